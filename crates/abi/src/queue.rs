@@ -1,0 +1,170 @@
+//! The words for queues: which one, which way, which engine, which mode, shared how.
+
+use core::{fmt, str::FromStr};
+use serde::{Deserialize, Serialize};
+
+/// The way packets move through a queue, seen from the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the network to the application.
+    Rx,
+    /// From the application to the network.
+    Tx,
+}
+
+/// One queue of a card: a direction and an index, written `rx3` or `tx3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct QueueId {
+    /// Direction of the queue.
+    pub direction: Direction,
+    /// Position among the queues of that direction, from 0.
+    pub index: u32,
+}
+
+impl QueueId {
+    /// The receive queue `index`.
+    pub const fn rx(index: u32) -> Self {
+        Self { direction: Direction::Rx, index }
+    }
+
+    /// The transmit queue `index`.
+    pub const fn tx(index: u32) -> Self {
+        Self { direction: Direction::Tx, index }
+    }
+}
+
+impl fmt::Display for QueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = match self.direction {
+            Direction::Rx => "rx",
+            Direction::Tx => "tx",
+        };
+        write!(f, "{way}{}", self.index)
+    }
+}
+
+/// The DMA protocol that serves a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// A stream of packets in one byte ring (`specs/nfb-card.md` §3.1).
+    Sze,
+    /// One descriptor per packet, upper and lower address (§3.2).
+    Medusa,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Engine::Sze => "sze",
+            Engine::Medusa => "medusa",
+        })
+    }
+}
+
+/// Who moves the pointers of an open queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The application itself, in shared memory; the driver is not asked between start and stop.
+    #[default]
+    Direct,
+    /// The driver, on request, once per synchronisation.
+    Mediated,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Direct => "direct",
+            Mode::Mediated => "mediated",
+        })
+    }
+}
+
+/// What happens to a subscriber of a shared RX queue that falls a whole ring behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Laggard {
+    /// The queue waits for it; the other subscribers wait too.
+    #[default]
+    Block,
+    /// It loses the oldest packets that it has not taken yet, and is told how many.
+    Drop,
+    /// It is thrown out of the queue, and its next call says so.
+    Evict,
+}
+
+impl fmt::Display for Laggard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Laggard::Block => "block",
+            Laggard::Drop => "drop",
+            Laggard::Evict => "evict",
+        })
+    }
+}
+
+/// Whether an opener wants a queue for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// Nobody else may open the queue meanwhile.
+    #[default]
+    Exclusive,
+    /// Up to [`MAX_SUBSCRIBERS`] openers, each of which sees every packet (RX), or takes turns (TX, mediated only).
+    Shared(Laggard),
+}
+
+/// How many programs may read one RX queue at once.
+pub const MAX_SUBSCRIBERS: usize = 16;
+
+/// A word that is none of the accepted ones.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{word:?} is not one of: {expected}")]
+pub struct UnknownWord {
+    /// What was given.
+    pub word: String,
+    /// What would have been accepted, separated by commas.
+    pub expected: &'static str,
+}
+
+macro_rules! from_words {
+    ($type:ty, $expected:literal, $($word:literal => $value:expr),+) => {
+        impl FromStr for $type {
+            type Err = UnknownWord;
+            fn from_str(word: &str) -> Result<Self, UnknownWord> {
+                match word {
+                    $($word => Ok($value),)+
+                    _ => Err(UnknownWord { word: word.to_owned(), expected: $expected }),
+                }
+            }
+        }
+    };
+}
+
+from_words!(Engine, "sze, medusa", "sze" => Engine::Sze, "medusa" => Engine::Medusa);
+from_words!(Mode, "direct, mediated", "direct" => Mode::Direct, "mediated" => Mode::Mediated);
+from_words!(Laggard, "block, drop, evict",
+    "block" => Laggard::Block, "drop" => Laggard::Drop, "evict" => Laggard::Evict);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back_as_they_print() {
+        for engine in [Engine::Sze, Engine::Medusa] {
+            assert_eq!(engine.to_string().parse(), Ok(engine));
+        }
+        for mode in [Mode::Direct, Mode::Mediated] {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        for laggard in [Laggard::Block, Laggard::Drop, Laggard::Evict] {
+            assert_eq!(laggard.to_string().parse(), Ok(laggard));
+        }
+        assert_eq!("Medusa".parse::<Engine>().unwrap_err().to_string(), "\"Medusa\" is not one of: sze, medusa");
+        assert_eq!(QueueId::tx(3).to_string(), "tx3");
+    }
+}

@@ -1,0 +1,89 @@
+//! What the card counted, in the shape in which `millrace stats --json` prints it.
+
+use crate::{control::QueueState, queue::Engine, queue::QueueId};
+use serde::{Deserialize, Serialize};
+
+/// Everything countable of one card at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CardStats {
+    /// One entry per queue that exists, RX first, by index.
+    pub queues: Vec<QueueStats>,
+    /// One entry per port.
+    pub ports: Vec<PortStats>,
+    /// One entry per worker thread.
+    pub workers: Vec<WorkerStats>,
+}
+
+/// Counters of one queue since the card started (or since a reset command for the card's own registers).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueueStats {
+    /// Which queue.
+    pub queue: QueueId,
+    /// Protocol that serves it.
+    pub engine: Engine,
+    /// Running, stopped or faulted.
+    pub state: QueueState,
+    /// Process ids of those who have it open.
+    pub holders: Vec<u32>,
+    /// RX: frames offered to the queue. TX: frames taken out of the ring.
+    pub offered: u64,
+    /// RX: frames written to the ring. TX: frames handed to the port.
+    pub passed: u64,
+    /// Bytes of the frames in `passed`, without FCS.
+    pub passed_bytes: u64,
+    /// Why the others were not passed: `offered = passed + sum of these`. Only reasons with a count above 0.
+    pub drops: Vec<Count>,
+    /// Translations answered by the last mapping used.
+    pub iotlb_hits: u64,
+    /// Translations that had to search the domain.
+    pub iotlb_misses: u64,
+    /// Translations that failed.
+    pub iotlb_faults: u64,
+    /// Address of the last failed translation, if any.
+    pub fault_iova: Option<u64>,
+}
+
+/// Counters of one port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PortStats {
+    /// Index of the port, from 0.
+    pub port: u32,
+    /// The specification it was made from, such as `pcap:in.pcap`.
+    pub spec: String,
+    /// Frames that came in from the wire.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames that went out to the wire.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames that arrived but were not passed on, by reason.
+    pub rx_drops: Vec<Count>,
+    /// Frames that were handed over but did not leave, by reason.
+    pub tx_drops: Vec<Count>,
+}
+
+/// What one worker thread did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Index of the worker, from 0.
+    pub worker: u32,
+    /// Core it is pinned to.
+    pub cpu: Option<u32>,
+    /// Queues it serves at the moment.
+    pub active_queues: u32,
+    /// Times round its loop.
+    pub passes: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+}
+
+/// A named number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// The reason, in kebab-case.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
+}
