@@ -72,8 +72,10 @@ pub struct Checker {
     stamping: Stamping,
     /// The sequence number that comes next; `None` until the first frame of a checker that joins.
     next: Option<Sequence>,
-    /// One bit per number below `next`, at number modulo [`WINDOW`]: has it been seen?
+    /// One bit per number below `run`, at number modulo [`WINDOW`]: has it been seen?
     seen: [u64; WINDOW / 64],
+    /// Everything from here to `next` came in order and is noted in `seen` only when something unexpected comes.
+    run: Sequence,
     /// Corrupt frames that have not yet explained a gap. A damaged frame cannot say which it was, so the next gap is
     /// charged to it first.
     unplaced: u64,
@@ -94,7 +96,7 @@ impl Checker {
     /// Everything before the start counts as seen, so that an older frame is a repeated one and not a late one.
     const fn starting(stamping: Stamping, next: Option<Sequence>) -> Self {
         let found = Findings { in_order: 0, reordered: 0, duplicates: 0, strays: 0, corrupt: 0, lost: 0 };
-        Self { stamping, next, seen: [u64::MAX; WINDOW / 64], unplaced: 0, found }
+        Self { stamping, next, seen: [u64::MAX; WINDOW / 64], run: Sequence::ZERO, unplaced: 0, found }
     }
 
     /// What was found so far.
@@ -114,7 +116,6 @@ impl Checker {
             && frame.len() >= MIN_LEN
             && holds_only(&frame[self.stamping.words_at()..], word(frame.len(), next))
         {
-            self.mark(next);
             self.next = Some(next.next());
             self.found.in_order += 1;
             return Verdict::InOrder { skipped: 0 };
@@ -126,9 +127,9 @@ impl Checker {
     /// those that are still missing are lost.
     pub fn finish(&mut self, sent: Sequence) -> Findings {
         if let Some(next) = self.next {
+            let next = self.settle(next.wire());
             let missing = sent.distance_from(next).max(0).unsigned_abs();
-            self.give_up(missing);
-            self.next = Some(next.offset(missing as i64));
+            self.take_missing(next.offset(missing as i64), missing);
         }
         self.found
     }
@@ -140,13 +141,26 @@ impl Checker {
             self.unplaced += 1;
             return Verdict::Corrupt;
         };
-        let next = *self.next.get_or_insert(Sequence::new(u64::from(wire)));
+        let next = self.settle(wire);
         let sequence = next.nearest(wire);
         let ahead = sequence.distance_from(next);
         match u64::try_from(ahead) {
             Ok(skipped) => self.take_ahead(sequence, skipped),
             Err(_) => self.take_behind(sequence, ahead.unsigned_abs()),
         }
+    }
+
+    /// Notes the run of frames that ended here, and says what was expected; a joining checker expects what came.
+    fn settle(&mut self, wire: u32) -> Sequence {
+        let Some(next) = self.next else {
+            let first = Sequence::new(u64::from(wire));
+            (self.run, self.next) = (first, Some(first));
+            return first;
+        };
+        let run = next.distance_from(self.run).min(WINDOW as i64);
+        (1..=run).for_each(|back| self.mark(next.offset(-back)));
+        self.run = next;
+        next
     }
 
     /// The 24 sequence bits of a frame that is sound in itself: reference word at byte 8, right hash, all words equal.
@@ -158,14 +172,19 @@ impl Checker {
     }
 
     fn take_ahead(&mut self, sequence: Sequence, skipped: u64) -> Verdict {
-        self.give_up(skipped);
-        for back in 1..=skipped.min(WINDOW as u64) {
-            self.unmark(sequence.offset(-(back as i64)));
-        }
-        self.mark(sequence);
-        self.next = Some(sequence.next());
+        self.take_missing(sequence, skipped);
+        (self.run, self.next) = (sequence, Some(sequence.next()));
         self.found.in_order += 1;
         Verdict::InOrder { skipped }
+    }
+
+    /// The `missing` frames before `sequence` have not come.
+    fn take_missing(&mut self, sequence: Sequence, missing: u64) {
+        self.give_up(missing);
+        for back in 1..=missing.min(WINDOW as u64) {
+            self.unmark(sequence.offset(-(back as i64)));
+        }
+        (self.run, self.next) = (sequence, Some(sequence));
     }
 
     fn take_behind(&mut self, sequence: Sequence, behind: u64) -> Verdict {
@@ -198,7 +217,6 @@ impl Checker {
         }
     }
 
-    #[inline]
     fn mark(&mut self, sequence: Sequence) {
         let (at, bit) = place(sequence);
         self.seen[at] |= bit;
@@ -215,7 +233,6 @@ impl Checker {
     }
 }
 
-#[inline]
 const fn place(sequence: Sequence) -> (usize, u64) {
     let at = sequence.number() as usize % WINDOW;
     (at / 64, 1 << (at % 64))

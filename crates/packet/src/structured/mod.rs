@@ -139,7 +139,10 @@ fn fill_words(bytes: &mut [u8], word: u32) {
     for pair in pairs {
         *pair = pattern;
     }
-    rest.copy_from_slice(&pattern[..rest.len()]);
+    // Spares the usual lengths a call to memcpy for nothing.
+    if !rest.is_empty() {
+        rest.copy_from_slice(&pattern[..rest.len()]);
+    }
 }
 
 /// Whether `bytes` hold nothing but `word`, over and over. No early exit, so that compilers can use vectors.
@@ -152,7 +155,7 @@ fn holds_only(bytes: &[u8], word: u32) -> bool {
     for pair in pairs {
         differences |= u64::from_ne_bytes(*pair) ^ wanted;
     }
-    differences == 0 && *rest == pattern[..rest.len()]
+    differences == 0 && (rest.is_empty() || *rest == pattern[..rest.len()])
 }
 
 /// The bytes of two words.
