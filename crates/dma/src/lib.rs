@@ -1,1 +1,46 @@
-//! placeholder
+//! Where bytes live: memory that a card may reach, and the only home of raw shared memory in Millrace.
+//!
+//! * [`Region`] is memory shared by file descriptor: a memfd that can no longer shrink, mapped here.
+//! * [`Window`] is a part of a region. Rings are built on what a window gives out: [`Word64`] and [`Word32`] for
+//!   pointers and flags, [`Slots64`] and [`Slots32`] for descriptors and headers, [`Span`] and [`SpanMut`] for payloads.
+//! * [`Domain`] is the address space of one owner: IOVA to window. A card reaches memory only through the
+//!   [`Iotlb`] of a domain, and an address outside it is a [`Fault`], never a crash.
+//!
+//! All offsets are checked when a view is made; after that a masked index or a word costs one instruction. The other
+//! side of shared memory may write at any moment: integers are read atomically, once, and bytes are copied before they
+//! are interpreted.
+//!
+//! Under `--cfg loom` the same names stand for memory made of model-checked words, so that the rings of
+//! `millrace-ring` run under loom unchanged.
+#![deny(unsafe_code)]
+
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod access;
+#[cfg(loom)]
+#[path = "model.rs"]
+mod access;
+mod domain;
+mod iova;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod region;
+
+pub use access::{Slots32, Slots64, Span, SpanMut, Window, Word32, Word64, fence};
+pub use core::sync::atomic::Ordering;
+pub use domain::{Access, Domain, DomainCounters, Fault, Iotlb, MapError, Pinned, UnmapError};
+pub use iova::Iova;
+#[cfg(not(loom))]
+pub use region::{Pages, Protection, Region, RegionError};
+
+/// A view that does not lie inside its window, or is not aligned as its words need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at offset {offset} do not lie inside {window} bytes, or are not aligned for their words")]
+pub struct OutOfRange {
+    /// Offset asked for, in bytes.
+    pub offset: usize,
+    /// Length asked for, in bytes.
+    pub len: usize,
+    /// Length of the window, in bytes.
+    pub window: usize,
+}

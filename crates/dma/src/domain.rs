@@ -1,0 +1,472 @@
+//! The address space of one owner, and the card's way through it.
+//!
+//! The table of a domain is immutable; a change puts a new one in its place (read-copy-update). An [`Iotlb`] pins the
+//! table it last saw and looks for a newer one only in [`Iotlb::sync`], once per burst. A table that nobody pins any
+//! more cannot be reached by any worker: that is what [`Domain::unmap`] waits for, and the count of references is the
+//! whole protocol.
+
+use crate::{Iova, Span, SpanMut, Window};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a card may do with a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Load only: memory from which packets are sent.
+    Read,
+    /// Load and store.
+    ReadWrite,
+}
+
+/// An access that the domain does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no mapping allows {access:?} of {len} bytes at IOVA {iova}")]
+pub struct Fault {
+    /// First address of the access.
+    pub iova: Iova,
+    /// Its length in bytes.
+    pub len: usize,
+    /// What the card wanted to do.
+    pub access: Access,
+}
+
+/// Why a mapping was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// The range is empty or passes the end of the address space.
+    #[error("{len} bytes at IOVA {iova} are no range that can be mapped")]
+    Range {
+        /// First address.
+        iova: Iova,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// Part of the range is mapped already.
+    #[error("{len} bytes at IOVA {iova} overlap a mapping that exists; unmap it first or choose another address")]
+    Overlap {
+        /// First address.
+        iova: Iova,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// The memory is mapped read-only in this process, so that the card could not write it either.
+    #[error("the memory is read-only here, so the card cannot be allowed to write it")]
+    ReadOnly,
+}
+
+/// Why a mapping could not be taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnmapError {
+    /// No mapping begins there.
+    #[error("no mapping begins at IOVA {0}")]
+    NotMapped(Iova),
+    /// A ring of a running queue lies in it.
+    #[error("a running queue has a ring in the mapping at IOVA {0}; stop the queue first")]
+    InUse(Iova),
+    /// A worker did not come round in time.
+    #[error("the card did not let go of the mapping at IOVA {0} in time")]
+    Timeout(Iova),
+}
+
+struct Entry {
+    first: u64,
+    // Last address, inclusive: a range may end at the end of the address space.
+    last: u64,
+    window: Window,
+    // One reference here, one for each ring that was resolved in this mapping.
+    pins: Arc<()>,
+}
+
+type Table = Vec<Arc<Entry>>;
+
+/// The IOVA space of one owner.
+pub struct Domain {
+    table: Mutex<Arc<Table>>,
+    // Counts changes of the table. Release in `replace` pairs with Acquire in `Iotlb::sync`.
+    generation: AtomicU64,
+    counters: Arc<DomainCounters>,
+}
+
+/// How often the IOTLBs of a domain hit, missed and faulted.
+#[derive(Debug, Default)]
+pub struct DomainCounters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    faults: AtomicU64,
+}
+
+impl DomainCounters {
+    /// Translations answered by the mapping used last.
+    pub fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    /// Translations that had to search the table.
+    pub fn misses(&self) -> u64 {
+        self.misses.load(Ordering::Relaxed)
+    }
+
+    /// Translations that failed.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+}
+
+/// Where [`Domain::map`] puts what may lie anywhere: above 4 GiB, so that 32-bit mistakes show.
+const FIRST_FREE: u64 = 1 << 32;
+/// Distance kept between mappings, so that running over the end of one is a fault.
+const GUARD: u64 = 1 << 16;
+
+impl Default for Domain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Domain {
+    /// An address space with nothing in it.
+    pub fn new() -> Self {
+        Self { table: Mutex::default(), generation: AtomicU64::new(0), counters: Arc::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Arc<Table>> {
+        // A table is replaced as a whole, so a panic elsewhere cannot have left it half changed.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps a window at the address wanted, or at a free one, and returns the address.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn map(&self, window: Window, access: Access, at: Option<Iova>) -> Result<Iova, MapError> {
+        if access == Access::ReadWrite && !window.is_writable() {
+            return Err(MapError::ReadOnly);
+        }
+        let window = if access == Access::Read { window.read_only() } else { window };
+        let len = window.len();
+        let mut table = self.table();
+        let first = match at {
+            Some(iova) => iova.get(),
+            None => table.last().map_or(FIRST_FREE, |entry| {
+                (entry.last.max(FIRST_FREE)).saturating_add(GUARD).checked_next_multiple_of(GUARD).unwrap_or(u64::MAX)
+            }),
+        };
+        let range = MapError::Range { iova: Iova::new(first), len };
+        let last = (len as u64).checked_sub(1).and_then(|rest| first.checked_add(rest)).ok_or(range)?;
+        let place = table.partition_point(|entry| entry.last < first);
+        if table.get(place).is_some_and(|entry| entry.first <= last) {
+            return Err(MapError::Overlap { iova: Iova::new(first), len });
+        }
+        let mut next = Table::clone(&table);
+        next.insert(place, Arc::new(Entry { first, last, window, pins: Arc::new(()) }));
+        self.replace(&mut table, next);
+        Ok(Iova::new(first))
+    }
+
+    fn replace(&self, table: &mut MutexGuard<'_, Arc<Table>>, next: Table) -> Arc<Table> {
+        let old = core::mem::replace(&mut **table, Arc::new(next));
+        // Release: an IOTLB that sees the new generation (Acquire in `sync`) also finds the new table.
+        self.generation.fetch_add(1, Ordering::Release);
+        old
+    }
+
+    /// Takes the mapping that begins at `iova` away and returns when no worker can reach its memory any more.
+    /// `nudge` is called while waiting: it must make sleeping workers come round.
+    ///
+    /// # Errors
+    /// [`UnmapError`]. After [`UnmapError::Timeout`] the mapping is gone for new translations all the same.
+    pub fn unmap(&self, iova: Iova, patience: Duration, mut nudge: impl FnMut()) -> Result<(), UnmapError> {
+        let mut old = {
+            let mut table = self.table();
+            let place = table
+                .binary_search_by_key(&iova.get(), |entry| entry.first)
+                .map_err(|_| UnmapError::NotMapped(iova))?;
+            if Arc::strong_count(&table[place].pins) > 1 {
+                return Err(UnmapError::InUse(iova));
+            }
+            let mut next = Table::clone(&table);
+            next.remove(place);
+            self.replace(&mut table, next)
+        };
+        let deadline = Instant::now() + patience;
+        // Every IOTLB that pins the old table lets go of it in its next `sync`. `get_mut` succeeds, with Acquire, when
+        // ours is the last reference: all accesses made through the others have happened before.
+        while Arc::get_mut(&mut old).is_none() {
+            if Instant::now() > deadline {
+                return Err(UnmapError::Timeout(iova));
+            }
+            nudge();
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// The mapping that holds `len` bytes at `iova`, for a ring that stays in use: it cannot be unmapped before the
+    /// result is dropped.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn resolve(&self, iova: Iova, len: usize, access: Access) -> Result<Pinned, Fault> {
+        let table = self.table();
+        let fault = Fault { iova, len, access };
+        let entry = search(&table, iova.get(), len, access).map(|(_, entry)| entry).ok_or(fault)?;
+        let window = entry.window.part((iova.get() - entry.first) as usize, len).map_err(|_| fault)?;
+        Ok(Pinned { window, _pin: entry.pins.clone() })
+    }
+
+    /// Hits, misses and faults of all IOTLBs of this domain.
+    pub fn counters(&self) -> &DomainCounters {
+        &self.counters
+    }
+
+    /// Number of mappings.
+    pub fn mappings(&self) -> usize {
+        self.table().len()
+    }
+}
+
+/// A window of a domain that cannot be unmapped while this exists.
+pub struct Pinned {
+    window: Window,
+    _pin: Arc<()>,
+}
+
+impl Pinned {
+    /// The memory.
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+}
+
+fn search(table: &Table, first: u64, len: usize, access: Access) -> Option<(usize, &Entry)> {
+    let place = table.partition_point(|entry| entry.last < first);
+    let entry = table.get(place)?;
+    holds(entry, first, len, access).then_some((place, entry))
+}
+
+#[inline(always)]
+fn holds(entry: &Entry, first: u64, len: usize, access: Access) -> bool {
+    let inside = first >= entry.first && first <= entry.last && len as u64 <= (entry.last - first).saturating_add(1);
+    inside && (access == Access::Read || entry.window.is_writable())
+}
+
+/// A queue's translation cache: the table of its domain as last seen, and the mapping used last.
+///
+/// One queue mostly works in one mapping, so that a hit is two comparisons. A search is a binary search of the table.
+pub struct Iotlb {
+    domain: Arc<Domain>,
+    table: Arc<Table>,
+    generation: u64,
+    last: Cell<usize>,
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+}
+
+impl Iotlb {
+    /// A cache in front of `domain`.
+    pub fn new(domain: Arc<Domain>) -> Self {
+        let generation = domain.generation.load(Ordering::Acquire);
+        let table = domain.table().clone();
+        Self { domain, table, generation, last: Cell::new(0), hits: Cell::new(0), misses: Cell::new(0) }
+    }
+
+    /// Takes over changes of the domain. To be called between bursts: no span of an older table can be alive, because
+    /// they borrow this cache.
+    #[inline]
+    pub fn sync(&mut self) {
+        // Acquire pairs with Release in `Domain::replace`.
+        if self.domain.generation.load(Ordering::Acquire) != self.generation {
+            self.reload();
+        }
+    }
+
+    #[cold]
+    fn reload(&mut self) {
+        self.generation = self.domain.generation.load(Ordering::Acquire);
+        let table = self.domain.table().clone();
+        self.table = table;
+        self.last.set(0);
+    }
+
+    /// Adds what was counted here to the domain's counters.
+    pub fn publish_counters(&self) {
+        self.domain.counters.hits.fetch_add(self.hits.take(), Ordering::Relaxed);
+        self.domain.counters.misses.fetch_add(self.misses.take(), Ordering::Relaxed);
+    }
+
+    /// Hits and misses since [`Iotlb::publish_counters`].
+    pub fn pending_counts(&self) -> (u64, u64) {
+        (self.hits.get(), self.misses.get())
+    }
+
+    #[inline(always)]
+    fn entry(&self, iova: Iova, len: usize, access: Access) -> Result<&Entry, Fault> {
+        if let Some(entry) = self.table.get(self.last.get())
+            && holds(entry, iova.get(), len, access)
+        {
+            self.hits.set(self.hits.get() + 1);
+            return Ok(entry);
+        }
+        self.miss(iova, len, access)
+    }
+
+    #[cold]
+    fn miss(&self, iova: Iova, len: usize, access: Access) -> Result<&Entry, Fault> {
+        if let Some((place, entry)) = search(&self.table, iova.get(), len, access) {
+            self.misses.set(self.misses.get() + 1);
+            self.last.set(place);
+            return Ok(entry);
+        }
+        self.domain.counters.faults.fetch_add(1, Ordering::Relaxed);
+        Err(Fault { iova, len, access })
+    }
+
+    /// `len` bytes at `iova`, to be read.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    #[inline(always)]
+    pub fn read(&self, iova: Iova, len: usize) -> Result<Span<'_>, Fault> {
+        let entry = self.entry(iova, len, Access::Read)?;
+        entry.window.span((iova.get() - entry.first) as usize, len).ok_or(Fault { iova, len, access: Access::Read })
+    }
+
+    /// `len` bytes at `iova`, to be written.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    #[inline(always)]
+    pub fn write(&self, iova: Iova, len: usize) -> Result<SpanMut<'_>, Fault> {
+        let access = Access::ReadWrite;
+        let entry = self.entry(iova, len, access)?;
+        entry.window.span_mut((iova.get() - entry.first) as usize, len).ok_or(Fault { iova, len, access })
+    }
+
+    /// The 64-bit word at `iova`, read once.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn read_u64(&self, iova: Iova) -> Result<u64, Fault> {
+        let fault = Fault { iova, len: 8, access: Access::Read };
+        let entry = self.entry(iova, 8, Access::Read)?;
+        let word = entry.window.word64((iova.get() - entry.first) as usize).map_err(|_| fault)?;
+        Ok(u64::from_le(word.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Region;
+
+    fn mapped(len: usize) -> (Arc<Domain>, Region, Iova) {
+        let domain = Arc::new(Domain::new());
+        let region = Region::heap(len);
+        let iova = domain.map(region.window().clone(), Access::ReadWrite, None).unwrap();
+        (domain, region, iova)
+    }
+
+    #[test]
+    fn translates_inside_and_faults_outside() {
+        let (domain, region, iova) = mapped(4096);
+        let iotlb = Iotlb::new(domain.clone());
+        iotlb.write(iova.plus(4000), 5).unwrap().write_from(b"bytes");
+        assert_eq!(region.window().slice(4000, 5).unwrap(), b"bytes");
+        assert!(iotlb.read(iova.plus(4092), 4).is_ok());
+        for (at, len) in [(4092, 5), (4096, 1), (u64::MAX - iova.get(), 2)] {
+            let fault = iotlb.read(iova.plus(at), len).err().unwrap();
+            assert_eq!(fault, Fault { iova: iova.plus(at), len, access: Access::Read });
+        }
+        assert!(iotlb.read(Iova::new(0), 1).is_err());
+        iotlb.publish_counters();
+        assert_eq!((domain.counters().hits(), domain.counters().misses(), domain.counters().faults()), (2, 0, 4));
+    }
+
+    #[test]
+    fn mappings_do_not_overlap_and_keep_a_distance() {
+        let (domain, region, iova) = mapped(4096);
+        let again = domain.map(region.window().clone(), Access::Read, None).unwrap();
+        assert!(again.get() >= iova.get() + 4096 + 4096);
+        let at = Some(iova.plus(1));
+        assert!(matches!(domain.map(region.window().clone(), Access::Read, at), Err(MapError::Overlap { .. })));
+        let at = Some(Iova::new(u64::MAX - 4094));
+        assert!(matches!(domain.map(region.window().clone(), Access::Read, at), Err(MapError::Range { .. })));
+        let at = Some(Iova::new(u64::MAX - 4095));
+        domain.map(region.window().clone(), Access::Read, at).unwrap();
+        assert!(Iotlb::new(domain.clone()).read(Iova::new(u64::MAX), 1).is_ok(), "the very last byte");
+        assert!(domain.map(region.window().clone(), Access::Read, None).is_err(), "no room behind it");
+    }
+
+    #[test]
+    fn a_read_only_mapping_cannot_be_written_by_the_card() {
+        let domain = Arc::new(Domain::new());
+        let region = Region::heap(64);
+        let iova = domain.map(region.window().clone(), Access::Read, None).unwrap();
+        let iotlb = Iotlb::new(domain);
+        assert!(iotlb.read(iova, 64).is_ok());
+        assert!(iotlb.write(iova, 1).is_err());
+    }
+
+    #[test]
+    fn unmap_waits_for_every_iotlb() {
+        let (domain, _region, iova) = mapped(64);
+        let mut iotlb = Iotlb::new(domain.clone());
+        let patience = Duration::from_millis(20);
+        assert_eq!(domain.unmap(iova, patience, || ()), Err(UnmapError::Timeout(iova)));
+        assert!(iotlb.read(iova, 1).is_ok(), "still pinned: nobody may free the memory yet");
+        let (domain, _region, iova) = {
+            iotlb.sync();
+            assert!(iotlb.read(iova, 1).is_err());
+            mapped(64)
+        };
+        let mut iotlb = Iotlb::new(domain.clone());
+        assert_eq!(domain.unmap(iova, Duration::from_secs(10), || iotlb.sync()), Ok(()));
+        assert_eq!(domain.unmap(iova, patience, || ()), Err(UnmapError::NotMapped(iova)));
+    }
+
+    #[test]
+    fn a_ring_in_use_cannot_be_unmapped() {
+        let (domain, _region, iova) = mapped(64);
+        let pinned = domain.resolve(iova.plus(8), 16, Access::ReadWrite).unwrap();
+        assert_eq!(pinned.window().len(), 16);
+        assert_eq!(domain.unmap(iova, Duration::ZERO, || ()), Err(UnmapError::InUse(iova)));
+        drop(pinned);
+        assert_eq!(domain.unmap(iova, Duration::ZERO, || ()), Ok(()));
+        assert!(domain.resolve(iova, 1, Access::Read).is_err());
+    }
+
+    #[test]
+    fn unmap_is_safe_under_a_running_reader() {
+        let (domain, region, iova) = mapped(4096);
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let reader = std::thread::spawn({
+            let (domain, stop) = (domain.clone(), stop.clone());
+            move || {
+                let mut iotlb = Iotlb::new(domain);
+                let mut seen = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    iotlb.sync();
+                    // 0xff marks memory that was unmapped and is being used for something else.
+                    if let Ok(span) = iotlb.read(iova, 64) {
+                        let mut bytes = [0; 64];
+                        span.read_into(&mut bytes);
+                        assert!(bytes.iter().all(|&byte| byte != 0xff), "read after unmap had returned");
+                        seen += 1;
+                    }
+                }
+                seen
+            }
+        });
+        for _ in 0..200 {
+            domain.unmap(iova, Duration::from_secs(10), || ()).unwrap();
+            region.window().span_mut(0, 4096).unwrap().write_from(&[0xff; 4096]);
+            region.window().span_mut(0, 4096).unwrap().write_from(&[0; 4096]);
+            domain.map(region.window().clone(), Access::ReadWrite, Some(iova)).unwrap();
+            std::thread::yield_now();
+        }
+        stop.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    }
+}

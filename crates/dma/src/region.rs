@@ -1,0 +1,306 @@
+//! Memory shared by file descriptor. One of the two files of this crate that may use `unsafe`.
+
+use crate::{OutOfRange, Window};
+use core::ptr::NonNull;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use std::{alloc, sync::Arc};
+
+/// Which pages a region should stand on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// 2 MiB pages when the region is at least that large and the system has them, ordinary ones otherwise.
+    #[default]
+    HugeIfAny,
+    /// Ordinary pages: for small regions, and where idle memory must not be resident.
+    Ordinary,
+}
+
+/// What a mapping of a region may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Load only.
+    Read,
+    /// Load and store.
+    ReadWrite,
+}
+
+/// Why a region could not be made or mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// A region has at least one byte and a size that is a multiple of the page size where it is mapped twice.
+    #[error("a region cannot have {0} bytes: it needs at least one byte, and whole pages where it is mapped twice")]
+    Size(usize),
+    /// `memfd_create` or `ftruncate` failed.
+    #[error(
+        "cannot allocate {len} bytes of shared memory: {source}; free memory or configure fewer or smaller buffers"
+    )]
+    Allocate {
+        /// Bytes asked for.
+        len: usize,
+        /// What the system said.
+        source: rustix::io::Errno,
+    },
+    /// `mmap` failed.
+    #[error("cannot map {len} bytes of shared memory: {source}")]
+    Map {
+        /// Bytes to be mapped.
+        len: usize,
+        /// What the system said.
+        source: rustix::io::Errno,
+    },
+    /// The file could shrink under the card, which would then be killed by a bus error.
+    #[error("the file handed over as memory can still shrink: create it with memfd_create and MFD_ALLOW_SEALING")]
+    NotSealed,
+    /// The file is smaller than what it should hold.
+    #[error("the file handed over as memory has {has} bytes where {needs} are needed")]
+    TooSmall {
+        /// Size of the file.
+        has: u64,
+        /// Size needed.
+        needs: u64,
+    },
+}
+
+/// What keeps memory mapped. Dropped with the last view of it.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    backing: Backing,
+}
+
+enum Backing {
+    Mmap,
+    Heap(alloc::Layout),
+}
+
+// SAFETY: a mapping is a range of addresses; what is done with the bytes is decided by the views in access.rs, which
+// use atomic or bytewise access only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives no access to the bytes at all.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        match self.backing {
+            Backing::Mmap => {
+                // SAFETY: base and len are exactly what mmap gave, and no view outlives the last Arc<Mapping>.
+                // An error would mean that the range was never mapped; there is nothing to be done about it here.
+                let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+            }
+            Backing::Heap(layout) => {
+                // SAFETY: allocated in `Region::heap` with this very layout.
+                unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
+            }
+        }
+    }
+}
+
+/// Memory that a card and a program share.
+///
+/// Ownership: who may write which bytes is a matter of the ring laid out in it. A region allocated here is sealed
+/// against shrinking, so that no peer can make the other side fault by truncating the file.
+#[derive(Clone)]
+pub struct Region {
+    window: Window,
+    fd: Option<Arc<OwnedFd>>,
+    len: usize,
+}
+
+impl Region {
+    /// Allocates `len` bytes of zeroed shared memory.
+    ///
+    /// # Errors
+    /// [`RegionError::Size`], [`RegionError::Allocate`], [`RegionError::Map`].
+    pub fn allocate(len: usize, pages: Pages) -> Result<Self, RegionError> {
+        if pages == Pages::HugeIfAny && len >= HUGE_PAGE {
+            let rounded = len.next_multiple_of(HUGE_PAGE);
+            let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+            // Any failure means that there are not enough huge pages; ordinary ones always serve.
+            if let Ok(region) = Self::allocate_with(rounded, flags, false) {
+                return Ok(region);
+            }
+        }
+        Self::allocate_with(len, MemfdFlags::empty(), false)
+    }
+
+    /// Allocates `len` bytes (whole pages) and maps them twice in a row, so that a packet that wraps at the end of a
+    /// ring is still one slice. The window is twice as long as the memory.
+    ///
+    /// # Errors
+    /// As [`Region::allocate`].
+    pub fn allocate_doubled(len: usize) -> Result<Self, RegionError> {
+        Self::allocate_with(len, MemfdFlags::empty(), true)
+    }
+
+    fn allocate_with(len: usize, pages: MemfdFlags, doubled: bool) -> Result<Self, RegionError> {
+        if len == 0 || (doubled && !len.is_multiple_of(rustix::param::page_size())) {
+            return Err(RegionError::Size(len));
+        }
+        let failed = |source| RegionError::Allocate { len, source };
+        let fd = memfd_create("millrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages).map_err(failed)?;
+        ftruncate(&fd, len as u64).map_err(failed)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(failed)?;
+        Self::map_fd(fd, len, Protection::ReadWrite, doubled)
+    }
+
+    /// Maps memory that somebody else allocated: the first `len` bytes of `fd`, once or twice in a row.
+    ///
+    /// # Errors
+    /// [`RegionError::NotSealed`] unless the file is sealed against shrinking or lets us seal it,
+    /// [`RegionError::TooSmall`], [`RegionError::Map`].
+    pub fn map(fd: OwnedFd, len: usize, protection: Protection, doubled: bool) -> Result<Self, RegionError> {
+        if len == 0 || (doubled && !len.is_multiple_of(rustix::param::page_size())) {
+            return Err(RegionError::Size(len));
+        }
+        // Sealing may be refused because it is done already; what counts is what the seals are afterwards.
+        let _ = fcntl_add_seals(&fd, SealFlags::SHRINK);
+        if !fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+            return Err(RegionError::NotSealed);
+        }
+        let has = fstat(&fd).map_err(|source| RegionError::Map { len, source })?.st_size as u64;
+        if has < len as u64 {
+            return Err(RegionError::TooSmall { has, needs: len as u64 });
+        }
+        Self::map_fd(fd, len, protection, doubled)
+    }
+
+    fn map_fd(fd: OwnedFd, len: usize, protection: Protection, doubled: bool) -> Result<Self, RegionError> {
+        let failed = |source| RegionError::Map { len, source };
+        let total = if doubled { len.checked_mul(2).ok_or(RegionError::Size(len))? } else { len };
+        let writable = protection == Protection::ReadWrite;
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let base = if doubled {
+            // SAFETY: reserves fresh addresses; nothing of this process is replaced.
+            unsafe { mmap_anonymous(core::ptr::null_mut(), total, ProtFlags::empty(), MapFlags::PRIVATE) }
+        } else {
+            // SAFETY: maps a file at fresh addresses; nothing of this process is replaced.
+            unsafe { mmap(core::ptr::null_mut(), total, prot, MapFlags::SHARED, &fd, 0) }
+        }
+        .map_err(failed)?;
+        // From here on the mapping unmaps itself on every way out.
+        let mapping = Arc::new(Mapping {
+            base: NonNull::new(base.cast()).ok_or(RegionError::Map { len, source: rustix::io::Errno::NOMEM })?,
+            len: total,
+            backing: Backing::Mmap,
+        });
+        if doubled {
+            for half in [0, len] {
+                // SAFETY: both halves lie inside the range reserved above, which nothing else uses yet.
+                unsafe {
+                    mmap(base.cast::<u8>().add(half).cast(), len, prot, MapFlags::SHARED | MapFlags::FIXED, &fd, 0)
+                }
+                .map_err(failed)?;
+            }
+        }
+        // SAFETY: the mapping has `total` bytes with this protection for as long as it lives.
+        let window = unsafe { Window::over(mapping.base, total, writable, mapping.clone()) };
+        Ok(Self { window, fd: Some(Arc::new(fd)), len })
+    }
+
+    /// `len` bytes of zeroed private memory, aligned to a page: for tests, and for tools that cannot follow `mmap`.
+    pub fn heap(len: usize) -> Self {
+        let layout = alloc::Layout::from_size_align(len.max(1), 4096).expect("length of a test region");
+        // SAFETY: the layout has a size of at least one byte.
+        let base = unsafe { alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| alloc::handle_alloc_error(layout));
+        let mapping = Arc::new(Mapping { base, len, backing: Backing::Heap(layout) });
+        // SAFETY: the allocation has `len` bytes and lives as long as the mapping.
+        let window = unsafe { Window::over(base, len, true, mapping) };
+        Self { window, fd: None, len }
+    }
+
+    /// Forbids every further writable mapping and every `write` to the file; mappings that exist keep working. Done
+    /// before a region is handed to readers who must not disturb each other (Linux 5.1).
+    ///
+    /// # Errors
+    /// [`RegionError::Allocate`] with what the system said.
+    pub fn seal_future_writes(&self) -> Result<(), RegionError> {
+        match &self.fd {
+            Some(fd) => fcntl_add_seals(fd, SealFlags::FUTURE_WRITE)
+                .map_err(|source| RegionError::Allocate { len: self.len, source }),
+            None => Ok(()),
+        }
+    }
+
+    /// Everything of this region; twice its length when it is mapped twice.
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// A part of this region.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] when the part is not inside.
+    pub fn part(&self, offset: usize, len: usize) -> Result<Window, OutOfRange> {
+        self.window.part(offset, len)
+    }
+
+    /// Bytes of memory, counted once.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a region has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The file behind the region, to hand it to another process; `None` for [`Region::heap`].
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(|fd| fd.as_fd())
+    }
+}
+
+const HUGE_PAGE: usize = 2 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::dup;
+
+    #[test]
+    fn two_mappings_of_one_region_show_the_same_bytes() {
+        let here = Region::allocate(8192, Pages::Ordinary).unwrap();
+        let fd = dup(here.fd().unwrap()).unwrap();
+        let there = Region::map(fd, 8192, Protection::Read, false).unwrap();
+        here.window().span_mut(4090, 6).unwrap().write_from(b"packet");
+        assert_eq!(there.window().slice(4090, 6).unwrap(), b"packet");
+        assert!(there.window().span_mut(0, 1).is_none(), "a read-only mapping gives out no writable view");
+    }
+
+    #[test]
+    fn a_doubled_region_wraps() {
+        let region = Region::allocate_doubled(4096).unwrap();
+        region.window().span_mut(4094, 4).unwrap().write_from(b"wrap");
+        assert_eq!(region.window().slice(0, 2).unwrap(), b"ap");
+        assert_eq!(region.window().slice(4094, 4).unwrap(), b"wrap");
+        assert!(matches!(Region::allocate_doubled(100), Err(RegionError::Size(100))));
+    }
+
+    #[test]
+    fn a_file_that_can_shrink_is_refused() {
+        let file = memfd_create("can-shrink", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        assert!(matches!(Region::map(file, 4096, Protection::ReadWrite, false), Err(RegionError::NotSealed)));
+    }
+
+    #[test]
+    fn a_file_that_is_too_small_is_refused() {
+        let region = Region::allocate(4096, Pages::Ordinary).unwrap();
+        let fd = dup(region.fd().unwrap()).unwrap();
+        let error = Region::map(fd, 8192, Protection::ReadWrite, false).err().unwrap();
+        assert!(matches!(error, RegionError::TooSmall { has: 4096, needs: 8192 }), "{error}");
+    }
+
+    #[test]
+    fn a_sealed_region_cannot_be_mapped_writable_any_more() {
+        let region = Region::allocate(4096, Pages::Ordinary).unwrap();
+        region.seal_future_writes().unwrap();
+        let fd = || dup(region.fd().unwrap()).unwrap();
+        assert!(matches!(Region::map(fd(), 4096, Protection::ReadWrite, false), Err(RegionError::Map { .. })));
+        assert!(Region::map(fd(), 4096, Protection::Read, false).is_ok());
+        region.window().span_mut(0, 1).unwrap().write_from(b"x");
+    }
+}
