@@ -8,4 +8,5 @@
 
 pub mod control;
 pub mod queue;
+pub mod register;
 pub mod stats;
