@@ -1,1 +1,104 @@
-//! placeholder
+//! How bytes change hands: one module per protocol, each with its layout, the card's half and the host's half.
+//!
+//! * [`medusa`]: one descriptor per packet (`docs/spec/medusa.md`).
+//! * [`sze`]: a stream of packets in one byte ring (`docs/spec/sze.md`).
+//! * [`wake`]: how either side sleeps without losing a wake-up.
+//! * [`cursor`]: how up to sixteen programs read one RX queue and the card reclaims at the slowest.
+//!
+//! A half is a plain struct over views of shared memory ([`millrace_dma`]). It believes nothing of what the other side
+//! writes: a descriptor, header or pointer is loaded once, checked, and the checked copy used. Nothing here allocates
+//! after construction, locks, or makes a system call.
+//!
+//! Memory order, the same in both protocols: whoever fills slots stores the pointer word with `Release`, whoever
+//! empties them loads it with `Acquire`; and back with the other pointer word. Each place names its partner.
+#![forbid(unsafe_code)]
+
+#[cfg(target_endian = "big")]
+compile_error!("the rings are little-endian and so must the machine be");
+
+pub mod cursor;
+pub mod index;
+pub mod medusa;
+pub mod sze;
+pub mod wake;
+
+use millrace_abi::control::FaultKind;
+use millrace_dma::{Fault, Iova, Span};
+
+/// Where the card's half of a TX ring puts the frames that it takes out.
+pub trait FrameSink {
+    /// Takes one frame, or says that there is no room: the frame then stays in the ring.
+    fn take(&mut self, frame: Span<'_>) -> Verdict;
+}
+
+impl<F: FnMut(Span<'_>) -> Verdict> FrameSink for F {
+    #[inline(always)]
+    fn take(&mut self, frame: Span<'_>) -> Verdict {
+        self(frame)
+    }
+}
+
+/// What became of a frame that was offered to a [`FrameSink`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was taken (and perhaps dropped and counted further on).
+    Taken,
+    /// No room: it stays where it is.
+    Full,
+}
+
+/// What became of a frame that was to be written to an RX ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Written; visible to software after the next `publish`.
+    Stored,
+    /// The software has not given enough room back.
+    NoRoom,
+    /// Longer than the queue, or the buffer posted for it, allows.
+    TooLong,
+}
+
+/// Why the card's half cannot go on. Everything before the fault has been done and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} (IOVA {iova})")]
+pub struct EngineFault {
+    /// What was wrong.
+    pub kind: FaultKind,
+    /// The address concerned: of the data for an access fault, of the ring entry where the ring itself is wrong.
+    pub iova: Iova,
+}
+
+impl From<Fault> for EngineFault {
+    fn from(fault: Fault) -> Self {
+        Self { kind: FaultKind::Unmapped, iova: fault.iova }
+    }
+}
+
+/// What one call of a TX engine did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Frames that the sink took.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames thrown away because they were shorter than the card sends.
+    pub too_short: u64,
+    /// Frames thrown away because they were longer than the card sends.
+    pub too_long: u64,
+    /// Set when the queue has to stop.
+    pub fault: Option<EngineFault>,
+}
+
+/// Shortest and longest frame of a queue in bytes, without FCS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameLimits {
+    /// Shortest frame.
+    pub min: u16,
+    /// Longest frame.
+    pub max: u16,
+}
+
+impl FrameLimits {
+    /// What an NFB card takes without FCS: 60 to 16383 bytes (`specs/nfb-card.md` §3.2.6).
+    pub const ETHERNET: Self = Self { min: 60, max: 0x3fff };
+}

@@ -1,0 +1,162 @@
+//! How several programs read one RX queue in direct mode.
+//!
+//! Every subscriber has a cursor word in its own control page; the ring and its update word are shared and read-only to
+//! all of them. The card gives back to itself what every subscriber has passed.
+//!
+//! ```text
+//! cursor word: bits 39:0 position, bits 63:40 held       (units: packets for Medusa, 8 bytes for SZE; modulo 2^40)
+//!
+//! subscriber   get   (p, 0) -> (p, n)     compare-exchange: from now on the card cannot move the cursor
+//!              put   (p, n) -> (p+n, 0)   store, Release
+//! card         skip  (p, 0) -> (q, 0)     compare-exchange: policy `drop`, when the ring is full
+//! ```
+//!
+//! A subscriber that holds packets is never skipped, so a slice in its hands never changes; one that holds nothing and
+//! has fallen a whole ring behind loses the oldest packets and sees it in its position. No existing interface has both
+//! direct pointers and several readers; this word is what makes it possible.
+
+use millrace_dma::{Ordering, Word64};
+
+const POSITION_BITS: u32 = 40;
+const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+
+/// A position in the stream of a queue, modulo 2^40.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position(u64);
+
+impl Position {
+    /// The position with this number; higher bits are ignored.
+    pub const fn new(number: u64) -> Self {
+        Self(number & POSITION_MASK)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The position `by` units further on.
+    #[must_use]
+    pub const fn plus(self, by: u64) -> Self {
+        Self::new(self.0.wrapping_add(by))
+    }
+
+    /// Units from here to `to`; a `to` that lies behind is a very large number.
+    pub const fn distance(self, to: Self) -> u64 {
+        to.0.wrapping_sub(self.0) & POSITION_MASK
+    }
+}
+
+/// What a cursor word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// First unit that was not given back.
+    pub position: Position,
+    /// Units in the hands of the subscriber.
+    pub held: u32,
+}
+
+impl Cursor {
+    /// Most units that can be held at once.
+    pub const MOST_HELD: u32 = (1 << (64 - POSITION_BITS)) - 1;
+
+    /// The meaning of a word.
+    pub const fn decode(word: u64) -> Self {
+        Self { position: Position::new(word), held: (word >> POSITION_BITS) as u32 }
+    }
+
+    /// The word with this meaning.
+    pub const fn encode(self) -> u64 {
+        self.position.0 | (self.held as u64) << POSITION_BITS
+    }
+}
+
+/// The subscriber's side of a cursor.
+pub struct Subscriber {
+    word: Word64,
+    position: Position,
+}
+
+impl Subscriber {
+    /// The subscriber behind `word`, which the driver has set to the position where reading begins.
+    pub fn new(word: Word64) -> Self {
+        let position = Cursor::decode(word.load(Ordering::Acquire)).position;
+        Self { word, position }
+    }
+
+    /// First unit that was not given back, as last known.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Takes `units` from the cursor on. If the card has skipped packets meanwhile, takes nothing and says how many
+    /// units were lost: the caller looks at the ring again.
+    ///
+    /// # Errors
+    /// The number of units skipped.
+    pub fn hold(&mut self, units: u32) -> Result<(), u64> {
+        let free = Cursor { position: self.position, held: 0 };
+        let held = Cursor { held: units, ..free };
+        match self.word.compare_exchange(free.encode(), held.encode()) {
+            Ok(_) => Ok(()),
+            Err(word) => {
+                let now = Cursor::decode(word).position;
+                let lost = self.position.distance(now);
+                self.position = now;
+                Err(lost)
+            }
+        }
+    }
+
+    /// Gives `units` back, all that was held.
+    pub fn release(&mut self, units: u32) {
+        self.position = self.position.plus(u64::from(units));
+        // Release pairs with the Acquire in `Watched::look`: every load from the packets is done.
+        self.word.store(Cursor { position: self.position, held: 0 }.encode(), Ordering::Release);
+    }
+}
+
+/// The card's side of one subscriber's cursor.
+pub struct Watched {
+    word: Word64,
+}
+
+/// What the card found when it looked at a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The subscriber has passed this many units since `from`.
+    Passed(u64),
+    /// The word makes no sense: it lies outside what was published.
+    Nonsense,
+}
+
+impl Watched {
+    /// The cursor behind `word`, set to `start`.
+    pub fn new(word: Word64, start: Position) -> Self {
+        // Release: handed to the subscriber through the driver's socket, which orders it as well.
+        word.store(Cursor { position: start, held: 0 }.encode(), Ordering::Release);
+        Self { word }
+    }
+
+    /// How far the subscriber is past `from`, where `published` units lie behind `from`.
+    pub fn look(&self, from: Position, published: u64) -> Look {
+        // Acquire pairs with the Release in `Subscriber::release`.
+        let cursor = Cursor::decode(self.word.load(Ordering::Acquire));
+        let passed = from.distance(cursor.position);
+        if passed > published || passed + u64::from(cursor.held) > published {
+            Look::Nonsense
+        } else {
+            Look::Passed(passed)
+        }
+    }
+
+    /// Moves a subscriber that holds nothing on to `to`. Returns how many units it lost, or `None` if it holds some.
+    pub fn skip(&self, to: Position) -> Option<u64> {
+        let cursor = Cursor::decode(self.word.load(Ordering::Acquire));
+        if cursor.held != 0 {
+            return None;
+        }
+        let next = Cursor { position: to, held: 0 };
+        self.word.compare_exchange(cursor.encode(), next.encode()).ok().map(|_| cursor.position.distance(to))
+    }
+}

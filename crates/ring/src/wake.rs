@@ -1,0 +1,65 @@
+//! Sleeping without losing a wake-up.
+//!
+//! ```text
+//! sleeper                                  ringer
+//! flag = 1                                 pointer word = new        (doorbell, or update word)
+//! fence(SeqCst)   -- pairs with --         fence(SeqCst)
+//! look at the pointer word again           look at the flag
+//! nothing new: wait on the eventfd         flag set: signal the eventfd
+//! flag = 0
+//! ```
+//!
+//! Either the sleeper's second look sees the new pointer, or the ringer's look sees the flag: the two fences are in one
+//! total order. A signal that comes after the sleeper has found work only makes its next wait return at once.
+
+use millrace_dma::{Ordering, Word32, fence};
+
+/// The side that may sleep: the owner of the flag.
+pub struct Sleeper {
+    flag: Word32,
+}
+
+impl Sleeper {
+    /// The sleeper behind `flag`.
+    pub fn new(flag: Word32) -> Self {
+        Self { flag }
+    }
+
+    /// Says that this side is about to sleep. Look for work once more after this, and sleep only if there is none.
+    pub fn announce(&self) {
+        self.flag.store(1, Ordering::Relaxed);
+        // Pairs with the fence in `Ringer::must_signal`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that this side is awake again.
+    pub fn awake(&self) {
+        self.flag.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The side that moves the pointer: it reads the other's flag.
+pub struct Ringer {
+    flag: Word32,
+}
+
+impl Ringer {
+    /// The ringer for the sleeper behind `flag`.
+    pub fn new(flag: Word32) -> Self {
+        Self { flag }
+    }
+
+    /// Whether the other side must be signalled. To be asked after the pointer word was stored.
+    #[inline(always)]
+    pub fn must_signal(&self) -> bool {
+        // Pairs with the fence in `Sleeper::announce`.
+        fence(Ordering::SeqCst);
+        self.is_asleep()
+    }
+
+    /// The flag as it is, for a caller that has made the fence itself for several flags at once.
+    #[inline(always)]
+    pub fn is_asleep(&self) -> bool {
+        self.flag.load(Ordering::Relaxed) != 0
+    }
+}
