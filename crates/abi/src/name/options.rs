@@ -1,0 +1,248 @@
+//! How a card is built: the flags of `millrace card`, and the options of an embedded card.
+
+use super::engines::{self, EngineRule, parse_range};
+use super::{OptionError, number::NUMBERS, text};
+use crate::{queue::Engine, queue::QueueId, register::map::MAX_PORTS};
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// Everything that is decided when a card is built. Plain data; [`CardOptions::validate`] says whether it makes sense.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CardOptions {
+    /// Receive queues, up to [`MAX_QUEUES`](crate::register::map::MAX_QUEUES).
+    pub rx_queues: u32,
+    /// Transmit queues, likewise.
+    pub tx_queues: u32,
+    /// Which engine serves which queues; the last rule that speaks of a queue counts, and without one it is Medusa.
+    pub engines: Vec<EngineRule>,
+    /// Buffers of a Medusa queue, a power of two; also the entries of its descriptor and header rings.
+    pub buffers: u32,
+    /// Size of each of these buffers, in bytes.
+    pub buffer_size: u32,
+    /// Size of the ring of an SZE queue, in bytes, a power of two.
+    pub sze_ring: u32,
+    /// Ports, in the grammar `kind:argument[,key=value...]`.
+    pub ports: Vec<String>,
+    /// Worker threads.
+    pub workers: u32,
+    /// Cores to pin the workers to, in turn; none: not pinned.
+    pub cpus: Vec<u32>,
+    /// Workers never sleep.
+    pub poll: bool,
+    /// How long a worker spins before it sleeps, in microseconds.
+    pub spin_us: u32,
+    /// Shortest frame on the data path, in bytes without FCS; shorter ones are padded by software.
+    pub frame_min: u32,
+    /// Longest frame on the data path, in bytes without FCS; longer ones are dropped.
+    pub frame_max: u32,
+    /// A receive queue without room drops the frame, even where the source could be held back.
+    pub discard: bool,
+}
+
+impl Default for CardOptions {
+    /// Two queue pairs on Medusa with 1024 buffers of 2048 bytes, and what is sent comes back.
+    fn default() -> Self {
+        Self {
+            rx_queues: 2,
+            tx_queues: 2,
+            engines: Vec::new(),
+            buffers: 1024,
+            buffer_size: 2048,
+            sze_ring: 4 << 20,
+            ports: vec!["loopback".to_owned()],
+            workers: 1,
+            cpus: Vec::new(),
+            poll: false,
+            spin_us: 50,
+            frame_min: 60,
+            frame_max: 0x3fff,
+            discard: false,
+        }
+    }
+}
+
+/// One line of help for an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionHelp {
+    /// The word, also the name of the flag of `millrace card`.
+    pub word: &'static str,
+    /// What its value looks like; empty for a switch.
+    pub value: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+/// The options of a card.
+pub const OPTIONS: [OptionHelp; 15] = [
+    OptionHelp { word: "rx", value: "N", meaning: "receive queues" },
+    OptionHelp { word: "tx", value: "N", meaning: "transmit queues" },
+    OptionHelp { word: "queues", value: "N", meaning: "both at once" },
+    OptionHelp {
+        word: "engine",
+        value: "sze|medusa[@QUEUES]",
+        meaning: "engine of all or some queues; may be repeated",
+    },
+    OptionHelp { word: "buffers", value: "N", meaning: "buffers of a Medusa queue, a power of two" },
+    OptionHelp { word: "buffer", value: "BYTES", meaning: "size of each of these buffers" },
+    OptionHelp { word: "ring", value: "BYTES", meaning: "size of the ring of an SZE queue, a power of two" },
+    OptionHelp {
+        word: "port",
+        value: "SPEC",
+        meaning: "a port, such as loopback or (pcap:FILE,speed=full); repeat for more",
+    },
+    OptionHelp { word: "workers", value: "N", meaning: "worker threads" },
+    OptionHelp {
+        word: "cpu",
+        value: "LIST",
+        meaning: "cores to pin the workers to, such as 1 or 2-5; may be repeated",
+    },
+    OptionHelp { word: "poll", value: "", meaning: "workers never sleep" },
+    OptionHelp { word: "spin", value: "MICROSECONDS", meaning: "how long a worker spins before it sleeps" },
+    OptionHelp { word: "frame-min", value: "BYTES", meaning: "shortest frame, without FCS" },
+    OptionHelp { word: "frame-max", value: "BYTES", meaning: "longest frame, without FCS" },
+    OptionHelp {
+        word: "discard",
+        value: "",
+        meaning: "a full receive queue drops frames instead of holding the source back",
+    },
+];
+
+/// Highest number of a core, as `sched_setaffinity` takes it.
+const MAX_CPU: u32 = 1023;
+const CPU_EXPECTED: &str = "a core from 0 to 1023, a range such as 2-5 or a list such as (1,4-7)";
+
+impl CardOptions {
+    /// The engine that serves a queue.
+    pub fn engine_of(&self, queue: QueueId) -> Engine {
+        let rule = self.engines.iter().rev().find(|rule| rule.queues.contains(queue));
+        rule.map_or(Engine::Medusa, |rule| rule.engine)
+    }
+
+    /// Bytes of packet memory that a queue needs: the SZE ring, or the Medusa buffers.
+    pub fn packet_memory_of(&self, queue: QueueId) -> u64 {
+        match self.engine_of(queue) {
+            Engine::Sze => u64::from(self.sze_ring),
+            Engine::Medusa => u64::from(self.buffers) * u64::from(self.buffer_size),
+        }
+    }
+
+    /// Sets one option by its word. `port`, `cpu` and `engine` add to what is there, the others replace it.
+    ///
+    /// # Errors
+    /// The word is unknown, or the value does not fit it. Contradictions between options are found by
+    /// [`CardOptions::validate`].
+    pub fn set(&mut self, word: &str, value: Option<&str>) -> Result<(), OptionError> {
+        let Some(help) = OPTIONS.iter().find(|option| option.word == word) else {
+            return Err(OptionError::Unknown { word: word.to_owned() });
+        };
+        let word = help.word;
+        match word {
+            "poll" => return set_switch(word, value, &mut self.poll),
+            "discard" => return set_switch(word, value, &mut self.discard),
+            _ => {}
+        }
+        let Some(value) = value.filter(|value| !value.is_empty()) else {
+            return Err(OptionError::NoValue { word, expected: expected(word) });
+        };
+        match word {
+            "queues" => {
+                let [rx, tx, ..] = &NUMBERS;
+                let rename = |_| OptionError::BadValue { word, value: value.to_owned(), expected: rx.expected() };
+                rx.set(self, value).map_err(rename)?;
+                tx.set(self, value).map_err(rename)
+            }
+            "engine" => {
+                self.engines.extend(engines::parse_rules(value)?);
+                Ok(())
+            }
+            "port" => {
+                self.ports.push(value.to_owned());
+                Ok(())
+            }
+            "cpu" => {
+                let bad = || OptionError::BadValue { word, value: value.to_owned(), expected: CPU_EXPECTED.to_owned() };
+                for part in value.split(',') {
+                    let (first, last) = parse_range(part).filter(|(_, last)| *last <= MAX_CPU).ok_or_else(bad)?;
+                    self.cpus.extend(first..=last);
+                }
+                Ok(())
+            }
+            _ => NUMBERS.iter().find(|number| number.word == word).map_or(Ok(()), |number| number.set(self, value)),
+        }
+    }
+
+    /// Whether a card can be built like this.
+    ///
+    /// # Errors
+    /// The first value that is out of its range, or pair of values that do not go together.
+    pub fn validate(&self) -> Result<(), OptionError> {
+        NUMBERS.iter().try_for_each(|number| number.check(self))?;
+        let conflict = |text| Err(OptionError::Conflict(text));
+        if self.rx_queues == 0 && self.tx_queues == 0 {
+            return conflict("a card without queues; give rx=N or tx=N or both".to_owned());
+        }
+        if self.frame_min > self.frame_max {
+            return conflict(format!("frame-min={} is more than frame-max={}", self.frame_min, self.frame_max));
+        }
+        if self.frame_min > self.buffer_size {
+            return conflict(format!("frame-min={} does not fit into buffer={}", self.frame_min, self.buffer_size));
+        }
+        if let Some(rule) = self.engines.iter().find(|rule| !rule.queues.fits(self.rx_queues, self.tx_queues)) {
+            let (rx, tx) = (self.rx_queues, self.tx_queues);
+            return conflict(format!("engine={rule} speaks of queues that a card with rx={rx} and tx={tx} has not"));
+        }
+        if self.ports.is_empty() || self.ports.len() > MAX_PORTS as usize {
+            return conflict(format!("{} ports; accepted are 1 to {MAX_PORTS}", self.ports.len()));
+        }
+        if self.ports.iter().any(String::is_empty) {
+            return Err(OptionError::NoValue { word: "port", expected: expected("port") });
+        }
+        match self.cpus.iter().find(|cpu| **cpu > MAX_CPU) {
+            Some(cpu) => {
+                Err(OptionError::BadValue { word: "cpu", value: cpu.to_string(), expected: CPU_EXPECTED.to_owned() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn set_switch(word: &'static str, value: Option<&str>, switch: &mut bool) -> Result<(), OptionError> {
+    *switch = match value {
+        None | Some("true") => true,
+        Some("false") => false,
+        Some(value) => {
+            let expected = format!("{word} alone, {word}=true or {word}=false");
+            return Err(OptionError::BadValue { word, value: value.to_owned(), expected });
+        }
+    };
+    Ok(())
+}
+
+fn expected(word: &str) -> String {
+    match word {
+        "engine" => engines::EXPECTED.to_owned(),
+        "port" => "kind:argument[,key=value...], such as loopback, null, tap:NAME or (pcap:FILE,speed=full)".to_owned(),
+        "cpu" => CPU_EXPECTED.to_owned(),
+        "queues" => NUMBERS[0].expected(),
+        _ => NUMBERS.iter().find(|number| number.word == word).map(|number| number.expected()).unwrap_or_default(),
+    }
+}
+
+/// The options that differ from the default, as they are written in a device name; `{:#}` without commas.
+impl fmt::Display for CardOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        let changed = NUMBERS.iter().filter(|number| (number.get)(self) != (number.get)(&default));
+        let mut written: Vec<String> =
+            changed.map(|number| format!("{}={}", number.word, (number.get)(self))).collect();
+        written.extend(self.engines.iter().map(|rule| format!("engine={rule}")));
+        if self.ports != default.ports {
+            written.extend(self.ports.iter().map(|port| format!("port={}", text::quoted(port, f.alternate()))));
+        }
+        written.extend(self.cpus.iter().map(|cpu| format!("cpu={cpu}")));
+        let switches = [("poll", self.poll), ("discard", self.discard)];
+        written.extend(switches.iter().filter(|(_, on)| *on).map(|(word, _)| (*word).to_owned()));
+        f.write_str(&written.join(if f.alternate() { ";" } else { "," }))
+    }
+}
