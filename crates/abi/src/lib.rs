@@ -11,3 +11,4 @@ pub mod name;
 pub mod queue;
 pub mod register;
 pub mod stats;
+pub mod tree;

@@ -158,6 +158,19 @@ impl Component {
     }
 }
 
+/// All components of a card with so many ports and queues, in the order in which `millrace regs` prints them.
+pub fn components(ports: u32, rx_queues: u32, tx_queues: u32) -> impl Iterator<Item = Component> {
+    let of_port = |port| {
+        use Component::{I2c, Pcs, Pmd, RxMac, TxMac};
+        [RxMac(port), TxMac(port), Pcs(port), Pmd(port), I2c(port)]
+    };
+    [Component::TestSpace, Component::Tsu]
+        .into_iter()
+        .chain((0..ports).flat_map(of_port))
+        .chain((0..rx_queues).map(|index| Component::Dma(QueueId::rx(index))))
+        .chain((0..tx_queues).map(|index| Component::Dma(QueueId::tx(index))))
+}
+
 /// Address of the DMA controller of a queue, in bytes; `None` from [`MAX_QUEUES`] on.
 pub const fn dma_base(queue: QueueId) -> Option<u32> {
     if queue.index >= MAX_QUEUES {
@@ -243,19 +256,13 @@ impl FromStr for Component {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<Component> {
-        let mut all = vec![Component::TestSpace, Component::Tsu];
-        for port in 0..MAX_PORTS {
-            all.extend([Component::I2c(port), Component::Pmd(port), Component::TxMac(port)]);
-            all.extend([Component::RxMac(port), Component::Pcs(port)]);
-        }
-        all.extend((0..MAX_QUEUES).flat_map(|q| [Component::Dma(QueueId::rx(q)), Component::Dma(QueueId::tx(q))]));
-        all
+    fn all() -> impl Iterator<Item = Component> {
+        components(MAX_PORTS, MAX_QUEUES, MAX_QUEUES)
     }
 
     #[test]
     fn no_two_components_of_the_largest_card_overlap() {
-        let mut windows: Vec<_> = all().into_iter().map(|c| (c.base().unwrap(), c.size(), c)).collect();
+        let mut windows: Vec<_> = all().map(|c| (c.base().unwrap(), c.size(), c)).collect();
         windows.sort();
         for pair in windows.windows(2) {
             assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{} overlaps {}", pair[0].2, pair[1].2);
