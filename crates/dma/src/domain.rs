@@ -1,9 +1,9 @@
 //! The address space of one owner, and the card's way through it.
 //!
 //! The table of a domain is immutable; a change puts a new one in its place (read-copy-update). An [`Iotlb`] pins the
-//! table it last saw and looks for a newer one only in [`Iotlb::sync`], once per burst. A table that nobody pins any
-//! more cannot be reached by any worker: that is what [`Domain::unmap`] waits for, and the count of references is the
-//! whole protocol.
+//! table it last saw, and with it every entry in it, and looks for a newer one only in [`Iotlb::sync`], once per burst.
+//! An entry that no table holds any more cannot be reached by any worker: that is what [`Domain::unmap`] waits for, and
+//! the count of references is the whole protocol.
 
 use crate::{Iova, Span, SpanMut, Window};
 use core::cell::Cell;
@@ -165,11 +165,10 @@ impl Domain {
         Ok(Iova::new(first))
     }
 
-    fn replace(&self, table: &mut MutexGuard<'_, Arc<Table>>, next: Table) -> Arc<Table> {
-        let old = core::mem::replace(&mut **table, Arc::new(next));
+    fn replace(&self, table: &mut MutexGuard<'_, Arc<Table>>, next: Table) {
+        **table = Arc::new(next);
         // Release: an IOTLB that sees the new generation (Acquire in `sync`) also finds the new table.
         self.generation.fetch_add(1, Ordering::Release);
-        old
     }
 
     /// Takes the mapping that begins at `iova` away and returns when no worker can reach its memory any more.
@@ -178,7 +177,7 @@ impl Domain {
     /// # Errors
     /// [`UnmapError`]. After [`UnmapError::Timeout`] the mapping is gone for new translations all the same.
     pub fn unmap(&self, iova: Iova, patience: Duration, mut nudge: impl FnMut()) -> Result<(), UnmapError> {
-        let mut old = {
+        let mut entry = {
             let mut table = self.table();
             let place = table
                 .binary_search_by_key(&iova.get(), |entry| entry.first)
@@ -187,13 +186,15 @@ impl Domain {
                 return Err(UnmapError::InUse(iova));
             }
             let mut next = Table::clone(&table);
-            next.remove(place);
-            self.replace(&mut table, next)
+            let entry = next.remove(place);
+            self.replace(&mut table, next);
+            entry
         };
         let deadline = Instant::now() + patience;
-        // Every IOTLB that pins the old table lets go of it in its next `sync`. `get_mut` succeeds, with Acquire, when
+        // Every table that holds the entry goes when the last IOTLB that pins it has come to its next `sync`; the newest
+        // one is not enough to wait for, an IOTLB may have slept through several. `get_mut` succeeds, with Acquire, when
         // ours is the last reference: all accesses made through the others have happened before.
-        while Arc::get_mut(&mut old).is_none() {
+        while Arc::get_mut(&mut entry).is_none() {
             if Instant::now() > deadline {
                 return Err(UnmapError::Timeout(iova));
             }
@@ -424,6 +425,17 @@ mod tests {
         let mut iotlb = Iotlb::new(domain.clone());
         assert_eq!(domain.unmap(iova, Duration::from_secs(10), || iotlb.sync()), Ok(()));
         assert_eq!(domain.unmap(iova, patience, || ()), Err(UnmapError::NotMapped(iova)));
+    }
+
+    #[test]
+    fn unmap_waits_for_an_iotlb_that_slept_through_other_changes() {
+        let (domain, region, iova) = mapped(64);
+        let mut iotlb = Iotlb::new(domain.clone());
+        domain.map(region.window().clone(), Access::Read, None).unwrap();
+        assert_eq!(domain.unmap(iova, Duration::from_millis(20), || ()), Err(UnmapError::Timeout(iova)));
+        assert!(iotlb.read(iova, 1).is_ok(), "it still works with the table before the second mapping");
+        iotlb.sync();
+        assert!(iotlb.read(iova, 1).is_err());
     }
 
     #[test]
