@@ -1,1 +1,159 @@
-//! placeholder
+//! How frames enter and leave the card.
+//!
+//! A [`Port`] is one end of a wire. The card gives it frames with [`Port::transmit`] and asks it for frames with
+//! [`Port::receive`]; the port knows nothing of queues, rings or registers. Kinds so far:
+//!
+//! | Specification | Frames to the card | Frames from the card |
+//! |---|---|---|
+//! | `null` | none | fetched and forgotten ([`null`]) |
+//! | `generator[:size=N,rate=PPS,count=N]` | structured test frames ([`generator`]) | as `null` |
+//! | `pcap:FILE[,write=FILE][,speed=full\|recorded\|RATEpps][,loop=N\|forever]` | a capture ([`pcap`]) | a capture with ns stamps, or as `null` |
+//! | `tap:NAME` | whatever Linux sends to the interface ([`tap`]) | whatever Linux shall receive from it |
+//! | `loopback` | no port at all: the card copies TX to RX itself | |
+//!
+//! A specification is parsed into a [`PortSpec`] and opened with [`open`]. Everything that can be known to be wrong
+//! then is an [`OpenError`]; what shows up later is a named counter ([`DropReason`]), a warning in the log and, when
+//! nothing sensible can follow, the end of the stream. Nothing here panics on what a file or the kernel delivers, and
+//! nothing allocates per frame.
+//!
+//! ```
+//! use millrace_dma::Span;
+//! use millrace_port::{Accept, PortSpec, open};
+//!
+//! let spec: PortSpec = "generator:size=64,count=3".parse()?;
+//! let mut port = open(&spec)?;
+//! let mut seen = 0;
+//! port.receive(32, &mut |frame: Span<'_>| {
+//!     seen += frame.len();
+//!     Accept::Taken
+//! });
+//! assert_eq!(seen, 3 * 64);
+//! assert_eq!(port.counters().rx_frames(), 3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![deny(unsafe_code)]
+
+pub mod counters;
+pub mod generator;
+pub mod null;
+mod pacing;
+pub mod pcap;
+pub mod spec;
+pub mod tap;
+
+pub use counters::{DropReason, PortCounters};
+pub use spec::{PortSpec, SpecError};
+
+use millrace_dma::Span;
+use std::{os::fd::BorrowedFd, sync::Arc, time::Instant};
+
+/// The longest frame that a port carries, in bytes without FCS (`specs/nfb-card.md` §2.1: `frame_size_max`).
+pub const MAX_FRAME_LEN: usize = 0x3fff;
+
+/// The shortest frame that a port carries, in bytes: an Ethernet header. Ports do not pad; a capture comes back byte
+/// for byte.
+pub const MIN_FRAME_LEN: usize = 14;
+
+/// What became of a frame that was given to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Taken {
+    /// It is on its way; the bytes have been copied.
+    Yes,
+    /// No room at the moment; offer the same frame again later.
+    Full,
+    /// It is gone, and counted under this reason.
+    Dropped(DropReason),
+}
+
+/// What the card says to a frame that a port offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Accept {
+    /// The card has it.
+    Taken,
+    /// The card has no room. A port that [can wait](Port::can_wait) offers the frame again, any other drops it.
+    Full,
+}
+
+/// Frames in and out of the card.
+///
+/// One worker of the card owns a port and is the only one to call it; [`Port::counters`] may be read from anywhere.
+/// For both directions, at every moment: frames offered = frames passed + the sum of the drop counters.
+pub trait Port: Send {
+    /// Takes one frame towards the wire.
+    fn transmit(&mut self, frame: Span<'_>) -> Taken;
+
+    /// Ends a burst of [`Port::transmit`]: what was collected may leave now.
+    fn flush(&mut self) {}
+
+    /// Offers frames from the wire to `sink` until there are none, `budget` of them have been looked at, or the card is
+    /// full, and returns how many the card took.
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(Span<'_>) -> Accept) -> usize;
+
+    /// Whether the source may be held back without loss (a capture at full speed, a generator). Otherwise it is a live
+    /// wire, real or imitated, and a frame that the card has no room for is dropped and counted.
+    fn can_wait(&self) -> bool;
+
+    /// A descriptor that is readable when [`Port::receive`] would yield something.
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// When to call [`Port::receive`] next by the clock: a moment in the past means now, `None` never (or when
+    /// [`Port::wake_fd`] says so). A port that writes to a file also asks for a call in order to bring it up to date.
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// What passed and what did not. The worker that owns the port is the single writer.
+    fn counters(&self) -> &Arc<PortCounters>;
+}
+
+/// Why a port could not be opened; the text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The card serves `loopback` itself.
+    #[error("`loopback` is not opened as a port: the card copies TX to RX itself; match on PortSpec::Loopback first")]
+    Loopback,
+    /// A capture file.
+    #[error(transparent)]
+    Pcap(#[from] pcap::PortError),
+    /// A tap interface.
+    #[error(transparent)]
+    Tap(#[from] tap::TapError),
+}
+
+/// Opens the port that `spec` describes.
+///
+/// # Errors
+/// [`OpenError`]; always for [`PortSpec::Loopback`], which the card serves itself.
+pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, OpenError> {
+    Ok(match spec {
+        PortSpec::Loopback => return Err(OpenError::Loopback),
+        PortSpec::Null => Box::new(null::NullPort::new()),
+        PortSpec::Generator(spec) => Box::new(generator::GeneratorPort::new(spec)),
+        PortSpec::Pcap(spec) => Box::new(pcap::PcapPort::open(spec)?),
+        PortSpec::Tap(name) => Box::new(tap::TapPort::open(name)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_left_to_the_card() {
+        let error = open(&PortSpec::Loopback).err().expect("an error");
+        assert!(error.to_string().contains("PortSpec::Loopback"), "{error}");
+    }
+
+    #[test]
+    fn every_other_kind_opens() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        pcap::Writer::create(file.path()).unwrap().flush().unwrap();
+        for spec in ["null", "generator", &format!("pcap:{}", file.path().display())] {
+            open(&spec.parse().unwrap()).unwrap_or_else(|error| panic!("{spec}: {error}"));
+        }
+    }
+}

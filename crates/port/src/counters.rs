@@ -1,0 +1,215 @@
+//! What a port has passed and what it has dropped, by reason.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why a frame did not pass a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    /// Towards the card: a live port had a frame for which the card had no room.
+    NoRoom,
+    /// Longer than [`MAX_FRAME_LEN`](crate::MAX_FRAME_LEN).
+    TooLong,
+    /// Shorter than an Ethernet header ([`MIN_FRAME_LEN`](crate::MIN_FRAME_LEN)).
+    TooShort,
+    /// A capture file ends in the middle of this record.
+    Truncated,
+    /// A capture record with a length that no capture program writes; nothing behind it can be found.
+    Damaged,
+    /// The file or the interface failed to deliver.
+    ReadFailed,
+    /// The file or the interface failed to take the frame (a full disk, for one).
+    WriteFailed,
+    /// The interface is down.
+    LinkDown,
+}
+
+impl DropReason {
+    /// All reasons, in the order in which they are printed.
+    pub const ALL: [DropReason; 8] = [
+        DropReason::NoRoom,
+        DropReason::TooLong,
+        DropReason::TooShort,
+        DropReason::Truncated,
+        DropReason::Damaged,
+        DropReason::ReadFailed,
+        DropReason::WriteFailed,
+        DropReason::LinkDown,
+    ];
+
+    /// The name in statistics, in kebab-case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DropReason::NoRoom => "no-room",
+            DropReason::TooLong => "too-long",
+            DropReason::TooShort => "too-short",
+            DropReason::Truncated => "truncated",
+            DropReason::Damaged => "damaged",
+            DropReason::ReadFailed => "read-failed",
+            DropReason::WriteFailed => "write-failed",
+            DropReason::LinkDown => "link-down",
+        }
+    }
+}
+
+impl std::fmt::Display for DropReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Counters of one direction.
+#[derive(Debug, Default)]
+struct Direction {
+    frames: AtomicU64,
+    bytes: AtomicU64,
+    drops: [AtomicU64; DropReason::ALL.len()],
+}
+
+/// Counters of a port: "rx" is from the wire towards the card, "tx" from the card towards the wire.
+///
+/// Written by the worker that owns the port and by nobody else, which is why an increment is a load and a store
+/// instead of a locked instruction; read by anyone. All accesses are relaxed: the numbers order nothing.
+#[derive(Debug, Default)]
+#[repr(align(128))] // Not on one cache line with something that another core writes.
+pub struct PortCounters {
+    rx: Direction,
+    tx: Direction,
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+}
+
+impl Direction {
+    fn pass(&self, frames: u64, bytes: u64) {
+        add(&self.frames, frames);
+        add(&self.bytes, bytes);
+    }
+
+    fn drop(&self, reason: DropReason, frames: u64) {
+        add(&self.drops[reason as usize], frames);
+    }
+
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize].load(Ordering::Relaxed)
+    }
+
+    fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        DropReason::ALL.into_iter().map(|reason| (reason, self.dropped(reason)))
+    }
+
+    fn offered(&self) -> u64 {
+        self.frames.load(Ordering::Relaxed) + self.drops().map(|(_, count)| count).sum::<u64>()
+    }
+}
+
+impl PortCounters {
+    /// All zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Frames that came in from the wire and that the card took.
+    pub fn rx_frames(&self) -> u64 {
+        self.rx.frames.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of [`Self::rx_frames`], without FCS.
+    pub fn rx_bytes(&self) -> u64 {
+        self.rx.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Frames that went out to the wire, or wait in the buffer of a file. When a file then fails, those that were lost
+    /// move from here to [`DropReason::WriteFailed`], so this number can shrink.
+    pub fn tx_frames(&self) -> u64 {
+        self.tx.frames.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of [`Self::tx_frames`], without FCS.
+    pub fn tx_bytes(&self) -> u64 {
+        self.tx.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Frames from the wire that were dropped for `reason`.
+    pub fn rx_dropped(&self, reason: DropReason) -> u64 {
+        self.rx.dropped(reason)
+    }
+
+    /// Frames towards the wire that were dropped for `reason`.
+    pub fn tx_dropped(&self, reason: DropReason) -> u64 {
+        self.tx.dropped(reason)
+    }
+
+    /// Every reason with its count, zeros included, for frames from the wire.
+    pub fn rx_drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        self.rx.drops()
+    }
+
+    /// Every reason with its count, zeros included, for frames towards the wire.
+    pub fn tx_drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        self.tx.drops()
+    }
+
+    /// Frames from the wire, whatever became of them.
+    pub fn rx_offered(&self) -> u64 {
+        self.rx.offered()
+    }
+
+    /// Frames towards the wire, whatever became of them. A frame answered with `Taken::Full` was not offered yet.
+    pub fn tx_offered(&self) -> u64 {
+        self.tx.offered()
+    }
+
+    /// Counts frames that came in from the wire. For the owner of the port only.
+    pub fn count_rx(&self, frames: u64, bytes: u64) {
+        self.rx.pass(frames, bytes);
+    }
+
+    /// Counts frames from the wire that were dropped. For the owner of the port only.
+    pub fn count_rx_drops(&self, reason: DropReason, frames: u64) {
+        self.rx.drop(reason, frames);
+    }
+
+    /// Counts frames that went out to the wire. For the owner of the port only.
+    pub fn count_tx(&self, frames: u64, bytes: u64) {
+        self.tx.pass(frames, bytes);
+    }
+
+    /// Counts frames towards the wire that were dropped. For the owner of the port only.
+    pub fn count_tx_drops(&self, reason: DropReason, frames: u64) {
+        self.tx.drop(reason, frames);
+    }
+
+    /// Moves frames that were counted as sent, and then were not, to the drops.
+    pub(crate) fn take_back_tx(&self, reason: DropReason, frames: u64, bytes: u64) {
+        self.tx.pass(frames.wrapping_neg(), bytes.wrapping_neg());
+        self.tx.drop(reason, frames);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_stand_at_their_own_place_and_have_their_own_name() {
+        for (at, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, at);
+            assert!(DropReason::ALL.into_iter().filter(|other| other.name() == reason.name()).count() == 1);
+        }
+    }
+
+    #[test]
+    fn offered_is_passed_plus_dropped() {
+        let counters = PortCounters::new();
+        counters.count_tx(5, 500);
+        counters.count_tx_drops(DropReason::LinkDown, 2);
+        counters.take_back_tx(DropReason::WriteFailed, 3, 300);
+        assert_eq!((counters.tx_frames(), counters.tx_bytes(), counters.tx_offered()), (2, 200, 7));
+        counters.count_rx(1, 60);
+        counters.count_rx_drops(DropReason::NoRoom, 4);
+        assert_eq!((counters.rx_frames(), counters.rx_bytes(), counters.rx_offered()), (1, 60, 5));
+        assert_eq!(counters.rx_drops().filter(|(_, count)| *count > 0).count(), 1);
+        assert_eq!(counters.tx_dropped(DropReason::WriteFailed), 3);
+    }
+}

@@ -1,0 +1,183 @@
+//! `generator`: a wire on which structured frames come in, for tests and measurements without a sender.
+//!
+//! Frame `n` is [`structured::fill`] with sequence number `n`, so the receiver finds loss, repetition, reordering and
+//! damage with [`structured::Checker`]. Frames that the card sends are fetched and forgotten, as with `null`.
+
+use crate::{Accept, Port, PortCounters, Taken, null::Void, pacing::Stopwatch, spec::GeneratorSpec, spec::Rate};
+use millrace_dma::Span;
+use millrace_packet::structured::{self, Sequence};
+use std::{sync::Arc, time::Instant};
+
+/// A source of structured frames that waits for whoever takes them.
+pub struct GeneratorPort {
+    frame: Box<[u8]>,
+    /// The frame to be offered next.
+    next: Sequence,
+    /// Whether `frame` holds `next` already, because the card was full when it was offered.
+    filled: bool,
+    count: Option<u64>,
+    rate: Option<Rate>,
+    watch: Stopwatch,
+    /// Nanoseconds that the schedule has been moved because the card was full.
+    delay_ns: u64,
+    wire: Void,
+    counters: Arc<PortCounters>,
+}
+
+impl GeneratorPort {
+    /// A generator that starts with its first call to [`Port::receive`].
+    ///
+    /// # Panics
+    /// When `spec.size` is longer than [`MAX_FRAME_LEN`](crate::MAX_FRAME_LEN); a parsed one never is.
+    pub fn new(spec: &GeneratorSpec) -> Self {
+        assert!(spec.size <= crate::MAX_FRAME_LEN, "a frame of {} bytes", spec.size);
+        Self {
+            frame: vec![0; spec.size].into(),
+            next: Sequence::ZERO,
+            filled: false,
+            count: spec.count,
+            rate: spec.rate,
+            watch: Stopwatch::new(),
+            delay_ns: 0,
+            wire: Void::new(),
+            counters: Arc::default(),
+        }
+    }
+
+    fn left(&self) -> u64 {
+        self.count.map_or(u64::MAX, |count| count.saturating_sub(self.next.number()))
+    }
+
+    fn due_ns(&self, rate: Rate) -> u64 {
+        rate.due_ns(self.next.number()).saturating_add(self.delay_ns)
+    }
+}
+
+impl Port for GeneratorPort {
+    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+        self.wire.transmit(frame, &self.counters)
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(Span<'_>) -> Accept) -> usize {
+        let now = match self.rate {
+            Some(_) => self.watch.elapsed_ns(),
+            None => 0,
+        };
+        let allowed = usize::try_from(self.left()).unwrap_or(usize::MAX).min(budget);
+        let mut taken = 0;
+        while taken < allowed {
+            if self.rate.is_some_and(|rate| self.due_ns(rate) > now) {
+                break;
+            }
+            if !self.filled {
+                structured::fill(&mut self.frame, self.next);
+                self.filled = true;
+            }
+            if sink(Span::from_slice(&self.frame)) == Accept::Full {
+                // A frame that was held back moves all that follow it: a rate is no promise to catch up in a burst.
+                if let Some(rate) = self.rate {
+                    self.delay_ns += now.saturating_sub(self.due_ns(rate));
+                }
+                break;
+            }
+            self.filled = false;
+            self.next = self.next.next();
+            taken += 1;
+        }
+        if taken > 0 {
+            self.counters.count_rx(taken as u64, (taken * self.frame.len()) as u64);
+        }
+        taken
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        if self.left() == 0 {
+            return None;
+        }
+        // Without a rate nothing starts the watch, so it says "now".
+        Some(self.watch.at(self.rate.map_or(0, |rate| self.due_ns(rate))))
+    }
+
+    fn counters(&self) -> &Arc<PortCounters> {
+        &self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_packet::structured::{Checker, Stamping};
+    use std::time::Duration;
+
+    fn generator(spec: &str) -> GeneratorPort {
+        match format!("generator:{spec}").parse().unwrap() {
+            crate::PortSpec::Generator(spec) => GeneratorPort::new(&spec),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn all_frames_come_once_and_in_order_even_if_the_card_is_often_full() {
+        let mut port = generator("size=100,count=1000");
+        let mut checker = Checker::new(Stamping::Off);
+        let mut bytes = [0; 100];
+        let mut calls = 0;
+        while port.next_due().is_some() {
+            port.receive(7, &mut |frame| {
+                calls += 1;
+                if calls % 3 == 0 {
+                    return Accept::Full;
+                }
+                assert_eq!(frame.len(), 100);
+                frame.read_into(&mut bytes);
+                let _ = checker.check(&bytes);
+                Accept::Taken
+            });
+        }
+        let found = checker.finish(Sequence::new(1000));
+        assert!(found.is_clean(), "{found:?}");
+        assert_eq!(found.in_order, 1000);
+        assert_eq!((port.counters().rx_frames(), port.counters().rx_bytes()), (1000, 100_000));
+        assert_eq!(port.counters().rx_offered(), 1000);
+        assert_eq!(port.receive(7, &mut |_| panic!("one too many")), 0);
+    }
+
+    #[test]
+    fn a_rate_holds_frames_back_until_they_are_due() {
+        let mut port = generator("rate=4,count=2");
+        let take = |port: &mut GeneratorPort| port.receive(32, &mut |_| Accept::Taken);
+        assert!(port.next_due().unwrap() <= Instant::now());
+        let before = Instant::now();
+        assert_eq!(take(&mut port), 1);
+        let due = port.next_due().unwrap();
+        assert!(due >= before + Duration::from_millis(250));
+        while port.next_due().is_some() {
+            if take(&mut port) > 0 {
+                assert!(Instant::now() >= due);
+            }
+        }
+        assert_eq!(port.counters().rx_frames(), 2);
+    }
+
+    #[test]
+    fn a_rate_does_not_catch_up_after_the_card_was_full() {
+        let mut port = generator("rate=1000");
+        assert_eq!(port.receive(1, &mut |_| Accept::Taken), 1);
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(port.receive(32, &mut |_| Accept::Full), 0);
+        // 30 ms after the first frame the second is due now, and not 29 ms ago.
+        assert!(port.delay_ns >= 29_000_000, "{}", port.delay_ns);
+        assert_eq!(port.next_due(), Some(port.watch.at(1_000_000 + port.delay_ns)));
+    }
+
+    #[test]
+    fn frames_towards_the_wire_are_counted() {
+        let mut port = generator("");
+        assert_eq!(port.transmit(Span::from_slice(&[0; 60])), Taken::Yes);
+        assert_eq!((port.counters().tx_frames(), port.counters().tx_bytes()), (1, 60));
+    }
+}

@@ -1,0 +1,148 @@
+use super::*;
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// Set in the process that runs in a network namespace of its own.
+const INSIDE: &str = "MILLRACE_TEST_INSIDE_NETNS";
+
+/// Runs the test of this name again in a fresh network namespace; `false` where that is not permitted.
+fn run_again_in_namespace(test: &str) {
+    let me = std::env::current_exe().unwrap();
+    let unshare = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(arguments);
+        command
+    };
+    let ways: [&[&str]; 2] = [&["--net"], &["--net", "--user", "--map-root-user"]];
+    let Some(way) =
+        ways.into_iter().find(|way| unshare(way).arg("true").output().is_ok_and(|out| out.status.success()))
+    else {
+        println!("skipped: `unshare --net` is missing or not permitted; run as root");
+        return;
+    };
+    if !std::path::Path::new(TUN).exists() {
+        println!("skipped: there is no {TUN}; load it with `modprobe tun`");
+        return;
+    }
+    let out = unshare(way).arg(me).args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && text.contains("1 passed"), "{text}");
+    print!("{text}");
+}
+
+fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
+fn ip(arguments: &str) -> bool {
+    Command::new("ip").args(arguments.split(' ')).status().is_ok_and(|status| status.success())
+}
+
+/// Gives every frame that comes to `see` until that says that it has seen enough, or for ten seconds.
+fn receive_until(port: &mut TapPort, mut see: impl FnMut(&[u8]) -> bool) -> bool {
+    let end = Instant::now() + Duration::from_secs(10);
+    let mut enough = false;
+    let mut frame = [0; MAX_FRAME_LEN];
+    while !enough && Instant::now() < end {
+        port.receive(1, &mut |span| {
+            let len = span.read_into(&mut frame);
+            enough |= see(&frame[..len]);
+            Accept::Taken
+        });
+    }
+    enough
+}
+
+/// Who has 10.9.9.1? Tell 10.9.9.2.
+#[rustfmt::skip]
+const ARP_REQUEST: [u8; 42] = [
+    0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 6,
+    0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 10, 9, 9, 2, 0, 0, 0, 0, 0, 0, 10, 9, 9, 1,
+];
+
+#[test]
+fn linux_answers_through_a_tap() {
+    if !is_inside() {
+        return run_again_in_namespace("tap::tests::linux_answers_through_a_tap");
+    }
+    let name: TapName = "mill-test0".parse().unwrap();
+    let mut port = TapPort::open(&name).unwrap();
+    assert!(!port.can_wait() && port.wake_fd().is_some());
+
+    let error = TapPort::open(&name).err().expect("an error").to_string();
+    assert!(error.contains("in use by another program"), "{error}");
+    let error = TapPort::open(&"lo".parse().unwrap()).err().expect("an error").to_string();
+    assert!(error.contains("no tap interface"), "{error}");
+
+    if !ip("address add 10.9.9.1/24 dev mill-test0") {
+        println!("skipped the traffic: `ip` of iproute2 is missing");
+        return;
+    }
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
+    let answered = receive_until(&mut port, |frame| {
+        frame.len() >= 42 && frame[..6] == ARP_REQUEST[6..12] && frame[12..14] == [8, 6] && frame[20..22] == [0, 2]
+    });
+    assert!(answered, "no ARP reply");
+    let counters = port.counters().clone();
+    assert_eq!((counters.tx_frames(), counters.tx_bytes()), (1, 42));
+    assert!(counters.rx_frames() >= 1 && counters.rx_bytes() >= 42);
+
+    // No room: the frame is gone, and counted.
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
+    let end = Instant::now() + Duration::from_secs(10);
+    while counters.rx_dropped(DropReason::NoRoom) == 0 && Instant::now() < end {
+        assert_eq!(port.receive(32, &mut |_| Accept::Full), 0);
+    }
+    assert!(counters.rx_dropped(DropReason::NoRoom) > 0);
+
+    assert_eq!(port.transmit(Span::from_slice(&[0; 13])), Taken::Dropped(DropReason::TooShort));
+    assert!(ip("link set mill-test0 down"));
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Dropped(DropReason::LinkDown));
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Dropped(DropReason::LinkDown));
+
+    // Somebody takes the interface away.
+    assert!(ip("link delete mill-test0"));
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Dropped(DropReason::WriteFailed));
+    while port.wake_fd().is_some() {
+        port.receive(32, &mut |_| Accept::Taken);
+    }
+    assert_eq!(port.receive(32, &mut |_| Accept::Taken), 0);
+    assert_eq!(counters.rx_dropped(DropReason::ReadFailed), 1);
+    assert_eq!(counters.tx_offered(), 6);
+}
+
+#[test]
+fn frames_longer_than_the_card_takes_are_counted() {
+    if !is_inside() {
+        return run_again_in_namespace("tap::tests::frames_longer_than_the_card_takes_are_counted");
+    }
+    let mut port = TapPort::open(&"mill-test1".parse().unwrap()).unwrap();
+    if !ip("link set mill-test1 mtu 30000") || !ip("address add 10.9.9.1/24 dev mill-test1") {
+        println!("skipped the traffic: `ip` of iproute2 is missing");
+        return;
+    }
+    assert!(ip("neighbor add 10.9.9.2 lladdr 02:00:00:00:00:09 dev mill-test1"));
+    let socket = std::net::UdpSocket::bind("10.9.9.1:0").unwrap();
+    socket.send_to(&[0; 20_000], "10.9.9.2:9").unwrap();
+    socket.send_to(&[0x5a; 9_000], "10.9.9.2:9").unwrap();
+    assert!(receive_until(&mut port, |frame| frame.len() == 9_000 + 42), "no jumbo frame");
+    assert_eq!(port.counters().rx_dropped(DropReason::TooLong), 1);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let name: TapName = "mill0".parse().unwrap();
+    for (errno, step, hint) in [
+        (Errno::NOENT, "open", "modprobe tun"),
+        (Errno::ACCESS, "open", "CAP_NET_ADMIN"),
+        (Errno::PERM, "create", "CAP_NET_ADMIN"),
+        (Errno::BUSY, "create", "another name"),
+        (Errno::INVAL, "create", "no tap interface"),
+        (Errno::NOMEM, "bring up", "cannot bring up tap:mill0"),
+    ] {
+        let error = TapError::from_errno(errno, step, &name).to_string();
+        assert!(error.contains(hint) && error.contains("mill0"), "{error}");
+    }
+}
