@@ -53,6 +53,10 @@ pub(super) fn attach(tun: impl AsFd, name: &TapName) -> io::Result<()> {
 pub(super) fn bring_up(socket: impl AsFd, name: &TapName) -> io::Result<()> {
     let mut flags = InterfaceRequest::new(name, 0);
     request::<SIOCGIFFLAGS>(socket.as_fd(), &mut flags)?;
+    // Whoever was lent a ready interface by root may use it, but may not set its flags.
+    if flags.flags & IFF_UP != 0 {
+        return Ok(());
+    }
     flags.flags |= IFF_UP;
     request::<SIOCSIFFLAGS>(socket, &mut flags)
 }

@@ -132,6 +132,22 @@ fn frames_longer_than_the_card_takes_are_counted() {
 }
 
 #[test]
+fn an_interface_that_is_there_and_up_is_taken_over_and_left_behind() {
+    if !is_inside() {
+        return run_again_in_namespace("tap::tests::an_interface_that_is_there_and_up_is_taken_over_and_left_behind");
+    }
+    if !ip("tuntap add mill-test2 mode tap") || !ip("link set mill-test2 up") {
+        println!("skipped: `ip` of iproute2 is missing");
+        return;
+    }
+    for _ in 0..2 {
+        let mut port = TapPort::open(&"mill-test2".parse().unwrap()).unwrap();
+        assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
+    }
+    assert!(ip("link show mill-test2"));
+}
+
+#[test]
 fn errors_say_what_to_do() {
     let name: TapName = "mill0".parse().unwrap();
     for (errno, step, hint) in [
