@@ -1,1 +1,32 @@
-//! placeholder
+//! The device: what a Millrace card is to the software that drives it, without the hardware.
+//!
+//! ```text
+//! registers ----> queue (control side: latches, START, STOP, counters) ----> command
+//!                                                                              |
+//! port <-- lane (TX queues -> wire -> RX queues) <-- worker (one thread) <-----+
+//! ```
+//!
+//! * [`Card`] is the handle: registers, device tree, attaching of queue memory, statistics.
+//! * `queue` is what registers show of one queue; `engine` is the half of the ring that a worker runs.
+//! * `lane` moves frames between the queues of one port and its wire; `worker` polls lanes and sleeps when all is quiet.
+//! * `mac` is the port as its registers show it.
+//!
+//! The control side may take locks and time. A worker owns its lanes alone; it hears of changes by
+//! [commands](command::Command), and what it counts is published under a sequence lock.
+#![forbid(unsafe_code)]
+
+mod card;
+mod command;
+mod counters;
+mod engine;
+mod lane;
+mod mac;
+mod queue;
+mod registers;
+mod sleep;
+mod worker;
+
+pub use card::{Card, CardError};
+pub use command::{Attachment, Opener};
+pub use counters::QueueDrop;
+pub use queue::StartError;

@@ -86,32 +86,7 @@ pub struct Domain {
     table: Mutex<Arc<Table>>,
     // Counts changes of the table. Release in `replace` pairs with Acquire in `Iotlb::sync`.
     generation: AtomicU64,
-    counters: Arc<DomainCounters>,
-}
-
-/// How often the IOTLBs of a domain hit, missed and faulted.
-#[derive(Debug, Default)]
-pub struct DomainCounters {
-    hits: AtomicU64,
-    misses: AtomicU64,
     faults: AtomicU64,
-}
-
-impl DomainCounters {
-    /// Translations answered by the mapping used last.
-    pub fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
-    }
-
-    /// Translations that had to search the table.
-    pub fn misses(&self) -> u64 {
-        self.misses.load(Ordering::Relaxed)
-    }
-
-    /// Translations that failed.
-    pub fn faults(&self) -> u64 {
-        self.faults.load(Ordering::Relaxed)
-    }
 }
 
 /// Where [`Domain::map`] puts what may lie anywhere: above 4 GiB, so that 32-bit mistakes show.
@@ -128,7 +103,7 @@ impl Default for Domain {
 impl Domain {
     /// An address space with nothing in it.
     pub fn new() -> Self {
-        Self { table: Mutex::default(), generation: AtomicU64::new(0), counters: Arc::default() }
+        Self { table: Mutex::default(), generation: AtomicU64::new(0), faults: AtomicU64::new(0) }
     }
 
     fn table(&self) -> MutexGuard<'_, Arc<Table>> {
@@ -217,9 +192,9 @@ impl Domain {
         Ok(Pinned { window, _pin: entry.pins.clone() })
     }
 
-    /// Hits, misses and faults of all IOTLBs of this domain.
-    pub fn counters(&self) -> &DomainCounters {
-        &self.counters
+    /// Translations that failed, over all IOTLBs of this domain.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
     }
 
     /// Number of mappings.
@@ -291,14 +266,9 @@ impl Iotlb {
         self.last.set(0);
     }
 
-    /// Adds what was counted here to the domain's counters.
-    pub fn publish_counters(&self) {
-        self.domain.counters.hits.fetch_add(self.hits.take(), Ordering::Relaxed);
-        self.domain.counters.misses.fetch_add(self.misses.take(), Ordering::Relaxed);
-    }
-
-    /// Hits and misses since [`Iotlb::publish_counters`].
-    pub fn pending_counts(&self) -> (u64, u64) {
+    /// Translations answered by the mapping used last, and translations that had to search the table.
+    #[inline(always)]
+    pub fn counts(&self) -> (u64, u64) {
         (self.hits.get(), self.misses.get())
     }
 
@@ -320,7 +290,7 @@ impl Iotlb {
             self.last.set(place);
             return Ok(entry);
         }
-        self.domain.counters.faults.fetch_add(1, Ordering::Relaxed);
+        self.domain.faults.fetch_add(1, Ordering::Relaxed);
         Err(Fault { iova, len, access })
     }
 
@@ -381,8 +351,7 @@ mod tests {
             assert_eq!(fault, Fault { iova: iova.plus(at), len, access: Access::Read });
         }
         assert!(iotlb.read(Iova::new(0), 1).is_err());
-        iotlb.publish_counters();
-        assert_eq!((domain.counters().hits(), domain.counters().misses(), domain.counters().faults()), (2, 0, 4));
+        assert_eq!((iotlb.counts(), domain.faults()), ((2, 0), 4));
     }
 
     #[test]

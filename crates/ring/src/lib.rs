@@ -3,7 +3,8 @@
 //! * [`medusa`]: one descriptor per packet (`docs/spec/medusa.md`).
 //! * [`sze`]: a stream of packets in one byte ring (`docs/spec/sze.md`).
 //! * [`wake`]: how either side sleeps without losing a wake-up.
-//! * [`cursor`]: how up to sixteen programs read one RX queue and the card reclaims at the slowest.
+//! * [`cursor`]: the word by which one of several readers of an RX queue says how far it is.
+//! * [`shared`]: how the card reclaims a ring at the slowest of up to sixteen readers.
 //!
 //! A half is a plain struct over views of shared memory ([`millrace_dma`]). It believes nothing of what the other side
 //! writes: a descriptor, header or pointer is loaded once, checked, and the checked copy used. Nothing here allocates
@@ -19,6 +20,7 @@ compile_error!("the rings are little-endian and so must the machine be");
 pub mod cursor;
 pub mod index;
 pub mod medusa;
+pub mod shared;
 pub mod sze;
 pub mod wake;
 

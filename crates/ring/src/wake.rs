@@ -25,9 +25,14 @@ impl Sleeper {
         Self { flag }
     }
 
+    /// Sets the flag only, for a caller that makes one fence for several flags.
+    pub fn mark(&self) {
+        self.flag.store(1, Ordering::Relaxed);
+    }
+
     /// Says that this side is about to sleep. Look for work once more after this, and sleep only if there is none.
     pub fn announce(&self) {
-        self.flag.store(1, Ordering::Relaxed);
+        self.mark();
         // Pairs with the fence in `Ringer::must_signal`.
         fence(Ordering::SeqCst);
     }

@@ -142,6 +142,11 @@ impl CardTx {
         &self.iotlb
     }
 
+    /// Takes over changes of the owner's domain; `serve` does so by itself.
+    pub fn sync(&mut self) {
+        self.iotlb.sync();
+    }
+
     /// Looks at the doorbell: how many bytes wait.
     #[inline(always)]
     pub fn pending(&mut self) -> u32 {

@@ -1,0 +1,388 @@
+//! The handle of a card: what a driver calls.
+
+use crate::command::{Attachment, Command, Mailbox, Opener};
+use crate::counters::{Counts, QueueDrop};
+use crate::lane::Lane;
+use crate::mac::Mac;
+use crate::queue::{Queue, StartError};
+use crate::registers::Bus;
+use crate::sleep::Sleep;
+use crate::worker::{Worker, WorkerCounts};
+use millrace_abi::control::QueueState;
+use millrace_abi::name::{CardOptions, OptionError};
+use millrace_abi::queue::{Direction, Engine, Laggard, QueueId};
+use millrace_abi::stats::{CardStats, Count, PortStats, QueueStats, WorkerStats};
+use millrace_abi::tree::{BuildError, CardDescription};
+use millrace_port::{OpenError, PortCounters, PortSpec, SpecError};
+use millrace_ring::FrameLimits;
+use millrace_ring::shared::{Losses, Reclaimer};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Why there is no card.
+#[derive(Debug, thiserror::Error)]
+pub enum CardError {
+    /// The options contradict each other.
+    #[error(transparent)]
+    Options(#[from] OptionError),
+    /// A port specification that means nothing.
+    #[error("port {port}: {source}")]
+    Spec {
+        /// Index of the port.
+        port: usize,
+        /// What is wrong.
+        source: SpecError,
+    },
+    /// A port that could not be opened.
+    #[error("port {port}: {source}")]
+    Port {
+        /// Index of the port.
+        port: usize,
+        /// What is wrong.
+        source: OpenError,
+    },
+    /// The device tree could not be written.
+    #[error(transparent)]
+    Tree(#[from] BuildError),
+    /// The system refused a thread or a descriptor.
+    #[error("cannot start a worker: {0}")]
+    Worker(std::io::Error),
+}
+
+struct PortEntry {
+    spec: String,
+    mac: Arc<Mac>,
+    counters: Vec<Arc<PortCounters>>,
+}
+
+struct WorkerEntry {
+    mailbox: Arc<Mailbox>,
+    counts: Arc<WorkerCounts>,
+    cpu: Option<u32>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A software accelerator card: registers on one side, ports on the other, workers in between.
+///
+/// Dropping it stops the workers; queues that still run stop with them.
+pub struct Card {
+    options: CardOptions,
+    tree: Vec<u8>,
+    bus: Bus,
+    ports: Vec<PortEntry>,
+    workers: Vec<WorkerEntry>,
+}
+
+impl Card {
+    /// Builds the card and starts its workers.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn new(options: &CardOptions) -> Result<Self, CardError> {
+        options.validate()?;
+        let description = CardDescription::new(options);
+        let tree = description.to_blob()?;
+        let queues = |direction, count| -> Vec<Arc<Queue>> {
+            let ids = (0..count).map(|index| QueueId { direction, index });
+            ids.map(|id| Arc::new(Queue::new(id, options.engine_of(id)))).collect()
+        };
+        let rx = queues(Direction::Rx, options.rx_queues);
+        let tx = queues(Direction::Tx, options.tx_queues);
+        let specs = parse_ports(&options.ports)?;
+        let workers = options.workers as usize;
+        let mut plan = Plan { lanes: (0..workers).map(|_| Vec::new()).collect(), ports: Vec::new() };
+        for (port, spec) in specs.iter().enumerate() {
+            let rx = share(&rx, port, specs.len());
+            let tx = share(&tx, port, specs.len());
+            plan.add_port(port, spec, &options.ports[port], rx, tx, options.frame_max as u16)?;
+        }
+        let mut entries = Vec::new();
+        for (index, lanes) in plan.lanes.into_iter().enumerate() {
+            entries.push(start_worker(index, lanes, options)?);
+        }
+        let serving = |id: QueueId| entries[worker_of(id, &specs, options, workers)].mailbox.clone();
+        let bus = Bus {
+            rx_workers: rx.iter().map(|queue| serving(queue.id)).collect(),
+            tx_workers: tx.iter().map(|queue| serving(queue.id)).collect(),
+            rx,
+            tx,
+            macs: plan.ports.iter().map(|port| port.mac.clone()).collect(),
+            limits: FrameLimits { min: options.frame_min as u16, max: options.frame_max as u16 },
+            discard: options.discard,
+            test_space: Bus::empty_test_space(),
+        };
+        Ok(Self { options: options.clone(), tree, bus, ports: plan.ports, workers: entries })
+    }
+
+    /// What the card was made of.
+    pub fn options(&self) -> &CardOptions {
+        &self.options
+    }
+
+    /// The flattened device tree.
+    pub fn device_tree(&self) -> &[u8] {
+        &self.tree
+    }
+
+    /// The engine of a queue; `None` if there is no such queue.
+    pub fn engine(&self, id: QueueId) -> Option<Engine> {
+        self.bus.queue(id).map(|queue| queue.engine)
+    }
+
+    /// Reads registers. Any address and length; what is not there reads as 0.
+    pub fn read(&self, address: u32, to: &mut [u8]) {
+        self.bus.read(address, to);
+    }
+
+    /// Writes registers. Any address and length; what is not there is not written.
+    pub fn write(&self, address: u32, from: &[u8]) {
+        self.bus.write(address, from);
+    }
+
+    /// Gives a queue its memory, control page and openers. It must not run.
+    ///
+    /// # Errors
+    /// [`StartError::Running`], [`StartError::NotAttached`] when there is no such queue.
+    pub fn attach(&self, id: QueueId, attachment: Attachment) -> Result<(), StartError> {
+        self.bus.queue(id).ok_or(StartError::NotAttached(id))?.attach(attachment)
+    }
+
+    /// Says who gives the ring of an attached, not yet started RX queue back.
+    pub fn set_reclaimer(&self, id: QueueId, reclaimer: Box<Reclaimer>) {
+        if let Some(queue) = self.bus.queue(id) {
+            queue.set_reclaimer(reclaimer);
+        }
+    }
+
+    /// Why the last START of the queue was refused, if it was.
+    pub fn refusal(&self, id: QueueId) -> Option<StartError> {
+        self.bus.queue(id)?.refusal()
+    }
+
+    /// State of a queue; `None` if there is no such queue.
+    pub fn state(&self, id: QueueId) -> Option<QueueState> {
+        self.bus.queue(id).map(|queue| queue.state())
+    }
+
+    /// Stops a queue at once, drained or not, and takes its memory off it: no worker touches it any more.
+    pub fn detach(&self, id: QueueId) {
+        if let (Some(queue), Some(mailbox)) = (self.bus.queue(id), self.bus.mailbox(id)) {
+            drop(mailbox.call(Command::Halt(id)));
+            queue.detach();
+        }
+    }
+
+    /// Adds an opener to a running queue: with a policy, as a subscriber whose cursor begins now. `false` when the queue
+    /// has no room for another subscriber or is not shared.
+    pub fn join(&self, id: QueueId, opener: Opener, cursor: Option<(Laggard, Arc<Losses>)>) -> bool {
+        let mailbox = self.bus.mailbox(id);
+        mailbox.and_then(|mailbox| mailbox.call(Command::Join(id, opener, cursor))).is_some_and(|answer| answer.done)
+    }
+
+    /// Takes an opener off a running queue.
+    pub fn leave(&self, id: QueueId, opener: u32) {
+        if let Some(mailbox) = self.bus.mailbox(id) {
+            drop(mailbox.call(Command::Leave(id, opener)));
+        }
+    }
+
+    /// Makes every worker come round once: what `Domain::unmap` needs while it waits.
+    pub fn pass_all(&self) {
+        for worker in &self.workers {
+            drop(worker.mailbox.call(Command::Pass));
+        }
+    }
+
+    /// Wakes the worker of a queue, as a doorbell does.
+    pub fn nudge(&self, id: QueueId) {
+        if let Some(mailbox) = self.bus.mailbox(id) {
+            mailbox.nudge();
+        }
+    }
+
+    /// Everything countable. Holders are left empty: the driver knows them.
+    pub fn stats(&self) -> CardStats {
+        CardStats {
+            queues: self.bus.rx.iter().chain(&self.bus.tx).map(|queue| queue_stats(queue)).collect(),
+            ports: self.ports.iter().enumerate().map(|(index, port)| port.stats(index)).collect(),
+            workers: self.workers.iter().enumerate().map(|(index, worker)| worker.stats(index)).collect(),
+        }
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        for worker in &self.workers {
+            worker.mailbox.send(Command::Exit);
+        }
+        for worker in &mut self.workers {
+            // A worker that panicked has said so already.
+            let _ = worker.thread.take().map(JoinHandle::join);
+        }
+    }
+}
+
+fn parse_ports(words: &[String]) -> Result<Vec<PortSpec>, CardError> {
+    let parse = |(port, word): (usize, &String)| word.parse().map_err(|source| CardError::Spec { port, source });
+    words.iter().enumerate().map(parse).collect()
+}
+
+/// Port of queue `index` among `count`: `specs/nfb-card.md` §2.1, interface map.
+fn port_of(index: usize, count: usize, ports: usize) -> usize {
+    index * ports / count.max(1)
+}
+
+fn share(queues: &[Arc<Queue>], port: usize, ports: usize) -> Vec<Arc<Queue>> {
+    let mine = queues.iter().enumerate().filter(|(index, _)| port_of(*index, queues.len(), ports) == port);
+    mine.map(|(_, queue)| queue.clone()).collect()
+}
+
+/// A loopback port has a lane on every worker; any other port has one lane, and ports take workers in turn.
+fn worker_of(id: QueueId, specs: &[PortSpec], options: &CardOptions, workers: usize) -> usize {
+    let count = match id.direction {
+        Direction::Rx => options.rx_queues,
+        Direction::Tx => options.tx_queues,
+    };
+    let port = port_of(id.index as usize, count as usize, specs.len());
+    match specs[port] {
+        PortSpec::Loopback => id.index as usize % workers,
+        _ => port % workers,
+    }
+}
+
+/// Lanes of each worker, while they are being made.
+struct Plan {
+    lanes: Vec<Vec<Lane>>,
+    ports: Vec<PortEntry>,
+}
+
+impl Plan {
+    fn add_port(
+        &mut self,
+        index: usize,
+        spec: &PortSpec,
+        word: &str,
+        rx: Vec<Arc<Queue>>,
+        tx: Vec<Arc<Queue>>,
+        longest: u16,
+    ) -> Result<(), CardError> {
+        let workers = self.lanes.len();
+        let (mac, counters) = if let PortSpec::Loopback = spec {
+            let counters: Vec<Arc<PortCounters>> = (0..workers).map(|_| Arc::default()).collect();
+            let mac = Arc::new(Mac::new(counters.clone(), longest));
+            for (worker, lanes) in self.lanes.iter_mut().enumerate() {
+                let mine = |queues: &[Arc<Queue>]| -> Vec<Arc<Queue>> {
+                    queues.iter().filter(|queue| queue.id.index as usize % workers == worker).cloned().collect()
+                };
+                lanes.push(Lane::loopback(mac.clone(), counters[worker].clone(), mine(&rx), mine(&tx)));
+            }
+            (mac, counters)
+        } else {
+            let port = millrace_port::open(spec).map_err(|source| CardError::Port { port: index, source })?;
+            let counters = vec![port.counters().clone()];
+            let mac = Arc::new(Mac::new(counters.clone(), longest));
+            self.lanes[index % workers].push(Lane::port(mac.clone(), port, rx, tx));
+            (mac, counters)
+        };
+        self.ports.push(PortEntry { spec: word.to_owned(), mac, counters });
+        Ok(())
+    }
+}
+
+fn start_worker(index: usize, lanes: Vec<Lane>, options: &CardOptions) -> Result<WorkerEntry, CardError> {
+    let io = |errno: rustix::io::Errno| CardError::Worker(errno.into());
+    let mailbox = Arc::new(Mailbox::new().map_err(io)?);
+    let counts = Arc::new(WorkerCounts::default());
+    let worker = Worker {
+        lanes,
+        mailbox: mailbox.clone(),
+        counts: counts.clone(),
+        sleep: Sleep::new().map_err(io)?,
+        poll: options.poll,
+        spin: Duration::from_micros(u64::from(options.spin_us)),
+    };
+    let cpu = options.cpus.get(index).copied();
+    let thread = std::thread::Builder::new()
+        .name(format!("millrace-card{index}"))
+        .spawn(move || {
+            if let Some(cpu) = cpu {
+                pin_to(cpu);
+            }
+            worker.run();
+        })
+        .map_err(CardError::Worker)?;
+    Ok(WorkerEntry { mailbox, counts, cpu, thread: Some(thread) })
+}
+
+/// Pins the calling thread to a core; says so and goes on where that is not allowed.
+fn pin_to(cpu: u32) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu as usize);
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        tracing::warn!(cpu, %error, "cannot pin the worker to this core; it runs where the system puts it");
+    }
+}
+
+fn queue_stats(queue: &Queue) -> QueueStats {
+    let counts: Counts = queue.counted();
+    let reasons = QueueDrop::ALL.iter().zip(counts.drops).filter(|(_, count)| *count > 0);
+    QueueStats {
+        queue: queue.id,
+        engine: queue.engine,
+        state: queue.state(),
+        holders: Vec::new(),
+        offered: counts.passed + counts.dropped(),
+        passed: counts.passed,
+        passed_bytes: counts.passed_bytes,
+        drops: reasons.map(|(reason, count)| Count { reason: reason.name().to_owned(), count }).collect(),
+        iotlb_hits: counts.iotlb_hits,
+        iotlb_misses: counts.iotlb_misses,
+        iotlb_faults: counts.iotlb_faults,
+        fault_iova: queue.fault_iova(),
+    }
+}
+
+impl PortEntry {
+    fn stats(&self, index: usize) -> PortStats {
+        let (rx, tx) = (self.mac.rx(), self.mac.tx());
+        let sum = |of: fn(&PortCounters) -> u64| self.counters.iter().map(|one| of(one)).sum();
+        let drops = |received: bool, disabled: u64| {
+            let total = |reason| -> u64 {
+                let of = |one: &Arc<PortCounters>| {
+                    if received { one.rx_dropped(reason) } else { one.tx_dropped(reason) }
+                };
+                self.counters.iter().map(of).sum()
+            };
+            let by_reason = millrace_port::DropReason::ALL.into_iter().map(|reason| (reason.name(), total(reason)));
+            by_reason
+                .chain([("disabled", disabled)])
+                .filter(|(_, count)| *count > 0)
+                .map(|(reason, count)| Count { reason: reason.to_owned(), count })
+                .collect()
+        };
+        PortStats {
+            port: index as u32,
+            spec: self.spec.clone(),
+            rx_frames: rx.passed,
+            rx_bytes: sum(PortCounters::rx_bytes),
+            tx_frames: tx.passed,
+            tx_bytes: sum(PortCounters::tx_bytes),
+            rx_drops: drops(true, rx.disabled),
+            tx_drops: drops(false, tx.disabled),
+        }
+    }
+}
+
+impl WorkerEntry {
+    fn stats(&self, index: usize) -> WorkerStats {
+        WorkerStats {
+            worker: index as u32,
+            cpu: self.cpu,
+            active_queues: self.counts.active.load(Ordering::Relaxed) as u32,
+            passes: self.counts.passes.load(Ordering::Relaxed),
+            sleeps: self.counts.sleeps.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a worker counts for one queue, readable from anywhere without stopping it.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Why a frame did not pass a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum QueueDrop {
+    /// RX: the ring had no room and the queue was started to discard.
+    NoRoom,
+    /// RX: longer than the buffer posted for it; TX: longer than the card sends.
+    TooLong,
+    /// TX: shorter than the card sends.
+    TooShort,
+    /// RX: the queue was not running.
+    Stopped,
+    /// RX: the queue was stopped by a fault, or the fault struck with this frame.
+    Faulted,
+    /// TX: there was no wire for it: the port was disabled, or loopback without an RX queue of this index.
+    NoWire,
+    /// TX: the queue was halted before it had drained, or the port refused the frame.
+    Refused,
+}
+
+impl QueueDrop {
+    /// All reasons, in the order in which they are printed.
+    pub const ALL: [QueueDrop; 7] = [
+        QueueDrop::NoRoom,
+        QueueDrop::TooLong,
+        QueueDrop::TooShort,
+        QueueDrop::Stopped,
+        QueueDrop::Faulted,
+        QueueDrop::NoWire,
+        QueueDrop::Refused,
+    ];
+
+    /// The name in statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QueueDrop::NoRoom => "no-room",
+            QueueDrop::TooLong => "too-long",
+            QueueDrop::TooShort => "too-short",
+            QueueDrop::Stopped => "queue-stopped",
+            QueueDrop::Faulted => "queue-faulted",
+            QueueDrop::NoWire => "no-wire",
+            QueueDrop::Refused => "refused",
+        }
+    }
+}
+
+const DROPS: usize = QueueDrop::ALL.len();
+
+/// Counts of one queue. A plain value: the worker's own copy, and what a reader gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub passed: u64,
+    pub passed_bytes: u64,
+    pub dropped_bytes: u64,
+    pub drops: [u64; DROPS],
+    pub iotlb_hits: u64,
+    pub iotlb_misses: u64,
+    pub iotlb_faults: u64,
+    /// HDP or HW, and HHP: the pointers as registers show them.
+    pub pointers: [u32; 2],
+}
+
+impl Counts {
+    #[inline(always)]
+    pub fn drop_frame(&mut self, reason: QueueDrop, bytes: usize) {
+        self.drops[reason as usize] += 1;
+        self.dropped_bytes += bytes as u64;
+    }
+
+    pub fn dropped(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+
+    fn to_words(self) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        words[..6].copy_from_slice(&[
+            self.passed,
+            self.passed_bytes,
+            self.dropped_bytes,
+            self.iotlb_hits,
+            self.iotlb_misses,
+            self.iotlb_faults,
+        ]);
+        words[6] = u64::from(self.pointers[0]) | u64::from(self.pointers[1]) << 32;
+        words[7..].copy_from_slice(&self.drops);
+        words
+    }
+
+    fn from_words(words: [u64; WORDS]) -> Self {
+        let mut drops = [0; DROPS];
+        drops.copy_from_slice(&words[7..]);
+        Self {
+            passed: words[0],
+            passed_bytes: words[1],
+            dropped_bytes: words[2],
+            iotlb_hits: words[3],
+            iotlb_misses: words[4],
+            iotlb_faults: words[5],
+            pointers: [words[6] as u32, (words[6] >> 32) as u32],
+            drops,
+        }
+    }
+}
+
+const WORDS: usize = 7 + DROPS;
+
+/// A sequence lock around [`Counts`]: one writer that never waits, readers that try again.
+#[derive(Default)]
+#[repr(align(128))] // Not on a cache line with anything that another core writes.
+pub(crate) struct SharedCounts {
+    sequence: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+impl SharedCounts {
+    /// Publishes; for the worker that owns the queue only.
+    #[inline]
+    pub fn publish(&self, counts: &Counts) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        // Pairs with the Acquire fence in `read`: a reader that saw any of the words below sees the odd sequence.
+        fence(Ordering::Release);
+        for (to, word) in self.words.iter().zip(counts.to_words()) {
+            to.store(word, Ordering::Relaxed);
+        }
+        // Release pairs with the first Acquire load in `read`.
+        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+    }
+
+    /// All counts of one moment.
+    pub fn read(&self) -> Counts {
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let mut words = [0; WORDS];
+            for (word, from) in words.iter_mut().zip(&self.words) {
+                *word = from.load(Ordering::Relaxed);
+            }
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before {
+                return Counts::from_words(words);
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_survive_their_words() {
+        let mut counts = Counts { passed: 1, passed_bytes: 2, dropped_bytes: 3, ..Counts::default() };
+        counts.pointers = [7, 9];
+        counts.drops = [1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(Counts::from_words(counts.to_words()), counts);
+        assert_eq!(counts.dropped(), 28);
+    }
+
+    #[test]
+    fn a_reader_never_sees_half_an_update() {
+        let shared = SharedCounts::default();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 0..200_000 {
+                    let counts = Counts { passed: i, passed_bytes: i * 64, iotlb_hits: i, ..Counts::default() };
+                    shared.publish(&counts);
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+            while !stop.load(Ordering::Relaxed) {
+                let counts = shared.read();
+                assert_eq!((counts.passed * 64, counts.passed), (counts.passed_bytes, counts.iotlb_hits));
+            }
+        });
+    }
+}

@@ -1,0 +1,602 @@
+//! The path of frames between the queues of a port and its wire. A lane belongs to one worker, so nothing here locks.
+//!
+//! ```text
+//! loopback    tx[i] ring -> rx[i] ring                  one copy, straight from one ring to the other
+//! port        tx[*] rings -> port,  port -> rx[first]   until there is a classifier, frames go to the first RX queue
+//! ```
+
+use crate::command::{Answer, Opener};
+use crate::counters::{Counts, QueueDrop};
+use crate::engine::{RxEngine, TxEngine};
+use crate::mac::Mac;
+use crate::queue::Queue;
+use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT};
+use millrace_abi::queue::{Laggard, QueueId};
+use millrace_dma::{Ordering, Span, Word32, fence};
+use millrace_port::{Accept, Port, PortCounters, Taken};
+use millrace_ring::shared::{Losses, Reclaimer};
+use millrace_ring::wake::{Ringer, Sleeper};
+use millrace_ring::{Delivery, EngineFault, Served, Verdict};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Frames taken from one queue, or from the port, before the next has its turn.
+const BUDGET: usize = 64;
+
+/// An opener as the worker sees it.
+struct Link {
+    opener: Opener,
+    // card_sleeps: ours.
+    sleeper: Option<Sleeper>,
+    // software_sleeps: the opener's.
+    ringer: Option<Ringer>,
+}
+
+impl Link {
+    fn new(opener: Opener) -> Self {
+        let word = |at| -> Option<Word32> { opener.control.word32(at).ok() };
+        let sleeper = word(CARD_SLEEPS_AT).map(Sleeper::new);
+        let ringer = word(SOFTWARE_SLEEPS_AT).map(Ringer::new);
+        Self { opener, sleeper, ringer }
+    }
+}
+
+/// The openers of a queue.
+#[derive(Default)]
+struct Links(Vec<Link>);
+
+impl Links {
+    /// Signals every opener that sleeps. To be called after an update word was stored.
+    #[inline(always)]
+    fn wake(&self) {
+        if self.0.is_empty() {
+            return;
+        }
+        // One fence for all of them; pairs with the fence in `Sleeper::announce` on the openers' side.
+        fence(Ordering::SeqCst);
+        for link in &self.0 {
+            if link.ringer.as_ref().is_some_and(Ringer::is_asleep) {
+                // A full eventfd is already readable.
+                let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    fn signal_all(&self) {
+        for link in &self.0 {
+            let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn mark_asleep(&self) {
+        self.0.iter().filter_map(|link| link.sleeper.as_ref()).for_each(Sleeper::mark);
+    }
+
+    fn awake(&self) {
+        self.0.iter().filter_map(|link| link.sleeper.as_ref()).for_each(Sleeper::awake);
+    }
+
+    fn show(&self, state: QueueState, fault: Option<EngineFault>) {
+        for link in &self.0 {
+            crate::queue::show_state(&link.opener.control, state, fault);
+        }
+        self.signal_all();
+    }
+
+    fn add(&mut self, opener: Opener, sleep: &crate::sleep::Sleep) {
+        sleep.watch(&opener.kick);
+        self.0.push(Link::new(opener));
+    }
+
+    fn remove(&mut self, id: u32, sleep: &crate::sleep::Sleep) -> Option<Opener> {
+        let place = self.0.iter().position(|link| link.opener.id == id)?;
+        let opener = self.0.swap_remove(place).opener;
+        sleep.forget(&opener.kick);
+        Some(opener)
+    }
+
+    fn take_all(&mut self, sleep: &crate::sleep::Sleep) -> Vec<Opener> {
+        let openers: Vec<Opener> = self.0.drain(..).map(|link| link.opener).collect();
+        openers.iter().for_each(|opener| sleep.forget(&opener.kick));
+        openers
+    }
+}
+
+/// An RX queue in its lane.
+struct RxSlot {
+    queue: Arc<Queue>,
+    engine: Option<Box<RxEngine>>,
+    // An engine that a fault has stopped; kept for whoever fetches it.
+    dead: Option<Box<RxEngine>>,
+    reclaimer: Option<Box<Reclaimer>>,
+    links: Links,
+    discard: bool,
+    counts: Counts,
+    unpublished: bool,
+}
+
+impl RxSlot {
+    fn new(queue: Arc<Queue>) -> Self {
+        let (links, counts) = (Links::default(), Counts::default());
+        Self { queue, engine: None, dead: None, reclaimer: None, links, discard: false, counts, unpublished: false }
+    }
+
+    #[inline(always)]
+    fn begin(&mut self) {
+        if let Some(engine) = &mut self.engine {
+            engine.sync();
+        }
+    }
+
+    /// Writes a frame to the ring, or drops and counts it, or says that it has to wait.
+    #[inline(always)]
+    fn offer(&mut self, frame: Span<'_>) -> Verdict {
+        self.unpublished = true;
+        let Some(engine) = &mut self.engine else { return self.not_running(frame) };
+        match engine.deliver(frame) {
+            Ok(Delivery::Stored) => {
+                self.counts.passed += 1;
+                self.counts.passed_bytes += frame.len() as u64;
+                Verdict::Taken
+            }
+            Ok(Delivery::NoRoom) => self.no_room(frame),
+            Ok(Delivery::TooLong) => {
+                self.counts.drop_frame(QueueDrop::TooLong, frame.len());
+                Verdict::Taken
+            }
+            Err(fault) => self.fault(frame, fault),
+        }
+    }
+
+    #[cold]
+    fn not_running(&mut self, frame: Span<'_>) -> Verdict {
+        let reason = if self.dead.is_some() { QueueDrop::Faulted } else { QueueDrop::Stopped };
+        self.counts.drop_frame(reason, frame.len());
+        Verdict::Taken
+    }
+
+    #[cold]
+    fn no_room(&mut self, frame: Span<'_>) -> Verdict {
+        self.make_visible();
+        if self.reclaim()
+            && let Some(engine) = &mut self.engine
+        {
+            match engine.deliver(frame) {
+                Ok(Delivery::Stored) => {
+                    self.counts.passed += 1;
+                    self.counts.passed_bytes += frame.len() as u64;
+                    return Verdict::Taken;
+                }
+                Err(fault) => return self.fault(frame, fault),
+                Ok(Delivery::NoRoom | Delivery::TooLong) => {}
+            }
+        }
+        if self.discard {
+            self.counts.drop_frame(QueueDrop::NoRoom, frame.len());
+            return Verdict::Taken;
+        }
+        Verdict::Full
+    }
+
+    /// Gives the ring what all subscribers have passed.
+    #[cold]
+    fn reclaim(&mut self) -> bool {
+        let Some(reclaimer) = &mut self.reclaimer else { return false };
+        let (moved, evicted) = reclaimer.reclaim();
+        for id in evicted.into_iter().flatten() {
+            if let Some(link) = self.links.0.iter().find(|link| link.opener.id == id) {
+                crate::queue::show_state(&link.opener.control, QueueState::Evicted, None);
+                let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
+            }
+        }
+        moved
+    }
+
+    #[cold]
+    fn fault(&mut self, frame: Span<'_>, fault: EngineFault) -> Verdict {
+        self.make_visible();
+        self.counts.drop_frame(QueueDrop::Faulted, frame.len());
+        self.counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
+        self.dead = self.engine.take();
+        self.queue.has_faulted(fault);
+        self.links.show(QueueState::Faulted(fault.kind), Some(fault));
+        Verdict::Taken
+    }
+
+    #[inline(always)]
+    fn make_visible(&mut self) {
+        if let Some(engine) = &mut self.engine
+            && engine.publish()
+        {
+            self.links.wake();
+            if let Some(reclaimer) = &mut self.reclaimer {
+                reclaimer.mark();
+            }
+        }
+    }
+
+    /// Ends a burst: what was delivered becomes visible, what was counted becomes readable.
+    #[inline(always)]
+    fn finish(&mut self) {
+        if core::mem::take(&mut self.unpublished) {
+            self.make_visible();
+            if let Some(engine) = &self.engine {
+                self.counts.pointers = engine.pointers();
+                (self.counts.iotlb_hits, self.counts.iotlb_misses) = engine.iotlb().counts();
+            }
+            self.queue.counts.publish(&self.counts);
+        }
+    }
+}
+
+/// A TX queue in its lane.
+struct TxSlot {
+    queue: Arc<Queue>,
+    engine: Option<Box<TxEngine>>,
+    dead: Option<Box<TxEngine>>,
+    links: Links,
+    counts: Counts,
+}
+
+impl TxSlot {
+    fn new(queue: Arc<Queue>) -> Self {
+        Self { queue, engine: None, dead: None, links: Links::default(), counts: Counts::default() }
+    }
+
+    #[inline(always)]
+    fn pending(&mut self) -> bool {
+        self.engine.as_mut().is_some_and(|engine| engine.pending())
+    }
+
+    /// Takes over what a burst did. `false` when the queue has to leave the active list.
+    #[inline(always)]
+    fn finish(&mut self, served: Served) -> bool {
+        if served != Served::default() {
+            self.counts.passed += served.frames;
+            self.counts.passed_bytes += served.bytes;
+            self.counts.drops[QueueDrop::TooShort as usize] += served.too_short;
+            self.counts.drops[QueueDrop::TooLong as usize] += served.too_long;
+            if let Some(engine) = &self.engine {
+                self.counts.pointers = engine.pointers();
+                (self.counts.iotlb_hits, self.counts.iotlb_misses) = engine.iotlb().counts();
+            }
+            self.links.wake();
+            if let Some(fault) = served.fault {
+                self.counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
+                self.dead = self.engine.take();
+                self.queue.has_faulted(fault);
+                self.links.show(QueueState::Faulted(fault.kind), Some(fault));
+            }
+            self.queue.counts.publish(&self.counts);
+        }
+        served.fault.is_none()
+    }
+
+    /// Stops the queue if that was asked for; it must be drained.
+    #[cold]
+    fn stop(&mut self) {
+        self.dead = self.engine.take();
+        self.queue.has_stopped();
+        self.links.show(QueueState::Stopped, None);
+    }
+}
+
+/// What is behind the queues.
+enum Wire {
+    Loopback(Arc<PortCounters>),
+    Port(Box<dyn Port>),
+}
+
+/// Queues and the wire behind them.
+pub(crate) struct Lane {
+    wire: Wire,
+    mac: Arc<Mac>,
+    // Indices of queues, ascending, and their slots.
+    rx: Vec<RxSlot>,
+    tx: Vec<TxSlot>,
+    // Places in `tx` of the queues that run: the only ones a pass looks at.
+    active_tx: Vec<usize>,
+}
+
+impl Lane {
+    pub fn loopback(mac: Arc<Mac>, counters: Arc<PortCounters>, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
+        Self::new(Wire::Loopback(counters), mac, rx, tx)
+    }
+
+    pub fn port(mac: Arc<Mac>, port: Box<dyn Port>, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
+        Self::new(Wire::Port(port), mac, rx, tx)
+    }
+
+    fn new(wire: Wire, mac: Arc<Mac>, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
+        let active_tx = Vec::with_capacity(tx.len());
+        let (rx, tx) = (rx.into_iter().map(RxSlot::new).collect(), tx.into_iter().map(TxSlot::new).collect());
+        Self { wire, mac, rx, tx, active_tx }
+    }
+
+    /// Once through the lane. `true` when a frame moved or a queue stopped.
+    #[inline]
+    pub fn pass(&mut self) -> bool {
+        let mut worked = false;
+        let mut place = 0;
+        while let Some(&at) = self.active_tx.get(place) {
+            let slot = &mut self.tx[at];
+            if slot.pending() {
+                let (served, stays) = match &mut self.wire {
+                    Wire::Loopback(counters) => loop_back(slot, &mut self.rx, at, counters, &self.mac),
+                    Wire::Port(port) => transmit(slot, port.as_mut(), &self.mac),
+                };
+                worked |= served;
+                if !stays {
+                    self.active_tx.remove(place);
+                    continue;
+                }
+            } else if slot.queue.stop_is_asked() {
+                slot.stop();
+                self.active_tx.remove(place);
+                worked = true;
+                continue;
+            }
+            place += 1;
+        }
+        if let Wire::Port(port) = &mut self.wire {
+            worked |= receive(port.as_mut(), &mut self.rx, &self.mac);
+        }
+        worked
+    }
+
+    /// Queues that run.
+    pub fn active_queues(&self) -> usize {
+        self.active_tx.len() + self.rx.iter().filter(|slot| slot.engine.is_some()).count()
+    }
+
+    /// Sets every `card_sleeps`. The caller makes the fence, then passes once more before it sleeps.
+    pub fn mark_asleep(&self) {
+        self.active_tx.iter().for_each(|&at| self.tx[at].links.mark_asleep());
+        self.rx.iter().filter(|slot| slot.engine.is_some()).for_each(|slot| slot.links.mark_asleep());
+    }
+
+    pub fn awake(&self) {
+        self.active_tx.iter().for_each(|&at| self.tx[at].links.awake());
+        self.rx.iter().filter(|slot| slot.engine.is_some()).for_each(|slot| slot.links.awake());
+    }
+
+    /// When the port wants to be looked at by the clock.
+    pub fn next_due(&self) -> Option<Instant> {
+        match &self.wire {
+            Wire::Port(port) => port.next_due().filter(|_| self.may_receive(port.as_ref())),
+            Wire::Loopback(_) => None,
+        }
+    }
+
+    fn may_receive(&self, port: &dyn Port) -> bool {
+        !port.can_wait() || self.rx.first().is_some_and(|slot| slot.engine.is_some())
+    }
+
+    pub fn watch_port(&self, sleep: &crate::sleep::Sleep) {
+        if let Wire::Port(port) = &self.wire
+            && let Some(fd) = port.wake_fd()
+        {
+            sleep.watch_level(fd);
+        }
+    }
+
+    /// Takes over changes of all domains, running or not.
+    pub fn sync_domains(&mut self) {
+        for slot in &mut self.rx {
+            [&mut slot.engine, &mut slot.dead].into_iter().flatten().for_each(|engine| engine.sync());
+        }
+        for slot in &mut self.tx {
+            [&mut slot.engine, &mut slot.dead].into_iter().flatten().for_each(|engine| engine.sync());
+        }
+    }
+
+    fn rx_slot(&mut self, index: u32) -> Option<&mut RxSlot> {
+        self.rx.iter_mut().find(|slot| slot.queue.id.index == index)
+    }
+
+    fn tx_place(&self, index: u32) -> Option<usize> {
+        self.tx.iter().position(|slot| slot.queue.id.index == index)
+    }
+
+    /// Whether the queue is served by this lane.
+    pub fn has(&self, queue: QueueId) -> bool {
+        match queue.direction {
+            millrace_abi::queue::Direction::Rx => self.rx.iter().any(|slot| slot.queue.id == queue),
+            millrace_abi::queue::Direction::Tx => self.tx.iter().any(|slot| slot.queue.id == queue),
+        }
+    }
+
+    pub fn start_tx(&mut self, index: u32, engine: Box<TxEngine>, openers: Vec<Opener>, sleep: &crate::sleep::Sleep) {
+        let Some(place) = self.tx_place(index) else { return };
+        let slot = &mut self.tx[place];
+        slot.counts.pointers = engine.pointers();
+        slot.queue.counts.publish(&slot.counts);
+        (slot.engine, slot.dead) = (Some(engine), None);
+        openers.into_iter().for_each(|opener| slot.links.add(opener, sleep));
+        slot.links.show(QueueState::Running, None);
+        if !self.active_tx.contains(&place) {
+            self.active_tx.push(place);
+        }
+    }
+
+    pub fn start_rx(
+        &mut self,
+        index: u32,
+        engine: Box<RxEngine>,
+        reclaimer: Option<Box<Reclaimer>>,
+        openers: Vec<Opener>,
+        discard: bool,
+        sleep: &crate::sleep::Sleep,
+    ) {
+        let Some(slot) = self.rx_slot(index) else { return };
+        slot.engine = Some(engine);
+        slot.reclaimer = reclaimer;
+        slot.discard = discard;
+        slot.dead = None;
+        slot.unpublished = true;
+        openers.into_iter().for_each(|opener| slot.links.add(opener, sleep));
+        slot.links.show(QueueState::Running, None);
+        slot.finish();
+    }
+
+    /// Stops a queue at once. What it held comes back.
+    pub fn halt(&mut self, queue: QueueId, sleep: &crate::sleep::Sleep) -> Answer {
+        let mut answer = Answer { done: true, ..Answer::default() };
+        match queue.direction {
+            millrace_abi::queue::Direction::Rx => {
+                let Some(slot) = self.rx_slot(queue.index) else { return answer };
+                slot.finish();
+                answer.rx = slot.engine.take().or_else(|| slot.dead.take());
+                answer.reclaimer = slot.reclaimer.take();
+                slot.links.show(QueueState::Stopped, None);
+                answer.openers = slot.links.take_all(sleep);
+                slot.queue.has_stopped();
+            }
+            millrace_abi::queue::Direction::Tx => {
+                let Some(place) = self.tx_place(queue.index) else { return answer };
+                self.active_tx.retain(|&at| at != place);
+                let slot = &mut self.tx[place];
+                answer.tx = slot.engine.take().or_else(|| slot.dead.take());
+                slot.links.show(QueueState::Stopped, None);
+                answer.openers = slot.links.take_all(sleep);
+                slot.queue.has_stopped();
+            }
+        }
+        answer
+    }
+
+    pub fn join(
+        &mut self,
+        queue: QueueId,
+        opener: Opener,
+        cursor: Option<(Laggard, Arc<Losses>)>,
+        sleep: &crate::sleep::Sleep,
+    ) -> bool {
+        let links = match queue.direction {
+            millrace_abi::queue::Direction::Rx => {
+                let Some(slot) = self.rx_slot(queue.index) else { return false };
+                if let Some((policy, losses)) = cursor {
+                    let word = opener.control.word64(millrace_abi::control::DOORBELL_AT);
+                    let (Ok(word), Some(reclaimer)) = (word, &mut slot.reclaimer) else { return false };
+                    if !reclaimer.join(opener.id, word, policy, losses) {
+                        return false;
+                    }
+                }
+                &mut slot.links
+            }
+            millrace_abi::queue::Direction::Tx => match self.tx_place(queue.index) {
+                Some(place) => &mut self.tx[place].links,
+                None => return false,
+            },
+        };
+        crate::queue::show_state(&opener.control, QueueState::Running, None);
+        links.add(opener, sleep);
+        true
+    }
+
+    pub fn leave(&mut self, queue: QueueId, id: u32, sleep: &crate::sleep::Sleep) -> Option<Opener> {
+        match queue.direction {
+            millrace_abi::queue::Direction::Rx => {
+                let slot = self.rx_slot(queue.index)?;
+                if let Some(reclaimer) = &mut slot.reclaimer {
+                    reclaimer.leave(id);
+                }
+                slot.links.remove(id, sleep)
+            }
+            millrace_abi::queue::Direction::Tx => {
+                let place = self.tx_place(queue.index)?;
+                self.tx[place].links.remove(id, sleep)
+            }
+        }
+    }
+}
+
+/// One burst from a TX queue to the RX queue of the same index. Returns whether anything moved, and whether the TX queue
+/// stays active.
+#[inline(always)]
+fn loop_back(tx: &mut TxSlot, rx: &mut [RxSlot], place: usize, counters: &PortCounters, mac: &Mac) -> (bool, bool) {
+    let index = tx.queue.id.index;
+    // RX and TX of a loopback lane mostly list the same indices, so the first guess is right.
+    let rx = match rx.get(place) {
+        Some(slot) if slot.queue.id.index == index => rx.get_mut(place),
+        _ => rx.iter_mut().find(|slot| slot.queue.id.index == index),
+    };
+    let Some(engine) = &mut tx.engine else { return (false, true) };
+    let open = mac.tx_enabled() && mac.rx_enabled();
+    let Some(rx) = rx.filter(|_| open) else {
+        let mut lost = (0, 0);
+        let served = engine.serve(BUDGET, &mut |frame: Span<'_>| {
+            lost = (lost.0 + 1, lost.1 + frame.len() as u64);
+            Verdict::Taken
+        });
+        tx.counts.drops[QueueDrop::NoWire as usize] += lost.0;
+        tx.counts.dropped_bytes += lost.1;
+        mac.drop_tx(lost.0);
+        return (true, tx.finish(Served { frames: 0, bytes: 0, ..served }));
+    };
+    rx.begin();
+    let served = engine.serve(BUDGET, &mut |frame: Span<'_>| rx.offer(frame));
+    rx.finish();
+    counters.count_tx(served.frames, served.bytes);
+    counters.count_rx(served.frames, served.bytes);
+    let moved = served != Served::default();
+    (moved, tx.finish(served))
+}
+
+/// One burst from a TX queue to the port.
+#[inline(always)]
+fn transmit(tx: &mut TxSlot, port: &mut dyn Port, mac: &Mac) -> (bool, bool) {
+    let Some(engine) = &mut tx.engine else { return (false, true) };
+    let open = mac.tx_enabled();
+    let (mut refused, mut disabled, mut lost_bytes) = (0, 0, 0);
+    let served = engine.serve(BUDGET, &mut |frame: Span<'_>| {
+        if !open {
+            disabled += 1;
+            lost_bytes += frame.len() as u64;
+            return Verdict::Taken;
+        }
+        match port.transmit(frame) {
+            Taken::Yes => Verdict::Taken,
+            Taken::Full => Verdict::Full,
+            Taken::Dropped(_) => {
+                refused += 1;
+                lost_bytes += frame.len() as u64;
+                Verdict::Taken
+            }
+        }
+    });
+    port.flush();
+    tx.counts.drops[QueueDrop::Refused as usize] += refused;
+    tx.counts.drops[QueueDrop::NoWire as usize] += disabled;
+    tx.counts.dropped_bytes += lost_bytes;
+    if disabled > 0 {
+        mac.drop_tx(disabled);
+    }
+    let moved = served != Served::default();
+    let passed = served.frames - refused - disabled;
+    (moved, tx.finish(Served { frames: passed, bytes: served.bytes - lost_bytes, ..served }))
+}
+
+/// One burst from the port to the first RX queue.
+#[inline(always)]
+fn receive(port: &mut dyn Port, rx: &mut [RxSlot], mac: &Mac) -> bool {
+    let Some(rx) = rx.first_mut() else { return false };
+    if rx.engine.is_none() && port.can_wait() {
+        // A source that can wait does so until somebody starts to listen.
+        return false;
+    }
+    rx.begin();
+    let open = mac.rx_enabled();
+    let taken = port.receive(BUDGET, &mut |frame| {
+        if !open {
+            mac.drop_rx();
+            return Accept::Taken;
+        }
+        match rx.offer(frame) {
+            Verdict::Taken => Accept::Taken,
+            Verdict::Full => Accept::Full,
+        }
+    });
+    rx.finish();
+    taken > 0
+}

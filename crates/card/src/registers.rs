@@ -1,0 +1,144 @@
+//! The card's bus: which block answers at an address (`specs/nfb-card.md` §1.4, §2.1). Addresses where nothing is read
+//! as 0 and swallow writes, as hardware does.
+
+use crate::command::Mailbox;
+use crate::mac::Mac;
+use crate::queue::Queue;
+use millrace_abi::queue::{Direction, QueueId};
+use millrace_abi::register::{self, Offset, map::Component, medusa, pcs, transceiver, tsu};
+use millrace_ring::FrameLimits;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Everything that answers on the bus.
+pub(crate) struct Bus {
+    pub rx: Vec<Arc<Queue>>,
+    pub tx: Vec<Arc<Queue>>,
+    pub macs: Vec<Arc<Mac>>,
+    /// Mailbox of the worker that serves each queue: RX, then TX, by index.
+    pub rx_workers: Vec<Arc<Mailbox>>,
+    pub tx_workers: Vec<Arc<Mailbox>>,
+    pub limits: FrameLimits,
+    pub discard: bool,
+    pub test_space: Mutex<Vec<u32>>,
+}
+
+impl Bus {
+    pub fn queue(&self, id: QueueId) -> Option<&Arc<Queue>> {
+        match id.direction {
+            Direction::Rx => self.rx.get(id.index as usize),
+            Direction::Tx => self.tx.get(id.index as usize),
+        }
+    }
+
+    pub fn mailbox(&self, id: QueueId) -> Option<&Arc<Mailbox>> {
+        match id.direction {
+            Direction::Rx => self.rx_workers.get(id.index as usize),
+            Direction::Tx => self.tx_workers.get(id.index as usize),
+        }
+    }
+
+    /// Reads bytes at a bus address; any length and alignment.
+    pub fn read(&self, address: u32, to: &mut [u8]) {
+        let mut at = u64::from(address);
+        let mut rest = to;
+        while !rest.is_empty() {
+            let word = self.read32((at & 0xffff_fffc) as u32).to_le_bytes();
+            let skip = (at % 4) as usize;
+            let len = rest.len().min(4 - skip);
+            let (now, later) = rest.split_at_mut(len);
+            now.copy_from_slice(&word[skip..skip + len]);
+            (at, rest) = (at + len as u64, later);
+        }
+    }
+
+    /// Writes bytes at a bus address; any length and alignment. Eight bytes at a software pointer move both pointers at
+    /// once.
+    pub fn write(&self, address: u32, from: &[u8]) {
+        if let Ok(bytes) = <[u8; 8]>::try_from(from)
+            && let Some((Component::Dma(id), offset)) = Component::at(address)
+            && Offset::new(offset) == medusa::SDP
+            && let Some(queue) = self.queue(id)
+            && queue.engine == millrace_abi::queue::Engine::Medusa
+        {
+            return queue.write_pointers(u64::from_le_bytes(bytes));
+        }
+        let mut at = u64::from(address);
+        let mut rest = from;
+        while !rest.is_empty() {
+            let word_at = (at & 0xffff_fffc) as u32;
+            let skip = (at % 4) as usize;
+            let len = rest.len().min(4 - skip);
+            let (now, later) = rest.split_at(len);
+            let mut word = if len == 4 { [0; 4] } else { self.read32(word_at).to_le_bytes() };
+            word[skip..skip + len].copy_from_slice(now);
+            self.write32(word_at, u32::from_le_bytes(word));
+            (at, rest) = (at + len as u64, later);
+        }
+    }
+
+    fn read32(&self, address: u32) -> u32 {
+        let Some((component, offset)) = Component::at(address) else { return 0 };
+        match component {
+            Component::Dma(id) => self.queue(id).map_or(0, |queue| queue.read32(offset)),
+            Component::RxMac(port) => self.macs.get(port as usize).map_or(0, |mac| mac.read_rx(offset)),
+            Component::TxMac(port) => self.macs.get(port as usize).map_or(0, |mac| mac.read_tx(offset)),
+            Component::TestSpace => self.test_word(offset, |word| *word),
+            Component::Pmd(_) => u32::from(transceiver::pmd::STATUS_ABSENT),
+            // An empty bus: nobody acknowledges, no transfer is ever in progress.
+            Component::I2c(_) if offset == 4 => transceiver::i2c::STATUS_NO_ACK,
+            Component::I2c(_) => 0,
+            Component::Tsu if Offset::new(offset) == tsu::STATUS => tsu::STATUS_CLOCK_ACTIVE,
+            Component::Tsu => 0,
+            Component::Pcs(port) if (port as usize) < self.macs.len() => read_pcs(offset),
+            Component::Pcs(_) => 0,
+        }
+    }
+
+    fn write32(&self, address: u32, value: u32) {
+        let Some((component, offset)) = Component::at(address) else { return };
+        match component {
+            Component::Dma(id) => {
+                if let (Some(queue), Some(mailbox)) = (self.queue(id), self.mailbox(id)) {
+                    queue.write32(offset, value, self.limits, self.discard, mailbox);
+                }
+            }
+            Component::RxMac(port) => {
+                if let Some(mac) = self.macs.get(port as usize) {
+                    mac.write_rx(offset, value);
+                }
+            }
+            Component::TxMac(port) => {
+                if let Some(mac) = self.macs.get(port as usize) {
+                    mac.write_tx(offset, value);
+                }
+            }
+            Component::TestSpace => self.test_word(offset, |word| *word = value),
+            Component::I2c(_) | Component::Pmd(_) | Component::Tsu | Component::Pcs(_) => {}
+        }
+    }
+
+    fn test_word<T: Default>(&self, offset: u32, f: impl FnOnce(&mut u32) -> T) -> T {
+        let mut words = self.test_space.lock().unwrap_or_else(PoisonError::into_inner);
+        words.get_mut(offset as usize / 4).map(f).unwrap_or_default()
+    }
+
+    /// A test space of the size that its block has.
+    pub fn empty_test_space() -> Mutex<Vec<u32>> {
+        Mutex::new(vec![0; register::test_space::BLOCK.size as usize / 4])
+    }
+}
+
+/// The few PCS/PMA words that clients look at: link up at 100 Gb/s (§2.6). Two 16-bit registers to a word.
+fn read_pcs(offset: u32) -> u32 {
+    let register = |offset: u32| -> u16 {
+        let (device, number) = (offset >> 16, (offset & 0xffff) / 2);
+        match (device, number) {
+            (1, 0) => pcs::CONTROL_SPEED_EXTENDED | pcs::pma_speed_code(100).unwrap_or(0) << pcs::CONTROL_SPEED_SHIFT,
+            (3, 0) => pcs::CONTROL_SPEED_EXTENDED | pcs::pcs_speed_code(100).unwrap_or(0) << pcs::CONTROL_SPEED_SHIFT,
+            (1 | 3, 1) => pcs::STATUS_LINK_UP,
+            (1, 4) => pcs::speed_ability(100),
+            _ => 0,
+        }
+    };
+    u32::from(register(offset)) | u32::from(register(offset + 2)) << 16
+}

@@ -1,0 +1,201 @@
+//! The card's side of an RX queue that several programs read: gives back to the ring what all of them have passed.
+//!
+//! Runs on the worker that serves the queue, and only when the ring has no room left, so that a queue with subscribers
+//! costs no more per packet than one without. It is a software half of the ring (it posts Medusa descriptors, or moves
+//! the SZE pointer) whose `put` is decided by the slowest of the [cursors](crate::cursor).
+
+use crate::cursor::{Look, Position, Watched};
+use crate::{medusa, sze};
+use core::sync::atomic::{AtomicU64, Ordering as Count};
+use millrace_abi::queue::{Laggard, MAX_SUBSCRIBERS};
+use std::sync::Arc;
+
+/// The software half of the ring that is shared.
+pub enum Pool {
+    /// Fixed buffers; positions count packets.
+    Medusa(medusa::FixedRx),
+    /// A byte ring; positions count 8-byte units.
+    Sze(sze::HostRx),
+}
+
+impl Pool {
+    /// Units published by the card and not given back.
+    fn published(&mut self) -> u64 {
+        u64::from(match self {
+            Pool::Medusa(queue) => queue.ready(),
+            Pool::Sze(queue) => queue.ready() / 8,
+        })
+    }
+
+    fn put(&mut self, units: u64) {
+        match self {
+            Pool::Medusa(queue) => {
+                queue.put(units as u32);
+                queue.flush();
+            }
+            Pool::Sze(queue) => {
+                queue.put(units as u32 * 8);
+                queue.flush();
+            }
+        }
+    }
+}
+
+/// What a subscriber lost, for its owner to read.
+#[derive(Debug, Default)]
+pub struct Losses {
+    skipped: AtomicU64,
+}
+
+impl Losses {
+    /// Units that the subscriber was moved past because it was too slow.
+    pub fn skipped(&self) -> u64 {
+        self.skipped.load(Count::Relaxed)
+    }
+}
+
+struct Subscription {
+    id: u32,
+    cursor: Watched,
+    policy: Laggard,
+    losses: Arc<Losses>,
+}
+
+/// Gives ring space back at the pace of the slowest subscriber.
+pub struct Reclaimer {
+    pool: Pool,
+    tail: Position,
+    subscriptions: Vec<Subscription>,
+    // Packet boundaries between tail and head, oldest first: where a laggard may be moved to.
+    marks: [Position; MARKS],
+    marked: usize,
+}
+
+const MARKS: usize = 4;
+
+/// Subscribers that one call of [`Reclaimer::reclaim`] threw out.
+pub type Evicted = [Option<u32>; MAX_SUBSCRIBERS];
+
+impl Reclaimer {
+    /// A queue without subscribers whose positions begin at `start`.
+    pub fn new(pool: Pool, start: Position) -> Self {
+        let subscriptions = Vec::with_capacity(MAX_SUBSCRIBERS);
+        Self { pool, tail: start, subscriptions, marks: [start; MARKS], marked: 0 }
+    }
+
+    /// Where a subscriber that comes now begins: behind everything published.
+    pub fn head(&mut self) -> Position {
+        self.tail.plus(self.pool.published())
+    }
+
+    /// Adds a subscriber whose cursor begins at [`Reclaimer::head`]. `false` when there are [`MAX_SUBSCRIBERS`].
+    pub fn join(&mut self, id: u32, word: millrace_dma::Word64, policy: Laggard, losses: Arc<Losses>) -> bool {
+        if self.subscriptions.len() == MAX_SUBSCRIBERS {
+            return false;
+        }
+        let cursor = Watched::new(word, self.head());
+        self.subscriptions.push(Subscription { id, cursor, policy, losses });
+        true
+    }
+
+    /// Removes a subscriber.
+    pub fn leave(&mut self, id: u32) {
+        self.subscriptions.retain(|subscription| subscription.id != id);
+    }
+
+    /// How many subscribers there are.
+    pub fn subscribers(&self) -> usize {
+        self.subscriptions.len()
+    }
+
+    /// Remembers that everything published so far ends at a packet boundary. Cheap; to be called after a burst.
+    #[inline]
+    pub fn mark(&mut self) {
+        if self.marked < MARKS {
+            self.marks[self.marked] = self.head();
+            self.marked += 1;
+        }
+    }
+
+    /// Gives back what every subscriber has passed; moves or throws out laggards when nothing else makes room.
+    /// Returns whether there is more room than before, and who was thrown out.
+    pub fn reclaim(&mut self) -> (bool, Evicted) {
+        let mut evicted: Evicted = [None; MAX_SUBSCRIBERS];
+        let mut count = 0;
+        let published = self.pool.published();
+        let mut slowest = self.slowest(published, &mut evicted, &mut count);
+        if slowest == 0 && published > 0 {
+            self.hurry_laggards(published, &mut evicted, &mut count);
+            slowest = self.slowest(published, &mut evicted, &mut count);
+        }
+        if slowest > 0 {
+            self.pool.put(slowest);
+            self.tail = self.tail.plus(slowest);
+            self.forget_marks(published - slowest);
+        }
+        (slowest > 0, evicted)
+    }
+
+    fn slowest(&mut self, published: u64, evicted: &mut Evicted, count: &mut usize) -> u64 {
+        let mut slowest = published;
+        let tail = self.tail;
+        self.subscriptions.retain(|subscription| match subscription.cursor.look(tail, published) {
+            Look::Passed(units) => {
+                slowest = slowest.min(units);
+                true
+            }
+            // It writes nonsense into its own page: nobody else has to suffer for that.
+            Look::Nonsense => {
+                note(evicted, count, subscription.id);
+                false
+            }
+        });
+        slowest
+    }
+
+    /// The ring is full and somebody stands at its tail: the policies decide.
+    #[cold]
+    fn hurry_laggards(&mut self, published: u64, evicted: &mut Evicted, count: &mut usize) {
+        let tail = self.tail;
+        let to = if self.marked > 0 { self.marks[0] } else { tail.plus(published) };
+        self.subscriptions.retain(|subscription| {
+            if subscription.cursor.look(tail, published) != Look::Passed(0) {
+                return true;
+            }
+            match subscription.policy {
+                Laggard::Block => {}
+                Laggard::Drop => {
+                    if let Some(lost) = subscription.cursor.skip(to) {
+                        subscription.losses.skipped.fetch_add(lost, Count::Relaxed);
+                    }
+                }
+                Laggard::Evict => {
+                    note(evicted, count, subscription.id);
+                    return false;
+                }
+            }
+            true
+        });
+    }
+
+    /// Drops marks that the tail has reached; `left` units lie behind it.
+    fn forget_marks(&mut self, left: u64) {
+        let tail = self.tail;
+        let keep = |mark: Position| tail.distance(mark) > 0 && tail.distance(mark) <= left;
+        let mut kept = 0;
+        for i in 0..self.marked {
+            if keep(self.marks[i]) {
+                self.marks[kept] = self.marks[i];
+                kept += 1;
+            }
+        }
+        self.marked = kept;
+    }
+}
+
+fn note(evicted: &mut Evicted, count: &mut usize, id: u32) {
+    if let Some(slot) = evicted.get_mut(*count) {
+        *slot = Some(id);
+        *count += 1;
+    }
+}
