@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod message;
 pub mod name;
 pub mod queue;
 pub mod register;
