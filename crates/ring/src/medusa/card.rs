@@ -359,6 +359,9 @@ impl CardRx {
             let buffer = match descriptor {
                 Descriptor::Upper(bits) => {
                     (at, upper, used) = (self.descriptors.add(at, 1), Some(bits), used.saturating_add(1));
+                    if self.is_whole_ring(at) {
+                        return self.does_not_fit(at, frame.len() - rest.len());
+                    }
                     continue;
                 }
                 Descriptor::Buffer(buffer) => buffer,
@@ -376,6 +379,9 @@ impl CardRx {
             if rest.is_empty() {
                 break;
             }
+            if self.is_whole_ring(at) {
+                return self.does_not_fit(at, frame.len() - rest.len());
+            }
         }
         let header = RxHeader { len: frame.len() as u16, header_len: 0, meta: 0, freed: used };
         self.rings.headers.store(self.hhp.get(), header.encode());
@@ -383,6 +389,19 @@ impl CardRx {
         self.hhp = self.headers.add(self.hhp, 1);
         self.unpublished = true;
         Ok(Delivery::Stored)
+    }
+
+    /// Whether the descriptors from HDP up to `at` are as many as a ring can hold: no more can come before HDP moves.
+    #[inline(always)]
+    fn is_whole_ring(&self, at: RingIndex) -> bool {
+        self.descriptors.free(at, self.hdp) == 0
+    }
+
+    /// All descriptors that the ring can hold have room for just `taken` bytes of the frame. Without this a doorbell
+    /// that runs ahead of the card would keep it here for ever.
+    #[cold]
+    fn does_not_fit(&self, at: RingIndex, taken: usize) -> Result<Delivery, EngineFault> {
+        if taken == 0 { Err(self.ring_fault(FaultKind::EndlessDescriptors, at)) } else { Ok(Delivery::TooLong) }
     }
 
     /// Makes what was delivered visible. `true` if there was anything.

@@ -5,7 +5,8 @@ use super::host::{HostRx, HostTx};
 use super::layout::{RxHeader, upper_of};
 use millrace_dma::Iova;
 
-/// RX descriptors are posted again this many at a time (§3.2.4), or a quarter of the ring where that is less.
+/// RX descriptors are posted again this many at a time (§3.2.4), or a quarter of the buffers or headers where that is
+/// less.
 pub const REFILL: u32 = 64;
 
 /// An RX queue over fixed buffers.
@@ -22,10 +23,14 @@ pub struct FixedRx {
 impl FixedRx {
     /// Posts the buffers (a power of two of them) and moves the doorbell. `first` is the buffer to begin with.
     ///
-    /// `None` when the number of buffers is no power of two.
+    /// `None` when the number of buffers is no power of two, or the ring has no room for a buffer and its upper address.
     pub fn new(host: HostRx, buffers: Box<[Iova]>, size: u16, first: u32) -> Option<Self> {
         let count = u32::try_from(buffers.len()).ok().filter(|count| count.is_power_of_two())?;
-        let refill = REFILL.min(count / 4).max(1);
+        if host.entries() < 4 {
+            return None;
+        }
+        // Headers are released together with the descriptors: waiting for more than there are would be for ever.
+        let refill = REFILL.min(count / 4).min(host.header_entries() / 4).max(1);
         let mut queue = Self { host, buffers, size, refill, returned: first, posted: first };
         queue.post_all();
         queue.host.flush();
@@ -47,10 +52,10 @@ impl FixedRx {
         }
     }
 
-    /// How many packets wait.
+    /// How many packets wait. Never more than buffers were posted, whatever the card says.
     #[inline(always)]
     pub fn ready(&mut self) -> u32 {
-        self.host.ready()
+        self.host.ready().min(self.posted.wrapping_sub(self.returned))
     }
 
     /// Number of the first packet that was not given back; its buffer is this modulo the number of buffers.

@@ -212,6 +212,16 @@ impl HostRx {
         self.poster.free()
     }
 
+    /// Entries of the descriptor ring.
+    pub fn entries(&self) -> u32 {
+        self.poster.mask.entries()
+    }
+
+    /// Entries of the header ring.
+    pub fn header_entries(&self) -> u32 {
+        self.header_mask.entries()
+    }
+
     /// SHP.
     pub fn shp(&self) -> u32 {
         self.shp.get()

@@ -322,12 +322,12 @@ impl CardRx {
         }
         let mut place = self.place;
         place.enter(&self.iotlb)?;
-        let head = header.encode().to_le_bytes();
+        // All eight bytes, so that no old byte of the ring is left between header and frame.
+        let head = u64::from(header.encode()).to_le_bytes();
         if place.left >= header.stride() {
             let room = self.iotlb.write(place.at, align8(HEADER_LEN) as usize + frame.len())?;
             let (front, body) = room.split_at(align8(HEADER_LEN) as usize);
-            // All eight bytes, so that no old byte of the ring is left between header and frame.
-            front.write_from(&u64::from(header.encode()).to_le_bytes());
+            front.write_from(&head);
             frame.copy_to(body);
         } else {
             place.scatter(Span::from_slice(&head), &self.iotlb)?;
