@@ -100,8 +100,8 @@ pub enum Request {
         handle: Handle,
         /// Do not wait for it to drain.
         force: bool,
-        /// Where software stands: packets (Medusa) or bytes (SZE) since the queue came into being. The next opener goes
-        /// on from there.
+        /// Where software stands, in units of the queue (packets for Medusa, 8 bytes for SZE) since the card started.
+        /// The next opener goes on from there.
         position: u64,
     },
     /// Closes an open queue; stops it first if necessary.
@@ -113,7 +113,7 @@ pub enum Request {
     RxSync {
         /// The queue.
         handle: Handle,
-        /// Units to give back: packets (Medusa) or 8-byte units (SZE).
+        /// Units to give back.
         release: u32,
         /// Most units wanted.
         want: u32,
@@ -122,9 +122,9 @@ pub enum Request {
     TxSync {
         /// The queue.
         handle: Handle,
-        /// Length of each packet written, in order; at most [`MAX_COMMIT`].
+        /// Length of each frame written, in order; at most [`MAX_COMMIT`].
         commit: Vec<u16>,
-        /// Room wanted: packets (Medusa) or bytes (SZE). 0 gives the lock back.
+        /// Room wanted, in units. 0 gives the lock back.
         want: u32,
     },
     /// Asks for all counters.
@@ -188,9 +188,10 @@ pub enum Reply {
     },
     /// To [`Request::Start`].
     Started {
-        /// Position at which this program begins.
+        /// Position at which this program begins, in units of the queue (packets for Medusa, 8 bytes for SZE).
         position: u64,
-        /// Position at which the ring began (index 0 of the header ring, or byte `position mod ring`).
+        /// Position at which the ring began: packet `p` has header `p - base` and lies in buffer `p` (both modulo the
+        /// number of entries); unit `u` of an SZE stream lies at byte `8 * u` (modulo the ring).
         base: u64,
     },
     /// To [`Request::RxSync`].
@@ -204,7 +205,7 @@ pub enum Reply {
     },
     /// To [`Request::TxSync`].
     TxGranted {
-        /// Position of the first packet or byte.
+        /// Position of the first unit.
         position: u64,
         /// Room, at most what was wanted; 0 when another writer has the lock or the ring is full.
         units: u32,

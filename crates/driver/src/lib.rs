@@ -1,1 +1,24 @@
-//! placeholder
+//! Who may use the card: queue memory, subscriptions, exclusive ownership, cleanup after a dead program, the socket.
+//!
+//! The driver is the only part that knows both sides. It runs beside the card, in the daemon `millrace card` or on
+//! threads of a program ([`Driver::embedded`]); programs reach it through a [`Client`], over a Unix socket or a pair of
+//! sockets, and never otherwise, so that both placements are one.
+//!
+//! ```text
+//! client ---- wire (messages, descriptors) ---- server ---- session (one per open queue) ---- card (registers)
+//!                                                  \------- memory, locks
+//! ```
+//!
+//! Nothing here is on the data path of direct mode. In mediated mode it is: that is what mediated mode is for.
+#![forbid(unsafe_code)]
+
+mod client;
+mod locks;
+mod memory;
+mod poll;
+mod server;
+mod session;
+mod wire;
+
+pub use client::{Client, ClientError, Opened};
+pub use server::{Driver, DriverError};

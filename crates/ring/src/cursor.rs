@@ -110,9 +110,14 @@ impl Subscriber {
 
     /// Gives `units` back, all that was held.
     pub fn release(&mut self, units: u32) {
+        self.give_back(units, 0);
+    }
+
+    /// Gives the first `units` back and goes on holding `rest`.
+    pub fn give_back(&mut self, units: u32, rest: u32) {
         self.position = self.position.plus(u64::from(units));
         // Release pairs with the Acquire in `Watched::look`: every load from the packets is done.
-        self.word.store(Cursor { position: self.position, held: 0 }.encode(), Ordering::Release);
+        self.word.store(Cursor { position: self.position, held: rest }.encode(), Ordering::Release);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::cursor::{Look, Position, Watched};
 use crate::{medusa, sze};
 use core::sync::atomic::{AtomicU64, Ordering as Count};
 use millrace_abi::queue::{Laggard, MAX_SUBSCRIBERS};
+use millrace_dma::{Ordering, Slots32, Word64};
 use std::sync::Arc;
 
 /// The software half of the ring that is shared.
@@ -89,7 +90,7 @@ impl Reclaimer {
     }
 
     /// Adds a subscriber whose cursor begins at [`Reclaimer::head`]. `false` when there are [`MAX_SUBSCRIBERS`].
-    pub fn join(&mut self, id: u32, word: millrace_dma::Word64, policy: Laggard, losses: Arc<Losses>) -> bool {
+    pub fn join(&mut self, id: u32, word: Word64, policy: Laggard, losses: Arc<Losses>) -> bool {
         if self.subscriptions.len() == MAX_SUBSCRIBERS {
             return false;
         }
@@ -197,5 +198,128 @@ fn note(evicted: &mut Evicted, count: &mut usize, id: u32) {
     if let Some(slot) = evicted.get_mut(*count) {
         *slot = Some(id);
         *count += 1;
+    }
+}
+
+/// A subscriber's half of a shared RX queue: in the program (direct mode) or in the driver on its behalf (mediated).
+pub struct Reader {
+    ring: ReadRing,
+    subscriber: crate::cursor::Subscriber,
+    // Units in our hands.
+    held: u32,
+    lost: u64,
+}
+
+/// What a [`Reader`] needs to see of the ring.
+pub enum ReadRing {
+    /// Header ring and update word; `base` is the position at which the header ring began.
+    Medusa {
+        /// Header ring.
+        headers: Slots32,
+        /// HDP and HHP.
+        update: Word64,
+        /// Position of header 0.
+        base: Position,
+    },
+    /// The update word of a byte ring of `size` bytes; `base` is the position at which it began.
+    Sze {
+        /// HW.
+        update: Word64,
+        /// Size of the ring in bytes.
+        size: u32,
+        /// Position of HW = 0.
+        base: Position,
+    },
+}
+
+impl ReadRing {
+    /// Units published behind `position`.
+    #[inline(always)]
+    fn published(&self, position: Position) -> u32 {
+        match self {
+            ReadRing::Medusa { headers, update, base } => {
+                // Acquire pairs with the Release in `medusa::CardRx::publish`.
+                let hhp = medusa::Pointers::decode(update.load(Ordering::Acquire)).headers;
+                hhp.wrapping_sub(base.distance(position) as u32) & headers.mask()
+            }
+            ReadRing::Sze { update, size, base } => {
+                // Acquire pairs with the Release in `sze::CardRx::publish`.
+                let hw = update.load(Ordering::Acquire) as u32 / 8;
+                hw.wrapping_sub(base.distance(position) as u32) & (size / 8 - 1)
+            }
+        }
+    }
+}
+
+impl Reader {
+    /// A reader that begins where `subscriber` stands.
+    pub fn new(ring: ReadRing, subscriber: crate::cursor::Subscriber) -> Self {
+        Self { ring, subscriber, held: 0, lost: 0 }
+    }
+
+    /// Position of the first unit in our hands, or of the next if there is none.
+    #[inline(always)]
+    pub fn position(&self) -> Position {
+        self.subscriber.position()
+    }
+
+    /// Units in our hands.
+    #[inline(always)]
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Units behind the position that the card has published, whether in our hands or not.
+    #[inline(always)]
+    pub fn published(&self) -> u32 {
+        self.ring.published(self.subscriber.position())
+    }
+
+    /// Takes at most `want` units and returns how many. What is in our hands must have been released before.
+    #[inline(always)]
+    pub fn hold(&mut self, want: u32) -> u32 {
+        debug_assert_eq!(self.held, 0, "release first");
+        // Skipped by the card: look again at the new position. It skips only when the ring is full, so the second
+        // look mostly succeeds; a reader that is skipped for ever gives up and is told what it lost.
+        for _ in 0..4 {
+            let units = self.published().min(want).min(crate::cursor::Cursor::MOST_HELD);
+            if units == 0 {
+                return 0;
+            }
+            match self.subscriber.hold(units) {
+                Ok(()) => {
+                    self.held = units;
+                    return units;
+                }
+                Err(lost) => self.lost += lost,
+            }
+        }
+        0
+    }
+
+    /// Gives back the first `units` in our hands; the rest stays there.
+    #[inline(always)]
+    pub fn release(&mut self, units: u32) {
+        let units = units.min(self.held);
+        let rest = self.held - units;
+        self.subscriber.give_back(units, rest);
+        self.held = rest;
+    }
+
+    /// Units lost since the last time, because we were too slow.
+    pub fn take_lost(&mut self) -> u64 {
+        core::mem::take(&mut self.lost)
+    }
+
+    /// Medusa: header of the packet `ahead` of the first in our hands.
+    #[inline(always)]
+    pub fn header(&self, ahead: u32) -> medusa::RxHeader {
+        match &self.ring {
+            ReadRing::Medusa { headers, base, .. } => {
+                let index = base.distance(self.subscriber.position()) as u32;
+                medusa::RxHeader::decode(headers.load(index.wrapping_add(ahead)))
+            }
+            ReadRing::Sze { .. } => medusa::RxHeader::decode(0),
+        }
     }
 }

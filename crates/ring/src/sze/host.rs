@@ -75,6 +75,12 @@ impl HostTx {
         self.room() >= bytes
     }
 
+    /// Bytes that can be written, after a look at the card.
+    pub fn available(&mut self) -> u32 {
+        self.refresh();
+        self.room()
+    }
+
     /// Looks at the update word.
     #[inline(always)]
     pub fn refresh(&mut self) {

@@ -1,0 +1,453 @@
+//! A program's side of the socket: requests and replies, and the news that the card is gone.
+
+use crate::server::Driver;
+use crate::wire::{self, WireError};
+use millrace_abi::message::{Buffers, ErrorCode, Handle, Layout, MAX_REGISTER_BYTES, Reply, Request, VERSION};
+use millrace_abi::queue::{Engine, Mode, QueueId, Sharing};
+use millrace_abi::stats::CardStats;
+use millrace_dma::{Protection, Region, RegionError};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens there.
+    #[error("no card listens on {path}: {source}; start one with `millrace card --listen {path}`")]
+    Connect {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: rustix::io::Errno,
+    },
+    /// The card is gone.
+    #[error("the card is gone; open the device again")]
+    Gone,
+    /// The driver refused.
+    #[error("{text}")]
+    Refused {
+        /// Kind of refusal.
+        code: ErrorCode,
+        /// What the driver says.
+        text: String,
+    },
+    /// The driver answered with something else than its protocol says.
+    #[error("the driver gave an answer that does not belong to the question")]
+    Unexpected,
+    /// Memory of a queue could not be mapped.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The socket failed.
+    #[error("talking to the card failed: {0}")]
+    Wire(String),
+}
+
+impl ClientError {
+    /// Kind of refusal, if the driver refused.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            ClientError::Refused { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+}
+
+impl From<WireError> for ClientError {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::Closed => ClientError::Gone,
+            other => ClientError::Wire(other.to_string()),
+        }
+    }
+}
+
+/// What a program gets when it opens a queue.
+pub struct Opened {
+    /// For all further requests.
+    pub handle: Handle,
+    /// Protocol of the queue.
+    pub engine: Engine,
+    /// What lies where.
+    pub layout: Layout,
+    /// The control page.
+    pub control: Region,
+    /// To wake the card's worker.
+    pub kick: OwnedFd,
+    /// Readable when the card has something for a sleeper.
+    pub call: OwnedFd,
+    /// Update word, headers, IOVAs; read-only.
+    pub status: Region,
+    /// Buffers or ring; read-only for RX. `None` when the program brings its own buffers.
+    pub data: Option<Region>,
+    /// Descriptor ring of an exclusive direct Medusa queue.
+    pub descriptors: Option<Region>,
+}
+
+/// A connection to a driver. Requests of several threads take turns.
+pub struct Client {
+    socket: Arc<OwnedFd>,
+    talk: Mutex<Box<[u8]>>,
+    hello: Hello,
+    gone: Arc<AtomicBool>,
+    watcher: Option<(OwnedFd, JoinHandle<()>)>,
+    // An embedded card lives as long as its client.
+    _driver: Option<Driver>,
+}
+
+/// What the driver said of its card.
+#[derive(Clone, Copy, Debug)]
+struct Hello {
+    pid: u32,
+    rx_queues: u32,
+    tx_queues: u32,
+    frame_min: u16,
+    frame_max: u16,
+}
+
+impl Client {
+    /// Connects to the card that listens at `path`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let failed = |source| ClientError::Connect { path: path.to_owned(), source };
+        let address = SocketAddrUnix::new(path).map_err(failed)?;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let socket = socket.map_err(failed)?;
+        rustix::net::connect(&socket, &address).map_err(failed)?;
+        Self::introduce(socket, None)
+    }
+
+    /// Takes an embedded card into this client: it ends with it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn embedded(driver: Driver) -> Result<Self, ClientError> {
+        let socket = driver.connect().map_err(|error| ClientError::Wire(error.to_string()))?;
+        Self::introduce(socket, Some(driver))
+    }
+
+    fn introduce(socket: OwnedFd, driver: Option<Driver>) -> Result<Self, ClientError> {
+        let none = Hello { pid: 0, rx_queues: 0, tx_queues: 0, frame_min: 0, frame_max: 0 };
+        let gone = Arc::new(AtomicBool::new(false));
+        let socket = Arc::new(socket);
+        let watch = driver.is_none();
+        let mut client =
+            Self { socket, talk: Mutex::new(wire::buffer()), hello: none, gone, watcher: None, _driver: driver };
+        let (reply, _) = client.ask(&Request::Hello { version: VERSION }, &[])?;
+        let Reply::Hello { version: VERSION, pid, rx_queues, tx_queues, frame_min, frame_max } = reply else {
+            return Err(ClientError::Unexpected);
+        };
+        client.hello = Hello { pid, rx_queues, tx_queues, frame_min, frame_max };
+        if watch {
+            client.watch()?;
+        }
+        Ok(client)
+    }
+
+    /// Starts a thread that does nothing but wait for the end of the connection: direct mode makes no system call that
+    /// could notice it.
+    fn watch(&mut self) -> Result<(), ClientError> {
+        let failed = |error: std::io::Error| ClientError::Wire(error.to_string());
+        let end = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+        let also_end = end.try_clone().map_err(failed)?;
+        let (socket, gone) = (self.socket.clone(), self.gone.clone());
+        let thread = std::thread::Builder::new()
+            .name("millrace-watch".to_owned())
+            .stack_size(64 * 1024)
+            .spawn(move || {
+                loop {
+                    let mut fds = [PollFd::new(&*socket, PollFlags::RDHUP), PollFd::new(&also_end, PollFlags::IN)];
+                    if poll(&mut fds, None).is_err() {
+                        continue;
+                    }
+                    if !fds[1].revents().is_empty() {
+                        return;
+                    }
+                    if !fds[0].revents().is_empty() {
+                        // Release pairs with the Acquire in `is_gone`.
+                        gone.store(true, Ordering::Release);
+                        return;
+                    }
+                }
+            })
+            .map_err(failed)?;
+        self.watcher = Some((end, thread));
+        Ok(())
+    }
+
+    /// Whether the card is gone. Costs one load.
+    #[inline(always)]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// The flag behind [`Client::is_gone`], for those who look at it often.
+    pub fn gone_flag(&self) -> Arc<AtomicBool> {
+        self.gone.clone()
+    }
+
+    /// The socket, to be polled for the end of the connection only.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Process id of the card.
+    pub fn card_pid(&self) -> u32 {
+        self.hello.pid
+    }
+
+    /// RX queues of the card.
+    pub fn rx_queues(&self) -> u32 {
+        self.hello.rx_queues
+    }
+
+    /// TX queues of the card.
+    pub fn tx_queues(&self) -> u32 {
+        self.hello.tx_queues
+    }
+
+    /// Shortest and longest frame.
+    pub fn frame_limits(&self) -> (u16, u16) {
+        (self.hello.frame_min, self.hello.frame_max)
+    }
+
+    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+        let mut buffer = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = wire::send(&self.socket, request, fds).and_then(|()| wire::receive(&self.socket, &mut buffer));
+        match result {
+            Ok((Reply::Error { code, text }, _)) => Err(ClientError::Refused { code, text }),
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                if matches!(error, WireError::Closed) {
+                    self.gone.store(true, Ordering::Release);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    fn tell(&self, request: &Request) -> Result<(), ClientError> {
+        match self.ask(request, &[])?.0 {
+            Reply::Done => Ok(()),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// The device tree blob.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn device_tree(&self) -> Result<Vec<u8>, ClientError> {
+        match self.ask(&Request::DeviceTree, &[])? {
+            (Reply::DeviceTree { len }, fds) => file_bytes(len, fds),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Reads registers; any length.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn read(&self, address: u32, to: &mut [u8]) -> Result<(), ClientError> {
+        let mut address = address;
+        for chunk in to.chunks_mut(MAX_REGISTER_BYTES) {
+            let len = chunk.len() as u32;
+            match self.ask(&Request::Read { address, len }, &[])?.0 {
+                Reply::Bytes(bytes) if bytes.len() == chunk.len() => chunk.copy_from_slice(&bytes),
+                _ => return Err(ClientError::Unexpected),
+            }
+            address = address.wrapping_add(len);
+        }
+        Ok(())
+    }
+
+    /// Writes registers; any length.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn write(&self, address: u32, from: &[u8]) -> Result<(), ClientError> {
+        let mut address = address;
+        for chunk in from.chunks(MAX_REGISTER_BYTES) {
+            self.tell(&Request::Write { address, bytes: chunk.to_vec() })?;
+            address = address.wrapping_add(chunk.len() as u32);
+        }
+        Ok(())
+    }
+
+    /// Locks features of a component; does not wait.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with [`ErrorCode::Busy`] when somebody has one of them.
+    pub fn lock(&self, component: &str, bits: u64) -> Result<(), ClientError> {
+        self.tell(&Request::Lock { component: component.to_owned(), bits })
+    }
+
+    /// Gives a lock back.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn unlock(&self, component: &str, bits: u64) -> Result<(), ClientError> {
+        self.tell(&Request::Unlock { component: component.to_owned(), bits })
+    }
+
+    /// Lets the card reach memory of this program and returns its IOVA.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn map(&self, region: &Region, writable: bool, at: Option<u64>) -> Result<u64, ClientError> {
+        let request = Request::Map { len: region.len() as u64, writable, at };
+        let fd = region.fd();
+        match self.ask(&request, fd.as_slice())?.0 {
+            Reply::Mapped { iova } => Ok(iova),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Takes memory away from the card; returns when no worker can reach it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn unmap(&self, iova: u64) -> Result<(), ClientError> {
+        self.tell(&Request::Unmap { iova })
+    }
+
+    /// Opens a queue and maps its memory.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn open(&self, queue: QueueId, mode: Mode, sharing: Sharing, buffers: Buffers) -> Result<Opened, ClientError> {
+        let (reply, fds) = self.ask(&Request::Open { queue, mode, sharing, buffers }, &[])?;
+        let Reply::Opened { handle, engine, layout } = reply else { return Err(ClientError::Unexpected) };
+        let opened = map_queue(queue, handle, engine, layout, fds);
+        if opened.is_err() {
+            let _ = self.close(handle);
+        }
+        opened
+    }
+
+    /// Starts a queue: where this program begins, and where the ring began.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn start(&self, handle: Handle) -> Result<(u64, u64), ClientError> {
+        match self.ask(&Request::Start { handle }, &[])?.0 {
+            Reply::Started { position, base } => Ok((position, base)),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Stops a queue at `position`.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with [`ErrorCode::NotDrained`] when the card has not taken everything; ask again.
+    pub fn stop(&self, handle: Handle, force: bool, position: u64) -> Result<(), ClientError> {
+        self.tell(&Request::Stop { handle, force, position })
+    }
+
+    /// Closes a queue.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn close(&self, handle: Handle) -> Result<(), ClientError> {
+        self.tell(&Request::Close { handle })
+    }
+
+    /// Mediated RX: position and number of units in our hands, and units lost.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn rx_sync(&self, handle: Handle, release: u32, want: u32) -> Result<(u64, u32, u64), ClientError> {
+        match self.ask(&Request::RxSync { handle, release, want }, &[])?.0 {
+            Reply::RxGranted { position, units, lost } => Ok((position, units, lost)),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Mediated TX: position and number of units granted.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn tx_sync(&self, handle: Handle, commit: Vec<u16>, want: u32) -> Result<(u64, u32), ClientError> {
+        match self.ask(&Request::TxSync { handle, commit, want }, &[])?.0 {
+            Reply::TxGranted { position, units } => Ok((position, units)),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// All counters of the card.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn stats(&self) -> Result<CardStats, ClientError> {
+        match self.ask(&Request::Stats, &[])? {
+            (Reply::Stats(stats), _) => Ok(*stats),
+            (Reply::StatsFile { len }, fds) => {
+                postcard::from_bytes(&file_bytes(len, fds)?).map_err(|_| ClientError::Unexpected)
+            }
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.watcher.take() {
+            let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
+            // The thread cannot panic: it only polls.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn file_bytes(len: u64, fds: Vec<OwnedFd>) -> Result<Vec<u8>, ClientError> {
+    let fd = fds.into_iter().next().ok_or(ClientError::Unexpected)?;
+    let len = usize::try_from(len).map_err(|_| ClientError::Unexpected)?;
+    let region = Region::map(fd, len.max(1), Protection::Read, false)?;
+    let mut bytes = vec![0; len];
+    region.window().span(0, len).ok_or(ClientError::Unexpected)?.read_into(&mut bytes);
+    Ok(bytes)
+}
+
+fn map_queue(
+    queue: QueueId,
+    handle: Handle,
+    engine: Engine,
+    layout: Layout,
+    fds: Vec<OwnedFd>,
+) -> Result<Opened, ClientError> {
+    use millrace_abi::queue::Direction;
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or(ClientError::Unexpected);
+    let control = Region::map(next()?, millrace_abi::control::PAGE_SIZE, Protection::ReadWrite, false)?;
+    let (kick, call) = (next()?, next()?);
+    let data_protection = match queue.direction {
+        Direction::Rx => Protection::Read,
+        Direction::Tx => Protection::ReadWrite,
+    };
+    let len = |len: u64| usize::try_from(len).map_err(|_| ClientError::Unexpected);
+    let (status, data, descriptors) = match layout {
+        Layout::Medusa { status_len, data_len, descriptors_len, .. } => {
+            let status = Region::map(next()?, len(status_len)?, Protection::Read, false)?;
+            let data = match data_len {
+                0 => None,
+                bytes => Some(Region::map(next()?, len(bytes)?, data_protection, false)?),
+            };
+            let descriptors = match descriptors_len {
+                0 => None,
+                bytes => Some(Region::map(next()?, len(bytes)?, Protection::ReadWrite, false)?),
+            };
+            (status, data, descriptors)
+        }
+        Layout::Sze { status_len, ring } => {
+            let status = Region::map(next()?, len(status_len)?, Protection::Read, false)?;
+            (status, Some(Region::map(next()?, ring as usize, data_protection, true)?), None)
+        }
+    };
+    Ok(Opened { handle, engine, layout, control, kick, call, status, data, descriptors })
+}

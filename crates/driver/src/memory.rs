@@ -1,0 +1,181 @@
+//! The memory of one open queue: allocated fresh for everyone who opens it, so that no program that had it before can
+//! still write to it.
+//!
+//! ```text
+//! status region       update word, header ring (RX), IOVAs of the buffers     sealed: programs can only read it
+//! data region         buffers (Medusa) or the ring (SZE)                      sealed for RX; writers share it for TX
+//! descriptor region   descriptor ring (Medusa) or list (SZE)                  only for exclusive direct Medusa
+//! ```
+
+use millrace_abi::message::{Buffers, Layout};
+use millrace_abi::name::CardOptions;
+use millrace_abi::queue::{Direction, Engine, QueueId};
+use millrace_dma::{Access, Domain, Iova, MapError, Ordering, OutOfRange, Pages, Region, RegionError};
+use millrace_ring::sze;
+
+/// Where the update word lies in the status region.
+const UPDATE_AT: u64 = 0;
+/// Where the header ring lies in the status region: not on the update word's page of cache lines.
+const HEADERS_AT: u64 = 256;
+const CACHE_LINE: u32 = 64;
+
+/// Why a queue has no memory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MemoryError {
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+}
+
+/// The memory of one open queue, and where the card finds it.
+pub(crate) struct QueueMemory {
+    pub layout: Layout,
+    pub status: Region,
+    pub data: Option<Region>,
+    pub descriptors: Region,
+    pub status_at: Iova,
+    pub descriptors_at: Iova,
+    data_at: Option<Iova>,
+}
+
+impl QueueMemory {
+    /// Allocates and maps.
+    pub fn new(
+        id: QueueId,
+        engine: Engine,
+        options: &CardOptions,
+        buffers: Buffers,
+        domain: &Domain,
+    ) -> Result<Self, MemoryError> {
+        match engine {
+            Engine::Medusa => Self::medusa(id, options, buffers, domain),
+            Engine::Sze => Self::sze(id, options, domain),
+        }
+    }
+
+    /// Makes the memory as it must be at START: update word 0, and for SZE a descriptor list that begins at `start`
+    /// (in 8-byte units, a multiple of a page). A list is at most as long as the one of a ring that begins at page 1.
+    pub fn prepare(&self, start: u64) -> Result<(), MemoryError> {
+        self.status.window().word64(UPDATE_AT as usize)?.store(0, Ordering::Relaxed);
+        if let (Layout::Sze { ring, .. }, Some(data_at)) = (self.layout, self.data_at) {
+            let offset = start * 8 % u64::from(ring);
+            let list = sze::descriptor_list(data_at, u64::from(ring), offset, self.descriptors_at);
+            for (index, word) in list.into_iter().enumerate() {
+                self.descriptors.window().word64(index * 8)?.store(word, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn medusa(id: QueueId, options: &CardOptions, buffers: Buffers, domain: &Domain) -> Result<Self, MemoryError> {
+        let (entries, count) = match buffers {
+            Buffers::Driver => (options.buffers, options.buffers),
+            Buffers::Program { entries } => (entries, 0),
+        };
+        let buffer_size = options.buffer_size;
+        // An odd number of cache lines from buffer to buffer: the first lines of all buffers, which are all that small
+        // packets touch, spread over all sets of the cache.
+        let stride = (buffer_size.div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
+        let headers_len = if id.direction == Direction::Rx { u64::from(entries) * 4 } else { 0 };
+        let iovas_at = (HEADERS_AT + headers_len).next_multiple_of(8);
+        let status_len = (iovas_at + u64::from(count) * 8).next_multiple_of(4096);
+        let data_len = u64::from(count) * u64::from(stride);
+        let descriptors_len = (u64::from(entries) * 8).next_multiple_of(4096);
+        let status = Region::allocate(status_len as usize, Pages::Ordinary)?;
+        let descriptors = Region::allocate(descriptors_len as usize, Pages::Ordinary)?;
+        let data = match count {
+            0 => None,
+            _ => Some(Region::allocate(data_len as usize, Pages::HugeIfAny)?),
+        };
+        let status_at = domain.map(status.window().clone(), Access::ReadWrite, None)?;
+        let mut memory = Self {
+            layout: Layout::Medusa {
+                entries,
+                status_len,
+                headers_at: HEADERS_AT,
+                iovas_at,
+                data_len: data.as_ref().map_or(0, |data| data.len() as u64),
+                stride,
+                buffer_size,
+                descriptors_len,
+            },
+            status_at,
+            descriptors_at: domain.map(descriptors.window().clone(), Access::Read, None)?,
+            data_at: None,
+            status,
+            data,
+            descriptors,
+        };
+        memory.map_data(id, domain)?;
+        if let Some(base) = memory.data_at {
+            for buffer in 0..count {
+                let iova = base.plus(u64::from(buffer) * u64::from(stride));
+                let word = memory.status.window().word64((iovas_at + u64::from(buffer) * 8) as usize)?;
+                word.store(iova.get(), Ordering::Relaxed);
+            }
+        }
+        memory.seal(id)?;
+        Ok(memory)
+    }
+
+    fn sze(id: QueueId, options: &CardOptions, domain: &Domain) -> Result<Self, MemoryError> {
+        let ring = options.sze_ring;
+        let status = Region::allocate(4096, Pages::Ordinary)?;
+        let data = Region::allocate_doubled(ring as usize)?;
+        let status_at = domain.map(status.window().clone(), Access::ReadWrite, None)?;
+        let access = if id.direction == Direction::Rx { Access::ReadWrite } else { Access::Read };
+        let data_at = domain.map(data.part(0, ring as usize)?, access, None)?;
+        let longest = sze::descriptor_list(data_at, u64::from(ring), 4096 % u64::from(ring), Iova::new(0)).len() * 8;
+        let descriptors = Region::allocate(longest.next_multiple_of(4096), Pages::Ordinary)?;
+        let descriptors_at = domain.map(descriptors.window().clone(), Access::Read, None)?;
+        let layout = Layout::Sze { status_len: 4096, ring };
+        let (data, data_at) = (Some(data), Some(data_at));
+        let memory = Self { layout, status, data, descriptors, status_at, descriptors_at, data_at };
+        memory.seal(id)?;
+        Ok(memory)
+    }
+
+    fn map_data(&mut self, id: QueueId, domain: &Domain) -> Result<(), MemoryError> {
+        if let Some(data) = &self.data {
+            let access = if id.direction == Direction::Rx { Access::ReadWrite } else { Access::Read };
+            self.data_at = Some(domain.map(data.window().clone(), access, None)?);
+        }
+        Ok(())
+    }
+
+    /// What the card writes, programs shall only read: the mappings made here go on, writable ones to come are refused.
+    fn seal(&self, id: QueueId) -> Result<(), MemoryError> {
+        self.status.seal_future_writes()?;
+        if id.direction == Direction::Rx
+            && let Some(data) = &self.data
+        {
+            data.seal_future_writes()?;
+        }
+        Ok(())
+    }
+
+    /// IOVA of the update word.
+    pub fn update_at(&self) -> Iova {
+        self.status_at.plus(UPDATE_AT)
+    }
+
+    /// IOVA of the header ring.
+    pub fn headers_at(&self) -> Iova {
+        self.status_at.plus(HEADERS_AT)
+    }
+
+    /// All mappings, to be taken away again.
+    pub fn mappings(&self) -> impl Iterator<Item = Iova> {
+        [Some(self.status_at), Some(self.descriptors_at), self.data_at].into_iter().flatten()
+    }
+
+    /// IOVAs of the buffers, in order.
+    pub fn iovas(&self) -> Vec<Iova> {
+        let Layout::Medusa { entries, stride, .. } = self.layout else { return Vec::new() };
+        let Some(base) = self.data_at else { return Vec::new() };
+        (0..u64::from(entries)).map(|buffer| base.plus(buffer * u64::from(stride))).collect()
+    }
+}

@@ -1,0 +1,620 @@
+//! One open queue: its memory, who has it open, and what the card is told when it starts and stops.
+//!
+//! Exclusive direct queues belong to their program: it writes descriptors and doorbell. All others the driver drives:
+//! a [`Reclaimer`] on the card's worker gives an RX ring back at the pace of its subscribers, and writers of a TX ring
+//! take turns under a lock.
+
+use crate::memory::{MemoryError, QueueMemory};
+use millrace_abi::control::{self, CARD_SLEEPS_AT, DOORBELL_AT, QueueState};
+use millrace_abi::message::{Buffers, ErrorCode, Handle, Layout, Reply};
+use millrace_abi::queue::{Direction, Engine, Laggard, MAX_SUBSCRIBERS, Mode, QueueId, Sharing};
+use millrace_abi::register::{Offset, map, medusa as m, sze as s};
+use millrace_card::{Attachment, Card, Opener, StartError};
+use millrace_dma::{Domain, Iova, Ordering, OutOfRange, Pages, Region, RegionError, Word64};
+use millrace_ring::cursor::{Cursor, Position, Subscriber};
+use millrace_ring::medusa::{FixedRx, FixedTx, HostRx, HostTx};
+use millrace_ring::shared::{Losses, Pool, ReadRing, Reader, Reclaimer};
+use millrace_ring::sze;
+use millrace_ring::wake::Ringer;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Which program, and which of its queues.
+pub(crate) type Key = (u64, Handle);
+
+/// How long to wait for the card to let go of memory.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why something was not done to a queue.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    #[error("{id} is held exclusively by process {pid}; close it there, or use another queue")]
+    Held { id: QueueId, pid: u32 },
+    #[error("{id} is open in process {pid} and cannot be had exclusively; close it there, or share it")]
+    Shared { id: QueueId, pid: u32 },
+    #[error("{0} has {MAX_SUBSCRIBERS} subscribers already")]
+    Full(QueueId),
+    #[error("several writers of {0} have to take turns: use mediated mode, or open it exclusively")]
+    DirectWriters(QueueId),
+    #[error("{0} cannot use buffers of the program: that takes Medusa, direct and exclusive")]
+    Supplied(QueueId),
+    #[error("a ring of {0} descriptors: a power of two from 8 to 32768 is wanted")]
+    Entries(u32),
+    #[error("{0} is not started")]
+    NotStarted(QueueId),
+    #[error("{0} is started already")]
+    Started(QueueId),
+    #[error("{0} is not open in mediated mode")]
+    NotMediated(QueueId),
+    #[error("{0} was not given so much room, or a frame of {1} bytes is not what it sends")]
+    Commit(QueueId, u16),
+    #[error("{0} still holds packets that the card has not taken")]
+    NotDrained(QueueId),
+    #[error("this program was thrown out of {0} because it fell behind; close and open it again")]
+    Evicted(QueueId),
+    #[error("{0} stopped: {1}")]
+    Faulted(QueueId, control::FaultKind),
+    #[error("cannot start {0}: {1}")]
+    Start(QueueId, StartError),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    #[error("the system refused a descriptor: {0}")]
+    System(#[from] rustix::io::Errno),
+    #[error("{0} has a ring that its software half cannot use")]
+    Ring(QueueId),
+}
+
+impl SessionError {
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            SessionError::Held { .. } | SessionError::Shared { .. } | SessionError::Full(_) => ErrorCode::Busy,
+            SessionError::NotDrained(_) => ErrorCode::NotDrained,
+            SessionError::Evicted(_) => ErrorCode::Evicted,
+            SessionError::Memory(_) | SessionError::Region(_) | SessionError::System(_) => ErrorCode::System,
+            _ => ErrorCode::Invalid,
+        }
+    }
+}
+
+/// A control page and its two eventfds.
+struct Page {
+    region: Region,
+    kick: OwnedFd,
+    call: OwnedFd,
+}
+
+impl Page {
+    fn new() -> Result<Self, SessionError> {
+        let region = Region::allocate(control::PAGE_SIZE, Pages::Ordinary)?;
+        region.window().word64(control::MAGIC_AT)?.store(control::MAGIC, Ordering::Relaxed);
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Self { region, kick: event()?, call: event()? })
+    }
+
+    fn opener(&self, id: u32) -> Result<Opener, SessionError> {
+        let control = self.region.window().clone();
+        Ok(Opener { id, control, kick: self.kick.try_clone_errno()?, call: self.call.try_clone_errno()? })
+    }
+
+    fn doorbell(&self) -> Result<Word64, SessionError> {
+        Ok(self.region.window().word64(DOORBELL_AT)?)
+    }
+
+    fn state(&self) -> QueueState {
+        let word = self.region.window().word32(control::STATE_AT).map(|word| word.load(Ordering::Acquire));
+        word.ok().and_then(QueueState::from_word).unwrap_or(QueueState::Stopped)
+    }
+
+    /// Wakes the worker if it sleeps. To be called after a pointer word was stored.
+    fn ring(&self) {
+        let flag = self.region.window().word32(CARD_SLEEPS_AT).map(Ringer::new);
+        if flag.is_ok_and(|ringer| ringer.must_signal()) {
+            let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+trait TryCloneErrno {
+    fn try_clone_errno(&self) -> Result<OwnedFd, rustix::io::Errno>;
+}
+
+impl TryCloneErrno for OwnedFd {
+    fn try_clone_errno(&self) -> Result<OwnedFd, rustix::io::Errno> {
+        rustix::io::fcntl_dupfd_cloexec(self, 0)
+    }
+}
+
+/// One program that has the queue open.
+struct Member {
+    key: Key,
+    pid: u32,
+    id: u32,
+    mode: Mode,
+    policy: Laggard,
+    page: Page,
+    started: bool,
+    losses: Arc<Losses>,
+    // Mediated RX: the driver reads on the program's behalf.
+    reader: Option<Reader>,
+}
+
+/// The software half of a TX ring that the driver drives.
+enum Writer {
+    Medusa(Box<FixedTx>),
+    Sze(Box<sze::HostTx>),
+}
+
+/// A queue that the driver drives: its own control page, and for TX its half of the ring and the lock.
+struct Driven {
+    page: Page,
+    writer: Option<Writer>,
+    lock: Option<Key>,
+}
+
+/// One open queue.
+pub(crate) struct Session {
+    pub id: QueueId,
+    engine: Engine,
+    exclusive: bool,
+    memory: QueueMemory,
+    domain: Arc<Domain>,
+    members: Vec<Member>,
+    // None: exclusive and direct.
+    driven: Option<Driven>,
+    running: bool,
+    base: u64,
+    next_member: u32,
+    limits: (u16, u16),
+}
+
+/// What a program asks for when it opens a queue.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    pub id: QueueId,
+    pub mode: Mode,
+    pub sharing: Sharing,
+    pub buffers: Buffers,
+}
+
+impl Wish {
+    fn check(&self, engine: Engine) -> Result<(), SessionError> {
+        let exclusive = self.sharing == Sharing::Exclusive;
+        if self.id.direction == Direction::Tx && self.mode == Mode::Direct && !exclusive {
+            return Err(SessionError::DirectWriters(self.id));
+        }
+        if let Buffers::Program { entries } = self.buffers {
+            if engine != Engine::Medusa || self.mode != Mode::Direct || !exclusive {
+                return Err(SessionError::Supplied(self.id));
+            }
+            if !entries.is_power_of_two() || !(8..=m::MAX_ENTRIES).contains(&entries) {
+                return Err(SessionError::Entries(entries));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Opens a queue that nobody has open. `domain` is the program's, for a queue of its own.
+    pub fn open(card: &Card, engine: Engine, wish: Wish, domain: &Arc<Domain>) -> Result<Self, SessionError> {
+        wish.check(engine)?;
+        let exclusive = wish.sharing == Sharing::Exclusive;
+        let own = exclusive && wish.mode == Mode::Direct;
+        let domain = if own { domain.clone() } else { Arc::new(Domain::new()) };
+        let memory = QueueMemory::new(wish.id, engine, card.options(), wish.buffers, &domain)?;
+        let driven = if own { None } else { Some(Driven { page: Page::new()?, writer: None, lock: None }) };
+        Ok(Self {
+            id: wish.id,
+            engine,
+            exclusive,
+            memory,
+            domain,
+            members: Vec::new(),
+            driven,
+            running: false,
+            base: 0,
+            next_member: 1,
+            limits: (card.options().frame_min as u16, card.options().frame_max as u16),
+        })
+    }
+
+    /// Adds a program; the first one, or one more of a shared queue.
+    pub fn add(&mut self, wish: Wish, key: Key, pid: u32) -> Result<(), SessionError> {
+        wish.check(self.engine)?;
+        if let Some(holder) = self.members.first() {
+            let (id, pid) = (self.id, holder.pid);
+            if self.exclusive {
+                return Err(SessionError::Held { id, pid });
+            }
+            if wish.sharing == Sharing::Exclusive {
+                return Err(SessionError::Shared { id, pid });
+            }
+        }
+        if self.members.len() >= MAX_SUBSCRIBERS {
+            return Err(SessionError::Full(self.id));
+        }
+        let policy = if let Sharing::Shared(policy) = wish.sharing { policy } else { Laggard::Block };
+        let id = self.next_member;
+        self.next_member += 1;
+        let (page, losses) = (Page::new()?, Arc::default());
+        let member = Member { key, pid, id, mode: wish.mode, policy, page, started: false, losses, reader: None };
+        self.members.push(member);
+        Ok(())
+    }
+
+    /// The answer to an open, with the descriptors that belong to it.
+    pub fn opened(&self, key: Key) -> Option<(Reply, Vec<BorrowedFd<'_>>)> {
+        let member = self.members.iter().find(|member| member.key == key)?;
+        let mut fds = vec![member.page.region.fd()?, member.page.kick.as_fd(), member.page.call.as_fd()];
+        fds.push(self.memory.status.fd()?);
+        if let Some(data) = &self.memory.data {
+            fds.push(data.fd()?);
+        }
+        let mut layout = self.memory.layout;
+        if let Layout::Medusa { descriptors_len, .. } = &mut layout {
+            if self.driven.is_none() {
+                fds.push(self.memory.descriptors.fd()?);
+            } else {
+                *descriptors_len = 0;
+            }
+        }
+        Some((Reply::Opened { handle: key.1, engine: self.engine, layout }, fds))
+    }
+
+    /// Process ids of all who have the queue open.
+    pub fn holders(&self) -> Vec<u32> {
+        self.members.iter().map(|member| member.pid).collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    fn place(&self, key: Key) -> Result<usize, SessionError> {
+        self.members.iter().position(|member| member.key == key).ok_or(SessionError::NotStarted(self.id))
+    }
+
+    /// Starts the queue, or joins those who have. `position` is where the last owner stopped, in units.
+    pub fn start(&mut self, card: &Card, key: Key, position: u64) -> Result<Reply, SessionError> {
+        let place = self.place(key)?;
+        if self.members[place].started {
+            return Err(SessionError::Started(self.id));
+        }
+        if !self.running {
+            self.start_queue(card, position)?;
+        }
+        let position = if self.driven.is_some() { self.join(card, place)? } else { self.base };
+        self.members[place].started = true;
+        Ok(Reply::Started { position, base: self.base })
+    }
+
+    fn start_queue(&mut self, card: &Card, position: u64) -> Result<(), SessionError> {
+        let position = Position::new(position).get();
+        // An SZE ring begins at a page.
+        self.base = match self.engine {
+            Engine::Sze => Position::new(position.next_multiple_of(4096 / 8)).get(),
+            Engine::Medusa => position,
+        };
+        self.memory.prepare(self.base)?;
+        let page = self.driven.as_ref().map_or(&self.members[0].page, |driven| &driven.page);
+        page.doorbell()?.store(0, Ordering::Relaxed);
+        let attachment = Attachment {
+            domain: self.domain.clone(),
+            control: page.region.window().clone(),
+            reclaimer: None,
+            openers: vec![page.opener(0)?],
+        };
+        let id = self.id;
+        let failed = |error| SessionError::Start(id, error);
+        card.detach(id);
+        card.attach(self.id, attachment).map_err(failed)?;
+        self.program(card);
+        if self.driven.is_some() {
+            self.make_half(card)?;
+        }
+        self.control(card, m::CONTROL_START);
+        if card.state(self.id) != Some(QueueState::Running) {
+            let error = card.refusal(self.id).unwrap_or(StartError::Stuck);
+            card.detach(self.id);
+            return Err(failed(error));
+        }
+        self.running = true;
+        Ok(())
+    }
+
+    fn register(&self, offset: Offset) -> u32 {
+        offset.at(map::dma_base(self.id).unwrap_or(0))
+    }
+
+    fn write64(&self, card: &Card, offset: Offset, value: u64) {
+        card.write(self.register(offset), &value.to_le_bytes());
+    }
+
+    fn write32(&self, card: &Card, offset: Offset, value: u32) {
+        card.write(self.register(offset), &value.to_le_bytes());
+    }
+
+    fn read32(&self, card: &Card, offset: Offset) -> u32 {
+        let mut bytes = [0; 4];
+        card.read(self.register(offset), &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    fn control(&self, card: &Card, value: u32) {
+        // CONTROL lies at 0 in both blocks.
+        self.write32(card, m::CONTROL, value);
+    }
+
+    /// The register writes before CONTROL: §3.2.2 steps 5 to 8 for Medusa, "Start" of §3.1 for SZE.
+    fn program(&self, card: &Card) {
+        match self.memory.layout {
+            Layout::Medusa { entries, .. } => {
+                self.write64(card, m::DESC_BASE, self.memory.descriptors_at.get());
+                self.write64(card, m::UPDATE_BASE, self.memory.update_at().get());
+                if self.id.direction == Direction::Rx {
+                    self.write64(card, m::HDR_BASE, self.memory.headers_at().get());
+                }
+                self.write32(card, m::MDP, entries - 1);
+                self.write32(card, m::MHP, entries - 1);
+                self.write64(card, m::SDP, 0);
+                self.write32(card, m::TIMEOUT, m::TIMEOUT_DEFAULT);
+            }
+            Layout::Sze { ring, .. } => {
+                self.write64(card, s::DESC_BASE, self.memory.descriptors_at.get());
+                self.write64(card, s::UPDATE_BASE, self.memory.update_at().get());
+                self.write32(card, s::RING_MASK, ring - 1);
+                self.write32(card, s::SW_POINTER, 0);
+                self.write32(card, s::TIMEOUT, s::TIMEOUT_DEFAULT);
+                let request = if self.id.direction == Direction::Rx { s::MAX_REQUEST_RX } else { s::MAX_REQUEST_TX };
+                self.write32(card, s::MAX_REQUEST, request);
+            }
+        }
+    }
+
+    /// Makes the software half of a queue that the driver drives.
+    fn make_half(&mut self, card: &Card) -> Result<(), SessionError> {
+        let bad = SessionError::Ring(self.id);
+        let Some(driven) = &mut self.driven else { return Ok(()) };
+        let (doorbell, update) = (driven.page.doorbell()?, self.memory.status.window().word64(0)?);
+        let iovas = self.memory.iovas().into_boxed_slice();
+        let (start, first) = (Position::new(self.base), self.base as u32);
+        match (self.memory.layout, self.id.direction) {
+            (Layout::Medusa { entries, headers_at, buffer_size, .. }, Direction::Rx) => {
+                let descriptors = self.memory.descriptors.window().slots64(0, entries)?;
+                let headers = self.memory.status.window().slots32(headers_at as usize, entries)?;
+                let host = HostRx::new(descriptors, headers, doorbell, update);
+                let size = buffer_size.min(u16::MAX.into()) as u16;
+                let pool = host.and_then(|host| FixedRx::new(host, iovas, size, first)).ok_or(bad)?;
+                card.set_reclaimer(self.id, Box::new(Reclaimer::new(Pool::Medusa(pool), start)));
+            }
+            (Layout::Sze { .. }, Direction::Rx) => {
+                let ring = self.memory.data.as_ref().map(|data| data.window().clone());
+                let pool = ring.and_then(|ring| sze::HostRx::new(ring, first.wrapping_mul(8), 0, doorbell, update));
+                card.set_reclaimer(self.id, Box::new(Reclaimer::new(Pool::Sze(pool.ok_or(bad)?), start)));
+            }
+            (Layout::Medusa { entries, .. }, Direction::Tx) => {
+                let host = HostTx::new(self.memory.descriptors.window().slots64(0, entries)?, doorbell, update);
+                let writer = host.and_then(|host| FixedTx::new(host, iovas, first)).ok_or(bad)?;
+                driven.writer = Some(Writer::Medusa(Box::new(writer)));
+            }
+            (Layout::Sze { .. }, Direction::Tx) => {
+                let ring = self.memory.data.as_ref().map(|data| data.window().clone());
+                let writer = ring.and_then(|ring| sze::HostTx::new(ring, first.wrapping_mul(8), doorbell, update));
+                driven.writer = Some(Writer::Sze(Box::new(writer.ok_or(bad)?)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets one more program into a running queue that the driver drives, and returns where it begins.
+    fn join(&mut self, card: &Card, place: usize) -> Result<u64, SessionError> {
+        let (id, base) = (self.id, self.base);
+        let member = &mut self.members[place];
+        let opener = member.page.opener(member.id)?;
+        if id.direction == Direction::Tx {
+            card.join(id, opener, None);
+            return Ok(base);
+        }
+        if !card.join(id, opener, Some((member.policy, member.losses.clone()))) {
+            return Err(SessionError::Full(id));
+        }
+        let word = member.page.doorbell()?;
+        let position = Cursor::decode(word.load(Ordering::Acquire)).position;
+        if member.mode == Mode::Mediated {
+            let (update, start) = (self.memory.status.window().word64(0)?, Position::new(base));
+            let ring = match self.memory.layout {
+                Layout::Medusa { entries, headers_at, .. } => {
+                    let headers = self.memory.status.window().slots32(headers_at as usize, entries)?;
+                    ReadRing::Medusa { headers, update, base: start }
+                }
+                Layout::Sze { ring, .. } => ReadRing::Sze { update, size: ring, base: start },
+            };
+            member.reader = Some(Reader::new(ring, Subscriber::new(word)));
+        }
+        Ok(position.get())
+    }
+
+    /// Stops the queue for one program. Returns the position for the next opener once the queue itself has stopped.
+    pub fn stop(
+        &mut self,
+        card: &Card,
+        key: Key,
+        force: bool,
+        position: Option<u64>,
+    ) -> Result<Option<u64>, SessionError> {
+        let place = self.place(key)?;
+        if !self.members[place].started {
+            return Err(SessionError::NotStarted(self.id));
+        }
+        let others = self.members.iter().enumerate().any(|(other, member)| other != place && member.started);
+        if let Some(driven) = &mut self.driven {
+            if driven.lock == Some(key) {
+                driven.lock = None;
+            }
+            let member = &mut self.members[place];
+            if others {
+                card.leave(self.id, member.id);
+                (member.started, member.reader) = (false, None);
+                return Ok(None);
+            }
+        }
+        self.stop_queue(card, force)?;
+        let member = &mut self.members[place];
+        (member.started, member.reader) = (false, None);
+        Ok(Some(self.position_at_stop(position)))
+    }
+
+    /// §3.2.3 for Medusa, "Stop" of §3.1 for SZE.
+    fn stop_queue(&mut self, card: &Card, force: bool) -> Result<(), SessionError> {
+        if card.state(self.id) == Some(QueueState::Running) && !force {
+            if self.engine == Engine::Sze && self.id.direction == Direction::Tx {
+                // SZE drains before CONTROL is touched.
+                if self.read32(card, s::HW_POINTER) != self.read32(card, s::SW_POINTER) {
+                    return Err(SessionError::NotDrained(self.id));
+                }
+            }
+            let value = if self.engine == Engine::Sze { s::CONTROL_DISCARD } else { m::CONTROL_STOP };
+            self.control(card, value);
+            if card.state(self.id) == Some(QueueState::Running) {
+                return Err(SessionError::NotDrained(self.id));
+            }
+        }
+        card.detach(self.id);
+        self.running = false;
+        Ok(())
+    }
+
+    /// Where the next opener goes on: what software says, where it moved the pointers, otherwise what the card did.
+    fn position_at_stop(&mut self, said: Option<u64>) -> u64 {
+        let driven = match self.driven.as_mut().and_then(|driven| driven.writer.take()) {
+            Some(Writer::Medusa(writer)) => Some(u64::from(writer.next())),
+            Some(Writer::Sze(writer)) => Some(self.base + u64::from(writer.position()) / 8),
+            None => None,
+        };
+        let update = self.memory.status.window().word64(0).map_or(0, |word| word.load(Ordering::Acquire));
+        let passed = match (self.engine, self.id.direction) {
+            (Engine::Sze, _) => (update as u32 / 8).into(),
+            (Engine::Medusa, Direction::Rx) => update >> 32,
+            (Engine::Medusa, Direction::Tx) => update & 0xffff_ffff,
+        };
+        Position::new(driven.or(said).unwrap_or(self.base + passed)).get()
+    }
+
+    /// Takes one program off the queue, in whatever state it is. Returns the position if the queue stopped.
+    pub fn close(&mut self, card: &Card, key: Key) -> Option<u64> {
+        let position = self.stop(card, key, true, None).ok().flatten();
+        self.members.retain(|member| member.key != key);
+        position
+    }
+
+    /// Takes the memory off the card. Nobody has the queue open any more.
+    pub fn dissolve(self, card: &Card) {
+        card.detach(self.id);
+        let mappings: Vec<Iova> = self.memory.mappings().collect();
+        for iova in mappings {
+            if let Err(error) = self.domain.unmap(iova, PATIENCE, || card.pass_all()) {
+                tracing::warn!(queue = %self.id, %error, "queue memory stays mapped");
+            }
+        }
+    }
+
+    fn check_state(page: &Page, id: QueueId) -> Result<(), SessionError> {
+        match page.state() {
+            QueueState::Evicted => Err(SessionError::Evicted(id)),
+            QueueState::Faulted(kind) => Err(SessionError::Faulted(id, kind)),
+            QueueState::Running | QueueState::Stopped => Ok(()),
+        }
+    }
+
+    /// Mediated RX: gives back and takes.
+    pub fn rx_sync(&mut self, key: Key, release: u32, want: u32) -> Result<Reply, SessionError> {
+        let place = self.place(key)?;
+        let (id, member) = (self.id, &mut self.members[place]);
+        Self::check_state(&member.page, id)?;
+        let Some(reader) = &mut member.reader else {
+            return Err(if member.started { SessionError::NotMediated(id) } else { SessionError::NotStarted(id) });
+        };
+        if release > 0 {
+            reader.release(release);
+            member.page.ring();
+        }
+        // What is still held comes first: it is what the program has not looked at yet.
+        let units = if reader.held() > 0 { reader.held().min(want) } else { reader.hold(want) };
+        Ok(Reply::RxGranted { position: reader.position().get(), units, lost: reader.take_lost() })
+    }
+
+    /// Mediated TX: commits under the lock, and takes or leaves the lock.
+    pub fn tx_sync(&mut self, key: Key, commit: &[u16], want: u32) -> Result<Reply, SessionError> {
+        let place = self.place(key)?;
+        if !self.members[place].started {
+            return Err(SessionError::NotStarted(self.id));
+        }
+        let (id, limits) = (self.id, self.limits);
+        let Some(driven) = &mut self.driven else { return Err(SessionError::NotMediated(id)) };
+        Self::check_state(&driven.page, id)?;
+        let Some(writer) = &mut driven.writer else { return Err(SessionError::NotMediated(id)) };
+        let mine = driven.lock == Some(key);
+        if !commit.is_empty() {
+            if !mine {
+                return Err(SessionError::Commit(id, 0));
+            }
+            let size = if let Layout::Medusa { buffer_size, .. } = self.memory.layout { buffer_size } else { u32::MAX };
+            for &len in commit {
+                if len < limits.0 || len > limits.1 || u32::from(len) > size || !writer.commit(len) {
+                    return Err(SessionError::Commit(id, len));
+                }
+            }
+            writer.flush();
+            driven.page.ring();
+        }
+        let units = if want > 0 && (mine || driven.lock.is_none()) { writer.available().min(want) } else { 0 };
+        driven.lock = match units {
+            0 if mine => None,
+            0 => driven.lock,
+            _ => Some(key),
+        };
+        Ok(Reply::TxGranted { position: writer.position(self.base), units })
+    }
+}
+
+impl Writer {
+    fn commit(&mut self, len: u16) -> bool {
+        match self {
+            Writer::Medusa(writer) => writer.take(1).is_some() && writer.post(len),
+            Writer::Sze(writer) => {
+                let fits = writer.has_room(sze::HostTx::stride(len));
+                if fits {
+                    writer.push(len);
+                }
+                fits
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        match self {
+            Writer::Medusa(writer) => writer.flush(),
+            Writer::Sze(writer) => writer.flush(),
+        }
+    }
+
+    fn available(&mut self) -> u32 {
+        match self {
+            Writer::Medusa(writer) => writer.available(),
+            Writer::Sze(writer) => writer.available() / 8,
+        }
+    }
+
+    fn position(&self, base: u64) -> u64 {
+        match self {
+            Writer::Medusa(writer) => u64::from(writer.next()),
+            Writer::Sze(writer) => base + u64::from(writer.position()) / 8,
+        }
+    }
+}
