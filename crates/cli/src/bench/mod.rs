@@ -1,0 +1,97 @@
+//! `millrace bench`: one file per benchmark, and [`rig`] with the card that they measure.
+
+pub mod latency;
+mod peers;
+mod plot;
+mod rig;
+mod sync;
+mod throughput;
+
+use clap::{Args, Subcommand};
+use millrace_abi::queue::{Engine, Mode, QueueId};
+
+use crate::args::Shared;
+use crate::failure::Failure;
+use crate::output::note;
+use crate::{clock, cores};
+
+/// Options of `bench`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each benchmark starts a card process of its own that polls on one core, and
+runs the application on another, unless --device names a card. Without --engine
+and --mode it measures all of them.
+
+Examples:
+  millrace bench sync
+  millrace bench latency --engine medusa --count 100k --plot latency.svg
+  millrace bench throughput --size 64,1518 --json
+  millrace bench peers")]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+    #[command(flatten)]
+    cores: CoreArgs,
+}
+
+/// Where card and application run.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct CoreArgs {
+    /// Core for the application [default: the first this program may use]
+    #[arg(long, global = true, value_name = "CORE")]
+    app_cpu: Option<usize>,
+    /// Core for the card [default: the second]
+    #[arg(long, global = true, value_name = "CORE")]
+    card_cpu: Option<usize>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// What sending and receiving one packet costs, step by step
+    Sync,
+    /// How long the round trip of one packet takes
+    Latency(latency::LatencyArgs),
+    /// How many packets and bits per second go through
+    Throughput(throughput::ThroughputArgs),
+    /// The same work done by DPDK, by a bare ring and by a cache line
+    Peers(peers::PeersArgs),
+}
+
+/// Runs the command.
+pub fn run(shared: &Shared, args: &BenchArgs) -> Result<(), Failure> {
+    let cores = rig::Cores::choose(args.cores);
+    cores.pin_application();
+    note(format!("{}; clock: {}, {:.1} ns per reading", cores, clock::source(), clock::cost()));
+    match &args.bench {
+        Bench::Sync => sync::run(shared, cores),
+        Bench::Latency(args) => latency::run(shared, cores, args),
+        Bench::Throughput(args) => throughput::run(shared, cores, args),
+        Bench::Peers(args) => peers::run(shared, cores, args),
+    }
+}
+
+/// The engines to measure: the one asked for, or both. A card that was given with `--device` has the engine it has.
+fn engines(shared: &Shared) -> Vec<Option<Engine>> {
+    match (shared.engine_of(QueueId::tx(first_queue(shared))), &shared.device) {
+        (Some(engine), _) => vec![Some(engine)],
+        (None, Some(_)) => vec![None],
+        (None, None) => vec![Some(Engine::Sze), Some(Engine::Medusa)],
+    }
+}
+
+/// The modes to measure: the one asked for, or both.
+fn modes(shared: &Shared) -> Vec<Mode> {
+    shared.mode.map_or_else(|| vec![Mode::Mediated, Mode::Direct], |mode| vec![mode])
+}
+
+/// The queue pair to measure: benchmarks take one.
+fn first_queue(shared: &Shared) -> u32 {
+    shared.queues().indices()[0]
+}
+
+impl CoreArgs {
+    fn or_first_two(self) -> (Option<usize>, Option<usize>) {
+        let allowed = cores::allowed();
+        (self.app_cpu.or(allowed.first().copied()), self.card_cpu.or(allowed.get(1).copied()))
+    }
+}

@@ -1,0 +1,221 @@
+//! What a benchmark stands on: a card, usually in a process of its own, and a core for each side.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_abi::queue::{Engine, Mode};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::{CoreArgs, first_queue};
+use crate::args::{Engines, Shared};
+use crate::cores;
+use crate::failure::Failure;
+use crate::host::{RxQueue, TxQueue};
+use crate::output::note;
+use crate::session::Session;
+
+/// How long a card process may take to start, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The cores of the two sides.
+#[derive(Clone, Copy, Debug)]
+pub struct Cores {
+    /// Core of the application.
+    pub app: Option<usize>,
+    /// Core of the card, if there is a second one.
+    pub card: Option<usize>,
+}
+
+impl Cores {
+    /// Takes the cores asked for, or the first two that this process may use.
+    pub fn choose(args: CoreArgs) -> Self {
+        let (app, card) = args.or_first_two();
+        if card.is_none() {
+            note("only one core may be used: card and application take turns, so times say little");
+        }
+        Self { app, card }
+    }
+
+    /// Pins this thread, or says why not.
+    pub fn pin_application(self) {
+        if let Some(core) = self.app
+            && let Err(why) = cores::pin(core)
+        {
+            note(format!("{why}; going on without"));
+        }
+    }
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let core = |core: Option<usize>| core.map_or("any core".to_owned(), |core| format!("core {core}"));
+        write!(f, "application on {}, card on {}", core(self.app), core(self.card))
+    }
+}
+
+/// A card to measure, and the options with which its queues are opened.
+pub struct Rig {
+    shared: Shared,
+    card: Option<CardProcess>,
+    cores: Cores,
+}
+
+impl Rig {
+    /// The card of `--device`, or a new card process whose queues have that engine and whose port is `port`.
+    pub fn start(shared: &Shared, cores: Cores, engine: Option<Engine>, port: &str) -> Result<Self, Failure> {
+        let mut shared = shared.clone();
+        let card = match shared.device {
+            Some(_) => None,
+            None => Some(CardProcess::start(cores, engine, port, shared.queues().needed())?),
+        };
+        if let Some(card) = &card {
+            shared.device = Some(card.device.clone());
+        }
+        // From here on `--engine` is a demand on the card, and not a choice.
+        shared.engine = engine.map(Engines::all).into_iter().collect();
+        Ok(Self { shared, card, cores })
+    }
+
+    /// Opens the card.
+    pub fn session(&self) -> Result<Session<'_>, Failure> {
+        Session::open(&self.shared)
+    }
+
+    /// Opens the card for one mode.
+    pub fn in_mode(&self, mode: Mode) -> Self {
+        let shared = Shared { mode: Some(mode), ..self.shared.clone() };
+        Self { shared, card: None, cores: self.cores }
+    }
+
+    /// Both queues of the pair that is measured, started.
+    pub fn pair(&self, session: &Session<'_>) -> Result<(RxQueue, TxQueue), Failure> {
+        let queue = first_queue(&self.shared);
+        Ok((session.rx(queue)?, session.tx(queue)?))
+    }
+
+    /// Ends the card process and says whether it ended well.
+    pub fn end(self) -> Result<(), Failure> {
+        self.card.map_or(Ok(()), CardProcess::end)
+    }
+}
+
+/// `millrace card` in a process of its own.
+struct CardProcess {
+    child: Child,
+    device: String,
+    /// Holds the socket; removed when the card has ended.
+    _folder: TempDir,
+}
+
+impl CardProcess {
+    fn start(cores: Cores, engine: Option<Engine>, port: &str, queues: u32) -> Result<Self, Failure> {
+        let folder = tempfile::Builder::new().prefix("millrace-bench-").tempdir().map_err(cannot_start)?;
+        let socket = folder.path().join("card.sock");
+        let mut command = Command::new(std::env::current_exe().map_err(cannot_start)?);
+        command
+            .args(["card", "--json", "--until-eof", "--port", port, "--queues", &queues.to_string(), "--listen"])
+            .arg(socket)
+            .env_remove("MILLRACE_DEVICE")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        if let Some(engine) = engine {
+            command.args(["--engine", &engine.to_string()]);
+        }
+        if let Some(core) = cores.card {
+            // A card that polls beside the application on one core would keep it from running.
+            command.args(["--poll", "--cpu", &core.to_string()]);
+        }
+        let mut child = spawn_on(cores.card, command).map_err(cannot_start)?;
+        match await_announcement(&mut child) {
+            Ok(device) => Ok(Self { child, device, _folder: folder }),
+            Err(why) => {
+                // Nothing more can be done about a card that cannot even be killed.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(Failure::Found(format!("the card process did not start: {why}")))
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<(), Failure> {
+        match self.terminate() {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(Failure::Found(format!("the card process ended with {status}"))),
+            None => Err(Failure::Found("the card process did not end and was killed".to_owned())),
+        }
+    }
+
+    /// Asks the card to end, waits, and kills it if it does not.
+    fn terminate(&mut self) -> Option<std::process::ExitStatus> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Some(status);
+        }
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        None
+    }
+}
+
+impl Drop for CardProcess {
+    fn drop(&mut self) {
+        self.terminate();
+    }
+}
+
+/// Starts a process whose threads may run on one core only. A child inherits the cores of the thread that starts it, so
+/// a thread that lives just for this makes pinning the child safe code.
+fn spawn_on(core: Option<usize>, mut command: Command) -> std::io::Result<Child> {
+    let start = move || {
+        if let Some(core) = core
+            && let Err(why) = cores::pin(core)
+        {
+            note(format!("{why}; going on without"));
+        }
+        command.spawn()
+    };
+    thread::spawn(start).join().unwrap_or_else(|_| Err(std::io::Error::other("the starting thread panicked")))
+}
+
+/// The name of the card, from the line that it prints when it can be used.
+fn await_announcement(child: &mut Child) -> Result<String, String> {
+    let stdout = child.stdout.take().ok_or("its output cannot be read")?;
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(read_line(stdout)));
+    let line = receiver.recv_timeout(PATIENCE).map_err(|_| "it said nothing for 10 s".to_owned())?;
+    let event: serde_json::Value = serde_json::from_str(&line).map_err(|_| "it ended; see above".to_owned())?;
+    let device = event["device"].as_str().ok_or_else(|| format!("it said {line:?}"))?;
+    Ok(device.to_owned())
+}
+
+fn read_line(stdout: ChildStdout) -> String {
+    let mut line = String::new();
+    // An unreadable line is an empty one to the caller.
+    let _ = BufReader::new(stdout).read_line(&mut line);
+    line
+}
+
+fn cannot_start(source: std::io::Error) -> Failure {
+    Failure::File { doing: "cannot start", path: "millrace card".into(), source }
+}
+
+/// Runs a program that may use all cores that this process was started with, though this thread is pinned.
+pub fn run_unpinned(mut command: Command) -> std::io::Result<std::process::Output> {
+    let run = move || {
+        cores::unpin();
+        command.output()
+    };
+    thread::spawn(run).join().unwrap_or_else(|_| Err(std::io::Error::other("the starting thread panicked")))
+}

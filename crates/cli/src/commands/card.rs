@@ -1,0 +1,200 @@
+//! `millrace card`: a card daemon.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+use std::{env, fs};
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use millrace_abi::name::{CardOptions, DeviceName, MAX_PATH, OPTIONS, OptionHelp};
+use millrace_abi::tree::CardDescription;
+
+use crate::args::Shared;
+use crate::failure::Failure;
+use crate::output::{Output, Row};
+use crate::serve::Daemon;
+use crate::stop;
+
+const HELP: &str = "\
+Runs until Ctrl-C. Prints the name under which other programs find the card,
+as soon as they can use it. Ports are loopback, null, generator[:...],
+pcap:FILE[,...] and tap:NAME; without --port what is sent comes back.
+
+Examples:
+  millrace card --listen /tmp/card.sock
+  millrace card --queues 8 --engine sze@0-3 --workers 2 --cpu 2-3
+  millrace card --port tap:mill0 --rx 4 --tx 1
+  millrace card --port pcap:in.pcap,speed=recorded,loop=forever
+  millrace card --poll --cpu 1      lowest latency; keeps core 1 busy";
+
+/// How often the daemon looks whether it is to end.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Words of card options that are shared options of all commands.
+const SHARED_WORDS: [&str; 2] = ["engine", "poll"];
+
+/// Options of `card`: those of [`CardOptions`], whose table makes the flags, and where to listen.
+#[derive(Clone, Debug, Default)]
+pub struct CardArgs {
+    listen: Option<PathBuf>,
+    until_eof: bool,
+    /// Word and value of each flag given.
+    given: Vec<(&'static str, Option<String>)>,
+}
+
+impl Args for CardArgs {
+    fn augment_args(command: Command) -> Command {
+        let listen = Arg::new("listen")
+            .long("listen")
+            .value_name("PATH")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("Unix socket to listen on [default: millrace.sock in the folder for such sockets]");
+        let until_eof = Arg::new("until-eof")
+            .long("until-eof")
+            .action(ArgAction::SetTrue)
+            .help("End also when standard input is closed, so that the card never outlives who started it");
+        flags().fold(command.after_help(HELP).arg(listen).arg(until_eof), |command, option| command.arg(flag(option)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for CardArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = Vec::new();
+        for option in flags() {
+            if option.value.is_empty() {
+                given.extend(matches.get_flag(option.word).then_some((option.word, None)));
+            } else {
+                let values = matches.get_many::<String>(option.word).unwrap_or_default();
+                given.extend(values.map(|value| (option.word, Some(value.clone()))));
+            }
+        }
+        Ok(Self { listen: matches.get_one("listen").cloned(), until_eof: matches.get_flag("until-eof"), given })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn flags() -> impl Iterator<Item = &'static OptionHelp> {
+    OPTIONS.iter().filter(|option| !SHARED_WORDS.contains(&option.word))
+}
+
+fn flag(option: &'static OptionHelp) -> Arg {
+    let arg = Arg::new(option.word).long(option.word).help(capitalised(option.meaning));
+    if option.value.is_empty() {
+        arg.action(ArgAction::SetTrue)
+    } else {
+        arg.value_name(option.value).action(ArgAction::Append)
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().collect::<String>() + letters.as_str())
+}
+
+impl CardArgs {
+    /// The card that the flags describe.
+    fn options(&self, shared: &Shared) -> Result<CardOptions, Failure> {
+        let mut options = CardOptions { poll: shared.poll, ..CardOptions::default() };
+        options.engines.extend(shared.engine_rules());
+        if self.given.iter().any(|(word, _)| *word == "port") {
+            options.ports.clear();
+        }
+        // `--queues` first, so that `--rx` and `--tx` refine it whatever the order on the command line.
+        let (queues, others): (Vec<_>, Vec<_>) = self.given.iter().partition(|(word, _)| *word == "queues");
+        for (word, value) in queues.into_iter().chain(others) {
+            options.set(word, value.as_deref()).map_err(|error| Failure::Usage(error.to_string()))?;
+        }
+        options.validate().map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(options)
+    }
+}
+
+/// Runs the command.
+pub fn run(shared: &Shared, args: &CardArgs) -> Result<(), Failure> {
+    let options = args.options(shared)?;
+    let path = args.listen.clone().unwrap_or_else(default_path);
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
+    }
+    let daemon = Daemon::start(&path, &options)?;
+    announce(shared, &path, &options)?;
+    if args.until_eof {
+        thread::spawn(end_with_standard_input);
+    }
+    while !stop::asked() {
+        thread::sleep(NAP);
+    }
+    daemon.stop()
+}
+
+fn announce(shared: &Shared, path: &std::path::Path, options: &CardOptions) -> Result<(), Failure> {
+    let device = DeviceName::Unix(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
+    let description = CardDescription::new(options);
+    let row = Row::new()
+        .tag("event", "listening")
+        .text("device", device)
+        .count("pid", u64::from(std::process::id()))
+        .count("rx_queues", description.rx_queues.len() as u64)
+        .count("tx_queues", description.tx_queues.len() as u64)
+        .list("ports", options.ports.clone());
+    Ok(Output::new(shared.json).rows("listening", &[row])?)
+}
+
+/// Where a card listens unless told otherwise: a folder that others cannot write to, if there is one.
+fn default_path() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return "/run/millrace.sock".into();
+    }
+    match env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) => PathBuf::from(folder).join("millrace.sock"),
+        None => env::temp_dir().join(format!("millrace-{}.sock", rustix::process::geteuid().as_raw())),
+    }
+}
+
+fn end_with_standard_input() {
+    let mut buffer = [0; 256];
+    while matches!(io::stdin().read(&mut buffer), Ok(count) if count > 0) {}
+    stop::ask();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+    use millrace_abi::queue::{Engine, QueueId};
+
+    fn options(line: &str) -> Result<CardOptions, Failure> {
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Command::Card(args) = &cli.command else { panic!("another command") };
+        args.options(&cli.shared)
+    }
+
+    #[test]
+    fn flags_make_the_card_that_the_device_name_makes() {
+        let card = options(
+            "millrace card --queues 4 --rx 6 --engine sze@0-1 --port null --port generator:size=64,rate=1k --poll \
+             --cpu 1-2 --buffers 512 --buffer 4096 --discard",
+        )
+        .unwrap();
+        let name = "embedded:rx=6,tx=4,engine=sze@0-1,port=null,port=(generator:size=64,rate=1k),poll,cpu=1-2,\
+                    buffers=512,buffer=4096,discard";
+        assert_eq!(name.parse(), Ok(DeviceName::Embedded(card.clone())));
+        assert_eq!((card.engine_of(QueueId::rx(1)), card.engine_of(QueueId::tx(2))), (Engine::Sze, Engine::Medusa));
+    }
+
+    #[test]
+    fn a_card_without_flags_is_the_default_one() {
+        assert_eq!(options("millrace card").unwrap(), CardOptions::default());
+        assert!(matches!(options("millrace card --buffers 1000"), Err(Failure::Usage(_))));
+    }
+}

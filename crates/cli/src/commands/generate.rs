@@ -1,0 +1,103 @@
+//! `millrace generate`: structured frames into transmit queues.
+
+use clap::Args;
+use millrace_packet::structured::{self, Sequence};
+
+use crate::args::{self, Shared};
+use crate::clock::Moment;
+use crate::failure::Failure;
+use crate::host::TxQueue;
+use crate::idle::Idle;
+use crate::lanes::{self, Lane, Tally};
+use crate::list::Sizes;
+use crate::pace::Pace;
+use crate::progress::Meter;
+use crate::session::Session;
+use crate::{send, stop};
+
+/// Options of `generate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Sends --count frames per queue, or frames until Ctrl-C. Their contents are
+those that `millrace read --check` and `millrace loopback-hw` check.
+
+Examples:
+  millrace generate --count 1M --size 64-1500
+  millrace generate --queue 0-3 --rate 100k --json")]
+pub struct GenerateArgs {
+    /// Frames per second and queue [default: as many as the card takes]
+    #[arg(long, value_name = "PPS", value_parser = args::count)]
+    rate: Option<u64>,
+}
+
+/// Runs the command.
+pub fn run(shared: &Shared, args: &GenerateArgs) -> Result<(), Failure> {
+    let session = Session::open(shared)?;
+    lanes::run("generate", shared, |queue, meter| lane(&session, shared, args, queue, meter)).map(drop)
+}
+
+fn lane(session: &Session<'_>, shared: &Shared, args: &GenerateArgs, queue: u32, meter: &Meter) -> Lane {
+    let start = Moment::now();
+    let outcome = session.tx(queue).and_then(|mut tx| {
+        Generator::new(shared, args.rate).send(&mut tx, shared.count, meter)?;
+        send::finish(tx)?;
+        lanes::outcome(meter.packets(), shared.count)
+    });
+    (Tally::of(meter, start), outcome)
+}
+
+struct Generator {
+    sizes: Sizes,
+    random: fastrand::Rng,
+    lens: Vec<u16>,
+    next: Sequence,
+    pace: Pace,
+    idle: Idle,
+}
+
+impl Generator {
+    fn new(shared: &Shared, rate: Option<u64>) -> Self {
+        Self {
+            sizes: shared.sizes_or(64),
+            random: fastrand::Rng::new(),
+            lens: vec![0; shared.burst_or(64)],
+            next: Sequence::ZERO,
+            pace: Pace::new(rate),
+            idle: Idle::new(shared.poll),
+        }
+    }
+
+    fn send(&mut self, tx: &mut TxQueue, goal: Option<u64>, meter: &Meter) -> Result<(), Failure> {
+        let goal = goal.unwrap_or(u64::MAX);
+        let mut sent = 0;
+        while sent < goal && !stop::asked() {
+            let wanted = self.lens.len().min(usize::try_from(goal - sent).unwrap_or(usize::MAX));
+            let count = self.pace.allow(sent, wanted);
+            if count == 0 {
+                // A pause begins: what was put must not wait in the queue until it ends.
+                send::flush(tx)?;
+                continue;
+            }
+            self.sizes.pick(&mut self.random, &mut self.lens[..count]);
+            if self.burst(tx, count)? {
+                self.idle.busy();
+                sent += count as u64;
+                meter.add(count as u64, send::bytes(&self.lens[..count]));
+            } else {
+                send::flush(tx)?;
+                self.idle.await_room(tx)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn burst(&mut self, tx: &mut TxQueue, count: usize) -> Result<bool, Failure> {
+        let next = self.next;
+        let sent = send::burst(tx, &self.lens[..count], |at, slot| structured::fill(slot, next.offset(at as i64)))?;
+        if sent {
+            self.next = next.offset(count as i64);
+        }
+        Ok(sent)
+    }
+}

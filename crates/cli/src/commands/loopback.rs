@@ -1,0 +1,60 @@
+//! `millrace loopback`: every frame received goes out again.
+
+use crate::args::Shared;
+use crate::clock::Moment;
+use crate::echo::cannot_receive;
+use crate::failure::{Failure, While};
+use crate::host::{RxQueue, TxQueue};
+use crate::idle::Idle;
+use crate::lanes::{self, Lane, Tally};
+use crate::progress::Meter;
+use crate::session::Session;
+use crate::{send, stop};
+
+/// Runs the command.
+pub fn run(shared: &Shared) -> Result<(), Failure> {
+    let session = Session::open(shared)?;
+    lanes::run("loopback", shared, |queue, meter| lane(&session, shared, queue, meter)).map(drop)
+}
+
+fn lane(session: &Session<'_>, shared: &Shared, queue: u32, meter: &Meter) -> Lane {
+    let start = Moment::now();
+    let outcome = (|| {
+        let (mut rx, mut tx) = (session.rx(queue)?, session.tx(queue)?);
+        copy(&mut rx, &mut tx, shared, meter)?;
+        send::finish(tx)?;
+        lanes::outcome(meter.packets(), shared.count)
+    })();
+    (Tally::of(meter, start), outcome)
+}
+
+fn copy(rx: &mut RxQueue, tx: &mut TxQueue, shared: &Shared, meter: &Meter) -> Result<(), Failure> {
+    let (goal, most) = (shared.count.unwrap_or(u64::MAX), shared.burst_or(64));
+    let (mut waiting_rx, mut waiting_tx) = (Idle::new(shared.poll), Idle::new(shared.poll));
+    let mut lens = Vec::with_capacity(most);
+    let mut done = 0;
+    while done < goal && !stop::asked() {
+        let burst = rx.get(most.min(usize::try_from(goal - done).unwrap_or(usize::MAX))).doing(cannot_receive)?;
+        if burst.is_empty() {
+            drop(burst);
+            waiting_rx.await_frame(rx)?;
+            continue;
+        }
+        waiting_rx.busy();
+        lens.clear();
+        lens.extend(burst.iter().map(|packet| packet.data.len() as u16));
+        // The frames stay where they are until all of them have room on the other side.
+        while !send::burst(tx, &lens, |at, slot| slot.copy_from_slice(&burst[at]))? {
+            if stop::asked() {
+                return Ok(());
+            }
+            send::flush(tx)?;
+            waiting_tx.await_room(tx)?;
+        }
+        waiting_tx.busy();
+        send::flush(tx)?;
+        done += lens.len() as u64;
+        meter.add(lens.len() as u64, send::bytes(&lens));
+    }
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! One file per command.
+
+pub mod card;
+pub mod demo;
+pub mod generate;
+pub mod info;
+pub mod loopback;
+pub mod loopback_hw;
+pub mod read;
+pub mod receive;
+pub mod regs;
+pub mod stats;
+pub mod transmit;
+pub mod tree;

@@ -1,0 +1,125 @@
+//! How far a long run has come, on standard error, when somebody watches.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::clock::Moment;
+use crate::output::is_watched;
+
+/// How often the line is drawn.
+pub const PERIOD: Duration = Duration::from_millis(250);
+
+/// What one loop has done so far. Its loop alone writes it, whoever draws progress reads it; on cache lines of its own,
+/// because a loop stores here after every burst.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Meter {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Meter {
+    /// Counts a burst. Plain stores will do: there is one writer, and a reader may be one burst late.
+    #[inline]
+    pub fn add(&self, packets: u64, bytes: u64) {
+        self.packets.store(self.packets.load(Ordering::Relaxed) + packets, Ordering::Relaxed);
+        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    }
+
+    /// Frames so far.
+    #[inline]
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Ordering::Relaxed)
+    }
+
+    /// Their bytes.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A line that shows how far several loops have come together.
+pub struct Progress {
+    bar: ProgressBar,
+    start: Moment,
+}
+
+impl Progress {
+    /// A line for `goal` frames, or for as many as come.
+    pub fn new(what: &str, goal: Option<u64>) -> Self {
+        let bar = ProgressBar::with_draw_target(goal, target());
+        let template = match goal {
+            Some(_) => "{prefix} {wide_bar} {percent}% {msg}, {eta} left",
+            None => "{prefix} {spinner} {elapsed} {msg}",
+        };
+        // A template that is wrong shows in the tests; at run time the plain bar will do.
+        bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_prefix(what.to_owned());
+        Self { bar, start: Moment::now() }
+    }
+
+    /// Shows the sum of `meters`.
+    pub fn show(&self, meters: &[Meter]) {
+        let packets: u64 = meters.iter().map(Meter::packets).sum();
+        let rate = packets as f64 / self.start.seconds().max(1e-9) * 1e-6;
+        self.bar.set_message(format!("{packets} frames, {rate:.2} Mpps"));
+        self.bar.set_position(packets);
+        self.bar.tick();
+    }
+
+    /// Removes the line.
+    pub fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A line that counts the steps of something longer, such as the rounds of a benchmark. It draws only between steps, so
+/// that nothing is drawn while something is measured.
+pub struct Steps(ProgressBar);
+
+impl Steps {
+    /// A line for `count` steps.
+    pub fn new(what: &str, count: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(count), target());
+        let style = ProgressStyle::with_template("{prefix} [{pos}/{len}] {wide_msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_prefix(what.to_owned());
+        Self(bar)
+    }
+
+    /// The next step begins.
+    pub fn next(&self, what: impl Into<String>) {
+        self.0.inc(1);
+        self.0.set_message(what.into());
+        self.0.tick();
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+fn target() -> ProgressDrawTarget {
+    if is_watched() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meter_adds_up() {
+        let meter = Meter::default();
+        meter.add(32, 2048);
+        meter.add(1, 64);
+        assert_eq!((meter.packets(), meter.bytes()), (33, 2112));
+        let progress = Progress::new("test", Some(40));
+        progress.show(&[meter]);
+        progress.finish();
+    }
+}

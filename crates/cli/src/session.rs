@@ -1,0 +1,129 @@
+//! Opening what the shared options ask for: the card, and its queues started.
+
+use millrace_abi::name::{CardOptions, DeviceName};
+use millrace_abi::queue::{Engine, QueueId, Sharing};
+use millrace_abi::stats::CardStats;
+
+use crate::args::Shared;
+use crate::failure::{Failure, While};
+use crate::host::{Device, RxQueue, TxQueue};
+
+/// An open card and the options with which its queues are opened.
+pub struct Session<'a> {
+    /// The card.
+    pub device: Device,
+    /// Its name, completed.
+    pub name: String,
+    shared: &'a Shared,
+}
+
+impl<'a> Session<'a> {
+    /// Opens the card that `--device` names, or one of one's own.
+    pub fn open(shared: &'a Shared) -> Result<Self, Failure> {
+        let name = device_name(shared)?;
+        Self::open_named(shared, name.to_string())
+    }
+
+    /// Opens the card called `name`.
+    pub fn open_named(shared: &'a Shared, name: String) -> Result<Self, Failure> {
+        let device = Device::open(&name).doing(|| format!("cannot open card {name}"))?;
+        Ok(Self { device, name, shared })
+    }
+
+    /// Opens and starts receive queue `index` for this program alone.
+    pub fn rx(&self, index: u32) -> Result<RxQueue, Failure> {
+        self.rx_shared(index, Sharing::Exclusive)
+    }
+
+    /// Opens and starts receive queue `index`.
+    pub fn rx_shared(&self, index: u32, sharing: Sharing) -> Result<RxQueue, Failure> {
+        let queue = QueueId::rx(index);
+        self.check_engine(queue)?;
+        let options = self.device.rx(index).mode(self.shared.mode()).sharing(sharing);
+        options.open().and_then(|idle| idle.start()).doing(|| cannot_start(queue))
+    }
+
+    /// Opens and starts transmit queue `index`.
+    pub fn tx(&self, index: u32) -> Result<TxQueue, Failure> {
+        let queue = QueueId::tx(index);
+        self.check_engine(queue)?;
+        let options = self.device.tx(index).mode(self.shared.mode());
+        options.open().and_then(|idle| idle.start()).doing(|| cannot_start(queue))
+    }
+
+    /// Which engine serves `queue`.
+    pub fn engine(&self, queue: QueueId) -> Result<Engine, Failure> {
+        let stats = self.stats()?;
+        match stats.queues.iter().find(|entry| entry.queue == queue) {
+            Some(entry) => Ok(entry.engine),
+            None => {
+                Err(Failure::Usage(format!("{} has no queue {queue}; `millrace info` lists its queues", self.name)))
+            }
+        }
+    }
+
+    /// What the card has counted.
+    pub fn stats(&self) -> Result<CardStats, Failure> {
+        self.device.stats().doing(|| format!("cannot read the statistics of {}", self.name))
+    }
+
+    /// The engine of a queue is the card's; a user who asks for another must not get numbers of the wrong one.
+    fn check_engine(&self, queue: QueueId) -> Result<(), Failure> {
+        let engine = self.engine(queue)?;
+        match self.shared.engine_of(queue) {
+            Some(wanted) if wanted != engine => Err(Failure::Usage(format!(
+                "{queue} of {} is served by {engine}; start the card with --engine {wanted}, or leave --engine out",
+                self.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn cannot_start(queue: QueueId) -> String {
+    format!("cannot start queue {queue}")
+}
+
+/// The name of the card to open. A card of one's own gets the engines and the queues that are asked for.
+pub fn device_name(shared: &Shared) -> Result<DeviceName, Failure> {
+    let bad = |error: &dyn std::error::Error| Failure::Usage(error.to_string());
+    let name = match &shared.device {
+        Some(name) => name.parse().map_err(|error| bad(&error))?,
+        None => DeviceName::default(),
+    };
+    let DeviceName::Embedded(mut options) = name else { return Ok(name) };
+    adapt(&mut options, shared);
+    options.validate().map_err(|error| bad(&error))?;
+    Ok(DeviceName::Embedded(options))
+}
+
+fn adapt(options: &mut CardOptions, shared: &Shared) {
+    let needed = shared.queues().needed();
+    options.rx_queues = options.rx_queues.max(needed);
+    options.tx_queues = options.tx_queues.max(needed);
+    options.engines.extend(shared.engine_rules());
+    options.poll |= shared.poll;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+    use clap::Parser;
+
+    fn name(line: &str) -> Result<String, Failure> {
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        device_name(&cli.shared).map(|name| name.to_string())
+    }
+
+    #[test]
+    fn a_card_of_ones_own_gets_what_is_asked_for() {
+        assert_eq!(name("millrace read --device embedded").unwrap(), "embedded");
+        assert_eq!(
+            name("millrace read --device embedded:port=null --queue 0,3 --engine sze --poll").unwrap(),
+            "embedded:rx=4,tx=4,engine=sze,port=null,poll"
+        );
+        assert_eq!(name("millrace read --device unix:/x --queue 9").unwrap(), "unix:/x");
+        assert!(matches!(name("millrace read --device pci:1"), Err(Failure::Usage(_))));
+    }
+}
