@@ -1,1 +1,54 @@
-//! placeholder
+//! Send and receive packets through a Millrace card, with the kernel off the data path.
+//!
+//! Eight steps, as with libnfb: open the device, open a queue, start it, get a burst, put it back, stop, close the
+//! queue, close the device. The types see to it that they come in this order: only a started queue has `get`, a burst
+//! borrows its queue, and what was put back cannot be touched any more.
+//!
+//! ```
+//! use millrace::Device;
+//! # fn main() -> Result<(), millrace::Error> {
+//! let device = Device::open("embedded:port=loopback")?;
+//! let mut tx = device.tx(0).open()?.start()?;
+//! let mut rx = device.rx(0).open()?.start()?;
+//!
+//! let mut burst = tx.get(&[64, 64])?.expect("room in a new ring");
+//! burst[0].fill(1);
+//! burst[1].fill(2);
+//! burst.send()?;
+//!
+//! while rx.wait(std::time::Duration::from_secs(1))? {
+//!     for packet in rx.get(32)?.iter() {
+//!         println!("{} bytes, all {}", packet.data.len(), packet.data[0]);
+//!     }
+//! #   break;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The same calls serve both engines (SZE and Medusa), both modes ([`Mode::Direct`], [`Mode::Mediated`]) and both
+//! placements (a card in this process, a card in the daemon `millrace card`).
+#![forbid(unsafe_code)]
+
+mod device;
+mod error;
+mod link;
+mod lock;
+mod rx;
+mod supplied;
+mod tx;
+
+pub use device::{Device, Mapping, RxOptions, TxOptions};
+pub use error::Error;
+pub use lock::ComponentLock;
+pub use millrace_abi::control::{FaultKind, QueueState};
+pub use millrace_abi::queue::{Direction, Engine, Laggard, Mode, QueueId, Sharing};
+pub use millrace_abi::stats;
+pub use millrace_dma::{Iova, Pages, Region};
+pub use millrace_ring::medusa::RxHeader;
+pub use rx::{IdleRx, RxBurst, RxPacket, RxQueue};
+pub use supplied::{SuppliedRx, SuppliedTx};
+pub use tx::{IdleTx, TxBurst, TxQueue};
+
+/// Most packets that one burst hands out.
+pub const MAX_BURST: usize = 1024;

@@ -306,6 +306,13 @@ impl Reader {
         self.held = rest;
     }
 
+    /// Gives back the first `units` in our hands and lets go of the rest, to be taken again.
+    #[inline(always)]
+    pub fn release_partly(&mut self, units: u32) {
+        self.subscriber.give_back(units.min(self.held), 0);
+        self.held = 0;
+    }
+
     /// Units lost since the last time, because we were too slow.
     pub fn take_lost(&mut self) -> u64 {
         core::mem::take(&mut self.lost)

@@ -198,19 +198,7 @@ impl HostRx {
     /// [`BadRing`] when its header cannot be right.
     #[inline(always)]
     pub fn packet(&self, position: u32) -> Result<RxPacket, BadRing> {
-        let at = position.wrapping_add(self.base) & self.mask;
-        let word = self.ring.span(at as usize, HEADER_LEN as usize).and_then(|span| span.first_u32()).unwrap_or(0);
-        let header = PacketHeader::decode(word);
-        match header.frame_len() {
-            Some(len) if header.stride() <= self.known_from(position) => Ok(RxPacket {
-                meta_at: at + HEADER_LEN,
-                meta_len: header.meta,
-                frame_at: at + header.frame_at(),
-                frame_len: len as u16,
-                stride: header.stride(),
-            }),
-            _ => Err(BadRing { at, total: header.total, meta: header.meta }),
-        }
+        parse(&self.ring, position.wrapping_add(self.base) & self.mask, self.known_from(position))
     }
 
     /// Position of the first packet that was not given back.
@@ -249,5 +237,60 @@ impl HostRx {
         if let Some(span) = self.ring.span((position.wrapping_add(self.base) & self.mask) as usize, 1) {
             span.prefetch();
         }
+    }
+}
+
+/// The packet at byte `at` of a doubled ring, of which `left` bytes are there.
+#[inline(always)]
+fn parse(ring: &Window, at: u32, left: u32) -> Result<RxPacket, BadRing> {
+    let word = ring.span(at as usize, HEADER_LEN as usize).and_then(|span| span.first_u32()).unwrap_or(0);
+    let header = PacketHeader::decode(word);
+    match header.frame_len() {
+        Some(len) if header.stride() <= left => Ok(RxPacket {
+            meta_at: at + HEADER_LEN,
+            meta_len: header.meta,
+            frame_at: at + header.frame_at(),
+            frame_len: len as u16,
+            stride: header.stride(),
+        }),
+        _ => Err(BadRing { at, total: header.total, meta: header.meta }),
+    }
+}
+
+/// Goes through packets that somebody else has counted: those of a shared or mediated queue.
+pub struct Scanner<'r> {
+    ring: &'r Window,
+    mask: u32,
+    at: u32,
+    left: u32,
+    passed: u32,
+}
+
+impl<'r> Scanner<'r> {
+    /// Packets in `bytes` of the doubled ring from byte `first` (modulo the ring) on.
+    pub fn new(ring: &'r Window, first: u32, bytes: u32) -> Self {
+        let mask = (ring.len() / 2).next_power_of_two() as u32 - 1;
+        Self { ring, mask, at: first, left: bytes, passed: 0 }
+    }
+
+    /// The next packet, if there is one.
+    ///
+    /// # Errors
+    /// [`BadRing`] when its header cannot be right.
+    #[inline(always)]
+    pub fn next_packet(&mut self) -> Result<Option<RxPacket>, BadRing> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let packet = parse(self.ring, self.at & self.mask, self.left)?;
+        self.at = self.at.wrapping_add(packet.stride);
+        self.left -= packet.stride;
+        self.passed += packet.stride;
+        Ok(Some(packet))
+    }
+
+    /// Bytes that the packets so far take.
+    pub fn passed(&self) -> u32 {
+        self.passed
     }
 }

@@ -17,5 +17,5 @@ mod layout;
 mod tests;
 
 pub use card::{CardRx, CardTx, Rings, RxRoom};
-pub use host::{BadRing, HostRx, HostTx, RxPacket};
+pub use host::{BadRing, HostRx, HostTx, RxPacket, Scanner};
 pub use layout::{Descriptor, HEADER_LEN, PacketHeader, align8, descriptor_list};

@@ -1,0 +1,299 @@
+use crate::error::Error;
+use crate::lock::ComponentLock;
+use crate::rx::IdleRx;
+use crate::supplied::{SuppliedRx, SuppliedTx};
+use crate::tx::IdleTx;
+use millrace_abi::message::{Buffers, ErrorCode};
+use millrace_abi::name::DeviceName;
+use millrace_abi::queue::{Mode, QueueId, Sharing};
+use millrace_abi::stats::CardStats;
+use millrace_card::Card;
+use millrace_dma::{Iova, Region};
+use millrace_driver::{Client, Driver};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An open card. Clones are the same card; it is closed with the last of them and the last open queue.
+#[derive(Clone)]
+pub struct Device {
+    client: Arc<Client>,
+    name: Arc<str>,
+}
+
+impl Device {
+    /// Opens the card with this name: `embedded[:options]` builds one inside this process, `unix:PATH` connects to a
+    /// daemon. The grammar is that of [`millrace_abi::name`].
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Card`], [`Error::Driver`], [`Error::Client`].
+    pub fn open(name: &str) -> Result<Self, Error> {
+        Self::open_name(&name.parse()?)
+    }
+
+    /// Opens the card named by `MILLRACE_DEVICE`, or an embedded loopback card when that is not set.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_default() -> Result<Self, Error> {
+        Self::open_name(&DeviceName::from_environment()?)
+    }
+
+    fn open_name(name: &DeviceName) -> Result<Self, Error> {
+        let client = match name {
+            DeviceName::Embedded(options) => Client::embedded(Driver::embedded(Card::new(options)?)?)?,
+            DeviceName::Unix(path) => Client::connect(path)?,
+        };
+        Ok(Self { client: Arc::new(client), name: name.to_string().into() })
+    }
+
+    /// The name under which it was opened.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Process id of the card; our own for an embedded one.
+    pub fn card_pid(&self) -> u32 {
+        self.client.card_pid()
+    }
+
+    /// The flattened device tree.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn device_tree(&self) -> Result<Vec<u8>, Error> {
+        Ok(self.client.device_tree()?)
+    }
+
+    /// Number of RX queues.
+    pub fn rx_queues(&self) -> u32 {
+        self.client.rx_queues()
+    }
+
+    /// Number of TX queues.
+    pub fn tx_queues(&self) -> u32 {
+        self.client.tx_queues()
+    }
+
+    /// Shortest and longest frame of the card, in bytes without FCS. Shorter frames are padded with zeros when sent.
+    pub fn frame_limits(&self) -> (u16, u16) {
+        self.client.frame_limits()
+    }
+
+    /// Reads registers at an address of the card's bus; any length.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn read(&self, address: u32, to: &mut [u8]) -> Result<(), Error> {
+        Ok(self.client.read(address, to)?)
+    }
+
+    /// Writes registers at an address of the card's bus; any length.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn write(&self, address: u32, from: &[u8]) -> Result<(), Error> {
+        Ok(self.client.write(address, from)?)
+    }
+
+    /// Reads a 32-bit register.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn read32(&self, address: u32) -> Result<u32, Error> {
+        let mut bytes = [0; 4];
+        self.read(address, &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// Reads a 64-bit register.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn read64(&self, address: u32) -> Result<u64, Error> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Writes a 32-bit register.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn write32(&self, address: u32, value: u32) -> Result<(), Error> {
+        self.write(address, &value.to_le_bytes())
+    }
+
+    /// Writes a 64-bit register, as one update where the register has two halves that belong together.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn write64(&self, address: u32, value: u64) -> Result<(), Error> {
+        self.write(address, &value.to_le_bytes())
+    }
+
+    /// Locks features (a bit each) of a component, across all programs; waits at most `timeout`. The lock ends when it
+    /// is dropped, or with this program.
+    ///
+    /// # Errors
+    /// [`Error::Client`], refused with [`ErrorCode::Busy`] when the time is over.
+    pub fn lock(&self, component: &str, bits: u64, timeout: Duration) -> Result<ComponentLock, Error> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.client.lock(component, bits) {
+                Ok(()) => return Ok(ComponentLock::new(self.client.clone(), component, bits)),
+                Err(error) if error.code() == Some(ErrorCode::Busy) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// All counters of the card.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn stats(&self) -> Result<CardStats, Error> {
+        Ok(self.client.stats()?)
+    }
+
+    /// Lets the card reach `region`, for queues with buffers of the program's own. `at` chooses the address.
+    ///
+    /// # Errors
+    /// [`Error::Client`] when the address is taken or the memory cannot be shared.
+    pub fn map(&self, region: &Region, writable: bool, at: Option<Iova>) -> Result<Mapping, Error> {
+        let iova = self.client.map(region, writable, at.map(Iova::get))?;
+        Ok(Mapping { client: self.client.clone(), iova: Iova::new(iova), mapped: true })
+    }
+
+    /// Begins to open RX queue `index`: direct and exclusive unless told otherwise.
+    pub fn rx(&self, index: u32) -> RxOptions {
+        let client = self.client.clone();
+        RxOptions { client, queue: QueueId::rx(index), mode: Mode::Direct, sharing: Sharing::Exclusive }
+    }
+
+    /// Begins to open TX queue `index`: direct and exclusive unless told otherwise.
+    pub fn tx(&self, index: u32) -> TxOptions {
+        let client = self.client.clone();
+        TxOptions { client, queue: QueueId::tx(index), mode: Mode::Direct, sharing: Sharing::Exclusive }
+    }
+}
+
+/// Memory of this program that the card can reach, until this is dropped.
+pub struct Mapping {
+    client: Arc<Client>,
+    iova: Iova,
+    mapped: bool,
+}
+
+impl Mapping {
+    /// Where the card finds the first byte.
+    pub fn iova(&self) -> Iova {
+        self.iova
+    }
+
+    /// Takes the memory away from the card; when this returns, no worker can reach it.
+    ///
+    /// # Errors
+    /// [`Error::Client`], refused while a queue has a ring in it.
+    pub fn unmap(mut self) -> Result<(), Error> {
+        self.client.unmap(self.iova.get())?;
+        self.mapped = false;
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.mapped {
+            // Fails only when the card is gone or a queue still needs the memory; both end with the connection.
+            let _ = self.client.unmap(self.iova.get());
+        }
+    }
+}
+
+/// How to open an RX queue.
+pub struct RxOptions {
+    client: Arc<Client>,
+    queue: QueueId,
+    mode: Mode,
+    sharing: Sharing,
+}
+
+impl RxOptions {
+    /// Who moves the pointers.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Alone, or as one of up to sixteen subscribers that all see every packet.
+    #[must_use]
+    pub fn sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
+        self
+    }
+
+    /// Opens the queue. Packets come after [`IdleRx::start`].
+    ///
+    /// # Errors
+    /// [`Error::Client`], refused with [`ErrorCode::Busy`] and the process id of the holder when somebody has it.
+    pub fn open(self) -> Result<IdleRx, Error> {
+        let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Driver)?;
+        IdleRx::new(self.client, self.queue, self.mode, self.sharing, opened)
+    }
+
+    /// Opens the queue (Medusa, direct, exclusive) and starts it with a ring of `entries` descriptors for buffers that
+    /// this program posts itself.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn open_supplied(self, entries: u32) -> Result<SuppliedRx, Error> {
+        let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
+        SuppliedRx::start(self.client, self.queue, opened)
+    }
+}
+
+/// How to open a TX queue.
+pub struct TxOptions {
+    client: Arc<Client>,
+    queue: QueueId,
+    mode: Mode,
+    sharing: Sharing,
+}
+
+impl TxOptions {
+    /// Who moves the pointers.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Alone, or (mediated only) as one of several writers that take turns.
+    #[must_use]
+    pub fn sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
+        self
+    }
+
+    /// Opens the queue. Packets go after [`IdleTx::start`].
+    ///
+    /// # Errors
+    /// As [`RxOptions::open`].
+    pub fn open(self) -> Result<IdleTx, Error> {
+        let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Driver)?;
+        IdleTx::new(self.client, self.queue, self.mode, opened)
+    }
+
+    /// Opens the queue (Medusa, direct, exclusive) and starts it with a ring of `entries` descriptors for buffers that
+    /// this program posts itself.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn open_supplied(self, entries: u32) -> Result<SuppliedTx, Error> {
+        let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
+        SuppliedTx::start(self.client, self.queue, opened)
+    }
+}

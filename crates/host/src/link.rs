@@ -1,0 +1,162 @@
+//! What a program shares with the card about one open queue, beside the ring: the control page and its eventfds.
+
+use crate::error::Error;
+use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueState, SOFTWARE_SLEEPS_AT, STATE_AT};
+use millrace_abi::message::Handle;
+use millrace_abi::queue::QueueId;
+use millrace_dma::{Ordering, Region, Word32, Word64};
+use millrace_driver::Client;
+use millrace_ring::wake::{Ringer, Sleeper};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// How long to look before sleeping: longer than a round trip, shorter than a system call would take to come back.
+const SPIN: Duration = Duration::from_micros(5);
+
+pub(crate) struct Link {
+    pub client: Arc<Client>,
+    pub queue: QueueId,
+    pub handle: Handle,
+    control: Region,
+    kick: OwnedFd,
+    call: OwnedFd,
+    state: Word32,
+    ringer: Ringer,
+    sleeper: Sleeper,
+    gone: Arc<AtomicBool>,
+    closed: bool,
+}
+
+impl Link {
+    pub fn new(
+        client: Arc<Client>,
+        queue: QueueId,
+        handle: Handle,
+        control: Region,
+        kick: OwnedFd,
+        call: OwnedFd,
+    ) -> Result<Self, Error> {
+        let window = control.window();
+        let bad = |error: millrace_dma::OutOfRange| Error::BadRing { queue, what: error.to_string() };
+        let state = window.word32(STATE_AT).map_err(bad)?;
+        let ringer = Ringer::new(window.word32(CARD_SLEEPS_AT).map_err(bad)?);
+        let sleeper = Sleeper::new(window.word32(SOFTWARE_SLEEPS_AT).map_err(bad)?);
+        let gone = client.gone_flag();
+        Ok(Self { client, queue, handle, control, kick, call, state, ringer, sleeper, gone, closed: false })
+    }
+
+    pub fn bad(&self, what: impl ToString) -> Error {
+        Error::BadRing { queue: self.queue, what: what.to_string() }
+    }
+
+    pub fn doorbell(&self) -> Result<Word64, Error> {
+        self.control.window().word64(DOORBELL_AT).map_err(|error| self.bad(error))
+    }
+
+    /// Whether the queue still runs: two loads of lines that hardly ever change.
+    #[inline(always)]
+    pub fn check(&self) -> Result<(), Error> {
+        const RUNNING: u32 = QueueState::Running.to_word();
+        if self.state.load(Ordering::Acquire) == RUNNING && !self.gone.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.explain()
+    }
+
+    #[cold]
+    fn explain(&self) -> Result<(), Error> {
+        if self.client.is_gone() {
+            return Err(Error::Gone);
+        }
+        let queue = self.queue;
+        match QueueState::from_word(self.state.load(Ordering::Acquire)) {
+            Some(QueueState::Running) => Ok(()),
+            Some(QueueState::Faulted(kind)) => {
+                let iova = self.control.window().word64(FAULT_IOVA_AT).map_or(0, |word| word.load(Ordering::Relaxed));
+                Err(Error::Faulted { queue, kind, iova })
+            }
+            Some(QueueState::Evicted) => Err(Error::Evicted(queue)),
+            Some(QueueState::Stopped) => Err(Error::Stopped(queue)),
+            None => Err(self.bad("the control page holds a state that no card writes")),
+        }
+    }
+
+    /// Wakes the card's worker if it sleeps. After the doorbell was stored.
+    #[inline(always)]
+    pub fn ring(&self) {
+        if self.ringer.must_signal() {
+            self.kick_card();
+        }
+    }
+
+    #[cold]
+    fn kick_card(&self) {
+        // A full eventfd is already readable.
+        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+
+    /// Waits until `ready` says so, at most `timeout`. Looks for a while, then sleeps.
+    pub fn wait(&self, timeout: Duration, mut ready: impl FnMut() -> Result<bool, Error>) -> Result<bool, Error> {
+        let begin = Instant::now();
+        while begin.elapsed() < SPIN.min(timeout) {
+            if ready()? {
+                return Ok(true);
+            }
+        }
+        loop {
+            let left = timeout.saturating_sub(begin.elapsed());
+            self.sleeper.announce();
+            let now = ready();
+            let slept = match now {
+                Ok(false) if !left.is_zero() => self.sleep(left),
+                _ => Ok(()),
+            };
+            self.sleeper.awake();
+            if now? {
+                return Ok(true);
+            }
+            slept?;
+            self.check()?;
+            if left.is_zero() {
+                return ready();
+            }
+        }
+    }
+
+    fn sleep(&self, most: Duration) -> Result<(), Error> {
+        let most = Timespec {
+            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(most.subsec_nanos()),
+        };
+        let socket = self.client.socket();
+        let mut fds = [PollFd::new(&self.call, PollFlags::IN), PollFd::new(&socket, PollFlags::RDHUP)];
+        match poll(&mut fds, Some(&most)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Error::Wait(error.into())),
+        }
+        if !fds[1].revents().is_empty() {
+            return Err(Error::Gone);
+        }
+        if !fds[0].revents().is_empty() {
+            let _ = rustix::io::read(&self.call, &mut [0; 8]);
+        }
+        Ok(())
+    }
+
+    pub fn close(&mut self) -> Result<(), Error> {
+        if !core::mem::replace(&mut self.closed, true) {
+            self.client.close(self.handle)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Nobody is left who could be told.
+        let _ = self.close();
+    }
+}

@@ -1,0 +1,501 @@
+//! Receiving.
+
+use crate::MAX_BURST;
+use crate::error::Error;
+use crate::link::Link;
+use core::ops::Index;
+use millrace_abi::message::Layout;
+use millrace_abi::queue::{Mode, QueueId, Sharing};
+use millrace_dma::{Iova, Ordering, Region, Window};
+use millrace_driver::{Client, Opened};
+use millrace_ring::cursor::{Cursor, Position, Subscriber};
+use millrace_ring::medusa::{FixedRx, HostRx, RxHeader};
+use millrace_ring::shared::{ReadRing, Reader};
+use millrace_ring::sze;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An RX queue that is open and not started.
+pub struct IdleRx {
+    link: Link,
+    opened: Parts,
+    mode: Mode,
+    sharing: Sharing,
+}
+
+/// The memory of a queue.
+struct Parts {
+    layout: Layout,
+    status: Region,
+    data: Region,
+    descriptors: Option<Region>,
+}
+
+impl IdleRx {
+    pub(crate) fn new(
+        client: Arc<Client>,
+        queue: QueueId,
+        mode: Mode,
+        sharing: Sharing,
+        opened: Opened,
+    ) -> Result<Self, Error> {
+        let Opened { handle, layout, control, kick, call, status, data, descriptors, .. } = opened;
+        let link = Link::new(client, queue, handle, control, kick, call)?;
+        let data = data.ok_or_else(|| link.bad("the driver sent no memory for packets"))?;
+        Ok(Self { link, opened: Parts { layout, status, data, descriptors }, mode, sharing })
+    }
+
+    /// Which queue this is.
+    pub fn id(&self) -> QueueId {
+        self.link.queue
+    }
+
+    /// Starts the queue: from now on packets arrive.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn start(self) -> Result<RxQueue, Error> {
+        let Self { link, opened, mode, sharing } = self;
+        let (position, base) = link.client.start(link.handle)?;
+        let source = match (mode, sharing) {
+            (Mode::Direct, Sharing::Exclusive) => Source::own(&link, &opened, base)?,
+            (Mode::Direct, Sharing::Shared(_)) => Source::shared(&link, &opened, base)?,
+            (Mode::Mediated, _) => Source::Mediated(Mediated::new(&opened, position, base)?),
+        };
+        let geometry = Geometry::of(&opened.layout);
+        let data = opened.data.window().clone();
+        let packets = vec![Place::default(); MAX_BURST].into_boxed_slice();
+        Ok(RxQueue { source, geometry, data, packets, lost: 0, base, link, opened, mode, sharing })
+    }
+
+    /// Closes the queue. Dropping it does the same and ignores errors.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn close(mut self) -> Result<(), Error> {
+        self.link.close()
+    }
+}
+
+/// Where the buffers of packets lie in the data window.
+#[derive(Clone, Copy)]
+struct Geometry {
+    mask: u32,
+    stride: u32,
+    size: u32,
+}
+
+impl Geometry {
+    fn of(layout: &Layout) -> Self {
+        match *layout {
+            Layout::Medusa { entries, stride, buffer_size, .. } => {
+                Self { mask: entries - 1, stride, size: buffer_size }
+            }
+            Layout::Sze { ring, .. } => Self { mask: ring - 1, stride: 8, size: ring },
+        }
+    }
+
+    #[inline(always)]
+    fn buffer_at(&self, number: u32) -> u32 {
+        (number & self.mask) * self.stride
+    }
+}
+
+/// One packet of the burst in hand.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    at: u32,
+    len: u16,
+    header_len: u8,
+    flags: u8,
+}
+
+/// How packets are found and given back.
+enum Source {
+    /// Medusa, exclusive, direct: pointers and descriptors are ours.
+    Medusa(Box<FixedRx>),
+    /// SZE, exclusive, direct: the pointer is ours.
+    Sze(Box<sze::HostRx>),
+    /// Direct, one of several subscribers.
+    SharedMedusa(Box<Reader>),
+    /// Direct, one of several subscribers.
+    SharedSze(Box<Reader>),
+    /// Every synchronisation is a request to the driver.
+    Mediated(Mediated),
+}
+
+/// Mediated mode: what the driver has given us, and what we have done with it.
+struct Mediated {
+    // Headers of Medusa packets; SZE packets carry theirs with them.
+    headers: Option<millrace_dma::Slots32>,
+    base: u64,
+    position: u64,
+    // Units in our hands from `position` on, of which `read` were handed out.
+    held: u32,
+    read: u32,
+    whole_ring: u32,
+}
+
+impl Mediated {
+    fn new(opened: &Parts, position: u64, base: u64) -> Result<Self, Error> {
+        let headers = match opened.layout {
+            Layout::Medusa { entries, headers_at, .. } => {
+                opened.status.window().slots32(headers_at as usize, entries).ok()
+            }
+            Layout::Sze { .. } => None,
+        };
+        let whole_ring = match opened.layout {
+            Layout::Medusa { entries, .. } => entries,
+            Layout::Sze { ring, .. } => ring / 8,
+        };
+        Ok(Self { headers, base, position, held: 0, read: 0, whole_ring })
+    }
+
+    /// Asks the driver once: gives back what was read, takes what there is. Returns units lost.
+    fn sync(&mut self, link: &Link, want: u32) -> Result<u64, Error> {
+        let (position, units, lost) = link.client.rx_sync(link.handle, self.read, want)?;
+        (self.position, self.held, self.read) = (position, units, 0);
+        Ok(lost)
+    }
+}
+
+impl Source {
+    fn own(link: &Link, opened: &Parts, base: u64) -> Result<Self, Error> {
+        let bad = |what: &str| link.bad(what);
+        let update = opened.status.window().word64(0).map_err(|error| link.bad(error))?;
+        match opened.layout {
+            Layout::Medusa { entries, headers_at, iovas_at, buffer_size, .. } => {
+                let region = opened.descriptors.as_ref().ok_or_else(|| bad("the driver sent no descriptor ring"))?;
+                let descriptors = region.window().slots64(0, entries).map_err(|error| link.bad(error))?;
+                let headers =
+                    opened.status.window().slots32(headers_at as usize, entries).map_err(|error| link.bad(error))?;
+                let buffers = read_iovas(&opened.status, iovas_at, entries).map_err(|error| link.bad(error))?;
+                let host = HostRx::new(descriptors, headers, link.doorbell()?, update);
+                let size = buffer_size.min(u16::MAX.into()) as u16;
+                let queue = host.and_then(|host| FixedRx::new(host, buffers, size, base as u32));
+                link.ring();
+                queue.map(|queue| Self::Medusa(Box::new(queue))).ok_or_else(|| bad("no ring of a power of two"))
+            }
+            Layout::Sze { .. } => {
+                let ring = opened.data.window().clone();
+                let queue = sze::HostRx::new(ring, (base as u32).wrapping_mul(8), 0, link.doorbell()?, update);
+                queue.map(|queue| Self::Sze(Box::new(queue))).ok_or_else(|| bad("no ring of a power of two"))
+            }
+        }
+    }
+
+    fn shared(link: &Link, opened: &Parts, base: u64) -> Result<Self, Error> {
+        let update = opened.status.window().word64(0).map_err(|error| link.bad(error))?;
+        let (base, subscriber) = (Position::new(base), Subscriber::new(link.doorbell()?));
+        Ok(match opened.layout {
+            Layout::Medusa { entries, headers_at, .. } => {
+                let headers =
+                    opened.status.window().slots32(headers_at as usize, entries).map_err(|error| link.bad(error))?;
+                Self::SharedMedusa(Box::new(Reader::new(ReadRing::Medusa { headers, update, base }, subscriber)))
+            }
+            Layout::Sze { ring, .. } => {
+                Self::SharedSze(Box::new(Reader::new(ReadRing::Sze { update, size: ring, base }, subscriber)))
+            }
+        })
+    }
+}
+
+/// The IOVAs that the driver has written down, read once.
+pub(crate) fn read_iovas(status: &Region, at: u64, count: u32) -> Result<Box<[Iova]>, millrace_dma::OutOfRange> {
+    let word = |i: u32| status.window().word64((at + u64::from(i) * 8) as usize);
+    (0..count).map(|i| Ok(Iova::new(word(i)?.load(Ordering::Relaxed)))).collect()
+}
+
+/// An RX queue that runs.
+pub struct RxQueue {
+    source: Source,
+    geometry: Geometry,
+    data: Window,
+    packets: Box<[Place]>,
+    lost: u64,
+    base: u64,
+    link: Link,
+    opened: Parts,
+    mode: Mode,
+    sharing: Sharing,
+}
+
+impl RxQueue {
+    /// Which queue this is.
+    pub fn id(&self) -> QueueId {
+        self.link.queue
+    }
+
+    /// Takes up to `max` packets (at most [`MAX_BURST`]). Never waits: an empty burst means that there are none. They
+    /// are given back when the burst is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Faulted`], [`Error::Evicted`], [`Error::Gone`] when the queue cannot go on; [`Error::BadRing`] when it
+    /// holds what no card writes.
+    #[inline]
+    pub fn get(&mut self, max: usize) -> Result<RxBurst<'_>, Error> {
+        let max = max.min(MAX_BURST);
+        if max == 0 {
+            return Ok(RxBurst { queue: self, count: 0, units: 0 });
+        }
+        let (count, units) = match &mut self.source {
+            Source::Medusa(queue) => {
+                let count = queue.ready().min(max as u32);
+                let (geometry, data, first) = (self.geometry, &self.data, queue.first());
+                let headers = (0..count).map(|i| queue.header(i));
+                place_medusa(&mut self.packets, headers, geometry, data, first, &self.link)?;
+                (count, count)
+            }
+            Source::Sze(queue) => {
+                queue.ready();
+                let (mut at, mut count) = (queue.position(), 0);
+                while count < max && queue.known_from(at) > 0 {
+                    let packet = queue.packet(at).map_err(|error| self.link.bad(error))?;
+                    self.packets[count] = place_sze(packet);
+                    at = at.wrapping_add(packet.stride);
+                    count += 1;
+                }
+                (count as u32, at.wrapping_sub(queue.position()))
+            }
+            Source::SharedMedusa(reader) => {
+                let count = reader.hold(max as u32);
+                self.lost += reader.take_lost();
+                let (geometry, data, first) = (self.geometry, &self.data, reader.position().get() as u32);
+                let headers = (0..count).map(|i| reader.header(i));
+                place_medusa(&mut self.packets, headers, geometry, data, first, &self.link)?;
+                (count, count)
+            }
+            Source::SharedSze(reader) => {
+                let held = reader.hold(Cursor::MOST_HELD);
+                self.lost += reader.take_lost();
+                let first = (reader.position().get() as u32).wrapping_mul(8);
+                let (count, units) = place_stream(&mut self.packets[..max], &self.data, first, held, &self.link)?;
+                (count, units)
+            }
+            Source::Mediated(mediated) => {
+                if mediated.read == mediated.held {
+                    let want = if mediated.headers.is_some() { max as u32 } else { mediated.whole_ring };
+                    self.lost += mediated.sync(&self.link, want)?;
+                }
+                let (position, left) = (mediated.position + u64::from(mediated.read), mediated.held - mediated.read);
+                if let Some(headers) = &mediated.headers {
+                    let count = left.min(max as u32);
+                    let index = position.wrapping_sub(mediated.base) as u32;
+                    let headers = (0..count).map(|i| RxHeader::decode(headers.load(index.wrapping_add(i))));
+                    let (geometry, data) = (self.geometry, &self.data);
+                    place_medusa(&mut self.packets, headers, geometry, data, position as u32, &self.link)?;
+                    (count, count)
+                } else {
+                    let first = (position as u32).wrapping_mul(8);
+                    place_stream(&mut self.packets[..max], &self.data, first, left, &self.link)?
+                }
+            }
+        };
+        if count == 0 {
+            self.link.check()?;
+        }
+        Ok(RxBurst { queue: self, count: count as usize, units })
+    }
+
+    /// Gives the first `units` of what was taken back.
+    #[inline(always)]
+    fn put(&mut self, units: u32) {
+        let moved = match &mut self.source {
+            Source::Medusa(queue) => queue.put(units),
+            Source::Sze(queue) => queue.put(units),
+            Source::SharedMedusa(reader) => {
+                reader.release(units);
+                true
+            }
+            Source::SharedSze(reader) => {
+                // What was not handed out is given back unread, to be taken again.
+                reader.release_partly(units);
+                true
+            }
+            Source::Mediated(mediated) => {
+                mediated.read += units;
+                false
+            }
+        };
+        if moved {
+            // The worker may sleep because this ring was full.
+            self.link.ring();
+        }
+    }
+
+    /// Waits until packets are there, at most `timeout`; sleeps without missing one. `false`: none came.
+    ///
+    /// # Errors
+    /// As [`RxQueue::get`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
+        let Self { source, link, lost, .. } = self;
+        let link = &*link;
+        link.wait(timeout, || {
+            Ok(match &mut *source {
+                Source::Medusa(queue) => queue.ready() > 0,
+                Source::Sze(queue) => queue.ready() > 0,
+                Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.published() > 0,
+                Source::Mediated(mediated) => {
+                    if mediated.read == mediated.held {
+                        *lost += mediated.sync(link, mediated.whole_ring)?;
+                    }
+                    mediated.held > mediated.read
+                }
+            })
+        })
+    }
+
+    /// Packets (Medusa) or 8-byte units (SZE) that a shared queue has skipped because this program was too slow, since
+    /// it was started.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Where we stand, in units of the queue.
+    fn position(&self) -> u64 {
+        match &self.source {
+            Source::Medusa(queue) => self.base + u64::from(queue.first().wrapping_sub(self.base as u32)),
+            Source::Sze(queue) => self.base + u64::from(queue.position()) / 8,
+            Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.position().get(),
+            Source::Mediated(mediated) => mediated.position + u64::from(mediated.read),
+        }
+    }
+
+    /// Stops the queue. Packets that were not taken are lost with it.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn stop(self) -> Result<IdleRx, Error> {
+        let position = self.position();
+        self.link.client.stop(self.link.handle, false, position)?;
+        let Self { link, opened, mode, sharing, .. } = self;
+        Ok(IdleRx { link, opened, mode, sharing })
+    }
+
+    /// Stops and closes the queue. Dropping it does the same and ignores errors.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn close(self) -> Result<(), Error> {
+        self.stop()?.close()
+    }
+}
+
+/// Finds the packets behind Medusa headers, and asks for their first cache lines.
+#[inline(always)]
+fn place_medusa(
+    packets: &mut [Place],
+    headers: impl Iterator<Item = RxHeader>,
+    geometry: Geometry,
+    data: &Window,
+    first: u32,
+    link: &Link,
+) -> Result<(), Error> {
+    for ((i, header), place) in (0u32..).zip(headers).zip(packets) {
+        let at = geometry.buffer_at(first.wrapping_add(i));
+        if u32::from(header.len) > geometry.size || u16::from(header.header_len) > header.len {
+            return Err(link.bad(format!("a header with impossible sizes: {header:?}")));
+        }
+        if let Some(line) = data.span(at as usize, 1) {
+            line.prefetch();
+        }
+        *place = Place { at, len: header.len, header_len: header.header_len, flags: header.meta };
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn place_sze(packet: sze::RxPacket) -> Place {
+    // Metadata directly before the frame is all that fits into a place; a card of ours writes none.
+    Place { at: packet.frame_at, len: packet.frame_len, header_len: 0, flags: 0 }
+}
+
+/// Finds up to `packets.len()` packets in `units` of a stream. Returns how many, and how many units they take.
+fn place_stream(
+    packets: &mut [Place],
+    data: &Window,
+    first: u32,
+    units: u32,
+    link: &Link,
+) -> Result<(u32, u32), Error> {
+    let mut scanner = sze::Scanner::new(data, first, units * 8);
+    let mut count = 0;
+    for place in packets {
+        match scanner.next_packet() {
+            Ok(Some(packet)) => *place = place_sze(packet),
+            Ok(None) => break,
+            Err(error) => return Err(link.bad(error)),
+        }
+        count += 1;
+    }
+    Ok((count, scanner.passed() / 8))
+}
+
+/// Packets of an RX queue, which they borrow; given back when this is dropped.
+#[must_use = "dropping a burst gives its packets back unread"]
+pub struct RxBurst<'q> {
+    queue: &'q mut RxQueue,
+    count: usize,
+    units: u32,
+}
+
+/// One packet.
+#[derive(Clone, Copy, Debug)]
+pub struct RxPacket<'b> {
+    /// The frame, without FCS.
+    pub data: &'b [u8],
+    /// Metadata before the frame, if the card gives any.
+    pub header: &'b [u8],
+    /// Bits 1:0: which kind of metadata.
+    pub flags: u8,
+}
+
+impl RxBurst<'_> {
+    /// Number of packets.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The packets in the order in which they arrived.
+    #[inline(always)]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = RxPacket<'_>> {
+        (0..self.count).map(|i| self.packet(i))
+    }
+
+    /// Packet `i`.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    #[inline(always)]
+    pub fn packet(&self, i: usize) -> RxPacket<'_> {
+        let Place { at, len, header_len, flags } = self.queue.packets[..self.count][i];
+        let all = self.queue.data.slice(at as usize, usize::from(len)).unwrap_or_default();
+        let (header, data) = all.split_at(usize::from(header_len).min(all.len()));
+        RxPacket { data, header, flags }
+    }
+}
+
+impl Index<usize> for RxBurst<'_> {
+    type Output = [u8];
+
+    #[inline(always)]
+    fn index(&self, i: usize) -> &[u8] {
+        self.packet(i).data
+    }
+}
+
+impl Drop for RxBurst<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.queue.put(self.units);
+        }
+    }
+}

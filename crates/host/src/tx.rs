@@ -1,0 +1,433 @@
+//! Sending.
+
+use crate::MAX_BURST;
+use crate::error::Error;
+use crate::link::Link;
+use crate::rx::read_iovas;
+use core::ops::{Index, IndexMut};
+use millrace_abi::message::{ErrorCode, Layout};
+use millrace_abi::queue::{Mode, QueueId};
+use millrace_dma::{Region, Window};
+use millrace_driver::{Client, Opened};
+use millrace_ring::medusa::{FixedTx, HostTx};
+use millrace_ring::sze;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long [`TxQueue::stop`] waits for the card to take everything.
+const DRAIN: Duration = Duration::from_secs(1);
+/// Packets put back and not flushed after which the doorbell moves by itself.
+const DEFERRED: u32 = 64;
+
+/// A TX queue that is open and not started.
+pub struct IdleTx {
+    link: Link,
+    layout: Layout,
+    status: Region,
+    data: Region,
+    descriptors: Option<Region>,
+    mode: Mode,
+}
+
+impl IdleTx {
+    pub(crate) fn new(client: Arc<Client>, queue: QueueId, mode: Mode, opened: Opened) -> Result<Self, Error> {
+        let Opened { handle, layout, control, kick, call, status, data, descriptors, .. } = opened;
+        let link = Link::new(client, queue, handle, control, kick, call)?;
+        let data = data.ok_or_else(|| link.bad("the driver sent no memory for packets"))?;
+        Ok(Self { link, layout, status, data, descriptors, mode })
+    }
+
+    /// Which queue this is.
+    pub fn id(&self) -> QueueId {
+        self.link.queue
+    }
+
+    /// Starts the queue.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn start(self) -> Result<TxQueue, Error> {
+        let (_, base) = self.link.client.start(self.link.handle)?;
+        let link = &self.link;
+        let ring = match self.mode {
+            Mode::Direct => self.own(base)?,
+            Mode::Mediated => Ring::Mediated(Mediated { pending: Vec::with_capacity(MAX_BURST) }),
+        };
+        let (frame_min, frame_max) = link.client.frame_limits();
+        let (mask, stride, size) = match self.layout {
+            Layout::Medusa { entries, stride, buffer_size, .. } => (entries - 1, stride, buffer_size),
+            Layout::Sze { ring, .. } => (ring - 1, 8, ring / 2),
+        };
+        let longest = u32::from(frame_max).min(size) as u16;
+        let slots = vec![Slot::default(); MAX_BURST].into_boxed_slice();
+        let data = self.data.window().clone();
+        Ok(TxQueue { ring, data, mask, stride, shortest: frame_min, longest, slots, deferred: 0, base, idle: self })
+    }
+
+    fn own(&self, base: u64) -> Result<Ring, Error> {
+        let link = &self.link;
+        let update = self.status.window().word64(0).map_err(|error| link.bad(error))?;
+        let none = || link.bad("no ring of a power of two");
+        match self.layout {
+            Layout::Medusa { entries, iovas_at, .. } => {
+                let region = self.descriptors.as_ref().ok_or_else(|| link.bad("the driver sent no descriptor ring"))?;
+                let descriptors = region.window().slots64(0, entries).map_err(|error| link.bad(error))?;
+                let buffers = read_iovas(&self.status, iovas_at, entries).map_err(|error| link.bad(error))?;
+                let host = HostTx::new(descriptors, link.doorbell()?, update);
+                let queue = host.and_then(|host| FixedTx::new(host, buffers, base as u32)).ok_or_else(none)?;
+                Ok(Ring::Medusa(Box::new(queue)))
+            }
+            Layout::Sze { .. } => {
+                let ring = self.data.window().clone();
+                let queue = sze::HostTx::new(ring, (base as u32).wrapping_mul(8), link.doorbell()?, update);
+                Ok(Ring::Sze(Box::new(queue.ok_or_else(none)?)))
+            }
+        }
+    }
+
+    /// Closes the queue. Dropping it does the same and ignores errors.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn close(mut self) -> Result<(), Error> {
+        self.link.close()
+    }
+}
+
+/// Who writes the ring.
+enum Ring {
+    Medusa(Box<FixedTx>),
+    Sze(Box<sze::HostTx>),
+    Mediated(Mediated),
+}
+
+/// Mediated mode: what was written under the lock and not committed.
+struct Mediated {
+    pending: Vec<u16>,
+}
+
+/// One packet of the burst in hand.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    at: u32,
+    // As the program asked for, and as it is sent.
+    len: u16,
+    padded: u16,
+}
+
+/// A TX queue that runs.
+pub struct TxQueue {
+    ring: Ring,
+    data: Window,
+    mask: u32,
+    stride: u32,
+    shortest: u16,
+    longest: u16,
+    slots: Box<[Slot]>,
+    // Packets put back since the doorbell moved.
+    deferred: u32,
+    base: u64,
+    idle: IdleTx,
+}
+
+impl TxQueue {
+    /// Which queue this is.
+    pub fn id(&self) -> QueueId {
+        self.idle.link.queue
+    }
+
+    /// Longest frame that can be sent here, in bytes without FCS.
+    pub fn longest(&self) -> usize {
+        usize::from(self.longest)
+    }
+
+    /// Takes one slot per length, all or none: `None` means that there is no room now. What is in a slot is what lay
+    /// there before; a frame shorter than the card sends is padded with zeros behind what is written.
+    ///
+    /// Frames leave in order after [`TxBurst::put`] and [`TxQueue::flush`].
+    ///
+    /// # Errors
+    /// [`Error::FrameTooLong`], [`Error::BurstTooLong`]; [`Error::Faulted`], [`Error::Gone`] when the queue cannot go
+    /// on.
+    #[inline]
+    pub fn get(&mut self, lengths: &[u16]) -> Result<Option<TxBurst<'_>>, Error> {
+        let count = lengths.len();
+        if count > MAX_BURST {
+            return Err(Error::BurstTooLong(count));
+        }
+        let (mut bytes, mut longest) = (0u32, 0);
+        for (slot, &len) in self.slots.iter_mut().zip(lengths) {
+            let padded = len.max(self.shortest);
+            *slot = Slot { at: bytes, len, padded };
+            bytes += sze::HostTx::stride(padded);
+            longest = longest.max(len);
+        }
+        if longest > self.longest {
+            return Err(self.too_long(longest));
+        }
+        let Some(first) = self.reserve(count as u32, bytes)? else {
+            self.idle.link.check()?;
+            return Ok(None);
+        };
+        self.place(count, first);
+        Ok(Some(TxBurst { queue: self, count }))
+    }
+
+    #[cold]
+    fn too_long(&self, len: u16) -> Error {
+        Error::FrameTooLong { queue: self.id(), len: usize::from(len), max: usize::from(self.longest) }
+    }
+
+    /// Finds room for `count` packets that take `bytes` of a stream: number of the first buffer, or first byte.
+    #[inline(always)]
+    fn reserve(&mut self, count: u32, bytes: u32) -> Result<Option<u32>, Error> {
+        Ok(match &mut self.ring {
+            Ring::Medusa(queue) => {
+                if count > self.mask / 2 {
+                    return Err(Error::BurstTooLong(count as usize));
+                }
+                queue.take(count)
+            }
+            Ring::Sze(queue) => {
+                if bytes > self.mask / 2 {
+                    return Err(Error::BurstTooLong(count as usize));
+                }
+                queue.has_room(bytes).then(|| queue.frame_at(queue.position()) as u32 - 8)
+            }
+            Ring::Mediated(_) => self.reserve_mediated(count, bytes)?,
+        })
+    }
+
+    fn reserve_mediated(&mut self, count: u32, bytes: u32) -> Result<Option<u32>, Error> {
+        let stream = matches!(self.idle.layout, Layout::Sze { .. });
+        let units = if stream { bytes / 8 } else { count };
+        let most = if stream { self.mask / 16 } else { self.mask / 2 };
+        if units > most {
+            return Err(Error::BurstTooLong(count as usize));
+        }
+        let (position, granted) = self.sync(units)?;
+        if granted < units {
+            if granted > 0 {
+                self.sync(0)?;
+            }
+            return Ok(None);
+        }
+        Ok(Some(if stream { (position as u32).wrapping_mul(8) & self.mask } else { position as u32 }))
+    }
+
+    /// Mediated mode: commits what is pending and asks for `want` units.
+    fn sync(&mut self, want: u32) -> Result<(u64, u32), Error> {
+        let Ring::Mediated(mediated) = &mut self.ring else { return Ok((0, 0)) };
+        let commit = core::mem::replace(&mut mediated.pending, Vec::with_capacity(MAX_BURST));
+        let link = &self.idle.link;
+        Ok(link.client.tx_sync(link.handle, commit, want)?)
+    }
+
+    /// Turns lengths and running offsets into places, and clears what pads short frames.
+    #[inline(always)]
+    fn place(&mut self, count: usize, first: u32) {
+        let stream = matches!(self.idle.layout, Layout::Sze { .. });
+        let (mask, stride) = (self.mask, self.stride);
+        for (number, slot) in (first..=u32::MAX).chain(0..=first).zip(&mut self.slots[..count]) {
+            slot.at = if stream {
+                // Eight bytes of header and alignment come before the frame.
+                (first.wrapping_add(slot.at) & mask) + 8
+            } else {
+                (number & mask) * stride
+            };
+            if slot.len < slot.padded {
+                let (at, pad) = (slot.at + u32::from(slot.len), slot.padded - slot.len);
+                if let Some(pad) = self.data.slice_mut(at as usize, usize::from(pad)) {
+                    pad.fill(0);
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, count: usize) {
+        self.deferred += count as u32;
+        let slots = &self.slots[..count];
+        match &mut self.ring {
+            Ring::Medusa(queue) => {
+                for slot in slots {
+                    // Cannot fail: the ring has a descriptor for every slot that was taken.
+                    queue.post(slot.padded);
+                }
+                if self.deferred >= DEFERRED {
+                    queue.flush();
+                    self.deferred = 0;
+                    self.idle.link.ring();
+                }
+            }
+            Ring::Sze(queue) => {
+                for slot in slots {
+                    queue.push(slot.padded);
+                }
+                if queue.flush_if_far() {
+                    self.deferred = 0;
+                    self.idle.link.ring();
+                }
+            }
+            Ring::Mediated(mediated) => mediated.pending.extend(slots.iter().map(|slot| slot.padded)),
+        }
+    }
+
+    /// Gives slots back unsent.
+    #[cold]
+    fn untake(&mut self) {
+        match &mut self.ring {
+            Ring::Medusa(queue) => queue.untake(),
+            Ring::Sze(_) => {}
+            // The lock goes back; what can go wrong shows at the next call.
+            Ring::Mediated(_) => drop(self.sync(0)),
+        }
+    }
+
+    /// Sends everything that was put back.
+    ///
+    /// # Errors
+    /// [`Error::Client`] in mediated mode.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), Error> {
+        match &mut self.ring {
+            Ring::Medusa(queue) => queue.flush(),
+            Ring::Sze(queue) => queue.flush(),
+            Ring::Mediated(_) => return self.sync(0).map(drop),
+        }
+        self.deferred = 0;
+        self.idle.link.ring();
+        Ok(())
+    }
+
+    /// Waits until the card has taken at least a quarter of the ring, or everything, at most `timeout`; sleeps without
+    /// missing it.
+    ///
+    /// # Errors
+    /// As [`TxQueue::get`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
+        self.flush()?;
+        let Self { ring, idle, mask, .. } = self;
+        let link = &idle.link;
+        let quarter = *mask / 4;
+        match ring {
+            Ring::Medusa(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
+            Ring::Sze(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
+            Ring::Mediated(_) => {
+                let want = if matches!(idle.layout, Layout::Sze { .. }) { quarter / 8 } else { quarter };
+                link.wait(timeout, || {
+                    let (_, units) = link.client.tx_sync(link.handle, Vec::new(), want)?;
+                    if units > 0 {
+                        link.client.tx_sync(link.handle, Vec::new(), 0)?;
+                    }
+                    Ok(units >= want)
+                })
+            }
+        }
+    }
+
+    /// Where we stand, in units of the queue.
+    fn position(&self) -> u64 {
+        match &self.ring {
+            Ring::Medusa(queue) => self.base + u64::from(queue.next().wrapping_sub(self.base as u32)),
+            Ring::Sze(queue) => self.base + u64::from(queue.position()) / 8,
+            Ring::Mediated(_) => self.base,
+        }
+    }
+
+    /// Sends what is left and stops the queue once the card has taken it.
+    ///
+    /// # Errors
+    /// [`Error::NotDrained`] when the card did not take everything within a second; the queue is closed then.
+    pub fn stop(mut self) -> Result<IdleTx, Error> {
+        let flushed = self.flush();
+        let deadline = Instant::now() + DRAIN;
+        let (position, link) = (self.position(), &self.idle.link);
+        loop {
+            match link.client.stop(link.handle, false, position) {
+                Ok(()) => break,
+                Err(error) if error.code() == Some(ErrorCode::NotDrained) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+                Err(error) if error.code() == Some(ErrorCode::NotDrained) => {
+                    link.client.stop(link.handle, true, position)?;
+                    return Err(Error::NotDrained(link.queue));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        flushed?;
+        Ok(self.idle)
+    }
+
+    /// Sends what is left, stops and closes the queue. Dropping it closes it at once and ignores errors.
+    ///
+    /// # Errors
+    /// As [`TxQueue::stop`].
+    pub fn close(self) -> Result<(), Error> {
+        self.stop()?.close()
+    }
+}
+
+/// Slots of a TX queue, which they borrow. Nothing is sent unless they are put back with [`TxBurst::put`].
+#[must_use = "nothing is sent before `put`"]
+pub struct TxBurst<'q> {
+    queue: &'q mut TxQueue,
+    count: usize,
+}
+
+impl TxBurst<'_> {
+    /// Number of slots.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// All slots have been written: they will be sent, at the latest at the next [`TxQueue::flush`].
+    #[inline(always)]
+    pub fn put(self) {
+        self.queue.put(self.count);
+        core::mem::forget(self);
+    }
+
+    /// As [`TxBurst::put`] and [`TxQueue::flush`] after it.
+    ///
+    /// # Errors
+    /// [`Error::Client`] in mediated mode.
+    #[inline(always)]
+    pub fn send(self) -> Result<(), Error> {
+        self.queue.put(self.count);
+        let flushed = self.queue.flush();
+        core::mem::forget(self);
+        flushed
+    }
+}
+
+impl Drop for TxBurst<'_> {
+    fn drop(&mut self) {
+        self.queue.untake();
+    }
+}
+
+impl Index<usize> for TxBurst<'_> {
+    type Output = [u8];
+
+    #[inline(always)]
+    fn index(&self, i: usize) -> &[u8] {
+        let Slot { at, len, .. } = self.queue.slots[..self.count][i];
+        self.queue.data.slice(at as usize, usize::from(len)).unwrap_or_default()
+    }
+}
+
+impl IndexMut<usize> for TxBurst<'_> {
+    #[inline(always)]
+    fn index_mut(&mut self, i: usize) -> &mut [u8] {
+        let Slot { at, len, .. } = self.queue.slots[..self.count][i];
+        self.queue.data.slice_mut(at as usize, usize::from(len)).unwrap_or_default()
+    }
+}
