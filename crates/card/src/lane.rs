@@ -248,10 +248,11 @@ impl TxSlot {
         self.engine.as_mut().is_some_and(|engine| engine.pending())
     }
 
-    /// Takes over what a burst did. `false` when the queue has to leave the active list.
+    /// Takes over what a burst did, if it did anything: `served` does not name frames that were dropped behind the
+    /// ring. `false` when the queue has to leave the active list.
     #[inline(always)]
-    fn finish(&mut self, served: Served) -> bool {
-        if served != Served::default() {
+    fn finish(&mut self, served: Served, moved: bool) -> bool {
+        if moved {
             self.counts.passed += served.frames;
             self.counts.passed_bytes += served.bytes;
             self.counts.drops[QueueDrop::TooShort as usize] += served.too_short;
@@ -532,7 +533,8 @@ fn loop_back(tx: &mut TxSlot, rx: &mut [RxSlot], place: usize, counters: &PortCo
         tx.counts.drops[QueueDrop::NoWire as usize] += lost.0;
         tx.counts.dropped_bytes += lost.1;
         mac.drop_tx(lost.0);
-        return (true, tx.finish(Served { frames: 0, bytes: 0, ..served }));
+        let moved = served != Served::default();
+        return (moved, tx.finish(Served { frames: 0, bytes: 0, ..served }, moved));
     };
     rx.begin();
     let served = engine.serve(BUDGET, &mut |frame: Span<'_>| rx.offer(frame));
@@ -540,7 +542,7 @@ fn loop_back(tx: &mut TxSlot, rx: &mut [RxSlot], place: usize, counters: &PortCo
     counters.count_tx(served.frames, served.bytes);
     counters.count_rx(served.frames, served.bytes);
     let moved = served != Served::default();
-    (moved, tx.finish(served))
+    (moved, tx.finish(served, moved))
 }
 
 /// One burst from a TX queue to the port.
@@ -574,7 +576,7 @@ fn transmit(tx: &mut TxSlot, port: &mut dyn Port, mac: &Mac) -> (bool, bool) {
     }
     let moved = served != Served::default();
     let passed = served.frames - refused - disabled;
-    (moved, tx.finish(Served { frames: passed, bytes: served.bytes - lost_bytes, ..served }))
+    (moved, tx.finish(Served { frames: passed, bytes: served.bytes - lost_bytes, ..served }, moved))
 }
 
 /// One burst from the port to the first RX queue.

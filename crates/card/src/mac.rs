@@ -51,16 +51,17 @@ impl Side {
         self.total - self.passed
     }
 
+    // Saturating: a frame that a disabled half takes shows for a moment as passed, so `passed` may go back by a burst.
     fn minus(self, zero: &Self) -> Self {
         Self {
-            total: self.total - zero.total,
-            passed: self.passed - zero.passed,
-            octets: self.octets - zero.octets,
-            overflowed: self.overflowed - zero.overflowed,
-            length: self.length - zero.length,
-            link_down: self.link_down - zero.link_down,
-            failed: self.failed - zero.failed,
-            disabled: self.disabled - zero.disabled,
+            total: self.total.saturating_sub(zero.total),
+            passed: self.passed.saturating_sub(zero.passed),
+            octets: self.octets.saturating_sub(zero.octets),
+            overflowed: self.overflowed.saturating_sub(zero.overflowed),
+            length: self.length.saturating_sub(zero.length),
+            link_down: self.link_down.saturating_sub(zero.link_down),
+            failed: self.failed.saturating_sub(zero.failed),
+            disabled: self.disabled.saturating_sub(zero.disabled),
         }
     }
 }

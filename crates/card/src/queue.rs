@@ -147,7 +147,9 @@ impl Queue {
 
     /// Counts since the last reset.
     pub fn counted(&self) -> Counts {
-        minus(self.counts.read(), &self.latches().zero)
+        // The latches first: a reset between the two looks would leave a zero above what was counted.
+        let latches = self.latches();
+        minus(self.counts.read(), &latches.zero)
     }
 
     pub fn attach(&self, attachment: Attachment) -> Result<(), StartError> {
@@ -201,10 +203,11 @@ impl Queue {
     }
 
     /// A 64-bit write of SDP moves both pointers at once (§3.2).
-    pub fn write_pointers(&self, value: u64) {
+    pub fn write_pointers(&self, value: u64, mailbox: &Mailbox) {
         if let Some(attached) = &self.latches().attached {
             // Release: as the software's own doorbell.
             attached.doorbell.store(value, Ordering::Release);
+            mailbox.nudge();
         }
     }
 
@@ -247,8 +250,8 @@ impl Queue {
             m::TIMEOUT => latches.timeout = value,
             m::MDP => latches.masks[0] = value,
             m::MHP => latches.masks[1] = value,
-            m::SDP => move_half(&latches, value, 0),
-            m::SHP => move_half(&latches, value, 32),
+            m::SDP => move_half(&latches, value, 0, mailbox),
+            m::SHP => move_half(&latches, value, 32, mailbox),
             m::COUNTER_COMMAND => self.counter_command(&mut latches, value),
             _ => {
                 set_half(offset, m::DESC_BASE, value, &mut latches.desc_base);
@@ -306,6 +309,7 @@ impl Queue {
                 if let Some(attached) = &latches.attached {
                     // Release: as the software's own doorbell.
                     attached.doorbell.store(u64::from(value), Ordering::Release);
+                    mailbox.nudge();
                 }
             }
             s::RING_MASK => latches.ring_mask = value,
@@ -493,11 +497,13 @@ fn set_half(offset: u32, register: Offset, value: u32, to: &mut u64) {
     }
 }
 
-fn move_half(latches: &Latches, value: u32, shift: u32) {
+fn move_half(latches: &Latches, value: u32, shift: u32, mailbox: &Mailbox) {
     if let Some(attached) = &latches.attached {
         let others = attached.doorbell.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
         // Release: as the software's own doorbell.
         attached.doorbell.store(others | u64::from(value) << shift, Ordering::Release);
+        // Who writes registers does not look at `card_sleeps`.
+        mailbox.nudge();
     }
 }
 

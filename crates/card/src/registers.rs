@@ -57,10 +57,10 @@ impl Bus {
         if let Ok(bytes) = <[u8; 8]>::try_from(from)
             && let Some((Component::Dma(id), offset)) = Component::at(address)
             && Offset::new(offset) == medusa::SDP
-            && let Some(queue) = self.queue(id)
+            && let (Some(queue), Some(mailbox)) = (self.queue(id), self.mailbox(id))
             && queue.engine == millrace_abi::queue::Engine::Medusa
         {
-            return queue.write_pointers(u64::from_le_bytes(bytes));
+            return queue.write_pointers(u64::from_le_bytes(bytes), mailbox);
         }
         let mut at = u64::from(address);
         let mut rest = from;
