@@ -27,6 +27,11 @@ impl Locks {
         Ok(())
     }
 
+    /// How many locks an owner holds.
+    pub fn count(&self, owner: u64) -> usize {
+        self.held.values().flatten().filter(|&&(who, _)| who == owner).count()
+    }
+
     /// `false` when the owner does not hold these features.
     pub fn unlock(&mut self, component: &str, bits: u64, owner: u64) -> bool {
         let Some(held) = self.held.get_mut(component) else { return false };

@@ -83,7 +83,7 @@ impl Driver {
     }
 
     fn start(card: Card, listener: Option<OwnedFd>, path: Option<PathBuf>) -> Result<Self, DriverError> {
-        raise_descriptor_limit();
+        let budget = (raise_descriptor_limit() / 4).clamp(64, 4096) as usize;
         let io = |errno: Errno| DriverError::System(errno.into());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
         let shared = Arc::new(Shared { arrivals: Mutex::default(), stop: AtomicBool::new(false), wake });
@@ -103,6 +103,8 @@ impl Driver {
             sessions: HashMap::new(),
             positions: HashMap::new(),
             locks: Locks::default(),
+            budget,
+            spare: spare(),
             buffer: wire::buffer(),
         };
         let builder = std::thread::Builder::new().name("millrace-driver".to_owned());
@@ -163,12 +165,19 @@ fn listen(path: &Path) -> Result<OwnedFd, DriverError> {
     Ok(listener)
 }
 
-/// A queue that is open costs up to eight descriptors; take as many as the system allows.
-fn raise_descriptor_limit() {
+/// A queue that is open costs up to eight descriptors; take as many as the system allows, and return how many.
+fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // Refused only if the limit is there already.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// A descriptor kept to be given up when there are no more: with it a connection that waits can be accepted and closed,
+/// which would otherwise be reported for ever.
+fn spare() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
 }
 
 const LISTENER: u64 = 0;
@@ -177,6 +186,11 @@ const WAKE: u64 = 1;
 const FIRST_CLIENT_TOKEN: u64 = 2;
 /// Messages taken from one client before others have their turn.
 const TURN: usize = 16;
+
+/// Longest name of a component.
+const MAX_COMPONENT: usize = 1024;
+/// Most locks that one connection may hold.
+const MAX_LOCKS: usize = 256;
 
 struct Connected {
     socket: OwnedFd,
@@ -200,6 +214,9 @@ struct Server {
     // Where the last owner of each queue stopped.
     positions: HashMap<QueueId, u64>,
     locks: Locks,
+    // Most descriptors that the connections and mappings of one process may cost.
+    budget: usize,
+    spare: Option<OwnedFd>,
     buffer: Box<[u8]>,
 }
 
@@ -254,11 +271,27 @@ impl Server {
     }
 
     fn accept_all(&mut self) {
-        while let Some(Ok(socket)) =
-            self.listener.as_ref().map(|listener| rustix::net::accept_with(listener, SocketFlags::CLOEXEC))
-        {
-            self.welcome(socket);
+        loop {
+            let Some(listener) = &self.listener else { return };
+            match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => self.welcome(socket),
+                Err(Errno::MFILE | Errno::NFILE) if self.spare.is_some() => {
+                    self.spare = None;
+                    let turned_away = rustix::net::accept_with(listener, SocketFlags::CLOEXEC);
+                    tracing::warn!("out of descriptors: a program was turned away");
+                    drop(turned_away);
+                    self.spare = spare();
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => return,
+            }
         }
+    }
+
+    /// Whether a process may have one more connection or mapping. Descriptors are what all programs share here.
+    fn may_grow(&self, pid: u32) -> bool {
+        let of_process = self.clients.values().filter(|client| client.pid == pid);
+        of_process.map(|client| 2 + client.mapped.len()).sum::<usize>() < self.budget
     }
 
     fn take_arrivals(&mut self) {
@@ -273,9 +306,18 @@ impl Server {
         let token = FIRST_CLIENT_TOKEN + 2 * number;
         let peer = rustix::net::sockopt::socket_peercred(&socket).ok().map(|credentials| credentials.pid);
         let pid = peer.map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
+        if !self.may_grow(pid) {
+            let text = "this process has too many connections to the card; close some".to_owned();
+            let _ = wire::send(&socket, &Reply::Error { code: ErrorCode::System, text }, &[]);
+            return;
+        }
         // Our own process needs no watching; one that is gone already shows at its socket.
         let other = peer.filter(|&pid| pid != rustix::process::getpid());
-        let pidfd = other.and_then(|pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pidfd = match other.map(|pid: Pid| pidfd_open(pid, PidfdFlags::empty())) {
+            // It has died already; whoever has inherited its socket is not the one who connected.
+            Some(Err(Errno::SRCH)) => return,
+            opened => opened.and_then(Result::ok),
+        };
         let ready = rustix::io::ioctl_fionbio(&socket, true).and_then(|()| self.poll.add(&socket, token));
         if let Err(error) = ready {
             tracing::warn!(%error, "a program could not be served");
@@ -448,6 +490,10 @@ impl Server {
                 done
             }
             Request::Lock { component, bits } => {
+                if bits == 0 || component.len() > MAX_COMPONENT || self.locks.count(number) >= MAX_LOCKS {
+                    let text = "a lock names a component and at least one feature, and a program has few of them";
+                    return Err(Refusal::new(ErrorCode::Invalid, text));
+                }
                 self.locks.lock(&component, bits, number).map_err(|held| {
                     let pid = self.clients.get(&held.owner).map_or(0, |client| client.pid);
                     Refusal::new(ErrorCode::Busy, format!("{component} is locked by process {pid}"))
@@ -521,6 +567,11 @@ impl Server {
         let len = usize::try_from(len).map_err(|_| invalid("more memory than this machine can address"))?;
         let (protection, access) =
             if writable { (Protection::ReadWrite, Access::ReadWrite) } else { (Protection::Read, Access::Read) };
+        let pid = self.clients.get(&number).map_or(0, |client| client.pid);
+        if !self.may_grow(pid) {
+            let text = "this process has too much mapped; map fewer and larger regions";
+            return Err(Refusal::new(ErrorCode::System, text));
+        }
         let region = Region::map(fd, len, protection, false)?;
         let Some(client) = self.clients.get_mut(&number) else { return Err(invalid("not connected")) };
         let mapped = client.domain.map(region.window().clone(), access, at.map(Iova::new));

@@ -154,7 +154,8 @@ enum Writer {
 struct Driven {
     page: Page,
     writer: Option<Writer>,
-    lock: Option<Key>,
+    // Who may write, and how many units from the writer's position on.
+    lock: Option<(Key, u32)>,
 }
 
 /// One open queue.
@@ -285,6 +286,14 @@ impl Session {
         let place = self.place(key)?;
         if self.members[place].started {
             return Err(SessionError::Started(self.id));
+        }
+        if self.running
+            && let Some(QueueState::Faulted(kind)) = card.state(self.id)
+        {
+            if self.members.iter().any(|member| member.started) {
+                return Err(SessionError::Faulted(self.id, kind));
+            }
+            self.running = false;
         }
         if !self.running {
             self.start_queue(card, position)?;
@@ -454,9 +463,7 @@ impl Session {
         }
         let others = self.members.iter().enumerate().any(|(other, member)| other != place && member.started);
         if let Some(driven) = &mut self.driven {
-            if driven.lock == Some(key) {
-                driven.lock = None;
-            }
+            driven.lock = driven.lock.filter(|(owner, _)| *owner != key);
             let member = &mut self.members[place];
             if others {
                 card.leave(self.id, member.id);
@@ -559,31 +566,42 @@ impl Session {
         let Some(driven) = &mut self.driven else { return Err(SessionError::NotMediated(id)) };
         Self::check_state(&driven.page, id)?;
         let Some(writer) = &mut driven.writer else { return Err(SessionError::NotMediated(id)) };
-        let mine = driven.lock == Some(key);
+        let granted = driven.lock.and_then(|(owner, units)| (owner == key).then_some(units));
         if !commit.is_empty() {
-            if !mine {
-                return Err(SessionError::Commit(id, 0));
-            }
+            let Some(mut left) = granted else { return Err(SessionError::Commit(id, 0)) };
             let size = if let Layout::Medusa { buffer_size, .. } = self.memory.layout { buffer_size } else { u32::MAX };
+            // All or none: a part that stayed behind would leave with the frames of the next writer.
             for &len in commit {
-                if len < limits.0 || len > limits.1 || u32::from(len) > size || !writer.commit(len) {
+                let legal = (limits.0..=limits.1).contains(&len) && u32::from(len) <= size;
+                let rest = if legal { left.checked_sub(writer.units(len)) } else { None };
+                left = rest.ok_or(SessionError::Commit(id, len))?;
+            }
+            for &len in commit {
+                if !writer.commit(len) {
                     return Err(SessionError::Commit(id, len));
                 }
             }
             writer.flush();
             driven.page.ring();
         }
-        let units = if want > 0 && (mine || driven.lock.is_none()) { writer.available().min(want) } else { 0 };
-        driven.lock = match units {
-            0 if mine => None,
-            0 => driven.lock,
-            _ => Some(key),
-        };
+        let free = driven.lock.is_none() || granted.is_some();
+        let units = if want > 0 && free { writer.available().min(want) } else { 0 };
+        if free {
+            driven.lock = (units > 0).then_some((key, units));
+        }
         Ok(Reply::TxGranted { position: writer.position(self.base), units })
     }
 }
 
 impl Writer {
+    /// Units that a frame takes.
+    fn units(&self, len: u16) -> u32 {
+        match self {
+            Writer::Medusa(_) => 1,
+            Writer::Sze(_) => sze::HostTx::stride(len) / 8,
+        }
+    }
+
     fn commit(&mut self, len: u16) -> bool {
         match self {
             Writer::Medusa(writer) => writer.take(1).is_some() && writer.post(len),
