@@ -108,6 +108,15 @@ impl Subscriber {
         }
     }
 
+    /// Goes to where the card has moved the cursor, if it has, and returns how many units were lost by that. Only for a
+    /// subscriber that holds nothing.
+    pub fn catch_up(&mut self) -> u64 {
+        let now = Cursor::decode(self.word.load(Ordering::Acquire)).position;
+        let lost = self.position.distance(now);
+        self.position = now;
+        lost
+    }
+
     /// Gives `units` back, all that was held.
     pub fn release(&mut self, units: u32) {
         self.give_back(units, 0);

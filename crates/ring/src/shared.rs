@@ -271,7 +271,13 @@ impl Reader {
 
     /// Units behind the position that the card has published, whether in our hands or not.
     #[inline(always)]
-    pub fn published(&self) -> u32 {
+    pub fn published(&mut self) -> u32 {
+        let units = self.ring.published(self.subscriber.position());
+        if units > 0 || self.held > 0 {
+            return units;
+        }
+        // From a position that the card has moved on, exactly one ring of packets looks like none.
+        self.lost += self.subscriber.catch_up();
         self.ring.published(self.subscriber.position())
     }
 
