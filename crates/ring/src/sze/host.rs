@@ -62,7 +62,8 @@ impl HostTx {
     /// Bytes of the ring that a frame takes.
     #[inline(always)]
     pub const fn stride(len: u16) -> u32 {
-        PacketHeader::for_frame(len).stride()
+        // Not by way of a header, whose 16 bits do not hold the size of every frame that can be asked for.
+        align8(align8(HEADER_LEN) + len as u32)
     }
 
     /// Whether `bytes` (a sum of [`HostTx::stride`]) can be written; looks at the card when necessary.
