@@ -1,6 +1,3 @@
-//! The host library under one name.
-//!
-//! STAND-IN: until `crates/host` exists this is [`crate::standin`]. Then it becomes
-//! `pub use millrace::{Device, Error, IdleRx, IdleTx, RxQueue, TxQueue};` and `standin.rs` goes.
+//! The host library, as far as the commands use it.
 
-pub use crate::standin::{Device, Error, RxQueue, TxQueue};
+pub use millrace::{Device, Error, RxQueue, TxQueue};

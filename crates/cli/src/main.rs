@@ -20,7 +20,6 @@ mod progress;
 mod send;
 mod serve;
 mod session;
-mod standin;
 mod stop;
 
 use std::process::ExitCode;

@@ -1,34 +1,24 @@
-//! A card in this process that others reach through a Unix socket.
-//!
-//! STAND-IN: everything that touches `millrace-driver` is in this file, and until that crate exists nothing serves. It
-//! is expected to offer
-//!
-//! ```text
-//! Server::bind(path: &Path, options: &CardOptions) -> Result<Server, Error>   builds the card, starts its workers, listens
-//! Server::stats(&self) -> CardStats
-//! Server::stop(self) -> Result<(), Error>                                     ends all threads, removes the socket
-//! ```
+//! A card in this process that others reach through a Unix socket: everything that touches `millrace-driver` and
+//! `millrace-card` directly is here.
 
 use std::path::Path;
 
-use millrace_abi::name::{CardOptions, DeviceName};
+use millrace_abi::name::CardOptions;
+use millrace_card::Card;
+use millrace_driver::Driver;
 
 use crate::failure::Failure;
 
-/// A card that listens.
-pub struct Daemon;
+/// A card that listens until this is dropped.
+pub struct Daemon {
+    _driver: Driver,
+}
 
 impl Daemon {
     /// Builds the card and listens on `path`.
     pub fn start(path: &Path, options: &CardOptions) -> Result<Self, Failure> {
-        match std::fs::write(path, DeviceName::Embedded(options.clone()).to_string()) {
-            Ok(()) => Ok(Self),
-            Err(source) => Err(Failure::File { doing: "cannot listen on", path: path.to_owned(), source }),
-        }
-    }
-
-    /// Stops the card and removes the socket.
-    pub fn stop(self) -> Result<(), Failure> {
-        Ok(())
+        let card = Card::new(options).map_err(|error| Failure::Usage(error.to_string()))?;
+        let driver = Driver::listen(card, path).map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(Self { _driver: driver })
     }
 }

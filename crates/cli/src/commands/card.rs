@@ -133,7 +133,8 @@ pub fn run(shared: &Shared, args: &CardArgs) -> Result<(), Failure> {
     while !stop::asked() {
         thread::sleep(NAP);
     }
-    daemon.stop()
+    drop(daemon);
+    Ok(())
 }
 
 fn announce(shared: &Shared, path: &std::path::Path, options: &CardOptions) -> Result<(), Failure> {

@@ -47,8 +47,9 @@ fn lane(session: &Session<'_>, shared: &Shared, args: &ReceiveArgs, queue: u32, 
     let start = Moment::now();
     let outcome = (|| {
         let several = shared.queues().indices().len() > 1;
-        let mut writer = Writer::create(file_of(&args.file, several.then_some(queue)))?;
+        // In this order, so that whoever sees the file knows that nothing sent from now on is missed.
         let mut rx = session.rx_shared(queue, args.sharing.sharing())?;
+        let mut writer = Writer::create(file_of(&args.file, several.then_some(queue)))?;
         receive(&mut rx, &mut writer, shared, meter)?;
         writer.flush()?;
         lanes::outcome(meter.packets(), shared.count)
