@@ -13,10 +13,10 @@ use crate::queue::Queue;
 use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT};
 use millrace_abi::queue::{Laggard, QueueId};
 use millrace_dma::{Ordering, Span, Word32, fence};
-use millrace_port::{Accept, Port, PortCounters, Taken};
+use millrace_port::{Accept, Port, PortCounters};
 use millrace_ring::shared::{Losses, Reclaimer};
 use millrace_ring::wake::{Ringer, Sleeper};
-use millrace_ring::{Delivery, EngineFault, Served, Verdict};
+use millrace_ring::{Delivery, EngineFault, FrameSink, Served, Verdict};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -545,28 +545,41 @@ fn loop_back(tx: &mut TxSlot, rx: &mut [RxSlot], place: usize, counters: &PortCo
     (moved, tx.finish(served, moved))
 }
 
+/// A port as the sink of a TX ring.
+struct PortSink<'p> {
+    port: &'p mut dyn Port,
+    open: bool,
+    refused: u64,
+    disabled: u64,
+    lost_bytes: u64,
+}
+
+impl FrameSink for PortSink<'_> {
+    fn take(&mut self, frame: Span<'_>) -> Verdict {
+        if self.take_burst(&[frame]) == 1 { Verdict::Taken } else { Verdict::Full }
+    }
+
+    #[inline(always)]
+    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
+        if !self.open {
+            self.disabled += frames.len() as u64;
+            self.lost_bytes += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
+            return frames.len();
+        }
+        let burst = self.port.transmit_burst(frames);
+        self.refused += burst.dropped;
+        self.lost_bytes += burst.dropped_bytes;
+        burst.taken
+    }
+}
+
 /// One burst from a TX queue to the port.
 #[inline(always)]
 fn transmit(tx: &mut TxSlot, port: &mut dyn Port, mac: &Mac) -> (bool, bool) {
     let Some(engine) = &mut tx.engine else { return (false, true) };
-    let open = mac.tx_enabled();
-    let (mut refused, mut disabled, mut lost_bytes) = (0, 0, 0);
-    let served = engine.serve(BUDGET, &mut |frame: Span<'_>| {
-        if !open {
-            disabled += 1;
-            lost_bytes += frame.len() as u64;
-            return Verdict::Taken;
-        }
-        match port.transmit(frame) {
-            Taken::Yes => Verdict::Taken,
-            Taken::Full => Verdict::Full,
-            Taken::Dropped(_) => {
-                refused += 1;
-                lost_bytes += frame.len() as u64;
-                Verdict::Taken
-            }
-        }
-    });
+    let mut sink = PortSink { port, open: mac.tx_enabled(), refused: 0, disabled: 0, lost_bytes: 0 };
+    let served = engine.serve(BUDGET, &mut sink);
+    let PortSink { refused, disabled, lost_bytes, .. } = sink;
     port.flush();
     tx.counts.drops[QueueDrop::Refused as usize] += refused;
     tx.counts.drops[QueueDrop::NoWire as usize] += disabled;

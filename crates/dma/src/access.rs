@@ -309,6 +309,9 @@ pub struct SpanMut<'a> {
 }
 
 impl<'a> Span<'a> {
+    /// No bytes.
+    pub const EMPTY: Span<'static> = Span { at: NonNull::dangling(), len: 0, window: PhantomData };
+
     /// The bytes of a slice.
     #[inline]
     pub fn from_slice(bytes: &'a [u8]) -> Self {

@@ -315,6 +315,22 @@ impl Iotlb {
         entry.window.span_mut((iova.get() - entry.first) as usize, len).ok_or(Fault { iova, len, access })
     }
 
+    /// The mapping that holds `len` bytes at `iova`, for a run of accesses that mostly stay in it.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    #[inline(always)]
+    pub fn reach(&self, iova: Iova, len: usize, access: Access) -> Result<Reach<'_>, Fault> {
+        let entry = self.entry(iova, len, access)?;
+        Ok(Reach { first: entry.first, window: &entry.window })
+    }
+
+    /// Counts accesses that were made through a [`Reach`] without asking again.
+    #[inline(always)]
+    pub fn count_hits(&self, hits: u64) {
+        self.hits.set(self.hits.get() + hits);
+    }
+
     /// The 64-bit word at `iova`, read once.
     ///
     /// # Errors
@@ -324,6 +340,28 @@ impl Iotlb {
         let entry = self.entry(iova, 8, Access::Read)?;
         let word = entry.window.word64((iova.get() - entry.first) as usize).map_err(|_| fault)?;
         Ok(u64::from_le(word.load(Ordering::Relaxed)))
+    }
+}
+
+/// One mapping of a domain, borrowed from the [`Iotlb`] that found it.
+#[derive(Clone, Copy)]
+pub struct Reach<'a> {
+    first: u64,
+    window: &'a Window,
+}
+
+impl<'a> Reach<'a> {
+    /// `len` bytes at `iova`, to be read; `None` outside this mapping.
+    #[inline(always)]
+    pub fn span(&self, iova: Iova, len: usize) -> Option<Span<'a>> {
+        // An address before the mapping becomes a huge offset, which no window holds.
+        self.window.span(iova.get().wrapping_sub(self.first) as usize, len)
+    }
+
+    /// `len` bytes at `iova`, to be written; `None` outside this mapping or if it is read-only.
+    #[inline(always)]
+    pub fn span_mut(&self, iova: Iova, len: usize) -> Option<SpanMut<'a>> {
+        self.window.span_mut(iova.get().wrapping_sub(self.first) as usize, len)
     }
 }
 

@@ -28,7 +28,7 @@ mod region;
 
 pub use access::{Slots32, Slots64, Span, SpanMut, Window, Word32, Word64, fence};
 pub use core::sync::atomic::Ordering;
-pub use domain::{Access, Domain, Fault, Iotlb, MapError, Pinned, UnmapError};
+pub use domain::{Access, Domain, Fault, Iotlb, MapError, Pinned, Reach, UnmapError};
 pub use iova::Iova;
 #[cfg(not(loom))]
 pub use region::{Pages, Protection, Region, RegionError};

@@ -246,6 +246,9 @@ pub struct SpanMut<'a> {
 }
 
 impl<'a> Span<'a> {
+    /// No bytes.
+    pub const EMPTY: Span<'static> = Span { bytes: Bytes::Slice(&[]), len: 0 };
+
     /// The bytes of a slice.
     pub fn from_slice(bytes: &'a [u8]) -> Self {
         Self { bytes: Bytes::Slice(bytes), len: bytes.len() }

@@ -155,12 +155,12 @@ impl TxQueue {
         if count > MAX_BURST {
             return Err(Error::BurstTooLong(count));
         }
-        let (mut bytes, mut longest) = (0u32, 0);
+        let (mut bytes, mut longest, mut shortest) = (0u32, 0, u16::MAX);
         for (slot, &len) in self.slots.iter_mut().zip(lengths) {
             let padded = len.max(self.shortest);
             *slot = Slot { at: bytes, len, padded };
             bytes += sze::HostTx::stride(padded);
-            longest = longest.max(len);
+            (longest, shortest) = (longest.max(len), shortest.min(len));
         }
         if longest > self.longest {
             return Err(self.too_long(longest));
@@ -169,7 +169,7 @@ impl TxQueue {
             self.idle.link.check()?;
             return Ok(None);
         };
-        self.place(count, first);
+        self.place(count, first, shortest < self.shortest);
         Ok(Some(TxBurst { queue: self, count }))
     }
 
@@ -223,23 +223,33 @@ impl TxQueue {
         Ok(link.client.tx_sync(link.handle, commit, want)?)
     }
 
-    /// Turns lengths and running offsets into places, and clears what pads short frames.
+    /// Turns running offsets into places.
     #[inline(always)]
-    fn place(&mut self, count: usize, first: u32) {
-        let stream = matches!(self.idle.layout, Layout::Sze { .. });
+    fn place(&mut self, count: usize, first: u32, short: bool) {
         let (mask, stride) = (self.mask, self.stride);
-        for (number, slot) in (first..=u32::MAX).chain(0..=first).zip(&mut self.slots[..count]) {
-            slot.at = if stream {
+        let slots = &mut self.slots[..count];
+        if matches!(self.idle.layout, Layout::Sze { .. }) {
+            for slot in slots {
                 // Eight bytes of header and alignment come before the frame.
-                (first.wrapping_add(slot.at) & mask) + 8
-            } else {
-                (number & mask) * stride
-            };
-            if slot.len < slot.padded {
-                let (at, pad) = (slot.at + u32::from(slot.len), slot.padded - slot.len);
-                if let Some(pad) = self.data.slice_mut(at as usize, usize::from(pad)) {
-                    pad.fill(0);
-                }
+                slot.at = (first.wrapping_add(slot.at) & mask) + 8;
+            }
+        } else {
+            for (i, slot) in slots.iter_mut().enumerate() {
+                slot.at = (first.wrapping_add(i as u32) & mask) * stride;
+            }
+        }
+        if short {
+            self.pad(count);
+        }
+    }
+
+    /// Clears what lies behind frames that are shorter than the card sends.
+    #[cold]
+    fn pad(&mut self, count: usize) {
+        for slot in self.slots[..count].iter().filter(|slot| slot.len < slot.padded) {
+            let (at, len) = (slot.at + u32::from(slot.len), slot.padded - slot.len);
+            if let Some(pad) = self.data.slice_mut(at as usize, usize::from(len)) {
+                pad.fill(0);
             }
         }
     }
@@ -249,10 +259,7 @@ impl TxQueue {
         let slots = &self.slots[..count];
         match &mut self.ring {
             Ring::Medusa(queue) => {
-                for slot in slots {
-                    // Cannot fail: the ring has a descriptor for every slot that was taken.
-                    queue.post(slot.padded);
-                }
+                queue.post_all(slots.iter().map(|slot| slot.padded));
                 if self.deferred >= DEFERRED {
                     queue.flush();
                     self.deferred = 0;

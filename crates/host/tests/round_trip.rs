@@ -77,8 +77,10 @@ fn several_subscribers_see_every_packet() {
         let device = Device::open(&format!("embedded:engine={engine},spin=20")).unwrap();
         let sharing = Sharing::Shared(Laggard::Block);
         let modes = [Mode::Direct, Mode::Direct, Mode::Mediated];
-        let mut readers: Vec<_> =
-            modes.iter().map(|&mode| device.rx(0).mode(mode).sharing(sharing).open().unwrap().start().unwrap()).collect();
+        let mut readers: Vec<_> = modes
+            .iter()
+            .map(|&mode| device.rx(0).mode(mode).sharing(sharing).open().unwrap().start().unwrap())
+            .collect();
         let mut tx = device.tx(0).open().unwrap().start().unwrap();
         let mut seen = [0; 3];
         for round in 0..200 {

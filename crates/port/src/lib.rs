@@ -66,6 +66,18 @@ pub enum Taken {
     Dropped(DropReason),
 }
 
+/// What became of frames that were given to a port together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Burst {
+    /// Frames that the card has no more to do with, from the front: sent or dropped.
+    pub taken: usize,
+    /// How many of them were dropped, and counted by reason in the port's counters.
+    pub dropped: u64,
+    /// Bytes of those.
+    pub dropped_bytes: u64,
+}
+
 /// What the card says to a frame that a port offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -83,6 +95,24 @@ pub enum Accept {
 pub trait Port: Send {
     /// Takes one frame towards the wire.
     fn transmit(&mut self, frame: Span<'_>) -> Taken;
+
+    /// Takes frames towards the wire, from the front, as far as there is room. A port that can do better than one by one
+    /// does it here.
+    fn transmit_burst(&mut self, frames: &[Span<'_>]) -> Burst {
+        let mut burst = Burst::default();
+        for &frame in frames {
+            match self.transmit(frame) {
+                Taken::Yes => {}
+                Taken::Full => break,
+                Taken::Dropped(_) => {
+                    burst.dropped += 1;
+                    burst.dropped_bytes += frame.len() as u64;
+                }
+            }
+            burst.taken += 1;
+        }
+        burst
+    }
 
     /// Ends a burst of [`Port::transmit`]: what was collected may leave now.
     fn flush(&mut self) {}

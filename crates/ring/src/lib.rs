@@ -31,6 +31,12 @@ use millrace_dma::{Fault, Iova, Span};
 pub trait FrameSink {
     /// Takes one frame, or says that there is no room: the frame then stays in the ring.
     fn take(&mut self, frame: Span<'_>) -> Verdict;
+
+    /// Takes frames from the front and returns how many; fewer than there are means that there is no room.
+    #[inline(always)]
+    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
+        frames.iter().position(|&frame| self.take(frame) == Verdict::Full).unwrap_or(frames.len())
+    }
 }
 
 impl<F: FnMut(Span<'_>) -> Verdict> FrameSink for F {

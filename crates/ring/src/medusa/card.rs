@@ -2,9 +2,9 @@
 
 use super::layout::{Buffer, Descriptor, Pointers, RxHeader, address};
 use crate::index::{Mask, RingIndex};
-use crate::{Delivery, EngineFault, FrameLimits, FrameSink, Served, Verdict};
+use crate::{Delivery, EngineFault, FrameLimits, FrameSink, Served};
 use millrace_abi::control::FaultKind;
-use millrace_dma::{Iotlb, Iova, Ordering, Slots32, Slots64, Span, Word64};
+use millrace_dma::{Access, Iotlb, Iova, Ordering, Reach, Slots32, Slots64, Span, Word64};
 
 /// What START gives the card for a TX queue.
 pub struct TxRings {
@@ -49,25 +49,26 @@ pub struct CardTx {
     scratch: Box<[u8]>,
 }
 
-/// One frame of a batch, and where the ring stands once it is gone.
-#[derive(Clone, Copy)]
-struct Candidate<'a> {
-    frame: Result<Span<'a>, BadLength>,
-    after: RingIndex,
-    upper: u64,
-}
-
-#[derive(Clone, Copy)]
-enum BadLength {
-    TooShort,
-    TooLong,
-}
-
-/// Why a batch ended before its candidates were all it could find.
+/// Why a run of whole packets ended.
 enum Stop {
+    /// As many as were wanted.
+    Enough,
+    /// The ring is empty behind it.
     Empty,
-    Chain,
+    /// The next descriptor is not the whole packet of a frame that may be sent.
+    Other,
+    /// The next frame cannot be reached.
     Fault(EngineFault),
+}
+
+/// What became of a descriptor that was not a whole packet.
+enum Other {
+    /// A frame left the ring, sent or not.
+    Frame,
+    /// An upper address is in force.
+    Setting,
+    /// Nothing can be done with it now.
+    Nothing,
 }
 
 impl CardTx {
@@ -110,10 +111,10 @@ impl CardTx {
         self.iotlb.sync();
         let before = self.head;
         let mut left = budget;
-        while left > 0 {
-            let (done, more) = self.serve_batch(left.min(BATCH), sink, &mut served);
+        while left > 0 && self.head != self.tail {
+            let (done, goes_on) = self.serve_run(left.min(BATCH), sink, &mut served);
             left -= done.min(left);
-            if !more {
+            if !goes_on {
                 break;
             }
         }
@@ -125,101 +126,103 @@ impl CardTx {
 
     fn publish(&self) {
         let word = Pointers { descriptors: self.head.get(), headers: 0 }.encode();
-        // Release pairs with the Acquire in `HostTx::refresh`: every load from the buffers is done.
+        // Release pairs with the Acquire in `HostTx::completed`: every load from the buffers is done.
         self.rings.update.store(word, Ordering::Release);
     }
 
-    /// Returns how many frames left the ring, and whether it is worth looking for more.
-    #[inline]
-    fn serve_batch(&mut self, want: usize, sink: &mut impl FrameSink, served: &mut Served) -> (usize, bool) {
-        let none = Candidate { frame: Err(BadLength::TooShort), after: self.head, upper: 0 };
-        let mut batch = [none; BATCH];
-        let (found, end, end_upper, stop) = self.look_ahead(&mut batch[..want]);
-        let (mut head, mut upper, mut done, mut full) = (self.head, self.upper, 0, false);
-        for candidate in &batch[..found] {
-            match candidate.frame {
-                Ok(frame) => {
-                    if sink.take(frame) == Verdict::Full {
-                        full = true;
-                        break;
-                    }
-                    served.frames += 1;
-                    served.bytes += frame.len() as u64;
-                }
-                Err(BadLength::TooShort) => served.too_short += 1,
-                Err(BadLength::TooLong) => served.too_long += 1,
-            }
-            (head, upper) = (candidate.after, Some(candidate.upper));
-            done += 1;
+    /// Serves a run of whole packets, or one thing that is not. Returns how many frames left the ring, and whether it is
+    /// worth looking for more.
+    #[inline(always)]
+    fn serve_run(&mut self, want: usize, sink: &mut impl FrameSink, served: &mut Served) -> (usize, bool) {
+        let mut frames = [Span::EMPTY; BATCH];
+        let (found, stop) = self.look_ahead(&mut frames[..want]);
+        let frames = &frames[..found];
+        let taken = if found > 0 { sink.take_burst(frames) } else { 0 };
+        served.frames += taken as u64;
+        served.bytes += frames[..taken].iter().map(|frame| frame.len() as u64).sum::<u64>();
+        self.head = self.mask.add(self.head, taken as u32);
+        if taken < found {
+            return (taken, false);
         }
-        if full {
-            (self.head, self.upper) = (head, upper);
-            return (done, false);
-        }
-        // Type 0 descriptors behind the last frame are used up too.
-        (self.head, self.upper) = (end, end_upper);
         match stop {
-            _ if found == want => (done, true),
-            Stop::Empty => (done, false),
-            Stop::Chain => match self.serve_chain(sink, served) {
-                Ok(taken) => (done + usize::from(taken), taken),
+            Stop::Enough => (taken, true),
+            Stop::Empty => (taken, false),
+            Stop::Other => match self.serve_other(sink, served) {
+                Ok(Other::Frame) => (taken + 1, true),
+                Ok(Other::Setting) => (taken, true),
+                Ok(Other::Nothing) => (taken, false),
                 Err(fault) => {
                     served.fault = Some(fault);
-                    (done, false)
+                    (taken, false)
                 }
             },
             Stop::Fault(fault) => {
                 served.fault = Some(fault);
-                (done, false)
+                (taken, false)
             }
         }
     }
 
-    /// Finds frames of one descriptor each and asks for their cache lines. Changes nothing.
+    /// Finds frames of one descriptor each and asks for their first cache lines. Changes nothing.
     #[inline(always)]
-    fn look_ahead<'a>(&'a self, batch: &mut [Candidate<'a>]) -> (usize, RingIndex, Option<u64>, Stop) {
-        let (mut at, mut upper, mut found) = (self.head, self.upper, 0);
-        while found < batch.len() {
-            if at == self.tail {
-                return (found, at, upper, Stop::Empty);
+    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>]) -> (usize, Stop) {
+        let Some(upper) = self.upper else { return (0, Stop::Other) };
+        let waiting = self.mask.distance(self.head, self.tail) as usize;
+        let most = waiting.min(frames.len());
+        let mut reach: Option<Reach<'a>> = None;
+        let mut hits = 0;
+        for (i, frame) in frames[..most].iter_mut().enumerate() {
+            let word = self.rings.descriptors.load(self.head.get().wrapping_add(i as u32));
+            let Some(buffer) = Descriptor::whole_packet(word) else { return (i, Stop::Other) };
+            if buffer.len < self.limits.min || buffer.len > self.limits.max {
+                return (i, Stop::Other);
             }
-            match Descriptor::decode(self.rings.descriptors.load(at.get())) {
-                Descriptor::Upper(bits) => {
-                    upper = Some(bits);
-                    at = self.mask.add(at, 1);
+            let (iova, len) = (address(upper, buffer.low), usize::from(buffer.len));
+            // Mostly the mapping of the frame before.
+            *frame = match reach.and_then(|reach| reach.span(iova, len)) {
+                Some(span) => {
+                    hits += 1;
+                    span
                 }
-                Descriptor::Buffer(Buffer { next: true, .. }) => return (found, at, upper, Stop::Chain),
-                Descriptor::Buffer(buffer) => {
-                    let Some(bits) = upper else {
-                        return (found, at, upper, Stop::Fault(self.ring_fault(FaultKind::NoUpperAddress, at)));
-                    };
-                    let frame = match self.whole_frame(bits, buffer) {
-                        Ok(frame) => frame,
-                        Err(fault) => return (found, at, upper, Stop::Fault(fault)),
-                    };
-                    at = self.mask.add(at, 1);
-                    batch[found] = Candidate { frame, after: at, upper: bits };
-                    found += 1;
-                }
-                Descriptor::Reserved => {
-                    return (found, at, upper, Stop::Fault(self.ring_fault(FaultKind::ReservedDescriptor, at)));
-                }
-            }
+                None => match self.iotlb.reach(iova, len, Access::Read) {
+                    Ok(found) => {
+                        reach = Some(found);
+                        found.span(iova, len).unwrap_or(Span::EMPTY)
+                    }
+                    Err(fault) => return (i, Stop::Fault(fault.into())),
+                },
+            };
+            frame.prefetch();
         }
-        (found, at, upper, Stop::Empty)
+        self.iotlb.count_hits(hits);
+        (most, if most < waiting || most == frames.len() { Stop::Enough } else { Stop::Empty })
     }
 
-    #[inline(always)]
-    fn whole_frame(&self, upper: u64, buffer: Buffer) -> Result<Result<Span<'_>, BadLength>, EngineFault> {
-        if buffer.len < self.limits.min {
-            return Ok(Err(BadLength::TooShort));
+    /// Serves what is not a whole packet: an upper address, a frame of a length that is not sent, a packet of several
+    /// descriptors.
+    #[cold]
+    fn serve_other(&mut self, sink: &mut impl FrameSink, served: &mut Served) -> Result<Other, EngineFault> {
+        match Descriptor::decode(self.rings.descriptors.load(self.head.get())) {
+            Descriptor::Upper(bits) => {
+                self.upper = Some(bits);
+                self.head = self.mask.add(self.head, 1);
+                return Ok(Other::Setting);
+            }
+            Descriptor::Reserved => return Err(self.ring_fault(FaultKind::ReservedDescriptor, self.head)),
+            Descriptor::Buffer(_) if self.upper.is_none() => {
+                return Err(self.ring_fault(FaultKind::NoUpperAddress, self.head));
+            }
+            Descriptor::Buffer(Buffer { next: true, .. }) => {
+                let taken = self.serve_chain(sink, served)?;
+                return Ok(if taken { Other::Frame } else { Other::Nothing });
+            }
+            Descriptor::Buffer(buffer) if buffer.len < self.limits.min => served.too_short += 1,
+            Descriptor::Buffer(buffer) if buffer.len > self.limits.max => served.too_long += 1,
+            // The descriptor has changed since `look_ahead` saw it: look again.
+            Descriptor::Buffer(_) => return Ok(Other::Nothing),
         }
-        if buffer.len > self.limits.max {
-            return Ok(Err(BadLength::TooLong));
-        }
-        let frame = self.iotlb.read(address(upper, buffer.low), usize::from(buffer.len))?;
-        frame.prefetch();
-        Ok(Ok(frame))
+        self.head = self.mask.add(self.head, 1);
+        Ok(Other::Frame)
     }
 
     #[cold]
@@ -263,7 +266,7 @@ impl CardTx {
             served.too_long += 1;
         } else if len < usize::from(self.limits.min) {
             served.too_short += 1;
-        } else if sink.take(Span::from_slice(&self.scratch[..len])) == Verdict::Full {
+        } else if sink.take_burst(&[Span::from_slice(&self.scratch[..len])]) == 0 {
             return Ok(false);
         } else {
             served.frames += 1;

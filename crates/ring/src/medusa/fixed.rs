@@ -157,6 +157,29 @@ impl FixedTx {
         posted
     }
 
+    /// Posts the next buffers that were taken, with these lengths.
+    #[inline(always)]
+    pub fn post_all(&mut self, lengths: impl ExactSizeIterator<Item = u16> + Clone) {
+        let mut done = 0;
+        // As many as were taken, so the ring has room for them.
+        let count = lengths.len().min(self.taken.wrapping_sub(self.posted) as usize);
+        while done < count {
+            let (mask, posted, buffers) = (self.count() - 1, self.posted, &self.buffers);
+            let iovas = (0u32..).map(|i| buffers[(posted.wrapping_add(i) & mask) as usize]);
+            let run = self.host.post_run(iovas.zip(lengths.clone().skip(done).take(count - done)));
+            self.posted = self.posted.wrapping_add(run);
+            done += run as usize;
+            if done < count {
+                // The upper address changes here: one packet with all that belongs to it.
+                let Some(len) = lengths.clone().nth(done) else { return };
+                if !self.post(len) {
+                    return;
+                }
+                done += 1;
+            }
+        }
+    }
+
     /// Moves the doorbell.
     #[inline(always)]
     pub fn flush(&mut self) {

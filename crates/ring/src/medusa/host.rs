@@ -52,6 +52,24 @@ impl Poster {
         true
     }
 
+    /// Posts packets as long as the upper address stays the same, and returns how many. The caller has made sure that
+    /// the ring has room for all of them.
+    #[inline(always)]
+    fn post_run(&mut self, packets: impl Iterator<Item = (Iova, u16)>) -> u32 {
+        let Some(upper) = self.upper else { return 0 };
+        let (mut tail, mut count) = (self.tail.get(), 0);
+        for (iova, len) in packets {
+            if upper_of(iova) != upper {
+                break;
+            }
+            self.descriptors.store(tail, Descriptor::Buffer(Buffer::whole(iova, len)).encode());
+            tail = tail.wrapping_add(1);
+            count += 1;
+        }
+        self.tail = self.mask.index(tail);
+        count
+    }
+
     #[cold]
     fn set_upper(&mut self, upper: u64) -> bool {
         if self.free() < 2 {
@@ -102,6 +120,13 @@ impl HostTx {
     #[inline(always)]
     pub fn post(&mut self, iova: Iova, len: u16) -> bool {
         self.poster.post(iova, len)
+    }
+
+    /// As [`HostTx::post`], for packets with room for all of them and mostly one upper address; returns how many were
+    /// posted before that changed.
+    #[inline(always)]
+    pub fn post_run(&mut self, packets: impl Iterator<Item = (Iova, u16)>) -> u32 {
+        self.poster.post_run(packets)
     }
 
     /// Moves the doorbell: the card may now take everything posted.

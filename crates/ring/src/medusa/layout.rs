@@ -66,6 +66,17 @@ impl Descriptor {
         }
     }
 
+    /// The buffer of a descriptor of type 2 that is a packet by itself: what nearly every descriptor is.
+    #[inline(always)]
+    pub const fn whole_packet(word: u64) -> Option<Buffer> {
+        // Type 2 in bits 63:62, and bit 61, "next", not set.
+        if word >> 61 != 0b100 {
+            return None;
+        }
+        let (low, len, meta) = ((word & LOW_MASK) as u32, (word >> 32) as u16, (word >> 48) as u16 & 0xfff);
+        Some(Buffer { low, len, meta, next: false })
+    }
+
     /// The word that means this.
     ///
     /// [`Descriptor::Reserved`] gives a type 1 descriptor, which is what tests want of it.
