@@ -186,7 +186,7 @@ impl Mac {
                 r::STATUS_LINK_UP
                     | r::speed_code(GBPS) << r::STATUS_SPEED_SHIFT
                     | r::MAC_TABLE_ENTRIES << r::STATUS_TABLE_SHIFT
-                    | u32::from(side.overflowed > 0) * r::STATUS_OVERFLOW
+                    | (u32::from(side.overflowed > 0) * r::STATUS_OVERFLOW)
             }
             r::LENGTH_MIN => latches.length_min,
             r::LENGTH_MAX => latches.length_max,

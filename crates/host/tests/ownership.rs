@@ -163,10 +163,7 @@ fn writers_in_two_processes_take_turns_without_loss_or_mixture() {
         let device = daemon.device();
         let mut receiver = rx(&device, 0, Mode::Direct, Sharing::Exclusive);
         let arguments = |base: &'static str| [("SOCKET", daemon.socket()), ("BASE", base)];
-        let mut writers = [
-            Process::start("writer", &arguments("0")),
-            Process::start("writer", &arguments("1000000")),
-        ];
+        let mut writers = [Process::start("writer", &arguments("0")), Process::start("writer", &arguments("1000000"))];
         writers.iter_mut().for_each(|writer| writer.expect("ready"));
         writers.iter_mut().for_each(|writer| writer.tell("go"));
         let mut next = [0, 1_000_000];
@@ -249,7 +246,9 @@ fn the_next_opener_goes_on_where_the_last_one_stopped() {
                     // Packets.
                     "medusa" => assert_eq!(now, number, "{queue} round {round}"),
                     // 80 bytes each, in units of 8; a new start begins at a page.
-                    _ => assert!(now > *at && now % 512 == 0 && now >= number * 10, "{queue} {now} after {at}"),
+                    _ => {
+                        assert!(now > *at && now.is_multiple_of(512) && now >= number * 10, "{queue} {now} after {at}")
+                    }
                 }
                 *at = now;
             }

@@ -18,14 +18,15 @@ fn round_trip(device: &Device, mode: Mode, sharing: Sharing, count: usize) {
     while received < count {
         let want = (count - sent).min(1 + sent % 32);
         let lengths: Vec<u16> = (sent..sent + want).map(|number| len_of(number) as u16).collect();
-        if want > 0 && sent - received < 256 {
-            if let Some(mut burst) = tx.get(&lengths).unwrap() {
-                for i in 0..burst.len() {
-                    burst[i].copy_from_slice(&frame(sent + i, len_of(sent + i)));
-                }
-                burst.send().unwrap();
-                sent += want;
+        if want > 0
+            && sent - received < 256
+            && let Some(mut burst) = tx.get(&lengths).unwrap()
+        {
+            for i in 0..burst.len() {
+                burst[i].copy_from_slice(&frame(sent + i, len_of(sent + i)));
             }
+            burst.send().unwrap();
+            sent += want;
         }
         if sent > received && received + 256 < sent || sent == count {
             assert!(rx.wait(PATIENCE).unwrap(), "nothing came after {received} of {sent}");

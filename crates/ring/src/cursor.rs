@@ -7,13 +7,15 @@
 //! cursor word: bits 39:0 position, bits 63:40 held       (units: packets for Medusa, 8 bytes for SZE; modulo 2^40)
 //!
 //! subscriber   get   (p, 0) -> (p, n)     compare-exchange: from now on the card cannot move the cursor
-//!              put   (p, n) -> (p+n, 0)   store, Release
+//!              put   (p, n) -> (p+n, 0)   compare-exchange: fails for one that was thrown out
 //! card         skip  (p, 0) -> (q, 0)     compare-exchange: policy `drop`, when the ring is full
+//!              end   any    -> all ones   store: policy `evict`, or a cursor that makes no sense
 //! ```
 //!
 //! A subscriber that holds packets is never skipped, so a slice in its hands never changes; one that holds nothing and
 //! has fallen a whole ring behind loses the oldest packets and sees it in its position. No existing interface has both
-//! direct pointers and several readers; this word is what makes it possible.
+//! direct pointers and several readers; this word is what makes it possible. A subscriber that was thrown out cannot take
+//! packets any more, because its compare-exchange fails; what it holds at that moment may change in its hands.
 
 use millrace_dma::{Ordering, Word64};
 
@@ -57,8 +59,8 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Most units that can be held at once.
-    pub const MOST_HELD: u32 = (1 << (64 - POSITION_BITS)) - 1;
+    /// Most units that can be held at once. One less than the bits can say: [`ENDED`] is no cursor.
+    pub const MOST_HELD: u32 = (1 << (64 - POSITION_BITS)) - 2;
 
     /// The meaning of a word.
     pub const fn decode(word: u64) -> Self {
@@ -71,17 +73,21 @@ impl Cursor {
     }
 }
 
+/// The word of a subscriber that was thrown out.
+const ENDED: u64 = u64::MAX;
+
 /// The subscriber's side of a cursor.
 pub struct Subscriber {
     word: Word64,
     position: Position,
+    held: u32,
 }
 
 impl Subscriber {
     /// The subscriber behind `word`, which the driver has set to the position where reading begins.
     pub fn new(word: Word64) -> Self {
         let position = Cursor::decode(word.load(Ordering::Acquire)).position;
-        Self { word, position }
+        Self { word, position, held: 0 }
     }
 
     /// First unit that was not given back, as last known.
@@ -98,23 +104,29 @@ impl Subscriber {
         let free = Cursor { position: self.position, held: 0 };
         let held = Cursor { held: units, ..free };
         match self.word.compare_exchange(free.encode(), held.encode()) {
-            Ok(_) => Ok(()),
-            Err(word) => {
-                let now = Cursor::decode(word).position;
-                let lost = self.position.distance(now);
-                self.position = now;
-                Err(lost)
+            Ok(_) => {
+                self.held = units;
+                Ok(())
             }
+            Err(word) => Err(self.go_to(word)),
         }
+    }
+
+    fn go_to(&mut self, word: u64) -> u64 {
+        if word == ENDED {
+            return 0;
+        }
+        let now = Cursor::decode(word).position;
+        let lost = self.position.distance(now);
+        self.position = now;
+        lost
     }
 
     /// Goes to where the card has moved the cursor, if it has, and returns how many units were lost by that. Only for a
     /// subscriber that holds nothing.
     pub fn catch_up(&mut self) -> u64 {
-        let now = Cursor::decode(self.word.load(Ordering::Acquire)).position;
-        let lost = self.position.distance(now);
-        self.position = now;
-        lost
+        let word = self.word.load(Ordering::Acquire);
+        self.go_to(word)
     }
 
     /// Gives `units` back, all that was held.
@@ -124,9 +136,12 @@ impl Subscriber {
 
     /// Gives the first `units` back and goes on holding `rest`.
     pub fn give_back(&mut self, units: u32, rest: u32) {
-        self.position = self.position.plus(u64::from(units));
-        // Release pairs with the Acquire in `Watched::look`: every load from the packets is done.
-        self.word.store(Cursor { position: self.position, held: rest }.encode(), Ordering::Release);
+        let before = Cursor { position: self.position, held: self.held };
+        let after = Cursor { position: self.position.plus(u64::from(units)), held: rest };
+        // Release (in AcqRel) pairs with the Acquire in `Watched::look`: every load from the packets is done. Fails only
+        // for a subscriber that was thrown out, whose word must stay as it is.
+        let _ = self.word.compare_exchange(before.encode(), after.encode());
+        (self.position, self.held) = (after.position, rest);
     }
 }
 
@@ -162,6 +177,12 @@ impl Watched {
         } else {
             Look::Passed(passed)
         }
+    }
+
+    /// Throws the subscriber out: it takes nothing any more.
+    pub fn end(&self) {
+        // A plain store: one that writes its word without end must not keep the card here.
+        self.word.store(ENDED, Ordering::Release);
     }
 
     /// Moves a subscriber that holds nothing on to `to`, if it is not there yet. Returns how many units it lost, or

@@ -147,6 +147,7 @@ impl Reclaimer {
             }
             // It writes nonsense into its own page: nobody else has to suffer for that.
             Look::Nonsense => {
+                subscription.cursor.end();
                 note(evicted, count, subscription.id);
                 false
             }
@@ -171,6 +172,7 @@ impl Reclaimer {
                     }
                 }
                 Laggard::Evict => {
+                    subscription.cursor.end();
                     note(evicted, count, subscription.id);
                     return false;
                 }
@@ -277,7 +279,7 @@ impl Reader {
             return units;
         }
         // From a position that the card has moved on, exactly one ring of packets looks like none.
-        self.lost += self.subscriber.catch_up();
+        self.lost = self.lost.saturating_add(self.subscriber.catch_up());
         self.ring.published(self.subscriber.position())
     }
 
@@ -297,7 +299,8 @@ impl Reader {
                     self.held = units;
                     return units;
                 }
-                Err(lost) => self.lost += lost,
+                // Saturating: in mediated mode the word lies in a page that the program can write.
+                Err(lost) => self.lost = self.lost.saturating_add(lost),
             }
         }
         0
