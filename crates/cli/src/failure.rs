@@ -13,7 +13,7 @@ pub enum Failure {
         /// What was being done.
         doing: String,
         /// What the host library says.
-        source: crate::host::Error,
+        source: Box<crate::host::Error>,
     },
     /// A capture cannot be read, or not further.
     #[error(transparent)]
@@ -72,6 +72,6 @@ pub trait While<T> {
 
 impl<T> While<T> for Result<T, crate::host::Error> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T, Failure> {
-        self.map_err(|source| Failure::Host { doing: what(), source })
+        self.map_err(|source| Failure::Host { doing: what(), source: Box::new(source) })
     }
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use millrace_abi::queue::{Engine, Mode, QueueId};
 
 use super::latency::{self, round_trips};
-use super::rig::{Cores, Rig};
+use super::rig::{Cores, Rig, with_all_cores};
 use super::throughput::{self, transmit};
 use super::{engines, first_queue};
 use crate::args::Shared;
@@ -270,7 +270,11 @@ impl Peers {
             command.args(["--cpus", &format!("{app},{card}")]);
         }
         command.stdin(Stdio::null()).stderr(Stdio::inherit());
-        super::rig::run_unpinned(command).map_err(|source| Failure::File { doing: "cannot run", path: script, source })
+        with_all_cores(move || command.output()).map_err(|source| Failure::File {
+            doing: "cannot run",
+            path: script,
+            source,
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a benchmark stands on: a card, usually in a process of its own, and a core for each side.
 
 use std::fmt;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -130,7 +130,7 @@ impl CardProcess {
             // A card that polls beside the application on one core would keep it from running.
             command.args(["--poll", "--cpu", &core.to_string()]);
         }
-        let mut child = spawn_on(cores.card, command).map_err(cannot_start)?;
+        let mut child = with_all_cores(move || command.spawn()).map_err(cannot_start)?;
         match await_announcement(&mut child) {
             Ok(device) => Ok(Self { child, device, _folder: folder }),
             Err(why) => {
@@ -175,20 +175,6 @@ impl Drop for CardProcess {
     }
 }
 
-/// Starts a process whose threads may run on one core only. A child inherits the cores of the thread that starts it, so
-/// a thread that lives just for this makes pinning the child safe code.
-fn spawn_on(core: Option<usize>, mut command: Command) -> std::io::Result<Child> {
-    let start = move || {
-        if let Some(core) = core
-            && let Err(why) = cores::pin(core)
-        {
-            note(format!("{why}; going on without"));
-        }
-        command.spawn()
-    };
-    thread::spawn(start).join().unwrap_or_else(|_| Err(std::io::Error::other("the starting thread panicked")))
-}
-
 /// The name of the card, from the line that it prints when it can be used.
 fn await_announcement(child: &mut Child) -> Result<String, String> {
     let stdout = child.stdout.take().ok_or("its output cannot be read")?;
@@ -207,15 +193,20 @@ fn read_line(stdout: ChildStdout) -> String {
     line
 }
 
-fn cannot_start(source: std::io::Error) -> Failure {
+fn cannot_start(source: io::Error) -> Failure {
     Failure::File { doing: "cannot start", path: "millrace card".into(), source }
 }
 
-/// Runs a program that may use all cores that this process was started with, though this thread is pinned.
-pub fn run_unpinned(mut command: Command) -> std::io::Result<std::process::Output> {
-    let run = move || {
+/// Starts or runs a program that may use all cores that this process was given, though this thread is pinned to one: a
+/// child inherits the cores of the thread that starts it.
+///
+/// So the worker of the card is pinned (`--cpu`), but the thread of the driver is not. In mediated mode that thread works
+/// while the application waits for it, as a kernel would on the application's core; beside a polling worker it would wait
+/// for its turn at every request, and mediated mode would look ten times slower than it is.
+pub fn with_all_cores<T: Send + 'static>(start: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    let start = || {
         cores::unpin();
-        command.output()
+        start()
     };
-    thread::spawn(run).join().unwrap_or_else(|_| Err(std::io::Error::other("the starting thread panicked")))
+    thread::spawn(start).join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
 }

@@ -41,7 +41,7 @@ What to try next:
   millrace card --listen /tmp/card.sock --poll --cpu 1     a card in a process of its own
   millrace loopback-hw --device unix:/tmp/card.sock --size 64-1500 --count 10M
   millrace stats --device unix:/tmp/card.sock              what the card counted
-  millrace bench latency --plot latency.svg                each side on a core of its own: much faster than above
+  millrace bench latency --plot latency.svg                each side in a process and on a core of its own
   millrace --help
 ";
 
@@ -187,7 +187,7 @@ fn draw(times: &Distribution) -> String {
 fn find_capture() -> Result<(String, Capture), Failure> {
     let found = folders().iter().filter_map(|folder| best_in(folder)).max_by_key(|(_, capture)| capture.len());
     match found {
-        Some((file, capture)) => Ok((file.display().to_string(), capture)),
+        Some((file, capture)) => Ok((fs::canonicalize(&file).unwrap_or(file).display().to_string(), capture)),
         None => made_here(),
     }
 }
