@@ -4,10 +4,16 @@
 //! acquire in a ring then shows as old bytes in a packet, which the models assert against. Spans must therefore begin
 //! and end at multiples of 8 here. 32-bit slots share a word with their neighbour; all slots of one ring are written by
 //! one side, so that loading, changing and storing the word is exact.
+//!
+//! Loom never lets a load see a store that comes later, so old bytes show only half of the mistakes: a reader that gives
+//! bytes back without release is not found that way. Each four bytes of payload and each slot therefore have a cell
+//! beside them whose accesses loom orders: a store that does not happen after every earlier load, or the other way
+//! round, fails the model. Pointer words and flags, which both sides use at once, have none.
 
 use crate::OutOfRange;
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
+use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::Arc;
 
@@ -20,6 +26,22 @@ struct Memory {
     words: Vec<AtomicU64>,
     // Flags (`Word32`) live apart from the words, so that two writers of one word do not meet.
     flags: Vec<AtomicU32>,
+    // One for each four bytes: who accessed them last.
+    owners: Vec<UnsafeCell<()>>,
+}
+
+// SAFETY: the cells hold nothing; loom only notes who comes to them, on one thread at a time.
+#[allow(unsafe_code)]
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn reads(&self, at: usize, len: usize) {
+        self.owners[at / 4..(at + len).div_ceil(4)].iter().for_each(|owner| owner.with(|_| ()));
+    }
+
+    fn writes(&self, at: usize, len: usize) {
+        self.owners[at / 4..(at + len).div_ceil(4)].iter().for_each(|owner| owner.with_mut(|_| ()));
+    }
 }
 
 /// A part of model memory.
@@ -36,7 +58,8 @@ impl Window {
     pub fn model(len: usize) -> Self {
         let words = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let flags = (0..len.div_ceil(4)).map(|_| AtomicU32::new(0)).collect();
-        Self { memory: Arc::new(Memory { words, flags }), base: 0, len, writable: true }
+        let owners = (0..len.div_ceil(4)).map(|_| UnsafeCell::new(())).collect();
+        Self { memory: Arc::new(Memory { words, flags, owners }), base: 0, len, writable: true }
     }
 
     /// The same window without the right to store.
@@ -164,12 +187,16 @@ pub struct Slots64 {
 impl Slots64 {
     /// Loads slot `index & mask`.
     pub fn load(&self, index: u32) -> u64 {
-        self.window.memory.words[self.at + (index & self.mask) as usize].load(Ordering::Relaxed)
+        let at = self.at + (index & self.mask) as usize;
+        self.window.memory.reads(at * 8, 8);
+        self.window.memory.words[at].load(Ordering::Relaxed)
     }
 
     /// Stores slot `index & mask`.
     pub fn store(&self, index: u32, value: u64) {
-        self.window.memory.words[self.at + (index & self.mask) as usize].store(value, Ordering::Relaxed);
+        let at = self.at + (index & self.mask) as usize;
+        self.window.memory.writes(at * 8, 8);
+        self.window.memory.words[at].store(value, Ordering::Relaxed);
     }
 
     /// Number of slots minus one.
@@ -201,12 +228,14 @@ impl Slots32 {
     /// Loads slot `index & mask`.
     pub fn load(&self, index: u32) -> u32 {
         let (word, shift) = self.slot(index);
+        self.window.memory.reads((self.at + (index & self.mask) as usize) * 4, 4);
         (word.load(Ordering::Relaxed) >> shift) as u32
     }
 
     /// Stores slot `index & mask`.
     pub fn store(&self, index: u32, value: u32) {
         let (word, shift) = self.slot(index);
+        self.window.memory.writes((self.at + (index & self.mask) as usize) * 4, 4);
         let others = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
         word.store(others | u64::from(value) << shift, Ordering::Relaxed);
     }
@@ -281,6 +310,7 @@ impl<'a> Span<'a> {
         match self.bytes {
             Bytes::Slice(bytes) => to[..len].copy_from_slice(&bytes[..len]),
             Bytes::Model(memory, at) => {
+                memory.reads(at, len);
                 for (i, chunk) in to[..len].chunks_mut(8).enumerate() {
                     let word = memory.words[at / 8 + i].load(Ordering::Relaxed).to_le_bytes();
                     chunk.copy_from_slice(&word[..chunk.len()]);
@@ -296,6 +326,7 @@ impl<'a> Span<'a> {
         let mut bytes = vec![0; len];
         self.read_into(&mut bytes);
         assert!(to.at.is_multiple_of(8), "model memory is written in whole words");
+        to.memory.writes(to.at, len);
         for (i, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);

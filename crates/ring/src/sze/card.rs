@@ -1,6 +1,6 @@
 //! The card's half of SZE.
 
-use super::layout::{Descriptor, HEADER_LEN, PAGE, PacketHeader, align8};
+use super::layout::{Descriptor, HEADER_LEN, PAGE_LEN, PacketHeader, align8};
 use crate::{Delivery, EngineFault, FrameLimits, FrameSink, Served, Verdict};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Iotlb, Iova, Ordering, Span, Word64};
@@ -19,7 +19,7 @@ pub struct Rings {
 
 impl Rings {
     fn mask(&self) -> Option<u32> {
-        (self.size.is_power_of_two() && u64::from(self.size) >= PAGE).then(|| self.size - 1)
+        (self.size.is_power_of_two() && self.size >= PAGE_LEN).then(|| self.size - 1)
     }
 }
 
@@ -53,7 +53,7 @@ impl Place {
             match Descriptor::decode(iotlb.read_u64(self.next)?) {
                 Descriptor::Next(at) => self.next = at,
                 Descriptor::Pages { at, count } => {
-                    (self.at, self.left, self.next) = (at, count * PAGE as u32, self.next.plus(8));
+                    (self.at, self.left, self.next) = (at, count * PAGE_LEN, self.next.plus(8));
                     return Ok(());
                 }
                 Descriptor::Reserved => {

@@ -20,6 +20,8 @@ pub enum Descriptor {
 
 /// Size of a page of the ring.
 pub(super) const PAGE: u64 = 4096;
+/// Bytes that a page of the ring holds: fewer where loom walks through every state of each of them.
+pub(super) const PAGE_LEN: u32 = if cfg!(loom) { 64 } else { PAGE as u32 };
 /// Most pages that one descriptor names: 4 MiB.
 const MOST_PAGES: u32 = 1024;
 
