@@ -18,6 +18,8 @@
 compile_error!("the rings are little-endian and so must the machine be");
 
 pub mod cursor;
+#[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
+pub mod fuzzing;
 pub mod index;
 pub mod medusa;
 pub mod shared;
