@@ -305,10 +305,14 @@ pub fn options(text: &str) -> CardOptions {
 /// The role `daemon`.
 pub fn run_daemon() {
     let card = Card::new(&options(&argument("OPTIONS"))).unwrap();
-    let driver = Driver::listen(card, Path::new(&argument("SOCKET"))).unwrap();
-    say("ready");
-    while !listen().is_empty() {}
-    drop(driver);
+    match Driver::listen(card, Path::new(&argument("SOCKET"))) {
+        Ok(driver) => {
+            say("ready");
+            while !listen().is_empty() {}
+            drop(driver);
+        }
+        Err(error) => say(&format!("refused: {error}")),
+    }
 }
 
 /// A program that uses a queue pair properly, on a thread of its own, until it is asked how that went. Every frame has
