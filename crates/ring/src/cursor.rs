@@ -200,3 +200,105 @@ impl Watched {
         self.word.compare_exchange(cursor.encode(), next.encode()).ok().map(|_| cursor.position.distance(to))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use millrace_dma::Region;
+    use proptest::prelude::*;
+
+    fn pair(start: Position) -> (Watched, Subscriber, Word64) {
+        let word = Region::heap(8).window().word64(0).unwrap();
+        (Watched::new(word.clone(), start), Subscriber::new(word.clone()), word)
+    }
+
+    #[test]
+    fn a_word_has_the_position_low_and_the_units_held_high() {
+        for (position, held, bytes) in [
+            (0, 0, [0u8; 8]),
+            (1, 0, [1, 0, 0, 0, 0, 0, 0, 0]),
+            (0, 1, [0, 0, 0, 0, 0, 1, 0, 0]),
+            (0xff_ffff_ffff, 0, [0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0]),
+            (0, Cursor::MOST_HELD, [0, 0, 0, 0, 0, 0xfe, 0xff, 0xff]),
+            (0x12_3456_789a, 0xab_cdef, [0x9a, 0x78, 0x56, 0x34, 0x12, 0xef, 0xcd, 0xab]),
+        ] {
+            let cursor = Cursor { position: Position::new(position), held };
+            assert_eq!(cursor.encode().to_le_bytes(), bytes);
+            assert_eq!(Cursor::decode(u64::from_le_bytes(bytes)), cursor);
+        }
+    }
+
+    #[test]
+    fn positions_wrap_at_40_bits() {
+        let last = Position::new(u64::MAX);
+        assert_eq!(last.get(), (1 << 40) - 1);
+        assert_eq!((last.plus(3).get(), last.distance(last.plus(3))), (2, 3));
+        assert_eq!(Position::new(5).distance(Position::new(4)), (1 << 40) - 1);
+    }
+
+    #[test]
+    fn what_is_held_is_not_skipped_and_what_is_skipped_is_not_held() {
+        let start = Position::new(u64::MAX - 1);
+        let (watched, mut subscriber, _) = pair(start);
+        assert_eq!(subscriber.hold(3), Ok(()));
+        assert_eq!(watched.look(start, 3), Look::Passed(0));
+        assert_eq!(watched.skip(start.plus(3)), None);
+        subscriber.release(3);
+        assert_eq!(watched.look(start, 3), Look::Passed(3));
+        assert_eq!(watched.skip(start.plus(5)), Some(2));
+        assert_eq!(subscriber.hold(1), Err(2));
+        assert_eq!(subscriber.position(), start.plus(5));
+        assert_eq!(subscriber.hold(1), Ok(()));
+        subscriber.give_back(1, 0);
+        assert_eq!((watched.look(start, 6), subscriber.catch_up()), (Look::Passed(6), 0));
+    }
+
+    #[test]
+    fn a_subscriber_that_is_further_on_is_not_moved_back() {
+        let start = Position::new(10);
+        let (watched, mut subscriber, _) = pair(start);
+        assert_eq!(subscriber.hold(4), Ok(()));
+        subscriber.release(4);
+        assert_eq!(watched.skip(start.plus(2)), Some(0));
+        assert_eq!(watched.skip(start.plus(4)), Some(0));
+        assert_eq!(watched.look(start, 4), Look::Passed(4));
+        assert_eq!(subscriber.hold(1), Ok(()));
+    }
+
+    #[test]
+    fn a_subscriber_that_was_thrown_out_takes_nothing_and_says_nothing() {
+        let (watched, mut subscriber, word) = pair(Position::new(0));
+        assert_eq!(subscriber.hold(1), Ok(()));
+        watched.end();
+        subscriber.release(1);
+        assert_eq!(word.load(Ordering::Relaxed), u64::MAX);
+        assert_eq!(subscriber.hold(1), Err(0));
+        assert_eq!(subscriber.catch_up(), 0);
+    }
+
+    #[test]
+    fn a_word_outside_what_was_published_is_nonsense() {
+        let start = Position::new(100);
+        let (watched, _, word) = pair(start);
+        for (position, held) in [(99, 0), (106, 0), (105, 1), (100, 6), (103, 3), (0, 0)] {
+            word.store(Cursor { position: Position::new(position), held }.encode(), Ordering::Relaxed);
+            assert_eq!(watched.look(start, 5), Look::Nonsense, "{position} {held}");
+        }
+        for (position, held) in [(100, 5), (105, 0), (102, 3)] {
+            word.store(Cursor { position: Position::new(position), held }.encode(), Ordering::Relaxed);
+            assert_eq!(watched.look(start, 5), Look::Passed(position - 100));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_word_means_what_it_says(word: u64, from: u64, published in 0u64..1 << 24) {
+            prop_assert_eq!(Cursor::decode(word).encode(), word);
+            let (watched, _, shared) = pair(Position::new(0));
+            shared.store(word, Ordering::Relaxed);
+            if let Look::Passed(units) = watched.look(Position::new(from), published) {
+                prop_assert!(units + u64::from(Cursor::decode(word).held) <= published);
+            }
+        }
+    }
+}

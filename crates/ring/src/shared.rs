@@ -11,6 +11,9 @@ use millrace_abi::queue::{Laggard, MAX_SUBSCRIBERS};
 use millrace_dma::{Ordering, Slots32, Word64};
 use std::sync::Arc;
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 /// The software half of the ring that is shared.
 pub enum Pool {
     /// Fixed buffers; positions count packets.

@@ -68,3 +68,64 @@ impl Ringer {
         self.flag.load(Ordering::Relaxed) != 0
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use millrace_dma::Region;
+
+    #[test]
+    fn only_a_sleeper_that_has_said_so_is_signalled() {
+        let flag = Region::heap(4).window().word32(0).unwrap();
+        let (sleeper, ringer) = (Sleeper::new(flag.clone()), Ringer::new(flag.clone()));
+        assert!(!ringer.must_signal());
+        sleeper.announce();
+        assert!(ringer.must_signal() && ringer.is_asleep());
+        assert!(ringer.must_signal(), "until it is awake");
+        sleeper.awake();
+        assert!(!ringer.must_signal());
+        sleeper.mark();
+        assert!(ringer.is_asleep());
+        // A peer may write anything into its flag: it costs a signal.
+        flag.store(u32::MAX, Ordering::Relaxed);
+        assert!(ringer.is_asleep());
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_between_two_threads() {
+        use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+        use std::time::Duration;
+        const ROUNDS: u32 = 20_000;
+        let words = Region::heap(128);
+        let (flag, pointer) = (words.window().word32(0).unwrap(), words.window().word32(64).unwrap());
+        let (sleeper, ringer) = (Sleeper::new(flag.clone()), Ringer::new(flag));
+        let (signal, event) = sync_channel(1);
+        let (done, acknowledged) = sync_channel(1);
+        let written = pointer.clone();
+        let peer = std::thread::spawn(move || {
+            for round in 1..=ROUNDS {
+                written.store(round, Ordering::Release);
+                if ringer.must_signal() {
+                    // Full: a signal waits already, as in an eventfd.
+                    let _ = signal.try_send(());
+                }
+                acknowledged.recv().unwrap();
+            }
+        });
+        for round in 1..=ROUNDS {
+            while pointer.load(Ordering::Acquire) != round {
+                sleeper.announce();
+                if pointer.load(Ordering::Acquire) != round {
+                    match event.recv_timeout(Duration::from_secs(20)) {
+                        Ok(()) => {}
+                        Err(RecvTimeoutError::Timeout) => panic!("round {round}: nobody woke us"),
+                        Err(RecvTimeoutError::Disconnected) => break,
+                    }
+                }
+                sleeper.awake();
+            }
+            done.send(()).unwrap();
+        }
+        peer.join().unwrap();
+    }
+}
