@@ -1,0 +1,61 @@
+# Everything that is done here, by name. `make` alone lists it.
+#
+# CARGO_TARGET_DIR says where to build (default: target).
+
+SHELL := /bin/bash
+# One command at a time: cargo and the tests use all cores themselves.
+.NOTPARALLEL:
+
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+RUN := . scripts/env.sh && find_rust &&
+
+help: ## say what there is
+	@echo "Millrace: a software accelerator card. Targets:"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
+
+demo: build ## a capture through a card and back, every byte compared; latencies and a histogram
+	@$(CARGO_TARGET_DIR)/release/millrace demo
+
+test: ## everything that must pass: formatting, lints, tests, models, fuzzers, sanitizers, end to end
+	@scripts/test.sh
+
+bench: build ## how fast it is, beside DPDK, a bare ring and a cache line (installs DPDK when run as root)
+	@scripts/setup.sh --bench
+	@scripts/bench.sh
+
+build: setup ## target/release/millrace
+	@$(RUN) cargo build --release --locked
+
+install: build ## copy millrace to PREFIX/bin (default /usr/local)
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/millrace $(DESTDIR)$(or $(PREFIX),/usr/local)/bin/millrace
+
+setup: ## install what is missing (Debian packages, as root)
+	@scripts/setup.sh
+
+lint: ## formatting, clippy, documentation, where unsafe is, licences
+	@scripts/test.sh setup format clippy doc unsafe licences documents
+
+unit: ## unit and integration tests only
+	@scripts/test.sh setup unit
+
+loom: ## the rings and the sleep protocol under a model checker
+	@scripts/test.sh setup loom
+
+fuzz: ## every fuzz target for FUZZ_SECONDS (default 10)
+	@scripts/test.sh setup fuzz
+
+sanitize: ## tests of the memory and the rings under AddressSanitizer, or Valgrind
+	@scripts/test.sh setup sanitize
+
+end-to-end: ## the scenarios in tests/cases through the built program
+	@scripts/test.sh setup build end-to-end
+
+doc: setup ## API documentation in target/doc
+	@$(RUN) cargo doc --workspace --no-deps --locked
+	@echo "$(CARGO_TARGET_DIR)/doc/millrace/index.html"
+
+clean: ## remove what was built
+	@$(RUN) cargo clean
+	@$(MAKE) -s -C bench/peers clean
+
+.PHONY: help demo test bench build install setup lint unit loom fuzz sanitize end-to-end doc clean

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Measures everything and leaves the results, one JSON object per line, and the plot in target/bench.
+set -euo pipefail
+. "$(dirname "$0")/env.sh"
+cd "$root"
+millrace=$target/release/millrace
+results=$target/bench
+mkdir -p "$results"
+
+run() {
+    local name=$1
+    shift
+    echo "== millrace bench $*"
+    "$millrace" bench "$@" --json >"$results/$name.jsonl"
+    python3 scripts/table.py <"$results/$name.jsonl"
+}
+
+run sync sync
+run latency latency --plot "$results/latency.svg"
+run throughput throughput
+run peers peers
+echo "results and latency.svg are in $results"

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Installs what the project needs on Debian 12, and does nothing where it is all there.
+#
+#   scripts/setup.sh          to build, to run the demo and the tests
+#   scripts/setup.sh --bench  also DPDK, for `make bench`
+#
+# As root it installs Debian packages. As anybody else it says which are missing and leaves them out: the build needs
+# Rust and a C compiler, everything else only makes single tests possible.
+set -euo pipefail
+. "$(dirname "$0")/env.sh"
+
+bench=no
+[ "${1:-}" = --bench ] && bench=yes
+
+packages=()
+# need COMMAND PACKAGE: the package, unless the command is there. /usr/sbin is not on everybody's path.
+need() {
+    PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null || packages+=("$2")
+}
+
+need cc build-essential
+need c++ build-essential
+need make make
+need pkg-config pkg-config
+need python3 python3
+need dtc device-tree-compiler
+need strace strace
+need ip iproute2
+need setpriv util-linux
+need valgrind valgrind
+[ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
+if ! find_rust; then
+    # Debian keeps a current Rust beside the one it was released with, for its browsers; hence the names.
+    packages+=(rustc-web cargo-web rustfmt-web rust-web-clippy)
+fi
+if [ "$bench" = yes ]; then
+    need dpdk-testpmd dpdk
+    pkg-config --exists libdpdk 2>/dev/null || packages+=(libdpdk-dev)
+fi
+
+if [ ${#packages[@]} -gt 0 ]; then
+    mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "setup: missing Debian packages: ${packages[*]}"
+        echo "setup: not root, so they are not installed; as root: apt-get install ${packages[*]}"
+    elif ! command -v apt-get >/dev/null; then
+        echo "setup: missing (names of Debian packages): ${packages[*]}"
+        echo "setup: this is not Debian, so please install them by hand"
+    else
+        echo "setup: installing ${packages[*]}"
+        # A folder of our own for temporary files: installing can restart what cleans /tmp.
+        scratch=$(mktemp -d)
+        trap 'rm -rf "$scratch"' EXIT
+        log=$scratch/log
+        export TMPDIR=$scratch DEBIAN_FRONTEND=noninteractive
+        if ! { apt-get update && apt-get install -y --no-install-recommends "${packages[@]}"; } >"$log" 2>&1 </dev/null
+        then
+            tail -n 30 "$log"
+            # One that cannot be had must not keep the others away.
+            for package in "${packages[@]}"; do
+                apt-get install -y --no-install-recommends "$package" >"$log" 2>&1 </dev/null ||
+                    { tail -n 3 "$log"; echo "setup: $package cannot be installed"; }
+            done
+        fi
+    fi
+fi
+
+if ! find_rust; then
+    echo "setup: there is no Rust $rust_wanted or newer, without which nothing can be built;" \
+        "install it with rustup, or the Debian packages rustc-web and cargo-web" >&2
+    exit 1
+fi
+command -v cc >/dev/null || { echo "setup: there is no C compiler (cc), which the linker needs" >&2; exit 1; }
+echo "setup: $(cargo --version), $(command -v cargo)"

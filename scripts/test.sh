@@ -1,0 +1,193 @@
+#!/usr/bin/env bash
+# Runs all steps, or those named, whatever became of the ones before; says at the end what passed and fails if anything
+# did not.
+#
+#   scripts/test.sh                all of them: what `make test` and CI do
+#   scripts/test.sh unit loom      only these
+#
+# A step is a function below. It may write how many checks it made to $results ("passed failed skipped"); one that does
+# not is one check. Exit code 77 means that it could not be done here, and its last line says why. All output is also
+# in target/test-logs/STEP.log.
+set -uo pipefail
+. "$(dirname "$0")/env.sh"
+cd "$root" || exit 1
+export CARGO_TARGET_DIR=$target CARGO_TERM_COLOR=never
+
+steps=(setup format clippy doc build unit loom fuzz sanitize unsafe licences documents end-to-end)
+logs=$target/test-logs
+fuzz_seconds=${FUZZ_SECONDS:-10}
+
+skip() {
+    echo "skipped: $*"
+    return 77
+}
+
+# Adds up the closing lines of `cargo test`.
+count_cargo_tests() {
+    awk '/^test result:/ { for (i = 1; i < NF; i++) {
+            if ($(i + 1) ~ /^passed/) passed += $i
+            if ($(i + 1) ~ /^failed/) failed += $i
+            if ($(i + 1) ~ /^ignored/) skipped += $i } }
+        END { print passed + 0, failed + 0, skipped + 0 }'
+}
+
+# Runs cargo test and counts.
+cargo_test() {
+    local log=$logs/$step.cargo code
+    cargo test --locked "$@" 2>&1 | tee -a "$log"
+    code=${PIPESTATUS[0]}
+    count_cargo_tests <"$log" >"$results"
+    return "$code"
+}
+
+step_setup() {
+    scripts/setup.sh && cargo fetch --locked
+}
+
+step_format() {
+    cargo fmt --version >/dev/null 2>&1 || { skip "this Rust has no rustfmt"; return; }
+    cargo fmt --all --check
+}
+
+step_clippy() {
+    cargo clippy --version >/dev/null 2>&1 || { skip "this Rust has no clippy"; return; }
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+}
+
+step_doc() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+}
+
+step_build() {
+    cargo build --release --locked
+}
+
+step_unit() {
+    cargo_test --workspace --no-fail-fast
+}
+
+# The rings again, over memory that the model checker watches. Its flag changes everything, hence a folder of its own.
+step_loom() {
+    CARGO_TARGET_DIR=$target/loom RUSTFLAGS="--cfg loom" cargo_test -p millrace-ring --release --test loom
+}
+
+# The targets are built as `cargo fuzz` builds them, but without needing it: coverage comes from switches that every
+# compiler has.
+step_fuzz() {
+    local flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+        -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+        -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1"
+    local passed=0 failed=0 source name corpus host
+    [ -e fuzz/Cargo.toml ] || { skip "there are no fuzz targets"; return; }
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    # With --target the flags are not used for build scripts.
+    CARGO_TARGET_DIR=$target/fuzz RUSTFLAGS=$(echo $flags) \
+        cargo build --manifest-path fuzz/Cargo.toml --release --locked --target "$host" || return 1
+    for source in fuzz/fuzz_targets/*.rs; do
+        name=$(basename "$source" .rs)
+        corpus=$target/fuzz/corpus/$name
+        mkdir -p "$corpus"
+        local folders=("$corpus")
+        [ -d "fuzz/corpus/$name" ] && folders+=("fuzz/corpus/$name")
+        echo "-- $name, $fuzz_seconds s"
+        if "$target/fuzz/$host/release/$name" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=20 \
+            -print_final_stats=1 -artifact_prefix="$logs/$name-" "${folders[@]}" >"$logs/fuzz-$name.log" 2>&1
+        then
+            grep -E '^stat::number_of_executed_units|^Done' "$logs/fuzz-$name.log"
+            passed=$((passed + 1))
+        else
+            tail -n 40 "$logs/fuzz-$name.log"
+            failed=$((failed + 1))
+        fi
+    done
+    echo "$passed $failed 0" >"$results"
+    [ "$failed" -eq 0 ]
+}
+
+# All unsafe code is in `dma` (and a line in `port`); `ring` drives it hardest.
+step_sanitize() {
+    local host runtime
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    runtime=$(rustc --print sysroot)/lib/rustlib/$host/lib
+    if compgen -G "$runtime/librustc-*_rt.asan.a" >/dev/null; then
+        echo "AddressSanitizer"
+        # The switch counts as unstable, the compiler is the released one all the same.
+        CARGO_TARGET_DIR=$target/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" \
+            cargo_test -p millrace-dma -p millrace-ring -p millrace-port --lib --target "$host"
+    elif command -v valgrind >/dev/null; then
+        echo "Valgrind, because this Rust has no AddressSanitizer"
+        local runner
+        runner=CARGO_TARGET_$(echo "$host" | tr 'a-z-' 'A-Z_')_RUNNER
+        env CARGO_TARGET_DIR="$target/valgrind" PROPTEST_CASES=8 \
+            "$runner=valgrind -q --error-exitcode=9 --fair-sched=yes" \
+            bash -c 'cargo test --locked -p millrace-dma -p millrace-ring --lib' 2>&1 | tee "$logs/valgrind"
+        local code=${PIPESTATUS[0]}
+        count_cargo_tests <"$logs/valgrind" >"$results"
+        return "$code"
+    else
+        skip "this Rust has no AddressSanitizer, and there is no valgrind"
+    fi
+}
+
+# Files with the word in code, comments aside, are exactly those of the list.
+step_unsafe() {
+    local file
+    git ls-files --cached --others --exclude-standard 'crates/*.rs' 'fuzz/*.rs' 'bench/*.rs' | while read -r file; do
+        [ -e "$file" ] && sed 's://.*::' "$file" | grep -qw unsafe && echo "$file"
+    done | sort >"$logs/unsafe-files.txt"
+    diff -u scripts/unsafe-files.txt "$logs/unsafe-files.txt" && return 0
+    echo "unsafe code has moved: justify it in its module, and bring scripts/unsafe-files.txt up to date"
+    return 1
+}
+
+step_licences() {
+    cargo metadata --format-version 1 --locked --filter-platform "$(rustc -vV | sed -n "s,^host: ,,p")" |
+        python3 scripts/check-licences.py
+}
+
+step_documents() {
+    python3 scripts/check-documents.py
+}
+
+step_end-to-end() {
+    tests/run.sh --results "$results"
+}
+
+[ $# -gt 0 ] && steps=("$@")
+for step in "${steps[@]}"; do
+    declare -F "step_$step" >/dev/null || { echo "there is no step $step; there are: ${steps[*]}" >&2; exit 2; }
+done
+mkdir -p "$logs"
+find_rust || true
+passed=0 failed=0 skipped=0 summary=()
+begin=$SECONDS
+for step in "${steps[@]}"; do
+    results=$logs/$step.results
+    rm -f "$results" "$logs/$step.cargo"
+    echo
+    echo "== $step"
+    start=$SECONDS
+    ("step_$step") </dev/null 2>&1 | tee "$logs/$step.log"
+    code=${PIPESTATUS[0]}
+    # Setup may just have installed Rust.
+    [ "$step" = setup ] && find_rust
+    p=0 f=0 s=0
+    [ -s "$results" ] && read -r p f s <"$results"
+    case $code in
+    0) word=passed; [ $((p + f + s)) -eq 0 ] && p=1 ;;
+    77) word=skipped; [ "$s" -eq 0 ] && s=1 ;;
+    *) word=FAILED; [ "$f" -eq 0 ] && f=1 ;;
+    esac
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    summary+=("$(printf '%-12s %-8s %5d s  %5d passed %3d failed %3d skipped' \
+        "$step" "$word" $((SECONDS - start)) "$p" "$f" "$s")")
+    echo "== $step: $word, $((SECONDS - start)) s"
+done
+
+echo
+printf '%s\n' "${summary[@]}"
+echo "all of it: $((SECONDS - begin)) s; logs in $logs"
+grep -h '^skipped: ' "$logs"/*.log 2>/dev/null | sort | uniq -c | sort -rn | head -n 20
+echo
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

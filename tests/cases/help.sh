@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Every command explains itself, on standard output, with an example; what is no command or option is refused with 2.
+. "$(dirname "$0")/../lib.sh"
+commands="card info tree regs stats generate read receive transmit loopback loopback-hw bench demo"
+for command in $commands; do
+    "$millrace" --help | grep -q "^  $command " || fail "--help does not list $command"
+    "$millrace" "$command" --help >"$scratch/help" 2>"$scratch/error" || fail "$command --help failed"
+    [ -s "$scratch/error" ] && fail "$command --help writes to standard error"
+    [ "$(wc -l <"$scratch/help")" -ge 10 ] || fail "$command --help is short"
+    for option in --device --queue --engine --mode --size --count --burst --json; do
+        grep -q -- "$option" "$scratch/help" || fail "$command --help does not know $option"
+    done
+    longest=$(awk '{ if (length > most) most = length } END { print most }' "$scratch/help")
+    [ "$longest" -le 100 ] || fail "$command --help has a line of $longest letters"
+done
+for bench in sync latency throughput peers; do
+    "$millrace" bench $bench --help >"$scratch/help" || fail "bench $bench --help failed"
+done
+"$millrace" --version | grep -Eq '^millrace [0-9]+\.[0-9]+\.[0-9]+' || fail "--version"
+
+# refused CODE WORDS...
+refused() {
+    local wanted=$1 code=0
+    shift
+    timeout 10 "$millrace" "$@" >"$scratch/out" 2>"$scratch/error" || code=$?
+    [ "$code" -eq "$wanted" ] || fail "millrace $* ended with $code instead of $wanted"
+    [ -s "$scratch/error" ] || fail "millrace $* says nothing"
+    [ ! -s "$scratch/out" ] || fail "millrace $* writes to standard output"
+}
+
+refused 2 frobnicate
+refused 2 read --frobnicate
+refused 2 read --mode fast
+refused 2 info --device pci:1
+refused 2 generate --size 20000
+refused 1 info --device "unix:$scratch/nobody"
+refused 1 transmit "$scratch/nothing.pcap"

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# With --json every command prints one object per line and nothing else on standard output, with the agreed names.
+. "$(dirname "$0")/../lib.sh"
+needs python3
+
+# json NAMES COMMAND...: at least one line; each parses and has the names.
+json() {
+    local names=$1
+    shift
+    "$millrace" "$@" --json >"$scratch/lines" 2>"$scratch/error.log" || fail "millrace $* --json ended with $?"
+    python3 - "$names" "$scratch/lines" <<'END' || fail "millrace $* --json"
+import json, sys
+names, file = sys.argv[1].split(), sys.argv[2]
+rows = [json.loads(line) for line in open(file)]
+if not rows:
+    sys.exit("nothing was printed")
+for row in rows:
+    missing = [name for name in names if name not in row]
+    if not isinstance(row, dict) or missing:
+        sys.exit(f"{row} lacks {missing}")
+END
+}
+
+counts="command queue packets bytes seconds mpps gbps"
+quality="lost corrupt reordered duplicates"
+times="mean_ns geomean_ns p50_ns p99_ns p999_ns min_ns max_ns"
+json "kind" info
+json "node property" tree
+json "part address register value access" regs
+json "queues ports workers" stats
+json "$counts" generate --count 1000 --device embedded:port=null
+json "$counts $quality" read --count 1000 --check --device embedded:port=generator
+json "$counts" receive "$scratch/out.pcap" --count 1000 --device embedded:port=generator
+json "$counts" transmit "$scratch/out.pcap" --device embedded:port=null
+json "$counts" loopback --count 1000 --device embedded:port=generator
+json "$counts $quality" loopback-hw --count 1000
+json "$counts $quality $times" loopback-hw --count 1000 --latency
+json "bench engine mode size count $times lost corrupt" bench latency --count 1000 --plot "$scratch/plot.svg"
+python3 -c 'import sys, xml.etree.ElementTree as tree; tree.parse(sys.argv[1])' "$scratch/plot.svg" ||
+    fail "the plot is no SVG"
+json "bench engine mode size count direction mpps gbps lost corrupt" bench throughput --count 1000 --size 64,1518
+json "bench engine mode step before_ns before_ns_sd sync_ns sync_ns_sd after_ns after_ns_sd" bench sync --count 200
+names="bench metric millrace dpdk_vhost dpdk_memif bare_ring cacheline ratio_to_dpdk ratio_to_bare"
+json "$names" bench peers --rounds 1 --seconds 0.1 --peers "$scratch"
+json "demo engine" demo
+
+# A card says when it can be used, and where.
+background card "$millrace" card --json --listen "$scratch/card.sock"
+await 10 test -s "$scratch/card.out" || fail "the card says nothing"
+[ "$(field device <"$scratch/card.out")" = "unix:$(realpath "$scratch")/card.sock" ] || fail "the card's name"
+MILLRACE_DEVICE=unix:$scratch/card.sock "$millrace" stats --watch 0.05 --count 3 --json >"$scratch/watch"
+[ "$(wc -l <"$scratch/watch")" -eq 3 ] || fail "stats --watch --count 3 printed $(wc -l <"$scratch/watch") lines"

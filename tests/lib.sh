@@ -1,0 +1,129 @@
+# shellcheck shell=bash
+# What all cases share. A case is a script in tests/cases that begins with `. "$(dirname "$0")/../lib.sh"`, has $scratch
+# for its files, and leaves nothing behind: processes started with `background` and `start_card` end with it.
+#
+# Exit codes: 0 passed, 77 could not be done here (`skip` says why), anything else failed.
+set -euo pipefail
+
+tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$tests/.." && pwd)
+millrace=${MILLRACE:-${CARGO_TARGET_DIR:-$root/target}/release/millrace}
+captures=${MILLRACE_CAPTURES:-$root/../shared/data/captures}
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/millrace-test.XXXXXX")
+pids=()
+unset MILLRACE_DEVICE
+
+cleanup() {
+    local code=$? pid
+    trap - EXIT
+    for pid in "${pids[@]}"; do
+        kill "$pid" 2>/dev/null || true
+    done
+    for pid in "${pids[@]}"; do
+        # A process that does not end when asked is a bug that must not become ours.
+        for _ in $(seq 100); do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.05
+        done
+        kill -KILL "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+    if [ "$code" -ne 0 ] && [ "$code" -ne 77 ]; then
+        for log in "$scratch"/*.log; do
+            [ -s "$log" ] && { echo "-- $(basename "$log")"; tail -n 20 "$log"; }
+        done
+    fi
+    rm -rf "$scratch"
+    exit "$code"
+}
+trap cleanup EXIT
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+fail() {
+    echo "failed: $*"
+    exit 1
+}
+
+# needs COMMAND...: skips the case without them.
+needs() {
+    local command
+    PATH=$PATH:/usr/sbin:/sbin
+    for command in "$@"; do
+        command -v "$command" >/dev/null || skip "$command is not installed"
+    done
+}
+
+is_root() {
+    [ "$(id -u)" -eq 0 ]
+}
+
+# background NAME COMMAND...: runs it with its output in $scratch/NAME.out and .log; its process id is in $started.
+background() {
+    local name=$1
+    shift
+    "$@" </dev/null >"$scratch/$name.out" 2>"$scratch/$name.log" &
+    started=$!
+    pids+=("$started")
+}
+
+# await SECONDS COMMAND...: until the command succeeds.
+await() {
+    local seconds=$1 end
+    shift
+    end=$(($(date +%s%N) + seconds * 1000000000))
+    until "$@"; do
+        [ "$(date +%s%N)" -lt "$end" ] || return 1
+        sleep 0.01
+    done
+}
+
+# start_card OPTION...: a card process; its process id is in $card, its name in $device and for all commands.
+start_card() {
+    local socket
+    socket=$scratch/card$((${#pids[@]} + 1)).sock
+    background "card$((${#pids[@]} + 1))" "$millrace" card --json --listen "$socket" "$@"
+    card=$started
+    await 10 test -S "$socket" || fail "the card does not listen"
+    device=unix:$socket
+    export MILLRACE_DEVICE=$device
+}
+
+# ended PID SECONDS: waits for a process of ours to end; its exit code is in $code.
+ended() {
+    await "$2" is_gone "$1" || fail "process $1 has not ended after $2 s"
+    code=0
+    # Without the shell's own remark about how it ended.
+    { wait "$1"; } 2>/dev/null || code=$?
+}
+
+is_gone() {
+    # In braces, because the process may end between the two looks.
+    ! kill -0 "$1" 2>/dev/null || [ "$({ cut -d' ' -f3 <"/proc/$1/stat"; } 2>/dev/null || echo Z)" = Z ]
+}
+
+# slay PID: kills it, as a crash would.
+slay() {
+    kill -KILL "$1"
+    { wait "$1"; } 2>/dev/null || true
+}
+
+# field NAME: that field of the last JSON line on standard input.
+field() {
+    python3 -c 'import json, sys
+row = [json.loads(line) for line in sys.stdin if line.strip()][-1]
+print(row[sys.argv[1]])' "$1"
+}
+
+# Nothing is lost without a count: fails unless offered = passed + dropped for every queue of the card, at rest.
+check_counting() {
+    "$millrace" stats --json | python3 -c '
+import json, sys
+for queue in json.load(sys.stdin)["queues"]:
+    dropped = sum(drop["count"] for drop in queue["drops"])
+    if queue["offered"] != queue["passed"] + dropped:
+        sys.exit("failed: the counting equation: %r" % queue)'
+}
