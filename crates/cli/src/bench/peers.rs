@@ -5,13 +5,13 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{self, Command, Stdio};
 
 use clap::Args;
 use millrace_abi::queue::{Engine, Mode, QueueId};
 
 use super::latency::{self, round_trips};
-use super::rig::{Cores, Rig, with_all_cores};
+use super::rig::{Cores, Rig, run_on_all_cores};
 use super::throughput::{self, transmit};
 use super::{engines, first_queue};
 use crate::args::Shared;
@@ -262,7 +262,7 @@ impl Peers {
         Ok(())
     }
 
-    fn run(&self, programs: &Path, peer: &str, metric: Metric, seconds: f64) -> Result<std::process::Output, Failure> {
+    fn run(&self, programs: &Path, peer: &str, metric: Metric, seconds: f64) -> Result<process::Output, Failure> {
         let script = programs.join("run.sh");
         let mut command = Command::new(&script);
         command.args(["--peer", peer, "--metric", metric.word(), "--seconds", &seconds.to_string()]);
@@ -270,11 +270,7 @@ impl Peers {
             command.args(["--cpus", &format!("{app},{card}")]);
         }
         command.stdin(Stdio::null()).stderr(Stdio::inherit());
-        with_all_cores(move || command.output()).map_err(|source| Failure::File {
-            doing: "cannot run",
-            path: script,
-            source,
-        })
+        run_on_all_cores(command).map_err(|source| Failure::File { doing: "cannot run", path: script, source })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 const SIZE: (u32, u32) = (960, 540);
 const BINS: usize = 240;
 /// The share of the longest times that is cut off, so that a few interruptions do not squeeze everything else.
-const CUT: f64 = 0.999;
+const CUT: f64 = 0.99;
 /// Told apart in print and by the colour-blind (Okabe and Ito).
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
@@ -27,7 +27,7 @@ pub struct Curve<'a> {
     pub times: &'a Distribution,
 }
 
-/// Draws the histograms into `file`. The horizontal axis is logarithmic and ends where all curves have had 99.9 % of
+/// Draws the histograms into `file`. The horizontal axis is logarithmic and ends where all curves have had 99 % of
 /// their times; the vertical axis is the share of packets per bin.
 pub fn draw(file: &Path, title: &str, curves: &[Curve<'_>]) -> Result<(), Failure> {
     let mut svg = String::new();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -130,7 +130,11 @@ impl CardProcess {
             // A card that polls beside the application on one core would keep it from running.
             command.args(["--poll", "--cpu", &core.to_string()]);
         }
-        let mut child = with_all_cores(move || command.spawn()).map_err(cannot_start)?;
+        // The child inherits the core of this thread, the application's, and its worker moves to the card's (`--cpu`).
+        // What stays here is the driver's thread. In mediated mode it works while the application waits for it, as a
+        // kernel would on the application's core; beside a polling worker it would wait for its turn at every request,
+        // and mediated mode would look ten times slower than it is.
+        let mut child = command.spawn().map_err(cannot_start)?;
         match await_announcement(&mut child) {
             Ok(device) => Ok(Self { child, device, _folder: folder }),
             Err(why) => {
@@ -151,7 +155,7 @@ impl CardProcess {
     }
 
     /// Asks the card to end, waits, and kills it if it does not.
-    fn terminate(&mut self) -> Option<std::process::ExitStatus> {
+    fn terminate(&mut self) -> Option<ExitStatus> {
         if let Ok(Some(status)) = self.child.try_wait() {
             return Some(status);
         }
@@ -197,16 +201,12 @@ fn cannot_start(source: io::Error) -> Failure {
     Failure::File { doing: "cannot start", path: "millrace card".into(), source }
 }
 
-/// Starts or runs a program that may use all cores that this process was given, though this thread is pinned to one: a
-/// child inherits the cores of the thread that starts it.
-///
-/// So the worker of the card is pinned (`--cpu`), but the thread of the driver is not. In mediated mode that thread works
-/// while the application waits for it, as a kernel would on the application's core; beside a polling worker it would wait
-/// for its turn at every request, and mediated mode would look ten times slower than it is.
-pub fn with_all_cores<T: Send + 'static>(start: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    let start = || {
+/// Runs a program that may use all cores that this process was given, though this thread is pinned to one: a child
+/// inherits the cores of the thread that starts it.
+pub fn run_on_all_cores(mut command: Command) -> io::Result<Output> {
+    let run = move || {
         cores::unpin();
-        start()
+        command.output()
     };
-    thread::spawn(start).join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
+    thread::spawn(run).join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
 }

@@ -36,7 +36,7 @@ const DEFAULT_COUNT: u64 = 10_000;
 /// Packets before those that count.
 const WARM_UP: u64 = 500;
 
-/// How long a packet is given to arrive before step C looks for it, in ns; doubled as long as that was too short.
+/// How long a packet is given to arrive before step C looks for it, in ns; again, if that was too short.
 const FLIGHT: u64 = 5_000;
 
 /// A packet that is not back after so many nanoseconds is lost.
@@ -135,8 +135,7 @@ fn measure(rig: &Rig, mode: Mode, size: u16, count: u64, queue: u32) -> Result<C
     let engine = session.engine(QueueId::tx(queue))?;
     let (mut rx, mut tx) = rig.pair(&session)?;
     let mut case = Case { engine, mode, done: 0, steps: Default::default() };
-    let mut packet =
-        Packet { lens: [size], next: Sequence::ZERO, checker: Checker::new(Stamping::Off), flight: FLIGHT };
+    let mut packet = Packet { lens: [size], next: Sequence::ZERO, checker: Checker::new(Stamping::Off) };
     for number in 0..WARM_UP + count {
         if stop::asked() {
             break;
@@ -160,7 +159,6 @@ struct Packet {
     lens: [u16; 1],
     next: Sequence,
     checker: Checker,
-    flight: u64,
 }
 
 impl Packet {
@@ -190,12 +188,12 @@ impl Packet {
         Ok((prepare, send))
     }
 
-    /// Step C. A `get` that comes too early is no measurement of it, so the packet is given time first, and more time
-    /// whenever that was not enough.
+    /// Step C. A `get` that comes too early is no measurement of it, so the packet is given time first, and again if
+    /// that was not enough.
     fn receive(&mut self, rx: &mut RxQueue) -> Result<Laps, Failure> {
         let sent = Moment::now();
         while Moment::now().nanos_since(sent) < LOST_AFTER {
-            wait(self.flight);
+            wait(FLIGHT);
             let begins = Moment::now();
             let sync_begins = Moment::now();
             let burst = rx.get(1).doing(cannot_receive)?;
@@ -205,7 +203,6 @@ impl Packet {
                 drop(burst);
                 return Ok(Laps { begins, sync_begins, sync_ends, ends: Moment::now() });
             }
-            self.flight = (self.flight * 2).min(LOST_AFTER / 100);
         }
         Err(Failure::Found("a packet did not come back within a second".to_owned()))
     }
