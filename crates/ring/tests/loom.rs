@@ -6,8 +6,9 @@
 //!
 //! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p millrace-ring --release --test loom`
 //!
-//! Each model names the weakening that it was seen to catch: the `Release` or `Acquire` named was made `Relaxed`, the
-//! fence was removed, and the model failed.
+//! Each model names the weakenings that it was seen to catch: the `Release` or `Acquire` named was made `Relaxed`, the
+//! fence was removed or made `AcqRel`, and the model failed. (A lost wake-up is a deadlock; while it unwinds from that,
+//! loom aborts the process.)
 #![cfg(loom)]
 
 use loom::sync::{Arc, Condvar, Mutex};
@@ -382,8 +383,8 @@ fn a_program_that_sleeps_is_woken_by_the_update_word() {
 /// A ring of two packets whose reader is skipped when it holds nothing and is in the way: what it holds never changes,
 /// and what it does not get it is told about.
 ///
-/// Catches: Release in `Subscriber::release`, Acquire in `Watched::look` together with that in `Watched::skip`, a `skip`
-/// that does not look at `held`, a `skip` that moves back.
+/// Catches: AcqRel in `Word64::compare_exchange` of the model memory, Acquire in `Watched::look`, a `skip` that does not
+/// look at `held`, a `skip` that moves back.
 #[test]
 fn what_a_subscriber_holds_is_never_overwritten() {
     const PACKETS: u64 = 4;
