@@ -1,4 +1,5 @@
-//! The views of `access.rs` over memory that loom checks. Compiled only with `--cfg loom`.
+//! The views of `access.rs` over memory that loom checks. Compiled only with `--cfg loom`, in the place of that file; its
+//! one line of `unsafe` lets loom's cells be shared between loom's threads.
 //!
 //! Memory is a vector of 64-bit model atomics. Bytes are loaded and stored relaxed, word by word: a missing release or
 //! acquire in a ring then shows as old bytes in a packet, which the models assert against. Spans must therefore begin
