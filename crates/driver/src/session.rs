@@ -328,8 +328,8 @@ impl Session {
             self.make_half(card)?;
         }
         self.control(card, m::CONTROL_START);
-        if card.state(self.id) != Some(QueueState::Running) {
-            let error = card.refusal(self.id).unwrap_or(StartError::Stuck);
+        // Not by its state: a ring that held nonsense may have stopped it already, which its next call will say.
+        if let Some(error) = card.refusal(self.id) {
             card.detach(self.id);
             return Err(failed(error));
         }

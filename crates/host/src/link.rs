@@ -119,7 +119,10 @@ impl Link {
                 return Ok(true);
             }
             slept?;
-            self.check()?;
+            if let Err(error) = self.check() {
+                // What the card had written before it stopped is still there to be taken.
+                return if ready()? { Ok(true) } else { Err(error) };
+            }
             if left.is_zero() {
                 return ready();
             }

@@ -291,10 +291,26 @@ impl RxQueue {
                 }
             }
         };
-        if count == 0 {
-            self.link.check()?;
+        if count == 0
+            && let Err(error) = self.link.check()
+        {
+            self.last_look(error)?;
         }
         Ok(RxBurst { queue: self, count: count as usize, units })
+    }
+
+    /// The card writes what it had before it says that it has stopped: what came between the look at the ring and the
+    /// look at the state is there at the next call, and the error after it.
+    #[cold]
+    fn last_look(&mut self, error: Error) -> Result<(), Error> {
+        let more = match &mut self.source {
+            Source::Medusa(queue) => queue.ready() > 0,
+            Source::Sze(queue) => queue.ready() > 0,
+            Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.published() > 0,
+            Source::Mediated(_) => false,
+        };
+        // Of a ring that goes on without us nothing is ours any more.
+        if more && matches!(error, Error::Faulted { .. } | Error::Gone) { Ok(()) } else { Err(error) }
     }
 
     /// Gives the first `units` of what was taken back.

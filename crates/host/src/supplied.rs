@@ -68,8 +68,11 @@ impl SuppliedRx {
     #[inline]
     pub fn ready(&mut self) -> Result<u32, Error> {
         let ready = self.host.ready();
-        if ready == 0 {
-            self.link.check()?;
+        if ready == 0
+            && let Err(error) = self.link.check()
+        {
+            // Once more: the card writes what it had before it says that it has stopped.
+            return Some(self.host.ready()).filter(|&ready| ready > 0).ok_or(error);
         }
         Ok(ready)
     }
@@ -141,8 +144,11 @@ impl SuppliedTx {
     #[inline]
     pub fn completed(&mut self) -> Result<u32, Error> {
         let completed = self.host.completed();
-        if completed == 0 {
-            self.link.check()?;
+        if completed == 0
+            && let Err(error) = self.link.check()
+        {
+            // Once more, as in `SuppliedRx::ready`.
+            return Some(self.host.completed()).filter(|&completed| completed > 0).ok_or(error);
         }
         Ok(completed)
     }

@@ -298,7 +298,10 @@ fn flood() {
         }
     }
     assert!(served.len() > 100, "{} of 6000 were served", served.len());
-    // One of them maps without end, one opens without end.
+    let count = served.len();
+    // One of them maps without end, one opens without end. What a process may have it may have in any form.
+    served.truncate(200);
+    std::thread::sleep(Duration::from_millis(100));
     let region = memfd(4096, MemfdFlags::ALLOW_SEALING);
     let mut mapped = 0;
     let mapper = &mut served[0];
@@ -310,7 +313,7 @@ fn flood() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(mapped < 20_000, "the daemon sets a limit");
+    assert!((1..20_000).contains(&mapped), "the daemon sets a limit, and {mapped} is none");
     let opener = &mut served[1];
     for round in 0..3000 {
         let request = open(QueueId::rx(1 + round % 3));
@@ -328,7 +331,7 @@ fn flood() {
         }
         assert!(number < 2000, "the daemon sets a limit");
     }
-    say(&format!("{} served, {refused} refused, {mapped} mapped", served.len()));
+    say(&format!("{} served, {refused} refused, {mapped} mapped", count));
     listen();
     die();
 }

@@ -1,0 +1,90 @@
+//! Nothing is allocated on the data path: not by the program, not by the card's worker, which runs in this process too.
+
+mod common;
+
+use common::*;
+use millrace::{Device, Laggard, Mode, RxQueue, Sharing, TxQueue};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Allocations of all threads.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// There and back in bursts, with sleeping now and then.
+fn work(rx: &mut RxQueue, tx: &mut TxQueue, rounds: usize) {
+    let lengths = [64, 1518, 60, 700, 64, 64, 64, 64];
+    for round in 0..rounds {
+        let mut burst = tx.get(&lengths).unwrap().expect("room");
+        for i in 0..burst.len() {
+            burst[i][..2].copy_from_slice(&[round as u8, i as u8]);
+        }
+        if round % 2 == 0 {
+            burst.send().unwrap();
+        } else {
+            burst.put();
+            tx.flush().unwrap();
+        }
+        let mut seen = 0;
+        while seen < lengths.len() {
+            if round % 16 == 0 {
+                assert!(rx.wait(Duration::from_secs(5)).unwrap());
+            }
+            let burst = rx.get(64).unwrap();
+            if burst.is_empty() {
+                // The worker may need this core.
+                std::thread::yield_now();
+            }
+            for packet in burst.iter() {
+                assert_eq!(packet.data[..2], [round as u8, seen as u8]);
+                seen += 1;
+            }
+        }
+    }
+}
+
+// One test only: the harness allocates while another one runs.
+#[test]
+fn the_data_path_allocates_nothing() {
+    for engine in ["medusa", "sze"] {
+        for sharing in [Sharing::Exclusive, Sharing::Shared(Laggard::Drop)] {
+            for spin in [0, 1000] {
+                let device = Device::open(&format!("embedded:engine={engine},spin={spin}")).unwrap();
+                let mut receiver = rx(&device, 0, Mode::Direct, sharing);
+                let mut sender = tx(&device, 0, Mode::Direct, Sharing::Exclusive);
+                work(&mut receiver, &mut sender, 10);
+                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                work(&mut receiver, &mut sender, 2000);
+                let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+                assert_eq!(allocations, 0, "{engine} {sharing:?} spin={spin}");
+                check_equations(&device);
+            }
+        }
+    }
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > 100, "the counter counts");
+}
