@@ -55,7 +55,7 @@ step_clippy() {
 }
 
 step_doc() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 }
 
 step_build() {
