@@ -1,0 +1,96 @@
+//! The body of the fuzz target `driver_message`: a driver that gets whatever bytes as messages, and must go on serving.
+//!
+//! Shared by the test beside it and by `fuzz/fuzz_targets/driver_message.rs`.
+
+use millrace_abi::message::{ErrorCode, MAX_MESSAGE, Reply, Request, VERSION, decode, encode};
+use millrace_card::Card;
+use millrace_driver::Driver;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io::IoSlice;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// One card for all inputs, as it is in life: state that one input leaves behind is there for the next.
+pub struct Target {
+    driver: Driver,
+    socket: OwnedFd,
+    memory: OwnedFd,
+    reply: Vec<u8>,
+}
+
+impl Target {
+    fn new() -> Self {
+        let options = "embedded:queues=3,engine=sze@2,buffers=128,ring=32768,buffer=256,spin=0";
+        let Ok(millrace_abi::name::DeviceName::Embedded(options)) = options.parse() else {
+            unreachable!("an embedded card")
+        };
+        let driver = Driver::embedded(Card::new(&options).expect("a card")).expect("a driver");
+        let memory = memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memory");
+        ftruncate(&memory, 1 << 16).expect("memory");
+        let socket = connect(&driver);
+        Self { driver, socket, memory, reply: vec![0; MAX_MESSAGE] }
+    }
+
+    /// Sends one packet, with a descriptor if wanted, and reads the reply. `None` when the driver has hung up.
+    fn ask(&mut self, bytes: &[u8], with_memory: bool) -> Option<Reply> {
+        let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: [BorrowedFd<'_>; 1] = [self.memory.as_fd()];
+        if with_memory {
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        rustix::net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).ok()?;
+        let (len, _) = rustix::net::recv(&self.socket, &mut self.reply[..], RecvFlags::empty()).ok()?;
+        (len > 0).then(|| decode(&self.reply[..len]).expect("the driver keeps to its protocol"))
+    }
+
+    fn hello(&mut self) {
+        let hello = encode(&Request::Hello { version: VERSION }).expect("a message");
+        assert!(matches!(self.ask(&hello, false), Some(Reply::Hello { .. })), "the driver serves whoever comes");
+    }
+}
+
+fn connect(driver: &Driver) -> OwnedFd {
+    let socket = driver.connect().expect("a connection");
+    // A driver that does not answer is a finding, not a reason to wait for ever.
+    let patience = Some(Duration::from_secs(20));
+    rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, patience).expect("a limit");
+    socket
+}
+
+/// Messages, one after the other: a byte of flags (bit 0: a descriptor comes along; bit 1: hang up before), two bytes of
+/// length, and the bytes of the message.
+pub fn driver_message(data: &[u8]) {
+    static TARGET: OnceLock<Mutex<Target>> = OnceLock::new();
+    let target = TARGET.get_or_init(|| {
+        let mut target = Target::new();
+        target.hello();
+        Mutex::new(target)
+    });
+    let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rest = data;
+    while let [flags, low, high, more @ ..] = rest {
+        let len = usize::from(u16::from_le_bytes([*low, *high])).min(more.len());
+        let (bytes, after) = more.split_at(len);
+        rest = after;
+        if flags & 2 != 0 {
+            target.socket = connect(&target.driver);
+            target.hello();
+        }
+        // What is no message is answered with the reason, and then the driver hangs up.
+        let answer = target.ask(bytes, flags & 1 != 0);
+        if matches!(answer, None | Some(Reply::Error { code: ErrorCode::Protocol, .. })) {
+            target.socket = connect(&target.driver);
+            target.hello();
+        }
+    }
+    // Whatever came, the driver answers, and what was counted adds up.
+    let stats = encode(&Request::Stats).expect("a message");
+    let Some(Reply::Stats(stats)) = target.ask(&stats, false) else { panic!("no statistics") };
+    for queue in &stats.queues {
+        let dropped: u64 = queue.drops.iter().map(|drop| drop.count).sum();
+        assert_eq!(queue.offered, queue.passed + dropped, "{queue:?}");
+    }
+}
