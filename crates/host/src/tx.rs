@@ -236,6 +236,10 @@ impl TxQueue {
         } else {
             for (i, slot) in slots.iter_mut().enumerate() {
                 slot.at = (first.wrapping_add(i as u32) & mask) * stride;
+                // The card read this line last; all lines of the burst are asked for before the first is written.
+                if let Some(line) = self.data.span_mut(slot.at as usize, 1) {
+                    line.prefetch();
+                }
             }
         }
         if short {
