@@ -11,8 +11,9 @@ use crate::list::Sizes;
 use crate::progress::Meter;
 use crate::{send, stop};
 
-/// How long nothing may come back before what is missing counts as lost, in seconds.
-const SILENCE: f64 = 1.0;
+/// How long nothing may come back before what is missing counts as lost, in seconds: more than a machine with too much to
+/// do keeps one thread waiting.
+pub const SILENCE: f64 = 5.0;
 
 /// What to send, and how.
 #[derive(Clone, Debug)]

@@ -31,7 +31,9 @@ use commands as run;
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let mut cli = Cli::parse();
+    // An empty `MILLRACE_DEVICE` names nothing, as everywhere else.
+    cli.shared.device = cli.shared.device.take().filter(|name| !name.is_empty());
     match stop::install().and_then(|()| carry_out(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

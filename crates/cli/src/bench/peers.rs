@@ -120,7 +120,7 @@ const PEERS: [&str; 4] = ["dpdk_vhost", "dpdk_memif", "bare_ring", "cacheline"];
 pub fn run(shared: &Shared, cores: Cores, args: &PeersArgs) -> Result<(), Failure> {
     let engine = engines(shared).last().copied().flatten();
     let mode = shared.mode();
-    let programs = find_programs(args.peers.as_deref());
+    let programs = find_programs(args.peers.as_deref())?;
     if programs.is_none() {
         note("bench/peers is not here: Millrace is measured alone; give --peers FOLDER");
     }
@@ -282,12 +282,17 @@ fn value_in(text: &str, peer: &str, metric: Metric) -> Option<f64> {
         .as_f64()
 }
 
-fn find_programs(given: Option<&Path>) -> Option<PathBuf> {
+/// The folder with the programs, as a path that stays valid wherever a program is started.
+fn find_programs(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    let is_there = |place: &Path| place.join("run.sh").is_file();
+    if let Some(place) = given.filter(|place| !is_there(place)) {
+        return Err(Failure::Usage(format!("--peers {}: no run.sh is there", place.display())));
+    }
     let variable = env::var_os("MILLRACE_PEERS").map(PathBuf::from);
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/peers");
     let places = [given.map(Path::to_owned), variable, Some("bench/peers".into()), Some(built)];
-    // `canonicalize` because a program is not looked for in the working folder.
-    places.into_iter().flatten().find(|place| place.join("run.sh").is_file())?.canonicalize().ok()
+    let found = places.into_iter().flatten().find(|place| is_there(place));
+    Ok(found.and_then(|place| place.canonicalize().ok()))
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ const WARM_UP: u64 = 500;
 const FLIGHT: u64 = 5_000;
 
 /// A packet that is not back after so many nanoseconds is lost.
-const LOST_AFTER: u64 = 1_000_000_000;
+const LOST_AFTER: u64 = 5_000_000_000;
 
 /// Runs the benchmark.
 pub fn run(shared: &Shared, cores: Cores) -> Result<(), Failure> {
@@ -204,7 +204,7 @@ impl Packet {
                 return Ok(Laps { begins, sync_begins, sync_ends, ends: Moment::now() });
             }
         }
-        Err(Failure::Found("a packet did not come back within a second".to_owned()))
+        Err(Failure::Found("a packet did not come back within five seconds".to_owned()))
     }
 
     /// Step D.

@@ -18,7 +18,7 @@ use super::rig::{Cores, Rig};
 use super::{engines, first_queue, modes};
 use crate::args::Shared;
 use crate::clock::Moment;
-use crate::echo::{Echo, Plan, cannot_receive};
+use crate::echo::{Echo, Plan, SILENCE, cannot_receive};
 use crate::failure::{Failure, While};
 use crate::host::{RxQueue, TxQueue};
 use crate::list::Sizes;
@@ -35,9 +35,6 @@ const DEFAULT_BURST: u16 = 64;
 
 /// Frames on their way at once in direction `both`: half of a default ring.
 const WINDOW: u64 = 512;
-
-/// How long nothing may come before there is nothing to come, in seconds.
-const SILENCE: f64 = 1.0;
 
 /// Bursts between two looks at the clock.
 const BURSTS_PER_LOOK: u32 = 64;
@@ -314,7 +311,9 @@ fn await_first(rx: &mut RxQueue, burst: usize, checker: &mut Checker) -> Result<
     while first.packets == 0 {
         take(rx, burst, checker, &mut first)?;
         if start.seconds() > SILENCE {
-            return Err(Failure::Found("no frames came within a second; use a card with --port generator".to_owned()));
+            return Err(Failure::Found(
+                "no frames came within five seconds; use a card with --port generator".to_owned(),
+            ));
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ use crate::bench::latency::{Extent, RoundTrips, round_trips};
 use crate::capture::Capture;
 use crate::clock::Moment;
 use crate::distribution::Distribution;
-use crate::echo::cannot_receive;
+use crate::echo::{SILENCE, cannot_receive};
 use crate::failure::{Failure, While};
 use crate::host::{RxQueue, TxQueue};
 use crate::lanes::latency_cells;
@@ -29,9 +29,6 @@ const LEGAL: (u32, usize) = (60, 1518);
 
 /// Captures larger than this take longer than a demo may.
 const LARGEST_FILE: u64 = 8 << 20;
-
-/// How long a frame may stay away, in seconds.
-const PATIENCE: f64 = 1.0;
 
 /// Round trips per engine and mode, at most so many and for at most so long.
 const TRIPS: Extent = Extent { count: 200_000, seconds: Some(2.0) };
@@ -111,7 +108,7 @@ fn carry(rx: &mut RxQueue, tx: &mut TxQueue, capture: &Capture) -> Result<usize,
     let mut on_the_way: VecDeque<&[u8]> = VecDeque::with_capacity(WINDOW);
     let mut unsent = capture.frames();
     let (mut next, mut same, mut heard) = (unsent.next(), 0, Moment::now());
-    while (next.is_some() || !on_the_way.is_empty()) && heard.seconds() < PATIENCE && !stop::asked() {
+    while (next.is_some() || !on_the_way.is_empty()) && heard.seconds() < SILENCE && !stop::asked() {
         while on_the_way.len() < WINDOW
             && let Some(frame) = next
             && send::burst(tx, &[frame.len() as u16], |_, slot| slot.copy_from_slice(frame))?

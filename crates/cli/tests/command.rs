@@ -1,0 +1,136 @@
+//! The binary as scripts see it: names of JSON fields, exit codes, what goes to which stream.
+
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+/// Benchmarks keep two cores busy each; side by side they would wait for each other for seconds.
+static CORES: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    CORES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn millrace(line: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    command.args(line.split_whitespace()).env_remove("MILLRACE_DEVICE");
+    command.output().expect("the binary runs")
+}
+
+/// The objects that a command prints; it must succeed.
+fn objects(line: &str) -> Vec<Value> {
+    let output = millrace(line);
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "millrace {line}: {}\n{out}\n{err}", output.status);
+    out.lines().map(|line| serde_json::from_str(line).expect("one JSON object per line")).collect()
+}
+
+fn assert_fields(object: &Value, fields: &[&str]) {
+    for field in fields {
+        assert!(object.get(field).is_some_and(|value| !value.is_null()), "{field} is missing in {object}");
+    }
+}
+
+#[test]
+fn bench_latency_has_the_fields_that_were_promised() {
+    let _alone = alone();
+    let lines = objects("bench latency --count 300 --json");
+    let cases: Vec<String> = lines.iter().map(|line| format!("{} {}", line["engine"], line["mode"])).collect();
+    assert_eq!(cases.len(), 4, "{cases:?}");
+    for line in &lines {
+        assert_fields(line, &["bench", "engine", "mode", "size", "count", "mean_ns", "geomean_ns", "p50_ns", "p99_ns"]);
+        assert_fields(line, &["p999_ns", "min_ns", "max_ns", "lost", "corrupt"]);
+        assert_eq!((&line["bench"], &line["count"], &line["lost"]), (&"latency".into(), &300.into(), &0.into()));
+    }
+}
+
+#[test]
+fn bench_latency_draws_its_histograms() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("latency.svg");
+    objects(&format!("bench latency --count 300 --engine medusa --json --plot {}", file.display()));
+    let svg = std::fs::read_to_string(file).unwrap();
+    assert!(svg.contains("medusa direct: median") && svg.contains("medusa mediated: median"));
+}
+
+#[test]
+fn bench_throughput_has_the_fields_that_were_promised() {
+    let _alone = alone();
+    let lines = objects("bench throughput --count 2000 --size 64 --mode direct --json");
+    let directions: Vec<&str> = lines.iter().filter_map(|line| line["direction"].as_str()).collect();
+    assert_eq!(directions, ["tx", "rx", "both", "tx", "rx", "both"]);
+    for line in &lines {
+        assert_fields(line, &["bench", "engine", "mode", "size", "count", "mpps", "gbps", "lost", "corrupt"]);
+    }
+}
+
+#[test]
+fn bench_sync_has_the_fields_that_were_promised() {
+    let _alone = alone();
+    let lines = objects("bench sync --count 50 --json");
+    assert_eq!(lines.len(), 2 * 2 * 4);
+    for (line, step) in lines.iter().zip(["A", "B", "C", "D"].iter().cycle()) {
+        assert_fields(line, &["bench", "engine", "mode", "size", "count", "before_ns", "before_ns_sd", "sync_ns"]);
+        assert_fields(line, &["sync_ns_sd", "after_ns", "after_ns_sd"]);
+        assert_eq!(&line["step"], step);
+    }
+}
+
+#[test]
+fn several_queues_of_both_engines_lose_nothing() {
+    let _alone = alone();
+    let lines = objects("loopback-hw --queue 0-1 --engine medusa --engine sze@1 --size 60-1500 --count 20k --json");
+    let queues: Vec<&str> = lines.iter().filter_map(|line| line["queue"].as_str()).collect();
+    assert_eq!(queues, ["0", "1", "all"]);
+    assert_eq!((&lines[2]["packets"], &lines[2]["lost"]), (&40_000.into(), &0.into()));
+}
+
+#[test]
+fn a_capture_goes_through_an_embedded_card_byte_for_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    objects(&format!("receive {} --device embedded:port=generator --count 500 --json", path("in.pcap")));
+    let device = format!("embedded:port=(pcap:{},write={})", path("in.pcap"), path("out.pcap"));
+    objects(&format!("loopback --device {device} --count 500 --json"));
+    let frames = |name: &str| {
+        // Behind the header, records of 16 bytes of times and lengths and 64 bytes of frame.
+        let file = std::fs::read(path(name)).unwrap();
+        file[24..].chunks(80).map(|record| record[16..].to_vec()).collect::<Vec<_>>()
+    };
+    assert_eq!(frames("in.pcap").len(), 500);
+    assert_eq!(frames("in.pcap"), frames("out.pcap"));
+}
+
+#[test]
+fn the_card_describes_itself() {
+    let card = &objects("info --json")[0];
+    assert_fields(card, &["device", "card", "version", "rx_queues", "tx_queues"]);
+    let registers = objects("regs rx0 --engine sze --json");
+    let named = |name: &str| registers.iter().any(|line| line["register"] == name && line["value"].is_string());
+    assert!(named("CONTROL") && named("SW_POINTER"), "{registers:?}");
+    let stats = &objects("stats --json")[0];
+    assert_fields(stats, &["queues", "ports", "workers"]);
+    let tree = millrace("tree");
+    assert!(tree.status.success() && tree.stdout.starts_with(b"/dts-v1/;"));
+}
+
+#[test]
+fn what_did_not_happen_is_not_exit_code_0() {
+    for (line, code, text) in [
+        ("frobnicate", 2, "unrecognized subcommand"),
+        ("info --device foo", 2, "not a device"),
+        ("info --device unix:/nonexistent/card.sock", 1, "no card listens"),
+        ("transmit /nonexistent.pcap", 1, "cannot open"),
+        ("regs rx9", 2, "this card has no rx9"),
+        ("loopback-hw --size 8", 2, "12 bytes"),
+        ("loopback-hw --count 100 --device embedded:port=null --json", 1, "100 lost"),
+        ("bench peers --peers /nonexistent", 2, "no run.sh"),
+    ] {
+        let output = millrace(line);
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "millrace {line}: {err}");
+        assert!(err.contains(text), "millrace {line}: {err}");
+    }
+}
