@@ -10,7 +10,7 @@
 //! 0x0c0   software    software_sleeps: 1 = somebody waits, signal the call eventfd after the update word
 //! ```
 //!
-//! Each writer has cache lines of its own. A page belongs to one opener, so a hostile opener reaches only its own
+//! Whoever is to signal a sleeper takes the sleeper's flag down first; otherwise each writer has cache lines of its own. A page belongs to one opener, so a hostile opener reaches only its own
 //! queue. What the doorbell holds depends on the protocol: Medusa `sdp | shp << 32` (§3.2, one 64-bit write sets both),
 //! SZE the byte pointer (§3.1), a shared RX queue the [cursor](crate::control#cursor) of that subscriber.
 //!

@@ -55,7 +55,7 @@ impl Links {
         // One fence for all of them; pairs with the fence in `Sleeper::announce` on the openers' side.
         fence(Ordering::SeqCst);
         for link in &self.0 {
-            if link.ringer.as_ref().is_some_and(Ringer::is_asleep) {
+            if link.ringer.as_ref().is_some_and(Ringer::claim) {
                 // A full eventfd is already readable.
                 let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
             }
@@ -331,7 +331,8 @@ impl Lane {
                     self.active_tx.remove(place);
                     continue;
                 }
-            } else if slot.queue.stop_is_asked() {
+            } else if slot.queue.stop_is_asked() && !slot.pending() {
+                // Looked at again: what was sent before the stop was asked for must not be left behind.
                 slot.stop();
                 self.active_tx.remove(place);
                 worked = true;

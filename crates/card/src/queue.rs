@@ -142,7 +142,8 @@ impl Queue {
     /// Whether the worker is to stop the queue once it is drained.
     #[inline(always)]
     pub fn stop_is_asked(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        // Acquire pairs with the Release in `ask_to_stop`: doorbells rung before it are visible.
+        self.stop.load(Ordering::Acquire)
     }
 
     /// Counts since the last reset.
@@ -387,7 +388,8 @@ impl Queue {
         drop(latches);
         match self.id.direction {
             Direction::Tx => {
-                self.stop.store(true, Ordering::Relaxed);
+                // Release pairs with the Acquire in `stop_is_asked`.
+                self.stop.store(true, Ordering::Release);
                 // One whole pass, so that a drained queue reads as stopped when the write returns.
                 let _ = mailbox.call(Command::Pass);
             }

@@ -346,6 +346,13 @@ impl RxQueue {
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
         let Self { source, link, lost, .. } = self;
         let link = &*link;
+        // What was given back and not announced yet may be all the room that the card waits for.
+        match &mut *source {
+            Source::Medusa(queue) => queue.flush(),
+            Source::Sze(queue) => queue.flush(),
+            Source::SharedMedusa(_) | Source::SharedSze(_) | Source::Mediated(_) => {}
+        }
+        link.ring();
         link.wait(timeout, || {
             Ok(match &mut *source {
                 Source::Medusa(queue) => queue.ready() > 0,

@@ -5,12 +5,15 @@
 //! flag = 1                                 pointer word = new        (doorbell, or update word)
 //! fence(SeqCst)   -- pairs with --         fence(SeqCst)
 //! look at the pointer word again           look at the flag
-//! nothing new: wait on the eventfd         flag set: signal the eventfd
+//! nothing new: wait on the eventfd         flag set: flag = 0, then signal the eventfd
 //! flag = 0
 //! ```
 //!
 //! Either the sleeper's second look sees the new pointer, or the ringer's look sees the flag: the two fences are in one
-//! total order. A signal that comes after the sleeper has found work only makes its next wait return at once.
+//! total order. The ringer takes the flag down before it signals, so that a sleeper that is slow to get up is signalled
+//! once and not for every burst: a system call per sleep, not per packet. Whoever takes the flag down signals, hence a
+//! flag that is down always means "awake, or about to be". A signal that comes after the sleeper has found work only
+//! makes its next wait return at once.
 
 use millrace_dma::{Ordering, Word32, fence};
 
@@ -59,13 +62,17 @@ impl Ringer {
     pub fn must_signal(&self) -> bool {
         // Pairs with the fence in `Sleeper::announce`.
         fence(Ordering::SeqCst);
-        self.is_asleep()
+        self.claim()
     }
 
-    /// The flag as it is, for a caller that has made the fence itself for several flags at once.
+    /// As [`Ringer::must_signal`], for a caller that has made the fence itself for several flags at once.
     #[inline(always)]
-    pub fn is_asleep(&self) -> bool {
-        self.flag.load(Ordering::Relaxed) != 0
+    pub fn claim(&self) -> bool {
+        if self.flag.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.flag.store(0, Ordering::Relaxed);
+        true
     }
 }
 
@@ -80,15 +87,16 @@ mod tests {
         let (sleeper, ringer) = (Sleeper::new(flag.clone()), Ringer::new(flag.clone()));
         assert!(!ringer.must_signal());
         sleeper.announce();
-        assert!(ringer.must_signal() && ringer.is_asleep());
-        assert!(ringer.must_signal(), "until it is awake");
+        assert!(ringer.must_signal());
+        assert!(!ringer.must_signal(), "one signal per sleep");
+        sleeper.announce();
         sleeper.awake();
         assert!(!ringer.must_signal());
         sleeper.mark();
-        assert!(ringer.is_asleep());
+        assert!(ringer.claim());
         // A peer may write anything into its flag: it costs a signal.
         flag.store(u32::MAX, Ordering::Relaxed);
-        assert!(ringer.is_asleep());
+        assert!(ringer.claim() && !ringer.claim());
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Default for CardOptions {
             engines: Vec::new(),
             buffers: 1024,
             buffer_size: 2048,
-            sze_ring: 4 << 20,
+            sze_ring: 1 << 20,
             ports: vec!["loopback".to_owned()],
             workers: 1,
             cpus: Vec::new(),

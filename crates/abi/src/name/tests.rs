@@ -21,7 +21,7 @@ fn without_options_it_is_a_small_loopback_card() {
     }
     let options = CardOptions::default();
     assert_eq!((options.rx_queues, options.tx_queues, options.buffers, options.buffer_size), (2, 2, 1024, 2048));
-    assert_eq!((options.frame_min, options.frame_max, options.sze_ring), (60, 16383, 4 << 20));
+    assert_eq!((options.frame_min, options.frame_max, options.sze_ring), (60, 16383, 1 << 20));
     assert_eq!(options.ports, ["loopback"]);
     assert_eq!(options.engine_of(QueueId::rx(0)), Engine::Medusa);
     assert_eq!(DeviceName::default().to_string(), "embedded");
@@ -85,7 +85,7 @@ fn engines_are_chosen_for_some_queues() {
     assert_eq!((engine(QueueId::rx(0)), engine(QueueId::tx(3))), (Engine::Sze, Engine::Sze));
     assert_eq!((engine(QueueId::rx(2)), engine(QueueId::tx(2))), (Engine::Medusa, Engine::Sze));
     assert_eq!((engine(QueueId::rx(4)), engine(QueueId::rx(7))), (Engine::Medusa, Engine::Medusa));
-    assert_eq!(options.packet_memory_of(QueueId::rx(0)), 4 << 20);
+    assert_eq!(options.packet_memory_of(QueueId::rx(0)), 1 << 20);
     assert_eq!(options.packet_memory_of(QueueId::rx(7)), 2 << 20);
     // Rules may come before the number of queues.
     card("embedded:engine=sze@7,rx=8");

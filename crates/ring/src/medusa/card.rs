@@ -170,32 +170,37 @@ impl CardTx {
         let waiting = self.mask.distance(self.head, self.tail) as usize;
         let most = waiting.min(frames.len());
         let mut reach: Option<Reach<'a>> = None;
-        let mut hits = 0;
-        for (i, frame) in frames[..most].iter_mut().enumerate() {
-            let word = self.rings.descriptors.load(self.head.get().wrapping_add(i as u32));
-            let Some(buffer) = Descriptor::whole_packet(word) else { return (i, Stop::Other) };
+        let (mut hits, mut found) = (0, 0);
+        let stop = loop {
+            if found == most {
+                break if most < waiting { Stop::Enough } else { Stop::Empty };
+            }
+            let word = self.rings.descriptors.load(self.head.get().wrapping_add(found as u32));
+            let Some(buffer) = Descriptor::whole_packet(word) else { break Stop::Other };
             if buffer.len < self.limits.min || buffer.len > self.limits.max {
-                return (i, Stop::Other);
+                break Stop::Other;
             }
             let (iova, len) = (address(upper, buffer.low), usize::from(buffer.len));
             // Mostly the mapping of the frame before.
-            *frame = match reach.and_then(|reach| reach.span(iova, len)) {
-                Some(span) => {
+            let frame = match reach.and_then(|reach| reach.span(iova, len)) {
+                Some(frame) => {
                     hits += 1;
-                    span
+                    frame
                 }
                 None => match self.iotlb.reach(iova, len, Access::Read) {
-                    Ok(found) => {
-                        reach = Some(found);
-                        found.span(iova, len).unwrap_or(Span::EMPTY)
+                    Ok(other) => {
+                        reach = Some(other);
+                        other.span(iova, len).unwrap_or(Span::EMPTY)
                     }
-                    Err(fault) => return (i, Stop::Fault(fault.into())),
+                    Err(fault) => break Stop::Fault(fault.into()),
                 },
             };
             frame.prefetch();
-        }
+            frames[found] = frame;
+            found += 1;
+        };
         self.iotlb.count_hits(hits);
-        (most, if most < waiting || most == frames.len() { Stop::Enough } else { Stop::Empty })
+        (found, stop)
     }
 
     /// Serves what is not a whole packet: an upper address, a frame of a length that is not sent, a packet of several

@@ -3,7 +3,7 @@
 use super::layout::{Descriptor, HEADER_LEN, PAGE_LEN, PacketHeader, align8};
 use crate::{Delivery, EngineFault, FrameLimits, FrameSink, Served, Verdict};
 use millrace_abi::control::FaultKind;
-use millrace_dma::{Iotlb, Iova, Ordering, Span, Word64};
+use millrace_dma::{Access, Iotlb, Iova, Ordering, Span, Word64};
 
 /// What START gives the card for a queue of either direction.
 pub struct Rings {
@@ -229,7 +229,12 @@ impl CardTx {
         if place.left >= header.stride() {
             if place.left > AHEAD + HEADER_LEN {
                 // Only a hint: the address lies in the same run, or the hint is not given.
-                if let Ok(ahead) = self.iotlb.read(place.at.plus(u64::from(AHEAD)), HEADER_LEN as usize) {
+                let at = place.at.plus(u64::from(AHEAD));
+                if let Some(ahead) = self
+                    .iotlb
+                    .peek(at, HEADER_LEN as usize, Access::Read)
+                    .and_then(|reach| reach.span(at, HEADER_LEN as usize))
+                {
                     ahead.prefetch();
                 }
             }
