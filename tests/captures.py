@@ -51,7 +51,9 @@ def finish(process: subprocess.Popen, what: str, accepted: tuple[int, ...] = (0,
         out, err = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         # How the card sees it, before the end of the process changes that.
-        print(look())
+        state = look()
+        if state:
+            print(state)
         process.terminate()
         try:
             out, err = process.communicate(timeout=5)
