@@ -45,6 +45,9 @@ pub struct CardTx {
     upper: Option<u64>,
     limits: FrameLimits,
     iotlb: Iotlb,
+    // Where the last frame lay, and how far behind the one before: buffers mostly lie in steps.
+    last: Iova,
+    step: u64,
     // A packet of several descriptors is put together here.
     scratch: Box<[u8]>,
 }
@@ -77,7 +80,8 @@ impl CardTx {
         let mask = Mask::for_entries(rings.descriptors.mask() + 1)?;
         let scratch = vec![0; usize::from(limits.max)].into_boxed_slice();
         let zero = RingIndex::default();
-        Some(Self { rings, mask, head: zero, tail: zero, upper: None, limits, iotlb, scratch })
+        let (last, step) = (Iova::default(), 0);
+        Some(Self { rings, mask, head: zero, tail: zero, upper: None, limits, iotlb, last, step, scratch })
     }
 
     /// HDP.
@@ -109,6 +113,7 @@ impl CardTx {
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
         let mut served = Served::default();
         self.iotlb.sync();
+        self.prefetch_guess();
         let before = self.head;
         let mut left = budget;
         while left > 0 && self.head != self.tail {
@@ -124,6 +129,17 @@ impl CardTx {
         served
     }
 
+    /// Asks for the line where the next frame begins if it lies one step behind the last: then it travels together with
+    /// the descriptor that says so, and a lone packet is through one transfer of a cache line earlier. A wrong guess
+    /// costs nothing but the hint.
+    #[inline(always)]
+    fn prefetch_guess(&self) {
+        let guess = self.last.plus(self.step);
+        if let Some(line) = self.iotlb.peek(guess, 1, Access::Read).and_then(|reach| reach.span(guess, 1)) {
+            line.prefetch();
+        }
+    }
+
     fn publish(&self) {
         let word = Pointers { descriptors: self.head.get(), headers: 0 }.encode();
         // Release pairs with the Acquire in `HostTx::completed`: every load from the buffers is done.
@@ -135,12 +151,17 @@ impl CardTx {
     #[inline(always)]
     fn serve_run(&mut self, want: usize, sink: &mut impl FrameSink, served: &mut Served) -> (usize, bool) {
         let mut frames = [Span::EMPTY; BATCH];
-        let (found, stop) = self.look_ahead(&mut frames[..want]);
+        let (found, last, stop) = self.look_ahead(&mut frames[..want]);
         let frames = &frames[..found];
         let taken = if found > 0 { sink.take_burst(frames) } else { 0 };
         served.frames += taken as u64;
         served.bytes += frames[..taken].iter().map(|frame| frame.len() as u64).sum::<u64>();
         self.head = self.mask.add(self.head, taken as u32);
+        if found > 0 {
+            // The average step of the run; exact where all steps are equal, and a guess anyway.
+            self.step = last.get().wrapping_sub(self.last.get()) / found as u64;
+            self.last = last;
+        }
         if taken < found {
             return (taken, false);
         }
@@ -165,8 +186,9 @@ impl CardTx {
 
     /// Finds frames of one descriptor each and asks for their first cache lines. Changes nothing.
     #[inline(always)]
-    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>]) -> (usize, Stop) {
-        let Some(upper) = self.upper else { return (0, Stop::Other) };
+    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>]) -> (usize, Iova, Stop) {
+        let mut last = self.last;
+        let Some(upper) = self.upper else { return (0, last, Stop::Other) };
         let waiting = self.mask.distance(self.head, self.tail) as usize;
         let most = waiting.min(frames.len());
         let mut reach: Option<Reach<'a>> = None;
@@ -197,10 +219,11 @@ impl CardTx {
             };
             frame.prefetch();
             frames[found] = frame;
+            last = iova;
             found += 1;
         };
         self.iotlb.count_hits(hits);
-        (found, stop)
+        (found, last, stop)
     }
 
     /// Serves what is not a whole packet: an upper address, a frame of a length that is not sent, a packet of several
@@ -419,8 +442,22 @@ impl CardRx {
             let word = Pointers { descriptors: self.hdp.get(), headers: self.hhp.get() }.encode();
             // Release pairs with the Acquire in `HostRx::ready`: frames and headers up to HHP are visible.
             self.rings.update.store(word, Ordering::Release);
+            self.prefetch_next();
         }
         core::mem::take(&mut self.unpublished)
+    }
+
+    /// Asks to own the line where the next frame will begin, while nobody waits for it.
+    #[inline(always)]
+    fn prefetch_next(&self) {
+        let (Some(upper), word) = (self.upper, self.rings.descriptors.load(self.hdp.get())) else { return };
+        if self.hdp != self.sdp
+            && let Some(buffer) = Descriptor::whole_packet(word)
+            && let at = address(upper, buffer.low)
+            && let Some(room) = self.iotlb.peek(at, 1, Access::ReadWrite).and_then(|reach| reach.span_mut(at, 1))
+        {
+            room.prefetch();
+        }
     }
 
     #[cold]
