@@ -200,6 +200,23 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Whether packets are there.
+    fn look(&mut self, link: &Link, lost: &mut u64) -> Result<bool, Error> {
+        Ok(match self {
+            Source::Medusa(queue) => queue.ready() > 0,
+            Source::Sze(queue) => queue.ready() > 0,
+            Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.published() > 0,
+            Source::Mediated(mediated) => {
+                if mediated.read == mediated.held {
+                    *lost += mediated.sync(link, mediated.whole_ring)?;
+                }
+                mediated.held > mediated.read
+            }
+        })
+    }
+}
+
 /// The IOVAs that the driver has written down, read once.
 pub(crate) fn read_iovas(status: &Region, at: u64, count: u32) -> Result<Box<[Iova]>, millrace_dma::OutOfRange> {
     let word = |i: u32| status.window().word64((at + u64::from(i) * 8) as usize);
@@ -344,28 +361,22 @@ impl RxQueue {
     /// # Errors
     /// As [`RxQueue::get`].
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
-        let Self { source, link, lost, .. } = self;
-        let link = &*link;
+        if self.look()? {
+            return Ok(true);
+        }
         // What was given back and not announced yet may be all the room that the card waits for.
-        match &mut *source {
+        match &mut self.source {
             Source::Medusa(queue) => queue.flush(),
             Source::Sze(queue) => queue.flush(),
             Source::SharedMedusa(_) | Source::SharedSze(_) | Source::Mediated(_) => {}
         }
-        link.ring();
-        link.wait(timeout, || {
-            Ok(match &mut *source {
-                Source::Medusa(queue) => queue.ready() > 0,
-                Source::Sze(queue) => queue.ready() > 0,
-                Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.published() > 0,
-                Source::Mediated(mediated) => {
-                    if mediated.read == mediated.held {
-                        *lost += mediated.sync(link, mediated.whole_ring)?;
-                    }
-                    mediated.held > mediated.read
-                }
-            })
-        })
+        self.link.ring();
+        let Self { source, link, lost, .. } = self;
+        link.wait(timeout, || source.look(link, lost))
+    }
+
+    fn look(&mut self) -> Result<bool, Error> {
+        self.source.look(&self.link, &mut self.lost)
     }
 
     /// Packets (Medusa) or 8-byte units (SZE) that a shared queue has skipped because this program was too slow, since
