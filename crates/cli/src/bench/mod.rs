@@ -1,6 +1,7 @@
 //! `millrace bench`: one file per benchmark, and [`rig`] with the card that they measure.
 
 pub mod latency;
+mod pages;
 mod peers;
 mod plot;
 mod rig;
@@ -61,6 +62,7 @@ enum Bench {
 pub fn run(shared: &Shared, args: &BenchArgs) -> Result<(), Failure> {
     let cores = rig::Cores::choose(args.cores);
     cores.pin_application();
+    let _pages = shared.device.is_none().then(pages::HugePages::reserve).flatten();
     note(format!("{}; clock: {}, {:.1} ns per reading", cores, clock::source(), clock::cost()));
     match &args.bench {
         Bench::Sync => sync::run(shared, cores),
