@@ -41,7 +41,11 @@ python3 -c 'import sys, xml.etree.ElementTree as tree; tree.parse(sys.argv[1])' 
 json "bench engine mode size count direction mpps gbps lost corrupt" bench throughput --count 1000 --size 64,1518
 json "bench engine mode step before_ns before_ns_sd sync_ns sync_ns_sd after_ns after_ns_sd" bench sync --count 200
 names="bench metric millrace dpdk_vhost dpdk_memif bare_ring cacheline ratio_to_dpdk ratio_to_bare"
-json "$names" bench peers --rounds 1 --seconds 0.1 --peers "$scratch"
+# Peers that cannot be measured here: the names are there all the same.
+mkdir "$scratch/peers"
+printf '#!/bin/sh\nexit 77\n' >"$scratch/peers/run.sh"
+chmod +x "$scratch/peers/run.sh"
+json "$names" bench peers --rounds 1 --seconds 0.1 --peers "$scratch/peers"
 json "demo engine" demo
 
 # A card says when it can be used, and where.
