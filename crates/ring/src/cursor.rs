@@ -59,7 +59,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Most units that can be held at once. One less than the bits can say: [`ENDED`] is no cursor.
+    /// Most units that can be held at once. One less than the bits can say: the highest word marks a cursor that has ended.
     pub const MOST_HELD: u32 = (1 << (64 - POSITION_BITS)) - 2;
 
     /// The meaning of a word.
