@@ -12,7 +12,7 @@
 //! * `mac` is the port as its registers show it.
 //!
 //! The control side may take locks and time. A worker owns its lanes alone; it hears of changes by
-//! [commands](command::Command), and what it counts is published under a sequence lock.
+//! commands, and what it counts is published under a sequence lock.
 #![forbid(unsafe_code)]
 
 mod card;
