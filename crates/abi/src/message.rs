@@ -19,8 +19,6 @@ pub const MAX_REGISTER_BYTES: usize = 4096;
 pub const MAX_COMMIT: usize = 4096;
 /// Most descriptors that travel with one message.
 pub const MAX_FDS: usize = 6;
-/// Where the card daemon listens unless told otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/millrace/card.sock";
 
 /// A queue opened on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

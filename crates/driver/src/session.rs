@@ -144,6 +144,14 @@ struct Member {
     reader: Option<Reader>,
 }
 
+impl Member {
+    /// Makes this program the first subscriber of a queue that does not run yet.
+    fn first_of(&self, id: QueueId, mut reclaimer: Reclaimer) -> Result<Box<Reclaimer>, SessionError> {
+        let joined = reclaimer.join(self.id, self.page.doorbell()?, self.policy, self.losses.clone());
+        if joined { Ok(Box::new(reclaimer)) } else { Err(SessionError::Full(id)) }
+    }
+}
+
 /// The software half of a TX ring that the driver drives.
 enum Writer {
     Medusa(Box<FixedTx>),
@@ -296,14 +304,17 @@ impl Session {
             self.running = false;
         }
         if !self.running {
-            self.start_queue(card, position)?;
+            // The first program is there before the first packet: a source that waits for a listener starts at once.
+            self.start_queue(card, place, position)?;
+        } else if self.driven.is_some() {
+            self.join(card, place)?;
         }
-        let position = if self.driven.is_some() { self.join(card, place)? } else { self.base };
+        let position = if self.driven.is_some() { self.begin(place)? } else { self.base };
         self.members[place].started = true;
         Ok(Reply::Started { position, base: self.base })
     }
 
-    fn start_queue(&mut self, card: &Card, position: u64) -> Result<(), SessionError> {
+    fn start_queue(&mut self, card: &Card, place: usize, position: u64) -> Result<(), SessionError> {
         let position = Position::new(position).get();
         // An SZE ring begins at a page.
         self.base = match self.engine {
@@ -311,21 +322,22 @@ impl Session {
             Engine::Medusa => position,
         };
         self.memory.prepare(self.base)?;
-        let page = self.driven.as_ref().map_or(&self.members[0].page, |driven| &driven.page);
+        let member = &self.members[place];
+        let page = self.driven.as_ref().map_or(&member.page, |driven| &driven.page);
         page.doorbell()?.store(0, Ordering::Relaxed);
-        let attachment = Attachment {
-            domain: self.domain.clone(),
-            control: page.region.window().clone(),
-            reclaimer: None,
-            openers: vec![page.opener(0)?],
-        };
+        let mut openers = vec![member.page.opener(member.id)?];
+        if self.driven.is_some() {
+            openers.push(page.opener(0)?);
+        }
+        let control = page.region.window().clone();
+        let attachment = Attachment { domain: self.domain.clone(), control, reclaimer: None, openers };
         let id = self.id;
         let failed = |error| SessionError::Start(id, error);
         card.detach(id);
         card.attach(self.id, attachment).map_err(failed)?;
         self.program(card);
         if self.driven.is_some() {
-            self.make_half(card)?;
+            self.make_half(card, place)?;
         }
         self.control(card, m::CONTROL_START);
         // Not by its state: a ring that held nonsense may have stopped it already, which its next call will say.
@@ -387,7 +399,7 @@ impl Session {
     }
 
     /// Makes the software half of a queue that the driver drives.
-    fn make_half(&mut self, card: &Card) -> Result<(), SessionError> {
+    fn make_half(&mut self, card: &Card, place: usize) -> Result<(), SessionError> {
         let bad = SessionError::Ring(self.id);
         let Some(driven) = &mut self.driven else { return Ok(()) };
         let (doorbell, update) = (driven.page.doorbell()?, self.memory.status.window().word64(0)?);
@@ -400,12 +412,14 @@ impl Session {
                 let host = HostRx::new(descriptors, headers, doorbell, update);
                 let size = buffer_size.min(u16::MAX.into()) as u16;
                 let pool = host.and_then(|host| FixedRx::new(host, iovas, size, first)).ok_or(bad)?;
-                card.set_reclaimer(self.id, Box::new(Reclaimer::new(Pool::Medusa(pool), start)));
+                let reclaimer = Reclaimer::new(Pool::Medusa(pool), start);
+                card.set_reclaimer(self.id, self.members[place].first_of(self.id, reclaimer)?);
             }
             (Layout::Sze { .. }, Direction::Rx) => {
                 let ring = self.memory.data.as_ref().map(|data| data.window().clone());
                 let pool = ring.and_then(|ring| sze::HostRx::new(ring, first.wrapping_mul(8), 0, doorbell, update));
-                card.set_reclaimer(self.id, Box::new(Reclaimer::new(Pool::Sze(pool.ok_or(bad)?), start)));
+                let reclaimer = Reclaimer::new(Pool::Sze(pool.ok_or(bad)?), start);
+                card.set_reclaimer(self.id, self.members[place].first_of(self.id, reclaimer)?);
             }
             (Layout::Medusa { entries, .. }, Direction::Tx) => {
                 let host = HostTx::new(self.memory.descriptors.window().slots64(0, entries)?, doorbell, update);
@@ -421,18 +435,24 @@ impl Session {
         Ok(())
     }
 
-    /// Lets one more program into a running queue that the driver drives, and returns where it begins.
-    fn join(&mut self, card: &Card, place: usize) -> Result<u64, SessionError> {
-        let (id, base) = (self.id, self.base);
-        let member = &mut self.members[place];
+    /// Lets one more program into a running queue that the driver drives.
+    fn join(&mut self, card: &Card, place: usize) -> Result<(), SessionError> {
+        let member = &self.members[place];
         let opener = member.page.opener(member.id)?;
+        let cursor = match self.id.direction {
+            Direction::Rx => Some((member.policy, member.losses.clone())),
+            Direction::Tx => None,
+        };
+        if card.join(self.id, opener, cursor) { Ok(()) } else { Err(SessionError::Full(self.id)) }
+    }
+
+    /// Where a program that is in begins; for a mediated reader, also the driver's half of its reading.
+    fn begin(&mut self, place: usize) -> Result<u64, SessionError> {
+        let (id, base) = (self.id, self.base);
         if id.direction == Direction::Tx {
-            card.join(id, opener, None);
             return Ok(base);
         }
-        if !card.join(id, opener, Some((member.policy, member.losses.clone()))) {
-            return Err(SessionError::Full(id));
-        }
+        let member = &mut self.members[place];
         let word = member.page.doorbell()?;
         let position = Cursor::decode(word.load(Ordering::Acquire)).position;
         if member.mode == Mode::Mediated {

@@ -183,13 +183,13 @@ impl TxQueue {
     fn reserve(&mut self, count: u32, bytes: u32) -> Result<Option<u32>, Error> {
         Ok(match &mut self.ring {
             Ring::Medusa(queue) => {
-                if count > self.mask / 2 {
+                if count > queue.most() {
                     return Err(Error::BurstTooLong(count as usize));
                 }
                 queue.take(count)
             }
             Ring::Sze(queue) => {
-                if bytes > self.mask / 2 {
+                if bytes > self.mask - 7 {
                     return Err(Error::BurstTooLong(count as usize));
                 }
                 queue.has_room(bytes).then(|| queue.frame_at(queue.position()) as u32 - 8)
@@ -201,7 +201,8 @@ impl TxQueue {
     fn reserve_mediated(&mut self, count: u32, bytes: u32) -> Result<Option<u32>, Error> {
         let stream = matches!(self.idle.layout, Layout::Sze { .. });
         let units = if stream { bytes / 8 } else { count };
-        let most = if stream { self.mask / 16 } else { self.mask / 2 };
+        // A little less than the whole ring, which always keeps something empty.
+        let most = if stream { self.mask / 8 - 1 } else { self.mask - 2 };
         if units > most {
             return Err(Error::BurstTooLong(count as usize));
         }

@@ -202,6 +202,11 @@ impl FixedTx {
         self.taken
     }
 
+    /// Most buffers that can be taken at once.
+    pub fn most(&self) -> u32 {
+        self.limit
+    }
+
     /// How many buffers could be taken, after a look at the card.
     pub fn available(&mut self) -> u32 {
         self.reclaim();
