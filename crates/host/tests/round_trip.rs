@@ -103,3 +103,37 @@ fn several_subscribers_see_every_packet() {
         assert_eq!(seen, [4000; 3]);
     }
 }
+
+#[test]
+fn a_source_that_waits_for_a_listener_loses_nothing_before_the_first() {
+    let kinds = [
+        (Mode::Direct, Sharing::Exclusive),
+        (Mode::Direct, Sharing::Shared(Laggard::Block)),
+        (Mode::Mediated, Sharing::Exclusive),
+        (Mode::Mediated, Sharing::Shared(Laggard::Block)),
+    ];
+    for engine in ["medusa", "sze"] {
+        for (mode, sharing) in kinds {
+            let device = Device::open(&format!("embedded:engine={engine},port=(generator:size=64,count=500)")).unwrap();
+            let mut rx = device.rx(0).mode(mode).sharing(sharing).open().unwrap().start().unwrap();
+            let mut seen = 0;
+            while seen < 500 {
+                assert!(rx.wait(PATIENCE).unwrap(), "{engine} {mode} {sharing:?}: {seen} of 500");
+                seen += rx.get(64).unwrap().len();
+            }
+            check_equations(&device);
+        }
+    }
+}
+
+#[test]
+fn a_burst_may_be_nearly_as_long_as_a_small_ring() {
+    for mode in [Mode::Direct, Mode::Mediated] {
+        let device = Device::open("embedded:engine=medusa,buffers=128").unwrap();
+        let mut tx = device.tx(0).mode(mode).open().unwrap().start().unwrap();
+        let _rx = device.rx(0).open().unwrap().start().unwrap();
+        tx.get(&[60; 125]).unwrap().expect("room in a new ring").send().unwrap();
+        assert!(tx.get(&[60; 200]).is_err(), "more than the ring can ever hold");
+        tx.close().unwrap();
+    }
+}

@@ -95,7 +95,8 @@ impl Case {
 
 /// Four moments of one step.
 ///
-/// HOOK: when the host library can say when its synchronisation itself began and ended, those moments replace
+/// Cut at public calls. When the host library can say when its synchronisation itself began and ended, those moments
+/// replace
 /// `sync_begins` and `sync_ends` here, and the table at the top of this file changes accordingly.
 #[derive(Clone, Copy)]
 struct Laps {

@@ -450,9 +450,9 @@ impl CardRx {
     /// Asks to own the line where the next frame will begin, while nobody waits for it.
     #[inline(always)]
     fn prefetch_next(&self) {
-        let (Some(upper), word) = (self.upper, self.rings.descriptors.load(self.hdp.get())) else { return };
         if self.hdp != self.sdp
-            && let Some(buffer) = Descriptor::whole_packet(word)
+            && let Some(upper) = self.upper
+            && let Some(buffer) = Descriptor::whole_packet(self.rings.descriptors.load(self.hdp.get()))
             && let at = address(upper, buffer.low)
             && let Some(room) = self.iotlb.peek(at, 1, Access::ReadWrite).and_then(|reach| reach.span_mut(at, 1))
         {
