@@ -158,9 +158,9 @@ impl RxSlot {
     #[cold]
     fn no_room(&mut self, frame: Span<'_>) -> Verdict {
         self.make_visible();
-        if self.reclaim()
-            && let Some(engine) = &mut self.engine
-        {
+        // Each turn gives something back, so the ring's size bounds them. A frame may need more than one.
+        while self.reclaim() {
+            let Some(engine) = &mut self.engine else { break };
             match engine.deliver(frame) {
                 Ok(Delivery::Stored) => {
                     self.counts.passed += 1;

@@ -365,12 +365,14 @@ impl RxQueue {
             return Ok(true);
         }
         // What was given back and not announced yet may be all the room that the card waits for.
-        match &mut self.source {
-            Source::Medusa(queue) => queue.flush(),
-            Source::Sze(queue) => queue.flush(),
-            Source::SharedMedusa(_) | Source::SharedSze(_) | Source::Mediated(_) => {}
+        let owed = match &mut self.source {
+            Source::Medusa(queue) => queue.owes().then(|| queue.flush()),
+            Source::Sze(queue) => queue.owes().then(|| queue.flush()),
+            Source::SharedMedusa(_) | Source::SharedSze(_) | Source::Mediated(_) => None,
+        };
+        if owed.is_some() {
+            self.link.ring();
         }
-        self.link.ring();
         let Self { source, link, lost, .. } = self;
         link.wait(timeout, || source.look(link, lost))
     }

@@ -18,6 +18,8 @@ pub struct FixedRx {
     // Packets counted from the start, modulo 2^32: given back by the reader, and posted (again) to the card.
     returned: u32,
     posted: u32,
+    // Packets given back since the doorbell moved.
+    owed: u32,
 }
 
 impl FixedRx {
@@ -31,7 +33,7 @@ impl FixedRx {
         }
         // Headers are released together with the descriptors: waiting for more than there are would be for ever.
         let refill = REFILL.min(count / 4).min(host.header_entries() / 4).max(1);
-        let mut queue = Self { host, buffers, size, refill, returned: first, posted: first };
+        let mut queue = Self { host, buffers, size, refill, returned: first, posted: first, owed: 0 };
         queue.post_all();
         queue.host.flush();
         Some(queue)
@@ -81,6 +83,7 @@ impl FixedRx {
     pub fn put(&mut self, count: u32) -> bool {
         self.host.release(count);
         self.returned = self.returned.wrapping_add(count);
+        self.owed = self.owed.wrapping_add(count);
         let waiting = self.count().wrapping_sub(self.posted.wrapping_sub(self.returned));
         if waiting < self.refill {
             return false;
@@ -89,10 +92,16 @@ impl FixedRx {
         true
     }
 
+    /// Whether anything has been given back that the card does not know of.
+    pub fn owes(&self) -> bool {
+        self.owed > 0
+    }
+
     /// Posts what has been given back, without waiting for a whole batch.
     pub fn flush(&mut self) {
         self.post_all();
         self.host.flush();
+        self.owed = 0;
     }
 }
 

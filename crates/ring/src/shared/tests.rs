@@ -77,7 +77,7 @@ impl Queue {
 
     /// As the card does: publish what there is, make room, try once more. `true` when the frame is in the ring.
     fn offer(&mut self, frame: &[u8], programs: &mut [Program]) -> bool {
-        for _ in 0..2 {
+        loop {
             let delivery = match &mut self.card {
                 Card::Medusa { engine, .. } => engine.deliver(Span::from_slice(frame)),
                 Card::Sze { engine, .. } => engine.deliver(Span::from_slice(frame)),
@@ -88,12 +88,15 @@ impl Queue {
                 Delivery::TooLong => panic!("{} bytes", frame.len()),
             }
             self.publish();
-            for id in self.reclaimer.reclaim().1.into_iter().flatten() {
+            let (moved, evicted) = self.reclaimer.reclaim();
+            for id in evicted.into_iter().flatten() {
                 assert_eq!(programs[id as usize].policy, Laggard::Evict);
                 programs[id as usize].evicted = true;
             }
+            if !moved {
+                return false;
+            }
         }
-        false
     }
 
     fn publish(&mut self) {

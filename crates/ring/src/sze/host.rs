@@ -225,6 +225,11 @@ impl HostRx {
         far
     }
 
+    /// Whether anything has been given back that the card does not know of.
+    pub fn owes(&self) -> bool {
+        self.sw != self.announced
+    }
+
     /// Moves the doorbell.
     pub fn flush(&mut self) {
         self.announced = self.sw;
