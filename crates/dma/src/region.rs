@@ -135,7 +135,7 @@ impl Region {
     }
 
     fn allocate_with(len: usize, pages: MemfdFlags, doubled: bool) -> Result<Self, RegionError> {
-        if len == 0 || (doubled && !len.is_multiple_of(rustix::param::page_size())) {
+        if len == 0 || (doubled && !len.is_multiple_of(PAGE)) {
             return Err(RegionError::Size(len));
         }
         let failed = |source| RegionError::Allocate { len, source };
@@ -151,7 +151,7 @@ impl Region {
     /// [`RegionError::NotSealed`] unless the file is sealed against shrinking or lets us seal it,
     /// [`RegionError::TooSmall`], [`RegionError::Map`].
     pub fn map(fd: OwnedFd, len: usize, protection: Protection, doubled: bool) -> Result<Self, RegionError> {
-        if len == 0 || (doubled && !len.is_multiple_of(rustix::param::page_size())) {
+        if len == 0 || (doubled && !len.is_multiple_of(PAGE)) {
             return Err(RegionError::Size(len));
         }
         // Sealing may be refused because it is done already; what counts is what the seals are afterwards.
@@ -254,6 +254,8 @@ impl Region {
 }
 
 const HUGE_PAGE: usize = 2 << 20;
+/// The smallest page there is; where pages are larger, `mmap` refuses what is not aligned to them.
+const PAGE: usize = 4096;
 
 #[cfg(test)]
 mod tests {
