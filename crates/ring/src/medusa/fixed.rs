@@ -72,12 +72,6 @@ impl FixedRx {
         self.host.header(ahead)
     }
 
-    /// Asks for the cache line of the header `ahead` of the first.
-    #[inline(always)]
-    pub fn prefetch_header(&self, ahead: u32) {
-        self.host.prefetch_header(ahead);
-    }
-
     /// Gives the first `count` packets back. `true` when that moved the doorbell.
     #[inline(always)]
     pub fn put(&mut self, count: u32) -> bool {
@@ -220,11 +214,5 @@ impl FixedTx {
     pub fn available(&mut self) -> u32 {
         self.reclaim();
         self.room()
-    }
-
-    /// Asks for the cache line of the next descriptor.
-    #[inline(always)]
-    pub fn prefetch(&self) {
-        self.host.prefetch();
     }
 }

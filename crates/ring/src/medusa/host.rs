@@ -165,12 +165,6 @@ impl HostTx {
     pub fn entries(&self) -> u32 {
         self.poster.mask.entries()
     }
-
-    /// Asks for the cache line of the next descriptor.
-    #[inline(always)]
-    pub fn prefetch(&self) {
-        self.poster.descriptors.prefetch_write(self.poster.tail.get());
-    }
 }
 
 /// The software's half of an RX queue.
@@ -255,11 +249,5 @@ impl HostRx {
     /// SDP.
     pub fn sdp(&self) -> u32 {
         self.poster.tail.get()
-    }
-
-    /// Asks for the cache line of the header `ahead` packets on.
-    #[inline(always)]
-    pub fn prefetch_header(&self, ahead: u32) {
-        self.headers.prefetch(self.shp.get().wrapping_add(ahead));
     }
 }

@@ -111,11 +111,6 @@ impl HostTx {
         &mut self.ring
     }
 
-    /// The ring, mapped twice.
-    pub fn ring_ref(&self) -> &Window {
-        &self.ring
-    }
-
     /// Finishes the packet at [`HostTx::position`]: writes its header. Its room must have been checked.
     #[inline(always)]
     pub fn push(&mut self, len: u16) {
@@ -235,14 +230,6 @@ impl HostRx {
         self.announced = self.sw;
         // Release pairs with the Acquire in `CardRx::deliver`.
         self.doorbell.store(u64::from(self.sw & self.mask), Ordering::Release);
-    }
-
-    /// Asks for the cache line of the packet at `position`.
-    #[inline(always)]
-    pub fn prefetch(&self, position: u32) {
-        if let Some(span) = self.ring.span((position.wrapping_add(self.base) & self.mask) as usize, 1) {
-            span.prefetch();
-        }
     }
 }
 
