@@ -65,7 +65,7 @@ impl IdleRx {
         let geometry = Geometry::of(&opened.layout);
         let data = opened.data.window().clone();
         let packets = vec![Place::default(); MAX_BURST].into_boxed_slice();
-        Ok(RxQueue { source, geometry, data, packets, lost: 0, base, link, opened, mode, sharing })
+        Ok(RxQueue { source, geometry, data, packets, kept: 0, lost: 0, base, link, opened, mode, sharing })
     }
 
     /// Closes the queue. Dropping it does the same and ignores errors.
@@ -201,19 +201,27 @@ impl Source {
 }
 
 impl Source {
-    /// Whether packets are there.
-    fn look(&mut self, link: &Link, lost: &mut u64) -> Result<bool, Error> {
+    /// Whether packets are there, behind `kept` units.
+    fn look(&mut self, kept: u32, link: &Link, lost: &mut u64) -> Result<bool, Error> {
         Ok(match self {
-            Source::Medusa(queue) => queue.ready() > 0,
-            Source::Sze(queue) => queue.ready() > 0,
-            Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.published() > 0,
             Source::Mediated(mediated) => {
-                if mediated.read == mediated.held {
+                if kept == 0 && mediated.read == mediated.held {
                     *lost += mediated.sync(link, mediated.whole_ring)?;
                 }
-                mediated.held > mediated.read
+                mediated.held > mediated.read + kept
             }
+            _ => self.ready() > kept,
         })
+    }
+
+    /// Units of the ring that wait for us or are kept. Mediated: what the driver has already given us.
+    fn ready(&mut self) -> u32 {
+        match self {
+            Source::Medusa(queue) => queue.ready(),
+            Source::Sze(queue) => queue.ready(),
+            Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.published(),
+            Source::Mediated(mediated) => mediated.held - mediated.read,
+        }
     }
 }
 
@@ -229,6 +237,8 @@ pub struct RxQueue {
     geometry: Geometry,
     data: Window,
     packets: Box<[Place]>,
+    // Units of bursts that were kept: the first that were not given back. SZE: bytes.
+    kept: u32,
     lost: u64,
     base: u64,
     link: Link,
@@ -244,7 +254,7 @@ impl RxQueue {
     }
 
     /// Takes up to `max` packets (at most [`MAX_BURST`]). Never waits: an empty burst means that there are none. They
-    /// are given back when the burst is dropped.
+    /// are given back when the burst is dropped, or with [`RxQueue::release`] if it was [kept](RxBurst::keep).
     ///
     /// # Errors
     /// [`Error::Faulted`], [`Error::Evicted`], [`Error::Gone`] when the queue cannot go on; [`Error::BadRing`] when it
@@ -255,46 +265,51 @@ impl RxQueue {
         if max == 0 {
             return Ok(RxBurst { queue: self, count: 0, units: 0 });
         }
+        let kept = self.kept;
         let (count, units) = match &mut self.source {
             Source::Medusa(queue) => {
-                let count = queue.ready().min(max as u32);
-                let (geometry, data, first) = (self.geometry, &self.data, queue.first());
-                let headers = (0..count).map(|i| queue.header(i));
+                let count = queue.ready().saturating_sub(kept).min(max as u32);
+                let (geometry, data, first) = (self.geometry, &self.data, queue.first().wrapping_add(kept));
+                let headers = (kept..kept + count).map(|i| queue.header(i));
                 place_medusa(&mut self.packets, headers, geometry, data, first, &self.link)?;
                 (count, count)
             }
             Source::Sze(queue) => {
                 queue.ready();
-                let (mut at, mut count) = (queue.position(), 0);
+                let first = queue.position().wrapping_add(kept);
+                let (mut at, mut count) = (first, 0);
                 while count < max && queue.known_from(at) > 0 {
                     let packet = queue.packet(at).map_err(|error| self.link.bad(error))?;
                     self.packets[count] = place_sze(packet);
                     at = at.wrapping_add(packet.stride);
                     count += 1;
                 }
-                (count as u32, at.wrapping_sub(queue.position()))
+                (count as u32, at.wrapping_sub(first))
             }
             Source::SharedMedusa(reader) => {
                 let count = reader.hold(max as u32);
                 self.lost += reader.take_lost();
-                let (geometry, data, first) = (self.geometry, &self.data, reader.position().get() as u32);
-                let headers = (0..count).map(|i| reader.header(i));
+                let first = (reader.position().get() as u32).wrapping_add(kept);
+                let (geometry, data) = (self.geometry, &self.data);
+                let headers = (kept..kept + count).map(|i| reader.header(i));
                 place_medusa(&mut self.packets, headers, geometry, data, first, &self.link)?;
                 (count, count)
             }
             Source::SharedSze(reader) => {
-                let held = reader.hold(Cursor::MOST_HELD);
+                reader.hold(Cursor::MOST_HELD);
                 self.lost += reader.take_lost();
-                let first = (reader.position().get() as u32).wrapping_mul(8);
-                let (count, units) = place_stream(&mut self.packets[..max], &self.data, first, held, &self.link)?;
-                (count, units)
+                let first = (reader.position().get() as u32).wrapping_add(kept).wrapping_mul(8);
+                let left = reader.held() - kept;
+                place_stream(&mut self.packets[..max], &self.data, first, left, &self.link)?
             }
             Source::Mediated(mediated) => {
-                if mediated.read == mediated.held {
+                // With a request, what is kept would be given back.
+                if kept == 0 && mediated.read == mediated.held {
                     let want = if mediated.headers.is_some() { max as u32 } else { mediated.whole_ring };
                     self.lost += mediated.sync(&self.link, want)?;
                 }
-                let (position, left) = (mediated.position + u64::from(mediated.read), mediated.held - mediated.read);
+                let gone = mediated.read + kept;
+                let (position, left) = (mediated.position + u64::from(gone), mediated.held - gone);
                 if let Some(headers) = &mediated.headers {
                     let count = left.min(max as u32);
                     let index = position.wrapping_sub(mediated.base) as u32;
@@ -320,19 +335,23 @@ impl RxQueue {
     /// look at the state is there at the next call, and the error after it.
     #[cold]
     fn last_look(&mut self, error: Error) -> Result<(), Error> {
-        let more = match &mut self.source {
-            Source::Medusa(queue) => queue.ready() > 0,
-            Source::Sze(queue) => queue.ready() > 0,
-            Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.published() > 0,
-            Source::Mediated(_) => false,
-        };
+        let more = self.source.ready() > self.kept;
         // Of a ring that goes on without us nothing is ours any more.
         if more && matches!(error, Error::Faulted { .. } | Error::Gone) { Ok(()) } else { Err(error) }
     }
 
-    /// Gives the first `units` of what was taken back.
+    /// Gives back every burst that was [kept](RxBurst::keep). Without one it does nothing.
+    #[inline]
+    pub fn release(&mut self) {
+        if self.kept > 0 {
+            self.put(0);
+        }
+    }
+
+    /// Gives back what is kept and `units` behind it.
     #[inline(always)]
     fn put(&mut self, units: u32) {
+        let units = core::mem::take(&mut self.kept) + units;
         let moved = match &mut self.source {
             Source::Medusa(queue) => queue.put(units),
             Source::Sze(queue) => queue.put(units),
@@ -373,12 +392,12 @@ impl RxQueue {
         if owed.is_some() {
             self.link.ring();
         }
-        let Self { source, link, lost, .. } = self;
-        link.wait(timeout, || source.look(link, lost))
+        let Self { source, link, lost, kept, .. } = self;
+        link.wait(timeout, || source.look(*kept, link, lost))
     }
 
     fn look(&mut self) -> Result<bool, Error> {
-        self.source.look(&self.link, &mut self.lost)
+        self.source.look(self.kept, &self.link, &mut self.lost)
     }
 
     /// Packets (Medusa) or 8-byte units (SZE) that a shared queue has skipped because this program was too slow, since
@@ -467,7 +486,7 @@ fn place_stream(
     Ok((count, scanner.passed() / 8))
 }
 
-/// Packets of an RX queue, which they borrow; given back when this is dropped.
+/// Packets of an RX queue, which they borrow; given back when this is dropped, together with those kept before.
 #[must_use = "dropping a burst gives its packets back unread"]
 pub struct RxBurst<'q> {
     queue: &'q mut RxQueue,
@@ -497,6 +516,14 @@ impl RxBurst<'_> {
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// Leaves the packets where they are, to be given back by [`RxQueue::release`]: the next [`RxQueue::get`] goes on
+    /// behind them. For C interfaces, whose pointers outlive a borrow. A mediated queue yields nothing more until then.
+    #[inline(always)]
+    pub fn keep(self) {
+        self.queue.kept += self.units;
+        core::mem::forget(self);
     }
 
     /// The packets in the order in which they arrived.

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::rx::read_iovas;
 use core::ops::{Index, IndexMut};
-use millrace_abi::message::{ErrorCode, Layout};
+use millrace_abi::message::{ErrorCode, Layout, MAX_COMMIT};
 use millrace_abi::queue::{Mode, QueueId};
 use millrace_dma::{Region, Window};
 use millrace_driver::{Client, Opened};
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const DRAIN: Duration = Duration::from_secs(1);
 /// Packets put back and not flushed after which the doorbell moves by itself.
 const DEFERRED: u32 = 64;
+/// The same in mediated mode, where it costs a request to the driver.
+const DEFERRED_MEDIATED: usize = 512;
 
 /// A TX queue that is open and not started.
 pub struct IdleTx {
@@ -51,7 +53,7 @@ impl IdleTx {
         let link = &self.link;
         let ring = match self.mode {
             Mode::Direct => self.own(base)?,
-            Mode::Mediated => Ring::Mediated(Mediated { pending: Vec::with_capacity(MAX_BURST) }),
+            Mode::Mediated => Ring::Mediated(Mediated::default()),
         };
         let (frame_min, frame_max) = link.client.frame_limits();
         let (mask, stride, size) = match self.layout {
@@ -61,7 +63,19 @@ impl IdleTx {
         let longest = u32::from(frame_max).min(size) as u16;
         let slots = vec![Slot::default(); MAX_BURST].into_boxed_slice();
         let data = self.data.window().clone();
-        Ok(TxQueue { ring, data, mask, stride, shortest: frame_min, longest, slots, deferred: 0, base, idle: self })
+        Ok(TxQueue {
+            ring,
+            data,
+            mask,
+            stride,
+            shortest: frame_min,
+            longest,
+            slots,
+            kept: 0,
+            deferred: 0,
+            base,
+            idle: self,
+        })
     }
 
     fn own(&self, base: u64) -> Result<Ring, Error> {
@@ -101,9 +115,14 @@ enum Ring {
     Mediated(Mediated),
 }
 
-/// Mediated mode: what was written under the lock and not committed.
+/// Mediated mode: what we may write while we have the lock.
+#[derive(Default)]
 struct Mediated {
+    // Lengths of the packets taken under the lock and not committed.
     pending: Vec<u16>,
+    // Units that we may still take, and where they begin.
+    granted: u32,
+    position: u64,
 }
 
 /// One packet of the burst in hand.
@@ -124,7 +143,9 @@ pub struct TxQueue {
     shortest: u16,
     longest: u16,
     slots: Box<[Slot]>,
-    // Packets put back since the doorbell moved.
+    // Packets in the ring that their writer has not put back.
+    kept: u32,
+    // Packets put back since the doorbell moved; Medusa only.
     deferred: u32,
     base: u64,
     idle: IdleTx,
@@ -199,29 +220,63 @@ impl TxQueue {
     }
 
     fn reserve_mediated(&mut self, count: u32, bytes: u32) -> Result<Option<u32>, Error> {
-        let stream = matches!(self.idle.layout, Layout::Sze { .. });
-        let units = if stream { bytes / 8 } else { count };
-        // A little less than the whole ring, which always keeps something empty.
-        let most = if stream { self.mask / 8 - 1 } else { self.mask - 2 };
+        let (units, most) = (self.units(count, bytes), self.most_mediated());
         if units > most {
             return Err(Error::BurstTooLong(count as usize));
         }
-        let (position, granted) = self.sync(units)?;
-        if granted < units {
-            if granted > 0 {
-                self.sync(0)?;
+        let Ring::Mediated(mediated) = &mut self.ring else { return Ok(None) };
+        if mediated.granted < units || mediated.pending.len() + count as usize > MAX_COMMIT {
+            // A request commits everything, and what is kept has not been written yet.
+            if self.kept > 0 || !self.acquire(units, most)? {
+                return Ok(None);
             }
-            return Ok(None);
         }
+        let stream = self.is_stream();
+        let Ring::Mediated(mediated) = &mut self.ring else { return Ok(None) };
+        let position = mediated.position;
+        mediated.position += u64::from(units);
+        mediated.granted -= units;
         Ok(Some(if stream { (position as u32).wrapping_mul(8) & self.mask } else { position as u32 }))
     }
 
+    /// Mediated mode: takes the lock and room for some more bursts of this size; all or none.
+    fn acquire(&mut self, units: u32, most: u32) -> Result<bool, Error> {
+        self.sync(units.max(most / 4))?;
+        let Ring::Mediated(mediated) = &mut self.ring else { return Ok(false) };
+        if mediated.granted >= units {
+            return Ok(true);
+        }
+        if mediated.granted > 0 {
+            self.sync(0)?;
+        }
+        Ok(false)
+    }
+
+    fn is_stream(&self) -> bool {
+        matches!(self.idle.layout, Layout::Sze { .. })
+    }
+
+    /// Packets as the driver counts them: `bytes` of a stream in units of eight.
+    fn units(&self, count: u32, bytes: u32) -> u32 {
+        if self.is_stream() { bytes / 8 } else { count }
+    }
+
+    /// Mediated mode: most units at once, a little less than the whole ring, which always keeps something empty.
+    fn most_mediated(&self) -> u32 {
+        if self.is_stream() { self.mask / 8 - 1 } else { self.mask - 2 }
+    }
+
     /// Mediated mode: commits what is pending and asks for `want` units.
-    fn sync(&mut self, want: u32) -> Result<(u64, u32), Error> {
-        let Ring::Mediated(mediated) = &mut self.ring else { return Ok((0, 0)) };
-        let commit = core::mem::replace(&mut mediated.pending, Vec::with_capacity(MAX_BURST));
+    fn sync(&mut self, want: u32) -> Result<(), Error> {
+        let Ring::Mediated(mediated) = &mut self.ring else { return Ok(()) };
+        if want == 0 && mediated.granted == 0 && mediated.pending.is_empty() {
+            return Ok(());
+        }
+        let commit = core::mem::take(&mut mediated.pending);
+        mediated.granted = 0;
         let link = &self.idle.link;
-        Ok(link.client.tx_sync(link.handle, commit, want)?)
+        (mediated.position, mediated.granted) = link.client.tx_sync(link.handle, commit, want)?;
+        Ok(())
     }
 
     /// Turns running offsets into places.
@@ -259,43 +314,66 @@ impl TxQueue {
         }
     }
 
-    fn put(&mut self, count: usize) {
-        self.deferred += count as u32;
+    /// Writes the packets in hand into the ring, where the card does not see them before the doorbell moves.
+    #[inline(always)]
+    fn post(&mut self, count: usize) {
+        self.kept += count as u32;
         let slots = &self.slots[..count];
         match &mut self.ring {
-            Ring::Medusa(queue) => {
-                queue.post_all(slots.iter().map(|slot| slot.padded));
-                if self.deferred >= DEFERRED {
-                    queue.flush();
-                    self.deferred = 0;
-                    self.idle.link.ring();
-                }
-            }
-            Ring::Sze(queue) => {
-                for slot in slots {
-                    queue.push(slot.padded);
-                }
-                if queue.flush_if_far() {
-                    self.deferred = 0;
-                    self.idle.link.ring();
-                }
-            }
+            Ring::Medusa(queue) => queue.post_all(slots.iter().map(|slot| slot.padded)),
+            Ring::Sze(queue) => slots.iter().for_each(|slot| queue.push(slot.padded)),
             Ring::Mediated(mediated) => mediated.pending.extend(slots.iter().map(|slot| slot.padded)),
         }
     }
 
-    /// Gives slots back unsent.
+    /// Puts back every burst that was [kept](TxBurst::keep): their slots have been written. They will be sent, at the
+    /// latest at the next [`TxQueue::flush`].
+    ///
+    /// # Errors
+    /// [`Error::Client`] in mediated mode.
+    #[inline]
+    pub fn commit(&mut self) -> Result<(), Error> {
+        let kept = core::mem::take(&mut self.kept);
+        let moved = match &mut self.ring {
+            Ring::Medusa(queue) => {
+                self.deferred += kept;
+                let far = self.deferred >= DEFERRED;
+                if far {
+                    queue.flush();
+                    self.deferred = 0;
+                }
+                far
+            }
+            Ring::Sze(queue) => queue.flush_if_far(),
+            Ring::Mediated(mediated) if mediated.pending.len() >= DEFERRED_MEDIATED => return self.sync(0),
+            Ring::Mediated(_) => false,
+        };
+        if moved {
+            self.idle.link.ring();
+        }
+        Ok(())
+    }
+
+    /// Gives the `count` slots in hand back unsent.
     #[cold]
-    fn untake(&mut self) {
+    fn untake(&mut self, count: usize) {
+        let bytes = self.slots[..count].iter().map(|slot| sze::HostTx::stride(slot.padded)).sum();
+        let units = self.units(count as u32, bytes);
         match &mut self.ring {
             Ring::Medusa(queue) => queue.untake(),
             Ring::Sze(_) => {}
-            // The lock goes back; what can go wrong shows at the next call.
-            Ring::Mediated(_) => drop(self.sync(0)),
+            Ring::Mediated(mediated) => {
+                mediated.position -= u64::from(units);
+                mediated.granted += units;
+                if mediated.pending.is_empty() {
+                    // The lock goes back; what can go wrong shows at the next call.
+                    drop(self.sync(0));
+                }
+            }
         }
     }
 
-    /// Sends everything that was put back.
+    /// Sends everything that was put back or [kept](TxBurst::keep).
     ///
     /// # Errors
     /// [`Error::Faulted`], [`Error::Gone`] when the queue cannot go on; [`Error::Client`] in mediated mode.
@@ -311,9 +389,12 @@ impl TxQueue {
         match &mut self.ring {
             Ring::Medusa(queue) => queue.flush(),
             Ring::Sze(queue) => queue.flush(),
-            Ring::Mediated(_) => return self.sync(0).map(drop),
+            Ring::Mediated(_) => {
+                self.kept = 0;
+                return self.sync(0);
+            }
         }
-        self.deferred = 0;
+        (self.kept, self.deferred) = (0, 0);
         self.idle.link.ring();
         self.prefetch_next();
         Ok(())
@@ -419,10 +500,20 @@ impl TxBurst<'_> {
         self.count == 0
     }
 
-    /// All slots have been written: they will be sent, at the latest at the next [`TxQueue::flush`].
+    /// All slots have been written: they will be sent, at the latest at the next [`TxQueue::flush`]. What can go wrong
+    /// in mediated mode shows there.
     #[inline(always)]
     pub fn put(self) {
-        self.queue.put(self.count);
+        self.queue.post(self.count);
+        let _ = self.queue.commit();
+        core::mem::forget(self);
+    }
+
+    /// Leaves the slots to be written later: [`TxQueue::commit`] and [`TxQueue::flush`] send them, the next
+    /// [`TxQueue::get`] goes on behind them. For C interfaces, whose pointers outlive a borrow.
+    #[inline(always)]
+    pub fn keep(self) {
+        self.queue.post(self.count);
         core::mem::forget(self);
     }
 
@@ -432,7 +523,7 @@ impl TxBurst<'_> {
     /// [`Error::Client`] in mediated mode.
     #[inline(always)]
     pub fn send(self) -> Result<(), Error> {
-        self.queue.put(self.count);
+        self.queue.post(self.count);
         let flushed = self.queue.flush();
         core::mem::forget(self);
         flushed
@@ -441,7 +532,7 @@ impl TxBurst<'_> {
 
 impl Drop for TxBurst<'_> {
     fn drop(&mut self) {
-        self.queue.untake();
+        self.queue.untake(self.count);
     }
 }
 

@@ -286,10 +286,12 @@ impl Reader {
         self.ring.published(self.subscriber.position())
     }
 
-    /// Takes at most `want` units and returns how many. What is in our hands must have been released before.
+    /// Takes at most `want` units more, behind those already in our hands, and returns how many.
     #[inline(always)]
     pub fn hold(&mut self, want: u32) -> u32 {
-        debug_assert_eq!(self.held, 0, "release first");
+        if self.held > 0 {
+            return self.hold_more(want);
+        }
         // Skipped by the card: look again at the new position. It skips only when the ring is full, so the second
         // look mostly succeeds; a reader that is skipped for ever gives up and is told what it lost.
         for _ in 0..4 {
@@ -307,6 +309,20 @@ impl Reader {
             }
         }
         0
+    }
+
+    /// While something is in our hands nobody but us moves the word, so there is nothing to lose and no need to look
+    /// again.
+    #[cold]
+    fn hold_more(&mut self, want: u32) -> u32 {
+        let most = self.held.saturating_add(want).min(crate::cursor::Cursor::MOST_HELD);
+        let all = self.published().min(most).max(self.held);
+        let more = all - self.held;
+        if more > 0 {
+            self.subscriber.give_back(0, all);
+            self.held = all;
+        }
+        more
     }
 
     /// Gives back the first `units` in our hands; the rest stays there.
