@@ -23,11 +23,14 @@ bench: build ## how fast it is, beside DPDK, a bare ring and a cache line (insta
 	@scripts/setup.sh --bench
 	@scripts/bench.sh
 
-build: setup ## target/release/millrace
+build: setup ## target/release/millrace, and the extension library for libnfb beside it
 	@$(RUN) cargo build --release --locked
+	@ln -f $(CARGO_TARGET_DIR)/release/libnfb_ext_millrace.so $(CARGO_TARGET_DIR)/release/libnfb-ext-millrace.so
 
-install: build ## copy millrace to PREFIX/bin (default /usr/local)
+install: build ## copy it to PREFIX (default /usr/local): bin/millrace, lib/libnfb-ext-millrace.so
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/millrace $(DESTDIR)$(or $(PREFIX),/usr/local)/bin/millrace
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/libnfb-ext-millrace.so \
+		$(DESTDIR)$(or $(PREFIX),/usr/local)/lib/libnfb-ext-millrace.so
 
 setup: ## install what is missing (Debian packages, as root)
 	@scripts/setup.sh
@@ -57,5 +60,6 @@ doc: setup ## API documentation in target/doc
 clean: ## remove what was built
 	@$(RUN) cargo clean
 	@$(MAKE) -s -C bench/peers clean
+	@$(MAKE) -s -C bench/nfb clean
 
 .PHONY: help demo test bench build install setup lint unit loom fuzz sanitize end-to-end doc clean

@@ -19,4 +19,5 @@ run sync sync
 run latency latency --plot "$results/latency.svg"
 run throughput throughput
 run peers peers
+run nfb nfb
 echo "results and latency.svg are in $results"

@@ -59,7 +59,8 @@ step_doc() {
 }
 
 step_build() {
-    cargo build --release --locked
+    cargo build --release --locked &&
+        ln -f "$target/release/libnfb_ext_millrace.so" "$target/release/libnfb-ext-millrace.so"
 }
 
 step_unit() {

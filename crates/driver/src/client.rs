@@ -55,6 +55,14 @@ impl ClientError {
             _ => None,
         }
     }
+
+    /// The number (`errno`) that the system gave for it, if it did.
+    pub fn system_error(&self) -> Option<i32> {
+        match self {
+            ClientError::Connect { source, .. } => Some(source.raw_os_error()),
+            _ => None,
+        }
+    }
 }
 
 impl From<WireError> for ClientError {

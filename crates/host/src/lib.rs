@@ -42,6 +42,7 @@ pub use device::{Device, Mapping, RxOptions, TxOptions};
 pub use error::Error;
 pub use lock::ComponentLock;
 pub use millrace_abi::control::{FaultKind, QueueState};
+pub use millrace_abi::message::ErrorCode;
 pub use millrace_abi::queue::{Direction, Engine, Laggard, Mode, QueueId, Sharing};
 pub use millrace_abi::stats;
 pub use millrace_dma::{Iova, Pages, Region};

@@ -1,6 +1,7 @@
 //! `millrace bench`: one file per benchmark, and [`rig`] with the card that they measure.
 
 pub mod latency;
+mod nfb;
 mod pages;
 mod peers;
 mod plot;
@@ -27,7 +28,8 @@ Examples:
   millrace bench sync
   millrace bench latency --engine medusa --count 100k --plot latency.svg
   millrace bench throughput --size 64,1518 --json
-  millrace bench peers")]
+  millrace bench peers
+  millrace bench nfb")]
 pub struct BenchArgs {
     #[command(subcommand)]
     bench: Bench,
@@ -56,6 +58,8 @@ enum Bench {
     Throughput(throughput::ThroughputArgs),
     /// The same work done by DPDK, by a bare ring and by a cache line
     Peers(peers::PeersArgs),
+    /// The bursts of NFB programs through the extension library for libnfb
+    Nfb(nfb::NfbArgs),
 }
 
 /// Runs the command.
@@ -69,6 +73,7 @@ pub fn run(shared: &Shared, args: &BenchArgs) -> Result<(), Failure> {
         Bench::Latency(args) => latency::run(shared, cores, args),
         Bench::Throughput(args) => throughput::run(shared, cores, args),
         Bench::Peers(args) => peers::run(shared, cores, args),
+        Bench::Nfb(args) => nfb::run(shared, cores, args),
     }
 }
 
@@ -89,6 +94,14 @@ fn modes(shared: &Shared) -> Vec<Mode> {
 /// The queue pair to measure: benchmarks take one.
 fn first_queue(shared: &Shared) -> u32 {
     shared.queues().indices()[0]
+}
+
+/// The middle one, or the mean of the two in the middle.
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (sorted.get(sorted.len().checked_sub(1)? / 2)?, sorted.get(sorted.len() / 2)?);
+    Some((low + high) / 2.0)
 }
 
 impl CoreArgs {

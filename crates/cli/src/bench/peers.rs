@@ -13,7 +13,7 @@ use millrace_abi::queue::{Engine, Mode, QueueId};
 use super::latency::{self, round_trips};
 use super::rig::{Cores, Rig, run_on_all_cores};
 use super::throughput::{self, transmit};
-use super::{engines, first_queue};
+use super::{engines, first_queue, median};
 use crate::args::Shared;
 use crate::failure::Failure;
 use crate::list::Sizes;
@@ -178,13 +178,6 @@ impl Samples {
             .maybe("ratio_to_dpdk", ratio(self.metric.better(vhost, memif)), 3)
             .maybe("ratio_to_bare", ratio(bare), 3)
     }
-}
-
-fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let (low, high) = (sorted.get(sorted.len().checked_sub(1)? / 2)?, sorted.get(sorted.len() / 2)?);
-    Some((low + high) / 2.0)
 }
 
 /// One measurement of Millrace, with a card process of its own as the others have.

@@ -1,0 +1,89 @@
+//! One open of a device.
+
+use crate::errno;
+use millrace::{ComponentLock, Device, Error, ErrorCode};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A device as one `nfb_open` sees it. Its locks and queues are its own; the card behind it is not.
+pub struct Open {
+    pub device: Device,
+    pub tree: Vec<u8>,
+    // By component and features, until they are given back or the device is closed.
+    locks: Mutex<HashMap<(String, u32), ComponentLock>>,
+}
+
+impl Open {
+    /// Opens the device with this name. The empty name is the default of all Millrace programs.
+    pub fn new(name: &str) -> Result<Self, Error> {
+        let device = match name {
+            "" => Device::open_default()?,
+            _ => Device::open(name)?,
+        };
+        let tree = device.device_tree()?;
+        Ok(Self { device, tree, locks: Mutex::default() })
+    }
+
+    fn locks(&self) -> MutexGuard<'_, HashMap<(String, u32), ComponentLock>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks features of a component: 1 when they are ours, 0 when somebody (or we) have them, a negative errno when it
+    /// cannot be (§1.5).
+    pub fn lock(&self, component: &str, features: u32) -> i32 {
+        match self.device.lock(component, features.into(), Duration::ZERO) {
+            Ok(lock) => {
+                self.locks().insert((component.to_owned(), features), lock);
+                1
+            }
+            Err(Error::Client(client)) if client.code() == Some(ErrorCode::Busy) => 0,
+            Err(error) => -errno::of(&error),
+        }
+    }
+
+    /// Gives features back that [`Open::lock`] locked together; anything else is ignored, as libnfb cannot be told.
+    pub fn unlock(&self, component: &str, features: u32) {
+        let lock = self.locks().remove(&(component.to_owned(), features));
+        drop(lock);
+    }
+
+    /// The bus at a node of the device tree: what is added to its addresses. `None` if there is no such node.
+    pub fn bus_base(&self, node: i32) -> Option<u32> {
+        match node_name(&self.tree, node)? {
+            "mi_bus0" => Some(0),
+            _ => None,
+        }
+    }
+}
+
+/// Name of the node at an offset into the structure block, as libfdt counts it.
+fn node_name(tree: &[u8], node: i32) -> Option<&str> {
+    const BEGIN_NODE: u32 = 1;
+    let word = |at: usize| Some(u32::from_be_bytes(tree.get(at..at + 4)?.try_into().ok()?));
+    // Offset 8 of the header of a flattened device tree is `off_dt_struct` (Devicetree Specification 0.4, §5.2).
+    let at = (word(8)? as usize).checked_add(usize::try_from(node).ok()?)?;
+    if word(at)? != BEGIN_NODE {
+        return None;
+    }
+    let name = tree.get(at + 4..)?;
+    let end = name.iter().position(|&byte| byte == 0)?;
+    core::str::from_utf8(&name[..end]).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bus_is_found_by_its_node_and_nothing_else_is_a_bus() {
+        let open = Open::new("embedded:").unwrap();
+        let buses: Vec<i32> = (0..open.tree.len() as i32).filter(|&at| open.bus_base(at).is_some()).collect();
+        assert_eq!(buses.len(), 1, "{buses:?}");
+        assert_eq!(node_name(&open.tree, 0), Some(""), "the root");
+        for node in [-1, i32::MIN, i32::MAX, 1, 2, open.tree.len() as i32] {
+            assert_eq!(open.bus_base(node), None, "{node}");
+        }
+        assert_eq!(node_name(&[], 0), None);
+    }
+}

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# NFB programs in several processes: ownership and locks across them, programs that are killed, a card that is killed,
+# and a libnfb that only one user in the process can see, as in Python.
+. "$(dirname "$0")/../lib.sh"
+. "$tests/nfb.sh"
+
+start_card --queues 2
+check() {
+    "$scratch/checks" "$library" "$device" "$@"
+}
+
+# Killed while it holds an exclusive queue pair and a lock.
+for _ in $(seq 10); do
+    background holder "$scratch/checks" "$library" "$device" hold
+    await 10 grep -q holding "$scratch/holder.out" || fail "no holder"
+    check is-held || fail "somebody took what is held"
+    slay "$started"
+    check is-free || fail "a killed program still holds something"
+done
+
+# A host program that cannot see the libnfb in it, because a plugin of its own brought that along.
+compile libloader.so -shared -fPIC "$loader/loader.c"
+compile checks.so -shared -fPIC "$loader/checks.c" -L"$scratch" -l:libloader.so -Wl,-rpath,"$scratch"
+compile stranger "$loader/stranger.c"
+"$scratch/stranger" "$scratch/checks.so" "$library" "$device" registers locks loopback one-card ||
+    fail "with a libnfb that is not global"
+
+# The card is killed.
+background user "$scratch/checks" "$library" "$device" card-dies
+user=$started
+await 10 grep -q running "$scratch/user.out" || fail "it does not run"
+slay "$card"
+ended "$user" 20
+[ "$code" -eq 0 ] || fail "a card that dies takes its programs with it ($code)"
