@@ -11,7 +11,7 @@
 
 use crate::device::Open;
 use crate::errno;
-use crate::queue::{Received, Rx, Slot, Tx};
+use crate::queue::{self, Received, Rx, Slot, Tx};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::{self, NonNull};
 use std::collections::HashMap;
@@ -399,6 +399,7 @@ unsafe extern "C" fn ndp_queue_open(
         let Some(libnfb) = libnfb().filter(|_| !private.is_null() && !result.is_null()) else { return libc::EINVAL };
         // SAFETY: what `open` gave libnfb; libnfb does not close it during this call.
         let open = unsafe { &*private.cast::<Device>() };
+        let flags = if open.open.direct { queue::DIRECT } else { flags };
         let (half, ops) = match open_half(&open.open, index, direction, flags) {
             Ok(both) => both,
             Err(error) => return errno::of(&error),

@@ -10,19 +10,23 @@ use std::time::Duration;
 pub struct Open {
     pub device: Device,
     pub tree: Vec<u8>,
+    /// Every queue is opened as with the user-space flag, which programs such as DPDK's driver cannot give.
+    pub direct: bool,
     // By component and features, until they are given back or the device is closed.
     locks: Mutex<HashMap<(String, u32), ComponentLock>>,
 }
 
 impl Open {
-    /// Opens the device with this name. The empty name is the default of all Millrace programs.
+    /// Opens the device with this name, which `direct:` may precede. The empty name is the default of all Millrace
+    /// programs.
     pub fn new(name: &str) -> Result<Self, Error> {
+        let (direct, name) = name.strip_prefix("direct:").map_or((false, name), |name| (true, name));
         let device = match name {
             "" => Device::open_default()?,
             _ => Device::open(name)?,
         };
         let tree = device.device_tree()?;
-        Ok(Self { device, tree, locks: Mutex::default() })
+        Ok(Self { device, tree, direct, locks: Mutex::default() })
     }
 
     fn locks(&self) -> MutexGuard<'_, HashMap<(String, u32), ComponentLock>> {

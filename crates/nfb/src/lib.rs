@@ -5,7 +5,8 @@
 //! crosses the border to C is in [`boundary`](self), all `unsafe` with it; the rest speaks to the host library.
 //!
 //! ```text
-//! libnfb-ext:/path/libnfb-ext-millrace.so:DEVICE      DEVICE as everywhere in Millrace: unix:PATH, embedded:...
+//! libnfb-ext:/path/libnfb-ext-millrace.so:DEVICE             DEVICE as everywhere: unix:PATH, embedded:...
+//! libnfb-ext:/path/libnfb-ext-millrace.so:direct:DEVICE      every queue as with the user-space flag
 //!
 //! nfb_open             open             a connection to the card; all opens of one embedded card share it
 //! nfb_comp_read/write  bus read/write   registers

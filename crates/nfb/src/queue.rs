@@ -3,20 +3,23 @@
 use crate::errno;
 use millrace::{Device, Error, IdleRx, IdleTx, Laggard, MAX_BURST, Mode, QueueId, RxQueue, Sharing, TxQueue};
 
-/// RX polls without a packet after which a poll lets others run: on a machine with fewer cores than programs the card
-/// may wait for this very core. Far more than a round trip to a card on a core of its own takes.
-const IDLE_POLLS: u32 = 256;
+/// Calls in vain after which a call lets others run: on a machine with fewer cores than programs the card may wait for
+/// this very core, and there are programs that only count their polls. Far more than a round trip to a card on a core of
+/// its own takes.
+const CALLS_IN_VAIN: u32 = 256;
 
 /// Flags of `ndp_queue_open` (§1.6) that ask for the queue alone.
 const EXCLUSIVE: i32 = 0x02;
 const USERSPACE: i32 = 0x10;
+/// What libnfb makes of the user-space flag.
+pub const DIRECT: i32 = EXCLUSIVE | USERSPACE;
 
 /// Who moves the pointers of a queue opened with these flags, and whether it is shared (§3.3): by default as the
 /// original driver, RX packets to every subscriber and TX writers in turns.
 fn terms(queue: QueueId, flags: i32) -> (Mode, Sharing) {
     let shared = Sharing::Shared(Laggard::Block);
     match queue.direction {
-        _ if flags & (EXCLUSIVE | USERSPACE) != 0 => (Mode::Direct, Sharing::Exclusive),
+        _ if flags & DIRECT != 0 => (Mode::Direct, Sharing::Exclusive),
         millrace::Direction::Rx => (Mode::Direct, shared),
         millrace::Direction::Tx => (Mode::Mediated, shared),
     }
@@ -36,13 +39,27 @@ impl<I, R> State<I, R> {
     }
 }
 
+/// Calls in vain since the last that was not.
+#[derive(Default)]
+struct Patience(u32);
+
+impl Patience {
+    #[cold]
+    fn in_vain(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        if self.0 > CALLS_IN_VAIN {
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// An RX queue.
 pub struct Rx {
     id: QueueId,
     device: Device,
     flags: i32,
     state: State<IdleRx, RxQueue>,
-    idle_polls: u32,
+    patience: Patience,
     reported: bool,
 }
 
@@ -62,7 +79,7 @@ impl Rx {
     pub fn open(device: &Device, index: u32, flags: i32) -> Result<Self, Error> {
         let (id, device) = (QueueId::rx(index), device.clone());
         let state = State::Idle(Self::open_idle(&device, id, flags)?);
-        Ok(Self { id, device, flags, state, idle_polls: 0, reported: false })
+        Ok(Self { id, device, flags, state, patience: Patience::default(), reported: false })
     }
 
     fn open_idle(device: &Device, id: QueueId, flags: i32) -> Result<IdleRx, Error> {
@@ -82,7 +99,7 @@ impl Rx {
         match idle.and_then(IdleRx::start) {
             Ok(running) => {
                 self.state = State::Running(running);
-                (self.idle_polls, self.reported) = (0, false);
+                self.reported = false;
                 0
             }
             Err(error) => errno::report(&self.id.to_string(), &error),
@@ -121,19 +138,11 @@ impl Rx {
         }
         burst.keep();
         if count == 0 {
-            self.idle()
+            self.patience.in_vain()
         } else {
-            self.idle_polls = 0
+            self.patience = Patience::default()
         }
         count
-    }
-
-    #[cold]
-    fn idle(&mut self) {
-        self.idle_polls = self.idle_polls.saturating_add(1);
-        if self.idle_polls > IDLE_POLLS {
-            std::thread::yield_now();
-        }
     }
 
     #[inline(always)]
@@ -153,6 +162,7 @@ pub struct Tx {
     lengths: Box<[u16; MAX_BURST]>,
     // Where headers go, which no card of ours sends: all to the same place.
     headers: Vec<u8>,
+    patience: Patience,
     reported: bool,
 }
 
@@ -167,7 +177,16 @@ impl Tx {
         let id = QueueId::tx(index);
         let state = State::Idle(Self::open_idle(device, id, flags)?);
         let (device, lengths) = (device.clone(), Box::new([0; MAX_BURST]));
-        Ok(Self { id, device, flags, state, lengths, headers: Vec::new(), reported: false })
+        Ok(Self {
+            id,
+            device,
+            flags,
+            state,
+            lengths,
+            headers: Vec::new(),
+            patience: Patience::default(),
+            reported: false,
+        })
     }
 
     fn open_idle(device: &Device, id: QueueId, flags: i32) -> Result<IdleTx, Error> {
@@ -232,12 +251,16 @@ impl Tx {
         }
         let mut burst = match queue.get(lengths) {
             Ok(Some(burst)) => burst,
-            Ok(None) => return 0,
+            Ok(None) => {
+                self.patience.in_vain();
+                return 0;
+            }
             Err(error) => {
                 let fresh = !core::mem::replace(&mut self.reported, true);
                 return if fresh { report_none(self.id, &error) } else { 0 };
             }
         };
+        self.patience = Patience::default();
         let header = self.headers.as_mut_ptr();
         for i in 0..count {
             let data = burst[i].as_mut_ptr();

@@ -477,6 +477,22 @@ static void test_states(void)
     device_close(dev);
 }
 
+/* "direct:" before the name stands for the user-space flag of programs that cannot give it. */
+static void test_direct_name(struct nfb_device *other)
+{
+    char name[256];
+    struct nfb_device *dev;
+    struct ndp_queue *tx;
+
+    snprintf(name, sizeof name, "direct:%s", device);
+    dev = device_open(library, name);
+    NEED(dev, "%s: %s", name, strerror(errno));
+    tx = started(dev, 0, TX, SHARED);
+    CHECK(!queue_open(other, 0, TX, SHARED) && errno == EBUSY, "%s", strerror(errno));
+    queue_close(tx);
+    device_close(dev);
+}
+
 static void test_sharing(void)
 {
     struct nfb_device *one = open_it(), *other = open_it();
@@ -502,6 +518,7 @@ static void test_sharing(void)
     CHECK(rx, "%s", strerror(errno));
     if (rx)
         queue_close(rx);
+    test_direct_name(one);
     device_close(one);
     device_close(other);
 }
