@@ -290,6 +290,23 @@ macro_rules! slots {
     };
 }
 slots!(Slots64, AtomicU64, u64);
+
+/// For rings whose slots say by themselves that they are new.
+impl Slots64 {
+    /// Loads slot `index & mask` with Acquire: what its writer stored before it is visible.
+    #[inline(always)]
+    pub fn load_acquire(&self, index: u32) -> u64 {
+        u64::from_le(self.slot(index).load(Ordering::Acquire))
+    }
+
+    /// Stores slot `index & mask` with Release; does nothing in a read-only window.
+    #[inline(always)]
+    pub fn store_release(&self, index: u32, value: u64) {
+        if self.window.writable {
+            self.slot(index).store(value.to_le(), Ordering::Release);
+        }
+    }
+}
 slots!(Slots32, AtomicU32, u32);
 
 /// Bytes to be read, in shared memory or in a slice.

@@ -200,6 +200,16 @@ impl Slots64 {
         self.window.memory.words[at].store(value, Ordering::Relaxed);
     }
 
+    /// Loads slot `index & mask` with Acquire. Both sides use it at once, as a pointer word.
+    pub fn load_acquire(&self, index: u32) -> u64 {
+        self.window.memory.words[self.at + (index & self.mask) as usize].load(Ordering::Acquire)
+    }
+
+    /// Stores slot `index & mask` with Release.
+    pub fn store_release(&self, index: u32, value: u64) {
+        self.window.memory.words[self.at + (index & self.mask) as usize].store(value, Ordering::Release);
+    }
+
     /// Number of slots minus one.
     pub fn mask(&self) -> u32 {
         self.mask

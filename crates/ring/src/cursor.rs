@@ -4,7 +4,7 @@
 //! all of them. The card gives back to itself what every subscriber has passed.
 //!
 //! ```text
-//! cursor word: bits 39:0 position, bits 63:40 held       (units: packets for Medusa, 8 bytes for SZE; modulo 2^40)
+//! cursor word: bits 39:0 position, bits 63:40 held       (units: packets, or 8 bytes for SZE; modulo 2^40)
 //!
 //! subscriber   get   (p, 0) -> (p, n)     compare-exchange: from now on the card cannot move the cursor
 //!              put   (p, n) -> (p+n, 0)   compare-exchange: fails for one that was thrown out

@@ -5,7 +5,7 @@
 //! there is no `cargo fuzz`. What they check, besides that nothing panics: that a frame which comes out has a legal
 //! length and readable bytes, that no call does more than its ring can hold, and that every frame is counted once.
 
-use crate::{Delivery, FrameLimits, Served, Verdict, medusa, sze};
+use crate::{Delivery, FrameLimits, Served, Verdict, calypte, medusa, sze};
 use arbitrary::{Arbitrary, Unstructured};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span, Window, Word64};
 use std::sync::Arc;
@@ -448,6 +448,160 @@ pub fn sze(input: &[u8]) -> u64 {
     moved
 }
 
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum CalypteStep {
+    /// A header that might be right, for the lap that is (`true`) or is not expected.
+    Header {
+        slot: u8,
+        len: u16,
+        at: u8,
+        valid: bool,
+    },
+    RawHeader {
+        slot: u8,
+        word: u64,
+    },
+    Doorbell {
+        data: u8,
+        headers: u8,
+    },
+    RawDoorbell(u64),
+    CardServes {
+        budget: u8,
+        room: u8,
+    },
+    CardDelivers {
+        meta: bool,
+        len: u16,
+    },
+    CardPublishes,
+    Update {
+        data: u16,
+        headers: u8,
+    },
+    RawUpdate(u64),
+    SoftwareSends {
+        count: u8,
+        len: u16,
+    },
+    SoftwareReads {
+        most: u8,
+    },
+    Flush,
+}
+
+#[derive(Arbitrary, Debug)]
+struct CalypteSetup {
+    ring: u8,
+    headers: u8,
+    min: u8,
+    max: u16,
+}
+
+/// Any headers and pointers, under all four halves of Calypte at once. Returns how many frames the card took or stored.
+pub fn calypte(input: &[u8]) -> u64 {
+    let mut moved = 0;
+    let mut input = Unstructured::new(input);
+    let Ok(setup) = CalypteSetup::arbitrary(&mut input) else { return moved };
+    let size = 4096u32 << (setup.ring % 3);
+    let (blocks, entries) = (size / calypte::BLOCK, calypte::header_entries(size) << (setup.headers % 2));
+    let Ok(region) = Region::allocate_doubled(size as usize) else { return moved };
+    let data = region.window().clone();
+    let words = Region::heap(256);
+    let headers = Region::heap(entries as usize * 8).window().slots64(0, entries).expect("a power of two");
+    let word = |at| words.window().word64(at).expect("inside");
+    let (doorbell, update): (Word64, Word64) = (word(0), word(64));
+    let limits = FrameLimits { min: setup.min.into(), max: setup.max };
+    let card_tx = || {
+        let rings = calypte::TxRings { data: data.clone(), headers: headers.clone(), update: word(128) };
+        calypte::CardTx::new(rings, limits).expect("powers of two")
+    };
+    let once = data.part(0, size as usize).expect("inside");
+    let rings =
+        calypte::RxRings { data: once, headers: headers.clone(), doorbell: doorbell.clone(), update: word(192) };
+    let (mut tx, mut rx) = (card_tx(), calypte::CardRx::new(rings, limits).expect("powers of two"));
+    let mut software_tx = calypte::HostTx::new(size, headers.clone(), update.clone()).expect("enough headers");
+    let mut software_rx =
+        calypte::HostRx::new(blocks, headers.clone(), doorbell.clone(), update.clone()).expect("powers of two");
+    let frame = vec![0x5a; 1 << 16];
+    for _ in 0..MOST_STEPS {
+        let Ok(step) = CalypteStep::arbitrary(&mut input) else { return moved };
+        if input.is_empty() {
+            return moved;
+        }
+        match step {
+            CalypteStep::Header { slot, len, at, valid } => {
+                let (len, at) = (len % 0x1000, u16::from(at) * 32);
+                headers.store(slot.into(), calypte::Header { len, at, ..Default::default() }.encode(valid));
+            }
+            CalypteStep::RawHeader { slot, word } => headers.store(slot.into(), word),
+            CalypteStep::Doorbell { data, headers } => {
+                let pointers = calypte::Pointers { data: data.into(), headers: headers.into() };
+                doorbell.store(pointers.encode(), Ordering::Relaxed);
+            }
+            CalypteStep::RawDoorbell(word) => doorbell.store(word, Ordering::Relaxed),
+            CalypteStep::CardServes { budget, room } => {
+                let mut sink = Sink::new(limits, room.into());
+                let served = tx.serve(budget.into(), &mut |frame: Span<'_>| sink.take(frame));
+                moved += served.frames;
+                sink.check(served, budget.into(), entries);
+                assert!(tx.hdp() < size && tx.hdp().is_multiple_of(calypte::FRAME_ALIGN) && tx.hhp() < entries);
+                if served.fault.is_some() {
+                    tx = card_tx();
+                }
+            }
+            CalypteStep::CardDelivers { meta, len } => {
+                let before = (rx.hdp(), rx.hhp());
+                let meta = if meta { &frame[..16] } else { &[] };
+                match rx.deliver(meta, Span::from_slice(&frame[..usize::from(len)])) {
+                    Ok(Delivery::Stored) => {
+                        moved += 1;
+                        assert!(len <= limits.max && rx.hhp() == (before.1 + 1) % entries);
+                        let took = (u32::from(len) + meta.len() as u32).div_ceil(calypte::BLOCK);
+                        assert_eq!(rx.hdp(), (before.0 + took) % blocks);
+                    }
+                    Ok(_) => assert_eq!((rx.hdp(), rx.hhp()), before),
+                    Err(fault) => panic!("nothing in an RX queue is impossible: {fault}"),
+                }
+            }
+            CalypteStep::CardPublishes => {
+                rx.publish();
+            }
+            CalypteStep::Update { data, headers } => {
+                let pointers = calypte::Pointers { data: data.into(), headers: headers.into() };
+                update.store(pointers.encode(), Ordering::Relaxed);
+            }
+            CalypteStep::RawUpdate(word) => update.store(word, Ordering::Relaxed),
+            CalypteStep::SoftwareSends { count, len } => {
+                let len = len % 0x1000;
+                for _ in 0..count {
+                    if !software_tx.has_room(calypte::HostTx::stride(len)) {
+                        break;
+                    }
+                    let at = software_tx.frame_at() as usize;
+                    let slot = data.span_mut(at, len.into()).expect("a slot that was granted is inside");
+                    slot.write_from(&frame);
+                    software_tx.push(len);
+                }
+                assert!(software_tx.in_flight() < size && software_tx.staged() < entries);
+            }
+            CalypteStep::SoftwareReads { most } => {
+                let ready = software_rx.ready(most.into());
+                assert!(ready < entries && software_rx.published() < entries);
+                for ahead in 0..ready {
+                    software_rx.header(ahead);
+                }
+                software_rx.put(ready.min(most.into()));
+            }
+            CalypteStep::Flush => {
+                software_tx.flush();
+                software_rx.flush();
+            }
+        }
+    }
+    moved
+}
+
 /// Runs a body over `count` pseudo-random inputs, always the same ones, and returns how many frames moved in all.
 pub fn short_run(body: fn(&[u8]) -> u64, count: u32) -> u64 {
     let mut moved = 0;
@@ -473,6 +627,12 @@ mod tests {
     fn medusa_over_20000_inputs() {
         // Inputs that get nowhere would find nothing.
         let moved = short_run(medusa, 20_000);
+        assert!(moved > 2_000, "only {moved} frames");
+    }
+
+    #[test]
+    fn calypte_over_20000_inputs() {
+        let moved = short_run(calypte, 20_000);
         assert!(moved > 2_000, "only {moved} frames");
     }
 

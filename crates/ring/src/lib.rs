@@ -2,6 +2,7 @@
 //!
 //! * [`medusa`]: one descriptor per packet (`docs/spec/medusa.md`).
 //! * [`sze`]: a stream of packets in one byte ring (`docs/spec/sze.md`).
+//! * [`calypte`]: headers that are doorbells (`docs/spec/calypte.md`).
 //! * [`wake`]: how either side sleeps without losing a wake-up.
 //! * [`cursor`]: the word by which one of several readers of an RX queue says how far it is.
 //! * [`shared`]: how the card reclaims a ring at the slowest of up to sixteen readers.
@@ -17,6 +18,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("the rings are little-endian and so must the machine be");
 
+pub mod calypte;
 pub mod cursor;
 #[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
 pub mod fuzzing;

@@ -5,10 +5,10 @@
 //! the SZE pointer) whose `put` is decided by the slowest of the [cursors](crate::cursor).
 
 use crate::cursor::{Look, Position, Watched};
-use crate::{medusa, sze};
+use crate::{calypte, medusa, sze};
 use core::sync::atomic::{AtomicU64, Ordering as Count};
 use millrace_abi::queue::{Laggard, MAX_SUBSCRIBERS};
-use millrace_dma::{Ordering, Slots32, Word64};
+use millrace_dma::{Ordering, Slots32, Slots64, Word64};
 use std::sync::Arc;
 
 #[cfg(all(test, not(loom)))]
@@ -20,6 +20,8 @@ pub enum Pool {
     Medusa(medusa::FixedRx),
     /// A byte ring; positions count 8-byte units.
     Sze(sze::HostRx),
+    /// A block ring; positions count packets.
+    Calypte(calypte::HostRx),
 }
 
 impl Pool {
@@ -28,6 +30,7 @@ impl Pool {
         u64::from(match self {
             Pool::Medusa(queue) => queue.ready(),
             Pool::Sze(queue) => queue.ready() / 8,
+            Pool::Calypte(queue) => queue.published(),
         })
     }
 
@@ -39,6 +42,10 @@ impl Pool {
             }
             Pool::Sze(queue) => {
                 queue.put(units as u32 * 8);
+                queue.flush();
+            }
+            Pool::Calypte(queue) => {
+                queue.put(units as u32);
                 queue.flush();
             }
         }
@@ -235,6 +242,15 @@ pub enum ReadRing {
         /// Position of HW = 0.
         base: Position,
     },
+    /// Header ring and update word, as for Medusa: whoever shares a ring reads what the card counts by.
+    Calypte {
+        /// Header ring.
+        headers: Slots64,
+        /// HDP and HHP.
+        update: Word64,
+        /// Position of header 0.
+        base: Position,
+    },
 }
 
 impl ReadRing {
@@ -251,6 +267,11 @@ impl ReadRing {
                 // Acquire pairs with the Release in `sze::CardRx::publish`.
                 let hw = update.load(Ordering::Acquire) as u32 / 8;
                 hw.wrapping_sub(base.distance(position) as u32) & (size / 8 - 1)
+            }
+            ReadRing::Calypte { headers, update, base } => {
+                // Acquire pairs with the Release in `calypte::CardRx::publish`.
+                let hhp = calypte::Pointers::decode(update.load(Ordering::Acquire)).headers;
+                hhp.wrapping_sub(base.distance(position) as u32) & headers.mask()
             }
         }
     }
@@ -354,7 +375,19 @@ impl Reader {
                 let index = base.distance(self.subscriber.position()) as u32;
                 medusa::RxHeader::decode(headers.load(index.wrapping_add(ahead)))
             }
-            ReadRing::Sze { .. } => medusa::RxHeader::decode(0),
+            ReadRing::Sze { .. } | ReadRing::Calypte { .. } => medusa::RxHeader::decode(0),
+        }
+    }
+
+    /// Calypte: the same.
+    #[inline(always)]
+    pub fn calypte_header(&self, ahead: u32) -> calypte::Header {
+        match &self.ring {
+            ReadRing::Calypte { headers, base, .. } => {
+                let index = base.distance(self.subscriber.position()) as u32;
+                calypte::Header::decode(headers.load(index.wrapping_add(ahead)))
+            }
+            ReadRing::Sze { .. } | ReadRing::Medusa { .. } => calypte::Header::default(),
         }
     }
 }

@@ -13,6 +13,7 @@ const START: Position = Position::new(u64::MAX - 20);
 enum Card {
     Medusa { engine: medusa::CardRx, headers: Slots32, data: Window, buffers: u64 },
     Sze { engine: sze::CardRx, ring: Window },
+    Calypte { engine: calypte::CardRx, headers: Slots64, data: Window },
 }
 
 struct Queue {
@@ -57,6 +58,20 @@ impl Queue {
         Self { card: Card::Sze { engine, ring }, update, reclaimer: Reclaimer::new(Pool::Sze(host), START) }
     }
 
+    fn calypte(ring: u32, headers: u32) -> Self {
+        let words = Region::heap(128);
+        let region = Region::allocate_doubled(ring as usize).unwrap();
+        let headers = Region::heap(headers as usize * 8).window().slots64(0, headers).unwrap();
+        let (doorbell, update) = (words.window().word64(0).unwrap(), words.window().word64(64).unwrap());
+        let blocks = ring / calypte::BLOCK;
+        let host = calypte::HostRx::new(blocks, headers.clone(), doorbell.clone(), update.clone()).unwrap();
+        let data = region.part(0, ring as usize).unwrap();
+        let rings = calypte::RxRings { data, headers: headers.clone(), doorbell, update: update.clone() };
+        let engine = calypte::CardRx::new(rings, LIMITS).unwrap();
+        let card = Card::Calypte { engine, headers, data: region.window().clone() };
+        Self { card, update, reclaimer: Reclaimer::new(Pool::Calypte(host), START) }
+    }
+
     fn join(&mut self, id: u32, policy: Laggard) -> Option<Program> {
         let word = Region::heap(8).window().word64(0).unwrap();
         let losses = Arc::new(Losses::default());
@@ -70,6 +85,9 @@ impl Queue {
             Card::Sze { ring, .. } => {
                 ReadRing::Sze { update: self.update.clone(), size: ring.len() as u32 / 2, base: START }
             }
+            Card::Calypte { headers, .. } => {
+                ReadRing::Calypte { headers: headers.clone(), update: self.update.clone(), base: START }
+            }
         };
         let reader = Reader::new(ring, Subscriber::new(word.clone()));
         Some(Program { reader, word, losses, policy, evicted: false, seen: 0, lost: 0, next: None })
@@ -81,6 +99,7 @@ impl Queue {
             let delivery = match &mut self.card {
                 Card::Medusa { engine, .. } => engine.deliver(Span::from_slice(frame)),
                 Card::Sze { engine, .. } => engine.deliver(Span::from_slice(frame)),
+                Card::Calypte { engine, .. } => engine.deliver(&[], Span::from_slice(frame)),
             };
             match delivery.unwrap() {
                 Delivery::Stored => return true,
@@ -103,6 +122,7 @@ impl Queue {
         let published = match &mut self.card {
             Card::Medusa { engine, .. } => engine.publish(),
             Card::Sze { engine, .. } => engine.publish(),
+            Card::Calypte { engine, .. } => engine.publish(),
         };
         if published {
             self.reclaimer.mark();
@@ -117,6 +137,13 @@ impl Queue {
                 .map(|ahead| {
                     let at = ((first + u64::from(ahead)) % buffers * 2048) as usize;
                     (data.slice(at, reader.header(ahead).len.into()).unwrap().to_vec(), 1)
+                })
+                .collect(),
+            Card::Calypte { data, .. } => (0..reader.held())
+                .map(|ahead| {
+                    let header = reader.calypte_header(ahead);
+                    let at = usize::from(header.at) * calypte::BLOCK as usize;
+                    (data.slice(at, header.len.into()).unwrap().to_vec(), 1)
                 })
                 .collect(),
             Card::Sze { ring, .. } => {
@@ -269,6 +296,16 @@ proptest! {
         steps in steps(),
     ) {
         run(Queue::medusa(1 << ring, 1 << headers, 1 << buffers), &policies, steps);
+    }
+
+    #[test]
+    fn calypte_keeps_order_for_every_reader(
+        pages in 0u32..3,
+        headers in 1u32..8,
+        policies in prop::collection::vec(policy(), 1..=16),
+        steps in steps(),
+    ) {
+        run(Queue::calypte(4096 << pages, 1 << headers), &policies, steps);
     }
 
     #[test]

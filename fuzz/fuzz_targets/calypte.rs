@@ -1,0 +1,6 @@
+//! Headers and pointers of Calypte. The body is in `crates/ring/src/fuzzing.rs`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    millrace_ring::fuzzing::calypte(input);
+});
