@@ -272,7 +272,7 @@ impl CardRx {
         self.hdp = self.data.add(self.hdp, blocks);
         self.made = self.made.wrapping_add(1);
         self.unpublished = true;
-        if self.made as usize % LINE == 0 {
+        if (self.made as usize).is_multiple_of(LINE) {
             self.show();
         }
         Ok(Delivery::Stored)
