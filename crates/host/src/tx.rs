@@ -172,12 +172,25 @@ impl TxQueue {
     /// on.
     #[inline]
     pub fn get(&mut self, lengths: &[u16]) -> Result<Option<TxBurst<'_>>, Error> {
-        let count = lengths.len();
+        self.get_each(lengths.len(), |i| lengths[i])
+    }
+
+    /// As [`TxQueue::get`] for `count` slots, whose lengths `length` tells, asked once for each in order.
+    ///
+    /// # Errors
+    /// As [`TxQueue::get`].
+    #[inline]
+    pub fn get_each(
+        &mut self,
+        count: usize,
+        mut length: impl FnMut(usize) -> u16,
+    ) -> Result<Option<TxBurst<'_>>, Error> {
         if count > MAX_BURST {
             return Err(Error::BurstTooLong(count));
         }
         let (mut bytes, mut longest, mut shortest) = (0u32, 0, u16::MAX);
-        for (slot, &len) in self.slots.iter_mut().zip(lengths) {
+        for (i, slot) in self.slots[..count].iter_mut().enumerate() {
+            let len = length(i);
             let padded = len.max(self.shortest);
             *slot = Slot { at: bytes, len, padded };
             bytes += sze::HostTx::stride(padded);

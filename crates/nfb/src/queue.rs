@@ -159,7 +159,6 @@ pub struct Tx {
     device: Device,
     flags: i32,
     state: State<IdleTx, TxQueue>,
-    lengths: Box<[u16; MAX_BURST]>,
     // Where headers go, which no card of ours sends: all to the same place.
     headers: Vec<u8>,
     patience: Patience,
@@ -177,16 +176,7 @@ impl Tx {
         let id = QueueId::tx(index);
         let state = State::Idle(Self::open_idle(device, id, flags)?);
         let (device, lengths) = (device.clone(), Box::new([0; MAX_BURST]));
-        Ok(Self {
-            id,
-            device,
-            flags,
-            state,
-            lengths,
-            headers: Vec::new(),
-            patience: Patience::default(),
-            reported: false,
-        })
+        Ok(Self { id, device, flags, state, headers: Vec::new(), patience: Patience::default(), reported: false })
     }
 
     fn open_idle(device: &Device, id: QueueId, flags: i32) -> Result<IdleTx, Error> {
@@ -237,19 +227,17 @@ impl Tx {
         mut each: impl FnMut(usize, Slot),
     ) -> usize {
         let State::Running(queue) = &mut self.state else { return 0 };
-        let Some(lengths) = self.lengths.get_mut(..count) else { return 0 };
+        if count > MAX_BURST {
+            return 0;
+        }
         let mut headers = false;
-        for (i, length) in lengths.iter_mut().enumerate() {
+        let length = |i| {
             let (data_len, header_len) = wanted(i);
-            // Too long for a frame stays too long.
-            *length = u16::try_from(data_len).unwrap_or(u16::MAX);
             headers |= header_len > 0;
-        }
-        if headers && self.headers.is_empty() {
-            // As long as any header, so that it never moves under a program that still writes one.
-            self.headers = vec![0; 1 << 16];
-        }
-        let mut burst = match queue.get(lengths) {
+            // Too long for a frame stays too long.
+            u16::try_from(data_len).unwrap_or(u16::MAX)
+        };
+        let mut burst = match queue.get_each(count, length) {
             Ok(Some(burst)) => burst,
             Ok(None) => {
                 self.patience.in_vain();
@@ -261,6 +249,10 @@ impl Tx {
             }
         };
         self.patience = Patience::default();
+        if headers && self.headers.is_empty() {
+            // As long as any header, so that it never moves under a program that still writes one.
+            self.headers = vec![0; 1 << 16];
+        }
         let header = self.headers.as_mut_ptr();
         for i in 0..count {
             let data = burst[i].as_mut_ptr();
