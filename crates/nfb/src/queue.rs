@@ -175,8 +175,8 @@ impl Tx {
     pub fn open(device: &Device, index: u32, flags: i32) -> Result<Self, Error> {
         let id = QueueId::tx(index);
         let state = State::Idle(Self::open_idle(device, id, flags)?);
-        let (device, lengths) = (device.clone(), Box::new([0; MAX_BURST]));
-        Ok(Self { id, device, flags, state, headers: Vec::new(), patience: Patience::default(), reported: false })
+        let (device, headers, patience) = (device.clone(), Vec::new(), Patience::default());
+        Ok(Self { id, device, flags, state, headers, patience, reported: false })
     }
 
     fn open_idle(device: &Device, id: QueueId, flags: i32) -> Result<IdleTx, Error> {
