@@ -43,14 +43,17 @@ pub struct QueueStats {
     pub fault_iova: Option<u64>,
 }
 
-/// Counters of one port.
+/// Counters of one port and its MACs, since the card started; the MACs' own registers count since their last reset.
+///
+/// Frames of the wire = `rx_frames` + `rx_drops`. At rest `rx_frames` is what the RX queues of the port were offered, and
+/// `tx_frames` + `tx_drops` is what its TX queues have passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortStats {
     /// Index of the port, from 0.
     pub port: u32,
     /// The specification it was made from, such as `pcap:in.pcap`.
     pub spec: String,
-    /// Frames that came in from the wire.
+    /// Frames that came in from the wire and that the MAC let through.
     pub rx_frames: u64,
     /// Their bytes.
     pub rx_bytes: u64,
@@ -58,7 +61,7 @@ pub struct PortStats {
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Frames that arrived but were not passed on, by reason.
+    /// Frames that arrived but were not passed on, by reason: those of the port, `disabled` and `filtered` by the MAC.
     pub rx_drops: Vec<Count>,
     /// Frames that were handed over but did not leave, by reason.
     pub tx_drops: Vec<Count>,

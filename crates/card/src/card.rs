@@ -3,7 +3,7 @@
 use crate::command::{Attachment, Command, Mailbox, Opener};
 use crate::counters::{Counts, QueueDrop};
 use crate::lane::Lane;
-use crate::mac::Mac;
+use crate::mac::{Mac, MacLane};
 use crate::queue::{Queue, StartError};
 use crate::registers::Bus;
 use crate::sleep::Sleep;
@@ -13,7 +13,7 @@ use millrace_abi::name::{CardOptions, OptionError};
 use millrace_abi::queue::{Direction, Engine, Laggard, QueueId};
 use millrace_abi::stats::{CardStats, Count, PortStats, QueueStats, WorkerStats};
 use millrace_abi::tree::{BuildError, CardDescription};
-use millrace_port::{OpenError, PortCounters, PortSpec, SpecError};
+use millrace_port::{OpenError, PortSpec, SpecError};
 use millrace_ring::FrameLimits;
 use millrace_ring::shared::{Losses, Reclaimer};
 use std::sync::Arc;
@@ -54,7 +54,6 @@ pub enum CardError {
 struct PortEntry {
     spec: String,
     mac: Arc<Mac>,
-    counters: Vec<Arc<PortCounters>>,
 }
 
 struct WorkerEntry {
@@ -269,24 +268,22 @@ impl Plan {
         longest: u16,
     ) -> Result<(), CardError> {
         let workers = self.lanes.len();
-        let (mac, counters) = if let PortSpec::Loopback = spec {
-            let counters: Vec<Arc<PortCounters>> = (0..workers).map(|_| Arc::default()).collect();
-            let mac = Arc::new(Mac::new(counters.clone(), longest));
+        let mac = if let PortSpec::Loopback = spec {
+            let mac = Arc::new(Mac::new(workers, longest));
             for (worker, lanes) in self.lanes.iter_mut().enumerate() {
                 let mine = |queues: &[Arc<Queue>]| -> Vec<Arc<Queue>> {
                     queues.iter().filter(|queue| queue.id.index as usize % workers == worker).cloned().collect()
                 };
-                lanes.push(Lane::loopback(mac.clone(), counters[worker].clone(), mine(&rx), mine(&tx)));
+                lanes.push(Lane::loopback(MacLane::new(mac.clone(), worker), mine(&rx), mine(&tx)));
             }
-            (mac, counters)
+            mac
         } else {
             let port = millrace_port::open(spec).map_err(|source| CardError::Port { port: index, source })?;
-            let counters = vec![port.counters().clone()];
-            let mac = Arc::new(Mac::new(counters.clone(), longest));
-            self.lanes[index % workers].push(Lane::port(mac.clone(), port, rx, tx));
-            (mac, counters)
+            let mac = Arc::new(Mac::new(1, longest));
+            self.lanes[index % workers].push(Lane::port(MacLane::new(mac.clone(), 0), port, rx, tx));
+            mac
         };
-        self.ports.push(PortEntry { spec: word.to_owned(), mac, counters });
+        self.ports.push(PortEntry { spec: word.to_owned(), mac });
         Ok(())
     }
 }
@@ -327,7 +324,7 @@ fn pin_to(cpu: u32) {
 
 fn queue_stats(queue: &Queue) -> QueueStats {
     let counts: Counts = queue.counted();
-    let reasons = QueueDrop::ALL.iter().zip(counts.drops).filter(|(_, count)| *count > 0);
+    let reasons = QueueDrop::ALL.iter().map(|reason| reason.name()).zip(counts.drops);
     QueueStats {
         queue: queue.id,
         engine: queue.engine,
@@ -336,7 +333,7 @@ fn queue_stats(queue: &Queue) -> QueueStats {
         offered: counts.passed + counts.dropped(),
         passed: counts.passed,
         passed_bytes: counts.passed_bytes,
-        drops: reasons.map(|(reason, count)| Count { reason: reason.name().to_owned(), count }).collect(),
+        drops: named(reasons),
         iotlb_hits: counts.iotlb_hits,
         iotlb_misses: counts.iotlb_misses,
         iotlb_faults: counts.iotlb_faults,
@@ -346,33 +343,24 @@ fn queue_stats(queue: &Queue) -> QueueStats {
 
 impl PortEntry {
     fn stats(&self, index: usize) -> PortStats {
-        let (rx, tx) = (self.mac.rx(), self.mac.tx());
-        let sum = |of: fn(&PortCounters) -> u64| self.counters.iter().map(|one| of(one)).sum();
-        let drops = |received: bool, disabled: u64| {
-            let total = |reason| -> u64 {
-                let of = |one: &Arc<PortCounters>| {
-                    if received { one.rx_dropped(reason) } else { one.tx_dropped(reason) }
-                };
-                self.counters.iter().map(of).sum()
-            };
-            let by_reason = millrace_port::DropReason::ALL.into_iter().map(|reason| (reason.name(), total(reason)));
-            by_reason
-                .chain([("disabled", disabled)])
-                .filter(|(_, count)| *count > 0)
-                .map(|(reason, count)| Count { reason: reason.to_owned(), count })
-                .collect()
-        };
+        let (rx, tx) = (self.mac.received(), self.mac.sent());
         PortStats {
             port: index as u32,
             spec: self.spec.clone(),
-            rx_frames: rx.passed,
-            rx_bytes: sum(PortCounters::rx_bytes),
-            tx_frames: tx.passed,
-            tx_bytes: sum(PortCounters::tx_bytes),
-            rx_drops: drops(true, rx.disabled),
-            tx_drops: drops(false, tx.disabled),
+            rx_frames: rx.passed(),
+            rx_bytes: rx.passed_bytes(),
+            tx_frames: tx.sent(),
+            tx_bytes: tx.sent_bytes(),
+            rx_drops: named(rx.drops()),
+            tx_drops: named(tx.drops()),
         }
     }
+}
+
+/// The reasons that have struck.
+fn named(drops: impl Iterator<Item = (&'static str, u64)>) -> Vec<Count> {
+    let struck = drops.filter(|(_, count)| *count > 0);
+    struck.map(|(reason, count)| Count { reason: reason.to_owned(), count }).collect()
 }
 
 impl WorkerEntry {

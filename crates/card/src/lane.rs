@@ -8,12 +8,12 @@
 use crate::command::{Answer, Opener};
 use crate::counters::{Counts, QueueDrop};
 use crate::engine::{RxEngine, TxEngine};
-use crate::mac::Mac;
+use crate::mac::MacLane;
 use crate::queue::Queue;
 use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT};
 use millrace_abi::queue::{Laggard, QueueId};
 use millrace_dma::{Ordering, Span, Word32, fence};
-use millrace_port::{Accept, Port, PortCounters};
+use millrace_port::{Accept, Port};
 use millrace_ring::shared::{Losses, Reclaimer};
 use millrace_ring::wake::{Ringer, Sleeper};
 use millrace_ring::{Delivery, EngineFault, FrameSink, Served, Verdict};
@@ -284,14 +284,14 @@ impl TxSlot {
 
 /// What is behind the queues.
 enum Wire {
-    Loopback(Arc<PortCounters>),
+    Loopback,
     Port(Box<dyn Port>),
 }
 
 /// Queues and the wire behind them.
 pub(crate) struct Lane {
     wire: Wire,
-    mac: Arc<Mac>,
+    mac: MacLane,
     // Indices of queues, ascending, and their slots.
     rx: Vec<RxSlot>,
     tx: Vec<TxSlot>,
@@ -300,15 +300,15 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub fn loopback(mac: Arc<Mac>, counters: Arc<PortCounters>, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
-        Self::new(Wire::Loopback(counters), mac, rx, tx)
+    pub fn loopback(mac: MacLane, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
+        Self::new(Wire::Loopback, mac, rx, tx)
     }
 
-    pub fn port(mac: Arc<Mac>, port: Box<dyn Port>, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
+    pub fn port(mac: MacLane, port: Box<dyn Port>, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
         Self::new(Wire::Port(port), mac, rx, tx)
     }
 
-    fn new(wire: Wire, mac: Arc<Mac>, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
+    fn new(wire: Wire, mac: MacLane, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
         let active_tx = Vec::with_capacity(tx.len());
         let (rx, tx) = (rx.into_iter().map(RxSlot::new).collect(), tx.into_iter().map(TxSlot::new).collect());
         Self { wire, mac, rx, tx, active_tx }
@@ -322,9 +322,12 @@ impl Lane {
         while let Some(&at) = self.active_tx.get(place) {
             let slot = &mut self.tx[at];
             if slot.pending() {
+                self.mac.refresh();
                 let (served, stays) = match &mut self.wire {
-                    Wire::Loopback(counters) => loop_back(slot, &mut self.rx, at, counters, &self.mac),
-                    Wire::Port(port) => transmit(slot, port.as_mut(), &self.mac),
+                    _ if !self.mac.lets_out() => refuse(slot, &mut self.mac),
+                    Wire::Loopback => loop_back(slot, &mut self.rx, at, false, &mut self.mac),
+                    Wire::Port(_) if self.mac.rules.looped => loop_back(slot, &mut self.rx, at, true, &mut self.mac),
+                    Wire::Port(port) => transmit(slot, port.as_mut(), &mut self.mac),
                 };
                 worked |= served;
                 if !stays {
@@ -341,7 +344,7 @@ impl Lane {
             place += 1;
         }
         if let Wire::Port(port) = &mut self.wire {
-            worked |= receive(port.as_mut(), &mut self.rx, &self.mac);
+            worked |= receive(port.as_mut(), &mut self.rx, &mut self.mac);
         }
         worked
     }
@@ -366,7 +369,7 @@ impl Lane {
     pub fn next_due(&self) -> Option<Instant> {
         match &self.wire {
             Wire::Port(port) => port.next_due().filter(|_| self.may_receive(port.as_ref())),
-            Wire::Loopback(_) => None,
+            Wire::Loopback => None,
         }
     }
 
@@ -513,47 +516,52 @@ impl Lane {
     }
 }
 
-/// One burst from a TX queue to the RX queue of the same index. Returns whether anything moved, and whether the TX queue
-/// stays active.
+/// One burst from a TX queue that a disabled MAC, or one without a link, takes and drops. Returns whether anything moved,
+/// and whether the TX queue stays active.
+#[cold]
+fn refuse(tx: &mut TxSlot, mac: &mut MacLane) -> (bool, bool) {
+    let Some(engine) = &mut tx.engine else { return (false, true) };
+    let served = engine.serve(BUDGET, &mut |_: Span<'_>| Verdict::Taken);
+    mac.tx.refuse(&mac.rules, served.frames, served.bytes);
+    end_of_burst(tx, served, mac)
+}
+
+/// One burst from a TX queue to the RX queue of the same index; if there is none, to the first where `or_first` says so.
+/// Returns as [`refuse`].
 #[inline(always)]
-fn loop_back(tx: &mut TxSlot, rx: &mut [RxSlot], place: usize, counters: &PortCounters, mac: &Mac) -> (bool, bool) {
+fn loop_back(tx: &mut TxSlot, rx: &mut [RxSlot], place: usize, or_first: bool, mac: &mut MacLane) -> (bool, bool) {
     let index = tx.queue.id.index;
     // RX and TX of a loopback lane mostly list the same indices, so the first guess is right.
-    let rx = match rx.get(place) {
-        Some(slot) if slot.queue.id.index == index => rx.get_mut(place),
-        _ => rx.iter_mut().find(|slot| slot.queue.id.index == index),
+    let at = match rx.get(place) {
+        Some(slot) if slot.queue.id.index == index => Some(place),
+        _ => rx.iter().position(|slot| slot.queue.id.index == index).or(or_first.then_some(0)),
     };
     let Some(engine) = &mut tx.engine else { return (false, true) };
-    let open = mac.tx_enabled() && mac.rx_enabled();
-    let Some(rx) = rx.filter(|_| open) else {
-        let mut lost = (0, 0);
-        let served = engine.serve(BUDGET, &mut |frame: Span<'_>| {
-            lost = (lost.0 + 1, lost.1 + frame.len() as u64);
-            Verdict::Taken
-        });
-        tx.counts.drops[QueueDrop::NoWire as usize] += lost.0;
-        tx.counts.dropped_bytes += lost.1;
-        mac.drop_tx(lost.0);
-        let moved = served != Served::default();
-        return (moved, tx.finish(Served { frames: 0, bytes: 0, ..served }, moved));
+    let Some(rx) = at.and_then(|at| rx.get_mut(at)) else {
+        let served = engine.serve(BUDGET, &mut |_: Span<'_>| Verdict::Taken);
+        tx.counts.drops[QueueDrop::NoWire as usize] += served.frames;
+        tx.counts.dropped_bytes += served.bytes;
+        return end_of_burst(tx, Served { frames: 0, bytes: 0, ..served }, mac);
     };
     rx.begin();
-    let served = engine.serve(BUDGET, &mut |frame: Span<'_>| rx.offer(frame));
+    let MacLane { rules, rx: receiver, .. } = mac;
+    let served =
+        engine.serve(BUDGET, &mut |frame: Span<'_>| receiver.admit(rules, frame, true, |frame| rx.offer(frame)));
     rx.finish();
-    counters.count_tx(served.frames, served.bytes);
-    counters.count_rx(served.frames, served.bytes);
+    mac.tx.loop_back(served.frames, served.bytes);
+    end_of_burst(tx, served, mac)
+}
+
+/// Publishes what the MAC counted, then what the queue did: who sees that a frame has left the ring finds it counted.
+#[inline(always)]
+fn end_of_burst(tx: &mut TxSlot, served: Served, mac: &mut MacLane) -> (bool, bool) {
+    mac.publish();
     let moved = served != Served::default();
     (moved, tx.finish(served, moved))
 }
 
 /// A port as the sink of a TX ring.
-struct PortSink<'p> {
-    port: &'p mut dyn Port,
-    open: bool,
-    refused: u64,
-    disabled: u64,
-    lost_bytes: u64,
-}
+struct PortSink<'p>(&'p mut dyn Port);
 
 impl FrameSink for PortSink<'_> {
     fn take(&mut self, frame: Span<'_>) -> Verdict {
@@ -562,57 +570,47 @@ impl FrameSink for PortSink<'_> {
 
     #[inline(always)]
     fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
-        if !self.open {
-            self.disabled += frames.len() as u64;
-            self.lost_bytes += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
-            return frames.len();
-        }
-        let burst = self.port.transmit_burst(frames);
-        self.refused += burst.dropped;
-        self.lost_bytes += burst.dropped_bytes;
-        burst.taken
+        // What it dropped is in its counters, by reason.
+        self.0.transmit_burst(frames).taken
     }
 }
 
-/// One burst from a TX queue to the port.
+/// One burst from a TX queue to the port. Returns as [`refuse`].
 #[inline(always)]
-fn transmit(tx: &mut TxSlot, port: &mut dyn Port, mac: &Mac) -> (bool, bool) {
+fn transmit(tx: &mut TxSlot, port: &mut dyn Port, mac: &mut MacLane) -> (bool, bool) {
     let Some(engine) = &mut tx.engine else { return (false, true) };
-    let mut sink = PortSink { port, open: mac.tx_enabled(), refused: 0, disabled: 0, lost_bytes: 0 };
-    let served = engine.serve(BUDGET, &mut sink);
-    let PortSink { refused, disabled, lost_bytes, .. } = sink;
+    let served = engine.serve(BUDGET, &mut PortSink(port));
     port.flush();
-    tx.counts.drops[QueueDrop::Refused as usize] += refused;
-    tx.counts.drops[QueueDrop::NoWire as usize] += disabled;
-    tx.counts.dropped_bytes += lost_bytes;
-    if disabled > 0 {
-        mac.drop_tx(disabled);
-    }
-    let moved = served != Served::default();
-    let passed = served.frames - refused - disabled;
-    (moved, tx.finish(Served { frames: passed, bytes: served.bytes - lost_bytes, ..served }, moved))
+    mac.tx.hand_over(served.bytes);
+    mac.mirror(port.counters());
+    end_of_burst(tx, served, mac)
 }
 
 /// One burst from the port to the first RX queue.
 #[inline(always)]
-fn receive(port: &mut dyn Port, rx: &mut [RxSlot], mac: &Mac) -> bool {
+fn receive(port: &mut dyn Port, rx: &mut [RxSlot], mac: &mut MacLane) -> bool {
     let Some(rx) = rx.first_mut() else { return false };
-    if rx.engine.is_none() && port.can_wait() {
+    let waits = port.can_wait();
+    if rx.engine.is_none() && waits {
         // A source that can wait does so until somebody starts to listen.
         return false;
     }
+    mac.refresh();
     rx.begin();
-    let open = mac.rx_enabled();
-    let taken = port.receive(BUDGET, &mut |frame| {
-        if !open {
-            mac.drop_rx();
-            return Accept::Taken;
-        }
-        match rx.offer(frame) {
+    let MacLane { rules, rx: receiver, .. } = mac;
+    let taken = if rules.looped || !rules.link_up {
+        port.receive(BUDGET, &mut |_| {
+            receiver.ignore(rules);
+            Accept::Taken
+        })
+    } else {
+        port.receive(BUDGET, &mut |frame| match receiver.admit(rules, frame, waits, |frame| rx.offer(frame)) {
             Verdict::Taken => Accept::Taken,
             Verdict::Full => Accept::Full,
-        }
-    });
+        })
+    };
     rx.finish();
+    mac.mirror(port.counters());
+    mac.publish();
     taken > 0
 }

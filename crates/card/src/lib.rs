@@ -9,7 +9,7 @@
 //! * [`Card`] is the handle: registers, device tree, attaching of queue memory, statistics.
 //! * `queue` is what registers show of one queue; `engine` is the half of the ring that a worker runs.
 //! * `lane` moves frames between the queues of one port and its wire; `worker` polls lanes and sleeps when all is quiet.
-//! * `mac` is the port as its registers show it.
+//! * `mac` is a port as its registers show it, and what its MACs let through.
 //!
 //! The control side may take locks and time. A worker owns its lanes alone; it hears of changes by
 //! commands, and what it counts is published under a sequence lock.
@@ -21,6 +21,7 @@ mod counters;
 mod engine;
 mod lane;
 mod mac;
+mod published;
 mod queue;
 mod registers;
 mod sleep;

@@ -67,6 +67,9 @@ registers! {
     DROPPED_LENGTH = 0x1c8, W64, RO, "frames dropped for their length";
 }
 
+/// Size of the block in bytes; that of [`txmac`](super::txmac) too.
+pub const BLOCK_SIZE: u32 = 0x200;
+
 /// Version property of the node: with the counters from 0x170 on.
 pub const VERSION: u32 = 3;
 
@@ -75,12 +78,21 @@ pub const COMMAND_STROBE: u32 = 1;
 /// [`COMMAND`]: set all counters to 0.
 pub const COMMAND_RESET: u32 = 2;
 
+/// [`ERROR_MASK`]: drop frames with an error of the medium, of the CRC. Such frames never come as far as a choice here.
+pub const ERROR_MII: u32 = 1 << 0;
+/// As [`ERROR_MII`].
+pub const ERROR_CRC: u32 = 1 << 1;
 /// [`ERROR_MASK`]: drop frames shorter than [`LENGTH_MIN`].
 pub const ERROR_TOO_SHORT: u32 = 1 << 2;
 /// [`ERROR_MASK`]: drop frames longer than [`LENGTH_MAX`].
 pub const ERROR_TOO_LONG: u32 = 1 << 3;
 /// [`ERROR_MASK`]: drop frames that [`FILTER`] does not let in.
 pub const ERROR_ADDRESS: u32 = 1 << 4;
+/// [`ERROR_MASK`]: all bits that there are.
+pub const ERROR_MASK_BITS: u32 = 0x1f;
+/// [`ERROR_MASK`] after power-on: everything but the shortest length. Ports do not pad, and captures are full of frames
+/// that were never padded; nobody shall miss them by surprise.
+pub const ERROR_MASK_DEFAULT: u32 = ERROR_MASK_BITS & !ERROR_TOO_SHORT;
 
 /// [`STATUS`]: a buffer overflowed.
 pub const STATUS_OVERFLOW: u32 = 1 << 0;
@@ -95,6 +107,8 @@ pub const STATUS_TABLE_SHIFT: u32 = 23;
 pub const MAC_TABLE_ENTRIES: u32 = 16;
 /// [`MAC_TABLE`]: the entry counts.
 pub const MAC_TABLE_VALID: u64 = 1 << 48;
+/// [`MAC_TABLE`]: the bits that an entry keeps.
+pub const MAC_TABLE_BITS: u64 = (MAC_TABLE_VALID << 1) - 1;
 
 /// [`FILTER`]: every frame.
 pub const FILTER_PROMISCUOUS: u32 = 0;
@@ -107,8 +121,6 @@ pub const FILTER_MULTICAST: u32 = 3;
 
 /// [`LENGTH_MIN`] after power-on, in bytes with FCS.
 pub const LENGTH_MIN_DEFAULT: u32 = 64;
-/// [`LENGTH_MAX`] after power-on, in bytes with FCS.
-pub const LENGTH_MAX_DEFAULT: u32 = 1526;
 
 /// The speed code in [`STATUS`] for a speed in Gbit/s; 0, which tools print as unknown, for any but 10, 40 and 100.
 pub const fn speed_code(gbps: u32) -> u32 {

@@ -1,0 +1,305 @@
+//! Letting frames in, and counting them: the data path of the receiving half.
+
+use super::rules::{FCS, Refusal, Rules, Traits};
+use crate::published::{Published, Tally};
+use millrace_dma::Span;
+use millrace_port::{DropReason, PortCounters};
+use millrace_ring::Verdict;
+
+/// Sizes with FCS that are counted apart (§2.4): under 64, 64, 65-127, 128-255, 256-511, 512-1023, 1024-1518,
+/// 1519-2047, 2048-4095, 4096-8191, 8192 and more.
+pub(super) const SIZES: usize = 11;
+
+// Places of the counters in their block, behind the sizes.
+const OCTETS: usize = SIZES;
+const BROADCAST: usize = SIZES + 1;
+const MULTICAST: usize = SIZES + 2;
+const UNDER_MIN: usize = SIZES + 3;
+const OVER_MAX: usize = SIZES + 4;
+const DROPPED_OCTETS: usize = SIZES + 5;
+const OVERFLOW: usize = SIZES + 6;
+const LINK_DOWN: usize = SIZES + 7;
+const LOOPED: usize = SIZES + 8;
+const REFUSED: usize = SIZES + 9; // By `Refusal`.
+const PORT: usize = REFUSED + 4; // By `DropReason`, as the port counts them.
+pub(super) const WORDS: usize = PORT + DropReason::ALL.len();
+
+/// Which of the sizes a length with FCS is.
+#[inline(always)]
+pub(super) fn size_of(length: usize) -> usize {
+    // By the number of bits of the length: the first size that it can be, and the length above which it is the next.
+    const FIRST: [u8; 15] = [0, 0, 0, 0, 0, 0, 0, 1, 3, 4, 5, 6, 8, 9, 10];
+    const ABOVE: [usize; 15] = {
+        let mut above = [usize::MAX; 15];
+        (above[7], above[11]) = (64, 1518);
+        above
+    };
+    let bits = ((usize::BITS - length.leading_zeros()) as usize).min(14);
+    usize::from(FIRST[bits]) + usize::from(length > ABOVE[bits])
+}
+
+/// The worker's side of a receiving half.
+pub(crate) struct Receiver {
+    tally: Tally<WORDS>,
+}
+
+impl Receiver {
+    pub fn new() -> Self {
+        Self { tally: Tally::new() }
+    }
+
+    /// Lets a frame in by giving it to `queue`, or drops it, and counts what became of it. A frame for which the queue
+    /// has no room was not received yet if its source waits, and is an overflow otherwise.
+    #[inline(always)]
+    pub fn admit(
+        &mut self,
+        rules: &Rules,
+        frame: Span<'_>,
+        source_waits: bool,
+        queue: impl FnOnce(Span<'_>) -> Verdict,
+    ) -> Verdict {
+        let len = frame.len();
+        // The lowest bit of the first byte on the wire tells addresses of groups.
+        let to_group = frame.first_u32().unwrap_or(0) & 1 != 0;
+        let mut traits = None;
+        if !rules.is_easy(len) | to_group {
+            let (refusal, found) = rules.judge(frame);
+            if let Some(refusal) = refusal {
+                self.refuse(len, refusal, found);
+                return Verdict::Taken;
+            }
+            traits = Some(found);
+        }
+        let verdict = queue(frame);
+        if verdict == Verdict::Taken {
+            self.count(len);
+            if let Some(traits) = traits {
+                self.note(traits);
+            }
+        } else if !source_waits {
+            self.overflow(len, traits);
+        }
+        verdict
+    }
+
+    #[inline(always)]
+    fn count(&mut self, len: usize) {
+        self.tally.add(size_of(len + FCS as usize), 1);
+        self.tally.add(OCTETS, len as u64);
+    }
+
+    #[inline(never)]
+    fn note(&mut self, traits: Traits) {
+        let Traits { broadcast, multicast, under_min, over_max } = traits;
+        for (has, place) in
+            [(broadcast, BROADCAST), (multicast, MULTICAST), (under_min, UNDER_MIN), (over_max, OVER_MAX)]
+        {
+            if has {
+                self.tally.add(place, 1);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn refuse(&mut self, len: usize, refusal: Refusal, mut traits: Traits) {
+        // Only good frames count as broadcast or multicast (RFC 2819, etherStatsBroadcastPkts).
+        if matches!(refusal, Refusal::TooShort | Refusal::TooLong) {
+            (traits.broadcast, traits.multicast) = (false, false);
+        }
+        self.count(len);
+        self.note(traits);
+        self.tally.add(REFUSED + refusal as usize, 1);
+        self.tally.add(DROPPED_OCTETS, len as u64);
+    }
+
+    #[cold]
+    fn overflow(&mut self, len: usize, traits: Option<Traits>) {
+        self.count(len);
+        self.note(traits.unwrap_or_default());
+        self.tally.add(OVERFLOW, 1);
+        self.tally.add(DROPPED_OCTETS, len as u64);
+    }
+
+    /// A frame came over a wire that the PMA does not listen to: its own loopback is on, or the link is down.
+    #[cold]
+    pub fn ignore(&mut self, rules: &Rules) {
+        self.tally.add(if rules.link_up { LOOPED } else { LINK_DOWN }, 1);
+    }
+
+    /// Takes over what the port has dropped before anybody saw it.
+    #[inline(always)]
+    pub fn mirror(&mut self, port: &PortCounters) {
+        for (reason, count) in port.rx_drops() {
+            self.tally.set(PORT + reason as usize, count);
+        }
+    }
+
+    #[inline(always)]
+    pub fn publish(&mut self, to: &Published<WORDS>) {
+        self.tally.publish(to);
+    }
+}
+
+/// What came in, over all lanes of a port, since the card started or the counters were reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received([u64; WORDS]);
+
+impl Default for Received {
+    fn default() -> Self {
+        Self([0; WORDS])
+    }
+}
+
+impl Received {
+    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>) -> Self {
+        Self(lanes.fold([0; WORDS], |sum, lane| core::array::from_fn(|at| sum[at] + lane[at])))
+    }
+
+    pub(super) fn minus(&self, zero: &Self) -> Self {
+        Self(core::array::from_fn(|at| self.0[at].wrapping_sub(zero.0[at])))
+    }
+
+    fn port(&self, reason: DropReason) -> u64 {
+        self.0[PORT + reason as usize]
+    }
+
+    fn refused(&self, refusal: Refusal) -> u64 {
+        self.0[REFUSED + refusal as usize]
+    }
+
+    // Frames whose bytes were seen here.
+    fn seen(&self) -> u64 {
+        self.0[..SIZES].iter().sum()
+    }
+
+    /// What the port could not read to the end is a fragment with a wrong CRC; of its length nothing is known.
+    pub fn fragments(&self) -> u64 {
+        self.port(DropReason::Truncated) + self.port(DropReason::Damaged)
+    }
+
+    /// The port failed to read: something was wrong with the medium.
+    pub fn mii_errors(&self) -> u64 {
+        self.port(DropReason::ReadFailed)
+    }
+
+    pub fn length_errors(&self) -> u64 {
+        let by_rule = self.refused(Refusal::TooShort) + self.refused(Refusal::TooLong);
+        by_rule + self.port(DropReason::TooShort) + self.port(DropReason::TooLong)
+    }
+
+    pub fn errors(&self) -> u64 {
+        self.fragments() + self.mii_errors() + self.length_errors()
+    }
+
+    pub fn filtered(&self) -> u64 {
+        self.refused(Refusal::Filtered)
+    }
+
+    pub fn disabled(&self) -> u64 {
+        self.refused(Refusal::Disabled)
+    }
+
+    pub fn overflowed(&self) -> u64 {
+        self.0[OVERFLOW]
+    }
+
+    pub fn dropped(&self) -> u64 {
+        self.errors() + self.filtered() + self.disabled() + self.overflowed()
+    }
+
+    pub fn total(&self) -> u64 {
+        self.sizes().iter().sum()
+    }
+
+    /// Frames that were let in.
+    pub fn passed(&self) -> u64 {
+        self.total() - self.dropped()
+    }
+
+    /// Bytes of the frames that were let in, without FCS.
+    pub fn passed_bytes(&self) -> u64 {
+        self.0[OCTETS] - self.0[DROPPED_OCTETS]
+    }
+
+    /// Bytes of all frames with FCS, as far as their length is known.
+    pub fn octets(&self) -> u64 {
+        self.0[OCTETS] + u64::from(FCS) * self.seen()
+    }
+
+    pub fn passed_octets(&self) -> u64 {
+        self.passed_bytes() + u64::from(FCS) * self.passed()
+    }
+
+    pub fn broadcast(&self) -> u64 {
+        self.0[BROADCAST]
+    }
+
+    pub fn multicast(&self) -> u64 {
+        self.0[MULTICAST]
+    }
+
+    pub fn under_min(&self) -> u64 {
+        self.0[UNDER_MIN] + self.port(DropReason::TooShort)
+    }
+
+    pub fn over_max(&self) -> u64 {
+        self.0[OVER_MAX] + self.port(DropReason::TooLong)
+    }
+
+    /// All frames by size; fragments are under 64 bytes.
+    pub fn sizes(&self) -> [u64; SIZES] {
+        let mut sizes = [0; SIZES];
+        sizes.copy_from_slice(&self.0[..SIZES]);
+        sizes[0] += self.fragments() + self.mii_errors() + self.port(DropReason::TooShort);
+        sizes[SIZES - 1] += self.port(DropReason::TooLong);
+        sizes
+    }
+
+    /// Every frame of the wire that was not let in, by name. Those that never came to the MAC are among them.
+    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let port = |reason: DropReason| (reason.name(), self.port(reason));
+        let short = self.port(DropReason::TooShort) + self.refused(Refusal::TooShort);
+        let long = self.port(DropReason::TooLong) + self.refused(Refusal::TooLong);
+        [
+            (DropReason::NoRoom.name(), self.overflowed()),
+            (DropReason::TooLong.name(), long),
+            (DropReason::TooShort.name(), short),
+            port(DropReason::Truncated),
+            port(DropReason::Damaged),
+            port(DropReason::ReadFailed),
+            ("disabled", self.disabled()),
+            ("filtered", self.filtered()),
+            (DropReason::LinkDown.name(), self.0[LINK_DOWN] + self.port(DropReason::LinkDown)),
+            ("pma-loopback", self.0[LOOPED]),
+        ]
+        .into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_begin_and_end_where_the_registers_say() {
+        let edges = [
+            (0, 63),
+            (64, 64),
+            (65, 127),
+            (128, 255),
+            (256, 511),
+            (512, 1023),
+            (1024, 1518),
+            (1519, 2047),
+            (2048, 4095),
+            (4096, 8191),
+            (8192, 100_000),
+        ];
+        for (size, (first, last)) in edges.into_iter().enumerate() {
+            for length in first..=last {
+                assert_eq!(size_of(length), size, "{length}");
+            }
+        }
+        assert_eq!(size_of(usize::MAX), SIZES - 1);
+    }
+}

@@ -1,0 +1,140 @@
+//! Letting frames out, and counting them: the data path of the sending half.
+
+use super::rules::{FCS, Rules};
+use crate::published::{Published, Tally};
+use millrace_port::{DropReason, PortCounters};
+
+const DISABLED: usize = 0;
+const LINK_DOWN: usize = 1;
+// Without FCS; of all frames that the queues handed over.
+const BYTES: usize = 2;
+// Frames and bytes that came back without a port.
+const LOOPED: usize = 3;
+const LOOPED_BYTES: usize = 4;
+// What the port says that it has sent.
+const SENT: usize = 5;
+const SENT_BYTES: usize = 6;
+const PORT: usize = 7; // By `DropReason`.
+pub(super) const WORDS: usize = PORT + DropReason::ALL.len();
+
+/// The worker's side of a sending half.
+pub(crate) struct Sender {
+    tally: Tally<WORDS>,
+}
+
+impl Sender {
+    pub fn new() -> Self {
+        Self { tally: Tally::new() }
+    }
+
+    /// Frames were handed over while this half was disabled, or without a link.
+    pub fn refuse(&mut self, rules: &Rules, frames: u64, bytes: u64) {
+        if frames > 0 {
+            self.tally.add(if rules.tx_enabled { LINK_DOWN } else { DISABLED }, frames);
+            self.tally.add(BYTES, bytes);
+        }
+    }
+
+    /// Frames went out and came back at once.
+    #[inline(always)]
+    pub fn loop_back(&mut self, frames: u64, bytes: u64) {
+        if frames > 0 {
+            self.tally.add(LOOPED, frames);
+            self.tally.add(LOOPED_BYTES, bytes);
+            self.tally.add(BYTES, bytes);
+        }
+    }
+
+    /// Frames were given to the port, which counts them itself.
+    #[inline(always)]
+    pub fn hand_over(&mut self, bytes: u64) {
+        self.tally.add(BYTES, bytes);
+    }
+
+    /// Takes over what the port has sent and dropped.
+    #[inline(always)]
+    pub fn mirror(&mut self, port: &PortCounters) {
+        self.tally.set(SENT, port.tx_frames());
+        self.tally.set(SENT_BYTES, port.tx_bytes());
+        for (reason, count) in port.tx_drops() {
+            self.tally.set(PORT + reason as usize, count);
+        }
+    }
+
+    #[inline(always)]
+    pub fn publish(&mut self, to: &Published<WORDS>) {
+        self.tally.publish(to);
+    }
+}
+
+/// What went out, over all lanes of a port, since the card started or the counters were reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent([u64; WORDS]);
+
+impl Default for Sent {
+    fn default() -> Self {
+        Self([0; WORDS])
+    }
+}
+
+impl Sent {
+    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>) -> Self {
+        Self(lanes.fold([0; WORDS], |sum, lane| core::array::from_fn(|at| sum[at] + lane[at])))
+    }
+
+    pub(super) fn minus(&self, zero: &Self) -> Self {
+        // Saturating: a port whose file fails takes back frames that it counted as sent.
+        Self(core::array::from_fn(|at| self.0[at].saturating_sub(zero.0[at])))
+    }
+
+    fn port(&self, reason: DropReason) -> u64 {
+        self.0[PORT + reason as usize]
+    }
+
+    pub fn sent(&self) -> u64 {
+        self.0[SENT] + self.0[LOOPED]
+    }
+
+    /// Bytes of the frames sent, without FCS.
+    pub fn sent_bytes(&self) -> u64 {
+        self.0[SENT_BYTES] + self.0[LOOPED_BYTES]
+    }
+
+    pub fn disabled(&self) -> u64 {
+        self.0[DISABLED]
+    }
+
+    pub fn link_down(&self) -> u64 {
+        self.0[LINK_DOWN] + self.port(DropReason::LinkDown)
+    }
+
+    pub fn length_errors(&self) -> u64 {
+        self.port(DropReason::TooShort) + self.port(DropReason::TooLong)
+    }
+
+    pub fn dropped(&self) -> u64 {
+        self.0[DISABLED] + self.0[LINK_DOWN] + self.0[PORT..].iter().sum::<u64>()
+    }
+
+    pub fn total(&self) -> u64 {
+        self.sent() + self.dropped()
+    }
+
+    /// Bytes of all frames with FCS.
+    pub fn octets(&self) -> u64 {
+        self.0[BYTES] + u64::from(FCS) * self.total()
+    }
+
+    pub fn sent_octets(&self) -> u64 {
+        self.sent_bytes() + u64::from(FCS) * self.sent()
+    }
+
+    /// Every frame that the queues handed over and that was not sent, by name.
+    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let by_port = DropReason::ALL.into_iter().map(|reason| match reason {
+            DropReason::LinkDown => (reason.name(), self.link_down()),
+            _ => (reason.name(), self.port(reason)),
+        });
+        by_port.chain([("disabled", self.disabled())])
+    }
+}
