@@ -14,7 +14,7 @@ pub struct CardStats {
     pub workers: Vec<WorkerStats>,
 }
 
-/// Counters of one queue since the card started (or since a reset command for the card's own registers).
+/// Counters of one queue since the card started; its registers count since their last reset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueueStats {
     /// Which queue.

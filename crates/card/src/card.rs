@@ -323,7 +323,7 @@ fn pin_to(cpu: u32) {
 }
 
 fn queue_stats(queue: &Queue) -> QueueStats {
-    let counts: Counts = queue.counted();
+    let counts: Counts = queue.counts.read();
     let reasons = QueueDrop::ALL.iter().map(|reason| reason.name()).zip(counts.drops);
     QueueStats {
         queue: queue.id,

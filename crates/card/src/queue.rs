@@ -146,13 +146,6 @@ impl Queue {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Counts since the last reset.
-    pub fn counted(&self) -> Counts {
-        // The latches first: a reset between the two looks would leave a zero above what was counted.
-        let latches = self.latches();
-        minus(self.counts.read(), &latches.zero)
-    }
-
     pub fn attach(&self, attachment: Attachment) -> Result<(), StartError> {
         let mut latches = self.latches();
         if self.is_running() {
