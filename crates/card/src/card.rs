@@ -4,7 +4,7 @@ use crate::command::{Attachment, Command, Mailbox, Opener};
 use crate::counters::{Counts, QueueDrop};
 use crate::lane::Lane;
 use crate::mac::{Mac, MacLane};
-use crate::queue::{Queue, StartError};
+use crate::queue::{Queue, RingProgram, StartError};
 use crate::registers::Bus;
 use crate::sleep::Sleep;
 use crate::worker::{Worker, WorkerCounts};
@@ -13,6 +13,7 @@ use millrace_abi::name::{CardOptions, OptionError};
 use millrace_abi::queue::{Direction, Engine, Laggard, QueueId};
 use millrace_abi::stats::{CardStats, Count, PortStats, QueueStats, WorkerStats};
 use millrace_abi::tree::{BuildError, CardDescription};
+use millrace_dma::{Domain, Pinned};
 use millrace_port::{OpenError, PortSpec, SpecError};
 use millrace_ring::FrameLimits;
 use millrace_ring::shared::{Losses, Reclaimer};
@@ -187,6 +188,33 @@ impl Card {
         }
     }
 
+    /// Adds a ring to a TX queue that runs: its writer rings its own doorbell, in the page of `opener`, and the worker
+    /// gives the rings of a queue their turns. What comes back keeps the ring's memory mapped; to be dropped after
+    /// [`Card::drop_ring`].
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn add_ring(
+        &self,
+        id: QueueId,
+        program: &RingProgram,
+        domain: Arc<Domain>,
+        opener: Opener,
+    ) -> Result<RingPins, StartError> {
+        let queue = self.bus.queue(id).ok_or(StartError::NotAttached(id))?;
+        let (engine, pins) = queue.build_ring(program, domain, opener.control.clone(), self.bus.limits)?;
+        let command = Command::AddRing(id.index, opener.id, Box::new(engine), opener);
+        let answer = self.bus.mailbox(id).and_then(|mailbox| mailbox.call(command)).ok_or(StartError::Stuck)?;
+        if answer.done { Ok(RingPins { _pins: pins }) } else { Err(StartError::NotAttached(id)) }
+    }
+
+    /// Takes a ring off a TX queue at once, drained or not: no worker touches it any more.
+    pub fn drop_ring(&self, id: QueueId, opener: u32) {
+        if let Some(mailbox) = self.bus.mailbox(id) {
+            drop(mailbox.call(Command::DropRing(id.index, opener)));
+        }
+    }
+
     /// Makes every worker come round once: what `Domain::unmap` needs while it waits.
     pub fn pass_all(&self) {
         for worker in &self.workers {
@@ -209,6 +237,12 @@ impl Card {
             workers: self.workers.iter().enumerate().map(|(index, worker)| worker.stats(index)).collect(),
         }
     }
+}
+
+/// Keeps the memory of a ring mapped.
+#[must_use = "the memory of the ring could be unmapped once this is dropped"]
+pub struct RingPins {
+    _pins: Vec<Pinned>,
 }
 
 impl Drop for Card {

@@ -48,6 +48,10 @@ pub(crate) enum Command {
     Join(QueueId, Opener, Option<(Laggard, Arc<Losses>)>),
     /// One opener less.
     Leave(QueueId, u32),
+    /// One more ring of a running TX queue: its writer has it to itself.
+    AddRing(u32, u32, Box<TxEngine>, Opener),
+    /// A ring less, drained or not; its engine and opener come back with the answer.
+    DropRing(u32, u32),
     /// Nothing: the answer says that the worker has come round since.
     Pass,
     /// The thread ends.
@@ -59,7 +63,7 @@ pub(crate) enum Command {
 #[allow(dead_code)]
 pub(crate) struct Answer {
     pub done: bool,
-    pub tx: Option<Box<TxEngine>>,
+    pub tx: Vec<TxEngine>,
     pub rx: Option<Box<RxEngine>>,
     pub reclaimer: Option<Box<Reclaimer>>,
     pub openers: Vec<Opener>,

@@ -229,18 +229,29 @@ impl RxSlot {
     }
 }
 
-/// A TX queue in its lane.
+/// A ring of a TX queue in its lane. Ring 0 is the one that the registers show; each writer that shares the queue without
+/// the driver in between has one more, and the worker gives them their turns.
 struct TxSlot {
     queue: Arc<Queue>,
+    ring: u32,
+    // Place of the queue's counts, which its rings share.
+    counts_at: usize,
     engine: Option<Box<TxEngine>>,
     dead: Option<Box<TxEngine>>,
     links: Links,
-    counts: Counts,
+    // Hits and misses of the engine that are in the counts.
+    translations: (u64, u64),
 }
 
 impl TxSlot {
-    fn new(queue: Arc<Queue>) -> Self {
-        Self { queue, engine: None, dead: None, links: Links::default(), counts: Counts::default() }
+    fn new(queue: Arc<Queue>, ring: u32, counts_at: usize) -> Self {
+        let (links, translations) = (Links::default(), (0, 0));
+        Self { queue, ring, counts_at, engine: None, dead: None, links, translations }
+    }
+
+    fn begin(&mut self, engine: Box<TxEngine>) {
+        self.translations = engine.iotlb().counts();
+        (self.engine, self.dead) = (Some(engine), None);
     }
 
     #[inline(always)]
@@ -251,34 +262,56 @@ impl TxSlot {
     /// Takes over what a burst did, if it did anything: `served` does not name frames that were dropped behind the
     /// ring. `false` when the queue has to leave the active list.
     #[inline(always)]
-    fn finish(&mut self, served: Served, moved: bool) -> bool {
+    fn finish(&mut self, counts: &mut Counts, served: Served, moved: bool) -> bool {
         if moved {
-            self.counts.passed += served.frames;
-            self.counts.passed_bytes += served.bytes;
-            self.counts.drops[QueueDrop::TooShort as usize] += served.too_short;
-            self.counts.drops[QueueDrop::TooLong as usize] += served.too_long;
+            counts.passed += served.frames;
+            counts.passed_bytes += served.bytes;
+            counts.drops[QueueDrop::TooShort as usize] += served.too_short;
+            counts.drops[QueueDrop::TooLong as usize] += served.too_long;
             if let Some(engine) = &self.engine {
-                self.counts.pointers = engine.pointers();
-                (self.counts.iotlb_hits, self.counts.iotlb_misses) = engine.iotlb().counts();
+                if self.ring == 0 {
+                    counts.pointers = engine.pointers();
+                }
+                let (hits, misses) = engine.iotlb().counts();
+                counts.iotlb_hits += hits - self.translations.0;
+                counts.iotlb_misses += misses - self.translations.1;
+                self.translations = (hits, misses);
             }
             self.links.wake();
             if let Some(fault) = served.fault {
-                self.counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
-                self.dead = self.engine.take();
-                self.queue.has_faulted(fault);
-                self.links.show(QueueState::Faulted(fault.kind), Some(fault));
+                self.fault(counts, fault);
             }
-            self.queue.counts.publish(&self.counts);
+            self.queue.counts.publish(counts);
         }
         served.fault.is_none()
     }
 
-    /// Stops the queue if that was asked for; it must be drained.
+    /// A fault stops the ring that it is in; the queue only if that is the one of its registers.
+    #[cold]
+    fn fault(&mut self, counts: &mut Counts, fault: EngineFault) {
+        counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
+        self.dead = self.engine.take();
+        if self.ring == 0 {
+            self.queue.has_faulted(fault);
+        }
+        self.links.show(QueueState::Faulted(fault.kind), Some(fault));
+    }
+
+    /// Stops the ring if that was asked for; it must be drained.
     #[cold]
     fn stop(&mut self) {
         self.dead = self.engine.take();
-        self.queue.has_stopped();
+        if self.ring == 0 {
+            self.queue.has_stopped();
+        }
         self.links.show(QueueState::Stopped, None);
+    }
+
+    /// Takes everything off it, at once.
+    fn halt(&mut self, sleep: &crate::sleep::Sleep, answer: &mut Answer) {
+        answer.tx.extend(self.engine.take().or_else(|| self.dead.take()).map(|engine| *engine));
+        self.links.show(QueueState::Stopped, None);
+        answer.openers.extend(self.links.take_all(sleep));
     }
 }
 
@@ -292,10 +325,11 @@ enum Wire {
 pub(crate) struct Lane {
     wire: Wire,
     mac: MacLane,
-    // Indices of queues, ascending, and their slots.
+    // By index of their queues, ascending; behind them in `tx`, further rings of the same queues.
     rx: Vec<RxSlot>,
     tx: Vec<TxSlot>,
-    // Places in `tx` of the queues that run: the only ones a pass looks at.
+    tx_counts: Vec<Counts>,
+    // Places in `tx` of the rings that run: the only ones a pass looks at.
     active_tx: Vec<usize>,
 }
 
@@ -309,9 +343,10 @@ impl Lane {
     }
 
     fn new(wire: Wire, mac: MacLane, rx: Vec<Arc<Queue>>, tx: Vec<Arc<Queue>>) -> Self {
-        let active_tx = Vec::with_capacity(tx.len());
-        let (rx, tx) = (rx.into_iter().map(RxSlot::new).collect(), tx.into_iter().map(TxSlot::new).collect());
-        Self { wire, mac, rx, tx, active_tx }
+        let (active_tx, tx_counts) = (Vec::with_capacity(tx.len()), vec![Counts::default(); tx.len()]);
+        let rx = rx.into_iter().map(RxSlot::new).collect();
+        let tx = tx.into_iter().enumerate().map(|(place, queue)| TxSlot::new(queue, 0, place)).collect();
+        Self { wire, mac, rx, tx, tx_counts, active_tx }
     }
 
     /// Once through the lane. `true` when a frame moved or a queue stopped.
@@ -323,11 +358,14 @@ impl Lane {
             let slot = &mut self.tx[at];
             if slot.pending() {
                 self.mac.refresh();
+                let counts = &mut self.tx_counts[slot.counts_at];
                 let (served, stays) = match &mut self.wire {
-                    _ if !self.mac.lets_out() => refuse(slot, &mut self.mac),
-                    Wire::Loopback => loop_back(slot, &mut self.rx, at, false, &mut self.mac),
-                    Wire::Port(_) if self.mac.rules.looped => loop_back(slot, &mut self.rx, at, true, &mut self.mac),
-                    Wire::Port(port) => transmit(slot, port.as_mut(), &mut self.mac),
+                    _ if !self.mac.lets_out() => refuse(slot, counts, &mut self.mac),
+                    Wire::Loopback => loop_back(slot, counts, &mut self.rx, false, &mut self.mac),
+                    Wire::Port(_) if self.mac.rules.looped => {
+                        loop_back(slot, counts, &mut self.rx, true, &mut self.mac)
+                    }
+                    Wire::Port(port) => transmit(slot, counts, port.as_mut(), &mut self.mac),
                 };
                 worked |= served;
                 if !stays {
@@ -413,15 +451,57 @@ impl Lane {
 
     pub fn start_tx(&mut self, index: u32, engine: Box<TxEngine>, openers: Vec<Opener>, sleep: &crate::sleep::Sleep) {
         let Some(place) = self.tx_place(index) else { return };
-        let slot = &mut self.tx[place];
-        slot.counts.pointers = engine.pointers();
-        slot.queue.counts.publish(&slot.counts);
-        (slot.engine, slot.dead) = (Some(engine), None);
+        let (slot, counts) = (&mut self.tx[place], &mut self.tx_counts[place]);
+        counts.pointers = engine.pointers();
+        slot.queue.counts.publish(counts);
+        slot.begin(engine);
         openers.into_iter().for_each(|opener| slot.links.add(opener, sleep));
         slot.links.show(QueueState::Running, None);
+        self.activate(place);
+    }
+
+    fn activate(&mut self, place: usize) {
         if !self.active_tx.contains(&place) {
             self.active_tx.push(place);
         }
+    }
+
+    /// Adds a ring to a TX queue that runs.
+    pub fn add_ring(
+        &mut self,
+        index: u32,
+        ring: u32,
+        engine: Box<TxEngine>,
+        opener: Opener,
+        sleep: &crate::sleep::Sleep,
+    ) -> bool {
+        let Some(first) = self.tx_place(index) else { return false };
+        let queue = self.tx[first].queue.clone();
+        // A place that a ring of this queue has left, or one more.
+        let left = |slot: &TxSlot| slot.ring != 0 && slot.counts_at == first && slot.links.0.is_empty();
+        let place = self.tx.iter().position(left).unwrap_or(self.tx.len());
+        if place == self.tx.len() {
+            self.tx.push(TxSlot::new(queue, ring, first));
+        }
+        let slot = &mut self.tx[place];
+        slot.ring = ring;
+        slot.begin(engine);
+        slot.links.add(opener, sleep);
+        slot.links.show(QueueState::Running, None);
+        self.activate(place);
+        true
+    }
+
+    /// Takes a ring off a TX queue at once. What it held comes back.
+    pub fn drop_ring(&mut self, index: u32, ring: u32, sleep: &crate::sleep::Sleep) -> Answer {
+        let mut answer = Answer::default();
+        let place = self.tx.iter().position(|slot| slot.queue.id.index == index && slot.ring == ring);
+        if let Some(place) = place.filter(|_| ring != 0) {
+            self.active_tx.retain(|&at| at != place);
+            self.tx[place].halt(sleep, &mut answer);
+            answer.done = true;
+        }
+        answer
     }
 
     pub fn start_rx(
@@ -458,13 +538,11 @@ impl Lane {
                 slot.queue.has_stopped();
             }
             millrace_abi::queue::Direction::Tx => {
-                let Some(place) = self.tx_place(queue.index) else { return answer };
-                self.active_tx.retain(|&at| at != place);
-                let slot = &mut self.tx[place];
-                answer.tx = slot.engine.take().or_else(|| slot.dead.take());
-                slot.links.show(QueueState::Stopped, None);
-                answer.openers = slot.links.take_all(sleep);
-                slot.queue.has_stopped();
+                let Some(first) = self.tx_place(queue.index) else { return answer };
+                let tx = &mut self.tx;
+                self.active_tx.retain(|&at| tx[at].counts_at != first);
+                tx.iter_mut().filter(|slot| slot.counts_at == first).for_each(|slot| slot.halt(sleep, &mut answer));
+                tx[first].queue.has_stopped();
             }
         }
         answer
@@ -519,17 +597,24 @@ impl Lane {
 /// One burst from a TX queue that a disabled MAC, or one without a link, takes and drops. Returns whether anything moved,
 /// and whether the TX queue stays active.
 #[cold]
-fn refuse(tx: &mut TxSlot, mac: &mut MacLane) -> (bool, bool) {
+fn refuse(tx: &mut TxSlot, counts: &mut Counts, mac: &mut MacLane) -> (bool, bool) {
     let Some(engine) = &mut tx.engine else { return (false, true) };
     let served = engine.serve(BUDGET, &mut |_: Span<'_>| Verdict::Taken);
     mac.tx.refuse(&mac.rules, served.frames, served.bytes);
-    end_of_burst(tx, served, mac)
+    end_of_burst(tx, counts, served, mac)
 }
 
 /// One burst from a TX queue to the RX queue of the same index; if there is none, to the first where `or_first` says so.
 /// Returns as [`refuse`].
 #[inline(always)]
-fn loop_back(tx: &mut TxSlot, rx: &mut [RxSlot], place: usize, or_first: bool, mac: &mut MacLane) -> (bool, bool) {
+fn loop_back(
+    tx: &mut TxSlot,
+    counts: &mut Counts,
+    rx: &mut [RxSlot],
+    or_first: bool,
+    mac: &mut MacLane,
+) -> (bool, bool) {
+    let place = tx.counts_at;
     let index = tx.queue.id.index;
     // RX and TX of a loopback lane mostly list the same indices, so the first guess is right.
     let at = match rx.get(place) {
@@ -539,9 +624,9 @@ fn loop_back(tx: &mut TxSlot, rx: &mut [RxSlot], place: usize, or_first: bool, m
     let Some(engine) = &mut tx.engine else { return (false, true) };
     let Some(rx) = at.and_then(|at| rx.get_mut(at)) else {
         let served = engine.serve(BUDGET, &mut |_: Span<'_>| Verdict::Taken);
-        tx.counts.drops[QueueDrop::NoWire as usize] += served.frames;
-        tx.counts.dropped_bytes += served.bytes;
-        return end_of_burst(tx, Served { frames: 0, bytes: 0, ..served }, mac);
+        counts.drops[QueueDrop::NoWire as usize] += served.frames;
+        counts.dropped_bytes += served.bytes;
+        return end_of_burst(tx, counts, Served { frames: 0, bytes: 0, ..served }, mac);
     };
     rx.begin();
     let MacLane { rules, rx: receiver, .. } = mac;
@@ -549,15 +634,15 @@ fn loop_back(tx: &mut TxSlot, rx: &mut [RxSlot], place: usize, or_first: bool, m
         engine.serve(BUDGET, &mut |frame: Span<'_>| receiver.admit(rules, frame, true, |frame| rx.offer(frame)));
     rx.finish();
     mac.tx.loop_back(served.frames, served.bytes);
-    end_of_burst(tx, served, mac)
+    end_of_burst(tx, counts, served, mac)
 }
 
 /// Publishes what the MAC counted, then what the queue did: who sees that a frame has left the ring finds it counted.
 #[inline(always)]
-fn end_of_burst(tx: &mut TxSlot, served: Served, mac: &mut MacLane) -> (bool, bool) {
+fn end_of_burst(tx: &mut TxSlot, counts: &mut Counts, served: Served, mac: &mut MacLane) -> (bool, bool) {
     mac.publish();
     let moved = served != Served::default();
-    (moved, tx.finish(served, moved))
+    (moved, tx.finish(counts, served, moved))
 }
 
 /// A port as the sink of a TX ring.
@@ -577,13 +662,13 @@ impl FrameSink for PortSink<'_> {
 
 /// One burst from a TX queue to the port. Returns as [`refuse`].
 #[inline(always)]
-fn transmit(tx: &mut TxSlot, port: &mut dyn Port, mac: &mut MacLane) -> (bool, bool) {
+fn transmit(tx: &mut TxSlot, counts: &mut Counts, port: &mut dyn Port, mac: &mut MacLane) -> (bool, bool) {
     let Some(engine) = &mut tx.engine else { return (false, true) };
     let served = engine.serve(BUDGET, &mut PortSink(port));
     port.flush();
     mac.tx.hand_over(served.bytes);
     mac.mirror(port.counters());
-    end_of_burst(tx, served, mac)
+    end_of_burst(tx, counts, served, mac)
 }
 
 /// One burst from the port to the first RX queue.

@@ -27,7 +27,7 @@ mod registers;
 mod sleep;
 mod worker;
 
-pub use card::{Card, CardError};
+pub use card::{Card, CardError, RingPins};
 pub use command::{Attachment, Opener};
 pub use counters::QueueDrop;
-pub use queue::StartError;
+pub use queue::{RingProgram, StartError};

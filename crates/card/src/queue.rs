@@ -343,12 +343,8 @@ impl Queue {
         let attached = latches.attached.as_ref().ok_or(StartError::NotAttached(self.id))?;
         let build = Build { latches, attached, limits, pins: &mut pins };
         let command = match (self.engine, self.id.direction) {
-            (Engine::Medusa, Direction::Tx) => Built::Tx(TxEngine::Medusa(build.medusa_tx()?)),
+            (_, Direction::Tx) => Built::Tx(build.tx(self.engine)?),
             (Engine::Medusa, Direction::Rx) => Built::Rx(RxEngine::Medusa(build.medusa_rx()?)),
-            (Engine::Sze, Direction::Tx) => {
-                let (rings, iotlb) = build.sze()?;
-                Built::Tx(TxEngine::Sze(sze::CardTx::new(rings, limits, iotlb).ok_or(StartError::Size(0))?))
-            }
             (Engine::Sze, Direction::Rx) => {
                 let (rings, iotlb) = build.sze()?;
                 Built::Rx(RxEngine::Sze(sze::CardRx::new(rings, limits, iotlb).ok_or(StartError::Size(0))?))
@@ -375,6 +371,23 @@ impl Queue {
             .ok_or(StartError::Stuck)
     }
 
+    /// Makes the engine of one more ring of a TX queue, which no register shows, and pins its memory.
+    pub fn build_ring(
+        &self,
+        program: &RingProgram,
+        domain: Arc<millrace_dma::Domain>,
+        control: Window,
+        limits: FrameLimits,
+    ) -> Result<(TxEngine, Vec<Pinned>), StartError> {
+        let &RingProgram { desc_base, update_base, mask } = program;
+        let latches = Latches { desc_base, update_base, ring_mask: mask, masks: [mask, 0], ..Latches::default() };
+        let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
+        let attached = Attached { domain, control, doorbell, reclaimer: None, openers: Vec::new() };
+        let mut pins = Vec::new();
+        let build = Build { latches: &latches, attached: &attached, limits, pins: &mut pins };
+        Ok((build.tx(self.engine)?, pins))
+    }
+
     /// §3.2.3: a TX queue goes on until it is drained; an RX queue stops at once.
     fn ask_to_stop(&self, mut latches: MutexGuard<'_, Latches>, mailbox: &Mailbox) {
         latches.control = 0;
@@ -394,6 +407,17 @@ impl Queue {
 enum Built {
     Tx(TxEngine),
     Rx(RxEngine),
+}
+
+/// What one more ring of a TX queue is made of: the registers that START would look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingProgram {
+    /// DESC_BASE.
+    pub desc_base: u64,
+    /// UPDATE_BASE.
+    pub update_base: u64,
+    /// MDP, or the size of the ring in bytes less one.
+    pub mask: u32,
 }
 
 /// What START makes of the latches.
@@ -430,6 +454,17 @@ impl Build<'_> {
         let at = self.latches.update_base;
         let window = self.ring(at, 8, 8, Access::ReadWrite)?;
         window.word64(0).map_err(|_| StartError::Unaligned(Iova::new(at)))
+    }
+
+    fn tx(self, engine: Engine) -> Result<TxEngine, StartError> {
+        let limits = self.limits;
+        Ok(match engine {
+            Engine::Medusa => TxEngine::Medusa(self.medusa_tx()?),
+            Engine::Sze => {
+                let (rings, iotlb) = self.sze()?;
+                TxEngine::Sze(sze::CardTx::new(rings, limits, iotlb).ok_or(StartError::Size(0))?)
+            }
+        })
     }
 
     fn medusa_tx(mut self) -> Result<medusa::CardTx, StartError> {

@@ -131,6 +131,17 @@ impl Worker {
                 let opener = lane.and_then(|lane| lane.leave(queue, id, sleep));
                 Answer { done: opener.is_some(), openers: opener.into_iter().collect(), ..Answer::default() }
             }
+            Command::AddRing(index, ring, engine, opener) => {
+                let queue = millrace_abi::queue::QueueId::tx(index);
+                let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
+                let added = lane.is_some_and(|lane| lane.add_ring(index, ring, engine, opener, sleep));
+                Answer { done: added, ..Answer::default() }
+            }
+            Command::DropRing(index, ring) => {
+                let queue = millrace_abi::queue::QueueId::tx(index);
+                let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
+                lane.map(|lane| lane.drop_ring(index, ring, sleep)).unwrap_or_default()
+            }
             Command::Pass => {
                 self.pass();
                 done

@@ -441,7 +441,7 @@ impl Server {
             self.sessions.insert(wish.id, session);
         }
         let Some(session) = self.sessions.get_mut(&wish.id) else { return Err(unknown()) };
-        if let Err(error) = session.add(wish, key, client.pid) {
+        if let Err(error) = session.add(&self.card, wish, key, client.pid) {
             if fresh && let Some(session) = self.sessions.remove(&wish.id) {
                 session.dissolve(&self.card);
             }

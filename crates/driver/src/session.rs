@@ -1,15 +1,16 @@
 //! One open queue: its memory, who has it open, and what the card is told when it starts and stops.
 //!
 //! Exclusive direct queues belong to their program: it writes descriptors and doorbell. All others the driver drives:
-//! a [`Reclaimer`] on the card's worker gives an RX ring back at the pace of its subscribers, and writers of a TX ring
-//! take turns under a lock.
+//! a [`Reclaimer`] on the card's worker gives an RX ring back at the pace of its subscribers, and mediated writers of a
+//! TX ring take turns under a lock. A direct writer of a shared TX queue has a ring of its own beside that one: it can
+//! harm no other, and the card's worker gives the rings their turns.
 
 use crate::memory::{MemoryError, QueueMemory};
 use millrace_abi::control::{self, CARD_SLEEPS_AT, DOORBELL_AT, QueueState};
 use millrace_abi::message::{Buffers, ErrorCode, Handle, Layout, Reply};
 use millrace_abi::queue::{Direction, Engine, Laggard, MAX_SUBSCRIBERS, Mode, QueueId, Sharing};
 use millrace_abi::register::{Offset, map, medusa as m, sze as s};
-use millrace_card::{Attachment, Card, Opener, StartError};
+use millrace_card::{Attachment, Card, Opener, RingPins, RingProgram, StartError};
 use millrace_dma::{Domain, Iova, Ordering, OutOfRange, Pages, Region, RegionError, Word64};
 use millrace_ring::cursor::{Cursor, Position, Subscriber};
 use millrace_ring::medusa::{FixedRx, FixedTx, HostRx, HostTx};
@@ -36,8 +37,6 @@ pub(crate) enum SessionError {
     Shared { id: QueueId, pid: u32 },
     #[error("{0} has {MAX_SUBSCRIBERS} subscribers already")]
     Full(QueueId),
-    #[error("several writers of {0} have to take turns: use mediated mode, or open it exclusively")]
-    DirectWriters(QueueId),
     #[error("{0} cannot use buffers of the program: that takes Medusa, direct and exclusive")]
     Supplied(QueueId),
     #[error("a ring of {0} descriptors: a power of two from 8 to 32768 is wanted")]
@@ -142,6 +141,39 @@ struct Member {
     losses: Arc<Losses>,
     // Mediated RX: the driver reads on the program's behalf.
     reader: Option<Reader>,
+    // Direct TX of a shared queue.
+    ring: Option<OwnRing>,
+}
+
+/// The ring that a direct writer of a shared TX queue has to itself.
+struct OwnRing {
+    memory: QueueMemory,
+    domain: Arc<Domain>,
+    pins: Option<RingPins>,
+}
+
+impl OwnRing {
+    fn new(id: QueueId, engine: Engine, card: &Card) -> Result<Self, SessionError> {
+        let domain = Arc::new(Domain::new());
+        let memory = QueueMemory::new(id, engine, card.options(), Buffers::Driver, &domain)?;
+        Ok(Self { memory, domain, pins: None })
+    }
+
+    fn program(&self) -> RingProgram {
+        let mask = match self.memory.layout {
+            Layout::Medusa { entries, .. } => entries - 1,
+            Layout::Sze { ring, .. } => ring - 1,
+        };
+        RingProgram { desc_base: self.memory.descriptors_at.get(), update_base: self.memory.update_at().get(), mask }
+    }
+
+    /// Whether the card has taken everything up to the doorbell in `page`.
+    fn is_drained(&self, page: &Page) -> Result<bool, SessionError> {
+        let (doorbell, update) = (page.doorbell()?, self.memory.status.window().word64(0)?);
+        // Acquire pairs with the Release of the card's update word.
+        let (asked, done) = (doorbell.load(Ordering::Relaxed) as u32, update.load(Ordering::Acquire) as u32);
+        Ok((asked ^ done) & self.program().mask == 0)
+    }
 }
 
 impl Member {
@@ -194,9 +226,6 @@ pub(crate) struct Wish {
 impl Wish {
     fn check(&self, engine: Engine) -> Result<(), SessionError> {
         let exclusive = self.sharing == Sharing::Exclusive;
-        if self.id.direction == Direction::Tx && self.mode == Mode::Direct && !exclusive {
-            return Err(SessionError::DirectWriters(self.id));
-        }
         if let Buffers::Program { entries } = self.buffers {
             if engine != Engine::Medusa || self.mode != Mode::Direct || !exclusive {
                 return Err(SessionError::Supplied(self.id));
@@ -234,7 +263,7 @@ impl Session {
     }
 
     /// Adds a program; the first one, or one more of a shared queue.
-    pub fn add(&mut self, wish: Wish, key: Key, pid: u32) -> Result<(), SessionError> {
+    pub fn add(&mut self, card: &Card, wish: Wish, key: Key, pid: u32) -> Result<(), SessionError> {
         wish.check(self.engine)?;
         if let Some(holder) = self.members.first() {
             let (id, pid) = (self.id, holder.pid);
@@ -252,8 +281,10 @@ impl Session {
         let id = self.next_member;
         self.next_member += 1;
         let (page, losses) = (Page::new()?, Arc::default());
-        let member = Member { key, pid, id, mode: wish.mode, policy, page, started: false, losses, reader: None };
-        self.members.push(member);
+        let own = self.driven.is_some() && wish.mode == Mode::Direct && wish.id.direction == Direction::Tx;
+        let ring = own.then(|| OwnRing::new(wish.id, self.engine, card)).transpose()?;
+        let (started, reader) = (false, None);
+        self.members.push(Member { key, pid, id, mode: wish.mode, policy, page, started, losses, reader, ring });
         Ok(())
     }
 
@@ -261,14 +292,15 @@ impl Session {
     pub fn opened(&self, key: Key) -> Option<(Reply, Vec<BorrowedFd<'_>>)> {
         let member = self.members.iter().find(|member| member.key == key)?;
         let mut fds = vec![member.page.region.fd()?, member.page.kick.as_fd(), member.page.call.as_fd()];
-        fds.push(self.memory.status.fd()?);
-        if let Some(data) = &self.memory.data {
+        let memory = member.ring.as_ref().map_or(&self.memory, |ring| &ring.memory);
+        fds.push(memory.status.fd()?);
+        if let Some(data) = &memory.data {
             fds.push(data.fd()?);
         }
-        let mut layout = self.memory.layout;
+        let mut layout = memory.layout;
         if let Layout::Medusa { descriptors_len, .. } = &mut layout {
-            if self.driven.is_none() {
-                fds.push(self.memory.descriptors.fd()?);
+            if self.driven.is_none() || member.ring.is_some() {
+                fds.push(memory.descriptors.fd()?);
             } else {
                 *descriptors_len = 0;
             }
@@ -306,8 +338,13 @@ impl Session {
         if !self.running {
             // The first program is there before the first packet: a source that waits for a listener starts at once.
             self.start_queue(card, place, position)?;
-        } else if self.driven.is_some() {
+        } else if self.driven.is_some() && self.members[place].ring.is_none() {
             self.join(card, place)?;
+        }
+        if self.members[place].ring.is_some() {
+            self.start_ring(card, place)?;
+            self.members[place].started = true;
+            return Ok(Reply::Started { position: 0, base: 0 });
         }
         let position = if self.driven.is_some() { self.begin(place)? } else { self.base };
         self.members[place].started = true;
@@ -325,7 +362,10 @@ impl Session {
         let member = &self.members[place];
         let page = self.driven.as_ref().map_or(&member.page, |driven| &driven.page);
         page.doorbell()?.store(0, Ordering::Relaxed);
-        let mut openers = vec![member.page.opener(member.id)?];
+        let mut openers = Vec::new();
+        if member.ring.is_none() {
+            openers.push(member.page.opener(member.id)?);
+        }
         if self.driven.is_some() {
             openers.push(page.opener(0)?);
         }
@@ -346,6 +386,30 @@ impl Session {
             return Err(failed(error));
         }
         self.running = true;
+        Ok(())
+    }
+
+    /// Starts the ring of a direct writer beside the one that the driver drives.
+    fn start_ring(&mut self, card: &Card, place: usize) -> Result<(), SessionError> {
+        let (id, member) = (self.id, &mut self.members[place]);
+        let Some(ring) = &mut member.ring else { return Ok(()) };
+        ring.memory.prepare(0)?;
+        member.page.doorbell()?.store(0, Ordering::Relaxed);
+        let opener = member.page.opener(member.id)?;
+        let pins = card.add_ring(id, &ring.program(), ring.domain.clone(), opener);
+        ring.pins = Some(pins.map_err(|error| SessionError::Start(id, error))?);
+        Ok(())
+    }
+
+    /// Stops the ring of a direct writer. What was not taken is lost if `force`.
+    fn stop_ring(&mut self, card: &Card, place: usize, force: bool) -> Result<(), SessionError> {
+        let (id, member) = (self.id, &mut self.members[place]);
+        let Some(ring) = &mut member.ring else { return Ok(()) };
+        if !force && member.page.state() == QueueState::Running && !ring.is_drained(&member.page)? {
+            return Err(SessionError::NotDrained(id));
+        }
+        card.drop_ring(id, member.id);
+        ring.pins = None;
         Ok(())
     }
 
@@ -481,6 +545,8 @@ impl Session {
         if !self.members[place].started {
             return Err(SessionError::NotStarted(self.id));
         }
+        self.stop_ring(card, place, force)?;
+        let position = position.filter(|_| self.members[place].ring.is_none());
         let others = self.members.iter().enumerate().any(|(other, member)| other != place && member.started);
         if let Some(driven) = &mut self.driven {
             driven.lock = driven.lock.filter(|(owner, _)| *owner != key);

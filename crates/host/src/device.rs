@@ -271,7 +271,7 @@ impl TxOptions {
         self
     }
 
-    /// Alone, or (mediated only) as one of several writers that take turns.
+    /// Alone, or as one of up to sixteen writers: direct ones have a ring each, mediated ones take turns with one.
     #[must_use]
     pub fn sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;

@@ -309,6 +309,53 @@ fn rings_that_change_while_they_are_read_harm_nobody_else() {
 }
 
 #[test]
+fn a_writer_that_writes_nonsense_stops_only_its_own_ring() {
+    let daemon = Daemon::start("queues=3,spin=20,engine=sze@2,buffers=256,ring=65536");
+    let device = daemon.device();
+    for index in [1, 2] {
+        let shared = Sharing::Shared(Laggard::Block);
+        let hostile = || Raw::open(&daemon, QueueId::tx(index), Mode::Direct, shared, Buffers::Driver);
+        let (mut rx, mut raw) = (rx(&device, index, Mode::Direct, Sharing::Exclusive), hostile());
+        let mut tx = tx(&device, index, Mode::Direct, shared);
+        let mut faults = 0;
+        for round in 0..20 {
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let Opened { control, descriptors, .. } = &raw.opened;
+                let (stop, raw) = (&stop, &raw);
+                scope.spawn(move || scribble(control, PAGE_SIZE, round, stop, Some(&raw.opened)));
+                if let Some(descriptors) = descriptors {
+                    scope.spawn(move || scribble(descriptors, descriptors.len(), round + 100, stop, None));
+                }
+                let begin = Instant::now();
+                while begin.elapsed() < Duration::from_millis(10) {
+                    // The other writer sends, and what it sends arrives among whatever the hostile one makes of its ring.
+                    if let Some(mut burst) = tx.get(&[77; 4]).unwrap() {
+                        (0..4).for_each(|i| burst[i].fill(0xd5));
+                        burst.send().unwrap();
+                    }
+                    drop(rx.get(64).unwrap());
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+            assert_eq!(stats_of(&device, QueueId::tx(index)).state, QueueState::Running);
+            faults += u32::from(stats_of(&device, QueueId::tx(index)).iotlb_faults > 0);
+            drop(raw);
+            raw = hostile();
+        }
+        assert!(index == 2 || faults > 0, "nothing was tried");
+        while rx.wait(Duration::from_millis(20)).unwrap() {
+            drop(rx.get(64).unwrap());
+        }
+        send_all(&mut tx, 0, 100, 80);
+        receive_all(&mut rx, 0, 100);
+        tx.close().unwrap();
+        rx.close().unwrap();
+    }
+    check_equations(&device);
+}
+
+#[test]
 fn a_subscriber_that_writes_nonsense_is_thrown_out_alone() {
     for engine in ["medusa", "sze"] {
         for mode in [Mode::Direct, Mode::Mediated] {

@@ -15,13 +15,12 @@ const USERSPACE: i32 = 0x10;
 pub const DIRECT: i32 = EXCLUSIVE | USERSPACE;
 
 /// Who moves the pointers of a queue opened with these flags, and whether it is shared (§3.3): by default as the
-/// original driver, RX packets to every subscriber and TX writers in turns.
+/// original driver, RX packets to every subscriber and TX writers in turns; pointers always move without the driver.
 fn terms(queue: QueueId, flags: i32) -> (Mode, Sharing) {
     let shared = Sharing::Shared(Laggard::Block);
     match queue.direction {
         _ if flags & DIRECT != 0 => (Mode::Direct, Sharing::Exclusive),
-        millrace::Direction::Rx => (Mode::Direct, shared),
-        millrace::Direction::Tx => (Mode::Mediated, shared),
+        _ => (Mode::Direct, shared),
     }
 }
 
@@ -301,9 +300,8 @@ mod tests {
     #[test]
     fn flags_choose_between_the_old_sharing_and_the_direct_path() {
         let shared = Sharing::Shared(Laggard::Block);
-        assert_eq!(terms(QueueId::rx(0), 0), (Mode::Direct, shared));
-        assert_eq!(terms(QueueId::tx(0), 0), (Mode::Mediated, shared));
         for queue in [QueueId::rx(0), QueueId::tx(0)] {
+            assert_eq!(terms(queue, 0), (Mode::Direct, shared));
             for flags in [0x12, 0x02, 0x10] {
                 assert_eq!(terms(queue, flags), (Mode::Direct, Sharing::Exclusive));
             }
