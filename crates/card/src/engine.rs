@@ -65,10 +65,10 @@ impl RxEngine {
     }
 
     #[inline(always)]
-    pub fn deliver(&mut self, frame: Span<'_>) -> Result<Delivery, EngineFault> {
+    pub fn deliver(&mut self, header: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
         match self {
-            RxEngine::Sze(engine) => engine.deliver(frame),
-            RxEngine::Medusa(engine) => engine.deliver(frame),
+            RxEngine::Sze(engine) => engine.deliver(header, frame),
+            RxEngine::Medusa(engine) => engine.deliver(header, frame),
         }
     }
 

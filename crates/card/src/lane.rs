@@ -130,16 +130,16 @@ impl RxSlot {
 
     /// Writes a frame to the ring, or drops and counts it, or says that it has to wait.
     #[inline(always)]
-    fn offer(&mut self, frame: Span<'_>) -> Verdict {
+    fn offer(&mut self, header: &[u8], frame: Span<'_>) -> Verdict {
         self.unpublished = true;
         let Some(engine) = &mut self.engine else { return self.not_running(frame) };
-        match engine.deliver(frame) {
+        match engine.deliver(header, frame) {
             Ok(Delivery::Stored) => {
                 self.counts.passed += 1;
                 self.counts.passed_bytes += frame.len() as u64;
                 Verdict::Taken
             }
-            Ok(Delivery::NoRoom) => self.no_room(frame),
+            Ok(Delivery::NoRoom) => self.no_room(header, frame),
             Ok(Delivery::TooLong) => {
                 self.counts.drop_frame(QueueDrop::TooLong, frame.len());
                 Verdict::Taken
@@ -156,12 +156,12 @@ impl RxSlot {
     }
 
     #[cold]
-    fn no_room(&mut self, frame: Span<'_>) -> Verdict {
+    fn no_room(&mut self, header: &[u8], frame: Span<'_>) -> Verdict {
         self.make_visible();
         // Each turn gives something back, so the ring's size bounds them. A frame may need more than one.
         while self.reclaim() {
             let Some(engine) = &mut self.engine else { break };
-            match engine.deliver(frame) {
+            match engine.deliver(header, frame) {
                 Ok(Delivery::Stored) => {
                     self.counts.passed += 1;
                     self.counts.passed_bytes += frame.len() as u64;
@@ -630,8 +630,8 @@ fn loop_back(
     };
     rx.begin();
     let MacLane { rules, rx: receiver, .. } = mac;
-    let served =
-        engine.serve(BUDGET, &mut |frame: Span<'_>| receiver.admit(rules, frame, true, |frame| rx.offer(frame)));
+    let served = engine
+        .serve(BUDGET, &mut |frame: Span<'_>| receiver.admit(rules, frame, true, |frame| rx.offer(&[], frame)));
     rx.finish();
     mac.tx.loop_back(served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
@@ -689,7 +689,7 @@ fn receive(port: &mut dyn Port, rx: &mut [RxSlot], mac: &mut MacLane) -> bool {
             Accept::Taken
         })
     } else {
-        port.receive(BUDGET, &mut |frame| match receiver.admit(rules, frame, waits, |frame| rx.offer(frame)) {
+        port.receive(BUDGET, &mut |frame| match receiver.admit(rules, frame, waits, |frame| rx.offer(&[], frame)) {
             Verdict::Taken => Accept::Taken,
             Verdict::Full => Accept::Full,
         })

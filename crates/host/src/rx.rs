@@ -104,10 +104,13 @@ impl Geometry {
 /// One packet of the burst in hand.
 #[derive(Clone, Copy, Default)]
 struct Place {
+    // The frame.
     at: u32,
     len: u16,
+    // The metadata.
     header_len: u8,
     flags: u8,
+    header_at: u32,
 }
 
 /// How packets are found and given back.
@@ -448,21 +451,24 @@ fn place_medusa(
 ) -> Result<(), Error> {
     for ((i, header), place) in (0u32..).zip(headers).zip(packets) {
         let at = geometry.buffer_at(first.wrapping_add(i));
-        if u32::from(header.len) > geometry.size || u16::from(header.header_len) > header.len {
+        let frame_len = header.len.checked_sub(header.header_len.into());
+        let Some(len) = frame_len.filter(|_| u32::from(header.len) <= geometry.size) else {
             return Err(link.bad(format!("a header with impossible sizes: {header:?}")));
-        }
+        };
         if let Some(line) = data.span(at as usize, 1) {
             line.prefetch();
         }
-        *place = Place { at, len: header.len, header_len: header.header_len, flags: header.meta };
+        let header_len = header.header_len;
+        *place = Place { at: at + u32::from(header_len), len, header_len, flags: header.meta, header_at: at };
     }
     Ok(())
 }
 
 #[inline(always)]
 fn place_sze(packet: sze::RxPacket) -> Place {
-    // Metadata directly before the frame is all that fits into a place; a card of ours writes none.
-    Place { at: packet.frame_at, len: packet.frame_len, header_len: 0, flags: 0 }
+    // No protocol of the card has longer metadata than this; of what another card writes, the beginning.
+    let header_len = packet.meta_len.min(u8::MAX.into()) as u8;
+    Place { at: packet.frame_at, len: packet.frame_len, header_len, flags: 0, header_at: packet.meta_at }
 }
 
 /// Finds up to `packets.len()` packets in `units` of a stream. Returns how many, and how many units they take.
@@ -538,10 +544,10 @@ impl RxBurst<'_> {
     /// When there are not so many.
     #[inline(always)]
     pub fn packet(&self, i: usize) -> RxPacket<'_> {
-        let Place { at, len, header_len, flags } = self.queue.packets[..self.count][i];
-        let all = self.queue.data.slice(at as usize, usize::from(len)).unwrap_or_default();
-        let (header, data) = all.split_at(usize::from(header_len).min(all.len()));
-        RxPacket { data, header, flags }
+        let Place { at, len, header_len, flags, header_at } = self.queue.packets[..self.count][i];
+        let slice = |at: u32, len: usize| self.queue.data.slice(at as usize, len).unwrap_or_default();
+        let header = if header_len == 0 { &[] } else { slice(header_at, header_len.into()) };
+        RxPacket { data: slice(at, len.into()), header, flags }
     }
 }
 

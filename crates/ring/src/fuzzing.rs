@@ -115,7 +115,7 @@ enum MedusaStep {
     Doorbell { descriptors: u8, headers: u8 },
     RawDoorbell(u64),
     CardServes { budget: u8, room: u8 },
-    CardDelivers { len: u16 },
+    CardDelivers { meta: bool, len: u16 },
     CardPublishes,
     Update { descriptors: u8, headers: u8 },
     RawUpdate(u64),
@@ -215,15 +215,16 @@ pub fn medusa(input: &[u8]) -> u64 {
                     tx = card_tx();
                 }
             }
-            MedusaStep::CardDelivers { len } => {
+            MedusaStep::CardDelivers { meta, len } => {
                 rx.sync();
                 let before = (rx.hdp(), rx.hhp());
-                match rx.deliver(Span::from_slice(&frame[..usize::from(len)])) {
+                let meta = if meta { &frame[..16] } else { &[] };
+                match rx.deliver(meta, Span::from_slice(&frame[..usize::from(len)])) {
                     Ok(Delivery::Stored) => {
                         moved += 1;
                         assert!(len <= limits.max && rx.hhp() == (before.1 + 1) % header_entries);
                         let header = medusa::RxHeader::decode(headers.load(before.1));
-                        assert_eq!((header.len, header.header_len), (len, 0));
+                        assert_eq!((header.len, header.header_len), (len + meta.len() as u16, meta.len() as u8));
                         let used = rx.hdp().wrapping_sub(before.0) % entries;
                         assert_eq!(u32::from(header.freed), used.min(3));
                     }
@@ -293,7 +294,7 @@ enum SzeStep {
     Doorbell(u16),
     RawDoorbell(u64),
     CardServes { budget: u8, room: u8 },
-    CardDelivers { len: u16 },
+    CardDelivers { meta: bool, len: u16 },
     CardPublishes,
     Update(u16),
     RawUpdate(u64),
@@ -388,14 +389,16 @@ pub fn sze(input: &[u8]) -> u64 {
                     tx = card_tx();
                 }
             }
-            SzeStep::CardDelivers { len } => {
+            SzeStep::CardDelivers { meta, len } => {
                 rx.sync();
                 let before = rx.hw();
-                match rx.deliver(Span::from_slice(&frame[..usize::from(len)])) {
+                let meta = if meta { &frame[..16] } else { &[] };
+                match rx.deliver(meta, Span::from_slice(&frame[..usize::from(len)])) {
                     Ok(Delivery::Stored) => {
                         moved += 1;
                         assert!(len <= limits.max);
-                        assert_eq!(rx.hw(), (before + sze::HostTx::stride(len)) % size);
+                        let header = sze::PacketHeader::with_meta(meta.len(), len.into()).expect("it was stored");
+                        assert_eq!(rx.hw(), (before + header.stride()) % size);
                     }
                     Ok(_) => assert_eq!(rx.hw(), before),
                     Err(_) => {

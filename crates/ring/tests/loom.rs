@@ -206,7 +206,7 @@ fn medusa_rx_with_headers(header_entries: u32, preemptions: usize) {
             }
         });
         for number in 1..=PACKETS {
-            while card.deliver(Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
+            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
                 thread::yield_now();
             }
             assert!(card.publish());
@@ -272,7 +272,7 @@ fn sze_rx_keeps_packets_whole_and_in_order() {
             }
         });
         for number in 1..=PACKETS {
-            while card.deliver(Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
+            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
                 thread::yield_now();
             }
             assert!(card.publish());
@@ -456,7 +456,7 @@ fn a_program_that_sleeps_is_woken_by_the_update_word() {
             }
         });
         for number in 1..=PACKETS {
-            while card.deliver(Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
+            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
                 thread::yield_now();
             }
             assert!(card.publish());

@@ -362,12 +362,16 @@ impl CardRx {
         self.shp = self.headers.index(doorbell.headers);
     }
 
-    /// Writes one frame into the next buffer and its header into the next entry.
+    /// Writes metadata, which may be nothing, and behind it one frame into the next buffer, and what they are into the
+    /// next entry of the header ring. Together they have to fit into the buffer.
     ///
     /// # Errors
     /// [`EngineFault`] when a descriptor is wrong; the frame is not delivered.
     #[inline]
-    pub fn deliver(&mut self, frame: Span<'_>) -> Result<Delivery, EngineFault> {
+    pub fn deliver(&mut self, header: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
+        let (Ok(len), Ok(header_len)) = (u16::try_from(header.len() + frame.len()), u8::try_from(header.len())) else {
+            return Ok(Delivery::TooLong);
+        };
         if frame.len() > usize::from(self.limits.max) {
             return Ok(Delivery::TooLong);
         }
@@ -378,8 +382,9 @@ impl CardRx {
             }
         }
         let (mut at, mut upper, mut used) = (self.hdp, self.upper, 0u8);
-        let mut rest = frame;
+        let (mut front, mut rest) = (Span::from_slice(header), frame);
         loop {
+            let left = front.len() + rest.len();
             if at == self.sdp {
                 self.refresh();
                 if at == self.sdp {
@@ -391,7 +396,7 @@ impl CardRx {
                 Descriptor::Upper(bits) => {
                     (at, upper, used) = (self.descriptors.add(at, 1), Some(bits), used.saturating_add(1));
                     if self.is_whole_ring(at) {
-                        return self.does_not_fit(at, frame.len() - rest.len());
+                        return self.does_not_fit(at, usize::from(len) - left);
                     }
                     continue;
                 }
@@ -400,22 +405,26 @@ impl CardRx {
             };
             let Some(bits) = upper else { return Err(self.ring_fault(FaultKind::NoUpperAddress, at)) };
             let capacity = usize::from(buffer.len);
-            if capacity < rest.len() && !buffer.next {
+            if capacity < left && !buffer.next {
                 return Ok(Delivery::TooLong);
             }
-            let room = self.iotlb.write(address(bits, buffer.low), capacity.min(rest.len()))?;
-            rest.copy_to(room);
-            rest = rest.split_at(room.len()).1;
+            let mut room = self.iotlb.write(address(bits, buffer.low), capacity.min(left))?;
+            if !front.is_empty() {
+                let count = front.copy_to(room);
+                (front, room) = (front.split_at(count).1, room.split_at(count).1);
+            }
+            let count = rest.copy_to(room);
+            rest = rest.split_at(count).1;
             (at, used) = (self.descriptors.add(at, 1), used.saturating_add(1));
-            if rest.is_empty() {
+            if front.is_empty() && rest.is_empty() {
                 break;
             }
             if self.is_whole_ring(at) {
-                return self.does_not_fit(at, frame.len() - rest.len());
+                return self.does_not_fit(at, usize::from(len) - front.len() - rest.len());
             }
         }
-        let header = RxHeader { len: frame.len() as u16, header_len: 0, meta: 0, freed: used };
-        self.rings.headers.store(self.hhp.get(), header.encode());
+        let entry = RxHeader { len, header_len, meta: 0, freed: used };
+        self.rings.headers.store(self.hhp.get(), entry.encode());
         (self.hdp, self.upper) = (at, upper);
         self.hhp = self.headers.add(self.hhp, 1);
         self.unpublished = true;
@@ -428,7 +437,7 @@ impl CardRx {
         self.descriptors.free(at, self.hdp) == 0
     }
 
-    /// All descriptors that the ring can hold have room for just `taken` bytes of the frame. Without this a doorbell
+    /// All descriptors that the ring can hold have room for just `taken` bytes. Without this a doorbell
     /// that runs ahead of the card would keep it here for ever.
     #[cold]
     fn does_not_fit(&self, at: RingIndex, taken: usize) -> Result<Delivery, EngineFault> {

@@ -97,8 +97,8 @@ impl Queue {
     fn offer(&mut self, frame: &[u8], programs: &mut [Program]) -> bool {
         loop {
             let delivery = match &mut self.card {
-                Card::Medusa { engine, .. } => engine.deliver(Span::from_slice(frame)),
-                Card::Sze { engine, .. } => engine.deliver(Span::from_slice(frame)),
+                Card::Medusa { engine, .. } => engine.deliver(&[], Span::from_slice(frame)),
+                Card::Sze { engine, .. } => engine.deliver(&[], Span::from_slice(frame)),
                 Card::Calypte { engine, .. } => engine.deliver(&[], Span::from_slice(frame)),
             };
             match delivery.unwrap() {

@@ -23,6 +23,8 @@ impl Rings {
     }
 }
 
+/// Longest metadata of a packet in bytes: what the other protocols have eight bits for.
+const MOST_META: usize = 255;
 /// Type 1 descriptors followed in a row before the list is taken to lead nowhere.
 const MOST_JUMPS: u32 = 64;
 /// How far ahead in the stream cache lines are asked for, in bytes.
@@ -302,16 +304,16 @@ impl CardRx {
         RxRoom { bytes: self.room() }
     }
 
-    /// Writes one packet into the ring.
+    /// Writes one packet into the ring: its header, metadata (which may be nothing), and the frame.
     ///
     /// # Errors
     /// [`EngineFault`] when a descriptor or the software pointer is wrong; the frame is not delivered.
     #[inline]
-    pub fn deliver(&mut self, frame: Span<'_>) -> Result<Delivery, EngineFault> {
-        if frame.len() > usize::from(self.limits.max) {
+    pub fn deliver(&mut self, meta: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
+        if frame.len() > usize::from(self.limits.max) || meta.len() > MOST_META {
             return Ok(Delivery::TooLong);
         }
-        let header = PacketHeader::for_frame(frame.len() as u16);
+        let Some(header) = PacketHeader::with_meta(meta.len(), frame.len()) else { return Ok(Delivery::TooLong) };
         if header.stride() > self.mask {
             return Ok(Delivery::TooLong);
         }
@@ -325,26 +327,41 @@ impl CardRx {
                 return Ok(Delivery::NoRoom);
             }
         }
+        let word = header.encode().to_le_bytes();
+        // Up to where the frame begins, so that no old byte of the ring is left between header and frame.
+        let mut head = [0; align8(HEADER_LEN) as usize];
+        head[..word.len()].copy_from_slice(&word);
+        if meta.is_empty() {
+            self.write(&head, frame, header)?;
+        } else {
+            let mut head = [0; align8(HEADER_LEN + MOST_META as u32) as usize];
+            head[..word.len()].copy_from_slice(&word);
+            head[word.len()..word.len() + meta.len()].copy_from_slice(meta);
+            self.write(&head[..header.frame_at() as usize], frame, header)?;
+        }
+        Ok(Delivery::Stored)
+    }
+
+    /// Writes what comes before the frame, and the frame; there is room.
+    #[inline(always)]
+    fn write(&mut self, head: &[u8], frame: Span<'_>, header: PacketHeader) -> Result<(), EngineFault> {
         let mut place = self.place;
         place.enter(&self.iotlb)?;
-        // All eight bytes, so that no old byte of the ring is left between header and frame.
-        let head = u64::from(header.encode()).to_le_bytes();
         if place.left >= header.stride() {
-            let room = self.iotlb.write(place.at, align8(HEADER_LEN) as usize + frame.len())?;
-            let (front, body) = room.split_at(align8(HEADER_LEN) as usize);
-            front.write_from(&head);
+            let (front, body) = self.iotlb.write(place.at, head.len() + frame.len())?.split_at(head.len());
+            front.write_from(head);
             frame.copy_to(body);
         } else {
-            place.scatter(Span::from_slice(&head), &self.iotlb)?;
+            place.scatter(Span::from_slice(head), &self.iotlb)?;
             let mut body = place;
-            body.skip(align8(HEADER_LEN), &self.iotlb)?;
+            body.skip(header.frame_at(), &self.iotlb)?;
             body.scatter(frame, &self.iotlb)?;
         }
         place.skip(header.stride(), &self.iotlb)?;
         self.place = place;
         self.hw = self.hw.wrapping_add(header.stride()) & self.mask;
         self.unpublished = true;
-        Ok(Delivery::Stored)
+        Ok(())
     }
 
     /// Makes what was delivered visible. `true` if there was anything.

@@ -90,6 +90,15 @@ impl PacketHeader {
         Self { total: align8(HEADER_LEN) as u16 + len, meta: 0 }
     }
 
+    /// The header of a frame of `len` bytes behind `meta` bytes of metadata; `None` when they are more than its 16 bits
+    /// can say.
+    #[inline(always)]
+    pub fn with_meta(meta: usize, len: usize) -> Option<Self> {
+        let meta = u16::try_from(meta).ok()?;
+        let total = align8(HEADER_LEN + u32::from(meta)) as usize + len;
+        Some(Self { total: u16::try_from(total).ok()?, meta })
+    }
+
     /// What the first word of a packet means.
     #[inline(always)]
     pub const fn decode(word: u32) -> Self {

@@ -156,7 +156,7 @@ fn rx(descriptors: &[u64]) -> (Result<Delivery, EngineFault>, Memory) {
     let memory = Memory::new(8, 4);
     memory.post_raw(descriptors);
     let mut card = memory.card_rx(LIMITS);
-    let result = card.deliver(Span::from_slice(&frame(1, 64)));
+    let result = card.deliver(&[], Span::from_slice(&frame(1, 64)));
     if result != Ok(Delivery::Stored) {
         assert_eq!((card.hdp(), card.hhp(), card.publish()), (0, 0, false), "nothing moves");
     }
@@ -176,10 +176,10 @@ fn rx_a_buffer_without_room_is_too_small_and_stays() {
 fn rx_a_frame_above_the_maximum_is_not_looked_at_further() {
     let memory = Memory::new(8, 4);
     let mut card = memory.card_rx(FrameLimits { min: 60, max: 100 });
-    assert_eq!(card.deliver(Span::from_slice(&[0; 101])), Ok(Delivery::TooLong));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 101])), Ok(Delivery::TooLong));
     memory.post_raw(&[upper(DATA_AT), buffer(DATA_AT, 0xffff)]);
-    assert_eq!(card.deliver(Span::from_slice(&[0; 101])), Ok(Delivery::TooLong));
-    assert_eq!(card.deliver(Span::from_slice(&[0; 100])), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 101])), Ok(Delivery::TooLong));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 100])), Ok(Delivery::Stored));
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn rx_into_memory_that_may_only_be_read_is_a_fault() {
     let mut card = memory.card_rx(LIMITS);
     memory.post_raw(&[upper(iova), buffer(iova, 2048)]);
     let fault = EngineFault { kind: FaultKind::Unmapped, iova };
-    assert_eq!(card.deliver(Span::from_slice(&frame(1, 64))), Err(fault));
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 64))), Err(fault));
     assert_eq!(memory.read(0, 64), [0; 64]);
 }
 
@@ -246,8 +246,8 @@ fn rx_pointers_beyond_the_mask_lose_the_bits_beyond() {
     memory.post_raw(&[upper(DATA_AT), buffer(DATA_AT, 2048), buffer(DATA_AT, 2048)]);
     memory.ring(0xffff_fff8 | 2, 0xffff_fffc);
     let mut card = memory.card_rx(LIMITS);
-    assert_eq!(card.deliver(Span::from_slice(&frame(1, 64))), Ok(Delivery::Stored));
-    assert_eq!(card.deliver(Span::from_slice(&frame(1, 64))), Ok(Delivery::NoRoom));
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 64))), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 64))), Ok(Delivery::NoRoom));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn rx_pointers_that_move_back_give_room_that_software_has_to_answer_for() {
     }
     memory.ring(4, 0);
     let mut card = memory.card_rx(LIMITS);
-    let mut deliver = || card.deliver(Span::from_slice(&frame(1, 64)));
+    let mut deliver = || card.deliver(&[], Span::from_slice(&frame(1, 64)));
     assert_eq!([(); 3].map(|()| deliver()), [Ok(Delivery::Stored); 3]);
     memory.ring(3, 2);
     assert_eq!([(); 3].map(|()| deliver()), [Ok(Delivery::Stored), Ok(Delivery::Stored), Ok(Delivery::NoRoom)]);
@@ -346,7 +346,7 @@ fn rx_survives_words_that_change_while_they_are_read() {
     let bytes = frame(1, 1500);
     let mut faults = 0u64;
     under_fire(&memory, || {
-        if card.deliver(Span::from_slice(&bytes)).is_err() {
+        if card.deliver(&[], Span::from_slice(&bytes)).is_err() {
             card = memory.card_rx(LIMITS);
             faults += 1;
         }
@@ -375,7 +375,7 @@ fn rx_a_doorbell_that_runs_away_does_not_hold_the_card() {
         }
     });
     for _ in 0..200_000 {
-        match card.deliver(Span::from_slice(&[0; 64])) {
+        match card.deliver(&[], Span::from_slice(&[0; 64])) {
             Ok(Delivery::NoRoom) | Err(EngineFault { kind: FaultKind::EndlessDescriptors, .. }) => {}
             other => panic!("{other:?}"),
         }

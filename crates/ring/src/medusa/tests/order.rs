@@ -171,7 +171,7 @@ proptest! {
                         let len = 60 + (seed.wrapping_add(i).wrapping_mul(0x9e37_79b9) >> 16) % 160;
                         let bytes = frame(offered, len as usize);
                         offered += 1;
-                        match card.deliver(Span::from_slice(&bytes)) {
+                        match card.deliver(&[], Span::from_slice(&bytes)) {
                             Ok(Delivery::Stored) => {
                                 prop_assert!(len <= 200 && len <= u32::from(size));
                                 stored.push_back(bytes);
@@ -209,6 +209,6 @@ proptest! {
         }
         prop_assert_eq!(offered, read + dropped, "offered = passed + dropped");
         // A queue that was emptied takes frames again.
-        prop_assert_eq!(card.deliver(Span::from_slice(&[0; 60])), Ok(Delivery::Stored));
+        prop_assert_eq!(card.deliver(&[], Span::from_slice(&[0; 60])), Ok(Delivery::Stored));
     }
 }

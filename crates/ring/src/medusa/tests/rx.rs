@@ -5,7 +5,7 @@ use super::*;
 const LIMITS: FrameLimits = FrameLimits::ETHERNET;
 
 fn deliver(card: &mut CardRx, bytes: &[u8]) -> Delivery {
-    card.deliver(Span::from_slice(bytes)).unwrap()
+    card.deliver(&[], Span::from_slice(bytes)).unwrap()
 }
 
 #[test]
@@ -181,4 +181,58 @@ fn fixed_buffers_need_a_power_of_two_and_room_for_one() {
     assert!(FixedRx::new(memory.host_rx(), buffers(0), 2048, 0).is_none());
     let memory = Memory::new(2, 8);
     assert!(FixedRx::new(memory.host_rx(), buffers(1), 2048, 0).is_none());
+}
+
+#[test]
+fn metadata_lies_before_the_frame_and_both_have_to_fit() {
+    let memory = Memory::new(16, 8);
+    let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
+    let meta: Vec<u8> = (1..=16).collect();
+    (0..4).for_each(|i| assert!(host.post(DATA_AT.plus(i * 256), 200)));
+    host.flush();
+    for (len, with, without) in [
+        (184, Delivery::Stored, Delivery::Stored),
+        (185, Delivery::TooLong, Delivery::Stored),
+        (200, Delivery::TooLong, Delivery::Stored),
+        (201, Delivery::TooLong, Delivery::TooLong),
+    ] {
+        let bytes = frame(len, len as usize);
+        let before = (card.hdp(), card.hhp());
+        assert_eq!(card.deliver(&meta, Span::from_slice(&bytes)), Ok(with), "{len}");
+        if with == Delivery::TooLong {
+            assert_eq!((card.hdp(), card.hhp()), before);
+            assert_eq!(card.deliver(&[], Span::from_slice(&bytes)), Ok(without), "{len}");
+        }
+    }
+    card.publish();
+    assert_eq!(host.ready(), 3);
+    assert_eq!(host.header(0), RxHeader { len: 200, header_len: 16, meta: 0, freed: 2 });
+    assert_eq!(memory.read(0, 200), [meta, frame(184, 184)].concat());
+    assert_eq!(host.header(1), RxHeader { len: 185, header_len: 0, meta: 0, freed: 1 });
+    assert_eq!(memory.read(256, 185), frame(185, 185));
+    assert_eq!(memory.read(512, 200), frame(200, 200));
+    // More than the fields of the header can say is no reason to write nonsense.
+    assert_eq!(card.deliver(&[0; 256], Span::from_slice(&[0; 60])), Ok(Delivery::TooLong));
+    assert_eq!(card.deliver(&[0; 16], Span::from_slice(&vec![0; 65530])), Ok(Delivery::TooLong));
+}
+
+#[test]
+fn metadata_is_divided_like_the_frame() {
+    let meta: Vec<u8> = (1..=16).collect();
+    // First piece: a part of the metadata, all of it, and all with a part of the frame; empty pieces between.
+    for first in [0u16, 1, 15, 16, 17, 60] {
+        let memory = Memory::new(16, 8);
+        let mut card = memory.card_rx(LIMITS);
+        memory.post_raw(&[
+            upper(DATA_AT),
+            piece(DATA_AT, first),
+            piece(DATA_AT.plus(100), 0),
+            piece(DATA_AT.plus(200), 7),
+            buffer(DATA_AT.plus(300), 2000),
+        ]);
+        assert_eq!(card.deliver(&meta, Span::from_slice(&frame(1, 64))), Ok(Delivery::Stored));
+        let parts = [memory.read(0, first.into()), memory.read(200, 7), memory.read(300, 80 - 7 - usize::from(first))];
+        assert_eq!(parts.concat(), [meta.clone(), frame(1, 64)].concat(), "first piece {first}");
+        assert_eq!(RxHeader::decode(memory.headers.load(0)).header_len, 16);
+    }
 }

@@ -88,7 +88,7 @@ fn both(list: &[u64]) -> [Option<EngineFault>; 2] {
     memory.write_list(list);
     memory.write_packet(0, 68, 0);
     memory.write_packet(72, 68, 0);
-    let rx = memory.card_rx().deliver(Span::from_slice(&[0; 60])).err();
+    let rx = memory.card_rx().deliver(&[], Span::from_slice(&[0; 60])).err();
     memory.doorbell.store(144, Ordering::Release);
     let mut card = memory.card_tx();
     let served = serve_all(&mut card).0;
@@ -125,10 +125,10 @@ fn a_list_that_ends_without_going_round_is_a_fault_behind_its_end() {
     slots.store(0, Descriptor::Next(LIST_AT.plus(4088)).encode());
     slots.store(511, Descriptor::Pages { at: RING_AT, count: 1 }.encode());
     let mut card = memory.card_rx();
-    assert_eq!(card.deliver(Span::from_slice(&[0; 4000])), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 4000])), Ok(Delivery::Stored));
     memory.doorbell.store(4008, Ordering::Release);
     let fault = EngineFault { kind: FaultKind::Unmapped, iova: LIST_AT.plus(4096) };
-    assert_eq!(card.deliver(Span::from_slice(&[0; 200])), Err(fault));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 200])), Err(fault));
     assert_eq!(card.hw(), 4008);
 }
 
@@ -164,10 +164,10 @@ fn rx_a_pointer_between_packets_is_a_fault_when_it_is_looked_at() {
     let mut card = memory.card_rx();
     memory.doorbell.store(12, Ordering::Release);
     while card.known_room().bytes >= 72 {
-        assert_eq!(card.deliver(Span::from_slice(&[0; 64])), Ok(Delivery::Stored));
+        assert_eq!(card.deliver(&[], Span::from_slice(&[0; 64])), Ok(Delivery::Stored));
     }
     let fault = EngineFault { kind: FaultKind::BadPointer, iova: Iova::new(12) };
-    assert_eq!(card.deliver(Span::from_slice(&[0; 64])), Err(fault));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 64])), Err(fault));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn rx_pointers_beyond_the_mask_and_moving_back_give_room_that_software_has_to_an
     let mut card = memory.card_rx();
     let mut fill = || {
         let mut count = 0;
-        while card.deliver(Span::from_slice(&[0; 120])) == Ok(Delivery::Stored) {
+        while card.deliver(&[], Span::from_slice(&[0; 120])) == Ok(Delivery::Stored) {
             count += 1;
         }
         (count, card.hw())
@@ -193,12 +193,12 @@ fn rx_a_frame_longer_than_the_queue_or_the_ring_is_too_long() {
     let memory = Memory::new(4096, 0);
     let mut card = memory.card_rx();
     for len in [4089, 4088, 4081, 0x3fff, 0x4000, 0xffff, 1 << 20] {
-        assert_eq!(card.deliver(Span::from_slice(&vec![0; len])), Ok(Delivery::TooLong), "length {len}");
+        assert_eq!(card.deliver(&[], Span::from_slice(&vec![0; len])), Ok(Delivery::TooLong), "length {len}");
     }
     let memory = Memory::new(1 << 16, 0);
     let mut card = memory.card_rx();
-    assert_eq!(card.deliver(Span::from_slice(&[0; 0x4000])), Ok(Delivery::TooLong));
-    assert_eq!(card.deliver(Span::from_slice(&[0; 0x3fff])), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 0x4000])), Ok(Delivery::TooLong));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 0x3fff])), Ok(Delivery::Stored));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn rx_into_memory_that_may_only_be_read_is_a_fault() {
     memory.domain.map(memory.ring.part(0, 4096).unwrap(), Access::Read, Some(RING_AT)).unwrap();
     memory.write_list(&descriptor_list(RING_AT, 4096, 0, LIST_AT));
     let fault = EngineFault { kind: FaultKind::Unmapped, iova: RING_AT };
-    assert_eq!(memory.card_rx().deliver(Span::from_slice(&[0; 60])), Err(fault));
+    assert_eq!(memory.card_rx().deliver(&[], Span::from_slice(&[0; 60])), Err(fault));
 }
 
 #[test]
@@ -225,8 +225,8 @@ fn a_fault_in_the_second_run_of_a_packet_stops_before_the_packet() {
     assert_eq!((card.hw(), memory.told()), (3008, 3008));
     memory.doorbell.store(0, Ordering::Relaxed);
     let mut card = memory.card_rx();
-    assert_eq!(card.deliver(Span::from_slice(&frame(1, 3000))), Ok(Delivery::Stored));
-    assert_eq!(card.deliver(Span::from_slice(&frame(2, 3000))).unwrap_err().kind, FaultKind::Unmapped);
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 3000))), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(2, 3000))).unwrap_err().kind, FaultKind::Unmapped);
     assert_eq!(card.hw(), 3008);
 }
 
@@ -367,7 +367,7 @@ fn words_that_change_while_they_are_read() {
             faults[0] += 1;
             tx = memory.card_tx();
         }
-        if rx.deliver(Span::from_slice(&bytes)).is_err() {
+        if rx.deliver(&[], Span::from_slice(&bytes)).is_err() {
             faults[1] += 1;
             rx = memory.card_rx();
         }

@@ -152,7 +152,7 @@ proptest! {
                         let seed = seed.wrapping_add(i);
                         let bytes = frame(seed, length(seed));
                         offered += 1;
-                        match card.deliver(Span::from_slice(&bytes)) {
+                        match card.deliver(&[], Span::from_slice(&bytes)) {
                             Ok(Delivery::Stored) => stored.push_back(bytes),
                             Ok(Delivery::NoRoom) => dropped += 1,
                             Ok(Delivery::TooLong) => {
@@ -187,6 +187,6 @@ proptest! {
             }
         }
         prop_assert_eq!(offered, read + dropped, "offered = passed + dropped");
-        prop_assert_eq!(card.deliver(Span::from_slice(&[0; 57])), Ok(Delivery::Stored));
+        prop_assert_eq!(card.deliver(&[], Span::from_slice(&[0; 57])), Ok(Delivery::Stored));
     }
 }

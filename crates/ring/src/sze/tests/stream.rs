@@ -40,7 +40,7 @@ fn every_length_keeps_the_alignment_in_both_directions() {
         let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
         for len in (57..=200).chain([0x3fff, 0x3ffe, 57, 1518]) {
             let bytes = frame(len, len as usize);
-            assert_eq!(card.deliver(Span::from_slice(&bytes)), Ok(Delivery::Stored), "length {len}");
+            assert_eq!(card.deliver(&[], Span::from_slice(&bytes)), Ok(Delivery::Stored), "length {len}");
             assert_eq!(card.hw() % 8, 0);
             card.publish();
             assert_eq!(receive_all(&mut host), [bytes]);
@@ -80,7 +80,9 @@ fn rx_full_empty_and_wrap() {
         let mut number = 0;
         for _ in 0..50 {
             let first = number;
-            while card.deliver(Span::from_slice(&frame(number, 89 + (number % 7) as usize))) == Ok(Delivery::Stored) {
+            while card.deliver(&[], Span::from_slice(&frame(number, 89 + (number % 7) as usize)))
+                == Ok(Delivery::Stored)
+            {
                 number += 1;
             }
             assert!(number - first >= 77 && card.known_room().bytes < 104);
@@ -110,11 +112,55 @@ fn exactly_full_is_not_empty() {
     memory.doorbell.store(0, Ordering::Relaxed);
     memory.update.store(0, Ordering::Relaxed);
     let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
-    assert_eq!(card.deliver(Span::from_slice(&[0; 4081])), Ok(Delivery::TooLong), "would fill the ring");
-    assert_eq!(card.deliver(Span::from_slice(&frame(2, 4080))), Ok(Delivery::Stored));
-    assert_eq!(card.deliver(Span::from_slice(&[0; 57])), Ok(Delivery::NoRoom));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 4081])), Ok(Delivery::TooLong), "would fill the ring");
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(2, 4080))), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 57])), Ok(Delivery::NoRoom));
     card.publish();
     assert_eq!(receive_all(&mut host), [frame(2, 4080)]);
+}
+
+#[test]
+fn metadata_lies_between_header_and_frame_on_the_way_in() {
+    for memory in [Memory::new(8192, 0), Memory::scattered(8192)] {
+        memory.write(0, &[0xee; 8192]);
+        let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
+        for (number, meta_len) in (0..=40).chain([255, 16, 16, 16, 16, 16]).enumerate() {
+            let meta = frame(1000 + number as u32, meta_len);
+            let bytes = frame(number as u32, 60 + number);
+            assert_eq!(card.deliver(&meta, Span::from_slice(&bytes)), Ok(Delivery::Stored), "{meta_len}");
+            assert_eq!(card.hw() % 8, 0);
+            card.publish();
+            let ready = host.ready();
+            let packet = host.packet(host.position()).unwrap();
+            assert_eq!((packet.stride, packet.frame_at % 8, usize::from(packet.meta_len)), (ready, 0, meta_len));
+            let slice = |at: u32, len: u16| host.ring().slice(at as usize, len.into()).unwrap();
+            assert_eq!(slice(packet.meta_at, packet.meta_len), meta);
+            assert_eq!(slice(packet.frame_at, packet.frame_len), bytes);
+            // Nothing of what was in the ring before is left between the two.
+            let gap = packet.frame_at - packet.meta_at - u32::from(packet.meta_len);
+            assert!(
+                gap < 8 && slice(packet.meta_at + u32::from(packet.meta_len), gap as u16).iter().all(|&byte| byte == 0)
+            );
+            host.put(ready);
+            host.flush();
+        }
+    }
+}
+
+#[test]
+fn a_packet_that_just_fills_the_ring_with_metadata_and_one_that_does_not_fit() {
+    let memory = Memory::new(4096, 0);
+    let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
+    // Header and 16 bytes of metadata take 24 bytes; eight bytes stay empty.
+    assert_eq!(card.deliver(&[7; 16], Span::from_slice(&[0; 4096 - 24 - 7])), Ok(Delivery::TooLong));
+    assert_eq!(card.deliver(&[7; 256], Span::from_slice(&[0; 60])), Ok(Delivery::TooLong));
+    assert_eq!(card.hw(), 0);
+    assert_eq!(card.deliver(&[7; 16], Span::from_slice(&frame(3, 4096 - 24 - 8))), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[7; 16], Span::from_slice(&[0; 57])), Ok(Delivery::NoRoom));
+    card.publish();
+    assert_eq!(host.ready(), 4088);
+    let packet = host.packet(0).unwrap();
+    assert_eq!((packet.meta_len, packet.frame_len), (16, 4064));
 }
 
 #[test]
@@ -140,7 +186,7 @@ fn the_padding_before_a_frame_shows_no_old_bytes() {
         let strides = [4000u32, 200, 64];
         let mut at = 0;
         for stride in strides {
-            assert_eq!(card.deliver(Span::from_slice(&vec![1; stride as usize - 8])), Ok(Delivery::Stored));
+            assert_eq!(card.deliver(&[], Span::from_slice(&vec![1; stride as usize - 8])), Ok(Delivery::Stored));
             assert_eq!(memory.read(at, 8), u64::from(stride).to_le_bytes());
             at += u64::from(stride);
         }
@@ -232,7 +278,7 @@ fn the_doorbell_moves_after_a_quarter_of_the_ring() {
     memory.doorbell.store(0, Ordering::Relaxed);
     let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
     for number in 1..=20 {
-        card.deliver(Span::from_slice(&[0; 64])).unwrap();
+        card.deliver(&[], Span::from_slice(&[0; 64])).unwrap();
         card.publish();
         host.ready();
         assert_eq!(host.put(72), number == 15);
@@ -247,7 +293,7 @@ fn the_next_reader_goes_on_where_the_last_one_stopped() {
     let memory = Memory::new(4096, 0);
     let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
     for number in 0..100 {
-        assert_eq!(card.deliver(Span::from_slice(&frame(number, 500))), Ok(Delivery::Stored));
+        assert_eq!(card.deliver(&[], Span::from_slice(&frame(number, 500))), Ok(Delivery::Stored));
         card.publish();
         assert_eq!(receive_all(&mut host), [frame(number, 500)]);
         host.flush();
