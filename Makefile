@@ -8,6 +8,8 @@ SHELL := /bin/bash
 
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 RUN := . scripts/env.sh && find_rust &&
+BUILT := $(CARGO_TARGET_DIR)/release
+TO = $(DESTDIR)$(or $(PREFIX),/usr/local)
 
 help: ## say what there is
 	@echo "Millrace: a software accelerator card. Targets:"
@@ -25,18 +27,22 @@ bench: build ## how fast it is, beside DPDK, a bare ring and a cache line (insta
 
 build: setup ## target/release/millrace, and the extension library for libnfb beside it
 	@$(RUN) cargo build --release --locked
-	@ln -f $(CARGO_TARGET_DIR)/release/libnfb_ext_millrace.so $(CARGO_TARGET_DIR)/release/libnfb-ext-millrace.so
+	@ln -f $(BUILT)/libnfb_ext_millrace.so $(BUILT)/libnfb-ext-millrace.so
 
-install: build ## copy it to PREFIX (default /usr/local): bin/millrace, lib/libnfb-ext-millrace.so
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/millrace $(DESTDIR)$(or $(PREFIX),/usr/local)/bin/millrace
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/libnfb-ext-millrace.so \
-		$(DESTDIR)$(or $(PREFIX),/usr/local)/lib/libnfb-ext-millrace.so
+install: build ## copy millrace, libmillrace and libnfb-ext-millrace to PREFIX (default /usr/local)
+	install -D -m 755 $(BUILT)/millrace $(TO)/bin/millrace
+	install -D -m 755 $(BUILT)/libnfb-ext-millrace.so $(TO)/lib/libnfb-ext-millrace.so
+	install -D -m 644 $(BUILT)/libmillrace.so $(TO)/lib/libmillrace.so.0
+	ln -sf libmillrace.so.0 $(TO)/lib/libmillrace.so
+	install -D -m 644 $(BUILT)/libmillrace.a $(TO)/lib/libmillrace.a
+	install -D -m 644 include/millrace.h $(TO)/include/millrace.h
+	install -D -m 644 crates/c/millrace.pc $(TO)/lib/pkgconfig/millrace.pc
 
 setup: ## install what is missing (Debian packages, as root)
 	@scripts/setup.sh
 
 lint: ## formatting, clippy, documentation, where unsafe is, licences
-	@scripts/test.sh setup format clippy doc unsafe licences documents
+	@scripts/test.sh setup format clippy doc header unsafe licences documents
 
 unit: ## unit and integration tests only
 	@scripts/test.sh setup unit
@@ -53,6 +59,9 @@ sanitize: ## tests of the memory and the rings under AddressSanitizer, or Valgri
 end-to-end: ## the scenarios in tests/cases through the built program
 	@scripts/test.sh setup build end-to-end
 
+header: ## include/millrace.h again, after a change of crates/c/src/boundary.rs
+	@scripts/header.sh include/millrace.h
+
 doc: setup ## API documentation in target/doc
 	@$(RUN) cargo doc --workspace --no-deps --locked
 	@echo "$(CARGO_TARGET_DIR)/doc/millrace/index.html"
@@ -62,4 +71,4 @@ clean: ## remove what was built
 	@$(MAKE) -s -C bench/peers clean
 	@$(MAKE) -s -C bench/nfb clean
 
-.PHONY: help demo test bench build install setup lint unit loom fuzz sanitize end-to-end doc clean
+.PHONY: help demo test bench build install setup lint unit loom fuzz sanitize end-to-end header doc clean

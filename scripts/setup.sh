@@ -28,6 +28,7 @@ need strace strace
 need ip iproute2
 need setpriv util-linux
 need valgrind valgrind
+need cbindgen cbindgen
 [ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
 if ! find_rust; then
     # Debian keeps a current Rust beside the one it was released with, for its browsers; hence the names.

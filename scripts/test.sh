@@ -13,7 +13,7 @@ set -uo pipefail
 cd "$root" || exit 1
 export CARGO_TARGET_DIR=$target CARGO_TERM_COLOR=never
 
-steps=(setup format clippy doc build unit loom fuzz sanitize unsafe licences documents end-to-end)
+steps=(setup format clippy doc header build unit loom fuzz sanitize unsafe licences documents end-to-end)
 logs=$target/test-logs
 fuzz_seconds=${FUZZ_SECONDS:-10}
 
@@ -56,6 +56,14 @@ step_clippy() {
 
 step_doc() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+}
+
+# The C header is the one that its source gives.
+step_header() {
+    scripts/header.sh "$logs/millrace.h" || return
+    diff -u include/millrace.h "$logs/millrace.h" && return 0
+    echo "include/millrace.h is not what crates/c/src/boundary.rs says: make header"
+    return 1
 }
 
 step_build() {

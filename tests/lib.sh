@@ -127,3 +127,10 @@ for queue in json.load(sys.stdin)["queues"]:
     if queue["offered"] != queue["passed"] + dropped:
         sys.exit("failed: the counting equation: %r" % queue)'
 }
+
+# install_library: libmillrace in $scratch/usr, as `make install` would leave it, where pkg-config finds it.
+install_library() {
+    [ -e "${CARGO_TARGET_DIR:-$root/target}/release/libmillrace.so" ] || fail "libmillrace.so has not been built"
+    make -s -C "$root" -o build install PREFIX="$scratch/usr"
+    export PKG_CONFIG_PATH=$scratch/usr/lib/pkgconfig
+}

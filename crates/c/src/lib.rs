@@ -1,0 +1,14 @@
+//! `libmillrace`: the host library for programs in C and C++.
+//!
+//! [`boundary`] is what C sees, and the only file with `unsafe`: it turns pointers into references, and everything else
+//! is safe code. `include/millrace.h` is made from it by `make header`.
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+mod boundary;
+mod burst;
+mod device;
+mod failure;
+mod guard;
+mod queue;
+mod supplied;

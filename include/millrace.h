@@ -1,0 +1,607 @@
+/*
+ * Millrace: send and receive packets through a card, with the kernel off the data path.
+ *
+ * Eight steps: open the device, open a queue, start it, get a burst, put it back, stop, close the queue, close the
+ * device. docs/c.md is the tour, examples/c/loopback.c a complete program.
+ *
+ * Results. A function that returns int returns 0 or a count, or a negative number of <errno.h> when it fails;
+ * millrace_last_error() then says in words what to do. Results are written to places that the caller gives. What
+ * millrace_..._open() has handed out is closed once, with the function of the same name, and not used afterwards; to
+ * close NULL does nothing. After a fault of this library itself, which would be a bug, a call returns -ENOTRECOVERABLE.
+ *
+ * Threads. A queue belongs to one thread at a time: it may be handed over, but two calls must not overlap. Devices and
+ * memory may be used by any number of threads at once. Nothing can be used in a child after fork().
+ *
+ * Units. Lengths are bytes, those of frames without FCS; times are nanoseconds.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ */
+
+#ifndef MILLRACE_H
+#define MILLRACE_H
+
+/* Made from crates/c/src/boundary.rs by `make header`; do not edit. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * Version of this header, major number: programs have to be compiled again when it changes.
+ */
+#define MILLRACE_VERSION_MAJOR 0
+
+/**
+ * Version of this header, minor number: something was added.
+ */
+#define MILLRACE_VERSION_MINOR 1
+
+/**
+ * Version of this header, patch number: something was mended.
+ */
+#define MILLRACE_VERSION_PATCH 0
+
+/**
+ * Version of this header as one number: major * 1000000 + minor * 1000 + patch.
+ */
+#define MILLRACE_VERSION 1000
+
+/**
+ * Most packets that one burst has.
+ */
+#define MILLRACE_MAX_BURST 1024
+
+/**
+ * Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone.
+ */
+enum millrace_open_flags {
+    /**
+     * Mediated mode: the driver moves the pointers, with a request per burst. Slow; needed only where several
+     * programs write to one TX queue.
+     */
+    MILLRACE_OPEN_MEDIATED = 1,
+    /**
+     * Up to 16 openers. RX: each sees every packet, and the queue waits for the slowest. TX: they take turns, which
+     * needs MILLRACE_OPEN_MEDIATED.
+     */
+    MILLRACE_OPEN_SHARED_BLOCK = 2,
+    /**
+     * RX: as above, but an opener that falls a whole ring behind loses the oldest packets; millrace_rx_lost() counts.
+     */
+    MILLRACE_OPEN_SHARED_DROP = 4,
+    /**
+     * RX: as above, but an opener that falls a whole ring behind is thrown out: its next call returns -ESTALE, and the
+     * packets in its hands may have been overwritten.
+     */
+    MILLRACE_OPEN_SHARED_EVICT = 8,
+};
+
+/**
+ * A lock on features of a component.
+ */
+struct millrace_component_lock;
+
+/**
+ * An open card. Any number of threads may use it at once.
+ */
+struct millrace_device;
+
+/**
+ * Memory that program and card share. Any number of threads may use it at once.
+ */
+struct millrace_memory;
+
+/**
+ * An RX queue. One thread at a time.
+ */
+struct millrace_rx;
+
+/**
+ * An RX queue over buffers of the program. One thread at a time.
+ */
+struct millrace_supplied_rx;
+
+/**
+ * A TX queue over buffers of the program. One thread at a time.
+ */
+struct millrace_supplied_tx;
+
+/**
+ * A TX queue. One thread at a time.
+ */
+struct millrace_tx;
+
+/**
+ * One packet of a burst. The pointers are valid until the burst is put.
+ */
+struct millrace_packet {
+    /**
+     * The frame, without FCS. TX: a place for data_len bytes, to be written. RX: data_len bytes, to be read only;
+     * writing to them is a segmentation fault.
+     */
+    uint8_t *data;
+    /**
+     * RX: metadata that the card put before the frame. TX: NULL.
+     */
+    uint8_t *header;
+    /**
+     * Bytes of data.
+     */
+    uint32_t data_len;
+    /**
+     * Bytes of header, 0 if there are none.
+     */
+    uint16_t header_len;
+    /**
+     * RX: bits 1:0 say which kind of metadata it is. TX: 0.
+     */
+    uint16_t flags;
+};
+
+/**
+ * One packet in a buffer of the program; see millrace_supplied_rx_peek().
+ */
+struct millrace_received {
+    /**
+     * Bytes in the buffer: metadata, then the frame without FCS.
+     */
+    uint16_t len;
+    /**
+     * Bytes of metadata before the frame, 0 if there are none.
+     */
+    uint8_t header_len;
+    /**
+     * Bits 1:0 say which kind of metadata it is.
+     */
+    uint8_t flags;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Version of the library in use, as MILLRACE_VERSION. Never fails.
+ */
+uint32_t millrace_version(void);
+
+/**
+ * What went wrong in the last call of this thread that failed, in words that say what to do; "" if none has.
+ *
+ * Valid until the next call of this thread that fails. Never NULL. Calls that succeed do not change it.
+ */
+const char *millrace_last_error(void);
+
+/**
+ * Opens the card with this name: "embedded", with options "embedded:port=loopback,rx=4", builds one inside this
+ * process; "unix:PATH" connects to a card started with `millrace card --listen PATH`.
+ *
+ * device: where to put the device, NULL after an error. To be closed with millrace_close().
+ *
+ * Returns 0; -EINVAL: the name means nothing; -ENOENT, -ECONNREFUSED, -EACCES: nobody listens there, or not for us;
+ * -ENOMEM, -EMFILE and others of the system: an embedded card cannot be built.
+ */
+int millrace_open(const char *name, struct millrace_device **device);
+
+/**
+ * Opens the card named by the environment variable MILLRACE_DEVICE, or an embedded loopback card if that is not set.
+ *
+ * Otherwise as millrace_open().
+ */
+int millrace_open_default(struct millrace_device **device);
+
+/**
+ * Closes a device; NULL is closed already. Its queues, locks and memory may be closed before or after it: the card is
+ * left with the last of them.
+ *
+ * Returns 0.
+ */
+int millrace_close(struct millrace_device *device);
+
+/**
+ * The name under which the device was opened, completed; NULL for NULL. Valid until the device is closed.
+ */
+const char *millrace_name(const struct millrace_device *device);
+
+/**
+ * Process id of the card; our own if it is embedded.
+ *
+ * Returns it, or -EINVAL for NULL.
+ */
+int millrace_card_pid(const struct millrace_device *device);
+
+/**
+ * Number of RX queues: their indices begin at 0.
+ *
+ * Returns it, or -EINVAL for NULL.
+ */
+int millrace_rx_queues(const struct millrace_device *device);
+
+/**
+ * Number of TX queues: their indices begin at 0.
+ *
+ * Returns it, or -EINVAL for NULL.
+ */
+int millrace_tx_queues(const struct millrace_device *device);
+
+/**
+ * Shortest and longest frame of the card, in bytes without FCS. Shorter frames are padded with zeros when they are
+ * sent. Either place may be NULL.
+ *
+ * Returns 0, or -EINVAL: device is NULL.
+ */
+int millrace_frame_limits(const struct millrace_device *device, uint16_t *shortest, uint16_t *longest);
+
+/**
+ * The flattened device tree of the card: what libfdt reads. Valid until the device is closed.
+ *
+ * blob: where to put the address of the first byte. len: where to put how many bytes it has.
+ *
+ * Returns 0; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+ */
+int millrace_device_tree(const struct millrace_device *device, const void **blob, size_t *len);
+
+/**
+ * All counters of the card as one JSON object, the one that `millrace stats --json` prints.
+ *
+ * json: where to put the string, NULL after an error. To be freed with millrace_free_string().
+ *
+ * Returns 0; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+ */
+int millrace_stats_json(const struct millrace_device *device, char **json);
+
+/**
+ * Frees a string that this library has handed out; NULL is free already.
+ */
+void millrace_free_string(char *string);
+
+/**
+ * Reads len bytes of registers, from this address of the card's bus on. No alignment is needed.
+ *
+ * Returns 0; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+ */
+int millrace_reg_read(const struct millrace_device *device, uint32_t address, void *to, size_t len);
+
+/**
+ * Writes len bytes to registers, from this address of the card's bus on. No alignment is needed.
+ *
+ * Returns 0; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+ */
+int millrace_reg_write(const struct millrace_device *device, uint32_t address, const void *from, size_t len);
+
+/**
+ * Reads a 32-bit register.
+ *
+ * Returns as millrace_reg_read().
+ */
+int millrace_reg_read32(const struct millrace_device *device, uint32_t address, uint32_t *value);
+
+/**
+ * Reads a 64-bit register.
+ *
+ * Returns as millrace_reg_read().
+ */
+int millrace_reg_read64(const struct millrace_device *device, uint32_t address, uint64_t *value);
+
+/**
+ * Writes a 32-bit register.
+ *
+ * Returns as millrace_reg_write().
+ */
+int millrace_reg_write32(const struct millrace_device *device, uint32_t address, uint32_t value);
+
+/**
+ * Writes a 64-bit register, as one update where its two halves belong together.
+ *
+ * Returns as millrace_reg_write().
+ */
+int millrace_reg_write64(const struct millrace_device *device, uint32_t address, uint64_t value);
+
+/**
+ * Locks features (a bit each) of a component of the card against everybody who asks for the same lock, this program
+ * too. A component is what its users agree to call it: usually its path in the device tree. Waits up to timeout_ns
+ * nanoseconds.
+ *
+ * lock: where to put the lock, NULL after an error. To be ended with millrace_unlock(); it ends with the process too.
+ *
+ * Returns 0; -EBUSY: somebody has one of the features; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+ */
+int millrace_lock(const struct millrace_device *device,
+                  const char *component,
+                  uint64_t features,
+                  uint64_t timeout_ns,
+                  struct millrace_component_lock **lock);
+
+/**
+ * Ends a lock; NULL has ended already.
+ *
+ * Returns 0.
+ */
+int millrace_unlock(struct millrace_component_lock *lock);
+
+/**
+ * Opens RX queue number index. Packets come after millrace_rx_start().
+ *
+ * flags: 0 or those of enum millrace_open_flags. rx: where to put the queue, NULL after an error. To be closed with
+ * millrace_rx_close().
+ *
+ * Returns 0; -EBUSY: somebody else has the queue, and the text says who; -ENOENT: there is no such queue; -EINVAL: an
+ * argument is NULL, or the flags do not go together; -ENOMEM: no memory for it; -ENODEV: the card is gone.
+ */
+int millrace_rx_open(const struct millrace_device *device, uint32_t index, uint32_t flags, struct millrace_rx **rx);
+
+/**
+ * Starts the queue: from now on packets arrive.
+ *
+ * Returns 0; -EINVAL: rx is NULL, or started already; -ENODEV: the card is gone. After any other error the queue can
+ * only be closed.
+ */
+int millrace_rx_start(struct millrace_rx *rx);
+
+/**
+ * Takes up to count packets (at most MILLRACE_MAX_BURST). Never waits, and makes no system call in direct mode.
+ *
+ * packets: where to describe them. They stay where they are until millrace_rx_burst_put(), so several bursts can be
+ * taken before one put; a mediated queue yields nothing more until then.
+ *
+ * Returns how many were taken, 0 if there are none; -EINVAL: an argument is NULL; -ESHUTDOWN: the queue is not
+ * started; -EIO: the card has stopped it, and the text says why; -ESTALE: it went on without us, because we fell
+ * behind; -ENODEV: the card is gone.
+ */
+int millrace_rx_burst_get(struct millrace_rx *rx, struct millrace_packet *packets, size_t count);
+
+/**
+ * Gives all packets back that were taken. Without any it does nothing.
+ *
+ * Returns 0; -EINVAL: rx is NULL; -ESHUTDOWN: the queue is not started.
+ */
+int millrace_rx_burst_put(struct millrace_rx *rx);
+
+/**
+ * Waits until there are packets beyond those taken, at most timeout_ns nanoseconds. Spins for some microseconds, then
+ * sleeps without missing one. Signals do not end it.
+ *
+ * Returns 1: there are; 0: none came; otherwise as millrace_rx_burst_get().
+ */
+int millrace_rx_wait(struct millrace_rx *rx, uint64_t timeout_ns);
+
+/**
+ * How much a queue opened with MILLRACE_OPEN_SHARED_DROP has skipped because this program was too slow, since it was
+ * started: packets (Medusa) or units of 8 bytes (SZE).
+ *
+ * Returns 0; -EINVAL: an argument is NULL; -ESHUTDOWN: the queue is not started.
+ */
+int millrace_rx_lost(struct millrace_rx *rx, uint64_t *lost);
+
+/**
+ * Stops the queue; it can be started again. Packets that were not taken are lost, and pointers to those that were
+ * become invalid.
+ *
+ * Returns 0; -EINVAL: rx is NULL; -ESHUTDOWN: the queue is not started; -ENODEV: the card is gone. After the last one
+ * the queue can only be closed.
+ */
+int millrace_rx_stop(struct millrace_rx *rx);
+
+/**
+ * Stops the queue if it is started, and closes it; NULL is closed already. rx is invalid afterwards, whatever is
+ * returned.
+ *
+ * Returns 0; -ENODEV: the card is gone.
+ */
+int millrace_rx_close(struct millrace_rx *rx);
+
+/**
+ * Opens TX queue number index. Packets go after millrace_tx_start().
+ *
+ * flags: 0 or those of enum millrace_open_flags. tx: where to put the queue, NULL after an error. To be closed with
+ * millrace_tx_close().
+ *
+ * Returns as millrace_rx_open().
+ */
+int millrace_tx_open(const struct millrace_device *device, uint32_t index, uint32_t flags, struct millrace_tx **tx);
+
+/**
+ * Starts the queue.
+ *
+ * Returns 0; -EINVAL: tx is NULL, or started already; -ENODEV: the card is gone. After any other error the queue can
+ * only be closed.
+ */
+int millrace_tx_start(struct millrace_tx *tx);
+
+/**
+ * Longest frame that can be sent here, in bytes without FCS.
+ *
+ * Returns it; -EINVAL: tx is NULL; -ESHUTDOWN: the queue is not started.
+ */
+int millrace_tx_longest(struct millrace_tx *tx);
+
+/**
+ * Takes one slot for each of count lengths (bytes without FCS), all or none. Never waits, and makes no system call in
+ * direct mode.
+ *
+ * packets: where to describe the count slots. What is in a slot is what lay there before; write all of it, and then
+ * call millrace_tx_burst_put(). Several bursts can be taken before one put. What was taken is sent: it cannot be
+ * given back unsent.
+ *
+ * Returns count, or 0 if there is no room for all of them now: call millrace_tx_flush() or millrace_tx_wait();
+ * -EINVAL: an argument is NULL; -E2BIG: more than MILLRACE_MAX_BURST, or than the ring has; -EMSGSIZE: a frame is
+ * longer than millrace_tx_longest(); -ESHUTDOWN: the queue is not started; -EIO: the card has stopped it, and the
+ * text says why; -ENODEV: the card is gone.
+ */
+int millrace_tx_burst_get(struct millrace_tx *tx,
+                          const uint16_t *lengths,
+                          struct millrace_packet *packets,
+                          size_t count);
+
+/**
+ * All slots that were taken have been written: they will be sent, at the latest at the next millrace_tx_flush().
+ *
+ * Returns 0; -EINVAL: tx is NULL; -ESHUTDOWN: the queue is not started; in mediated mode also -ENODEV: the card is
+ * gone.
+ */
+int millrace_tx_burst_put(struct millrace_tx *tx);
+
+/**
+ * Sends everything now that was taken, put or not.
+ *
+ * Returns 0; -EINVAL: tx is NULL; -ESHUTDOWN: the queue is not started; -EIO: the card has stopped it, and the text
+ * says why; -ENODEV: the card is gone.
+ */
+int millrace_tx_flush(struct millrace_tx *tx);
+
+/**
+ * Flushes, and waits until the card has taken at least a quarter of the ring, or everything, at most timeout_ns
+ * nanoseconds. Signals do not end it.
+ *
+ * Returns 1: there is room; 0: the time is over; otherwise as millrace_tx_flush().
+ */
+int millrace_tx_wait(struct millrace_tx *tx, uint64_t timeout_ns);
+
+/**
+ * Flushes, waits up to a second until the card has taken everything, and stops the queue; it can be started again.
+ *
+ * Returns 0; -EINVAL: tx is NULL; -ESHUTDOWN: the queue is not started; -ETIMEDOUT: the card did not take everything,
+ * and the rest is lost; -ENODEV: the card is gone. After the last two the queue can only be closed.
+ */
+int millrace_tx_stop(struct millrace_tx *tx);
+
+/**
+ * Stops the queue if it is started, as millrace_tx_stop() does, and closes it; NULL is closed already. tx is invalid
+ * afterwards, whatever is returned.
+ *
+ * Returns 0; -ETIMEDOUT: the card did not take everything, and the rest is lost; -ENODEV: the card is gone.
+ */
+int millrace_tx_close(struct millrace_tx *tx);
+
+/**
+ * Allocates size bytes of memory, all zero, which the card can reach too.
+ *
+ * memory: where to put it, NULL after an error. To be closed with millrace_memory_close().
+ *
+ * Returns 0; -EINVAL: an argument is NULL, or size is 0; -ENOMEM: there is not so much; -ENODEV: the card is gone.
+ */
+int millrace_memory_open(const struct millrace_device *device, size_t size, struct millrace_memory **memory);
+
+/**
+ * Where the program finds the first byte; NULL for NULL. Valid until the memory is closed.
+ */
+void *millrace_memory_data(const struct millrace_memory *memory);
+
+/**
+ * Where the card finds the first byte: what is posted to a queue; 0 for NULL.
+ */
+uint64_t millrace_memory_iova(const struct millrace_memory *memory);
+
+/**
+ * Takes the memory away from the card and frees it; NULL is closed already. Close first the queues that have buffers
+ * in it. memory is invalid afterwards, whatever is returned.
+ *
+ * Returns 0; -ENODEV: the card is gone.
+ */
+int millrace_memory_close(struct millrace_memory *memory);
+
+/**
+ * Opens RX queue number index (Medusa only, direct, for this opener alone) and starts it, with a ring of so many
+ * descriptors (a power of two) for buffers that the program posts.
+ *
+ * rx: where to put the queue, NULL after an error. To be closed with millrace_supplied_rx_close().
+ *
+ * Returns as millrace_rx_open().
+ */
+int millrace_supplied_rx_open(const struct millrace_device *device,
+                              uint32_t index,
+                              uint32_t descriptors,
+                              struct millrace_supplied_rx **rx);
+
+/**
+ * Gives the card a buffer of len bytes at iova. It sees it after millrace_supplied_rx_flush(), and puts exactly one
+ * packet into each buffer, in the order of posting.
+ *
+ * Returns 1: posted; 0: the ring is full; -EINVAL: rx is NULL.
+ */
+int millrace_supplied_rx_post(struct millrace_supplied_rx *rx, uint64_t iova, uint16_t len);
+
+/**
+ * Tells the card of posted buffers and of packets released.
+ *
+ * Returns 0, or -EINVAL: rx is NULL.
+ */
+int millrace_supplied_rx_flush(struct millrace_supplied_rx *rx);
+
+/**
+ * Describes up to count packets, the first that were not released, in the order in which their buffers were posted.
+ *
+ * Returns how many were described; -EINVAL: an argument is NULL; -EIO: the card has stopped the queue, and the text
+ * says why; -ENODEV: the card is gone.
+ */
+int millrace_supplied_rx_peek(struct millrace_supplied_rx *rx, struct millrace_received *packets, size_t count);
+
+/**
+ * Releases the first count packets: their buffers are the program's again.
+ *
+ * Returns 0; -EINVAL: rx is NULL, or the last peek has not found so many.
+ */
+int millrace_supplied_rx_release(struct millrace_supplied_rx *rx, uint32_t count);
+
+/**
+ * Waits for a packet that was not released, at most timeout_ns nanoseconds. Signals do not end it.
+ *
+ * Returns 1: there is one; 0: none came; otherwise as millrace_supplied_rx_peek().
+ */
+int millrace_supplied_rx_wait(struct millrace_supplied_rx *rx, uint64_t timeout_ns);
+
+/**
+ * Stops and closes the queue; NULL is closed already. The card is done with all buffers when this returns. rx is
+ * invalid afterwards, whatever is returned.
+ *
+ * Returns 0; -ENODEV: the card is gone.
+ */
+int millrace_supplied_rx_close(struct millrace_supplied_rx *rx);
+
+/**
+ * Opens TX queue number index (Medusa only, direct, for this opener alone) and starts it, with a ring of so many
+ * descriptors (a power of two) for buffers that the program posts.
+ *
+ * tx: where to put the queue, NULL after an error. To be closed with millrace_supplied_tx_close().
+ *
+ * Returns as millrace_rx_open().
+ */
+int millrace_supplied_tx_open(const struct millrace_device *device,
+                              uint32_t index,
+                              uint32_t descriptors,
+                              struct millrace_supplied_tx **tx);
+
+/**
+ * Queues the len bytes at iova for sending. The card sees them after millrace_supplied_tx_flush().
+ *
+ * Returns 1: queued; 0: the ring is full; -EINVAL: tx is NULL.
+ */
+int millrace_supplied_tx_post(struct millrace_supplied_tx *tx, uint64_t iova, uint16_t len);
+
+/**
+ * Sends everything posted.
+ *
+ * Returns 0, or -EINVAL: tx is NULL.
+ */
+int millrace_supplied_tx_flush(struct millrace_supplied_tx *tx);
+
+/**
+ * How many more buffers the card is done with since the last call, in the order of posting.
+ *
+ * Returns it; -EINVAL: tx is NULL; -EIO: the card has stopped the queue, and the text says why; -ENODEV: the card is
+ * gone.
+ */
+int millrace_supplied_tx_completed(struct millrace_supplied_tx *tx);
+
+/**
+ * Stops and closes the queue, whether all was sent or not; NULL is closed already. The card is done with all buffers
+ * when this returns. tx is invalid afterwards, whatever is returned.
+ *
+ * Returns 0; -ENODEV: the card is gone.
+ */
+int millrace_supplied_tx_close(struct millrace_supplied_tx *tx);
+
+#ifdef __cplusplus
+} // extern "C"
+#endif // __cplusplus
+
+#endif /* MILLRACE_H */
