@@ -55,13 +55,12 @@
  */
 enum millrace_open_flags {
     /**
-     * Mediated mode: the driver moves the pointers, with a request per burst. Slow; needed only where several
-     * programs write to one TX queue.
+     * Mediated mode: the driver moves the pointers, with a request per burst. Slow, and there to be compared with.
      */
     MILLRACE_OPEN_MEDIATED = 1,
     /**
-     * Up to 16 openers. RX: each sees every packet, and the queue waits for the slowest. TX: they take turns, which
-     * needs MILLRACE_OPEN_MEDIATED.
+     * Up to 16 openers. RX: each sees every packet, and the queue waits for the slowest. TX: each direct writer has a
+     * ring of its own, mediated ones take turns; the packets of one stay in order.
      */
     MILLRACE_OPEN_SHARED_BLOCK = 2,
     /**

@@ -52,7 +52,7 @@ static void open_pair(struct pair *pair, const struct millrace_device *device, u
 {
     memset(pair, 0, sizeof *pair);
     CHECK(millrace_rx_open(device, index, flags, &pair->rx) == 0);
-    CHECK(millrace_tx_open(device, index, flags & MILLRACE_OPEN_MEDIATED, &pair->tx) == 0);
+    CHECK(millrace_tx_open(device, index, flags, &pair->tx) == 0);
     CHECK(millrace_rx_start(pair->rx) == 0);
     CHECK(millrace_tx_start(pair->tx) == 0);
 }

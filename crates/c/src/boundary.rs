@@ -50,11 +50,10 @@ const _: () = {
 /// Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone.
 #[repr(C)]
 pub enum millrace_open_flags {
-    /// Mediated mode: the driver moves the pointers, with a request per burst. Slow; needed only where several
-    /// programs write to one TX queue.
+    /// Mediated mode: the driver moves the pointers, with a request per burst. Slow, and there to be compared with.
     MILLRACE_OPEN_MEDIATED = 1,
-    /// Up to 16 openers. RX: each sees every packet, and the queue waits for the slowest. TX: they take turns, which
-    /// needs MILLRACE_OPEN_MEDIATED.
+    /// Up to 16 openers. RX: each sees every packet, and the queue waits for the slowest. TX: each direct writer has a
+    /// ring of its own, mediated ones take turns; the packets of one stay in order.
     MILLRACE_OPEN_SHARED_BLOCK = 2,
     /// RX: as above, but an opener that falls a whole ring behind loses the oldest packets; millrace_rx_lost() counts.
     MILLRACE_OPEN_SHARED_DROP = 4,
