@@ -119,7 +119,7 @@ struct millrace_packet {
      */
     uint8_t *data;
     /**
-     * RX: metadata that the card put before the frame. TX: NULL.
+     * RX: metadata that the card gives with the frame, NULL if there is none. TX: NULL.
      */
     uint8_t *header;
     /**
@@ -127,7 +127,7 @@ struct millrace_packet {
      */
     uint32_t data_len;
     /**
-     * Bytes of header, 0 if there are none.
+     * Bytes of header.
      */
     uint16_t header_len;
     /**

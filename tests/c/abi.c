@@ -113,8 +113,10 @@ static void receive_some(struct pair *pair)
     CHECK(first >= 0);
     int second = millrace_rx_burst_get(pair->rx, packets + first, BURST);
     CHECK(second >= 0);
-    for (int i = 0; i < first + second; i++)
+    for (int i = 0; i < first + second; i++) {
+        CHECK(!packets[i].header == !packets[i].header_len);
         check_packet(packets[i].data, packets[i].data_len, pair->received++);
+    }
     CHECK(millrace_rx_burst_put(pair->rx) == 0);
 }
 

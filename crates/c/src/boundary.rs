@@ -68,11 +68,11 @@ pub struct millrace_packet {
     /// The frame, without FCS. TX: a place for data_len bytes, to be written. RX: data_len bytes, to be read only;
     /// writing to them is a segmentation fault.
     pub data: *mut u8,
-    /// RX: metadata that the card put before the frame. TX: NULL.
+    /// RX: metadata that the card gives with the frame, NULL if there is none. TX: NULL.
     pub header: *mut u8,
     /// Bytes of data.
     pub data_len: u32,
-    /// Bytes of header, 0 if there are none.
+    /// Bytes of header.
     pub header_len: u16,
     /// RX: bits 1:0 say which kind of metadata it is. TX: 0.
     pub flags: u16,

@@ -2,6 +2,7 @@
 
 use crate::boundary::millrace_packet;
 use core::mem::MaybeUninit;
+use core::ptr::null_mut;
 use host::{Error, RxQueue, TxQueue};
 
 /// Takes up to `packets.len()` packets and keeps them; returns how many were written to the front of `packets`.
@@ -12,7 +13,7 @@ pub fn receive(queue: &mut RxQueue, packets: &mut [MaybeUninit<millrace_packet>]
         place.write(millrace_packet {
             // For reading: the memory is mapped without the right to write.
             data: packet.data.as_ptr().cast_mut(),
-            header: packet.header.as_ptr().cast_mut(),
+            header: if packet.header.is_empty() { null_mut() } else { packet.header.as_ptr().cast_mut() },
             data_len: packet.data.len() as u32,
             header_len: packet.header.len() as u16,
             flags: u16::from(packet.flags),
@@ -31,7 +32,7 @@ pub fn send(queue: &mut TxQueue, lengths: &[u16], packets: &mut [MaybeUninit<mil
         let slot = &mut burst[i];
         place.write(millrace_packet {
             data: slot.as_mut_ptr(),
-            header: core::ptr::null_mut(),
+            header: null_mut(),
             data_len: slot.len() as u32,
             header_len: 0,
             flags: 0,

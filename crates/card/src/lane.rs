@@ -630,8 +630,8 @@ fn loop_back(
     };
     rx.begin();
     let MacLane { rules, rx: receiver, .. } = mac;
-    let served = engine
-        .serve(BUDGET, &mut |frame: Span<'_>| receiver.admit(rules, frame, true, |frame| rx.offer(&[], frame)));
+    let served =
+        engine.serve(BUDGET, &mut |frame: Span<'_>| receiver.admit(rules, frame, true, |frame| rx.offer(&[], frame)));
     rx.finish();
     mac.tx.loop_back(served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
