@@ -11,11 +11,11 @@
 //! ```
 //!
 //! Whoever is to signal a sleeper takes the sleeper's flag down first; otherwise each writer has cache lines of its own. A page belongs to one opener, so a hostile opener reaches only its own
-//! queue. What the doorbell holds depends on the protocol: Medusa `sdp | shp << 32` (§3.2, one 64-bit write sets both),
-//! SZE the byte pointer (§3.1), a shared RX queue the [cursor](crate::control#cursor) of that subscriber.
+//! queue. What the doorbell holds depends on the protocol: Medusa and Calypte `sdp | shp << 32` (§3.2, one 64-bit write
+//! sets both; a Calypte TX queue looks at its headers instead), SZE the byte pointer (§3.1), a shared RX queue the [cursor](crate::control#cursor) of that subscriber.
 //!
 //! # Cursor
-//! Bits 39:0 position, modulo 2^40, in packets (Medusa) or 8-byte units (SZE); bits 63:40 how much the subscriber holds.
+//! Bits 39:0 position, modulo 2^40, in packets or 8-byte units (SZE); bits 63:40 how much the subscriber holds.
 //! While it holds nothing the card may move the position (policy `drop`), otherwise only the subscriber does.
 
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ pub enum FaultKind {
     /// A software pointer that is not on a packet boundary (SZE: a multiple of 8).
     #[error("a software pointer that lies between packets")]
     BadPointer = 5,
-    /// An SZE packet header whose sizes contradict each other or the pointer.
+    /// A packet header (SZE, Calypte TX) whose fields contradict each other, the pointer or the ring.
     #[error("a packet header whose sizes contradict each other")]
     BadHeader = 6,
 }

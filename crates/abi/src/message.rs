@@ -98,8 +98,8 @@ pub enum Request {
         handle: Handle,
         /// Do not wait for it to drain.
         force: bool,
-        /// Where software stands, in units of the queue (packets for Medusa, 8 bytes for SZE) since the card started.
-        /// The next opener goes on from there.
+        /// Where software stands, in [units](Layout) of the queue since the card started. The next opener goes on from
+        /// there.
         position: u64,
     },
     /// Closes an open queue; stops it first if necessary.
@@ -186,10 +186,11 @@ pub enum Reply {
     },
     /// To [`Request::Start`].
     Started {
-        /// Position at which this program begins, in units of the queue (packets for Medusa, 8 bytes for SZE).
+        /// Position at which this program begins, in [units](Layout) of the queue.
         position: u64,
         /// Position at which the ring began: packet `p` has header `p - base` and lies in buffer `p` (both modulo the
-        /// number of entries); unit `u` of an SZE stream lies at byte `8 * u` (modulo the ring).
+        /// number of entries); unit `u` of an SZE stream lies at byte `8 * u` (modulo the ring). A Calypte queue always
+        /// begins at 0.
         base: u64,
     },
     /// To [`Request::RxSync`].
@@ -226,6 +227,9 @@ pub enum Reply {
 }
 
 /// What lies where in the regions of a queue. Offsets and sizes in bytes.
+///
+/// The units in which positions and room of a queue are counted: packets (Medusa, and Calypte RX), 8 bytes of the ring
+/// (SZE), 32 bytes of the data ring (Calypte TX).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Layout {
     /// A Medusa queue.
@@ -253,6 +257,20 @@ pub enum Layout {
         status_len: u64,
         /// Size of the ring, a power of two.
         ring: u32,
+    },
+    /// A Calypte queue. The data region is the data ring; to be mapped twice in a row. RX: the header ring is in the
+    /// status region. TX: it is the descriptor region, which a program that writes no headers itself does not get.
+    Calypte {
+        /// Size of the status region. The update word lies at 0.
+        status_len: u64,
+        /// RX: where in the status region the header ring lies.
+        headers_at: u64,
+        /// Entries of the header ring, a power of two.
+        headers: u32,
+        /// Size of the data ring, a power of two.
+        ring: u32,
+        /// Size of the descriptor region; 0 when there is none.
+        descriptors_len: u64,
     },
 }
 

@@ -52,6 +52,13 @@ pub enum Engine {
     Sze,
     /// One descriptor per packet, upper and lower address (§3.2).
     Medusa,
+    /// Headers that are doorbells; TX frames are written into the device (§3.2.5).
+    Calypte,
+}
+
+impl Engine {
+    /// Every engine there is.
+    pub const ALL: [Engine; 3] = [Engine::Sze, Engine::Medusa, Engine::Calypte];
 }
 
 impl fmt::Display for Engine {
@@ -59,6 +66,7 @@ impl fmt::Display for Engine {
         f.write_str(match self {
             Engine::Sze => "sze",
             Engine::Medusa => "medusa",
+            Engine::Calypte => "calypte",
         })
     }
 }
@@ -144,7 +152,8 @@ macro_rules! from_words {
     };
 }
 
-from_words!(Engine, "sze, medusa", "sze" => Engine::Sze, "medusa" => Engine::Medusa);
+from_words!(Engine, "sze, medusa, calypte",
+    "sze" => Engine::Sze, "medusa" => Engine::Medusa, "calypte" => Engine::Calypte);
 from_words!(Mode, "direct, mediated", "direct" => Mode::Direct, "mediated" => Mode::Mediated);
 from_words!(Laggard, "block, drop, evict",
     "block" => Laggard::Block, "drop" => Laggard::Drop, "evict" => Laggard::Evict);
@@ -155,7 +164,7 @@ mod tests {
 
     #[test]
     fn words_read_back_as_they_print() {
-        for engine in [Engine::Sze, Engine::Medusa] {
+        for engine in Engine::ALL {
             assert_eq!(engine.to_string().parse(), Ok(engine));
         }
         for mode in [Mode::Direct, Mode::Mediated] {
@@ -164,7 +173,10 @@ mod tests {
         for laggard in [Laggard::Block, Laggard::Drop, Laggard::Evict] {
             assert_eq!(laggard.to_string().parse(), Ok(laggard));
         }
-        assert_eq!("Medusa".parse::<Engine>().unwrap_err().to_string(), "\"Medusa\" is not one of: sze, medusa");
+        assert_eq!(
+            "Medusa".parse::<Engine>().unwrap_err().to_string(),
+            "\"Medusa\" is not one of: sze, medusa, calypte"
+        );
         assert_eq!(QueueId::tx(3).to_string(), "tx3");
     }
 }

@@ -1,6 +1,7 @@
 //! What the control side tells a worker. A worker looks for commands once per pass, by one load of a flag that is
 //! mostly in its own cache.
 
+use crate::buffers::TxBuffers;
 use crate::engine::{RxEngine, TxEngine};
 use millrace_abi::queue::{Laggard, QueueId};
 use millrace_dma::{Domain, Window};
@@ -34,6 +35,8 @@ pub struct Attachment {
     pub reclaimer: Option<Box<Reclaimer>>,
     /// Who is to be woken and may wake.
     pub openers: Vec<Opener>,
+    /// For a Calypte TX queue: the buffers of the device that software shares. Without them the queue has its own.
+    pub buffers: Option<TxBuffers>,
 }
 
 /// A change for a worker.

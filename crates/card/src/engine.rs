@@ -1,18 +1,20 @@
 //! The card's half of a ring, whichever protocol it speaks.
 
-use millrace_dma::{Iotlb, Span};
-use millrace_ring::{Delivery, EngineFault, FrameSink, Served, medusa, sze};
+use millrace_dma::Span;
+use millrace_ring::{Delivery, EngineFault, FrameSink, Served, calypte, medusa, sze};
 
 /// A running TX queue.
 pub(crate) enum TxEngine {
     Sze(sze::CardTx),
     Medusa(medusa::CardTx),
+    Calypte(calypte::CardTx),
 }
 
 /// A running RX queue.
 pub(crate) enum RxEngine {
     Sze(sze::CardRx),
     Medusa(medusa::CardRx),
+    Calypte(calypte::CardRx),
 }
 
 impl TxEngine {
@@ -21,6 +23,7 @@ impl TxEngine {
         match self {
             TxEngine::Sze(engine) => engine.pending() != 0,
             TxEngine::Medusa(engine) => engine.pending() != 0,
+            TxEngine::Calypte(engine) => engine.pending(),
         }
     }
 
@@ -29,13 +32,16 @@ impl TxEngine {
         match self {
             TxEngine::Sze(engine) => engine.serve(budget, sink),
             TxEngine::Medusa(engine) => engine.serve(budget, sink),
+            TxEngine::Calypte(engine) => engine.serve(budget, sink),
         }
     }
 
-    pub fn iotlb(&self) -> &Iotlb {
+    /// Hits and misses of the translation cache. A Calypte queue has none: all its memory is known at START.
+    pub fn iotlb_counts(&self) -> (u64, u64) {
         match self {
-            TxEngine::Sze(engine) => engine.iotlb(),
-            TxEngine::Medusa(engine) => engine.iotlb(),
+            TxEngine::Sze(engine) => engine.iotlb().counts(),
+            TxEngine::Medusa(engine) => engine.iotlb().counts(),
+            TxEngine::Calypte(_) => (0, 0),
         }
     }
 
@@ -43,14 +49,16 @@ impl TxEngine {
         match self {
             TxEngine::Sze(engine) => engine.sync(),
             TxEngine::Medusa(engine) => engine.sync(),
+            TxEngine::Calypte(_) => {}
         }
     }
 
-    /// HW or HDP, and 0.
+    /// HW or HDP, and 0 or HHP.
     pub fn pointers(&self) -> [u32; 2] {
         match self {
             TxEngine::Sze(engine) => [engine.hw(), 0],
             TxEngine::Medusa(engine) => [engine.hdp(), 0],
+            TxEngine::Calypte(engine) => [engine.hdp(), engine.hhp()],
         }
     }
 }
@@ -61,6 +69,7 @@ impl RxEngine {
         match self {
             RxEngine::Sze(engine) => engine.sync(),
             RxEngine::Medusa(engine) => engine.sync(),
+            RxEngine::Calypte(_) => {}
         }
     }
 
@@ -69,6 +78,7 @@ impl RxEngine {
         match self {
             RxEngine::Sze(engine) => engine.deliver(header, frame),
             RxEngine::Medusa(engine) => engine.deliver(header, frame),
+            RxEngine::Calypte(engine) => engine.deliver(header, frame),
         }
     }
 
@@ -77,13 +87,16 @@ impl RxEngine {
         match self {
             RxEngine::Sze(engine) => engine.publish(),
             RxEngine::Medusa(engine) => engine.publish(),
+            RxEngine::Calypte(engine) => engine.publish(),
         }
     }
 
-    pub fn iotlb(&self) -> &Iotlb {
+    /// As for TX.
+    pub fn iotlb_counts(&self) -> (u64, u64) {
         match self {
-            RxEngine::Sze(engine) => engine.iotlb(),
-            RxEngine::Medusa(engine) => engine.iotlb(),
+            RxEngine::Sze(engine) => engine.iotlb().counts(),
+            RxEngine::Medusa(engine) => engine.iotlb().counts(),
+            RxEngine::Calypte(_) => (0, 0),
         }
     }
 
@@ -92,6 +105,7 @@ impl RxEngine {
         match self {
             RxEngine::Sze(engine) => [engine.hw(), 0],
             RxEngine::Medusa(engine) => [engine.hdp(), engine.hhp()],
+            RxEngine::Calypte(engine) => [engine.hdp(), engine.hhp()],
         }
     }
 }

@@ -222,7 +222,7 @@ impl RxSlot {
             self.make_visible();
             if let Some(engine) = &self.engine {
                 self.counts.pointers = engine.pointers();
-                (self.counts.iotlb_hits, self.counts.iotlb_misses) = engine.iotlb().counts();
+                (self.counts.iotlb_hits, self.counts.iotlb_misses) = engine.iotlb_counts();
             }
             self.queue.counts.publish(&self.counts);
         }
@@ -250,7 +250,7 @@ impl TxSlot {
     }
 
     fn begin(&mut self, engine: Box<TxEngine>) {
-        self.translations = engine.iotlb().counts();
+        self.translations = engine.iotlb_counts();
         (self.engine, self.dead) = (Some(engine), None);
     }
 
@@ -272,7 +272,7 @@ impl TxSlot {
                 if self.ring == 0 {
                     counts.pointers = engine.pointers();
                 }
-                let (hits, misses) = engine.iotlb().counts();
+                let (hits, misses) = engine.iotlb_counts();
                 counts.iotlb_hits += hits - self.translations.0;
                 counts.iotlb_misses += misses - self.translations.1;
                 self.translations = (hits, misses);

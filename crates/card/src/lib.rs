@@ -8,6 +8,7 @@
 //!
 //! * [`Card`] is the handle: registers, device tree, attaching of queue memory, statistics.
 //! * `queue` is what registers show of one queue; `engine` is the half of the ring that a worker runs.
+//! * `buffers` is the device's own memory, into which software writes what Calypte TX queues send.
 //! * `lane` moves frames between the queues of one port and its wire; `worker` polls lanes and sleeps when all is quiet.
 //! * `mac` is a port as its registers show it, and what its MACs let through.
 //!
@@ -15,6 +16,7 @@
 //! commands, and what it counts is published under a sequence lock.
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod card;
 mod command;
 mod counters;
@@ -27,6 +29,7 @@ mod registers;
 mod sleep;
 mod worker;
 
+pub use buffers::TxBuffers;
 pub use card::{Card, CardError, RingPins};
 pub use command::{Attachment, Opener};
 pub use counters::QueueDrop;

@@ -1,14 +1,15 @@
 //! A queue as its registers show it: latches, START and STOP, pointers and counters (`specs/nfb-card.md` §3).
 
+use crate::buffers::TxBuffers;
 use crate::command::{Attachment, Command, Mailbox, Opener};
 use crate::counters::{Counts, SharedCounts};
 use crate::engine::{RxEngine, TxEngine};
 use millrace_abi::control::{DOORBELL_AT, FAULT_IOVA_AT, QueueState, STATE_AT};
 use millrace_abi::queue::{Direction, Engine, QueueId};
-use millrace_abi::register::{Offset, medusa as m, sze as s};
+use millrace_abi::register::{Offset, calypte as c, medusa as m, sze as s};
 use millrace_dma::{Access, Fault, Iotlb, Iova, Ordering, Pinned, Window, Word64};
 use millrace_ring::shared::Reclaimer;
-use millrace_ring::{EngineFault, FrameLimits, medusa, sze};
+use millrace_ring::{EngineFault, FrameLimits, calypte, medusa, sze};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,6 +31,9 @@ pub enum StartError {
     /// An address outside the domain.
     #[error("{0}")]
     Unmapped(#[from] Fault),
+    /// The system refused memory for the buffers of the device.
+    #[error("the system refused memory for the buffers of {0}; free memory or use fewer queues")]
+    NoMemory(QueueId),
     /// The worker did not answer.
     #[error("the card's worker does not answer")]
     Stuck,
@@ -88,6 +92,8 @@ struct Attached {
     doorbell: Word64,
     reclaimer: Option<Box<Reclaimer>>,
     openers: Vec<Opener>,
+    // Calypte TX only.
+    buffers: Option<TxBuffers>,
 }
 
 impl Queue {
@@ -95,7 +101,7 @@ impl Queue {
         let latches = Latches {
             timeout: match engine {
                 Engine::Sze => s::TIMEOUT_DEFAULT,
-                Engine::Medusa => m::TIMEOUT_DEFAULT,
+                Engine::Medusa | Engine::Calypte => m::TIMEOUT_DEFAULT,
             },
             ..Latches::default()
         };
@@ -152,9 +158,34 @@ impl Queue {
             return Err(StartError::Running(self.id));
         }
         let Ok(doorbell) = attachment.control.word64(DOORBELL_AT) else { return Err(StartError::Size(0)) };
-        let Attachment { domain, control, reclaimer, openers } = attachment;
-        latches.attached = Some(Attached { domain, control, doorbell, reclaimer, openers });
+        let Attachment { domain, control, reclaimer, openers, buffers } = attachment;
+        let buffers = match buffers {
+            None if self.has_buffers() => Some(TxBuffers::own().map_err(|_| StartError::NoMemory(self.id))?),
+            given => given.filter(|_| self.has_buffers()),
+        };
+        latches.attached = Some(Attached { domain, control, doorbell, reclaimer, openers, buffers });
         Ok(())
+    }
+
+    /// Whether software writes frames into buffers of the device (§3.2.5).
+    fn has_buffers(&self) -> bool {
+        (self.engine, self.id.direction) == (Engine::Calypte, Direction::Tx)
+    }
+
+    /// A write to the queue's data component.
+    pub fn write_data(&self, offset: u32, bytes: &[u8]) {
+        if let Some(buffers) = self.latches().attached.as_ref().and_then(|attached| attached.buffers.as_ref()) {
+            buffers.write_data(offset, bytes);
+        }
+    }
+
+    /// A write to the queue's header component: the doorbell.
+    pub fn write_headers(&self, offset: u32, bytes: &[u8], mailbox: &Mailbox) {
+        if let Some(buffers) = self.latches().attached.as_ref().and_then(|attached| attached.buffers.as_ref())
+            && buffers.write_headers(offset, bytes)
+        {
+            mailbox.nudge();
+        }
     }
 
     /// Takes everything off the queue that a driver has attached to it; the queue must not run.
@@ -184,14 +215,14 @@ impl Queue {
 
     pub fn read32(&self, offset: u32) -> u32 {
         match self.engine {
-            Engine::Medusa => self.read_medusa(offset),
+            Engine::Medusa | Engine::Calypte => self.read_medusa(offset),
             Engine::Sze => self.read_sze(offset),
         }
     }
 
     pub fn write32(&self, offset: u32, value: u32, limits: FrameLimits, discard: bool, mailbox: &Mailbox) {
         match self.engine {
-            Engine::Medusa => self.write_medusa(offset, value, limits, discard, mailbox),
+            Engine::Medusa | Engine::Calypte => self.write_medusa(offset, value, limits, discard, mailbox),
             Engine::Sze => self.write_sze(offset, value, limits, discard, mailbox),
         }
     }
@@ -209,9 +240,17 @@ impl Queue {
         latches.attached.as_ref().map_or(0, |attached| attached.doorbell.load(Ordering::Acquire))
     }
 
+    /// MDP and MHP. Those of Calypte TX are the device's to say.
+    fn masks(&self, latches: &Latches) -> [u32; 2] {
+        if self.has_buffers() {
+            return [c::TX_RING - 1, c::TX_HEADERS - 1];
+        }
+        latches.masks.map(|mask| if mask == m::MASK_PROBE { m::MASK_LIMIT } else { mask })
+    }
+
+    /// Medusa, and Calypte, whose registers lie at the same offsets.
     fn read_medusa(&self, offset: u32) -> u32 {
         let latches = self.latches();
-        let probed = |mask: u32| if mask == m::MASK_PROBE { m::MASK_LIMIT } else { mask };
         let strobed = &latches.strobed;
         match Offset::new(offset) {
             m::CONTROL => latches.control,
@@ -222,8 +261,8 @@ impl Queue {
             m::HDP => self.counts.read().pointers[0],
             m::HHP => self.counts.read().pointers[1],
             m::TIMEOUT => latches.timeout,
-            m::MDP => probed(latches.masks[0]),
-            m::MHP => probed(latches.masks[1]),
+            m::MDP => self.masks(&latches)[0],
+            m::MHP => self.masks(&latches)[1],
             _ => half_of(offset, m::DESC_BASE, latches.desc_base)
                 .or_else(|| half_of(offset, m::HDR_BASE, latches.hdr_base))
                 .or_else(|| half_of(offset, m::UPDATE_BASE, latches.update_base))
@@ -345,6 +384,7 @@ impl Queue {
         let command = match (self.engine, self.id.direction) {
             (_, Direction::Tx) => Built::Tx(build.tx(self.engine)?),
             (Engine::Medusa, Direction::Rx) => Built::Rx(RxEngine::Medusa(build.medusa_rx()?)),
+            (Engine::Calypte, Direction::Rx) => Built::Rx(RxEngine::Calypte(build.calypte_rx()?)),
             (Engine::Sze, Direction::Rx) => {
                 let (rings, iotlb) = build.sze()?;
                 Built::Rx(RxEngine::Sze(sze::CardRx::new(rings, limits, iotlb).ok_or(StartError::Size(0))?))
@@ -379,10 +419,11 @@ impl Queue {
         control: Window,
         limits: FrameLimits,
     ) -> Result<(TxEngine, Vec<Pinned>), StartError> {
-        let &RingProgram { desc_base, update_base, mask } = program;
+        let &RingProgram { desc_base, update_base, mask, ref buffers } = program;
         let latches = Latches { desc_base, update_base, ring_mask: mask, masks: [mask, 0], ..Latches::default() };
         let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
-        let attached = Attached { domain, control, doorbell, reclaimer: None, openers: Vec::new() };
+        let buffers = buffers.clone();
+        let attached = Attached { domain, control, doorbell, reclaimer: None, openers: Vec::new(), buffers };
         let mut pins = Vec::new();
         let build = Build { latches: &latches, attached: &attached, limits, pins: &mut pins };
         Ok((build.tx(self.engine)?, pins))
@@ -410,14 +451,16 @@ enum Built {
 }
 
 /// What one more ring of a TX queue is made of: the registers that START would look at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub struct RingProgram {
     /// DESC_BASE.
     pub desc_base: u64,
     /// UPDATE_BASE.
     pub update_base: u64,
-    /// MDP, or the size of the ring in bytes less one.
+    /// MDP, or the size of the ring in bytes less one. Calypte: not looked at.
     pub mask: u32,
+    /// Calypte: the buffers of the device, which this ring has to itself.
+    pub buffers: Option<TxBuffers>,
 }
 
 /// What START makes of the latches.
@@ -460,6 +503,7 @@ impl Build<'_> {
         let limits = self.limits;
         Ok(match engine {
             Engine::Medusa => TxEngine::Medusa(self.medusa_tx()?),
+            Engine::Calypte => TxEngine::Calypte(self.calypte_tx()?),
             Engine::Sze => {
                 let (rings, iotlb) = self.sze()?;
                 TxEngine::Sze(sze::CardTx::new(rings, limits, iotlb).ok_or(StartError::Size(0))?)
@@ -493,6 +537,28 @@ impl Build<'_> {
         let doorbell = self.attached.doorbell.clone();
         let rings = medusa::RxRings { descriptors, descriptors_at: Iova::new(at), headers, doorbell, update };
         medusa::CardRx::new(rings, self.limits, self.iotlb()).ok_or(StartError::Size(entries.into()))
+    }
+
+    fn calypte_tx(mut self) -> Result<calypte::CardTx, StartError> {
+        let update = self.update()?;
+        let buffers = self.attached.buffers.clone().ok_or(StartError::Size(0))?;
+        buffers.clear_headers();
+        let rings = calypte::TxRings { data: buffers.data, headers: buffers.headers, update };
+        calypte::CardTx::new(rings, self.limits).ok_or(StartError::Size(c::TX_RING.into()))
+    }
+
+    fn calypte_rx(mut self) -> Result<calypte::CardRx, StartError> {
+        let (blocks, headers) = (Self::entries(self.latches.masks[0])?, Self::entries(self.latches.masks[1])?);
+        let (at, headers_at) = (self.latches.desc_base, self.latches.hdr_base);
+        let (bytes, align) = (blocks as usize * c::RX_BLOCK as usize, c::RX_BLOCK.into());
+        let data = self.ring(at, bytes, align, Access::ReadWrite)?;
+        let headers = self
+            .ring(headers_at, headers as usize * 8, 8, Access::ReadWrite)?
+            .slots64(0, headers)
+            .map_err(|_| StartError::Unaligned(Iova::new(headers_at)))?;
+        let (doorbell, update) = (self.attached.doorbell.clone(), self.update()?);
+        let rings = calypte::RxRings { data, headers, doorbell, update };
+        calypte::CardRx::new(rings, self.limits).ok_or(StartError::Size(blocks.into()))
     }
 
     fn sze(mut self) -> Result<(sze::Rings, Iotlb), StartError> {

@@ -58,9 +58,14 @@ impl Bus {
             && let Some((Component::Dma(id), offset)) = Component::at(address)
             && Offset::new(offset) == medusa::SDP
             && let (Some(queue), Some(mailbox)) = (self.queue(id), self.mailbox(id))
-            && queue.engine == millrace_abi::queue::Engine::Medusa
+            && queue.engine != millrace_abi::queue::Engine::Sze
         {
             return queue.write_pointers(u64::from_le_bytes(bytes), mailbox);
+        }
+        match Component::at(address) {
+            Some((Component::TxData(index), offset)) => return self.write_buffer(index, offset, from, false),
+            Some((Component::TxHeaders(index), offset)) => return self.write_buffer(index, offset, from, true),
+            _ => {}
         }
         let mut at = u64::from(address);
         let mut rest = from;
@@ -73,6 +78,18 @@ impl Bus {
             word[skip..skip + len].copy_from_slice(now);
             self.write32(word_at, u32::from_le_bytes(word));
             (at, rest) = (at + len as u64, later);
+        }
+    }
+
+    /// One access goes to one buffer: what reaches behind its end is not written.
+    fn write_buffer(&self, index: u32, offset: u32, from: &[u8], headers: bool) {
+        let id = QueueId::tx(index);
+        if let (Some(queue), Some(mailbox)) = (self.queue(id), self.mailbox(id)) {
+            if headers {
+                queue.write_headers(offset, from, mailbox);
+            } else {
+                queue.write_data(offset, from);
+            }
         }
     }
 
@@ -90,7 +107,7 @@ impl Bus {
             Component::Tsu if Offset::new(offset) == tsu::STATUS => tsu::STATUS_CLOCK_ACTIVE,
             Component::Tsu => 0,
             Component::Pcs(port) if (port as usize) < self.macs.len() => read_pcs(offset),
-            Component::Pcs(_) => 0,
+            Component::Pcs(_) | Component::TxData(_) | Component::TxHeaders(_) => 0,
         }
     }
 
@@ -114,6 +131,8 @@ impl Bus {
             }
             Component::TestSpace => self.test_word(offset, |word| *word = value),
             Component::I2c(_) | Component::Pmd(_) | Component::Tsu | Component::Pcs(_) => {}
+            // Not reached in words, but by `write_buffer`.
+            Component::TxData(_) | Component::TxHeaders(_) => {}
         }
     }
 

@@ -79,7 +79,9 @@ fn a_start_that_cannot_be_is_refused_with_the_reason() {
                     domain: Arc::new(Domain::new()),
                     control: Region::heap(PAGE_SIZE).window().clone(),
                     reclaimer: None,
-                    openers: Vec::new()
+                    openers: Vec::new(),
+                    buffers: None,
+                    buffers: None,
                 }
             ),
             Err(StartError::Running(_))

@@ -1,4 +1,4 @@
-//! Which engine serves which queues: `sze`, `sze@3`, `sze@rx0-3`, lists of such as `sze@0-3,tx7`.
+//! Which engine serves which queues: `calypte`, `sze@3`, `sze@rx0-3`, lists of such as `sze@0-3,tx7`.
 
 use super::OptionError;
 use crate::queue::{Direction, Engine, QueueId};
@@ -94,7 +94,7 @@ pub(super) fn parse_rules(value: &str) -> Result<Vec<EngineRule>, OptionError> {
 }
 
 pub(super) const EXPECTED: &str =
-    "sze or medusa, for some queues only sze@3, sze@0-3, sze@rx0-3 or a list such as (sze@0-3,tx7)";
+    "sze, medusa or calypte, for some queues only sze@3, sze@0-3, sze@rx0-3 or a list such as (sze@0-3,tx7)";
 
 impl fmt::Display for EngineRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

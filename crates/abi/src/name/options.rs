@@ -2,7 +2,8 @@
 
 use super::engines::{self, EngineRule, parse_range};
 use super::{OptionError, number::NUMBERS, text};
-use crate::{queue::Engine, queue::QueueId, register::map::MAX_PORTS};
+use crate::queue::{Direction, Engine, QueueId};
+use crate::register::{calypte, map::MAX_PORTS};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ pub struct CardOptions {
     pub buffer_size: u32,
     /// Size of the ring of an SZE queue, in bytes, a power of two.
     pub sze_ring: u32,
+    /// Blocks of 128 bytes of a Calypte receive queue, a power of two; also the entries of its header ring.
+    pub calypte_blocks: u32,
     /// Ports, in the grammar `kind:argument[,key=value...]`.
     pub ports: Vec<String>,
     /// Worker threads.
@@ -50,6 +53,7 @@ impl Default for CardOptions {
             buffers: 1024,
             buffer_size: 2048,
             sze_ring: 1 << 20,
+            calypte_blocks: 2048,
             ports: vec!["loopback".to_owned()],
             workers: 1,
             cpus: Vec::new(),
@@ -74,18 +78,19 @@ pub struct OptionHelp {
 }
 
 /// The options of a card.
-pub const OPTIONS: [OptionHelp; 15] = [
+pub const OPTIONS: [OptionHelp; 16] = [
     OptionHelp { word: "rx", value: "N", meaning: "receive queues" },
     OptionHelp { word: "tx", value: "N", meaning: "transmit queues" },
     OptionHelp { word: "queues", value: "N", meaning: "both at once" },
     OptionHelp {
         word: "engine",
-        value: "sze|medusa[@QUEUES]",
+        value: "sze|medusa|calypte[@QUEUES]",
         meaning: "engine of all or some queues; may be repeated",
     },
     OptionHelp { word: "buffers", value: "N", meaning: "buffers of a Medusa queue, a power of two" },
     OptionHelp { word: "buffer", value: "BYTES", meaning: "size of each of these buffers" },
     OptionHelp { word: "ring", value: "BYTES", meaning: "size of the ring of an SZE queue, a power of two" },
+    OptionHelp { word: "blocks", value: "N", meaning: "128-byte blocks of a Calypte receive queue, a power of two" },
     OptionHelp {
         word: "port",
         value: "SPEC",
@@ -119,11 +124,15 @@ impl CardOptions {
         rule.map_or(Engine::Medusa, |rule| rule.engine)
     }
 
-    /// Bytes of packet memory that a queue needs: the SZE ring, or the Medusa buffers.
+    /// Bytes of packet memory that a queue needs: the SZE or Calypte ring, or the Medusa buffers.
     pub fn packet_memory_of(&self, queue: QueueId) -> u64 {
         match self.engine_of(queue) {
             Engine::Sze => u64::from(self.sze_ring),
             Engine::Medusa => u64::from(self.buffers) * u64::from(self.buffer_size),
+            Engine::Calypte => match queue.direction {
+                Direction::Rx => u64::from(self.calypte_blocks) * u64::from(calypte::RX_BLOCK),
+                Direction::Tx => u64::from(calypte::TX_RING),
+            },
         }
     }
 

@@ -1,4 +1,5 @@
-//! Where the blocks of a card lie on its bus: a 26-bit address space laid out as `specs/nfb-card.md` §2.1 describes.
+//! Where the blocks of a card lie: on its bus, a 26-bit address space laid out as `specs/nfb-card.md` §2.1 describes, and
+//! on a second one behind it, which a card with Calypte TX queues has (§3.2.5).
 //!
 //! ```text
 //! 0x0000000  test space
@@ -8,16 +9,26 @@
 //! 0x0800000  PCS of ports 0 to 3 every 0x200000; ports 4 to 31 between them, every 0x40000
 //! 0x1000000  DMA controllers of the RX queues, one every 0x80
 //! 0x1200000  DMA controllers of the TX queues, one every 0x80
+//!
+//! 0x04000000  first address of the second bus: data buffers of Calypte TX queues, one every 0x20000
+//! 0x24000000  their header buffers, one every 0x8000
 //! ```
+//!
+//! On hardware the two buses are two BARs, each with addresses from 0, and so the device tree counts; everything else
+//! of ours, such as `Device::read` and `Device::write` of the host library, adds [`SECOND_BUS`] to those of the second.
 //!
 //! Tools follow the device tree and need none of this; card and driver, which build it, do.
 
-use super::{Block, medusa, pcs, rxmac, sze, test_space, transceiver, tsu, txmac};
+use super::{Block, calypte, medusa, pcs, rxmac, sze, test_space, transceiver, tsu, txmac};
 use crate::queue::{Direction, Engine, QueueId};
 use core::{fmt, str::FromStr};
 
-/// Size of the address space in bytes.
+/// Size of the address space of the first bus in bytes.
 pub const SPACE: u32 = 0x0400_0000;
+/// First address of the second bus.
+pub const SECOND_BUS: u32 = SPACE;
+/// Size of the address space of the second bus in bytes.
+pub const SECOND_SPACE: u32 = MAX_QUEUES * (calypte::tx_data::BLOCK.size + calypte::tx_headers::BLOCK.size);
 /// Most queues that a card can have in one direction. They take 0x80000 of the 0x200000 bytes that are there.
 pub const MAX_QUEUES: u32 = 4096;
 /// Most ports that a card can have.
@@ -38,6 +49,11 @@ const PCS_PORTS: u32 = 4;
 const RX_DMA: u32 = 0x0100_0000;
 const TX_DMA: u32 = 0x0120_0000;
 const DMA_STRIDE: u32 = 0x80;
+const TX_DATA: u32 = SECOND_BUS;
+const TX_DATA_STRIDE: u32 = calypte::tx_data::BLOCK.size;
+const TX_HEADERS: u32 = TX_DATA + MAX_QUEUES * TX_DATA_STRIDE;
+const TX_HEADERS_STRIDE: u32 = calypte::tx_headers::BLOCK.size;
+const END: u32 = SECOND_BUS + SECOND_SPACE;
 
 const _: () = {
     assert!(I2C + MAX_PORTS * CAGE_STRIDE <= TSU);
@@ -49,7 +65,7 @@ const _: () = {
 };
 
 /// Every kind of block there is.
-pub static BLOCKS: [&Block; 9] = [
+pub static BLOCKS: [&Block; 12] = [
     &test_space::BLOCK,
     &transceiver::I2C,
     &transceiver::PMD,
@@ -59,9 +75,13 @@ pub static BLOCKS: [&Block; 9] = [
     &pcs::BLOCK,
     &sze::BLOCK,
     &medusa::BLOCK,
+    &calypte::BLOCK,
+    &calypte::tx_data::BLOCK,
+    &calypte::tx_headers::BLOCK,
 ];
 
-/// One block of one card; written `test`, `tsu`, `i2c0`, `pmd0`, `txmac0`, `rxmac0`, `pcs0`, `rx3`, `tx3`.
+/// One block of one card; written `test`, `tsu`, `i2c0`, `pmd0`, `txmac0`, `rxmac0`, `pcs0`, `rx3`, `tx3`,
+/// `txdata3`, `txheaders3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
     /// The test space.
@@ -80,6 +100,10 @@ pub enum Component {
     Pcs(u32),
     /// The DMA controller of a queue, whatever its engine.
     Dma(QueueId),
+    /// The data buffer of a Calypte TX queue.
+    TxData(u32),
+    /// The header buffer of a Calypte TX queue.
+    TxHeaders(u32),
 }
 
 impl Component {
@@ -99,6 +123,8 @@ impl Component {
                 Some(base) => base,
                 None => return None,
             },
+            Component::TxData(index) if index < MAX_QUEUES => TX_DATA + index * TX_DATA_STRIDE,
+            Component::TxHeaders(index) if index < MAX_QUEUES => TX_HEADERS + index * TX_HEADERS_STRIDE,
             _ => return None,
         })
     }
@@ -114,6 +140,8 @@ impl Component {
             Component::RxMac(_) => rxmac::BLOCK.size,
             Component::Pcs(_) => pcs::BLOCK.size,
             Component::Dma(_) => DMA_STRIDE,
+            Component::TxData(_) => TX_DATA_STRIDE,
+            Component::TxHeaders(_) => TX_HEADERS_STRIDE,
         }
     }
 
@@ -128,6 +156,8 @@ impl Component {
             Component::RxMac(_) => &rxmac::BLOCK,
             Component::Pcs(_) => &pcs::BLOCK,
             Component::Dma(queue) => dma_block(engine_of(queue)),
+            Component::TxData(_) => &calypte::tx_data::BLOCK,
+            Component::TxHeaders(_) => &calypte::tx_headers::BLOCK,
         }
     }
 
@@ -149,7 +179,10 @@ impl Component {
                 let (port, within) = ((address - PCS) / PCS_PORT_STRIDE, (address - PCS) % PCS_PORT_STRIDE);
                 [Some(Component::Pcs(port + within / PCS_CHANNEL_STRIDE * PCS_PORTS)), None]
             }
-            RX_DMA.. => [queue_at(address).map(Component::Dma), None],
+            RX_DMA..SECOND_BUS => [queue_at(address).map(Component::Dma), None],
+            TX_DATA..TX_HEADERS => [Some(Component::TxData((address - TX_DATA) / TX_DATA_STRIDE)), None],
+            TX_HEADERS..END => [Some(Component::TxHeaders((address - TX_HEADERS) / TX_HEADERS_STRIDE)), None],
+            END.. => [None, None],
         };
         candidates.into_iter().flatten().find_map(|component| {
             let offset = address.checked_sub(component.base()?)?;
@@ -158,7 +191,8 @@ impl Component {
     }
 }
 
-/// All components of a card with so many ports and queues, in the order in which `millrace regs` prints them.
+/// All components on the first bus of a card with so many ports and queues, in the order in which `millrace regs` prints
+/// them.
 pub fn components(ports: u32, rx_queues: u32, tx_queues: u32) -> impl Iterator<Item = Component> {
     let of_port = |port| {
         use Component::{I2c, Pcs, Pmd, RxMac, TxMac};
@@ -198,6 +232,7 @@ pub const fn dma_block(engine: Engine) -> &'static Block {
     match engine {
         Engine::Sze => &sze::BLOCK,
         Engine::Medusa => &medusa::BLOCK,
+        Engine::Calypte => &calypte::BLOCK,
     }
 }
 
@@ -212,6 +247,8 @@ impl fmt::Display for Component {
             Component::RxMac(port) => write!(f, "rxmac{port}"),
             Component::Pcs(port) => write!(f, "pcs{port}"),
             Component::Dma(queue) => write!(f, "{queue}"),
+            Component::TxData(index) => write!(f, "txdata{index}"),
+            Component::TxHeaders(index) => write!(f, "txheaders{index}"),
         }
     }
 }
@@ -220,7 +257,7 @@ impl fmt::Display for Component {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is no part of a card; accepted: test, tsu, and with a port from 0 to {last_port} i2c0, pmd0, txmac0, \
-     rxmac0, pcs0, and with a queue from 0 to {last_queue} rx0, tx0",
+     rxmac0, pcs0, and with a queue from 0 to {last_queue} rx0, tx0, txdata0, txheaders0",
     last_port = MAX_PORTS - 1,
     last_queue = MAX_QUEUES - 1
 )]
@@ -246,6 +283,8 @@ impl FromStr for Component {
             ("pcs", Ok(port)) => Component::Pcs(port),
             ("rx", Ok(index)) => Component::Dma(QueueId::rx(index)),
             ("tx", Ok(index)) => Component::Dma(QueueId::tx(index)),
+            ("txdata", Ok(index)) => Component::TxData(index),
+            ("txheaders", Ok(index)) => Component::TxHeaders(index),
             _ => return Err(UnknownComponent { word: word.to_owned() }),
         };
         component.base().map(|_| component).ok_or_else(|| UnknownComponent { word: word.to_owned() })
@@ -257,7 +296,8 @@ mod tests {
     use super::*;
 
     fn all() -> impl Iterator<Item = Component> {
-        components(MAX_PORTS, MAX_QUEUES, MAX_QUEUES)
+        let second = (0..MAX_QUEUES).flat_map(|index| [Component::TxData(index), Component::TxHeaders(index)]);
+        components(MAX_PORTS, MAX_QUEUES, MAX_QUEUES).chain(second)
     }
 
     #[test]
@@ -268,7 +308,9 @@ mod tests {
             assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{} overlaps {}", pair[0].2, pair[1].2);
         }
         let (base, size, _) = windows[windows.len() - 1];
-        assert!(base + size <= SPACE);
+        assert_eq!(base + size, SECOND_BUS + SECOND_SPACE);
+        let last_of_first = components(MAX_PORTS, MAX_QUEUES, MAX_QUEUES).map(|c| c.base().unwrap() + c.size()).max();
+        assert!(last_of_first.unwrap() <= SPACE);
     }
 
     #[test]
@@ -278,8 +320,9 @@ mod tests {
             assert_eq!(Component::at(base), Some((component, 0)));
             assert_eq!(Component::at(base + size - 1), Some((component, size - 1)));
             assert_eq!(component.to_string().parse(), Ok(component));
-            assert_eq!(component.block(|_| Engine::Sze).size, size, "{component}");
-            assert_eq!(component.block(|_| Engine::Medusa).size, size, "{component}");
+            for engine in Engine::ALL {
+                assert_eq!(component.block(|_| engine).size, size, "{component}");
+            }
         }
     }
 
@@ -290,6 +333,7 @@ mod tests {
         assert_eq!((base("txmac0"), base("rxmac0"), base("txmac1"), base("rxmac3")), (0x8000, 0x8200, 0xa000, 0xe200));
         assert_eq!((base("pcs0"), base("pcs3"), base("pcs4")), (0x80_0000, 0xe0_0000, 0x84_0000));
         assert_eq!((base("rx1"), base("tx0"), base("tx4095")), (0x0100_0080, 0x0120_0000, 0x0127_ff80));
+        assert_eq!((base("txdata1"), base("txheaders1")), (0x0402_0000, 0x2400_8000));
     }
 
     #[test]
@@ -297,7 +341,9 @@ mod tests {
         for address in [0x100, 0x300f, 0x3018, 0x3020, 0x3410, 0x5000, 0x8400, 0x4_8000, 0x0108_0000, 0x0128_0000] {
             assert_eq!(Component::at(address), None, "{address:#x}");
         }
-        assert_eq!(Component::at(u32::MAX), None);
+        for address in [0x03ff_ffff, 0x2c00_0000, u32::MAX] {
+            assert_eq!(Component::at(address), None, "{address:#x}");
+        }
         assert_eq!(Component::Dma(QueueId::rx(MAX_QUEUES)).base(), None);
         assert_eq!(Component::Pcs(MAX_PORTS).base(), None);
     }

@@ -16,6 +16,7 @@
 //! Where blocks lie is the business of [`map`]; what answers there depends, for a queue, on its engine.
 //! All registers are little-endian.
 
+pub mod calypte;
 pub mod map;
 pub mod medusa;
 pub mod pcs;

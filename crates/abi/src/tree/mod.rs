@@ -27,7 +27,8 @@ use crate::queue::{Direction, Engine};
 /// The values of `compatible` by which software finds the parts of a card.
 ///
 /// Those of Medusa and the rest are in `specs/nfb-card.md` §2.1. The SZE ones are not; they are the ones that ndk-sw
-/// defines in `libnfb/include/netcope/rxqueue.h` and `txqueue.h`, and that its kernel driver and pynfb look for.
+/// defines in `libnfb/include/netcope/rxqueue.h` and `txqueue.h`, and that its kernel driver and pynfb look for; those of
+/// Calypte's controllers are in its `dma_ctrl_ndp.h`, those of its buffers in §3.2.5.
 pub mod compatible {
     /// The bus that all registers hang on.
     pub const BUS: &str = "netcope,bus,mi";
@@ -51,6 +52,14 @@ pub mod compatible {
     pub const MEDUSA_RX: &str = "netcope,dma_ctrl_ndp_rx";
     /// DMA controller of a Medusa transmit queue.
     pub const MEDUSA_TX: &str = "netcope,dma_ctrl_ndp_tx";
+    /// DMA controller of a Calypte receive queue.
+    pub const CALYPTE_RX: &str = "cesnet,dma_ctrl_calypte_rx";
+    /// DMA controller of a Calypte transmit queue.
+    pub const CALYPTE_TX: &str = "cesnet,dma_ctrl_calypte_tx";
+    /// Data buffer of a Calypte transmit queue.
+    pub const CALYPTE_TX_DATA: &str = "cesnet,dma_calypte_tx_data_buff";
+    /// Header buffer of a Calypte transmit queue.
+    pub const CALYPTE_TX_HEADERS: &str = "cesnet,dma_calypte_tx_hdr_buff";
     /// DMA controller of an SZE receive queue.
     pub const SZE_RX: &str = "netcope,dma_ctrl_sze_rx";
     /// DMA controller of an SZE transmit queue.
@@ -64,6 +73,8 @@ pub const fn dma_compatible(engine: Engine, direction: Direction) -> &'static st
         (Engine::Medusa, Direction::Tx) => compatible::MEDUSA_TX,
         (Engine::Sze, Direction::Rx) => compatible::SZE_RX,
         (Engine::Sze, Direction::Tx) => compatible::SZE_TX,
+        (Engine::Calypte, Direction::Rx) => compatible::CALYPTE_RX,
+        (Engine::Calypte, Direction::Tx) => compatible::CALYPTE_TX,
     }
 }
 

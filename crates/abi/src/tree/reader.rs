@@ -150,8 +150,7 @@ impl<'blob> Tree<'blob> {
     /// The DMA controllers of one direction with a phandle, sorted by it.
     fn controllers(&self, direction: Direction) -> Vec<(u32, Engine, Node<'_>)> {
         let with_engine = |node: Node<'_>| {
-            let engines = [Engine::Medusa, Engine::Sze];
-            engines.into_iter().find(|&engine| node.is_compatible(dma_compatible(engine, direction)))
+            Engine::ALL.into_iter().find(|&engine| node.is_compatible(dma_compatible(engine, direction)))
         };
         let mut controllers: Vec<_> =
             self.nodes().filter_map(|node| Some((node.phandle()?, with_engine(node)?, node))).collect();

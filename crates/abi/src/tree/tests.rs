@@ -1,7 +1,7 @@
 use super::*;
 use crate::name::CardOptions;
 use crate::queue::QueueId;
-use crate::register::map::{Component, MAX_PORTS, MAX_QUEUES};
+use crate::register::map::{Component, MAX_PORTS, MAX_QUEUES, SECOND_BUS};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -90,21 +90,54 @@ fn a_queue_leads_to_its_controller_whatever_its_engine() {
 }
 
 #[test]
+fn a_calypte_tx_queue_leads_to_its_buffers_on_a_bus_of_their_own() {
+    let blob = card(1, 2, 5, "(calypte@rx1,tx1-3)").to_blob().unwrap();
+    let tree = Tree::parse(&blob).unwrap();
+    assert_eq!(tree.compatible(compatible::BUS).count(), 2);
+    let bus = tree.node("/firmware/mi_bus1").unwrap();
+    assert_eq!((bus.string("resource"), bus.property("map-as-wc")), (Ok("PCI0,BAR2"), Some(&[][..])));
+    assert_eq!(tree.node("/drivers/mi/PCI0,BAR2").unwrap().u64("mmap_size"), Ok(u64::from(bus.reg().unwrap().1)));
+    let controllers: Vec<_> = tree.compatible(compatible::CALYPTE_TX).collect();
+    assert_eq!((controllers.len(), tree.compatible(compatible::CALYPTE_RX).count()), (3, 1));
+    for (index, ctrl) in (1..).zip(controllers) {
+        let (data, headers) = (follow(&tree, ctrl, "data_buff"), follow(&tree, ctrl, "hdr_buff"));
+        assert!(data.is_compatible("cesnet,dma_calypte_tx_data_buff") && data.parent() == Some(bus));
+        assert!(headers.is_compatible("cesnet,dma_calypte_tx_hdr_buff") && headers.parent() == Some(bus));
+        // Masks as software computes them, and addresses as those of a BAR of its own.
+        let ((at, size), (headers_at, headers_size)) = (data.reg().unwrap(), headers.reg().unwrap());
+        assert_eq!((size / 2 - 1, headers_size / 16 - 1), (0xffff, 0x7ff));
+        assert_eq!(Component::at(SECOND_BUS + at), Some((Component::TxData(index), 0)));
+        assert_eq!(Component::at(SECOND_BUS + headers_at), Some((Component::TxHeaders(index), 0)));
+        // Trap T12.
+        assert!((0x0002_0000..0x0003_0000).contains(&ctrl.u32("version").unwrap()));
+    }
+    let queues = tree.queues(Direction::Tx).unwrap();
+    assert_eq!((queues[0].engine, queues[1].engine, queues[1].size), (Engine::Medusa, Engine::Calypte, 65536));
+    assert_eq!(tree.node("/drivers/ndp/rx_queues/rx1").unwrap().u32("protocol"), Ok(3));
+    let blob = card(1, 2, 2, "calypte@rx0-1").to_blob().unwrap();
+    let tree = Tree::parse(&blob).unwrap();
+    assert_eq!(tree.compatible(compatible::BUS).count(), 1, "receiving needs no buffers of the device");
+    assert!(tree.node("/drivers/mi/PCI0,BAR2").is_none());
+}
+
+#[test]
 fn all_phandles_differ_and_every_reference_has_a_target() {
-    let blob = card(4, 9, 5, "sze@3-4").to_blob().unwrap();
+    let blob = card(4, 9, 5, "sze@3,engine=calypte@4").to_blob().unwrap();
     let tree = Tree::parse(&blob).unwrap();
     let phandles: Vec<_> = tree.nodes().filter_map(|node| node.phandle()).collect();
     assert_eq!(phandles.iter().collect::<BTreeSet<_>>().len(), phandles.len());
     let mut references = 0;
     for node in tree.nodes() {
-        for name in ["params", "ctrl", "status-reg", "control", "pmd", "pcspma", "rxmac", "txmac"] {
+        for name in
+            ["params", "ctrl", "data_buff", "hdr_buff", "status-reg", "control", "pmd", "pcspma", "rxmac", "txmac"]
+        {
             if let Ok(phandle) = node.u32(name) {
                 assert!(tree.phandle(phandle).is_some(), "{node:?} {name}");
                 references += 1;
             }
         }
     }
-    assert_eq!(references, 2 * (9 + 5) + 4 * 7);
+    assert_eq!(references, 2 * (9 + 5) + 2 + 4 * 7);
 }
 
 #[test]
@@ -194,7 +227,7 @@ fn dtc_reads_the_blob_and_compiles_what_is_printed() {
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         std::fs::read(result).unwrap()
     };
-    for (ports, queues, engines) in [(1, 1, "sze"), (2, 2, "medusa"), (4, 100, "sze@rx0-49")] {
+    for (ports, queues, engines) in [(1, 1, "sze"), (2, 2, "calypte"), (4, 100, "sze@rx0-49")] {
         let blob = card(ports, queues, queues, engines).to_blob().unwrap();
         let source = String::from_utf8(dtc("dtb", "dts", &blob)).unwrap();
         assert_eq!(source.matches("netcope,eth").count(), ports);
@@ -212,12 +245,12 @@ fn dtc_reads_the_blob_and_compiles_what_is_printed() {
 
 proptest! {
     #[test]
-    fn any_card_reads_back(ports in 1usize..5, rx in 1u32..40, tx in 1u32..40, sze in 0u32..80, numa in proptest::option::of(0u32..4)) {
+    fn any_card_reads_back(ports in 1usize..5, rx in 1u32..40, tx in 1u32..40, other in 0u32..80, numa in proptest::option::of(0u32..4)) {
         let mut description = card(ports, rx, tx, "medusa");
         description.numa_node = numa;
         let queues = description.rx_queues.iter_mut().chain(&mut description.tx_queues);
-        for (_, queue) in queues.enumerate().filter(|(place, _)| (*place as u32 * 7) % 80 < sze) {
-            queue.engine = Engine::Sze;
+        for (place, queue) in queues.enumerate().filter(|(place, _)| (*place as u32 * 7) % 80 < other) {
+            queue.engine = [Engine::Sze, Engine::Calypte][place % 2];
         }
         let blob = description.to_blob().unwrap();
         let tree = Tree::parse(&blob).unwrap();
@@ -243,7 +276,7 @@ proptest! {
         bytes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         kept in proptest::option::of(any::<prop::sample::Index>()),
     ) {
-        let mut blob = card(1, 2, 1, "sze@1").to_blob().unwrap();
+        let mut blob = card(1, 2, 1, "sze@1,engine=calypte@0").to_blob().unwrap();
         for (place, word) in words {
             let at = place.index(blob.len() / 4) * 4;
             blob[at..at + 4].copy_from_slice(&word.to_be_bytes());

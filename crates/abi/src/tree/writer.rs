@@ -2,17 +2,20 @@
 
 use super::{CardDescription, PortDescription, QueueDescription, compatible, dma_compatible};
 use crate::queue::{Direction, Engine, QueueId};
-use crate::register::map::{Component, SPACE};
-use crate::register::{medusa, rxmac, sze, txmac};
+use crate::register::map::{Component, SECOND_BUS, SECOND_SPACE, SPACE};
+use crate::register::{calypte, medusa, rxmac, sze, txmac};
 use vm_fdt::{Error, FdtWriter};
 
-/// Name of the only BAR, and of the node that says where it is mapped.
+/// Names of the BARs of the two buses, and of the nodes that say where they are mapped.
 const BAR: &str = "PCI0,BAR0";
+const SECOND_BAR: &str = "PCI0,BAR2";
 
-/// The phandles of a card, all different and small (§2.1): two shared by all queues, seven per port, one per queue.
+/// The phandles of a card, all different and small (§2.1): two shared by all queues, seven per port, one per queue, two
+/// for the buffers of each TX queue.
 struct Phandles {
     ports: u32,
     rx_queues: u32,
+    tx_queues: u32,
 }
 
 impl Phandles {
@@ -37,6 +40,11 @@ impl Phandles {
             Direction::Tx => first + self.rx_queues + queue.index,
         }
     }
+
+    /// The data buffer of a TX queue; that of its headers is one more.
+    fn buffer(&self, index: u32) -> u32 {
+        self.queue(QueueId::tx(self.tx_queues)) + 2 * index
+    }
 }
 
 /// The parts of a port that others point at.
@@ -53,7 +61,8 @@ enum PortPart {
 
 /// The blob of a description whose numbers of ports and queues fit the address space.
 pub(super) fn write(card: &CardDescription) -> Result<Vec<u8>, Error> {
-    let phandles = Phandles { ports: card.ports.len() as u32, rx_queues: card.rx_queues.len() as u32 };
+    let (ports, rx_queues, tx_queues) = (card.ports.len(), card.rx_queues.len(), card.tx_queues.len());
+    let phandles = Phandles { ports: ports as u32, rx_queues: rx_queues as u32, tx_queues: tx_queues as u32 };
     let mut writer = FdtWriter::new()?;
     let w = &mut writer;
     node(w, "", |w| {
@@ -91,6 +100,9 @@ fn firmware(w: &mut FdtWriter, card: &CardDescription, phandles: &Phandles) -> R
     w.property_string("project-version", env!("CARGO_PKG_VERSION"))?;
     w.property_u32("build-time", card.build_time)?;
     node(w, "mi_bus0", |w| bus(w, card, phandles))?;
+    if has_second_bus(card) {
+        node(w, "mi_bus1", |w| second_bus(w, card, phandles))?;
+    }
     for direction in [Direction::Rx, Direction::Tx] {
         node(w, &format!("dma_params_{}0", way(direction)), |w| {
             w.property_u32("frame_size_max", card.frame_max)?;
@@ -123,6 +135,38 @@ fn bus(w: &mut FdtWriter, card: &CardDescription, phandles: &Phandles) -> Result
         }
     }
     Ok(())
+}
+
+fn has_second_bus(card: &CardDescription) -> bool {
+    card.tx_queues.iter().any(|queue| queue.engine == Engine::Calypte)
+}
+
+/// The bus of the buffers into which software writes what Calypte queues send. Its addresses count from its own BAR.
+fn second_bus(w: &mut FdtWriter, card: &CardDescription, phandles: &Phandles) -> Result<(), Error> {
+    w.property_string("compatible", compatible::BUS)?;
+    w.property_u32("#address-cells", 1)?;
+    w.property_u32("#size-cells", 1)?;
+    w.property_string("resource", SECOND_BAR)?;
+    w.property_u32("width", 32)?;
+    w.property_null("map-as-wc")?;
+    w.property_array_u32("reg", &[0, SECOND_SPACE])?;
+    for (index, _) in (0..).zip(&card.tx_queues).filter(|(_, queue)| queue.engine == Engine::Calypte) {
+        let (data, headers) = (Component::TxData(index), Component::TxHeaders(index));
+        let phandle = phandles.buffer(index);
+        buffer(w, &format!("dma_calypte_tx_data_buff{index}"), data, compatible::CALYPTE_TX_DATA, phandle)?;
+        buffer(w, &format!("dma_calypte_tx_hdr_buff{index}"), headers, compatible::CALYPTE_TX_HEADERS, phandle + 1)?;
+    }
+    Ok(())
+}
+
+fn buffer(w: &mut FdtWriter, name: &str, component: Component, compatible: &str, phandle: u32) -> Result<(), Error> {
+    node(w, name, |w| {
+        w.property_string("compatible", compatible)?;
+        let base = component.base().unwrap_or(SECOND_BUS) - SECOND_BUS;
+        w.property_array_u32("reg", &[base, component.size()])?;
+        w.property_u32("pcie", 0)?;
+        w.property_phandle(phandle)
+    })
 }
 
 /// A node of the bus with nothing but its place and its kind.
@@ -205,12 +249,18 @@ fn dma_controller(
     let (protocol, version) = match description.engine {
         Engine::Medusa => ("ndp", medusa::VERSION),
         Engine::Sze => ("sze", sze::VERSION),
+        Engine::Calypte => ("calypte", calypte::VERSION),
     };
     node(w, &format!("dma_ctrl_{protocol}_{queue}"), |w| {
         place(w, Component::Dma(queue), Some(dma_compatible(description.engine, queue.direction)))?;
         w.property_u32("version", version)?;
         w.property_u32("pcie", 0)?;
         w.property_u32("params", Phandles::params(queue.direction))?;
+        if (description.engine, queue.direction) == (Engine::Calypte, Direction::Tx) {
+            let phandle = phandles.buffer(queue.index);
+            w.property_u32("data_buff", phandle)?;
+            w.property_u32("hdr_buff", phandle + 1)?;
+        }
         w.property_phandle(phandles.queue(queue))
     })
 }
@@ -228,7 +278,14 @@ fn drivers(w: &mut FdtWriter, card: &CardDescription, phandles: &Phandles) -> Re
         node(w, BAR, |w| {
             w.property_u64("mmap_base", 0)?;
             w.property_u64("mmap_size", u64::from(SPACE))
-        })
+        })?;
+        if has_second_bus(card) {
+            node(w, SECOND_BAR, |w| {
+                w.property_u64("mmap_base", u64::from(SECOND_BUS))?;
+                w.property_u64("mmap_size", u64::from(SECOND_SPACE))
+            })?;
+        }
+        Ok(())
     })?;
     node(w, "ndp", |w| {
         w.property_u32("version", 1)?;
@@ -262,6 +319,7 @@ fn driver_queue(
             match description.engine {
                 Engine::Sze => 1,
                 Engine::Medusa => 2,
+                Engine::Calypte => 3,
             },
         )
     })

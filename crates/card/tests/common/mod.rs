@@ -70,7 +70,13 @@ impl<'c> Bench<'c> {
         let domain = Arc::new(Domain::new());
         let at = domain.map(memory.window().clone(), Access::ReadWrite, None).unwrap();
         let read_only = domain.map(memory.window().clone(), Access::Read, None).unwrap();
-        let attachment = Attachment { domain, control: control.window().clone(), reclaimer: None, openers: Vec::new() };
+        let attachment = Attachment {
+            domain,
+            control: control.window().clone(),
+            reclaimer: None,
+            openers: Vec::new(),
+            buffers: None,
+        };
         card.attach(id, attachment).unwrap();
         Self { card, id, memory, control, at, read_only }
     }
@@ -99,7 +105,7 @@ impl<'c> Bench<'c> {
     /// What is right: every register that START latches.
     pub fn program(&self) {
         match self.card.engine(self.id).unwrap() {
-            Engine::Medusa => {
+            Engine::Medusa | Engine::Calypte => {
                 self.write64(m::DESC_BASE, self.at.get());
                 self.write64(m::HDR_BASE, self.at.get() + HEADERS);
                 self.write64(m::UPDATE_BASE, self.at.get() + UPDATE);
