@@ -81,7 +81,6 @@ fn a_start_that_cannot_be_is_refused_with_the_reason() {
                     reclaimer: None,
                     openers: Vec::new(),
                     buffers: None,
-                    buffers: None,
                 }
             ),
             Err(StartError::Running(_))

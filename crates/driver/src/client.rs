@@ -88,11 +88,11 @@ pub struct Opened {
     pub kick: OwnedFd,
     /// Readable when the card has something for a sleeper.
     pub call: OwnedFd,
-    /// Update word, headers, IOVAs; read-only.
+    /// Update word, RX headers, IOVAs; read-only.
     pub status: Region,
     /// Buffers or ring; read-only for RX. `None` when the program brings its own buffers.
     pub data: Option<Region>,
-    /// Descriptor ring of an exclusive direct Medusa queue.
+    /// Descriptor ring of an exclusive direct Medusa queue, header ring of an exclusive direct Calypte TX queue.
     pub descriptors: Option<Region>,
 }
 
@@ -455,6 +455,15 @@ fn map_queue(
         Layout::Sze { status_len, ring } => {
             let status = Region::map(next()?, len(status_len)?, Protection::Read, false)?;
             (status, Some(Region::map(next()?, ring as usize, data_protection, true)?), None)
+        }
+        Layout::Calypte { status_len, ring, descriptors_len, .. } => {
+            let status = Region::map(next()?, len(status_len)?, Protection::Read, false)?;
+            let data = Region::map(next()?, ring as usize, data_protection, true)?;
+            let headers = match descriptors_len {
+                0 => None,
+                bytes => Some(Region::map(next()?, len(bytes)?, Protection::ReadWrite, false)?),
+            };
+            (status, Some(data), headers)
         }
     };
     Ok(Opened { handle, engine, layout, control, kick, call, status, data, descriptors })

@@ -3,13 +3,18 @@
 //!
 //! ```text
 //! status region       update word, header ring (RX), IOVAs of the buffers     sealed: programs can only read it
-//! data region         buffers (Medusa) or the ring (SZE)                      sealed for RX; writers share it for TX
-//! descriptor region   descriptor ring (Medusa) or list (SZE)                  only for exclusive direct Medusa
+//! data region         buffers (Medusa) or the ring (SZE, Calypte)             sealed for RX; writers share it for TX
+//! descriptor region   descriptor ring (Medusa) or list (SZE),                 only for exclusive direct Medusa
+//!                     header ring of a TX queue (Calypte)                     and Calypte
 //! ```
+//!
+//! Both rings of a Calypte TX queue are buffers of the device: the card reaches them without any IOVA.
 
 use millrace_abi::message::{Buffers, Layout};
 use millrace_abi::name::CardOptions;
 use millrace_abi::queue::{Direction, Engine, QueueId};
+use millrace_abi::register::calypte as c;
+use millrace_card::TxBuffers;
 use millrace_dma::{Access, Domain, Iova, MapError, Ordering, OutOfRange, Pages, Region, RegionError};
 use millrace_ring::sze;
 
@@ -35,9 +40,9 @@ pub(crate) struct QueueMemory {
     pub layout: Layout,
     pub status: Region,
     pub data: Option<Region>,
-    pub descriptors: Region,
-    pub status_at: Iova,
-    pub descriptors_at: Iova,
+    pub descriptors: Option<Region>,
+    status_at: Iova,
+    descriptors_at: Option<Iova>,
     data_at: Option<Iova>,
 }
 
@@ -53,19 +58,28 @@ impl QueueMemory {
         match engine {
             Engine::Medusa => Self::medusa(id, options, buffers, domain),
             Engine::Sze => Self::sze(id, options, domain),
+            Engine::Calypte => Self::calypte(id, options, domain),
         }
     }
 
-    /// Makes the memory as it must be at START: update word 0, and for SZE a descriptor list that begins at `start`
-    /// (in 8-byte units, a multiple of a page). A list is at most as long as the one of a ring that begins at page 1.
+    /// Makes the memory as it must be at START: update word 0; for Calypte RX no valid header; for SZE a descriptor list
+    /// that begins at `start` (in 8-byte units, a multiple of a page). A list is at most as long as the one of a ring
+    /// that begins at page 1.
     pub fn prepare(&self, start: u64) -> Result<(), MemoryError> {
         self.status.window().word64(UPDATE_AT as usize)?.store(0, Ordering::Relaxed);
-        if let (Layout::Sze { ring, .. }, Some(data_at)) = (self.layout, self.data_at) {
-            let offset = start * 8 % u64::from(ring);
-            let list = sze::descriptor_list(data_at, u64::from(ring), offset, self.descriptors_at);
-            for (index, word) in list.into_iter().enumerate() {
-                self.descriptors.window().word64(index * 8)?.store(word, Ordering::Relaxed);
+        match (self.layout, self.data_at, self.descriptors_at, &self.descriptors) {
+            (Layout::Sze { ring, .. }, Some(data_at), Some(descriptors_at), Some(descriptors)) => {
+                let offset = start * 8 % u64::from(ring);
+                let list = sze::descriptor_list(data_at, u64::from(ring), offset, descriptors_at);
+                for (index, word) in list.into_iter().enumerate() {
+                    descriptors.window().word64(index * 8)?.store(word, Ordering::Relaxed);
+                }
             }
+            (Layout::Calypte { headers_at, headers, .. }, Some(_), ..) => {
+                let ring = self.status.window().slots64(headers_at as usize, headers)?;
+                (0..headers).for_each(|slot| ring.store(slot, 0));
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -103,11 +117,11 @@ impl QueueMemory {
                 descriptors_len,
             },
             status_at,
-            descriptors_at: domain.map(descriptors.window().clone(), Access::Read, None)?,
+            descriptors_at: Some(domain.map(descriptors.window().clone(), Access::Read, None)?),
             data_at: None,
             status,
             data,
-            descriptors,
+            descriptors: Some(descriptors),
         };
         memory.map_data(id, domain)?;
         if let Some(base) = memory.data_at {
@@ -130,10 +144,37 @@ impl QueueMemory {
         let data_at = domain.map(data.part(0, ring as usize)?, access, None)?;
         let longest = sze::descriptor_list(data_at, u64::from(ring), 4096 % u64::from(ring), Iova::new(0)).len() * 8;
         let descriptors = Region::allocate(longest.next_multiple_of(4096), Pages::Ordinary)?;
-        let descriptors_at = domain.map(descriptors.window().clone(), Access::Read, None)?;
+        let descriptors_at = Some(domain.map(descriptors.window().clone(), Access::Read, None)?);
         let layout = Layout::Sze { status_len: 4096, ring };
-        let (data, data_at) = (Some(data), Some(data_at));
+        let (data, data_at, descriptors) = (Some(data), Some(data_at), Some(descriptors));
         let memory = Self { layout, status, data, descriptors, status_at, descriptors_at, data_at };
+        memory.seal(id)?;
+        Ok(memory)
+    }
+
+    fn calypte(id: QueueId, options: &CardOptions, domain: &Domain) -> Result<Self, MemoryError> {
+        let is_rx = id.direction == Direction::Rx;
+        let (ring, headers) = if is_rx {
+            (options.calypte_blocks * c::RX_BLOCK, options.calypte_blocks)
+        } else {
+            (c::TX_RING, c::TX_HEADERS)
+        };
+        let headers_len = u64::from(headers) * 8;
+        let status_len = (HEADERS_AT + if is_rx { headers_len } else { 0 }).next_multiple_of(4096);
+        let status = Region::allocate(status_len as usize, Pages::Ordinary)?;
+        let status_at = domain.map(status.window().clone(), Access::ReadWrite, None)?;
+        let data = Region::allocate_doubled(ring as usize)?;
+        let data_at = match is_rx {
+            true => Some(domain.map(data.part(0, ring as usize)?, Access::ReadWrite, None)?),
+            false => None,
+        };
+        let descriptors = match is_rx {
+            true => None,
+            false => Some(Region::allocate(headers_len as usize, Pages::Ordinary)?),
+        };
+        let descriptors_len = if is_rx { 0 } else { headers_len };
+        let layout = Layout::Calypte { status_len, headers_at: HEADERS_AT, headers, ring, descriptors_len };
+        let memory = Self { layout, status, data: Some(data), descriptors, status_at, descriptors_at: None, data_at };
         memory.seal(id)?;
         Ok(memory)
     }
@@ -157,6 +198,26 @@ impl QueueMemory {
         Ok(())
     }
 
+    /// The buffers of the device, for a Calypte TX queue.
+    pub fn buffers(&self) -> Result<Option<TxBuffers>, OutOfRange> {
+        match (self.layout, self.data_at, &self.data, &self.descriptors) {
+            (Layout::Calypte { .. }, None, Some(data), Some(headers)) => {
+                TxBuffers::new(data.window(), headers.window()).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// IOVA of the descriptor ring or list; 0 where there is none.
+    pub fn descriptors_at(&self) -> Iova {
+        self.descriptors_at.unwrap_or_default()
+    }
+
+    /// IOVA of the data ring; 0 where there is none.
+    pub fn data_at(&self) -> Iova {
+        self.data_at.unwrap_or_default()
+    }
+
     /// IOVA of the update word.
     pub fn update_at(&self) -> Iova {
         self.status_at.plus(UPDATE_AT)
@@ -169,7 +230,7 @@ impl QueueMemory {
 
     /// All mappings, to be taken away again.
     pub fn mappings(&self) -> impl Iterator<Item = Iova> {
-        [Some(self.status_at), Some(self.descriptors_at), self.data_at].into_iter().flatten()
+        [Some(self.status_at), self.descriptors_at, self.data_at].into_iter().flatten()
     }
 
     /// IOVAs of the buffers, in order.

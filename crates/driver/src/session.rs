@@ -9,14 +9,14 @@ use crate::memory::{MemoryError, QueueMemory};
 use millrace_abi::control::{self, CARD_SLEEPS_AT, DOORBELL_AT, QueueState};
 use millrace_abi::message::{Buffers, ErrorCode, Handle, Layout, Reply};
 use millrace_abi::queue::{Direction, Engine, Laggard, MAX_SUBSCRIBERS, Mode, QueueId, Sharing};
-use millrace_abi::register::{Offset, map, medusa as m, sze as s};
+use millrace_abi::register::{Offset, calypte as c, map, medusa as m, sze as s};
 use millrace_card::{Attachment, Card, Opener, RingPins, RingProgram, StartError};
 use millrace_dma::{Domain, Iova, Ordering, OutOfRange, Pages, Region, RegionError, Word64};
 use millrace_ring::cursor::{Cursor, Position, Subscriber};
 use millrace_ring::medusa::{FixedRx, FixedTx, HostRx, HostTx};
 use millrace_ring::shared::{Losses, Pool, ReadRing, Reader, Reclaimer};
-use millrace_ring::sze;
 use millrace_ring::wake::Ringer;
+use millrace_ring::{calypte, sze};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -159,20 +159,29 @@ impl OwnRing {
         Ok(Self { memory, domain, pins: None })
     }
 
-    fn program(&self) -> RingProgram {
-        let mask = match self.memory.layout {
+    fn mask(&self) -> u32 {
+        match self.memory.layout {
             Layout::Medusa { entries, .. } => entries - 1,
-            Layout::Sze { ring, .. } => ring - 1,
-        };
-        RingProgram { desc_base: self.memory.descriptors_at.get(), update_base: self.memory.update_at().get(), mask }
+            Layout::Sze { ring, .. } | Layout::Calypte { ring, .. } => ring - 1,
+        }
     }
 
-    /// Whether the card has taken everything up to the doorbell in `page`.
+    fn program(&self) -> Result<RingProgram, SessionError> {
+        let (desc_base, update_base) = (self.memory.descriptors_at().get(), self.memory.update_at().get());
+        Ok(RingProgram { desc_base, update_base, mask: self.mask(), buffers: self.memory.buffers()? })
+    }
+
+    /// Whether the card has taken everything up to the doorbell in `page`, or, for Calypte, up to the last header.
     fn is_drained(&self, page: &Page) -> Result<bool, SessionError> {
         let (doorbell, update) = (page.doorbell()?, self.memory.status.window().word64(0)?);
+        if let (Layout::Calypte { headers, .. }, Some(region)) = (self.memory.layout, &self.memory.descriptors) {
+            let asked = calypte::announced(&region.window().slots64(0, headers)?);
+            // Acquire as below.
+            return Ok(asked == calypte::Pointers::decode(update.load(Ordering::Acquire)).headers);
+        }
         // Acquire pairs with the Release of the card's update word.
         let (asked, done) = (doorbell.load(Ordering::Relaxed) as u32, update.load(Ordering::Acquire) as u32);
-        Ok((asked ^ done) & self.program().mask == 0)
+        Ok((asked ^ done) & self.mask() == 0)
     }
 }
 
@@ -188,6 +197,7 @@ impl Member {
 enum Writer {
     Medusa(Box<FixedTx>),
     Sze(Box<sze::HostTx>),
+    Calypte(Box<calypte::HostTx>),
 }
 
 /// A queue that the driver drives: its own control page, and for TX its half of the ring and the lock.
@@ -297,12 +307,12 @@ impl Session {
         if let Some(data) = &memory.data {
             fds.push(data.fd()?);
         }
+        let own = self.driven.is_none() || member.ring.is_some();
         let mut layout = memory.layout;
-        if let Layout::Medusa { descriptors_len, .. } = &mut layout {
-            if self.driven.is_none() || member.ring.is_some() {
-                fds.push(memory.descriptors.fd()?);
-            } else {
-                *descriptors_len = 0;
+        if let Layout::Medusa { descriptors_len, .. } | Layout::Calypte { descriptors_len, .. } = &mut layout {
+            match &memory.descriptors {
+                Some(descriptors) if own => fds.push(descriptors.fd()?),
+                _ => *descriptors_len = 0,
             }
         }
         Some((Reply::Opened { handle: key.1, engine: self.engine, layout }, fds))
@@ -357,6 +367,8 @@ impl Session {
         self.base = match self.engine {
             Engine::Sze => Position::new(position.next_multiple_of(4096 / 8)).get(),
             Engine::Medusa => position,
+            // Both rings begin at 0, whoever had them before.
+            Engine::Calypte => 0,
         };
         self.memory.prepare(self.base)?;
         let member = &self.members[place];
@@ -370,7 +382,8 @@ impl Session {
             openers.push(page.opener(0)?);
         }
         let control = page.region.window().clone();
-        let attachment = Attachment { domain: self.domain.clone(), control, reclaimer: None, openers };
+        let buffers = self.memory.buffers()?;
+        let attachment = Attachment { domain: self.domain.clone(), control, reclaimer: None, openers, buffers };
         let id = self.id;
         let failed = |error| SessionError::Start(id, error);
         card.detach(id);
@@ -396,7 +409,7 @@ impl Session {
         ring.memory.prepare(0)?;
         member.page.doorbell()?.store(0, Ordering::Relaxed);
         let opener = member.page.opener(member.id)?;
-        let pins = card.add_ring(id, &ring.program(), ring.domain.clone(), opener);
+        let pins = card.add_ring(id, &ring.program()?, ring.domain.clone(), opener);
         ring.pins = Some(pins.map_err(|error| SessionError::Start(id, error))?);
         Ok(())
     }
@@ -436,11 +449,11 @@ impl Session {
         self.write32(card, m::CONTROL, value);
     }
 
-    /// The register writes before CONTROL: §3.2.2 steps 5 to 8 for Medusa, "Start" of §3.1 for SZE.
+    /// The register writes before CONTROL: §3.2.2 steps 5 to 8 for Medusa and Calypte, "Start" of §3.1 for SZE.
     fn program(&self, card: &Card) {
         match self.memory.layout {
             Layout::Medusa { entries, .. } => {
-                self.write64(card, m::DESC_BASE, self.memory.descriptors_at.get());
+                self.write64(card, m::DESC_BASE, self.memory.descriptors_at().get());
                 self.write64(card, m::UPDATE_BASE, self.memory.update_at().get());
                 if self.id.direction == Direction::Rx {
                     self.write64(card, m::HDR_BASE, self.memory.headers_at().get());
@@ -450,8 +463,20 @@ impl Session {
                 self.write64(card, m::SDP, 0);
                 self.write32(card, m::TIMEOUT, m::TIMEOUT_DEFAULT);
             }
+            Layout::Calypte { headers, ring, .. } => {
+                self.write64(card, c::UPDATE_BASE, self.memory.update_at().get());
+                if self.id.direction == Direction::Rx {
+                    self.write64(card, c::DATA_BASE, self.memory.data_at().get());
+                    self.write64(card, c::HDR_BASE, self.memory.headers_at().get());
+                    self.write32(card, c::MDP, ring / c::RX_BLOCK - 1);
+                    self.write32(card, c::MHP, headers - 1);
+                }
+                self.write64(card, c::SDP, 0);
+                self.write32(card, c::EXPER, 0);
+                self.write32(card, c::TIMEOUT, m::TIMEOUT_DEFAULT);
+            }
             Layout::Sze { ring, .. } => {
-                self.write64(card, s::DESC_BASE, self.memory.descriptors_at.get());
+                self.write64(card, s::DESC_BASE, self.memory.descriptors_at().get());
                 self.write64(card, s::UPDATE_BASE, self.memory.update_at().get());
                 self.write32(card, s::RING_MASK, ring - 1);
                 self.write32(card, s::SW_POINTER, 0);
@@ -469,9 +494,13 @@ impl Session {
         let (doorbell, update) = (driven.page.doorbell()?, self.memory.status.window().word64(0)?);
         let iovas = self.memory.iovas().into_boxed_slice();
         let (start, first) = (Position::new(self.base), self.base as u32);
+        let descriptors = |entries| match &self.memory.descriptors {
+            Some(region) => region.window().slots64(0, entries).map_err(SessionError::from),
+            None => Err(SessionError::Ring(self.id)),
+        };
         match (self.memory.layout, self.id.direction) {
             (Layout::Medusa { entries, headers_at, buffer_size, .. }, Direction::Rx) => {
-                let descriptors = self.memory.descriptors.window().slots64(0, entries)?;
+                let descriptors = descriptors(entries)?;
                 let headers = self.memory.status.window().slots32(headers_at as usize, entries)?;
                 let host = HostRx::new(descriptors, headers, doorbell, update);
                 let size = buffer_size.min(u16::MAX.into()) as u16;
@@ -486,9 +515,19 @@ impl Session {
                 card.set_reclaimer(self.id, self.members[place].first_of(self.id, reclaimer)?);
             }
             (Layout::Medusa { entries, .. }, Direction::Tx) => {
-                let host = HostTx::new(self.memory.descriptors.window().slots64(0, entries)?, doorbell, update);
+                let host = HostTx::new(descriptors(entries)?, doorbell, update);
                 let writer = host.and_then(|host| FixedTx::new(host, iovas, first)).ok_or(bad)?;
                 driven.writer = Some(Writer::Medusa(Box::new(writer)));
+            }
+            (Layout::Calypte { headers, headers_at, ring, .. }, Direction::Rx) => {
+                let headers = self.memory.status.window().slots64(headers_at as usize, headers)?;
+                let pool = calypte::HostRx::new(ring / calypte::BLOCK, headers, doorbell, update).ok_or(bad)?;
+                let reclaimer = Reclaimer::new(Pool::Calypte(pool), start);
+                card.set_reclaimer(self.id, self.members[place].first_of(self.id, reclaimer)?);
+            }
+            (Layout::Calypte { headers, ring, .. }, Direction::Tx) => {
+                let writer = calypte::HostTx::new(ring, descriptors(headers)?, update).ok_or(bad)?;
+                driven.writer = Some(Writer::Calypte(Box::new(writer)));
             }
             (Layout::Sze { .. }, Direction::Tx) => {
                 let ring = self.memory.data.as_ref().map(|data| data.window().clone());
@@ -527,6 +566,10 @@ impl Session {
                     ReadRing::Medusa { headers, update, base: start }
                 }
                 Layout::Sze { ring, .. } => ReadRing::Sze { update, size: ring, base: start },
+                Layout::Calypte { headers, headers_at, .. } => {
+                    let headers = self.memory.status.window().slots64(headers_at as usize, headers)?;
+                    ReadRing::Calypte { headers, update, base: start }
+                }
             };
             member.reader = Some(Reader::new(ring, Subscriber::new(word)));
         }
@@ -563,7 +606,7 @@ impl Session {
         Ok(Some(self.position_at_stop(position)))
     }
 
-    /// §3.2.3 for Medusa, "Stop" of §3.1 for SZE.
+    /// §3.2.3 for Medusa and Calypte, "Stop" of §3.1 for SZE.
     fn stop_queue(&mut self, card: &Card, force: bool) -> Result<(), SessionError> {
         if card.state(self.id) == Some(QueueState::Running) && !force {
             if self.engine == Engine::Sze && self.id.direction == Direction::Tx {
@@ -588,13 +631,14 @@ impl Session {
         let driven = match self.driven.as_mut().and_then(|driven| driven.writer.take()) {
             Some(Writer::Medusa(writer)) => Some(u64::from(writer.next())),
             Some(Writer::Sze(writer)) => Some(self.base + u64::from(writer.position()) / 8),
+            Some(Writer::Calypte(writer)) => Some(u64::from(writer.position() / calypte::FRAME_ALIGN)),
             None => None,
         };
         let update = self.memory.status.window().word64(0).map_or(0, |word| word.load(Ordering::Acquire));
         let passed = match (self.engine, self.id.direction) {
             (Engine::Sze, _) => (update as u32 / 8).into(),
-            (Engine::Medusa, Direction::Rx) => update >> 32,
-            (Engine::Medusa, Direction::Tx) => update & 0xffff_ffff,
+            (Engine::Medusa | Engine::Calypte, Direction::Rx) => update >> 32,
+            (Engine::Medusa | Engine::Calypte, Direction::Tx) => update & 0xffff_ffff,
         };
         Position::new(driven.or(said).unwrap_or(self.base + passed)).get()
     }
@@ -655,7 +699,10 @@ impl Session {
         let granted = driven.lock.and_then(|(owner, units)| (owner == key).then_some(units));
         if !commit.is_empty() {
             let Some(mut left) = granted else { return Err(SessionError::Commit(id, 0)) };
-            let size = if let Layout::Medusa { buffer_size, .. } = self.memory.layout { buffer_size } else { u32::MAX };
+            let size = match self.memory.layout {
+                Layout::Medusa { buffer_size, .. } => buffer_size,
+                Layout::Sze { .. } | Layout::Calypte { .. } => u32::MAX,
+            };
             // All or none: a part that stayed behind would leave with the frames of the next writer.
             for &len in commit {
                 let legal = (limits.0..=limits.1).contains(&len) && u32::from(len) <= size;
@@ -685,6 +732,7 @@ impl Writer {
         match self {
             Writer::Medusa(_) => 1,
             Writer::Sze(_) => sze::HostTx::stride(len) / 8,
+            Writer::Calypte(_) => calypte::HostTx::stride(len) / calypte::FRAME_ALIGN,
         }
     }
 
@@ -698,6 +746,13 @@ impl Writer {
                 }
                 fits
             }
+            Writer::Calypte(writer) => {
+                let fits = writer.has_room(calypte::HostTx::stride(len));
+                if fits {
+                    writer.push(len);
+                }
+                fits
+            }
         }
     }
 
@@ -705,6 +760,7 @@ impl Writer {
         match self {
             Writer::Medusa(writer) => writer.flush(),
             Writer::Sze(writer) => writer.flush(),
+            Writer::Calypte(writer) => writer.flush(),
         }
     }
 
@@ -712,6 +768,7 @@ impl Writer {
         match self {
             Writer::Medusa(writer) => writer.available(),
             Writer::Sze(writer) => writer.available() / 8,
+            Writer::Calypte(writer) => writer.available() / calypte::FRAME_ALIGN,
         }
     }
 
@@ -719,6 +776,7 @@ impl Writer {
         match self {
             Writer::Medusa(writer) => u64::from(writer.next()),
             Writer::Sze(writer) => base + u64::from(writer.position()) / 8,
+            Writer::Calypte(writer) => base + u64::from(writer.position() / calypte::FRAME_ALIGN),
         }
     }
 }

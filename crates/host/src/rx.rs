@@ -6,12 +6,12 @@ use crate::link::Link;
 use core::ops::Index;
 use millrace_abi::message::Layout;
 use millrace_abi::queue::{Mode, QueueId, Sharing};
-use millrace_dma::{Iova, Ordering, Region, Window};
+use millrace_dma::{Iova, Ordering, Region, Slots32, Slots64, Window};
 use millrace_driver::{Client, Opened};
 use millrace_ring::cursor::{Cursor, Position, Subscriber};
 use millrace_ring::medusa::{FixedRx, HostRx, RxHeader};
 use millrace_ring::shared::{ReadRing, Reader};
-use millrace_ring::sze;
+use millrace_ring::{calypte, sze};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl IdleRx {
         let source = match (mode, sharing) {
             (Mode::Direct, Sharing::Exclusive) => Source::own(&link, &opened, base)?,
             (Mode::Direct, Sharing::Shared(_)) => Source::shared(&link, &opened, base)?,
-            (Mode::Mediated, _) => Source::Mediated(Mediated::new(&opened, position, base)?),
+            (Mode::Mediated, _) => Source::Mediated(Mediated::new(&link, &opened, position, base)?),
         };
         let geometry = Geometry::of(&opened.layout);
         let data = opened.data.window().clone();
@@ -92,6 +92,7 @@ impl Geometry {
                 Self { mask: entries - 1, stride, size: buffer_size }
             }
             Layout::Sze { ring, .. } => Self { mask: ring - 1, stride: 8, size: ring },
+            Layout::Calypte { ring, .. } => Self { mask: ring - 1, stride: calypte::BLOCK, size: ring },
         }
     }
 
@@ -123,14 +124,25 @@ enum Source {
     SharedMedusa(Box<Reader>),
     /// Direct, one of several subscribers.
     SharedSze(Box<Reader>),
+    /// Calypte, exclusive, direct: headers say what is there, the pointers are ours.
+    Calypte(Box<calypte::HostRx>),
+    /// Direct, one of several subscribers.
+    SharedCalypte(Box<Reader>),
     /// Every synchronisation is a request to the driver.
     Mediated(Mediated),
 }
 
+/// Where the headers of packets are.
+enum Headers {
+    Medusa(Slots32),
+    Calypte(Slots64),
+    /// In the ring, with their packets.
+    Sze,
+}
+
 /// Mediated mode: what the driver has given us, and what we have done with it.
 struct Mediated {
-    // Headers of Medusa packets; SZE packets carry theirs with them.
-    headers: Option<millrace_dma::Slots32>,
+    headers: Headers,
     base: u64,
     position: u64,
     // Units in our hands from `position` on, of which `read` were handed out.
@@ -140,16 +152,17 @@ struct Mediated {
 }
 
 impl Mediated {
-    fn new(opened: &Parts, position: u64, base: u64) -> Result<Self, Error> {
-        let headers = match opened.layout {
+    fn new(link: &Link, opened: &Parts, position: u64, base: u64) -> Result<Self, Error> {
+        let bad = |error: millrace_dma::OutOfRange| link.bad(error);
+        let status = opened.status.window();
+        let (headers, whole_ring) = match opened.layout {
             Layout::Medusa { entries, headers_at, .. } => {
-                opened.status.window().slots32(headers_at as usize, entries).ok()
+                (Headers::Medusa(status.slots32(headers_at as usize, entries).map_err(bad)?), entries)
             }
-            Layout::Sze { .. } => None,
-        };
-        let whole_ring = match opened.layout {
-            Layout::Medusa { entries, .. } => entries,
-            Layout::Sze { ring, .. } => ring / 8,
+            Layout::Sze { ring, .. } => (Headers::Sze, ring / 8),
+            Layout::Calypte { headers, headers_at, .. } => {
+                (Headers::Calypte(status.slots64(headers_at as usize, headers).map_err(bad)?), headers)
+            }
         };
         Ok(Self { headers, base, position, held: 0, read: 0, whole_ring })
     }
@@ -184,6 +197,12 @@ impl Source {
                 let queue = sze::HostRx::new(ring, (base as u32).wrapping_mul(8), 0, link.doorbell()?, update);
                 queue.map(|queue| Self::Sze(Box::new(queue))).ok_or_else(|| bad("no ring of a power of two"))
             }
+            Layout::Calypte { headers, headers_at, ring, .. } => {
+                let headers =
+                    opened.status.window().slots64(headers_at as usize, headers).map_err(|error| link.bad(error))?;
+                let queue = calypte::HostRx::new(ring / calypte::BLOCK, headers, link.doorbell()?, update);
+                queue.map(|queue| Self::Calypte(Box::new(queue))).ok_or_else(|| bad("no ring of a power of two"))
+            }
         }
     }
 
@@ -199,6 +218,11 @@ impl Source {
             Layout::Sze { ring, .. } => {
                 Self::SharedSze(Box::new(Reader::new(ReadRing::Sze { update, size: ring, base }, subscriber)))
             }
+            Layout::Calypte { headers, headers_at, .. } => {
+                let headers =
+                    opened.status.window().slots64(headers_at as usize, headers).map_err(|error| link.bad(error))?;
+                Self::SharedCalypte(Box::new(Reader::new(ReadRing::Calypte { headers, update, base }, subscriber)))
+            }
         })
     }
 }
@@ -213,16 +237,20 @@ impl Source {
                 }
                 mediated.held > mediated.read + kept
             }
-            _ => self.ready() > kept,
+            _ => self.ready(kept.saturating_add(1)) > kept,
         })
     }
 
-    /// Units of the ring that wait for us or are kept. Mediated: what the driver has already given us.
-    fn ready(&mut self) -> u32 {
+    /// Units of the ring that wait for us or are kept; where finding out takes a look at each, no more than make `most`
+    /// are looked for. Mediated: what the driver has already given us.
+    fn ready(&mut self, most: u32) -> u32 {
         match self {
             Source::Medusa(queue) => queue.ready(),
             Source::Sze(queue) => queue.ready(),
-            Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.published(),
+            Source::Calypte(queue) => queue.ready(most),
+            Source::SharedMedusa(reader) | Source::SharedSze(reader) | Source::SharedCalypte(reader) => {
+                reader.published()
+            }
             Source::Mediated(mediated) => mediated.held - mediated.read,
         }
     }
@@ -289,6 +317,19 @@ impl RxQueue {
                 }
                 (count as u32, at.wrapping_sub(first))
             }
+            Source::Calypte(queue) => {
+                let count = queue.ready(kept.saturating_add(max as u32)).saturating_sub(kept).min(max as u32);
+                let headers = (kept..kept + count).map(|i| queue.header(i));
+                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.link)?;
+                (count, count)
+            }
+            Source::SharedCalypte(reader) => {
+                let count = reader.hold(max as u32);
+                self.lost += reader.take_lost();
+                let headers = (kept..kept + count).map(|i| reader.calypte_header(i));
+                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.link)?;
+                (count, count)
+            }
             Source::SharedMedusa(reader) => {
                 let count = reader.hold(max as u32);
                 self.lost += reader.take_lost();
@@ -308,21 +349,29 @@ impl RxQueue {
             Source::Mediated(mediated) => {
                 // With a request, what is kept would be given back.
                 if kept == 0 && mediated.read == mediated.held {
-                    let want = if mediated.headers.is_some() { max as u32 } else { mediated.whole_ring };
+                    let want = if let Headers::Sze = mediated.headers { mediated.whole_ring } else { max as u32 };
                     self.lost += mediated.sync(&self.link, want)?;
                 }
                 let gone = mediated.read + kept;
                 let (position, left) = (mediated.position + u64::from(gone), mediated.held - gone);
-                if let Some(headers) = &mediated.headers {
-                    let count = left.min(max as u32);
-                    let index = position.wrapping_sub(mediated.base) as u32;
-                    let headers = (0..count).map(|i| RxHeader::decode(headers.load(index.wrapping_add(i))));
-                    let (geometry, data) = (self.geometry, &self.data);
-                    place_medusa(&mut self.packets, headers, geometry, data, position as u32, &self.link)?;
-                    (count, count)
-                } else {
-                    let first = (position as u32).wrapping_mul(8);
-                    place_stream(&mut self.packets[..max], &self.data, first, left, &self.link)?
+                let count = left.min(max as u32);
+                let index = position.wrapping_sub(mediated.base) as u32;
+                let (geometry, data) = (self.geometry, &self.data);
+                match &mediated.headers {
+                    Headers::Medusa(headers) => {
+                        let headers = (0..count).map(|i| RxHeader::decode(headers.load(index.wrapping_add(i))));
+                        place_medusa(&mut self.packets, headers, geometry, data, position as u32, &self.link)?;
+                        (count, count)
+                    }
+                    Headers::Calypte(headers) => {
+                        let headers = (0..count).map(|i| calypte::Header::decode(headers.load(index.wrapping_add(i))));
+                        place_calypte(&mut self.packets, headers, geometry, data, &self.link)?;
+                        (count, count)
+                    }
+                    Headers::Sze => {
+                        let first = (position as u32).wrapping_mul(8);
+                        place_stream(&mut self.packets[..max], data, first, left, &self.link)?
+                    }
                 }
             }
         };
@@ -338,7 +387,7 @@ impl RxQueue {
     /// look at the state is there at the next call, and the error after it.
     #[cold]
     fn last_look(&mut self, error: Error) -> Result<(), Error> {
-        let more = self.source.ready() > self.kept;
+        let more = self.source.ready(self.kept.saturating_add(1)) > self.kept;
         // Of a ring that goes on without us nothing is ours any more.
         if more && matches!(error, Error::Faulted { .. } | Error::Gone) { Ok(()) } else { Err(error) }
     }
@@ -358,7 +407,8 @@ impl RxQueue {
         let moved = match &mut self.source {
             Source::Medusa(queue) => queue.put(units),
             Source::Sze(queue) => queue.put(units),
-            Source::SharedMedusa(reader) => {
+            Source::Calypte(queue) => queue.put(units),
+            Source::SharedMedusa(reader) | Source::SharedCalypte(reader) => {
                 reader.release(units);
                 true
             }
@@ -390,7 +440,8 @@ impl RxQueue {
         let owed = match &mut self.source {
             Source::Medusa(queue) => queue.owes().then(|| queue.flush()),
             Source::Sze(queue) => queue.owes().then(|| queue.flush()),
-            Source::SharedMedusa(_) | Source::SharedSze(_) | Source::Mediated(_) => None,
+            Source::Calypte(queue) => queue.owes().then(|| queue.flush()),
+            Source::SharedMedusa(_) | Source::SharedSze(_) | Source::SharedCalypte(_) | Source::Mediated(_) => None,
         };
         if owed.is_some() {
             self.link.ring();
@@ -403,7 +454,7 @@ impl RxQueue {
         self.source.look(self.kept, &self.link, &mut self.lost)
     }
 
-    /// Packets (Medusa) or 8-byte units (SZE) that a shared queue has skipped because this program was too slow, since
+    /// Packets (Medusa, Calypte) or 8-byte units (SZE) that a shared queue has skipped because this program was too slow, since
     /// it was started.
     pub fn lost(&self) -> u64 {
         self.lost
@@ -414,7 +465,10 @@ impl RxQueue {
         match &self.source {
             Source::Medusa(queue) => self.base + u64::from(queue.first().wrapping_sub(self.base as u32)),
             Source::Sze(queue) => self.base + u64::from(queue.position()) / 8,
-            Source::SharedMedusa(reader) | Source::SharedSze(reader) => reader.position().get(),
+            Source::Calypte(queue) => self.base + u64::from(queue.first()),
+            Source::SharedMedusa(reader) | Source::SharedSze(reader) | Source::SharedCalypte(reader) => {
+                reader.position().get()
+            }
             Source::Mediated(mediated) => mediated.position + u64::from(mediated.read),
         }
     }
@@ -460,6 +514,31 @@ fn place_medusa(
         }
         let header_len = header.header_len;
         *place = Place { at: at + u32::from(header_len), len, header_len, flags: header.meta, header_at: at };
+    }
+    Ok(())
+}
+
+/// Finds the packets that Calypte headers name, and asks for their first cache lines.
+#[inline(always)]
+fn place_calypte(
+    packets: &mut [Place],
+    headers: impl Iterator<Item = calypte::Header>,
+    geometry: Geometry,
+    data: &Window,
+    link: &Link,
+) -> Result<(), Error> {
+    for (header, place) in headers.zip(packets) {
+        let at = u32::from(header.at) * geometry.stride;
+        let possible = at <= geometry.mask && u32::from(header.len) <= geometry.size;
+        let frame_len = header.len.checked_sub(header.header_len.into());
+        let Some(len) = frame_len.filter(|_| possible) else {
+            return Err(link.bad(format!("a header with impossible sizes: {header:?}")));
+        };
+        if let Some(line) = data.span(at as usize, 1) {
+            line.prefetch();
+        }
+        let header_len = header.header_len;
+        *place = Place { at: at + u32::from(header_len), len, header_len, flags: header.flags, header_at: at };
     }
     Ok(())
 }

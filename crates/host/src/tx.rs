@@ -10,7 +10,7 @@ use millrace_abi::queue::{Mode, QueueId};
 use millrace_dma::{Region, Window};
 use millrace_driver::{Client, Opened};
 use millrace_ring::medusa::{FixedTx, HostTx};
-use millrace_ring::sze;
+use millrace_ring::{calypte, sze};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,10 @@ impl IdleTx {
         let (mask, stride, size) = match self.layout {
             Layout::Medusa { entries, stride, buffer_size, .. } => (entries - 1, stride, buffer_size),
             Layout::Sze { ring, .. } => (ring - 1, 8, ring / 2),
+            Layout::Calypte { ring, .. } => (ring - 1, calypte::FRAME_ALIGN, ring - calypte::FRAME_ALIGN),
         };
+        let lead = if let Layout::Calypte { .. } = self.layout { 0 } else { 8 };
+        let unit = if let Layout::Calypte { .. } = self.layout { calypte::FRAME_ALIGN } else { 8 };
         let longest = u32::from(frame_max).min(size) as u16;
         let slots = vec![Slot::default(); MAX_BURST].into_boxed_slice();
         let data = self.data.window().clone();
@@ -68,6 +71,8 @@ impl IdleTx {
             data,
             mask,
             stride,
+            unit,
+            lead,
             shortest: frame_min,
             longest,
             slots,
@@ -96,6 +101,12 @@ impl IdleTx {
                 let queue = sze::HostTx::new(ring, (base as u32).wrapping_mul(8), link.doorbell()?, update);
                 Ok(Ring::Sze(Box::new(queue.ok_or_else(none)?)))
             }
+            Layout::Calypte { headers, ring, .. } => {
+                let region = self.descriptors.as_ref().ok_or_else(|| link.bad("the driver sent no header ring"))?;
+                let headers = region.window().slots64(0, headers).map_err(|error| link.bad(error))?;
+                let queue = calypte::HostTx::new(ring, headers, update);
+                Ok(Ring::Calypte(Box::new(queue.ok_or_else(none)?)))
+            }
         }
     }
 
@@ -112,6 +123,7 @@ impl IdleTx {
 enum Ring {
     Medusa(Box<FixedTx>),
     Sze(Box<sze::HostTx>),
+    Calypte(Box<calypte::HostTx>),
     Mediated(Mediated),
 }
 
@@ -140,12 +152,15 @@ pub struct TxQueue {
     data: Window,
     mask: u32,
     stride: u32,
+    // Of a stream: a packet takes whole units of so many bytes, and has so many before its frame.
+    unit: u32,
+    lead: u32,
     shortest: u16,
     longest: u16,
     slots: Box<[Slot]>,
     // Packets in the ring that their writer has not put back.
     kept: u32,
-    // Packets put back since the doorbell moved; Medusa only.
+    // Packets put back since the doorbell moved; Medusa only, Calypte counts them itself.
     deferred: u32,
     base: u64,
     idle: IdleTx,
@@ -189,11 +204,12 @@ impl TxQueue {
             return Err(Error::BurstTooLong(count));
         }
         let (mut bytes, mut longest, mut shortest) = (0u32, 0, u16::MAX);
+        let (unit, lead) = (self.unit, self.lead);
         for (i, slot) in self.slots[..count].iter_mut().enumerate() {
             let len = length(i);
             let padded = len.max(self.shortest);
             *slot = Slot { at: bytes, len, padded };
-            bytes += sze::HostTx::stride(padded);
+            bytes += stride(padded, unit, lead);
             (longest, shortest) = (longest.max(len), shortest.min(len));
         }
         if longest > self.longest {
@@ -228,6 +244,12 @@ impl TxQueue {
                 }
                 queue.has_room(bytes).then(|| queue.frame_at(queue.position()) as u32 - 8)
             }
+            Ring::Calypte(queue) => {
+                if bytes > queue.most() {
+                    return Err(Error::BurstTooLong(count as usize));
+                }
+                queue.has_room(bytes).then(|| queue.frame_at())
+            }
             Ring::Mediated(_) => self.reserve_mediated(count, bytes)?,
         })
     }
@@ -249,7 +271,7 @@ impl TxQueue {
         let position = mediated.position;
         mediated.position += u64::from(units);
         mediated.granted -= units;
-        Ok(Some(if stream { (position as u32).wrapping_mul(8) & self.mask } else { position as u32 }))
+        Ok(Some(if stream { (position as u32).wrapping_mul(self.unit) & self.mask } else { position as u32 }))
     }
 
     /// Mediated mode: takes the lock and room for some more bursts of this size; all or none.
@@ -266,17 +288,17 @@ impl TxQueue {
     }
 
     fn is_stream(&self) -> bool {
-        matches!(self.idle.layout, Layout::Sze { .. })
+        !matches!(self.idle.layout, Layout::Medusa { .. })
     }
 
-    /// Packets as the driver counts them: `bytes` of a stream in units of eight.
+    /// Packets as the driver counts them: `bytes` of a stream in its units.
     fn units(&self, count: u32, bytes: u32) -> u32 {
-        if self.is_stream() { bytes / 8 } else { count }
+        if self.is_stream() { bytes / self.unit } else { count }
     }
 
     /// Mediated mode: most units at once, a little less than the whole ring, which always keeps something empty.
     fn most_mediated(&self) -> u32 {
-        if self.is_stream() { self.mask / 8 - 1 } else { self.mask - 2 }
+        if self.is_stream() { self.mask / self.unit - 1 } else { self.mask - 2 }
     }
 
     /// Mediated mode: commits what is pending and asks for `want` units.
@@ -297,17 +319,29 @@ impl TxQueue {
     fn place(&mut self, count: usize, first: u32, short: bool) {
         let (mask, stride) = (self.mask, self.stride);
         let slots = &mut self.slots[..count];
-        if matches!(self.idle.layout, Layout::Sze { .. }) {
-            for slot in slots {
-                // Eight bytes of header and alignment come before the frame.
-                slot.at = (first.wrapping_add(slot.at) & mask) + 8;
+        match self.idle.layout {
+            Layout::Sze { .. } => {
+                for slot in slots {
+                    // Eight bytes of header and alignment come before the frame.
+                    slot.at = (first.wrapping_add(slot.at) & mask) + 8;
+                }
             }
-        } else {
-            for (i, slot) in slots.iter_mut().enumerate() {
-                slot.at = (first.wrapping_add(i as u32) & mask) * stride;
-                // The card read this line last; all lines of the burst are asked for before the first is written.
-                if let Some(line) = self.data.span_mut(slot.at as usize, 1) {
-                    line.prefetch();
+            Layout::Medusa { .. } => {
+                for (i, slot) in slots.iter_mut().enumerate() {
+                    slot.at = (first.wrapping_add(i as u32) & mask) * stride;
+                    // The card read this line last; all lines of the burst are asked for before the first is written.
+                    if let Some(line) = self.data.span_mut(slot.at as usize, 1) {
+                        line.prefetch();
+                    }
+                }
+            }
+            Layout::Calypte { .. } => {
+                for slot in slots {
+                    slot.at = first.wrapping_add(slot.at) & mask;
+                    // As above.
+                    if let Some(line) = self.data.span_mut(slot.at as usize, 1) {
+                        line.prefetch();
+                    }
                 }
             }
         }
@@ -335,6 +369,7 @@ impl TxQueue {
         match &mut self.ring {
             Ring::Medusa(queue) => queue.post_all(slots.iter().map(|slot| slot.padded)),
             Ring::Sze(queue) => slots.iter().for_each(|slot| queue.push(slot.padded)),
+            Ring::Calypte(queue) => slots.iter().for_each(|slot| queue.push(slot.padded)),
             Ring::Mediated(mediated) => mediated.pending.extend(slots.iter().map(|slot| slot.padded)),
         }
     }
@@ -358,6 +393,7 @@ impl TxQueue {
                 far
             }
             Ring::Sze(queue) => queue.flush_if_far(),
+            Ring::Calypte(queue) => queue.flush_if_far(),
             Ring::Mediated(mediated) if mediated.pending.len() >= DEFERRED_MEDIATED => return self.sync(0),
             Ring::Mediated(_) => false,
         };
@@ -370,11 +406,11 @@ impl TxQueue {
     /// Gives the `count` slots in hand back unsent.
     #[cold]
     fn untake(&mut self, count: usize) {
-        let bytes = self.slots[..count].iter().map(|slot| sze::HostTx::stride(slot.padded)).sum();
+        let bytes = self.slots[..count].iter().map(|slot| stride(slot.padded, self.unit, self.lead)).sum();
         let units = self.units(count as u32, bytes);
         match &mut self.ring {
             Ring::Medusa(queue) => queue.untake(),
-            Ring::Sze(_) => {}
+            Ring::Sze(_) | Ring::Calypte(_) => {}
             Ring::Mediated(mediated) => {
                 mediated.position -= u64::from(units);
                 mediated.granted += units;
@@ -402,6 +438,7 @@ impl TxQueue {
         match &mut self.ring {
             Ring::Medusa(queue) => queue.flush(),
             Ring::Sze(queue) => queue.flush(),
+            Ring::Calypte(queue) => queue.flush(),
             Ring::Mediated(_) => {
                 self.kept = 0;
                 return self.sync(0);
@@ -416,9 +453,12 @@ impl TxQueue {
     /// Asks to own the line where the next packet will begin, while nobody waits for it.
     #[inline(always)]
     fn prefetch_next(&self) {
-        if let Ring::Medusa(queue) = &self.ring
-            && let Some(line) = self.data.span_mut(((queue.next() & self.mask) * self.stride) as usize, 1)
-        {
+        let next = match &self.ring {
+            Ring::Medusa(queue) => (queue.next() & self.mask) * self.stride,
+            Ring::Calypte(queue) => queue.frame_at(),
+            Ring::Sze(_) | Ring::Mediated(_) => return,
+        };
+        if let Some(line) = self.data.span_mut(next as usize, 1) {
             line.prefetch();
         }
     }
@@ -430,14 +470,15 @@ impl TxQueue {
     /// As [`TxQueue::get`].
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
         self.flush()?;
-        let Self { ring, idle, mask, .. } = self;
+        let Self { ring, idle, mask, unit, .. } = self;
         let link = &idle.link;
         let quarter = *mask / 4;
         match ring {
             Ring::Medusa(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
             Ring::Sze(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
+            Ring::Calypte(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
             Ring::Mediated(_) => {
-                let want = if matches!(idle.layout, Layout::Sze { .. }) { quarter / 8 } else { quarter };
+                let want = if let Layout::Medusa { .. } = idle.layout { quarter } else { quarter / *unit };
                 link.wait(timeout, || {
                     let (_, units) = link.client.tx_sync(link.handle, Vec::new(), want)?;
                     if units > 0 {
@@ -454,6 +495,7 @@ impl TxQueue {
         match &self.ring {
             Ring::Medusa(queue) => self.base + u64::from(queue.next().wrapping_sub(self.base as u32)),
             Ring::Sze(queue) => self.base + u64::from(queue.position()) / 8,
+            Ring::Calypte(queue) => self.base + u64::from(queue.position() / self.unit),
             Ring::Mediated(_) => self.base,
         }
     }
@@ -491,6 +533,12 @@ impl TxQueue {
     pub fn close(self) -> Result<(), Error> {
         self.stop()?.close()
     }
+}
+
+/// Bytes of a stream that a frame takes.
+#[inline(always)]
+const fn stride(len: u16, unit: u32, lead: u32) -> u32 {
+    (lead + len as u32 + unit - 1) & !(unit - 1)
 }
 
 /// Slots of a TX queue, which they borrow. Nothing is sent unless they are put back with [`TxBurst::put`].

@@ -210,7 +210,7 @@ fn fails_soon<T>(since: Instant, what: &str, mut call: impl FnMut() -> Result<T,
 }
 
 fn killed_under(call: impl Fn(&Device, &mut RxQueue, &mut TxQueue, Instant)) {
-    for engine in ["medusa", "sze"] {
+    for engine in ["medusa", "sze", "calypte"] {
         for mode in MODES {
             for sharing in [Sharing::Exclusive, Sharing::Shared(Laggard::Block)] {
                 let mut daemon = Daemon::start(&format!("engine={engine},spin=20"));

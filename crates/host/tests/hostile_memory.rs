@@ -357,7 +357,7 @@ fn a_writer_that_writes_nonsense_stops_only_its_own_ring() {
 
 #[test]
 fn a_subscriber_that_writes_nonsense_is_thrown_out_alone() {
-    for engine in ["medusa", "sze"] {
+    for engine in ["medusa", "sze", "calypte"] {
         for mode in [Mode::Direct, Mode::Mediated] {
             let daemon = Daemon::start(&format!("engine={engine},spin=20,buffers=128,ring=32768"));
             let device = daemon.device();

@@ -10,7 +10,7 @@ const SHARINGS: [Sharing; 2] = [Sharing::Exclusive, Sharing::Shared(Laggard::Blo
 
 /// Calls `test` with a fresh pair of queues of every engine, mode and kind of sharing.
 fn for_all(mut test: impl FnMut(&str, &mut TxQueue, &mut RxQueue)) {
-    for engine in ["medusa", "sze"] {
+    for engine in ["medusa", "sze", "calypte"] {
         let device = Device::open(&format!("embedded:engine={engine},spin=20")).unwrap();
         for mode in [Mode::Direct, Mode::Mediated] {
             for sharing in SHARINGS {
@@ -115,7 +115,7 @@ fn kept_packets_stay_as_they_are_until_they_are_released() {
 
 #[test]
 fn a_ring_full_of_kept_packets_blocks_until_the_release() {
-    for engine in ["medusa", "sze"] {
+    for engine in ["medusa", "sze", "calypte"] {
         for sharing in SHARINGS {
             let device = Device::open(&format!("embedded:engine={engine},buffers=256,ring=65536,spin=20")).unwrap();
             let mut rx = rx(&device, 0, Mode::Direct, sharing);

@@ -71,7 +71,7 @@ fn work(rx: &mut RxQueue, tx: &mut TxQueue, rounds: usize) {
 // One test only: the harness allocates while another one runs.
 #[test]
 fn the_data_path_allocates_nothing() {
-    for engine in ["medusa", "sze"] {
+    for engine in ["medusa", "sze", "calypte"] {
         for sharing in [Sharing::Exclusive, Sharing::Shared(Laggard::Drop)] {
             for spin in [0, 20] {
                 let device = Device::open(&format!("embedded:engine={engine},spin={spin}")).unwrap();

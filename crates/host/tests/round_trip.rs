@@ -73,8 +73,13 @@ fn sze_carries_everything() {
 }
 
 #[test]
+fn calypte_carries_everything() {
+    all_kinds("calypte");
+}
+
+#[test]
 fn several_subscribers_see_every_packet() {
-    for engine in ["medusa", "sze"] {
+    for engine in ["medusa", "sze", "calypte"] {
         let device = Device::open(&format!("embedded:engine={engine},spin=20")).unwrap();
         let sharing = Sharing::Shared(Laggard::Block);
         let modes = [Mode::Direct, Mode::Direct, Mode::Mediated];
@@ -112,7 +117,7 @@ fn a_source_that_waits_for_a_listener_loses_nothing_before_the_first() {
         (Mode::Mediated, Sharing::Exclusive),
         (Mode::Mediated, Sharing::Shared(Laggard::Block)),
     ];
-    for engine in ["medusa", "sze"] {
+    for engine in ["medusa", "sze", "calypte"] {
         for (mode, sharing) in kinds {
             let device = Device::open(&format!("embedded:engine={engine},port=(generator:size=64,count=500)")).unwrap();
             let mut rx = device.rx(0).mode(mode).sharing(sharing).open().unwrap().start().unwrap();

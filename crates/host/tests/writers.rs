@@ -56,7 +56,7 @@ fn receive(rx: &mut RxQueue, next: &mut [u64], done: impl Fn(&[u64]) -> bool) {
 
 #[test]
 fn writers_of_all_modes_send_at_once_and_each_keeps_its_order() {
-    for engine in ["medusa", "sze"] {
+    for engine in ["medusa", "sze", "calypte"] {
         let device = Device::open(&format!("embedded:engine={engine},spin=20")).unwrap();
         let modes = [Mode::Direct, Mode::Mediated, Mode::Direct, Mode::Direct];
         // Twice, and the second time others begin.

@@ -5,6 +5,9 @@ use super::layout::{FRAME_ALIGN, Header, Pointers, header_entries, valid_in_lap_
 use crate::index::{Mask, RingIndex};
 use millrace_dma::{Ordering, Slots64, Word64};
 
+/// Packets pushed after which the card is to see them without being told to.
+pub const DEFERRED: u32 = 64;
+
 /// The software's half of a TX queue.
 ///
 /// Positions are counted in bytes from the start of the queue, modulo 2^32.
@@ -102,6 +105,16 @@ impl HostTx {
         self.sdp = self.sdp.wrapping_add(Self::stride(len));
     }
 
+    /// As [`HostTx::flush`], once there are [`DEFERRED`] packets or more than a quarter of the ring. Whether it did.
+    #[inline(always)]
+    pub fn flush_if_far(&mut self) -> bool {
+        let far = self.staged >= DEFERRED || self.sdp.wrapping_sub(self.announced) > self.data.get() / 4;
+        if far {
+            self.flush();
+        }
+        far
+    }
+
     /// Stores the headers of all packets pushed: the card may take them.
     #[inline(always)]
     pub fn flush(&mut self) {
@@ -131,6 +144,14 @@ impl HostTx {
     pub fn in_flight(&self) -> u32 {
         self.sdp.wrapping_sub(self.hdp)
     }
+}
+
+/// SHP of a TX header ring, from the headers alone: where the valid bits turn round. For whoever does not write them.
+pub fn announced(headers: &Slots64) -> u32 {
+    let lap = |slot| Header::valid_bit(headers.load_acquire(slot));
+    let first = lap(0);
+    // Fewer packets than headers are on their way, so all of one kind means that none of this lap is.
+    (1..=headers.mask()).find(|&slot| lap(slot) != first).unwrap_or(0)
 }
 
 /// The software's half of an RX queue.

@@ -17,5 +17,5 @@ mod layout;
 mod tests;
 
 pub use card::{CardRx, CardTx, RxRings, TxRings};
-pub use host::{HostRx, HostTx};
+pub use host::{DEFERRED, HostRx, HostTx, announced};
 pub use layout::{BLOCK, FRAME_ALIGN, Header, Pointers, header_entries};

@@ -127,6 +127,40 @@ fn a_frame_may_reach_over_the_end_of_the_ring() {
 }
 
 #[test]
+fn where_software_stands_shows_in_the_headers() {
+    let memory = Memory::new(4096, 128);
+    let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
+    let mut sent = 0;
+    for round in 0..300 {
+        assert_eq!(announced(&memory.headers), sent % 128);
+        for _ in 0..round % 50 {
+            assert!(send(&mut host, &memory, &frame(sent, 60)));
+            sent += 1;
+        }
+        host.flush();
+        assert_eq!(announced(&memory.headers), sent % 128, "whatever the card has done");
+        serve_all(&mut card);
+        host.refresh();
+        assert_eq!(memory.told().headers, announced(&memory.headers));
+    }
+}
+
+#[test]
+fn enough_packets_are_announced_without_a_flush() {
+    for (len, most) in [(60, DEFERRED), (1500, 11), (9000, 2)] {
+        let memory = Memory::new(65536, 2048);
+        let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
+        for number in 1..most {
+            assert!(send(&mut host, &memory, &frame(number, len)));
+            assert!(!host.flush_if_far() && !card.pending(), "{number} of {len} bytes");
+        }
+        assert!(send(&mut host, &memory, &frame(most, len)));
+        assert!(host.flush_if_far() && host.staged() == 0);
+        assert_eq!(serve_all(&mut card).0.frames, u64::from(most));
+    }
+}
+
+#[test]
 fn rings_of_other_sizes_are_refused() {
     let memory = Memory::new(12288, 512);
     let (headers, update) = (memory.headers.clone(), memory.update.clone());
