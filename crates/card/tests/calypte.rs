@@ -137,7 +137,7 @@ fn frames_written_to_the_device_come_back_through_blocks() {
     for number in 0..5000u32 {
         let bytes = frame(number, 60 + number as usize * 37 % 1400);
         sender.send(&tx, &bytes);
-        let valid = number / HEADERS % 2 == 0;
+        let valid = (number / HEADERS).is_multiple_of(2);
         let headers = rx.headers();
         rx.wait_until("a header", || Header::valid_bit(headers.load_acquire(number)) == valid);
         let header = Header::decode(headers.load(number));

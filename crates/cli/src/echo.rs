@@ -114,7 +114,8 @@ impl Echo {
             return Ok(false);
         }
         self.plan.sizes.pick(&mut self.random, &mut self.lens[..count]);
-        if !self.put(tx, count)? {
+        let count = self.put(tx, count)?;
+        if count == 0 {
             return Ok(false);
         }
         self.sent += count as u64;
@@ -124,7 +125,7 @@ impl Echo {
     }
 
     #[inline]
-    fn put(&self, tx: &mut TxQueue, count: usize) -> Result<bool, Failure> {
+    fn put(&self, tx: &mut TxQueue, count: usize) -> Result<usize, Failure> {
         let first = Sequence::new(self.sent);
         match self.plan.stamping {
             Stamping::Off => send::burst(tx, &self.lens[..count], |at, slot| {

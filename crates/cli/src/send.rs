@@ -3,18 +3,20 @@
 use crate::failure::{Failure, While};
 use crate::host::TxQueue;
 
-/// Takes slots of `lens` bytes, lets `fill` write each, and puts them. `false`, and nothing is written, when the queue
-/// has no room for all of them.
+/// Takes slots of `lens` bytes, lets `fill` write each, and puts them. Returns how many: 0, and nothing is written, when
+/// the queue has no room for all of them; fewer than all only where its ring is too small for them at any time.
 #[inline]
-pub fn burst(tx: &mut TxQueue, lens: &[u16], mut fill: impl FnMut(usize, &mut [u8])) -> Result<bool, Failure> {
-    let Some(mut slots) = tx.get(lens).doing(|| "cannot get room for frames".to_owned())? else {
-        return Ok(false);
+pub fn burst(tx: &mut TxQueue, lens: &[u16], mut fill: impl FnMut(usize, &mut [u8])) -> Result<usize, Failure> {
+    // A frame that never fits is `get`'s to refuse.
+    let count = tx.fits(lens).max(lens.len().min(1));
+    let Some(mut slots) = tx.get(&lens[..count]).doing(|| "cannot get room for frames".to_owned())? else {
+        return Ok(0);
     };
-    for at in 0..lens.len() {
+    for at in 0..count {
         fill(at, &mut slots[at]);
     }
     slots.put();
-    Ok(true)
+    Ok(count)
 }
 
 /// Makes the card see everything that was put.

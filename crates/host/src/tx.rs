@@ -177,6 +177,35 @@ impl TxQueue {
         usize::from(self.longest)
     }
 
+    /// How many packets of these lengths, from the first on, a queue with nothing in it has room for: a burst of more
+    /// can never be had at once.
+    #[inline]
+    pub fn fits(&self, lengths: &[u16]) -> usize {
+        let most = lengths.len().min(MAX_BURST);
+        let room = match &self.ring {
+            Ring::Medusa(queue) => return most.min(queue.most() as usize),
+            Ring::Mediated(_) if !self.is_stream() => return most.min(self.most_mediated() as usize),
+            Ring::Sze(_) => self.mask - 7,
+            Ring::Calypte(queue) => queue.most(),
+            Ring::Mediated(_) => self.most_mediated() * self.unit,
+        };
+        if most as u64 * u64::from(self.bytes_of(self.longest)) <= u64::from(room) {
+            return most;
+        }
+        let mut bytes = 0u32;
+        let too_much = |&len: &u16| {
+            bytes = bytes.saturating_add(self.bytes_of(len));
+            bytes > room
+        };
+        lengths[..most].iter().position(too_much).unwrap_or(most)
+    }
+
+    /// Bytes of a stream that a frame takes.
+    #[inline(always)]
+    fn bytes_of(&self, len: u16) -> u32 {
+        stride(len.max(self.shortest), self.unit, self.lead)
+    }
+
     /// Takes one slot per length, all or none: `None` means that there is no room now. What is in a slot is what lay
     /// there before; a frame shorter than the card sends is padded with zeros behind what is written.
     ///

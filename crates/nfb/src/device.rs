@@ -2,6 +2,7 @@
 
 use crate::errno;
 use millrace::{ComponentLock, Device, Error, ErrorCode};
+use millrace_abi::register::map::SECOND_BUS;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -56,6 +57,7 @@ impl Open {
     pub fn bus_base(&self, node: i32) -> Option<u32> {
         match node_name(&self.tree, node)? {
             "mi_bus0" => Some(0),
+            "mi_bus1" => Some(SECOND_BUS),
             _ => None,
         }
     }
@@ -84,6 +86,9 @@ mod tests {
         let open = Open::new("embedded:").unwrap();
         let buses: Vec<i32> = (0..open.tree.len() as i32).filter(|&at| open.bus_base(at).is_some()).collect();
         assert_eq!(buses.len(), 1, "{buses:?}");
+        let calypte = Open::new("embedded:engine=calypte").unwrap();
+        let bases: Vec<u32> = (0..calypte.tree.len() as i32).filter_map(|at| calypte.bus_base(at)).collect();
+        assert_eq!(bases, [0, SECOND_BUS]);
         assert_eq!(node_name(&open.tree, 0), Some(""), "the root");
         for node in [-1, i32::MIN, i32::MAX, 1, 2, open.tree.len() as i32] {
             assert_eq!(open.bus_base(node), None, "{node}");

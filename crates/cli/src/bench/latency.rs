@@ -177,7 +177,7 @@ impl Traveller {
     fn go(&mut self, rx: &mut RxQueue, tx: &mut TxQueue) -> Result<Option<u64>, Failure> {
         let start = self.clock.now();
         let fill = |_, slot: &mut [u8]| structured::fill_stamped(slot, self.next, start);
-        if !send::burst(tx, &self.lens, fill)? {
+        if send::burst(tx, &self.lens, fill)? == 0 {
             return Err(no_room());
         }
         send::flush(tx)?;

@@ -77,12 +77,12 @@ pub fn run(shared: &Shared, args: &BenchArgs) -> Result<(), Failure> {
     }
 }
 
-/// The engines to measure: the one asked for, or both. A card that was given with `--device` has the engine it has.
+/// The engines to measure: the one asked for, or all. A card that was given with `--device` has the engine it has.
 fn engines(shared: &Shared) -> Vec<Option<Engine>> {
     match (shared.engine_of(QueueId::tx(first_queue(shared))), &shared.device) {
         (Some(engine), _) => vec![Some(engine)],
         (None, Some(_)) => vec![None],
-        (None, None) => vec![Some(Engine::Sze), Some(Engine::Medusa)],
+        (None, None) => Engine::ALL.map(Some).to_vec(),
     }
 }
 

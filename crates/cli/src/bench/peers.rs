@@ -118,7 +118,10 @@ const PEERS: [&str; 4] = ["dpdk_vhost", "dpdk_memif", "bare_ring", "cacheline"];
 
 /// Runs the benchmark.
 pub fn run(shared: &Shared, cores: Cores, args: &PeersArgs) -> Result<(), Failure> {
-    let engine = engines(shared).last().copied().flatten();
+    let engine = match engines(shared)[..] {
+        [engine] => engine,
+        _ => Some(Engine::Medusa),
+    };
     let mode = shared.mode();
     let programs = find_programs(args.peers.as_deref())?;
     if programs.is_none() {

@@ -269,11 +269,10 @@ fn send_until(tx: &mut TxQueue, sizes: &Sizes, burst: usize, extent: Extent) -> 
                 break;
             }
             sizes.pick(&mut random, &mut lens[..count]);
-            if send::burst(tx, &lens[..count], |at, slot| structured::fill(slot, next.offset(at as i64)))? {
-                next = next.offset(count as i64);
-                flow.packets += count as u64;
-                flow.bytes += send::bytes(&lens[..count]);
-            }
+            let sent = send::burst(tx, &lens[..count], |at, slot| structured::fill(slot, next.offset(at as i64)))?;
+            next = next.offset(sent as i64);
+            flow.packets += sent as u64;
+            flow.bytes += send::bytes(&lens[..sent]);
             send::flush(tx)?;
         }
     }

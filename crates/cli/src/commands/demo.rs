@@ -51,7 +51,7 @@ pub fn run(shared: &Shared) -> Result<(), Failure> {
         grouped(capture.len() as u64),
         grouped(capture.bytes() as u64)
     ))?;
-    let engines = [Engine::Sze, Engine::Medusa];
+    let engines = Engine::ALL;
     let rows = engines.map(|engine| carry_capture(shared, engine, &name, &capture));
     let rows = rows.into_iter().collect::<Result<Vec<Row>, Failure>>()?;
     output.rows("Every frame of the capture through the card and back, every byte compared", &rows)?;
@@ -111,7 +111,7 @@ fn carry(rx: &mut RxQueue, tx: &mut TxQueue, capture: &Capture) -> Result<usize,
     while (next.is_some() || !on_the_way.is_empty()) && heard.seconds() < SILENCE && !stop::asked() {
         while on_the_way.len() < WINDOW
             && let Some(frame) = next
-            && send::burst(tx, &[frame.len() as u16], |_, slot| slot.copy_from_slice(frame))?
+            && send::burst(tx, &[frame.len() as u16], |_, slot| slot.copy_from_slice(frame))? > 0
         {
             on_the_way.push_back(frame);
             next = unsent.next();

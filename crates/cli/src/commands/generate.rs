@@ -79,7 +79,8 @@ impl Generator {
                 continue;
             }
             self.sizes.pick(&mut self.random, &mut self.lens[..count]);
-            if self.burst(tx, count)? {
+            let count = self.burst(tx, count)?;
+            if count > 0 {
                 self.idle.busy();
                 sent += count as u64;
                 meter.add(count as u64, send::bytes(&self.lens[..count]));
@@ -92,12 +93,10 @@ impl Generator {
     }
 
     #[inline]
-    fn burst(&mut self, tx: &mut TxQueue, count: usize) -> Result<bool, Failure> {
+    fn burst(&mut self, tx: &mut TxQueue, count: usize) -> Result<usize, Failure> {
         let next = self.next;
         let sent = send::burst(tx, &self.lens[..count], |at, slot| structured::fill(slot, next.offset(at as i64)))?;
-        if sent {
-            self.next = next.offset(count as i64);
-        }
+        self.next = next.offset(sent as i64);
         Ok(sent)
     }
 }

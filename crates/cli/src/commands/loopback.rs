@@ -43,13 +43,18 @@ fn copy(rx: &mut RxQueue, tx: &mut TxQueue, shared: &Shared, meter: &Meter) -> R
         waiting_rx.busy();
         lens.clear();
         lens.extend(burst.iter().map(|packet| packet.data.len() as u16));
-        // The frames stay where they are until all of them have room on the other side.
-        while !send::burst(tx, &lens, |at, slot| slot.copy_from_slice(&burst[at]))? {
-            if stop::asked() {
-                return Ok(());
+        // The frames stay where they are until all of them are on the other side.
+        let mut copied = 0;
+        while copied < lens.len() {
+            let count = send::burst(tx, &lens[copied..], |at, slot| slot.copy_from_slice(&burst[copied + at]))?;
+            copied += count;
+            if count == 0 {
+                if stop::asked() {
+                    return Ok(());
+                }
+                send::flush(tx)?;
+                waiting_tx.await_room(tx)?;
             }
-            send::flush(tx)?;
-            waiting_tx.await_room(tx)?;
         }
         waiting_tx.busy();
         send::flush(tx)?;

@@ -69,8 +69,8 @@ fn parts(tree: &Tree<'_>) -> Result<Vec<Part>, Failure> {
             block: component.block(|_| engine.unwrap_or(millrace_abi::queue::Engine::Medusa)),
         })
     };
-    // The bus itself has a `reg` too; only what hangs on it is a part.
-    let on_the_bus = tree.nodes().filter(|node| node.parent().is_some_and(|bus| bus.name().starts_with("mi_bus")));
+    // The bus itself has a `reg` too; only what hangs on it is a part. What hangs on the second are no registers.
+    let on_the_bus = tree.nodes().filter(|node| node.parent().is_some_and(|bus| bus.name() == "mi_bus0"));
     Ok(on_the_bus.filter_map(|node| part(node.reg().ok()?.0)).collect())
 }
 
@@ -117,10 +117,12 @@ mod tests {
     fn every_part_of_a_card_is_found_with_its_table() {
         let mut options = CardOptions::default();
         options.set("engine", Some("sze@1")).unwrap();
+        options.set("engine", Some("calypte@2")).unwrap();
+        options.set("queues", Some("3")).unwrap();
         let blob = CardDescription::new(&options).to_blob().unwrap();
         let parts = parts(&Tree::parse(&blob).unwrap()).unwrap();
         let names: Vec<String> = parts.iter().map(|part| format!("{}:{}", part.component, part.block.name)).collect();
-        for wanted in ["test:test", "rx0:medusa", "rx1:sze", "tx0:medusa", "tx1:sze"] {
+        for wanted in ["test:test", "rx0:medusa", "rx1:sze", "tx0:medusa", "tx1:sze", "rx2:calypte", "tx2:calypte"] {
             assert!(names.iter().any(|name| name == wanted), "{wanted} is not among {names:?}");
         }
     }

@@ -111,7 +111,8 @@ fn transmit(
         }
         lens.clear();
         lens.extend((first..first + count).map(|at| capture.frame(at).len() as u16));
-        if !send::burst(tx, &lens, |at, slot| slot.copy_from_slice(capture.frame(first + at)))? {
+        let count = send::burst(tx, &lens, |at, slot| slot.copy_from_slice(capture.frame(first + at)))?;
+        if count == 0 {
             send::flush(tx)?;
             idle.await_room(tx)?;
             continue;
@@ -119,7 +120,7 @@ fn transmit(
         idle.busy();
         sent += count as u64;
         first = (first + count) % capture.len();
-        meter.add(count as u64, send::bytes(&lens));
+        meter.add(count as u64, send::bytes(&lens[..count]));
     }
     Ok(())
 }
