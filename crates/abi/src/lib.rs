@@ -2,11 +2,12 @@
 //!
 //! As a data sheet would: the words for queues ([`queue`]), the control page through which one opener and the card
 //! talk without the kernel ([`control`]), the register table ([`register`]), the device tree ([`tree`]), device names
-//! ([`name`]), the messages between a program and the driver ([`message`]) and the numbers that come back
+//! ([`name`]), the metadata before received frames ([`header`]), the messages between a program and the driver ([`message`]) and the numbers that come back
 //! ([`stats`]). No code here touches memory, sockets or threads; both sides include it and neither owns it.
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod header;
 pub mod message;
 pub mod name;
 pub mod queue;

@@ -7,6 +7,7 @@ use crate::mac::{Mac, MacLane};
 use crate::queue::{Queue, RingProgram, StartError};
 use crate::registers::Bus;
 use crate::sleep::Sleep;
+use crate::tsu::{Stamper, Tsu};
 use crate::worker::{Worker, WorkerCounts};
 use millrace_abi::control::QueueState;
 use millrace_abi::name::{CardOptions, OptionError};
@@ -92,7 +93,8 @@ impl Card {
         let tx = queues(Direction::Tx, options.tx_queues);
         let specs = parse_ports(&options.ports)?;
         let workers = options.workers as usize;
-        let mut plan = Plan { lanes: (0..workers).map(|_| Vec::new()).collect(), ports: Vec::new() };
+        let tsu = Arc::new(Tsu::new(options.tsu));
+        let mut plan = Plan { lanes: (0..workers).map(|_| Vec::new()).collect(), ports: Vec::new(), tsu: tsu.clone() };
         for (port, spec) in specs.iter().enumerate() {
             let rx = share(&rx, port, specs.len());
             let tx = share(&tx, port, specs.len());
@@ -109,6 +111,7 @@ impl Card {
             rx,
             tx,
             macs: plan.ports.iter().map(|port| port.mac.clone()).collect(),
+            tsu,
             limits: FrameLimits { min: options.frame_min as u16, max: options.frame_max as u16 },
             discard: options.discard,
             test_space: Bus::empty_test_space(),
@@ -289,6 +292,7 @@ fn worker_of(id: QueueId, specs: &[PortSpec], options: &CardOptions, workers: us
 struct Plan {
     lanes: Vec<Vec<Lane>>,
     ports: Vec<PortEntry>,
+    tsu: Arc<Tsu>,
 }
 
 impl Plan {
@@ -302,19 +306,20 @@ impl Plan {
         longest: u16,
     ) -> Result<(), CardError> {
         let workers = self.lanes.len();
+        let front = |mac: &Arc<Mac>, lane| MacLane::new(mac.clone(), lane, Stamper::new(self.tsu.clone(), index));
         let mac = if let PortSpec::Loopback = spec {
             let mac = Arc::new(Mac::new(workers, longest));
             for (worker, lanes) in self.lanes.iter_mut().enumerate() {
                 let mine = |queues: &[Arc<Queue>]| -> Vec<Arc<Queue>> {
                     queues.iter().filter(|queue| queue.id.index as usize % workers == worker).cloned().collect()
                 };
-                lanes.push(Lane::loopback(MacLane::new(mac.clone(), worker), mine(&rx), mine(&tx)));
+                lanes.push(Lane::loopback(front(&mac, worker), mine(&rx), mine(&tx)));
             }
             mac
         } else {
             let port = millrace_port::open(spec).map_err(|source| CardError::Port { port: index, source })?;
             let mac = Arc::new(Mac::new(1, longest));
-            self.lanes[index % workers].push(Lane::port(MacLane::new(mac.clone(), 0), port, rx, tx));
+            self.lanes[index % workers].push(Lane::port(front(&mac, 0), port, rx, tx));
             mac
         };
         self.ports.push(PortEntry { spec: word.to_owned(), mac });

@@ -629,9 +629,10 @@ fn loop_back(
         return end_of_burst(tx, counts, Served { frames: 0, bytes: 0, ..served }, mac);
     };
     rx.begin();
-    let MacLane { rules, rx: receiver, .. } = mac;
-    let served =
-        engine.serve(BUDGET, &mut |frame: Span<'_>| receiver.admit(rules, frame, true, |frame| rx.offer(&[], frame)));
+    let MacLane { rules, rx: receiver, stamper, .. } = mac;
+    let served = engine.serve(BUDGET, &mut |frame: Span<'_>| {
+        receiver.admit(rules, frame, true, |frame| rx.offer(stamper.metadata(), frame))
+    });
     rx.finish();
     mac.tx.loop_back(served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
@@ -682,14 +683,16 @@ fn receive(port: &mut dyn Port, rx: &mut [RxSlot], mac: &mut MacLane) -> bool {
     }
     mac.refresh();
     rx.begin();
-    let MacLane { rules, rx: receiver, .. } = mac;
+    let MacLane { rules, rx: receiver, stamper, .. } = mac;
     let taken = if rules.looped || !rules.link_up {
         port.receive(BUDGET, &mut |_| {
             receiver.ignore(rules);
             Accept::Taken
         })
     } else {
-        port.receive(BUDGET, &mut |frame| match receiver.admit(rules, frame, waits, |frame| rx.offer(&[], frame)) {
+        port.receive(BUDGET, &mut |frame| match receiver
+            .admit(rules, frame, waits, |frame| rx.offer(stamper.metadata(), frame))
+        {
             Verdict::Taken => Accept::Taken,
             Verdict::Full => Accept::Full,
         })

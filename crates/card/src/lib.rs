@@ -10,6 +10,7 @@
 //! * `queue` is what registers show of one queue; `engine` is the half of the ring that a worker runs.
 //! * `buffers` is the device's own memory, into which software writes what Calypte TX queues send.
 //! * `lane` moves frames between the queues of one port and its wire; `worker` polls lanes and sleeps when all is quiet.
+//! * `tsu` is the clock, and what it writes before received frames.
 //! * `mac` is a port as its registers show it, and what its MACs let through.
 //!
 //! The control side may take locks and time. A worker owns its lanes alone; it hears of changes by
@@ -27,6 +28,7 @@ mod published;
 mod queue;
 mod registers;
 mod sleep;
+mod tsu;
 mod worker;
 
 pub use buffers::TxBuffers;

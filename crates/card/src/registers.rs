@@ -4,8 +4,9 @@
 use crate::command::Mailbox;
 use crate::mac::Mac;
 use crate::queue::Queue;
+use crate::tsu::Tsu;
 use millrace_abi::queue::{Direction, QueueId};
-use millrace_abi::register::{self, Offset, map::Component, medusa, pcs, transceiver, tsu};
+use millrace_abi::register::{self, Offset, map::Component, medusa, pcs, transceiver};
 use millrace_ring::FrameLimits;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,6 +15,7 @@ pub(crate) struct Bus {
     pub rx: Vec<Arc<Queue>>,
     pub tx: Vec<Arc<Queue>>,
     pub macs: Vec<Arc<Mac>>,
+    pub tsu: Arc<Tsu>,
     /// Mailbox of the worker that serves each queue: RX, then TX, by index.
     pub rx_workers: Vec<Arc<Mailbox>>,
     pub tx_workers: Vec<Arc<Mailbox>>,
@@ -104,8 +106,7 @@ impl Bus {
             // An empty bus: nobody acknowledges, no transfer is ever in progress.
             Component::I2c(_) if offset == 4 => transceiver::i2c::STATUS_NO_ACK,
             Component::I2c(_) => 0,
-            Component::Tsu if Offset::new(offset) == tsu::STATUS => tsu::STATUS_CLOCK_ACTIVE,
-            Component::Tsu => 0,
+            Component::Tsu => self.tsu.read(offset),
             Component::Pcs(port) if (port as usize) < self.macs.len() => read_pcs(offset),
             Component::Pcs(_) | Component::TxData(_) | Component::TxHeaders(_) => 0,
         }
@@ -130,8 +131,9 @@ impl Bus {
                 }
             }
             Component::TestSpace => self.test_word(offset, |word| *word = value),
-            Component::I2c(_) | Component::Pmd(_) | Component::Tsu | Component::Pcs(_) => {}
-            // Not reached in words, but by `write_buffer`.
+            Component::Tsu => self.tsu.write(offset, value),
+            // The buffers are not reached in words, but by `write_buffer`.
+            Component::I2c(_) | Component::Pmd(_) | Component::Pcs(_) => {}
             Component::TxData(_) | Component::TxHeaders(_) => {}
         }
     }

@@ -41,6 +41,9 @@ pub struct CardOptions {
     pub frame_max: u32,
     /// A receive queue without room drops the frame, even where the source could be held back.
     pub discard: bool,
+    /// The card's clock starts with the time of day and enabled, so that received frames carry
+    /// [time stamps](crate::header); otherwise software starts it.
+    pub tsu: bool,
 }
 
 impl Default for CardOptions {
@@ -62,6 +65,7 @@ impl Default for CardOptions {
             frame_min: 60,
             frame_max: 0x3fff,
             discard: false,
+            tsu: false,
         }
     }
 }
@@ -111,6 +115,11 @@ pub const OPTIONS: [OptionHelp; 16] = [
         value: "",
         meaning: "a full receive queue drops frames instead of holding the source back",
     },
+    OptionHelp {
+        word: "tsu",
+        value: "",
+        meaning: "received frames carry time stamps; the card's clock starts with the time of day",
+    },
 ];
 
 /// Highest number of a core, as `sched_setaffinity` takes it.
@@ -149,6 +158,7 @@ impl CardOptions {
         match word {
             "poll" => return set_switch(word, value, &mut self.poll),
             "discard" => return set_switch(word, value, &mut self.discard),
+            "tsu" => return set_switch(word, value, &mut self.tsu),
             _ => {}
         }
         let Some(value) = value.filter(|value| !value.is_empty()) else {
@@ -218,10 +228,10 @@ impl CardOptions {
 
 fn set_switch(word: &'static str, value: Option<&str>, switch: &mut bool) -> Result<(), OptionError> {
     *switch = match value {
-        None | Some("true") => true,
-        Some("false") => false,
+        None | Some("true" | "on") => true,
+        Some("false" | "off") => false,
         Some(value) => {
-            let expected = format!("{word} alone, {word}=true or {word}=false");
+            let expected = format!("{word} alone, {word}=on or {word}=off");
             return Err(OptionError::BadValue { word, value: value.to_owned(), expected });
         }
     };
@@ -250,7 +260,7 @@ impl fmt::Display for CardOptions {
             written.extend(self.ports.iter().map(|port| format!("port={}", text::quoted(port, f.alternate()))));
         }
         written.extend(self.cpus.iter().map(|cpu| format!("cpu={cpu}")));
-        let switches = [("poll", self.poll), ("discard", self.discard)];
+        let switches = [("poll", self.poll), ("discard", self.discard), ("tsu", self.tsu)];
         written.extend(switches.iter().filter(|(_, on)| *on).map(|(word, _)| (*word).to_owned()));
         f.write_str(&written.join(if f.alternate() { ";" } else { "," }))
     }

@@ -46,14 +46,15 @@ fn every_option_is_understood_with_any_separator() {
         frame_min: 64,
         frame_max: 1514,
         discard: true,
+        tsu: true,
     };
     let name = "embedded:rx=4,tx=3,engine=sze,buffers=512,buffer=4K,ring=64k,blocks=4096,port=null,port=tap:mr0,workers=2,cpu=1,\
-                cpu=3-4,poll,spin=7,frame-min=64,frame-max=1514,discard";
+                cpu=3-4,poll,spin=7,frame-min=64,frame-max=1514,discard,tsu=on";
     assert_eq!(card(name), expected);
     assert_eq!(card(&name.replace(',', ";")), expected);
     assert_eq!(card(&name.replace(',', "+")), expected);
     assert_eq!(card("embedded:queues=7").tx_queues, 7);
-    assert!(!card("embedded:poll;poll=false").poll);
+    assert!(!card("embedded:poll;poll=false").poll && !card("embedded:tsu;tsu=off").tsu);
     assert_eq!(card("embedded:rx=3,rx=4,tx=0").rx_queues, 4);
     assert_eq!(card("embedded:cpu=(5,0-2)").cpus, [5, 0, 1, 2]);
 }
@@ -129,7 +130,7 @@ fn a_refusal_says_where_why_and_what_instead() {
         ("embedded:engine=sze@é", 10, "sze@rx0-3"),
         ("embedded:cpu=1024", 10, "a core from 0 to 1023"),
         ("embedded:cpu=0-4294967295", 10, "a core from 0 to 1023"),
-        ("embedded:poll=maybe", 10, "poll alone, poll=true or poll=false"),
+        ("embedded:poll=maybe", 10, "poll alone, poll=on or poll=off"),
         ("embedded:port=", 10, "port needs a value: kind:argument"),
         ("embedded:rx=1,,tx=1", 15, "an option is missing"),
         ("embedded:rx=1,", 15, "an option is missing"),
@@ -215,7 +216,7 @@ fn any_options() -> impl Strategy<Value = CardOptions> {
     let memory = (7..=15u32, 4..=1023u32, 15..=30u32, 8..=15u32);
     let ports = proptest::collection::vec(".{1,12}|[a-z:,;+()\\\\=]{1,12}", 1..4);
     let threads =
-        (1..=256u32, proptest::collection::vec(0..=1023u32, 0..4), any::<bool>(), 0..=1_000_000u32, any::<bool>());
+        (1..=256u32, proptest::collection::vec(0..=1023u32, 0..4), any::<bool>(), 0..=1_000_000u32, any::<[bool; 2]>());
     let frames = (1..=256u32, 256..=0x3fffu32);
     (queues, memory, ports, threads, frames).prop_map(|(queues, memory, ports, threads, frames)| CardOptions {
         rx_queues: queues.0,
@@ -230,7 +231,8 @@ fn any_options() -> impl Strategy<Value = CardOptions> {
         cpus: threads.1,
         poll: threads.2,
         spin_us: threads.3,
-        discard: threads.4,
+        discard: threads.4[0],
+        tsu: threads.4[1],
         frame_min: frames.0,
         frame_max: frames.1,
     })

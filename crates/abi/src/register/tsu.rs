@@ -29,6 +29,8 @@ pub const COMMAND_READ_INCREMENT: u32 = 4;
 pub const COMMAND_READ_TIME: u32 = 5;
 /// [`COMMAND`]: put the time of the last pulse per second into the data window.
 pub const COMMAND_READ_PPS_TIME: u32 = 7;
+/// [`SOURCES`]: lowest bit of the number of clock sources.
+pub const SOURCES_CLOCK_SHIFT: u32 = 16;
 /// [`STATUS`]: pulses per second arrive.
 pub const STATUS_PPS_ACTIVE: u32 = 1 << 0;
 /// [`STATUS`]: the clock runs.

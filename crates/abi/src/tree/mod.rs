@@ -48,6 +48,10 @@ pub mod compatible {
     pub const TRANSCEIVER: &str = "netcope,transceiver";
     /// A port.
     pub const ETH: &str = "netcope,eth";
+    /// What stands before received frames.
+    pub const RX_HEADER: &str = "cesnet,ofm,ndp-header-rx";
+    /// A list of items in a few bytes.
+    pub const PACKED_ITEM: &str = "cesnet,ofm,packed-item";
     /// DMA controller of a Medusa receive queue.
     pub const MEDUSA_RX: &str = "netcope,dma_ctrl_ndp_rx";
     /// DMA controller of a Medusa transmit queue.

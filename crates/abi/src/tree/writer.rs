@@ -1,6 +1,7 @@
 //! A card's description as a flattened device tree, node by node as in `specs/nfb-card.md` §2.1.
 
 use super::{CardDescription, PortDescription, QueueDescription, compatible, dma_compatible};
+use crate::header;
 use crate::queue::{Direction, Engine, QueueId};
 use crate::register::map::{Component, SECOND_BUS, SECOND_SPACE, SPACE};
 use crate::register::{calypte, medusa, rxmac, sze, txmac};
@@ -110,10 +111,24 @@ fn firmware(w: &mut FdtWriter, card: &CardDescription, phandles: &Phandles) -> R
             w.property_phandle(Phandles::params(direction))
         })?;
     }
+    node(w, "ndp_header_rx0", rx_header)?;
     for (index, port) in (0..).zip(&card.ports) {
         port_nodes(w, index, port)?;
     }
     Ok(())
+}
+
+/// What may stand before a received frame, §2.7.
+fn rx_header(w: &mut FdtWriter) -> Result<(), Error> {
+    w.property_string_list("compatible", vec![compatible::RX_HEADER.to_owned(), compatible::PACKED_ITEM.to_owned()])?;
+    w.property_u32("header_id", header::ID)?;
+    w.property_u32("header_length", header::LEN as u32)?;
+    w.property_string_list("item-name", header::ITEMS.iter().map(|item| item.name.to_owned()).collect())?;
+    let cells = |of: fn(&header::Item) -> u16| -> Vec<u8> {
+        header::ITEMS.iter().flat_map(|item| of(item).to_be_bytes()).collect()
+    };
+    w.property("item-width", &cells(|item| item.width))?;
+    w.property("item-offset", &cells(|item| item.offset))
 }
 
 fn bus(w: &mut FdtWriter, card: &CardDescription, phandles: &Phandles) -> Result<(), Error> {

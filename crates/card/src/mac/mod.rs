@@ -20,6 +20,7 @@ pub(crate) use rules::Rules;
 pub(crate) use send::{Sender, Sent};
 
 use crate::published::Published;
+use crate::tsu::Stamper;
 use millrace_abi::register::{Offset, rxmac as r, txmac as t};
 use millrace_port::PortCounters;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -198,14 +199,16 @@ pub(crate) struct MacLane {
     version: u64,
     pub rx: Receiver,
     pub tx: Sender,
+    /// The clock that stamps what is received.
+    pub stamper: Stamper,
 }
 
 impl MacLane {
-    pub fn new(mac: Arc<Mac>, lane: usize) -> Self {
+    pub fn new(mac: Arc<Mac>, lane: usize, stamper: Stamper) -> Self {
         let rules = Rules::decode(&mac.rules.read());
         let counts = mac.lanes[lane].clone();
         // No version of a publication is odd: the first refresh takes over whatever has changed since.
-        Self { mac, counts, rules, version: u64::MAX, rx: Receiver::new(), tx: Sender::new() }
+        Self { mac, counts, rules, version: u64::MAX, rx: Receiver::new(), tx: Sender::new(), stamper }
     }
 
     /// Takes over what registers have changed; once per burst.
@@ -214,6 +217,7 @@ impl MacLane {
         if self.mac.rules.version() != self.version {
             self.take_over();
         }
+        self.stamper.begin();
     }
 
     #[cold]

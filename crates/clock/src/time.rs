@@ -1,0 +1,99 @@
+//! Seconds and fractions of them, as the registers of a time-stamp unit hold them.
+
+/// A time: 32 bits of seconds and a 64-bit fraction of a second. Wraps after 136 years.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time {
+    /// Seconds, mostly since 1970.
+    pub seconds: u32,
+    /// 2^-64 of a second each.
+    pub fraction: u64,
+}
+
+/// What one tick adds to a [`Time`]: 2^-64 of a second each, 39 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Increment(u64);
+
+const NANOSECONDS: u64 = 1_000_000_000;
+/// A second, counted in fractions.
+const SECOND: u128 = 1 << 64;
+
+impl Time {
+    /// The time so many nanoseconds after a whole second.
+    pub const fn new(seconds: u32, nanoseconds: u32) -> Self {
+        // Rounded up, so that `nanoseconds` gives back what was put in.
+        let fraction = ((nanoseconds as u128) << 64).div_ceil(NANOSECONDS as u128);
+        Self { seconds: seconds.wrapping_add((fraction >> 64) as u32), fraction: fraction as u64 }
+    }
+
+    /// Whole nanoseconds since the last whole second.
+    #[inline(always)]
+    pub const fn nanoseconds(self) -> u32 {
+        ((self.fraction as u128 * NANOSECONDS as u128) >> 64) as u32
+    }
+
+    /// The time so many fractions later.
+    #[inline(always)]
+    #[must_use]
+    pub const fn plus(self, fractions: u128) -> Self {
+        let all = (((self.seconds as u128) << 64) | self.fraction as u128).wrapping_add(fractions);
+        Self { seconds: (all >> 64) as u32, fraction: all as u64 }
+    }
+
+    /// The time so many fractions earlier.
+    #[must_use]
+    pub const fn minus(self, fractions: u128) -> Self {
+        self.plus(fractions.wrapping_neg())
+    }
+}
+
+impl Increment {
+    /// Bits that an increment has; a clock slower than 2^25 Hz would need more.
+    pub const BITS: u32 = 39;
+
+    /// An increment of so many fractions; bits beyond [`Increment::BITS`] are not kept, as in the register.
+    pub const fn new(fractions: u64) -> Self {
+        Self(fractions & ((1 << Self::BITS) - 1))
+    }
+
+    /// The increment with which so many ticks make a second, rounded down. From 2^25 on.
+    pub const fn of_frequency(hertz: u64) -> Self {
+        Self::new((SECOND / hertz as u128) as u64)
+    }
+
+    /// In fractions of a second.
+    pub const fn fractions(self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_second_has_as_many_nanoseconds_as_fractions_say() {
+        assert_eq!(Time::new(5, 0), Time { seconds: 5, fraction: 0 });
+        assert_eq!(Time::new(5, 500_000_000).fraction, 1 << 63);
+        assert_eq!(Time { seconds: 1, fraction: u64::MAX }.nanoseconds(), 999_999_999);
+        assert_eq!(Time::new(1, 1_500_000_000), Time::new(2, 500_000_000));
+        assert_eq!(Increment::of_frequency(1 << 32).fractions(), 1 << 32);
+        assert_eq!(Increment::new(u64::MAX).fractions(), (1 << 39) - 1);
+        assert_eq!(Time { seconds: u32::MAX, fraction: 1 << 63 }.plus(1 << 63), Time::default(), "136 years are over");
+        assert_eq!(Time::default().minus(1), Time { seconds: u32::MAX, fraction: u64::MAX });
+    }
+
+    proptest! {
+        #[test]
+        fn nanoseconds_survive(nanoseconds in 0u32..1_000_000_000, seconds: u32) {
+            let time = Time::new(seconds, nanoseconds);
+            prop_assert_eq!((time.seconds, time.nanoseconds()), (seconds, nanoseconds));
+        }
+
+        #[test]
+        fn minus_takes_back_what_plus_gave(seconds: u32, fraction: u64, fractions: u128) {
+            let time = Time { seconds, fraction };
+            prop_assert_eq!(time.plus(fractions).minus(fractions), time);
+        }
+    }
+}
