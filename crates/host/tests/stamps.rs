@@ -67,6 +67,12 @@ fn sze_hands_out_stamps() {
 }
 
 #[test]
+fn calypte_hands_out_stamps() {
+    // With and without a block more for the metadata.
+    every_mode("calypte", &[60, 112, 113, 128, 1500, 9000]);
+}
+
+#[test]
 fn a_frame_too_long_for_its_buffer_with_a_stamp_is_dropped_and_counted() {
     let device = Device::open("embedded:spin=20,tsu").unwrap();
     let mut rx = device.rx(0).open().unwrap().start().unwrap();

@@ -82,7 +82,7 @@ pub struct OptionHelp {
 }
 
 /// The options of a card.
-pub const OPTIONS: [OptionHelp; 16] = [
+pub const OPTIONS: [OptionHelp; 17] = [
     OptionHelp { word: "rx", value: "N", meaning: "receive queues" },
     OptionHelp { word: "tx", value: "N", meaning: "transmit queues" },
     OptionHelp { word: "queues", value: "N", meaning: "both at once" },
