@@ -4,9 +4,12 @@
 //! table it last saw, and with it every entry in it, and looks for a newer one only in [`Iotlb::sync`], once per burst.
 //! An entry that no table holds any more cannot be reached by any worker: that is what [`Domain::unmap`] waits for, and
 //! the count of references is the whole protocol.
+//!
+//! The table of [`Domain::own_process`] is a cache of what the system says is mapped: an address that is not in it is
+//! looked up before it is a fault.
 
 use crate::{Iova, Span, SpanMut, Window};
-use core::cell::Cell;
+use core::cell::{Cell, OnceCell};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,6 +57,9 @@ pub enum MapError {
     /// The memory is mapped read-only in this process, so that the card could not write it either.
     #[error("the memory is read-only here, so the card cannot be allowed to write it")]
     ReadOnly,
+    /// The addresses of the domain are those of the process.
+    #[error("in a domain that is the process's own address space everything has its address already")]
+    OwnProcess,
 }
 
 /// Why a mapping could not be taken away.
@@ -81,12 +87,17 @@ struct Entry {
 
 type Table = Vec<Arc<Entry>>;
 
+/// Finds memory that nobody has mapped into a domain: what holds the addresses from the first to the last (inclusive)
+/// and allows the access, and where it begins.
+pub(crate) type Lookup = fn(u64, u64, Access) -> Option<(u64, Window)>;
+
 /// The IOVA space of one owner.
 pub struct Domain {
     table: Mutex<Arc<Table>>,
     // Counts changes of the table. Release in `replace` pairs with Acquire in `Iotlb::sync`.
     generation: AtomicU64,
     faults: AtomicU64,
+    lookup: Option<Lookup>,
 }
 
 /// Where [`Domain::map`] puts what may lie anywhere: above 4 GiB, so that 32-bit mistakes show.
@@ -103,7 +114,13 @@ impl Default for Domain {
 impl Domain {
     /// An address space with nothing in it.
     pub fn new() -> Self {
-        Self { table: Mutex::default(), generation: AtomicU64::new(0), faults: AtomicU64::new(0) }
+        Self { table: Mutex::default(), generation: AtomicU64::new(0), faults: AtomicU64::new(0), lookup: None }
+    }
+
+    /// An address space that is filled by looking things up: its table is a cache.
+    #[cfg_attr(loom, expect(dead_code, reason = "model memory has no addresses of its own"))]
+    pub(crate) fn with_lookup(lookup: Lookup) -> Self {
+        Self { lookup: Some(lookup), ..Self::new() }
     }
 
     fn table(&self) -> MutexGuard<'_, Arc<Table>> {
@@ -116,6 +133,9 @@ impl Domain {
     /// # Errors
     /// [`MapError`].
     pub fn map(&self, window: Window, access: Access, at: Option<Iova>) -> Result<Iova, MapError> {
+        if self.lookup.is_some() {
+            return Err(MapError::OwnProcess);
+        }
         if access == Access::ReadWrite && !window.is_writable() {
             return Err(MapError::ReadOnly);
         }
@@ -144,6 +164,26 @@ impl Domain {
         **table = Arc::new(next);
         // Release: an IOTLB that sees the new generation (Acquire in `sync`) also finds the new table.
         self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Looks for memory that is in no table, and returns the newest table, which holds it then.
+    #[cold]
+    fn look_up(&self, iova: Iova, len: usize, access: Access) -> Option<Arc<Table>> {
+        let lookup = self.lookup?;
+        let last = iova.get().checked_add(len.max(1) as u64 - 1)?;
+        let mut table = self.table();
+        // Another queue may have found it meanwhile.
+        if search(&table, iova.get(), len, access).is_none() {
+            let (first, window) = lookup(iova.get(), last, access)?;
+            let last = first + (window.len() as u64 - 1);
+            // What was found before and overlaps was something else, or less.
+            let others = table.iter().filter(|entry| entry.last < first || entry.first > last);
+            let mut next: Table = others.cloned().collect();
+            let place = next.partition_point(|entry| entry.last < first);
+            next.insert(place, Arc::new(Entry { first, last, window, pins: Arc::new(()) }));
+            self.replace(&mut table, next);
+        }
+        Some(table.clone())
     }
 
     /// Takes the mapping that begins at `iova` away and returns when no worker can reach its memory any more.
@@ -185,8 +225,12 @@ impl Domain {
     /// # Errors
     /// [`Fault`].
     pub fn resolve(&self, iova: Iova, len: usize, access: Access) -> Result<Pinned, Fault> {
-        let table = self.table();
         let fault = Fault { iova, len, access };
+        let known = self.table().clone();
+        let table = match search(&known, iova.get(), len, access) {
+            Some(_) => known,
+            None => self.look_up(iova, len, access).ok_or(fault)?,
+        };
         let entry = search(&table, iova.get(), len, access).map(|(_, entry)| entry).ok_or(fault)?;
         let window = entry.window.part((iova.get() - entry.first) as usize, len).map_err(|_| fault)?;
         Ok(Pinned { window, _pin: entry.pins.clone() })
@@ -238,6 +282,33 @@ pub struct Iotlb {
     last: Cell<usize>,
     hits: Cell<u64>,
     misses: Cell<u64>,
+    found: Found,
+}
+
+/// Tables that came by looking up while spans of older ones may have been alive; [`Iotlb::sync`] takes over the newest.
+/// The last cell is empty.
+#[derive(Default)]
+struct Found(OnceCell<Box<(Arc<Table>, Found)>>);
+
+impl Found {
+    /// The table that was found last, and the cell for the next.
+    fn newest(&self) -> (Option<&Arc<Table>>, &Found) {
+        let (mut table, mut end) = (None, self);
+        while let Some(found) = end.0.get() {
+            (table, end) = (Some(&found.0), &found.1);
+        }
+        (table, end)
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // One after the other: they can be more than a stack could hold nested.
+        let mut next = self.0.take();
+        while let Some(mut found) = next {
+            next = found.1.0.take();
+        }
+    }
 }
 
 impl Iotlb {
@@ -245,7 +316,8 @@ impl Iotlb {
     pub fn new(domain: Arc<Domain>) -> Self {
         let generation = domain.generation.load(Ordering::Acquire);
         let table = domain.table().clone();
-        Self { domain, table, generation, last: Cell::new(0), hits: Cell::new(0), misses: Cell::new(0) }
+        let (last, hits, misses) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        Self { domain, table, generation, last, hits, misses, found: Found::default() }
     }
 
     /// Takes over changes of the domain. To be called between bursts: no span of an older table can be alive, because
@@ -264,6 +336,7 @@ impl Iotlb {
         let table = self.domain.table().clone();
         self.table = table;
         self.last.set(0);
+        self.found = Found::default();
     }
 
     /// Translations answered by the mapping used last, and translations that had to search the table.
@@ -290,8 +363,24 @@ impl Iotlb {
             self.last.set(place);
             return Ok(entry);
         }
+        if let Some(entry) = self.look_up(iova, len, access) {
+            self.misses.set(self.misses.get() + 1);
+            return Ok(entry);
+        }
         self.domain.faults.fetch_add(1, Ordering::Relaxed);
         Err(Fault { iova, len, access })
+    }
+
+    /// As [`Iotlb::miss`], beyond the table of this cache.
+    fn look_up(&self, iova: Iova, len: usize, access: Access) -> Option<&Entry> {
+        let (newest, end) = self.found.newest();
+        let known = newest.and_then(|table| search(table, iova.get(), len, access));
+        if let Some((_, entry)) = known {
+            return Some(entry);
+        }
+        let table = self.domain.look_up(iova, len, access)?;
+        let (table, _) = &**end.0.get_or_init(|| Box::new((table, Found::default())));
+        search(table, iova.get(), len, access).map(|(_, entry)| entry)
     }
 
     /// `len` bytes at `iova`, to be read.

@@ -4,7 +4,8 @@
 //! * [`Window`] is a part of a region. Rings are built on what a window gives out: [`Word64`] and [`Word32`] for
 //!   pointers and flags, [`Slots64`] and [`Slots32`] for descriptors and headers, [`Span`] and [`SpanMut`] for payloads.
 //! * [`Domain`] is the address space of one owner: IOVA to window. A card reaches memory only through the
-//!   [`Iotlb`] of a domain, and an address outside it is a [`Fault`], never a crash.
+//!   [`Iotlb`] of a domain, and an address outside it is a [`Fault`], never a crash. One kind of domain has the
+//!   addresses of this process itself.
 //!
 //! All offsets are checked when a view is made; after that a masked index or a word costs one instruction. The other
 //! side of shared memory may write at any moment: integers are read atomically, once, and bytes are copied before they
@@ -22,6 +23,8 @@ mod access;
 mod access;
 mod domain;
 mod iova;
+#[cfg(not(loom))]
+mod process;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod region;

@@ -73,6 +73,8 @@ pub(crate) struct Mapping {
 enum Backing {
     Mmap,
     Heap(alloc::Layout),
+    /// Not ours: mapped and unmapped by others in this process.
+    Elsewhere,
 }
 
 // SAFETY: a mapping is a range of addresses; what is done with the bytes is decided by the views in access.rs, which
@@ -93,8 +95,26 @@ impl Drop for Mapping {
                 // SAFETY: allocated in `Region::heap` with this very layout.
                 unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
             }
+            Backing::Elsewhere => {}
         }
     }
+}
+
+/// A window over `len` bytes that others in this process have mapped at `first`; `None` at address 0.
+///
+/// Nothing keeps that memory mapped. That is the contract of DMA: whoever starts a queue on addresses of its own leaves
+/// them mapped, with the rights that they had, until the queue's STATUS reads 0 or the device is closed. A program that
+/// breaks it is ended by SIGSEGV where a card on a bus would have spoiled whatever lies there by then; as with
+/// `/proc/self/mem`, or a card without an IOMMU, that is not for the compiler to prevent
+/// (`docs/decisions/0016-native-queues.md`).
+pub(crate) fn own_memory(first: u64, len: u64, writable: bool) -> Option<Window> {
+    let (first, len) = (usize::try_from(first).ok()?, usize::try_from(len).ok()?);
+    let base = NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(first))?;
+    let mapping = Arc::new(Mapping { base, len, backing: Backing::Elsewhere });
+    // SAFETY: the system has just listed these addresses as mapped with these rights (process.rs), and whoever gave them
+    // to a card has promised, as above, that they stay so. The views only copy bytes and use atomics, so that the
+    // program may use its memory meanwhile as it may under DMA.
+    Some(unsafe { Window::over(base, len, writable, mapping) })
 }
 
 /// Memory that a card and a program share.
@@ -304,5 +324,52 @@ mod tests {
         assert!(matches!(Region::map(fd(), 4096, Protection::ReadWrite, false), Err(RegionError::Map { .. })));
         assert!(Region::map(fd(), 4096, Protection::Read, false).is_ok());
         region.window().span_mut(0, 1).unwrap().write_from(b"x");
+    }
+
+    /// Reserves `pages` pages of which each has rights of its own, and gives their address.
+    fn checkered(pages: &[ProtFlags]) -> u64 {
+        // SAFETY: fresh addresses; nothing of this process is replaced.
+        let base = unsafe {
+            mmap_anonymous(core::ptr::null_mut(), pages.len() * PAGE, ProtFlags::empty(), MapFlags::PRIVATE).unwrap()
+        };
+        for (page, &rights) in pages.iter().enumerate() {
+            // SAFETY: one page of those reserved above, which nobody uses yet.
+            unsafe {
+                let at = base.cast::<u8>().add(page * PAGE).cast();
+                mmap_anonymous(at, PAGE, rights, MapFlags::PRIVATE | MapFlags::FIXED).unwrap();
+            }
+        }
+        base.expose_provenance() as u64
+    }
+
+    #[test]
+    fn a_domain_of_the_own_process_sees_the_rights_of_every_page() {
+        use crate::{Domain, Iotlb, Iova};
+        const SIZE: u64 = PAGE as u64;
+        let (none, read, both) = (ProtFlags::empty(), ProtFlags::READ, ProtFlags::READ | ProtFlags::WRITE);
+        let at = checkered(&[none, read, both, both, none]);
+        let domain = Arc::new(Domain::own_process());
+        let iotlb = Iotlb::new(domain.clone());
+        let page = |page: u64, offset: u64| Iova::new(at + page * SIZE + offset);
+        assert!(iotlb.read(page(0, 0), 1).is_err(), "PROT_NONE");
+        assert!(iotlb.read(page(0, SIZE - 4), 8).is_err(), "begins in PROT_NONE");
+        assert!(iotlb.read(page(3, SIZE - 4), 8).is_err(), "ends in PROT_NONE");
+        assert!(iotlb.write(page(3, SIZE - 4), 8).is_err(), "ends in PROT_NONE");
+        assert!(iotlb.write(page(1, 0), 1).is_err(), "read-only");
+        assert!(iotlb.write(page(1, SIZE - 4), 8).is_err(), "begins read-only");
+        assert_eq!(domain.faults(), 6);
+        assert_eq!(iotlb.write(page(2, SIZE - 4), 8).unwrap().write_from(b"straddle"), 8, "two pages of one kind");
+        let mut bytes = [0; 8];
+        assert_eq!(iotlb.read(page(2, SIZE - 4), 8).unwrap().read_into(&mut bytes), 8);
+        assert_eq!(&bytes, b"straddle");
+        assert!(iotlb.read(page(1, SIZE - 4), 8).is_ok(), "both can be read");
+        assert!(iotlb.write(page(2, 0), 8).is_ok(), "and what is writable still is");
+        assert!(iotlb.read(page(1, 0), 3 * PAGE).is_ok());
+        assert!(iotlb.read(page(1, 0), 3 * PAGE + 1).is_err());
+        assert_eq!(domain.faults(), 7);
+        // SAFETY: exactly what `checkered` mapped; no view is used any more.
+        unsafe { munmap(core::ptr::with_exposed_provenance_mut(at as usize), 5 * PAGE).unwrap() };
+        let later = Iotlb::new(Arc::new(Domain::own_process()));
+        assert!(later.read(page(2, 0), 1).is_err(), "a domain that comes later sees what is mapped then");
     }
 }
