@@ -41,6 +41,10 @@ pub struct QueueStats {
     pub iotlb_faults: u64,
     /// Address of the last failed translation, if any.
     pub fault_iova: Option<u64>,
+    /// Starts that were refused.
+    pub refused: u64,
+    /// Why the last of them was, if none has worked since.
+    pub refusal: Option<String>,
 }
 
 /// Counters of one port and its MACs, since the card started; the MACs' own registers count since their last reset.

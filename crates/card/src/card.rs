@@ -164,6 +164,13 @@ impl Card {
         self.bus.queue(id)?.refusal()
     }
 
+    /// Notes that a START of the queue was refused before it came to the card.
+    pub fn refuse(&self, id: QueueId, why: StartError) {
+        if let Some(queue) = self.bus.queue(id) {
+            queue.refuse(why);
+        }
+    }
+
     /// State of a queue; `None` if there is no such queue.
     pub fn state(&self, id: QueueId) -> Option<QueueState> {
         self.bus.queue(id).map(|queue| queue.state())
@@ -363,6 +370,7 @@ fn pin_to(cpu: u32) {
 
 fn queue_stats(queue: &Queue) -> QueueStats {
     let counts: Counts = queue.counts.read();
+    let (refused, refusal) = queue.refusals();
     let reasons = QueueDrop::ALL.iter().map(|reason| reason.name()).zip(counts.drops);
     QueueStats {
         queue: queue.id,
@@ -377,6 +385,8 @@ fn queue_stats(queue: &Queue) -> QueueStats {
         iotlb_misses: counts.iotlb_misses,
         iotlb_faults: counts.iotlb_faults,
         fault_iova: queue.fault_iova(),
+        refused,
+        refusal: refusal.map(|why| why.to_string()),
     }
 }
 

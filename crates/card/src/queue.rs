@@ -4,11 +4,12 @@ use crate::buffers::TxBuffers;
 use crate::command::{Attachment, Command, Mailbox, Opener};
 use crate::counters::{Counts, SharedCounts};
 use crate::engine::{RxEngine, TxEngine};
-use millrace_abi::control::{DOORBELL_AT, FAULT_IOVA_AT, QueueState, STATE_AT};
+use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueState, STATE_AT};
 use millrace_abi::queue::{Direction, Engine, QueueId};
 use millrace_abi::register::{Offset, calypte as c, medusa as m, sze as s};
 use millrace_dma::{Access, Fault, Iotlb, Iova, Ordering, Pinned, Window, Word64};
 use millrace_ring::shared::Reclaimer;
+use millrace_ring::wake::Ringer;
 use millrace_ring::{EngineFault, FrameLimits, calypte, medusa, sze};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +18,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// No domain and no control page were attached: the card cannot reach any memory.
-    #[error("no memory is attached to {0}; open the queue before starting it")]
+    #[error(
+        "no memory is attached to {0}: open the queue before starting it; a driver that starts queues by itself, on \
+         memory of its own, needs the card in its own process (`embedded`)"
+    )]
     NotAttached(QueueId),
+    /// Somebody else uses the queue, or has locked its DMA controller.
+    #[error("{0} is in use by somebody else, who has locked its DMA controller")]
+    Held(QueueId),
     /// It runs already.
     #[error("{0} is running already; stop it first")]
     Running(QueueId),
@@ -31,8 +38,8 @@ pub enum StartError {
     /// An address outside the domain.
     #[error("{0}")]
     Unmapped(#[from] Fault),
-    /// The system refused memory for the buffers of the device.
-    #[error("the system refused memory for the buffers of {0}; free memory or use fewer queues")]
+    /// The system refused memory or descriptors.
+    #[error("the system refused memory or descriptors for {0}; free memory or use fewer queues")]
     NoMemory(QueueId),
     /// The worker did not answer.
     #[error("the card's worker does not answer")]
@@ -78,10 +85,13 @@ struct Latches {
     desc_base: u64,
     hdr_base: u64,
     update_base: u64,
+    // The software pointers while nothing is attached; then the doorbell holds them.
+    pointers: u64,
     // Counts at the last reset, and as of the last strobe (already relative to the reset).
     zero: Counts,
     strobed: Counts,
     refusal: Option<StartError>,
+    refused: u64,
     // Rings of a running queue: they cannot be unmapped.
     pins: Vec<Pinned>,
 }
@@ -90,10 +100,40 @@ struct Attached {
     domain: Arc<millrace_dma::Domain>,
     control: Window,
     doorbell: Word64,
+    // Says when the worker sleeps; None: nobody says so, and every write of a pointer wakes it.
+    ringer: Option<Ringer>,
     reclaimer: Option<Box<Reclaimer>>,
     openers: Vec<Opener>,
     // Calypte TX only.
     buffers: Option<TxBuffers>,
+}
+
+impl Attached {
+    fn new(attachment: Attachment, queue: &Queue) -> Result<Self, StartError> {
+        let Attachment { domain, control, reclaimer, openers, buffers } = attachment;
+        let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
+        // The worker writes `card_sleeps` for openers only.
+        let ringer = control.word32(CARD_SLEEPS_AT).ok().filter(|_| !openers.is_empty()).map(Ringer::new);
+        let buffers = match buffers {
+            None if queue.has_buffers() => Some(TxBuffers::own().map_err(|_| StartError::NoMemory(queue.id))?),
+            given => given.filter(|_| queue.has_buffers()),
+        };
+        Ok(Self { domain, control, doorbell, ringer, reclaimer, openers, buffers })
+    }
+
+    /// Wakes the worker if it sleeps, after something was stored that it polls.
+    fn wake(&self, mailbox: &Mailbox) {
+        if self.ringer.as_ref().is_none_or(Ringer::must_signal) {
+            mailbox.nudge();
+        }
+    }
+
+    /// Moves the software pointers as software does that writes the doorbell itself.
+    fn ring(&self, pointers: u64, mailbox: &Mailbox) {
+        // Release pairs with the Acquire of the card's half: what software wrote before the register is visible.
+        self.doorbell.store(pointers, Ordering::Release);
+        self.wake(mailbox);
+    }
 }
 
 impl Queue {
@@ -157,13 +197,7 @@ impl Queue {
         if self.is_running() {
             return Err(StartError::Running(self.id));
         }
-        let Ok(doorbell) = attachment.control.word64(DOORBELL_AT) else { return Err(StartError::Size(0)) };
-        let Attachment { domain, control, reclaimer, openers, buffers } = attachment;
-        let buffers = match buffers {
-            None if self.has_buffers() => Some(TxBuffers::own().map_err(|_| StartError::NoMemory(self.id))?),
-            given => given.filter(|_| self.has_buffers()),
-        };
-        latches.attached = Some(Attached { domain, control, doorbell, reclaimer, openers, buffers });
+        latches.attached = Some(Attached::new(attachment, self)?);
         Ok(())
     }
 
@@ -181,10 +215,10 @@ impl Queue {
 
     /// A write to the queue's header component: the doorbell.
     pub fn write_headers(&self, offset: u32, bytes: &[u8], mailbox: &Mailbox) {
-        if let Some(buffers) = self.latches().attached.as_ref().and_then(|attached| attached.buffers.as_ref())
-            && buffers.write_headers(offset, bytes)
+        if let Some(attached) = &self.latches().attached
+            && attached.buffers.as_ref().is_some_and(|buffers| buffers.write_headers(offset, bytes))
         {
-            mailbox.nudge();
+            attached.wake(mailbox);
         }
     }
 
@@ -193,6 +227,7 @@ impl Queue {
         let (attached, pins) = {
             let mut latches = self.latches();
             latches.control = 0;
+            latches.pointers = Self::doorbell(&latches);
             (latches.attached.take(), core::mem::take(&mut latches.pins))
         };
         drop((attached, pins));
@@ -213,6 +248,23 @@ impl Queue {
         self.latches().refusal
     }
 
+    /// How many STARTs were refused, and why the last of them was if none has worked since.
+    pub fn refusals(&self) -> (u64, Option<StartError>) {
+        let latches = self.latches();
+        (latches.refused, latches.refusal)
+    }
+
+    /// Notes that a START was refused before it came here.
+    pub fn refuse(&self, why: StartError) {
+        self.note_refusal(&mut self.latches(), why);
+    }
+
+    fn note_refusal(&self, latches: &mut Latches, why: StartError) {
+        tracing::debug!(queue = %self.id, %why, "START refused");
+        latches.refusal = Some(why);
+        latches.refused += 1;
+    }
+
     pub fn read32(&self, offset: u32) -> u32 {
         match self.engine {
             Engine::Medusa | Engine::Calypte => self.read_medusa(offset),
@@ -229,15 +281,11 @@ impl Queue {
 
     /// A 64-bit write of SDP moves both pointers at once (§3.2).
     pub fn write_pointers(&self, value: u64, mailbox: &Mailbox) {
-        if let Some(attached) = &self.latches().attached {
-            // Release: as the software's own doorbell.
-            attached.doorbell.store(value, Ordering::Release);
-            mailbox.nudge();
-        }
+        set_pointers(&mut self.latches(), value, mailbox);
     }
 
     fn doorbell(latches: &Latches) -> u64 {
-        latches.attached.as_ref().map_or(0, |attached| attached.doorbell.load(Ordering::Acquire))
+        latches.attached.as_ref().map_or(latches.pointers, |attached| attached.doorbell.load(Ordering::Acquire))
     }
 
     /// MDP and MHP. Those of Calypte TX are the device's to say.
@@ -283,8 +331,8 @@ impl Queue {
             m::TIMEOUT => latches.timeout = value,
             m::MDP => latches.masks[0] = value,
             m::MHP => latches.masks[1] = value,
-            m::SDP => move_half(&latches, value, 0, mailbox),
-            m::SHP => move_half(&latches, value, 32, mailbox),
+            m::SDP => move_half(&mut latches, value, 0, mailbox),
+            m::SHP => move_half(&mut latches, value, 32, mailbox),
             m::COUNTER_COMMAND => self.counter_command(&mut latches, value),
             _ => {
                 set_half(offset, m::DESC_BASE, value, &mut latches.desc_base);
@@ -338,13 +386,7 @@ impl Queue {
                 self.start(&mut latches, limits, discard, mailbox);
             }
             s::CONTROL => self.ask_to_stop(latches, mailbox),
-            s::SW_POINTER => {
-                if let Some(attached) = &latches.attached {
-                    // Release: as the software's own doorbell.
-                    attached.doorbell.store(u64::from(value), Ordering::Release);
-                    mailbox.nudge();
-                }
-            }
+            s::SW_POINTER => set_pointers(&mut latches, u64::from(value), mailbox),
             s::RING_MASK => latches.ring_mask = value,
             s::IRQ => latches.irq = value,
             s::TIMEOUT => latches.timeout = value,
@@ -358,9 +400,9 @@ impl Queue {
     }
 
     fn start(&self, latches: &mut Latches, limits: FrameLimits, discard: bool, mailbox: &Mailbox) {
-        latches.refusal = self.try_start(latches, limits, discard, mailbox).err();
-        if let Some(refusal) = latches.refusal {
-            tracing::debug!(queue = %self.id, %refusal, "START refused");
+        match self.try_start(latches, limits, discard, mailbox) {
+            Ok(()) => latches.refusal = None,
+            Err(why) => self.note_refusal(latches, why),
         }
     }
 
@@ -423,7 +465,7 @@ impl Queue {
         let latches = Latches { desc_base, update_base, ring_mask: mask, masks: [mask, 0], ..Latches::default() };
         let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
         let buffers = buffers.clone();
-        let attached = Attached { domain, control, doorbell, reclaimer: None, openers: Vec::new(), buffers };
+        let attached = Attached { domain, control, doorbell, ringer: None, reclaimer: None, openers: Vec::new(), buffers };
         let mut pins = Vec::new();
         let build = Build { latches: &latches, attached: &attached, limits, pins: &mut pins };
         Ok((build.tx(self.engine)?, pins))
@@ -593,13 +635,15 @@ fn set_half(offset: u32, register: Offset, value: u32, to: &mut u64) {
     }
 }
 
-fn move_half(latches: &Latches, value: u32, shift: u32, mailbox: &Mailbox) {
-    if let Some(attached) = &latches.attached {
-        let others = attached.doorbell.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
-        // Release: as the software's own doorbell.
-        attached.doorbell.store(others | u64::from(value) << shift, Ordering::Release);
-        // Who writes registers does not look at `card_sleeps`.
-        mailbox.nudge();
+fn move_half(latches: &mut Latches, value: u32, shift: u32, mailbox: &Mailbox) {
+    let others = Queue::doorbell(latches) & !(u64::from(u32::MAX) << shift);
+    set_pointers(latches, others | u64::from(value) << shift, mailbox);
+}
+
+fn set_pointers(latches: &mut Latches, pointers: u64, mailbox: &Mailbox) {
+    match &latches.attached {
+        Some(attached) => attached.ring(pointers, mailbox),
+        None => latches.pointers = pointers,
     }
 }
 

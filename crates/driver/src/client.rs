@@ -1,5 +1,6 @@
 //! A program's side of the socket: requests and replies, and the news that the card is gone.
 
+use crate::native;
 use crate::server::Driver;
 use crate::wire::{self, WireError};
 use millrace_abi::message::{Buffers, ErrorCode, Handle, Layout, MAX_REGISTER_BYTES, Reply, Request, VERSION};
@@ -8,7 +9,8 @@ use millrace_abi::stats::CardStats;
 use millrace_dma::{Protection, Region, RegionError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -103,8 +105,8 @@ pub struct Client {
     hello: Hello,
     gone: Arc<AtomicBool>,
     watcher: Option<(OwnedFd, JoinHandle<()>)>,
-    // An embedded card lives as long as its client.
-    _driver: Option<Driver>,
+    // An embedded card lives as long as its last client.
+    driver: Option<Arc<Driver>>,
 }
 
 /// What the driver said of its card.
@@ -131,22 +133,22 @@ impl Client {
         Self::introduce(socket, None)
     }
 
-    /// Takes an embedded card into this client: it ends with it.
+    /// Connects to a card inside this process: it ends with the last of its clients.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn embedded(driver: Driver) -> Result<Self, ClientError> {
-        let socket = driver.connect().map_err(|error| ClientError::Wire(error.to_string()))?;
+    pub fn embedded(driver: Arc<Driver>) -> Result<Self, ClientError> {
+        let socket = driver.connect_own().map_err(|error| ClientError::Wire(error.to_string()))?;
         Self::introduce(socket, Some(driver))
     }
 
-    fn introduce(socket: OwnedFd, driver: Option<Driver>) -> Result<Self, ClientError> {
+    fn introduce(socket: OwnedFd, driver: Option<Arc<Driver>>) -> Result<Self, ClientError> {
         let none = Hello { pid: 0, rx_queues: 0, tx_queues: 0, frame_min: 0, frame_max: 0 };
         let gone = Arc::new(AtomicBool::new(false));
         let socket = Arc::new(socket);
         let watch = driver.is_none();
         let mut client =
-            Self { socket, talk: Mutex::new(wire::buffer()), hello: none, gone, watcher: None, _driver: driver };
+            Self { socket, talk: Mutex::new(wire::buffer()), hello: none, gone, watcher: None, driver };
         let (reply, _) = client.ask(&Request::Hello { version: VERSION }, &[])?;
         let Reply::Hello { version: VERSION, pid, rx_queues, tx_queues, frame_min, frame_max } = reply else {
             return Err(ClientError::Unexpected);
@@ -187,6 +189,16 @@ impl Client {
             .map_err(failed)?;
         self.watcher = Some((end, thread));
         Ok(())
+    }
+
+    /// Ends the connection and waits until the driver has cleaned up behind it: queues that this program had started on
+    /// its own memory have stopped, and the memory may go.
+    fn hang_up(&mut self) {
+        if rustix::net::shutdown(&self.socket, Shutdown::Write).is_err() {
+            return;
+        }
+        // Replies that nobody has read come first.
+        while let Ok((1.., _)) | Err(Errno::INTR) = recv(&self.socket, &mut [0; 64][..], RecvFlags::empty()) {}
     }
 
     /// Whether the card is gone. Costs one load.
@@ -261,8 +273,12 @@ impl Client {
     /// Reads registers; any length.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`ClientError`]; never with an embedded card, whose registers answer in the calling thread.
     pub fn read(&self, address: u32, to: &mut [u8]) -> Result<(), ClientError> {
+        if let Some(driver) = &self.driver {
+            driver.card().read(address, to);
+            return Ok(());
+        }
         let mut address = address;
         for chunk in to.chunks_mut(MAX_REGISTER_BYTES) {
             let len = chunk.len() as u32;
@@ -280,6 +296,12 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn write(&self, address: u32, from: &[u8]) -> Result<(), ClientError> {
+        if let Some(driver) = &self.driver
+            && !native::touches_control(address, from)
+        {
+            driver.card().write(address, from);
+            return Ok(());
+        }
         let mut address = address;
         for chunk in from.chunks(MAX_REGISTER_BYTES) {
             self.tell(&Request::Write { address, bytes: chunk.to_vec() })?;
@@ -409,6 +431,9 @@ impl Drop for Client {
             let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
             // The thread cannot panic: it only polls.
             let _ = thread.join();
+        }
+        if self.driver.is_some() {
+            self.hang_up();
         }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! The driver is the only part that knows both sides. It runs beside the card, in the daemon `millrace card` or on
 //! threads of a program ([`Driver::embedded`]); programs reach it through a [`Client`], over a Unix socket or a pair of
-//! sockets, and never otherwise, so that both placements are one.
+//! sockets, so that both placements are one. Only registers of an embedded card are accessed without a detour, in the
+//! thread of whoever asks.
 //!
 //! ```text
 //! client ---- wire (messages, descriptors) ---- server ---- session (one per open queue) ---- card (registers)
-//!                                                  \------- memory, locks
+//!                                                  \------- memory, locks, native (queues started by registers)
 //! ```
 //!
 //! Nothing here is on the data path of direct mode. In mediated mode it is: that is what mediated mode is for.
@@ -15,6 +16,7 @@
 mod client;
 mod locks;
 mod memory;
+mod native;
 mod poll;
 mod server;
 mod session;

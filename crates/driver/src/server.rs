@@ -1,12 +1,15 @@
 //! The server: one thread that waits for messages and for the death of programs.
 
-use crate::locks::Locks;
+use crate::locks::{Locks, Owner};
+use crate::native::{self, Native};
 use crate::poll::Poll;
 use crate::session::{Session, Wish};
 use crate::wire::{self, WireError};
+use millrace_abi::control::QueueState;
 use millrace_abi::message::{ErrorCode, Handle, MAX_COMMIT, MAX_REGISTER_BYTES, Reply, Request, VERSION, encode};
 use millrace_abi::queue::{Direction, QueueId};
-use millrace_card::{Card, CardError};
+use millrace_abi::tree::{Tree, TreeError};
+use millrace_card::{Card, CardError, StartError};
 use millrace_dma::{Access, Domain, Iova, Pages, Protection, Region, RegionError};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -37,6 +40,9 @@ pub enum DriverError {
         /// What the system said.
         source: Errno,
     },
+    /// The card describes itself in a way that is not understood here.
+    #[error("the device tree of the card: {0}")]
+    Tree(#[from] TreeError),
     /// The system refused a descriptor or a thread.
     #[error("cannot start the driver: {0}")]
     System(#[from] std::io::Error),
@@ -48,11 +54,14 @@ pub struct Driver {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     path: Option<PathBuf>,
+    // The last field, hence the last to be dropped.
+    alive: Arc<()>,
 }
 
 /// What the server's thread and its owner share.
 struct Shared {
-    arrivals: Mutex<Vec<OwnedFd>>,
+    // Sockets, and whether the other end may start queues on plain addresses of this process.
+    arrivals: Mutex<Vec<(OwnedFd, bool)>>,
     stop: AtomicBool,
     wake: OwnedFd,
 }
@@ -87,6 +96,11 @@ impl Driver {
         let io = |errno: Errno| DriverError::System(errno.into());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
         let shared = Arc::new(Shared { arrivals: Mutex::default(), stop: AtomicBool::new(false), wake });
+        let mut controllers = HashMap::new();
+        let tree = Tree::parse(card.device_tree())?;
+        for direction in [Direction::Rx, Direction::Tx] {
+            controllers.extend(tree.queues(direction)?.into_iter().map(|entry| (entry.queue, entry.controller)));
+        }
         let card = Arc::new(card);
         let poll = Poll::new().map_err(io)?;
         poll.add(&shared.wake, WAKE).map_err(io)?;
@@ -102,6 +116,8 @@ impl Driver {
             next_client: 1,
             sessions: HashMap::new(),
             positions: HashMap::new(),
+            natives: HashMap::new(),
+            controllers,
             locks: Locks::default(),
             budget,
             spare: spare(),
@@ -109,7 +125,7 @@ impl Driver {
         };
         let builder = std::thread::Builder::new().name("millrace-driver".to_owned());
         let thread = builder.spawn(move || server.run())?;
-        Ok(Self { card, shared, thread: Some(thread), path })
+        Ok(Self { card, shared, thread: Some(thread), path, alive: Arc::new(()) })
     }
 
     /// The card.
@@ -117,14 +133,28 @@ impl Driver {
         &self.card
     }
 
-    /// A new connection for this process.
+    /// Expires when nothing of the card and its driver is left: threads have ended, ports are closed.
+    pub fn alive(&self) -> Weak<()> {
+        Arc::downgrade(&self.alive)
+    }
+
+    /// A new connection, as a program in another process would have it.
     ///
     /// # Errors
     /// What the system said.
     pub fn connect(&self) -> Result<OwnedFd, std::io::Error> {
+        self.join(false)
+    }
+
+    /// A new connection for this process, which may start queues on memory of its own by writing registers.
+    pub(crate) fn connect_own(&self) -> Result<OwnedFd, std::io::Error> {
+        self.join(true)
+    }
+
+    fn join(&self, own: bool) -> Result<OwnedFd, std::io::Error> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(theirs);
+        self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push((theirs, own));
         self.shared.wake();
         Ok(ours)
     }
@@ -196,6 +226,8 @@ struct Connected {
     socket: OwnedFd,
     pid: u32,
     pidfd: Option<OwnedFd>,
+    // It is this very process, and its plain addresses may be given to the card.
+    own: bool,
     domain: Arc<Domain>,
     queues: HashMap<Handle, QueueId>,
     mapped: HashMap<u64, Region>,
@@ -213,6 +245,10 @@ struct Server {
     sessions: HashMap<QueueId, Session>,
     // Where the last owner of each queue stopped.
     positions: HashMap<QueueId, u64>,
+    // Queues that were started through the registers.
+    natives: HashMap<QueueId, Native>,
+    // Paths of the DMA controllers: what is locked.
+    controllers: HashMap<QueueId, String>,
     locks: Locks,
     // Most descriptors that the connections and mappings of one process may cost.
     budget: usize,
@@ -274,7 +310,7 @@ impl Server {
         loop {
             let Some(listener) = &self.listener else { return };
             match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-                Ok(socket) => self.welcome(socket),
+                Ok(socket) => self.welcome(socket, false),
                 Err(Errno::MFILE | Errno::NFILE) if self.spare.is_some() => {
                     self.spare = None;
                     let turned_away = rustix::net::accept_with(listener, SocketFlags::CLOEXEC);
@@ -298,10 +334,10 @@ impl Server {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.shared.wake, &mut count);
         let arrivals = core::mem::take(&mut *self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
-        arrivals.into_iter().for_each(|socket| self.welcome(socket));
+        arrivals.into_iter().for_each(|(socket, own)| self.welcome(socket, own));
     }
 
-    fn welcome(&mut self, socket: OwnedFd) {
+    fn welcome(&mut self, socket: OwnedFd, own: bool) {
         let number = self.next_client;
         let token = FIRST_CLIENT_TOKEN + 2 * number;
         let peer = rustix::net::sockopt::socket_peercred(&socket).ok().map(|credentials| credentials.pid);
@@ -331,6 +367,7 @@ impl Server {
             socket,
             pid,
             pidfd,
+            own,
             domain: Arc::new(Domain::new()),
             queues: HashMap::new(),
             mapped: HashMap::new(),
@@ -350,7 +387,8 @@ impl Server {
         for (handle, id) in &client.queues {
             self.close_queue(*id, (number, *handle));
         }
-        self.locks.release_all(number);
+        self.end_natives(|_, native, _| native.client == number);
+        self.locks.release_all(Owner::Client(number));
         for iova in client.mapped.keys() {
             self.unmap(&client.domain, *iova);
         }
@@ -372,6 +410,120 @@ impl Server {
         {
             session.dissolve(&self.card);
         }
+        self.unlock_queue(id);
+    }
+
+    fn pid_of(&self, owner: Owner) -> u32 {
+        let pid = match owner {
+            Owner::Client(number) => self.clients.get(&number).map(|client| client.pid),
+            Owner::Queue(id) => self.sessions.get(&id).and_then(|session| session.holders().first().copied()),
+        };
+        pid.unwrap_or(0)
+    }
+
+    /// Locks the DMA controller of a queue that is going to run, so that nobody starts it through its registers.
+    fn lock_queue(&mut self, id: QueueId) -> Result<(), Refusal> {
+        self.settle();
+        let busy = |pid| {
+            let text = format!("{id} is in use by process {pid}, which has locked its DMA controller; stop it there");
+            Err(Refusal::new(ErrorCode::Busy, text))
+        };
+        let owner = Owner::Queue(id);
+        match self.locks.holder(controller(&self.controllers, id), native::RUNNING) {
+            Some(holder) if holder == owner => return Ok(()),
+            Some(holder) => return busy(self.pid_of(holder)),
+            None => {}
+        }
+        // One that was unlocked before it had stopped.
+        if let Some(native) = self.natives.get(&id)
+            && self.card.state(id) == Some(QueueState::Running)
+        {
+            return busy(self.pid_of(Owner::Client(native.client)));
+        }
+        self.end_natives(|queue, _, _| queue == id);
+        // Free, as was seen above.
+        let _ = self.locks.lock(controller(&self.controllers, id), native::RUNNING, owner);
+        Ok(())
+    }
+
+    /// Unlocks the DMA controller of a queue unless it runs.
+    fn unlock_queue(&mut self, id: QueueId) {
+        if !self.sessions.get(&id).is_some_and(Session::is_running) {
+            self.locks.unlock(controller(&self.controllers, id), native::RUNNING, Owner::Queue(id));
+        }
+    }
+
+    /// Carries out a write to registers.
+    fn write(&mut self, number: u64, address: u32, bytes: &[u8]) {
+        if !native::touches_control(address, bytes) {
+            return self.card.write(address, bytes);
+        }
+        for (at, word) in native::words(address, bytes) {
+            match native::control_at(at) {
+                Some(id) => self.control(number, id, at, word),
+                None => self.card.write(at, word),
+            }
+        }
+    }
+
+    /// A write to the CONTROL register of a queue: what a program starts this way runs on the program's own memory.
+    fn control(&mut self, number: u64, id: QueueId, at: u32, word: &[u8]) {
+        self.settle();
+        if native::is_start(at, word) {
+            if let Err(why) = self.attach_native(number, id) {
+                return self.card.refuse(id, why);
+            }
+            self.card.write(at, word);
+            if self.card.refusal(id).is_some() {
+                self.end_natives(|queue, _, _| queue == id);
+            }
+            return;
+        }
+        self.card.write(at, word);
+        // RX has stopped by now, TX when it is drained; one that faulted stays as it is until this.
+        self.end_natives(|queue, _, card| queue == id && card.state(id) != Some(QueueState::Running));
+    }
+
+    fn attach_native(&mut self, number: u64, id: QueueId) -> Result<(), StartError> {
+        if self.card.state(id) == Some(QueueState::Running) {
+            return Err(StartError::Running(id));
+        }
+        if self.sessions.get(&id).is_some_and(Session::is_running) {
+            return Err(StartError::Held(id));
+        }
+        if !self.clients.get(&number).is_some_and(|client| client.own) {
+            return Err(StartError::NotAttached(id));
+        }
+        self.end_natives(|queue, _, _| queue == id);
+        let owner = Owner::Client(number);
+        let path = controller(&self.controllers, id);
+        let locked = match self.locks.holder(path, native::RUNNING) {
+            Some(holder) if holder == owner => false,
+            Some(_) => return Err(StartError::Held(id)),
+            None => self.locks.lock(path, native::RUNNING, owner).is_ok(),
+        };
+        self.natives.insert(id, Native { client: number, locked });
+        native::attach(&self.card, id).inspect_err(|_| self.end_natives(|queue, _, _| queue == id))
+    }
+
+    /// Stops queues that were started through the registers, at once, and takes their memory off the card.
+    fn end_natives(&mut self, which: impl Fn(QueueId, &Native, &Card) -> bool) {
+        let Self { natives, card, locks, controllers, .. } = self;
+        natives.retain(|&id, native| {
+            let ends = which(id, native, card);
+            if ends {
+                card.detach(id);
+                if native.locked {
+                    locks.unlock(controller(controllers, id), native::RUNNING, Owner::Client(native.client));
+                }
+            }
+            !ends
+        });
+    }
+
+    /// Takes note of queues started through the registers that have drained and stopped meanwhile.
+    fn settle(&mut self) {
+        self.end_natives(|id, _, card| card.state(id) == Some(QueueState::Stopped));
     }
 
     fn serve(&mut self, number: u64) {
@@ -486,22 +638,12 @@ impl Server {
                 if bytes.len() > MAX_REGISTER_BYTES {
                     return Err(Refusal::new(ErrorCode::Invalid, format!("at most {MAX_REGISTER_BYTES} at once")));
                 }
-                self.card.write(address, &bytes);
+                self.write(number, address, &bytes);
                 done
             }
-            Request::Lock { component, bits } => {
-                if bits == 0 || component.len() > MAX_COMPONENT || self.locks.count(number) >= MAX_LOCKS {
-                    let text = "a lock names a component and at least one feature, and a program has few of them";
-                    return Err(Refusal::new(ErrorCode::Invalid, text));
-                }
-                self.locks.lock(&component, bits, number).map_err(|held| {
-                    let pid = self.clients.get(&held.owner).map_or(0, |client| client.pid);
-                    Refusal::new(ErrorCode::Busy, format!("{component} is locked by process {pid}"))
-                })?;
-                done
-            }
+            Request::Lock { component, bits } => self.lock(number, &component, bits),
             Request::Unlock { component, bits } => {
-                if !self.locks.unlock(&component, bits, number) {
+                if !self.locks.unlock(&component, bits, Owner::Client(number)) {
                     let text = format!("{component} is not locked by this program");
                     return Err(Refusal::new(ErrorCode::NotFound, text));
                 }
@@ -512,8 +654,11 @@ impl Server {
             Request::Start { handle } => {
                 let (id, key) = self.queue_of(number, handle)?;
                 let position = self.positions.get(&id).copied().unwrap_or(0);
+                self.lock_queue(id)?;
                 let session = self.sessions.get_mut(&id).ok_or_else(|| no_handle(handle))?;
-                Ok((session.start(&self.card, key, position)?, None))
+                let started = session.start(&self.card, key, position);
+                self.unlock_queue(id);
+                Ok((started?, None))
             }
             Request::Stop { handle, force, position } => {
                 let (id, key) = self.queue_of(number, handle)?;
@@ -521,6 +666,7 @@ impl Server {
                 if let Some(position) = session.stop(&self.card, key, force, Some(position))? {
                     self.positions.insert(id, position);
                 }
+                self.unlock_queue(id);
                 done
             }
             Request::Close { handle } => {
@@ -544,9 +690,26 @@ impl Server {
                 let session = self.sessions.get_mut(&id).ok_or_else(|| no_handle(handle))?;
                 Ok((session.tx_sync(key, &commit, want)?, None))
             }
-            Request::Stats => self.stats(),
+            Request::Stats => {
+                self.settle();
+                self.stats()
+            }
             Request::Open { .. } => Err(Refusal::new(ErrorCode::Protocol, "open is answered elsewhere")),
         }
+    }
+
+    fn lock(&mut self, number: u64, component: &str, bits: u64) -> Result<Answer, Refusal> {
+        let owner = Owner::Client(number);
+        if bits == 0 || component.len() > MAX_COMPONENT || self.locks.count(owner) >= MAX_LOCKS {
+            let text = "a lock names a component and at least one feature, and a program has few of them";
+            return Err(Refusal::new(ErrorCode::Invalid, text));
+        }
+        self.settle();
+        self.locks.lock(component, bits, owner).map_err(|held| {
+            let pid = self.pid_of(held.owner);
+            Refusal::new(ErrorCode::Busy, format!("{component} is locked by process {pid}"))
+        })?;
+        Ok((Reply::Done, None))
     }
 
     fn queue_of(&self, number: u64, handle: Handle) -> Result<(QueueId, crate::session::Key), Refusal> {
@@ -599,6 +762,8 @@ impl Server {
             if let Some(session) = self.sessions.get(&queue.queue) {
                 queue.holders = session.holders();
             }
+            let native = self.natives.get(&queue.queue).map(|native| self.pid_of(Owner::Client(native.client)));
+            queue.holders.extend(native);
         }
         // The order of queues is RX, then TX: what the types promise.
         debug_assert!(stats.queues.is_sorted_by_key(|queue| queue.queue.direction == Direction::Tx));
@@ -611,6 +776,11 @@ impl Server {
         let (len, file) = as_file(&bytes)?;
         Ok((Reply::StatsFile { len }, Some(file)))
     }
+}
+
+/// Path of the DMA controller of a queue.
+fn controller(controllers: &HashMap<QueueId, String>, id: QueueId) -> &str {
+    controllers.get(&id).map_or("", String::as_str)
 }
 
 fn no_handle(handle: Handle) -> Refusal {

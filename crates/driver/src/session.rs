@@ -327,6 +327,11 @@ impl Session {
         self.members.is_empty()
     }
 
+    /// Whether somebody has started the queue and nobody has stopped it since; a fault may have.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
     fn place(&self, key: Key) -> Result<usize, SessionError> {
         self.members.iter().position(|member| member.key == key).ok_or(SessionError::NotStarted(self.id))
     }

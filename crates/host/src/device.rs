@@ -1,6 +1,7 @@
 use crate::error::Error;
 use crate::lock::ComponentLock;
 use crate::rx::IdleRx;
+use crate::shared;
 use crate::supplied::{SuppliedRx, SuppliedTx};
 use crate::tx::IdleTx;
 use millrace_abi::message::{Buffers, ErrorCode};
@@ -38,12 +39,33 @@ impl Device {
         Self::open_name(&DeviceName::from_environment()?)
     }
 
+    /// Opens the card with this name (the empty name is that of [`Device::open_default`]); an embedded card is the one
+    /// that this process has open already under the same options, if there is one. It ends with the last of those who
+    /// have it open. Each open has its own locks and its own queues, as if the card were in another process.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_shared(name: &str) -> Result<Self, Error> {
+        let name = if name.is_empty() { DeviceName::from_environment()? } else { name.parse()? };
+        match &name {
+            DeviceName::Embedded(options) => Self::on(&name, shared::card(options)?),
+            DeviceName::Unix(_) => Self::open_name(&name),
+        }
+    }
+
     fn open_name(name: &DeviceName) -> Result<Self, Error> {
-        let client = match name {
-            DeviceName::Embedded(options) => Client::embedded(Driver::embedded(Card::new(options)?)?)?,
-            DeviceName::Unix(path) => Client::connect(path)?,
-        };
-        Ok(Self { client: Arc::new(client), name: name.to_string().into() })
+        match name {
+            DeviceName::Embedded(options) => Self::on(name, Arc::new(Driver::embedded(Card::new(options)?)?)),
+            DeviceName::Unix(path) => Ok(Self::new(name, Client::connect(path)?)),
+        }
+    }
+
+    fn on(name: &DeviceName, driver: Arc<Driver>) -> Result<Self, Error> {
+        Ok(Self::new(name, Client::embedded(driver)?))
+    }
+
+    fn new(name: &DeviceName, client: Client) -> Self {
+        Self { client: Arc::new(client), name: name.to_string().into() }
     }
 
     /// The name under which it was opened.
@@ -79,7 +101,8 @@ impl Device {
         self.client.frame_limits()
     }
 
-    /// Reads registers at an address of the card's bus; any length.
+    /// Reads registers at an address of the card's bus; any length. The registers of an embedded card answer in the
+    /// calling thread, without a system call.
     ///
     /// # Errors
     /// [`Error::Client`].
@@ -88,6 +111,11 @@ impl Device {
     }
 
     /// Writes registers at an address of the card's bus; any length.
+    ///
+    /// START, written to the CONTROL register of a DMA controller, starts the queue on this program's own memory, all
+    /// addresses being pointers of this process (IOVA = VA), if the card is in this process; the memory must stay mapped
+    /// until STATUS reads 0 or the last clone of this device and the last of its queues is dropped. A card in another
+    /// process cannot reach that memory and refuses ([`Device::stats`] says so).
     ///
     /// # Errors
     /// [`Error::Client`].
@@ -147,6 +175,28 @@ impl Device {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Locks features of a component if nobody has any of them, and says whether it did. The lock ends with
+    /// [`Device::unlock`], or when this device is closed. Locks are not recursive: what this device itself holds is
+    /// refused like what others hold.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn try_lock(&self, component: &str, bits: u64) -> Result<bool, Error> {
+        match self.client.lock(component, bits) {
+            Ok(()) => Ok(true),
+            Err(error) if error.code() == Some(ErrorCode::Busy) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives back features that [`Device::try_lock`] locked, in one call or in several.
+    ///
+    /// # Errors
+    /// [`Error::Client`], refused with [`ErrorCode::NotFound`] when this device holds none of them.
+    pub fn unlock(&self, component: &str, bits: u64) -> Result<(), Error> {
+        Ok(self.client.unlock(component, bits)?)
     }
 
     /// All counters of the card.

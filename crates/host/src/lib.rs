@@ -35,6 +35,7 @@ mod error;
 mod link;
 mod lock;
 mod rx;
+mod shared;
 mod supplied;
 mod tx;
 

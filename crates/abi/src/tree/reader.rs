@@ -51,10 +51,12 @@ pub(super) struct Entry<'blob> {
 }
 
 /// A queue as the tree describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueEntry {
     /// Which queue.
     pub queue: QueueId,
+    /// Path of the node of its DMA controller: what is locked while the queue runs (§1.5).
+    pub controller: String,
     /// Protocol of its DMA controller.
     pub engine: Engine,
     /// Address of the controller on the bus, in bytes.
@@ -142,7 +144,8 @@ impl<'blob> Tree<'blob> {
                 return Err(TreeError::NoController { path: node.path() });
             };
             let (base, _) = controller.reg()?;
-            queues.push(QueueEntry { queue, engine, base, size: node.u64("size")?, mmap_size: node.u64("mmap_size")? });
+            let (size, mmap_size) = (node.u64("size")?, node.u64("mmap_size")?);
+            queues.push(QueueEntry { queue, controller: controller.path(), engine, base, size, mmap_size });
         }
         Ok(queues)
     }

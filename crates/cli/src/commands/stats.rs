@@ -97,6 +97,7 @@ fn rate(look: &Look, before: Option<&Look>, queue: &QueueStats) -> Option<f64> {
 
 fn queue_row(queue: &QueueStats, mpps: Option<f64>) -> Row {
     let dropped = total(&queue.drops);
+    let refusal = queue.refusal.iter().map(|why| format!("{} starts refused, the last one because {why}", queue.refused));
     Row::new()
         .text("queue", queue.queue)
         .text("engine", queue.engine)
@@ -109,7 +110,7 @@ fn queue_row(queue: &QueueStats, mpps: Option<f64>) -> Row {
         .maybe("mpps", mpps, 3)
         .number("iotlb_hit_%", hit_share(queue), 2)
         .count("faults", queue.iotlb_faults)
-        .list("reasons", reasons(&queue.drops))
+        .list("reasons", reasons(&queue.drops).into_iter().chain(refusal).collect())
         .list("held_by", queue.holders.iter().map(|pid| pid.to_string()).collect())
 }
 
@@ -169,6 +170,8 @@ mod tests {
             iotlb_misses: 1,
             iotlb_faults: 0,
             fault_iova: None,
+            refused: 0,
+            refusal: None,
         }
     }
 
@@ -177,6 +180,9 @@ mod tests {
         let json = queue_row(&queue(10, 6, 3), None).to_json();
         assert!(json.contains(r#""offered":10,"passed":6,"bytes":384,"dropped":3,"on_the_way":1"#), "{json}");
         assert!(json.contains(r#""iotlb_hit_%":99.0,"faults":0,"reasons":["3 no-room"],"held_by":["7"]"#), "{json}");
+        let refused = QueueStats { refused: 2, refusal: Some("it rains".into()), ..queue(0, 0, 0) };
+        let json = queue_row(&refused, None).to_json();
+        assert!(json.contains("2 starts refused, the last one because it rains"), "{json}");
     }
 
     #[test]
