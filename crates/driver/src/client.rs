@@ -147,8 +147,7 @@ impl Client {
         let gone = Arc::new(AtomicBool::new(false));
         let socket = Arc::new(socket);
         let watch = driver.is_none();
-        let mut client =
-            Self { socket, talk: Mutex::new(wire::buffer()), hello: none, gone, watcher: None, driver };
+        let mut client = Self { socket, talk: Mutex::new(wire::buffer()), hello: none, gone, watcher: None, driver };
         let (reply, _) = client.ask(&Request::Hello { version: VERSION }, &[])?;
         let Reply::Hello { version: VERSION, pid, rx_queues, tx_queues, frame_min, frame_max } = reply else {
             return Err(ClientError::Unexpected);

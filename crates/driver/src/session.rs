@@ -395,7 +395,7 @@ impl Session {
         card.attach(self.id, attachment).map_err(failed)?;
         self.program(card);
         if self.driven.is_some() {
-            self.make_half(card, place)?;
+            self.make_half(card, place).inspect_err(|_| card.detach(id))?;
         }
         self.control(card, m::CONTROL_START);
         // Not by its state: a ring that held nonsense may have stopped it already, which its next call will say.
@@ -657,7 +657,10 @@ impl Session {
 
     /// Takes the memory off the card. Nobody has the queue open any more.
     pub fn dissolve(self, card: &Card) {
-        card.detach(self.id);
+        // One that does not run has nothing on the card; somebody else's may run there.
+        if self.running {
+            card.detach(self.id);
+        }
         let mappings: Vec<Iova> = self.memory.mappings().collect();
         for iova in mappings {
             if let Err(error) = self.domain.unmap(iova, PATIENCE, || card.pass_all()) {

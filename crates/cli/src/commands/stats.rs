@@ -97,7 +97,8 @@ fn rate(look: &Look, before: Option<&Look>, queue: &QueueStats) -> Option<f64> {
 
 fn queue_row(queue: &QueueStats, mpps: Option<f64>) -> Row {
     let dropped = total(&queue.drops);
-    let refusal = queue.refusal.iter().map(|why| format!("{} starts refused, the last one because {why}", queue.refused));
+    let refusal =
+        queue.refusal.iter().map(|why| format!("{} starts refused, the last one because {why}", queue.refused));
     Row::new()
         .text("queue", queue.queue)
         .text("engine", queue.engine)
