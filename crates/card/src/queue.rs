@@ -465,7 +465,8 @@ impl Queue {
         let latches = Latches { desc_base, update_base, ring_mask: mask, masks: [mask, 0], ..Latches::default() };
         let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
         let buffers = buffers.clone();
-        let attached = Attached { domain, control, doorbell, ringer: None, reclaimer: None, openers: Vec::new(), buffers };
+        let attached =
+            Attached { domain, control, doorbell, ringer: None, reclaimer: None, openers: Vec::new(), buffers };
         let mut pins = Vec::new();
         let build = Build { latches: &latches, attached: &attached, limits, pins: &mut pins };
         Ok((build.tx(self.engine)?, pins))
