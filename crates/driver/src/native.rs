@@ -8,7 +8,7 @@
 
 use millrace_abi::control::{DOORBELL_AT, MAGIC, MAGIC_AT, PAGE_SIZE};
 use millrace_abi::queue::QueueId;
-use millrace_abi::register::{map, medusa, sze};
+use millrace_abi::register::{calypte, map, medusa, sze};
 use millrace_card::{Attachment, Card, Opener, StartError};
 use millrace_dma::{Domain, Ordering, Pages, Region};
 use rustix::event::{EventfdFlags, eventfd};
@@ -28,7 +28,7 @@ pub(crate) struct Native {
 /// The queue whose CONTROL register holds the address.
 pub(crate) fn control_at(address: u32) -> Option<QueueId> {
     // CONTROL lies at 0 in the blocks of all engines.
-    const { assert!(medusa::CONTROL.bytes() == 0 && sze::CONTROL.bytes() == 0) };
+    const { assert!(medusa::CONTROL.bytes() | calypte::CONTROL.bytes() | sze::CONTROL.bytes() == 0) };
     map::queue_at(address).filter(|&id| map::dma_base(id) == Some(address & !3))
 }
 

@@ -838,6 +838,8 @@ fn natives_and_sessions_exclude_each_other() {
     is_busy(one.rx(0).open().unwrap().start().err());
     assert_eq!(Medusa::start(&one, QueueId::rx(0), 128).err(), Some(NotStarted::Already));
     assert!(queue.controller.is_running());
+    queue.controller.write32(m::CONTROL, m::CONTROL_STOP);
+    assert!(queue.controller.has_stopped());
 }
 
 #[test]
@@ -847,6 +849,7 @@ fn a_start_without_a_lock_takes_it() {
     let mut queue = Medusa::start(&one, QueueId::tx(0), 128).unwrap();
     assert!(queue.try_stop());
     // START once more, with what the registers still hold.
+    queue.memory.word64(UPDATE).store(0, Ordering::Relaxed);
     queue.controller.write32(m::CONTROL, m::CONTROL_START);
     assert!(queue.controller.is_running());
     assert!(!two.try_lock(&queue.controller.path, 1).unwrap());
@@ -866,6 +869,7 @@ fn a_start_without_a_lock_takes_it() {
     assert!(refusal.contains("in use by somebody else"), "{refusal}");
     // A write of one byte is a write, and so is one that covers the whole block.
     two.unlock(&queue.controller.path, 1).unwrap();
+    queue.controller.write64(m::SDP, 0);
     one.write(dma_base(QueueId::tx(0)).unwrap(), &[1]).unwrap();
     assert!(queue.controller.is_running());
     let mut block = vec![0; 16];
@@ -874,6 +878,9 @@ fn a_start_without_a_lock_takes_it() {
     block[0] = 1;
     one.write(dma_base(QueueId::tx(0)).unwrap(), &block).unwrap();
     assert!(queue.controller.is_running());
+    // The memory goes before the device is closed, so the queue has to stop before it.
+    queue.controller.write32(m::CONTROL, m::CONTROL_STOP);
+    assert!(queue.controller.has_stopped());
 }
 
 #[test]
