@@ -1,9 +1,11 @@
 //! The handle of a card: what a driver calls.
 
+use crate::cage::Cage;
 use crate::command::{Attachment, Command, Mailbox, Opener};
 use crate::counters::{Counts, QueueDrop};
 use crate::lane::Lane;
 use crate::mac::{Mac, MacLane};
+use crate::phy::Phy;
 use crate::queue::{Queue, RingProgram, StartError};
 use crate::registers::Bus;
 use crate::sleep::Sleep;
@@ -112,6 +114,8 @@ impl Card {
             tx,
             macs: plan.ports.iter().map(|port| port.mac.clone()).collect(),
             tsu,
+            phys: plan.ports.iter().map(|port| Phy::new(port.mac.clone())).collect(),
+            cages: (0..plan.ports.len()).map(|port| Cage::new(description.serial, port)).collect(),
             limits: FrameLimits { min: options.frame_min as u16, max: options.frame_max as u16 },
             discard: options.discard,
             test_space: Bus::empty_test_space(),

@@ -10,6 +10,7 @@
 //! * `queue` is what registers show of one queue; `engine` is the half of the ring that a worker runs.
 //! * `buffers` is the device's own memory, into which software writes what Calypte TX queues send.
 //! * `lane` moves frames between the queues of one port and its wire; `worker` polls lanes and sleeps when all is quiet.
+//! * `phy` is the link behind the MACs, `cage` the module that the link runs over.
 //! * `tsu` is the clock, and what it writes before received frames.
 //! * `mac` is a port as its registers show it, and what its MACs let through.
 //!
@@ -18,12 +19,14 @@
 #![forbid(unsafe_code)]
 
 mod buffers;
+mod cage;
 mod card;
 mod command;
 mod counters;
 mod engine;
 mod lane;
 mod mac;
+mod phy;
 mod published;
 mod queue;
 mod registers;

@@ -1,12 +1,14 @@
 //! The card's bus: which block answers at an address (`specs/nfb-card.md` §1.4, §2.1). Addresses where nothing is read
 //! as 0 and swallow writes, as hardware does.
 
+use crate::cage::Cage;
 use crate::command::Mailbox;
 use crate::mac::Mac;
+use crate::phy::Phy;
 use crate::queue::Queue;
 use crate::tsu::Tsu;
 use millrace_abi::queue::{Direction, QueueId};
-use millrace_abi::register::{self, Offset, map::Component, medusa, pcs, transceiver};
+use millrace_abi::register::{self, Offset, map::Component, medusa, transceiver};
 use millrace_ring::FrameLimits;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +18,8 @@ pub(crate) struct Bus {
     pub tx: Vec<Arc<Queue>>,
     pub macs: Vec<Arc<Mac>>,
     pub tsu: Arc<Tsu>,
+    pub phys: Vec<Phy>,
+    pub cages: Vec<Cage>,
     /// Mailbox of the worker that serves each queue: RX, then TX, by index.
     pub rx_workers: Vec<Arc<Mailbox>>,
     pub tx_workers: Vec<Arc<Mailbox>>,
@@ -44,9 +48,11 @@ impl Bus {
         let mut at = u64::from(address);
         let mut rest = to;
         while !rest.is_empty() {
-            let word = self.read32((at & 0xffff_fffc) as u32).to_le_bytes();
-            let skip = (at % 4) as usize;
-            let len = rest.len().min(4 - skip);
+            let Ok(here) = u32::try_from(at) else { return rest.fill(0) };
+            let unit = unit(here);
+            let skip = here as usize % unit;
+            let word = self.read_unit(here - skip as u32).to_le_bytes();
+            let len = rest.len().min(unit - skip);
             let (now, later) = rest.split_at_mut(len);
             now.copy_from_slice(&word[skip..skip + len]);
             (at, rest) = (at + len as u64, later);
@@ -72,14 +78,42 @@ impl Bus {
         let mut at = u64::from(address);
         let mut rest = from;
         while !rest.is_empty() {
-            let word_at = (at & 0xffff_fffc) as u32;
-            let skip = (at % 4) as usize;
-            let len = rest.len().min(4 - skip);
+            let Ok(here) = u32::try_from(at) else { return };
+            let unit = unit(here);
+            let skip = here as usize % unit;
+            let unit_at = here - skip as u32;
+            let len = rest.len().min(unit - skip);
             let (now, later) = rest.split_at(len);
-            let mut word = if len == 4 { [0; 4] } else { self.read32(word_at).to_le_bytes() };
-            word[skip..skip + len].copy_from_slice(now);
-            self.write32(word_at, u32::from_le_bytes(word));
             (at, rest) = (at + len as u64, later);
+            if let Some((Component::I2c(port), offset)) = Component::at(unit_at) {
+                if let Some(cage) = self.cages.get(port as usize) {
+                    cage.write(offset + skip as u32, now);
+                }
+                continue;
+            }
+            let mut word = if len == unit { [0; 4] } else { self.read_unit(unit_at).to_le_bytes() };
+            word[skip..skip + len].copy_from_slice(now);
+            self.write_unit(unit_at, u32::from_le_bytes(word));
+        }
+    }
+
+    fn read_unit(&self, address: u32) -> u32 {
+        match Component::at(address) {
+            Some((Component::Pcs(port), offset)) => {
+                self.phys.get(port as usize).map_or(0, |phy| phy.read16(offset).into())
+            }
+            _ => self.read32(address),
+        }
+    }
+
+    fn write_unit(&self, address: u32, value: u32) {
+        match Component::at(address) {
+            Some((Component::Pcs(port), offset)) => {
+                if let Some(phy) = self.phys.get(port as usize) {
+                    phy.write16(offset, value as u16);
+                }
+            }
+            _ => self.write32(address, value),
         }
     }
 
@@ -102,12 +136,12 @@ impl Bus {
             Component::RxMac(port) => self.macs.get(port as usize).map_or(0, |mac| mac.read_rx(offset)),
             Component::TxMac(port) => self.macs.get(port as usize).map_or(0, |mac| mac.read_tx(offset)),
             Component::TestSpace => self.test_word(offset, |word| *word),
+            // Never `STATUS_ABSENT` where there is a port: there is a module in every cage.
+            Component::Pmd(port) if (port as usize) < self.cages.len() => 0,
             Component::Pmd(_) => u32::from(transceiver::pmd::STATUS_ABSENT),
-            // An empty bus: nobody acknowledges, no transfer is ever in progress.
-            Component::I2c(_) if offset == 4 => transceiver::i2c::STATUS_NO_ACK,
-            Component::I2c(_) => 0,
+            Component::I2c(port) => self.cages.get(port as usize).map_or(0, |cage| cage.read32(offset)),
             Component::Tsu => self.tsu.read(offset),
-            Component::Pcs(port) if (port as usize) < self.macs.len() => read_pcs(offset),
+            // Read and written by `read_unit` and `write_unit`.
             Component::Pcs(_) | Component::TxData(_) | Component::TxHeaders(_) => 0,
         }
     }
@@ -149,17 +183,11 @@ impl Bus {
     }
 }
 
-/// The few PCS/PMA words that clients look at: link up at 100 Gb/s (§2.6). Two 16-bit registers to a word.
-fn read_pcs(offset: u32) -> u32 {
-    let register = |offset: u32| -> u16 {
-        let (device, number) = (offset >> 16, (offset & 0xffff) / 2);
-        match (device, number) {
-            (1, 0) => pcs::CONTROL_SPEED_EXTENDED | pcs::pma_speed_code(100).unwrap_or(0) << pcs::CONTROL_SPEED_SHIFT,
-            (3, 0) => pcs::CONTROL_SPEED_EXTENDED | pcs::pcs_speed_code(100).unwrap_or(0) << pcs::CONTROL_SPEED_SHIFT,
-            (1 | 3, 1) => pcs::STATUS_LINK_UP,
-            (1, 4) => pcs::speed_ability(100),
-            _ => 0,
-        }
-    };
-    u32::from(register(offset)) | u32::from(register(offset + 2)) << 16
+/// How wide the registers at an address are, in bytes: 16 bits in a PCS, where looking at a register may change it and a
+/// neighbour must not be looked at too; 32 bits elsewhere.
+fn unit(address: u32) -> usize {
+    match Component::at(address) {
+        Some((Component::Pcs(_), _)) => 2,
+        _ => 4,
+    }
 }

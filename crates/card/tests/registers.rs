@@ -317,6 +317,9 @@ fn any_address_length_and_alignment_can_be_read_and_written() {
         card.read(address, &mut bytes);
         assert!(bytes[..(u32::MAX - address).min(5) as usize].iter().all(|&byte| byte == 0), "{address:#x}");
     }
+    let mut scratch = [0; 8];
+    card.read(0, &mut scratch);
+    assert_eq!(scratch[..5], pattern[..5], "nor does it go on at its beginning");
     let mut everything = vec![0; 1 << 16];
     (0..0x0200_0000 / everything.len() as u32).step_by(64).for_each(|page| card.read(page << 16, &mut everything));
 }

@@ -14,9 +14,27 @@ pub mod i2c {
         STATUS = 0x04, W32, RO, "15:8 byte received, 7 no ACK, 6 busy, 5 lost, 1 in progress, 0 done";
     }
 
-    /// [`STATUS`]: nobody acknowledged. A card without a module always shows this, and never "in progress", on which
-    /// tools wait without limit.
-    pub const STATUS_NO_ACK: u32 = 1 << 7;
+    /// [`CONTROL`]: the bits that it keeps, of which the upper one switches the master on.
+    pub const CONTROL_BITS: u32 = CONTROL_ENABLE | 0xffff;
+    /// [`CONTROL`]: on.
+    pub const CONTROL_ENABLE: u32 = 1 << 23;
+    /// [`COMMAND`]: begin a transfer, with the address of the other side as the byte to send.
+    pub const COMMAND_START: u8 = 1 << 7;
+    /// [`COMMAND`]: end the transfer after this byte.
+    pub const COMMAND_STOP: u8 = 1 << 6;
+    /// [`COMMAND`]: receive a byte.
+    pub const COMMAND_READ: u8 = 1 << 5;
+    /// [`COMMAND`]: send a byte.
+    pub const COMMAND_WRITE: u8 = 1 << 4;
+    /// [`COMMAND`]: take [`STATUS_DONE`] back.
+    pub const COMMAND_ACKNOWLEDGE: u8 = 1 << 0;
+    /// [`STATUS`]: nobody acknowledged the byte.
+    pub const STATUS_NO_ACK: u8 = 1 << 7;
+    /// [`STATUS`]: a transfer has begun and not ended. There is no bit for one in progress here: every command is carried
+    /// out when it is written, and tools that wait for the end of one without limit do not wait.
+    pub const STATUS_BUSY: u8 = 1 << 6;
+    /// [`STATUS`]: a byte was transferred.
+    pub const STATUS_DONE: u8 = 1 << 0;
 }
 
 /// The status of the cage.

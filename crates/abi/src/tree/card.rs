@@ -38,7 +38,7 @@ pub struct PortDescription {
     pub speed_gbps: u32,
     /// Longest frame that the MAC lets through, in bytes with FCS. DPDK wants 1518 at least (trap T17).
     pub mtu: u32,
-    /// What sits in the cage. Any text but `QSFP...` and `CFP...`, behind which tools look for a module (§2.3).
+    /// What sits in the cage: `QSFP28`, behind which tools find a module (§2.3).
     pub cage: String,
 }
 
@@ -73,7 +73,7 @@ pub enum BuildError {
 
 impl Default for PortDescription {
     fn default() -> Self {
-        Self { speed_gbps: 100, mtu: 0x3fff, cage: "virtual".to_owned() }
+        Self { speed_gbps: 100, mtu: 0x3fff, cage: "QSFP28".to_owned() }
     }
 }
 

@@ -160,6 +160,11 @@ impl Mac {
         });
     }
 
+    /// What the PCS and PMA say: whether there is a link, and whether what is sent comes back at the PMA.
+    pub fn set_link(&self, up: bool, looped: bool) {
+        self.change(|latches| (latches.rules.link_up, latches.rules.looped) = (up, looped));
+    }
+
     /// Changes latches, and tells the lanes if that changes the rules.
     fn change(&self, change: impl FnOnce(&mut Latches)) {
         let mut latches = self.latches();
