@@ -2,7 +2,7 @@
 # Several programs read one queue at once, in direct and mediated mode side by side, and each sees every frame in order.
 . "$(dirname "$0")/../lib.sh"
 needs python3
-for engine in sze medusa; do
+for engine in sze medusa calypte; do
     start_card --engine $engine
     readers=()
     for number in 1 2 3 4; do
