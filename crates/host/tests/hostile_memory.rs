@@ -9,6 +9,7 @@ use millrace_abi::control::{DOORBELL_AT, PAGE_SIZE, STATE_AT};
 use millrace_abi::message::{Buffers, ErrorCode};
 use millrace_dma::Ordering;
 use millrace_driver::{Client, Opened};
+use millrace_ring::calypte::Header;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
@@ -167,7 +168,7 @@ const BUFFER: u64 = 2 << 62;
 
 #[test]
 fn descriptors_that_mean_nothing_are_named() {
-    let daemon = Daemon::start("queues=2,spin=20,engine=sze@1");
+    let daemon = Daemon::start("queues=3,spin=20,engine=sze@1,engine=calypte@2");
     let device = daemon.device();
     let tx = Raw::direct(&daemon, QueueId::tx(0));
     let one = [
@@ -224,6 +225,22 @@ fn descriptors_that_mean_nothing_are_named() {
     drop(tx);
     within(Duration::from_secs(1), || device.tx(1).open());
     Bystander::start(device.clone(), 1).finish();
+    // Calypte: a header of a frame between places, behind the ring, and as long as the ring.
+    let tx = Raw::direct(&daemon, QueueId::tx(2));
+    for header in [Header { len: 64, at: 1, ..Header::default() }, Header { len: 0xffff, ..Header::default() }] {
+        tx.descriptor(0, header.encode(true));
+        tx.doorbell(0);
+        assert_eq!(tx.wait_for_fault(), FaultKind::BadHeader, "{header:?}");
+        tx.again();
+    }
+    for (index, len) in [(0, 0u16), (1, 59), (2, 0x4000)] {
+        tx.descriptor(index, Header { len, ..Header::default() }.encode(true));
+    }
+    tx.doorbell(0);
+    within(PATIENCE, || if stats_of(&device, QueueId::tx(2)).offered == 3 { Ok(()) } else { Err("more drops") });
+    drop(tx);
+    within(Duration::from_secs(1), || device.tx(2).open());
+    Bystander::start(device.clone(), 2).finish();
     check_equations(&device);
 }
 
@@ -263,10 +280,10 @@ fn scribble(region: &Region, len: usize, seed: u64, stop: &AtomicBool, kick: Opt
 
 #[test]
 fn rings_that_change_while_they_are_read_harm_nobody_else() {
-    let daemon = Daemon::start("queues=3,spin=20,engine=sze@2,buffers=256,ring=65536");
+    let daemon = Daemon::start("queues=4,spin=20,engine=sze@2,engine=calypte@3,buffers=256,ring=65536");
     let device = daemon.device();
     let mut bystander = Bystander::start(daemon.device(), 0);
-    for (index, round) in [(1, 0u64), (2, 1)] {
+    for (index, round) in [(1, 0u64), (2, 1), (3, 2)] {
         let raws = [Raw::direct(&daemon, QueueId::rx(index)), Raw::direct(&daemon, QueueId::tx(index))];
         let stop = AtomicBool::new(false);
         let (mut faults, begin) = (0, Instant::now());
@@ -302,7 +319,7 @@ fn rings_that_change_while_they_are_read_harm_nobody_else() {
     }
     bystander.finish();
     // Everything is as new for the next.
-    for index in [1, 2] {
+    for index in [1, 2, 3] {
         Bystander::start(daemon.device(), index).finish();
     }
     check_equations(&device);
@@ -310,9 +327,9 @@ fn rings_that_change_while_they_are_read_harm_nobody_else() {
 
 #[test]
 fn a_writer_that_writes_nonsense_stops_only_its_own_ring() {
-    let daemon = Daemon::start("queues=3,spin=20,engine=sze@2,buffers=256,ring=65536");
+    let daemon = Daemon::start("queues=4,spin=20,engine=sze@2,engine=calypte@3,buffers=256,ring=65536");
     let device = daemon.device();
-    for index in [1, 2] {
+    for index in [1, 2, 3] {
         let shared = Sharing::Shared(Laggard::Block);
         let hostile = || Raw::open(&daemon, QueueId::tx(index), Mode::Direct, shared, Buffers::Driver);
         let (mut rx, mut raw) = (rx(&device, index, Mode::Direct, Sharing::Exclusive), hostile());
@@ -343,7 +360,8 @@ fn a_writer_that_writes_nonsense_stops_only_its_own_ring() {
             drop(raw);
             raw = hostile();
         }
-        assert!(index == 2 || faults > 0, "nothing was tried");
+        // Only Medusa leads the card to addresses.
+        assert!(index != 1 || faults > 0, "nothing was tried");
         while rx.wait(Duration::from_millis(20)).unwrap() {
             drop(rx.get(64).unwrap());
         }

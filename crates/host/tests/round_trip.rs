@@ -1,6 +1,8 @@
 //! Packets through an embedded card and back, for every engine, mode and kind of sharing.
 
 use millrace::{Device, Laggard, Mode, Sharing};
+use millrace_abi::register::map::Component;
+use millrace_ring::calypte::Header;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -141,4 +143,24 @@ fn a_burst_may_be_nearly_as_long_as_a_small_ring() {
         assert!(tx.get(&[60; 200]).is_err(), "more than the ring can ever hold");
         tx.close().unwrap();
     }
+}
+
+#[test]
+fn what_is_written_to_the_components_of_the_second_bus_is_sent() {
+    let device = Device::open("embedded:engine=calypte").unwrap();
+    let mut rx = device.rx(1).open().unwrap().start().unwrap();
+    // Opened, so the buffers are those of the opener, who leaves them to the registers.
+    let tx = device.tx(1).open().unwrap().start().unwrap();
+    let (data, headers) = (Component::TxData(1).base().unwrap(), Component::TxHeaders(1).base().unwrap());
+    for number in 0..3000 {
+        let (slot, len) = (number as u32 % 2048, 60 + number * 37 % 1459);
+        let at = number as u32 * 1536 % 0x1_0000 / 32 * 32;
+        device.write(data + at, &frame(number, len)).unwrap();
+        let header = Header { len: len as u16, at: at as u16, ..Header::default() };
+        device.write(headers + slot * 8, &header.encode(false).to_le_bytes()).unwrap();
+        assert!(rx.wait(PATIENCE).unwrap(), "frame {number}");
+        assert_eq!(&rx.get(2).unwrap()[0], frame(number, len), "frame {number}");
+    }
+    tx.close().unwrap();
+    check_equations(&device);
 }
