@@ -13,6 +13,7 @@ start_card --queues 2
 "$scratch/checks" "$library" "$device" all || fail "$device"
 "$scratch/checks" "$library" embedded:queues=2 \
     open registers bad-bus loopback shared-bursts direct-bursts close-pointers states thousand || fail embedded
+"$scratch/checks" "$library" "embedded:queues=2;engine=sze;port=loopback" loopback || fail "semicolons"
 "$scratch/checks" "$library" "" registers || fail "the default device"
 MILLRACE_DEVICE=$device "$scratch/checks" "$library" "" loopback || fail "the default device from MILLRACE_DEVICE"
 
