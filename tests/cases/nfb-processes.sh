@@ -10,9 +10,9 @@ check() {
 }
 
 # Killed while it holds an exclusive queue pair and a lock.
-for _ in $(seq 10); do
-    background holder "$scratch/checks" "$library" "$device" hold
-    await 10 grep -q holding "$scratch/holder.out" || fail "no holder"
+for i in $(seq 10); do
+    background "holder$i" "$scratch/checks" "$library" "$device" hold
+    await 10 grep -q holding "$scratch/holder$i.out" || fail "no holder"
     check is-held || fail "somebody took what is held"
     slay "$started"
     check is-free || fail "a killed program still holds something"

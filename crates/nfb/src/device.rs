@@ -1,11 +1,9 @@
 //! One open of a device.
 
 use crate::errno;
-use millrace::{ComponentLock, Device, Error, ErrorCode};
+use millrace::{Device, Error};
+use millrace_abi::name::DeviceName;
 use millrace_abi::register::map::SECOND_BUS;
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// A device as one `nfb_open` sees it. Its locks and queues are its own; the card behind it is not.
 pub struct Open {
@@ -13,8 +11,6 @@ pub struct Open {
     pub tree: Vec<u8>,
     /// Every queue is opened as with the user-space flag, which programs such as DPDK's driver cannot give.
     pub direct: bool,
-    // By component and features, until they are given back or the device is closed.
-    locks: Mutex<HashMap<(String, u32), ComponentLock>>,
 }
 
 impl Open {
@@ -23,34 +19,25 @@ impl Open {
     pub fn new(name: &str) -> Result<Self, Error> {
         let (direct, name) = name.strip_prefix("direct:").map_or((false, name), |name| (true, name));
         let device = match name {
-            "" => Device::open_default()?,
-            _ => Device::open(name)?,
+            "" => Device::open_shared(&DeviceName::from_environment()?.to_string())?,
+            _ => Device::open_shared(name)?,
         };
         let tree = device.device_tree()?;
-        Ok(Self { device, tree, direct, locks: Mutex::default() })
+        Ok(Self { device, tree, direct })
     }
 
-    fn locks(&self) -> MutexGuard<'_, HashMap<(String, u32), ComponentLock>> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Locks features of a component: 1 when they are ours, 0 when somebody (or we) have them, a negative errno when it
-    /// cannot be (§1.5).
+    /// Locks features of a component until they are unlocked or the device is closed: 1 when they are ours, 0 when
+    /// somebody (or we) have them, a negative errno when it cannot be (§1.5).
     pub fn lock(&self, component: &str, features: u32) -> i32 {
-        match self.device.lock(component, features.into(), Duration::ZERO) {
-            Ok(lock) => {
-                self.locks().insert((component.to_owned(), features), lock);
-                1
-            }
-            Err(Error::Client(client)) if client.code() == Some(ErrorCode::Busy) => 0,
+        match self.device.try_lock(component, features.into()) {
+            Ok(locked) => i32::from(locked),
             Err(error) => -errno::of(&error),
         }
     }
 
     /// Gives features back that [`Open::lock`] locked together; anything else is ignored, as libnfb cannot be told.
     pub fn unlock(&self, component: &str, features: u32) {
-        let lock = self.locks().remove(&(component.to_owned(), features));
-        drop(lock);
+        let _ = self.device.unlock(component, features.into());
     }
 
     /// The bus at a node of the device tree: what is added to its addresses. `None` if there is no such node.
