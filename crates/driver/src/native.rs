@@ -45,7 +45,11 @@ pub(crate) fn words(address: u32, bytes: &[u8]) -> impl Iterator<Item = (u32, &[
 
 /// Whether a write concerns the driver.
 pub(crate) fn touches_control(address: u32, bytes: &[u8]) -> bool {
-    words(address, bytes).any(|(at, _)| control_at(at).is_some())
+    // Blocks of DMA controllers lie at multiples of their size, and begin with CONTROL.
+    const SIZE: u64 = medusa::BLOCK.size as u64;
+    let first = u64::from(address);
+    let blocks = (first / SIZE * SIZE..first + bytes.len() as u64).step_by(SIZE as usize);
+    !bytes.is_empty() && blocks.filter(|block| block + 4 > first).any(|block| control_at(block as u32).is_some())
 }
 
 /// Whether the part of a write to CONTROL that begins at `at` says START, which is bit 0 in all engines.
@@ -102,7 +106,9 @@ mod tests {
         assert!(touches_control(base - 4, &[0; 8]), "the end of a longer write");
         assert!(touches_control(base + 0x7c, &[0; 5]), "the next queue");
         assert!(!touches_control(medusa::SDP.at(base), &[0; 8]), "pointers do not");
-        assert!(!touches_control(base, &[]));
+        assert!(!touches_control(base, &[]) && !touches_control(base + 1, &[]));
+        assert!(touches_control(base + 3, &[1]) && !touches_control(base + 4, &[0; 0x7c]));
+        assert!(touches_control(base + 4, &[0; 0x7d]) && !touches_control(u32::MAX, &[0; 8]));
         assert!(!touches_control(0x1000, &[0; 4096]));
         assert!(is_start(base, &[1]) && is_start(base, &[3, 0, 0, 0]));
         assert!(!is_start(base, &[2, 0, 0, 0]) && !is_start(base + 1, &[1]) && !is_start(base, &[]));
