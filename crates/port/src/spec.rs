@@ -1,4 +1,5 @@
-//! The words with which a port is asked for: `kind:argument[,key=value...]`.
+//! The words with which a port is asked for: `kind:argument[,key=value...]`. A colon joins a key and its value as well,
+//! for places where `=` means something else.
 //!
 //! A comma or a backslash that belongs to a file name is written `\,` or `\\`. Counts and rates may end in `k`, `M` or
 //! `G`. What is parsed prints itself in the same grammar, without what is the default anyway.
@@ -315,7 +316,7 @@ fn options<'a>(
     let mut options: Vec<(&str, &str)> = Vec::new();
     for field in fields {
         let (key, value) = field
-            .split_once('=')
+            .split_once(['=', ':'])
             .filter(|(key, _)| keys.contains(key))
             .ok_or_else(|| SpecError::Option { kind, option: field.clone(), known })?;
         if options.iter().any(|(seen, _)| *seen == key) {
@@ -416,6 +417,7 @@ mod tests {
             })
         );
         assert_eq!(parse("pcap:a,speed=full,loop=1"), parse("pcap:a"));
+        assert_eq!(parse("pcap:a,speed:full,write:b:c=d"), parse("pcap:a,write=b:c=d"));
         assert_eq!(parse("tap:mill0"), PortSpec::Tap(TapName("mill0".into())));
         let PortSpec::Pcap(spec) = parse(r"pcap:dir:x\,y\\z,loop=forever,speed=recorded") else { panic!() };
         assert_eq!(spec.read.as_deref(), Some(r"dir:x,y\z"));

@@ -4,15 +4,16 @@
 //! name    = "embedded" [ ":" options ]        a card inside this process
 //!         | "unix:" PATH                      the card daemon that listens on this socket; PATH is taken as it is
 //! options = option *( separator option )
-//! option  = word [ "=" value ]
+//! option  = word [ is value ]
+//! is      = "=" | ":"
 //! value   = plain | "(" nested ")"
 //! ```
 //!
-//! - A separator is `,` or `;` or `+`, mixed as you like: a DPDK vdev argument cannot hold a comma
-//!   (`specs/nfb-card.md` §1.3).
+//! - A separator is `,` or `;` or `+`, mixed as you like, and a value may be joined by `:` as well as by `=`: a DPDK vdev
+//!   argument can hold neither a comma (`specs/nfb-card.md` §1.3) nor a second `=`.
 //! - A plain value ends at the next separator and holds no parentheses. A nested value ends at the matching
 //!   parenthesis; `,` and `+` mean nothing in it, and `;` stands for a comma. So a port that has options of its own is
-//!   written `port=(pcap:FILE,speed=full)`, or without commas `port=(pcap:FILE;speed=full)`.
+//!   written `port=(pcap:FILE,speed=full)`, or for DPDK `port:(pcap:FILE;speed:full)`.
 //! - `\` takes the special meaning off the next character, in plain and in nested values.
 //! - The words are those of the flags of `millrace card`; [`OPTIONS`] lists them. The last of two equal words counts,
 //!   except that `port`, `cpu` and `engine` add up.
@@ -23,7 +24,7 @@
 //! let DeviceName::Embedded(card) = &name else { unreachable!() };
 //! assert_eq!(card.ports, ["pcap:in.pcap,speed=full"]);
 //! assert_eq!((card.engine_of(QueueId::rx(1)), card.engine_of(QueueId::rx(2))), (Engine::Sze, Engine::Medusa));
-//! assert_eq!(format!("{name:#}"), "embedded:rx=4;tx=4;engine=sze@0-1;port=(pcap:in.pcap;speed=full);poll");
+//! assert_eq!(format!("{name:#}"), "embedded:rx:4;tx:4;engine:sze@0-1;port:(pcap:in.pcap;speed=full);poll");
 //! # Ok::<(), millrace_abi::name::NameError>(())
 //! ```
 
@@ -46,7 +47,7 @@ pub const VARIABLE: &str = "MILLRACE_DEVICE";
 /// Longest path of a Unix socket, in bytes: `sun_path` holds 108 with the zero at the end.
 pub const MAX_PATH: usize = 107;
 
-/// Where a card is. `{:#}` prints it without commas, for DPDK vdev arguments.
+/// Where a card is. `{:#}` prints it for DPDK vdev arguments: without commas, and without `=` if no port has one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceName {
     /// A card on threads of this process.

@@ -248,20 +248,21 @@ fn expected(word: &str) -> String {
     }
 }
 
-/// The options that differ from the default, as they are written in a device name; `{:#}` without commas.
+/// The options that differ from the default, as they are written in a device name; `{:#}` with `;` and `:` for `,` and `=`.
 impl fmt::Display for CardOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
+        let (separator, is) = if f.alternate() { (";", ':') } else { (",", '=') };
         let changed = NUMBERS.iter().filter(|number| (number.get)(self) != (number.get)(&default));
         let mut written: Vec<String> =
-            changed.map(|number| format!("{}={}", number.word, (number.get)(self))).collect();
-        written.extend(self.engines.iter().map(|rule| format!("engine={rule}")));
+            changed.map(|number| format!("{}{is}{}", number.word, (number.get)(self))).collect();
+        written.extend(self.engines.iter().map(|rule| format!("engine{is}{rule}")));
         if self.ports != default.ports {
-            written.extend(self.ports.iter().map(|port| format!("port={}", text::quoted(port, f.alternate()))));
+            written.extend(self.ports.iter().map(|port| format!("port{is}{}", text::quoted(port, f.alternate()))));
         }
-        written.extend(self.cpus.iter().map(|cpu| format!("cpu={cpu}")));
+        written.extend(self.cpus.iter().map(|cpu| format!("cpu{is}{cpu}")));
         let switches = [("poll", self.poll), ("discard", self.discard), ("tsu", self.tsu)];
         written.extend(switches.iter().filter(|(_, on)| *on).map(|(word, _)| (*word).to_owned()));
-        f.write_str(&written.join(if f.alternate() { ";" } else { "," }))
+        f.write_str(&written.join(separator))
     }
 }

@@ -53,6 +53,8 @@ fn every_option_is_understood_with_any_separator() {
     assert_eq!(card(name), expected);
     assert_eq!(card(&name.replace(',', ";")), expected);
     assert_eq!(card(&name.replace(',', "+")), expected);
+    assert_eq!(card(&name.replace(',', ";").replace('=', ":")), expected, "as DPDK can pass it on");
+    assert_eq!(card("embedded:port:(pcap:a=b.pcap;speed:full)").ports, ["pcap:a=b.pcap,speed:full"]);
     assert_eq!(card("embedded:queues=7").tx_queues, 7);
     assert!(!card("embedded:poll;poll=false").poll && !card("embedded:tsu;tsu=off").tsu);
     assert_eq!(card("embedded:rx=3,rx=4,tx=0").rx_queues, 4);
@@ -245,6 +247,8 @@ proptest! {
         prop_assert_eq!(name.to_string().parse(), Ok(name.clone()));
         let without_commas = format!("{name:#}");
         prop_assert!(!without_commas.contains(','));
+        let DeviceName::Embedded(options) = &name else { unreachable!() };
+        prop_assert!(!without_commas.contains('=') || options.ports.iter().any(|port| port.contains('=')));
         prop_assert_eq!(without_commas.parse(), Ok(name));
     }
 

@@ -3,6 +3,8 @@
 use super::{CardOptions, Problem};
 
 const SEPARATORS: [char; 3] = [',', ';', '+'];
+/// Between the word of an option and its value.
+const ASSIGNMENTS: [char; 2] = ['=', ':'];
 
 /// A problem and the byte where it starts.
 type Fault = (usize, Problem);
@@ -33,16 +35,16 @@ pub(super) fn parse_options(text: &str) -> Result<CardOptions, Fault> {
 fn next_option<'t>(text: &'t str, at: &mut usize) -> Result<(&'t str, Option<String>), Fault> {
     let start = *at;
     let rest = &text[start..];
-    let end = rest.find(|c| c == '=' || SEPARATORS.contains(&c)).unwrap_or(rest.len());
+    let end = rest.find(|c| ASSIGNMENTS.contains(&c) || SEPARATORS.contains(&c)).unwrap_or(rest.len());
     let word = &rest[..end];
     if let Some(parenthesis) = word.find(['(', ')']) {
         return Err((start + parenthesis, Problem::StrayParenthesis));
     }
-    if word.is_empty() && !rest.starts_with('=') {
+    if word.is_empty() && !rest.starts_with(ASSIGNMENTS) {
         return Err((start, Problem::MissingOption));
     }
     *at += end;
-    if !rest[end..].starts_with('=') {
+    if !rest[end..].starts_with(ASSIGNMENTS) {
         return Ok((word, None));
     }
     *at += 1;
@@ -109,7 +111,7 @@ fn nested(text: &str, at: &mut usize) -> Result<String, Fault> {
     Err((start, Problem::Unclosed))
 }
 
-/// The value as it is written behind `word=`; with `no_commas` as a DPDK vdev argument can hold it.
+/// The value as it is written behind `word=`; with `no_commas` as a DPDK vdev argument can hold it, except for a `=`.
 pub(super) fn quoted(value: &str, no_commas: bool) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%~".contains(c);
     if value.chars().all(is_plain) {
