@@ -19,21 +19,7 @@ MILLRACE_DEVICE=$device "$scratch/checks" "$library" "" loopback || fail "the de
 
 # A copy with another version of the ABI: a foreign major number is refused, a foreign minor number is not.
 with_version() {
-    python3 - "$library" "$scratch/other.so" "$1" "$2" <<'P'
-import re, struct, subprocess, sys
-source, copy, major, minor = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-symbols = subprocess.run(["nm", "-D", source], capture_output=True, text=True, check=True).stdout
-address = int(re.search(r"^([0-9a-f]+) \w libnfb_ext_abi_version$", symbols, re.M)[1], 16)
-segments = subprocess.run(["readelf", "-lW", source], capture_output=True, text=True, check=True).stdout
-for offset, start, size in re.findall(r"LOAD\s+(0x\w+) (0x\w+) 0x\w+ (0x\w+)", segments):
-    offset, start, size = int(offset, 16), int(start, 16), int(size, 16)
-    if start <= address < start + size:
-        place = offset + address - start
-data = bytearray(open(source, "rb").read())
-assert struct.unpack_from("<II", data, place) == (1, 0)
-struct.pack_into("<II", data, place, major, minor)
-open(copy, "wb").write(data)
-P
+    "$tests/abi_version.py" "$library" "$scratch/other.so" "$1" "$2"
 }
 with_version 2 0
 "$scratch/checks" "$scratch/other.so" "$device" registers 2>"$scratch/major.out" && fail "ABI 2.0 was loaded"
