@@ -206,6 +206,11 @@ class Lab:
     def queue_sum(self, direction: str, counter: str = "pass") -> int:
         return sum(queue[counter] for queue in self.queues()[direction])
 
+    @property
+    def largest_burst(self) -> str:
+        """What ndp-tool can ask for; Calypte's own library has no more than 256 (specs/nfb-card.md section 3.2.5)."""
+        return "256" if self.queues()["txq"][self.queue]["type"] == "CALYPTE" else "1024"
+
     def moved(self) -> tuple[int, int]:
         """Packets that all queues have sent and received."""
         queues = self.queues()
