@@ -100,9 +100,10 @@ def native(lab: Lab) -> str:
     expect("Using Native driver" in said.out + said.err, f"not the native driver: {said.complaint}")
     trouble = re.findall(r"NDP (?:RxQ|TxQ|queue).*|.*(?:didn't stop|dirty state).*", said.out + said.err)
     expect(not trouble, f"{trouble[:2]}")
-    rx, tx, runs = figure(said, "RX-packets"), figure(said, "TX-packets"), forwarded(said)
-    expect(rx == tx > 0 and runs == [rx], f"the MAC received {rx} and sent {tx}, testpmd received {runs}")
-    return f"{shorten(card.device)}: rx = tx = {rx}, all received by testpmd; queues stopped"
+    rx, tx = figure(said, "RX-packets"), figure(said, "TX-packets")
+    # This driver counts by itself. What was sent first goes around until testpmd stops receiving: 4 bursts of 32.
+    expect(rx > 128 and tx == rx + 128, f"{tx} sent, {rx} received")
+    return f"{shorten(card.device)}: {tx} packets sent, {rx} received, {tx - rx} on their way at the end; queues stopped"
 
 
 @check("24", "DPDK without a native driver")
