@@ -37,7 +37,6 @@ RECORDINGS = {
     "nfb-eth-Pc-features": ["nfb-eth -Pc '+25G RS-FEC Enable'", "nfb-mdio 1.200", "nfb-eth -Pc '+Low power'",
                             "nfb-mdio 1.0", "nfb-eth -Pc '-Low power'", "nfb-mdio 1.0"],
     "nfb-eth-T": ["nfb-eth -T"],
-    "nfb-eth-Tv": ["nfb-eth -Tv"],
     "nfb-eth-lengths": ["nfb-eth -r -L 9000", "nfb-eth -r -l 60", "nfb-eth -r -v"],
     "nfb-eth-m": ["nfb-eth -r -m 31", "nfb-eth -r -v"],
     "nfb-eth-M-table": [f"nfb-eth -r -M add {MAC}", "nfb-eth -r -M show", f"nfb-eth -r -M add 02{MAC[2:]}",
@@ -55,7 +54,10 @@ RECORDINGS = {
     "nfb-dma-T": ["nfb-dma -T"],
     "nfb-mdio": ["nfb-mdio 1.0", "nfb-mdio 1.0 2041", "nfb-mdio 1.0", "nfb-mdio 3.1", "nfb-mdio 1.7"],
     "nfb-tsu-D": ["timeout -s INT 3 nfb-tsu -D"],
+    "sze-nfb-dma": ["nfb-dma -vv", "nfb-dma -R", "nfb-dma -T"],
+    "calypte-nfb-dma": ["nfb-dma -vv", "nfb-dma -R", "nfb-dma -RR", "nfb-dma -T"],
 }
+ENGINES = ("sze", "calypte")
 
 
 def words(command: str) -> list[str]:
@@ -121,13 +123,14 @@ class Trace:
 
     def is_open(self, block: str, offset: int, address: int) -> bool:
         if block == "tsu" and offset < 0x0C:
-            # What was latched last: the time, which passes, or the increment, which stays (section 2.8).
-            return self.command[:1] in (b"\5", b"\7")
+            # What was latched last (section 2.8): the increment, which stays, or the time, which passes. Of its seconds
+            # the upper half stays what it was set to.
+            return self.command[:1] in (b"\5", b"\7") and offset < 0x0A
         fresh = address not in self.written
         # Error mask and longest frame of a fresh MAC, timeout of a fresh controller: the card's choice.
-        choices = {"rxmac": [*range(0x24, 0x28), *range(0x34, 0x38)], "dma_ctrl_ndp_rx": range(0x20, 0x24),
-                   "dma_ctrl_ndp_tx": range(0x20, 0x24)}
-        return fresh and offset in choices.get(block, [])
+        choices = {"rxmac": [*range(0x24, 0x28), *range(0x34, 0x38)], "dma_ctrl_ndp": range(0x20, 0x24),
+                   "dma_ctrl_calypte": range(0x20, 0x24), "dma_ctrl_sze": range(0x18, 0x1C)}
+        return fresh and offset in choices.get(block.removesuffix("_rx").removesuffix("_tx"), [])
 
 
 def accesses(err: str) -> list[tuple[str, int, bytes]]:
@@ -168,8 +171,9 @@ def main() -> None:
         for name, run in runs.items():
             if only and name not in only:
                 continue
+            engine = name.split("-")[0] if name.startswith(ENGINES) else "medusa"
             try:
-                with own_card(lab, name, ["--queues", "2"]) as card:
+                with own_card(lab, name, ["--queues", "2", "--engine", engine]) as card:
                     (folder / f"{name}.trace").write_text(record(card, run))
             except Skipped as reason:
                 print(f"{name}: {reason}")

@@ -11,9 +11,11 @@ printf 'R 00000000 4: 00 .. 00 00\nR 00000000 4: 01 .. 00 00\nR 3fffffe 4: 00 00
 "$scratch/replay" "$library" embedded:queues=2 "$scratch/wrong" 2>"$scratch/wrong.out" >/dev/null && fail "wrong answers pass"
 [ "$(grep -c '/wrong:[23]: ' "$scratch/wrong.out")" = 2 ] || fail "wrong answers are not told: $(cat "$scratch/wrong.out")"
 
-"$scratch/replay" "$library" embedded:queues=2 "${traces[@]}" || fail "a card inside the process"
 for trace in "${traces[@]}"; do
-    start_card --queues 2
-    "$scratch/replay" "$library" "$device" "$trace" >"$scratch/daemon.out" || fail "a card in a daemon: $(cat "$scratch/daemon.out")"
+    engine=$(basename "$trace" | sed -nE 's/^(sze|calypte)-.*/\1/p')
+    engine=${engine:-medusa}
+    "$scratch/replay" "$library" "embedded:queues=2,engine=$engine" "$trace" || fail "a card inside the process"
+    start_card --queues 2 --engine "$engine"
+    "$scratch/replay" "$library" "$device" "$trace" >/dev/null || fail "a card in a daemon"
     kill "$card"
 done
