@@ -3,7 +3,7 @@
 
   record-traces.py FOLDER [NAME...]
 
-Every recording is made on a fresh card. PYTHON and TESTPMD as for nfb-conformance.py; what is not installed is left out.
+Every recording is made on a fresh card. PYTHON and TESTPMD as for nfb-conformance.py; what is not there is left out.
 """
 import os
 import re

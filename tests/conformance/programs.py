@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from .catalogue import check
-from .lab import Failed, Lab, Said, Skipped, equal, expect, shorten
+from .lab import Failed, Lab, Said, Skipped, expect, shorten
 
 # DPDK without huge pages and PCI devices, on two cores.
 DPDK = ["-l", "0-1", "--no-huge", "-m", "512", "--no-pci", "--no-telemetry", "--iova-mode=va"]
@@ -68,7 +68,8 @@ def dpdk(lab: Lab) -> str:
             "port stop all", "port start all", "show port info 0",
             *(f"set promisc {port} off" for port in range(ports)), "show port info 0", "start tx_first 2", "1", "stop",
             *(f"set promisc {port} on" for port in range(ports)),
-            "port stop 0", "port config mtu 0 2000", "port start 0", "show port info 0", "start tx_first 2", "1", "stop",
+            "port stop 0", "port config mtu 0 2000", "port start 0", "show port info 0", "start tx_first 2", "1",
+            "stop",
         ], options=(f"--rxq={queues}", f"--txq={queues}"))
     finally:
         lab.run("nfb-eth", "-e1")
@@ -103,7 +104,7 @@ def native(lab: Lab) -> str:
     rx, tx = figure(said, "RX-packets"), figure(said, "TX-packets")
     # This driver counts by itself. What was sent first goes around until testpmd stops receiving: 4 bursts of 32.
     expect(rx > 128 and tx == rx + 128, f"{tx} sent, {rx} received")
-    return f"{shorten(card.device)}: {tx} packets sent, {rx} received, {tx - rx} on their way at the end; queues stopped"
+    return f"{shorten(card.device)}: {tx} packets sent, {rx} received, {tx - rx} on their way at the end"
 
 
 @check("24", "DPDK without a native driver")

@@ -84,7 +84,7 @@ def cycles(device: str, queue: str, count: str) -> None:
     grown = {name: after[name] - before[name] for name in after}
     assert grown["threads"] == 0 and grown["descriptors"] == 0, f"{before} grew by {grown}"
     assert grown["mappings"] < 8 and grown["KiB"] < 8192, f"{before} grew by {grown}"
-    print(f"opened {count} times, ends with {after['threads']} threads and {after['descriptors']} descriptors as it began")
+    print(f"opened {count} times; {after['threads']} threads and {after['descriptors']} descriptors as before")
 
 
 def shape(device: str) -> None:

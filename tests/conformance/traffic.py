@@ -1,6 +1,5 @@
 """Checks with packets: ndp-tool in all its modes, on a card whose ports are loopbacks."""
 import random
-import re
 import time
 from pathlib import Path
 
@@ -25,8 +24,8 @@ def generate(lab: Lab) -> str:
 
 @check("14", "ndp-loopback-hw: nothing is lost, nothing is changed")
 def loopback(lab: Lab) -> str:
-    speeds = []
-    for options in (["-s", "64-1500"], ["-s", "64-1500", "-l"], ["-s", "60-200", "-B", lab.largest_burst], ["-s", "64", "-U"]):
+    speeds, mixed = [], ["-s", "64-1500"]
+    for options in (mixed, [*mixed, "-l"], ["-s", "60-200", "-B", lab.largest_burst], ["-s", "64", "-U"]):
         lab.fresh()
         said = lab.run("ndp-loopback-hw", "-i", str(lab.queue), "-p", str(lab.packets), *options, seconds=120)
         form = " ".join(options[1:])
