@@ -85,7 +85,7 @@ impl Card {
     /// [`CardError`].
     pub fn new(options: &CardOptions) -> Result<Self, CardError> {
         options.validate()?;
-        let description = CardDescription::new(options);
+        let description = CardDescription { build_time: seconds_since_1970(), ..CardDescription::new(options) };
         let tree = description.to_blob()?;
         let queues = |direction, count| -> Vec<Arc<Queue>> {
             let ids = (0..count).map(|index| QueueId { direction, index });
@@ -269,6 +269,11 @@ impl Drop for Card {
             let _ = worker.thread.take().map(JoinHandle::join);
         }
     }
+}
+
+/// When this card came to be, for its tree; 0 on a machine whose clock is before 1970.
+fn seconds_since_1970() -> u32 {
+    std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs() as u32)
 }
 
 fn parse_ports(words: &[String]) -> Result<Vec<PortSpec>, CardError> {

@@ -414,6 +414,38 @@ fn a_live_port_without_room_behind_it_overflows() {
     bench.end();
 }
 
+#[test]
+fn queues_belong_to_the_ports_that_libnfb_works_out() {
+    for ports in [1u32, 2, 4] {
+        let names = vec!["port=loopback"; ports as usize].join(",");
+        let card = card(&format!("spin=20,queues=8,{names}"));
+        for index in 0..8 {
+            let bench = Bench::started(&card, QueueId::tx(index));
+            let mut host = bench.tx();
+            send(&bench, &mut host, u64::from(index) + 1, 64);
+            wait_for("frames", || bench.read32(m::HDP) == host.sdp());
+            bench.end();
+        }
+        // nc_ifc_map_info_create_ordinary: queue * interfaces / queues, rounded down.
+        for port in 0..ports {
+            let of_port = (0..8u64).filter(|index| index * u64::from(ports) / 8 == u64::from(port));
+            let frames: u64 = of_port.map(|index| index + 1).sum();
+            assert_eq!((tx(&card, port).sent, rx(&card, port).received), (frames, frames), "port {port} of {ports}");
+        }
+        check_equations(&card);
+    }
+}
+
+#[test]
+fn the_tree_says_when_the_card_came_to_be() {
+    let seconds = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as u32;
+    let before = seconds();
+    let card = card("spin=0");
+    let tree = millrace_abi::tree::Tree::parse(card.device_tree()).unwrap();
+    let built = tree.node("/firmware").unwrap().u32("build-time").unwrap();
+    assert!((before..=seconds()).contains(&built), "{built}");
+}
+
 fn captures() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/captures");
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
