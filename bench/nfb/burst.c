@@ -27,11 +27,13 @@ static double now(void)
 static inline void fill(unsigned char *data, uint32_t length, uint32_t burst, uint32_t packet)
 {
     uint32_t hash = (length >> 8) + (length & 0xff), at;
-    uint32_t word = __builtin_bswap32(hash << 24 | (burst & 0xffff) << 8 | (packet & 0xff));
+    uint64_t words = __builtin_bswap32(hash << 24 | (burst & 0xffff) << 8 | (packet & 0xff));
 
-    for (at = 0; at + 4 <= length; at += 4)
-        memcpy(data + at, &word, 4);
-    memcpy(data + at, &word, length - at);
+    words |= words << 32;
+    for (at = 0; at + 8 <= length; at += 8)
+        memcpy(data + at, &words, 8);
+    for (; at < length; at++)
+        data[at] = (unsigned char)(words >> 8 * (at & 3));
 }
 
 static unsigned send_burst(struct ndp_queue *tx, struct packet *packets, uint32_t length, uint32_t number)

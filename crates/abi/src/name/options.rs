@@ -47,13 +47,13 @@ pub struct CardOptions {
 }
 
 impl Default for CardOptions {
-    /// Two queue pairs on Medusa with 1024 buffers of 2048 bytes, and what is sent comes back.
+    /// Two queue pairs on Medusa with 2048 buffers of 2048 bytes, and what is sent comes back.
     fn default() -> Self {
         Self {
             rx_queues: 2,
             tx_queues: 2,
             engines: Vec::new(),
-            buffers: 1024,
+            buffers: 2048,
             buffer_size: 2048,
             sze_ring: 1 << 20,
             calypte_blocks: 2048,

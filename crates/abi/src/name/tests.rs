@@ -20,7 +20,7 @@ fn without_options_it_is_a_small_loopback_card() {
         assert_eq!(card(name), CardOptions::default());
     }
     let options = CardOptions::default();
-    assert_eq!((options.rx_queues, options.tx_queues, options.buffers, options.buffer_size), (2, 2, 1024, 2048));
+    assert_eq!((options.rx_queues, options.tx_queues, options.buffers, options.buffer_size), (2, 2, 2048, 2048));
     assert_eq!((options.frame_min, options.frame_max, options.sze_ring), (60, 16383, 1 << 20));
     assert_eq!(options.ports, ["loopback"]);
     assert_eq!(options.engine_of(QueueId::rx(0)), Engine::Medusa);

@@ -33,7 +33,7 @@ const DEFAULT_SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1518];
 /// Frames per call unless `--burst` says otherwise.
 const DEFAULT_BURST: u16 = 64;
 
-/// Frames on their way at once in direction `both`: half of a default ring.
+/// Frames on their way at once in direction `both`: a quarter of a default ring.
 const WINDOW: u64 = 512;
 
 /// Bursts between two looks at the clock.
