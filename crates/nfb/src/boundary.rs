@@ -475,6 +475,7 @@ unsafe extern "C" fn stop(private: *mut Private) -> c_int {
             Half::Rx(rx) => rx.stop(),
             Half::Tx(tx) => tx.stop(),
         }
+        0
     })
 }
 

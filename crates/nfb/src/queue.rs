@@ -1,65 +1,178 @@
 //! One queue as one `ndp_open_*_queue` sees it: idle or running, with bursts that are kept until put.
 
 use crate::errno;
-use millrace::{Device, Error, IdleRx, IdleTx, Laggard, MAX_BURST, Mode, QueueId, RxQueue, Sharing, TxQueue};
+use millrace::{Device, Error, IdleRx, IdleTx, Laggard, MAX_BURST, QueueId, RxQueue, Sharing, TxQueue};
 
 /// Calls in vain after which a call lets others run: on a machine with fewer cores than programs the card may wait for
 /// this very core, and there are programs that only count their polls. Far more than a round trip to a card on a core of
 /// its own takes.
 const CALLS_IN_VAIN: u32 = 256;
 
-/// Flags of `ndp_queue_open` (§1.6) that ask for the queue alone.
-const EXCLUSIVE: i32 = 0x02;
-const USERSPACE: i32 = 0x10;
-/// What libnfb makes of the user-space flag.
-pub const DIRECT: i32 = EXCLUSIVE | USERSPACE;
+/// What libnfb makes of the user-space flag (§1.6): exclusive, and from user space. Either asks for the queue alone.
+pub const DIRECT: i32 = 0x02 | 0x10;
 
-/// Who moves the pointers of a queue opened with these flags, and whether it is shared (§3.3): by default as the
-/// original driver, RX packets to every subscriber and TX writers in turns; pointers always move without the driver.
-fn terms(queue: QueueId, flags: i32) -> (Mode, Sharing) {
-    let shared = Sharing::Shared(Laggard::Block);
-    match queue.direction {
-        _ if flags & DIRECT != 0 => (Mode::Direct, Sharing::Exclusive),
-        _ => (Mode::Direct, shared),
+/// Who else may have a queue opened with these flags (§3.3): by default as the original driver, RX packets for every
+/// subscriber and TX for several writers.
+fn sharing(flags: i32) -> Sharing {
+    if flags & DIRECT != 0 { Sharing::Exclusive } else { Sharing::Shared(Laggard::Block) }
+}
+
+/// The two directions, as far as they open, start and stop alike. All queues are in direct mode.
+pub trait Half {
+    type Idle;
+    type Running;
+    fn id(index: u32) -> QueueId;
+    fn open(device: &Device, index: u32, sharing: Sharing) -> Result<Self::Idle, Error>;
+    fn start(idle: Self::Idle) -> Result<Self::Running, Error>;
+    fn stop(running: Self::Running) -> Result<Self::Idle, Error>;
+}
+
+/// Receiving.
+pub struct RxHalf;
+/// Sending.
+pub struct TxHalf;
+
+impl Half for RxHalf {
+    type Idle = IdleRx;
+    type Running = RxQueue;
+
+    fn id(index: u32) -> QueueId {
+        QueueId::rx(index)
+    }
+
+    fn open(device: &Device, index: u32, sharing: Sharing) -> Result<IdleRx, Error> {
+        device.rx(index).sharing(sharing).open()
+    }
+
+    fn start(idle: IdleRx) -> Result<RxQueue, Error> {
+        idle.start()
+    }
+
+    fn stop(running: RxQueue) -> Result<IdleRx, Error> {
+        running.stop()
+    }
+}
+
+impl Half for TxHalf {
+    type Idle = IdleTx;
+    type Running = TxQueue;
+
+    fn id(index: u32) -> QueueId {
+        QueueId::tx(index)
+    }
+
+    fn open(device: &Device, index: u32, sharing: Sharing) -> Result<IdleTx, Error> {
+        device.tx(index).sharing(sharing).open()
+    }
+
+    fn start(idle: IdleTx) -> Result<TxQueue, Error> {
+        idle.start()
+    }
+
+    fn stop(running: TxQueue) -> Result<IdleTx, Error> {
+        running.stop()
     }
 }
 
 /// What a queue can be.
-enum State<I, R> {
-    Idle(I),
-    Running(R),
+enum State<H: Half> {
+    Idle(H::Idle),
+    Running(H::Running),
     // Could not be started, or not be stopped properly, and was closed: it is opened anew at the next start.
     Closed,
 }
 
-impl<I, R> State<I, R> {
-    fn take(&mut self) -> Self {
-        core::mem::replace(self, State::Closed)
-    }
+/// How a queue behaves when there is nothing to be had.
+struct Manners {
+    id: QueueId,
+    // Calls in vain since the last that was not.
+    in_vain: u32,
+    reported: bool,
 }
 
-/// Calls in vain since the last that was not.
-#[derive(Default)]
-struct Patience(u32);
+impl Manners {
+    fn report(&self, error: &Error) -> i32 {
+        errno::report(&self.id.to_string(), error)
+    }
 
-impl Patience {
+    /// The queue cannot go on, which no burst call can say: it is said once where somebody may read it.
     #[cold]
-    fn in_vain(&mut self) {
-        self.0 = self.0.saturating_add(1);
-        if self.0 > CALLS_IN_VAIN {
+    fn cannot(&mut self, error: &Error) {
+        if !core::mem::replace(&mut self.reported, true) {
+            self.report(error);
+        }
+    }
+
+    /// A call found nothing.
+    #[cold]
+    fn nothing(&mut self) {
+        self.in_vain = self.in_vain.saturating_add(1);
+        if self.in_vain > CALLS_IN_VAIN {
             std::thread::yield_now();
         }
     }
 }
 
-/// An RX queue.
-pub struct Rx {
-    id: QueueId,
+/// A queue of either direction.
+pub struct Queue<H: Half> {
     device: Device,
+    index: u32,
     flags: i32,
-    state: State<IdleRx, RxQueue>,
-    patience: Patience,
-    reported: bool,
+    state: State<H>,
+    manners: Manners,
+    // TX: where headers go, which no card of ours sends: all to the same place.
+    headers: Vec<u8>,
+}
+
+/// A queue that receives.
+pub type Rx = Queue<RxHalf>;
+/// A queue that sends.
+pub type Tx = Queue<TxHalf>;
+
+impl<H: Half> Queue<H> {
+    pub fn open(device: &Device, index: u32, flags: i32) -> Result<Self, Error> {
+        let state = State::Idle(H::open(device, index, sharing(flags))?);
+        let manners = Manners { id: H::id(index), in_vain: 0, reported: false };
+        Ok(Self { device: device.clone(), index, flags, state, manners, headers: Vec::new() })
+    }
+
+    fn take(&mut self) -> State<H> {
+        core::mem::replace(&mut self.state, State::Closed)
+    }
+
+    /// Starts the queue; 0 or an errno.
+    pub fn start(&mut self) -> i32 {
+        let idle = match self.take() {
+            State::Idle(idle) => Ok(idle),
+            State::Closed => H::open(&self.device, self.index, sharing(self.flags)),
+            running @ State::Running(_) => {
+                self.state = running;
+                return libc::EALREADY;
+            }
+        };
+        match idle.and_then(H::start) {
+            Ok(running) => {
+                self.state = State::Running(running);
+                (self.manners.in_vain, self.manners.reported) = (0, false);
+                0
+            }
+            Err(error) => self.manners.report(&error),
+        }
+    }
+
+    /// Stops the queue. What a TX queue has left is sent; what the card does not take within a second (its RX side may be
+    /// full for ever) is dropped. Either way the queue has stopped then, which is what libnfb needs to hear.
+    pub fn stop(&mut self) {
+        match self.take() {
+            State::Running(running) => match H::stop(running) {
+                Ok(idle) => self.state = State::Idle(idle),
+                Err(error) => {
+                    self.manners.report(&error);
+                }
+            },
+            other => self.state = other,
+        }
+    }
 }
 
 /// A packet of a burst, as addresses: valid until the burst is put.
@@ -75,49 +188,6 @@ pub struct Received {
 static NO_HEADER: [u8; 64] = [0; 64];
 
 impl Rx {
-    pub fn open(device: &Device, index: u32, flags: i32) -> Result<Self, Error> {
-        let (id, device) = (QueueId::rx(index), device.clone());
-        let state = State::Idle(Self::open_idle(&device, id, flags)?);
-        Ok(Self { id, device, flags, state, patience: Patience::default(), reported: false })
-    }
-
-    fn open_idle(device: &Device, id: QueueId, flags: i32) -> Result<IdleRx, Error> {
-        let (mode, sharing) = terms(id, flags);
-        device.rx(id.index).mode(mode).sharing(sharing).open()
-    }
-
-    pub fn start(&mut self) -> i32 {
-        let idle = match self.state.take() {
-            State::Idle(idle) => Ok(idle),
-            State::Closed => Self::open_idle(&self.device, self.id, self.flags),
-            running @ State::Running(_) => {
-                self.state = running;
-                return libc::EALREADY;
-            }
-        };
-        match idle.and_then(IdleRx::start) {
-            Ok(running) => {
-                self.state = State::Running(running);
-                self.reported = false;
-                0
-            }
-            Err(error) => errno::report(&self.id.to_string(), &error),
-        }
-    }
-
-    pub fn stop(&mut self) -> i32 {
-        match self.state.take() {
-            State::Running(running) => match running.stop() {
-                Ok(idle) => self.state = State::Idle(idle),
-                Err(error) => {
-                    errno::report(&self.id.to_string(), &error);
-                }
-            },
-            other => self.state = other,
-        }
-        0
-    }
-
     /// Takes at most `count` packets and hands each to `each`. None if there are none, or if the queue cannot go on.
     #[inline(always)]
     pub fn get(&mut self, count: usize, mut each: impl FnMut(usize, Received)) -> usize {
@@ -125,8 +195,8 @@ impl Rx {
         let burst = match queue.get(count) {
             Ok(burst) => burst,
             Err(error) => {
-                let fresh = !core::mem::replace(&mut self.reported, true);
-                return if fresh { report_none(self.id, &error) } else { 0 };
+                self.manners.cannot(&error);
+                return 0;
             }
         };
         let count = burst.len();
@@ -137,31 +207,20 @@ impl Rx {
         }
         burst.keep();
         if count == 0 {
-            self.patience.in_vain()
+            self.manners.nothing()
         } else {
-            self.patience = Patience::default()
+            self.manners.in_vain = 0
         }
         count
     }
 
+    /// Gives back everything that was got.
     #[inline(always)]
     pub fn put(&mut self) {
         if let State::Running(queue) = &mut self.state {
             queue.release();
         }
     }
-}
-
-/// A TX queue.
-pub struct Tx {
-    id: QueueId,
-    device: Device,
-    flags: i32,
-    state: State<IdleTx, TxQueue>,
-    // Where headers go, which no card of ours sends: all to the same place.
-    headers: Vec<u8>,
-    patience: Patience,
-    reported: bool,
 }
 
 /// A slot to be written, as addresses: valid until it is put or flushed.
@@ -171,53 +230,7 @@ pub struct Slot {
 }
 
 impl Tx {
-    pub fn open(device: &Device, index: u32, flags: i32) -> Result<Self, Error> {
-        let id = QueueId::tx(index);
-        let state = State::Idle(Self::open_idle(device, id, flags)?);
-        let (device, headers, patience) = (device.clone(), Vec::new(), Patience::default());
-        Ok(Self { id, device, flags, state, headers, patience, reported: false })
-    }
-
-    fn open_idle(device: &Device, id: QueueId, flags: i32) -> Result<IdleTx, Error> {
-        let (mode, sharing) = terms(id, flags);
-        device.tx(id.index).mode(mode).sharing(sharing).open()
-    }
-
-    pub fn start(&mut self) -> i32 {
-        let idle = match self.state.take() {
-            State::Idle(idle) => Ok(idle),
-            State::Closed => Self::open_idle(&self.device, self.id, self.flags),
-            running @ State::Running(_) => {
-                self.state = running;
-                return libc::EALREADY;
-            }
-        };
-        match idle.and_then(IdleTx::start) {
-            Ok(running) => {
-                self.state = State::Running(running);
-                self.reported = false;
-                0
-            }
-            Err(error) => errno::report(&self.id.to_string(), &error),
-        }
-    }
-
-    /// Sends what is left, and drops what the card does not take within a second (its RX side may be full for ever).
-    /// Either way the queue has stopped then, which is what libnfb needs to hear.
-    pub fn stop(&mut self) -> i32 {
-        match self.state.take() {
-            State::Running(running) => match running.stop() {
-                Ok(idle) => self.state = State::Idle(idle),
-                Err(error) => {
-                    errno::report(&self.id.to_string(), &error);
-                }
-            },
-            other => self.state = other,
-        }
-        0
-    }
-
-    /// Takes `count` slots or none, and hands each to `each`. `length` and `header_length` say what the program wants.
+    /// Takes `count` slots or none, and hands each to `each`. `wanted` says how long packet and header are to be.
     #[inline(always)]
     pub fn get(
         &mut self,
@@ -239,15 +252,15 @@ impl Tx {
         let mut burst = match queue.get_each(count, length) {
             Ok(Some(burst)) => burst,
             Ok(None) => {
-                self.patience.in_vain();
+                self.manners.nothing();
                 return 0;
             }
             Err(error) => {
-                let fresh = !core::mem::replace(&mut self.reported, true);
-                return if fresh { report_none(self.id, &error) } else { 0 };
+                self.manners.cannot(&error);
+                return 0;
             }
         };
-        self.patience = Patience::default();
+        self.manners.in_vain = 0;
         if headers && self.headers.is_empty() {
             // As long as any header, so that it never moves under a program that still writes one.
             self.headers = vec![0; 1 << 16];
@@ -261,36 +274,25 @@ impl Tx {
         count
     }
 
+    /// Everything that was got has been written, and may be sent.
     #[inline(always)]
     pub fn put(&mut self) {
         if let State::Running(queue) = &mut self.state
             && let Err(error) = queue.commit()
         {
-            self.report_once(&error);
+            self.manners.cannot(&error);
         }
     }
 
+    /// Sends everything that was got.
     #[inline(always)]
     pub fn flush(&mut self) {
         if let State::Running(queue) = &mut self.state
             && let Err(error) = queue.flush()
         {
-            self.report_once(&error);
+            self.manners.cannot(&error);
         }
     }
-
-    #[cold]
-    fn report_once(&mut self, error: &Error) {
-        if !core::mem::replace(&mut self.reported, true) {
-            errno::report(&self.id.to_string(), error);
-        }
-    }
-}
-
-#[cold]
-fn report_none(id: QueueId, error: &Error) -> usize {
-    errno::report(&id.to_string(), error);
-    0
 }
 
 #[cfg(test)]
@@ -298,13 +300,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_choose_between_the_old_sharing_and_the_direct_path() {
-        let shared = Sharing::Shared(Laggard::Block);
-        for queue in [QueueId::rx(0), QueueId::tx(0)] {
-            assert_eq!(terms(queue, 0), (Mode::Direct, shared));
-            for flags in [0x12, 0x02, 0x10] {
-                assert_eq!(terms(queue, flags), (Mode::Direct, Sharing::Exclusive));
-            }
+    fn flags_choose_between_the_old_sharing_and_a_queue_of_ones_own() {
+        assert_eq!(sharing(0), Sharing::Shared(Laggard::Block));
+        for flags in [0x12, 0x02, 0x10] {
+            assert_eq!(sharing(flags), Sharing::Exclusive);
         }
     }
 }

@@ -90,7 +90,7 @@ fn engines_are_chosen_for_some_queues() {
     assert_eq!((engine(QueueId::rx(2)), engine(QueueId::tx(2))), (Engine::Medusa, Engine::Sze));
     assert_eq!((engine(QueueId::rx(4)), engine(QueueId::rx(7))), (Engine::Medusa, Engine::Medusa));
     assert_eq!(options.packet_memory_of(QueueId::rx(0)), 1 << 20);
-    assert_eq!(options.packet_memory_of(QueueId::rx(7)), 2 << 20);
+    assert_eq!(options.packet_memory_of(QueueId::rx(7)), 4 << 20);
     // Rules may come before the number of queues.
     card("embedded:engine=sze@7,rx=8");
     assert!(refusal("embedded:engine=sze@tx7,rx=8").1.contains("engine=sze@tx7 speaks of queues that a card with"));

@@ -82,7 +82,7 @@ fn a_queue_leads_to_its_controller_whatever_its_engine() {
     assert_eq!(rx[2].queue, QueueId::rx(2));
     assert_eq!((rx[2].base, rx[2].size, rx[2].mmap_size), (0x0100_0100, 1 << 20, 1 << 20));
     let tx = tree.queues(Direction::Tx).unwrap();
-    assert_eq!((tx.len(), tx[0].engine, tx[2].base, tx[2].size), (3, Sze, 0x0120_0100, 2 << 20));
+    assert_eq!((tx.len(), tx[0].engine, tx[2].base, tx[2].size), (3, Sze, 0x0120_0100, 4 << 20));
     // Trap T12: every controller has a version, and Medusa's is below 3.
     for node in tree.compatible(compatible::MEDUSA_RX).chain(tree.compatible(compatible::SZE_TX)) {
         assert!(node.u32("version").unwrap() < 0x0003_0000);
