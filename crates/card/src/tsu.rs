@@ -4,8 +4,8 @@ use crate::published::Published;
 use millrace_abi::header::{LEN, RxMetadata};
 use millrace_abi::register::{Offset, tsu as r};
 use millrace_clock::{Increment, TICKS_PER_SECOND, Ticks, Time, Timebase};
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A timebase, and whether time stamps are wanted.
 const WORDS: usize = Timebase::WORDS + 1;
@@ -44,8 +44,8 @@ impl Latches {
 
 /// The system's time of day.
 fn time_of_day() -> Time {
-    let now = clock_gettime(ClockId::Realtime);
-    Time::new(now.tv_sec as u32, now.tv_nsec as u32)
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time::new(now.as_secs() as u32, now.subsec_nanos())
 }
 
 impl Tsu {

@@ -1,14 +1,18 @@
 //! A clock as a straight line: the time at one tick, and what each tick adds.
 
 use crate::time::{Increment, Time};
-use rustix::time::{ClockId, clock_gettime};
+use std::sync::LazyLock;
+use std::time::Instant;
 
-/// Ticks of the oscillator behind a card's clock, at [`TICKS_PER_SECOND`]; comparable within one machine.
+/// Ticks of the oscillator behind a card's clock, at [`TICKS_PER_SECOND`]; comparable within one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticks(u64);
 
 /// Nominal frequency of the oscillator in Hz.
 pub const TICKS_PER_SECOND: u64 = 1_000_000_000;
+
+/// The first reading. Not 0: what happened a little before it, such as the last pulse, has a number too.
+const FIRST: u64 = 3600 * TICKS_PER_SECOND;
 
 impl Ticks {
     /// A reading of the oscillator.
@@ -16,12 +20,14 @@ impl Ticks {
         Self(ticks)
     }
 
-    /// Reads the oscillator: `CLOCK_MONOTONIC_RAW`, which nobody steers, so that whoever steers the card's clock is the
-    /// only one. No system call where the kernel has it in its vDSO (x86-64 and arm64 since Linux 5.3).
+    /// Reads the oscillator: the system's monotonic clock, which never jumps and runs at the rate of the time of day, so
+    /// that a card's clock that was set once stays right without anybody who steers it. No system call where the kernel
+    /// has it in its vDSO.
     #[inline]
     pub fn now() -> Self {
-        let time = clock_gettime(ClockId::MonotonicRaw);
-        Self(time.tv_sec as u64 * TICKS_PER_SECOND + time.tv_nsec as u64)
+        static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let begin = *BEGIN;
+        Self(FIRST + Instant::now().duration_since(begin).as_nanos() as u64)
     }
 
     /// The reading.
