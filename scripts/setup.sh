@@ -35,7 +35,7 @@ if ! find_rust; then
     packages+=(rustc-web cargo-web rustfmt-web rust-web-clippy)
 fi
 if [ "$bench" = yes ]; then
-    need dpdk-testpmd dpdk
+    need dpdk-testpmd dpdk-dev
     pkg-config --exists libdpdk 2>/dev/null || packages+=(libdpdk-dev)
 fi
 

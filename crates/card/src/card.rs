@@ -333,7 +333,9 @@ impl Plan {
             }
             mac
         } else {
-            let port = millrace_port::open(spec).map_err(|source| CardError::Port { port: index, source })?;
+            let mut ports = millrace_port::open(spec).map_err(|source| CardError::Port { port: index, source })?;
+            // One queue of the wire for now.
+            let port = ports.swap_remove(0);
             let mac = Arc::new(Mac::new(1, longest));
             self.lanes[index % workers].push(Lane::port(front(&mac, 0), port, rx, tx));
             mac

@@ -685,12 +685,12 @@ fn receive(port: &mut dyn Port, rx: &mut [RxSlot], mac: &mut MacLane) -> bool {
     rx.begin();
     let MacLane { rules, rx: receiver, stamper, .. } = mac;
     let taken = if rules.looped || !rules.link_up {
-        port.receive(BUDGET, &mut |_| {
+        port.receive(BUDGET, &mut |_: Span<'_>| {
             receiver.ignore(rules);
             Accept::Taken
         })
     } else {
-        port.receive(BUDGET, &mut |frame| match receiver
+        port.receive(BUDGET, &mut |frame: Span<'_>| match receiver
             .admit(rules, frame, waits, |frame| rx.offer(stamper.metadata(), frame))
         {
             Verdict::Taken => Accept::Taken,

@@ -490,7 +490,7 @@ fn expect(frames: &[Vec<u8>], mode: u32, mask: u32) -> Rx {
 /// Lets a capture in and takes what arrives; `None` for one that is no Ethernet.
 fn let_capture_in(file: &Path, mode: u32, mask: u32) -> Option<(Vec<Vec<u8>>, u64, Rx)> {
     let spec: PortSpec = format!("pcap:{}", file.display()).parse().ok()?;
-    let mut port = millrace_port::open(&spec).ok()?;
+    let mut port = millrace_port::open(&spec).ok()?.remove(0);
     let mut frames = Vec::new();
     let mut sink = |frame: Span<'_>| {
         let mut bytes = vec![0; frame.len()];

@@ -1,7 +1,8 @@
 //! What bytes mean.
 //!
-//! So far one subject: [`structured`], the frames with which generators, loopback tests and benchmarks detect loss,
-//! reordering, duplication and corruption (`specs/nfb-card.md` §6).
+//! [`structured`]: the frames with which generators, loopback tests and benchmarks detect loss, reordering, duplication and
+//! corruption (`specs/nfb-card.md` §6). [`offload`]: checksums and segmentation that were left to the next in line.
 #![forbid(unsafe_code)]
 
+pub mod offload;
 pub mod structured;

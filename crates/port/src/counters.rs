@@ -1,6 +1,7 @@
 //! What a port has passed and what it has dropped, by reason.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Why a frame did not pass a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,13 +20,15 @@ pub enum DropReason {
     ReadFailed,
     /// The file or the interface failed to take the frame (a full disk, for one).
     WriteFailed,
-    /// The interface is down.
+    /// The interface is down, or the other side is not there.
     LinkDown,
+    /// The frame asks for something that cannot be done: a checksum or a segmentation that does not fit its headers.
+    Offload,
 }
 
 impl DropReason {
     /// All reasons, in the order in which they are printed.
-    pub const ALL: [DropReason; 8] = [
+    pub const ALL: [DropReason; 9] = [
         DropReason::NoRoom,
         DropReason::TooLong,
         DropReason::TooShort,
@@ -34,6 +37,7 @@ impl DropReason {
         DropReason::ReadFailed,
         DropReason::WriteFailed,
         DropReason::LinkDown,
+        DropReason::Offload,
     ];
 
     /// The name in statistics, in kebab-case.
@@ -47,6 +51,7 @@ impl DropReason {
             DropReason::ReadFailed => "read-failed",
             DropReason::WriteFailed => "write-failed",
             DropReason::LinkDown => "link-down",
+            DropReason::Offload => "offload",
         }
     }
 }
@@ -62,18 +67,22 @@ impl std::fmt::Display for DropReason {
 struct Direction {
     frames: AtomicU64,
     bytes: AtomicU64,
+    copies: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
 }
 
 /// Counters of a port: "rx" is from the wire towards the card, "tx" from the card towards the wire.
 ///
 /// Written by the worker that owns the port and by nobody else, which is why an increment is a load and a store
-/// instead of a locked instruction; read by anyone. All accesses are relaxed: the numbers order nothing.
+/// instead of a locked instruction; read by anyone. All accesses are relaxed: the numbers order nothing. Two words about
+/// the wire itself stand beside the counters: whether it has a link, and how the port drives it.
 #[derive(Debug, Default)]
 #[repr(align(128))] // Not on one cache line with something that another core writes.
 pub struct PortCounters {
     rx: Direction,
     tx: Direction,
+    link_lost: AtomicBool,
+    mode: Mutex<String>,
 }
 
 fn add(counter: &AtomicU64, count: u64) {
@@ -180,6 +189,49 @@ impl PortCounters {
         self.tx.drop(reason, frames);
     }
 
+    /// Copies of frames from the wire that the port has made on their way to the card. What the kernel copies is not among
+    /// them.
+    pub fn rx_copies(&self) -> u64 {
+        self.rx.copies.load(Ordering::Relaxed)
+    }
+
+    /// Copies of frames towards the wire that the port has made.
+    pub fn tx_copies(&self) -> u64 {
+        self.tx.copies.load(Ordering::Relaxed)
+    }
+
+    /// Counts copies of frames from the wire. For the owner of the port only.
+    pub fn count_rx_copies(&self, frames: u64) {
+        add(&self.rx.copies, frames);
+    }
+
+    /// Counts copies of frames towards the wire. For the owner of the port only.
+    pub fn count_tx_copies(&self, frames: u64) {
+        add(&self.tx.copies, frames);
+    }
+
+    /// Whether there is somebody at the other end, as far as the port can know: an interface that is up, a peer that is
+    /// connected.
+    pub fn link(&self) -> bool {
+        !self.link_lost.load(Ordering::Relaxed)
+    }
+
+    /// Says whether there is a link. May be called by any thread of the port.
+    pub fn set_link(&self, up: bool) {
+        self.link_lost.store(!up, Ordering::Relaxed);
+    }
+
+    /// How the port drives its wire, in words for `stats`, such as "native XDP, zero copy"; empty if there is nothing to
+    /// say.
+    pub fn mode(&self) -> String {
+        self.mode.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says how the port drives its wire. Not on the data path.
+    pub fn set_mode(&self, mode: impl Into<String>) {
+        *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode.into();
+    }
+
     /// Moves frames that were counted as sent, and then were not, to the drops.
     pub(crate) fn take_back_tx(&self, reason: DropReason, frames: u64, bytes: u64) {
         self.tx.pass(frames.wrapping_neg(), bytes.wrapping_neg());
@@ -208,6 +260,13 @@ mod tests {
         assert_eq!((counters.tx_frames(), counters.tx_bytes(), counters.tx_offered()), (2, 200, 7));
         counters.count_rx(1, 60);
         counters.count_rx_drops(DropReason::NoRoom, 4);
+        counters.count_rx_copies(1);
+        assert_eq!((counters.rx_copies(), counters.tx_copies()), (1, 0));
+        assert!(counters.link());
+        counters.set_link(false);
+        assert!(!counters.link());
+        counters.set_mode("wood");
+        assert_eq!(counters.mode(), "wood");
         assert_eq!((counters.rx_frames(), counters.rx_bytes(), counters.rx_offered()), (1, 60, 5));
         assert_eq!(counters.rx_drops().filter(|(_, count)| *count > 0).count(), 1);
         assert_eq!(counters.tx_dropped(DropReason::WriteFailed), 3);

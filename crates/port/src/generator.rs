@@ -3,7 +3,7 @@
 //! Frame `n` is [`structured::fill`] with sequence number `n`, so the receiver finds loss, repetition, reordering and
 //! damage with [`structured::Checker`]. Frames that the card sends are fetched and forgotten, as with `null`.
 
-use crate::{Accept, Port, PortCounters, Taken, null::Void, pacing::Stopwatch, spec::GeneratorSpec, spec::Rate};
+use crate::{Accept, Port, PortCounters, Sink, Taken, null::Void, pacing::Stopwatch, spec::GeneratorSpec, spec::Rate};
 use millrace_dma::Span;
 use millrace_packet::structured::{self, Sequence};
 use std::{sync::Arc, time::Instant};
@@ -58,7 +58,7 @@ impl Port for GeneratorPort {
         self.wire.transmit(frame, &self.counters)
     }
 
-    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(Span<'_>) -> Accept) -> usize {
+    fn receive(&mut self, budget: usize, sink: &mut dyn Sink) -> usize {
         let now = match self.rate {
             Some(_) => self.watch.elapsed_ns(),
             None => 0,
@@ -73,7 +73,7 @@ impl Port for GeneratorPort {
                 structured::fill(&mut self.frame, self.next);
                 self.filled = true;
             }
-            if sink(Span::from_slice(&self.frame)) == Accept::Full {
+            if sink.take(Span::from_slice(&self.frame)) == Accept::Full {
                 // A frame that was held back moves all that follow it: a rate is no promise to catch up in a burst.
                 if let Some(rate) = self.rate {
                     self.delay_ns += now.saturating_sub(self.due_ns(rate));
@@ -127,7 +127,7 @@ mod tests {
         let mut bytes = [0; 100];
         let mut calls = 0;
         while port.next_due().is_some() {
-            port.receive(7, &mut |frame| {
+            port.receive(7, &mut |frame: Span<'_>| {
                 calls += 1;
                 if calls % 3 == 0 {
                     return Accept::Full;
@@ -143,13 +143,13 @@ mod tests {
         assert_eq!(found.in_order, 1000);
         assert_eq!((port.counters().rx_frames(), port.counters().rx_bytes()), (1000, 100_000));
         assert_eq!(port.counters().rx_offered(), 1000);
-        assert_eq!(port.receive(7, &mut |_| panic!("one too many")), 0);
+        assert_eq!(port.receive(7, &mut |_: Span<'_>| panic!("one too many")), 0);
     }
 
     #[test]
     fn a_rate_holds_frames_back_until_they_are_due() {
         let mut port = generator("rate=4,count=2");
-        let take = |port: &mut GeneratorPort| port.receive(32, &mut |_| Accept::Taken);
+        let take = |port: &mut GeneratorPort| port.receive(32, &mut |_: Span<'_>| Accept::Taken);
         assert!(port.next_due().unwrap() <= Instant::now());
         let before = Instant::now();
         assert_eq!(take(&mut port), 1);
@@ -166,9 +166,9 @@ mod tests {
     #[test]
     fn a_rate_does_not_catch_up_after_the_card_was_full() {
         let mut port = generator("rate=1000");
-        assert_eq!(port.receive(1, &mut |_| Accept::Taken), 1);
+        assert_eq!(port.receive(1, &mut |_: Span<'_>| Accept::Taken), 1);
         std::thread::sleep(Duration::from_millis(30));
-        assert_eq!(port.receive(32, &mut |_| Accept::Full), 0);
+        assert_eq!(port.receive(32, &mut |_: Span<'_>| Accept::Full), 0);
         // 30 ms after the first frame the second is due now, and not 29 ms ago.
         assert!(port.delay_ns >= 29_000_000, "{}", port.delay_ns);
         assert_eq!(port.next_due(), Some(port.watch.at(1_000_000 + port.delay_ns)));

@@ -21,7 +21,7 @@
 //! use millrace_port::{Accept, PortSpec, open};
 //!
 //! let spec: PortSpec = "generator:size=64,count=3".parse()?;
-//! let mut port = open(&spec)?;
+//! let mut port = open(&spec)?.remove(0);
 //! let mut seen = 0;
 //! port.receive(32, &mut |frame: Span<'_>| {
 //!     seen += frame.len();
@@ -38,11 +38,15 @@ pub mod generator;
 pub mod null;
 mod pacing;
 pub mod pcap;
+mod sink;
 pub mod spec;
 pub mod tap;
 
 pub use counters::{DropReason, PortCounters};
+pub use sink::{Accept, Sink};
 pub use spec::{PortSpec, SpecError};
+
+use millrace_packet::offload::{Offload, Offloads};
 
 use millrace_dma::Span;
 use std::{os::fd::BorrowedFd, sync::Arc, time::Instant};
@@ -78,19 +82,11 @@ pub struct Burst {
     pub dropped_bytes: u64,
 }
 
-/// What the card says to a frame that a port offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Accept {
-    /// The card has it.
-    Taken,
-    /// The card has no room. A port that [can wait](Port::can_wait) offers the frame again, any other drops it.
-    Full,
-}
-
 /// Frames in and out of the card.
 ///
-/// One worker of the card owns a port and is the only one to call it; [`Port::counters`] may be read from anywhere.
+/// A wire with several queues of its own (`queues=N`) is opened as several ports, which have nothing in common on the
+/// data path. One worker of the card owns a port and is the only one to call it; [`Port::counters`] may be read from
+/// anywhere.
 /// For both directions, at every moment: frames offered = frames passed + the sum of the drop counters.
 pub trait Port: Send {
     /// Takes one frame towards the wire.
@@ -117,9 +113,23 @@ pub trait Port: Send {
     /// Ends a burst of [`Port::transmit`]: what was collected may leave now.
     fn flush(&mut self) {}
 
+    /// What may be left to do on a frame that is given to [`Port::transmit_offloaded`].
+    fn offloads(&self) -> Offloads {
+        Offloads::NONE
+    }
+
+    /// Takes one frame towards the wire on which something is left to do, which [`Port::offloads`] must include. Only such
+    /// a frame with segments may be longer than [`MAX_FRAME_LEN`].
+    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
+        let _ = (frame, offload);
+        self.counters().count_tx_drops(DropReason::Offload, 1);
+        Taken::Dropped(DropReason::Offload)
+    }
+
     /// Offers frames from the wire to `sink` until there are none, `budget` of them have been looked at, or the card is
-    /// full, and returns how many the card took.
-    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(Span<'_>) -> Accept) -> usize;
+    /// full, and returns how many the card took. What the sink does not want to finish ([`Sink::offloads`]), the port
+    /// finishes.
+    fn receive(&mut self, budget: usize, sink: &mut dyn Sink) -> usize;
 
     /// Whether the source may be held back without loss (a capture at full speed, a generator). Otherwise it is a live
     /// wire, real or imitated, and a frame that the card has no room for is dropped and counted.
@@ -154,17 +164,17 @@ pub enum OpenError {
     Tap(#[from] tap::TapError),
 }
 
-/// Opens the port that `spec` describes.
+/// Opens the wire that `spec` describes: at least one port, one for each queue of the wire.
 ///
 /// # Errors
 /// [`OpenError`]; always for [`PortSpec::Loopback`], which the card serves itself.
-pub fn open(spec: &PortSpec) -> Result<Box<dyn Port>, OpenError> {
+pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
     Ok(match spec {
         PortSpec::Loopback => return Err(OpenError::Loopback),
-        PortSpec::Null => Box::new(null::NullPort::new()),
-        PortSpec::Generator(spec) => Box::new(generator::GeneratorPort::new(spec)),
-        PortSpec::Pcap(spec) => Box::new(pcap::PcapPort::open(spec)?),
-        PortSpec::Tap(name) => Box::new(tap::TapPort::open(name)?),
+        PortSpec::Null => vec![Box::new(null::NullPort::new())],
+        PortSpec::Generator(spec) => vec![Box::new(generator::GeneratorPort::new(spec))],
+        PortSpec::Pcap(spec) => vec![Box::new(pcap::PcapPort::open(spec)?)],
+        PortSpec::Tap(name) => vec![Box::new(tap::TapPort::open(name)?)],
     })
 }
 

@@ -1,6 +1,6 @@
 //! `null`: a wire that nobody listens to and nobody speaks on.
 
-use crate::{Accept, Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Taken};
+use crate::{Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken};
 use millrace_dma::Span;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Port for NullPort {
         self.wire.transmit_burst(frames, &self.counters)
     }
 
-    fn receive(&mut self, _budget: usize, _sink: &mut dyn FnMut(Span<'_>) -> Accept) -> usize {
+    fn receive(&mut self, _budget: usize, _sink: &mut dyn Sink) -> usize {
         0
     }
 
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn brings_nothing() {
         let mut port = NullPort::new();
-        assert_eq!(port.receive(32, &mut |_| panic!("a frame from nowhere")), 0);
+        assert_eq!(port.receive(32, &mut |_: Span<'_>| panic!("a frame from nowhere")), 0);
         assert_eq!(port.next_due(), None);
         assert!(port.wake_fd().is_none());
         assert!(port.can_wait());

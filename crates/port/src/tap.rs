@@ -8,7 +8,7 @@
 
 mod sys;
 
-use crate::{Accept, DropReason, MAX_FRAME_LEN, Port, PortCounters, Taken, null::check_len, spec::TapName};
+use crate::{Accept, DropReason, MAX_FRAME_LEN, Port, PortCounters, Sink, Taken, null::check_len, spec::TapName};
 use millrace_dma::Span;
 use rustix::{
     fs::OFlags,
@@ -157,7 +157,7 @@ impl Port for TapPort {
         }
     }
 
-    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(Span<'_>) -> Accept) -> usize {
+    fn receive(&mut self, budget: usize, sink: &mut dyn Sink) -> usize {
         let mut taken = 0;
         if self.gone {
             return 0;
@@ -178,7 +178,7 @@ impl Port for TapPort {
                 self.counters.count_rx_drops(reason, 1);
                 continue;
             }
-            match sink(Span::from_slice(&self.scratch[..len])) {
+            match sink.take(Span::from_slice(&self.scratch[..len])) {
                 Accept::Taken => {
                     self.counters.count_rx(1, len as u64);
                     taken += 1;

@@ -1,5 +1,6 @@
 //! Every capture of the project's collection is read, whatever is in it, and what is a frame comes through a port.
 
+use millrace_dma::Span;
 use millrace_port::{
     Accept, DropReason, PortSpec, open,
     pcap::{ReadError, Reader},
@@ -68,7 +69,7 @@ fn a_port_carries_what_the_reader_finds() {
         let Ok((frames, errors)) = read(&path) else { continue };
         let spec: PortSpec = format!("pcap:{}", path.display()).parse().unwrap();
         let mut port = match open(&spec) {
-            Ok(port) => port,
+            Ok(mut ports) => ports.remove(0),
             Err(error) => {
                 assert!(frames.is_empty() && errors.iter().any(ReadError::ends_stream), "{error}");
                 continue;
@@ -76,7 +77,7 @@ fn a_port_carries_what_the_reader_finds() {
         };
         let mut frames = frames.iter().filter(|frame| frame.len() >= 14);
         while port.next_due().is_some() {
-            port.receive(7, &mut |frame| {
+            port.receive(7, &mut |frame: Span<'_>| {
                 let mut bytes = vec![0; frame.len()];
                 frame.read_into(&mut bytes);
                 assert_eq!(Some(&bytes), frames.next(), "{}", path.display());

@@ -10,7 +10,7 @@ fn work(port: &mut dyn Port, rounds: usize) {
             assert_eq!(port.transmit(Span::from_slice(&[0x55; 1500])), Taken::Yes);
         }
         port.flush();
-        port.receive(32, &mut |_| Accept::Taken);
+        port.receive(32, &mut |_: Span<'_>| Accept::Taken);
     }
 }
 
@@ -32,7 +32,7 @@ fn ports_allocate_nothing_per_frame() {
         format!("pcap:{},loop=forever,speed=10Mpps", read.display()),
         format!("pcap:{},loop=forever,speed=recorded", read.display()),
     ] {
-        let mut port = open(&spec.parse::<PortSpec>().unwrap()).unwrap();
+        let mut port = open(&spec.parse::<PortSpec>().unwrap()).unwrap().remove(0);
         work(&mut *port, 10);
         let allocations = allocation_counter::measure(|| work(&mut *port, 1000));
         assert_eq!(allocations.count_total, 0, "{spec}");

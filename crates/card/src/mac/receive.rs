@@ -172,9 +172,10 @@ impl Received {
         self.0[..SIZES].iter().sum()
     }
 
-    /// What the port could not read to the end is a fragment with a wrong CRC; of its length nothing is known.
+    /// What the port could not read to the end, or not finish, is a fragment with a wrong CRC; of its length nothing is
+    /// known.
     pub fn fragments(&self) -> u64 {
-        self.port(DropReason::Truncated) + self.port(DropReason::Damaged)
+        [DropReason::Truncated, DropReason::Damaged, DropReason::Offload].map(|reason| self.port(reason)).iter().sum()
     }
 
     /// The port failed to read: something was wrong with the medium.
@@ -267,6 +268,7 @@ impl Received {
             port(DropReason::Truncated),
             port(DropReason::Damaged),
             port(DropReason::ReadFailed),
+            port(DropReason::Offload),
             ("disabled", self.disabled()),
             ("filtered", self.filtered()),
             (DropReason::LinkDown.name(), self.0[LINK_DOWN] + self.port(DropReason::LinkDown)),

@@ -7,7 +7,7 @@
 
 use super::{CaptureTime, ReadError, Reader, WriteError, Writer};
 use crate::{
-    Accept, DropReason, Port, PortCounters, Taken,
+    Accept, DropReason, Port, PortCounters, Sink, Taken,
     null::{Void, check_len},
     pacing::Stopwatch,
     spec::{Passes, PcapSpec, Speed},
@@ -44,7 +44,7 @@ pub enum PortError {
 /// A port on capture files.
 pub struct PcapPort<R = File, W: Write = File> {
     source: Option<Source<R>>,
-    sink: Option<Sink<W>>,
+    sink: Option<Recorder<W>>,
     wire: Void,
     counters: Arc<PortCounters>,
 }
@@ -72,7 +72,7 @@ struct Source<R> {
 }
 
 /// Where frames go.
-struct Sink<W: Write> {
+struct Recorder<W: Write> {
     writer: Writer<W>,
     /// When to bring the file up to date, if it is not.
     flush_at: Option<Instant>,
@@ -105,7 +105,7 @@ impl PcapPort {
         port.check_first_record()?;
         if let Some(path) = &spec.write {
             // Last, so that no file is overwritten in vain.
-            port.sink = Some(Sink::new(Writer::create(path)?));
+            port.sink = Some(Recorder::new(Writer::create(path)?));
         }
         Ok(port)
     }
@@ -130,7 +130,7 @@ impl<R: Read + Seek, W: Write> PcapPort<R, W> {
             ended: false,
             warned: false,
         });
-        Self { source, sink: writer.map(Sink::new), wire: Void::new(), counters: Arc::default() }
+        Self { source, sink: writer.map(Recorder::new), wire: Void::new(), counters: Arc::default() }
     }
 
     fn check_first_record(&mut self) -> Result<(), ReadError> {
@@ -151,12 +151,7 @@ impl<R: Read + Seek> Source<R> {
         self.speed == Speed::Full
     }
 
-    fn receive(
-        &mut self,
-        budget: usize,
-        sink: &mut dyn FnMut(Span<'_>) -> Accept,
-        counters: &PortCounters,
-    ) -> (u64, u64) {
+    fn receive(&mut self, budget: usize, sink: &mut dyn Sink, counters: &PortCounters) -> (u64, u64) {
         let can_wait = self.can_wait();
         let now = if can_wait { 0 } else { self.watch.elapsed_ns() };
         self.next_due_ns = 0;
@@ -194,7 +189,7 @@ impl<R: Read + Seek> Source<R> {
                 counters.count_rx_drops(reason, 1);
             } else {
                 let len = frame.data.len() as u64;
-                match sink(Span::from_slice(frame.data)) {
+                match sink.take(Span::from_slice(frame.data)) {
                     Accept::Taken => (frames, bytes) = (frames + 1, bytes + len),
                     Accept::Full if can_wait => break,
                     Accept::Full => counters.count_rx_drops(DropReason::NoRoom, 1),
@@ -239,7 +234,7 @@ impl<R: Read + Seek> Source<R> {
     }
 }
 
-impl<W: Write> Sink<W> {
+impl<W: Write> Recorder<W> {
     fn new(writer: Writer<W>) -> Self {
         Self { writer, flush_at: None }
     }
@@ -308,7 +303,7 @@ impl<R: Read + Seek + Send, W: Write + Send> Port for PcapPort<R, W> {
         }
     }
 
-    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(Span<'_>) -> Accept) -> usize {
+    fn receive(&mut self, budget: usize, sink: &mut dyn Sink) -> usize {
         self.flush();
         let Some(source) = &mut self.source else { return 0 };
         let (frames, bytes) = source.receive(budget, sink, &self.counters);

@@ -46,7 +46,7 @@ fn receive_until(port: &mut TapPort, mut see: impl FnMut(&[u8]) -> bool) -> bool
     let mut enough = false;
     let mut frame = [0; MAX_FRAME_LEN];
     while !enough && Instant::now() < end {
-        port.receive(1, &mut |span| {
+        port.receive(1, &mut |span: Span<'_>| {
             let len = span.read_into(&mut frame);
             enough |= see(&frame[..len]);
             Accept::Taken
@@ -93,7 +93,7 @@ fn linux_answers_through_a_tap() {
     assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
     let end = Instant::now() + Duration::from_secs(10);
     while counters.rx_dropped(DropReason::NoRoom) == 0 && Instant::now() < end {
-        assert_eq!(port.receive(32, &mut |_| Accept::Full), 0);
+        assert_eq!(port.receive(32, &mut |_: Span<'_>| Accept::Full), 0);
     }
     assert!(counters.rx_dropped(DropReason::NoRoom) > 0);
 
@@ -106,9 +106,9 @@ fn linux_answers_through_a_tap() {
     assert!(ip("link delete mill-test0"));
     assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Dropped(DropReason::WriteFailed));
     while port.wake_fd().is_some() {
-        port.receive(32, &mut |_| Accept::Taken);
+        port.receive(32, &mut |_: Span<'_>| Accept::Taken);
     }
-    assert_eq!(port.receive(32, &mut |_| Accept::Taken), 0);
+    assert_eq!(port.receive(32, &mut |_: Span<'_>| Accept::Taken), 0);
     assert_eq!(counters.rx_dropped(DropReason::ReadFailed), 1);
     assert_eq!(counters.tx_offered(), 6);
 }

@@ -34,7 +34,7 @@ fn writing<W: Write>(sink: W) -> PcapPort<Memory, W> {
 fn all(port: &mut impl Port) -> Vec<u8> {
     let mut seen = Vec::new();
     while port.next_due().is_some() {
-        port.receive(3, &mut |frame| {
+        port.receive(3, &mut |frame: Span<'_>| {
             let mut first = [0];
             frame.read_into(&mut first);
             seen.push(first[0]);
@@ -51,7 +51,7 @@ fn at_full_speed_nothing_is_lost_when_the_card_is_full() {
     let mut calls = 0;
     let mut lens = Vec::new();
     while port.next_due().is_some() {
-        port.receive(4, &mut |frame| {
+        port.receive(4, &mut |frame: Span<'_>| {
             calls += 1;
             if calls % 2 == 0 {
                 return Accept::Full;
@@ -68,7 +68,7 @@ fn at_full_speed_nothing_is_lost_when_the_card_is_full() {
 #[test]
 fn a_loop_without_end_goes_on_and_one_without_frames_ends() {
     let mut port = reading(capture(&[(0, 60)]), ",loop=forever");
-    assert_eq!(port.receive(1000, &mut |_| Accept::Taken), 500, "every second look is a new pass");
+    assert_eq!(port.receive(1000, &mut |_: Span<'_>| Accept::Taken), 500, "every second look is a new pass");
     assert!(port.next_due().is_some());
     let mut port = reading(capture(&[]), ",loop=forever");
     assert_eq!(all(&mut port), []);
@@ -86,7 +86,7 @@ fn a_live_wire_waits_for_nobody() {
         let mut port = reading(capture(&[(7, 60), (7, 61), (7, 62)]), speed);
         assert!(!port.can_wait());
         while port.next_due().is_some() {
-            port.receive(2, &mut |frame| if frame.len() == 61 { Accept::Taken } else { Accept::Full });
+            port.receive(2, &mut |frame: Span<'_>| if frame.len() == 61 { Accept::Taken } else { Accept::Full });
         }
         let counters = port.counters();
         assert_eq!((counters.rx_frames(), counters.rx_dropped(DropReason::NoRoom)), (1, 2));
@@ -101,7 +101,7 @@ fn recorded_times_are_kept() {
     let started = Instant::now();
     let mut due = Vec::new();
     while port.next_due().is_some() {
-        port.receive(1, &mut |_| {
+        port.receive(1, &mut |_: Span<'_>| {
             due.push(Instant::now() - started);
             Accept::Taken
         });
@@ -116,11 +116,11 @@ fn what_is_not_due_is_announced() {
     let mut port = reading(capture(&[(0, 60), (u64::from(u32::MAX) * 1000, 60)]), ",speed=recorded");
     assert!(port.next_due().unwrap() <= Instant::now());
     let before = Instant::now();
-    assert_eq!(port.receive(9, &mut |_| Accept::Taken), 1);
+    assert_eq!(port.receive(9, &mut |_: Span<'_>| Accept::Taken), 1);
     assert!(port.next_due().unwrap() > before + Duration::from_secs(1_000_000));
     let mut port = reading(capture(&[(0, 60), (0, 60)]), ",speed=1pps");
     let before = Instant::now();
-    assert_eq!(port.receive(9, &mut |_| Accept::Taken), 1);
+    assert_eq!(port.receive(9, &mut |_: Span<'_>| Accept::Taken), 1);
     assert!(port.next_due().unwrap() >= before + Duration::from_secs(1));
 }
 
@@ -147,7 +147,7 @@ fn a_damaged_record_ends_even_a_loop() {
     let mut port = reading(bytes, ",loop=forever");
     assert_eq!(all(&mut port), [0]);
     assert_eq!(port.counters().rx_dropped(DropReason::Damaged), 1);
-    assert_eq!(port.receive(9, &mut |_| panic!("behind the end")), 0);
+    assert_eq!(port.receive(9, &mut |_: Span<'_>| panic!("behind the end")), 0);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn what_is_sent_is_in_the_file_with_a_time() {
     // The file is brought up to date by the clock, not by the burst.
     let on_disk = || Reader::open(&path).unwrap().peek_info().unwrap().is_some();
     while port.next_due().is_some() {
-        port.receive(1, &mut |_| panic!("a frame from nowhere"));
+        port.receive(1, &mut |_: Span<'_>| panic!("a frame from nowhere"));
     }
     assert!(on_disk());
     let counters = port.counters().clone();
@@ -278,7 +278,7 @@ fn a_full_disk_moves_what_was_lost_to_the_drops() {
     assert_eq!(port.counters().tx_frames(), 3);
     port.flush();
     while port.next_due().is_some() {
-        port.receive(1, &mut |_| Accept::Taken);
+        port.receive(1, &mut |_: Span<'_>| Accept::Taken);
     }
     assert_eq!(send(&mut port), Taken::Dropped(DropReason::WriteFailed));
     let counters = port.counters().clone();

@@ -1,0 +1,47 @@
+//! Where a port puts the frames that come from its wire.
+
+use millrace_dma::Span;
+use millrace_packet::offload::{Offload, Offloads};
+
+/// What the card says to a frame that a port offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Accept {
+    /// The card has it.
+    Taken,
+    /// The card has no room. A port that [can wait](crate::Port::can_wait) offers the frame again, any other drops it as
+    /// [`DropReason::NoRoom`](crate::DropReason::NoRoom).
+    Full,
+}
+
+/// Takes frames that come from a wire. A closure over a [`Span`] is one.
+pub trait Sink {
+    /// Takes one frame.
+    fn take(&mut self, frame: Span<'_>) -> Accept;
+
+    /// Takes frames from the front and returns how many; fewer than there are means that there is no room. A port that has
+    /// several frames at hand calls this; if it cannot wait, it drops all that were not taken.
+    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
+        frames.iter().position(|&frame| self.take(frame) == Accept::Full).unwrap_or(frames.len())
+    }
+
+    /// What may be left to do on a frame that is given to [`Sink::take_offloaded`].
+    fn offloads(&self) -> Offloads {
+        Offloads::NONE
+    }
+
+    /// Takes one frame on which something is left to do, which [`Sink::offloads`] must include. Only such a frame with
+    /// segments may be longer than [`MAX_FRAME_LEN`](crate::MAX_FRAME_LEN).
+    fn take_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Accept {
+        let _ = (frame, offload);
+        debug_assert!(false, "a sink without offloads was offered {offload:?}");
+        Accept::Full
+    }
+}
+
+impl<F: FnMut(Span<'_>) -> Accept> Sink for F {
+    #[inline(always)]
+    fn take(&mut self, frame: Span<'_>) -> Accept {
+        self(frame)
+    }
+}
