@@ -140,6 +140,14 @@ pub trait Port: Send {
         None
     }
 
+    /// The worker is about to sleep: from now on [`Port::wake_fd`] has to be signalled by whatever comes. The worker calls
+    /// [`Port::receive`] once more before it sleeps, so that what came until now is not missed. For ports that ask the
+    /// other side not to signal while they poll.
+    fn prepare_sleep(&mut self) {}
+
+    /// The worker polls again.
+    fn awake(&mut self) {}
+
     /// When to call [`Port::receive`] next by the clock: a moment in the past means now, `None` never (or when
     /// [`Port::wake_fd`] says so). A port that writes to a file also asks for a call in order to bring it up to date.
     fn next_due(&self) -> Option<Instant> {
