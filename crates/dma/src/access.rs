@@ -5,7 +5,7 @@
 //! only make the copy a mixture of old and new bytes; nothing here gives bytes a meaning before they are copied.
 
 use crate::{OutOfRange, region::Mapping};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use core::{marker::PhantomData, ptr::NonNull};
 use std::sync::Arc;
 
@@ -99,6 +99,15 @@ impl Window {
         Ok(Word32 { at: at.cast(), window: self.clone() })
     }
 
+    /// The 16-bit word at `offset` (a multiple of 2).
+    ///
+    /// # Errors
+    /// [`OutOfRange`].
+    pub fn word16(&self, offset: usize) -> Result<Word16, OutOfRange> {
+        let at = self.check(offset, 2, 2)?;
+        Ok(Word16 { at: at.cast(), window: self.clone() })
+    }
+
     /// A ring of `count` (a power of two) 64-bit words at `offset`.
     ///
     /// # Errors
@@ -123,6 +132,19 @@ impl Window {
             return Err(OutOfRange { offset, len: bytes, window: self.len });
         }
         Ok(Slots32 { at: at.cast(), mask: count - 1, window: self.clone() })
+    }
+
+    /// A ring of `count` (a power of two) 16-bit words at `offset`.
+    ///
+    /// # Errors
+    /// [`OutOfRange`]; also when `count` is no power of two.
+    pub fn slots16(&self, offset: usize, count: u32) -> Result<Slots16, OutOfRange> {
+        let bytes = (count as usize).saturating_mul(2);
+        let at = self.check(offset, bytes, 2)?;
+        if !count.is_power_of_two() {
+            return Err(OutOfRange { offset, len: bytes, window: self.len });
+        }
+        Ok(Slots16 { at: at.cast(), mask: count - 1, window: self.clone() })
     }
 
     /// Bytes to be read.
@@ -180,6 +202,13 @@ pub struct Word32 {
     window: Window,
 }
 
+/// A shared 16-bit word: an index or the flags of a virtqueue.
+#[derive(Clone)]
+pub struct Word16 {
+    at: NonNull<AtomicU16>,
+    window: Window,
+}
+
 /// A ring of 64-bit words; indices are masked, so none is outside.
 #[derive(Clone)]
 pub struct Slots64 {
@@ -196,6 +225,14 @@ pub struct Slots32 {
     window: Window,
 }
 
+/// A ring of 16-bit words; indices are masked, so none is outside.
+#[derive(Clone)]
+pub struct Slots16 {
+    at: NonNull<AtomicU16>,
+    mask: u32,
+    window: Window,
+}
+
 macro_rules! send_and_sync {
     ($($name:ty),+) => { $(
         // SAFETY: only atomic access goes through the pointer, and the window keeps it valid.
@@ -204,7 +241,7 @@ macro_rules! send_and_sync {
         unsafe impl Sync for $name {}
     )+ };
 }
-send_and_sync!(Word64, Word32, Slots64, Slots32);
+send_and_sync!(Word64, Word32, Word16, Slots64, Slots32, Slots16);
 
 macro_rules! word {
     ($name:ident, $atomic:ty, $int:ty) => {
@@ -245,6 +282,7 @@ macro_rules! word {
 }
 word!(Word64, AtomicU64, u64);
 word!(Word32, AtomicU32, u32);
+word!(Word16, AtomicU16, u16);
 
 macro_rules! slots {
     ($name:ident, $atomic:ty, $int:ty) => {
@@ -308,6 +346,7 @@ impl Slots64 {
     }
 }
 slots!(Slots32, AtomicU32, u32);
+slots!(Slots16, AtomicU16, u16);
 
 /// Bytes to be read, in shared memory or in a slice.
 #[derive(Clone, Copy)]
@@ -510,6 +549,10 @@ mod tests {
         assert!(window.slots64(0, 16).is_err());
         assert!(window.slots64(0, 3).is_err(), "no power of two");
         assert!(window.slots32(0, 0).is_err());
+        assert!(window.word16(62).is_ok());
+        assert!(window.word16(61).is_err(), "not aligned");
+        assert!(window.slots16(2, 16).is_ok());
+        assert!(window.slots16(34, 16).is_err());
         assert!(window.part(60, 5).is_err());
         assert!(window.span(usize::MAX, 2).is_none());
         assert!(window.span(64, 0).is_some());

@@ -1,8 +1,9 @@
 //! Where bytes live: memory that a card may reach, and the only home of raw shared memory in Millrace.
 //!
 //! * [`Region`] is memory shared by file descriptor: a memfd that can no longer shrink, mapped here.
-//! * [`Window`] is a part of a region. Rings are built on what a window gives out: [`Word64`] and [`Word32`] for
-//!   pointers and flags, [`Slots64`] and [`Slots32`] for descriptors and headers, [`Span`] and [`SpanMut`] for payloads.
+//! * [`Window`] is a part of a region. Rings are built on what a window gives out: [`Word64`],
+//!   [`Word32`] and [`Word16`] for pointers and flags, [`Slots64`], [`Slots32`] and [`Slots16`] for descriptors and
+//!   headers, [`Span`] and [`SpanMut`] for payloads.
 //! * [`Domain`] is the address space of one owner: IOVA to window. A card reaches memory only through the
 //!   [`Iotlb`] of a domain, and an address outside it is a [`Fault`], never a crash. One kind of domain has the
 //!   addresses of this process itself.
@@ -29,7 +30,7 @@ mod process;
 #[allow(unsafe_code)]
 mod region;
 
-pub use access::{Slots32, Slots64, Span, SpanMut, Window, Word32, Word64, fence};
+pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word32, Word64, fence};
 pub use core::sync::atomic::Ordering;
 pub use domain::{Access, Domain, Fault, Iotlb, MapError, Pinned, Reach, UnmapError};
 pub use iova::Iova;

@@ -4,10 +4,10 @@
 //! Memory is a vector of 64-bit model atomics. Bytes are loaded and stored relaxed, word by word: a missing release or
 //! acquire in a ring then shows as old bytes in a packet, which the models assert against. Spans must therefore begin
 //! and end at multiples of 8 here. 32-bit slots share a word with their neighbour; all slots of one ring are written by
-//! one side, so that loading, changing and storing the word is exact.
+//! one side, so that loading, changing and storing the word is exact; and so it is with 16-bit slots.
 //!
 //! Loom never lets a load see a store that comes later, so old bytes show only half of the mistakes: a reader that gives
-//! bytes back without release is not found that way. Each four bytes of payload and each slot therefore have a cell
+//! bytes back without release is not found that way. Each two bytes of payload and each slot therefore have a cell
 //! beside them whose accesses loom orders: a store that does not happen after every earlier load, or the other way
 //! round, fails the model. Pointer words and flags, which both sides use at once, have none.
 
@@ -15,7 +15,7 @@ use crate::OutOfRange;
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicU32, AtomicU64};
+use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use std::sync::Arc;
 
 /// A full fence.
@@ -27,7 +27,9 @@ struct Memory {
     words: Vec<AtomicU64>,
     // Flags (`Word32`) live apart from the words, so that two writers of one word do not meet.
     flags: Vec<AtomicU32>,
-    // One for each four bytes: who accessed them last.
+    // Indices and flags of virtqueues (`Word16`), for the same reason.
+    halves: Vec<AtomicU16>,
+    // One for each two bytes: who accessed them last.
     owners: Vec<UnsafeCell<()>>,
 }
 
@@ -37,11 +39,11 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn reads(&self, at: usize, len: usize) {
-        self.owners[at / 4..(at + len).div_ceil(4)].iter().for_each(|owner| owner.with(|_| ()));
+        self.owners[at / 2..(at + len).div_ceil(2)].iter().for_each(|owner| owner.with(|_| ()));
     }
 
     fn writes(&self, at: usize, len: usize) {
-        self.owners[at / 4..(at + len).div_ceil(4)].iter().for_each(|owner| owner.with_mut(|_| ()));
+        self.owners[at / 2..(at + len).div_ceil(2)].iter().for_each(|owner| owner.with_mut(|_| ()));
     }
 }
 
@@ -59,8 +61,9 @@ impl Window {
     pub fn model(len: usize) -> Self {
         let words = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let flags = (0..len.div_ceil(4)).map(|_| AtomicU32::new(0)).collect();
-        let owners = (0..len.div_ceil(4)).map(|_| UnsafeCell::new(())).collect();
-        Self { memory: Arc::new(Memory { words, flags, owners }), base: 0, len, writable: true }
+        let halves = (0..len.div_ceil(2)).map(|_| AtomicU16::new(0)).collect();
+        let owners = (0..len.div_ceil(2)).map(|_| UnsafeCell::new(())).collect();
+        Self { memory: Arc::new(Memory { words, flags, halves, owners }), base: 0, len, writable: true }
     }
 
     /// The same window without the right to store.
@@ -107,6 +110,11 @@ impl Window {
         Ok(Word32 { at: self.check(offset, 4, 4)? / 4, window: self.clone() })
     }
 
+    /// The 16-bit word at `offset`.
+    pub fn word16(&self, offset: usize) -> Result<Word16, OutOfRange> {
+        Ok(Word16 { at: self.check(offset, 2, 2)? / 2, window: self.clone() })
+    }
+
     /// A ring of 64-bit words.
     pub fn slots64(&self, offset: usize, count: u32) -> Result<Slots64, OutOfRange> {
         let at = self.check(offset, count as usize * 8, 8)?;
@@ -119,6 +127,13 @@ impl Window {
         let at = self.check(offset, count as usize * 4, 4)?;
         assert!(count.is_power_of_two());
         Ok(Slots32 { at: at / 4, mask: count - 1, window: self.clone() })
+    }
+
+    /// A ring of 16-bit words.
+    pub fn slots16(&self, offset: usize, count: u32) -> Result<Slots16, OutOfRange> {
+        let at = self.check(offset, count as usize * 2, 2)?;
+        assert!(count.is_power_of_two());
+        Ok(Slots16 { at: at / 2, mask: count - 1, window: self.clone() })
     }
 
     /// Bytes to be read.
@@ -174,6 +189,25 @@ impl Word32 {
     /// Stores the word.
     pub fn store(&self, value: u32, order: Ordering) {
         self.window.memory.flags[self.at].store(value, order);
+    }
+}
+
+/// A shared 16-bit word.
+#[derive(Clone)]
+pub struct Word16 {
+    at: usize,
+    window: Window,
+}
+
+impl Word16 {
+    /// Loads the word.
+    pub fn load(&self, order: Ordering) -> u16 {
+        self.window.memory.halves[self.at].load(order)
+    }
+
+    /// Stores the word.
+    pub fn store(&self, value: u16, order: Ordering) {
+        self.window.memory.halves[self.at].store(value, order);
     }
 }
 
@@ -248,6 +282,47 @@ impl Slots32 {
         let (word, shift) = self.slot(index);
         self.window.memory.writes((self.at + (index & self.mask) as usize) * 4, 4);
         let others = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
+        word.store(others | u64::from(value) << shift, Ordering::Relaxed);
+    }
+
+    /// Number of slots minus one.
+    pub fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    /// Nothing: a hint.
+    pub fn prefetch(&self, _index: u32) {}
+
+    /// Nothing: a hint.
+    pub fn prefetch_write(&self, _index: u32) {}
+}
+
+/// A ring of 16-bit words.
+#[derive(Clone)]
+pub struct Slots16 {
+    at: usize,
+    mask: u32,
+    window: Window,
+}
+
+impl Slots16 {
+    fn slot(&self, index: u32) -> (&AtomicU64, u32) {
+        let at = self.at + (index & self.mask) as usize;
+        (&self.window.memory.words[at / 4], (at as u32 % 4) * 16)
+    }
+
+    /// Loads slot `index & mask`.
+    pub fn load(&self, index: u32) -> u16 {
+        let (word, shift) = self.slot(index);
+        self.window.memory.reads((self.at + (index & self.mask) as usize) * 2, 2);
+        (word.load(Ordering::Relaxed) >> shift) as u16
+    }
+
+    /// Stores slot `index & mask`.
+    pub fn store(&self, index: u32, value: u16) {
+        let (word, shift) = self.slot(index);
+        self.window.memory.writes((self.at + (index & self.mask) as usize) * 2, 2);
+        let others = word.load(Ordering::Relaxed) & !(u64::from(u16::MAX) << shift);
         word.store(others | u64::from(value) << shift, Ordering::Relaxed);
     }
 

@@ -3,6 +3,7 @@
 //! * [`medusa`]: one descriptor per packet (`docs/spec/medusa.md`).
 //! * [`sze`]: a stream of packets in one byte ring (`docs/spec/sze.md`).
 //! * [`calypte`]: headers that are doorbells (`docs/spec/calypte.md`).
+//! * [`virtio`]: split virtqueues of a network device.
 //! * [`wake`]: how either side sleeps without losing a wake-up.
 //! * [`cursor`]: the word by which one of several readers of an RX queue says how far it is.
 //! * [`shared`]: how the card reclaims a ring at the slowest of up to sixteen readers.
@@ -26,6 +27,7 @@ pub mod index;
 pub mod medusa;
 pub mod shared;
 pub mod sze;
+pub mod virtio;
 pub mod wake;
 
 use millrace_abi::control::FaultKind;
