@@ -61,6 +61,19 @@ is_root() {
     [ "$(id -u)" -eq 0 ]
 }
 
+# private_network "$@": the rest of the case has a network namespace of its own, in which it may make interfaces.
+private_network() {
+    needs ip unshare
+    [ "${1:-}" != inside ] || return 0
+    is_root || skip "making an interface takes root"
+    unshare -n true 2>/dev/null || skip "a network namespace cannot be made here"
+    export MILLRACE=$millrace
+    # Not exec: the scratch folder of this shell has to go.
+    local code=0
+    unshare -n bash "$0" inside || code=$?
+    exit "$code"
+}
+
 # background NAME COMMAND...: runs it with its output in $scratch/NAME.out and .log; its process id is in $started.
 background() {
     local name=$1

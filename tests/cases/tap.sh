@@ -1,17 +1,9 @@
 #!/usr/bin/env bash
 # A tap port: what Linux sends to the interface is received from the card, and what is sent to the card comes to Linux.
 . "$(dirname "$0")/../lib.sh"
-needs ip unshare python3
+needs python3
 [ -c /dev/net/tun ] || skip "there is no /dev/net/tun"
-if [ "${1:-}" != inside ]; then
-    is_root || skip "making an interface takes root"
-    unshare -n true 2>/dev/null || skip "a network namespace cannot be made here"
-    export MILLRACE=$millrace
-    # Not exec: the scratch folder of this shell has to go.
-    code=0
-    unshare -n bash "$0" inside || code=$?
-    exit "$code"
-fi
+private_network "$@"
 start_card --port tap:mill0
 echo 1 >/proc/sys/net/ipv6/conf/mill0/disable_ipv6 2>/dev/null || true
 ip link set mill0 up
