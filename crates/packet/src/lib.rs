@@ -1,8 +1,11 @@
 //! What bytes mean.
 //!
-//! [`structured`]: the frames with which generators, loopback tests and benchmarks detect loss, reordering, duplication and
-//! corruption (`specs/nfb-card.md` §6). [`offload`]: checksums and segmentation that were left to the next in line.
+//! - [`structured`]: the frames with which generators, loopback tests and benchmarks detect loss, reordering,
+//!   duplication and corruption (`specs/nfb-card.md` §6).
+//! - [`checksum`]: the Internet checksum.
+//! - [`offload`]: checksums and segmentation that were left to the next in line.
 #![forbid(unsafe_code)]
 
+pub mod checksum;
 pub mod offload;
 pub mod structured;

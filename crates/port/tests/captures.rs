@@ -1,6 +1,7 @@
 //! Every capture of the project's collection is read, whatever is in it, and what is a frame comes through a port.
 
 use millrace_dma::Span;
+use millrace_packet::offload::{Offload, PartialChecksum, SegmentKind, Segments};
 use millrace_port::{
     Accept, DropReason, PortSpec, open,
     pcap::{ReadError, Reader},
@@ -91,4 +92,39 @@ fn a_port_carries_what_the_reader_finds() {
             + counters.rx_dropped(DropReason::TooLong);
         assert_eq!(failed, errors.len() as u64, "{}", path.display());
     }
+}
+
+/// What somebody could claim about any frame: a checksum or segments of every kind, where the headers may have them.
+fn claims() -> impl Iterator<Item = Offload> {
+    let starts = [34, 38, 42, 54, 58, 74];
+    let kinds = [None, Some(SegmentKind::Tcp4), Some(SegmentKind::Tcp6), Some(SegmentKind::Udp)];
+    let sizes = [1, 100, 1448];
+    starts.into_iter().flat_map(move |start| {
+        kinds.into_iter().flat_map(move |kind| {
+            sizes.into_iter().map(move |size| Offload {
+                checksum: Some(PartialChecksum { start, offset: if kind == Some(SegmentKind::Udp) { 6 } else { 16 } }),
+                segments: kind.map(|kind| Segments { kind, ecn: false, size, header_len: 0 }),
+            })
+        })
+    })
+}
+
+#[test]
+fn every_frame_is_finished_or_refused_whatever_is_said_of_it() {
+    let Some(files) = captures() else { return };
+    let (mut cut, mut refused) = (0, 0);
+    for frame in files.iter().filter_map(|path| read(path).ok()).flat_map(|(frames, _)| frames) {
+        for claim in claims() {
+            let fits = claim.check(&frame, frame.len());
+            let done = claim.finish(&mut frame.clone(), |segment| {
+                assert!(segment.len() <= frame.len());
+                true
+            });
+            assert_eq!(fits, done.map(drop));
+            cut += u64::from(claim.segments.is_some() && done.is_ok());
+            refused += u64::from(done.is_err());
+        }
+    }
+    println!("{cut} claims cut, {refused} refused");
+    assert!(cut > 1000 && refused > 1000);
 }

@@ -1,7 +1,38 @@
 //! Work on a frame that was left to whoever sends it on: a checksum to fill in, a large frame to cut into segments.
 //!
 //! Linux hands frames out in this state when it is told that the other side can finish them: `struct virtio_net_hdr`
-//! (virtio 1.2, 5.1.6), which tap, packet sockets and virtio queues share. [`Offload`] says the same without its layout.
+//! (virtio 1.2, 5.1.6), which tap, packet sockets and virtio queues share. [`Offload`] says the same without its layout:
+//! [`Offload::from_virtio`] and [`Offload::to_virtio`] convert, and refuse what cannot be. Who has to send a complete frame
+//! calls [`Offload::finish`].
+//!
+//! ```
+//! use millrace_packet::offload::Offload;
+//!
+//! let mut frame = [0; 60];
+//! let header = [1, 0, 0, 0, 0, 0, 34, 0, 6, 0]; // The checksum over all from byte 34 on belongs to byte 40.
+//! let offload = Offload::from_virtio(&header, frame.len())?;
+//! let frames = offload.finish(&mut frame, |complete| {
+//!     assert_eq!(complete[40..42], [0xff, 0xff]);
+//!     true
+//! })?;
+//! assert_eq!(frames, 1);
+//! # Ok::<(), millrace_packet::offload::Unfit>(())
+//! ```
+
+mod headers;
+mod segment;
+#[cfg(test)]
+mod tests;
+mod virtio;
+
+pub use segment::MAX_SEGMENTS;
+pub use virtio::{VIRTIO_HEADER_LEN, VIRTIO_MERGED_HEADER_LEN};
+
+/// Bytes of an Ethernet header without VLAN tags.
+const ETHERNET_LEN: usize = 14;
+
+/// The longest frame with segments, in bytes: the longest IPv6 packet behind an Ethernet header with two VLAN tags.
+pub const MAX_LARGE_FRAME_LEN: usize = ETHERNET_LEN + 2 * 4 + 40 + 65_535;
 
 /// A checksum that is not filled in yet: the sum over everything from `start` belongs at `start + offset`, where the sum
 /// of the pseudo header stands already.
@@ -85,18 +116,31 @@ impl Offloads {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_can_be_left_to_somebody() {
-        let checksum = Some(PartialChecksum { start: 34, offset: 16 });
-        let segments = Some(Segments { kind: SegmentKind::Tcp6, ecn: false, size: 1440, header_len: 74 });
-        assert!(Offloads::NONE.include(&Offload::default()) && Offload::default().is_done());
-        assert!(!Offloads::NONE.include(&Offload { checksum, segments: None }));
-        assert!(Offloads::ALL.include(&Offload { checksum, segments }));
-        assert!(!Offloads { tcp6: false, ..Offloads::ALL }.include(&Offload { checksum, segments }));
-        assert!(!Offloads { checksum: false, ..Offloads::ALL }.include(&Offload { checksum, segments }));
-    }
+/// Why a frame cannot have left to do on it what is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// A kind of segments that we did not ask for or that nobody knows.
+    #[error("frames of this kind of segments are not understood")]
+    Kind,
+    /// The checksum lies outside the frame, or not where the headers have it.
+    #[error("the partial checksum is not where the frame has one")]
+    Checksum,
+    /// Segments without a checksum to fill in.
+    #[error("a frame is to be cut, but has no partial checksum")]
+    NoChecksum,
+    /// Segments of no bytes, or too many of them.
+    #[error("segments are of 0 bytes, or more than {MAX_SEGMENTS}")]
+    Size,
+    /// The headers end too soon, or are not what they say.
+    #[error("the headers are incomplete or too long")]
+    Headers,
+    /// IP says another length than the frame has.
+    #[error("the length in the IP header is not that of the frame")]
+    Length,
+    /// A fragment, which has no transport header.
+    #[error("a fragment of an IP packet cannot be cut")]
+    Fragment,
+    /// Other protocols than the kind of segments says.
+    #[error("the headers are not of the protocol that is to be cut")]
+    Protocol,
 }
