@@ -23,7 +23,7 @@ END
 
 counts="command queue packets bytes seconds mpps gbps"
 quality="lost corrupt reordered duplicates"
-times="mean_ns geomean_ns p50_ns p99_ns p999_ns min_ns max_ns"
+times="mean_ns geomean_ns p50_ns p90_ns p99_ns p999_ns min_ns max_ns"
 json "kind" info
 json "node property" tree
 json "part address register value access" regs
@@ -35,6 +35,8 @@ json "$counts" transmit "$scratch/out.pcap" --device embedded:port=null
 json "$counts" loopback --count 1000 --device embedded:port=generator
 json "$counts $quality" loopback-hw --count 1000
 json "$counts $quality $times" loopback-hw --count 1000 --latency
+json "command queue flows sent sent_bytes seconds tx_mpps tx_gbps received received_bytes rx_mpps rx_gbps $quality other $times" \
+    pktgen --count 1000 --latency
 json "bench engine mode size count $times lost corrupt" bench latency --count 1000 --plot "$scratch/plot.svg"
 python3 -c 'import sys, xml.etree.ElementTree as tree; tree.parse(sys.argv[1])' "$scratch/plot.svg" ||
     fail "the plot is no SVG"

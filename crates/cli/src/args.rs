@@ -8,7 +8,7 @@ use millrace_abi::name::{CardOptions, EngineRule, OptionError, VARIABLE};
 use millrace_abi::queue::{Engine, Mode, QueueId};
 
 use crate::bench::BenchArgs;
-use crate::commands::{card, generate, loopback_hw, read, receive, regs, stats, transmit};
+use crate::commands::{card, generate, loopback_hw, pktgen, read, receive, regs, stats, transmit};
 use crate::list::{Queues, Sizes};
 
 const HEADING: &str = "Shared options";
@@ -163,6 +163,8 @@ Examples:
     Loopback,
     /// Send structured frames and check what comes back
     LoopbackHw(loopback_hw::LoopbackHwArgs),
+    /// Send and receive real flows at a rate, and count what is lost
+    Pktgen(pktgen::PktgenArgs),
     /// Measure
     Bench(BenchArgs),
     /// Show everything in half a minute

@@ -79,6 +79,7 @@ pub fn latency_cells(row: Row, times: &Distribution) -> Row {
     row.maybe("mean_ns", times.mean(), 1)
         .maybe("geomean_ns", times.geometric_mean(), 1)
         .maybe_count("p50_ns", times.quantile(0.5))
+        .maybe_count("p90_ns", times.quantile(0.9))
         .maybe_count("p99_ns", times.quantile(0.99))
         .maybe_count("p999_ns", times.quantile(0.999))
         .maybe_count("min_ns", times.min())

@@ -29,6 +29,11 @@ impl Queues {
         Self(vec![index])
     }
 
+    /// The queues from 0 on, so many and at least one.
+    pub fn first(count: u32) -> Self {
+        Self((0..count.max(1)).collect())
+    }
+
     /// The indices.
     pub fn indices(&self) -> &[u32] {
         &self.0

@@ -13,6 +13,7 @@ mod failure;
 mod host;
 mod idle;
 mod lanes;
+mod limits;
 mod list;
 mod output;
 mod pace;
@@ -21,6 +22,7 @@ mod send;
 mod serve;
 mod session;
 mod stop;
+mod traffic;
 
 use std::process::ExitCode;
 
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     let mut cli = Cli::parse();
     // An empty `MILLRACE_DEVICE` names nothing, as everywhere else.
     cli.shared.device = cli.shared.device.take().filter(|name| !name.is_empty());
+    limits::raise();
     match stop::install().and_then(|()| carry_out(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -59,6 +62,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Transmit(args) => run::transmit::run(shared, args),
         Command::Loopback => run::loopback::run(shared),
         Command::LoopbackHw(args) => run::loopback_hw::run(shared, args),
+        Command::Pktgen(args) => run::pktgen::run(shared, args),
         Command::Bench(args) => bench::run(shared, args),
         Command::Demo => run::demo::run(shared),
     }

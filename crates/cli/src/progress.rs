@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::clock::Moment;
 use crate::output::is_watched;
+use crate::traffic::Gauge;
 
 /// How often the line is drawn.
 pub const PERIOD: Duration = Duration::from_millis(250);
@@ -64,9 +65,25 @@ impl Progress {
     /// Shows the sum of `meters`.
     pub fn show(&self, meters: &[Meter]) {
         let packets: u64 = meters.iter().map(Meter::packets).sum();
-        let rate = packets as f64 / self.start.seconds().max(1e-9) * 1e-6;
-        self.bar.set_message(format!("{packets} frames, {rate:.2} Mpps"));
-        self.bar.set_position(packets);
+        self.say(packets, format!("{packets} frames, {:.2} Mpps", self.mpps(packets)));
+    }
+
+    /// Shows what went out and what came back.
+    pub fn show_exchange(&self, gauges: &[Gauge]) {
+        let sent: u64 = gauges.iter().map(|gauge| gauge.sent.packets()).sum();
+        let received: u64 = gauges.iter().map(|gauge| gauge.received.packets()).sum();
+        let (out, back) = (self.mpps(sent), self.mpps(received));
+        self.say(sent, format!("{sent} sent, {out:.2} Mpps, {received} received, {back:.2} Mpps"));
+    }
+
+    /// Millions of frames per second since the start.
+    fn mpps(&self, packets: u64) -> f64 {
+        packets as f64 / self.start.seconds().max(1e-9) * 1e-6
+    }
+
+    fn say(&self, position: u64, message: String) {
+        self.bar.set_message(message);
+        self.bar.set_position(position);
         self.bar.tick();
     }
 

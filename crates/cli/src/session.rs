@@ -1,5 +1,8 @@
 //! Opening what the shared options ask for: the card, and its queues started.
 
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
 use millrace_abi::name::{CardOptions, DeviceName};
 use millrace_abi::queue::{Engine, QueueId, Sharing};
 use millrace_abi::stats::CardStats;
@@ -15,6 +18,8 @@ pub struct Session<'a> {
     /// Its name, completed.
     pub name: String,
     shared: &'a Shared,
+    /// Which engine serves which queue: asked once, because a thousand queues are opened one by one.
+    engines: OnceLock<HashMap<QueueId, Engine>>,
 }
 
 impl<'a> Session<'a> {
@@ -27,7 +32,7 @@ impl<'a> Session<'a> {
     /// Opens the card called `name`.
     pub fn open_named(shared: &'a Shared, name: String) -> Result<Self, Failure> {
         let device = Device::open(&name).doing(|| format!("cannot open card {name}"))?;
-        Ok(Self { device, name, shared })
+        Ok(Self { device, name, shared, engines: OnceLock::new() })
     }
 
     /// Opens and starts receive queue `index` for this program alone.
@@ -53,13 +58,15 @@ impl<'a> Session<'a> {
 
     /// Which engine serves `queue`.
     pub fn engine(&self, queue: QueueId) -> Result<Engine, Failure> {
-        let stats = self.stats()?;
-        match stats.queues.iter().find(|entry| entry.queue == queue) {
-            Some(entry) => Ok(entry.engine),
-            None => {
-                Err(Failure::Usage(format!("{} has no queue {queue}; `millrace info` lists its queues", self.name)))
-            }
+        if self.engines.get().is_none() {
+            let engines = self.stats()?.queues.iter().map(|entry| (entry.queue, entry.engine)).collect();
+            // Whoever was faster has asked the same card.
+            let _ = self.engines.set(engines);
         }
+        let engine = self.engines.get().and_then(|engines| engines.get(&queue)).copied();
+        engine.ok_or_else(|| {
+            Failure::Usage(format!("{} has no queue {queue}; `millrace info` lists its queues", self.name))
+        })
     }
 
     /// What the card has counted.

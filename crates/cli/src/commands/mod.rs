@@ -6,6 +6,7 @@ pub mod generate;
 pub mod info;
 pub mod loopback;
 pub mod loopback_hw;
+pub mod pktgen;
 pub mod read;
 pub mod receive;
 pub mod regs;
