@@ -386,6 +386,13 @@ impl<'a> Span<'a> {
         self.len == 0
     }
 
+    /// Where the bytes are, for a system call that reads them. Another process may write them meanwhile, so no reference
+    /// may be made from this.
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.at.as_ptr()
+    }
+
     /// The first `at` bytes and the rest.
     ///
     /// # Panics

@@ -8,7 +8,7 @@
 //! | `null` | none | fetched and forgotten ([`null`]) |
 //! | `generator[:size=N,rate=PPS,count=N]` | structured test frames ([`generator`]) | as `null` |
 //! | `pcap:FILE[,write=FILE][,speed=full\|recorded\|RATEpps][,loop=N\|forever]` | a capture ([`pcap`]) | a capture with ns stamps, or as `null` |
-//! | `tap:NAME` | whatever Linux sends to the interface ([`tap`]) | whatever Linux shall receive from it |
+//! | `tap:NAME[,queues=N]` | whatever Linux sends to the interface ([`tap`]) | whatever Linux shall receive from it |
 //! | `loopback` | no port at all: the card copies TX to RX itself | |
 //!
 //! A specification is parsed into a [`PortSpec`] and opened with [`open`]. Everything that can be known to be wrong
@@ -41,6 +41,7 @@ pub mod pcap;
 mod sink;
 pub mod spec;
 pub mod tap;
+mod unfinished;
 
 pub use counters::{DropReason, PortCounters};
 pub use sink::{Accept, Sink};
@@ -182,8 +183,13 @@ pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
         PortSpec::Null => vec![Box::new(null::NullPort::new())],
         PortSpec::Generator(spec) => vec![Box::new(generator::GeneratorPort::new(spec))],
         PortSpec::Pcap(spec) => vec![Box::new(pcap::PcapPort::open(spec)?)],
-        PortSpec::Tap(name) => vec![Box::new(tap::TapPort::open(name)?)],
+        PortSpec::Tap(spec) => boxed(tap::TapPort::open(spec)?),
     })
+}
+
+/// The queues of a wire.
+fn boxed<P: Port + 'static>(queues: Vec<P>) -> Vec<Box<dyn Port>> {
+    queues.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 use super::*;
+use crate::{Accept, MAX_FRAME_LEN};
 use std::{
+    num::NonZeroU16,
     process::Command,
     time::{Duration, Instant},
 };
@@ -30,6 +32,12 @@ fn run_again_in_namespace(test: &str) {
     let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success() && text.contains("1 passed"), "{text}");
     print!("{text}");
+}
+
+/// The only queue of interface `name`.
+fn open(name: &str) -> Result<TapPort, TapError> {
+    TapPort::open(&InterfaceSpec { name: name.parse().unwrap(), queues: NonZeroU16::MIN })
+        .map(|mut queues| queues.remove(0))
 }
 
 fn is_inside() -> bool {
@@ -67,13 +75,12 @@ fn linux_answers_through_a_tap() {
     if !is_inside() {
         return run_again_in_namespace("tap::tests::linux_answers_through_a_tap");
     }
-    let name: TapName = "mill-test0".parse().unwrap();
-    let mut port = TapPort::open(&name).unwrap();
+    let mut port = open("mill-test0").unwrap();
     assert!(!port.can_wait() && port.wake_fd().is_some());
 
-    let error = TapPort::open(&name).err().expect("an error").to_string();
+    let error = open("mill-test0").err().expect("an error").to_string();
     assert!(error.contains("in use by another program"), "{error}");
-    let error = TapPort::open(&"lo".parse().unwrap()).err().expect("an error").to_string();
+    let error = open("lo").err().expect("an error").to_string();
     assert!(error.contains("no tap interface"), "{error}");
 
     if !ip("address add 10.9.9.1/24 dev mill-test0") {
@@ -101,6 +108,16 @@ fn linux_answers_through_a_tap() {
     assert!(ip("link set mill-test0 down"));
     assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Dropped(DropReason::LinkDown));
     assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Dropped(DropReason::LinkDown));
+    assert!(!counters.link() && port.next_due().is_some());
+
+    // Up again: the port finds out by itself, at the time it asked for.
+    assert!(ip("link set mill-test0 up"));
+    let end = Instant::now() + Duration::from_secs(10);
+    while !counters.link() && Instant::now() < end {
+        port.receive(1, &mut |_: Span<'_>| Accept::Taken);
+    }
+    assert!(counters.link() && port.next_due().is_none());
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
 
     // Somebody takes the interface away.
     assert!(ip("link delete mill-test0"));
@@ -110,7 +127,7 @@ fn linux_answers_through_a_tap() {
     }
     assert_eq!(port.receive(32, &mut |_: Span<'_>| Accept::Taken), 0);
     assert_eq!(counters.rx_dropped(DropReason::ReadFailed), 1);
-    assert_eq!(counters.tx_offered(), 6);
+    assert_eq!(counters.tx_offered(), 7);
 }
 
 #[test]
@@ -118,7 +135,7 @@ fn frames_longer_than_the_card_takes_are_counted() {
     if !is_inside() {
         return run_again_in_namespace("tap::tests::frames_longer_than_the_card_takes_are_counted");
     }
-    let mut port = TapPort::open(&"mill-test1".parse().unwrap()).unwrap();
+    let mut port = open("mill-test1").unwrap();
     if !ip("link set mill-test1 mtu 30000") || !ip("address add 10.9.9.1/24 dev mill-test1") {
         println!("skipped the traffic: `ip` of iproute2 is missing");
         return;
@@ -141,7 +158,7 @@ fn an_interface_that_is_there_and_up_is_taken_over_and_left_behind() {
         return;
     }
     for _ in 0..2 {
-        let mut port = TapPort::open(&"mill-test2".parse().unwrap()).unwrap();
+        let mut port = open("mill-test2").unwrap();
         assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
     }
     assert!(ip("link show mill-test2"));
@@ -149,7 +166,7 @@ fn an_interface_that_is_there_and_up_is_taken_over_and_left_behind() {
 
 #[test]
 fn errors_say_what_to_do() {
-    let name: TapName = "mill0".parse().unwrap();
+    let name: InterfaceName = "mill0".parse().unwrap();
     for (errno, step, hint) in [
         (Errno::NOENT, "open", "modprobe tun"),
         (Errno::ACCESS, "open", "CAP_NET_ADMIN"),

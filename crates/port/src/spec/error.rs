@@ -1,0 +1,63 @@
+//! What is wrong with a specification, and what would be right.
+
+use super::KINDS;
+
+/// Why a port specification cannot be understood, and what would be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// A word that is no kind of port.
+    #[error("there is no port kind `{0}`; write {kinds}", kinds = KINDS.join(", "))]
+    Kind(String),
+    /// An argument where none is possible.
+    #[error("`{kind}` takes no argument; write `{kind}` instead of `{kind}:{argument}`")]
+    Argument {
+        /// Kind of port.
+        kind: &'static str,
+        /// What follows the colon.
+        argument: String,
+    },
+    /// No argument where one is needed.
+    #[error("`{kind}` needs {what}; write for example `{example}`")]
+    Missing {
+        /// Kind of port.
+        kind: &'static str,
+        /// What is missing.
+        what: &'static str,
+        /// A specification with it.
+        example: &'static str,
+    },
+    /// A key that this kind does not have, or no key at all.
+    #[error("`{kind}` has no option `{option}`; it has {known} (a comma inside a file name is written `\\,`)")]
+    Option {
+        /// Kind of port.
+        kind: &'static str,
+        /// What was written.
+        option: String,
+        /// The options that it has.
+        known: &'static str,
+    },
+    /// A key that stands there twice.
+    #[error("option `{0}` is given twice; keep one")]
+    Twice(String),
+    /// A value that its key cannot have.
+    #[error("`{key}={value}` does not work: `{key}` is {expected}")]
+    Value {
+        /// The key.
+        key: String,
+        /// What was written behind it.
+        value: String,
+        /// What can be written instead.
+        expected: &'static str,
+    },
+    /// A backslash that escapes nothing.
+    #[error("a backslash in `{0}` stands before neither a comma nor a backslash; write `\\\\` for a backslash")]
+    Escape(String),
+    /// A name that no interface can have.
+    #[error("no interface can be called `{name}`: {why}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}

@@ -1,0 +1,81 @@
+//! The words with which a port is asked for: `kind:argument[,key=value...]`. A colon joins a key and its value as well,
+//! for places where `=` means something else.
+//!
+//! A comma or a backslash that belongs to a file name is written `\,` or `\\`. Counts and rates may end in `k`, `M` or
+//! `G`. What is parsed prints itself in the same grammar, without what is the default anyway.
+
+mod error;
+mod generator;
+mod interface;
+mod pcap;
+mod rate;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use error::SpecError;
+pub use generator::GeneratorSpec;
+pub use interface::{InterfaceName, InterfaceSpec, MAX_INTERFACE_QUEUES};
+pub use pcap::{Passes, PcapSpec, Speed};
+pub use rate::Rate;
+
+use std::{fmt, str::FromStr};
+
+/// How every kind is written.
+const KINDS: [&str; 5] = [
+    "loopback",
+    "null",
+    "generator[:size=N,rate=PPS,count=N]",
+    "pcap:FILE[,write=FILE][,speed=full|recorded|RATEpps][,loop=N|forever]",
+    "tap:NAME[,queues=N]",
+];
+
+/// Which port, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortSpec {
+    /// `loopback`: no port; the card copies what is sent to its receiving side.
+    Loopback,
+    /// `null`.
+    Null,
+    /// `generator[:size=N,rate=PPS,count=N]`.
+    Generator(GeneratorSpec),
+    /// `pcap:FILE[,write=FILE][,speed=full|recorded|RATEpps][,loop=N|forever]`.
+    Pcap(PcapSpec),
+    /// `tap:NAME[,queues=N]`.
+    Tap(InterfaceSpec),
+}
+
+impl FromStr for PortSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (kind, argument) = match text.split_once(':') {
+            Some((kind, argument)) => (kind, Some(argument)),
+            None => (text, None),
+        };
+        let bare = |kind, spec| match argument {
+            None => Ok(spec),
+            Some(argument) => Err(SpecError::Argument { kind, argument: argument.to_owned() }),
+        };
+        match kind {
+            "loopback" => bare("loopback", PortSpec::Loopback),
+            "null" => bare("null", PortSpec::Null),
+            "generator" => GeneratorSpec::parse(argument).map(PortSpec::Generator),
+            "pcap" => PcapSpec::parse(argument).map(PortSpec::Pcap),
+            "tap" => InterfaceSpec::parse("tap", "tap:mill0", argument).map(PortSpec::Tap),
+            _ => Err(SpecError::Kind(kind.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PortSpec::Loopback => f.write_str("loopback"),
+            PortSpec::Null => f.write_str("null"),
+            PortSpec::Generator(spec) => write!(f, "generator:{spec}"),
+            PortSpec::Pcap(spec) => write!(f, "pcap:{spec}"),
+            PortSpec::Tap(spec) => write!(f, "tap:{spec}"),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+use super::*;
+use crate::{MAX_FRAME_LEN, MIN_FRAME_LEN};
+use proptest::prelude::*;
+use std::num::{NonZeroU16, NonZeroU64};
+
+fn parse(text: &str) -> PortSpec {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn every_kind_is_understood() {
+    assert_eq!(parse("loopback"), PortSpec::Loopback);
+    assert_eq!(parse("null"), PortSpec::Null);
+    assert_eq!(parse("generator"), PortSpec::Generator(GeneratorSpec::default()));
+    assert_eq!(parse("generator:"), parse("generator"));
+    assert_eq!(
+        parse("generator:count=5,size=1518,rate=2M"),
+        PortSpec::Generator(GeneratorSpec { size: 1518, rate: Rate::new(2_000_000), count: Some(5) })
+    );
+    assert_eq!(
+        parse("pcap:a.pcap,write=b=c.pcap,loop=3,speed=10kpps"),
+        PortSpec::Pcap(PcapSpec {
+            read: Some("a.pcap".into()),
+            write: Some("b=c.pcap".into()),
+            speed: Speed::Fixed(Rate::new(10_000).unwrap()),
+            passes: Passes::Times(NonZeroU64::new(3).unwrap()),
+        })
+    );
+    assert_eq!(parse("pcap:a,speed=full,loop=1"), parse("pcap:a"));
+    assert_eq!(parse("pcap:a,speed:full,write:b:c=d"), parse("pcap:a,write=b:c=d"));
+    let tap = InterfaceSpec { name: "mill0".parse().unwrap(), queues: NonZeroU16::MIN };
+    assert_eq!(parse("tap:mill0"), PortSpec::Tap(tap.clone()));
+    assert_eq!(
+        parse("tap:mill0,queues=4"),
+        PortSpec::Tap(InterfaceSpec { queues: NonZeroU16::new(4).unwrap(), ..tap })
+    );
+    let PortSpec::Pcap(spec) = parse(r"pcap:dir:x\,y\\z,loop=forever,speed=recorded") else { panic!() };
+    assert_eq!(spec.read.as_deref(), Some(r"dir:x,y\z"));
+    assert_eq!((spec.speed, spec.passes), (Speed::Recorded, Passes::Forever));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_what_would_be_right() {
+    for (text, hint) in [
+        ("", "write loopback, null"),
+        ("pcab:x", "no port kind `pcab`"),
+        ("null:x", "write `null` instead"),
+        ("loopback:", "takes no argument"),
+        ("pcap", "pcap:capture.pcap"),
+        ("pcap:", "pcap:capture.pcap"),
+        ("pcap:a,b", "no option `b`"),
+        ("pcap:a,rate=5", "speed=full|recorded"),
+        ("pcap:a,write=", "the file to write"),
+        ("pcap:a,speed=5", "1000pps"),
+        ("pcap:a,speed=0pps", "1000pps"),
+        ("pcap:a,speed=2Gpps", "1000pps"),
+        ("pcap:a,loop=0", "forever"),
+        ("pcap:a,loop=1,loop=2", "twice"),
+        (r"pcap:a\b", "backslash"),
+        (r"pcap:a\", "backslash"),
+        ("generator:64", "size=N"),
+        ("generator:size=13", "from 14 to 16383"),
+        ("generator:size=16384", "from 14 to 16383"),
+        ("generator:size=+64", "from 14 to 16383"),
+        ("generator:rate=0", "from 1 to 1G"),
+        ("generator:count=-1", "a number of frames"),
+        ("generator:count=99999999999G", "a number of frames"),
+        ("generator:,", "size=N"),
+        ("tap", "tap:mill0"),
+        ("tap:", "tap:mill0"),
+        ("tap:a-name-of-16-byte", "15 bytes"),
+        ("tap:a/b", "visible ASCII"),
+        ("tap:a,b", "no option `b`; it has queues=N"),
+        (r"tap:a\,b", "visible ASCII"),
+        ("tap:a,queues=0", "from 1 to 256"),
+        ("tap:a,queues=257", "from 1 to 256"),
+        ("tap:..", "directory"),
+        ("tap:tap%d", "visible ASCII"),
+    ] {
+        let error = text.parse::<PortSpec>().expect_err(text).to_string();
+        assert!(error.contains(hint), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_rate_spreads_frames_evenly() {
+    let rate = Rate::new(3).unwrap();
+    assert_eq!([0, 1, 2, 3, 4].map(|n| rate.due_ns(n)), [0, 333_333_333, 666_666_666, 1_000_000_000, 1_333_333_333]);
+    assert_eq!(rate.due_ns(u64::MAX), u64::MAX);
+    assert_eq!(Rate::new(1_000_000_000).unwrap().due_ns(7), 7);
+}
+
+fn any_spec() -> impl Strategy<Value = PortSpec> {
+    let rate = (1..=1_000_000_000u64).prop_map(|pps| Rate::new(pps).unwrap());
+    let file = "[a-z,\\\\:= é]{1,12}";
+    let speed = prop_oneof![Just(Speed::Full), Just(Speed::Recorded), rate.clone().prop_map(Speed::Fixed)];
+    let passes = prop_oneof![
+        Just(Passes::Forever),
+        (1..u64::MAX).prop_map(|times| Passes::Times(NonZeroU64::new(times).unwrap()))
+    ];
+    prop_oneof![
+        Just(PortSpec::Loopback),
+        Just(PortSpec::Null),
+        (MIN_FRAME_LEN..=MAX_FRAME_LEN, proptest::option::of(rate), any::<Option<u64>>())
+            .prop_map(|(size, rate, count)| PortSpec::Generator(GeneratorSpec { size, rate, count })),
+        (proptest::option::of(file), file, speed, passes).prop_map(|(read, write, speed, passes)| {
+            PortSpec::Pcap(PcapSpec { read, write: Some(write), speed, passes })
+        }),
+        ("[a-z0-9.-]{3,15}", 1..=MAX_INTERFACE_QUEUES).prop_map(|(name, queues)| {
+            PortSpec::Tap(InterfaceSpec { name: name.parse().unwrap(), queues: NonZeroU16::new(queues).unwrap() })
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_printed_reads_back(spec in any_spec()) {
+        prop_assert_eq!(spec.to_string().parse::<PortSpec>(), Ok(spec));
+    }
+
+    #[test]
+    fn no_text_panics(text in "(loopback|null|generator|pcap|tap)?:?[a-z0-9=,:\\\\ é]{0,30}") {
+        if let Ok(spec) = text.parse::<PortSpec>() {
+            prop_assert_eq!(spec.to_string().parse::<PortSpec>(), Ok(spec));
+        }
+    }
+}
