@@ -9,6 +9,7 @@
 //! | `generator[:size=N,rate=PPS,count=N]` | structured test frames ([`generator`]) | as `null` |
 //! | `pcap:FILE[,write=FILE][,speed=full\|recorded\|RATEpps][,loop=N\|forever]` | a capture ([`pcap`]) | a capture with ns stamps, or as `null` |
 //! | `tap:NAME[,queues=N]` | whatever Linux sends to the interface ([`tap`]) | whatever Linux shall receive from it |
+//! | `af_xdp:IFACE[,queues=N,mode=auto\|zero-copy\|copy]` | what arrives at the interface, before Linux sees it ([`af_xdp`]) | sent by its driver |
 //! | `loopback` | no port at all: the card copies TX to RX itself | |
 //!
 //! A specification is parsed into a [`PortSpec`] and opened with [`open`]. Everything that can be known to be wrong
@@ -33,8 +34,11 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod af_xdp;
 pub mod counters;
 pub mod generator;
+#[cfg(test)]
+mod namespace;
 pub mod null;
 mod pacing;
 pub mod pcap;
@@ -171,6 +175,9 @@ pub enum OpenError {
     /// A tap interface.
     #[error(transparent)]
     Tap(#[from] tap::TapError),
+    /// An interface driven by AF_XDP.
+    #[error(transparent)]
+    AfXdp(#[from] af_xdp::AfXdpError),
 }
 
 /// Opens the wire that `spec` describes: at least one port, one for each queue of the wire.
@@ -184,6 +191,7 @@ pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
         PortSpec::Generator(spec) => vec![Box::new(generator::GeneratorPort::new(spec))],
         PortSpec::Pcap(spec) => vec![Box::new(pcap::PcapPort::open(spec)?)],
         PortSpec::Tap(spec) => boxed(tap::TapPort::open(spec)?),
+        PortSpec::AfXdp(spec) => boxed(af_xdp::open(spec)?),
     })
 }
 

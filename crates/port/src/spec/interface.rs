@@ -25,14 +25,19 @@ impl InterfaceSpec {
         }
         let mut spec = Self { name: name.parse()?, queues: NonZeroU16::MIN };
         for (key, value) in options(kind, "queues=N", &["queues"], fields)? {
-            let queues = number(value).and_then(|queues| u16::try_from(queues).ok()).and_then(NonZeroU16::new);
-            spec.queues = queues.filter(|queues| queues.get() <= MAX_INTERFACE_QUEUES).ok_or_else(|| {
-                let expected = "a number of queues, from 1 to 256";
-                SpecError::Value { key: key.to_owned(), value: value.to_owned(), expected }
-            })?;
+            spec.queues = queues(key, value)?;
         }
         Ok(spec)
     }
+}
+
+/// A number of queues, which `value` is behind `key`.
+pub(super) fn queues(key: &str, value: &str) -> Result<NonZeroU16, SpecError> {
+    let queues = number(value).and_then(|queues| u16::try_from(queues).ok()).and_then(NonZeroU16::new);
+    queues.filter(|queues| queues.get() <= MAX_INTERFACE_QUEUES).ok_or_else(|| {
+        let expected = "a number of queues, from 1 to 256";
+        SpecError::Value { key: key.to_owned(), value: value.to_owned(), expected }
+    })
 }
 
 impl fmt::Display for InterfaceSpec {

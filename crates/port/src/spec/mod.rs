@@ -4,6 +4,7 @@
 //! A comma or a backslash that belongs to a file name is written `\,` or `\\`. Counts and rates may end in `k`, `M` or
 //! `G`. What is parsed prints itself in the same grammar, without what is the default anyway.
 
+mod af_xdp;
 mod error;
 mod generator;
 mod interface;
@@ -13,6 +14,7 @@ mod rate;
 mod tests;
 mod text;
 
+pub use af_xdp::{AfXdpSpec, XdpMode};
 pub use error::SpecError;
 pub use generator::GeneratorSpec;
 pub use interface::{InterfaceName, InterfaceSpec, MAX_INTERFACE_QUEUES};
@@ -22,12 +24,13 @@ pub use rate::Rate;
 use std::{fmt, str::FromStr};
 
 /// How every kind is written.
-const KINDS: [&str; 5] = [
+const KINDS: [&str; 6] = [
     "loopback",
     "null",
     "generator[:size=N,rate=PPS,count=N]",
     "pcap:FILE[,write=FILE][,speed=full|recorded|RATEpps][,loop=N|forever]",
     "tap:NAME[,queues=N]",
+    "af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]",
 ];
 
 /// Which port, and how.
@@ -43,6 +46,8 @@ pub enum PortSpec {
     Pcap(PcapSpec),
     /// `tap:NAME[,queues=N]`.
     Tap(InterfaceSpec),
+    /// `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]`.
+    AfXdp(AfXdpSpec),
 }
 
 impl FromStr for PortSpec {
@@ -63,6 +68,7 @@ impl FromStr for PortSpec {
             "generator" => GeneratorSpec::parse(argument).map(PortSpec::Generator),
             "pcap" => PcapSpec::parse(argument).map(PortSpec::Pcap),
             "tap" => InterfaceSpec::parse("tap", "tap:mill0", argument).map(PortSpec::Tap),
+            "af_xdp" => AfXdpSpec::parse(argument).map(PortSpec::AfXdp),
             _ => Err(SpecError::Kind(kind.to_owned())),
         }
     }
@@ -76,6 +82,7 @@ impl fmt::Display for PortSpec {
             PortSpec::Generator(spec) => write!(f, "generator:{spec}"),
             PortSpec::Pcap(spec) => write!(f, "pcap:{spec}"),
             PortSpec::Tap(spec) => write!(f, "tap:{spec}"),
+            PortSpec::AfXdp(spec) => write!(f, "af_xdp:{spec}"),
         }
     }
 }

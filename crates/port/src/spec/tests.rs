@@ -29,6 +29,10 @@ fn every_kind_is_understood() {
     assert_eq!(parse("pcap:a,speed=full,loop=1"), parse("pcap:a"));
     assert_eq!(parse("pcap:a,speed:full,write:b:c=d"), parse("pcap:a,write=b:c=d"));
     let tap = InterfaceSpec { name: "mill0".parse().unwrap(), queues: NonZeroU16::MIN };
+    let eth1 = AfXdpSpec { name: "eth1".parse().unwrap(), queues: NonZeroU16::MIN, mode: XdpMode::Auto };
+    assert_eq!(parse("af_xdp:eth1,queues=1,mode=auto"), PortSpec::AfXdp(eth1.clone()));
+    let two = AfXdpSpec { queues: NonZeroU16::new(2).unwrap(), mode: XdpMode::ZeroCopy, ..eth1 };
+    assert_eq!(parse("af_xdp:eth1,mode=zero-copy,queues=2"), PortSpec::AfXdp(two));
     assert_eq!(parse("tap:mill0"), PortSpec::Tap(tap.clone()));
     assert_eq!(
         parse("tap:mill0,queues=4"),
@@ -66,6 +70,12 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
         ("generator:count=-1", "a number of frames"),
         ("generator:count=99999999999G", "a number of frames"),
         ("generator:,", "size=N"),
+        ("af_xdp", "af_xdp:eth1"),
+        ("af_xdp:,queues=2", "af_xdp:eth1"),
+        ("af_xdp:a-name-of-16-byte", "15 bytes"),
+        ("af_xdp:eth1,queues=0", "from 1 to 256"),
+        ("af_xdp:eth1,mode=fast", "auto, zero-copy or copy"),
+        ("af_xdp:eth1,speed=full", "queues=N and mode="),
         ("tap", "tap:mill0"),
         ("tap:", "tap:mill0"),
         ("tap:a-name-of-16-byte", "15 bytes"),
@@ -119,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(text in "(loopback|null|generator|pcap|tap)?:?[a-z0-9=,:\\\\ é]{0,30}") {
+    fn no_text_panics(text in "(loopback|null|generator|pcap|tap|af_xdp)?:?[a-z0-9=,:\\\\ é]{0,30}") {
         if let Ok(spec) = text.parse::<PortSpec>() {
             prop_assert_eq!(spec.to_string().parse::<PortSpec>(), Ok(spec));
         }

@@ -1,51 +1,26 @@
 use super::*;
-use crate::{Accept, MAX_FRAME_LEN};
+use crate::{
+    Accept, MAX_FRAME_LEN,
+    namespace::{self, Rights, ip},
+};
 use std::{
     num::NonZeroU16,
-    process::Command,
     time::{Duration, Instant},
 };
 
-/// Set in the process that runs in a network namespace of its own.
-const INSIDE: &str = "MILLRACE_TEST_INSIDE_NETNS";
-
-/// Runs the test of this name again in a fresh network namespace; `false` where that is not permitted.
-fn run_again_in_namespace(test: &str) {
-    let me = std::env::current_exe().unwrap();
-    let unshare = |arguments: &[&str]| {
-        let mut command = Command::new("unshare");
-        command.args(arguments);
-        command
-    };
-    let ways: [&[&str]; 2] = [&["--net"], &["--net", "--user", "--map-root-user"]];
-    let Some(way) =
-        ways.into_iter().find(|way| unshare(way).arg("true").output().is_ok_and(|out| out.status.success()))
-    else {
-        println!("skipped: `unshare --net` is missing or not permitted; run as root");
-        return;
-    };
+/// Runs the test of this name again in a fresh network namespace, or skips it; `false` where it is to go on.
+fn run_again_in_namespace(test: &str) -> bool {
     if !std::path::Path::new(TUN).exists() {
         println!("skipped: there is no {TUN}; load it with `modprobe tun`");
-        return;
+        return true;
     }
-    let out = unshare(way).arg(me).args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success() && text.contains("1 passed"), "{text}");
-    print!("{text}");
+    namespace::enter(test, Rights::OfAnyUser)
 }
 
 /// The only queue of interface `name`.
 fn open(name: &str) -> Result<TapPort, TapError> {
     TapPort::open(&InterfaceSpec { name: name.parse().unwrap(), queues: NonZeroU16::MIN })
         .map(|mut queues| queues.remove(0))
-}
-
-fn is_inside() -> bool {
-    std::env::var_os(INSIDE).is_some()
-}
-
-fn ip(arguments: &str) -> bool {
-    Command::new("ip").args(arguments.split(' ')).status().is_ok_and(|status| status.success())
 }
 
 /// Gives every frame that comes to `see` until that says that it has seen enough, or for ten seconds.
@@ -72,8 +47,8 @@ const ARP_REQUEST: [u8; 42] = [
 
 #[test]
 fn linux_answers_through_a_tap() {
-    if !is_inside() {
-        return run_again_in_namespace("tap::tests::linux_answers_through_a_tap");
+    if run_again_in_namespace("tap::tests::linux_answers_through_a_tap") {
+        return;
     }
     let mut port = open("mill-test0").unwrap();
     assert!(!port.can_wait() && port.wake_fd().is_some());
@@ -132,8 +107,8 @@ fn linux_answers_through_a_tap() {
 
 #[test]
 fn frames_longer_than_the_card_takes_are_counted() {
-    if !is_inside() {
-        return run_again_in_namespace("tap::tests::frames_longer_than_the_card_takes_are_counted");
+    if run_again_in_namespace("tap::tests::frames_longer_than_the_card_takes_are_counted") {
+        return;
     }
     let mut port = open("mill-test1").unwrap();
     if !ip("link set mill-test1 mtu 30000") || !ip("address add 10.9.9.1/24 dev mill-test1") {
@@ -150,8 +125,8 @@ fn frames_longer_than_the_card_takes_are_counted() {
 
 #[test]
 fn an_interface_that_is_there_and_up_is_taken_over_and_left_behind() {
-    if !is_inside() {
-        return run_again_in_namespace("tap::tests::an_interface_that_is_there_and_up_is_taken_over_and_left_behind");
+    if run_again_in_namespace("tap::tests::an_interface_that_is_there_and_up_is_taken_over_and_left_behind") {
+        return;
     }
     if !ip("tuntap add mill-test2 mode tap") || !ip("link set mill-test2 up") {
         println!("skipped: `ip` of iproute2 is missing");

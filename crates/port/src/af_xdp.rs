@@ -1,0 +1,266 @@
+//! `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]`: an interface of this machine, past the network stack of Linux.
+//!
+//! A small XDP program hands what arrives at the interface to the card before Linux sees it; what the card sends, the
+//! driver sends. The program runs in the driver where that can do it (native), otherwise at the entry of the network stack
+//! (generic); frames are copied by the kernel unless the driver works on the memory of the port (zero copy). `stats` says
+//! which it is. Nothing stays behind on the interface when the card ends, however it does ([`program`]).
+//!
+//! It is a live wire: a frame for which there is no room is dropped and counted as [`DropReason::NoRoom`], whether the card
+//! or the kernel had none. Each queue of the interface is a port of its own; they share the wire and its memory.
+
+mod checksum;
+mod error;
+mod interface;
+mod program;
+mod queue;
+mod ring;
+mod socket;
+mod sys;
+mod watch;
+
+pub use error::AfXdpError;
+
+use crate::{
+    Burst, DropReason, Port, PortCounters, Sink, Taken,
+    spec::{AfXdpSpec, InterfaceName},
+};
+use interface::{Interface, Reports};
+use millrace_dma::{Pages, Region, Span};
+use program::Program;
+use queue::Queue;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with},
+};
+use socket::Layout;
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::Instant,
+};
+use watch::{State, Watch};
+
+/// Passes after which the kernel is asked what it dropped.
+const PASSES_TO_STATISTICS: u32 = 1 << 13;
+
+/// What the queues of an interface have in common. With the last of them, the program leaves the interface.
+struct Wire {
+    name: InterfaceName,
+    opened: Instant,
+    _program: Program,
+    /// As long as it is open, the interface takes frames for everybody.
+    _promiscuous: Option<OwnedFd>,
+    _watch: Watch,
+}
+
+/// One queue of an interface.
+pub struct AfXdpPort {
+    /// `None` when the interface is gone.
+    queue: Option<Queue>,
+    state: Arc<State>,
+    passes: u32,
+    /// Errors that are no news any more are not logged.
+    warned: bool,
+    counters: Arc<PortCounters>,
+    wire: Arc<Wire>,
+}
+
+/// Opens an interface: a port for each of its queues. An interface that is down is set up.
+///
+/// # Errors
+/// [`AfXdpError`].
+pub fn open(spec: &AfXdpSpec) -> Result<Vec<AfXdpPort>, AfXdpError> {
+    let (name, queues) = (&spec.name, u32::from(spec.queues.get()));
+    let failed = |step| move |errno| AfXdpError::from_errno(errno, step, name);
+    let reports = Reports::subscribe().map_err(failed("watch"))?;
+    let index = name_to_index(&reports, name.as_str()).map_err(failed("find"))?;
+    let sockets = socket::open(spec)?;
+    let interface = Interface::find(index).map_err(failed("look at"))?;
+    interface.bring_up().map_err(failed("bring up"))?;
+    let interface = Interface::find(index).map_err(failed("look at"))?;
+
+    let layout = Layout::for_mtu(interface.mtu);
+    let program = Program::attach(name, &interface, queues, spec.mode, layout.pieces)?;
+    let memory = Region::allocate(layout.memory(queues), Pages::HugeIfAny)?;
+    let memory = memory.part(0, layout.memory(queues)).expect("no more than was allocated");
+    let queues = socket::start(spec, &interface, &program, layout, &memory, sockets)?;
+
+    let counters: Vec<_> = queues.iter().map(|_| Arc::new(PortCounters::new())).collect();
+    let mode = describe(&program, &queues[0]);
+    counters.iter().for_each(|counters| counters.set_mode(mode.clone()));
+    tell_of_other_queues(spec, &reports);
+    let promiscuous = take_everything(index);
+    if let Err(errno) = &promiscuous {
+        tracing::warn!("af_xdp:{name}: cannot be made promiscuous ({errno}): only frames to its own address may come");
+    }
+    let watch = Watch::start(name, &interface, reports, counters.clone()).map_err(failed("watch"))?;
+    let state = watch.state().clone();
+    let wire = Arc::new(Wire {
+        name: name.clone(),
+        opened: Instant::now(),
+        _program: program,
+        _promiscuous: promiscuous.ok(),
+        _watch: watch,
+    });
+    let port = |(queue, counters)| AfXdpPort {
+        queue: Some(queue),
+        state: state.clone(),
+        passes: 0,
+        warned: false,
+        counters,
+        wire: wire.clone(),
+    };
+    Ok(queues.into_iter().zip(counters).map(port).collect())
+}
+
+fn describe(program: &Program, queue: &Queue) -> String {
+    let place = match program.generic {
+        None => "native XDP".to_owned(),
+        Some(errno) => format!("generic XDP (the driver refuses native: {errno})"),
+    };
+    let copy = if queue.zero_copy { "zero copy" } else { "copied by the kernel" };
+    let pieces = if queue.assembly.is_some() { ", frames in several pieces" } else { "" };
+    let poll = if queue.busy_poll { ", busy poll" } else { "" };
+    format!("{place}, {copy}{pieces}{poll}")
+}
+
+fn tell_of_other_queues(spec: &AfXdpSpec, socket: &Reports) {
+    let (name, ours) = (&spec.name, u32::from(spec.queues.get()));
+    if let Some(there) = sys::receive_queues(socket, name).filter(|&there| there > ours) {
+        tracing::warn!(
+            "af_xdp:{name}: {name} has {there} queues, and what arrives on those after the first {ours} stays with Linux; \
+             write queues={there}, or `ethtool -L {name} combined {ours}` (for veth: rx {ours})"
+        );
+    }
+}
+
+/// Whoever is behind the card may have any address.
+fn take_everything(interface: u32) -> Result<OwnedFd, Errno> {
+    // Of protocol 0, so that it receives nothing itself.
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    sys::be_promiscuous(&socket, interface)?;
+    Ok(socket)
+}
+
+impl AfXdpPort {
+    #[cold]
+    fn warn(&mut self, errno: Errno) {
+        if !self.warned && !self.state.is_down() {
+            self.warned = true;
+            tracing::warn!("af_xdp:{}: cannot send: {errno}; further errors are not logged", self.wire.name);
+        }
+    }
+
+    /// Lets go of an interface that has been deleted.
+    #[cold]
+    fn leave(&mut self) {
+        if let Some(mut queue) = self.queue.take() {
+            queue.count_kernel_drops(&self.counters);
+        }
+    }
+
+    fn drop_tx(&self, reason: DropReason) -> Taken {
+        self.counters.count_tx_drops(reason, 1);
+        Taken::Dropped(reason)
+    }
+
+    fn send(&mut self) {
+        if let Some(Err(errno)) = self.queue.as_mut().map(Queue::send) {
+            self.warn(errno);
+        }
+    }
+
+    fn must_send(&self) -> bool {
+        !self.state.is_down() && self.queue.as_ref().is_some_and(Queue::must_send)
+    }
+}
+
+impl Port for AfXdpPort {
+    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+        let taken = match &mut self.queue {
+            Some(queue) if !self.state.is_down() => queue.transmit(frame),
+            _ => return self.drop_tx(DropReason::LinkDown),
+        };
+        match taken {
+            Taken::Yes => {
+                self.counters.count_tx(1, frame.len() as u64);
+                self.counters.count_tx_copies(1);
+            }
+            Taken::Dropped(reason) => self.counters.count_tx_drops(reason, 1),
+            Taken::Full => self.send(),
+        }
+        taken
+    }
+
+    fn transmit_burst(&mut self, frames: &[Span<'_>]) -> Burst {
+        let mut burst = Burst::default();
+        let mut bytes = 0;
+        for &frame in frames {
+            let taken = match &mut self.queue {
+                Some(queue) if !self.state.is_down() => queue.transmit(frame),
+                _ => Taken::Dropped(DropReason::LinkDown),
+            };
+            match taken {
+                Taken::Yes => bytes += frame.len() as u64,
+                Taken::Full => break,
+                Taken::Dropped(reason) => {
+                    self.counters.count_tx_drops(reason, 1);
+                    burst.dropped += 1;
+                    burst.dropped_bytes += frame.len() as u64;
+                }
+            }
+            burst.taken += 1;
+        }
+        let sent = burst.taken as u64 - burst.dropped;
+        self.counters.count_tx(sent, bytes);
+        self.counters.count_tx_copies(sent);
+        burst
+    }
+
+    fn flush(&mut self) {
+        self.send();
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut dyn Sink) -> usize {
+        if self.state.is_gone() {
+            self.leave();
+            return 0;
+        }
+        let Some(queue) = &mut self.queue else { return 0 };
+        self.passes = self.passes.wrapping_add(1);
+        if self.passes.is_multiple_of(PASSES_TO_STATISTICS) {
+            queue.count_kernel_drops(&self.counters);
+        }
+        let taken = queue.receive(budget, sink, &self.counters);
+        if taken == 0 && self.must_send() {
+            self.send();
+        }
+        taken
+    }
+
+    fn can_wait(&self) -> bool {
+        false
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.as_ref().map(|queue| queue.as_fd())
+    }
+
+    fn prepare_sleep(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.count_kernel_drops(&self.counters);
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        // What the kernel did not take waits for us, not for the wire.
+        self.must_send().then_some(self.wire.opened)
+    }
+
+    fn counters(&self) -> &Arc<PortCounters> {
+        &self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! From an interface to queues that run.
+
+use super::{
+    AfXdpError,
+    interface::Interface,
+    program::Program,
+    queue::{Assembly, Dropped, Queue},
+    ring::{Consumer, Producer},
+    sys::{self, RingMemory, SocketOption},
+};
+use crate::spec::{AfXdpSpec, InterfaceName, XdpMode};
+use millrace_dma::Window;
+use rustix::{
+    io::{self, Errno},
+    net::{
+        AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt,
+        xdp::{
+            SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+            XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags,
+        },
+    },
+};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Places in each ring, and frames of each queue for each direction.
+pub(super) const RING: u32 = 2048;
+
+/// What the kernel leaves free before a frame that it receives.
+const HEADROOM: usize = 256;
+
+/// Ethernet header and two VLAN tags.
+const LINK_HEADERS: usize = 14 + 8;
+
+/// How frames of an interface lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Bytes of memory for each frame, or for each piece of one.
+    pub frame_size: usize,
+    /// Whether frames may need several.
+    pub pieces: bool,
+}
+
+impl Layout {
+    /// The smallest that holds frames of packets of `mtu` bytes.
+    pub fn for_mtu(mtu: u32) -> Self {
+        let len = mtu as usize + LINK_HEADERS + HEADROOM;
+        Self { frame_size: if len <= 2048 { 2048 } else { 4096 }, pieces: len > 4096 }
+    }
+
+    /// Bytes of memory for `queues` queues.
+    pub fn memory(self, queues: u32) -> usize {
+        2 * RING as usize * queues as usize * self.frame_size
+    }
+}
+
+/// The largest MTU whose frames fit into one piece.
+pub(super) const MTU_OF_ONE_PIECE: u32 = (4096 - HEADROOM - LINK_HEADERS) as u32;
+
+/// Opens as many sockets as the specification asks for, bound to nothing yet.
+pub(super) fn open(spec: &AfXdpSpec) -> Result<Vec<OwnedFd>, AfXdpError> {
+    let open = || socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
+    let failed = |errno| AfXdpError::from_errno(errno, "open a socket for", &spec.name);
+    (0..spec.queues.get()).map(|_| open().map_err(failed)).collect()
+}
+
+/// Binds the sockets to the queues of the interface, over one memory that they share.
+pub(super) fn start(
+    spec: &AfXdpSpec,
+    interface: &Interface,
+    program: &Program,
+    layout: Layout,
+    memory: &Window,
+    sockets: Vec<OwnedFd>,
+) -> Result<Vec<Queue>, AfXdpError> {
+    let name = &spec.name;
+    let failed = |step| move |errno| AfXdpError::from_errno(errno, step, name);
+    let first = &sockets[0];
+    sockopt::set_xdp_umem_reg(first, sys::umem(memory, layout.frame_size as u32)).map_err(|errno| match errno {
+        Errno::NOBUFS | Errno::NOMEM => AfXdpError::LockedMemory(name.clone(), memory.len() / 1024),
+        _ => AfXdpError::from_errno(errno, "register the memory of", name),
+    })?;
+    for (queue, socket) in sockets.iter().enumerate() {
+        size_rings(socket).map_err(failed("make the rings of"))?;
+        let shared = (queue > 0).then_some(first);
+        bind_queue(spec, interface, program, layout, queue as u32, socket, shared)?;
+    }
+    let mut queues = Vec::with_capacity(sockets.len());
+    for (number, socket) in sockets.into_iter().enumerate() {
+        tune(&socket);
+        let queue = map_rings(memory, layout, number as u32, socket).map_err(failed("map the rings of"))?;
+        program.redirect(number as u32, &queue).map_err(failed("direct frames to"))?;
+        queues.push(queue);
+    }
+    Ok(queues)
+}
+
+fn size_rings(socket: &OwnedFd) -> io::Result<()> {
+    sockopt::set_xdp_umem_fill_ring_size(socket, RING)?;
+    sockopt::set_xdp_umem_completion_ring_size(socket, RING)?;
+    sockopt::set_xdp_rx_ring_size(socket, RING)?;
+    sockopt::set_xdp_tx_ring_size(socket, RING)
+}
+
+fn bind_queue(
+    spec: &AfXdpSpec,
+    interface: &Interface,
+    program: &Program,
+    layout: Layout,
+    queue: u32,
+    socket: &OwnedFd,
+    shared: Option<&OwnedFd>,
+) -> Result<(), AfXdpError> {
+    let name = &spec.name;
+    // Sockets that share take over how the first was bound.
+    let bound = if let Some(first) = shared {
+        let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface.index, queue);
+        bind(socket, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: first.as_fd() })
+    } else {
+        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        flags.set(SocketAddrXdpFlags::XDP_USE_SG, layout.pieces);
+        match spec.mode {
+            XdpMode::ZeroCopy => flags |= SocketAddrXdpFlags::XDP_ZEROCOPY,
+            XdpMode::Auto if program.generic.is_none() => {}
+            _ => flags |= SocketAddrXdpFlags::XDP_COPY,
+        }
+        bind(socket, &SocketAddrXdp::new(flags, interface.index, queue))
+    };
+    bound.map_err(|errno| match errno {
+        Errno::BUSY => AfXdpError::QueueBusy { name: name.clone(), queue },
+        Errno::OPNOTSUPP if spec.mode == XdpMode::ZeroCopy => AfXdpError::NoZeroCopy(name.clone()),
+        Errno::INVAL if queue > 0 => AfXdpError::NoSuchQueue { name: name.clone(), queues: spec.queues.get().into() },
+        Errno::INVAL | Errno::OPNOTSUPP if layout.pieces => too_long(name, interface),
+        _ => AfXdpError::from_errno(errno, "bind to a queue of", name),
+    })
+}
+
+/// Frames of several pieces are needed and cannot be had (before Linux 6.6, and from some drivers).
+pub(super) fn too_long(name: &InterfaceName, interface: &Interface) -> AfXdpError {
+    AfXdpError::Mtu { name: name.clone(), mtu: interface.mtu, most: MTU_OF_ONE_PIECE }
+}
+
+/// What makes it faster and is no harm where it is missing.
+fn tune(socket: &OwnedFd) {
+    let _ = sys::set_option(socket, SocketOption::TransmitBudget, RING as i32);
+    let _ = sockopt::set_socket_send_buffer_size_force(socket, 4 << 20);
+    if busy_polls() {
+        let _ = sys::set_option(socket, SocketOption::PreferBusyPoll, 1);
+        let _ = sys::set_option(socket, SocketOption::BusyPoll, 20);
+        let _ = sys::set_option(socket, SocketOption::BusyPollBudget, 64);
+    }
+}
+
+fn busy_polls() -> bool {
+    false
+}
+
+fn map_rings(memory: &Window, layout: Layout, number: u32, socket: OwnedFd) -> io::Result<Queue> {
+    let at = sockopt::xdp_mmap_offsets(&socket)?;
+    let fd = socket.as_fd();
+    let mut fill = Producer::new(RingMemory::map(fd, XDP_UMEM_PGOFF_FILL_RING, at.fr, RING)?);
+    let completion = Consumer::new(RingMemory::map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, at.cr, RING)?);
+    let rx = Consumer::new(RingMemory::map(fd, XDP_PGOFF_RX_RING, at.rx, RING)?);
+    let tx = Producer::new(RingMemory::map(fd, XDP_PGOFF_TX_RING, at.tx, RING)?);
+    // The frames of this queue: the first half to receive, the second to send.
+    let first = u64::from(number) * 2 * u64::from(RING);
+    let frames = |from: u64| (from..from + u64::from(RING)).map(|frame| frame * layout.frame_size as u64);
+    frames(first).for_each(|frame| fill.push(frame));
+    fill.publish();
+    let zero_copy = sockopt::xdp_options(&socket)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+    Ok(Queue {
+        memory: memory.clone(),
+        frame_size: layout.frame_size,
+        fill,
+        completion,
+        rx,
+        tx,
+        free: frames(first + u64::from(RING)).rev().collect(),
+        socket,
+        assembly: layout.pieces.then(Assembly::new),
+        zero_copy,
+        busy_poll: busy_polls(),
+        dropped: Dropped::default(),
+    })
+}
