@@ -48,6 +48,8 @@ pub enum Request {
         /// At most [`MAX_REGISTER_BYTES`].
         bytes: Vec<u8>,
     },
+    /// Changes what is behind the ports, or who serves a queue.
+    Change(Change),
     /// Locks features of a component; never waits.
     Lock {
         /// Path of the component's node.
@@ -223,6 +225,37 @@ pub enum Reply {
         code: ErrorCode,
         /// For people: what happened and what to do.
         text: String,
+    },
+}
+
+/// A change of a card that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// Plugs a wire into a port, in place of what is there.
+    Plug {
+        /// Index of the port.
+        port: u32,
+        /// The specification, in the grammar of ports; `none` unplugs.
+        spec: String,
+    },
+    /// Connects two ports inside the card, or one with itself.
+    Connect {
+        /// Index of one.
+        one: u32,
+        /// Index of the other.
+        other: u32,
+    },
+    /// Takes a connection apart.
+    Disconnect {
+        /// Index of one of the ports.
+        port: u32,
+    },
+    /// Has a queue, and what belongs to it, served by another worker.
+    Move {
+        /// The queue.
+        queue: QueueId,
+        /// Index of the worker.
+        worker: u32,
     },
 }
 

@@ -23,6 +23,8 @@ pub struct QueueStats {
     pub engine: Engine,
     /// Running, stopped or faulted.
     pub state: QueueState,
+    /// Index of the worker that serves it.
+    pub worker: u32,
     /// Process ids of those who have it open.
     pub holders: Vec<u32>,
     /// RX: frames offered to the queue. TX: frames taken out of the ring.
@@ -31,6 +33,9 @@ pub struct QueueStats {
     pub passed: u64,
     /// Bytes of the frames in `passed`, without FCS.
     pub passed_bytes: u64,
+    /// Copies that the card has made of frames: RX, between the wire and the memory of the queue; TX, between the memory of
+    /// the queue and the wire. Those that the kernel makes behind an interface are not among them.
+    pub copies: u64,
     /// Why the others were not passed: `offered = passed + sum of these`. Only reasons with a count above 0.
     pub drops: Vec<Count>,
     /// Translations answered by the last mapping used.
@@ -55,16 +60,26 @@ pub struct QueueStats {
 pub struct PortStats {
     /// Index of the port, from 0.
     pub port: u32,
-    /// The specification it was made from, such as `pcap:in.pcap`.
+    /// What is plugged in, such as `pcap:in.pcap`; `none`: nothing.
     pub spec: String,
+    /// Whether there is somebody at the other end, as far as the port can know.
+    pub link: bool,
+    /// How the port drives its wire, in words; empty if there is nothing to say.
+    pub mode: String,
+    /// The port that it is connected with inside the card.
+    pub connected: Option<u32>,
     /// Frames that came in from the wire and that the MAC let through.
     pub rx_frames: u64,
     /// Their bytes.
     pub rx_bytes: u64,
+    /// Copies that the port has made of frames from the wire before the card had them.
+    pub rx_copies: u64,
     /// Frames that went out to the wire.
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
+    /// Copies that the port has made of frames towards the wire.
+    pub tx_copies: u64,
     /// Frames that arrived but were not passed on, by reason: those of the port, `disabled` and `filtered` by the MAC.
     pub rx_drops: Vec<Count>,
     /// Frames that were handed over but did not leave, by reason.

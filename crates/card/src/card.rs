@@ -1,15 +1,17 @@
 //! The handle of a card: what a driver calls.
 
 use crate::cage::Cage;
-use crate::command::{Attachment, Command, Mailbox, Opener};
+use crate::command::{Answer, Attachment, Command, Mailbox, Opener};
 use crate::counters::{Counts, QueueDrop};
-use crate::lane::Lane;
+use crate::homes::Homes;
+use crate::lane::{Lane, Parcel, RxSlot, TxQueue, TxSlot};
 use crate::mac::{Mac, MacLane};
 use crate::phy::Phy;
 use crate::queue::{Queue, RingProgram, StartError};
 use crate::registers::Bus;
 use crate::sleep::Sleep;
 use crate::tsu::{Stamper, Tsu};
+use crate::wiring::{PortEntry, Wiring, WiringError, Wirings};
 use crate::worker::{Worker, WorkerCounts};
 use millrace_abi::control::QueueState;
 use millrace_abi::name::{CardOptions, OptionError};
@@ -17,9 +19,10 @@ use millrace_abi::queue::{Direction, Engine, Laggard, QueueId};
 use millrace_abi::stats::{CardStats, Count, PortStats, QueueStats, WorkerStats};
 use millrace_abi::tree::{BuildError, CardDescription};
 use millrace_dma::{Domain, Pinned};
-use millrace_port::{OpenError, PortSpec, SpecError};
+use millrace_port::{OpenError, SpecError};
 use millrace_ring::FrameLimits;
 use millrace_ring::shared::{Losses, Reclaimer};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -35,7 +38,7 @@ pub enum CardError {
     #[error("port {port}: {source}")]
     Spec {
         /// Index of the port.
-        port: usize,
+        port: u32,
         /// What is wrong.
         source: SpecError,
     },
@@ -43,10 +46,13 @@ pub enum CardError {
     #[error("port {port}: {source}")]
     Port {
         /// Index of the port.
-        port: usize,
+        port: u32,
         /// What is wrong.
         source: OpenError,
     },
+    /// Ports that could not be connected.
+    #[error(transparent)]
+    Wiring(WiringError),
     /// The device tree could not be written.
     #[error(transparent)]
     Tree(#[from] BuildError),
@@ -55,9 +61,14 @@ pub enum CardError {
     Worker(std::io::Error),
 }
 
-struct PortEntry {
-    spec: String,
-    mac: Arc<Mac>,
+impl CardError {
+    fn from_wiring(error: WiringError) -> Self {
+        match error {
+            WiringError::Spec(port, source) => Self::Spec { port, source },
+            WiringError::Open(port, source) => Self::Port { port, source },
+            error => Self::Wiring(error),
+        }
+    }
 }
 
 struct WorkerEntry {
@@ -74,7 +85,8 @@ pub struct Card {
     options: CardOptions,
     tree: Vec<u8>,
     bus: Bus,
-    ports: Vec<PortEntry>,
+    pub(crate) ports: Vec<PortEntry>,
+    pub(crate) wirings: Wirings,
     workers: Vec<WorkerEntry>,
 }
 
@@ -93,34 +105,59 @@ impl Card {
         };
         let rx = queues(Direction::Rx, options.rx_queues);
         let tx = queues(Direction::Tx, options.tx_queues);
-        let specs = parse_ports(&options.ports)?;
-        let workers = options.workers as usize;
+        let (count, workers) = (options.ports.len(), worker_count(options));
+        let longest = options.frame_max as u16;
+        let ports: Vec<PortEntry> = (0..count)
+            .map(|port| PortEntry {
+                mac: Arc::new(Mac::new(workers, longest)),
+                rx: share(options.rx_queues, port, count),
+                tx: share(options.tx_queues, port, count),
+            })
+            .collect();
         let tsu = Arc::new(Tsu::new(options.tsu));
-        let mut plan = Plan { lanes: (0..workers).map(|_| Vec::new()).collect(), ports: Vec::new(), tsu: tsu.clone() };
-        for (port, spec) in specs.iter().enumerate() {
-            let rx = share(&rx, port, specs.len());
-            let tx = share(&tx, port, specs.len());
-            plan.add_port(port, spec, &options.ports[port], rx, tx, options.frame_max as u16)?;
-        }
         let mut entries = Vec::new();
-        for (index, lanes) in plan.lanes.into_iter().enumerate() {
-            entries.push(start_worker(index, lanes, options)?);
+        for index in 0..workers {
+            let lane = |(port, entry): (usize, &PortEntry)| {
+                let stamper = Stamper::new(tsu.clone(), port);
+                Lane::new(port, MacLane::new(entry.mac.clone(), index, stamper), false)
+            };
+            entries.push(start_worker(index, ports.iter().enumerate().map(lane).collect(), options)?);
         }
-        let serving = |id: QueueId| entries[worker_of(id, &specs, options, workers)].mailbox.clone();
+        let mailboxes = entries.iter().map(|entry| entry.mailbox.clone()).collect();
         let bus = Bus {
-            rx_workers: rx.iter().map(|queue| serving(queue.id)).collect(),
-            tx_workers: tx.iter().map(|queue| serving(queue.id)).collect(),
+            homes: Homes::new(options.rx_queues, options.tx_queues, mailboxes),
             rx,
             tx,
-            macs: plan.ports.iter().map(|port| port.mac.clone()).collect(),
+            macs: ports.iter().map(|port| port.mac.clone()).collect(),
             tsu,
-            phys: plan.ports.iter().map(|port| Phy::new(port.mac.clone())).collect(),
-            cages: (0..plan.ports.len()).map(|port| Cage::new(description.serial, port)).collect(),
-            limits: FrameLimits { min: options.frame_min as u16, max: options.frame_max as u16 },
+            phys: ports.iter().map(|port| Phy::new(port.mac.clone())).collect(),
+            cages: (0..count).map(|port| Cage::new(description.serial, port)).collect(),
+            limits: FrameLimits { min: options.frame_min as u16, max: longest },
             discard: options.discard,
             test_space: Bus::empty_test_space(),
         };
-        Ok(Self { options: options.clone(), tree, bus, ports: plan.ports, workers: entries })
+        let card = Self { options: options.clone(), tree, bus, ports, wirings: Wirings::new(count), workers: entries };
+        card.furnish()?;
+        Ok(card)
+    }
+
+    /// Puts the queues in their places, plugs the wires in and connects them.
+    fn furnish(&self) -> Result<(), CardError> {
+        for (port, entry) in self.ports.iter().enumerate() {
+            let rx = entry.rx.clone().map(|index| RxSlot::new(self.bus.rx[index as usize].clone(), 0)).collect();
+            let tx = entry.tx.clone().map(|index| {
+                let slot = TxSlot::new(self.bus.tx[index as usize].clone(), 0, 0);
+                TxQueue { counts: Counts::default(), rings: vec![slot] }
+            });
+            self.place(port, Parcel { wires: Vec::new(), rx, tx: tx.collect() });
+        }
+        for (port, spec) in self.options.ports.iter().enumerate() {
+            self.plug(port as u32, spec).map_err(CardError::from_wiring)?;
+        }
+        for &(one, other) in &self.options.connections {
+            self.connect(one, other).map_err(CardError::from_wiring)?;
+        }
+        Ok(())
     }
 
     /// What the card was made of.
@@ -182,8 +219,8 @@ impl Card {
 
     /// Stops a queue at once, drained or not, and takes its memory off it: no worker touches it any more.
     pub fn detach(&self, id: QueueId) {
-        if let (Some(queue), Some(mailbox)) = (self.bus.queue(id), self.bus.mailbox(id)) {
-            drop(mailbox.call(Command::Halt(id)));
+        if let Some(queue) = self.bus.queue(id) {
+            drop(self.call(id, Command::Halt(id)));
             queue.detach();
         }
     }
@@ -191,15 +228,12 @@ impl Card {
     /// Adds an opener to a running queue: with a policy, as a subscriber whose cursor begins now. `false` when the queue
     /// has no room for another subscriber or is not shared.
     pub fn join(&self, id: QueueId, opener: Opener, cursor: Option<(Laggard, Arc<Losses>)>) -> bool {
-        let mailbox = self.bus.mailbox(id);
-        mailbox.and_then(|mailbox| mailbox.call(Command::Join(id, opener, cursor))).is_some_and(|answer| answer.done)
+        self.call(id, Command::Join(id, opener, cursor)).is_some_and(|answer| answer.done)
     }
 
     /// Takes an opener off a running queue.
     pub fn leave(&self, id: QueueId, opener: u32) {
-        if let Some(mailbox) = self.bus.mailbox(id) {
-            drop(mailbox.call(Command::Leave(id, opener)));
-        }
+        drop(self.call(id, Command::Leave(id, opener)));
     }
 
     /// Adds a ring to a TX queue that runs: its writer rings its own doorbell, in the page of `opener`, and the worker
@@ -218,15 +252,13 @@ impl Card {
         let queue = self.bus.queue(id).ok_or(StartError::NotAttached(id))?;
         let (engine, pins) = queue.build_ring(program, domain, opener.control.clone(), self.bus.limits)?;
         let command = Command::AddRing(id.index, opener.id, Box::new(engine), opener);
-        let answer = self.bus.mailbox(id).and_then(|mailbox| mailbox.call(command)).ok_or(StartError::Stuck)?;
+        let answer = self.call(id, command).ok_or(StartError::Stuck)?;
         if answer.done { Ok(RingPins { _pins: pins }) } else { Err(StartError::NotAttached(id)) }
     }
 
     /// Takes a ring off a TX queue at once, drained or not: no worker touches it any more.
     pub fn drop_ring(&self, id: QueueId, opener: u32) {
-        if let Some(mailbox) = self.bus.mailbox(id) {
-            drop(mailbox.call(Command::DropRing(id.index, opener)));
-        }
+        drop(self.call(id, Command::DropRing(id.index, opener)));
     }
 
     /// Makes every worker come round once: what `Domain::unmap` needs while it waits.
@@ -238,16 +270,29 @@ impl Card {
 
     /// Wakes the worker of a queue, as a doorbell does.
     pub fn nudge(&self, id: QueueId) {
-        if let Some(mailbox) = self.bus.mailbox(id) {
+        if let Some(mailbox) = self.bus.homes.mailbox(id) {
             mailbox.nudge();
         }
     }
 
+    pub(crate) fn homes(&self) -> &Homes {
+        &self.bus.homes
+    }
+
+    /// Has the worker of a queue carry out a command.
+    fn call(&self, id: QueueId, command: Command) -> Option<Answer> {
+        let _stay = self.bus.homes.stay();
+        self.bus.homes.mailbox(id)?.call(command)
+    }
+
     /// Everything countable. Holders are left empty: the driver knows them.
     pub fn stats(&self) -> CardStats {
+        let wirings = self.wirings.lock().clone();
+        let ports = self.ports.iter().zip(&wirings).enumerate();
+        let queues = self.bus.rx.iter().chain(&self.bus.tx);
         CardStats {
-            queues: self.bus.rx.iter().chain(&self.bus.tx).map(|queue| queue_stats(queue)).collect(),
-            ports: self.ports.iter().enumerate().map(|(index, port)| port.stats(index)).collect(),
+            queues: queues.map(|queue| queue_stats(queue, self.bus.homes.worker(queue.id))).collect(),
+            ports: ports.map(|(index, (port, wiring))| port_stats(index, port, wiring)).collect(),
             workers: self.workers.iter().enumerate().map(|(index, worker)| worker.stats(index)).collect(),
         }
     }
@@ -276,73 +321,22 @@ fn seconds_since_1970() -> u32 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs() as u32)
 }
 
-fn parse_ports(words: &[String]) -> Result<Vec<PortSpec>, CardError> {
-    let parse = |(port, word): (usize, &String)| word.parse().map_err(|source| CardError::Spec { port, source });
-    words.iter().enumerate().map(parse).collect()
+/// Queues of a port among `count` of them: `specs/nfb-card.md` §2.1, interface map (queue `i` is of port
+/// `i * ports / count`).
+fn share(count: u32, port: usize, ports: usize) -> Range<u32> {
+    let first = |port: usize| (port as u64 * u64::from(count)).div_ceil(ports as u64) as u32;
+    first(port)..first(port + 1)
 }
 
-/// Port of queue `index` among `count`: `specs/nfb-card.md` §2.1, interface map.
-fn port_of(index: usize, count: usize, ports: usize) -> usize {
-    index * ports / count.max(1)
-}
-
-fn share(queues: &[Arc<Queue>], port: usize, ports: usize) -> Vec<Arc<Queue>> {
-    let mine = queues.iter().enumerate().filter(|(index, _)| port_of(*index, queues.len(), ports) == port);
-    mine.map(|(_, queue)| queue.clone()).collect()
-}
-
-/// A loopback port has a lane on every worker; any other port has one lane, and ports take workers in turn.
-fn worker_of(id: QueueId, specs: &[PortSpec], options: &CardOptions, workers: usize) -> usize {
-    let count = match id.direction {
-        Direction::Rx => options.rx_queues,
-        Direction::Tx => options.tx_queues,
-    };
-    let port = port_of(id.index as usize, count as usize, specs.len());
-    match specs[port] {
-        PortSpec::Loopback => id.index as usize % workers,
-        _ => port % workers,
+/// Worker threads: as many as were asked for, or as many as there are queues, cores to pin them to, and cores.
+fn worker_count(options: &CardOptions) -> usize {
+    let wanted = options.workers as usize;
+    if wanted > 0 {
+        return wanted;
     }
-}
-
-/// Lanes of each worker, while they are being made.
-struct Plan {
-    lanes: Vec<Vec<Lane>>,
-    ports: Vec<PortEntry>,
-    tsu: Arc<Tsu>,
-}
-
-impl Plan {
-    fn add_port(
-        &mut self,
-        index: usize,
-        spec: &PortSpec,
-        word: &str,
-        rx: Vec<Arc<Queue>>,
-        tx: Vec<Arc<Queue>>,
-        longest: u16,
-    ) -> Result<(), CardError> {
-        let workers = self.lanes.len();
-        let front = |mac: &Arc<Mac>, lane| MacLane::new(mac.clone(), lane, Stamper::new(self.tsu.clone(), index));
-        let mac = if let PortSpec::Loopback = spec {
-            let mac = Arc::new(Mac::new(workers, longest));
-            for (worker, lanes) in self.lanes.iter_mut().enumerate() {
-                let mine = |queues: &[Arc<Queue>]| -> Vec<Arc<Queue>> {
-                    queues.iter().filter(|queue| queue.id.index as usize % workers == worker).cloned().collect()
-                };
-                lanes.push(Lane::loopback(front(&mac, worker), mine(&rx), mine(&tx)));
-            }
-            mac
-        } else {
-            let mut ports = millrace_port::open(spec).map_err(|source| CardError::Port { port: index, source })?;
-            // One queue of the wire for now.
-            let port = ports.swap_remove(0);
-            let mac = Arc::new(Mac::new(1, longest));
-            self.lanes[index % workers].push(Lane::port(front(&mac, 0), port, rx, tx));
-            mac
-        };
-        self.ports.push(PortEntry { spec: word.to_owned(), mac });
-        Ok(())
-    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = if options.cpus.is_empty() { cores } else { options.cpus.len() };
+    cores.min(options.rx_queues.max(options.tx_queues) as usize).max(1)
 }
 
 fn start_worker(index: usize, lanes: Vec<Lane>, options: &CardOptions) -> Result<WorkerEntry, CardError> {
@@ -356,6 +350,7 @@ fn start_worker(index: usize, lanes: Vec<Lane>, options: &CardOptions) -> Result
         sleep: Sleep::new().map_err(io)?,
         poll: options.poll,
         spin: Duration::from_micros(u64::from(options.spin_us)),
+        patched: false,
     };
     let cpu = options.cpus.get(index).copied();
     let thread = std::thread::Builder::new()
@@ -379,7 +374,7 @@ fn pin_to(cpu: u32) {
     }
 }
 
-fn queue_stats(queue: &Queue) -> QueueStats {
+fn queue_stats(queue: &Queue, worker: Option<u32>) -> QueueStats {
     let counts: Counts = queue.counts.read();
     let (refused, refusal) = queue.refusals();
     let reasons = QueueDrop::ALL.iter().map(|reason| reason.name()).zip(counts.drops);
@@ -388,9 +383,11 @@ fn queue_stats(queue: &Queue) -> QueueStats {
         engine: queue.engine,
         state: queue.state(),
         holders: Vec::new(),
+        worker: worker.unwrap_or(0),
         offered: counts.passed + counts.dropped(),
         passed: counts.passed,
         passed_bytes: counts.passed_bytes,
+        copies: counts.copies,
         drops: named(reasons),
         iotlb_hits: counts.iotlb_hits,
         iotlb_misses: counts.iotlb_misses,
@@ -401,19 +398,23 @@ fn queue_stats(queue: &Queue) -> QueueStats {
     }
 }
 
-impl PortEntry {
-    fn stats(&self, index: usize) -> PortStats {
-        let (rx, tx) = (self.mac.received(), self.mac.sent());
-        PortStats {
-            port: index as u32,
-            spec: self.spec.clone(),
-            rx_frames: rx.passed(),
-            rx_bytes: rx.passed_bytes(),
-            tx_frames: tx.sent(),
-            tx_bytes: tx.sent_bytes(),
-            rx_drops: named(rx.drops()),
-            tx_drops: named(tx.drops()),
-        }
+fn port_stats(index: usize, port: &PortEntry, wiring: &Wiring) -> PortStats {
+    let (rx, tx) = (port.mac.received(), port.mac.sent());
+    let (rx_copies, tx_copies) = port.mac.copies();
+    PortStats {
+        port: index as u32,
+        spec: wiring.spec.clone(),
+        link: port.mac.link(),
+        mode: port.mac.mode(),
+        connected: wiring.patch.map(|other| other as u32),
+        rx_frames: rx.passed(),
+        rx_bytes: rx.passed_bytes(),
+        rx_copies,
+        tx_frames: tx.sent(),
+        tx_bytes: tx.sent_bytes(),
+        tx_copies,
+        rx_drops: named(rx.drops()),
+        tx_drops: named(tx.drops()),
     }
 }
 

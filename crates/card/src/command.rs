@@ -3,6 +3,7 @@
 
 use crate::buffers::TxBuffers;
 use crate::engine::{RxEngine, TxEngine};
+use crate::lane::{Packing, Parcel, Patch};
 use millrace_abi::queue::{Laggard, QueueId};
 use millrace_dma::{Domain, Window};
 use millrace_ring::shared::{Losses, Reclaimer};
@@ -55,6 +56,12 @@ pub(crate) enum Command {
     AddRing(u32, u32, Box<TxEngine>, Opener),
     /// A ring less, drained or not; its engine and opener come back with the answer.
     DropRing(u32, u32),
+    /// Queues and wires leave the worker's lane of a port; they come back with the answer.
+    Pack(usize, Packing),
+    /// Queues and wires enter it.
+    Unpack(usize, Box<Parcel>),
+    /// What the wire of a port is from now on: whether it loops back, and with what it is connected.
+    Shape(usize, bool, Option<Patch>),
     /// Nothing: the answer says that the worker has come round since.
     Pass,
     /// The thread ends.
@@ -70,6 +77,7 @@ pub(crate) struct Answer {
     pub rx: Option<Box<RxEngine>>,
     pub reclaimer: Option<Box<Reclaimer>>,
     pub openers: Vec<Opener>,
+    pub parcel: Option<Box<Parcel>>,
 }
 
 type Letter = (Command, Option<mpsc::SyncSender<Answer>>);

@@ -52,6 +52,9 @@ pub(crate) struct Counts {
     pub passed: u64,
     pub passed_bytes: u64,
     pub dropped_bytes: u64,
+    /// Copies of frames: RX between the wire and the queue's memory, TX between the queue's memory and the wire. What
+    /// the kernel does is not among them.
+    pub copies: u64,
     pub drops: [u64; DROPS],
     pub iotlb_hits: u64,
     pub iotlb_misses: u64,
@@ -73,22 +76,23 @@ impl Counts {
 
     fn to_words(self) -> [u64; WORDS] {
         let mut words = [0; WORDS];
-        words[..6].copy_from_slice(&[
+        words[..7].copy_from_slice(&[
             self.passed,
             self.passed_bytes,
             self.dropped_bytes,
             self.iotlb_hits,
             self.iotlb_misses,
             self.iotlb_faults,
+            self.copies,
         ]);
-        words[6] = u64::from(self.pointers[0]) | u64::from(self.pointers[1]) << 32;
-        words[7..].copy_from_slice(&self.drops);
+        words[7] = u64::from(self.pointers[0]) | u64::from(self.pointers[1]) << 32;
+        words[8..].copy_from_slice(&self.drops);
         words
     }
 
     fn from_words(words: [u64; WORDS]) -> Self {
         let mut drops = [0; DROPS];
-        drops.copy_from_slice(&words[7..]);
+        drops.copy_from_slice(&words[8..]);
         Self {
             passed: words[0],
             passed_bytes: words[1],
@@ -96,13 +100,14 @@ impl Counts {
             iotlb_hits: words[3],
             iotlb_misses: words[4],
             iotlb_faults: words[5],
-            pointers: [words[6] as u32, (words[6] >> 32) as u32],
+            copies: words[6],
+            pointers: [words[7] as u32, (words[7] >> 32) as u32],
             drops,
         }
     }
 }
 
-const WORDS: usize = 7 + DROPS;
+const WORDS: usize = 8 + DROPS;
 
 /// The counts of a queue, published by the worker that serves it.
 #[derive(Default)]
@@ -127,7 +132,7 @@ mod tests {
 
     #[test]
     fn counts_survive_their_words() {
-        let mut counts = Counts { passed: 1, passed_bytes: 2, dropped_bytes: 3, ..Counts::default() };
+        let mut counts = Counts { passed: 1, passed_bytes: 2, dropped_bytes: 3, copies: 4, ..Counts::default() };
         counts.pointers = [7, 9];
         counts.drops = [1, 2, 3, 4, 5, 6];
         assert_eq!(Counts::from_words(counts.to_words()), counts);

@@ -4,12 +4,15 @@
 //! registers ----> queue (control side: latches, START, STOP, counters) ----> command
 //!                                                                              |
 //! port <-- lane (TX queues -> wire -> RX queues) <-- worker (one thread) <-----+
+//!            ^
+//! plug, connect, move ----> wiring (what is behind the ports, who serves what)
 //! ```
 //!
 //! * [`Card`] is the handle: registers, device tree, attaching of queue memory, statistics.
 //! * `queue` is what registers show of one queue; `engine` is the half of the ring that a worker runs.
 //! * `buffers` is the device's own memory, into which software writes what Calypte TX queues send.
-//! * `lane` moves frames between the queues of one port and its wire; `worker` polls lanes and sleeps when all is quiet.
+//! * `lane` moves frames between the queues of one port and its wires, or between wires; `worker` polls lanes and sleeps
+//!   when all is quiet. `homes` says which worker serves which queue, `wiring` changes that and what is plugged in.
 //! * `phy` is the link behind the MACs, `cage` the module that the link runs over.
 //! * `tsu` is the clock, and what it writes before received frames.
 //! * `mac` is a port as its registers show it, and what its MACs let through.
@@ -24,6 +27,7 @@ mod card;
 mod command;
 mod counters;
 mod engine;
+mod homes;
 mod lane;
 mod mac;
 mod phy;
@@ -32,6 +36,7 @@ mod queue;
 mod registers;
 mod sleep;
 mod tsu;
+mod wiring;
 mod worker;
 
 pub use buffers::TxBuffers;
@@ -39,3 +44,4 @@ pub use card::{Card, CardError, RingPins};
 pub use command::{Attachment, Opener};
 pub use counters::QueueDrop;
 pub use queue::{RingProgram, StartError};
+pub use wiring::WiringError;

@@ -11,6 +11,8 @@ pub(crate) struct Phy {
 }
 
 struct State {
+    // What the wires behind the port say, as of this access.
+    wire_up: bool,
     pma_control: u16,
     pcs_control: u16,
     pma_type: u16,
@@ -26,8 +28,13 @@ const BLOCKS_HIGH: u16 = 0xfff;
 const ALL_ALIGNED: u16 = 1 << 12;
 
 impl State {
-    fn link_up(&self) -> bool {
+    /// Neither in reset nor in low power.
+    fn is_on(&self) -> bool {
         (self.pma_control | self.pcs_control) & (r::CONTROL_RESET | r::CONTROL_LOW_POWER) == 0
+    }
+
+    fn link_up(&self) -> bool {
+        self.wire_up && self.is_on()
     }
 
     fn if_up(&self, bits: u16) -> u16 {
@@ -48,6 +55,7 @@ impl State {
 impl Phy {
     pub fn new(mac: Arc<Mac>) -> Self {
         let state = State {
+            wire_up: true,
             pma_control: 0,
             pcs_control: 0,
             pma_type: r::TYPES[0].0,
@@ -60,7 +68,9 @@ impl Phy {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.wire_up = self.mac.link();
+        state
     }
 
     /// Reads one register; some remember what happened until they are read.
@@ -131,7 +141,7 @@ impl Phy {
             (state.pma_was_down, state.pcs_was_down, state.blocks_were_down) = (true, true, true);
         }
         // Under the lock, so that the MAC follows the last write.
-        self.mac.set_link(state.link_up(), state.pma_control & r::CONTROL_LOCAL_LOOPBACK != 0);
+        self.mac.set_link(state.is_on(), state.pma_control & r::CONTROL_LOCAL_LOOPBACK != 0);
     }
 }
 

@@ -98,15 +98,6 @@ impl<const N: usize> Tally<N> {
         self.changed |= 1 << at;
     }
 
-    /// For counts that somebody else keeps.
-    #[inline(always)]
-    pub fn set(&mut self, at: usize, count: u64) {
-        if self.words[at] != count {
-            self.words[at] = count;
-            self.changed |= 1 << at;
-        }
-    }
-
     /// Makes what changed readable.
     #[inline(always)]
     pub fn publish(&mut self, to: &Published<N>) {
@@ -147,12 +138,10 @@ mod tests {
         tally.publish(&shared);
         assert_eq!(shared.read(), [0, 7, 0, 0, 1]);
         let version = shared.version();
-        tally.set(1, 7);
         tally.publish(&shared);
         assert_eq!(shared.version(), version, "nothing was new");
-        tally.set(1, 6);
         tally.add(4, 1);
         tally.publish(&shared);
-        assert_eq!(shared.look(), Some(([0, 6, 0, 0, 2], version + 2)));
+        assert_eq!(shared.look(), Some(([0, 7, 0, 0, 2], version + 2)));
     }
 }

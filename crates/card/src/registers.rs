@@ -2,7 +2,7 @@
 //! as 0 and swallow writes, as hardware does.
 
 use crate::cage::Cage;
-use crate::command::Mailbox;
+use crate::homes::Homes;
 use crate::mac::Mac;
 use crate::phy::Phy;
 use crate::queue::Queue;
@@ -20,9 +20,7 @@ pub(crate) struct Bus {
     pub tsu: Arc<Tsu>,
     pub phys: Vec<Phy>,
     pub cages: Vec<Cage>,
-    /// Mailbox of the worker that serves each queue: RX, then TX, by index.
-    pub rx_workers: Vec<Arc<Mailbox>>,
-    pub tx_workers: Vec<Arc<Mailbox>>,
+    pub homes: Homes,
     pub limits: FrameLimits,
     pub discard: bool,
     pub test_space: Mutex<Vec<u32>>,
@@ -33,13 +31,6 @@ impl Bus {
         match id.direction {
             Direction::Rx => self.rx.get(id.index as usize),
             Direction::Tx => self.tx.get(id.index as usize),
-        }
-    }
-
-    pub fn mailbox(&self, id: QueueId) -> Option<&Arc<Mailbox>> {
-        match id.direction {
-            Direction::Rx => self.rx_workers.get(id.index as usize),
-            Direction::Tx => self.tx_workers.get(id.index as usize),
         }
     }
 
@@ -65,7 +56,7 @@ impl Bus {
         if let Ok(bytes) = <[u8; 8]>::try_from(from)
             && let Some((Component::Dma(id), offset)) = Component::at(address)
             && Offset::new(offset) == medusa::SDP
-            && let (Some(queue), Some(mailbox)) = (self.queue(id), self.mailbox(id))
+            && let (Some(queue), Some(mailbox)) = (self.queue(id), self.homes.mailbox(id))
             && queue.engine != millrace_abi::queue::Engine::Sze
         {
             return queue.write_pointers(u64::from_le_bytes(bytes), mailbox);
@@ -120,7 +111,7 @@ impl Bus {
     /// One access goes to one buffer: what reaches behind its end is not written.
     fn write_buffer(&self, index: u32, offset: u32, from: &[u8], headers: bool) {
         let id = QueueId::tx(index);
-        if let (Some(queue), Some(mailbox)) = (self.queue(id), self.mailbox(id)) {
+        if let (Some(queue), Some(mailbox)) = (self.queue(id), self.homes.mailbox(id)) {
             if headers {
                 queue.write_headers(offset, from, mailbox);
             } else {
@@ -150,7 +141,8 @@ impl Bus {
         let Some((component, offset)) = Component::at(address) else { return };
         match component {
             Component::Dma(id) => {
-                if let (Some(queue), Some(mailbox)) = (self.queue(id), self.mailbox(id)) {
+                let _stay = self.homes.stay();
+                if let (Some(queue), Some(mailbox)) = (self.queue(id), self.homes.mailbox(id)) {
                     queue.write32(offset, value, self.limits, self.discard, mailbox);
                 }
             }

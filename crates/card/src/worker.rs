@@ -1,7 +1,7 @@
 //! A thread that polls lanes, and sleeps when all of them are quiet.
 
 use crate::command::{Answer, Command, Mailbox};
-use crate::lane::Lane;
+use crate::lane::{Lane, forward};
 use crate::sleep::Sleep;
 use millrace_dma::{Ordering, fence};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub(crate) struct Worker {
     pub sleep: Sleep,
     pub poll: bool,
     pub spin: Duration,
+    /// Some ports are connected with each other.
+    pub patched: bool,
 }
 
 /// Passes between two looks at the clock: a look costs as much as a pass over an idle queue.
@@ -32,7 +34,6 @@ const PASSES_PER_LOOK: u32 = 64;
 impl Worker {
     pub fn run(mut self) {
         self.sleep.watch(&self.mailbox.wake);
-        self.lanes.iter().for_each(|lane| lane.watch_port(&self.sleep));
         let (mut idle_since, mut passes, mut quiet) = (None, 0u64, 0u32);
         loop {
             if self.mailbox.is_waiting() && !self.obey() {
@@ -63,23 +64,45 @@ impl Worker {
         for lane in &mut self.lanes {
             worked |= lane.pass();
         }
+        if self.patched {
+            worked |= self.pass_patches();
+        }
         worked
+    }
+
+    /// Frames between ports that are connected with each other.
+    fn pass_patches(&mut self) -> bool {
+        let mut worked = false;
+        for at in 0..self.lanes.len() {
+            if let Some(patch) = self.lanes[at].patch
+                && let Ok([from, to]) = self.lanes.get_disjoint_mut([at, patch.to])
+            {
+                worked |= forward(from, to, patch);
+            }
+        }
+        worked
+    }
+
+    /// As [`Worker::pass`], and looks at every queue however quiet it was.
+    fn pass_all(&mut self) -> bool {
+        let worked = self.lanes.iter_mut().fold(false, |worked, lane| lane.pass_all() | worked);
+        self.pass_patches() | worked
     }
 
     /// The sleeper's side of `millrace_ring::wake`, for all queues at once: flags, one fence, one more pass.
     #[cold]
     fn fall_asleep(&mut self) {
-        self.lanes.iter().for_each(Lane::mark_asleep);
+        self.lanes.iter_mut().for_each(Lane::mark_asleep);
         // Pairs with the fence in `Ringer::must_signal`.
         fence(Ordering::SeqCst);
         let due = self.lanes.iter().filter_map(Lane::next_due).min();
         let most = due.map(|due| due.saturating_duration_since(Instant::now()));
-        if !self.pass() && !self.mailbox.is_waiting() && most != Some(Duration::ZERO) {
+        if !self.pass_all() && !self.mailbox.is_waiting() && most != Some(Duration::ZERO) {
             let sleeps = self.counts.sleeps.load(Count::Relaxed);
             self.counts.sleeps.store(sleeps + 1, Count::Relaxed);
             self.sleep.sleep(most);
         }
-        self.lanes.iter().for_each(Lane::awake);
+        self.lanes.iter_mut().for_each(Lane::awake);
     }
 
     /// Carries out what the control side asks for. `false`: the thread ends.
@@ -142,8 +165,27 @@ impl Worker {
                 let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
                 lane.map(|lane| lane.drop_ring(index, ring, sleep)).unwrap_or_default()
             }
+            Command::Pack(port, packing) => {
+                let lane = self.lanes.get_mut(port);
+                let parcel = lane.map(|lane| Box::new(lane.pack(&packing, sleep)));
+                Answer { done: parcel.is_some(), parcel, ..Answer::default() }
+            }
+            Command::Unpack(port, parcel) => match self.lanes.get_mut(port) {
+                Some(lane) => {
+                    lane.unpack(*parcel, sleep);
+                    done
+                }
+                None => Answer { parcel: Some(parcel), ..Answer::default() },
+            },
+            Command::Shape(port, loopback, patch) => {
+                if let Some(lane) = self.lanes.get_mut(port) {
+                    (lane.loopback, lane.patch) = (loopback, patch);
+                }
+                self.patched = self.lanes.iter().any(|lane| lane.patch.is_some());
+                done
+            }
             Command::Pass => {
-                self.pass();
+                self.pass_all();
                 done
             }
             Command::Exit => done,

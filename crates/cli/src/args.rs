@@ -8,7 +8,7 @@ use millrace_abi::name::{CardOptions, EngineRule, OptionError, VARIABLE};
 use millrace_abi::queue::{Engine, Mode, QueueId};
 
 use crate::bench::BenchArgs;
-use crate::commands::{card, generate, loopback_hw, pktgen, read, receive, regs, stats, transmit};
+use crate::commands::{card, generate, loopback_hw, pktgen, ports, read, receive, regs, stats, transmit, workers};
 use crate::list::{Queues, Sizes};
 
 const HEADING: &str = "Shared options";
@@ -132,6 +132,10 @@ impl FromStr for Engines {
 pub enum Command {
     /// Run a card that other programs use through a Unix socket
     Card(card::CardArgs),
+    /// Show what is behind the ports of a card; plug, unplug, connect
+    Ports(ports::PortsArgs),
+    /// Show which worker serves which queues; move queues
+    Workers(workers::WorkersArgs),
     /// Say what the card is and which queues it has
     Info,
     /// Print the device tree of the card

@@ -52,6 +52,8 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
     let shared = &cli.shared;
     match &cli.command {
         Command::Card(args) => run::card::run(shared, args),
+        Command::Ports(args) => run::ports::run(shared, args),
+        Command::Workers(args) => run::workers::run(shared, args),
         Command::Info => run::info::run(shared),
         Command::Tree { dtb } => run::tree::run(shared, dtb.as_deref()),
         Command::Regs(args) => run::regs::run(shared, args),

@@ -3,7 +3,7 @@
 use crate::native;
 use crate::server::Driver;
 use crate::wire::{self, WireError};
-use millrace_abi::message::{Buffers, ErrorCode, Handle, Layout, MAX_REGISTER_BYTES, Reply, Request, VERSION};
+use millrace_abi::message::{Buffers, Change, ErrorCode, Handle, Layout, MAX_REGISTER_BYTES, Reply, Request, VERSION};
 use millrace_abi::queue::{Engine, Mode, QueueId, Sharing};
 use millrace_abi::stats::CardStats;
 use millrace_dma::{Protection, Region, RegionError};
@@ -307,6 +307,14 @@ impl Client {
             address = address.wrapping_add(chunk.len() as u32);
         }
         Ok(())
+    }
+
+    /// Changes what is behind the ports, or who serves a queue.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with [`ErrorCode::Invalid`]; the text says why.
+    pub fn change(&self, change: Change) -> Result<(), ClientError> {
+        self.tell(&Request::Change(change))
     }
 
     /// Locks features of a component; does not wait.

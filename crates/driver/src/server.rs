@@ -6,7 +6,9 @@ use crate::poll::Poll;
 use crate::session::{Session, Wish};
 use crate::wire::{self, WireError};
 use millrace_abi::control::QueueState;
-use millrace_abi::message::{ErrorCode, Handle, MAX_COMMIT, MAX_REGISTER_BYTES, Reply, Request, VERSION, encode};
+use millrace_abi::message::{
+    Change, ErrorCode, Handle, MAX_COMMIT, MAX_REGISTER_BYTES, Reply, Request, VERSION, encode,
+};
 use millrace_abi::queue::{Direction, QueueId};
 use millrace_abi::tree::{Tree, TreeError};
 use millrace_card::{Card, CardError, StartError};
@@ -15,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -225,6 +227,7 @@ const MAX_LOCKS: usize = 256;
 struct Connected {
     socket: OwnedFd,
     pid: u32,
+    uid: Option<Uid>,
     pidfd: Option<OwnedFd>,
     // It is this very process, and its plain addresses may be given to the card.
     own: bool,
@@ -340,7 +343,8 @@ impl Server {
     fn welcome(&mut self, socket: OwnedFd, own: bool) {
         let number = self.next_client;
         let token = FIRST_CLIENT_TOKEN + 2 * number;
-        let peer = rustix::net::sockopt::socket_peercred(&socket).ok().map(|credentials| credentials.pid);
+        let credentials = rustix::net::sockopt::socket_peercred(&socket).ok();
+        let peer = credentials.map(|credentials| credentials.pid);
         let pid = peer.map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
         if !self.may_grow(pid) {
             let text = "this process has too many connections to the card; close some".to_owned();
@@ -366,6 +370,7 @@ impl Server {
         let client = Connected {
             socket,
             pid,
+            uid: credentials.map(|credentials| credentials.uid),
             pidfd,
             own,
             domain: Arc::new(Domain::new()),
@@ -641,6 +646,7 @@ impl Server {
                 self.write(number, address, &bytes);
                 done
             }
+            Request::Change(change) => self.change(number, &change),
             Request::Lock { component, bits } => self.lock(number, &component, bits),
             Request::Unlock { component, bits } => {
                 if !self.locks.unlock(&component, bits, Owner::Client(number)) {
@@ -696,6 +702,23 @@ impl Server {
             }
             Request::Open { .. } => Err(Refusal::new(ErrorCode::Protocol, "open is answered elsewhere")),
         }
+    }
+
+    /// Ports open interfaces and files with the rights of the card, so only its own user and root may change them.
+    fn change(&self, number: u64, change: &Change) -> Result<Answer, Refusal> {
+        let uid = self.clients.get(&number).and_then(|client| client.uid);
+        if uid.is_none_or(|uid| !uid.is_root() && uid != rustix::process::geteuid()) {
+            let text = "only the user who runs the card, and root, may change its ports and workers";
+            return Err(Refusal::new(ErrorCode::Invalid, text));
+        }
+        let changed = match *change {
+            Change::Plug { port, ref spec } => self.card.plug(port, spec),
+            Change::Connect { one, other } => self.card.connect(one, other),
+            Change::Disconnect { port } => self.card.disconnect(port),
+            Change::Move { queue, worker } => self.card.move_queue(queue, worker),
+        };
+        changed.map_err(|error| Refusal::new(ErrorCode::Invalid, error.to_string()))?;
+        Ok((Reply::Done, None))
     }
 
     fn lock(&mut self, number: u64, component: &str, bits: u64) -> Result<Answer, Refusal> {

@@ -4,7 +4,7 @@ use crate::rx::IdleRx;
 use crate::shared;
 use crate::supplied::{SuppliedRx, SuppliedTx};
 use crate::tx::IdleTx;
-use millrace_abi::message::{Buffers, ErrorCode};
+use millrace_abi::message::{Buffers, Change, ErrorCode};
 use millrace_abi::name::DeviceName;
 use millrace_abi::queue::{Mode, QueueId, Sharing};
 use millrace_abi::stats::CardStats;
@@ -205,6 +205,41 @@ impl Device {
     /// [`Error::Client`].
     pub fn stats(&self) -> Result<CardStats, Error> {
         Ok(self.client.stats()?)
+    }
+
+    /// Plugs a wire into a port of the card, in place of what is there. `spec` is `kind:argument[,key=value...]` as for a
+    /// new card; `none` unplugs. Queues run on.
+    ///
+    /// # Errors
+    /// [`Error::Client`]; the text says what is wrong. When the wire cannot be opened, nothing is plugged in.
+    pub fn plug(&self, port: u32, spec: &str) -> Result<(), Error> {
+        Ok(self.client.change(Change::Plug { port, spec: spec.to_owned() })?)
+    }
+
+    /// Connects two ports inside the card, or one with itself: what comes in at one goes out at the other, and no longer
+    /// to queues. What they were connected with before, they no longer are.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn connect(&self, one: u32, other: u32) -> Result<(), Error> {
+        Ok(self.client.change(Change::Connect { one, other })?)
+    }
+
+    /// Takes the connection of a port apart, if it has one.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn disconnect(&self, port: u32) -> Result<(), Error> {
+        Ok(self.client.change(Change::Disconnect { port })?)
+    }
+
+    /// Has a queue served by another worker of the card from now on, and with it what belongs to it: in loopback the queue
+    /// of the other direction, otherwise the wire of the port that serves it and its other queues.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn move_queue(&self, queue: QueueId, worker: u32) -> Result<(), Error> {
+        Ok(self.client.change(Change::Move { queue, worker })?)
     }
 
     /// Lets the card reach `region`, for queues with buffers of the program's own. `at` chooses the address.

@@ -5,6 +5,7 @@
 //!
 //! | Specification | Frames to the card | Frames from the card |
 //! |---|---|---|
+//! | `none` | none: nothing is plugged in | none |
 //! | `null` | none | fetched and forgotten ([`null`]) |
 //! | `generator[:size=N,rate=PPS,count=N]` | structured test frames ([`generator`]) | as `null` |
 //! | `pcap:FILE[,write=FILE][,speed=full\|recorded\|RATEpps][,loop=N\|forever]` | a capture ([`pcap`]) | a capture with ns stamps, or as `null` |
@@ -180,13 +181,14 @@ pub enum OpenError {
     AfXdp(#[from] af_xdp::AfXdpError),
 }
 
-/// Opens the wire that `spec` describes: at least one port, one for each queue of the wire.
+/// Opens the wire that `spec` describes: one port for each queue of the wire; none for [`PortSpec::None`].
 ///
 /// # Errors
 /// [`OpenError`]; always for [`PortSpec::Loopback`], which the card serves itself.
 pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
     Ok(match spec {
         PortSpec::Loopback => return Err(OpenError::Loopback),
+        PortSpec::None => Vec::new(),
         PortSpec::Null => vec![Box::new(null::NullPort::new())],
         PortSpec::Generator(spec) => vec![Box::new(generator::GeneratorPort::new(spec))],
         PortSpec::Pcap(spec) => vec![Box::new(pcap::PcapPort::open(spec)?)],

@@ -57,7 +57,7 @@ impl Selection {
         }
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let (direction, range) = match text.get(..2) {
             Some("rx") => (Some(Direction::Rx), &text[2..]),
             Some("tx") => (Some(Direction::Tx), &text[2..]),
@@ -96,18 +96,24 @@ pub(super) fn parse_rules(value: &str) -> Result<Vec<EngineRule>, OptionError> {
 pub(super) const EXPECTED: &str =
     "sze, medusa or calypte, for some queues only sze@3, sze@0-3, sze@rx0-3 or a list such as (sze@0-3,tx7)";
 
-impl fmt::Display for EngineRule {
+/// As it is parsed: `3`, `0-3`, `rx0-3`.
+impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.engine.fmt(f)?;
-        let Selection::Range { direction, first, last } = self.queues else {
-            return Ok(());
-        };
-        let way = match direction {
+        let Selection::Range { direction, first, last } = self else { return f.write_str("all") };
+        f.write_str(match direction {
             Some(Direction::Rx) => "rx",
             Some(Direction::Tx) => "tx",
             None => "",
-        };
-        write!(f, "@{way}{first}")?;
-        if first == last { Ok(()) } else { write!(f, "-{last}") }
+        })?;
+        if first == last { write!(f, "{first}") } else { write!(f, "{first}-{last}") }
+    }
+}
+
+impl fmt::Display for EngineRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.queues {
+            Selection::All => self.engine.fmt(f),
+            queues => write!(f, "{}@{queues}", self.engine),
+        }
     }
 }

@@ -46,7 +46,7 @@ pub(super) static NUMBERS: [Number; 10] = [
     number!("ring", "bytes", 32 << 10, 1 << 30, Shape::PowerOfTwo, sze_ring),
     // §3.2.5: room for two frames of the largest size at least; 16 bits say where one begins, of which §3.2.2 gives 15.
     number!("blocks", "", 256, 32768, Shape::PowerOfTwo, calypte_blocks),
-    number!("workers", "threads", 1, 256, Shape::Any, workers),
+    number!("workers", "threads (0: by queues and cores)", 0, 256, Shape::Any, workers),
     number!("spin", "microseconds", 0, 1_000_000, Shape::Any, spin_us),
     // §3.2.6: 0x3fff is the most that any driver hands over.
     number!("frame-min", "bytes", 1, 0x3fff, Shape::Any, frame_min),

@@ -1,6 +1,6 @@
 //! How a card is built: the flags of `millrace card`, and the options of an embedded card.
 
-use super::engines::{self, EngineRule, parse_range};
+use super::engines::{self, EngineRule, Selection, parse_range};
 use super::{OptionError, number::NUMBERS, text};
 use crate::queue::{Direction, Engine, QueueId};
 use crate::register::{calypte, map::MAX_PORTS};
@@ -27,8 +27,13 @@ pub struct CardOptions {
     pub calypte_blocks: u32,
     /// Ports, in the grammar `kind:argument[,key=value...]`.
     pub ports: Vec<String>,
-    /// Worker threads.
+    /// Which ports are connected inside the card: what comes in at one goes out at the other. A port may be connected with
+    /// itself.
+    pub connections: Vec<(u32, u32)>,
+    /// Worker threads; 0: one for each queue pair, but not more than there are cores.
     pub workers: u32,
+    /// Queues whose worker serves no others.
+    pub priority: Vec<Selection>,
     /// Cores to pin the workers to, in turn; none: not pinned.
     pub cpus: Vec<u32>,
     /// Workers never sleep.
@@ -58,7 +63,9 @@ impl Default for CardOptions {
             sze_ring: 1 << 20,
             calypte_blocks: 2048,
             ports: vec!["loopback".to_owned()],
-            workers: 1,
+            connections: Vec::new(),
+            workers: 0,
+            priority: Vec::new(),
             cpus: Vec::new(),
             poll: false,
             spin_us: 50,
@@ -82,7 +89,7 @@ pub struct OptionHelp {
 }
 
 /// The options of a card.
-pub const OPTIONS: [OptionHelp; 17] = [
+pub const OPTIONS: [OptionHelp; 19] = [
     OptionHelp { word: "rx", value: "N", meaning: "receive queues" },
     OptionHelp { word: "tx", value: "N", meaning: "transmit queues" },
     OptionHelp { word: "queues", value: "N", meaning: "both at once" },
@@ -100,7 +107,21 @@ pub const OPTIONS: [OptionHelp; 17] = [
         value: "SPEC",
         meaning: "a port, such as loopback or (pcap:FILE,speed=full); repeat for more",
     },
-    OptionHelp { word: "workers", value: "N", meaning: "worker threads" },
+    OptionHelp {
+        word: "connect",
+        value: "PORT-PORT",
+        meaning: "what comes in at one port goes out at the other; PORT-PORT with one port twice: back where it came from",
+    },
+    OptionHelp {
+        word: "workers",
+        value: "N",
+        meaning: "worker threads; otherwise as many as queue pairs, but not more than cores",
+    },
+    OptionHelp {
+        word: "priority",
+        value: "QUEUES",
+        meaning: "queues whose worker serves no others, such as 0 or 0-3 or tx7; may be repeated",
+    },
     OptionHelp {
         word: "cpu",
         value: "LIST",
@@ -124,6 +145,8 @@ pub const OPTIONS: [OptionHelp; 17] = [
 
 /// Highest number of a core, as `sched_setaffinity` takes it.
 const MAX_CPU: u32 = 1023;
+const CONNECT_EXPECTED: &str = "two ports such as 0-1, or the same twice";
+const PRIORITY_EXPECTED: &str = "queues such as 0, 2-5, rx0, or a list such as (0,tx4-7)";
 const CPU_EXPECTED: &str = "a core from 0 to 1023, a range such as 2-5 or a list such as (1,4-7)";
 
 impl CardOptions {
@@ -131,6 +154,11 @@ impl CardOptions {
     pub fn engine_of(&self, queue: QueueId) -> Engine {
         let rule = self.engines.iter().rev().find(|rule| rule.queues.contains(queue));
         rule.map_or(Engine::Medusa, |rule| rule.engine)
+    }
+
+    /// Whether a queue is of the priority class.
+    pub fn is_priority(&self, queue: QueueId) -> bool {
+        self.priority.iter().any(|queues| queues.contains(queue))
     }
 
     /// Bytes of packet memory that a queue needs: the SZE or Calypte ring, or the Medusa buffers.
@@ -179,6 +207,22 @@ impl CardOptions {
                 self.ports.push(value.to_owned());
                 Ok(())
             }
+            "connect" => {
+                let bad =
+                    || OptionError::BadValue { word, value: value.to_owned(), expected: CONNECT_EXPECTED.to_owned() };
+                let pair =
+                    value.split_once('-').and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+                self.connections.push(pair.ok_or_else(bad)?);
+                Ok(())
+            }
+            "priority" => {
+                let bad =
+                    || OptionError::BadValue { word, value: value.to_owned(), expected: PRIORITY_EXPECTED.to_owned() };
+                for part in value.split(',') {
+                    self.priority.push(Selection::parse(part).ok_or_else(bad)?);
+                }
+                Ok(())
+            }
             "cpu" => {
                 let bad = || OptionError::BadValue { word, value: value.to_owned(), expected: CPU_EXPECTED.to_owned() };
                 for part in value.split(',') {
@@ -217,6 +261,23 @@ impl CardOptions {
         if self.ports.iter().any(String::is_empty) {
             return Err(OptionError::NoValue { word: "port", expected: expected("port") });
         }
+        if let Some((one, other)) =
+            self.connections.iter().find(|(one, other)| one.max(other) >= &(self.ports.len() as u32))
+        {
+            return conflict(format!(
+                "connect={one}-{other} speaks of a port that a card with {} has not",
+                self.ports.len()
+            ));
+        }
+        if !self.priority.iter().all(|queues| queues.fits(self.rx_queues, self.tx_queues)) {
+            let (rx, tx) = (self.rx_queues, self.tx_queues);
+            return conflict(format!("priority speaks of queues that a card with rx={rx} and tx={tx} has not"));
+        }
+        if !self.priority.is_empty() && self.workers == 1 {
+            return conflict(
+                "a priority class has a worker of its own: workers=1 leaves none for the others".to_owned(),
+            );
+        }
         match self.cpus.iter().find(|cpu| **cpu > MAX_CPU) {
             Some(cpu) => {
                 Err(OptionError::BadValue { word: "cpu", value: cpu.to_string(), expected: CPU_EXPECTED.to_owned() })
@@ -243,6 +304,8 @@ fn expected(word: &str) -> String {
         "engine" => engines::EXPECTED.to_owned(),
         "port" => "kind:argument[,key=value...], such as loopback, null, tap:NAME or (pcap:FILE,speed=full)".to_owned(),
         "cpu" => CPU_EXPECTED.to_owned(),
+        "connect" => CONNECT_EXPECTED.to_owned(),
+        "priority" => PRIORITY_EXPECTED.to_owned(),
         "queues" => NUMBERS[0].expected(),
         _ => NUMBERS.iter().find(|number| number.word == word).map(|number| number.expected()).unwrap_or_default(),
     }
@@ -260,6 +323,8 @@ impl fmt::Display for CardOptions {
         if self.ports != default.ports {
             written.extend(self.ports.iter().map(|port| format!("port{is}{}", text::quoted(port, f.alternate()))));
         }
+        written.extend(self.connections.iter().map(|(one, other)| format!("connect{is}{one}-{other}")));
+        written.extend(self.priority.iter().map(|queues| format!("priority{is}{queues}")));
         written.extend(self.cpus.iter().map(|cpu| format!("cpu{is}{cpu}")));
         let switches = [("poll", self.poll), ("discard", self.discard), ("tsu", self.tsu)];
         written.extend(switches.iter().filter(|(_, on)| *on).map(|(word, _)| (*word).to_owned()));

@@ -28,6 +28,10 @@ fn without_options_it_is_a_small_loopback_card() {
     options.validate().unwrap();
 }
 
+fn range(direction: Option<Direction>, first: u32, last: u32) -> Selection {
+    Selection::Range { direction, first, last }
+}
+
 #[test]
 fn every_option_is_understood_with_any_separator() {
     let expected = CardOptions {
@@ -39,7 +43,9 @@ fn every_option_is_understood_with_any_separator() {
         sze_ring: 64 << 10,
         calypte_blocks: 4096,
         ports: vec!["null".to_owned(), "tap:mr0".to_owned()],
+        connections: vec![(0, 1)],
         workers: 2,
+        priority: vec![range(None, 0, 0), range(Some(Direction::Tx), 1, 2)],
         cpus: vec![1, 3, 4],
         poll: true,
         spin_us: 7,
@@ -48,7 +54,7 @@ fn every_option_is_understood_with_any_separator() {
         discard: true,
         tsu: true,
     };
-    let name = "embedded:rx=4,tx=3,engine=sze,buffers=512,buffer=4K,ring=64k,blocks=4096,port=null,port=tap:mr0,workers=2,cpu=1,\
+    let name = "embedded:rx=4,tx=3,engine=sze,buffers=512,buffer=4K,ring=64k,blocks=4096,port=null,port=tap:mr0,connect=0-1,workers=2,priority=0,priority=tx1-2,cpu=1,\
                 cpu=3-4,poll,spin=7,frame-min=64,frame-max=1514,discard,tsu=on";
     assert_eq!(card(name), expected);
     assert_eq!(card(&name.replace(',', ";")), expected);
@@ -66,6 +72,7 @@ fn every_word_of_the_help_is_accepted_and_all_numbers_have_help() {
     for help in OPTIONS {
         let value = match help.word {
             "port" => "null",
+            "connect" => "0-0",
             "engine" => "sze",
             "buffer" => "2048",
             "ring" => "1M",
@@ -196,7 +203,10 @@ fn options_built_by_hand_are_checked_too() {
     assert!(invalid(|o| o.ports[0].clear()).contains("port needs a value"));
     assert!(invalid(|o| o.sze_ring = 100_000).contains("ring=100000: accepted is a power of two"));
     assert!(invalid(|o| o.cpus = vec![5000]).contains("cpu=5000"));
-    assert!(invalid(|o| o.workers = 0).contains("workers=0"));
+    assert!(invalid(|o| o.workers = 1000).contains("workers=1000"));
+    assert!(invalid(|o| o.connections = vec![(0, 1)]).contains("connect=0-1 speaks of a port"));
+    assert!(invalid(|o| o.priority = vec![range(None, 2, 2)]).contains("priority speaks of queues"));
+    assert!(invalid(|o| (o.workers, o.priority) = (1, vec![range(None, 0, 0)])).contains("leaves none for the others"));
 }
 
 fn any_rule() -> impl Strategy<Value = EngineRule> {
@@ -229,7 +239,9 @@ fn any_options() -> impl Strategy<Value = CardOptions> {
         sze_ring: 1 << memory.2,
         calypte_blocks: 1 << memory.3,
         ports,
+        connections: Vec::new(),
         workers: threads.0,
+        priority: Vec::new(),
         cpus: threads.1,
         poll: threads.2,
         spin_us: threads.3,

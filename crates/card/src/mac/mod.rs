@@ -14,6 +14,7 @@
 mod receive;
 mod rules;
 mod send;
+mod wires;
 
 pub(crate) use receive::{Received, Receiver};
 pub(crate) use rules::Rules;
@@ -23,7 +24,9 @@ use crate::published::Published;
 use crate::tsu::Stamper;
 use millrace_abi::register::{Offset, rxmac as r, txmac as t};
 use millrace_port::PortCounters;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use wires::Wires;
 
 /// Nominal speed of every port.
 pub(crate) const GBPS: u32 = 100;
@@ -34,6 +37,9 @@ const IMAGE: usize = r::BLOCK_SIZE as usize / 4;
 pub(crate) struct Mac {
     rules: Published<{ rules::WORDS }>,
     lanes: Vec<Arc<LaneCounts>>,
+    wires: Wires,
+    // There is no wire, and the card does not loop back by itself.
+    unplugged: AtomicBool,
     latches: Mutex<Latches>,
 }
 
@@ -76,6 +82,8 @@ impl Mac {
         Self {
             rules: Published::new(latches.rules.encode()),
             lanes: (0..lanes).map(|_| Arc::default()).collect(),
+            wires: Wires::default(),
+            unplugged: AtomicBool::new(false),
             latches: Mutex::new(latches),
         }
     }
@@ -86,12 +94,37 @@ impl Mac {
 
     /// What came in since the card started.
     pub fn received(&self) -> Received {
-        Received::sum(self.lanes.iter().map(|lane| lane.rx.read()))
+        // Lanes first: what they let in was counted by the wires before.
+        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.rx.read()).collect();
+        Received::sum(lanes.into_iter(), &self.wires.counts())
     }
 
     /// What went out since the card started.
     pub fn sent(&self) -> Sent {
-        Sent::sum(self.lanes.iter().map(|lane| lane.tx.read()))
+        let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.tx.read()).collect();
+        Sent::sum(lanes.into_iter(), &self.wires.counts())
+    }
+
+    /// Other wires from now on, which may be none; those that were there must have stopped.
+    pub fn plug(&self, wires: Vec<Arc<PortCounters>>, unplugged: bool) {
+        self.wires.replace(wires);
+        self.unplugged.store(unplugged, Ordering::Relaxed);
+    }
+
+    /// Whether there is somebody at the other end, as far as the wires know.
+    pub fn link(&self) -> bool {
+        self.wires.link(self.unplugged.load(Ordering::Relaxed))
+    }
+
+    /// How the wires are driven, in words.
+    pub fn mode(&self) -> String {
+        self.wires.mode()
+    }
+
+    /// Copies that the wires have made of received and of sent frames.
+    pub fn copies(&self) -> (u64, u64) {
+        let counts = self.wires.counts();
+        (counts.rx_copies, counts.tx_copies)
     }
 
     pub fn read_rx(&self, offset: u32) -> u32 {
@@ -101,7 +134,7 @@ impl Mac {
             r::ERROR_MASK => latches.error_mask,
             r::STATUS => {
                 let overflowed = self.received().overflowed() > latches.rx_zero.overflowed();
-                latches.link()
+                self.status(&latches)
                     | r::MAC_TABLE_ENTRIES << r::STATUS_TABLE_SHIFT
                     | (u32::from(overflowed) * r::STATUS_OVERFLOW)
             }
@@ -142,7 +175,7 @@ impl Mac {
         let latches = self.latches();
         match Offset::new(offset) {
             t::ENABLE => u32::from(latches.rules.tx_enabled),
-            t::STATUS => latches.link(),
+            t::STATUS => self.status(&latches),
             _ => latches.tx_strobed.get(offset as usize / 4).copied().unwrap_or(0),
         }
     }
@@ -158,6 +191,13 @@ impl Mac {
             }
             _ => {}
         });
+    }
+
+    /// Speed and link as both status registers show them.
+    fn status(&self, latches: &Latches) -> u32 {
+        const { assert!(r::STATUS_LINK_UP == t::STATUS_LINK_UP && r::STATUS_SPEED_SHIFT == t::STATUS_SPEED_SHIFT) };
+        let link = if latches.rules.link_up && self.link() { r::STATUS_LINK_UP } else { 0 };
+        link | r::speed_code(GBPS) << r::STATUS_SPEED_SHIFT
     }
 
     /// What the PCS and PMA say: whether there is a link, and whether what is sent comes back at the PMA.
@@ -186,13 +226,6 @@ impl Latches {
         (rules.drops_short, rules.drops_long) = (drops(r::ERROR_TOO_SHORT), drops(r::ERROR_TOO_LONG));
         rules.filter = filter as u8;
         self.rules = Rules::decode(&rules.encode());
-    }
-
-    /// Speed and link as both status registers show them.
-    fn link(&self) -> u32 {
-        const { assert!(r::STATUS_LINK_UP == t::STATUS_LINK_UP && r::STATUS_SPEED_SHIFT == t::STATUS_SPEED_SHIFT) };
-        let link = if self.rules.link_up { r::STATUS_LINK_UP } else { 0 };
-        link | r::speed_code(GBPS) << r::STATUS_SPEED_SHIFT
     }
 }
 
@@ -239,11 +272,23 @@ impl MacLane {
         self.rules.tx_enabled & self.rules.link_up
     }
 
-    /// Takes over what the port itself has counted.
+    /// Whether nobody listens to the wire: its own loopback is on, or the link is down.
     #[inline(always)]
-    pub fn mirror(&mut self, port: &PortCounters) {
-        self.rx.mirror(port);
-        self.tx.mirror(port);
+    pub fn is_cut_off(&self) -> bool {
+        self.rules.looped | !self.rules.link_up
+    }
+
+    /// Frames came from another port, and went to the wire if this MAC is `open` and one is `plugged` in.
+    #[inline(always)]
+    pub fn hand_over(&mut self, open: bool, plugged: bool, frames: u64, bytes: u64) {
+        if open && plugged {
+            self.tx.hand_over(bytes);
+        } else if open {
+            self.tx.unplugged(frames, bytes);
+        } else {
+            self.tx.refuse(&self.rules, frames, bytes);
+        }
+        self.tx.publish(&self.counts.tx);
     }
 
     /// Makes what was counted readable; at the end of a burst.

@@ -1,9 +1,10 @@
 //! Letting frames in, and counting them: the data path of the receiving half.
 
 use super::rules::{FCS, Refusal, Rules, Traits};
+use super::wires::{Drops, WireCounts};
 use crate::published::{Published, Tally};
 use millrace_dma::Span;
-use millrace_port::{DropReason, PortCounters};
+use millrace_port::DropReason;
 use millrace_ring::Verdict;
 
 /// Sizes with FCS that are counted apart (§2.4): under 64, 64, 65-127, 128-255, 256-511, 512-1023, 1024-1518,
@@ -21,8 +22,7 @@ const OVERFLOW: usize = SIZES + 6;
 const LINK_DOWN: usize = SIZES + 7;
 const LOOPED: usize = SIZES + 8;
 const REFUSED: usize = SIZES + 9; // By `Refusal`.
-const PORT: usize = REFUSED + 4; // By `DropReason`, as the port counts them.
-pub(super) const WORDS: usize = PORT + DropReason::ALL.len();
+pub(super) const WORDS: usize = REFUSED + 4;
 
 /// Which of the sizes a length with FCS is.
 #[inline(always)]
@@ -126,12 +126,10 @@ impl Receiver {
         self.tally.add(if rules.link_up { LOOPED } else { LINK_DOWN }, 1);
     }
 
-    /// Takes over what the port has dropped before anybody saw it.
-    #[inline(always)]
-    pub fn mirror(&mut self, port: &PortCounters) {
-        for (reason, count) in port.rx_drops() {
-            self.tally.set(PORT + reason as usize, count);
-        }
+    /// Frames of a source that does not wait, for which the queue has no room; nobody looks at them any more.
+    #[cold]
+    pub fn overrun(&mut self, frames: &[Span<'_>]) {
+        frames.iter().for_each(|frame| self.overflow(frame.len(), None));
     }
 
     #[inline(always)]
@@ -140,36 +138,42 @@ impl Receiver {
     }
 }
 
-/// What came in, over all lanes of a port, since the card started or the counters were reset.
+/// What came in, over all lanes of a port and with what its wires have dropped before anybody saw it, since the card
+/// started or the counters were reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received([u64; WORDS]);
+pub(crate) struct Received {
+    words: [u64; WORDS],
+    wires: Drops,
+}
 
 impl Default for Received {
     fn default() -> Self {
-        Self([0; WORDS])
+        Self { words: [0; WORDS], wires: Drops::default() }
     }
 }
 
 impl Received {
-    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>) -> Self {
-        Self(lanes.fold([0; WORDS], |sum, lane| core::array::from_fn(|at| sum[at] + lane[at])))
+    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>, wires: &WireCounts) -> Self {
+        let words = lanes.fold([0; WORDS], |sum, lane| core::array::from_fn(|at| sum[at] + lane[at]));
+        Self { words, wires: wires.rx_drops }
     }
 
     pub(super) fn minus(&self, zero: &Self) -> Self {
-        Self(core::array::from_fn(|at| self.0[at].wrapping_sub(zero.0[at])))
+        let words = core::array::from_fn(|at| self.words[at].wrapping_sub(zero.words[at]));
+        Self { words, wires: self.wires.minus(&zero.wires) }
     }
 
     fn port(&self, reason: DropReason) -> u64 {
-        self.0[PORT + reason as usize]
+        self.wires.of(reason)
     }
 
     fn refused(&self, refusal: Refusal) -> u64 {
-        self.0[REFUSED + refusal as usize]
+        self.words[REFUSED + refusal as usize]
     }
 
     // Frames whose bytes were seen here.
     fn seen(&self) -> u64 {
-        self.0[..SIZES].iter().sum()
+        self.words[..SIZES].iter().sum()
     }
 
     /// What the port could not read to the end, or not finish, is a fragment with a wrong CRC; of its length nothing is
@@ -201,7 +205,7 @@ impl Received {
     }
 
     pub fn overflowed(&self) -> u64 {
-        self.0[OVERFLOW]
+        self.words[OVERFLOW]
     }
 
     pub fn dropped(&self) -> u64 {
@@ -219,12 +223,12 @@ impl Received {
 
     /// Bytes of the frames that were let in, without FCS.
     pub fn passed_bytes(&self) -> u64 {
-        self.0[OCTETS] - self.0[DROPPED_OCTETS]
+        self.words[OCTETS] - self.words[DROPPED_OCTETS]
     }
 
     /// Bytes of all frames with FCS, as far as their length is known.
     pub fn octets(&self) -> u64 {
-        self.0[OCTETS] + u64::from(FCS) * self.seen()
+        self.words[OCTETS] + u64::from(FCS) * self.seen()
     }
 
     pub fn passed_octets(&self) -> u64 {
@@ -232,25 +236,25 @@ impl Received {
     }
 
     pub fn broadcast(&self) -> u64 {
-        self.0[BROADCAST]
+        self.words[BROADCAST]
     }
 
     pub fn multicast(&self) -> u64 {
-        self.0[MULTICAST]
+        self.words[MULTICAST]
     }
 
     pub fn under_min(&self) -> u64 {
-        self.0[UNDER_MIN] + self.port(DropReason::TooShort)
+        self.words[UNDER_MIN] + self.port(DropReason::TooShort)
     }
 
     pub fn over_max(&self) -> u64 {
-        self.0[OVER_MAX] + self.port(DropReason::TooLong)
+        self.words[OVER_MAX] + self.port(DropReason::TooLong)
     }
 
     /// All frames by size; fragments are under 64 bytes.
     pub fn sizes(&self) -> [u64; SIZES] {
         let mut sizes = [0; SIZES];
-        sizes.copy_from_slice(&self.0[..SIZES]);
+        sizes.copy_from_slice(&self.words[..SIZES]);
         sizes[0] += self.fragments() + self.mii_errors() + self.port(DropReason::TooShort);
         sizes[SIZES - 1] += self.port(DropReason::TooLong);
         sizes
@@ -271,8 +275,8 @@ impl Received {
             port(DropReason::Offload),
             ("disabled", self.disabled()),
             ("filtered", self.filtered()),
-            (DropReason::LinkDown.name(), self.0[LINK_DOWN] + self.port(DropReason::LinkDown)),
-            ("pma-loopback", self.0[LOOPED]),
+            (DropReason::LinkDown.name(), self.words[LINK_DOWN] + self.port(DropReason::LinkDown)),
+            ("pma-loopback", self.words[LOOPED]),
         ]
         .into_iter()
     }

@@ -1,8 +1,9 @@
 //! Letting frames out, and counting them: the data path of the sending half.
 
 use super::rules::{FCS, Rules};
+use super::wires::WireCounts;
 use crate::published::{Published, Tally};
-use millrace_port::{DropReason, PortCounters};
+use millrace_port::DropReason;
 
 const DISABLED: usize = 0;
 const LINK_DOWN: usize = 1;
@@ -11,11 +12,9 @@ const BYTES: usize = 2;
 // Frames and bytes that came back without a port.
 const LOOPED: usize = 3;
 const LOOPED_BYTES: usize = 4;
-// What the port says that it has sent.
-const SENT: usize = 5;
-const SENT_BYTES: usize = 6;
-const PORT: usize = 7; // By `DropReason`.
-pub(super) const WORDS: usize = PORT + DropReason::ALL.len();
+// Frames for which there was no wire.
+const UNPLUGGED: usize = 5;
+pub(super) const WORDS: usize = 6;
 
 /// The worker's side of a sending half.
 pub(crate) struct Sender {
@@ -51,13 +50,12 @@ impl Sender {
         self.tally.add(BYTES, bytes);
     }
 
-    /// Takes over what the port has sent and dropped.
-    #[inline(always)]
-    pub fn mirror(&mut self, port: &PortCounters) {
-        self.tally.set(SENT, port.tx_frames());
-        self.tally.set(SENT_BYTES, port.tx_bytes());
-        for (reason, count) in port.tx_drops() {
-            self.tally.set(PORT + reason as usize, count);
+    /// Frames were handed over while there was no wire.
+    #[cold]
+    pub fn unplugged(&mut self, frames: u64, bytes: u64) {
+        if frames > 0 {
+            self.tally.add(UNPLUGGED, frames);
+            self.tally.add(BYTES, bytes);
         }
     }
 
@@ -67,45 +65,49 @@ impl Sender {
     }
 }
 
-/// What went out, over all lanes of a port, since the card started or the counters were reset.
+/// What went out, over all lanes of a port and as its wires say it, since the card started or the counters were reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sent([u64; WORDS]);
+pub(crate) struct Sent {
+    words: [u64; WORDS],
+    wires: WireCounts,
+}
 
 impl Default for Sent {
     fn default() -> Self {
-        Self([0; WORDS])
+        Self { words: [0; WORDS], wires: WireCounts::default() }
     }
 }
 
 impl Sent {
-    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>) -> Self {
-        Self(lanes.fold([0; WORDS], |sum, lane| core::array::from_fn(|at| sum[at] + lane[at])))
+    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>, wires: &WireCounts) -> Self {
+        let words = lanes.fold([0; WORDS], |sum, lane| core::array::from_fn(|at| sum[at] + lane[at]));
+        Self { words, wires: *wires }
     }
 
     pub(super) fn minus(&self, zero: &Self) -> Self {
-        // Saturating: a port whose file fails takes back frames that it counted as sent.
-        Self(core::array::from_fn(|at| self.0[at].saturating_sub(zero.0[at])))
+        let words = core::array::from_fn(|at| self.words[at].wrapping_sub(zero.words[at]));
+        Self { words, wires: self.wires.minus(&zero.wires) }
     }
 
     fn port(&self, reason: DropReason) -> u64 {
-        self.0[PORT + reason as usize]
+        self.wires.tx_drops.of(reason)
     }
 
     pub fn sent(&self) -> u64 {
-        self.0[SENT] + self.0[LOOPED]
+        self.wires.sent + self.words[LOOPED]
     }
 
     /// Bytes of the frames sent, without FCS.
     pub fn sent_bytes(&self) -> u64 {
-        self.0[SENT_BYTES] + self.0[LOOPED_BYTES]
+        self.wires.sent_bytes + self.words[LOOPED_BYTES]
     }
 
     pub fn disabled(&self) -> u64 {
-        self.0[DISABLED]
+        self.words[DISABLED]
     }
 
     pub fn link_down(&self) -> u64 {
-        self.0[LINK_DOWN] + self.port(DropReason::LinkDown)
+        self.words[LINK_DOWN] + self.port(DropReason::LinkDown)
     }
 
     pub fn length_errors(&self) -> u64 {
@@ -113,7 +115,7 @@ impl Sent {
     }
 
     pub fn dropped(&self) -> u64 {
-        self.0[DISABLED] + self.0[LINK_DOWN] + self.0[PORT..].iter().sum::<u64>()
+        self.words[DISABLED] + self.words[LINK_DOWN] + self.words[UNPLUGGED] + self.wires.tx_drops.sum()
     }
 
     pub fn total(&self) -> u64 {
@@ -122,7 +124,7 @@ impl Sent {
 
     /// Bytes of all frames with FCS.
     pub fn octets(&self) -> u64 {
-        self.0[BYTES] + u64::from(FCS) * self.total()
+        self.words[BYTES] + u64::from(FCS) * self.total()
     }
 
     pub fn sent_octets(&self) -> u64 {
@@ -135,6 +137,6 @@ impl Sent {
             DropReason::LinkDown => (reason.name(), self.link_down()),
             _ => (reason.name(), self.port(reason)),
         });
-        by_port.chain([("disabled", self.disabled())])
+        by_port.chain([("disabled", self.disabled()), ("unplugged", self.words[UNPLUGGED])])
     }
 }

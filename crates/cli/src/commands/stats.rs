@@ -109,10 +109,16 @@ fn queue_row(queue: &QueueStats, mpps: Option<f64>) -> Row {
         .count("dropped", dropped)
         .count("on_the_way", queue.offered.saturating_sub(queue.passed + dropped))
         .maybe("mpps", mpps, 3)
+        .maybe("copies", per_frame(queue.copies, queue.passed), 2)
         .number("iotlb_hit_%", hit_share(queue), 2)
         .count("faults", queue.iotlb_faults)
         .list("reasons", reasons(&queue.drops).into_iter().chain(refusal).collect())
         .list("held_by", queue.holders.iter().map(|pid| pid.to_string()).collect())
+}
+
+/// Copies for each frame that passed; `None` while there was none.
+fn per_frame(copies: u64, frames: u64) -> Option<f64> {
+    (frames > 0).then(|| copies as f64 / frames as f64)
 }
 
 fn hit_share(queue: &QueueStats) -> f64 {
@@ -120,19 +126,25 @@ fn hit_share(queue: &QueueStats) -> f64 {
     100.0 * queue.iotlb_hits as f64 / all as f64
 }
 
-fn port_row(port: &PortStats) -> Row {
+/// What a port has passed.
+pub fn port_row(port: &PortStats) -> Row {
     Row::new()
         .count("port", u64::from(port.port))
         .text("spec", &port.spec)
+        .text("link", if port.link { "up" } else { "down" })
         .count("rx_frames", port.rx_frames)
         .count("rx_bytes", port.rx_bytes)
         .count("tx_frames", port.tx_frames)
         .count("tx_bytes", port.tx_bytes)
+        .maybe("rx_copies", per_frame(port.rx_copies, port.rx_frames), 2)
+        .maybe("tx_copies", per_frame(port.tx_copies, port.tx_frames), 2)
         .list("rx_drops", reasons(&port.rx_drops))
         .list("tx_drops", reasons(&port.tx_drops))
+        .text("mode", &port.mode)
 }
 
-fn worker_row(worker: &WorkerStats) -> Row {
+/// What a worker does.
+pub fn worker_row(worker: &WorkerStats) -> Row {
     let row = Row::new().count("worker", u64::from(worker.worker));
     let row = match worker.cpu {
         Some(cpu) => row.count("cpu", u64::from(cpu)),
@@ -159,6 +171,8 @@ mod tests {
 
     fn queue(offered: u64, passed: u64, dropped: u64) -> QueueStats {
         QueueStats {
+            worker: 0,
+            copies: 0,
             queue: QueueId::rx(0),
             engine: Engine::Medusa,
             state: QueueState::Running,

@@ -26,6 +26,7 @@ use std::{fmt, str::FromStr};
 /// How every kind is written.
 const KINDS: [&str; 6] = [
     "loopback",
+    "none",
     "null",
     "generator[:size=N,rate=PPS,count=N]",
     "pcap:FILE[,write=FILE][,speed=full|recorded|RATEpps][,loop=N|forever]",
@@ -38,6 +39,8 @@ const KINDS: [&str; 6] = [
 pub enum PortSpec {
     /// `loopback`: no port; the card copies what is sent to its receiving side.
     Loopback,
+    /// `none`: nothing is plugged in.
+    None,
     /// `null`.
     Null,
     /// `generator[:size=N,rate=PPS,count=N]`.
@@ -48,6 +51,11 @@ pub enum PortSpec {
     Tap(InterfaceSpec),
     /// `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]`.
     AfXdp(AfXdpSpec),
+}
+
+impl PortSpec {
+    /// How [`PortSpec::None`] is written.
+    pub const NONE: &'static str = "none";
 }
 
 impl FromStr for PortSpec {
@@ -64,6 +72,7 @@ impl FromStr for PortSpec {
         };
         match kind {
             "loopback" => bare("loopback", PortSpec::Loopback),
+            Self::NONE => bare(Self::NONE, PortSpec::None),
             "null" => bare("null", PortSpec::Null),
             "generator" => GeneratorSpec::parse(argument).map(PortSpec::Generator),
             "pcap" => PcapSpec::parse(argument).map(PortSpec::Pcap),
@@ -78,6 +87,7 @@ impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PortSpec::Loopback => f.write_str("loopback"),
+            PortSpec::None => f.write_str(PortSpec::NONE),
             PortSpec::Null => f.write_str("null"),
             PortSpec::Generator(spec) => write!(f, "generator:{spec}"),
             PortSpec::Pcap(spec) => write!(f, "pcap:{spec}"),

@@ -10,6 +10,7 @@ fn parse(text: &str) -> PortSpec {
 #[test]
 fn every_kind_is_understood() {
     assert_eq!(parse("loopback"), PortSpec::Loopback);
+    assert_eq!(parse("none"), PortSpec::None);
     assert_eq!(parse("null"), PortSpec::Null);
     assert_eq!(parse("generator"), PortSpec::Generator(GeneratorSpec::default()));
     assert_eq!(parse("generator:"), parse("generator"));
@@ -46,7 +47,7 @@ fn every_kind_is_understood() {
 #[test]
 fn what_is_wrong_is_named_with_what_would_be_right() {
     for (text, hint) in [
-        ("", "write loopback, null"),
+        ("", "write loopback, none, null"),
         ("pcab:x", "no port kind `pcab`"),
         ("null:x", "write `null` instead"),
         ("loopback:", "takes no argument"),
@@ -110,6 +111,7 @@ fn any_spec() -> impl Strategy<Value = PortSpec> {
     ];
     prop_oneof![
         Just(PortSpec::Loopback),
+        Just(PortSpec::None),
         Just(PortSpec::Null),
         (MIN_FRAME_LEN..=MAX_FRAME_LEN, proptest::option::of(rate), any::<Option<u64>>())
             .prop_map(|(size, rate, count)| PortSpec::Generator(GeneratorSpec { size, rate, count })),

@@ -1,0 +1,110 @@
+//! The openers of a queue as its worker sees them: who wakes it, and whom it wakes.
+
+use crate::command::Opener;
+use crate::sleep::Sleep;
+use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT};
+use millrace_dma::{Ordering, Word32, fence};
+use millrace_ring::EngineFault;
+use millrace_ring::wake::{Ringer, Sleeper};
+
+/// An opener as the worker sees it.
+struct Link {
+    opener: Opener,
+    // card_sleeps: ours.
+    sleeper: Option<Sleeper>,
+    // software_sleeps: the opener's.
+    ringer: Option<Ringer>,
+}
+
+impl Link {
+    fn new(opener: Opener) -> Self {
+        let word = |at| -> Option<Word32> { opener.control.word32(at).ok() };
+        let sleeper = word(CARD_SLEEPS_AT).map(Sleeper::new);
+        let ringer = word(SOFTWARE_SLEEPS_AT).map(Ringer::new);
+        Self { opener, sleeper, ringer }
+    }
+}
+
+/// The openers of a queue.
+#[derive(Default)]
+pub(crate) struct Links(Vec<Link>);
+
+impl Links {
+    /// Signals every opener that sleeps. To be called after an update word was stored.
+    #[inline(always)]
+    pub fn wake(&self) {
+        if self.0.is_empty() {
+            return;
+        }
+        // One fence for all of them; pairs with the fence in `Sleeper::announce` on the openers' side.
+        fence(Ordering::SeqCst);
+        for link in &self.0 {
+            if link.ringer.as_ref().is_some_and(Ringer::claim) {
+                // A full eventfd is already readable.
+                let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    pub fn signal_all(&self) {
+        for link in &self.0 {
+            let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
+        }
+    }
+
+    pub fn mark_asleep(&self) {
+        self.0.iter().filter_map(|link| link.sleeper.as_ref()).for_each(Sleeper::mark);
+    }
+
+    pub fn awake(&self) {
+        self.0.iter().filter_map(|link| link.sleeper.as_ref()).for_each(Sleeper::awake);
+    }
+
+    pub fn show(&self, state: QueueState, fault: Option<EngineFault>) {
+        for link in &self.0 {
+            crate::queue::show_state(&link.opener.control, state, fault);
+        }
+        self.signal_all();
+    }
+
+    pub fn add(&mut self, opener: Opener, sleep: &Sleep) {
+        sleep.watch(&opener.kick);
+        self.0.push(Link::new(opener));
+    }
+
+    pub fn remove(&mut self, id: u32, sleep: &Sleep) -> Option<Opener> {
+        let place = self.0.iter().position(|link| link.opener.id == id)?;
+        let opener = self.0.swap_remove(place).opener;
+        sleep.forget(&opener.kick);
+        Some(opener)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The control page and the call of an opener.
+    pub fn tell(&self, id: u32, state: QueueState) {
+        if let Some(link) = self.0.iter().find(|link| link.opener.id == id) {
+            crate::queue::show_state(&link.opener.control, state, None);
+            let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The queue changes its worker: another one is to be woken from now on.
+    pub fn leave_worker(&self, sleep: &Sleep) {
+        self.awake();
+        self.0.iter().for_each(|link| sleep.forget(&link.opener.kick));
+    }
+
+    /// See [`Links::leave_worker`].
+    pub fn enter_worker(&self, sleep: &Sleep) {
+        self.0.iter().for_each(|link| sleep.watch(&link.opener.kick));
+    }
+
+    pub fn take_all(&mut self, sleep: &Sleep) -> Vec<Opener> {
+        let openers: Vec<Opener> = self.0.drain(..).map(|link| link.opener).collect();
+        openers.iter().for_each(|opener| sleep.forget(&opener.kick));
+        openers
+    }
+}

@@ -1,0 +1,196 @@
+//! An RX queue in its lane.
+
+use super::links::Links;
+use crate::command::{Answer, Opener};
+use crate::counters::{Counts, QueueDrop};
+use crate::engine::RxEngine;
+use crate::queue::Queue;
+use crate::sleep::Sleep;
+use millrace_abi::control::QueueState;
+use millrace_dma::Span;
+use millrace_ring::shared::Reclaimer;
+use millrace_ring::{Delivery, EngineFault, Verdict};
+use std::sync::Arc;
+
+/// An RX queue in its lane.
+pub(crate) struct RxSlot {
+    pub queue: Arc<Queue>,
+    /// Which of the port's wires fills it.
+    pub unit: u32,
+    pub engine: Option<Box<RxEngine>>,
+    // An engine that a fault has stopped; kept for whoever fetches it.
+    pub dead: Option<Box<RxEngine>>,
+    pub reclaimer: Option<Box<Reclaimer>>,
+    pub links: Links,
+    discard: bool,
+    counts: Counts,
+    unpublished: bool,
+}
+
+impl RxSlot {
+    pub fn new(queue: Arc<Queue>, unit: u32) -> Self {
+        Self {
+            queue,
+            unit,
+            engine: None,
+            dead: None,
+            reclaimer: None,
+            links: Links::default(),
+            discard: false,
+            counts: Counts::default(),
+            unpublished: false,
+        }
+    }
+
+    pub fn start(
+        &mut self,
+        engine: Box<RxEngine>,
+        reclaimer: Option<Box<Reclaimer>>,
+        openers: Vec<Opener>,
+        discard: bool,
+        sleep: &Sleep,
+    ) {
+        self.engine = Some(engine);
+        self.reclaimer = reclaimer;
+        self.discard = discard;
+        self.dead = None;
+        self.unpublished = true;
+        openers.into_iter().for_each(|opener| self.links.add(opener, sleep));
+        self.links.show(QueueState::Running, None);
+        self.finish();
+    }
+
+    /// Stops it at once. What it held comes back.
+    pub fn halt(&mut self, sleep: &Sleep, answer: &mut Answer) {
+        self.finish();
+        answer.rx = self.engine.take().or_else(|| self.dead.take());
+        answer.reclaimer = self.reclaimer.take();
+        self.links.show(QueueState::Stopped, None);
+        answer.openers = self.links.take_all(sleep);
+        self.queue.has_stopped();
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.engine.is_some()
+    }
+
+    pub fn sync(&mut self) {
+        [&mut self.engine, &mut self.dead].into_iter().flatten().for_each(|engine| engine.sync());
+    }
+
+    /// Frames that a port has copied on their way here.
+    #[inline(always)]
+    pub fn count_copies(&mut self, frames: u64) {
+        self.counts.copies += frames;
+    }
+
+    #[inline(always)]
+    pub fn begin(&mut self) {
+        if let Some(engine) = &mut self.engine {
+            engine.sync();
+        }
+    }
+
+    /// Writes a frame to the ring, or drops and counts it, or says that it has to wait.
+    #[inline(always)]
+    pub fn offer(&mut self, header: &[u8], frame: Span<'_>) -> Verdict {
+        self.unpublished = true;
+        let Some(engine) = &mut self.engine else { return self.not_running(frame) };
+        match engine.deliver(header, frame) {
+            Ok(Delivery::Stored) => {
+                self.stored(frame);
+                Verdict::Taken
+            }
+            Ok(Delivery::NoRoom) => self.no_room(header, frame),
+            Ok(Delivery::TooLong) => {
+                self.counts.drop_frame(QueueDrop::TooLong, frame.len());
+                Verdict::Taken
+            }
+            Err(fault) => self.fault(frame, fault),
+        }
+    }
+
+    /// The engine has copied the frame into the memory of the queue.
+    #[inline(always)]
+    fn stored(&mut self, frame: Span<'_>) {
+        self.counts.passed += 1;
+        self.counts.passed_bytes += frame.len() as u64;
+        self.counts.copies += 1;
+    }
+
+    #[cold]
+    fn not_running(&mut self, frame: Span<'_>) -> Verdict {
+        let reason = if self.dead.is_some() { QueueDrop::Faulted } else { QueueDrop::Stopped };
+        self.counts.drop_frame(reason, frame.len());
+        Verdict::Taken
+    }
+
+    #[cold]
+    fn no_room(&mut self, header: &[u8], frame: Span<'_>) -> Verdict {
+        self.make_visible();
+        // Each turn gives something back, so the ring's size bounds them. A frame may need more than one.
+        while self.reclaim() {
+            let Some(engine) = &mut self.engine else { break };
+            match engine.deliver(header, frame) {
+                Ok(Delivery::Stored) => {
+                    self.stored(frame);
+                    return Verdict::Taken;
+                }
+                Err(fault) => return self.fault(frame, fault),
+                Ok(Delivery::NoRoom | Delivery::TooLong) => {}
+            }
+        }
+        if self.discard {
+            self.counts.drop_frame(QueueDrop::NoRoom, frame.len());
+            return Verdict::Taken;
+        }
+        Verdict::Full
+    }
+
+    /// Gives the ring what all subscribers have passed.
+    #[cold]
+    fn reclaim(&mut self) -> bool {
+        let Some(reclaimer) = &mut self.reclaimer else { return false };
+        let (moved, evicted) = reclaimer.reclaim();
+        for id in evicted.into_iter().flatten() {
+            self.links.tell(id, QueueState::Evicted);
+        }
+        moved
+    }
+
+    #[cold]
+    fn fault(&mut self, frame: Span<'_>, fault: EngineFault) -> Verdict {
+        self.make_visible();
+        self.counts.drop_frame(QueueDrop::Faulted, frame.len());
+        self.counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
+        self.dead = self.engine.take();
+        self.queue.has_faulted(fault);
+        self.links.show(QueueState::Faulted(fault.kind), Some(fault));
+        Verdict::Taken
+    }
+
+    #[inline(always)]
+    fn make_visible(&mut self) {
+        if let Some(engine) = &mut self.engine
+            && engine.publish()
+        {
+            self.links.wake();
+            if let Some(reclaimer) = &mut self.reclaimer {
+                reclaimer.mark();
+            }
+        }
+    }
+
+    /// Ends a burst: what was delivered becomes visible, what was counted becomes readable.
+    #[inline(always)]
+    pub fn finish(&mut self) {
+        if core::mem::take(&mut self.unpublished) {
+            self.make_visible();
+            if let Some(engine) = &self.engine {
+                self.counts.pointers = engine.pointers();
+                (self.counts.iotlb_hits, self.counts.iotlb_misses) = engine.iotlb_counts();
+            }
+            self.queue.counts.publish(&self.counts);
+        }
+    }
+}

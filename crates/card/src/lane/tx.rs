@@ -1,0 +1,109 @@
+//! A ring of a TX queue in its lane.
+
+use super::links::Links;
+use crate::command::Answer;
+use crate::counters::{Counts, QueueDrop};
+use crate::engine::TxEngine;
+use crate::queue::Queue;
+use crate::sleep::Sleep;
+use millrace_abi::control::QueueState;
+use millrace_ring::{EngineFault, Served};
+use std::sync::Arc;
+
+/// A ring of a TX queue in its lane. Ring 0 is the one that the registers show; each writer that shares the queue without
+/// the driver in between has one more, and the worker gives them their turns.
+pub(crate) struct TxSlot {
+    pub queue: Arc<Queue>,
+    pub ring: u32,
+    /// Which of the port's wires it sends to.
+    pub unit: u32,
+    /// Place of ring 0, where the queue's counts are, which its rings share.
+    pub counts_at: usize,
+    /// Loopback: where the RX queue of the same index was last found.
+    pub rx_at: usize,
+    pub engine: Option<Box<TxEngine>>,
+    pub dead: Option<Box<TxEngine>>,
+    pub links: Links,
+    // Hits and misses of the engine that are in the counts.
+    translations: (u64, u64),
+}
+
+impl TxSlot {
+    pub fn new(queue: Arc<Queue>, ring: u32, unit: u32) -> Self {
+        let (links, translations) = (Links::default(), (0, 0));
+        Self { queue, ring, unit, counts_at: 0, rx_at: 0, engine: None, dead: None, links, translations }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.engine.is_some()
+    }
+
+    pub fn sync(&mut self) {
+        [&mut self.engine, &mut self.dead].into_iter().flatten().for_each(|engine| engine.sync());
+    }
+
+    pub fn begin(&mut self, engine: Box<TxEngine>) {
+        self.translations = engine.iotlb_counts();
+        (self.engine, self.dead) = (Some(engine), None);
+    }
+
+    #[inline(always)]
+    pub fn pending(&mut self) -> bool {
+        self.engine.as_mut().is_some_and(|engine| engine.pending())
+    }
+
+    /// Takes over what a burst did, if it did anything: `served` does not name frames that were dropped behind the
+    /// ring. `false` when the queue has to leave the active list.
+    #[inline(always)]
+    pub fn finish(&mut self, counts: &mut Counts, served: Served, moved: bool) -> bool {
+        if moved {
+            counts.passed += served.frames;
+            counts.passed_bytes += served.bytes;
+            counts.drops[QueueDrop::TooShort as usize] += served.too_short;
+            counts.drops[QueueDrop::TooLong as usize] += served.too_long;
+            if let Some(engine) = &self.engine {
+                if self.ring == 0 {
+                    counts.pointers = engine.pointers();
+                }
+                let (hits, misses) = engine.iotlb_counts();
+                counts.iotlb_hits += hits - self.translations.0;
+                counts.iotlb_misses += misses - self.translations.1;
+                self.translations = (hits, misses);
+            }
+            self.links.wake();
+            if let Some(fault) = served.fault {
+                self.fault(counts, fault);
+            }
+            self.queue.counts.publish(counts);
+        }
+        served.fault.is_none()
+    }
+
+    /// A fault stops the ring that it is in; the queue only if that is the one of its registers.
+    #[cold]
+    fn fault(&mut self, counts: &mut Counts, fault: EngineFault) {
+        counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
+        self.dead = self.engine.take();
+        if self.ring == 0 {
+            self.queue.has_faulted(fault);
+        }
+        self.links.show(QueueState::Faulted(fault.kind), Some(fault));
+    }
+
+    /// Stops the ring if that was asked for; it must be drained.
+    #[cold]
+    pub fn stop(&mut self) {
+        self.dead = self.engine.take();
+        if self.ring == 0 {
+            self.queue.has_stopped();
+        }
+        self.links.show(QueueState::Stopped, None);
+    }
+
+    /// Takes everything off it, at once.
+    pub fn halt(&mut self, sleep: &Sleep, answer: &mut Answer) {
+        answer.tx.extend(self.engine.take().or_else(|| self.dead.take()).map(|engine| *engine));
+        self.links.show(QueueState::Stopped, None);
+        answer.openers.extend(self.links.take_all(sleep));
+    }
+}

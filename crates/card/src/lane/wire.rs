@@ -1,0 +1,123 @@
+//! A wire of a port in its lane, and the way of frames between it and the queues.
+
+use super::rx::RxSlot;
+use super::tx::TxSlot;
+use crate::counters::Counts;
+use crate::mac::{MacLane, Receiver, Rules};
+use crate::tsu::Stamper;
+use millrace_dma::Span;
+use millrace_port::{Accept, Port, Sink};
+use millrace_ring::{FrameSink, Verdict};
+
+use super::BUDGET;
+
+/// One queue of what is plugged into a port.
+pub(crate) struct Wire {
+    /// Its number among the wires of the port.
+    pub number: u32,
+    pub port: Box<dyn Port>,
+    /// Place in the lane of the RX queue that its frames go to.
+    pub rx_at: Option<usize>,
+}
+
+impl Wire {
+    pub fn new(number: u32, port: Box<dyn Port>) -> Self {
+        Self { number, port, rx_at: None }
+    }
+}
+
+/// A port as the sink of a TX ring.
+struct PortSink<'p>(&'p mut dyn Port);
+
+impl FrameSink for PortSink<'_> {
+    fn take(&mut self, frame: Span<'_>) -> Verdict {
+        if self.take_burst(&[frame]) == 1 { Verdict::Taken } else { Verdict::Full }
+    }
+
+    #[inline(always)]
+    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
+        // What it dropped is in its counters, by reason.
+        self.0.transmit_burst(frames).taken
+    }
+}
+
+/// One burst from a TX queue to a wire. Returns as [`super::refuse`].
+#[inline(always)]
+pub(super) fn transmit(tx: &mut TxSlot, counts: &mut Counts, port: &mut dyn Port, mac: &mut MacLane) -> (bool, bool) {
+    let Some(engine) = &mut tx.engine else { return (false, true) };
+    let copies = port.counters().tx_copies();
+    let served = engine.serve(BUDGET, &mut PortSink(port));
+    port.flush();
+    counts.copies += port.counters().tx_copies() - copies;
+    mac.tx.hand_over(served.bytes);
+    super::end_of_burst(tx, counts, served, mac)
+}
+
+/// An RX queue behind a MAC as the sink of a port.
+struct QueueSink<'l> {
+    rules: &'l Rules,
+    receiver: &'l mut Receiver,
+    stamper: &'l mut Stamper,
+    queue: &'l mut RxSlot,
+    waits: bool,
+}
+
+impl Sink for QueueSink<'_> {
+    #[inline(always)]
+    fn take(&mut self, frame: Span<'_>) -> Accept {
+        let (queue, stamper) = (&mut *self.queue, &mut *self.stamper);
+        let verdict =
+            self.receiver.admit(self.rules, frame, self.waits, |frame| queue.offer(stamper.metadata(), frame));
+        match verdict {
+            Verdict::Taken => Accept::Taken,
+            Verdict::Full => Accept::Full,
+        }
+    }
+
+    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
+        for (at, &frame) in frames.iter().enumerate() {
+            if self.take(frame) == Accept::Full {
+                if !self.waits {
+                    self.receiver.overrun(&frames[at + 1..]);
+                }
+                return at;
+            }
+        }
+        frames.len()
+    }
+}
+
+/// One burst from a wire to its RX queue.
+#[inline(always)]
+pub(super) fn receive(wire: &mut Wire, rx: &mut [RxSlot], mac: &mut MacLane) -> bool {
+    let Some(queue) = wire.rx_at.and_then(|at| rx.get_mut(at)) else { return false };
+    let port = wire.port.as_mut();
+    let waits = port.can_wait();
+    if !queue.is_running() && waits {
+        // A source that can wait does so until somebody starts to listen.
+        return false;
+    }
+    mac.refresh();
+    queue.begin();
+    let copies = port.counters().rx_copies();
+    let taken = if mac.is_cut_off() {
+        receive_nothing(port, mac)
+    } else {
+        let MacLane { rules, rx: receiver, stamper, .. } = mac;
+        port.receive(BUDGET, &mut QueueSink { rules, receiver, stamper, queue, waits })
+    };
+    queue.count_copies(port.counters().rx_copies() - copies);
+    queue.finish();
+    mac.publish();
+    taken > 0
+}
+
+/// Takes frames from a wire that the MAC does not listen to.
+#[cold]
+pub(super) fn receive_nothing(port: &mut dyn Port, mac: &mut MacLane) -> usize {
+    let MacLane { rules, rx: receiver, .. } = mac;
+    port.receive(BUDGET, &mut |_: Span<'_>| {
+        receiver.ignore(rules);
+        Accept::Taken
+    })
+}

@@ -1,0 +1,345 @@
+//! What is plugged into the ports, which of them are connected with each other, and which worker serves what.
+//!
+//! What moves between workers is a *unit*: one wire of a port with the queues that it serves, or, in loopback, the RX and
+//! the TX queue of one index. Queue `k` of a port (from 0) belongs to wire `k % wires`. Unless told otherwise, units take
+//! the workers in turn; a unit with a queue of the priority class goes to the last worker, which serves nothing else.
+
+use crate::card::Card;
+use crate::command::Command;
+use crate::lane::{Packing, Parcel, Patch, Wire};
+use crate::mac::Mac;
+use millrace_abi::queue::{Direction, QueueId};
+use millrace_port::{OpenError, Port, PortSpec, SpecError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Why a port or a queue could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum WiringError {
+    /// A port that is not there.
+    #[error("there is no port {0}; the card has {1}, counted from 0")]
+    NoPort(u32, usize),
+    /// A port specification that means nothing.
+    #[error("port {0}: {1}")]
+    Spec(u32, SpecError),
+    /// A wire that could not be opened; the port is unplugged now.
+    #[error("port {0}: {1}; nothing is plugged in there now")]
+    Open(u32, OpenError),
+    /// Loopback has no wire to connect.
+    #[error("port {0} loops back by itself and has no wire to connect; plug one in first")]
+    Loopback(u32),
+    /// A wire that is connected has to stay where the other one is.
+    #[error("port {0} is connected with another port, whose wires are served beside its own; disconnect it first")]
+    Connected(u32),
+    /// A queue that is not there.
+    #[error("there is no queue {0}")]
+    NoQueue(QueueId),
+    /// A worker that is not there.
+    #[error("there is no worker {0}; the card has {1}, counted from 0")]
+    NoWorker(u32, usize),
+}
+
+/// A port of the card: what never changes.
+pub(crate) struct PortEntry {
+    pub mac: Arc<Mac>,
+    pub rx: Range<u32>,
+    pub tx: Range<u32>,
+}
+
+impl PortEntry {
+    fn range(&self, direction: Direction) -> &Range<u32> {
+        match direction {
+            Direction::Rx => &self.rx,
+            Direction::Tx => &self.tx,
+        }
+    }
+
+    fn queues(&self) -> impl Iterator<Item = QueueId> {
+        self.rx.clone().map(QueueId::rx).chain(self.tx.clone().map(QueueId::tx))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Loopback,
+    Wires(u32),
+    Nothing,
+}
+
+/// A port of the card: what is behind it at the moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Wiring {
+    pub spec: String,
+    kind: Kind,
+    /// Index of the port that it is connected with.
+    pub patch: Option<usize>,
+    // Worker of every unit.
+    workers: Vec<u32>,
+}
+
+impl Wiring {
+    pub fn nothing() -> Self {
+        Self { spec: PortSpec::NONE.to_owned(), kind: Kind::Nothing, patch: None, workers: Vec::new() }
+    }
+
+    fn wires(&self) -> u32 {
+        match self.kind {
+            Kind::Wires(count) => count,
+            Kind::Loopback | Kind::Nothing => 0,
+        }
+    }
+
+    fn unit_of(&self, entry: &PortEntry, id: QueueId) -> u32 {
+        let first = match self.kind {
+            // Queues of one index belong together, whatever the ranges are.
+            Kind::Loopback => entry.rx.start.min(entry.tx.start),
+            _ => entry.range(id.direction).start,
+        };
+        match self.kind {
+            Kind::Loopback => id.index - first,
+            Kind::Wires(count) => (id.index - first) % count,
+            Kind::Nothing => 0,
+        }
+    }
+
+    fn units(&self, entry: &PortEntry) -> u32 {
+        match self.kind {
+            Kind::Loopback => entry.rx.end.max(entry.tx.end) - entry.rx.start.min(entry.tx.start),
+            Kind::Wires(count) => count,
+            Kind::Nothing => 1,
+        }
+    }
+}
+
+/// All ports, under one lock: changes of wires and workers are rare.
+pub(crate) struct Wirings(Mutex<Vec<Wiring>>);
+
+impl Wirings {
+    pub fn new(ports: usize) -> Self {
+        Self(Mutex::new(vec![Wiring::nothing(); ports]))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Wiring>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Card {
+    /// Plugs a wire into a port, by its specification, in place of what is there; `none` unplugs. Queues run on.
+    ///
+    /// # Errors
+    /// [`WiringError`]; when the wire cannot be opened, the port is left unplugged.
+    pub fn plug(&self, port: u32, spec: &str) -> Result<(), WiringError> {
+        let entry = self.port_entry(port)?;
+        let parsed: PortSpec = spec.parse().map_err(|error| WiringError::Spec(port, error))?;
+        let mut wirings = self.wirings.lock();
+        let at = port as usize;
+        if parsed == PortSpec::Loopback && wirings[at].patch.is_some() {
+            return Err(WiringError::Connected(port));
+        }
+        self.rewire(&mut wirings, &[at], |wirings, wires| {
+            (wirings[at].spec, wirings[at].kind) = (PortSpec::NONE.to_owned(), Kind::Nothing);
+            // Dropping a wire may take its time; nobody waits for it but us.
+            drop(core::mem::take(wires));
+        });
+        entry.mac.plug(Vec::new(), true);
+        let (kind, opened) = match &parsed {
+            PortSpec::None => return Ok(()),
+            PortSpec::Loopback => (Kind::Loopback, Vec::new()),
+            spec => {
+                let ports = millrace_port::open(spec).map_err(|error| WiringError::Open(port, error))?;
+                (Kind::Wires(ports.len() as u32), ports)
+            }
+        };
+        entry.mac.plug(opened.iter().map(|wire| wire.counters().clone()).collect(), false);
+        // The other side of a connection counts our wires, and they have to be with the workers of its own.
+        let both: Vec<usize> =
+            [Some(at), wirings[at].patch.filter(|other| *other != at)].into_iter().flatten().collect();
+        self.rewire(&mut wirings, &both, |wirings, wires| {
+            (wirings[at].spec, wirings[at].kind) = (spec.to_owned(), kind);
+            *wires = numbered(opened);
+        });
+        Ok(())
+    }
+
+    /// Connects two ports, or one with itself: what comes in at one goes out at the other, and no longer to queues.
+    ///
+    /// # Errors
+    /// [`WiringError`].
+    pub fn connect(&self, one: u32, other: u32) -> Result<(), WiringError> {
+        self.port_entry(one)?;
+        self.port_entry(other)?;
+        let mut wirings = self.wirings.lock();
+        for port in [one, other] {
+            if wirings[port as usize].kind == Kind::Loopback {
+                return Err(WiringError::Loopback(port));
+            }
+        }
+        let (one, other) = (one as usize, other as usize);
+        for port in [one, other] {
+            self.let_go(&mut wirings, port);
+        }
+        let both = if one == other { &[one][..] } else { &[one, other] };
+        self.rewire(&mut wirings, both, |wirings, _| {
+            (wirings[one].patch, wirings[other].patch) = (Some(other), Some(one));
+        });
+        Ok(())
+    }
+
+    /// Takes a connection apart, if there is one.
+    ///
+    /// # Errors
+    /// [`WiringError::NoPort`].
+    pub fn disconnect(&self, port: u32) -> Result<(), WiringError> {
+        self.port_entry(port)?;
+        self.let_go(&mut self.wirings.lock(), port as usize);
+        Ok(())
+    }
+
+    fn let_go(&self, wirings: &mut [Wiring], port: usize) {
+        let Some(other) = wirings[port].patch else { return };
+        let both = if other == port { &[port][..] } else { &[port, other] };
+        self.rewire(wirings, both, |wirings, _| (wirings[port].patch, wirings[other].patch) = (None, None));
+    }
+
+    /// Has a queue served by another worker from now on, and with it all that belongs to its unit: in loopback the queue
+    /// of the other direction, otherwise the wire and its other queues.
+    ///
+    /// # Errors
+    /// [`WiringError`].
+    pub fn move_queue(&self, id: QueueId, worker: u32) -> Result<(), WiringError> {
+        let count = self.homes().mailboxes().len();
+        if worker as usize >= count {
+            return Err(WiringError::NoWorker(worker, count));
+        }
+        let of_queue = |entry: &PortEntry| entry.range(id.direction).contains(&id.index);
+        let port = self.ports.iter().position(of_queue).ok_or(WiringError::NoQueue(id))?;
+        let mut wirings = self.wirings.lock();
+        if wirings[port].patch.is_some_and(|other| other != port) {
+            return Err(WiringError::Connected(port as u32));
+        }
+        let unit = wirings[port].unit_of(&self.ports[port], id);
+        let _moving = self.homes().moving();
+        let wiring = &mut wirings[port];
+        let entry = &self.ports[port];
+        let from = core::mem::replace(&mut wiring.workers[unit as usize], worker);
+        let queues = entry.queues().filter(|id| wiring.unit_of(entry, *id) == unit).collect();
+        let packing = Packing { wires: vec![unit], queues };
+        let parcel = self.pack(from as usize, port, packing);
+        self.distribute(port, wiring, parcel);
+        Ok(())
+    }
+
+    fn port_entry(&self, port: u32) -> Result<&PortEntry, WiringError> {
+        self.ports.get(port as usize).ok_or(WiringError::NoPort(port, self.ports.len()))
+    }
+
+    /// Takes ports apart on all workers, has them changed, and puts them together again.
+    fn rewire(&self, wirings: &mut [Wiring], ports: &[usize], change: impl FnOnce(&mut [Wiring], &mut Vec<Wire>)) {
+        let _moving = self.homes().moving();
+        // As long as not everything is in its place again, nothing is sent from one port to another.
+        ports.iter().for_each(|&port| self.shape(port, &wirings[port], None));
+        let mut parcels: Vec<Parcel> = ports.iter().map(|&port| self.collect(port, &wirings[port])).collect();
+        change(wirings, &mut parcels[0].wires);
+        for &port in ports {
+            let units = wirings[port].units(&self.ports[port]);
+            wirings[port].workers = (0..units).map(|unit| self.worker_for(wirings, port, unit)).collect();
+            self.shape(port, &wirings[port], None);
+        }
+        for (&port, parcel) in ports.iter().zip(parcels) {
+            self.distribute(port, &wirings[port], parcel);
+        }
+        let mut connected: Vec<usize> =
+            ports.iter().flat_map(|&port| [Some(port), wirings[port].patch]).flatten().collect();
+        connected.sort_unstable();
+        connected.dedup();
+        for port in connected {
+            let patch = wirings[port].patch.map(|to| Patch { to, wires: wirings[to].wires() });
+            self.shape(port, &wirings[port], patch);
+        }
+    }
+
+    fn shape(&self, port: usize, wiring: &Wiring, patch: Option<Patch>) {
+        for mailbox in self.homes().mailboxes() {
+            drop(mailbox.call(Command::Shape(port, wiring.kind == Kind::Loopback, patch)));
+        }
+    }
+
+    /// Takes everything of a port from all workers.
+    fn collect(&self, port: usize, wiring: &Wiring) -> Parcel {
+        let mut whole = Parcel::default();
+        for worker in 0..self.homes().mailboxes().len() {
+            let queues = self.ports[port].queues().collect();
+            let part = self.pack(worker, port, Packing { wires: (0..wiring.wires()).collect(), queues });
+            whole.wires.extend(part.wires);
+            whole.rx.extend(part.rx);
+            whole.tx.extend(part.tx);
+        }
+        whole
+    }
+
+    /// Which worker a unit goes to unless told otherwise.
+    fn worker_for(&self, wirings: &[Wiring], port: usize, unit: u32) -> u32 {
+        let (entry, wiring) = (&self.ports[port], &wirings[port]);
+        let workers = self.homes().mailboxes().len() as u32;
+        let has_class = !self.options().priority.is_empty() && workers > 1;
+        let in_class = |id: QueueId| wiring.unit_of(entry, id) == unit && self.options().is_priority(id);
+        if has_class && entry.queues().any(in_class) {
+            return workers - 1;
+        }
+        let shared = workers - u32::from(has_class);
+        let first = match wiring.kind {
+            Kind::Loopback => 0,
+            _ => wiring.patch.map_or(port, |other| other.min(port)) as u32,
+        };
+        // Wires that are connected with each other have to be with one worker.
+        let pairs = wiring.patch.map(|other| wirings[other].wires().min(wiring.wires())).filter(|pairs| *pairs > 0);
+        (first + pairs.map_or(unit, |pairs| unit % pairs)) % shared
+    }
+
+    fn pack(&self, worker: usize, port: usize, packing: Packing) -> Parcel {
+        let answer = self.homes().mailboxes()[worker].call(Command::Pack(port, packing));
+        answer.and_then(|answer| answer.parcel).map_or_else(Parcel::default, |parcel| *parcel)
+    }
+
+    /// Gives everything to the worker of its unit.
+    fn distribute(&self, port: usize, wiring: &Wiring, whole: Parcel) {
+        let entry = &self.ports[port];
+        let mut parcels: Vec<Parcel> = self.homes().mailboxes().iter().map(|_| Parcel::default()).collect();
+        let worker_of = |unit: u32| wiring.workers[unit as usize];
+        for wire in whole.wires {
+            parcels[worker_of(wire.number) as usize].wires.push(wire);
+        }
+        for mut slot in whole.rx {
+            let id = slot.queue.id;
+            slot.unit = wiring.unit_of(entry, id);
+            self.homes().set(id, worker_of(slot.unit));
+            parcels[worker_of(slot.unit) as usize].rx.push(slot);
+        }
+        for mut queue in whole.tx {
+            let id = queue.rings[0].queue.id;
+            let unit = wiring.unit_of(entry, id);
+            queue.rings.iter_mut().for_each(|ring| ring.unit = unit);
+            self.homes().set(id, worker_of(unit));
+            parcels[worker_of(unit) as usize].tx.push(queue);
+        }
+        for (mailbox, parcel) in self.homes().mailboxes().iter().zip(parcels) {
+            if !parcel.is_empty() {
+                drop(mailbox.call(Command::Unpack(port, Box::new(parcel))));
+            }
+        }
+    }
+
+    /// Puts new queues where they belong: once, when the card is built.
+    pub(crate) fn place(&self, port: usize, parcel: Parcel) {
+        let mut wirings = self.wirings.lock();
+        let units = wirings[port].units(&self.ports[port]);
+        let workers = (0..units).map(|unit| self.worker_for(&wirings, port, unit)).collect();
+        wirings[port].workers = workers;
+        self.distribute(port, &wirings[port], parcel);
+    }
+}
+
+fn numbered(ports: Vec<Box<dyn Port>>) -> Vec<Wire> {
+    ports.into_iter().enumerate().map(|(number, port)| Wire::new(number as u32, port)).collect()
+}
