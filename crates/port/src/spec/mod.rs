@@ -24,7 +24,7 @@ pub use rate::Rate;
 use std::{fmt, str::FromStr};
 
 /// How every kind is written.
-const KINDS: [&str; 6] = [
+const KINDS: &[&str] = &[
     "loopback",
     "none",
     "null",
