@@ -24,11 +24,13 @@ pub enum DropReason {
     LinkDown,
     /// The frame asks for something that cannot be done: a checksum or a segmentation that does not fit its headers.
     Offload,
+    /// Lost on purpose ([`fault`](crate::fault)).
+    FaultLoss,
 }
 
 impl DropReason {
     /// All reasons, in the order in which they are printed.
-    pub const ALL: [DropReason; 9] = [
+    pub const ALL: [DropReason; 10] = [
         DropReason::NoRoom,
         DropReason::TooLong,
         DropReason::TooShort,
@@ -38,6 +40,7 @@ impl DropReason {
         DropReason::WriteFailed,
         DropReason::LinkDown,
         DropReason::Offload,
+        DropReason::FaultLoss,
     ];
 
     /// The name in statistics, in kebab-case.
@@ -52,6 +55,7 @@ impl DropReason {
             DropReason::WriteFailed => "write-failed",
             DropReason::LinkDown => "link-down",
             DropReason::Offload => "offload",
+            DropReason::FaultLoss => "fault-loss",
         }
     }
 }
@@ -62,6 +66,38 @@ impl std::fmt::Display for DropReason {
     }
 }
 
+/// What can happen to a frame besides that it passes or is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// It passed twice; the second one is a frame that nobody offered.
+    FaultDuplicate,
+    /// It passed after the one that followed it.
+    FaultReorder,
+    /// It passed with a wrong bit.
+    FaultCorrupt,
+    /// It passed later.
+    FaultDelay,
+    /// It passed, and is missing in the file that should have it ([`trace`](crate::trace)).
+    TraceLost,
+}
+
+impl Event {
+    /// All events, in the order in which they are printed.
+    pub const ALL: [Event; 5] =
+        [Event::FaultDuplicate, Event::FaultReorder, Event::FaultCorrupt, Event::FaultDelay, Event::TraceLost];
+
+    /// The name in statistics, in kebab-case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Event::FaultDuplicate => "fault-duplicate",
+            Event::FaultReorder => "fault-reorder",
+            Event::FaultCorrupt => "fault-corrupt",
+            Event::FaultDelay => "fault-delay",
+            Event::TraceLost => "trace-lost",
+        }
+    }
+}
+
 /// Counters of one direction.
 #[derive(Debug, Default)]
 struct Direction {
@@ -69,6 +105,7 @@ struct Direction {
     bytes: AtomicU64,
     copies: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
+    events: [AtomicU64; Event::ALL.len()],
 }
 
 /// Counters of a port: "rx" is from the wire towards the card, "tx" from the card towards the wire.
@@ -107,8 +144,17 @@ impl Direction {
         DropReason::ALL.into_iter().map(|reason| (reason, self.dropped(reason)))
     }
 
+    fn event(&self, event: Event) -> u64 {
+        self.events[event as usize].load(Ordering::Relaxed)
+    }
+
+    fn events(&self) -> impl Iterator<Item = (Event, u64)> {
+        Event::ALL.into_iter().map(|event| (event, self.event(event)))
+    }
+
     fn offered(&self) -> u64 {
-        self.frames.load(Ordering::Relaxed) + self.drops().map(|(_, count)| count).sum::<u64>()
+        let dropped = self.drops().map(|(_, count)| count).sum::<u64>();
+        (self.frames.load(Ordering::Relaxed) + dropped).saturating_sub(self.event(Event::FaultDuplicate))
     }
 }
 
@@ -159,12 +205,32 @@ impl PortCounters {
         self.tx.drops()
     }
 
-    /// Frames from the wire, whatever became of them.
+    /// What else happened to frames from the wire, with its count, zeros included.
+    pub fn rx_events(&self) -> impl Iterator<Item = (Event, u64)> {
+        self.rx.events()
+    }
+
+    /// What else happened to frames towards the wire, with its count, zeros included.
+    pub fn tx_events(&self) -> impl Iterator<Item = (Event, u64)> {
+        self.tx.events()
+    }
+
+    /// Counts what else happened to frames from the wire. For the owner of the port only.
+    pub fn count_rx_events(&self, event: Event, frames: u64) {
+        add(&self.rx.events[event as usize], frames);
+    }
+
+    /// Counts what else happened to frames towards the wire. For the owner of the port only.
+    pub fn count_tx_events(&self, event: Event, frames: u64) {
+        add(&self.tx.events[event as usize], frames);
+    }
+
+    /// Frames from the wire, whatever became of them; [second ones](Event::FaultDuplicate) are not among them.
     pub fn rx_offered(&self) -> u64 {
         self.rx.offered()
     }
 
-    /// Frames towards the wire, whatever became of them. A frame answered with `Taken::Full` was not offered yet.
+    /// Frames towards the wire, whatever became of them; [second ones](Event::FaultDuplicate) are not among them. A frame answered with `Taken::Full` was not offered yet.
     pub fn tx_offered(&self) -> u64 {
         self.tx.offered()
     }
@@ -232,6 +298,11 @@ impl PortCounters {
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode.into();
     }
 
+    /// Takes back frames that were counted as passed to the card and then did not get there.
+    pub(crate) fn take_back_rx(&self, frames: u64, bytes: u64) {
+        self.rx.pass(frames.wrapping_neg(), bytes.wrapping_neg());
+    }
+
     /// Moves frames that were counted as sent, and then were not, to the drops.
     pub(crate) fn take_back_tx(&self, reason: DropReason, frames: u64, bytes: u64) {
         self.tx.pass(frames.wrapping_neg(), bytes.wrapping_neg());
@@ -270,5 +341,20 @@ mod tests {
         assert_eq!((counters.rx_frames(), counters.rx_bytes(), counters.rx_offered()), (1, 60, 5));
         assert_eq!(counters.rx_drops().filter(|(_, count)| *count > 0).count(), 1);
         assert_eq!(counters.tx_dropped(DropReason::WriteFailed), 3);
+    }
+
+    #[test]
+    fn a_second_frame_was_not_offered() {
+        let counters = PortCounters::new();
+        counters.count_rx(3, 180);
+        counters.count_rx_events(Event::FaultDuplicate, 1);
+        counters.count_rx_drops(DropReason::FaultLoss, 2);
+        counters.count_tx_events(Event::TraceLost, 5);
+        assert_eq!((counters.rx_offered(), counters.tx_offered()), (4, 0));
+        assert_eq!(counters.rx_events().map(|(_, count)| count).sum::<u64>(), 1);
+        assert_eq!(counters.tx_events().last(), Some((Event::TraceLost, 5)));
+        for (at, event) in Event::ALL.into_iter().enumerate() {
+            assert_eq!(event as usize, at);
+        }
     }
 }

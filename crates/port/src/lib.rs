@@ -11,6 +11,8 @@
 //! | `pcap:FILE[,write=FILE][,speed=full\|recorded\|RATEpps][,loop=N\|forever]` | a capture ([`pcap`]) | a capture with ns stamps, or as `null` |
 //! | `tap:NAME[,queues=N]` | whatever Linux sends to the interface ([`tap`]) | whatever Linux shall receive from it |
 //! | `af_xdp:IFACE[,queues=N,mode=auto\|zero-copy\|copy]` | what arrives at the interface, before Linux sees it ([`af_xdp`]) | sent by its driver |
+//! | `trace:FILE[,direction=both\|rx\|tx][,limit=N],port=(SPEC)` | those of the port inside, written to a file ([`trace`]) | likewise |
+//! | `fault:[loss=P%,...,]port=(SPEC)` | those of the port inside, with faults ([`fault`]) | likewise |
 //! | `loopback` | no port at all: the card copies TX to RX itself | |
 //!
 //! A specification is parsed into a [`PortSpec`] and opened with [`open`]. Everything that can be known to be wrong
@@ -37,6 +39,7 @@
 
 pub mod af_xdp;
 pub mod counters;
+pub mod fault;
 pub mod generator;
 #[cfg(test)]
 mod namespace;
@@ -46,9 +49,10 @@ pub mod pcap;
 mod sink;
 pub mod spec;
 pub mod tap;
+pub mod trace;
 mod unfinished;
 
-pub use counters::{DropReason, PortCounters};
+pub use counters::{DropReason, Event, PortCounters};
 pub use sink::{Accept, Sink};
 pub use spec::{PortSpec, SpecError};
 
@@ -93,7 +97,8 @@ pub struct Burst {
 /// A wire with several queues of its own (`queues=N`) is opened as several ports, which have nothing in common on the
 /// data path. One worker of the card owns a port and is the only one to call it; [`Port::counters`] may be read from
 /// anywhere.
-/// For both directions, at every moment: frames offered = frames passed + the sum of the drop counters.
+/// For both directions, at every moment: frames offered = frames passed + the sum of the drop counters. (Where faults are
+/// made on purpose, [frames that come twice](Event::FaultDuplicate) are added on the left.)
 pub trait Port: Send {
     /// Takes one frame towards the wire.
     fn transmit(&mut self, frame: Span<'_>) -> Taken;
@@ -173,6 +178,9 @@ pub enum OpenError {
     /// A capture file.
     #[error(transparent)]
     Pcap(#[from] pcap::PortError),
+    /// A file to trace to.
+    #[error(transparent)]
+    Trace(#[from] pcap::WriteError),
     /// A tap interface.
     #[error(transparent)]
     Tap(#[from] tap::TapError),
@@ -192,6 +200,8 @@ pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
         PortSpec::Null => vec![Box::new(null::NullPort::new())],
         PortSpec::Generator(spec) => vec![Box::new(generator::GeneratorPort::new(spec))],
         PortSpec::Pcap(spec) => vec![Box::new(pcap::PcapPort::open(spec)?)],
+        PortSpec::Trace(spec) => boxed(trace::TracePort::wrap(spec, open(&spec.port)?)?),
+        PortSpec::Fault(spec) => boxed(fault::FaultPort::wrap(spec, open(&spec.port)?)),
         PortSpec::Tap(spec) => boxed(tap::TapPort::open(spec)?),
         PortSpec::AfXdp(spec) => boxed(af_xdp::open(spec)?),
     })

@@ -20,11 +20,13 @@ mod error;
 mod input;
 mod port;
 mod reader;
+mod recorder;
 mod writer;
 
 pub use error::ReadError;
 pub use port::{PcapPort, PortError};
 pub use reader::{Frame, FrameInfo, Reader};
+pub(crate) use recorder::Recorder;
 pub use writer::{Tally, WriteError, Writer};
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -5,7 +5,7 @@
 //! starts with the first call to [`Port::receive`]; in a loop the first frame of a pass is due with the last frame of
 //! the pass before, because a capture does not say how long to wait in between.
 
-use super::{CaptureTime, ReadError, Reader, WriteError, Writer};
+use super::{CaptureTime, ReadError, Reader, Recorder, WriteError, Writer};
 use crate::{
     Accept, DropReason, Port, PortCounters, Sink, Taken,
     null::{Void, check_len},
@@ -18,11 +18,8 @@ use std::{
     io::{Read, Seek, Write},
     os::unix::fs::MetadataExt,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
-
-/// How long a frame may wait in the writer's buffer while nothing follows it.
-const FILE_LAG: Duration = Duration::from_millis(100);
 
 /// Why a port on capture files cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -69,13 +66,6 @@ struct Source<R> {
     ended: bool,
     /// Records that are left out are logged once.
     warned: bool,
-}
-
-/// Where frames go.
-struct Recorder<W: Write> {
-    writer: Writer<W>,
-    /// When to bring the file up to date, if it is not.
-    flush_at: Option<Instant>,
 }
 
 impl PcapPort {
@@ -234,48 +224,23 @@ impl<R: Read + Seek> Source<R> {
     }
 }
 
-impl<W: Write> Recorder<W> {
-    fn new(writer: Writer<W>) -> Self {
-        Self { writer, flush_at: None }
-    }
-
-    fn transmit(&mut self, frame: Span<'_>, counters: &PortCounters) -> Taken {
-        let outcome = match check_len(frame.len()) {
-            Ok(()) => self.writer.write_span(CaptureTime::now(), frame).map_err(|error| {
-                lost(&error, counters);
-                DropReason::WriteFailed
-            }),
-            Err(reason) => Err(reason),
-        };
-        match outcome {
-            Ok(()) => {
-                counters.count_tx(1, frame.len() as u64);
-                Taken::Yes
-            }
-            Err(reason) => {
-                counters.count_tx_drops(reason, 1);
-                Taken::Dropped(reason)
-            }
-        }
-    }
-
-    /// Writes when the oldest frame has waited long enough: not per burst, or a burst of one would be a system call.
-    fn bring_up_to_date(&mut self, counters: &PortCounters) {
-        if self.writer.pending().frames == 0 {
-            self.flush_at = None;
-            return;
-        }
-        let now = Instant::now();
-        if now < *self.flush_at.get_or_insert(now + FILE_LAG) {
-            return;
-        }
-        self.flush_at = None;
-        self.flush(counters);
-    }
-
-    fn flush(&mut self, counters: &PortCounters) {
-        if let Err(error) = self.writer.flush() {
+/// Takes one frame into the file.
+fn record<W: Write>(sink: &mut Recorder<W>, frame: Span<'_>, counters: &PortCounters) -> Taken {
+    let outcome = match check_len(frame.len()) {
+        Ok(()) => sink.record(frame).map_err(|error| {
             lost(&error, counters);
+            DropReason::WriteFailed
+        }),
+        Err(reason) => Err(reason),
+    };
+    match outcome {
+        Ok(()) => {
+            counters.count_tx(1, frame.len() as u64);
+            Taken::Yes
+        }
+        Err(reason) => {
+            counters.count_tx_drops(reason, 1);
+            Taken::Dropped(reason)
         }
     }
 }
@@ -292,14 +257,14 @@ fn lost(error: &WriteError, counters: &PortCounters) {
 impl<R: Read + Seek + Send, W: Write + Send> Port for PcapPort<R, W> {
     fn transmit(&mut self, frame: Span<'_>) -> Taken {
         match &mut self.sink {
-            Some(sink) => sink.transmit(frame, &self.counters),
+            Some(sink) => record(sink, frame, &self.counters),
             None => self.wire.transmit(frame, &self.counters),
         }
     }
 
     fn flush(&mut self) {
-        if let Some(sink) = &mut self.sink {
-            sink.bring_up_to_date(&self.counters);
+        if let Some(Err(error)) = self.sink.as_mut().map(Recorder::bring_up_to_date) {
+            lost(&error, &self.counters);
         }
     }
 
@@ -319,7 +284,7 @@ impl<R: Read + Seek + Send, W: Write + Send> Port for PcapPort<R, W> {
 
     fn next_due(&self) -> Option<Instant> {
         let read = self.source.as_ref().and_then(Source::next_due);
-        let write = self.sink.as_ref().and_then(|sink| sink.flush_at);
+        let write = self.sink.as_ref().and_then(Recorder::next_due);
         read.into_iter().chain(write).min()
     }
 
@@ -331,8 +296,8 @@ impl<R: Read + Seek + Send, W: Write + Send> Port for PcapPort<R, W> {
 impl<R, W: Write> Drop for PcapPort<R, W> {
     fn drop(&mut self) {
         // Here and not in the writer's own drop, so that what is lost is counted.
-        if let Some(sink) = &mut self.sink {
-            sink.flush(&self.counters);
+        if let Some(Err(error)) = self.sink.as_mut().map(Recorder::flush) {
+            lost(&error, &self.counters);
         }
     }
 }

@@ -10,8 +10,8 @@ use std::{
     sync::Arc,
 };
 
-/// The longest record that is written; four times what a port carries.
-const SNAPSHOT_LEN: usize = 65_535;
+/// The longest record that is written: twice the longest frame that is still to be cut into segments.
+const SNAPSHOT_LEN: usize = 128 * 1024;
 
 /// Records are collected up to this many bytes, so that a write costs little per frame.
 const BUFFER_LEN: usize = 256 * 1024;

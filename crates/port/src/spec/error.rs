@@ -60,4 +60,7 @@ pub enum SpecError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Wrappers around wrappers without end.
+    #[error("there are more than {0} ports around a port; take some away")]
+    TooDeep(usize),
 }

@@ -2,7 +2,8 @@
 //! for places where `=` means something else.
 //!
 //! A comma or a backslash that belongs to a file name is written `\,` or `\\`. Counts and rates may end in `k`, `M` or
-//! `G`. What is parsed prints itself in the same grammar, without what is the default anyway.
+//! `G`. A port around a port has the inner specification last, in parentheses. What is parsed prints itself in the same
+//! grammar, without what is the default anyway.
 
 mod af_xdp;
 mod error;
@@ -13,6 +14,7 @@ mod rate;
 #[cfg(test)]
 mod tests;
 mod text;
+mod wrapper;
 
 pub use af_xdp::{AfXdpSpec, XdpMode};
 pub use error::SpecError;
@@ -20,6 +22,7 @@ pub use generator::GeneratorSpec;
 pub use interface::{InterfaceName, InterfaceSpec, MAX_INTERFACE_QUEUES};
 pub use pcap::{Passes, PcapSpec, Speed};
 pub use rate::Rate;
+pub use wrapper::{Chance, Directions, FaultSpec, TraceSpec};
 
 use std::{fmt, str::FromStr};
 
@@ -32,6 +35,8 @@ const KINDS: &[&str] = &[
     "pcap:FILE[,write=FILE][,speed=full|recorded|RATEpps][,loop=N|forever]",
     "tap:NAME[,queues=N]",
     "af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]",
+    "trace:FILE[,direction=both|rx|tx][,limit=N],port=(SPEC)",
+    "fault:[loss=P%,duplicate=P%,reorder=P%,corrupt=P%,delay=TIME,seed=N,direction=both|rx|tx,]port=(SPEC)",
 ];
 
 /// Which port, and how.
@@ -51,6 +56,10 @@ pub enum PortSpec {
     Tap(InterfaceSpec),
     /// `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]`.
     AfXdp(AfXdpSpec),
+    /// `trace:FILE[,direction=both|rx|tx][,limit=N],port=(SPEC)`.
+    Trace(TraceSpec),
+    /// `fault:[loss=P%,duplicate=P%,reorder=P%,corrupt=P%,delay=TIME,seed=N,direction=both|rx|tx,]port=(SPEC)`.
+    Fault(FaultSpec),
 }
 
 impl PortSpec {
@@ -62,6 +71,13 @@ impl FromStr for PortSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
+        Self::parse(text, 0)
+    }
+}
+
+impl PortSpec {
+    /// `depth` is how many wrappers there are around it.
+    fn parse(text: &str, depth: usize) -> Result<Self, SpecError> {
         let (kind, argument) = match text.split_once(':') {
             Some((kind, argument)) => (kind, Some(argument)),
             None => (text, None),
@@ -78,6 +94,8 @@ impl FromStr for PortSpec {
             "pcap" => PcapSpec::parse(argument).map(PortSpec::Pcap),
             "tap" => InterfaceSpec::parse("tap", "tap:mill0", argument).map(PortSpec::Tap),
             "af_xdp" => AfXdpSpec::parse(argument).map(PortSpec::AfXdp),
+            "trace" => TraceSpec::parse(argument, depth).map(PortSpec::Trace),
+            "fault" => FaultSpec::parse(argument, depth).map(PortSpec::Fault),
             _ => Err(SpecError::Kind(kind.to_owned())),
         }
     }
@@ -93,6 +111,8 @@ impl fmt::Display for PortSpec {
             PortSpec::Pcap(spec) => write!(f, "pcap:{spec}"),
             PortSpec::Tap(spec) => write!(f, "tap:{spec}"),
             PortSpec::AfXdp(spec) => write!(f, "af_xdp:{spec}"),
+            PortSpec::Trace(spec) => write!(f, "trace:{spec}"),
+            PortSpec::Fault(spec) => write!(f, "fault:{spec}"),
         }
     }
 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 use proptest::prelude::*;
 use std::num::{NonZeroU16, NonZeroU64};
+use std::time::Duration;
 
 fn parse(text: &str) -> PortSpec {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -39,6 +40,15 @@ fn every_kind_is_understood() {
         parse("tap:mill0,queues=4"),
         PortSpec::Tap(InterfaceSpec { queues: NonZeroU16::new(4).unwrap(), ..tap })
     );
+    let PortSpec::Trace(trace) =
+        parse("trace:a.pcap,limit=3,direction:rx,port:(fault:loss=0.25%,delay=3ms,port=(tap:a))")
+    else {
+        panic!()
+    };
+    assert_eq!((&trace.file[..], trace.directions, trace.limit), ("a.pcap", Directions::Rx, Some(3)));
+    let PortSpec::Fault(fault) = *trace.port else { panic!() };
+    assert_eq!((fault.loss.millionths(), fault.delay, fault.seed), (2_500, Duration::from_millis(3), 1));
+    assert_eq!(*fault.port, parse("tap:a"));
     let PortSpec::Pcap(spec) = parse(r"pcap:dir:x\,y\\z,loop=forever,speed=recorded") else { panic!() };
     assert_eq!(spec.read.as_deref(), Some(r"dir:x,y\z"));
     assert_eq!((spec.speed, spec.passes), (Speed::Recorded, Passes::Forever));
@@ -87,6 +97,25 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
         ("tap:a,queues=257", "from 1 to 256"),
         ("tap:..", "directory"),
         ("tap:tap%d", "visible ASCII"),
+        ("trace", "port=(SPEC)"),
+        ("trace:a.pcap", "trace:seen.pcap,port=(tap:mill0)"),
+        ("trace:a.pcap,port=null", "port=(SPEC)"),
+        ("trace:port=(null)", "needs a file"),
+        (r"trace:a\,port=(null)", "port=(SPEC)"),
+        ("trace:a,port=(null),limit=3", "last: port=(SPEC)"),
+        ("trace:a,port=(loopback)", "have none"),
+        ("fault:port=(none)", "have none"),
+        ("trace:a,direction=up,port=(null)", "rx (from the wire"),
+        ("trace:a,limit=-1,port=(null)", "a number of frames"),
+        ("trace:a,port=(pcab:x)", "no port kind `pcab`"),
+        ("fault:loss=1%", "fault:loss=1%,port=(tap:mill0)"),
+        ("fault:loss=1,port=(null)", "from 0% to 100%"),
+        ("fault:loss=100.1%,port=(null)", "from 0% to 100%"),
+        ("fault:loss=1.%,port=(null)", "from 0% to 100%"),
+        ("fault:loss=0.00001%,port=(null)", "four digits"),
+        ("fault:delay=5,port=(null)", "such as 50us"),
+        ("fault:delay=11s,port=(null)", "up to 10s"),
+        ("fault:lose=1%,port=(null)", "no option `lose=1%`; it has loss=P%"),
     ] {
         let error = text.parse::<PortSpec>().expect_err(text).to_string();
         assert!(error.contains(hint), "{text}: {error}");
@@ -109,9 +138,7 @@ fn any_spec() -> impl Strategy<Value = PortSpec> {
         Just(Passes::Forever),
         (1..u64::MAX).prop_map(|times| Passes::Times(NonZeroU64::new(times).unwrap()))
     ];
-    prop_oneof![
-        Just(PortSpec::Loopback),
-        Just(PortSpec::None),
+    let wire = prop_oneof![
         Just(PortSpec::Null),
         (MIN_FRAME_LEN..=MAX_FRAME_LEN, proptest::option::of(rate), any::<Option<u64>>())
             .prop_map(|(size, rate, count)| PortSpec::Generator(GeneratorSpec { size, rate, count })),
@@ -121,7 +148,33 @@ fn any_spec() -> impl Strategy<Value = PortSpec> {
         ("[a-z0-9.-]{3,15}", 1..=MAX_INTERFACE_QUEUES).prop_map(|(name, queues)| {
             PortSpec::Tap(InterfaceSpec { name: name.parse().unwrap(), queues: NonZeroU16::new(queues).unwrap() })
         }),
-    ]
+    ];
+    let wrapped = wire.prop_recursive(3, 4, 1, move |inner| {
+        let directions = || prop_oneof![Just(Directions::Both), Just(Directions::Rx), Just(Directions::Tx)];
+        let chance =
+            || prop_oneof![Just(0u32), 0..=1_000_000u32].prop_map(|parts| Chance::from_millionths(parts).unwrap());
+        let delay = prop_oneof![Just(0), 0..10_000_000_000u64].prop_map(Duration::from_nanos);
+        let chances = (chance(), chance(), chance(), chance());
+        prop_oneof![
+            (file, directions(), any::<Option<u64>>(), inner.clone()).prop_map(|(file, directions, limit, port)| {
+                PortSpec::Trace(TraceSpec { file, directions, limit, port: Box::new(port) })
+            }),
+            (chances, delay, any::<u64>(), directions(), inner).prop_map(|(chances, delay, seed, directions, port)| {
+                let (loss, duplicate, reorder, corrupt) = chances;
+                let port = Box::new(port);
+                PortSpec::Fault(FaultSpec { loss, duplicate, reorder, corrupt, delay, seed, directions, port })
+            }),
+        ]
+    });
+    prop_oneof![Just(PortSpec::Loopback), Just(PortSpec::None), wrapped]
+}
+
+#[test]
+fn wrappers_end() {
+    let nested = |depth| format!("{}null{}", "fault:port=(".repeat(depth), ")".repeat(depth));
+    assert_eq!(parse(&nested(8)).to_string().matches("fault").count(), 8);
+    assert_eq!(nested(9).parse::<PortSpec>(), Err(SpecError::TooDeep(8)));
+    assert!(nested(100_000).parse::<PortSpec>().is_err());
 }
 
 proptest! {
@@ -131,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(text in "(loopback|null|generator|pcap|tap|af_xdp)?:?[a-z0-9=,:\\\\ é]{0,30}") {
+    fn no_text_panics(text in "(loopback|null|generator|pcap|tap|af_xdp|trace:a,port=|fault:port=)?:?[a-z0-9=,:()%\\\\ é]{0,30}") {
         if let Ok(spec) = text.parse::<PortSpec>() {
             prop_assert_eq!(spec.to_string().parse::<PortSpec>(), Ok(spec));
         }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{MAX_FRAME_LEN, PortSpec, pcap::Tally};
 use std::io::{self, Cursor};
+use std::time::Duration;
 
 type Memory = Cursor<Vec<u8>>;
 
@@ -293,7 +294,7 @@ fn a_disk_that_is_found_full_at_the_end_is_counted() {
     let mut port = writing(SmallDisk(24));
     assert_eq!(port.transmit(Span::from_slice(&[1; 60])), Taken::Yes);
     let counters = port.counters().clone();
-    assert_eq!(port.sink.as_ref().unwrap().writer.pending(), Tally { frames: 1, bytes: 60 });
+    assert_eq!(port.sink.as_ref().unwrap().pending(), Tally { frames: 1, bytes: 60 });
     drop(port);
     assert_eq!((counters.tx_frames(), counters.tx_dropped(DropReason::WriteFailed)), (0, 1));
 }
