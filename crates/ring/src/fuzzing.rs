@@ -5,10 +5,11 @@
 //! there is no `cargo fuzz`. What they check, besides that nothing panics: that a frame which comes out has a legal
 //! length and readable bytes, that no call does more than its ring can hold, and that every frame is counted once.
 
-use crate::{Delivery, FrameLimits, Served, Verdict, calypte, medusa, sze};
+use crate::{Delivery, FrameLimits, Served, Verdict, calypte, dd, medusa, sze};
 use arbitrary::{Arbitrary, Unstructured};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span, Window, Word64};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Most steps of one input: enough for any state, few enough for thousands of inputs in a second.
 const MOST_STEPS: usize = 64;
@@ -83,7 +84,7 @@ impl Sink {
     /// Compares with what the engine says; `most` frames could be in the ring.
     fn check(&self, served: Served, budget: usize, most: u32) {
         assert_eq!((self.frames, self.bytes), (served.frames, served.bytes));
-        let done = served.frames + served.too_short + served.too_long;
+        let done = served.frames + served.too_short + served.too_long + served.too_far;
         assert!(done <= budget as u64 && done <= u64::from(most), "{served:?} of {most}");
     }
 }
@@ -605,6 +606,172 @@ pub fn calypte(input: &[u8]) -> u64 {
     moved
 }
 
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum DdStep {
+    /// A descriptor that might be right, of the card or of the software.
+    Descriptor {
+        slot: u8,
+        buffer: u8,
+        len: u16,
+        launch: u8,
+        done: bool,
+    },
+    RawWord {
+        word: u8,
+        value: u64,
+    },
+    Time(u16),
+    CardServes {
+        budget: u8,
+        room: u8,
+        at_once: bool,
+    },
+    CardCompletes(u8),
+    CardDelivers {
+        meta: bool,
+        len: u16,
+    },
+    CardTakes,
+    CardSwaps {
+        which: u8,
+        len: u16,
+    },
+    CardPublishes,
+    SoftwareSends {
+        count: u8,
+        len: u16,
+    },
+    SoftwareReads {
+        most: u8,
+    },
+    Flush,
+}
+
+#[derive(Arbitrary, Debug)]
+struct DdSetup {
+    entries: u8,
+    min: u8,
+    max: u16,
+}
+
+/// Any descriptors, under all four halves of DD at once. Returns how many frames the card took or stored.
+pub fn dd(input: &[u8]) -> u64 {
+    const SIZE: u32 = 2048;
+    let mut moved = 0;
+    let mut input = Unstructured::new(input);
+    let Ok(setup) = DdSetup::arbitrary(&mut input) else { return moved };
+    let entries = 2u32 << (setup.entries % 7);
+    let words = Region::heap(entries as usize * dd::DESCRIPTOR).window().slots64(0, entries * 4).expect("inside");
+    let ring = dd::Ring::new(words.clone()).expect("a power of two");
+    ring.clear();
+    let data = Region::heap((entries * SIZE) as usize);
+    let domain = Arc::new(Domain::new());
+    let first = domain.map(data.window().clone(), Access::ReadWrite, None).expect("an empty domain");
+    let tail = Region::heap(8).window().word64(0).expect("inside");
+    let limits = FrameLimits { min: setup.min.into(), max: setup.max };
+    let now = Arc::new(AtomicU64::new(0));
+    let card_tx = || {
+        let now = now.clone();
+        let clock = Box::new(move || now.load(Ordering::Relaxed));
+        dd::CardTx::new(ring.clone(), Iova::default(), limits, Iotlb::new(domain.clone()), clock)
+    };
+    let card_rx = || dd::CardRx::new(ring.clone(), Iova::default(), limits, Iotlb::new(domain.clone()));
+    let (mut tx, mut rx, mut ahead) = (card_tx(), card_rx(), Vec::new());
+    let mut software_tx = dd::FixedTx::new(dd::HostTx::new(ring.clone(), tail.clone()), first, SIZE);
+    let host = dd::HostRx::new(ring.clone(), tail.clone());
+    let mut software_rx = dd::FixedRx::new(host, first, SIZE, SIZE as u16).expect("a distance between buffers");
+    let frame = vec![0x5a; 1 << 16];
+    for _ in 0..MOST_STEPS {
+        let Ok(step) = DdStep::arbitrary(&mut input) else { return moved };
+        if input.is_empty() {
+            return moved;
+        }
+        match step {
+            DdStep::Descriptor { slot, buffer, len, launch, done } => {
+                let slot = u32::from(slot) * 4;
+                words.store(slot, first.get() + u64::from(buffer) * u64::from(SIZE));
+                words.store(slot + 2, launch.into());
+                words.store_release(slot + 1, dd::Status { done, ..dd::Status::given(len % 0x1000) }.encode());
+            }
+            DdStep::RawWord { word, value } => words.store(word.into(), value),
+            DdStep::Time(time) => now.store(time.into(), Ordering::Relaxed),
+            DdStep::CardServes { budget, room, at_once } => {
+                let mut sink = Sink::new(limits, room.into());
+                let served = match at_once {
+                    true => tx.serve(budget.into(), &mut |frame: Span<'_>| sink.take(frame)),
+                    false => tx.serve_deferred(budget.into(), |_, frame| sink.take(frame)),
+                };
+                moved += served.frames;
+                // What changes while it is served may be seen again, once the ring is round.
+                sink.check(served, budget.into(), u32::MAX);
+                assert!(tx.in_flight() <= entries);
+                if served.fault.is_some() {
+                    tx = card_tx();
+                }
+            }
+            DdStep::CardCompletes(count) => {
+                tx.complete(count.into());
+                assert!(tx.launch_in().is_none_or(|left| left.as_nanos() <= dd::HORIZON.into()));
+            }
+            DdStep::CardDelivers { meta, len } => {
+                let before = (rx.in_flight(), rx.done());
+                let meta = if meta { &frame[..16] } else { &[] };
+                match rx.deliver(meta, Span::from_slice(&frame[..usize::from(len)])) {
+                    Ok(Delivery::Stored) => {
+                        moved += 1;
+                        assert!(len <= limits.max && rx.done() == (before.1 + 1) % entries);
+                    }
+                    Ok(_) => assert_eq!(rx.done(), before.1),
+                    Err(_) => (rx, ahead) = (card_rx(), Vec::new()),
+                }
+                assert_eq!(rx.in_flight() as usize, ahead.len());
+            }
+            DdStep::CardTakes => match rx.take_supplied() {
+                Ok(supplied) => ahead.extend(supplied),
+                Err(_) => (rx, ahead) = (card_rx(), Vec::new()),
+            },
+            DdStep::CardSwaps { which, len } => {
+                let buffer = if ahead.is_empty() { None } else { Some(ahead.remove(usize::from(which) % ahead.len())) };
+                let iova = buffer.map_or(first, |buffer| buffer.iova);
+                assert_eq!(rx.deliver_swapped(iova, len, &[]), buffer.is_some());
+            }
+            DdStep::CardPublishes => {
+                rx.publish();
+            }
+            DdStep::SoftwareSends { count, len } => {
+                let count = u32::from(count) % entries;
+                if let Some(number) = software_tx.take(count) {
+                    let at = (number % entries * SIZE) as usize;
+                    data.window().span_mut(at, SIZE as usize).expect("a buffer that was granted is inside");
+                    (0..count).for_each(|_| assert!(software_tx.post(len % 0x1000)));
+                }
+                assert!(software_tx.in_flight() <= entries);
+            }
+            DdStep::SoftwareReads { most } => {
+                let ready = software_rx.ready(most.into()).min(most.into());
+                assert!(ready <= entries);
+                let mut found = 0;
+                while found < ready
+                    && let Ok(frame) = software_rx.find(found)
+                {
+                    assert!(frame.buffer < entries && u32::from(frame.len) <= SIZE);
+                    found += 1;
+                }
+                software_rx.put(found);
+                if found < ready {
+                    // Software of a card that lies gives up.
+                    return moved;
+                }
+            }
+            DdStep::Flush => {
+                software_tx.flush();
+                software_rx.flush();
+            }
+        }
+    }
+    moved
+}
+
 /// Runs a body over `count` pseudo-random inputs, always the same ones, and returns how many frames moved in all.
 pub fn short_run(body: fn(&[u8]) -> u64, count: u32) -> u64 {
     let mut moved = 0;
@@ -636,6 +803,12 @@ mod tests {
     #[test]
     fn calypte_over_20000_inputs() {
         let moved = short_run(calypte, 20_000);
+        assert!(moved > 2_000, "only {moved} frames");
+    }
+
+    #[test]
+    fn dd_over_20000_inputs() {
+        let moved = short_run(dd, 20_000);
         assert!(moved > 2_000, "only {moved} frames");
     }
 

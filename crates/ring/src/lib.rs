@@ -4,6 +4,7 @@
 //! * [`sze`]: a stream of packets in one byte ring (`docs/spec/sze.md`).
 //! * [`calypte`]: headers that are doorbells (`docs/spec/calypte.md`).
 //! * [`virtio`]: split virtqueues of a network device.
+//! * [`dd`]: descriptors with a done bit and a launch time (`docs/spec/dd.md`).
 //! * [`wake`]: how either side sleeps without losing a wake-up.
 //! * [`cursor`]: the word by which one of several readers of an RX queue says how far it is.
 //! * [`shared`]: how the card reclaims a ring at the slowest of up to sixteen readers.
@@ -12,8 +13,9 @@
 //! writes: a descriptor, header or pointer is loaded once, checked, and the checked copy used. Nothing here allocates
 //! after construction, locks, or makes a system call.
 //!
-//! Memory order, the same in both protocols: whoever fills slots stores the pointer word with `Release`, whoever
-//! empties them loads it with `Acquire`; and back with the other pointer word. Each place names its partner.
+//! Memory order, the same in all protocols: whoever fills slots stores the word that says so (a pointer, or the header
+//! or status of the slot itself) with `Release`, whoever empties them loads it with `Acquire`; and back with the other
+//! such word. Each place names its partner.
 #![forbid(unsafe_code)]
 
 #[cfg(target_endian = "big")]
@@ -21,6 +23,7 @@ compile_error!("the rings are little-endian and so must the machine be");
 
 pub mod calypte;
 pub mod cursor;
+pub mod dd;
 #[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
 pub mod fuzzing;
 pub mod index;
@@ -99,6 +102,8 @@ pub struct Served {
     pub too_short: u64,
     /// Frames thrown away because they were longer than the card sends.
     pub too_long: u64,
+    /// DD: frames thrown away because their launch time was further ahead than the card waits.
+    pub too_far: u64,
     /// Set when the queue has to stop.
     pub fault: Option<EngineFault>,
 }

@@ -1,0 +1,189 @@
+//! The card's half of a DD RX queue.
+
+use super::layout::{Ring, Status, given_length};
+use crate::{Delivery, EngineFault, FrameLimits};
+use millrace_abi::header::RxMetadata;
+use millrace_dma::{Access, Iotlb, Iova, Span};
+
+/// Descriptors in a cache line.
+const LINE: usize = 2;
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// An empty buffer that software has given to the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supplied {
+    /// Where it lies.
+    pub iova: Iova,
+    /// Bytes that it holds.
+    pub capacity: u16,
+}
+
+/// The card's half of an RX queue.
+///
+/// Buffers are taken from descriptors at `taken`, and descriptors handed back, with a frame, at `next`. What
+/// [`CardRx::deliver`] does to both at once, a port may do apart: it takes buffers ahead with [`CardRx::take_supplied`],
+/// and hands back with [`CardRx::deliver_swapped`] whichever of them a frame has come into.
+pub struct CardRx {
+    ring: Ring,
+    ring_at: Iova,
+    // Places from the start, modulo 2^32: the next buffer to be taken, the next descriptor to be handed back, and the
+    // next one whose done bit is to be stored.
+    taken: u32,
+    next: u32,
+    shown: u32,
+    // Status words from `shown` to `next`.
+    waiting: [u64; LINE],
+    limits: FrameLimits,
+    iotlb: Iotlb,
+    unpublished: bool,
+}
+
+impl CardRx {
+    /// A queue at place 0 of a ring that lies at `ring_at`.
+    pub fn new(ring: Ring, ring_at: Iova, limits: FrameLimits, iotlb: Iotlb) -> Self {
+        let (taken, next, shown, waiting) = (0, 0, 0, [0; LINE]);
+        Self { ring, ring_at, taken, next, shown, waiting, limits, iotlb, unpublished: false }
+    }
+
+    /// Place of the next buffer to be taken.
+    pub fn head(&self) -> u32 {
+        self.ring.index(self.taken)
+    }
+
+    /// Place of the next descriptor to be handed back.
+    pub fn done(&self) -> u32 {
+        self.ring.index(self.next)
+    }
+
+    /// The translation cache of this queue.
+    pub fn iotlb(&self) -> &Iotlb {
+        &self.iotlb
+    }
+
+    /// Takes over changes of the owner's domain; once per burst, before [`CardRx::deliver`].
+    #[inline(always)]
+    pub fn sync(&mut self) {
+        self.iotlb.sync();
+    }
+
+    /// Buffers taken whose descriptors were not handed back.
+    #[inline(always)]
+    pub fn in_flight(&self) -> u32 {
+        self.taken.wrapping_sub(self.next)
+    }
+
+    /// The next buffer, which stays where it is; `None` if software has given no more.
+    ///
+    /// # Errors
+    /// [`EngineFault`] when its descriptor is wrong.
+    #[inline(always)]
+    fn next_supplied(&mut self) -> Result<Option<Supplied>, EngineFault> {
+        if self.taken.wrapping_sub(self.shown) == self.ring.entries() {
+            // The ring is once round: descriptors whose done bit was not stored still read as the card's.
+            self.show();
+            if self.in_flight() == self.ring.entries() {
+                return Ok(None);
+            }
+        }
+        // Pairs with `HostRx::post`: the descriptor is visible, and software is done with the buffer.
+        match given_length(self.ring.status(self.taken)) {
+            None => Ok(None),
+            Some(Ok(capacity)) => Ok(Some(Supplied { iova: self.ring.address(self.taken), capacity })),
+            Some(Err(kind)) => Err(self.ring.fault(kind, self.ring_at, self.taken)),
+        }
+    }
+
+    /// Takes the next buffer, to be handed back in some later descriptor; `None` if software has given no more. That
+    /// the owner's domain holds it is for the caller to find out.
+    ///
+    /// # Errors
+    /// [`EngineFault`] when its descriptor is wrong.
+    pub fn take_supplied(&mut self) -> Result<Option<Supplied>, EngineFault> {
+        let supplied = self.next_supplied()?;
+        self.taken = self.taken.wrapping_add(u32::from(supplied.is_some()));
+        Ok(supplied)
+    }
+
+    /// Hands a buffer that [`CardRx::take_supplied`] gave, with `len` bytes of a frame in it, back in the next
+    /// descriptor; `metadata` is what [`CardRx::deliver`] gets. `false` when no descriptor is in the card's hands.
+    /// Software sees it after [`CardRx::publish`], if not before.
+    pub fn deliver_swapped(&mut self, iova: Iova, len: u16, metadata: &[u8]) -> bool {
+        let has = self.in_flight() > 0;
+        if has {
+            self.ring.set_address(self.next, iova);
+            self.hand_back(len, metadata);
+        }
+        has
+    }
+
+    /// Writes a frame into the next buffer. `metadata` is what other engines write before it: here the descriptor holds
+    /// its time stamp and port.
+    ///
+    /// # Errors
+    /// [`EngineFault`] when the descriptor is wrong; the frame is not delivered.
+    #[inline]
+    pub fn deliver(&mut self, metadata: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
+        let Ok(len) = u16::try_from(frame.len()) else { return Ok(Delivery::TooLong) };
+        if len > self.limits.max {
+            return Ok(Delivery::TooLong);
+        }
+        let Some(Supplied { iova, capacity }) = self.next_supplied()? else { return Ok(Delivery::NoRoom) };
+        if len > capacity {
+            return Ok(Delivery::TooLong);
+        }
+        frame.copy_to(self.iotlb.write(iova, frame.len())?);
+        self.taken = self.taken.wrapping_add(1);
+        if self.in_flight() > 1 {
+            // Buffers were taken ahead: the descriptor that is handed back was another's.
+            self.ring.set_address(self.next, iova);
+        }
+        self.hand_back(len, metadata);
+        Ok(Delivery::Stored)
+    }
+
+    #[inline(always)]
+    fn hand_back(&mut self, len: u16, metadata: &[u8]) {
+        let stamp = RxMetadata::decode(metadata).unwrap_or_default();
+        self.ring.set_time(self.next, u64::from(stamp.seconds) * NANOSECONDS + u64::from(stamp.nanoseconds));
+        let status = Status { len, outcome: 0, port: stamp.port, done: true };
+        self.waiting[self.next as usize % LINE] = status.encode();
+        self.next = self.next.wrapping_add(1);
+        self.unpublished = true;
+        if (self.next as usize).is_multiple_of(LINE) {
+            self.show();
+        }
+    }
+
+    /// Stores the done bits that wait, a cache line at most: a reader who looks on while a burst is written takes the line
+    /// once and not for every descriptor.
+    #[inline(always)]
+    fn show(&mut self) {
+        while self.shown != self.next {
+            // Pairs with `HostRx::ready`: frame and descriptor are visible.
+            self.ring.publish(self.shown, self.waiting[self.shown as usize % LINE]);
+            self.shown = self.shown.wrapping_add(1);
+        }
+    }
+
+    /// Makes what was delivered visible. `true` if there was anything.
+    #[inline(always)]
+    pub fn publish(&mut self) -> bool {
+        if self.unpublished {
+            self.show();
+            self.prefetch_next();
+        }
+        core::mem::take(&mut self.unpublished)
+    }
+
+    /// Asks to own the line where the next frame will begin, while nobody waits for it.
+    #[inline(always)]
+    fn prefetch_next(&self) {
+        if self.in_flight() < self.ring.entries()
+            && !self.ring.is_done(self.taken)
+            && let at = self.ring.address(self.taken)
+            && let Some(room) = self.iotlb.peek(at, 1, Access::ReadWrite).and_then(|reach| reach.span_mut(at, 1))
+        {
+            room.prefetch();
+        }
+    }
+}
