@@ -12,7 +12,8 @@
 //!
 //! Whoever is to signal a sleeper takes the sleeper's flag down first; otherwise each writer has cache lines of its own. A page belongs to one opener, so a hostile opener reaches only its own
 //! queue. What the doorbell holds depends on the protocol: Medusa and Calypte `sdp | shp << 32` (§3.2, one 64-bit write
-//! sets both; a Calypte TX queue looks at its headers instead), SZE the byte pointer (§3.1), a shared RX queue the [cursor](crate::control#cursor) of that subscriber.
+//! sets both; a Calypte TX queue looks at its headers instead), SZE the byte pointer (§3.1), DD the tail, which the card
+//! does not look at, a shared RX queue the [cursor](crate::control#cursor) of that subscriber.
 //!
 //! # Cursor
 //! Bits 39:0 position, modulo 2^40, in packets or 8-byte units (SZE); bits 63:40 how much the subscriber holds.
@@ -65,8 +66,8 @@ pub enum FaultKind {
     /// An address outside the owner's domain, or inside it but not writable where the card had to write.
     #[error("the card was given an address outside the memory mapped for it")]
     Unmapped = 1,
-    /// A Medusa descriptor of type 1 or 3, or with reserved bits set.
-    #[error("a descriptor of a reserved type")]
+    /// A Medusa descriptor of type 1 or 3, or a descriptor of Medusa or DD with reserved bits set.
+    #[error("a descriptor of a reserved type, or with reserved bits set")]
     ReservedDescriptor = 2,
     /// A Medusa descriptor of type 2 before any of type 0.
     #[error("a buffer descriptor before any descriptor with the upper address")]

@@ -137,7 +137,7 @@ pub enum Buffers {
     /// The driver allocates them.
     #[default]
     Driver,
-    /// The program brings its own (direct, exclusive Medusa only), with a ring of this many descriptors.
+    /// The program brings its own (direct, exclusive Medusa or DD only), with a ring of this many descriptors.
     Program {
         /// Entries of the descriptor ring, a power of two.
         entries: u32,
@@ -191,8 +191,8 @@ pub enum Reply {
         /// Position at which this program begins, in [units](Layout) of the queue.
         position: u64,
         /// Position at which the ring began: packet `p` has header `p - base` and lies in buffer `p` (both modulo the
-        /// number of entries); unit `u` of an SZE stream lies at byte `8 * u` (modulo the ring). A Calypte queue always
-        /// begins at 0.
+        /// number of entries); unit `u` of an SZE stream lies at byte `8 * u` (modulo the ring). A Calypte or DD
+        /// queue always begins at 0.
         base: u64,
     },
     /// To [`Request::RxSync`].
@@ -261,8 +261,8 @@ pub enum Change {
 
 /// What lies where in the regions of a queue. Offsets and sizes in bytes.
 ///
-/// The units in which positions and room of a queue are counted: packets (Medusa, and Calypte RX), 8 bytes of the ring
-/// (SZE), 32 bytes of the data ring (Calypte TX).
+/// The units in which positions and room of a queue are counted: packets (Medusa, DD, and Calypte RX), 8 bytes of the
+/// ring (SZE), 32 bytes of the data ring (Calypte TX).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Layout {
     /// A Medusa queue.
@@ -304,6 +304,21 @@ pub enum Layout {
         ring: u32,
         /// Size of the descriptor region; 0 when there is none.
         descriptors_len: u64,
+    },
+    /// A DD queue. The status region is the descriptor ring, which both sides write.
+    Dd {
+        /// Entries of the descriptor ring, and number of buffers: a power of two.
+        entries: u32,
+        /// Size of the status region.
+        status_len: u64,
+        /// IOVA of the first buffer.
+        data_at: u64,
+        /// Size of the data region; 0 when the program brings its buffers (then no descriptor is sent for it).
+        data_len: u64,
+        /// Distance from one buffer to the next in the data region.
+        stride: u32,
+        /// Usable bytes of a buffer.
+        buffer_size: u32,
     },
 }
 

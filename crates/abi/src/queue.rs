@@ -54,11 +54,13 @@ pub enum Engine {
     Medusa,
     /// Headers that are doorbells; TX frames are written into the device (§3.2.5).
     Calypte,
+    /// Descriptors with a done bit and a launch time (`docs/spec/dd.md`).
+    Dd,
 }
 
 impl Engine {
     /// Every engine there is.
-    pub const ALL: [Engine; 3] = [Engine::Sze, Engine::Medusa, Engine::Calypte];
+    pub const ALL: [Engine; 4] = [Engine::Sze, Engine::Medusa, Engine::Calypte, Engine::Dd];
 }
 
 impl fmt::Display for Engine {
@@ -67,6 +69,7 @@ impl fmt::Display for Engine {
             Engine::Sze => "sze",
             Engine::Medusa => "medusa",
             Engine::Calypte => "calypte",
+            Engine::Dd => "dd",
         })
     }
 }
@@ -152,8 +155,8 @@ macro_rules! from_words {
     };
 }
 
-from_words!(Engine, "sze, medusa, calypte",
-    "sze" => Engine::Sze, "medusa" => Engine::Medusa, "calypte" => Engine::Calypte);
+from_words!(Engine, "sze, medusa, calypte, dd",
+    "sze" => Engine::Sze, "medusa" => Engine::Medusa, "calypte" => Engine::Calypte, "dd" => Engine::Dd);
 from_words!(Mode, "direct, mediated", "direct" => Mode::Direct, "mediated" => Mode::Mediated);
 from_words!(Laggard, "block, drop, evict",
     "block" => Laggard::Block, "drop" => Laggard::Drop, "evict" => Laggard::Evict);
@@ -175,7 +178,7 @@ mod tests {
         }
         assert_eq!(
             "Medusa".parse::<Engine>().unwrap_err().to_string(),
-            "\"Medusa\" is not one of: sze, medusa, calypte"
+            "\"Medusa\" is not one of: sze, medusa, calypte, dd"
         );
         assert_eq!(QueueId::tx(3).to_string(), "tx3");
     }

@@ -99,9 +99,10 @@ impl Card {
         options.validate()?;
         let description = CardDescription { build_time: seconds_since_1970(), ..CardDescription::new(options) };
         let tree = description.to_blob()?;
+        let tsu = Arc::new(Tsu::new(options.tsu));
         let queues = |direction, count| -> Vec<Arc<Queue>> {
             let ids = (0..count).map(|index| QueueId { direction, index });
-            ids.map(|id| Arc::new(Queue::new(id, options.engine_of(id)))).collect()
+            ids.map(|id| Arc::new(Queue::new(id, options.engine_of(id), tsu.clone()))).collect()
         };
         let rx = queues(Direction::Rx, options.rx_queues);
         let tx = queues(Direction::Tx, options.tx_queues);
@@ -114,7 +115,6 @@ impl Card {
                 tx: share(options.tx_queues, port, count),
             })
             .collect();
-        let tsu = Arc::new(Tsu::new(options.tsu));
         let mut entries = Vec::new();
         for index in 0..workers {
             let lane = |(port, entry): (usize, &PortEntry)| {

@@ -30,7 +30,7 @@ pub struct Opener {
 pub struct Attachment {
     /// Where the card finds the memory whose IOVAs are written to the registers and descriptors.
     pub domain: Arc<Domain>,
-    /// The page whose doorbell word is SDP and SHP, or SW.
+    /// The page whose doorbell word is SDP and SHP, or SW, or TAIL.
     pub control: Window,
     /// For a queue with subscribers: who gives the ring back.
     pub reclaimer: Option<Box<Reclaimer>>,

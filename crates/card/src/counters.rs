@@ -18,17 +18,20 @@ pub enum QueueDrop {
     Faulted,
     /// TX: loopback without an RX queue of this index: it leads nowhere.
     NoWire,
+    /// DD TX: a launch time further ahead than the card waits.
+    LaunchTooFar,
 }
 
 impl QueueDrop {
     /// All reasons, in the order in which they are printed.
-    pub const ALL: [QueueDrop; 6] = [
+    pub const ALL: [QueueDrop; 7] = [
         QueueDrop::NoRoom,
         QueueDrop::TooLong,
         QueueDrop::TooShort,
         QueueDrop::Stopped,
         QueueDrop::Faulted,
         QueueDrop::NoWire,
+        QueueDrop::LaunchTooFar,
     ];
 
     /// The name in statistics.
@@ -40,6 +43,7 @@ impl QueueDrop {
             QueueDrop::Stopped => "queue-stopped",
             QueueDrop::Faulted => "queue-faulted",
             QueueDrop::NoWire => "no-wire",
+            QueueDrop::LaunchTooFar => "launch-too-far",
         }
     }
 }
@@ -134,8 +138,8 @@ mod tests {
     fn counts_survive_their_words() {
         let mut counts = Counts { passed: 1, passed_bytes: 2, dropped_bytes: 3, copies: 4, ..Counts::default() };
         counts.pointers = [7, 9];
-        counts.drops = [1, 2, 3, 4, 5, 6];
+        counts.drops = [1, 2, 3, 4, 5, 6, 7];
         assert_eq!(Counts::from_words(counts.to_words()), counts);
-        assert_eq!(counts.dropped(), 21);
+        assert_eq!(counts.dropped(), 28);
     }
 }

@@ -1,13 +1,18 @@
 //! The card's half of a ring, whichever protocol it speaks.
 
 use millrace_dma::Span;
-use millrace_ring::{Delivery, EngineFault, FrameSink, Served, calypte, medusa, sze};
+use millrace_ring::{Delivery, EngineFault, FrameSink, Served, calypte, dd, medusa, sze};
+use std::time::{Duration, Instant};
+
+/// A worker that sleeps is up again so long before a launch time, and spins for the rest: longer than waking up takes.
+const WAKE_EARLY: Duration = Duration::from_micros(100);
 
 /// A running TX queue.
 pub(crate) enum TxEngine {
     Sze(sze::CardTx),
     Medusa(medusa::CardTx),
     Calypte(calypte::CardTx),
+    Dd(dd::CardTx),
 }
 
 /// A running RX queue.
@@ -15,6 +20,7 @@ pub(crate) enum RxEngine {
     Sze(sze::CardRx),
     Medusa(medusa::CardRx),
     Calypte(calypte::CardRx),
+    Dd(dd::CardRx),
 }
 
 impl TxEngine {
@@ -24,7 +30,22 @@ impl TxEngine {
             TxEngine::Sze(engine) => engine.pending() != 0,
             TxEngine::Medusa(engine) => engine.pending() != 0,
             TxEngine::Calypte(engine) => engine.pending(),
+            TxEngine::Dd(engine) => engine.pending(),
         }
+    }
+
+    /// Whether nothing is left of what software has given to the card.
+    pub fn is_drained(&mut self) -> bool {
+        match self {
+            TxEngine::Dd(engine) => engine.is_drained(),
+            other => !other.pending(),
+        }
+    }
+
+    /// When a frame that waits for its launch time wants to be looked at.
+    pub fn next_due(&self) -> Option<Instant> {
+        let TxEngine::Dd(engine) = self else { return None };
+        engine.launch_in().map(|left| Instant::now() + left.saturating_sub(WAKE_EARLY))
     }
 
     #[inline(always)]
@@ -33,6 +54,7 @@ impl TxEngine {
             TxEngine::Sze(engine) => engine.serve(budget, sink),
             TxEngine::Medusa(engine) => engine.serve(budget, sink),
             TxEngine::Calypte(engine) => engine.serve(budget, sink),
+            TxEngine::Dd(engine) => engine.serve(budget, sink),
         }
     }
 
@@ -42,6 +64,7 @@ impl TxEngine {
             TxEngine::Sze(engine) => engine.iotlb().counts(),
             TxEngine::Medusa(engine) => engine.iotlb().counts(),
             TxEngine::Calypte(_) => (0, 0),
+            TxEngine::Dd(engine) => engine.iotlb().counts(),
         }
     }
 
@@ -50,15 +73,17 @@ impl TxEngine {
             TxEngine::Sze(engine) => engine.sync(),
             TxEngine::Medusa(engine) => engine.sync(),
             TxEngine::Calypte(_) => {}
+            TxEngine::Dd(engine) => engine.sync(),
         }
     }
 
-    /// HW or HDP, and 0 or HHP.
+    /// HW or HDP, and 0 or HHP; DD: HEAD and DONE.
     pub fn pointers(&self) -> [u32; 2] {
         match self {
             TxEngine::Sze(engine) => [engine.hw(), 0],
             TxEngine::Medusa(engine) => [engine.hdp(), 0],
             TxEngine::Calypte(engine) => [engine.hdp(), engine.hhp()],
+            TxEngine::Dd(engine) => [engine.head(), engine.done()],
         }
     }
 }
@@ -70,6 +95,7 @@ impl RxEngine {
             RxEngine::Sze(engine) => engine.sync(),
             RxEngine::Medusa(engine) => engine.sync(),
             RxEngine::Calypte(_) => {}
+            RxEngine::Dd(engine) => engine.sync(),
         }
     }
 
@@ -79,6 +105,7 @@ impl RxEngine {
             RxEngine::Sze(engine) => engine.deliver(header, frame),
             RxEngine::Medusa(engine) => engine.deliver(header, frame),
             RxEngine::Calypte(engine) => engine.deliver(header, frame),
+            RxEngine::Dd(engine) => engine.deliver(header, frame),
         }
     }
 
@@ -88,6 +115,7 @@ impl RxEngine {
             RxEngine::Sze(engine) => engine.publish(),
             RxEngine::Medusa(engine) => engine.publish(),
             RxEngine::Calypte(engine) => engine.publish(),
+            RxEngine::Dd(engine) => engine.publish(),
         }
     }
 
@@ -97,15 +125,17 @@ impl RxEngine {
             RxEngine::Sze(engine) => engine.iotlb().counts(),
             RxEngine::Medusa(engine) => engine.iotlb().counts(),
             RxEngine::Calypte(_) => (0, 0),
+            RxEngine::Dd(engine) => engine.iotlb().counts(),
         }
     }
 
-    /// HW and 0, or HDP and HHP.
+    /// HW and 0, or HDP and HHP; DD: HEAD and DONE.
     pub fn pointers(&self) -> [u32; 2] {
         match self {
             RxEngine::Sze(engine) => [engine.hw(), 0],
             RxEngine::Medusa(engine) => [engine.hdp(), engine.hhp()],
             RxEngine::Calypte(engine) => [engine.hdp(), engine.hhp()],
+            RxEngine::Dd(engine) => [engine.head(), engine.done()],
         }
     }
 }

@@ -4,13 +4,14 @@ use crate::buffers::TxBuffers;
 use crate::command::{Attachment, Command, Mailbox, Opener};
 use crate::counters::{Counts, SharedCounts};
 use crate::engine::{RxEngine, TxEngine};
+use crate::tsu::Tsu;
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueState, STATE_AT};
 use millrace_abi::queue::{Direction, Engine, QueueId};
-use millrace_abi::register::{Offset, calypte as c, medusa as m, sze as s};
+use millrace_abi::register::{Offset, calypte as c, dd as d, medusa as m, sze as s};
 use millrace_dma::{Access, Fault, Iotlb, Iova, Ordering, Pinned, Window, Word64};
 use millrace_ring::shared::Reclaimer;
 use millrace_ring::wake::Ringer;
-use millrace_ring::{EngineFault, FrameLimits, calypte, medusa, sze};
+use millrace_ring::{EngineFault, FrameLimits, calypte, dd, medusa, sze};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -69,6 +70,8 @@ pub(crate) struct Queue {
     fault_iova: AtomicU64,
     stop: AtomicBool,
     latches: Mutex<Latches>,
+    // The clock of launch times.
+    tsu: Arc<Tsu>,
 }
 
 /// What software wrote, and what it may read back.
@@ -137,11 +140,11 @@ impl Attached {
 }
 
 impl Queue {
-    pub fn new(id: QueueId, engine: Engine) -> Self {
+    pub fn new(id: QueueId, engine: Engine, tsu: Arc<Tsu>) -> Self {
         let latches = Latches {
             timeout: match engine {
                 Engine::Sze => s::TIMEOUT_DEFAULT,
-                Engine::Medusa | Engine::Calypte => m::TIMEOUT_DEFAULT,
+                Engine::Medusa | Engine::Calypte | Engine::Dd => m::TIMEOUT_DEFAULT,
             },
             ..Latches::default()
         };
@@ -153,6 +156,7 @@ impl Queue {
             fault_iova: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             latches: Mutex::new(latches),
+            tsu,
         }
     }
 
@@ -267,14 +271,14 @@ impl Queue {
 
     pub fn read32(&self, offset: u32) -> u32 {
         match self.engine {
-            Engine::Medusa | Engine::Calypte => self.read_medusa(offset),
+            Engine::Medusa | Engine::Calypte | Engine::Dd => self.read_medusa(offset),
             Engine::Sze => self.read_sze(offset),
         }
     }
 
     pub fn write32(&self, offset: u32, value: u32, limits: FrameLimits, discard: bool, mailbox: &Mailbox) {
         match self.engine {
-            Engine::Medusa | Engine::Calypte => self.write_medusa(offset, value, limits, discard, mailbox),
+            Engine::Medusa | Engine::Calypte | Engine::Dd => self.write_medusa(offset, value, limits, discard, mailbox),
             Engine::Sze => self.write_sze(offset, value, limits, discard, mailbox),
         }
     }
@@ -296,7 +300,7 @@ impl Queue {
         latches.masks.map(|mask| if mask == m::MASK_PROBE { m::MASK_LIMIT } else { mask })
     }
 
-    /// Medusa, and Calypte, whose registers lie at the same offsets.
+    /// Medusa, and Calypte and DD, whose registers lie at the same offsets.
     fn read_medusa(&self, offset: u32) -> u32 {
         let latches = self.latches();
         let strobed = &latches.strobed;
@@ -422,11 +426,12 @@ impl Queue {
         drop(old);
         let mut pins = Vec::new();
         let attached = latches.attached.as_ref().ok_or(StartError::NotAttached(self.id))?;
-        let build = Build { latches, attached, limits, pins: &mut pins };
+        let build = Build { latches, attached, limits, tsu: &self.tsu, pins: &mut pins };
         let command = match (self.engine, self.id.direction) {
             (_, Direction::Tx) => Built::Tx(build.tx(self.engine)?),
             (Engine::Medusa, Direction::Rx) => Built::Rx(RxEngine::Medusa(build.medusa_rx()?)),
             (Engine::Calypte, Direction::Rx) => Built::Rx(RxEngine::Calypte(build.calypte_rx()?)),
+            (Engine::Dd, Direction::Rx) => Built::Rx(RxEngine::Dd(build.dd_rx()?)),
             (Engine::Sze, Direction::Rx) => {
                 let (rings, iotlb) = build.sze()?;
                 Built::Rx(RxEngine::Sze(sze::CardRx::new(rings, limits, iotlb).ok_or(StartError::Size(0))?))
@@ -468,7 +473,7 @@ impl Queue {
         let attached =
             Attached { domain, control, doorbell, ringer: None, reclaimer: None, openers: Vec::new(), buffers };
         let mut pins = Vec::new();
-        let build = Build { latches: &latches, attached: &attached, limits, pins: &mut pins };
+        let build = Build { latches: &latches, attached: &attached, limits, tsu: &self.tsu, pins: &mut pins };
         Ok((build.tx(self.engine)?, pins))
     }
 
@@ -511,6 +516,7 @@ struct Build<'a> {
     latches: &'a Latches,
     attached: &'a Attached,
     limits: FrameLimits,
+    tsu: &'a Arc<Tsu>,
     pins: &'a mut Vec<Pinned>,
 }
 
@@ -547,6 +553,7 @@ impl Build<'_> {
         Ok(match engine {
             Engine::Medusa => TxEngine::Medusa(self.medusa_tx()?),
             Engine::Calypte => TxEngine::Calypte(self.calypte_tx()?),
+            Engine::Dd => TxEngine::Dd(self.dd_tx()?),
             Engine::Sze => {
                 let (rings, iotlb) = self.sze()?;
                 TxEngine::Sze(sze::CardTx::new(rings, limits, iotlb).ok_or(StartError::Size(0))?)
@@ -602,6 +609,25 @@ impl Build<'_> {
         let (doorbell, update) = (self.attached.doorbell.clone(), self.update()?);
         let rings = calypte::RxRings { data, headers, doorbell, update };
         calypte::CardRx::new(rings, self.limits).ok_or(StartError::Size(blocks.into()))
+    }
+
+    /// The descriptor ring, which both sides write.
+    fn dd_ring(&mut self) -> Result<(dd::Ring, Iova), StartError> {
+        let entries = Self::entries(self.latches.masks[0])?;
+        let (at, bytes) = (self.latches.desc_base, entries as usize * dd::DESCRIPTOR);
+        let words = self.ring(at, bytes, d::RING_ALIGN.into(), Access::ReadWrite)?.slots64(0, bytes as u32 / 8);
+        let words = words.map_err(|_| StartError::Unaligned(Iova::new(at)))?;
+        Ok((dd::Ring::new(words).ok_or(StartError::Size(entries.into()))?, Iova::new(at)))
+    }
+
+    fn dd_tx(mut self) -> Result<dd::CardTx, StartError> {
+        let (ring, at) = self.dd_ring()?;
+        Ok(dd::CardTx::new(ring, at, self.limits, self.iotlb(), self.tsu.nanoseconds()))
+    }
+
+    fn dd_rx(mut self) -> Result<dd::CardRx, StartError> {
+        let (ring, at) = self.dd_ring()?;
+        Ok(dd::CardRx::new(ring, at, self.limits, self.iotlb()))
     }
 
     fn sze(mut self) -> Result<(sze::Rings, Iotlb), StartError> {

@@ -4,6 +4,7 @@ use crate::published::Published;
 use millrace_abi::header::{LEN, RxMetadata};
 use millrace_abi::register::{Offset, tsu as r};
 use millrace_clock::{Increment, TICKS_PER_SECOND, Ticks, Time, Timebase};
+use millrace_ring::dd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -62,6 +63,16 @@ impl Tsu {
 
     fn latches(&self) -> MutexGuard<'_, Latches> {
         self.latches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The clock in nanoseconds, for launch times. It goes whether or not time stamps are enabled.
+    pub fn nanoseconds(self: &Arc<Self>) -> dd::Clock {
+        let tsu = self.clone();
+        Box::new(move || {
+            let [since, seconds, fraction, increment, _] = tsu.clock.read();
+            let time = Timebase::from_words([since, seconds, fraction, increment]).at(Ticks::now());
+            u64::from(time.seconds) * TICKS_PER_SECOND + u64::from(time.nanoseconds())
+        })
     }
 
     pub fn read(&self, offset: u32) -> u32 {

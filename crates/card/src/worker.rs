@@ -95,9 +95,11 @@ impl Worker {
         self.lanes.iter_mut().for_each(Lane::mark_asleep);
         // Pairs with the fence in `Ringer::must_signal`.
         fence(Ordering::SeqCst);
+        let quiet = !self.pass_all() && !self.mailbox.is_waiting();
+        // Behind the pass, which may have met a frame that waits for its launch time.
         let due = self.lanes.iter().filter_map(Lane::next_due).min();
         let most = due.map(|due| due.saturating_duration_since(Instant::now()));
-        if !self.pass_all() && !self.mailbox.is_waiting() && most != Some(Duration::ZERO) {
+        if quiet && most != Some(Duration::ZERO) {
             let sleeps = self.counts.sleeps.load(Count::Relaxed);
             self.counts.sleeps.store(sleeps + 1, Count::Relaxed);
             self.sleep.sleep(most);

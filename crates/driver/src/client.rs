@@ -90,7 +90,7 @@ pub struct Opened {
     pub kick: OwnedFd,
     /// Readable when the card has something for a sleeper.
     pub call: OwnedFd,
-    /// Update word, RX headers, IOVAs; read-only.
+    /// Update word, RX headers, IOVAs; read-only. Of a DD queue the descriptor ring.
     pub status: Region,
     /// Buffers or ring; read-only for RX. `None` when the program brings its own buffers.
     pub data: Option<Region>,
@@ -483,6 +483,14 @@ fn map_queue(
                 bytes => Some(Region::map(next()?, len(bytes)?, Protection::ReadWrite, false)?),
             };
             (status, data, descriptors)
+        }
+        Layout::Dd { status_len, data_len, .. } => {
+            let status = Region::map(next()?, len(status_len)?, Protection::ReadWrite, false)?;
+            let data = match data_len {
+                0 => None,
+                bytes => Some(Region::map(next()?, len(bytes)?, data_protection, false)?),
+            };
+            (status, data, None)
         }
         Layout::Sze { status_len, ring } => {
             let status = Region::map(next()?, len(status_len)?, Protection::Read, false)?;

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! status region       update word, header ring (RX), IOVAs of the buffers     sealed: programs can only read it
-//! data region         buffers (Medusa) or the ring (SZE, Calypte)             sealed for RX; writers share it for TX
+//!                     DD: the descriptor ring, which both sides write         not sealed
+//! data region         buffers (Medusa, DD) or the ring (SZE, Calypte)         sealed for RX; writers share it for TX
 //! descriptor region   descriptor ring (Medusa) or list (SZE),                 only for exclusive direct Medusa
 //!                     header ring of a TX queue (Calypte)                     and Calypte
 //! ```
@@ -16,13 +17,16 @@ use millrace_abi::queue::{Direction, Engine, QueueId};
 use millrace_abi::register::calypte as c;
 use millrace_card::TxBuffers;
 use millrace_dma::{Access, Domain, Iova, MapError, Ordering, OutOfRange, Pages, Region, RegionError};
-use millrace_ring::sze;
+use millrace_ring::{dd, sze};
 
 /// Where the update word lies in the status region.
 const UPDATE_AT: u64 = 0;
 /// Where the header ring lies in the status region: not on the update word's page of cache lines.
 const HEADERS_AT: u64 = 256;
 const CACHE_LINE: u32 = 64;
+/// Size of a huge page. Less than one of buffers lies in ordinary pages: with a thousand small queues the rest of each
+/// last huge page would be most of their memory.
+const HUGE_PAGE: u64 = 2 << 20;
 
 /// Why a queue has no memory.
 #[derive(Debug, thiserror::Error)]
@@ -59,13 +63,18 @@ impl QueueMemory {
             Engine::Medusa => Self::medusa(id, options, buffers, domain),
             Engine::Sze => Self::sze(id, options, domain),
             Engine::Calypte => Self::calypte(id, options, domain),
+            Engine::Dd => Self::dd(id, options, buffers, domain),
         }
     }
 
-    /// Makes the memory as it must be at START: update word 0; for Calypte RX no valid header; for SZE a descriptor list
-    /// that begins at `start` (in 8-byte units, a multiple of a page). A list is at most as long as the one of a ring
+    /// Makes the memory as it must be at START: update word 0; for Calypte RX no valid header; for DD all descriptors the
+    /// software's; for SZE a descriptor list that begins at `start` (in 8-byte units, a multiple of a page). A list is at most as long as the one of a ring
     /// that begins at page 1.
     pub fn prepare(&self, start: u64) -> Result<(), MemoryError> {
+        if let Some(ring) = self.dd_ring()? {
+            ring.clear();
+            return Ok(());
+        }
         self.status.window().word64(UPDATE_AT as usize)?.store(0, Ordering::Relaxed);
         match (self.layout, self.data_at, self.descriptors_at, &self.descriptors) {
             (Layout::Sze { ring, .. }, Some(data_at), Some(descriptors_at), Some(descriptors)) => {
@@ -89,10 +98,7 @@ impl QueueMemory {
             Buffers::Driver => (options.buffers, options.buffers),
             Buffers::Program { entries } => (entries, 0),
         };
-        let buffer_size = options.buffer_size;
-        // An odd number of cache lines from buffer to buffer: the first lines of all buffers, which are all that small
-        // packets touch, spread over all sets of the cache.
-        let stride = (buffer_size.div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
+        let (buffer_size, stride) = (options.buffer_size, stride_of(options.buffer_size));
         let headers_len = if id.direction == Direction::Rx { u64::from(entries) * 4 } else { 0 };
         let iovas_at = (HEADERS_AT + headers_len).next_multiple_of(8);
         let status_len = (iovas_at + u64::from(count) * 8).next_multiple_of(4096);
@@ -179,6 +185,42 @@ impl QueueMemory {
         Ok(memory)
     }
 
+    fn dd(id: QueueId, options: &CardOptions, buffers: Buffers, domain: &Domain) -> Result<Self, MemoryError> {
+        let (entries, count) = match buffers {
+            Buffers::Driver => (options.dd_descriptors, options.dd_descriptors),
+            Buffers::Program { entries } => (entries, 0),
+        };
+        let (buffer_size, stride) = (options.buffer_size, stride_of(options.buffer_size));
+        let status_len = (u64::from(entries) * dd::DESCRIPTOR as u64).next_multiple_of(4096);
+        let status = Region::allocate(status_len as usize, Pages::Ordinary)?;
+        let status_at = domain.map(status.window().clone(), Access::ReadWrite, None)?;
+        let bytes = u64::from(count) * u64::from(stride);
+        let pages = if bytes < HUGE_PAGE { Pages::Ordinary } else { Pages::HugeIfAny };
+        let data = (count > 0).then(|| Region::allocate(bytes as usize, pages)).transpose()?;
+        let data_len = data.as_ref().map_or(0, |data| data.len() as u64);
+        let layout = Layout::Dd { entries, status_len, data_at: 0, data_len, stride, buffer_size };
+        let mut memory =
+            Self { layout, status, data, descriptors: None, status_at, descriptors_at: None, data_at: None };
+        memory.map_data(id, domain)?;
+        let at = memory.data_at().get();
+        if let Layout::Dd { data_at, .. } = &mut memory.layout {
+            *data_at = at;
+        }
+        if id.direction == Direction::Rx
+            && let Some(data) = &memory.data
+        {
+            data.seal_future_writes()?;
+        }
+        Ok(memory)
+    }
+
+    /// The descriptor ring of a DD queue.
+    fn dd_ring(&self) -> Result<Option<dd::Ring>, OutOfRange> {
+        let Layout::Dd { entries, .. } = self.layout else { return Ok(None) };
+        let words = entries * dd::DESCRIPTOR as u32 / 8;
+        Ok(dd::Ring::new(self.status.window().slots64(0, words)?))
+    }
+
     fn map_data(&mut self, id: QueueId, domain: &Domain) -> Result<(), MemoryError> {
         if let Some(data) = &self.data {
             let access = if id.direction == Direction::Rx { Access::ReadWrite } else { Access::Read };
@@ -210,7 +252,10 @@ impl QueueMemory {
 
     /// IOVA of the descriptor ring or list; 0 where there is none.
     pub fn descriptors_at(&self) -> Iova {
-        self.descriptors_at.unwrap_or_default()
+        match self.layout {
+            Layout::Dd { .. } => self.status_at,
+            _ => self.descriptors_at.unwrap_or_default(),
+        }
     }
 
     /// IOVA of the data ring; 0 where there is none.
@@ -239,4 +284,10 @@ impl QueueMemory {
         let Some(base) = self.data_at else { return Vec::new() };
         (0..u64::from(entries)).map(|buffer| base.plus(buffer * u64::from(stride))).collect()
     }
+}
+
+/// Distance between buffers of `size` bytes: an odd number of cache lines, so that the first lines of all buffers, which are
+/// all that small packets touch, spread over all sets of the cache.
+fn stride_of(size: u32) -> u32 {
+    (size.div_ceil(CACHE_LINE) | 1) * CACHE_LINE
 }

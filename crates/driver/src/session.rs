@@ -9,7 +9,7 @@ use crate::memory::{MemoryError, QueueMemory};
 use millrace_abi::control::{self, CARD_SLEEPS_AT, DOORBELL_AT, QueueState};
 use millrace_abi::message::{Buffers, ErrorCode, Handle, Layout, Reply};
 use millrace_abi::queue::{Direction, Engine, Laggard, MAX_SUBSCRIBERS, Mode, QueueId, Sharing};
-use millrace_abi::register::{Offset, calypte as c, map, medusa as m, sze as s};
+use millrace_abi::register::{Offset, calypte as c, dd as d, map, medusa as m, sze as s};
 use millrace_card::{Attachment, Card, Opener, RingPins, RingProgram, StartError};
 use millrace_dma::{Domain, Iova, Ordering, OutOfRange, Pages, Region, RegionError, Word64};
 use millrace_ring::cursor::{Cursor, Position, Subscriber};
@@ -37,8 +37,13 @@ pub(crate) enum SessionError {
     Shared { id: QueueId, pid: u32 },
     #[error("{0} has {MAX_SUBSCRIBERS} subscribers already")]
     Full(QueueId),
-    #[error("{0} cannot use buffers of the program: that takes Medusa, direct and exclusive")]
+    #[error("{0} cannot use buffers of the program: that takes Medusa or DD, direct and exclusive")]
     Supplied(QueueId),
+    #[error(
+        "{0} is a DD queue, which belongs to one program that drives it itself: open it direct and exclusive, or give \
+         it another engine, such as engine=medusa@{0}"
+    )]
+    OwnOnly(QueueId),
     #[error("a ring of {0} descriptors: a power of two from 8 to 32768 is wanted")]
     Entries(u32),
     #[error("{0} is not started")]
@@ -161,7 +166,7 @@ impl OwnRing {
 
     fn mask(&self) -> u32 {
         match self.memory.layout {
-            Layout::Medusa { entries, .. } => entries - 1,
+            Layout::Medusa { entries, .. } | Layout::Dd { entries, .. } => entries - 1,
             Layout::Sze { ring, .. } | Layout::Calypte { ring, .. } => ring - 1,
         }
     }
@@ -235,9 +240,12 @@ pub(crate) struct Wish {
 
 impl Wish {
     fn check(&self, engine: Engine) -> Result<(), SessionError> {
-        let exclusive = self.sharing == Sharing::Exclusive;
+        let own = self.sharing == Sharing::Exclusive && self.mode == Mode::Direct;
+        if engine == Engine::Dd && !own {
+            return Err(SessionError::OwnOnly(self.id));
+        }
         if let Buffers::Program { entries } = self.buffers {
-            if engine != Engine::Medusa || self.mode != Mode::Direct || !exclusive {
+            if !matches!(engine, Engine::Medusa | Engine::Dd) || !own {
                 return Err(SessionError::Supplied(self.id));
             }
             if !entries.is_power_of_two() || !(8..=m::MAX_ENTRIES).contains(&entries) {
@@ -372,8 +380,8 @@ impl Session {
         self.base = match self.engine {
             Engine::Sze => Position::new(position.next_multiple_of(4096 / 8)).get(),
             Engine::Medusa => position,
-            // Both rings begin at 0, whoever had them before.
-            Engine::Calypte => 0,
+            // The rings begin at 0, whoever had them before.
+            Engine::Calypte | Engine::Dd => 0,
         };
         self.memory.prepare(self.base)?;
         let member = &self.members[place];
@@ -454,7 +462,8 @@ impl Session {
         self.write32(card, m::CONTROL, value);
     }
 
-    /// The register writes before CONTROL: §3.2.2 steps 5 to 8 for Medusa and Calypte, "Start" of §3.1 for SZE.
+    /// The register writes before CONTROL: §3.2.2 steps 5 to 8 for Medusa and Calypte, `docs/spec/dd.md` for DD, "Start"
+    /// of §3.1 for SZE.
     fn program(&self, card: &Card) {
         match self.memory.layout {
             Layout::Medusa { entries, .. } => {
@@ -479,6 +488,12 @@ impl Session {
                 self.write64(card, c::SDP, 0);
                 self.write32(card, c::EXPER, 0);
                 self.write32(card, c::TIMEOUT, m::TIMEOUT_DEFAULT);
+            }
+            Layout::Dd { entries, .. } => {
+                self.write64(card, d::BASE, self.memory.descriptors_at().get());
+                self.write32(card, d::SIZE, entries - 1);
+                self.write32(card, d::TAIL, 0);
+                self.write32(card, d::TIMEOUT, m::TIMEOUT_DEFAULT);
             }
             Layout::Sze { ring, .. } => {
                 self.write64(card, s::DESC_BASE, self.memory.descriptors_at().get());
@@ -534,6 +549,8 @@ impl Session {
                 let writer = calypte::HostTx::new(ring, descriptors(headers)?, update).ok_or(bad)?;
                 driven.writer = Some(Writer::Calypte(Box::new(writer)));
             }
+            // A DD queue is its program's own.
+            (Layout::Dd { .. }, _) => return Err(bad),
             (Layout::Sze { .. }, Direction::Tx) => {
                 let ring = self.memory.data.as_ref().map(|data| data.window().clone());
                 let writer = ring.and_then(|ring| sze::HostTx::new(ring, first.wrapping_mul(8), doorbell, update));
@@ -571,6 +588,7 @@ impl Session {
                     ReadRing::Medusa { headers, update, base: start }
                 }
                 Layout::Sze { ring, .. } => ReadRing::Sze { update, size: ring, base: start },
+                Layout::Dd { .. } => return Err(SessionError::OwnOnly(id)),
                 Layout::Calypte { headers, headers_at, .. } => {
                     let headers = self.memory.status.window().slots64(headers_at as usize, headers)?;
                     ReadRing::Calypte { headers, update, base: start }
@@ -611,7 +629,7 @@ impl Session {
         Ok(Some(self.position_at_stop(position)))
     }
 
-    /// §3.2.3 for Medusa and Calypte, "Stop" of §3.1 for SZE.
+    /// §3.2.3 for Medusa, Calypte and DD, "Stop" of §3.1 for SZE.
     fn stop_queue(&mut self, card: &Card, force: bool) -> Result<(), SessionError> {
         if card.state(self.id) == Some(QueueState::Running) && !force {
             if self.engine == Engine::Sze && self.id.direction == Direction::Tx {
@@ -633,6 +651,9 @@ impl Session {
 
     /// Where the next opener goes on: what software says, where it moved the pointers, otherwise what the card did.
     fn position_at_stop(&mut self, said: Option<u64>) -> u64 {
+        if self.engine == Engine::Dd {
+            return 0;
+        }
         let driven = match self.driven.as_mut().and_then(|driven| driven.writer.take()) {
             Some(Writer::Medusa(writer)) => Some(u64::from(writer.next())),
             Some(Writer::Sze(writer)) => Some(self.base + u64::from(writer.position()) / 8),
@@ -642,8 +663,8 @@ impl Session {
         let update = self.memory.status.window().word64(0).map_or(0, |word| word.load(Ordering::Acquire));
         let passed = match (self.engine, self.id.direction) {
             (Engine::Sze, _) => (update as u32 / 8).into(),
-            (Engine::Medusa | Engine::Calypte, Direction::Rx) => update >> 32,
-            (Engine::Medusa | Engine::Calypte, Direction::Tx) => update & 0xffff_ffff,
+            (Engine::Medusa | Engine::Calypte | Engine::Dd, Direction::Rx) => update >> 32,
+            (Engine::Medusa | Engine::Calypte | Engine::Dd, Direction::Tx) => update & 0xffff_ffff,
         };
         Position::new(driven.or(said).unwrap_or(self.base + passed)).get()
     }
@@ -708,7 +729,7 @@ impl Session {
         if !commit.is_empty() {
             let Some(mut left) = granted else { return Err(SessionError::Commit(id, 0)) };
             let size = match self.memory.layout {
-                Layout::Medusa { buffer_size, .. } => buffer_size,
+                Layout::Medusa { buffer_size, .. } | Layout::Dd { buffer_size, .. } => buffer_size,
                 Layout::Sze { .. } | Layout::Calypte { .. } => u32::MAX,
             };
             // All or none: a part that stayed behind would leave with the frames of the next writer.

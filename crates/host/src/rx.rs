@@ -4,6 +4,7 @@ use crate::MAX_BURST;
 use crate::error::Error;
 use crate::link::Link;
 use core::ops::Index;
+use millrace_abi::header::{self, RxMetadata};
 use millrace_abi::message::Layout;
 use millrace_abi::queue::{Mode, QueueId, Sharing};
 use millrace_dma::{Iova, Ordering, Region, Slots32, Slots64, Window};
@@ -11,7 +12,7 @@ use millrace_driver::{Client, Opened};
 use millrace_ring::cursor::{Cursor, Position, Subscriber};
 use millrace_ring::medusa::{FixedRx, HostRx, RxHeader};
 use millrace_ring::shared::{ReadRing, Reader};
-use millrace_ring::{calypte, sze};
+use millrace_ring::{calypte, dd, sze};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +66,9 @@ impl IdleRx {
         let geometry = Geometry::of(&opened.layout);
         let data = opened.data.window().clone();
         let packets = vec![Place::default(); MAX_BURST].into_boxed_slice();
-        Ok(RxQueue { source, geometry, data, packets, kept: 0, lost: 0, base, link, opened, mode, sharing })
+        let stamps = if let Source::Dd(_) = source { geometry.mask as usize + 1 } else { 0 };
+        let stamps = vec![[0; header::LEN]; stamps].into_boxed_slice();
+        Ok(RxQueue { source, geometry, data, packets, stamps, kept: 0, lost: 0, base, link, opened, mode, sharing })
     }
 
     /// Closes the queue. Dropping it does the same and ignores errors.
@@ -88,7 +91,7 @@ struct Geometry {
 impl Geometry {
     fn of(layout: &Layout) -> Self {
         match *layout {
-            Layout::Medusa { entries, stride, buffer_size, .. } => {
+            Layout::Medusa { entries, stride, buffer_size, .. } | Layout::Dd { entries, stride, buffer_size, .. } => {
                 Self { mask: entries - 1, stride, size: buffer_size }
             }
             Layout::Sze { ring, .. } => Self { mask: ring - 1, stride: 8, size: ring },
@@ -128,6 +131,8 @@ enum Source {
     Calypte(Box<calypte::HostRx>),
     /// Direct, one of several subscribers.
     SharedCalypte(Box<Reader>),
+    /// DD, exclusive, direct.
+    Dd(Box<dd::FixedRx>),
     /// Every synchronisation is a request to the driver.
     Mediated(Mediated),
 }
@@ -160,6 +165,7 @@ impl Mediated {
                 (Headers::Medusa(status.slots32(headers_at as usize, entries).map_err(bad)?), entries)
             }
             Layout::Sze { ring, .. } => (Headers::Sze, ring / 8),
+            Layout::Dd { .. } => return Err(own_only(link)),
             Layout::Calypte { headers, headers_at, .. } => {
                 (Headers::Calypte(status.slots64(headers_at as usize, headers).map_err(bad)?), headers)
             }
@@ -192,6 +198,13 @@ impl Source {
                 link.ring();
                 queue.map(|queue| Self::Medusa(Box::new(queue))).ok_or_else(|| bad("no ring of a power of two"))
             }
+            Layout::Dd { entries, data_at, stride, buffer_size, .. } => {
+                let host = dd::HostRx::new(dd_ring(link, &opened.status, entries)?, link.doorbell()?);
+                let size = buffer_size.min(u16::MAX.into()) as u16;
+                let queue = dd::FixedRx::new(host, Iova::new(data_at), stride, size);
+                link.ring();
+                queue.map(|queue| Self::Dd(Box::new(queue))).ok_or_else(|| bad("buffers that lie in one place"))
+            }
             Layout::Sze { .. } => {
                 let ring = opened.data.window().clone();
                 let queue = sze::HostRx::new(ring, (base as u32).wrapping_mul(8), 0, link.doorbell()?, update);
@@ -215,6 +228,7 @@ impl Source {
                     opened.status.window().slots32(headers_at as usize, entries).map_err(|error| link.bad(error))?;
                 Self::SharedMedusa(Box::new(Reader::new(ReadRing::Medusa { headers, update, base }, subscriber)))
             }
+            Layout::Dd { .. } => return Err(own_only(link)),
             Layout::Sze { ring, .. } => {
                 Self::SharedSze(Box::new(Reader::new(ReadRing::Sze { update, size: ring, base }, subscriber)))
             }
@@ -248,12 +262,25 @@ impl Source {
             Source::Medusa(queue) => queue.ready(),
             Source::Sze(queue) => queue.ready(),
             Source::Calypte(queue) => queue.ready(most),
+            Source::Dd(queue) => queue.ready(most),
             Source::SharedMedusa(reader) | Source::SharedSze(reader) | Source::SharedCalypte(reader) => {
                 reader.published()
             }
             Source::Mediated(mediated) => mediated.held - mediated.read,
         }
     }
+}
+
+/// The descriptor ring of a DD queue.
+pub(crate) fn dd_ring(link: &Link, status: &Region, entries: u32) -> Result<dd::Ring, Error> {
+    let words = entries.saturating_mul(dd::DESCRIPTOR as u32 / 8);
+    let words = status.window().slots64(0, words).map_err(|error| link.bad(error))?;
+    dd::Ring::new(words).ok_or_else(|| link.bad("no ring of a power of two"))
+}
+
+#[cold]
+fn own_only(link: &Link) -> Error {
+    link.bad("the driver opened a DD queue in a mode that it has not")
 }
 
 /// The IOVAs that the driver has written down, read once.
@@ -268,6 +295,8 @@ pub struct RxQueue {
     geometry: Geometry,
     data: Window,
     packets: Box<[Place]>,
+    // DD: the metadata of frames, by the place of their descriptors; other engines write them before the frames.
+    stamps: Box<[[u8; header::LEN]]>,
     // Units of bursts that were kept: the first that were not given back. SZE: bytes.
     kept: u32,
     lost: u64,
@@ -321,6 +350,12 @@ impl RxQueue {
                 let count = queue.ready(kept.saturating_add(max as u32)).saturating_sub(kept).min(max as u32);
                 let headers = (kept..kept + count).map(|i| queue.header(i));
                 place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.link)?;
+                (count, count)
+            }
+            Source::Dd(queue) => {
+                let count = queue.ready(kept.saturating_add(max as u32)).saturating_sub(kept).min(max as u32);
+                let Self { packets, stamps, geometry, data, link, .. } = self;
+                place_dd(&mut packets[..count as usize], stamps, queue, kept, *geometry, data, link)?;
                 (count, count)
             }
             Source::SharedCalypte(reader) => {
@@ -408,6 +443,7 @@ impl RxQueue {
             Source::Medusa(queue) => queue.put(units),
             Source::Sze(queue) => queue.put(units),
             Source::Calypte(queue) => queue.put(units),
+            Source::Dd(queue) => queue.put(units),
             Source::SharedMedusa(reader) | Source::SharedCalypte(reader) => {
                 reader.release(units);
                 true
@@ -441,6 +477,7 @@ impl RxQueue {
             Source::Medusa(queue) => queue.owes().then(|| queue.flush()),
             Source::Sze(queue) => queue.owes().then(|| queue.flush()),
             Source::Calypte(queue) => queue.owes().then(|| queue.flush()),
+            Source::Dd(queue) => queue.owes().then(|| queue.flush()),
             Source::SharedMedusa(_) | Source::SharedSze(_) | Source::SharedCalypte(_) | Source::Mediated(_) => None,
         };
         if owed.is_some() {
@@ -454,7 +491,7 @@ impl RxQueue {
         self.source.look(self.kept, &self.link, &mut self.lost)
     }
 
-    /// Packets (Medusa, Calypte) or 8-byte units (SZE) that a shared queue has skipped because this program was too slow, since
+    /// Packets (Medusa, Calypte, DD) or 8-byte units (SZE) that a shared queue has skipped because this program was too slow, since
     /// it was started.
     pub fn lost(&self) -> u64 {
         self.lost
@@ -466,6 +503,7 @@ impl RxQueue {
             Source::Medusa(queue) => self.base + u64::from(queue.first().wrapping_sub(self.base as u32)),
             Source::Sze(queue) => self.base + u64::from(queue.position()) / 8,
             Source::Calypte(queue) => self.base + u64::from(queue.first()),
+            Source::Dd(queue) => self.base + u64::from(queue.first()),
             Source::SharedMedusa(reader) | Source::SharedSze(reader) | Source::SharedCalypte(reader) => {
                 reader.position().get()
             }
@@ -539,6 +577,37 @@ fn place_calypte(
         }
         let header_len = header.header_len;
         *place = Place { at: at + u32::from(header_len), len, header_len, flags: header.flags, header_at: at };
+    }
+    Ok(())
+}
+
+/// Finds the frames that DD descriptors name, from the one `ahead` of the first on, and asks for their first cache lines.
+#[inline(always)]
+fn place_dd(
+    packets: &mut [Place],
+    stamps: &mut [[u8; header::LEN]],
+    queue: &mut dd::FixedRx,
+    ahead: u32,
+    geometry: Geometry,
+    data: &Window,
+    link: &Link,
+) -> Result<(), Error> {
+    const SECOND: u64 = 1_000_000_000;
+    for (ahead, place) in (ahead..).zip(packets) {
+        let impossible = |received| link.bad(format!("a descriptor that no card writes: {received:?}"));
+        let dd::Found { buffer, len, received } = queue.find(ahead).map_err(impossible)?;
+        let at = geometry.buffer_at(buffer);
+        if let Some(line) = data.span(at as usize, 1) {
+            line.prefetch();
+        }
+        let mut stamp = (0, 0);
+        if received.time != 0 {
+            let (seconds, nanoseconds) = ((received.time / SECOND) as u32, (received.time % SECOND) as u32);
+            let slot = queue.first().wrapping_add(ahead) & geometry.mask;
+            stamps[slot as usize] = RxMetadata { port: received.port, seconds, nanoseconds }.encode();
+            stamp = (header::LEN as u8, slot);
+        }
+        *place = Place { at, len, header_len: stamp.0, flags: 0, header_at: stamp.1 };
     }
     Ok(())
 }
@@ -625,7 +694,11 @@ impl RxBurst<'_> {
     pub fn packet(&self, i: usize) -> RxPacket<'_> {
         let Place { at, len, header_len, flags, header_at } = self.queue.packets[..self.count][i];
         let slice = |at: u32, len: usize| self.queue.data.slice(at as usize, len).unwrap_or_default();
-        let header = if header_len == 0 { &[] } else { slice(header_at, header_len.into()) };
+        let header = match self.queue.stamps.get(header_at as usize) {
+            _ if header_len == 0 => &[],
+            Some(stamp) => &stamp[..],
+            None => slice(header_at, header_len.into()),
+        };
         RxPacket { data: slice(at, len.into()), header, flags }
     }
 }

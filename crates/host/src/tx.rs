@@ -3,14 +3,14 @@
 use crate::MAX_BURST;
 use crate::error::Error;
 use crate::link::Link;
-use crate::rx::read_iovas;
+use crate::rx::{dd_ring, read_iovas};
 use core::ops::{Index, IndexMut};
 use millrace_abi::message::{ErrorCode, Layout, MAX_COMMIT};
 use millrace_abi::queue::{Mode, QueueId};
-use millrace_dma::{Region, Window};
+use millrace_dma::{Iova, Region, Window};
 use millrace_driver::{Client, Opened};
 use millrace_ring::medusa::{FixedTx, HostTx};
-use millrace_ring::{calypte, sze};
+use millrace_ring::{calypte, dd, sze};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,9 @@ impl IdleTx {
         };
         let (frame_min, frame_max) = link.client.frame_limits();
         let (mask, stride, size) = match self.layout {
-            Layout::Medusa { entries, stride, buffer_size, .. } => (entries - 1, stride, buffer_size),
+            Layout::Medusa { entries, stride, buffer_size, .. } | Layout::Dd { entries, stride, buffer_size, .. } => {
+                (entries - 1, stride, buffer_size)
+            }
             Layout::Sze { ring, .. } => (ring - 1, 8, ring / 2),
             Layout::Calypte { ring, .. } => (ring - 1, calypte::FRAME_ALIGN, ring - calypte::FRAME_ALIGN),
         };
@@ -85,6 +87,10 @@ impl IdleTx {
 
     fn own(&self, base: u64) -> Result<Ring, Error> {
         let link = &self.link;
+        if let Layout::Dd { entries, data_at, stride, .. } = self.layout {
+            let host = dd::HostTx::new(dd_ring(link, &self.status, entries)?, link.doorbell()?);
+            return Ok(Ring::Dd(Box::new(dd::FixedTx::new(host, Iova::new(data_at), stride))));
+        }
         let update = self.status.window().word64(0).map_err(|error| link.bad(error))?;
         let none = || link.bad("no ring of a power of two");
         match self.layout {
@@ -101,6 +107,7 @@ impl IdleTx {
                 let queue = sze::HostTx::new(ring, (base as u32).wrapping_mul(8), link.doorbell()?, update);
                 Ok(Ring::Sze(Box::new(queue.ok_or_else(none)?)))
             }
+            Layout::Dd { .. } => Err(none()),
             Layout::Calypte { headers, ring, .. } => {
                 let region = self.descriptors.as_ref().ok_or_else(|| link.bad("the driver sent no header ring"))?;
                 let headers = region.window().slots64(0, headers).map_err(|error| link.bad(error))?;
@@ -124,6 +131,7 @@ enum Ring {
     Medusa(Box<FixedTx>),
     Sze(Box<sze::HostTx>),
     Calypte(Box<calypte::HostTx>),
+    Dd(Box<dd::FixedTx>),
     Mediated(Mediated),
 }
 
@@ -160,7 +168,7 @@ pub struct TxQueue {
     slots: Box<[Slot]>,
     // Packets in the ring that their writer has not put back.
     kept: u32,
-    // Packets put back since the doorbell moved; Medusa only, Calypte counts them itself.
+    // Packets put back since the doorbell moved; Medusa and DD only, Calypte counts them itself.
     deferred: u32,
     base: u64,
     idle: IdleTx,
@@ -184,6 +192,7 @@ impl TxQueue {
         let most = lengths.len().min(MAX_BURST);
         let room = match &self.ring {
             Ring::Medusa(queue) => return most.min(queue.most() as usize),
+            Ring::Dd(queue) => return most.min(queue.most() as usize),
             Ring::Mediated(_) if !self.is_stream() => return most.min(self.most_mediated() as usize),
             Ring::Sze(_) => self.mask - 7,
             Ring::Calypte(queue) => queue.most(),
@@ -267,6 +276,12 @@ impl TxQueue {
                 }
                 queue.take(count)
             }
+            Ring::Dd(queue) => {
+                if count > queue.most() {
+                    return Err(Error::BurstTooLong(count as usize));
+                }
+                queue.take(count)
+            }
             Ring::Sze(queue) => {
                 if bytes > self.mask - 7 {
                     return Err(Error::BurstTooLong(count as usize));
@@ -317,7 +332,7 @@ impl TxQueue {
     }
 
     fn is_stream(&self) -> bool {
-        !matches!(self.idle.layout, Layout::Medusa { .. })
+        !matches!(self.idle.layout, Layout::Medusa { .. } | Layout::Dd { .. })
     }
 
     /// Packets as the driver counts them: `bytes` of a stream in its units.
@@ -355,7 +370,7 @@ impl TxQueue {
                     slot.at = (first.wrapping_add(slot.at) & mask) + 8;
                 }
             }
-            Layout::Medusa { .. } => {
+            Layout::Medusa { .. } | Layout::Dd { .. } => {
                 for (i, slot) in slots.iter_mut().enumerate() {
                     slot.at = (first.wrapping_add(i as u32) & mask) * stride;
                     // The card read this line last; all lines of the burst are asked for before the first is written.
@@ -399,6 +414,10 @@ impl TxQueue {
             Ring::Medusa(queue) => queue.post_all(slots.iter().map(|slot| slot.padded)),
             Ring::Sze(queue) => slots.iter().for_each(|slot| queue.push(slot.padded)),
             Ring::Calypte(queue) => slots.iter().for_each(|slot| queue.push(slot.padded)),
+            Ring::Dd(queue) => slots.iter().for_each(|slot| {
+                // As many as were taken, so the ring has room for them.
+                queue.post(slot.padded);
+            }),
             Ring::Mediated(mediated) => mediated.pending.extend(slots.iter().map(|slot| slot.padded)),
         }
     }
@@ -413,6 +432,15 @@ impl TxQueue {
         let kept = core::mem::take(&mut self.kept);
         let moved = match &mut self.ring {
             Ring::Medusa(queue) => {
+                self.deferred += kept;
+                let far = self.deferred >= DEFERRED;
+                if far {
+                    queue.flush();
+                    self.deferred = 0;
+                }
+                far
+            }
+            Ring::Dd(queue) => {
                 self.deferred += kept;
                 let far = self.deferred >= DEFERRED;
                 if far {
@@ -439,6 +467,7 @@ impl TxQueue {
         let units = self.units(count as u32, bytes);
         match &mut self.ring {
             Ring::Medusa(queue) => queue.untake(),
+            Ring::Dd(queue) => queue.untake(),
             Ring::Sze(_) | Ring::Calypte(_) => {}
             Ring::Mediated(mediated) => {
                 mediated.position -= u64::from(units);
@@ -468,6 +497,7 @@ impl TxQueue {
             Ring::Medusa(queue) => queue.flush(),
             Ring::Sze(queue) => queue.flush(),
             Ring::Calypte(queue) => queue.flush(),
+            Ring::Dd(queue) => queue.flush(),
             Ring::Mediated(_) => {
                 self.kept = 0;
                 return self.sync(0);
@@ -484,6 +514,7 @@ impl TxQueue {
     fn prefetch_next(&self) {
         let next = match &self.ring {
             Ring::Medusa(queue) => (queue.next() & self.mask) * self.stride,
+            Ring::Dd(queue) => (queue.next() & self.mask) * self.stride,
             Ring::Calypte(queue) => queue.frame_at(),
             Ring::Sze(_) | Ring::Mediated(_) => return,
         };
@@ -506,6 +537,7 @@ impl TxQueue {
             Ring::Medusa(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
             Ring::Sze(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
             Ring::Calypte(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
+            Ring::Dd(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
             Ring::Mediated(_) => {
                 let want = if let Layout::Medusa { .. } = idle.layout { quarter } else { quarter / *unit };
                 link.wait(timeout, || {
@@ -525,6 +557,7 @@ impl TxQueue {
             Ring::Medusa(queue) => self.base + u64::from(queue.next().wrapping_sub(self.base as u32)),
             Ring::Sze(queue) => self.base + u64::from(queue.position()) / 8,
             Ring::Calypte(queue) => self.base + u64::from(queue.position() / self.unit),
+            Ring::Dd(queue) => self.base + u64::from(queue.next()),
             Ring::Mediated(_) => self.base,
         }
     }

@@ -210,9 +210,12 @@ fn fails_soon<T>(since: Instant, what: &str, mut call: impl FnMut() -> Result<T,
 }
 
 fn killed_under(call: impl Fn(&Device, &mut RxQueue, &mut TxQueue, Instant)) {
-    for engine in ["medusa", "sze", "calypte"] {
+    for engine in ["medusa", "sze", "calypte", "dd"] {
         for mode in MODES {
             for sharing in [Sharing::Exclusive, Sharing::Shared(Laggard::Block)] {
+                if !has(engine, mode, sharing) {
+                    continue;
+                }
                 let mut daemon = Daemon::start(&format!("engine={engine},spin=20"));
                 let device = daemon.device();
                 let mut receiver = rx(&device, 0, mode, sharing);

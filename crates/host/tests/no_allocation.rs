@@ -71,8 +71,11 @@ fn work(rx: &mut RxQueue, tx: &mut TxQueue, rounds: usize) {
 // One test only: the harness allocates while another one runs.
 #[test]
 fn the_data_path_allocates_nothing() {
-    for engine in ["medusa", "sze", "calypte"] {
+    for engine in ["medusa", "sze", "calypte", "dd"] {
         for sharing in [Sharing::Exclusive, Sharing::Shared(Laggard::Drop)] {
+            if !has(engine, Mode::Direct, sharing) {
+                continue;
+            }
             for spin in [0, 20] {
                 let device = Device::open(&format!("embedded:engine={engine},spin={spin}")).unwrap();
                 let mut receiver = rx(&device, 0, Mode::Direct, sharing);

@@ -80,6 +80,15 @@ fn calypte_carries_everything() {
 }
 
 #[test]
+fn dd_carries_everything_for_one_who_has_it_alone() {
+    let device = Device::open("embedded:engine=dd,spin=20").unwrap();
+    for _ in 0..2 {
+        round_trip(&device, Mode::Direct, Sharing::Exclusive, 3000);
+    }
+    check_equations(&device);
+}
+
+#[test]
 fn several_subscribers_see_every_packet() {
     for engine in ["medusa", "sze", "calypte"] {
         let device = Device::open(&format!("embedded:engine={engine},spin=20")).unwrap();

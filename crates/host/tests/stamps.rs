@@ -38,6 +38,9 @@ fn every_mode(engine: &str, lengths: &[usize]) {
     let device = Device::open(&format!("embedded:engine={engine},spin=20,tsu,ring=64K")).unwrap();
     for mode in [Mode::Direct, Mode::Mediated] {
         for sharing in [Sharing::Exclusive, Sharing::Shared(Laggard::Block)] {
+            if engine == "dd" && (mode, sharing) != (Mode::Direct, Sharing::Exclusive) {
+                continue;
+            }
             let mut rx = device.rx(0).mode(mode).sharing(sharing).open().unwrap().start().unwrap();
             let mut tx = device.tx(0).open().unwrap().start().unwrap();
             // Often enough to go round the rings.
@@ -70,6 +73,12 @@ fn sze_hands_out_stamps() {
 fn calypte_hands_out_stamps() {
     // With and without a block more for the metadata.
     every_mode("calypte", &[60, 112, 113, 128, 1500, 9000]);
+}
+
+#[test]
+fn dd_hands_out_stamps() {
+    // They take nothing of the buffer.
+    every_mode("dd", &[60, 61, 1500, 2048]);
 }
 
 #[test]

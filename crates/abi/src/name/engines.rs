@@ -94,7 +94,7 @@ pub(super) fn parse_rules(value: &str) -> Result<Vec<EngineRule>, OptionError> {
 }
 
 pub(super) const EXPECTED: &str =
-    "sze, medusa or calypte, for some queues only sze@3, sze@0-3, sze@rx0-3 or a list such as (sze@0-3,tx7)";
+    "sze, medusa, calypte or dd, for some queues only sze@3, sze@0-3, sze@rx0-3 or a list such as (sze@0-3,tx7)";
 
 /// As it is parsed: `3`, `0-3`, `rx0-3`.
 impl fmt::Display for Selection {

@@ -35,7 +35,7 @@ macro_rules! number {
 }
 
 /// In the order in which they are printed.
-pub(super) static NUMBERS: [Number; 10] = [
+pub(super) static NUMBERS: [Number; 11] = [
     number!("rx", "queues", 0, MAX_QUEUES, Shape::Any, rx_queues),
     number!("tx", "queues", 0, MAX_QUEUES, Shape::Any, tx_queues),
     // §3.2.4: drivers refill 64 descriptors at a time, and none can be told of more than 32768.
@@ -46,6 +46,8 @@ pub(super) static NUMBERS: [Number; 10] = [
     number!("ring", "bytes", 32 << 10, 1 << 30, Shape::PowerOfTwo, sze_ring),
     // §3.2.5: room for two frames of the largest size at least; 16 bits say where one begins, of which §3.2.2 gives 15.
     number!("blocks", "", 256, 32768, Shape::PowerOfTwo, calypte_blocks),
+    // `docs/spec/dd.md`; a ring as long as the longest of Medusa.
+    number!("descriptors", "", 8, 32768, Shape::PowerOfTwo, dd_descriptors),
     number!("workers", "threads (0: by queues and cores)", 0, 256, Shape::Any, workers),
     number!("spin", "microseconds", 0, 1_000_000, Shape::Any, spin_us),
     // §3.2.6: 0x3fff is the most that any driver hands over.

@@ -25,6 +25,8 @@ pub struct CardOptions {
     pub sze_ring: u32,
     /// Blocks of 128 bytes of a Calypte receive queue, a power of two; also the entries of its header ring.
     pub calypte_blocks: u32,
+    /// Descriptors of a DD queue, a power of two; also its buffers of `buffer_size` bytes.
+    pub dd_descriptors: u32,
     /// Ports, in the grammar `kind:argument[,key=value...]`.
     pub ports: Vec<String>,
     /// Which ports are connected inside the card: what comes in at one goes out at the other. A port may be connected with
@@ -62,6 +64,7 @@ impl Default for CardOptions {
             buffer_size: 2048,
             sze_ring: 1 << 20,
             calypte_blocks: 2048,
+            dd_descriptors: 256,
             ports: vec!["loopback".to_owned()],
             connections: Vec::new(),
             workers: 0,
@@ -89,19 +92,20 @@ pub struct OptionHelp {
 }
 
 /// The options of a card.
-pub const OPTIONS: [OptionHelp; 19] = [
+pub const OPTIONS: [OptionHelp; 20] = [
     OptionHelp { word: "rx", value: "N", meaning: "receive queues" },
     OptionHelp { word: "tx", value: "N", meaning: "transmit queues" },
     OptionHelp { word: "queues", value: "N", meaning: "both at once" },
     OptionHelp {
         word: "engine",
-        value: "sze|medusa|calypte[@QUEUES]",
+        value: "sze|medusa|calypte|dd[@QUEUES]",
         meaning: "engine of all or some queues; may be repeated",
     },
     OptionHelp { word: "buffers", value: "N", meaning: "buffers of a Medusa queue, a power of two" },
-    OptionHelp { word: "buffer", value: "BYTES", meaning: "size of each of these buffers" },
+    OptionHelp { word: "buffer", value: "BYTES", meaning: "size of each of these buffers, and of those of a DD queue" },
     OptionHelp { word: "ring", value: "BYTES", meaning: "size of the ring of an SZE queue, a power of two" },
     OptionHelp { word: "blocks", value: "N", meaning: "128-byte blocks of a Calypte receive queue, a power of two" },
+    OptionHelp { word: "descriptors", value: "N", meaning: "descriptors and buffers of a DD queue, a power of two" },
     OptionHelp {
         word: "port",
         value: "SPEC",
@@ -161,11 +165,12 @@ impl CardOptions {
         self.priority.iter().any(|queues| queues.contains(queue))
     }
 
-    /// Bytes of packet memory that a queue needs: the SZE or Calypte ring, or the Medusa buffers.
+    /// Bytes of packet memory that a queue needs: the SZE or Calypte ring, or the Medusa or DD buffers.
     pub fn packet_memory_of(&self, queue: QueueId) -> u64 {
         match self.engine_of(queue) {
             Engine::Sze => u64::from(self.sze_ring),
             Engine::Medusa => u64::from(self.buffers) * u64::from(self.buffer_size),
+            Engine::Dd => u64::from(self.dd_descriptors) * u64::from(self.buffer_size),
             Engine::Calypte => match queue.direction {
                 Direction::Rx => u64::from(self.calypte_blocks) * u64::from(calypte::RX_BLOCK),
                 Direction::Tx => u64::from(calypte::TX_RING),

@@ -42,6 +42,7 @@ fn every_option_is_understood_with_any_separator() {
         buffer_size: 4096,
         sze_ring: 64 << 10,
         calypte_blocks: 4096,
+        dd_descriptors: 64,
         ports: vec!["null".to_owned(), "tap:mr0".to_owned()],
         connections: vec![(0, 1)],
         workers: 2,
@@ -54,7 +55,7 @@ fn every_option_is_understood_with_any_separator() {
         discard: true,
         tsu: true,
     };
-    let name = "embedded:rx=4,tx=3,engine=sze,buffers=512,buffer=4K,ring=64k,blocks=4096,port=null,port=tap:mr0,connect=0-1,workers=2,priority=0,priority=tx1-2,cpu=1,\
+    let name = "embedded:rx=4,tx=3,engine=sze,buffers=512,buffer=4K,ring=64k,blocks=4096,descriptors=64,port=null,port=tap:mr0,connect=0-1,workers=2,priority=0,priority=tx1-2,cpu=1,\
                 cpu=3-4,poll,spin=7,frame-min=64,frame-max=1514,discard,tsu=on";
     assert_eq!(card(name), expected);
     assert_eq!(card(&name.replace(',', ";")), expected);
@@ -76,7 +77,7 @@ fn every_word_of_the_help_is_accepted_and_all_numbers_have_help() {
             "engine" => "sze",
             "buffer" => "2048",
             "ring" => "1M",
-            "buffers" | "blocks" => "256",
+            "buffers" | "blocks" | "descriptors" => "256",
             "frame-max" => "1514",
             _ => "1",
         };
@@ -134,7 +135,7 @@ fn a_refusal_says_where_why_and_what_instead() {
         ("embedded:ring=4G", 10, "a power of two from 32768 to 1073741824 bytes, K, M and G allowed"),
         ("embedded:poll,buffers=1000", 15, "a power of two from 128 to 32768"),
         ("embedded:buffer=100", 10, "a multiple of 64 from 64 to 65472 bytes"),
-        ("embedded:engine=dd", 10, "engine=dd: accepted is sze, medusa or calypte"),
+        ("embedded:engine=dma", 10, "engine=dma: accepted is sze, medusa, calypte or dd"),
         ("embedded:engine=sze@3-1", 10, "sze@rx0-3"),
         ("embedded:engine=sze@é", 10, "sze@rx0-3"),
         ("embedded:cpu=1024", 10, "a core from 0 to 1023"),
@@ -186,9 +187,12 @@ fn the_environment_names_the_device_or_leaves_it_to_the_default() {
 
 #[test]
 fn a_queue_of_each_engine_has_its_own_memory() {
-    let options = card("embedded:engine=sze@0,engine=calypte@1,queues=3,ring=32k,blocks=512,buffers=128,buffer=64");
+    let options = card(
+        "embedded:engine=sze@0,engine=calypte@1,engine=dd@3,queues=4,ring=32k,blocks=512,buffers=128,buffer=64,descriptors=16",
+    );
     let memory = |queue| options.packet_memory_of(queue);
-    assert_eq!([QueueId::rx(0), QueueId::rx(1), QueueId::rx(2)].map(memory), [32 << 10, 64 << 10, 8 << 10]);
+    let sizes = [QueueId::rx(0), QueueId::rx(1), QueueId::rx(2), QueueId::rx(3)].map(memory);
+    assert_eq!(sizes, [32 << 10, 64 << 10, 8 << 10, 1 << 10]);
     assert_eq!(memory(QueueId::tx(1)), 64 << 10, "of the device, whatever the options say");
 }
 
@@ -225,7 +229,7 @@ fn any_rule() -> impl Strategy<Value = EngineRule> {
 
 fn any_options() -> impl Strategy<Value = CardOptions> {
     let queues = (9..=4096u32, 9..=4096u32, proptest::collection::vec(any_rule(), 0..4));
-    let memory = (7..=15u32, 4..=1023u32, 15..=30u32, 8..=15u32);
+    let memory = (7..=15u32, 4..=1023u32, 15..=30u32, 8..=15u32, 3..=15u32);
     let ports = proptest::collection::vec(".{1,12}|[a-z:,;+()\\\\=]{1,12}", 1..4);
     let threads =
         (1..=256u32, proptest::collection::vec(0..=1023u32, 0..4), any::<bool>(), 0..=1_000_000u32, any::<[bool; 2]>());
@@ -238,6 +242,7 @@ fn any_options() -> impl Strategy<Value = CardOptions> {
         buffer_size: memory.1 * 64,
         sze_ring: 1 << memory.2,
         calypte_blocks: 1 << memory.3,
+        dd_descriptors: 1 << memory.4,
         ports,
         connections: Vec::new(),
         workers: threads.0,

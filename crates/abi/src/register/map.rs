@@ -19,7 +19,7 @@
 //!
 //! Tools follow the device tree and need none of this; card and driver, which build it, do.
 
-use super::{Block, calypte, medusa, pcs, rxmac, sze, test_space, transceiver, tsu, txmac};
+use super::{Block, calypte, dd, medusa, pcs, rxmac, sze, test_space, transceiver, tsu, txmac};
 use crate::queue::{Direction, Engine, QueueId};
 use core::{fmt, str::FromStr};
 
@@ -65,7 +65,7 @@ const _: () = {
 };
 
 /// Every kind of block there is.
-pub static BLOCKS: [&Block; 12] = [
+pub static BLOCKS: [&Block; 13] = [
     &test_space::BLOCK,
     &transceiver::I2C,
     &transceiver::PMD,
@@ -78,6 +78,7 @@ pub static BLOCKS: [&Block; 12] = [
     &calypte::BLOCK,
     &calypte::tx_data::BLOCK,
     &calypte::tx_headers::BLOCK,
+    &dd::BLOCK,
 ];
 
 /// One block of one card; written `test`, `tsu`, `i2c0`, `pmd0`, `txmac0`, `rxmac0`, `pcs0`, `rx3`, `tx3`,
@@ -233,6 +234,7 @@ pub const fn dma_block(engine: Engine) -> &'static Block {
         Engine::Sze => &sze::BLOCK,
         Engine::Medusa => &medusa::BLOCK,
         Engine::Calypte => &calypte::BLOCK,
+        Engine::Dd => &dd::BLOCK,
     }
 }
 

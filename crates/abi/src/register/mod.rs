@@ -17,6 +17,7 @@
 //! All registers are little-endian.
 
 pub mod calypte;
+pub mod dd;
 pub mod map;
 pub mod medusa;
 pub mod pcs;

@@ -47,7 +47,7 @@ pub struct PortDescription {
 pub struct QueueDescription {
     /// The protocol of its DMA controller.
     pub engine: Engine,
-    /// Size of its packet memory in bytes: the SZE or Calypte ring, or the Medusa buffers.
+    /// Size of its packet memory in bytes: the SZE or Calypte ring, or the Medusa or DD buffers.
     pub size: u64,
     /// What an application maps, in bytes. 0 says that the queue exists but cannot be opened (trap T11).
     pub mmap_size: u64,

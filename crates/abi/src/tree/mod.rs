@@ -64,6 +64,10 @@ pub mod compatible {
     pub const CALYPTE_TX_DATA: &str = "cesnet,dma_calypte_tx_data_buff";
     /// Header buffer of a Calypte transmit queue.
     pub const CALYPTE_TX_HEADERS: &str = "cesnet,dma_calypte_tx_hdr_buff";
+    /// DMA controller of a DD receive queue: this project's own (`docs/spec/dd.md`).
+    pub const DD_RX: &str = "millrace,dma_ctrl_dd_rx";
+    /// DMA controller of a DD transmit queue.
+    pub const DD_TX: &str = "millrace,dma_ctrl_dd_tx";
     /// DMA controller of an SZE receive queue.
     pub const SZE_RX: &str = "netcope,dma_ctrl_sze_rx";
     /// DMA controller of an SZE transmit queue.
@@ -79,6 +83,8 @@ pub const fn dma_compatible(engine: Engine, direction: Direction) -> &'static st
         (Engine::Sze, Direction::Tx) => compatible::SZE_TX,
         (Engine::Calypte, Direction::Rx) => compatible::CALYPTE_RX,
         (Engine::Calypte, Direction::Tx) => compatible::CALYPTE_TX,
+        (Engine::Dd, Direction::Rx) => compatible::DD_RX,
+        (Engine::Dd, Direction::Tx) => compatible::DD_TX,
     }
 }
 

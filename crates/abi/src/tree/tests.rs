@@ -90,6 +90,17 @@ fn a_queue_leads_to_its_controller_whatever_its_engine() {
 }
 
 #[test]
+fn a_dd_queue_leads_to_a_controller_of_our_own() {
+    let blob = card(1, 2, 2, "(dd@rx1,tx0)").to_blob().unwrap();
+    let tree = Tree::parse(&blob).unwrap();
+    let controller = tree.compatible("millrace,dma_ctrl_dd_rx").next().unwrap();
+    assert_eq!((controller.u32("version"), tree.compatible(compatible::DD_TX).count()), (Ok(0x0001_0000), 1));
+    assert_eq!(tree.node("/drivers/ndp/rx_queues/rx1").unwrap().u32("protocol"), Ok(0x100));
+    let queues = tree.queues(Direction::Rx).unwrap();
+    assert_eq!((queues[0].engine, queues[1].engine, queues[1].size), (Engine::Medusa, Engine::Dd, 256 * 2048));
+}
+
+#[test]
 fn a_calypte_tx_queue_leads_to_its_buffers_on_a_bus_of_their_own() {
     let blob = card(1, 2, 5, "(calypte@rx1,tx1-3)").to_blob().unwrap();
     let tree = Tree::parse(&blob).unwrap();
@@ -250,7 +261,7 @@ proptest! {
         description.numa_node = numa;
         let queues = description.rx_queues.iter_mut().chain(&mut description.tx_queues);
         for (place, queue) in queues.enumerate().filter(|(place, _)| (*place as u32 * 7) % 80 < other) {
-            queue.engine = [Engine::Sze, Engine::Calypte][place % 2];
+            queue.engine = [Engine::Sze, Engine::Calypte, Engine::Dd][place % 3];
         }
         let blob = description.to_blob().unwrap();
         let tree = Tree::parse(&blob).unwrap();

@@ -4,7 +4,7 @@ use super::{CardDescription, PortDescription, QueueDescription, compatible, dma_
 use crate::header;
 use crate::queue::{Direction, Engine, QueueId};
 use crate::register::map::{Component, SECOND_BUS, SECOND_SPACE, SPACE};
-use crate::register::{calypte, medusa, rxmac, sze, txmac};
+use crate::register::{calypte, dd, medusa, rxmac, sze, txmac};
 use vm_fdt::{Error, FdtWriter};
 
 /// Names of the BARs of the two buses, and of the nodes that say where they are mapped.
@@ -265,6 +265,7 @@ fn dma_controller(
         Engine::Medusa => ("ndp", medusa::VERSION),
         Engine::Sze => ("sze", sze::VERSION),
         Engine::Calypte => ("calypte", calypte::VERSION),
+        Engine::Dd => ("dd", dd::VERSION),
     };
     node(w, &format!("dma_ctrl_{protocol}_{queue}"), |w| {
         place(w, Component::Dma(queue), Some(dma_compatible(description.engine, queue.direction)))?;
@@ -335,6 +336,8 @@ fn driver_queue(
                 Engine::Sze => 1,
                 Engine::Medusa => 2,
                 Engine::Calypte => 3,
+                // Ours: drivers know 1 to 3.
+                Engine::Dd => 0x100,
             },
         )
     })

@@ -125,7 +125,7 @@ impl Lane {
         let slot = &mut self.tx[at];
         if !slot.pending() {
             // Looked at again: what was sent before the stop was asked for must not be left behind.
-            if slot.queue.stop_is_asked() && !slot.pending() {
+            if slot.queue.stop_is_asked() && slot.is_drained() {
                 slot.stop();
                 return Look::Ended;
             }
@@ -170,9 +170,10 @@ impl Lane {
         self.wires.iter_mut().for_each(|wire| wire.port.awake());
     }
 
-    /// When a wire wants to be looked at by the clock.
+    /// When a wire, or a frame with a launch time, wants to be looked at by the clock.
     pub fn next_due(&self) -> Option<Instant> {
-        self.wires.iter().filter(|wire| self.may_receive(wire)).filter_map(|wire| wire.port.next_due()).min()
+        let wires = self.wires.iter().filter(|wire| self.may_receive(wire)).filter_map(|wire| wire.port.next_due());
+        wires.chain(self.turns.places().filter_map(|at| self.tx[at].next_due())).min()
     }
 
     fn may_receive(&self, wire: &Wire) -> bool {

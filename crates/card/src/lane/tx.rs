@@ -9,6 +9,7 @@ use crate::sleep::Sleep;
 use millrace_abi::control::QueueState;
 use millrace_ring::{EngineFault, Served};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A ring of a TX queue in its lane. Ring 0 is the one that the registers show; each writer that shares the queue without
 /// the driver in between has one more, and the worker gives them their turns.
@@ -52,6 +53,16 @@ impl TxSlot {
         self.engine.as_mut().is_some_and(|engine| engine.pending())
     }
 
+    /// Whether nothing is left of what software has given to the card; not so while a frame waits for its launch time.
+    pub fn is_drained(&mut self) -> bool {
+        self.engine.as_mut().is_none_or(|engine| engine.is_drained())
+    }
+
+    /// When a frame that waits for its launch time wants to be looked at.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.engine.as_ref().and_then(|engine| engine.next_due())
+    }
+
     /// Takes over what a burst did, if it did anything: `served` does not name frames that were dropped behind the
     /// ring. `false` when the queue has to leave the active list.
     #[inline(always)]
@@ -61,6 +72,7 @@ impl TxSlot {
             counts.passed_bytes += served.bytes;
             counts.drops[QueueDrop::TooShort as usize] += served.too_short;
             counts.drops[QueueDrop::TooLong as usize] += served.too_long;
+            counts.drops[QueueDrop::LaunchTooFar as usize] += served.too_far;
             if let Some(engine) = &self.engine {
                 if self.ring == 0 {
                     counts.pointers = engine.pointers();

@@ -105,7 +105,7 @@ impl<'c> Bench<'c> {
     /// What is right: every register that START latches.
     pub fn program(&self) {
         match self.card.engine(self.id).unwrap() {
-            Engine::Medusa | Engine::Calypte => {
+            Engine::Medusa | Engine::Calypte | Engine::Dd => {
                 self.write64(m::DESC_BASE, self.at.get());
                 self.write64(m::HDR_BASE, self.at.get() + HEADERS);
                 self.write64(m::UPDATE_BASE, self.at.get() + UPDATE);

@@ -57,6 +57,11 @@ pub fn check(frame: &[u8]) -> u64 {
     number
 }
 
+/// Whether queues of an engine can be opened that way: those of DD only by one program that drives them itself.
+pub fn has(engine: &str, mode: Mode, sharing: Sharing) -> bool {
+    engine != "dd" || (mode, sharing) == (Mode::Direct, Sharing::Exclusive)
+}
+
 /// Offered = passed + drops, for every queue; and for loopback pairs, what left TX has arrived at RX.
 pub fn check_equations(device: &Device) {
     let stats = device.stats().unwrap();
