@@ -14,6 +14,7 @@ mod links;
 mod parcel;
 mod patch;
 mod rx;
+mod sink;
 mod turns;
 mod tx;
 mod wire;

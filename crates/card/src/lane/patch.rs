@@ -11,6 +11,7 @@
 
 use super::BUDGET;
 use super::Lane;
+use super::sink::MacSink;
 use super::wire::receive_nothing;
 use crate::mac::{MacLane, Receiver, Rules};
 use millrace_dma::Span;
@@ -75,9 +76,9 @@ struct WireSink<'l> {
 }
 
 impl WireSink<'_> {
-    fn admit(&mut self, frame: Span<'_>) -> bool {
+    fn admit(&mut self, frame: Span<'_>, longest: usize) -> bool {
         let mut passed = false;
-        let _ = self.receiver.admit(self.rules, frame, false, |frame| {
+        let _ = self.receiver.admit_as(self.rules, frame, longest, false, |frame| {
             passed = true;
             self.frames += 1;
             self.bytes += frame.len() as u64;
@@ -126,7 +127,7 @@ impl Sink for WireSink<'_> {
         // Runs of frames that the MAC lets in leave together: mostly all of them.
         let mut run = 0;
         for (at, &frame) in frames.iter().enumerate() {
-            if !self.admit(frame) {
+            if !self.admit(frame, frame.len()) {
                 self.send(&frames[run..at]);
                 run = at + 1;
             }
@@ -142,7 +143,7 @@ impl Sink for WireSink<'_> {
     }
 
     fn take_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Accept {
-        if self.admit(frame)
+        if self.admit(frame, offload.longest(frame.len()))
             && let Some(port) = &mut self.port
             && port.transmit_offloaded(frame, offload) == Taken::Full
         {
@@ -224,12 +225,10 @@ pub(super) fn reflect(lane: &mut Lane) -> bool {
             continue;
         }
         held.frames.clear();
-        let offloads = port.offloads();
-        let waits = port.can_wait();
-        let taken = port.receive(
-            BUDGET,
-            &mut HeldSink { rules: &mac.rules, receiver: &mut mac.rx, held: &mut *held, offloads, waits },
-        );
+        let (offloads, waits) = (port.offloads(), port.can_wait());
+        let behind = |frame: Span<'_>, offload: &Offload| held.hold(frame, *offload);
+        let mut sink = MacSink { rules: &mac.rules, receiver: &mut mac.rx, waits, offloads, behind };
+        let taken = port.receive(BUDGET, &mut sink);
         if !held.frames.is_empty() {
             let open = mac.lets_out();
             if open {
@@ -243,42 +242,4 @@ pub(super) fn reflect(lane: &mut Lane) -> bool {
         worked |= taken > 0;
     }
     worked
-}
-
-struct HeldSink<'l> {
-    rules: &'l Rules,
-    receiver: &'l mut Receiver,
-    held: &'l mut Held,
-    offloads: Offloads,
-    waits: bool,
-}
-
-impl Sink for HeldSink<'_> {
-    fn take(&mut self, frame: Span<'_>) -> Accept {
-        self.take_offloaded(frame, &Offload::default())
-    }
-
-    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
-        for (at, &frame) in frames.iter().enumerate() {
-            if self.take(frame) == Accept::Full {
-                if !self.waits {
-                    self.receiver.overrun(&frames[at + 1..]);
-                }
-                return at;
-            }
-        }
-        frames.len()
-    }
-
-    fn offloads(&self) -> Offloads {
-        self.offloads
-    }
-
-    fn take_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Accept {
-        let held = &mut *self.held;
-        match self.receiver.admit(self.rules, frame, self.waits, |frame| held.hold(frame, *offload)) {
-            Verdict::Taken => Accept::Taken,
-            Verdict::Full => Accept::Full,
-        }
-    }
 }

@@ -1,15 +1,15 @@
 //! A wire of a port in its lane, and the way of frames between it and the queues.
 
+use super::BUDGET;
 use super::rx::RxSlot;
+use super::sink::MacSink;
 use super::tx::TxSlot;
 use crate::counters::Counts;
-use crate::mac::{MacLane, Receiver, Rules};
-use crate::tsu::Stamper;
+use crate::mac::MacLane;
 use millrace_dma::Span;
-use millrace_port::{Accept, Port, Sink};
+use millrace_packet::offload::{Offload, Offloads};
+use millrace_port::{Accept, Port};
 use millrace_ring::{FrameSink, Verdict};
-
-use super::BUDGET;
 
 /// One queue of what is plugged into a port.
 pub(crate) struct Wire {
@@ -53,40 +53,6 @@ pub(super) fn transmit(tx: &mut TxSlot, counts: &mut Counts, port: &mut dyn Port
     super::end_of_burst(tx, counts, served, mac)
 }
 
-/// An RX queue behind a MAC as the sink of a port.
-struct QueueSink<'l> {
-    rules: &'l Rules,
-    receiver: &'l mut Receiver,
-    stamper: &'l mut Stamper,
-    queue: &'l mut RxSlot,
-    waits: bool,
-}
-
-impl Sink for QueueSink<'_> {
-    #[inline(always)]
-    fn take(&mut self, frame: Span<'_>) -> Accept {
-        let (queue, stamper) = (&mut *self.queue, &mut *self.stamper);
-        let verdict =
-            self.receiver.admit(self.rules, frame, self.waits, |frame| queue.offer(stamper.metadata(), frame));
-        match verdict {
-            Verdict::Taken => Accept::Taken,
-            Verdict::Full => Accept::Full,
-        }
-    }
-
-    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
-        for (at, &frame) in frames.iter().enumerate() {
-            if self.take(frame) == Accept::Full {
-                if !self.waits {
-                    self.receiver.overrun(&frames[at + 1..]);
-                }
-                return at;
-            }
-        }
-        frames.len()
-    }
-}
-
 /// One burst from a wire to its RX queue.
 #[inline(always)]
 pub(super) fn receive(wire: &mut Wire, rx: &mut [RxSlot], mac: &mut MacLane) -> bool {
@@ -104,7 +70,8 @@ pub(super) fn receive(wire: &mut Wire, rx: &mut [RxSlot], mac: &mut MacLane) -> 
         receive_nothing(port, mac)
     } else {
         let MacLane { rules, rx: receiver, stamper, .. } = mac;
-        port.receive(BUDGET, &mut QueueSink { rules, receiver, stamper, queue, waits })
+        let behind = |frame: Span<'_>, _: &Offload| queue.offer(stamper.metadata(), frame);
+        port.receive(BUDGET, &mut MacSink { rules, receiver, waits, offloads: Offloads::NONE, behind })
     };
     queue.count_copies(port.counters().rx_copies() - copies);
     queue.finish();

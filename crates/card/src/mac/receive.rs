@@ -58,12 +58,26 @@ impl Receiver {
         source_waits: bool,
         queue: impl FnOnce(Span<'_>) -> Verdict,
     ) -> Verdict {
+        self.admit_as(rules, frame, frame.len(), source_waits, queue)
+    }
+
+    /// As [`Receiver::admit`], for a frame that is still to be cut into segments of at most `longest` bytes: the bounds of
+    /// lengths are for what goes over a wire.
+    #[inline(always)]
+    pub fn admit_as(
+        &mut self,
+        rules: &Rules,
+        frame: Span<'_>,
+        longest: usize,
+        source_waits: bool,
+        queue: impl FnOnce(Span<'_>) -> Verdict,
+    ) -> Verdict {
         let len = frame.len();
         // The lowest bit of the first byte on the wire tells addresses of groups.
         let to_group = frame.first_u32().unwrap_or(0) & 1 != 0;
         let mut traits = None;
-        if !rules.is_easy(len) | to_group {
-            let (refusal, found) = rules.judge(frame);
+        if !rules.is_easy(longest) | to_group {
+            let (refusal, found) = rules.judge(frame, longest);
             if let Some(refusal) = refusal {
                 self.refuse(len, refusal, found);
                 return Verdict::Taken;

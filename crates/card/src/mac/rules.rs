@@ -112,9 +112,9 @@ impl Rules {
         len.wrapping_sub(self.easy_from) < self.easy_count
     }
 
-    /// Looks at a frame.
-    pub(super) fn judge(&self, frame: Span<'_>) -> (Option<Refusal>, Traits) {
-        let length = frame.len() as u64 + u64::from(FCS);
+    /// Looks at a frame that has `len` bytes on the wire, without FCS.
+    pub(super) fn judge(&self, frame: Span<'_>, len: usize) -> (Option<Refusal>, Traits) {
+        let length = len as u64 + u64::from(FCS);
         let mut bytes = [0; 8];
         frame.read_into(&mut bytes[2..]);
         let address = u64::from_be_bytes(bytes);
@@ -192,7 +192,7 @@ mod tests {
             let odd = Rules::decode(&odd.encode());
             for len in [6usize, 7, 60, 64, 2000] {
                 let bytes = frame([2; 6], len);
-                let (refusal, traits) = odd.judge(Span::from_slice(&bytes));
+                let (refusal, traits) = odd.judge(Span::from_slice(&bytes), len);
                 let easy = refusal.is_none() && traits == Traits::default();
                 assert_eq!(odd.is_easy(len), easy, "{min} {max} {len}");
             }
@@ -217,7 +217,7 @@ mod tests {
             rules.table[8] = 0x0202_0202_0202; // Not valid.
             for (kind, to) in kinds {
                 let bytes = frame(to, 64);
-                let (refusal, traits) = rules.judge(Span::from_slice(&bytes));
+                let (refusal, traits) = rules.judge(Span::from_slice(&bytes), 64);
                 let want = (!let_in.contains(&kind)).then_some(Refusal::Filtered);
                 assert_eq!(refusal, want, "filter {filter}, {kind}");
                 assert_eq!((traits.broadcast, traits.multicast), (kind == "broadcast", kind == "multicast"));
@@ -230,7 +230,7 @@ mod tests {
         let mut rules = rules();
         rules.filter = 1;
         let short = frame([2; 6], 20);
-        let judge = |rules: &Rules| rules.judge(Span::from_slice(&short)).0;
+        let judge = |rules: &Rules| rules.judge(Span::from_slice(&short), short.len()).0;
         assert_eq!(judge(&rules), Some(Refusal::TooShort));
         rules.drops_short = false;
         assert_eq!(judge(&rules), Some(Refusal::Filtered));

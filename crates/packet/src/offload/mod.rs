@@ -82,6 +82,11 @@ impl Offload {
     pub fn is_done(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Length of the longest frame that a frame of `len` bytes becomes.
+    pub fn longest(&self, len: usize) -> usize {
+        self.segments.map_or(len, |segments| len.min(usize::from(segments.header_len) + usize::from(segments.size)))
+    }
 }
 
 /// What somebody can finish by himself.
