@@ -434,6 +434,16 @@ impl<'a> Span<'a> {
         Some(u32::from_le_bytes(unsafe { self.at.as_ptr().cast::<[u8; 4]>().read_volatile() }))
     }
 
+    /// The first `N` bytes, read once; `None` when there are fewer.
+    #[inline(always)]
+    pub fn first_bytes<const N: usize>(&self) -> Option<[u8; N]> {
+        if self.len < N {
+            return None;
+        }
+        // SAFETY: as many bytes are inside; volatile because a peer may write them and they must be read just once.
+        Some(unsafe { self.at.as_ptr().cast::<[u8; N]>().read_volatile() })
+    }
+
     /// Asks the processor to fetch the first cache line.
     #[inline(always)]
     pub fn prefetch(&self) {

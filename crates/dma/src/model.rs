@@ -427,6 +427,12 @@ impl<'a> Span<'a> {
         (self.read_into(&mut bytes) == 4).then(|| u32::from_le_bytes(bytes))
     }
 
+    /// The first `N` bytes.
+    pub fn first_bytes<const N: usize>(&self) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        (self.read_into(&mut bytes) == N).then_some(bytes)
+    }
+
     /// Nothing: a hint.
     pub fn prefetch(&self) {}
 }

@@ -139,6 +139,11 @@ impl NetHeader {
     /// Bytes of the header.
     pub const LEN: usize = 12;
 
+    /// The header of a complete frame in `count` receive buffers.
+    pub const fn of_buffers(count: u16) -> Self {
+        Self { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0, num_buffers: count }
+    }
+
     /// What the bytes mean.
     #[inline(always)]
     pub const fn decode(bytes: [u8; Self::LEN]) -> Self {

@@ -9,9 +9,18 @@
 //! ([`Iova`](millrace_dma::Iova)), in which a [`Domain`](millrace_dma::Domain) finds the bytes. Every frame has a
 //! [`NetHeader`] in front of it.
 
+mod chain;
+mod device_rx;
+mod device_tx;
 mod layout;
+mod queue;
 mod rings;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
+pub use chain::{Fault, MAX_CHAIN};
+pub use device_rx::{Delivered, DeviceRx};
+pub use device_tx::{DeviceTx, NetSink, Sent};
 pub use layout::{
     AVAIL_NO_INTERRUPT, Descriptor, MAX_SIZE, NetHeader, USED_NO_NOTIFY, descriptor_flag, feature, gso, header_flag,
     needs_event,

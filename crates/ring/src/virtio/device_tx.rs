@@ -1,0 +1,267 @@
+//! The device's half of a queue on which the driver sends.
+
+use super::chain::{Fault, MAX_CHAIN, walk};
+use super::layout::{Descriptor, NetHeader, descriptor_flag as flag};
+use super::queue::Queue;
+use super::rings::Rings;
+use crate::{FrameLimits, Verdict};
+use millrace_dma::{Access, Iotlb, Reach, Span};
+
+/// Where frames go that the driver has sent.
+pub trait NetSink {
+    /// Takes complete frames from the front and returns how many. What it does not take is dropped.
+    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize;
+
+    /// Takes one frame on which something is left to do. Only called when [`DeviceTx::new`] was told so; `header` is as
+    /// the driver wrote it, and may be wrong in every field. Such a frame can be longer than the limits.
+    fn take_unfinished(&mut self, header: NetHeader, frame: Span<'_>) -> Verdict;
+}
+
+/// What one call of [`DeviceTx::serve`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Frames that the sink took.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames thrown away because the sink had no room.
+    pub no_room: u64,
+    /// Frames thrown away because they were shorter than the limit, or had no whole header.
+    pub too_short: u64,
+    /// Frames thrown away because they were longer than the limit.
+    pub too_long: u64,
+    /// Frames that lay in several pieces and were put together first.
+    pub copies: u64,
+    /// Set when the queue has stopped just now.
+    pub fault: Option<Fault>,
+}
+
+/// Frames looked at together, so that their cache lines are on the way while earlier ones are copied.
+const BATCH: usize = 32;
+
+/// The longest frame with segments that a driver sends: 64 KiB of IP packet behind an Ethernet header with tags.
+const MAX_LARGE: usize = (64 << 10) + 32;
+
+/// The device's half of a driver's transmit queue.
+pub struct DeviceTx {
+    queue: Queue,
+    limits: FrameLimits,
+    /// Headers mean something: an offload was negotiated.
+    offloads: bool,
+    // A frame of several pieces is put together here.
+    scratch: Box<[u8]>,
+}
+
+/// Why a run of plain frames ended.
+enum Stop {
+    Enough,
+    /// The next chain is not a header and a complete frame of legal length in one descriptor.
+    Other,
+    Fault(Fault),
+}
+
+impl DeviceTx {
+    /// A queue that begins where its used index stands. `features` are those negotiated; with `offloads`, headers are
+    /// looked at.
+    pub fn new(rings: Rings, features: u64, offloads: bool, limits: FrameLimits, iotlb: Iotlb) -> Self {
+        let longest = if offloads { MAX_LARGE } else { usize::from(limits.max) };
+        let scratch = vec![0; longest].into_boxed_slice();
+        Self { queue: Queue::new(rings, features, iotlb), limits, offloads, scratch }
+    }
+
+    /// Number of descriptors.
+    pub fn size(&self) -> u16 {
+        self.queue.size()
+    }
+
+    /// Chains taken so far, modulo 2^16: where another device would go on.
+    pub fn next(&self) -> u16 {
+        self.queue.next()
+    }
+
+    /// Why the queue has stopped.
+    pub fn fault(&self) -> Option<Fault> {
+        self.queue.fault()
+    }
+
+    /// Whether the driver has to be notified of what has been published since this was asked last.
+    #[inline(always)]
+    pub fn must_notify(&mut self) -> bool {
+        self.queue.must_notify()
+    }
+
+    /// Says whether the driver shall notify the device of the next frame. After `true`, serve once more before sleeping.
+    pub fn want_notifications(&mut self, wanted: bool) {
+        self.queue.want_notifications(wanted);
+    }
+
+    /// Takes frames out of the ring until it is empty, `budget` of them are gone or the sink is full.
+    #[inline]
+    pub fn serve(&mut self, budget: usize, sink: &mut impl NetSink) -> Sent {
+        let mut sent = Sent::default();
+        if self.queue.fault().is_some() {
+            return sent;
+        }
+        self.queue.iotlb.sync();
+        match self.queue.look() {
+            Ok(0) => {}
+            Ok(waiting) => {
+                let mut left = budget.min(usize::from(waiting));
+                while left > 0 && sent.no_room == 0 && sent.fault.is_none() {
+                    left -= self.serve_run(left.min(BATCH), sink, &mut sent);
+                    self.queue.publish();
+                }
+            }
+            Err(fault) => sent.fault = Some(fault),
+        }
+        if let Some(fault) = sent.fault {
+            self.queue.stop(fault);
+        }
+        sent
+    }
+
+    /// Serves up to `want` frames, all of which wait, and returns how many are gone: at least one, or there is a fault.
+    #[inline(always)]
+    fn serve_run(&mut self, want: usize, sink: &mut impl NetSink, sent: &mut Sent) -> usize {
+        let (mut frames, mut heads) = ([Span::EMPTY; BATCH], [0; BATCH]);
+        let (found, stop) = self.look_ahead(&mut frames[..want], &mut heads);
+        let mut gone = found;
+        if found > 0 {
+            let taken = sink.take_burst(&frames[..found]).min(found);
+            sent.frames += taken as u64;
+            sent.bytes += frames[..taken].iter().map(|frame| frame.len() as u64).sum::<u64>();
+            sent.no_room += (found - taken) as u64;
+            heads[..found].iter().for_each(|&head| self.queue.put(head, 0));
+        }
+        match stop {
+            Stop::Enough => {}
+            Stop::Other if sent.no_room > 0 => {}
+            Stop::Other => match self.serve_other(sink, sent) {
+                Ok(()) => gone += 1,
+                Err(fault) => sent.fault = Some(fault),
+            },
+            Stop::Fault(fault) => sent.fault = Some(fault),
+        }
+        gone
+    }
+
+    /// Finds plain frames and asks for their first cache lines. Changes nothing.
+    #[inline(always)]
+    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>], heads: &mut [u16; BATCH]) -> (usize, Stop) {
+        let queue = &self.queue;
+        let longest = usize::from(self.limits.max) + NetHeader::LEN;
+        let shortest = usize::from(self.limits.min) + NetHeader::LEN;
+        let mut reach: Option<Reach<'a>> = None;
+        let (mut found, mut hits) = (0, 0);
+        let stop = loop {
+            if found == frames.len() {
+                break Stop::Enough;
+            }
+            let head = match queue.head(found as u16) {
+                Ok(head) => head,
+                Err(fault) => break Stop::Fault(fault),
+            };
+            let Descriptor { address, len, flags, .. } = queue.rings.table.load(head);
+            let len = len as usize;
+            if flags & (flag::NEXT | flag::WRITE | flag::INDIRECT) != 0 || len < shortest || len > longest {
+                break Stop::Other;
+            }
+            // Mostly the mapping of the frame before.
+            let buffer = match reach.and_then(|reach| reach.span(address, len)) {
+                Some(buffer) => {
+                    hits += 1;
+                    buffer
+                }
+                None => match queue.iotlb.reach(address, len, Access::Read) {
+                    Ok(other) => {
+                        reach = Some(other);
+                        other.span(address, len).unwrap_or(Span::EMPTY)
+                    }
+                    Err(fault) => break Stop::Fault(fault.into()),
+                },
+            };
+            let (header, frame) = buffer.split_at(NetHeader::LEN);
+            if self.offloads && !header.first_bytes().is_some_and(|bytes| NetHeader::decode(bytes).is_plain()) {
+                break Stop::Other;
+            }
+            frame.prefetch();
+            (frames[found], heads[found]) = (frame, head);
+            found += 1;
+        };
+        queue.iotlb.count_hits(hits);
+        (found, stop)
+    }
+
+    /// Serves the next chain, whatever it looks like.
+    #[cold]
+    fn serve_other(&mut self, sink: &mut impl NetSink, sent: &mut Sent) -> Result<(), Fault> {
+        let Self { queue, limits, offloads, scratch } = self;
+        let head = queue.head(0)?;
+        let (mut pieces, mut count) = ([Span::EMPTY; MAX_CHAIN], 0);
+        let iotlb = &queue.iotlb;
+        walk(&queue.rings.table, iotlb, head, queue.indirect, |descriptor| {
+            if descriptor.has(flag::WRITE) {
+                return Err(Fault::Direction);
+            }
+            if descriptor.len > 0 {
+                pieces[count] = iotlb.read(descriptor.address, descriptor.len as usize)?;
+                count += 1;
+            }
+            Ok(())
+        })?;
+        let (header, skipped) = take_header(&mut pieces[..count]);
+        let pieces = &pieces[skipped..count];
+        let len = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
+        let unfinished = header.filter(|header| *offloads && !header.is_plain());
+        let longest = if unfinished.is_some() { scratch.len() } else { usize::from(limits.max) };
+        if header.is_none() || len < usize::from(limits.min) {
+            sent.too_short += 1;
+        } else if len > longest {
+            sent.too_long += 1;
+        } else {
+            let frame = match pieces {
+                [whole] => *whole,
+                _ => {
+                    sent.copies += 1;
+                    gather(pieces, scratch)
+                }
+            };
+            let taken = match unfinished {
+                Some(header) => sink.take_unfinished(header, frame) == Verdict::Taken,
+                None => sink.take_burst(&[frame]) == 1,
+            };
+            if taken {
+                sent.frames += 1;
+                sent.bytes += len as u64;
+            } else {
+                sent.no_room += 1;
+            }
+        }
+        queue.put(head, 0);
+        Ok(())
+    }
+}
+
+/// Cuts the header off the pieces, and says how many of them it took whole. `None`: there are not enough bytes.
+fn take_header(pieces: &mut [Span<'_>]) -> (Option<NetHeader>, usize) {
+    let (mut bytes, mut have) = ([0; NetHeader::LEN], 0);
+    for (index, piece) in pieces.iter_mut().enumerate() {
+        let part = piece.len().min(NetHeader::LEN - have);
+        let (header, rest) = piece.split_at(part);
+        have += header.read_into(&mut bytes[have..]);
+        *piece = rest;
+        if have == NetHeader::LEN {
+            return (Some(NetHeader::decode(bytes)), index + usize::from(rest.is_empty()));
+        }
+    }
+    (None, pieces.len())
+}
+
+/// Puts the pieces, which have room there, one after the other.
+fn gather<'a>(pieces: &[Span<'_>], scratch: &'a mut [u8]) -> Span<'a> {
+    let mut len = 0;
+    for piece in pieces {
+        len += piece.read_into(&mut scratch[len..]);
+    }
+    Span::from_slice(&scratch[..len])
+}
