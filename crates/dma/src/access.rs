@@ -1,4 +1,4 @@
-//! Views of shared memory. One of the two files of this crate that may use `unsafe`.
+//! Views of shared memory. One of the files of this crate that may use `unsafe`.
 //!
 //! Every view is checked against its window when it is made and keeps the mapping alive, so that using it needs no
 //! further check. Integers are atomic. Bytes are moved with plain copies: the peer may write them meanwhile, which can

@@ -1,6 +1,7 @@
 //! Where bytes live: memory that a card may reach, and the only home of raw shared memory in Millrace.
 //!
 //! * [`Region`] is memory shared by file descriptor: a memfd that can no longer shrink, mapped here.
+//! * [`ForeignRegion`] is memory of a peer, which may shrink under us without harm.
 //! * [`Window`] is a part of a region. Rings are built on what a window gives out: [`Word64`],
 //!   [`Word32`] and [`Word16`] for pointers and flags, [`Slots64`], [`Slots32`] and [`Slots16`] for descriptors and
 //!   headers, [`Span`] and [`SpanMut`] for payloads.
@@ -23,6 +24,9 @@ mod access;
 #[path = "model.rs"]
 mod access;
 mod domain;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod foreign;
 mod iova;
 #[cfg(not(loom))]
 mod process;
@@ -33,6 +37,8 @@ mod region;
 pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word32, Word64, fence};
 pub use core::sync::atomic::Ordering;
 pub use domain::{Access, Domain, Fault, Iotlb, MapError, Pinned, Reach, UnmapError};
+#[cfg(not(loom))]
+pub use foreign::{ForeignRegion, foreign_cuts};
 pub use iova::Iova;
 #[cfg(not(loom))]
 pub use region::{Pages, Protection, Region, RegionError};

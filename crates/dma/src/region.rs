@@ -1,6 +1,6 @@
-//! Memory shared by file descriptor. One of the two files of this crate that may use `unsafe`.
+//! Memory shared by file descriptor. One of the files of this crate that may use `unsafe`.
 
-use crate::{OutOfRange, Window};
+use crate::{OutOfRange, Window, foreign::Guard};
 use core::ptr::NonNull;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
@@ -24,6 +24,15 @@ pub enum Protection {
     Read,
     /// Load and store.
     ReadWrite,
+}
+
+impl Protection {
+    fn flags(self) -> ProtFlags {
+        match self {
+            Self::Read => ProtFlags::READ,
+            Self::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        }
+    }
 }
 
 /// Why a region could not be made or mapped.
@@ -53,6 +62,9 @@ pub enum RegionError {
     /// The file could shrink under the card, which would then be killed by a bus error.
     #[error("the file handed over as memory can still shrink: create it with memfd_create and MFD_ALLOW_SEALING")]
     NotSealed,
+    /// A file of somebody else that could keep the card waiting.
+    #[error("the file handed over as memory does not lie in memory: use a memfd, or a file in /dev/shm or a hugetlbfs")]
+    NotInMemory,
     /// The file is smaller than what it should hold.
     #[error("the file handed over as memory has {has} bytes where {needs} are needed")]
     TooSmall {
@@ -73,6 +85,8 @@ pub(crate) struct Mapping {
 enum Backing {
     Mmap,
     Heap(alloc::Layout),
+    /// A file that may shrink.
+    Foreign(&'static Guard),
     /// Not ours: mapped and unmapped by others in this process.
     Elsewhere,
 }
@@ -85,8 +99,11 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if let Backing::Foreign(guard) = &self.backing {
+            guard.release();
+        }
         match self.backing {
-            Backing::Mmap => {
+            Backing::Mmap | Backing::Foreign(_) => {
                 // SAFETY: base and len are exactly what mmap gave, and no view outlives the last Arc<Mapping>.
                 // An error would mean that the range was never mapped; there is nothing to be done about it here.
                 let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
@@ -98,6 +115,20 @@ impl Drop for Mapping {
             Backing::Elsewhere => {}
         }
     }
+}
+
+impl Mapping {
+    /// The mapping that `guard` guards, to be unmapped with its last view.
+    pub(crate) fn foreign(base: NonNull<u8>, len: usize, guard: &'static Guard) -> Self {
+        Self { base, len, backing: Backing::Foreign(guard) }
+    }
+}
+
+/// Maps the first `len` bytes of a file at fresh addresses.
+pub(crate) fn map_shared(fd: BorrowedFd<'_>, len: usize, protection: Protection) -> rustix::io::Result<NonNull<u8>> {
+    // SAFETY: fresh addresses; nothing of this process is replaced.
+    let base = unsafe { mmap(core::ptr::null_mut(), len, protection.flags(), MapFlags::SHARED, fd, 0)? };
+    NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)
 }
 
 /// A window over `len` bytes that others in this process have mapped at `first`; `None` at address 0.
@@ -190,15 +221,14 @@ impl Region {
         let failed = |source| RegionError::Map { len, source };
         let total = if doubled { len.checked_mul(2).ok_or(RegionError::Size(len))? } else { len };
         let writable = protection == Protection::ReadWrite;
-        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let prot = protection.flags();
         let base = if doubled {
             // SAFETY: reserves fresh addresses; nothing of this process is replaced.
             unsafe { mmap_anonymous(core::ptr::null_mut(), total, ProtFlags::empty(), MapFlags::PRIVATE) }
+                .map_err(failed)?
         } else {
-            // SAFETY: maps a file at fresh addresses; nothing of this process is replaced.
-            unsafe { mmap(core::ptr::null_mut(), total, prot, MapFlags::SHARED, &fd, 0) }
-        }
-        .map_err(failed)?;
+            map_shared(fd.as_fd(), total, protection).map_err(failed)?.as_ptr().cast()
+        };
         // From here on the mapping unmaps itself on every way out.
         let mapping = Arc::new(Mapping {
             base: NonNull::new(base.cast()).ok_or(RegionError::Map { len, source: rustix::io::Errno::NOMEM })?,
