@@ -26,11 +26,13 @@ pub enum DropReason {
     Offload,
     /// Lost on purpose ([`fault`](crate::fault)).
     FaultLoss,
+    /// The other side of a shared ring has written what cannot be, and the ring was stopped; `mode` says which one, and why.
+    BadRing,
 }
 
 impl DropReason {
     /// All reasons, in the order in which they are printed.
-    pub const ALL: [DropReason; 10] = [
+    pub const ALL: [DropReason; 11] = [
         DropReason::NoRoom,
         DropReason::TooLong,
         DropReason::TooShort,
@@ -41,6 +43,7 @@ impl DropReason {
         DropReason::LinkDown,
         DropReason::Offload,
         DropReason::FaultLoss,
+        DropReason::BadRing,
     ];
 
     /// The name in statistics, in kebab-case.
@@ -56,6 +59,7 @@ impl DropReason {
             DropReason::LinkDown => "link-down",
             DropReason::Offload => "offload",
             DropReason::FaultLoss => "fault-loss",
+            DropReason::BadRing => "bad-ring",
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | `af_xdp:IFACE[,queues=N,mode=auto\|zero-copy\|copy]` | what arrives at the interface, before Linux sees it ([`af_xdp`]) | sent by its driver |
 //! | `trace:FILE[,direction=both\|rx\|tx][,limit=N],port=(SPEC)` | those of the port inside, written to a file ([`trace`]) | likewise |
 //! | `fault:[loss=P%,...,]port=(SPEC)` | those of the port inside, with faults ([`fault`]) | likewise |
+//! | `vhost-user:PATH[,server\|client,queues=N]` | what a virtio driver sends ([`vhost_user`]) | what it shall receive |
 //! | `loopback` | no port at all: the card copies TX to RX itself | |
 //!
 //! A specification is parsed into a [`PortSpec`] and opened with [`open`]. Everything that can be known to be wrong
@@ -51,6 +52,7 @@ pub mod spec;
 pub mod tap;
 pub mod trace;
 mod unfinished;
+pub mod vhost_user;
 
 pub use counters::{DropReason, Event, PortCounters};
 pub use sink::{Accept, Sink};
@@ -187,6 +189,9 @@ pub enum OpenError {
     /// An interface driven by AF_XDP.
     #[error(transparent)]
     AfXdp(#[from] af_xdp::AfXdpError),
+    /// A vhost-user socket.
+    #[error(transparent)]
+    VhostUser(#[from] vhost_user::VhostUserError),
 }
 
 /// Opens the wire that `spec` describes: one port for each queue of the wire; none for [`PortSpec::None`].
@@ -204,6 +209,7 @@ pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
         PortSpec::Fault(spec) => boxed(fault::FaultPort::wrap(spec, open(&spec.port)?)),
         PortSpec::Tap(spec) => boxed(tap::TapPort::open(spec)?),
         PortSpec::AfXdp(spec) => boxed(af_xdp::open(spec)?),
+        PortSpec::VhostUser(spec) => boxed(vhost_user::open(spec)?),
     })
 }
 

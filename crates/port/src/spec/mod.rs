@@ -14,6 +14,7 @@ mod rate;
 #[cfg(test)]
 mod tests;
 mod text;
+mod vhost_user;
 mod wrapper;
 
 pub use af_xdp::{AfXdpSpec, XdpMode};
@@ -22,6 +23,7 @@ pub use generator::GeneratorSpec;
 pub use interface::{InterfaceName, InterfaceSpec, MAX_INTERFACE_QUEUES};
 pub use pcap::{Passes, PcapSpec, Speed};
 pub use rate::Rate;
+pub use vhost_user::VhostUserSpec;
 pub use wrapper::{Chance, Directions, FaultSpec, TraceSpec};
 
 use std::{fmt, str::FromStr};
@@ -37,6 +39,7 @@ const KINDS: &[&str] = &[
     "af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]",
     "trace:FILE[,direction=both|rx|tx][,limit=N],port=(SPEC)",
     "fault:[loss=P%,duplicate=P%,reorder=P%,corrupt=P%,delay=TIME,seed=N,direction=both|rx|tx,]port=(SPEC)",
+    "vhost-user:PATH[,server|client,queues=N]",
 ];
 
 /// Which port, and how.
@@ -60,6 +63,8 @@ pub enum PortSpec {
     Trace(TraceSpec),
     /// `fault:[loss=P%,duplicate=P%,reorder=P%,corrupt=P%,delay=TIME,seed=N,direction=both|rx|tx,]port=(SPEC)`.
     Fault(FaultSpec),
+    /// `vhost-user:PATH[,server|client,queues=N]`.
+    VhostUser(VhostUserSpec),
 }
 
 impl PortSpec {
@@ -96,6 +101,7 @@ impl PortSpec {
             "af_xdp" => AfXdpSpec::parse(argument).map(PortSpec::AfXdp),
             "trace" => TraceSpec::parse(argument, depth).map(PortSpec::Trace),
             "fault" => FaultSpec::parse(argument, depth).map(PortSpec::Fault),
+            "vhost-user" => VhostUserSpec::parse(argument).map(PortSpec::VhostUser),
             _ => Err(SpecError::Kind(kind.to_owned())),
         }
     }
@@ -113,6 +119,7 @@ impl fmt::Display for PortSpec {
             PortSpec::AfXdp(spec) => write!(f, "af_xdp:{spec}"),
             PortSpec::Trace(spec) => write!(f, "trace:{spec}"),
             PortSpec::Fault(spec) => write!(f, "fault:{spec}"),
+            PortSpec::VhostUser(spec) => write!(f, "vhost-user:{spec}"),
         }
     }
 }

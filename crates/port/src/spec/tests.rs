@@ -49,6 +49,10 @@ fn every_kind_is_understood() {
     let PortSpec::Fault(fault) = *trace.port else { panic!() };
     assert_eq!((fault.loss.millionths(), fault.delay, fault.seed), (2_500, Duration::from_millis(3), 1));
     assert_eq!(*fault.port, parse("tap:a"));
+    let vm = |client, queues| PortSpec::VhostUser(VhostUserSpec { path: "/run/a b.sock".into(), client, queues });
+    assert_eq!(parse("vhost-user:/run/a b.sock"), vm(false, 1));
+    assert_eq!(parse("vhost-user:/run/a b.sock,server,queues=4"), vm(false, 4));
+    assert_eq!(parse("vhost-user:/run/a b.sock,queues=128,client"), vm(true, 128));
     let PortSpec::Pcap(spec) = parse(r"pcap:dir:x\,y\\z,loop=forever,speed=recorded") else { panic!() };
     assert_eq!(spec.read.as_deref(), Some(r"dir:x,y\z"));
     assert_eq!((spec.speed, spec.passes), (Speed::Recorded, Passes::Forever));
@@ -87,6 +91,12 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
         ("af_xdp:eth1,queues=0", "from 1 to 256"),
         ("af_xdp:eth1,mode=fast", "auto, zero-copy or copy"),
         ("af_xdp:eth1,speed=full", "queues=N and mode="),
+        ("vhost-user", "vhost-user:/run/vm1.sock"),
+        ("vhost-user:,client", "vhost-user:/run/vm1.sock"),
+        ("vhost-user:a,client,server", "twice"),
+        ("vhost-user:a,queues=0", "from 1 to 128"),
+        ("vhost-user:a,queues=129", "from 1 to 128"),
+        ("vhost-user:a,b", "server, client and queues=N"),
         ("tap", "tap:mill0"),
         ("tap:", "tap:mill0"),
         ("tap:a-name-of-16-byte", "15 bytes"),
@@ -148,6 +158,8 @@ fn any_spec() -> impl Strategy<Value = PortSpec> {
         ("[a-z0-9.-]{3,15}", 1..=MAX_INTERFACE_QUEUES).prop_map(|(name, queues)| {
             PortSpec::Tap(InterfaceSpec { name: name.parse().unwrap(), queues: NonZeroU16::new(queues).unwrap() })
         }),
+        (file, any::<bool>(), 1..=VhostUserSpec::MAX_QUEUES)
+            .prop_map(|(path, client, queues)| PortSpec::VhostUser(VhostUserSpec { path, client, queues })),
     ];
     let wrapped = wire.prop_recursive(3, 4, 1, move |inner| {
         let directions = || prop_oneof![Just(Directions::Both), Just(Directions::Rx), Just(Directions::Tx)];
@@ -184,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(text in "(loopback|null|generator|pcap|tap|af_xdp|trace:a,port=|fault:port=)?:?[a-z0-9=,:()%\\\\ é]{0,30}") {
+    fn no_text_panics(text in "(loopback|null|generator|pcap|tap|vhost-user|af_xdp|trace:a,port=|fault:port=)?:?[a-z0-9=,:()%\\\\ é]{0,30}") {
         if let Ok(spec) = text.parse::<PortSpec>() {
             prop_assert_eq!(spec.to_string().parse::<PortSpec>(), Ok(spec));
         }

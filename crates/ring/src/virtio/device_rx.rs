@@ -62,6 +62,11 @@ impl DeviceRx {
         self.queue.must_notify()
     }
 
+    /// Says whether the driver shall notify the device of the next buffer. After `true`, deliver once more before sleeping.
+    pub fn want_notifications(&mut self, wanted: bool) {
+        self.queue.want_notifications(wanted);
+    }
+
     /// Makes what was delivered visible.
     #[inline(always)]
     pub fn publish(&mut self) {

@@ -1,0 +1,303 @@
+//! `vhost-user:PATH[,server|client,queues=N]`: a wire to a virtual machine, or to a DPDK program with `net_virtio_user`.
+//!
+//! At the other end is a virtio network driver, whose memory is mapped here: its queues are served where they lie. A frame
+//! from the driver goes to the card from where the driver has put it, without a copy unless it lies in several pieces; a
+//! frame to the driver is copied once, into its buffers. It is a live wire: a frame for which the card has no room is
+//! dropped. A frame for which the driver has no buffers waits in the card.
+//!
+//! Each pair of queues is a port of its own. A thread per socket speaks the protocol (crate `vhost`); what it
+//! decides reaches the worker through a [`slot::Slot`], so that the worker never waits and the thread never for more than a
+//! burst. The driver is not trusted: see [`millrace_ring::virtio`] for its rings and [`millrace_dma::ForeignRegion`]
+//! for its memory. A ring that is wrong is stopped, its reason is in `mode`, and the driver may set it up again.
+
+mod backend;
+mod connection;
+mod memory;
+mod queue;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+use crate::{Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken, spec::VhostUserSpec};
+use connection::Control;
+use millrace_dma::Span;
+use millrace_ring::Verdict;
+use millrace_ring::virtio::{NetHeader, NetSink, Sent};
+use queue::{Pair, Stopped};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why there is no vhost-user socket.
+#[derive(Debug, thiserror::Error)]
+pub enum VhostUserError {
+    /// Somebody listens there.
+    #[error("another program serves {0}; stop it, choose another path, or connect to it with `vhost-user:PATH,client`")]
+    Busy(PathBuf),
+    /// There is a file of another kind.
+    #[error("{0} exists and is no socket; remove it or choose another path")]
+    NotASocket(PathBuf),
+    /// The folder is missing.
+    #[error("the folder of {0} does not exist; create it or choose another path")]
+    NoFolder(PathBuf),
+    /// Not allowed.
+    #[error("{0} cannot be created by this user; choose a folder that you may write to")]
+    NotPermitted(PathBuf),
+    /// Unix sockets have short names.
+    #[error("{0} is too long for the path of a socket (107 bytes); choose a shorter one")]
+    PathLength(PathBuf),
+    /// Anything else.
+    #[error("cannot {step} the vhost-user socket {path}: {source}")]
+    System {
+        /// What failed.
+        step: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// One pair of queues of a vhost-user device.
+pub struct VhostUserPort {
+    pair: Arc<Pair>,
+    /// Something was stored that the driver does not see yet.
+    unpublished: bool,
+    _control: Arc<Control>,
+}
+
+/// Opens the socket and makes a port for each pair of queues.
+///
+/// # Errors
+/// [`VhostUserError`].
+pub fn open(spec: &VhostUserSpec) -> Result<Vec<VhostUserPort>, VhostUserError> {
+    let failed = |source: rustix::io::Errno| VhostUserError::System {
+        step: "prepare",
+        path: PathBuf::from(&spec.path),
+        source: source.into(),
+    };
+    let pairs = (0..spec.queues).map(|_| Pair::new().map(Arc::new)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let pairs: Arc<[Arc<Pair>]> = pairs.into();
+    let control = Arc::new(Control::start(spec, pairs.clone())?);
+    let port = |pair: &Arc<Pair>| VhostUserPort { pair: pair.clone(), unpublished: false, _control: control.clone() };
+    Ok(pairs.iter().map(port).collect())
+}
+
+/// What the ring hands out, on its way to the card.
+struct ToCard<'a> {
+    sink: &'a mut dyn Sink,
+}
+
+impl NetSink for ToCard<'_> {
+    #[inline(always)]
+    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
+        self.sink.take_burst(frames)
+    }
+
+    fn take_unfinished(&mut self, _: NetHeader, _: Span<'_>) -> Verdict {
+        // No offload is negotiated, so that no header asks for anything.
+        Verdict::Full
+    }
+}
+
+impl VhostUserPort {
+    /// Counts what came, and notes why nothing more will.
+    #[inline(always)]
+    fn count(&self, sent: &Sent) {
+        let counters = &self.pair.counters;
+        if sent.frames > 0 {
+            counters.count_rx(sent.frames, sent.bytes);
+        }
+        let drops = sent.no_room | sent.too_short | sent.too_long | sent.copies;
+        if drops != 0 || sent.fault.is_some() {
+            self.count_rest(sent);
+        }
+    }
+
+    #[cold]
+    fn count_rest(&self, sent: &Sent) {
+        let counters = &self.pair.counters;
+        counters.count_rx_drops(DropReason::NoRoom, sent.no_room);
+        counters.count_rx_drops(DropReason::TooShort, sent.too_short);
+        counters.count_rx_drops(DropReason::TooLong, sent.too_long);
+        counters.count_rx_drops(DropReason::BadRing, u64::from(sent.fault.is_some()));
+        counters.count_rx_copies(sent.copies);
+    }
+
+    #[cold]
+    fn show_stop(&self, queue: &str, reason: Stopped) {
+        let counters = &self.pair.counters;
+        counters.set_link(false);
+        let mode = format!("{}, {queue} queue stopped: {reason}", counters.mode());
+        tracing::warn!("{mode}");
+        counters.set_mode(mode);
+    }
+
+    fn dropped(&self, reason: DropReason) -> Taken {
+        self.pair.counters.count_tx_drops(reason, 1);
+        Taken::Dropped(reason)
+    }
+
+    /// Takes frames while no queue runs: nobody is there to wait for.
+    #[cold]
+    fn drop_all(&self, reason: DropReason, frames: &[Span<'_>]) -> Burst {
+        self.pair.counters.count_tx_drops(reason, frames.len() as u64);
+        let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+        Burst { taken: frames.len(), dropped: frames.len() as u64, dropped_bytes: bytes }
+    }
+
+    /// Stores frames of legal length; what they become is counted.
+    #[inline(always)]
+    fn store(&mut self, frames: &[Span<'_>], publish: bool) -> Burst {
+        let Some(mut slot) = self.pair.rx.enter() else { return Burst::default() };
+        let Some(queue) = slot.as_mut() else { return self.drop_all(DropReason::LinkDown, frames) };
+        if queue.stopped.is_some() {
+            return self.drop_all(DropReason::LinkDown, frames);
+        }
+        let delivered = queue.device.deliver(frames);
+        if publish {
+            queue.device.publish();
+            self.unpublished = false;
+            if queue.device.must_notify() {
+                queue.signal();
+            }
+        } else {
+            self.unpublished = true;
+        }
+        let reason = delivered.fault.map(Stopped::Fault).or_else(|| queue.memory.was_cut().then_some(Stopped::Cut));
+        if let Some(reason) = reason {
+            queue.stop(reason);
+            self.show_stop("receive", reason);
+        }
+        drop(slot);
+        let burst =
+            Burst { taken: delivered.taken, dropped: delivered.too_long, dropped_bytes: delivered.too_long_bytes };
+        let bytes: u64 = frames[..burst.taken].iter().map(|frame| frame.len() as u64).sum();
+        self.pair.counters.count_tx(burst.taken as u64 - burst.dropped, bytes - burst.dropped_bytes);
+        self.pair.counters.count_tx_copies(burst.taken as u64 - burst.dropped);
+        if burst.dropped > 0 {
+            self.pair.counters.count_tx_drops(DropReason::TooLong, burst.dropped);
+        }
+        burst
+    }
+}
+
+/// Whether a frame has a length that the port carries.
+#[inline(always)]
+fn is_legal(frame: &Span<'_>) -> bool {
+    (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())
+}
+
+impl Port for VhostUserPort {
+    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+        if let Err(reason) = crate::null::check_len(frame.len()) {
+            return self.dropped(reason);
+        }
+        match self.store(&[frame], false) {
+            Burst { taken: 0, .. } => Taken::Full,
+            Burst { dropped: 0, .. } => Taken::Yes,
+            _ if self.pair.counters.link() => Taken::Dropped(DropReason::TooLong),
+            _ => Taken::Dropped(DropReason::LinkDown),
+        }
+    }
+
+    #[inline]
+    fn transmit_burst(&mut self, frames: &[Span<'_>]) -> Burst {
+        let mut burst = Burst::default();
+        while burst.taken < frames.len() {
+            let rest = &frames[burst.taken..];
+            let legal = rest.iter().position(|frame| !is_legal(frame)).unwrap_or(rest.len());
+            if legal == 0 {
+                burst.taken += 1;
+                burst.dropped += 1;
+                burst.dropped_bytes += rest[0].len() as u64;
+                if let Err(reason) = crate::null::check_len(rest[0].len()) {
+                    self.pair.counters.count_tx_drops(reason, 1);
+                }
+                continue;
+            }
+            let stored = self.store(&rest[..legal], true);
+            burst.taken += stored.taken;
+            burst.dropped += stored.dropped;
+            burst.dropped_bytes += stored.dropped_bytes;
+            if stored.taken < legal {
+                break;
+            }
+        }
+        burst
+    }
+
+    fn flush(&mut self) {
+        if !self.unpublished {
+            return;
+        }
+        if let Some(mut slot) = self.pair.rx.enter() {
+            self.unpublished = false;
+            if let Some(queue) = slot.as_mut() {
+                queue.device.publish();
+                if queue.device.must_notify() {
+                    queue.signal();
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, budget: usize, sink: &mut dyn Sink) -> usize {
+        let Some(mut slot) = self.pair.tx.enter() else { return 0 };
+        let Some(queue) = slot.as_mut() else { return 0 };
+        if queue.stopped.is_some() {
+            return 0;
+        }
+        let sent = queue.device.serve(budget, &mut ToCard { sink });
+        if queue.device.must_notify() {
+            queue.signal();
+        }
+        let reason = sent.fault.map(Stopped::Fault).or_else(|| queue.memory.was_cut().then_some(Stopped::Cut));
+        if let Some(reason) = reason {
+            queue.stop(reason);
+            self.show_stop("transmit", reason);
+        }
+        drop(slot);
+        self.count(&sent);
+        sent.frames as usize
+    }
+
+    fn can_wait(&self) -> bool {
+        false
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.pair.wake_fd().as_fd())
+    }
+
+    fn prepare_sleep(&mut self) {
+        self.want_notifications(true);
+    }
+
+    fn awake(&mut self) {
+        self.pair.drain();
+        self.want_notifications(false);
+    }
+
+    fn counters(&self) -> &Arc<PortCounters> {
+        &self.pair.counters
+    }
+}
+
+impl VhostUserPort {
+    /// Of frames, and of buffers for them.
+    fn want_notifications(&self, wanted: bool) {
+        // A slot that the control thread is at: it signals when it is done.
+        if let Some(mut slot) = self.pair.tx.enter()
+            && let Some(queue) = slot.as_mut()
+        {
+            queue.device.want_notifications(wanted);
+        }
+        if let Some(mut slot) = self.pair.rx.enter()
+            && let Some(queue) = slot.as_mut()
+        {
+            queue.device.want_notifications(wanted);
+        }
+    }
+}
