@@ -12,6 +12,7 @@
 mod chain;
 mod device_rx;
 mod device_tx;
+pub mod driver;
 mod layout;
 mod queue;
 mod rings;
