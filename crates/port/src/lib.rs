@@ -53,6 +53,7 @@ pub mod tap;
 pub mod trace;
 mod unfinished;
 pub mod vhost_user;
+pub mod virtio_user;
 
 pub use counters::{DropReason, Event, PortCounters};
 pub use sink::{Accept, Sink};
