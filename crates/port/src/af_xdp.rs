@@ -10,21 +10,20 @@
 
 mod checksum;
 mod error;
-mod interface;
 mod program;
 mod queue;
 mod ring;
 mod socket;
 mod sys;
-mod watch;
 
 pub use error::AfXdpError;
 
+use crate::link::{Interface, Reports};
+use crate::link::{State, Watch};
 use crate::{
     Burst, DropReason, Port, PortCounters, Sink, Taken,
     spec::{AfXdpSpec, InterfaceName},
 };
-use interface::{Interface, Reports};
 use millrace_dma::{Pages, Region, Span};
 use program::Program;
 use queue::Queue;
@@ -38,7 +37,6 @@ use std::{
     sync::Arc,
     time::Instant,
 };
-use watch::{State, Watch};
 
 /// Passes after which the kernel is asked what it dropped.
 const PASSES_TO_STATISTICS: u32 = 1 << 13;
@@ -93,7 +91,7 @@ pub fn open(spec: &AfXdpSpec) -> Result<Vec<AfXdpPort>, AfXdpError> {
     if let Err(errno) = &promiscuous {
         tracing::warn!("af_xdp:{name}: cannot be made promiscuous ({errno}): only frames to its own address may come");
     }
-    let watch = Watch::start(name, &interface, reports, counters.clone()).map_err(failed("watch"))?;
+    let watch = Watch::start("af_xdp", name, &interface, reports, counters.clone()).map_err(failed("watch"))?;
     let state = watch.state().clone();
     let wire = Arc::new(Wire {
         name: name.clone(),

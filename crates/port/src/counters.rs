@@ -24,6 +24,8 @@ pub enum DropReason {
     LinkDown,
     /// The frame asks for something that cannot be done: a checksum or a segmentation that does not fit its headers.
     Offload,
+    /// Linux had no room for it: in the ring in which it puts frames, or in a queue towards the interface.
+    KernelFull,
     /// Lost on purpose ([`fault`](crate::fault)).
     FaultLoss,
     /// The other side of a shared ring has written what cannot be, and the ring was stopped; `mode` says which one, and why.
@@ -42,6 +44,7 @@ impl DropReason {
         DropReason::WriteFailed,
         DropReason::LinkDown,
         DropReason::Offload,
+        DropReason::KernelFull,
         DropReason::FaultLoss,
         DropReason::BadRing,
     ];
@@ -58,6 +61,7 @@ impl DropReason {
             DropReason::WriteFailed => "write-failed",
             DropReason::LinkDown => "link-down",
             DropReason::Offload => "offload",
+            DropReason::KernelFull => "kernel-full",
             DropReason::FaultLoss => "fault-loss",
             DropReason::BadRing => "bad-ring",
         }

@@ -10,6 +10,7 @@
 //! | `generator[:size=N,rate=PPS,count=N]` | structured test frames ([`generator`]) | as `null` |
 //! | `pcap:FILE[,write=FILE][,speed=full\|recorded\|RATEpps][,loop=N\|forever]` | a capture ([`pcap`]) | a capture with ns stamps, or as `null` |
 //! | `tap:NAME[,queues=N]` | whatever Linux sends to the interface ([`tap`]) | whatever Linux shall receive from it |
+//! | `af_packet:IFACE[,queues=N]` | what arrives at the interface ([`af_packet`]) | sent by Linux |
 //! | `af_xdp:IFACE[,queues=N,mode=auto\|zero-copy\|copy]` | what arrives at the interface, before Linux sees it ([`af_xdp`]) | sent by its driver |
 //! | `trace:FILE[,direction=both\|rx\|tx][,limit=N],port=(SPEC)` | those of the port inside, written to a file ([`trace`]) | likewise |
 //! | `fault:[loss=P%,...,]port=(SPEC)` | those of the port inside, with faults ([`fault`]) | likewise |
@@ -38,10 +39,12 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod af_packet;
 pub mod af_xdp;
 pub mod counters;
 pub mod fault;
 pub mod generator;
+mod link;
 #[cfg(test)]
 mod namespace;
 pub mod null;
@@ -181,6 +184,9 @@ pub enum OpenError {
     /// A capture file.
     #[error(transparent)]
     Pcap(#[from] pcap::PortError),
+    /// An interface by way of a packet socket.
+    #[error(transparent)]
+    AfPacket(#[from] af_packet::AfPacketError),
     /// A file to trace to.
     #[error(transparent)]
     Trace(#[from] pcap::WriteError),
@@ -209,6 +215,7 @@ pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
         PortSpec::Trace(spec) => boxed(trace::TracePort::wrap(spec, open(&spec.port)?)?),
         PortSpec::Fault(spec) => boxed(fault::FaultPort::wrap(spec, open(&spec.port)?)),
         PortSpec::Tap(spec) => boxed(tap::TapPort::open(spec)?),
+        PortSpec::AfPacket(spec) => boxed(af_packet::AfPacketPort::open(spec)?),
         PortSpec::AfXdp(spec) => boxed(af_xdp::open(spec)?),
         PortSpec::VhostUser(spec) => boxed(vhost_user::open(spec)?),
     })

@@ -4,7 +4,8 @@
 //! program hangs on the interface by a `bpf_link`, which the kernel removes with its last descriptor: at the end of the card,
 //! however it comes about, so that a crash leaves nothing behind.
 
-use super::{error::AfXdpError, interface::Interface, sys};
+use super::{error::AfXdpError, sys};
+use crate::link::Interface;
 use crate::spec::{InterfaceName, XdpMode};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};

@@ -2,12 +2,12 @@
 
 use super::{
     AfXdpError,
-    interface::Interface,
     program::Program,
     queue::{Assembly, Dropped, Queue},
     ring::{Consumer, Producer},
     sys::{self, RingMemory, SocketOption},
 };
+use crate::link::Interface;
 use crate::spec::{AfXdpSpec, InterfaceName, XdpMode};
 use millrace_dma::Window;
 use rustix::{

@@ -36,6 +36,7 @@ const KINDS: &[&str] = &[
     "generator[:size=N,rate=PPS,count=N]",
     "pcap:FILE[,write=FILE][,speed=full|recorded|RATEpps][,loop=N|forever]",
     "tap:NAME[,queues=N]",
+    "af_packet:IFACE[,queues=N]",
     "af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]",
     "trace:FILE[,direction=both|rx|tx][,limit=N],port=(SPEC)",
     "fault:[loss=P%,duplicate=P%,reorder=P%,corrupt=P%,delay=TIME,seed=N,direction=both|rx|tx,]port=(SPEC)",
@@ -57,6 +58,8 @@ pub enum PortSpec {
     Pcap(PcapSpec),
     /// `tap:NAME[,queues=N]`.
     Tap(InterfaceSpec),
+    /// `af_packet:IFACE[,queues=N]`.
+    AfPacket(InterfaceSpec),
     /// `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]`.
     AfXdp(AfXdpSpec),
     /// `trace:FILE[,direction=both|rx|tx][,limit=N],port=(SPEC)`.
@@ -98,6 +101,7 @@ impl PortSpec {
             "generator" => GeneratorSpec::parse(argument).map(PortSpec::Generator),
             "pcap" => PcapSpec::parse(argument).map(PortSpec::Pcap),
             "tap" => InterfaceSpec::parse("tap", "tap:mill0", argument).map(PortSpec::Tap),
+            "af_packet" => InterfaceSpec::parse("af_packet", "af_packet:eth0", argument).map(PortSpec::AfPacket),
             "af_xdp" => AfXdpSpec::parse(argument).map(PortSpec::AfXdp),
             "trace" => TraceSpec::parse(argument, depth).map(PortSpec::Trace),
             "fault" => FaultSpec::parse(argument, depth).map(PortSpec::Fault),
@@ -116,6 +120,7 @@ impl fmt::Display for PortSpec {
             PortSpec::Generator(spec) => write!(f, "generator:{spec}"),
             PortSpec::Pcap(spec) => write!(f, "pcap:{spec}"),
             PortSpec::Tap(spec) => write!(f, "tap:{spec}"),
+            PortSpec::AfPacket(spec) => write!(f, "af_packet:{spec}"),
             PortSpec::AfXdp(spec) => write!(f, "af_xdp:{spec}"),
             PortSpec::Trace(spec) => write!(f, "trace:{spec}"),
             PortSpec::Fault(spec) => write!(f, "fault:{spec}"),

@@ -106,6 +106,7 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
         ("tap:a,queues=0", "from 1 to 256"),
         ("tap:a,queues=257", "from 1 to 256"),
         ("tap:..", "directory"),
+        ("af_packet", "af_packet:eth0"),
         ("tap:tap%d", "visible ASCII"),
         ("trace", "port=(SPEC)"),
         ("trace:a.pcap", "trace:seen.pcap,port=(tap:mill0)"),
@@ -155,8 +156,9 @@ fn any_spec() -> impl Strategy<Value = PortSpec> {
         (proptest::option::of(file), file, speed, passes).prop_map(|(read, write, speed, passes)| {
             PortSpec::Pcap(PcapSpec { read, write: Some(write), speed, passes })
         }),
-        ("[a-z0-9.-]{3,15}", 1..=MAX_INTERFACE_QUEUES).prop_map(|(name, queues)| {
-            PortSpec::Tap(InterfaceSpec { name: name.parse().unwrap(), queues: NonZeroU16::new(queues).unwrap() })
+        ("[a-z0-9.-]{3,15}", 1..=MAX_INTERFACE_QUEUES, any::<bool>()).prop_map(|(name, queues, tap)| {
+            let spec = InterfaceSpec { name: name.parse().unwrap(), queues: NonZeroU16::new(queues).unwrap() };
+            if tap { PortSpec::Tap(spec) } else { PortSpec::AfPacket(spec) }
         }),
         (file, any::<bool>(), 1..=VhostUserSpec::MAX_QUEUES)
             .prop_map(|(path, client, queues)| PortSpec::VhostUser(VhostUserSpec { path, client, queues })),

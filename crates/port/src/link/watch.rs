@@ -17,7 +17,7 @@ use std::{
 
 /// What the ports of a wire ask on their way; written by the thread alone.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(crate) struct State {
     down: AtomicBool,
     gone: AtomicBool,
 }
@@ -38,15 +38,16 @@ impl State {
 }
 
 /// The thread. Ends when this is dropped.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     state: Arc<State>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Watches `interface` from now on. `reports` were subscribed to before it was looked at.
+    /// Watches `interface` from now on, for a wire of the given kind. `reports` were subscribed to before it was looked at.
     pub fn start(
+        kind: &'static str,
         name: &InterfaceName,
         interface: &Interface,
         reports: Reports,
@@ -54,10 +55,10 @@ impl Watch {
     ) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let state = Arc::new(State::default());
-        let watcher = Watcher { name: name.clone(), index: interface.index, state: state.clone(), counters };
+        let watcher = Watcher { kind, name: name.clone(), index: interface.index, state: state.clone(), counters };
         watcher.show(interface.has_link());
         let thread = thread::Builder::new()
-            .name(format!("xdp-{name}"))
+            .name(format!("link-{name}"))
             .spawn({
                 let stop = stop.clone();
                 move || watcher.run(reports, &stop)
@@ -83,6 +84,7 @@ impl Drop for Watch {
 }
 
 struct Watcher {
+    kind: &'static str,
     name: InterfaceName,
     index: u32,
     state: Arc<State>,
@@ -119,13 +121,15 @@ impl Watcher {
         match news {
             News::Changed(interface) if interface.index == self.index => {
                 if interface.has_link() == self.state.is_down() {
-                    tracing::info!("af_xdp:{}: link {}", self.name, if interface.has_link() { "up" } else { "down" });
+                    let link = if interface.has_link() { "up" } else { "down" };
+                    tracing::info!("{}:{}: link {link}", self.kind, self.name);
                 }
                 self.show(interface.has_link());
             }
             News::Deleted(index) if index == self.index && !self.state.is_gone() => {
                 tracing::warn!(
-                    "af_xdp:{}: the interface is gone, nothing passes any more; when it is back, start the card again",
+                    "{}:{}: the interface is gone, nothing passes any more; when it is back, start the card again",
+                    self.kind,
                     self.name
                 );
                 self.show(false);

@@ -35,9 +35,11 @@ const MESSAGE_LEN: usize = 32 << 10;
 
 /// An interface, as Linux described it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Interface {
+pub(crate) struct Interface {
     /// Its number in this network namespace.
     pub index: u32,
+    /// What kind of frames it has: `ARPHRD_*` of linux/if_arp.h.
+    pub kind: u16,
     /// The largest packet behind an Ethernet header, in bytes.
     pub mtu: u32,
     /// The number of the XDP program on it.
@@ -45,9 +47,12 @@ pub(super) struct Interface {
     flags: u32,
 }
 
+/// `ARPHRD_ETHER`, and `ARPHRD_LOOPBACK`, whose frames look the same.
+const ETHERNETS: [u16; 2] = [1, 772];
+
 /// What became known about an interface.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(crate) enum News {
     Changed(Interface),
     Deleted(u32),
 }
@@ -71,6 +76,11 @@ impl Interface {
         self.flags & (UP | LOWER_UP) == UP | LOWER_UP
     }
 
+    /// Whether its frames begin with an Ethernet header.
+    pub fn is_ethernet(&self) -> bool {
+        ETHERNETS.contains(&self.kind)
+    }
+
     /// Sets it up if it is not.
     pub fn bring_up(&self) -> io::Result<()> {
         if self.flags & UP != 0 {
@@ -88,7 +98,7 @@ impl Interface {
 }
 
 /// A source of [`News`] about all interfaces of this network namespace.
-pub(super) struct Reports {
+pub(crate) struct Reports {
     socket: OwnedFd,
     buffer: Vec<u8>,
 }
@@ -167,7 +177,8 @@ fn messages(bytes: &[u8]) -> impl Iterator<Item = Result<News, Errno>> {
 }
 
 fn link(message: &[u8]) -> Option<Interface> {
-    let mut interface = Interface { index: word32(message, 4)?, mtu: 0, program: None, flags: word32(message, 8)? };
+    let (kind, index, flags) = (word16(message, 2)?, word32(message, 4)?, word32(message, 8)?);
+    let mut interface = Interface { index, kind, mtu: 0, program: None, flags };
     for (kind, value) in attributes(message.get(LINK_HEADER_LEN..)?) {
         match kind {
             ATTRIBUTE_MTU => interface.mtu = word32(value, 0)?,
@@ -232,7 +243,7 @@ mod tests {
             [message(NEW_LINK, 0, 7, &attributes), message(DELETE_LINK, 7, 7, &[]), message(DELETE_LINK, 0, 8, &[])]
                 .concat();
         let news: Vec<_> = messages(&bytes).flatten().collect();
-        let interface = Interface { index: 7, mtu: 9000, program: Some(77), flags: UP | LOWER_UP };
+        let interface = Interface { index: 7, kind: 0, mtu: 9000, program: Some(77), flags: UP | LOWER_UP };
         assert!(interface.has_link());
         assert_eq!(news, [News::Changed(interface), News::Deleted(8)]);
         for len in 0..bytes.len() {
