@@ -34,7 +34,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order in which they are printed.
-    pub const ALL: [DropReason; 11] = [
+    pub const ALL: [DropReason; 12] = [
         DropReason::NoRoom,
         DropReason::TooLong,
         DropReason::TooShort,
