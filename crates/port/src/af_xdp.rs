@@ -3,7 +3,7 @@
 //! A small XDP program hands what arrives at the interface to the card before Linux sees it; what the card sends, the
 //! driver sends. The program runs in the driver where that can do it (native), otherwise at the entry of the network stack
 //! (generic); frames are copied by the kernel unless the driver works on the memory of the port (zero copy). `stats` says
-//! which it is. Nothing stays behind on the interface when the card ends, however it does ([`program`]).
+//! which it is. Nothing stays behind on the interface when the card ends, however it does.
 //!
 //! It is a live wire: a frame for which there is no room is dropped and counted as [`DropReason::NoRoom`], whether the card
 //! or the kernel had none. Each queue of the interface is a port of its own; they share the wire and its memory.
