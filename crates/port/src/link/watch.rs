@@ -127,11 +127,9 @@ impl Watcher {
                 self.show(interface.has_link());
             }
             News::Deleted(index) if index == self.index && !self.state.is_gone() => {
-                tracing::warn!(
-                    "{}:{}: the interface is gone, nothing passes any more; when it is back, start the card again",
-                    self.kind,
-                    self.name
-                );
+                let text = "the interface is gone, nothing passes any more; when it is back, plug it in again";
+                tracing::warn!("{}:{}: {text}", self.kind, self.name);
+                self.counters.iter().for_each(|counters| counters.set_mode(text));
                 self.show(false);
                 self.state.gone.store(true, Ordering::Relaxed);
             }
