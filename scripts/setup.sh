@@ -27,6 +27,7 @@ need dtc device-tree-compiler
 need strace strace
 need ip iproute2
 need setpriv util-linux
+need ping iputils-ping
 need valgrind valgrind
 need cbindgen cbindgen
 [ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
