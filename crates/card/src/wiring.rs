@@ -278,23 +278,26 @@ impl Card {
         whole
     }
 
-    /// Which worker a unit goes to unless told otherwise.
+    /// Which worker a unit goes to unless told otherwise. Wires that are connected with each other have to be with one
+    /// worker, so whatever decides is the same for both.
     fn worker_for(&self, wirings: &[Wiring], port: usize, unit: u32) -> u32 {
-        let (entry, wiring) = (&self.ports[port], &wirings[port]);
+        let wiring = &wirings[port];
+        let pairs = wiring.patch.map(|other| wirings[other].wires().min(wiring.wires())).filter(|pairs| *pairs > 0);
+        let pair = |unit: u32| pairs.map_or(unit, |pairs| unit % pairs);
         let workers = self.homes().mailboxes().len() as u32;
         let has_class = !self.options().priority.is_empty() && workers > 1;
-        let in_class = |id: QueueId| wiring.unit_of(entry, id) == unit && self.options().is_priority(id);
-        if has_class && entry.queues().any(in_class) {
+        let in_class = |port: usize| {
+            let of_pair = |id: &QueueId| pair(wirings[port].unit_of(&self.ports[port], *id)) == pair(unit);
+            self.ports[port].queues().filter(of_pair).any(|id| self.options().is_priority(id))
+        };
+        if has_class && (in_class(port) || wiring.patch.is_some_and(in_class)) {
             return workers - 1;
         }
-        let shared = workers - u32::from(has_class);
         let first = match wiring.kind {
             Kind::Loopback => 0,
             _ => wiring.patch.map_or(port, |other| other.min(port)) as u32,
         };
-        // Wires that are connected with each other have to be with one worker.
-        let pairs = wiring.patch.map(|other| wirings[other].wires().min(wiring.wires())).filter(|pairs| *pairs > 0);
-        (first + pairs.map_or(unit, |pairs| unit % pairs)) % shared
+        (first + pair(unit)) % (workers - u32::from(has_class))
     }
 
     fn pack(&self, worker: usize, port: usize, packing: Packing) -> Parcel {

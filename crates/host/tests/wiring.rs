@@ -161,6 +161,8 @@ fn queues_go_to_workers_by_cores_and_by_class() {
     assert_eq!(workers("rx=2,tx=2,workers=2,port=null,port=null"), [0, 1, 0, 1]);
     assert_eq!(workers("rx=2,tx=2,workers=2,port=null,port=null,connect=0-1"), [0, 0, 0, 0], "connected: together");
     assert_eq!(workers("rx=2,tx=2,workers=2,port=null,port=null,priority=tx0"), [1, 0, 1, 0]);
+    let connected = "rx=2,tx=2,workers=3,port=null,port=null,connect=0-1,priority=tx0";
+    assert_eq!(workers(connected), [2, 2, 2, 2], "connected: together, in the class of either");
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let device = Device::open("embedded:queues=64").unwrap();
     assert_eq!(device.stats().unwrap().workers.len(), cores.min(64));
