@@ -1,4 +1,4 @@
-//! `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]`: an interface of this machine, past the network stack of Linux.
+//! `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy,busy-poll=on|off]`: an interface of this machine, past the network stack of Linux.
 //!
 //! A small XDP program hands what arrives at the interface to the card before Linux sees it; what the card sends, the
 //! driver sends. The program runs in the driver where that can do it (native), otherwise at the entry of the network stack

@@ -11,7 +11,7 @@
 //! | `pcap:FILE[,write=FILE][,speed=full\|recorded\|RATEpps][,loop=N\|forever]` | a capture ([`pcap`]) | a capture with ns stamps, or as `null` |
 //! | `tap:NAME[,queues=N]` | whatever Linux sends to the interface ([`tap`]) | whatever Linux shall receive from it |
 //! | `af_packet:IFACE[,queues=N]` | what arrives at the interface ([`af_packet`]) | sent by Linux |
-//! | `af_xdp:IFACE[,queues=N,mode=auto\|zero-copy\|copy]` | what arrives at the interface, before Linux sees it ([`af_xdp`]) | sent by its driver |
+//! | `af_xdp:IFACE[,queues=N,mode=auto\|zero-copy\|copy,busy-poll=on\|off]` | what arrives at the interface, before Linux sees it ([`af_xdp`]) | sent by its driver |
 //! | `trace:FILE[,direction=both\|rx\|tx][,limit=N],port=(SPEC)` | those of the port inside, written to a file ([`trace`]) | likewise |
 //! | `fault:[loss=P%,...,]port=(SPEC)` | those of the port inside, with faults ([`fault`]) | likewise |
 //! | `vhost-user:PATH[,server\|client,queues=N]` | what a virtio driver sends ([`vhost_user`]) | what it shall receive |

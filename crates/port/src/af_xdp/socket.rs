@@ -86,8 +86,9 @@ pub(super) fn start(
     }
     let mut queues = Vec::with_capacity(sockets.len());
     for (number, socket) in sockets.into_iter().enumerate() {
-        tune(&socket);
-        let queue = map_rings(memory, layout, number as u32, socket).map_err(failed("map the rings of"))?;
+        tune(&socket, spec.busy_poll);
+        let queue =
+            map_rings(memory, layout, number as u32, socket, spec.busy_poll).map_err(failed("map the rings of"))?;
         program.redirect(number as u32, &queue).map_err(failed("direct frames to"))?;
         queues.push(queue);
     }
@@ -140,21 +141,17 @@ pub(super) fn too_long(name: &InterfaceName, interface: &Interface) -> AfXdpErro
 }
 
 /// What makes it faster and is no harm where it is missing.
-fn tune(socket: &OwnedFd) {
+fn tune(socket: &OwnedFd, busy_poll: bool) {
     let _ = sys::set_option(socket, SocketOption::TransmitBudget, RING as i32);
     let _ = sockopt::set_socket_send_buffer_size_force(socket, 4 << 20);
-    if busy_polls() {
+    if busy_poll {
         let _ = sys::set_option(socket, SocketOption::PreferBusyPoll, 1);
         let _ = sys::set_option(socket, SocketOption::BusyPoll, 20);
         let _ = sys::set_option(socket, SocketOption::BusyPollBudget, 64);
     }
 }
 
-fn busy_polls() -> bool {
-    false
-}
-
-fn map_rings(memory: &Window, layout: Layout, number: u32, socket: OwnedFd) -> io::Result<Queue> {
+fn map_rings(memory: &Window, layout: Layout, number: u32, socket: OwnedFd, busy_poll: bool) -> io::Result<Queue> {
     let at = sockopt::xdp_mmap_offsets(&socket)?;
     let fd = socket.as_fd();
     let mut fill = Producer::new(RingMemory::map(fd, XDP_UMEM_PGOFF_FILL_RING, at.fr, RING)?);
@@ -178,7 +175,7 @@ fn map_rings(memory: &Window, layout: Layout, number: u32, socket: OwnedFd) -> i
         socket,
         assembly: layout.pieces.then(Assembly::new),
         zero_copy,
-        busy_poll: busy_polls(),
+        busy_poll,
         dropped: Dropped::default(),
     })
 }

@@ -128,11 +128,12 @@ fn large_frames_pass_in_pieces() {
 }
 
 #[test]
-fn frames_of_middle_size_pass_in_one_piece() {
-    if with_cable_of("frames_of_middle_size_pass_in_one_piece", "", 3400) {
+fn frames_of_middle_size_pass_in_one_piece_and_are_asked_for() {
+    if with_cable_of("frames_of_middle_size_pass_in_one_piece_and_are_asked_for", "", 3400) {
         return;
     }
-    let (mut a, mut b) = (port("af_xdp:xdp-a"), port("af_xdp:xdp-b"));
+    let (mut a, mut b) = (port("af_xdp:xdp-a,busy-poll=on"), port("af_xdp:xdp-b"));
+    assert_eq!(a.counters().mode(), "native XDP, copied by the kernel, busy poll");
     exchange(&mut a, &mut b, 3414);
     assert_eq!(a.counters().rx_copies(), 0);
 }

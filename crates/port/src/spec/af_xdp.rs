@@ -1,4 +1,4 @@
-//! `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]`.
+//! `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy,busy-poll=on|off]`.
 
 use super::text::{fields, options};
 use super::{InterfaceName, SpecError, interface};
@@ -14,6 +14,8 @@ pub struct AfXdpSpec {
     pub queues: NonZeroU16,
     /// Who copies.
     pub mode: XdpMode,
+    /// Whether the driver is asked for frames instead of being interrupted by them.
+    pub busy_poll: bool,
 }
 
 /// Whether frames are copied between the driver's memory and that of the port.
@@ -35,16 +37,18 @@ impl AfXdpSpec {
         if name.is_empty() {
             return Err(SpecError::Missing { kind: "af_xdp", what: "an interface name", example: "af_xdp:eth1" });
         }
-        let mut spec = Self { name: name.parse()?, queues: NonZeroU16::MIN, mode: XdpMode::Auto };
-        let known = "queues=N and mode=auto|zero-copy|copy";
-        for (key, value) in options("af_xdp", known, &["queues", "mode"], fields)? {
+        let mut spec = Self { name: name.parse()?, queues: NonZeroU16::MIN, mode: XdpMode::Auto, busy_poll: false };
+        let known = "queues=N, mode=auto|zero-copy|copy and busy-poll=on|off";
+        for (key, value) in options("af_xdp", known, &["queues", "mode", "busy-poll"], fields)? {
             match (key, value) {
                 ("queues", _) => spec.queues = interface::queues(key, value)?,
-                (_, "auto") => spec.mode = XdpMode::Auto,
-                (_, "zero-copy") => spec.mode = XdpMode::ZeroCopy,
-                (_, "copy") => spec.mode = XdpMode::Copy,
+                ("mode", "auto") => spec.mode = XdpMode::Auto,
+                ("mode", "zero-copy") => spec.mode = XdpMode::ZeroCopy,
+                ("mode", "copy") => spec.mode = XdpMode::Copy,
+                ("busy-poll", "on") => spec.busy_poll = true,
+                ("busy-poll", "off") => spec.busy_poll = false,
                 _ => {
-                    let expected = "auto, zero-copy or copy";
+                    let expected = if key == "mode" { "auto, zero-copy or copy" } else { "on or off" };
                     return Err(SpecError::Value { key: key.to_owned(), value: value.to_owned(), expected });
                 }
             }
@@ -59,10 +63,11 @@ impl fmt::Display for AfXdpSpec {
         if self.queues > NonZeroU16::MIN {
             write!(f, ",queues={}", self.queues)?;
         }
-        match self.mode {
-            XdpMode::Auto => Ok(()),
-            XdpMode::ZeroCopy => f.write_str(",mode=zero-copy"),
-            XdpMode::Copy => f.write_str(",mode=copy"),
-        }
+        f.write_str(match self.mode {
+            XdpMode::Auto => "",
+            XdpMode::ZeroCopy => ",mode=zero-copy",
+            XdpMode::Copy => ",mode=copy",
+        })?;
+        f.write_str(if self.busy_poll { ",busy-poll=on" } else { "" })
     }
 }

@@ -37,7 +37,7 @@ const KINDS: &[&str] = &[
     "pcap:FILE[,write=FILE][,speed=full|recorded|RATEpps][,loop=N|forever]",
     "tap:NAME[,queues=N]",
     "af_packet:IFACE[,queues=N]",
-    "af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]",
+    "af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy,busy-poll=on|off]",
     "trace:FILE[,direction=both|rx|tx][,limit=N],port=(SPEC)",
     "fault:[loss=P%,duplicate=P%,reorder=P%,corrupt=P%,delay=TIME,seed=N,direction=both|rx|tx,]port=(SPEC)",
     "vhost-user:PATH[,server|client,queues=N]",
@@ -60,7 +60,7 @@ pub enum PortSpec {
     Tap(InterfaceSpec),
     /// `af_packet:IFACE[,queues=N]`.
     AfPacket(InterfaceSpec),
-    /// `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy]`.
+    /// `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy,busy-poll=on|off]`.
     AfXdp(AfXdpSpec),
     /// `trace:FILE[,direction=both|rx|tx][,limit=N],port=(SPEC)`.
     Trace(TraceSpec),

@@ -31,10 +31,11 @@ fn every_kind_is_understood() {
     assert_eq!(parse("pcap:a,speed=full,loop=1"), parse("pcap:a"));
     assert_eq!(parse("pcap:a,speed:full,write:b:c=d"), parse("pcap:a,write=b:c=d"));
     let tap = InterfaceSpec { name: "mill0".parse().unwrap(), queues: NonZeroU16::MIN };
-    let eth1 = AfXdpSpec { name: "eth1".parse().unwrap(), queues: NonZeroU16::MIN, mode: XdpMode::Auto };
+    let eth1 =
+        AfXdpSpec { name: "eth1".parse().unwrap(), queues: NonZeroU16::MIN, mode: XdpMode::Auto, busy_poll: false };
     assert_eq!(parse("af_xdp:eth1,queues=1,mode=auto"), PortSpec::AfXdp(eth1.clone()));
-    let two = AfXdpSpec { queues: NonZeroU16::new(2).unwrap(), mode: XdpMode::ZeroCopy, ..eth1 };
-    assert_eq!(parse("af_xdp:eth1,mode=zero-copy,queues=2"), PortSpec::AfXdp(two));
+    let two = AfXdpSpec { queues: NonZeroU16::new(2).unwrap(), mode: XdpMode::ZeroCopy, busy_poll: true, ..eth1 };
+    assert_eq!(parse("af_xdp:eth1,mode=zero-copy,queues=2,busy-poll=on"), PortSpec::AfXdp(two));
     assert_eq!(parse("tap:mill0"), PortSpec::Tap(tap.clone()));
     assert_eq!(
         parse("tap:mill0,queues=4"),
@@ -90,7 +91,8 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
         ("af_xdp:a-name-of-16-byte", "15 bytes"),
         ("af_xdp:eth1,queues=0", "from 1 to 256"),
         ("af_xdp:eth1,mode=fast", "auto, zero-copy or copy"),
-        ("af_xdp:eth1,speed=full", "queues=N and mode="),
+        ("af_xdp:eth1,busy-poll=yes", "on or off"),
+        ("af_xdp:eth1,speed=full", "queues=N, mode="),
         ("vhost-user", "vhost-user:/run/vm1.sock"),
         ("vhost-user:,client", "vhost-user:/run/vm1.sock"),
         ("vhost-user:a,client,server", "twice"),
