@@ -25,9 +25,10 @@ Examples:
 Without --device and MILLRACE_DEVICE a command uses a card of its own, inside
 its process, that sends everything back.
 
-Results go to standard output, everything else to standard error. Exit codes:
-0 what was asked for happened, 1 an error, loss or corruption, 2 a wrong
-command line, 130 Ctrl-C before the end.";
+Results go to standard output, everything else to standard error: warnings of
+ports and queues too, and more of them with MILLRACE_LOG=info, debug or trace.
+Exit codes: 0 what was asked for happened, 1 an error, loss or corruption, 2 a
+wrong command line, 130 Ctrl-C before the end.";
 
 /// Send and receive packets through a software accelerator card, with the kernel off the data path.
 #[derive(Debug, Parser)]

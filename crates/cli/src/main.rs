@@ -15,6 +15,7 @@ mod idle;
 mod lanes;
 mod limits;
 mod list;
+mod log;
 mod output;
 mod pace;
 mod progress;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     // An empty `MILLRACE_DEVICE` names nothing, as everywhere else.
     cli.shared.device = cli.shared.device.take().filter(|name| !name.is_empty());
     limits::raise();
+    log::show();
     match stop::install().and_then(|()| carry_out(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
