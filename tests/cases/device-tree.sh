@@ -2,7 +2,7 @@
 # The device tree is one to the tools of others too, and they print what `millrace tree` prints.
 . "$(dirname "$0")/../lib.sh"
 needs dtc
-for device in embedded embedded:queues=16,engine=sze@0-7,engine=calypte@8-11; do
+for device in embedded embedded:queues=16,engine=sze@0-7,engine=calypte@8-11,engine=dd@12-13; do
     "$millrace" tree --device $device --dtb "$scratch/card.dtb"
     dtc -q -I dtb -O dtb -o "$scratch/again.dtb" "$scratch/card.dtb" || fail "dtc refuses the tree of $device"
     "$millrace" tree --device $device >"$scratch/card.dts"

@@ -27,7 +27,7 @@ measure() {
     echo "$(calls "$scratch/program-$1-$2.strace") $(calls "$scratch/card-$1-$2.strace")"
 }
 
-for engine in sze medusa calypte; do
+for engine in sze medusa calypte dd; do
     few=20000
     many=200000
     read -r program_few card_few < <(measure $engine $few)

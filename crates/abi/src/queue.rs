@@ -61,6 +61,11 @@ pub enum Engine {
 impl Engine {
     /// Every engine there is.
     pub const ALL: [Engine; 4] = [Engine::Sze, Engine::Medusa, Engine::Calypte, Engine::Dd];
+
+    /// Whether its queues can be opened in that mode. Those of DD belong to one program, which drives them itself.
+    pub fn has(self, mode: Mode) -> bool {
+        (self, mode) != (Engine::Dd, Mode::Mediated)
+    }
 }
 
 impl fmt::Display for Engine {

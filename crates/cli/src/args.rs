@@ -51,7 +51,7 @@ pub struct Shared {
     /// Queues, such as 0-3,5 [default: 0]
     #[arg(long, short = 'i', global = true, value_name = "LIST", help_heading = HEADING)]
     pub queue: Option<Queues>,
-    /// DMA protocol of all or some queues: sze, medusa or calypte, or such as sze@0-3; may be repeated
+    /// DMA protocol of all or some queues: sze, medusa, calypte or dd, or such as sze@0-3; may be repeated
     /// [default: what the card has; medusa for a card of one's own]
     #[arg(long, short = 'e', global = true, value_name = "ENGINE", help_heading = HEADING)]
     pub engine: Vec<Engines>,

@@ -1,5 +1,7 @@
 use crate::error::Error;
 use crate::lock::ComponentLock;
+use crate::pool::{Pool, stride_of};
+use crate::pooled::{PoolRx, PoolTx};
 use crate::rx::IdleRx;
 use crate::shared;
 use crate::supplied::{SuppliedRx, SuppliedTx};
@@ -9,7 +11,7 @@ use millrace_abi::name::DeviceName;
 use millrace_abi::queue::{Mode, QueueId, Sharing};
 use millrace_abi::stats::CardStats;
 use millrace_card::Card;
-use millrace_dma::{Iova, Region};
+use millrace_dma::{Iova, Pages, Region};
 use millrace_driver::{Client, Driver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -251,6 +253,25 @@ impl Device {
         Ok(Mapping { client: self.client.clone(), iova: Iova::new(iova), mapped: true })
     }
 
+    /// Makes a pool of `count` buffers of `size` bytes each, for DD queues that this `Device` opens. Memory is used up
+    /// when it is first touched, if it is not in huge pages, which a pool of 2 MiB or more takes when there are any.
+    ///
+    /// # Errors
+    /// [`Error::Unfit`] for a pool without buffers, or with buffers of no or more than 65535 bytes; [`Error::Client`].
+    pub fn pool(&self, count: u32, size: usize) -> Result<Pool, Error> {
+        const HUGE_PAGE: usize = 2 << 20;
+        let size = u16::try_from(size).ok().filter(|&size| size > 0 && count > 0).ok_or_else(|| {
+            let text = "a pool needs one buffer at least, and buffers of 1 to 65535 bytes";
+            Error::Unfit(format!("{text}, not {count} of {size}"))
+        })?;
+        let len = count as usize * stride_of(size);
+        let pages = if len < HUGE_PAGE { Pages::Ordinary } else { Pages::HugeIfAny };
+        let region = Region::allocate(len, pages).map_err(millrace_driver::ClientError::from)?;
+        let mapping = self.map(&region, true, None)?;
+        Pool::new(self.client.clone(), region.window(), mapping, count, size)
+            .map_err(|range| Error::Unfit(range.to_string()))
+    }
+
     /// Begins to open RX queue `index`: direct and exclusive unless told otherwise.
     pub fn rx(&self, index: u32) -> RxOptions {
         let client = self.client.clone();
@@ -338,6 +359,15 @@ impl RxOptions {
         let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
         SuppliedRx::start(self.client, self.queue, opened)
     }
+
+    /// Opens the queue (DD, direct, exclusive) and starts it with a ring of `entries` descriptors over buffers of `pool`.
+    ///
+    /// # Errors
+    /// [`Error::Client`]; [`Error::Unfit`] when the queue has another engine, or the pool another card.
+    pub fn open_on(self, pool: &Pool, entries: u32) -> Result<PoolRx, Error> {
+        let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
+        PoolRx::start(self.client, self.queue, pool, opened)
+    }
 }
 
 /// How to open a TX queue.
@@ -380,5 +410,14 @@ impl TxOptions {
     pub fn open_supplied(self, entries: u32) -> Result<SuppliedTx, Error> {
         let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
         SuppliedTx::start(self.client, self.queue, opened)
+    }
+
+    /// Opens the queue (DD, direct, exclusive) and starts it with a ring of `entries` descriptors for buffers of `pool`.
+    ///
+    /// # Errors
+    /// As [`RxOptions::open_on`].
+    pub fn open_on(self, pool: &Pool, entries: u32) -> Result<PoolTx, Error> {
+        let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
+        PoolTx::start(self.client, self.queue, pool, opened)
     }
 }

@@ -26,14 +26,43 @@
 //! # }
 //! ```
 //!
-//! The same calls serve both engines (SZE and Medusa), both modes ([`Mode::Direct`], [`Mode::Mediated`]) and both
+//! The same calls serve all engines, both modes ([`Mode::Direct`], [`Mode::Mediated`]; DD has direct mode only) and both
 //! placements (a card in this process, a card in the daemon `millrace card`).
+//!
+//! On DD queues there is a second way, without any copy: frames arrive in buffers of a [`Pool`] and leave from them. A
+//! [`Buffer`] is owned like a `Box`; a program that forwards moves it from one queue to another, and no byte of it.
+//!
+//! ```
+//! use millrace::Device;
+//! # fn main() -> Result<(), millrace::Error> {
+//! let device = Device::open("embedded:engine=dd")?;
+//! let pool = device.pool(1024, 2048)?;
+//! let mut rx = device.rx(0).open_on(&pool, 256)?;
+//! let mut tx = device.tx(0).open_on(&pool, 256)?;
+//!
+//! let mut frame = pool.take().expect("a new pool has buffers");
+//! frame.set_len(64);
+//! frame.fill(7);
+//! let mut frames = vec![frame];
+//! tx.send(&mut frames)?;
+//!
+//! while rx.wait(std::time::Duration::from_secs(1))? {
+//!     rx.receive(&mut frames, 64)?;
+//!     assert!(frames.iter().all(|frame| frame.len() == 64 && frame[0] == 7));
+//!     tx.send(&mut frames)?; // the same buffers go out again
+//! #   break;
+//! }
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 mod device;
 mod error;
 mod link;
 mod lock;
+mod pool;
+mod pooled;
 mod rx;
 mod shared;
 mod supplied;
@@ -48,6 +77,8 @@ pub use millrace_abi::queue::{Direction, Engine, Laggard, Mode, QueueId, Sharing
 pub use millrace_abi::stats;
 pub use millrace_dma::{Iova, Pages, Region};
 pub use millrace_ring::medusa::RxHeader;
+pub use pool::{Buffer, Pool};
+pub use pooled::{PoolRx, PoolTx};
 pub use rx::{IdleRx, RxBurst, RxPacket, RxQueue};
 pub use supplied::{SuppliedRx, SuppliedTx};
 pub use tx::{IdleTx, TxBurst, TxQueue};

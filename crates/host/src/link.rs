@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueState, SOFTWARE_SLEEPS_AT, STATE_AT};
-use millrace_abi::message::Handle;
+use millrace_abi::message::{ErrorCode, Handle};
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Ordering, Region, Word32, Word64};
 use millrace_driver::Client;
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// How long to look before sleeping: longer than a round trip, shorter than a system call would take to come back.
 const SPIN: Duration = Duration::from_micros(5);
+
+/// How long [`Link::drain`] waits for the card to take everything.
+const DRAIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Link {
     pub client: Arc<Client>,
@@ -147,6 +150,25 @@ impl Link {
             let _ = rustix::io::read(&self.call, &mut [0; 8]);
         }
         Ok(())
+    }
+
+    /// Stops a TX queue at `position` once the card has taken everything.
+    ///
+    /// # Errors
+    /// [`Error::NotDrained`] when the card did not within a second; the queue has stopped then.
+    pub fn drain(&self, position: u64) -> Result<(), Error> {
+        let deadline = Instant::now() + DRAIN;
+        loop {
+            match self.client.stop(self.handle, false, position) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.code() != Some(ErrorCode::NotDrained) => return Err(error.into()),
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(100)),
+                Err(_) => {
+                    self.client.stop(self.handle, true, position)?;
+                    return Err(Error::NotDrained(self.queue));
+                }
+            }
+        }
     }
 
     pub fn close(&mut self) -> Result<(), Error> {

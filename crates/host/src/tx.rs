@@ -5,17 +5,15 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::rx::{dd_ring, read_iovas};
 use core::ops::{Index, IndexMut};
-use millrace_abi::message::{ErrorCode, Layout, MAX_COMMIT};
+use millrace_abi::message::{Layout, MAX_COMMIT};
 use millrace_abi::queue::{Mode, QueueId};
 use millrace_dma::{Iova, Region, Window};
 use millrace_driver::{Client, Opened};
 use millrace_ring::medusa::{FixedTx, HostTx};
 use millrace_ring::{calypte, dd, sze};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long [`TxQueue::stop`] waits for the card to take everything.
-const DRAIN: Duration = Duration::from_secs(1);
 /// Packets put back and not flushed after which the doorbell moves by itself.
 const DEFERRED: u32 = 64;
 /// The same in mediated mode, where it costs a request to the driver.
@@ -569,21 +567,7 @@ impl TxQueue {
     pub fn stop(mut self) -> Result<IdleTx, Error> {
         // What a queue that has stopped already holds is lost; its owner stops it to start it again.
         let flushed = if self.idle.link.check().is_ok() { self.flush_ring() } else { Ok(()) };
-        let deadline = Instant::now() + DRAIN;
-        let (position, link) = (self.position(), &self.idle.link);
-        loop {
-            match link.client.stop(link.handle, false, position) {
-                Ok(()) => break,
-                Err(error) if error.code() == Some(ErrorCode::NotDrained) && Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_micros(100));
-                }
-                Err(error) if error.code() == Some(ErrorCode::NotDrained) => {
-                    link.client.stop(link.handle, true, position)?;
-                    return Err(Error::NotDrained(link.queue));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        self.idle.link.drain(self.position())?;
         flushed?;
         Ok(self.idle)
     }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use millrace::{Device, Laggard, Mode, RxQueue, Sharing, TxQueue};
+use millrace::{Buffer, Device, Laggard, Mode, Pool, PoolRx, PoolTx, RxQueue, Sharing, TxQueue};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -68,6 +68,29 @@ fn work(rx: &mut RxQueue, tx: &mut TxQueue, rounds: usize) {
     }
 }
 
+/// The same over a pool; `frames` has the capacity for a burst.
+fn work_on(pool: &Pool, rx: &mut PoolRx, tx: &mut PoolTx, frames: &mut Vec<Buffer>, rounds: usize) {
+    for round in 0..rounds {
+        for i in 0..8 {
+            let mut frame = pool.take().expect("a free buffer");
+            frame.set_len(64 + i * 100);
+            frame[..2].copy_from_slice(&[round as u8, i as u8]);
+            frames.push(frame);
+        }
+        assert_eq!(tx.send(frames).unwrap(), 8);
+        while frames.len() < 8 {
+            if round % 16 == 0 {
+                assert!(rx.wait(Duration::from_secs(5)).unwrap());
+            }
+            if rx.receive(frames, 8).unwrap() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        (0..8).for_each(|i| assert_eq!(frames[i][..2], [round as u8, i as u8]));
+        frames.clear();
+    }
+}
+
 // One test only: the harness allocates while another one runs.
 #[test]
 fn the_data_path_allocates_nothing() {
@@ -88,6 +111,18 @@ fn the_data_path_allocates_nothing() {
                 check_equations(&device);
             }
         }
+    }
+    for spin in [0, 20] {
+        let device = Device::open(&format!("embedded:engine=dd,spin={spin}")).unwrap();
+        let pool = device.pool(256, 2048).unwrap();
+        let mut rx = device.rx(0).open_on(&pool, 64).unwrap();
+        let mut tx = device.tx(0).open_on(&pool, 64).unwrap();
+        let mut frames = Vec::with_capacity(8);
+        work_on(&pool, &mut rx, &mut tx, &mut frames, 10);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        work_on(&pool, &mut rx, &mut tx, &mut frames, 2000);
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "a pool, spin={spin}");
+        check_equations(&device);
     }
     assert!(ALLOCATIONS.load(Ordering::Relaxed) > 100, "the counter counts");
 }

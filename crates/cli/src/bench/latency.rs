@@ -101,12 +101,13 @@ impl Case {
 }
 
 fn measure_all(shared: &Shared, cores: Cores, size: u16, count: u64) -> Result<Vec<Case>, Failure> {
-    let (engines, modes) = (engines(shared), modes(shared));
-    let steps = Steps::new("latency", (engines.len() * modes.len()) as u64);
+    let engines = engines(shared);
+    let count_of = |&engine: &Option<Engine>| modes(shared, engine).len() as u64;
+    let steps = Steps::new("latency", engines.iter().map(count_of).sum());
     let mut cases = Vec::new();
     for engine in engines {
         let rig = Rig::start(shared, cores, engine, "loopback")?;
-        for &mode in &modes {
+        for mode in modes(shared, engine) {
             steps.next(format!("{} {mode}", engine.map_or_else(String::new, |engine| engine.to_string())));
             cases.push(measure(&rig.in_mode(mode), mode, size, count, first_queue(shared))?);
             if stop::asked() {

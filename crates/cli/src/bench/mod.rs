@@ -86,9 +86,11 @@ fn engines(shared: &Shared) -> Vec<Option<Engine>> {
     }
 }
 
-/// The modes to measure: the one asked for, or both.
-fn modes(shared: &Shared) -> Vec<Mode> {
-    shared.mode.map_or_else(|| vec![Mode::Mediated, Mode::Direct], |mode| vec![mode])
+/// The modes to measure: the one asked for, or those that the engine has.
+fn modes(shared: &Shared, engine: Option<Engine>) -> Vec<Mode> {
+    let has = |mode: &Mode| engine.is_none_or(|engine| engine.has(*mode));
+    let all = || [Mode::Mediated, Mode::Direct].into_iter().filter(has).collect();
+    shared.mode.map_or_else(all, |mode| vec![mode])
 }
 
 /// The queue pair to measure: benchmarks take one.

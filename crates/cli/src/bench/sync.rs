@@ -47,11 +47,12 @@ pub fn run(shared: &Shared, cores: Cores) -> Result<(), Failure> {
     let size = one_size(shared, 64)?;
     let count = shared.count.unwrap_or(DEFAULT_COUNT);
     let output = Output::new(shared.json);
-    let (engines, modes) = (engines(shared), modes(shared));
-    let steps = Steps::new("sync", (engines.len() * modes.len()) as u64);
+    let engines = engines(shared);
+    let count_of = |&engine: &Option<Engine>| modes(shared, engine).len() as u64;
+    let steps = Steps::new("sync", engines.iter().map(count_of).sum());
     for engine in engines {
         let rig = Rig::start(shared, cores, engine, "loopback")?;
-        for &mode in &modes {
+        for mode in modes(shared, engine) {
             steps.next(format!("{} {mode}", engine.map_or_else(String::new, |engine| engine.to_string())));
             let case = measure(&rig.in_mode(mode), mode, size, count, first_queue(shared))?;
             output

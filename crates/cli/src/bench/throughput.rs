@@ -166,7 +166,7 @@ pub fn run(shared: &Shared, cores: Cores, args: &ThroughputArgs) -> Result<(), F
 fn cases(shared: &Shared, args: &ThroughputArgs, sizes: &Sizes) -> Vec<Case> {
     let mut cases = Vec::new();
     for engine in engines(shared) {
-        for mode in modes(shared) {
+        for mode in modes(shared, engine) {
             for &direction in &args.direction {
                 let sizes = sizes.entries().map(|sizes| direction.sizes(sizes));
                 cases.extend(sizes.map(|sizes| Case { engine, mode, direction, sizes }));

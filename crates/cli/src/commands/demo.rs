@@ -149,7 +149,7 @@ impl Case {
 fn measure_latencies(shared: &Shared, engines: &[Engine]) -> Result<Vec<Case>, Failure> {
     let mut cases = Vec::new();
     for &engine in engines {
-        for mode in [Mode::Mediated, Mode::Direct] {
+        for mode in [Mode::Mediated, Mode::Direct].into_iter().filter(|&mode| engine.has(mode)) {
             let options = own_card(shared, engine, mode);
             let session = Session::open(&options)?;
             let (mut rx, mut tx) = (session.rx(0)?, session.tx(0)?);

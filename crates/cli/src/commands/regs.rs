@@ -118,11 +118,14 @@ mod tests {
         let mut options = CardOptions::default();
         options.set("engine", Some("sze@1")).unwrap();
         options.set("engine", Some("calypte@2")).unwrap();
-        options.set("queues", Some("3")).unwrap();
+        options.set("engine", Some("dd@3")).unwrap();
+        options.set("queues", Some("4")).unwrap();
         let blob = CardDescription::new(&options).to_blob().unwrap();
         let parts = parts(&Tree::parse(&blob).unwrap()).unwrap();
         let names: Vec<String> = parts.iter().map(|part| format!("{}:{}", part.component, part.block.name)).collect();
-        for wanted in ["test:test", "rx0:medusa", "rx1:sze", "tx0:medusa", "tx1:sze", "rx2:calypte", "tx2:calypte"] {
+        for wanted in
+            ["test:test", "rx0:medusa", "rx1:sze", "tx0:medusa", "tx1:sze", "rx2:calypte", "tx2:calypte", "tx3:dd"]
+        {
             assert!(names.iter().any(|name| name == wanted), "{wanted} is not among {names:?}");
         }
     }

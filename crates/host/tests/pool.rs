@@ -1,0 +1,276 @@
+//! DD queues over a pool: frames move by their descriptors.
+
+mod common;
+
+use common::*;
+use millrace::{Buffer, Device, Error, ErrorCode, Laggard, Mode, Pool, PoolRx, PoolTx, Sharing};
+use millrace_driver::ClientError;
+use std::time::{Duration, Instant};
+
+const SIZE: usize = 2048;
+const RING: u32 = 64;
+
+#[test]
+fn role() {
+    match common::role().as_deref() {
+        Some("daemon") => run_daemon(),
+        Some("holder") => {
+            let device = Device::open(&format!("unix:{}", argument("SOCKET"))).unwrap();
+            let (pool, mut rx, mut tx) = open(&device, 0, 512);
+            let mut frames = made(&pool, 0, 30, 100);
+            tx.send(&mut frames).unwrap();
+            let mut held = Vec::new();
+            while held.len() < 30 {
+                assert!(rx.wait(PATIENCE).unwrap());
+                rx.receive(&mut held, 64).unwrap();
+            }
+            // Dies with buffers in its hands, in the RX ring and on the way out.
+            let _on_the_way = tx.send(&mut held.drain(..10).collect()).unwrap();
+            say("holds");
+            while listen() != "end" {}
+            die();
+        }
+        Some(other) => panic!("no role {other}"),
+        None => {}
+    }
+}
+
+/// A pool of `buffers`, and both queues `index` over it.
+fn open(device: &Device, index: u32, buffers: u32) -> (Pool, PoolRx, PoolTx) {
+    let pool = device.pool(buffers, SIZE).unwrap();
+    let (rx, tx) = pair(device, index, &pool);
+    (pool, rx, tx)
+}
+
+fn pair(device: &Device, index: u32, pool: &Pool) -> (PoolRx, PoolTx) {
+    (device.rx(index).open_on(pool, RING).unwrap(), device.tx(index).open_on(pool, RING).unwrap())
+}
+
+/// Frames numbered from `first`, in buffers of their own.
+fn made(pool: &Pool, first: u64, count: usize, len: usize) -> Vec<Buffer> {
+    let frame = |number| {
+        let mut buffer = pool.take().expect("a free buffer");
+        buffer.set_len(len);
+        fill(&mut buffer, number);
+        buffer
+    };
+    (first..first + count as u64).map(frame).collect()
+}
+
+/// Waits for the frames from `first` up to `end` and returns them.
+fn received(rx: &mut PoolRx, first: u64, end: u64) -> Vec<Buffer> {
+    let mut frames = Vec::new();
+    while (frames.len() as u64) < end - first {
+        assert!(rx.wait(PATIENCE).unwrap(), "{} of {}", frames.len(), end - first);
+        let left = (end - first) as usize - frames.len();
+        rx.receive(&mut frames, left).unwrap();
+    }
+    frames.iter().zip(first..).for_each(|(frame, number)| assert_eq!(check(frame), number));
+    frames
+}
+
+#[test]
+fn frames_go_through_the_card_and_all_buffers_come_back() {
+    let device = Device::open("embedded:engine=dd,spin=20").unwrap();
+    let (pool, mut rx, mut tx) = open(&device, 0, 200);
+    assert_eq!((pool.buffers(), pool.size()), (200, SIZE));
+    let (mut number, mut random) = (0, Random(3));
+    while number < 20_000 {
+        let (count, len) = (1 + random.below(40), 60 + random.below(1900) as usize);
+        let mut frames = made(&pool, number, count as usize, len);
+        while !frames.is_empty() {
+            if tx.send(&mut frames).unwrap() == 0 {
+                assert!(tx.wait(PATIENCE).unwrap());
+            }
+        }
+        drop(received(&mut rx, number, number + count));
+        number += count;
+    }
+    assert_eq!(rx.refused(), 0);
+    tx.close().unwrap();
+    rx.close().unwrap();
+    assert_eq!(pool.free(), 200, "all buffers are back");
+    check_equations(&device);
+}
+
+#[test]
+fn a_program_that_forwards_moves_no_byte() {
+    let device = Device::open("embedded:engine=dd,spin=20").unwrap();
+    let pool = device.pool(512, SIZE).unwrap();
+    let (mut rx0, mut tx0) = pair(&device, 0, &pool);
+    let (mut rx1, mut tx1) = pair(&device, 1, &pool);
+    for round in 0..500 {
+        let first = round * 8;
+        tx0.send(&mut made(&pool, first, 8, 200)).unwrap();
+        let mut frames = received(&mut rx0, first, first + 8);
+        // What a copy would change.
+        let buffers: Vec<_> = frames.iter().map(|frame| (frame.as_ptr(), frame.number())).collect();
+        assert_eq!(tx1.send(&mut frames).unwrap(), 8);
+        drop(received(&mut rx1, first, first + 8));
+        // The card has read all eight; the last one that comes back is the first to be taken.
+        while tx1.in_flight() > 0 {
+            tx1.reclaim();
+        }
+        let again: Vec<_> = (0..8).map(|_| pool.take().unwrap()).collect();
+        for (mut buffer, (at, number)) in again.into_iter().rev().zip(buffers) {
+            buffer.set_len(200);
+            assert_eq!((buffer.as_ptr(), buffer.number()), (at, number), "sent from where it was received");
+            assert!(check(&buffer) >= first);
+        }
+    }
+    let sent: u64 = device.stats().unwrap().queues.iter().map(|queue| queue.passed).sum();
+    assert_eq!(sent, 4 * 4000);
+    check_equations(&device);
+}
+
+#[test]
+fn a_pool_that_is_too_small_starves_nobody_for_ever() {
+    let device = Device::open("embedded:engine=dd,spin=0").unwrap();
+    // As many as the RX ring takes: every buffer that is sent has to come back from the TX ring.
+    let (pool, mut rx, mut tx) = open(&device, 0, RING);
+    assert!(pool.take().is_none(), "the card has them all");
+    drop(rx);
+    let mut frames = made(&pool, 0, 8, 100);
+    rx = device.rx(0).open_on(&pool, RING).unwrap();
+    for first in (0..20_000).step_by(8) {
+        assert_eq!(tx.send(&mut frames).unwrap(), 8);
+        frames = received(&mut rx, first, first + 8);
+        frames.iter_mut().zip(first + 8..).for_each(|(frame, number)| fill(frame, number));
+    }
+    check_equations(&device);
+}
+
+#[test]
+fn short_frames_are_padded_and_what_cannot_be_sent_stays() {
+    let device = Device::open("embedded:engine=dd,spin=20,frame-max=1000").unwrap();
+    let (pool, mut rx, mut tx) = open(&device, 0, 256);
+    let other = device.pool(4, 64).unwrap();
+    let mut frames = made(&pool, 0, 3, 20);
+    frames.extend(made(&pool, 3, 1, 1001));
+    frames.extend(made(&pool, 4, 1, 100));
+    assert_eq!(tx.send(&mut frames).unwrap(), 3);
+    assert!(matches!(tx.send(&mut frames), Err(Error::FrameTooLong { len: 1001, max: 1000, .. })));
+    assert_eq!(frames.len(), 2, "they stay");
+    frames.remove(0);
+    frames.insert(0, made(&other, 9, 1, 64).remove(0));
+    let error = tx.send(&mut frames).unwrap_err().to_string();
+    assert!(error.contains("another pool"), "{error}");
+    frames.remove(0);
+    assert_eq!(tx.send(&mut frames).unwrap(), 1);
+    let mut got = Vec::new();
+    while got.len() < 4 {
+        assert!(rx.wait(PATIENCE).unwrap());
+        rx.receive(&mut got, 9).unwrap();
+    }
+    for frame in &got[..3] {
+        assert_eq!((frame.len(), &frame[20..]), (60, &[0; 40][..]));
+        check(&frame[..20]);
+    }
+    assert_eq!(check(&got[3]), 4);
+}
+
+#[test]
+fn time_stamps_and_launch_times_are_those_of_one_clock() {
+    let device = Device::open("embedded:engine=dd,spin=20,tsu").unwrap();
+    let (pool, mut rx, mut tx) = open(&device, 0, 256);
+    tx.send(&mut made(&pool, 0, 1, 100)).unwrap();
+    let (mut now, port) = received(&mut rx, 0, 1)[0].received_at().unwrap();
+    assert_eq!(port, 0);
+    for number in 1..50 {
+        let launch = now + 2_000_000;
+        let mut frames = made(&pool, number, 1, 100);
+        frames[0].set_launch(launch);
+        tx.send(&mut frames).unwrap();
+        now = received(&mut rx, number, number + 1)[0].received_at().unwrap().0;
+        assert!(now >= launch, "launched {} ns early", launch - now);
+    }
+    // A wild time is an error and holds up nobody.
+    let mut frames = made(&pool, 50, 2, 100);
+    frames[0].set_launch(now + 10_000_000_000);
+    tx.send(&mut frames).unwrap();
+    received(&mut rx, 51, 52);
+    let begin = Instant::now();
+    let drops = || device.stats().unwrap().queues.iter().flat_map(|queue| queue.drops.clone()).collect::<Vec<_>>();
+    while drops().is_empty() {
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    assert_eq!((drops()[0].reason.as_str(), drops()[0].count), ("launch-too-far", 1));
+}
+
+#[test]
+fn what_dd_does_not_have_is_refused_with_the_reason() {
+    let refusal = |error: Error| match error {
+        Error::Client(ClientError::Refused { code, text }) => (code, text),
+        other => panic!("{other}"),
+    };
+    let device = Device::open("embedded:queues=2,engine=dd@0").unwrap();
+    let shared = Sharing::Shared(Laggard::Block);
+    for (mode, sharing) in [(Mode::Mediated, Sharing::Exclusive), (Mode::Direct, shared), (Mode::Mediated, shared)] {
+        for error in [
+            device.rx(0).mode(mode).sharing(sharing).open().err().unwrap(),
+            device.tx(0).mode(mode).sharing(sharing).open().err().unwrap(),
+        ] {
+            let (code, text) = refusal(error);
+            assert!(code == ErrorCode::Invalid && text.contains("open it direct and exclusive"), "{text}");
+        }
+    }
+    let pool = device.pool(16, SIZE).unwrap();
+    let error = device.rx(1).open_on(&pool, RING).err().unwrap().to_string();
+    assert!(error.contains("rx1 is a queue of medusa") && error.contains("engine=dd@rx1"), "{error}");
+    for entries in [0, 4, 100, 65536] {
+        let (code, text) = refusal(device.tx(0).open_on(&pool, entries).err().unwrap());
+        assert!(code == ErrorCode::Invalid && text.contains("a power of two from 8 to 32768"), "{text}");
+    }
+    let other = Device::open("embedded:engine=dd").unwrap().pool(16, SIZE).unwrap();
+    let error = device.tx(0).open_on(&other, RING).err().unwrap().to_string();
+    assert!(error.contains("another open of the card"), "{error}");
+    for (count, size) in [(0, 2048), (1, 0), (1, 65536)] {
+        assert!(matches!(device.pool(count, size), Err(Error::Unfit(_))), "{count} of {size}");
+    }
+    // And after all that the queue can be had.
+    drop(device.tx(0).open_on(&pool, RING).unwrap());
+}
+
+#[test]
+fn a_program_that_dies_with_buffers_in_its_hands_leaves_a_clean_queue() {
+    let daemon = Daemon::start("engine=dd,queues=2,spin=20");
+    let mut bystander = Bystander::start(daemon.device(), 1);
+    for _ in 0..5 {
+        let mut holder = Process::start("holder", &[("SOCKET", daemon.socket())]);
+        holder.expect("holds");
+        holder.tell("end");
+        holder.wait();
+        let device = daemon.device();
+        let pool = device.pool(256, SIZE).unwrap();
+        let (mut rx, _) = within(PATIENCE, || device.rx(0).open_on(&pool, RING));
+        let (mut tx, _) = within(PATIENCE, || device.tx(0).open_on(&pool, RING));
+        tx.send(&mut made(&pool, 0, 20, 300)).unwrap();
+        received(&mut rx, 0, 20);
+        tx.close().unwrap();
+        rx.close().unwrap();
+        assert_eq!(pool.free(), 256);
+    }
+    bystander.finish();
+}
+
+#[test]
+fn a_card_that_dies_gives_an_error_and_the_buffers_back() {
+    let mut daemon = Daemon::start("engine=dd,spin=20");
+    let device = daemon.device();
+    let (pool, mut rx, mut tx) = open(&device, 0, 256);
+    tx.send(&mut made(&pool, 0, 5, 100)).unwrap();
+    received(&mut rx, 0, 5);
+    daemon.process.kill();
+    let begin = Instant::now();
+    let mut frames = Vec::new();
+    while rx.receive(&mut frames, 9).is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(5), "no error");
+    }
+    frames.extend(made(&pool, 5, 1, 100));
+    while tx.send(&mut frames).is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(5), "no error");
+        frames.extend(pool.take());
+    }
+    drop((rx, tx, frames));
+    assert_eq!(pool.free(), 256);
+}
