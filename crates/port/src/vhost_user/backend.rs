@@ -4,6 +4,7 @@ use super::memory::{GuestMemory, MAX_REGIONS, MemoryError, Place};
 use super::queue::{Pair, Queue};
 use crate::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 use millrace_dma::Iotlb;
+use millrace_packet::offload::Offloads;
 use millrace_ring::FrameLimits;
 use millrace_ring::virtio::{DeviceRx, DeviceTx, Rings, RingsError, feature};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -17,13 +18,31 @@ use vhost::vhost_user::{
 
 const LIMITS: FrameLimits = FrameLimits { min: MIN_FRAME_LEN as u16, max: MAX_FRAME_LEN as u16 };
 
-/// What every driver is offered.
+/// What every driver is offered. Not among them: IN_ORDER, which we keep anyway, but with which DPDK 22.11's driver takes
+/// another path that is half as fast (4.6 instead of 9.8 Mpps out and in on one core, 64 bytes).
 const FEATURES: u64 = feature::VERSION_1
     | feature::MRG_RXBUF
     | feature::RING_INDIRECT_DESC
     | feature::RING_EVENT_IDX
-    | feature::IN_ORDER
-    | feature::VHOST_USER_PROTOCOL;
+    | feature::VHOST_USER_PROTOCOL
+    | UNFINISHED
+    | feature::GUEST_CSUM
+    | GUEST_TSO4
+    | GUEST_TSO6;
+
+/// Features with which a driver sends frames on which something is left to do.
+const UNFINISHED: u64 = feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6 | feature::HOST_ECN;
+
+/// What a driver has to take before it is given large frames of either kind. Without mergeable buffers each of its buffers
+/// would have to be 64 KiB.
+const GUEST_TSO4: u64 = feature::GUEST_TSO4 | feature::GUEST_ECN | feature::MRG_RXBUF | feature::GUEST_CSUM;
+const GUEST_TSO6: u64 = feature::GUEST_TSO6 | feature::GUEST_ECN | feature::MRG_RXBUF | feature::GUEST_CSUM;
+
+/// What a driver with these features takes unfinished.
+fn offloads(features: u64) -> Offloads {
+    let all = |needed| features & needed == needed;
+    Offloads { checksum: all(feature::GUEST_CSUM), tcp4: all(GUEST_TSO4), tcp6: all(GUEST_TSO6), udp: false }
+}
 
 /// How the driver says that there is work.
 #[derive(Clone, Default)]
@@ -148,9 +167,10 @@ impl Backend {
         // The driver counts its receive queues first: 0 receives, 1 sends.
         if index.is_multiple_of(2) {
             let device = DeviceRx::new(rings, features, iotlb);
+            pair.set_offloads(offloads(features));
             pair.rx.change(|slot| *slot = Some(Queue { device, call, error, memory, stopped }));
         } else {
-            let device = DeviceTx::new(rings, features, false, LIMITS, iotlb);
+            let device = DeviceTx::new(rings, features, features & UNFINISHED != 0, LIMITS, iotlb);
             pair.tx.change(|slot| *slot = Some(Queue { device, call, error, memory, stopped }));
         }
         vring.running = true;
@@ -203,7 +223,7 @@ impl Backend {
         let features = [
             has(feature::MRG_RXBUF, ", mergeable"),
             has(feature::RING_EVENT_IDX, ", event index"),
-            has(feature::IN_ORDER, ", in order"),
+            if self.features & UNFINISHED != 0 { ", offloads" } else { "" },
         ]
         .concat();
         for (number, pair) in self.pairs.iter().enumerate() {

@@ -18,10 +18,11 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
+use crate::unfinished::{check_unfinished_len, deliver};
 use crate::{Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken, spec::VhostUserSpec};
 use connection::Control;
 use millrace_dma::Span;
-use millrace_ring::Verdict;
+use millrace_packet::offload::{Offload, Offloads, VIRTIO_HEADER_LEN};
 use millrace_ring::virtio::{NetHeader, NetSink, Sent};
 use queue::{Pair, Stopped};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -86,6 +87,9 @@ pub fn open(spec: &VhostUserSpec) -> Result<Vec<VhostUserPort>, VhostUserError> 
 /// What the ring hands out, on its way to the card.
 struct ToCard<'a> {
     sink: &'a mut dyn Sink,
+    counters: &'a PortCounters,
+    /// Frames taken of those that were not finished.
+    taken: usize,
 }
 
 impl NetSink for ToCard<'_> {
@@ -94,9 +98,11 @@ impl NetSink for ToCard<'_> {
         self.sink.take_burst(frames)
     }
 
-    fn take_unfinished(&mut self, _: NetHeader, _: Span<'_>) -> Verdict {
-        // No offload is negotiated, so that no header asks for anything.
-        Verdict::Full
+    fn take_unfinished(&mut self, header: &[u8; NetHeader::LEN], frame: &mut [u8]) -> bool {
+        let (header, _) = header.split_first_chunk().expect("the shorter of the two headers");
+        let delivered = deliver(header, frame, self.sink.offloads(), self.sink, self.counters);
+        self.taken += delivered.taken;
+        !delivered.full
     }
 }
 
@@ -249,7 +255,9 @@ impl Port for VhostUserPort {
         if queue.stopped.is_some() {
             return 0;
         }
-        let sent = queue.device.serve(budget, &mut ToCard { sink });
+        let mut card = ToCard { sink, counters: &self.pair.counters, taken: 0 };
+        let sent = queue.device.serve(budget, &mut card);
+        let unfinished = card.taken;
         if queue.device.must_notify() {
             queue.signal();
         }
@@ -260,7 +268,43 @@ impl Port for VhostUserPort {
         }
         drop(slot);
         self.count(&sent);
-        sent.frames as usize
+        sent.frames as usize + unfinished
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.pair.offloads()
+    }
+
+    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
+        if let Err(reason) = check_unfinished_len(frame.len(), offload) {
+            return self.dropped(reason);
+        }
+        let Some(mut slot) = self.pair.rx.enter() else { return Taken::Full };
+        let Some(queue) = slot.as_mut().filter(|queue| queue.stopped.is_none()) else {
+            return self.dropped(DropReason::LinkDown);
+        };
+        // Under the lock: the driver may have changed since the card asked.
+        if !self.pair.offloads().include(offload) {
+            return self.dropped(DropReason::Offload);
+        }
+        let mut header = [0; NetHeader::LEN];
+        header[..VIRTIO_HEADER_LEN].copy_from_slice(&offload.to_virtio());
+        let delivered = queue.device.deliver_unfinished(NetHeader::decode(header), frame);
+        self.unpublished = true;
+        if let Some(fault) = delivered.fault {
+            queue.stop(Stopped::Fault(fault));
+            self.show_stop("receive", Stopped::Fault(fault));
+        }
+        drop(slot);
+        if delivered.too_long > 0 {
+            return self.dropped(DropReason::TooLong);
+        }
+        if delivered.taken == 0 {
+            return Taken::Full;
+        }
+        self.pair.counters.count_tx(1, frame.len() as u64);
+        self.pair.counters.count_tx_copies(1);
+        Taken::Yes
     }
 
     fn can_wait(&self) -> bool {

@@ -3,6 +3,7 @@
 use super::memory::GuestMemory;
 use super::slot::Slot;
 use crate::PortCounters;
+use millrace_packet::offload::Offloads;
 use millrace_ring::virtio::{DeviceRx, DeviceTx, Fault};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Why a queue is not served any more although the driver has not stopped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,8 @@ pub(super) struct Pair {
     /// The card sends, the driver receives.
     pub rx: Slot<Queue<DeviceRx>>,
     pub counters: Arc<PortCounters>,
+    /// What the driver takes unfinished, a bit for each field.
+    offloads: AtomicU8,
     /// Readable when a driver has kicked or a queue has come. All that it watches is edge-triggered: nothing of the driver
     /// is ever read.
     epoll: OwnedFd,
@@ -79,9 +83,23 @@ impl Pair {
         let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let counters = Arc::new(PortCounters::new());
         counters.set_link(false);
-        let pair = Self { tx: Slot::new(), rx: Slot::new(), counters, epoll, changed };
+        let pair = Self { tx: Slot::new(), rx: Slot::new(), counters, offloads: AtomicU8::new(0), epoll, changed };
         pair.watch(&pair.changed)?;
         Ok(pair)
+    }
+
+    /// What the driver takes unfinished.
+    pub fn offloads(&self) -> Offloads {
+        let bits = self.offloads.load(Ordering::Relaxed);
+        Offloads { checksum: bits & 1 != 0, tcp4: bits & 2 != 0, tcp6: bits & 4 != 0, udp: bits & 8 != 0 }
+    }
+
+    /// Relaxed, like the load: the queue that belongs to it is handed over by the lock of its slot, and a frame that was
+    /// made for the queue before is looked at again when it has the lock.
+    pub fn set_offloads(&self, offloads: Offloads) {
+        let Offloads { checksum, tcp4, tcp6, udp } = offloads;
+        let bits = u8::from(checksum) | u8::from(tcp4) << 1 | u8::from(tcp6) << 2 | u8::from(udp) << 3;
+        self.offloads.store(bits, Ordering::Relaxed);
     }
 
     pub fn wake_fd(&self) -> &OwnedFd {

@@ -4,7 +4,7 @@ use super::chain::{Fault, MAX_CHAIN, walk};
 use super::layout::{Descriptor, NetHeader, descriptor_flag as flag};
 use super::queue::Queue;
 use super::rings::Rings;
-use crate::{FrameLimits, Verdict};
+use crate::FrameLimits;
 use millrace_dma::{Access, Iotlb, Reach, Span};
 
 /// Where frames go that the driver has sent.
@@ -12,9 +12,10 @@ pub trait NetSink {
     /// Takes complete frames from the front and returns how many. What it does not take is dropped.
     fn take_burst(&mut self, frames: &[Span<'_>]) -> usize;
 
-    /// Takes one frame on which something is left to do. Only called when [`DeviceTx::new`] was told so; `header` is as
-    /// the driver wrote it, and may be wrong in every field. Such a frame can be longer than the limits.
-    fn take_unfinished(&mut self, header: NetHeader, frame: Span<'_>) -> Verdict;
+    /// Takes one frame on which something is left to do, and counts it: it is not part of [`Sent`], as it may become many.
+    /// `false`: there is no room for more. Only called when [`DeviceTx::new`] was told so; `header` is as the driver wrote
+    /// it, and may be wrong in every field. The bytes are a copy, for the sink to work on; they can be more than the limits.
+    fn take_unfinished(&mut self, header: &[u8; NetHeader::LEN], frame: &mut [u8]) -> bool;
 }
 
 /// What one call of [`DeviceTx::serve`] did.
@@ -30,8 +31,10 @@ pub struct Sent {
     pub too_short: u64,
     /// Frames thrown away because they were longer than the limit.
     pub too_long: u64,
-    /// Frames that lay in several pieces and were put together first.
+    /// Frames that were copied first: because they lay in several pieces, or because something was left to do on them.
     pub copies: u64,
+    /// The sink has no room for more.
+    pub full: bool,
     /// Set when the queue has stopped just now.
     pub fault: Option<Fault>,
 }
@@ -107,7 +110,7 @@ impl DeviceTx {
             Ok(0) => {}
             Ok(waiting) => {
                 let mut left = budget.min(usize::from(waiting));
-                while left > 0 && sent.no_room == 0 && sent.fault.is_none() {
+                while left > 0 && !sent.full && sent.fault.is_none() {
                     left -= self.serve_run(left.min(BATCH), sink, &mut sent);
                     self.queue.publish();
                 }
@@ -131,11 +134,12 @@ impl DeviceTx {
             sent.frames += taken as u64;
             sent.bytes += frames[..taken].iter().map(|frame| frame.len() as u64).sum::<u64>();
             sent.no_room += (found - taken) as u64;
+            sent.full = taken < found;
             heads[..found].iter().for_each(|&head| self.queue.put(head, 0));
         }
         match stop {
             Stop::Enough => {}
-            Stop::Other if sent.no_room > 0 => {}
+            Stop::Other if sent.full => {}
             Stop::Other => match self.serve_other(sink, sent) {
                 Ok(()) => gone += 1,
                 Err(fault) => sent.fault = Some(fault),
@@ -212,29 +216,29 @@ impl DeviceTx {
         let (header, skipped) = take_header(&mut pieces[..count]);
         let pieces = &pieces[skipped..count];
         let len = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
-        let unfinished = header.filter(|header| *offloads && !header.is_plain());
+        let unfinished = header.filter(|&header| *offloads && !NetHeader::decode(header).is_plain());
         let longest = if unfinished.is_some() { scratch.len() } else { usize::from(limits.max) };
         if header.is_none() || len < usize::from(limits.min) {
             sent.too_short += 1;
         } else if len > longest {
             sent.too_long += 1;
+        } else if let Some(header) = unfinished {
+            sent.copies += 1;
+            sent.full |= !sink.take_unfinished(&header, gather(pieces, scratch));
         } else {
             let frame = match pieces {
                 [whole] => *whole,
                 _ => {
                     sent.copies += 1;
-                    gather(pieces, scratch)
+                    Span::from_slice(gather(pieces, scratch))
                 }
             };
-            let taken = match unfinished {
-                Some(header) => sink.take_unfinished(header, frame) == Verdict::Taken,
-                None => sink.take_burst(&[frame]) == 1,
-            };
-            if taken {
+            if sink.take_burst(&[frame]) == 1 {
                 sent.frames += 1;
                 sent.bytes += len as u64;
             } else {
                 sent.no_room += 1;
+                sent.full = true;
             }
         }
         queue.put(head, 0);
@@ -243,7 +247,7 @@ impl DeviceTx {
 }
 
 /// Cuts the header off the pieces, and says how many of them it took whole. `None`: there are not enough bytes.
-fn take_header(pieces: &mut [Span<'_>]) -> (Option<NetHeader>, usize) {
+fn take_header(pieces: &mut [Span<'_>]) -> (Option<[u8; NetHeader::LEN]>, usize) {
     let (mut bytes, mut have) = ([0; NetHeader::LEN], 0);
     for (index, piece) in pieces.iter_mut().enumerate() {
         let part = piece.len().min(NetHeader::LEN - have);
@@ -251,17 +255,17 @@ fn take_header(pieces: &mut [Span<'_>]) -> (Option<NetHeader>, usize) {
         have += header.read_into(&mut bytes[have..]);
         *piece = rest;
         if have == NetHeader::LEN {
-            return (Some(NetHeader::decode(bytes)), index + usize::from(rest.is_empty()));
+            return (Some(bytes), index + usize::from(rest.is_empty()));
         }
     }
     (None, pieces.len())
 }
 
 /// Puts the pieces, which have room there, one after the other.
-fn gather<'a>(pieces: &[Span<'_>], scratch: &'a mut [u8]) -> Span<'a> {
+fn gather<'a>(pieces: &[Span<'_>], scratch: &'a mut [u8]) -> &'a mut [u8] {
     let mut len = 0;
     for piece in pieces {
         len += piece.read_into(&mut scratch[len..]);
     }
-    Span::from_slice(&scratch[..len])
+    &mut scratch[..len]
 }

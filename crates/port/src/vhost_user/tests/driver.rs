@@ -87,7 +87,6 @@ impl Driver {
             | feature::MRG_RXBUF
             | feature::RING_EVENT_IDX
             | feature::RING_INDIRECT_DESC
-            | feature::IN_ORDER
             | feature::VHOST_USER_PROTOCOL;
         step(&mut |driver| assert_eq!(driver.frontend.get_features().unwrap() & wanted, wanted), self);
         step(
