@@ -2,7 +2,7 @@
 # Installs what the project needs on Debian 12, and does nothing where it is all there.
 #
 #   scripts/setup.sh          to build, to run the demo and the tests
-#   scripts/setup.sh --bench  also DPDK, for `make bench`
+#   scripts/setup.sh --bench  also DPDK and Open vSwitch, for `make bench`
 #
 # As root it installs Debian packages. As anybody else it says which are missing and leaves them out: the build needs
 # Rust and a C compiler, everything else only makes single tests possible.
@@ -38,7 +38,30 @@ fi
 if [ "$bench" = yes ]; then
     need dpdk-testpmd dpdk-dev
     pkg-config --exists libdpdk 2>/dev/null || packages+=(libdpdk-dev)
+    [ -x /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk ] || packages+=(openvswitch-switch-dpdk)
 fi
+
+# The package of Open vSwitch starts its services at once and at every start of the system. The benchmark runs its own copies
+# with folders of their own, and only while it measures; so where we install the package, nothing shall run afterwards.
+# policy-rc.d is how Debian asks whether a package may start something; an existing one is left alone.
+policy=/usr/sbin/policy-rc.d
+quiet_services() {
+    case " ${packages[*]} " in *" openvswitch-switch-dpdk "*) ;; *) return 0 ;; esac
+    [ -e "$policy" ] && return 0
+    printf '#!/bin/sh\n# From scripts/setup.sh of Millrace, for the time of one installation.\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    made_policy=yes
+}
+loud_services() {
+    [ "$made_policy" = yes ] || return 0
+    rm -f "$policy"
+    made_policy=no
+    if command -v systemctl >/dev/null && systemctl list-unit-files openvswitch-switch.service >/dev/null 2>&1; then
+        systemctl disable openvswitch-switch ovs-vswitchd ovsdb-server >/dev/null 2>&1 || true
+        echo "setup: Open vSwitch is installed, and not started; systemctl enable --now openvswitch-switch does that"
+    fi
+}
+made_policy=no
 
 if [ ${#packages[@]} -gt 0 ]; then
     mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
@@ -52,9 +75,10 @@ if [ ${#packages[@]} -gt 0 ]; then
         echo "setup: installing ${packages[*]}"
         # A folder of our own for temporary files: installing can restart what cleans /tmp.
         scratch=$(mktemp -d)
-        trap 'rm -rf "$scratch"' EXIT
+        trap 'rm -rf "$scratch"; loud_services' EXIT
         log=$scratch/log
         export TMPDIR=$scratch DEBIAN_FRONTEND=noninteractive
+        quiet_services
         if ! { apt-get update && apt-get install -y --no-install-recommends "${packages[@]}"; } >"$log" 2>&1 </dev/null
         then
             tail -n 30 "$log"
@@ -64,6 +88,7 @@ if [ ${#packages[@]} -gt 0 ]; then
                     { tail -n 3 "$log"; echo "setup: $package cannot be installed"; }
             done
         fi
+        loud_services
     fi
 fi
 

@@ -66,7 +66,7 @@ enum Bench {
 pub fn run(shared: &Shared, args: &BenchArgs) -> Result<(), Failure> {
     let cores = rig::Cores::choose(args.cores);
     cores.pin_application();
-    let _pages = shared.device.is_none().then(pages::HugePages::reserve).flatten();
+    let _pages = shared.device.is_none().then(pages::HugePages::for_a_card).flatten();
     note(format!("{}; clock: {}, {:.1} ns per reading", cores, clock::source(), clock::cost()));
     match &args.bench {
         Bench::Sync => sync::run(shared, cores),

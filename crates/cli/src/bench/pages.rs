@@ -8,39 +8,40 @@ use crate::output::note;
 /// Where Linux keeps the number of reserved 2 MiB pages.
 const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
 /// Pages that a card with one queue pair and default buffers needs, with some to spare.
-const WANTED: u64 = 16;
+const FOR_A_CARD: u64 = 16;
 
 /// Huge pages that were reserved here, and are given back when this is dropped.
 pub struct HugePages {
-    before: u64,
+    added: u64,
 }
 
 impl HugePages {
-    /// Reserves as many as a benchmark wants. `None`, and a note, where that is not allowed or there are none to be had:
-    /// the card then uses what the system has, or ordinary pages.
-    pub fn reserve() -> Option<Self> {
-        let before = reserved()?;
-        let pages = Self { before };
-        if fs::write(RESERVED, (before + WANTED).to_string()).is_err() {
-            if before == 0 {
-                note(
-                    "no huge pages, and not allowed to reserve any: the card runs on ordinary pages, which costs throughput",
-                );
-            }
-            return None;
+    /// Reserves what a card needs. `None`, and a note, where that is not possible: the card then uses what the system has,
+    /// or ordinary pages, which costs throughput.
+    pub fn for_a_card() -> Option<Self> {
+        Self::reserve(FOR_A_CARD).map_err(|why| note(format!("{why}; the card may run on ordinary pages"))).ok()
+    }
+
+    /// Reserves `wanted` pages beside those that are reserved. The error says why there are fewer.
+    pub fn reserve(wanted: u64) -> Result<Self, String> {
+        let before = reserved().ok_or("this system has no huge pages of 2 MiB")?;
+        fs::write(RESERVED, (before + wanted).to_string())
+            .map_err(|why| format!("cannot reserve {wanted} huge pages ({RESERVED}: {why}); run this as root"))?;
+        let pages = Self { added: reserved().unwrap_or(before).saturating_sub(before) };
+        if pages.added < wanted {
+            return Err(format!("{wanted} huge pages wanted, {} to be had; free some memory", pages.added));
         }
-        let now = reserved().unwrap_or(before);
-        if now < before + WANTED {
-            note(format!("{} huge pages wanted, {} to be had", WANTED, now.saturating_sub(before)));
-        }
-        Some(pages)
+        Ok(pages)
     }
 }
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // Whoever could raise the number can lower it; if not, some memory stays reserved.
-        let _ = fs::write(RESERVED, self.before.to_string());
+        // Others may have reserved some meanwhile. Whoever could raise the number can lower it; if not, some memory stays
+        // reserved.
+        if let Some(now) = reserved() {
+            let _ = fs::write(RESERVED, now.saturating_sub(self.added).to_string());
+        }
     }
 }
 

@@ -1,0 +1,109 @@
+//! A network namespace of the benchmark's own, with pairs of interfaces in it. Everything goes with the namespace.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use super::process::{find, run};
+
+/// A namespace; removed when this is dropped, with the interfaces in it.
+pub struct Namespace {
+    name: String,
+    ip: PathBuf,
+}
+
+/// What an interface has received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Frames that came, dropped ones included.
+    pub frames: u64,
+    /// Those for which whoever reads the interface had no room.
+    pub dropped: u64,
+}
+
+impl Namespace {
+    /// Makes one. The error is a sentence.
+    pub fn new() -> Result<Self, String> {
+        let ip = find("ip", "iproute2")?;
+        if !rustix::process::geteuid().is_root() {
+            return Err("network namespaces and AF_XDP need root; run this as root".to_owned());
+        }
+        let name = format!("mrpeers{}", std::process::id());
+        run(&ip, |command| {
+            command.args(["netns", "add", &name]);
+        })?;
+        let namespace = Self { name, ip };
+        // What Linux says by itself on a new interface would be counted.
+        let silence = "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6 2>/dev/null || true";
+        namespace.run(&["sh", "-c", silence])?;
+        Ok(namespace)
+    }
+
+    /// Makes two interfaces that are joined, and brings them up.
+    pub fn add_pair(&self, one: &str, other: &str) -> Result<(), String> {
+        self.ip(&["link", "add", one, "type", "veth", "peer", "name", other])?;
+        self.ip(&["link", "set", one, "up"])?;
+        self.ip(&["link", "set", other, "up"])
+    }
+
+    /// The program `ip`, which starts others in the namespace with [`Namespace::prefix`].
+    pub fn starter(&self) -> &PathBuf {
+        &self.ip
+    }
+
+    /// What comes before a program and its arguments.
+    pub fn prefix(&self) -> [&str; 3] {
+        ["netns", "exec", &self.name]
+    }
+
+    /// What an interface has received so far.
+    pub fn received(&self, interface: &str) -> Result<Received, String> {
+        let mut command = Command::new(&self.ip);
+        command.args(["-n", &self.name, "-s", "-j", "link", "show", "dev", interface]).stdin(Stdio::null());
+        let output = command.output().map_err(|why| format!("cannot start {}: {why}", self.ip.display()))?;
+        read_counters(&output.stdout).ok_or_else(|| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            format!("ip -s -j link show dev {interface} has no counters: {}", said.trim())
+        })
+    }
+
+    fn ip(&self, arguments: &[&str]) -> Result<(), String> {
+        run(&self.ip, |command| {
+            command.args(["-n", &self.name]).args(arguments);
+        })
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<(), String> {
+        run(&self.ip, |command| {
+            command.args(self.prefix()).args(arguments);
+        })
+    }
+}
+
+fn read_counters(text: &[u8]) -> Option<Received> {
+    let value: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let counters = &value[0]["stats64"]["rx"];
+    Some(Received { frames: counters["packets"].as_u64()?, dropped: counters["dropped"].as_u64()? })
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // It was made by us; if it cannot be removed, `ip` has said why.
+        let _ = run(&self.ip, |command| {
+            command.args(["netns", "delete", &self.name]);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_or_missed() {
+        let text = br#"[{"ifname":"a","stats64":{"rx":{"bytes":640,"packets":10,"errors":0,"dropped":3},"tx":{}}}]"#;
+        assert_eq!(read_counters(text), Some(Received { frames: 10, dropped: 3 }));
+        for text in [&b""[..], b"[{}]", b"[]", br#"[{"stats64":{"rx":{"packets":10}}}]"#] {
+            assert_eq!(read_counters(text), None);
+        }
+    }
+}
