@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stop;
 
-/// How long a program may take to start, and to end.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a program may take to start, and to end. On an idle machine it is a second or two.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How many lines of its output a program that fails is quoted with.
 const LAST_LINES: usize = 4;
 
