@@ -95,9 +95,11 @@ fn connect(socket: &Path) -> Result<Device, String> {
     loop {
         match Device::connect(socket, wishes) {
             Ok(device) => return Ok(device),
-            // The socket is there before somebody listens.
-            Err(DeviceError::Connect(_)) if start.elapsed() < PATIENCE && !stop::asked() => {
-                thread::sleep(Duration::from_millis(5));
+            // The socket is there before somebody listens, and OVS hangs up when it is busy with another port.
+            Err(DeviceError::Connect(_) | DeviceError::Request { .. })
+                if start.elapsed() < PATIENCE && !stop::asked() =>
+            {
+                thread::sleep(Duration::from_millis(20));
             }
             Err(why) => return Err(format!("{}: {why}", socket.display())),
         }
