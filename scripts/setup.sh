@@ -35,8 +35,8 @@ if ! find_rust; then
     # Debian keeps a current Rust beside the one it was released with, for its browsers; hence the names.
     packages+=(rustc-web cargo-web rustfmt-web rust-web-clippy)
 fi
+need dpdk-testpmd dpdk-dev
 if [ "$bench" = yes ]; then
-    need dpdk-testpmd dpdk-dev
     pkg-config --exists libdpdk 2>/dev/null || packages+=(libdpdk-dev)
     [ -x /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk ] || packages+=(openvswitch-switch-dpdk)
 fi
