@@ -27,6 +27,10 @@ need dtc device-tree-compiler
 need strace strace
 need ip iproute2
 need setpriv util-linux
+need iperf3 iperf3
+need tcpdump tcpdump
+need tshark tshark
+need ethtool ethtool
 need ping iputils-ping
 need valgrind valgrind
 need cbindgen cbindgen
