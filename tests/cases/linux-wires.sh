@@ -71,15 +71,21 @@ errors() {
         $1 in place { sum += $place[$1] } END { print sum + 0 }' /proc/net/snmp
 }
 
-# Whatever came in at one port went out at the other, or was dropped by a name.
+# Whatever came in at one port went out at the other, or was dropped by a name. What Linux says before the ports are connected
+# goes to a queue, which counts it.
 check_ports() {
+    check_counting
     "$millrace" stats --json | python3 -c '
 import json, sys
-one, other = json.load(sys.stdin)["ports"]
+stats = json.load(sys.stdin)
+one, other = stats["ports"]
+early = sum(queue["offered"] for queue in stats["queues"])
 for come, gone in (one, other), (other, one):
-    dropped = sum(drop["count"] for drop in gone["tx_drops"])
-    if come["rx_frames"] < 1000 or come["rx_frames"] != gone["tx_frames"] + dropped:
-        sys.exit("failed: the counting equation: %r, %r" % (come, gone))' || exit 1
+    if come["rx_frames"] < 1000:
+        sys.exit("failed: nearly nothing came: %r" % come)
+    early -= come["rx_frames"] - gone["tx_frames"] - sum(drop["count"] for drop in gone["tx_drops"])
+if early:
+    sys.exit("failed: the counting equation, by %d: %r" % (early, stats))' || exit 1
 }
 
 linked() {
@@ -137,7 +143,7 @@ between 9000 on
 "${there[@]}" ip link set pkt-h down
 await 10 unlinked || fail "nobody notices that the cable is pulled"
 ping -c 3 -i 0.02 -W 0.1 192.0.2.2 >/dev/null 2>&1 && fail "an answer without a cable"
-be_host 2 pkt-h "${there[@]}" 2>/dev/null
+"${there[@]}" ip link set pkt-h up
 await 10 linked || fail "nobody notices that the cable is back"
 await 10 answers || fail "no answer after the cable was plugged in again"
 

@@ -73,8 +73,8 @@ struct Bill<'a> {
 impl Bill<'_> {
     fn offer(&mut self, len: usize, take: impl FnOnce(&mut dyn Sink) -> Accept) {
         self.frames += 1;
-        // A segment behind one that found no room would find none either.
-        if !self.full && take(self.sink) == Accept::Taken {
+        // Also segments behind one that found no room: the card counts, too, what it has no room for.
+        if take(self.sink) == Accept::Taken {
             self.taken += 1;
             self.bytes += len as u64;
         } else {

@@ -287,6 +287,8 @@ impl Received {
             port(DropReason::Damaged),
             port(DropReason::ReadFailed),
             port(DropReason::Offload),
+            port(DropReason::KernelFull),
+            port(DropReason::FaultLoss),
             ("disabled", self.disabled()),
             ("filtered", self.filtered()),
             (DropReason::LinkDown.name(), self.words[LINK_DOWN] + self.port(DropReason::LinkDown)),
