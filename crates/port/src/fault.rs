@@ -8,7 +8,7 @@
 //! would get a correct checksum.
 //!
 //! The counters are those of the inner port, and stay true of its wire. A lost frame is counted as
-//! [`DropReason::FaultLoss`], everything else as an [`Event`]: for both directions, frames offered + `fault-duplicate` =
+//! [`DropReason::FaultLoss`], everything else as an [`Event`](crate::counters::Event): for both directions, frames offered + `fault-duplicate` =
 //! frames passed + the sum of the drop counters. A frame that is held back counts when it passes.
 
 mod hold;

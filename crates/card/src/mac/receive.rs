@@ -276,25 +276,21 @@ impl Received {
 
     /// Every frame of the wire that was not let in, by name. Those that never came to the MAC are among them.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let port = |reason: DropReason| (reason.name(), self.port(reason));
-        let short = self.port(DropReason::TooShort) + self.refused(Refusal::TooShort);
-        let long = self.port(DropReason::TooLong) + self.refused(Refusal::TooLong);
-        [
-            (DropReason::NoRoom.name(), self.overflowed()),
-            (DropReason::TooLong.name(), long),
-            (DropReason::TooShort.name(), short),
-            port(DropReason::Truncated),
-            port(DropReason::Damaged),
-            port(DropReason::ReadFailed),
-            port(DropReason::Offload),
-            port(DropReason::KernelFull),
-            port(DropReason::FaultLoss),
-            ("disabled", self.disabled()),
-            ("filtered", self.filtered()),
-            (DropReason::LinkDown.name(), self.words[LINK_DOWN] + self.port(DropReason::LinkDown)),
-            ("pma-loopback", self.words[LOOPED]),
-        ]
-        .into_iter()
+        let by_port = DropReason::ALL.into_iter().map(|reason| {
+            let count = self.port(reason);
+            let count = match reason {
+                // The port has counted as well what the queue had no room for.
+                DropReason::NoRoom => self.overflowed(),
+                DropReason::TooLong => count + self.refused(Refusal::TooLong),
+                DropReason::TooShort => count + self.refused(Refusal::TooShort),
+                DropReason::LinkDown => count + self.words[LINK_DOWN],
+                _ => count,
+            };
+            (reason.name(), count)
+        });
+        let by_mac =
+            [("disabled", self.disabled()), ("filtered", self.filtered()), ("pma-loopback", self.words[LOOPED])];
+        by_port.chain(by_mac)
     }
 }
 

@@ -325,7 +325,7 @@ impl Queue {
             return;
         }
         let before = std::mem::replace(&mut self.dropped, now);
-        counters.count_rx_drops(DropReason::NoRoom, now.no_room.saturating_sub(before.no_room));
+        counters.count_rx_drops(DropReason::KernelFull, now.no_room.saturating_sub(before.no_room));
         counters.count_rx_drops(DropReason::TooLong, now.too_long.saturating_sub(before.too_long));
         let not_sent = now.not_sent.saturating_sub(before.not_sent);
         if not_sent > 0 {

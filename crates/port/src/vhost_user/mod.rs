@@ -6,7 +6,7 @@
 //! dropped. A frame for which the driver has no buffers waits in the card.
 //!
 //! Each pair of queues is a port of its own. A thread per socket speaks the protocol (crate `vhost`); what it
-//! decides reaches the worker through a [`slot::Slot`], so that the worker never waits and the thread never for more than a
+//! decides reaches the worker through a `slot::Slot`, so that the worker never waits and the thread never for more than a
 //! burst. The driver is not trusted: see [`millrace_ring::virtio`] for its rings and [`millrace_dma::ForeignRegion`]
 //! for its memory. A ring that is wrong is stopped, its reason is in `mode`, and the driver may set it up again.
 
