@@ -20,4 +20,6 @@ run latency latency --plot "$results/latency.svg"
 run throughput throughput
 run peers peers
 run nfb nfb
-echo "results and latency.svg are in $results"
+run matrix matrix --svg "$results/matrix.svg"
+run queues queues
+echo "results, latency.svg and matrix.svg are in $results"

@@ -8,6 +8,7 @@
 //! The table of [`Domain::own_process`] is a cache of what the system says is mapped: an address that is not in it is
 //! looked up before it is a fault.
 
+use crate::table::{Entry, Place, Table};
 use crate::{Iova, Span, SpanMut, Window};
 use core::cell::{Cell, OnceCell};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -76,24 +77,13 @@ pub enum UnmapError {
     Timeout(Iova),
 }
 
-struct Entry {
-    first: u64,
-    // Last address, inclusive: a range may end at the end of the address space.
-    last: u64,
-    window: Window,
-    // One reference here, one for each ring that was resolved in this mapping.
-    pins: Arc<()>,
-}
-
-type Table = Vec<Arc<Entry>>;
-
 /// Finds memory that nobody has mapped into a domain: what holds the addresses from the first to the last (inclusive)
 /// and allows the access, and where it begins.
 pub(crate) type Lookup = fn(u64, u64, Access) -> Option<(u64, Window)>;
 
 /// The IOVA space of one owner.
 pub struct Domain {
-    table: Mutex<Arc<Table>>,
+    table: Mutex<Table>,
     // Counts changes of the table. Release in `replace` pairs with Acquire in `Iotlb::sync`.
     generation: AtomicU64,
     faults: AtomicU64,
@@ -123,7 +113,7 @@ impl Domain {
         Self { lookup: Some(lookup), ..Self::new() }
     }
 
-    fn table(&self) -> MutexGuard<'_, Arc<Table>> {
+    fn table(&self) -> MutexGuard<'_, Table> {
         // A table is replaced as a whole, so a panic elsewhere cannot have left it half changed.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,25 +140,23 @@ impl Domain {
         };
         let range = MapError::Range { iova: Iova::new(first), len };
         let last = (len as u64).checked_sub(1).and_then(|rest| first.checked_add(rest)).ok_or(range)?;
-        let place = table.partition_point(|entry| entry.last < first);
-        if table.get(place).is_some_and(|entry| entry.first <= last) {
+        if table.get(table.place_of(first)).is_some_and(|entry| entry.first <= last) {
             return Err(MapError::Overlap { iova: Iova::new(first), len });
         }
-        let mut next = Table::clone(&table);
-        next.insert(place, Arc::new(Entry { first, last, window, pins: Arc::new(()) }));
+        let next = table.with(Arc::new(Entry { first, last, window, pins: Arc::new(()) }));
         self.replace(&mut table, next);
         Ok(Iova::new(first))
     }
 
-    fn replace(&self, table: &mut MutexGuard<'_, Arc<Table>>, next: Table) {
-        **table = Arc::new(next);
+    fn replace(&self, table: &mut MutexGuard<'_, Table>, next: Table) {
+        **table = next;
         // Release: an IOTLB that sees the new generation (Acquire in `sync`) also finds the new table.
         self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Looks for memory that is in no table, and returns the newest table, which holds it then.
     #[cold]
-    fn look_up(&self, iova: Iova, len: usize, access: Access) -> Option<Arc<Table>> {
+    fn look_up(&self, iova: Iova, len: usize, access: Access) -> Option<Table> {
         let lookup = self.lookup?;
         let last = iova.get().checked_add(len.max(1) as u64 - 1)?;
         let mut table = self.table();
@@ -178,9 +166,8 @@ impl Domain {
             let last = first + (window.len() as u64 - 1);
             // What was found before and overlaps was something else, or less.
             let others = table.iter().filter(|entry| entry.last < first || entry.first > last);
-            let mut next: Table = others.cloned().collect();
-            let place = next.partition_point(|entry| entry.last < first);
-            next.insert(place, Arc::new(Entry { first, last, window, pins: Arc::new(()) }));
+            let others: Table = others.cloned().collect();
+            let next = others.with(Arc::new(Entry { first, last, window, pins: Arc::new(()) }));
             self.replace(&mut table, next);
         }
         Some(table.clone())
@@ -194,14 +181,13 @@ impl Domain {
     pub fn unmap(&self, iova: Iova, patience: Duration, mut nudge: impl FnMut()) -> Result<(), UnmapError> {
         let mut entry = {
             let mut table = self.table();
-            let place = table
-                .binary_search_by_key(&iova.get(), |entry| entry.first)
-                .map_err(|_| UnmapError::NotMapped(iova))?;
-            if Arc::strong_count(&table[place].pins) > 1 {
+            let place = table.place_of(iova.get());
+            let entry = table.get(place).filter(|entry| entry.first == iova.get());
+            let entry = entry.cloned().ok_or(UnmapError::NotMapped(iova))?;
+            if Arc::strong_count(&entry.pins) > 1 {
                 return Err(UnmapError::InUse(iova));
             }
-            let mut next = Table::clone(&table);
-            let entry = next.remove(place);
+            let next = table.without(place);
             self.replace(&mut table, next);
             entry
         };
@@ -260,8 +246,8 @@ impl Pinned {
     }
 }
 
-fn search(table: &Table, first: u64, len: usize, access: Access) -> Option<(usize, &Entry)> {
-    let place = table.partition_point(|entry| entry.last < first);
+fn search(table: &Table, first: u64, len: usize, access: Access) -> Option<(Place, &Entry)> {
+    let place = table.place_of(first);
     let entry = table.get(place)?;
     holds(entry, first, len, access).then_some((place, entry))
 }
@@ -277,9 +263,9 @@ fn holds(entry: &Entry, first: u64, len: usize, access: Access) -> bool {
 /// One queue mostly works in one mapping, so that a hit is two comparisons. A search is a binary search of the table.
 pub struct Iotlb {
     domain: Arc<Domain>,
-    table: Arc<Table>,
+    table: Table,
     generation: u64,
-    last: Cell<usize>,
+    last: Cell<Place>,
     hits: Cell<u64>,
     misses: Cell<u64>,
     found: Found,
@@ -288,11 +274,11 @@ pub struct Iotlb {
 /// Tables that came by looking up while spans of older ones may have been alive; [`Iotlb::sync`] takes over the newest.
 /// The last cell is empty.
 #[derive(Default)]
-struct Found(OnceCell<Box<(Arc<Table>, Found)>>);
+struct Found(OnceCell<Box<(Table, Found)>>);
 
 impl Found {
     /// The table that was found last, and the cell for the next.
-    fn newest(&self) -> (Option<&Arc<Table>>, &Found) {
+    fn newest(&self) -> (Option<&Table>, &Found) {
         let (mut table, mut end) = (None, self);
         while let Some(found) = end.0.get() {
             (table, end) = (Some(&found.0), &found.1);
@@ -316,7 +302,7 @@ impl Iotlb {
     pub fn new(domain: Arc<Domain>) -> Self {
         let generation = domain.generation.load(Ordering::Acquire);
         let table = domain.table().clone();
-        let (last, hits, misses) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let (last, hits, misses) = (Cell::default(), Cell::new(0), Cell::new(0));
         Self { domain, table, generation, last, hits, misses, found: Found::default() }
     }
 
@@ -335,7 +321,7 @@ impl Iotlb {
         self.generation = self.domain.generation.load(Ordering::Acquire);
         let table = self.domain.table().clone();
         self.table = table;
-        self.last.set(0);
+        self.last.set(Place::default());
         self.found = Found::default();
     }
 

@@ -33,6 +33,7 @@ mod process;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod region;
+mod table;
 
 pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word32, Word64, fence};
 pub use core::sync::atomic::Ordering;

@@ -297,7 +297,18 @@ impl Region {
         false
     }
 
-    /// The file behind the region, to hand it to another process; `None` for [`Region::heap`].
+    /// Closes the file and keeps the memory: whoever hands it to nobody needs no descriptor for it.
+    #[must_use]
+    pub fn without_fd(self) -> Self {
+        Self { fd: None, ..self }
+    }
+
+    /// Closes the file and keeps the memory, once it has been handed to all who will ever get it.
+    pub fn close_fd(&mut self) {
+        self.fd = None;
+    }
+
+    /// The file behind the region, to hand it to another process; `None` for [`Region::heap`], and once it is closed.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(|fd| fd.as_fd())
     }

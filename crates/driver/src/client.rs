@@ -464,7 +464,9 @@ fn map_queue(
     use millrace_abi::queue::Direction;
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or(ClientError::Unexpected);
-    let control = Region::map(next()?, millrace_abi::control::PAGE_SIZE, Protection::ReadWrite, false)?;
+    // The memory is for us alone, so it needs no descriptor: of a thousand queues they would be too many.
+    let map = |fd, len, protection, doubled| Region::map(fd, len, protection, doubled).map(Region::without_fd);
+    let control = map(next()?, millrace_abi::control::PAGE_SIZE, Protection::ReadWrite, false)?;
     let (kick, call) = (next()?, next()?);
     let data_protection = match queue.direction {
         Direction::Rx => Protection::Read,
@@ -473,14 +475,14 @@ fn map_queue(
     let len = |len: u64| usize::try_from(len).map_err(|_| ClientError::Unexpected);
     let (status, data, descriptors) = match layout {
         Layout::Medusa { status_len, data_len, descriptors_len, .. } => {
-            let status = Region::map(next()?, len(status_len)?, Protection::Read, false)?;
+            let status = map(next()?, len(status_len)?, Protection::Read, false)?;
             let data = match data_len {
                 0 => None,
-                bytes => Some(Region::map(next()?, len(bytes)?, data_protection, false)?),
+                bytes => Some(map(next()?, len(bytes)?, data_protection, false)?),
             };
             let descriptors = match descriptors_len {
                 0 => None,
-                bytes => Some(Region::map(next()?, len(bytes)?, Protection::ReadWrite, false)?),
+                bytes => Some(map(next()?, len(bytes)?, Protection::ReadWrite, false)?),
             };
             (status, data, descriptors)
         }
@@ -493,15 +495,15 @@ fn map_queue(
             (status, data, None)
         }
         Layout::Sze { status_len, ring } => {
-            let status = Region::map(next()?, len(status_len)?, Protection::Read, false)?;
-            (status, Some(Region::map(next()?, ring as usize, data_protection, true)?), None)
+            let status = map(next()?, len(status_len)?, Protection::Read, false)?;
+            (status, Some(map(next()?, ring as usize, data_protection, true)?), None)
         }
         Layout::Calypte { status_len, ring, descriptors_len, .. } => {
-            let status = Region::map(next()?, len(status_len)?, Protection::Read, false)?;
-            let data = Region::map(next()?, ring as usize, data_protection, true)?;
+            let status = map(next()?, len(status_len)?, Protection::Read, false)?;
+            let data = map(next()?, ring as usize, data_protection, true)?;
             let headers = match descriptors_len {
                 0 => None,
-                bytes => Some(Region::map(next()?, len(bytes)?, Protection::ReadWrite, false)?),
+                bytes => Some(map(next()?, len(bytes)?, Protection::ReadWrite, false)?),
             };
             (status, Some(data), headers)
         }

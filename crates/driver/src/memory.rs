@@ -273,6 +273,12 @@ impl QueueMemory {
         self.status_at.plus(HEADERS_AT)
     }
 
+    /// Closes the files behind the memory, which stays.
+    pub fn close_fds(&mut self) {
+        self.status.close_fd();
+        self.data.iter_mut().chain(&mut self.descriptors).for_each(Region::close_fd);
+    }
+
     /// All mappings, to be taken away again.
     pub fn mappings(&self) -> impl Iterator<Item = Iova> {
         [Some(self.status_at), self.descriptors_at, self.data_at].into_iter().flatten()

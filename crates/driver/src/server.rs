@@ -581,7 +581,11 @@ impl Server {
         match self.try_open(number, wish) {
             Ok(key) => {
                 let opened = self.sessions.get(&wish.id).and_then(|session| session.opened(key));
-                opened.is_some_and(|(reply, fds)| self.reply(number, &reply, &fds))
+                let replied = opened.is_some_and(|(reply, fds)| self.reply(number, &reply, &fds));
+                if let Some(session) = self.sessions.get_mut(&wish.id) {
+                    session.handed_over(key);
+                }
+                replied
             }
             Err(Refusal(code, text)) => self.reply(number, &Reply::Error { code, text }, &[]),
         }

@@ -326,6 +326,19 @@ impl Session {
         Some((Reply::Opened { handle: key.1, engine: self.engine, layout }, fds))
     }
 
+    /// The answer has gone out. Nobody else will ever get the memory of an exclusive queue, so the descriptors of it
+    /// can go, which would be too many for thousands of queues.
+    pub fn handed_over(&mut self, key: Key) {
+        if !self.exclusive {
+            return;
+        }
+        if let Some(member) = self.members.iter_mut().find(|member| member.key == key) {
+            member.page.region.close_fd();
+            let memory = member.ring.as_mut().map_or(&mut self.memory, |ring| &mut ring.memory);
+            memory.close_fds();
+        }
+    }
+
     /// Process ids of all who have the queue open.
     pub fn holders(&self) -> Vec<u32> {
         self.members.iter().map(|member| member.pid).collect()

@@ -139,10 +139,28 @@ pub struct Extent {
 
 /// Makes round trips, after some that do not count, to the end of `extent` or until Ctrl-C.
 pub fn round_trips(rx: &mut RxQueue, tx: &mut TxQueue, size: u16, extent: Extent) -> Result<RoundTrips, Failure> {
+    travel(size, extent, |traveller| traveller.go(rx, tx))
+}
+
+/// The same on several pairs, which take turns.
+pub fn round_trips_over(pairs: &mut [(RxQueue, TxQueue)], size: u16, extent: Extent) -> Result<RoundTrips, Failure> {
+    let (mut next, count) = (0, pairs.len());
+    travel(size, extent, |traveller| {
+        let (rx, tx) = &mut pairs[next];
+        next = if next + 1 == count { 0 } else { next + 1 };
+        traveller.go(rx, tx)
+    })
+}
+
+fn travel(
+    size: u16,
+    extent: Extent,
+    mut go: impl FnMut(&mut Traveller) -> Result<Option<u64>, Failure>,
+) -> Result<RoundTrips, Failure> {
     let mut traveller = Traveller::new(size);
     let mut trips = RoundTrips { times: Distribution::new(), lost: 0, corrupt: 0 };
     for _ in 0..WARM_UP.min(extent.count) {
-        traveller.go(rx, tx)?;
+        go(&mut traveller)?;
     }
     let start = Moment::now();
     let is_over = || stop::asked() || extent.seconds.is_some_and(|seconds| start.seconds() > seconds);
@@ -150,7 +168,7 @@ pub fn round_trips(rx: &mut RxQueue, tx: &mut TxQueue, size: u16, extent: Extent
         if number % TRIPS_PER_LOOK == 0 && is_over() {
             break;
         }
-        if let Some(time) = traveller.go(rx, tx)? {
+        if let Some(time) = go(&mut traveller)? {
             trips.times.record(time);
         }
     }

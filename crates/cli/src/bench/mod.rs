@@ -1,10 +1,14 @@
 //! `millrace bench`: one file per benchmark, and [`rig`] with the card that they measure.
 
 pub mod latency;
+mod lines;
+mod many;
+mod matrix;
 mod nfb;
 mod pages;
 mod peers;
 mod plot;
+mod queues;
 mod rig;
 mod sync;
 mod throughput;
@@ -29,6 +33,8 @@ Examples:
   millrace bench latency --engine medusa --count 100k --plot latency.svg
   millrace bench throughput --size 64,1518 --json
   millrace bench peers
+  millrace bench matrix --svg matrix.svg
+  millrace bench queues
   millrace bench nfb")]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -58,6 +64,10 @@ enum Bench {
     Throughput(throughput::ThroughputArgs),
     /// The same work done by DPDK, by a bare ring and by a cache line
     Peers(peers::PeersArgs),
+    /// Throughput and latency by number of queues and packet size
+    Matrix(matrix::MatrixArgs),
+    /// What queues cost, configured and active, up to thousands
+    Queues(queues::QueuesArgs),
     /// The bursts of NFB programs through the extension library for libnfb
     Nfb(nfb::NfbArgs),
 }
@@ -66,7 +76,7 @@ enum Bench {
 pub fn run(shared: &Shared, args: &BenchArgs) -> Result<(), Failure> {
     let cores = rig::Cores::choose(args.cores);
     cores.pin_application();
-    let _pages = shared.device.is_none().then(pages::HugePages::for_a_card).flatten();
+    let _pages = shared.device.is_none().then(|| pages::HugePages::for_a_card(args.bench.pages())).flatten();
     note(format!("{}; clock: {}, {:.1} ns per reading", cores, clock::source(), clock::cost()));
     match &args.bench {
         Bench::Sync => sync::run(shared, cores),
@@ -74,6 +84,20 @@ pub fn run(shared: &Shared, args: &BenchArgs) -> Result<(), Failure> {
         Bench::Throughput(args) => throughput::run(shared, cores, args),
         Bench::Peers(args) => peers::run(shared, cores, args),
         Bench::Nfb(args) => nfb::run(shared, cores, args),
+        Bench::Matrix(args) => matrix::run(shared, cores, args),
+        Bench::Queues(args) => queues::run(shared, cores, args),
+    }
+}
+
+impl Bench {
+    /// How many huge pages its cards need.
+    fn pages(&self) -> u64 {
+        match self {
+            Bench::Matrix(args) => pages::PER_PAIR * u64::from(args.most_queues()),
+            // Its queues are too small for them.
+            Bench::Queues(_) => 0,
+            _ => pages::ONE_PAIR,
+        }
     }
 }
 

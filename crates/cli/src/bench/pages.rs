@@ -7,8 +7,10 @@ use crate::output::note;
 
 /// Where Linux keeps the number of reserved 2 MiB pages.
 const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
-/// Pages that a card with one queue pair and default buffers needs, with some to spare.
-const FOR_A_CARD: u64 = 16;
+/// Pages that a queue pair with default buffers needs, with some to spare.
+pub const PER_PAIR: u64 = 6;
+/// Pages that a card with one queue pair needs, with some to spare.
+pub const ONE_PAIR: u64 = 16;
 
 /// Huge pages that were reserved here, and are given back when this is dropped.
 pub struct HugePages {
@@ -16,10 +18,10 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// Reserves what a card needs. `None`, and a note, where that is not possible: the card then uses what the system has,
+    /// Reserves what a card needs: `wanted` pages. `None`, and a note, where that is not possible: the card then uses what the system has,
     /// or ordinary pages, which costs throughput.
-    pub fn for_a_card() -> Option<Self> {
-        Self::reserve(FOR_A_CARD).map_err(|why| note(format!("{why}; the card may run on ordinary pages"))).ok()
+    pub fn for_a_card(wanted: u64) -> Option<Self> {
+        Self::reserve(wanted).map_err(|why| note(format!("{why}; the card may run on ordinary pages"))).ok()
     }
 
     /// Reserves `wanted` pages beside those that are reserved. The error says why there are fewer.

@@ -15,7 +15,7 @@ const BINS: usize = 240;
 /// The share of the longest times that is cut off, so that a few interruptions do not squeeze everything else.
 const CUT: f64 = 0.99;
 /// Told apart in print and by the colour-blind (Okabe and Ito).
-const COLOURS: [RGBColor; 4] =
+pub const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 
 /// One histogram.
@@ -75,7 +75,7 @@ fn render(svg: &mut String, title: &str, curves: &[Curve<'_>]) -> Result<(), Str
     area.present().map_err(text)
 }
 
-fn text(error: impl Display) -> String {
+pub fn text(error: impl Display) -> String {
     error.to_string()
 }
 

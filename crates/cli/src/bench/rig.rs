@@ -68,10 +68,20 @@ pub struct Rig {
 impl Rig {
     /// The card of `--device`, or a new card process whose queues have that engine and whose port is `port`.
     pub fn start(shared: &Shared, cores: Cores, engine: Option<Engine>, port: &str) -> Result<Self, Failure> {
+        Self::start_with(shared, cores, engine, &["--port", port])
+    }
+
+    /// The card of `--device`, or a new card process whose queues have that engine, with these options as well.
+    pub fn start_with(
+        shared: &Shared,
+        cores: Cores,
+        engine: Option<Engine>,
+        options: &[&str],
+    ) -> Result<Self, Failure> {
         let mut shared = shared.clone();
         let card = match shared.device {
             Some(_) => None,
-            None => Some(CardProcess::start(cores, engine, port, shared.queues().needed())?),
+            None => Some(CardProcess::start(cores, engine, options, shared.queues().needed())?),
         };
         if let Some(card) = &card {
             shared.device = Some(card.device.clone());
@@ -113,13 +123,14 @@ struct CardProcess {
 }
 
 impl CardProcess {
-    fn start(cores: Cores, engine: Option<Engine>, port: &str, queues: u32) -> Result<Self, Failure> {
+    fn start(cores: Cores, engine: Option<Engine>, options: &[&str], queues: u32) -> Result<Self, Failure> {
         let folder = tempfile::Builder::new().prefix("millrace-bench-").tempdir().map_err(cannot_start)?;
         let socket = folder.path().join("card.sock");
         let mut command = Command::new(std::env::current_exe().map_err(cannot_start)?);
         command
-            .args(["card", "--json", "--until-eof", "--port", port, "--queues", &queues.to_string(), "--listen"])
+            .args(["card", "--json", "--until-eof", "--queues", &queues.to_string(), "--listen"])
             .arg(socket)
+            .args(options)
             .env_remove("MILLRACE_DEVICE")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());

@@ -123,6 +123,11 @@ impl Pair {
         Ok(true)
     }
 
+    /// The queues, to be used for something else.
+    pub fn into_queues(self) -> (Option<RxQueue>, TxQueue) {
+        (self.rx, self.tx)
+    }
+
     /// Ends the pair. What was sent has left the queue, or the card does not take it.
     pub fn finish(self) -> Result<(), Failure> {
         send::finish(self.tx)

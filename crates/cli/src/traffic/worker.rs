@@ -181,6 +181,12 @@ impl<'a> Worker<'a> {
 
     /// Ends the pairs, and says what each queue sent and received.
     pub fn finish(self) -> (Results, Result<(), Failure>) {
+        let (results, pairs) = self.results();
+        (results, pairs.into_iter().map(Pair::finish).fold(Ok(()), Result::and))
+    }
+
+    /// What each queue sent and received; and the pairs.
+    pub fn results(self) -> (Results, Vec<Pair>) {
         let own = self.checks.latencies.len() == self.pairs.len();
         let queues = self.pairs.iter().zip(self.received).enumerate().map(|(at, (pair, received))| QueueResult {
             queue: pair.queue,
@@ -195,8 +201,7 @@ impl<'a> Worker<'a> {
             sending: self.sent_at as f64 * 1e-9,
             receiving: self.heard_at as f64 * 1e-9,
         };
-        let finished = self.pairs.into_iter().map(Pair::finish).fold(Ok(()), Result::and);
-        (results, finished)
+        (results, self.pairs)
     }
 }
 

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# The benchmarks of many queues, as short as can be: all rows, all names, a drawing; no time is asserted.
+. "$(dirname "$0")/../lib.sh"
+needs python3
+
+"$millrace" bench matrix --rounds 1 --seconds 0.01 --json --svg "$scratch/matrix.svg" >"$scratch/rows" 2>"$scratch/error.log" ||
+    fail "bench matrix ended with $?"
+python3 - "$scratch/rows" "$scratch/matrix.svg" <<'END' || fail "bench matrix"
+import json, sys, xml.etree.ElementTree as tree
+rows = [json.loads(line) for line in open(sys.argv[1])]
+assert [(row["queues"], row["size"]) for row in rows] == [
+    (queues, size) for queues in (1, 2, 4, 8) for size in (64, 128, 256, 512, 1024, 1536)], rows
+for row in rows:
+    assert row["bench"] == "matrix" and row["engine"] and row["rounds"] == 1, row
+    assert row["mpps"] >= 0 and row["gbps"] >= 0 and 0 < row["p50_ns"] <= row["p99_ns"], row
+    assert all(row["vxlan_" + name] is None for name in ("mpps", "gbps", "p50_ns", "p99_ns")), row
+drawing = tree.parse(sys.argv[2]).getroot()
+texts = "".join(drawing.itertext())
+for text in ("Throughput by packet size", "Median round trip by packet size", "8 queue pairs", "1536", "Gbit/s"):
+    assert text in texts, text
+# Two charts, four lines, six sizes.
+assert len(drawing.findall(".//{*}circle")) == 48
+END
+"$millrace" bench matrix --rounds 1 --seconds 0.01 --queues 3 --size 100 --engine sze >"$scratch/table" 2>/dev/null ||
+    fail "bench matrix as a table"
+grep -Eq '^ +3 +100 .* - +- +- +-$' "$scratch/table" || fail "$(cat "$scratch/table")"
+
+# A thousand pairs take more descriptors than some systems allow; the message says so then.
+queues() {
+    "$millrace" bench queues --rounds 1 --seconds 0.01 --json "$@" >"$scratch/rows" 2>"$scratch/error.log"
+}
+queues --configured 40 --active 3 || fail "bench queues ended with $?"
+python3 - "$scratch/rows" <<'END' || fail "bench queues"
+import json, sys
+(row,) = [json.loads(line) for line in open(sys.argv[1])]
+assert (row["configured"], row["active"]) == (40, 3) and row["mpps"] >= 0 and row["rtt_p50_ns"] > 0, row
+END
+if [ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 16384 ]; then
+    queues || fail "bench queues with a thousand"
+    python3 - "$scratch/rows" <<'END' || fail "bench queues with a thousand"
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+measured = [(row["configured"], row["active"]) for row in rows if "configured" in row]
+assert measured == [(1, 1), (8, 8), (1000, 1), (1000, 8), (1000, 1000)], rows
+assert [row["metric"] for row in rows[5:]] == ["mpps_1000_active_to_8", "rtt_1000_configured_to_1"], rows
+END
+fi
+code=0
+queues --configured 3 --active 4 || code=$?
+[ "$code" -eq 2 ] || fail "more active than configured ended with $code"
