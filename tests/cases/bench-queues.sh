@@ -25,7 +25,6 @@ END
     fail "bench matrix as a table"
 grep -Eq '^ +3 +100 .* - +- +- +-$' "$scratch/table" || fail "$(cat "$scratch/table")"
 
-# A thousand pairs take more descriptors than some systems allow; the message says so then.
 queues() {
     "$millrace" bench queues --rounds 1 --seconds 0.01 --json "$@" >"$scratch/rows" 2>"$scratch/error.log"
 }
@@ -35,15 +34,10 @@ import json, sys
 (row,) = [json.loads(line) for line in open(sys.argv[1])]
 assert (row["configured"], row["active"]) == (40, 3) and row["mpps"] >= 0 and row["rtt_p50_ns"] > 0, row
 END
+# A thousand pairs take more descriptors than some systems allow.
 if [ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 16384 ]; then
-    queues || fail "bench queues with a thousand"
-    python3 - "$scratch/rows" <<'END' || fail "bench queues with a thousand"
-import json, sys
-rows = [json.loads(line) for line in open(sys.argv[1])]
-measured = [(row["configured"], row["active"]) for row in rows if "configured" in row]
-assert measured == [(1, 1), (8, 8), (1000, 1), (1000, 8), (1000, 1000)], rows
-assert [row["metric"] for row in rows[5:]] == ["mpps_1000_active_to_8", "rtt_1000_configured_to_1"], rows
-END
+    queues --configured 1000 --active 8 || fail "bench queues with a thousand"
+    [ "$(field configured <"$scratch/rows") $(field active <"$scratch/rows")" = "1000 8" ] || fail "$(cat "$scratch/rows")"
 fi
 code=0
 queues --configured 3 --active 4 || code=$?

@@ -159,13 +159,18 @@ fn travel(
 ) -> Result<RoundTrips, Failure> {
     let mut traveller = Traveller::new(size);
     let mut trips = RoundTrips { times: Distribution::new(), lost: 0, corrupt: 0 };
-    for _ in 0..WARM_UP.min(extent.count) {
+    let is_over = |start: Moment| stop::asked() || extent.seconds.is_some_and(|seconds| start.seconds() > seconds);
+    let start = Moment::now();
+    for number in 0..WARM_UP.min(extent.count) {
+        // On a machine that does something else meanwhile so many can take minutes.
+        if number % TRIPS_PER_LOOK == 0 && is_over(start) {
+            break;
+        }
         go(&mut traveller)?;
     }
     let start = Moment::now();
-    let is_over = || stop::asked() || extent.seconds.is_some_and(|seconds| start.seconds() > seconds);
     for number in 0..extent.count {
-        if number % TRIPS_PER_LOOK == 0 && is_over() {
+        if number % TRIPS_PER_LOOK == 0 && is_over(start) {
             break;
         }
         if let Some(time) = go(&mut traveller)? {
