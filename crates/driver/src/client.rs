@@ -487,10 +487,10 @@ fn map_queue(
             (status, data, descriptors)
         }
         Layout::Dd { status_len, data_len, .. } => {
-            let status = Region::map(next()?, len(status_len)?, Protection::ReadWrite, false)?;
+            let status = map(next()?, len(status_len)?, Protection::ReadWrite, false)?;
             let data = match data_len {
                 0 => None,
-                bytes => Some(Region::map(next()?, len(bytes)?, data_protection, false)?),
+                bytes => Some(map(next()?, len(bytes)?, data_protection, false)?),
             };
             (status, data, None)
         }

@@ -22,7 +22,7 @@ use crate::progress::Steps;
 use crate::stop;
 
 /// The engine of the benchmarks of many queues, unless another is asked for.
-pub const ENGINE: Engine = Engine::Medusa;
+pub const ENGINE: Engine = Engine::Dd;
 
 /// Packet sizes unless `--size` says otherwise.
 const SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1536];

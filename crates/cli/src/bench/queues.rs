@@ -58,7 +58,7 @@ pub struct QueuesArgs {
     /// How long one measurement takes
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
     seconds: f64,
-    /// Buffers of each queue; the same for every number of queues
+    /// Buffers of each Medusa or DD queue; the same for every number of queues
     #[arg(long, value_name = "N", default_value = "256")]
     buffers: String,
 }
@@ -128,7 +128,12 @@ fn measure(
     let Some(Case { configuration: Configuration { configured, .. }, .. }) = cases.first() else { return Ok(()) };
     let configured = *configured;
     let shared = Shared { queue: Some(Queues::first(configured)), ..shared.clone() };
-    let card = Rig::start_with(&shared, cores, engine, &["--port", "loopback", "--buffers", &args.buffers])?;
+    let card = Rig::start_with(
+        &shared,
+        cores,
+        engine,
+        &["--port", "loopback", "--buffers", &args.buffers, "--descriptors", &args.buffers],
+    )?;
     let session = card.session()?;
     let mut pairs = Many::open(&session, configured)?;
     for case in cases {
