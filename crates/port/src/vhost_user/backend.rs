@@ -110,6 +110,11 @@ impl Backend {
         show_waiting(&self.pairs, self.role);
     }
 
+    /// Whether the driver has chosen its features, and the one that goes with more messages among them.
+    pub fn is_negotiated(&self) -> bool {
+        self.features & feature::VHOST_USER_PROTOCOL != 0
+    }
+
     fn offered(&self) -> u64 {
         FEATURES | if self.pairs.len() > 1 { feature::MQ } else { 0 }
     }

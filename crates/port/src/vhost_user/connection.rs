@@ -2,6 +2,7 @@
 
 use super::VhostUserError;
 use super::backend::{Backend, show_waiting};
+use super::early;
 use super::queue::Pair;
 use crate::spec::VhostUserSpec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use vhost::vhost_user::{BackendReqHandler, Error};
+use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
 /// Between two attempts to connect, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -187,7 +188,7 @@ impl Talk {
         let backend = Arc::new(Mutex::new(Backend::new(self.pairs.clone(), self.role)));
         let mut handler = BackendReqHandler::from_stream(stream, backend.clone());
         while self.wait(&ours) {
-            if let Err(error) = handler.handle_request() {
+            if let Err(error) = Self::answer(&ours, &backend, &mut handler) {
                 self.explain(&error);
                 break;
             }
@@ -198,6 +199,21 @@ impl Talk {
             // A server that breaks off at once must not keep us busy.
             self.pause(BACK_OFF.0);
         }
+    }
+
+    /// Answers the next request.
+    fn answer(
+        socket: &UnixStream,
+        backend: &Mutex<Backend>,
+        handler: &mut BackendReqHandler<Mutex<Backend>>,
+    ) -> Result<(), Error> {
+        let is_negotiated = backend.lock().unwrap_or_else(PoisonError::into_inner).is_negotiated();
+        let enable =
+            |index, state| backend.lock().unwrap_or_else(PoisonError::into_inner).set_vring_enable(index, state);
+        if !is_negotiated && early::take(socket, enable)? {
+            return Ok(());
+        }
+        handler.handle_request()
     }
 
     fn explain(&mut self, error: &Error) {

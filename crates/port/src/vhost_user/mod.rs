@@ -12,6 +12,7 @@
 
 mod backend;
 mod connection;
+mod early;
 mod memory;
 mod queue;
 mod slot;

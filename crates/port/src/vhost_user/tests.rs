@@ -2,6 +2,7 @@ use super::*;
 use crate::{Accept, PortSpec};
 use driver::Driver;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -289,7 +290,36 @@ fn a_client_finds_its_server_again() {
 fn a_port_closes_while_a_peer_stalls() {
     let scene = scene("");
     let mut stream = UnixStream::connect(&scene.path).unwrap();
-    std::io::Write::write_all(&mut stream, &[1, 0, 0]).unwrap();
+    stream.write_all(&[1, 0, 0]).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     drop(scene);
+}
+
+#[test]
+fn queues_are_enabled_before_features_are_chosen() {
+    // As QEMU does: request 18 in version 1, with and without bit 3, which asks for an answer.
+    let ask = |stream: &mut UnixStream, flags: u32, queue: u32| {
+        let words = [18, 1 | flags, 8, queue, 1];
+        stream.write_all(&words.map(u32::to_ne_bytes).concat()).unwrap();
+    };
+    let answer = |stream: &mut UnixStream| {
+        let mut bytes = [0; 20];
+        stream.read_exact(&mut bytes).unwrap();
+        bytes.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect::<Vec<_>>()
+    };
+    let mut scene = scene("");
+    let mut stream = UnixStream::connect(&scene.path).unwrap();
+    ask(&mut stream, 0, 0);
+    ask(&mut stream, 8, 1);
+    assert_eq!(answer(&mut stream), [18, 1 | 4, 8, 0, 0]);
+    let mut driver = Driver::over(stream, 1);
+    eventually("link", || scene.ports[0].counters().link());
+    driver.send(0, &[frame(1, 60)]);
+    assert_eq!(received(&mut scene.ports[0], 9), [frame(1, 60)]);
+    drop(driver);
+    // There is no such queue.
+    let mut stream = UnixStream::connect(&scene.path).unwrap();
+    ask(&mut stream, 8, 2);
+    assert_eq!(answer(&mut stream), [18, 1 | 4, 8, 1, 0]);
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "it is broken off");
 }
