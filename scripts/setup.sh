@@ -2,7 +2,7 @@
 # Installs what the project needs on Debian 12, and does nothing where it is all there.
 #
 #   scripts/setup.sh          to build, to run the demo and the tests
-#   scripts/setup.sh --bench  also DPDK and Open vSwitch, for `make bench`
+#   scripts/setup.sh --bench  also what programs with DPDK are built with, and Open vSwitch, for `make bench`
 #
 # As root it installs Debian packages. As anybody else it says which are missing and leaves them out: the build needs
 # Rust and a C compiler, everything else only makes single tests possible.
@@ -26,6 +26,7 @@ need python3 python3
 need dtc device-tree-compiler
 need strace strace
 need ip iproute2
+need qemu-system-x86_64 qemu-system-x86
 need setpriv util-linux
 need iperf3 iperf3
 need tcpdump tcpdump
@@ -102,4 +103,12 @@ if ! find_rust; then
     exit 1
 fi
 command -v cc >/dev/null || { echo "setup: there is no C compiler (cc), which the linker needs" >&2; exit 1; }
+# For the tests with a virtual machine. The lists of packages may be old.
+if command -v qemu-system-x86_64 >/dev/null && [ ! -e "$target/guest/vmlinuz" ]; then
+    scripts=$(dirname "$0")
+    echo "setup: downloading a kernel for virtual machines into $target/guest"
+    "$scripts/guest-files.sh" "$target/guest" ||
+        { [ "$(id -u)" -eq 0 ] && apt-get update >/dev/null 2>&1 && "$scripts/guest-files.sh" "$target/guest"; } ||
+        echo "setup: it cannot be had, so the tests that boot one are skipped"
+fi
 echo "setup: $(cargo --version), $(command -v cargo)"

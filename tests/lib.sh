@@ -105,6 +105,35 @@ start_card() {
     export MILLRACE_DEVICE=$device
 }
 
+# shown DOCUMENT HEADING: the commands under that heading of the document, one in a line.
+shown() {
+    awk -v heading="$2" '/^#+ / { here = $0 ~ "^#+ " heading "$"; next }
+        here && /^```/ { fenced = !fenced; next }
+        here && (fenced || /^    /) { sub(/^    /, ""); if (sub(/ *\\$/, " ")) printf "%s", $0; else print }' "$root/$1"
+}
+
+# follow COMMANDS: does what a reader of them does: starts what ends in `&`, waits for a card to listen, and repeats any
+# other until it succeeds. Files in /tmp become ours; what was started ends with the case.
+follow() {
+    local line
+    mkdir -p "$scratch/bin"
+    ln -sf "$millrace" "$scratch/bin/millrace"
+    PATH=$scratch/bin:$PATH
+    while read -r line; do
+        line=${line//\/tmp\//$scratch\/}
+        # Without the comment behind it.
+        line=$(sed 's/ *# .*//' <<<"$line")
+        case $line in
+        *'&')
+            # shellcheck disable=SC2086
+            background followed${#pids[@]} ${line%&}
+            [[ ! $line =~ --listen\ ([^ ]+) ]] || await 10 test -S "${BASH_REMATCH[1]}" || fail "no card: $line"
+            ;;
+        *) await 30 eval "$line" >"$scratch/followed.out" 2>"$scratch/followed.log" || fail "$line" ;;
+        esac
+    done <<<"$1"
+}
+
 # ended PID SECONDS: waits for a process of ours to end; its exit code is in $code.
 ended() {
     await "$2" is_gone "$1" || fail "process $1 has not ended after $2 s"
