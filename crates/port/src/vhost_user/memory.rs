@@ -14,8 +14,6 @@ pub(super) enum MemoryError {
     Size(u64),
     #[error("more than {MAX_REGIONS} regions")]
     TooMany,
-    #[error("there is no such region")]
-    Missing,
 }
 
 /// Most regions at once: as many as QEMU may ask for.
@@ -52,19 +50,21 @@ impl GuestMemory {
         Self::of(regions)
     }
 
+    /// With one more. One that is there is replaced: QEMU before 8.0 adds every region once for each pair of queues.
     pub fn with(&self, place: Place, file: &File) -> Result<Self, MemoryError> {
-        let mut regions = self.regions.clone();
+        let mut regions = self.all_but(place);
         regions.push(Arc::new(Region::map(place, file)?));
         Self::of(regions)
     }
 
+    /// With one less; and with all that there are if it is not there, for it is also removed as often.
     pub fn without(&self, place: Place) -> Result<Self, MemoryError> {
+        Self::of(self.all_but(place))
+    }
+
+    fn all_but(&self, place: Place) -> Vec<Arc<Region>> {
         let same = |region: &Region| Place { offset: place.offset, ..region.place } == place;
-        let regions: Vec<_> = self.regions.iter().filter(|region| !same(region)).cloned().collect();
-        if regions.len() == self.regions.len() {
-            return Err(MemoryError::Missing);
-        }
-        Self::of(regions)
+        self.regions.iter().filter(|region| !same(region)).cloned().collect()
     }
 
     fn of(regions: Vec<Arc<Region>>) -> Result<Self, MemoryError> {

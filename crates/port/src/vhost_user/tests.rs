@@ -323,3 +323,15 @@ fn queues_are_enabled_before_features_are_chosen() {
     assert_eq!(answer(&mut stream), [18, 1 | 4, 8, 1, 0]);
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "it is broken off");
 }
+
+#[test]
+fn memory_is_added_and_removed_more_than_once() {
+    let mut scene = scene("");
+    let mut driver = Driver::ready(&scene.path, 1);
+    eventually("link", || scene.ports[0].counters().link());
+    for (number, there) in [true, true, false, false, true].into_iter().enumerate() {
+        driver.change_memory(there);
+        driver.send(0, &[frame(number as u8, 60)]);
+        assert_eq!(received(&mut scene.ports[0], 9), [frame(number as u8, 60)]);
+    }
+}

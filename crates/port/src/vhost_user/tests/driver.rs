@@ -109,15 +109,29 @@ impl Driver {
         }
     }
 
-    pub fn describe_memory(&mut self) {
-        let region = VhostUserMemoryRegionInfo {
-            guest_phys_addr: GUEST,
+    fn region(&self, guest_phys_addr: u64) -> VhostUserMemoryRegionInfo {
+        VhostUserMemoryRegionInfo {
+            guest_phys_addr,
             memory_size: MEMORY_LEN as u64,
-            userspace_addr: USER,
+            userspace_addr: USER + (guest_phys_addr - GUEST),
             mmap_offset: 0,
             mmap_handle: self.file.as_raw_fd(),
-        };
+        }
+    }
+
+    pub fn describe_memory(&mut self) {
+        let region = self.region(GUEST);
         self.frontend.set_mem_table(&[region]).unwrap();
+    }
+
+    /// Adds more memory, or takes it away again.
+    pub fn change_memory(&mut self, there: bool) {
+        let region = self.region(GUEST + MEMORY_LEN as u64);
+        if there {
+            self.frontend.add_mem_region(&region).unwrap();
+        } else {
+            self.frontend.remove_mem_region(&region).unwrap();
+        }
     }
 
     fn describe_ring(&mut self, number: usize) {
