@@ -127,6 +127,12 @@ pub trait Port: Send {
         burst
     }
 
+    /// A second handle that sends on the same wire while this one receives, for ports whose two directions have nothing in
+    /// common; it counts with the counters of this one, and belongs to the same worker.
+    fn sender(&self) -> Option<Box<dyn Port>> {
+        None
+    }
+
     /// Ends a burst of [`Port::transmit`]: what was collected may leave now.
     fn flush(&mut self) {}
 

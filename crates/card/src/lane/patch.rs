@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! wire A -> MAC A (filters, counters) -> MAC B -> wire B        one copy, straight from one wire's memory to the other's
-//! wire A -> MAC A -> held frames -> MAC A -> wire A             reflected: a wire cannot send while it receives
+//! wire A -> MAC A -> wire A                                     reflected; by way of held frames, which is one copy more,
+//!                                                               where a wire cannot send while it receives
 //! ```
 //!
 //! Frames on which Linux left something to do (a checksum, segmentation) pass as they are if the other wire takes them.
@@ -12,7 +13,7 @@
 use super::BUDGET;
 use super::Lane;
 use super::sink::MacSink;
-use super::wire::receive_nothing;
+use super::wire::{Wire, receive_nothing};
 use crate::mac::{MacLane, Receiver, Rules};
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
@@ -33,35 +34,42 @@ pub(crate) struct Patch {
 pub(crate) fn forward(from: &mut Lane, to: &mut Lane, patch: Patch) -> bool {
     let mut worked = false;
     for wire in &mut from.wires {
-        let inward = wire.port.as_mut();
         from.mac.refresh();
-        if from.mac.is_cut_off() {
-            worked |= receive_nothing(inward, &mut from.mac) > 0;
-            from.mac.publish();
-            continue;
-        }
         to.mac.refresh();
         let number = wire.number.checked_rem(patch.wires);
         let outward = to.wires.iter_mut().find(|wire| Some(wire.number) == number);
+        let (plugged, outward) = (outward.is_some(), outward.map(|wire| wire.port.as_mut()));
         let open = to.mac.lets_out() && !to.mac.rules.looped;
-        let MacLane { rules, rx: receiver, .. } = &mut from.mac;
-        let port = outward.filter(|_| open).map(|wire| wire.port.as_mut());
-        let mut sink = WireSink { rules, receiver, port, frames: 0, bytes: 0 };
-        let taken = if inward.can_wait() {
-            inward.receive(BUDGET, &mut |frame: Span<'_>| sink.offer(frame))
-        } else {
-            inward.receive(BUDGET, &mut sink)
-        };
-        let WireSink { frames, bytes, port, .. } = sink;
+        let (taken, frames, bytes) = hand_on(wire.port.as_mut(), &mut from.mac, outward.filter(|_| open));
         if frames > 0 {
-            let plugged = port.is_some();
-            port.into_iter().for_each(|port| port.flush());
             to.mac.hand_over(open, plugged, frames, bytes);
         }
         from.mac.publish();
         worked |= taken > 0;
     }
     worked
+}
+
+/// One burst from a wire behind a MAC to another, if there is one that is open. Returns how many frames were taken, and how
+/// many and how many bytes of them the MAC has let in.
+#[inline(always)]
+fn hand_on(inward: &mut dyn Port, mac: &mut MacLane, outward: Option<&mut (dyn Port + 'static)>) -> (usize, u64, u64) {
+    if mac.is_cut_off() {
+        return (receive_nothing(inward, mac), 0, 0);
+    }
+    let MacLane { rules, rx: receiver, .. } = mac;
+    let mut sink = WireSink { rules, receiver, port: outward, frames: 0, bytes: 0 };
+    let taken = if inward.can_wait() {
+        inward.receive(BUDGET, &mut |frame: Span<'_>| sink.offer(frame))
+    } else {
+        inward.receive(BUDGET, &mut sink)
+    };
+    if sink.frames > 0
+        && let Some(port) = &mut sink.port
+    {
+        port.flush();
+    }
+    (taken, sink.frames, sink.bytes)
 }
 
 /// The wire of another port as the sink of a port.
@@ -190,6 +198,21 @@ impl Held {
         Span::from_slice(&self.bytes[frame.at..frame.at + frame.len])
     }
 
+    /// One burst from a wire back to itself, of which a frame is held until all have come. Returns as [`hand_on`].
+    fn hand_back(&mut self, port: &mut dyn Port, mac: &mut MacLane) -> (usize, u64, u64) {
+        self.frames.clear();
+        let (offloads, waits, open) = (port.offloads(), port.can_wait(), mac.lets_out());
+        let behind = |frame: Span<'_>, offload: &Offload| self.hold(frame, *offload);
+        let mut sink = MacSink { rules: &mac.rules, receiver: &mut mac.rx, waits, offloads, behind };
+        let taken = port.receive(BUDGET, &mut sink);
+        if !self.frames.is_empty() && open {
+            port.counters().count_rx_copies(self.frames.len() as u64);
+            self.send(port);
+            port.flush();
+        }
+        (taken, self.frames.len() as u64, self.end() as u64)
+    }
+
     /// Gives everything to the wire.
     fn send(&self, port: &mut dyn Port) {
         let mut rest = &self.frames[..];
@@ -215,28 +238,16 @@ impl Held {
 pub(super) fn reflect(lane: &mut Lane) -> bool {
     let mut worked = false;
     let Lane { wires, mac, held, .. } = lane;
-    let held = held.get_or_insert_with(Held::new);
-    for wire in wires {
-        let port = wire.port.as_mut();
+    for Wire { port, sender, .. } in wires {
         mac.refresh();
-        if mac.is_cut_off() {
-            worked |= receive_nothing(port, mac) > 0;
-            mac.publish();
-            continue;
-        }
-        held.frames.clear();
-        let (offloads, waits) = (port.offloads(), port.can_wait());
-        let behind = |frame: Span<'_>, offload: &Offload| held.hold(frame, *offload);
-        let mut sink = MacSink { rules: &mac.rules, receiver: &mut mac.rx, waits, offloads, behind };
-        let taken = port.receive(BUDGET, &mut sink);
-        if !held.frames.is_empty() {
-            let open = mac.lets_out();
-            if open {
-                port.counters().count_rx_copies(held.frames.len() as u64);
-                held.send(port);
-                port.flush();
-            }
-            mac.hand_over(open, true, held.frames.len() as u64, held.end() as u64);
+        let open = mac.lets_out();
+        let (taken, frames, bytes) = match sender {
+            Some(sender) => hand_on(port.as_mut(), mac, Some(sender.as_mut()).filter(|_| open)),
+            None if mac.is_cut_off() => (receive_nothing(port.as_mut(), mac), 0, 0),
+            None => held.get_or_insert_with(Held::new).hand_back(port.as_mut(), mac),
+        };
+        if frames > 0 {
+            mac.hand_over(open, true, frames, bytes);
         }
         mac.publish();
         worked |= taken > 0;

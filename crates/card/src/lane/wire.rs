@@ -16,13 +16,16 @@ pub(crate) struct Wire {
     /// Its number among the wires of the port.
     pub number: u32,
     pub port: Box<dyn Port>,
+    /// What sends while `port` receives, if it can: for a wire that is connected with itself.
+    pub sender: Option<Box<dyn Port>>,
     /// Place in the lane of the RX queue that its frames go to.
     pub rx_at: Option<usize>,
 }
 
 impl Wire {
     pub fn new(number: u32, port: Box<dyn Port>) -> Self {
-        Self { number, port, rx_at: None }
+        let sender = port.sender();
+        Self { number, port, sender, rx_at: None }
     }
 }
 

@@ -234,6 +234,11 @@ impl Port for VhostUserPort {
         burst
     }
 
+    fn sender(&self) -> Option<Box<dyn Port>> {
+        let (pair, control) = (self.pair.clone(), self._control.clone());
+        Some(Box::new(Self { pair, unpublished: false, _control: control }))
+    }
+
     fn flush(&mut self) {
         if !self.unpublished {
             return;
