@@ -71,6 +71,22 @@ impl DeviceRx {
     #[inline(always)]
     pub fn publish(&mut self) {
         self.queue.publish();
+        self.expect_next();
+    }
+
+    /// Asks to own the cache lines that the next frame will be written to, so that they are here when it comes.
+    #[inline(always)]
+    fn expect_next(&self) {
+        self.queue.expect_put();
+        if self.queue.waiting() > 0
+            && let Ok(head) = self.queue.head(0)
+        {
+            let Descriptor { address, len, .. } = self.queue.rings.table.load(head);
+            // A buffer that is wrong is found out when its turn comes.
+            if let Ok(room) = self.queue.iotlb.write(address, len as usize) {
+                prefetch(room);
+            }
+        }
     }
 
     /// Writes frames into the driver's buffers, from the front, as far as there are any. Visible after
@@ -168,7 +184,7 @@ impl DeviceRx {
                     other.span_mut(address, needed).ok_or(Fault::Unmapped)?
                 }
             };
-            room.prefetch();
+            prefetch(room);
             (rooms[index], heads[index]) = (Some(room), head);
             found += 1;
         }
@@ -229,6 +245,15 @@ impl DeviceRx {
         let Chains { list, count } = chains;
         list[..count].iter().for_each(|&(head, len)| self.queue.put(head, len));
         Ok(Other::Stored)
+    }
+}
+
+/// Asks to own the lines of the header and of the beginning of the frame, which are mostly two.
+#[inline(always)]
+fn prefetch(room: SpanMut<'_>) {
+    room.prefetch();
+    if room.len() > NetHeader::LEN {
+        room.split_at(NetHeader::LEN).1.prefetch();
     }
 }
 

@@ -109,6 +109,7 @@ impl DeviceTx {
         match self.queue.look() {
             Ok(0) => {}
             Ok(waiting) => {
+                self.queue.expect_put();
                 let mut left = budget.min(usize::from(waiting));
                 while left > 0 && !sent.full && sent.fault.is_none() {
                     left -= self.serve_run(left.min(BATCH), sink, &mut sent);

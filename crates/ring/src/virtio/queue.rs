@@ -90,6 +90,12 @@ impl Queue {
         self.next = self.next.wrapping_add(1);
     }
 
+    /// Asks to own the cache line of the next entry of the used ring.
+    #[inline(always)]
+    pub fn expect_put(&self) {
+        self.rings.used.prefetch_write(self.used);
+    }
+
     /// Gives what was put into the used ring to the driver.
     #[inline(always)]
     pub fn publish(&self) {
