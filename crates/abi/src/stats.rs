@@ -54,7 +54,7 @@ pub struct QueueStats {
 
 /// Counters of one port and its MACs, since the card started; the MACs' own registers count since their last reset.
 ///
-/// Frames of the wire = `rx_frames` + `rx_drops`. At rest `rx_frames` is what the RX queues of the port were offered, and
+/// Frames of the wire = `rx_frames` + `rx_drops` (less `fault-duplicate` of a wire with faults). At rest `rx_frames` is what the RX queues of the port were offered, and
 /// `tx_frames` + `tx_drops` is what its TX queues have passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortStats {
@@ -84,6 +84,11 @@ pub struct PortStats {
     pub rx_drops: Vec<Count>,
     /// Frames that were handed over but did not leave, by reason.
     pub tx_drops: Vec<Count>,
+    /// What else happened to frames from the wire, such as `fault-duplicate`: frames that were added count here, the others
+    /// are among those passed.
+    pub rx_events: Vec<Count>,
+    /// What else happened to frames towards the wire.
+    pub tx_events: Vec<Count>,
 }
 
 /// What one worker thread did.

@@ -401,6 +401,7 @@ fn queue_stats(queue: &Queue, worker: Option<u32>) -> QueueStats {
 fn port_stats(index: usize, port: &PortEntry, wiring: &Wiring) -> PortStats {
     let (rx, tx) = (port.mac.received(), port.mac.sent());
     let (rx_copies, tx_copies) = port.mac.copies();
+    let [rx_events, tx_events] = port.mac.events();
     PortStats {
         port: index as u32,
         spec: wiring.spec.clone(),
@@ -415,6 +416,8 @@ fn port_stats(index: usize, port: &PortEntry, wiring: &Wiring) -> PortStats {
         tx_copies,
         rx_drops: named(rx.drops()),
         tx_drops: named(tx.drops()),
+        rx_events: named(rx_events.into_iter()),
+        tx_events: named(tx_events.into_iter()),
     }
 }
 

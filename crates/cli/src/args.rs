@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn wrong_values_are_refused() {
         for line in [
-            "millrace read --engine dd",
+            "millrace read --engine wood",
             "millrace read --engine sze@",
             "millrace read --mode fast",
             "millrace read --burst 0",

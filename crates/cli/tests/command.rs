@@ -37,7 +37,7 @@ fn bench_latency_has_the_fields_that_were_promised() {
     let _alone = alone();
     let lines = objects("bench latency --count 300 --json");
     let cases: Vec<String> = lines.iter().map(|line| format!("{} {}", line["engine"], line["mode"])).collect();
-    assert_eq!(cases.len(), 3 * 2, "{cases:?}");
+    assert_eq!(cases.len(), 3 * 2 + 1, "both modes, and DD in direct mode only: {cases:?}");
     for line in &lines {
         assert_fields(line, &["bench", "engine", "mode", "size", "count", "mean_ns", "geomean_ns", "p50_ns", "p99_ns"]);
         assert_fields(line, &["p999_ns", "min_ns", "max_ns", "lost", "corrupt"]);
@@ -60,7 +60,7 @@ fn bench_throughput_has_the_fields_that_were_promised() {
     let _alone = alone();
     let lines = objects("bench throughput --count 2000 --size 64 --mode direct --json");
     let directions: Vec<&str> = lines.iter().filter_map(|line| line["direction"].as_str()).collect();
-    assert_eq!(directions, ["tx", "rx", "both"].repeat(3));
+    assert_eq!(directions, ["tx", "rx", "both"].repeat(4));
     for line in &lines {
         assert_fields(line, &["bench", "engine", "mode", "size", "count", "mpps", "gbps", "lost", "corrupt"]);
     }
@@ -70,7 +70,7 @@ fn bench_throughput_has_the_fields_that_were_promised() {
 fn bench_sync_has_the_fields_that_were_promised() {
     let _alone = alone();
     let lines = objects("bench sync --count 50 --json");
-    assert_eq!(lines.len(), 3 * 2 * 4);
+    assert_eq!(lines.len(), (3 * 2 + 1) * 4, "DD in direct mode only");
     for (line, step) in lines.iter().zip(["A", "B", "C", "D"].iter().cycle()) {
         assert_fields(line, &["bench", "engine", "mode", "size", "count", "before_ns", "before_ns_sd", "sync_ns"]);
         assert_fields(line, &["sync_ns_sd", "after_ns", "after_ns_sd"]);

@@ -121,6 +121,11 @@ impl Mac {
         self.wires.mode()
     }
 
+    /// What else happened to received and to sent frames.
+    pub fn events(&self) -> [Vec<(&'static str, u64)>; 2] {
+        self.wires.events()
+    }
+
     /// Copies that the wires have made of received and of sent frames.
     pub fn copies(&self) -> (u64, u64) {
         let counts = self.wires.counts();

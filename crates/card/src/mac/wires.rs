@@ -1,6 +1,6 @@
 //! What the wires behind a port count themselves: frames that left, and frames that were dropped out there.
 
-use millrace_port::{DropReason, PortCounters};
+use millrace_port::{DropReason, Event, PortCounters};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Dropped frames by reason.
@@ -93,6 +93,19 @@ impl Wires {
     pub fn link(&self, unplugged: bool) -> bool {
         let plugged = self.lock();
         if plugged.present.is_empty() { !unplugged } else { plugged.present.iter().any(|wire| wire.link()) }
+    }
+
+    /// What else happened to frames from the wires, and towards them. Of the wires that are there.
+    pub fn events(&self) -> [Vec<(&'static str, u64)>; 2] {
+        let plugged = self.lock();
+        let sum = |of: fn(&PortCounters) -> Vec<(Event, u64)>| {
+            let mut sums = Event::ALL.map(|event| (event.name(), 0));
+            for (event, count) in plugged.present.iter().flat_map(|wire| of(wire)) {
+                sums[event as usize].1 += count;
+            }
+            sums.to_vec()
+        };
+        [sum(|wire| wire.rx_events().collect()), sum(|wire| wire.tx_events().collect())]
     }
 
     /// How the wires are driven, in their own words; the same words once.

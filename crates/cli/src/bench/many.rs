@@ -10,12 +10,15 @@ use crate::list::Sizes;
 use crate::send;
 use crate::session::Session;
 use crate::stop;
-use crate::traffic::{Board, Lengths, Pair, Plan, Worker};
+use crate::traffic::{Board, Lengths, Pair, Plan, Results, Worker};
 
 /// Frames per call.
 const BURST: usize = 64;
 /// Frames on their way at once on all queues together, as in `bench throughput`; each queue has at least one burst.
 const WINDOW: u64 = 512;
+/// Frames that go over each queue before the measurement begins, so that every buffer of it has been used: the system
+/// gives memory at the first touch.
+const WARM_UP: u64 = 512;
 /// How long to wait for frames that do not come back, in seconds.
 const LINGER: f64 = 5.0;
 
@@ -42,16 +45,9 @@ impl Many {
 
     /// Frames of `size` bytes out and back on the first `active` pairs for `seconds`; every one is checked.
     pub fn throughput(&mut self, active: usize, size: u16, seconds: f64) -> Result<Rate, Failure> {
-        let plan = plan(active, size, seconds)?;
-        let board = Board::new(active, 1);
-        let rest = self.pairs.split_off(active);
-        let pair = |(at, (rx, tx))| Pair::new(at as u32, at, Some(rx), tx, &plan);
-        let pairs = std::mem::take(&mut self.pairs).into_iter().enumerate().map(pair).collect();
-        let mut worker = Worker::new(&plan, &board, 0, pairs, Clock::start());
-        worker.run()?;
-        let (results, pairs) = worker.results();
-        let queues = pairs.into_iter().map(Pair::into_queues);
-        self.pairs = queues.filter_map(|(rx, tx)| Some((rx?, tx))).chain(rest).collect();
+        let warm_up = Plan { goal: Some(WARM_UP), seconds: None, ..plan(active, size, seconds)? };
+        self.send_and_receive(active, &warm_up)?;
+        let results = self.send_and_receive(active, &plan(active, size, seconds)?)?;
         let (mut frames, mut sent) = (0, 0);
         for queue in &results.queues {
             frames += queue.received.findings.in_order;
@@ -63,6 +59,19 @@ impl Many {
         }
         let mpps = frames as f64 / results.receiving * 1e-6;
         Ok(Rate { mpps, gbps: mpps * f64::from(size) * 8e-3 })
+    }
+
+    fn send_and_receive(&mut self, active: usize, plan: &Plan) -> Result<Results, Failure> {
+        let board = Board::new(active, 1);
+        let rest = self.pairs.split_off(active);
+        let pair = |(at, (rx, tx))| Pair::new(at as u32, at, Some(rx), tx, plan);
+        let pairs = std::mem::take(&mut self.pairs).into_iter().enumerate().map(pair).collect();
+        let mut worker = Worker::new(plan, &board, 0, pairs, Clock::start());
+        worker.run()?;
+        let (results, pairs) = worker.results();
+        let queues = pairs.into_iter().map(Pair::into_queues);
+        self.pairs = queues.filter_map(|(rx, tx)| Some((rx?, tx))).chain(rest).collect();
+        Ok(results)
     }
 
     /// One packet at a time out and back, the first `active` pairs in turn, for `seconds`.

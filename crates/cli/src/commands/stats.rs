@@ -140,6 +140,7 @@ pub fn port_row(port: &PortStats) -> Row {
         .maybe("tx_copies", per_frame(port.tx_copies, port.tx_frames), 2)
         .list("rx_drops", reasons(&port.rx_drops))
         .list("tx_drops", reasons(&port.tx_drops))
+        .list("events", reasons(&port.rx_events).into_iter().chain(reasons(&port.tx_events)).collect())
         .text("mode", &port.mode)
 }
 

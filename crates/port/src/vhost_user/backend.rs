@@ -18,8 +18,8 @@ use vhost::vhost_user::{
 
 const LIMITS: FrameLimits = FrameLimits { min: MIN_FRAME_LEN as u16, max: MAX_FRAME_LEN as u16 };
 
-/// What every driver is offered. Not among them: IN_ORDER, which we keep anyway, but with which DPDK 22.11's driver takes
-/// another path that is half as fast (4.6 instead of 9.8 Mpps out and in on one core, 64 bytes).
+/// What every driver is offered. Not among them: IN_ORDER, although order is kept
+/// (`docs/decisions/0019-vhost-user.md`).
 const FEATURES: u64 = feature::VERSION_1
     | feature::MRG_RXBUF
     | feature::RING_INDIRECT_DESC
