@@ -88,7 +88,7 @@ impl Lane {
             worked |= look != Look::Quiet;
             turn = self.turns.after_hot(turn, look);
         }
-        for _ in 0..self.turns.cold_looks() {
+        for _ in 0..self.turns.cold_looks(worked) {
             worked |= self.look_at_cold();
         }
         match self.patch {

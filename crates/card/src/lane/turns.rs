@@ -1,14 +1,19 @@
 //! Which rings of a lane a pass looks at: those that were busy lately in every pass, the others in turn.
 //!
 //! So a pass costs what the busy rings cost, however many are open. A ring that has been quiet for [`PATIENCE`] looks is
-//! *cold*: of the cold ones, each pass looks at [`COLD_LOOKS`]. The first frame after a long silence therefore waits up to
-//! (cold rings / `COLD_LOOKS`) passes, some microseconds with a thousand rings; then the ring is hot again. As long as
-//! no more than [`FEW`] rings run, all of them are looked at in every pass.
+//! *cold*: one of the cold ones is looked at in every [`BETWEEN`]th pass, and [`COLD_LOOKS`] of them in every pass once
+//! [`BREAK`] passes in a row found nothing. The first frame after a long silence therefore waits for that many passes, some
+//! tens of microseconds with a thousand rings; then the ring is hot again. As long as no more than [`FEW`] rings run, all
+//! of them are looked at in every pass.
 
 /// Fruitless looks in a row after which a ring is cold.
 const PATIENCE: u32 = 4096;
-/// Cold rings that a pass looks at.
-const COLD_LOOKS: usize = 2;
+/// Passes between two looks at a cold ring while others are busy.
+const BETWEEN: u32 = 4;
+/// Fruitless passes in a row after which nobody is kept waiting by more looks.
+const BREAK: u32 = 256;
+/// Cold rings that a pass then looks at.
+const COLD_LOOKS: usize = 8;
 /// Rings that are never cold, because looking at so few costs nothing.
 const FEW: usize = 8;
 
@@ -34,6 +39,9 @@ pub(super) struct Turns {
     hot: Vec<Hot>,
     cold: Vec<u32>,
     next: usize,
+    // Since a pass found something, and in all.
+    fruitless: u32,
+    passes: u32,
 }
 
 impl Turns {
@@ -97,10 +105,16 @@ impl Turns {
         turn
     }
 
-    /// How many cold rings a pass looks at.
+    /// How many cold rings a pass looks at that has found something among the hot ones, or not.
     #[inline(always)]
-    pub fn cold_looks(&self) -> usize {
-        self.cold.len().min(COLD_LOOKS)
+    pub fn cold_looks(&mut self, worked: bool) -> usize {
+        if self.cold.is_empty() {
+            return 0;
+        }
+        self.passes = self.passes.wrapping_add(1);
+        self.fruitless = if worked { 0 } else { self.fruitless.saturating_add(1) };
+        let looks = if self.fruitless > BREAK { COLD_LOOKS } else { usize::from(self.passes.is_multiple_of(BETWEEN)) };
+        self.cold.len().min(looks)
     }
 
     pub fn cold_count(&self) -> usize {
@@ -142,7 +156,8 @@ mod tests {
             seen.push(place);
             turn = turns.after_hot(turn, look(place));
         }
-        for _ in 0..turns.cold_looks() {
+        let worked = seen.iter().any(|&place| busy(place));
+        for _ in 0..turns.cold_looks(worked) {
             let place = turns.cold();
             seen.push(place);
             turns.after_cold(look(place));
@@ -171,8 +186,11 @@ mod tests {
         let looks = pass(&mut turns, busy);
         assert!(looks.contains(&77) && looks.len() <= FEW + COLD_LOOKS, "{looks:?}");
         let mut seen = std::collections::BTreeSet::new();
-        (0..1000 / COLD_LOOKS).for_each(|_| seen.extend(pass(&mut turns, busy)));
+        (0..1000 * BETWEEN).for_each(|_| seen.extend(pass(&mut turns, busy)));
         assert_eq!(seen.len(), 1000);
+        // When nobody is busy, the others have their turn sooner.
+        (0..=BREAK).for_each(|_| drop(pass(&mut turns, |_| false)));
+        assert_eq!(pass(&mut turns, |_| false).len(), FEW.min(turns.hot.len()) + COLD_LOOKS);
     }
 
     #[test]
@@ -189,7 +207,7 @@ mod tests {
         (0..=PATIENCE).for_each(|_| drop(pass(&mut turns, |place| place < 10)));
         turns.remove_if(|place| place % 2 == 0);
         let mut seen = std::collections::BTreeSet::new();
-        (0..100).for_each(|_| seen.extend(pass(&mut turns, |place| place < 10)));
+        (0..1000).for_each(|_| seen.extend(pass(&mut turns, |place| place < 10)));
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), (1..100).step_by(2).collect::<Vec<_>>());
         turns.add(3);
         assert_eq!(turns.len(), 50, "a ring is there once");

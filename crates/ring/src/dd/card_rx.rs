@@ -18,6 +18,9 @@ pub struct Supplied {
     pub capacity: u16,
 }
 
+/// So many frames ahead a buffer's first line is asked for: of many queues together none is in any cache.
+const AHEAD: u32 = 4;
+
 /// The card's half of an RX queue.
 ///
 /// Buffers are taken from descriptors at `taken`, and descriptors handed back, with a frame, at `next`. What
@@ -152,6 +155,7 @@ impl CardRx {
         if (self.next as usize).is_multiple_of(LINE) {
             self.show();
         }
+        self.prefetch(AHEAD);
     }
 
     /// Stores the done bits that wait, a cache line at most: a reader who looks on while a burst is written takes the line
@@ -170,17 +174,18 @@ impl CardRx {
     pub fn publish(&mut self) -> bool {
         if self.unpublished {
             self.show();
-            self.prefetch_next();
+            self.prefetch(0);
         }
         core::mem::take(&mut self.unpublished)
     }
 
-    /// Asks to own the line where the next frame will begin, while nobody waits for it.
+    /// Asks to own the line where a frame will begin that is so many behind the next.
     #[inline(always)]
-    fn prefetch_next(&self) {
-        if self.in_flight() < self.ring.entries()
-            && !self.ring.is_done(self.taken)
-            && let at = self.ring.address(self.taken)
+    fn prefetch(&self, ahead: u32) {
+        let place = self.taken.wrapping_add(ahead);
+        if self.in_flight() + ahead < self.ring.entries()
+            && !self.ring.is_done(place)
+            && let at = self.ring.address(place)
             && let Some(room) = self.iotlb.peek(at, 1, Access::ReadWrite).and_then(|reach| reach.span_mut(at, 1))
         {
             room.prefetch();
