@@ -92,7 +92,7 @@ impl Worker {
     /// The sleeper's side of `millrace_ring::wake`, for all queues at once: flags, one fence, one more pass.
     #[cold]
     fn fall_asleep(&mut self) {
-        self.lanes.iter_mut().for_each(Lane::mark_asleep);
+        self.lanes.iter_mut().for_each(|lane| lane.mark_asleep(&self.sleep));
         // Pairs with the fence in `Ringer::must_signal`.
         fence(Ordering::SeqCst);
         let quiet = !self.pass_all() && !self.mailbox.is_waiting();
@@ -104,7 +104,7 @@ impl Worker {
             self.counts.sleeps.store(sleeps + 1, Count::Relaxed);
             self.sleep.sleep(most);
         }
-        self.lanes.iter_mut().for_each(Lane::awake);
+        self.lanes.iter_mut().for_each(|lane| lane.awake(&self.sleep));
     }
 
     /// Carries out what the control side asks for. `false`: the thread ends.

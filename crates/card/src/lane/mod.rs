@@ -158,17 +158,19 @@ impl Lane {
         self.turns.len() + self.rx.iter().filter(|slot| slot.is_running()).count()
     }
 
-    /// Sets every `card_sleeps`. The caller makes the fence, then passes once more before it sleeps.
-    pub fn mark_asleep(&mut self) {
+    /// Sets every `card_sleeps`, and has every wire signal what comes. The caller makes the fence, then passes once more
+    /// before it sleeps. A wire is watched only as long as that: Linux looks for whom to wake at every frame of a socket
+    /// that somebody watches.
+    pub fn mark_asleep(&mut self, sleep: &Sleep) {
         self.turns.places().for_each(|at| self.tx[at].links.mark_asleep());
         self.rx.iter().filter(|slot| slot.is_running()).for_each(|slot| slot.links.mark_asleep());
-        self.wires.iter_mut().for_each(|wire| wire.port.prepare_sleep());
+        self.wires.iter_mut().for_each(|wire| wire.prepare_sleep(sleep));
     }
 
-    pub fn awake(&mut self) {
+    pub fn awake(&mut self, sleep: &Sleep) {
         self.turns.places().for_each(|at| self.tx[at].links.awake());
         self.rx.iter().filter(|slot| slot.is_running()).for_each(|slot| slot.links.awake());
-        self.wires.iter_mut().for_each(|wire| wire.port.awake());
+        self.wires.iter_mut().for_each(|wire| wire.awake(sleep));
     }
 
     /// When a wire, or a frame with a launch time, wants to be looked at by the clock.
@@ -339,7 +341,6 @@ impl Lane {
         let (gone, stay) =
             core::mem::take(&mut self.wires).into_iter().partition(|wire| what.wires.contains(&wire.number));
         (parcel.wires, self.wires) = (gone, stay);
-        parcel.wires.iter().for_each(|wire| wire.port.wake_fd().into_iter().for_each(|fd| sleep.forget(fd)));
         (parcel.rx, self.rx) = core::mem::take(&mut self.rx).into_iter().partition(|slot| wanted(slot.queue.id));
         parcel.rx.iter().for_each(|slot| slot.links.leave_worker(sleep));
         self.turns.clear();
@@ -362,9 +363,6 @@ impl Lane {
 
     /// Puts queues and wires into the lane.
     pub fn unpack(&mut self, parcel: Parcel, sleep: &Sleep) {
-        for wire in &parcel.wires {
-            wire.port.wake_fd().into_iter().for_each(|fd| sleep.watch_level(fd));
-        }
         self.wires.extend(parcel.wires);
         self.wires.sort_by_key(|wire| wire.number);
         parcel.rx.iter().for_each(|slot| slot.links.enter_worker(sleep));

@@ -6,10 +6,12 @@ use super::sink::MacSink;
 use super::tx::TxSlot;
 use crate::counters::Counts;
 use crate::mac::MacLane;
+use crate::sleep::Sleep;
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
 use millrace_port::{Accept, Port};
 use millrace_ring::{FrameSink, Verdict};
+use std::os::fd::OwnedFd;
 
 /// One queue of what is plugged into a port.
 pub(crate) struct Wire {
@@ -18,6 +20,8 @@ pub(crate) struct Wire {
     pub port: Box<dyn Port>,
     /// What sends while `port` receives, if it can: for a wire that is connected with itself.
     pub sender: Option<Box<dyn Port>>,
+    // What the worker sleeps on. A descriptor of our own: the port may have given up its by the time it is awake.
+    watched: Option<OwnedFd>,
     /// Place in the lane of the RX queue that its frames go to.
     pub rx_at: Option<usize>,
 }
@@ -25,7 +29,19 @@ pub(crate) struct Wire {
 impl Wire {
     pub fn new(number: u32, port: Box<dyn Port>) -> Self {
         let sender = port.sender();
-        Self { number, port, sender, rx_at: None }
+        Self { number, port, sender, watched: None, rx_at: None }
+    }
+
+    pub fn prepare_sleep(&mut self, sleep: &Sleep) {
+        self.port.prepare_sleep();
+        // Without a descriptor to spare the worker sleeps for as long as `next_due` lets it.
+        self.watched = self.port.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok());
+        self.watched.iter().for_each(|fd| sleep.watch_level(fd));
+    }
+
+    pub fn awake(&mut self, sleep: &Sleep) {
+        self.watched.take().iter().for_each(|fd| sleep.forget(fd));
+        self.port.awake();
     }
 }
 
