@@ -21,6 +21,7 @@ use rustix::{
     },
 };
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Places in each ring, and frames of each queue for each direction.
 pub(super) const RING: u32 = 2048;
@@ -102,6 +103,9 @@ fn size_rings(socket: &OwnedFd) -> io::Result<()> {
     sockopt::set_xdp_tx_ring_size(socket, RING)
 }
 
+/// How long a queue may still be busy whose socket has been closed: Linux lets go of it in a kernel thread.
+const RELEASE: Duration = Duration::from_millis(500);
+
 fn bind_queue(
     spec: &AfXdpSpec,
     interface: &Interface,
@@ -113,10 +117,11 @@ fn bind_queue(
 ) -> Result<(), AfXdpError> {
     let name = &spec.name;
     // Sockets that share take over how the first was bound.
-    let bound = if let Some(first) = shared {
-        let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface.index, queue);
-        bind(socket, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: first.as_fd() })
-    } else {
+    let try_to_bind = || {
+        if let Some(first) = shared {
+            let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface.index, queue);
+            return bind(socket, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: first.as_fd() });
+        }
         let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         flags.set(SocketAddrXdpFlags::XDP_USE_SG, layout.pieces);
         match spec.mode {
@@ -126,6 +131,12 @@ fn bind_queue(
         }
         bind(socket, &SocketAddrXdp::new(flags, interface.index, queue))
     };
+    let end = Instant::now() + RELEASE;
+    let mut bound = try_to_bind();
+    while bound == Err(Errno::BUSY) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+        bound = try_to_bind();
+    }
     bound.map_err(|errno| match errno {
         Errno::BUSY => AfXdpError::QueueBusy { name: name.clone(), queue },
         Errno::OPNOTSUPP if spec.mode == XdpMode::ZeroCopy => AfXdpError::NoZeroCopy(name.clone()),
