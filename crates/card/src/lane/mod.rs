@@ -175,7 +175,7 @@ impl Lane {
 
     /// When a wire, or a frame with a launch time, wants to be looked at by the clock.
     pub fn next_due(&self) -> Option<Instant> {
-        let wires = self.wires.iter().filter(|wire| self.may_receive(wire)).filter_map(|wire| wire.port.next_due());
+        let wires = self.wires.iter().filter(|wire| self.may_receive(wire)).filter_map(Wire::next_due);
         wires.chain(self.turns.places().filter_map(|at| self.tx[at].next_due())).min()
     }
 

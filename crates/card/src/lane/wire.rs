@@ -12,6 +12,7 @@ use millrace_packet::offload::{Offload, Offloads};
 use millrace_port::{Accept, Port};
 use millrace_ring::{FrameSink, Verdict};
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 /// One queue of what is plugged into a port.
 pub(crate) struct Wire {
@@ -34,9 +35,15 @@ impl Wire {
 
     pub fn prepare_sleep(&mut self, sleep: &Sleep) {
         self.port.prepare_sleep();
-        // Without a descriptor to spare the worker sleeps for as long as `next_due` lets it.
         self.watched = self.port.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok());
         self.watched.iter().for_each(|fd| sleep.watch_level(fd));
+    }
+
+    /// When the wire wants to be looked at by the clock, of a worker that is about to sleep.
+    pub fn next_due(&self) -> Option<Instant> {
+        // There was no descriptor to spare: better awake than deaf.
+        let deaf = self.watched.is_none() && self.port.wake_fd().is_some();
+        if deaf { Some(Instant::now()) } else { self.port.next_due() }
     }
 
     pub fn awake(&mut self, sleep: &Sleep) {
