@@ -50,6 +50,7 @@ mod namespace;
 pub mod null;
 mod pacing;
 pub mod pcap;
+mod peer;
 mod sink;
 pub mod spec;
 pub mod tap;
@@ -59,6 +60,7 @@ pub mod vhost_user;
 pub mod virtio_user;
 
 pub use counters::{DropReason, Event, PortCounters};
+pub use peer::SocketError;
 pub use sink::{Accept, Sink};
 pub use spec::{PortSpec, SpecError};
 
@@ -204,7 +206,7 @@ pub enum OpenError {
     AfXdp(#[from] af_xdp::AfXdpError),
     /// A vhost-user socket.
     #[error(transparent)]
-    VhostUser(#[from] vhost_user::VhostUserError),
+    Socket(#[from] SocketError),
 }
 
 /// Opens the wire that `spec` describes: one port for each queue of the wire; none for [`PortSpec::None`].

@@ -2,6 +2,7 @@
 
 use super::memory::{GuestMemory, MAX_REGIONS, MemoryError, Place};
 use super::queue::{Pair, Queue};
+use crate::peer::plural;
 use crate::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 use millrace_dma::Iotlb;
 use millrace_packet::offload::Offloads;
@@ -172,14 +173,14 @@ impl Backend {
         // The driver counts its receive queues first: 0 receives, 1 sends.
         if index.is_multiple_of(2) {
             let device = DeviceRx::new(rings, features, iotlb);
-            pair.set_offloads(offloads(features));
+            pair.offloads.set(offloads(features));
             pair.rx.change(|slot| *slot = Some(Queue { device, call, error, memory, stopped }));
         } else {
             let device = DeviceTx::new(rings, features, features & UNFINISHED != 0, LIMITS, iotlb);
             pair.tx.change(|slot| *slot = Some(Queue { device, call, error, memory, stopped }));
         }
         vring.running = true;
-        pair.wake();
+        pair.wake.wake();
         Ok(())
     }
 
@@ -208,7 +209,7 @@ impl Backend {
             self.stop(index);
         }
         if let Kick::Event(kick) = &self.vrings[index].kick {
-            self.pairs[index / 2].forget(kick);
+            self.pairs[index / 2].wake.forget(kick);
         }
         self.vrings[index] = Vring::default();
     }
@@ -247,10 +248,6 @@ pub(super) fn show_waiting(pairs: &[Arc<Pair>], role: &str) {
         pair.counters.set_link(false);
         pair.counters.set_mode(format!("vhost-user {role}, {}, no peer", plural(pairs.len())));
     }
-}
-
-fn plural(pairs: usize) -> String {
-    format!("{pairs} queue pair{}", if pairs == 1 { "" } else { "s" })
 }
 
 fn refuse(why: std::fmt::Arguments<'_>) -> Error {
@@ -351,7 +348,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
             self.stop(at);
         }
         if let Kick::Event(kick) = std::mem::take(&mut self.vrings[at].kick) {
-            self.pairs[at / 2].forget(kick);
+            self.pairs[at / 2].wake.forget(kick);
         }
         self.show();
         Ok(VhostUserVringState::new(index, u32::from(self.vrings[at].base)))
@@ -360,13 +357,13 @@ impl VhostUserBackendReqHandlerMut for Backend {
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let (index, _) = self.vring(u32::from(index))?;
         if let Kick::Event(before) = std::mem::take(&mut self.vrings[index].kick) {
-            self.pairs[index / 2].forget(before);
+            self.pairs[index / 2].wake.forget(before);
         }
         self.vrings[index].kick = match file {
             None => Kick::Polled,
             Some(kick) => {
                 let failed = |errno| refuse(format_args!("the kick of queue {index} is no event: {errno}"));
-                self.pairs[index / 2].watch(&kick).map_err(failed)?;
+                self.pairs[index / 2].wake.watch(&kick).map_err(failed)?;
                 Kick::Event(Arc::new(kick))
             }
         };

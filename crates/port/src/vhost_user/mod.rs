@@ -6,7 +6,7 @@
 //! dropped. A frame for which the driver has no buffers waits in the card.
 //!
 //! Each pair of queues is a port of its own. A thread per socket speaks the protocol (crate `vhost`); what it
-//! decides reaches the worker through a `slot::Slot`, so that the worker never waits and the thread never for more than a
+//! decides reaches the worker through a slot with a lock, so that the worker never waits and the thread never for more than a
 //! burst. The driver is not trusted: see [`millrace_ring::virtio`] for its rings and [`millrace_dma::ForeignRegion`]
 //! for its memory. A ring that is wrong is stopped, its reason is in `mode`, and the driver may set it up again.
 
@@ -15,13 +15,12 @@ mod connection;
 mod early;
 mod memory;
 mod queue;
-mod slot;
 #[cfg(test)]
 mod tests;
 
+use crate::peer::{SocketError, Talker};
 use crate::unfinished::{check_unfinished_len, deliver};
 use crate::{Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken, spec::VhostUserSpec};
-use connection::Control;
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads, VIRTIO_HEADER_LEN};
 use millrace_ring::virtio::{NetHeader, NetSink, Sent};
@@ -30,58 +29,28 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why there is no vhost-user socket.
-#[derive(Debug, thiserror::Error)]
-pub enum VhostUserError {
-    /// Somebody listens there.
-    #[error("another program serves {0}; stop it, choose another path, or connect to it with `vhost-user:PATH,client`")]
-    Busy(PathBuf),
-    /// There is a file of another kind.
-    #[error("{0} exists and is no socket; remove it or choose another path")]
-    NotASocket(PathBuf),
-    /// The folder is missing.
-    #[error("the folder of {0} does not exist; create it or choose another path")]
-    NoFolder(PathBuf),
-    /// Not allowed.
-    #[error("{0} cannot be created by this user; choose a folder that you may write to")]
-    NotPermitted(PathBuf),
-    /// Unix sockets have short names.
-    #[error("{0} is too long for the path of a socket (107 bytes); choose a shorter one")]
-    PathLength(PathBuf),
-    /// Anything else.
-    #[error("cannot {step} the vhost-user socket {path}: {source}")]
-    System {
-        /// What failed.
-        step: &'static str,
-        /// The socket.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-}
-
 /// One pair of queues of a vhost-user device.
 pub struct VhostUserPort {
     pair: Arc<Pair>,
     /// Something was stored that the driver does not see yet.
     unpublished: bool,
-    _control: Arc<Control>,
+    _talker: Arc<Talker>,
 }
 
 /// Opens the socket and makes a port for each pair of queues.
 ///
 /// # Errors
-/// [`VhostUserError`].
-pub fn open(spec: &VhostUserSpec) -> Result<Vec<VhostUserPort>, VhostUserError> {
-    let failed = |source: rustix::io::Errno| VhostUserError::System {
+/// [`SocketError`].
+pub fn open(spec: &VhostUserSpec) -> Result<Vec<VhostUserPort>, SocketError> {
+    let failed = |source: rustix::io::Errno| SocketError::System {
         step: "prepare",
         path: PathBuf::from(&spec.path),
         source: source.into(),
     };
     let pairs = (0..spec.queues).map(|_| Pair::new().map(Arc::new)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
     let pairs: Arc<[Arc<Pair>]> = pairs.into();
-    let control = Arc::new(Control::start(spec, pairs.clone())?);
-    let port = |pair: &Arc<Pair>| VhostUserPort { pair: pair.clone(), unpublished: false, _control: control.clone() };
+    let talker = Arc::new(connection::start(spec, pairs.clone())?);
+    let port = |pair: &Arc<Pair>| VhostUserPort { pair: pair.clone(), unpublished: false, _talker: talker.clone() };
     Ok(pairs.iter().map(port).collect())
 }
 
@@ -235,8 +204,8 @@ impl Port for VhostUserPort {
     }
 
     fn sender(&self) -> Option<Box<dyn Port>> {
-        let (pair, control) = (self.pair.clone(), self._control.clone());
-        Some(Box::new(Self { pair, unpublished: false, _control: control }))
+        let (pair, talker) = (self.pair.clone(), self._talker.clone());
+        Some(Box::new(Self { pair, unpublished: false, _talker: talker }))
     }
 
     fn flush(&mut self) {
@@ -278,7 +247,7 @@ impl Port for VhostUserPort {
     }
 
     fn offloads(&self) -> Offloads {
-        self.pair.offloads()
+        self.pair.offloads.get()
     }
 
     fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
@@ -290,7 +259,7 @@ impl Port for VhostUserPort {
             return self.dropped(DropReason::LinkDown);
         };
         // Under the lock: the driver may have changed since the card asked.
-        if !self.pair.offloads().include(offload) {
+        if !self.pair.offloads.get().include(offload) {
             return self.dropped(DropReason::Offload);
         }
         let mut header = [0; NetHeader::LEN];
@@ -318,7 +287,7 @@ impl Port for VhostUserPort {
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.pair.wake_fd().as_fd())
+        Some(self.pair.wake.fd().as_fd())
     }
 
     fn prepare_sleep(&mut self) {
@@ -326,7 +295,7 @@ impl Port for VhostUserPort {
     }
 
     fn awake(&mut self) {
-        self.pair.drain();
+        self.pair.wake.drain();
         self.want_notifications(false);
     }
 

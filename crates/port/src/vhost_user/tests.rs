@@ -256,15 +256,15 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let path = folder.path().join("vhost.sock");
     drop(UnixListener::bind(&path).unwrap());
     let ports = open(&spec(&path, "")).unwrap();
-    assert!(matches!(open(&spec(&path, "")).err(), Some(VhostUserError::Busy(_))));
+    assert!(matches!(open(&spec(&path, "")).err(), Some(SocketError::Busy(_))));
     drop(ports);
     assert!(!path.exists(), "the socket goes with the port");
     std::fs::write(&path, "precious").unwrap();
-    assert!(matches!(open(&spec(&path, "")).err(), Some(VhostUserError::NotASocket(_))));
+    assert!(matches!(open(&spec(&path, "")).err(), Some(SocketError::NotASocket(_))));
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    assert!(matches!(open(&spec(&folder.path().join("no/v"), "")).err(), Some(VhostUserError::NoFolder(_))));
+    assert!(matches!(open(&spec(&folder.path().join("no/v"), "")).err(), Some(SocketError::NoFolder(_))));
     let long = folder.path().join("v".repeat(120));
-    assert!(matches!(open(&spec(&long, "")).err(), Some(VhostUserError::PathLength(_))));
+    assert!(matches!(open(&spec(&long, "")).err(), Some(SocketError::PathLength(_))));
 }
 
 #[test]

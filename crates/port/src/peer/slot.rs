@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 ///
 /// The worker never waits: while the control thread is at the place, it finds nothing there. The control thread waits for
 /// the end of a burst at most, whether the worker is busy, asleep or gone; whatever it takes away is then in nobody's use.
-pub(super) struct Slot<T> {
+pub(crate) struct Slot<T> {
     /// The control thread is waiting. Without this a busy worker could always be faster.
     wanted: AtomicU32,
     content: Mutex<Option<T>>,

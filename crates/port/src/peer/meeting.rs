@@ -1,0 +1,210 @@
+//! How two programs find each other at a socket, again and again, and the thread that talks there.
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Between two attempts to connect, at first and at most.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Why there is no vhost-user socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Somebody listens there.
+    #[error("another program listens on {0}; stop it, choose another path, or connect to it with the option `client`")]
+    Busy(PathBuf),
+    /// There is a file of another kind.
+    #[error("{0} exists and is no socket; remove it or choose another path")]
+    NotASocket(PathBuf),
+    /// The folder is missing.
+    #[error("the folder of {0} does not exist; create it or choose another path")]
+    NoFolder(PathBuf),
+    /// Not allowed.
+    #[error("{0} cannot be created by this user; choose a folder that you may write to")]
+    NotPermitted(PathBuf),
+    /// Unix sockets have short names.
+    #[error("{0} is too long for the path of a socket (107 bytes); choose a shorter one")]
+    PathLength(PathBuf),
+    /// Anything else.
+    #[error("cannot {step} the vhost-user socket {path}: {source}")]
+    System {
+        /// What failed.
+        step: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// The thread that talks. It ends with this, and the socket with it.
+pub(crate) struct Talker {
+    stop: Arc<OwnedFd>,
+    current: Current,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The connection there is, so that it can be broken off while the thread waits for the rest of a message.
+type Current = Arc<Mutex<Option<UnixStream>>>;
+
+impl Talker {
+    /// Opens the socket, or begins to look for it, and calls `talk` in a thread of its own.
+    pub fn start(path: &Path, client: bool, talk: impl FnOnce(Meeting) + Send + 'static) -> Result<Self, SocketError> {
+        let failed = |step, source| SocketError::System { step, path: path.to_owned(), source };
+        let socket = if client { Socket::Client(path.to_owned()) } else { Socket::Server(Server::bind(path)?) };
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(stop.map_err(|errno| failed("prepare", errno.into()))?);
+        let current = Current::default();
+        let meeting = Meeting { socket, stop: stop.clone(), current: current.clone() };
+        let thread = std::thread::Builder::new()
+            .name("vhost-user".to_owned())
+            .spawn(move || talk(meeting))
+            .map_err(|source| failed("start a thread for", source))?;
+        Ok(Self { stop, current, thread: Some(thread) })
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(stream) = &*self.current.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+enum Socket {
+    Server(Server),
+    Client(PathBuf),
+}
+
+/// A socket that we have made and that goes with us.
+struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Server {
+    fn bind(path: &Path) -> Result<Self, SocketError> {
+        let failed = |source: io::Error| match source.kind() {
+            ErrorKind::NotFound => SocketError::NoFolder(path.to_owned()),
+            ErrorKind::PermissionDenied => SocketError::NotPermitted(path.to_owned()),
+            ErrorKind::InvalidInput => SocketError::PathLength(path.to_owned()),
+            _ => SocketError::System { step: "bind", path: path.to_owned(), source },
+        };
+        let listener = match UnixListener::bind(path) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                Self::remove_stale(path)?;
+                UnixListener::bind(path)
+            }
+            other => other,
+        };
+        let listener = listener.map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// Removes a socket that nobody listens to: one that a card has left which was killed.
+    fn remove_stale(path: &Path) -> Result<(), SocketError> {
+        let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        if !is_socket {
+            return Err(SocketError::NotASocket(path.to_owned()));
+        }
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                let failed = |source| SocketError::System { step: "remove the old", path: path.to_owned(), source };
+                std::fs::remove_file(path).map_err(failed)
+            }
+            _ => Err(SocketError::Busy(path.to_owned())),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The socket, as the thread that talks has it.
+pub(crate) struct Meeting {
+    socket: Socket,
+    stop: Arc<OwnedFd>,
+    current: Current,
+}
+
+impl Meeting {
+    /// Waits for the next connection; `None`: the port is closed.
+    pub fn next(&self) -> Option<UnixStream> {
+        let mut back_off = BACK_OFF.0;
+        loop {
+            let stream = match &self.socket {
+                Socket::Server(server) => {
+                    if !self.wait(&server.listener) {
+                        return None;
+                    }
+                    server.listener.accept().map(|(stream, _)| stream)
+                }
+                Socket::Client(path) => UnixStream::connect(path),
+            };
+            let stream = stream.and_then(|stream| stream.set_nonblocking(false).map(|()| stream));
+            if let Ok(stream) = stream {
+                return Some(stream);
+            }
+            // Nobody there, or no descriptors left: later, but not at once.
+            if !self.pause(back_off) {
+                return None;
+            }
+            back_off = (back_off * 2).min(BACK_OFF.1);
+        }
+    }
+
+    /// Lets `stream` be broken off when the port closes; `false`: it is closed already. To be followed by
+    /// [`Meeting::end`].
+    pub fn begin(&self, stream: &UnixStream) -> bool {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = stream.try_clone().ok();
+        // Who closes says so, and then looks for the stream; here it is the other way round.
+        self.pause(Duration::ZERO)
+    }
+
+    /// The connection is over. A server that breaks off at once must not keep us busy.
+    pub fn end(&self) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if matches!(self.socket, Socket::Client(_)) {
+            self.pause(BACK_OFF.0);
+        }
+    }
+
+    /// Waits until `fd` is readable; `false`: the port is closed.
+    pub fn wait(&self, fd: impl AsFd) -> bool {
+        let mut fds = [PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&fd, PollFlags::IN)];
+        loop {
+            // Interrupted, or out of memory: again.
+            let _ = poll(&mut fds, None);
+            if !fds[0].revents().is_empty() {
+                return false;
+            }
+            if !fds[1].revents().is_empty() {
+                return true;
+            }
+        }
+    }
+
+    /// Waits for some time; `false`: the port is closed.
+    fn pause(&self, time: Duration) -> bool {
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        let mut fds = [PollFd::new(&*self.stop, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&time));
+        fds[0].revents().is_empty()
+    }
+}

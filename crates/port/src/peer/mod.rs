@@ -1,0 +1,18 @@
+//! What ports have in common whose other end is a program behind a vhost-user socket: how the two find each other, how a
+//! queue changes hands between the thread that speaks the protocol and the worker, and what wakes the worker.
+
+mod meeting;
+mod offloads;
+mod slot;
+mod wake;
+
+pub use meeting::SocketError;
+pub(crate) use meeting::{Meeting, Talker};
+pub(crate) use offloads::OffloadsCell;
+pub(crate) use slot::Slot;
+pub(crate) use wake::Wake;
+
+/// So many pairs of queues, in words.
+pub(crate) fn plural(pairs: usize) -> String {
+    format!("{pairs} queue pair{}", if pairs == 1 { "" } else { "s" })
+}
