@@ -10,7 +10,7 @@ use crate::stats::CardStats;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Largest encoded message in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Most bytes that one [`Request::Read`] or [`Request::Write`] moves.
@@ -129,6 +129,11 @@ pub enum Request {
     },
     /// Asks for all counters.
     Stats,
+    /// Asks for the call eventfd of an open queue: before this program sleeps on it for the first time.
+    Call {
+        /// The queue.
+        handle: Handle,
+    },
 }
 
 /// Whose buffers a queue works on.
@@ -176,8 +181,8 @@ pub enum Reply {
         /// Where.
         iova: u64,
     },
-    /// To [`Request::Open`]. Descriptors: control page, kick eventfd, call eventfd, status region, and then those that
-    /// `layout` says: data region, descriptor region.
+    /// To [`Request::Open`]. Descriptors: control page, kick eventfd, status region, and then those that `layout` says:
+    /// data region, descriptor region.
     Opened {
         /// For all further requests.
         handle: Handle,
@@ -185,7 +190,13 @@ pub enum Reply {
         engine: Engine,
         /// What lies where.
         layout: Layout,
+        /// Which kick eventfd of this connection came: queues with the same number have it in common, and one of its
+        /// descriptors does for all of them.
+        kick: u32,
     },
+    /// To [`Request::Call`]. Descriptors: the call eventfd. It is signalled when the card has something for a sleeper or
+    /// changes the state of the queue, and once at the beginning for what was before.
+    Call,
     /// To [`Request::Start`].
     Started {
         /// Position at which this program begins, in [units](Layout) of the queue.

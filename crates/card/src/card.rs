@@ -22,6 +22,7 @@ use millrace_dma::{Domain, Pinned};
 use millrace_port::{OpenError, SpecError};
 use millrace_ring::FrameLimits;
 use millrace_ring::shared::{Losses, Reclaimer};
+use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -234,6 +235,17 @@ impl Card {
     /// Takes an opener off a running queue.
     pub fn leave(&self, id: QueueId, opener: u32) {
         drop(self.call(id, Command::Leave(id, opener)));
+    }
+
+    /// Has the worker wake an opener of a running queue, or of one of its rings, by `call` from now on: openers need none
+    /// until they sleep for the first time. `false` when the queue does not run, or has no such opener.
+    pub fn set_call(&self, id: QueueId, opener: u32, call: Arc<OwnedFd>) -> bool {
+        self.call(id, Command::SetCall(id, opener, call)).is_some_and(|answer| answer.done)
+    }
+
+    /// Index of the worker that serves a queue at the moment; `None` if there is no such queue.
+    pub fn worker_of(&self, id: QueueId) -> Option<u32> {
+        self.bus.homes.worker(id)
     }
 
     /// Adds a ring to a TX queue that runs: its writer rings its own doorbell, in the page of `opener`, and the worker

@@ -20,10 +20,11 @@ pub struct Opener {
     pub id: u32,
     /// The control page (`abi::control`).
     pub control: Window,
-    /// Software to card: readable when a sleeping worker should look at the doorbell.
-    pub kick: OwnedFd,
-    /// Card to software: signalled when the opener sleeps and something has come.
-    pub call: OwnedFd,
+    /// Software to card: signalled when a sleeping worker should look at the doorbell. Openers may have it in common; one
+    /// without it wakes the worker by [`crate::Card::nudge`].
+    pub kick: Option<Arc<OwnedFd>>,
+    /// Card to software: signalled when the opener sleeps and something has come. One that never sleeps needs none.
+    pub call: Option<Arc<OwnedFd>>,
 }
 
 /// What the driver attaches to a queue before it starts it through the registers.
@@ -52,6 +53,8 @@ pub(crate) enum Command {
     Join(QueueId, Opener, Option<(Laggard, Arc<Losses>)>),
     /// One opener less.
     Leave(QueueId, u32),
+    /// How to wake an opener from now on.
+    SetCall(QueueId, u32, Arc<OwnedFd>),
     /// One more ring of a running TX queue: its writer has it to itself.
     AddRing(u32, u32, Box<TxEngine>, Opener),
     /// A ring less, drained or not; its engine and opener come back with the answer.

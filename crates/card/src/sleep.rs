@@ -2,24 +2,34 @@
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::time::Duration;
 
 pub(crate) struct Sleep {
     epoll: OwnedFd,
+    // How often each is watched: the queues of a program have one kick in common. Only what starts and stops looks here.
+    watched: RefCell<HashMap<RawFd, usize>>,
 }
 
 impl Sleep {
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)? })
+        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, watched: RefCell::default() })
     }
 
-    /// Wakes on `fd` from now on. Edge-triggered: an eventfd need not be read, every signal is a new edge, and a peer
-    /// that signals without end cannot make the worker spin more often than it signals.
+    /// Wakes on `fd` until it has been forgotten as often as it was watched; it must stay open until then.
+    /// Edge-triggered: an eventfd need not be read, every signal is a new edge, and a peer that signals without end
+    /// cannot make the worker spin more often than it signals.
     pub fn watch(&self, fd: impl AsFd) {
-        // Fails only for a descriptor that is watched already, or when memory is out; then the worker is woken by
-        // its other descriptors and by the time-out of `sleep`.
+        let mut watched = self.watched.borrow_mut();
+        let times = watched.entry(fd.as_fd().as_raw_fd()).or_default();
+        *times += 1;
+        if *times > 1 {
+            return;
+        }
+        // Fails only when memory is out; then the worker is woken by its other descriptors and by the time-out of `sleep`.
         let _ = epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN | EventFlags::ET);
     }
 
@@ -28,7 +38,20 @@ impl Sleep {
         let _ = epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN);
     }
 
+    /// Takes back one [`Sleep::watch`].
     pub fn forget(&self, fd: impl AsFd) {
+        let mut watched = self.watched.borrow_mut();
+        let number = fd.as_fd().as_raw_fd();
+        let Some(times) = watched.get_mut(&number) else { return };
+        *times -= 1;
+        if *times == 0 {
+            watched.remove(&number);
+            let _ = epoll::delete(&self.epoll, fd);
+        }
+    }
+
+    /// Takes back a [`Sleep::watch_level`].
+    pub fn forget_level(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 

@@ -156,6 +156,11 @@ impl Worker {
                 let opener = lane.and_then(|lane| lane.leave(queue, id, sleep));
                 Answer { done: opener.is_some(), openers: opener.into_iter().collect(), ..Answer::default() }
             }
+            Command::SetCall(queue, id, call) => {
+                let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
+                let known = lane.is_some_and(|lane| lane.set_call(queue, id, &call));
+                Answer { done: known, ..Answer::default() }
+            }
             Command::AddRing(index, ring, engine, opener) => {
                 let queue = millrace_abi::queue::QueueId::tx(index);
                 let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));

@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -86,10 +87,8 @@ pub struct Opened {
     pub layout: Layout,
     /// The control page.
     pub control: Region,
-    /// To wake the card's worker.
-    pub kick: OwnedFd,
-    /// Readable when the card has something for a sleeper.
-    pub call: OwnedFd,
+    /// To wake the card's worker; other queues of this connection may have the same.
+    pub kick: Arc<OwnedFd>,
     /// Update word, RX headers, IOVAs; read-only. Of a DD queue the descriptor ring.
     pub status: Region,
     /// Buffers or ring; read-only for RX. `None` when the program brings its own buffers.
@@ -102,6 +101,8 @@ pub struct Opened {
 pub struct Client {
     socket: Arc<OwnedFd>,
     talk: Mutex<Box<[u8]>>,
+    // By the numbers that the driver gives them.
+    kicks: Mutex<HashMap<u32, Arc<OwnedFd>>>,
     hello: Hello,
     gone: Arc<AtomicBool>,
     watcher: Option<(OwnedFd, JoinHandle<()>)>,
@@ -147,7 +148,8 @@ impl Client {
         let gone = Arc::new(AtomicBool::new(false));
         let socket = Arc::new(socket);
         let watch = driver.is_none();
-        let mut client = Self { socket, talk: Mutex::new(wire::buffer()), hello: none, gone, watcher: None, driver };
+        let (talk, kicks) = (Mutex::new(wire::buffer()), Mutex::default());
+        let mut client = Self { socket, talk, kicks, hello: none, gone, watcher: None, driver };
         let (reply, _) = client.ask(&Request::Hello { version: VERSION }, &[])?;
         let Reply::Hello { version: VERSION, pid, rx_queues, tx_queues, frame_min, frame_max } = reply else {
             return Err(ClientError::Unexpected);
@@ -360,12 +362,30 @@ impl Client {
     /// [`ClientError`].
     pub fn open(&self, queue: QueueId, mode: Mode, sharing: Sharing, buffers: Buffers) -> Result<Opened, ClientError> {
         let (reply, fds) = self.ask(&Request::Open { queue, mode, sharing, buffers }, &[])?;
-        let Reply::Opened { handle, engine, layout } = reply else { return Err(ClientError::Unexpected) };
-        let opened = map_queue(queue, handle, engine, layout, fds);
+        let Reply::Opened { handle, engine, layout, kick } = reply else { return Err(ClientError::Unexpected) };
+        let opened = map_queue(queue, handle, engine, layout, fds, |fd| self.kick(kick, fd));
         if opened.is_err() {
             let _ = self.close(handle);
         }
         opened
+    }
+
+    /// The kick with this number: the first descriptor of it that came. Any further one is closed.
+    fn kick(&self, number: u32, fd: OwnedFd) -> Arc<OwnedFd> {
+        let mut kicks = self.kicks.lock().unwrap_or_else(PoisonError::into_inner);
+        kicks.entry(number).or_insert_with(|| Arc::new(fd)).clone()
+    }
+
+    /// The call eventfd of a queue: readable when the card has something for a sleeper, or the state of the queue has
+    /// changed, and at first in any case. To be asked for once, before a program sleeps on the queue for the first time.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn call(&self, handle: Handle) -> Result<OwnedFd, ClientError> {
+        match self.ask(&Request::Call { handle }, &[])? {
+            (Reply::Call, fds) => fds.into_iter().next().ok_or(ClientError::Unexpected),
+            _ => Err(ClientError::Unexpected),
+        }
     }
 
     /// Starts a queue: where this program begins, and where the ring began.
@@ -460,6 +480,7 @@ fn map_queue(
     engine: Engine,
     layout: Layout,
     fds: Vec<OwnedFd>,
+    share: impl FnOnce(OwnedFd) -> Arc<OwnedFd>,
 ) -> Result<Opened, ClientError> {
     use millrace_abi::queue::Direction;
     let mut fds = fds.into_iter();
@@ -467,7 +488,7 @@ fn map_queue(
     // The memory is for us alone, so it needs no descriptor: of a thousand queues they would be too many.
     let map = |fd, len, protection, doubled| Region::map(fd, len, protection, doubled).map(Region::without_fd);
     let control = map(next()?, millrace_abi::control::PAGE_SIZE, Protection::ReadWrite, false)?;
-    let (kick, call) = (next()?, next()?);
+    let kick = share(next()?);
     let data_protection = match queue.direction {
         Direction::Rx => Protection::Read,
         Direction::Tx => Protection::ReadWrite,
@@ -508,5 +529,5 @@ fn map_queue(
             (status, Some(data), headers)
         }
     };
-    Ok(Opened { handle, engine, layout, control, kick, call, status, data, descriptors })
+    Ok(Opened { handle, engine, layout, control, kick, status, data, descriptors })
 }

@@ -273,6 +273,11 @@ impl QueueMemory {
         self.status_at.plus(HEADERS_AT)
     }
 
+    /// The descriptors are the driver's alone, so that it needs no file for them.
+    pub fn keep_descriptors(&mut self) {
+        self.descriptors.iter_mut().for_each(Region::close_fd);
+    }
+
     /// Closes the files behind the memory, which stays.
     pub fn close_fds(&mut self) {
         self.status.close_fd();

@@ -11,7 +11,6 @@ use millrace_abi::queue::QueueId;
 use millrace_abi::register::{calypte, map, medusa, sze};
 use millrace_card::{Attachment, Card, Opener, StartError};
 use millrace_dma::{Domain, Ordering, Pages, Region};
-use rustix::event::{EventfdFlags, eventfd};
 use std::sync::Arc;
 
 /// Feature of a DMA controller that is locked while its queue runs.
@@ -64,10 +63,9 @@ pub(crate) fn attach(card: &Card, id: QueueId) -> Result<(), StartError> {
     let word = |at| control.word64(at).map_err(|_| refused());
     word(MAGIC_AT)?.store(MAGIC, Ordering::Relaxed);
     word(DOORBELL_AT)?.store(pointers(card, id), Ordering::Relaxed);
-    let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|_| refused());
     // Nobody waits for this opener and nobody kicks through it: it says when the worker sleeps, so that a doorbell
     // register wakes it only then.
-    let opener = Opener { id: 0, control: control.clone(), kick: event()?, call: event()? };
+    let opener = Opener { id: 0, control: control.clone(), kick: None, call: None };
     let domain = Arc::new(Domain::own_process());
     card.attach(id, Attachment { domain, control, reclaimer: None, openers: vec![opener], buffers: None })
 }

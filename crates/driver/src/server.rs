@@ -3,7 +3,7 @@
 use crate::locks::{Locks, Owner};
 use crate::native::{self, Native};
 use crate::poll::Poll;
-use crate::session::{Session, Wish};
+use crate::session::{Kick, Session, Wish};
 use crate::wire::{self, WireError};
 use millrace_abi::control::QueueState;
 use millrace_abi::message::{
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -197,7 +198,8 @@ fn listen(path: &Path) -> Result<OwnedFd, DriverError> {
     Ok(listener)
 }
 
-/// A queue that is open costs up to eight descriptors; take as many as the system allows, and return how many.
+/// Takes as many descriptors as the system allows, and returns how many: an open queue costs one as soon as its program has
+/// slept on it, and a shared one its memory's (`docs/decisions/0024-descriptors.md`).
 fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -234,8 +236,21 @@ struct Connected {
     domain: Arc<Domain>,
     queues: HashMap<Handle, QueueId>,
     mapped: HashMap<u64, Region>,
+    // By the worker of the queues that it was made for.
+    kicks: HashMap<u32, Kick>,
     next_handle: u32,
     introduced: bool,
+}
+
+impl Connected {
+    /// The kick for queues that a worker serves when they are opened. A queue that goes to another worker later keeps
+    /// it, and that worker watches it as well: it is only woken for other queues of this program too.
+    fn kick(&mut self, worker: u32) -> Result<Kick, crate::session::SessionError> {
+        Ok(match self.kicks.entry(worker) {
+            Entry::Occupied(kick) => kick.get().clone(),
+            Entry::Vacant(place) => place.insert(Kick::new(worker)?).clone(),
+        })
+    }
 }
 
 struct Server {
@@ -253,7 +268,7 @@ struct Server {
     // Paths of the DMA controllers: what is locked.
     controllers: HashMap<QueueId, String>,
     locks: Locks,
-    // Most descriptors that the connections and mappings of one process may cost.
+    // Most descriptors and mappings of its own that the connections of one process may cost.
     budget: usize,
     spare: Option<OwnedFd>,
     buffer: Box<[u8]>,
@@ -280,8 +295,24 @@ impl From<RegionError> for Refusal {
     }
 }
 
-/// A reply and the memory whose descriptor goes with it.
-type Answer = (Reply, Option<Region>);
+/// What goes with a reply.
+enum Enclosed {
+    Nothing,
+    Memory(Region),
+    Event(Arc<OwnedFd>),
+}
+
+impl Enclosed {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Enclosed::Nothing => None,
+            Enclosed::Memory(region) => region.fd(),
+            Enclosed::Event(event) => Some(event.as_fd()),
+        }
+    }
+}
+
+type Answer = (Reply, Enclosed);
 
 impl Server {
     fn run(mut self) {
@@ -330,7 +361,7 @@ impl Server {
     /// Whether a process may have one more connection or mapping. Descriptors are what all programs share here.
     fn may_grow(&self, pid: u32) -> bool {
         let of_process = self.clients.values().filter(|client| client.pid == pid);
-        of_process.map(|client| 2 + client.mapped.len()).sum::<usize>() < self.budget
+        of_process.map(|client| 2 + client.kicks.len() + client.mapped.len()).sum::<usize>() < self.budget
     }
 
     fn take_arrivals(&mut self) {
@@ -376,6 +407,7 @@ impl Server {
             domain: Arc::new(Domain::new()),
             queues: HashMap::new(),
             mapped: HashMap::new(),
+            kicks: HashMap::new(),
             next_handle: 1,
             introduced: false,
         };
@@ -564,12 +596,11 @@ impl Server {
         if let Request::Open { queue, mode, sharing, buffers } = request {
             return self.open(number, Wish { id: queue, mode, sharing, buffers });
         }
-        let (reply, memory) = match self.carry_out(number, request, fds) {
+        let (reply, enclosed) = match self.carry_out(number, request, fds) {
             Ok(answer) => answer,
-            Err(Refusal(code, text)) => (Reply::Error { code, text }, None),
+            Err(Refusal(code, text)) => (Reply::Error { code, text }, Enclosed::Nothing),
         };
-        let fd = memory.as_ref().and_then(Region::fd);
-        self.reply(number, &reply, fd.as_slice())
+        self.reply(number, &reply, enclosed.fd().as_slice())
     }
 
     fn reply(&self, number: u64, reply: &Reply, fds: &[BorrowedFd<'_>]) -> bool {
@@ -596,13 +627,14 @@ impl Server {
         let engine = self.card.engine(wish.id).ok_or_else(unknown)?;
         let Some(client) = self.clients.get_mut(&number) else { return Err(unknown()) };
         let key = (number, Handle(client.next_handle));
+        let kick = client.kick(self.card.worker_of(wish.id).ok_or_else(unknown)?)?;
         let fresh = !self.sessions.contains_key(&wish.id);
         if fresh {
             let session = Session::open(&self.card, engine, wish, &client.domain)?;
             self.sessions.insert(wish.id, session);
         }
         let Some(session) = self.sessions.get_mut(&wish.id) else { return Err(unknown()) };
-        if let Err(error) = session.add(&self.card, wish, key, client.pid) {
+        if let Err(error) = session.add(&self.card, wish, key, client.pid, kick) {
             if fresh && let Some(session) = self.sessions.remove(&wish.id) {
                 session.dissolve(&self.card);
             }
@@ -614,7 +646,7 @@ impl Server {
     }
 
     fn carry_out(&mut self, number: u64, request: Request, fds: Vec<OwnedFd>) -> Result<Answer, Refusal> {
-        let done = Ok((Reply::Done, None));
+        let done = Ok((Reply::Done, Enclosed::Nothing));
         match request {
             Request::Hello { .. } => {
                 if let Some(client) = self.clients.get_mut(&number) {
@@ -629,11 +661,11 @@ impl Server {
                     frame_min: options.frame_min as u16,
                     frame_max: options.frame_max as u16,
                 };
-                Ok((hello, None))
+                Ok((hello, Enclosed::Nothing))
             }
             Request::DeviceTree => {
                 let (len, file) = as_file(self.card.device_tree())?;
-                Ok((Reply::DeviceTree { len }, Some(file)))
+                Ok((Reply::DeviceTree { len }, Enclosed::Memory(file)))
             }
             Request::Read { address, len } => {
                 if len as usize > MAX_REGISTER_BYTES {
@@ -641,7 +673,7 @@ impl Server {
                 }
                 let mut bytes = vec![0; len as usize];
                 self.card.read(address, &mut bytes);
-                Ok((Reply::Bytes(bytes), None))
+                Ok((Reply::Bytes(bytes), Enclosed::Nothing))
             }
             Request::Write { address, bytes } => {
                 if bytes.len() > MAX_REGISTER_BYTES {
@@ -668,7 +700,7 @@ impl Server {
                 let session = self.sessions.get_mut(&id).ok_or_else(|| no_handle(handle))?;
                 let started = session.start(&self.card, key, position);
                 self.unlock_queue(id);
-                Ok((started?, None))
+                Ok((started?, Enclosed::Nothing))
             }
             Request::Stop { handle, force, position } => {
                 let (id, key) = self.queue_of(number, handle)?;
@@ -690,7 +722,7 @@ impl Server {
             Request::RxSync { handle, release, want } => {
                 let (id, key) = self.queue_of(number, handle)?;
                 let session = self.sessions.get_mut(&id).ok_or_else(|| no_handle(handle))?;
-                Ok((session.rx_sync(key, release, want)?, None))
+                Ok((session.rx_sync(&self.card, key, release, want)?, Enclosed::Nothing))
             }
             Request::TxSync { handle, commit, want } => {
                 let (id, key) = self.queue_of(number, handle)?;
@@ -698,11 +730,16 @@ impl Server {
                     return Err(Refusal::new(ErrorCode::Invalid, format!("at most {MAX_COMMIT} packets at once")));
                 }
                 let session = self.sessions.get_mut(&id).ok_or_else(|| no_handle(handle))?;
-                Ok((session.tx_sync(key, &commit, want)?, None))
+                Ok((session.tx_sync(&self.card, key, &commit, want)?, Enclosed::Nothing))
             }
             Request::Stats => {
                 self.settle();
                 self.stats()
+            }
+            Request::Call { handle } => {
+                let (id, key) = self.queue_of(number, handle)?;
+                let session = self.sessions.get_mut(&id).ok_or_else(|| no_handle(handle))?;
+                Ok((Reply::Call, Enclosed::Event(session.call(&self.card, key)?)))
             }
             Request::Open { .. } => Err(Refusal::new(ErrorCode::Protocol, "open is answered elsewhere")),
         }
@@ -722,7 +759,7 @@ impl Server {
             Change::Move { queue, worker } => self.card.move_queue(queue, worker),
         };
         changed.map_err(|error| Refusal::new(ErrorCode::Invalid, error.to_string()))?;
-        Ok((Reply::Done, None))
+        Ok((Reply::Done, Enclosed::Nothing))
     }
 
     fn lock(&mut self, number: u64, component: &str, bits: u64) -> Result<Answer, Refusal> {
@@ -736,7 +773,7 @@ impl Server {
             let pid = self.pid_of(held.owner);
             Refusal::new(ErrorCode::Busy, format!("{component} is locked by process {pid}"))
         })?;
-        Ok((Reply::Done, None))
+        Ok((Reply::Done, Enclosed::Nothing))
     }
 
     fn queue_of(&self, number: u64, handle: Handle) -> Result<(QueueId, crate::session::Key), Refusal> {
@@ -762,12 +799,12 @@ impl Server {
             let text = "this process has too much mapped; map fewer and larger regions";
             return Err(Refusal::new(ErrorCode::System, text));
         }
-        let region = Region::map(fd, len, protection, false)?;
+        let region = Region::map(fd, len, protection, false)?.without_fd();
         let Some(client) = self.clients.get_mut(&number) else { return Err(invalid("not connected")) };
         let mapped = client.domain.map(region.window().clone(), access, at.map(Iova::new));
         let iova = mapped.map_err(|error| Refusal::new(ErrorCode::Invalid, error))?.get();
         client.mapped.insert(iova, region);
-        Ok((Reply::Mapped { iova }, None))
+        Ok((Reply::Mapped { iova }, Enclosed::Nothing))
     }
 
     fn unmap_for(&mut self, number: u64, iova: u64) -> Result<Answer, Refusal> {
@@ -780,7 +817,7 @@ impl Server {
         let unmapped = client.domain.unmap(Iova::new(iova), Duration::from_secs(2), || card.pass_all());
         unmapped.map_err(|error| Refusal::new(ErrorCode::Busy, error))?;
         client.mapped.remove(&iova);
-        Ok((Reply::Done, None))
+        Ok((Reply::Done, Enclosed::Nothing))
     }
 
     fn stats(&self) -> Result<Answer, Refusal> {
@@ -796,12 +833,12 @@ impl Server {
         debug_assert!(stats.queues.is_sorted_by_key(|queue| queue.queue.direction == Direction::Tx));
         let reply = Reply::Stats(Box::new(stats));
         if encode(&reply).is_ok() {
-            return Ok((reply, None));
+            return Ok((reply, Enclosed::Nothing));
         }
         let Reply::Stats(stats) = reply else { return Err(Refusal::new(ErrorCode::Invalid, "no counters")) };
         let bytes = postcard::to_stdvec(&stats).map_err(|error| Refusal::new(ErrorCode::System, error))?;
         let (len, file) = as_file(&bytes)?;
-        Ok((Reply::StatsFile { len }, Some(file)))
+        Ok((Reply::StatsFile { len }, Enclosed::Memory(file)))
     }
 }
 

@@ -86,24 +86,56 @@ impl SessionError {
     }
 }
 
-/// A control page and its two eventfds.
+/// The eventfd by which a program wakes a worker: one for all its queues there, which the number tells.
+#[derive(Clone)]
+pub(crate) struct Kick {
+    pub number: u32,
+    pub fd: Arc<OwnedFd>,
+}
+
+impl Kick {
+    pub fn new(number: u32) -> Result<Self, rustix::io::Errno> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { number, fd: Arc::new(fd) })
+    }
+}
+
+/// A control page and its eventfds.
 struct Page {
     region: Region,
-    kick: OwnedFd,
-    call: OwnedFd,
+    // The driver's own pages have none: it wakes the worker as the card itself does.
+    kick: Option<Kick>,
+    // Made when the program sleeps for the first time.
+    call: Option<Arc<OwnedFd>>,
 }
 
 impl Page {
-    fn new() -> Result<Self, SessionError> {
+    fn new(kick: Option<Kick>) -> Result<Self, SessionError> {
         let region = Region::allocate(control::PAGE_SIZE, Pages::Ordinary)?;
         region.window().word64(control::MAGIC_AT)?.store(control::MAGIC, Ordering::Relaxed);
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        Ok(Self { region, kick: event()?, call: event()? })
+        Ok(Self { region, kick, call: None })
     }
 
-    fn opener(&self, id: u32) -> Result<Opener, SessionError> {
+    /// A page that is handed to nobody.
+    fn own() -> Result<Self, SessionError> {
+        let mut page = Self::new(None)?;
+        page.region.close_fd();
+        Ok(page)
+    }
+
+    fn opener(&self, id: u32) -> Opener {
         let control = self.region.window().clone();
-        Ok(Opener { id, control, kick: self.kick.try_clone_errno()?, call: self.call.try_clone_errno()? })
+        Opener { id, control, kick: self.kick.as_ref().map(|kick| kick.fd.clone()), call: self.call.clone() }
+    }
+
+    /// The eventfd for a program that sleeps.
+    fn call(&mut self) -> Result<Arc<OwnedFd>, SessionError> {
+        if let Some(call) = &self.call {
+            return Ok(call.clone());
+        }
+        // Signalled at once: the state may have changed before there was anything to tell it by.
+        let call = Arc::new(eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(self.call.insert(call).clone())
     }
 
     fn doorbell(&self) -> Result<Word64, SessionError> {
@@ -115,22 +147,12 @@ impl Page {
         word.ok().and_then(QueueState::from_word).unwrap_or(QueueState::Stopped)
     }
 
-    /// Wakes the worker if it sleeps. To be called after a pointer word was stored.
-    fn ring(&self) {
+    /// Wakes the worker of queue `id` if it sleeps. To be called after a pointer word was stored.
+    fn ring(&self, card: &Card, id: QueueId) {
         let flag = self.region.window().word32(CARD_SLEEPS_AT).map(Ringer::new);
         if flag.is_ok_and(|ringer| ringer.must_signal()) {
-            let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+            card.nudge(id);
         }
-    }
-}
-
-trait TryCloneErrno {
-    fn try_clone_errno(&self) -> Result<OwnedFd, rustix::io::Errno>;
-}
-
-impl TryCloneErrno for OwnedFd {
-    fn try_clone_errno(&self) -> Result<OwnedFd, rustix::io::Errno> {
-        rustix::io::fcntl_dupfd_cloexec(self, 0)
     }
 }
 
@@ -263,8 +285,11 @@ impl Session {
         let exclusive = wish.sharing == Sharing::Exclusive;
         let own = exclusive && wish.mode == Mode::Direct;
         let domain = if own { domain.clone() } else { Arc::new(Domain::new()) };
-        let memory = QueueMemory::new(wish.id, engine, card.options(), wish.buffers, &domain)?;
-        let driven = if own { None } else { Some(Driven { page: Page::new()?, writer: None, lock: None }) };
+        let mut memory = QueueMemory::new(wish.id, engine, card.options(), wish.buffers, &domain)?;
+        let driven = if own { None } else { Some(Driven { page: Page::own()?, writer: None, lock: None }) };
+        if driven.is_some() {
+            memory.keep_descriptors();
+        }
         Ok(Self {
             id: wish.id,
             engine,
@@ -281,7 +306,7 @@ impl Session {
     }
 
     /// Adds a program; the first one, or one more of a shared queue.
-    pub fn add(&mut self, card: &Card, wish: Wish, key: Key, pid: u32) -> Result<(), SessionError> {
+    pub fn add(&mut self, card: &Card, wish: Wish, key: Key, pid: u32, kick: Kick) -> Result<(), SessionError> {
         wish.check(self.engine)?;
         if let Some(holder) = self.members.first() {
             let (id, pid) = (self.id, holder.pid);
@@ -298,7 +323,7 @@ impl Session {
         let policy = if let Sharing::Shared(policy) = wish.sharing { policy } else { Laggard::Block };
         let id = self.next_member;
         self.next_member += 1;
-        let (page, losses) = (Page::new()?, Arc::default());
+        let (page, losses) = (Page::new(Some(kick))?, Arc::default());
         let own = self.driven.is_some() && wish.mode == Mode::Direct && wish.id.direction == Direction::Tx;
         let ring = own.then(|| OwnRing::new(wish.id, self.engine, card)).transpose()?;
         let (started, reader) = (false, None);
@@ -309,7 +334,8 @@ impl Session {
     /// The answer to an open, with the descriptors that belong to it.
     pub fn opened(&self, key: Key) -> Option<(Reply, Vec<BorrowedFd<'_>>)> {
         let member = self.members.iter().find(|member| member.key == key)?;
-        let mut fds = vec![member.page.region.fd()?, member.page.kick.as_fd(), member.page.call.as_fd()];
+        let kick = member.page.kick.as_ref()?;
+        let mut fds = vec![member.page.region.fd()?, kick.fd.as_fd()];
         let memory = member.ring.as_ref().map_or(&self.memory, |ring| &ring.memory);
         fds.push(memory.status.fd()?);
         if let Some(data) = &memory.data {
@@ -323,20 +349,31 @@ impl Session {
                 _ => *descriptors_len = 0,
             }
         }
-        Some((Reply::Opened { handle: key.1, engine: self.engine, layout }, fds))
+        Some((Reply::Opened { handle: key.1, engine: self.engine, layout, kick: kick.number }, fds))
     }
 
-    /// The answer has gone out. Nobody else will ever get the memory of an exclusive queue, so the descriptors of it
-    /// can go, which would be too many for thousands of queues.
+    /// The answer has gone out. Nobody else will ever get a member's page and ring, nor the memory of an exclusive queue,
+    /// so the descriptors of them can go, which would be too many for thousands of queues.
     pub fn handed_over(&mut self, key: Key) {
-        if !self.exclusive {
-            return;
-        }
         if let Some(member) = self.members.iter_mut().find(|member| member.key == key) {
             member.page.region.close_fd();
-            let memory = member.ring.as_mut().map_or(&mut self.memory, |ring| &mut ring.memory);
-            memory.close_fds();
+            member.ring.iter_mut().for_each(|ring| ring.memory.close_fds());
         }
+        if self.exclusive {
+            self.memory.close_fds();
+        }
+    }
+
+    /// The eventfd by which a program is woken that sleeps on the queue.
+    pub fn call(&mut self, card: &Card, key: Key) -> Result<Arc<OwnedFd>, SessionError> {
+        let place = self.place(key)?;
+        let member = &mut self.members[place];
+        let call = member.page.call()?;
+        if member.started {
+            // A queue that has stopped by itself has no opener any more; its state is there to be read.
+            card.set_call(self.id, member.id, call.clone());
+        }
+        Ok(call)
     }
 
     /// Process ids of all who have the queue open.
@@ -402,10 +439,10 @@ impl Session {
         page.doorbell()?.store(0, Ordering::Relaxed);
         let mut openers = Vec::new();
         if member.ring.is_none() {
-            openers.push(member.page.opener(member.id)?);
+            openers.push(member.page.opener(member.id));
         }
         if self.driven.is_some() {
-            openers.push(page.opener(0)?);
+            openers.push(page.opener(0));
         }
         let control = page.region.window().clone();
         let buffers = self.memory.buffers()?;
@@ -434,7 +471,7 @@ impl Session {
         let Some(ring) = &mut member.ring else { return Ok(()) };
         ring.memory.prepare(0)?;
         member.page.doorbell()?.store(0, Ordering::Relaxed);
-        let opener = member.page.opener(member.id)?;
+        let opener = member.page.opener(member.id);
         let pins = card.add_ring(id, &ring.program()?, ring.domain.clone(), opener);
         ring.pins = Some(pins.map_err(|error| SessionError::Start(id, error))?);
         Ok(())
@@ -576,7 +613,7 @@ impl Session {
     /// Lets one more program into a running queue that the driver drives.
     fn join(&mut self, card: &Card, place: usize) -> Result<(), SessionError> {
         let member = &self.members[place];
-        let opener = member.page.opener(member.id)?;
+        let opener = member.page.opener(member.id);
         let cursor = match self.id.direction {
             Direction::Rx => Some((member.policy, member.losses.clone())),
             Direction::Tx => None,
@@ -712,7 +749,7 @@ impl Session {
     }
 
     /// Mediated RX: gives back and takes.
-    pub fn rx_sync(&mut self, key: Key, release: u32, want: u32) -> Result<Reply, SessionError> {
+    pub fn rx_sync(&mut self, card: &Card, key: Key, release: u32, want: u32) -> Result<Reply, SessionError> {
         let place = self.place(key)?;
         let (id, member) = (self.id, &mut self.members[place]);
         Self::check_state(&member.page, id)?;
@@ -721,7 +758,7 @@ impl Session {
         };
         if release > 0 {
             reader.release(release);
-            member.page.ring();
+            member.page.ring(card, id);
         }
         // What is still held comes first: it is what the program has not looked at yet.
         let units = if reader.held() > 0 { reader.held().min(want) } else { reader.hold(want) };
@@ -729,7 +766,7 @@ impl Session {
     }
 
     /// Mediated TX: commits under the lock, and takes or leaves the lock.
-    pub fn tx_sync(&mut self, key: Key, commit: &[u16], want: u32) -> Result<Reply, SessionError> {
+    pub fn tx_sync(&mut self, card: &Card, key: Key, commit: &[u16], want: u32) -> Result<Reply, SessionError> {
         let place = self.place(key)?;
         if !self.members[place].started {
             return Err(SessionError::NotStarted(self.id));
@@ -757,7 +794,7 @@ impl Session {
                 }
             }
             writer.flush();
-            driven.page.ring();
+            driven.page.ring(card, id);
         }
         let free = driven.lock.is_none() || granted.is_some();
         let units = if want > 0 && free { writer.available().min(want) } else { 0 };

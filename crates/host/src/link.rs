@@ -9,8 +9,8 @@ use millrace_driver::Client;
 use millrace_ring::wake::{Ringer, Sleeper};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long to look before sleeping: longer than a round trip, shorter than a system call would take to come back.
@@ -24,8 +24,9 @@ pub(crate) struct Link {
     pub queue: QueueId,
     pub handle: Handle,
     control: Region,
-    kick: OwnedFd,
-    call: OwnedFd,
+    kick: Arc<OwnedFd>,
+    // Asked for by the first sleep: thousands of queues that never sleep would take too many descriptors.
+    call: OnceLock<OwnedFd>,
     state: Word32,
     ringer: Ringer,
     sleeper: Sleeper,
@@ -39,15 +40,14 @@ impl Link {
         queue: QueueId,
         handle: Handle,
         control: Region,
-        kick: OwnedFd,
-        call: OwnedFd,
+        kick: Arc<OwnedFd>,
     ) -> Result<Self, Error> {
         let window = control.window();
         let bad = |error: millrace_dma::OutOfRange| Error::BadRing { queue, what: error.to_string() };
         let state = window.word32(STATE_AT).map_err(bad)?;
         let ringer = Ringer::new(window.word32(CARD_SLEEPS_AT).map_err(bad)?);
         let sleeper = Sleeper::new(window.word32(SOFTWARE_SLEEPS_AT).map_err(bad)?);
-        let gone = client.gone_flag();
+        let (gone, call) = (client.gone_flag(), OnceLock::new());
         Ok(Self { client, queue, handle, control, kick, call, state, ringer, sleeper, gone, closed: false })
     }
 
@@ -111,10 +111,16 @@ impl Link {
         }
         loop {
             let left = timeout.saturating_sub(begin.elapsed());
+            // Before saying that we sleep: whoever takes the flag down must have something to signal.
+            let call = match (!left.is_zero()).then(|| self.call()).transpose() {
+                Ok(call) => call,
+                // That the card is gone, or the queue stopped, says more than that it was not to be had.
+                Err(error) => return if ready()? { Ok(true) } else { self.check().and(Err(error)) },
+            };
             self.sleeper.announce();
             let now = ready();
-            let slept = match now {
-                Ok(false) if !left.is_zero() => self.sleep(left),
+            let slept = match (&now, call) {
+                (Ok(false), Some(call)) => self.sleep(call, left),
                 _ => Ok(()),
             };
             self.sleeper.awake();
@@ -132,13 +138,22 @@ impl Link {
         }
     }
 
-    fn sleep(&self, most: Duration) -> Result<(), Error> {
+    /// How the card wakes this program.
+    fn call(&self) -> Result<&OwnedFd, Error> {
+        if let Some(call) = self.call.get() {
+            return Ok(call);
+        }
+        let call = self.client.call(self.handle)?;
+        Ok(self.call.get_or_init(|| call))
+    }
+
+    fn sleep(&self, call: &OwnedFd, most: Duration) -> Result<(), Error> {
         let most = Timespec {
             tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(most.subsec_nanos()),
         };
         let socket = self.client.socket();
-        let mut fds = [PollFd::new(&self.call, PollFlags::IN), PollFd::new(&socket, PollFlags::RDHUP)];
+        let mut fds = [PollFd::new(call, PollFlags::IN), PollFd::new(&socket, PollFlags::RDHUP)];
         match poll(&mut fds, Some(&most)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(Error::Wait(error.into())),
@@ -147,7 +162,7 @@ impl Link {
             return Err(Error::Gone);
         }
         if !fds[0].revents().is_empty() {
-            let _ = rustix::io::read(&self.call, &mut [0; 8]);
+            let _ = rustix::io::read(call, &mut [0; 8]);
         }
         Ok(())
     }

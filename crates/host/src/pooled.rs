@@ -27,8 +27,8 @@ struct Parts {
 }
 
 fn start(client: Arc<Client>, queue: QueueId, pool: &Pool, opened: Opened) -> Result<Parts, Error> {
-    let Opened { handle, layout, control, kick, call, status, engine, .. } = opened;
-    let link = Link::new(client, queue, handle, control, kick, call)?;
+    let Opened { handle, layout, control, kick, status, engine, .. } = opened;
+    let link = Link::new(client, queue, handle, control, kick)?;
     let Layout::Dd { entries, .. } = layout else {
         let text = format!("{queue} is a queue of {engine}; pools are for DD: give the card engine=dd@{queue}");
         return Err(Error::Unfit(text));

@@ -40,8 +40,8 @@ impl IdleRx {
         sharing: Sharing,
         opened: Opened,
     ) -> Result<Self, Error> {
-        let Opened { handle, layout, control, kick, call, status, data, descriptors, .. } = opened;
-        let link = Link::new(client, queue, handle, control, kick, call)?;
+        let Opened { handle, layout, control, kick, status, data, descriptors, .. } = opened;
+        let link = Link::new(client, queue, handle, control, kick)?;
         let data = data.ok_or_else(|| link.bad("the driver sent no memory for packets"))?;
         Ok(Self { link, opened: Parts { layout, status, data, descriptors }, mode, sharing })
     }

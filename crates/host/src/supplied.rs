@@ -20,8 +20,8 @@ struct Parts {
 }
 
 fn start(client: Arc<Client>, queue: QueueId, opened: Opened) -> Result<Parts, Error> {
-    let Opened { handle, layout, control, kick, call, status, descriptors, .. } = opened;
-    let link = Link::new(client, queue, handle, control, kick, call)?;
+    let Opened { handle, layout, control, kick, status, descriptors, .. } = opened;
+    let link = Link::new(client, queue, handle, control, kick)?;
     let (Layout::Medusa { entries, headers_at, .. }, Some(descriptors)) = (layout, descriptors) else {
         return Err(link.bad("the driver sent no descriptor ring"));
     };

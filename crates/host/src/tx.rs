@@ -31,8 +31,8 @@ pub struct IdleTx {
 
 impl IdleTx {
     pub(crate) fn new(client: Arc<Client>, queue: QueueId, mode: Mode, opened: Opened) -> Result<Self, Error> {
-        let Opened { handle, layout, control, kick, call, status, data, descriptors, .. } = opened;
-        let link = Link::new(client, queue, handle, control, kick, call)?;
+        let Opened { handle, layout, control, kick, status, data, descriptors, .. } = opened;
+        let link = Link::new(client, queue, handle, control, kick)?;
         let data = data.ok_or_else(|| link.bad("the driver sent no memory for packets"))?;
         Ok(Self { link, layout, status, data, descriptors, mode })
     }

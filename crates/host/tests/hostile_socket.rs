@@ -420,6 +420,7 @@ fn handles_belong_to_the_connection_that_got_them() {
             Request::Start { handle: stolen },
             Request::Stop { handle: stolen, force: true, position: 0 },
             Request::Close { handle: stolen },
+            Request::Call { handle: stolen },
             Request::RxSync { handle: stolen, release: 0, want: 1 },
             Request::TxSync { handle: stolen, commit: vec![60], want: 1 },
         ] {

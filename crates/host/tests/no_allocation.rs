@@ -103,6 +103,8 @@ fn the_data_path_allocates_nothing() {
                 let device = Device::open(&format!("embedded:engine={engine},spin={spin}")).unwrap();
                 let mut receiver = rx(&device, 0, Mode::Direct, sharing);
                 let mut sender = tx(&device, 0, Mode::Direct, Sharing::Exclusive);
+                // The first sleep on a queue asks the driver for what wakes it.
+                assert!(!receiver.wait(Duration::from_millis(1)).unwrap());
                 work(&mut receiver, &mut sender, 10);
                 let before = ALLOCATIONS.load(Ordering::Relaxed);
                 work(&mut receiver, &mut sender, 2000);
@@ -118,6 +120,7 @@ fn the_data_path_allocates_nothing() {
         let mut rx = device.rx(0).open_on(&pool, 64).unwrap();
         let mut tx = device.tx(0).open_on(&pool, 64).unwrap();
         let mut frames = Vec::with_capacity(8);
+        assert!(!rx.wait(Duration::from_millis(1)).unwrap());
         work_on(&pool, &mut rx, &mut tx, &mut frames, 10);
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         work_on(&pool, &mut rx, &mut tx, &mut frames, 2000);

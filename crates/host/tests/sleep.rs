@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use millrace::{Device, Laggard, Mode, Sharing};
+use millrace::{Device, Laggard, Mode, QueueId, Sharing};
 use std::time::{Duration, Instant};
 
 /// A wake-up that was lost shows as a wait that takes this long.
@@ -66,6 +66,50 @@ fn nor_do_the_other_engine_modes_and_subscribers() {
     alternate("spin=0,engine=sze", Mode::Direct, Sharing::Shared(Laggard::Block), 10_000);
     alternate("spin=0", Mode::Mediated, Sharing::Exclusive, 5_000);
     alternate("spin=1,engine=sze", Mode::Mediated, Sharing::Shared(Laggard::Block), 5_000);
+}
+
+/// Queues of one program on two workers have their kicks in common: each thread wakes the worker that it needs, however
+/// the others sleep and wake, come and go, and whoever serves the queue by now.
+#[test]
+fn threads_of_one_program_wake_and_are_woken_each_for_its_own_queue() {
+    const PAIRS: u32 = 4;
+    const ROUNDS: u64 = 6_000;
+    let device = Device::open("embedded:queues=6,workers=2,spin=0,engine=sze@2,engine=dd@3").unwrap();
+    std::thread::scope(|scope| {
+        for index in 0..PAIRS {
+            let device = &device;
+            scope.spawn(move || {
+                let mut random = Random(u64::from(index) + 1);
+                let mut pair = None;
+                for number in 0..ROUNDS {
+                    // Now and then the pair is closed and opened, so that the kick is forgotten and watched again.
+                    let open = || {
+                        let receiver = rx(device, index, Mode::Direct, Sharing::Exclusive);
+                        (receiver, tx(device, index, Mode::Direct, Sharing::Exclusive))
+                    };
+                    let (receiver, sender) = pair.get_or_insert_with(open);
+                    pause(random.below(30_000));
+                    assert_eq!(send_some(sender, number, 1, 64).unwrap(), 1);
+                    assert!(receiver.wait(LOST).unwrap(), "pair {index}: the wake-up for packet {number} was lost");
+                    assert_eq!(check(&receiver.get(4).unwrap()[0]), number);
+                    if random.below(500) == 0 {
+                        pair = None;
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for round in 0..200 {
+                let (index, worker) = (round / 2 % PAIRS, round % 2);
+                device.move_queue(QueueId::tx(index), worker).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+    });
+    let workers = device.stats().unwrap().workers;
+    println!("{workers:?}");
+    assert!(workers.iter().all(|worker| worker.sleeps > 100), "the workers hardly slept: {workers:?}");
+    check_equations(&device);
 }
 
 /// Sender, card and receiver each wait for the others: for packets, for room, for the ring behind.

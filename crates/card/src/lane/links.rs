@@ -6,6 +6,8 @@ use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT};
 use millrace_dma::{Ordering, Word32, fence};
 use millrace_ring::EngineFault;
 use millrace_ring::wake::{Ringer, Sleeper};
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
 
 /// An opener as the worker sees it.
 struct Link {
@@ -22,6 +24,23 @@ impl Link {
         let sleeper = word(CARD_SLEEPS_AT).map(Sleeper::new);
         let ringer = word(SOFTWARE_SLEEPS_AT).map(Ringer::new);
         Self { opener, sleeper, ringer }
+    }
+
+    fn signal(&self) {
+        if let Some(call) = &self.opener.call {
+            // A full eventfd is already readable.
+            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Opener {
+    fn watch(&self, sleep: &Sleep) {
+        self.kick.iter().for_each(|kick| sleep.watch(kick));
+    }
+
+    fn forget(&self, sleep: &Sleep) {
+        self.kick.iter().for_each(|kick| sleep.forget(kick));
     }
 }
 
@@ -40,16 +59,13 @@ impl Links {
         fence(Ordering::SeqCst);
         for link in &self.0 {
             if link.ringer.as_ref().is_some_and(Ringer::claim) {
-                // A full eventfd is already readable.
-                let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
+                link.signal();
             }
         }
     }
 
     pub fn signal_all(&self) {
-        for link in &self.0 {
-            let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
-        }
+        self.0.iter().for_each(Link::signal);
     }
 
     pub fn mark_asleep(&self) {
@@ -68,15 +84,21 @@ impl Links {
     }
 
     pub fn add(&mut self, opener: Opener, sleep: &Sleep) {
-        sleep.watch(&opener.kick);
+        opener.watch(sleep);
         self.0.push(Link::new(opener));
     }
 
     pub fn remove(&mut self, id: u32, sleep: &Sleep) -> Option<Opener> {
         let place = self.0.iter().position(|link| link.opener.id == id)?;
         let opener = self.0.swap_remove(place).opener;
-        sleep.forget(&opener.kick);
+        opener.forget(sleep);
         Some(opener)
+    }
+
+    /// Says how to wake an opener from now on. `false`: it is not one of these.
+    pub fn set_call(&mut self, id: u32, call: &Arc<OwnedFd>) -> bool {
+        let link = self.0.iter_mut().find(|link| link.opener.id == id);
+        link.map(|link| link.opener.call = Some(call.clone())).is_some()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -87,24 +109,24 @@ impl Links {
     pub fn tell(&self, id: u32, state: QueueState) {
         if let Some(link) = self.0.iter().find(|link| link.opener.id == id) {
             crate::queue::show_state(&link.opener.control, state, None);
-            let _ = rustix::io::write(&link.opener.call, &1u64.to_ne_bytes());
+            link.signal();
         }
     }
 
     /// The queue changes its worker: another one is to be woken from now on.
     pub fn leave_worker(&self, sleep: &Sleep) {
         self.awake();
-        self.0.iter().for_each(|link| sleep.forget(&link.opener.kick));
+        self.0.iter().for_each(|link| link.opener.forget(sleep));
     }
 
     /// See [`Links::leave_worker`].
     pub fn enter_worker(&self, sleep: &Sleep) {
-        self.0.iter().for_each(|link| sleep.watch(&link.opener.kick));
+        self.0.iter().for_each(|link| link.opener.watch(sleep));
     }
 
     pub fn take_all(&mut self, sleep: &Sleep) -> Vec<Opener> {
         let openers: Vec<Opener> = self.0.drain(..).map(|link| link.opener).collect();
-        openers.iter().for_each(|opener| sleep.forget(&opener.kick));
+        openers.iter().for_each(|opener| opener.forget(sleep));
         openers
     }
 }

@@ -35,6 +35,7 @@ use millrace_abi::queue::{Direction, Laggard, QueueId};
 use millrace_dma::Span;
 use millrace_ring::shared::{Losses, Reclaimer};
 use millrace_ring::{Served, Verdict};
+use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use turns::{Look, Turns};
@@ -330,6 +331,17 @@ impl Lane {
             Direction::Tx => {
                 let place = self.tx_place(queue.index)?;
                 self.tx[place].links.remove(id, sleep)
+            }
+        }
+    }
+
+    /// Says how to wake an opener of a queue, or of one of its further rings.
+    pub fn set_call(&mut self, queue: QueueId, id: u32, call: &Arc<OwnedFd>) -> bool {
+        match queue.direction {
+            Direction::Rx => self.rx_slot(queue.index).is_some_and(|slot| slot.links.set_call(id, call)),
+            Direction::Tx => {
+                let mut rings = self.tx.iter_mut().filter(|slot| slot.queue.id == queue);
+                rings.any(|slot| slot.links.set_call(id, call))
             }
         }
     }

@@ -47,7 +47,7 @@ impl Wire {
     }
 
     pub fn awake(&mut self, sleep: &Sleep) {
-        self.watched.take().iter().for_each(|fd| sleep.forget(fd));
+        self.watched.take().iter().for_each(|fd| sleep.forget_level(fd));
         self.port.awake();
     }
 }

@@ -70,11 +70,12 @@ impl Random {
             14 => Request::Stop { handle, force: self.below(3) > 0, position: self.number() },
             15 => Request::Close { handle },
             16 => Request::RxSync { handle, release: self.number() as u32, want: self.number() as u32 },
-            17 | 18 => {
+            17 => {
                 let len = self.below(30) as u16;
                 let commit = (0..len).map(|_| if self.below(5) == 0 { self.number() as u16 } else { 64 }).collect();
                 Request::TxSync { handle, commit, want: self.number() as u32 }
             }
+            18 => Request::Call { handle },
             _ => Request::Stats,
         }
     }

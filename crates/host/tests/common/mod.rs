@@ -335,6 +335,8 @@ impl Bystander {
         let thread = std::thread::spawn(move || {
             let mut receiver = rx(&device, index, Mode::Direct, Sharing::Exclusive);
             let mut sender = tx(&device, index, Mode::Direct, Sharing::Exclusive);
+            // The first sleep costs a descriptor, of which there shall be as many from now on.
+            assert!(!receiver.wait(Duration::from_millis(1)).unwrap(), "a frame from somebody else");
             let mut next = 0;
             while !also_stop.load(Ordering::Relaxed) {
                 send_all(&mut sender, next, next + 8, 60 + (next % 1400) as u16);
