@@ -278,6 +278,11 @@ fn scribble(region: &Region, len: usize, seed: u64, stop: &AtomicBool, kick: Opt
     }
 }
 
+/// Faults after which enough has been tried with a pair of queues, however long they take on a busy machine.
+const FAULTS: u32 = 100;
+/// No load makes the next faults take this long.
+const STUCK: Duration = Duration::from_secs(120);
+
 #[test]
 fn rings_that_change_while_they_are_read_harm_nobody_else() {
     let daemon = Daemon::start("queues=4,spin=20,engine=sze@2,engine=calypte@3,buffers=256,ring=65536");
@@ -302,7 +307,8 @@ fn rings_that_change_while_they_are_read_harm_nobody_else() {
                     scope.spawn(move || scribble(data, data.len(), seed + 200, stop, None));
                 }
             }
-            while begin.elapsed() < Duration::from_millis(1000) {
+            while faults < FAULTS {
+                assert!(begin.elapsed() < STUCK, "{faults} faults: nothing is tried any more");
                 std::thread::sleep(Duration::from_millis(2));
                 for raw in &raws {
                     if stats_of(&device, raw.queue).state != QueueState::Running {
@@ -314,7 +320,6 @@ fn rings_that_change_while_they_are_read_harm_nobody_else() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        assert!(faults > 10, "{faults} faults: nothing was tried");
         bystander.goes_on();
     }
     bystander.finish();
@@ -335,7 +340,11 @@ fn a_writer_that_writes_nonsense_stops_only_its_own_ring() {
         let (mut rx, mut raw) = (rx(&device, index, Mode::Direct, Sharing::Exclusive), hostile());
         let mut tx = tx(&device, index, Mode::Direct, shared);
         let mut faults = 0;
-        for round in 0..20 {
+        // Only Medusa leads the card to addresses; there it goes on until one of them was wrong.
+        for round in 0..1000 {
+            if round >= 20 && (index != 1 || faults > 0) {
+                break;
+            }
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let Opened { control, descriptors, .. } = &raw.opened;
@@ -360,7 +369,6 @@ fn a_writer_that_writes_nonsense_stops_only_its_own_ring() {
             drop(raw);
             raw = hostile();
         }
-        // Only Medusa leads the card to addresses.
         assert!(index != 1 || faults > 0, "nothing was tried");
         while rx.wait(Duration::from_millis(20)).unwrap() {
             drop(rx.get(64).unwrap());
