@@ -51,7 +51,8 @@
 #define MILLRACE_MAX_BURST 1024
 
 /**
- * Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone.
+ * Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone: all that a
+ * DD queue has.
  */
 enum millrace_open_flags {
     /**
@@ -324,7 +325,8 @@ int millrace_unlock(struct millrace_component_lock *lock);
  * millrace_rx_close().
  *
  * Returns 0; -EBUSY: somebody else has the queue, and the text says who; -ENOENT: there is no such queue; -EINVAL: an
- * argument is NULL, or the flags do not go together; -ENOMEM: no memory for it; -ENODEV: the card is gone.
+ * argument is NULL, or the flags do not go together, or the queue's engine has no such mode; -ENOMEM: no memory for it;
+ * -ENODEV: the card is gone.
  */
 int millrace_rx_open(const struct millrace_device *device, uint32_t index, uint32_t flags, struct millrace_rx **rx);
 
@@ -365,7 +367,7 @@ int millrace_rx_wait(struct millrace_rx *rx, uint64_t timeout_ns);
 
 /**
  * How much a queue opened with MILLRACE_OPEN_SHARED_DROP has skipped because this program was too slow, since it was
- * started: packets (Medusa) or units of 8 bytes (SZE).
+ * started: packets, or units of 8 bytes (SZE).
  *
  * Returns 0; -EINVAL: an argument is NULL; -ESHUTDOWN: the queue is not started.
  */

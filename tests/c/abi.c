@@ -318,6 +318,38 @@ static void refusals(void)
     CHECK(millrace_close(device) == 0);
 }
 
+/* A DD queue belongs to one program, which drives it itself: anything else is refused, and said how it goes. */
+static void own(void)
+{
+    static const uint32_t other_modes[] = { MILLRACE_OPEN_MEDIATED, MILLRACE_OPEN_SHARED_BLOCK,
+                                            MILLRACE_OPEN_SHARED_DROP, MILLRACE_OPEN_SHARED_EVICT,
+                                            MILLRACE_OPEN_MEDIATED | MILLRACE_OPEN_SHARED_BLOCK };
+    struct millrace_device *device = open_device();
+    struct millrace_rx *rx;
+    struct millrace_tx *tx;
+    struct millrace_supplied_rx *supplied_rx;
+    struct millrace_supplied_tx *supplied_tx;
+    struct pair pair;
+    for (size_t i = 0; i < sizeof other_modes / sizeof *other_modes; i++) {
+        CHECK(millrace_rx_open(device, 0, other_modes[i], &rx) == -EINVAL && !rx);
+        CHECK_TEXT("rx0 is a DD queue");
+        CHECK_TEXT("open it direct and exclusive");
+        CHECK(millrace_tx_open(device, 0, other_modes[i], &tx) == -EINVAL && !tx);
+        CHECK_TEXT("engine=medusa@tx0");
+    }
+    CHECK(millrace_supplied_rx_open(device, 0, 64, &supplied_rx) == -EINVAL && !supplied_rx);
+    CHECK_TEXT("engine=medusa@rx0");
+    CHECK(millrace_supplied_tx_open(device, 0, 64, &supplied_tx) == -EINVAL && !supplied_tx);
+    CHECK_TEXT("engine=medusa@tx0");
+
+    open_pair(&pair, device, 0);
+    CHECK(millrace_rx_open(device, 0, 0, &rx) == -EBUSY && !rx && millrace_tx_open(device, 0, 0, &tx) == -EBUSY && !tx);
+    CHECK_TEXT("exclusively");
+    round_trips(&pair, 1000);
+    close_pair(&pair);
+    CHECK(millrace_close(device) == 0);
+}
+
 /* NULL for every pointer, one at a time. */
 static void nulls(void)
 {
@@ -477,6 +509,7 @@ static const struct {
 } PARTS[] = {
     { "million", million },   { "cycles", cycles },     { "threads", threads },       { "control", control },
     { "refusals", refusals }, { "nulls", nulls },       { "supplied", supplied },     { "until-gone", until_gone },
+    { "own", own },
 };
 
 int main(int argc, char **argv)

@@ -23,6 +23,7 @@ whole="300000 sent, 300000 received, 0 damaged, 0 lost"
 for program in "$scratch/loopback" "$scratch/loopback-static"; do
     expect 0 "$whole" "$program" -n 300000
     expect 0 "$whole" "$program" -d embedded:engine=sze,rx=2,tx=2 -q 1 -n 300000 -s 1500
+    expect 0 "$whole" "$program" -d embedded:engine=dd,rx=2,tx=2 -q 1 -n 300000 -s 1500
     start_card --queues 2
     # By the name in MILLRACE_DEVICE, then by ours.
     expect 0 "$whole" "$program" -n 300000

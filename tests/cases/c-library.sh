@@ -52,6 +52,8 @@ for engine in medusa sze; do
     done
 done
 parts embedded 0 control refusals nulls supplied
+# DD: direct and exclusive, or not at all.
+parts embedded:engine=dd 0 million cycles threads control refusals nulls own
 
 start_card --queues 2
 parts "$device" 0 million cycles threads control refusals nulls
@@ -63,11 +65,19 @@ ended "$card" 5
 start_card --queues 2
 parts "$device" 0 supplied
 
-background gone "$scratch/abi" until-gone "$device"
-await 10 grep -qs ready "$scratch/gone.out" || fail "until-gone does not get ready"
-slay "$card"
-ended "$started" 5
-[ "$code" -eq 0 ] || fail "a killed card: $(cat "$scratch/gone.out")"
+# until_gone: a program whose card, the one that was started last, is killed.
+until_gone() {
+    background gone "$scratch/abi" until-gone "$device"
+    await 10 grep -qs ready "$scratch/gone.out" || fail "until-gone does not get ready"
+    slay "$card"
+    ended "$started" 5
+    [ "$code" -eq 0 ] || fail "a killed card: $(cat "$scratch/gone.out")"
+}
+until_gone
+start_card --queues 2 --engine dd
+parts "$device" 0 million cycles threads own
+check_counting
+until_gone
 
 if command -v valgrind >/dev/null; then
     # Only what is certainly lost: Rust keeps the handle of the main thread by a pointer into its middle.

@@ -27,3 +27,14 @@ grep -q 'major version' "$scratch/major.out" || fail "no word about the major ve
 with_version 1 1
 "$scratch/checks" "$scratch/other.so" "$device" registers 2>"$scratch/minor.out" || fail "ABI 1.1 was not loaded"
 grep -q 'minor version' "$scratch/minor.out" || fail "no word about the minor version"
+
+# DD queues belong to one program each. One that says so, or is called so, gets them; others are told what to do.
+kill "$card"
+start_card --queues 2 --engine dd
+for name in "$device" "embedded:queues=2,engine=dd"; do
+    "$scratch/checks" "$library" "$name" registers own-only 2>"$scratch/own.out" || { cat "$scratch/own.out"; fail "DD"; }
+    grep -q 'libnfb-ext-millrace: rx0: rx0 is a DD queue' "$scratch/own.out" && grep -q -- '-U.*direct:' "$scratch/own.out" ||
+        fail "it does not say how a DD queue is had: $(cat "$scratch/own.out")"
+    "$scratch/checks" "$library" "direct:$name" loopback direct-bursts close-pointers states threads one-card thousand ||
+        fail "direct:$name"
+done

@@ -47,7 +47,8 @@ const _: () = {
     assert!(MILLRACE_MAX_BURST == host::MAX_BURST);
 };
 
-/// Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone.
+/// Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone: all that a
+/// DD queue has.
 #[repr(C)]
 pub enum millrace_open_flags {
     /// Mediated mode: the driver moves the pointers, with a request per burst. Slow, and there to be compared with.
@@ -474,7 +475,8 @@ pub extern "C" fn millrace_unlock(lock: Option<Box<millrace_component_lock>>) ->
 /// millrace_rx_close().
 ///
 /// Returns 0; -EBUSY: somebody else has the queue, and the text says who; -ENOENT: there is no such queue; -EINVAL: an
-/// argument is NULL, or the flags do not go together; -ENOMEM: no memory for it; -ENODEV: the card is gone.
+/// argument is NULL, or the flags do not go together, or the queue's engine has no such mode; -ENOMEM: no memory for it;
+/// -ENODEV: the card is gone.
 #[no_mangle]
 pub extern "C" fn millrace_rx_open(
     device: Option<&millrace_device>,
@@ -540,7 +542,7 @@ pub extern "C" fn millrace_rx_wait(rx: Option<&mut millrace_rx>, timeout_ns: u64
 }
 
 /// How much a queue opened with MILLRACE_OPEN_SHARED_DROP has skipped because this program was too slow, since it was
-/// started: packets (Medusa) or units of 8 bytes (SZE).
+/// started: packets, or units of 8 bytes (SZE).
 ///
 /// Returns 0; -EINVAL: an argument is NULL; -ESHUTDOWN: the queue is not started.
 #[no_mangle]

@@ -354,7 +354,7 @@ impl RxOptions {
     /// this program posts itself.
     ///
     /// # Errors
-    /// [`Error::Client`].
+    /// [`Error::Client`]; [`Error::Unfit`] when the queue has another engine.
     pub fn open_supplied(self, entries: u32) -> Result<SuppliedRx, Error> {
         let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
         SuppliedRx::start(self.client, self.queue, opened)
@@ -406,7 +406,7 @@ impl TxOptions {
     /// this program posts itself.
     ///
     /// # Errors
-    /// [`Error::Client`].
+    /// [`Error::Client`]; [`Error::Unfit`] when the queue has another engine.
     pub fn open_supplied(self, entries: u32) -> Result<SuppliedTx, Error> {
         let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
         SuppliedTx::start(self.client, self.queue, opened)

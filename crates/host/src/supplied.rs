@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::link::Link;
 use millrace_abi::message::Layout;
-use millrace_abi::queue::QueueId;
+use millrace_abi::queue::{Engine, QueueId};
 use millrace_dma::{Iova, Region};
 use millrace_driver::{Client, Opened};
 use millrace_ring::medusa::{HostRx, HostTx, RxHeader};
@@ -20,8 +20,14 @@ struct Parts {
 }
 
 fn start(client: Arc<Client>, queue: QueueId, opened: Opened) -> Result<Parts, Error> {
-    let Opened { handle, layout, control, kick, status, descriptors, .. } = opened;
+    let Opened { handle, layout, control, kick, status, descriptors, engine, .. } = opened;
     let link = Link::new(client, queue, handle, control, kick)?;
+    if engine != Engine::Medusa {
+        return Err(Error::Unfit(format!(
+            "{queue} is a queue of {engine}; buffers that the program posts itself are for Medusa: give the card \
+             engine=medusa@{queue}"
+        )));
+    }
     let (Layout::Medusa { entries, headers_at, .. }, Some(descriptors)) = (layout, descriptors) else {
         return Err(link.bad("the driver sent no descriptor ring"));
     };

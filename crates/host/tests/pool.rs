@@ -227,6 +227,10 @@ fn what_dd_does_not_have_is_refused_with_the_reason() {
     for (count, size) in [(0, 2048), (1, 0), (1, 65536)] {
         assert!(matches!(device.pool(count, size), Err(Error::Unfit(_))), "{count} of {size}");
     }
+    let error = device.rx(0).open_supplied(64).err().unwrap();
+    assert!(matches!(&error, Error::Unfit(text) if text.contains("engine=medusa@rx0")), "{error}");
+    let error = device.tx(0).open_supplied(64).err().unwrap();
+    assert!(matches!(&error, Error::Unfit(text) if text.contains("engine=medusa@tx0")), "{error}");
     // And after all that the queue can be had.
     drop(device.tx(0).open_on(&pool, RING).unwrap());
 }

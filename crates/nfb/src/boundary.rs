@@ -402,7 +402,7 @@ unsafe extern "C" fn ndp_queue_open(
         let flags = if open.open.direct { queue::DIRECT } else { flags };
         let (half, ops) = match open_half(&open.open, index, direction, flags) {
             Ok(both) => both,
-            Err(error) => return errno::of(&error),
+            Err(error) => return queue::refused(index, direction, flags, &error),
         };
         // SAFETY: libnfb's own function; -1 is "no NUMA node".
         let queue = unsafe { (libnfb.queue_create)(device, -1, direction, index as c_int) };

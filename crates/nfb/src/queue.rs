@@ -1,7 +1,7 @@
 //! One queue as one `ndp_open_*_queue` sees it: idle or running, with bursts that are kept until put.
 
 use crate::errno;
-use millrace::{Device, Error, IdleRx, IdleTx, Laggard, MAX_BURST, QueueId, RxQueue, Sharing, TxQueue};
+use millrace::{Device, Error, ErrorCode, IdleRx, IdleTx, Laggard, MAX_BURST, QueueId, RxQueue, Sharing, TxQueue};
 
 /// Calls in vain after which a call lets others run: on a machine with fewer cores than programs the card may wait for
 /// this very core, and there are programs that only count their polls. Far more than a round trip to a card on a core of
@@ -16,6 +16,24 @@ pub const DIRECT: i32 = 0x02 | 0x10;
 fn sharing(flags: i32) -> Sharing {
     if flags & DIRECT != 0 { Sharing::Exclusive } else { Sharing::Shared(Laggard::Block) }
 }
+
+/// A queue could not be opened: its errno. Why is said, unless the program may just try again, as often as it likes.
+#[cold]
+pub fn refused(index: u32, direction: i32, flags: i32, error: &Error) -> i32 {
+    if error.is_retryable() {
+        return errno::of(error);
+    }
+    let id = if direction == 0 { QueueId::rx(index) } else { QueueId::tx(index) };
+    let code = errno::report(&id.to_string(), error);
+    if matches!(error, Error::Client(client) if client.code() == Some(ErrorCode::Invalid)) && flags & DIRECT == 0 {
+        eprintln!("libnfb-ext-millrace: {id}: {ALONE}");
+    }
+    code
+}
+
+/// What a program does that can have a queue only alone, and opened it as NFB programs do by default.
+const ALONE: &str = "an NFB program has a queue alone with the user-space flag (ndp-tool: -U), or with `direct:` before the \
+                     name: libnfb-ext:/path/libnfb-ext-millrace.so:direct:unix:PATH";
 
 /// The two directions, as far as they open, start and stop alike. All queues are in direct mode.
 pub trait Half {

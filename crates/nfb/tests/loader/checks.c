@@ -212,6 +212,12 @@ static void test_thousand(void)
 
 /* ---- registers ---- */
 
+/* What the controllers of RX queues are called: Medusa, or DD, whose CONTROL and STATUS are in the same places. */
+static const char *receiver(struct nfb_device *dev)
+{
+    return comp_count(dev, "netcope,dma_ctrl_ndp_rx") ? "netcope,dma_ctrl_ndp_rx" : "millrace,dma_ctrl_dd_rx";
+}
+
 static void test_registers(void)
 {
     struct nfb_device *dev = open_it();
@@ -239,7 +245,7 @@ static void test_registers(void)
         }
     CHECK(comp_read(comp, back, 256, 0) == 256 && !memcmp(bytes, back, 256));
     comp_close(comp);
-    CHECK(comp_count(dev, "netcope,dma_ctrl_ndp_rx") >= 2 && comp_count(dev, "netcope,eth") >= 1);
+    CHECK(comp_count(dev, receiver(dev)) >= 2 && comp_count(dev, "netcope,eth") >= 1);
     CHECK(!comp_open(dev, "no,such", 0) && errno == ENODEV);
     device_close(dev);
 }
@@ -522,6 +528,32 @@ static void test_sharing(void)
     device_close(other);
 }
 
+/* A card of DD queues, opened without "direct:". As NFB programs open queues by default they are refused, as often as
+ * asked, and so is none with the user-space flag. */
+static void test_own_only(void)
+{
+    struct nfb_device *dev = open_it();
+    struct ndp_queue *rx, *tx;
+    int i;
+
+    for (i = 0; i < 50; i++) {
+        errno = 0;
+        CHECK(!queue_open(dev, 0, RX, SHARED) && errno == EINVAL, "%s", strerror(errno));
+        errno = 0;
+        CHECK(!queue_open(dev, 0, TX, SHARED) && errno == EINVAL, "%s", strerror(errno));
+    }
+    CHECK(queues_alive() == 0);
+    rx = started(dev, 0, RX, USERSPACE), tx = started(dev, 0, TX, USERSPACE);
+    CHECK(!queue_open(dev, 0, RX, USERSPACE) && errno == EBUSY, "%s", strerror(errno));
+    send_frames(tx, 0, 200, 100);
+    receive_frames(rx, 0, 200, 100);
+    queue_close(tx), queue_close(rx);
+    /* Its registers are none that NFB programs know, so that they do not take them for others. */
+    CHECK(comp_count(dev, "netcope,dma_ctrl_ndp_rx") == 0 && comp_count(dev, "netcope,dma_ctrl_sze_rx") == 0);
+    CHECK(comp_count(dev, "millrace,dma_ctrl_dd_rx") >= 1);
+    device_close(dev);
+}
+
 /* ---- threads ---- */
 
 static void *one_thread(void *argument)
@@ -532,7 +564,7 @@ static void *one_thread(void *argument)
         struct nfb_device *dev = open_it();
         struct ndp_queue *rx = started(dev, index, RX, turn % 2 ? SHARED : USERSPACE);
         struct ndp_queue *tx = started(dev, index, TX, turn % 2 ? USERSPACE : SHARED);
-        struct nfb_comp *comp = comp_open(dev, "netcope,dma_ctrl_ndp_rx", index);
+        struct nfb_comp *comp = comp_open(dev, receiver(dev), index);
         uint32_t status = 0;
 
         for (int i = 0; i < 20; i++) {
@@ -688,6 +720,7 @@ static const struct {
     {"threads", test_threads, 1},
     {"one-card", test_one_card, 1},
     {"thousand", test_thousand, 1},
+    {"own-only", test_own_only, 0},
     {"hold", test_hold, 0},
     {"is-held", test_is_held, 0},
     {"is-free", test_is_free, 0},
