@@ -147,6 +147,30 @@ pub enum Buffers {
         /// Entries of the descriptor ring, a power of two.
         entries: u32,
     },
+    /// As [`Buffers::Program`], for DD: buffers of one size at equal distances from the beginning of memory that the
+    /// program has [mapped](Request::Map) for writing. A port that can puts frames there itself.
+    Pool {
+        /// Entries of the descriptor ring, a power of two.
+        entries: u32,
+        /// Where the memory was mapped: the IOVA of the first buffer.
+        at: u64,
+        /// Usable bytes of a buffer.
+        size: u32,
+        /// From one buffer to the next, in bytes.
+        stride: u32,
+        /// How many there are.
+        count: u32,
+    },
+}
+
+impl Buffers {
+    /// Entries of the descriptor ring, where the program says how many.
+    pub const fn entries(self) -> Option<u32> {
+        match self {
+            Self::Driver => None,
+            Self::Program { entries } | Self::Pool { entries, .. } => Some(entries),
+        }
+    }
 }
 
 /// From the driver to the program.

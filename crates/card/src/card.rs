@@ -5,6 +5,7 @@ use crate::command::{Answer, Attachment, Command, Mailbox, Opener};
 use crate::counters::{Counts, QueueDrop};
 use crate::homes::Homes;
 use crate::lane::{Lane, Parcel, RxSlot, TxQueue, TxSlot};
+use crate::loans::Loans;
 use crate::mac::{Mac, MacLane};
 use crate::phy::Phy;
 use crate::queue::{Queue, RingProgram, StartError};
@@ -88,6 +89,7 @@ pub struct Card {
     bus: Bus,
     pub(crate) ports: Vec<PortEntry>,
     pub(crate) wirings: Wirings,
+    pub(crate) loans: Loans,
     workers: Vec<WorkerEntry>,
 }
 
@@ -137,7 +139,8 @@ impl Card {
             discard: options.discard,
             test_space: Bus::empty_test_space(),
         };
-        let card = Self { options: options.clone(), tree, bus, ports, wirings: Wirings::new(count), workers: entries };
+        let (wirings, loans) = (Wirings::new(count), Loans::default());
+        let card = Self { options: options.clone(), tree, bus, ports, wirings, loans, workers: entries };
         card.furnish()?;
         Ok(card)
     }
@@ -222,6 +225,7 @@ impl Card {
     pub fn detach(&self, id: QueueId) {
         if let Some(queue) = self.bus.queue(id) {
             drop(self.call(id, Command::Halt(id)));
+            self.end_sharing(id);
             queue.detach();
         }
     }

@@ -73,13 +73,25 @@ pub(crate) struct Wiring {
     kind: Kind,
     /// Index of the port that it is connected with.
     pub patch: Option<usize>,
+    /// Of wires that can work on memory of applications, for each: the serial number of the loan, 0 for none.
+    pub loans: Vec<u64>,
     // Worker of every unit.
     workers: Vec<u32>,
 }
 
 impl Wiring {
     pub fn nothing() -> Self {
-        Self { spec: PortSpec::NONE.to_owned(), kind: Kind::Nothing, patch: None, workers: Vec::new() }
+        Self {
+            spec: PortSpec::NONE.to_owned(),
+            kind: Kind::Nothing,
+            patch: None,
+            loans: Vec::new(),
+            workers: Vec::new(),
+        }
+    }
+
+    pub fn worker_of(&self, unit: u32) -> usize {
+        self.workers[unit as usize] as usize
     }
 
     fn wires(&self) -> u32 {
@@ -137,13 +149,14 @@ impl Card {
         if parsed == PortSpec::Loopback && wirings[at].patch.is_some() {
             return Err(WiringError::Connected(port));
         }
-        self.rewire(&mut wirings, &[at], |wirings, wires| {
+        self.rewire(&mut wirings, &[at], |wirings, parcel| {
             (wirings[at].spec, wirings[at].kind) = (PortSpec::NONE.to_owned(), Kind::Nothing);
+            wirings[at].loans.clear();
             // Dropping a wire may take its time; nobody waits for it but us.
-            drop(core::mem::take(wires));
+            parcel.drop_wires();
         });
         entry.mac.plug(Vec::new(), true);
-        let (kind, opened) = match &parsed {
+        let (kind, mut opened) = match &parsed {
             PortSpec::None => return Ok(()),
             PortSpec::Loopback => (Kind::Loopback, Vec::new()),
             spec => {
@@ -155,10 +168,13 @@ impl Card {
         // The other side of a connection counts our wires, and they have to be with the workers of its own.
         let both: Vec<usize> =
             [Some(at), wirings[at].patch.filter(|other| *other != at)].into_iter().flatten().collect();
-        self.rewire(&mut wirings, &both, |wirings, wires| {
-            (wirings[at].spec, wirings[at].kind) = (spec.to_owned(), kind);
-            *wires = numbered(opened);
+        let borrow = opened.iter_mut().any(|wire| wire.borrower().is_some());
+        let loans = vec![0; if borrow { opened.len() } else { 0 }];
+        self.rewire(&mut wirings, &both, |wirings, parcel| {
+            (wirings[at].spec, wirings[at].kind, wirings[at].loans) = (spec.to_owned(), kind, loans);
+            parcel.wires = numbered(opened);
         });
+        self.settle_loans(&mut wirings[at], at);
         Ok(())
     }
 
@@ -221,10 +237,8 @@ impl Card {
         let unit = wirings[port].unit_of(&self.ports[port], id);
         let _moving = self.homes().moving();
         let wiring = &mut wirings[port];
-        let entry = &self.ports[port];
         let from = core::mem::replace(&mut wiring.workers[unit as usize], worker);
-        let queues = entry.queues().filter(|id| wiring.unit_of(entry, *id) == unit).collect();
-        let packing = Packing { wires: vec![unit], queues };
+        let packing = Packing { wires: vec![unit], queues: self.queues_of(wiring, port, unit) };
         let parcel = self.pack(from as usize, port, packing);
         self.distribute(port, wiring, parcel);
         Ok(())
@@ -234,13 +248,19 @@ impl Card {
         self.ports.get(port as usize).ok_or(WiringError::NoPort(port, self.ports.len()))
     }
 
+    /// The queues of a unit.
+    pub(crate) fn queues_of(&self, wiring: &Wiring, port: usize, unit: u32) -> Vec<QueueId> {
+        let entry = &self.ports[port];
+        entry.queues().filter(|id| wiring.unit_of(entry, *id) == unit).collect()
+    }
+
     /// Takes ports apart on all workers, has them changed, and puts them together again.
-    fn rewire(&self, wirings: &mut [Wiring], ports: &[usize], change: impl FnOnce(&mut [Wiring], &mut Vec<Wire>)) {
+    fn rewire(&self, wirings: &mut [Wiring], ports: &[usize], change: impl FnOnce(&mut [Wiring], &mut Parcel)) {
         let _moving = self.homes().moving();
         // As long as not everything is in its place again, nothing is sent from one port to another.
         ports.iter().for_each(|&port| self.shape(port, &wirings[port], None));
         let mut parcels: Vec<Parcel> = ports.iter().map(|&port| self.collect(port, &wirings[port])).collect();
-        change(wirings, &mut parcels[0].wires);
+        change(wirings, &mut parcels[0]);
         for &port in ports {
             let units = wirings[port].units(&self.ports[port]);
             wirings[port].workers = (0..units).map(|unit| self.worker_for(wirings, port, unit)).collect();
@@ -300,13 +320,13 @@ impl Card {
         (first + pair(unit)) % (workers - u32::from(has_class))
     }
 
-    fn pack(&self, worker: usize, port: usize, packing: Packing) -> Parcel {
+    pub(crate) fn pack(&self, worker: usize, port: usize, packing: Packing) -> Parcel {
         let answer = self.homes().mailboxes()[worker].call(Command::Pack(port, packing));
         answer.and_then(|answer| answer.parcel).map_or_else(Parcel::default, |parcel| *parcel)
     }
 
     /// Gives everything to the worker of its unit.
-    fn distribute(&self, port: usize, wiring: &Wiring, whole: Parcel) {
+    pub(crate) fn distribute(&self, port: usize, wiring: &Wiring, whole: Parcel) {
         let entry = &self.ports[port];
         let mut parcels: Vec<Parcel> = self.homes().mailboxes().iter().map(|_| Parcel::default()).collect();
         let worker_of = |unit: u32| wiring.workers[unit as usize];

@@ -8,7 +8,9 @@ use millrace_abi::name::{CardOptions, EngineRule, OptionError, VARIABLE};
 use millrace_abi::queue::{Engine, Mode, QueueId};
 
 use crate::bench::BenchArgs;
-use crate::commands::{card, generate, loopback_hw, pktgen, ports, read, receive, regs, stats, transmit, workers};
+use crate::commands::{
+    card, forward, generate, loopback_hw, pktgen, ports, read, receive, regs, stats, transmit, workers,
+};
 use crate::list::{Queues, Sizes};
 
 const HEADING: &str = "Shared options";
@@ -166,6 +168,8 @@ Examples:
   millrace loopback --queue 0-3
   millrace loopback --count 1000 --json")]
     Loopback,
+    /// Forward frames between two queues without copying them
+    Forward(forward::ForwardArgs),
     /// Send structured frames and check what comes back
     LoopbackHw(loopback_hw::LoopbackHwArgs),
     /// Send and receive real flows at a rate, and count what is lost

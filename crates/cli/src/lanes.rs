@@ -96,11 +96,20 @@ pub fn run(
     shared: &Shared,
     work: impl Fn(u32, &Meter) -> Lane + Sync,
 ) -> Result<Tally, Failure> {
-    let queues = shared.queues();
-    let meters: Vec<Meter> = queues.indices().iter().map(|_| Meter::default()).collect();
+    run_on(command, shared, shared.queues().indices(), work)
+}
+
+/// As [`run`], for these queues: a command may need more than one for a thread.
+pub fn run_on(
+    command: &'static str,
+    shared: &Shared,
+    queues: &[u32],
+    work: impl Fn(u32, &Meter) -> Lane + Sync,
+) -> Result<Tally, Failure> {
+    let meters: Vec<Meter> = queues.iter().map(|_| Meter::default()).collect();
     let goal = shared.count.map(|count| count.saturating_mul(meters.len() as u64));
-    let lanes = start_and_watch(command, queues.indices(), &meters, goal, &work);
-    let all = report(command, shared, queues.indices(), &lanes)?;
+    let lanes = start_and_watch(command, queues, &meters, goal, &work);
+    let all = report(command, shared, queues, &lanes)?;
     // The failure of a queue comes before the interruption that it caused for the others.
     let failures = lanes.into_iter().filter_map(|(_, outcome)| outcome.err());
     let (interrupted, failed): (Vec<_>, Vec<_>) = failures.partition(|failure| matches!(failure, Failure::Interrupted));

@@ -65,6 +65,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Receive(args) => run::receive::run(shared, args),
         Command::Transmit(args) => run::transmit::run(shared, args),
         Command::Loopback => run::loopback::run(shared),
+        Command::Forward(args) => run::forward::run(shared, args),
         Command::LoopbackHw(args) => run::loopback_hw::run(shared, args),
         Command::Pktgen(args) => run::pktgen::run(shared, args),
         Command::Bench(args) => bench::run(shared, args),

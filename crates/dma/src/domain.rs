@@ -306,6 +306,12 @@ impl Iotlb {
         Self { domain, table, generation, last, hits, misses, found: Found::default() }
     }
 
+    /// Whether this is a cache in front of `domain`.
+    #[inline(always)]
+    pub fn is_of(&self, domain: &Arc<Domain>) -> bool {
+        Arc::ptr_eq(&self.domain, domain)
+    }
+
     /// Takes over changes of the domain. To be called between bursts: no span of an older table can be alive, because
     /// they borrow this cache.
     #[inline]

@@ -65,6 +65,9 @@ pub enum RegionError {
     /// A file of somebody else that could keep the card waiting.
     #[error("the file handed over as memory does not lie in memory: use a memfd, or a file in /dev/shm or a hugetlbfs")]
     NotInMemory,
+    /// Nobody can map the region any more.
+    #[error("the file of a region is closed; it cannot be mapped once more")]
+    NoFile,
     /// The file is smaller than what it should hold.
     #[error("the file handed over as memory has {has} bytes where {needs} are needed")]
     TooSmall {
@@ -249,6 +252,42 @@ impl Region {
         Ok(Self { window, fd: Some(Arc::new(fd)), len })
     }
 
+    /// Maps regions once more, each at the first page behind the one before: for a kernel that takes one range of addresses
+    /// only. Returns all of it, which may be written, and where each region begins in it. What stands on huge pages has to be
+    /// first.
+    ///
+    /// # Errors
+    /// [`RegionError::NoFile`] when the file of one of them is closed, [`RegionError::Map`].
+    pub fn adjoin(regions: &[&Region]) -> Result<(Window, Vec<usize>), RegionError> {
+        let room = |region: &&Region| region.len.next_multiple_of(PAGE);
+        let total: usize = regions.iter().map(room).sum();
+        let failed = |source| RegionError::Map { len: total, source };
+        // One huge page more, because the first has to begin at one.
+        let reserved = total + HUGE_PAGE;
+        // SAFETY: reserves fresh addresses; nothing of this process is replaced.
+        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), reserved, ProtFlags::empty(), MapFlags::PRIVATE) }
+            .map_err(failed)?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(failed(rustix::io::Errno::NOMEM))?;
+        // From here on the mapping unmaps itself on every way out.
+        let mapping = Arc::new(Mapping { base, len: reserved, backing: Backing::Mmap });
+        // SAFETY: less than the huge page that was reserved beyond `total`.
+        let first = unsafe { base.add(base.as_ptr().align_offset(HUGE_PAGE)) };
+        let (prot, flags) = (Protection::ReadWrite.flags(), MapFlags::SHARED | MapFlags::FIXED);
+        let (mut starts, mut at) = (Vec::new(), 0);
+        for region in regions {
+            let fd = region.fd().ok_or(RegionError::NoFile)?;
+            // SAFETY: inside the range reserved above, in a part that nothing else uses: `at` grows by the room of each
+            // region, and all rooms together are `total`.
+            unsafe { mmap(first.as_ptr().add(at).cast(), region.len, prot, flags, fd, 0) }.map_err(failed)?;
+            starts.push(at);
+            at += room(region);
+        }
+        // SAFETY: a file that ends within a page is mapped up to the end of that page, so the mapping has `total` bytes
+        // without a gap, with this protection, for as long as it lives.
+        let window = unsafe { Window::over(first, total, true, mapping) };
+        Ok((window, starts))
+    }
+
     /// `len` bytes of zeroed private memory, aligned to a page: for tests, and for tools that cannot follow `mmap`.
     pub fn heap(len: usize) -> Self {
         let layout = alloc::Layout::from_size_align(len.max(1), 4096).expect("length of a test region");
@@ -331,6 +370,22 @@ mod tests {
         here.window().span_mut(4090, 6).unwrap().write_from(b"packet");
         assert_eq!(there.window().slice(4090, 6).unwrap(), b"packet");
         assert!(there.window().span_mut(0, 1).is_none(), "a read-only mapping gives out no writable view");
+    }
+
+    #[test]
+    fn regions_stand_behind_each_other() {
+        let (one, two) =
+            (Region::allocate(5000, Pages::Ordinary).unwrap(), Region::allocate(4096, Pages::Ordinary).unwrap());
+        let (both, starts) = Region::adjoin(&[&one, &two]).unwrap();
+        assert_eq!((starts, both.len()), (vec![0, 8192], 3 * 4096));
+        both.span_mut(4096, 6).unwrap().write_from(b"packet");
+        both.span_mut(8192, 4).unwrap().write_from(b"next");
+        assert_eq!(one.window().slice(4096, 6).unwrap(), b"packet");
+        assert_eq!(two.window().slice(0, 4).unwrap(), b"next");
+        drop((one, two));
+        assert_eq!(both.slice(8192, 4).unwrap(), b"next", "it stays as long as somebody sees it");
+        let closed = Region::allocate(4096, Pages::Ordinary).unwrap().without_fd();
+        assert!(matches!(Region::adjoin(&[&closed]), Err(RegionError::NoFile)));
     }
 
     #[test]

@@ -94,10 +94,7 @@ impl QueueMemory {
     }
 
     fn medusa(id: QueueId, options: &CardOptions, buffers: Buffers, domain: &Domain) -> Result<Self, MemoryError> {
-        let (entries, count) = match buffers {
-            Buffers::Driver => (options.buffers, options.buffers),
-            Buffers::Program { entries } => (entries, 0),
-        };
+        let (entries, count) = buffers.entries().map_or((options.buffers, options.buffers), |entries| (entries, 0));
         let (buffer_size, stride) = (options.buffer_size, stride_of(options.buffer_size));
         let headers_len = if id.direction == Direction::Rx { u64::from(entries) * 4 } else { 0 };
         let iovas_at = (HEADERS_AT + headers_len).next_multiple_of(8);
@@ -186,10 +183,8 @@ impl QueueMemory {
     }
 
     fn dd(id: QueueId, options: &CardOptions, buffers: Buffers, domain: &Domain) -> Result<Self, MemoryError> {
-        let (entries, count) = match buffers {
-            Buffers::Driver => (options.dd_descriptors, options.dd_descriptors),
-            Buffers::Program { entries } => (entries, 0),
-        };
+        let (entries, count) =
+            buffers.entries().map_or((options.dd_descriptors, options.dd_descriptors), |entries| (entries, 0));
         let (buffer_size, stride) = (options.buffer_size, stride_of(options.buffer_size));
         let status_len = (u64::from(entries) * dd::DESCRIPTOR as u64).next_multiple_of(4096);
         let status = Region::allocate(status_len as usize, Pages::Ordinary)?;

@@ -630,7 +630,7 @@ impl Server {
         let kick = client.kick(self.card.worker_of(wish.id).ok_or_else(unknown)?)?;
         let fresh = !self.sessions.contains_key(&wish.id);
         if fresh {
-            let session = Session::open(&self.card, engine, wish, &client.domain)?;
+            let session = Session::open(&self.card, engine, wish, &client.domain, &client.mapped)?;
             self.sessions.insert(wish.id, session);
         }
         let Some(session) = self.sessions.get_mut(&wish.id) else { return Err(unknown()) };
@@ -799,7 +799,9 @@ impl Server {
             let text = "this process has too much mapped; map fewer and larger regions";
             return Err(Refusal::new(ErrorCode::System, text));
         }
-        let region = Region::map(fd, len, protection, false)?.without_fd();
+        let region = Region::map(fd, len, protection, false)?;
+        // A port that works on a pool maps it once more; nothing else is mapped twice.
+        let region = if writable { region } else { region.without_fd() };
         let Some(client) = self.clients.get_mut(&number) else { return Err(invalid("not connected")) };
         let mapped = client.domain.map(region.window().clone(), access, at.map(Iova::new));
         let iova = mapped.map_err(|error| Refusal::new(ErrorCode::Invalid, error))?.get();

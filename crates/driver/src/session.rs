@@ -10,15 +10,16 @@ use millrace_abi::control::{self, CARD_SLEEPS_AT, DOORBELL_AT, QueueState};
 use millrace_abi::message::{Buffers, ErrorCode, Handle, Layout, Reply};
 use millrace_abi::queue::{Direction, Engine, Laggard, MAX_SUBSCRIBERS, Mode, QueueId, Sharing};
 use millrace_abi::register::{Offset, calypte as c, dd as d, map, medusa as m, sze as s};
-use millrace_card::{Attachment, Card, Opener, RingPins, RingProgram, StartError};
+use millrace_card::{Attachment, Card, Opener, RingPins, RingProgram, SharedPool, StartError};
 use millrace_dma::{Domain, Iova, Ordering, OutOfRange, Pages, Region, RegionError, Word64};
 use millrace_ring::cursor::{Cursor, Position, Subscriber};
 use millrace_ring::medusa::{FixedRx, FixedTx, HostRx, HostTx};
-use millrace_ring::shared::{Losses, Pool, ReadRing, Reader, Reclaimer};
+use millrace_ring::shared::{self, Losses, ReadRing, Reader, Reclaimer};
 use millrace_ring::wake::Ringer;
 use millrace_ring::{calypte, sze};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,10 @@ pub(crate) enum SessionError {
          it another engine, such as engine=medusa@{0}"
     )]
     OwnOnly(QueueId),
+    #[error("{0} is a queue of {1}; pools are for DD: give the card engine=dd@{0}")]
+    NoPools(QueueId, Engine),
+    #[error("a pool of {1} buffers at IOVA {0:#x}: nothing that is mapped there for writing has so much room")]
+    NoPool(u64, u32),
     #[error("a ring of {0} descriptors: a power of two from 8 to 32768 is wanted")]
     Entries(u32),
     #[error("{0} is not started")]
@@ -245,6 +250,8 @@ pub(crate) struct Session {
     members: Vec<Member>,
     // None: exclusive and direct.
     driven: Option<Driven>,
+    // The program's pool, for a port that can work on it.
+    pool: Option<SharedPool>,
     running: bool,
     base: u64,
     next_member: u32,
@@ -266,7 +273,10 @@ impl Wish {
         if engine == Engine::Dd && !own {
             return Err(SessionError::OwnOnly(self.id));
         }
-        if let Buffers::Program { entries } = self.buffers {
+        if matches!(self.buffers, Buffers::Pool { .. }) && engine != Engine::Dd {
+            return Err(SessionError::NoPools(self.id, engine));
+        }
+        if let Some(entries) = self.buffers.entries() {
             if !matches!(engine, Engine::Medusa | Engine::Dd) || !own {
                 return Err(SessionError::Supplied(self.id));
             }
@@ -278,10 +288,33 @@ impl Wish {
     }
 }
 
+impl Wish {
+    /// The pool of an RX queue, in memory that the program has mapped.
+    fn pool(&self, domain: &Arc<Domain>, mapped: &HashMap<u64, Region>) -> Result<Option<SharedPool>, SessionError> {
+        let Buffers::Pool { at, size, stride, count, .. } = self.buffers else { return Ok(None) };
+        let fits = |region: &&Region| {
+            let len = u64::from(stride) * u64::from(count);
+            region.window().is_writable() && size > 0 && size <= stride && count > 0 && len <= region.len() as u64
+        };
+        let region = mapped.get(&at).filter(fits).ok_or(SessionError::NoPool(at, count))?;
+        let (region, base, domain) = (region.clone(), Iova::new(at), domain.clone());
+        let pool = SharedPool { region, size, stride, count, base, domain };
+        Ok((self.id.direction == Direction::Rx).then_some(pool))
+    }
+}
+
 impl Session {
-    /// Opens a queue that nobody has open. `domain` is the program's, for a queue of its own.
-    pub fn open(card: &Card, engine: Engine, wish: Wish, domain: &Arc<Domain>) -> Result<Self, SessionError> {
+    /// Opens a queue that nobody has open. `domain` is the program's, for a queue of its own, and `mapped` what the program
+    /// has mapped there.
+    pub fn open(
+        card: &Card,
+        engine: Engine,
+        wish: Wish,
+        domain: &Arc<Domain>,
+        mapped: &HashMap<u64, Region>,
+    ) -> Result<Self, SessionError> {
         wish.check(engine)?;
+        let pool = wish.pool(domain, mapped)?;
         let exclusive = wish.sharing == Sharing::Exclusive;
         let own = exclusive && wish.mode == Mode::Direct;
         let domain = if own { domain.clone() } else { Arc::new(Domain::new()) };
@@ -298,6 +331,7 @@ impl Session {
             domain,
             members: Vec::new(),
             driven,
+            pool,
             running: false,
             base: 0,
             next_member: 1,
@@ -462,6 +496,11 @@ impl Session {
             return Err(failed(error));
         }
         self.running = true;
+        if let Some(pool) = self.pool.clone() {
+            // A fault means that the program has unmapped it since.
+            let shared = card.share_pool(id, pool);
+            shared.unwrap_or_else(|fault| tracing::warn!(queue = %id, %fault, "frames are copied into the pool"));
+        }
         Ok(())
     }
 
@@ -575,13 +614,13 @@ impl Session {
                 let host = HostRx::new(descriptors, headers, doorbell, update);
                 let size = buffer_size.min(u16::MAX.into()) as u16;
                 let pool = host.and_then(|host| FixedRx::new(host, iovas, size, first)).ok_or(bad)?;
-                let reclaimer = Reclaimer::new(Pool::Medusa(pool), start);
+                let reclaimer = Reclaimer::new(shared::Pool::Medusa(pool), start);
                 card.set_reclaimer(self.id, self.members[place].first_of(self.id, reclaimer)?);
             }
             (Layout::Sze { .. }, Direction::Rx) => {
                 let ring = self.memory.data.as_ref().map(|data| data.window().clone());
                 let pool = ring.and_then(|ring| sze::HostRx::new(ring, first.wrapping_mul(8), 0, doorbell, update));
-                let reclaimer = Reclaimer::new(Pool::Sze(pool.ok_or(bad)?), start);
+                let reclaimer = Reclaimer::new(shared::Pool::Sze(pool.ok_or(bad)?), start);
                 card.set_reclaimer(self.id, self.members[place].first_of(self.id, reclaimer)?);
             }
             (Layout::Medusa { entries, .. }, Direction::Tx) => {
@@ -592,7 +631,7 @@ impl Session {
             (Layout::Calypte { headers, headers_at, ring, .. }, Direction::Rx) => {
                 let headers = self.memory.status.window().slots64(headers_at as usize, headers)?;
                 let pool = calypte::HostRx::new(ring / calypte::BLOCK, headers, doorbell, update).ok_or(bad)?;
-                let reclaimer = Reclaimer::new(Pool::Calypte(pool), start);
+                let reclaimer = Reclaimer::new(shared::Pool::Calypte(pool), start);
                 card.set_reclaimer(self.id, self.members[place].first_of(self.id, reclaimer)?);
             }
             (Layout::Calypte { headers, ring, .. }, Direction::Tx) => {

@@ -1,6 +1,7 @@
 use crate::error::Error;
 use crate::lock::ComponentLock;
 use crate::pool::{Pool, stride_of};
+use crate::pooled::Wish;
 use crate::pooled::{PoolRx, PoolTx};
 use crate::rx::IdleRx;
 use crate::shared;
@@ -365,8 +366,8 @@ impl RxOptions {
     /// # Errors
     /// [`Error::Client`]; [`Error::Unfit`] when the queue has another engine, or the pool another card.
     pub fn open_on(self, pool: &Pool, entries: u32) -> Result<PoolRx, Error> {
-        let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
-        PoolRx::start(self.client, self.queue, pool, opened)
+        let Self { client, queue, mode, sharing } = self;
+        PoolRx::start(Wish { client, queue, mode, sharing }, pool, entries)
     }
 }
 
@@ -417,7 +418,7 @@ impl TxOptions {
     /// # Errors
     /// As [`RxOptions::open_on`].
     pub fn open_on(self, pool: &Pool, entries: u32) -> Result<PoolTx, Error> {
-        let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Program { entries })?;
-        PoolTx::start(self.client, self.queue, pool, opened)
+        let Self { client, queue, mode, sharing } = self;
+        PoolTx::start(Wish { client, queue, mode, sharing }, pool, entries)
     }
 }

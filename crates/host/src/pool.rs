@@ -15,6 +15,7 @@ use crate::device::Mapping;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
+use millrace_abi::message::Buffers;
 use millrace_dma::{Iova, OutOfRange, Window};
 use millrace_driver::Client;
 use millrace_ring::dd::HostTx;
@@ -66,17 +67,17 @@ impl Shelf {
         Some((iova, number))
     }
 
-    /// The buffer that an RX queue says it hands back at `iova` with `len` bytes: `None` unless it was given that buffer
-    /// and has not handed it back since.
+    /// The buffer in which an RX queue says that it hands back `len` bytes at `iova`, and where they begin in it: `None`
+    /// unless it was given that buffer and has not handed it back since.
     #[inline(always)]
-    fn claim(&mut self, queue: u32, iova: Iova, len: u16) -> Option<Slot> {
+    fn claim(&mut self, queue: u32, iova: Iova, len: u16) -> Option<(Slot, u16)> {
         let offset = iova.get().checked_sub(self.first.get())?;
-        let number = usize::try_from(offset / self.stride).ok().filter(|_| offset % self.stride == 0)?;
+        let (number, start) = (usize::try_from(offset / self.stride).ok()?, offset % self.stride);
         let owed = self.owed.get_mut(number)?;
-        if len > self.size || owed.as_ref()?.1 != queue {
+        if start + u64::from(len) > u64::from(self.size) || owed.as_ref()?.1 != queue {
             return None;
         }
-        owed.take().map(|(slot, _)| slot)
+        owed.take().map(|(slot, _)| (slot, start as u16))
     }
 
     /// Takes back everything that an RX queue was given. The card must be done with that queue.
@@ -133,6 +134,12 @@ impl Inner {
 
     pub fn size(&self) -> u16 {
         self.shelf.borrow().size
+    }
+
+    /// What the driver is told of the buffers of a queue over this pool.
+    pub fn buffers(&self, entries: u32) -> Buffers {
+        let Shelf { size, stride, first, .. } = *self.shelf.borrow();
+        Buffers::Pool { entries, at: first.get(), size: size.into(), stride: stride as u32, count: self.count }
     }
 
     /// A number that no other RX queue of this pool has.
@@ -199,8 +206,8 @@ impl Inner {
     /// The buffer that an RX queue hands back, with a frame in it; `None` if it does not owe it.
     #[inline(always)]
     pub fn claim(self: &Rc<Self>, queue: u32, iova: Iova, len: u16) -> Option<Buffer> {
-        let slot = self.shelf.borrow_mut().claim(queue, iova, len)?;
-        Some(Buffer { slot: Some(slot), len, port: 0, time: 0, launch: 0, pool: self.clone() })
+        let (slot, start) = self.shelf.borrow_mut().claim(queue, iova, len)?;
+        Some(Buffer { slot: Some(slot), start, len, port: 0, time: 0, launch: 0, pool: self.clone() })
     }
 
     pub fn take_back(&self, queue: u32) {
@@ -211,7 +218,8 @@ impl Inner {
     #[inline(always)]
     pub fn post(&self, sender: &mut Sender, mut buffer: Buffer) {
         let Some(slot) = buffer.slot.take() else { return };
-        let (iova, number) = (self.shelf.borrow().iova(slot.number), slot.number);
+        let (first, number) = (self.shelf.borrow().iova(slot.number), slot.number);
+        let iova = first.plus(buffer.start.into());
         let at = sender.host.posted();
         let frame = millrace_ring::dd::Frame { iova, len: buffer.len, launch: buffer.launch, cookie: number.into() };
         if sender.host.post(frame) {
@@ -272,7 +280,7 @@ impl Pool {
             self.inner.reclaim_all();
         }
         let slot = self.inner.shelf.borrow_mut().free.pop()?;
-        Some(Buffer { slot: Some(slot), len: 0, port: 0, time: 0, launch: 0, pool: self.inner.clone() })
+        Some(Buffer { slot: Some(slot), start: 0, len: 0, port: 0, time: 0, launch: 0, pool: self.inner.clone() })
     }
 }
 
@@ -280,6 +288,8 @@ impl Pool {
 pub struct Buffer {
     // None only while it is moved somewhere else.
     slot: Option<Slot>,
+    // Where the frame begins: what a port has received itself may have room before it.
+    start: u16,
     len: u16,
     port: u8,
     time: u64,
@@ -288,10 +298,11 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Bytes that it can hold.
+    /// Bytes that it can hold. A frame that a port has put here itself may begin some bytes behind the buffer's beginning,
+    /// and leave so much less.
     #[inline(always)]
     pub fn capacity(&self) -> usize {
-        self.slot.as_ref().map_or(0, |slot| slot.window.len())
+        self.slot.as_ref().map_or(0, |slot| slot.window.len().saturating_sub(self.start.into()))
     }
 
     /// Makes the frame `len` bytes long; what it has more than before is whatever lies in memory.
@@ -337,15 +348,15 @@ impl Deref for Buffer {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        self.slot.as_ref().and_then(|slot| slot.window.slice(0, self.len.into())).unwrap_or_default()
+        self.slot.as_ref().and_then(|slot| slot.window.slice(self.start.into(), self.len.into())).unwrap_or_default()
     }
 }
 
 impl DerefMut for Buffer {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let len = self.len.into();
-        self.slot.as_mut().and_then(|slot| slot.window.slice_mut(0, len)).unwrap_or_default()
+        let (start, len) = (self.start.into(), self.len.into());
+        self.slot.as_mut().and_then(|slot| slot.window.slice_mut(start, len)).unwrap_or_default()
     }
 }
 
@@ -381,7 +392,8 @@ mod tests {
         assert_eq!(numbers.iter().map(|&(_, number)| number).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(numbers[1].0, Iova::new(0x10_0000 + 2112));
         assert!(shelf.lend(0).is_none());
-        let slot = shelf.claim(0, numbers[1].0, 60).unwrap();
+        let (slot, start) = shelf.claim(0, numbers[1].0.plus(256), 60).unwrap();
+        assert_eq!(start, 256);
         shelf.free.push(slot);
         assert_eq!(shelf.lend(7), Some(numbers[1]));
     }
@@ -393,10 +405,11 @@ mod tests {
         let (two, _) = shelf.lend(2).unwrap();
         let free = shelf.iova(2);
         let behind = shelf.iova(4);
-        for iova in [free, behind, one.plus(1), one.plus(2048), two, Iova::new(0), Iova::new(u64::MAX)] {
+        for iova in [free, behind, one.plus(2048), two.plus(1), two, Iova::new(0), Iova::new(u64::MAX)] {
             assert!(shelf.claim(1, iova, 60).is_none(), "{iova}");
         }
         assert!(shelf.claim(1, one, 2049).is_none(), "longer than a buffer");
+        assert!(shelf.claim(1, one.plus(1), 2048).is_none(), "beyond the end of a buffer");
         assert!(shelf.claim(1, one, 2048).is_some());
         assert!(shelf.claim(1, one, 2048).is_none(), "handed back twice");
         assert_eq!(shelf.free.len(), 2);

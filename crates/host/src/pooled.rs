@@ -6,7 +6,7 @@ use crate::pool::{Buffer, Inner, Pool, Sender};
 use crate::rx::dd_ring;
 use core::cell::RefCell;
 use millrace_abi::message::Layout;
-use millrace_abi::queue::QueueId;
+use millrace_abi::queue::{Mode, QueueId, Sharing};
 use millrace_dma::Region;
 use millrace_driver::{Client, Opened};
 use millrace_ring::dd::{HostRx, HostTx, Ring};
@@ -26,18 +26,25 @@ struct Parts {
     _status: Region,
 }
 
-fn start(client: Arc<Client>, queue: QueueId, pool: &Pool, opened: Opened) -> Result<Parts, Error> {
-    let Opened { handle, layout, control, kick, status, engine, .. } = opened;
-    let link = Link::new(client, queue, handle, control, kick)?;
-    let Layout::Dd { entries, .. } = layout else {
-        let text = format!("{queue} is a queue of {engine}; pools are for DD: give the card engine=dd@{queue}");
-        return Err(Error::Unfit(text));
-    };
-    if !pool.inner.belongs_to(&link.client) {
+/// How to open a queue, and whose it will be.
+pub(crate) struct Wish {
+    pub client: Arc<Client>,
+    pub queue: QueueId,
+    pub mode: Mode,
+    pub sharing: Sharing,
+}
+
+fn start(wish: Wish, pool: &Pool, entries: u32) -> Result<Parts, Error> {
+    let Wish { client, queue, mode, sharing } = wish;
+    if !pool.inner.belongs_to(&client) {
         let text =
             format!("the pool was made by another open of the card than {queue}; make it with the same `Device`");
         return Err(Error::Unfit(text));
     }
+    let Opened { handle, layout, control, kick, status, .. } =
+        client.open(queue, mode, sharing, pool.inner.buffers(entries))?;
+    let link = Link::new(client, queue, handle, control, kick)?;
+    let Layout::Dd { entries, .. } = layout else { return Err(link.bad("a ring that is none of DD")) };
     let ring = dd_ring(&link, &status, entries)?;
     link.client.start(link.handle)?;
     Ok(Parts { link, ring, _status: status })
@@ -55,8 +62,8 @@ pub struct PoolRx {
 }
 
 impl PoolRx {
-    pub(crate) fn start(client: Arc<Client>, queue: QueueId, pool: &Pool, opened: Opened) -> Result<Self, Error> {
-        let Parts { link, ring, .. } = start(client, queue, pool, opened)?;
+    pub(crate) fn start(wish: Wish, pool: &Pool, entries: u32) -> Result<Self, Error> {
+        let Parts { link, ring, .. } = start(wish, pool, entries)?;
         let host = HostRx::new(ring, link.doorbell()?);
         let (inner, refill) = (pool.inner.clone(), REFILL.min(host.entries() / 4).max(1));
         let mut queue = Self { host, lender: inner.next_receiver(), refill, refused: 0, link, pool: inner };
@@ -162,8 +169,8 @@ pub struct PoolTx {
 }
 
 impl PoolTx {
-    pub(crate) fn start(client: Arc<Client>, queue: QueueId, pool: &Pool, opened: Opened) -> Result<Self, Error> {
-        let Parts { link, ring, .. } = start(client, queue, pool, opened)?;
+    pub(crate) fn start(wish: Wish, pool: &Pool, entries: u32) -> Result<Self, Error> {
+        let Parts { link, ring, .. } = start(wish, pool, entries)?;
         let sender = Rc::new(RefCell::new(Sender::new(HostTx::new(ring, link.doorbell()?))));
         pool.inner.add_sender(&sender);
         let (shortest, longest) = link.client.frame_limits();

@@ -10,6 +10,7 @@
 
 mod checksum;
 mod error;
+mod lent;
 mod program;
 mod queue;
 mod ring;
@@ -20,18 +21,16 @@ pub use error::AfXdpError;
 
 use crate::link::{Interface, Reports};
 use crate::link::{State, Watch};
-use crate::{
-    Burst, DropReason, Port, PortCounters, Sink, Taken,
-    spec::{AfXdpSpec, InterfaceName},
-};
-use millrace_dma::{Pages, Region, Span};
+use crate::{BorrowError, Borrower, Burst, DropReason, Pool, Port, PortCounters, Sink, Taken, spec::AfXdpSpec};
+use lent::Borrowed;
+use millrace_dma::{Pages, Region, RegionError, Span};
 use program::Program;
 use queue::Queue;
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with},
 };
-use socket::Layout;
+use socket::{Layout, Memory};
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
@@ -43,9 +42,12 @@ const PASSES_TO_STATISTICS: u32 = 1 << 13;
 
 /// What the queues of an interface have in common. With the last of them, the program leaves the interface.
 struct Wire {
-    name: InterfaceName,
+    spec: AfXdpSpec,
+    /// Number of the interface.
+    index: u32,
+    layout: Layout,
     opened: Instant,
-    _program: Program,
+    program: Program,
     /// As long as it is open, the interface takes frames for everybody.
     _promiscuous: Option<OwnedFd>,
     _watch: Watch,
@@ -53,12 +55,15 @@ struct Wire {
 
 /// One queue of an interface.
 pub struct AfXdpPort {
+    number: u32,
     /// `None` when the interface is gone.
     queue: Option<Queue>,
     state: Arc<State>,
     passes: u32,
     /// Errors that are no news any more are not logged.
     warned: bool,
+    /// Frames of an application that were on their way when the interface went.
+    lost: Option<Borrowed>,
     counters: Arc<PortCounters>,
     wire: Arc<Wire>,
 }
@@ -84,8 +89,7 @@ pub fn open(spec: &AfXdpSpec) -> Result<Vec<AfXdpPort>, AfXdpError> {
     let queues = socket::start(spec, &interface, &program, layout, &memory, sockets)?;
 
     let counters: Vec<_> = queues.iter().map(|_| Arc::new(PortCounters::new())).collect();
-    let mode = describe(&program, &queues[0]);
-    counters.iter().for_each(|counters| counters.set_mode(mode.clone()));
+    queues.iter().zip(&counters).for_each(|(queue, counters)| counters.set_mode(describe(&program, queue)));
     tell_of_other_queues(spec, &reports);
     let promiscuous = take_everything(index);
     if let Err(errno) = &promiscuous {
@@ -94,21 +98,25 @@ pub fn open(spec: &AfXdpSpec) -> Result<Vec<AfXdpPort>, AfXdpError> {
     let watch = Watch::start("af_xdp", name, &interface, reports, counters.clone()).map_err(failed("watch"))?;
     let state = watch.state().clone();
     let wire = Arc::new(Wire {
-        name: name.clone(),
+        spec: spec.clone(),
+        index,
+        layout,
         opened: Instant::now(),
-        _program: program,
+        program,
         _promiscuous: promiscuous.ok(),
         _watch: watch,
     });
-    let port = |(queue, counters)| AfXdpPort {
+    let port = |(number, (queue, counters))| AfXdpPort {
+        number: number as u32,
         queue: Some(queue),
         state: state.clone(),
         passes: 0,
         warned: false,
+        lost: None,
         counters,
         wire: wire.clone(),
     };
-    Ok(queues.into_iter().zip(counters).map(port).collect())
+    Ok(queues.into_iter().zip(counters).enumerate().map(port).collect())
 }
 
 fn describe(program: &Program, queue: &Queue) -> String {
@@ -119,7 +127,8 @@ fn describe(program: &Program, queue: &Queue) -> String {
     let copy = if queue.zero_copy { "zero copy" } else { "copied by the kernel" };
     let pieces = if queue.assembly.is_some() { ", frames in several pieces" } else { "" };
     let poll = if queue.busy_poll { ", busy poll" } else { "" };
-    format!("{place}, {copy}{pieces}{poll}")
+    let lent = if queue.borrowed.is_some() { ", in memory of the application" } else { "" };
+    format!("{place}, {copy}{pieces}{poll}{lent}")
 }
 
 fn tell_of_other_queues(spec: &AfXdpSpec, socket: &Reports) {
@@ -145,7 +154,7 @@ impl AfXdpPort {
     fn warn(&mut self, errno: Errno) {
         if !self.warned && !self.state.is_down() {
             self.warned = true;
-            tracing::warn!("af_xdp:{}: cannot send: {errno}; further errors are not logged", self.wire.name);
+            tracing::warn!("af_xdp:{}: cannot send: {errno}; further errors are not logged", self.wire.spec.name);
         }
     }
 
@@ -154,7 +163,39 @@ impl AfXdpPort {
     fn leave(&mut self) {
         if let Some(mut queue) = self.queue.take() {
             queue.count_kernel_drops(&self.counters);
+            self.lost = queue.borrowed.take();
+            self.lost.iter_mut().for_each(Borrowed::give_up);
         }
+    }
+
+    /// Memory of our own, and that of an application before it.
+    fn memory(&self, pool: Option<&Pool>) -> Result<Memory, BorrowError> {
+        let refused = |error: RegionError| BorrowError::Refused(error.to_string());
+        let layout = self.wire.layout;
+        let own = Region::allocate(layout.memory(1), Pages::Ordinary).map_err(refused)?;
+        let Some(pool) = pool else { return Ok(Memory::own(own.window(), layout, 0)) };
+        let chunk = lent::chunk_of(pool, layout)?;
+        let (window, starts) = Region::adjoin(&[&pool.region, &own]).map_err(refused)?;
+        Ok(Memory { window, chunk, borrowed: starts[1], own_at: starts[1] })
+    }
+
+    /// Opens the queue once more, over other memory.
+    fn restart(&mut self, pool: Option<&Pool>) -> Result<(), BorrowError> {
+        let Wire { spec, index, layout, program, .. } = &*self.wire;
+        let memory = self.memory(pool)?;
+        // The kernel binds one socket to a queue.
+        if let Some(mut queue) = self.queue.take() {
+            // What comes in between is Linux's, as before this port was opened; what is here is counted.
+            program.leave(self.number);
+            queue.end(&self.counters);
+        }
+        self.lost = None;
+        let interface = Interface::find(*index).map_err(|_| BorrowError::Gone)?;
+        let queue = socket::restart(spec, &interface, program, *layout, self.number, &memory);
+        let queue = queue.map_err(|error| BorrowError::Refused(error.to_string()))?;
+        self.counters.set_mode(describe(program, &queue));
+        self.queue = Some(queue);
+        Ok(())
     }
 
     fn drop_tx(&self, reason: DropReason) -> Taken {
@@ -215,6 +256,10 @@ impl Port for AfXdpPort {
         burst
     }
 
+    fn borrower(&mut self) -> Option<&mut dyn Borrower> {
+        Some(self)
+    }
+
     fn flush(&mut self) {
         self.send();
     }
@@ -257,6 +302,55 @@ impl Port for AfXdpPort {
 
     fn counters(&self) -> &Arc<PortCounters> {
         &self.counters
+    }
+}
+
+impl Borrower for AfXdpPort {
+    fn borrow(&mut self, pool: Option<&Pool>) -> Result<(), BorrowError> {
+        let Some(queue) = &self.queue else { return Err(BorrowError::Gone) };
+        if pool.is_none() && queue.borrowed.is_none() {
+            return Ok(());
+        }
+        if pool.is_some() && queue.zero_copy {
+            return Err(BorrowError::Driver);
+        }
+        self.restart(pool).inspect_err(|_| {
+            // As before, if that can be.
+            if pool.is_some() && self.queue.is_none() {
+                let _ = self.restart(None);
+            }
+            if self.queue.is_none() {
+                tracing::warn!("af_xdp:{}: queue {} cannot be opened again", self.wire.spec.name, self.number);
+                self.counters.set_link(false);
+            }
+        })
+    }
+
+    fn supply(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
+        if let Some(queue) = &mut self.queue {
+            queue.supply(next);
+        }
+    }
+
+    fn send_from(&mut self, at: usize, frame: Span<'_>) -> Taken {
+        let len = frame.len();
+        let taken = match &mut self.queue {
+            Some(queue) => queue.transmit_lent(at, len, self.state.is_down()),
+            None => Taken::Full,
+        };
+        match taken {
+            Taken::Yes => self.counters.count_tx(1, len as u64),
+            Taken::Dropped(reason) => self.counters.count_tx_drops(reason, 1),
+            Taken::Full => self.send(),
+        }
+        taken
+    }
+
+    fn sent(&mut self) -> u32 {
+        match &mut self.queue {
+            Some(queue) => queue.sent_lent(),
+            None => self.lost.as_mut().map_or(0, Borrowed::take_done),
+        }
     }
 }
 

@@ -44,6 +44,7 @@ pub mod af_xdp;
 pub mod counters;
 pub mod fault;
 pub mod generator;
+mod lend;
 mod link;
 #[cfg(test)]
 mod namespace;
@@ -60,8 +61,9 @@ pub mod vhost_user;
 pub mod virtio_user;
 
 pub use counters::{DropReason, Event, PortCounters};
+pub use lend::{BorrowError, Borrower, Pool};
 pub use peer::SocketError;
-pub use sink::{Accept, Sink};
+pub use sink::{Accept, Lent, Sink};
 pub use spec::{PortSpec, SpecError};
 
 use millrace_packet::offload::{Offload, Offloads};
@@ -132,6 +134,11 @@ pub trait Port: Send {
     /// A second handle that sends on the same wire while this one receives, for ports whose two directions have nothing in
     /// common; it counts with the counters of this one, and belongs to the same worker.
     fn sender(&self) -> Option<Box<dyn Port>> {
+        None
+    }
+
+    /// This port, if it can work on memory of an application.
+    fn borrower(&mut self) -> Option<&mut dyn Borrower> {
         None
     }
 

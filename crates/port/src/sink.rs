@@ -14,6 +14,18 @@ pub enum Accept {
     Full,
 }
 
+/// What the card says to a frame that lies in a buffer which was [lent](crate::Borrower) to the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Lent {
+    /// The card has it, in its buffer: the port must not touch that any more.
+    Kept,
+    /// The card has it, or has dropped it; the port may use the buffer again.
+    Done,
+    /// As [`Accept::Full`].
+    Full,
+}
+
 /// Takes frames that come from a wire. A closure over a [`Span`] is one.
 pub trait Sink {
     /// Takes one frame.
@@ -23,6 +35,15 @@ pub trait Sink {
     /// several frames at hand calls this; if it cannot wait, it drops all that were not taken.
     fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
         frames.iter().position(|&frame| self.take(frame) == Accept::Full).unwrap_or(frames.len())
+    }
+
+    /// Takes one frame from a port that puts them in memory of an application, `at` this offset in it.
+    fn take_lent(&mut self, at: usize, frame: Span<'_>) -> Lent {
+        let _ = at;
+        match self.take(frame) {
+            Accept::Taken => Lent::Done,
+            Accept::Full => Lent::Full,
+        }
     }
 
     /// What may be left to do on a frame that is given to [`Sink::take_offloaded`].

@@ -636,6 +636,7 @@ enum DdStep {
         which: u8,
         len: u16,
     },
+    CardGivesUp,
     CardPublishes,
     SoftwareSends {
         count: u8,
@@ -734,6 +735,10 @@ pub fn dd(input: &[u8]) -> u64 {
                 let buffer = if ahead.is_empty() { None } else { Some(ahead.remove(usize::from(which) % ahead.len())) };
                 let iova = buffer.map_or(first, |buffer| buffer.iova);
                 assert_eq!(rx.deliver_swapped(iova, len, &[]), buffer.is_some());
+            }
+            DdStep::CardGivesUp => {
+                rx.untake(ahead.drain(..).map(|supplied| supplied.iova));
+                assert_eq!(rx.in_flight(), 0);
             }
             DdStep::CardPublishes => {
                 rx.publish();

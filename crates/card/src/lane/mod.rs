@@ -8,8 +8,9 @@
 //! ```
 //!
 //! * `rx`, `tx`: a queue in its lane, `links` who has it open, `turns` which of them a pass looks at.
-//! * `wire`: what is plugged in; `patch`: ports connected inside the card; `parcel`: what moves between workers.
+//! * `wire`: what is plugged in; `lent`: a wire that works on memory of an application; `patch`: ports connected inside the card; `parcel`: what moves between workers.
 
+mod lent;
 mod links;
 mod parcel;
 mod patch;
@@ -19,6 +20,7 @@ mod turns;
 mod tx;
 mod wire;
 
+pub(crate) use lent::{Loan, lend};
 pub(crate) use parcel::{Packing, Parcel, TxQueue};
 pub(crate) use patch::{Patch, forward};
 pub(crate) use rx::RxSlot;
@@ -92,6 +94,9 @@ impl Lane {
         for _ in 0..self.turns.cold_looks(worked) {
             worked |= self.look_at_cold();
         }
+        for wire in &mut self.wires {
+            worked |= lent::reap(wire, &mut self.tx, &mut self.tx_counts);
+        }
         match self.patch {
             None => {
                 for wire in &mut self.wires {
@@ -143,7 +148,7 @@ impl Lane {
             loop_back(slot, counts, &mut self.rx, true, &mut self.mac)
         } else {
             match self.wires.iter_mut().find(|wire| wire.number == slot.unit) {
-                Some(wire) => wire::transmit(slot, counts, wire.port.as_mut(), &mut self.mac),
+                Some(wire) => wire::transmit(wire, at, slot, counts, &mut self.mac),
                 None => lose(slot, counts, &mut self.mac),
             }
         };

@@ -18,6 +18,16 @@ impl Parcel {
     pub fn is_empty(&self) -> bool {
         self.wires.is_empty() && self.rx.is_empty() && self.tx.is_empty()
     }
+
+    /// Ends the wires. What they had of the queues' memory is free again.
+    pub fn drop_wires(&mut self) {
+        for Wire { port, on_loan, .. } in self.wires.drain(..) {
+            drop(port);
+            if let Some(on_loan) = on_loan {
+                on_loan.end(&mut self.rx, self.tx.iter_mut().flat_map(|queue| &mut queue.rings));
+            }
+        }
+    }
 }
 
 /// A TX queue: its rings, ring 0 first.

@@ -7,7 +7,8 @@ use crate::engine::RxEngine;
 use crate::queue::Queue;
 use crate::sleep::Sleep;
 use millrace_abi::control::QueueState;
-use millrace_dma::Span;
+use millrace_dma::{Iova, Span};
+use millrace_ring::dd::Supplied;
 use millrace_ring::shared::Reclaimer;
 use millrace_ring::{Delivery, EngineFault, Verdict};
 use std::sync::Arc;
@@ -110,6 +111,35 @@ impl RxSlot {
         }
     }
 
+    /// The next buffer that software has posted, for a port that fills it itself.
+    #[inline(always)]
+    pub fn take_supplied(&mut self) -> Option<Supplied> {
+        let Some(RxEngine::Dd(engine)) = self.engine.as_deref_mut() else { return None };
+        engine.take_supplied().unwrap_or_else(|fault| {
+            self.stop_by(fault);
+            None
+        })
+    }
+
+    /// Hands a frame back that lies at `iova`, in a buffer that was taken. `false`: it was dropped, and counted, and the
+    /// buffer can be filled again.
+    #[inline(always)]
+    pub fn hand_back(&mut self, header: &[u8], iova: Iova, frame: Span<'_>) -> bool {
+        self.unpublished = true;
+        let Some(RxEngine::Dd(engine)) = self.engine.as_deref_mut() else {
+            let _ = self.not_running(frame);
+            return false;
+        };
+        let len = u16::try_from(frame.len()).ok().filter(|&len| len <= engine.longest());
+        let Some(len) = len.filter(|&len| engine.deliver_swapped(iova, len, header)) else {
+            self.counts.drop_frame(QueueDrop::TooLong, frame.len());
+            return false;
+        };
+        self.counts.passed += 1;
+        self.counts.passed_bytes += u64::from(len);
+        true
+    }
+
     /// The engine has copied the frame into the memory of the queue.
     #[inline(always)]
     fn stored(&mut self, frame: Span<'_>) {
@@ -160,13 +190,20 @@ impl RxSlot {
 
     #[cold]
     fn fault(&mut self, frame: Span<'_>, fault: EngineFault) -> Verdict {
-        self.make_visible();
         self.counts.drop_frame(QueueDrop::Faulted, frame.len());
+        self.stop_by(fault);
+        Verdict::Taken
+    }
+
+    /// A fault ends the queue.
+    #[cold]
+    pub fn stop_by(&mut self, fault: EngineFault) {
+        self.make_visible();
+        self.unpublished = true;
         self.counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
         self.dead = self.engine.take();
         self.queue.has_faulted(fault);
         self.links.show(QueueState::Faulted(fault.kind), Some(fault));
-        Verdict::Taken
     }
 
     #[inline(always)]

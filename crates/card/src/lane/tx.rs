@@ -9,7 +9,10 @@ use crate::sleep::Sleep;
 use millrace_abi::control::QueueState;
 use millrace_ring::{EngineFault, Served};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+
+static NEXT_TICKET: AtomicU64 = AtomicU64::new(1);
 
 /// A ring of a TX queue in its lane. Ring 0 is the one that the registers show; each writer that shares the queue without
 /// the driver in between has one more, and the worker gives them their turns.
@@ -25,6 +28,8 @@ pub(crate) struct TxSlot {
     pub engine: Option<Box<TxEngine>>,
     pub dead: Option<Box<TxEngine>>,
     pub links: Links,
+    /// Tells one start of a ring from another: frames that a port still has may outlive the ring.
+    pub ticket: u64,
     // Hits and misses of the engine that are in the counts.
     translations: (u64, u64),
 }
@@ -32,7 +37,7 @@ pub(crate) struct TxSlot {
 impl TxSlot {
     pub fn new(queue: Arc<Queue>, ring: u32, unit: u32) -> Self {
         let (links, translations) = (Links::default(), (0, 0));
-        Self { queue, ring, unit, counts_at: 0, rx_at: 0, engine: None, dead: None, links, translations }
+        Self { queue, ring, unit, counts_at: 0, rx_at: 0, engine: None, dead: None, links, ticket: 0, translations }
     }
 
     pub fn is_running(&self) -> bool {
@@ -45,7 +50,24 @@ impl TxSlot {
 
     pub fn begin(&mut self, engine: Box<TxEngine>) {
         self.translations = engine.iotlb_counts();
+        self.ticket = NEXT_TICKET.fetch_add(1, Ordering::Relaxed);
         (self.engine, self.dead) = (Some(engine), None);
+    }
+
+    /// A port is done with so many frames that it sent from where they lay.
+    pub fn complete(&mut self, frames: u32) {
+        if let Some(TxEngine::Dd(engine)) = self.engine.as_deref_mut() {
+            engine.complete(frames);
+            self.links.wake();
+        }
+    }
+
+    /// Shows how far the ring has come.
+    pub fn publish(&self, counts: &mut Counts) {
+        if let Some(engine) = self.engine.as_ref().filter(|_| self.ring == 0) {
+            counts.pointers = engine.pointers();
+            self.queue.counts.publish(counts);
+        }
     }
 
     #[inline(always)]

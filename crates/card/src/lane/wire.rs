@@ -1,6 +1,7 @@
 //! A wire of a port in its lane, and the way of frames between it and the queues.
 
 use super::BUDGET;
+use super::lent::{self, OnLoan};
 use super::rx::RxSlot;
 use super::sink::MacSink;
 use super::tx::TxSlot;
@@ -25,12 +26,14 @@ pub(crate) struct Wire {
     watched: Option<OwnedFd>,
     /// Place in the lane of the RX queue that its frames go to.
     pub rx_at: Option<usize>,
+    /// Memory of an application that `port` works on.
+    pub on_loan: Option<OnLoan>,
 }
 
 impl Wire {
     pub fn new(number: u32, port: Box<dyn Port>) -> Self {
         let sender = port.sender();
-        Self { number, port, sender, watched: None, rx_at: None }
+        Self { number, port, sender, watched: None, rx_at: None, on_loan: None }
     }
 
     pub fn prepare_sleep(&mut self, sleep: &Sleep) {
@@ -43,7 +46,12 @@ impl Wire {
     pub fn next_due(&self) -> Option<Instant> {
         // There was no descriptor to spare: better awake than deaf.
         let deaf = self.watched.is_none() && self.port.wake_fd().is_some();
-        if deaf { Some(Instant::now()) } else { self.port.next_due() }
+        if deaf {
+            return Some(Instant::now());
+        }
+        let sending = self.on_loan.as_ref().is_some_and(OnLoan::is_sending);
+        let until_sent = sending.then(|| Instant::now() + lent::PATIENCE);
+        self.port.next_due().into_iter().chain(until_sent).min()
     }
 
     pub fn awake(&mut self, sleep: &Sleep) {
@@ -67,9 +75,21 @@ impl FrameSink for PortSink<'_> {
     }
 }
 
-/// One burst from a TX queue to a wire. Returns as [`super::refuse`].
+/// One burst from a TX queue, whose place in the lane this is, to a wire. Returns as [`super::refuse`].
 #[inline(always)]
-pub(super) fn transmit(tx: &mut TxSlot, counts: &mut Counts, port: &mut dyn Port, mac: &mut MacLane) -> (bool, bool) {
+pub(super) fn transmit(
+    wire: &mut Wire,
+    place: usize,
+    tx: &mut TxSlot,
+    counts: &mut Counts,
+    mac: &mut MacLane,
+) -> (bool, bool) {
+    if lent::holds_next(wire, tx)
+        && let Some(outcome) = lent::transmit(wire, place, tx, counts, mac)
+    {
+        return outcome;
+    }
+    let port = wire.port.as_mut();
     let Some(engine) = &mut tx.engine else { return (false, true) };
     let copies = port.counters().tx_copies();
     let served = engine.serve(BUDGET, &mut PortSink(port));
@@ -83,23 +103,24 @@ pub(super) fn transmit(tx: &mut TxSlot, counts: &mut Counts, port: &mut dyn Port
 #[inline(always)]
 pub(super) fn receive(wire: &mut Wire, rx: &mut [RxSlot], mac: &mut MacLane) -> bool {
     let Some(queue) = wire.rx_at.and_then(|at| rx.get_mut(at)) else { return false };
-    let port = wire.port.as_mut();
-    let waits = port.can_wait();
+    let waits = wire.port.can_wait();
     if !queue.is_running() && waits {
         // A source that can wait does so until somebody starts to listen.
         return false;
     }
     mac.refresh();
     queue.begin();
-    let copies = port.counters().rx_copies();
+    let copies = wire.port.counters().rx_copies();
     let taken = if mac.is_cut_off() {
-        receive_nothing(port, mac)
+        receive_nothing(wire.port.as_mut(), mac)
+    } else if wire.on_loan.is_some() {
+        lent::receive(wire, queue, mac)
     } else {
         let MacLane { rules, rx: receiver, stamper, .. } = mac;
         let behind = |frame: Span<'_>, _: &Offload| queue.offer(stamper.metadata(), frame);
-        port.receive(BUDGET, &mut MacSink { rules, receiver, waits, offloads: Offloads::NONE, behind })
+        wire.port.receive(BUDGET, &mut MacSink { rules, receiver, waits, offloads: Offloads::NONE, behind })
     };
-    queue.count_copies(port.counters().rx_copies() - copies);
+    queue.count_copies(wire.port.counters().rx_copies() - copies);
     queue.finish();
     mac.publish();
     taken > 0

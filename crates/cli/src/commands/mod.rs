@@ -2,6 +2,7 @@
 
 pub mod card;
 pub mod demo;
+pub mod forward;
 pub mod generate;
 pub mod info;
 pub mod loopback;

@@ -61,6 +61,13 @@ impl Random {
                 let buffers = match self.below(6) {
                     0 => Buffers::Program { entries: self.number() as u32 },
                     1 => Buffers::Program { entries: 64 },
+                    2 => Buffers::Pool {
+                        entries: 64,
+                        at: if self.below(2) == 0 { 1 << 32 } else { self.number() },
+                        size: self.number() as u32,
+                        stride: self.number() as u32,
+                        count: self.below(100) as u32,
+                    },
                     _ => Buffers::Driver,
                 };
                 let mode = if self.below(2) == 0 { Mode::Direct } else { Mode::Mediated };

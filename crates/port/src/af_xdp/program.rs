@@ -64,6 +64,12 @@ impl Program {
     pub fn redirect(&self, queue: u32, socket: impl AsFd) -> Result<(), Errno> {
         sys::set_socket(&self.map, queue, socket)
     }
+
+    /// From now on the frames of `queue` stay with Linux.
+    pub fn leave(&self, queue: u32) {
+        // It fails only where that is so already.
+        let _ = sys::clear_socket(&self.map, queue);
+    }
 }
 
 /// Whether the program on the interface is that of a card.

@@ -1,10 +1,12 @@
 //! One queue of an interface: a socket, its four rings, and the frames that go round in them.
 //!
 //! A frame that is received is shown to the card where it lies, and then goes back to the fill ring: no copy. A frame that is
-//! sent is copied into one of ours, and that is free again when it comes back by the completion ring.
+//! sent is copied into one of ours, and that is free again when it comes back by the completion ring. With memory of an
+//! application (`lent.rs`) the receiving frames are its buffers, and it keeps those that hold its frames.
 
 use super::{
     checksum,
+    lent::Borrowed,
     ring::{Consumer, Producer},
 };
 use crate::{Accept, DropReason, MAX_FRAME_LEN, PortCounters, Sink, Taken, null::check_len};
@@ -25,7 +27,10 @@ const BURST: u32 = 64;
 /// A queue that is bound and runs.
 pub(super) struct Queue {
     pub memory: Window,
+    /// The longest frame in one piece, in bytes.
     pub frame_size: usize,
+    /// The memory of an application, if there is one.
+    pub borrowed: Option<Borrowed>,
     pub fill: Producer<u64>,
     pub completion: Consumer<u64>,
     pub rx: Consumer<XdpDesc>,
@@ -109,6 +114,7 @@ impl Queue {
                 break;
             }
             taken += match self.assembly.take() {
+                None if self.borrowed.is_some() => self.receive_lent(count, sink, counters),
                 None => self.receive_whole(count, sink, counters),
                 Some(mut assembly) => {
                     let taken = self.receive_pieces(count, &mut assembly, sink, counters);
@@ -134,8 +140,9 @@ impl Queue {
 
     /// `count` frames, each in one piece.
     fn receive_whole(&mut self, count: u32, sink: &mut dyn Sink, counters: &PortCounters) -> usize {
-        if !self.zero_copy {
-            self.finish_checksums(count);
+        for ahead in 0..count {
+            let frame = self.rx.peek(ahead);
+            self.finish_checksum(frame.addr as usize, frame.len as usize);
         }
         let mut frames = [Span::EMPTY; BURST as usize];
         let mut good = 0;
@@ -161,13 +168,11 @@ impl Queue {
         taken
     }
 
-    fn finish_checksums(&mut self, count: u32) {
-        for ahead in 0..count {
-            let frame = self.rx.peek(ahead);
-            let (at, len) = (frame.addr as usize, frame.len as usize);
-            if self.memory.slice(at, len).is_some_and(checksum::is_unfinished) {
-                self.memory.slice_mut(at, len).map(checksum::finish);
-            }
+    /// A frame that the kernel copied may come from a neighbour on this machine who left its checksum to the hardware.
+    #[inline(always)]
+    pub(super) fn finish_checksum(&mut self, at: usize, len: usize) {
+        if !self.zero_copy && self.memory.slice(at, len).is_some_and(checksum::is_unfinished) {
+            self.memory.slice_mut(at, len).map(checksum::finish);
         }
     }
 
@@ -281,8 +286,12 @@ impl Queue {
                 return;
             }
             for ahead in 0..count {
-                // A number that is none of ours would be refused when it is used: outside the memory.
-                self.free.push(self.completion.peek(ahead) & !(self.frame_size as u64 - 1));
+                let at = self.completion.peek(ahead);
+                match &mut self.borrowed {
+                    Some(borrowed) if (at as usize) < borrowed.len => borrowed.complete(at),
+                    // A number that is none of ours would be refused when it is used: outside the memory.
+                    _ => self.free.push(at),
+                }
             }
             self.completion.release(count);
         }
@@ -310,6 +319,17 @@ impl Queue {
             }
         }
         Ok(())
+    }
+
+    /// Counts what goes with this queue: frames that arrived and were not looked at, and frames that did not leave.
+    pub fn end(&mut self, counters: &PortCounters) {
+        let _ = self.send();
+        self.count_kernel_drops(counters);
+        counters.count_rx_drops(DropReason::NoRoom, self.rx.available(u32::MAX).into());
+        let unsent = self.tx.waiting();
+        if unsent > 0 {
+            counters.take_back_tx(DropReason::WriteFailed, unsent.into(), 0);
+        }
     }
 
     /// Whether the kernel still has to be asked to send something.

@@ -2,6 +2,7 @@
 
 use super::{
     AfXdpError,
+    lent::Borrowed,
     program::Program,
     queue::{Assembly, Dropped, Queue},
     ring::{Consumer, Producer},
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 pub(super) const RING: u32 = 2048;
 
 /// What the kernel leaves free before a frame that it receives.
-const HEADROOM: usize = 256;
+pub(super) const HEADROOM: usize = 256;
 
 /// Ethernet header and two VLAN tags.
 const LINK_HEADERS: usize = 14 + 8;
@@ -37,6 +38,8 @@ const LINK_HEADERS: usize = 14 + 8;
 pub(super) struct Layout {
     /// Bytes of memory for each frame, or for each piece of one.
     pub frame_size: usize,
+    /// The longest frame, in bytes.
+    pub longest: u32,
     /// Whether frames may need several.
     pub pieces: bool,
 }
@@ -44,8 +47,9 @@ pub(super) struct Layout {
 impl Layout {
     /// The smallest that holds frames of packets of `mtu` bytes.
     pub fn for_mtu(mtu: u32) -> Self {
-        let len = mtu as usize + LINK_HEADERS + HEADROOM;
-        Self { frame_size: if len <= 2048 { 2048 } else { 4096 }, pieces: len > 4096 }
+        let longest = mtu + LINK_HEADERS as u32;
+        let len = longest as usize + HEADROOM;
+        Self { frame_size: if len <= 2048 { 2048 } else { 4096 }, longest, pieces: len > 4096 }
     }
 
     /// Bytes of memory for `queues` queues.
@@ -57,11 +61,34 @@ impl Layout {
 /// The largest MTU whose frames fit into one piece.
 pub(super) const MTU_OF_ONE_PIECE: u32 = (4096 - HEADROOM - LINK_HEADERS) as u32;
 
+/// The memory of a queue.
+pub(super) struct Memory {
+    /// All of it, as the kernel sees it.
+    pub window: Window,
+    /// What the kernel may write of a frame, in bytes.
+    pub chunk: u32,
+    /// Bytes of an application at its beginning; 0: none.
+    pub borrowed: usize,
+    /// Where our own frames begin. Those for receiving, unless the application's are used for that; then those for sending.
+    pub own_at: usize,
+}
+
+impl Memory {
+    /// The part of queue `number` in memory of our own that all queues share.
+    pub fn own(window: &Window, layout: Layout, number: u32) -> Self {
+        let own_at = layout.memory(number);
+        Self { window: window.clone(), chunk: layout.frame_size as u32, borrowed: 0, own_at }
+    }
+}
+
 /// Opens as many sockets as the specification asks for, bound to nothing yet.
 pub(super) fn open(spec: &AfXdpSpec) -> Result<Vec<OwnedFd>, AfXdpError> {
-    let open = || socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
-    let failed = |errno| AfXdpError::from_errno(errno, "open a socket for", &spec.name);
-    (0..spec.queues.get()).map(|_| open().map_err(failed)).collect()
+    (0..spec.queues.get()).map(|_| open_one(spec)).collect()
+}
+
+fn open_one(spec: &AfXdpSpec) -> Result<OwnedFd, AfXdpError> {
+    let opened = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
+    opened.map_err(|errno| AfXdpError::from_errno(errno, "open a socket for", &spec.name))
 }
 
 /// Binds the sockets to the queues of the interface, over one memory that they share.
@@ -70,30 +97,59 @@ pub(super) fn start(
     interface: &Interface,
     program: &Program,
     layout: Layout,
-    memory: &Window,
+    window: &Window,
     sockets: Vec<OwnedFd>,
 ) -> Result<Vec<Queue>, AfXdpError> {
-    let name = &spec.name;
-    let failed = |step| move |errno| AfXdpError::from_errno(errno, step, name);
     let first = &sockets[0];
-    sockopt::set_xdp_umem_reg(first, sys::umem(memory, layout.frame_size as u32)).map_err(|errno| match errno {
-        Errno::NOBUFS | Errno::NOMEM => AfXdpError::LockedMemory(name.clone(), memory.len() / 1024),
-        _ => AfXdpError::from_errno(errno, "register the memory of", name),
-    })?;
+    register(spec, first, &Memory::own(window, layout, 0))?;
     for (queue, socket) in sockets.iter().enumerate() {
-        size_rings(socket).map_err(failed("make the rings of"))?;
         let shared = (queue > 0).then_some(first);
         bind_queue(spec, interface, program, layout, queue as u32, socket, shared)?;
     }
-    let mut queues = Vec::with_capacity(sockets.len());
-    for (number, socket) in sockets.into_iter().enumerate() {
-        tune(&socket, spec.busy_poll);
-        let queue =
-            map_rings(memory, layout, number as u32, socket, spec.busy_poll).map_err(failed("map the rings of"))?;
-        program.redirect(number as u32, &queue).map_err(failed("direct frames to"))?;
-        queues.push(queue);
-    }
-    Ok(queues)
+    let run = |(number, socket)| {
+        let number = number as u32;
+        run_queue(spec, program, layout, number, socket, &Memory::own(window, layout, number))
+    };
+    sockets.into_iter().enumerate().map(run).collect()
+}
+
+/// Opens queue `number` of the interface once more, over memory that it shares with no other.
+pub(super) fn restart(
+    spec: &AfXdpSpec,
+    interface: &Interface,
+    program: &Program,
+    layout: Layout,
+    number: u32,
+    memory: &Memory,
+) -> Result<Queue, AfXdpError> {
+    let socket = open_one(spec)?;
+    register(spec, &socket, memory)?;
+    bind_queue(spec, interface, program, layout, number, &socket, None)?;
+    run_queue(spec, program, layout, number, socket, memory)
+}
+
+fn register(spec: &AfXdpSpec, socket: &OwnedFd, memory: &Memory) -> Result<(), AfXdpError> {
+    let (name, len) = (&spec.name, memory.window.len());
+    let registration = sys::umem(&memory.window, memory.chunk, memory.borrowed > 0);
+    sockopt::set_xdp_umem_reg(socket, registration).map_err(|errno| match errno {
+        Errno::NOBUFS | Errno::NOMEM => AfXdpError::LockedMemory(name.clone(), len / 1024),
+        _ => AfXdpError::from_errno(errno, "register the memory of", name),
+    })
+}
+
+fn run_queue(
+    spec: &AfXdpSpec,
+    program: &Program,
+    layout: Layout,
+    number: u32,
+    socket: OwnedFd,
+    memory: &Memory,
+) -> Result<Queue, AfXdpError> {
+    let failed = |step| move |errno| AfXdpError::from_errno(errno, step, &spec.name);
+    tune(&socket, spec.busy_poll);
+    let queue = map_rings(memory, layout, socket, spec.busy_poll).map_err(failed("map the rings of"))?;
+    program.redirect(number, &queue).map_err(failed("direct frames to"))?;
+    Ok(queue)
 }
 
 fn size_rings(socket: &OwnedFd) -> io::Result<()> {
@@ -116,6 +172,7 @@ fn bind_queue(
     shared: Option<&OwnedFd>,
 ) -> Result<(), AfXdpError> {
     let name = &spec.name;
+    size_rings(socket).map_err(|errno| AfXdpError::from_errno(errno, "make the rings of", name))?;
     // Sockets that share take over how the first was bound.
     let try_to_bind = || {
         if let Some(first) = shared {
@@ -162,27 +219,33 @@ fn tune(socket: &OwnedFd, busy_poll: bool) {
     }
 }
 
-fn map_rings(memory: &Window, layout: Layout, number: u32, socket: OwnedFd, busy_poll: bool) -> io::Result<Queue> {
+fn map_rings(memory: &Memory, layout: Layout, socket: OwnedFd, busy_poll: bool) -> io::Result<Queue> {
     let at = sockopt::xdp_mmap_offsets(&socket)?;
     let fd = socket.as_fd();
     let mut fill = Producer::new(RingMemory::map(fd, XDP_UMEM_PGOFF_FILL_RING, at.fr, RING)?);
     let completion = Consumer::new(RingMemory::map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, at.cr, RING)?);
     let rx = Consumer::new(RingMemory::map(fd, XDP_PGOFF_RX_RING, at.rx, RING)?);
     let tx = Producer::new(RingMemory::map(fd, XDP_PGOFF_TX_RING, at.tx, RING)?);
-    // The frames of this queue: the first half to receive, the second to send.
-    let first = u64::from(number) * 2 * u64::from(RING);
-    let frames = |from: u64| (from..from + u64::from(RING)).map(|frame| frame * layout.frame_size as u64);
-    frames(first).for_each(|frame| fill.push(frame));
-    fill.publish();
+    let own = |from: u32| {
+        let at = move |frame: u32| (memory.own_at + frame as usize * layout.frame_size) as u64;
+        (from..from + RING).map(at)
+    };
+    let borrowed = (memory.borrowed > 0).then(|| Borrowed::new(memory.borrowed));
+    let for_sending = if borrowed.is_some() { own(0) } else { own(RING) };
+    if borrowed.is_none() {
+        own(0).for_each(|frame| fill.push(frame));
+        fill.publish();
+    }
     let zero_copy = sockopt::xdp_options(&socket)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
     Ok(Queue {
-        memory: memory.clone(),
-        frame_size: layout.frame_size,
+        memory: memory.window.clone(),
+        frame_size: layout.frame_size.min(memory.chunk as usize),
+        borrowed,
         fill,
         completion,
         rx,
         tx,
-        free: frames(first + u64::from(RING)).rev().collect(),
+        free: for_sending.rev().collect(),
         socket,
         assembly: layout.pieces.then(Assembly::new),
         zero_copy,

@@ -28,6 +28,7 @@ fn result(returned: c_long) -> io::Result<c_int> {
 
 const MAP_CREATE: c_int = 0;
 const MAP_UPDATE_ELEM: c_int = 2;
+const MAP_DELETE_ELEM: c_int = 3;
 const PROG_LOAD: c_int = 5;
 const PROG_GET_FD_BY_ID: c_int = 13;
 const OBJ_GET_INFO_BY_FD: c_int = 15;
@@ -162,6 +163,14 @@ pub(super) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> io::R
     unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
+/// Takes the socket of a queue out of such a map.
+pub(super) fn clear_socket(map: impl AsFd, queue: u32) -> io::Result<()> {
+    let key = (&raw const queue).expose_provenance() as u64;
+    let mut attributes = MapUpdate { map_fd: raw(&map), padding: 0, key, value: 0, flags: 0 };
+    // SAFETY: the key has four bytes, as the map was made, and lives on this stack.
+    unsafe { bpf(MAP_DELETE_ELEM, &mut attributes) }.map(drop)
+}
+
 /// Loads an XDP program of instructions of 8 bytes each.
 pub(super) fn load_program(instructions: &[u64], flags: u32, name: [u8; 16]) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0 OR MIT";
@@ -285,16 +294,16 @@ pub(super) fn receive_queues(socket: impl AsFd, name: &InterfaceName) -> Option<
 
 // Memory.
 
-/// The registration of `memory` as UMEM. The caller keeps the memory mapped as long as the socket lives: the kernel, like a
+/// The registration of `memory` as UMEM; frames may begin anywhere in it if `unaligned`. The caller keeps the memory mapped as long as the socket lives: the kernel, like a
 /// card, writes to it.
-pub(super) fn umem(memory: &Window, frame_size: u32) -> XdpUmemReg {
+pub(super) fn umem(memory: &Window, frame_size: u32, unaligned: bool) -> XdpUmemReg {
     let at = memory.slice(0, memory.len()).map_or(0, |bytes| bytes.as_ptr().expose_provenance());
     XdpUmemReg {
         addr: at as u64,
         len: memory.len() as u64,
         chunk_size: frame_size,
         headroom: 0,
-        flags: XdpUmemRegFlags::empty(),
+        flags: if unaligned { XdpUmemRegFlags::XDP_UMEM_UNALIGNED_CHUNK_FLAG } else { XdpUmemRegFlags::empty() },
         tx_metadata_len: 0,
     }
 }

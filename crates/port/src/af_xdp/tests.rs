@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    Accept, PortSpec,
+    Accept, Lent, PortSpec,
     namespace::{self, Rights, ip},
 };
 use std::time::Duration;
@@ -305,7 +305,7 @@ fn an_interface_has_one_owner() {
 
 #[test]
 fn errors_say_what_to_do() {
-    let name: InterfaceName = "eth1".parse().unwrap();
+    let name: crate::spec::InterfaceName = "eth1".parse().unwrap();
     for (errno, hint) in [
         (Errno::PERM, "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF"),
         (Errno::NODEV, "`ip link` lists"),
@@ -317,7 +317,108 @@ fn errors_say_what_to_do() {
     }
     let interface = Interface::find(1).unwrap();
     assert!(socket::too_long(&name, &interface).to_string().contains("mtu 3818"));
-    assert_eq!(Layout::for_mtu(1500), Layout { frame_size: 2048, pieces: false });
-    assert_eq!(Layout::for_mtu(socket::MTU_OF_ONE_PIECE), Layout { frame_size: 4096, pieces: false });
-    assert_eq!(Layout::for_mtu(socket::MTU_OF_ONE_PIECE + 1), Layout { frame_size: 4096, pieces: true });
+    let layout = |mtu, frame_size, pieces| {
+        assert_eq!(Layout::for_mtu(mtu), Layout { frame_size, longest: mtu + 22, pieces });
+    };
+    layout(1500, 2048, false);
+    layout(socket::MTU_OF_ONE_PIECE, 4096, false);
+    layout(socket::MTU_OF_ONE_PIECE + 1, 4096, true);
+}
+
+/// Takes frames in memory of an application, and keeps every one.
+struct Keep<'k>(&'k mut Vec<(usize, Vec<u8>)>);
+
+impl Sink for Keep<'_> {
+    fn take(&mut self, _: Span<'_>) -> Accept {
+        panic!("a frame that is not in the memory of the application")
+    }
+
+    fn take_lent(&mut self, at: usize, frame: Span<'_>) -> Lent {
+        let mut bytes = vec![0; frame.len()];
+        frame.read_into(&mut bytes);
+        self.0.push((at, bytes));
+        Lent::Kept
+    }
+}
+
+fn pool(count: u32, size: u32, stride: u32) -> Pool {
+    let region = Region::allocate((count * stride) as usize, Pages::Ordinary).unwrap();
+    Pool { region, size, stride, count }
+}
+
+#[test]
+fn frames_lie_in_memory_of_the_application() {
+    if with_cable("frames_lie_in_memory_of_the_application") {
+        return;
+    }
+    let (mut a, mut b) = (port("af_xdp:xdp-a"), port("af_xdp:xdp-b"));
+    // 2112: buffers that cross pages.
+    let (pool, other) = (pool(64, 2048, 2112), pool(64, 2048, 2112));
+    let of_b = b.borrower().unwrap();
+    of_b.borrow(Some(&pool)).unwrap();
+    let mut buffers = (0..64).map(|number| number * 2112);
+    of_b.supply(&mut || buffers.next());
+    assert!(b.counters().mode().ends_with("in memory of the application"), "{}", b.counters().mode());
+
+    // From the memory of one application to that of the other, and back from where they came to.
+    let of_a = a.borrower().unwrap();
+    of_a.borrow(Some(&other)).unwrap();
+    for number in 0..32 {
+        let at = number * 2112 + 100 + number;
+        other.region.window().span_mut(at, 60 + number).unwrap().write_from(&frame(number, 60 + number));
+        let bytes = other.region.window().span(at, 60 + number).unwrap();
+        assert_eq!(of_a.send_from(at, bytes), Taken::Yes);
+    }
+    a.flush();
+    let mut done = 0;
+    until("all have left", || {
+        done += a.borrower().unwrap().sent();
+        done == 32
+    });
+    let mut kept = Vec::new();
+    until("all have come", || {
+        b.receive(64, &mut Keep(&mut kept));
+        kept.len() == 32
+    });
+    for (number, (at, bytes)) in kept.iter().enumerate() {
+        assert_eq!(*bytes, frame(number, 60 + number));
+        assert_eq!(pool.region.window().slice(*at, bytes.len()).unwrap(), bytes, "it lies where the port says");
+        assert_eq!(b.borrower().unwrap().send_from(*at, Span::from_slice(bytes)), Taken::Yes);
+    }
+    // Behind them one that is copied: it has its own memory on the same queue.
+    assert_eq!(b.transmit(Span::from_slice(&frame(99, 99))), Taken::Yes);
+    b.flush();
+    // Nothing was supplied to the other side, so the kernel drops what comes, and says so.
+    until("the kernel has dropped them", || {
+        a.prepare_sleep();
+        a.counters().rx_dropped(DropReason::KernelFull) == 33
+    });
+    let mut more = (0..64).map(|number| number * 2112);
+    a.borrower().unwrap().supply(&mut || more.next());
+    assert_eq!(b.transmit(Span::from_slice(&frame(99, 99))), Taken::Yes);
+    b.flush();
+    assert_eq!(receive(&mut a, 1), [frame(99, 99)], "a sink that copies gives the buffer back");
+    assert_eq!((b.counters().tx_frames(), b.counters().tx_copies(), b.counters().rx_copies()), (34, 2, 0));
+    // Memory of its own again.
+    a.borrower().unwrap().borrow(None).unwrap();
+    b.borrower().unwrap().borrow(None).unwrap();
+    until("both have a link", || a.counters().link() && b.counters().link());
+    assert_eq!(b.transmit(Span::from_slice(&frame(7, 70))), Taken::Yes);
+    b.flush();
+    assert_eq!(receive(&mut a, 1), [frame(7, 70)]);
+}
+
+#[test]
+fn memory_that_does_not_fit_is_refused_and_the_port_goes_on() {
+    if with_cable("memory_that_does_not_fit_is_refused_and_the_port_goes_on") {
+        return;
+    }
+    let (mut a, mut b) = (port("af_xdp:xdp-a"), port("af_xdp:xdp-b"));
+    let error = a.borrower().unwrap().borrow(Some(&pool(64, 1024, 1088))).unwrap_err();
+    assert!(error.to_string().contains("buffers of 1024 bytes, where frames of this wire need 2048"), "{error}");
+    let closed = Pool { region: pool(64, 2048, 2112).region.without_fd(), size: 2048, stride: 2112, count: 64 };
+    assert!(matches!(a.borrower().unwrap().borrow(Some(&closed)), Err(BorrowError::Refused(_))));
+    assert_eq!(b.transmit(Span::from_slice(&frame(1, 60))), Taken::Yes);
+    b.flush();
+    assert_eq!(receive(&mut a, 1), [frame(1, 60)]);
 }

@@ -63,6 +63,11 @@ impl CardRx {
         &self.iotlb
     }
 
+    /// The longest frame that is delivered.
+    pub fn longest(&self) -> u16 {
+        self.limits.max
+    }
+
     /// Takes over changes of the owner's domain; once per burst, before [`CardRx::deliver`].
     #[inline(always)]
     pub fn sync(&mut self) {
@@ -117,6 +122,16 @@ impl CardRx {
             self.hand_back(len, metadata);
         }
         has
+    }
+
+    /// Gives up what was taken ahead and not handed back: no frames will come into it. `empty` are those buffers, in any
+    /// order; they are the next to be taken.
+    pub fn untake(&mut self, mut empty: impl Iterator<Item = Iova>) {
+        for ahead in 0..self.in_flight() {
+            // What the descriptors say may have been handed back elsewhere. Nothing is mapped at 0.
+            self.ring.set_address(self.next.wrapping_add(ahead), empty.next().unwrap_or_default());
+        }
+        self.taken = self.next;
     }
 
     /// Writes a frame into the next buffer. `metadata` is what other engines write before it: here the descriptor holds

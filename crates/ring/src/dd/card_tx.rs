@@ -104,6 +104,13 @@ impl CardTx {
         true
     }
 
+    /// What the next descriptor says of where its frame lies. Nobody has judged it; of a descriptor that is not the card's it
+    /// means nothing.
+    #[inline(always)]
+    pub fn next_address(&self) -> Iova {
+        self.ring.address(self.head)
+    }
+
     /// Whether the card has taken and handed back everything that it was given, also what waits for its time.
     pub fn is_drained(&self) -> bool {
         self.in_flight() == 0 && self.ring.is_done(self.head)

@@ -146,6 +146,8 @@ enum RxStep {
     Take(u32),
     /// Hand back one of those taken ahead.
     Swap(usize),
+    /// Give up what was taken ahead.
+    Untake,
     Publish,
     /// Look for and put back at most this many frames.
     Read(u32),
@@ -157,6 +159,7 @@ fn rx_steps() -> impl Strategy<Value = Vec<RxStep>> {
         4 => (1u32..40).prop_map(RxStep::Deliver),
         2 => (1u32..10).prop_map(RxStep::Take),
         3 => any::<usize>().prop_map(RxStep::Swap),
+        1 => Just(RxStep::Untake),
         3 => Just(RxStep::Publish),
         4 => (0u32..80).prop_map(RxStep::Read),
         1 => Just(RxStep::Flush),
@@ -202,6 +205,7 @@ proptest! {
                     number += 1;
                 }
                 RxStep::Swap(_) => {}
+                RxStep::Untake => card.untake(ahead.drain(..).rev()),
                 RxStep::Publish => {
                     card.publish();
                     published = wanted.len();

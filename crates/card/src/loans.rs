@@ -1,0 +1,113 @@
+//! Which wires work on memory of applications: that of the RX queue that a wire's frames go to, while it runs, if its
+//! program has named a pool and the wire can.
+
+use crate::card::Card;
+use crate::lane::{Loan, Packing, Parcel, lend};
+use crate::wiring::Wiring;
+use millrace_abi::queue::{Direction, QueueId};
+use millrace_dma::{Access, Domain, Fault, Iova, Region};
+use millrace_port::Pool;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The pool that a DD queue runs over, and where the queue finds it.
+#[derive(Clone)]
+pub struct SharedPool {
+    /// The buffers lie at its beginning. It has its file: a port maps it where it needs it.
+    pub region: Region,
+    /// Bytes of a buffer.
+    pub size: u32,
+    /// From one buffer to the next, in bytes.
+    pub stride: u32,
+    /// How many there are.
+    pub count: u32,
+    /// The IOVA of the first buffer.
+    pub base: Iova,
+    /// The domain of the queue.
+    pub domain: Arc<Domain>,
+}
+
+/// The pools of queues that run.
+#[derive(Default)]
+pub(crate) struct Loans(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    of: HashMap<QueueId, Arc<Loan>>,
+    last: u64,
+}
+
+impl Loans {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, queue: QueueId) -> Option<Arc<Loan>> {
+        self.lock().of.get(&queue).cloned()
+    }
+}
+
+impl Card {
+    /// Lets the wire whose frames go to a running DD RX queue put them into the queue's own buffers, and send frames of the
+    /// same pool from where they lie. Where a wire cannot, frames are copied as otherwise, and a warning says why. Ends with
+    /// [`Card::detach`].
+    ///
+    /// # Errors
+    /// [`Fault`] when the pool is not mapped there for writing.
+    pub fn share_pool(&self, queue: QueueId, shared: SharedPool) -> Result<(), Fault> {
+        let SharedPool { region, size, stride, count, base, domain } = shared;
+        let pool = Pool { region, size, stride, count };
+        let len = stride as usize * count as usize;
+        let pin = domain.resolve(base, len, Access::ReadWrite)?;
+        {
+            let mut loans = self.loans.lock();
+            loans.last += 1;
+            let loan = Loan { queue, serial: loans.last, pool, base, domain, _pin: pin };
+            loans.of.insert(queue, Arc::new(loan));
+        }
+        self.settle_loan_of(queue);
+        Ok(())
+    }
+
+    /// The queue has stopped: no wire may touch its memory when this returns.
+    pub(crate) fn end_sharing(&self, queue: QueueId) {
+        let ended = self.loans.lock().of.remove(&queue);
+        if ended.is_some() {
+            self.settle_loan_of(queue);
+        }
+    }
+
+    fn settle_loan_of(&self, queue: QueueId) {
+        let port = self.ports.iter().position(|entry| entry.rx.contains(&queue.index));
+        if let Some(port) = port.filter(|_| queue.direction == Direction::Rx) {
+            self.settle_loans(&mut self.wirings.lock()[port], port);
+        }
+    }
+
+    /// Has every wire of a port work on the memory that it should.
+    pub(crate) fn settle_loans(&self, wiring: &mut Wiring, port: usize) {
+        for unit in 0..wiring.loans.len() as u32 {
+            let queue = QueueId::rx(self.ports[port].rx.start + unit);
+            let wanted = self.ports[port].rx.contains(&queue.index).then(|| self.loans.of(queue)).flatten();
+            let serial = wanted.as_ref().map_or(0, |loan| loan.serial);
+            if core::mem::replace(&mut wiring.loans[unit as usize], serial) != serial {
+                self.lend(wiring, port, unit, wanted);
+            }
+        }
+    }
+
+    fn lend(&self, wiring: &Wiring, port: usize, unit: u32, loan: Option<Arc<Loan>>) {
+        let _moving = self.homes().moving();
+        let packing = Packing { wires: vec![unit], queues: self.queues_of(wiring, port, unit) };
+        let mut parcel = self.pack(wiring.worker_of(unit), port, packing);
+        let Parcel { wires, rx, tx } = &mut parcel;
+        for wire in wires {
+            let queue = loan.as_ref().map(|loan| loan.queue);
+            let lent = lend(wire, loan.clone(), rx, tx.iter_mut().flat_map(|queue| &mut queue.rings));
+            if let (Some(queue), Err(error)) = (queue, lent) {
+                tracing::warn!("port {port}: frames for {queue} are copied into its pool: {error}");
+            }
+        }
+        self.distribute(port, wiring, parcel);
+    }
+}

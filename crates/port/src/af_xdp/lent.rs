@@ -1,0 +1,192 @@
+//! Frames in memory of an application: what the kernel was given of it, and in which order it is done.
+
+use super::queue::Queue;
+use super::socket::{HEADROOM, Layout, RING};
+use crate::{BorrowError, DropReason, Lent, Pool, PortCounters, Sink, Taken, null::check_len};
+use millrace_dma::Span;
+use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+use std::collections::VecDeque;
+
+/// The smallest and the largest frame memory that Linux takes: without `XDP_UMEM_UNALIGNED_CHUNK_FLAG`, a power of two.
+const CHUNKS: std::ops::RangeInclusive<u32> = 2048..=4096;
+
+/// In memory of unaligned frames, an address has the distance of the packet from the beginning of its buffer up here.
+const OFFSET_SHIFT: u32 = 48;
+
+/// What a completion tells of an address: the lowest bit is lost on the way in newer kernels (seen with 6.18).
+const COMPLETED: u64 = !1;
+
+/// What the kernel may write of each buffer of `pool`, on a wire whose frames need `layout`.
+pub(super) fn chunk_of(pool: &Pool, layout: Layout) -> Result<u32, BorrowError> {
+    if layout.pieces {
+        return Err(BorrowError::Pieces);
+    }
+    let needs = (layout.longest + HEADROOM as u32).max(*CHUNKS.start());
+    let has = pool.size.min(*CHUNKS.end());
+    if has < needs { Err(BorrowError::TooSmall { has: pool.size, needs }) } else { Ok(has) }
+}
+
+/// The memory of an application at the beginning of a queue's memory.
+pub(super) struct Borrowed {
+    /// Its bytes; behind them are frames of our own.
+    pub len: usize,
+    /// Buffers that are in the fill ring, with the kernel, or in the receive ring.
+    out: u32,
+    /// Frames on their way, in the order in which they were given to us, and whether we are done with them.
+    sending: VecDeque<(u64, bool)>,
+    /// Frames that were the oldest when they were done.
+    done: u32,
+}
+
+impl Borrowed {
+    pub fn new(len: usize) -> Self {
+        Self { len, out: 0, sending: VecDeque::with_capacity(RING as usize), done: 0 }
+    }
+
+    /// The kernel is done with the frame at `at`. It mostly keeps the order.
+    #[inline(always)]
+    pub fn complete(&mut self, at: u64) {
+        let at = at & COMPLETED;
+        if self.sending.front() != Some(&(at, false)) {
+            if let Some(frame) = self.sending.iter_mut().find(|frame| **frame == (at, false)) {
+                frame.1 = true;
+            }
+            return;
+        }
+        self.sending.pop_front();
+        self.done += 1;
+        self.settle();
+    }
+
+    /// Counts the oldest frames as done that are.
+    #[inline(always)]
+    fn settle(&mut self) {
+        while self.sending.front().is_some_and(|frame| frame.1) {
+            self.sending.pop_front();
+            self.done += 1;
+        }
+    }
+
+    /// How many of the oldest frames were done since this was last called.
+    pub fn take_done(&mut self) -> u32 {
+        self.settle();
+        std::mem::take(&mut self.done)
+    }
+
+    /// Whether nothing is on its way.
+    #[inline(always)]
+    fn is_idle(&self) -> bool {
+        self.sending.is_empty() && self.done == 0
+    }
+
+    /// There will be no more completions.
+    pub fn give_up(&mut self) {
+        self.sending.iter_mut().for_each(|frame| frame.1 = true);
+    }
+}
+
+/// Beginning of the buffer, and of the packet in it.
+#[inline(always)]
+fn places(frame: XdpDesc) -> (u64, usize) {
+    let buffer = frame.addr & ((1 << OFFSET_SHIFT) - 1);
+    (buffer, (buffer + (frame.addr >> OFFSET_SHIFT)) as usize)
+}
+
+impl Queue {
+    /// `count` frames in buffers of an application, which keeps those that it wants.
+    pub(super) fn receive_lent(&mut self, count: u32, sink: &mut dyn Sink, counters: &PortCounters) -> usize {
+        (0..count).for_each(|ahead| self.frame(self.rx.peek(ahead)).prefetch());
+        let (mut taken, mut bytes, mut back) = (0, 0, 0);
+        for ahead in 0..count {
+            let descriptor = self.rx.peek(ahead);
+            let (buffer, at) = places(descriptor);
+            self.finish_checksum(at, descriptor.len as usize);
+            let frame = self.frame(descriptor);
+            let said = match check_len(frame.len()) {
+                Ok(()) => sink.take_lent(at, frame),
+                Err(reason) => {
+                    counters.count_rx_drops(reason, 1);
+                    self.refill(buffer);
+                    back += 1;
+                    continue;
+                }
+            };
+            match said {
+                Lent::Full => counters.count_rx_drops(DropReason::NoRoom, 1),
+                Lent::Done | Lent::Kept => {
+                    taken += 1;
+                    bytes += frame.len() as u64;
+                }
+            }
+            if said != Lent::Kept {
+                self.refill(buffer);
+                back += 1;
+            }
+        }
+        if let Some(borrowed) = &mut self.borrowed {
+            borrowed.out -= count - back;
+        }
+        counters.count_rx(taken as u64, bytes);
+        self.fill.publish();
+        self.rx.release(count);
+        taken
+    }
+
+    /// The bytes of a frame; outside the memory there is nothing, and the kernel does not do that.
+    #[inline(always)]
+    fn frame(&self, frame: XdpDesc) -> Span<'_> {
+        self.memory.span(places(frame).1, frame.len as usize).unwrap_or(Span::EMPTY)
+    }
+
+    /// There is room: no more buffers are out than the fill ring has places.
+    fn refill(&mut self, buffer: u64) {
+        if self.fill.room(1) > 0 {
+            self.fill.push(buffer);
+        }
+    }
+
+    /// Puts empty buffers into the fill ring.
+    pub(super) fn supply(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
+        let Some(borrowed) = &mut self.borrowed else { return };
+        while borrowed.out < RING && self.fill.room(1) > 0 {
+            let Some(at) = next() else { break };
+            self.fill.push(at as u64);
+            borrowed.out += 1;
+        }
+        self.fill.publish();
+    }
+
+    /// Collects one frame that lies in the application's memory for sending, where it lies.
+    pub(super) fn transmit_lent(&mut self, at: usize, len: usize, is_down: bool) -> Taken {
+        if self.tx.room(1) == 0 {
+            self.reap();
+        }
+        let (room, longest) = (self.tx.room(1), self.frame_size);
+        let Some(borrowed) = &mut self.borrowed else { return Taken::Full };
+        if room == 0 || borrowed.sending.len() >= RING as usize {
+            return Taken::Full;
+        }
+        let fits = match check_len(len) {
+            _ if is_down => Err(DropReason::LinkDown),
+            Ok(()) if len > longest => Err(DropReason::TooLong),
+            checked => checked,
+        };
+        borrowed.sending.push_back((at as u64 & COMPLETED, fits.is_err()));
+        match fits {
+            Ok(()) => {
+                self.tx.push(XdpDesc { addr: at as u64, len: len as u32, options: XdpDescOptions::empty() });
+                Taken::Yes
+            }
+            Err(reason) => Taken::Dropped(reason),
+        }
+    }
+
+    /// How many of the oldest such frames are done.
+    pub(super) fn sent_lent(&mut self) -> u32 {
+        if self.borrowed.as_ref().is_none_or(Borrowed::is_idle) {
+            return 0;
+        }
+        self.reap();
+        self.borrowed.as_mut().map_or(0, Borrowed::take_done)
+    }
+}

@@ -1,0 +1,67 @@
+//! Memory of an application that a wire works on, so that frames need not be copied on their way.
+
+use crate::Taken;
+use millrace_dma::{Region, Span};
+
+/// Buffers of an application, at equal distances from the beginning of a region.
+#[derive(Clone)]
+pub struct Pool {
+    /// What they lie in. The port writes there.
+    pub region: Region,
+    /// Bytes of a buffer.
+    pub size: u32,
+    /// From one buffer to the next, in bytes; at least `size`.
+    pub stride: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+/// Why a port cannot work on memory of an application. It goes on with memory of its own.
+#[derive(Debug, thiserror::Error)]
+pub enum BorrowError {
+    /// A buffer has to hold a frame and what the port needs before it.
+    #[error("buffers of {has} bytes, where frames of this wire need {needs}; make the pool with larger ones")]
+    TooSmall {
+        /// Bytes of a buffer.
+        has: u32,
+        /// Bytes that would do.
+        needs: u32,
+    },
+    /// A frame of this wire does not fit one buffer, whatever their size.
+    #[error("frames of this wire come in several pieces, which have to be put together; lower its MTU")]
+    Pieces,
+    /// The driver of the interface works on the port's memory and wants it in pages of its own.
+    #[error("the driver of this interface works on the memory itself and cannot do so with buffers across pages")]
+    Driver,
+    /// The port is not working, or was not before.
+    #[error("the wire is gone")]
+    Gone,
+    /// The system refused.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A port that can work on memory of an application, one at a time.
+///
+/// What arrives is put into buffers that [`Borrower::supply`] has given, and shown by
+/// [`Sink::take_lent`](crate::Sink::take_lent). Frames can be sent from anywhere in that memory
+/// ([`Borrower::send_from`]), and belong to the port until [`Borrower::sent`] counts them. Everything else works on the port
+/// as before.
+pub trait Borrower {
+    /// Works on this memory from now on, or on none. Buffers that were given and frames that are on their way belong to
+    /// nobody afterwards. Called while nobody else uses the port; may take some milliseconds, in which nothing is received.
+    ///
+    /// # Errors
+    /// [`BorrowError`]; the port goes on without such memory.
+    fn borrow(&mut self, pool: Option<&Pool>) -> Result<(), BorrowError>;
+
+    /// Takes empty buffers as long as there is room for more: `next` says where one begins in the region.
+    fn supply(&mut self, next: &mut dyn FnMut() -> Option<usize>);
+
+    /// Takes a frame that lies in the memory, `at` this offset, towards the wire. What it drops, and counts, is
+    /// [sent](Borrower::sent) like the rest.
+    fn send_from(&mut self, at: usize, frame: Span<'_>) -> Taken;
+
+    /// How many of those frames, in the order of [`Borrower::send_from`], the port is done with since this was last called.
+    fn sent(&mut self) -> u32;
+}
