@@ -206,6 +206,14 @@ class Lab:
     def queue_sum(self, direction: str, counter: str = "pass") -> int:
         return sum(queue[counter] for queue in self.queues()[direction])
 
+    def runs(self, direction: str) -> bool:
+        """Whether somebody has started the queue; direction is "rx" or "tx"."""
+        if "Running" in self.run("nfb-dma", f"-{direction[0]}", "-i", str(self.queue), "-v").out:
+            return True
+        # nfb-dma knows no DD, whose STATUS has the same bit in the same place.
+        status = self.attempt("nfb-bus", "-c", f"millrace,dma_ctrl_dd_{direction}", "-i", str(self.queue), "4")
+        return status.code == 0 and int(status.out, 16) & 1 == 1
+
     @property
     def largest_burst(self) -> str:
         """What ndp-tool can ask for; Calypte's own library has no more than 256 (specs/nfb-card.md section 3.2.5)."""

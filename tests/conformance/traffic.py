@@ -54,7 +54,7 @@ def read(lab: Lab) -> str:
 def wait_for_queue(lab: Lab, user: Running) -> None:
     """Until the user has started its RX queue."""
     def running() -> bool:
-        return "Running" in lab.run("nfb-dma", "-r", "-i", str(lab.queue), "-v").out or user.process.poll() is not None
+        return lab.runs("rx") or user.process.poll() is not None
 
     expect(settled(running, True), f"{user.command} has not started its queue")
 
@@ -135,12 +135,9 @@ USERS = (["ndp-read"], ["ndp-generate", "-s", "64", "--speed", "1"])
 def second_user(lab: Lab, program: str, *options: str) -> bool:
     """Whether it is refused a queue that another process uses."""
     command = (program, "-i", str(lab.queue), *options)
-    direction = "-r" if program == "ndp-read" else "-t"
+    direction = "rx" if program == "ndp-read" else "tx"
     with lab.start(*command) as first:
-        def running() -> bool:
-            return "Running" in lab.run("nfb-dma", direction, "-i", str(lab.queue), "-v").out
-
-        expect(settled(running, True), f"{first.command} has not started its queue")
+        expect(settled(lambda: lab.runs(direction), True), f"{first.command} has not started its queue")
         with lab.start(*command) as second:
             time.sleep(0.7)
             refused = second.process.poll() is not None
