@@ -129,7 +129,8 @@ pub enum Request {
     },
     /// Asks for all counters.
     Stats,
-    /// Asks for the call eventfd of an open queue: before this program sleeps on it for the first time.
+    /// Asks for the call of an open queue: before this program sleeps on it for the first time. A later one takes the
+    /// place of the one before.
     Call {
         /// The queue.
         handle: Handle,
@@ -218,8 +219,8 @@ pub enum Reply {
         /// descriptors does for all of them.
         kick: u32,
     },
-    /// To [`Request::Call`]. Descriptors: the call eventfd. It is signalled when the card has something for a sleeper or
-    /// changes the state of the queue, and once at the beginning for what was before.
+    /// To [`Request::Call`]. Descriptors: the call, a stream socket. A byte comes when the card has something for a
+    /// sleeper or changes the state of the queue, and one at the beginning for what was before.
     Call,
     /// To [`Request::Start`].
     Started {

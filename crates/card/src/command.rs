@@ -23,7 +23,8 @@ pub struct Opener {
     /// Software to card: signalled when a sleeping worker should look at the doorbell. Openers may have it in common; one
     /// without it wakes the worker by [`crate::Card::nudge`].
     pub kick: Option<Arc<OwnedFd>>,
-    /// Card to software: signalled when the opener sleeps and something has come. One that never sleeps needs none.
+    /// Card to software: a socket, so that whatever is done to the other end nobody waits here. It is sent a byte when the
+    /// opener sleeps and something has come. An opener that never sleeps needs none.
     pub call: Option<Arc<OwnedFd>>,
 }
 

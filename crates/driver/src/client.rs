@@ -376,8 +376,9 @@ impl Client {
         kicks.entry(number).or_insert_with(|| Arc::new(fd)).clone()
     }
 
-    /// The call eventfd of a queue: readable when the card has something for a sleeper, or the state of the queue has
-    /// changed, and at first in any case. To be asked for once, before a program sleeps on the queue for the first time.
+    /// What wakes this program when it sleeps on a queue: a stream socket from which there is something to be read when
+    /// the card has something for a sleeper, or the state of the queue has changed, and at first in any case. To be
+    /// asked for once, before the first sleep on the queue: a later one takes the place of the one before.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -299,7 +299,7 @@ impl From<RegionError> for Refusal {
 enum Enclosed {
     Nothing,
     Memory(Region),
-    Event(Arc<OwnedFd>),
+    Descriptor(OwnedFd),
 }
 
 impl Enclosed {
@@ -307,7 +307,7 @@ impl Enclosed {
         match self {
             Enclosed::Nothing => None,
             Enclosed::Memory(region) => region.fd(),
-            Enclosed::Event(event) => Some(event.as_fd()),
+            Enclosed::Descriptor(fd) => Some(fd.as_fd()),
         }
     }
 }
@@ -739,7 +739,7 @@ impl Server {
             Request::Call { handle } => {
                 let (id, key) = self.queue_of(number, handle)?;
                 let session = self.sessions.get_mut(&id).ok_or_else(|| no_handle(handle))?;
-                Ok((Reply::Call, Enclosed::Event(session.call(&self.card, key)?)))
+                Ok((Reply::Call, Enclosed::Descriptor(session.new_call(&self.card, key)?)))
             }
             Request::Open { .. } => Err(Refusal::new(ErrorCode::Protocol, "open is answered elsewhere")),
         }

@@ -19,6 +19,7 @@ use millrace_ring::wake::Ringer;
 use millrace_ring::{calypte, sze};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +106,7 @@ impl Kick {
     }
 }
 
-/// A control page and its eventfds.
+/// A control page, and the ways to wake the two sides of it.
 struct Page {
     region: Region,
     // The driver's own pages have none: it wakes the worker as the card itself does.
@@ -133,14 +134,17 @@ impl Page {
         Opener { id, control, kick: self.kick.as_ref().map(|kick| kick.fd.clone()), call: self.call.clone() }
     }
 
-    /// The eventfd for a program that sleeps.
-    fn call(&mut self) -> Result<Arc<OwnedFd>, SessionError> {
-        if let Some(call) = &self.call {
-            return Ok(call.clone());
-        }
+    /// What wakes a program that sleeps: its end, anew each time. The other is the worker's alone. That of an eventfd would
+    /// be the same one for both, and a program can fill it and have whoever writes to it wait.
+    fn new_call(&mut self) -> Result<OwnedFd, SessionError> {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // As few as the system allows: a program need not read what is sent to it, and one signal says it all.
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1)?;
         // Signalled at once: the state may have changed before there was anything to tell it by.
-        let call = Arc::new(eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        Ok(self.call.insert(call).clone())
+        rustix::net::send(&ours, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        self.call = Some(Arc::new(ours));
+        Ok(theirs)
     }
 
     fn doorbell(&self) -> Result<Word64, SessionError> {
@@ -398,16 +402,17 @@ impl Session {
         }
     }
 
-    /// The eventfd by which a program is woken that sleeps on the queue.
-    pub fn call(&mut self, card: &Card, key: Key) -> Result<Arc<OwnedFd>, SessionError> {
+    /// What a program waits for that sleeps on the queue.
+    pub fn new_call(&mut self, card: &Card, key: Key) -> Result<OwnedFd, SessionError> {
         let place = self.place(key)?;
         let member = &mut self.members[place];
-        let call = member.page.call()?;
-        if member.started {
-            // A queue that has stopped by itself has no opener any more; its state is there to be read.
+        let theirs = member.page.new_call()?;
+        if member.started
+            && let Some(call) = &member.page.call
+        {
             card.set_call(self.id, member.id, call.clone());
         }
-        Ok(call)
+        Ok(theirs)
     }
 
     /// Process ids of all who have the queue open.

@@ -1,4 +1,4 @@
-//! What a program shares with the card about one open queue, beside the ring: the control page and its eventfds.
+//! What a program shares with the card about one open queue, beside the ring: the control page, kick and call.
 
 use crate::error::Error;
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueState, SOFTWARE_SLEEPS_AT, STATE_AT};
@@ -9,6 +9,7 @@ use millrace_driver::Client;
 use millrace_ring::wake::{Ringer, Sleeper};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
+use rustix::net::{RecvFlags, recv};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -162,7 +163,8 @@ impl Link {
             return Err(Error::Gone);
         }
         if !fds[0].revents().is_empty() {
-            let _ = rustix::io::read(call, &mut [0; 8]);
+            // All signals at once, and none if another look was quicker.
+            let _ = recv(call, &mut [0; 64][..], RecvFlags::DONTWAIT);
         }
         Ok(())
     }

@@ -5,11 +5,13 @@ mod common;
 
 use common::*;
 use millrace::{Device, Error, FaultKind, Iova, Laggard, Mode, Pages, QueueId, QueueState, Region, Sharing};
-use millrace_abi::control::{DOORBELL_AT, PAGE_SIZE, STATE_AT};
+use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, PAGE_SIZE, STATE_AT};
 use millrace_abi::message::{Buffers, ErrorCode};
 use millrace_dma::Ordering;
 use millrace_driver::{Client, Opened};
 use millrace_ring::calypte::Header;
+use rustix::fd::OwnedFd;
+use rustix::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
@@ -522,4 +524,43 @@ fn a_faulted_queue_starts_again_and_cannot_be_joined_before() {
     drop(liar);
     within(Duration::from_secs(1), || device.rx(0).open());
     Bystander::start(device, 0).finish();
+}
+
+/// Whatever a program does to what wakes it and what it wakes the card with: neither worker nor driver waits for it.
+#[test]
+fn wake_ups_that_nobody_takes_or_has_filled_hold_nobody_up() {
+    let daemon = Daemon::start("queues=2,spin=20,workers=1");
+    let mut bystander = Bystander::start(daemon.device(), 0);
+    let treatments: [fn(OwnedFd) -> Option<OwnedFd>; 4] = [
+        |call| rustix::io::ioctl_fionbio(&call, false).map(|()| call).ok(),
+        |call| rustix::net::shutdown(&call, Shutdown::Read).map(|()| call).ok(),
+        |call| rustix::net::shutdown(&call, Shutdown::Both).map(|()| call).ok(),
+        |_closed| None,
+    ];
+    for treat in treatments {
+        let tx = Raw::direct(&daemon, QueueId::tx(1));
+        let _call = treat(tx.client.call(tx.opened.handle).unwrap());
+        // The kick of this connection is full, and whoever writes to it waits.
+        rustix::io::write(&tx.opened.kick, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        rustix::io::ioctl_fionbio(&tx.opened.kick, false).unwrap();
+        for _ in 0..200 {
+            // A fault signals, whoever sleeps.
+            tx.descriptor(0, 1 << 62);
+            tx.opened.control.window().word64(DOORBELL_AT).unwrap().store(1, Ordering::Release);
+            tx.wait_for_fault();
+            tx.again();
+        }
+        bystander.goes_on();
+        // In mediated mode the driver wakes the worker, if this page says that it sleeps.
+        let rx = tx.client.open(QueueId::rx(1), Mode::Mediated, Sharing::Exclusive, Buffers::Driver).unwrap();
+        tx.client.start(rx.handle).unwrap();
+        for _ in 0..100 {
+            rx.control.window().word32(CARD_SLEEPS_AT).unwrap().store(1, Ordering::Release);
+            tx.client.rx_sync(rx.handle, 1, 1).unwrap();
+        }
+        bystander.goes_on();
+        tx.client.close(rx.handle).unwrap();
+        tx.client.close(tx.opened.handle).unwrap();
+    }
+    bystander.finish();
 }

@@ -7,6 +7,7 @@ use millrace_dma::{Ordering, Word32, fence};
 use millrace_ring::EngineFault;
 use millrace_ring::wake::{Ringer, Sleeper};
 use rustix::fd::OwnedFd;
+use rustix::net::{SendFlags, send};
 use std::sync::Arc;
 
 /// An opener as the worker sees it.
@@ -28,8 +29,8 @@ impl Link {
 
     fn signal(&self) {
         if let Some(call) = &self.opener.call {
-            // A full eventfd is already readable.
-            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+            // One that is full is already readable, and an opener that is gone needs none.
+            let _ = send(call, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 }
