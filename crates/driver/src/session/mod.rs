@@ -1,0 +1,226 @@
+//! One open queue: its memory, who has it open, and what the card is told when it starts and stops.
+//!
+//! Exclusive direct queues belong to their program: it writes descriptors and doorbell. All others the driver drives:
+//! a `Reclaimer` on the card's worker gives an RX ring back at the pace of its subscribers, and mediated writers of a
+//! TX ring take turns under a lock. A direct writer of a shared TX queue has a ring of its own beside that one: it can
+//! harm no other, and the card's worker gives the rings their turns.
+//!
+//! * `wish`: what a program asks for; `page`, `own_ring`: what a member has; `error`: why not.
+//! * `start`, `registers`, `stop`: what the card is told. `driven`: the driver's half of a ring; `mediated`: who asks it
+//!   to go on.
+
+mod driven;
+mod error;
+mod mediated;
+mod own_ring;
+mod page;
+mod registers;
+mod start;
+mod stop;
+mod wish;
+
+pub(crate) use error::SessionError;
+pub(crate) use page::Kick;
+pub(crate) use wish::Wish;
+
+use crate::memory::QueueMemory;
+use driven::Driven;
+use millrace_abi::message::{Handle, Layout, Reply};
+use millrace_abi::queue::{Direction, Engine, Laggard, MAX_SUBSCRIBERS, Mode, QueueId, Sharing};
+use millrace_card::{Card, SharedPool};
+use millrace_dma::{Domain, Iova, Region};
+use millrace_ring::shared::{Losses, Reader};
+use own_ring::OwnRing;
+use page::Page;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Which program, and which of its queues.
+pub(crate) type Key = (u64, Handle);
+
+/// How long to wait for the card to let go of memory.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One program that has the queue open.
+struct Member {
+    key: Key,
+    pid: u32,
+    id: u32,
+    mode: Mode,
+    policy: Laggard,
+    page: Page,
+    started: bool,
+    losses: Arc<Losses>,
+    // Mediated RX: the driver reads on the program's behalf.
+    reader: Option<Reader>,
+    // Direct TX of a shared queue.
+    ring: Option<OwnRing>,
+}
+
+/// One open queue.
+pub(crate) struct Session {
+    pub id: QueueId,
+    engine: Engine,
+    exclusive: bool,
+    memory: QueueMemory,
+    domain: Arc<Domain>,
+    members: Vec<Member>,
+    // None: exclusive and direct.
+    driven: Option<Driven>,
+    // The program's pool, for a port that can work on it.
+    pool: Option<SharedPool>,
+    running: bool,
+    base: u64,
+    next_member: u32,
+    limits: (u16, u16),
+}
+
+impl Session {
+    /// Opens a queue that nobody has open. `domain` is the program's, for a queue of its own, and `mapped` what the program
+    /// has mapped there.
+    pub fn open(
+        card: &Card,
+        engine: Engine,
+        wish: Wish,
+        domain: &Arc<Domain>,
+        mapped: &HashMap<u64, Region>,
+    ) -> Result<Self, SessionError> {
+        wish.check(engine)?;
+        let pool = wish.pool(domain, mapped)?;
+        let exclusive = wish.sharing == Sharing::Exclusive;
+        let own = exclusive && wish.mode == Mode::Direct;
+        let domain = if own { domain.clone() } else { Arc::new(Domain::new()) };
+        let mut memory = QueueMemory::new(wish.id, engine, card.options(), wish.buffers, &domain)?;
+        let driven = if own { None } else { Some(Driven { page: Page::own()?, writer: None, lock: None }) };
+        if driven.is_some() {
+            memory.keep_descriptors();
+        }
+        Ok(Self {
+            id: wish.id,
+            engine,
+            exclusive,
+            memory,
+            domain,
+            members: Vec::new(),
+            driven,
+            pool,
+            running: false,
+            base: 0,
+            next_member: 1,
+            limits: (card.options().frame_min as u16, card.options().frame_max as u16),
+        })
+    }
+
+    /// Adds a program; the first one, or one more of a shared queue.
+    pub fn add(&mut self, card: &Card, wish: Wish, key: Key, pid: u32, kick: Kick) -> Result<(), SessionError> {
+        wish.check(self.engine)?;
+        if let Some(holder) = self.members.first() {
+            let (id, pid) = (self.id, holder.pid);
+            if self.exclusive {
+                return Err(SessionError::Held { id, pid });
+            }
+            if wish.sharing == Sharing::Exclusive {
+                return Err(SessionError::Shared { id, pid });
+            }
+        }
+        if self.members.len() >= MAX_SUBSCRIBERS {
+            return Err(SessionError::Full(self.id));
+        }
+        let policy = if let Sharing::Shared(policy) = wish.sharing { policy } else { Laggard::Block };
+        let id = self.next_member;
+        self.next_member += 1;
+        let (page, losses) = (Page::new(Some(kick))?, Arc::default());
+        let own = self.driven.is_some() && wish.mode == Mode::Direct && wish.id.direction == Direction::Tx;
+        let ring = own.then(|| OwnRing::new(wish.id, self.engine, card)).transpose()?;
+        let (started, reader) = (false, None);
+        self.members.push(Member { key, pid, id, mode: wish.mode, policy, page, started, losses, reader, ring });
+        Ok(())
+    }
+
+    /// The answer to an open, with the descriptors that belong to it.
+    pub fn opened(&self, key: Key) -> Option<(Reply, Vec<BorrowedFd<'_>>)> {
+        let member = self.members.iter().find(|member| member.key == key)?;
+        let kick = member.page.kick.as_ref()?;
+        let mut fds = vec![member.page.region.fd()?, kick.fd.as_fd()];
+        let memory = member.ring.as_ref().map_or(&self.memory, |ring| &ring.memory);
+        fds.push(memory.status.fd()?);
+        if let Some(data) = &memory.data {
+            fds.push(data.fd()?);
+        }
+        let own = self.driven.is_none() || member.ring.is_some();
+        let mut layout = memory.layout;
+        if let Layout::Medusa { descriptors_len, .. } | Layout::Calypte { descriptors_len, .. } = &mut layout {
+            match &memory.descriptors {
+                Some(descriptors) if own => fds.push(descriptors.fd()?),
+                _ => *descriptors_len = 0,
+            }
+        }
+        Some((Reply::Opened { handle: key.1, engine: self.engine, layout, kick: kick.number }, fds))
+    }
+
+    /// The answer has gone out. Nobody else will ever get a member's page and ring, nor the memory of an exclusive queue,
+    /// so the descriptors of them can go, which would be too many for thousands of queues.
+    pub fn handed_over(&mut self, key: Key) {
+        if let Some(member) = self.members.iter_mut().find(|member| member.key == key) {
+            member.page.region.close_fd();
+            member.ring.iter_mut().for_each(|ring| ring.memory.close_fds());
+        }
+        if self.exclusive {
+            self.memory.close_fds();
+        }
+    }
+
+    /// What a program waits for that sleeps on the queue.
+    pub fn new_call(&mut self, card: &Card, key: Key) -> Result<OwnedFd, SessionError> {
+        let place = self.place(key)?;
+        let member = &mut self.members[place];
+        let theirs = member.page.new_call()?;
+        if member.started
+            && let Some(call) = &member.page.call
+        {
+            card.set_call(self.id, member.id, call.clone());
+        }
+        Ok(theirs)
+    }
+
+    /// Process ids of all who have the queue open.
+    pub fn holders(&self) -> Vec<u32> {
+        self.members.iter().map(|member| member.pid).collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Whether somebody has started the queue and nobody has stopped it since; a fault may have.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    fn place(&self, key: Key) -> Result<usize, SessionError> {
+        self.members.iter().position(|member| member.key == key).ok_or(SessionError::NotStarted(self.id))
+    }
+
+    /// Takes one program off the queue, in whatever state it is. Returns the position if the queue stopped.
+    pub fn close(&mut self, card: &Card, key: Key) -> Option<u64> {
+        let position = self.stop(card, key, true, None).ok().flatten();
+        self.members.retain(|member| member.key != key);
+        position
+    }
+
+    /// Takes the memory off the card. Nobody has the queue open any more.
+    pub fn dissolve(self, card: &Card) {
+        // One that does not run has nothing on the card; somebody else's may run there.
+        if self.running {
+            card.detach(self.id);
+        }
+        let mappings: Vec<Iova> = self.memory.mappings().collect();
+        for iova in mappings {
+            if let Err(error) = self.domain.unmap(iova, PATIENCE, || card.pass_all()) {
+                tracing::warn!(queue = %self.id, %error, "queue memory stays mapped");
+            }
+        }
+    }
+}
