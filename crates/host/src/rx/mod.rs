@@ -1,0 +1,268 @@
+//! Receiving.
+//!
+//! * `idle`: before START. `source`: how packets are found and given back; `place`: where they lie; `burst`: those in hand.
+
+mod burst;
+mod idle;
+mod place;
+mod source;
+
+pub use burst::{RxBurst, RxPacket};
+pub use idle::IdleRx;
+pub(crate) use source::{dd_ring, read_iovas};
+
+use crate::MAX_BURST;
+use crate::error::Error;
+use crate::link::Link;
+use idle::Parts;
+use millrace_abi::header::{self};
+use millrace_abi::queue::{Mode, QueueId, Sharing};
+use millrace_dma::Window;
+use millrace_ring::calypte;
+use millrace_ring::cursor::Cursor;
+use millrace_ring::medusa::RxHeader;
+use place::{Geometry, Place, place_calypte, place_dd, place_medusa, place_stream, place_sze};
+use source::{Headers, Source};
+use std::time::Duration;
+
+/// An RX queue that runs.
+pub struct RxQueue {
+    source: Source,
+    geometry: Geometry,
+    data: Window,
+    packets: Box<[Place]>,
+    // DD: the metadata of frames, by the place of their descriptors; other engines write them before the frames.
+    stamps: Box<[[u8; header::LEN]]>,
+    // Units of bursts that were kept: the first that were not given back. SZE: bytes.
+    kept: u32,
+    lost: u64,
+    base: u64,
+    link: Link,
+    opened: Parts,
+    mode: Mode,
+    sharing: Sharing,
+}
+
+impl RxQueue {
+    /// Which queue this is.
+    pub fn id(&self) -> QueueId {
+        self.link.queue
+    }
+
+    /// Takes up to `max` packets (at most [`MAX_BURST`]). Never waits: an empty burst means that there are none. They
+    /// are given back when the burst is dropped, or with [`RxQueue::release`] if it was [kept](RxBurst::keep).
+    ///
+    /// # Errors
+    /// [`Error::Faulted`], [`Error::Evicted`], [`Error::Gone`] when the queue cannot go on; [`Error::BadRing`] when it
+    /// holds what no card writes.
+    #[inline]
+    pub fn get(&mut self, max: usize) -> Result<RxBurst<'_>, Error> {
+        let max = max.min(MAX_BURST);
+        if max == 0 {
+            return Ok(RxBurst { queue: self, count: 0, units: 0 });
+        }
+        let kept = self.kept;
+        let (count, units) = match &mut self.source {
+            Source::Medusa(queue) => {
+                let count = queue.ready().saturating_sub(kept).min(max as u32);
+                let (geometry, data, first) = (self.geometry, &self.data, queue.first().wrapping_add(kept));
+                let headers = (kept..kept + count).map(|i| queue.header(i));
+                place_medusa(&mut self.packets, headers, geometry, data, first, &self.link)?;
+                (count, count)
+            }
+            Source::Sze(queue) => {
+                queue.ready();
+                let first = queue.position().wrapping_add(kept);
+                let (mut at, mut count) = (first, 0);
+                while count < max && queue.known_from(at) > 0 {
+                    let packet = queue.packet(at).map_err(|error| self.link.bad(error))?;
+                    self.packets[count] = place_sze(packet);
+                    at = at.wrapping_add(packet.stride);
+                    count += 1;
+                }
+                (count as u32, at.wrapping_sub(first))
+            }
+            Source::Calypte(queue) => {
+                let count = queue.ready(kept.saturating_add(max as u32)).saturating_sub(kept).min(max as u32);
+                let headers = (kept..kept + count).map(|i| queue.header(i));
+                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.link)?;
+                (count, count)
+            }
+            Source::Dd(queue) => {
+                let count = queue.ready(kept.saturating_add(max as u32)).saturating_sub(kept).min(max as u32);
+                let Self { packets, stamps, geometry, data, link, .. } = self;
+                place_dd(&mut packets[..count as usize], stamps, queue, kept, *geometry, data, link)?;
+                (count, count)
+            }
+            Source::SharedCalypte(reader) => {
+                let count = reader.hold(max as u32);
+                self.lost += reader.take_lost();
+                let headers = (kept..kept + count).map(|i| reader.calypte_header(i));
+                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.link)?;
+                (count, count)
+            }
+            Source::SharedMedusa(reader) => {
+                let count = reader.hold(max as u32);
+                self.lost += reader.take_lost();
+                let first = (reader.position().get() as u32).wrapping_add(kept);
+                let (geometry, data) = (self.geometry, &self.data);
+                let headers = (kept..kept + count).map(|i| reader.header(i));
+                place_medusa(&mut self.packets, headers, geometry, data, first, &self.link)?;
+                (count, count)
+            }
+            Source::SharedSze(reader) => {
+                reader.hold(Cursor::MOST_HELD);
+                self.lost += reader.take_lost();
+                let first = (reader.position().get() as u32).wrapping_add(kept).wrapping_mul(8);
+                let left = reader.held() - kept;
+                place_stream(&mut self.packets[..max], &self.data, first, left, &self.link)?
+            }
+            Source::Mediated(mediated) => {
+                // With a request, what is kept would be given back.
+                if kept == 0 && mediated.read == mediated.held {
+                    let want = if let Headers::Sze = mediated.headers { mediated.whole_ring } else { max as u32 };
+                    self.lost += mediated.sync(&self.link, want)?;
+                }
+                let gone = mediated.read + kept;
+                let (position, left) = (mediated.position + u64::from(gone), mediated.held - gone);
+                let count = left.min(max as u32);
+                let index = position.wrapping_sub(mediated.base) as u32;
+                let (geometry, data) = (self.geometry, &self.data);
+                match &mediated.headers {
+                    Headers::Medusa(headers) => {
+                        let headers = (0..count).map(|i| RxHeader::decode(headers.load(index.wrapping_add(i))));
+                        place_medusa(&mut self.packets, headers, geometry, data, position as u32, &self.link)?;
+                        (count, count)
+                    }
+                    Headers::Calypte(headers) => {
+                        let headers = (0..count).map(|i| calypte::Header::decode(headers.load(index.wrapping_add(i))));
+                        place_calypte(&mut self.packets, headers, geometry, data, &self.link)?;
+                        (count, count)
+                    }
+                    Headers::Sze => {
+                        let first = (position as u32).wrapping_mul(8);
+                        place_stream(&mut self.packets[..max], data, first, left, &self.link)?
+                    }
+                }
+            }
+        };
+        if count == 0
+            && let Err(error) = self.link.check()
+        {
+            self.last_look(error)?;
+        }
+        Ok(RxBurst { queue: self, count: count as usize, units })
+    }
+
+    /// The card writes what it had before it says that it has stopped: what came between the look at the ring and the
+    /// look at the state is there at the next call, and the error after it.
+    #[cold]
+    fn last_look(&mut self, error: Error) -> Result<(), Error> {
+        let more = self.source.ready(self.kept.saturating_add(1)) > self.kept;
+        // Of a ring that goes on without us nothing is ours any more.
+        if more && matches!(error, Error::Faulted { .. } | Error::Gone) { Ok(()) } else { Err(error) }
+    }
+
+    /// Gives back every burst that was [kept](RxBurst::keep). Without one it does nothing.
+    #[inline]
+    pub fn release(&mut self) {
+        if self.kept > 0 {
+            self.put(0);
+        }
+    }
+
+    /// Gives back what is kept and `units` behind it.
+    #[inline(always)]
+    fn put(&mut self, units: u32) {
+        let units = core::mem::take(&mut self.kept) + units;
+        let moved = match &mut self.source {
+            Source::Medusa(queue) => queue.put(units),
+            Source::Sze(queue) => queue.put(units),
+            Source::Calypte(queue) => queue.put(units),
+            Source::Dd(queue) => queue.put(units),
+            Source::SharedMedusa(reader) | Source::SharedCalypte(reader) => {
+                reader.release(units);
+                true
+            }
+            Source::SharedSze(reader) => {
+                // What was not handed out is given back unread, to be taken again.
+                reader.release_partly(units);
+                true
+            }
+            Source::Mediated(mediated) => {
+                mediated.read += units;
+                false
+            }
+        };
+        if moved {
+            // The worker may sleep because this ring was full.
+            self.link.ring();
+        }
+    }
+
+    /// Waits until packets are there, at most `timeout`; sleeps without missing one. `false`: none came.
+    ///
+    /// # Errors
+    /// As [`RxQueue::get`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
+        if self.look()? {
+            return Ok(true);
+        }
+        // What was given back and not announced yet may be all the room that the card waits for.
+        let owed = match &mut self.source {
+            Source::Medusa(queue) => queue.owes().then(|| queue.flush()),
+            Source::Sze(queue) => queue.owes().then(|| queue.flush()),
+            Source::Calypte(queue) => queue.owes().then(|| queue.flush()),
+            Source::Dd(queue) => queue.owes().then(|| queue.flush()),
+            Source::SharedMedusa(_) | Source::SharedSze(_) | Source::SharedCalypte(_) | Source::Mediated(_) => None,
+        };
+        if owed.is_some() {
+            self.link.ring();
+        }
+        let Self { source, link, lost, kept, .. } = self;
+        link.wait(timeout, || source.look(*kept, link, lost))
+    }
+
+    fn look(&mut self) -> Result<bool, Error> {
+        self.source.look(self.kept, &self.link, &mut self.lost)
+    }
+
+    /// Packets (Medusa, Calypte, DD) or 8-byte units (SZE) that a shared queue has skipped because this program was too slow, since
+    /// it was started.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Where we stand, in units of the queue.
+    fn position(&self) -> u64 {
+        match &self.source {
+            Source::Medusa(queue) => self.base + u64::from(queue.first().wrapping_sub(self.base as u32)),
+            Source::Sze(queue) => self.base + u64::from(queue.position()) / 8,
+            Source::Calypte(queue) => self.base + u64::from(queue.first()),
+            Source::Dd(queue) => self.base + u64::from(queue.first()),
+            Source::SharedMedusa(reader) | Source::SharedSze(reader) | Source::SharedCalypte(reader) => {
+                reader.position().get()
+            }
+            Source::Mediated(mediated) => mediated.position + u64::from(mediated.read),
+        }
+    }
+
+    /// Stops the queue. Packets that were not taken are lost with it.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn stop(self) -> Result<IdleRx, Error> {
+        let position = self.position();
+        self.link.client.stop(self.link.handle, false, position)?;
+        let Self { link, opened, mode, sharing, .. } = self;
+        Ok(IdleRx { link, opened, mode, sharing })
+    }
+
+    /// Stops and closes the queue. Dropping it does the same and ignores errors.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn close(self) -> Result<(), Error> {
+        self.stop()?.close()
+    }
+}
