@@ -31,10 +31,20 @@ grep -q 'minor version' "$scratch/minor.out" || fail "no word about the minor ve
 # DD queues belong to one program each. One that says so, or is called so, gets them; others are told what to do.
 kill "$card"
 start_card --queues 2 --engine dd
+alone="loopback direct-bursts close-pointers states threads one-card thousand"
 for name in "$device" "embedded:queues=2,engine=dd"; do
-    "$scratch/checks" "$library" "$name" registers own-only 2>"$scratch/own.out" || { cat "$scratch/own.out"; fail "DD"; }
-    grep -q 'libnfb-ext-millrace: rx0: rx0 is a DD queue' "$scratch/own.out" && grep -q -- '-U.*direct:' "$scratch/own.out" ||
-        fail "it does not say how a DD queue is had: $(cat "$scratch/own.out")"
-    "$scratch/checks" "$library" "direct:$name" loopback direct-bursts close-pointers states threads one-card thousand ||
-        fail "direct:$name"
+    said=$scratch/own.out
+    "$scratch/checks" "$library" "$name" registers own-only 2>"$said" || fail "$name: $(cat "$said")"
+    grep -q 'libnfb-ext-millrace: rx0: rx0 is a DD queue' "$said" && grep -q -- '-U.*direct:' "$said" ||
+        fail "it does not say how a DD queue is had: $(cat "$said")"
+    # shellcheck disable=SC2086
+    "$scratch/checks" "$library" "direct:$name" $alone || fail "direct:$name"
 done
+
+# What it costs is measured on every engine, shared and alone as far as the engine has that.
+needs make
+unset MILLRACE_DEVICE
+rows=$scratch/bench.json
+"$millrace" bench nfb --library "$library" --rounds 1 --seconds 0.02 --json >"$rows" || fail "bench nfb"
+[ "$(grep -c '"ratio":[0-9]' "$rows")" = 4 ] || fail "bench nfb: $(cat "$rows")"
+[ "$(grep -c '"nfb_shared":[0-9]' "$rows")" = 3 ] || fail "bench nfb, shared: $(cat "$rows")"

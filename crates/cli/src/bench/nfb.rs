@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
-use millrace_abi::queue::{Engine, Mode};
+use millrace_abi::queue::{Engine, Mode, QueueId};
 
 use super::rig::{Cores, Rig, run_on_all_cores};
 use super::throughput::{self, transmit};
@@ -28,8 +28,9 @@ const BURST: usize = 64;
 #[command(after_help = "\
 Millions of frames per second one way, in bursts of 64: `host` through the host
 library, `nfb` through libnfb-ext-millrace.so with the user-space flag of
-libnfb, `nfb_shared` without it (the default of NFB programs: writers take
-turns through the driver). `ratio` is nfb / host. Measured in turns, medians.
+libnfb, `nfb_shared` without it (the default of NFB programs: each writer has
+a ring of its own; not on DD, whose queues belong to one program). `ratio` is
+nfb / host. Measured in turns, medians.
 
 Examples:
   millrace bench nfb
@@ -100,9 +101,12 @@ impl Samples {
         }
         self.host.push(flow.mpps());
         let device = session.device.name().to_owned();
+        let can_be_shared = session.engine(QueueId::tx(queue))? != Engine::Dd;
         drop(session);
         self.nfb.push(through.measure(&device, "direct", self.size, queue)?);
-        self.nfb_shared.push(through.measure(&device, "shared", self.size, queue)?);
+        if can_be_shared {
+            self.nfb_shared.push(through.measure(&device, "shared", self.size, queue)?);
+        }
         card.end()
     }
 
