@@ -53,7 +53,7 @@ for engine in medusa sze; do
 done
 parts embedded 0 control refusals nulls supplied
 # DD: direct and exclusive, or not at all.
-parts embedded:engine=dd 0 million cycles threads control refusals nulls own
+parts embedded:engine=dd 0 million cycles refusals own
 
 start_card --queues 2
 parts "$device" 0 million cycles threads control refusals nulls
@@ -75,7 +75,7 @@ until_gone() {
 }
 until_gone
 start_card --queues 2 --engine dd
-parts "$device" 0 million cycles threads own
+parts "$device" 0 threads own
 check_counting
 until_gone
 
