@@ -15,6 +15,7 @@
 //! | `trace:FILE[,direction=both\|rx\|tx][,limit=N],port=(SPEC)` | those of the port inside, written to a file ([`trace`]) | likewise |
 //! | `fault:[loss=P%,...,]port=(SPEC)` | those of the port inside, with faults ([`fault`]) | likewise |
 //! | `vhost-user:PATH[,server\|client,queues=N]` | what a virtio driver sends ([`vhost_user`]) | what it shall receive |
+//! | `virtio-user:PATH[,client\|server,queues=N]` | what a vhost-user back end sends ([`virtio_user`]) | what it shall receive |
 //! | `loopback` | no port at all: the card copies TX to RX itself | |
 //!
 //! A specification is parsed into a [`PortSpec`] and opened with [`open`]. Everything that can be known to be wrong
@@ -233,6 +234,7 @@ pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
         PortSpec::AfPacket(spec) => boxed(af_packet::AfPacketPort::open(spec)?),
         PortSpec::AfXdp(spec) => boxed(af_xdp::open(spec)?),
         PortSpec::VhostUser(spec) => boxed(vhost_user::open(spec)?),
+        PortSpec::VirtioUser(spec) => boxed(virtio_user::open(spec)?),
     })
 }
 

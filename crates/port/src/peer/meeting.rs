@@ -2,6 +2,7 @@
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::unix::fs::FileTypeExt;
@@ -136,6 +137,14 @@ impl Drop for Server {
     }
 }
 
+/// As [`UnixStream::connect`], but an error instead of a wait where too many wait already: a wait could not be ended.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
 /// The socket, as the thread that talks has it.
 pub(crate) struct Meeting {
     socket: Socket,
@@ -146,8 +155,9 @@ pub(crate) struct Meeting {
 impl Meeting {
     /// Waits for the next connection; `None`: the port is closed.
     pub fn next(&self) -> Option<UnixStream> {
-        let mut back_off = BACK_OFF.0;
-        loop {
+        let mut back_off = Duration::ZERO;
+        // Nobody there, or no descriptors left: later, but not at once.
+        while self.pause(back_off) {
             let stream = match &self.socket {
                 Socket::Server(server) => {
                     if !self.wait(&server.listener) {
@@ -155,18 +165,15 @@ impl Meeting {
                     }
                     server.listener.accept().map(|(stream, _)| stream)
                 }
-                Socket::Client(path) => UnixStream::connect(path),
+                Socket::Client(path) => connect(path),
             };
             let stream = stream.and_then(|stream| stream.set_nonblocking(false).map(|()| stream));
             if let Ok(stream) = stream {
                 return Some(stream);
             }
-            // Nobody there, or no descriptors left: later, but not at once.
-            if !self.pause(back_off) {
-                return None;
-            }
-            back_off = (back_off * 2).min(BACK_OFF.1);
+            back_off = (back_off * 2).clamp(BACK_OFF.0, BACK_OFF.1);
         }
+        None
     }
 
     /// Lets `stream` be broken off when the port closes; `false`: it is closed already. To be followed by

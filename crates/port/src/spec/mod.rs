@@ -11,10 +11,12 @@ mod generator;
 mod interface;
 mod pcap;
 mod rate;
+mod socket;
 #[cfg(test)]
 mod tests;
 mod text;
 mod vhost_user;
+mod virtio_user;
 mod wrapper;
 
 pub use af_xdp::{AfXdpSpec, XdpMode};
@@ -24,6 +26,7 @@ pub use interface::{InterfaceName, InterfaceSpec, MAX_INTERFACE_QUEUES};
 pub use pcap::{Passes, PcapSpec, Speed};
 pub use rate::Rate;
 pub use vhost_user::VhostUserSpec;
+pub use virtio_user::VirtioUserSpec;
 pub use wrapper::{Chance, Directions, FaultSpec, TraceSpec};
 
 use std::{fmt, str::FromStr};
@@ -41,6 +44,7 @@ const KINDS: &[&str] = &[
     "trace:FILE[,direction=both|rx|tx][,limit=N],port=(SPEC)",
     "fault:[loss=P%,duplicate=P%,reorder=P%,corrupt=P%,delay=TIME,seed=N,direction=both|rx|tx,]port=(SPEC)",
     "vhost-user:PATH[,server|client,queues=N]",
+    "virtio-user:PATH[,client|server,queues=N]",
 ];
 
 /// Which port, and how.
@@ -68,6 +72,8 @@ pub enum PortSpec {
     Fault(FaultSpec),
     /// `vhost-user:PATH[,server|client,queues=N]`.
     VhostUser(VhostUserSpec),
+    /// `virtio-user:PATH[,client|server,queues=N]`.
+    VirtioUser(VirtioUserSpec),
 }
 
 impl PortSpec {
@@ -106,6 +112,7 @@ impl PortSpec {
             "trace" => TraceSpec::parse(argument, depth).map(PortSpec::Trace),
             "fault" => FaultSpec::parse(argument, depth).map(PortSpec::Fault),
             "vhost-user" => VhostUserSpec::parse(argument).map(PortSpec::VhostUser),
+            "virtio-user" => VirtioUserSpec::parse(argument).map(PortSpec::VirtioUser),
             _ => Err(SpecError::Kind(kind.to_owned())),
         }
     }
@@ -125,6 +132,7 @@ impl fmt::Display for PortSpec {
             PortSpec::Trace(spec) => write!(f, "trace:{spec}"),
             PortSpec::Fault(spec) => write!(f, "fault:{spec}"),
             PortSpec::VhostUser(spec) => write!(f, "vhost-user:{spec}"),
+            PortSpec::VirtioUser(spec) => write!(f, "virtio-user:{spec}"),
         }
     }
 }

@@ -54,6 +54,11 @@ fn every_kind_is_understood() {
     assert_eq!(parse("vhost-user:/run/a b.sock"), vm(false, 1));
     assert_eq!(parse("vhost-user:/run/a b.sock,server,queues=4"), vm(false, 4));
     assert_eq!(parse("vhost-user:/run/a b.sock,queues=128,client"), vm(true, 128));
+    let switch =
+        |server, queues| PortSpec::VirtioUser(VirtioUserSpec { path: "/run/ovs/card0".into(), server, queues });
+    assert_eq!(parse("virtio-user:/run/ovs/card0"), switch(false, 1));
+    assert_eq!(parse("virtio-user:/run/ovs/card0,client,queues=4"), switch(false, 4));
+    assert_eq!(parse("virtio-user:/run/ovs/card0,queues=128,server"), switch(true, 128));
     let PortSpec::Pcap(spec) = parse(r"pcap:dir:x\,y\\z,loop=forever,speed=recorded") else { panic!() };
     assert_eq!(spec.read.as_deref(), Some(r"dir:x,y\z"));
     assert_eq!((spec.speed, spec.passes), (Speed::Recorded, Passes::Forever));
@@ -99,6 +104,10 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
         ("vhost-user:a,queues=0", "from 1 to 128"),
         ("vhost-user:a,queues=129", "from 1 to 128"),
         ("vhost-user:a,b", "server, client and queues=N"),
+        ("virtio-user", "virtio-user:/run/openvswitch/card0"),
+        ("virtio-user:a,server,server", "twice"),
+        ("virtio-user:a,queues=129", "from 1 to 128"),
+        ("virtio-user:a,size=3", "server, client and queues=N"),
         ("tap", "tap:mill0"),
         ("tap:", "tap:mill0"),
         ("tap:a-name-of-16-byte", "15 bytes"),
@@ -164,6 +173,8 @@ fn any_spec() -> impl Strategy<Value = PortSpec> {
         }),
         (file, any::<bool>(), 1..=VhostUserSpec::MAX_QUEUES)
             .prop_map(|(path, client, queues)| PortSpec::VhostUser(VhostUserSpec { path, client, queues })),
+        (file, any::<bool>(), 1..=VirtioUserSpec::MAX_QUEUES)
+            .prop_map(|(path, server, queues)| PortSpec::VirtioUser(VirtioUserSpec { path, server, queues })),
     ];
     let wrapped = wire.prop_recursive(3, 4, 1, move |inner| {
         let directions = || prop_oneof![Just(Directions::Both), Just(Directions::Rx), Just(Directions::Tx)];

@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 mod driver;
+mod offloads;
 
 fn spec(path: &std::path::Path, more: &str) -> VhostUserSpec {
     let text = format!("vhost-user:{}{more}", path.display());

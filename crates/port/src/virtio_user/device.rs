@@ -1,9 +1,12 @@
-//! A network device at the other end of a vhost-user socket, and the memory shared with it.
+//! A network device at the other end of a vhost-user socket, and how its queues are brought up.
 
-use millrace_dma::{Pages, Region};
+use super::memory::{Buffers, Shared};
+use super::sys;
+use millrace_dma::{RegionError, Window};
 use millrace_ring::virtio::driver::{Agreed, Place, RxQueue, Size, TxQueue};
 use millrace_ring::virtio::feature;
-use std::{io, os::fd::AsRawFd, os::unix::net::UnixStream, path::Path, time::Duration};
+use std::os::fd::OwnedFd;
+use std::{io, os::unix::net::UnixStream, path::Path, sync::Arc, time::Duration};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -11,15 +14,15 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 /// How long the other side may take to answer a request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A queue pair fills half a huge page, and is worth a whole one: both sides look addresses up all the time.
-const HUGE_PAGE: usize = 2 << 20;
-/// Where the shared memory begins in the addresses of the rings. Any number would do: the other side looks addresses up.
-const MEMORY_AT: u64 = 1 << 32;
+/// Where rings and buffers begin in the addresses that both sides use. Any numbers would do: the other side looks addresses
+/// up.
+const RINGS_AT: u64 = 1 << 32;
+const BUFFERS_AT: u64 = 1 << 36;
 
 /// What is asked of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes {
-    /// Pairs of queues.
+    /// Pairs of queues, at most.
     pub pairs: u16,
     /// Descriptors of a queue.
     pub size: Size,
@@ -27,7 +30,16 @@ pub struct Wishes {
     pub mergeable: bool,
     /// Whether each side names the index at which it wants to be told.
     pub event_index: bool,
+    /// Whether buffers may be used in the order in which they were made available.
+    pub in_order: bool,
+    /// Whether checksums and segments may be left to the other side.
+    pub offloads: bool,
 }
+
+/// Features with which frames are sent on which something is left to do.
+const HOST: u64 = feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6 | feature::HOST_ECN;
+/// Features with which such frames are received. The large ones need several buffers.
+const GUEST: u64 = feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN;
 
 /// Why there is no device.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +60,13 @@ pub enum DeviceError {
     Lacks(&'static str),
     /// No memory.
     #[error(transparent)]
-    Memory(#[from] millrace_dma::RegionError),
+    Memory(#[from] RegionError),
+    /// The buffers are not as the queues need them.
+    #[error("the memory has no room for {0} buffers")]
+    Buffers(usize),
+    /// Rings in wrong memory.
+    #[error(transparent)]
+    Rings(#[from] millrace_ring::virtio::RingsError),
     /// No eventfd.
     #[error("cannot make an eventfd: {0}; raise the limit of open files (`ulimit -n`)")]
     Event(#[source] io::Error),
@@ -61,10 +79,13 @@ pub struct Pair {
     /// Frames to the device.
     pub tx: TxQueue,
     /// Signalled by the device when there are frames.
-    pub rx_call: EventFd,
-    rx_kick: EventFd,
-    _tx_call: EventFd,
-    tx_kick: EventFd,
+    pub rx_call: OwnedFd,
+    /// Signalled by the device when frames are sent.
+    pub tx_call: OwnedFd,
+    /// Wakes the device when there are buffers for frames.
+    pub rx_kick: OwnedFd,
+    /// Wakes the device when there are frames.
+    pub tx_kick: OwnedFd,
 }
 
 impl Pair {
@@ -80,51 +101,126 @@ impl Pair {
     }
 }
 
-/// A full counter wakes as well as one more, so nothing is lost when the write fails.
+/// Wakes the other side. A full counter wakes as well as one more, so nothing is lost when the write fails.
 #[cold]
-fn kick(event: &EventFd) {
-    let _ = event.write(1);
+pub(super) fn kick(event: &OwnedFd) {
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
 /// A network device of somebody else's. It ends when this is dropped.
 pub struct Device {
     /// Its queues.
     pub pairs: Vec<Pair>,
+    /// The memory of its frames.
+    pub buffers: Arc<Buffers>,
+    /// The memory of its rings.
+    pub rings: Arc<Shared>,
     frontend: Frontend,
-    agreed: Agreed,
-    /// Keeps the memory that the queues are made of; the windows would do so too.
-    _memory: Region,
+    features: u64,
+    queues: usize,
 }
 
 impl Device {
-    /// Connects to the vhost-user backend that listens on `path` and brings its queues up.
+    /// Connects to the vhost-user backend that listens on `path` and brings its queues up, in memory of their own.
     ///
     /// # Errors
     /// [`DeviceError`].
     pub fn connect(path: &Path, wishes: Wishes) -> Result<Self, DeviceError> {
         let stream = UnixStream::connect(path).map_err(DeviceError::Connect)?;
+        Self::start(stream, wishes, Buffers::allocate)
+    }
+
+    /// Brings up the queues of the vhost-user backend at the other end of `stream`. `buffers` says where frames lie when it
+    /// is known how many buffers are needed; the rings have memory of their own.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn start(
+        stream: UnixStream,
+        wishes: Wishes,
+        buffers: impl FnOnce(usize) -> Result<Buffers, RegionError>,
+    ) -> Result<Self, DeviceError> {
         // A peer that is silent must not hold us.
         stream.set_read_timeout(Some(PATIENCE)).map_err(DeviceError::Connect)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(DeviceError::Connect)?;
-        let mut frontend = Frontend::from_stream(stream, u64::from(wishes.pairs) * 2);
-        let agreed = negotiate(&mut frontend, wishes)?;
-        let memory = Region::allocate(memory_len(wishes).max(HUGE_PAGE), Pages::HugeIfAny)?;
-        share(&frontend, &memory)?;
-        let pairs = (0..wishes.pairs).map(|pair| bring_up(&mut frontend, &memory, wishes.size, agreed, pair));
-        let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+        let pairs = match wishes.pairs {
+            0 | 1 => 1,
+            most => count_pairs(stream.try_clone().map_err(DeviceError::Connect)?, most)?,
+        };
+        let mut frontend = Frontend::from_stream(stream, u64::from(pairs) * 2);
+        request("owner", frontend.set_owner())?;
+        let features = negotiate(&mut frontend, wishes, pairs)?;
+        let (queues, size) = (usize::from(pairs) * 2, wishes.size);
+        let buffers = Arc::new(buffers(queues * usize::from(size.get()))?);
+        let rings = Arc::new(Shared::allocate(queues * ring_stride(size))?);
+        share(&frontend, &buffers.memory, &rings)?;
+        let mut device = Self { pairs: Vec::new(), buffers, rings, frontend, features, queues };
+        for pair in 0..pairs {
+            let pair = device.bring_up(size, pair)?;
+            device.pairs.push(pair);
+        }
         // The other side answers in order: with this answer it has seen all of the above.
-        request("features", frontend.get_features())?;
-        Ok(Self { pairs, frontend, agreed, _memory: memory })
+        request("features", device.frontend.get_features())?;
+        Ok(device)
     }
 
-    /// What was agreed on.
+    /// The features that were agreed on ([`feature`]).
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// What of them concerns the queues.
     pub fn agreed(&self) -> Agreed {
-        self.agreed
+        let has = |bit| self.features & bit != 0;
+        Agreed {
+            event_index: has(feature::RING_EVENT_IDX),
+            in_order: has(feature::IN_ORDER),
+            mergeable: has(feature::MRG_RXBUF),
+        }
     }
 
-    /// The socket: readable when the other side is gone.
-    pub fn socket(&self) -> std::os::fd::RawFd {
-        self.frontend.as_raw_fd()
+    fn place(&self, size: Size, queue: usize) -> Result<Place, DeviceError> {
+        let count = usize::from(size.get());
+        let (buffers, at) = self.buffers.part(queue * count, count).ok_or(DeviceError::Buffers(count))?;
+        let ring = ring_of(&self.rings, size, queue).ok_or(DeviceError::Lacks("room for its rings"))?;
+        Ok(Place { ring, buffers, stride: self.buffers.layout.stride, buffers_at: BUFFERS_AT + at as u64 })
+    }
+
+    fn bring_up(&mut self, size: Size, pair: u16) -> Result<Pair, DeviceError> {
+        let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(DeviceError::Event);
+        let (rx_call, rx_kick, tx_call, tx_kick) = (event()?, event()?, event()?, event()?);
+        let (rx_index, tx_index) = (usize::from(pair) * 2, usize::from(pair) * 2 + 1);
+        let mut rx = RxQueue::new(&self.place(size, rx_index)?, size, self.agreed())?;
+        let mut tx = TxQueue::new(&self.place(size, tx_index)?, size, self.agreed())?;
+        // Both sides poll until somebody says otherwise.
+        rx.want_signal(false);
+        tx.want_signal(false);
+        let _ = rx.publish();
+        let frontend = &mut self.frontend;
+        for (index, call, kick) in [(rx_index, &rx_call, &rx_kick), (tx_index, &tx_call, &tx_kick)] {
+            let at = RINGS_AT + (index * ring_stride(size)) as u64;
+            let addresses = VringConfigData {
+                queue_max_size: size.get(),
+                queue_size: size.get(),
+                flags: 0,
+                desc_table_addr: at,
+                used_ring_addr: at + size.used_at() as u64,
+                avail_ring_addr: at + size.avail_at() as u64,
+                log_addr: None,
+            };
+            request("ring size", frontend.set_vring_num(index, size.get()))?;
+            request("ring base", frontend.set_vring_base(index, 0))?;
+            request("ring addresses", frontend.set_vring_addr(index, &addresses))?;
+            request("call", frontend.set_vring_call(index, call))?;
+            request("kick", frontend.set_vring_kick(index, kick))?;
+        }
+        for index in [rx_index, tx_index] {
+            request("enable", frontend.set_vring_enable(index, true))?;
+        }
+        let [rx_call, rx_kick, tx_call, tx_kick] = [rx_call, rx_kick, tx_call, tx_kick].map(sys::into_fd);
+        // Whoever sleeps until the first kick has it.
+        kick(&rx_kick);
+        Ok(Pair { rx, tx, rx_call, tx_call, rx_kick, tx_kick })
     }
 }
 
@@ -132,7 +228,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         // Reading where a ring stands stops it: from the answer on the other side leaves the memory alone. One that does not
         // answer has its own mapping of the memory and harms nobody.
-        for queue in 0..self.pairs.len() * 2 {
+        for queue in 0..self.queues {
             if self.frontend.get_vring_base(queue).is_err() {
                 break;
             }
@@ -144,111 +240,86 @@ fn request<T>(step: &'static str, result: Result<T, vhost::Error>) -> Result<T, 
     result.map_err(|source| DeviceError::Request { step, source })
 }
 
-fn negotiate(frontend: &mut Frontend, wishes: Wishes) -> Result<Agreed, DeviceError> {
-    request("owner", frontend.set_owner())?;
+/// What the other side offers, and the protocol feature that matters here, which is agreed on.
+fn ask(frontend: &mut Frontend) -> Result<(u64, VhostUserProtocolFeatures), DeviceError> {
     let offered = request("features", frontend.get_features())?;
-    let several = wishes.pairs > 1;
-    for (bit, name, needed) in [
-        (feature::VERSION_1, "virtio 1", true),
-        (feature::VHOST_USER_PROTOCOL, "protocol features", true),
-        (feature::MQ, "several queues", several),
-    ] {
-        if needed && offered & bit == 0 {
+    for (bit, name) in
+        [(feature::VERSION_1, "virtio 1"), (feature::VHOST_USER_PROTOCOL, "the protocol features of vhost-user")]
+    {
+        if offered & bit == 0 {
             return Err(DeviceError::Lacks(name));
         }
     }
-    let mut wanted = feature::VERSION_1 | feature::VHOST_USER_PROTOCOL | feature::IN_ORDER;
-    for (wish, bit) in
-        [(several, feature::MQ), (wishes.mergeable, feature::MRG_RXBUF), (wishes.event_index, feature::RING_EVENT_IDX)]
-    {
-        wanted |= if wish { bit } else { 0 };
+    let protocol = request("protocol features", frontend.get_protocol_features())? & VhostUserProtocolFeatures::MQ;
+    request("protocol features", frontend.set_protocol_features(protocol))?;
+    Ok((offered, protocol))
+}
+
+/// How many pairs of queues the other side has, at most `most`.
+///
+/// With a front end of its own: `vhost` takes the answer, which for networks is a number of pairs, for a number of queues, and
+/// refuses all beyond.
+fn count_pairs(stream: UnixStream, most: u16) -> Result<u16, DeviceError> {
+    let mut frontend = Frontend::from_stream(stream, 0);
+    let (offered, protocol) = ask(&mut frontend)?;
+    if offered & feature::MQ == 0 || protocol.is_empty() {
+        return Ok(1);
     }
-    let protocol = request("protocol features", frontend.get_protocol_features())?;
-    request("protocol features", frontend.set_protocol_features(protocol & VhostUserProtocolFeatures::MQ))?;
-    if several {
-        let pairs = request("number of queues", frontend.get_queue_num())?;
-        if pairs < u64::from(wishes.pairs) {
-            return Err(DeviceError::Lacks("that many queues"));
+    let pairs = request("number of queues", frontend.get_queue_num())?;
+    Ok(pairs.clamp(1, u64::from(most)) as u16)
+}
+
+/// Agrees on features.
+fn negotiate(frontend: &mut Frontend, wishes: Wishes, pairs: u16) -> Result<u64, DeviceError> {
+    let (offered, _) = ask(frontend)?;
+    let wanted = [
+        (true, feature::VERSION_1 | feature::VHOST_USER_PROTOCOL),
+        (pairs > 1, feature::MQ),
+        (wishes.in_order, feature::IN_ORDER),
+        (wishes.mergeable, feature::MRG_RXBUF),
+        (wishes.event_index, feature::RING_EVENT_IDX),
+        (wishes.offloads, HOST),
+        (wishes.offloads && wishes.mergeable && offered & feature::MRG_RXBUF != 0, GUEST),
+    ];
+    let wanted = wanted.into_iter().filter(|(wish, _)| *wish).fold(0, |wanted, (_, bits)| wanted | bits);
+    let features = consistent(wanted & offered);
+    request("features", frontend.set_features(features))?;
+    Ok(features)
+}
+
+/// Without features that lack another one that they build on (virtio 1.2, 5.1.3.1).
+fn consistent(mut features: u64) -> u64 {
+    for (needed, sizes, ecn) in [
+        (feature::CSUM, feature::HOST_TSO4 | feature::HOST_TSO6, feature::HOST_ECN),
+        (feature::GUEST_CSUM, feature::GUEST_TSO4 | feature::GUEST_TSO6, feature::GUEST_ECN),
+    ] {
+        if features & needed == 0 {
+            features &= !sizes;
+        }
+        if features & sizes == 0 {
+            features &= !ecn;
         }
     }
-    let features = wanted & offered;
-    request("features", frontend.set_features(features))?;
-    Ok(Agreed {
-        event_index: features & feature::RING_EVENT_IDX != 0,
-        in_order: features & feature::IN_ORDER != 0,
-        mergeable: features & feature::MRG_RXBUF != 0,
-    })
+    features
 }
 
-/// Bytes of one queue: its ring, then its buffers, on pages of their own.
-fn queue_len(size: Size) -> usize {
-    (size.ring_len().next_multiple_of(4096) + size.buffers_len()).next_multiple_of(4096)
+/// Bytes from one ring to the next, each on pages of its own.
+fn ring_stride(size: Size) -> usize {
+    size.ring_len().next_multiple_of(4096)
 }
 
-fn memory_len(wishes: Wishes) -> usize {
-    queue_len(wishes.size) * 2 * usize::from(wishes.pairs)
+fn ring_of(rings: &Shared, size: Size, queue: usize) -> Option<Window> {
+    rings.window().part(queue * ring_stride(size), size.ring_len()).ok()
 }
 
-fn share(frontend: &Frontend, memory: &Region) -> Result<(), DeviceError> {
-    let fd = memory.fd().ok_or(DeviceError::Lacks("memory with a file"))?;
-    let region = VhostUserMemoryRegionInfo {
-        guest_phys_addr: MEMORY_AT,
-        memory_size: memory.len() as u64,
-        userspace_addr: MEMORY_AT,
+/// Tells the other side of the memory: the buffers first, as they are looked up for every frame.
+fn share(frontend: &Frontend, buffers: &Shared, rings: &Shared) -> Result<(), DeviceError> {
+    let region = |memory: &Shared, at: u64| VhostUserMemoryRegionInfo {
+        guest_phys_addr: at,
+        memory_size: memory.window().len() as u64,
+        userspace_addr: at,
         mmap_offset: 0,
-        mmap_handle: fd.as_raw_fd(),
+        mmap_handle: memory.raw_fd(),
     };
-    request("memory", frontend.set_mem_table(&[region])).map(drop)
-}
-
-fn bring_up(
-    frontend: &mut Frontend,
-    memory: &Region,
-    size: Size,
-    agreed: Agreed,
-    pair: u16,
-) -> Result<Pair, DeviceError> {
-    let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(DeviceError::Event);
-    let (rx_call, rx_kick, tx_call, tx_kick) = (event()?, event()?, event()?, event()?);
-    let place = |queue: usize| {
-        let ring_at = queue * queue_len(size);
-        let buffers_at = ring_at + size.ring_len().next_multiple_of(4096);
-        let outside = |_| DeviceError::Lacks("room for its queues");
-        Ok::<_, DeviceError>(Place {
-            ring: memory.part(ring_at, size.ring_len()).map_err(outside)?,
-            buffers: memory.part(buffers_at, size.buffers_len()).map_err(outside)?,
-            buffers_at: MEMORY_AT + buffers_at as u64,
-        })
-    };
-    let (rx_index, tx_index) = (usize::from(pair) * 2, usize::from(pair) * 2 + 1);
-    let outside = |_| DeviceError::Lacks("room for its queues");
-    let mut rx = RxQueue::new(&place(rx_index)?, size, agreed).map_err(outside)?;
-    let mut tx = TxQueue::new(&place(tx_index)?, size, agreed).map_err(outside)?;
-    // Both sides poll until somebody says otherwise.
-    rx.want_signal(false);
-    tx.want_signal(false);
-    let _ = rx.publish();
-    for (index, call, kick) in [(rx_index, &rx_call, &rx_kick), (tx_index, &tx_call, &tx_kick)] {
-        let at = MEMORY_AT + (index * queue_len(size)) as u64;
-        let addresses = VringConfigData {
-            queue_max_size: size.get(),
-            queue_size: size.get(),
-            flags: 0,
-            desc_table_addr: at,
-            used_ring_addr: at + size.used_at() as u64,
-            avail_ring_addr: at + size.avail_at() as u64,
-            log_addr: None,
-        };
-        request("ring size", frontend.set_vring_num(index, size.get()))?;
-        request("ring base", frontend.set_vring_base(index, 0))?;
-        request("ring addresses", frontend.set_vring_addr(index, &addresses))?;
-        request("call", frontend.set_vring_call(index, call))?;
-        request("kick", frontend.set_vring_kick(index, kick))?;
-    }
-    for index in [rx_index, tx_index] {
-        request("enable", frontend.set_vring_enable(index, true))?;
-    }
-    // Whoever sleeps until the first kick has it.
-    kick(&rx_kick);
-    Ok(Pair { rx, tx, rx_call, rx_kick, _tx_call: tx_call, tx_kick })
+    request("memory", frontend.set_mem_table(&[region(buffers, BUFFERS_AT), region(rings, RINGS_AT)])).map(drop)
 }

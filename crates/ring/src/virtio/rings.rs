@@ -9,6 +9,9 @@ pub enum RingsError {
     /// The number of descriptors.
     #[error("a split virtqueue cannot have {0} descriptors: it has a power of two from 2 to {MAX_SIZE}")]
     Size(u16),
+    /// The size of the buffers of a driver.
+    #[error("buffers of {0} bytes are too small, or larger than 64 KiB")]
+    Stride(usize),
     /// A part does not fit its memory, or is not aligned.
     #[error("the {part} does not fit: {source}")]
     Part {

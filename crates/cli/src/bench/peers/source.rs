@@ -90,7 +90,7 @@ pub fn round_trips(forwarder: &mut Forwarder, size: u16, seconds: f64) -> Result
 
 fn connect(socket: &Path) -> Result<Device, String> {
     let size = Size::new(RING).expect("a power of two");
-    let wishes = Wishes { pairs: 1, size, mergeable: false, event_index: false };
+    let wishes = Wishes { pairs: 1, size, mergeable: false, event_index: false, in_order: true, offloads: false };
     let start = Instant::now();
     loop {
         match Device::connect(socket, wishes) {

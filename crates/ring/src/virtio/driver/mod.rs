@@ -2,7 +2,8 @@
 //! device, [`RxQueue`] takes frames from it.
 //!
 //! Every descriptor has one buffer of its own for ever, with the virtio header right before the frame, so that
-//! descriptors are written once and a ring that a device uses in order is only ever counted on. Nothing that the device
+//! descriptors are written once and a ring that a device uses in order is only ever counted on. A frame that one buffer
+//! does not hold lies in several. Nothing that the device
 //! writes is believed: an index that runs ahead, a descriptor that it does not have, a length beyond the buffer end the
 //! queue with a [`Broken`]; it then stays as it is until it is made anew.
 
@@ -33,8 +34,13 @@ pub struct Agreed {
 const BEFORE_HEADER: usize = 52;
 /// Offset of the frame in its buffer.
 const BEFORE_FRAME: usize = BEFORE_HEADER + NetHeader::LEN;
-/// Bytes of a buffer: an odd number of cache lines, so that the buffers of a ring share no cache sets
-/// (`docs/decisions/0005-odd-stride.md`).
+/// Bytes from one buffer to the next where nothing speaks for another number: an odd number of cache lines, so that the
+/// buffers of a ring share no cache sets (`docs/decisions/0005-odd-stride.md`).
 pub const STRIDE: usize = 33 * 64;
-/// The longest frame in one buffer.
-pub const CAPACITY: usize = STRIDE - BEFORE_FRAME;
+/// The longest frame in one buffer of [`STRIDE`] bytes.
+pub const CAPACITY: usize = capacity(STRIDE);
+
+/// The longest frame in one buffer of `stride` bytes.
+pub const fn capacity(stride: usize) -> usize {
+    stride.saturating_sub(BEFORE_FRAME)
+}

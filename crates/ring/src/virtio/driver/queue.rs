@@ -1,6 +1,6 @@
 //! What both directions share: making descriptors available, seeing them used, and asking for signals or not.
 
-use super::{Agreed, BEFORE_HEADER, STRIDE};
+use super::{Agreed, BEFORE_HEADER, capacity};
 use crate::virtio::{AVAIL_NO_INTERRUPT, Descriptor, MAX_SIZE, Rings, RingsError, USED_NO_NOTIFY, Used, needs_event};
 use millrace_dma::{Iova, Ordering, OutOfRange, Window, fence};
 
@@ -10,8 +10,9 @@ pub struct Size(u16);
 
 impl Size {
     /// `None` unless `descriptors` is a power of two from 2 to [`MAX_SIZE`].
-    pub fn new(descriptors: u16) -> Option<Self> {
-        (descriptors.is_power_of_two() && (2..=MAX_SIZE).contains(&descriptors)).then_some(Self(descriptors))
+    pub const fn new(descriptors: u16) -> Option<Self> {
+        let legal = descriptors.is_power_of_two() && descriptors >= 2 && descriptors <= MAX_SIZE;
+        if legal { Some(Self(descriptors)) } else { None }
     }
 
     /// The number of descriptors.
@@ -34,9 +35,9 @@ impl Size {
         (self.used_at() + Rings::used_len(self.0)).next_multiple_of(128)
     }
 
-    /// Bytes of the buffers.
-    pub fn buffers_len(self) -> usize {
-        usize::from(self.0) * STRIDE
+    /// Bytes of the buffers, `stride` bytes each.
+    pub fn buffers_len(self, stride: usize) -> usize {
+        usize::from(self.0).saturating_mul(stride)
     }
 }
 
@@ -47,6 +48,8 @@ pub struct Place {
     pub ring: Window,
     /// [`Size::buffers_len`] bytes.
     pub buffers: Window,
+    /// Bytes from one buffer to the next, such as [`STRIDE`](super::STRIDE).
+    pub stride: usize,
     /// The address by which the device knows the first byte of `buffers`.
     pub buffers_at: u64,
 }
@@ -58,7 +61,10 @@ impl Place {
     /// [`RingsError`] when there is not enough room.
     pub fn rings(&self, size: Size) -> Result<Rings, RingsError> {
         let part = |part| move |source: OutOfRange| RingsError::Part { part, source };
-        self.buffers.part(0, size.buffers_len()).map_err(part("space for buffers"))?;
+        if capacity(self.stride) == 0 || self.stride > usize::from(u16::MAX) + 1 {
+            return Err(RingsError::Stride(self.stride));
+        }
+        self.buffers.part(0, size.buffers_len(self.stride)).map_err(part("space for buffers"))?;
         let avail = self.ring.part(size.avail_at(), Rings::avail_len(size.get())).map_err(part("available ring"))?;
         let used = self.ring.part(size.used_at(), Rings::used_len(size.get())).map_err(part("used ring"))?;
         Rings::over(&self.ring, &avail, &used, size.get())
@@ -91,6 +97,7 @@ pub enum Broken {
 pub(super) struct Queue {
     rings: Rings,
     buffers_at: u64,
+    stride: usize,
     agreed: Agreed,
     mask: u16,
     /// What the available ring holds; never read back.
@@ -112,6 +119,7 @@ impl Queue {
         let queue = Self {
             rings: place.rings(size)?,
             buffers_at: place.buffers_at,
+            stride: place.stride,
             agreed,
             mask: size.get() - 1,
             shadow: (0..size.get()).collect(),
@@ -122,7 +130,7 @@ impl Queue {
             broken: None,
         };
         for id in 0..size.get() {
-            queue.describe(id, flags, len);
+            queue.describe(id, flags, len, 0);
             queue.rings.avail.store(u32::from(id), id);
         }
         Ok(queue)
@@ -147,9 +155,9 @@ impl Queue {
 
     /// Describes the buffer of descriptor `id`, which the device does not have: `len` bytes from its header on.
     #[inline(always)]
-    pub(super) fn describe(&self, id: u16, flags: u16, len: u32) {
-        let at = self.buffers_at + (usize::from(id) * STRIDE + BEFORE_HEADER) as u64;
-        self.rings.table.store(id, Descriptor { address: Iova::new(at), len, flags, next: 0 });
+    pub(super) fn describe(&self, id: u16, flags: u16, len: u32, next: u16) {
+        let at = self.buffers_at + (usize::from(id) * self.stride + BEFORE_HEADER) as u64;
+        self.rings.table.store(id, Descriptor { address: Iova::new(at), len, flags, next });
     }
 
     /// Hands a descriptor to the device, which sees it after [`Queue::publish`].
@@ -222,6 +230,14 @@ impl Queue {
     #[inline(always)]
     pub(super) fn take_back_in_order(&mut self, count: u16) {
         self.seen = self.seen.wrapping_add(count);
+    }
+
+    /// The first descriptors of what the device has and has not used yet, as far as it is known.
+    pub(super) fn on_loan(&self) -> impl Iterator<Item = u16> {
+        let in_order = self.agreed.in_order;
+        let count = if in_order { self.next.wrapping_sub(self.seen) } else { self.size() };
+        let ids = (0..count).map(move |at| if in_order { self.seen.wrapping_add(at) & self.mask } else { at });
+        ids.filter(move |&id| in_order || self.lent[usize::from(id)])
     }
 
     /// The identifier that stands at the place of index `self.next` in a ring that is used in order.

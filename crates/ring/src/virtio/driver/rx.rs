@@ -1,17 +1,20 @@
 //! Frames from the device.
 
 use super::queue::Queue;
-use super::{Agreed, BEFORE_FRAME, BEFORE_HEADER, Broken, CAPACITY, Place, STRIDE, Size};
+use super::{Agreed, BEFORE_FRAME, BEFORE_HEADER, Broken, Place, Size, capacity};
 use crate::virtio::{NetHeader, RingsError, descriptor_flag};
 use millrace_dma::{Span, Window};
 
-/// The longest frame that is put together from several buffers, in bytes.
-const MERGED_MAX: usize = 1 << 16;
+/// The longest frame that is put together from several buffers, in bytes: the longest IP packet behind an Ethernet header
+/// with tags.
+const MERGED_MAX: usize = (64 << 10) + 64;
 
 /// The queue with which a driver receives.
 pub struct RxQueue {
     queue: Queue,
     buffers: Window,
+    stride: usize,
+    capacity: usize,
     mergeable: bool,
     /// The frames of the last [`RxQueue::poll`].
     burst: Vec<Frame>,
@@ -19,6 +22,8 @@ pub struct RxQueue {
     held: Vec<u16>,
     /// A frame of several buffers, put together.
     merged: Vec<u8>,
+    /// A frame of one buffer, for [`RxQueue::frame_mut`].
+    copied: Vec<u8>,
 }
 
 /// A frame that has arrived.
@@ -36,16 +41,20 @@ impl RxQueue {
     /// # Errors
     /// [`RingsError`] when the place is too small for the size.
     pub fn new(place: &Place, size: Size, agreed: Agreed) -> Result<Self, RingsError> {
-        let mut queue = Queue::new(place, size, agreed, descriptor_flag::WRITE, (NetHeader::LEN + CAPACITY) as u32)?;
+        let capacity = capacity(place.stride);
+        let mut queue = Queue::new(place, size, agreed, descriptor_flag::WRITE, (NetHeader::LEN + capacity) as u32)?;
         (0..size.get()).for_each(|id| queue.lend(id));
         let count = usize::from(size.get());
         Ok(Self {
             queue,
             buffers: place.buffers.clone(),
+            stride: place.stride,
+            capacity,
             mergeable: agreed.mergeable,
             burst: Vec::with_capacity(count),
             held: Vec::with_capacity(count),
             merged: Vec::with_capacity(if agreed.mergeable { MERGED_MAX } else { 0 }),
+            copied: vec![0; capacity],
         })
     }
 
@@ -58,7 +67,7 @@ impl RxQueue {
         while left > 0 && self.burst.len() < max {
             let Some((id, len)) = self.take_one() else { break };
             left -= 1;
-            let at = usize::from(id) * STRIDE;
+            let at = usize::from(id) * self.stride;
             let pieces = if self.mergeable { self.pieces(at) } else { 1 };
             if pieces == 1 {
                 self.burst.push(Frame { at, len, merged: false });
@@ -76,7 +85,7 @@ impl RxQueue {
         let (id, len) = self.queue.take_back()?;
         self.held.push(id);
         match (len as usize).checked_sub(NetHeader::LEN) {
-            Some(frame) if frame <= CAPACITY => Some((id, frame)),
+            Some(frame) if frame <= self.capacity => Some((id, frame)),
             _ => self.queue.break_off(Broken::Length(len)),
         }
     }
@@ -100,10 +109,10 @@ impl RxQueue {
         for _ in 0..more {
             let (id, len) = self.queue.take_back()?;
             self.held.push(id);
-            if len as usize > NetHeader::LEN + CAPACITY {
+            if len as usize > NetHeader::LEN + self.capacity {
                 return self.queue.break_off(Broken::Length(len));
             }
-            self.append(usize::from(id) * STRIDE + BEFORE_HEADER, len as usize, pieces)?;
+            self.append(usize::from(id) * self.stride + BEFORE_HEADER, len as usize, pieces)?;
         }
         self.burst.push(Frame { at: first, len: self.merged.len(), merged: true });
         Some(())
@@ -130,6 +139,32 @@ impl RxQueue {
             return Span::from_slice(&self.merged);
         }
         self.buffers.span(frame.at + BEFORE_FRAME, frame.len).unwrap_or(Span::EMPTY)
+    }
+
+    /// The bytes of frame `index` of the last burst as something to work on: nobody else can change them. A copy, unless
+    /// the frame has been put together.
+    ///
+    /// # Panics
+    /// When the burst has no such frame.
+    pub fn frame_mut(&mut self, index: usize) -> &mut [u8] {
+        let frame = self.burst[index];
+        if frame.merged {
+            return &mut self.merged;
+        }
+        let copied = &mut self.copied[..frame.len];
+        if let Some(span) = self.buffers.span(frame.at + BEFORE_FRAME, frame.len) {
+            span.read_into(copied);
+        }
+        copied
+    }
+
+    /// Whether frame `index` of the last burst has been put together from several buffers, which is a copy.
+    ///
+    /// # Panics
+    /// When the burst has no such frame.
+    #[inline(always)]
+    pub fn is_merged(&self, index: usize) -> bool {
+        self.burst[index].merged
     }
 
     /// The virtio header of frame `index` of the last burst, copied.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::FrameLimits;
-use crate::virtio::{DeviceRx, DeviceTx, NetSink, Rings, Used, feature};
+use crate::virtio::{DeviceRx, DeviceTx, NetSink, Rings, RingsError, Used, feature};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -22,11 +22,12 @@ impl Bench {
     fn new(size: u16) -> Self {
         let size = Size::new(size).unwrap();
         let buffers_at = size.ring_len().next_multiple_of(4096);
-        let memory = Region::heap(buffers_at + size.buffers_len());
+        let memory = Region::heap(buffers_at + size.buffers_len(STRIDE));
         let place = Place {
             ring: memory.part(0, size.ring_len()).unwrap(),
-            buffers: memory.part(buffers_at, size.buffers_len()).unwrap(),
+            buffers: memory.part(buffers_at, size.buffers_len(STRIDE)).unwrap(),
             buffers_at: BUFFERS_AT,
+            stride: STRIDE,
         };
         let domain = Arc::new(Domain::new());
         domain.map(place.buffers.clone(), Access::ReadWrite, Some(Iova::new(BUFFERS_AT))).unwrap();
@@ -98,7 +99,7 @@ proptest! {
     fn frames_to_the_device_arrive(
         (agreed, features) in agreed(),
         size in 1u32..5,
-        turns in prop::collection::vec((prop::collection::vec(14usize..CAPACITY, 0..12), 0usize..12), 1..60),
+        turns in prop::collection::vec((prop::collection::vec(prop_oneof![14usize..CAPACITY, CAPACITY..9000], 0..12), 0usize..12), 1..60),
     ) {
         let bench = Bench::new(1 << size);
         let (mut tx, mut device) = (bench.tx(agreed), bench.device_tx(features));
@@ -106,7 +107,7 @@ proptest! {
         for (lengths, budget) in turns {
             for len in lengths {
                 let made = frame(number, len);
-                let room = tx.room() > 0;
+                let room = tx.pieces(len).is_some_and(|pieces| pieces <= tx.room());
                 prop_assert_eq!(tx.push(Span::from_slice(&made), None), room);
                 if room {
                     sent.push_back(made);
@@ -176,6 +177,7 @@ proptest! {
         let (mut tx, mut rx) = (to.tx(agreed), from.rx(agreed));
         for (head, len, step, count) in writes {
             tx.push(Span::from_slice(&[7; 64]), None);
+            tx.push(Span::from_slice(&[7; 5000]), None);
             let _ = tx.publish();
             for bench in [&to, &from] {
                 let index = bench.rings.used_index.load(Ordering::Relaxed);
@@ -187,6 +189,8 @@ proptest! {
                 from.place.buffers.span_mut(at, 2).unwrap().write_from(&count.to_le_bytes());
             }
             prop_assert!(tx.room() <= 8);
+            let (frames, bytes) = tx.unused();
+            prop_assert!(frames <= 8 && bytes <= 8 * CAPACITY as u64);
             let frames = rx.poll(8);
             prop_assert!(frames <= 8);
             (0..frames).for_each(|at| assert!(rx.frame(at).len() <= 8 * (CAPACITY + NetHeader::LEN)));
@@ -250,6 +254,62 @@ fn descriptors_may_come_back_in_any_order() {
     assert!(tx.push(Span::from_slice(&frame(9, 60)), None));
     let _ = tx.publish();
     assert_eq!(bench.rings.avail.load(4), 2, "the first that came back");
+}
+
+#[test]
+fn a_long_frame_takes_several_descriptors_and_gives_them_back() {
+    let bench = Bench::new(8);
+    let (mut tx, mut device) = (bench.tx(Agreed::default()), bench.device_tx(feature::VERSION_1));
+    let most = CAPACITY + 7 * (CAPACITY + NetHeader::LEN);
+    for (len, pieces) in [(CAPACITY, Some(1)), (CAPACITY + 1, Some(2)), (most, Some(8)), (most + 1, None)] {
+        assert_eq!(tx.pieces(len), pieces, "{len}");
+    }
+    let (short, long) = (frame(1, 100), frame(2, 3 * CAPACITY));
+    for _ in 0..20 {
+        assert!(tx.push(Span::from_slice(&short), None) && tx.push(Span::from_slice(&long), None));
+        assert!(tx.push(Span::from_slice(&long), None) && tx.push(Span::from_slice(&short), None));
+        assert_eq!(tx.unused(), (4, 2 * (short.len() + long.len()) as u64));
+        assert!(!tx.push(Span::from_slice(&long[..CAPACITY + 1]), None), "no room");
+        let _ = tx.publish();
+        let mut bin = Bin::default();
+        assert_eq!(device.serve(9, &mut bin).frames, 4);
+        assert_eq!(bin.0, [&short[..], &long, &long, &short]);
+        assert_eq!((tx.room(), tx.unused()), (8, (0, 0)));
+    }
+    // The inner descriptor of a chain is not the device's to give back.
+    assert!(tx.push(Span::from_slice(&long), None));
+    let _ = tx.publish();
+    let head = bench.rings.avail.load(80);
+    let inner = bench.rings.table.load(head).next;
+    bench.use_one(u32::from(inner), 0);
+    assert_eq!((tx.room(), tx.broken()), (5, Some(Broken::Descriptor(u32::from(inner)))));
+    assert!(bench.tx(Agreed { in_order: true, ..Agreed::default() }).pieces(CAPACITY + 1).is_none());
+}
+
+#[test]
+fn a_frame_can_be_worked_on_in_private() {
+    let bench = Bench::new(8);
+    let agreed = Agreed { mergeable: true, ..Agreed::default() };
+    let (mut rx, mut device) = (bench.rx(agreed), bench.device_rx(feature::VERSION_1 | feature::MRG_RXBUF));
+    let (short, long) = (frame(1, 100), frame(2, 5000));
+    assert_eq!(device.deliver(&[Span::from_slice(&short), Span::from_slice(&long)]).taken, 2);
+    device.publish();
+    assert_eq!(rx.poll(8), 2);
+    assert_eq!([rx.is_merged(0), rx.is_merged(1)], [false, true]);
+    rx.frame_mut(0)[0] ^= 0xff;
+    rx.frame_mut(1)[0] ^= 0xff;
+    assert_eq!(bytes(&rx.frame(0)), short, "a copy");
+    assert_eq!(rx.frame_mut(0), &short);
+    assert_eq!((rx.frame_mut(1)[0], &rx.frame_mut(1)[1..]), (long[0] ^ 0xff, &long[1..]));
+}
+
+#[test]
+fn buffers_have_room_for_a_header() {
+    let bench = Bench::new(4);
+    for stride in [0, BEFORE_FRAME, (1 << 16) + 1, usize::MAX] {
+        let place = Place { stride, ..bench.place.clone() };
+        assert!(matches!(place.rings(bench.size), Err(RingsError::Stride(_))), "{stride}");
+    }
 }
 
 #[test]

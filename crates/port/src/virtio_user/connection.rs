@@ -1,0 +1,117 @@
+//! The thread that looks for a vhost-user back end, and brings its queues up whenever there is one.
+
+use super::device::{Device, DeviceError, Wishes};
+use super::memory::Buffers;
+use super::pair::Pair;
+use crate::peer::{Meeting, SocketError, Talker, plural};
+use crate::spec::VirtioUserSpec;
+use millrace_ring::virtio::driver::Size;
+use millrace_ring::virtio::feature;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Descriptors of a queue: what QEMU has by default.
+pub(super) const SIZE: Size = Size::new(256).unwrap();
+
+/// Opens the socket, or begins to look for it. Both the socket and its thread end with the last port of the wire.
+pub(super) fn start(spec: &VirtioUserSpec, pairs: Arc<[Arc<Pair>]>) -> Result<Talker, SocketError> {
+    let path = PathBuf::from(&spec.path);
+    let talk = Talk { role: spec.role(), pairs, path: path.clone(), warned: false };
+    talk.show("", "no peer");
+    Talker::start(&path, !spec.server, move |meeting| talk.run(&meeting))
+}
+
+/// What the thread has.
+struct Talk {
+    pairs: Arc<[Arc<Pair>]>,
+    role: &'static str,
+    path: PathBuf,
+    /// A back end has been complained about; the next is only mentioned at debug level, until one is right.
+    warned: bool,
+}
+
+impl Talk {
+    fn run(mut self, meeting: &Meeting) {
+        while let Some(stream) = meeting.next() {
+            let stay = meeting.begin(&stream);
+            if stay && let Err(error) = self.serve(meeting, stream) {
+                self.explain(&error);
+                self.show("", &format!("refused: {error}"));
+            }
+            meeting.end();
+        }
+    }
+
+    /// Has the queues of one back end served until it goes.
+    fn serve(&mut self, meeting: &Meeting, stream: UnixStream) -> Result<(), DeviceError> {
+        let ours = stream.try_clone().map_err(DeviceError::Connect)?;
+        self.show("", "peer connected");
+        let wishes = Wishes {
+            pairs: self.pairs.len() as u16,
+            size: SIZE,
+            mergeable: true,
+            event_index: true,
+            in_order: false,
+            offloads: true,
+        };
+        let mut device = Device::start(stream, wishes, Buffers::allocate)?;
+        let plugged = self.plug(&mut device);
+        // Nothing is to be said in this direction: what can be read is the end, or as good as that.
+        let open = plugged.is_ok() && meeting.wait(&ours);
+        // Nobody waits for answers any more.
+        let _ = ours.shutdown(Shutdown::Both);
+        self.pairs.iter().for_each(|pair| pair.unplug());
+        if open {
+            tracing::debug!("virtio-user:{}: the peer has gone", self.path.display());
+        }
+        self.show("", "no peer");
+        plugged
+    }
+
+    fn plug(&mut self, device: &mut Device) -> Result<(), DeviceError> {
+        let features = device.features();
+        let has = |bits, name| if features & bits != 0 { name } else { "" };
+        let words = [
+            has(feature::MRG_RXBUF, ", mergeable"),
+            has(feature::RING_EVENT_IDX, ", event index"),
+            has(feature::CSUM | feature::GUEST_CSUM, ", offloads"),
+        ];
+        let few = device.pairs.len() < self.pairs.len();
+        self.show(&words.concat(), "back end ready");
+        for (number, pair) in self.pairs.iter().enumerate().skip(device.pairs.len()) {
+            pair.counters.set_mode(format!("{}, not used by the back end", self.mode("")));
+            if few && number == device.pairs.len() {
+                tracing::warn!("virtio-user:{}: the back end has only {number} of them", self.mode(""));
+            }
+        }
+        let memory = (device.buffers.clone(), device.rings.clone());
+        for (pair, queues) in self.pairs.iter().zip(device.pairs.drain(..)) {
+            pair.plug(queues, memory.clone(), features).map_err(|errno| DeviceError::Event(errno.into()))?;
+        }
+        self.warned = false;
+        Ok(())
+    }
+
+    fn mode(&self, features: &str) -> String {
+        format!("virtio-user {}, {}{features}", self.role, plural(self.pairs.len()))
+    }
+
+    /// Says in the counters of every pair how it stands.
+    fn show(&self, features: &str, state: &str) {
+        for pair in self.pairs.iter() {
+            pair.counters.set_mode(format!("{}, {state}", self.mode(features)));
+        }
+    }
+
+    fn explain(&mut self, error: &DeviceError) {
+        let path = self.path.display();
+        if self.warned {
+            tracing::debug!("virtio-user:{path}: connection closed: {error}");
+        } else {
+            self.warned = true;
+            tracing::warn!("virtio-user:{path}: connection closed: {error}; further errors at debug level");
+        }
+    }
+}

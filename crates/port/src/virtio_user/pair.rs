@@ -1,0 +1,203 @@
+//! A pair of queues: what its worker and the control thread share.
+
+use super::device::{self, kick};
+use super::memory::{Buffers, Shared};
+use crate::peer::{OffloadsCell, Slot, Wake};
+use crate::{DropReason, PortCounters};
+use millrace_packet::offload::Offloads;
+use millrace_ring::virtio::driver::{Broken, RxQueue, TxQueue};
+use millrace_ring::virtio::feature;
+use rustix::io::Errno;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Why a queue is not used any more although the other side is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    Broken(Broken),
+    /// Memory under it has been taken away.
+    Cut,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(broken) => write!(f, "{broken}"),
+            Self::Cut => f.write_str("memory-cut"),
+        }
+    }
+}
+
+/// One queue that runs, of either direction.
+pub(super) struct Queue<Q> {
+    pub ring: Q,
+    kick: OwnedFd,
+    call: OwnedFd,
+    pub memory: (Arc<Buffers>, Arc<Shared>),
+    pub stopped: Option<Stopped>,
+    /// RX: something may be left to do on frames.
+    pub unfinished: bool,
+    /// TX: a frame has found no room since the worker was awake.
+    starved: bool,
+    /// TX: the worker is asleep, or about to be.
+    asleep: bool,
+}
+
+impl<Q> Queue<Q> {
+    fn new(ring: Q, kick: OwnedFd, call: OwnedFd, memory: (Arc<Buffers>, Arc<Shared>), unfinished: bool) -> Self {
+        Self { ring, kick, call, memory, stopped: None, unfinished, starved: false, asleep: false }
+    }
+
+    fn was_cut(&self) -> bool {
+        self.memory.0.memory.was_cut() || self.memory.1.was_cut()
+    }
+
+    /// Finds out whether the queue has just come to its end.
+    #[inline(always)]
+    fn check(&mut self, broken: Option<Broken>) -> Option<Stopped> {
+        let reason = broken.map(Stopped::Broken).or_else(|| self.was_cut().then_some(Stopped::Cut));
+        if reason.is_some() {
+            self.stopped = reason;
+        }
+        reason
+    }
+}
+
+impl Queue<RxQueue> {
+    /// Shows the other side the buffers that it may fill, and says why the queue is at its end if it is.
+    #[inline(always)]
+    pub fn publish(&mut self) -> Option<Stopped> {
+        if self.ring.publish() {
+            kick(&self.kick);
+        }
+        self.check(self.ring.broken())
+    }
+}
+
+impl Queue<TxQueue> {
+    /// Shows the other side the frames.
+    #[inline(always)]
+    pub fn publish(&mut self) {
+        if self.ring.publish() {
+            kick(&self.kick);
+        }
+    }
+
+    /// A frame has found no room. `true`: there is some by now, and no signal will come for it.
+    #[cold]
+    pub fn starve(&mut self) -> bool {
+        self.starved = true;
+        self.asleep && self.ring.want_signal(true)
+    }
+
+    /// The worker is about to sleep, or awake again. Of frames that are gone only who waits for room wants to hear.
+    pub fn set_asleep(&mut self, asleep: bool) {
+        self.asleep = asleep;
+        if self.starved {
+            // That something is gone already is seen when the worker looks once more before it sleeps.
+            self.ring.want_signal(asleep);
+            self.starved = asleep;
+        }
+    }
+
+    /// Says why the queue is at its end if it is.
+    #[inline(always)]
+    pub fn ended(&mut self) -> Option<Stopped> {
+        self.check(self.ring.broken())
+    }
+}
+
+/// Both queues of a pair, and what wakes their worker.
+///
+/// Whoever has entered a slot may write the counters of its direction that a queue moves: frames and bytes passed, and drops
+/// as `link-down` and `bad-ring`. That is the worker, or the control thread when it takes the queue away.
+pub(super) struct Pair {
+    pub rx: Slot<Queue<RxQueue>>,
+    pub tx: Slot<Queue<TxQueue>>,
+    pub counters: Arc<PortCounters>,
+    /// What the other side takes unfinished.
+    pub offloads: OffloadsCell,
+    /// On calls of the other side.
+    pub wake: Wake,
+}
+
+impl Pair {
+    pub fn new() -> Result<Self, Errno> {
+        let counters = Arc::new(PortCounters::new());
+        counters.set_link(false);
+        let (offloads, wake) = (OffloadsCell::default(), Wake::new()?);
+        Ok(Self { rx: Slot::new(), tx: Slot::new(), counters, offloads, wake })
+    }
+
+    /// A frame waits for room in `queue`, perhaps of a worker that is about to sleep.
+    #[cold]
+    pub fn starve(&self, queue: &mut Queue<TxQueue>) {
+        if queue.starve() {
+            self.wake.wake();
+        }
+    }
+
+    /// Gives the worker queues.
+    pub fn plug(&self, pair: device::Pair, memory: (Arc<Buffers>, Arc<Shared>), features: u64) -> Result<(), Errno> {
+        self.wake.watch(&pair.rx_call)?;
+        self.wake.watch(&pair.tx_call)?;
+        self.offloads.set(offloads(features));
+        let device::Pair { rx, tx, rx_call, tx_call, rx_kick, tx_kick } = pair;
+        let unfinished = features & feature::GUEST_CSUM != 0;
+        let rx = Queue::new(rx, rx_kick, rx_call, memory.clone(), unfinished);
+        let tx = Queue::new(tx, tx_kick, tx_call, memory, false);
+        self.rx.change(|slot| *slot = Some(rx));
+        self.tx.change(|slot| *slot = Some(tx));
+        self.counters.set_link(true);
+        self.wake.wake();
+        Ok(())
+    }
+
+    /// Takes the queues from the worker, and counts what was in them.
+    pub fn unplug(&self) {
+        self.counters.set_link(false);
+        self.tx.change(|slot| {
+            if let Some(mut queue) = slot.take() {
+                self.wake.forget(&queue.call);
+                queue.ring.room();
+                settle(&queue, &self.counters, DropReason::LinkDown);
+            }
+        });
+        self.rx.change(|slot| {
+            if let Some(mut queue) = slot.take() {
+                self.wake.forget(&queue.call);
+                let mut waiting = 0;
+                // As many as there are buffers, at most: none goes back.
+                while queue.stopped.is_none() {
+                    match queue.ring.poll(usize::MAX) {
+                        0 => break,
+                        frames => waiting += frames as u64,
+                    }
+                }
+                self.counters.count_rx_drops(DropReason::LinkDown, waiting);
+            }
+        });
+        self.wake.wake();
+    }
+}
+
+/// Counts frames that were sent and that the other side has not taken, unless that was done when the queue was stopped.
+pub(super) fn settle(queue: &Queue<TxQueue>, counters: &PortCounters, reason: DropReason) {
+    if queue.stopped.is_none() || reason == DropReason::BadRing {
+        let (frames, bytes) = queue.ring.unused();
+        counters.take_back_tx(reason, frames, bytes);
+    }
+}
+
+/// What a device with these features takes unfinished. Large frames can have ECN in them, which we cannot take out.
+fn offloads(features: u64) -> Offloads {
+    let all = |needed| features & needed == needed;
+    let large = feature::CSUM | feature::HOST_ECN;
+    Offloads {
+        checksum: all(feature::CSUM),
+        tcp4: all(feature::HOST_TSO4 | large),
+        tcp6: all(feature::HOST_TSO6 | large),
+        udp: false,
+    }
+}
