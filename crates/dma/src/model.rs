@@ -3,7 +3,7 @@
 //!
 //! Memory is a vector of 64-bit model atomics. Bytes are loaded and stored relaxed, word by word: a missing release or
 //! acquire in a ring then shows as old bytes in a packet, which the models assert against. Spans must therefore begin
-//! and end at multiples of 8 here. 32-bit slots share a word with their neighbour; all slots of one ring are written by
+//! at multiples of 8 here, or of 4 where one side alone writes the whole word. 32-bit slots share a word with their neighbour; all slots of one ring are written by
 //! one side, so that loading, changing and storing the word is exact; and so it is with 16-bit slots.
 //!
 //! Loom never lets a load see a store that comes later, so old bytes show only half of the mistakes: a reader that gives
@@ -397,7 +397,14 @@ impl<'a> Span<'a> {
             Bytes::Slice(bytes) => to[..len].copy_from_slice(&bytes[..len]),
             Bytes::Model(memory, at) => {
                 memory.reads(at, len);
-                for (i, chunk) in to[..len].chunks_mut(8).enumerate() {
+                let (to, odd) = (&mut to[..len], at % 8);
+                let (front, to) = to.split_at_mut(if odd == 0 { 0 } else { len.min(8 - odd) });
+                if !front.is_empty() {
+                    let word = memory.words[at / 8].load(Ordering::Relaxed).to_le_bytes();
+                    front.copy_from_slice(&word[odd..odd + front.len()]);
+                }
+                let at = at + front.len();
+                for (i, chunk) in to.chunks_mut(8).enumerate() {
                     let word = memory.words[at / 8 + i].load(Ordering::Relaxed).to_le_bytes();
                     chunk.copy_from_slice(&word[..chunk.len()]);
                 }
@@ -411,12 +418,21 @@ impl<'a> Span<'a> {
         let len = self.len.min(to.len);
         let mut bytes = vec![0; len];
         self.read_into(&mut bytes);
-        assert!(to.at.is_multiple_of(8), "model memory is written in whole words");
+        assert!(to.at.is_multiple_of(4), "model memory is written in whole words, or halves of them");
         to.memory.writes(to.at, len);
-        for (i, chunk) in bytes.chunks(8).enumerate() {
+        let odd = to.at % 8;
+        let (front, rest) = bytes.split_at(if odd == 0 { 0 } else { len.min(8 - odd) });
+        if !front.is_empty() {
+            let place = &to.memory.words[to.at / 8];
+            let mut word = place.load(Ordering::Relaxed).to_le_bytes();
+            word[odd..odd + front.len()].copy_from_slice(front);
+            place.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        let at = to.at + front.len();
+        for (i, chunk) in rest.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            to.memory.words[to.at / 8 + i].store(u64::from_le_bytes(word), Ordering::Relaxed);
+            to.memory.words[at / 8 + i].store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
         len
     }
