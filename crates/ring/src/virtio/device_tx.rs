@@ -5,7 +5,7 @@ use super::layout::{Descriptor, NetHeader, descriptor_flag as flag};
 use super::queue::Queue;
 use super::rings::Rings;
 use crate::FrameLimits;
-use millrace_dma::{Access, Iotlb, Reach, Span};
+use millrace_dma::{Access, Iotlb, Iova, Reach, Span};
 
 /// Where frames go that the driver has sent.
 pub trait NetSink {
@@ -53,6 +53,17 @@ pub struct DeviceTx {
     offloads: bool,
     // A frame of several pieces is put together here.
     scratch: Box<[u8]>,
+    // By place in the available ring.
+    guesses: Box<[Guess]>,
+}
+
+/// Where a lone frame lay that came by this place of the ring, one lap ago. Drivers go round their buffers as they go round
+/// the ring, more often than not; so descriptor and frame can be asked for together with the entry that names them, and a
+/// frame that comes alone waits for one cache line instead of three.
+#[derive(Clone, Copy, Default)]
+struct Guess {
+    head: u16,
+    frame: Iova,
 }
 
 /// Why a run of plain frames ended.
@@ -69,7 +80,8 @@ impl DeviceTx {
     pub fn new(rings: Rings, features: u64, offloads: bool, limits: FrameLimits, iotlb: Iotlb) -> Self {
         let longest = if offloads { MAX_LARGE } else { usize::from(limits.max) };
         let scratch = vec![0; longest].into_boxed_slice();
-        Self { queue: Queue::new(rings, features, iotlb), limits, offloads, scratch }
+        let guesses = vec![Guess::default(); usize::from(rings.size())].into_boxed_slice();
+        Self { queue: Queue::new(rings, features, iotlb), limits, offloads, scratch, guesses }
     }
 
     /// Number of descriptors.
@@ -109,11 +121,15 @@ impl DeviceTx {
         match self.queue.look() {
             Ok(0) => {}
             Ok(waiting) => {
+                let guess = (waiting == 1).then(|| self.guess());
                 self.queue.expect_put();
                 let mut left = budget.min(usize::from(waiting));
                 while left > 0 && !sent.full && sent.fault.is_none() {
                     left -= self.serve_run(left.min(BATCH), sink, &mut sent);
                     self.queue.publish();
+                }
+                if let Some(place) = guess {
+                    self.remember(place);
                 }
             }
             Err(fault) => sent.fault = Some(fault),
@@ -122,6 +138,29 @@ impl DeviceTx {
             self.queue.stop(fault);
         }
         sent
+    }
+
+    /// Asks for what the next place probably leads to, and returns that place.
+    #[inline(always)]
+    fn guess(&self) -> u16 {
+        let queue = &self.queue;
+        let place = queue.next() & (queue.size() - 1);
+        let Guess { head, frame } = self.guesses[usize::from(place)];
+        queue.rings.table.prefetch(head);
+        // A hint only: the address was good a lap ago.
+        if let Some(line) = queue.iotlb.peek(frame, 1, Access::Read).and_then(|reach| reach.span(frame, 1)) {
+            line.prefetch();
+        }
+        place
+    }
+
+    /// Notes what a place of the ring has led to.
+    #[inline(always)]
+    fn remember(&mut self, place: u16) {
+        let rings = &self.queue.rings;
+        let head = rings.avail.load(u32::from(place));
+        let frame = rings.table.load(head).address.plus(NetHeader::LEN as u64);
+        self.guesses[usize::from(place)] = Guess { head, frame };
     }
 
     /// Serves up to `want` frames, all of which wait, and returns how many are gone: at least one, or there is a fault.
@@ -200,7 +239,7 @@ impl DeviceTx {
     /// Serves the next chain, whatever it looks like.
     #[cold]
     fn serve_other(&mut self, sink: &mut impl NetSink, sent: &mut Sent) -> Result<(), Fault> {
-        let Self { queue, limits, offloads, scratch } = self;
+        let Self { queue, limits, offloads, scratch, .. } = self;
         let head = queue.head(0)?;
         let (mut pieces, mut count) = ([Span::EMPTY; MAX_CHAIN], 0);
         let iotlb = &queue.iotlb;
