@@ -41,13 +41,13 @@ if ! find_rust; then
     packages+=(rustc-web cargo-web rustfmt-web rust-web-clippy)
 fi
 need dpdk-testpmd dpdk-dev
+[ -x /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk ] || packages+=(openvswitch-switch-dpdk)
 if [ "$bench" = yes ]; then
     pkg-config --exists libdpdk 2>/dev/null || packages+=(libdpdk-dev)
-    [ -x /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk ] || packages+=(openvswitch-switch-dpdk)
 fi
 
-# The package of Open vSwitch starts its services at once and at every start of the system. The benchmark runs its own copies
-# with folders of their own, and only while it measures; so where we install the package, nothing shall run afterwards.
+# The package of Open vSwitch starts its services at once and at every start of the system. Benchmark and tests run copies of
+# their own in folders of their own, and only while they work; so where we install the package, nothing shall run afterwards.
 # policy-rc.d is how Debian asks whether a package may start something; an existing one is left alone.
 policy=/usr/sbin/policy-rc.d
 quiet_services() {
