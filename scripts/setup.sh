@@ -2,7 +2,7 @@
 # Installs what the project needs on Debian 12, and does nothing where it is all there.
 #
 #   scripts/setup.sh          to build, to run the demo and the tests
-#   scripts/setup.sh --bench  also what programs with DPDK are built with, and Open vSwitch, for `make bench`
+#   scripts/setup.sh --bench  also what programs with DPDK are built with, for `make bench`
 #
 # As root it installs Debian packages. As anybody else it says which are missing and leaves them out: the build needs
 # Rust and a C compiler, everything else only makes single tests possible.
