@@ -1,14 +1,18 @@
 //! What ports have in common whose other end is a program behind a vhost-user socket: how the two find each other, how a
-//! queue changes hands between the thread that speaks the protocol and the worker, and what wakes the worker.
+//! queue changes hands between the thread that speaks the protocol and the worker, and what wakes the worker and
+//! the other side.
 
 mod meeting;
 mod offloads;
+mod signal;
 mod slot;
+mod sys;
 mod wake;
 
 pub use meeting::SocketError;
 pub(crate) use meeting::{Meeting, Talker};
 pub(crate) use offloads::OffloadsCell;
+pub(crate) use signal::signal;
 pub(crate) use slot::Slot;
 pub(crate) use wake::Wake;
 

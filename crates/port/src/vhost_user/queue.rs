@@ -2,7 +2,7 @@
 
 use super::memory::GuestMemory;
 use crate::PortCounters;
-use crate::peer::{OffloadsCell, Slot, Wake};
+use crate::peer::{OffloadsCell, Slot, Wake, signal};
 use millrace_ring::virtio::{DeviceRx, DeviceTx, Fault};
 use rustix::io::Errno;
 use std::fmt;
@@ -38,23 +38,15 @@ pub(super) struct Queue<D> {
 }
 
 impl<D> Queue<D> {
-    #[inline(never)]
     pub fn signal(&self) {
-        signal(self.call.as_deref());
+        self.call.iter().for_each(signal);
     }
 
     /// Stops for good. The driver hears of it, and may set the queue up anew.
     #[cold]
     pub fn stop(&mut self, reason: Stopped) {
         self.stopped = Some(reason);
-        signal(self.error.as_deref());
-    }
-}
-
-fn signal(event: Option<&File>) {
-    if let Some(event) = event {
-        // Full, or no eventfd at all: the driver's own doing.
-        let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        self.error.iter().for_each(signal);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::memory::{Buffers, Shared};
 use super::sys;
+use crate::peer::signal;
 use millrace_dma::{RegionError, Window};
 use millrace_ring::virtio::driver::{Agreed, Place, RxQueue, Size, TxQueue};
 use millrace_ring::virtio::feature;
@@ -93,18 +94,12 @@ impl Pair {
     #[inline(always)]
     pub fn publish(&mut self) {
         if self.rx.publish() {
-            kick(&self.rx_kick);
+            signal(&self.rx_kick);
         }
         if self.tx.publish() {
-            kick(&self.tx_kick);
+            signal(&self.tx_kick);
         }
     }
-}
-
-/// Wakes the other side. A full counter wakes as well as one more, so nothing is lost when the write fails.
-#[cold]
-pub(super) fn kick(event: &OwnedFd) {
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
 /// A network device of somebody else's. It ends when this is dropped.
@@ -219,7 +214,7 @@ impl Device {
         }
         let [rx_call, rx_kick, tx_call, tx_kick] = [rx_call, rx_kick, tx_call, tx_kick].map(sys::into_fd);
         // Whoever sleeps until the first kick has it.
-        kick(&rx_kick);
+        signal(&rx_kick);
         Ok(Pair { rx, tx, rx_call, tx_call, rx_kick, tx_kick })
     }
 }

@@ -1,7 +1,8 @@
 //! A pair of queues: what its worker and the control thread share.
 
-use super::device::{self, kick};
+use super::device;
 use super::memory::{Buffers, Shared};
+use crate::peer::signal;
 use crate::peer::{OffloadsCell, Slot, Wake};
 use crate::{DropReason, PortCounters};
 use millrace_packet::offload::Offloads;
@@ -69,7 +70,7 @@ impl Queue<RxQueue> {
     #[inline(always)]
     pub fn publish(&mut self) -> Option<Stopped> {
         if self.ring.publish() {
-            kick(&self.kick);
+            signal(&self.kick);
         }
         self.check(self.ring.broken())
     }
@@ -80,7 +81,7 @@ impl Queue<TxQueue> {
     #[inline(always)]
     pub fn publish(&mut self) {
         if self.ring.publish() {
-            kick(&self.kick);
+            signal(&self.kick);
         }
     }
 
