@@ -21,7 +21,9 @@ pub use error::AfXdpError;
 
 use crate::link::{Interface, Reports};
 use crate::link::{State, Watch};
-use crate::{BorrowError, Borrower, Burst, DropReason, Pool, Port, PortCounters, Sink, Taken, spec::AfXdpSpec};
+use crate::{
+    BorrowError, Borrower, Burst, DropReason, LentSender, Pool, Port, PortCounters, Sink, Taken, spec::AfXdpSpec,
+};
 use lent::Borrowed;
 use millrace_dma::{Pages, Region, RegionError, Span};
 use program::Program;
@@ -332,6 +334,12 @@ impl Borrower for AfXdpPort {
         }
     }
 
+    fn sender(&mut self) -> Option<&mut dyn LentSender> {
+        Some(self)
+    }
+}
+
+impl LentSender for AfXdpPort {
     fn send_from(&mut self, at: usize, frame: Span<'_>) -> Taken {
         let len = frame.len();
         let taken = match &mut self.queue {

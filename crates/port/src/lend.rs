@@ -44,9 +44,8 @@ pub enum BorrowError {
 /// A port that can work on memory of an application, one at a time.
 ///
 /// What arrives is put into buffers that [`Borrower::supply`] has given, and shown by
-/// [`Sink::take_lent`](crate::Sink::take_lent). Frames can be sent from anywhere in that memory
-/// ([`Borrower::send_from`]), and belong to the port until [`Borrower::sent`] counts them. Everything else works on the port
-/// as before.
+/// [`Sink::take_lent`](crate::Sink::take_lent). Some ports also send from anywhere in that memory ([`Borrower::sender`]).
+/// Everything else works on the port as before.
 pub trait Borrower {
     /// Works on this memory from now on, or on none. Buffers that were given and frames that are on their way belong to
     /// nobody afterwards. Called while nobody else uses the port; may take some milliseconds, in which nothing is received.
@@ -58,10 +57,19 @@ pub trait Borrower {
     /// Takes empty buffers as long as there is room for more: `next` says where one begins in the region.
     fn supply(&mut self, next: &mut dyn FnMut() -> Option<usize>);
 
+    /// This port, if it can send frames from where they lie in the memory. Otherwise they are sent like all others.
+    fn sender(&mut self) -> Option<&mut dyn LentSender> {
+        None
+    }
+}
+
+/// A port that sends frames from memory of an application, without a copy. They belong to it until [`LentSender::sent`]
+/// counts them.
+pub trait LentSender {
     /// Takes a frame that lies in the memory, `at` this offset, towards the wire. What it drops, and counts, is
-    /// [sent](Borrower::sent) like the rest.
+    /// [sent](LentSender::sent) like the rest.
     fn send_from(&mut self, at: usize, frame: Span<'_>) -> Taken;
 
-    /// How many of those frames, in the order of [`Borrower::send_from`], the port is done with since this was last called.
+    /// How many of those frames, in the order of [`LentSender::send_from`], the port is done with since this was last called.
     fn sent(&mut self) -> u32;
 }

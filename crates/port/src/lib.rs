@@ -62,7 +62,7 @@ pub mod vhost_user;
 pub mod virtio_user;
 
 pub use counters::{DropReason, Event, PortCounters};
-pub use lend::{BorrowError, Borrower, Pool};
+pub use lend::{BorrowError, Borrower, LentSender, Pool};
 pub use peer::SocketError;
 pub use sink::{Accept, Lent, Sink};
 pub use spec::{PortSpec, SpecError};

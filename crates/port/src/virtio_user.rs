@@ -14,6 +14,8 @@
 
 mod connection;
 mod device;
+mod lent;
+mod loans;
 mod memory;
 mod pair;
 #[allow(unsafe_code)]
@@ -28,7 +30,10 @@ pub use millrace_ring::virtio::driver::{Agreed, CAPACITY, Size};
 use crate::null::check_len;
 use crate::peer::{SocketError, Talker};
 use crate::unfinished::{check_unfinished_len, deliver};
-use crate::{Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken, spec::VirtioUserSpec};
+use crate::{
+    Borrower, Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken, spec::VirtioUserSpec,
+};
+use loans::Loans;
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads, VIRTIO_HEADER_LEN};
 use millrace_ring::virtio::NetHeader;
@@ -44,9 +49,19 @@ const BATCH: usize = 32;
 /// One pair of queues of a device that somebody else serves.
 pub struct VirtioUserPort {
     pair: Arc<pair::Pair>,
+    /// Its number.
+    number: usize,
     /// Something was stored that the other side does not see yet.
     unpublished: bool,
-    talker: Arc<Talker>,
+    /// Frames are received into memory of an application.
+    works_on_pool: bool,
+    wire: Arc<Wire>,
+}
+
+/// What the pairs of a wire have in common.
+struct Wire {
+    loans: Arc<Loans>,
+    talker: Talker,
 }
 
 /// Begins to look for the other side, and makes a port for each pair of queues.
@@ -61,10 +76,11 @@ pub fn open(spec: &VirtioUserSpec) -> Result<Vec<VirtioUserPort>, SocketError> {
     };
     let pairs = (0..spec.queues).map(|_| pair::Pair::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
     let pairs: Arc<[_]> = pairs.map_err(failed)?.into();
-    let talker = Arc::new(connection::start(spec, pairs.clone())?);
-    let port =
-        |pair: &Arc<pair::Pair>| VirtioUserPort { pair: pair.clone(), unpublished: false, talker: talker.clone() };
-    Ok(pairs.iter().map(port).collect())
+    let loans = Arc::new(Loans::new(pairs.len()).map_err(failed)?);
+    let talker = connection::start(spec, pairs.clone(), loans.clone())?;
+    let wire = Arc::new(Wire { loans, talker });
+    let port = |(number, pair): (usize, &Arc<pair::Pair>)| VirtioUserPort::new(number, pair.clone(), wire.clone());
+    Ok(pairs.iter().enumerate().map(port).collect())
 }
 
 /// What one call of [`VirtioUserPort::receive`] found.
@@ -169,6 +185,10 @@ impl Receiver<'_> {
 }
 
 impl VirtioUserPort {
+    fn new(number: usize, pair: Arc<pair::Pair>, wire: Arc<Wire>) -> Self {
+        Self { pair, number, unpublished: false, works_on_pool: false, wire }
+    }
+
     /// Counts what came.
     #[inline(always)]
     fn count(&self, found: &Received) {
@@ -184,6 +204,21 @@ impl VirtioUserPort {
         }
     }
 
+    /// Has the other side signal frames, or not.
+    fn want_frame_signals(&self, wanted: bool) {
+        if let Some(mut slot) = self.pair.rx.enter()
+            && let Some(queue) = slot.as_mut()
+        {
+            queue.ring.want_signal(wanted);
+        }
+        if self.works_on_pool
+            && let Some(mut slot) = self.pair.lent.enter()
+            && let Some(lent) = slot.as_mut()
+        {
+            lent.queue.ring.want_signal(wanted);
+        }
+    }
+
     #[cold]
     fn show_stop(&self, queue: &str, reason: Stopped) {
         let counters = &self.pair.counters;
@@ -191,6 +226,13 @@ impl VirtioUserPort {
         let mode = format!("{}, {queue} queue stopped: {reason}", counters.mode());
         tracing::warn!("{mode}");
         counters.set_mode(mode);
+    }
+
+    /// What the other side has done last is lost.
+    #[cold]
+    fn show_receive_stop(&self, reason: Stopped) {
+        self.pair.counters.count_rx_drops(DropReason::BadRing, 1);
+        self.show_stop("receive", reason);
     }
 
     fn dropped(&self, reason: DropReason) -> Taken {
@@ -282,7 +324,11 @@ impl Port for VirtioUserPort {
     }
 
     fn sender(&self) -> Option<Box<dyn Port>> {
-        Some(Box::new(Self { pair: self.pair.clone(), unpublished: false, talker: self.talker.clone() }))
+        Some(Box::new(Self::new(self.number, self.pair.clone(), self.wire.clone())))
+    }
+
+    fn borrower(&mut self) -> Option<&mut dyn Borrower> {
+        Some(self)
     }
 
     fn flush(&mut self) {
@@ -333,14 +379,16 @@ impl Port for VirtioUserPort {
 
     #[inline]
     fn receive(&mut self, budget: usize, sink: &mut dyn Sink) -> usize {
+        if self.works_on_pool {
+            return self.receive_lent(budget, sink);
+        }
         let Some(mut slot) = self.pair.rx.enter() else { return 0 };
         let Some(queue) = slot.as_mut().filter(|queue| queue.stopped.is_none()) else { return 0 };
         let counters = &self.pair.counters;
         let found = Receiver { queue, sink, counters, found: Received::default() }.run(budget);
         self.count(&found);
         if let Some(reason) = queue.publish() {
-            counters.count_rx_drops(DropReason::BadRing, 1);
-            self.show_stop("receive", reason);
+            self.show_receive_stop(reason);
         }
         found.frames as usize + found.unfinished
     }
@@ -356,11 +404,7 @@ impl Port for VirtioUserPort {
     fn prepare_sleep(&mut self) {
         // A slot that the control thread is at: it wakes us when it is done. That something has come already is seen when the
         // worker looks once more before it sleeps.
-        if let Some(mut slot) = self.pair.rx.enter()
-            && let Some(queue) = slot.as_mut()
-        {
-            queue.ring.want_signal(true);
-        }
+        self.want_frame_signals(true);
         if let Some(mut slot) = self.pair.tx.enter()
             && let Some(queue) = slot.as_mut()
         {
@@ -370,11 +414,7 @@ impl Port for VirtioUserPort {
 
     fn awake(&mut self) {
         self.pair.wake.drain();
-        if let Some(mut slot) = self.pair.rx.enter()
-            && let Some(queue) = slot.as_mut()
-        {
-            queue.ring.want_signal(false);
-        }
+        self.want_frame_signals(false);
         if let Some(mut slot) = self.pair.tx.enter()
             && let Some(queue) = slot.as_mut()
         {

@@ -181,7 +181,7 @@ pub(super) fn holds_next(wire: &Wire, tx: &TxSlot) -> bool {
 }
 
 /// One burst from a TX queue whose frames the port sends where they lie, as far as they lie there. Returns as
-/// [`super::refuse`]; `None` when the first of them does not.
+/// [`super::refuse`]; `None` when the first of them does not, or when the port copies them.
 pub(super) fn transmit(
     wire: &mut Wire,
     place: usize,
@@ -192,10 +192,10 @@ pub(super) fn transmit(
     let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&mut wire.on_loan, tx.engine.as_deref_mut()) else {
         return None;
     };
-    let borrower = wire.port.borrower()?;
+    let sender = wire.port.borrower()?.sender()?;
     let mut is_inside = true;
     let served = engine.serve_deferred(BUDGET, |iova, frame| match on_loan.loan.offset(iova, frame.len()) {
-        Some(at) if borrower.send_from(at, frame) != Taken::Full => Verdict::Taken,
+        Some(at) if sender.send_from(at, frame) != Taken::Full => Verdict::Taken,
         at => {
             is_inside &= at.is_some();
             Verdict::Full
@@ -214,8 +214,9 @@ pub(super) fn transmit(
 #[inline(always)]
 pub(super) fn reap(wire: &mut Wire, tx: &mut [TxSlot], counts: &mut [Counts]) -> bool {
     let Some(on_loan) = &mut wire.on_loan else { return false };
-    let Some(borrower) = wire.port.borrower().filter(|_| on_loan.is_sending()) else { return false };
-    let mut left = borrower.sent();
+    let borrower = wire.port.borrower().filter(|_| on_loan.is_sending());
+    let Some(sender) = borrower.and_then(|borrower| borrower.sender()) else { return false };
+    let mut left = sender.sent();
     let any = left > 0;
     while let Some((ticket, place, frames)) = on_loan.sending.front_mut().filter(|_| left > 0) {
         let done = left.min(*frames);

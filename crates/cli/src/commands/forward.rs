@@ -28,8 +28,9 @@ const NAP: Duration = Duration::from_micros(100);
 What is received on the first queue of --queue is sent on the second, and the
 other way round, until --count frames or Ctrl-C. The queues are of engine dd and
 share a pool of buffers, so that frames stay where they were received: only
-descriptors move. A port that can (af_xdp) receives into that pool and sends
-from it; `millrace stats` shows how often each frame was copied.
+descriptors move. A port that can (af_xdp, virtio-user) receives into that
+pool, and af_xdp sends from it; `millrace stats` shows how often each frame was
+copied.
 
 Examples:
   millrace card --port af_xdp:eth0 --port af_xdp:eth1 --queues 2 --engine dd --listen /tmp/card &

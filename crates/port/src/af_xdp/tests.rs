@@ -367,12 +367,12 @@ fn frames_lie_in_memory_of_the_application() {
         let at = number * 2112 + 100 + number;
         other.region.window().span_mut(at, 60 + number).unwrap().write_from(&frame(number, 60 + number));
         let bytes = other.region.window().span(at, 60 + number).unwrap();
-        assert_eq!(of_a.send_from(at, bytes), Taken::Yes);
+        assert_eq!(of_a.sender().unwrap().send_from(at, bytes), Taken::Yes);
     }
     a.flush();
     let mut done = 0;
     until("all have left", || {
-        done += a.borrower().unwrap().sent();
+        done += a.borrower().unwrap().sender().unwrap().sent();
         done == 32
     });
     let mut kept = Vec::new();
@@ -383,7 +383,7 @@ fn frames_lie_in_memory_of_the_application() {
     for (number, (at, bytes)) in kept.iter().enumerate() {
         assert_eq!(*bytes, frame(number, 60 + number));
         assert_eq!(pool.region.window().slice(*at, bytes.len()).unwrap(), bytes, "it lies where the port says");
-        assert_eq!(b.borrower().unwrap().send_from(*at, Span::from_slice(bytes)), Taken::Yes);
+        assert_eq!(b.borrower().unwrap().sender().unwrap().send_from(*at, Span::from_slice(bytes)), Taken::Yes);
     }
     // Behind them one that is copied: it has its own memory on the same queue.
     assert_eq!(b.transmit(Span::from_slice(&frame(99, 99))), Taken::Yes);

@@ -72,12 +72,19 @@ impl Talker {
     }
 }
 
-impl Drop for Talker {
-    fn drop(&mut self) {
-        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+impl Talker {
+    /// Breaks off the connection that there is: the thread waits for nothing of it any more.
+    pub fn break_off(&self) {
         if let Some(stream) = &*self.current.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = stream.shutdown(Shutdown::Both);
         }
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        self.break_off();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -194,15 +201,21 @@ impl Meeting {
 
     /// Waits until `fd` is readable; `false`: the port is closed.
     pub fn wait(&self, fd: impl AsFd) -> bool {
-        let mut fds = [PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&fd, PollFlags::IN)];
+        self.wait_for([&fd]).is_some()
+    }
+
+    /// Waits until one of `fds` is readable, and says which; `None`: the port is closed.
+    pub fn wait_for<const N: usize>(&self, fds: [&dyn AsFd; N]) -> Option<usize> {
+        let stop = PollFd::new(&*self.stop, PollFlags::IN);
+        let others = fds.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
+        let mut all: Vec<_> = std::iter::once(stop).chain(others).collect();
         loop {
             // Interrupted, or out of memory: again.
-            let _ = poll(&mut fds, None);
-            if !fds[0].revents().is_empty() {
-                return false;
-            }
-            if !fds[1].revents().is_empty() {
-                return true;
+            let _ = poll(&mut all, None);
+            match all.iter().position(|fd| !fd.revents().is_empty()) {
+                Some(0) => return None,
+                Some(readable) => return Some(readable - 1),
+                None => {}
             }
         }
     }

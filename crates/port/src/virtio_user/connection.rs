@@ -1,24 +1,29 @@
 //! The thread that looks for a vhost-user back end, and brings its queues up whenever there is one.
 
-use super::device::{Device, DeviceError, Wishes};
-use super::memory::Buffers;
-use super::pair::Pair;
+use super::device::{Device, DeviceError, Wishes, address_of, own_queue};
+use super::loans::{Loan, Loans};
+use super::memory::{Buffers, Shared};
+use super::pair::{Pair, Rx};
 use crate::peer::{Meeting, SocketError, Talker, plural};
 use crate::spec::VirtioUserSpec;
-use millrace_ring::virtio::driver::Size;
-use millrace_ring::virtio::feature;
+use millrace_ring::virtio::driver::{Agreed, LentPlace, LentRxQueue, Place, Size};
+use millrace_ring::virtio::{RingsError, feature};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Why a connection ends: the other side has gone, or the pools that it knows of have changed.
+const GONE: usize = 0;
+const CHANGED: usize = 1;
+
 /// Descriptors of a queue: what QEMU has by default.
 pub(super) const SIZE: Size = Size::new(256).unwrap();
 
 /// Opens the socket, or begins to look for it. Both the socket and its thread end with the last port of the wire.
-pub(super) fn start(spec: &VirtioUserSpec, pairs: Arc<[Arc<Pair>]>) -> Result<Talker, SocketError> {
+pub(super) fn start(spec: &VirtioUserSpec, pairs: Arc<[Arc<Pair>]>, loans: Arc<Loans>) -> Result<Talker, SocketError> {
     let path = PathBuf::from(&spec.path);
-    let talk = Talk { role: spec.role(), pairs, path: path.clone(), warned: false };
+    let talk = Talk { role: spec.role(), pairs, loans, path: path.clone(), warned: false };
     talk.show("", "no peer");
     Talker::start(&path, !spec.server, move |meeting| talk.run(&meeting))
 }
@@ -26,6 +31,7 @@ pub(super) fn start(spec: &VirtioUserSpec, pairs: Arc<[Arc<Pair>]>) -> Result<Ta
 /// What the thread has.
 struct Talk {
     pairs: Arc<[Arc<Pair>]>,
+    loans: Arc<Loans>,
     role: &'static str,
     path: PathBuf,
     /// A back end has been complained about; the next is only mentioned at debug level, until one is right.
@@ -40,6 +46,7 @@ impl Talk {
                 self.explain(&error);
                 self.show("", &format!("refused: {error}"));
             }
+            self.loans.disconnected();
             meeting.end();
         }
     }
@@ -48,29 +55,52 @@ impl Talk {
     fn serve(&mut self, meeting: &Meeting, stream: UnixStream) -> Result<(), DeviceError> {
         let ours = stream.try_clone().map_err(DeviceError::Connect)?;
         self.show("", "peer connected");
-        let wishes = Wishes {
-            pairs: self.pairs.len() as u16,
-            size: SIZE,
-            mergeable: true,
-            event_index: true,
-            in_order: false,
-            offloads: true,
-        };
-        let mut device = Device::start(stream, wishes, Buffers::allocate)?;
+        let loans = self.loans.connect();
+        let mut device = self.bring_up(stream, &loans)?;
         let plugged = self.plug(&mut device);
+        if plugged.is_ok() {
+            self.loans.queues_run();
+        }
         // Nothing is to be said in this direction: what can be read is the end, or as good as that.
-        let open = plugged.is_ok() && meeting.wait(&ours);
-        // Nobody waits for answers any more.
-        let _ = ours.shutdown(Shutdown::Both);
+        let ended = plugged.is_ok().then(|| meeting.wait_for([&ours, self.loans.changed()])).flatten();
+        if ended != Some(CHANGED) {
+            // Nobody waits for answers any more.
+            let _ = ours.shutdown(Shutdown::Both);
+        }
         self.pairs.iter().for_each(|pair| pair.unplug());
-        if open {
+        // Here the other side is asked to stop, if it still listens. The next connection is a new one.
+        drop(device);
+        let _ = ours.shutdown(Shutdown::Both);
+        if ended == Some(GONE) {
             tracing::debug!("virtio-user:{}: the peer has gone", self.path.display());
         }
         self.show("", "no peer");
         plugged
     }
 
-    fn plug(&mut self, device: &mut Device) -> Result<(), DeviceError> {
+    /// Brings up the queues of the other side, each over the memory that it shall work on.
+    fn bring_up(&self, stream: UnixStream, loans: &[Option<Arc<Loan>>]) -> Result<Device<Rx>, DeviceError> {
+        let pools: Vec<&Shared> = loans.iter().flatten().map(|loan| &*loan.memory).collect();
+        let wishes = Wishes {
+            pairs: self.pairs.len() as u16,
+            size: SIZE,
+            // A frame in several buffers, or one on which something is left to do, would have to be copied.
+            mergeable: pools.is_empty(),
+            event_index: true,
+            in_order: false,
+            offloads: true,
+        };
+        let receive = |pair: usize, place: &Place, size, agreed| match &loans[pair] {
+            None => own_queue(place, size, agreed).map(Rx::Own),
+            Some(loan) => {
+                let number = loans[..pair].iter().flatten().count();
+                lent_queue(place, loan, address_of(number), size, agreed)
+            }
+        };
+        Device::start_with(stream, wishes, Buffers::allocate, &pools, receive)
+    }
+
+    fn plug(&mut self, device: &mut Device<Rx>) -> Result<(), DeviceError> {
         let features = device.features();
         let has = |bits, name| if features & bits != 0 { name } else { "" };
         let words = [
@@ -88,6 +118,9 @@ impl Talk {
         }
         let memory = (device.buffers.clone(), device.rings.clone());
         for (pair, queues) in self.pairs.iter().zip(device.pairs.drain(..)) {
+            if matches!(queues.rx, Rx::Lent(..)) {
+                pair.counters.set_mode(format!("{}, in memory of the application", pair.counters.mode()));
+            }
             pair.plug(queues, memory.clone(), features).map_err(|errno| DeviceError::Event(errno.into()))?;
         }
         self.warned = false;
@@ -114,4 +147,12 @@ impl Talk {
             tracing::warn!("virtio-user:{path}: connection closed: {error}; further errors at debug level");
         }
     }
+}
+
+fn lent_queue(place: &Place, loan: &Arc<Loan>, at: u64, size: Size, agreed: Agreed) -> Result<Rx, RingsError> {
+    let (ring, memory) = (place.ring.clone(), loan.memory.window().clone());
+    let place = LentPlace { ring, memory, memory_at: at, buffer: loan.buffer };
+    let mut queue = LentRxQueue::new(&place, size, agreed)?;
+    queue.want_signal(false);
+    Ok(Rx::Lent(queue, loan.clone()))
 }

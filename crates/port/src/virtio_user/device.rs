@@ -5,7 +5,7 @@ use super::sys;
 use crate::peer::signal;
 use millrace_dma::{RegionError, Window};
 use millrace_ring::virtio::driver::{Agreed, Place, RxQueue, Size, TxQueue};
-use millrace_ring::virtio::feature;
+use millrace_ring::virtio::{RingsError, feature};
 use std::os::fd::OwnedFd;
 use std::{io, os::unix::net::UnixStream, path::Path, sync::Arc, time::Duration};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
@@ -19,6 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// up.
 const RINGS_AT: u64 = 1 << 32;
 const BUFFERS_AT: u64 = 1 << 36;
+/// Where the first of other memories begins, and how far they are apart.
+const MORE_AT: u64 = 1 << 40;
+
+/// Where memory number `more` begins of those that the other side is told of in addition.
+pub(super) fn address_of(more: usize) -> u64 {
+    MORE_AT * (1 + more as u64)
+}
 
 /// What is asked of the device.
 #[derive(Clone, Copy, Debug)]
@@ -67,16 +74,16 @@ pub enum DeviceError {
     Buffers(usize),
     /// Rings in wrong memory.
     #[error(transparent)]
-    Rings(#[from] millrace_ring::virtio::RingsError),
+    Rings(#[from] RingsError),
     /// No eventfd.
     #[error("cannot make an eventfd: {0}; raise the limit of open files (`ulimit -n`)")]
     Event(#[source] io::Error),
 }
 
 /// One pair of queues and how the two sides wake each other.
-pub struct Pair {
+pub struct Pair<R = RxQueue> {
     /// Frames from the device.
-    pub rx: RxQueue,
+    pub rx: R,
     /// Frames to the device.
     pub tx: TxQueue,
     /// Signalled by the device when there are frames.
@@ -103,9 +110,9 @@ impl Pair {
 }
 
 /// A network device of somebody else's. It ends when this is dropped.
-pub struct Device {
+pub struct Device<R = RxQueue> {
     /// Its queues.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<Pair<R>>,
     /// The memory of its frames.
     pub buffers: Arc<Buffers>,
     /// The memory of its rings.
@@ -135,6 +142,24 @@ impl Device {
         wishes: Wishes,
         buffers: impl FnOnce(usize) -> Result<Buffers, RegionError>,
     ) -> Result<Self, DeviceError> {
+        let receive = |_, place: &Place, size, agreed| own_queue(place, size, agreed);
+        Self::start_with(stream, wishes, buffers, &[], receive)
+    }
+}
+
+impl<R> Device<R> {
+    /// As [`Device::start`], with queues to receive of any kind: `receive` makes the one of a pair, by its number. The other
+    /// side is told of `more` memories, at [`address_of`].
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub(super) fn start_with(
+        stream: UnixStream,
+        wishes: Wishes,
+        buffers: impl FnOnce(usize) -> Result<Buffers, RegionError>,
+        more: &[&Shared],
+        mut receive: impl FnMut(usize, &Place, Size, Agreed) -> Result<R, RingsError>,
+    ) -> Result<Self, DeviceError> {
         // A peer that is silent must not hold us.
         stream.set_read_timeout(Some(PATIENCE)).map_err(DeviceError::Connect)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(DeviceError::Connect)?;
@@ -148,10 +173,10 @@ impl Device {
         let (queues, size) = (usize::from(pairs) * 2, wishes.size);
         let buffers = Arc::new(buffers(queues * usize::from(size.get()))?);
         let rings = Arc::new(Shared::allocate(queues * ring_stride(size))?);
-        share(&frontend, &buffers.memory, &rings)?;
+        share(&frontend, &buffers.memory, &rings, more)?;
         let mut device = Self { pairs: Vec::new(), buffers, rings, frontend, features, queues };
         for pair in 0..pairs {
-            let pair = device.bring_up(size, pair)?;
+            let pair = device.bring_up(size, pair, &mut receive)?;
             device.pairs.push(pair);
         }
         // The other side answers in order: with this answer it has seen all of the above.
@@ -181,16 +206,18 @@ impl Device {
         Ok(Place { ring, buffers, stride: self.buffers.layout.stride, buffers_at: BUFFERS_AT + at as u64 })
     }
 
-    fn bring_up(&mut self, size: Size, pair: u16) -> Result<Pair, DeviceError> {
+    fn bring_up(
+        &mut self,
+        size: Size,
+        pair: u16,
+        receive: &mut impl FnMut(usize, &Place, Size, Agreed) -> Result<R, RingsError>,
+    ) -> Result<Pair<R>, DeviceError> {
         let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(DeviceError::Event);
         let (rx_call, rx_kick, tx_call, tx_kick) = (event()?, event()?, event()?, event()?);
         let (rx_index, tx_index) = (usize::from(pair) * 2, usize::from(pair) * 2 + 1);
-        let mut rx = RxQueue::new(&self.place(size, rx_index)?, size, self.agreed())?;
+        let rx = receive(usize::from(pair), &self.place(size, rx_index)?, size, self.agreed())?;
         let mut tx = TxQueue::new(&self.place(size, tx_index)?, size, self.agreed())?;
-        // Both sides poll until somebody says otherwise.
-        rx.want_signal(false);
         tx.want_signal(false);
-        let _ = rx.publish();
         let frontend = &mut self.frontend;
         for (index, call, kick) in [(rx_index, &rx_call, &rx_kick), (tx_index, &tx_call, &tx_kick)] {
             let at = RINGS_AT + (index * ring_stride(size)) as u64;
@@ -219,7 +246,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl<R> Drop for Device<R> {
     fn drop(&mut self) {
         // Reading where a ring stands stops it: from the answer on the other side leaves the memory alone. One that does not
         // answer has its own mapping of the memory and harms nobody.
@@ -298,6 +325,15 @@ fn consistent(mut features: u64) -> u64 {
     features
 }
 
+/// A queue that receives into the buffers of the device.
+pub(super) fn own_queue(place: &Place, size: Size, agreed: Agreed) -> Result<RxQueue, RingsError> {
+    let mut queue = RxQueue::new(place, size, agreed)?;
+    // Both sides poll until somebody says otherwise.
+    queue.want_signal(false);
+    let _ = queue.publish();
+    Ok(queue)
+}
+
 /// Bytes from one ring to the next, each on pages of its own.
 fn ring_stride(size: Size) -> usize {
     size.ring_len().next_multiple_of(4096)
@@ -308,7 +344,7 @@ fn ring_of(rings: &Shared, size: Size, queue: usize) -> Option<Window> {
 }
 
 /// Tells the other side of the memory: the buffers first, as they are looked up for every frame.
-fn share(frontend: &Frontend, buffers: &Shared, rings: &Shared) -> Result<(), DeviceError> {
+fn share(frontend: &Frontend, buffers: &Shared, rings: &Shared, more: &[&Shared]) -> Result<(), DeviceError> {
     let region = |memory: &Shared, at: u64| VhostUserMemoryRegionInfo {
         guest_phys_addr: at,
         memory_size: memory.window().len() as u64,
@@ -316,5 +352,7 @@ fn share(frontend: &Frontend, buffers: &Shared, rings: &Shared) -> Result<(), De
         mmap_offset: 0,
         mmap_handle: memory.raw_fd(),
     };
-    request("memory", frontend.set_mem_table(&[region(buffers, BUFFERS_AT), region(rings, RINGS_AT)])).map(drop)
+    let more = more.iter().enumerate().map(|(number, memory)| region(memory, address_of(number)));
+    let all: Vec<_> = [region(buffers, BUFFERS_AT), region(rings, RINGS_AT)].into_iter().chain(more).collect();
+    request("memory", frontend.set_mem_table(&all)).map(drop)
 }

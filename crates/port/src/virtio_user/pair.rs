@@ -1,12 +1,14 @@
 //! A pair of queues: what its worker and the control thread share.
 
 use super::device;
+use super::lent::LentQueue;
+use super::loans::Loan;
 use super::memory::{Buffers, Shared};
 use crate::peer::signal;
 use crate::peer::{OffloadsCell, Slot, Wake};
 use crate::{DropReason, PortCounters};
 use millrace_packet::offload::Offloads;
-use millrace_ring::virtio::driver::{Broken, RxQueue, TxQueue};
+use millrace_ring::virtio::driver::{Broken, LentRxQueue, RxQueue, TxQueue};
 use millrace_ring::virtio::feature;
 use rustix::io::Errno;
 use std::fmt;
@@ -56,8 +58,8 @@ impl<Q> Queue<Q> {
 
     /// Finds out whether the queue has just come to its end.
     #[inline(always)]
-    fn check(&mut self, broken: Option<Broken>) -> Option<Stopped> {
-        let reason = broken.map(Stopped::Broken).or_else(|| self.was_cut().then_some(Stopped::Cut));
+    pub fn check(&mut self, reason: Option<Stopped>) -> Option<Stopped> {
+        let reason = reason.or_else(|| self.was_cut().then_some(Stopped::Cut));
         if reason.is_some() {
             self.stopped = reason;
         }
@@ -72,7 +74,17 @@ impl Queue<RxQueue> {
         if self.ring.publish() {
             signal(&self.kick);
         }
-        self.check(self.ring.broken())
+        self.check(self.ring.broken().map(Stopped::Broken))
+    }
+}
+
+impl Queue<LentRxQueue> {
+    /// Shows the other side the buffers that it may fill.
+    #[inline(always)]
+    pub fn show_buffers(&mut self) {
+        if self.ring.publish() {
+            signal(&self.kick);
+        }
     }
 }
 
@@ -105,8 +117,16 @@ impl Queue<TxQueue> {
     /// Says why the queue is at its end if it is.
     #[inline(always)]
     pub fn ended(&mut self) -> Option<Stopped> {
-        self.check(self.ring.broken())
+        self.check(self.ring.broken().map(Stopped::Broken))
     }
+}
+
+/// The queue of a pair that receives, as a connection begins with it.
+pub(super) enum Rx {
+    /// Into buffers of our own.
+    Own(RxQueue),
+    /// Into those of an application.
+    Lent(LentRxQueue, Arc<Loan>),
 }
 
 /// Both queues of a pair, and what wakes their worker.
@@ -115,6 +135,8 @@ impl Queue<TxQueue> {
 /// as `link-down` and `bad-ring`. That is the worker, or the control thread when it takes the queue away.
 pub(super) struct Pair {
     pub rx: Slot<Queue<RxQueue>>,
+    /// Instead of that one, while the pair works on memory of an application.
+    pub lent: Slot<LentQueue>,
     pub tx: Slot<Queue<TxQueue>>,
     pub counters: Arc<PortCounters>,
     /// What the other side takes unfinished.
@@ -128,7 +150,7 @@ impl Pair {
         let counters = Arc::new(PortCounters::new());
         counters.set_link(false);
         let (offloads, wake) = (OffloadsCell::default(), Wake::new()?);
-        Ok(Self { rx: Slot::new(), tx: Slot::new(), counters, offloads, wake })
+        Ok(Self { rx: Slot::new(), lent: Slot::new(), tx: Slot::new(), counters, offloads, wake })
     }
 
     /// A frame waits for room in `queue`, perhaps of a worker that is about to sleep.
@@ -140,15 +162,28 @@ impl Pair {
     }
 
     /// Gives the worker queues.
-    pub fn plug(&self, pair: device::Pair, memory: (Arc<Buffers>, Arc<Shared>), features: u64) -> Result<(), Errno> {
+    pub fn plug(
+        &self,
+        pair: device::Pair<Rx>,
+        memory: (Arc<Buffers>, Arc<Shared>),
+        features: u64,
+    ) -> Result<(), Errno> {
         self.wake.watch(&pair.rx_call)?;
         self.wake.watch(&pair.tx_call)?;
         self.offloads.set(offloads(features));
         let device::Pair { rx, tx, rx_call, tx_call, rx_kick, tx_kick } = pair;
         let unfinished = features & feature::GUEST_CSUM != 0;
-        let rx = Queue::new(rx, rx_kick, rx_call, memory.clone(), unfinished);
-        let tx = Queue::new(tx, tx_kick, tx_call, memory, false);
-        self.rx.change(|slot| *slot = Some(rx));
+        let tx = Queue::new(tx, tx_kick, tx_call, memory.clone(), false);
+        match rx {
+            Rx::Own(rx) => {
+                let queue = Queue::new(rx, rx_kick, rx_call, memory, unfinished);
+                self.rx.change(|slot| *slot = Some(queue));
+            }
+            Rx::Lent(rx, loan) => {
+                let queue = LentQueue::new(Queue::new(rx, rx_kick, rx_call, memory, false), loan);
+                self.lent.change(|slot| *slot = Some(queue));
+            }
+        }
         self.tx.change(|slot| *slot = Some(tx));
         self.counters.set_link(true);
         self.wake.wake();
@@ -177,6 +212,12 @@ impl Pair {
                     }
                 }
                 self.counters.count_rx_drops(DropReason::LinkDown, waiting);
+            }
+        });
+        self.lent.change(|slot| {
+            if let Some(lent) = slot.take() {
+                self.wake.forget(&lent.queue.call);
+                self.counters.count_rx_drops(DropReason::LinkDown, lent.end());
             }
         });
         self.wake.wake();

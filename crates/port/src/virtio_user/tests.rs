@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 mod hostile;
+mod lent;
 mod offloads;
 
 fn spec(path: &Path, more: &str) -> VirtioUserSpec {

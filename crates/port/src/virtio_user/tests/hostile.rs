@@ -82,15 +82,15 @@ fn a_back_end_that_dies_half_way_leaves_nothing() {
 }
 
 /// The rings of queue 0 (to us) or 1 (from us), as the back end sees them.
-fn rings(port: &VirtioUserPort, queue: usize) -> Rings {
+pub(super) fn rings(port: &VirtioUserPort, queue: usize) -> Rings {
     let size = connection::SIZE;
-    let memory = port.pair.rx.change(|slot| slot.as_ref().unwrap().memory.clone());
+    let memory = port.pair.tx.change(|slot| slot.as_ref().unwrap().memory.clone());
     let ring = memory.1.window().part(queue * size.ring_len().next_multiple_of(4096), size.ring_len()).unwrap();
     let buffers = memory.0.part(queue * 256, 256).unwrap().0;
     Place { ring, buffers, stride: STRIDE, buffers_at: 0 }.rings(size).unwrap()
 }
 
-fn use_one(rings: &Rings, head: u32, len: u32) {
+pub(super) fn use_one(rings: &Rings, head: u32, len: u32) {
     let index = rings.used_index.load(Ordering::Relaxed);
     rings.used.store(index, Used { head, len });
     rings.used_index.store(index.wrapping_add(1), Ordering::Release);

@@ -3,16 +3,19 @@
 //!
 //! Every descriptor has one buffer of its own for ever, with the virtio header right before the frame, so that
 //! descriptors are written once and a ring that a device uses in order is only ever counted on. A frame that one buffer
-//! does not hold lies in several. Nothing that the device
-//! writes is believed: an index that runs ahead, a descriptor that it does not have, a length beyond the buffer end the
-//! queue with a [`Broken`]; it then stays as it is until it is made anew.
+//! does not hold lies in several. Only where the buffers are an application's ([`LentRxQueue`]) they come and go.
+//!
+//! Nothing that the device writes is believed: an index that runs ahead, a descriptor that it does not have, a length beyond
+//! the buffer end the queue with a [`Broken`]; it then stays as it is until it is made anew.
 
+mod lent;
 mod queue;
 mod rx;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod tx;
 
+pub use lent::{LentPlace, LentRxQueue};
 pub use queue::{Broken, Place, Size};
 pub use rx::RxQueue;
 pub use tx::TxQueue;
@@ -33,7 +36,7 @@ pub struct Agreed {
 /// Bytes from the start of a buffer to its virtio header: with its 12 bytes the frame then starts on a cache line.
 const BEFORE_HEADER: usize = 52;
 /// Offset of the frame in its buffer.
-const BEFORE_FRAME: usize = BEFORE_HEADER + NetHeader::LEN;
+pub const BEFORE_FRAME: usize = BEFORE_HEADER + NetHeader::LEN;
 /// Bytes from one buffer to the next where nothing speaks for another number: an odd number of cache lines, so that the
 /// buffers of a ring share no cache sets (`docs/decisions/0005-odd-stride.md`).
 pub const STRIDE: usize = 33 * 64;

@@ -60,15 +60,23 @@ impl Place {
     /// # Errors
     /// [`RingsError`] when there is not enough room.
     pub fn rings(&self, size: Size) -> Result<Rings, RingsError> {
-        let part = |part| move |source: OutOfRange| RingsError::Part { part, source };
         if capacity(self.stride) == 0 || self.stride > usize::from(u16::MAX) + 1 {
             return Err(RingsError::Stride(self.stride));
         }
-        self.buffers.part(0, size.buffers_len(self.stride)).map_err(part("space for buffers"))?;
-        let avail = self.ring.part(size.avail_at(), Rings::avail_len(size.get())).map_err(part("available ring"))?;
-        let used = self.ring.part(size.used_at(), Rings::used_len(size.get())).map_err(part("used ring"))?;
-        Rings::over(&self.ring, &avail, &used, size.get())
+        self.buffers.part(0, size.buffers_len(self.stride)).map_err(outside("space for buffers"))?;
+        rings_in(&self.ring, size)
     }
+}
+
+fn outside(part: &'static str) -> impl FnOnce(OutOfRange) -> RingsError {
+    move |source| RingsError::Part { part, source }
+}
+
+/// The rings in the memory of a queue.
+fn rings_in(ring: &Window, size: Size) -> Result<Rings, RingsError> {
+    let avail = ring.part(size.avail_at(), Rings::avail_len(size.get())).map_err(outside("available ring"))?;
+    let used = ring.part(size.used_at(), Rings::used_len(size.get())).map_err(outside("used ring"))?;
+    Rings::over(ring, &avail, &used, size.get())
 }
 
 /// What the device has done that no device may do.
@@ -116,10 +124,27 @@ pub(super) struct Queue {
 impl Queue {
     /// A queue whose descriptor *n* is buffer *n*, with these flags and `len` bytes.
     pub(super) fn new(place: &Place, size: Size, agreed: Agreed, flags: u16, len: u32) -> Result<Self, RingsError> {
-        let queue = Self {
-            rings: place.rings(size)?,
-            buffers_at: place.buffers_at,
-            stride: place.stride,
+        let queue =
+            Self { buffers_at: place.buffers_at, stride: place.stride, ..Self::over(place.rings(size)?, size, agreed) };
+        for id in 0..size.get() {
+            queue.describe(id, flags, len, 0);
+        }
+        Ok(queue)
+    }
+
+    /// A queue whose descriptors are described [one by one](Queue::describe_at).
+    pub(super) fn without_buffers(ring: &Window, size: Size, agreed: Agreed) -> Result<Self, RingsError> {
+        Ok(Self::over(rings_in(ring, size)?, size, agreed))
+    }
+
+    fn over(rings: Rings, size: Size, agreed: Agreed) -> Self {
+        for id in 0..size.get() {
+            rings.avail.store(u32::from(id), id);
+        }
+        Self {
+            rings,
+            buffers_at: 0,
+            stride: 0,
             agreed,
             mask: size.get() - 1,
             shadow: (0..size.get()).collect(),
@@ -128,12 +153,7 @@ impl Queue {
             published: 0,
             seen: 0,
             broken: None,
-        };
-        for id in 0..size.get() {
-            queue.describe(id, flags, len, 0);
-            queue.rings.avail.store(u32::from(id), id);
         }
-        Ok(queue)
     }
 
     /// The number of descriptors.
@@ -157,7 +177,13 @@ impl Queue {
     #[inline(always)]
     pub(super) fn describe(&self, id: u16, flags: u16, len: u32, next: u16) {
         let at = self.buffers_at + (usize::from(id) * self.stride + BEFORE_HEADER) as u64;
-        self.rings.table.store(id, Descriptor { address: Iova::new(at), len, flags, next });
+        self.describe_at(id, Descriptor { address: Iova::new(at), len, flags, next });
+    }
+
+    /// Describes the buffer of descriptor `id`, which the device does not have, wherever that is.
+    #[inline(always)]
+    pub(super) fn describe_at(&self, id: u16, descriptor: Descriptor) {
+        self.rings.table.store(id, descriptor);
     }
 
     /// Hands a descriptor to the device, which sees it after [`Queue::publish`].

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+mod lent;
+
 const BUFFERS_AT: u64 = 0x40_0000;
 const LIMITS: FrameLimits = FrameLimits { min: 14, max: 0x3fff };
 
