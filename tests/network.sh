@@ -1,11 +1,28 @@
 # shellcheck shell=bash
 # Hosts on a wire: addresses, pings and transfers. After lib.sh, and in a namespace of its own (`private_network`).
 #
-# Host N has 192.0.2.N and 2001:db8::N. PLACE is the words that run a command there: `here` for this namespace, or
-# `guest NAME` (guest.sh).
+# Host N has 192.0.2.N and 2001:db8::N. PLACE is the words that run a command there: `here` for this namespace, `there` for a
+# second one, or `guest NAME` (guest.sh).
 
 here() {
     (cd "$scratch" && bash -c "$*")
+}
+
+# second_network: one more namespace, whose first process is in $second. `there` is the place.
+second_network() {
+    needs nsenter
+    background second unshare -n sleep 1000
+    second=$started
+    await 5 is_elsewhere "$second" || fail "there is no second namespace"
+    mkdir "$scratch/there"
+}
+
+is_elsewhere() {
+    [ "$(readlink "/proc/$1/ns/net")" != "$(readlink /proc/self/ns/net)" ]
+}
+
+there() {
+    (cd "$scratch/there" && nsenter -t "$second" -n bash -c "$*")
 }
 
 # be_host N INTERFACE: this namespace is host N.

@@ -4,23 +4,15 @@
 # what it does not know. Pings of both protocols and transfers; every frame is counted where it went; then OVS is killed and
 # comes again while the card lives.
 . "$(dirname "$0")/../lib.sh"
-needs ping nsenter ovsdb-server ovsdb-tool ovs-vsctl python3
+needs ping ovsdb-server ovsdb-tool ovs-vsctl python3
 switch=/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
 [ -x "$switch" ] || skip "openvswitch-switch-dpdk is not installed"
 [ -c /dev/net/tun ] || skip "there is no /dev/net/tun"
 private_network "$@"
 . "$tests/network.sh"
 
-background second unshare -n sleep 1000
-second=$started
-elsewhere() {
-    [ "$(readlink "/proc/$second/ns/net")" != "$(readlink /proc/self/ns/net)" ]
-}
-await 5 elsewhere || fail "there is no second namespace"
-mkdir "$scratch/there" "$scratch/ovs"
-there() {
-    (cd "$scratch/there" && nsenter -t "$second" -n bash -c "$*")
-}
+second_network
+mkdir "$scratch/ovs"
 # DPDK in Open vSwitch works with huge pages only; what is reserved here is given back.
 pages=/proc/sys/vm/nr_hugepages
 free() {

@@ -3,20 +3,11 @@
 # it. Pings and transfers arrive whole, nothing is lost without a name, the card copies nothing, and everything goes on when
 # the program is killed and comes back, when its wire is unplugged under it, and for frames of other queues.
 . "$(dirname "$0")/../lib.sh"
-needs python3 ping nsenter
+needs python3 ping
 private_network "$@"
 . "$tests/network.sh"
 
-background second unshare -n sleep 1000
-second=$started
-elsewhere() {
-    [ "$(readlink "/proc/$second/ns/net")" != "$(readlink /proc/self/ns/net)" ]
-}
-await 5 elsewhere || fail "there is no second namespace"
-there() {
-    (cd "$scratch/there" && nsenter -t "$second" -n bash -c "$*")
-}
-mkdir "$scratch/there"
+second_network
 
 for host in 1 2; do
     ip link add "zc-c$host" type veth peer name "zc-h$host" || skip "there is no veth here"
