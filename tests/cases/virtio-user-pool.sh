@@ -4,20 +4,11 @@
 # queues copy nothing, and everything goes on when the switch is killed and comes back, when the program is, and when a wire is
 # unplugged under it. The switch is a second card.
 . "$(dirname "$0")/../lib.sh"
-needs python3 ping nsenter
+needs python3 ping
 private_network "$@"
 . "$tests/network.sh"
 
-background second unshare -n sleep 1000
-second=$started
-elsewhere() {
-    [ "$(readlink "/proc/$second/ns/net")" != "$(readlink /proc/self/ns/net)" ]
-}
-await 5 elsewhere || fail "there is no second namespace"
-there() {
-    (cd "$scratch/there" && nsenter -t "$second" -n bash -c "$*")
-}
-mkdir "$scratch/there"
+second_network
 
 for host in 1 2; do
     ip link add "vp-c$host" type veth peer name "vp-h$host" || skip "there is no veth here"
