@@ -98,7 +98,7 @@ fn guards() -> impl Iterator<Item = &'static Guard> {
 }
 
 impl Guard {
-    fn over(base: usize, len: usize) -> &'static Self {
+    pub(crate) fn over(base: usize, len: usize) -> &'static Self {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(handler::install);
         let free =

@@ -208,16 +208,41 @@ impl Region {
         if len == 0 || (doubled && !len.is_multiple_of(PAGE)) {
             return Err(RegionError::Size(len));
         }
+        Self::check(&fd, len)?;
+        Self::map_fd(fd, len, protection, doubled)
+    }
+
+    /// As [`Region::map`], once, for memory of somebody who may take parts of it away all the same: no seal forbids holes,
+    /// and where there was a huge page there need not be another. What is read then is zero, as in a
+    /// [`ForeignRegion`](crate::ForeignRegion).
+    ///
+    /// # Errors
+    /// As [`Region::map`].
+    pub fn map_guarded(fd: OwnedFd, len: usize, protection: Protection) -> Result<Self, RegionError> {
+        if len == 0 {
+            return Err(RegionError::Size(len));
+        }
+        Self::check(&fd, len)?;
+        let failed = |source| RegionError::Map { len, source };
+        // Whole pages of the file, which can be huge ones: anything else could not be replaced.
+        let page = usize::try_from(fstat(&fd).map_err(failed)?.st_blksize).unwrap_or(0).max(PAGE);
+        let whole = len.checked_next_multiple_of(page).ok_or(RegionError::Size(len))?;
+        let base = map_shared(fd.as_fd(), whole, protection).map_err(failed)?;
+        let mapping = Arc::new(Mapping::foreign(base, whole, Guard::over(base.as_ptr().addr(), whole)));
+        // SAFETY: `len` bytes of what was mapped, with this protection, for as long as the mapping lives; guarded.
+        let window = unsafe { Window::over(base, len, protection == Protection::ReadWrite, mapping) };
+        Ok(Self { window, fd: Some(Arc::new(fd)), len })
+    }
+
+    /// Whether a file has `len` bytes and cannot shrink.
+    fn check(fd: &OwnedFd, len: usize) -> Result<(), RegionError> {
         // Sealing may be refused because it is done already; what counts is what the seals are afterwards.
-        let _ = fcntl_add_seals(&fd, SealFlags::SHRINK);
-        if !fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+        let _ = fcntl_add_seals(fd, SealFlags::SHRINK);
+        if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
             return Err(RegionError::NotSealed);
         }
-        let has = fstat(&fd).map_err(|source| RegionError::Map { len, source })?.st_size as u64;
-        if has < len as u64 {
-            return Err(RegionError::TooSmall { has, needs: len as u64 });
-        }
-        Self::map_fd(fd, len, protection, doubled)
+        let has = fstat(fd).map_err(|source| RegionError::Map { len, source })?.st_size as u64;
+        if has < len as u64 { Err(RegionError::TooSmall { has, needs: len as u64 }) } else { Ok(()) }
     }
 
     fn map_fd(fd: OwnedFd, len: usize, protection: Protection, doubled: bool) -> Result<Self, RegionError> {
@@ -402,6 +427,44 @@ mod tests {
         let file = memfd_create("can-shrink", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 4096).unwrap();
         assert!(matches!(Region::map(file, 4096, Protection::ReadWrite, false), Err(RegionError::NotSealed)));
+    }
+
+    #[test]
+    fn a_hole_where_no_huge_page_is_left_reads_as_zero() {
+        use rustix::fs::{FallocateFlags, fallocate};
+        const WHERE: &str = "/proc/sys/vm/nr_hugepages_mempolicy";
+        let huge = || {
+            let fd =
+                memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB).unwrap();
+            ftruncate(&fd, HUGE_PAGE as u64).unwrap();
+            fd
+        };
+        let free = || {
+            let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+            let line = meminfo.lines().find(|line| line.starts_with("HugePages_Free:"));
+            line.and_then(|line| line.split_whitespace().nth(1)).map_or(0, |number| number.parse().unwrap())
+        };
+        let (before, found) = (std::fs::read_to_string(WHERE), free());
+        if found == 0 && std::fs::write(WHERE, "1").is_err() || free() == 0 {
+            println!("skipped: no huge page can be had");
+            return;
+        }
+        let file = huge();
+        let theirs = dup(&file).unwrap();
+        let region = Region::map_guarded(file, HUGE_PAGE, Protection::ReadWrite).unwrap();
+        region.window().span_mut(100, 6).unwrap().write_from(b"packet");
+        fallocate(&theirs, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, HUGE_PAGE as u64).unwrap();
+        // Whatever is free is taken by others.
+        let others: Vec<_> = (0..free())
+            .map_while(|_| Region::map(huge(), HUGE_PAGE, Protection::ReadWrite, false).ok())
+            .inspect(|other| drop(other.window().span_mut(0, 1).unwrap().write_from(b"x")))
+            .collect();
+        assert_eq!(region.window().slice(100, 6).unwrap(), [0; 6]);
+        region.window().span_mut(100, 6).unwrap().write_from(b"unseen");
+        drop((others, region));
+        if found == 0 {
+            std::fs::write(WHERE, before.unwrap().trim()).unwrap();
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Server {
             let text = "this process has too much mapped; map fewer and larger regions";
             return Err(Refusal::new(ErrorCode::System, text));
         }
-        let region = Region::map(fd, len, protection, false)?;
+        let region = Region::map_guarded(fd, len, protection)?;
         // A port that works on a pool maps it once more; nothing else is mapped twice.
         let region = if writable { region } else { region.without_fd() };
         let Some(client) = self.clients.get_mut(&number) else { return Err(invalid("not connected")) };
