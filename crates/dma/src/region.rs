@@ -457,7 +457,7 @@ mod tests {
         // Whatever is free is taken by others.
         let others: Vec<_> = (0..free())
             .map_while(|_| Region::map(huge(), HUGE_PAGE, Protection::ReadWrite, false).ok())
-            .inspect(|other| drop(other.window().span_mut(0, 1).unwrap().write_from(b"x")))
+            .inspect(|other| assert_eq!(other.window().span_mut(0, 1).unwrap().write_from(b"x"), 1))
             .collect();
         assert_eq!(region.window().slice(100, 6).unwrap(), [0; 6]);
         region.window().span_mut(100, 6).unwrap().write_from(b"unseen");
