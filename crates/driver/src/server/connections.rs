@@ -7,7 +7,7 @@ use crate::wire::{self};
 use millrace_abi::message::{ErrorCode, Handle, Reply};
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Domain, Region};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -80,6 +80,17 @@ impl Server {
         of_process.map(|client| 2 + client.kicks.len() + client.mapped.len()).sum::<usize>() < self.budget
     }
 
+    /// Ends the connections that a process has closed and that were not reported yet.
+    fn notice_closed(&mut self, pid: u32) {
+        let closed = |client: &Connected| {
+            let mut socket = [PollFd::new(&client.socket, PollFlags::empty())];
+            poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
+        };
+        let of_process = self.clients.iter().filter(|(_, client)| client.pid == pid && closed(client));
+        let gone: Vec<u64> = of_process.map(|(&number, _)| number).collect();
+        gone.into_iter().for_each(|number| self.disconnect(number));
+    }
+
     pub(super) fn take_arrivals(&mut self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.shared.wake, &mut count);
@@ -93,6 +104,9 @@ impl Server {
         let credentials = rustix::net::sockopt::socket_peercred(&socket).ok();
         let peer = credentials.map(|credentials| credentials.pid);
         let pid = peer.map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
+        if !self.may_grow(pid) {
+            self.notice_closed(pid);
+        }
         if !self.may_grow(pid) {
             let text = "this process has too many connections to the card; close some".to_owned();
             let _ = wire::send(&socket, &Reply::Error { code: ErrorCode::System, text }, &[]);

@@ -21,7 +21,8 @@ pub struct Target {
 }
 
 impl Target {
-    fn new() -> Self {
+    /// A driver that has been told hello.
+    pub fn new() -> Self {
         let options = "embedded:queues=3,engine=sze@2,buffers=128,ring=32768,buffer=256,spin=0";
         let Ok(millrace_abi::name::DeviceName::Embedded(options)) = options.parse() else {
             unreachable!("an embedded card")
@@ -30,11 +31,13 @@ impl Target {
         let memory = memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memory");
         ftruncate(&memory, 1 << 16).expect("memory");
         let socket = connect(&driver);
-        Self { driver, socket, memory, reply: vec![0; MAX_MESSAGE] }
+        let mut target = Self { driver, socket, memory, reply: vec![0; MAX_MESSAGE] };
+        target.hello();
+        target
     }
 
     /// Sends one packet, with a descriptor if wanted, and reads the reply. `None` when the driver has hung up.
-    fn ask(&mut self, bytes: &[u8], with_memory: bool) -> Option<Reply> {
+    pub fn ask(&mut self, bytes: &[u8], with_memory: bool) -> Option<Reply> {
         let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let fds: [BorrowedFd<'_>; 1] = [self.memory.as_fd()];
@@ -44,6 +47,12 @@ impl Target {
         rustix::net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).ok()?;
         let (len, _) = rustix::net::recv(&self.socket, &mut self.reply[..], RecvFlags::empty()).ok()?;
         (len > 0).then(|| decode(&self.reply[..len]).expect("the driver keeps to its protocol"))
+    }
+
+    /// Closes the connection, and introduces itself on a new one.
+    pub fn come_again(&mut self) {
+        self.socket = connect(&self.driver);
+        self.hello();
     }
 
     fn hello(&mut self) {
@@ -64,11 +73,7 @@ fn connect(driver: &Driver) -> OwnedFd {
 /// length, and the bytes of the message.
 pub fn driver_message(data: &[u8]) {
     static TARGET: OnceLock<Mutex<Target>> = OnceLock::new();
-    let target = TARGET.get_or_init(|| {
-        let mut target = Target::new();
-        target.hello();
-        Mutex::new(target)
-    });
+    let target = TARGET.get_or_init(|| Mutex::new(Target::new()));
     let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
     let mut rest = data;
     while let [flags, low, high, more @ ..] = rest {
@@ -76,14 +81,12 @@ pub fn driver_message(data: &[u8]) {
         let (bytes, after) = more.split_at(len);
         rest = after;
         if flags & 2 != 0 {
-            target.socket = connect(&target.driver);
-            target.hello();
+            target.come_again();
         }
         // What is no message is answered with the reason, and then the driver hangs up.
         let answer = target.ask(bytes, flags & 1 != 0);
         if matches!(answer, None | Some(Reply::Error { code: ErrorCode::Protocol, .. })) {
-            target.socket = connect(&target.driver);
-            target.hello();
+            target.come_again();
         }
     }
     // Whatever came, the driver answers, and what was counted adds up.

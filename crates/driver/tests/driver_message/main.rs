@@ -3,8 +3,8 @@
 
 mod body;
 
-use body::driver_message;
-use millrace_abi::message::{Buffers, Handle, Request, VERSION, encode};
+use body::{Target, driver_message};
+use millrace_abi::message::{Buffers, ErrorCode, Handle, Reply, Request, VERSION, encode};
 use millrace_abi::queue::{Direction, Laggard, Mode, QueueId, Sharing};
 
 struct Random(u64);
@@ -135,4 +135,15 @@ fn inputs_that_found_something_once() {
     driver_message(&[0]);
     driver_message(&[0, 0, 0]);
     driver_message(&[3, 0xff, 0xff, 9]);
+}
+
+#[test]
+fn who_closes_a_full_connection_may_come_again_at_once() {
+    let mut target = Target::new();
+    let map = encode(&Request::Map { len: 1 << 12, writable: false, at: None }).unwrap();
+    for _ in 0..10 {
+        let full = |reply: Option<Reply>| matches!(reply, Some(Reply::Error { code: ErrorCode::System, .. }));
+        while !full(target.ask(&map, true)) {}
+        target.come_again();
+    }
 }

@@ -121,15 +121,14 @@ impl DeviceTx {
         match self.queue.look() {
             Ok(0) => {}
             Ok(waiting) => {
-                let guess = (waiting == 1).then(|| self.guess());
+                if waiting == 1 {
+                    self.guess();
+                }
                 self.queue.expect_put();
                 let mut left = budget.min(usize::from(waiting));
                 while left > 0 && !sent.full && sent.fault.is_none() {
                     left -= self.serve_run(left.min(BATCH), sink, &mut sent);
                     self.queue.publish();
-                }
-                if let Some(place) = guess {
-                    self.remember(place);
                 }
             }
             Err(fault) => sent.fault = Some(fault),
@@ -140,27 +139,22 @@ impl DeviceTx {
         sent
     }
 
-    /// Asks for what the next place probably leads to, and returns that place.
+    /// Asks for what the next place probably leads to, all at once, and notes what it does lead to.
     #[inline(always)]
-    fn guess(&self) -> u16 {
-        let queue = &self.queue;
+    fn guess(&mut self) {
+        let Self { queue, guesses, .. } = self;
         let place = queue.next() & (queue.size() - 1);
-        let Guess { head, frame } = self.guesses[usize::from(place)];
-        queue.rings.table.prefetch(head);
+        let guess = &mut guesses[usize::from(place)];
+        queue.rings.table.prefetch(guess.head);
         // A hint only: the address was good a lap ago.
-        if let Some(line) = queue.iotlb.peek(frame, 1, Access::Read).and_then(|reach| reach.span(frame, 1)) {
+        if let Some(line) = queue.iotlb.peek(guess.frame, 1, Access::Read).and_then(|reach| reach.span(guess.frame, 1))
+        {
             line.prefetch();
         }
-        place
-    }
-
-    /// Notes what a place of the ring has led to.
-    #[inline(always)]
-    fn remember(&mut self, place: u16) {
-        let rings = &self.queue.rings;
-        let head = rings.avail.load(u32::from(place));
-        let frame = rings.table.load(head).address.plus(NetHeader::LEN as u64);
-        self.guesses[usize::from(place)] = Guess { head, frame };
+        // They are judged when the frame is looked at.
+        let head = queue.rings.avail.load(u32::from(place));
+        let frame = queue.rings.table.load(head).address.plus(NetHeader::LEN as u64);
+        *guess = Guess { head, frame };
     }
 
     /// Serves up to `want` frames, all of which wait, and returns how many are gone: at least one, or there is a fault.
