@@ -51,6 +51,8 @@ impl Target {
 
     /// Closes the connection, and introduces itself on a new one.
     pub fn come_again(&mut self) {
+        // Before there is a new one, or both count.
+        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).expect("a socket");
         self.socket = connect(&self.driver);
         self.hello();
     }
