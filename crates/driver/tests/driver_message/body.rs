@@ -45,7 +45,9 @@ impl Target {
             ancillary.push(SendAncillaryMessage::ScmRights(&fds));
         }
         rustix::net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).ok()?;
-        let (len, _) = rustix::net::recv(&self.socket, &mut self.reply[..], RecvFlags::empty()).ok()?;
+        // The fuzzer has a clock that ticks, and a wait that is limited in time is not taken up again by itself.
+        let receive = || rustix::net::recv(&self.socket, &mut self.reply[..], RecvFlags::empty());
+        let (len, _) = rustix::io::retry_on_intr(receive).ok()?;
         (len > 0).then(|| decode(&self.reply[..len]).expect("the driver keeps to its protocol"))
     }
 
@@ -59,7 +61,8 @@ impl Target {
 
     fn hello(&mut self) {
         let hello = encode(&Request::Hello { version: VERSION }).expect("a message");
-        assert!(matches!(self.ask(&hello, false), Some(Reply::Hello { .. })), "the driver serves whoever comes");
+        let answer = self.ask(&hello, false);
+        assert!(matches!(answer, Some(Reply::Hello { .. })), "the driver serves whoever comes: {answer:?}");
     }
 }
 
@@ -93,7 +96,10 @@ pub fn driver_message(data: &[u8]) {
     }
     // Whatever came, the driver answers, and what was counted adds up.
     let stats = encode(&Request::Stats).expect("a message");
-    let Some(Reply::Stats(stats)) = target.ask(&stats, false) else { panic!("no statistics") };
+    let stats = match target.ask(&stats, false) {
+        Some(Reply::Stats(stats)) => stats,
+        other => panic!("no statistics: {other:?}"),
+    };
     for queue in &stats.queues {
         let dropped: u64 = queue.drops.iter().map(|drop| drop.count).sum();
         assert_eq!(queue.offered, queue.passed + dropped, "{queue:?}");
