@@ -105,6 +105,14 @@ start_card() {
     export MILLRACE_DEVICE=$device
 }
 
+# on_pools COUNT: whether so many ports of the card work on memory of programs.
+on_pools() {
+    "$millrace" stats --json | python3 -c '
+import json, sys
+ports = json.load(sys.stdin)["ports"]
+sys.exit(sum(port["mode"].endswith("in memory of the application") for port in ports) != int(sys.argv[1]))' "$1"
+}
+
 # shown DOCUMENT HEADING: the commands under that heading of the document, one in a line.
 shown() {
     awk -v heading="$2" '/^#+ / { here = $0 ~ "^#+ " heading "$"; next }

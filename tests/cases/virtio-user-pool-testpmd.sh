@@ -5,13 +5,6 @@
 . "$(dirname "$0")/../lib.sh"
 needs python3 dpdk-testpmd
 
-lent() {
-    "$millrace" stats --json | python3 -c '
-import json, sys
-ports = json.load(sys.stdin)["ports"]
-sys.exit(sum(port["mode"].endswith("in memory of the application") for port in ports) != int(sys.argv[1]))' "$1"
-}
-
 # Each queue has passed as many frames as that, and received ones without a copy.
 went_round() {
     "$millrace" stats --json | python3 -c '
@@ -34,17 +27,17 @@ for role in client server; do
         --vdev="net_vhost0,iface=$scratch/1.sock$theirs" --vdev="net_vhost1,iface=$scratch/2.sock$theirs" \
         -- --forward-mode=io --tx-first --auto-start --stats-period 1 --no-mlockall --total-num-mbufs=16384
     program=$started
-    await 30 lent 2 || fail "net_vhost does not work on the pool: $("$millrace" stats; tail "$scratch/testpmd.out")"
+    await 30 on_pools 2 || fail "net_vhost does not work on the pool: $("$millrace" stats; tail "$scratch/testpmd.out")"
     await 30 went_round 20000 || fail "frames do not go round without copies: $("$millrace" stats)"
     for round in 2 3; do
         kill -INT "$forwarder"
         ended "$forwarder" 10
         [ "$code" -eq 0 ] || fail "the forwarder ended with $code"
-        await 10 lent 0 || fail "net_vhost still works on the pool of a program that has ended"
+        await 10 on_pools 0 || fail "net_vhost still works on the pool of a program that has ended"
         check_counting
         background "forward$round" "$millrace" forward --queue 0,1
         forwarder=$started
-        await 30 lent 2 || fail "net_vhost does not work on another pool: $("$millrace" stats)"
+        await 30 on_pools 2 || fail "net_vhost does not work on another pool: $("$millrace" stats)"
     done
     for pid in "$forwarder" "$program" "$card"; do
         kill -INT "$pid"

@@ -29,13 +29,6 @@ be_host 1 vp-h1
 there "ip link set lo up; ip address add 192.0.2.2/24 dev vp-h2; ip link set vp-h2 up"
 there "ip -6 address add 2001:db8::2/64 dev vp-h2 nodad"
 
-lent() {
-    "$millrace" stats --json | python3 -c '
-import json, sys
-ports = json.load(sys.stdin)["ports"]
-sys.exit(sum(port["mode"].endswith("in memory of the application") for port in ports) != int(sys.argv[1]))' "$1"
-}
-
 # What the switch has put into the rings of either port has come out of them or was dropped there, and the other way round.
 check_switch() {
     await 10 switch_agrees || fail "the switch and the card do not agree: $("$millrace" stats; "$millrace" stats --device "$switch_device")"
@@ -55,7 +48,7 @@ for ours, theirs in (card[0], switch[1]), (card[1], switch[3]):
 
 background forward "$millrace" forward --queue 0,1
 forwarder=$started
-await 10 lent 2 || fail "the switch does not work on the pool: $("$millrace" stats)"
+await 10 on_pools 2 || fail "the switch does not work on the pool: $("$millrace" stats)"
 pings here 2
 pings here 2 -s 1400
 serve here 3000000
@@ -84,7 +77,7 @@ for round in 1 2 3; do
     flood=$started
     sleep 0.2
     slay "$switch"
-    await 10 lent 0 || fail "the card does not notice that the switch is dead"
+    await 10 on_pools 0 || fail "the card does not notice that the switch is dead"
     kill -INT "$flood"
     ended "$flood" 10
     rm -f "$scratch"/[12].sock
@@ -92,7 +85,7 @@ for round in 1 2 3; do
     start_switch
     device=$kept
     export MILLRACE_DEVICE=$device
-    await 10 lent 2 || fail "the new switch does not work on the pool: $("$millrace" stats)"
+    await 10 on_pools 2 || fail "the new switch does not work on the pool: $("$millrace" stats)"
     pings here 2
     check_counting
 done
@@ -101,26 +94,26 @@ done
 kill -INT "$forwarder"
 ended "$forwarder" 10
 [ "$code" -eq 0 ] || fail "the forwarder ended with $code"
-await 5 lent 0 || fail "the switch still works on the pool of a program that has ended"
+await 5 on_pools 0 || fail "the switch still works on the pool of a program that has ended"
 background forward2 "$millrace" forward --queue 0,1
 forwarder=$started
-await 10 lent 2 || fail "the switch does not work on the second pool"
+await 10 on_pools 2 || fail "the switch does not work on the second pool"
 pings here 2
 background flood ping -f -c 1000000 192.0.2.2
 flood=$started
 sleep 0.2
 slay "$forwarder"
-await 5 lent 0 || fail "the switch still works on the pool of a program that was killed"
+await 5 on_pools 0 || fail "the switch still works on the pool of a program that was killed"
 background forward3 "$millrace" forward --queue 0,1
-await 10 lent 2 || fail "the switch does not work on the third pool"
+await 10 on_pools 2 || fail "the switch does not work on the third pool"
 kill -INT "$flood"
 ended "$flood" 10
 pings here 2
 
 # A wire goes and comes under the program.
 "$millrace" ports plug 1 none >/dev/null
-lent 1 || fail "a port without a wire works on memory"
+on_pools 1 || fail "a port without a wire works on memory"
 "$millrace" ports plug 1 "virtio-user:$scratch/2.sock" >/dev/null
-await 10 lent 2 || fail "the new wire does not work on the pool"
+await 10 on_pools 2 || fail "the new wire does not work on the pool"
 pings here 2
 check_counting
