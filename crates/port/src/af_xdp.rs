@@ -181,17 +181,26 @@ impl AfXdpPort {
         Ok(Memory { window, chunk, borrowed: starts[1], own_at: starts[1] })
     }
 
-    /// Opens the queue once more, over other memory.
-    fn restart(&mut self, pool: Option<&Pool>) -> Result<(), BorrowError> {
-        let Wire { spec, index, layout, program, .. } = &*self.wire;
-        let memory = self.memory(pool)?;
-        // The kernel binds one socket to a queue.
+    /// Gives the queue up. What comes until it is opened again is Linux's, as before this port was; what is here is counted.
+    fn end(&mut self) {
         if let Some(mut queue) = self.queue.take() {
-            // What comes in between is Linux's, as before this port was opened; what is here is counted.
-            program.leave(self.number);
+            self.wire.program.leave(self.number);
             queue.end(&self.counters);
         }
         self.lost = None;
+    }
+
+    /// Opens the queue once more, over other memory.
+    fn restart(&mut self, pool: Option<&Pool>) -> Result<(), BorrowError> {
+        let wire = self.wire.clone();
+        let Wire { spec, index, layout, program, .. } = &*wire;
+        // Whatever comes of it, memory that was lent before is let go of.
+        if self.queue.as_ref().is_some_and(|queue| queue.borrowed.is_some()) {
+            self.end();
+        }
+        let memory = self.memory(pool)?;
+        // The kernel binds one socket to a queue.
+        self.end();
         let interface = Interface::find(*index).map_err(|_| BorrowError::Gone)?;
         let queue = socket::restart(spec, &interface, program, *layout, self.number, &memory);
         let queue = queue.map_err(|error| BorrowError::Refused(error.to_string()))?;

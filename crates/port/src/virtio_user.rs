@@ -28,7 +28,7 @@ pub use memory::{Buffers, Layout, Shared};
 pub use millrace_ring::virtio::driver::{Agreed, CAPACITY, Size};
 
 use crate::null::check_len;
-use crate::peer::{SocketError, Talker};
+use crate::peer::{Run, SocketError, Talker, in_runs, show_stop};
 use crate::unfinished::{check_unfinished_len, deliver};
 use crate::{
     Borrower, Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken, spec::VirtioUserSpec,
@@ -219,20 +219,11 @@ impl VirtioUserPort {
         }
     }
 
-    #[cold]
-    fn show_stop(&self, queue: &str, reason: Stopped) {
-        let counters = &self.pair.counters;
-        counters.set_link(false);
-        let mode = format!("{}, {queue} queue stopped: {reason}", counters.mode());
-        tracing::warn!("{mode}");
-        counters.set_mode(mode);
-    }
-
     /// What the other side has done last is lost.
     #[cold]
     fn show_receive_stop(&self, reason: Stopped) {
         self.pair.counters.count_rx_drops(DropReason::BadRing, 1);
-        self.show_stop("receive", reason);
+        show_stop(&self.pair.counters, "receive", reason);
     }
 
     fn dropped(&self, reason: DropReason) -> Taken {
@@ -245,7 +236,7 @@ impl VirtioUserPort {
     fn check(&self, queue: &mut Queue<TxQueue>) {
         if let Some(reason) = queue.ended() {
             settle(queue, &self.pair.counters, DropReason::BadRing);
-            self.show_stop("transmit", reason);
+            show_stop(&self.pair.counters, "transmit", reason);
         }
     }
 
@@ -279,12 +270,6 @@ impl VirtioUserPort {
     }
 }
 
-/// Whether a frame has a length that the port carries.
-#[inline(always)]
-fn is_legal(frame: &Span<'_>) -> bool {
-    (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())
-}
-
 impl Port for VirtioUserPort {
     fn transmit(&mut self, frame: Span<'_>) -> Taken {
         if let Err(reason) = check_len(frame.len()) {
@@ -299,28 +284,13 @@ impl Port for VirtioUserPort {
 
     #[inline]
     fn transmit_burst(&mut self, frames: &[Span<'_>]) -> Burst {
-        let mut burst = Burst::default();
-        while burst.taken < frames.len() {
-            let rest = &frames[burst.taken..];
-            let legal = rest.iter().position(|frame| !is_legal(frame)).unwrap_or(rest.len());
-            if legal == 0 {
-                burst.taken += 1;
-                burst.dropped += 1;
-                burst.dropped_bytes += rest[0].len() as u64;
-                if let Err(reason) = check_len(rest[0].len()) {
-                    self.pair.counters.count_tx_drops(reason, 1);
-                }
-                continue;
+        in_runs(frames, |run| match run {
+            Run::Legal(frames) => self.store(frames, true),
+            Run::Dropped(reason) => {
+                self.pair.counters.count_tx_drops(reason, 1);
+                Burst::default()
             }
-            let stored = self.store(&rest[..legal], true);
-            burst.taken += stored.taken;
-            burst.dropped += stored.dropped;
-            burst.dropped_bytes += stored.dropped_bytes;
-            if stored.taken < legal {
-                break;
-            }
-        }
-        burst
+        })
     }
 
     fn sender(&self) -> Option<Box<dyn Port>> {

@@ -2,18 +2,22 @@
 //! queue changes hands between the thread that speaks the protocol and the worker, and what wakes the worker and
 //! the other side.
 
+mod burst;
 mod meeting;
 mod offloads;
 mod signal;
 mod slot;
+mod stopped;
 mod sys;
 mod wake;
 
+pub(crate) use burst::{Run, in_runs};
 pub use meeting::SocketError;
 pub(crate) use meeting::{Meeting, Talker};
 pub(crate) use offloads::OffloadsCell;
 pub(crate) use signal::signal;
 pub(crate) use slot::Slot;
+pub(crate) use stopped::{Stopped, show_stop};
 pub(crate) use wake::Wake;
 
 /// So many pairs of queues, in words.

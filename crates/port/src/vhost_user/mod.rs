@@ -18,9 +18,9 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-use crate::peer::{SocketError, Talker};
+use crate::peer::{Run, SocketError, Talker, in_runs, show_stop};
 use crate::unfinished::{check_unfinished_len, deliver};
-use crate::{Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken, spec::VhostUserSpec};
+use crate::{Burst, DropReason, Port, PortCounters, Sink, Taken, spec::VhostUserSpec};
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads, VIRTIO_HEADER_LEN};
 use millrace_ring::virtio::{NetHeader, NetSink, Sent};
@@ -100,15 +100,6 @@ impl VhostUserPort {
         counters.count_rx_copies(sent.copies);
     }
 
-    #[cold]
-    fn show_stop(&self, queue: &str, reason: Stopped) {
-        let counters = &self.pair.counters;
-        counters.set_link(false);
-        let mode = format!("{}, {queue} queue stopped: {reason}", counters.mode());
-        tracing::warn!("{mode}");
-        counters.set_mode(mode);
-    }
-
     fn dropped(&self, reason: DropReason) -> Taken {
         self.pair.counters.count_tx_drops(reason, 1);
         Taken::Dropped(reason)
@@ -143,7 +134,7 @@ impl VhostUserPort {
         let reason = delivered.fault.map(Stopped::Fault).or_else(|| queue.memory.was_cut().then_some(Stopped::Cut));
         if let Some(reason) = reason {
             queue.stop(reason);
-            self.show_stop("receive", reason);
+            show_stop(&self.pair.counters, "receive", reason);
         }
         drop(slot);
         let burst =
@@ -156,12 +147,6 @@ impl VhostUserPort {
         }
         burst
     }
-}
-
-/// Whether a frame has a length that the port carries.
-#[inline(always)]
-fn is_legal(frame: &Span<'_>) -> bool {
-    (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())
 }
 
 impl Port for VhostUserPort {
@@ -179,28 +164,13 @@ impl Port for VhostUserPort {
 
     #[inline]
     fn transmit_burst(&mut self, frames: &[Span<'_>]) -> Burst {
-        let mut burst = Burst::default();
-        while burst.taken < frames.len() {
-            let rest = &frames[burst.taken..];
-            let legal = rest.iter().position(|frame| !is_legal(frame)).unwrap_or(rest.len());
-            if legal == 0 {
-                burst.taken += 1;
-                burst.dropped += 1;
-                burst.dropped_bytes += rest[0].len() as u64;
-                if let Err(reason) = crate::null::check_len(rest[0].len()) {
-                    self.pair.counters.count_tx_drops(reason, 1);
-                }
-                continue;
+        in_runs(frames, |run| match run {
+            Run::Legal(frames) => self.store(frames, true),
+            Run::Dropped(reason) => {
+                self.pair.counters.count_tx_drops(reason, 1);
+                Burst::default()
             }
-            let stored = self.store(&rest[..legal], true);
-            burst.taken += stored.taken;
-            burst.dropped += stored.dropped;
-            burst.dropped_bytes += stored.dropped_bytes;
-            if stored.taken < legal {
-                break;
-            }
-        }
-        burst
+        })
     }
 
     fn sender(&self) -> Option<Box<dyn Port>> {
@@ -239,7 +209,7 @@ impl Port for VhostUserPort {
         let reason = sent.fault.map(Stopped::Fault).or_else(|| queue.memory.was_cut().then_some(Stopped::Cut));
         if let Some(reason) = reason {
             queue.stop(reason);
-            self.show_stop("transmit", reason);
+            show_stop(&self.pair.counters, "transmit", reason);
         }
         drop(slot);
         self.count(&sent);
@@ -268,7 +238,7 @@ impl Port for VhostUserPort {
         self.unpublished = true;
         if let Some(fault) = delivered.fault {
             queue.stop(Stopped::Fault(fault));
-            self.show_stop("receive", Stopped::Fault(fault));
+            show_stop(&self.pair.counters, "receive", Stopped::Fault(fault));
         }
         drop(slot);
         if delivered.too_long > 0 {

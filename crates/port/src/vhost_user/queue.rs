@@ -2,29 +2,14 @@
 
 use super::memory::GuestMemory;
 use crate::PortCounters;
-use crate::peer::{OffloadsCell, Slot, Wake, signal};
+use crate::peer::{self, OffloadsCell, Slot, Wake, signal};
 use millrace_ring::virtio::{DeviceRx, DeviceTx, Fault};
 use rustix::io::Errno;
-use std::fmt;
 use std::fs::File;
 use std::sync::Arc;
 
-/// Why a queue is not served any more although the driver has not stopped it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stopped {
-    Fault(Fault),
-    /// The memory under it has been taken away.
-    Cut,
-}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fault(fault) => write!(f, "{fault}"),
-            Self::Cut => f.write_str("memory-cut"),
-        }
-    }
-}
+/// Why a queue is not used any more.
+pub(super) type Stopped = peer::Stopped<Fault>;
 
 /// One queue that runs, of either direction.
 pub(super) struct Queue<D> {

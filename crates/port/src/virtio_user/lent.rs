@@ -94,7 +94,7 @@ impl LentQueue {
     fn publish(&mut self) -> Option<Stopped> {
         self.queue.show_buffers();
         let cut = self.loan.memory.was_cut().then_some(Stopped::Cut);
-        self.queue.check(self.queue.ring.broken().map(Stopped::Broken).or(cut))
+        self.queue.check(self.queue.ring.broken().map(Stopped::Fault).or(cut))
     }
 }
 

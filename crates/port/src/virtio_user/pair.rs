@@ -4,33 +4,17 @@ use super::device;
 use super::lent::LentQueue;
 use super::loans::Loan;
 use super::memory::{Buffers, Shared};
-use crate::peer::signal;
-use crate::peer::{OffloadsCell, Slot, Wake};
+use crate::peer::{self, OffloadsCell, Slot, Wake, signal};
 use crate::{DropReason, PortCounters};
 use millrace_packet::offload::Offloads;
 use millrace_ring::virtio::driver::{Broken, LentRxQueue, RxQueue, TxQueue};
 use millrace_ring::virtio::feature;
 use rustix::io::Errno;
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Why a queue is not used any more although the other side is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stopped {
-    Broken(Broken),
-    /// Memory under it has been taken away.
-    Cut,
-}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Broken(broken) => write!(f, "{broken}"),
-            Self::Cut => f.write_str("memory-cut"),
-        }
-    }
-}
+/// Why a queue is not used any more.
+pub(super) type Stopped = peer::Stopped<Broken>;
 
 /// One queue that runs, of either direction.
 pub(super) struct Queue<Q> {
@@ -74,7 +58,7 @@ impl Queue<RxQueue> {
         if self.ring.publish() {
             signal(&self.kick);
         }
-        self.check(self.ring.broken().map(Stopped::Broken))
+        self.check(self.ring.broken().map(Stopped::Fault))
     }
 }
 
@@ -117,7 +101,7 @@ impl Queue<TxQueue> {
     /// Says why the queue is at its end if it is.
     #[inline(always)]
     pub fn ended(&mut self) -> Option<Stopped> {
-        self.check(self.ring.broken().map(Stopped::Broken))
+        self.check(self.ring.broken().map(Stopped::Fault))
     }
 }
 
