@@ -444,8 +444,9 @@ mod tests {
             let line = meminfo.lines().find(|line| line.starts_with("HugePages_Free:"));
             line.and_then(|line| line.split_whitespace().nth(1)).map_or(0, |number| number.parse().unwrap())
         };
-        let (before, found) = (std::fs::read_to_string(WHERE), free());
-        if found == 0 && std::fs::write(WHERE, "1").is_err() || free() == 0 {
+        let before: u64 = std::fs::read_to_string(WHERE).map_or(0, |number| number.trim().parse().unwrap_or(0));
+        let found = free();
+        if found == 0 && std::fs::write(WHERE, (before + 1).to_string()).is_err() || free() == 0 {
             println!("skipped: no huge page can be had");
             return;
         }
@@ -463,7 +464,7 @@ mod tests {
         region.window().span_mut(100, 6).unwrap().write_from(b"unseen");
         drop((others, region));
         if found == 0 {
-            std::fs::write(WHERE, before.unwrap().trim()).unwrap();
+            std::fs::write(WHERE, before.to_string()).unwrap();
         }
     }
 

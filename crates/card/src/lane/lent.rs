@@ -213,9 +213,8 @@ pub(super) fn transmit(
 /// Hands back what the port is done with. `true` when there was anything.
 #[inline(always)]
 pub(super) fn reap(wire: &mut Wire, tx: &mut [TxSlot], counts: &mut [Counts]) -> bool {
-    let Some(on_loan) = &mut wire.on_loan else { return false };
-    let borrower = wire.port.borrower().filter(|_| on_loan.is_sending());
-    let Some(sender) = borrower.and_then(|borrower| borrower.sender()) else { return false };
+    let Some(on_loan) = wire.on_loan.as_mut().filter(|on_loan| on_loan.is_sending()) else { return false };
+    let Some(sender) = wire.port.borrower().and_then(|borrower| borrower.sender()) else { return false };
     let mut left = sender.sent();
     let any = left > 0;
     while let Some((ticket, place, frames)) = on_loan.sending.front_mut().filter(|_| left > 0) {

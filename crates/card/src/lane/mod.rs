@@ -8,7 +8,8 @@
 //! ```
 //!
 //! * `rx`, `tx`: a queue in its lane, `links` who has it open, `turns` which of them a pass looks at.
-//! * `wire`: what is plugged in; `lent`: a wire that works on memory of an application; `patch`: ports connected inside the card; `parcel`: what moves between workers.
+//! * `wire`: what is plugged in; `lent`: a wire that works on memory of an application; `patch`: ports connected inside
+//!   the card; `parcel`: what moves between workers.
 
 mod lent;
 mod links;
