@@ -25,6 +25,9 @@ bench: build ## how fast it is, beside DPDK, a bare ring and a cache line (insta
 	@scripts/setup.sh --bench
 	@scripts/bench.sh
 
+soak: build ## kill programs and scribble on their memory for SOAK_SECONDS (default 3600): nothing may leak, nobody be hurt
+	@scripts/soak.sh
+
 build: setup ## target/release/millrace, and the extension library for libnfb beside it
 	@$(RUN) cargo build --release --locked
 	@ln -f $(BUILT)/libnfb_ext_millrace.so $(BUILT)/libnfb-ext-millrace.so
@@ -71,4 +74,4 @@ clean: ## remove what was built
 	@$(MAKE) -s -C bench/peers clean
 	@$(MAKE) -s -C bench/nfb clean
 
-.PHONY: help demo test bench build install setup lint unit loom fuzz sanitize end-to-end header doc clean
+.PHONY: help demo test bench soak build install setup lint unit loom fuzz sanitize end-to-end header doc clean

@@ -73,6 +73,20 @@ enum millrace_open_flags {
      * packets in its hands may have been overwritten.
      */
     MILLRACE_OPEN_SHARED_EVICT = 8,
+    /**
+     * RX, with one of MILLRACE_OPEN_SHARED_..., of the first who opens the queue: those who join it may choose
+     * MILLRACE_OPEN_SHARED_BLOCK, and so make others wait for them. Without any MILLRACE_OPEN_JOINERS_... they may choose
+     * anything else, and programs of the same user this too.
+     */
+    MILLRACE_OPEN_JOINERS_BLOCK = 16,
+    /**
+     * RX, as above: those who join may choose MILLRACE_OPEN_SHARED_DROP.
+     */
+    MILLRACE_OPEN_JOINERS_DROP = 32,
+    /**
+     * RX, as above: those who join may choose MILLRACE_OPEN_SHARED_EVICT.
+     */
+    MILLRACE_OPEN_JOINERS_EVICT = 64,
 };
 
 /**
@@ -324,11 +338,15 @@ int millrace_unlock(struct millrace_component_lock *lock);
  * flags: 0 or those of enum millrace_open_flags. rx: where to put the queue, NULL after an error. To be closed with
  * millrace_rx_close().
  *
- * Returns 0; -EBUSY: somebody else has the queue, and the text says who; -ENOENT: there is no such queue; -EINVAL: an
+ * Returns 0; -EBUSY: somebody else has the queue, and the text says who; -EACCES: this program may not use the queue, or
+ * not share it like that; -EDQUOT: this user, or this program, has as much as it may have; -ENOENT: there is no such queue; -EINVAL: an
  * argument is NULL, or the flags do not go together, or the queue's engine has no such mode; -ENOMEM: no memory for it;
  * -ENODEV: the card is gone.
  */
-int millrace_rx_open(const struct millrace_device *device, uint32_t index, uint32_t flags, struct millrace_rx **rx);
+int millrace_rx_open(const struct millrace_device *device,
+                     uint32_t index,
+                     uint32_t flags,
+                     struct millrace_rx **rx);
 
 /**
  * Starts the queue: from now on packets arrive.

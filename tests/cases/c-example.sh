@@ -60,7 +60,7 @@ expect 2 "usage: loopback" "$scratch/loopback" -s 7
 expect 2 "usage: loopback" "$scratch/loopback" -x
 expect 2 "usage: loopback" "$scratch/loopback" more
 expect 1 "loopback: cannot open the card: " "$scratch/loopback" -d nonsense
-expect 1 "millrace card --listen $scratch/nobody" "$scratch/loopback" -d "unix:$scratch/nobody"
+expect 1 "no card listens on $scratch/nobody" "$scratch/loopback" -d "unix:$scratch/nobody"
 expect 1 "loopback: cannot start the RX queue: " "$scratch/loopback" -d embedded -q 7
 expect 1 "59 bytes: this card has packets of 60 to " "$scratch/loopback" -d embedded -s 59
 expect 1 "does this card loop back?" "$scratch/loopback" -d embedded:port=null -n 10

@@ -81,6 +81,9 @@ pub enum FaultKind {
     /// A packet header (SZE, Calypte TX) whose fields contradict each other, the pointer or the ring.
     #[error("a packet header whose sizes contradict each other")]
     BadHeader = 6,
+    /// The thread of the card that served the queue has ended by a bug of the card; the queue cannot be started again.
+    #[error("the worker of the card that served the queue has ended unexpectedly; restart the card")]
+    WorkerLost = 7,
 }
 
 impl QueueState {
@@ -106,6 +109,7 @@ impl QueueState {
             0x104 => QueueState::Faulted(FaultKind::EndlessDescriptors),
             0x105 => QueueState::Faulted(FaultKind::BadPointer),
             0x106 => QueueState::Faulted(FaultKind::BadHeader),
+            0x107 => QueueState::Faulted(FaultKind::WorkerLost),
             _ => return None,
         })
     }
@@ -124,6 +128,6 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 9);
+        assert_eq!(known, 10);
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! As a data sheet would: the words for queues ([`queue`]), the control page through which one opener and the card
 //! talk without the kernel ([`control`]), the register table ([`register`]), the device tree ([`tree`]), device names
-//! ([`name`]), the metadata before received frames ([`header`]), the messages between a program and the driver ([`message`]) and the numbers that come back
-//! ([`stats`]). No code here touches memory, sockets or threads; both sides include it and neither owns it.
+//! ([`name`]), who may do what ([`access`]), the metadata before received frames ([`header`]), the messages between a program and the
+//! driver ([`message`]), who uses the card ([`visible`]) and the numbers that come back ([`stats`]). No code here touches memory, sockets or threads; both sides include it and neither owns it.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod control;
 pub mod header;
 pub mod message;
@@ -14,3 +15,4 @@ pub mod queue;
 pub mod register;
 pub mod stats;
 pub mod tree;
+pub mod visible;

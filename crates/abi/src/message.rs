@@ -5,12 +5,13 @@
 //! [`Request::Hello`]; a peer that sends something else, something that cannot be decoded, or too much, is told why and
 //! disconnected. Nothing of this is on the data path of direct mode.
 
-use crate::queue::{Engine, Mode, QueueId, Sharing};
+use crate::queue::{Engine, Joiners, Mode, QueueId, Sharing};
 use crate::stats::CardStats;
+use crate::visible::{ClientInfo, LockInfo, UserUse};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Largest encoded message in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Most bytes that one [`Request::Read`] or [`Request::Write`] moves.
@@ -19,6 +20,10 @@ pub const MAX_REGISTER_BYTES: usize = 4096;
 pub const MAX_COMMIT: usize = 4096;
 /// Most descriptors that travel with one message.
 pub const MAX_FDS: usize = 6;
+/// Most entries of one listing: [`Reply::Clients`], [`Reply::Locks`], [`Reply::Use`].
+pub const MAX_LISTED: usize = 32;
+/// Longest path of a component that can be locked, in bytes.
+pub const MAX_COMPONENT: usize = 1024;
 
 /// A queue opened on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -88,6 +93,9 @@ pub enum Request {
         sharing: Sharing,
         /// Whose buffers.
         buffers: Buffers,
+        /// The first opener of a shared RX queue: what those may choose who join it. `None`: `drop` and `evict`, and
+        /// `block` too for programs of the same user.
+        joiners: Option<Joiners>,
     },
     /// Starts an open queue, or joins it if others have started it.
     Start {
@@ -135,6 +143,40 @@ pub enum Request {
         /// The queue.
         handle: Handle,
     },
+    /// Asks who is connected: at most [`MAX_LISTED`], by number.
+    Clients {
+        /// Those with a higher number than this; 0: from the first on.
+        after: u64,
+    },
+    /// Ends a connection, as if its program had died; the program is told.
+    EndClient {
+        /// Its number.
+        id: u64,
+    },
+    /// Asks who holds which lock: at most [`MAX_LISTED`], by path and number of the holder.
+    Locks {
+        /// How many to leave out at the beginning.
+        skip: u32,
+    },
+    /// Ends locks of programs; those of queues that run stay.
+    EndLocks {
+        /// Of which component, and of whom.
+        whose: Locked,
+    },
+    /// Asks what users have of what is limited: at most [`MAX_LISTED`], by user.
+    Use {
+        /// Those with a higher number than this; `None`: from the first on.
+        after: Option<u32>,
+    },
+}
+
+/// Which locks are meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Locked {
+    /// All of the component with this path.
+    Component(String),
+    /// All of the connection with this number.
+    Client(u64),
 }
 
 /// Whose buffers a queue works on.
@@ -255,6 +297,12 @@ pub enum Reply {
         /// Bytes of the encoding.
         len: u64,
     },
+    /// To [`Request::Clients`]. Less than [`MAX_LISTED`]: there are no more.
+    Clients(Vec<ClientInfo>),
+    /// To [`Request::Locks`]. Less than [`MAX_LISTED`]: there are no more.
+    Locks(Vec<LockInfo>),
+    /// To [`Request::Use`]. Less than [`MAX_LISTED`]: there are no more.
+    Use(Vec<UserUse>),
     /// It was not done.
     Error {
         /// What kind of failure.
@@ -375,6 +423,12 @@ pub enum ErrorCode {
     Evicted,
     /// The system refused memory or descriptors.
     System,
+    /// This program may not; the text says which right is missing, and how it is granted.
+    Denied,
+    /// This user, or this program, has as much as it may have; the text says of what.
+    Quota,
+    /// An administrator has ended the connection.
+    Ended,
 }
 
 /// A message that cannot be decoded or is too large to be sent.
@@ -423,6 +477,7 @@ mod tests {
             mode: Mode::Direct,
             sharing: Sharing::Exclusive,
             buffers: Buffers::Driver,
+            joiners: Some(Joiners { block: true, drop: false, evict: true }),
         };
         let bytes = encode(&open).unwrap();
         assert_eq!(decode::<Request>(&bytes), Ok(open));

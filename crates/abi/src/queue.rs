@@ -133,6 +133,57 @@ pub enum Sharing {
     Shared(Laggard),
 }
 
+/// Which policies those may choose who join a shared RX queue that somebody else has opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Joiners {
+    /// [`Laggard::Block`]: one of them that does not read stops the queue for all.
+    pub block: bool,
+    /// [`Laggard::Drop`].
+    pub drop: bool,
+    /// [`Laggard::Evict`].
+    pub evict: bool,
+}
+
+impl Joiners {
+    /// Whether a joiner may choose this policy.
+    pub fn allow(self, policy: Laggard) -> bool {
+        match policy {
+            Laggard::Block => self.block,
+            Laggard::Drop => self.drop,
+            Laggard::Evict => self.evict,
+        }
+    }
+}
+
+impl fmt::Display for Joiners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let allowed = [Laggard::Block, Laggard::Drop, Laggard::Evict].into_iter().filter(|&policy| self.allow(policy));
+        let words: Vec<String> = allowed.map(|policy| policy.to_string()).collect();
+        if words.is_empty() { f.write_str("none") } else { f.write_str(&words.join(",")) }
+    }
+}
+
+impl FromStr for Joiners {
+    type Err = UnknownWord;
+
+    /// Words with commas between, such as `drop,evict`, or `none`.
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        let mut joiners = Self { block: false, drop: false, evict: false };
+        if text == "none" {
+            return Ok(joiners);
+        }
+        for word in text.split(',') {
+            match word.parse::<Laggard>() {
+                Ok(Laggard::Block) => joiners.block = true,
+                Ok(Laggard::Drop) => joiners.drop = true,
+                Ok(Laggard::Evict) => joiners.evict = true,
+                Err(error) => return Err(UnknownWord { expected: "block, drop, evict, none", ..error }),
+            }
+        }
+        Ok(joiners)
+    }
+}
+
 /// How many programs may read one RX queue at once.
 pub const MAX_SUBSCRIBERS: usize = 16;
 
@@ -186,5 +237,9 @@ mod tests {
             "\"Medusa\" is not one of: sze, medusa, calypte, dd"
         );
         assert_eq!(QueueId::tx(3).to_string(), "tx3");
+        for text in ["none", "block", "drop,evict", "block,drop,evict"] {
+            assert_eq!(text.parse::<Joiners>().map(|joiners| joiners.to_string()), Ok(text.to_owned()));
+        }
+        assert!("drop,".parse::<Joiners>().is_err() && "".parse::<Joiners>().is_err());
     }
 }

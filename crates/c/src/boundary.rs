@@ -9,7 +9,7 @@
 #![allow(non_camel_case_types)]
 
 use crate::burst;
-use crate::device::{wishes, Memory, Opened};
+use crate::device::{joiners, wishes, Memory, Opened};
 use crate::failure::{self, Failure};
 use crate::guard;
 use crate::queue::{Rx, Tx};
@@ -61,6 +61,14 @@ pub enum millrace_open_flags {
     /// RX: as above, but an opener that falls a whole ring behind is thrown out: its next call returns -ESTALE, and the
     /// packets in its hands may have been overwritten.
     MILLRACE_OPEN_SHARED_EVICT = 8,
+    /// RX, with one of MILLRACE_OPEN_SHARED_..., of the first who opens the queue: those who join it may choose
+    /// MILLRACE_OPEN_SHARED_BLOCK, and so make others wait for them. Without any MILLRACE_OPEN_JOINERS_... they may choose
+    /// anything else, and programs of the same user this too.
+    MILLRACE_OPEN_JOINERS_BLOCK = 16,
+    /// RX, as above: those who join may choose MILLRACE_OPEN_SHARED_DROP.
+    MILLRACE_OPEN_JOINERS_DROP = 32,
+    /// RX, as above: those who join may choose MILLRACE_OPEN_SHARED_EVICT.
+    MILLRACE_OPEN_JOINERS_EVICT = 64,
 }
 
 /// One packet of a burst. The pointers are valid until the burst is put.
@@ -474,7 +482,8 @@ pub extern "C" fn millrace_unlock(lock: Option<Box<millrace_component_lock>>) ->
 /// flags: 0 or those of enum millrace_open_flags. rx: where to put the queue, NULL after an error. To be closed with
 /// millrace_rx_close().
 ///
-/// Returns 0; -EBUSY: somebody else has the queue, and the text says who; -ENOENT: there is no such queue; -EINVAL: an
+/// Returns 0; -EBUSY: somebody else has the queue, and the text says who; -EACCES: this program may not use the queue, or
+/// not share it like that; -EDQUOT: this user, or this program, has as much as it may have; -ENOENT: there is no such queue; -EINVAL: an
 /// argument is NULL, or the flags do not go together, or the queue's engine has no such mode; -ENOMEM: no memory for it;
 /// -ENODEV: the card is gone.
 #[no_mangle]
@@ -486,7 +495,8 @@ pub extern "C" fn millrace_rx_open(
 ) -> c_int {
     give_new(rx, "rx", || {
         let (mode, sharing) = wishes(flags)?;
-        let idle = opened(device)?.device.rx(index).mode(mode).sharing(sharing).open()?;
+        let options = opened(device)?.device.rx(index).mode(mode).sharing(sharing);
+        let idle = joiners(flags).into_iter().fold(options, host::RxOptions::joiners).open()?;
         Ok(millrace_rx(Rx::new(QueueId::rx(index), idle)))
     })
 }

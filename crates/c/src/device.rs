@@ -2,7 +2,7 @@
 
 use crate::boundary::millrace_open_flags;
 use crate::failure::Failure;
-use host::{Device, Error, Laggard, Mode, Pages, Region, Sharing};
+use host::{Device, Error, Joiners, Laggard, Mode, Pages, Region, Sharing};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
@@ -45,17 +45,30 @@ const BLOCK: u32 = millrace_open_flags::MILLRACE_OPEN_SHARED_BLOCK as u32;
 const DROP: u32 = millrace_open_flags::MILLRACE_OPEN_SHARED_DROP as u32;
 const EVICT: u32 = millrace_open_flags::MILLRACE_OPEN_SHARED_EVICT as u32;
 
+const JOINERS_BLOCK: u32 = millrace_open_flags::MILLRACE_OPEN_JOINERS_BLOCK as u32;
+const JOINERS_DROP: u32 = millrace_open_flags::MILLRACE_OPEN_JOINERS_DROP as u32;
+const JOINERS_EVICT: u32 = millrace_open_flags::MILLRACE_OPEN_JOINERS_EVICT as u32;
+const JOINERS: u32 = JOINERS_BLOCK | JOINERS_DROP | JOINERS_EVICT;
+
+/// What the flags of an opening say about those who join.
+pub fn joiners(flags: u32) -> Option<Joiners> {
+    let has = |flag| flags & flag != 0;
+    let joiners = Joiners { block: has(JOINERS_BLOCK), drop: has(JOINERS_DROP), evict: has(JOINERS_EVICT) };
+    has(JOINERS).then_some(joiners)
+}
+
 /// What the flags of an opening ask for.
 pub fn wishes(flags: u32) -> Result<(Mode, Sharing), Failure> {
     let mode = if flags & MEDIATED != 0 { Mode::Mediated } else { Mode::Direct };
-    let sharing = match flags & !MEDIATED {
-        0 => Sharing::Exclusive,
+    let sharing = match flags & !(MEDIATED | JOINERS) {
+        0 if flags & JOINERS == 0 => Sharing::Exclusive,
         BLOCK => Sharing::Shared(Laggard::Block),
         DROP => Sharing::Shared(Laggard::Drop),
         EVICT => Sharing::Shared(Laggard::Evict),
         _ => {
             return Err(Failure::invalid(format!(
-                "flags {flags:#x}: MILLRACE_OPEN_MEDIATED and one of MILLRACE_OPEN_SHARED_... can be set, nothing else"
+                "flags {flags:#x}: MILLRACE_OPEN_MEDIATED and one of MILLRACE_OPEN_SHARED_... can be set, and with the \
+                 latter MILLRACE_OPEN_JOINERS_..., nothing else"
             )))
         }
     };
@@ -103,7 +116,10 @@ mod tests {
     fn flags_are_modes_and_kinds_of_sharing_or_refused() {
         assert_eq!(wishes(0).unwrap(), (Mode::Direct, Sharing::Exclusive));
         assert_eq!(wishes(MEDIATED | EVICT).unwrap(), (Mode::Mediated, Sharing::Shared(Laggard::Evict)));
-        assert!(wishes(BLOCK | DROP).is_err() && wishes(16).is_err() && wishes(1 << 31).is_err());
+        assert!(wishes(BLOCK | DROP).is_err() && wishes(JOINERS_DROP).is_err() && wishes(1 << 31).is_err());
+        assert_eq!(wishes(DROP | JOINERS_BLOCK).unwrap(), (Mode::Direct, Sharing::Shared(Laggard::Drop)));
+        assert_eq!(joiners(DROP | JOINERS_EVICT), Some(Joiners { block: false, drop: false, evict: true }));
+        assert_eq!(joiners(DROP), None);
     }
 
     #[test]

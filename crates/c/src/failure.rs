@@ -96,6 +96,9 @@ fn refusal(code: ErrorCode) -> Errno {
         ErrorCode::NotDrained => Errno::TIMEDOUT,
         ErrorCode::Evicted => Errno::STALE,
         ErrorCode::System => Errno::NOMEM,
+        ErrorCode::Denied => Errno::ACCESS,
+        ErrorCode::Quota => Errno::DQUOT,
+        ErrorCode::Ended => Errno::NODEV,
     }
 }
 

@@ -1,17 +1,19 @@
 //! The handle of a card: what a driver calls.
 
 use crate::cage::Cage;
-use crate::command::{Answer, Attachment, Command, Mailbox, Opener};
+use crate::command::{Answer, Attachment, Command, Opener};
 use crate::counters::{Counts, QueueDrop};
 use crate::homes::Homes;
 use crate::lane::{Lane, Parcel, RxSlot, TxQueue, TxSlot};
 use crate::loans::Loans;
 use crate::mac::{Mac, MacLane};
+use crate::mailbox::Mailbox;
 use crate::phy::Phy;
 use crate::queue::{Queue, RingProgram, StartError};
 use crate::registers::Bus;
 use crate::sleep::Sleep;
 use crate::tsu::{Stamper, Tsu};
+use crate::turns::Turns;
 use crate::wiring::{PortEntry, Wiring, WiringError, Wirings};
 use crate::worker::{Worker, WorkerCounts};
 use millrace_abi::control::QueueState;
@@ -298,7 +300,7 @@ impl Card {
     /// Has the worker of a queue carry out a command.
     fn call(&self, id: QueueId, command: Command) -> Option<Answer> {
         let _stay = self.bus.homes.stay();
-        self.bus.homes.mailbox(id)?.call(command)
+        self.bus.homes.mailbox(id)?.call(command).ok()
     }
 
     /// Everything countable. Holders are left empty: the driver knows them.
@@ -326,7 +328,7 @@ impl Drop for Card {
             worker.mailbox.send(Command::Exit);
         }
         for worker in &mut self.workers {
-            // A worker that panicked has said so already.
+            // One that has ended by a bug has said so already.
             let _ = worker.thread.take().map(JoinHandle::join);
         }
     }
@@ -357,16 +359,17 @@ fn worker_count(options: &CardOptions) -> usize {
 
 fn start_worker(index: usize, lanes: Vec<Lane>, options: &CardOptions) -> Result<WorkerEntry, CardError> {
     let io = |errno: rustix::io::Errno| CardError::Worker(errno.into());
-    let mailbox = Arc::new(Mailbox::new().map_err(io)?);
+    let mailbox = Arc::new(Mailbox::new(index).map_err(io)?);
     let counts = Arc::new(WorkerCounts::default());
     let worker = Worker {
         lanes,
+        turns: Turns::default(),
         mailbox: mailbox.clone(),
         counts: counts.clone(),
         sleep: Sleep::new().map_err(io)?,
         poll: options.poll,
         spin: Duration::from_micros(u64::from(options.spin_us)),
-        patched: false,
+        hot: Vec::new(),
     };
     let cpu = options.cpus.get(index).copied();
     let thread = std::thread::Builder::new()
@@ -375,7 +378,7 @@ fn start_worker(index: usize, lanes: Vec<Lane>, options: &CardOptions) -> Result
             if let Some(cpu) = cpu {
                 pin_to(cpu);
             }
-            worker.run();
+            crate::lost_worker::run(worker, index);
         })
         .map_err(CardError::Worker)?;
     Ok(WorkerEntry { mailbox, counts, cpu, thread: Some(thread) })

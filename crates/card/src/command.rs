@@ -1,5 +1,4 @@
-//! What the control side tells a worker. A worker looks for commands once per pass, by one load of a flag that is
-//! mostly in its own cache.
+//! What the control side tells a worker, by way of a [`crate::mailbox`].
 
 use crate::buffers::TxBuffers;
 use crate::engine::{RxEngine, TxEngine};
@@ -7,17 +6,15 @@ use crate::lane::{Packing, Parcel, Patch};
 use millrace_abi::queue::{Laggard, QueueId};
 use millrace_dma::{Domain, Window};
 use millrace_ring::shared::{Losses, Reclaimer};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
 /// Who has a queue open, as the card needs to know it.
 pub struct Opener {
     /// Chosen by the driver; unique among the openers of the queue.
     pub id: u32,
+    /// Process that has it open, with which the queue's share of its worker is reckoned; 0: nobody in particular.
+    pub owner: u32,
     /// The control page (`abi::control`).
     pub control: Window,
     /// Software to card: signalled when a sleeping worker should look at the doorbell. Openers may have it in common; one
@@ -66,7 +63,9 @@ pub(crate) enum Command {
     Unpack(usize, Box<Parcel>),
     /// What the wire of a port is from now on: whether it loops back, and with what it is connected.
     Shape(usize, bool, Option<Patch>),
-    /// Nothing: the answer says that the worker has come round since.
+    /// The rings of a TX queue are looked at once, however quiet they were.
+    Look(QueueId),
+    /// All queues take over what has changed in their domains; the answer says that the worker has come round since.
     Pass,
     /// The thread ends.
     Exit,
@@ -84,53 +83,25 @@ pub(crate) struct Answer {
     pub parcel: Option<Box<Parcel>>,
 }
 
-type Letter = (Command, Option<mpsc::SyncSender<Answer>>);
-
-/// The way from the control side to one worker.
-pub(crate) struct Mailbox {
-    letters: Mutex<VecDeque<Letter>>,
-    waiting: AtomicBool,
-    pub wake: OwnedFd,
+/// What becomes of a command that a worker has not carried out in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lateness {
+    /// It is taken back and never carried out: everything stays as it was.
+    Withdraw,
+    /// It is carried out as soon as the worker comes round: to take something away is never wrong later.
+    Leave,
+    /// Whoever asked goes on waiting: queues and wires are in the command or in its answer, and must not get lost.
+    Wait,
 }
 
-impl Mailbox {
-    pub fn new() -> Result<Self, rustix::io::Errno> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { letters: Mutex::default(), waiting: AtomicBool::new(false), wake })
-    }
-
-    fn post(&self, letter: Letter) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back(letter);
-        // Release pairs with the Acquire in `is_waiting`; the mutex orders the letter itself.
-        self.waiting.store(true, Ordering::Release);
-        self.nudge();
-    }
-
-    /// Makes a sleeping worker come round.
-    pub fn nudge(&self) {
-        // A full eventfd is already readable, which is all that is wanted.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    /// Sends a command and does not wait.
-    pub fn send(&self, command: Command) {
-        self.post((command, None));
-    }
-
-    /// Sends a command and waits until the worker has carried it out. `None` when the worker is gone or stuck.
-    pub fn call(&self, command: Command) -> Option<Answer> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        self.post((command, Some(sender)));
-        receiver.recv_timeout(Duration::from_secs(5)).ok()
-    }
-
-    #[inline(always)]
-    pub fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Acquire)
-    }
-
-    pub fn take(&self) -> VecDeque<Letter> {
-        self.waiting.store(false, Ordering::Relaxed);
-        core::mem::take(&mut self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+impl Command {
+    pub fn lateness(&self) -> Lateness {
+        match self {
+            Command::StartTx(..) | Command::StartRx(..) => Lateness::Withdraw,
+            Command::Join(..) | Command::SetCall(..) | Command::AddRing(..) => Lateness::Withdraw,
+            Command::Halt(_) | Command::Leave(..) | Command::DropRing(..) => Lateness::Leave,
+            Command::Look(_) | Command::Pass | Command::Exit => Lateness::Leave,
+            Command::Pack(..) | Command::Unpack(..) | Command::Shape(..) => Lateness::Wait,
+        }
     }
 }

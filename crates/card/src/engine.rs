@@ -139,3 +139,25 @@ impl RxEngine {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use millrace_dma::{Domain, Iotlb, Iova, Region};
+    use millrace_ring::FrameLimits;
+    use std::sync::Arc;
+
+    /// An engine that has nothing to do.
+    pub fn tx() -> TxEngine {
+        let memory = Region::heap(4096);
+        let window = memory.window();
+        let rings = medusa::TxRings {
+            descriptors: window.slots64(0, 64).unwrap(),
+            descriptors_at: Iova::new(0),
+            doorbell: window.word64(1024).unwrap(),
+            update: window.word64(2048).unwrap(),
+        };
+        let iotlb = Iotlb::new(Arc::new(Domain::new()));
+        TxEngine::Medusa(medusa::CardTx::new(rings, FrameLimits::ETHERNET, iotlb).unwrap())
+    }
+}

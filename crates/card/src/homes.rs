@@ -1,6 +1,6 @@
 //! Which worker serves which queue: changed by the control side, asked by whoever talks to a worker about a queue.
 
-use crate::command::Mailbox;
+use crate::mailbox::Mailbox;
 use millrace_abi::queue::{Direction, QueueId};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -11,8 +11,9 @@
 //! * [`Card`] is the handle: registers, device tree, attaching of queue memory, statistics.
 //! * `queue` is what registers show of one queue; `engine` is the half of the ring that a worker runs.
 //! * `buffers` is the device's own memory, into which software writes what Calypte TX queues send.
-//! * `lane` moves frames between the queues of one port and its wires, or between wires; `worker` polls lanes and sleeps
-//!   when all is quiet. `homes` says which worker serves which queue, `wiring` changes that and what is plugged in.
+//! * `lane` moves frames between the queues of one port and its wires, or between wires; `turns` says which of them has
+//!   its turn; `worker` gives those turns and sleeps when all is quiet. `mailbox` brings it commands, `lost_worker` is
+//!   what happens when it ends by a bug. `homes` says which worker serves which queue, `wiring` changes that and what is plugged in.
 //! * `phy` is the link behind the MACs, `cage` the module that the link runs over.
 //! * `tsu` is the clock, and what it writes before received frames.
 //! * `mac` is a port as its registers show it, and what its MACs let through.
@@ -30,13 +31,16 @@ mod engine;
 mod homes;
 mod lane;
 mod loans;
+mod lost_worker;
 mod mac;
+mod mailbox;
 mod phy;
 mod published;
 mod queue;
 mod registers;
 mod sleep;
 mod tsu;
+mod turns;
 mod wiring;
 mod worker;
 

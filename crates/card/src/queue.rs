@@ -1,9 +1,10 @@
 //! A queue as its registers show it: latches, START and STOP, pointers and counters (`specs/nfb-card.md` §3).
 
 use crate::buffers::TxBuffers;
-use crate::command::{Attachment, Command, Mailbox, Opener};
+use crate::command::{Attachment, Command, Opener};
 use crate::counters::{Counts, SharedCounts};
 use crate::engine::{RxEngine, TxEngine};
+use crate::mailbox::{Mailbox, Unanswered};
 use crate::tsu::Tsu;
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueState, STATE_AT};
 use millrace_abi::queue::{Direction, Engine, QueueId};
@@ -178,7 +179,7 @@ impl Queue {
 
     /// The worker has stopped the queue because something was wrong.
     pub fn has_faulted(&self, fault: EngineFault) {
-        tracing::warn!(queue = %self.id, %fault, "queue stopped by a fault");
+        millrace_port::notice::warn(format!("{}: stopped by a fault: {fault}", self.id));
         self.fault_iova.store(fault.iova.get(), Ordering::Relaxed);
         // Release pairs with the Acquire in `state`.
         self.state.store(QueueState::Faulted(fault.kind).to_word(), Ordering::Release);
@@ -422,7 +423,7 @@ impl Queue {
             return Err(StartError::Running(self.id));
         }
         // A queue that faulted may still hold its old engine.
-        let old = mailbox.call(Command::Halt(self.id)).ok_or(StartError::Stuck)?;
+        let old = mailbox.call(Command::Halt(self.id)).map_err(|_| StartError::Stuck)?;
         drop(old);
         let mut pins = Vec::new();
         let attached = latches.attached.as_ref().ok_or(StartError::NotAttached(self.id))?;
@@ -449,13 +450,28 @@ impl Queue {
         if let Some(attached) = &latches.attached {
             show_state(&attached.control, QueueState::Running, None);
         }
-        mailbox
-            .call(match command {
-                Built::Tx(engine) => Command::StartTx(index, Box::new(engine), openers),
-                Built::Rx(engine) => Command::StartRx(index, Box::new(engine), reclaimer, openers, discard),
-            })
-            .map(drop)
-            .ok_or(StartError::Stuck)
+        let called = mailbox.call(match command {
+            Built::Tx(engine) => Command::StartTx(index, Box::new(engine), openers),
+            Built::Rx(engine) => Command::StartRx(index, Box::new(engine), reclaimer, openers, discard),
+        });
+        called.map(drop).map_err(|why| self.undo_start(latches, why))
+    }
+
+    /// The worker has not started the queue and will not.
+    fn undo_start(&self, latches: &mut Latches, why: Unanswered) -> StartError {
+        let (reclaimer, openers) = match why {
+            Unanswered::Withdrawn(Command::StartTx(_, _, openers)) => (None, openers),
+            Unanswered::Withdrawn(Command::StartRx(_, _, reclaimer, openers, _)) => (reclaimer, openers),
+            _ => (None, Vec::new()),
+        };
+        latches.control &= !m::CONTROL_START;
+        latches.pins.clear();
+        self.has_stopped();
+        if let Some(attached) = &mut latches.attached {
+            show_state(&attached.control, QueueState::Stopped, None);
+            (attached.reclaimer, attached.openers) = (reclaimer, openers);
+        }
+        StartError::Stuck
     }
 
     /// Makes the engine of one more ring of a TX queue, which no register shows, and pins its memory.
@@ -485,8 +501,8 @@ impl Queue {
             Direction::Tx => {
                 // Release pairs with the Acquire in `stop_is_asked`.
                 self.stop.store(true, Ordering::Release);
-                // One whole pass, so that a drained queue reads as stopped when the write returns.
-                let _ = mailbox.call(Command::Pass);
+                // So that a drained queue reads as stopped when the write returns.
+                let _ = mailbox.call(Command::Look(self.id));
             }
             Direction::Rx => drop(mailbox.call(Command::Halt(self.id))),
         }

@@ -5,6 +5,7 @@ use millrace_abi::header::{LEN, RxMetadata};
 use millrace_abi::register::{Offset, tsu as r};
 use millrace_clock::{Increment, TICKS_PER_SECOND, Ticks, Time, Timebase};
 use millrace_ring::dd;
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -67,9 +68,12 @@ impl Tsu {
 
     /// The clock in nanoseconds, for launch times. It goes whether or not time stamps are enabled.
     pub fn nanoseconds(self: &Arc<Self>) -> dd::Clock {
-        let tsu = self.clone();
+        let (tsu, last) = (self.clone(), Cell::new(self.clock.read()));
         Box::new(move || {
-            let [since, seconds, fraction, increment, _] = tsu.clock.read();
+            // A worker asks. If the words are being written just now, or a writer was taken off its core amid them, those of before
+            // will do: the clock goes on from them.
+            last.set(tsu.clock.look().map_or(last.get(), |(words, _)| words));
+            let [since, seconds, fraction, increment, _] = last.get();
             let time = Timebase::from_words([since, seconds, fraction, increment]).at(Ticks::now());
             u64::from(time.seconds) * TICKS_PER_SECOND + u64::from(time.nanoseconds())
         })
@@ -202,5 +206,23 @@ impl Stamper {
         let time = self.timebase.at(Ticks::now());
         let metadata = RxMetadata { port: self.port, seconds: time.seconds, nanoseconds: time.nanoseconds() };
         (self.metadata, self.stamped) = (metadata.encode(), true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_of_launch_times_goes_on_while_its_words_are_written() {
+        let tsu = Arc::new(Tsu::new(true));
+        let clock = tsu.nanoseconds();
+        let before = clock();
+        tsu.clock.begin_writing();
+        // On a thread: who waits for the writer waits for ever.
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(clock()));
+        let after = wait.recv_timeout(std::time::Duration::from_secs(60)).expect("a clock that answers");
+        assert!(after >= before && after - before < 100 * TICKS_PER_SECOND, "{before} {after}");
     }
 }

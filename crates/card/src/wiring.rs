@@ -124,15 +124,23 @@ impl Wiring {
 }
 
 /// All ports, under one lock: changes of wires and workers are rare.
-pub(crate) struct Wirings(Mutex<Vec<Wiring>>);
+pub(crate) struct Wirings {
+    now: Mutex<Vec<Wiring>>,
+    // One change at a time. Held longer than the other, which everybody needs: opening a port can take its time.
+    change: Mutex<()>,
+}
 
 impl Wirings {
     pub fn new(ports: usize) -> Self {
-        Self(Mutex::new(vec![Wiring::nothing(); ports]))
+        Self { now: Mutex::new(vec![Wiring::nothing(); ports]), change: Mutex::default() }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Vec<Wiring>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin_change(&self) -> MutexGuard<'_, ()> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -144,6 +152,7 @@ impl Card {
     pub fn plug(&self, port: u32, spec: &str) -> Result<(), WiringError> {
         let entry = self.port_entry(port)?;
         let parsed: PortSpec = spec.parse().map_err(|error| WiringError::Spec(port, error))?;
+        let _change = self.wirings.begin_change();
         let mut wirings = self.wirings.lock();
         let at = port as usize;
         if parsed == PortSpec::Loopback && wirings[at].patch.is_some() {
@@ -156,6 +165,7 @@ impl Card {
             parcel.drop_wires();
         });
         entry.mac.plug(Vec::new(), true);
+        drop(wirings);
         let (kind, mut opened) = match &parsed {
             PortSpec::None => return Ok(()),
             PortSpec::Loopback => (Kind::Loopback, Vec::new()),
@@ -164,6 +174,7 @@ impl Card {
                 (Kind::Wires(ports.len() as u32), ports)
             }
         };
+        let mut wirings = self.wirings.lock();
         entry.mac.plug(opened.iter().map(|wire| wire.counters().clone()).collect(), false);
         // The other side of a connection counts our wires, and they have to be with the workers of its own.
         let both: Vec<usize> =
@@ -185,6 +196,7 @@ impl Card {
     pub fn connect(&self, one: u32, other: u32) -> Result<(), WiringError> {
         self.port_entry(one)?;
         self.port_entry(other)?;
+        let _change = self.wirings.begin_change();
         let mut wirings = self.wirings.lock();
         for port in [one, other] {
             if wirings[port as usize].kind == Kind::Loopback {
@@ -208,6 +220,7 @@ impl Card {
     /// [`WiringError::NoPort`].
     pub fn disconnect(&self, port: u32) -> Result<(), WiringError> {
         self.port_entry(port)?;
+        let _change = self.wirings.begin_change();
         self.let_go(&mut self.wirings.lock(), port as usize);
         Ok(())
     }
@@ -230,6 +243,7 @@ impl Card {
         }
         let of_queue = |entry: &PortEntry| entry.range(id.direction).contains(&id.index);
         let port = self.ports.iter().position(of_queue).ok_or(WiringError::NoQueue(id))?;
+        let _change = self.wirings.begin_change();
         let mut wirings = self.wirings.lock();
         if wirings[port].patch.is_some_and(|other| other != port) {
             return Err(WiringError::Connected(port as u32));
@@ -322,7 +336,7 @@ impl Card {
 
     pub(crate) fn pack(&self, worker: usize, port: usize, packing: Packing) -> Parcel {
         let answer = self.homes().mailboxes()[worker].call(Command::Pack(port, packing));
-        answer.and_then(|answer| answer.parcel).map_or_else(Parcel::default, |parcel| *parcel)
+        answer.ok().and_then(|answer| answer.parcel).map_or_else(Parcel::default, |parcel| *parcel)
     }
 
     /// Gives everything to the worker of its unit.

@@ -1,9 +1,12 @@
-//! A thread that polls lanes, and sleeps when all of them are quiet.
+//! A thread that polls rings and wires in their turns, and sleeps when all of them are quiet.
 
-use crate::command::{Answer, Command, Mailbox};
+use crate::command::{Answer, Command};
 use crate::lane::{Lane, forward};
-use crate::sleep::Sleep;
+use crate::mailbox::{Letter, Mailbox};
+use crate::sleep::{News, Sleep};
+use crate::turns::{Item, Look, Turns};
 use millrace_dma::{Ordering, fence};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Count};
 use std::time::{Duration, Instant};
@@ -19,21 +22,26 @@ pub(crate) struct WorkerCounts {
 
 pub(crate) struct Worker {
     pub lanes: Vec<Lane>,
+    pub turns: Turns,
     pub mailbox: Arc<Mailbox>,
     pub counts: Arc<WorkerCounts>,
     pub sleep: Sleep,
     pub poll: bool,
     pub spin: Duration,
-    /// Some ports are connected with each other.
-    pub patched: bool,
+    /// What is hot while all of it is looked at: kept, so that falling asleep allocates nothing.
+    pub hot: Vec<Item>,
 }
 
 /// Passes between two looks at the clock: a look costs as much as a pass over an idle queue.
 const PASSES_PER_LOOK: u32 = 64;
 
+/// Commands that are carried out before frames have their turn again.
+const AT_ONCE: usize = 16;
+
 impl Worker {
-    pub fn run(mut self) {
+    pub fn run(&mut self) {
         self.sleep.watch(&self.mailbox.wake);
+        self.sleep.watch(&self.mailbox.bell);
         let (mut idle_since, mut passes, mut quiet) = (None, 0u64, 0u32);
         loop {
             if self.mailbox.is_waiting() && !self.obey() {
@@ -58,102 +66,155 @@ impl Worker {
         }
     }
 
+    /// A turn for everybody. `true` when a frame moved or a queue stopped.
     #[inline(always)]
     fn pass(&mut self) -> bool {
-        let mut worked = false;
-        for lane in &mut self.lanes {
-            worked |= lane.pass();
+        let (mut worked, mut group) = (false, 0);
+        while self.turns.begin(group) {
+            while let Some(item) = self.turns.next(group) {
+                let (look, cost) = look_at(&mut self.lanes, item);
+                worked |= look.is_work();
+                if self.turns.note(group, look, cost) {
+                    self.cool(group, item);
+                }
+            }
+            group = self.turns.end(group);
         }
-        if self.patched {
-            worked |= self.pass_patches();
+        if self.turns.has_cold() {
+            worked |= self.attend_cold();
+        }
+        if !worked {
+            self.turns.forgive();
         }
         worked
     }
 
-    /// Frames between ports that are connected with each other.
-    fn pass_patches(&mut self) -> bool {
-        let mut worked = false;
-        for at in 0..self.lanes.len() {
-            if let Some(patch) = self.lanes[at].patch
-                && let Ok([from, to]) = self.lanes.get_disjoint_mut([at, patch.to])
-            {
-                worked |= forward(from, to, patch);
+    #[cold]
+    fn cool(&mut self, group: usize, item: Item) {
+        if let Some(ring) = self.lanes[item.lane()].cool(item) {
+            self.turns.cool(group, ring);
+        }
+    }
+
+    /// Hears now and then who has kicked and which launch times have come, and has some of those rings attended to in
+    /// every pass. `true` when one is hot now.
+    fn attend_cold(&mut self) -> bool {
+        if self.turns.wants_news() {
+            let news = self.sleep.look();
+            self.hear(&news);
+        }
+        self.turns.attend()
+    }
+
+    #[cold]
+    fn hear(&mut self, news: &News) {
+        for fd in news.signalled() {
+            if fd == self.mailbox.bell.as_raw_fd() {
+                self.turns.knock_all();
+            } else {
+                self.turns.knock(Some(fd));
             }
         }
+        if self.sleep.is_deaf() {
+            self.turns.knock_all();
+        }
+        if self.turns.next_launch().is_some() {
+            self.turns.launch(Instant::now());
+        }
+    }
+
+    /// Once through everything that is hot, whoever owes what: before the worker sleeps.
+    fn pass_all(&mut self) -> bool {
+        let mut worked = false;
+        let mut hot = core::mem::take(&mut self.hot);
+        hot.extend(self.turns.hot());
+        for item in hot.drain(..) {
+            let look = look_at(&mut self.lanes, item).0;
+            worked |= look.is_work();
+            if look == Look::Ended {
+                self.turns.remove_if(|there| there == item);
+            }
+        }
+        self.hot = hot;
         worked
     }
 
-    /// As [`Worker::pass`], and looks at every queue however quiet it was.
-    fn pass_all(&mut self) -> bool {
-        let worked = self.lanes.iter_mut().fold(false, |worked, lane| lane.pass_all() | worked);
-        self.pass_patches() | worked
-    }
-
-    /// The sleeper's side of `millrace_ring::wake`, for all queues at once: flags, one fence, one more pass.
+    /// The sleeper's side of `millrace_ring::wake`, for all queues at once: flags, one fence, one more pass. Cold rings
+    /// have said that the card sleeps before.
     #[cold]
     fn fall_asleep(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.mark_asleep(&self.sleep));
+        self.hot_rings().for_each(|(lane, place)| lane.links(place).mark_asleep());
         // Pairs with the fence in `Ringer::must_signal`.
         fence(Ordering::SeqCst);
-        let quiet = !self.pass_all() && !self.mailbox.is_waiting();
+        let quiet = !self.pass_all() && !self.mailbox.is_waiting() && !self.turns.is_scanning();
         // Behind the pass, which may have met a frame that waits for its launch time.
-        let due = self.lanes.iter().filter_map(Lane::next_due).min();
+        let wires = self.lanes.iter().filter_map(Lane::next_due);
+        let rings = self.hot_rings().filter_map(|(lane, place)| lane.next_launch(place));
+        let due = wires.chain(rings).chain(self.turns.next_launch()).min();
         let most = due.map(|due| due.saturating_duration_since(Instant::now()));
         if quiet && most != Some(Duration::ZERO) {
             let sleeps = self.counts.sleeps.load(Count::Relaxed);
             self.counts.sleeps.store(sleeps + 1, Count::Relaxed);
-            self.sleep.sleep(most);
+            let news = self.sleep.sleep(most);
+            self.hear(&news);
         }
         self.lanes.iter_mut().for_each(|lane| lane.awake(&self.sleep));
+        self.hot_rings().for_each(|(lane, place)| lane.links(place).awake());
+    }
+
+    fn hot_rings(&self) -> impl Iterator<Item = (&Lane, usize)> {
+        self.turns.hot().filter_map(|item| match item {
+            Item::Ring(lane, place) => Some((&self.lanes[lane as usize], place as usize)),
+            Item::Wire(..) => None,
+        })
     }
 
     /// Carries out what the control side asks for. `false`: the thread ends.
     #[cold]
     fn obey(&mut self) -> bool {
-        let mut goes_on = true;
-        // Whatever came, the control side may be waiting for the domains.
-        self.lanes.iter_mut().for_each(Lane::sync_domains);
-        for (command, reply) in self.mailbox.take() {
-            goes_on &= !matches!(command, Command::Exit);
-            let answer = self.carry_out(command);
-            let active: usize = self.lanes.iter().map(Lane::active_queues).sum();
-            self.counts.active.store(active as u64, Count::Relaxed);
-            if let Some(reply) = reply {
-                // Nobody listens any more: the answer is dropped here instead of there.
-                let _ = reply.try_send(answer);
+        for _ in 0..AT_ONCE {
+            let Some(Letter { command, reply, .. }) = self.mailbox.take() else { break };
+            if matches!(command, Command::Exit) {
+                return false;
             }
+            let answer = self.carry_out(command);
+            let active = self.turns.rings() + self.lanes.iter().map(Lane::receiving_queues).sum::<usize>();
+            self.counts.active.store(active as u64, Count::Relaxed);
+            self.mailbox.answer(reply, answer);
         }
-        goes_on
+        true
     }
 
     fn carry_out(&mut self, command: Command) -> Answer {
-        let sleep = &self.sleep;
+        let (sleep, turns) = (&self.sleep, &mut self.turns);
         let done = Answer { done: true, ..Answer::default() };
         match command {
             Command::StartTx(index, engine, openers) => {
                 let queue = millrace_abi::queue::QueueId::tx(index);
                 let Some(lane) = self.lanes.iter_mut().find(|lane| lane.has(queue)) else { return Answer::default() };
-                lane.start_tx(index, engine, openers, sleep);
+                lane.start_tx(index, engine, openers, sleep, turns);
                 done
             }
             Command::StartRx(index, engine, reclaimer, openers, discard) => {
                 let queue = millrace_abi::queue::QueueId::rx(index);
                 let Some(lane) = self.lanes.iter_mut().find(|lane| lane.has(queue)) else { return Answer::default() };
                 lane.start_rx(index, engine, reclaimer, openers, discard, sleep);
+                lane.settle_owners(turns);
                 done
             }
             Command::Halt(queue) => match self.lanes.iter_mut().find(|lane| lane.has(queue)) {
-                Some(lane) => lane.halt(queue, sleep),
+                Some(lane) => lane.halt(queue, sleep, turns),
                 None => Answer::default(),
             },
             Command::Join(queue, opener, cursor) => {
                 let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
-                let joined = lane.is_some_and(|lane| lane.join(queue, opener, cursor, sleep));
+                let joined = lane.is_some_and(|lane| lane.join(queue, opener, cursor, sleep, turns));
                 Answer { done: joined, ..Answer::default() }
             }
             Command::Leave(queue, id) => {
                 let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
-                let opener = lane.and_then(|lane| lane.leave(queue, id, sleep));
+                let opener = lane.and_then(|lane| lane.leave(queue, id, sleep, turns));
                 Answer { done: opener.is_some(), openers: opener.into_iter().collect(), ..Answer::default() }
             }
             Command::SetCall(queue, id, call) => {
@@ -164,22 +225,22 @@ impl Worker {
             Command::AddRing(index, ring, engine, opener) => {
                 let queue = millrace_abi::queue::QueueId::tx(index);
                 let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
-                let added = lane.is_some_and(|lane| lane.add_ring(index, ring, engine, opener, sleep));
+                let added = lane.is_some_and(|lane| lane.add_ring((index, ring), engine, opener, sleep, turns));
                 Answer { done: added, ..Answer::default() }
             }
             Command::DropRing(index, ring) => {
                 let queue = millrace_abi::queue::QueueId::tx(index);
                 let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
-                lane.map(|lane| lane.drop_ring(index, ring, sleep)).unwrap_or_default()
+                lane.map(|lane| lane.drop_ring(index, ring, sleep, turns)).unwrap_or_default()
             }
             Command::Pack(port, packing) => {
                 let lane = self.lanes.get_mut(port);
-                let parcel = lane.map(|lane| Box::new(lane.pack(&packing, sleep)));
+                let parcel = lane.map(|lane| Box::new(lane.pack(&packing, sleep, turns)));
                 Answer { done: parcel.is_some(), parcel, ..Answer::default() }
             }
             Command::Unpack(port, parcel) => match self.lanes.get_mut(port) {
                 Some(lane) => {
-                    lane.unpack(*parcel, sleep);
+                    lane.unpack(*parcel, sleep, turns);
                     done
                 }
                 None => Answer { parcel: Some(parcel), ..Answer::default() },
@@ -188,14 +249,42 @@ impl Worker {
                 if let Some(lane) = self.lanes.get_mut(port) {
                     (lane.loopback, lane.patch) = (loopback, patch);
                 }
-                self.patched = self.lanes.iter().any(|lane| lane.patch.is_some());
+                done
+            }
+            Command::Look(queue) => {
+                if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.has(queue)) {
+                    lane.look_at_queue(queue.index, turns);
+                }
                 done
             }
             Command::Pass => {
-                self.pass_all();
+                self.lanes.iter_mut().for_each(Lane::sync_domains);
                 done
             }
             Command::Exit => done,
         }
     }
 }
+
+/// One burst from one item.
+#[inline(always)]
+fn look_at(lanes: &mut [Lane], item: Item) -> (Look, u32) {
+    match item {
+        Item::Ring(lane, place) => lanes[lane as usize].look(place as usize),
+        Item::Wire(lane, place) => look_at_wire(lanes, lane as usize, place as usize),
+    }
+}
+
+#[inline(always)]
+fn look_at_wire(lanes: &mut [Lane], lane: usize, place: usize) -> (Look, u32) {
+    let seen = lanes[lane].look_at_wire(place);
+    let Some(patch) = lanes[lane].patch.filter(|patch| patch.to != lane) else { return seen };
+    let Ok([from, to]) = lanes.get_disjoint_mut([lane, patch.to]) else { return seen };
+    match forward(from, place, to, patch) {
+        Some(cost) => (Look::Busy, cost),
+        None => seen,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -9,9 +9,11 @@ use millrace_abi::queue::{Engine, Mode, QueueId};
 
 use crate::bench::BenchArgs;
 use crate::commands::{
-    card, forward, generate, loopback_hw, pktgen, ports, read, receive, regs, stats, transmit, workers,
+    card, clients, forward, generate, locks, loopback_hw, pktgen, ports, read, receive, regs, stats, transmit, workers,
 };
+use crate::hostile::HostileArgs;
 use crate::list::{Queues, Sizes};
+use crate::soak::SoakArgs;
 
 const HEADING: &str = "Shared options";
 
@@ -139,7 +141,11 @@ pub enum Command {
     Ports(ports::PortsArgs),
     /// Show which worker serves which queues; move queues
     Workers(workers::WorkersArgs),
-    /// Say what the card is and which queues it has
+    /// Show who is connected to a card; end a connection
+    Clients(clients::ClientsArgs),
+    /// Show who holds which lock; end locks
+    Locks(locks::LocksArgs),
+    /// Say what the card is, which queues it has, and who has how much of it
     Info,
     /// Print the device tree of the card
     Tree {
@@ -178,6 +184,12 @@ Examples:
     Bench(BenchArgs),
     /// Show everything in half a minute
     Demo,
+    /// Misbehave (for benchmarks and tests)
+    #[command(hide = true)]
+    Hostile(HostileArgs),
+    /// Kill programs and scribble on memory for a long time (see `make soak`)
+    #[command(hide = true)]
+    Soak(SoakArgs),
 }
 
 /// A whole number, perhaps with k, M or G behind it.

@@ -24,6 +24,12 @@ pub fn pin(core: usize) -> Result<(), String> {
     sched_setaffinity(None, &set).map_err(|error| format!("cannot pin to core {core}: {error}"))
 }
 
+/// Whether a thread of this process can be pinned to `core`. The process may be pinned to another one: a benchmark starts
+/// its card so.
+pub fn can_be_had(core: usize) -> bool {
+    std::thread::spawn(move || pin(core).is_ok()).join().unwrap_or(false)
+}
+
 /// Lets the calling thread use all cores again. Best effort: where that is denied, so was pinning.
 pub fn unpin() {
     if let Some(set) = *GIVEN {
@@ -47,6 +53,9 @@ mod tests {
             unpin();
             assert_eq!(now(), given.len());
             assert!(pin(100_000).is_err());
+            // Also for one that is pinned to another.
+            pin(given[0]).unwrap();
+            assert!(given.iter().all(|core| can_be_had(*core)) && !can_be_had(1023));
         })
         .join()
         .unwrap();

@@ -4,6 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use millrace_driver::ClientError;
+
+use crate::stop;
+
 /// What went wrong. The text is the last line on standard error, so it says what to do next where that is known.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -53,7 +57,8 @@ impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Usage(_) => 2,
-            Failure::Interrupted => 130,
+            Failure::Interrupted => stop::INTERRUPTED,
+            Failure::Host { source, .. } if stop::caught() && is_silence(source) => stop::INTERRUPTED,
             _ => 1,
         })
     }
@@ -62,6 +67,11 @@ impl Failure {
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
+}
+
+/// Whether the card did not answer: after Ctrl-C it was not waited for.
+fn is_silence(error: &crate::host::Error) -> bool {
+    matches!(error, crate::host::Error::Client(ClientError::Silent { .. }))
 }
 
 /// Says what was being done when the host library refused.

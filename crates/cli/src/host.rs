@@ -1,3 +1,3 @@
 //! The host library, as far as the commands use it.
 
-pub use millrace::{Device, Error, RxQueue, TxQueue};
+pub use millrace::{Device, Error, Pool, PoolRx, PoolTx, RxOptions, RxQueue, TxQueue};

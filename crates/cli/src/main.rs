@@ -11,6 +11,7 @@ mod distribution;
 mod echo;
 mod failure;
 mod host;
+mod hostile;
 mod idle;
 mod lanes;
 mod limits;
@@ -18,10 +19,13 @@ mod list;
 mod log;
 mod output;
 mod pace;
+mod policy;
+mod privileges;
 mod progress;
 mod send;
 mod serve;
 mod session;
+mod soak;
 mod stop;
 mod traffic;
 
@@ -39,7 +43,7 @@ fn main() -> ExitCode {
     cli.shared.device = cli.shared.device.take().filter(|name| !name.is_empty());
     limits::raise();
     log::show();
-    match stop::install().and_then(|()| carry_out(&cli)) {
+    match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_broken_pipe() {
@@ -50,10 +54,24 @@ fn main() -> ExitCode {
     }
 }
 
+fn run(cli: &Cli) -> Result<(), Failure> {
+    // A card gives up privileges before the first thread, which Ctrl-C takes.
+    if let Command::Card(args) = &cli.command {
+        let prepared = commands::card::prepare(&cli.shared, args)?;
+        stop::install()?;
+        return commands::card::run(&cli.shared, args, prepared);
+    }
+    stop::install()?;
+    carry_out(cli)
+}
+
 fn carry_out(cli: &Cli) -> Result<(), Failure> {
     let shared = &cli.shared;
     match &cli.command {
-        Command::Card(args) => run::card::run(shared, args),
+        // Done above.
+        Command::Card(_) => Ok(()),
+        Command::Clients(args) => run::clients::run(shared, args),
+        Command::Locks(args) => run::locks::run(shared, args),
         Command::Ports(args) => run::ports::run(shared, args),
         Command::Workers(args) => run::workers::run(shared, args),
         Command::Info => run::info::run(shared),
@@ -70,5 +88,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Pktgen(args) => run::pktgen::run(shared, args),
         Command::Bench(args) => bench::run(shared, args),
         Command::Demo => run::demo::run(shared),
+        Command::Hostile(args) => hostile::run(shared, args),
+        Command::Soak(args) => soak::run(shared, args),
     }
 }

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use millrace_abi::name::CardOptions;
 use millrace_card::Card;
-use millrace_driver::Driver;
+use millrace_driver::{Driver, Policy};
 
 use crate::failure::Failure;
+use crate::stop;
 
 /// A card that listens until this is dropped.
 pub struct Daemon {
@@ -16,9 +17,10 @@ pub struct Daemon {
 
 impl Daemon {
     /// Builds the card and listens on `path`.
-    pub fn start(path: &Path, options: &CardOptions) -> Result<Self, Failure> {
-        let card = Card::new(options).map_err(|error| Failure::Usage(error.to_string()))?;
-        let driver = Driver::listen(card, path).map_err(|error| Failure::Usage(error.to_string()))?;
+    pub fn start(path: &Path, options: &CardOptions, policy: Policy) -> Result<Self, Failure> {
+        // The files of its ports may be pipes whose other end nobody opens.
+        let card = stop::at_once(|| Card::new(options)).map_err(|error| Failure::Usage(error.to_string()))?;
+        let driver = Driver::listen_for(card, path, policy).map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(Self { _driver: driver })
     }
 }

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use millrace_abi::name::{CardOptions, DeviceName};
-use millrace_abi::queue::{Engine, QueueId, Sharing};
+use millrace_abi::queue::{Engine, QueueId};
 use millrace_abi::stats::CardStats;
 
 use crate::args::Shared;
+use crate::commands::read::SharingArgs;
 use crate::failure::{Failure, While};
-use crate::host::{Device, RxQueue, TxQueue};
+use crate::host::{Device, RxOptions, RxQueue, TxQueue};
+use crate::stop;
 
 /// An open card and the options with which its queues are opened.
 pub struct Session<'a> {
@@ -31,20 +33,21 @@ impl<'a> Session<'a> {
 
     /// Opens the card called `name`.
     pub fn open_named(shared: &'a Shared, name: String) -> Result<Self, Failure> {
-        let device = Device::open(&name).doing(|| format!("cannot open card {name}"))?;
+        let device = stop::at_once(|| Device::open(&name)).doing(|| format!("cannot open card {name}"))?;
         Ok(Self { device, name, shared, engines: OnceLock::new() })
     }
 
     /// Opens and starts receive queue `index` for this program alone.
     pub fn rx(&self, index: u32) -> Result<RxQueue, Failure> {
-        self.rx_shared(index, Sharing::Exclusive)
+        self.rx_shared(index, SharingArgs::default())
     }
 
     /// Opens and starts receive queue `index`.
-    pub fn rx_shared(&self, index: u32, sharing: Sharing) -> Result<RxQueue, Failure> {
+    pub fn rx_shared(&self, index: u32, sharing: SharingArgs) -> Result<RxQueue, Failure> {
         let queue = QueueId::rx(index);
         self.check_engine(queue)?;
-        let options = self.device.rx(index).mode(self.shared.mode()).sharing(sharing);
+        let options = self.device.rx(index).mode(self.shared.mode()).sharing(sharing.sharing());
+        let options = sharing.joiners().into_iter().fold(options, RxOptions::joiners);
         options.open().and_then(|idle| idle.start()).doing(|| cannot_start(queue))
     }
 

@@ -12,7 +12,7 @@ use crate::table::{Entry, Place, Table};
 use crate::{Iova, Span, SpanMut, Window};
 use core::cell::{Cell, OnceCell};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// What a card may do with a mapping.
@@ -154,23 +154,21 @@ impl Domain {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Looks for memory that is in no table, and returns the newest table, which holds it then.
+    /// Makes sure that the table holds this memory, if need be by looking it up. `None`: nobody has mapped it.
     #[cold]
-    fn look_up(&self, iova: Iova, len: usize, access: Access) -> Option<Table> {
-        let lookup = self.lookup?;
-        let last = iova.get().checked_add(len.max(1) as u64 - 1)?;
-        let mut table = self.table();
-        // Another queue may have found it meanwhile.
-        if search(&table, iova.get(), len, access).is_none() {
-            let (first, window) = lookup(iova.get(), last, access)?;
-            let last = first + (window.len() as u64 - 1);
-            // What was found before and overlaps was something else, or less.
-            let others = table.iter().filter(|entry| entry.last < first || entry.first > last);
-            let others: Table = others.cloned().collect();
-            let next = others.with(Arc::new(Entry { first, last, window, pins: Arc::new(()) }));
-            self.replace(&mut table, next);
+    fn find(&self, table: &mut MutexGuard<'_, Table>, iova: Iova, len: usize, access: Access) -> Option<()> {
+        if search(table, iova.get(), len, access).is_some() {
+            return Some(());
         }
-        Some(table.clone())
+        let last = iova.get().checked_add(len.max(1) as u64 - 1)?;
+        let (first, window) = (self.lookup?)(iova.get(), last, access)?;
+        let last = first + (window.len() as u64 - 1);
+        // What was found before and overlaps was something else, or less.
+        let others = table.iter().filter(|entry| entry.last < first || entry.first > last);
+        let others: Table = others.cloned().collect();
+        let next = others.with(Arc::new(Entry { first, last, window, pins: Arc::new(()) }));
+        self.replace(table, next);
+        Some(())
     }
 
     /// Takes the mapping that begins at `iova` away and returns when no worker can reach its memory any more.
@@ -212,11 +210,9 @@ impl Domain {
     /// [`Fault`].
     pub fn resolve(&self, iova: Iova, len: usize, access: Access) -> Result<Pinned, Fault> {
         let fault = Fault { iova, len, access };
-        let known = self.table().clone();
-        let table = match search(&known, iova.get(), len, access) {
-            Some(_) => known,
-            None => self.look_up(iova, len, access).ok_or(fault)?,
-        };
+        // Under the lock until the mapping is pinned: `unmap` either finds the pin, or has taken the mapping away before.
+        let mut table = self.table();
+        self.find(&mut table, iova, len, access).ok_or(fault)?;
         let entry = search(&table, iova.get(), len, access).map(|(_, entry)| entry).ok_or(fault)?;
         let window = entry.window.part((iova.get() - entry.first) as usize, len).map_err(|_| fault)?;
         Ok(Pinned { window, _pin: entry.pins.clone() })
@@ -314,6 +310,9 @@ impl Iotlb {
 
     /// Takes over changes of the domain. To be called between bursts: no span of an older table can be alive, because
     /// they borrow this cache.
+    ///
+    /// Never waits: while somebody changes the domain, the table seen last stays good until the next call. What it does not
+    /// hold is looked for in the newest one.
     #[inline]
     pub fn sync(&mut self) {
         // Acquire pairs with Release in `Domain::replace`.
@@ -324,9 +323,16 @@ impl Iotlb {
 
     #[cold]
     fn reload(&mut self) {
-        self.generation = self.domain.generation.load(Ordering::Acquire);
-        let table = self.domain.table().clone();
-        self.table = table;
+        let table = match self.domain.table.try_lock() {
+            Ok(table) => table,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        // Only changed under the lock, so that it belongs to this table.
+        self.generation = self.domain.generation.load(Ordering::Relaxed);
+        let seen = core::mem::replace(&mut self.table, table.clone());
+        drop(table);
+        drop(seen);
         self.last.set(Place::default());
         self.found = Found::default();
     }
@@ -363,6 +369,18 @@ impl Iotlb {
         Err(Fault { iova, len, access })
     }
 
+    /// The newest table of the domain, if it holds this memory.
+    fn newest_with(&self, iova: Iova, len: usize, access: Access) -> Option<Table> {
+        // A table that is as new as the domain's and is not filled by looking up says what there is to say.
+        // Acquire pairs with Release in `Domain::replace`.
+        if self.domain.lookup.is_none() && self.domain.generation.load(Ordering::Acquire) == self.generation {
+            return None;
+        }
+        let mut table = self.domain.table();
+        self.domain.find(&mut table, iova, len, access)?;
+        Some(table.clone())
+    }
+
     /// As [`Iotlb::miss`], beyond the table of this cache.
     fn look_up(&self, iova: Iova, len: usize, access: Access) -> Option<&Entry> {
         let (newest, end) = self.found.newest();
@@ -370,7 +388,7 @@ impl Iotlb {
         if let Some((_, entry)) = known {
             return Some(entry);
         }
-        let table = self.domain.look_up(iova, len, access)?;
+        let table = self.newest_with(iova, len, access)?;
         let (table, _) = &**end.0.get_or_init(|| Box::new((table, Found::default())));
         search(table, iova.get(), len, access).map(|(_, entry)| entry)
     }
@@ -542,6 +560,59 @@ mod tests {
         drop(pinned);
         assert_eq!(domain.unmap(iova, Duration::ZERO, || ()), Ok(()));
         assert!(domain.resolve(iova, 1, Access::Read).is_err());
+    }
+
+    #[test]
+    fn a_worker_does_not_wait_for_whoever_changes_the_domain() {
+        let (domain, region, iova) = mapped(64);
+        let mut iotlb = Iotlb::new(domain.clone());
+        let later = domain.map(region.window().clone(), Access::Read, None).unwrap();
+        let changing = domain.table();
+        let (tell, told) = std::sync::mpsc::channel();
+        let worker = std::thread::spawn(move || {
+            iotlb.sync();
+            tell.send(iotlb.read(iova, 64).is_ok()).unwrap();
+            iotlb
+        });
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(true), "what was mapped before can be reached");
+        drop(changing);
+        let mut iotlb = worker.join().unwrap();
+        assert!(iotlb.read(later, 64).is_ok(), "what was mapped meanwhile is no fault");
+        iotlb.sync();
+        assert!(iotlb.read(later, 64).is_ok());
+        assert_eq!(domain.faults(), 0);
+        assert_eq!(domain.unmap(later, Duration::from_secs(60), || iotlb.sync()), Ok(()));
+    }
+
+    #[test]
+    fn what_is_pinned_is_mapped() {
+        let (domain, region, iova) = mapped(64);
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let pinner = std::thread::spawn({
+            let (domain, stop) = (domain.clone(), stop.clone());
+            move || {
+                let (mut pinned, mut lost) = (0u32, 0u32);
+                while !stop.load(Ordering::Relaxed) {
+                    if let Ok(_pinned) = domain.resolve(iova, 64, Access::Read) {
+                        std::thread::yield_now();
+                        (pinned, lost) = (pinned + 1, lost + u32::from(domain.mappings() == 0));
+                    }
+                }
+                (pinned, lost)
+            }
+        });
+        let mut unmapped = 0;
+        for _ in 0..20_000 {
+            if domain.unmap(iova, Duration::from_secs(60), || ()).is_ok() {
+                std::thread::yield_now();
+                domain.map(region.window().clone(), Access::ReadWrite, Some(iova)).unwrap();
+                unmapped += 1;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        let (pinned, lost) = pinner.join().unwrap();
+        assert_eq!(lost, 0, "of {pinned}, unmapped {unmapped} times");
+        assert!(unmapped > 0);
     }
 
     #[test]

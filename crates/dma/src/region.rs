@@ -83,13 +83,13 @@ pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
     backing: Backing,
+    /// Over what may lose its pages.
+    guards: Vec<&'static Guard>,
 }
 
 enum Backing {
     Mmap,
     Heap(alloc::Layout),
-    /// A file that may shrink.
-    Foreign(&'static Guard),
     /// Not ours: mapped and unmapped by others in this process.
     Elsewhere,
 }
@@ -102,11 +102,9 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Backing::Foreign(guard) = &self.backing {
-            guard.release();
-        }
+        self.guards.iter().for_each(|guard| guard.release());
         match self.backing {
-            Backing::Mmap | Backing::Foreign(_) => {
+            Backing::Mmap => {
                 // SAFETY: base and len are exactly what mmap gave, and no view outlives the last Arc<Mapping>.
                 // An error would mean that the range was never mapped; there is nothing to be done about it here.
                 let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
@@ -123,7 +121,7 @@ impl Drop for Mapping {
 impl Mapping {
     /// The mapping that `guard` guards, to be unmapped with its last view.
     pub(crate) fn foreign(base: NonNull<u8>, len: usize, guard: &'static Guard) -> Self {
-        Self { base, len, backing: Backing::Foreign(guard) }
+        Self { base, len, backing: Backing::Mmap, guards: vec![guard] }
     }
 }
 
@@ -144,7 +142,7 @@ pub(crate) fn map_shared(fd: BorrowedFd<'_>, len: usize, protection: Protection)
 pub(crate) fn own_memory(first: u64, len: u64, writable: bool) -> Option<Window> {
     let (first, len) = (usize::try_from(first).ok()?, usize::try_from(len).ok()?);
     let base = NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(first))?;
-    let mapping = Arc::new(Mapping { base, len, backing: Backing::Elsewhere });
+    let mapping = Arc::new(Mapping { base, len, backing: Backing::Elsewhere, guards: Vec::new() });
     // SAFETY: the system has just listed these addresses as mapped with these rights (process.rs), and whoever gave them
     // to a card has promised, as above, that they stay so. The views only copy bytes and use atomics, so that the
     // program may use its memory meanwhile as it may under DMA.
@@ -168,15 +166,29 @@ impl Region {
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::Allocate`], [`RegionError::Map`].
     pub fn allocate(len: usize, pages: Pages) -> Result<Self, RegionError> {
+        Self::allocate_on(len, pages, false)
+    }
+
+    /// As [`Region::allocate`], for memory whose file is handed to somebody who may do harm: no seal forbids holes in it, and
+    /// where there was a huge page there need not be another. What is read then is zero, as with [`Region::map_guarded`].
+    ///
+    /// # Errors
+    /// As [`Region::allocate`].
+    pub fn allocate_guarded(len: usize, pages: Pages) -> Result<Self, RegionError> {
+        Self::allocate_on(len, pages, true)
+    }
+
+    fn allocate_on(len: usize, pages: Pages, guarded: bool) -> Result<Self, RegionError> {
         if pages == Pages::HugeIfAny && len >= HUGE_PAGE {
             let rounded = len.next_multiple_of(HUGE_PAGE);
             let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
             // Any failure means that there are not enough huge pages; ordinary ones always serve.
-            if let Ok(region) = Self::allocate_with(rounded, flags, false) {
+            if let Ok(region) = Self::allocate_with(rounded, flags, false, guarded) {
                 return Ok(region);
             }
         }
-        Self::allocate_with(len, MemfdFlags::empty(), false)
+        // A hole in ordinary pages is filled with zeros by the system.
+        Self::allocate_with(len, MemfdFlags::empty(), false, false)
     }
 
     /// Allocates `len` bytes (whole pages) and maps them twice in a row, so that a packet that wraps at the end of a
@@ -185,10 +197,10 @@ impl Region {
     /// # Errors
     /// As [`Region::allocate`].
     pub fn allocate_doubled(len: usize) -> Result<Self, RegionError> {
-        Self::allocate_with(len, MemfdFlags::empty(), true)
+        Self::allocate_with(len, MemfdFlags::empty(), true, false)
     }
 
-    fn allocate_with(len: usize, pages: MemfdFlags, doubled: bool) -> Result<Self, RegionError> {
+    fn allocate_with(len: usize, pages: MemfdFlags, doubled: bool, guarded: bool) -> Result<Self, RegionError> {
         if len == 0 || (doubled && !len.is_multiple_of(PAGE)) {
             return Err(RegionError::Size(len));
         }
@@ -196,6 +208,9 @@ impl Region {
         let fd = memfd_create("millrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages).map_err(failed)?;
         ftruncate(&fd, len as u64).map_err(failed)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(failed)?;
+        if guarded {
+            return Self::map_fd_guarded(fd, len, Protection::ReadWrite);
+        }
         Self::map_fd(fd, len, Protection::ReadWrite, doubled)
     }
 
@@ -223,10 +238,12 @@ impl Region {
             return Err(RegionError::Size(len));
         }
         Self::check(&fd, len)?;
+        Self::map_fd_guarded(fd, len, protection)
+    }
+
+    fn map_fd_guarded(fd: OwnedFd, len: usize, protection: Protection) -> Result<Self, RegionError> {
         let failed = |source| RegionError::Map { len, source };
-        // Whole pages of the file, which can be huge ones: anything else could not be replaced.
-        let page = usize::try_from(fstat(&fd).map_err(failed)?.st_blksize).unwrap_or(0).max(PAGE);
-        let whole = len.checked_next_multiple_of(page).ok_or(RegionError::Size(len))?;
+        let whole = whole_pages(fd.as_fd(), len)?;
         let base = map_shared(fd.as_fd(), whole, protection).map_err(failed)?;
         let mapping = Arc::new(Mapping::foreign(base, whole, Guard::over(base.as_ptr().addr(), whole)));
         // SAFETY: `len` bytes of what was mapped, with this protection, for as long as the mapping lives; guarded.
@@ -262,6 +279,7 @@ impl Region {
             base: NonNull::new(base.cast()).ok_or(RegionError::Map { len, source: rustix::io::Errno::NOMEM })?,
             len: total,
             backing: Backing::Mmap,
+            guards: Vec::new(),
         });
         if doubled {
             for half in [0, len] {
@@ -279,13 +297,15 @@ impl Region {
 
     /// Maps regions once more, each at the first page behind the one before: for a kernel that takes one range of addresses
     /// only. Returns all of it, which may be written, and where each region begins in it. What stands on huge pages has to be
-    /// first.
+    /// first. Whose files they are does not matter: where one loses its pages, zeros are read, as with
+    /// [`Region::map_guarded`].
     ///
     /// # Errors
     /// [`RegionError::NoFile`] when the file of one of them is closed, [`RegionError::Map`].
     pub fn adjoin(regions: &[&Region]) -> Result<(Window, Vec<usize>), RegionError> {
-        let room = |region: &&Region| region.len.next_multiple_of(PAGE);
-        let total: usize = regions.iter().map(room).sum();
+        let rooms = regions.iter().map(|region| whole_pages(region.fd().ok_or(RegionError::NoFile)?, region.len));
+        let rooms = rooms.collect::<Result<Vec<usize>, RegionError>>()?;
+        let total: usize = rooms.iter().sum();
         let failed = |source| RegionError::Map { len: total, source };
         // One huge page more, because the first has to begin at one.
         let reserved = total + HUGE_PAGE;
@@ -294,22 +314,23 @@ impl Region {
             .map_err(failed)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(failed(rustix::io::Errno::NOMEM))?;
         // From here on the mapping unmaps itself on every way out.
-        let mapping = Arc::new(Mapping { base, len: reserved, backing: Backing::Mmap });
+        let mut mapping = Mapping { base, len: reserved, backing: Backing::Mmap, guards: Vec::new() };
         // SAFETY: less than the huge page that was reserved beyond `total`.
         let first = unsafe { base.add(base.as_ptr().align_offset(HUGE_PAGE)) };
         let (prot, flags) = (Protection::ReadWrite.flags(), MapFlags::SHARED | MapFlags::FIXED);
         let (mut starts, mut at) = (Vec::new(), 0);
-        for region in regions {
+        for (region, room) in regions.iter().zip(rooms) {
             let fd = region.fd().ok_or(RegionError::NoFile)?;
             // SAFETY: inside the range reserved above, in a part that nothing else uses: `at` grows by the room of each
             // region, and all rooms together are `total`.
-            unsafe { mmap(first.as_ptr().add(at).cast(), region.len, prot, flags, fd, 0) }.map_err(failed)?;
+            unsafe { mmap(first.as_ptr().add(at).cast(), room, prot, flags, fd, 0) }.map_err(failed)?;
+            mapping.guards.push(Guard::over(first.as_ptr().addr() + at, room));
             starts.push(at);
-            at += room(region);
+            at += room;
         }
         // SAFETY: a file that ends within a page is mapped up to the end of that page, so the mapping has `total` bytes
-        // without a gap, with this protection, for as long as it lives.
-        let window = unsafe { Window::over(first, total, true, mapping) };
+        // without a gap, with this protection, for as long as it lives; all of it is guarded.
+        let window = unsafe { Window::over(first, total, true, Arc::new(mapping)) };
         Ok((window, starts))
     }
 
@@ -319,7 +340,7 @@ impl Region {
         // SAFETY: the layout has a size of at least one byte.
         let base = unsafe { alloc::alloc_zeroed(layout) };
         let base = NonNull::new(base).unwrap_or_else(|| alloc::handle_alloc_error(layout));
-        let mapping = Arc::new(Mapping { base, len, backing: Backing::Heap(layout) });
+        let mapping = Arc::new(Mapping { base, len, backing: Backing::Heap(layout), guards: Vec::new() });
         // SAFETY: the allocation has `len` bytes and lives as long as the mapping.
         let window = unsafe { Window::over(base, len, true, mapping) };
         Self { window, fd: None, len }
@@ -378,6 +399,13 @@ impl Region {
     }
 }
 
+/// The size of `len` bytes of a file in whole pages, which can be huge ones: anything else could not be replaced.
+fn whole_pages(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
+    let file = fstat(fd).map_err(|source| RegionError::Map { len, source })?;
+    let page = usize::try_from(file.st_blksize).unwrap_or(0).max(PAGE);
+    len.checked_next_multiple_of(page).ok_or(RegionError::Size(len))
+}
+
 const HUGE_PAGE: usize = 2 << 20;
 /// The smallest page there is; where pages are larger, `mmap` refuses what is not aligned to them.
 const PAGE: usize = 4096;
@@ -411,6 +439,25 @@ mod tests {
         assert_eq!(both.slice(8192, 4).unwrap(), b"next", "it stays as long as somebody sees it");
         let closed = Region::allocate(4096, Pages::Ordinary).unwrap().without_fd();
         assert!(matches!(Region::adjoin(&[&closed]), Err(RegionError::NoFile)));
+    }
+
+    #[test]
+    fn what_a_file_behind_others_loses_reads_as_zero() {
+        let own = Region::allocate(4096, Pages::Ordinary).unwrap();
+        own.window().span_mut(0, 4).unwrap().write_from(b"ours");
+        let file = memfd_create("theirs", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 8192).unwrap();
+        let cut = dup(&file).unwrap();
+        // As a file on huge pages whose pages are gone: no file that cannot shrink does the like everywhere.
+        let theirs = Region::map_fd(file, 8192, Protection::ReadWrite, false).unwrap();
+        let (both, starts) = Region::adjoin(&[&theirs, &own]).unwrap();
+        both.span_mut(5000, 6).unwrap().write_from(b"packet");
+        ftruncate(&cut, 0).unwrap();
+        assert_eq!(both.slice(5000, 6).unwrap(), [0; 6], "and this process lives");
+        both.span_mut(5000, 6).unwrap().write_from(b"unseen");
+        assert_eq!(both.slice(starts[1], 4).unwrap(), b"ours", "only what was lost is replaced");
+        own.window().span_mut(0, 4).unwrap().write_from(b"more");
+        assert_eq!(both.slice(starts[1], 4).unwrap(), b"more");
     }
 
     #[test]
@@ -450,19 +497,22 @@ mod tests {
             println!("skipped: no huge page can be had");
             return;
         }
-        let file = huge();
-        let theirs = dup(&file).unwrap();
-        let region = Region::map_guarded(file, HUGE_PAGE, Protection::ReadWrite).unwrap();
-        region.window().span_mut(100, 6).unwrap().write_from(b"packet");
-        fallocate(&theirs, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, HUGE_PAGE as u64).unwrap();
-        // Whatever is free is taken by others.
-        let others: Vec<_> = (0..free())
-            .map_while(|_| Region::map(huge(), HUGE_PAGE, Protection::ReadWrite, false).ok())
-            .inspect(|other| assert_eq!(other.window().span_mut(0, 1).unwrap().write_from(b"x"), 1))
-            .collect();
-        assert_eq!(region.window().slice(100, 6).unwrap(), [0; 6]);
-        region.window().span_mut(100, 6).unwrap().write_from(b"unseen");
-        drop((others, region));
+        let mapped = || Region::map_guarded(huge(), HUGE_PAGE, Protection::ReadWrite).unwrap();
+        let ours = || Region::allocate_guarded(HUGE_PAGE, Pages::HugeIfAny).unwrap();
+        for region in [&mapped as &dyn Fn() -> Region, &ours] {
+            let region = region();
+            let theirs = dup(region.fd().unwrap()).unwrap();
+            region.window().span_mut(100, 6).unwrap().write_from(b"packet");
+            fallocate(&theirs, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, HUGE_PAGE as u64).unwrap();
+            // Whatever is free is taken by others.
+            let others: Vec<_> = (0..free())
+                .map_while(|_| Region::map(huge(), HUGE_PAGE, Protection::ReadWrite, false).ok())
+                .inspect(|other| assert_eq!(other.window().span_mut(0, 1).unwrap().write_from(b"x"), 1))
+                .collect();
+            assert_eq!(region.window().slice(100, 6).unwrap(), [0; 6]);
+            region.window().span_mut(100, 6).unwrap().write_from(b"unseen");
+            drop((others, region));
+        }
         if found == 0 {
             std::fs::write(WHERE, before.to_string()).unwrap();
         }

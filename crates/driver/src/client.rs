@@ -2,10 +2,14 @@
 
 use crate::native;
 use crate::server::Driver;
-use crate::wire::{self, WireError};
-use millrace_abi::message::{Buffers, Change, ErrorCode, Handle, Layout, MAX_REGISTER_BYTES, Reply, Request, VERSION};
-use millrace_abi::queue::{Engine, Mode, QueueId, Sharing};
+use crate::talk::{self, Talk, TalkError};
+use crate::wire::WireError;
+use millrace_abi::message::{
+    Buffers, Change, ErrorCode, Handle, Layout, Locked, MAX_LISTED, MAX_REGISTER_BYTES, Reply, Request, VERSION,
+};
+use millrace_abi::queue::{Engine, Joiners, Mode, QueueId, Sharing};
 use millrace_abi::stats::CardStats;
+use millrace_abi::visible::{ClientInfo, LockInfo, UserUse};
 use millrace_dma::{Protection, Region, RegionError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,8 +24,8 @@ use std::thread::JoinHandle;
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there.
-    #[error("no card listens on {path}: {source}; start one with `millrace card --listen {path}`")]
+    /// Nobody listens there, or not for this user.
+    #[error("{}", cannot_connect(path, *source))]
     Connect {
         /// Where.
         path: PathBuf,
@@ -31,6 +35,17 @@ pub enum ClientError {
     /// The card is gone.
     #[error("the card is gone; open the device again")]
     Gone,
+    /// The card has ended this connection, for a reason.
+    #[error("{0}")]
+    Ended(String),
+    /// The card does not answer. It may do so later; this request was not, or nobody knows whether it was, carried out.
+    #[error("{card} has not answered for {seconds} s; it may be stopped (SIGCONT lets it go on) or hung")]
+    Silent {
+        /// Which, in words.
+        card: String,
+        /// How long.
+        seconds: u64,
+    },
     /// The driver refused.
     #[error("{text}")]
     Refused {
@@ -55,6 +70,7 @@ impl ClientError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             ClientError::Refused { code, .. } => Some(*code),
+            ClientError::Ended(_) => Some(ErrorCode::Ended),
             _ => None,
         }
     }
@@ -63,17 +79,38 @@ impl ClientError {
     pub fn system_error(&self) -> Option<i32> {
         match self {
             ClientError::Connect { source, .. } => Some(source.raw_os_error()),
+            ClientError::Silent { .. } => Some(Errno::TIMEDOUT.raw_os_error()),
             _ => None,
         }
     }
 }
 
-impl From<WireError> for ClientError {
-    fn from(error: WireError) -> Self {
-        match error {
-            WireError::Closed => ClientError::Gone,
-            other => ClientError::Wire(other.to_string()),
+/// What there is to say of the card that is at `place`.
+fn in_words(error: TalkError, place: &str) -> ClientError {
+    match error {
+        TalkError::Wire(WireError::Closed) => ClientError::Gone,
+        TalkError::Wire(other) => ClientError::Wire(other.to_string()),
+        TalkError::Ended(text) => ClientError::Ended(text),
+        TalkError::Silent(waited) => ClientError::Silent { card: place.to_owned(), seconds: waited.as_secs() },
+    }
+}
+
+fn cannot_connect(path: &Path, source: Errno) -> String {
+    let path = path.display();
+    match source {
+        // No command to copy: at a mistyped path it would do harm, or at least no good.
+        Errno::NOENT => format!("no card listens on {path}: there is nothing; `millrace card` starts one"),
+        Errno::CONNREFUSED => {
+            format!(
+                "no card listens on {path}: the one that did has ended, or this is no card's; `millrace card` starts one"
+            )
         }
+        Errno::ACCESS | Errno::PERM => format!(
+            "permission denied on {path}: who may connect is decided by the owner, group and mode of that socket and of \
+             its folder; ask whoever runs the card to let this user's group in"
+        ),
+        Errno::PROTOTYPE | Errno::NOTSOCK => format!("{path} is not the socket of a card: {source}"),
+        _ => format!("cannot connect to a card on {path}: {source}"),
     }
 }
 
@@ -100,7 +137,9 @@ pub struct Opened {
 /// A connection to a driver. Requests of several threads take turns.
 pub struct Client {
     socket: Arc<OwnedFd>,
-    talk: Mutex<Box<[u8]>>,
+    talk: Talk,
+    // Where the card is, in words.
+    place: String,
     // By the numbers that the driver gives them.
     kicks: Mutex<HashMap<u32, Arc<OwnedFd>>>,
     hello: Hello,
@@ -130,8 +169,15 @@ impl Client {
         let address = SocketAddrUnix::new(path).map_err(failed)?;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(failed)?;
-        rustix::net::connect(&socket, &address).map_err(failed)?;
-        Self::introduce(socket, None)
+        let place = format!("the card at {}", path.display());
+        match talk::connect(&socket, &address) {
+            Ok(()) => {}
+            Err(TalkError::Wire(WireError::System(errno))) => return Err(failed(errno)),
+            Err(error) => return Err(in_words(error, &place)),
+        }
+        let pid = rustix::net::sockopt::socket_peercred(&socket).map(|peer| peer.pid.as_raw_nonzero().get());
+        let place = pid.map_or_else(|_| place.clone(), |pid| format!("{place} (process {pid})"));
+        Self::introduce(socket, place, None)
     }
 
     /// Connects to a card inside this process: it ends with the last of its clients.
@@ -140,16 +186,17 @@ impl Client {
     /// [`ClientError`].
     pub fn embedded(driver: Arc<Driver>) -> Result<Self, ClientError> {
         let socket = driver.connect_own().map_err(|error| ClientError::Wire(error.to_string()))?;
-        Self::introduce(socket, Some(driver))
+        Self::introduce(socket, "the card in this process".to_owned(), Some(driver))
     }
 
-    fn introduce(socket: OwnedFd, driver: Option<Arc<Driver>>) -> Result<Self, ClientError> {
+    fn introduce(socket: OwnedFd, place: String, driver: Option<Arc<Driver>>) -> Result<Self, ClientError> {
         let none = Hello { pid: 0, rx_queues: 0, tx_queues: 0, frame_min: 0, frame_max: 0 };
         let gone = Arc::new(AtomicBool::new(false));
         let socket = Arc::new(socket);
+        let talk = Talk::new(socket.clone()).map_err(|errno| ClientError::Wire(errno.to_string()))?;
         let watch = driver.is_none();
-        let (talk, kicks) = (Mutex::new(wire::buffer()), Mutex::default());
-        let mut client = Self { socket, talk, kicks, hello: none, gone, watcher: None, driver };
+        let kicks = Mutex::default();
+        let mut client = Self { socket, talk, place, kicks, hello: none, gone, watcher: None, driver };
         let (reply, _) = client.ask(&Request::Hello { version: VERSION }, &[])?;
         let Reply::Hello { version: VERSION, pid, rx_queues, tx_queues, frame_min, frame_max } = reply else {
             return Err(ClientError::Unexpected);
@@ -199,7 +246,9 @@ impl Client {
             return;
         }
         // Replies that nobody has read come first.
-        while let Ok((1.., _)) | Err(Errno::INTR) = recv(&self.socket, &mut [0; 64][..], RecvFlags::empty()) {}
+        while let Ok((1.., _)) | Err(Errno::INTR | Errno::AGAIN) =
+            recv(&self.socket, &mut [0; 64][..], RecvFlags::empty())
+        {}
     }
 
     /// Whether the card is gone. Costs one load.
@@ -238,17 +287,21 @@ impl Client {
         (self.hello.frame_min, self.hello.frame_max)
     }
 
+    /// Why the connection has ended: what the card said, if it is not simply gone.
+    pub fn why_gone(&self) -> ClientError {
+        self.talk.last_words().map_or(ClientError::Gone, ClientError::Ended)
+    }
+
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        let mut buffer = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = wire::send(&self.socket, request, fds).and_then(|()| wire::receive(&self.socket, &mut buffer));
-        match result {
+        match self.talk.ask(request, fds) {
             Ok((Reply::Error { code, text }, _)) => Err(ClientError::Refused { code, text }),
             Ok(answer) => Ok(answer),
             Err(error) => {
-                if matches!(error, WireError::Closed) {
+                if matches!(error, TalkError::Wire(WireError::Closed) | TalkError::Ended(_)) {
+                    // Release pairs with the Acquire in `is_gone`.
                     self.gone.store(true, Ordering::Release);
                 }
-                Err(error.into())
+                Err(in_words(error, &self.place))
             }
         }
     }
@@ -361,7 +414,23 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn open(&self, queue: QueueId, mode: Mode, sharing: Sharing, buffers: Buffers) -> Result<Opened, ClientError> {
-        let (reply, fds) = self.ask(&Request::Open { queue, mode, sharing, buffers }, &[])?;
+        self.open_for(queue, mode, sharing, buffers, None)
+    }
+
+    /// As [`Client::open`]; the first opener of a shared RX queue says what those may choose who join it (`None`: all but
+    /// `block`, which programs of the same user may).
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn open_for(
+        &self,
+        queue: QueueId,
+        mode: Mode,
+        sharing: Sharing,
+        buffers: Buffers,
+        joiners: Option<Joiners>,
+    ) -> Result<Opened, ClientError> {
+        let (reply, fds) = self.ask(&Request::Open { queue, mode, sharing, buffers, joiners }, &[])?;
         let Reply::Opened { handle, engine, layout, kick } = reply else { return Err(ClientError::Unexpected) };
         let opened = map_queue(queue, handle, engine, layout, fds, |fd| self.kick(kick, fd));
         if opened.is_err() {
@@ -435,6 +504,79 @@ impl Client {
         match self.ask(&Request::TxSync { handle, commit, want }, &[])?.0 {
             Reply::TxGranted { position, units } => Ok((position, units)),
             _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Who is connected, by number.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn clients(&self) -> Result<Vec<ClientInfo>, ClientError> {
+        let mut all: Vec<ClientInfo> = Vec::new();
+        loop {
+            let after = all.last().map_or(0, |client| client.id);
+            let Reply::Clients(more) = self.ask(&Request::Clients { after }, &[])?.0 else {
+                return Err(ClientError::Unexpected);
+            };
+            let last = more.len() < MAX_LISTED;
+            all.extend(more);
+            if last {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Ends a connection; its program is told.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with [`ErrorCode::Denied`], or [`ErrorCode::NotFound`] when there is none with that number.
+    pub fn end_client(&self, id: u64) -> Result<(), ClientError> {
+        self.tell(&Request::EndClient { id })
+    }
+
+    /// Who holds which lock, by path.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn locks(&self) -> Result<Vec<LockInfo>, ClientError> {
+        let mut all: Vec<LockInfo> = Vec::new();
+        loop {
+            let skip = all.len() as u32;
+            let Reply::Locks(more) = self.ask(&Request::Locks { skip }, &[])?.0 else {
+                return Err(ClientError::Unexpected);
+            };
+            let last = more.len() < MAX_LISTED;
+            all.extend(more);
+            if last {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Ends locks of programs.
+    ///
+    /// # Errors
+    /// As [`Client::end_client`].
+    pub fn end_locks(&self, whose: Locked) -> Result<(), ClientError> {
+        self.tell(&Request::EndLocks { whose })
+    }
+
+    /// What users have of what is limited, by user.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn usage(&self) -> Result<Vec<UserUse>, ClientError> {
+        let mut all: Vec<UserUse> = Vec::new();
+        loop {
+            let after = all.last().map(|user| user.uid);
+            let Reply::Use(more) = self.ask(&Request::Use { after }, &[])?.0 else {
+                return Err(ClientError::Unexpected);
+            };
+            let last = more.len() < MAX_LISTED;
+            all.extend(more);
+            if last {
+                return Ok(all);
+            }
         }
     }
 

@@ -20,7 +20,9 @@ mod native;
 mod poll;
 mod server;
 mod session;
+mod talk;
 mod wire;
 
 pub use client::{Client, ClientError, Opened};
-pub use server::{Driver, DriverError};
+pub use server::{Driver, DriverError, Policy};
+pub use talk::wait_no_longer;

@@ -45,6 +45,31 @@ impl Locks {
         self.held.get(component)?.iter().find(|(_, held)| held & bits != 0).map(|&(owner, _)| owner)
     }
 
+    /// All that are held: component, features, holder; by component and by holder.
+    pub fn all(&self) -> Vec<(String, u64, Owner)> {
+        let of = |(component, held): (&String, &Vec<(Owner, u64)>)| {
+            held.iter().map(|&(owner, bits)| (component.clone(), bits, owner)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<_> = self.held.iter().flat_map(of).collect();
+        all.sort_by_key(|(component, bits, owner)| match *owner {
+            Owner::Client(number) => (component.clone(), 0, number, *bits),
+            Owner::Queue(queue) => (component.clone(), 1, queue.index.into(), *bits),
+        });
+        all
+    }
+
+    /// Ends those locks of programs that `which` chooses by component and connection, and says how many.
+    pub fn end(&mut self, which: impl Fn(&str, u64) -> bool) -> usize {
+        let mut ended = 0;
+        self.held.retain(|component, held| {
+            let before = held.len();
+            held.retain(|&(owner, _)| !matches!(owner, Owner::Client(number) if which(component, number)));
+            ended += before - held.len();
+            !held.is_empty()
+        });
+        ended
+    }
+
     /// On how many components an owner holds something.
     pub fn count(&self, owner: Owner) -> usize {
         self.held.values().flatten().filter(|&&(who, _)| who == owner).count()
@@ -108,6 +133,22 @@ mod tests {
         assert!(!locks.unlock("/mac", 0b010, Client(1)), "not locked any more");
         assert!(locks.unlock("/mac", u64::MAX, Client(1)));
         assert_eq!(locks.holder("/mac", u64::MAX), Some(Client(2)));
+    }
+
+    #[test]
+    fn locks_of_programs_can_be_seen_and_ended_those_of_queues_seen() {
+        let (mut locks, queue) = (Locks::default(), Owner::Queue(QueueId::rx(3)));
+        locks.lock("/b", 2, Client(1)).unwrap();
+        locks.lock("/a", 1, queue).unwrap();
+        locks.lock("/b", 1, Client(4)).unwrap();
+        let all = |locks: &Locks| locks.all().into_iter().map(|(path, bits, _)| format!("{path} {bits}")).collect();
+        let seen: Vec<String> = all(&locks);
+        assert_eq!(seen, ["/a 1", "/b 2", "/b 1"]);
+        assert_eq!(locks.end(|component, _| component == "/a"), 0, "the queue runs on");
+        assert_eq!(locks.end(|_, client| client == 4), 1);
+        assert_eq!(locks.end(|component, _| component == "/b"), 1);
+        let left: Vec<String> = all(&locks);
+        assert_eq!(left, ["/a 1"]);
     }
 
     #[test]

@@ -67,6 +67,12 @@ impl QueueMemory {
         }
     }
 
+    /// Bytes of all of it.
+    pub fn bytes(&self) -> u64 {
+        let regions = [Some(&self.status), self.data.as_ref(), self.descriptors.as_ref()];
+        regions.into_iter().flatten().map(|region| region.len() as u64).sum()
+    }
+
     /// Makes the memory as it must be at START: update word 0; for Calypte RX no valid header; for DD all descriptors the
     /// software's; for SZE a descriptor list that begins at `start` (in 8-byte units, a multiple of a page). A list is at most as long as the one of a ring
     /// that begins at page 1.
@@ -105,7 +111,7 @@ impl QueueMemory {
         let descriptors = Region::allocate(descriptors_len as usize, Pages::Ordinary)?;
         let data = match count {
             0 => None,
-            _ => Some(Region::allocate(data_len as usize, Pages::HugeIfAny)?),
+            _ => Some(Region::allocate_guarded(data_len as usize, Pages::HugeIfAny)?),
         };
         let status_at = domain.map(status.window().clone(), Access::ReadWrite, None)?;
         let mut memory = Self {
@@ -191,7 +197,7 @@ impl QueueMemory {
         let status_at = domain.map(status.window().clone(), Access::ReadWrite, None)?;
         let bytes = u64::from(count) * u64::from(stride);
         let pages = if bytes < HUGE_PAGE { Pages::Ordinary } else { Pages::HugeIfAny };
-        let data = (count > 0).then(|| Region::allocate(bytes as usize, pages)).transpose()?;
+        let data = (count > 0).then(|| Region::allocate_guarded(bytes as usize, pages)).transpose()?;
         let data_len = data.as_ref().map_or(0, |data| data.len() as u64);
         let layout = Layout::Dd { entries, status_len, data_at: 0, data_len, stride, buffer_size };
         let mut memory =

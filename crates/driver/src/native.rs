@@ -65,7 +65,7 @@ pub(crate) fn attach(card: &Card, id: QueueId) -> Result<(), StartError> {
     word(DOORBELL_AT)?.store(pointers(card, id), Ordering::Relaxed);
     // Nobody waits for this opener and nobody kicks through it: it says when the worker sleeps, so that a doorbell
     // register wakes it only then.
-    let opener = Opener { id: 0, control: control.clone(), kick: None, call: None };
+    let opener = Opener { id: 0, owner: std::process::id(), control: control.clone(), kick: None, call: None };
     let domain = Arc::new(Domain::own_process());
     card.attach(id, Attachment { domain, control, reclaimer: None, openers: vec![opener], buffers: None })
 }

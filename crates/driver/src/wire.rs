@@ -57,15 +57,38 @@ pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[Borrowed
     }
 }
 
-/// Receives one message with its descriptors.
-pub(crate) fn receive<T: DeserializeOwned>(
-    socket: impl AsFd,
-    buffer: &mut [u8],
-) -> Result<(T, Vec<OwnedFd>), WireError> {
-    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MAX_FDS))];
+/// Most descriptors that the system lets travel with one packet (`SCM_MAX_FD`). There is room for all of them: what is left
+/// over would be closed by the system then and there, and closing can take long.
+pub(crate) const MOST_FDS: usize = 253;
+
+/// What came at once: a message or not, and its descriptors, which are the receiver's to close in any case.
+pub(crate) struct Packet {
+    len: usize,
+    flags: ReturnFlags,
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Packet {
+    /// The message, whose bytes are in `buffer`.
+    pub fn message<T: DeserializeOwned>(&self, buffer: &[u8]) -> Result<T, WireError> {
+        if self.flags.contains(ReturnFlags::TRUNC) || self.fds.len() > MAX_FDS {
+            return Err(WireError::CutOff);
+        }
+        Ok(decode(buffer.get(..self.len).ok_or(WireError::CutOff)?)?)
+    }
+
+    /// Whether descriptors came for which there was no place in this process.
+    pub fn fds_were_lost(&self) -> bool {
+        self.flags.contains(ReturnFlags::CTRUNC)
+    }
+}
+
+/// Receives one packet.
+pub(crate) fn receive_packet(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Result<Packet, WireError> {
+    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        match recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => continue,
             other => break other?,
         }
@@ -76,14 +99,23 @@ pub(crate) fn receive<T: DeserializeOwned>(
             fds.extend(rights);
         }
     }
-    if received.bytes == 0 {
+    if received.bytes == 0 && fds.is_empty() {
         return Err(WireError::Closed);
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    Ok(Packet { len: received.bytes, flags: received.flags, fds })
+}
+
+/// Receives one message with its descriptors, from somebody who is trusted with them.
+pub(crate) fn receive<T: DeserializeOwned>(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(T, Vec<OwnedFd>), WireError> {
+    let packet = receive_packet(socket, buffer, flags)?;
+    if packet.fds_were_lost() {
         return Err(WireError::CutOff);
     }
-    let bytes = buffer.get(..received.bytes).ok_or(WireError::CutOff)?;
-    Ok((decode(bytes)?, fds))
+    Ok((packet.message(buffer)?, packet.fds))
 }
 
 /// A buffer that holds the largest message.

@@ -7,10 +7,11 @@ use crate::rx::IdleRx;
 use crate::shared;
 use crate::supplied::{SuppliedRx, SuppliedTx};
 use crate::tx::IdleTx;
-use millrace_abi::message::{Buffers, Change, ErrorCode};
+use millrace_abi::message::{Buffers, Change, ErrorCode, Locked};
 use millrace_abi::name::DeviceName;
-use millrace_abi::queue::{Mode, QueueId, Sharing};
+use millrace_abi::queue::{Joiners, Mode, QueueId, Sharing};
 use millrace_abi::stats::CardStats;
+use millrace_abi::visible::{ClientInfo, LockInfo, UserUse};
 use millrace_card::Card;
 use millrace_dma::{Iova, Pages, Region};
 use millrace_driver::{Client, Driver};
@@ -245,6 +246,47 @@ impl Device {
         Ok(self.client.change(Change::Move { queue, worker })?)
     }
 
+    /// Who is connected to the card, by number.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn clients(&self) -> Result<Vec<ClientInfo>, Error> {
+        Ok(self.client.clients()?)
+    }
+
+    /// Ends a connection, as if its program had died: its queues stop, its memory is unmapped, its locks end. Takes the
+    /// right `admin`; the program is told.
+    ///
+    /// # Errors
+    /// [`Error::Client`], refused with [`ErrorCode::Denied`], or with [`ErrorCode::NotFound`] when there is none.
+    pub fn end_client(&self, id: u64) -> Result<(), Error> {
+        Ok(self.client.end_client(id)?)
+    }
+
+    /// Who holds which lock, by path of the component.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn locks(&self) -> Result<Vec<LockInfo>, Error> {
+        Ok(self.client.locks()?)
+    }
+
+    /// Ends locks of programs; those of queues that run stay with the queues. Takes the right `admin`.
+    ///
+    /// # Errors
+    /// As [`Device::end_client`].
+    pub fn end_locks(&self, whose: Locked) -> Result<(), Error> {
+        Ok(self.client.end_locks(whose)?)
+    }
+
+    /// What users have of what is limited, and what they may have.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn usage(&self) -> Result<Vec<UserUse>, Error> {
+        Ok(self.client.usage()?)
+    }
+
     /// Lets the card reach `region`, for queues with buffers of the program's own. `at` chooses the address.
     ///
     /// # Errors
@@ -276,7 +318,8 @@ impl Device {
     /// Begins to open RX queue `index`: direct and exclusive unless told otherwise.
     pub fn rx(&self, index: u32) -> RxOptions {
         let client = self.client.clone();
-        RxOptions { client, queue: QueueId::rx(index), mode: Mode::Direct, sharing: Sharing::Exclusive }
+        let (mode, sharing) = (Mode::Direct, Sharing::Exclusive);
+        RxOptions { client, queue: QueueId::rx(index), mode, sharing, joiners: None }
     }
 
     /// Begins to open TX queue `index`: direct and exclusive unless told otherwise.
@@ -325,6 +368,7 @@ pub struct RxOptions {
     queue: QueueId,
     mode: Mode,
     sharing: Sharing,
+    joiners: Option<Joiners>,
 }
 
 impl RxOptions {
@@ -342,12 +386,22 @@ impl RxOptions {
         self
     }
 
+    /// What those may choose who join the queue when this is the first to share it. Without it all but `block`, which only
+    /// programs of the same user may: a reader that blocks and does not read stops the queue for all.
+    #[must_use]
+    pub fn joiners(mut self, joiners: Joiners) -> Self {
+        self.joiners = Some(joiners);
+        self
+    }
+
     /// Opens the queue. Packets come after [`IdleRx::start`].
     ///
     /// # Errors
-    /// [`Error::Client`], refused with [`ErrorCode::Busy`] and the process id of the holder when somebody has it.
+    /// [`Error::Client`], refused with [`ErrorCode::Busy`] and the process id of the holder when somebody has it, and with
+    /// [`ErrorCode::Denied`] when this program may not use it, or not share it like that.
     pub fn open(self) -> Result<IdleRx, Error> {
-        let opened = self.client.open(self.queue, self.mode, self.sharing, Buffers::Driver)?;
+        let Self { client, queue, mode, sharing, joiners } = &self;
+        let opened = client.open_for(*queue, *mode, *sharing, Buffers::Driver, *joiners)?;
         IdleRx::new(self.client, self.queue, self.mode, self.sharing, opened)
     }
 
@@ -366,7 +420,7 @@ impl RxOptions {
     /// # Errors
     /// [`Error::Client`]; [`Error::Unfit`] when the queue has another engine, or the pool another card.
     pub fn open_on(self, pool: &Pool, entries: u32) -> Result<PoolRx, Error> {
-        let Self { client, queue, mode, sharing } = self;
+        let Self { client, queue, mode, sharing, .. } = self;
         PoolRx::start(Wish { client, queue, mode, sharing }, pool, entries)
     }
 }

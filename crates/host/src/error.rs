@@ -82,6 +82,7 @@ impl Error {
 
     /// Whether the device has to be opened again.
     pub fn must_reopen(&self) -> bool {
-        matches!(self, Error::Gone | Error::Client(ClientError::Gone))
+        let ended = matches!(self, Error::Client(error) if error.code() == Some(ErrorCode::Ended));
+        ended || matches!(self, Error::Gone | Error::Client(ClientError::Gone | ClientError::Ended(_)))
     }
 }

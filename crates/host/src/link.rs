@@ -5,7 +5,7 @@ use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueSta
 use millrace_abi::message::{ErrorCode, Handle};
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Ordering, Region, Word32, Word64};
-use millrace_driver::Client;
+use millrace_driver::{Client, ClientError};
 use millrace_ring::wake::{Ringer, Sleeper};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -73,7 +73,7 @@ impl Link {
     #[cold]
     fn explain(&self) -> Result<(), Error> {
         if self.client.is_gone() {
-            return Err(Error::Gone);
+            return Err(self.gone());
         }
         let queue = self.queue;
         match QueueState::from_word(self.state.load(Ordering::Acquire)) {
@@ -85,6 +85,15 @@ impl Link {
             Some(QueueState::Evicted) => Err(Error::Evicted(queue)),
             Some(QueueState::Stopped) => Err(Error::Stopped(queue)),
             None => Err(self.bad("the control page holds a state that no card writes")),
+        }
+    }
+
+    /// The card is gone, or has ended the connection of this program and said why.
+    #[cold]
+    fn gone(&self) -> Error {
+        match self.client.why_gone() {
+            ClientError::Gone => Error::Gone,
+            why => why.into(),
         }
     }
 
@@ -160,7 +169,7 @@ impl Link {
             Err(error) => return Err(Error::Wait(error.into())),
         }
         if !fds[1].revents().is_empty() {
-            return Err(Error::Gone);
+            return Err(self.gone());
         }
         if !fds[0].revents().is_empty() {
             // All signals at once, and none if another look was quicker.

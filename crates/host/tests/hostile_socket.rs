@@ -3,16 +3,13 @@
 
 mod common;
 
+use common::peer::{Peer, hello, refused};
 use common::*;
 use millrace::{Device, Laggard, Mode, Pages, QueueId, Region, Sharing};
 use millrace_abi::message::*;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
-};
-use std::io::IoSlice;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -26,87 +23,8 @@ fn role() {
     }
 }
 
-/// A peer that sends what it likes.
-struct Peer {
-    socket: OwnedFd,
-}
-
-impl Peer {
-    fn try_connect(path: &Path) -> Result<Self, rustix::io::Errno> {
-        let address = SocketAddrUnix::new(path)?;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        rustix::net::connect(&socket, &address)?;
-        Ok(Self { socket })
-    }
-
-    fn stranger(daemon: &Daemon) -> Self {
-        Self::try_connect(&daemon.path).unwrap()
-    }
-
-    fn connect(daemon: &Daemon) -> Self {
-        let mut peer = Self::stranger(daemon);
-        assert!(matches!(peer.ask(&Request::Hello { version: VERSION }), Some(Reply::Hello { .. })));
-        peer
-    }
-
-    fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
-        let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(64))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
-        }
-        rustix::net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).is_ok()
-    }
-
-    /// The next reply; `None` when the connection is closed.
-    fn reply(&mut self) -> Option<Reply> {
-        let mut bytes = vec![0; MAX_MESSAGE];
-        // Descriptors that come with it are not taken, and so are closed.
-        let (len, _) = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()).ok()?;
-        (len > 0).then(|| decode(&bytes[..len]).expect("the daemon keeps to its protocol"))
-    }
-
-    fn ask_with(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Option<Reply> {
-        self.send_bytes(&encode(request).unwrap(), fds);
-        self.reply()
-    }
-
-    fn ask(&mut self, request: &Request) -> Option<Reply> {
-        self.ask_with(request, &[])
-    }
-
-    fn open(&mut self, queue: QueueId, mode: Mode, sharing: Sharing) -> Handle {
-        match self.ask(&Request::Open { queue, mode, sharing, buffers: Buffers::Driver }) {
-            Some(Reply::Opened { handle, .. }) => handle,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn done(&mut self, request: &Request) {
-        assert_eq!(self.ask(request), Some(Reply::Done));
-    }
-
-    fn refused(&mut self, request: &Request) -> ErrorCode {
-        refused(self.ask(request))
-    }
-}
-
-fn refused(reply: Option<Reply>) -> ErrorCode {
-    match reply {
-        Some(Reply::Error { code, text }) => {
-            assert!(!text.is_empty());
-            code
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-fn hello() -> Vec<u8> {
-    encode(&Request::Hello { version: VERSION }).unwrap()
-}
-
 fn open(queue: QueueId) -> Request {
-    Request::Open { queue, mode: Mode::Direct, sharing: Sharing::Exclusive, buffers: Buffers::Driver }
+    Request::Open { queue, mode: Mode::Direct, sharing: Sharing::Exclusive, buffers: Buffers::Driver, joiners: None }
 }
 
 fn daemon() -> (Daemon, Bystander) {
@@ -193,6 +111,39 @@ fn memfd(len: u64, flags: MemfdFlags) -> OwnedFd {
     let fd = rustix::fs::memfd_create("hostile", MemfdFlags::CLOEXEC | flags).unwrap();
     rustix::fs::ftruncate(&fd, len).unwrap();
     fd
+}
+
+#[test]
+fn who_locks_and_leaves_at_once_leaves_no_lock() {
+    let (daemon, _bystander) = daemon();
+    let lock = Request::Lock { component: "/mac".to_owned(), bits: 1 };
+    for _ in 0..3000 {
+        let peer = Peer::connect(&daemon);
+        peer.send_bytes(&encode(&lock).unwrap(), &[]);
+        drop(peer);
+    }
+    let mut other = Peer::connect(&daemon);
+    within(Duration::from_secs(60), || match other.ask(&lock) {
+        Some(Reply::Done) => Ok(()),
+        reply => Err(reply),
+    });
+}
+
+/// A worker that meets memory which is being emptied waits for that.
+#[test]
+fn nobody_makes_holes_in_memory_that_the_card_reads() {
+    use rustix::fs::FallocateFlags;
+    let (daemon, _bystander) = daemon();
+    let mut peer = Peer::connect(&daemon);
+    let memory = memfd(1 << 20, MemfdFlags::ALLOW_SEALING);
+    let mine = Region::map(memory.try_clone().unwrap(), 1 << 20, millrace_dma::Protection::ReadWrite, false).unwrap();
+    let hole = || rustix::fs::fallocate(&memory, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 1 << 20);
+    hole().unwrap();
+    let reply = peer.ask_with(&Request::Map { len: 1 << 20, writable: false, at: None }, &[memory.as_fd()]);
+    assert!(matches!(reply, Some(Reply::Mapped { .. })), "{reply:?}");
+    assert_eq!(hole(), Err(rustix::io::Errno::PERM));
+    // What was mapped before goes on being written.
+    mine.window().word32(0).unwrap().store(1, millrace_dma::Ordering::Relaxed);
 }
 
 #[test]

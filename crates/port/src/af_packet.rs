@@ -131,7 +131,7 @@ impl AfPacketPort {
     fn warn(&mut self, what: &str, errno: Errno) {
         if !self.warned {
             self.warned = true;
-            tracing::warn!("af_packet:{}: {what}: {errno}; further errors are only counted", self.name);
+            crate::notice::warn(format!("af_packet:{}: {what}: {errno}; further errors are only counted", self.name));
         }
     }
 

@@ -95,7 +95,9 @@ pub fn open(spec: &AfXdpSpec) -> Result<Vec<AfXdpPort>, AfXdpError> {
     tell_of_other_queues(spec, &reports);
     let promiscuous = take_everything(index);
     if let Err(errno) = &promiscuous {
-        tracing::warn!("af_xdp:{name}: cannot be made promiscuous ({errno}): only frames to its own address may come");
+        crate::notice::warn(format!(
+            "af_xdp:{name}: cannot be made promiscuous ({errno}): only frames to its own address may come"
+        ));
     }
     let watch = Watch::start("af_xdp", name, &interface, reports, counters.clone()).map_err(failed("watch"))?;
     let state = watch.state().clone();
@@ -136,10 +138,10 @@ fn describe(program: &Program, queue: &Queue) -> String {
 fn tell_of_other_queues(spec: &AfXdpSpec, socket: &Reports) {
     let (name, ours) = (&spec.name, u32::from(spec.queues.get()));
     if let Some(there) = sys::receive_queues(socket, name).filter(|&there| there > ours) {
-        tracing::warn!(
+        crate::notice::warn(format!(
             "af_xdp:{name}: {name} has {there} queues, and what arrives on those after the first {ours} stays with Linux; \
              write queues={there}, or `ethtool -L {name} combined {ours}` (for veth: rx {ours})"
-        );
+        ));
     }
 }
 
@@ -156,7 +158,10 @@ impl AfXdpPort {
     fn warn(&mut self, errno: Errno) {
         if !self.warned && !self.state.is_down() {
             self.warned = true;
-            tracing::warn!("af_xdp:{}: cannot send: {errno}; further errors are not logged", self.wire.spec.name);
+            crate::notice::warn(format!(
+                "af_xdp:{}: cannot send: {errno}; further errors are not logged",
+                self.wire.spec.name
+            ));
         }
     }
 
@@ -331,7 +336,10 @@ impl Borrower for AfXdpPort {
                 let _ = self.restart(None);
             }
             if self.queue.is_none() {
-                tracing::warn!("af_xdp:{}: queue {} cannot be opened again", self.wire.spec.name, self.number);
+                crate::notice::warn(format!(
+                    "af_xdp:{}: queue {} cannot be opened again",
+                    self.wire.spec.name, self.number
+                ));
                 self.counters.set_link(false);
             }
         })

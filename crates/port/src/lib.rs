@@ -49,6 +49,7 @@ mod lend;
 mod link;
 #[cfg(test)]
 mod namespace;
+pub mod notice;
 pub mod null;
 mod pacing;
 pub mod pcap;

@@ -17,6 +17,7 @@
 //! [`ReadError`].
 
 mod error;
+mod file;
 mod input;
 mod port;
 mod reader;

@@ -108,7 +108,7 @@ impl TapPort {
     fn warn(&mut self, what: &str, error: Errno) {
         if !self.warned {
             self.warned = true;
-            tracing::warn!("tap:{}: {what}: {error}; further errors are only counted", self.name);
+            crate::notice::warn(format!("tap:{}: {what}: {error}; further errors are only counted", self.name));
         }
     }
 

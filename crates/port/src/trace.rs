@@ -47,7 +47,7 @@ impl TracePort {
     /// [`WriteError::Create`].
     pub fn wrap(spec: &TraceSpec, queues: Vec<Box<dyn Port>>) -> Result<Vec<Self>, WriteError> {
         let wrap = |(queue, inner)| {
-            let recorder = Recorder::new(Writer::create(file_of(&spec.file, queue))?);
+            let recorder = Recorder::new(Writer::create_for_port(file_of(&spec.file, queue))?);
             let file = File { recorder, left: spec.limit.unwrap_or(u64::MAX), lost: 0, warned: false };
             Ok(Self { inner, directions: spec.directions, file })
         };
@@ -102,7 +102,7 @@ impl File {
         }
         if !self.warned {
             self.warned = true;
-            tracing::warn!("{error}; frames pass on without being traced");
+            crate::notice::warn(format!("{error}; frames pass on without being traced"));
         }
     }
 

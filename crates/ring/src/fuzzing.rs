@@ -3,8 +3,10 @@
 //!
 //! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
 //! there is no `cargo fuzz`. What they check, besides that nothing panics: that a frame which comes out has a legal
-//! length and readable bytes, that no call does more than its ring can hold, and that every frame is counted once.
+//! length and readable bytes, that no call does more than its ring can hold or looks at more than a turn may, and that
+//! every frame is counted once.
 
+use crate::budget::{LOOKS, MAX_CHAIN, MOST_LOOKS};
 use crate::{Delivery, FrameLimits, Served, Verdict, calypte, dd, medusa, sze};
 use arbitrary::{Arbitrary, Unstructured};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span, Window, Word64};
@@ -86,6 +88,7 @@ impl Sink {
         assert_eq!((self.frames, self.bytes), (served.frames, served.bytes));
         let done = served.frames + served.too_short + served.too_long + served.too_far;
         assert!(done <= budget as u64 && done <= u64::from(most), "{served:?} of {most}");
+        assert!(served.looked < MOST_LOOKS, "{served:?}");
     }
 }
 
@@ -145,7 +148,7 @@ pub fn medusa(input: &[u8]) -> u64 {
     let mut moved = 0;
     let mut input = Unstructured::new(input);
     let Ok(setup) = MedusaSetup::arbitrary(&mut input) else { return moved };
-    let (entries, header_entries) = (2u32 << (setup.ring % 6), 2u32 << (setup.headers % 6));
+    let (entries, header_entries) = (2u32 << (setup.ring % 10), 2u32 << (setup.headers % 6));
     let data = Region::heap(DATA_LEN).window().clone();
     let domain = domain_of(setup.layout, &data);
     let words = Region::heap(256);
@@ -211,7 +214,11 @@ pub fn medusa(input: &[u8]) -> u64 {
                 let served = tx.serve(budget.into(), &mut |frame: Span<'_>| sink.take(frame));
                 moved += served.frames;
                 sink.check(served, budget.into(), pending);
-                assert!(tx.hdp() < entries);
+                assert!(tx.hdp() < entries && served.looked <= LOOKS);
+                if served.has_advanced {
+                    let told = medusa::Pointers::decode(word(128).load(Ordering::Relaxed));
+                    assert_eq!(told.descriptors, tx.hdp(), "software hears of it");
+                }
                 if served.fault.is_some() {
                     tx = card_tx();
                 }
@@ -228,6 +235,7 @@ pub fn medusa(input: &[u8]) -> u64 {
                         assert_eq!((header.len, header.header_len), (len + meta.len() as u16, meta.len() as u8));
                         let used = rx.hdp().wrapping_sub(before.0) % entries;
                         assert_eq!(u32::from(header.freed), used.min(3));
+                        assert!(used <= MAX_CHAIN);
                     }
                     Ok(_) => assert_eq!((rx.hdp(), rx.hhp()), before),
                     Err(_) => {

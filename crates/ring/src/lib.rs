@@ -7,6 +7,7 @@
 //! * [`dd`]: descriptors with a done bit and a launch time (`docs/spec/dd.md`).
 //! * [`wake`]: how either side sleeps without losing a wake-up.
 //! * [`cursor`]: the word by which one of several readers of an RX queue says how far it is.
+//! * [`budget`]: how much of a ring one turn looks at, whatever is in it.
 //! * [`shared`]: how the card reclaims a ring at the slowest of up to sixteen readers.
 //!
 //! A half is a plain struct over views of shared memory ([`millrace_dma`]). It believes nothing of what the other side
@@ -21,6 +22,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("the rings are little-endian and so must the machine be");
 
+pub mod budget;
 pub mod calypte;
 pub mod cursor;
 pub mod dd;
@@ -28,6 +30,7 @@ pub mod dd;
 pub mod fuzzing;
 pub mod index;
 pub mod medusa;
+mod serve;
 pub mod shared;
 pub mod sze;
 pub mod virtio;
@@ -69,7 +72,8 @@ pub enum Verdict {
 pub enum Delivery {
     /// Written; visible to software after the next `publish`.
     Stored,
-    /// The software has not given enough room back.
+    /// The software has not given enough room back, or the search for it costs more than one burst may
+    /// ([`budget::Allowance`]).
     NoRoom,
     /// Longer than the queue, or the buffer posted for it, allows.
     TooLong,
@@ -104,8 +108,21 @@ pub struct Served {
     pub too_long: u64,
     /// DD: frames thrown away because their launch time was further ahead than the card waits.
     pub too_far: u64,
+    /// Entries of the ring that were looked at, which is what the call cost besides the bytes: fewer than
+    /// [`budget::MOST_LOOKS`].
+    pub looked: u32,
+    /// The ring has moved on, and software is told so: with frames, or over entries that are none.
+    pub has_advanced: bool,
     /// Set when the queue has to stop.
     pub fault: Option<EngineFault>,
+}
+
+impl Served {
+    /// Whether anything happened that somebody has to hear of. Looking alone is nothing.
+    #[inline(always)]
+    pub fn has_moved(&self) -> bool {
+        self.has_advanced || self.fault.is_some()
+    }
 }
 
 /// Shortest and longest frame of a queue in bytes, without FCS.

@@ -21,7 +21,7 @@ use millrace_dma::{Domain, Iova, Pinned, Span};
 use millrace_packet::offload::Offloads;
 use millrace_port::{Accept, BorrowError, Lent, Pool, Sink, Taken};
 use millrace_ring::dd::Supplied;
-use millrace_ring::{EngineFault, Served, Verdict};
+use millrace_ring::{EngineFault, Verdict};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -201,7 +201,7 @@ pub(super) fn transmit(
             Verdict::Full
         }
     });
-    if served == Served::default() && !is_inside {
+    if !served.has_moved() && !is_inside {
         return None;
     }
     wire.port.flush();

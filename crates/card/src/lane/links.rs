@@ -2,12 +2,14 @@
 
 use crate::command::Opener;
 use crate::sleep::Sleep;
+use crate::turns::{Kick, Owner};
 use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT};
 use millrace_dma::{Ordering, Word32, fence};
 use millrace_ring::EngineFault;
 use millrace_ring::wake::{Ringer, Sleeper};
 use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// An opener as the worker sees it.
@@ -75,6 +77,18 @@ impl Links {
 
     pub fn awake(&self) {
         self.0.iter().filter_map(|link| link.sleeper.as_ref()).for_each(Sleeper::awake);
+    }
+
+    /// Who answers for what comes through here.
+    pub fn owner(&self) -> Owner {
+        self.0.iter().map(|link| link.opener.owner).find(|&owner| owner != 0).unwrap_or(0)
+    }
+
+    /// The kick and the `card_sleeps` of the opener, if there is one alone.
+    pub fn sole(&self) -> Option<(Kick, Word32)> {
+        let [link] = &self.0[..] else { return None };
+        let flag = link.opener.control.word32(CARD_SLEEPS_AT).ok()?;
+        Some((link.opener.kick.as_ref().map(|kick| kick.as_raw_fd()), flag))
     }
 
     pub fn show(&self, state: QueueState, fault: Option<EngineFault>) {

@@ -7,7 +7,7 @@
 //! patched     wire -> wire of another port, or back             no queue in between
 //! ```
 //!
-//! * `rx`, `tx`: a queue in its lane, `links` who has it open, `turns` which of them a pass looks at.
+//! * `rx`, `tx`: a queue in its lane, `links` who has it open. Which of them is looked at when, `crate::turns` says.
 //! * `wire`: what is plugged in; `lent`: a wire that works on memory of an application; `patch`: ports connected inside
 //!   the card; `parcel`: what moves between workers.
 
@@ -17,7 +17,6 @@ mod parcel;
 mod patch;
 mod rx;
 mod sink;
-mod turns;
 mod tx;
 mod wire;
 
@@ -33,15 +32,15 @@ use crate::counters::{Counts, QueueDrop};
 use crate::engine::{RxEngine, TxEngine};
 use crate::mac::MacLane;
 use crate::sleep::Sleep;
-use millrace_abi::control::{DOORBELL_AT, QueueState};
+use crate::turns::{ColdRing, Item, Look, Owner, Turns, cost};
+use millrace_abi::control::{DOORBELL_AT, FaultKind, QueueState};
 use millrace_abi::queue::{Direction, Laggard, QueueId};
-use millrace_dma::Span;
+use millrace_dma::{Iova, Span};
 use millrace_ring::shared::{Losses, Reclaimer};
-use millrace_ring::{Served, Verdict};
+use millrace_ring::{EngineFault, Served, Verdict};
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
-use turns::{Look, Turns};
 
 /// Frames taken from one queue, or from the port, before the next has its turn.
 const BUDGET: usize = 64;
@@ -62,8 +61,6 @@ pub(crate) struct Lane {
     tx: Vec<TxSlot>,
     // Beside `tx`; those of ring 0 of a queue count.
     tx_counts: Vec<Counts>,
-    // Places in `tx` of the rings that run: the only ones a pass looks at.
-    turns: Turns,
 }
 
 impl Lane {
@@ -78,66 +75,28 @@ impl Lane {
             rx: Vec::new(),
             tx: Vec::new(),
             tx_counts: Vec::new(),
-            turns: Turns::default(),
         }
     }
 
-    /// Once through the lane. `true` when a frame moved or a queue stopped.
-    #[inline]
-    pub fn pass(&mut self) -> bool {
-        let mut worked = false;
-        let mut turn = 0;
-        while let Some(at) = self.turns.hot(turn) {
-            let look = self.look(at);
-            worked |= look != Look::Quiet;
-            turn = self.turns.after_hot(turn, look);
-        }
-        for _ in 0..self.turns.cold_looks(worked) {
-            worked |= self.look_at_cold();
-        }
-        for wire in &mut self.wires {
-            worked |= lent::reap(wire, &mut self.tx, &mut self.tx_counts);
-        }
-        match self.patch {
-            None => {
-                for wire in &mut self.wires {
-                    worked |= wire::receive(wire, &mut self.rx, &mut self.mac);
-                }
-            }
-            Some(patch) if patch.to == self.port => worked |= patch::reflect(self),
-            // The worker sees to it, for it takes two lanes.
-            Some(_) => {}
-        }
-        worked
+    fn ring(&self, place: usize) -> Item {
+        Item::Ring(self.port as u32, place as u32)
     }
 
-    /// Once through everything, however quiet it was: before the worker sleeps.
-    pub fn pass_all(&mut self) -> bool {
-        let mut worked = self.pass();
-        for _ in 0..self.turns.cold_count() {
-            worked |= self.look_at_cold();
-        }
-        worked
+    fn wire(&self, place: usize) -> Item {
+        Item::Wire(self.port as u32, place as u32)
     }
 
-    fn look_at_cold(&mut self) -> bool {
-        let at = self.turns.cold();
-        let look = self.look(at);
-        self.turns.after_cold(look);
-        look != Look::Quiet
-    }
-
-    /// One burst from one TX ring, if it has something.
+    /// One burst from one TX ring, if it has something. Returns what that is charged with, too.
     #[inline(always)]
-    fn look(&mut self, at: usize) -> Look {
+    pub fn look(&mut self, at: usize) -> (Look, u32) {
         let slot = &mut self.tx[at];
         if !slot.pending() {
             // Looked at again: what was sent before the stop was asked for must not be left behind.
             if slot.queue.stop_is_asked() && slot.is_drained() {
                 slot.stop();
-                return Look::Ended;
+                return (Look::Ended, cost::LOOK);
             }
-            return Look::Quiet;
+            return (Look::Quiet, cost::LOOK);
         }
         self.mac.refresh();
         let counts = &mut self.tx_counts[slot.counts_at];
@@ -154,36 +113,83 @@ impl Lane {
             }
         };
         match (served, stays) {
-            (_, false) => Look::Ended,
-            (true, true) => Look::Busy,
-            (false, true) => Look::Quiet,
+            (_, false) => (Look::Ended, slot.cost),
+            (true, true) => (Look::Busy, slot.cost),
+            (false, true) => (Look::Blocked, slot.cost.max(cost::BLOCKED)),
         }
     }
 
-    /// Queues that run.
-    pub fn active_queues(&self) -> usize {
-        self.turns.len() + self.rx.iter().filter(|slot| slot.is_running()).count()
+    /// One burst from one wire, if something has come. What goes to another port is for the worker to see to, for that takes
+    /// two lanes.
+    #[inline(always)]
+    pub fn look_at_wire(&mut self, at: usize) -> (Look, u32) {
+        let Some(wire) = self.wires.get_mut(at) else { return (Look::Quiet, cost::WIRE) };
+        let reaped = lent::reap(wire, &mut self.tx, &mut self.tx_counts);
+        let received = match self.patch {
+            None => wire::receive(wire, &mut self.rx, &mut self.mac),
+            Some(patch) if patch.to == self.port => patch::reflect(self, at),
+            Some(_) => None,
+        };
+        match received {
+            Some(cost) => (Look::Busy, cost),
+            None if reaped => (Look::Busy, cost::WIRE),
+            None => (Look::Quiet, cost::WIRE),
+        }
     }
 
-    /// Sets every `card_sleeps`, and has every wire signal what comes. The caller makes the fence, then passes once more
-    /// before it sleeps. A wire is watched only as long as that: Linux looks for whom to wake at every frame of a socket
-    /// that somebody watches.
+    /// A ring was quiet for long; see [`TxSlot::cool`]. Wires are never cold.
+    #[cold]
+    pub fn cool(&mut self, item: Item) -> Option<ColdRing> {
+        match item {
+            Item::Ring(_, place) => self.tx[place as usize].cool(item),
+            Item::Wire(..) => None,
+        }
+    }
+
+    /// One burst from every ring of a TX queue, however quiet they were; they are hot then.
+    pub fn look_at_queue(&mut self, index: u32, turns: &mut Turns) {
+        for at in 0..self.tx.len() {
+            let item = self.ring(at);
+            if self.tx[at].queue.id.index == index && self.tx[at].is_running() {
+                turns.warm(item);
+                if self.look(at).0 == Look::Ended {
+                    turns.remove_if(|there| there == item);
+                }
+            }
+        }
+    }
+
+    /// RX queues that run.
+    pub fn receiving_queues(&self) -> usize {
+        self.rx.iter().filter(|slot| slot.is_running()).count()
+    }
+
+    /// The openers of a ring.
+    pub fn links(&self, place: usize) -> &links::Links {
+        &self.tx[place].links
+    }
+
+    /// Sets every `card_sleeps` of RX queues, and has every wire signal what comes. The caller sees to the TX rings, makes the
+    /// fence, then passes once more before it sleeps. A wire is watched only as long as that: Linux looks for whom to wake at
+    /// every frame of a socket that somebody watches.
     pub fn mark_asleep(&mut self, sleep: &Sleep) {
-        self.turns.places().for_each(|at| self.tx[at].links.mark_asleep());
         self.rx.iter().filter(|slot| slot.is_running()).for_each(|slot| slot.links.mark_asleep());
         self.wires.iter_mut().for_each(|wire| wire.prepare_sleep(sleep));
     }
 
     pub fn awake(&mut self, sleep: &Sleep) {
-        self.turns.places().for_each(|at| self.tx[at].links.awake());
         self.rx.iter().filter(|slot| slot.is_running()).for_each(|slot| slot.links.awake());
         self.wires.iter_mut().for_each(|wire| wire.awake(sleep));
     }
 
-    /// When a wire, or a frame with a launch time, wants to be looked at by the clock.
+    /// When a wire wants to be looked at by the clock.
     pub fn next_due(&self) -> Option<Instant> {
-        let wires = self.wires.iter().filter(|wire| self.may_receive(wire)).filter_map(Wire::next_due);
-        wires.chain(self.turns.places().filter_map(|at| self.tx[at].next_due())).min()
+        self.wires.iter().filter(|wire| self.may_receive(wire)).filter_map(Wire::next_due).min()
+    }
+
+    /// When a frame with a launch time wants that.
+    pub fn next_launch(&self, place: usize) -> Option<Instant> {
+        self.tx[place].next_due()
     }
 
     fn may_receive(&self, wire: &Wire) -> bool {
@@ -214,7 +220,14 @@ impl Lane {
         }
     }
 
-    pub fn start_tx(&mut self, index: u32, engine: Box<TxEngine>, openers: Vec<Opener>, sleep: &Sleep) {
+    pub fn start_tx(
+        &mut self,
+        index: u32,
+        engine: Box<TxEngine>,
+        openers: Vec<Opener>,
+        sleep: &Sleep,
+        turns: &mut Turns,
+    ) {
         let Some(place) = self.tx_place(index) else { return };
         let (slot, counts) = (&mut self.tx[place], &mut self.tx_counts[place]);
         counts.pointers = engine.pointers();
@@ -222,11 +235,26 @@ impl Lane {
         slot.begin(engine);
         openers.into_iter().for_each(|opener| slot.links.add(opener, sleep));
         slot.links.show(QueueState::Running, None);
-        self.turns.add(place);
+        self.begin(place, turns);
+    }
+
+    /// A ring that runs has turns from now on.
+    fn begin(&self, place: usize, turns: &mut Turns) {
+        let (item, links) = (self.ring(place), &self.tx[place].links);
+        turns.remove_if(|there| there == item);
+        links.awake();
+        turns.add(item, links.owner());
     }
 
     /// Adds a ring to a TX queue that runs.
-    pub fn add_ring(&mut self, index: u32, ring: u32, engine: Box<TxEngine>, opener: Opener, sleep: &Sleep) -> bool {
+    pub fn add_ring(
+        &mut self,
+        (index, ring): (u32, u32),
+        engine: Box<TxEngine>,
+        opener: Opener,
+        sleep: &Sleep,
+        turns: &mut Turns,
+    ) -> bool {
         let Some(first) = self.tx_place(index) else { return false };
         // A place that a ring of this queue has left, or one more.
         let left = |slot: &TxSlot| slot.ring != 0 && slot.counts_at == first && slot.links.is_empty();
@@ -240,7 +268,7 @@ impl Lane {
         slot.begin(engine);
         slot.links.add(opener, sleep);
         slot.links.show(QueueState::Running, None);
-        self.turns.add(place);
+        self.begin(place, turns);
         true
     }
 
@@ -251,11 +279,12 @@ impl Lane {
     }
 
     /// Takes a ring off a TX queue at once. What it held comes back.
-    pub fn drop_ring(&mut self, index: u32, ring: u32, sleep: &Sleep) -> Answer {
+    pub fn drop_ring(&mut self, index: u32, ring: u32, sleep: &Sleep, turns: &mut Turns) -> Answer {
         let mut answer = Answer::default();
         let place = self.tx.iter().position(|slot| slot.queue.id.index == index && slot.ring == ring);
         if let Some(place) = place.filter(|_| ring != 0) {
-            self.turns.remove_if(|at| at == place);
+            let item = self.ring(place);
+            turns.remove_if(|there| there == item);
             self.tx[place].halt(sleep, &mut answer);
             answer.done = true;
         }
@@ -276,19 +305,32 @@ impl Lane {
         }
     }
 
+    /// What a wire brings is reckoned with whoever listens.
+    pub fn settle_owners(&self, turns: &mut Turns) {
+        for (at, wire) in self.wires.iter().enumerate() {
+            turns.set_owner(self.wire(at), self.owner_of(wire));
+        }
+    }
+
+    fn owner_of(&self, wire: &Wire) -> Owner {
+        wire.rx_at.map_or(0, |at| self.rx[at].links.owner())
+    }
+
     /// Stops a queue at once. What it held comes back.
-    pub fn halt(&mut self, queue: QueueId, sleep: &Sleep) -> Answer {
+    pub fn halt(&mut self, queue: QueueId, sleep: &Sleep, turns: &mut Turns) -> Answer {
         let mut answer = Answer { done: true, ..Answer::default() };
         match queue.direction {
             Direction::Rx => {
                 if let Some(slot) = self.rx_slot(queue.index) {
                     slot.halt(sleep, &mut answer);
+                    self.settle_owners(turns);
                 }
             }
             Direction::Tx => {
                 let Some(first) = self.tx_place(queue.index) else { return answer };
-                let tx = &mut self.tx;
-                self.turns.remove_if(|at| tx[at].counts_at == first);
+                let (tx, port) = (&mut self.tx, self.port as u32);
+                let is_of_queue = |lane, at: u32| lane == port && tx[at as usize].counts_at == first;
+                turns.remove_if(|item| matches!(item, Item::Ring(lane, at) if is_of_queue(lane, at)));
                 tx.iter_mut().filter(|slot| slot.counts_at == first).for_each(|slot| slot.halt(sleep, &mut answer));
                 tx[first].queue.has_stopped();
             }
@@ -302,6 +344,7 @@ impl Lane {
         opener: Opener,
         cursor: Option<(Laggard, Arc<Losses>)>,
         sleep: &Sleep,
+        turns: &mut Turns,
     ) -> bool {
         let links = match queue.direction {
             Direction::Rx => {
@@ -316,7 +359,11 @@ impl Lane {
                 &mut slot.links
             }
             Direction::Tx => match self.tx_place(queue.index) {
-                Some(place) => &mut self.tx[place].links,
+                Some(place) => {
+                    // A ring with several openers is never cold.
+                    turns.warm(self.ring(place));
+                    &mut self.tx[place].links
+                }
                 None => return false,
             },
         };
@@ -325,7 +372,7 @@ impl Lane {
         true
     }
 
-    pub fn leave(&mut self, queue: QueueId, id: u32, sleep: &Sleep) -> Option<Opener> {
+    pub fn leave(&mut self, queue: QueueId, id: u32, sleep: &Sleep, turns: &mut Turns) -> Option<Opener> {
         match queue.direction {
             Direction::Rx => {
                 let slot = self.rx_slot(queue.index)?;
@@ -336,6 +383,8 @@ impl Lane {
             }
             Direction::Tx => {
                 let place = self.tx_place(queue.index)?;
+                // Its kick may be the one that was to wake it.
+                turns.warm(self.ring(place));
                 self.tx[place].links.remove(id, sleep)
             }
         }
@@ -353,7 +402,7 @@ impl Lane {
     }
 
     /// Takes queues and wires out of the lane, running or not.
-    pub fn pack(&mut self, what: &Packing, sleep: &Sleep) -> Parcel {
+    pub fn pack(&mut self, what: &Packing, sleep: &Sleep, turns: &mut Turns) -> Parcel {
         let wanted = |id: QueueId| what.queues.contains(&id);
         let mut parcel = Parcel::default();
         let (gone, stay) =
@@ -361,7 +410,6 @@ impl Lane {
         (parcel.wires, self.wires) = (gone, stay);
         (parcel.rx, self.rx) = core::mem::take(&mut self.rx).into_iter().partition(|slot| wanted(slot.queue.id));
         parcel.rx.iter().for_each(|slot| slot.links.leave_worker(sleep));
-        self.turns.clear();
         let counts = core::mem::take(&mut self.tx_counts);
         for (slot, counts) in core::mem::take(&mut self.tx).into_iter().zip(counts) {
             if !wanted(slot.queue.id) {
@@ -375,12 +423,12 @@ impl Lane {
                 None => parcel.tx.push(TxQueue { counts, rings: vec![slot] }),
             }
         }
-        self.settle();
+        self.settle(turns);
         parcel
     }
 
     /// Puts queues and wires into the lane.
-    pub fn unpack(&mut self, parcel: Parcel, sleep: &Sleep) {
+    pub fn unpack(&mut self, parcel: Parcel, sleep: &Sleep, turns: &mut Turns) {
         self.wires.extend(parcel.wires);
         self.wires.sort_by_key(|wire| wire.number);
         parcel.rx.iter().for_each(|slot| slot.links.enter_worker(sleep));
@@ -393,17 +441,28 @@ impl Lane {
                 self.push_tx(slot, counts, first);
             }
         }
-        self.turns.clear();
-        self.settle();
+        self.settle(turns);
+    }
+
+    /// The worker has ended: says so of every queue that runs.
+    pub fn lose(&mut self) {
+        let fault = EngineFault { kind: FaultKind::WorkerLost, iova: Iova::new(0) };
+        self.rx.iter_mut().filter(|slot| slot.is_running()).for_each(|slot| slot.lose(fault));
+        self.tx.iter_mut().filter(|slot| slot.is_running()).for_each(|slot| slot.lose(fault));
     }
 
     /// Finds again what is known by its place.
-    fn settle(&mut self) {
+    fn settle(&mut self, turns: &mut Turns) {
         for wire in &mut self.wires {
             wire.rx_at = self.rx.iter().position(|slot| slot.unit == wire.number);
         }
-        let running = self.tx.iter().enumerate().filter(|(_, slot)| slot.is_running());
-        running.for_each(|(place, _)| self.turns.add(place));
+        turns.remove_if(|item| item.lane() == self.port);
+        for (at, slot) in self.tx.iter().enumerate().filter(|(_, slot)| slot.is_running()) {
+            turns.add(self.ring(at), slot.links.owner());
+        }
+        for (at, wire) in self.wires.iter().enumerate() {
+            turns.add(self.wire(at), self.owner_of(wire));
+        }
     }
 }
 
@@ -463,6 +522,6 @@ fn loop_back(
 #[inline(always)]
 fn end_of_burst(tx: &mut TxSlot, counts: &mut Counts, served: Served, mac: &mut MacLane) -> (bool, bool) {
     mac.publish();
-    let moved = served != Served::default();
+    let moved = served.has_moved();
     (moved, tx.finish(counts, served, moved))
 }

@@ -15,6 +15,7 @@ use super::Lane;
 use super::sink::MacSink;
 use super::wire::{Wire, receive_nothing};
 use crate::mac::{MacLane, Receiver, Rules};
+use crate::turns::cost;
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
 use millrace_port::{Accept, DropReason, MAX_FRAME_LEN, Port, Sink, Taken};
@@ -29,25 +30,23 @@ pub(crate) struct Patch {
     pub wires: u32,
 }
 
-/// One burst from every wire of `from` to the wire of `to` that it is connected with.
+/// One burst from the wire at place `at` of `from` to the wire of `to` that it is connected with. Returns what it is charged
+/// with if there was anything.
 #[inline(always)]
-pub(crate) fn forward(from: &mut Lane, to: &mut Lane, patch: Patch) -> bool {
-    let mut worked = false;
-    for wire in &mut from.wires {
-        from.mac.refresh();
-        to.mac.refresh();
-        let number = wire.number.checked_rem(patch.wires);
-        let outward = to.wires.iter_mut().find(|wire| Some(wire.number) == number);
-        let (plugged, outward) = (outward.is_some(), outward.map(|wire| wire.port.as_mut()));
-        let open = to.mac.lets_out() && !to.mac.rules.looped;
-        let (taken, frames, bytes) = hand_on(wire.port.as_mut(), &mut from.mac, outward.filter(|_| open));
-        if frames > 0 {
-            to.mac.hand_over(open, plugged, frames, bytes);
-        }
-        from.mac.publish();
-        worked |= taken > 0;
+pub(crate) fn forward(from: &mut Lane, at: usize, to: &mut Lane, patch: Patch) -> Option<u32> {
+    let wire = from.wires.get_mut(at)?;
+    from.mac.refresh();
+    to.mac.refresh();
+    let number = wire.number.checked_rem(patch.wires);
+    let outward = to.wires.iter_mut().find(|wire| Some(wire.number) == number);
+    let (plugged, outward) = (outward.is_some(), outward.map(|wire| wire.port.as_mut()));
+    let open = to.mac.lets_out() && !to.mac.rules.looped;
+    let (taken, frames, bytes) = hand_on(wire.port.as_mut(), &mut from.mac, outward.filter(|_| open));
+    if frames > 0 {
+        to.mac.hand_over(open, plugged, frames, bytes);
     }
-    worked
+    from.mac.publish();
+    (taken > 0).then(|| cost::of(taken as u64, bytes))
 }
 
 /// One burst from a wire behind a MAC to another, if there is one that is open. Returns how many frames were taken, and how
@@ -234,23 +233,20 @@ impl Held {
     }
 }
 
-/// One burst from every wire of a lane back to itself.
-pub(super) fn reflect(lane: &mut Lane) -> bool {
-    let mut worked = false;
+/// One burst from the wire at place `at` of a lane back to itself. Returns as [`forward`].
+pub(super) fn reflect(lane: &mut Lane, at: usize) -> Option<u32> {
     let Lane { wires, mac, held, .. } = lane;
-    for Wire { port, sender, .. } in wires {
-        mac.refresh();
-        let open = mac.lets_out();
-        let (taken, frames, bytes) = match sender {
-            Some(sender) => hand_on(port.as_mut(), mac, Some(sender.as_mut()).filter(|_| open)),
-            None if mac.is_cut_off() => (receive_nothing(port.as_mut(), mac), 0, 0),
-            None => held.get_or_insert_with(Held::new).hand_back(port.as_mut(), mac),
-        };
-        if frames > 0 {
-            mac.hand_over(open, true, frames, bytes);
-        }
-        mac.publish();
-        worked |= taken > 0;
+    let Wire { port, sender, .. } = wires.get_mut(at)?;
+    mac.refresh();
+    let open = mac.lets_out();
+    let (taken, frames, bytes) = match sender {
+        Some(sender) => hand_on(port.as_mut(), mac, Some(sender.as_mut()).filter(|_| open)),
+        None if mac.is_cut_off() => (receive_nothing(port.as_mut(), mac), 0, 0),
+        None => held.get_or_insert_with(Held::new).hand_back(port.as_mut(), mac),
+    };
+    if frames > 0 {
+        mac.hand_over(open, true, frames, bytes);
     }
-    worked
+    mac.publish();
+    (taken > 0).then(|| cost::of(taken as u64, bytes))
 }

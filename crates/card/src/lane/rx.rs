@@ -75,6 +75,12 @@ impl RxSlot {
         self.engine.is_some()
     }
 
+    /// Bytes that have come here so far, whatever became of them.
+    #[inline(always)]
+    pub fn bytes(&self) -> u64 {
+        self.counts.passed_bytes + self.counts.dropped_bytes
+    }
+
     pub fn sync(&mut self) {
         [&mut self.engine, &mut self.dead].into_iter().flatten().for_each(|engine| engine.sync());
     }
@@ -193,6 +199,13 @@ impl RxSlot {
         self.counts.drop_frame(QueueDrop::Faulted, frame.len());
         self.stop_by(fault);
         Verdict::Taken
+    }
+
+    /// The worker has ended, and with it the queue. What was not visible yet does not get so.
+    pub fn lose(&mut self, fault: EngineFault) {
+        self.dead = self.engine.take();
+        self.queue.has_faulted(fault);
+        self.links.show(QueueState::Faulted(fault.kind), Some(fault));
     }
 
     /// A fault ends the queue.

@@ -6,10 +6,12 @@ use crate::counters::{Counts, QueueDrop};
 use crate::engine::TxEngine;
 use crate::queue::Queue;
 use crate::sleep::Sleep;
+use crate::turns::{ColdRing, Item, cost};
 use millrace_abi::control::QueueState;
+use millrace_dma::{Ordering, fence};
 use millrace_ring::{EngineFault, Served};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 static NEXT_TICKET: AtomicU64 = AtomicU64::new(1);
@@ -30,14 +32,27 @@ pub(crate) struct TxSlot {
     pub links: Links,
     /// Tells one start of a ring from another: frames that a port still has may outlive the ring.
     pub ticket: u64,
+    /// What the last burst is charged with.
+    pub cost: u32,
     // Hits and misses of the engine that are in the counts.
     translations: (u64, u64),
 }
 
 impl TxSlot {
     pub fn new(queue: Arc<Queue>, ring: u32, unit: u32) -> Self {
-        let (links, translations) = (Links::default(), (0, 0));
-        Self { queue, ring, unit, counts_at: 0, rx_at: 0, engine: None, dead: None, links, ticket: 0, translations }
+        Self {
+            queue,
+            ring,
+            unit,
+            counts_at: 0,
+            rx_at: 0,
+            engine: None,
+            dead: None,
+            links: Links::default(),
+            ticket: 0,
+            cost: 0,
+            translations: (0, 0),
+        }
     }
 
     pub fn is_running(&self) -> bool {
@@ -60,6 +75,22 @@ impl TxSlot {
             engine.complete(frames);
             self.links.wake();
         }
+    }
+
+    /// The ring, which is `item`, was quiet for long: says that the card sleeps. `None` when it has to be looked at
+    /// all the same: several openers share it, or something has just come.
+    #[cold]
+    pub fn cool(&mut self, item: Item) -> Option<ColdRing> {
+        let (kick, flag) = self.links.sole()?;
+        flag.store(1, Ordering::Relaxed);
+        // Pairs with the fence in `Ringer::must_signal`.
+        fence(Ordering::SeqCst);
+        let launch = self.next_due();
+        if self.pending() || self.queue.stop_is_asked() || launch.is_some_and(|launch| launch <= Instant::now()) {
+            flag.store(0, Ordering::Relaxed);
+            return None;
+        }
+        Some(ColdRing { item, kick, flag, launch })
     }
 
     /// Shows how far the ring has come.
@@ -89,6 +120,7 @@ impl TxSlot {
     /// ring. `false` when the queue has to leave the active list.
     #[inline(always)]
     pub fn finish(&mut self, counts: &mut Counts, served: Served, moved: bool) -> bool {
+        self.cost = cost::of(served.frames.max(served.looked.into()), served.bytes);
         if moved {
             counts.passed += served.frames;
             counts.passed_bytes += served.bytes;
@@ -117,6 +149,11 @@ impl TxSlot {
     #[cold]
     fn fault(&mut self, counts: &mut Counts, fault: EngineFault) {
         counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
+        self.lose(fault);
+    }
+
+    /// Ends the ring, and says why.
+    pub fn lose(&mut self, fault: EngineFault) {
         self.dead = self.engine.take();
         if self.ring == 0 {
             self.queue.has_faulted(fault);

@@ -8,6 +8,7 @@ use super::tx::TxSlot;
 use crate::counters::Counts;
 use crate::mac::MacLane;
 use crate::sleep::Sleep;
+use crate::turns::cost;
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
 use millrace_port::{Accept, Port};
@@ -99,15 +100,16 @@ pub(super) fn transmit(
     super::end_of_burst(tx, counts, served, mac)
 }
 
-/// One burst from a wire to its RX queue.
+/// One burst from a wire to its RX queue. Returns what it is charged with if there was anything.
 #[inline(always)]
-pub(super) fn receive(wire: &mut Wire, rx: &mut [RxSlot], mac: &mut MacLane) -> bool {
-    let Some(queue) = wire.rx_at.and_then(|at| rx.get_mut(at)) else { return false };
+pub(super) fn receive(wire: &mut Wire, rx: &mut [RxSlot], mac: &mut MacLane) -> Option<u32> {
+    let queue = wire.rx_at.and_then(|at| rx.get_mut(at))?;
     let waits = wire.port.can_wait();
     if !queue.is_running() && waits {
         // A source that can wait does so until somebody starts to listen.
-        return false;
+        return None;
     }
+    let bytes = queue.bytes();
     mac.refresh();
     queue.begin();
     let copies = wire.port.counters().rx_copies();
@@ -123,7 +125,7 @@ pub(super) fn receive(wire: &mut Wire, rx: &mut [RxSlot], mac: &mut MacLane) -> 
     queue.count_copies(wire.port.counters().rx_copies() - copies);
     queue.finish();
     mac.publish();
-    taken > 0
+    (taken > 0).then(|| cost::of(taken as u64, queue.bytes() - bytes))
 }
 
 /// Takes frames from a wire that the MAC does not listen to.

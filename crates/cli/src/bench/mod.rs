@@ -1,5 +1,6 @@
 //! `millrace bench`: one file per benchmark, and [`rig`] with the card that they measure.
 
+mod fairness;
 pub mod latency;
 mod lines;
 mod many;
@@ -9,7 +10,7 @@ mod pages;
 mod peers;
 mod plot;
 mod queues;
-mod rig;
+pub mod rig;
 mod sync;
 mod throughput;
 
@@ -35,7 +36,8 @@ Examples:
   millrace bench peers
   millrace bench matrix --svg matrix.svg
   millrace bench queues
-  millrace bench nfb")]
+  millrace bench nfb
+  millrace bench fairness --metric flooded_share")]
 pub struct BenchArgs {
     #[command(subcommand)]
     bench: Bench,
@@ -70,6 +72,8 @@ enum Bench {
     Queues(queues::QueuesArgs),
     /// The bursts of NFB programs through the extension library for libnfb
     Nfb(nfb::NfbArgs),
+    /// What one program notices of others that are hostile, flooded or many
+    Fairness(fairness::FairnessArgs),
 }
 
 /// Runs the command.
@@ -86,6 +90,7 @@ pub fn run(shared: &Shared, args: &BenchArgs) -> Result<(), Failure> {
         Bench::Nfb(args) => nfb::run(shared, cores, args),
         Bench::Matrix(args) => matrix::run(shared, cores, args),
         Bench::Queues(args) => queues::run(shared, cores, args),
+        Bench::Fairness(args) => fairness::run(shared, cores, args),
     }
 }
 
@@ -94,8 +99,8 @@ impl Bench {
     fn pages(&self) -> u64 {
         match self {
             Bench::Matrix(args) => pages::PER_PAIR * u64::from(args.most_queues()),
-            // Its queues are too small for them.
-            Bench::Queues(_) => 0,
+            // Their queues are too small for them, or too many.
+            Bench::Queues(_) | Bench::Fairness(_) => 0,
             _ => pages::ONE_PAIR,
         }
     }

@@ -108,6 +108,16 @@ impl Rig {
         Ok((session.rx(queue)?, session.tx(queue)?))
     }
 
+    /// The name of the card.
+    pub fn device(&self) -> &str {
+        self.shared.device.as_deref().unwrap_or_default()
+    }
+
+    /// The card's process, if it is ours.
+    pub fn process(&self) -> Option<Pid> {
+        self.card.as_ref().map(|card| Pid::from_child(&card.child))
+    }
+
     /// Ends the card process and says whether it ended well.
     pub fn end(self) -> Result<(), Failure> {
         self.card.map_or(Ok(()), CardProcess::end)

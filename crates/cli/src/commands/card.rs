@@ -1,6 +1,5 @@
 //! `millrace card`: a card daemon.
 
-use std::io::{self, Read};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -9,10 +8,14 @@ use std::{env, fs};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use millrace_abi::name::{CardOptions, DeviceName, MAX_PATH, OPTIONS, OptionHelp};
 use millrace_abi::tree::CardDescription;
+use millrace_driver::Policy;
 
 use crate::args::Shared;
+use crate::cores;
 use crate::failure::Failure;
-use crate::output::{Output, Row};
+use crate::output::{self, Output, Row};
+use crate::policy::{self, PolicyArgs};
+use crate::privileges::{self, Doorman, Plan};
 use crate::serve::Daemon;
 use crate::stop;
 
@@ -20,13 +23,15 @@ const HELP: &str = "\
 Runs until Ctrl-C. Prints the name under which other programs find the card,
 as soon as they can use it. Ports are loopback, null, generator[:...],
 pcap:FILE[,...] and tap:NAME; without --port what is sent comes back.
+Only the user who runs the card, and root, may use it; others what --grant says.
 
 Examples:
   millrace card --listen /tmp/card.sock
   millrace card --queues 8 --engine sze@0-3 --workers 2 --cpu 2-3
   millrace card --port tap:mill0 --rx 4 --tx 1
   millrace card --port pcap:in.pcap,speed=recorded,loop=forever
-  millrace card --poll --cpu 1      lowest latency; keeps core 1 busy";
+  millrace card --poll --cpu 1      lowest latency; keeps core 1 busy
+  millrace card --queues 4 --grant user:bob=use:rx0-1,tx0-1 --quota queues=8";
 
 /// How often the daemon looks whether it is to end.
 const NAP: Duration = Duration::from_millis(50);
@@ -39,6 +44,7 @@ const SHARED_WORDS: [&str; 2] = ["engine", "poll"];
 pub struct CardArgs {
     listen: Option<PathBuf>,
     until_eof: bool,
+    policy: PolicyArgs,
     /// Word and value of each flag given.
     given: Vec<(&'static str, Option<String>)>,
 }
@@ -54,7 +60,9 @@ impl Args for CardArgs {
             .long("until-eof")
             .action(ArgAction::SetTrue)
             .help("End also when standard input is closed, so that the card never outlives who started it");
-        flags().fold(command.after_help(HELP).arg(listen).arg(until_eof), |command, option| command.arg(flag(option)))
+        let command = command.after_help(HELP).arg(listen).arg(until_eof);
+        let command = flags().fold(command, |command, option| command.arg(flag(option)));
+        PolicyArgs::augment_args(command)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -73,7 +81,9 @@ impl FromArgMatches for CardArgs {
                 given.extend(values.map(|value| (option.word, Some(value.clone()))));
             }
         }
-        Ok(Self { listen: matches.get_one("listen").cloned(), until_eof: matches.get_flag("until-eof"), given })
+        let policy = PolicyArgs::from_arg_matches(matches)?;
+        let (listen, until_eof) = (matches.get_one("listen").cloned(), matches.get_flag("until-eof"));
+        Ok(Self { listen, until_eof, policy, given })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -118,17 +128,52 @@ impl CardArgs {
     }
 }
 
-/// Runs the command.
-pub fn run(shared: &Shared, args: &CardArgs) -> Result<(), Failure> {
+/// What is settled before the first thread: the card, who may use it, and what it keeps of root's privileges.
+pub struct Prepared {
+    options: CardOptions,
+    policy: Policy,
+    plan: Plan,
+    doorman: Option<Doorman>,
+}
+
+/// Reads the options and gives up privileges. To be called before any thread is made.
+pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
     let options = args.options(shared)?;
+    let (policy, plan) = args.policy.read()?;
+    policy::check(&policy, &options)?;
+    check_cores(&options, cores::can_be_had)?;
+    let doorman = Doorman::new(&plan);
+    privileges::narrow(&plan, &options.ports)?;
+    Ok(Prepared { options, policy, plan, doorman })
+}
+
+/// Refuses cores to which no worker can be pinned: it would run on any other.
+fn check_cores(options: &CardOptions, can_be_had: impl Fn(usize) -> bool) -> Result<(), Failure> {
+    match options.cpus.iter().find(|&&cpu| !can_be_had(cpu as usize)) {
+        Some(cpu) => Err(Failure::Usage(format!("--cpu {cpu}: this machine has no such core, or not for the card"))),
+        None => Ok(()),
+    }
+}
+
+/// Runs the command.
+pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), Failure> {
+    let Prepared { options, policy, plan, doorman } = prepared;
     let path = args.listen.clone().unwrap_or_else(default_path);
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
-    let daemon = Daemon::start(&path, &options)?;
+    let daemon = Daemon::start(&path, &options, policy)?;
+    if let Some(doorman) = doorman {
+        doorman.open(&path)?;
+    }
+    let was_root = rustix::process::geteuid().is_root();
+    privileges::become_user(&plan)?;
+    if was_root {
+        output::note(format!("privileges of root that the card keeps: {}", privileges::kept()));
+    }
     announce(shared, &path, &options)?;
     if args.until_eof {
-        thread::spawn(end_with_standard_input);
+        thread::spawn(stop::with_standard_input);
     }
     while !stop::asked() {
         thread::sleep(NAP);
@@ -146,7 +191,8 @@ fn announce(shared: &Shared, path: &std::path::Path, options: &CardOptions) -> R
         .count("pid", u64::from(std::process::id()))
         .count("rx_queues", description.rx_queues.len() as u64)
         .count("tx_queues", description.tx_queues.len() as u64)
-        .list("ports", options.ports.clone());
+        .list("ports", options.ports.clone())
+        .tag("privileges", privileges::kept());
     Ok(Output::new(shared.json).rows("listening", &[row])?)
 }
 
@@ -159,12 +205,6 @@ fn default_path() -> PathBuf {
         Some(folder) => PathBuf::from(folder).join("millrace.sock"),
         None => env::temp_dir().join(format!("millrace-{}.sock", rustix::process::geteuid().as_raw())),
     }
-}
-
-fn end_with_standard_input() {
-    let mut buffer = [0; 256];
-    while matches!(io::stdin().read(&mut buffer), Ok(count) if count > 0) {}
-    stop::ask();
 }
 
 #[cfg(test)]
@@ -191,6 +231,14 @@ mod tests {
                     buffers=512,buffer=4096,discard";
         assert_eq!(name.parse(), Ok(DeviceName::Embedded(card.clone())));
         assert_eq!((card.engine_of(QueueId::rx(1)), card.engine_of(QueueId::tx(2))), (Engine::Sze, Engine::Medusa));
+    }
+
+    #[test]
+    fn cores_that_are_not_there_are_refused() {
+        let card = options("millrace card --cpu 1,77").unwrap();
+        let said = check_cores(&card, |core| core < 2).unwrap_err().to_string();
+        assert!(said.starts_with("--cpu 77: "), "{said}");
+        check_cores(&options("millrace card --cpu 0-1").unwrap(), |core| core < 2).unwrap();
     }
 
     #[test]

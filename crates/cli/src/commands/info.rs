@@ -1,12 +1,14 @@
-//! `millrace info`: what the card is, and its queues.
+//! `millrace info`: what the card is, its queues, and what users have of what is limited.
 
+use millrace_abi::access::{RESOURCES, Resource};
 use millrace_abi::control::QueueState;
 use millrace_abi::stats::QueueStats;
 use millrace_abi::tree::Tree;
+use millrace_abi::visible::UserUse;
 
 use crate::args::Shared;
 use crate::commands::tree;
-use crate::failure::Failure;
+use crate::failure::{Failure, While};
 use crate::output::{Cell, Output, Row};
 use crate::session::Session;
 
@@ -17,7 +19,19 @@ pub fn run(shared: &Shared) -> Result<(), Failure> {
     let output = Output::new(shared.json);
     output.rows("card", &[card(&session, &Tree::parse(&blob)?)])?;
     let queues: Vec<Row> = session.stats()?.queues.iter().map(queue).collect();
-    Ok(output.rows("queues", &queues)?)
+    output.rows("queues", &queues)?;
+    let users = session.device.usage().doing(|| "cannot read who has how much".to_owned())?;
+    let rows: Vec<Row> = users.iter().flat_map(|user| RESOURCES.map(|resource| quota(user, resource))).collect();
+    Ok(output.rows("use", &rows)?)
+}
+
+fn quota(user: &UserUse, resource: Resource) -> Row {
+    Row::new()
+        .tag("kind", "use")
+        .text("user", &user.user)
+        .text("quota", resource)
+        .count("used", user.used.of(resource))
+        .count("limit", user.limits.of(resource))
 }
 
 fn card(session: &Session<'_>, tree: &Tree<'_>) -> Row {

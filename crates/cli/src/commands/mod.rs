@@ -1,10 +1,12 @@
 //! One file per command.
 
 pub mod card;
+pub mod clients;
 pub mod demo;
 pub mod forward;
 pub mod generate;
 pub mod info;
+pub mod locks;
 pub mod loopback;
 pub mod loopback_hw;
 pub mod pktgen;

@@ -1,7 +1,7 @@
 //! `millrace read`: receive frames and count them, perhaps check them.
 
 use clap::Args;
-use millrace_abi::queue::{Laggard, Sharing};
+use millrace_abi::queue::{Joiners, Laggard, Sharing};
 use millrace_packet::structured::{Checker, Stamping};
 
 use crate::args::Shared;
@@ -33,17 +33,26 @@ pub struct ReadArgs {
 }
 
 /// Whether a receive queue is shared.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 pub struct SharingArgs {
     /// Share the queue with up to 15 other readers; if this one falls behind: block them, drop its frames, or evict it
     #[arg(long, value_name = "block|drop|evict")]
     share: Option<Laggard>,
+    /// With --share, as the first: what those may choose who join, such as drop,evict or none
+    /// [default: drop and evict; programs of the same user also block]
+    #[arg(long, value_name = "LIST", requires = "share")]
+    joiners: Option<Joiners>,
 }
 
 impl SharingArgs {
     /// How to open the queue.
     pub fn sharing(self) -> Sharing {
         self.share.map_or(Sharing::Exclusive, Sharing::Shared)
+    }
+
+    /// What those may choose who join it.
+    pub fn joiners(self) -> Option<Joiners> {
+        self.joiners
     }
 }
 
@@ -57,7 +66,7 @@ pub fn run(shared: &Shared, args: &ReadArgs) -> Result<(), Failure> {
 fn lane(session: &Session<'_>, shared: &Shared, args: &ReadArgs, queue: u32, meter: &Meter) -> Lane {
     let start = Moment::now();
     let mut checker = args.check.then(|| Checker::joining(Stamping::Off));
-    let outcome = session.rx_shared(queue, args.sharing.sharing()).and_then(|mut rx| {
+    let outcome = session.rx_shared(queue, args.sharing).and_then(|mut rx| {
         read(&mut rx, shared, meter, checker.as_mut())?;
         lanes::outcome(meter.packets(), shared.count)
     });

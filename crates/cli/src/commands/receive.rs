@@ -48,8 +48,8 @@ fn lane(session: &Session<'_>, shared: &Shared, args: &ReceiveArgs, queue: u32, 
     let outcome = (|| {
         let several = shared.queues().indices().len() > 1;
         // In this order, so that whoever sees the file knows that nothing sent from now on is missed.
-        let mut rx = session.rx_shared(queue, args.sharing.sharing())?;
-        let mut writer = Writer::create(file_of(&args.file, several.then_some(queue)))?;
+        let mut rx = session.rx_shared(queue, args.sharing)?;
+        let mut writer = stop::at_once(|| Writer::create(file_of(&args.file, several.then_some(queue))))?;
         receive(&mut rx, &mut writer, shared, meter)?;
         writer.flush()?;
         lanes::outcome(meter.packets(), shared.count)

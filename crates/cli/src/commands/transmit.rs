@@ -54,7 +54,7 @@ pub fn run(shared: &Shared, args: &TransmitArgs) -> Result<(), Failure> {
 }
 
 fn load(args: &TransmitArgs) -> Result<Capture, Failure> {
-    let capture = Capture::load(&args.file, 1)?;
+    let capture = stop::at_once(|| Capture::load(&args.file, 1))?;
     if capture.skipped > 0 {
         note(format!("{} frames are left out: they are empty or longer than a card carries", capture.skipped));
     }

@@ -8,12 +8,13 @@ use crate::args::Shared;
 use crate::failure::{Failure, While};
 use crate::output::{Cell, Output, Row, put};
 use crate::session::Session;
+use crate::stop;
 
 /// Runs the command.
 pub fn run(shared: &Shared, dtb: Option<&Path>) -> Result<(), Failure> {
     let blob = blob(&Session::open(shared)?)?;
     match dtb {
-        Some(file) => std::fs::write(file, &blob).map_err(|source| Failure::File {
+        Some(file) => stop::at_once(|| std::fs::write(file, &blob)).map_err(|source| Failure::File {
             doing: "cannot write",
             path: file.to_owned(),
             source,

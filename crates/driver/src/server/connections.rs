@@ -1,26 +1,38 @@
 //! Programs come and go.
 
-use super::{FIRST_CLIENT_TOKEN, Server};
+use super::reaper::Waste;
+use super::replies::Refusal;
+use super::rights::peer_of;
+use super::schedule::Asker;
+use super::standing::Standing;
+use super::{ACCEPTS, FIRST_CLIENT_TOKEN, LISTENER, Server};
 use crate::locks::Owner;
 use crate::session::Kick;
 use crate::wire::{self};
 use millrace_abi::message::{ErrorCode, Handle, Reply};
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Domain, Region};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::SocketFlags;
-use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
+use rustix::net::{Shutdown, SocketFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a refusal may be put off to clear up first.
+const CLEAR_UP: Duration = Duration::from_millis(2);
+
+/// Between two remarks about programs that were turned away.
+const REMARK: Duration = Duration::from_secs(10);
 
 pub(super) struct Connected {
     pub(super) socket: OwnedFd,
     pub(super) pid: u32,
-    pub(super) uid: Option<Uid>,
     pub(super) pidfd: Option<OwnedFd>,
+    pub(super) asker: Asker,
     // It is this very process, and its plain addresses may be given to the card.
     pub(super) own: bool,
     pub(super) domain: Arc<Domain>,
@@ -30,6 +42,12 @@ pub(super) struct Connected {
     pub(super) kicks: HashMap<u32, Kick>,
     pub(super) next_handle: u32,
     pub(super) introduced: bool,
+    // Who it is, and what it may do and has.
+    pub(super) standing: Standing,
+    // It waits for the reply to a change, and its further requests with it.
+    pub(super) changing: bool,
+    // It has gone, and what it had is being cleared up.
+    pub(super) ending: bool,
 }
 
 impl Connected {
@@ -38,7 +56,7 @@ impl Connected {
     pub(super) fn kick(&mut self, worker: u32) -> Result<Kick, crate::session::SessionError> {
         Ok(match self.kicks.entry(worker) {
             Entry::Occupied(kick) => kick.get().clone(),
-            Entry::Vacant(place) => place.insert(Kick::new(worker)?).clone(),
+            Entry::Vacant(place) => place.insert(Kick::new(worker, self.pid)?).clone(),
         })
     }
 }
@@ -55,45 +73,94 @@ pub(super) fn spare() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).ok()
 }
 
+/// Who is at the other end of a socket.
+fn asker_of(socket: &OwnedFd) -> Asker {
+    let peer = rustix::net::sockopt::socket_peercred(socket)
+        .map_or((u32::MAX, 0), |peer| (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get() as u32));
+    Asker { uid: peer.0, pid: peer.1, connection: 0 }
+}
+
+/// Programs that could not be served, and why.
+#[derive(Default)]
+pub(super) struct TurnedAway {
+    /// Descriptors were short.
+    pub(super) no_descriptors: u64,
+    /// Their process had its share of connections.
+    pub(super) too_many: u64,
+    remarked: Option<Instant>,
+}
+
+impl TurnedAway {
+    /// Says so, but not for each of a flood.
+    fn remark(&mut self) {
+        if self.remarked.is_none_or(|when| when.elapsed() > REMARK) {
+            self.remarked = Some(Instant::now());
+            let Self { no_descriptors, too_many, .. } = *self;
+            tracing::warn!(no_descriptors, too_many, "programs were turned away since the card started");
+        }
+    }
+}
+
 impl Server {
-    pub(super) fn accept_all(&mut self) {
-        loop {
-            let Some(listener) = &self.listener else { return };
-            match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+    pub(super) fn accept_some(&mut self) {
+        if !core::mem::take(&mut self.knocking) {
+            return;
+        }
+        for _ in 0..ACCEPTS {
+            match self.accept() {
                 Ok(socket) => self.welcome(socket, false),
-                Err(Errno::MFILE | Errno::NFILE) if self.spare.is_some() => {
-                    self.spare = None;
-                    let turned_away = rustix::net::accept_with(listener, SocketFlags::CLOEXEC);
-                    tracing::warn!("out of descriptors: a program was turned away");
-                    drop(turned_away);
-                    self.spare = spare();
-                }
+                Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(_) => return,
+                Err(Errno::AGAIN) => return,
+                // Out of memory: later.
+                Err(_) => return self.stop_listening(),
             }
+        }
+    }
+
+    fn accept(&self) -> Result<OwnedFd, Errno> {
+        let listener = self.listener.as_ref().ok_or(Errno::AGAIN)?;
+        rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    }
+
+    /// There are no descriptors: one who waits is told so by the end of the connection, the others wait for better times.
+    /// Accepting says that there are none also when nobody waits.
+    fn turn_away(&mut self) {
+        self.spare = None;
+        if let Ok(socket) = self.accept() {
+            self.turned_away.no_descriptors += 1;
+            self.turned_away.remark();
+            self.reaper.take(asker_of(&socket), Waste::Descriptor(socket));
+        }
+        self.spare = spare();
+        self.stop_listening();
+    }
+
+    fn stop_listening(&mut self) {
+        if let Some(listener) = &self.listener {
+            self.poll.remove(listener);
+            self.pause.listener();
+        }
+    }
+
+    pub(super) fn listen_again(&mut self) {
+        // Out of memory for it: once more after another pause.
+        if self.listener.as_ref().is_some_and(|listener| self.poll.add(listener, LISTENER).is_err()) {
+            self.pause.listener();
+        }
+        if self.spare.is_none() {
+            self.spare = spare();
         }
     }
 
     /// Whether a process may have one more connection or mapping. Descriptors are what all programs share here.
     pub(super) fn may_grow(&self, pid: u32) -> bool {
-        let of_process = self.clients.values().filter(|client| client.pid == pid);
-        of_process.map(|client| 2 + client.kicks.len() + client.mapped.len()).sum::<usize>() < self.budget
-    }
-
-    /// Ends the connections that a process has closed and that were not reported yet.
-    fn notice_closed(&mut self, pid: u32) {
-        let closed = |client: &Connected| {
-            let mut socket = [PollFd::new(&client.socket, PollFlags::empty())];
-            poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
-        };
-        let of_process = self.clients.iter().filter(|(_, client)| client.pid == pid && closed(client));
-        let gone: Vec<u64> = of_process.map(|(&number, _)| number).collect();
-        gone.into_iter().for_each(|number| self.disconnect(number));
+        let of_process = self.clients.values().filter(|client| client.pid == pid && !client.ending);
+        let cost = of_process.map(|client| 2 + client.kicks.len() + client.mapped.len()).sum::<usize>();
+        cost < self.descriptors.of_one_process()
     }
 
     pub(super) fn take_arrivals(&mut self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.shared.wake, &mut count);
         let arrivals = core::mem::take(&mut *self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         arrivals.into_iter().for_each(|(socket, own)| self.welcome(socket, own));
     }
@@ -101,28 +168,49 @@ impl Server {
     pub(super) fn welcome(&mut self, socket: OwnedFd, own: bool) {
         let number = self.next_client;
         let token = FIRST_CLIENT_TOKEN + 2 * number;
-        let credentials = rustix::net::sockopt::socket_peercred(&socket).ok();
-        let peer = credentials.map(|credentials| credentials.pid);
-        let pid = peer.map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
-        if !self.may_grow(pid) {
-            self.notice_closed(pid);
+        // Every Unix socket can say who is at its other end.
+        let Some(who) = peer_of(&socket) else {
+            return self.reaper.take(asker_of(&socket), Waste::Descriptor(socket));
+        };
+        let (peer, pid, uid) = (Pid::from_raw(who.pid as i32), who.pid, who.uid);
+        let asker = Asker { uid, pid, connection: number };
+        if !own && !self.descriptors.has_some_left() {
+            self.turned_away.no_descriptors += 1;
+            let text = "the card is short of descriptors; try again later, or raise its `ulimit -n`";
+            return self.refuse(socket, Refusal::new(ErrorCode::System, text));
         }
         if !self.may_grow(pid) {
-            let text = "this process has too many connections to the card; close some".to_owned();
-            let _ = wire::send(&socket, &Reply::Error { code: ErrorCode::System, text }, &[]);
-            return;
+            // Some may have been closed since the last look.
+            self.look(Some(Duration::ZERO));
         }
+        if !self.may_grow(pid) {
+            self.turned_away.too_many += 1;
+            let text = "this process has too many connections to the card; close some";
+            return self.refuse(socket, Refusal::new(ErrorCode::System, text));
+        }
+        let standing = Standing::new(&self.policy, &self.ledger, who.clone()).or_else(|_| {
+            // Those who have gone may still be charged for.
+            self.clear_up_once();
+            Standing::new(&self.policy, &self.ledger, who)
+        });
+        let standing = match standing {
+            Ok(standing) => standing,
+            Err(refusal) => {
+                self.turned_away.too_many += 1;
+                return self.refuse(socket, refusal);
+            }
+        };
         // Our own process needs no watching; one that is gone already shows at its socket.
         let other = peer.filter(|&pid| pid != rustix::process::getpid());
         let pidfd = match other.map(|pid: Pid| pidfd_open(pid, PidfdFlags::empty())) {
             // It has died already; whoever has inherited its socket is not the one who connected.
-            Some(Err(Errno::SRCH)) => return,
+            Some(Err(Errno::SRCH)) => return self.reaper.take(asker, Waste::Descriptor(socket)),
             opened => opened.and_then(Result::ok),
         };
-        let ready = rustix::io::ioctl_fionbio(&socket, true).and_then(|()| self.poll.add(&socket, token));
+        let ready = rustix::io::ioctl_fionbio(&socket, true).and_then(|()| self.poll.add_news(&socket, token));
         if let Err(error) = ready {
             tracing::warn!(%error, "a program could not be served");
-            return;
+            return self.reaper.take(asker, Waste::Descriptor(socket));
         }
         if let Some(pidfd) = &pidfd {
             let _ = self.poll.add(pidfd, token + 1);
@@ -131,8 +219,8 @@ impl Server {
         let client = Connected {
             socket,
             pid,
-            uid: credentials.map(|credentials| credentials.uid),
             pidfd,
+            asker,
             own,
             domain: Arc::new(Domain::new()),
             queues: HashMap::new(),
@@ -140,24 +228,104 @@ impl Server {
             kicks: HashMap::new(),
             next_handle: 1,
             introduced: false,
+            standing,
+            changing: false,
+            ending: false,
         };
         self.clients.insert(number, client);
     }
 
-    /// Ends everything that a program had: its queues stop, its memory is unmapped, its ownership ends.
-    pub(super) fn disconnect(&mut self, number: u64) {
-        let Some(client) = self.clients.remove(&number) else { return };
+    /// Ends a connection before it has begun, and says why.
+    fn refuse(&mut self, socket: OwnedFd, why: Refusal) {
+        self.turned_away.remark();
+        let _ = wire::send(&socket, &why.into_reply(), &[]);
+        self.reaper.take(asker_of(&socket), Waste::Descriptor(socket));
+    }
+
+    /// Ends a connection: nothing of it is answered any more, its locks are free, and what else it had will be cleared up.
+    pub(super) fn end(&mut self, number: u64) {
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        if core::mem::replace(&mut client.ending, true) {
+            return;
+        }
         self.poll.remove(&client.socket);
         if let Some(pidfd) = &client.pidfd {
             self.poll.remove(pidfd);
         }
-        for (handle, id) in &client.queues {
-            self.close_queue(*id, (number, *handle));
-        }
+        self.schedule.leave(client.asker);
+        self.ending.push_back(number);
         self.end_natives(|_, native, _| native.client == number);
         self.locks.release_all(Owner::Client(number));
-        for iova in client.mapped.keys() {
-            self.unmap(&client.domain, *iova);
+    }
+
+    /// Ends a connection that has done nothing wrong by itself; its program is told why.
+    pub(super) fn dismiss(&mut self, number: u64, text: &str) {
+        // One that does not read learns it from the end of the connection.
+        self.reply(number, &Reply::Error { code: ErrorCode::Ended, text: text.to_owned() });
+        self.end(number);
+    }
+
+    /// Clears up because somebody is refused who might not be afterwards; once in a round, or refusals would take all time.
+    pub(super) fn clear_up_once(&mut self) {
+        if !core::mem::replace(&mut self.cleared, true) {
+            self.clear_up(CLEAR_UP);
+        }
+    }
+
+    /// Clears up behind connections that have ended, about as long as is said, a little of each in turn.
+    pub(super) fn clear_up(&mut self, most: Duration) {
+        let begin = Instant::now();
+        while let Some(number) = self.ending.pop_front() {
+            if self.clear_some(number) {
+                self.ending.push_back(number);
+            }
+            if begin.elapsed() > most {
+                return;
+            }
+        }
+    }
+
+    /// Closes one queue or unmaps one piece of memory of a connection that has ended. `false`: that was all.
+    fn clear_some(&mut self, number: u64) -> bool {
+        let Some(client) = self.clients.get_mut(&number) else { return false };
+        let asker = client.asker;
+        if let Some((&handle, &id)) = client.queues.iter().next() {
+            client.queues.remove(&handle);
+            self.close_queue(id, (number, handle));
+            self.settle_with(number, |standing| standing.closed(handle));
+            return true;
+        }
+        if let Some(&iova) = client.mapped.keys().next() {
+            let (region, domain) = (client.mapped.remove(&iova), client.domain.clone());
+            let paid = client.standing.unmapped(iova);
+            self.unmap(&domain, iova);
+            if let Some(region) = region {
+                self.reaper.take(asker, Waste::Memory(region, paid));
+            }
+            return true;
+        }
+        if let Some(client) = self.clients.remove(&number) {
+            // It sees the end now, whenever what it has sent and nobody has read is closed with the socket.
+            let _ = rustix::net::shutdown(&client.socket, Shutdown::Both);
+            self.reaper.take(asker, Waste::Connection(client.socket, client.standing.left()));
+        }
+        false
+    }
+
+    /// Closes a queue for those who have it open and have gone: whoever asks for it now came after them.
+    pub(super) fn clear_queue(&mut self, id: QueueId) {
+        let gone = self.ending.iter().filter_map(|number| Some((*number, self.clients.get(number)?)));
+        let of_queue = gone.flat_map(|(number, client)| {
+            let handles = client.queues.iter().filter(|(_, queue)| **queue == id);
+            handles.map(move |(handle, _)| (number, *handle))
+        });
+        let keys: Vec<_> = of_queue.collect();
+        for (number, handle) in keys {
+            if let Some(client) = self.clients.get_mut(&number) {
+                client.queues.remove(&handle);
+            }
+            self.close_queue(id, (number, handle));
+            self.settle_with(number, |standing| standing.closed(handle));
         }
     }
 }

@@ -1,6 +1,15 @@
 //! The owner of a card and of its server: starts both, and ends them.
 
-use super::connections::spare;
+use super::changes::Changes;
+use super::connections::{TurnedAway, spare};
+use super::descriptors::Descriptors;
+use super::listen::{ListenPath, listen};
+use super::pause::Pause;
+use super::policy::Policy;
+use super::quotas::{Ledger, Limits};
+use super::reaper::Reaper;
+use super::replies::SharedFile;
+use super::schedule::Schedule;
 use super::{LISTENER, Server, Shared, WAKE};
 use crate::locks::Locks;
 use crate::poll::Poll;
@@ -11,8 +20,8 @@ use millrace_card::{Card, CardError};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::collections::HashMap;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,6 +36,17 @@ pub enum DriverError {
     /// Another card listens there.
     #[error("another card listens on {0}; stop it, or choose another path")]
     InUse(PathBuf),
+    /// Something else is there.
+    #[error("cannot listen on {path}: there is {what}, and nothing was touched; remove it or choose another path")]
+    Occupied {
+        /// Where.
+        path: PathBuf,
+        /// In words.
+        what: &'static str,
+    },
+    /// The folder is missing.
+    #[error("cannot listen on {0}: its folder does not exist; create it or choose another path")]
+    NoFolder(PathBuf),
     /// The socket could not be made.
     #[error("cannot listen on {path}: {source}; choose another path or make its folder writable")]
     Listen {
@@ -48,7 +68,7 @@ pub struct Driver {
     card: Arc<Card>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    path: Option<PathBuf>,
+    place: Option<ListenPath>,
     // The last field, hence the last to be dropped.
     alive: Arc<()>,
 }
@@ -59,29 +79,45 @@ impl Driver {
     /// # Errors
     /// [`DriverError`].
     pub fn embedded(card: Card) -> Result<Self, DriverError> {
-        Self::start(card, None, None)
+        Self::start(card, None, None, Policy::closed())
     }
 
     /// A card for all programs that can reach the socket at `path`. A socket left behind by a card that died is
-    /// replaced; one that answers is not.
+    /// replaced; nothing else that is there is touched.
     ///
     /// # Errors
     /// [`DriverError`].
     pub fn listen(card: Card, path: &Path) -> Result<Self, DriverError> {
-        let listener = listen(path)?;
-        Self::start(card, Some(listener), Some(path.to_owned()))
+        Self::listen_for(card, path, Policy::closed())
     }
 
-    fn start(card: Card, listener: Option<OwnedFd>, path: Option<PathBuf>) -> Result<Self, DriverError> {
-        let budget = (raise_descriptor_limit() / 4).clamp(64, 4096) as usize;
+    /// As [`Driver::listen`], for those and as far as `policy` says. Who can connect at all is a matter of the socket's
+    /// file permissions.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn listen_for(card: Card, path: &Path, policy: Policy) -> Result<Self, DriverError> {
+        let (listener, place) = listen(path)?;
+        Self::start(card, Some(listener), Some(place), policy)
+    }
+
+    fn start(
+        card: Card,
+        listener: Option<OwnedFd>,
+        place: Option<ListenPath>,
+        policy: Policy,
+    ) -> Result<Self, DriverError> {
+        let descriptors = Descriptors::raise_limit();
         let io = |errno: Errno| DriverError::System(errno.into());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
-        let shared = Arc::new(Shared { arrivals: Mutex::default(), stop: AtomicBool::new(false), wake });
+        let (arrivals, changed) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { arrivals, changed, stop: AtomicBool::new(false), wake });
         let mut controllers = HashMap::new();
         let tree = Tree::parse(card.device_tree())?;
         for direction in [Direction::Rx, Direction::Tx] {
             controllers.extend(tree.queues(direction)?.into_iter().map(|entry| (entry.queue, entry.controller)));
         }
+        let device_tree = SharedFile::new(card.device_tree())?;
         let card = Arc::new(card);
         let poll = Poll::new().map_err(io)?;
         poll.add(&shared.wake, WAKE).map_err(io)?;
@@ -95,18 +131,30 @@ impl Driver {
             listener,
             clients: HashMap::new(),
             next_client: 1,
+            schedule: Schedule::default(),
+            ending: VecDeque::new(),
+            pause: Pause::default(),
+            knocking: false,
+            woken: false,
+            cleared: false,
             sessions: HashMap::new(),
             positions: HashMap::new(),
             natives: HashMap::new(),
             controllers,
             locks: Locks::default(),
-            budget,
+            ledger: Ledger::new(Limits::new(&policy.quota)),
+            policy,
+            tree: device_tree,
+            descriptors,
             spare: spare(),
+            turned_away: TurnedAway::default(),
+            changes: Changes::new(card.clone(), shared.clone()),
+            reaper: Reaper::new()?,
             buffer: wire::buffer(),
         };
         let builder = std::thread::Builder::new().name("millrace-driver".to_owned());
         let thread = builder.spawn(move || server.run())?;
-        Ok(Self { card, shared, thread: Some(thread), path, alive: Arc::new(()) })
+        Ok(Self { card, shared, thread: Some(thread), place, alive: Arc::new(()) })
     }
 
     /// The card.
@@ -147,41 +195,6 @@ impl Drop for Driver {
         self.shared.wake();
         // A server that panicked has said so already.
         let _ = self.thread.take().map(JoinHandle::join);
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
+        drop(self.place.take());
     }
-}
-
-fn listen(path: &Path) -> Result<OwnedFd, DriverError> {
-    let failed = |source| DriverError::Listen { path: path.to_owned(), source };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-    }
-    let address = SocketAddrUnix::new(path).map_err(failed)?;
-    let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let listener = socket().map_err(failed)?;
-    match rustix::net::bind(&listener, &address) {
-        Err(Errno::ADDRINUSE) => {
-            if rustix::net::connect(socket().map_err(failed)?, &address).is_ok() {
-                return Err(DriverError::InUse(path.to_owned()));
-            }
-            std::fs::remove_file(path).map_err(|_| failed(Errno::ADDRINUSE))?;
-            rustix::net::bind(&listener, &address).map_err(failed)?;
-        }
-        other => other.map_err(failed)?,
-    }
-    rustix::net::listen(&listener, 128).map_err(failed)?;
-    rustix::io::ioctl_fionbio(&listener, true).map_err(failed)?;
-    Ok(listener)
-}
-
-/// Takes as many descriptors as the system allows, and returns how many: an open queue costs one as soon as its program has
-/// slept on it, and a shared one its memory's (`docs/decisions/0024-descriptors.md`).
-fn raise_descriptor_limit() -> u64 {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Refused only if the limit is there already.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

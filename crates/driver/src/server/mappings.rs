@@ -1,6 +1,7 @@
 //! Memory of programs that the card may reach.
 
 use super::Server;
+use super::reaper::Waste;
 use super::replies::{Answer, Enclosed, Refusal};
 use millrace_abi::message::{ErrorCode, Reply};
 use millrace_dma::{Access, Domain, Iova, Protection, Region};
@@ -26,13 +27,21 @@ impl Server {
             let text = "this process has too much mapped; map fewer and larger regions";
             return Err(Refusal::new(ErrorCode::System, text));
         }
+        let charge = self.charge_mapping(number, len as u64, writable)?;
         let region = Region::map_guarded(fd, len, protection)?;
+        let owner = self.clients.get(&number).is_some_and(|client| client.standing.is_owner());
+        if !writable || !owner {
+            // Nobody makes holes in it while a worker is there, who would wait for it; what the program has mapped already it
+            // may go on writing. The owner's pools are mapped once more by ports that work on them.
+            region.seal_future_writes()?;
+        }
         // A port that works on a pool maps it once more; nothing else is mapped twice.
         let region = if writable { region } else { region.without_fd() };
         let Some(client) = self.clients.get_mut(&number) else { return Err(invalid("not connected")) };
         let mapped = client.domain.map(region.window().clone(), access, at.map(Iova::new));
         let iova = mapped.map_err(|error| Refusal::new(ErrorCode::Invalid, error))?.get();
         client.mapped.insert(iova, region);
+        client.standing.mapped(iova, charge);
         Ok((Reply::Mapped { iova }, Enclosed::Nothing))
     }
 
@@ -45,7 +54,10 @@ impl Server {
         let card = &self.card;
         let unmapped = client.domain.unmap(Iova::new(iova), Duration::from_secs(2), || card.pass_all());
         unmapped.map_err(|error| Refusal::new(ErrorCode::Busy, error))?;
-        client.mapped.remove(&iova);
+        let (paid, asker, region) = (client.standing.unmapped(iova), client.asker, client.mapped.remove(&iova));
+        if let Some(region) = region {
+            self.reaper.take(asker, Waste::Memory(region, paid));
+        }
         Ok((Reply::Done, Enclosed::Nothing))
     }
 

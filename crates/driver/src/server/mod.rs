@@ -1,39 +1,74 @@
 //! The server: one thread that waits for messages and for the death of programs.
 //!
-//! * `driver`: who starts it; `connections`: who talks to it.
+//! It works in rounds, each of which is bounded, whatever programs do: what programs that have gone had is cleared up
+//! first, then some connections are accepted, then some requests are answered.
+//!
+//! * `driver`: who starts it; `listen`: where. `connections`: who talks to it; `schedule`: whose turn it is.
 //! * `requests`: what is asked for; `replies`: what is said. `queues`, `owners`, `mappings`: what comes of it.
+//! * `rights`: who may ask for it; `quotas`: how much of it; `standing`: both, for one connection; `visible`: who it is.
+//! * `reaper`, `changes`: what may take long, on threads of its own; `pause`, `descriptors`: what is put off and refused
+//!   when there is too much.
 
+mod changes;
 mod connections;
+mod descriptors;
 mod driver;
+mod listen;
 mod mappings;
 mod owners;
+mod pause;
+mod policy;
 mod queues;
+mod quotas;
+mod reaper;
 mod replies;
 mod requests;
+mod rights;
+mod schedule;
+mod standing;
+mod visible;
 
 pub use driver::{Driver, DriverError};
+pub use policy::Policy;
 
 use crate::locks::Locks;
 use crate::native::Native;
 use crate::poll::Poll;
 use crate::session::Session;
-use connections::Connected;
+use changes::{Changed, Changes};
+use connections::{Connected, TurnedAway};
+use descriptors::Descriptors;
 use millrace_abi::queue::QueueId;
 use millrace_card::Card;
+use pause::Pause;
+use quotas::Ledger;
+use reaper::Reaper;
+use replies::SharedFile;
 use rustix::fd::OwnedFd;
-use std::collections::HashMap;
+use schedule::Schedule;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 /// Tokens of clients: twice the number for the socket, one more for the process.
 const FIRST_CLIENT_TOKEN: u64 = 2;
 
+/// Connections accepted in one round.
+const ACCEPTS: usize = 16;
+/// Requests answered in one round.
+const REQUESTS: usize = 16;
+/// How long a round clears up, and how long it answers requests: one that has begun is finished.
+const SLICE: Duration = Duration::from_millis(1);
+
 /// What the server's thread and its owner share.
 struct Shared {
     // Sockets, and whether the other end may start queues on plain addresses of this process.
     arrivals: Mutex<Vec<(OwnedFd, bool)>>,
+    // From the thread that makes changes.
+    changed: Mutex<Vec<Changed>>,
     stop: AtomicBool,
     wake: OwnedFd,
 }
@@ -51,6 +86,15 @@ struct Server {
     listener: Option<OwnedFd>,
     clients: HashMap<u64, Connected>,
     next_client: u64,
+    schedule: Schedule,
+    // Those that have gone, and something of theirs is left.
+    ending: VecDeque<u64>,
+    pause: Pause,
+    // Seen by the last look: somebody wants to connect; another thread of ours has something.
+    knocking: bool,
+    woken: bool,
+    // In this round something was cleared up to avoid a refusal.
+    cleared: bool,
     sessions: HashMap<QueueId, Session>,
     // Where the last owner of each queue stopped.
     positions: HashMap<QueueId, u64>,
@@ -59,35 +103,98 @@ struct Server {
     // Paths of the DMA controllers: what is locked.
     controllers: HashMap<QueueId, String>,
     locks: Locks,
-    // Most descriptors and mappings of its own that the connections of one process may cost.
-    budget: usize,
+    // Who may do what, and who has how much.
+    policy: Policy,
+    ledger: Ledger,
+    tree: SharedFile,
+    descriptors: Descriptors,
     spare: Option<OwnedFd>,
+    turned_away: TurnedAway,
+    changes: Changes,
+    reaper: Reaper,
     buffer: Box<[u8]>,
 }
 
 impl Server {
     fn run(mut self) {
-        loop {
-            for token in self.poll.wait() {
-                match token {
-                    LISTENER => self.accept_all(),
-                    WAKE => self.take_arrivals(),
-                    token => {
-                        let client = (token - FIRST_CLIENT_TOKEN) / 2;
-                        if (token - FIRST_CLIENT_TOKEN) % 2 == 1 {
-                            // The process has died, whoever else may have inherited its socket.
-                            self.disconnect(client);
-                        } else {
-                            self.serve(client);
-                        }
+        // Acquire pairs with the Release of whoever drops the driver.
+        while !self.shared.stop.load(Ordering::Acquire) {
+            self.look(self.patience());
+            self.cleared = false;
+            self.clear_up(SLICE);
+            self.take_news();
+            self.accept_some();
+            self.end_pause();
+            self.serve_some();
+        }
+        let clients: Vec<u64> = self.clients.keys().copied().collect();
+        clients.into_iter().for_each(|client| self.end(client));
+        self.clear_up(Duration::MAX);
+    }
+
+    /// How long the next look may wait; `None` as long as nothing happens.
+    fn patience(&self) -> Option<Duration> {
+        let busy = !self.schedule.is_idle() || !self.ending.is_empty();
+        if busy { Some(Duration::ZERO) } else { self.pause.left() }
+    }
+
+    /// Takes note of what has happened.
+    fn look(&mut self, most: Option<Duration>) {
+        for happened in self.poll.wait(most) {
+            match happened.token {
+                LISTENER => self.knocking = true,
+                WAKE => self.woken = true,
+                token => {
+                    let number = (token - FIRST_CLIENT_TOKEN) / 2;
+                    // The process may have died, whoever else has inherited its socket.
+                    if happened.closed || (token - FIRST_CLIENT_TOKEN) % 2 == 1 {
+                        self.end(number);
+                    } else {
+                        self.listen_to(number);
                     }
                 }
             }
-            if self.shared.stop.load(Ordering::Acquire) {
-                break;
+        }
+    }
+
+    /// A connection has its turn again, unless it has none to have.
+    fn listen_to(&mut self, number: u64) {
+        if let Some(client) = self.clients.get(&number)
+            && !client.ending
+            && !client.changing
+        {
+            self.schedule.ready(client.asker);
+        }
+    }
+
+    fn take_news(&mut self) {
+        if core::mem::take(&mut self.woken) {
+            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+            self.take_arrivals();
+            self.take_changed();
+        }
+    }
+
+    fn end_pause(&mut self) {
+        let Some((listener, connections)) = self.pause.over() else { return };
+        if listener {
+            self.listen_again();
+        }
+        connections.into_iter().for_each(|number| self.listen_to(number));
+    }
+
+    fn serve_some(&mut self) {
+        let begin = Instant::now();
+        let mut before = begin;
+        for _ in 0..REQUESTS {
+            let Some(asker) = self.schedule.next() else { return };
+            self.serve(asker);
+            let now = Instant::now();
+            self.schedule.charge(asker, (now - before).as_nanos() as u64);
+            before = now;
+            if now - begin > SLICE {
+                return;
             }
         }
-        let clients: Vec<u64> = self.clients.keys().copied().collect();
-        clients.into_iter().for_each(|client| self.disconnect(client));
     }
 }

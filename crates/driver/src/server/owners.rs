@@ -6,13 +6,10 @@ use crate::locks::Owner;
 use crate::native::{self, Native};
 use crate::session::Session;
 use millrace_abi::control::QueueState;
-use millrace_abi::message::{ErrorCode, Reply};
+use millrace_abi::message::{ErrorCode, MAX_COMPONENT, Reply};
 use millrace_abi::queue::QueueId;
 use millrace_card::{Card, StartError};
 use std::collections::HashMap;
-
-/// Longest name of a component.
-const MAX_COMPONENT: usize = 1024;
 
 /// Most locks that one connection may hold.
 const MAX_LOCKS: usize = 256;

@@ -1,46 +1,67 @@
 //! Queues are opened and closed.
 
 use super::Server;
-use super::replies::{Refusal, no_handle};
+use super::replies::{Refusal, Sent, no_handle};
+use super::standing::QueueCost;
 use crate::session::{Session, Wish};
-use millrace_abi::message::{ErrorCode, Handle, Reply};
-use millrace_abi::queue::QueueId;
+use millrace_abi::message::{ErrorCode, Handle};
+use millrace_abi::queue::{QueueId, Sharing};
 
 impl Server {
+    /// Opens a queue and replies. `false`: the connection is to be ended.
     pub(super) fn open(&mut self, number: u64, wish: Wish) -> bool {
-        match self.try_open(number, wish) {
-            Ok(key) => {
-                let opened = self.sessions.get(&wish.id).and_then(|session| session.opened(key));
-                let replied = opened.is_some_and(|(reply, fds)| self.reply(number, &reply, &fds));
-                if let Some(session) = self.sessions.get_mut(&wish.id) {
-                    session.handed_over(key);
-                }
-                replied
+        let key = match self.try_open(number, wish) {
+            Ok(key) => key,
+            Err(refusal) => return self.reply(number, &refusal.into_reply()),
+        };
+        let opened = self.sessions.get(&wish.id).and_then(|session| session.opened(key));
+        let sent = opened.map_or(Sent::Lost, |(reply, fds)| self.send_reply(number, &reply, &fds));
+        if sent == Sent::NoDescriptors {
+            // As if it had never been.
+            if let Some(client) = self.clients.get_mut(&number) {
+                client.queues.remove(&key.1);
+                client.standing.closed(key.1);
             }
-            Err(Refusal(code, text)) => self.reply(number, &Reply::Error { code, text }, &[]),
+            self.close_queue(wish.id, key);
+            self.settle_with(number, |standing| standing.closed(key.1));
+            return self.reply(number, &Refusal::no_descriptors().into_reply());
         }
+        if let Some(session) = self.sessions.get_mut(&wish.id) {
+            session.handed_over(key);
+        }
+        sent == Sent::Whole
     }
 
     pub(super) fn try_open(&mut self, number: u64, wish: Wish) -> Result<crate::session::Key, Refusal> {
+        self.clear_queue(wish.id);
         let unknown = || Refusal::new(ErrorCode::NotFound, format!("this card has no queue {}", wish.id));
         let engine = self.card.engine(wish.id).ok_or_else(unknown)?;
+        let own_ring = wish.has_own_ring();
+        let queue_charge = self.charge_queue(number, own_ring)?;
         let Some(client) = self.clients.get_mut(&number) else { return Err(unknown()) };
         let key = (number, Handle(client.next_handle));
         let kick = client.kick(self.card.worker_of(wish.id).ok_or_else(unknown)?)?;
-        let fresh = !self.sessions.contains_key(&wish.id);
-        if fresh {
+        if !self.sessions.contains_key(&wish.id) {
             let session = Session::open(&self.card, engine, wish, &client.domain, &client.mapped)?;
             self.sessions.insert(wish.id, session);
         }
         let Some(session) = self.sessions.get_mut(&wish.id) else { return Err(unknown()) };
-        if let Err(error) = session.add(&self.card, wish, key, client.pid, kick) {
-            if fresh && let Some(session) = self.sessions.remove(&wish.id) {
-                session.dissolve(&self.card);
-            }
+        if let Err(error) = session.add(&self.card, wish, key, (client.pid, client.standing.peer.uid), kick) {
+            self.dissolve_if_empty(wish.id);
             return Err(error.into());
         }
         client.next_handle += 1;
-        client.queues.insert(key.1, wish.id);
+        let cost = QueueCost { memory: session.memory_of(key), shared: wish.sharing != Sharing::Exclusive };
+        match self.charge_memory(number, cost) {
+            Ok(memory_charge) => self.paid(number, key.1, [queue_charge, memory_charge]),
+            Err(refusal) => {
+                self.close_queue(wish.id, key);
+                return Err(refusal);
+            }
+        }
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.queues.insert(key.1, wish.id);
+        }
         Ok(key)
     }
 
@@ -54,11 +75,16 @@ impl Server {
         if let Some(position) = session.close(&self.card, key) {
             self.positions.insert(id, position);
         }
-        if session.is_empty()
+        self.dissolve_if_empty(id);
+        self.unlock_queue(id);
+    }
+
+    /// Frees the memory of a queue that nobody has open.
+    fn dissolve_if_empty(&mut self, id: QueueId) {
+        if self.sessions.get(&id).is_some_and(Session::is_empty)
             && let Some(session) = self.sessions.remove(&id)
         {
             session.dissolve(&self.card);
         }
-        self.unlock_queue(id);
     }
 }

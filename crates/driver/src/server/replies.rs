@@ -1,8 +1,15 @@
 //! What a reply is made of: an answer, or a refusal.
 
+use super::Server;
+use crate::wire::{self, WireError};
 use millrace_abi::message::{ErrorCode, Handle, Reply};
-use millrace_dma::{Region, RegionError};
+use millrace_dma::RegionError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use std::io::Write;
+use std::sync::Arc;
 
 /// A refusal: what kind, and what to tell people.
 pub(super) struct Refusal(pub(super) ErrorCode, pub(super) String);
@@ -10,6 +17,15 @@ pub(super) struct Refusal(pub(super) ErrorCode, pub(super) String);
 impl Refusal {
     pub(super) fn new(code: ErrorCode, text: impl ToString) -> Self {
         Self(code, text.to_string())
+    }
+
+    /// There are no descriptors for what was asked.
+    pub(super) fn no_descriptors() -> Self {
+        Self::new(ErrorCode::System, "the card is short of descriptors; try again later, or raise its `ulimit -n`")
+    }
+
+    pub(super) fn into_reply(self) -> Reply {
+        Reply::Error { code: self.0, text: self.1 }
     }
 }
 
@@ -28,16 +44,18 @@ impl From<RegionError> for Refusal {
 /// What goes with a reply.
 pub(super) enum Enclosed {
     Nothing,
-    Memory(Region),
     Descriptor(OwnedFd),
+    File(SharedFile),
+    /// The reply itself goes later.
+    Later,
 }
 
 impl Enclosed {
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Enclosed::Nothing => None,
-            Enclosed::Memory(region) => region.fd(),
+            Enclosed::Nothing | Enclosed::Later => None,
             Enclosed::Descriptor(fd) => Some(fd.as_fd()),
+            Enclosed::File(file) => Some(file.fd.as_fd()),
         }
     }
 }
@@ -46,4 +64,66 @@ pub(super) type Answer = (Reply, Enclosed);
 
 pub(super) fn no_handle(handle: Handle) -> Refusal {
     Refusal::new(ErrorCode::NotFound, format!("no queue is open under the number {}", handle.0))
+}
+
+/// Bytes as memory that can be handed to many: nobody can change it any more.
+#[derive(Clone)]
+pub(super) struct SharedFile {
+    pub(super) len: u64,
+    fd: Arc<OwnedFd>,
+}
+
+impl SharedFile {
+    pub(super) fn new(bytes: &[u8]) -> std::io::Result<Self> {
+        let fd = rustix::fs::memfd_create("millrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let mut file = std::fs::File::from(fd);
+        // Nothing can be mapped that has no bytes.
+        file.write_all(if bytes.is_empty() { &[0] } else { bytes })?;
+        // Nothing is mapped for writing yet, so that no write at all is left with this. Plain WRITE would forbid to map
+        // it for reading before Linux 6.7.
+        let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals)?;
+        Ok(Self { len: bytes.len() as u64, fd: Arc::new(file.into()) })
+    }
+}
+
+/// What became of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    Whole,
+    /// The system does not let its descriptors travel. Nothing was sent.
+    NoDescriptors,
+    /// The program is gone, or does not read its replies.
+    Lost,
+}
+
+/// Whether most of what a socket can hold is free. Linux says that it can be written to only as long as it is.
+fn has_room(socket: &OwnedFd) -> bool {
+    let mut room = [PollFd::new(socket, PollFlags::OUT)];
+    poll(&mut room, Some(&Timespec::default())).is_ok() && room[0].revents().contains(PollFlags::OUT)
+}
+
+impl Server {
+    /// Sends a reply without descriptors. `false`: the connection is to be ended.
+    pub(super) fn reply(&self, number: u64, reply: &Reply) -> bool {
+        self.send_reply(number, reply, &[]) == Sent::Whole
+    }
+
+    pub(super) fn send_reply(&self, number: u64, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Sent {
+        let Some(client) = self.clients.get(&number) else { return Sent::Lost };
+        // Descriptors that travel are limited for all of us together: they are not sent to one who lets much lie unread.
+        if !fds.is_empty() && !has_room(&client.socket) {
+            return Sent::Lost;
+        }
+        match wire::send(&client.socket, reply, fds) {
+            Ok(()) => Sent::Whole,
+            Err(WireError::System(Errno::TOOMANYREFS | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS))
+                if !fds.is_empty() =>
+            {
+                Sent::NoDescriptors
+            }
+            // A program that does not read its replies is disconnected rather than waited for.
+            Err(_) => Sent::Lost,
+        }
+    }
 }

@@ -1,38 +1,81 @@
 //! Requests, each of which has its reply.
 
 use super::Server;
-use super::replies::{Answer, Enclosed, Refusal, no_handle};
+use super::changes::Changed;
+use super::reaper::Waste;
+use super::replies::{Answer, Enclosed, Refusal, Sent, SharedFile, no_handle};
+use super::schedule::Asker;
 use crate::locks::Owner;
 use crate::session::Wish;
-use crate::wire::{self, WireError};
+use crate::wire::{self, Packet, WireError};
 use millrace_abi::message::{Change, ErrorCode, MAX_COMMIT, MAX_REGISTER_BYTES, Reply, Request, VERSION, encode};
 use millrace_abi::queue::Direction;
-use millrace_dma::{Pages, Region};
-use rustix::fd::{BorrowedFd, OwnedFd};
-
-/// Messages taken from one client before others have their turn.
-const TURN: usize = 16;
+use millrace_dma::RegionError;
+use rustix::fd::OwnedFd;
+use rustix::net::RecvFlags;
+use std::sync::PoisonError;
+use std::time::Duration;
 
 impl Server {
-    pub(super) fn serve(&mut self, number: u64) {
-        for _ in 0..TURN {
-            let Some(client) = self.clients.get(&number) else { return };
-            let received = wire::receive::<Request>(&client.socket, &mut self.buffer);
-            match received {
-                Ok((request, fds)) => {
-                    if !self.answer(number, request, fds) {
-                        return self.disconnect(number);
-                    }
-                }
-                Err(WireError::NotReady) => return,
-                Err(WireError::Closed) => return self.disconnect(number),
-                Err(error) => {
-                    let text = error.to_string();
-                    let _ = wire::send(&client.socket, &Reply::Error { code: ErrorCode::Protocol, text }, &[]);
-                    return self.disconnect(number);
+    /// Answers one request of a connection whose turn it is.
+    pub(super) fn serve(&mut self, asker: Asker) {
+        let number = asker.connection;
+        let short = || self.reaper.has_some_of(asker) && !self.descriptors.has_some_left();
+        if self.reaper.is_full(asker) || short() {
+            self.schedule.rest(asker);
+            return self.pause.connection(number);
+        }
+        let Some(client) = self.clients.get(&number) else { return self.schedule.leave(asker) };
+        match wire::receive_packet(&client.socket, &mut self.buffer, RecvFlags::DONTWAIT) {
+            Ok(packet) => {
+                if !self.take_packet(asker, packet) {
+                    self.end(number);
                 }
             }
+            Err(WireError::NotReady) => self.schedule.rest(asker),
+            Err(_) => self.end(number),
         }
+    }
+
+    /// Whatever came, its descriptors are closed elsewhere. `false`: the connection is to be ended.
+    fn take_packet(&mut self, asker: Asker, packet: Packet) -> bool {
+        let (number, lost) = (asker.connection, packet.fds_were_lost());
+        let request = packet.message::<Request>(&self.buffer);
+        let mut fds = packet.fds;
+        let refusal = match request {
+            Ok(_) if lost => Refusal::no_descriptors(),
+            Ok(request @ Request::Map { .. }) => {
+                self.reaper.take_fds(asker, fds.drain(fds.len().min(1)..));
+                return self.answer_map(asker, request, fds);
+            }
+            Ok(request) => {
+                self.reaper.take_fds(asker, fds);
+                return self.answer(number, request, Vec::new());
+            }
+            Err(error) => Refusal::new(ErrorCode::Protocol, error),
+        };
+        self.reaper.take_fds(asker, fds);
+        self.reply(number, &refusal.into_reply()) && lost
+    }
+
+    /// Answers a request to map memory. It is looked at closer only if it is memory: other kinds of files may make us wait
+    /// whenever they are closed. The last to close it is the reaper.
+    fn answer_map(&mut self, asker: Asker, request: Request, fds: Vec<OwnedFd>) -> bool {
+        let last = fds.first().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+        let refusal = match last {
+            Some(Err(_)) => Refusal::no_descriptors(),
+            Some(Ok(last)) if rustix::fs::fcntl_get_seals(&last).is_err() => {
+                self.reaper.take(asker, Waste::Descriptor(last));
+                Refusal::from(RegionError::NotSealed)
+            }
+            last => {
+                let alive = self.answer(asker.connection, request, fds);
+                self.reaper.take_fds(asker, last.and_then(Result::ok));
+                return alive;
+            }
+        };
+        self.reaper.take_fds(asker, fds);
+        self.reply(asker.connection, &refusal.into_reply())
     }
 
     /// Carries a request out and replies. `false`: the connection is to be ended.
@@ -41,22 +84,46 @@ impl Server {
         let hello = matches!(request, Request::Hello { version: VERSION });
         if !introduced && !hello {
             let text = format!("the driver speaks version {VERSION} of its messages, and the first must be Hello");
-            self.reply(number, &Reply::Error { code: ErrorCode::Protocol, text }, &[]);
+            self.reply(number, &Reply::Error { code: ErrorCode::Protocol, text });
             return false;
         }
-        if let Request::Open { queue, mode, sharing, buffers } = request {
-            return self.open(number, Wish { id: queue, mode, sharing, buffers });
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.standing.requests += 1;
+        }
+        if let Err(refusal) = self.permit(number, &request) {
+            return self.reply(number, &refusal.into_reply()) && introduced;
+        }
+        // Whoever had it may just have gone: who asks after that is to find it free.
+        if matches!(request, Request::Open { .. } | Request::Start { .. } | Request::Lock { .. }) {
+            self.look(Some(Duration::ZERO));
+            // The one who asks may be among them: nothing is given any more that nobody would give back.
+            if self.clients.get(&number).is_none_or(|client| client.ending) {
+                return true;
+            }
+        }
+        if !self.has_descriptors_for(number, &request) {
+            return self.reply(number, &Refusal::no_descriptors().into_reply());
+        }
+        if let Request::Open { queue, mode, sharing, buffers, joiners } = request {
+            return self.open(number, Wish { id: queue, mode, sharing, buffers, joiners });
         }
         let (reply, enclosed) = match self.carry_out(number, request, fds) {
+            Ok((_, Enclosed::Later)) => return true,
             Ok(answer) => answer,
-            Err(Refusal(code, text)) => (Reply::Error { code, text }, Enclosed::Nothing),
+            Err(refusal) => (refusal.into_reply(), Enclosed::Nothing),
         };
-        self.reply(number, &reply, enclosed.fd().as_slice())
+        match self.send_reply(number, &reply, enclosed.fd().as_slice()) {
+            Sent::Whole => true,
+            Sent::NoDescriptors => self.reply(number, &Refusal::no_descriptors().into_reply()),
+            Sent::Lost => false,
+        }
     }
 
-    pub(super) fn reply(&self, number: u64, reply: &Reply, fds: &[BorrowedFd<'_>]) -> bool {
-        // A program that does not read its replies is disconnected rather than waited for.
-        self.clients.get(&number).is_some_and(|client| wire::send(&client.socket, reply, fds).is_ok())
+    /// Whether there are descriptors for what lasts longer than the request.
+    fn has_descriptors_for(&self, number: u64, request: &Request) -> bool {
+        let lasts = matches!(request, Request::Open { .. } | Request::Call { .. } | Request::Map { .. });
+        let own = self.clients.get(&number).is_some_and(|client| client.own);
+        !lasts || own || self.descriptors.has_some_left()
     }
 
     pub(super) fn carry_out(&mut self, number: u64, request: Request, fds: Vec<OwnedFd>) -> Result<Answer, Refusal> {
@@ -77,10 +144,7 @@ impl Server {
                 };
                 Ok((hello, Enclosed::Nothing))
             }
-            Request::DeviceTree => {
-                let (len, file) = as_file(self.card.device_tree())?;
-                Ok((Reply::DeviceTree { len }, Enclosed::Memory(file)))
-            }
+            Request::DeviceTree => Ok((Reply::DeviceTree { len: self.tree.len }, Enclosed::File(self.tree.clone()))),
             Request::Read { address, len } => {
                 if len as usize > MAX_REGISTER_BYTES {
                     return Err(Refusal::new(ErrorCode::Invalid, format!("at most {MAX_REGISTER_BYTES} at once")));
@@ -96,7 +160,7 @@ impl Server {
                 self.write(number, address, &bytes);
                 done
             }
-            Request::Change(change) => self.change(number, &change),
+            Request::Change(change) => self.change(number, change),
             Request::Lock { component, bits } => self.lock(number, &component, bits),
             Request::Unlock { component, bits } => {
                 if !self.locks.unlock(&component, bits, Owner::Client(number)) {
@@ -131,6 +195,7 @@ impl Server {
                     client.queues.remove(&handle);
                 }
                 self.close_queue(id, key);
+                self.settle_with(number, |standing| standing.closed(handle));
                 done
             }
             Request::RxSync { handle, release, want } => {
@@ -152,28 +217,42 @@ impl Server {
             }
             Request::Call { handle } => {
                 let (id, key) = self.queue_of(number, handle)?;
+                self.charge_call(number, handle)?;
                 let session = self.sessions.get_mut(&id).ok_or_else(|| no_handle(handle))?;
                 Ok((Reply::Call, Enclosed::Descriptor(session.new_call(&self.card, key)?)))
             }
+            Request::Clients { after } => Ok(self.clients_after(after)),
+            Request::EndClient { id } => self.end_client(number, id),
+            Request::Locks { skip } => Ok(self.locks_after(skip)),
+            Request::EndLocks { whose } => self.end_locks(&whose),
+            Request::Use { after } => Ok(self.use_after(after)),
             Request::Open { .. } => Err(Refusal::new(ErrorCode::Protocol, "open is answered elsewhere")),
         }
     }
 
-    /// Ports open interfaces and files with the rights of the card, so only its own user and root may change them.
-    pub(super) fn change(&self, number: u64, change: &Change) -> Result<Answer, Refusal> {
-        let uid = self.clients.get(&number).and_then(|client| client.uid);
-        if uid.is_none_or(|uid| !uid.is_root() && uid != rustix::process::geteuid()) {
-            let text = "only the user who runs the card, and root, may change its ports and workers";
-            return Err(Refusal::new(ErrorCode::Invalid, text));
+    /// Has a change made; the reply comes later.
+    pub(super) fn change(&mut self, number: u64, change: Change) -> Result<Answer, Refusal> {
+        if let Some(client) = self.clients.get_mut(&number) {
+            self.changes.order(number, change).map_err(|error| Refusal::new(ErrorCode::System, error))?;
+            client.changing = true;
+            self.schedule.rest(client.asker);
         }
-        let changed = match *change {
-            Change::Plug { port, ref spec } => self.card.plug(port, spec),
-            Change::Connect { one, other } => self.card.connect(one, other),
-            Change::Disconnect { port } => self.card.disconnect(port),
-            Change::Move { queue, worker } => self.card.move_queue(queue, worker),
-        };
-        changed.map_err(|error| Refusal::new(ErrorCode::Invalid, error.to_string()))?;
-        Ok((Reply::Done, Enclosed::Nothing))
+        Ok((Reply::Done, Enclosed::Later))
+    }
+
+    /// Replies to those whose changes have been made; their further requests are answered from now on.
+    pub(super) fn take_changed(&mut self) {
+        let changed = core::mem::take(&mut *self.shared.changed.lock().unwrap_or_else(PoisonError::into_inner));
+        for Changed { connection, outcome } in changed {
+            let Some(client) = self.clients.get_mut(&connection).filter(|client| !client.ending) else { continue };
+            client.changing = false;
+            let reply = outcome.map_or_else(|text| Reply::Error { code: ErrorCode::Invalid, text }, |()| Reply::Done);
+            if self.reply(connection, &reply) {
+                self.listen_to(connection);
+            } else {
+                self.end(connection);
+            }
+        }
     }
 
     pub(super) fn stats(&self) -> Result<Answer, Refusal> {
@@ -193,17 +272,7 @@ impl Server {
         }
         let Reply::Stats(stats) = reply else { return Err(Refusal::new(ErrorCode::Invalid, "no counters")) };
         let bytes = postcard::to_stdvec(&stats).map_err(|error| Refusal::new(ErrorCode::System, error))?;
-        let (len, file) = as_file(&bytes)?;
-        Ok((Reply::StatsFile { len }, Enclosed::Memory(file)))
+        let file = SharedFile::new(&bytes).map_err(|error| Refusal::new(ErrorCode::System, error))?;
+        Ok((Reply::StatsFile { len: file.len }, Enclosed::File(file)))
     }
-}
-
-/// Bytes as memory that can be handed over, and their length.
-fn as_file(bytes: &[u8]) -> Result<(u64, Region), Refusal> {
-    let region = Region::allocate(bytes.len().max(1), Pages::Ordinary)?;
-    if let Some(span) = region.window().span_mut(0, bytes.len()) {
-        span.write_from(bytes);
-    }
-    region.seal_future_writes()?;
-    Ok((bytes.len() as u64, region))
 }

@@ -3,7 +3,7 @@
 use crate::memory::MemoryError;
 use millrace_abi::control::{self};
 use millrace_abi::message::ErrorCode;
-use millrace_abi::queue::{Engine, MAX_SUBSCRIBERS, QueueId};
+use millrace_abi::queue::{Engine, Laggard, MAX_SUBSCRIBERS, QueueId};
 use millrace_card::StartError;
 use millrace_dma::{OutOfRange, RegionError};
 
@@ -14,8 +14,17 @@ pub(crate) enum SessionError {
     Held { id: QueueId, pid: u32 },
     #[error("{id} is open in process {pid} and cannot be had exclusively; close it there, or share it")]
     Shared { id: QueueId, pid: u32 },
+    #[error(
+        "{id} was opened by process {pid}, which lets nobody join who chooses {policy}; choose another policy, or open it \
+         first there with --joiners {policy}"
+    )]
+    Joiner { id: QueueId, policy: Laggard, pid: u32 },
     #[error("{0} has {MAX_SUBSCRIBERS} subscribers already")]
     Full(QueueId),
+    #[error(
+        "users other than the first who opened {0} have half of its places already, and the rest is kept for that one"
+    )]
+    FullOfOthers(QueueId),
     #[error("{0} cannot use buffers of the program: that takes Medusa or DD, direct and exclusive")]
     Supplied(QueueId),
     #[error(
@@ -61,6 +70,7 @@ impl SessionError {
     pub fn code(&self) -> ErrorCode {
         match self {
             SessionError::Held { .. } | SessionError::Shared { .. } | SessionError::Full(_) => ErrorCode::Busy,
+            SessionError::Joiner { .. } => ErrorCode::Denied,
             SessionError::NotDrained(_) => ErrorCode::NotDrained,
             SessionError::Evicted(_) => ErrorCode::Evicted,
             SessionError::Memory(_) | SessionError::Region(_) | SessionError::System(_) => ErrorCode::System,

@@ -25,8 +25,9 @@ pub(crate) use wish::Wish;
 
 use crate::memory::QueueMemory;
 use driven::Driven;
+use millrace_abi::control::PAGE_SIZE;
 use millrace_abi::message::{Handle, Layout, Reply};
-use millrace_abi::queue::{Direction, Engine, Laggard, MAX_SUBSCRIBERS, Mode, QueueId, Sharing};
+use millrace_abi::queue::{Direction, Engine, Joiners, Laggard, MAX_SUBSCRIBERS, Mode, QueueId, Sharing};
 use millrace_card::{Card, SharedPool};
 use millrace_dma::{Domain, Iova, Region};
 use millrace_ring::shared::{Losses, Reader};
@@ -47,6 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct Member {
     key: Key,
     pid: u32,
+    uid: u32,
     id: u32,
     mode: Mode,
     policy: Laggard,
@@ -64,6 +66,11 @@ pub(crate) struct Session {
     pub id: QueueId,
     engine: Engine,
     exclusive: bool,
+    // What the first opener lets those choose who join; None: anything but making others wait, which programs of the same
+    // user may too.
+    joiners: Option<Joiners>,
+    // The first opener's user.
+    uid: Option<u32>,
     memory: QueueMemory,
     domain: Arc<Domain>,
     members: Vec<Member>,
@@ -101,6 +108,8 @@ impl Session {
             id: wish.id,
             engine,
             exclusive,
+            joiners: wish.joiners,
+            uid: None,
             memory,
             domain,
             members: Vec::new(),
@@ -114,7 +123,14 @@ impl Session {
     }
 
     /// Adds a program; the first one, or one more of a shared queue.
-    pub fn add(&mut self, card: &Card, wish: Wish, key: Key, pid: u32, kick: Kick) -> Result<(), SessionError> {
+    pub fn add(
+        &mut self,
+        card: &Card,
+        wish: Wish,
+        key: Key,
+        (pid, uid): (u32, u32),
+        kick: Kick,
+    ) -> Result<(), SessionError> {
         wish.check(self.engine)?;
         if let Some(holder) = self.members.first() {
             let (id, pid) = (self.id, holder.pid);
@@ -128,15 +144,45 @@ impl Session {
         if self.members.len() >= MAX_SUBSCRIBERS {
             return Err(SessionError::Full(self.id));
         }
+        let strangers = self.members.iter().filter(|member| Some(member.uid) != self.uid).count();
+        if self.uid.is_some_and(|first| first != uid) && strangers >= MAX_SUBSCRIBERS / 2 {
+            return Err(SessionError::FullOfOthers(self.id));
+        }
         let policy = if let Sharing::Shared(policy) = wish.sharing { policy } else { Laggard::Block };
+        self.admit(uid, policy)?;
         let id = self.next_member;
         self.next_member += 1;
         let (page, losses) = (Page::new(Some(kick))?, Arc::default());
-        let own = self.driven.is_some() && wish.mode == Mode::Direct && wish.id.direction == Direction::Tx;
-        let ring = own.then(|| OwnRing::new(wish.id, self.engine, card)).transpose()?;
+        let ring = wish.has_own_ring().then(|| OwnRing::new(wish.id, self.engine, card)).transpose()?;
         let (started, reader) = (false, None);
-        self.members.push(Member { key, pid, id, mode: wish.mode, policy, page, started, losses, reader, ring });
+        self.members.push(Member { key, pid, uid, id, mode: wish.mode, policy, page, started, losses, reader, ring });
         Ok(())
+    }
+
+    /// Whether a program of this user may join with this policy, if somebody else has opened the queue before.
+    fn admit(&mut self, uid: u32, policy: Laggard) -> Result<(), SessionError> {
+        let first = *self.uid.get_or_insert(uid);
+        // Writers of a TX queue wait for nobody who only has it open.
+        if self.members.is_empty() || self.id.direction == Direction::Tx {
+            return Ok(());
+        }
+        let allowed = match self.joiners {
+            Some(joiners) => joiners.allow(policy),
+            None => policy != Laggard::Block || uid == first,
+        };
+        let pid = self.members[0].pid;
+        if allowed { Ok(()) } else { Err(SessionError::Joiner { id: self.id, policy, pid }) }
+    }
+
+    /// The connection that has the queue for itself and drives it; `None`: the driver does.
+    pub fn owner(&self) -> Option<u64> {
+        if self.driven.is_some() { None } else { self.members.first().map(|member| member.key.0) }
+    }
+
+    /// Bytes of memory that an opener has a part in: of the queue, of its ring and of its page.
+    pub fn memory_of(&self, key: Key) -> u64 {
+        let ring = self.members.iter().find(|member| member.key == key).and_then(|member| member.ring.as_ref());
+        self.memory.bytes() + ring.map_or(0, |ring| ring.memory.bytes()) + PAGE_SIZE as u64
     }
 
     /// The answer to an open, with the descriptors that belong to it.

@@ -8,20 +8,22 @@ use millrace_dma::{Ordering, Pages, Region, Word64};
 use millrace_ring::wake::Ringer;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType};
 use std::sync::Arc;
 
 /// The eventfd by which a program wakes a worker: one for all its queues there, which the number tells.
 #[derive(Clone)]
 pub(crate) struct Kick {
     pub number: u32,
+    /// The program's process.
+    pub owner: u32,
     pub fd: Arc<OwnedFd>,
 }
 
 impl Kick {
-    pub fn new(number: u32) -> Result<Self, rustix::io::Errno> {
+    pub fn new(number: u32, owner: u32) -> Result<Self, rustix::io::Errno> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { number, fd: Arc::new(fd) })
+        Ok(Self { number, owner, fd: Arc::new(fd) })
     }
 }
 
@@ -50,7 +52,9 @@ impl Page {
 
     pub(super) fn opener(&self, id: u32) -> Opener {
         let control = self.region.window().clone();
-        Opener { id, control, kick: self.kick.as_ref().map(|kick| kick.fd.clone()), call: self.call.clone() }
+        // The driver's own answer for nobody: the programs on whose behalf it works have pages, too.
+        let (owner, kick) = self.kick.as_ref().map(|kick| (kick.owner, kick.fd.clone())).unzip();
+        Opener { id, owner: owner.unwrap_or(0), control, kick, call: self.call.clone() }
     }
 
     /// What wakes a program that sleeps: its end, anew each time. The other is the worker's alone. That of an eventfd would
@@ -60,6 +64,8 @@ impl Page {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // As few as the system allows: a program need not read what is sent to it, and one signal says it all.
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1)?;
+        // Nor can it send anything: descriptors in there would be closed by whoever closes ours, and that can take long.
+        rustix::net::shutdown(&ours, Shutdown::Read)?;
         // Signalled at once: the state may have changed before there was anything to tell it by.
         rustix::net::send(&ours, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         self.call = Some(Arc::new(ours));

@@ -2,7 +2,7 @@
 
 use super::error::SessionError;
 use millrace_abi::message::Buffers;
-use millrace_abi::queue::{Direction, Engine, Mode, QueueId, Sharing};
+use millrace_abi::queue::{Direction, Engine, Joiners, Mode, QueueId, Sharing};
 use millrace_abi::register::medusa as m;
 use millrace_card::SharedPool;
 use millrace_dma::{Domain, Iova, Region};
@@ -16,9 +16,15 @@ pub(crate) struct Wish {
     pub mode: Mode,
     pub sharing: Sharing,
     pub buffers: Buffers,
+    pub joiners: Option<Joiners>,
 }
 
 impl Wish {
+    /// Whether the opener gets a ring of its own, beside that of the queue.
+    pub fn has_own_ring(&self) -> bool {
+        self.id.direction == Direction::Tx && self.mode == Mode::Direct && self.sharing != Sharing::Exclusive
+    }
+
     pub(super) fn check(&self, engine: Engine) -> Result<(), SessionError> {
         let own = self.sharing == Sharing::Exclusive && self.mode == Mode::Direct;
         if engine == Engine::Dd && !own {

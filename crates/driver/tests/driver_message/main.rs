@@ -4,8 +4,8 @@
 mod body;
 
 use body::{Target, driver_message};
-use millrace_abi::message::{Buffers, ErrorCode, Handle, Reply, Request, VERSION, encode};
-use millrace_abi::queue::{Direction, Laggard, Mode, QueueId, Sharing};
+use millrace_abi::message::{Buffers, ErrorCode, Handle, Locked, Reply, Request, VERSION, encode};
+use millrace_abi::queue::{Direction, Joiners, Laggard, Mode, QueueId, Sharing};
 
 struct Random(u64);
 
@@ -34,9 +34,15 @@ impl Random {
     fn request(&mut self) -> Request {
         // Handles are given from 1 on for each connection.
         let handle = Handle(if self.below(20) == 0 { self.number() as u32 } else { self.below(12) as u32 });
-        match self.below(20) {
+        match self.below(25) {
             0 => Request::Hello { version: if self.below(4) == 0 { self.number() as u32 } else { VERSION } },
             1 => Request::DeviceTree,
+            20 => Request::Clients { after: self.number() },
+            21 => Request::EndClient { id: self.number() },
+            22 => Request::Locks { skip: self.number() as u32 },
+            23 if self.below(2) == 0 => Request::EndLocks { whose: Locked::Client(self.number()) },
+            23 => Request::EndLocks { whose: Locked::Component("/mac".repeat(self.below(3) as usize)) },
+            24 => Request::Use { after: (self.below(2) == 0).then(|| self.number() as u32) },
             2 => Request::Read { address: self.address(), len: self.number() as u32 },
             3 | 4 => {
                 let len = if self.below(10) == 0 { 5000 } else { self.below(17) };
@@ -71,7 +77,10 @@ impl Random {
                     _ => Buffers::Driver,
                 };
                 let mode = if self.below(2) == 0 { Mode::Direct } else { Mode::Mediated };
-                Request::Open { queue: QueueId { direction, index: self.below(4) as u32 }, mode, sharing, buffers }
+                let queue = QueueId { direction, index: self.below(4) as u32 };
+                let flag = |random: &mut Self| random.below(2) == 0;
+                let joiners = flag(self).then(|| Joiners { block: flag(self), drop: flag(self), evict: flag(self) });
+                Request::Open { queue, mode, sharing, buffers, joiners }
             }
             12 | 13 => Request::Start { handle },
             14 => Request::Stop { handle, force: self.below(3) > 0, position: self.number() },

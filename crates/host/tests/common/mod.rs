@@ -5,6 +5,8 @@
 //! test `role` that plays it.
 #![allow(dead_code)]
 
+pub mod peer;
+
 use millrace::{Device, Error, Mode, RxQueue, Sharing, TxQueue};
 use millrace_abi::name::{CardOptions, DeviceName};
 use millrace_card::Card;
@@ -184,7 +186,27 @@ pub struct Process {
 
 impl Process {
     pub fn start(role: &str, arguments: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::run(Command::new(std::env::current_exe().unwrap()), role, arguments)
+    }
+
+    /// As another user, from a copy of this binary in `folder` that such a user can read. Takes root.
+    pub fn start_as(uid: u32, folder: &Path, role: &str, arguments: &[(&str, &str)]) -> Self {
+        use std::os::unix::{fs::PermissionsExt, process::CommandExt};
+        let copy = folder.join("program");
+        if !copy.exists() {
+            // By another process: one that is started meanwhile would have it open for writing.
+            let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status();
+            assert!(copied.unwrap().success());
+        }
+        for path in [folder, &copy] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let mut command = Command::new(copy);
+        command.uid(uid).gid(uid).current_dir("/");
+        Self::run(command, role, arguments)
+    }
+
+    fn run(mut command: Command, role: &str, arguments: &[(&str, &str)]) -> Self {
         command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
         for (name, value) in arguments {
             command.env(format!("MILLRACE_TEST_{name}"), value);
@@ -250,16 +272,27 @@ impl Drop for Process {
 pub struct Daemon {
     pub process: Process,
     pub path: PathBuf,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Daemon {
     pub fn start(options: &str) -> Self {
+        Self::start_with("daemon", &[("OPTIONS", options)])
+    }
+
+    /// One whose role is another than `daemon`.
+    pub fn start_with(role: &str, arguments: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("card.sock");
-        let mut process = Process::start("daemon", &[("OPTIONS", options), ("SOCKET", path.to_str().unwrap())]);
+        let socket = [("SOCKET", path.to_str().unwrap())];
+        let mut process = Process::start(role, &[arguments, &socket].concat());
         process.expect("ready");
-        Self { process, path, _folder: folder }
+        Self { process, path, folder }
+    }
+
+    /// The folder of its socket.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub fn device(&self) -> Device {
@@ -268,6 +301,27 @@ impl Daemon {
 
     pub fn socket(&self) -> &str {
         self.path.to_str().unwrap()
+    }
+
+    /// Stops it, as a debugger does; all its threads have stopped when this returns.
+    pub fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+            stat.rfind(") ").is_some_and(|name| stat[name + 2..].starts_with('T'))
+        };
+        let all = || std::fs::read_dir(self.proc("task")).unwrap().all(stopped);
+        within(PATIENCE, || if all() { Ok(()) } else { Err("it has not stopped") });
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.process.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     fn proc(&self, what: &str) -> PathBuf {

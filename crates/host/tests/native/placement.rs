@@ -5,6 +5,7 @@ use crate::controller::{Controller, NotStarted, device, stats_of};
 use crate::medusa::{Medusa, still_works};
 use millrace::{Device, Mode, QueueId, Sharing};
 use millrace_abi::control::QueueState;
+use millrace_abi::register::map::dma_base;
 use millrace_abi::register::medusa as m;
 use std::time::Instant;
 
@@ -73,10 +74,12 @@ fn a_card_in_a_daemon_refuses() {
     let mut rx = common::rx(&device, 0, Mode::Direct, Sharing::Exclusive);
     let mut tx = common::tx(&device, 0, Mode::Direct, Sharing::Exclusive);
     let other = daemon.device();
-    let strange = Medusa::prepared(&other, QueueId::rx(0), 128);
-    assert_eq!(strange.controller.lock(), Err(NotStarted::Exists));
-    strange.controller.write32(m::CONTROL, m::CONTROL_START);
-    assert_eq!(stats_of(&device, QueueId::rx(0)).refused, 2);
+    let strange = Controller::new(&other, QueueId::rx(0));
+    assert_eq!(strange.lock(), Err(NotStarted::Exists));
+    let control = m::CONTROL.at(dma_base(QueueId::rx(0)).unwrap());
+    let refused = other.write32(control, m::CONTROL_START).unwrap_err();
+    assert!(refused.to_string().contains("its registers with it"), "{refused}");
+    assert_eq!(stats_of(&device, QueueId::rx(0)).refused, 1);
     send_all(&mut tx, 0, 100, 64);
     receive_all(&mut rx, 0, 100);
 }

@@ -80,7 +80,7 @@ impl PcapPort {
                 if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
                     return Err(PortError::NotAFile(path.clone()));
                 }
-                Some(Reader::open(path)?)
+                Some(Reader::open_for_port(path)?)
             }
             None => None,
         };
@@ -95,7 +95,7 @@ impl PcapPort {
         port.check_first_record()?;
         if let Some(path) = &spec.write {
             // Last, so that no file is overwritten in vain.
-            port.sink = Some(Recorder::new(Writer::create(path)?));
+            port.sink = Some(Recorder::new(Writer::create_for_port(path)?));
         }
         Ok(port)
     }
@@ -211,10 +211,10 @@ impl<R: Read + Seek> Source<R> {
         counters.count_rx_drops(error.drop_reason(), 1);
         if error.ends_stream() {
             self.ended = true;
-            tracing::warn!("{error}");
+            crate::notice::warn(error.to_string());
         } else if !self.warned {
             self.warned = true;
-            tracing::warn!("{error}; further ones in this file are only counted");
+            crate::notice::warn(format!("{error}; further ones in this file are only counted"));
         }
     }
 
@@ -250,7 +250,7 @@ fn record<W: Write>(sink: &mut Recorder<W>, frame: Span<'_>, counters: &PortCoun
 fn lost(error: &WriteError, counters: &PortCounters) {
     if let WriteError::Write { lost, .. } = error {
         counters.take_back_tx(DropReason::WriteFailed, lost.frames, lost.bytes);
-        tracing::warn!("{error}");
+        crate::notice::warn(error.to_string());
     }
 }
 

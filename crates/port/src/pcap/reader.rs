@@ -5,7 +5,7 @@
 //! that cannot be read, and its frames are gone with the next call, which is no use to a port that is told "later".)
 
 use super::{
-    CaptureTime, FILE_HEADER_LEN, RECORD_HEADER_LEN, ReadError,
+    CaptureTime, FILE_HEADER_LEN, RECORD_HEADER_LEN, ReadError, file,
     input::{Input, MAX_RECORD_LEN},
 };
 use crate::MAX_FRAME_LEN;
@@ -83,6 +83,20 @@ impl Reader<File> {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ReadError> {
         let name = path.as_ref().display().to_string();
         match File::open(path) {
+            Ok(file) => Self::named(file, &name),
+            Err(source) => Err(ReadError::Open { name: name.into(), source }),
+        }
+    }
+}
+
+impl Reader<File> {
+    /// As [`Reader::open`], for a port: what is no regular file is refused, and nothing waits.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub(crate) fn open_for_port(path: impl AsRef<Path>) -> Result<Self, ReadError> {
+        let name = path.as_ref().display().to_string();
+        match file::open(path.as_ref()) {
             Ok(file) => Self::named(file, &name),
             Err(source) => Err(ReadError::Open { name: name.into(), source }),
         }

@@ -1,5 +1,6 @@
 //! Writing a capture with nanosecond stamps.
 
+use super::file;
 use super::{CaptureTime, FILE_HEADER_LEN, RECORD_HEADER_LEN};
 use millrace_dma::Span;
 use pcap_file::{DataLink, Endianness, TsResolution, pcap::PcapHeader};
@@ -131,6 +132,20 @@ impl Writer<File> {
     pub fn create(path: impl AsRef<Path>) -> Result<Self, WriteError> {
         let name: Arc<str> = path.as_ref().display().to_string().into();
         match File::create(path) {
+            Ok(file) => Self::start(file, name, cut_file),
+            Err(source) => Err(WriteError::Create { name, source }),
+        }
+    }
+}
+
+impl Writer<File> {
+    /// As [`Writer::create`], for a port: a pipe that nobody reads, a device or a folder is refused, and nothing waits.
+    ///
+    /// # Errors
+    /// [`WriteError::Create`].
+    pub(crate) fn create_for_port(path: impl AsRef<Path>) -> Result<Self, WriteError> {
+        let name: Arc<str> = path.as_ref().display().to_string().into();
+        match file::create(path.as_ref()) {
             Ok(file) => Self::start(file, name, cut_file),
             Err(source) => Err(WriteError::Create { name, source }),
         }

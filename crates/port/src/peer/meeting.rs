@@ -8,12 +8,17 @@ use std::net::Shutdown;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Between two attempts to connect, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// How long a port that closes waits for its thread. A peer can make it hang: it has handed us descriptors, and to close
+/// them may take as long as it likes.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why there is no vhost-user socket.
 #[derive(Debug, thiserror::Error)]
@@ -46,10 +51,18 @@ pub enum SocketError {
 }
 
 /// The thread that talks. It ends with this, and the socket with it.
+///
+/// One that a peer has made hang is left to itself. It can do no harm: what it owns it shares with nobody who is still there,
+/// so queues that it brings up are served by no worker, and after the message that it is at it finds the port closed.
 pub(crate) struct Talker {
     stop: Arc<OwnedFd>,
     current: Current,
     thread: Option<JoinHandle<()>>,
+    /// Closed when the thread has ended. The lock is for the compiler: a receiver cannot be shared.
+    ended: Mutex<Receiver<()>>,
+    path: PathBuf,
+    /// Goes with us, not with the thread: who follows us may listen at the same path.
+    _bound: Option<Bound>,
 }
 
 /// The connection there is, so that it can be broken off while the thread waits for the rest of a message.
@@ -59,16 +72,25 @@ impl Talker {
     /// Opens the socket, or begins to look for it, and calls `talk` in a thread of its own.
     pub fn start(path: &Path, client: bool, talk: impl FnOnce(Meeting) + Send + 'static) -> Result<Self, SocketError> {
         let failed = |step, source| SocketError::System { step, path: path.to_owned(), source };
-        let socket = if client { Socket::Client(path.to_owned()) } else { Socket::Server(Server::bind(path)?) };
+        let (socket, bound) = if client {
+            (Socket::Client(path.to_owned()), None)
+        } else {
+            let (listener, bound) = Bound::listen(path)?;
+            (Socket::Server(listener), Some(bound))
+        };
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(|errno| failed("prepare", errno.into()))?);
         let current = Current::default();
         let meeting = Meeting { socket, stop: stop.clone(), current: current.clone() };
+        let (ends, ended) = sync_channel(0);
         let thread = std::thread::Builder::new()
             .name("vhost-user".to_owned())
-            .spawn(move || talk(meeting))
+            .spawn(move || {
+                let _ends = ends;
+                talk(meeting);
+            })
             .map_err(|source| failed("start a thread for", source))?;
-        Ok(Self { stop, current, thread: Some(thread) })
+        Ok(Self { stop, current, thread: Some(thread), ended: Mutex::new(ended), path: path.to_owned(), _bound: bound })
     }
 }
 
@@ -85,25 +107,26 @@ impl Drop for Talker {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         self.break_off();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        match self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE) {
+            Err(RecvTimeoutError::Timeout) => crate::notice::warn(format!(
+                "{}: the thread of the vhost-user socket hangs, as its peer makes it wait; the port closes without it",
+                self.path.display()
+            )),
+            _ => drop(self.thread.take().map(JoinHandle::join)),
         }
     }
 }
 
 enum Socket {
-    Server(Server),
+    Server(UnixListener),
     Client(PathBuf),
 }
 
-/// A socket that we have made and that goes with us.
-struct Server {
-    listener: UnixListener,
-    path: PathBuf,
-}
+/// The file of a socket that we have made, which goes with us.
+struct Bound(PathBuf);
 
-impl Server {
-    fn bind(path: &Path) -> Result<Self, SocketError> {
+impl Bound {
+    fn listen(path: &Path) -> Result<(UnixListener, Self), SocketError> {
         let failed = |source: io::Error| match source.kind() {
             ErrorKind::NotFound => SocketError::NoFolder(path.to_owned()),
             ErrorKind::PermissionDenied => SocketError::NotPermitted(path.to_owned()),
@@ -118,8 +141,9 @@ impl Server {
             other => other,
         };
         let listener = listener.map_err(failed)?;
+        let bound = Self(path.to_owned());
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { listener, path: path.to_owned() })
+        Ok((listener, bound))
     }
 
     /// Removes a socket that nobody listens to: one that a card has left which was killed.
@@ -138,9 +162,9 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Bound {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -166,11 +190,11 @@ impl Meeting {
         // Nobody there, or no descriptors left: later, but not at once.
         while self.pause(back_off) {
             let stream = match &self.socket {
-                Socket::Server(server) => {
-                    if !self.wait(&server.listener) {
+                Socket::Server(listener) => {
+                    if !self.wait(listener) {
                         return None;
                     }
-                    server.listener.accept().map(|(stream, _)| stream)
+                    listener.accept().map(|(stream, _)| stream)
                 }
                 Socket::Client(path) => connect(path),
             };
@@ -186,17 +210,24 @@ impl Meeting {
     /// Lets `stream` be broken off when the port closes; `false`: it is closed already. To be followed by
     /// [`Meeting::end`].
     pub fn begin(&self, stream: &UnixStream) -> bool {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = stream.try_clone().ok();
+        self.set_current(stream.try_clone().ok());
         // Who closes says so, and then looks for the stream; here it is the other way round.
         self.pause(Duration::ZERO)
     }
 
     /// The connection is over. A server that breaks off at once must not keep us busy.
     pub fn end(&self) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.set_current(None);
         if matches!(self.socket, Socket::Client(_)) {
             self.pause(BACK_OFF.0);
         }
+    }
+
+    fn set_current(&self, stream: Option<UnixStream>) {
+        let before = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), stream);
+        // Not under the lock, which who closes the port wants: messages that nobody has read go with the stream, and with
+        // them descriptors whose close may take its time.
+        drop(before);
     }
 
     /// Waits until `fd` is readable; `false`: the port is closed.
@@ -226,5 +257,42 @@ impl Meeting {
         let mut fds = [PollFd::new(&*self.stop, PollFlags::IN)];
         let _ = poll(&mut fds, Some(&time));
         fds[0].revents().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_thread_that_hangs_holds_up_nobody_and_nobody_who_follows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vhost.sock");
+        let (go_on, wait) = channel::<()>();
+        let (ended, end) = channel();
+        let hanging = Talker::start(&path, false, move |meeting| {
+            // As in the close of a descriptor whose peer never lets it end.
+            let _ = wait.recv();
+            let next = meeting.next().is_some();
+            drop(meeting);
+            ended.send(next).unwrap();
+        });
+        let (closed, close) = channel();
+        let hanging = hanging.unwrap();
+        std::thread::spawn(move || {
+            drop(hanging);
+            closed.send(()).unwrap();
+        });
+        close.recv_timeout(LONG).expect("a port that closes");
+        assert!(!path.exists(), "the socket goes with the port");
+        let next = Talker::start(&path, false, |meeting| drop(meeting.next())).unwrap();
+        go_on.send(()).unwrap();
+        assert!(!end.recv_timeout(LONG).expect("a thread that ends"), "it serves nobody any more");
+        assert!(path.exists(), "the socket is that of who follows");
+        drop(next);
+        assert!(!path.exists());
     }
 }

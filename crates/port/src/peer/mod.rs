@@ -3,6 +3,7 @@
 //! the other side.
 
 mod burst;
+mod event;
 mod meeting;
 mod offloads;
 mod signal;
@@ -12,6 +13,7 @@ mod sys;
 mod wake;
 
 pub(crate) use burst::{Run, in_runs};
+pub(crate) use event::only_event;
 pub use meeting::SocketError;
 pub(crate) use meeting::{Meeting, Talker};
 pub(crate) use offloads::OffloadsCell;

@@ -1,9 +1,9 @@
 //! Waking somebody who may wish us harm.
 //!
-//! The eventfd by which a peer is woken is one open file for both sides, and so are its flags and the number in it. A peer can
-//! fill it up and clear `O_NONBLOCK` again, and whoever then writes to it waits for ever: the worker, and with it everybody
-//! whom it serves. The kernel itself adds to an eventfd without ever waiting; an asynchronous request that signals one when
-//! it ends has it do so for us.
+//! The eventfd by which a peer is woken is one open file for both sides, and so are its flags and the number in it. A
+//! peer can fill it up and clear `O_NONBLOCK` again, and whoever then writes to it waits for ever: the worker, and with
+//! it everybody whom it serves. The kernel itself adds to an eventfd without ever waiting; an asynchronous request that
+//! signals one when it ends has it do so for us.
 
 use super::sys::Requests;
 use rustix::io::Errno;
@@ -11,32 +11,54 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 
 thread_local! {
-    // One for each worker, when it first wakes somebody. None: the system has no such requests to give.
-    static REQUESTS: RefCell<Option<Requests>> = RefCell::new(Requests::new().inspect_err(complain).ok());
+    // One for each worker, when it first wakes somebody.
+    static SIGNALS: RefCell<Signals> = const { RefCell::new(Signals { requests: None, skipped: 0 }) };
 }
 
-fn complain(errno: &Errno) {
-    tracing::warn!(
-        "io_setup: {errno}; peers behind vhost-user sockets are signalled by writes, which a hostile one can make wait; \
-         raise fs.aio-max-nr"
-    );
+/// How a thread signals.
+struct Signals {
+    /// None: none have been asked for, or the system has no such requests to give at the moment.
+    requests: Option<Requests>,
+    /// Signals that nobody got for want of them.
+    skipped: u64,
+}
+
+impl Signals {
+    /// Signals, or does not: to wait is not for us, and there is no other way that never does.
+    fn send(&mut self, event: BorrowedFd<'_>, requests: impl Fn() -> Result<Requests, Errno>) {
+        if self.requests.is_none() {
+            match requests() {
+                Ok(requests) => self.recover(requests),
+                Err(errno) => return self.skip(errno),
+            }
+        }
+        if let Some(requests) = &mut self.requests {
+            let _ = requests.signal(event);
+        }
+    }
+
+    fn recover(&mut self, requests: Requests) {
+        if self.skipped > 0 {
+            crate::notice::warn(format!("peers are signalled again; {} signals were not sent", self.skipped));
+        }
+        (self.requests, self.skipped) = (Some(requests), 0);
+    }
+
+    fn skip(&mut self, errno: Errno) {
+        if self.skipped == 0 {
+            crate::notice::warn(format!(
+                "io_setup: {errno}; peers behind vhost-user and virtio-user sockets that sleep are not woken until that works: \
+                 raise fs.aio-max-nr"
+            ));
+        }
+        self.skipped += 1;
+    }
 }
 
 /// Wakes whoever waits for `event`. What is no eventfd stays as it is: its owner will not be woken.
 #[cold]
 pub(crate) fn signal(event: impl AsFd) {
-    let event = event.as_fd();
-    REQUESTS.with_borrow_mut(|requests| match requests {
-        Some(requests) => {
-            let _ = requests.signal(event);
-        }
-        None => write(event),
-    });
-}
-
-fn write(event: BorrowedFd<'_>) {
-    // A full one is readable, which is all that is wanted.
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+    SIGNALS.with_borrow_mut(|signals| signals.send(event.as_fd(), Requests::new));
 }
 
 #[cfg(test)]
@@ -74,6 +96,25 @@ mod tests {
         assert!(read(&event).is_some_and(|number| number >= u64::MAX - 1));
         signal(&*event);
         assert_eq!(read(&event), Some(1));
+    }
+
+    #[test]
+    fn without_requests_nobody_waits_and_later_signals_arrive() {
+        // Full, and whoever writes to it waits.
+        let full = eventfd(0, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let (done, wait) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut signals = Signals { requests: None, skipped: 0 };
+            signals.send(full.as_fd(), || Err(Errno::AGAIN));
+            signals.send(event.as_fd(), || Err(Errno::AGAIN));
+            assert_eq!((signals.skipped, read(&event)), (2, None));
+            signals.send(event.as_fd(), Requests::new);
+            done.send((signals.skipped, read(&event))).unwrap();
+        });
+        let (skipped, number) = wait.recv_timeout(Duration::from_secs(60)).expect("signals that return");
+        assert_eq!((skipped, number), (0, Some(1)));
     }
 
     #[test]

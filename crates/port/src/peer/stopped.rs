@@ -26,6 +26,6 @@ impl<F: fmt::Display> fmt::Display for Stopped<F> {
 pub(crate) fn show_stop(counters: &PortCounters, queue: &str, reason: impl fmt::Display) {
     counters.set_link(false);
     let mode = format!("{}, {queue} queue stopped: {reason}", counters.mode());
-    tracing::warn!("{mode}");
+    crate::notice::warn(mode.clone());
     counters.set_mode(mode);
 }

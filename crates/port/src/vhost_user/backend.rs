@@ -2,7 +2,7 @@
 
 use super::memory::{GuestMemory, MAX_REGIONS, MemoryError, Place};
 use super::queue::{Pair, Queue};
-use crate::peer::plural;
+use crate::peer::{only_event, plural};
 use crate::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 use millrace_dma::Iotlb;
 use millrace_packet::offload::Offloads;
@@ -254,13 +254,19 @@ fn refuse(why: std::fmt::Arguments<'_>) -> Error {
     Error::ReqHandlerError(std::io::Error::other(why.to_string()))
 }
 
+/// A file of the driver that a worker watches or signals.
+fn checked(file: File, what: &str, queue: usize) -> Result<File> {
+    only_event(file).map_err(|error| refuse(format_args!("the {what} of queue {queue} is no event: {error}")))
+}
+
 /// An event of the driver that a worker writes to: a write must not wait, even if the driver has filled it up.
-fn event(file: Option<File>) -> Option<Arc<File>> {
-    let file = file?;
+fn event(file: Option<File>, what: &str, queue: usize) -> Result<Option<Arc<File>>> {
+    let Some(file) = file else { return Ok(None) };
+    let file = checked(file, what, queue)?;
     if let Ok(flags) = fcntl_getfl(&file) {
         let _ = fcntl_setfl(&file, flags | OFlags::NONBLOCK);
     }
-    Some(Arc::new(file))
+    Ok(Some(Arc::new(file)))
 }
 
 fn place(region: &VhostUserMemoryRegion) -> Place {
@@ -362,6 +368,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         self.vrings[index].kick = match file {
             None => Kick::Polled,
             Some(kick) => {
+                let kick = checked(kick, "kick", index)?;
                 let failed = |errno| refuse(format_args!("the kick of queue {index} is no event: {errno}"));
                 self.pairs[index / 2].wake.watch(&kick).map_err(failed)?;
                 Kick::Event(Arc::new(kick))
@@ -372,13 +379,13 @@ impl VhostUserBackendReqHandlerMut for Backend {
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let (index, vring) = self.vring(u32::from(index))?;
-        vring.call = event(file);
+        vring.call = event(file, "call", index)?;
         self.restart(index)
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let (index, vring) = self.vring(u32::from(index))?;
-        vring.error = event(file);
+        vring.error = event(file, "err", index)?;
         self.restart(index)
     }
 
@@ -469,5 +476,31 @@ impl VhostUserBackendReqHandlerMut for Backend {
 
     fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
         Err(Error::InvalidOperation("no dirty log"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, epoll, eventfd};
+
+    #[test]
+    fn a_worker_watches_and_signals_nothing_but_eventfds() {
+        let pairs: Arc<[_]> = [Arc::new(Pair::new().unwrap())].into();
+        let mut backend = Backend::new(pairs, "server");
+        let epoll = || Some(File::from(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()));
+        let pipe = || Some(File::from(rustix::pipe::pipe().unwrap().1));
+        let event = || Some(File::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap()));
+        for (what, set) in [
+            ("kick", Backend::set_vring_kick as fn(&mut Backend, u8, Option<File>) -> Result<()>),
+            ("call", Backend::set_vring_call),
+            ("err", Backend::set_vring_err),
+        ] {
+            let error = set(&mut backend, 1, epoll()).expect_err(what).to_string();
+            assert!(error.contains(&format!("the {what} of queue 1 is no event: anon_inode:[eventpoll]")), "{error}");
+            set(&mut backend, 1, pipe()).expect_err(what);
+            set(&mut backend, 1, event()).expect(what);
+            set(&mut backend, 1, None).expect(what);
+        }
     }
 }

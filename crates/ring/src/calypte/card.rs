@@ -2,6 +2,7 @@
 
 use super::layout::{BLOCK, FRAME_ALIGN, Header, Pointers, blocks, valid_in_lap_of};
 use crate::index::{Mask, RingIndex};
+use crate::serve::{self, After, BATCH, Source, Stop};
 use crate::{Delivery, EngineFault, FrameLimits, FrameSink, Served};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Iova, Ordering, Slots64, Span, Window, Word64};
@@ -28,8 +29,6 @@ pub struct RxRings {
     pub update: Word64,
 }
 
-/// Frames looked at together, so that their cache lines are on the way while earlier ones are copied.
-const BATCH: usize = 32;
 /// Headers in a cache line.
 const LINE: usize = 8;
 
@@ -44,16 +43,11 @@ pub struct CardTx {
     limits: FrameLimits,
 }
 
-/// Why a run of frames ended.
-enum Stop {
-    /// As many as were wanted.
-    Enough,
-    /// The next header is not there yet.
-    Empty,
-    /// The next frame is too short (`true`) or too long to be sent; the data ring goes on there.
-    Unfit(bool, u32),
-    /// The next header is impossible.
-    Fault(EngineFault),
+/// A frame that is too short or too long to be sent.
+pub(crate) struct Unfit {
+    is_short: bool,
+    /// Where the data ring goes on behind it.
+    end: u32,
 }
 
 impl CardTx {
@@ -95,73 +89,17 @@ impl CardTx {
         (Header::valid_bit(word) == valid_in_lap_of(at, self.headers.entries())).then(|| Header::decode(word))
     }
 
-    /// Takes frames out of the ring until the sink is full, the ring is empty or `budget` frames are gone.
+    /// Takes frames out of the ring until the sink is full, the ring is empty, `budget` frames are gone, or enough has been
+    /// looked at.
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
-        let mut served = Served::default();
-        let before = self.taken;
-        let mut left = budget;
-        while left > 0 {
-            let (done, goes_on) = self.serve_run(left.min(BATCH), sink, &mut served);
-            left -= done.min(left);
-            if !goes_on {
-                break;
-            }
-        }
-        if self.taken != before {
+        let served = serve::serve(self, budget, |frames, _| sink.take_burst(frames));
+        if served.has_advanced {
             let word = Pointers { data: self.hdp(), headers: self.hhp() }.encode();
             // Release pairs with the Acquire in `HostTx::refresh`: every load from data and headers is done.
             self.rings.update.store(word, Ordering::Release);
         }
         served
-    }
-
-    /// Serves a run of frames that may be sent and one that may not. Returns how many left the ring, and whether it is
-    /// worth looking for more.
-    #[inline(always)]
-    fn serve_run(&mut self, want: usize, sink: &mut impl FrameSink, served: &mut Served) -> (usize, bool) {
-        let (mut frames, mut ends) = ([Span::EMPTY; BATCH], [0; BATCH]);
-        let (found, stop) = self.look_ahead(&mut frames[..want], &mut ends);
-        let taken = if found > 0 { sink.take_burst(&frames[..found]) } else { 0 };
-        served.frames += taken as u64;
-        served.bytes += frames[..taken].iter().map(|frame| frame.len() as u64).sum::<u64>();
-        if taken > 0 {
-            self.hdp = self.data.index(ends[taken - 1]);
-            self.taken = self.taken.wrapping_add(taken as u32);
-        }
-        if taken < found {
-            return (taken, false);
-        }
-        match stop {
-            Stop::Enough => (taken, true),
-            Stop::Empty => (taken, false),
-            Stop::Unfit(short, end) => {
-                *(if short { &mut served.too_short } else { &mut served.too_long }) += 1;
-                self.hdp = self.data.index(end);
-                self.taken = self.taken.wrapping_add(1);
-                (taken + 1, true)
-            }
-            Stop::Fault(fault) => {
-                served.fault = Some(fault);
-                (taken, false)
-            }
-        }
-    }
-
-    /// Finds frames and asks for their first cache lines. Changes nothing. `ends` is where the data ring goes on behind
-    /// each of them.
-    #[inline(always)]
-    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>], ends: &mut [u32; BATCH]) -> (usize, Stop) {
-        for (found, (place, end)) in frames.iter_mut().zip(ends).enumerate() {
-            let Some(header) = self.header(found as u32) else { return (found, Stop::Empty) };
-            let Some((frame, behind)) = self.frame_of(header) else { return (found, self.bad_header(found as u32)) };
-            if header.len < self.limits.min || header.len > self.limits.max {
-                return (found, Stop::Unfit(header.len < self.limits.min, behind));
-            }
-            frame.prefetch();
-            (*place, *end) = (frame, behind);
-        }
-        (frames.len(), Stop::Enough)
     }
 
     /// The bytes that a header names and where the ring goes on behind them; `None` when they cannot be in the ring.
@@ -176,9 +114,64 @@ impl CardTx {
     }
 
     #[cold]
-    fn bad_header(&self, ahead: u32) -> Stop {
+    fn bad_header(&self, ahead: u32) -> EngineFault {
         let at = self.headers.index(self.taken.wrapping_add(ahead)).get();
-        Stop::Fault(EngineFault { kind: FaultKind::BadHeader, iova: Iova::new(u64::from(at) * 8) })
+        EngineFault { kind: FaultKind::BadHeader, iova: Iova::new(u64::from(at) * 8) }
+    }
+}
+
+/// One header is one frame, so that a turn looks at no more headers than frames leave the ring.
+impl Source<BATCH> for CardTx {
+    /// Where the data ring goes on behind the frame.
+    type Note = u32;
+    type Other = Unfit;
+
+    #[inline(always)]
+    fn place(&self) -> u32 {
+        self.taken
+    }
+
+    #[inline(always)]
+    fn look_ahead<'a>(
+        &'a self,
+        frames: &mut [Span<'a>; BATCH],
+        ends: &mut [u32; BATCH],
+        want: usize,
+    ) -> (usize, Stop<Unfit>) {
+        for (found, (place, end)) in frames[..want].iter_mut().zip(ends).enumerate() {
+            let Some(header) = self.header(found as u32) else { return (found, Stop::Empty) };
+            let Some((frame, behind)) = self.frame_of(header) else {
+                return (found, Stop::Fault(self.bad_header(found as u32)));
+            };
+            if header.len < self.limits.min || header.len > self.limits.max {
+                return (found, Stop::Other(Unfit { is_short: header.len < self.limits.min, end: behind }));
+            }
+            frame.prefetch();
+            (*place, *end) = (frame, behind);
+        }
+        (want, Stop::Enough)
+    }
+
+    #[inline(always)]
+    fn pass(&mut self, _: usize, _: &[u16], ends: &[u32]) {
+        if let Some(&end) = ends.last() {
+            self.hdp = self.data.index(end);
+            self.taken = self.taken.wrapping_add(ends.len() as u32);
+        }
+    }
+
+    #[cold]
+    fn serve_other(
+        &mut self,
+        Unfit { is_short, end }: Unfit,
+        _: &mut impl FnMut(&[Span<'_>], &[u32]) -> usize,
+        served: &mut Served,
+    ) -> Result<After, EngineFault> {
+        *(if is_short { &mut served.too_short } else { &mut served.too_long }) += 1;
+        served.looked += 1;
+        self.hdp = self.data.index(end);
+        self.taken = self.taken.wrapping_add(1);
+        Ok(After::Frame)
     }
 }
 

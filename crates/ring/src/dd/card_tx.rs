@@ -1,9 +1,10 @@
 //! The card's half of a DD TX queue.
 
 use super::layout::{Outcome, Ring, Status, given_length};
+use crate::serve::{self, After, BATCH, Reader, Source, Stop};
 use crate::{EngineFault, FrameLimits, FrameSink, Served, Verdict};
 use core::time::Duration;
-use millrace_dma::{Access, Iotlb, Iova, Reach, Span};
+use millrace_dma::{Access, Iotlb, Iova, Span};
 
 /// The card's clock, in nanoseconds. Asked for frames with a launch time only.
 pub type Clock = Box<dyn Fn() -> u64 + Send>;
@@ -11,9 +12,6 @@ pub type Clock = Box<dyn Fn() -> u64 + Send>;
 /// How far ahead a launch time may lie, in nanoseconds: a frame with one beyond it is dropped and counted, so that a wild
 /// value cannot hold its queue for ever.
 pub const HORIZON: u64 = 1_000_000_000;
-
-/// Frames looked at together, so that their cache lines are on the way while earlier ones are copied.
-const BATCH: usize = 32;
 
 /// The card's half of a TX queue.
 ///
@@ -27,6 +25,8 @@ pub struct CardTx {
     done: u32,
     // Status words of descriptors taken; those with the done bit can be handed back as soon as all before them are.
     finished: Box<[u64]>,
+    // Whether what the sink takes now is done with at once.
+    at_once: bool,
     // Launch time of the frame at the head, as last read; 0: none waits.
     held: u64,
     limits: FrameLimits,
@@ -34,31 +34,19 @@ pub struct CardTx {
     clock: Clock,
 }
 
-/// Why a run of frames ended.
-enum Stop {
-    /// As many as were wanted.
-    Enough,
-    /// The next descriptor is not the card's.
-    Empty,
-    /// The next frame is not sent, for this reason; its length.
-    Unfit(Outcome, u16),
-    /// The next frame has to wait until this time.
-    Wait(u64),
-    /// The next descriptor is impossible, or its frame cannot be reached.
-    Fault(EngineFault),
-}
-
-/// The frames of one run and where they lie.
-struct Run<'a> {
-    frames: [Span<'a>; BATCH],
-    places: [Iova; BATCH],
+/// Why a frame is not sent now.
+pub(crate) enum Unfit {
+    /// Never, for this reason; its length.
+    Dropped(Outcome, u16),
+    /// Not before this time.
+    Waits(u64),
 }
 
 impl CardTx {
     /// A queue at place 0 of a ring that lies at `ring_at`.
     pub fn new(ring: Ring, ring_at: Iova, limits: FrameLimits, iotlb: Iotlb, clock: Clock) -> Self {
         let finished = vec![0; ring.entries() as usize].into_boxed_slice();
-        Self { ring, ring_at, head: 0, done: 0, finished, held: 0, limits, iotlb, clock }
+        Self { ring, ring_at, head: 0, done: 0, finished, at_once: true, held: 0, limits, iotlb, clock }
     }
 
     /// Place of the next descriptor to be taken.
@@ -130,18 +118,18 @@ impl CardTx {
     }
 
     /// Takes frames out of the ring until the sink is full, the ring is empty, a frame has to wait for its launch time,
-    /// or `budget` frames are gone; and hands their descriptors back.
+    /// `budget` frames are gone, or enough has been looked at; and hands their descriptors back.
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
-        self.serve_with(budget, true, |run, found| sink.take_burst(&run.frames[..found]))
+        self.serve_with(budget, true, |frames, _| sink.take_burst(frames))
     }
 
     /// As [`CardTx::serve`] for a sink that sends from the buffer itself and is done with it later: it has a frame until
     /// [`CardTx::complete`] counts it. The IOVA is the frame's.
     pub fn serve_deferred(&mut self, budget: usize, mut sink: impl FnMut(Iova, Span<'_>) -> Verdict) -> Served {
-        self.serve_with(budget, false, |run, found| {
-            let mut frames = run.places.iter().zip(&run.frames[..found]);
-            frames.position(|(&iova, &frame)| sink(iova, frame) == Verdict::Full).unwrap_or(found)
+        self.serve_with(budget, false, |frames, places| {
+            let mut all = places.iter().zip(frames);
+            all.position(|(&iova, &frame)| sink(iova, frame) == Verdict::Full).unwrap_or(frames.len())
         })
     }
 
@@ -160,61 +148,10 @@ impl CardTx {
     }
 
     #[inline(always)]
-    fn serve_with(&mut self, budget: usize, at_once: bool, mut sink: impl FnMut(&Run<'_>, usize) -> usize) -> Served {
-        let mut served = Served::default();
+    fn serve_with(&mut self, budget: usize, at_once: bool, take: impl FnMut(&[Span<'_>], &[Iova]) -> usize) -> Served {
         self.iotlb.sync();
-        self.held = 0;
-        let mut left = budget;
-        while left > 0 {
-            let (gone, goes_on) = self.serve_run(left.min(BATCH), at_once, &mut sink, &mut served);
-            left -= gone.min(left);
-            self.hand_back();
-            if !goes_on {
-                break;
-            }
-        }
-        served
-    }
-
-    /// Serves a run of frames that may be sent now and one that may not. Returns how many left the ring, and whether it
-    /// is worth looking for more.
-    #[inline(always)]
-    fn serve_run(
-        &mut self,
-        want: usize,
-        at_once: bool,
-        sink: &mut impl FnMut(&Run<'_>, usize) -> usize,
-        served: &mut Served,
-    ) -> (usize, bool) {
-        let mut run = Run { frames: [Span::EMPTY; BATCH], places: [Iova::default(); BATCH] };
-        let (found, stop) = self.look_ahead(&mut run, want);
-        let taken = if found > 0 { sink(&run, found) } else { 0 };
-        let mut lengths = [0u16; BATCH];
-        lengths.iter_mut().zip(&run.frames[..taken]).for_each(|(len, frame)| *len = frame.len() as u16);
-        for &len in &lengths[..taken] {
-            served.bytes += u64::from(len);
-            self.take(Status { len, done: at_once, ..Status::default() });
-        }
-        served.frames += taken as u64;
-        if taken < found {
-            return (taken, false);
-        }
-        match stop {
-            Stop::Enough => (taken, true),
-            Stop::Empty => (taken, false),
-            Stop::Unfit(outcome, len) => {
-                self.drop_frame(outcome, len, served);
-                (taken + 1, true)
-            }
-            Stop::Wait(time) => {
-                self.held = time;
-                (taken, false)
-            }
-            Stop::Fault(fault) => {
-                served.fault = Some(fault);
-                (taken, false)
-            }
-        }
+        (self.held, self.at_once) = (0, at_once);
+        serve::serve(self, budget, take)
     }
 
     #[cold]
@@ -247,14 +184,30 @@ impl CardTx {
             self.done = self.done.wrapping_add(1);
         }
     }
+}
 
-    /// Finds frames and asks for their first cache lines. Changes nothing.
+/// One descriptor is one frame, so that a turn looks at no more descriptors than frames leave the ring.
+impl Source<BATCH> for CardTx {
+    /// Where the frame lies.
+    type Note = Iova;
+    type Other = Unfit;
+    const NEEDS_LENGTHS: bool = true;
+
     #[inline(always)]
-    fn look_ahead<'a>(&'a self, run: &mut Run<'a>, want: usize) -> (usize, Stop) {
+    fn place(&self) -> u32 {
+        self.head
+    }
+
+    #[inline(always)]
+    fn look_ahead<'a>(
+        &'a self,
+        frames: &mut [Span<'a>; BATCH],
+        places: &mut [Iova; BATCH],
+        want: usize,
+    ) -> (usize, Stop<Unfit>) {
         // A descriptor that was not handed back yet still reads as the card's.
         let most = (self.ring.entries() - self.in_flight()) as usize;
-        let (mut reach, mut now): (Option<Reach<'a>>, Option<u64>) = (None, None);
-        let (mut hits, mut found) = (0, 0);
+        let (mut reader, mut found, mut now) = (Reader::new(&self.iotlb), 0, None);
         let stop = loop {
             if found == want {
                 break Stop::Enough;
@@ -267,8 +220,8 @@ impl CardTx {
             let len = match given_length(self.ring.status(at)) {
                 None => break Stop::Empty,
                 Some(Err(kind)) => break Stop::Fault(self.ring.fault(kind, self.ring_at, at)),
-                Some(Ok(len)) if len < self.limits.min => break Stop::Unfit(Outcome::TooShort, len),
-                Some(Ok(len)) if len > self.limits.max => break Stop::Unfit(Outcome::TooLong, len),
+                Some(Ok(len)) if len < self.limits.min => break Stop::Other(Unfit::Dropped(Outcome::TooShort, len)),
+                Some(Ok(len)) if len > self.limits.max => break Stop::Other(Unfit::Dropped(Outcome::TooLong, len)),
                 Some(Ok(len)) => len,
             };
             let time = self.ring.time(at);
@@ -276,30 +229,52 @@ impl CardTx {
                 let now = *now.get_or_insert_with(|| (self.clock)());
                 match time.saturating_sub(now) {
                     0 => {}
-                    1..=HORIZON => break Stop::Wait(time),
-                    _ => break Stop::Unfit(Outcome::TooFar, len),
+                    1..=HORIZON => break Stop::Other(Unfit::Waits(time)),
+                    _ => break Stop::Other(Unfit::Dropped(Outcome::TooFar, len)),
                 }
             }
             let (iova, len) = (self.ring.address(at), usize::from(len));
-            // Mostly the mapping of the frame before.
-            let frame = match reach.and_then(|reach| reach.span(iova, len)) {
-                Some(frame) => {
-                    hits += 1;
-                    frame
-                }
-                None => match self.iotlb.reach(iova, len, Access::Read) {
-                    Ok(other) => {
-                        reach = Some(other);
-                        other.span(iova, len).unwrap_or(Span::EMPTY)
-                    }
-                    Err(fault) => break Stop::Fault(fault.into()),
-                },
+            let frame = match reader.read(iova, len) {
+                Ok(frame) => frame,
+                Err(fault) => break Stop::Fault(fault.into()),
             };
             frame.prefetch();
-            (run.frames[found], run.places[found]) = (frame, iova);
+            (frames[found], places[found]) = (frame, iova);
             found += 1;
         };
-        self.iotlb.count_hits(hits);
+        reader.end();
         (found, stop)
+    }
+
+    #[inline(always)]
+    fn pass(&mut self, _: usize, lengths: &[u16], _: &[Iova]) {
+        for &len in lengths {
+            self.take(Status { len, done: self.at_once, ..Status::default() });
+        }
+    }
+
+    #[cold]
+    fn serve_other(
+        &mut self,
+        other: Unfit,
+        _: &mut impl FnMut(&[Span<'_>], &[Iova]) -> usize,
+        served: &mut Served,
+    ) -> Result<After, EngineFault> {
+        served.looked += 1;
+        match other {
+            Unfit::Dropped(outcome, len) => {
+                self.drop_frame(outcome, len, served);
+                Ok(After::Frame)
+            }
+            Unfit::Waits(time) => {
+                self.held = time;
+                Ok(After::Nothing)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn end_run(&mut self) {
+        self.hand_back();
     }
 }

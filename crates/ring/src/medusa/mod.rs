@@ -10,14 +10,17 @@
 //! (RX) and the update word with HDP and HHP belong to the card. A buffer belongs to the card from the moment SDP passes
 //! its descriptor until HDP (TX) or HHP (RX) passes it.
 
-mod card;
+mod card_rx;
+mod card_tx;
+mod chain;
 mod fixed;
 mod host;
 mod layout;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use card::{CardRx, CardTx, RxRings, TxRings};
+pub use card_rx::{CardRx, RxRings};
+pub use card_tx::{CardTx, TxRings};
 pub use fixed::{FixedRx, FixedTx, REFILL};
 pub use host::{HostRx, HostTx};
 pub use layout::{Buffer, Descriptor, Pointers, RxHeader};

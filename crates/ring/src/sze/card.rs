@@ -1,9 +1,12 @@
 //! The card's half of SZE.
 
-use super::layout::{Descriptor, HEADER_LEN, PAGE_LEN, PacketHeader, align8};
-use crate::{Delivery, EngineFault, FrameLimits, FrameSink, Served, Verdict};
+use super::layout::{HEADER_LEN, PAGE_LEN, PacketHeader, align8};
+use super::place::Place;
+use crate::budget::Allowance;
+use crate::serve::{self, After, Reader, Source, Stop};
+use crate::{Delivery, EngineFault, FrameLimits, FrameSink, Served};
 use millrace_abi::control::FaultKind;
-use millrace_dma::{Access, Iotlb, Iova, Ordering, Span, Word64};
+use millrace_dma::{Iotlb, Iova, Ordering, Span, Word64};
 
 /// What START gives the card for a queue of either direction.
 pub struct Rings {
@@ -25,91 +28,10 @@ impl Rings {
 
 /// Longest metadata of a packet in bytes: what the other protocols have eight bits for.
 const MOST_META: usize = 255;
-/// Type 1 descriptors followed in a row before the list is taken to lead nowhere.
-const MOST_JUMPS: u32 = 64;
+/// Packets looked at together. Fewer than elsewhere: what is ahead in a stream is asked for anyway.
+const RUN: usize = 4;
 /// How far ahead in the stream cache lines are asked for, in bytes.
 const AHEAD: u32 = 512;
-
-/// The place of the card in the stream: the run of pages it is in, and the descriptor that comes after.
-#[derive(Clone, Copy)]
-struct Place {
-    at: Iova,
-    left: u32,
-    next: Iova,
-}
-
-impl Place {
-    fn start(descriptors_at: Iova) -> Self {
-        Self { at: Iova::default(), left: 0, next: descriptors_at }
-    }
-
-    /// Makes sure that at least one byte of a run is left.
-    #[inline(always)]
-    fn enter(&mut self, iotlb: &Iotlb) -> Result<(), EngineFault> {
-        if self.left == 0 { self.next_run(iotlb) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn next_run(&mut self, iotlb: &Iotlb) -> Result<(), EngineFault> {
-        for _ in 0..MOST_JUMPS {
-            match Descriptor::decode(iotlb.read_u64(self.next)?) {
-                Descriptor::Next(at) => self.next = at,
-                Descriptor::Pages { at, count } => {
-                    (self.at, self.left, self.next) = (at, count * PAGE_LEN, self.next.plus(8));
-                    return Ok(());
-                }
-                Descriptor::Reserved => {
-                    return Err(EngineFault { kind: FaultKind::ReservedDescriptor, iova: self.next });
-                }
-            }
-        }
-        Err(EngineFault { kind: FaultKind::EndlessDescriptors, iova: self.next })
-    }
-
-    #[inline(always)]
-    fn step(&mut self, bytes: u32) {
-        self.at = self.at.plus(u64::from(bytes));
-        self.left -= bytes;
-    }
-
-    /// Goes on by `bytes`, into as many runs as that takes.
-    #[inline(always)]
-    fn skip(&mut self, mut bytes: u32, iotlb: &Iotlb) -> Result<(), EngineFault> {
-        while bytes > 0 {
-            self.enter(iotlb)?;
-            let piece = bytes.min(self.left);
-            self.step(piece);
-            bytes -= piece;
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn gather(mut self, to: &mut [u8], iotlb: &Iotlb) -> Result<(), EngineFault> {
-        let mut done = 0;
-        while done < to.len() {
-            self.enter(iotlb)?;
-            let piece = (to.len() - done).min(self.left as usize);
-            iotlb.read(self.at, piece)?.read_into(&mut to[done..done + piece]);
-            self.step(piece as u32);
-            done += piece;
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn scatter(mut self, mut from: Span<'_>, iotlb: &Iotlb) -> Result<(), EngineFault> {
-        while !from.is_empty() {
-            self.enter(iotlb)?;
-            let piece = from.len().min(self.left as usize);
-            let (now, rest) = from.split_at(piece);
-            now.copy_to(iotlb.write(self.at, piece)?);
-            self.step(piece as u32);
-            from = rest;
-        }
-        Ok(())
-    }
-}
 
 /// The card's half of a TX queue.
 pub struct CardTx {
@@ -162,90 +84,150 @@ impl CardTx {
         self.sw.wrapping_sub(self.hw) & self.mask
     }
 
-    /// Takes frames out of the ring until the sink is full, the ring is empty or `budget` frames are gone.
+    /// Takes frames out of the ring until the sink is full, the ring is empty, `budget` frames are gone, or enough has been
+    /// looked at.
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
-        let mut served = Served::default();
         self.iotlb.sync();
-        let before = self.hw;
-        for _ in 0..budget {
-            if self.waiting() == 0 {
-                break;
-            }
-            match self.serve_one(sink, &mut served) {
-                Ok(Verdict::Taken) => {}
-                Ok(Verdict::Full) => break,
-                Err(fault) => {
-                    served.fault = Some(fault);
-                    break;
-                }
-            }
-        }
-        if self.hw != before {
+        let served = serve::serve(self, budget, |frames, _| sink.take_burst(frames));
+        if served.has_advanced {
             // Release pairs with the Acquire in `HostTx::refresh`: every load from the packets is done.
             self.rings.update.store(u64::from(self.hw), Ordering::Release);
         }
         served
     }
 
+    /// Puts a frame together that lies in several runs. Returns the place behind its packet.
+    #[cold]
+    fn gather(&mut self, header: PacketHeader, len: usize, served: &mut Served) -> Result<Place, EngineFault> {
+        let mut place = self.place.of_packet();
+        let result = place
+            .skip(header.frame_at(), &self.iotlb)
+            .and_then(|()| place.gather(&mut self.scratch[..len], &self.iotlb))
+            .and_then(|()| place.skip(header.stride() - header.frame_at() - len as u32, &self.iotlb));
+        served.looked += 1 + place.looked;
+        result.map(|()| place)
+    }
+}
+
+/// What is no frame in one piece of the stream.
+pub(crate) enum Other {
+    /// The run of pages is at its end.
+    EndOfRun,
+    /// A packet with a frame of this length that is not sent.
+    Unfit(PacketHeader, u32),
+    /// A packet with a frame of this length that lies in several runs.
+    Divided(PacketHeader, usize),
+}
+
+impl Source<RUN> for CardTx {
+    /// Bytes of the stream from the first packet of the run to the end of this one.
+    type Note = u32;
+    type Other = Other;
+
     #[inline(always)]
-    fn serve_one(&mut self, sink: &mut impl FrameSink, served: &mut Served) -> Result<Verdict, EngineFault> {
-        if self.sw & 7 != 0 {
-            return Err(EngineFault { kind: FaultKind::BadPointer, iova: Iova::new(u64::from(self.sw)) });
-        }
-        let mut place = self.place;
-        place.enter(&self.iotlb)?;
-        let start = place.at;
-        // Runs consist of whole pages and packets begin at multiples of 8: the header is never divided.
-        let word = self.iotlb.read(place.at, HEADER_LEN as usize)?.first_u32().unwrap_or(0);
-        let header = PacketHeader::decode(word);
-        let contradiction = EngineFault { kind: FaultKind::BadHeader, iova: start };
-        let len = header.frame_len().ok_or(contradiction)?;
-        if header.stride() > self.waiting() {
-            return Err(contradiction);
-        }
-        if len < u32::from(self.limits.min) || len > u32::from(self.limits.max) {
-            let too_short = len < u32::from(self.limits.min);
-            *(if too_short { &mut served.too_short } else { &mut served.too_long }) += 1;
-        } else {
-            if self.offer(place, header, len as usize, sink)? == Verdict::Full {
-                return Ok(Verdict::Full);
-            }
-            served.frames += 1;
-            served.bytes += u64::from(len);
-        }
-        place.skip(header.stride(), &self.iotlb)?;
-        self.place = place;
-        self.hw = self.hw.wrapping_add(header.stride()) & self.mask;
-        Ok(Verdict::Taken)
+    fn place(&self) -> u32 {
+        self.hw
     }
 
     #[inline(always)]
-    fn offer(
-        &mut self,
-        mut place: Place,
-        header: PacketHeader,
-        len: usize,
-        sink: &mut impl FrameSink,
-    ) -> Result<Verdict, EngineFault> {
-        if place.left >= header.stride() {
-            if place.left > AHEAD + HEADER_LEN {
-                // Only a hint: the address lies in the same run, or the hint is not given.
-                let at = place.at.plus(u64::from(AHEAD));
-                if let Some(ahead) = self
-                    .iotlb
-                    .peek(at, HEADER_LEN as usize, Access::Read)
-                    .and_then(|reach| reach.span(at, HEADER_LEN as usize))
-                {
-                    ahead.prefetch();
-                }
-            }
-            let frame = self.iotlb.read(place.at.plus(u64::from(header.frame_at())), len)?;
-            return Ok(sink.take(frame));
+    fn look_ahead<'a>(
+        &'a self,
+        frames: &mut [Span<'a>; RUN],
+        ends: &mut [u32; RUN],
+        want: usize,
+    ) -> (usize, Stop<Other>) {
+        let all = self.waiting();
+        if all != 0 && self.sw & 7 != 0 {
+            return (0, Stop::Fault(EngineFault { kind: FaultKind::BadPointer, iova: Iova::new(self.sw.into()) }));
         }
-        place.skip(header.frame_at(), &self.iotlb)?;
-        place.gather(&mut self.scratch[..len], &self.iotlb)?;
-        Ok(sink.take(Span::from_slice(&self.scratch[..len])))
+        let (mut place, mut passed) = (self.place, 0);
+        let (mut reader, mut found) = (Reader::new(&self.iotlb), 0);
+        let stop = loop {
+            if passed == all {
+                break Stop::Empty;
+            }
+            if found == want {
+                break Stop::Enough;
+            }
+            if place.left == 0 {
+                break Stop::Other(Other::EndOfRun);
+            }
+            // Runs consist of whole pages and packets begin at multiples of 8: the header is never divided.
+            let word = match reader.read(place.at, HEADER_LEN as usize) {
+                Ok(word) => word.first_u32().unwrap_or(0),
+                Err(fault) => break Stop::Fault(fault.into()),
+            };
+            let header = PacketHeader::decode(word);
+            let Some(len) = header.frame_len().filter(|_| header.stride() <= all - passed) else {
+                break Stop::Fault(EngineFault { kind: FaultKind::BadHeader, iova: place.at });
+            };
+            if len < u32::from(self.limits.min) || len > u32::from(self.limits.max) {
+                break Stop::Other(Other::Unfit(header, len));
+            }
+            if place.left < header.stride() {
+                break Stop::Other(Other::Divided(header, len as usize));
+            }
+            if place.left > AHEAD {
+                reader.hint(place.at.plus(u64::from(AHEAD)));
+            }
+            let frame = match reader.read(place.at.plus(u64::from(header.frame_at())), len as usize) {
+                Ok(frame) => frame,
+                Err(fault) => break Stop::Fault(fault.into()),
+            };
+            place.step(header.stride());
+            passed += header.stride();
+            (frames[found], ends[found]) = (frame, passed);
+            found += 1;
+        };
+        reader.end();
+        (found, stop)
+    }
+
+    #[inline(always)]
+    fn pass(&mut self, _: usize, _: &[u16], ends: &[u32]) {
+        if let Some(&bytes) = ends.last() {
+            self.place.step(bytes);
+            self.hw = self.hw.wrapping_add(bytes) & self.mask;
+        }
+    }
+
+    #[cold]
+    fn serve_other(
+        &mut self,
+        other: Other,
+        take: &mut impl FnMut(&[Span<'_>], &[u32]) -> usize,
+        served: &mut Served,
+    ) -> Result<After, EngineFault> {
+        let (header, behind) = match other {
+            Other::EndOfRun => {
+                self.place = self.place.of_packet();
+                let result = self.place.enter(&self.iotlb);
+                served.looked += self.place.looked;
+                return result.map(|()| After::Setting);
+            }
+            Other::Unfit(header, len) => {
+                let mut place = self.place.of_packet();
+                let result = place.skip(header.stride(), &self.iotlb);
+                served.looked += 1 + place.looked;
+                result?;
+                let is_short = len < u32::from(self.limits.min);
+                *(if is_short { &mut served.too_short } else { &mut served.too_long }) += 1;
+                (header, place)
+            }
+            Other::Divided(header, len) => {
+                let place = self.gather(header, len, served)?;
+                if take(&[Span::from_slice(&self.scratch[..len])], &[header.stride()]) == 0 {
+                    return Ok(After::Nothing);
+                }
+                served.frames += 1;
+                served.bytes += len as u64;
+                (header, place)
+            }
+        };
+        self.place = behind;
+        self.hw = self.hw.wrapping_add(header.stride()) & self.mask;
+        Ok(After::Frame)
     }
 }
 
@@ -259,6 +241,7 @@ pub struct CardRx {
     sw: u32,
     limits: FrameLimits,
     iotlb: Iotlb,
+    allowance: Allowance,
     unpublished: bool,
 }
 
@@ -274,7 +257,8 @@ impl CardRx {
     pub fn new(rings: Rings, limits: FrameLimits, iotlb: Iotlb) -> Option<Self> {
         let mask = rings.mask()?;
         let place = Place::start(rings.descriptors_at);
-        Some(Self { rings, mask, place, hw: 0, sw: 0, limits, iotlb, unpublished: false })
+        let allowance = Allowance::default();
+        Some(Self { rings, mask, place, hw: 0, sw: 0, limits, iotlb, allowance, unpublished: false })
     }
 
     /// HW in bytes.
@@ -287,10 +271,12 @@ impl CardRx {
         &self.iotlb
     }
 
-    /// Takes over changes of the owner's domain; once per burst, before [`CardRx::deliver`].
+    /// Takes over changes of the owner's domain, and grants a new [`Allowance`]; once per burst, before
+    /// [`CardRx::deliver`].
     #[inline(always)]
     pub fn sync(&mut self) {
         self.iotlb.sync();
+        self.allowance = Allowance::default();
     }
 
     // Eight bytes always stay empty, so that full and empty differ.
@@ -316,6 +302,9 @@ impl CardRx {
         let Some(header) = PacketHeader::with_meta(meta.len(), frame.len()) else { return Ok(Delivery::TooLong) };
         if header.stride() > self.mask {
             return Ok(Delivery::TooLong);
+        }
+        if self.allowance.is_used_up() {
+            return Ok(Delivery::NoRoom);
         }
         if self.room() < header.stride() {
             // Acquire pairs with the Release in `HostRx::flush`: software is done with the bytes up to SW.
@@ -345,22 +334,30 @@ impl CardRx {
     /// Writes what comes before the frame, and the frame; there is room.
     #[inline(always)]
     fn write(&mut self, head: &[u8], frame: Span<'_>, header: PacketHeader) -> Result<(), EngineFault> {
-        let mut place = self.place;
-        place.enter(&self.iotlb)?;
-        if place.left >= header.stride() {
-            let (front, body) = self.iotlb.write(place.at, head.len() + frame.len())?.split_at(head.len());
+        if self.place.left >= header.stride() {
+            let room = self.iotlb.write(self.place.at, head.len() + frame.len())?;
+            let (front, body) = room.split_at(head.len());
             front.write_from(head);
             frame.copy_to(body);
+            self.place.step(header.stride());
         } else {
-            place.scatter(Span::from_slice(head), &self.iotlb)?;
-            let mut body = place;
-            body.skip(header.frame_at(), &self.iotlb)?;
-            body.scatter(frame, &self.iotlb)?;
+            self.write_divided(head, frame, header)?;
         }
-        place.skip(header.stride(), &self.iotlb)?;
-        self.place = place;
         self.hw = self.hw.wrapping_add(header.stride()) & self.mask;
         self.unpublished = true;
+        Ok(())
+    }
+
+    /// As [`CardRx::write`], into several runs.
+    #[cold]
+    fn write_divided(&mut self, head: &[u8], frame: Span<'_>, header: PacketHeader) -> Result<(), EngineFault> {
+        let mut place = self.place.of_packet();
+        let padding = header.stride() as usize - head.len() - frame.len();
+        place.scatter(Span::from_slice(head), &self.iotlb)?;
+        place.scatter(frame, &self.iotlb)?;
+        place.skip(padding as u32, &self.iotlb)?;
+        self.allowance.charge_stored(place.looked, frame.len());
+        self.place = place;
         Ok(())
     }
 

@@ -13,6 +13,7 @@
 mod card;
 mod host;
 mod layout;
+mod place;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

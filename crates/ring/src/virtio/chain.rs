@@ -5,8 +5,8 @@ use super::layout::{Descriptor, descriptor_flag as flag};
 use super::rings::Table;
 use millrace_dma::{Iotlb, Iova};
 
-/// Most descriptors that one frame may lie in. It bounds what a frame can cost whoever else the worker serves.
-pub const MAX_CHAIN: usize = 256;
+/// Most descriptors that one frame may lie in, those of all its chains together.
+pub const MAX_CHAIN: usize = crate::budget::MAX_CHAIN as usize;
 
 /// Why the device's half cannot go on. Everything before the fault has been done and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -50,17 +50,18 @@ enum Source<'a> {
 }
 
 /// Calls `visit` for each descriptor of the chain, which is loaded once: neither the chain nor what `visit` sees can
-/// change afterwards.
+/// change afterwards. `looked` counts the descriptors of the frame, over all its chains.
 pub(super) fn walk(
     table: &Table,
     iotlb: &Iotlb,
     head: u16,
     indirect: bool,
+    looked: &mut usize,
     mut visit: impl FnMut(Descriptor) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let first = table.load(head);
     if !first.has(flag::INDIRECT) {
-        return follow(Source::Ring(table), table.size(), iotlb, first, &mut visit);
+        return follow(Source::Ring(table), table.size(), iotlb, first, looked, &mut visit);
     }
     let entries = first.len / Descriptor::LEN as u32;
     let whole = first.len.is_multiple_of(Descriptor::LEN as u32) && (1..=table.size()).contains(&entries);
@@ -68,7 +69,8 @@ pub(super) fn walk(
         return Err(Fault::Indirect);
     }
     let at = first.address;
-    follow(Source::Indirect(at), entries, iotlb, load_indirect(iotlb, at, 0)?, &mut visit)
+    let first = load_indirect(iotlb, at, 0)?;
+    follow(Source::Indirect(at), entries, iotlb, first, looked, &mut visit)
 }
 
 fn load_indirect(iotlb: &Iotlb, table: Iova, index: u16) -> Result<Descriptor, Fault> {
@@ -81,10 +83,15 @@ fn follow(
     entries: u32,
     iotlb: &Iotlb,
     mut descriptor: Descriptor,
+    looked: &mut usize,
     visit: &mut impl FnMut(Descriptor) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     // A chain with more descriptors than its table visits one of them twice.
-    for _ in 0..MAX_CHAIN.min(entries as usize) {
+    for _ in 0..entries {
+        if *looked == MAX_CHAIN {
+            break;
+        }
+        *looked += 1;
         // The first descriptor of the ring was looked at by `walk`; a table inside a table is not allowed.
         if descriptor.has(flag::INDIRECT) {
             return Err(Fault::Indirect);

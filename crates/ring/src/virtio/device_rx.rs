@@ -4,6 +4,7 @@ use super::chain::{Fault, MAX_CHAIN, walk};
 use super::layout::{Descriptor, NetHeader, descriptor_flag as flag, feature};
 use super::queue::Queue;
 use super::rings::Rings;
+use crate::budget::Allowance;
 use millrace_dma::{Access, Iotlb, Reach, Span, SpanMut};
 
 /// What one call of [`DeviceRx::deliver`] did.
@@ -26,6 +27,7 @@ const BATCH: usize = 32;
 pub struct DeviceRx {
     queue: Queue,
     mergeable: bool,
+    allowance: Allowance,
 }
 
 /// What became of a frame that did not simply fit one buffer.
@@ -38,7 +40,8 @@ enum Other {
 impl DeviceRx {
     /// A queue that begins where its used index stands. `features` are those negotiated.
     pub fn new(rings: Rings, features: u64, iotlb: Iotlb) -> Self {
-        Self { queue: Queue::new(rings, features, iotlb), mergeable: features & feature::MRG_RXBUF != 0 }
+        let (queue, mergeable) = (Queue::new(rings, features, iotlb), features & feature::MRG_RXBUF != 0);
+        Self { queue, mergeable, allowance: Allowance::default() }
     }
 
     /// Number of descriptors.
@@ -67,10 +70,11 @@ impl DeviceRx {
         self.queue.want_notifications(wanted);
     }
 
-    /// Makes what was delivered visible.
+    /// Makes what was delivered visible. This ends a burst: the next has a new [`Allowance`].
     #[inline(always)]
     pub fn publish(&mut self) {
         self.queue.publish();
+        self.allowance = Allowance::default();
         self.expect_next();
     }
 
@@ -201,9 +205,24 @@ impl DeviceRx {
         Ok(found)
     }
 
-    /// Stores one frame in whatever buffers come next.
+    /// Stores one frame in whatever buffers come next. To a driver whose buffers cost too much to look at nothing more is
+    /// given in this burst, as if it had none.
     #[cold]
     fn deliver_other(&mut self, header: NetHeader, frame: Span<'_>) -> Result<Other, Fault> {
+        if self.allowance.is_used_up() {
+            return Ok(Other::NoRoom);
+        }
+        let mut looked = 0;
+        let result = self.store_in_pieces(header, frame, &mut looked);
+        match result {
+            Ok(Other::Stored) => self.allowance.charge_stored(looked as u32, frame.len()),
+            _ => self.allowance.charge(looked as u32),
+        }
+        result
+    }
+
+    /// Stores one frame in as many buffers as it takes. `looked` counts their descriptors.
+    fn store_in_pieces(&mut self, header: NetHeader, frame: Span<'_>, looked: &mut usize) -> Result<Other, Fault> {
         let needed = NetHeader::LEN + frame.len();
         let mut waiting = self.queue.look()?;
         if !self.mergeable {
@@ -216,24 +235,25 @@ impl DeviceRx {
                 let all = !self.mergeable || chains.count == usize::from(queue.size());
                 return Ok(if all && chains.count > 0 { Other::TooLong } else { Other::NoRoom });
             }
-            if chains.count == MAX_CHAIN {
+            if *looked == MAX_CHAIN {
                 return Ok(Other::TooLong);
             }
             let head = queue.head(chains.count as u16)?;
             let before = pieces.len;
-            let mut fits = true;
-            walk(&queue.rings.table, &queue.iotlb, head, queue.indirect, |descriptor| {
+            let walked = walk(&queue.rings.table, &queue.iotlb, head, queue.indirect, looked, |descriptor| {
                 if !descriptor.has(flag::WRITE) {
                     return Err(Fault::Direction);
                 }
                 let len = (descriptor.len as usize).min(needed - pieces.len);
                 if len > 0 {
-                    fits &= pieces.push(queue.iotlb.write(descriptor.address, len)?);
+                    pieces.push(queue.iotlb.write(descriptor.address, len)?);
                 }
                 Ok(())
-            })?;
-            if !fits {
-                return Ok(Other::TooLong);
+            });
+            match walked {
+                // The chains before it have used up what one frame may lie in.
+                Err(Fault::ChainLength) if *looked == MAX_CHAIN && chains.count > 0 => return Ok(Other::TooLong),
+                other => other?,
             }
             if pieces.len == before {
                 return Err(Fault::Empty);
@@ -257,7 +277,7 @@ fn prefetch(room: SpanMut<'_>) {
     }
 }
 
-/// Heads of chains, and the bytes written to each.
+/// Heads of chains, and the bytes written to each. No more of them than descriptors, as with [`Pieces`].
 struct Chains {
     list: [(u16, u32); MAX_CHAIN],
     count: usize,
@@ -290,13 +310,10 @@ impl Default for Pieces<'_> {
 }
 
 impl<'a> Pieces<'a> {
-    /// `false`: there are too many.
-    fn push(&mut self, room: SpanMut<'a>) -> bool {
-        let Some(place) = self.list.get_mut(self.count) else { return false };
-        *place = Some(room);
+    fn push(&mut self, room: SpanMut<'a>) {
+        self.list[self.count] = Some(room);
         self.count += 1;
         self.len += room.len();
-        true
     }
 
     /// Writes the header and the frame one behind the other.

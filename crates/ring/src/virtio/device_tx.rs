@@ -5,6 +5,7 @@ use super::layout::{Descriptor, NetHeader, descriptor_flag as flag};
 use super::queue::Queue;
 use super::rings::Rings;
 use crate::FrameLimits;
+use crate::budget::LOOKS;
 use millrace_dma::{Access, Iotlb, Iova, Reach, Span};
 
 /// Where frames go that the driver has sent.
@@ -33,6 +34,8 @@ pub struct Sent {
     pub too_long: u64,
     /// Frames that were copied first: because they lay in several pieces, or because something was left to do on them.
     pub copies: u64,
+    /// Descriptors that were looked at: fewer than [`crate::budget::MOST_LOOKS`].
+    pub looked: u32,
     /// The sink has no room for more.
     pub full: bool,
     /// Set when the queue has stopped just now.
@@ -110,7 +113,8 @@ impl DeviceTx {
         self.queue.want_notifications(wanted);
     }
 
-    /// Takes frames out of the ring until it is empty, `budget` of them are gone or the sink is full.
+    /// Takes frames out of the ring until it is empty, `budget` of them are gone, the sink is full, or enough has been looked
+    /// at.
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl NetSink) -> Sent {
         let mut sent = Sent::default();
@@ -126,7 +130,7 @@ impl DeviceTx {
                 }
                 self.queue.expect_put();
                 let mut left = budget.min(usize::from(waiting));
-                while left > 0 && !sent.full && sent.fault.is_none() {
+                while left > 0 && sent.looked < LOOKS && !sent.full && sent.fault.is_none() {
                     left -= self.serve_run(left.min(BATCH), sink, &mut sent);
                     self.queue.publish();
                 }
@@ -163,6 +167,7 @@ impl DeviceTx {
         let (mut frames, mut heads) = ([Span::EMPTY; BATCH], [0; BATCH]);
         let (found, stop) = self.look_ahead(&mut frames[..want], &mut heads);
         let mut gone = found;
+        sent.looked += found as u32;
         if found > 0 {
             let taken = sink.take_burst(&frames[..found]).min(found);
             sent.frames += taken as u64;
@@ -236,8 +241,8 @@ impl DeviceTx {
         let Self { queue, limits, offloads, scratch, .. } = self;
         let head = queue.head(0)?;
         let (mut pieces, mut count) = ([Span::EMPTY; MAX_CHAIN], 0);
-        let iotlb = &queue.iotlb;
-        walk(&queue.rings.table, iotlb, head, queue.indirect, |descriptor| {
+        let (iotlb, mut looked) = (&queue.iotlb, 0);
+        let result = walk(&queue.rings.table, iotlb, head, queue.indirect, &mut looked, |descriptor| {
             if descriptor.has(flag::WRITE) {
                 return Err(Fault::Direction);
             }
@@ -246,7 +251,9 @@ impl DeviceTx {
                 count += 1;
             }
             Ok(())
-        })?;
+        });
+        sent.looked += looked as u32;
+        result?;
         let (header, skipped) = take_header(&mut pieces[..count]);
         let pieces = &pieces[skipped..count];
         let len = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));

@@ -2,6 +2,7 @@
 //! device. As [`crate::fuzzing`] says of the others.
 
 use super::{Descriptor, DeviceRx, DeviceTx, NetHeader, NetSink, Rings, feature};
+use crate::budget::MOST_LOOKS;
 use crate::{FrameLimits, Verdict};
 use arbitrary::{Arbitrary, Unstructured};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span, Window};
@@ -195,7 +196,7 @@ pub fn virtio(input: &[u8]) -> u64 {
                 moved += sent.frames + sink.unfinished;
                 assert_eq!((sent.frames, sent.bytes), (sink.frames, sink.bytes));
                 let gone = sent.frames + sent.no_room + sent.too_short + sent.too_long + sink.unfinished;
-                assert!(gone <= u64::from(budget).min(SIZE.into()), "{sent:?}");
+                assert!(gone <= u64::from(budget).min(SIZE.into()) && sent.looked < MOST_LOOKS, "{sent:?}");
                 tx.must_notify();
                 if tx.fault().is_some() {
                     tx = device_tx(&out);

@@ -144,7 +144,7 @@ fn frames_of_every_shape_come_out_whole() {
     let mut bin = Bin::with_room(10);
     let sent = tx.serve(32, &mut bin);
     assert_eq!(bin.frames, made);
-    assert_eq!(sent, Sent { frames: 4, bytes: 406, copies: 2, ..Sent::default() });
+    assert_eq!(sent, Sent { frames: 4, bytes: 406, copies: 2, looked: 10, ..Sent::default() });
     assert_eq!(bench.used(), [(5, 0), (0, 0), (1, 0), (6, 0)]);
     assert_eq!(tx.serve(32, &mut bin), Sent::default());
     assert_eq!(tx.next(), 4);
@@ -163,8 +163,8 @@ fn frames_without_room_and_of_wrong_length_are_counted() {
     }
     let mut bin = Bin::with_room(2);
     let first = tx.serve(5, &mut bin);
-    assert_eq!(first, Sent { frames: 2, bytes: 120, too_short: 2, too_long: 1, ..Sent::default() });
-    assert_eq!(tx.serve(5, &mut bin), Sent { no_room: 1, full: true, ..Sent::default() });
+    assert_eq!(first, Sent { frames: 2, bytes: 120, too_short: 2, too_long: 1, looked: 5, ..Sent::default() });
+    assert_eq!(tx.serve(5, &mut bin), Sent { no_room: 1, looked: 1, full: true, ..Sent::default() });
     assert_eq!(bench.used().len(), 6, "every chain goes back");
 }
 
@@ -179,7 +179,7 @@ fn only_headers_that_were_agreed_on_mean_something() {
     [0, 1, 2].into_iter().for_each(|head| bench.post(head));
     let mut bin = Bin::with_room(2);
     let sent = bench.tx(BASICS, true).serve(32, &mut bin);
-    assert_eq!(sent, Sent { frames: 1, bytes: 60, too_long: 1, copies: 1, ..Sent::default() });
+    assert_eq!(sent, Sent { frames: 1, bytes: 60, too_long: 1, copies: 1, looked: 3, ..Sent::default() });
     assert_eq!(bin.unfinished, [(header, 40_000)]);
     assert_eq!(bin.frames.len(), 1);
     bench.rings.used_index.store(0, Ordering::Relaxed);

@@ -42,7 +42,9 @@ proptest! {
         let (mut wanted, mut sent, mut got, mut bad) = (VecDeque::new(), 0u32, 0u64, 0u64);
         let mut flushed = 0usize;
         // Whatever happened, everything gets out in the end.
-        let end = [TxStep::Flush, TxStep::Serve { budget: usize::MAX, room: usize::MAX }, TxStep::Look];
+        // More turns than the fullest ring takes.
+        let serve = TxStep::Serve { budget: usize::MAX, room: usize::MAX };
+        let end = [TxStep::Flush, serve, serve, serve, serve, TxStep::Look];
         for step in steps.into_iter().chain(end) {
             match step {
                 TxStep::Send { count, seed } => {

@@ -16,7 +16,7 @@ fn the_header_is_the_doorbell() {
     assert_eq!(memory.doorbell.load(Ordering::Relaxed), 0, "no other word moves");
     assert!(card.pending());
     let (served, frames) = serve_all(&mut card);
-    assert_eq!(served, Served { frames: 2, bytes: 125, ..Served::default() });
+    assert_eq!(served, Served { frames: 2, bytes: 125, looked: 2, has_advanced: true, ..Served::default() });
     assert_eq!(frames, [frame(0, 60), frame(1, 65)]);
     assert_eq!(memory.told(), Pointers { data: 160, headers: 2 });
     assert!(!card.pending());

@@ -29,7 +29,9 @@ fn a_frame_waits_for_its_time_and_those_behind_it_wait_too() {
     assert_eq!(card.launch_in(), Some(Duration::from_nanos(1000)));
     at(&memory, START + 999);
     assert!(!card.pending());
-    assert_eq!((serve_all(&mut card).0, host.reclaim()), (Served::default(), 1));
+    let served = serve_all(&mut card).0;
+    assert_eq!((served, served.has_moved()), (Served { looked: 1, ..Served::default() }, false));
+    assert_eq!(host.reclaim(), 1);
     at(&memory, START + 1000);
     assert_eq!(card.launch_in(), Some(Duration::ZERO));
     assert!(card.pending());

@@ -54,7 +54,9 @@ proptest! {
         let mut bad = 0u64;
         let mut flushed = 0usize;
         // Whatever happened, everything gets out in the end.
-        let end = [TxStep::Flush, TxStep::Serve { budget: usize::MAX, room: usize::MAX }, TxStep::Reclaim];
+        // More turns than the fullest ring takes.
+        let serve = TxStep::Serve { budget: usize::MAX, room: usize::MAX };
+        let end = [TxStep::Flush, serve, serve, serve, serve, TxStep::Reclaim];
         for step in steps.into_iter().chain(end) {
             match step {
                 TxStep::Send { count, seed } => {

@@ -17,7 +17,7 @@ fn the_first_packet_sets_the_upper_address_and_moves_the_doorbell_on_flush() {
     assert_eq!(memory.doorbell.load(Ordering::Relaxed), 2);
     assert_eq!(card.pending(), 2);
     let (served, frames) = serve_all(&mut card);
-    assert_eq!(served, Served { frames: 1, bytes: 60, ..Served::default() });
+    assert_eq!(served, Served { frames: 1, bytes: 60, looked: 2, has_advanced: true, ..Served::default() });
     assert_eq!(frames, [frame(1, 60)]);
     assert_eq!(memory.told(), Pointers { descriptors: 2, headers: 0 });
     assert!(!host.is_drained(), "nobody has looked");
@@ -183,7 +183,7 @@ fn several_descriptors_make_one_packet() {
         buffer(DATA_AT.plus(5000), 100),
     ]);
     let (served, frames) = serve_all(&mut card);
-    assert_eq!(served, Served { frames: 2, bytes: 634, ..Served::default() });
+    assert_eq!(served, Served { frames: 2, bytes: 634, looked: 8, has_advanced: true, ..Served::default() });
     assert_eq!(frames, [[a, b, c.clone()].concat(), c[..100].to_vec()]);
     assert_eq!(memory.told().descriptors, 8);
 }
@@ -194,12 +194,15 @@ fn a_packet_waits_until_its_last_descriptor_is_announced() {
     let mut card = memory.card_tx(LIMITS);
     memory.write(0, &frame(1, 90));
     memory.post_raw(&[upper(DATA_AT), piece(DATA_AT, 40), piece(DATA_AT.plus(40), 40)]);
-    assert_eq!(serve_all(&mut card), (Served::default(), vec![]));
-    assert_eq!(card.hdp(), 1, "the type 0 descriptor is used up, the pieces are not");
+    let served = Served { looked: 3, has_advanced: true, ..Served::default() };
+    assert_eq!(serve_all(&mut card), (served, vec![]));
+    assert_eq!((card.hdp(), memory.told().descriptors), (1, 1), "the type 0 descriptor is used up, the pieces are not");
+    assert_eq!(serve_all(&mut card), (Served::default(), vec![]), "nothing is looked at twice");
     memory.descriptors.store(3, buffer(DATA_AT.plus(80), 10));
     memory.ring(4, 0);
-    assert_eq!(serve_all(&mut card).1, [frame(1, 90)]);
-    assert_eq!(card.hdp(), 4);
+    let (served, frames) = serve_all(&mut card);
+    assert_eq!((served.looked, served.has_moved(), frames), (1, true, vec![frame(1, 90)]));
+    assert_eq!((card.hdp(), memory.told().descriptors), (4, 4), "software hears of a chain");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a broken or hostile peer writes, and the exact outcome (`docs/spec/sze.md` §6).
 
 use super::*;
+use crate::budget::MAX_CHAIN;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,8 @@ fn tx_a_pointer_between_packets_is_a_fault_before_anything_is_read() {
     for sw in [1u64, 4, 7, 73] {
         let (served, frames, hw) = tx_with_header(68, 0, sw);
         let fault = EngineFault { kind: FaultKind::BadPointer, iova: Iova::new(sw) };
-        assert_eq!((served, frames, hw), (Served { fault: Some(fault), ..Served::default() }, 0, 0));
+        let stopped = Served { looked: 1, fault: Some(fault), ..Served::default() };
+        assert_eq!((served, frames, hw), (stopped, 0, 0));
     }
 }
 
@@ -78,7 +80,7 @@ fn tx_a_pointer_that_moves_back_means_nearly_a_whole_ring() {
     assert_eq!(card.pending(), 4096 - 256);
     // Behind the fourth packet lies memory that was never written: a header of zeros.
     let fault = EngineFault { kind: FaultKind::BadHeader, iova: RING_AT.plus(512) };
-    assert_eq!(serve_all(&mut card).0, Served { fault: Some(fault), ..Served::default() });
+    assert_eq!(serve_all(&mut card).0, Served { looked: 1, fault: Some(fault), ..Served::default() });
     assert_eq!(card.hw(), 512);
 }
 
@@ -150,11 +152,12 @@ fn a_list_that_never_reaches_data_is_a_fault() {
         assert_eq!(tx.map(|fault| fault.kind), Some(FaultKind::EndlessDescriptors));
         assert_eq!(tx, rx);
     }
-    // A long way is no endless one: 63 jumps, then data. One more is too many.
-    let mut list: Vec<u64> = (1..=63).map(to).collect();
+    // A long way is no endless one: data is the last entry that a packet may need. One more is too many.
+    let most = u64::from(MAX_CHAIN);
+    let mut list: Vec<u64> = (1..most).map(to).collect();
     list.push(Descriptor::Pages { at: RING_AT, count: 2 }.encode());
     assert_eq!(both(&list), [None; 2]);
-    let list: Vec<u64> = (1..=64).map(to).chain([Descriptor::Pages { at: RING_AT, count: 2 }.encode()]).collect();
+    let list: Vec<u64> = (1..=most).map(to).chain([Descriptor::Pages { at: RING_AT, count: 2 }.encode()]).collect();
     assert_eq!(both(&list)[0].map(|fault| fault.kind), Some(FaultKind::EndlessDescriptors));
 }
 

@@ -81,7 +81,9 @@ proptest! {
         let (mut host, mut card) = (memory.host_tx(base), memory.card_tx());
         let (mut wanted, mut offered, mut passed, mut short) = (VecDeque::new(), 0u64, 0u64, 0u64);
         let mut flushed = 0usize;
-        let end = [TxStep::Flush, TxStep::Serve { budget: usize::MAX, room: usize::MAX }];
+        // More turns than the fullest ring takes.
+        let serve = TxStep::Serve { budget: usize::MAX, room: usize::MAX };
+        let end = [TxStep::Flush, serve, serve, serve, serve];
         for step in steps.into_iter().chain(end) {
             match step {
                 TxStep::Send { count, seed } => {

@@ -1,0 +1,96 @@
+//! One owner, and what it has hot.
+
+use super::{Item, Look, Owner, PATIENCE};
+
+struct Hot {
+    item: Item,
+    // Fruitless looks in a row.
+    quiet: u32,
+}
+
+/// One owner. Never without an item, except within its turn.
+pub(super) struct Group {
+    pub owner: Owner,
+    hot: Vec<Hot>,
+    // Whose turn is next.
+    next: usize,
+    // Items that have not been looked at in this turn.
+    left: usize,
+    /// What may be spent yet; below 0: what is owed.
+    pub credit: i64,
+}
+
+impl Group {
+    pub fn new(owner: Owner, item: Item) -> Self {
+        Self { owner, hot: vec![Hot { item, quiet: 0 }], next: 0, left: 0, credit: 0 }
+    }
+
+    pub fn add(&mut self, item: Item) {
+        self.hot.push(Hot { item, quiet: 0 });
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.hot.is_empty()
+    }
+
+    pub fn items(&self) -> impl Iterator<Item = Item> {
+        self.hot.iter().map(|hot| hot.item)
+    }
+
+    pub fn remove_if(&mut self, gone: impl Fn(Item) -> bool) {
+        self.hot.retain(|hot| !gone(hot.item));
+        self.left = self.left.min(self.hot.len());
+    }
+
+    /// What was not spent in the turn before is gone: there was nothing to spend it on.
+    #[inline(always)]
+    pub fn begin(&mut self, quantum: i64) {
+        self.credit = self.credit.min(0) + quantum;
+        self.left = self.hot.len();
+    }
+
+    #[inline(always)]
+    pub fn next(&self) -> Option<Item> {
+        if self.left == 0 || self.credit <= 0 {
+            return None;
+        }
+        let next = if self.next < self.hot.len() { self.next } else { 0 };
+        self.hot.get(next).map(|hot| hot.item)
+    }
+
+    /// Notes what a look at the next item found. `true`: it has been quiet for long.
+    #[inline(always)]
+    pub fn note(&mut self, look: Look, cost: u32) -> bool {
+        if self.next >= self.hot.len() {
+            self.next = 0;
+        }
+        let among = self.hot.len() as u32;
+        let hot = &mut self.hot[self.next];
+        (self.next, self.left, self.credit) = (self.next + 1, self.left - 1, self.credit - i64::from(cost));
+        if look != Look::Quiet {
+            hot.quiet = 0;
+            return false;
+        }
+        hot.quiet += 1;
+        let tired = hot.quiet.saturating_mul(among) > PATIENCE;
+        if tired {
+            hot.quiet = 0;
+        }
+        tired
+    }
+
+    /// Takes away the item that [`Group::next`] says.
+    pub fn drop_current(&mut self) {
+        if self.next >= self.hot.len() {
+            self.next = 0;
+        }
+        self.hot.swap_remove(self.next);
+        self.left -= 1;
+    }
+
+    /// Takes away the item that [`Group::note`] was told about.
+    pub fn drop_last_noted(&mut self) {
+        self.next -= 1;
+        self.hot.swap_remove(self.next);
+    }
+}

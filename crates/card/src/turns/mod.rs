@@ -1,0 +1,288 @@
+//! Whose turn it is: a worker divides its time between *owners*, programs mostly, and then between what each has there.
+//!
+//! ```text
+//! pass      every owner with something hot is given a quantum, and its rings are looked at in turn until that is spent
+//!           (deficit round robin); who has spent more than it was given waits until that is made up for
+//! hot       a ring or wire that is looked at when its owner has a turn
+//! cold      a ring that has been quiet for long: never looked at, but its control page says that the card sleeps, so its
+//!           program kicks when it sends; see `cold`
+//! ```
+//!
+//! So however much one program sends, and through however many rings, the ring of another is looked at after one
+//! quantum of each owner, and a pass costs what the hot rings cost. An owner that is alone has longer turns: nobody
+//! waits for them.
+//!
+//! * `group`: one owner and what it has hot. `cold`: rings that wait for a kick or a launch time. `knocked`: which of
+//!   them are looked through. `cost`: what is charged.
+
+mod cold;
+pub(crate) mod cost;
+mod group;
+mod knocked;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use cold::{ColdRing, Kick};
+
+use cold::Cold;
+use group::Group;
+use std::time::Instant;
+
+/// Who answers for a ring: the process that opened it. The card itself, and whoever is not known, is 0.
+pub(crate) type Owner = u32;
+
+/// What has turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Item {
+    /// A ring of a TX queue: index of the lane, place in it.
+    Ring(u32, u32),
+    /// A wire that may have received something: index of the lane, place in it.
+    Wire(u32, u32),
+}
+
+impl Item {
+    pub fn lane(self) -> usize {
+        match self {
+            Item::Ring(lane, _) | Item::Wire(lane, _) => lane as usize,
+        }
+    }
+}
+
+/// What a look at an item found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Nothing to do.
+    Quiet,
+    /// There is something, but no room where it goes.
+    Blocked,
+    /// Work was done.
+    Busy,
+    /// The ring does not run any more.
+    Ended,
+}
+
+impl Look {
+    /// Whether anything has changed.
+    #[inline(always)]
+    pub fn is_work(self) -> bool {
+        matches!(self, Look::Busy | Look::Ended)
+    }
+}
+
+/// What an owner may spend in one pass beside others: a burst of 64 short frames.
+const QUANTUM: i64 = 1 + 64 + 64;
+/// What it may spend alone.
+const ALONE: i64 = 512;
+/// A ring gets cold after so many fruitless looks, divided by how many items its owner has hot.
+const PATIENCE: u32 = 32_768;
+/// Items that are never cold, because looking at so few costs nothing.
+const FEW: usize = 8;
+/// Rings whose launch times have come that get hot in one pass.
+const LAUNCHES: usize = 16;
+/// What a worker spends between two looks at who has kicked, in units of [`cost`]: some 20 microseconds.
+const BETWEEN_NEWS: u64 = 2048;
+
+/// All that one worker serves.
+#[derive(Default)]
+pub(crate) struct Turns {
+    // Those with something hot.
+    groups: Vec<Group>,
+    cold: Cold,
+    // More rings may have had their launch times by then than are hot by now.
+    launching: Option<Instant>,
+    // Since the last look at who has kicked.
+    spent: u64,
+    rings: usize,
+    items: usize,
+}
+
+impl Turns {
+    /// Rings, hot or cold.
+    pub fn rings(&self) -> usize {
+        self.rings
+    }
+
+    /// Who has something hot.
+    #[cfg(test)]
+    pub fn owners(&self) -> Vec<Owner> {
+        let mut owners: Vec<Owner> = self.groups.iter().map(|group| group.owner).collect();
+        owners.sort_unstable();
+        owners
+    }
+
+    /// Everything hot.
+    pub fn hot(&self) -> impl Iterator<Item = Item> {
+        self.groups.iter().flat_map(Group::items)
+    }
+
+    /// Adds an item, hot. Not one that is there.
+    pub fn add(&mut self, item: Item, owner: Owner) {
+        self.rings += usize::from(matches!(item, Item::Ring(..)));
+        self.items += 1;
+        self.heat(item, owner);
+    }
+
+    fn heat(&mut self, item: Item, owner: Owner) {
+        match self.groups.iter_mut().find(|group| group.owner == owner) {
+            Some(group) => group.add(item),
+            None => self.groups.push(Group::new(owner, item)),
+        }
+    }
+
+    /// Takes items away.
+    pub fn remove_if(&mut self, gone: impl Fn(Item) -> bool) {
+        self.groups.iter_mut().for_each(|group| group.remove_if(&gone));
+        self.groups.retain(|group| !group.is_empty());
+        self.cold.remove_if(&gone);
+        self.rings = self.hot().filter(|item| matches!(item, Item::Ring(..))).count() + self.cold.len();
+        self.items = self.hot().count() + self.cold.len();
+    }
+
+    /// Says who answers for an item from now on.
+    pub fn set_owner(&mut self, item: Item, owner: Owner) {
+        if !self.groups.iter().any(|group| group.owner == owner && group.items().any(|there| there == item)) {
+            self.remove_if(|there| there == item);
+            self.add(item, owner);
+        }
+    }
+
+    /// Begins the turn of the group at `at`. `false`: that was the last of them.
+    #[inline(always)]
+    pub fn begin(&mut self, at: usize) -> bool {
+        let quantum = if self.groups.len() == 1 { ALONE } else { QUANTUM };
+        let Some(group) = self.groups.get_mut(at) else { return false };
+        group.begin(quantum);
+        true
+    }
+
+    /// What the group at `at` looks at next, as long as its turn lasts.
+    #[inline(always)]
+    pub fn next(&self, at: usize) -> Option<Item> {
+        self.groups[at].next()
+    }
+
+    /// Notes what the look found and what it cost. `true`: the ring has been quiet for so long that it may get cold.
+    #[inline(always)]
+    #[must_use]
+    pub fn note(&mut self, at: usize, look: Look, cost: u32) -> bool {
+        self.spent += u64::from(cost);
+        if look == Look::Ended {
+            self.ended(at);
+            return false;
+        }
+        self.groups[at].note(look, cost) && self.items > FEW
+    }
+
+    #[cold]
+    fn ended(&mut self, at: usize) {
+        self.rings -= 1;
+        self.items -= 1;
+        self.groups[at].drop_current();
+    }
+
+    /// The ring that [`Turns::note`] spoke of is cold from now on.
+    #[cold]
+    pub fn cool(&mut self, at: usize, ring: ColdRing) {
+        let owner = self.groups[at].owner;
+        self.groups[at].drop_last_noted();
+        self.cold.add(owner, ring);
+    }
+
+    /// Ends a turn, and says where the next group is.
+    #[inline(always)]
+    pub fn end(&mut self, at: usize) -> usize {
+        if self.groups[at].is_empty() {
+            self.groups.swap_remove(at);
+            return at;
+        }
+        at + 1
+    }
+
+    /// After a pass in which nobody did anything: nobody else wants the time, so those who owe less than others go on
+    /// now.
+    #[inline(always)]
+    pub fn forgive(&mut self) {
+        let least = self.groups.iter().map(|group| group.credit).filter(|&credit| credit < 0).max();
+        // With less than a quantum of debt it is their turn in the next pass anyway.
+        if let Some(least) = least.filter(|&least| least <= -QUANTUM) {
+            self.groups.iter_mut().filter(|group| group.credit < 0).for_each(|group| group.credit -= least);
+        }
+    }
+
+    #[inline(always)]
+    pub fn has_cold(&self) -> bool {
+        self.cold.len() > 0
+    }
+
+    /// Whether it is time to look who has kicked, and which launch times have come. To be asked once per pass.
+    #[inline(always)]
+    pub fn wants_news(&mut self) -> bool {
+        self.spent += 1;
+        if self.spent < BETWEEN_NEWS {
+            return false;
+        }
+        self.spent = 0;
+        true
+    }
+
+    /// Somebody has kicked: rings that are behind it are looked through in the passes that follow.
+    pub fn knock(&mut self, kick: Kick) {
+        self.cold.knock(kick);
+    }
+
+    /// As [`Turns::knock`], for all of them.
+    pub fn knock_all(&mut self) {
+        self.cold.knock_all();
+    }
+
+    /// What a pass does for cold rings: makes some of those hot that are due, and looks through some of those behind
+    /// kicks. `true` when one is hot now.
+    #[inline(always)]
+    pub fn attend(&mut self) -> bool {
+        let launched = self.launching.is_some_and(|now| self.launch_some(now));
+        let rung = self.is_scanning() && self.scan();
+        launched || rung
+    }
+
+    /// Looks through some of the rings behind kicks. `true` when one was rung and is hot now.
+    fn scan(&mut self) -> bool {
+        let looks = if self.groups.len() <= 1 { ALONE } else { QUANTUM } / 2;
+        let rung = self.cold.scan(looks as usize);
+        rung.iter().for_each(|&(owner, item)| self.heat(item, owner));
+        !rung.is_empty()
+    }
+
+    /// Whether there are rings to look through.
+    pub fn is_scanning(&self) -> bool {
+        self.cold.is_scanning()
+    }
+
+    /// When the first of the cold rings has to be looked at by the clock.
+    pub fn next_launch(&self) -> Option<Instant> {
+        self.cold.next_launch()
+    }
+
+    /// Rings whose launch times have come by `now` get hot in the passes that follow, some in each.
+    pub fn launch(&mut self, now: Instant) {
+        self.launching = Some(now);
+    }
+
+    #[cold]
+    fn launch_some(&mut self, now: Instant) -> bool {
+        for done in 0..LAUNCHES {
+            let Some((owner, item)) = self.cold.launched(now) else {
+                self.launching = None;
+                return done > 0;
+            };
+            self.heat(item, owner);
+        }
+        true
+    }
+
+    /// Makes a ring hot if it is cold.
+    pub fn warm(&mut self, item: Item) {
+        if let Some(owner) = self.cold.take(item) {
+            self.heat(item, owner);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Changes of ports and workers are made on a thread of their own, one after the other: opening a FIFO or closing an
+//! interface takes as long as somebody else likes. The program that asked waits for its reply; the others are served.
+
+use super::Shared;
+use millrace_abi::message::Change;
+use millrace_card::Card;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// How long the end of the card waits for a change that is under way.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A change that was made, or why it was not.
+pub(super) struct Changed {
+    /// The connection that asked.
+    pub connection: u64,
+    pub outcome: Result<(), String>,
+}
+
+/// The thread that makes changes; there is none before the first.
+pub(super) struct Changes {
+    card: Arc<Card>,
+    shared: Arc<Shared>,
+    thread: Option<Thread>,
+}
+
+struct Thread {
+    orders: Sender<(u64, Change)>,
+    // Closed when the thread has ended.
+    ended: Receiver<()>,
+}
+
+impl Changes {
+    pub fn new(card: Arc<Card>, shared: Arc<Shared>) -> Self {
+        Self { card, shared, thread: None }
+    }
+
+    /// Has a change made. Its end is told through [`Shared`], also when the program has gone meanwhile.
+    ///
+    /// # Errors
+    /// The system refused a thread.
+    pub fn order(&mut self, connection: u64, change: Change) -> std::io::Result<()> {
+        if self.thread.is_none() {
+            self.thread = Some(start(self.card.clone(), self.shared.clone())?);
+        }
+        if let Some(thread) = &self.thread {
+            // Fails only after a panic of the thread, which has said so.
+            let _ = thread.orders.send((connection, change));
+        }
+        Ok(())
+    }
+}
+
+fn start(card: Arc<Card>, shared: Arc<Shared>) -> std::io::Result<Thread> {
+    let (orders, ordered) = channel();
+    let (ends, ended) = channel::<()>();
+    std::thread::Builder::new().name("millrace-changes".to_owned()).spawn(move || {
+        for (connection, change) in ordered {
+            // Acquire pairs with the Release of whoever drops the driver.
+            if shared.stop.load(Ordering::Acquire) {
+                break;
+            }
+            let changed = Changed { connection, outcome: make(&card, &change) };
+            shared.changed.lock().unwrap_or_else(PoisonError::into_inner).push(changed);
+            shared.wake();
+        }
+        // Before the end is told: whoever waits for it may count on it.
+        drop(card);
+        drop(ends);
+    })?;
+    Ok(Thread { orders, ended })
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        let Some(Thread { orders, ended }) = self.thread.take() else { return };
+        drop(orders);
+        if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(PATIENCE) {
+            tracing::warn!("the card ends while a port is still being opened or closed");
+        }
+    }
+}
+
+fn make(card: &Card, change: &Change) -> Result<(), String> {
+    let made = match *change {
+        Change::Plug { port, ref spec } => card.plug(port, spec),
+        Change::Connect { one, other } => card.connect(one, other),
+        Change::Disconnect { port } => card.disconnect(port),
+        Change::Move { queue, worker } => card.move_queue(queue, worker),
+    };
+    made.map_err(|error| error.to_string())
+}

@@ -1,0 +1,312 @@
+//! What programs have handed over is closed on threads of its own: closing can take as long as whoever made the
+//! descriptor likes (a TCP socket that lingers, inside a socket that nobody reads), and unmapping as long as there is
+//! memory.
+//!
+//! One thing at a time of each process, and [`THREADS`] of each user: what takes long delays its process, and where there are
+//! many such processes, their user. What something costs is charged until it is closed.
+
+use super::quotas::Charge;
+use super::schedule::Asker;
+use millrace_dma::Region;
+use rustix::fd::OwnedFd;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Threads that one user may keep busy.
+const THREADS: usize = 4;
+
+/// Threads in all. There is one as long as nothing takes long.
+const MOST_THREADS: usize = 64;
+
+/// How long a thread has nothing to do before it ends; the first stays.
+const REST: Duration = Duration::from_secs(1);
+
+/// How much of one process may wait to be closed before it is not listened to any more.
+pub(super) const MOST_WAITING: usize = 32;
+
+/// The same for all processes of a user together.
+const MOST_OF_USER: usize = 256;
+
+/// How long the end of the card waits for what is being closed. The rest is closed by the end of the process, which no
+/// socket can hold up.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is to be dropped, and after it what was paid for it; what that does is all that matters.
+#[expect(dead_code, reason = "held until it is dropped")]
+pub(super) enum Waste {
+    Descriptor(OwnedFd),
+    Connection(OwnedFd, Vec<Charge>),
+    Memory(Region, Option<Charge>),
+}
+
+/// A process of a user.
+type Whose = (u32, u32);
+
+/// What of one user waits or is being closed.
+#[derive(Default)]
+struct OfUser {
+    // By process: what waits, and whether something of it is being closed.
+    of_process: HashMap<u32, (VecDeque<Waste>, bool)>,
+    // Processes of which something waits and nothing is being closed, in turn.
+    turns: VecDeque<u32>,
+    waiting: usize,
+    threads: usize,
+}
+
+impl OfUser {
+    fn can_go_on(&self) -> bool {
+        !self.turns.is_empty() && self.threads < THREADS
+    }
+}
+
+#[derive(Default)]
+struct Heap {
+    of_user: HashMap<u32, OfUser>,
+    // Users of whom something can be closed, in turn.
+    turns: VecDeque<u32>,
+    threads: usize,
+    idle: usize,
+    stop: bool,
+}
+
+#[derive(Default)]
+struct Yard {
+    heap: Mutex<Heap>,
+    change: Condvar,
+}
+
+impl Yard {
+    fn heap(&self) -> MutexGuard<'_, Heap> {
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread's life: until there is nothing left and nothing to come.
+    fn work(&self) {
+        let mut heap = self.heap();
+        // Its first rest is waited for; told once, or threads at rest would wake each other for ever.
+        let mut new = true;
+        loop {
+            if let Some((whose, waste)) = heap.take() {
+                drop(heap);
+                drop(waste);
+                heap = self.heap();
+                heap.closed(whose);
+                continue;
+            }
+            if heap.stop {
+                break;
+            }
+            heap.idle += 1;
+            if core::mem::take(&mut new) {
+                self.change.notify_all();
+            }
+            // The last one sleeps until there is something.
+            let mut rested = false;
+            heap = if heap.threads > 1 {
+                let (heap, timeout) = self.change.wait_timeout(heap, REST).unwrap_or_else(PoisonError::into_inner);
+                rested = timeout.timed_out();
+                heap
+            } else {
+                self.change.wait(heap).unwrap_or_else(PoisonError::into_inner)
+            };
+            heap.idle -= 1;
+            if rested && heap.threads > 1 && heap.turns.is_empty() {
+                break;
+            }
+        }
+        heap.threads -= 1;
+        self.change.notify_all();
+    }
+}
+
+impl Heap {
+    fn add(&mut self, (uid, pid): Whose, waste: Waste) {
+        let user = self.of_user.entry(uid).or_default();
+        let could_go_on = user.can_go_on();
+        let (waiting, busy) = user.of_process.entry(pid).or_default();
+        waiting.push_back(waste);
+        if waiting.len() == 1 && !*busy {
+            user.turns.push_back(pid);
+        }
+        user.waiting += 1;
+        if !could_go_on && user.can_go_on() {
+            self.turns.push_back(uid);
+        }
+    }
+
+    fn take(&mut self) -> Option<(Whose, Waste)> {
+        let uid = self.turns.pop_front()?;
+        let user = self.of_user.get_mut(&uid)?;
+        let pid = user.turns.pop_front()?;
+        let (waiting, busy) = user.of_process.get_mut(&pid)?;
+        *busy = true;
+        let waste = waiting.pop_front()?;
+        (user.waiting, user.threads) = (user.waiting - 1, user.threads + 1);
+        if user.can_go_on() {
+            self.turns.push_back(uid);
+        }
+        Some(((uid, pid), waste))
+    }
+
+    fn closed(&mut self, (uid, pid): Whose) {
+        let Some(user) = self.of_user.get_mut(&uid) else { return };
+        let could_go_on = user.can_go_on();
+        user.threads -= 1;
+        if let Some((waiting, busy)) = user.of_process.get_mut(&pid) {
+            *busy = false;
+            if waiting.is_empty() {
+                user.of_process.remove(&pid);
+            } else {
+                user.turns.push_back(pid);
+            }
+        }
+        if !could_go_on && user.can_go_on() {
+            self.turns.push_back(uid);
+        }
+        if user.of_process.is_empty() {
+            self.of_user.remove(&uid);
+        }
+    }
+}
+
+/// The threads that close.
+pub(super) struct Reaper {
+    yard: Arc<Yard>,
+}
+
+impl Reaper {
+    pub fn new() -> std::io::Result<Self> {
+        let reaper = Self { yard: Arc::default() };
+        reaper.start_thread(&mut reaper.yard.heap())?;
+        // It is ready: what a thread allocates when it starts is not to fall into a program's work.
+        let ready = reaper.yard.change.wait_while(reaper.yard.heap(), |heap| heap.idle == 0);
+        drop(ready);
+        Ok(reaper)
+    }
+
+    fn start_thread(&self, heap: &mut Heap) -> std::io::Result<()> {
+        let yard = self.yard.clone();
+        std::thread::Builder::new()
+            .name("millrace-reaper".to_owned())
+            .stack_size(64 * 1024)
+            .spawn(move || yard.work())?;
+        heap.threads += 1;
+        Ok(())
+    }
+
+    /// Has something of a process closed, soon.
+    pub fn take(&self, asker: Asker, waste: Waste) {
+        let mut heap = self.yard.heap();
+        heap.add((asker.uid, asker.pid), waste);
+        if heap.turns.len() > heap.idle && heap.threads < MOST_THREADS {
+            // Without one more it takes longer.
+            let _ = self.start_thread(&mut heap);
+        }
+        self.yard.change.notify_one();
+    }
+
+    /// Has descriptors of a process closed, soon.
+    pub fn take_fds(&self, asker: Asker, fds: impl IntoIterator<Item = OwnedFd>) {
+        fds.into_iter().for_each(|fd| self.take(asker, Waste::Descriptor(fd)));
+    }
+
+    /// Whether something of a user waits to be closed, or is being closed.
+    pub fn has_some_of(&self, asker: Asker) -> bool {
+        self.yard.heap().of_user.contains_key(&asker.uid)
+    }
+
+    /// Whether so much of a process, or of its user, waits to be closed that no more should come.
+    pub fn is_full(&self, asker: Asker) -> bool {
+        self.yard.heap().of_user.get(&asker.uid).is_some_and(|user| {
+            let of_process = user.of_process.get(&asker.pid).map_or(0, |(waiting, _)| waiting.len());
+            user.waiting >= MOST_OF_USER || of_process >= MOST_WAITING
+        })
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        let mut heap = self.yard.heap();
+        heap.stop = true;
+        self.yard.change.notify_all();
+        let left = self.yard.change.wait_timeout_while(heap, PATIENCE, |heap| heap.threads > 0);
+        if left.is_ok_and(|(heap, _)| heap.threads > 0) {
+            tracing::warn!("a descriptor that a program has handed over is still being closed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::{set_socket_linger, socket_send_buffer_size};
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    /// A descriptor whose close takes a minute: a socket inside a socket pair, with bytes that nobody reads.
+    pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        set_socket_linger(&sender, Some(Duration::from_secs(60))).unwrap();
+        sender.set_nonblocking(true).unwrap();
+        let chunk = vec![0; socket_send_buffer_size(&sender).unwrap()];
+        while sender.write(&chunk).is_ok() {}
+        (sender.into(), receiver)
+    }
+
+    fn asker(uid: u32, pid: u32) -> Asker {
+        Asker { uid, pid, connection: 0 }
+    }
+
+    /// Whether something that somebody hands over is closed.
+    fn is_closed_for(reaper: &Reaper, asker: Asker) -> bool {
+        let (gone, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        reaper.take(asker, Waste::Descriptor(gone.into()));
+        there.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        std::io::Read::read(&mut &there, &mut [0]).is_ok_and(|count| count == 0)
+    }
+
+    #[test]
+    fn one_process_delays_itself_only() {
+        let reaper = Reaper::new().unwrap();
+        let mut receivers = Vec::new();
+        for _ in 0..MOST_WAITING + 1 {
+            let (sender, receiver) = lingering();
+            reaper.take(asker(1, 1), Waste::Descriptor(sender));
+            receivers.push(receiver);
+        }
+        assert!(is_closed_for(&reaper, asker(1, 2)), "what another process handed over was closed meanwhile");
+        let begin = Instant::now();
+        while !reaper.is_full(asker(1, 1)) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "all but the first wait");
+        }
+        assert!(!reaper.is_full(asker(1, 2)));
+        // Whoever reads ends it.
+        drop(receivers);
+    }
+
+    #[test]
+    fn many_processes_delay_their_user_only() {
+        let reaper = Reaper::new().unwrap();
+        let mut receivers = Vec::new();
+        for uid in 1..4 {
+            for pid in 0..3 * THREADS as u32 {
+                let (sender, receiver) = lingering();
+                reaper.take(asker(uid, 100 * uid + pid), Waste::Descriptor(sender));
+                receivers.push(receiver);
+            }
+        }
+        assert!(is_closed_for(&reaper, asker(9, 9)), "what another user's process handed over was closed meanwhile");
+        for pid in 0..MOST_OF_USER as u32 {
+            reaper.take(
+                asker(1, 1000 + pid),
+                Waste::Descriptor(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()),
+            );
+        }
+        assert!(reaper.is_full(asker(1, 1)) && !reaper.is_full(asker(9, 9)), "a user who is full is not listened to");
+        drop(receivers);
+    }
+}

@@ -1,0 +1,222 @@
+//! Whether a connection may do what it asks for: decided here, once for each request, and nowhere else.
+//!
+//! Rights come from who is at the other end, as the system says, and from the grants of the card. Whose a queue is stands
+//! above them: the registers of a queue that somebody has are his alone, whoever else may do everything.
+
+use super::connections::Connected;
+use super::replies::Refusal;
+use super::{Policy, Server};
+use crate::locks::Owner;
+use crate::native;
+use millrace_abi::access::{Configure, Names, Peer, Right, Rights};
+use millrace_abi::message::{Change, ErrorCode, Request};
+use millrace_abi::queue::{Engine, QueueId};
+use millrace_abi::register::map::Component;
+use millrace_abi::register::{medusa, sze};
+use rustix::fd::AsFd;
+
+/// Most bytes that are read of a file of names.
+const MAX_NAMES: u64 = 4 << 20;
+
+/// To whom the registers of a queue belong.
+enum Holder {
+    /// Nobody: the queue is free.
+    Nobody,
+    /// The connection that has opened it for itself, or has started or locked it by its registers.
+    Client(u64),
+    /// The driver, which drives it for those who share it.
+    Driver,
+}
+
+/// Who is at the other end of a socket.
+pub(super) fn peer_of(socket: impl AsFd) -> Option<Peer> {
+    let credentials = rustix::net::sockopt::socket_peercred(socket).ok()?;
+    let (pid, uid) = (credentials.pid.as_raw_nonzero().get() as u32, credentials.uid.as_raw());
+    let mut gids = vec![credentials.gid.as_raw()];
+    gids.extend(supplementary_groups(pid, uid));
+    Some(Peer { pid, uid, gids })
+}
+
+/// The supplementary groups of a process, if it is still the user's through and through: one that has become somebody else
+/// since it connected (`su`) has that one's groups.
+fn supplementary_groups(pid: u32, uid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = |name: &str| -> Vec<u32> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
+        line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+    };
+    let users = numbers("Uid:");
+    if !users.is_empty() && users.iter().all(|&user| user == uid) { numbers("Groups:") } else { Vec::new() }
+}
+
+/// The names of users and groups of this machine; none where the files cannot be read.
+pub(super) fn names() -> Names {
+    let read = |path: &str| {
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map(|file| std::io::Read::take(file, MAX_NAMES));
+        let _ = file.and_then(|mut file| std::io::Read::read_to_string(&mut file, &mut text));
+        text
+    };
+    Names::new(&read("/etc/passwd"), &read("/etc/group"))
+}
+
+impl Policy {
+    /// What a peer may do.
+    pub(super) fn rights_of(&self, peer: &Peer) -> Rights {
+        self.access.rights_of(peer, rustix::process::geteuid().as_raw())
+    }
+}
+
+/// A refusal that names the missing right, and how it is granted.
+fn denied(client: &Connected, names: &Names, to_do: &str, right: &Right) -> Refusal {
+    let user = names.of_user(client.standing.peer.uid);
+    let how = format!("the card's administrator can allow it with --grant user:{user}={right}");
+    Refusal::new(ErrorCode::Denied, format!("user {user} may not {to_do}; {how}"))
+}
+
+impl Server {
+    /// Whether a connection may do what it asks for.
+    pub(super) fn permit(&self, number: u64, request: &Request) -> Result<(), Refusal> {
+        let Some(client) = self.clients.get(&number) else { return Ok(()) };
+        let need = |right: Right, to_do: &str| match client.standing.rights.has(&right) {
+            true => Ok(()),
+            false => Err(denied(client, &self.policy.names, to_do, &right)),
+        };
+        match request {
+            Request::Hello { .. } if client.standing.rights.is_empty() => {
+                let user = self.policy.names.of_user(client.standing.peer.uid);
+                let how = format!("the card's administrator can allow it with --grant user:{user}=use:rx0,tx0");
+                Err(Refusal::new(ErrorCode::Denied, format!("user {user} has no rights on this card; {how}")))
+            }
+            Request::Read { .. } => need(Right::ReadRegisters, "read registers"),
+            Request::Write { address, bytes } => self.permit_write(number, client, *address, bytes.len()),
+            Request::Change(change) => match change {
+                Change::Plug { .. } | Change::Connect { .. } | Change::Disconnect { .. } => {
+                    need(Right::Configure(Configure::Ports), "configure ports")
+                }
+                Change::Move { .. } => need(Right::Configure(Configure::Workers), "configure workers"),
+            },
+            Request::Lock { component, .. } => match self.controller_at(component) {
+                Some(queue) => need(Right::Use(queue), &format!("use {queue}")),
+                None => need(Right::WriteRegisters, &format!("lock {component:?}")),
+            },
+            Request::Open { queue, .. } => need(Right::Use(*queue), &format!("use {queue}")),
+            Request::EndClient { .. } => need(Right::Admin, "end connections"),
+            Request::EndLocks { .. } => need(Right::Admin, "end locks"),
+            // What needs a queue has asked when it was opened; memory is a matter of quotas; the rest only tells.
+            _ => Ok(()),
+        }
+    }
+
+    /// The queue whose DMA controller has this path.
+    fn controller_at(&self, path: &str) -> Option<QueueId> {
+        self.controllers.iter().find(|(_, controller)| *controller == path).map(|(&queue, _)| queue)
+    }
+
+    fn permit_write(&self, number: u64, client: &Connected, address: u32, len: usize) -> Result<(), Refusal> {
+        // A program with the card inside it writes registers past the driver as well.
+        if client.own {
+            return Ok(());
+        }
+        let mut last = None;
+        for at in words(address, len) {
+            let Some((component, offset)) = Component::at(at) else { continue };
+            let counters = matches!(component, Component::Dma(queue) if self.counts(queue, offset));
+            if last == Some((component, counters)) {
+                continue;
+            }
+            last = Some((component, counters));
+            match component {
+                Component::Dma(queue) => self.permit_queue(number, client, queue, counters)?,
+                Component::TxData(index) | Component::TxHeaders(index) => {
+                    self.permit_queue(number, client, QueueId::tx(index), false)?;
+                }
+                _ => {
+                    let right = Right::WriteComponent(component);
+                    if !client.standing.rights.has(&right) {
+                        let to_do = format!("write the registers of {component}");
+                        return Err(denied(client, &self.policy.names, &to_do, &right));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a word of a DMA controller is the one that commands its counters, which moves nothing.
+    fn counts(&self, queue: QueueId, offset: u32) -> bool {
+        let command = match self.card.engine(queue) {
+            Some(Engine::Sze) => sze::COUNTER_COMMAND.bytes(),
+            _ => medusa::COUNTER_COMMAND.bytes(),
+        };
+        offset & !3 == command
+    }
+
+    fn permit_queue(&self, number: u64, client: &Connected, id: QueueId, counters: bool) -> Result<(), Refusal> {
+        let right = Right::Use(id);
+        if !client.standing.rights.has(&right) {
+            return Err(denied(client, &self.policy.names, &format!("write the registers of {id}"), &right));
+        }
+        let of = match self.holder_of(id) {
+            _ if counters => return Ok(()),
+            Holder::Nobody => return Ok(()),
+            Holder::Client(holder) if holder == number => return Ok(()),
+            Holder::Client(holder) => format!("process {}", self.pid_of(Owner::Client(holder))),
+            Holder::Driver => "the driver, for those who share it".to_owned(),
+        };
+        let text =
+            format!("{id} belongs to {of}, and its registers with it; no right overrides that until it is closed");
+        Err(Refusal::new(ErrorCode::Denied, text))
+    }
+
+    fn holder_of(&self, id: QueueId) -> Holder {
+        if let Some(session) = self.sessions.get(&id) {
+            return session.owner().map_or(Holder::Driver, Holder::Client);
+        }
+        if let Some(native) = self.natives.get(&id) {
+            return Holder::Client(native.client);
+        }
+        let path = self.controllers.get(&id).map_or("", String::as_str);
+        match self.locks.holder(path, native::RUNNING) {
+            Some(Owner::Client(holder)) => Holder::Client(holder),
+            _ => Holder::Nobody,
+        }
+    }
+}
+
+/// The words that a write touches.
+fn words(address: u32, len: usize) -> impl Iterator<Item = u32> {
+    let (first, end) = (u64::from(address), u64::from(address) + len as u64);
+    // The address space of the bus comes round at its end, as in `native::words`.
+    (first / 4 * 4..end).step_by(4).map(|at| at as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_of_a_write_is_looked_at() {
+        assert_eq!(words(0x7e, 10).collect::<Vec<_>>(), [0x7c, 0x80, 0x84]);
+        assert_eq!(words(8, 0).count(), 0);
+        assert_eq!(words(u32::MAX, 2).collect::<Vec<_>>(), [u32::MAX - 3, 0]);
+    }
+
+    #[test]
+    fn this_process_is_who_it_is() {
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let peer = peer_of(&one).unwrap();
+        assert_eq!((peer.pid, peer.uid), (std::process::id(), rustix::process::getuid().as_raw()));
+        assert!(peer.gids.contains(&rustix::process::getgid().as_raw()));
+        for group in rustix::process::getgroups().unwrap() {
+            assert!(peer.gids.contains(&group.as_raw()), "{group:?} is not in {:?}", peer.gids);
+        }
+    }
+
+    #[test]
+    fn groups_of_a_process_that_became_another_user_do_not_count() {
+        let uid = rustix::process::getuid().as_raw();
+        assert!(supplementary_groups(std::process::id(), uid + 1).is_empty());
+        assert!(supplementary_groups(0, uid).is_empty());
+    }
+}

@@ -1,0 +1,212 @@
+//! The card's half of a Medusa RX queue.
+
+use super::layout::{Descriptor, Pointers, RxHeader, address};
+use crate::budget::{Allowance, MAX_CHAIN};
+use crate::index::{Mask, RingIndex};
+use crate::{Delivery, EngineFault, FrameLimits};
+use millrace_abi::control::FaultKind;
+use millrace_dma::{Access, Iotlb, Iova, Ordering, Slots32, Slots64, Span, Word64};
+
+/// What START gives the card for an RX queue.
+pub struct RxRings {
+    /// Descriptor ring at DESC_BASE; its size is MDP + 1.
+    pub descriptors: Slots64,
+    /// IOVA of that ring, for fault reports.
+    pub descriptors_at: Iova,
+    /// Header ring at HDR_BASE; its size is MHP + 1.
+    pub headers: Slots32,
+    /// SDP and SHP, written by software.
+    pub doorbell: Word64,
+    /// HDP and HHP, at UPDATE_BASE, written by the card.
+    pub update: Word64,
+}
+
+/// The card's half of an RX queue.
+pub struct CardRx {
+    rings: RxRings,
+    descriptors: Mask,
+    headers: Mask,
+    hdp: RingIndex,
+    hhp: RingIndex,
+    // SDP and SHP as last loaded.
+    sdp: RingIndex,
+    shp: RingIndex,
+    upper: Option<u64>,
+    limits: FrameLimits,
+    iotlb: Iotlb,
+    allowance: Allowance,
+    unpublished: bool,
+}
+
+impl CardRx {
+    /// A queue at HDP = HHP = 0 (§3.2.2).
+    pub fn new(rings: RxRings, limits: FrameLimits, iotlb: Iotlb) -> Option<Self> {
+        let descriptors = Mask::for_entries(rings.descriptors.mask() + 1)?;
+        let headers = Mask::for_entries(rings.headers.mask() + 1)?;
+        let zero = RingIndex::default();
+        let (hdp, hhp, sdp, shp) = (zero, zero, zero, zero);
+        let (upper, allowance, unpublished) = (None, Allowance::default(), false);
+        Some(Self { rings, descriptors, headers, hdp, hhp, sdp, shp, upper, limits, iotlb, allowance, unpublished })
+    }
+
+    /// HDP.
+    pub fn hdp(&self) -> u32 {
+        self.hdp.get()
+    }
+
+    /// HHP.
+    pub fn hhp(&self) -> u32 {
+        self.hhp.get()
+    }
+
+    /// The translation cache of this queue.
+    pub fn iotlb(&self) -> &Iotlb {
+        &self.iotlb
+    }
+
+    /// Takes over changes of the owner's domain, and grants a new [`Allowance`]; once per burst, before
+    /// [`CardRx::deliver`].
+    #[inline(always)]
+    pub fn sync(&mut self) {
+        self.iotlb.sync();
+        self.allowance = Allowance::default();
+    }
+
+    #[inline(always)]
+    fn refresh(&mut self) {
+        // Acquire pairs with the Release in `HostRx::flush`: the descriptors up to SDP are visible, and software is
+        // done with the buffers and headers up to SHP.
+        let doorbell = Pointers::decode(self.rings.doorbell.load(Ordering::Acquire));
+        self.sdp = self.descriptors.index(doorbell.descriptors);
+        self.shp = self.headers.index(doorbell.headers);
+    }
+
+    /// Writes metadata, which may be nothing, and behind it one frame into the next buffer, and what they are into the
+    /// next entry of the header ring. Together they have to fit into the buffer.
+    ///
+    /// # Errors
+    /// [`EngineFault`] when a descriptor is wrong; the frame is not delivered.
+    #[inline]
+    pub fn deliver(&mut self, header: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
+        let (Ok(len), Ok(header_len)) = (u16::try_from(header.len() + frame.len()), u8::try_from(header.len())) else {
+            return Ok(Delivery::TooLong);
+        };
+        if frame.len() > usize::from(self.limits.max) {
+            return Ok(Delivery::TooLong);
+        }
+        if self.allowance.is_used_up() {
+            return Ok(Delivery::NoRoom);
+        }
+        if self.headers.free(self.hhp, self.shp) == 0 {
+            self.refresh();
+            if self.headers.free(self.hhp, self.shp) == 0 {
+                return Ok(Delivery::NoRoom);
+            }
+        }
+        let (mut at, mut upper, mut looked) = (self.hdp, self.upper, 0u32);
+        let (mut front, mut rest) = (Span::from_slice(header), frame);
+        loop {
+            if at == self.sdp {
+                self.refresh();
+                if at == self.sdp {
+                    return Ok(self.refuse(Delivery::NoRoom, looked));
+                }
+            }
+            let left = front.len() + rest.len();
+            let descriptor = Descriptor::decode(self.rings.descriptors.load(at.get()));
+            let here = at;
+            (at, looked) = (self.descriptors.add(at, 1), looked + 1);
+            let buffer = match descriptor {
+                Descriptor::Upper(bits) => {
+                    upper = Some(bits);
+                    if self.is_the_last(at, looked) {
+                        return self.does_not_fit(at, usize::from(len) - left, looked);
+                    }
+                    continue;
+                }
+                Descriptor::Buffer(buffer) => buffer,
+                Descriptor::Reserved => return Err(self.ring_fault(FaultKind::ReservedDescriptor, here)),
+            };
+            let Some(bits) = upper else { return Err(self.ring_fault(FaultKind::NoUpperAddress, here)) };
+            let capacity = usize::from(buffer.len);
+            if capacity < left && !buffer.next {
+                return Ok(self.refuse(Delivery::TooLong, looked));
+            }
+            let mut room = self.iotlb.write(address(bits, buffer.low), capacity.min(left))?;
+            if !front.is_empty() {
+                let count = front.copy_to(room);
+                (front, room) = (front.split_at(count).1, room.split_at(count).1);
+            }
+            let count = rest.copy_to(room);
+            rest = rest.split_at(count).1;
+            if front.is_empty() && rest.is_empty() {
+                break;
+            }
+            if self.is_the_last(at, looked) {
+                return self.does_not_fit(at, usize::from(len) - front.len() - rest.len(), looked);
+            }
+        }
+        self.allowance.charge_stored(looked, usize::from(len));
+        let entry = RxHeader { len, header_len, meta: 0, freed: looked.min(3) as u8 };
+        self.rings.headers.store(self.hhp.get(), entry.encode());
+        (self.hdp, self.upper) = (at, upper);
+        self.hhp = self.headers.add(self.hhp, 1);
+        self.unpublished = true;
+        Ok(Delivery::Stored)
+    }
+
+    /// Whether no more descriptors can belong to a frame than those from HDP up to `at`: they are as many as the ring can
+    /// hold, so that no more come before HDP moves, or as many as a frame may lie in.
+    #[inline(always)]
+    fn is_the_last(&self, at: RingIndex, looked: u32) -> bool {
+        self.descriptors.free(at, self.hdp) == 0 || looked == MAX_CHAIN
+    }
+
+    /// A frame is not stored, for which so many descriptors were looked at.
+    #[cold]
+    fn refuse(&mut self, delivery: Delivery, looked: u32) -> Delivery {
+        self.allowance.charge(looked);
+        delivery
+    }
+
+    /// All descriptors that the ring can hold, or that one frame may lie in, have room for just `taken` bytes. Without
+    /// this a doorbell that runs ahead of the card would keep it here for ever. If not even the shortest frame fits, none
+    /// ever will.
+    #[cold]
+    fn does_not_fit(&mut self, at: RingIndex, taken: usize, looked: u32) -> Result<Delivery, EngineFault> {
+        if taken < usize::from(self.limits.min) {
+            return Err(self.ring_fault(FaultKind::EndlessDescriptors, at));
+        }
+        Ok(self.refuse(Delivery::TooLong, looked))
+    }
+
+    /// Makes what was delivered visible. `true` if there was anything.
+    #[inline(always)]
+    pub fn publish(&mut self) -> bool {
+        if self.unpublished {
+            let word = Pointers { descriptors: self.hdp.get(), headers: self.hhp.get() }.encode();
+            // Release pairs with the Acquire in `HostRx::ready`: frames and headers up to HHP are visible.
+            self.rings.update.store(word, Ordering::Release);
+            self.prefetch_next();
+        }
+        core::mem::take(&mut self.unpublished)
+    }
+
+    /// Asks to own the line where the next frame will begin, while nobody waits for it.
+    #[inline(always)]
+    fn prefetch_next(&self) {
+        if self.hdp != self.sdp
+            && let Some(upper) = self.upper
+            && let Some(buffer) = Descriptor::whole_packet(self.rings.descriptors.load(self.hdp.get()))
+            && let at = address(upper, buffer.low)
+            && let Some(room) = self.iotlb.peek(at, 1, Access::ReadWrite).and_then(|reach| reach.span_mut(at, 1))
+        {
+            room.prefetch();
+        }
+    }
+
+    #[cold]
+    fn ring_fault(&self, kind: FaultKind, at: RingIndex) -> EngineFault {
+        EngineFault { kind, iova: self.rings.descriptors_at.plus(u64::from(at.get()) * 8) }
+    }
+}
