@@ -1,5 +1,8 @@
 //! Time stamps before received frames, through every engine and mode: handed out beside the frame and never in it.
 
+mod common;
+
+use common::settled;
 use millrace::{Device, Laggard, Mode, RxQueue, Sharing, TxQueue};
 use millrace_abi::header::RxMetadata;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -53,9 +56,7 @@ fn every_mode(engine: &str, lengths: &[usize]) {
             rx.close().unwrap();
         }
     }
-    for queue in device.stats().unwrap().queues {
-        assert!(queue.drops.is_empty() && queue.offered == queue.passed, "{queue:?}");
-    }
+    settled(&device, |stats| stats.queues.iter().all(|queue| queue.drops.is_empty() && queue.offered == queue.passed));
 }
 
 #[test]
@@ -91,16 +92,8 @@ fn a_frame_too_long_for_its_buffer_with_a_stamp_is_dropped_and_counted() {
     let now = nanoseconds();
     send(&mut tx, 3, 2032);
     receive(&mut rx, 3, 2032, now);
-    // Counters follow the frames that they count.
-    let begin = std::time::Instant::now();
-    let stats = loop {
-        let stats = device.stats().unwrap();
-        if stats.queues[0].offered == 3 || begin.elapsed() > PATIENCE {
-            break stats;
-        }
-    };
+    let stats = settled(&device, |stats| (stats.queues[0].offered, stats.ports[0].rx_frames) == (3, 3));
     assert_eq!((stats.queues[0].drops[0].reason.as_str(), stats.queues[0].drops[0].count), ("too-long", 2));
-    assert_eq!((stats.queues[0].offered, stats.ports[0].rx_frames), (3, 3));
 }
 
 #[test]

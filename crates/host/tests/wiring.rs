@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    Daemon, PATIENCE, Process, argument, check_equations, receive_all, run_daemon, rx, say, send_all, tx, within,
+    Daemon, PATIENCE, Process, argument, check_equations, receive_all, run_daemon, rx, say, send_all, settled, tx,
+    within,
 };
 use millrace::{Device, Mode, QueueId, Sharing};
 use millrace_port::pcap::{CaptureTime, Reader, Writer};
@@ -44,13 +45,10 @@ fn connected_ports_hand_over_every_frame() {
     let port = |read: &Path, write: &Path| format!("port=(pcap:{},write={})", read.display(), write.display());
     let (first, second) = (port(&a, &to_a), port(&b, &to_b));
     let device = Device::open(&format!("embedded:{first},{second},connect=0-1,spin=20")).unwrap();
-    within(PATIENCE, || match &device.stats().unwrap().ports[..] {
-        [a, b] if a.tx_frames == 300 && b.tx_frames == 500 => Ok(()),
-        ports => Err(format!("{ports:?}")),
+    let stats = settled(&device, |stats| {
+        stats.ports.iter().map(|port| (port.rx_frames, port.tx_frames)).eq([(500, 300), (300, 500)])
     });
-    let stats = device.stats().unwrap();
-    assert_eq!((stats.ports[0].rx_frames, stats.ports[0].connected), (500, Some(1)));
-    assert_eq!((stats.ports[1].rx_frames, stats.ports[1].connected), (300, Some(0)));
+    assert!(stats.ports.iter().map(|port| port.connected).eq([Some(1), Some(0)]));
     assert!(stats.queues.iter().all(|queue| queue.offered == 0), "nothing goes to queues");
     drop(device);
     assert!(frames_in(&to_b) == sent_a && frames_in(&to_a) == sent_b);

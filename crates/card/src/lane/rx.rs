@@ -6,7 +6,7 @@ use crate::counters::{Counts, QueueDrop};
 use crate::engine::RxEngine;
 use crate::queue::Queue;
 use crate::sleep::Sleep;
-use millrace_abi::control::QueueState;
+use millrace_abi::control::{FaultKind, QueueState};
 use millrace_dma::{Iova, Span};
 use millrace_ring::dd::Supplied;
 use millrace_ring::shared::Reclaimer;
@@ -211,9 +211,10 @@ impl RxSlot {
     /// A fault ends the queue.
     #[cold]
     pub fn stop_by(&mut self, fault: EngineFault) {
-        self.make_visible();
+        self.counts.iotlb_faults += u64::from(fault.kind == FaultKind::Unmapped);
+        // Who sees the fault finds it counted.
         self.unpublished = true;
-        self.counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
+        self.finish();
         self.dead = self.engine.take();
         self.queue.has_faulted(fault);
         self.links.show(QueueState::Faulted(fault.kind), Some(fault));

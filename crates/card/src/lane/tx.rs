@@ -7,7 +7,7 @@ use crate::engine::TxEngine;
 use crate::queue::Queue;
 use crate::sleep::Sleep;
 use crate::turns::{ColdRing, Item, cost};
-use millrace_abi::control::QueueState;
+use millrace_abi::control::{FaultKind, QueueState};
 use millrace_dma::{Ordering, fence};
 use millrace_ring::{EngineFault, Served};
 use std::sync::Arc;
@@ -137,22 +137,19 @@ impl TxSlot {
                 self.translations = (hits, misses);
             }
             self.links.wake();
-            if let Some(fault) = served.fault {
-                self.fault(counts, fault);
-            }
+            let unmapped = served.fault.is_some_and(|fault| fault.kind == FaultKind::Unmapped);
+            counts.iotlb_faults += u64::from(unmapped);
             self.queue.counts.publish(counts);
+            // Who sees the fault finds it counted.
+            if let Some(fault) = served.fault {
+                self.lose(fault);
+            }
         }
         served.fault.is_none()
     }
 
-    /// A fault stops the ring that it is in; the queue only if that is the one of its registers.
+    /// Ends the ring, and says why: the queue only if that is the ring of its registers.
     #[cold]
-    fn fault(&mut self, counts: &mut Counts, fault: EngineFault) {
-        counts.iotlb_faults += u64::from(fault.kind == millrace_abi::control::FaultKind::Unmapped);
-        self.lose(fault);
-    }
-
-    /// Ends the ring, and says why.
     pub fn lose(&mut self, fault: EngineFault) {
         self.dead = self.engine.take();
         if self.ring == 0 {

@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a refusal may be put off to clear up first.
-const CLEAR_UP: Duration = Duration::from_millis(2);
+const BEFORE_REFUSAL: Duration = Duration::from_millis(2);
 
 /// Between two remarks about programs that were turned away.
 const REMARK: Duration = Duration::from_secs(10);
@@ -268,7 +268,7 @@ impl Server {
     /// Clears up because somebody is refused who might not be afterwards; once in a round, or refusals would take all time.
     pub(super) fn clear_up_once(&mut self) {
         if !core::mem::replace(&mut self.cleared, true) {
-            self.clear_up(CLEAR_UP);
+            self.clear_up(BEFORE_REFUSAL);
         }
     }
 

@@ -56,12 +56,14 @@ const WAKE: u64 = 1;
 /// Tokens of clients: twice the number for the socket, one more for the process.
 const FIRST_CLIENT_TOKEN: u64 = 2;
 
-/// Connections accepted in one round.
-const ACCEPTS: usize = 16;
+/// Connections accepted in one round: few, because each costs as much as several requests, of which there are then some more.
+const ACCEPTS: usize = 4;
 /// Requests answered in one round.
 const REQUESTS: usize = 16;
-/// How long a round clears up, and how long it answers requests: one that has begun is finished.
+/// How long a round answers requests: one that has begun is finished.
 const SLICE: Duration = Duration::from_millis(1);
+/// How long a round clears up. Longer than [`ACCEPTS`] connections take that were closed at once.
+const CLEAR_UP: Duration = Duration::from_micros(200);
 
 /// What the server's thread and its owner share.
 struct Shared {
@@ -121,7 +123,7 @@ impl Server {
         while !self.shared.stop.load(Ordering::Acquire) {
             self.look(self.patience());
             self.cleared = false;
-            self.clear_up(SLICE);
+            self.clear_up(CLEAR_UP);
             self.take_news();
             self.accept_some();
             self.end_pause();

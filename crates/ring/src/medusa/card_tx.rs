@@ -152,6 +152,18 @@ impl CardTx {
         Ok(())
     }
 
+    /// Passes upper addresses that follow the one at the head, of which the last counts. No honest ring has two in a row;
+    /// a run for each would cost many times what a frame does.
+    fn pass_uppers(&mut self, served: &mut Served) {
+        let mut next = self.mask.add(self.head, 1);
+        while next != self.tail && served.looked < LOOKS {
+            let Descriptor::Upper(bits) = Descriptor::decode(self.rings.descriptors.load(next.get())) else { break };
+            served.looked += 1;
+            (self.upper, self.head) = (Some(bits), next);
+            next = self.mask.add(next, 1);
+        }
+    }
+
     /// Hands a whole packet over, or drops and counts it. `false`: the sink is full.
     fn end_chain(
         &self,
@@ -242,6 +254,7 @@ impl Source<BATCH> for CardTx {
         let after = match descriptor {
             Descriptor::Upper(bits) => {
                 self.upper = Some(bits);
+                self.pass_uppers(served);
                 After::Setting
             }
             Descriptor::Reserved => return Err(self.ring_fault(FaultKind::ReservedDescriptor, self.head)),
