@@ -64,7 +64,14 @@ impl Mailbox {
     pub fn new(worker: usize) -> Result<Self, rustix::io::Errno> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let waiting = AtomicBool::new(false);
-        Ok(Self { worker, timeout: ANSWER_TIMEOUT, inner: Mutex::default(), waiting, wake: event()?, kick_any: event()? })
+        Ok(Self {
+            worker,
+            timeout: ANSWER_TIMEOUT,
+            inner: Mutex::default(),
+            waiting,
+            wake: event()?,
+            kick_any: event()?,
+        })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -117,7 +117,7 @@ impl OnLoan {
     /// Ends the loan: the port has forgotten everything. `rx` and `tx` are the queues that the port queue serves.
     pub fn end<'s>(mut self, rx: &mut [RxSlot], tx: impl Iterator<Item = &'s mut TxSlot>) {
         let queue = rx.iter_mut().find(|slot| slot.queue.id == self.loan.queue);
-        if let Some(RxEngine::Dd(engine)) = queue.and_then(|slot| slot.engine.as_deref_mut()) {
+        if let Some(RxEngine::Dd(engine)) = queue.and_then(|slot| slot.engine.running_mut()) {
             let back = (0..self.loan.pool.count).filter(|&number| self.out[number as usize]);
             engine.untake(back.map(|number| self.loan.iova(number)));
         }
@@ -177,7 +177,7 @@ pub(super) fn receive(port_queue: &mut PortSlot, queue: &mut RxSlot, mac: &mut M
 /// Whether the next frame of a TX ring lies in the memory that the port queue was lent.
 #[inline(always)]
 pub(super) fn holds_next(port_queue: &PortSlot, tx: &TxSlot) -> bool {
-    let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&port_queue.on_loan, tx.engine.as_deref()) else { return false };
+    let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&port_queue.on_loan, tx.engine.running()) else { return false };
     engine.iotlb().is_of(&on_loan.loan.domain) && on_loan.loan.offset(engine.next_address(), 0).is_some()
 }
 
@@ -190,7 +190,7 @@ pub(super) fn transmit(
     counts: &mut Counts,
     mac: &mut MacLane,
 ) -> Option<(bool, bool)> {
-    let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&mut port_queue.on_loan, tx.engine.as_deref_mut()) else {
+    let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&mut port_queue.on_loan, tx.engine.running_mut()) else {
         return None;
     };
     let sender = port_queue.port.borrower()?.sender()?;

@@ -12,6 +12,7 @@
 //!   inside the card; `detached`: what moves between workers.
 
 mod detached;
+mod engine_state;
 mod lent;
 mod openers;
 mod patch;
@@ -471,7 +472,7 @@ impl Lane {
 /// moved, and whether the TX queue stays active.
 #[cold]
 fn refuse(tx: &mut TxSlot, counts: &mut Counts, mac: &mut MacLane) -> (bool, bool) {
-    let Some(engine) = &mut tx.engine else { return (false, true) };
+    let Some(engine) = tx.engine.running_mut() else { return (false, true) };
     let served = engine.serve(BUDGET, &mut |_: Span<'_>| Accept::Taken);
     mac.tx.refuse(&mac.rules, served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
@@ -480,7 +481,7 @@ fn refuse(tx: &mut TxSlot, counts: &mut Counts, mac: &mut MacLane) -> (bool, boo
 /// One burst from a TX queue of a port without a port queue. Returns as [`refuse`].
 #[cold]
 fn lose(tx: &mut TxSlot, counts: &mut Counts, mac: &mut MacLane) -> (bool, bool) {
-    let Some(engine) = &mut tx.engine else { return (false, true) };
+    let Some(engine) = tx.engine.running_mut() else { return (false, true) };
     let served = engine.serve(BUDGET, &mut |_: Span<'_>| Accept::Taken);
     mac.tx.unplugged(served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
@@ -502,7 +503,7 @@ fn loop_back(
         _ => rx.iter().position(|slot| slot.queue.id.index == index).or(or_first.then_some(0)),
     };
     tx.rx_at = at.unwrap_or(0);
-    let Some(engine) = &mut tx.engine else { return (false, true) };
+    let Some(engine) = tx.engine.running_mut() else { return (false, true) };
     let Some(rx) = at.and_then(|at| rx.get_mut(at)) else {
         let served = engine.serve(BUDGET, &mut |_: Span<'_>| Accept::Taken);
         counts.drops[QueueDrop::NoRxQueue as usize] += served.frames;

@@ -91,7 +91,7 @@ pub(super) fn transmit(
         return outcome;
     }
     let port = port_queue.port.as_mut();
-    let Some(engine) = &mut tx.engine else { return (false, true) };
+    let Some(engine) = tx.engine.running_mut() else { return (false, true) };
     let copies = port.counters().tx_copies();
     let served = engine.serve(BUDGET, &mut PortSink(port));
     port.flush();

@@ -1,5 +1,6 @@
 //! An RX queue in its lane.
 
+use super::engine_state::EngineState;
 use super::openers::Openers;
 use crate::command::{Answer, Opener};
 use crate::counters::{Counts, QueueDrop};
@@ -18,9 +19,7 @@ pub(crate) struct RxSlot {
     pub queue: Arc<Queue>,
     /// Which of the port's port queues fills it.
     pub unit: u32,
-    pub engine: Option<Box<RxEngine>>,
-    // An engine that a fault has stopped; kept for whoever fetches it.
-    pub dead: Option<Box<RxEngine>>,
+    pub engine: EngineState<RxEngine>,
     pub reclaimer: Option<Box<Reclaimer>>,
     pub openers: Openers,
     discard: bool,
@@ -33,8 +32,7 @@ impl RxSlot {
         Self {
             queue,
             unit,
-            engine: None,
-            dead: None,
+            engine: EngineState::None,
             reclaimer: None,
             openers: Openers::default(),
             discard: false,
@@ -51,10 +49,9 @@ impl RxSlot {
         discard: bool,
         sleep: &Sleep,
     ) {
-        self.engine = Some(engine);
+        self.engine = EngineState::Running(engine);
         self.reclaimer = reclaimer;
         self.discard = discard;
-        self.dead = None;
         self.unpublished = true;
         openers.into_iter().for_each(|opener| self.openers.add(opener, sleep));
         self.openers.show(QueueState::Running, None);
@@ -64,7 +61,7 @@ impl RxSlot {
     /// Stops it at once. What it held comes back.
     pub fn halt(&mut self, sleep: &Sleep, answer: &mut Answer) {
         self.finish();
-        answer.rx = self.engine.take().or_else(|| self.dead.take());
+        answer.rx = self.engine.take();
         answer.reclaimer = self.reclaimer.take();
         self.openers.show(QueueState::Stopped, None);
         answer.openers = self.openers.take_all(sleep);
@@ -72,7 +69,7 @@ impl RxSlot {
     }
 
     pub fn is_running(&self) -> bool {
-        self.engine.is_some()
+        self.engine.is_running()
     }
 
     /// Bytes that have come here so far, whatever became of them.
@@ -82,7 +79,9 @@ impl RxSlot {
     }
 
     pub fn sync(&mut self) {
-        [&mut self.engine, &mut self.dead].into_iter().flatten().for_each(|engine| engine.sync());
+        if let Some(engine) = self.engine.any_mut() {
+            engine.sync();
+        }
     }
 
     /// Frames that a port has copied on their way here.
@@ -93,7 +92,7 @@ impl RxSlot {
 
     #[inline(always)]
     pub fn begin(&mut self) {
-        if let Some(engine) = &mut self.engine {
+        if let Some(engine) = self.engine.running_mut() {
             engine.sync();
         }
     }
@@ -102,7 +101,7 @@ impl RxSlot {
     #[inline(always)]
     pub fn offer(&mut self, header: &[u8], frame: Span<'_>) -> Accept {
         self.unpublished = true;
-        let Some(engine) = &mut self.engine else { return self.not_running(frame) };
+        let Some(engine) = self.engine.running_mut() else { return self.not_running(frame) };
         match engine.deliver(header, frame) {
             Ok(RxOutcome::Stored) => {
                 self.stored(frame);
@@ -120,7 +119,7 @@ impl RxSlot {
     /// The next buffer that software has posted, for a port that fills it itself.
     #[inline(always)]
     pub fn take_supplied(&mut self) -> Option<Supplied> {
-        let Some(RxEngine::Dd(engine)) = self.engine.as_deref_mut() else { return None };
+        let Some(RxEngine::Dd(engine)) = self.engine.running_mut() else { return None };
         engine.take_supplied().unwrap_or_else(|fault| {
             self.stop_by(fault);
             None
@@ -132,7 +131,7 @@ impl RxSlot {
     #[inline(always)]
     pub fn complete_supplied(&mut self, header: &[u8], iova: Iova, frame: Span<'_>) -> bool {
         self.unpublished = true;
-        let Some(RxEngine::Dd(engine)) = self.engine.as_deref_mut() else {
+        let Some(RxEngine::Dd(engine)) = self.engine.running_mut() else {
             let _ = self.not_running(frame);
             return false;
         };
@@ -156,7 +155,7 @@ impl RxSlot {
 
     #[cold]
     fn not_running(&mut self, frame: Span<'_>) -> Accept {
-        let reason = if self.dead.is_some() { QueueDrop::Faulted } else { QueueDrop::Stopped };
+        let reason = if self.engine.has_ended() { QueueDrop::Faulted } else { QueueDrop::Stopped };
         self.counts.drop_frame(reason, frame.len());
         Accept::Taken
     }
@@ -166,7 +165,7 @@ impl RxSlot {
         self.make_visible();
         // Each turn gives something back, so the ring's size bounds them. A frame may need more than one.
         while self.reclaim() {
-            let Some(engine) = &mut self.engine else { break };
+            let Some(engine) = self.engine.running_mut() else { break };
             match engine.deliver(header, frame) {
                 Ok(RxOutcome::Stored) => {
                     self.stored(frame);
@@ -203,7 +202,7 @@ impl RxSlot {
 
     /// The worker has ended, and with it the queue. What was not visible yet does not get so.
     pub fn lose(&mut self, fault: EngineFault) {
-        self.dead = self.engine.take();
+        self.engine.end();
         self.queue.has_faulted(fault);
         self.openers.show(QueueState::Faulted(fault.kind), Some(fault));
     }
@@ -215,14 +214,14 @@ impl RxSlot {
         // Who sees the fault finds it counted.
         self.unpublished = true;
         self.finish();
-        self.dead = self.engine.take();
+        self.engine.end();
         self.queue.has_faulted(fault);
         self.openers.show(QueueState::Faulted(fault.kind), Some(fault));
     }
 
     #[inline(always)]
     fn make_visible(&mut self) {
-        if let Some(engine) = &mut self.engine
+        if let Some(engine) = self.engine.running_mut()
             && engine.publish()
         {
             self.openers.wake();
@@ -237,7 +236,7 @@ impl RxSlot {
     pub fn finish(&mut self) {
         if core::mem::take(&mut self.unpublished) {
             self.make_visible();
-            if let Some(engine) = &self.engine {
+            if let Some(engine) = self.engine.running() {
                 self.counts.pointers = engine.pointers();
                 (self.counts.iotlb_hits, self.counts.iotlb_misses) = engine.iotlb_counts();
             }

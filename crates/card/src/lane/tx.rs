@@ -1,5 +1,6 @@
 //! A ring of a TX queue in its lane.
 
+use super::engine_state::EngineState;
 use super::openers::Openers;
 use crate::command::Answer;
 use crate::counters::{Counts, QueueDrop};
@@ -27,8 +28,7 @@ pub(crate) struct TxSlot {
     pub counts_at: usize,
     /// Loopback: where the RX queue of the same index was last found.
     pub rx_at: usize,
-    pub engine: Option<Box<TxEngine>>,
-    pub dead: Option<Box<TxEngine>>,
+    pub engine: EngineState<TxEngine>,
     pub openers: Openers,
     /// Tells one start of a ring from another: frames that a port still has may outlive the ring.
     pub ticket: u64,
@@ -46,8 +46,7 @@ impl TxSlot {
             unit,
             counts_at: 0,
             rx_at: 0,
-            engine: None,
-            dead: None,
+            engine: EngineState::None,
             openers: Openers::default(),
             ticket: 0,
             cost: 0,
@@ -56,22 +55,24 @@ impl TxSlot {
     }
 
     pub fn is_running(&self) -> bool {
-        self.engine.is_some()
+        self.engine.is_running()
     }
 
     pub fn sync(&mut self) {
-        [&mut self.engine, &mut self.dead].into_iter().flatten().for_each(|engine| engine.sync());
+        if let Some(engine) = self.engine.any_mut() {
+            engine.sync();
+        }
     }
 
     pub fn begin(&mut self, engine: Box<TxEngine>) {
         self.translations = engine.iotlb_counts();
         self.ticket = NEXT_TICKET.fetch_add(1, Ordering::Relaxed);
-        (self.engine, self.dead) = (Some(engine), None);
+        self.engine = EngineState::Running(engine);
     }
 
     /// A port is done with so many frames that it sent from where they lay.
     pub fn complete(&mut self, frames: u32) {
-        if let Some(TxEngine::Dd(engine)) = self.engine.as_deref_mut() {
+        if let Some(TxEngine::Dd(engine)) = self.engine.running_mut() {
             engine.complete(frames);
             self.openers.wake();
         }
@@ -95,7 +96,7 @@ impl TxSlot {
 
     /// Shows how far the ring has come.
     pub fn publish(&self, counts: &mut Counts) {
-        if let Some(engine) = self.engine.as_ref().filter(|_| self.ring == 0) {
+        if let Some(engine) = self.engine.running().filter(|_| self.ring == 0) {
             counts.pointers = engine.pointers();
             self.queue.counts.publish(counts);
         }
@@ -103,17 +104,17 @@ impl TxSlot {
 
     #[inline(always)]
     pub fn pending(&mut self) -> bool {
-        self.engine.as_mut().is_some_and(|engine| engine.pending())
+        self.engine.running_mut().is_some_and(|engine| engine.pending())
     }
 
     /// Whether nothing is left of what software has given to the card; not so while a frame waits for its launch time.
     pub fn is_drained(&mut self) -> bool {
-        self.engine.as_mut().is_none_or(|engine| engine.is_drained())
+        self.engine.running_mut().is_none_or(|engine| engine.is_drained())
     }
 
     /// When a frame that waits for its launch time wants to be looked at.
     pub fn next_due(&self) -> Option<Instant> {
-        self.engine.as_ref().and_then(|engine| engine.next_due())
+        self.engine.running().and_then(|engine| engine.next_due())
     }
 
     /// Takes over what a burst did, if it did anything: `served` does not name frames that were dropped behind the
@@ -127,7 +128,7 @@ impl TxSlot {
             counts.drops[QueueDrop::TooShort as usize] += served.too_short;
             counts.drops[QueueDrop::TooLong as usize] += served.too_long;
             counts.drops[QueueDrop::LaunchTooFar as usize] += served.too_far;
-            if let Some(engine) = &self.engine {
+            if let Some(engine) = self.engine.running() {
                 if self.ring == 0 {
                     counts.pointers = engine.pointers();
                 }
@@ -151,7 +152,7 @@ impl TxSlot {
     /// Ends the ring, and says why: the queue only if that is the ring of its registers.
     #[cold]
     pub fn lose(&mut self, fault: EngineFault) {
-        self.dead = self.engine.take();
+        self.engine.end();
         if self.ring == 0 {
             self.queue.has_faulted(fault);
         }
@@ -161,7 +162,7 @@ impl TxSlot {
     /// Stops the ring if that was asked for; it must be drained.
     #[cold]
     pub fn stop(&mut self) {
-        self.dead = self.engine.take();
+        self.engine.end();
         if self.ring == 0 {
             self.queue.has_stopped();
         }
@@ -170,7 +171,7 @@ impl TxSlot {
 
     /// Takes everything off it, at once.
     pub fn halt(&mut self, sleep: &Sleep, answer: &mut Answer) {
-        answer.tx.extend(self.engine.take().or_else(|| self.dead.take()).map(|engine| *engine));
+        answer.tx.extend(self.engine.take().map(|engine| *engine));
         self.openers.show(QueueState::Stopped, None);
         answer.openers.extend(self.openers.take_all(sleep));
     }
