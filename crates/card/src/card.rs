@@ -1,10 +1,10 @@
 //! The handle of a card: what a driver calls.
 
+use crate::affinity::Affinity;
 use crate::cage::Cage;
 use crate::command::{Answer, Attachment, Command, Opener};
 use crate::counters::{Counts, QueueDrop};
-use crate::homes::Homes;
-use crate::lane::{Lane, Parcel, RxSlot, TxQueue, TxSlot};
+use crate::lane::{Detached, Lane, RxSlot, TxQueue, TxSlot};
 use crate::loans::Loans;
 use crate::mac::{Mac, MacLane};
 use crate::mailbox::Mailbox;
@@ -130,7 +130,7 @@ impl Card {
         }
         let mailboxes = entries.iter().map(|entry| entry.mailbox.clone()).collect();
         let bus = Bus {
-            homes: Homes::new(options.rx_queues, options.tx_queues, mailboxes),
+            affinity: Affinity::new(options.rx_queues, options.tx_queues, mailboxes),
             rx,
             tx,
             macs: ports.iter().map(|port| port.mac.clone()).collect(),
@@ -147,7 +147,7 @@ impl Card {
         Ok(card)
     }
 
-    /// Puts the queues in their places, plugs the wires in and connects them.
+    /// Puts the queues in their places, plugs the port queues in and connects them.
     fn furnish(&self) -> Result<(), CardError> {
         for (port, entry) in self.ports.iter().enumerate() {
             let rx = entry.rx.clone().map(|index| RxSlot::new(self.bus.rx[index as usize].clone(), 0)).collect();
@@ -155,7 +155,7 @@ impl Card {
                 let slot = TxSlot::new(self.bus.tx[index as usize].clone(), 0, 0);
                 TxQueue { counts: Counts::default(), rings: vec![slot] }
             });
-            self.place(port, Parcel { wires: Vec::new(), rx, tx: tx.collect() });
+            self.place(port, Detached { port_queues: Vec::new(), rx, tx: tx.collect() });
         }
         for (port, spec) in self.options.ports.iter().enumerate() {
             self.plug(port as u32, spec).map_err(CardError::from_wiring)?;
@@ -232,8 +232,8 @@ impl Card {
         }
     }
 
-    /// Adds an opener to a running queue: with a policy, as a subscriber whose cursor begins now. `false` when the queue
-    /// has no room for another subscriber or is not shared.
+    /// Adds an opener to a running queue: with a policy, as a subscriber whose cursor begins now. `false` when the
+    /// queue has no room for another subscriber or is not shared.
     pub fn join(&self, id: QueueId, opener: Opener, cursor: Option<(Laggard, Arc<Losses>)>) -> bool {
         self.call(id, Command::Join(id, opener, cursor)).is_some_and(|answer| answer.done)
     }
@@ -243,15 +243,15 @@ impl Card {
         drop(self.call(id, Command::Leave(id, opener)));
     }
 
-    /// Has the worker wake an opener of a running queue, or of one of its rings, by `call` from now on: openers need none
-    /// until they sleep for the first time. `false` when the queue does not run, or has no such opener.
+    /// Has the worker wake an opener of a running queue, or of one of its rings, by `call` from now on: openers need
+    /// none until they sleep for the first time. `false` when the queue does not run, or has no such opener.
     pub fn set_call(&self, id: QueueId, opener: u32, call: Arc<OwnedFd>) -> bool {
         self.call(id, Command::SetCall(id, opener, call)).is_some_and(|answer| answer.done)
     }
 
     /// Index of the worker that serves a queue at the moment; `None` if there is no such queue.
     pub fn worker_of(&self, id: QueueId) -> Option<u32> {
-        self.bus.homes.worker(id)
+        self.bus.affinity.worker(id)
     }
 
     /// Adds a ring to a TX queue that runs: its writer rings its own doorbell, in the page of `opener`, and the worker
@@ -287,20 +287,20 @@ impl Card {
     }
 
     /// Wakes the worker of a queue, as a doorbell does.
-    pub fn nudge(&self, id: QueueId) {
-        if let Some(mailbox) = self.bus.homes.mailbox(id) {
-            mailbox.nudge();
+    pub fn kick_all(&self, id: QueueId) {
+        if let Some(mailbox) = self.bus.affinity.mailbox(id) {
+            mailbox.kick_all();
         }
     }
 
-    pub(crate) fn homes(&self) -> &Homes {
-        &self.bus.homes
+    pub(crate) fn affinity(&self) -> &Affinity {
+        &self.bus.affinity
     }
 
     /// Has the worker of a queue carry out a command.
     fn call(&self, id: QueueId, command: Command) -> Option<Answer> {
-        let _stay = self.bus.homes.stay();
-        self.bus.homes.mailbox(id)?.call(command).ok()
+        let _stay = self.bus.affinity.stay();
+        self.bus.affinity.mailbox(id)?.call(command).ok()
     }
 
     /// Everything countable. Holders are left empty: the driver knows them.
@@ -309,7 +309,7 @@ impl Card {
         let ports = self.ports.iter().zip(&wirings).enumerate();
         let queues = self.bus.rx.iter().chain(&self.bus.tx);
         CardStats {
-            queues: queues.map(|queue| queue_stats(queue, self.bus.homes.worker(queue.id))).collect(),
+            queues: queues.map(|queue| queue_stats(queue, self.bus.affinity.worker(queue.id))).collect(),
             ports: ports.map(|(index, (port, wiring))| port_stats(index, port, wiring)).collect(),
             workers: self.workers.iter().enumerate().map(|(index, worker)| worker.stats(index)).collect(),
         }

@@ -2,7 +2,7 @@
 
 use crate::buffers::TxBuffers;
 use crate::engine::{RxEngine, TxEngine};
-use crate::lane::{Packing, Parcel, Patch};
+use crate::lane::{Detach, Detached, Patch};
 use millrace_abi::queue::{Laggard, QueueId};
 use millrace_dma::{Domain, Window};
 use millrace_ring::shared::{Losses, Reclaimer};
@@ -17,11 +17,11 @@ pub struct Opener {
     pub owner: u32,
     /// The control page (`abi::control`).
     pub control: Window,
-    /// Software to card: signalled when a sleeping worker should look at the doorbell. Openers may have it in common; one
-    /// without it wakes the worker by [`crate::Card::nudge`].
+    /// Software to card: signalled when a sleeping worker should look at the doorbell. Openers may have it in common;
+    /// one without it wakes the worker by [`crate::Card::kick_all`].
     pub kick: Option<Arc<OwnedFd>>,
-    /// Card to software: a socket, so that whatever is done to the other end nobody waits here. It is sent a byte when the
-    /// opener sleeps and something has come. An opener that never sleeps needs none.
+    /// Card to software: a socket, so that whatever is done to the other end nobody waits here. It is sent a byte when
+    /// the opener sleeps and something has come. An opener that never sleeps needs none.
     pub call: Option<Arc<OwnedFd>>,
 }
 
@@ -57,11 +57,11 @@ pub(crate) enum Command {
     AddRing(u32, u32, Box<TxEngine>, Opener),
     /// A ring less, drained or not; its engine and opener come back with the answer.
     DropRing(u32, u32),
-    /// Queues and wires leave the worker's lane of a port; they come back with the answer.
-    Pack(usize, Packing),
-    /// Queues and wires enter it.
-    Unpack(usize, Box<Parcel>),
-    /// What the wire of a port is from now on: whether it loops back, and with what it is connected.
+    /// Queues and port queues leave the worker's lane of a port; they come back with the answer.
+    Detach(usize, Detach),
+    /// Queues and port queues enter it.
+    Adopt(usize, Box<Detached>),
+    /// What the port queue of a port is from now on: whether it loops back, and with what it is connected.
     Shape(usize, bool, Option<Patch>),
     /// The rings of a TX queue are looked at once, however quiet they were.
     Look(QueueId),
@@ -80,7 +80,7 @@ pub(crate) struct Answer {
     pub rx: Option<Box<RxEngine>>,
     pub reclaimer: Option<Box<Reclaimer>>,
     pub openers: Vec<Opener>,
-    pub parcel: Option<Box<Parcel>>,
+    pub detached: Option<Box<Detached>>,
 }
 
 /// What becomes of a command that a worker has not carried out in time.
@@ -90,7 +90,8 @@ pub(crate) enum Lateness {
     Withdraw,
     /// It is carried out as soon as the worker comes round: to take something away is never wrong later.
     Leave,
-    /// Whoever asked goes on waiting: queues and wires are in the command or in its answer, and must not get lost.
+    /// Whoever asked goes on waiting: queues and port queues are in the command or in its answer, and must not get
+    /// lost.
     Wait,
 }
 
@@ -101,7 +102,7 @@ impl Command {
             Command::Join(..) | Command::SetCall(..) | Command::AddRing(..) => Lateness::Withdraw,
             Command::Halt(_) | Command::Leave(..) | Command::DropRing(..) => Lateness::Leave,
             Command::Look(_) | Command::Pass | Command::Exit => Lateness::Leave,
-            Command::Pack(..) | Command::Unpack(..) | Command::Shape(..) => Lateness::Wait,
+            Command::Detach(..) | Command::Adopt(..) | Command::Shape(..) => Lateness::Wait,
         }
     }
 }

@@ -17,7 +17,7 @@ pub enum QueueDrop {
     /// RX: the queue was stopped by a fault, or the fault struck with this frame.
     Faulted,
     /// TX: loopback without an RX queue of this index: it leads nowhere.
-    NoWire,
+    NoRxQueue,
     /// DD TX: a launch time further ahead than the card waits.
     LaunchTooFar,
 }
@@ -30,7 +30,7 @@ impl QueueDrop {
         QueueDrop::TooShort,
         QueueDrop::Stopped,
         QueueDrop::Faulted,
-        QueueDrop::NoWire,
+        QueueDrop::NoRxQueue,
         QueueDrop::LaunchTooFar,
     ];
 
@@ -42,7 +42,7 @@ impl QueueDrop {
             QueueDrop::TooShort => "too-short",
             QueueDrop::Stopped => "queue-stopped",
             QueueDrop::Faulted => "queue-faulted",
-            QueueDrop::NoWire => "no-wire",
+            QueueDrop::NoRxQueue => "no-rx-queue",
             QueueDrop::LaunchTooFar => "launch-too-far",
         }
     }
@@ -56,8 +56,8 @@ pub(crate) struct Counts {
     pub passed: u64,
     pub passed_bytes: u64,
     pub dropped_bytes: u64,
-    /// Copies of frames: RX between the wire and the queue's memory, TX between the queue's memory and the wire. What
-    /// the kernel does is not among them.
+    /// Copies of frames: RX between the port queue and the queue's memory, TX between the queue's memory and the port
+    /// queue. What the kernel does is not among them.
     pub copies: u64,
     pub drops: [u64; DROPS],
     pub iotlb_hits: u64,

@@ -1,7 +1,7 @@
 //! The card's half of a ring, whichever protocol it speaks.
 
 use millrace_dma::Span;
-use millrace_ring::{Delivery, EngineFault, FrameSink, Served, calypte, dd, medusa, sze};
+use millrace_ring::{EngineFault, FrameSink, RxOutcome, Served, calypte, dd, medusa, sze};
 use std::time::{Duration, Instant};
 
 /// A worker that sleeps is up again so long before a launch time, and spins for the rest: longer than waking up takes.
@@ -100,7 +100,7 @@ impl RxEngine {
     }
 
     #[inline(always)]
-    pub fn deliver(&mut self, header: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
+    pub fn deliver(&mut self, header: &[u8], frame: Span<'_>) -> Result<RxOutcome, EngineFault> {
         match self {
             RxEngine::Sze(engine) => engine.deliver(header, frame),
             RxEngine::Medusa(engine) => engine.deliver(header, frame),

@@ -1,9 +1,9 @@
 //! The device: what a Millrace card is to the software that drives it, without the hardware.
 //!
 //! ```text
-//! registers ----> queue (control side: latches, START, STOP, counters) ----> command
-//!                                                                              |
-//! port <-- lane (TX queues -> wire -> RX queues) <-- worker (one thread) <-----+
+//! registers ----> queue (control side: latches, START, STOP, counters) ----------> command
+//!                                                                                    |
+//! port <-- lane (TX queues -> port queue -> RX queues) <-- worker (one thread) <-----+
 //!            ^
 //! plug, connect, move ----> wiring (what is behind the ports, who serves what)
 //! ```
@@ -11,9 +11,10 @@
 //! * [`Card`] is the handle: registers, device tree, attaching of queue memory, statistics.
 //! * `queue` is what registers show of one queue; `engine` is the half of the ring that a worker runs.
 //! * `buffers` is the device's own memory, into which software writes what Calypte TX queues send.
-//! * `lane` moves frames between the queues of one port and its wires, or between wires; `turns` says which of them has
-//!   its turn; `worker` gives those turns and sleeps when all is quiet. `mailbox` brings it commands, `lost_worker` is
-//!   what happens when it ends by a bug. `homes` says which worker serves which queue, `wiring` changes that and what is plugged in.
+//! * `lane` moves frames between the queues of one port and its port queues, or between port queues; `turns` says which
+//!   of them has its turn; `worker` gives those turns and sleeps when all is quiet. `mailbox` brings it commands,
+//!   `lost_worker` is what happens when it ends by a bug. `affinity` says which worker serves which queue, `wiring`
+//!   changes that and what is plugged in.
 //! * `phy` is the link behind the MACs, `cage` the module that the link runs over.
 //! * `tsu` is the clock, and what it writes before received frames.
 //! * `mac` is a port as its registers show it, and what its MACs let through.
@@ -22,13 +23,13 @@
 //! commands, and what it counts is published under a sequence lock.
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod buffers;
 mod cage;
 mod card;
 mod command;
 mod counters;
 mod engine;
-mod homes;
 mod lane;
 mod loans;
 mod lost_worker;

@@ -1,8 +1,8 @@
-//! Which wires work on memory of applications: that of the RX queue that a wire's frames go to, while it runs, if its
-//! program has named a pool and the wire can.
+//! Which port queues work on memory of applications: that of the RX queue that a port queue's frames go to, while it
+//! runs, if its program has named a pool and the port queue can.
 
 use crate::card::Card;
-use crate::lane::{Loan, Packing, Parcel, lend};
+use crate::lane::{Detach, Detached, Loan, lend};
 use crate::wiring::Wiring;
 use millrace_abi::queue::{Direction, QueueId};
 use millrace_dma::{Access, Domain, Fault, Iova, Region};
@@ -48,8 +48,9 @@ impl Loans {
 }
 
 impl Card {
-    /// Lets the wire whose frames go to a running DD RX queue put them into the queue's own buffers, and send frames of the
-    /// same pool from where they lie. Where a wire cannot, frames are copied as otherwise, and a warning says why. Ends with
+    /// Lets the port queue whose frames go to a running DD RX queue put them into the queue's own buffers, and send
+    /// frames of the same pool from where they lie. Where a port queue cannot, frames are copied as otherwise, and a
+    /// warning says why. Ends with
     /// [`Card::detach`].
     ///
     /// # Errors
@@ -69,7 +70,7 @@ impl Card {
         Ok(())
     }
 
-    /// The queue has stopped: no wire may touch its memory when this returns.
+    /// The queue has stopped: no port queue may touch its memory when this returns.
     pub(crate) fn end_sharing(&self, queue: QueueId) {
         let ended = self.loans.lock().of.remove(&queue);
         if ended.is_some() {
@@ -84,7 +85,7 @@ impl Card {
         }
     }
 
-    /// Has every wire of a port work on the memory that it should.
+    /// Has every port queue of a port work on the memory that it should.
     pub(crate) fn settle_loans(&self, wiring: &mut Wiring, port: usize) {
         for unit in 0..wiring.loans.len() as u32 {
             let queue = QueueId::rx(self.ports[port].rx.start + unit);
@@ -97,17 +98,17 @@ impl Card {
     }
 
     fn lend(&self, wiring: &Wiring, port: usize, unit: u32, loan: Option<Arc<Loan>>) {
-        let _moving = self.homes().moving();
-        let packing = Packing { wires: vec![unit], queues: self.queues_of(wiring, port, unit) };
-        let mut parcel = self.pack(wiring.worker_of(unit), port, packing);
-        let Parcel { wires, rx, tx } = &mut parcel;
-        for wire in wires {
+        let _moving = self.affinity().moving();
+        let what = Detach { port_queues: vec![unit], queues: self.queues_of(wiring, port, unit) };
+        let mut detached = self.detach_from(wiring.worker_of(unit), port, what);
+        let Detached { port_queues, rx, tx } = &mut detached;
+        for port_queue in port_queues {
             let queue = loan.as_ref().map(|loan| loan.queue);
-            let lent = lend(wire, loan.clone(), rx, tx.iter_mut().flat_map(|queue| &mut queue.rings));
+            let lent = lend(port_queue, loan.clone(), rx, tx.iter_mut().flat_map(|queue| &mut queue.rings));
             if let (Some(queue), Err(error)) = (queue, lent) {
                 tracing::warn!("port {port}: frames for {queue} are copied into its pool: {error}");
             }
         }
-        self.distribute(port, wiring, parcel);
+        self.distribute(port, wiring, detached);
     }
 }

@@ -15,12 +15,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long a worker is waited for, where that has an end.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two lines in the log.
 const BETWEEN_LINES: Duration = Duration::from_secs(1);
 
 /// A command on its way.
-pub(crate) struct Letter {
+pub(crate) struct Message {
     number: u64,
     pub command: Command,
     /// Where the answer goes, if anybody waits for it.
@@ -51,7 +51,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Default)]
 struct Inner {
-    letters: VecDeque<Letter>,
+    messages: VecDeque<Message>,
     last: u64,
     // The worker has ended.
     lost: bool,
@@ -64,14 +64,14 @@ impl Mailbox {
     pub fn new(worker: usize) -> Result<Self, rustix::io::Errno> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let waiting = AtomicBool::new(false);
-        Ok(Self { worker, patience: PATIENCE, inner: Mutex::default(), waiting, wake: event()?, bell: event()? })
+        Ok(Self { worker, patience: ANSWER_TIMEOUT, inner: Mutex::default(), waiting, wake: event()?, bell: event()? })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of the letter; `None` when the worker has ended.
+    /// Returns the number of the message; `None` when the worker has ended.
     fn post(&self, command: Command, reply: Option<SyncSender<Answer>>) -> Option<u64> {
         let late;
         let number = {
@@ -82,8 +82,8 @@ impl Mailbox {
             }
             inner.last += 1;
             let number = inner.last;
-            inner.letters.push_back(Letter { number, command, reply });
-            // Release pairs with the Acquire in `is_waiting`; the mutex orders the letter itself.
+            inner.messages.push_back(Message { number, command, reply });
+            // Release pairs with the Acquire in `is_waiting`; the mutex orders the message itself.
             self.waiting.store(true, Ordering::Release);
             number
         };
@@ -93,7 +93,7 @@ impl Mailbox {
     }
 
     /// Makes a worker look for rings that were rung while they said that it sleeps.
-    pub fn nudge(&self) {
+    pub fn kick_all(&self) {
         signal(&self.bell);
     }
 
@@ -151,8 +151,8 @@ impl Mailbox {
 
     fn withdraw(&self, number: u64) -> Option<Command> {
         let mut inner = self.inner();
-        let at = inner.letters.iter().position(|letter| letter.number == number)?;
-        inner.letters.remove(at).map(|letter| letter.command)
+        let at = inner.messages.iter().position(|message| message.number == number)?;
+        inner.messages.remove(at).map(|message| message.command)
     }
 
     #[inline(always)]
@@ -162,18 +162,18 @@ impl Mailbox {
 
     /// For the worker: the next command, if nobody is at the mailbox just now. It never waits: who is there may have
     /// been taken off its core, and as long as [`Mailbox::is_waiting`] says so the worker comes again.
-    pub fn take(&self) -> Option<Letter> {
+    pub fn take(&self) -> Option<Message> {
         let mut inner = match self.inner.try_lock() {
             Ok(inner) => inner,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        let letter = inner.letters.pop_front();
-        if letter.is_none() {
-            // Under the lock, so that no letter comes in between.
+        let message = inner.messages.pop_front();
+        if message.is_none() {
+            // Under the lock, so that no message comes in between.
             self.waiting.store(false, Ordering::Relaxed);
         }
-        letter
+        message
     }
 
     /// For the worker: gives an answer, or keeps it for the control side when nobody waits for it any more.
@@ -189,12 +189,12 @@ impl Mailbox {
 
     /// The worker has ended: nobody need wait for it.
     pub fn lose(&self) {
-        let letters = {
+        let messages = {
             let mut inner = self.inner();
             inner.lost = true;
-            core::mem::take(&mut inner.letters)
+            core::mem::take(&mut inner.messages)
         };
-        drop(letters);
+        drop(messages);
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     const DONE: Answer =
-        Answer { done: true, tx: Vec::new(), rx: None, reclaimer: None, openers: Vec::new(), parcel: None };
+        Answer { done: true, tx: Vec::new(), rx: None, reclaimer: None, openers: Vec::new(), detached: None };
 
     #[test]
     fn a_start_that_is_late_is_taken_back_and_a_halt_is_carried_out_later() {
@@ -223,7 +223,7 @@ mod tests {
         let Err(Unanswered::Withdrawn(Command::StartTx(7, ..))) = mailbox.call(start) else { panic!() };
         assert!(matches!(mailbox.call(Command::Halt(QueueId::tx(7))), Err(Unanswered::Late)));
         // The worker comes round.
-        let Letter { command, reply, .. } = mailbox.take().unwrap();
+        let Message { command, reply, .. } = mailbox.take().unwrap();
         assert!(matches!(command, Command::Halt(id) if id == QueueId::tx(7)) && mailbox.take().is_none());
         assert!(!mailbox.is_waiting());
         mailbox.answer(reply, DONE);
@@ -238,8 +238,8 @@ mod tests {
         let theirs = mailbox.clone();
         let caller = std::thread::spawn(move || theirs.call(Command::Shape(0, true, None)).is_ok());
         std::thread::sleep(5 * mailbox.patience);
-        let letter = mailbox.take().unwrap();
-        mailbox.answer(letter.reply, DONE);
+        let message = mailbox.take().unwrap();
+        mailbox.answer(message.reply, DONE);
         assert!(caller.join().unwrap());
     }
 
@@ -249,14 +249,14 @@ mod tests {
         let theirs = mailbox.clone();
         let start = Command::StartTx(7, Box::new(crate::engine::tests::tx()), Vec::new());
         let caller = std::thread::spawn(move || theirs.call(start).is_ok());
-        let letter = loop {
-            if let Some(letter) = mailbox.take() {
-                break letter;
+        let message = loop {
+            if let Some(message) = mailbox.take() {
+                break message;
             }
             std::thread::yield_now();
         };
         std::thread::sleep(5 * mailbox.patience);
-        mailbox.answer(letter.reply, DONE);
+        mailbox.answer(message.reply, DONE);
         assert!(caller.join().unwrap());
     }
 

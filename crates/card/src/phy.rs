@@ -1,5 +1,5 @@
-//! The PCS and PMA of a port (`specs/nfb-card.md` §2.6): a link that is always there unless software puts one of the two
-//! into reset or low power, without errors, and with a loopback at the PMA that carries traffic.
+//! The PCS and PMA of a port (`specs/nfb-card.md` §2.6): a link that is always there unless software puts one of the
+//! two into reset or low power, without errors, and with a loopback at the PMA that carries traffic.
 
 use crate::mac::{GBPS, Mac};
 use millrace_abi::register::{Offset, pcs as r};
@@ -11,7 +11,7 @@ pub(crate) struct Phy {
 }
 
 struct State {
-    // What the wires behind the port say, as of this access.
+    // What the port queues behind the port say, as of this access.
     wire_up: bool,
     pma_control: u16,
     pcs_control: u16,

@@ -128,7 +128,7 @@ impl Attached {
     /// Wakes the worker if it sleeps, after something was stored that it polls.
     fn wake(&self, mailbox: &Mailbox) {
         if self.ringer.as_ref().is_none_or(Ringer::must_signal) {
-            mailbox.nudge();
+            mailbox.kick_all();
         }
     }
 

@@ -1,8 +1,8 @@
 //! The card's bus: which block answers at an address (`specs/nfb-card.md` §1.4, §2.1). Addresses where nothing is read
 //! as 0 and swallow writes, as hardware does.
 
+use crate::affinity::Affinity;
 use crate::cage::Cage;
-use crate::homes::Homes;
 use crate::mac::Mac;
 use crate::phy::Phy;
 use crate::queue::Queue;
@@ -20,7 +20,7 @@ pub(crate) struct Bus {
     pub tsu: Arc<Tsu>,
     pub phys: Vec<Phy>,
     pub cages: Vec<Cage>,
-    pub homes: Homes,
+    pub affinity: Affinity,
     pub limits: FrameLimits,
     pub discard: bool,
     pub test_space: Mutex<Vec<u32>>,
@@ -56,7 +56,7 @@ impl Bus {
         if let Ok(bytes) = <[u8; 8]>::try_from(from)
             && let Some((Component::Dma(id), offset)) = Component::at(address)
             && Offset::new(offset) == medusa::SDP
-            && let (Some(queue), Some(mailbox)) = (self.queue(id), self.homes.mailbox(id))
+            && let (Some(queue), Some(mailbox)) = (self.queue(id), self.affinity.mailbox(id))
             && queue.engine != millrace_abi::queue::Engine::Sze
         {
             return queue.write_pointers(u64::from_le_bytes(bytes), mailbox);
@@ -111,7 +111,7 @@ impl Bus {
     /// One access goes to one buffer: what reaches behind its end is not written.
     fn write_buffer(&self, index: u32, offset: u32, from: &[u8], headers: bool) {
         let id = QueueId::tx(index);
-        if let (Some(queue), Some(mailbox)) = (self.queue(id), self.homes.mailbox(id)) {
+        if let (Some(queue), Some(mailbox)) = (self.queue(id), self.affinity.mailbox(id)) {
             if headers {
                 queue.write_headers(offset, from, mailbox);
             } else {
@@ -141,8 +141,8 @@ impl Bus {
         let Some((component, offset)) = Component::at(address) else { return };
         match component {
             Component::Dma(id) => {
-                let _stay = self.homes.stay();
-                if let (Some(queue), Some(mailbox)) = (self.queue(id), self.homes.mailbox(id)) {
+                let _stay = self.affinity.stay();
+                if let (Some(queue), Some(mailbox)) = (self.queue(id), self.affinity.mailbox(id)) {
                     queue.write32(offset, value, self.limits, self.discard, mailbox);
                 }
             }
@@ -175,8 +175,8 @@ impl Bus {
     }
 }
 
-/// How wide the registers at an address are, in bytes: 16 bits in a PCS, where looking at a register may change it and a
-/// neighbour must not be looked at too; 32 bits elsewhere.
+/// How wide the registers at an address are, in bytes: 16 bits in a PCS, where looking at a register may change it and
+/// a neighbour must not be looked at too; 32 bits elsewhere.
 fn unit(address: u32) -> usize {
     match Component::at(address) {
         Some((Component::Pcs(_), _)) => 2,

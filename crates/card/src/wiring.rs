@@ -1,15 +1,16 @@
 //! What is plugged into the ports, which of them are connected with each other, and which worker serves what.
 //!
-//! What moves between workers is a *unit*: one wire of a port with the queues that it serves, or, in loopback, the RX and
-//! the TX queue of one index. Queue `k` of a port (from 0) belongs to wire `k % wires`. Unless told otherwise, units take
-//! the workers in turn; a unit with a queue of the priority class goes to the last worker, which serves nothing else.
+//! What moves between workers is a *unit*: one port queue of a port with the queues that it serves, or, in loopback,
+//! the RX and the TX queue of one index. Queue `k` of a port (from 0) belongs to port queue `k % port_queues`. Unless
+//! told otherwise, units take the workers in turn; a unit with a queue of the priority class goes to the last worker,
+//! which serves nothing else.
 
 use crate::card::Card;
 use crate::command::Command;
-use crate::lane::{Packing, Parcel, Patch, Wire};
+use crate::lane::{Detach, Detached, Patch, PortSlot};
 use crate::mac::Mac;
 use millrace_abi::queue::{Direction, QueueId};
-use millrace_port::{OpenError, Port, PortSpec, SpecError};
+use millrace_port::{OpenError, PortQueue, PortSpec, SpecError};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,13 +23,13 @@ pub enum WiringError {
     /// A port specification that means nothing.
     #[error("port {0}: {1}")]
     Spec(u32, SpecError),
-    /// A wire that could not be opened; the port is unplugged now.
+    /// A port queue that could not be opened; the port is unplugged now.
     #[error("port {0}: {1}; nothing is plugged in there now")]
     Open(u32, OpenError),
-    /// Loopback has no wire to connect.
+    /// Loopback has no port queue to connect.
     #[error("port {0} loops back by itself and has no wire to connect; plug one in first")]
     Loopback(u32),
-    /// A wire that is connected has to stay where the other one is.
+    /// A port queue that is connected has to stay where the other one is.
     #[error("port {0} is connected with another port, whose wires are served beside its own; disconnect it first")]
     Connected(u32),
     /// A queue that is not there.
@@ -62,7 +63,7 @@ impl PortEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Loopback,
-    Wires(u32),
+    PortQueues(u32),
     Nothing,
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Wiring {
     kind: Kind,
     /// Index of the port that it is connected with.
     pub patch: Option<usize>,
-    /// Of wires that can work on memory of applications, for each: the serial number of the loan, 0 for none.
+    /// Of port queues that can work on memory of applications, for each: the serial number of the loan, 0 for none.
     pub loans: Vec<u64>,
     // Worker of every unit.
     workers: Vec<u32>,
@@ -94,9 +95,9 @@ impl Wiring {
         self.workers[unit as usize] as usize
     }
 
-    fn wires(&self) -> u32 {
+    fn port_queues(&self) -> u32 {
         match self.kind {
-            Kind::Wires(count) => count,
+            Kind::PortQueues(count) => count,
             Kind::Loopback | Kind::Nothing => 0,
         }
     }
@@ -109,7 +110,7 @@ impl Wiring {
         };
         match self.kind {
             Kind::Loopback => id.index - first,
-            Kind::Wires(count) => (id.index - first) % count,
+            Kind::PortQueues(count) => (id.index - first) % count,
             Kind::Nothing => 0,
         }
     }
@@ -117,13 +118,13 @@ impl Wiring {
     fn units(&self, entry: &PortEntry) -> u32 {
         match self.kind {
             Kind::Loopback => entry.rx.end.max(entry.tx.end) - entry.rx.start.min(entry.tx.start),
-            Kind::Wires(count) => count,
+            Kind::PortQueues(count) => count,
             Kind::Nothing => 1,
         }
     }
 }
 
-/// All ports, under one lock: changes of wires and workers are rare.
+/// All ports, under one lock: changes of port queues and workers are rare.
 pub(crate) struct Wirings {
     now: Mutex<Vec<Wiring>>,
     // One change at a time. Held longer than the other, which everybody needs: opening a port can take its time.
@@ -145,10 +146,10 @@ impl Wirings {
 }
 
 impl Card {
-    /// Plugs a wire into a port, by its specification, in place of what is there; `none` unplugs. Queues run on.
+    /// Plugs a port queue into a port, by its specification, in place of what is there; `none` unplugs. Queues run on.
     ///
     /// # Errors
-    /// [`WiringError`]; when the wire cannot be opened, the port is left unplugged.
+    /// [`WiringError`]; when the port queue cannot be opened, the port is left unplugged.
     pub fn plug(&self, port: u32, spec: &str) -> Result<(), WiringError> {
         let entry = self.port_entry(port)?;
         let parsed: PortSpec = spec.parse().map_err(|error| WiringError::Spec(port, error))?;
@@ -158,11 +159,11 @@ impl Card {
         if parsed == PortSpec::Loopback && wirings[at].patch.is_some() {
             return Err(WiringError::Connected(port));
         }
-        self.rewire(&mut wirings, &[at], |wirings, parcel| {
+        self.rewire(&mut wirings, &[at], |wirings, detached| {
             (wirings[at].spec, wirings[at].kind) = (PortSpec::NONE.to_owned(), Kind::Nothing);
             wirings[at].loans.clear();
-            // Dropping a wire may take its time; nobody waits for it but us.
-            parcel.drop_wires();
+            // Dropping a port queue may take its time; nobody waits for it but us.
+            detached.drop_wires();
         });
         entry.mac.plug(Vec::new(), true);
         drop(wirings);
@@ -171,19 +172,19 @@ impl Card {
             PortSpec::Loopback => (Kind::Loopback, Vec::new()),
             spec => {
                 let ports = millrace_port::open(spec).map_err(|error| WiringError::Open(port, error))?;
-                (Kind::Wires(ports.len() as u32), ports)
+                (Kind::PortQueues(ports.len() as u32), ports)
             }
         };
         let mut wirings = self.wirings.lock();
-        entry.mac.plug(opened.iter().map(|wire| wire.counters().clone()).collect(), false);
-        // The other side of a connection counts our wires, and they have to be with the workers of its own.
+        entry.mac.plug(opened.iter().map(|port_queue| port_queue.counters().clone()).collect(), false);
+        // The other side of a connection counts our port queues, and they have to be with the workers of its own.
         let both: Vec<usize> =
             [Some(at), wirings[at].patch.filter(|other| *other != at)].into_iter().flatten().collect();
-        let borrow = opened.iter_mut().any(|wire| wire.borrower().is_some());
+        let borrow = opened.iter_mut().any(|port_queue| port_queue.borrower().is_some());
         let loans = vec![0; if borrow { opened.len() } else { 0 }];
-        self.rewire(&mut wirings, &both, |wirings, parcel| {
+        self.rewire(&mut wirings, &both, |wirings, detached| {
             (wirings[at].spec, wirings[at].kind, wirings[at].loans) = (spec.to_owned(), kind, loans);
-            parcel.wires = numbered(opened);
+            detached.port_queues = numbered(opened);
         });
         self.settle_loans(&mut wirings[at], at);
         Ok(())
@@ -231,13 +232,13 @@ impl Card {
         self.rewire(wirings, both, |wirings, _| (wirings[port].patch, wirings[other].patch) = (None, None));
     }
 
-    /// Has a queue served by another worker from now on, and with it all that belongs to its unit: in loopback the queue
-    /// of the other direction, otherwise the wire and its other queues.
+    /// Has a queue served by another worker from now on, and with it all that belongs to its unit: in loopback the
+    /// queue of the other direction, otherwise the port queue and its other queues.
     ///
     /// # Errors
     /// [`WiringError`].
     pub fn move_queue(&self, id: QueueId, worker: u32) -> Result<(), WiringError> {
-        let count = self.homes().mailboxes().len();
+        let count = self.affinity().mailboxes().len();
         if worker as usize >= count {
             return Err(WiringError::NoWorker(worker, count));
         }
@@ -249,12 +250,12 @@ impl Card {
             return Err(WiringError::Connected(port as u32));
         }
         let unit = wirings[port].unit_of(&self.ports[port], id);
-        let _moving = self.homes().moving();
+        let _moving = self.affinity().moving();
         let wiring = &mut wirings[port];
         let from = core::mem::replace(&mut wiring.workers[unit as usize], worker);
-        let packing = Packing { wires: vec![unit], queues: self.queues_of(wiring, port, unit) };
-        let parcel = self.pack(from as usize, port, packing);
-        self.distribute(port, wiring, parcel);
+        let what = Detach { port_queues: vec![unit], queues: self.queues_of(wiring, port, unit) };
+        let detached = self.detach_from(from as usize, port, what);
+        self.distribute(port, wiring, detached);
         Ok(())
     }
 
@@ -269,56 +270,58 @@ impl Card {
     }
 
     /// Takes ports apart on all workers, has them changed, and puts them together again.
-    fn rewire(&self, wirings: &mut [Wiring], ports: &[usize], change: impl FnOnce(&mut [Wiring], &mut Parcel)) {
-        let _moving = self.homes().moving();
+    fn rewire(&self, wirings: &mut [Wiring], ports: &[usize], change: impl FnOnce(&mut [Wiring], &mut Detached)) {
+        let _moving = self.affinity().moving();
         // As long as not everything is in its place again, nothing is sent from one port to another.
         ports.iter().for_each(|&port| self.shape(port, &wirings[port], None));
-        let mut parcels: Vec<Parcel> = ports.iter().map(|&port| self.collect(port, &wirings[port])).collect();
-        change(wirings, &mut parcels[0]);
+        let mut parts: Vec<Detached> = ports.iter().map(|&port| self.collect(port, &wirings[port])).collect();
+        change(wirings, &mut parts[0]);
         for &port in ports {
             let units = wirings[port].units(&self.ports[port]);
             wirings[port].workers = (0..units).map(|unit| self.worker_for(wirings, port, unit)).collect();
             self.shape(port, &wirings[port], None);
         }
-        for (&port, parcel) in ports.iter().zip(parcels) {
-            self.distribute(port, &wirings[port], parcel);
+        for (&port, detached) in ports.iter().zip(parts) {
+            self.distribute(port, &wirings[port], detached);
         }
         let mut connected: Vec<usize> =
             ports.iter().flat_map(|&port| [Some(port), wirings[port].patch]).flatten().collect();
         connected.sort_unstable();
         connected.dedup();
         for port in connected {
-            let patch = wirings[port].patch.map(|to| Patch { to, wires: wirings[to].wires() });
+            let patch = wirings[port].patch.map(|to| Patch { to, port_queues: wirings[to].port_queues() });
             self.shape(port, &wirings[port], patch);
         }
     }
 
     fn shape(&self, port: usize, wiring: &Wiring, patch: Option<Patch>) {
-        for mailbox in self.homes().mailboxes() {
+        for mailbox in self.affinity().mailboxes() {
             drop(mailbox.call(Command::Shape(port, wiring.kind == Kind::Loopback, patch)));
         }
     }
 
     /// Takes everything of a port from all workers.
-    fn collect(&self, port: usize, wiring: &Wiring) -> Parcel {
-        let mut whole = Parcel::default();
-        for worker in 0..self.homes().mailboxes().len() {
+    fn collect(&self, port: usize, wiring: &Wiring) -> Detached {
+        let mut whole = Detached::default();
+        for worker in 0..self.affinity().mailboxes().len() {
             let queues = self.ports[port].queues().collect();
-            let part = self.pack(worker, port, Packing { wires: (0..wiring.wires()).collect(), queues });
-            whole.wires.extend(part.wires);
+            let part =
+                self.detach_from(worker, port, Detach { port_queues: (0..wiring.port_queues()).collect(), queues });
+            whole.port_queues.extend(part.port_queues);
             whole.rx.extend(part.rx);
             whole.tx.extend(part.tx);
         }
         whole
     }
 
-    /// Which worker a unit goes to unless told otherwise. Wires that are connected with each other have to be with one
-    /// worker, so whatever decides is the same for both.
+    /// Which worker a unit goes to unless told otherwise. Port queues that are connected with each other have to be
+    /// with one worker, so whatever decides is the same for both.
     fn worker_for(&self, wirings: &[Wiring], port: usize, unit: u32) -> u32 {
         let wiring = &wirings[port];
-        let pairs = wiring.patch.map(|other| wirings[other].wires().min(wiring.wires())).filter(|pairs| *pairs > 0);
+        let pairs =
+            wiring.patch.map(|other| wirings[other].port_queues().min(wiring.port_queues())).filter(|pairs| *pairs > 0);
         let pair = |unit: u32| pairs.map_or(unit, |pairs| unit % pairs);
-        let workers = self.homes().mailboxes().len() as u32;
+        let workers = self.affinity().mailboxes().len() as u32;
         let has_class = !self.options().priority.is_empty() && workers > 1;
         let in_class = |port: usize| {
             let of_pair = |id: &QueueId| pair(wirings[port].unit_of(&self.ports[port], *id)) == pair(unit);
@@ -334,49 +337,49 @@ impl Card {
         (first + pair(unit)) % (workers - u32::from(has_class))
     }
 
-    pub(crate) fn pack(&self, worker: usize, port: usize, packing: Packing) -> Parcel {
-        let answer = self.homes().mailboxes()[worker].call(Command::Pack(port, packing));
-        answer.ok().and_then(|answer| answer.parcel).map_or_else(Parcel::default, |parcel| *parcel)
+    pub(crate) fn detach_from(&self, worker: usize, port: usize, what: Detach) -> Detached {
+        let answer = self.affinity().mailboxes()[worker].call(Command::Detach(port, what));
+        answer.ok().and_then(|answer| answer.detached).map_or_else(Detached::default, |detached| *detached)
     }
 
     /// Gives everything to the worker of its unit.
-    pub(crate) fn distribute(&self, port: usize, wiring: &Wiring, whole: Parcel) {
+    pub(crate) fn distribute(&self, port: usize, wiring: &Wiring, whole: Detached) {
         let entry = &self.ports[port];
-        let mut parcels: Vec<Parcel> = self.homes().mailboxes().iter().map(|_| Parcel::default()).collect();
+        let mut parts: Vec<Detached> = self.affinity().mailboxes().iter().map(|_| Detached::default()).collect();
         let worker_of = |unit: u32| wiring.workers[unit as usize];
-        for wire in whole.wires {
-            parcels[worker_of(wire.number) as usize].wires.push(wire);
+        for port_queue in whole.port_queues {
+            parts[worker_of(port_queue.number) as usize].port_queues.push(port_queue);
         }
         for mut slot in whole.rx {
             let id = slot.queue.id;
             slot.unit = wiring.unit_of(entry, id);
-            self.homes().set(id, worker_of(slot.unit));
-            parcels[worker_of(slot.unit) as usize].rx.push(slot);
+            self.affinity().set(id, worker_of(slot.unit));
+            parts[worker_of(slot.unit) as usize].rx.push(slot);
         }
         for mut queue in whole.tx {
             let id = queue.rings[0].queue.id;
             let unit = wiring.unit_of(entry, id);
             queue.rings.iter_mut().for_each(|ring| ring.unit = unit);
-            self.homes().set(id, worker_of(unit));
-            parcels[worker_of(unit) as usize].tx.push(queue);
+            self.affinity().set(id, worker_of(unit));
+            parts[worker_of(unit) as usize].tx.push(queue);
         }
-        for (mailbox, parcel) in self.homes().mailboxes().iter().zip(parcels) {
-            if !parcel.is_empty() {
-                drop(mailbox.call(Command::Unpack(port, Box::new(parcel))));
+        for (mailbox, detached) in self.affinity().mailboxes().iter().zip(parts) {
+            if !detached.is_empty() {
+                drop(mailbox.call(Command::Adopt(port, Box::new(detached))));
             }
         }
     }
 
     /// Puts new queues where they belong: once, when the card is built.
-    pub(crate) fn place(&self, port: usize, parcel: Parcel) {
+    pub(crate) fn place(&self, port: usize, detached: Detached) {
         let mut wirings = self.wirings.lock();
         let units = wirings[port].units(&self.ports[port]);
         let workers = (0..units).map(|unit| self.worker_for(&wirings, port, unit)).collect();
         wirings[port].workers = workers;
-        self.distribute(port, &wirings[port], parcel);
+        self.distribute(port, &wirings[port], detached);
     }
 }
 
-fn numbered(ports: Vec<Box<dyn Port>>) -> Vec<Wire> {
-    ports.into_iter().enumerate().map(|(number, port)| Wire::new(number as u32, port)).collect()
+fn numbered(ports: Vec<Box<dyn PortQueue>>) -> Vec<PortSlot> {
+    ports.into_iter().enumerate().map(|(number, port)| PortSlot::new(number as u32, port)).collect()
 }

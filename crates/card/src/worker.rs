@@ -1,8 +1,8 @@
-//! A thread that polls rings and wires in their turns, and sleeps when all of them are quiet.
+//! A thread that polls rings and port queues in their turns, and sleeps when all of them are quiet.
 
 use crate::command::{Answer, Command};
 use crate::lane::{Lane, forward};
-use crate::mailbox::{Letter, Mailbox};
+use crate::mailbox::{Mailbox, Message};
 use crate::sleep::{News, Sleep};
 use crate::turns::{Item, Look, Turns};
 use millrace_dma::{Ordering, fence};
@@ -103,20 +103,20 @@ impl Worker {
             let news = self.sleep.look();
             self.hear(&news);
         }
-        self.turns.attend()
+        self.turns.serve_cold()
     }
 
     #[cold]
     fn hear(&mut self, news: &News) {
         for fd in news.signalled() {
             if fd == self.mailbox.bell.as_raw_fd() {
-                self.turns.knock_all();
+                self.turns.kicked_all();
             } else {
-                self.turns.knock(Some(fd));
+                self.turns.kicked(Some(fd));
             }
         }
         if self.sleep.is_deaf() {
-            self.turns.knock_all();
+            self.turns.kicked_all();
         }
         if self.turns.next_launch().is_some() {
             self.turns.launch(Instant::now());
@@ -144,14 +144,14 @@ impl Worker {
     #[cold]
     fn fall_asleep(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.mark_asleep(&self.sleep));
-        self.hot_rings().for_each(|(lane, place)| lane.links(place).mark_asleep());
+        self.hot_rings().for_each(|(lane, place)| lane.openers(place).mark_asleep());
         // Pairs with the fence in `Ringer::must_signal`.
         fence(Ordering::SeqCst);
         let quiet = !self.pass_all() && !self.mailbox.is_waiting() && !self.turns.is_scanning();
         // Behind the pass, which may have met a frame that waits for its launch time.
-        let wires = self.lanes.iter().filter_map(Lane::next_due);
+        let port_queues = self.lanes.iter().filter_map(Lane::next_due);
         let rings = self.hot_rings().filter_map(|(lane, place)| lane.next_launch(place));
-        let due = wires.chain(rings).chain(self.turns.next_launch()).min();
+        let due = port_queues.chain(rings).chain(self.turns.next_launch()).min();
         let most = due.map(|due| due.saturating_duration_since(Instant::now()));
         if quiet && most != Some(Duration::ZERO) {
             let sleeps = self.counts.sleeps.load(Count::Relaxed);
@@ -160,13 +160,13 @@ impl Worker {
             self.hear(&news);
         }
         self.lanes.iter_mut().for_each(|lane| lane.awake(&self.sleep));
-        self.hot_rings().for_each(|(lane, place)| lane.links(place).awake());
+        self.hot_rings().for_each(|(lane, place)| lane.openers(place).awake());
     }
 
     fn hot_rings(&self) -> impl Iterator<Item = (&Lane, usize)> {
         self.turns.hot().filter_map(|item| match item {
             Item::Ring(lane, place) => Some((&self.lanes[lane as usize], place as usize)),
-            Item::Wire(..) => None,
+            Item::PortQueue(..) => None,
         })
     }
 
@@ -174,7 +174,7 @@ impl Worker {
     #[cold]
     fn obey(&mut self) -> bool {
         for _ in 0..AT_ONCE {
-            let Some(Letter { command, reply, .. }) = self.mailbox.take() else { break };
+            let Some(Message { command, reply, .. }) = self.mailbox.take() else { break };
             if matches!(command, Command::Exit) {
                 return false;
             }
@@ -233,17 +233,17 @@ impl Worker {
                 let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
                 lane.map(|lane| lane.drop_ring(index, ring, sleep, turns)).unwrap_or_default()
             }
-            Command::Pack(port, packing) => {
+            Command::Detach(port, what) => {
                 let lane = self.lanes.get_mut(port);
-                let parcel = lane.map(|lane| Box::new(lane.pack(&packing, sleep, turns)));
-                Answer { done: parcel.is_some(), parcel, ..Answer::default() }
+                let detached = lane.map(|lane| Box::new(lane.detach(&what, sleep, turns)));
+                Answer { done: detached.is_some(), detached, ..Answer::default() }
             }
-            Command::Unpack(port, parcel) => match self.lanes.get_mut(port) {
+            Command::Adopt(port, detached) => match self.lanes.get_mut(port) {
                 Some(lane) => {
-                    lane.unpack(*parcel, sleep, turns);
+                    lane.adopt(*detached, sleep, turns);
                     done
                 }
-                None => Answer { parcel: Some(parcel), ..Answer::default() },
+                None => Answer { detached: Some(detached), ..Answer::default() },
             },
             Command::Shape(port, loopback, patch) => {
                 if let Some(lane) = self.lanes.get_mut(port) {
@@ -271,7 +271,7 @@ impl Worker {
 fn look_at(lanes: &mut [Lane], item: Item) -> (Look, u32) {
     match item {
         Item::Ring(lane, place) => lanes[lane as usize].look(place as usize),
-        Item::Wire(lane, place) => look_at_wire(lanes, lane as usize, place as usize),
+        Item::PortQueue(lane, place) => look_at_wire(lanes, lane as usize, place as usize),
     }
 }
 

@@ -149,7 +149,7 @@ fn pma_loopback_carries_traffic_and_cuts_the_wire_off() {
     let control = mdio(&card, 0, 1, 0);
     mdio_write(&card, 0, 1, 0, control | 1);
     assert_eq!(mdio(&card, 0, 1, 0), control | 1);
-    // The wire plays from the start: what came before the loopback was on has been counted as received.
+    // The port queue plays from the start: what came before the loopback was on has been counted as received.
     let cut_off = || {
         let stats = card.stats();
         stats.ports[0].rx_drops.iter().find(|drop| drop.reason == "pma-loopback").map_or(0, |drop| drop.count)
@@ -168,7 +168,7 @@ fn pma_loopback_carries_traffic_and_cuts_the_wire_off() {
         send(bench, &mut host, count, 100);
         wait_for("frames", || bench.read32(m::HDP) == host.sdp());
     }
-    // To the queue of the same index; what has none, to the first. Nothing of the wire.
+    // To the queue of the same index; what has none, to the first. Nothing of the port queue.
     assert_eq!([host_rx[0].ready(), host_rx[1].ready()], [15, 7]);
     assert!((0..15).all(|ahead| host_rx[0].header(ahead).len == 100));
     let before = cut_off();
@@ -179,7 +179,7 @@ fn pma_loopback_carries_traffic_and_cuts_the_wire_off() {
     card.write(base + 0x2c, &1u32.to_le_bytes());
     let seen = early as u32 + 22;
     assert_eq!((read32(&card, base), read32(&card, base + 4)), (seen, seen), "the MAC saw what came back");
-    // And off again: the wire is back, and frames leave through it.
+    // And off again: the port queue is back, and frames leave through it.
     mdio_write(&card, 0, 1, 0, control);
     wait_for("frames of the wire", || card.stats().ports[0].rx_frames > early + 22);
     let [_, tx1, _] = tx;

@@ -33,7 +33,7 @@ impl Idle {
     }
 
     /// Whether nothing has come for so long that the next wait sleeps: the moment to tidy up.
-    pub fn is_getting_tired(&self) -> bool {
+    pub fn is_about_to_sleep(&self) -> bool {
         self.empty_rounds + 1 == SPINS
     }
 

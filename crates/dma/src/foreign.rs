@@ -6,8 +6,8 @@
 //! Any other SIGBUS is handed to whatever handled it before, by default the end of the process.
 //!
 //! What the handler does is safe in a signal handler: it reads atomics in a list whose nodes are never freed, and makes
-//! one system call. It runs on the thread that made the access, while a view keeps the region, so that the region cannot
-//! vanish under it.
+//! one system call. It runs on the thread that made the access, while a view keeps the region, so that the region
+//! cannot vanish under it.
 
 use crate::region::{Mapping, RegionError, map_shared};
 use crate::{Protection, Window};
@@ -46,8 +46,8 @@ impl ForeignRegion {
         if has < end as u64 {
             return Err(RegionError::TooSmall { has, needs: end as u64 });
         }
-        // Whole pages of the file, which can be huge ones: anything else could be neither unmapped nor replaced. An offset
-        // is mostly no multiple of those, so that everything before it is mapped, too.
+        // Whole pages of the file, which can be huge ones: anything else could be neither unmapped nor replaced. An
+        // offset is mostly no multiple of those, so that everything before it is mapped, too.
         let page = usize::try_from(file.st_blksize).unwrap_or(0).max(4096);
         let whole = end.checked_next_multiple_of(page).ok_or(RegionError::Size(len))?;
         let base = map_shared(fd, whole, Protection::ReadWrite).map_err(failed)?;
@@ -147,8 +147,8 @@ impl Guard {
         let Some(guard) = guards().find(holds) else { return false };
         let base = core::ptr::with_exposed_provenance_mut::<c_void>(guard.base.load(Ordering::Relaxed));
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: replaces exactly the mapping of one region, which the thread that faulted keeps mapped. Its views only
-        // copy bytes and use atomics, for which zeros are as good as anything.
+        // SAFETY: replaces exactly the mapping of one region, which the thread that faulted keeps mapped. Its views
+        // only copy bytes and use atomics, for which zeros are as good as anything.
         if unsafe { mmap_anonymous(base, guard.len.load(Ordering::Relaxed), rights, flags | MapFlags::FIXED) }.is_err()
         {
             return false;
@@ -180,8 +180,8 @@ mod handler {
         ours.sa_sigaction = handler as *const () as usize;
         // On the alternative stack where there is one: the handler before may need it (a stack that overflows).
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: `ours` is valid, and its function is safe in a signal handler. Without it (which cannot fail for a valid
-        // signal) there is no guard, and a peer that cuts its memory ends the process.
+        // SAFETY: `ours` is valid, and its function is safe in a signal handler. Without it (which cannot fail for a
+        // valid signal) there is no guard, and a peer that cuts its memory ends the process.
         unsafe { libc::sigaction(libc::SIGBUS, &ours, core::ptr::null_mut()) };
     }
 
@@ -190,12 +190,12 @@ mod handler {
         // positive code, si_addr is the address that was accessed.
         let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
         if code <= 0 || !Guard::replace(address) {
-            hand_over(signal, info, context);
+            call_previous_handler(signal, info, context);
         }
     }
 
     /// Lets whoever handled the signal before do so.
-    fn hand_over(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    fn call_previous_handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         // SAFETY: `install` has leaked it before the handler was there.
         let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
         match before {
@@ -213,8 +213,8 @@ mod handler {
                 }
             }
             _ => {
-                // SAFETY: the default action, and the signal once more, which is delivered when this handler returns; both
-                // calls may be made in a signal handler.
+                // SAFETY: the default action, and the signal once more, which is delivered when this handler returns;
+                // both calls may be made in a signal handler.
                 unsafe {
                     libc::signal(signal, libc::SIG_DFL);
                     libc::raise(signal);

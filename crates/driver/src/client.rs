@@ -1,9 +1,9 @@
 //! A program's side of the socket: requests and replies, and the news that the card is gone.
 
+use crate::codec::WireError;
 use crate::native;
 use crate::server::Driver;
 use crate::talk::{self, Talk, TalkError};
-use crate::wire::WireError;
 use millrace_abi::message::{
     Buffers, Change, ErrorCode, Handle, Layout, Locked, MAX_LISTED, MAX_REGISTER_BYTES, Reply, Request, VERSION,
 };

@@ -6,7 +6,7 @@
 //! thread of whoever asks.
 //!
 //! ```text
-//! client ---- wire (messages, descriptors) ---- server ---- session (one per open queue) ---- card (registers)
+//! client ---- codec (messages, descriptors) ---- server ---- session (one per open queue) ---- card (registers)
 //!                                                  \------- memory, locks, native (queues started by registers)
 //! ```
 //!
@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod codec;
 mod locks;
 mod memory;
 mod native;
@@ -21,7 +22,6 @@ mod poll;
 mod server;
 mod session;
 mod talk;
-mod wire;
 
 pub use client::{Client, ClientError, Opened};
 pub use server::{Driver, DriverError, Policy};

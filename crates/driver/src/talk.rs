@@ -1,6 +1,6 @@
 //! Requests and their replies over one socket: in order, and not waited for without end.
 
-use crate::wire::{self, WireError};
+use crate::codec::{self, WireError};
 use millrace_abi::message::{Reply, Request};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a reply is waited for: much longer than any takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The same for a change of ports, which opens and closes what may take its time.
-const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(120);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The same once this program is asked to end.
-const PATIENCE_AT_THE_END: Duration = Duration::from_secs(1);
+const INTERRUPTED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often whoever waits looks whether the program is asked to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -25,8 +25,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Whether this program is asked to end. Relaxed is enough: it carries no data.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Says that this program is asked to end, by Ctrl-C for example: from now on all its clients wait a second at most for a
-/// reply, also those that wait already, so that a card that does not answer cannot keep it.
+/// Says that this program is asked to end, by Ctrl-C for example: from now on all its clients wait a second at most for
+/// a reply, also those that wait already, so that a card that does not answer cannot keep it.
 pub fn wait_no_longer() {
     ENDING.store(true, Ordering::Relaxed);
 }
@@ -50,7 +50,7 @@ pub(crate) fn connect(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), 
         match rustix::net::connect(socket, address) {
             Ok(()) => return Ok(()),
             // So many wait that there is no place to wait.
-            Err(Errno::AGAIN | Errno::INTR) => check(begin, PATIENCE)?,
+            Err(Errno::AGAIN | Errno::INTR) => check(begin, REQUEST_TIMEOUT)?,
             // As it is: what became of connecting says more than that a socket failed.
             Err(errno) => return Err(TalkError::Wire(WireError::System(errno))),
         }
@@ -63,7 +63,7 @@ fn look_up(socket: &OwnedFd) -> Result<(), Errno> {
 }
 
 fn check(begin: Instant, patience: Duration) -> Result<(), TalkError> {
-    let patience = if ENDING.load(Ordering::Relaxed) { patience.min(PATIENCE_AT_THE_END) } else { patience };
+    let patience = if ENDING.load(Ordering::Relaxed) { patience.min(INTERRUPTED_TIMEOUT) } else { patience };
     let waited = begin.elapsed();
     if waited < patience { Ok(()) } else { Err(TalkError::Silent(waited)) }
 }
@@ -84,7 +84,7 @@ struct State {
 impl Talk {
     pub fn new(socket: Arc<OwnedFd>) -> Result<Self, Errno> {
         look_up(&socket)?;
-        let state = State { buffer: wire::buffer(), owed: 0, last_words: None };
+        let state = State { buffer: codec::buffer(), owed: 0, last_words: None };
         Ok(Self { socket, state: Mutex::new(state) })
     }
 
@@ -92,7 +92,7 @@ impl Talk {
     pub fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), TalkError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = Instant::now();
-        let patience = if matches!(request, Request::Change(_)) { PATIENCE_WITH_CHANGES } else { PATIENCE };
+        let patience = if matches!(request, Request::Change(_)) { CHANGE_TIMEOUT } else { REQUEST_TIMEOUT };
         let asked = self.catch_up(&mut state, begin).and_then(|()| self.send(request, fds, begin));
         match asked.and_then(|()| self.receive(&mut state, begin, patience)) {
             Err(TalkError::Wire(WireError::Closed)) => Err(self.ended(&mut state)),
@@ -112,8 +112,8 @@ impl Talk {
 
     fn send(&self, request: &Request, fds: &[BorrowedFd<'_>], begin: Instant) -> Result<(), TalkError> {
         loop {
-            match wire::send(&self.socket, request, fds) {
-                Err(WireError::NotReady) => check(begin, PATIENCE)?,
+            match codec::send(&self.socket, request, fds) {
+                Err(WireError::NotReady) => check(begin, REQUEST_TIMEOUT)?,
                 other => return other.map_err(TalkError::Wire),
             }
         }
@@ -126,7 +126,7 @@ impl Talk {
         patience: Duration,
     ) -> Result<(Reply, Vec<OwnedFd>), TalkError> {
         loop {
-            match wire::receive(&self.socket, &mut state.buffer, RecvFlags::empty()) {
+            match codec::receive(&self.socket, &mut state.buffer, RecvFlags::empty()) {
                 Err(WireError::NotReady) => check(begin, patience).inspect_err(|_| state.owed += 1)?,
                 other => return other.map_err(TalkError::Wire),
             }
@@ -139,7 +139,7 @@ impl Talk {
         while state.owed > 0 {
             // One that ends has many queues to close, and none is worth a wait.
             let wait = if ENDING.load(Ordering::Relaxed) { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-            let undo = match wire::receive(&self.socket, &mut state.buffer, wait) {
+            let undo = match codec::receive(&self.socket, &mut state.buffer, wait) {
                 // Nobody has what was made for the request.
                 Ok((Reply::Opened { handle, .. }, _)) => Request::Close { handle },
                 Ok((Reply::Mapped { iova }, _)) => Request::Unmap { iova },
@@ -148,10 +148,10 @@ impl Talk {
                     continue;
                 }
                 Err(WireError::NotReady) if undone => {
-                    check(begin, PATIENCE)?;
+                    check(begin, REQUEST_TIMEOUT)?;
                     continue;
                 }
-                Err(WireError::NotReady) => return Err(TalkError::Silent(PATIENCE)),
+                Err(WireError::NotReady) => return Err(TalkError::Silent(REQUEST_TIMEOUT)),
                 Err(error) => return Err(TalkError::Wire(error)),
             };
             self.send(&undo, &[], begin)?;
@@ -164,7 +164,7 @@ impl Talk {
     fn ended(&self, state: &mut State) -> TalkError {
         // The first try may give the error of a connection that was closed with something unread.
         for _ in 0..2 {
-            let last = wire::receive::<Reply>(&self.socket, &mut state.buffer, RecvFlags::DONTWAIT);
+            let last = codec::receive::<Reply>(&self.socket, &mut state.buffer, RecvFlags::DONTWAIT);
             if let Ok((Reply::Error { text, .. }, _)) = last {
                 state.last_words = Some(text);
             }

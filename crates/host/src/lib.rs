@@ -26,8 +26,8 @@
 //! # }
 //! ```
 //!
-//! The same calls serve all engines, both modes ([`Mode::Direct`], [`Mode::Mediated`]; DD has direct mode only) and both
-//! placements (a card in this process, a card in the daemon `millrace card`).
+//! The same calls serve all engines, both modes ([`Mode::Direct`], [`Mode::Mediated`]; DD has direct mode only) and
+//! both placements (a card in this process, a card in the daemon `millrace card`).
 //!
 //! On DD queues there is a second way, without any copy: frames arrive in buffers of a [`Pool`] and leave from them. A
 //! [`Buffer`] is owned like a `Box`; a program that forwards moves it from one queue to another, and no byte of it.
@@ -59,7 +59,7 @@
 
 mod device;
 mod error;
-mod link;
+mod handle;
 mod lock;
 mod pool;
 mod pooled;

@@ -1,7 +1,7 @@
 //! DD queues over a [`Pool`]: frames arrive in its buffers and leave from them.
 
 use crate::error::Error;
-use crate::link::Link;
+use crate::handle::QueueHandle;
 use crate::pool::{Buffer, Inner, Pool, Sender};
 use crate::rx::dd_ring;
 use core::cell::RefCell;
@@ -20,7 +20,7 @@ const REFILL: u32 = 64;
 const RECLAIM: u32 = 32;
 
 struct Parts {
-    link: Link,
+    handle: QueueHandle,
     ring: Ring,
     // The ring stays mapped through `ring`; this is what its views are made of.
     _status: Region,
@@ -43,11 +43,11 @@ fn start(wish: Wish, pool: &Pool, entries: u32) -> Result<Parts, Error> {
     }
     let Opened { handle, layout, control, kick, status, .. } =
         client.open(queue, mode, sharing, pool.inner.buffers(entries))?;
-    let link = Link::new(client, queue, handle, control, kick)?;
-    let Layout::Dd { entries, .. } = layout else { return Err(link.bad("a ring that is none of DD")) };
-    let ring = dd_ring(&link, &status, entries)?;
-    link.client.start(link.handle)?;
-    Ok(Parts { link, ring, _status: status })
+    let handle = QueueHandle::new(client, queue, handle, control, kick)?;
+    let Layout::Dd { entries, .. } = layout else { return Err(handle.bad("a ring that is none of DD")) };
+    let ring = dd_ring(&handle, &status, entries)?;
+    handle.client.start(handle.handle)?;
+    Ok(Parts { handle, ring, _status: status })
 }
 
 /// An RX queue that runs over a pool.
@@ -57,23 +57,23 @@ pub struct PoolRx {
     lender: u32,
     refill: u32,
     refused: u64,
-    link: Link,
+    handle: QueueHandle,
     pool: Rc<Inner>,
 }
 
 impl PoolRx {
     pub(crate) fn start(wish: Wish, pool: &Pool, entries: u32) -> Result<Self, Error> {
-        let Parts { link, ring, .. } = start(wish, pool, entries)?;
-        let host = HostRx::new(ring, link.doorbell()?);
+        let Parts { handle, ring, .. } = start(wish, pool, entries)?;
+        let host = HostRx::new(ring, handle.doorbell()?);
         let (inner, refill) = (pool.inner.clone(), REFILL.min(host.entries() / 4).max(1));
-        let mut queue = Self { host, lender: inner.next_receiver(), refill, refused: 0, link, pool: inner };
+        let mut queue = Self { host, lender: inner.next_receiver(), refill, refused: 0, handle, pool: inner };
         queue.fill();
         Ok(queue)
     }
 
     /// Which queue this is.
     pub fn id(&self) -> QueueId {
-        self.link.queue
+        self.handle.queue
     }
 
     /// Moves up to `max` received frames to the end of `to`, in order, and returns how many. Never waits. Each has its
@@ -100,7 +100,7 @@ impl PoolRx {
             self.fill();
         }
         if ready == 0
-            && let Err(error) = self.link.check()
+            && let Err(error) = self.handle.check()
         {
             // Once more: the card writes what it had before it says that it has stopped.
             return if self.host.ready(1) > 0 { Ok(0) } else { Err(error) };
@@ -110,7 +110,7 @@ impl PoolRx {
 
     /// Gives the card free buffers for all empty descriptors.
     fn fill(&mut self) {
-        let Self { host, pool, lender, link, .. } = self;
+        let Self { host, pool, lender, handle, .. } = self;
         let given = pool.lend(*lender, host.room(), |iova, size, number| {
             // As many as there is room for.
             host.post(iova, size, number.into());
@@ -118,7 +118,7 @@ impl PoolRx {
         if given > 0 {
             host.show_tail();
             // The worker may sleep because this ring was empty.
-            link.ring();
+            handle.ring();
         }
     }
 
@@ -138,8 +138,8 @@ impl PoolRx {
         }
         // What is empty may be all the room that the card waits for.
         self.fill();
-        let Self { host, link, .. } = self;
-        link.wait(timeout, || Ok(host.ready(1) > 0))
+        let Self { host, handle, .. } = self;
+        handle.wait(timeout, || Ok(host.ready(1) > 0))
     }
 
     /// Stops and closes the queue; frames that were not received are lost with it, and their buffers are free.
@@ -147,14 +147,14 @@ impl PoolRx {
     /// # Errors
     /// [`Error::Client`].
     pub fn close(mut self) -> Result<(), Error> {
-        self.link.close()
+        self.handle.close()
     }
 }
 
 impl Drop for PoolRx {
     fn drop(&mut self) {
         // Nobody is left who could be told. After this the card is done with the ring.
-        let _ = self.link.close();
+        let _ = self.handle.close();
         self.pool.take_back(self.lender);
     }
 }
@@ -164,27 +164,27 @@ pub struct PoolTx {
     sender: Rc<RefCell<Sender>>,
     shortest: u16,
     longest: u16,
-    link: Link,
+    handle: QueueHandle,
     pool: Rc<Inner>,
 }
 
 impl PoolTx {
     pub(crate) fn start(wish: Wish, pool: &Pool, entries: u32) -> Result<Self, Error> {
-        let Parts { link, ring, .. } = start(wish, pool, entries)?;
-        let sender = Rc::new(RefCell::new(Sender::new(HostTx::new(ring, link.doorbell()?))));
+        let Parts { handle, ring, .. } = start(wish, pool, entries)?;
+        let sender = Rc::new(RefCell::new(Sender::new(HostTx::new(ring, handle.doorbell()?))));
         pool.inner.add_sender(&sender);
-        let (shortest, longest) = link.client.frame_limits();
-        Ok(Self { sender, shortest, longest, link, pool: pool.inner.clone() })
+        let (shortest, longest) = handle.client.frame_limits();
+        Ok(Self { sender, shortest, longest, handle, pool: pool.inner.clone() })
     }
 
     /// Which queue this is.
     pub fn id(&self) -> QueueId {
-        self.link.queue
+        self.handle.queue
     }
 
     /// Sends frames from the front of `from`, as many as the ring has room for, and returns how many; the others stay.
-    /// Their buffers go with them and are free again when the card is done. A frame shorter than the card sends is padded
-    /// with zeros.
+    /// Their buffers go with them and are free again when the card is done. A frame shorter than the card sends is
+    /// padded with zeros.
     ///
     /// # Errors
     /// [`Error::FrameTooLong`], [`Error::Unfit`] when the first frame cannot be sent; [`Error::Faulted`],
@@ -207,9 +207,9 @@ impl PoolTx {
             self.pool.post(sender, buffer);
         }
         if sender.host.flush() {
-            self.link.ring();
+            self.handle.ring();
         }
-        self.link.check()?;
+        self.handle.check()?;
         match unfit {
             Some(error) if count == 0 => Err(error),
             _ => Ok(count),
@@ -246,8 +246,8 @@ impl PoolTx {
         None
     }
 
-    /// Puts the buffers of frames that the card has sent back to the pool, and returns how many. [`PoolTx::send`] does so
-    /// by itself, and so does a pool that has no more.
+    /// Puts the buffers of frames that the card has sent back to the pool, and returns how many. [`PoolTx::send`] does
+    /// so by itself, and so does a pool that has no more.
     pub fn reclaim(&mut self) -> usize {
         self.pool.reclaim(&mut self.sender.borrow_mut()) as usize
     }
@@ -262,28 +262,29 @@ impl PoolTx {
     /// # Errors
     /// As [`PoolTx::send`].
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
-        let Self { sender, pool, link, .. } = self;
-        link.wait(timeout, || {
+        let Self { sender, pool, handle, .. } = self;
+        handle.wait(timeout, || {
             let sender = &mut *sender.borrow_mut();
             pool.reclaim(sender);
             Ok(sender.host.room() > sender.host.entries() / 4)
         })
     }
 
-    /// Stops the queue once the card has taken everything, and closes it. Dropping it closes it at once, drained or not.
+    /// Stops the queue once the card has taken everything, and closes it. Dropping it closes it at once, drained or
+    /// not.
     ///
     /// # Errors
     /// [`Error::NotDrained`] when the card did not take everything within a second; the queue is closed then.
     pub fn close(mut self) -> Result<(), Error> {
-        self.link.drain(0)?;
-        self.link.close()
+        self.handle.drain(0)?;
+        self.handle.close()
     }
 }
 
 impl Drop for PoolTx {
     fn drop(&mut self) {
         // Nobody is left who could be told. After this the card is done with the ring.
-        let _ = self.link.close();
+        let _ = self.handle.close();
         self.pool.empty(&mut self.sender.borrow_mut());
     }
 }

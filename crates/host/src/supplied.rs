@@ -2,7 +2,7 @@
 //! What a poll-mode driver such as DPDK's needs. Medusa, direct, exclusive.
 
 use crate::error::Error;
-use crate::link::Link;
+use crate::handle::QueueHandle;
 use millrace_abi::message::Layout;
 use millrace_abi::queue::{Engine, QueueId};
 use millrace_dma::{Iova, Region};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 struct Parts {
-    link: Link,
+    handle: QueueHandle,
     descriptors: Region,
     status: Region,
     entries: u32,
@@ -21,7 +21,7 @@ struct Parts {
 
 fn start(client: Arc<Client>, queue: QueueId, opened: Opened) -> Result<Parts, Error> {
     let Opened { handle, layout, control, kick, status, descriptors, engine, .. } = opened;
-    let link = Link::new(client, queue, handle, control, kick)?;
+    let handle = QueueHandle::new(client, queue, handle, control, kick)?;
     if engine != Engine::Medusa {
         return Err(Error::Unfit(format!(
             "{queue} is a queue of {engine}; buffers that the program posts itself are for Medusa: give the card \
@@ -29,29 +29,29 @@ fn start(client: Arc<Client>, queue: QueueId, opened: Opened) -> Result<Parts, E
         )));
     }
     let (Layout::Medusa { entries, headers_at, .. }, Some(descriptors)) = (layout, descriptors) else {
-        return Err(link.bad("the driver sent no descriptor ring"));
+        return Err(handle.bad("the driver sent no descriptor ring"));
     };
-    link.client.start(link.handle)?;
-    Ok(Parts { link, descriptors, status, entries, headers_at })
+    handle.client.start(handle.handle)?;
+    Ok(Parts { handle, descriptors, status, entries, headers_at })
 }
 
 /// An RX queue that runs on buffers of the program. Exactly one packet arrives per buffer, in the order of posting.
 pub struct SuppliedRx {
     host: HostRx,
-    link: Link,
+    handle: QueueHandle,
     // The rings stay mapped through the views of `host`.
 }
 
 impl SuppliedRx {
     pub(crate) fn start(client: Arc<Client>, queue: QueueId, opened: Opened) -> Result<Self, Error> {
-        let Parts { link, descriptors, status, entries, headers_at } = start(client, queue, opened)?;
-        let bad = |error: millrace_dma::OutOfRange| link.bad(error);
+        let Parts { handle, descriptors, status, entries, headers_at } = start(client, queue, opened)?;
+        let bad = |error: millrace_dma::OutOfRange| handle.bad(error);
         let descriptors = descriptors.window().slots64(0, entries).map_err(bad)?;
         let headers = status.window().slots32(headers_at as usize, entries).map_err(bad)?;
         let update = status.window().word64(0).map_err(bad)?;
-        let host = HostRx::new(descriptors, headers, link.doorbell()?, update);
-        let host = host.ok_or_else(|| link.bad("no ring of a power of two"))?;
-        Ok(Self { host, link })
+        let host = HostRx::new(descriptors, headers, handle.doorbell()?, update);
+        let host = host.ok_or_else(|| handle.bad("no ring of a power of two"))?;
+        Ok(Self { host, handle })
     }
 
     /// Gives the card a buffer; `false` when the ring is full. The card sees it after [`SuppliedRx::flush`].
@@ -64,7 +64,7 @@ impl SuppliedRx {
     #[inline]
     pub fn flush(&mut self) {
         self.host.flush();
-        self.link.ring();
+        self.handle.ring();
     }
 
     /// Packets that were not released.
@@ -75,7 +75,7 @@ impl SuppliedRx {
     pub fn ready(&mut self) -> Result<u32, Error> {
         let ready = self.host.ready();
         if ready == 0
-            && let Err(error) = self.link.check()
+            && let Err(error) = self.handle.check()
         {
             // Once more: the card writes what it had before it says that it has stopped.
             return Some(self.host.ready()).filter(|&ready| ready > 0).ok_or(error);
@@ -100,8 +100,8 @@ impl SuppliedRx {
     /// # Errors
     /// As [`crate::RxQueue::get`].
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
-        let Self { host, link } = self;
-        link.wait(timeout, || Ok(host.ready() > 0))
+        let Self { host, handle } = self;
+        handle.wait(timeout, || Ok(host.ready() > 0))
     }
 
     /// Stops and closes the queue: the card is done with all buffers when this returns.
@@ -109,25 +109,25 @@ impl SuppliedRx {
     /// # Errors
     /// [`Error::Client`].
     pub fn close(mut self) -> Result<(), Error> {
-        self.link.close()
+        self.handle.close()
     }
 }
 
 /// A TX queue that runs on buffers of the program.
 pub struct SuppliedTx {
     host: HostTx,
-    link: Link,
+    handle: QueueHandle,
 }
 
 impl SuppliedTx {
     pub(crate) fn start(client: Arc<Client>, queue: QueueId, opened: Opened) -> Result<Self, Error> {
-        let Parts { link, descriptors, status, entries, .. } = start(client, queue, opened)?;
-        let bad = |error: millrace_dma::OutOfRange| link.bad(error);
+        let Parts { handle, descriptors, status, entries, .. } = start(client, queue, opened)?;
+        let bad = |error: millrace_dma::OutOfRange| handle.bad(error);
         let descriptors = descriptors.window().slots64(0, entries).map_err(bad)?;
         let update = status.window().word64(0).map_err(bad)?;
-        let host = HostTx::new(descriptors, link.doorbell()?, update);
-        let host = host.ok_or_else(|| link.bad("no ring of a power of two"))?;
-        Ok(Self { host, link })
+        let host = HostTx::new(descriptors, handle.doorbell()?, update);
+        let host = host.ok_or_else(|| handle.bad("no ring of a power of two"))?;
+        Ok(Self { host, handle })
     }
 
     /// Queues `len` bytes for sending; `false` when the ring is full. The card sees it after [`SuppliedTx::flush`].
@@ -140,7 +140,7 @@ impl SuppliedTx {
     #[inline]
     pub fn flush(&mut self) {
         self.host.flush();
-        self.link.ring();
+        self.handle.ring();
     }
 
     /// How many more buffers the card is done with, in the order of posting.
@@ -151,7 +151,7 @@ impl SuppliedTx {
     pub fn completed(&mut self) -> Result<u32, Error> {
         let completed = self.host.completed();
         if completed == 0
-            && let Err(error) = self.link.check()
+            && let Err(error) = self.handle.check()
         {
             // Once more, as in `SuppliedRx::ready`.
             return Some(self.host.completed()).filter(|&completed| completed > 0).ok_or(error);
@@ -169,6 +169,6 @@ impl SuppliedTx {
     /// # Errors
     /// [`Error::Client`].
     pub fn close(mut self) -> Result<(), Error> {
-        self.link.close()
+        self.handle.close()
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 
 use millrace_dma::Span;
-use millrace_port::{Accept, Port, PortSpec, Sink, open};
+use millrace_port::{Accept, PortQueue, PortSpec, Sink, open};
 use std::{
     error::Error,
     time::{Duration, Instant},
@@ -15,7 +15,7 @@ use std::{
 const BURST: usize = 64;
 
 /// Sends what it is given.
-struct Forward<'p>(&'p mut dyn Port);
+struct Forward<'p>(&'p mut dyn PortQueue);
 
 impl Sink for Forward<'_> {
     fn take(&mut self, frame: Span<'_>) -> Accept {

@@ -1,13 +1,13 @@
-//! Forwards between two vhost-user sockets on one core, as fast as it can, and prints the rate and the time that a frame
-//! takes every second: what the port costs without the card around it.
+//! Forwards between two vhost-user sockets on one core, as fast as it can, and prints the rate and the time that a
+//! frame takes every second: what the port costs without the card around it.
 //!
 //! `cargo run --release -p millrace-port --example vhost_forward -- SPEC SPEC [SECONDS]`
 
 use millrace_dma::Span;
-use millrace_port::{Accept, Port, PortSpec, Sink, open};
+use millrace_port::{Accept, PortQueue, PortSpec, Sink, open};
 use std::time::{Duration, Instant};
 
-struct Onward<'a>(&'a mut dyn Port);
+struct Onward<'a>(&'a mut dyn PortQueue);
 
 impl Sink for Onward<'_> {
     fn take(&mut self, frame: Span<'_>) -> Accept {
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while begin.elapsed() < Duration::from_secs(seconds) {
         for _ in 0..10_000 {
             for (left, right) in left.iter_mut().zip(&mut right) {
-                let mut forward = |from: &mut dyn Port, to: &mut dyn Port| {
+                let mut forward = |from: &mut dyn PortQueue, to: &mut dyn PortQueue| {
                     let start = Instant::now();
                     if from.receive(64, &mut Onward(to)) > 0 {
                         (bursts, busy) = (bursts + 1, busy + start.elapsed());

@@ -1,16 +1,16 @@
 //! `af_packet:IFACE[,queues=N]`: any interface that Linux has, by way of a packet socket.
 //!
-//! What arrives at the interface comes in here, whoever it is for, and what the card sends leaves through it. Linux sees
-//! what arrives as well; an interface that shall belong to the card alone has no addresses. What Linux itself sends there is
-//! not shown.
+//! What arrives at the interface comes in here, whoever it is for, and what the card sends leaves through it. Linux
+//! sees what arrives as well; an interface that shall belong to the card alone has no addresses. What Linux itself
+//! sends there is not shown.
 //!
-//! Linux hands over frames as its drivers and neighbours make them: with checksums to fill in, or as up to 64 KiB of TCP or
-//! UDP at once. They pass whole where the card passes them to somebody who takes them so, and are finished here otherwise;
-//! the other way round Linux takes unfinished frames. A VLAN tag that Linux has taken out is put back.
+//! Linux hands over frames as its drivers and neighbours make them: with checksums to fill in, or as up to 64 KiB of
+//! TCP or UDP at once. They pass whole where the card passes them to somebody who takes them so, and are finished here
+//! otherwise; the other way round Linux takes unfinished frames. A VLAN tag that Linux has taken out is put back.
 //!
-//! Frames come in a ring that is shared with the kernel, without a system call and without a copy besides the kernel's; those
-//! longer than a slot are fetched from the socket. They leave in bursts with `sendmmsg`. With `queues=N` the flows are spread
-//! over N sockets. `docs/ports.md` says what else was measured.
+//! Frames come in a ring that is shared with the kernel, without a system call and without a copy besides the kernel's;
+//! those longer than a slot are fetched from the socket. They leave in bursts with `sendmmsg`. With `queues=N` the
+//! flows are spread over N sockets. `docs/ports.md` says what else was measured.
 
 mod error;
 mod slot;
@@ -19,7 +19,7 @@ mod sys;
 pub use error::AfPacketError;
 
 use crate::{
-    Burst, DropReason, MAX_FRAME_LEN, Port, PortCounters, Sink, Taken,
+    Burst, DropReason, MAX_FRAME_LEN, PortCounters, PortQueue, Sink, TxOutcome,
     link::{Interface, Reports, State, Watch},
     null::check_len,
     spec::{InterfaceName, InterfaceSpec},
@@ -122,9 +122,9 @@ impl AfPacketPort {
         queues.into_iter().map(port).collect()
     }
 
-    fn drop_tx(&self, reason: DropReason) -> Taken {
+    fn drop_tx(&self, reason: DropReason) -> TxOutcome {
         self.counters.count_tx_drops(reason, 1);
-        Taken::Dropped(reason)
+        TxOutcome::Dropped(reason)
     }
 
     #[cold]
@@ -145,9 +145,9 @@ impl AfPacketPort {
 
     /// Why the first of several frames was not sent.
     #[cold]
-    fn not_sent(&mut self, errno: Errno, offload: &Offload) -> Taken {
+    fn not_sent(&mut self, errno: Errno, offload: &Offload) -> TxOutcome {
         let reason = match errno {
-            Errno::AGAIN | Errno::INTR => return Taken::Full,
+            Errno::AGAIN | Errno::INTR => return TxOutcome::Full,
             Errno::NETDOWN | Errno::NXIO | Errno::NODEV => DropReason::LinkDown,
             // Linux had no room in a queue, or the other end of a veth is down.
             Errno::NOBUFS => DropReason::KernelFull,
@@ -166,7 +166,7 @@ impl AfPacketPort {
 
     /// Takes the errors away for which the socket would be "readable" for ever, and counts what the kernel has dropped.
     #[cold]
-    fn look_around(&mut self) {
+    fn poll_errors(&mut self) {
         self.quiet = 0;
         // What it was (the interface went down), `Watch` says.
         let _ = socket_error(&self.socket);
@@ -268,8 +268,8 @@ fn cuts_udp() -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= UDP_SINCE
 }
 
-impl Port for AfPacketPort {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for AfPacketPort {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         match check_len(frame.len()) {
             Ok(()) => self.transmit_offloaded(frame, &Offload::default()),
             Err(reason) => self.drop_tx(reason),
@@ -295,9 +295,9 @@ impl Port for AfPacketPort {
                 Err(errno) => self.not_sent(errno, &Offload::default()),
             };
             match taken {
-                Taken::Full => break,
-                Taken::Yes => {}
-                Taken::Dropped(_) => {
+                TxOutcome::Full => break,
+                TxOutcome::Sent => {}
+                TxOutcome::Dropped(_) => {
                     burst.dropped += 1;
                     burst.dropped_bytes += first.len() as u64;
                 }
@@ -311,7 +311,7 @@ impl Port for AfPacketPort {
         self.offloads
     }
 
-    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
+    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> TxOutcome {
         if let Err(reason) = check_unfinished_len(frame.len(), offload) {
             return self.drop_tx(reason);
         }
@@ -321,7 +321,7 @@ impl Port for AfPacketPort {
         match sys::send(&self.socket, &offload.to_virtio(), &[frame]) {
             Ok(_) => {
                 self.counters.count_tx(1, frame.len() as u64);
-                Taken::Yes
+                TxOutcome::Sent
             }
             Err(errno) => self.not_sent(errno, offload),
         }
@@ -357,7 +357,7 @@ impl Port for AfPacketPort {
         if losing {
             self.count_kernel_drops();
         } else if self.quiet == QUIET {
-            self.look_around();
+            self.poll_errors();
         }
         taken
     }
@@ -372,7 +372,7 @@ impl Port for AfPacketPort {
     }
 
     fn prepare_sleep(&mut self) {
-        self.look_around();
+        self.poll_errors();
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -1,12 +1,12 @@
 //! `af_xdp:IFACE[,queues=N,mode=auto|zero-copy|copy,busy-poll=on|off]`: an interface of this machine, past the network stack of Linux.
 //!
 //! A small XDP program hands what arrives at the interface to the card before Linux sees it; what the card sends, the
-//! driver sends. The program runs in the driver where that can do it (native), otherwise at the entry of the network stack
-//! (generic); frames are copied by the kernel unless the driver works on the memory of the port (zero copy). `stats` says
-//! which it is. Nothing stays behind on the interface when the card ends, however it does.
+//! driver sends. The program runs in the driver where that can do it (native), otherwise at the entry of the network
+//! stack (generic); frames are copied by the kernel unless the driver works on the memory of the port (zero copy).
+//! `stats` says which it is. Nothing stays behind on the interface when the card ends, however it does.
 //!
-//! It is a live wire: a frame for which there is no room is dropped and counted as [`DropReason::NoRoom`], whether the card
-//! or the kernel had none. Each queue of the interface is a port of its own; they share the wire and its memory.
+//! It is a live wire: a frame for which there is no room is dropped and counted as [`DropReason::NoRoom`], whether the
+//! card or the kernel had none. Each queue of the interface is a port of its own; they share the wire and its memory.
 
 mod checksum;
 mod error;
@@ -22,7 +22,8 @@ pub use error::AfXdpError;
 use crate::link::{Interface, Reports};
 use crate::link::{State, Watch};
 use crate::{
-    BorrowError, Borrower, Burst, DropReason, LentSender, Pool, Port, PortCounters, Sink, Taken, spec::AfXdpSpec,
+    BorrowError, Borrower, Burst, DropReason, LentSender, Pool, PortCounters, PortQueue, Sink, TxOutcome,
+    spec::AfXdpSpec,
 };
 use lent::Borrowed;
 use millrace_dma::{Pages, Region, RegionError, Span};
@@ -186,7 +187,8 @@ impl AfXdpPort {
         Ok(Memory { window, chunk, borrowed: starts[1], own_at: starts[1] })
     }
 
-    /// Gives the queue up. What comes until it is opened again is Linux's, as before this port was; what is here is counted.
+    /// Gives the queue up. What comes until it is opened again is Linux's, as before this port was; what is here is
+    /// counted.
     fn end(&mut self) {
         if let Some(mut queue) = self.queue.take() {
             self.wire.program.leave(self.number);
@@ -214,9 +216,9 @@ impl AfXdpPort {
         Ok(())
     }
 
-    fn drop_tx(&self, reason: DropReason) -> Taken {
+    fn drop_tx(&self, reason: DropReason) -> TxOutcome {
         self.counters.count_tx_drops(reason, 1);
-        Taken::Dropped(reason)
+        TxOutcome::Dropped(reason)
     }
 
     fn send(&mut self) {
@@ -230,19 +232,19 @@ impl AfXdpPort {
     }
 }
 
-impl Port for AfXdpPort {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for AfXdpPort {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         let taken = match &mut self.queue {
             Some(queue) if !self.state.is_down() => queue.transmit(frame),
             _ => return self.drop_tx(DropReason::LinkDown),
         };
         match taken {
-            Taken::Yes => {
+            TxOutcome::Sent => {
                 self.counters.count_tx(1, frame.len() as u64);
                 self.counters.count_tx_copies(1);
             }
-            Taken::Dropped(reason) => self.counters.count_tx_drops(reason, 1),
-            Taken::Full => self.send(),
+            TxOutcome::Dropped(reason) => self.counters.count_tx_drops(reason, 1),
+            TxOutcome::Full => self.send(),
         }
         taken
     }
@@ -253,12 +255,12 @@ impl Port for AfXdpPort {
         for &frame in frames {
             let taken = match &mut self.queue {
                 Some(queue) if !self.state.is_down() => queue.transmit(frame),
-                _ => Taken::Dropped(DropReason::LinkDown),
+                _ => TxOutcome::Dropped(DropReason::LinkDown),
             };
             match taken {
-                Taken::Yes => bytes += frame.len() as u64,
-                Taken::Full => break,
-                Taken::Dropped(reason) => {
+                TxOutcome::Sent => bytes += frame.len() as u64,
+                TxOutcome::Full => break,
+                TxOutcome::Dropped(reason) => {
                     self.counters.count_tx_drops(reason, 1);
                     burst.dropped += 1;
                     burst.dropped_bytes += frame.len() as u64;
@@ -357,16 +359,16 @@ impl Borrower for AfXdpPort {
 }
 
 impl LentSender for AfXdpPort {
-    fn send_from(&mut self, at: usize, frame: Span<'_>) -> Taken {
+    fn send_from(&mut self, at: usize, frame: Span<'_>) -> TxOutcome {
         let len = frame.len();
         let taken = match &mut self.queue {
             Some(queue) => queue.transmit_lent(at, len, self.state.is_down()),
-            None => Taken::Full,
+            None => TxOutcome::Full,
         };
         match taken {
-            Taken::Yes => self.counters.count_tx(1, len as u64),
-            Taken::Dropped(reason) => self.counters.count_tx_drops(reason, 1),
-            Taken::Full => self.send(),
+            TxOutcome::Sent => self.counters.count_tx(1, len as u64),
+            TxOutcome::Dropped(reason) => self.counters.count_tx_drops(reason, 1),
+            TxOutcome::Full => self.send(),
         }
         taken
     }

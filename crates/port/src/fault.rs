@@ -1,34 +1,35 @@
-//! `fault:[loss=P%,duplicate=P%,reorder=P%,corrupt=P%,delay=TIME,seed=N,direction=...,]port=(SPEC)`: a port around another
-//! on whose wire things go wrong.
+//! `fault:[loss=P%,duplicate=P%,reorder=P%,corrupt=P%,delay=TIME,seed=N,direction=...,]port=(SPEC)`: a port around
+//! another on whose wire things go wrong.
 //!
 //! What happens to a frame follows from the seed, the direction, the queue and the frame's number, so a run can be
 //! repeated. In this order: it may be lost; one bit of it may be turned; it may come twice; it may come after its
-//! successor (or 10 ms later, if there is none); and it comes later by the delay. Frames are complete here, as they are on
-//! a wire: nothing is left to do on them ([`Offloads::NONE`](millrace_packet::offload::Offloads::NONE)), or a turned bit
-//! would get a correct checksum.
+//! successor (or 10 ms later, if there is none); and it comes later by the delay. Frames are complete here, as they are
+//! on a wire: nothing is left to do on them ([`Offloads::NONE`](millrace_packet::offload::Offloads::NONE)), or a turned
+//! bit would get a correct checksum.
 //!
 //! The counters are those of the inner port, and stay true of its wire. A lost frame is counted as
-//! [`DropReason::FaultLoss`], everything else as an [`Event`](crate::counters::Event): for both directions, frames offered + `fault-duplicate` =
-//! frames passed + the sum of the drop counters. A frame that is held back counts when it passes.
+//! [`DropReason::FaultLoss`], everything else as an [`Event`](crate::counters::Event): for both directions, frames
+//! offered + `fault-duplicate` = frames passed + the sum of the drop counters. A frame that is held back counts when it
+//! passes.
 
 mod hold;
 mod lane;
 
-use crate::{Accept, DropReason, Port, PortCounters, Sink, Taken, null::check_len, spec::FaultSpec};
+use crate::{Accept, DropReason, PortCounters, PortQueue, Sink, TxOutcome, null::check_len, spec::FaultSpec};
 use lane::{Lane, Out};
 use millrace_dma::Span;
 use std::{os::fd::BorrowedFd, sync::Arc, time::Instant};
 
 /// A port with faults.
 pub struct FaultPort {
-    inner: Box<dyn Port>,
+    inner: Box<dyn PortQueue>,
     rx: Option<Lane>,
     tx: Option<Lane>,
 }
 
 impl FaultPort {
     /// Wraps each queue of a wire.
-    pub fn wrap(spec: &FaultSpec, queues: Vec<Box<dyn Port>>) -> Vec<Self> {
+    pub fn wrap(spec: &FaultSpec, queues: Vec<Box<dyn PortQueue>>) -> Vec<Self> {
         let lane = |wanted: bool, number| wanted.then(|| Lane::new(spec, number));
         let wrap = |(queue, inner)| {
             let number = queue as u64 * 2;
@@ -47,12 +48,12 @@ impl FaultPort {
     }
 }
 
-impl From<Taken> for Out {
-    fn from(taken: Taken) -> Self {
-        match taken {
-            Taken::Yes => Self::Passed,
-            Taken::Full => Self::Full,
-            Taken::Dropped(_) => Self::Dropped,
+impl From<TxOutcome> for Out {
+    fn from(outcome: TxOutcome) -> Self {
+        match outcome {
+            TxOutcome::Sent => Self::Passed,
+            TxOutcome::Full => Self::Full,
+            TxOutcome::Dropped(_) => Self::Dropped,
         }
     }
 }
@@ -112,8 +113,8 @@ impl Sink for FaultySink<'_> {
     }
 }
 
-impl Port for FaultPort {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for FaultPort {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         let Some(lane) = &mut self.tx else { return self.inner.transmit(frame) };
         if check_len(frame.len()).is_err() {
             // For the inner port to count.
@@ -123,17 +124,17 @@ impl Port for FaultPort {
         let mut dropped = None;
         let out = lane.pass(frame, now, &mut |frame| {
             let taken = self.inner.transmit(frame);
-            if let Taken::Dropped(reason) = taken {
+            if let TxOutcome::Dropped(reason) = taken {
                 dropped = Some(reason);
             }
             taken.into()
         });
         settle_tx(lane, self.inner.counters());
         match out {
-            Out::Full => Taken::Full,
-            Out::Passed => Taken::Yes,
-            Out::Lost => Taken::Dropped(DropReason::FaultLoss),
-            Out::Dropped => Taken::Dropped(dropped.unwrap_or(DropReason::WriteFailed)),
+            Out::Full => TxOutcome::Full,
+            Out::Passed => TxOutcome::Sent,
+            Out::Lost => TxOutcome::Dropped(DropReason::FaultLoss),
+            Out::Dropped => TxOutcome::Dropped(dropped.unwrap_or(DropReason::WriteFailed)),
         }
     }
 

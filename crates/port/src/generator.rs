@@ -3,7 +3,9 @@
 //! Frame `n` is [`structured::fill`] with sequence number `n`, so the receiver finds loss, repetition, reordering and
 //! damage with [`structured::Checker`]. Frames that the card sends are fetched and forgotten, as with `null`.
 
-use crate::{Accept, Port, PortCounters, Sink, Taken, null::Void, pacing::Stopwatch, spec::GeneratorSpec, spec::Rate};
+use crate::{
+    Accept, PortCounters, PortQueue, Sink, TxOutcome, null::Void, pacing::Stopwatch, spec::GeneratorSpec, spec::Rate,
+};
 use millrace_dma::Span;
 use millrace_packet::structured::{self, Sequence};
 use std::{sync::Arc, time::Instant};
@@ -25,7 +27,7 @@ pub struct GeneratorPort {
 }
 
 impl GeneratorPort {
-    /// A generator that starts with its first call to [`Port::receive`].
+    /// A generator that starts with its first call to [`PortQueue::receive`].
     ///
     /// # Panics
     /// When `spec.size` is longer than [`MAX_FRAME_LEN`](crate::MAX_FRAME_LEN); a parsed one never is.
@@ -53,8 +55,8 @@ impl GeneratorPort {
     }
 }
 
-impl Port for GeneratorPort {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for GeneratorPort {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         self.wire.transmit(frame, &self.counters)
     }
 
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn frames_towards_the_wire_are_counted() {
         let mut port = generator("");
-        assert_eq!(port.transmit(Span::from_slice(&[0; 60])), Taken::Yes);
+        assert_eq!(port.transmit(Span::from_slice(&[0; 60])), TxOutcome::Sent);
         assert_eq!((port.counters().tx_frames(), port.counters().tx_bytes()), (1, 60));
     }
 }

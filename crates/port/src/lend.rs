@@ -1,6 +1,6 @@
 //! Memory of an application that a wire works on, so that frames need not be copied on their way.
 
-use crate::Taken;
+use crate::TxOutcome;
 use millrace_dma::{Region, Span};
 
 /// Buffers of an application, at equal distances from the beginning of a region.
@@ -44,11 +44,12 @@ pub enum BorrowError {
 /// A port that can work on memory of an application, one at a time.
 ///
 /// What arrives is put into buffers that [`Borrower::supply`] has given, and shown by
-/// [`Sink::take_lent`](crate::Sink::take_lent). Some ports also send from anywhere in that memory ([`Borrower::sender`]).
-/// Everything else works on the port as before.
+/// [`Sink::take_lent`](crate::Sink::take_lent). Some ports also send from anywhere in that memory
+/// ([`Borrower::sender`]). Everything else works on the port as before.
 pub trait Borrower {
     /// Works on this memory from now on, or on none. Buffers that were given and frames that are on their way belong to
-    /// nobody afterwards. Called while nobody else uses the port; may take some milliseconds, in which nothing is received.
+    /// nobody afterwards. Called while nobody else uses the port; may take some milliseconds, in which nothing is
+    /// received.
     ///
     /// # Errors
     /// [`BorrowError`]; the port goes on without such memory.
@@ -68,8 +69,9 @@ pub trait Borrower {
 pub trait LentSender {
     /// Takes a frame that lies in the memory, `at` this offset, towards the wire. What it drops, and counts, is
     /// [sent](LentSender::sent) like the rest.
-    fn send_from(&mut self, at: usize, frame: Span<'_>) -> Taken;
+    fn send_from(&mut self, at: usize, frame: Span<'_>) -> TxOutcome;
 
-    /// How many of those frames, in the order of [`LentSender::send_from`], the port is done with since this was last called.
+    /// How many of those frames, in the order of [`LentSender::send_from`], the port is done with since this was last
+    /// called.
     fn sent(&mut self) -> u32;
 }

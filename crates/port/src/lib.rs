@@ -1,7 +1,8 @@
 //! How frames enter and leave the card.
 //!
-//! A [`Port`] is one end of a wire. The card gives it frames with [`Port::transmit`] and asks it for frames with
-//! [`Port::receive`]; the port knows nothing of queues, rings or registers. Kinds so far:
+//! A port is opened as one or more port queues. The card gives a [`PortQueue`] frames with [`PortQueue::transmit`] and
+//! asks it for frames with [`PortQueue::receive`]; it knows nothing of the card's queues, rings or registers. Kinds of
+//! ports:
 //!
 //! | Specification | Frames to the card | Frames from the card |
 //! |---|---|---|
@@ -64,8 +65,9 @@ pub mod virtio_user;
 
 pub use counters::{DropReason, Event, PortCounters};
 pub use lend::{BorrowError, Borrower, LentSender, Pool};
+pub use millrace_ring::Accept;
 pub use peer::SocketError;
-pub use sink::{Accept, Lent, Sink};
+pub use sink::{Lent, Sink};
 pub use spec::{PortSpec, SpecError};
 
 use millrace_packet::offload::{Offload, Offloads};
@@ -83,9 +85,9 @@ pub const MIN_FRAME_LEN: usize = 14;
 /// What became of a frame that was given to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Taken {
+pub enum TxOutcome {
     /// It is on its way; the bytes have been copied.
-    Yes,
+    Sent,
     /// No room at the moment; offer the same frame again later.
     Full,
     /// It is gone, and counted under this reason.
@@ -107,23 +109,23 @@ pub struct Burst {
 /// Frames in and out of the card.
 ///
 /// A wire with several queues of its own (`queues=N`) is opened as several ports, which have nothing in common on the
-/// data path. One worker of the card owns a port and is the only one to call it; [`Port::counters`] may be read from
-/// anywhere.
-/// For both directions, at every moment: frames offered = frames passed + the sum of the drop counters. (Where faults are
-/// made on purpose, [frames that come twice](Event::FaultDuplicate) are added on the left.)
-pub trait Port: Send {
+/// data path. One worker of the card owns a port and is the only one to call it; [`PortQueue::counters`] may be read
+/// from anywhere.
+/// For both directions, at every moment: frames offered = frames passed + the sum of the drop counters. (Where faults
+/// are made on purpose, [frames that come twice](Event::FaultDuplicate) are added on the left.)
+pub trait PortQueue: Send {
     /// Takes one frame towards the wire.
-    fn transmit(&mut self, frame: Span<'_>) -> Taken;
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome;
 
-    /// Takes frames towards the wire, from the front, as far as there is room. A port that can do better than one by one
-    /// does it here.
+    /// Takes frames towards the wire, from the front, as far as there is room. A port that can do better than one by
+    /// one does it here.
     fn transmit_burst(&mut self, frames: &[Span<'_>]) -> Burst {
         let mut burst = Burst::default();
         for &frame in frames {
             match self.transmit(frame) {
-                Taken::Yes => {}
-                Taken::Full => break,
-                Taken::Dropped(_) => {
+                TxOutcome::Sent => {}
+                TxOutcome::Full => break,
+                TxOutcome::Dropped(_) => {
                     burst.dropped += 1;
                     burst.dropped_bytes += frame.len() as u64;
                 }
@@ -133,9 +135,9 @@ pub trait Port: Send {
         burst
     }
 
-    /// A second handle that sends on the same wire while this one receives, for ports whose two directions have nothing in
-    /// common; it counts with the counters of this one, and belongs to the same worker.
-    fn sender(&self) -> Option<Box<dyn Port>> {
+    /// A second handle that sends on the same wire while this one receives, for ports whose two directions have nothing
+    /// in common; it counts with the counters of this one, and belongs to the same worker.
+    fn sender(&self) -> Option<Box<dyn PortQueue>> {
         None
     }
 
@@ -144,20 +146,20 @@ pub trait Port: Send {
         None
     }
 
-    /// Ends a burst of [`Port::transmit`]: what was collected may leave now.
+    /// Ends a burst of [`PortQueue::transmit`]: what was collected may leave now.
     fn flush(&mut self) {}
 
-    /// What may be left to do on a frame that is given to [`Port::transmit_offloaded`].
+    /// What may be left to do on a frame that is given to [`PortQueue::transmit_offloaded`].
     fn offloads(&self) -> Offloads {
         Offloads::NONE
     }
 
-    /// Takes one frame towards the wire on which something is left to do, which [`Port::offloads`] must include. Only such
-    /// a frame with segments may be longer than [`MAX_FRAME_LEN`].
-    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
+    /// Takes one frame towards the wire on which something is left to do, which [`PortQueue::offloads`] must include.
+    /// Only such a frame with segments may be longer than [`MAX_FRAME_LEN`].
+    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> TxOutcome {
         let _ = (frame, offload);
         self.counters().count_tx_drops(DropReason::Offload, 1);
-        Taken::Dropped(DropReason::Offload)
+        TxOutcome::Dropped(DropReason::Offload)
     }
 
     /// Offers frames from the wire to `sink` until there are none, `budget` of them have been looked at, or the card is
@@ -169,21 +171,23 @@ pub trait Port: Send {
     /// wire, real or imitated, and a frame that the card has no room for is dropped and counted.
     fn can_wait(&self) -> bool;
 
-    /// A descriptor that is readable when [`Port::receive`] would yield something.
+    /// A descriptor that is readable when [`PortQueue::receive`] would yield something.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// The worker is about to sleep: from now on [`Port::wake_fd`] has to be signalled by whatever comes. The worker calls
-    /// [`Port::receive`] once more before it sleeps, so that what came until now is not missed. For ports that ask the
-    /// other side not to signal while they poll.
+    /// The worker is about to sleep: from now on [`PortQueue::wake_fd`] has to be signalled by whatever comes. The
+    /// worker calls
+    /// [`PortQueue::receive`] once more before it sleeps, so that what came until now is not missed. For ports that ask
+    /// the other side not to signal while they poll.
     fn prepare_sleep(&mut self) {}
 
     /// The worker polls again.
     fn awake(&mut self) {}
 
-    /// When to call [`Port::receive`] next by the clock: a moment in the past means now, `None` never (or when
-    /// [`Port::wake_fd`] says so). A port that writes to a file also asks for a call in order to bring it up to date.
+    /// When to call [`PortQueue::receive`] next by the clock: a moment in the past means now, `None` never (or when
+    /// [`PortQueue::wake_fd`] says so). A port that writes to a file also asks for a call in order to bring it up to
+    /// date.
     fn next_due(&self) -> Option<Instant> {
         None
     }
@@ -222,7 +226,7 @@ pub enum OpenError {
 ///
 /// # Errors
 /// [`OpenError`]; always for [`PortSpec::Loopback`], which the card serves itself.
-pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
+pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn PortQueue>>, OpenError> {
     Ok(match spec {
         PortSpec::Loopback => return Err(OpenError::Loopback),
         PortSpec::None => Vec::new(),
@@ -240,8 +244,8 @@ pub fn open(spec: &PortSpec) -> Result<Vec<Box<dyn Port>>, OpenError> {
 }
 
 /// The queues of a wire.
-fn boxed<P: Port + 'static>(queues: Vec<P>) -> Vec<Box<dyn Port>> {
-    queues.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()
+fn boxed<P: PortQueue + 'static>(queues: Vec<P>) -> Vec<Box<dyn PortQueue>> {
+    queues.into_iter().map(|port| Box::new(port) as Box<dyn PortQueue>).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `null`: a wire that nobody listens to and nobody speaks on.
 
-use crate::{Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken};
+use crate::{Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, PortCounters, PortQueue, Sink, TxOutcome};
 use millrace_dma::Span;
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ impl Default for NullPort {
     }
 }
 
-impl Port for NullPort {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for NullPort {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         self.wire.transmit(frame, &self.counters)
     }
 
@@ -58,16 +58,16 @@ impl Void {
         Self { scratch: Box::new([0; MAX_FRAME_LEN]) }
     }
 
-    pub(crate) fn transmit(&mut self, frame: Span<'_>, counters: &PortCounters) -> Taken {
+    pub(crate) fn transmit(&mut self, frame: Span<'_>, counters: &PortCounters) -> TxOutcome {
         if let Err(reason) = check_len(frame.len()) {
             counters.count_tx_drops(reason, 1);
-            return Taken::Dropped(reason);
+            return TxOutcome::Dropped(reason);
         }
         let len = frame.read_into(&mut self.scratch[..]);
         // Without this the copy is dead and the optimiser may remove it.
         std::hint::black_box(&self.scratch[..len]);
         counters.count_tx(1, len as u64);
-        Taken::Yes
+        TxOutcome::Sent
     }
 }
 
@@ -113,11 +113,11 @@ mod tests {
         let mut port = NullPort::new();
         let bytes = vec![0xab; MAX_FRAME_LEN + 1];
         let mut send = |len: usize| port.transmit(Span::from_slice(&bytes[..len]));
-        assert_eq!(send(MIN_FRAME_LEN), Taken::Yes);
-        assert_eq!(send(MAX_FRAME_LEN), Taken::Yes);
-        assert_eq!(send(MIN_FRAME_LEN - 1), Taken::Dropped(DropReason::TooShort));
-        assert_eq!(send(0), Taken::Dropped(DropReason::TooShort));
-        assert_eq!(send(MAX_FRAME_LEN + 1), Taken::Dropped(DropReason::TooLong));
+        assert_eq!(send(MIN_FRAME_LEN), TxOutcome::Sent);
+        assert_eq!(send(MAX_FRAME_LEN), TxOutcome::Sent);
+        assert_eq!(send(MIN_FRAME_LEN - 1), TxOutcome::Dropped(DropReason::TooShort));
+        assert_eq!(send(0), TxOutcome::Dropped(DropReason::TooShort));
+        assert_eq!(send(MAX_FRAME_LEN + 1), TxOutcome::Dropped(DropReason::TooLong));
         port.flush();
         let counters = port.counters();
         assert_eq!(counters.tx_frames(), 2);

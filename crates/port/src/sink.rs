@@ -2,17 +2,7 @@
 
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
-
-/// What the card says to a frame that a port offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Accept {
-    /// The card has it.
-    Taken,
-    /// The card has no room. A port that [can wait](crate::Port::can_wait) offers the frame again, any other drops it as
-    /// [`DropReason::NoRoom`](crate::DropReason::NoRoom).
-    Full,
-}
+use millrace_ring::Accept;
 
 /// What the card says to a frame that lies in a buffer which was [lent](crate::Borrower) to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +18,12 @@ pub enum Lent {
 
 /// Takes frames that come from a wire. A closure over a [`Span`] is one.
 pub trait Sink {
-    /// Takes one frame.
+    /// Takes one frame, or has no room for it: a port that [can wait](crate::PortQueue::can_wait) offers the frame
+    /// again then, any other drops it as [`DropReason::NoRoom`](crate::DropReason::NoRoom).
     fn take(&mut self, frame: Span<'_>) -> Accept;
 
-    /// Takes frames from the front and returns how many; fewer than there are means that there is no room. A port that has
-    /// several frames at hand calls this; if it cannot wait, it drops all that were not taken.
+    /// Takes frames from the front and returns how many; fewer than there are means that there is no room. A port that
+    /// has several frames at hand calls this; if it cannot wait, it drops all that were not taken.
     fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
         frames.iter().position(|&frame| self.take(frame) == Accept::Full).unwrap_or(frames.len())
     }

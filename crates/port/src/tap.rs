@@ -1,15 +1,15 @@
 //! `tap:NAME[,queues=N]`: a wire to the Linux network stack.
 //!
-//! What Linux sends to interface `NAME` comes in here, what the card sends Linux receives. The interface lives as long as
-//! the port, unless it was there before (`ip tuntap add`), and needs no more than `ip address add` to be used. It is a
-//! live wire: a frame for which the card has no room is dropped and counted as [`DropReason::NoRoom`].
+//! What Linux sends to interface `NAME` comes in here, what the card sends Linux receives. The interface lives as long
+//! as the port, unless it was there before (`ip tuntap add`), and needs no more than `ip address add` to be used. It is
+//! a live wire: a frame for which the card has no room is dropped and counted as [`DropReason::NoRoom`].
 //!
-//! Linux is told that the other side finishes frames ([`offload`](millrace_packet::offload)), so it leaves checksums out
-//! and sends up to 64 KiB of TCP or UDP as one frame. Such a frame goes on whole where the card passes it to somebody who
-//! takes it so, and is finished here otherwise; the other way round Linux takes unfinished frames.
+//! Linux is told that the other side finishes frames ([`offload`](millrace_packet::offload)), so it leaves checksums
+//! out and sends up to 64 KiB of TCP or UDP as one frame. Such a frame goes on whole where the card passes it to
+//! somebody who takes it so, and is finished here otherwise; the other way round Linux takes unfinished frames.
 //!
-//! A tap moves one frame per system call; Linux has no call that moves several. With `queues=N`, the flows are spread over
-//! N ports, each with a worker's full attention.
+//! A tap moves one frame per system call; Linux has no call that moves several. With `queues=N`, the flows are spread
+//! over N ports, each with a worker's full attention.
 
 mod error;
 mod sys;
@@ -17,7 +17,7 @@ mod sys;
 pub use error::TapError;
 
 use crate::{
-    DropReason, Port, PortCounters, Sink, Taken,
+    DropReason, PortCounters, PortQueue, Sink, TxOutcome,
     null::check_len,
     spec::{InterfaceName, InterfaceSpec},
     unfinished::{check_unfinished_len, deliver},
@@ -67,8 +67,8 @@ pub struct TapPort {
 }
 
 impl TapPort {
-    /// Makes the interface, or takes one over that is there and that nobody uses, and brings it up. Each of its queues is
-    /// a port.
+    /// Makes the interface, or takes one over that is there and that nobody uses, and brings it up. Each of its queues
+    /// is a port.
     ///
     /// # Errors
     /// [`TapError`].
@@ -99,9 +99,9 @@ impl TapPort {
         }
     }
 
-    fn drop_tx(&self, reason: DropReason) -> Taken {
+    fn drop_tx(&self, reason: DropReason) -> TxOutcome {
         self.counters.count_tx_drops(reason, 1);
-        Taken::Dropped(reason)
+        TxOutcome::Dropped(reason)
     }
 
     #[cold]
@@ -112,7 +112,7 @@ impl TapPort {
         }
     }
 
-    fn send(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
+    fn send(&mut self, frame: Span<'_>, offload: &Offload) -> TxOutcome {
         loop {
             match sys::send(&self.tun, &offload.to_virtio(), frame) {
                 // A tap takes a frame as a whole or not at all.
@@ -121,17 +121,17 @@ impl TapPort {
                         self.link_is_back();
                     }
                     self.counters.count_tx(1, frame.len() as u64);
-                    return Taken::Yes;
+                    return TxOutcome::Sent;
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Taken::Full,
+                Err(Errno::AGAIN) => return TxOutcome::Full,
                 Err(errno) => return self.not_sent(errno, offload),
             }
         }
     }
 
     #[cold]
-    fn not_sent(&mut self, errno: Errno, offload: &Offload) -> Taken {
+    fn not_sent(&mut self, errno: Errno, offload: &Offload) -> TxOutcome {
         match errno {
             // What Linux says of an interface that somebody has set down.
             Errno::IO => {
@@ -201,8 +201,8 @@ fn open_queue(name: &InterfaceName, several: bool) -> Result<(File, Offloads), T
     Ok((tun, offloads))
 }
 
-impl Port for TapPort {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for TapPort {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         match check_len(frame.len()) {
             Ok(()) => self.send(frame, &Offload::default()),
             Err(reason) => self.drop_tx(reason),
@@ -213,7 +213,7 @@ impl Port for TapPort {
         self.offloads
     }
 
-    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
+    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> TxOutcome {
         match check_unfinished_len(frame.len(), offload) {
             Ok(()) => self.send(frame, offload),
             Err(reason) => self.drop_tx(reason),

@@ -1,8 +1,8 @@
 //! `trace:FILE[,direction=both|rx|tx][,limit=N],port=(SPEC)`: a port around another, which writes to a capture what passes.
 //!
-//! A frame is written when the card, or the inner port, has taken it, with the time of day in nanoseconds. It is written as
-//! it passes: one on which something is left to do ([`offload`](millrace_packet::offload)) has a checksum that is not
-//! filled in yet, or is up to 64 KiB long. To tell the directions apart, trace each into a file of its own:
+//! A frame is written when the card, or the inner port, has taken it, with the time of day in nanoseconds. It is
+//! written as it passes: one on which something is left to do ([`offload`](millrace_packet::offload)) has a checksum
+//! that is not filled in yet, or is up to 64 KiB long. To tell the directions apart, trace each into a file of its own:
 //! `trace:in.pcap,direction=rx,port=(trace:out.pcap,direction=tx,port=(tap:mill0))`.
 //!
 //! Of a wire with several queues each has its own file: `a.pcap` for the first, then `a-1.pcap`, `a-2.pcap`.
@@ -11,7 +11,7 @@
 //! counted as [`Event::TraceLost`].
 
 use crate::{
-    Accept, Event, Port, PortCounters, Sink, Taken,
+    Accept, Event, PortCounters, PortQueue, Sink, TxOutcome,
     pcap::{Recorder, WriteError, Writer},
     spec::{Directions, TraceSpec},
 };
@@ -26,7 +26,7 @@ use std::{
 
 /// A port whose frames are written to a file.
 pub struct TracePort {
-    inner: Box<dyn Port>,
+    inner: Box<dyn PortQueue>,
     directions: Directions,
     file: File,
 }
@@ -45,7 +45,7 @@ impl TracePort {
     ///
     /// # Errors
     /// [`WriteError::Create`].
-    pub fn wrap(spec: &TraceSpec, queues: Vec<Box<dyn Port>>) -> Result<Vec<Self>, WriteError> {
+    pub fn wrap(spec: &TraceSpec, queues: Vec<Box<dyn PortQueue>>) -> Result<Vec<Self>, WriteError> {
         let wrap = |(queue, inner)| {
             let recorder = Recorder::new(Writer::create_for_port(file_of(&spec.file, queue))?);
             let file = File { recorder, left: spec.limit.unwrap_or(u64::MAX), lost: 0, warned: false };
@@ -58,12 +58,12 @@ impl TracePort {
         self.file.settle(|lost| self.inner.counters().count_tx_events(Event::TraceLost, lost));
     }
 
-    fn sent(&mut self, frame: Span<'_>, taken: Taken) -> Taken {
-        if taken == Taken::Yes && self.directions.tx() {
+    fn sent(&mut self, frame: Span<'_>, outcome: TxOutcome) -> TxOutcome {
+        if outcome == TxOutcome::Sent && self.directions.tx() {
             self.file.record(frame);
             self.settle_tx();
         }
-        taken
+        outcome
     }
 }
 
@@ -153,8 +153,8 @@ impl Sink for TracedSink<'_> {
     }
 }
 
-impl Port for TracePort {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for TracePort {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         let taken = self.inner.transmit(frame);
         self.sent(frame, taken)
     }
@@ -169,7 +169,7 @@ impl Port for TracePort {
         self.inner.offloads()
     }
 
-    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
+    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> TxOutcome {
         let taken = self.inner.transmit_offloaded(frame, offload);
         self.sent(frame, taken)
     }

@@ -33,20 +33,20 @@ pub(crate) fn deliver(
     sink: &mut dyn Sink,
     counters: &PortCounters,
 ) -> Delivered {
-    let mut bill = Bill { sink, counters, frames: 0, taken: 0, bytes: 0, full: false };
+    let mut tally = Tally { sink, counters, frames: 0, taken: 0, bytes: 0, full: false };
     let len = frame.len();
     let outcome = Offload::from_virtio(header, len).map_err(|_| DropReason::Offload).and_then(|offload| {
         check_unfinished_len(len, &offload)?;
         if offload.is_done() {
-            bill.offer(len, |sink| sink.take(Span::from_slice(frame)));
+            tally.offer(len, |sink| sink.take(Span::from_slice(frame)));
         } else if offloads.include(&offload) {
             offload.check(frame, len).map_err(|_| DropReason::Offload)?;
-            bill.offer(len, |sink| sink.take_offloaded(Span::from_slice(frame), &offload));
+            tally.offer(len, |sink| sink.take_offloaded(Span::from_slice(frame), &offload));
         } else {
             let finished = offload.finish(frame, |frame| {
                 match check_len(frame.len()) {
-                    Ok(()) => bill.offer(frame.len(), |sink| sink.take(Span::from_slice(frame))),
-                    Err(reason) => bill.drop(reason),
+                    Ok(()) => tally.offer(frame.len(), |sink| sink.take(Span::from_slice(frame))),
+                    Err(reason) => tally.drop(reason),
                 }
                 true
             });
@@ -55,13 +55,13 @@ pub(crate) fn deliver(
         Ok(())
     });
     if let Err(reason) = outcome {
-        bill.drop(reason);
+        tally.drop(reason);
     }
-    bill.settle()
+    tally.finish()
 }
 
 /// What the card took of one frame from the wire.
-struct Bill<'a> {
+struct Tally<'a> {
     sink: &'a mut dyn Sink,
     counters: &'a PortCounters,
     frames: usize,
@@ -70,7 +70,7 @@ struct Bill<'a> {
     full: bool,
 }
 
-impl Bill<'_> {
+impl Tally<'_> {
     fn offer(&mut self, len: usize, take: impl FnOnce(&mut dyn Sink) -> Accept) {
         self.frames += 1;
         // Also segments behind one that found no room: the card counts, too, what it has no room for.
@@ -88,7 +88,7 @@ impl Bill<'_> {
         self.counters.count_rx_drops(reason, 1);
     }
 
-    fn settle(self) -> Delivered {
+    fn finish(self) -> Delivered {
         if self.taken > 0 {
             self.counters.count_rx(self.taken as u64, self.bytes);
         }

@@ -1,16 +1,17 @@
 //! `virtio-user:PATH[,client|server,queues=N]`: a wire into somebody else's switch, plugged in as a virtual machine would be.
 //!
-//! At the other end is a vhost-user back end: a port of Open vSwitch or of DPDK's `net_vhost`, or the `vhost-user` port of
-//! another card. The card is the virtio driver: rings and buffers lie in memory of ours, which the other side maps. A frame
-//! to it is copied once, into a buffer; one from it goes to the card from where the other side has put it, unless it lies in
-//! several buffers or something is left to do on it, which the card cannot take. It is a live wire: a frame for which the
-//! card has no room is dropped. A frame for which the other side has given back no buffer waits in the card.
+//! At the other end is a vhost-user back end: a port of Open vSwitch or of DPDK's `net_vhost`, or the `vhost-user` port
+//! of another card. The card is the virtio driver: rings and buffers lie in memory of ours, which the other side maps.
+//! A frame to it is copied once, into a buffer; one from it goes to the card from where the other side has put it,
+//! unless it lies in several buffers or something is left to do on it, which the card cannot take. It is a live wire: a
+//! frame for which the card has no room is dropped. A frame for which the other side has given back no buffer waits in
+//! the card.
 //!
 //! Each pair of queues is a port of its own. A thread per socket looks for the other side and brings the queues up
-//! ([`Device`], which `millrace bench peers` uses as well); they reach the worker through a slot with a lock that the worker
-//! only ever tries. Every connection has fresh memory: who had the last one can do no harm to this one. Nothing that the other
-//! side writes is believed ([`millrace_ring::virtio::driver`]); a queue in which it does what no device may do is stopped, the
-//! reason stands in `mode`, and the next connection begins anew.
+//! ([`Device`], which `millrace bench peers` uses as well); they reach the worker through a slot with a lock that the
+//! worker only ever tries. Every connection has fresh memory: who had the last one can do no harm to this one. Nothing
+//! that the other side writes is believed ([`millrace_ring::virtio::driver`]); a queue in which it does what no device
+//! may do is stopped, the reason stands in `mode`, and the next connection begins anew.
 
 mod connection;
 mod device;
@@ -28,10 +29,11 @@ pub use memory::{Buffers, Layout, Shared};
 pub use millrace_ring::virtio::driver::{Agreed, CAPACITY, Size};
 
 use crate::null::check_len;
-use crate::peer::{Run, SocketError, Talker, in_runs, show_stop};
+use crate::peer::{ControlThread, Run, SocketError, in_runs, show_stop};
 use crate::unfinished::{check_unfinished_len, deliver};
 use crate::{
-    Borrower, Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, Port, PortCounters, Sink, Taken, spec::VirtioUserSpec,
+    Borrower, Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, PortCounters, PortQueue, Sink, TxOutcome,
+    spec::VirtioUserSpec,
 };
 use loans::Loans;
 use millrace_dma::Span;
@@ -61,7 +63,7 @@ pub struct VirtioUserPort {
 /// What the pairs of a wire have in common.
 struct Wire {
     loans: Arc<Loans>,
-    talker: Talker,
+    control: ControlThread,
 }
 
 /// Begins to look for the other side, and makes a port for each pair of queues.
@@ -77,8 +79,8 @@ pub fn open(spec: &VirtioUserSpec) -> Result<Vec<VirtioUserPort>, SocketError> {
     let pairs = (0..spec.queues).map(|_| pair::Pair::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
     let pairs: Arc<[_]> = pairs.map_err(failed)?.into();
     let loans = Arc::new(Loans::new(pairs.len()).map_err(failed)?);
-    let talker = connection::start(spec, pairs.clone(), loans.clone())?;
-    let wire = Arc::new(Wire { loans, talker });
+    let control = connection::start(spec, pairs.clone(), loans.clone())?;
+    let wire = Arc::new(Wire { loans, control });
     let port = |(number, pair): (usize, &Arc<pair::Pair>)| VirtioUserPort::new(number, pair.clone(), wire.clone());
     Ok(pairs.iter().enumerate().map(port).collect())
 }
@@ -134,7 +136,8 @@ impl Receiver<'_> {
         self.queue.unfinished && !NetHeader::decode(self.queue.ring.header(at)).is_plain()
     }
 
-    /// Gives the complete frames of legal length from `at` on to the card, up to the first other, and says how many they were.
+    /// Gives the complete frames of legal length from `at` on to the card, up to the first other, and says how many
+    /// they were.
     #[inline(always)]
     fn take_run(&mut self, at: usize, end: usize) -> usize {
         let mut frames = [Span::EMPTY; BATCH];
@@ -226,9 +229,9 @@ impl VirtioUserPort {
         show_stop(&self.pair.counters, "receive", reason);
     }
 
-    fn dropped(&self, reason: DropReason) -> Taken {
+    fn dropped(&self, reason: DropReason) -> TxOutcome {
         self.pair.counters.count_tx_drops(reason, 1);
-        Taken::Dropped(reason)
+        TxOutcome::Dropped(reason)
     }
 
     /// Ends the queue if the other side has broken it: what is in it is lost.
@@ -270,15 +273,15 @@ impl VirtioUserPort {
     }
 }
 
-impl Port for VirtioUserPort {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for VirtioUserPort {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         if let Err(reason) = check_len(frame.len()) {
             return self.dropped(reason);
         }
         match self.store(&[frame], false) {
-            Burst { taken: 0, .. } => Taken::Full,
-            Burst { dropped: 0, .. } => Taken::Yes,
-            _ => Taken::Dropped(DropReason::LinkDown),
+            Burst { taken: 0, .. } => TxOutcome::Full,
+            Burst { dropped: 0, .. } => TxOutcome::Sent,
+            _ => TxOutcome::Dropped(DropReason::LinkDown),
         }
     }
 
@@ -293,7 +296,7 @@ impl Port for VirtioUserPort {
         })
     }
 
-    fn sender(&self) -> Option<Box<dyn Port>> {
+    fn sender(&self) -> Option<Box<dyn PortQueue>> {
         Some(Box::new(Self::new(self.number, self.pair.clone(), self.wire.clone())))
     }
 
@@ -317,11 +320,11 @@ impl Port for VirtioUserPort {
         self.pair.offloads.get()
     }
 
-    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
+    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> TxOutcome {
         if let Err(reason) = check_unfinished_len(frame.len(), offload) {
             return self.dropped(reason);
         }
-        let Some(mut slot) = self.pair.tx.enter() else { return Taken::Full };
+        let Some(mut slot) = self.pair.tx.enter() else { return TxOutcome::Full };
         let Some(queue) = slot.as_mut().filter(|queue| queue.stopped.is_none()) else {
             return self.dropped(DropReason::LinkDown);
         };
@@ -344,7 +347,7 @@ impl Port for VirtioUserPort {
             self.pair.starve(queue);
         }
         self.check(queue);
-        if stored { Taken::Yes } else { Taken::Full }
+        if stored { TxOutcome::Sent } else { TxOutcome::Full }
     }
 
     #[inline]
@@ -372,8 +375,8 @@ impl Port for VirtioUserPort {
     }
 
     fn prepare_sleep(&mut self) {
-        // A slot that the control thread is at: it wakes us when it is done. That something has come already is seen when the
-        // worker looks once more before it sleeps.
+        // A slot that the control thread is at: it wakes us when it is done. That something has come already is seen
+        // when the worker looks once more before it sleeps.
         self.want_frame_signals(true);
         if let Some(mut slot) = self.pair.tx.enter()
             && let Some(queue) = slot.as_mut()

@@ -1,13 +1,13 @@
 //! Nothing is allocated per frame.
 
 use millrace_dma::Span;
-use millrace_port::{Accept, Port, PortSpec, Taken, open, pcap};
+use millrace_port::{Accept, PortQueue, PortSpec, TxOutcome, open, pcap};
 
 /// Moves frames both ways.
-fn work(port: &mut dyn Port, rounds: usize) {
+fn work(port: &mut dyn PortQueue, rounds: usize) {
     for _ in 0..rounds {
         for _ in 0..32 {
-            assert_eq!(port.transmit(Span::from_slice(&[0x55; 1500])), Taken::Yes);
+            assert_eq!(port.transmit(Span::from_slice(&[0x55; 1500])), TxOutcome::Sent);
         }
         port.flush();
         port.receive(32, &mut |_: Span<'_>| Accept::Taken);

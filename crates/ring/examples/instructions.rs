@@ -11,7 +11,7 @@
 //! What is collected, divided by the frames printed, is what a change of an engine must not raise.
 
 use millrace_dma::{Access, Domain, Iotlb, Iova, Region, Slots64, Span, Window, Word64};
-use millrace_ring::{Delivery, EngineFault, FrameLimits, Verdict, calypte, dd, medusa, sze};
+use millrace_ring::{Accept, EngineFault, FrameLimits, RxOutcome, calypte, dd, medusa, sze};
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -69,16 +69,16 @@ fn ring() -> Window {
     Region::allocate_doubled(RING_LEN).expect("memory").window().clone()
 }
 
-fn take(frame: Span<'_>) -> Verdict {
+fn take(frame: Span<'_>) -> Accept {
     black_box(frame.len());
-    Verdict::Taken
+    Accept::Taken
 }
 
 /// Delivers a burst of frames, all of which have room.
-fn fill(mut deliver: impl FnMut(Span<'_>) -> Result<Delivery, EngineFault>) {
+fn fill(mut deliver: impl FnMut(Span<'_>) -> Result<RxOutcome, EngineFault>) {
     let frame = [0x5a; LEN as usize];
     for _ in 0..BURST {
-        assert_eq!(deliver(Span::from_slice(black_box(&frame))), Ok(Delivery::Stored));
+        assert_eq!(deliver(Span::from_slice(black_box(&frame))), Ok(RxOutcome::Stored));
     }
 }
 

@@ -7,7 +7,7 @@
 //! every frame is counted once.
 
 use crate::budget::{LOOKS, MAX_CHAIN, MOST_LOOKS};
-use crate::{Delivery, FrameLimits, Served, Verdict, calypte, dd, medusa, sze};
+use crate::{Accept, FrameLimits, RxOutcome, Served, calypte, dd, medusa, sze};
 use arbitrary::{Arbitrary, Unstructured};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span, Window, Word64};
 use std::sync::Arc;
@@ -69,18 +69,18 @@ impl Sink {
         Self { limits, room, frames: 0, bytes: 0, touched: 0 }
     }
 
-    fn take(&mut self, frame: Span<'_>) -> Verdict {
+    fn take(&mut self, frame: Span<'_>) -> Accept {
         assert!((usize::from(self.limits.min)..=usize::from(self.limits.max)).contains(&frame.len()));
         let mut copy = vec![0; frame.len()];
         assert_eq!(frame.read_into(&mut copy), frame.len());
         self.touched ^= copy.iter().fold(0, |all, byte| all ^ byte);
         if self.room == 0 {
-            return Verdict::Full;
+            return Accept::Full;
         }
         self.room -= 1;
         self.frames += 1;
         self.bytes += frame.len() as u64;
-        Verdict::Taken
+        Accept::Taken
     }
 
     /// Compares with what the engine says; `most` frames could be in the ring.
@@ -142,8 +142,8 @@ struct MedusaSetup {
     max: u16,
 }
 
-/// Any descriptors, pointers and headers, under all four halves of Medusa at once. Returns how many frames the card took
-/// or stored.
+/// Any descriptors, pointers and headers, under all four halves of Medusa at once. Returns how many frames the card
+/// took or stored.
 pub fn medusa(input: &[u8]) -> u64 {
     let mut moved = 0;
     let mut input = Unstructured::new(input);
@@ -228,7 +228,7 @@ pub fn medusa(input: &[u8]) -> u64 {
                 let before = (rx.hdp(), rx.hhp());
                 let meta = if meta { &frame[..16] } else { &[] };
                 match rx.deliver(meta, Span::from_slice(&frame[..usize::from(len)])) {
-                    Ok(Delivery::Stored) => {
+                    Ok(RxOutcome::Stored) => {
                         moved += 1;
                         assert!(len <= limits.max && rx.hhp() == (before.1 + 1) % header_entries);
                         let header = medusa::RxHeader::decode(headers.load(before.1));
@@ -403,7 +403,7 @@ pub fn sze(input: &[u8]) -> u64 {
                 let before = rx.hw();
                 let meta = if meta { &frame[..16] } else { &[] };
                 match rx.deliver(meta, Span::from_slice(&frame[..usize::from(len)])) {
-                    Ok(Delivery::Stored) => {
+                    Ok(RxOutcome::Stored) => {
                         moved += 1;
                         assert!(len <= limits.max);
                         let header = sze::PacketHeader::with_meta(meta.len(), len.into()).expect("it was stored");
@@ -566,7 +566,7 @@ pub fn calypte(input: &[u8]) -> u64 {
                 let before = (rx.hdp(), rx.hhp());
                 let meta = if meta { &frame[..16] } else { &[] };
                 match rx.deliver(meta, Span::from_slice(&frame[..usize::from(len)])) {
-                    Ok(Delivery::Stored) => {
+                    Ok(RxOutcome::Stored) => {
                         moved += 1;
                         assert!(len <= limits.max && rx.hhp() == (before.1 + 1) % entries);
                         let took = (u32::from(len) + meta.len() as u32).div_ceil(calypte::BLOCK);
@@ -726,7 +726,7 @@ pub fn dd(input: &[u8]) -> u64 {
                 let before = (rx.in_flight(), rx.done());
                 let meta = if meta { &frame[..16] } else { &[] };
                 match rx.deliver(meta, Span::from_slice(&frame[..usize::from(len)])) {
-                    Ok(Delivery::Stored) => {
+                    Ok(RxOutcome::Stored) => {
                         moved += 1;
                         assert!(len <= limits.max && rx.done() == (before.1 + 1) % entries);
                     }

@@ -42,25 +42,26 @@ use millrace_dma::{Fault, Iova, Span};
 /// Where the card's half of a TX ring puts the frames that it takes out.
 pub trait FrameSink {
     /// Takes one frame, or says that there is no room: the frame then stays in the ring.
-    fn take(&mut self, frame: Span<'_>) -> Verdict;
+    fn take(&mut self, frame: Span<'_>) -> Accept;
 
     /// Takes frames from the front and returns how many; fewer than there are means that there is no room.
     #[inline(always)]
     fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
-        frames.iter().position(|&frame| self.take(frame) == Verdict::Full).unwrap_or(frames.len())
+        frames.iter().position(|&frame| self.take(frame) == Accept::Full).unwrap_or(frames.len())
     }
 }
 
-impl<F: FnMut(Span<'_>) -> Verdict> FrameSink for F {
+impl<F: FnMut(Span<'_>) -> Accept> FrameSink for F {
     #[inline(always)]
-    fn take(&mut self, frame: Span<'_>) -> Verdict {
+    fn take(&mut self, frame: Span<'_>) -> Accept {
         self(frame)
     }
 }
 
-/// What became of a frame that was offered to a [`FrameSink`].
+/// Whether a sink has taken a frame that it was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+#[must_use]
+pub enum Accept {
     /// It was taken (and perhaps dropped and counted further on).
     Taken,
     /// No room: it stays where it is.
@@ -69,7 +70,7 @@ pub enum Verdict {
 
 /// What became of a frame that was to be written to an RX ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
+pub enum RxOutcome {
     /// Written; visible to software after the next `publish`.
     Stored,
     /// The software has not given enough room back, or the search for it costs more than one burst may

@@ -1,11 +1,12 @@
-//! What a turn may cost, whatever is in the ring: hostile rings of every protocol, and honest ones that must not suffer.
+//! What a turn may cost, whatever is in the ring: hostile rings of every protocol, and honest ones that must not
+//! suffer.
 #![cfg(not(loom))]
 
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Slots64, Span, Word64};
 use millrace_ring::budget::{LOOKS, MAX_CHAIN, MOST_LOOKS};
 use millrace_ring::medusa::{Buffer, Descriptor, Pointers};
-use millrace_ring::{Delivery, EngineFault, FrameLimits, Served, Verdict, calypte, dd, medusa, sze};
+use millrace_ring::{Accept, EngineFault, FrameLimits, RxOutcome, Served, calypte, dd, medusa, sze};
 use std::sync::Arc;
 
 const LIMITS: FrameLimits = FrameLimits::ETHERNET;
@@ -28,8 +29,8 @@ fn slots(count: u32) -> Slots64 {
     Region::heap(count as usize * 8).window().slots64(0, count).unwrap()
 }
 
-fn take(_: Span<'_>) -> Verdict {
-    Verdict::Taken
+fn take(_: Span<'_>) -> Accept {
+    Accept::Taken
 }
 
 fn upper() -> u64 {
@@ -120,7 +121,7 @@ fn medusa_a_chain_is_looked_at_once_however_long_its_end_takes() {
     assert_eq!(ring.turn(&mut card).looked, 1);
     ring.post([whole(1)]);
     card.pending();
-    let full = card.serve(BUDGET, &mut |_: Span<'_>| Verdict::Full);
+    let full = card.serve(BUDGET, &mut |_: Span<'_>| Accept::Full);
     assert_eq!((full.looked, full.has_moved()), (1, false));
     let served = ring.turn(&mut card);
     assert_eq!((served.looked, served.frames, served.bytes, card.hdp()), (0, 1, 102, 103));
@@ -182,9 +183,9 @@ fn medusa_a_ring_that_no_frame_fits_costs_one_walk_a_burst() {
     for _ in 0..3 {
         card.sync();
         // There would be room behind the first 256 descriptors.
-        assert_eq!(card.deliver(&[], Span::from_slice(&long)), Ok(Delivery::TooLong));
+        assert_eq!(card.deliver(&[], Span::from_slice(&long)), Ok(RxOutcome::TooLong));
         for _ in 0..BUDGET {
-            assert_eq!(card.deliver(&[], Span::from_slice(&long)), Ok(Delivery::NoRoom), "not looked at again");
+            assert_eq!(card.deliver(&[], Span::from_slice(&long)), Ok(RxOutcome::NoRoom), "not looked at again");
         }
     }
     assert_eq!(card.hdp(), 0);
@@ -214,7 +215,7 @@ fn medusa_long_frames_in_buffers_of_ordinary_size_have_all_they_need() {
     ring.post((0..BUDGET).flat_map(|_| (0..8).flat_map(|_| [upper(), piece(2048)])));
     let long = frame(0x3fff);
     for _ in 0..BUDGET {
-        assert_eq!(card.deliver(&[], Span::from_slice(&long)), Ok(Delivery::Stored));
+        assert_eq!(card.deliver(&[], Span::from_slice(&long)), Ok(RxOutcome::Stored));
     }
 }
 
@@ -271,7 +272,7 @@ fn sze_a_burst_into_a_list_that_leads_far_has_an_allowance() {
         let mut card = sze::CardRx::new(rings, LIMITS, Iotlb::new(domain)).unwrap();
         for _ in 0..2 {
             card.sync();
-            let deliver = |_: &usize| card.deliver(&[], Span::from_slice(&frame(4088))) == Ok(Delivery::Stored);
+            let deliver = |_: &usize| card.deliver(&[], Span::from_slice(&frame(4088))) == Ok(RxOutcome::Stored);
             assert_eq!((0..BUDGET).take_while(deliver).count(), stored, "{jumps}");
         }
     }

@@ -17,7 +17,7 @@ use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Span, Window, Word64};
 use millrace_ring::cursor::{Look, Position, Subscriber, Watched};
 use millrace_ring::medusa::{self, FixedRx, FixedTx};
 use millrace_ring::wake::{Ringer, Sleeper};
-use millrace_ring::{Delivery, FrameLimits, Verdict, calypte, dd, sze};
+use millrace_ring::{Accept, FrameLimits, RxOutcome, calypte, dd, sze};
 
 /// One word is a frame.
 const LIMITS: FrameLimits = FrameLimits { min: 8, max: 8 };
@@ -158,7 +158,7 @@ macro_rules! serve {
         let served = $card.serve(usize::MAX, &mut |frame: Span<'_>| {
             assert_eq!(value(frame), $next);
             $next += 1;
-            Verdict::Taken
+            Accept::Taken
         });
         assert_eq!(served.fault, None);
         assert_eq!(served.too_short + served.too_long + served.too_far, 0);
@@ -206,7 +206,7 @@ fn medusa_rx_with_headers(header_entries: u32, preemptions: usize) {
             }
         });
         for number in 1..=PACKETS {
-            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
+            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(RxOutcome::NoRoom) {
                 thread::yield_now();
             }
             assert!(card.publish());
@@ -272,7 +272,7 @@ fn sze_rx_keeps_packets_whole_and_in_order() {
             }
         });
         for number in 1..=PACKETS {
-            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
+            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(RxOutcome::NoRoom) {
                 thread::yield_now();
             }
             assert!(card.publish());
@@ -347,7 +347,7 @@ fn calypte_rx_with_headers(header_entries: u32, preemptions: usize) {
             }
         });
         for number in 1..=PACKETS {
-            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
+            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(RxOutcome::NoRoom) {
                 thread::yield_now();
             }
             assert!(card.publish());
@@ -380,8 +380,8 @@ fn dd_ring() -> (dd::Ring, Window, Iova, Iotlb) {
 
 /// Frames of one burst are given to the card by one store, and their buffers come back by the done bit of the last.
 ///
-/// Catches: Release in `Ring::publish`, Acquire in `Ring::status`, on either side; `HostTx::flush` that writes the first
-/// descriptor of a burst before the others.
+/// Catches: Release in `Ring::publish`, Acquire in `Ring::status`, on either side; `HostTx::flush` that writes the
+/// first descriptor of a burst before the others.
 #[test]
 fn dd_tx_keeps_packets_whole_and_in_order() {
     const PACKETS: u64 = 6;
@@ -442,7 +442,7 @@ fn dd_rx_keeps_packets_whole_and_in_order() {
             }
         });
         for number in 1..=PACKETS {
-            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
+            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(RxOutcome::NoRoom) {
                 thread::yield_now();
             }
             assert!(card.publish());
@@ -581,7 +581,7 @@ fn a_program_that_sleeps_is_woken_by_the_update_word() {
             }
         });
         for number in 1..=PACKETS {
-            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(Delivery::NoRoom) {
+            while card.deliver(&[], Span::from_slice(&number.to_le_bytes())) == Ok(RxOutcome::NoRoom) {
                 thread::yield_now();
             }
             assert!(card.publish());
@@ -596,8 +596,8 @@ fn a_program_that_sleeps_is_woken_by_the_update_word() {
 /// A ring of two packets whose reader is skipped when it holds nothing and is in the way: what it holds never changes,
 /// and what it does not get it is told about.
 ///
-/// Catches: AcqRel in `Word64::compare_exchange` of the model memory, Acquire in `Watched::look`, a `skip` that does not
-/// look at `held`, a `skip` that moves back.
+/// Catches: AcqRel in `Word64::compare_exchange` of the model memory, Acquire in `Watched::look`, a `skip` that does
+/// not look at `held`, a `skip` that moves back.
 #[test]
 fn what_a_subscriber_holds_is_never_overwritten() {
     const PACKETS: u64 = 4;

@@ -1,17 +1,18 @@
-//! A wire that works on the pool of an application: frames land in its buffers and leave from there, and are not copied.
+//! A port queue that works on the pool of an application: frames land in its buffers and leave from there, and are not
+//! copied.
 //!
 //! ```text
 //! RX queue (DD)   posts a buffer --> taken ahead --> the port's to fill --> MAC --> handed back with its frame
 //! TX queues (DD)  of the same program, frames in the same pool: taken --> the port's to send --> done --> handed back
 //! ```
 //!
-//! What is with the port is written down here, in private memory: a port that goes leaves buffers behind that have to be
-//! given again, and descriptors that have to be handed back.
+//! What is with the port is written down here, in private memory: a port that goes leaves buffers behind that have to
+//! be given again, and descriptors that have to be handed back.
 
 use super::rx::RxSlot;
 use super::sink::MacSink;
 use super::tx::TxSlot;
-use super::{BUDGET, wire::Wire};
+use super::{BUDGET, port_slot::PortSlot};
 use crate::counters::Counts;
 use crate::engine::{RxEngine, TxEngine};
 use crate::mac::MacLane;
@@ -19,14 +20,14 @@ use millrace_abi::control::FaultKind;
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Domain, Iova, Pinned, Span};
 use millrace_packet::offload::Offloads;
-use millrace_port::{Accept, BorrowError, Lent, Pool, Sink, Taken};
+use millrace_port::{Accept, BorrowError, Lent, Pool, Sink, TxOutcome};
+use millrace_ring::EngineFault;
 use millrace_ring::dd::Supplied;
-use millrace_ring::{EngineFault, Verdict};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// How long a worker that sleeps leaves frames with a port that it has not heard of.
-pub(super) const PATIENCE: std::time::Duration = std::time::Duration::from_micros(50);
+pub(super) const REAP_INTERVAL: std::time::Duration = std::time::Duration::from_micros(50);
 
 /// The pool of a program, and where its queues find it.
 pub(crate) struct Loan {
@@ -66,7 +67,7 @@ impl Loan {
     }
 }
 
-/// A loan that a wire works on, and what of it is with the port.
+/// A loan that a port queue works on, and what of it is with the port.
 pub(crate) struct OnLoan {
     loan: Arc<Loan>,
     /// By number: empty buffers, or full ones that nobody has looked at.
@@ -113,7 +114,7 @@ impl OnLoan {
         }
     }
 
-    /// Ends the loan: the port has forgotten everything. `rx` and `tx` are the queues that the wire serves.
+    /// Ends the loan: the port has forgotten everything. `rx` and `tx` are the queues that the port queue serves.
     pub fn end<'s>(mut self, rx: &mut [RxSlot], tx: impl Iterator<Item = &'s mut TxSlot>) {
         let queue = rx.iter_mut().find(|slot| slot.queue.id == self.loan.queue);
         if let Some(RxEngine::Dd(engine)) = queue.and_then(|slot| slot.engine.as_deref_mut()) {
@@ -150,8 +151,8 @@ impl Sink for LentSink<'_> {
         let iova = self.on_loan.loan.base.plus(at as u64);
         let mut kept = false;
         let _ = receiver.admit_as(rules, frame, frame.len(), false, |frame| {
-            kept = self.queue.hand_back(stamper.metadata(), iova, frame);
-            Verdict::Taken
+            kept = self.queue.complete_supplied(stamper.metadata(), iova, frame);
+            Accept::Taken
         });
         if !kept {
             return Lent::Done;
@@ -161,60 +162,60 @@ impl Sink for LentSink<'_> {
     }
 }
 
-/// One burst from a wire to the RX queue that its memory comes from. The wire has been lent memory.
-pub(super) fn receive(wire: &mut Wire, queue: &mut RxSlot, mac: &mut MacLane) -> usize {
-    let Some(on_loan) = &mut wire.on_loan else { return 0 };
-    if let Some(borrower) = wire.port.borrower() {
+/// One burst from a port queue to the RX queue that its memory comes from. The port queue has been lent memory.
+pub(super) fn receive(port_queue: &mut PortSlot, queue: &mut RxSlot, mac: &mut MacLane) -> usize {
+    let Some(on_loan) = &mut port_queue.on_loan else { return 0 };
+    if let Some(borrower) = port_queue.port.borrower() {
         borrower.supply(&mut || {
             let supplied = queue.take_supplied()?;
             on_loan.give(supplied).map_err(|fault| queue.stop_by(fault)).ok()
         });
     }
-    wire.port.receive(BUDGET, &mut LentSink { mac, queue, on_loan })
+    port_queue.port.receive(BUDGET, &mut LentSink { mac, queue, on_loan })
 }
 
-/// Whether the next frame of a TX ring lies in the memory that the wire was lent.
+/// Whether the next frame of a TX ring lies in the memory that the port queue was lent.
 #[inline(always)]
-pub(super) fn holds_next(wire: &Wire, tx: &TxSlot) -> bool {
-    let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&wire.on_loan, tx.engine.as_deref()) else { return false };
+pub(super) fn holds_next(port_queue: &PortSlot, tx: &TxSlot) -> bool {
+    let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&port_queue.on_loan, tx.engine.as_deref()) else { return false };
     engine.iotlb().is_of(&on_loan.loan.domain) && on_loan.loan.offset(engine.next_address(), 0).is_some()
 }
 
 /// One burst from a TX queue whose frames the port sends where they lie, as far as they lie there. Returns as
 /// [`super::refuse`]; `None` when the first of them does not, or when the port copies them.
 pub(super) fn transmit(
-    wire: &mut Wire,
+    port_queue: &mut PortSlot,
     place: usize,
     tx: &mut TxSlot,
     counts: &mut Counts,
     mac: &mut MacLane,
 ) -> Option<(bool, bool)> {
-    let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&mut wire.on_loan, tx.engine.as_deref_mut()) else {
+    let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&mut port_queue.on_loan, tx.engine.as_deref_mut()) else {
         return None;
     };
-    let sender = wire.port.borrower()?.sender()?;
+    let sender = port_queue.port.borrower()?.sender()?;
     let mut is_inside = true;
     let served = engine.serve_deferred(BUDGET, |iova, frame| match on_loan.loan.offset(iova, frame.len()) {
-        Some(at) if sender.send_from(at, frame) != Taken::Full => Verdict::Taken,
+        Some(at) if sender.send_from(at, frame) != TxOutcome::Full => Accept::Taken,
         at => {
             is_inside &= at.is_some();
-            Verdict::Full
+            Accept::Full
         }
     });
     if !served.has_moved() && !is_inside {
         return None;
     }
-    wire.port.flush();
+    port_queue.port.flush();
     on_loan.note_sending(tx.ticket, place, served.frames as u32);
-    mac.tx.hand_over(served.bytes);
+    mac.tx.count_sent(served.bytes);
     Some(super::end_of_burst(tx, counts, served, mac))
 }
 
 /// Hands back what the port is done with. `true` when there was anything.
 #[inline(always)]
-pub(super) fn reap(wire: &mut Wire, tx: &mut [TxSlot], counts: &mut [Counts]) -> bool {
-    let Some(on_loan) = wire.on_loan.as_mut().filter(|on_loan| on_loan.is_sending()) else { return false };
-    let Some(sender) = wire.port.borrower().and_then(|borrower| borrower.sender()) else { return false };
+pub(super) fn reap(port_queue: &mut PortSlot, tx: &mut [TxSlot], counts: &mut [Counts]) -> bool {
+    let Some(on_loan) = port_queue.on_loan.as_mut().filter(|on_loan| on_loan.is_sending()) else { return false };
+    let Some(sender) = port_queue.port.borrower().and_then(|borrower| borrower.sender()) else { return false };
     let mut left = sender.sent();
     let any = left > 0;
     while let Some((ticket, place, frames)) = on_loan.sending.front_mut().filter(|_| left > 0) {
@@ -235,20 +236,20 @@ pub(super) fn reap(wire: &mut Wire, tx: &mut [TxSlot], counts: &mut [Counts]) ->
     any
 }
 
-/// Has the port work on the pool of `loan` from now on, or on none. To be called where the wire and the queues that it
-/// serves are with no worker.
+/// Has the port work on the pool of `loan` from now on, or on none. To be called where the port queue and the queues
+/// that it serves are with no worker.
 pub(crate) fn lend<'s>(
-    wire: &mut Wire,
+    port_queue: &mut PortSlot,
     loan: Option<Arc<Loan>>,
     rx: &mut [RxSlot],
     tx: impl Iterator<Item = &'s mut TxSlot>,
 ) -> Result<(), BorrowError> {
-    let Some(borrower) = wire.port.borrower() else { return Ok(()) };
+    let Some(borrower) = port_queue.port.borrower() else { return Ok(()) };
     let lent = borrower.borrow(loan.as_ref().map(|loan| &loan.pool));
-    if let Some(old) = wire.on_loan.take() {
+    if let Some(old) = port_queue.on_loan.take() {
         old.end(rx, tx);
     }
-    wire.on_loan = loan.filter(|_| lent.is_ok()).map(OnLoan::new);
+    port_queue.on_loan = loan.filter(|_| lent.is_ok()).map(OnLoan::new);
     lent
 }
 

@@ -1,31 +1,31 @@
-//! The path of frames between the queues of a port and its wire, as one worker has it: every worker has a lane for every
-//! port, with those of the queues and wires that it serves. So nothing here locks.
+//! The path of frames between the queues of a port and its port queues, as one worker has it: every worker has a lane for
+//! every port, with those of the queues and port queues that it serves. So nothing here locks.
 //!
 //! ```text
 //! loopback    tx[i] ring -> rx[i] ring                          one copy, straight from one ring to the other
-//! wires       tx[*] rings -> wire,  wire -> first rx of its own  until there is a classifier
-//! patched     wire -> wire of another port, or back             no queue in between
+//! plugged     tx[*] rings -> port queue -> its first rx ring    until there is a classifier
+//! connected   port queue -> port queue of another port, or back no card queue in between
 //! ```
 //!
-//! * `rx`, `tx`: a queue in its lane, `links` who has it open. Which of them is looked at when, `crate::turns` says.
-//! * `wire`: what is plugged in; `lent`: a wire that works on memory of an application; `patch`: ports connected inside
-//!   the card; `parcel`: what moves between workers.
+//! * `rx`, `tx`: a queue in its lane, `openers` who has it open. Which of them is looked at when, `crate::turns` says.
+//! * `port_slot`: a port queue in its lane; `lent`: one that works on memory of an application; `patch`: ports connected
+//!   inside the card; `detached`: what moves between workers.
 
+mod detached;
 mod lent;
-mod links;
-mod parcel;
+mod openers;
 mod patch;
+mod port_slot;
 mod rx;
 mod sink;
 mod tx;
-mod wire;
 
+pub(crate) use detached::{Detach, Detached, TxQueue};
 pub(crate) use lent::{Loan, lend};
-pub(crate) use parcel::{Packing, Parcel, TxQueue};
 pub(crate) use patch::{Patch, forward};
+pub(crate) use port_slot::PortSlot;
 pub(crate) use rx::RxSlot;
 pub(crate) use tx::TxSlot;
-pub(crate) use wire::Wire;
 
 use crate::command::{Answer, Opener};
 use crate::counters::{Counts, QueueDrop};
@@ -37,7 +37,7 @@ use millrace_abi::control::{DOORBELL_AT, FaultKind, QueueState};
 use millrace_abi::queue::{Direction, Laggard, QueueId};
 use millrace_dma::{Iova, Span};
 use millrace_ring::shared::{Losses, Reclaimer};
-use millrace_ring::{EngineFault, Served, Verdict};
+use millrace_ring::{Accept, EngineFault, Served};
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,13 +45,13 @@ use std::time::Instant;
 /// Frames taken from one queue, or from the port, before the next has its turn.
 const BUDGET: usize = 64;
 
-/// Queues and wires of one port that one worker serves.
+/// Queues and port queues of one port that one worker serves.
 pub(crate) struct Lane {
     /// Index of the port.
     port: usize,
     /// The card copies TX to RX itself.
     pub loopback: bool,
-    wires: Vec<Wire>,
+    port_queues: Vec<PortSlot>,
     /// The port that this one is connected with; itself: what comes goes back.
     pub patch: Option<Patch>,
     held: Option<patch::Held>,
@@ -68,7 +68,7 @@ impl Lane {
         Self {
             port,
             loopback,
-            wires: Vec::new(),
+            port_queues: Vec::new(),
             patch: None,
             held: None,
             mac,
@@ -82,8 +82,8 @@ impl Lane {
         Item::Ring(self.port as u32, place as u32)
     }
 
-    fn wire(&self, place: usize) -> Item {
-        Item::Wire(self.port as u32, place as u32)
+    fn port_queue(&self, place: usize) -> Item {
+        Item::PortQueue(self.port as u32, place as u32)
     }
 
     /// One burst from one TX ring, if it has something. Returns what that is charged with, too.
@@ -107,8 +107,8 @@ impl Lane {
         } else if self.mac.rules.looped {
             loop_back(slot, counts, &mut self.rx, true, &mut self.mac)
         } else {
-            match self.wires.iter_mut().find(|wire| wire.number == slot.unit) {
-                Some(wire) => wire::transmit(wire, at, slot, counts, &mut self.mac),
+            match self.port_queues.iter_mut().find(|port_queue| port_queue.number == slot.unit) {
+                Some(port_queue) => port_slot::transmit(port_queue, at, slot, counts, &mut self.mac),
                 None => lose(slot, counts, &mut self.mac),
             }
         };
@@ -119,30 +119,30 @@ impl Lane {
         }
     }
 
-    /// One burst from one wire, if something has come. What goes to another port is for the worker to see to, for that takes
-    /// two lanes.
+    /// One burst from one port queue, if something has come. What goes to another port is for the worker to see to, for
+    /// that takes two lanes.
     #[inline(always)]
     pub fn look_at_wire(&mut self, at: usize) -> (Look, u32) {
-        let Some(wire) = self.wires.get_mut(at) else { return (Look::Quiet, cost::WIRE) };
-        let reaped = lent::reap(wire, &mut self.tx, &mut self.tx_counts);
+        let Some(port_queue) = self.port_queues.get_mut(at) else { return (Look::Quiet, cost::PORT_QUEUE) };
+        let reaped = lent::reap(port_queue, &mut self.tx, &mut self.tx_counts);
         let received = match self.patch {
-            None => wire::receive(wire, &mut self.rx, &mut self.mac),
+            None => port_slot::receive(port_queue, &mut self.rx, &mut self.mac),
             Some(patch) if patch.to == self.port => patch::reflect(self, at),
             Some(_) => None,
         };
         match received {
             Some(cost) => (Look::Busy, cost),
-            None if reaped => (Look::Busy, cost::WIRE),
-            None => (Look::Quiet, cost::WIRE),
+            None if reaped => (Look::Busy, cost::PORT_QUEUE),
+            None => (Look::Quiet, cost::PORT_QUEUE),
         }
     }
 
-    /// A ring was quiet for long; see [`TxSlot::cool`]. Wires are never cold.
+    /// A ring was quiet for long; see [`TxSlot::cool`]. Port queues are never cold.
     #[cold]
     pub fn cool(&mut self, item: Item) -> Option<ColdRing> {
         match item {
             Item::Ring(_, place) => self.tx[place as usize].cool(item),
-            Item::Wire(..) => None,
+            Item::PortQueue(..) => None,
         }
     }
 
@@ -165,26 +165,26 @@ impl Lane {
     }
 
     /// The openers of a ring.
-    pub fn links(&self, place: usize) -> &links::Links {
-        &self.tx[place].links
+    pub fn openers(&self, place: usize) -> &openers::Openers {
+        &self.tx[place].openers
     }
 
-    /// Sets every `card_sleeps` of RX queues, and has every wire signal what comes. The caller sees to the TX rings, makes the
-    /// fence, then passes once more before it sleeps. A wire is watched only as long as that: Linux looks for whom to wake at
-    /// every frame of a socket that somebody watches.
+    /// Sets every `card_sleeps` of RX queues, and has every port queue signal what comes. The caller sees to the TX
+    /// rings, makes the fence, then passes once more before it sleeps. A port queue is watched only as long as that:
+    /// Linux looks for whom to wake at every frame of a socket that somebody watches.
     pub fn mark_asleep(&mut self, sleep: &Sleep) {
-        self.rx.iter().filter(|slot| slot.is_running()).for_each(|slot| slot.links.mark_asleep());
-        self.wires.iter_mut().for_each(|wire| wire.prepare_sleep(sleep));
+        self.rx.iter().filter(|slot| slot.is_running()).for_each(|slot| slot.openers.mark_asleep());
+        self.port_queues.iter_mut().for_each(|port_queue| port_queue.prepare_sleep(sleep));
     }
 
     pub fn awake(&mut self, sleep: &Sleep) {
-        self.rx.iter().filter(|slot| slot.is_running()).for_each(|slot| slot.links.awake());
-        self.wires.iter_mut().for_each(|wire| wire.awake(sleep));
+        self.rx.iter().filter(|slot| slot.is_running()).for_each(|slot| slot.openers.awake());
+        self.port_queues.iter_mut().for_each(|port_queue| port_queue.awake(sleep));
     }
 
-    /// When a wire wants to be looked at by the clock.
+    /// When a port queue wants to be looked at by the clock.
     pub fn next_due(&self) -> Option<Instant> {
-        self.wires.iter().filter(|wire| self.may_receive(wire)).filter_map(Wire::next_due).min()
+        self.port_queues.iter().filter(|port_queue| self.may_receive(port_queue)).filter_map(PortSlot::next_due).min()
     }
 
     /// When a frame with a launch time wants that.
@@ -192,9 +192,9 @@ impl Lane {
         self.tx[place].next_due()
     }
 
-    fn may_receive(&self, wire: &Wire) -> bool {
-        let listens = || wire.rx_at.is_some_and(|at| self.rx[at].is_running());
-        self.patch.is_some() || !wire.port.can_wait() || listens()
+    fn may_receive(&self, port_queue: &PortSlot) -> bool {
+        let listens = || port_queue.rx_at.is_some_and(|at| self.rx[at].is_running());
+        self.patch.is_some() || !port_queue.port.can_wait() || listens()
     }
 
     /// Takes over changes of all domains, running or not.
@@ -233,17 +233,17 @@ impl Lane {
         counts.pointers = engine.pointers();
         slot.queue.counts.publish(counts);
         slot.begin(engine);
-        openers.into_iter().for_each(|opener| slot.links.add(opener, sleep));
-        slot.links.show(QueueState::Running, None);
+        openers.into_iter().for_each(|opener| slot.openers.add(opener, sleep));
+        slot.openers.show(QueueState::Running, None);
         self.begin(place, turns);
     }
 
     /// A ring that runs has turns from now on.
     fn begin(&self, place: usize, turns: &mut Turns) {
-        let (item, links) = (self.ring(place), &self.tx[place].links);
+        let (item, openers) = (self.ring(place), &self.tx[place].openers);
         turns.remove_if(|there| there == item);
-        links.awake();
-        turns.add(item, links.owner());
+        openers.awake();
+        turns.add(item, openers.owner());
     }
 
     /// Adds a ring to a TX queue that runs.
@@ -257,7 +257,7 @@ impl Lane {
     ) -> bool {
         let Some(first) = self.tx_place(index) else { return false };
         // A place that a ring of this queue has left, or one more.
-        let left = |slot: &TxSlot| slot.ring != 0 && slot.counts_at == first && slot.links.is_empty();
+        let left = |slot: &TxSlot| slot.ring != 0 && slot.counts_at == first && slot.openers.is_empty();
         let place = self.tx.iter().position(left).unwrap_or(self.tx.len());
         if place == self.tx.len() {
             let slot = TxSlot::new(self.tx[first].queue.clone(), ring, self.tx[first].unit);
@@ -266,8 +266,8 @@ impl Lane {
         let slot = &mut self.tx[place];
         slot.ring = ring;
         slot.begin(engine);
-        slot.links.add(opener, sleep);
-        slot.links.show(QueueState::Running, None);
+        slot.openers.add(opener, sleep);
+        slot.openers.show(QueueState::Running, None);
         self.begin(place, turns);
         true
     }
@@ -305,15 +305,15 @@ impl Lane {
         }
     }
 
-    /// What a wire brings is reckoned with whoever listens.
+    /// What a port queue brings is reckoned with whoever listens.
     pub fn settle_owners(&self, turns: &mut Turns) {
-        for (at, wire) in self.wires.iter().enumerate() {
-            turns.set_owner(self.wire(at), self.owner_of(wire));
+        for (at, port_queue) in self.port_queues.iter().enumerate() {
+            turns.set_owner(self.port_queue(at), self.owner_of(port_queue));
         }
     }
 
-    fn owner_of(&self, wire: &Wire) -> Owner {
-        wire.rx_at.map_or(0, |at| self.rx[at].links.owner())
+    fn owner_of(&self, port_queue: &PortSlot) -> Owner {
+        port_queue.rx_at.map_or(0, |at| self.rx[at].openers.owner())
     }
 
     /// Stops a queue at once. What it held comes back.
@@ -346,7 +346,7 @@ impl Lane {
         sleep: &Sleep,
         turns: &mut Turns,
     ) -> bool {
-        let links = match queue.direction {
+        let openers = match queue.direction {
             Direction::Rx => {
                 let Some(slot) = self.rx_slot(queue.index) else { return false };
                 if let Some((policy, losses)) = cursor {
@@ -356,19 +356,19 @@ impl Lane {
                         return false;
                     }
                 }
-                &mut slot.links
+                &mut slot.openers
             }
             Direction::Tx => match self.tx_place(queue.index) {
                 Some(place) => {
                     // A ring with several openers is never cold.
                     turns.warm(self.ring(place));
-                    &mut self.tx[place].links
+                    &mut self.tx[place].openers
                 }
                 None => return false,
             },
         };
         crate::queue::show_state(&opener.control, QueueState::Running, None);
-        links.add(opener, sleep);
+        openers.add(opener, sleep);
         true
     }
 
@@ -379,13 +379,13 @@ impl Lane {
                 if let Some(reclaimer) = &mut slot.reclaimer {
                     reclaimer.leave(id);
                 }
-                slot.links.remove(id, sleep)
+                slot.openers.remove(id, sleep)
             }
             Direction::Tx => {
                 let place = self.tx_place(queue.index)?;
                 // Its kick may be the one that was to wake it.
                 turns.warm(self.ring(place));
-                self.tx[place].links.remove(id, sleep)
+                self.tx[place].openers.remove(id, sleep)
             }
         }
     }
@@ -393,23 +393,24 @@ impl Lane {
     /// Says how to wake an opener of a queue, or of one of its further rings.
     pub fn set_call(&mut self, queue: QueueId, id: u32, call: &Arc<OwnedFd>) -> bool {
         match queue.direction {
-            Direction::Rx => self.rx_slot(queue.index).is_some_and(|slot| slot.links.set_call(id, call)),
+            Direction::Rx => self.rx_slot(queue.index).is_some_and(|slot| slot.openers.set_call(id, call)),
             Direction::Tx => {
                 let mut rings = self.tx.iter_mut().filter(|slot| slot.queue.id == queue);
-                rings.any(|slot| slot.links.set_call(id, call))
+                rings.any(|slot| slot.openers.set_call(id, call))
             }
         }
     }
 
-    /// Takes queues and wires out of the lane, running or not.
-    pub fn pack(&mut self, what: &Packing, sleep: &Sleep, turns: &mut Turns) -> Parcel {
+    /// Takes queues and port queues out of the lane, running or not.
+    pub fn detach(&mut self, what: &Detach, sleep: &Sleep, turns: &mut Turns) -> Detached {
         let wanted = |id: QueueId| what.queues.contains(&id);
-        let mut parcel = Parcel::default();
-        let (gone, stay) =
-            core::mem::take(&mut self.wires).into_iter().partition(|wire| what.wires.contains(&wire.number));
-        (parcel.wires, self.wires) = (gone, stay);
-        (parcel.rx, self.rx) = core::mem::take(&mut self.rx).into_iter().partition(|slot| wanted(slot.queue.id));
-        parcel.rx.iter().for_each(|slot| slot.links.leave_worker(sleep));
+        let mut detached = Detached::default();
+        let (gone, stay) = core::mem::take(&mut self.port_queues)
+            .into_iter()
+            .partition(|port_queue| what.port_queues.contains(&port_queue.number));
+        (detached.port_queues, self.port_queues) = (gone, stay);
+        (detached.rx, self.rx) = core::mem::take(&mut self.rx).into_iter().partition(|slot| wanted(slot.queue.id));
+        detached.rx.iter().for_each(|slot| slot.openers.leave_worker(sleep));
         let counts = core::mem::take(&mut self.tx_counts);
         for (slot, counts) in core::mem::take(&mut self.tx).into_iter().zip(counts) {
             if !wanted(slot.queue.id) {
@@ -417,27 +418,27 @@ impl Lane {
                 self.push_tx(slot, counts, first);
                 continue;
             }
-            slot.links.leave_worker(sleep);
-            match parcel.tx.iter_mut().find(|queue| queue.rings[0].queue.id == slot.queue.id) {
+            slot.openers.leave_worker(sleep);
+            match detached.tx.iter_mut().find(|queue| queue.rings[0].queue.id == slot.queue.id) {
                 Some(queue) => queue.rings.push(slot),
-                None => parcel.tx.push(TxQueue { counts, rings: vec![slot] }),
+                None => detached.tx.push(TxQueue { counts, rings: vec![slot] }),
             }
         }
         self.settle(turns);
-        parcel
+        detached
     }
 
-    /// Puts queues and wires into the lane.
-    pub fn unpack(&mut self, parcel: Parcel, sleep: &Sleep, turns: &mut Turns) {
-        self.wires.extend(parcel.wires);
-        self.wires.sort_by_key(|wire| wire.number);
-        parcel.rx.iter().for_each(|slot| slot.links.enter_worker(sleep));
-        self.rx.extend(parcel.rx);
+    /// Puts queues and port queues into the lane.
+    pub fn adopt(&mut self, detached: Detached, sleep: &Sleep, turns: &mut Turns) {
+        self.port_queues.extend(detached.port_queues);
+        self.port_queues.sort_by_key(|port_queue| port_queue.number);
+        detached.rx.iter().for_each(|slot| slot.openers.enter_worker(sleep));
+        self.rx.extend(detached.rx);
         self.rx.sort_by_key(|slot| slot.queue.id.index);
-        for TxQueue { counts, rings } in parcel.tx {
+        for TxQueue { counts, rings } in detached.tx {
             let first = self.tx.len();
             for slot in rings {
-                slot.links.enter_worker(sleep);
+                slot.openers.enter_worker(sleep);
                 self.push_tx(slot, counts, first);
             }
         }
@@ -453,40 +454,40 @@ impl Lane {
 
     /// Finds again what is known by its place.
     fn settle(&mut self, turns: &mut Turns) {
-        for wire in &mut self.wires {
-            wire.rx_at = self.rx.iter().position(|slot| slot.unit == wire.number);
+        for port_queue in &mut self.port_queues {
+            port_queue.rx_at = self.rx.iter().position(|slot| slot.unit == port_queue.number);
         }
         turns.remove_if(|item| item.lane() == self.port);
         for (at, slot) in self.tx.iter().enumerate().filter(|(_, slot)| slot.is_running()) {
-            turns.add(self.ring(at), slot.links.owner());
+            turns.add(self.ring(at), slot.openers.owner());
         }
-        for (at, wire) in self.wires.iter().enumerate() {
-            turns.add(self.wire(at), self.owner_of(wire));
+        for (at, port_queue) in self.port_queues.iter().enumerate() {
+            turns.add(self.port_queue(at), self.owner_of(port_queue));
         }
     }
 }
 
-/// One burst from a TX queue that a disabled MAC, or one without a link, takes and drops. Returns whether anything moved,
-/// and whether the TX queue stays active.
+/// One burst from a TX queue that a disabled MAC, or one without a link, takes and drops. Returns whether anything
+/// moved, and whether the TX queue stays active.
 #[cold]
 fn refuse(tx: &mut TxSlot, counts: &mut Counts, mac: &mut MacLane) -> (bool, bool) {
     let Some(engine) = &mut tx.engine else { return (false, true) };
-    let served = engine.serve(BUDGET, &mut |_: Span<'_>| Verdict::Taken);
+    let served = engine.serve(BUDGET, &mut |_: Span<'_>| Accept::Taken);
     mac.tx.refuse(&mac.rules, served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
 }
 
-/// One burst from a TX queue of a port without a wire. Returns as [`refuse`].
+/// One burst from a TX queue of a port without a port queue. Returns as [`refuse`].
 #[cold]
 fn lose(tx: &mut TxSlot, counts: &mut Counts, mac: &mut MacLane) -> (bool, bool) {
     let Some(engine) = &mut tx.engine else { return (false, true) };
-    let served = engine.serve(BUDGET, &mut |_: Span<'_>| Verdict::Taken);
+    let served = engine.serve(BUDGET, &mut |_: Span<'_>| Accept::Taken);
     mac.tx.unplugged(served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
 }
 
-/// One burst from a TX queue to the RX queue of the same index; if there is none, to the first where `or_first` says so.
-/// Returns as [`refuse`].
+/// One burst from a TX queue to the RX queue of the same index; if there is none, to the first where `or_first` says
+/// so. Returns as [`refuse`].
 #[inline(always)]
 fn loop_back(
     tx: &mut TxSlot,
@@ -503,8 +504,8 @@ fn loop_back(
     tx.rx_at = at.unwrap_or(0);
     let Some(engine) = &mut tx.engine else { return (false, true) };
     let Some(rx) = at.and_then(|at| rx.get_mut(at)) else {
-        let served = engine.serve(BUDGET, &mut |_: Span<'_>| Verdict::Taken);
-        counts.drops[QueueDrop::NoWire as usize] += served.frames;
+        let served = engine.serve(BUDGET, &mut |_: Span<'_>| Accept::Taken);
+        counts.drops[QueueDrop::NoRxQueue as usize] += served.frames;
         counts.dropped_bytes += served.bytes;
         return end_of_burst(tx, counts, Served { frames: 0, bytes: 0, ..served }, mac);
     };

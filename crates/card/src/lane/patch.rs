@@ -1,63 +1,67 @@
 //! Two ports connected inside the card, or one with itself: what comes in at one goes out at the other.
 //!
 //! ```text
-//! wire A -> MAC A (filters, counters) -> MAC B -> wire B        one copy, straight from one wire's memory to the other's
-//! wire A -> MAC A -> wire A                                     reflected; by way of held frames, which is one copy more,
-//!                                                               where a wire cannot send while it receives
+//! port queue A -> MAC A (filters, counters) -> MAC B -> port queue B    one copy, from one's memory to the other's
+//! port queue A -> MAC A -> port queue A                                 reflected; by way of held frames, which is one
+//!                                                                       copy more, where it cannot send while it
+//!                                                                       receives
 //! ```
 //!
-//! Frames on which Linux left something to do (a checksum, segmentation) pass as they are if the other wire takes them.
-//! A frame for which the other wire has no room waits if it can (a capture); otherwise it is dropped there, as a switch
-//! does, and counted as `no-room`.
+//! Frames on which Linux left something to do (a checksum, segmentation) pass as they are if the other port queue takes
+//! them. A frame for which the other port queue has no room waits if it can (a capture); otherwise it is dropped there,
+//! as a switch does, and counted as `no-room`.
 
 use super::BUDGET;
 use super::Lane;
+use super::port_slot::{PortSlot, receive_nothing};
 use super::sink::MacSink;
-use super::wire::{Wire, receive_nothing};
 use crate::mac::{MacLane, Receiver, Rules};
 use crate::turns::cost;
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
-use millrace_port::{Accept, DropReason, MAX_FRAME_LEN, Port, Sink, Taken};
-use millrace_ring::Verdict;
+use millrace_port::{Accept, DropReason, MAX_FRAME_LEN, PortQueue, Sink, TxOutcome};
 
 /// Where what comes in at a port goes out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patch {
     /// Index of the other port, or of the same.
     pub to: usize,
-    /// How many wires that one has: wire `n` is connected with wire `n % wires`.
-    pub wires: u32,
+    /// How many port queues that one has: port queue `n` is connected with port queue `n % port_queues`.
+    pub port_queues: u32,
 }
 
-/// One burst from the wire at place `at` of `from` to the wire of `to` that it is connected with. Returns what it is charged
-/// with if there was anything.
+/// One burst from the port queue at place `at` of `from` to the port queue of `to` that it is connected with. Returns
+/// what it is charged with if there was anything.
 #[inline(always)]
 pub(crate) fn forward(from: &mut Lane, at: usize, to: &mut Lane, patch: Patch) -> Option<u32> {
-    let wire = from.wires.get_mut(at)?;
+    let port_queue = from.port_queues.get_mut(at)?;
     from.mac.refresh();
     to.mac.refresh();
-    let number = wire.number.checked_rem(patch.wires);
-    let outward = to.wires.iter_mut().find(|wire| Some(wire.number) == number);
-    let (plugged, outward) = (outward.is_some(), outward.map(|wire| wire.port.as_mut()));
+    let number = port_queue.number.checked_rem(patch.port_queues);
+    let outward = to.port_queues.iter_mut().find(|port_queue| Some(port_queue.number) == number);
+    let (plugged, outward) = (outward.is_some(), outward.map(|port_queue| port_queue.port.as_mut()));
     let open = to.mac.lets_out() && !to.mac.rules.looped;
-    let (taken, frames, bytes) = hand_on(wire.port.as_mut(), &mut from.mac, outward.filter(|_| open));
+    let (taken, frames, bytes) = forward_burst(port_queue.port.as_mut(), &mut from.mac, outward.filter(|_| open));
     if frames > 0 {
-        to.mac.hand_over(open, plugged, frames, bytes);
+        to.mac.count_sent(open, plugged, frames, bytes);
     }
     from.mac.publish();
     (taken > 0).then(|| cost::of(taken as u64, bytes))
 }
 
-/// One burst from a wire behind a MAC to another, if there is one that is open. Returns how many frames were taken, and how
-/// many and how many bytes of them the MAC has let in.
+/// One burst from a port queue behind a MAC to another, if there is one that is open. Returns how many frames were
+/// taken, and how many and how many bytes of them the MAC has let in.
 #[inline(always)]
-fn hand_on(inward: &mut dyn Port, mac: &mut MacLane, outward: Option<&mut (dyn Port + 'static)>) -> (usize, u64, u64) {
+fn forward_burst(
+    inward: &mut dyn PortQueue,
+    mac: &mut MacLane,
+    outward: Option<&mut (dyn PortQueue + 'static)>,
+) -> (usize, u64, u64) {
     if mac.is_cut_off() {
         return (receive_nothing(inward, mac), 0, 0);
     }
     let MacLane { rules, rx: receiver, .. } = mac;
-    let mut sink = WireSink { rules, receiver, port: outward, frames: 0, bytes: 0 };
+    let mut sink = PortQueueSink { rules, receiver, port: outward, frames: 0, bytes: 0 };
     let taken = if inward.can_wait() {
         inward.receive(BUDGET, &mut |frame: Span<'_>| sink.offer(frame))
     } else {
@@ -71,25 +75,25 @@ fn hand_on(inward: &mut dyn Port, mac: &mut MacLane, outward: Option<&mut (dyn P
     (taken, sink.frames, sink.bytes)
 }
 
-/// The wire of another port as the sink of a port.
-struct WireSink<'l> {
+/// The port queue of another port as the sink of a port.
+struct PortQueueSink<'l> {
     rules: &'l Rules,
     receiver: &'l mut Receiver,
-    /// None: the other MAC does not send, or has no wire.
-    port: Option<&'l mut (dyn Port + 'static)>,
+    /// None: the other MAC does not send, or has no port queue.
+    port: Option<&'l mut (dyn PortQueue + 'static)>,
     // What the other MAC was given.
     frames: u64,
     bytes: u64,
 }
 
-impl WireSink<'_> {
+impl PortQueueSink<'_> {
     fn admit(&mut self, frame: Span<'_>, longest: usize) -> bool {
         let mut passed = false;
         let _ = self.receiver.admit_as(self.rules, frame, longest, false, |frame| {
             passed = true;
             self.frames += 1;
             self.bytes += frame.len() as u64;
-            Verdict::Taken
+            Accept::Taken
         });
         passed
     }
@@ -97,18 +101,14 @@ impl WireSink<'_> {
     /// Takes a frame that can wait, or says that it has to.
     fn offer(&mut self, frame: Span<'_>) -> Accept {
         let Self { rules, receiver, port, frames, bytes } = self;
-        let verdict = receiver.admit(rules, frame, true, |frame| {
-            if port.as_mut().is_some_and(|port| port.transmit(frame) == Taken::Full) {
-                return Verdict::Full;
+        receiver.admit(rules, frame, true, |frame| {
+            if port.as_mut().is_some_and(|port| port.transmit(frame) == TxOutcome::Full) {
+                return Accept::Full;
             }
             *frames += 1;
             *bytes += frame.len() as u64;
-            Verdict::Taken
-        });
-        match verdict {
-            Verdict::Taken => Accept::Taken,
-            Verdict::Full => Accept::Full,
-        }
+            Accept::Taken
+        })
     }
 
     #[inline(always)]
@@ -123,7 +123,7 @@ impl WireSink<'_> {
     }
 }
 
-impl Sink for WireSink<'_> {
+impl Sink for PortQueueSink<'_> {
     fn take(&mut self, frame: Span<'_>) -> Accept {
         self.take_burst(&[frame]);
         Accept::Taken
@@ -152,7 +152,7 @@ impl Sink for WireSink<'_> {
     fn take_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Accept {
         if self.admit(frame, offload.longest(frame.len()))
             && let Some(port) = &mut self.port
-            && port.transmit_offloaded(frame, offload) == Taken::Full
+            && port.transmit_offloaded(frame, offload) == TxOutcome::Full
         {
             port.counters().count_tx_drops(DropReason::NoRoom, 1);
         }
@@ -160,7 +160,7 @@ impl Sink for WireSink<'_> {
     }
 }
 
-/// Frames between the two halves of a wire that is connected with itself.
+/// Frames between the two halves of a port queue that is connected with itself.
 pub(super) struct Held {
     bytes: Box<[u8]>,
     frames: Vec<Frame>,
@@ -174,7 +174,7 @@ struct Frame {
 
 impl Held {
     pub fn new() -> Self {
-        // The longest that a wire offers is a large frame of Linux, 64 KiB and its headers.
+        // The longest that a port queue offers is a large frame of Linux, 64 KiB and its headers.
         let bytes = vec![0; BUDGET * 2048 + 4 * MAX_FRAME_LEN.next_power_of_two() + 4096].into_boxed_slice();
         Self { bytes, frames: Vec::with_capacity(BUDGET) }
     }
@@ -183,22 +183,23 @@ impl Held {
         self.frames.last().map_or(0, |frame| frame.at + frame.len)
     }
 
-    fn hold(&mut self, frame: Span<'_>, offload: Offload) -> Verdict {
+    fn hold(&mut self, frame: Span<'_>, offload: Offload) -> Accept {
         let (at, len) = (self.end(), frame.len());
         let Some(room) = self.bytes.get_mut(at..at + len).filter(|_| self.frames.len() < BUDGET) else {
-            return Verdict::Full;
+            return Accept::Full;
         };
         frame.read_into(room);
         self.frames.push(Frame { at, len, offload });
-        Verdict::Taken
+        Accept::Taken
     }
 
     fn span(&self, frame: &Frame) -> Span<'_> {
         Span::from_slice(&self.bytes[frame.at..frame.at + frame.len])
     }
 
-    /// One burst from a wire back to itself, of which a frame is held until all have come. Returns as [`hand_on`].
-    fn hand_back(&mut self, port: &mut dyn Port, mac: &mut MacLane) -> (usize, u64, u64) {
+    /// One burst from a port queue back to itself, of which a frame is held until all have come. Returns as
+    /// [`forward_burst`].
+    fn reflect_held(&mut self, port: &mut dyn PortQueue, mac: &mut MacLane) -> (usize, u64, u64) {
         self.frames.clear();
         let (offloads, waits, open) = (port.offloads(), port.can_wait(), mac.lets_out());
         let behind = |frame: Span<'_>, offload: &Offload| self.hold(frame, *offload);
@@ -212,8 +213,8 @@ impl Held {
         (taken, self.frames.len() as u64, self.end() as u64)
     }
 
-    /// Gives everything to the wire.
-    fn send(&self, port: &mut dyn Port) {
+    /// Gives everything to the port queue.
+    fn send(&self, port: &mut dyn PortQueue) {
         let mut rest = &self.frames[..];
         while let Some(first) = rest.first() {
             let taken = if first.offload.is_done() {
@@ -222,7 +223,7 @@ impl Held {
                 plain.iter_mut().zip(&rest[..run]).for_each(|(span, frame)| *span = self.span(frame));
                 port.transmit_burst(&plain[..run]).taken
             } else {
-                usize::from(port.transmit_offloaded(self.span(first), &first.offload) != Taken::Full)
+                usize::from(port.transmit_offloaded(self.span(first), &first.offload) != TxOutcome::Full)
             };
             if taken == 0 {
                 port.counters().count_tx_drops(DropReason::NoRoom, rest.len() as u64);
@@ -233,19 +234,19 @@ impl Held {
     }
 }
 
-/// One burst from the wire at place `at` of a lane back to itself. Returns as [`forward`].
+/// One burst from the port queue at place `at` of a lane back to itself. Returns as [`forward`].
 pub(super) fn reflect(lane: &mut Lane, at: usize) -> Option<u32> {
-    let Lane { wires, mac, held, .. } = lane;
-    let Wire { port, sender, .. } = wires.get_mut(at)?;
+    let Lane { port_queues, mac, held, .. } = lane;
+    let PortSlot { port, sender, .. } = port_queues.get_mut(at)?;
     mac.refresh();
     let open = mac.lets_out();
     let (taken, frames, bytes) = match sender {
-        Some(sender) => hand_on(port.as_mut(), mac, Some(sender.as_mut()).filter(|_| open)),
+        Some(sender) => forward_burst(port.as_mut(), mac, Some(sender.as_mut()).filter(|_| open)),
         None if mac.is_cut_off() => (receive_nothing(port.as_mut(), mac), 0, 0),
-        None => held.get_or_insert_with(Held::new).hand_back(port.as_mut(), mac),
+        None => held.get_or_insert_with(Held::new).reflect_held(port.as_mut(), mac),
     };
     if frames > 0 {
-        mac.hand_over(open, true, frames, bytes);
+        mac.count_sent(open, true, frames, bytes);
     }
     mac.publish();
     (taken > 0).then(|| cost::of(taken as u64, bytes))

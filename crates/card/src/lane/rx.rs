@@ -1,6 +1,6 @@
 //! An RX queue in its lane.
 
-use super::links::Links;
+use super::openers::Openers;
 use crate::command::{Answer, Opener};
 use crate::counters::{Counts, QueueDrop};
 use crate::engine::RxEngine;
@@ -10,19 +10,19 @@ use millrace_abi::control::{FaultKind, QueueState};
 use millrace_dma::{Iova, Span};
 use millrace_ring::dd::Supplied;
 use millrace_ring::shared::Reclaimer;
-use millrace_ring::{Delivery, EngineFault, Verdict};
+use millrace_ring::{Accept, EngineFault, RxOutcome};
 use std::sync::Arc;
 
 /// An RX queue in its lane.
 pub(crate) struct RxSlot {
     pub queue: Arc<Queue>,
-    /// Which of the port's wires fills it.
+    /// Which of the port's port queues fills it.
     pub unit: u32,
     pub engine: Option<Box<RxEngine>>,
     // An engine that a fault has stopped; kept for whoever fetches it.
     pub dead: Option<Box<RxEngine>>,
     pub reclaimer: Option<Box<Reclaimer>>,
-    pub links: Links,
+    pub openers: Openers,
     discard: bool,
     counts: Counts,
     unpublished: bool,
@@ -36,7 +36,7 @@ impl RxSlot {
             engine: None,
             dead: None,
             reclaimer: None,
-            links: Links::default(),
+            openers: Openers::default(),
             discard: false,
             counts: Counts::default(),
             unpublished: false,
@@ -56,8 +56,8 @@ impl RxSlot {
         self.discard = discard;
         self.dead = None;
         self.unpublished = true;
-        openers.into_iter().for_each(|opener| self.links.add(opener, sleep));
-        self.links.show(QueueState::Running, None);
+        openers.into_iter().for_each(|opener| self.openers.add(opener, sleep));
+        self.openers.show(QueueState::Running, None);
         self.finish();
     }
 
@@ -66,8 +66,8 @@ impl RxSlot {
         self.finish();
         answer.rx = self.engine.take().or_else(|| self.dead.take());
         answer.reclaimer = self.reclaimer.take();
-        self.links.show(QueueState::Stopped, None);
-        answer.openers = self.links.take_all(sleep);
+        self.openers.show(QueueState::Stopped, None);
+        answer.openers = self.openers.take_all(sleep);
         self.queue.has_stopped();
     }
 
@@ -100,18 +100,18 @@ impl RxSlot {
 
     /// Writes a frame to the ring, or drops and counts it, or says that it has to wait.
     #[inline(always)]
-    pub fn offer(&mut self, header: &[u8], frame: Span<'_>) -> Verdict {
+    pub fn offer(&mut self, header: &[u8], frame: Span<'_>) -> Accept {
         self.unpublished = true;
         let Some(engine) = &mut self.engine else { return self.not_running(frame) };
         match engine.deliver(header, frame) {
-            Ok(Delivery::Stored) => {
+            Ok(RxOutcome::Stored) => {
                 self.stored(frame);
-                Verdict::Taken
+                Accept::Taken
             }
-            Ok(Delivery::NoRoom) => self.no_room(header, frame),
-            Ok(Delivery::TooLong) => {
+            Ok(RxOutcome::NoRoom) => self.no_room(header, frame),
+            Ok(RxOutcome::TooLong) => {
                 self.counts.drop_frame(QueueDrop::TooLong, frame.len());
-                Verdict::Taken
+                Accept::Taken
             }
             Err(fault) => self.fault(frame, fault),
         }
@@ -127,10 +127,10 @@ impl RxSlot {
         })
     }
 
-    /// Hands a frame back that lies at `iova`, in a buffer that was taken. `false`: it was dropped, and counted, and the
-    /// buffer can be filled again.
+    /// Hands a frame back that lies at `iova`, in a buffer that was taken. `false`: it was dropped, and counted, and
+    /// the buffer can be filled again.
     #[inline(always)]
-    pub fn hand_back(&mut self, header: &[u8], iova: Iova, frame: Span<'_>) -> bool {
+    pub fn complete_supplied(&mut self, header: &[u8], iova: Iova, frame: Span<'_>) -> bool {
         self.unpublished = true;
         let Some(RxEngine::Dd(engine)) = self.engine.as_deref_mut() else {
             let _ = self.not_running(frame);
@@ -155,32 +155,32 @@ impl RxSlot {
     }
 
     #[cold]
-    fn not_running(&mut self, frame: Span<'_>) -> Verdict {
+    fn not_running(&mut self, frame: Span<'_>) -> Accept {
         let reason = if self.dead.is_some() { QueueDrop::Faulted } else { QueueDrop::Stopped };
         self.counts.drop_frame(reason, frame.len());
-        Verdict::Taken
+        Accept::Taken
     }
 
     #[cold]
-    fn no_room(&mut self, header: &[u8], frame: Span<'_>) -> Verdict {
+    fn no_room(&mut self, header: &[u8], frame: Span<'_>) -> Accept {
         self.make_visible();
         // Each turn gives something back, so the ring's size bounds them. A frame may need more than one.
         while self.reclaim() {
             let Some(engine) = &mut self.engine else { break };
             match engine.deliver(header, frame) {
-                Ok(Delivery::Stored) => {
+                Ok(RxOutcome::Stored) => {
                     self.stored(frame);
-                    return Verdict::Taken;
+                    return Accept::Taken;
                 }
                 Err(fault) => return self.fault(frame, fault),
-                Ok(Delivery::NoRoom | Delivery::TooLong) => {}
+                Ok(RxOutcome::NoRoom | RxOutcome::TooLong) => {}
             }
         }
         if self.discard {
             self.counts.drop_frame(QueueDrop::NoRoom, frame.len());
-            return Verdict::Taken;
+            return Accept::Taken;
         }
-        Verdict::Full
+        Accept::Full
     }
 
     /// Gives the ring what all subscribers have passed.
@@ -189,23 +189,23 @@ impl RxSlot {
         let Some(reclaimer) = &mut self.reclaimer else { return false };
         let (moved, evicted) = reclaimer.reclaim();
         for id in evicted.into_iter().flatten() {
-            self.links.tell(id, QueueState::Evicted);
+            self.openers.tell(id, QueueState::Evicted);
         }
         moved
     }
 
     #[cold]
-    fn fault(&mut self, frame: Span<'_>, fault: EngineFault) -> Verdict {
+    fn fault(&mut self, frame: Span<'_>, fault: EngineFault) -> Accept {
         self.counts.drop_frame(QueueDrop::Faulted, frame.len());
         self.stop_by(fault);
-        Verdict::Taken
+        Accept::Taken
     }
 
     /// The worker has ended, and with it the queue. What was not visible yet does not get so.
     pub fn lose(&mut self, fault: EngineFault) {
         self.dead = self.engine.take();
         self.queue.has_faulted(fault);
-        self.links.show(QueueState::Faulted(fault.kind), Some(fault));
+        self.openers.show(QueueState::Faulted(fault.kind), Some(fault));
     }
 
     /// A fault ends the queue.
@@ -217,7 +217,7 @@ impl RxSlot {
         self.finish();
         self.dead = self.engine.take();
         self.queue.has_faulted(fault);
-        self.links.show(QueueState::Faulted(fault.kind), Some(fault));
+        self.openers.show(QueueState::Faulted(fault.kind), Some(fault));
     }
 
     #[inline(always)]
@@ -225,7 +225,7 @@ impl RxSlot {
         if let Some(engine) = &mut self.engine
             && engine.publish()
         {
-            self.links.wake();
+            self.openers.wake();
             if let Some(reclaimer) = &mut self.reclaimer {
                 reclaimer.mark();
             }

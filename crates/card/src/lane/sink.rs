@@ -1,23 +1,22 @@
-//! The receiving MAC as the sink of a wire.
+//! The receiving MAC as the sink of a port queue.
 
 use crate::mac::{Receiver, Rules};
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
 use millrace_port::{Accept, Sink};
-use millrace_ring::Verdict;
 
 /// Gives the frames that a MAC lets in to `behind`.
 pub(super) struct MacSink<'l, F> {
     pub rules: &'l Rules,
     pub receiver: &'l mut Receiver,
-    /// Whether the wire holds back what is not taken; otherwise it drops it, and all behind it.
+    /// Whether the port queue holds back what is not taken; otherwise it drops it, and all behind it.
     pub waits: bool,
     /// What `behind` finishes by itself.
     pub offloads: Offloads,
     pub behind: F,
 }
 
-impl<F: FnMut(Span<'_>, &Offload) -> Verdict> Sink for MacSink<'_, F> {
+impl<F: FnMut(Span<'_>, &Offload) -> Accept> Sink for MacSink<'_, F> {
     #[inline(always)]
     fn take(&mut self, frame: Span<'_>) -> Accept {
         self.take_offloaded(frame, &Offload::default())
@@ -42,9 +41,6 @@ impl<F: FnMut(Span<'_>, &Offload) -> Verdict> Sink for MacSink<'_, F> {
     #[inline(always)]
     fn take_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Accept {
         let (longest, behind) = (offload.longest(frame.len()), &mut self.behind);
-        match self.receiver.admit_as(self.rules, frame, longest, self.waits, |frame| behind(frame, offload)) {
-            Verdict::Taken => Accept::Taken,
-            Verdict::Full => Accept::Full,
-        }
+        self.receiver.admit_as(self.rules, frame, longest, self.waits, |frame| behind(frame, offload))
     }
 }

@@ -1,6 +1,6 @@
 //! A ring of a TX queue in its lane.
 
-use super::links::Links;
+use super::openers::Openers;
 use crate::command::Answer;
 use crate::counters::{Counts, QueueDrop};
 use crate::engine::TxEngine;
@@ -16,12 +16,12 @@ use std::time::Instant;
 
 static NEXT_TICKET: AtomicU64 = AtomicU64::new(1);
 
-/// A ring of a TX queue in its lane. Ring 0 is the one that the registers show; each writer that shares the queue without
-/// the driver in between has one more, and the worker gives them their turns.
+/// A ring of a TX queue in its lane. Ring 0 is the one that the registers show; each writer that shares the queue
+/// without the driver in between has one more, and the worker gives them their turns.
 pub(crate) struct TxSlot {
     pub queue: Arc<Queue>,
     pub ring: u32,
-    /// Which of the port's wires it sends to.
+    /// Which of the port's port queues it sends to.
     pub unit: u32,
     /// Place of ring 0, where the queue's counts are, which its rings share.
     pub counts_at: usize,
@@ -29,7 +29,7 @@ pub(crate) struct TxSlot {
     pub rx_at: usize,
     pub engine: Option<Box<TxEngine>>,
     pub dead: Option<Box<TxEngine>>,
-    pub links: Links,
+    pub openers: Openers,
     /// Tells one start of a ring from another: frames that a port still has may outlive the ring.
     pub ticket: u64,
     /// What the last burst is charged with.
@@ -48,7 +48,7 @@ impl TxSlot {
             rx_at: 0,
             engine: None,
             dead: None,
-            links: Links::default(),
+            openers: Openers::default(),
             ticket: 0,
             cost: 0,
             translations: (0, 0),
@@ -73,7 +73,7 @@ impl TxSlot {
     pub fn complete(&mut self, frames: u32) {
         if let Some(TxEngine::Dd(engine)) = self.engine.as_deref_mut() {
             engine.complete(frames);
-            self.links.wake();
+            self.openers.wake();
         }
     }
 
@@ -81,7 +81,7 @@ impl TxSlot {
     /// all the same: several openers share it, or something has just come.
     #[cold]
     pub fn cool(&mut self, item: Item) -> Option<ColdRing> {
-        let (kick, flag) = self.links.sole()?;
+        let (kick, flag) = self.openers.sole()?;
         flag.store(1, Ordering::Relaxed);
         // Pairs with the fence in `Ringer::must_signal`.
         fence(Ordering::SeqCst);
@@ -136,7 +136,7 @@ impl TxSlot {
                 counts.iotlb_misses += misses - self.translations.1;
                 self.translations = (hits, misses);
             }
-            self.links.wake();
+            self.openers.wake();
             let unmapped = served.fault.is_some_and(|fault| fault.kind == FaultKind::Unmapped);
             counts.iotlb_faults += u64::from(unmapped);
             self.queue.counts.publish(counts);
@@ -155,7 +155,7 @@ impl TxSlot {
         if self.ring == 0 {
             self.queue.has_faulted(fault);
         }
-        self.links.show(QueueState::Faulted(fault.kind), Some(fault));
+        self.openers.show(QueueState::Faulted(fault.kind), Some(fault));
     }
 
     /// Stops the ring if that was asked for; it must be drained.
@@ -165,13 +165,13 @@ impl TxSlot {
         if self.ring == 0 {
             self.queue.has_stopped();
         }
-        self.links.show(QueueState::Stopped, None);
+        self.openers.show(QueueState::Stopped, None);
     }
 
     /// Takes everything off it, at once.
     pub fn halt(&mut self, sleep: &Sleep, answer: &mut Answer) {
         answer.tx.extend(self.engine.take().or_else(|| self.dead.take()).map(|engine| *engine));
-        self.links.show(QueueState::Stopped, None);
-        answer.openers.extend(self.links.take_all(sleep));
+        self.openers.show(QueueState::Stopped, None);
+        answer.openers.extend(self.openers.take_all(sleep));
     }
 }

@@ -8,13 +8,13 @@
 //! MACs are enabled from the start, so that a program that never heard of them sees packets (trap T20).
 //!
 //! Every frame is counted by its size and has at most one reason to be dropped, hence at every strobe
-//! `total = received + dropped`, `dropped = overflow + filtered + disabled + erroneous`, `erroneous = MII + CRC + length`,
-//! and the sizes add up to `total`.
+//! `total = received + dropped`, `dropped = overflow + filtered + disabled + erroneous`, `erroneous = MII + CRC +
+//! length`, and the sizes add up to `total`.
 
+mod port_queues;
 mod receive;
 mod rules;
 mod send;
-mod wires;
 
 pub(crate) use receive::{Received, Receiver};
 pub(crate) use rules::Rules;
@@ -24,9 +24,9 @@ use crate::published::Published;
 use crate::tsu::Stamper;
 use millrace_abi::register::{Offset, rxmac as r, txmac as t};
 use millrace_port::PortCounters;
+use port_queues::PortQueues;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use wires::Wires;
 
 /// Nominal speed of every port.
 pub(crate) const GBPS: u32 = 100;
@@ -37,7 +37,7 @@ const IMAGE: usize = r::BLOCK_SIZE as usize / 4;
 pub(crate) struct Mac {
     rules: Published<{ rules::WORDS }>,
     lanes: Vec<Arc<LaneCounts>>,
-    wires: Wires,
+    port_queues: PortQueues,
     // There is no wire, and the card does not loop back by itself.
     unplugged: AtomicBool,
     latches: Mutex<Latches>,
@@ -82,7 +82,7 @@ impl Mac {
         Self {
             rules: Published::new(latches.rules.encode()),
             lanes: (0..lanes).map(|_| Arc::default()).collect(),
-            wires: Wires::default(),
+            port_queues: PortQueues::default(),
             unplugged: AtomicBool::new(false),
             latches: Mutex::new(latches),
         }
@@ -96,39 +96,39 @@ impl Mac {
     pub fn received(&self) -> Received {
         // Lanes first: what they let in was counted by the wires before.
         let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.rx.read()).collect();
-        Received::sum(lanes.into_iter(), &self.wires.counts())
+        Received::sum(lanes.into_iter(), &self.port_queues.counts())
     }
 
     /// What went out since the card started.
     pub fn sent(&self) -> Sent {
         let lanes: Vec<_> = self.lanes.iter().map(|lane| lane.tx.read()).collect();
-        Sent::sum(lanes.into_iter(), &self.wires.counts())
+        Sent::sum(lanes.into_iter(), &self.port_queues.counts())
     }
 
     /// Other wires from now on, which may be none; those that were there must have stopped.
-    pub fn plug(&self, wires: Vec<Arc<PortCounters>>, unplugged: bool) {
-        self.wires.replace(wires);
+    pub fn plug(&self, port_queues: Vec<Arc<PortCounters>>, unplugged: bool) {
+        self.port_queues.replace(port_queues);
         self.unplugged.store(unplugged, Ordering::Relaxed);
     }
 
     /// Whether there is somebody at the other end, as far as the wires know.
     pub fn link(&self) -> bool {
-        self.wires.link(self.unplugged.load(Ordering::Relaxed))
+        self.port_queues.link(self.unplugged.load(Ordering::Relaxed))
     }
 
     /// How the wires are driven, in words.
     pub fn mode(&self) -> String {
-        self.wires.mode()
+        self.port_queues.mode()
     }
 
     /// What else happened to received and to sent frames.
     pub fn events(&self) -> [Vec<(&'static str, u64)>; 2] {
-        self.wires.events()
+        self.port_queues.events()
     }
 
     /// Copies that the wires have made of received and of sent frames.
     pub fn copies(&self) -> (u64, u64) {
-        let counts = self.wires.counts();
+        let counts = self.port_queues.counts();
         (counts.rx_copies, counts.tx_copies)
     }
 
@@ -285,9 +285,9 @@ impl MacLane {
 
     /// Frames came from another port, and went to the wire if this MAC is `open` and one is `plugged` in.
     #[inline(always)]
-    pub fn hand_over(&mut self, open: bool, plugged: bool, frames: u64, bytes: u64) {
+    pub fn count_sent(&mut self, open: bool, plugged: bool, frames: u64, bytes: u64) {
         if open && plugged {
-            self.tx.hand_over(bytes);
+            self.tx.count_sent(bytes);
         } else if open {
             self.tx.unplugged(frames, bytes);
         } else {

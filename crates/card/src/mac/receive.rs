@@ -1,11 +1,11 @@
 //! Letting frames in, and counting them: the data path of the receiving half.
 
+use super::port_queues::{Drops, PortQueueCounts};
 use super::rules::{FCS, Refusal, Rules, Traits};
-use super::wires::{Drops, WireCounts};
 use crate::published::{Published, Tally};
 use millrace_dma::Span;
 use millrace_port::DropReason;
-use millrace_ring::Verdict;
+use millrace_ring::Accept;
 
 /// Sizes with FCS that are counted apart (§2.4): under 64, 64, 65-127, 128-255, 256-511, 512-1023, 1024-1518,
 /// 1519-2047, 2048-4095, 4096-8191, 8192 and more.
@@ -56,13 +56,13 @@ impl Receiver {
         rules: &Rules,
         frame: Span<'_>,
         source_waits: bool,
-        queue: impl FnOnce(Span<'_>) -> Verdict,
-    ) -> Verdict {
+        queue: impl FnOnce(Span<'_>) -> Accept,
+    ) -> Accept {
         self.admit_as(rules, frame, frame.len(), source_waits, queue)
     }
 
-    /// As [`Receiver::admit`], for a frame that is still to be cut into segments of at most `longest` bytes: the bounds of
-    /// lengths are for what goes over a wire.
+    /// As [`Receiver::admit`], for a frame that is still to be cut into segments of at most `longest` bytes: the bounds
+    /// of lengths are for what goes over a wire.
     #[inline(always)]
     pub fn admit_as(
         &mut self,
@@ -70,8 +70,8 @@ impl Receiver {
         frame: Span<'_>,
         longest: usize,
         source_waits: bool,
-        queue: impl FnOnce(Span<'_>) -> Verdict,
-    ) -> Verdict {
+        queue: impl FnOnce(Span<'_>) -> Accept,
+    ) -> Accept {
         let len = frame.len();
         // The lowest bit of the first byte on the wire tells addresses of groups.
         let to_group = frame.first_u32().unwrap_or(0) & 1 != 0;
@@ -80,12 +80,12 @@ impl Receiver {
             let (refusal, found) = rules.judge(frame, longest);
             if let Some(refusal) = refusal {
                 self.refuse(len, refusal, found);
-                return Verdict::Taken;
+                return Accept::Taken;
             }
             traits = Some(found);
         }
         let verdict = queue(frame);
-        if verdict == Verdict::Taken {
+        if verdict == Accept::Taken {
             self.count(len);
             if let Some(traits) = traits {
                 self.note(traits);
@@ -157,28 +157,28 @@ impl Receiver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     words: [u64; WORDS],
-    wires: Drops,
+    port_queues: Drops,
 }
 
 impl Default for Received {
     fn default() -> Self {
-        Self { words: [0; WORDS], wires: Drops::default() }
+        Self { words: [0; WORDS], port_queues: Drops::default() }
     }
 }
 
 impl Received {
-    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>, wires: &WireCounts) -> Self {
+    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>, port_queues: &PortQueueCounts) -> Self {
         let words = lanes.fold([0; WORDS], |sum, lane| core::array::from_fn(|at| sum[at] + lane[at]));
-        Self { words, wires: wires.rx_drops }
+        Self { words, port_queues: port_queues.rx_drops }
     }
 
     pub(super) fn minus(&self, zero: &Self) -> Self {
         let words = core::array::from_fn(|at| self.words[at].wrapping_sub(zero.words[at]));
-        Self { words, wires: self.wires.minus(&zero.wires) }
+        Self { words, port_queues: self.port_queues.minus(&zero.port_queues) }
     }
 
     fn port(&self, reason: DropReason) -> u64 {
-        self.wires.of(reason)
+        self.port_queues.of(reason)
     }
 
     fn refused(&self, refusal: Refusal) -> u64 {

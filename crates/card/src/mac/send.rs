@@ -1,7 +1,7 @@
 //! Letting frames out, and counting them: the data path of the sending half.
 
+use super::port_queues::PortQueueCounts;
 use super::rules::{FCS, Rules};
-use super::wires::WireCounts;
 use crate::published::{Published, Tally};
 use millrace_port::DropReason;
 
@@ -46,7 +46,7 @@ impl Sender {
 
     /// Frames were given to the port, which counts them itself.
     #[inline(always)]
-    pub fn hand_over(&mut self, bytes: u64) {
+    pub fn count_sent(&mut self, bytes: u64) {
         self.tally.add(BYTES, bytes);
     }
 
@@ -69,37 +69,37 @@ impl Sender {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
     words: [u64; WORDS],
-    wires: WireCounts,
+    port_queues: PortQueueCounts,
 }
 
 impl Default for Sent {
     fn default() -> Self {
-        Self { words: [0; WORDS], wires: WireCounts::default() }
+        Self { words: [0; WORDS], port_queues: PortQueueCounts::default() }
     }
 }
 
 impl Sent {
-    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>, wires: &WireCounts) -> Self {
+    pub(super) fn sum(lanes: impl Iterator<Item = [u64; WORDS]>, port_queues: &PortQueueCounts) -> Self {
         let words = lanes.fold([0; WORDS], |sum, lane| core::array::from_fn(|at| sum[at] + lane[at]));
-        Self { words, wires: *wires }
+        Self { words, port_queues: *port_queues }
     }
 
     pub(super) fn minus(&self, zero: &Self) -> Self {
         let words = core::array::from_fn(|at| self.words[at].wrapping_sub(zero.words[at]));
-        Self { words, wires: self.wires.minus(&zero.wires) }
+        Self { words, port_queues: self.port_queues.minus(&zero.port_queues) }
     }
 
     fn port(&self, reason: DropReason) -> u64 {
-        self.wires.tx_drops.of(reason)
+        self.port_queues.tx_drops.of(reason)
     }
 
     pub fn sent(&self) -> u64 {
-        self.wires.sent + self.words[LOOPED]
+        self.port_queues.sent + self.words[LOOPED]
     }
 
     /// Bytes of the frames sent, without FCS.
     pub fn sent_bytes(&self) -> u64 {
-        self.wires.sent_bytes + self.words[LOOPED_BYTES]
+        self.port_queues.sent_bytes + self.words[LOOPED_BYTES]
     }
 
     pub fn disabled(&self) -> u64 {
@@ -115,7 +115,7 @@ impl Sent {
     }
 
     pub fn dropped(&self) -> u64 {
-        self.words[DISABLED] + self.words[LINK_DOWN] + self.words[UNPLUGGED] + self.wires.tx_drops.sum()
+        self.words[DISABLED] + self.words[LINK_DOWN] + self.words[UNPLUGGED] + self.port_queues.tx_drops.sum()
     }
 
     pub fn total(&self) -> u64 {

@@ -3,12 +3,12 @@
 //!
 //! A kick is an eventfd that the rings of a program have in common: it says that one of them was rung, and its flag
 //! says which one. So the flags behind a kick are looked through, some in every pass, and by turns with those of other
-//! owners and behind other kicks (`knocked`): a program that kicks without end keeps a worker as busy as one that sends,
+//! owners and behind other kicks (`kicked`): a program that kicks without end keeps a worker as busy as one that sends,
 //! and no more.
 //!
 //! An owner may have thousands of cold rings: one of them is put in or taken out without a walk over the others.
 
-use super::knocked::Knocked;
+use super::kicked::Kicked;
 use super::{Item, Owner};
 use millrace_dma::{Ordering, Word32};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ pub(super) struct Cold {
     // Where each ring is.
     places: BTreeMap<Item, (Kick, Owner)>,
     // Those with flags to look at.
-    knocked: Knocked,
+    kicked: Kicked,
     launches: BTreeSet<(Instant, Item)>,
 }
 
@@ -97,7 +97,7 @@ impl Cold {
         let ring = behind.rings.remove(&item)?;
         if behind.rings.is_empty() {
             self.behind.remove(&place);
-            self.knocked.remove(place.0, place.1);
+            self.kicked.remove(place.0, place.1);
         }
         // It is awake: nobody need kick for it any more.
         ring.flag.store(0, Ordering::Relaxed);
@@ -107,29 +107,29 @@ impl Cold {
         Some(place.1)
     }
 
-    pub fn knock(&mut self, kick: Kick) {
+    pub fn kicked(&mut self, kick: Kick) {
         for (&(kick, owner), behind) in self.behind.range_mut((kick, 0)..=(kick, Owner::MAX)) {
-            behind.again = !self.knocked.add(kick, owner);
+            behind.again = !self.kicked.add(kick, owner);
         }
     }
 
-    pub fn knock_all(&mut self) {
+    pub fn kicked_all(&mut self) {
         for (&(kick, owner), behind) in &mut self.behind {
-            behind.again = !self.knocked.add(kick, owner);
+            behind.again = !self.kicked.add(kick, owner);
         }
     }
 
     pub fn is_scanning(&self) -> bool {
-        !self.knocked.is_empty()
+        !self.kicked.is_empty()
     }
 
     /// Looks at up to `most` flags behind the kick whose turn it is. Takes out and returns the rings that were rung.
     pub fn scan(&mut self, most: usize) -> Vec<(Owner, Item)> {
-        let Some((kick, owner)) = self.knocked.next() else { return Vec::new() };
+        let Some((kick, owner)) = self.kicked.next() else { return Vec::new() };
         let Some(behind) = self.behind.get_mut(&(kick, owner)) else { return Vec::new() };
         let (rung, done) = behind.look(most);
         if done {
-            self.knocked.remove(kick, owner);
+            self.kicked.remove(kick, owner);
         }
         rung.into_iter().filter_map(|item| Some((self.take(item)?, item))).collect()
     }

@@ -2,8 +2,8 @@
 
 /// A look that finds nothing.
 pub(crate) const LOOK: u32 = 1;
-/// A look at a wire that has nothing: some ask the system.
-pub(crate) const WIRE: u32 = 4;
+/// A look at a port queue that has nothing: some ask the system.
+pub(crate) const PORT_QUEUE: u32 = 4;
 /// A look at a ring whose frames have nowhere to go.
 pub(crate) const BLOCKED: u32 = 8;
 

@@ -1,6 +1,6 @@
 //! One owner, and what it has hot.
 
-use super::{Item, Look, Owner, PATIENCE};
+use super::{COLD_AFTER, Item, Look, Owner};
 
 struct Hot {
     item: Item,
@@ -72,7 +72,7 @@ impl Group {
             return false;
         }
         hot.quiet += 1;
-        let tired = hot.quiet.saturating_mul(among) > PATIENCE;
+        let tired = hot.quiet.saturating_mul(among) > COLD_AFTER;
         if tired {
             hot.quiet = 0;
         }

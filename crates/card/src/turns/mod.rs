@@ -3,8 +3,9 @@
 //! ```text
 //! pass      every owner with something hot is given a quantum, and its rings are looked at in turn until that is spent
 //!           (deficit round robin); who has spent more than it was given waits until that is made up for
-//! hot       a ring or wire that is looked at when its owner has a turn
-//! cold      a ring that has been quiet for long: never looked at, but its control page says that the card sleeps, so its
+//! hot       a ring or port queue that is looked at when its owner has a turn
+//! cold      a ring that has been quiet for long: never looked at, but its control page says that the card sleeps, so
+//! its
 //!           program kicks when it sends; see `cold`
 //! ```
 //!
@@ -12,13 +13,13 @@
 //! quantum of each owner, and a pass costs what the hot rings cost. An owner that is alone has longer turns: nobody
 //! waits for them.
 //!
-//! * `group`: one owner and what it has hot. `cold`: rings that wait for a kick or a launch time. `knocked`: which of
+//! * `group`: one owner and what it has hot. `cold`: rings that wait for a kick or a launch time. `kicked`: which of
 //!   them are looked through. `cost`: what is charged.
 
 mod cold;
 pub(crate) mod cost;
 mod group;
-mod knocked;
+mod kicked;
 #[cfg(test)]
 mod tests;
 
@@ -36,14 +37,14 @@ pub(crate) type Owner = u32;
 pub(crate) enum Item {
     /// A ring of a TX queue: index of the lane, place in it.
     Ring(u32, u32),
-    /// A wire that may have received something: index of the lane, place in it.
-    Wire(u32, u32),
+    /// A port queue that may have received something: index of the lane, place in it.
+    PortQueue(u32, u32),
 }
 
 impl Item {
     pub fn lane(self) -> usize {
         match self {
-            Item::Ring(lane, _) | Item::Wire(lane, _) => lane as usize,
+            Item::Ring(lane, _) | Item::PortQueue(lane, _) => lane as usize,
         }
     }
 }
@@ -74,7 +75,7 @@ const QUANTUM: i64 = 1 + 64 + 64;
 /// What it may spend alone.
 const ALONE: i64 = 512;
 /// A ring gets cold after so many fruitless looks, divided by how many items its owner has hot.
-const PATIENCE: u32 = 32_768;
+const COLD_AFTER: u32 = 32_768;
 /// Items that are never cold, because looking at so few costs nothing.
 const FEW: usize = 8;
 /// Rings whose launch times have come that get hot in one pass.
@@ -226,19 +227,19 @@ impl Turns {
     }
 
     /// Somebody has kicked: rings that are behind it are looked through in the passes that follow.
-    pub fn knock(&mut self, kick: Kick) {
-        self.cold.knock(kick);
+    pub fn kicked(&mut self, kick: Kick) {
+        self.cold.kicked(kick);
     }
 
-    /// As [`Turns::knock`], for all of them.
-    pub fn knock_all(&mut self) {
-        self.cold.knock_all();
+    /// As [`Turns::kicked`], for all of them.
+    pub fn kicked_all(&mut self) {
+        self.cold.kicked_all();
     }
 
     /// What a pass does for cold rings: makes some of those hot that are due, and looks through some of those behind
     /// kicks. `true` when one is hot now.
     #[inline(always)]
-    pub fn attend(&mut self) -> bool {
+    pub fn serve_cold(&mut self) -> bool {
         let launched = self.launching.is_some_and(|now| self.launch_some(now));
         let rung = self.is_scanning() && self.scan();
         launched || rung

@@ -141,7 +141,7 @@ fn alone_everything_is_looked_at_in_one_pass() {
 #[test]
 fn a_few_rings_are_always_looked_at() {
     let mut bench = Bench::with(&[(1, 0..FEW as u32)]);
-    for _ in 0..PATIENCE {
+    for _ in 0..COLD_AFTER {
         assert_eq!(bench.pass(|_| (Look::Quiet, 1)).len(), FEW);
     }
 }
@@ -152,19 +152,19 @@ fn quiet_rings_get_cold_and_a_kick_finds_those_that_were_rung() {
     bench.cool(|item| item < ring(10));
     assert_eq!((bench.turns.rings(), bench.pass(|_| (Look::Quiet, 1)).len()), (1000, 10));
     // A kick without a ring, then one with one ring of the three behind it.
-    bench.turns.knock(Some(100));
+    bench.turns.kicked(Some(100));
     assert_eq!(bench.scan(), BTreeSet::new());
     bench.flags[&ring(500)].store(0, Ordering::Relaxed);
-    bench.turns.knock(Some(100));
+    bench.turns.kicked(Some(100));
     assert_eq!(bench.scan(), BTreeSet::new(), "it is behind another kick");
-    bench.turns.knock(Some(500 / 3));
+    bench.turns.kicked(Some(500 / 3));
     assert_eq!(bench.scan(), BTreeSet::from([ring(500)]));
     assert!(bench.pass(|_| (Look::Quiet, 1)).contains(&ring(500)));
     // When nobody says which, all of them are looked through.
     for place in [10, 11, 12, 999] {
         bench.flags[&ring(place)].store(0, Ordering::Relaxed);
     }
-    bench.turns.knock_all();
+    bench.turns.kicked_all();
     assert_eq!(bench.scan(), BTreeSet::from([ring(10), ring(11), ring(12), ring(999)]));
     assert_eq!(bench.turns.rings(), 1000);
 }
@@ -182,11 +182,11 @@ fn a_kick_during_the_look_through_is_not_lost() {
         let (item, flag) = (ring(place as u32), flag.clone());
         cold.add(9, ColdRing { item, kick: Some(1), flag, launch: None });
     }
-    cold.knock(Some(1));
+    cold.kicked(Some(1));
     assert_eq!(cold.scan(50), []);
     // The look through is past this one; and one that is taken out does not hide another.
     flags[10].store(0, Ordering::Relaxed);
-    cold.knock(Some(1));
+    cold.kicked(Some(1));
     flags[99].store(0, Ordering::Relaxed);
     assert_eq!(cold.take(ring(20)), Some(9));
     let mut found = BTreeSet::new();
@@ -208,13 +208,13 @@ fn a_step_looks_at_a_bounded_number_of_flags_and_kicks_take_turns() {
     (0..5000).for_each(|place| drop(add(place, 1)));
     let wanted = add(5000, 2);
     wanted.store(0, Ordering::Relaxed);
-    cold.knock(Some(1));
-    cold.knock(Some(2));
+    cold.kicked(Some(1));
+    cold.kicked(Some(2));
     // However many rings are behind the first, and however often it is kicked.
     let mut found = Vec::new();
     for _ in 0..2 {
         found.extend(cold.scan(64));
-        cold.knock(Some(1));
+        cold.kicked(Some(1));
     }
     assert_eq!(found, [(2, ring(5000))]);
 }
@@ -232,7 +232,7 @@ fn rings_that_are_taken_out_meanwhile_neither_hide_another_nor_begin_the_look_th
     let mut cold = Cold::default();
     let flags: Vec<Word32> = (0..3000).map(|place| add_cold(&mut cold, 1, place, 1, None)).collect();
     flags[2999].store(0, Ordering::Relaxed);
-    cold.knock(Some(1));
+    cold.kicked(Some(1));
     let (mut found, mut steps) = (Vec::new(), 0u32);
     while found.is_empty() {
         // One that was looked at, the one that was looked at last, one that will be, and one that is not there.
@@ -254,13 +254,13 @@ fn who_has_many_kicks_has_no_more_turns_than_who_has_one() {
     let flags = [1, 3].map(|owner| add_cold(&mut cold, owner, owner, owner as i32, None));
     let last = (0..128).map(|kick| add_cold(&mut cold, 2, 100 + kick, 1000 + kick as i32, None)).last().unwrap();
     for _ in 0..10 {
-        cold.knock_all();
+        cold.kicked_all();
         cold.scan(64);
     }
     flags.iter().chain([&last]).for_each(|flag| flag.store(0, Ordering::Relaxed));
     let (mut found, mut steps) = (BTreeMap::new(), 0);
     while found.len() < 3 && steps < 1000 {
-        cold.knock_all();
+        cold.kicked_all();
         steps += 1;
         found.extend(cold.scan(64).into_iter().map(|(owner, _)| (owner, steps)));
     }
@@ -279,13 +279,13 @@ fn of_many_rings_that_are_due_at_once_some_get_hot_in_every_pass() {
     let mut passes = 0;
     while turns.hot().count() < 3000 {
         let before = turns.hot().count();
-        assert!(turns.attend(), "the others do not wait for the next news");
+        assert!(turns.serve_cold(), "the others do not wait for the next news");
         assert!(turns.hot().count() <= before + LAUNCHES);
         passes += 1;
     }
     assert_eq!(passes, 3000_usize.div_ceil(LAUNCHES));
     // The one that is not due yet, and no more to do until there are news.
-    assert!(!turns.attend() && turns.hot().count() == 3000 && turns.launching.is_none());
+    assert!(!turns.serve_cold() && turns.hot().count() == 3000 && turns.launching.is_none());
     assert_eq!(turns.next_launch(), Some(now + Duration::from_secs(1)));
 }
 
@@ -303,10 +303,10 @@ fn cold_rings_are_hot_when_their_launch_time_has_come() {
     }
     assert_eq!(turns.next_launch(), Some(due(10)));
     turns.launch(due(9));
-    assert!(!turns.attend());
+    assert!(!turns.serve_cold());
     assert_eq!(turns.hot().count(), 0);
     turns.launch(due(20));
-    assert!(turns.attend());
+    assert!(turns.serve_cold());
     assert_eq!(turns.hot().collect::<BTreeSet<_>>(), BTreeSet::from([ring(1), ring(2)]));
     assert_eq!(turns.next_launch(), Some(due(30)));
     // One that was rung before its time does not come again.
@@ -317,24 +317,24 @@ fn cold_rings_are_hot_when_their_launch_time_has_come() {
 #[test]
 fn what_is_removed_is_not_looked_at_and_owners_change() {
     let mut bench = Bench::with(&[(1, 0..10), (2, 10..100)]);
-    bench.turns.add(Item::Wire(0, 0), 0);
-    bench.cool(|item| item < ring(10) || matches!(item, Item::Wire(..)));
+    bench.turns.add(Item::PortQueue(0, 0), 0);
+    bench.cool(|item| item < ring(10) || matches!(item, Item::PortQueue(..)));
     bench.turns.remove_if(|item| matches!(item, Item::Ring(_, place) if place % 2 == 0));
     assert_eq!(bench.turns.rings(), 50);
-    bench.turns.set_owner(Item::Wire(0, 0), 2);
-    bench.turns.set_owner(Item::Wire(0, 0), 2);
+    bench.turns.set_owner(Item::PortQueue(0, 0), 2);
+    bench.turns.set_owner(Item::PortQueue(0, 0), 2);
     assert_eq!((bench.turns.hot().count(), bench.turns.groups.len()), (6, 2));
     let seen = bench.pass(|item| if let Item::Ring(..) = item { (Look::Ended, 1) } else { (Look::Quiet, 4) });
     assert_eq!((seen.len(), bench.turns.hot().count()), (6, 1));
     assert_eq!(bench.turns.rings(), 45);
-    bench.turns.knock_all();
+    bench.turns.kicked_all();
     assert_eq!(bench.scan(), BTreeSet::new());
 }
 
 #[test]
 fn rings_that_go_to_nowhere_are_never_cold() {
     let mut bench = Bench::with(&[(1, 0..100)]);
-    for _ in 0..2 * PATIENCE / 100 {
+    for _ in 0..2 * COLD_AFTER / 100 {
         bench.pass(|_| (Look::Blocked, cost::BLOCKED));
     }
     assert!(bench.flags.is_empty());

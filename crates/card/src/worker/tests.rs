@@ -1,10 +1,10 @@
-//! A worker whose passes the test makes itself, with queues of Medusa that send into a wire without an end.
+//! A worker whose passes the test makes itself, with queues of Medusa that send into a port queue without an end.
 
 use super::*;
 use crate::command::Opener;
 use crate::counters::Counts;
 use crate::engine::{RxEngine, TxEngine};
-use crate::lane::{Parcel, RxSlot, TxQueue, TxSlot, Wire};
+use crate::lane::{Detached, PortSlot, RxSlot, TxQueue, TxSlot};
 use crate::mac::{Mac, MacLane};
 use crate::queue::Queue;
 use crate::tsu::{Stamper, Tsu};
@@ -12,7 +12,7 @@ use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FaultKind, PAGE_SIZE, Q
 use millrace_abi::queue::{Engine, QueueId};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Region};
 use millrace_port::null::NullPort;
-use millrace_port::{Port, PortCounters, Sink, Taken};
+use millrace_port::{PortCounters, PortQueue, Sink, TxOutcome};
 use millrace_ring::FrameLimits;
 use millrace_ring::medusa::{CardRx, CardTx, HostTx, RxRings, TxRings};
 use millrace_ring::wake::Ringer;
@@ -65,7 +65,7 @@ impl Program {
 
 /// A worker with one port into which something is plugged, and a queue for each of `owners`; those of one owner have
 /// one kick.
-fn scene(owners: &[u32], wire: Box<dyn Port>) -> (Worker, Vec<Program>) {
+fn scene(owners: &[u32], port_queue: Box<dyn PortQueue>) -> (Worker, Vec<Program>) {
     let tsu = Arc::new(Tsu::new(false));
     let mac = MacLane::new(Arc::new(Mac::new(1, 9000)), 0, Stamper::new(tsu.clone(), 0));
     let mut worker = Worker {
@@ -84,8 +84,12 @@ fn scene(owners: &[u32], wire: Box<dyn Port>) -> (Worker, Vec<Program>) {
         .collect();
     let place =
         |queue: &Arc<Queue>| TxQueue { counts: Counts::default(), rings: vec![TxSlot::new(queue.clone(), 0, 0)] };
-    let parcel = Parcel { wires: vec![Wire::new(0, wire)], rx: Vec::new(), tx: queues.iter().map(place).collect() };
-    worker.carry_out(Command::Unpack(0, Box::new(parcel)));
+    let detached = Detached {
+        port_queues: vec![PortSlot::new(0, port_queue)],
+        rx: Vec::new(),
+        tx: queues.iter().map(place).collect(),
+    };
+    worker.carry_out(Command::Adopt(0, Box::new(detached)));
     let mut kicks = std::collections::BTreeMap::new();
     let programs = owners.iter().zip(queues).map(|(&owner, queue)| {
         let kick = kicks.entry(owner).or_insert_with(|| Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap())).clone();
@@ -192,7 +196,7 @@ fn a_doorbell_that_is_rung_through_the_card_finds_its_queue() {
     cool(&mut worker, &mut programs, 1);
     programs[17].post(1);
     assert!(Ringer::new(programs[17].flag()).must_signal());
-    worker.mailbox.nudge();
+    worker.mailbox.kick_all();
     pass_until(&mut worker, &mut programs, 1, |programs| programs[17].passed() == 1);
 }
 
@@ -233,12 +237,12 @@ fn kicks_without_end_cost_others_nothing() {
 
 #[test]
 fn what_a_wire_brings_is_reckoned_with_whoever_listens() {
-    let wire = millrace_port::open(&"generator:size=64".parse().unwrap()).unwrap().remove(0);
-    let (mut worker, mut programs) = scene(&[9], wire);
+    let port_queue = millrace_port::open(&"generator:size=64".parse().unwrap()).unwrap().remove(0);
+    let (mut worker, mut programs) = scene(&[9], port_queue);
     assert_eq!(worker.turns.owners(), [0, 9]);
     let queue = Arc::new(Queue::new(QueueId::rx(0), Engine::Medusa, Arc::new(Tsu::new(false))));
-    let parcel = Parcel { wires: Vec::new(), rx: vec![RxSlot::new(queue.clone(), 0)], tx: Vec::new() };
-    worker.carry_out(Command::Unpack(0, Box::new(parcel)));
+    let detached = Detached { port_queues: Vec::new(), rx: vec![RxSlot::new(queue.clone(), 0)], tx: Vec::new() };
+    worker.carry_out(Command::Adopt(0, Box::new(detached)));
     let (memory, control) = (Region::heap(0x2000), Region::heap(PAGE_SIZE));
     let rings = RxRings {
         descriptors: memory.window().slots64(0, ENTRIES).unwrap(),
@@ -286,11 +290,11 @@ fn a_cold_queue_stops_when_it_is_asked_to_and_others_stay_cold() {
     assert_eq!(worker.turns.rings(), 28);
 }
 
-/// A wire that is a bug.
+/// A port queue that is a bug.
 struct Broken(Arc<PortCounters>);
 
-impl Port for Broken {
-    fn transmit(&mut self, _: millrace_dma::Span<'_>) -> Taken {
+impl PortQueue for Broken {
+    fn transmit(&mut self, _: millrace_dma::Span<'_>) -> TxOutcome {
         panic!("a bug of the card, for a test");
     }
 

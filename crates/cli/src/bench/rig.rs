@@ -20,7 +20,7 @@ use crate::output::note;
 use crate::session::Session;
 
 /// How long a card process may take to start, and to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The cores of the two sides.
 #[derive(Clone, Copy, Debug)]
@@ -182,7 +182,7 @@ impl CardProcess {
         }
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < START_TIMEOUT {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Some(status);
             }
@@ -205,7 +205,7 @@ fn await_announcement(child: &mut Child) -> Result<String, String> {
     let stdout = child.stdout.take().ok_or("its output cannot be read")?;
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(read_line(stdout)));
-    let line = receiver.recv_timeout(PATIENCE).map_err(|_| "it said nothing for 10 s".to_owned())?;
+    let line = receiver.recv_timeout(START_TIMEOUT).map_err(|_| "it said nothing for 10 s".to_owned())?;
     let event: serde_json::Value = serde_json::from_str(&line).map_err(|_| "it ended; see above".to_owned())?;
     let device = event["device"].as_str().ok_or_else(|| format!("it said {line:?}"))?;
     Ok(device.to_owned())

@@ -65,7 +65,7 @@ fn receive(rx: &mut RxQueue, writer: &mut Writer<File>, shared: &Shared, meter: 
         let burst = rx.get(most.min(usize::try_from(goal - got).unwrap_or(usize::MAX))).doing(cannot_receive)?;
         if burst.is_empty() {
             drop(burst);
-            if idle.is_getting_tired() {
+            if idle.is_about_to_sleep() {
                 // Whoever looks at the file while nothing comes sees everything that came.
                 writer.flush()?;
             }

@@ -69,14 +69,14 @@ impl Attack for Linger {
         let trap = self.trap().map_err(|error| cannot("make a socket that lingers", error))?;
         let path = self.path.clone();
         // Whoever closes it last is the one who waits. Should that be us, it is not the thread that makes the next.
-        thread::spawn(move || hand_over(&path, trap));
+        thread::spawn(move || send_trap(&path, trap));
         thread::sleep(REST);
         Ok(1)
     }
 }
 
 /// Sends the trap behind other requests, so that it is likely closed here before the card comes to it.
-fn hand_over(path: &Path, trap: OwnedFd) -> Result<(), Errno> {
+fn send_trap(path: &Path, trap: OwnedFd) -> Result<(), Errno> {
     let peer = Peer::introduced(path)?;
     for _ in 0..AHEAD {
         peer.send(&Request::DeviceTree, &[])?;

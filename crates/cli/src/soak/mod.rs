@@ -71,7 +71,7 @@ const NAP: Duration = Duration::from_millis(5);
 /// Between two lines that say how far it is.
 const REPORT: Duration = Duration::from_secs(10);
 /// How long programs may take to begin or end, and the card to clean up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &SoakArgs) -> Result<(), Failure> {
@@ -140,7 +140,7 @@ impl<'a> Soak<'a> {
         let bystander = |pair: u32| {
             let process =
                 Process::start(card.device(), &["soak", "--role", "bystander", "--queue", &pair.to_string()])?;
-            process.hear("ready", PATIENCE)?;
+            process.hear("ready", LONGEST_WAIT)?;
             Ok(process)
         };
         Ok(Self {
@@ -162,13 +162,13 @@ impl<'a> Soak<'a> {
     /// Some kills and some hostile writes that are not counted, and the footprint after them.
     fn warm_up(&mut self) -> Result<(), Failure> {
         let start = Instant::now();
-        while (self.kills < WARM_UP || self.hostile_turns == 0) && self.goes_on() && start.elapsed() < PATIENCE {
+        while (self.kills < WARM_UP || self.hostile_turns == 0) && self.goes_on() && start.elapsed() < LONGEST_WAIT {
             self.kill_and_replace()?;
             self.keep_hostile()?;
             thread::sleep(NAP);
         }
         self.clear()?;
-        self.before = Footprint::settled(self.card, PATIENCE)?;
+        self.before = Footprint::settled(self.card, LONGEST_WAIT)?;
         (self.kills, self.hostile_writes, self.hostile_turns) = (0, 0, 0);
         Ok(())
     }
@@ -256,7 +256,7 @@ impl<'a> Soak<'a> {
             self.kills += u64::from(victim.kill());
         }
         if let Some(mut hostile) = self.hostile.take() {
-            hostile.finish(PATIENCE)?;
+            hostile.finish(LONGEST_WAIT)?;
             self.hostile_writes += hostile.last_count("operations").unwrap_or(0);
             self.hostile_turns += 1;
         }
@@ -268,7 +268,7 @@ impl<'a> Soak<'a> {
         self.clear()?;
         // A card that does not answer is a finding, and no reason to wait.
         let after = if self.violations.is_empty() {
-            let (after, leaks) = Footprint::compared(self.card, &self.before, PATIENCE)?;
+            let (after, leaks) = Footprint::compared(self.card, &self.before, LONGEST_WAIT)?;
             self.violations.extend(leaks);
             after
         } else {
@@ -276,7 +276,7 @@ impl<'a> Soak<'a> {
         };
         let (mut frames, mut lost) = (0, 0);
         for (at, mut bystander) in std::mem::take(&mut self.bystanders).into_iter().enumerate() {
-            let whole = bystander.finish(PATIENCE)?;
+            let whole = bystander.finish(LONGEST_WAIT)?;
             frames += bystander.last_count("frames").unwrap_or(0);
             lost += bystander.last_count("bad").unwrap_or(0);
             if !whole {

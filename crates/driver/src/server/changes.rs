@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How long the end of the card waits for a change that is under way.
-const PATIENCE: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A change that was made, or why it was not.
 pub(super) struct Changed {
@@ -77,7 +77,7 @@ impl Drop for Changes {
     fn drop(&mut self) {
         let Some(Thread { orders, ended }) = self.thread.take() else { return };
         drop(orders);
-        if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(PATIENCE) {
+        if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(SHUTDOWN_TIMEOUT) {
             tracing::warn!("the card ends while a port is still being opened or closed");
         }
     }

@@ -1,14 +1,14 @@
 //! Programs come and go.
 
-use super::reaper::Waste;
+use super::reaper::Garbage;
 use super::replies::Refusal;
 use super::rights::peer_of;
 use super::schedule::Asker;
 use super::standing::Standing;
 use super::{ACCEPTS, FIRST_CLIENT_TOKEN, LISTENER, Server};
+use crate::codec;
 use crate::locks::Owner;
 use crate::session::Kick;
-use crate::wire::{self};
 use millrace_abi::message::{ErrorCode, Handle, Reply};
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Domain, Region};
@@ -103,7 +103,7 @@ impl TurnedAway {
 
 impl Server {
     pub(super) fn accept_some(&mut self) {
-        if !core::mem::take(&mut self.knocking) {
+        if !core::mem::take(&mut self.connecting) {
             return;
         }
         for _ in 0..ACCEPTS {
@@ -123,14 +123,14 @@ impl Server {
         rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 
-    /// There are no descriptors: one who waits is told so by the end of the connection, the others wait for better times.
-    /// Accepting says that there are none also when nobody waits.
+    /// There are no descriptors: one who waits is told so by the end of the connection, the others wait for better
+    /// times. Accepting says that there are none also when nobody waits.
     fn turn_away(&mut self) {
         self.spare = None;
         if let Ok(socket) = self.accept() {
             self.turned_away.no_descriptors += 1;
             self.turned_away.remark();
-            self.reaper.take(asker_of(&socket), Waste::Descriptor(socket));
+            self.reaper.take(asker_of(&socket), Garbage::Descriptor(socket));
         }
         self.spare = spare();
         self.stop_listening();
@@ -170,7 +170,7 @@ impl Server {
         let token = FIRST_CLIENT_TOKEN + 2 * number;
         // Every Unix socket can say who is at its other end.
         let Some(who) = peer_of(&socket) else {
-            return self.reaper.take(asker_of(&socket), Waste::Descriptor(socket));
+            return self.reaper.take(asker_of(&socket), Garbage::Descriptor(socket));
         };
         let (peer, pid, uid) = (Pid::from_raw(who.pid as i32), who.pid, who.uid);
         let asker = Asker { uid, pid, connection: number };
@@ -204,13 +204,13 @@ impl Server {
         let other = peer.filter(|&pid| pid != rustix::process::getpid());
         let pidfd = match other.map(|pid: Pid| pidfd_open(pid, PidfdFlags::empty())) {
             // It has died already; whoever has inherited its socket is not the one who connected.
-            Some(Err(Errno::SRCH)) => return self.reaper.take(asker, Waste::Descriptor(socket)),
+            Some(Err(Errno::SRCH)) => return self.reaper.take(asker, Garbage::Descriptor(socket)),
             opened => opened.and_then(Result::ok),
         };
         let ready = rustix::io::ioctl_fionbio(&socket, true).and_then(|()| self.poll.add_news(&socket, token));
         if let Err(error) = ready {
             tracing::warn!(%error, "a program could not be served");
-            return self.reaper.take(asker, Waste::Descriptor(socket));
+            return self.reaper.take(asker, Garbage::Descriptor(socket));
         }
         if let Some(pidfd) = &pidfd {
             let _ = self.poll.add(pidfd, token + 1);
@@ -238,11 +238,12 @@ impl Server {
     /// Ends a connection before it has begun, and says why.
     fn refuse(&mut self, socket: OwnedFd, why: Refusal) {
         self.turned_away.remark();
-        let _ = wire::send(&socket, &why.into_reply(), &[]);
-        self.reaper.take(asker_of(&socket), Waste::Descriptor(socket));
+        let _ = codec::send(&socket, &why.into_reply(), &[]);
+        self.reaper.take(asker_of(&socket), Garbage::Descriptor(socket));
     }
 
-    /// Ends a connection: nothing of it is answered any more, its locks are free, and what else it had will be cleared up.
+    /// Ends a connection: nothing of it is answered any more, its locks are free, and what else it had will be cleared
+    /// up.
     pub(super) fn end(&mut self, number: u64) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         if core::mem::replace(&mut client.ending, true) {
@@ -265,7 +266,8 @@ impl Server {
         self.end(number);
     }
 
-    /// Clears up because somebody is refused who might not be afterwards; once in a round, or refusals would take all time.
+    /// Clears up because somebody is refused who might not be afterwards; once in a round, or refusals would take all
+    /// time.
     pub(super) fn clear_up_once(&mut self) {
         if !core::mem::replace(&mut self.cleared, true) {
             self.clear_up(BEFORE_REFUSAL);
@@ -300,14 +302,14 @@ impl Server {
             let paid = client.standing.unmapped(iova);
             self.unmap(&domain, iova);
             if let Some(region) = region {
-                self.reaper.take(asker, Waste::Memory(region, paid));
+                self.reaper.take(asker, Garbage::Memory(region, paid));
             }
             return true;
         }
         if let Some(client) = self.clients.remove(&number) {
             // It sees the end now, whenever what it has sent and nobody has read is closed with the socket.
             let _ = rustix::net::shutdown(&client.socket, Shutdown::Both);
-            self.reaper.take(asker, Waste::Connection(client.socket, client.standing.left()));
+            self.reaper.take(asker, Garbage::Connection(client.socket, client.standing.left()));
         }
         false
     }

@@ -1,7 +1,7 @@
 //! Descriptors are what all programs share here. Some are kept back: for clean-up, for the changes that the card's owner
 //! asks for, and for what arrives with a request before it is known whether it is wanted.
 
-use crate::wire::MOST_FDS;
+use crate::codec::MOST_FDS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that programs cannot use up: as many as one message may bring, and some for ourselves.

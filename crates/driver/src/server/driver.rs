@@ -11,9 +11,9 @@ use super::reaper::Reaper;
 use super::replies::SharedFile;
 use super::schedule::Schedule;
 use super::{LISTENER, Server, Shared, WAKE};
+use crate::codec;
 use crate::locks::Locks;
 use crate::poll::Poll;
-use crate::wire::{self};
 use millrace_abi::queue::Direction;
 use millrace_abi::tree::{Tree, TreeError};
 use millrace_card::{Card, CardError};
@@ -134,7 +134,7 @@ impl Driver {
             schedule: Schedule::default(),
             ending: VecDeque::new(),
             pause: Pause::default(),
-            knocking: false,
+            connecting: false,
             woken: false,
             cleared: false,
             sessions: HashMap::new(),
@@ -150,7 +150,7 @@ impl Driver {
             turned_away: TurnedAway::default(),
             changes: Changes::new(card.clone(), shared.clone()),
             reaper: Reaper::new()?,
-            buffer: wire::buffer(),
+            buffer: codec::buffer(),
         };
         let builder = std::thread::Builder::new().name("millrace-driver".to_owned());
         let thread = builder.spawn(move || server.run())?;

@@ -1,7 +1,7 @@
 //! Memory of programs that the card may reach.
 
 use super::Server;
-use super::reaper::Waste;
+use super::reaper::Garbage;
 use super::replies::{Answer, Enclosed, Refusal};
 use millrace_abi::message::{ErrorCode, Reply};
 use millrace_dma::{Access, Domain, Iova, Protection, Region};
@@ -31,8 +31,8 @@ impl Server {
         let region = Region::map_guarded(fd, len, protection)?;
         let owner = self.clients.get(&number).is_some_and(|client| client.standing.is_owner());
         if !writable || !owner {
-            // Nobody makes holes in it while a worker is there, who would wait for it; what the program has mapped already it
-            // may go on writing. The owner's pools are mapped once more by ports that work on them.
+            // Nobody makes holes in it while a worker is there, who would wait for it; what the program has mapped
+            // already it may go on writing. The owner's pools are mapped once more by ports that work on them.
             region.seal_future_writes()?;
         }
         // A port that works on a pool maps it once more; nothing else is mapped twice.
@@ -56,7 +56,7 @@ impl Server {
         unmapped.map_err(|error| Refusal::new(ErrorCode::Busy, error))?;
         let (paid, asker, region) = (client.standing.unmapped(iova), client.asker, client.mapped.remove(&iova));
         if let Some(region) = region {
-            self.reaper.take(asker, Waste::Memory(region, paid));
+            self.reaper.take(asker, Garbage::Memory(region, paid));
         }
         Ok((Reply::Done, Enclosed::Nothing))
     }

@@ -5,9 +5,10 @@
 //!
 //! * `driver`: who starts it; `listen`: where. `connections`: who talks to it; `schedule`: whose turn it is.
 //! * `requests`: what is asked for; `replies`: what is said. `queues`, `owners`, `mappings`: what comes of it.
-//! * `rights`: who may ask for it; `quotas`: how much of it; `standing`: both, for one connection; `visible`: who it is.
-//! * `reaper`, `changes`: what may take long, on threads of its own; `pause`, `descriptors`: what is put off and refused
-//!   when there is too much.
+//! * `rights`: who may ask for it; `quotas`: how much of it; `standing`: both, for one connection; `visible`: who it
+//!   is.
+//! * `reaper`, `changes`: what may take long, on threads of its own; `pause`, `descriptors`: what is put off and
+//!   refused when there is too much.
 
 mod changes;
 mod connections;
@@ -56,7 +57,8 @@ const WAKE: u64 = 1;
 /// Tokens of clients: twice the number for the socket, one more for the process.
 const FIRST_CLIENT_TOKEN: u64 = 2;
 
-/// Connections accepted in one round: few, because each costs as much as several requests, of which there are then some more.
+/// Connections accepted in one round: few, because each costs as much as several requests, of which there are then some
+/// more.
 const ACCEPTS: usize = 4;
 /// Requests answered in one round.
 const REQUESTS: usize = 16;
@@ -93,7 +95,7 @@ struct Server {
     ending: VecDeque<u64>,
     pause: Pause,
     // Seen by the last look: somebody wants to connect; another thread of ours has something.
-    knocking: bool,
+    connecting: bool,
     woken: bool,
     // In this round something was cleared up to avoid a refusal.
     cleared: bool,
@@ -144,7 +146,7 @@ impl Server {
     fn look(&mut self, most: Option<Duration>) {
         for happened in self.poll.wait(most) {
             match happened.token {
-                LISTENER => self.knocking = true,
+                LISTENER => self.connecting = true,
                 WAKE => self.woken = true,
                 token => {
                     let number = (token - FIRST_CLIENT_TOKEN) / 2;

@@ -2,8 +2,8 @@
 //! descriptor likes (a TCP socket that lingers, inside a socket that nobody reads), and unmapping as long as there is
 //! memory.
 //!
-//! One thing at a time of each process, and [`THREADS`] of each user: what takes long delays its process, and where there are
-//! many such processes, their user. What something costs is charged until it is closed.
+//! One thing at a time of each process, and [`THREADS`] of each user: what takes long delays its process, and where
+//! there are many such processes, their user. What something costs is charged until it is closed.
 
 use super::quotas::Charge;
 use super::schedule::Asker;
@@ -30,11 +30,11 @@ const MOST_OF_USER: usize = 256;
 
 /// How long the end of the card waits for what is being closed. The rest is closed by the end of the process, which no
 /// socket can hold up.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is to be dropped, and after it what was paid for it; what that does is all that matters.
 #[expect(dead_code, reason = "held until it is dropped")]
-pub(super) enum Waste {
+pub(super) enum Garbage {
     Descriptor(OwnedFd),
     Connection(OwnedFd, Vec<Charge>),
     Memory(Region, Option<Charge>),
@@ -47,7 +47,7 @@ type Whose = (u32, u32);
 #[derive(Default)]
 struct OfUser {
     // By process: what waits, and whether something of it is being closed.
-    of_process: HashMap<u32, (VecDeque<Waste>, bool)>,
+    of_process: HashMap<u32, (VecDeque<Garbage>, bool)>,
     // Processes of which something waits and nothing is being closed, in turn.
     turns: VecDeque<u32>,
     waiting: usize,
@@ -61,7 +61,7 @@ impl OfUser {
 }
 
 #[derive(Default)]
-struct Heap {
+struct Backlog {
     of_user: HashMap<u32, OfUser>,
     // Users of whom something can be closed, in turn.
     turns: VecDeque<u32>,
@@ -71,61 +71,62 @@ struct Heap {
 }
 
 #[derive(Default)]
-struct Yard {
-    heap: Mutex<Heap>,
+struct Shared {
+    backlog: Mutex<Backlog>,
     change: Condvar,
 }
 
-impl Yard {
-    fn heap(&self) -> MutexGuard<'_, Heap> {
-        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    fn backlog(&self) -> MutexGuard<'_, Backlog> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A thread's life: until there is nothing left and nothing to come.
     fn work(&self) {
-        let mut heap = self.heap();
+        let mut backlog = self.backlog();
         // Its first rest is waited for; told once, or threads at rest would wake each other for ever.
         let mut new = true;
         loop {
-            if let Some((whose, waste)) = heap.take() {
-                drop(heap);
-                drop(waste);
-                heap = self.heap();
-                heap.closed(whose);
+            if let Some((whose, garbage)) = backlog.take() {
+                drop(backlog);
+                drop(garbage);
+                backlog = self.backlog();
+                backlog.closed(whose);
                 continue;
             }
-            if heap.stop {
+            if backlog.stop {
                 break;
             }
-            heap.idle += 1;
+            backlog.idle += 1;
             if core::mem::take(&mut new) {
                 self.change.notify_all();
             }
             // The last one sleeps until there is something.
             let mut rested = false;
-            heap = if heap.threads > 1 {
-                let (heap, timeout) = self.change.wait_timeout(heap, REST).unwrap_or_else(PoisonError::into_inner);
+            backlog = if backlog.threads > 1 {
+                let (backlog, timeout) =
+                    self.change.wait_timeout(backlog, REST).unwrap_or_else(PoisonError::into_inner);
                 rested = timeout.timed_out();
-                heap
+                backlog
             } else {
-                self.change.wait(heap).unwrap_or_else(PoisonError::into_inner)
+                self.change.wait(backlog).unwrap_or_else(PoisonError::into_inner)
             };
-            heap.idle -= 1;
-            if rested && heap.threads > 1 && heap.turns.is_empty() {
+            backlog.idle -= 1;
+            if rested && backlog.threads > 1 && backlog.turns.is_empty() {
                 break;
             }
         }
-        heap.threads -= 1;
+        backlog.threads -= 1;
         self.change.notify_all();
     }
 }
 
-impl Heap {
-    fn add(&mut self, (uid, pid): Whose, waste: Waste) {
+impl Backlog {
+    fn add(&mut self, (uid, pid): Whose, garbage: Garbage) {
         let user = self.of_user.entry(uid).or_default();
         let could_go_on = user.can_go_on();
         let (waiting, busy) = user.of_process.entry(pid).or_default();
-        waiting.push_back(waste);
+        waiting.push_back(garbage);
         if waiting.len() == 1 && !*busy {
             user.turns.push_back(pid);
         }
@@ -135,18 +136,18 @@ impl Heap {
         }
     }
 
-    fn take(&mut self) -> Option<(Whose, Waste)> {
+    fn take(&mut self) -> Option<(Whose, Garbage)> {
         let uid = self.turns.pop_front()?;
         let user = self.of_user.get_mut(&uid)?;
         let pid = user.turns.pop_front()?;
         let (waiting, busy) = user.of_process.get_mut(&pid)?;
         *busy = true;
-        let waste = waiting.pop_front()?;
+        let garbage = waiting.pop_front()?;
         (user.waiting, user.threads) = (user.waiting - 1, user.threads + 1);
         if user.can_go_on() {
             self.turns.push_back(uid);
         }
-        Some(((uid, pid), waste))
+        Some(((uid, pid), garbage))
     }
 
     fn closed(&mut self, (uid, pid): Whose) {
@@ -172,53 +173,53 @@ impl Heap {
 
 /// The threads that close.
 pub(super) struct Reaper {
-    yard: Arc<Yard>,
+    shared: Arc<Shared>,
 }
 
 impl Reaper {
     pub fn new() -> std::io::Result<Self> {
-        let reaper = Self { yard: Arc::default() };
-        reaper.start_thread(&mut reaper.yard.heap())?;
+        let reaper = Self { shared: Arc::default() };
+        reaper.start_thread(&mut reaper.shared.backlog())?;
         // It is ready: what a thread allocates when it starts is not to fall into a program's work.
-        let ready = reaper.yard.change.wait_while(reaper.yard.heap(), |heap| heap.idle == 0);
+        let ready = reaper.shared.change.wait_while(reaper.shared.backlog(), |backlog| backlog.idle == 0);
         drop(ready);
         Ok(reaper)
     }
 
-    fn start_thread(&self, heap: &mut Heap) -> std::io::Result<()> {
-        let yard = self.yard.clone();
+    fn start_thread(&self, backlog: &mut Backlog) -> std::io::Result<()> {
+        let shared = self.shared.clone();
         std::thread::Builder::new()
             .name("millrace-reaper".to_owned())
             .stack_size(64 * 1024)
-            .spawn(move || yard.work())?;
-        heap.threads += 1;
+            .spawn(move || shared.work())?;
+        backlog.threads += 1;
         Ok(())
     }
 
     /// Has something of a process closed, soon.
-    pub fn take(&self, asker: Asker, waste: Waste) {
-        let mut heap = self.yard.heap();
-        heap.add((asker.uid, asker.pid), waste);
-        if heap.turns.len() > heap.idle && heap.threads < MOST_THREADS {
+    pub fn take(&self, asker: Asker, garbage: Garbage) {
+        let mut backlog = self.shared.backlog();
+        backlog.add((asker.uid, asker.pid), garbage);
+        if backlog.turns.len() > backlog.idle && backlog.threads < MOST_THREADS {
             // Without one more it takes longer.
-            let _ = self.start_thread(&mut heap);
+            let _ = self.start_thread(&mut backlog);
         }
-        self.yard.change.notify_one();
+        self.shared.change.notify_one();
     }
 
     /// Has descriptors of a process closed, soon.
     pub fn take_fds(&self, asker: Asker, fds: impl IntoIterator<Item = OwnedFd>) {
-        fds.into_iter().for_each(|fd| self.take(asker, Waste::Descriptor(fd)));
+        fds.into_iter().for_each(|fd| self.take(asker, Garbage::Descriptor(fd)));
     }
 
     /// Whether something of a user waits to be closed, or is being closed.
     pub fn has_some_of(&self, asker: Asker) -> bool {
-        self.yard.heap().of_user.contains_key(&asker.uid)
+        self.shared.backlog().of_user.contains_key(&asker.uid)
     }
 
     /// Whether so much of a process, or of its user, waits to be closed that no more should come.
     pub fn is_full(&self, asker: Asker) -> bool {
-        self.yard.heap().of_user.get(&asker.uid).is_some_and(|user| {
+        self.shared.backlog().of_user.get(&asker.uid).is_some_and(|user| {
             let of_process = user.of_process.get(&asker.pid).map_or(0, |(waiting, _)| waiting.len());
             user.waiting >= MOST_OF_USER || of_process >= MOST_WAITING
         })
@@ -227,11 +228,11 @@ impl Reaper {
 
 impl Drop for Reaper {
     fn drop(&mut self) {
-        let mut heap = self.yard.heap();
-        heap.stop = true;
-        self.yard.change.notify_all();
-        let left = self.yard.change.wait_timeout_while(heap, PATIENCE, |heap| heap.threads > 0);
-        if left.is_ok_and(|(heap, _)| heap.threads > 0) {
+        let mut backlog = self.shared.backlog();
+        backlog.stop = true;
+        self.shared.change.notify_all();
+        let left = self.shared.change.wait_timeout_while(backlog, SHUTDOWN_TIMEOUT, |backlog| backlog.threads > 0);
+        if left.is_ok_and(|(backlog, _)| backlog.threads > 0) {
             tracing::warn!("a descriptor that a program has handed over is still being closed");
         }
     }
@@ -264,7 +265,7 @@ mod tests {
     /// Whether something that somebody hands over is closed.
     fn is_closed_for(reaper: &Reaper, asker: Asker) -> bool {
         let (gone, there) = std::os::unix::net::UnixStream::pair().unwrap();
-        reaper.take(asker, Waste::Descriptor(gone.into()));
+        reaper.take(asker, Garbage::Descriptor(gone.into()));
         there.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         std::io::Read::read(&mut &there, &mut [0]).is_ok_and(|count| count == 0)
     }
@@ -275,7 +276,7 @@ mod tests {
         let mut receivers = Vec::new();
         for _ in 0..MOST_WAITING + 1 {
             let (sender, receiver) = lingering();
-            reaper.take(asker(1, 1), Waste::Descriptor(sender));
+            reaper.take(asker(1, 1), Garbage::Descriptor(sender));
             receivers.push(receiver);
         }
         assert!(is_closed_for(&reaper, asker(1, 2)), "what another process handed over was closed meanwhile");
@@ -295,7 +296,7 @@ mod tests {
         for uid in 1..4 {
             for pid in 0..3 * THREADS as u32 {
                 let (sender, receiver) = lingering();
-                reaper.take(asker(uid, 100 * uid + pid), Waste::Descriptor(sender));
+                reaper.take(asker(uid, 100 * uid + pid), Garbage::Descriptor(sender));
                 receivers.push(receiver);
             }
         }
@@ -303,7 +304,7 @@ mod tests {
         for pid in 0..MOST_OF_USER as u32 {
             reaper.take(
                 asker(1, 1000 + pid),
-                Waste::Descriptor(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()),
+                Garbage::Descriptor(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()),
             );
         }
         assert!(reaper.is_full(asker(1, 1)) && !reaper.is_full(asker(9, 9)), "a user who is full is not listened to");

@@ -1,7 +1,7 @@
 //! What a reply is made of: an answer, or a refusal.
 
 use super::Server;
-use crate::wire::{self, WireError};
+use crate::codec::{self, WireError};
 use millrace_abi::message::{ErrorCode, Handle, Reply};
 use millrace_dma::RegionError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -115,7 +115,7 @@ impl Server {
         if !fds.is_empty() && !has_room(&client.socket) {
             return Sent::Lost;
         }
-        match wire::send(&client.socket, reply, fds) {
+        match codec::send(&client.socket, reply, fds) {
             Ok(()) => Sent::Whole,
             Err(WireError::System(Errno::TOOMANYREFS | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS))
                 if !fds.is_empty() =>

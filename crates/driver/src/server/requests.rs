@@ -2,12 +2,12 @@
 
 use super::Server;
 use super::changes::Changed;
-use super::reaper::Waste;
+use super::reaper::Garbage;
 use super::replies::{Answer, Enclosed, Refusal, Sent, SharedFile, no_handle};
 use super::schedule::Asker;
+use crate::codec::{self, Packet, WireError};
 use crate::locks::Owner;
 use crate::session::Wish;
-use crate::wire::{self, Packet, WireError};
 use millrace_abi::message::{Change, ErrorCode, MAX_COMMIT, MAX_REGISTER_BYTES, Reply, Request, VERSION, encode};
 use millrace_abi::queue::Direction;
 use millrace_dma::RegionError;
@@ -26,7 +26,7 @@ impl Server {
             return self.pause.connection(number);
         }
         let Some(client) = self.clients.get(&number) else { return self.schedule.leave(asker) };
-        match wire::receive_packet(&client.socket, &mut self.buffer, RecvFlags::DONTWAIT) {
+        match codec::receive_packet(&client.socket, &mut self.buffer, RecvFlags::DONTWAIT) {
             Ok(packet) => {
                 if !self.take_packet(asker, packet) {
                     self.end(number);
@@ -58,14 +58,14 @@ impl Server {
         self.reply(number, &refusal.into_reply()) && lost
     }
 
-    /// Answers a request to map memory. It is looked at closer only if it is memory: other kinds of files may make us wait
-    /// whenever they are closed. The last to close it is the reaper.
+    /// Answers a request to map memory. It is looked at closer only if it is memory: other kinds of files may make us
+    /// wait whenever they are closed. The last to close it is the reaper.
     fn answer_map(&mut self, asker: Asker, request: Request, fds: Vec<OwnedFd>) -> bool {
         let last = fds.first().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
         let refusal = match last {
             Some(Err(_)) => Refusal::no_descriptors(),
             Some(Ok(last)) if rustix::fs::fcntl_get_seals(&last).is_err() => {
-                self.reaper.take(asker, Waste::Descriptor(last));
+                self.reaper.take(asker, Garbage::Descriptor(last));
                 Refusal::from(RegionError::NotSealed)
             }
             last => {

@@ -6,8 +6,8 @@
 //! harm no other, and the card's worker gives the rings their turns.
 //!
 //! * `wish`: what a program asks for; `page`, `own_ring`: what a member has; `error`: why not.
-//! * `start`, `registers`, `stop`: what the card is told. `driven`: the driver's half of a ring; `mediated`: who asks it
-//!   to go on.
+//! * `start`, `registers`, `stop`: what the card is told. `driven`: the driver's half of a ring; `mediated`: who asks
+//!   it to go on.
 
 mod driven;
 mod error;
@@ -42,7 +42,7 @@ use std::time::Duration;
 pub(crate) type Key = (u64, Handle);
 
 /// How long to wait for the card to let go of memory.
-const PATIENCE: Duration = Duration::from_secs(2);
+const UNMAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One program that has the queue open.
 struct Member {
@@ -66,8 +66,8 @@ pub(crate) struct Session {
     pub id: QueueId,
     engine: Engine,
     exclusive: bool,
-    // What the first opener lets those choose who join; None: anything but making others wait, which programs of the same
-    // user may too.
+    // What the first opener lets those choose who join; None: anything but making others wait, which programs of the
+    // same user may too.
     joiners: Option<Joiners>,
     // The first opener's user.
     uid: Option<u32>,
@@ -85,8 +85,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Opens a queue that nobody has open. `domain` is the program's, for a queue of its own, and `mapped` what the program
-    /// has mapped there.
+    /// Opens a queue that nobody has open. `domain` is the program's, for a queue of its own, and `mapped` what the
+    /// program has mapped there.
     pub fn open(
         card: &Card,
         engine: Engine,
@@ -206,8 +206,8 @@ impl Session {
         Some((Reply::Opened { handle: key.1, engine: self.engine, layout, kick: kick.number }, fds))
     }
 
-    /// The answer has gone out. Nobody else will ever get a member's page and ring, nor the memory of an exclusive queue,
-    /// so the descriptors of them can go, which would be too many for thousands of queues.
+    /// The answer has gone out. Nobody else will ever get a member's page and ring, nor the memory of an exclusive
+    /// queue, so the descriptors of them can go, which would be too many for thousands of queues.
     pub fn handed_over(&mut self, key: Key) {
         if let Some(member) = self.members.iter_mut().find(|member| member.key == key) {
             member.page.region.close_fd();
@@ -264,7 +264,7 @@ impl Session {
         }
         let mappings: Vec<Iova> = self.memory.mappings().collect();
         for iova in mappings {
-            if let Err(error) = self.domain.unmap(iova, PATIENCE, || card.pass_all()) {
+            if let Err(error) = self.domain.unmap(iova, UNMAP_TIMEOUT, || card.pass_all()) {
                 tracing::warn!(queue = %self.id, %error, "queue memory stays mapped");
             }
         }

@@ -57,14 +57,15 @@ impl Page {
         Opener { id, owner: owner.unwrap_or(0), control, kick, call: self.call.clone() }
     }
 
-    /// What wakes a program that sleeps: its end, anew each time. The other is the worker's alone. That of an eventfd would
-    /// be the same one for both, and a program can fill it and have whoever writes to it wait.
+    /// What wakes a program that sleeps: its end, anew each time. The other is the worker's alone. That of an eventfd
+    /// would be the same one for both, and a program can fill it and have whoever writes to it wait.
     pub(super) fn new_call(&mut self) -> Result<OwnedFd, SessionError> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // As few as the system allows: a program need not read what is sent to it, and one signal says it all.
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1)?;
-        // Nor can it send anything: descriptors in there would be closed by whoever closes ours, and that can take long.
+        // Nor can it send anything: descriptors in there would be closed by whoever closes ours, and that can take
+        // long.
         rustix::net::shutdown(&ours, Shutdown::Read)?;
         // Signalled at once: the state may have changed before there was anything to tell it by.
         rustix::net::send(&ours, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
@@ -85,7 +86,7 @@ impl Page {
     pub(super) fn ring(&self, card: &Card, id: QueueId) {
         let flag = self.region.window().word32(CARD_SLEEPS_AT).map(Ringer::new);
         if flag.is_ok_and(|ringer| ringer.must_signal()) {
-            card.nudge(id);
+            card.kick_all(id);
         }
     }
 }

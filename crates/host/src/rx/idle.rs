@@ -5,7 +5,7 @@ use super::place::{Geometry, Place};
 use super::source::{Mediated, Source};
 use crate::MAX_BURST;
 use crate::error::Error;
-use crate::link::Link;
+use crate::handle::QueueHandle;
 use millrace_abi::header::{self};
 use millrace_abi::message::Layout;
 use millrace_abi::queue::{Mode, QueueId, Sharing};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// An RX queue that is open and not started.
 pub struct IdleRx {
-    pub(super) link: Link,
+    pub(super) handle: QueueHandle,
     pub(super) opened: Parts,
     pub(super) mode: Mode,
     pub(super) sharing: Sharing,
@@ -38,14 +38,14 @@ impl IdleRx {
         opened: Opened,
     ) -> Result<Self, Error> {
         let Opened { handle, layout, control, kick, status, data, descriptors, .. } = opened;
-        let link = Link::new(client, queue, handle, control, kick)?;
-        let data = data.ok_or_else(|| link.bad("the driver sent no memory for packets"))?;
-        Ok(Self { link, opened: Parts { layout, status, data, descriptors }, mode, sharing })
+        let handle = QueueHandle::new(client, queue, handle, control, kick)?;
+        let data = data.ok_or_else(|| handle.bad("the driver sent no memory for packets"))?;
+        Ok(Self { handle, opened: Parts { layout, status, data, descriptors }, mode, sharing })
     }
 
     /// Which queue this is.
     pub fn id(&self) -> QueueId {
-        self.link.queue
+        self.handle.queue
     }
 
     /// Starts the queue: from now on packets arrive.
@@ -53,19 +53,19 @@ impl IdleRx {
     /// # Errors
     /// [`Error::Client`].
     pub fn start(self) -> Result<RxQueue, Error> {
-        let Self { link, opened, mode, sharing } = self;
-        let (position, base) = link.client.start(link.handle)?;
+        let Self { handle, opened, mode, sharing } = self;
+        let (position, base) = handle.client.start(handle.handle)?;
         let source = match (mode, sharing) {
-            (Mode::Direct, Sharing::Exclusive) => Source::own(&link, &opened, base)?,
-            (Mode::Direct, Sharing::Shared(_)) => Source::shared(&link, &opened, base)?,
-            (Mode::Mediated, _) => Source::Mediated(Mediated::new(&link, &opened, position, base)?),
+            (Mode::Direct, Sharing::Exclusive) => Source::own(&handle, &opened, base)?,
+            (Mode::Direct, Sharing::Shared(_)) => Source::shared(&handle, &opened, base)?,
+            (Mode::Mediated, _) => Source::Mediated(Mediated::new(&handle, &opened, position, base)?),
         };
         let geometry = Geometry::of(&opened.layout);
         let data = opened.data.window().clone();
         let packets = vec![Place::default(); MAX_BURST].into_boxed_slice();
         let stamps = if let Source::Dd(_) = source { geometry.mask as usize + 1 } else { 0 };
         let stamps = vec![[0; header::LEN]; stamps].into_boxed_slice();
-        Ok(RxQueue { source, geometry, data, packets, stamps, kept: 0, lost: 0, base, link, opened, mode, sharing })
+        Ok(RxQueue { source, geometry, data, packets, stamps, kept: 0, lost: 0, base, handle, opened, mode, sharing })
     }
 
     /// Closes the queue. Dropping it does the same and ignores errors.
@@ -73,6 +73,6 @@ impl IdleRx {
     /// # Errors
     /// [`Error::Client`].
     pub fn close(mut self) -> Result<(), Error> {
-        self.link.close()
+        self.handle.close()
     }
 }

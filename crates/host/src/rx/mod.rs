@@ -1,6 +1,7 @@
 //! Receiving.
 //!
-//! * `idle`: before START. `source`: how packets are found and given back; `place`: where they lie; `burst`: those in hand.
+//! * `idle`: before START. `source`: how packets are found and given back; `place`: where they lie; `burst`: those in
+//!   hand.
 
 mod burst;
 mod idle;
@@ -13,7 +14,7 @@ pub(crate) use source::{dd_ring, read_iovas};
 
 use crate::MAX_BURST;
 use crate::error::Error;
-use crate::link::Link;
+use crate::handle::QueueHandle;
 use idle::Parts;
 use millrace_abi::header::{self};
 use millrace_abi::queue::{Mode, QueueId, Sharing};
@@ -37,7 +38,7 @@ pub struct RxQueue {
     kept: u32,
     lost: u64,
     base: u64,
-    link: Link,
+    handle: QueueHandle,
     opened: Parts,
     mode: Mode,
     sharing: Sharing,
@@ -46,7 +47,7 @@ pub struct RxQueue {
 impl RxQueue {
     /// Which queue this is.
     pub fn id(&self) -> QueueId {
-        self.link.queue
+        self.handle.queue
     }
 
     /// Takes up to `max` packets (at most [`MAX_BURST`]). Never waits: an empty burst means that there are none. They
@@ -67,7 +68,7 @@ impl RxQueue {
                 let count = queue.ready().saturating_sub(kept).min(max as u32);
                 let (geometry, data, first) = (self.geometry, &self.data, queue.first().wrapping_add(kept));
                 let headers = (kept..kept + count).map(|i| queue.header(i));
-                place_medusa(&mut self.packets, headers, geometry, data, first, &self.link)?;
+                place_medusa(&mut self.packets, headers, geometry, data, first, &self.handle)?;
                 (count, count)
             }
             Source::Sze(queue) => {
@@ -75,7 +76,7 @@ impl RxQueue {
                 let first = queue.position().wrapping_add(kept);
                 let (mut at, mut count) = (first, 0);
                 while count < max && queue.known_from(at) > 0 {
-                    let packet = queue.packet(at).map_err(|error| self.link.bad(error))?;
+                    let packet = queue.packet(at).map_err(|error| self.handle.bad(error))?;
                     self.packets[count] = place_sze(packet);
                     at = at.wrapping_add(packet.stride);
                     count += 1;
@@ -85,20 +86,20 @@ impl RxQueue {
             Source::Calypte(queue) => {
                 let count = queue.ready(kept.saturating_add(max as u32)).saturating_sub(kept).min(max as u32);
                 let headers = (kept..kept + count).map(|i| queue.header(i));
-                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.link)?;
+                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.handle)?;
                 (count, count)
             }
             Source::Dd(queue) => {
                 let count = queue.ready(kept.saturating_add(max as u32)).saturating_sub(kept).min(max as u32);
-                let Self { packets, stamps, geometry, data, link, .. } = self;
-                place_dd(&mut packets[..count as usize], stamps, queue, kept, *geometry, data, link)?;
+                let Self { packets, stamps, geometry, data, handle, .. } = self;
+                place_dd(&mut packets[..count as usize], stamps, queue, kept, *geometry, data, handle)?;
                 (count, count)
             }
             Source::SharedCalypte(reader) => {
                 let count = reader.hold(max as u32);
                 self.lost += reader.take_lost();
                 let headers = (kept..kept + count).map(|i| reader.calypte_header(i));
-                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.link)?;
+                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.handle)?;
                 (count, count)
             }
             Source::SharedMedusa(reader) => {
@@ -107,7 +108,7 @@ impl RxQueue {
                 let first = (reader.position().get() as u32).wrapping_add(kept);
                 let (geometry, data) = (self.geometry, &self.data);
                 let headers = (kept..kept + count).map(|i| reader.header(i));
-                place_medusa(&mut self.packets, headers, geometry, data, first, &self.link)?;
+                place_medusa(&mut self.packets, headers, geometry, data, first, &self.handle)?;
                 (count, count)
             }
             Source::SharedSze(reader) => {
@@ -115,13 +116,13 @@ impl RxQueue {
                 self.lost += reader.take_lost();
                 let first = (reader.position().get() as u32).wrapping_add(kept).wrapping_mul(8);
                 let left = reader.held() - kept;
-                place_stream(&mut self.packets[..max], &self.data, first, left, &self.link)?
+                place_stream(&mut self.packets[..max], &self.data, first, left, &self.handle)?
             }
             Source::Mediated(mediated) => {
                 // With a request, what is kept would be given back.
                 if kept == 0 && mediated.read == mediated.held {
                     let want = if let Headers::Sze = mediated.headers { mediated.whole_ring } else { max as u32 };
-                    self.lost += mediated.sync(&self.link, want)?;
+                    self.lost += mediated.sync(&self.handle, want)?;
                 }
                 let gone = mediated.read + kept;
                 let (position, left) = (mediated.position + u64::from(gone), mediated.held - gone);
@@ -131,23 +132,23 @@ impl RxQueue {
                 match &mediated.headers {
                     Headers::Medusa(headers) => {
                         let headers = (0..count).map(|i| RxHeader::decode(headers.load(index.wrapping_add(i))));
-                        place_medusa(&mut self.packets, headers, geometry, data, position as u32, &self.link)?;
+                        place_medusa(&mut self.packets, headers, geometry, data, position as u32, &self.handle)?;
                         (count, count)
                     }
                     Headers::Calypte(headers) => {
                         let headers = (0..count).map(|i| calypte::Header::decode(headers.load(index.wrapping_add(i))));
-                        place_calypte(&mut self.packets, headers, geometry, data, &self.link)?;
+                        place_calypte(&mut self.packets, headers, geometry, data, &self.handle)?;
                         (count, count)
                     }
                     Headers::Sze => {
                         let first = (position as u32).wrapping_mul(8);
-                        place_stream(&mut self.packets[..max], data, first, left, &self.link)?
+                        place_stream(&mut self.packets[..max], data, first, left, &self.handle)?
                     }
                 }
             }
         };
         if count == 0
-            && let Err(error) = self.link.check()
+            && let Err(error) = self.handle.check()
         {
             self.last_look(error)?;
         }
@@ -196,7 +197,7 @@ impl RxQueue {
         };
         if moved {
             // The worker may sleep because this ring was full.
-            self.link.ring();
+            self.handle.ring();
         }
     }
 
@@ -217,18 +218,18 @@ impl RxQueue {
             Source::SharedMedusa(_) | Source::SharedSze(_) | Source::SharedCalypte(_) | Source::Mediated(_) => None,
         };
         if owed.is_some() {
-            self.link.ring();
+            self.handle.ring();
         }
-        let Self { source, link, lost, kept, .. } = self;
-        link.wait(timeout, || source.look(*kept, link, lost))
+        let Self { source, handle, lost, kept, .. } = self;
+        handle.wait(timeout, || source.look(*kept, handle, lost))
     }
 
     fn look(&mut self) -> Result<bool, Error> {
-        self.source.look(self.kept, &self.link, &mut self.lost)
+        self.source.look(self.kept, &self.handle, &mut self.lost)
     }
 
-    /// Packets (Medusa, Calypte, DD) or 8-byte units (SZE) that a shared queue has skipped because this program was too slow, since
-    /// it was started.
+    /// Packets (Medusa, Calypte, DD) or 8-byte units (SZE) that a shared queue has skipped because this program was too
+    /// slow, since it was started.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -253,9 +254,9 @@ impl RxQueue {
     /// [`Error::Client`].
     pub fn stop(self) -> Result<IdleRx, Error> {
         let position = self.position();
-        self.link.client.stop(self.link.handle, false, position)?;
-        let Self { link, opened, mode, sharing, .. } = self;
-        Ok(IdleRx { link, opened, mode, sharing })
+        self.handle.client.stop(self.handle.handle, false, position)?;
+        let Self { handle, opened, mode, sharing, .. } = self;
+        Ok(IdleRx { handle, opened, mode, sharing })
     }
 
     /// Stops and closes the queue. Dropping it does the same and ignores errors.

@@ -1,7 +1,7 @@
 //! Where the packets of a burst lie.
 
 use crate::error::Error;
-use crate::link::Link;
+use crate::handle::QueueHandle;
 use millrace_abi::header::{self, RxMetadata};
 use millrace_abi::message::Layout;
 use millrace_dma::Window;
@@ -53,13 +53,13 @@ pub(super) fn place_medusa(
     geometry: Geometry,
     data: &Window,
     first: u32,
-    link: &Link,
+    handle: &QueueHandle,
 ) -> Result<(), Error> {
     for ((i, header), place) in (0u32..).zip(headers).zip(packets) {
         let at = geometry.buffer_at(first.wrapping_add(i));
         let frame_len = header.len.checked_sub(header.header_len.into());
         let Some(len) = frame_len.filter(|_| u32::from(header.len) <= geometry.size) else {
-            return Err(link.bad(format!("a header with impossible sizes: {header:?}")));
+            return Err(handle.bad(format!("a header with impossible sizes: {header:?}")));
         };
         if let Some(line) = data.span(at as usize, 1) {
             line.prefetch();
@@ -77,14 +77,14 @@ pub(super) fn place_calypte(
     headers: impl Iterator<Item = calypte::Header>,
     geometry: Geometry,
     data: &Window,
-    link: &Link,
+    handle: &QueueHandle,
 ) -> Result<(), Error> {
     for (header, place) in headers.zip(packets) {
         let at = u32::from(header.at) * geometry.stride;
         let possible = at <= geometry.mask && u32::from(header.len) <= geometry.size;
         let frame_len = header.len.checked_sub(header.header_len.into());
         let Some(len) = frame_len.filter(|_| possible) else {
-            return Err(link.bad(format!("a header with impossible sizes: {header:?}")));
+            return Err(handle.bad(format!("a header with impossible sizes: {header:?}")));
         };
         if let Some(line) = data.span(at as usize, 1) {
             line.prefetch();
@@ -95,7 +95,8 @@ pub(super) fn place_calypte(
     Ok(())
 }
 
-/// Finds the frames that DD descriptors name, from the one `ahead` of the first on, and asks for their first cache lines.
+/// Finds the frames that DD descriptors name, from the one `ahead` of the first on, and asks for their first cache
+/// lines.
 #[inline(always)]
 pub(super) fn place_dd(
     packets: &mut [Place],
@@ -104,11 +105,11 @@ pub(super) fn place_dd(
     ahead: u32,
     geometry: Geometry,
     data: &Window,
-    link: &Link,
+    handle: &QueueHandle,
 ) -> Result<(), Error> {
     const SECOND: u64 = 1_000_000_000;
     for (ahead, place) in (ahead..).zip(packets) {
-        let impossible = |received| link.bad(format!("a descriptor that no card writes: {received:?}"));
+        let impossible = |received| handle.bad(format!("a descriptor that no card writes: {received:?}"));
         let dd::Found { buffer, len, received } = queue.find(ahead).map_err(impossible)?;
         let at = geometry.buffer_at(buffer);
         if let Some(line) = data.span(at as usize, 1) {
@@ -139,7 +140,7 @@ pub(super) fn place_stream(
     data: &Window,
     first: u32,
     units: u32,
-    link: &Link,
+    handle: &QueueHandle,
 ) -> Result<(u32, u32), Error> {
     let mut scanner = sze::Scanner::new(data, first, units * 8);
     let mut count = 0;
@@ -147,7 +148,7 @@ pub(super) fn place_stream(
         match scanner.next_packet() {
             Ok(Some(packet)) => *place = place_sze(packet),
             Ok(None) => break,
-            Err(error) => return Err(link.bad(error)),
+            Err(error) => return Err(handle.bad(error)),
         }
         count += 1;
     }

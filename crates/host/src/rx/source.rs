@@ -2,7 +2,7 @@
 
 use super::idle::Parts;
 use crate::error::Error;
-use crate::link::Link;
+use crate::handle::QueueHandle;
 use millrace_abi::message::Layout;
 use millrace_dma::{Iova, Ordering, Region, Slots32, Slots64};
 use millrace_ring::cursor::{Position, Subscriber};
@@ -50,15 +50,15 @@ pub(super) struct Mediated {
 }
 
 impl Mediated {
-    pub(super) fn new(link: &Link, opened: &Parts, position: u64, base: u64) -> Result<Self, Error> {
-        let bad = |error: millrace_dma::OutOfRange| link.bad(error);
+    pub(super) fn new(handle: &QueueHandle, opened: &Parts, position: u64, base: u64) -> Result<Self, Error> {
+        let bad = |error: millrace_dma::OutOfRange| handle.bad(error);
         let status = opened.status.window();
         let (headers, whole_ring) = match opened.layout {
             Layout::Medusa { entries, headers_at, .. } => {
                 (Headers::Medusa(status.slots32(headers_at as usize, entries).map_err(bad)?), entries)
             }
             Layout::Sze { ring, .. } => (Headers::Sze, ring / 8),
-            Layout::Dd { .. } => return Err(own_only(link)),
+            Layout::Dd { .. } => return Err(own_only(handle)),
             Layout::Calypte { headers, headers_at, .. } => {
                 (Headers::Calypte(status.slots64(headers_at as usize, headers).map_err(bad)?), headers)
             }
@@ -67,67 +67,67 @@ impl Mediated {
     }
 
     /// Asks the driver once: gives back what was read, takes what there is. Returns units lost.
-    pub(super) fn sync(&mut self, link: &Link, want: u32) -> Result<u64, Error> {
-        let (position, units, lost) = link.client.rx_sync(link.handle, self.read, want)?;
+    pub(super) fn sync(&mut self, handle: &QueueHandle, want: u32) -> Result<u64, Error> {
+        let (position, units, lost) = handle.client.rx_sync(handle.handle, self.read, want)?;
         (self.position, self.held, self.read) = (position, units, 0);
         Ok(lost)
     }
 }
 
 impl Source {
-    pub(super) fn own(link: &Link, opened: &Parts, base: u64) -> Result<Self, Error> {
-        let bad = |what: &str| link.bad(what);
-        let update = opened.status.window().word64(0).map_err(|error| link.bad(error))?;
+    pub(super) fn own(handle: &QueueHandle, opened: &Parts, base: u64) -> Result<Self, Error> {
+        let bad = |what: &str| handle.bad(what);
+        let update = opened.status.window().word64(0).map_err(|error| handle.bad(error))?;
         match opened.layout {
             Layout::Medusa { entries, headers_at, iovas_at, buffer_size, .. } => {
                 let region = opened.descriptors.as_ref().ok_or_else(|| bad("the driver sent no descriptor ring"))?;
-                let descriptors = region.window().slots64(0, entries).map_err(|error| link.bad(error))?;
+                let descriptors = region.window().slots64(0, entries).map_err(|error| handle.bad(error))?;
                 let headers =
-                    opened.status.window().slots32(headers_at as usize, entries).map_err(|error| link.bad(error))?;
-                let buffers = read_iovas(&opened.status, iovas_at, entries).map_err(|error| link.bad(error))?;
-                let host = HostRx::new(descriptors, headers, link.doorbell()?, update);
+                    opened.status.window().slots32(headers_at as usize, entries).map_err(|error| handle.bad(error))?;
+                let buffers = read_iovas(&opened.status, iovas_at, entries).map_err(|error| handle.bad(error))?;
+                let host = HostRx::new(descriptors, headers, handle.doorbell()?, update);
                 let size = buffer_size.min(u16::MAX.into()) as u16;
                 let queue = host.and_then(|host| FixedRx::new(host, buffers, size, base as u32));
-                link.ring();
+                handle.ring();
                 queue.map(|queue| Self::Medusa(Box::new(queue))).ok_or_else(|| bad("no ring of a power of two"))
             }
             Layout::Dd { entries, data_at, stride, buffer_size, .. } => {
-                let host = dd::HostRx::new(dd_ring(link, &opened.status, entries)?, link.doorbell()?);
+                let host = dd::HostRx::new(dd_ring(handle, &opened.status, entries)?, handle.doorbell()?);
                 let size = buffer_size.min(u16::MAX.into()) as u16;
                 let queue = dd::FixedRx::new(host, Iova::new(data_at), stride, size);
-                link.ring();
+                handle.ring();
                 queue.map(|queue| Self::Dd(Box::new(queue))).ok_or_else(|| bad("buffers that lie in one place"))
             }
             Layout::Sze { .. } => {
                 let ring = opened.data.window().clone();
-                let queue = sze::HostRx::new(ring, (base as u32).wrapping_mul(8), 0, link.doorbell()?, update);
+                let queue = sze::HostRx::new(ring, (base as u32).wrapping_mul(8), 0, handle.doorbell()?, update);
                 queue.map(|queue| Self::Sze(Box::new(queue))).ok_or_else(|| bad("no ring of a power of two"))
             }
             Layout::Calypte { headers, headers_at, ring, .. } => {
                 let headers =
-                    opened.status.window().slots64(headers_at as usize, headers).map_err(|error| link.bad(error))?;
-                let queue = calypte::HostRx::new(ring / calypte::BLOCK, headers, link.doorbell()?, update);
+                    opened.status.window().slots64(headers_at as usize, headers).map_err(|error| handle.bad(error))?;
+                let queue = calypte::HostRx::new(ring / calypte::BLOCK, headers, handle.doorbell()?, update);
                 queue.map(|queue| Self::Calypte(Box::new(queue))).ok_or_else(|| bad("no ring of a power of two"))
             }
         }
     }
 
-    pub(super) fn shared(link: &Link, opened: &Parts, base: u64) -> Result<Self, Error> {
-        let update = opened.status.window().word64(0).map_err(|error| link.bad(error))?;
-        let (base, subscriber) = (Position::new(base), Subscriber::new(link.doorbell()?));
+    pub(super) fn shared(handle: &QueueHandle, opened: &Parts, base: u64) -> Result<Self, Error> {
+        let update = opened.status.window().word64(0).map_err(|error| handle.bad(error))?;
+        let (base, subscriber) = (Position::new(base), Subscriber::new(handle.doorbell()?));
         Ok(match opened.layout {
             Layout::Medusa { entries, headers_at, .. } => {
                 let headers =
-                    opened.status.window().slots32(headers_at as usize, entries).map_err(|error| link.bad(error))?;
+                    opened.status.window().slots32(headers_at as usize, entries).map_err(|error| handle.bad(error))?;
                 Self::SharedMedusa(Box::new(Reader::new(ReadRing::Medusa { headers, update, base }, subscriber)))
             }
-            Layout::Dd { .. } => return Err(own_only(link)),
+            Layout::Dd { .. } => return Err(own_only(handle)),
             Layout::Sze { ring, .. } => {
                 Self::SharedSze(Box::new(Reader::new(ReadRing::Sze { update, size: ring, base }, subscriber)))
             }
             Layout::Calypte { headers, headers_at, .. } => {
                 let headers =
-                    opened.status.window().slots64(headers_at as usize, headers).map_err(|error| link.bad(error))?;
+                    opened.status.window().slots64(headers_at as usize, headers).map_err(|error| handle.bad(error))?;
                 Self::SharedCalypte(Box::new(Reader::new(ReadRing::Calypte { headers, update, base }, subscriber)))
             }
         })
@@ -136,11 +136,11 @@ impl Source {
 
 impl Source {
     /// Whether packets are there, behind `kept` units.
-    pub(super) fn look(&mut self, kept: u32, link: &Link, lost: &mut u64) -> Result<bool, Error> {
+    pub(super) fn look(&mut self, kept: u32, handle: &QueueHandle, lost: &mut u64) -> Result<bool, Error> {
         Ok(match self {
             Source::Mediated(mediated) => {
                 if kept == 0 && mediated.read == mediated.held {
-                    *lost += mediated.sync(link, mediated.whole_ring)?;
+                    *lost += mediated.sync(handle, mediated.whole_ring)?;
                 }
                 mediated.held > mediated.read + kept
             }
@@ -165,15 +165,15 @@ impl Source {
 }
 
 /// The descriptor ring of a DD queue.
-pub(crate) fn dd_ring(link: &Link, status: &Region, entries: u32) -> Result<dd::Ring, Error> {
+pub(crate) fn dd_ring(handle: &QueueHandle, status: &Region, entries: u32) -> Result<dd::Ring, Error> {
     let words = entries.saturating_mul(dd::DESCRIPTOR as u32 / 8);
-    let words = status.window().slots64(0, words).map_err(|error| link.bad(error))?;
-    dd::Ring::new(words).ok_or_else(|| link.bad("no ring of a power of two"))
+    let words = status.window().slots64(0, words).map_err(|error| handle.bad(error))?;
+    dd::Ring::new(words).ok_or_else(|| handle.bad("no ring of a power of two"))
 }
 
 #[cold]
-fn own_only(link: &Link) -> Error {
-    link.bad("the driver opened a DD queue in a mode that it has not")
+fn own_only(handle: &QueueHandle) -> Error {
+    handle.bad("the driver opened a DD queue in a mode that it has not")
 }
 
 /// The IOVAs that the driver has written down, read once.

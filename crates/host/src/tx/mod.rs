@@ -48,7 +48,7 @@ pub struct TxQueue {
 impl TxQueue {
     /// Which queue this is.
     pub fn id(&self) -> QueueId {
-        self.idle.link.queue
+        self.idle.handle.queue
     }
 
     /// Longest frame that can be sent here, in bytes without FCS.
@@ -125,7 +125,7 @@ impl TxQueue {
             return Err(self.too_long(longest));
         }
         let Some(first) = self.reserve(count as u32, bytes)? else {
-            self.idle.link.check()?;
+            self.idle.handle.check()?;
             return Ok(None);
         };
         self.place(count, first, shortest < self.shortest);
@@ -170,7 +170,7 @@ impl TxQueue {
             Ring::Mediated(_) => false,
         };
         if moved {
-            self.idle.link.ring();
+            self.idle.handle.ring();
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ impl TxQueue {
     pub fn flush(&mut self) -> Result<(), Error> {
         self.flush_ring()?;
         // In the cache line that was just looked at: costs nothing next to the doorbell.
-        self.idle.link.check()
+        self.idle.handle.check()
     }
 
     /// Waits until the card has taken at least a quarter of the ring, or everything, at most `timeout`; sleeps without
@@ -194,19 +194,19 @@ impl TxQueue {
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
         self.flush()?;
         let Self { ring, idle, mask, unit, .. } = self;
-        let link = &idle.link;
+        let handle = &idle.handle;
         let quarter = *mask / 4;
         match ring {
-            Ring::Medusa(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
-            Ring::Sze(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
-            Ring::Calypte(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
-            Ring::Dd(queue) => link.wait(timeout, || Ok(queue.available() > quarter)),
+            Ring::Medusa(queue) => handle.wait(timeout, || Ok(queue.available() > quarter)),
+            Ring::Sze(queue) => handle.wait(timeout, || Ok(queue.available() > quarter)),
+            Ring::Calypte(queue) => handle.wait(timeout, || Ok(queue.available() > quarter)),
+            Ring::Dd(queue) => handle.wait(timeout, || Ok(queue.available() > quarter)),
             Ring::Mediated(_) => {
                 let want = if let Layout::Medusa { .. } = idle.layout { quarter } else { quarter / *unit };
-                link.wait(timeout, || {
-                    let (_, units) = link.client.tx_sync(link.handle, Vec::new(), want)?;
+                handle.wait(timeout, || {
+                    let (_, units) = handle.client.tx_sync(handle.handle, Vec::new(), want)?;
                     if units > 0 {
-                        link.client.tx_sync(link.handle, Vec::new(), 0)?;
+                        handle.client.tx_sync(handle.handle, Vec::new(), 0)?;
                     }
                     Ok(units >= want)
                 })
@@ -231,8 +231,8 @@ impl TxQueue {
     /// [`Error::NotDrained`] when the card did not take everything within a second; the queue is closed then.
     pub fn stop(mut self) -> Result<IdleTx, Error> {
         // What a queue that has stopped already holds is lost; its owner stops it to start it again.
-        let flushed = if self.idle.link.check().is_ok() { self.flush_ring() } else { Ok(()) };
-        self.idle.link.drain(self.position())?;
+        let flushed = if self.idle.handle.check().is_ok() { self.flush_ring() } else { Ok(()) };
+        self.idle.handle.drain(self.position())?;
         flushed?;
         Ok(self.idle)
     }

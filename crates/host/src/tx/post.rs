@@ -103,7 +103,7 @@ impl TxQueue {
             }
         }
         (self.kept, self.deferred) = (0, 0);
-        self.idle.link.ring();
+        self.idle.handle.ring();
         self.prefetch_next();
         Ok(())
     }

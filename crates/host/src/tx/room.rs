@@ -93,8 +93,8 @@ impl TxQueue {
         }
         let commit = core::mem::take(&mut mediated.pending);
         mediated.granted = 0;
-        let link = &self.idle.link;
-        (mediated.position, mediated.granted) = link.client.tx_sync(link.handle, commit, want)?;
+        let handle = &self.idle.handle;
+        (mediated.position, mediated.granted) = handle.client.tx_sync(handle.handle, commit, want)?;
         Ok(())
     }
 }

@@ -10,8 +10,8 @@ use millrace_packet::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::Duration;
 
-/// Runs the test of this name again in a network namespace with two ends of a cable, `pkt-a` and `pkt-b`; `true` where that
-/// is done or not possible.
+/// Runs the test of this name again in a network namespace with two ends of a cable, `pkt-a` and `pkt-b`; `true` where
+/// that is done or not possible.
 fn with_cable(test: &str) -> bool {
     if namespace::enter(&format!("af_packet::tests::{test}"), Rights::OfAnyUser) {
         return true;
@@ -101,7 +101,7 @@ fn frames_of_all_lengths_pass_both_ways() {
     for _ in 0..2 {
         let frames: Vec<_> = (0..300).map(|number| frame(number, 14 + number * 5)).collect();
         for frame in &frames[..10] {
-            assert_eq!(a.transmit(Span::from_slice(frame)), Taken::Yes);
+            assert_eq!(a.transmit(Span::from_slice(frame)), TxOutcome::Sent);
         }
         let spans: Vec<_> = frames[10..].iter().map(|frame| Span::from_slice(frame)).collect();
         let sent = a.transmit_burst(&spans);
@@ -130,7 +130,7 @@ fn what_cannot_pass_is_counted() {
     assert_eq!(receive(&mut b, 2, Offloads::NONE).frames, [frame(0, 60), frame(4, 61)]);
 
     // No room in the card.
-    assert_eq!(a.transmit(Span::from_slice(&frames[0])), Taken::Yes);
+    assert_eq!(a.transmit(Span::from_slice(&frames[0])), TxOutcome::Sent);
     until("a drop", || {
         b.receive(64, &mut |_: Span<'_>| Accept::Full);
         b.counters().rx_dropped(DropReason::NoRoom) == 1
@@ -156,7 +156,7 @@ fn a_vlan_tag_comes_as_it_was_sent() {
     for tag in [[0x81, 0, 0x20, 5], [0x88, 0xa8, 0, 7]] {
         let mut tagged = frame(0, 100);
         tagged.splice(12..12, tag);
-        assert_eq!(a.transmit(Span::from_slice(&tagged)), Taken::Yes);
+        assert_eq!(a.transmit(Span::from_slice(&tagged)), TxOutcome::Sent);
         assert_eq!(receive(&mut b, 1, Offloads::NONE).frames, [tagged]);
     }
     // The place of a checksum moves with it.
@@ -165,7 +165,7 @@ fn a_vlan_tag_comes_as_it_was_sent() {
     tagged.splice(12..12, [0x81, 0, 0, 5]);
     let checksum = offload.checksum.map(|checksum| PartialChecksum { start: checksum.start + 4, ..checksum });
     let offload = Offload { checksum, ..offload };
-    assert_eq!(a.transmit_offloaded(Span::from_slice(&tagged), &offload), Taken::Yes);
+    assert_eq!(a.transmit_offloaded(Span::from_slice(&tagged), &offload), TxOutcome::Sent);
     let basket = receive(&mut b, 1, Offloads::ALL);
     assert!(basket.frames == [tagged]);
     assert_eq!(basket.left, [offload]);
@@ -196,12 +196,12 @@ fn large_frames_pass_whole_or_are_cut() {
     // One that fits into a slot, and one that does not.
     for payload in [1460, 60_000] {
         let (large, offload) = large_frame(payload);
-        assert_eq!(a.transmit_offloaded(Span::from_slice(&large), &offload), Taken::Yes);
+        assert_eq!(a.transmit_offloaded(Span::from_slice(&large), &offload), TxOutcome::Sent);
         let basket = receive(&mut b, 1, Offloads::ALL);
         assert!(basket.frames == [large.clone()]);
         assert_eq!(basket.left, [offload]);
 
-        assert_eq!(a.transmit_offloaded(Span::from_slice(&large), &offload), Taken::Yes);
+        assert_eq!(a.transmit_offloaded(Span::from_slice(&large), &offload), TxOutcome::Sent);
         let segments = receive(&mut b, payload.div_ceil(1448), Offloads::NONE).frames;
         let joined: Vec<u8> = segments.iter().flat_map(|segment| segment[54..].to_vec()).collect();
         assert!(joined == large[54..]);
@@ -214,7 +214,7 @@ fn large_frames_pass_whole_or_are_cut() {
 
     let (large, offload) = large_frame(3000);
     let wrong = Offload { checksum: Some(PartialChecksum { start: 60_000, offset: 16 }), ..offload };
-    assert_eq!(a.transmit_offloaded(Span::from_slice(&large), &wrong), Taken::Dropped(DropReason::Offload));
+    assert_eq!(a.transmit_offloaded(Span::from_slice(&large), &wrong), TxOutcome::Dropped(DropReason::Offload));
 }
 
 #[test]
@@ -225,11 +225,11 @@ fn an_interface_goes_down_and_up_and_away() {
     let mut a = port("af_packet:pkt-a");
     let counters = a.counters().clone();
     let bytes = frame(0, 60);
-    assert_eq!(a.transmit(Span::from_slice(&bytes)), Taken::Yes);
+    assert_eq!(a.transmit(Span::from_slice(&bytes)), TxOutcome::Sent);
     until("link", || counters.link());
     assert!(ip("link set pkt-b down"));
     until("no link", || !counters.link());
-    assert_eq!(a.transmit(Span::from_slice(&bytes)), Taken::Dropped(DropReason::LinkDown));
+    assert_eq!(a.transmit(Span::from_slice(&bytes)), TxOutcome::Dropped(DropReason::LinkDown));
     let burst = a.transmit_burst(&[Span::from_slice(&bytes); 3]);
     assert_eq!(burst, Burst { taken: 3, dropped: 3, dropped_bytes: 180 });
     assert!(ip("link set pkt-b up"));
@@ -237,7 +237,7 @@ fn an_interface_goes_down_and_up_and_away() {
 
     assert!(ip("link set pkt-a down"));
     until("no link", || !counters.link());
-    assert_eq!(a.transmit(Span::from_slice(&bytes)), Taken::Dropped(DropReason::LinkDown));
+    assert_eq!(a.transmit(Span::from_slice(&bytes)), TxOutcome::Dropped(DropReason::LinkDown));
     // The socket's error is taken away, so that a worker that waits for the socket sleeps.
     a.prepare_sleep();
     assert_eq!(a.receive(64, &mut Basket::default()), 0);
@@ -245,17 +245,17 @@ fn an_interface_goes_down_and_up_and_away() {
     assert_eq!(poll(&mut waits, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })), Ok(0));
     assert!(ip("link set pkt-a up"));
     until("link", || counters.link());
-    until("sending", || a.transmit(Span::from_slice(&bytes)) == Taken::Yes);
+    until("sending", || a.transmit(Span::from_slice(&bytes)) == TxOutcome::Sent);
     let mut b = port("af_packet:pkt-b");
     until("a frame", || {
-        assert_eq!(b.transmit(Span::from_slice(&bytes)), Taken::Yes);
+        assert_eq!(b.transmit(Span::from_slice(&bytes)), TxOutcome::Sent);
         a.receive(64, &mut Basket::default()) > 0
     });
 
     assert!(ip("link delete pkt-a"));
     until("the end", || a.wake_fd().is_none());
     assert!(!counters.link());
-    assert_eq!(a.transmit(Span::from_slice(&bytes)), Taken::Dropped(DropReason::LinkDown));
+    assert_eq!(a.transmit(Span::from_slice(&bytes)), TxOutcome::Dropped(DropReason::LinkDown));
     let dropped = counters.tx_drops().map(|(_, count)| count).sum::<u64>();
     assert_eq!(counters.tx_offered(), counters.tx_frames() + dropped);
 }
@@ -274,7 +274,7 @@ fn every_flow_goes_to_one_of_several_queues() {
         frame[24..26].fill(0);
         let checksum = Sum::of(&frame[14..34]).checksum();
         frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-        assert_eq!(a.transmit(Span::from_slice(&frame)), Taken::Yes);
+        assert_eq!(a.transmit(Span::from_slice(&frame)), TxOutcome::Sent);
     }
     until("frames", || {
         queues.iter_mut().for_each(|queue| {

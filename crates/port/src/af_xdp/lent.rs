@@ -2,7 +2,7 @@
 
 use super::queue::Queue;
 use super::socket::{HEADROOM, Layout, RING};
-use crate::{BorrowError, DropReason, Lent, Pool, PortCounters, Sink, Taken, null::check_len};
+use crate::{BorrowError, DropReason, Lent, Pool, PortCounters, Sink, TxOutcome, null::check_len};
 use millrace_dma::Span;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use std::collections::VecDeque;
@@ -157,14 +157,14 @@ impl Queue {
     }
 
     /// Collects one frame that lies in the application's memory for sending, where it lies.
-    pub(super) fn transmit_lent(&mut self, at: usize, len: usize, is_down: bool) -> Taken {
+    pub(super) fn transmit_lent(&mut self, at: usize, len: usize, is_down: bool) -> TxOutcome {
         if self.tx.room(1) == 0 {
             self.reap();
         }
         let (room, longest) = (self.tx.room(1), self.frame_size);
-        let Some(borrowed) = &mut self.borrowed else { return Taken::Full };
+        let Some(borrowed) = &mut self.borrowed else { return TxOutcome::Full };
         if room == 0 || borrowed.sending.len() >= RING as usize {
-            return Taken::Full;
+            return TxOutcome::Full;
         }
         let fits = match check_len(len) {
             _ if is_down => Err(DropReason::LinkDown),
@@ -175,9 +175,9 @@ impl Queue {
         match fits {
             Ok(()) => {
                 self.tx.push(XdpDesc { addr: at as u64, len: len as u32, options: XdpDescOptions::empty() });
-                Taken::Yes
+                TxOutcome::Sent
             }
-            Err(reason) => Taken::Dropped(reason),
+            Err(reason) => TxOutcome::Dropped(reason),
         }
     }
 

@@ -1,15 +1,15 @@
 //! One queue of an interface: a socket, its four rings, and the frames that go round in them.
 //!
-//! A frame that is received is shown to the card where it lies, and then goes back to the fill ring: no copy. A frame that is
-//! sent is copied into one of ours, and that is free again when it comes back by the completion ring. With memory of an
-//! application (`lent.rs`) the receiving frames are its buffers, and it keeps those that hold its frames.
+//! A frame that is received is shown to the card where it lies, and then goes back to the fill ring: no copy. A frame
+//! that is sent is copied into one of ours, and that is free again when it comes back by the completion ring. With
+//! memory of an application (`lent.rs`) the receiving frames are its buffers, and it keeps those that hold its frames.
 
 use super::{
     checksum,
     lent::Borrowed,
     ring::{Consumer, Producer},
 };
-use crate::{Accept, DropReason, MAX_FRAME_LEN, PortCounters, Sink, Taken, null::check_len};
+use crate::{Accept, DropReason, MAX_FRAME_LEN, PortCounters, Sink, TxOutcome, null::check_len};
 use millrace_dma::{Span, Window};
 use rustix::{
     io::{self, Errno},
@@ -80,9 +80,9 @@ pub(super) struct Dropped {
 }
 
 impl Dropped {
-    /// What the kernel's counters mean. When it copies, a frame that finds the fill ring empty is counted twice, by that
-    /// name and as dropped; what else is dropped was longer than a frame of ours. When it does not copy, the driver asks for
-    /// frames in advance, and that it got none says nothing of frames from the wire.
+    /// What the kernel's counters mean. When it copies, a frame that finds the fill ring empty is counted twice, by
+    /// that name and as dropped; what else is dropped was longer than a frame of ours. When it does not copy, the
+    /// driver asks for frames in advance, and that it got none says nothing of frames from the wire.
     fn of(statistics: &XdpStatistics, zero_copy: bool) -> Self {
         let unfilled = statistics.rx_fill_ring_empty_descs.filter(|_| !zero_copy).unwrap_or(statistics.rx_dropped);
         let too_long = statistics.rx_dropped.saturating_sub(unfilled);
@@ -231,43 +231,43 @@ impl Queue {
 
     /// Collects one frame for sending.
     #[inline]
-    pub fn transmit(&mut self, frame: Span<'_>) -> Taken {
+    pub fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         let len = frame.len();
         if let Err(reason) = check_len(len) {
-            return Taken::Dropped(reason);
+            return TxOutcome::Dropped(reason);
         }
         if len <= self.frame_size {
             if self.free.is_empty() {
                 self.reap();
             }
             if self.tx.room(1) == 0 {
-                return Taken::Full;
+                return TxOutcome::Full;
             }
-            let Some(at) = self.free.pop() else { return Taken::Full };
+            let Some(at) = self.free.pop() else { return TxOutcome::Full };
             self.put(at, frame, XdpDescOptions::empty());
-            return Taken::Yes;
+            return TxOutcome::Sent;
         }
         self.transmit_pieces(frame)
     }
 
-    fn transmit_pieces(&mut self, mut frame: Span<'_>) -> Taken {
+    fn transmit_pieces(&mut self, mut frame: Span<'_>) -> TxOutcome {
         if self.assembly.is_none() {
-            return Taken::Dropped(DropReason::TooLong);
+            return TxOutcome::Dropped(DropReason::TooLong);
         }
         let pieces = frame.len().div_ceil(self.frame_size);
         if self.free.len() < pieces {
             self.reap();
         }
         if self.free.len() < pieces || (self.tx.room(pieces as u32) as usize) < pieces {
-            return Taken::Full;
+            return TxOutcome::Full;
         }
         for left in (0..pieces).rev() {
             let (piece, rest) = frame.split_at(frame.len().min(self.frame_size));
-            let Some(at) = self.free.pop() else { return Taken::Full };
+            let Some(at) = self.free.pop() else { return TxOutcome::Full };
             self.put(at, piece, if left > 0 { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() });
             frame = rest;
         }
-        Taken::Yes
+        TxOutcome::Sent
     }
 
     #[inline(always)]

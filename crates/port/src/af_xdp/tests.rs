@@ -5,8 +5,8 @@ use crate::{
 };
 use std::time::Duration;
 
-/// Runs the test of this name again in a network namespace with two ends of a cable, `xdp-a` and `xdp-b`; `true` where that
-/// is done or not possible.
+/// Runs the test of this name again in a network namespace with two ends of a cable, `xdp-a` and `xdp-b`; `true` where
+/// that is done or not possible.
 fn with_cable(test: &str) -> bool {
     with_cable_of(test, "", 1500)
 }
@@ -109,10 +109,10 @@ fn frames_pass_natively_and_uncopied() {
     assert!(!a.can_wait() && a.wake_fd().is_some() && a.next_due().is_none());
     exchange(&mut a, &mut b, 1514);
     assert_eq!(a.counters().rx_copies(), 0);
-    let mut drop = |len, reason| assert_eq!(a.transmit(Span::from_slice(&frame(0, len))), Taken::Dropped(reason));
+    let mut drop = |len, reason| assert_eq!(a.transmit(Span::from_slice(&frame(0, len))), TxOutcome::Dropped(reason));
     drop(2049, DropReason::TooLong);
     drop(crate::MAX_FRAME_LEN + 1, DropReason::TooLong);
-    assert_eq!(a.transmit(Span::from_slice(&[0; 13])), Taken::Dropped(DropReason::TooShort));
+    assert_eq!(a.transmit(Span::from_slice(&[0; 13])), TxOutcome::Dropped(DropReason::TooShort));
     assert_eq!(a.counters().tx_offered(), 6403);
 }
 
@@ -257,7 +257,7 @@ fn an_interface_goes_down_and_up_and_away() {
         assert!(ip(&format!("link set {side} down")));
         until("no link", || !counters.link());
         let before = counters.tx_dropped(DropReason::LinkDown);
-        assert_eq!(a.transmit(span), Taken::Dropped(DropReason::LinkDown));
+        assert_eq!(a.transmit(span), TxOutcome::Dropped(DropReason::LinkDown));
         let burst = a.transmit_burst(&[span; 3]);
         assert_eq!((burst.taken, burst.dropped, burst.dropped_bytes), (3, 3, 192));
         assert_eq!(counters.tx_dropped(DropReason::LinkDown), before + 4);
@@ -273,7 +273,7 @@ fn an_interface_goes_down_and_up_and_away() {
         a.wake_fd().is_none()
     });
     assert!(!counters.link() && a.next_due().is_none());
-    assert_eq!(a.transmit(span), Taken::Dropped(DropReason::LinkDown));
+    assert_eq!(a.transmit(span), TxOutcome::Dropped(DropReason::LinkDown));
     a.flush();
     a.prepare_sleep();
     assert!(refused("af_xdp:xdp-a").contains("`ip link` lists"));
@@ -367,7 +367,7 @@ fn frames_lie_in_memory_of_the_application() {
         let at = number * 2112 + 100 + number;
         other.region.window().span_mut(at, 60 + number).unwrap().write_from(&frame(number, 60 + number));
         let bytes = other.region.window().span(at, 60 + number).unwrap();
-        assert_eq!(of_a.sender().unwrap().send_from(at, bytes), Taken::Yes);
+        assert_eq!(of_a.sender().unwrap().send_from(at, bytes), TxOutcome::Sent);
     }
     a.flush();
     let mut done = 0;
@@ -383,10 +383,10 @@ fn frames_lie_in_memory_of_the_application() {
     for (number, (at, bytes)) in kept.iter().enumerate() {
         assert_eq!(*bytes, frame(number, 60 + number));
         assert_eq!(pool.region.window().slice(*at, bytes.len()).unwrap(), bytes, "it lies where the port says");
-        assert_eq!(b.borrower().unwrap().sender().unwrap().send_from(*at, Span::from_slice(bytes)), Taken::Yes);
+        assert_eq!(b.borrower().unwrap().sender().unwrap().send_from(*at, Span::from_slice(bytes)), TxOutcome::Sent);
     }
     // Behind them one that is copied: it has its own memory on the same queue.
-    assert_eq!(b.transmit(Span::from_slice(&frame(99, 99))), Taken::Yes);
+    assert_eq!(b.transmit(Span::from_slice(&frame(99, 99))), TxOutcome::Sent);
     b.flush();
     // Nothing was supplied to the other side, so the kernel drops what comes, and says so.
     until("the kernel has dropped them", || {
@@ -395,7 +395,7 @@ fn frames_lie_in_memory_of_the_application() {
     });
     let mut more = (0..64).map(|number| number * 2112);
     a.borrower().unwrap().supply(&mut || more.next());
-    assert_eq!(b.transmit(Span::from_slice(&frame(99, 99))), Taken::Yes);
+    assert_eq!(b.transmit(Span::from_slice(&frame(99, 99))), TxOutcome::Sent);
     b.flush();
     assert_eq!(receive(&mut a, 1), [frame(99, 99)], "a sink that copies gives the buffer back");
     assert_eq!((b.counters().tx_frames(), b.counters().tx_copies(), b.counters().rx_copies()), (34, 2, 0));
@@ -403,7 +403,7 @@ fn frames_lie_in_memory_of_the_application() {
     a.borrower().unwrap().borrow(None).unwrap();
     b.borrower().unwrap().borrow(None).unwrap();
     until("both have a link", || a.counters().link() && b.counters().link());
-    assert_eq!(b.transmit(Span::from_slice(&frame(7, 70))), Taken::Yes);
+    assert_eq!(b.transmit(Span::from_slice(&frame(7, 70))), TxOutcome::Sent);
     b.flush();
     assert_eq!(receive(&mut a, 1), [frame(7, 70)]);
 }
@@ -418,7 +418,7 @@ fn memory_that_does_not_fit_is_refused_and_the_port_goes_on() {
     assert!(error.to_string().contains("buffers of 1024 bytes, where frames of this wire need 2048"), "{error}");
     let closed = Pool { region: pool(64, 2048, 2112).region.without_fd(), size: 2048, stride: 2112, count: 64 };
     assert!(matches!(a.borrower().unwrap().borrow(Some(&closed)), Err(BorrowError::Refused(_))));
-    assert_eq!(b.transmit(Span::from_slice(&frame(1, 60))), Taken::Yes);
+    assert_eq!(b.transmit(Span::from_slice(&frame(1, 60))), TxOutcome::Sent);
     b.flush();
     assert_eq!(receive(&mut a, 1), [frame(1, 60)]);
 }

@@ -17,17 +17,17 @@ fn frame(number: u32) -> Vec<u8> {
     frame
 }
 
-impl Port for Wire {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for Wire {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         if self.room == 0 {
-            return Taken::Full;
+            return TxOutcome::Full;
         }
         self.room -= 1;
         let mut bytes = vec![0; frame.len()];
         frame.read_into(&mut bytes);
         self.counters.count_tx(1, bytes.len() as u64);
         self.sent.lock().unwrap().push(bytes);
-        Taken::Yes
+        TxOutcome::Sent
     }
 
     fn receive(&mut self, budget: usize, sink: &mut dyn Sink) -> usize {
@@ -107,8 +107,8 @@ fn every_frame_is_accounted_for_in_both_directions() {
         let mut lost = 0;
         for number in 0..4000 {
             match port.transmit(Span::from_slice(&frame(number))) {
-                Taken::Yes => {}
-                Taken::Dropped(DropReason::FaultLoss) => lost += 1,
+                TxOutcome::Sent => {}
+                TxOutcome::Dropped(DropReason::FaultLoss) => lost += 1,
                 other => panic!("{other:?}"),
             }
         }
@@ -157,7 +157,7 @@ fn each_fault_does_what_it_says() {
     assert_eq!(receive_all(&mut faulty("delay=20ms", 50).0).len(), 50);
     assert!(began.elapsed() >= Duration::from_millis(20));
     let (mut port, sent) = faulty("loss=100%,direction=rx", 5);
-    assert_eq!(port.transmit(Span::from_slice(&frame(1))), Taken::Yes);
+    assert_eq!(port.transmit(Span::from_slice(&frame(1))), TxOutcome::Sent);
     assert_eq!((sent.lock().unwrap().len(), receive_all(&mut port).len()), (1, 0));
 }
 
@@ -166,9 +166,9 @@ fn the_last_frame_is_not_kept_for_ever_and_none_stays_behind() {
     let (mut port, sent) = faulty("reorder=100%,delay=1ms", 1);
     assert_eq!(receive_all(&mut port).len(), 1);
     assert_eq!(event(port.counters().rx_events(), Event::FaultReorder), 0, "nothing overtook it");
-    assert_eq!(port.transmit(Span::from_slice(&frame(1))), Taken::Yes);
-    assert_eq!(port.transmit(Span::from_slice(&frame(2))), Taken::Yes);
-    assert_eq!(port.transmit(Span::from_slice(&frame(3))), Taken::Yes);
+    assert_eq!(port.transmit(Span::from_slice(&frame(1))), TxOutcome::Sent);
+    assert_eq!(port.transmit(Span::from_slice(&frame(2))), TxOutcome::Sent);
+    assert_eq!(port.transmit(Span::from_slice(&frame(3))), TxOutcome::Sent);
     drop(port);
     let mut sent = numbers(&sent.lock().unwrap());
     sent.sort_unstable();
@@ -200,7 +200,7 @@ fn a_frame_that_finds_no_room_keeps_its_fate() {
                 Accept::Taken
             });
         }
-        assert_eq!(port.transmit(Span::from_slice(&[0; 1])), Taken::Full);
+        assert_eq!(port.transmit(Span::from_slice(&[0; 1])), TxOutcome::Full);
         port.counters().rx_dropped(DropReason::FaultLoss)
     };
     // The last few depend on where a round ended.

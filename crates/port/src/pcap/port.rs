@@ -2,12 +2,12 @@
 //!
 //! At full speed the source waits for the card. At recorded times or at a rate it imitates a wire, which waits for
 //! nobody: a frame for which the card has no room is dropped and counted as [`DropReason::NoRoom`]. The clock of both
-//! starts with the first call to [`Port::receive`]; in a loop the first frame of a pass is due with the last frame of
-//! the pass before, because a capture does not say how long to wait in between.
+//! starts with the first call to [`PortQueue::receive`]; in a loop the first frame of a pass is due with the last frame
+//! of the pass before, because a capture does not say how long to wait in between.
 
 use super::{CaptureTime, ReadError, Reader, Recorder, WriteError, Writer};
 use crate::{
-    Accept, DropReason, Port, PortCounters, Sink, Taken,
+    Accept, DropReason, PortCounters, PortQueue, Sink, TxOutcome,
     null::{Void, check_len},
     pacing::Stopwatch,
     spec::{Passes, PcapSpec, Speed},
@@ -225,7 +225,7 @@ impl<R: Read + Seek> Source<R> {
 }
 
 /// Takes one frame into the file.
-fn record<W: Write>(sink: &mut Recorder<W>, frame: Span<'_>, counters: &PortCounters) -> Taken {
+fn record<W: Write>(sink: &mut Recorder<W>, frame: Span<'_>, counters: &PortCounters) -> TxOutcome {
     let outcome = match check_len(frame.len()) {
         Ok(()) => sink.record(frame).map_err(|error| {
             lost(&error, counters);
@@ -236,11 +236,11 @@ fn record<W: Write>(sink: &mut Recorder<W>, frame: Span<'_>, counters: &PortCoun
     match outcome {
         Ok(()) => {
             counters.count_tx(1, frame.len() as u64);
-            Taken::Yes
+            TxOutcome::Sent
         }
         Err(reason) => {
             counters.count_tx_drops(reason, 1);
-            Taken::Dropped(reason)
+            TxOutcome::Dropped(reason)
         }
     }
 }
@@ -254,8 +254,8 @@ fn lost(error: &WriteError, counters: &PortCounters) {
     }
 }
 
-impl<R: Read + Seek + Send, W: Write + Send> Port for PcapPort<R, W> {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl<R: Read + Seek + Send, W: Write + Send> PortQueue for PcapPort<R, W> {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         match &mut self.sink {
             Some(sink) => record(sink, frame, &self.counters),
             None => self.wire.transmit(frame, &self.counters),

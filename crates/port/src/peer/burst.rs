@@ -12,8 +12,8 @@ pub(crate) enum Run<'r, 'f> {
     Dropped(DropReason),
 }
 
-/// Takes `frames` from the front, as [`Port::transmit_burst`](crate::Port::transmit_burst) does. What `take` says of a
-/// frame that is dropped does not matter.
+/// Takes `frames` from the front, as [`PortQueue::transmit_burst`](crate::PortQueue::transmit_burst) does. What `take`
+/// says of a frame that is dropped does not matter.
 #[inline(always)]
 pub(crate) fn in_runs(frames: &[Span<'_>], mut take: impl FnMut(Run<'_, '_>) -> Burst) -> Burst {
     let mut burst = Burst::default();

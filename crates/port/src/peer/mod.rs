@@ -1,10 +1,10 @@
-//! What ports have in common whose other end is a program behind a vhost-user socket: how the two find each other, how a
-//! queue changes hands between the thread that speaks the protocol and the worker, and what wakes the worker and
+//! What ports have in common whose other end is a program behind a vhost-user socket: how the two find each other, how
+//! a queue changes hands between the thread that speaks the protocol and the worker, and what wakes the worker and
 //! the other side.
 
 mod burst;
+mod connector;
 mod event;
-mod meeting;
 mod offloads;
 mod signal;
 mod slot;
@@ -13,9 +13,9 @@ mod sys;
 mod wake;
 
 pub(crate) use burst::{Run, in_runs};
+pub use connector::SocketError;
+pub(crate) use connector::{Connector, ControlThread};
 pub(crate) use event::only_event;
-pub use meeting::SocketError;
-pub(crate) use meeting::{Meeting, Talker};
 pub(crate) use offloads::OffloadsCell;
 pub(crate) use signal::signal;
 pub(crate) use slot::Slot;

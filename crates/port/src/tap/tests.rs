@@ -62,7 +62,7 @@ fn linux_answers_through_a_tap() {
         println!("skipped the traffic: `ip` of iproute2 is missing");
         return;
     }
-    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), TxOutcome::Sent);
     let answered = receive_until(&mut port, |frame| {
         frame.len() >= 42 && frame[..6] == ARP_REQUEST[6..12] && frame[12..14] == [8, 6] && frame[20..22] == [0, 2]
     });
@@ -72,17 +72,17 @@ fn linux_answers_through_a_tap() {
     assert!(counters.rx_frames() >= 1 && counters.rx_bytes() >= 42);
 
     // No room: the frame is gone, and counted.
-    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), TxOutcome::Sent);
     let end = Instant::now() + Duration::from_secs(10);
     while counters.rx_dropped(DropReason::NoRoom) == 0 && Instant::now() < end {
         assert_eq!(port.receive(32, &mut |_: Span<'_>| Accept::Full), 0);
     }
     assert!(counters.rx_dropped(DropReason::NoRoom) > 0);
 
-    assert_eq!(port.transmit(Span::from_slice(&[0; 13])), Taken::Dropped(DropReason::TooShort));
+    assert_eq!(port.transmit(Span::from_slice(&[0; 13])), TxOutcome::Dropped(DropReason::TooShort));
     assert!(ip("link set mill-test0 down"));
-    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Dropped(DropReason::LinkDown));
-    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Dropped(DropReason::LinkDown));
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), TxOutcome::Dropped(DropReason::LinkDown));
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), TxOutcome::Dropped(DropReason::LinkDown));
     assert!(!counters.link() && port.next_due().is_some());
 
     // Up again: the port finds out by itself, at the time it asked for.
@@ -92,11 +92,11 @@ fn linux_answers_through_a_tap() {
         port.receive(1, &mut |_: Span<'_>| Accept::Taken);
     }
     assert!(counters.link() && port.next_due().is_none());
-    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), TxOutcome::Sent);
 
     // Somebody takes the interface away.
     assert!(ip("link delete mill-test0"));
-    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Dropped(DropReason::WriteFailed));
+    assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), TxOutcome::Dropped(DropReason::WriteFailed));
     while port.wake_fd().is_some() {
         port.receive(32, &mut |_: Span<'_>| Accept::Taken);
     }
@@ -134,7 +134,7 @@ fn an_interface_that_is_there_and_up_is_taken_over_and_left_behind() {
     }
     for _ in 0..2 {
         let mut port = open("mill-test2").unwrap();
-        assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), Taken::Yes);
+        assert_eq!(port.transmit(Span::from_slice(&ARP_REQUEST)), TxOutcome::Sent);
     }
     assert!(ip("link show mill-test2"));
 }

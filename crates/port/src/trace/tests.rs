@@ -12,17 +12,17 @@ struct Wire {
     counters: Arc<PortCounters>,
 }
 
-impl Port for Wire {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for Wire {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         self.counters.count_tx(1, frame.len() as u64);
-        Taken::Yes
+        TxOutcome::Sent
     }
 
     fn offloads(&self) -> Offloads {
         Offloads::ALL
     }
 
-    fn transmit_offloaded(&mut self, frame: Span<'_>, _: &Offload) -> Taken {
+    fn transmit_offloaded(&mut self, frame: Span<'_>, _: &Offload) -> TxOutcome {
         self.transmit(frame)
     }
 
@@ -75,8 +75,8 @@ fn exercise(port: &mut TracePort) {
     };
     assert_eq!(port.receive(9, &mut card), 2);
     assert_eq!(port.receive(9, &mut |_: Span<'_>| Accept::Taken), 1);
-    assert_eq!(port.transmit(Span::from_slice(&[1; 100])), Taken::Yes);
-    assert_eq!(port.transmit_offloaded(Span::from_slice(&[1; 65_000]), &Offload::default()), Taken::Yes);
+    assert_eq!(port.transmit(Span::from_slice(&[1; 100])), TxOutcome::Sent);
+    assert_eq!(port.transmit_offloaded(Span::from_slice(&[1; 65_000]), &Offload::default()), TxOutcome::Sent);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_file_that_takes_no_more_is_counted_and_frames_pass() {
     let (mut port, _) = traced("", Wire::default(), folder.path());
     // More than a record holds.
     let long = vec![1; 200_000];
-    assert_eq!(port.transmit_offloaded(Span::from_slice(&long), &Offload::default()), Taken::Yes);
+    assert_eq!(port.transmit_offloaded(Span::from_slice(&long), &Offload::default()), TxOutcome::Sent);
     assert_eq!(port.counters().tx_events().find(|(event, _)| *event == Event::TraceLost), Some((Event::TraceLost, 1)));
     assert_eq!(port.counters().tx_frames(), 1);
 }
@@ -130,7 +130,7 @@ fn a_trace_in_a_trace_is_opened_from_its_specification() {
     );
     let mut ports = open(&spec.parse().unwrap()).unwrap();
     ports[0].receive(9, &mut |_: Span<'_>| Accept::Taken);
-    assert_eq!(ports[0].transmit(Span::from_slice(&[0; 77])), Taken::Yes);
+    assert_eq!(ports[0].transmit(Span::from_slice(&[0; 77])), TxOutcome::Sent);
     drop(ports);
     assert_eq!((lens(&file("rx.pcap")), lens(&file("tx.pcap"))), (vec![64; 3], vec![77]));
     let error = open(&"trace:/no/such/folder/a.pcap,port=(null)".parse().unwrap()).err().expect("an error").to_string();

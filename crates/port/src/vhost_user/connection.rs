@@ -3,7 +3,7 @@
 use super::backend::{Backend, show_waiting};
 use super::early;
 use super::queue::Pair;
-use crate::peer::{Meeting, SocketError, Talker};
+use crate::peer::{Connector, ControlThread, SocketError};
 use crate::spec::VhostUserSpec;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
 /// Opens the socket, or begins to look for it. Both the socket and its thread end with the last port of the wire.
-pub(super) fn start(spec: &VhostUserSpec, pairs: Arc<[Arc<Pair>]>) -> Result<Talker, SocketError> {
+pub(super) fn start(spec: &VhostUserSpec, pairs: Arc<[Arc<Pair>]>) -> Result<ControlThread, SocketError> {
     let path = PathBuf::from(&spec.path);
     let role = if spec.client { "client" } else { "server" };
     show_waiting(&pairs, role);
     let talk = Talk { pairs, role, path: path.clone(), warned: false };
-    Talker::start(&path, spec.client, move |meeting| talk.run(&meeting))
+    ControlThread::start(&path, spec.client, move |connector| talk.run(&connector))
 }
 
 /// What the thread has.
@@ -29,28 +29,28 @@ struct Talk {
 }
 
 impl Talk {
-    fn run(mut self, meeting: &Meeting) {
-        while let Some(stream) = meeting.next() {
-            self.serve(meeting, stream);
+    fn run(mut self, connector: &Connector) {
+        while let Some(stream) = connector.next() {
+            self.serve(connector, stream);
         }
     }
 
     /// Speaks with one driver until it goes, or says what cannot be.
-    fn serve(&mut self, meeting: &Meeting, stream: UnixStream) {
+    fn serve(&mut self, connector: &Connector, stream: UnixStream) {
         let Ok(ours) = stream.try_clone() else { return };
-        if !meeting.begin(&stream) {
+        if !connector.begin(&stream) {
             return;
         }
         let backend = Arc::new(Mutex::new(Backend::new(self.pairs.clone(), self.role)));
         let mut handler = BackendReqHandler::from_stream(stream, backend.clone());
-        while meeting.wait(&ours) {
+        while connector.wait(&ours) {
             if let Err(error) = Self::answer(&ours, &backend, &mut handler) {
                 self.explain(&error);
                 break;
             }
         }
         backend.lock().unwrap_or_else(PoisonError::into_inner).close();
-        meeting.end();
+        connector.end();
     }
 
     /// Answers the next request.

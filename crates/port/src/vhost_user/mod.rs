@@ -1,14 +1,15 @@
 //! `vhost-user:PATH[,server|client,queues=N]`: a wire to a virtual machine, or to a DPDK program with `net_virtio_user`.
 //!
-//! At the other end is a virtio network driver, whose memory is mapped here: its queues are served where they lie. A frame
-//! from the driver goes to the card from where the driver has put it, without a copy unless it lies in several pieces; a
-//! frame to the driver is copied once, into its buffers. It is a live wire: a frame for which the card has no room is
-//! dropped. A frame for which the driver has no buffers waits in the card.
+//! At the other end is a virtio network driver, whose memory is mapped here: its queues are served where they lie. A
+//! frame from the driver goes to the card from where the driver has put it, without a copy unless it lies in several
+//! pieces; a frame to the driver is copied once, into its buffers. It is a live wire: a frame for which the card has no
+//! room is dropped. A frame for which the driver has no buffers waits in the card.
 //!
 //! Each pair of queues is a port of its own. A thread per socket speaks the protocol (crate `vhost`); what it
-//! decides reaches the worker through a slot with a lock, so that the worker never waits and the thread never for more than a
-//! burst. The driver is not trusted: see [`millrace_ring::virtio`] for its rings and [`millrace_dma::ForeignRegion`]
-//! for its memory. A ring that is wrong is stopped, its reason is in `mode`, and the driver may set it up again.
+//! decides reaches the worker through a slot with a lock, so that the worker never waits and the thread never for more
+//! than a burst. The driver is not trusted: see [`millrace_ring::virtio`] for its rings and
+//! [`millrace_dma::ForeignRegion`] for its memory. A ring that is wrong is stopped, its reason is in `mode`, and the
+//! driver may set it up again.
 
 mod backend;
 mod connection;
@@ -18,9 +19,9 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-use crate::peer::{Run, SocketError, Talker, in_runs, show_stop};
+use crate::peer::{ControlThread, Run, SocketError, in_runs, show_stop};
 use crate::unfinished::{check_unfinished_len, deliver};
-use crate::{Burst, DropReason, Port, PortCounters, Sink, Taken, spec::VhostUserSpec};
+use crate::{Burst, DropReason, PortCounters, PortQueue, Sink, TxOutcome, spec::VhostUserSpec};
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads, VIRTIO_HEADER_LEN};
 use millrace_ring::virtio::{NetHeader, NetSink, Sent};
@@ -34,7 +35,7 @@ pub struct VhostUserPort {
     pair: Arc<Pair>,
     /// Something was stored that the driver does not see yet.
     unpublished: bool,
-    _talker: Arc<Talker>,
+    _control: Arc<ControlThread>,
 }
 
 /// Opens the socket and makes a port for each pair of queues.
@@ -49,8 +50,8 @@ pub fn open(spec: &VhostUserSpec) -> Result<Vec<VhostUserPort>, SocketError> {
     };
     let pairs = (0..spec.queues).map(|_| Pair::new().map(Arc::new)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
     let pairs: Arc<[Arc<Pair>]> = pairs.into();
-    let talker = Arc::new(connection::start(spec, pairs.clone())?);
-    let port = |pair: &Arc<Pair>| VhostUserPort { pair: pair.clone(), unpublished: false, _talker: talker.clone() };
+    let control = Arc::new(connection::start(spec, pairs.clone())?);
+    let port = |pair: &Arc<Pair>| VhostUserPort { pair: pair.clone(), unpublished: false, _control: control.clone() };
     Ok(pairs.iter().map(port).collect())
 }
 
@@ -100,9 +101,9 @@ impl VhostUserPort {
         counters.count_rx_copies(sent.copies);
     }
 
-    fn dropped(&self, reason: DropReason) -> Taken {
+    fn dropped(&self, reason: DropReason) -> TxOutcome {
         self.pair.counters.count_tx_drops(reason, 1);
-        Taken::Dropped(reason)
+        TxOutcome::Dropped(reason)
     }
 
     /// Takes frames while no queue runs: nobody is there to wait for.
@@ -149,16 +150,16 @@ impl VhostUserPort {
     }
 }
 
-impl Port for VhostUserPort {
-    fn transmit(&mut self, frame: Span<'_>) -> Taken {
+impl PortQueue for VhostUserPort {
+    fn transmit(&mut self, frame: Span<'_>) -> TxOutcome {
         if let Err(reason) = crate::null::check_len(frame.len()) {
             return self.dropped(reason);
         }
         match self.store(&[frame], false) {
-            Burst { taken: 0, .. } => Taken::Full,
-            Burst { dropped: 0, .. } => Taken::Yes,
-            _ if self.pair.counters.link() => Taken::Dropped(DropReason::TooLong),
-            _ => Taken::Dropped(DropReason::LinkDown),
+            Burst { taken: 0, .. } => TxOutcome::Full,
+            Burst { dropped: 0, .. } => TxOutcome::Sent,
+            _ if self.pair.counters.link() => TxOutcome::Dropped(DropReason::TooLong),
+            _ => TxOutcome::Dropped(DropReason::LinkDown),
         }
     }
 
@@ -173,9 +174,9 @@ impl Port for VhostUserPort {
         })
     }
 
-    fn sender(&self) -> Option<Box<dyn Port>> {
-        let (pair, talker) = (self.pair.clone(), self._talker.clone());
-        Some(Box::new(Self { pair, unpublished: false, _talker: talker }))
+    fn sender(&self) -> Option<Box<dyn PortQueue>> {
+        let (pair, control) = (self.pair.clone(), self._control.clone());
+        Some(Box::new(Self { pair, unpublished: false, _control: control }))
     }
 
     fn flush(&mut self) {
@@ -220,11 +221,11 @@ impl Port for VhostUserPort {
         self.pair.offloads.get()
     }
 
-    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Taken {
+    fn transmit_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> TxOutcome {
         if let Err(reason) = check_unfinished_len(frame.len(), offload) {
             return self.dropped(reason);
         }
-        let Some(mut slot) = self.pair.rx.enter() else { return Taken::Full };
+        let Some(mut slot) = self.pair.rx.enter() else { return TxOutcome::Full };
         let Some(queue) = slot.as_mut().filter(|queue| queue.stopped.is_none()) else {
             return self.dropped(DropReason::LinkDown);
         };
@@ -245,11 +246,11 @@ impl Port for VhostUserPort {
             return self.dropped(DropReason::TooLong);
         }
         if delivered.taken == 0 {
-            return Taken::Full;
+            return TxOutcome::Full;
         }
         self.pair.counters.count_tx(1, frame.len() as u64);
         self.pair.counters.count_tx_copies(1);
-        Taken::Yes
+        TxOutcome::Sent
     }
 
     fn can_wait(&self) -> bool {

@@ -67,7 +67,7 @@ fn frames_pass_in_both_directions() {
     assert!(!scene.ports[0].counters().link());
     assert!(scene.ports[0].counters().mode().contains("no peer"));
     let dropped = scene.ports[0].transmit(Span::from_slice(&[0; 60]));
-    assert_eq!(dropped, Taken::Dropped(DropReason::LinkDown));
+    assert_eq!(dropped, TxOutcome::Dropped(DropReason::LinkDown));
     let mut driver = Driver::ready(&scene.path, 1);
     eventually("link", || scene.ports[0].counters().link());
     let port = &mut scene.ports[0];
@@ -80,9 +80,9 @@ fn frames_pass_in_both_directions() {
         driver.post(0, 6, 1600);
         let spans: Vec<_> = made.iter().map(|frame| Span::from_slice(frame)).collect();
         assert_eq!(port.transmit_burst(&spans), Burst { taken: 5, ..Burst::default() });
-        assert_eq!(port.transmit(spans[0]), Taken::Yes);
+        assert_eq!(port.transmit(spans[0]), TxOutcome::Sent);
         port.flush();
-        assert_eq!(port.transmit(spans[0]), Taken::Full);
+        assert_eq!(port.transmit(spans[0]), TxOutcome::Full);
         let got = driver.take_received(0);
         assert_eq!(got[..5], made);
         assert_eq!(got[5..], made[..1]);
@@ -91,11 +91,11 @@ fn frames_pass_in_both_directions() {
     assert_eq!((counters.rx_frames(), counters.rx_dropped(DropReason::NoRoom), counters.rx_copies()), (400, 100, 0));
     assert_eq!((counters.tx_frames(), counters.tx_dropped(DropReason::LinkDown), counters.tx_copies()), (600, 1, 600));
     driver.post(0, 1, 100);
-    assert_eq!(port.transmit(Span::from_slice(&[0; 3000])), Taken::Full, "there may be more buffers");
+    assert_eq!(port.transmit(Span::from_slice(&[0; 3000])), TxOutcome::Full, "there may be more buffers");
     driver.post(0, 255, 100);
-    assert_eq!(port.transmit(Span::from_slice(&[0; 16000])), Taken::Yes);
-    assert_eq!(port.transmit(Span::from_slice(&[0; 16384])), Taken::Dropped(DropReason::TooLong));
-    assert_eq!(port.transmit(Span::from_slice(&[0; 13])), Taken::Dropped(DropReason::TooShort));
+    assert_eq!(port.transmit(Span::from_slice(&[0; 16000])), TxOutcome::Sent);
+    assert_eq!(port.transmit(Span::from_slice(&[0; 16384])), TxOutcome::Dropped(DropReason::TooLong));
+    assert_eq!(port.transmit(Span::from_slice(&[0; 13])), TxOutcome::Dropped(DropReason::TooShort));
 }
 
 #[test]
@@ -206,7 +206,8 @@ fn memory_can_be_replaced_while_queues_run() {
     assert_eq!(received(port, 9), [frame(7, 60)]);
 }
 
-/// How many descriptors and threads this process has; other tests run meanwhile, so this test runs in a process of its own.
+/// How many descriptors and threads this process has; other tests run meanwhile, so this test runs in a process of its
+/// own.
 fn resources() -> (usize, usize, usize) {
     let count = |what: &str| std::fs::read_dir(what).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

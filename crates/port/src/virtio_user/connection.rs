@@ -4,7 +4,7 @@ use super::device::{Device, DeviceError, Wishes, address_of, own_queue};
 use super::loans::{Loan, Loans};
 use super::memory::{Buffers, Shared};
 use super::pair::{Pair, Rx};
-use crate::peer::{Meeting, SocketError, Talker, plural};
+use crate::peer::{Connector, ControlThread, SocketError, plural};
 use crate::spec::VirtioUserSpec;
 use millrace_ring::virtio::driver::{Agreed, LentPlace, LentRxQueue, Place, Size};
 use millrace_ring::virtio::{RingsError, feature};
@@ -21,11 +21,15 @@ const CHANGED: usize = 1;
 pub(super) const SIZE: Size = Size::new(256).unwrap();
 
 /// Opens the socket, or begins to look for it. Both the socket and its thread end with the last port of the wire.
-pub(super) fn start(spec: &VirtioUserSpec, pairs: Arc<[Arc<Pair>]>, loans: Arc<Loans>) -> Result<Talker, SocketError> {
+pub(super) fn start(
+    spec: &VirtioUserSpec,
+    pairs: Arc<[Arc<Pair>]>,
+    loans: Arc<Loans>,
+) -> Result<ControlThread, SocketError> {
     let path = PathBuf::from(&spec.path);
     let talk = Talk { role: spec.role(), pairs, loans, path: path.clone(), warned: false };
     talk.show("", "no peer");
-    Talker::start(&path, !spec.server, move |meeting| talk.run(&meeting))
+    ControlThread::start(&path, !spec.server, move |connector| talk.run(&connector))
 }
 
 /// What the thread has.
@@ -39,20 +43,20 @@ struct Talk {
 }
 
 impl Talk {
-    fn run(mut self, meeting: &Meeting) {
-        while let Some(stream) = meeting.next() {
-            let stay = meeting.begin(&stream);
-            if stay && let Err(error) = self.serve(meeting, stream) {
+    fn run(mut self, connector: &Connector) {
+        while let Some(stream) = connector.next() {
+            let stay = connector.begin(&stream);
+            if stay && let Err(error) = self.serve(connector, stream) {
                 self.explain(&error);
                 self.show("", &format!("refused: {error}"));
             }
             self.loans.disconnected();
-            meeting.end();
+            connector.end();
         }
     }
 
     /// Has the queues of one back end served until it goes.
-    fn serve(&mut self, meeting: &Meeting, stream: UnixStream) -> Result<(), DeviceError> {
+    fn serve(&mut self, connector: &Connector, stream: UnixStream) -> Result<(), DeviceError> {
         let ours = stream.try_clone().map_err(DeviceError::Connect)?;
         self.show("", "peer connected");
         let loans = self.loans.connect();
@@ -62,7 +66,7 @@ impl Talk {
             self.loans.queues_run();
         }
         // Nothing is to be said in this direction: what can be read is the end, or as good as that.
-        let ended = plugged.is_ok().then(|| meeting.wait_for([&ours, self.loans.changed()])).flatten();
+        let ended = plugged.is_ok().then(|| connector.wait_for([&ours, self.loans.changed()])).flatten();
         if ended != Some(CHANGED) {
             // Nobody waits for answers any more.
             let _ = ours.shutdown(Shutdown::Both);

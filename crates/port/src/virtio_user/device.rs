@@ -14,9 +14,9 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 /// How long the other side may take to answer a request.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Where rings and buffers begin in the addresses that both sides use. Any numbers would do: the other side looks addresses
-/// up.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Where rings and buffers begin in the addresses that both sides use. Any numbers would do: the other side looks
+/// addresses up.
 const RINGS_AT: u64 = 1 << 32;
 const BUFFERS_AT: u64 = 1 << 36;
 /// Where the first of other memories begins, and how far they are apart.
@@ -132,8 +132,8 @@ impl Device {
         Self::start(stream, wishes, Buffers::allocate)
     }
 
-    /// Brings up the queues of the vhost-user backend at the other end of `stream`. `buffers` says where frames lie when it
-    /// is known how many buffers are needed; the rings have memory of their own.
+    /// Brings up the queues of the vhost-user backend at the other end of `stream`. `buffers` says where frames lie
+    /// when it is known how many buffers are needed; the rings have memory of their own.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -148,8 +148,8 @@ impl Device {
 }
 
 impl<R> Device<R> {
-    /// As [`Device::start`], with queues to receive of any kind: `receive` makes the one of a pair, by its number. The other
-    /// side is told of `more` memories, at [`address_of`].
+    /// As [`Device::start`], with queues to receive of any kind: `receive` makes the one of a pair, by its number. The
+    /// other side is told of `more` memories, at [`address_of`].
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -161,8 +161,8 @@ impl<R> Device<R> {
         mut receive: impl FnMut(usize, &Place, Size, Agreed) -> Result<R, RingsError>,
     ) -> Result<Self, DeviceError> {
         // A peer that is silent must not hold us.
-        stream.set_read_timeout(Some(PATIENCE)).map_err(DeviceError::Connect)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(DeviceError::Connect)?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT)).map_err(DeviceError::Connect)?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT)).map_err(DeviceError::Connect)?;
         let pairs = match wishes.pairs {
             0 | 1 => 1,
             most => count_pairs(stream.try_clone().map_err(DeviceError::Connect)?, most)?,
@@ -248,8 +248,8 @@ impl<R> Device<R> {
 
 impl<R> Drop for Device<R> {
     fn drop(&mut self) {
-        // Reading where a ring stands stops it: from the answer on the other side leaves the memory alone. One that does not
-        // answer has its own mapping of the memory and harms nobody.
+        // Reading where a ring stands stops it: from the answer on the other side leaves the memory alone. One that
+        // does not answer has its own mapping of the memory and harms nobody.
         for queue in 0..self.queues {
             if self.frontend.get_vring_base(queue).is_err() {
                 break;
@@ -279,8 +279,8 @@ fn ask(frontend: &mut Frontend) -> Result<(u64, VhostUserProtocolFeatures), Devi
 
 /// How many pairs of queues the other side has, at most `most`.
 ///
-/// With a front end of its own: `vhost` takes the answer, which for networks is a number of pairs, for a number of queues, and
-/// refuses all beyond.
+/// With a front end of its own: `vhost` takes the answer, which for networks is a number of pairs, for a number of
+/// queues, and refuses all beyond.
 fn count_pairs(stream: UnixStream, most: u16) -> Result<u16, DeviceError> {
     let mut frontend = Frontend::from_stream(stream, 0);
     let (offered, protocol) = ask(&mut frontend)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the other side may take to leave a pool alone before the connection is broken off, and to come back.
-const PATIENCE: Duration = Duration::from_millis(500);
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The queue of a pair that receives into a pool.
 pub(super) struct LentQueue {
@@ -99,7 +99,7 @@ impl LentQueue {
 }
 
 impl VirtioUserPort {
-    /// What [`Port::receive`](crate::Port::receive) does while the port works on a pool.
+    /// What [`PortQueue::receive`](crate::PortQueue::receive) does while the port works on a pool.
     pub(super) fn receive_lent(&mut self, budget: usize, sink: &mut dyn Sink) -> usize {
         let Some(mut slot) = self.pair.lent.enter() else { return 0 };
         let Some(lent) = slot.as_mut().filter(|lent| lent.queue.stopped.is_none()) else { return 0 };
@@ -111,16 +111,17 @@ impl VirtioUserPort {
         found.frames as usize
     }
 
-    /// Has the thread make a connection that knows of this pool, or of none, and waits until no other connection is left.
+    /// Has the thread make a connection that knows of this pool, or of none, and waits until no other connection is
+    /// left.
     fn change_pool(&mut self, loan: Option<Arc<Loan>>) -> Result<Change, BorrowError> {
         let is_some = loan.is_some();
         self.works_on_pool = false;
         let change = self.wire.loans.set(self.number, loan)?;
         self.works_on_pool = is_some;
-        if !self.wire.loans.await_release(change, PATIENCE) {
+        if !self.wire.loans.await_release(change, RELEASE_TIMEOUT) {
             // It does not answer. What it has mapped it keeps, but we have nothing more to do with it.
-            self.wire.talker.break_off();
-            if !self.wire.loans.await_release(change, PATIENCE * 10) {
+            self.wire.control.break_off();
+            if !self.wire.loans.await_release(change, RELEASE_TIMEOUT * 10) {
                 self.works_on_pool = false;
                 return Err(BorrowError::Refused("the connection to the back end does not end".to_owned()));
             }
@@ -137,7 +138,7 @@ impl Borrower for VirtioUserPort {
         };
         if loan.is_some() || self.works_on_pool {
             let change = self.change_pool(loan)?;
-            self.wire.loans.await_queues(change, PATIENCE);
+            self.wire.loans.await_queues(change, RELEASE_TIMEOUT);
         }
         refused
     }

@@ -66,7 +66,7 @@ fn bytes(span: Span<'_>) -> Vec<u8> {
     bytes
 }
 
-fn received(port: &mut dyn Port, room: usize) -> Vec<Vec<u8>> {
+fn received(port: &mut dyn PortQueue, room: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     port.receive(64, &mut |span: Span<'_>| {
         if frames.len() == room {
@@ -103,9 +103,9 @@ fn frames_of_every_length_pass_in_both_directions() {
         assert_eq!(received(here, 99), made, "round {round}");
     }
     // One by one, with something of wrong length.
-    assert_eq!(here.transmit(Span::from_slice(&made[0])), Taken::Yes);
-    assert_eq!(here.transmit(Span::from_slice(&[0; 13])), Taken::Dropped(DropReason::TooShort));
-    assert_eq!(here.transmit(Span::from_slice(&[0; MAX_FRAME_LEN + 1])), Taken::Dropped(DropReason::TooLong));
+    assert_eq!(here.transmit(Span::from_slice(&made[0])), TxOutcome::Sent);
+    assert_eq!(here.transmit(Span::from_slice(&[0; 13])), TxOutcome::Dropped(DropReason::TooShort));
+    assert_eq!(here.transmit(Span::from_slice(&[0; MAX_FRAME_LEN + 1])), TxOutcome::Dropped(DropReason::TooLong));
     assert!(received(there, 9).is_empty(), "before the flush");
     here.flush();
     assert_eq!(received(there, 9), made[..1]);
@@ -125,7 +125,7 @@ fn a_full_ring_holds_frames_back_and_its_end_wakes_the_worker() {
     let (here, there) = (&mut scene.here[0], &mut scene.there[0]);
     let made = vec![frame(0, 60); 300];
     assert_eq!(here.transmit_burst(&spans(&made)).taken, 256);
-    assert_eq!(here.transmit(Span::from_slice(&made[0])), Taken::Full);
+    assert_eq!(here.transmit(Span::from_slice(&made[0])), TxOutcome::Full);
     here.awake();
     assert!(!is_readable(here));
     assert_eq!(received(there, 99).len(), 64);
@@ -196,7 +196,7 @@ fn every_pair_is_a_port_and_a_back_end_may_have_fewer() {
         assert!(!here[has].counters().link());
         assert!(here[has].counters().mode().contains("not used by the back end"), "{}", here[has].counters().mode());
         let dropped = here[has].transmit(Span::from_slice(&[0; 60]));
-        assert_eq!(dropped, Taken::Dropped(DropReason::LinkDown));
+        assert_eq!(dropped, TxOutcome::Dropped(DropReason::LinkDown));
     }
 }
 
@@ -214,7 +214,7 @@ fn a_back_end_may_go_and_come_again() {
         scene.there.clear();
         eventually("no link", || !here.counters().link());
         eventually("no peer", || here.counters().mode().ends_with("no peer"));
-        assert_eq!(here.transmit(Span::from_slice(&made[0])), Taken::Dropped(DropReason::LinkDown));
+        assert_eq!(here.transmit(Span::from_slice(&made[0])), TxOutcome::Dropped(DropReason::LinkDown));
         let counters = here.counters();
         assert_eq!((counters.tx_frames(), counters.tx_bytes()), (2 * round, 5100 * round));
         assert_eq!(

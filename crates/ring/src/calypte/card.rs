@@ -3,7 +3,7 @@
 use super::layout::{BLOCK, FRAME_ALIGN, Header, Pointers, blocks, valid_in_lap_of};
 use crate::index::{Mask, RingIndex};
 use crate::serve::{self, After, BATCH, Source, Stop};
-use crate::{Delivery, EngineFault, FrameLimits, FrameSink, Served};
+use crate::{EngineFault, FrameLimits, FrameSink, RxOutcome, Served};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Iova, Ordering, Slots64, Span, Window, Word64};
 
@@ -89,8 +89,8 @@ impl CardTx {
         (Header::valid_bit(word) == valid_in_lap_of(at, self.headers.entries())).then(|| Header::decode(word))
     }
 
-    /// Takes frames out of the ring until the sink is full, the ring is empty, `budget` frames are gone, or enough has been
-    /// looked at.
+    /// Takes frames out of the ring until the sink is full, the ring is empty, `budget` frames are gone, or enough has
+    /// been looked at.
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
         let served = serve::serve(self, budget, |frames, _| sink.take_burst(frames));
@@ -225,7 +225,8 @@ impl CardRx {
 
     #[cold]
     fn refresh(&mut self) {
-        // Acquire pairs with the Release in `HostRx::flush`: software is done with data up to SDP and headers up to SHP.
+        // Acquire pairs with the Release in `HostRx::flush`: software is done with data up to SDP and headers up to
+        // SHP.
         let doorbell = Pointers::decode(self.rings.doorbell.load(Ordering::Acquire));
         self.sdp = self.data.index(doorbell.data);
         self.shp = self.headers.index(doorbell.headers);
@@ -237,19 +238,19 @@ impl CardRx {
     /// # Errors
     /// None: nothing that software can write to an RX queue is impossible.
     #[inline]
-    pub fn deliver(&mut self, header: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
+    pub fn deliver(&mut self, header: &[u8], frame: Span<'_>) -> Result<RxOutcome, EngineFault> {
         let len = header.len() + frame.len();
         let (Ok(len), Ok(header_len)) = (u16::try_from(len), u8::try_from(header.len())) else {
-            return Ok(Delivery::TooLong);
+            return Ok(RxOutcome::TooLong);
         };
         let blocks = blocks(u32::from(len));
         if frame.len() > usize::from(self.limits.max) || blocks > self.data.get() {
-            return Ok(Delivery::TooLong);
+            return Ok(RxOutcome::TooLong);
         }
         if !self.has_room(blocks) {
             self.refresh();
             if !self.has_room(blocks) {
-                return Ok(Delivery::NoRoom);
+                return Ok(RxOutcome::NoRoom);
             }
         }
         let at = (self.hdp.get() * BLOCK) as usize;
@@ -273,7 +274,7 @@ impl CardRx {
         if (self.made as usize).is_multiple_of(LINE) {
             self.show();
         }
-        Ok(Delivery::Stored)
+        Ok(RxOutcome::Stored)
     }
 
     /// Writes bytes of which some lie behind the end of the ring, which goes on at its beginning.
@@ -289,8 +290,8 @@ impl CardRx {
         }
     }
 
-    /// Stores the headers that wait, a cache line at most: a reader who looks on while a burst is written takes the line
-    /// once and not for every header.
+    /// Stores the headers that wait, a cache line at most: a reader who looks on while a burst is written takes the
+    /// line once and not for every header.
     #[inline(always)]
     fn show(&mut self) {
         while self.shown != self.made {

@@ -1,7 +1,7 @@
 //! The card's half of a DD RX queue.
 
 use super::layout::{Ring, Status, given_length};
-use crate::{Delivery, EngineFault, FrameLimits};
+use crate::{EngineFault, FrameLimits, RxOutcome};
 use millrace_abi::header::RxMetadata;
 use millrace_dma::{Access, Iotlb, Iova, Span};
 
@@ -24,8 +24,8 @@ const AHEAD: u32 = 4;
 /// The card's half of an RX queue.
 ///
 /// Buffers are taken from descriptors at `taken`, and descriptors handed back, with a frame, at `next`. What
-/// [`CardRx::deliver`] does to both at once, a port may do apart: it takes buffers ahead with [`CardRx::take_supplied`],
-/// and hands back with [`CardRx::deliver_swapped`] whichever of them a frame has come into.
+/// [`CardRx::deliver`] does to both at once, a port may do apart: it takes buffers ahead with
+/// [`CardRx::take_supplied`], and hands back with [`CardRx::deliver_swapped`] whichever of them a frame has come into.
 pub struct CardRx {
     ring: Ring,
     ring_at: Iova,
@@ -119,13 +119,13 @@ impl CardRx {
         let has = self.in_flight() > 0;
         if has {
             self.ring.set_address(self.next, iova);
-            self.hand_back(len, metadata);
+            self.write_status(len, metadata);
         }
         has
     }
 
-    /// Gives up what was taken ahead and not handed back: no frames will come into it. `empty` are those buffers, in any
-    /// order; they are the next to be taken.
+    /// Gives up what was taken ahead and not handed back: no frames will come into it. `empty` are those buffers, in
+    /// any order; they are the next to be taken.
     pub fn untake(&mut self, mut empty: impl Iterator<Item = Iova>) {
         for ahead in 0..self.in_flight() {
             // What the descriptors say may have been handed back elsewhere. Nothing is mapped at 0.
@@ -140,14 +140,14 @@ impl CardRx {
     /// # Errors
     /// [`EngineFault`] when the descriptor is wrong; the frame is not delivered.
     #[inline]
-    pub fn deliver(&mut self, metadata: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
-        let Ok(len) = u16::try_from(frame.len()) else { return Ok(Delivery::TooLong) };
+    pub fn deliver(&mut self, metadata: &[u8], frame: Span<'_>) -> Result<RxOutcome, EngineFault> {
+        let Ok(len) = u16::try_from(frame.len()) else { return Ok(RxOutcome::TooLong) };
         if len > self.limits.max {
-            return Ok(Delivery::TooLong);
+            return Ok(RxOutcome::TooLong);
         }
-        let Some(Supplied { iova, capacity }) = self.next_supplied()? else { return Ok(Delivery::NoRoom) };
+        let Some(Supplied { iova, capacity }) = self.next_supplied()? else { return Ok(RxOutcome::NoRoom) };
         if len > capacity {
-            return Ok(Delivery::TooLong);
+            return Ok(RxOutcome::TooLong);
         }
         frame.copy_to(self.iotlb.write(iova, frame.len())?);
         self.taken = self.taken.wrapping_add(1);
@@ -155,12 +155,12 @@ impl CardRx {
             // Buffers were taken ahead: the descriptor that is handed back was another's.
             self.ring.set_address(self.next, iova);
         }
-        self.hand_back(len, metadata);
-        Ok(Delivery::Stored)
+        self.write_status(len, metadata);
+        Ok(RxOutcome::Stored)
     }
 
     #[inline(always)]
-    fn hand_back(&mut self, len: u16, metadata: &[u8]) {
+    fn write_status(&mut self, len: u16, metadata: &[u8]) {
         let stamp = RxMetadata::decode(metadata).unwrap_or_default();
         self.ring.set_time(self.next, u64::from(stamp.seconds) * NANOSECONDS + u64::from(stamp.nanoseconds));
         let status = Status { len, outcome: 0, port: stamp.port, done: true };
@@ -173,8 +173,8 @@ impl CardRx {
         self.prefetch(AHEAD);
     }
 
-    /// Stores the done bits that wait, a cache line at most: a reader who looks on while a burst is written takes the line
-    /// once and not for every descriptor.
+    /// Stores the done bits that wait, a cache line at most: a reader who looks on while a burst is written takes the
+    /// line once and not for every descriptor.
     #[inline(always)]
     fn show(&mut self) {
         while self.shown != self.next {

@@ -2,21 +2,22 @@
 
 use super::layout::{Outcome, Ring, Status, given_length};
 use crate::serve::{self, After, BATCH, Reader, Source, Stop};
-use crate::{EngineFault, FrameLimits, FrameSink, Served, Verdict};
+use crate::{Accept, EngineFault, FrameLimits, FrameSink, Served};
 use core::time::Duration;
 use millrace_dma::{Access, Iotlb, Iova, Span};
 
 /// The card's clock, in nanoseconds. Asked for frames with a launch time only.
 pub type Clock = Box<dyn Fn() -> u64 + Send>;
 
-/// How far ahead a launch time may lie, in nanoseconds: a frame with one beyond it is dropped and counted, so that a wild
-/// value cannot hold its queue for ever.
+/// How far ahead a launch time may lie, in nanoseconds: a frame with one beyond it is dropped and counted, so that a
+/// wild value cannot hold its queue for ever.
 pub const HORIZON: u64 = 1_000_000_000;
 
 /// The card's half of a TX queue.
 ///
-/// Descriptors are taken at `head` and handed back at `done`, in order. [`CardTx::serve`] does both at once; a port that
-/// sends from the buffers themselves takes them with [`CardTx::serve_deferred`] and says later how many it is done with.
+/// Descriptors are taken at `head` and handed back at `done`, in order. [`CardTx::serve`] does both at once; a port
+/// that sends from the buffers themselves takes them with [`CardTx::serve_deferred`] and says later how many it is done
+/// with.
 pub struct CardTx {
     ring: Ring,
     ring_at: Iova,
@@ -92,8 +93,8 @@ impl CardTx {
         true
     }
 
-    /// What the next descriptor says of where its frame lies. Nobody has judged it; of a descriptor that is not the card's it
-    /// means nothing.
+    /// What the next descriptor says of where its frame lies. Nobody has judged it; of a descriptor that is not the
+    /// card's it means nothing.
     #[inline(always)]
     pub fn next_address(&self) -> Iova {
         self.ring.address(self.head)
@@ -110,8 +111,8 @@ impl CardTx {
         waits.then(|| Duration::from_nanos(self.wait()))
     }
 
-    /// Nanoseconds until the launch time that was read last; 0 once it has to be judged again, which is also so when the
-    /// clock was set back meanwhile.
+    /// Nanoseconds until the launch time that was read last; 0 once it has to be judged again, which is also so when
+    /// the clock was set back meanwhile.
     #[cold]
     fn wait(&self) -> u64 {
         Some(self.held.saturating_sub((self.clock)())).filter(|&left| left <= HORIZON).unwrap_or(0)
@@ -124,12 +125,13 @@ impl CardTx {
         self.serve_with(budget, true, |frames, _| sink.take_burst(frames))
     }
 
-    /// As [`CardTx::serve`] for a sink that sends from the buffer itself and is done with it later: it has a frame until
+    /// As [`CardTx::serve`] for a sink that sends from the buffer itself and is done with it later: it has a frame
+    /// until
     /// [`CardTx::complete`] counts it. The IOVA is the frame's.
-    pub fn serve_deferred(&mut self, budget: usize, mut sink: impl FnMut(Iova, Span<'_>) -> Verdict) -> Served {
+    pub fn serve_deferred(&mut self, budget: usize, mut sink: impl FnMut(Iova, Span<'_>) -> Accept) -> Served {
         self.serve_with(budget, false, |frames, places| {
             let mut all = places.iter().zip(frames);
-            all.position(|(&iova, &frame)| sink(iova, frame) == Verdict::Full).unwrap_or(frames.len())
+            all.position(|(&iova, &frame)| sink(iova, frame) == Accept::Full).unwrap_or(frames.len())
         })
     }
 
@@ -144,7 +146,7 @@ impl CardTx {
             *status = word.encode();
             at = at.wrapping_add(1);
         }
-        self.hand_back();
+        self.publish_finished();
     }
 
     #[inline(always)]
@@ -173,7 +175,7 @@ impl CardTx {
 
     /// Hands back every descriptor at `done` that is finished.
     #[inline(always)]
-    fn hand_back(&mut self) {
+    fn publish_finished(&mut self) {
         while self.done != self.head {
             let status = self.finished[self.ring.index(self.done) as usize];
             if !Status::decode(status).done {
@@ -275,6 +277,6 @@ impl Source<BATCH> for CardTx {
 
     #[inline(always)]
     fn end_run(&mut self) {
-        self.hand_back();
+        self.publish_finished();
     }
 }

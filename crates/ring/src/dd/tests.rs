@@ -9,7 +9,7 @@ mod rx;
 mod tx;
 
 use super::*;
-use crate::{Delivery, EngineFault, FrameLimits, Served, Verdict};
+use crate::{Accept, EngineFault, FrameLimits, RxOutcome, Served};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Slots64, Span, Word64};
 use std::sync::Arc;
@@ -108,11 +108,11 @@ fn serve_all(card: &mut CardTx) -> (Served, Vec<Vec<u8>>) {
     let mut frames = Vec::new();
     let served = card.serve(usize::MAX, &mut |frame: Span<'_>| {
         frames.push(bytes_of(frame));
-        Verdict::Taken
+        Accept::Taken
     });
     (served, frames)
 }
 
-fn deliver(card: &mut CardRx, bytes: &[u8]) -> Delivery {
+fn deliver(card: &mut CardRx, bytes: &[u8]) -> RxOutcome {
     card.deliver(&[], Span::from_slice(bytes)).unwrap()
 }

@@ -3,7 +3,7 @@
 use super::layout::{Descriptor, Pointers, RxHeader, address};
 use crate::budget::{Allowance, MAX_CHAIN};
 use crate::index::{Mask, RingIndex};
-use crate::{Delivery, EngineFault, FrameLimits};
+use crate::{EngineFault, FrameLimits, RxOutcome};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Access, Iotlb, Iova, Ordering, Slots32, Slots64, Span, Word64};
 
@@ -87,20 +87,20 @@ impl CardRx {
     /// # Errors
     /// [`EngineFault`] when a descriptor is wrong; the frame is not delivered.
     #[inline]
-    pub fn deliver(&mut self, header: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
+    pub fn deliver(&mut self, header: &[u8], frame: Span<'_>) -> Result<RxOutcome, EngineFault> {
         let (Ok(len), Ok(header_len)) = (u16::try_from(header.len() + frame.len()), u8::try_from(header.len())) else {
-            return Ok(Delivery::TooLong);
+            return Ok(RxOutcome::TooLong);
         };
         if frame.len() > usize::from(self.limits.max) {
-            return Ok(Delivery::TooLong);
+            return Ok(RxOutcome::TooLong);
         }
         if self.allowance.is_used_up() {
-            return Ok(Delivery::NoRoom);
+            return Ok(RxOutcome::NoRoom);
         }
         if self.headers.free(self.hhp, self.shp) == 0 {
             self.refresh();
             if self.headers.free(self.hhp, self.shp) == 0 {
-                return Ok(Delivery::NoRoom);
+                return Ok(RxOutcome::NoRoom);
             }
         }
         let (mut at, mut upper, mut looked) = (self.hdp, self.upper, 0u32);
@@ -109,7 +109,7 @@ impl CardRx {
             if at == self.sdp {
                 self.refresh();
                 if at == self.sdp {
-                    return Ok(self.refuse(Delivery::NoRoom, looked));
+                    return Ok(self.refuse(RxOutcome::NoRoom, looked));
                 }
             }
             let left = front.len() + rest.len();
@@ -130,7 +130,7 @@ impl CardRx {
             let Some(bits) = upper else { return Err(self.ring_fault(FaultKind::NoUpperAddress, here)) };
             let capacity = usize::from(buffer.len);
             if capacity < left && !buffer.next {
-                return Ok(self.refuse(Delivery::TooLong, looked));
+                return Ok(self.refuse(RxOutcome::TooLong, looked));
             }
             let mut room = self.iotlb.write(address(bits, buffer.low), capacity.min(left))?;
             if !front.is_empty() {
@@ -152,11 +152,11 @@ impl CardRx {
         (self.hdp, self.upper) = (at, upper);
         self.hhp = self.headers.add(self.hhp, 1);
         self.unpublished = true;
-        Ok(Delivery::Stored)
+        Ok(RxOutcome::Stored)
     }
 
-    /// Whether no more descriptors can belong to a frame than those from HDP up to `at`: they are as many as the ring can
-    /// hold, so that no more come before HDP moves, or as many as a frame may lie in.
+    /// Whether no more descriptors can belong to a frame than those from HDP up to `at`: they are as many as the ring
+    /// can hold, so that no more come before HDP moves, or as many as a frame may lie in.
     #[inline(always)]
     fn is_the_last(&self, at: RingIndex, looked: u32) -> bool {
         self.descriptors.free(at, self.hdp) == 0 || looked == MAX_CHAIN
@@ -164,20 +164,20 @@ impl CardRx {
 
     /// A frame is not stored, for which so many descriptors were looked at.
     #[cold]
-    fn refuse(&mut self, delivery: Delivery, looked: u32) -> Delivery {
+    fn refuse(&mut self, delivery: RxOutcome, looked: u32) -> RxOutcome {
         self.allowance.charge(looked);
         delivery
     }
 
     /// All descriptors that the ring can hold, or that one frame may lie in, have room for just `taken` bytes. Without
-    /// this a doorbell that runs ahead of the card would keep it here for ever. If not even the shortest frame fits, none
-    /// ever will.
+    /// this a doorbell that runs ahead of the card would keep it here for ever. If not even the shortest frame fits,
+    /// none ever will.
     #[cold]
-    fn does_not_fit(&mut self, at: RingIndex, taken: usize, looked: u32) -> Result<Delivery, EngineFault> {
+    fn does_not_fit(&mut self, at: RingIndex, taken: usize, looked: u32) -> Result<RxOutcome, EngineFault> {
         if taken < usize::from(self.limits.min) {
             return Err(self.ring_fault(FaultKind::EndlessDescriptors, at));
         }
-        Ok(self.refuse(Delivery::TooLong, looked))
+        Ok(self.refuse(RxOutcome::TooLong, looked))
     }
 
     /// Makes what was delivered visible. `true` if there was anything.

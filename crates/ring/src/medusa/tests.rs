@@ -7,7 +7,7 @@ mod rx;
 mod tx;
 
 use super::*;
-use crate::{Delivery, EngineFault, FrameLimits, Served, Verdict};
+use crate::{Accept, EngineFault, FrameLimits, RxOutcome, Served};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Slots32, Slots64, Span, Window, Word64};
 use std::sync::Arc;
@@ -135,7 +135,7 @@ fn serve_all(card: &mut CardTx) -> (Served, Vec<Vec<u8>>) {
     card.pending();
     let served = card.serve(usize::MAX, &mut |frame: Span<'_>| {
         frames.push(bytes_of(frame));
-        Verdict::Taken
+        Accept::Taken
     });
     (served, frames)
 }

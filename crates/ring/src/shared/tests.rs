@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cursor::Subscriber;
-use crate::{Delivery, FrameLimits};
+use crate::{FrameLimits, RxOutcome};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Region, Span, Window};
 use proptest::prelude::*;
 
@@ -102,9 +102,9 @@ impl Queue {
                 Card::Calypte { engine, .. } => engine.deliver(&[], Span::from_slice(frame)),
             };
             match delivery.unwrap() {
-                Delivery::Stored => return true,
-                Delivery::NoRoom => {}
-                Delivery::TooLong => panic!("{} bytes", frame.len()),
+                RxOutcome::Stored => return true,
+                RxOutcome::NoRoom => {}
+                RxOutcome::TooLong => panic!("{} bytes", frame.len()),
             }
             self.publish();
             let (moved, evicted) = self.reclaimer.reclaim();

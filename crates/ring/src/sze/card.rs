@@ -4,7 +4,7 @@ use super::layout::{HEADER_LEN, PAGE_LEN, PacketHeader, align8};
 use super::place::Place;
 use crate::budget::Allowance;
 use crate::serve::{self, After, Reader, Source, Stop};
-use crate::{Delivery, EngineFault, FrameLimits, FrameSink, Served};
+use crate::{EngineFault, FrameLimits, FrameSink, RxOutcome, Served};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Iotlb, Iova, Ordering, Span, Word64};
 
@@ -84,8 +84,8 @@ impl CardTx {
         self.sw.wrapping_sub(self.hw) & self.mask
     }
 
-    /// Takes frames out of the ring until the sink is full, the ring is empty, `budget` frames are gone, or enough has been
-    /// looked at.
+    /// Takes frames out of the ring until the sink is full, the ring is empty, `budget` frames are gone, or enough has
+    /// been looked at.
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
         self.iotlb.sync();
@@ -295,16 +295,16 @@ impl CardRx {
     /// # Errors
     /// [`EngineFault`] when a descriptor or the software pointer is wrong; the frame is not delivered.
     #[inline]
-    pub fn deliver(&mut self, meta: &[u8], frame: Span<'_>) -> Result<Delivery, EngineFault> {
+    pub fn deliver(&mut self, meta: &[u8], frame: Span<'_>) -> Result<RxOutcome, EngineFault> {
         if frame.len() > usize::from(self.limits.max) || meta.len() > MOST_META {
-            return Ok(Delivery::TooLong);
+            return Ok(RxOutcome::TooLong);
         }
-        let Some(header) = PacketHeader::with_meta(meta.len(), frame.len()) else { return Ok(Delivery::TooLong) };
+        let Some(header) = PacketHeader::with_meta(meta.len(), frame.len()) else { return Ok(RxOutcome::TooLong) };
         if header.stride() > self.mask {
-            return Ok(Delivery::TooLong);
+            return Ok(RxOutcome::TooLong);
         }
         if self.allowance.is_used_up() {
-            return Ok(Delivery::NoRoom);
+            return Ok(RxOutcome::NoRoom);
         }
         if self.room() < header.stride() {
             // Acquire pairs with the Release in `HostRx::flush`: software is done with the bytes up to SW.
@@ -313,7 +313,7 @@ impl CardRx {
                 return Err(EngineFault { kind: FaultKind::BadPointer, iova: Iova::new(u64::from(self.sw)) });
             }
             if self.room() < header.stride() {
-                return Ok(Delivery::NoRoom);
+                return Ok(RxOutcome::NoRoom);
             }
         }
         let word = header.encode().to_le_bytes();
@@ -328,7 +328,7 @@ impl CardRx {
             head[word.len()..word.len() + meta.len()].copy_from_slice(meta);
             self.write(&head[..header.frame_at() as usize], frame, header)?;
         }
-        Ok(Delivery::Stored)
+        Ok(RxOutcome::Stored)
     }
 
     /// Writes what comes before the frame, and the frame; there is room.

@@ -6,7 +6,7 @@ mod order;
 mod stream;
 
 use super::*;
-use crate::{Delivery, EngineFault, FrameLimits, Served, Verdict};
+use crate::{Accept, EngineFault, FrameLimits, RxOutcome, Served};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span, Window, Word64};
 use std::sync::Arc;
@@ -159,7 +159,7 @@ fn serve_all(card: &mut CardTx) -> (Served, Vec<Vec<u8>>) {
     card.pending();
     let served = card.serve(usize::MAX, &mut |frame: Span<'_>| {
         frames.push(bytes_of(frame));
-        Verdict::Taken
+        Accept::Taken
     });
     (served, frames)
 }

@@ -1,9 +1,9 @@
-//! Body of the fuzz target `virtio`: a driver that writes anything into its rings and its memory, under both halves of the
-//! device. As [`crate::fuzzing`] says of the others.
+//! Body of the fuzz target `virtio`: a driver that writes anything into its rings and its memory, under both halves of
+//! the device. As [`crate::fuzzing`] says of the others.
 
 use super::{Descriptor, DeviceRx, DeviceTx, NetHeader, NetSink, Rings, feature};
 use crate::budget::MOST_LOOKS;
-use crate::{FrameLimits, Verdict};
+use crate::{Accept, FrameLimits};
 use arbitrary::{Arbitrary, Unstructured};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span, Window};
 use std::sync::Arc;
@@ -90,21 +90,21 @@ struct Sink {
 }
 
 impl Sink {
-    fn touch(&mut self, frame: Span<'_>, most: usize) -> Verdict {
+    fn touch(&mut self, frame: Span<'_>, most: usize) -> Accept {
         assert!((usize::from(LIMITS.min)..=most).contains(&frame.len()));
         if self.room == 0 {
-            return Verdict::Full;
+            return Accept::Full;
         }
         let mut copy = vec![0; frame.len()];
         assert_eq!(frame.read_into(&mut copy), frame.len());
         self.room -= 1;
-        Verdict::Taken
+        Accept::Taken
     }
 }
 
 impl NetSink for Sink {
     fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
-        let refused = |frame: &Span<'_>| self.touch(*frame, LIMITS.max.into()) == Verdict::Full;
+        let refused = |frame: &Span<'_>| self.touch(*frame, LIMITS.max.into()) == Accept::Full;
         let taken = frames.iter().position(refused).unwrap_or(frames.len());
         self.frames += taken as u64;
         self.bytes += frames[..taken].iter().map(|frame| frame.len() as u64).sum::<u64>();
@@ -114,7 +114,7 @@ impl NetSink for Sink {
     fn take_unfinished(&mut self, _: &[u8; NetHeader::LEN], frame: &mut [u8]) -> bool {
         frame.reverse();
         self.unfinished += 1;
-        self.touch(Span::from_slice(frame), usize::MAX) == Verdict::Taken
+        self.touch(Span::from_slice(frame), usize::MAX) == Accept::Taken
     }
 }
 

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::stop;
 
 /// How long it may take to begin: it may have to wait for a core, and to open a thousand queues.
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks for Ctrl-C.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -53,7 +53,7 @@ impl Disturber {
             let _ = std::io::copy(&mut out, &mut std::io::sink());
         });
         let start = Instant::now();
-        while start.elapsed() < PATIENCE && !stop::asked() {
+        while start.elapsed() < START_TIMEOUT && !stop::asked() {
             match receiver.recv_timeout(NAP) {
                 Ok(line) if line.contains("attacking") => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -31,7 +31,7 @@ const NAP: Duration = Duration::from_millis(2);
 /// How far ahead a launch time is, in ns.
 const AHEAD: u64 = 500_000;
 /// How long to wait for a frame, in seconds.
-const PATIENCE: f64 = 10.0;
+const LONGEST_WAIT: f64 = 10.0;
 /// Descriptors of the card beside those of queues.
 const OTHER_FILES: u64 = 500;
 
@@ -166,7 +166,7 @@ impl Crowd {
         while start.seconds() < seconds && !stop::asked() {
             let Some(arrived) = self.launch_at(launch)? else {
                 // The next would be taken for this one, should it come at last.
-                late.record((PATIENCE * 1e9) as u64);
+                late.record((LONGEST_WAIT * 1e9) as u64);
                 break;
             };
             let seen = Moment::now();
@@ -179,7 +179,8 @@ impl Crowd {
         Ok(late)
     }
 
-    /// Sends a frame that leaves at `launch`; when it arrived, by the card's clock in ns, if it did within [`PATIENCE`].
+    /// Sends a frame that leaves at `launch`; when it arrived, by the card's clock in ns, if it did within
+    /// [`LONGEST_WAIT`].
     fn launch_at(&mut self, launch: u64) -> Result<Option<u64>, Failure> {
         let (rx, tx) = &mut self.launcher;
         tx.reclaim();
@@ -192,7 +193,7 @@ impl Crowd {
         let start = Moment::now();
         // It polls: a wait would add the time of waking up to the clock that the next launch goes by.
         while rx.receive(&mut frames, 1).doing(launching)? == 0 {
-            if start.seconds() > PATIENCE || stop::asked() {
+            if start.seconds() > LONGEST_WAIT || stop::asked() {
                 return Ok(None);
             }
         }

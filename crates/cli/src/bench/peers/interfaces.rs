@@ -1,8 +1,8 @@
 //! AF_XDP on veth interfaces: receive, send and forward 64 bytes, by Millrace and by `dpdk-testpmd` with `net_af_xdp`.
 //!
-//! Both have the same neighbours: `dpdk-testpmd` sends where something is to be received, and Linux counts what arrives.
-//! Whoever is measured has the card's core, the sender the other; Linux does its part of the work on the core of whoever
-//! sends.
+//! Both have the same neighbours: `dpdk-testpmd` sends where something is to be received, and Linux counts what
+//! arrives. Whoever is measured has the card's core, the sender the other; Linux does its part of the work on the core
+//! of whoever sends.
 
 use std::env;
 use std::thread;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::forwarder::{Peer, TwoCores};
 use super::namespace::Namespace;
-use super::process::{PATIENCE, Process, RuntimeFolder, find};
+use super::process::{LONGEST_WAIT, Process, RuntimeFolder, find};
 use super::{Bench, Metric};
 use crate::bench::median;
 use crate::cores;
@@ -240,8 +240,8 @@ impl Arena {
         let start = Instant::now();
         while self.namespace.received(interface)?.frames < 1000 {
             self.check()?;
-            if start.elapsed() > PATIENCE {
-                return Err(format!("nothing arrived at {interface} in {} s", PATIENCE.as_secs()));
+            if start.elapsed() > LONGEST_WAIT {
+                return Err(format!("nothing arrived at {interface} in {} s", LONGEST_WAIT.as_secs()));
             }
             thread::sleep(Duration::from_millis(20));
         }

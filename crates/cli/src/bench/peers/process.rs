@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::stop;
 
 /// How long a program may take to start, and to end. On an idle machine it is a second or two.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// How many lines of its output a program that fails is quoted with.
 const LAST_LINES: usize = 4;
 
@@ -56,8 +56,13 @@ impl Process {
             if stop::asked() {
                 return Err("interrupted".to_owned());
             }
-            if start.elapsed() > PATIENCE {
-                return Err(format!("{}: {what} did not come in {} s{}", self.name, PATIENCE.as_secs(), self.quoted()));
+            if start.elapsed() > LONGEST_WAIT {
+                return Err(format!(
+                    "{}: {what} did not come in {} s{}",
+                    self.name,
+                    LONGEST_WAIT.as_secs(),
+                    self.quoted()
+                ));
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -90,7 +95,7 @@ impl Drop for Process {
         // Nothing can be done about a signal that cannot be sent: the next one is KILL.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < LONGEST_WAIT {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }

@@ -1,8 +1,9 @@
 //! The traffic of the switches: one thread that sends and receives as a virtual machine would, with our own half of the
-//! virtqueues, and so little work per frame that the switch is what is measured. Sent frames lie in their buffers from the
-//! beginning; of received ones only the used ring is read.
+//! virtqueues, and so little work per frame that the switch is what is measured. Sent frames lie in their buffers from
+//! the beginning; of received ones only the used ring is read.
 //!
-//! Against a thread that does nothing but recycle, this source sends and receives more than 100 million frames a second.
+//! Against a thread that does nothing but recycle, this source sends and receives more than 100 million frames a
+//! second.
 
 use std::path::Path;
 use std::thread;
@@ -13,7 +14,7 @@ use millrace_packet::checksum::Sum;
 use millrace_port::virtio_user::{Device, DeviceError, Pair, Size, Wishes};
 
 use super::forwarder::Forwarder;
-use super::process::PATIENCE;
+use super::process::LONGEST_WAIT;
 use crate::clock::Clock;
 use crate::distribution::Distribution;
 use crate::stop;
@@ -61,8 +62,8 @@ pub fn round_trips(forwarder: &mut Forwarder, size: u16, seconds: f64) -> Result
     while traveller.go(pair, RETRY_AFTER)?.is_none() {
         forwarder.check()?;
         thread::sleep(RETRY_AFTER);
-        if start.elapsed() > PATIENCE {
-            return Err(format!("no frame came back in {} s", PATIENCE.as_secs()));
+        if start.elapsed() > LONGEST_WAIT {
+            return Err(format!("no frame came back in {} s", LONGEST_WAIT.as_secs()));
         }
     }
     let mut times = Distribution::new();
@@ -97,7 +98,7 @@ fn connect(socket: &Path) -> Result<Device, String> {
             Ok(device) => return Ok(device),
             // The socket is there before somebody listens, and OVS hangs up when it is busy with another port.
             Err(DeviceError::Connect(_) | DeviceError::Request { .. })
-                if start.elapsed() < PATIENCE && !stop::asked() =>
+                if start.elapsed() < LONGEST_WAIT && !stop::asked() =>
             {
                 thread::sleep(Duration::from_millis(20));
             }
@@ -118,7 +119,7 @@ fn await_first(forwarder: &mut Forwarder, from: &mut Pair, to: &mut Pair, frame:
             return if arrived == frame { Ok(()) } else { Err("another frame arrived than was sent".to_owned()) };
         }
         forwarder.check()?;
-        if start.elapsed() > PATIENCE || stop::asked() {
+        if start.elapsed() > LONGEST_WAIT || stop::asked() {
             return Err(format!("no frame arrived in {} s", start.elapsed().as_secs()));
         }
         thread::sleep(Duration::from_millis(1));

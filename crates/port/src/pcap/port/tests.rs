@@ -32,7 +32,7 @@ fn writing<W: Write>(sink: W) -> PcapPort<Memory, W> {
 }
 
 /// First bytes of the frames that come until none are due any more.
-fn all(port: &mut impl Port) -> Vec<u8> {
+fn all(port: &mut impl PortQueue) -> Vec<u8> {
     let mut seen = Vec::new();
     while port.next_due().is_some() {
         port.receive(3, &mut |frame: Span<'_>| {
@@ -218,10 +218,10 @@ fn what_is_sent_is_in_the_file_with_a_time() {
     let path = file.path().display().to_string();
     let mut port = PcapPort::open(&PcapSpec { write: Some(path.clone()), ..PcapSpec::default() }).unwrap();
     let before = CaptureTime::now();
-    assert_eq!(port.transmit(Span::from_slice(&[1; 60])), Taken::Yes);
-    assert_eq!(port.transmit(Span::from_slice(&[2; MAX_FRAME_LEN])), Taken::Yes);
-    assert_eq!(port.transmit(Span::from_slice(&[3; 13])), Taken::Dropped(DropReason::TooShort));
-    assert_eq!(port.transmit(Span::from_slice(&[3; MAX_FRAME_LEN + 1])), Taken::Dropped(DropReason::TooLong));
+    assert_eq!(port.transmit(Span::from_slice(&[1; 60])), TxOutcome::Sent);
+    assert_eq!(port.transmit(Span::from_slice(&[2; MAX_FRAME_LEN])), TxOutcome::Sent);
+    assert_eq!(port.transmit(Span::from_slice(&[3; 13])), TxOutcome::Dropped(DropReason::TooShort));
+    assert_eq!(port.transmit(Span::from_slice(&[3; MAX_FRAME_LEN + 1])), TxOutcome::Dropped(DropReason::TooLong));
     port.flush();
     // The file is brought up to date by the clock, not by the burst.
     let on_disk = || Reader::open(&path).unwrap().peek_info().unwrap().is_some();
@@ -249,7 +249,7 @@ fn what_is_sent_is_in_the_file_with_a_time() {
 #[test]
 fn without_a_file_to_write_what_is_sent_is_forgotten_but_counted() {
     let mut port = reading(capture(&[]), "");
-    assert_eq!(port.transmit(Span::from_slice(&[1; 60])), Taken::Yes);
+    assert_eq!(port.transmit(Span::from_slice(&[1; 60])), TxOutcome::Sent);
     port.flush();
     assert_eq!(port.counters().tx_frames(), 1);
 }
@@ -274,14 +274,14 @@ fn a_full_disk_moves_what_was_lost_to_the_drops() {
     let mut port = writing(SmallDisk(24 + 76 + 38));
     let send = |port: &mut PcapPort<Memory, SmallDisk>| port.transmit(Span::from_slice(&[1; 60]));
     for _ in 0..3 {
-        assert_eq!(send(&mut port), Taken::Yes);
+        assert_eq!(send(&mut port), TxOutcome::Sent);
     }
     assert_eq!(port.counters().tx_frames(), 3);
     port.flush();
     while port.next_due().is_some() {
         port.receive(1, &mut |_: Span<'_>| Accept::Taken);
     }
-    assert_eq!(send(&mut port), Taken::Dropped(DropReason::WriteFailed));
+    assert_eq!(send(&mut port), TxOutcome::Dropped(DropReason::WriteFailed));
     let counters = port.counters().clone();
     drop(port);
     assert_eq!((counters.tx_frames(), counters.tx_bytes()), (1, 60));
@@ -292,7 +292,7 @@ fn a_full_disk_moves_what_was_lost_to_the_drops() {
 #[test]
 fn a_disk_that_is_found_full_at_the_end_is_counted() {
     let mut port = writing(SmallDisk(24));
-    assert_eq!(port.transmit(Span::from_slice(&[1; 60])), Taken::Yes);
+    assert_eq!(port.transmit(Span::from_slice(&[1; 60])), TxOutcome::Sent);
     let counters = port.counters().clone();
     assert_eq!(port.sink.as_ref().unwrap().pending(), Tally { frames: 1, bytes: 60 });
     drop(port);

@@ -72,7 +72,7 @@ struct Forward<'a>(&'a mut VhostUserPort);
 
 impl Sink for Forward<'_> {
     fn take(&mut self, frame: Span<'_>) -> Accept {
-        if self.0.transmit(frame) == Taken::Yes { Accept::Taken } else { Accept::Full }
+        if self.0.transmit(frame) == TxOutcome::Sent { Accept::Taken } else { Accept::Full }
     }
 
     fn offloads(&self) -> Offloads {
@@ -80,7 +80,7 @@ impl Sink for Forward<'_> {
     }
 
     fn take_offloaded(&mut self, frame: Span<'_>, offload: &Offload) -> Accept {
-        if self.0.transmit_offloaded(frame, offload) == Taken::Yes { Accept::Taken } else { Accept::Full }
+        if self.0.transmit_offloaded(frame, offload) == TxOutcome::Sent { Accept::Taken } else { Accept::Full }
     }
 }
 

@@ -58,7 +58,7 @@ fn a_back_end_that_dies_half_way_leaves_nothing() {
         half(UnixStream::connect(&path).unwrap(), steps);
         if steps < REQUESTS {
             let dropped = here[0].transmit(Span::from_slice(&[0; 60]));
-            assert_eq!(dropped, Taken::Dropped(DropReason::LinkDown), "after {steps} steps");
+            assert_eq!(dropped, TxOutcome::Dropped(DropReason::LinkDown), "after {steps} steps");
         }
         received(&mut here[1], 9);
         if steps == REQUESTS {
@@ -157,7 +157,7 @@ fn frames_in_a_ring_that_is_broken_are_counted() {
     assert!(here.counters().mode().contains(said), "{}", here.counters().mode());
     let counters = here.counters();
     assert_eq!((counters.tx_frames(), counters.tx_bytes(), counters.tx_dropped(DropReason::BadRing)), (1, 60, 3));
-    assert_eq!(here.transmit(Span::from_slice(&made[0])), Taken::Dropped(DropReason::LinkDown));
+    assert_eq!(here.transmit(Span::from_slice(&made[0])), TxOutcome::Dropped(DropReason::LinkDown));
     scene.there.clear();
     eventually("no peer", || here.counters().mode().ends_with("no peer"));
     assert_eq!((here.counters().tx_frames(), here.counters().tx_offered()), (1, 5), "counted once");

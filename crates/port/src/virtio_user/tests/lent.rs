@@ -64,7 +64,7 @@ fn supply(port: &mut VirtioUserPort, numbers: impl IntoIterator<Item = usize>) -
     given
 }
 
-fn send(port: &mut dyn Port, frames: &[Vec<u8>]) {
+fn send(port: &mut dyn PortQueue, frames: &[Vec<u8>]) {
     assert_eq!(port.transmit_burst(&spans(frames)).taken, frames.len());
 }
 

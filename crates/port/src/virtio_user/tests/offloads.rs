@@ -38,10 +38,10 @@ impl Sink for Card {
     }
 }
 
-fn pass(from: &mut dyn Port, to: &mut dyn Port, frames: &[(Vec<u8>, Offload)], card: &mut Card) {
+fn pass(from: &mut dyn PortQueue, to: &mut dyn PortQueue, frames: &[(Vec<u8>, Offload)], card: &mut Card) {
     for (frame, offload) in frames {
         assert!(from.offloads().include(offload));
-        assert_eq!(from.transmit_offloaded(Span::from_slice(frame), offload), Taken::Yes);
+        assert_eq!(from.transmit_offloaded(Span::from_slice(frame), offload), TxOutcome::Sent);
         from.flush();
         to.receive(64, card);
     }
@@ -54,7 +54,8 @@ fn unfinished_frames_pass_whole_or_are_finished() {
     let frames = [large(100, 0), large(1514, 0), large(3000, 1448), large(16_000, 1448), large(65_535, 1448)];
     for round in 0..20 {
         for to_there in [true, false] {
-            let (from, to): (&mut dyn Port, &mut dyn Port) = if to_there { (here, there) } else { (there, here) };
+            let (from, to): (&mut dyn PortQueue, &mut dyn PortQueue) =
+                if to_there { (here, there) } else { (there, here) };
             let mut able = Card { offloads: Offloads::ALL, ..Card::default() };
             pass(from, to, &frames, &mut able);
             assert_eq!((able.unfinished.len(), able.complete.len()), (frames.len(), 0), "round {round}");
@@ -82,12 +83,12 @@ fn what_the_other_side_does_not_take_is_refused() {
     let (udp, offload) = large(3000, 1448);
     let udp_segments = Segments { kind: SegmentKind::Udp, ..offload.segments.unwrap() };
     let refused = here.transmit_offloaded(Span::from_slice(&udp), &Offload { segments: Some(udp_segments), ..offload });
-    assert_eq!(refused, Taken::Dropped(DropReason::Offload));
+    assert_eq!(refused, TxOutcome::Dropped(DropReason::Offload));
     let (long, _) = large(20_000, 0);
     let refused = here.transmit_offloaded(Span::from_slice(&long), &Offload { segments: None, ..offload });
-    assert_eq!(refused, Taken::Dropped(DropReason::TooLong));
+    assert_eq!(refused, TxOutcome::Dropped(DropReason::TooLong));
     scene.there.clear();
     eventually("no peer", || here.counters().mode().ends_with("no peer"));
-    assert_eq!(here.transmit_offloaded(Span::from_slice(&udp), &offload), Taken::Dropped(DropReason::LinkDown));
+    assert_eq!(here.transmit_offloaded(Span::from_slice(&udp), &offload), TxOutcome::Dropped(DropReason::LinkDown));
     assert_eq!(here.counters().tx_offered(), 3);
 }

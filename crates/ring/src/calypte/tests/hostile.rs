@@ -62,9 +62,9 @@ fn sdp_and_shp_may_hold_anything() {
     for number in 0..5000u64 {
         memory.doorbell.store(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), Ordering::Release);
         match deliver(&mut card, &frame(number as u32, 60 + number as usize % 3000)) {
-            Delivery::Stored => stored += 1,
-            Delivery::NoRoom => {}
-            Delivery::TooLong => panic!("fits"),
+            RxOutcome::Stored => stored += 1,
+            RxOutcome::NoRoom => {}
+            RxOutcome::TooLong => panic!("fits"),
         }
         card.publish();
         assert!(card.hdp() < 32 && card.hhp() < 16);

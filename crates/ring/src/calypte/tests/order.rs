@@ -69,11 +69,11 @@ proptest! {
                     let mut frames = Vec::new();
                     let served = card.serve(budget, &mut |frame: Span<'_>| {
                         if left == 0 {
-                            return Verdict::Full;
+                            return Accept::Full;
                         }
                         left -= 1;
                         frames.push(bytes_of(frame));
-                        Verdict::Taken
+                        Accept::Taken
                     });
                     prop_assert_eq!(served.fault, None);
                     prop_assert_eq!(served.frames as usize, frames.len());
@@ -148,15 +148,15 @@ proptest! {
                         let (meta, bytes) = (frame(!offered, offered as usize % 3 * 8), frame(offered, len as usize));
                         offered += 1;
                         match card.deliver(&meta, Span::from_slice(&bytes)) {
-                            Ok(Delivery::Stored) => {
+                            Ok(RxOutcome::Stored) => {
                                 prop_assert!(len <= 800);
                                 stored.push_back((meta, bytes));
                             }
-                            Ok(Delivery::TooLong) => {
+                            Ok(RxOutcome::TooLong) => {
                                 prop_assert!(len > 800);
                                 dropped += 1;
                             }
-                            Ok(Delivery::NoRoom) => dropped += 1,
+                            Ok(RxOutcome::NoRoom) => dropped += 1,
                             Err(fault) => prop_assert!(false, "{fault}"),
                         }
                     }
@@ -191,6 +191,6 @@ proptest! {
         }
         prop_assert_eq!(offered, read + dropped, "offered = passed + dropped");
         // A queue that was emptied takes frames again.
-        prop_assert_eq!(deliver(&mut card, &[0; 60]), Delivery::Stored);
+        prop_assert_eq!(deliver(&mut card, &[0; 60]), RxOutcome::Stored);
     }
 }

@@ -8,8 +8,8 @@ fn a_packet_is_seen_in_its_header() {
     let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
     assert!(!card.publish(), "nothing to tell");
     assert_eq!(host.ready(10), 0);
-    assert_eq!(deliver(&mut card, &frame(0, 60)), Delivery::Stored);
-    assert_eq!(deliver(&mut card, &frame(1, 1514)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(0, 60)), RxOutcome::Stored);
+    assert_eq!(deliver(&mut card, &frame(1, 1514)), RxOutcome::Stored);
     assert_eq!(host.ready(10), 0, "not published");
     assert!(card.publish());
     assert!(!card.publish());
@@ -30,7 +30,7 @@ fn metadata_lie_before_the_frame_and_count_into_the_length() {
     let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
     for number in 0..200 {
         let (meta, bytes) = (frame(!number, 16), frame(number, 60 + number as usize * 5));
-        assert_eq!(card.deliver(&meta, Span::from_slice(&bytes)), Ok(Delivery::Stored), "{number}");
+        assert_eq!(card.deliver(&meta, Span::from_slice(&bytes)), Ok(RxOutcome::Stored), "{number}");
         card.publish();
         assert_eq!(host.ready(1), 1);
         let header = host.header(0);
@@ -47,7 +47,7 @@ fn a_cache_line_of_headers_is_shown_at_once() {
     let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
     for number in 0..20 {
         assert_eq!(host.ready(100), number / 8 * 8);
-        assert_eq!(deliver(&mut card, &frame(number, 60)), Delivery::Stored);
+        assert_eq!(deliver(&mut card, &frame(number, 60)), RxOutcome::Stored);
     }
     assert_eq!(host.published(), 0, "the update word waits for the end of the burst");
     card.publish();
@@ -63,7 +63,7 @@ fn both_rings_go_round_many_times() {
         let (mut offered, mut read) = (0u32, 0u32);
         let len = |number: u32| 60 + (number.wrapping_mul(0x9e37_79b9) >> 16) as usize % 900;
         for round in 0..300 {
-            while deliver(&mut card, &frame(offered, len(offered))) == Delivery::Stored {
+            while deliver(&mut card, &frame(offered, len(offered))) == RxOutcome::Stored {
                 offered += 1;
             }
             card.publish();
@@ -87,35 +87,35 @@ fn both_rings_go_round_many_times() {
 fn one_block_and_one_header_stay_empty() {
     let memory = Memory::new(4096, 64);
     let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
-    assert_eq!(deliver(&mut card, &frame(0, 31 * 128)), Delivery::Stored);
-    assert_eq!(deliver(&mut card, &frame(1, 60)), Delivery::NoRoom);
+    assert_eq!(deliver(&mut card, &frame(0, 31 * 128)), RxOutcome::Stored);
+    assert_eq!(deliver(&mut card, &frame(1, 60)), RxOutcome::NoRoom);
     card.publish();
     host.ready(1);
     assert!(host.put(1));
-    assert_eq!(deliver(&mut card, &frame(1, 31 * 128)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(1, 31 * 128)), RxOutcome::Stored);
     card.publish();
     assert!(memory.packet(Header::decode(memory.headers.load(1))) == frame(1, 31 * 128));
     let memory = Memory::new(4096, 4);
     let mut card = memory.card_rx(LIMITS);
     for number in 0..3 {
-        assert_eq!(deliver(&mut card, &frame(number, 60)), Delivery::Stored);
+        assert_eq!(deliver(&mut card, &frame(number, 60)), RxOutcome::Stored);
     }
-    assert_eq!(deliver(&mut card, &frame(3, 60)), Delivery::NoRoom);
+    assert_eq!(deliver(&mut card, &frame(3, 60)), RxOutcome::NoRoom);
 }
 
 #[test]
 fn what_can_never_fit_is_too_long() {
     let memory = Memory::new(4096, 64);
     let mut card = memory.card_rx(FrameLimits { min: 60, max: 4096 });
-    assert_eq!(deliver(&mut card, &[0; 4097]), Delivery::TooLong, "longer than the queue allows");
-    assert_eq!(deliver(&mut card, &[0; 31 * 128 + 1]), Delivery::TooLong, "longer than the ring");
-    assert_eq!(card.deliver(&[0; 16], Span::from_slice(&[0; 31 * 128])), Ok(Delivery::TooLong));
-    assert_eq!(card.deliver(&[0; 256], Span::from_slice(&[0; 60])), Ok(Delivery::TooLong), "8 bits of metadata");
+    assert_eq!(deliver(&mut card, &[0; 4097]), RxOutcome::TooLong, "longer than the queue allows");
+    assert_eq!(deliver(&mut card, &[0; 31 * 128 + 1]), RxOutcome::TooLong, "longer than the ring");
+    assert_eq!(card.deliver(&[0; 16], Span::from_slice(&[0; 31 * 128])), Ok(RxOutcome::TooLong));
+    assert_eq!(card.deliver(&[0; 256], Span::from_slice(&[0; 60])), Ok(RxOutcome::TooLong), "8 bits of metadata");
     assert_eq!((card.hdp(), card.hhp(), card.publish()), (0, 0, false));
     let memory = Memory::new(1 << 20, 64);
     let mut card = memory.card_rx(FrameLimits { min: 60, max: u16::MAX });
-    assert_eq!(card.deliver(&[0; 16], Span::from_slice(&[0; 65530])), Ok(Delivery::TooLong), "16 bits of length");
-    assert_eq!(deliver(&mut card, &[0; 65535]), Delivery::Stored);
+    assert_eq!(card.deliver(&[0; 16], Span::from_slice(&[0; 65530])), Ok(RxOutcome::TooLong), "16 bits of length");
+    assert_eq!(deliver(&mut card, &[0; 65535]), RxOutcome::Stored);
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn nothing_is_written_outside_the_packet() {
     let memory = Memory::new(4096, 32);
     let mut card = memory.card_rx(LIMITS);
     memory.write(0, &[0xee; 4096]);
-    assert_eq!(deliver(&mut card, &frame(1, 61)), Delivery::Stored);
-    assert_eq!(deliver(&mut card, &frame(2, 61)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(1, 61)), RxOutcome::Stored);
+    assert_eq!(deliver(&mut card, &frame(2, 61)), RxOutcome::Stored);
     assert_eq!(memory.read(61, 67), [0xee; 67]);
     assert_eq!(memory.read(128 + 61, 3000), [0xee; 3000]);
 }
@@ -135,7 +135,7 @@ fn the_doorbell_moves_for_a_quarter_of_either_ring() {
         let memory = Memory::new(blocks * 128, entries);
         let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
         for number in 1..=1000 {
-            assert_eq!(deliver(&mut card, &frame(number, len)), Delivery::Stored);
+            assert_eq!(deliver(&mut card, &frame(number, len)), RxOutcome::Stored);
             card.publish();
             assert_eq!(host.ready(10), 1);
             assert_eq!(host.put(1), number % every == 0, "packet {number} of {blocks} {entries}");

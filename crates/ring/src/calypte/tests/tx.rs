@@ -82,10 +82,10 @@ fn what_the_sink_has_no_room_for_stays() {
         let served = card.serve(50, &mut |frame: Span<'_>| {
             calls += 1;
             if calls % 7 == 0 {
-                return Verdict::Full;
+                return Accept::Full;
             }
             seen.push(bytes_of(frame));
-            Verdict::Taken
+            Accept::Taken
         });
         assert_eq!(served.frames as usize, seen.len() - before);
         assert_eq!(memory.told().headers as usize, seen.len());
@@ -105,7 +105,7 @@ fn a_budget_counts_what_is_sent_and_what_is_not() {
     host.flush();
     let mut all = Served::default();
     for _ in 0..9 {
-        let served = card.serve(10, &mut |_: Span<'_>| Verdict::Taken);
+        let served = card.serve(10, &mut |_: Span<'_>| Accept::Taken);
         assert_eq!(served.frames + served.too_short + served.too_long, 10);
         all.frames += served.frames;
         all.too_short += served.too_short;

@@ -14,7 +14,7 @@ fn buffers_come_back_in_the_order_in_which_they_were_put_back() {
     let memory = Memory::new(ENTRIES, ENTRIES);
     let (mut queue, mut card) = rx(&memory);
     for number in 0..100 {
-        assert_eq!(deliver(&mut card, &frame(number, 64)), Delivery::Stored);
+        assert_eq!(deliver(&mut card, &frame(number, 64)), RxOutcome::Stored);
         card.publish();
         assert_eq!((queue.ready(9), queue.first()), (1, number));
         let found = queue.find(0).unwrap();
@@ -28,16 +28,16 @@ fn buffers_come_back_in_the_order_in_which_they_were_put_back() {
 fn buffers_are_posted_again_a_quarter_at_a_time() {
     let memory = Memory::new(ENTRIES, ENTRIES);
     let (mut queue, mut card) = rx(&memory);
-    (0..ENTRIES).for_each(|number| assert_eq!(deliver(&mut card, &frame(number, 64)), Delivery::Stored));
-    assert_eq!(deliver(&mut card, &frame(8, 64)), Delivery::NoRoom);
+    (0..ENTRIES).for_each(|number| assert_eq!(deliver(&mut card, &frame(number, 64)), RxOutcome::Stored));
+    assert_eq!(deliver(&mut card, &frame(8, 64)), RxOutcome::NoRoom);
     card.publish();
     assert_eq!(queue.ready(64), ENTRIES);
     (0..ENTRIES).for_each(|ahead| assert!(queue.find(ahead).is_ok()));
     assert!(!queue.put(1) && queue.owes());
-    assert_eq!(deliver(&mut card, &frame(8, 64)), Delivery::NoRoom);
+    assert_eq!(deliver(&mut card, &frame(8, 64)), RxOutcome::NoRoom);
     assert!(queue.put(1) && !queue.owes());
     assert_eq!(memory.tail.load(Ordering::Relaxed), 2);
-    assert_eq!(deliver(&mut card, &frame(8, 64)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(8, 64)), RxOutcome::Stored);
     queue.put(1);
     queue.flush();
     assert!(!queue.owes());

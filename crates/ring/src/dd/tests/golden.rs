@@ -30,7 +30,7 @@ fn a_descriptor_of_an_empty_buffer_and_of_a_received_frame() {
     assert!(host.post(memory.iova(3), 2048, 77));
     assert_eq!(memory.descriptor(0), [memory.iova(3).get(), 2048, 0, 77]);
     let stamp = RxMetadata { port: 5, seconds: 7, nanoseconds: 8 }.encode();
-    assert_eq!(card.deliver(&stamp, Span::from_slice(&frame(1, 100))), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&stamp, Span::from_slice(&frame(1, 100))), Ok(RxOutcome::Stored));
     assert_eq!(memory.descriptor(0)[1], 2048, "not before `publish`");
     assert!(card.publish() && !card.publish());
     assert_eq!(memory.descriptor(0), [memory.iova(3).get(), 1 << 63 | 5 << 24 | 100, 7_000_000_008, 77]);

@@ -73,7 +73,7 @@ fn a_status_that_changes_while_the_card_works_changes_nothing_for_what_it_has_ta
         memory.set_status(0, u64::MAX);
         memory.set_status(1, 1 << 63 | 2000);
         lengths.push(frame.len());
-        Verdict::Taken
+        Accept::Taken
     });
     assert_eq!((served.frames, served.bytes, lengths), (2, 121, vec![60, 61]));
     assert_eq!(memory.descriptor(1)[1], 1 << 63 | 61, "the card says what it did");
@@ -89,7 +89,7 @@ fn descriptors_that_are_never_left_to_the_card_cost_one_budget_a_turn() {
     again();
     let served = card.serve(10, &mut |_: Span<'_>| {
         again();
-        Verdict::Taken
+        Accept::Taken
     });
     assert!(served.frames <= 10);
 }

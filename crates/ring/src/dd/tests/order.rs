@@ -87,11 +87,11 @@ proptest! {
                     let mut frames = Vec::new();
                     let mut take = |frame: Span<'_>| {
                         if left == 0 {
-                            return Verdict::Full;
+                            return Accept::Full;
                         }
                         left -= 1;
                         frames.push(bytes_of(frame));
-                        Verdict::Taken
+                        Accept::Taken
                     };
                     let served = if at_once {
                         card.serve(budget, &mut take)
@@ -182,7 +182,7 @@ proptest! {
                 RxStep::Deliver(count) => {
                     for _ in 0..count {
                         let bytes = frame(number, 60 + number as usize % 100);
-                        if deliver(&mut card, &bytes) != Delivery::Stored {
+                        if deliver(&mut card, &bytes) != RxOutcome::Stored {
                             break;
                         }
                         wanted.push_back(bytes);

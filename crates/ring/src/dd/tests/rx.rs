@@ -6,15 +6,15 @@ use super::*;
 fn frames_arrive_in_the_buffers_given_and_then_there_is_no_room() {
     let memory = Memory::new(4, 8);
     let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
-    assert_eq!(deliver(&mut card, &frame(0, 60)), Delivery::NoRoom);
+    assert_eq!(deliver(&mut card, &frame(0, 60)), RxOutcome::NoRoom);
     for buffer in [5, 0, 7, 2] {
         assert!(host.post(memory.iova(buffer), 2048, buffer.into()));
     }
     assert!(!host.post(memory.iova(1), 2048, 0), "full");
     for number in 0..4 {
-        assert_eq!(deliver(&mut card, &frame(number, 60 + number as usize)), Delivery::Stored);
+        assert_eq!(deliver(&mut card, &frame(number, 60 + number as usize)), RxOutcome::Stored);
     }
-    assert_eq!(deliver(&mut card, &frame(4, 60)), Delivery::NoRoom);
+    assert_eq!(deliver(&mut card, &frame(4, 60)), RxOutcome::NoRoom);
     card.publish();
     assert_eq!((host.ready(2), host.ready(9)), (2, 4));
     for (ahead, buffer) in [(0, 5), (1, 0), (2, 7), (3, 2)] {
@@ -22,10 +22,10 @@ fn frames_arrive_in_the_buffers_given_and_then_there_is_no_room() {
         assert_eq!((received.iova, received.cookie, received.time), (memory.iova(buffer), buffer.into(), 0));
         assert_eq!(memory.read(buffer, received.len), frame(ahead, 60 + ahead as usize));
     }
-    assert_eq!(deliver(&mut card, &frame(4, 60)), Delivery::NoRoom, "released is not posted");
+    assert_eq!(deliver(&mut card, &frame(4, 60)), RxOutcome::NoRoom, "released is not posted");
     host.release(4);
     assert!(host.post(memory.iova(1), 2048, 1));
-    assert_eq!(deliver(&mut card, &frame(4, 60)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(4, 60)), RxOutcome::Stored);
     card.publish();
     assert_eq!((host.ready(9), host.received(0).iova), (1, memory.iova(1)));
 }
@@ -35,9 +35,9 @@ fn a_frame_that_does_not_fit_leaves_its_buffer_for_the_next() {
     let memory = Memory::new(4, 4);
     let (mut host, mut card) = (memory.host_rx(), memory.card_rx(FrameLimits { min: 60, max: 1000 }));
     host.post(memory.iova(0), 100, 0);
-    assert_eq!(deliver(&mut card, &frame(0, 1001)), Delivery::TooLong);
-    assert_eq!(deliver(&mut card, &frame(0, 101)), Delivery::TooLong);
-    assert_eq!(deliver(&mut card, &frame(1, 100)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(0, 1001)), RxOutcome::TooLong);
+    assert_eq!(deliver(&mut card, &frame(0, 101)), RxOutcome::TooLong);
+    assert_eq!(deliver(&mut card, &frame(1, 100)), RxOutcome::Stored);
     card.publish();
     assert_eq!((host.ready(9), host.received(0).len), (1, 100));
 }
@@ -56,9 +56,9 @@ fn buffers_taken_ahead_come_back_in_any_order() {
     memory.write(2, &frame(9, 70));
     assert!(card.deliver_swapped(ahead[2].iova, 70, &[]));
     // One that has to be copied goes into the next buffer, which is not that of the next descriptor.
-    assert_eq!(deliver(&mut card, &frame(10, 80)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(10, 80)), RxOutcome::Stored);
     assert_eq!(card.take_supplied(), Ok(None));
-    assert_eq!(deliver(&mut card, &frame(11, 80)), Delivery::NoRoom);
+    assert_eq!(deliver(&mut card, &frame(11, 80)), RxOutcome::NoRoom);
     card.publish();
     assert_eq!(host.ready(9), 2);
     assert_eq!((host.received(0).iova, host.received(1).iova), (memory.iova(2), memory.iova(3)));
@@ -78,10 +78,10 @@ fn a_small_ring_goes_round_without_mistaking_its_own_descriptors_for_new_ones() 
     let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
     for number in 0..20 {
         while host.post(memory.iova(number % 2), 2048, 0) {}
-        assert_eq!(deliver(&mut card, &frame(number, 60)), Delivery::Stored);
+        assert_eq!(deliver(&mut card, &frame(number, 60)), RxOutcome::Stored);
         if number % 2 == 0 {
-            assert_eq!(deliver(&mut card, &frame(number, 60)), Delivery::Stored);
-            assert_eq!(deliver(&mut card, &frame(number, 60)), Delivery::NoRoom);
+            assert_eq!(deliver(&mut card, &frame(number, 60)), RxOutcome::Stored);
+            assert_eq!(deliver(&mut card, &frame(number, 60)), RxOutcome::NoRoom);
         }
         card.publish();
         let ready = host.ready(9);

@@ -49,10 +49,10 @@ fn a_sink_that_is_full_leaves_frames_where_they_are() {
     let mut room = 2;
     let served = card.serve(64, &mut |_: Span<'_>| {
         room -= 1;
-        if room < 0 { Verdict::Full } else { Verdict::Taken }
+        if room < 0 { Accept::Full } else { Accept::Taken }
     });
     assert_eq!((served.frames, host.reclaim()), (2, 2));
-    assert_eq!(card.serve(1, &mut |_: Span<'_>| Verdict::Taken).bytes, 62, "no more than the budget");
+    assert_eq!(card.serve(1, &mut |_: Span<'_>| Accept::Taken).bytes, 62, "no more than the budget");
     assert_eq!(serve_all(&mut card).0.bytes, 63 + 64);
 }
 
@@ -82,7 +82,7 @@ fn what_is_sent_from_the_buffer_comes_back_when_the_port_is_done_with_it_in_orde
     let mut taken = Vec::new();
     let served = card.serve_deferred(64, |iova, frame| {
         taken.push((iova, frame.len()));
-        Verdict::Taken
+        Accept::Taken
     });
     assert_eq!((served.frames, served.too_short, card.in_flight()), (3, 1, 4));
     assert_eq!(taken, [(memory.iova(0), 60), (memory.iova(1), 61), (memory.iova(3), 62)]);
@@ -108,9 +108,9 @@ fn a_ring_whose_frames_are_all_out_is_not_served_again() {
     let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
     (0..4).for_each(|i| assert!(host.post(memory.frame(i, 60))));
     host.flush();
-    assert_eq!(card.serve_deferred(64, |_, _| Verdict::Taken).frames, 4);
+    assert_eq!(card.serve_deferred(64, |_, _| Accept::Taken).frames, 4);
     assert!(!card.pending());
-    assert_eq!(card.serve_deferred(64, |_, _| Verdict::Taken).frames, 0);
+    assert_eq!(card.serve_deferred(64, |_, _| Accept::Taken).frames, 0);
     card.complete(4);
     assert_eq!(host.reclaim(), 4);
 }

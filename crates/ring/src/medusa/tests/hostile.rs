@@ -155,12 +155,12 @@ fn tx_a_pointer_that_moves_back_means_nearly_a_whole_ring() {
 }
 
 /// One frame of 64 bytes delivered to a queue with these descriptors.
-fn rx(descriptors: &[u64]) -> (Result<Delivery, EngineFault>, Memory) {
+fn rx(descriptors: &[u64]) -> (Result<RxOutcome, EngineFault>, Memory) {
     let memory = Memory::new(8, 4);
     memory.post_raw(descriptors);
     let mut card = memory.card_rx(LIMITS);
     let result = card.deliver(&[], Span::from_slice(&frame(1, 64)));
-    if result != Ok(Delivery::Stored) {
+    if result != Ok(RxOutcome::Stored) {
         assert_eq!((card.hdp(), card.hhp(), card.publish()), (0, 0, false), "nothing moves");
     }
     (result, memory)
@@ -168,21 +168,21 @@ fn rx(descriptors: &[u64]) -> (Result<Delivery, EngineFault>, Memory) {
 
 #[test]
 fn rx_a_buffer_without_room_is_too_small_and_stays() {
-    assert_eq!(rx(&[upper(DATA_AT), buffer(DATA_AT, 0)]).0, Ok(Delivery::TooLong));
+    assert_eq!(rx(&[upper(DATA_AT), buffer(DATA_AT, 0)]).0, Ok(RxOutcome::TooLong));
     let (result, memory) = rx(&[upper(DATA_AT), buffer(DATA_AT, 63)]);
-    assert_eq!(result, Ok(Delivery::TooLong));
+    assert_eq!(result, Ok(RxOutcome::TooLong));
     assert_eq!(memory.read(0, 64), [0; 64]);
-    assert_eq!(rx(&[upper(DATA_AT), buffer(DATA_AT, 64)]).0, Ok(Delivery::Stored));
+    assert_eq!(rx(&[upper(DATA_AT), buffer(DATA_AT, 64)]).0, Ok(RxOutcome::Stored));
 }
 
 #[test]
 fn rx_a_frame_above_the_maximum_is_not_looked_at_further() {
     let memory = Memory::new(8, 4);
     let mut card = memory.card_rx(FrameLimits { min: 60, max: 100 });
-    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 101])), Ok(Delivery::TooLong));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 101])), Ok(RxOutcome::TooLong));
     memory.post_raw(&[upper(DATA_AT), buffer(DATA_AT, 0xffff)]);
-    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 101])), Ok(Delivery::TooLong));
-    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 100])), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 101])), Ok(RxOutcome::TooLong));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 100])), Ok(RxOutcome::Stored));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn rx_outside_the_domain_is_a_fault_with_the_address() {
     }
     // Only the bytes that are written have to be mapped, not the whole capacity.
     let iova = Iova::new(end.get() - 64);
-    assert_eq!(rx(&[upper(iova), buffer(iova, 2048)]).0, Ok(Delivery::Stored));
+    assert_eq!(rx(&[upper(iova), buffer(iova, 2048)]).0, Ok(RxOutcome::Stored));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn rx_a_buffer_before_any_upper_address_is_a_fault() {
 fn rx_a_full_ring_without_room_for_a_byte_is_a_fault() {
     let endless = Err(at_entry(FaultKind::EndlessDescriptors, 7));
     assert_eq!(rx(&[upper(DATA_AT); 7]).0, endless);
-    assert_eq!(rx(&[upper(DATA_AT); 6]).0, Ok(Delivery::NoRoom), "one more could come");
+    assert_eq!(rx(&[upper(DATA_AT); 6]).0, Ok(RxOutcome::NoRoom), "one more could come");
     let mut nothing = [piece(DATA_AT, 0); 7];
     nothing[0] = upper(DATA_AT);
     assert_eq!(rx(&nothing).0, endless);
@@ -238,9 +238,9 @@ fn rx_a_full_ring_without_room_for_a_byte_is_a_fault() {
 fn rx_a_full_ring_with_too_little_room_is_too_small_for_that_frame() {
     let mut little = [piece(DATA_AT, 10); 7];
     little[0] = upper(DATA_AT);
-    assert_eq!(rx(&little).0, Ok(Delivery::TooLong));
+    assert_eq!(rx(&little).0, Ok(RxOutcome::TooLong));
     little[6] = piece(DATA_AT, 14);
-    assert_eq!(rx(&little).0, Ok(Delivery::Stored), "exactly enough");
+    assert_eq!(rx(&little).0, Ok(RxOutcome::Stored), "exactly enough");
 }
 
 #[test]
@@ -249,8 +249,8 @@ fn rx_pointers_beyond_the_mask_lose_the_bits_beyond() {
     memory.post_raw(&[upper(DATA_AT), buffer(DATA_AT, 2048), buffer(DATA_AT, 2048)]);
     memory.ring(0xffff_fff8 | 2, 0xffff_fffc);
     let mut card = memory.card_rx(LIMITS);
-    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 64))), Ok(Delivery::Stored));
-    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 64))), Ok(Delivery::NoRoom));
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 64))), Ok(RxOutcome::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 64))), Ok(RxOutcome::NoRoom));
 }
 
 #[test]
@@ -262,9 +262,9 @@ fn rx_pointers_that_move_back_give_room_that_software_has_to_answer_for() {
     memory.ring(4, 0);
     let mut card = memory.card_rx(LIMITS);
     let mut deliver = || card.deliver(&[], Span::from_slice(&frame(1, 64)));
-    assert_eq!([(); 3].map(|()| deliver()), [Ok(Delivery::Stored); 3]);
+    assert_eq!([(); 3].map(|()| deliver()), [Ok(RxOutcome::Stored); 3]);
     memory.ring(3, 2);
-    assert_eq!([(); 3].map(|()| deliver()), [Ok(Delivery::Stored), Ok(Delivery::Stored), Ok(Delivery::NoRoom)]);
+    assert_eq!([(); 3].map(|()| deliver()), [Ok(RxOutcome::Stored), Ok(RxOutcome::Stored), Ok(RxOutcome::NoRoom)]);
     assert_eq!((card.hdp(), card.hhp()), (6, 1));
 }
 
@@ -330,7 +330,7 @@ fn tx_survives_words_that_change_while_they_are_read() {
             assert!((60..=0x3fff).contains(&frame.len()));
             sum += bytes_of(frame).iter().map(|&byte| u64::from(byte)).sum::<u64>();
             frames += 1;
-            Verdict::Taken
+            Accept::Taken
         });
         assert_eq!(served.frames, frames);
         assert!(served.frames + served.too_short + served.too_long <= u64::from(pending));
@@ -381,7 +381,7 @@ fn rx_a_doorbell_that_runs_away_does_not_hold_the_card() {
     for _ in 0..200_000 {
         card.sync();
         match card.deliver(&[], Span::from_slice(&[0; 64])) {
-            Ok(Delivery::NoRoom) | Err(EngineFault { kind: FaultKind::EndlessDescriptors, .. }) => {}
+            Ok(RxOutcome::NoRoom) | Err(EngineFault { kind: FaultKind::EndlessDescriptors, .. }) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -81,11 +81,11 @@ proptest! {
                     let mut frames = Vec::new();
                     let served = card.serve(budget, &mut |frame: Span<'_>| {
                         if left == 0 {
-                            return Verdict::Full;
+                            return Accept::Full;
                         }
                         left -= 1;
                         frames.push(bytes_of(frame));
-                        Verdict::Taken
+                        Accept::Taken
                     });
                     prop_assert_eq!(served.fault, None);
                     prop_assert_eq!(served.frames as usize, frames.len());
@@ -174,15 +174,15 @@ proptest! {
                         let bytes = frame(offered, len as usize);
                         offered += 1;
                         match card.deliver(&[], Span::from_slice(&bytes)) {
-                            Ok(Delivery::Stored) => {
+                            Ok(RxOutcome::Stored) => {
                                 prop_assert!(len <= 200 && len <= u32::from(size));
                                 stored.push_back(bytes);
                             }
-                            Ok(Delivery::TooLong) => {
+                            Ok(RxOutcome::TooLong) => {
                                 prop_assert!(len > 200 || len > u32::from(size));
                                 dropped += 1;
                             }
-                            Ok(Delivery::NoRoom) => dropped += 1,
+                            Ok(RxOutcome::NoRoom) => dropped += 1,
                             Err(fault) => prop_assert!(false, "{fault}"),
                         }
                     }
@@ -211,6 +211,6 @@ proptest! {
         }
         prop_assert_eq!(offered, read + dropped, "offered = passed + dropped");
         // A queue that was emptied takes frames again.
-        prop_assert_eq!(card.deliver(&[], Span::from_slice(&[0; 60])), Ok(Delivery::Stored));
+        prop_assert_eq!(card.deliver(&[], Span::from_slice(&[0; 60])), Ok(RxOutcome::Stored));
     }
 }

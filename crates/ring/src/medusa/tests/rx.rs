@@ -4,7 +4,7 @@ use super::*;
 
 const LIMITS: FrameLimits = FrameLimits::ETHERNET;
 
-fn deliver(card: &mut CardRx, bytes: &[u8]) -> Delivery {
+fn deliver(card: &mut CardRx, bytes: &[u8]) -> RxOutcome {
     card.deliver(&[], Span::from_slice(bytes)).unwrap()
 }
 
@@ -12,13 +12,13 @@ fn deliver(card: &mut CardRx, bytes: &[u8]) -> Delivery {
 fn a_frame_a_header_and_both_pointers_appear_at_publish() {
     let memory = Memory::new(8, 4);
     let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
-    assert_eq!(deliver(&mut card, &frame(0, 60)), Delivery::NoRoom, "nothing posted");
+    assert_eq!(deliver(&mut card, &frame(0, 60)), RxOutcome::NoRoom, "nothing posted");
     assert!(host.post(DATA_AT, 2048) && host.post(DATA_AT.plus(2048), 2048));
-    assert_eq!(deliver(&mut card, &frame(0, 60)), Delivery::NoRoom, "nothing announced");
+    assert_eq!(deliver(&mut card, &frame(0, 60)), RxOutcome::NoRoom, "nothing announced");
     host.flush();
     assert!(!card.publish(), "nothing to tell");
-    assert_eq!(deliver(&mut card, &frame(0, 60)), Delivery::Stored);
-    assert_eq!(deliver(&mut card, &frame(1, 1514)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(0, 60)), RxOutcome::Stored);
+    assert_eq!(deliver(&mut card, &frame(1, 1514)), RxOutcome::Stored);
     assert_eq!(host.ready(), 0, "not published");
     assert!(card.publish());
     assert!(!card.publish());
@@ -43,10 +43,10 @@ fn a_full_header_ring_stops_the_card_even_when_there_are_buffers() {
     let mut number = 0;
     for _ in 0..10 {
         for _ in 0..3 {
-            assert_eq!(deliver(&mut card, &frame(number, 64)), Delivery::Stored);
+            assert_eq!(deliver(&mut card, &frame(number, 64)), RxOutcome::Stored);
             number += 1;
         }
-        assert_eq!(deliver(&mut card, &frame(number, 64)), Delivery::NoRoom);
+        assert_eq!(deliver(&mut card, &frame(number, 64)), RxOutcome::NoRoom);
         card.publish();
         assert_eq!(host.ready(), 3);
         host.release(3);
@@ -70,10 +70,10 @@ fn a_header_ring_larger_than_the_descriptor_ring_waits_for_descriptors() {
         assert_eq!(posted, if round == 0 { 2 } else { 3 });
         host.flush();
         for _ in 0..posted {
-            assert_eq!(deliver(&mut card, &frame(number, 64)), Delivery::Stored);
+            assert_eq!(deliver(&mut card, &frame(number, 64)), RxOutcome::Stored);
             number += 1;
         }
-        assert_eq!(deliver(&mut card, &frame(number, 64)), Delivery::NoRoom);
+        assert_eq!(deliver(&mut card, &frame(number, 64)), RxOutcome::NoRoom);
         card.publish();
         assert_eq!(u64::from(host.ready()), posted);
         host.release(posted as u32);
@@ -98,13 +98,13 @@ fn a_frame_may_lie_in_several_buffers() {
         buffer(high.plus(8192), 64),
     ]);
     let bytes = frame(1, 400);
-    assert_eq!(deliver(&mut card, &bytes), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &bytes), RxOutcome::Stored);
     assert_eq!(card.hdp(), 6);
     assert_eq!(RxHeader::decode(memory.headers.load(0)), RxHeader { len: 400, header_len: 0, meta: 0, freed: 3 });
     let parts = [memory.read(0, 100), memory.read(8192, 50), memory.read(8192 + 100, 250)];
     assert_eq!(parts.concat(), bytes);
     // A frame that fits in the first piece does not use the second.
-    assert_eq!(deliver(&mut card, &frame(2, 64)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(2, 64)), RxOutcome::Stored);
     assert_eq!((card.hdp(), RxHeader::decode(memory.headers.load(1)).freed), (7, 1));
 }
 
@@ -113,11 +113,11 @@ fn a_frame_waits_for_the_descriptors_that_it_lacks() {
     let memory = Memory::new(16, 8);
     let mut card = memory.card_rx(LIMITS);
     memory.post_raw(&[upper(DATA_AT), piece(DATA_AT, 100)]);
-    assert_eq!(deliver(&mut card, &frame(1, 300)), Delivery::NoRoom);
+    assert_eq!(deliver(&mut card, &frame(1, 300)), RxOutcome::NoRoom);
     assert_eq!((card.hdp(), card.hhp(), card.publish()), (0, 0, false));
     memory.descriptors.store(2, buffer(DATA_AT.plus(100), 200));
     memory.ring(3, 0);
-    assert_eq!(deliver(&mut card, &frame(1, 300)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(1, 300)), RxOutcome::Stored);
     assert_eq!(memory.read(0, 300), frame(1, 300));
 }
 
@@ -128,7 +128,7 @@ fn nothing_is_written_behind_the_frame() {
     memory.write(0, &[0xee; 4096]);
     host.post(DATA_AT.plus(64), 2048);
     host.flush();
-    assert_eq!(deliver(&mut card, &frame(1, 61)), Delivery::Stored);
+    assert_eq!(deliver(&mut card, &frame(1, 61)), RxOutcome::Stored);
     assert_eq!(memory.read(0, 64), [0xee; 64]);
     assert_eq!(memory.read(64 + 61, 2000), [0xee; 2000]);
 }
@@ -143,7 +143,7 @@ fn buffers_are_posted_again_64_at_a_time() {
     let first = announced().descriptors;
     assert_eq!(first, 514, "512 buffers and two upper addresses");
     for number in 0..2000u32 {
-        assert_eq!(deliver(&mut card, &frame(number, 64)), Delivery::Stored);
+        assert_eq!(deliver(&mut card, &frame(number, 64)), RxOutcome::Stored);
         card.publish();
         assert_eq!(queue.ready(), 1);
         assert_eq!(queue.first(), number);
@@ -165,7 +165,7 @@ fn a_header_ring_smaller_than_a_batch_of_refills_does_not_starve_the_card() {
         let buffers: Box<[Iova]> = (0..buffers).map(|i| DATA_AT.plus(i * 2048)).collect();
         let mut queue = FixedRx::new(memory.host_rx(), buffers, 2048, 7).unwrap();
         for number in 0..500 {
-            assert_eq!(deliver(&mut card, &frame(number, 64)), Delivery::Stored, "{entries} {headers} {number}");
+            assert_eq!(deliver(&mut card, &frame(number, 64)), RxOutcome::Stored, "{entries} {headers} {number}");
             card.publish();
             assert_eq!(queue.ready(), 1);
             queue.put(1);
@@ -191,15 +191,15 @@ fn metadata_lies_before_the_frame_and_both_have_to_fit() {
     (0..4).for_each(|i| assert!(host.post(DATA_AT.plus(i * 256), 200)));
     host.flush();
     for (len, with, without) in [
-        (184, Delivery::Stored, Delivery::Stored),
-        (185, Delivery::TooLong, Delivery::Stored),
-        (200, Delivery::TooLong, Delivery::Stored),
-        (201, Delivery::TooLong, Delivery::TooLong),
+        (184, RxOutcome::Stored, RxOutcome::Stored),
+        (185, RxOutcome::TooLong, RxOutcome::Stored),
+        (200, RxOutcome::TooLong, RxOutcome::Stored),
+        (201, RxOutcome::TooLong, RxOutcome::TooLong),
     ] {
         let bytes = frame(len, len as usize);
         let before = (card.hdp(), card.hhp());
         assert_eq!(card.deliver(&meta, Span::from_slice(&bytes)), Ok(with), "{len}");
-        if with == Delivery::TooLong {
+        if with == RxOutcome::TooLong {
             assert_eq!((card.hdp(), card.hhp()), before);
             assert_eq!(card.deliver(&[], Span::from_slice(&bytes)), Ok(without), "{len}");
         }
@@ -212,8 +212,8 @@ fn metadata_lies_before_the_frame_and_both_have_to_fit() {
     assert_eq!(memory.read(256, 185), frame(185, 185));
     assert_eq!(memory.read(512, 200), frame(200, 200));
     // More than the fields of the header can say is no reason to write nonsense.
-    assert_eq!(card.deliver(&[0; 256], Span::from_slice(&[0; 60])), Ok(Delivery::TooLong));
-    assert_eq!(card.deliver(&[0; 16], Span::from_slice(&vec![0; 65530])), Ok(Delivery::TooLong));
+    assert_eq!(card.deliver(&[0; 256], Span::from_slice(&[0; 60])), Ok(RxOutcome::TooLong));
+    assert_eq!(card.deliver(&[0; 16], Span::from_slice(&vec![0; 65530])), Ok(RxOutcome::TooLong));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn metadata_is_divided_like_the_frame() {
             piece(DATA_AT.plus(200), 7),
             buffer(DATA_AT.plus(300), 2000),
         ]);
-        assert_eq!(card.deliver(&meta, Span::from_slice(&frame(1, 64))), Ok(Delivery::Stored));
+        assert_eq!(card.deliver(&meta, Span::from_slice(&frame(1, 64))), Ok(RxOutcome::Stored));
         let parts = [memory.read(0, first.into()), memory.read(200, 7), memory.read(300, 80 - 7 - usize::from(first))];
         assert_eq!(parts.concat(), [meta.clone(), frame(1, 64)].concat(), "first piece {first}");
         assert_eq!(RxHeader::decode(memory.headers.load(0)).header_len, 16);

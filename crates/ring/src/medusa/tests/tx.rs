@@ -114,7 +114,7 @@ fn more_than_a_batch_goes_in_one_call_and_the_budget_is_kept() {
         let expected = budget.min(200 - seen.len());
         let served = card.serve(budget, &mut |frame: Span<'_>| {
             seen.push(bytes_of(frame));
-            Verdict::Taken
+            Accept::Taken
         });
         assert_eq!(served.frames as usize, expected, "budget {budget}");
     }
@@ -151,10 +151,10 @@ fn what_the_sink_has_no_room_for_stays_and_so_does_the_upper_address() {
         let served = card.serve(usize::MAX, &mut |frame: Span<'_>| {
             calls += 1;
             if calls % 3 != 0 {
-                return Verdict::Full;
+                return Accept::Full;
             }
             seen.push(bytes_of(frame));
-            Verdict::Taken
+            Accept::Taken
         });
         assert_eq!(served.fault, None);
         assert_eq!(memory.told().descriptors, card.hdp());
@@ -217,7 +217,7 @@ fn a_chain_counts_against_the_budget_and_goes_on_after_whole_frames() {
     for expected in [2, 2, 1, 0] {
         let served = card.serve(2, &mut |frame: Span<'_>| {
             lengths.push(frame.len());
-            Verdict::Taken
+            Accept::Taken
         });
         assert_eq!(served.frames, expected);
     }

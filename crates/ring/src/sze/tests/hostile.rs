@@ -127,7 +127,7 @@ fn a_list_that_ends_without_going_round_is_a_fault_behind_its_end() {
     slots.store(0, Descriptor::Next(LIST_AT.plus(4088)).encode());
     slots.store(511, Descriptor::Pages { at: RING_AT, count: 1 }.encode());
     let mut card = memory.card_rx();
-    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 4000])), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 4000])), Ok(RxOutcome::Stored));
     memory.doorbell.store(4008, Ordering::Release);
     let fault = EngineFault { kind: FaultKind::Unmapped, iova: LIST_AT.plus(4096) };
     assert_eq!(card.deliver(&[], Span::from_slice(&[0; 200])), Err(fault));
@@ -167,7 +167,7 @@ fn rx_a_pointer_between_packets_is_a_fault_when_it_is_looked_at() {
     let mut card = memory.card_rx();
     memory.doorbell.store(12, Ordering::Release);
     while card.known_room().bytes >= 72 {
-        assert_eq!(card.deliver(&[], Span::from_slice(&[0; 64])), Ok(Delivery::Stored));
+        assert_eq!(card.deliver(&[], Span::from_slice(&[0; 64])), Ok(RxOutcome::Stored));
     }
     let fault = EngineFault { kind: FaultKind::BadPointer, iova: Iova::new(12) };
     assert_eq!(card.deliver(&[], Span::from_slice(&[0; 64])), Err(fault));
@@ -179,7 +179,7 @@ fn rx_pointers_beyond_the_mask_and_moving_back_give_room_that_software_has_to_an
     let mut card = memory.card_rx();
     let mut fill = || {
         let mut count = 0;
-        while card.deliver(&[], Span::from_slice(&[0; 120])) == Ok(Delivery::Stored) {
+        while card.deliver(&[], Span::from_slice(&[0; 120])) == Ok(RxOutcome::Stored) {
             count += 1;
         }
         (count, card.hw())
@@ -196,12 +196,12 @@ fn rx_a_frame_longer_than_the_queue_or_the_ring_is_too_long() {
     let memory = Memory::new(4096, 0);
     let mut card = memory.card_rx();
     for len in [4089, 4088, 4081, 0x3fff, 0x4000, 0xffff, 1 << 20] {
-        assert_eq!(card.deliver(&[], Span::from_slice(&vec![0; len])), Ok(Delivery::TooLong), "length {len}");
+        assert_eq!(card.deliver(&[], Span::from_slice(&vec![0; len])), Ok(RxOutcome::TooLong), "length {len}");
     }
     let memory = Memory::new(1 << 16, 0);
     let mut card = memory.card_rx();
-    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 0x4000])), Ok(Delivery::TooLong));
-    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 0x3fff])), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 0x4000])), Ok(RxOutcome::TooLong));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 0x3fff])), Ok(RxOutcome::Stored));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_fault_in_the_second_run_of_a_packet_stops_before_the_packet() {
     assert_eq!((card.hw(), memory.told()), (3008, 3008));
     memory.doorbell.store(0, Ordering::Relaxed);
     let mut card = memory.card_rx();
-    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 3000))), Ok(Delivery::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(1, 3000))), Ok(RxOutcome::Stored));
     assert_eq!(card.deliver(&[], Span::from_slice(&frame(2, 3000))).unwrap_err().kind, FaultKind::Unmapped);
     assert_eq!(card.hw(), 3008);
 }
@@ -362,7 +362,7 @@ fn words_that_change_while_they_are_read() {
             assert!((57..=0x3fff).contains(&frame.len()));
             sum += bytes_of(frame).iter().map(|&byte| u64::from(byte)).sum::<u64>();
             frames += 1;
-            Verdict::Taken
+            Accept::Taken
         });
         assert_eq!(served.frames, frames);
         assert!((served.frames + served.too_short + served.too_long) * 8 <= u64::from(pending));

@@ -112,11 +112,11 @@ proptest! {
                     let (mut left, mut frames) = (room, Vec::new());
                     let served = card.serve(budget, &mut |frame: Span<'_>| {
                         if left == 0 {
-                            return Verdict::Full;
+                            return Accept::Full;
                         }
                         left -= 1;
                         frames.push(bytes_of(frame));
-                        Verdict::Taken
+                        Accept::Taken
                     });
                     prop_assert_eq!(served.fault, None);
                     let done = (served.frames + served.too_short) as usize;
@@ -155,9 +155,9 @@ proptest! {
                         let bytes = frame(seed, length(seed));
                         offered += 1;
                         match card.deliver(&[], Span::from_slice(&bytes)) {
-                            Ok(Delivery::Stored) => stored.push_back(bytes),
-                            Ok(Delivery::NoRoom) => dropped += 1,
-                            Ok(Delivery::TooLong) => {
+                            Ok(RxOutcome::Stored) => stored.push_back(bytes),
+                            Ok(RxOutcome::NoRoom) => dropped += 1,
+                            Ok(RxOutcome::TooLong) => {
                                 prop_assert!(bytes.len() + 16 > 1 << size_log);
                                 dropped += 1;
                             }
@@ -189,6 +189,6 @@ proptest! {
             }
         }
         prop_assert_eq!(offered, read + dropped, "offered = passed + dropped");
-        prop_assert_eq!(card.deliver(&[], Span::from_slice(&[0; 57])), Ok(Delivery::Stored));
+        prop_assert_eq!(card.deliver(&[], Span::from_slice(&[0; 57])), Ok(RxOutcome::Stored));
     }
 }

@@ -40,7 +40,7 @@ fn every_length_keeps_the_alignment_in_both_directions() {
         let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
         for len in (57..=200).chain([0x3fff, 0x3ffe, 57, 1518]) {
             let bytes = frame(len, len as usize);
-            assert_eq!(card.deliver(&[], Span::from_slice(&bytes)), Ok(Delivery::Stored), "length {len}");
+            assert_eq!(card.deliver(&[], Span::from_slice(&bytes)), Ok(RxOutcome::Stored), "length {len}");
             assert_eq!(card.hw() % 8, 0);
             card.publish();
             assert_eq!(receive_all(&mut host), [bytes]);
@@ -81,7 +81,7 @@ fn rx_full_empty_and_wrap() {
         for _ in 0..50 {
             let first = number;
             while card.deliver(&[], Span::from_slice(&frame(number, 89 + (number % 7) as usize)))
-                == Ok(Delivery::Stored)
+                == Ok(RxOutcome::Stored)
             {
                 number += 1;
             }
@@ -112,9 +112,9 @@ fn exactly_full_is_not_empty() {
     memory.doorbell.store(0, Ordering::Relaxed);
     memory.update.store(0, Ordering::Relaxed);
     let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
-    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 4081])), Ok(Delivery::TooLong), "would fill the ring");
-    assert_eq!(card.deliver(&[], Span::from_slice(&frame(2, 4080))), Ok(Delivery::Stored));
-    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 57])), Ok(Delivery::NoRoom));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 4081])), Ok(RxOutcome::TooLong), "would fill the ring");
+    assert_eq!(card.deliver(&[], Span::from_slice(&frame(2, 4080))), Ok(RxOutcome::Stored));
+    assert_eq!(card.deliver(&[], Span::from_slice(&[0; 57])), Ok(RxOutcome::NoRoom));
     card.publish();
     assert_eq!(receive_all(&mut host), [frame(2, 4080)]);
 }
@@ -127,7 +127,7 @@ fn metadata_lies_between_header_and_frame_on_the_way_in() {
         for (number, meta_len) in (0..=40).chain([255, 16, 16, 16, 16, 16]).enumerate() {
             let meta = frame(1000 + number as u32, meta_len);
             let bytes = frame(number as u32, 60 + number);
-            assert_eq!(card.deliver(&meta, Span::from_slice(&bytes)), Ok(Delivery::Stored), "{meta_len}");
+            assert_eq!(card.deliver(&meta, Span::from_slice(&bytes)), Ok(RxOutcome::Stored), "{meta_len}");
             assert_eq!(card.hw() % 8, 0);
             card.publish();
             let ready = host.ready();
@@ -152,11 +152,11 @@ fn a_packet_that_just_fills_the_ring_with_metadata_and_one_that_does_not_fit() {
     let memory = Memory::new(4096, 0);
     let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
     // Header and 16 bytes of metadata take 24 bytes; eight bytes stay empty.
-    assert_eq!(card.deliver(&[7; 16], Span::from_slice(&[0; 4096 - 24 - 7])), Ok(Delivery::TooLong));
-    assert_eq!(card.deliver(&[7; 256], Span::from_slice(&[0; 60])), Ok(Delivery::TooLong));
+    assert_eq!(card.deliver(&[7; 16], Span::from_slice(&[0; 4096 - 24 - 7])), Ok(RxOutcome::TooLong));
+    assert_eq!(card.deliver(&[7; 256], Span::from_slice(&[0; 60])), Ok(RxOutcome::TooLong));
     assert_eq!(card.hw(), 0);
-    assert_eq!(card.deliver(&[7; 16], Span::from_slice(&frame(3, 4096 - 24 - 8))), Ok(Delivery::Stored));
-    assert_eq!(card.deliver(&[7; 16], Span::from_slice(&[0; 57])), Ok(Delivery::NoRoom));
+    assert_eq!(card.deliver(&[7; 16], Span::from_slice(&frame(3, 4096 - 24 - 8))), Ok(RxOutcome::Stored));
+    assert_eq!(card.deliver(&[7; 16], Span::from_slice(&[0; 57])), Ok(RxOutcome::NoRoom));
     card.publish();
     assert_eq!(host.ready(), 4088);
     let packet = host.packet(0).unwrap();
@@ -186,7 +186,7 @@ fn the_padding_before_a_frame_shows_no_old_bytes() {
         let strides = [4000u32, 200, 64];
         let mut at = 0;
         for stride in strides {
-            assert_eq!(card.deliver(&[], Span::from_slice(&vec![1; stride as usize - 8])), Ok(Delivery::Stored));
+            assert_eq!(card.deliver(&[], Span::from_slice(&vec![1; stride as usize - 8])), Ok(RxOutcome::Stored));
             assert_eq!(memory.read(at, 8), u64::from(stride).to_le_bytes());
             at += u64::from(stride);
         }
@@ -237,10 +237,10 @@ fn what_the_sink_has_no_room_for_stays() {
                 let served = card.serve(usize::MAX, &mut |frame: Span<'_>| {
                     calls += 1;
                     if calls % 3 != 0 {
-                        return Verdict::Full;
+                        return Accept::Full;
                     }
                     seen.push(bytes_of(frame));
-                    Verdict::Taken
+                    Accept::Taken
                 });
                 assert_eq!(served.fault, None);
             }
@@ -260,7 +260,7 @@ fn the_budget_is_kept() {
     host.flush();
     card.pending();
     for (budget, expected) in [(0, 0), (1, 1), (7, 7), (100, 12)] {
-        assert_eq!(card.serve(budget, &mut |_: Span<'_>| Verdict::Taken).frames, expected);
+        assert_eq!(card.serve(budget, &mut |_: Span<'_>| Accept::Taken).frames, expected);
     }
 }
 
@@ -292,7 +292,7 @@ fn the_next_reader_goes_on_where_the_last_one_stopped() {
     let memory = Memory::new(4096, 0);
     let (mut host, mut card) = (memory.host_rx(0), memory.card_rx());
     for number in 0..100 {
-        assert_eq!(card.deliver(&[], Span::from_slice(&frame(number, 500))), Ok(Delivery::Stored));
+        assert_eq!(card.deliver(&[], Span::from_slice(&frame(number, 500))), Ok(RxOutcome::Stored));
         card.publish();
         assert_eq!(receive_all(&mut host), [frame(number, 500)]);
         host.flush();

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 /// How long to look before sleeping: longer than a round trip, shorter than a system call would take to come back.
 const SPIN: Duration = Duration::from_micros(5);
 
-/// How long [`Link::drain`] waits for the card to take everything.
+/// How long [`QueueHandle::drain`] waits for the card to take everything.
 const DRAIN: Duration = Duration::from_secs(1);
 
-pub(crate) struct Link {
+pub(crate) struct QueueHandle {
     pub client: Arc<Client>,
     pub queue: QueueId,
     pub handle: Handle,
@@ -35,7 +35,7 @@ pub(crate) struct Link {
     closed: bool,
 }
 
-impl Link {
+impl QueueHandle {
     pub fn new(
         client: Arc<Client>,
         queue: QueueId,
@@ -205,7 +205,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for QueueHandle {
     fn drop(&mut self) {
         // Nobody is left who could be told.
         let _ = self.close();

@@ -16,9 +16,9 @@ use std::time::Duration;
 /// Between two attempts to connect, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// How long a port that closes waits for its thread. A peer can make it hang: it has handed us descriptors, and to close
-/// them may take as long as it likes.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a port that closes waits for its thread. A peer can make it hang: it has handed us descriptors, and to
+/// close them may take as long as it likes.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why there is no vhost-user socket.
 #[derive(Debug, thiserror::Error)]
@@ -52,9 +52,10 @@ pub enum SocketError {
 
 /// The thread that talks. It ends with this, and the socket with it.
 ///
-/// One that a peer has made hang is left to itself. It can do no harm: what it owns it shares with nobody who is still there,
-/// so queues that it brings up are served by no worker, and after the message that it is at it finds the port closed.
-pub(crate) struct Talker {
+/// One that a peer has made hang is left to itself. It can do no harm: what it owns it shares with nobody who is still
+/// there, so queues that it brings up are served by no worker, and after the message that it is at it finds the port
+/// closed.
+pub(crate) struct ControlThread {
     stop: Arc<OwnedFd>,
     current: Current,
     thread: Option<JoinHandle<()>>,
@@ -68,9 +69,13 @@ pub(crate) struct Talker {
 /// The connection there is, so that it can be broken off while the thread waits for the rest of a message.
 type Current = Arc<Mutex<Option<UnixStream>>>;
 
-impl Talker {
+impl ControlThread {
     /// Opens the socket, or begins to look for it, and calls `talk` in a thread of its own.
-    pub fn start(path: &Path, client: bool, talk: impl FnOnce(Meeting) + Send + 'static) -> Result<Self, SocketError> {
+    pub fn start(
+        path: &Path,
+        client: bool,
+        talk: impl FnOnce(Connector) + Send + 'static,
+    ) -> Result<Self, SocketError> {
         let failed = |step, source| SocketError::System { step, path: path.to_owned(), source };
         let (socket, bound) = if client {
             (Socket::Client(path.to_owned()), None)
@@ -81,20 +86,20 @@ impl Talker {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(|errno| failed("prepare", errno.into()))?);
         let current = Current::default();
-        let meeting = Meeting { socket, stop: stop.clone(), current: current.clone() };
+        let connector = Connector { socket, stop: stop.clone(), current: current.clone() };
         let (ends, ended) = sync_channel(0);
         let thread = std::thread::Builder::new()
             .name("vhost-user".to_owned())
             .spawn(move || {
                 let _ends = ends;
-                talk(meeting);
+                talk(connector);
             })
             .map_err(|source| failed("start a thread for", source))?;
         Ok(Self { stop, current, thread: Some(thread), ended: Mutex::new(ended), path: path.to_owned(), _bound: bound })
     }
 }
 
-impl Talker {
+impl ControlThread {
     /// Breaks off the connection that there is: the thread waits for nothing of it any more.
     pub fn break_off(&self) {
         if let Some(stream) = &*self.current.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -103,11 +108,11 @@ impl Talker {
     }
 }
 
-impl Drop for Talker {
+impl Drop for ControlThread {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         self.break_off();
-        match self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE) {
+        match self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(JOIN_TIMEOUT) {
             Err(RecvTimeoutError::Timeout) => crate::notice::warn(format!(
                 "{}: the thread of the vhost-user socket hangs, as its peer makes it wait; the port closes without it",
                 self.path.display()
@@ -177,13 +182,13 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// The socket, as the thread that talks has it.
-pub(crate) struct Meeting {
+pub(crate) struct Connector {
     socket: Socket,
     stop: Arc<OwnedFd>,
     current: Current,
 }
 
-impl Meeting {
+impl Connector {
     /// Waits for the next connection; `None`: the port is closed.
     pub fn next(&self) -> Option<UnixStream> {
         let mut back_off = Duration::ZERO;
@@ -208,7 +213,7 @@ impl Meeting {
     }
 
     /// Lets `stream` be broken off when the port closes; `false`: it is closed already. To be followed by
-    /// [`Meeting::end`].
+    /// [`Connector::end`].
     pub fn begin(&self, stream: &UnixStream) -> bool {
         self.set_current(stream.try_clone().ok());
         // Who closes says so, and then looks for the stream; here it is the other way round.
@@ -225,8 +230,8 @@ impl Meeting {
 
     fn set_current(&self, stream: Option<UnixStream>) {
         let before = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), stream);
-        // Not under the lock, which who closes the port wants: messages that nobody has read go with the stream, and with
-        // them descriptors whose close may take its time.
+        // Not under the lock, which who closes the port wants: messages that nobody has read go with the stream, and
+        // with them descriptors whose close may take its time.
         drop(before);
     }
 
@@ -273,11 +278,11 @@ mod tests {
         let path = folder.path().join("vhost.sock");
         let (go_on, wait) = channel::<()>();
         let (ended, end) = channel();
-        let hanging = Talker::start(&path, false, move |meeting| {
+        let hanging = ControlThread::start(&path, false, move |connector| {
             // As in the close of a descriptor whose peer never lets it end.
             let _ = wait.recv();
-            let next = meeting.next().is_some();
-            drop(meeting);
+            let next = connector.next().is_some();
+            drop(connector);
             ended.send(next).unwrap();
         });
         let (closed, close) = channel();
@@ -288,7 +293,7 @@ mod tests {
         });
         close.recv_timeout(LONG).expect("a port that closes");
         assert!(!path.exists(), "the socket goes with the port");
-        let next = Talker::start(&path, false, |meeting| drop(meeting.next())).unwrap();
+        let next = ControlThread::start(&path, false, |connector| drop(connector.next())).unwrap();
         go_on.send(()).unwrap();
         assert!(!end.recv_timeout(LONG).expect("a thread that ends"), "it serves nobody any more");
         assert!(path.exists(), "the socket is that of who follows");

@@ -1,4 +1,4 @@
-//! A wire of a port in its lane, and the way of frames between it and the queues.
+//! A port queue of a port in its lane, and the way of frames between it and the queues.
 
 use super::BUDGET;
 use super::lent::{self, OnLoan};
@@ -11,18 +11,18 @@ use crate::sleep::Sleep;
 use crate::turns::cost;
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
-use millrace_port::{Accept, Port};
-use millrace_ring::{FrameSink, Verdict};
+use millrace_port::{Accept, PortQueue};
+use millrace_ring::FrameSink;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// One queue of what is plugged into a port.
-pub(crate) struct Wire {
-    /// Its number among the wires of the port.
+pub(crate) struct PortSlot {
+    /// Its number among the port queues of the port.
     pub number: u32,
-    pub port: Box<dyn Port>,
-    /// What sends while `port` receives, if it can: for a wire that is connected with itself.
-    pub sender: Option<Box<dyn Port>>,
+    pub port: Box<dyn PortQueue>,
+    /// What sends while `port` receives, if it can: for a port queue that is connected with itself.
+    pub sender: Option<Box<dyn PortQueue>>,
     // What the worker sleeps on. A descriptor of our own: the port may have given up its by the time it is awake.
     watched: Option<OwnedFd>,
     /// Place in the lane of the RX queue that its frames go to.
@@ -31,8 +31,8 @@ pub(crate) struct Wire {
     pub on_loan: Option<OnLoan>,
 }
 
-impl Wire {
-    pub fn new(number: u32, port: Box<dyn Port>) -> Self {
+impl PortSlot {
+    pub fn new(number: u32, port: Box<dyn PortQueue>) -> Self {
         let sender = port.sender();
         Self { number, port, sender, watched: None, rx_at: None, on_loan: None }
     }
@@ -43,7 +43,7 @@ impl Wire {
         self.watched.iter().for_each(|fd| sleep.watch_level(fd));
     }
 
-    /// When the wire wants to be looked at by the clock, of a worker that is about to sleep.
+    /// When the port queue wants to be looked at by the clock, of a worker that is about to sleep.
     pub fn next_due(&self) -> Option<Instant> {
         // There was no descriptor to spare: better awake than deaf.
         let deaf = self.watched.is_none() && self.port.wake_fd().is_some();
@@ -51,7 +51,7 @@ impl Wire {
             return Some(Instant::now());
         }
         let sending = self.on_loan.as_ref().is_some_and(OnLoan::is_sending);
-        let until_sent = sending.then(|| Instant::now() + lent::PATIENCE);
+        let until_sent = sending.then(|| Instant::now() + lent::REAP_INTERVAL);
         self.port.next_due().into_iter().chain(until_sent).min()
     }
 
@@ -62,11 +62,11 @@ impl Wire {
 }
 
 /// A port as the sink of a TX ring.
-struct PortSink<'p>(&'p mut dyn Port);
+struct PortSink<'p>(&'p mut dyn PortQueue);
 
 impl FrameSink for PortSink<'_> {
-    fn take(&mut self, frame: Span<'_>) -> Verdict {
-        if self.take_burst(&[frame]) == 1 { Verdict::Taken } else { Verdict::Full }
+    fn take(&mut self, frame: Span<'_>) -> Accept {
+        if self.take_burst(&[frame]) == 1 { Accept::Taken } else { Accept::Full }
     }
 
     #[inline(always)]
@@ -76,35 +76,35 @@ impl FrameSink for PortSink<'_> {
     }
 }
 
-/// One burst from a TX queue, whose place in the lane this is, to a wire. Returns as [`super::refuse`].
+/// One burst from a TX queue, whose place in the lane this is, to a port queue. Returns as [`super::refuse`].
 #[inline(always)]
 pub(super) fn transmit(
-    wire: &mut Wire,
+    port_queue: &mut PortSlot,
     place: usize,
     tx: &mut TxSlot,
     counts: &mut Counts,
     mac: &mut MacLane,
 ) -> (bool, bool) {
-    if lent::holds_next(wire, tx)
-        && let Some(outcome) = lent::transmit(wire, place, tx, counts, mac)
+    if lent::holds_next(port_queue, tx)
+        && let Some(outcome) = lent::transmit(port_queue, place, tx, counts, mac)
     {
         return outcome;
     }
-    let port = wire.port.as_mut();
+    let port = port_queue.port.as_mut();
     let Some(engine) = &mut tx.engine else { return (false, true) };
     let copies = port.counters().tx_copies();
     let served = engine.serve(BUDGET, &mut PortSink(port));
     port.flush();
     counts.copies += port.counters().tx_copies() - copies;
-    mac.tx.hand_over(served.bytes);
+    mac.tx.count_sent(served.bytes);
     super::end_of_burst(tx, counts, served, mac)
 }
 
-/// One burst from a wire to its RX queue. Returns what it is charged with if there was anything.
+/// One burst from a port queue to its RX queue. Returns what it is charged with if there was anything.
 #[inline(always)]
-pub(super) fn receive(wire: &mut Wire, rx: &mut [RxSlot], mac: &mut MacLane) -> Option<u32> {
-    let queue = wire.rx_at.and_then(|at| rx.get_mut(at))?;
-    let waits = wire.port.can_wait();
+pub(super) fn receive(port_queue: &mut PortSlot, rx: &mut [RxSlot], mac: &mut MacLane) -> Option<u32> {
+    let queue = port_queue.rx_at.and_then(|at| rx.get_mut(at))?;
+    let waits = port_queue.port.can_wait();
     if !queue.is_running() && waits {
         // A source that can wait does so until somebody starts to listen.
         return None;
@@ -112,25 +112,25 @@ pub(super) fn receive(wire: &mut Wire, rx: &mut [RxSlot], mac: &mut MacLane) -> 
     let bytes = queue.bytes();
     mac.refresh();
     queue.begin();
-    let copies = wire.port.counters().rx_copies();
+    let copies = port_queue.port.counters().rx_copies();
     let taken = if mac.is_cut_off() {
-        receive_nothing(wire.port.as_mut(), mac)
-    } else if wire.on_loan.is_some() {
-        lent::receive(wire, queue, mac)
+        receive_nothing(port_queue.port.as_mut(), mac)
+    } else if port_queue.on_loan.is_some() {
+        lent::receive(port_queue, queue, mac)
     } else {
         let MacLane { rules, rx: receiver, stamper, .. } = mac;
         let behind = |frame: Span<'_>, _: &Offload| queue.offer(stamper.metadata(), frame);
-        wire.port.receive(BUDGET, &mut MacSink { rules, receiver, waits, offloads: Offloads::NONE, behind })
+        port_queue.port.receive(BUDGET, &mut MacSink { rules, receiver, waits, offloads: Offloads::NONE, behind })
     };
-    queue.count_copies(wire.port.counters().rx_copies() - copies);
+    queue.count_copies(port_queue.port.counters().rx_copies() - copies);
     queue.finish();
     mac.publish();
     (taken > 0).then(|| cost::of(taken as u64, queue.bytes() - bytes))
 }
 
-/// Takes frames from a wire that the MAC does not listen to.
+/// Takes frames from a port queue that the MAC does not listen to.
 #[cold]
-pub(super) fn receive_nothing(port: &mut dyn Port, mac: &mut MacLane) -> usize {
+pub(super) fn receive_nothing(port: &mut dyn PortQueue, mac: &mut MacLane) -> usize {
     let MacLane { rules, rx: receiver, .. } = mac;
     port.receive(BUDGET, &mut |_: Span<'_>| {
         receiver.ignore(rules);

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// An opener as the worker sees it.
-struct Link {
+struct OpenerState {
     opener: Opener,
     // card_sleeps: ours.
     sleeper: Option<Sleeper>,
@@ -21,7 +21,7 @@ struct Link {
     ringer: Option<Ringer>,
 }
 
-impl Link {
+impl OpenerState {
     fn new(opener: Opener) -> Self {
         let word = |at| -> Option<Word32> { opener.control.word32(at).ok() };
         let sleeper = word(CARD_SLEEPS_AT).map(Sleeper::new);
@@ -49,9 +49,9 @@ impl Opener {
 
 /// The openers of a queue.
 #[derive(Default)]
-pub(crate) struct Links(Vec<Link>);
+pub(crate) struct Openers(Vec<OpenerState>);
 
-impl Links {
+impl Openers {
     /// Signals every opener that sleeps. To be called after an update word was stored.
     #[inline(always)]
     pub fn wake(&self) {
@@ -68,7 +68,7 @@ impl Links {
     }
 
     pub fn signal_all(&self) {
-        self.0.iter().for_each(Link::signal);
+        self.0.iter().for_each(OpenerState::signal);
     }
 
     pub fn mark_asleep(&self) {
@@ -100,7 +100,7 @@ impl Links {
 
     pub fn add(&mut self, opener: Opener, sleep: &Sleep) {
         opener.watch(sleep);
-        self.0.push(Link::new(opener));
+        self.0.push(OpenerState::new(opener));
     }
 
     pub fn remove(&mut self, id: u32, sleep: &Sleep) -> Option<Opener> {
@@ -134,7 +134,7 @@ impl Links {
         self.0.iter().for_each(|link| link.opener.forget(sleep));
     }
 
-    /// See [`Links::leave_worker`].
+    /// See [`Openers::leave_worker`].
     pub fn enter_worker(&self, sleep: &Sleep) {
         self.0.iter().for_each(|link| link.opener.watch(sleep));
     }

@@ -5,7 +5,7 @@ use millrace_abi::queue::{Direction, QueueId};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-pub(crate) struct Homes {
+pub(crate) struct Affinity {
     rx: Vec<AtomicU32>,
     tx: Vec<AtomicU32>,
     mailboxes: Vec<Arc<Mailbox>>,
@@ -13,7 +13,7 @@ pub(crate) struct Homes {
     moving: RwLock<()>,
 }
 
-impl Homes {
+impl Affinity {
     pub fn new(rx: u32, tx: u32, mailboxes: Vec<Arc<Mailbox>>) -> Self {
         let nowhere = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
         Self { rx: nowhere(rx), tx: nowhere(tx), mailboxes, moving: RwLock::default() }
@@ -31,8 +31,8 @@ impl Homes {
         self.entry(id).map(|home| home.load(Ordering::Relaxed))
     }
 
-    /// The worker that serves a queue at the moment. Good enough to wake it: a worker that has just been given a queue is
-    /// awake. For commands, take [`Homes::stay`] first.
+    /// The worker that serves a queue at the moment. Good enough to wake it: a worker that has just been given a queue
+    /// is awake. For commands, take [`Affinity::stay`] first.
     #[inline]
     pub fn mailbox(&self, id: QueueId) -> Option<&Arc<Mailbox>> {
         self.mailboxes.get(self.worker(id)? as usize)

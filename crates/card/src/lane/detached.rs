@@ -1,27 +1,27 @@
-//! Queues and a wire on their way from one worker to another.
+//! Queues and a port queue on their way from one worker to another.
 
+use super::port_slot::PortSlot;
 use super::rx::RxSlot;
 use super::tx::TxSlot;
-use super::wire::Wire;
 use crate::counters::Counts;
 use millrace_abi::queue::QueueId;
 
-/// What moves together: a wire, the queues that it serves, or, in loopback, a pair of queues.
+/// What moves together: a port queue, the queues that it serves, or, in loopback, a pair of queues.
 #[derive(Default)]
-pub(crate) struct Parcel {
-    pub wires: Vec<Wire>,
+pub(crate) struct Detached {
+    pub port_queues: Vec<PortSlot>,
     pub rx: Vec<RxSlot>,
     pub tx: Vec<TxQueue>,
 }
 
-impl Parcel {
+impl Detached {
     pub fn is_empty(&self) -> bool {
-        self.wires.is_empty() && self.rx.is_empty() && self.tx.is_empty()
+        self.port_queues.is_empty() && self.rx.is_empty() && self.tx.is_empty()
     }
 
-    /// Ends the wires. What they had of the queues' memory is free again.
+    /// Ends the port queues. What they had of the queues' memory is free again.
     pub fn drop_wires(&mut self) {
-        for Wire { port, on_loan, .. } in self.wires.drain(..) {
+        for PortSlot { port, on_loan, .. } in self.port_queues.drain(..) {
             drop(port);
             if let Some(on_loan) = on_loan {
                 on_loan.end(&mut self.rx, self.tx.iter_mut().flat_map(|queue| &mut queue.rings));
@@ -38,8 +38,8 @@ pub(crate) struct TxQueue {
 
 /// What is to be packed.
 #[derive(Default)]
-pub(crate) struct Packing {
-    /// Numbers of wires.
-    pub wires: Vec<u32>,
+pub(crate) struct Detach {
+    /// Numbers of port queues.
+    pub port_queues: Vec<u32>,
     pub queues: Vec<QueueId>,
 }

@@ -7,7 +7,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 /// Kicks with flags to look at.
 #[derive(Default)]
-pub(super) struct Knocked {
+pub(super) struct Kicked {
     owners: BTreeMap<Owner, Kicks>,
     // Who had the last turn.
     last: Option<Owner>,
@@ -21,7 +21,7 @@ struct Kicks {
     last: Option<Kick>,
 }
 
-impl Knocked {
+impl Kicked {
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
