@@ -100,8 +100,8 @@ def citations(file: pathlib.Path, text: str) -> None:
         before = re.sub(r"\s*\n\s*(?://[/!]?|#|\*)?\s*", " ", text[max(0, match.start() - 200) : match.start()])
         name = match["named"] or ((found := NAME_BEFORE.search(before)) and found[1])
         if FOREIGN_BEFORE.search(before):
-            continue
-        if name:
+            document = None
+        elif name:
             document = cited(file, name)
             if document is None:
                 report(file, text, match.start(), f"{name} is not there")
