@@ -132,9 +132,14 @@ def pages(file: pathlib.Path, text: str) -> None:
             report(file, text, match.start(), f"nfb-card.md has no trap {match[1]}")
 
 
+@functools.cache
+def code() -> dict[pathlib.Path, str]:
+    return {file: file.read_text() for file in tracked("crates/*.rs")}
+
+
 def names_in_code(document: pathlib.Path) -> None:
     """Names that look like Rust, `Type::method`, `module::function` or `file.rs`, are somewhere in the code."""
-    files = {file: file.read_text() for file in tracked("crates/*.rs")}
+    files = code()
     text = re.sub(r"```.*?```", blank, document.read_text(), flags=re.S)
     for match in re.finditer(r"`([\w/]+\.rs|\w+(?:::\w+)+(?:\(\))?)`", text):
         name = match[1].removesuffix("()")
@@ -145,12 +150,14 @@ def names_in_code(document: pathlib.Path) -> None:
         owner, item = name.split("::")[-2:]
         kind = re.compile(rf"\b(?:struct|enum|union|trait|type|mod) {owner}\b|\bimpl\b[^\n{{]*\b{owner}\b")
         defined = re.compile(rf"\b(?:fn|const|static|struct|enum|trait|type|mod) {item}\b|^\s*{item}\b ?[,({{=]", flags=re.M)
-        holders = [
-            source
+        # The plain search first: it is a hundred times as fast.
+        found = any(
+            item in source
+            and (owner in (file.stem, file.parent.name) or (owner in source and kind.search(source)))
+            and defined.search(source)
             for file, source in files.items()
-            if kind.search(source) or file.stem == owner or file.parent.name == owner
-        ]
-        if not any(defined.search(source) for source in holders):
+        )
+        if not found:
             report(document, text, match.start(), f"the code has no {name}")
 
 
