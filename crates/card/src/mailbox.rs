@@ -40,13 +40,13 @@ pub(crate) enum Unanswered {
 /// The way from the control side to one worker.
 pub(crate) struct Mailbox {
     worker: usize,
-    patience: Duration,
+    timeout: Duration,
     inner: Mutex<Inner>,
     waiting: AtomicBool,
     pub wake: OwnedFd,
     /// For doorbells that are rung through the card: a worker looks behind every kick then, as nobody says for which
     /// queue.
-    pub bell: OwnedFd,
+    pub kick_any: OwnedFd,
 }
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ impl Mailbox {
     pub fn new(worker: usize) -> Result<Self, rustix::io::Errno> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let waiting = AtomicBool::new(false);
-        Ok(Self { worker, patience: ANSWER_TIMEOUT, inner: Mutex::default(), waiting, wake: event()?, bell: event()? })
+        Ok(Self { worker, timeout: ANSWER_TIMEOUT, inner: Mutex::default(), waiting, wake: event()?, kick_any: event()? })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -94,7 +94,7 @@ impl Mailbox {
 
     /// Makes a worker look for rings that were rung while they said that it sleeps.
     pub fn kick_all(&self) {
-        signal(&self.bell);
+        signal(&self.kick_any);
     }
 
     /// Sends a command and does not wait.
@@ -110,7 +110,7 @@ impl Mailbox {
         let (lateness, (reply, answer)) = (command.lateness(), sync_channel(1));
         let number = self.post(command, Some(reply)).ok_or(Unanswered::Lost)?;
         let begin = Instant::now();
-        let mut limit = Some(self.patience).filter(|_| lateness != Lateness::Wait);
+        let mut limit = Some(self.timeout).filter(|_| lateness != Lateness::Wait);
         loop {
             if let Some(answer) = self.wait(&answer, begin, limit)? {
                 return Ok(answer);
@@ -210,7 +210,7 @@ mod tests {
     use std::sync::Arc;
 
     fn mailbox() -> Arc<Mailbox> {
-        Arc::new(Mailbox { patience: Duration::from_millis(20), ..Mailbox::new(3).unwrap() })
+        Arc::new(Mailbox { timeout: Duration::from_millis(20), ..Mailbox::new(3).unwrap() })
     }
 
     const DONE: Answer =
@@ -237,7 +237,7 @@ mod tests {
         let mailbox = mailbox();
         let theirs = mailbox.clone();
         let caller = std::thread::spawn(move || theirs.call(Command::Shape(0, true, None)).is_ok());
-        std::thread::sleep(5 * mailbox.patience);
+        std::thread::sleep(5 * mailbox.timeout);
         let message = mailbox.take().unwrap();
         mailbox.answer(message.reply, DONE);
         assert!(caller.join().unwrap());
@@ -255,7 +255,7 @@ mod tests {
             }
             std::thread::yield_now();
         };
-        std::thread::sleep(5 * mailbox.patience);
+        std::thread::sleep(5 * mailbox.timeout);
         mailbox.answer(message.reply, DONE);
         assert!(caller.join().unwrap());
     }

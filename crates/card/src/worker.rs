@@ -41,7 +41,7 @@ const AT_ONCE: usize = 16;
 impl Worker {
     pub fn run(&mut self) {
         self.sleep.watch(&self.mailbox.wake);
-        self.sleep.watch(&self.mailbox.bell);
+        self.sleep.watch(&self.mailbox.kick_any);
         let (mut idle_since, mut passes, mut quiet) = (None, 0u64, 0u32);
         loop {
             if self.mailbox.is_waiting() && !self.obey() {
@@ -109,7 +109,7 @@ impl Worker {
     #[cold]
     fn hear(&mut self, news: &News) {
         for fd in news.signalled() {
-            if fd == self.mailbox.bell.as_raw_fd() {
+            if fd == self.mailbox.kick_any.as_raw_fd() {
                 self.turns.kicked_all();
             } else {
                 self.turns.kicked(Some(fd));

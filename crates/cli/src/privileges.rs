@@ -83,12 +83,12 @@ pub fn kept() -> String {
 
 /// Who gives the socket to its user and group when the card itself may not do so any more: a thread that has still all privileges,
 /// and ends with this one thing.
-pub struct Doorman {
+pub struct SocketAccess {
     ask: Sender<PathBuf>,
     said: Receiver<std::io::Result<()>>,
 }
 
-impl Doorman {
+impl SocketAccess {
     /// To be called before [`narrow`]. `None`: the socket stays as the system makes it.
     pub fn new(plan: &Plan) -> Option<Self> {
         if plan.group.is_none() && !plan.everyone && plan.user.is_none() {
@@ -99,7 +99,7 @@ impl Doorman {
         thread::spawn(move || {
             if let Ok(path) = asked.recv() {
                 // Nobody to be told: then the card has ended.
-                let _ = say.send(open_door(&path, user.map(|(uid, _)| uid), group, everyone));
+                let _ = say.send(let_connect(&path, user.map(|(uid, _)| uid), group, everyone));
             }
         });
         Some(Self { ask, said })
@@ -113,7 +113,7 @@ impl Doorman {
     }
 }
 
-fn open_door(path: &Path, user: Option<u32>, group: Option<u32>, everyone: bool) -> std::io::Result<()> {
+fn let_connect(path: &Path, user: Option<u32>, group: Option<u32>, everyone: bool) -> std::io::Result<()> {
     use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, openat};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;
@@ -151,10 +151,10 @@ mod tests {
         std::fs::write(&file, "x").unwrap();
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         symlink(&file, &link).unwrap();
-        assert!(open_door(&link, None, None, true).is_err() && open_door(&file, None, None, true).is_err());
+        assert!(let_connect(&link, None, None, true).is_err() && let_connect(&file, None, None, true).is_err());
         assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        open_door(&socket, None, None, true).unwrap();
+        let_connect(&socket, None, None, true).unwrap();
         assert_eq!(std::fs::metadata(&socket).unwrap().mode() & 0o777, 0o666);
     }
 

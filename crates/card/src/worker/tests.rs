@@ -78,7 +78,7 @@ fn scene(owners: &[u32], port_queue: Box<dyn PortQueue>) -> (Worker, Vec<Program
         spin: Duration::ZERO,
         hot: Vec::new(),
     };
-    worker.sleep.watch(&worker.mailbox.bell);
+    worker.sleep.watch(&worker.mailbox.kick_any);
     let queues: Vec<Arc<Queue>> = (0..owners.len() as u32)
         .map(|index| Arc::new(Queue::new(QueueId::tx(index), Engine::Medusa, tsu.clone())))
         .collect();

@@ -15,7 +15,7 @@ use crate::cores;
 use crate::failure::Failure;
 use crate::output::{self, Output, Row};
 use crate::policy::{self, PolicyArgs};
-use crate::privileges::{self, Doorman, Plan};
+use crate::privileges::{self, Plan, SocketAccess};
 use crate::serve::Daemon;
 use crate::stop;
 
@@ -133,7 +133,7 @@ pub struct Prepared {
     options: CardOptions,
     policy: Policy,
     plan: Plan,
-    doorman: Option<Doorman>,
+    socket_access: Option<SocketAccess>,
 }
 
 /// Reads the options and gives up privileges. To be called before any thread is made.
@@ -142,9 +142,9 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
     let (policy, plan) = args.policy.read()?;
     policy::check(&policy, &options)?;
     check_cores(&options, cores::can_be_had)?;
-    let doorman = Doorman::new(&plan);
+    let socket_access = SocketAccess::new(&plan);
     privileges::narrow(&plan, &options.ports)?;
-    Ok(Prepared { options, policy, plan, doorman })
+    Ok(Prepared { options, policy, plan, socket_access })
 }
 
 /// Refuses cores to which no worker can be pinned: it would run on any other.
@@ -157,14 +157,14 @@ fn check_cores(options: &CardOptions, can_be_had: impl Fn(usize) -> bool) -> Res
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), Failure> {
-    let Prepared { options, policy, plan, doorman } = prepared;
+    let Prepared { options, policy, plan, socket_access } = prepared;
     let path = args.listen.clone().unwrap_or_else(default_path);
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
     let daemon = Daemon::start(&path, &options, policy)?;
-    if let Some(doorman) = doorman {
-        doorman.open(&path)?;
+    if let Some(socket_access) = socket_access {
+        socket_access.open(&path)?;
     }
     let was_root = rustix::process::geteuid().is_root();
     privileges::become_user(&plan)?;

@@ -4,6 +4,7 @@
 use super::Shared;
 use millrace_abi::message::Change;
 use millrace_card::Card;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError};
@@ -46,7 +47,7 @@ impl Changes {
             self.thread = Some(start(self.card.clone(), self.shared.clone())?);
         }
         if let Some(thread) = &self.thread {
-            // Fails only after a panic of the thread, which has said so.
+            // The thread lives as long as this: see `guarded`.
             let _ = thread.orders.send((connection, change));
         }
         Ok(())
@@ -62,7 +63,7 @@ fn start(card: Arc<Card>, shared: Arc<Shared>) -> std::io::Result<Thread> {
             if shared.stop.load(Ordering::Acquire) {
                 break;
             }
-            let changed = Changed { connection, outcome: make(&card, &change) };
+            let changed = Changed { connection, outcome: guarded(|| make(&card, &change)) };
             shared.changed.lock().unwrap_or_else(PoisonError::into_inner).push(changed);
             shared.wake();
         }
@@ -83,6 +84,12 @@ impl Drop for Changes {
     }
 }
 
+/// A change that panics is answered too, and those after it are made.
+fn guarded(change: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    let made = catch_unwind(AssertUnwindSafe(change));
+    made.unwrap_or_else(|_| Err("the card has a bug: the change ended before it was made; see its log".to_owned()))
+}
+
 fn make(card: &Card, change: &Change) -> Result<(), String> {
     let made = match *change {
         Change::Plug { port, ref spec } => card.plug(port, spec),
@@ -91,4 +98,15 @@ fn make(card: &Card, change: &Change) -> Result<(), String> {
         Change::Move { queue, worker } => card.move_queue(queue, worker),
     };
     made.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_panics_is_answered() {
+        assert!(guarded(|| panic!("on purpose")).unwrap_err().contains("has a bug"));
+        assert_eq!(guarded(|| Ok(())), Ok(()));
+    }
 }

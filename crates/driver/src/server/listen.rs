@@ -87,6 +87,10 @@ fn check_dead(path: &Path) -> Result<(), DriverError> {
         Err(Errno::PROTOTYPE) => {
             Err(DriverError::Occupied { path: path.to_owned(), what: "a socket of another kind, which is in use" })
         }
+        Err(Errno::ACCESS) => Err(DriverError::Occupied {
+            path: path.to_owned(),
+            what: "a socket of another user, so that it cannot be told whether a card listens",
+        }),
         // It went away meanwhile: the rename will tell.
         Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(failed(error)),

@@ -16,7 +16,8 @@ pub enum AfPacketError {
     /// Not allowed.
     #[error(
         "af_packet:{0} needs root or CAP_NET_RAW; try sudo, or give it to the program: \
-         `setcap cap_net_raw+ep $(command -v millrace)`"
+         `setcap cap_net_raw+ep $(command -v millrace)` \
+         (a card that root started has given that up, unless it was started with --keep-privileges)"
     )]
     NotPermitted(InterfaceName),
     /// Anything else.

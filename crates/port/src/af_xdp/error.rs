@@ -12,7 +12,8 @@ pub enum AfXdpError {
     /// Not allowed.
     #[error(
         "af_xdp:{0} needs root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; try sudo, or give them to the program: \
-         `setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(command -v millrace)`"
+         `setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(command -v millrace)` \
+         (a card that root started has given that up, unless it was started with --keep-privileges)"
     )]
     NotPermitted(InterfaceName),
     /// A kernel without AF_XDP, or one that is too old for what is needed here.

@@ -17,7 +17,8 @@ pub enum TapError {
     /// Not allowed.
     #[error(
         "tap:{0} needs root or CAP_NET_ADMIN; try sudo, or have root make the interface for you: \
-         `ip tuntap add {0} mode tap user $USER`, `ip link set {0} up`"
+         `ip tuntap add {0} mode tap user $USER`, `ip link set {0} up` \
+         (a card that root started has given that up, unless it was started with --keep-privileges)"
     )]
     NotPermitted(InterfaceName),
     /// Somebody else has it.
