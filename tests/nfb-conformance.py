@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs CESNET's own programs, its Python binding and DPDK against a card and checks what they say: every check of
-specs/nfb-card.md section 7. The programs are those on PATH; a check whose program is not there is skipped.
+docs/spec/nfb-card.md section 7. The programs are those on PATH; a check whose program is not there is skipped.
 
   nfb-conformance.py [OPTION]... [-- CARD OPTION...]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The extension library as a library: its symbols, its ABI version, every trap of specs/nfb-card.md section 0 that a
+# The extension library as a library: its symbols, its ABI version, every trap of docs/spec/nfb-card.md section 0 that a
 # single process can spring, with a card in a daemon and with one inside the process.
 . "$(dirname "$0")/../lib.sh"
 . "$tests/nfb.sh"

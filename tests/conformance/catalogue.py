@@ -7,7 +7,7 @@ from .lab import Lab
 
 @dataclass
 class Check:
-    """A check returns what it saw, or raises `Failed` or `Skipped`. Its number is that of specs/nfb-card.md section 7,
+    """A check returns what it saw, or raises `Failed` or `Skipped`. Its number is that of docs/spec/nfb-card.md section 7,
     or a word where that has none."""
 
     number: str

@@ -216,7 +216,7 @@ class Lab:
 
     @property
     def largest_burst(self) -> str:
-        """What ndp-tool can ask for; Calypte's own library has no more than 256 (specs/nfb-card.md section 3.2.5)."""
+        """What ndp-tool can ask for; Calypte's own library has no more than 256 (docs/spec/nfb-card.md section 3.2.5)."""
         return "256" if self.queues()["txq"][self.queue]["type"] == "CALYPTE" else "1024"
 
     def moved(self) -> tuple[int, int]:

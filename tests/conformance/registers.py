@@ -9,7 +9,7 @@ from .lab import Lab, equal, expect, listed, settled
 
 # Bytes of the FCS: MACs count it, frames here have none.
 FCS = 4
-# Sizes without FCS, and the counter of etherStats that counts each of them (specs/nfb-card.md section 2.4).
+# Sizes without FCS, and the counter of etherStats that counts each of them (docs/spec/nfb-card.md section 2.4).
 BINS = {
     60: "etherStatsPkts64Octets",
     100: "etherStatsPkts65to127Octets",

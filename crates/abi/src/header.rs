@@ -8,7 +8,7 @@
 //! +--------+--------+------------------+------------------+----------------+----------
 //! ```
 //!
-//! Nanoseconds and seconds are where DPDK's nfb driver reads them (`specs/nfb-card.md` §2.9) and what
+//! Nanoseconds and seconds are where DPDK's nfb driver reads them (`docs/spec/nfb-card.md` §2.9) and what
 //! `ndp-receive -t header:32` takes (§6). Its header id is 0. The device tree describes it ([`ITEMS`]) in the form of
 //! §2.7, with the names that CESNET's fork of DPDK looks for.
 

@@ -48,7 +48,7 @@ impl fmt::Display for QueueId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// A stream of packets in one byte ring (`specs/nfb-card.md` §3.1).
+    /// A stream of packets in one byte ring (`docs/spec/nfb-card.md` §3.1).
     Sze,
     /// One descriptor per packet, upper and lower address (§3.2).
     Medusa,

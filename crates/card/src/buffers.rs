@@ -1,4 +1,4 @@
-//! The buffers of the device into which software writes what a Calypte TX queue sends (`specs/nfb-card.md` §3.2.5): by
+//! The buffers of the device into which software writes what a Calypte TX queue sends (`docs/spec/nfb-card.md` §3.2.5): by
 //! way of memory that it shares with the card, or of two components of the second bus.
 
 use millrace_abi::register::calypte::{TX_HEADERS, TX_RING};

@@ -1,4 +1,4 @@
-//! The cage of a port (`specs/nfb-card.md` §2.3): an I2C master, and the memory of the QSFP28 module that sits in it.
+//! The cage of a port (`docs/spec/nfb-card.md` §2.3): an I2C master, and the memory of the QSFP28 module that sits in it.
 
 use millrace_abi::register::transceiver::i2c as r;
 use std::sync::{Mutex, PoisonError};

@@ -339,7 +339,7 @@ fn seconds_since_1970() -> u32 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs() as u32)
 }
 
-/// Queues of a port among `count` of them: `specs/nfb-card.md` §2.1, interface map (queue `i` is of port
+/// Queues of a port among `count` of them: `docs/spec/nfb-card.md` §2.1, interface map (queue `i` is of port
 /// `i * ports / count`).
 fn share(count: u32, port: usize, ports: usize) -> Range<u32> {
     let first = |port: usize| (port as u64 * u64::from(count)).div_ceil(ports as u64) as u32;

@@ -1,4 +1,4 @@
-//! The PCS and PMA of a port (`specs/nfb-card.md` §2.6): a link that is always there unless software puts one of the
+//! The PCS and PMA of a port (`docs/spec/nfb-card.md` §2.6): a link that is always there unless software puts one of the
 //! two into reset or low power, without errors, and with a loopback at the PMA that carries traffic.
 
 use crate::mac::{GBPS, Mac};

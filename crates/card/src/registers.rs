@@ -1,4 +1,4 @@
-//! The card's bus: which block answers at an address (`specs/nfb-card.md` §1.4, §2.1). Addresses where nothing is read
+//! The card's bus: which block answers at an address (`docs/spec/nfb-card.md` §1.4, §2.1). Addresses where nothing is read
 //! as 0 and swallow writes, as hardware does.
 
 use crate::affinity::Affinity;

@@ -1,4 +1,4 @@
-//! The time-stamp unit (`specs/nfb-card.md` §2.8): the card's clock as registers show it, and as lanes read it.
+//! The time-stamp unit (`docs/spec/nfb-card.md` §2.8): the card's clock as registers show it, and as lanes read it.
 
 use crate::published::Published;
 use millrace_abi::header::{LEN, RxMetadata};

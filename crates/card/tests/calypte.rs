@@ -1,4 +1,4 @@
-//! Calypte by registers and memory alone, as the vendor's software drives it (`specs/nfb-card.md` §3.2.2, §3.2.3, §3.2.5).
+//! Calypte by registers and memory alone, as the vendor's software drives it (`docs/spec/nfb-card.md` §3.2.2, §3.2.3, §3.2.5).
 
 use millrace_abi::control::{FaultKind, PAGE_SIZE, QueueState};
 use millrace_abi::name::DeviceName;

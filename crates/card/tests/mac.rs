@@ -1,4 +1,4 @@
-//! The MACs of a port: what they let through, and that their counters add up (`specs/nfb-card.md` §2.4, §2.5).
+//! The MACs of a port: what they let through, and that their counters add up (`docs/spec/nfb-card.md` §2.4, §2.5).
 //!
 //! Registers are read as the vendor's library reads them (numbers instead of names, bulk reads after a strobe), so that
 //! a mistake in the register tables shows here.

@@ -1,5 +1,5 @@
 //! The link of a port and the module in its cage, as `nfb-mdio`, `nfb-eth`, DPDK and pynfb look at them
-//! (`specs/nfb-card.md` §2.3, §2.6): register traces with expected answers.
+//! (`docs/spec/nfb-card.md` §2.3, §2.6): register traces with expected answers.
 
 mod common;
 

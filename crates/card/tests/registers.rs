@@ -1,4 +1,4 @@
-//! The card as its registers show it, driven without a driver: `specs/nfb-card.md` §2 and §3.
+//! The card as its registers show it, driven without a driver: `docs/spec/nfb-card.md` §2 and §3.
 
 mod common;
 

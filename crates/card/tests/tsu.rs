@@ -1,4 +1,4 @@
-//! The time-stamp unit as `nfb-tsu` and libnfb drive it (`specs/nfb-card.md` §2.8), and what it writes before frames.
+//! The time-stamp unit as `nfb-tsu` and libnfb drive it (`docs/spec/nfb-card.md` §2.8), and what it writes before frames.
 
 mod common;
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// Largest queue index accepted.
 const MAX_QUEUE: u32 = 65_535;
 
-/// Largest frame that any engine carries (`specs/nfb-card.md` §3.1).
+/// Largest frame that any engine carries (`docs/spec/nfb-card.md` §3.1).
 pub const MAX_SIZE: u32 = 0x3fff;
 
 /// A list that cannot be read.

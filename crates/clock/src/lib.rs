@@ -1,6 +1,6 @@
 //! When things happen: the clock of a card.
 //!
-//! A time-stamp unit adds an increment to a 96-bit time at every tick of an oscillator (`specs/nfb-card.md` §2.8).
+//! A time-stamp unit adds an increment to a 96-bit time at every tick of an oscillator (`docs/spec/nfb-card.md` §2.8).
 //! Software steers it by writing the increment, a fraction of a second, and sets it by writing the time. Here the
 //! oscillator is a clock of the system ([`Ticks::now`], 1 GHz), and nothing is added tick by tick: [`Timebase`] says what
 //! the time was at one tick, and from there it is a multiplication.

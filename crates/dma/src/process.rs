@@ -1,5 +1,5 @@
 //! Domains whose addresses are those of this very process (IOVA = VA), as a native queue driver uses them: it writes
-//! plain pointers to the card's registers and descriptors (`specs/nfb-card.md` §5.2).
+//! plain pointers to the card's registers and descriptors (`docs/spec/nfb-card.md` §5.2).
 //!
 //! What is mapped, and how, the system says: `/proc/thread-self/maps` is read when an address is not in the domain's
 //! table. Only what was asked for enters the table, so that other memory of the process may come and go while a queue

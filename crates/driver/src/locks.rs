@@ -1,4 +1,4 @@
-//! Locks on components of the card, across programs (`specs/nfb-card.md` §1.5).
+//! Locks on components of the card, across programs (`docs/spec/nfb-card.md` §1.5).
 
 use millrace_abi::queue::QueueId;
 use std::collections::HashMap;

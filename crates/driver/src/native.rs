@@ -1,4 +1,4 @@
-//! Queues that a program starts by itself, through the registers, on memory of its own (`specs/nfb-card.md` §5): CESNET's
+//! Queues that a program starts by itself, through the registers, on memory of its own (`docs/spec/nfb-card.md` §5): CESNET's
 //! DPDK driver with `queue_driver=native`, `DmaCtrlNdp` of pynfb.
 //!
 //! Such a driver knows nothing of sessions. It locks the DMA controller, writes addresses of its own process to the

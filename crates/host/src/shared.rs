@@ -1,4 +1,4 @@
-//! Embedded cards that all opens of one name share within this process (trap T16 of `specs/nfb-card.md`).
+//! Embedded cards that all opens of one name share within this process (trap T16 of `docs/spec/nfb-card.md`).
 
 use crate::error::Error;
 use millrace_abi::name::CardOptions;

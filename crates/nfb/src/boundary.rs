@@ -1,4 +1,4 @@
-//! The border to C: libnfb's extension ABI 1.0 (`specs/nfb-card.md` §1), and the functions of libnfb that it calls back.
+//! The border to C: libnfb's extension ABI 1.0 (`docs/spec/nfb-card.md` §1), and the functions of libnfb that it calls back.
 //!
 //! Everything `unsafe` of this library is here. What libnfb promises, and all of it that is believed:
 //!

@@ -1,7 +1,7 @@
 //! Unmodified NFB programs on a Millrace card.
 //!
 //! libnfb loads an extension library when a device name begins with `libnfb-ext:`, and takes the device tree, the
-//! registers, the locks and the queues from it (`specs/nfb-card.md` §1). This is such a library, and a thin one: what
+//! registers, the locks and the queues from it (`docs/spec/nfb-card.md` §1). This is such a library, and a thin one: what
 //! crosses the border to C is in [`boundary`](self), all `unsafe` with it; the rest speaks to the host library.
 //!
 //! ```text

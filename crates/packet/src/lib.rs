@@ -1,7 +1,7 @@
 //! What bytes mean.
 //!
 //! - [`structured`]: the frames with which generators, loopback tests and benchmarks detect loss, reordering,
-//!   duplication and corruption (`specs/nfb-card.md` §6).
+//!   duplication and corruption (`docs/spec/nfb-card.md` §6).
 //! - [`probe`]: the same with real headers, for networks that look at them.
 //! - [`checksum`]: the Internet checksum.
 //! - [`offload`]: checksums and segmentation that were left to the next in line.

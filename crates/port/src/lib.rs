@@ -75,7 +75,7 @@ use millrace_packet::offload::{Offload, Offloads};
 use millrace_dma::Span;
 use std::{os::fd::BorrowedFd, sync::Arc, time::Instant};
 
-/// The longest frame that a port carries, in bytes without FCS (`specs/nfb-card.md` §2.1: `frame_size_max`).
+/// The longest frame that a port carries, in bytes without FCS (`docs/spec/nfb-card.md` §2.1: `frame_size_max`).
 pub const MAX_FRAME_LEN: usize = 0x3fff;
 
 /// The shortest frame that a port carries, in bytes: an Ethernet header. Ports do not pad; a capture comes back byte

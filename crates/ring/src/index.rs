@@ -1,6 +1,6 @@
 //! Positions in a ring of a power of two of entries.
 
-/// The number of entries of a ring minus one, and the arithmetic that belongs to it (`specs/nfb-card.md` §3.2.1).
+/// The number of entries of a ring minus one, and the arithmetic that belongs to it (`docs/spec/nfb-card.md` §3.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask(u32);
 

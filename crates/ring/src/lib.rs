@@ -136,6 +136,6 @@ pub struct FrameLimits {
 }
 
 impl FrameLimits {
-    /// What an NFB card takes without FCS: 60 to 16383 bytes (`specs/nfb-card.md` §3.2.6).
+    /// What an NFB card takes without FCS: 60 to 16383 bytes (`docs/spec/nfb-card.md` §3.2.6).
     pub const ETHERNET: Self = Self { min: 60, max: 0x3fff };
 }

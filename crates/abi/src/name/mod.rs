@@ -10,7 +10,7 @@
 //! ```
 //!
 //! - A separator is `,` or `;` or `+`, mixed as you like, and a value may be joined by `:` as well as by `=`: a DPDK vdev
-//!   argument can hold neither a comma (`specs/nfb-card.md` §1.3) nor a second `=`.
+//!   argument can hold neither a comma (`docs/spec/nfb-card.md` §1.3) nor a second `=`.
 //! - A plain value ends at the next separator and holds no parentheses. A nested value ends at the matching
 //!   parenthesis; `,` and `+` mean nothing in it, and `;` stands for a comma. So a port that has options of its own is
 //!   written `port=(pcap:FILE,speed=full)`, or for DPDK `port:(pcap:FILE;speed:full)`.

@@ -1,4 +1,4 @@
-//! The Calypte (NDP version 3) DMA controller, `specs/nfb-card.md` §3.2 and §3.2.5: one block per queue and direction,
+//! The Calypte (NDP version 3) DMA controller, `docs/spec/nfb-card.md` §3.2 and §3.2.5: one block per queue and direction,
 //! and for each TX queue the device's own buffers, which lie on the second bus.
 //!
 //! The registers lie where Medusa's do; counters, START and STOP are the same.

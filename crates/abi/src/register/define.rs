@@ -17,7 +17,7 @@ macro_rules! registers {
             pub const $name: Offset = Offset::new($offset);
         )+
 
-        #[doc = concat!("The registers of the ", $block, " block, `specs/nfb-card.md` §", $section, ".")]
+        #[doc = concat!("The registers of the ", $block, " block, `docs/spec/nfb-card.md` §", $section, ".")]
         pub static BLOCK: Block = Block {
             name: $block,
             section: $section,

@@ -1,4 +1,4 @@
-//! Where the blocks of a card lie: on its bus, a 26-bit address space laid out as `specs/nfb-card.md` §2.1 describes, and
+//! Where the blocks of a card lie: on its bus, a 26-bit address space laid out as `docs/spec/nfb-card.md` §2.1 describes, and
 //! on a second one behind it, which a card with Calypte TX queues has (§3.2.5).
 //!
 //! ```text

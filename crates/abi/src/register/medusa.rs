@@ -1,4 +1,4 @@
-//! The Medusa (NDP version 2) DMA controller, `specs/nfb-card.md` §3.2: one block per queue and direction.
+//! The Medusa (NDP version 2) DMA controller, `docs/spec/nfb-card.md` §3.2: one block per queue and direction.
 
 use super::define::*;
 

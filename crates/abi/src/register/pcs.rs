@@ -1,5 +1,5 @@
 //! The PCS and PMA of a port, mapped directly: 16-bit registers at device address * 0x10000 + register * 2
-//! (`specs/nfb-card.md` §2.6, IEEE 802.3 clause 45). Those that tools look at; all others read 0. `1.7` stands for register 7
+//! (`docs/spec/nfb-card.md` §2.6, IEEE 802.3 clause 45). Those that tools look at; all others read 0. `1.7` stands for register 7
 //! of device 1.
 
 use super::define::*;

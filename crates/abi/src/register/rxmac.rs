@@ -1,4 +1,4 @@
-//! The receiving half of a port, `specs/nfb-card.md` §2.4.
+//! The receiving half of a port, `docs/spec/nfb-card.md` §2.4.
 //!
 //! Counters are read by writing [`COMMAND_STROBE`] to [`COMMAND`] and then the values, which belong together. Lengths
 //! and octets include the four bytes of the FCS, although no frame carries one through this card.

@@ -1,4 +1,4 @@
-//! The SZE (version 1) DMA controller, `specs/nfb-card.md` §3.1: one block per queue and direction.
+//! The SZE (version 1) DMA controller, `docs/spec/nfb-card.md` §3.1: one block per queue and direction.
 
 use super::define::*;
 

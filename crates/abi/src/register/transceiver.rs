@@ -1,4 +1,4 @@
-//! The cage of a port: a status byte and the I2C master in front of the module, `specs/nfb-card.md` §2.3.
+//! The cage of a port: a status byte and the I2C master in front of the module, `docs/spec/nfb-card.md` §2.3.
 
 pub use i2c::BLOCK as I2C;
 pub use pmd::BLOCK as PMD;

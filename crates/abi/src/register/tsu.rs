@@ -1,4 +1,4 @@
-//! The time-stamp unit, `specs/nfb-card.md` §2.8: the card's clock as software reads and steers it.
+//! The time-stamp unit, `docs/spec/nfb-card.md` §2.8: the card's clock as software reads and steers it.
 //!
 //! A time is 32 bits of seconds in [`DATA_HIGH`] and a 64-bit fraction of a second in the other two data registers; an
 //! increment is the fraction per tick of the clock.

@@ -1,4 +1,4 @@
-//! The transmitting half of a port, `specs/nfb-card.md` §2.5. Counters are read after a strobe, as in
+//! The transmitting half of a port, `docs/spec/nfb-card.md` §2.5. Counters are read after a strobe, as in
 //! [`rxmac`](super::rxmac).
 
 use super::define::*;

@@ -1,4 +1,4 @@
-//! The device tree: what a card tells software about itself (`specs/nfb-card.md` §2.1).
+//! The device tree: what a card tells software about itself (`docs/spec/nfb-card.md` §2.1).
 //!
 //! [`CardDescription`] says what a card is made of and turns it into a flattened device tree blob, with the nodes and
 //! properties that libnfb, its tools, pynfb and DPDK look for. [`Tree`] reads such a blob, from a card or from anyone:
@@ -26,7 +26,7 @@ use crate::queue::{Direction, Engine};
 
 /// The values of `compatible` by which software finds the parts of a card.
 ///
-/// Those of Medusa and the rest are in `specs/nfb-card.md` §2.1. The SZE ones are not; they are the ones that ndk-sw
+/// Those of Medusa and the rest are in `docs/spec/nfb-card.md` §2.1. The SZE ones are not; they are the ones that ndk-sw
 /// defines in `libnfb/include/netcope/rxqueue.h` and `txqueue.h`, and that its kernel driver and pynfb look for; those of
 /// Calypte's controllers are in its `dma_ctrl_ndp.h`, those of its buffers in §3.2.5.
 pub mod compatible {

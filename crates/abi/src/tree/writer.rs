@@ -1,4 +1,4 @@
-//! A card's description as a flattened device tree, node by node as in `specs/nfb-card.md` §2.1.
+//! A card's description as a flattened device tree, node by node as in `docs/spec/nfb-card.md` §2.1.
 
 use super::{CardDescription, PortDescription, QueueDescription, compatible, dma_compatible};
 use crate::header;

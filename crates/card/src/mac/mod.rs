@@ -1,4 +1,4 @@
-//! A port as its MAC registers show it (`specs/nfb-card.md` §2.4, §2.5), and the data path through its MACs.
+//! A port as its MAC registers show it (`docs/spec/nfb-card.md` §2.4, §2.5), and the data path through its MACs.
 //!
 //! ```text
 //! registers --> Mac: latches --> Rules, published --> Port of each lane: refreshed once per burst

@@ -1,4 +1,4 @@
-//! A queue as its registers show it (`specs/nfb-card.md` §3).
+//! A queue as its registers show it (`docs/spec/nfb-card.md` §3).
 //!
 //! * here: what software wrote last, what is attached, the state
 //! * `registers`: reads and writes, by offset

@@ -1,4 +1,4 @@
-//! `millrace loopback-hw`: structured frames out, and a check of what comes back (`specs/nfb-card.md` §6).
+//! `millrace loopback-hw`: structured frames out, and a check of what comes back (`docs/spec/nfb-card.md` §6).
 
 use clap::Args;
 use millrace_packet::structured::{MIN_LEN, Stamping};

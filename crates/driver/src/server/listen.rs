@@ -2,7 +2,7 @@
 //!
 //! The new socket is made beside the path, listens, and is then renamed into place. So whoever finds it can connect, and
 //! of two cards that start at once one is refused. It resembles what ports do with their sockets
-//! (`crates/port/src/peer/meeting.rs`); theirs are stream sockets.
+//! (`crates/port/src/peer/connector.rs`); theirs are stream sockets.
 
 use super::DriverError;
 use rustix::fd::OwnedFd;

@@ -1,5 +1,5 @@
 //! Queues driven as a native driver drives them: by registers, with memory of this process and plain addresses. The
-//! steps are those of `specs/nfb-card.md` §3.1 and §3.2; nothing here knows of sessions.
+//! steps are those of `docs/spec/nfb-card.md` §3.1 and §3.2; nothing here knows of sessions.
 
 mod addresses;
 mod calypte;

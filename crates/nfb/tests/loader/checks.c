@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * Drives an extension library as NFB programs do, traps included (specs/nfb-card.md section 0).
+ * Drives an extension library as NFB programs do, traps included (docs/spec/nfb-card.md section 0).
  *
  *   checks LIBRARY DEVICE TEST...     runs these tests, or all that need nothing else with "all"
  *   checks LIBRARY DEVICE hold        opens a queue and a lock, says "holding", and waits to be killed

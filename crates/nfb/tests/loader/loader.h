@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * A small loader of our own that treats an extension library as libnfb does (specs/nfb-card.md section 1): the same
+ * A small loader of our own that treats an extension library as libnfb does (docs/spec/nfb-card.md section 1): the same
  * flags for dlopen, the same order of calls, the same ownership of the device tree, queues closed with their private
  * pointer, close before dlclose. It has the functions of libnfb that an extension calls back, and nothing else of it.
  */

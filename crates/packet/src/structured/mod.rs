@@ -1,4 +1,4 @@
-//! Structured frames: every byte says which frame it belongs to (`specs/nfb-card.md` §6).
+//! Structured frames: every byte says which frame it belongs to (`docs/spec/nfb-card.md` §6).
 //!
 //! ```text
 //! byte 0        8                                                    len

@@ -1,4 +1,4 @@
-//! Bits of Calypte headers and pointer words (`specs/nfb-card.md` §3.2, §3.2.5).
+//! Bits of Calypte headers and pointer words (`docs/spec/nfb-card.md` §3.2, §3.2.5).
 
 /// Bytes of a block of an RX data ring: fewer where loom walks through every state of each of them.
 pub const BLOCK: u32 = if cfg!(loom) { 8 } else { 128 };

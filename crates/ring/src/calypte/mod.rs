@@ -1,4 +1,4 @@
-//! Calypte: the header is the doorbell (`specs/nfb-card.md` §3.2.5, `docs/spec/calypte.md`).
+//! Calypte: the header is the doorbell (`docs/spec/nfb-card.md` §3.2.5, `docs/spec/calypte.md`).
 //!
 //! ```text
 //! TX   software: frame -> data[SDP..], header -> headers[SHP]      card polls headers[HHP]; HDP, HHP -> update word

@@ -1,4 +1,4 @@
-//! Bits of Medusa descriptors, headers and pointer words (`specs/nfb-card.md` §3.2).
+//! Bits of Medusa descriptors, headers and pointer words (`docs/spec/nfb-card.md` §3.2).
 
 use millrace_dma::Iova;
 

@@ -1,4 +1,4 @@
-//! Medusa: one descriptor per packet (`specs/nfb-card.md` §3.2, `docs/spec/medusa.md`).
+//! Medusa: one descriptor per packet (`docs/spec/nfb-card.md` §3.2, `docs/spec/medusa.md`).
 //!
 //! ```text
 //! TX   software: descriptors -> ring[SDP..], SDP += n        card: frames <- buffers, HDP += n

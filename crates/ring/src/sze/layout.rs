@@ -1,4 +1,4 @@
-//! Bits of SZE descriptors and packet headers (`specs/nfb-card.md` §3.1).
+//! Bits of SZE descriptors and packet headers (`docs/spec/nfb-card.md` §3.1).
 
 use millrace_dma::Iova;
 

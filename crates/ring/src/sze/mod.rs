@@ -1,4 +1,4 @@
-//! SZE: a stream of packets in one byte ring (`specs/nfb-card.md` §3.1, `docs/spec/sze.md`).
+//! SZE: a stream of packets in one byte ring (`docs/spec/nfb-card.md` §3.1, `docs/spec/sze.md`).
 //!
 //! ```text
 //! ring    | header | metadata | frame | pad | header | ...        packets begin at multiples of 8 and may wrap

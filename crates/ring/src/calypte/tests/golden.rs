@@ -1,4 +1,4 @@
-//! Bytes as the bit tables of `specs/nfb-card.md` §3.2 give them (`docs/spec/calypte.md` §2).
+//! Bytes as the bit tables of `docs/spec/nfb-card.md` §3.2 give them (`docs/spec/calypte.md` §2).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Bytes as the bit tables of `specs/nfb-card.md` §3.2 give them (`docs/spec/medusa.md` §2 to §4).
+//! Bytes as the bit tables of `docs/spec/nfb-card.md` §3.2 give them (`docs/spec/medusa.md` §2 to §4).
 
 use super::*;
 

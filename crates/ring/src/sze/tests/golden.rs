@@ -1,4 +1,4 @@
-//! Bytes as the bit tables of `specs/nfb-card.md` §3.1 give them (`docs/spec/sze.md` §2 and §3).
+//! Bytes as the bit tables of `docs/spec/nfb-card.md` §3.1 give them (`docs/spec/sze.md` §2 and §3).
 
 use super::*;
 
