@@ -70,8 +70,9 @@ install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $
 deb: build ## a Debian package in target/debian, from what `make install` installs
 	@rm -rf $(BUILT)/package
 	@$(MAKE) -s install DESTDIR=$(BUILT)/package PREFIX=/usr ZSH=share/zsh/vendor-completions
+	@gzip -9n $(BUILT)/package/usr/share/man/man1/*.1
 	@$(RUN) scripts/tool.sh cargo-deb 3.8.0
-	@$(RUN) PATH=$(CARGO_TARGET_DIR)/tools/bin:$$PATH cargo deb --no-build --no-strip --locked -p millrace-cli
+	@$(RUN) PATH=$(CARGO_TARGET_DIR)/tools/bin:$$PATH cargo deb --no-build --locked -p millrace-cli
 
 deny: ## licences, sources and repeated versions of the dependencies, by cargo-deny
 	@$(RUN) scripts/tool.sh cargo-deny 0.20.2

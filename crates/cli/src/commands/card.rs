@@ -43,10 +43,13 @@ const SHARED_WORDS: [&str; 2] = ["engine", "poll"];
 /// Options of `card`: those of [`CardOptions`], whose table makes the flags, and where to listen.
 #[derive(Clone, Debug, Default)]
 pub struct CardArgs {
-    config: Option<PathBuf>,
-    listen: Option<PathBuf>,
+    /// The file that holds further options.
+    pub config: Option<PathBuf>,
+    /// Where to listen.
+    pub listen: Option<PathBuf>,
     until_eof: bool,
-    policy: PolicyArgs,
+    /// Who else may use the card.
+    pub policy: PolicyArgs,
     /// Word and value of each flag given.
     given: Vec<(&'static str, Option<String>)>,
 }
@@ -119,11 +122,6 @@ fn capitalised(text: &str) -> String {
 }
 
 impl CardArgs {
-    /// The file that holds further options.
-    pub fn config(&self) -> Option<&Path> {
-        self.config.as_deref()
-    }
-
     /// Refuses values that no card could take, whatever the other options are.
     pub fn check_values(&self, shared: &Shared) -> Result<(), Failure> {
         self.unchecked(shared)?;
@@ -150,16 +148,6 @@ impl CardArgs {
             options.set(word, value.as_deref()).map_err(|error| Failure::Usage(error.to_string()))?;
         }
         Ok(options)
-    }
-}
-
-#[cfg(test)]
-impl CardArgs {
-    /// Everything but where it comes from.
-    pub fn without_config(&self) -> impl PartialEq + std::fmt::Debug + use<> {
-        let mut given = self.given.clone();
-        given.sort();
-        (self.listen.clone(), self.until_eof, format!("{:?}", self.policy), given)
     }
 }
 
