@@ -15,9 +15,9 @@ fn main() {
 
 /// The commit that is checked out, if this is a clone. Its log of commits changes with every commit and every checkout.
 fn commit() -> Option<String> {
+    println!("cargo::rerun-if-changed={}", git(&["rev-parse", "--git-path", "logs/HEAD"])?);
     // An archive unpacked inside somebody else's repository is not a part of it.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
-    println!("cargo::rerun-if-changed={}", git(&["rev-parse", "--git-path", "logs/HEAD"])?);
     git(&["rev-parse", "--short=12", "HEAD"])
 }
 
