@@ -71,6 +71,7 @@ deb: build ## a Debian package in target/debian, from what `make install` instal
 	@rm -rf $(BUILT)/package
 	@$(MAKE) -s install DESTDIR=$(BUILT)/package PREFIX=/usr ZSH=share/zsh/vendor-completions
 	@gzip -9n $(BUILT)/package/usr/share/man/man1/*.1
+	@cd $(BUILT)/package/usr && strip --strip-unneeded bin/millrace lib/libmillrace.so.0 lib/libnfb-ext-millrace.so
 	@$(RUN) scripts/tool.sh cargo-deb 3.8.0
 	@$(RUN) PATH=$(CARGO_TARGET_DIR)/tools/bin:$$PATH cargo deb --no-build --locked -p millrace-cli
 
