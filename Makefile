@@ -9,7 +9,12 @@ SHELL := /bin/bash
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 RUN := . scripts/env.sh && find_rust &&
 BUILT := $(CARGO_TARGET_DIR)/release
-TO = $(DESTDIR)$(or $(PREFIX),/usr/local)
+# What the command writes about itself: manual pages and completions, as they lie below PREFIX/share.
+SHARE := $(BUILT)/share
+HOME_OF := $(or $(PREFIX),/usr/local)
+TO = $(DESTDIR)$(HOME_OF)
+# Where zsh looks; Debian's packages use vendor-completions.
+ZSH ?= share/zsh/site-functions
 
 help: ## say what there is
 	@echo "Millrace: a software accelerator card. Targets:"
@@ -21,18 +26,30 @@ demo: build ## a capture through a card and back, every byte compared; latencies
 test: ## everything that must pass: formatting, lints, tests, models, fuzzers, sanitizers, end to end
 	@scripts/test.sh
 
-bench: build ## how fast it is, beside DPDK, a bare ring and a cache line (installs DPDK when run as root)
+bench: build ## how fast it is, beside DPDK, Open vSwitch, a bare ring and a cache line
 	@scripts/setup.sh --bench
 	@scripts/bench.sh
 
 soak: build ## kill programs and scribble on their memory for SOAK_SECONDS (default 3600): nothing may leak, nobody be hurt
 	@scripts/soak.sh
 
-build: setup ## target/release/millrace, and the extension library for libnfb beside it
+build: ## target/release/millrace, its manual pages, and the extension library for libnfb
+	@scripts/setup.sh --build
 	@$(RUN) cargo build --release --locked
 	@ln -f $(BUILT)/libnfb_ext_millrace.so $(BUILT)/libnfb-ext-millrace.so
+	@$(MAKE) -s $(SHARE)/made
 
-install: build ## copy millrace, libmillrace and libnfb-ext-millrace to PREFIX (default /usr/local)
+$(SHARE)/made: $(BUILT)/millrace
+	@rm -rf $(SHARE) && mkdir -p $(SHARE)/man $(SHARE)/completions
+	@$< man $(SHARE)/man
+	@for shell in bash zsh fish; do $< completions $$shell >$(SHARE)/completions/$$shell || exit; done
+	@touch $@
+
+# Where only files are installed, what is missing is not built.
+$(BUILT)/millrace $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a:
+	@echo "$@ has not been built; 'make build' does that" >&2; exit 1
+
+install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a ## copy what `make build` has made to PREFIX (default /usr/local), below DESTDIR if given
 	install -D -m 755 $(BUILT)/millrace $(TO)/bin/millrace
 	install -D -m 755 $(BUILT)/libnfb-ext-millrace.so $(TO)/lib/libnfb-ext-millrace.so
 	install -D -m 644 $(BUILT)/libmillrace.so $(TO)/lib/libmillrace.so.0
@@ -40,8 +57,33 @@ install: build ## copy millrace, libmillrace and libnfb-ext-millrace to PREFIX (
 	install -D -m 644 $(BUILT)/libmillrace.a $(TO)/lib/libmillrace.a
 	install -D -m 644 include/millrace.h $(TO)/include/millrace.h
 	install -D -m 644 crates/c/millrace.pc $(TO)/lib/pkgconfig/millrace.pc
+	install -d $(TO)/share/man/man1
+	install -m 644 $(SHARE)/man/*.1 $(TO)/share/man/man1
+	install -D -m 644 $(SHARE)/completions/bash $(TO)/share/bash-completion/completions/millrace
+	install -D -m 644 $(SHARE)/completions/zsh $(TO)/$(ZSH)/_millrace
+	install -D -m 644 $(SHARE)/completions/fish $(TO)/share/fish/vendor_completions.d/millrace.fish
+	install -D -m 644 packaging/card.toml $(TO)/share/doc/millrace/examples/card.toml
+	install -d $(TO)/lib/systemd/system
+	sed 's,/usr/local/,$(HOME_OF)/,' 'systemd/millrace-card@.service' >'$(TO)/lib/systemd/system/millrace-card@.service'
+	chmod 644 '$(TO)/lib/systemd/system/millrace-card@.service'
 
-setup: ## install what is missing (Debian packages, as root)
+deb: build ## a Debian package in target/debian, from what `make install` installs
+	@rm -rf $(BUILT)/package
+	@$(MAKE) -s install DESTDIR=$(BUILT)/package PREFIX=/usr ZSH=share/zsh/vendor-completions
+	@gzip -9n $(BUILT)/package/usr/share/man/man1/*.1
+	@cd $(BUILT)/package/usr && strip --strip-unneeded bin/millrace lib/libmillrace.so.0 lib/libnfb-ext-millrace.so
+	@$(RUN) scripts/tool.sh cargo-deb 3.8.0
+	@$(RUN) PATH=$(CARGO_TARGET_DIR)/tools/bin:$$PATH cargo deb --no-build --locked -p millrace-cli
+
+deny: ## licences, sources and repeated versions of the dependencies, by cargo-deny
+	@$(RUN) scripts/tool.sh cargo-deny 0.20.2
+	@$(RUN) PATH=$(CARGO_TARGET_DIR)/tools/bin:$$PATH cargo deny --locked check licenses bans sources
+
+advisories: ## known weaknesses of the dependencies, by cargo-deny; takes a network that reaches GitHub
+	@$(RUN) scripts/tool.sh cargo-deny 0.20.2
+	@$(RUN) PATH=$(CARGO_TARGET_DIR)/tools/bin:$$PATH cargo deny --locked check advisories
+
+setup: ## install what building and the tests need (Debian packages, as root)
 	@scripts/setup.sh
 
 lint: ## formatting, clippy, documentation, where unsafe is, licences
@@ -65,7 +107,8 @@ end-to-end: ## the scenarios in tests/cases through the built program
 header: ## include/millrace.h again, after a change of crates/c/src/boundary.rs
 	@scripts/header.sh include/millrace.h
 
-doc: setup ## API documentation in target/doc
+doc: ## API documentation in target/doc
+	@scripts/setup.sh --build
 	@$(RUN) cargo doc --workspace --no-deps --locked
 	@echo "$(CARGO_TARGET_DIR)/doc/millrace/index.html"
 
@@ -74,4 +117,4 @@ clean: ## remove what was built
 	@$(MAKE) -s -C bench/peers clean
 	@$(MAKE) -s -C bench/nfb clean
 
-.PHONY: help demo test bench soak build install setup lint unit loom fuzz sanitize end-to-end header doc clean
+.PHONY: help demo test bench soak build install deb deny advisories setup lint unit loom fuzz sanitize end-to-end header doc clean

@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # Installs what the project needs on Debian 12, and does nothing where it is all there.
 #
-#   scripts/setup.sh          to build, to run the demo and the tests
-#   scripts/setup.sh --bench  also what programs with DPDK are built with, for `make bench`
+#   scripts/setup.sh --build   to build, and to run the demo: what `make build` does
+#   scripts/setup.sh           to build and to run the tests, as `make test` does
+#   scripts/setup.sh --bench   to build and to measure beside DPDK and Open vSwitch, as `make bench` does
 #
 # As root it installs Debian packages. As anybody else it says which are missing and leaves them out: the build needs
 # Rust and a C compiler, everything else only makes single tests possible.
 set -euo pipefail
 . "$(dirname "$0")/env.sh"
 
-bench=no
-[ "${1:-}" = --bench ] && bench=yes
+purpose=${1:---test}
+case $purpose in
+--build | --test | --bench) ;;
+*) echo "setup.sh: there is no $purpose; there are --build, --test (what it does by itself) and --bench" >&2; exit 2 ;;
+esac
 
 packages=()
 # need COMMAND PACKAGE: the package, unless the command is there. /usr/sbin is not on everybody's path.
@@ -18,33 +22,51 @@ need() {
     PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null || packages+=("$2")
 }
 
-need cc build-essential
-need c++ build-essential
-need make make
-need pkg-config pkg-config
-need python3 python3
-need dtc device-tree-compiler
-need strace strace
-need ip iproute2
-need qemu-system-x86_64 qemu-system-x86
-need setpriv util-linux
-need iperf3 iperf3
-need tcpdump tcpdump
-need tshark tshark
-need ethtool ethtool
-need ping iputils-ping
-need valgrind valgrind
-need cbindgen cbindgen
-[ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
-if ! find_rust; then
+installed() {
+    dpkg -s "$1" >/dev/null 2>&1
+}
+
+to_build() {
+    need cc build-essential
+    need make make
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
     # Debian keeps a current Rust beside the one it was released with, for its browsers; hence the names.
-    packages+=(rustc-web cargo-web rustfmt-web rust-web-clippy)
-fi
-need dpdk-testpmd dpdk-dev
-[ -x /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk ] || packages+=(openvswitch-switch-dpdk)
-if [ "$bench" = yes ]; then
-    pkg-config --exists libdpdk 2>/dev/null || packages+=(libdpdk-dev)
-fi
+    find_rust || packages+=(rustc-web cargo-web)
+}
+
+# What tests and benchmarks both have at the other end of a port.
+to_meet_others() {
+    need pkg-config pkg-config
+    need python3 python3
+    need ip iproute2
+    need setpriv util-linux
+    need dpdk-testpmd dpdk-dev
+    [ -x /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk ] || packages+=(openvswitch-switch-dpdk)
+}
+
+to_test() {
+    need c++ build-essential
+    need dtc device-tree-compiler
+    need strace strace
+    need qemu-system-x86_64 qemu-system-x86
+    need iperf3 iperf3
+    need tcpdump tcpdump
+    need tshark tshark
+    need ethtool ethtool
+    need ping iputils-ping
+    need valgrind valgrind
+    need cbindgen cbindgen
+    # Beside a Rust of Debian; rustup has its own.
+    if ! find_rust || installed cargo-web; then
+        installed rustfmt-web || packages+=(rustfmt-web)
+        installed rust-web-clippy || packages+=(rust-web-clippy)
+    fi
+}
+
+to_build
+[ "$purpose" = --build ] || to_meet_others
+[ "$purpose" != --test ] || to_test
+[ "$purpose" != --bench ] || pkg-config --exists libdpdk 2>/dev/null || packages+=(libdpdk-dev)
 
 # The package of Open vSwitch starts its services at once and at every start of the system. Benchmark and tests run copies of
 # their own in folders of their own, and only while they work; so where we install the package, nothing shall run afterwards.
@@ -104,7 +126,7 @@ if ! find_rust; then
 fi
 command -v cc >/dev/null || { echo "setup: there is no C compiler (cc), which the linker needs" >&2; exit 1; }
 # For the tests with a virtual machine. The lists of packages may be old.
-if command -v qemu-system-x86_64 >/dev/null && [ ! -e "$target/guest/vmlinuz" ]; then
+if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null && [ ! -e "$target/guest/vmlinuz" ]; then
     scripts=$(dirname "$0")
     echo "setup: downloading a kernel for virtual machines into $target/guest"
     "$scripts/guest-files.sh" "$target/guest" ||

@@ -9,7 +9,8 @@ use millrace_abi::queue::{Engine, Mode, QueueId};
 
 use crate::bench::BenchArgs;
 use crate::commands::{
-    card, clients, forward, generate, locks, loopback_hw, pktgen, ports, read, receive, regs, stats, transmit, workers,
+    card, clients, completions, forward, generate, locks, loopback_hw, man, pktgen, ports, read, receive, regs, stats,
+    transmit, workers,
 };
 use crate::hostile::HostileArgs;
 use crate::list::{Queues, Sizes};
@@ -36,7 +37,7 @@ wrong command line, 130 Ctrl-C before the end.";
 
 /// Send and receive packets through a software accelerator card, with the kernel off the data path.
 #[derive(Debug, Parser)]
-#[command(name = "millrace", version, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "millrace", version = env!("MILLRACE_VERSION"), after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -184,6 +185,10 @@ Examples:
     Bench(BenchArgs),
     /// Show everything in half a minute
     Demo,
+    /// Print a script with which a shell completes this command
+    Completions(completions::CompletionsArgs),
+    /// Print or write manual pages
+    Man(man::ManArgs),
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]
     Hostile(HostileArgs),

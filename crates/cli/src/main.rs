@@ -6,6 +6,7 @@ mod bench;
 mod capture;
 mod clock;
 mod commands;
+mod config;
 mod cores;
 mod distribution;
 mod echo;
@@ -29,6 +30,7 @@ mod soak;
 mod stop;
 mod traffic;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
     cli.shared.device = cli.shared.device.take().filter(|name| !name.is_empty());
     limits::raise();
     log::show();
-    match run(&cli) {
+    match config::complete(cli, env::args_os()).and_then(|cli| run(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_broken_pipe() {
@@ -88,6 +90,8 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Pktgen(args) => run::pktgen::run(shared, args),
         Command::Bench(args) => bench::run(shared, args),
         Command::Demo => run::demo::run(shared),
+        Command::Completions(args) => run::completions::run(args),
+        Command::Man(args) => run::man::run(args),
         Command::Hostile(args) => hostile::run(shared, args),
         Command::Soak(args) => soak::run(shared, args),
     }

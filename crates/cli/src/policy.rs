@@ -11,7 +11,7 @@ use millrace_driver::Policy;
 use crate::failure::Failure;
 use crate::privileges::Plan;
 
-/// Largest file of grants in bytes.
+/// Largest file that an option names, in bytes.
 const MAX_FILE: u64 = 64 << 10;
 
 /// Who else may use the card, and how much of it.
@@ -39,23 +39,30 @@ pub struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// What they say.
-    pub fn read(&self) -> Result<(Policy, Plan), Failure> {
+    /// The grants and quotas that are given one by one.
+    pub fn given(&self) -> Result<Policy, Failure> {
         let wrong = |text: String| Failure::Usage(text);
         let mut policy = Policy::closed();
         for text in &self.grant {
             let grant = Grant::parse(text, &policy.names);
             grant.and_then(|grant| policy.access.add(grant)).map_err(|error| wrong(format!("--grant: {error}")))?;
         }
+        for text in &self.quota {
+            policy.quota.set(text).map_err(|error| wrong(format!("--quota: {error}")))?;
+        }
+        Ok(policy)
+    }
+
+    /// What they say.
+    pub fn read(&self) -> Result<(Policy, Plan), Failure> {
+        let wrong = |text: String| Failure::Usage(text);
+        let mut policy = self.given()?;
         if let Some(path) = &self.grants {
-            let text = read_file(path)?;
+            let text = read_file("--grants", path)?;
             policy
                 .access
                 .add_lines(&text, &policy.names)
                 .map_err(|(line, error)| wrong(format!("--grants {}, line {line}: {error}", path.display())))?;
-        }
-        for text in &self.quota {
-            policy.quota.set(text).map_err(|error| wrong(format!("--quota: {error}")))?;
         }
         let granted = !policy.access.grants().is_empty();
         if self.group.is_some() && !granted {
@@ -97,10 +104,10 @@ fn group(name: &str, names: &Names) -> Result<u32, Failure> {
     names.group(name).ok_or_else(|| Failure::Usage(text()))
 }
 
-/// The text of a file; of a regular one, because others can make one wait, and of a bounded size.
-fn read_file(path: &Path) -> Result<String, Failure> {
-    let failed = |source| Failure::File { doing: "cannot read the grants in", path: path.to_owned(), source };
-    let wrong = |text: String| Failure::Usage(format!("--grants {}: {text}", path.display()));
+/// The text of the file that an option names; of a regular one, because others can make one wait, and of a bounded size.
+pub fn read_file(option: &str, path: &Path) -> Result<String, Failure> {
+    let failed = |source| Failure::File { doing: "cannot read", path: path.to_owned(), source };
+    let wrong = |text: String| Failure::Usage(format!("{option} {}: {text}", path.display()));
     let kind = std::fs::metadata(path).map_err(failed)?;
     if !kind.is_file() {
         return Err(wrong("not a regular file".to_owned()));

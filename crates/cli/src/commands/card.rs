@@ -1,6 +1,6 @@
 //! `millrace card`: a card daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 use std::{env, fs};
@@ -31,7 +31,8 @@ Examples:
   millrace card --port tap:mill0 --rx 4 --tx 1
   millrace card --port pcap:in.pcap,speed=recorded,loop=forever
   millrace card --poll --cpu 1      lowest latency; keeps core 1 busy
-  millrace card --queues 4 --grant user:bob=use:rx0-1,tx0-1 --quota queues=8";
+  millrace card --queues 4 --grant user:bob=use:rx0-1,tx0-1 --quota queues=8
+  millrace card --config /etc/millrace/lab.toml --poll";
 
 /// How often the daemon looks whether it is to end.
 const NAP: Duration = Duration::from_millis(50);
@@ -42,9 +43,13 @@ const SHARED_WORDS: [&str; 2] = ["engine", "poll"];
 /// Options of `card`: those of [`CardOptions`], whose table makes the flags, and where to listen.
 #[derive(Clone, Debug, Default)]
 pub struct CardArgs {
-    listen: Option<PathBuf>,
+    /// The file that holds further options.
+    pub config: Option<PathBuf>,
+    /// Where to listen.
+    pub listen: Option<PathBuf>,
     until_eof: bool,
-    policy: PolicyArgs,
+    /// Who else may use the card.
+    pub policy: PolicyArgs,
     /// Word and value of each flag given.
     given: Vec<(&'static str, Option<String>)>,
 }
@@ -56,11 +61,16 @@ impl Args for CardArgs {
             .value_name("PATH")
             .value_parser(clap::value_parser!(PathBuf))
             .help("Unix socket to listen on [default: millrace.sock in the folder for such sockets]");
+        let config =
+            Arg::new("config").long("config").value_name("FILE").value_parser(clap::value_parser!(PathBuf)).help(
+                "Take options from this file: TOML, by the same names; those given here win. --config=-FILE: only if \
+                 it is there",
+            );
         let until_eof = Arg::new("until-eof")
             .long("until-eof")
             .action(ArgAction::SetTrue)
             .help("End also when standard input is closed, so that the card never outlives who started it");
-        let command = command.after_help(HELP).arg(listen).arg(until_eof);
+        let command = command.after_help(HELP).args([config, listen, until_eof]);
         let command = flags().fold(command, |command, option| command.arg(flag(option)));
         PolicyArgs::augment_args(command)
     }
@@ -82,8 +92,9 @@ impl FromArgMatches for CardArgs {
             }
         }
         let policy = PolicyArgs::from_arg_matches(matches)?;
-        let (listen, until_eof) = (matches.get_one("listen").cloned(), matches.get_flag("until-eof"));
-        Ok(Self { listen, until_eof, policy, given })
+        let path = |id| matches.get_one::<PathBuf>(id).cloned();
+        let until_eof = matches.get_flag("until-eof");
+        Ok(Self { config: path("config"), listen: path("listen"), until_eof, policy, given })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -111,8 +122,21 @@ fn capitalised(text: &str) -> String {
 }
 
 impl CardArgs {
+    /// Refuses values that no card could take, whatever the other options are.
+    pub fn check_values(&self, shared: &Shared) -> Result<(), Failure> {
+        self.unchecked(shared)?;
+        self.policy.given().map(drop)
+    }
+
     /// The card that the flags describe.
-    fn options(&self, shared: &Shared) -> Result<CardOptions, Failure> {
+    pub fn options(&self, shared: &Shared) -> Result<CardOptions, Failure> {
+        let options = self.unchecked(shared)?;
+        options.validate().map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(options)
+    }
+
+    /// The same, and the options may contradict each other.
+    fn unchecked(&self, shared: &Shared) -> Result<CardOptions, Failure> {
         let mut options = CardOptions { poll: shared.poll, ..CardOptions::default() };
         options.engines.extend(shared.engine_rules());
         if self.given.iter().any(|(word, _)| *word == "port") {
@@ -123,7 +147,6 @@ impl CardArgs {
         for (word, value) in queues.into_iter().chain(others) {
             options.set(word, value.as_deref()).map_err(|error| Failure::Usage(error.to_string()))?;
         }
-        options.validate().map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(options)
     }
 }
@@ -182,7 +205,7 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     Ok(())
 }
 
-fn announce(shared: &Shared, path: &std::path::Path, options: &CardOptions) -> Result<(), Failure> {
+fn announce(shared: &Shared, path: &Path, options: &CardOptions) -> Result<(), Failure> {
     let device = DeviceName::Unix(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
     let description = CardDescription::new(options);
     let row = Row::new()

@@ -2,6 +2,7 @@
 
 pub mod card;
 pub mod clients;
+pub mod completions;
 pub mod demo;
 pub mod forward;
 pub mod generate;
@@ -9,6 +10,7 @@ pub mod info;
 pub mod locks;
 pub mod loopback;
 pub mod loopback_hw;
+pub mod man;
 pub mod pktgen;
 pub mod ports;
 pub mod read;

@@ -1,0 +1,293 @@
+//! The configuration file of a card: the options of `millrace card`, by the same names, in TOML.
+//!
+//! What a file says is turned into words of a command line, and parsed together with those that were typed. Names, kinds
+//! and values are therefore those of the options, and cannot differ from them.
+
+use std::ffi::OsString;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, Parser};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+use crate::policy::read_file;
+
+/// Options of `card` that a file cannot set, and why.
+const NOT_IN_FILES: [(&str, &str); 11] = [
+    ("config", "a file names no other file"),
+    ("until-eof", "whoever starts the card says how long it lives"),
+    ("json", "whoever reads the output says how it is written"),
+    ("help", "it is a question"),
+    ("version", "it is a question"),
+    ("device", "a card uses no other card"),
+    ("queue", "it chooses among the queues of a card; how many a card has is rx, tx and queues"),
+    ("mode", "programs choose it"),
+    ("size", "programs choose it"),
+    ("count", "programs choose it"),
+    ("burst", "programs choose it"),
+];
+
+/// Options of which one on the command line also takes the place of another in the file.
+const INSTEAD: [(&str, &str); 4] =
+    [("queues", "rx"), ("queues", "tx"), ("user", "keep-privileges"), ("keep-privileges", "user")];
+
+/// Adds what the configuration file says, if these `words` name one.
+pub fn complete(cli: Cli, words: impl Iterator<Item = OsString>) -> Result<Cli, Failure> {
+    let Command::Card(card) = &cli.command else { return Ok(cli) };
+    let Some(file) = card.config.as_deref().map(File::read).transpose()?.flatten() else { return Ok(cli) };
+    let mut words: Vec<OsString> = words.collect();
+    // Behind it there would be no options, and a card takes nothing else.
+    if words.last().is_some_and(|word| word == "--") {
+        words.pop();
+    }
+    let typed = Cli::command().try_get_matches_from(&words).map_err(|error| Failure::Usage(first_line(&error)))?;
+    let typed = typed.subcommand_matches("card").expect("the command is card");
+    words.extend(file.words(typed)?.into_iter().map(OsString::from));
+    Cli::try_parse_from(words).map_err(|error| Failure::Usage(format!("{}: {}", file.name, first_line(&error))))
+}
+
+/// What clap says, without the advice about the command line.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+/// A configuration file.
+struct File {
+    /// Its path, for people.
+    name: String,
+    text: String,
+}
+
+impl File {
+    /// `None`: there is none, and a `-` in front says that there need not be.
+    fn read(path: &Path) -> Result<Option<Self>, Failure> {
+        let optional = path.to_str().and_then(|path| path.strip_prefix('-')).map(PathBuf::from);
+        let path = optional.as_deref().unwrap_or(path);
+        match read_file("--config", path) {
+            Ok(text) => Ok(Some(Self { name: path.display().to_string(), text })),
+            Err(Failure::File { source, .. }) if optional.is_some() && source.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The options of the file that were not `typed`, as on a command line.
+    fn words(&self, typed: &ArgMatches) -> Result<Vec<String>, Failure> {
+        let table = DeTable::parse(&self.text)
+            .map_err(|error| self.wrong(error.span().unwrap_or_default(), error.message()))?
+            .into_inner();
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        let options = options();
+        let is_typed = |option: &Arg| typed.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
+        let typed: Vec<&str> = options.iter().filter(|option| is_typed(option)).filter_map(Arg::get_long).collect();
+        let mut words = Vec::new();
+        for (key, value) in entries {
+            let option = self.option(&options, key)?;
+            let new = self.checked(option, value)?;
+            let name = key.get_ref().as_ref();
+            let replaced = INSTEAD.iter().any(|(one, other)| *other == name && typed.contains(one));
+            if !replaced && !typed.contains(&name) {
+                words.extend(new);
+            }
+        }
+        Ok(words)
+    }
+
+    fn option<'a>(&self, options: &'a [Arg], key: &Spanned<std::borrow::Cow<'_, str>>) -> Result<&'a Arg, Failure> {
+        let name = key.get_ref().as_ref();
+        if let Some((_, why)) = NOT_IN_FILES.iter().find(|(option, _)| *option == name) {
+            return Err(self.wrong(key.span(), &format!("{name} cannot be set in a file: {why}")));
+        }
+        let unknown = || {
+            let known = settable(options).collect::<Vec<_>>().join(", ");
+            self.wrong(key.span(), &format!("{name:?} is not an option; there are {known}"))
+        };
+        options.iter().find(|option| option.get_long() == Some(name)).ok_or_else(unknown)
+    }
+
+    /// The words of one option, each of which a card could take if it were alone.
+    fn checked(&self, option: &Arg, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Failure> {
+        let words = spelled(option, value.get_ref()).ok_or_else(|| self.wrong(value.span(), &expected(option)))?;
+        for word in &words {
+            check(word).map_err(|text| self.wrong(value.span(), &text))?;
+        }
+        Ok(words)
+    }
+
+    fn wrong(&self, place: Range<usize>, text: &str) -> Failure {
+        let line = 1 + self.text.bytes().take(place.start).filter(|&byte| byte == b'\n').count();
+        Failure::Usage(format!("{}:{line}: {text}", self.name))
+    }
+}
+
+/// All options of `card`.
+fn options() -> Vec<Arg> {
+    let mut command = Cli::command();
+    command.build();
+    command.find_subcommand("card").expect("there is such a command").get_arguments().cloned().collect()
+}
+
+/// Names of those that a file can set.
+fn settable(options: &[Arg]) -> impl Iterator<Item = &str> {
+    options.iter().filter_map(Arg::get_long).filter(|name| NOT_IN_FILES.iter().all(|(other, _)| other != name))
+}
+
+/// The words that say the same on a command line. `None`: the option takes something else.
+fn spelled(option: &Arg, value: &DeValue<'_>) -> Option<Vec<String>> {
+    let name = option.get_long()?;
+    let scalar = |value: &DeValue<'_>| match value {
+        DeValue::String(text) => Some(format!("--{name}={text}")),
+        DeValue::Integer(number) => Some(format!("--{name}={number}")),
+        _ => None,
+    };
+    match (option.get_action(), value) {
+        (ArgAction::SetTrue, DeValue::Boolean(set)) => Some(set.then(|| format!("--{name}")).into_iter().collect()),
+        (ArgAction::SetTrue, _) => None,
+        (ArgAction::Append, DeValue::Array(values)) => values.iter().map(|value| scalar(value.get_ref())).collect(),
+        (_, value) => scalar(value).map(|word| vec![word]),
+    }
+}
+
+/// What the option takes, for people.
+fn expected(option: &Arg) -> String {
+    let name = option.get_long().unwrap_or_default();
+    let value = option.get_value_names().and_then(|names| names.first()).map_or("VALUE", |value| value.as_str());
+    match option.get_action() {
+        ArgAction::SetTrue => format!("{name} takes true or false"),
+        ArgAction::Append => {
+            format!("{name} takes {value} as a text or a number, or a list of such: [\"...\", \"...\"]")
+        }
+        _ => format!("{name} takes {value} as a text or a number"),
+    }
+}
+
+fn check(word: &str) -> Result<(), String> {
+    let cli = Cli::try_parse_from(["millrace", "card", word]).map_err(|error| first_line(&error))?;
+    let Command::Card(card) = &cli.command else { return Ok(()) };
+    card.check_values(&cli.shared).map_err(|failure| failure.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const EXAMPLE: &str = include_str!("../../../packaging/card.toml");
+
+    /// The card of a file, and of what was typed behind `--config FILE`.
+    fn card(text: &str, typed: &str) -> Result<Cli, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("card.toml");
+        std::fs::write(&path, text).unwrap();
+        let line = format!("millrace card --config {} {typed}", path.display());
+        read(&line).map_err(|failure| failure.to_string().replace(&path.display().to_string(), "FILE"))
+    }
+
+    fn read(line: &str) -> Result<Cli, Failure> {
+        let words = || line.split_whitespace();
+        complete(Cli::try_parse_from(words()).unwrap(), words().map(OsString::from))
+    }
+
+    fn assert_same(text: &str, typed: &str, line: &str) {
+        let seen = |cli: Cli| {
+            let Command::Card(args) = &cli.command else { panic!("another command") };
+            (args.options(&cli.shared).unwrap(), args.listen.clone(), format!("{:?}", args.policy))
+        };
+        assert_eq!(seen(card(text, typed).unwrap()), seen(read(line).unwrap()), "{text}");
+    }
+
+    #[test]
+    fn a_file_makes_the_card_that_the_options_make() {
+        let text = "listen = \"/tmp/x\"\nqueues = 4\nrx = \"6\"\nengine = [\"medusa\", \"sze@0-1\"]\nport = [\"null\", \
+                    \"pcap:a b.pcap,speed=full\"]\ndiscard = true\ntsu = false\npoll = true\nframe-max = 9_000\n\
+                    buffer = 16384\ngrant = \"everyone=use:rx0\"\nquota = [\"queues=8\", \"memory=1G\"]\n\
+                    keep-privileges = true\ncpu = 1";
+        let mut file = card(text, "").unwrap();
+        let Command::Card(args) = &mut file.command else { panic!("another command") };
+        let options = args.options(&file.shared).unwrap();
+        assert_eq!(options.ports, ["null", "pcap:a b.pcap,speed=full"]);
+        assert_same(
+            &text.replace("a b.pcap", "a.pcap"),
+            "",
+            "millrace card --listen /tmp/x --queues 4 --rx 6 -e medusa -e sze@0-1 --port null --port \
+             pcap:a.pcap,speed=full --discard --poll --frame-max 9000 --buffer 16384 --grant everyone=use:rx0 \
+             --quota queues=8 --quota memory=1G --keep-privileges --cpu 1",
+        );
+    }
+
+    #[test]
+    fn what_is_typed_wins() {
+        assert_same(
+            "queues = 4\nport = [\"null\", \"null\"]",
+            "--port loopback",
+            "millrace card --queues 4 --port loopback",
+        );
+        assert_same("rx = 6\ntx = 2\npoll = true", "--queues 3 --", "millrace card --queues 3 --poll");
+        assert_same("queues = 4", "--rx 1", "millrace card --rx 1 --tx 4");
+        assert_same("engine = \"sze\"", "-e dd", "millrace card -e dd");
+        assert_same("keep-privileges = true", "--user 1", "millrace card --user 1");
+        assert_same("user = \"1\"", "--keep-privileges", "millrace card --keep-privileges");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line_and_what_would_be_right() {
+        for (text, said) in [
+            ("queues = 4\n\nprot = \"null\"", "FILE:3: \"prot\" is not an option; there are "),
+            ("queues = true", "FILE:1: queues takes N as a text or a number"),
+            ("# one\npoll = \"yes\"", "FILE:2: poll takes true or false"),
+            ("port = [\n  \"null\",\n  [\"null\"]\n]", "FILE:1: port takes SPEC as a text or a number, or a list"),
+            ("listen = [\"a\"]", "FILE:1: listen takes PATH as a text"),
+            ("[card]\nqueues = 4", "FILE:1: \"card\" is not an option"),
+            ("[port]\nkind = 4", "FILE:1: port takes SPEC"),
+            ("rx = 4\nrx = 5", "FILE:2: duplicate key"),
+            ("rx = 4\ntx = ", "FILE:2: "),
+            ("\nrx = \"many\"", "FILE:2: "),
+            ("\nengine = \"wood\"", "FILE:2: invalid value 'wood' for '--engine"),
+            ("\ngrant = [\"everyone=use:rx0\", \"everyone=fly\"]", "FILE:2: --grant: "),
+            ("\nquota = \"wood=1\"", "FILE:2: --quota: "),
+            ("json = true", "FILE:1: json cannot be set in a file: whoever reads"),
+            ("config = \"x\"", "FILE:1: config cannot be set in a file: a file names no other"),
+            ("user = \"1\"\nkeep-privileges = true", "FILE: the argument '--"),
+        ] {
+            let error = card(text, "").map(|_| ()).unwrap_err();
+            assert!(error.starts_with(said), "{text:?}: {error:?}");
+        }
+        assert!(card("prot = 1", "").unwrap_err().contains(" port, "));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_an_error_unless_a_dash_says_otherwise() {
+        let said = read("millrace card --config=/nowhere/card.toml").map(|_| ()).unwrap_err().to_string();
+        assert!(said.starts_with("cannot read /nowhere/card.toml"), "{said}");
+        read("millrace card --config=-/nowhere/card.toml").unwrap();
+    }
+
+    /// Lines of the example that set something, without the `#` of those that are only shown.
+    fn examples() -> impl Iterator<Item = &'static str> {
+        let lines = EXAMPLE.lines().map(|line| line.strip_prefix('#').unwrap_or(line));
+        lines.filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()))
+    }
+
+    #[test]
+    fn the_example_works_as_it_is_and_line_by_line() {
+        card(EXAMPLE, "").unwrap();
+        for line in examples() {
+            card(line, "").unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn every_option_is_in_the_example_or_has_a_reason_not_to_be() {
+        let shown: BTreeSet<&str> = examples().map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(shown, settable(&options()).collect());
+    }
+}
