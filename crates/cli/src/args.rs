@@ -29,8 +29,9 @@ Examples:
 Without --device and MILLRACE_DEVICE a command uses a card of its own, inside
 its process, that sends everything back.
 
-Results go to standard output, everything else to standard error: warnings of
-ports and queues too, and more of them with MILLRACE_LOG=info, debug or trace.
+Results go to standard output, everything else to standard error. The log too:
+MILLRACE_LOG=off, error, warn, info, debug or trace says how much of it; usual
+is warn, and info for a card, which then tells who comes and goes.
 Exit codes: 0 what was asked for happened, 1 an error, loss or corruption, 2 a
 wrong command line, 130 Ctrl-C before the end.";
 

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     // An empty `MILLRACE_DEVICE` names nothing, as everywhere else.
     cli.shared.device = cli.shared.device.take().filter(|name| !name.is_empty());
     limits::raise();
-    log::show();
+    log::show(log::usual(&cli.command));
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
