@@ -27,7 +27,7 @@ times="mean_ns geomean_ns p50_ns p90_ns p99_ns p999_ns min_ns max_ns"
 json "kind" info
 json "node property" tree
 json "part address register value access" regs
-json "queues ports workers" stats
+json "queues ports workers" stats --device embedded
 json "$counts" generate --count 1000 --device embedded:port=null
 json "$counts $quality" read --count 1000 --check --device embedded:port=generator
 json "$counts" receive "$scratch/out.pcap" --count 1000 --device embedded:port=generator

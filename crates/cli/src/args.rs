@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use millrace_abi::name::{CardOptions, EngineRule, OptionError, VARIABLE};
 use millrace_abi::queue::{Engine, Mode, QueueId};
 
+use crate::applies;
 use crate::bench::BenchArgs;
 use crate::commands::{
     card, clients, forward, generate, locks, loopback_hw, pktgen, ports, read, receive, regs, stats, transmit, workers,
@@ -20,14 +21,15 @@ const HEADING: &str = "Shared options";
 const EXAMPLES: &str = "\
 Examples:
   millrace demo                               a capture out and back, latencies
-  millrace card --listen /tmp/card.sock       a card for several programs
-  export MILLRACE_DEVICE=unix:/tmp/card.sock  which all commands then use
+  millrace card                               a card for several programs
   millrace loopback-hw --size 64-1500         lost, reordered, damaged?
   millrace stats --watch                      what the card counts
   millrace bench latency --plot latency.svg   how long a round trip takes
 
-Without --device and MILLRACE_DEVICE a command uses a card of its own, inside
-its process, that sends everything back.
+Without --device and MILLRACE_DEVICE a command uses the card that was started
+without --listen, if there is one: at $MILLRACE_SOCKET, in $XDG_RUNTIME_DIR or
+/run. Otherwise it uses a card of its own, inside its process, that sends
+everything back, or refuses where that would be of no use.
 
 Results go to standard output, everything else to standard error. The log too:
 MILLRACE_LOG=off, error, warn, info, debug or trace says how much of it; usual
@@ -47,7 +49,7 @@ pub struct Cli {
     pub shared: Shared,
 }
 
-/// Options that every command takes. A command ignores those that have no meaning for it.
+/// Options that mean the same in every command that takes them: [`applies`] says which do.
 #[derive(Clone, Debug, Args)]
 pub struct Shared {
     /// Card to use: embedded[:OPTIONS] or unix:PATH
@@ -79,6 +81,19 @@ pub struct Shared {
     /// One JSON object per line on standard output instead of tables
     #[arg(long, global = true, help_heading = HEADING)]
     pub json: bool,
+}
+
+/// The whole command line, each command with the options that it uses.
+pub fn command() -> clap::Command {
+    applies::narrowed(Cli::command())
+}
+
+/// What was asked for; ends the process with an explanation when that makes no sense.
+pub fn parse() -> Cli {
+    let mut command = command();
+    let matches = command.get_matches_mut();
+    let parsed = applies::check(&mut command, &matches).and_then(|()| Cli::from_arg_matches(&matches));
+    parsed.unwrap_or_else(|error| error.exit())
 }
 
 impl Shared {
@@ -211,11 +226,10 @@ pub fn count(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_grammar_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

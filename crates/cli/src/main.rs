@@ -1,6 +1,7 @@
 //! The `millrace` command: [`args`] says what can be asked for, one file per command in [`commands`] does it.
 #![forbid(unsafe_code)]
 
+mod applies;
 mod args;
 mod bench;
 mod capture;
@@ -10,6 +11,7 @@ mod cores;
 mod distribution;
 mod echo;
 mod failure;
+mod fate;
 mod host;
 mod hostile;
 mod idle;
@@ -19,6 +21,7 @@ mod list;
 mod log;
 mod output;
 mod pace;
+mod place;
 mod policy;
 mod privileges;
 mod progress;
@@ -31,14 +34,12 @@ mod traffic;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Cli, Command};
 use commands as run;
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let mut cli = Cli::parse();
+    let mut cli = args::parse();
     // An empty `MILLRACE_DEVICE` names nothing, as everywhere else.
     cli.shared.device = cli.shared.device.take().filter(|name| !name.is_empty());
     limits::raise();

@@ -57,7 +57,7 @@ enum Change {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &PortsArgs) -> Result<(), Failure> {
-    let session = Session::open(shared)?;
+    let session = Session::open_running(shared, "nothing is left of a change")?;
     let device = &session.device;
     match &args.change {
         None => {}

@@ -8,6 +8,7 @@ use crate::args::{self, Shared};
 use crate::capture::Capture;
 use crate::clock::Moment;
 use crate::failure::Failure;
+use crate::fate::Watch;
 use crate::host::TxQueue;
 use crate::idle::Idle;
 use crate::lanes::{self, Lane, Tally};
@@ -44,8 +45,12 @@ pub fn run(shared: &Shared, args: &TransmitArgs) -> Result<(), Failure> {
     let capture = load(args)?;
     let mut shared = shared.clone();
     shared.count = goal(shared.count, args.loops, capture.len() as u64);
-    let session = Session::open(&shared)?;
-    lanes::run("transmit", &shared, |queue, meter| lane(&session, &shared, args.rate, &capture, queue, meter))?;
+    let session = Session::open_running(&shared, "nobody receives what is sent")?;
+    let queues = shared.queues();
+    let watch = Watch::begin(&session, queues.indices())?;
+    let work = |queue, meter: &Meter| lane(&session, &shared, args.rate, &capture, queue, meter);
+    let all = lanes::run("transmit", &shared, work)?;
+    watch.judge(all.packets)?;
     match capture.damage {
         // What could be read has been sent, but that is not all that was asked for.
         Some(damage) => Err(Failure::Found(damage)),
