@@ -68,7 +68,7 @@ pub struct Shared {
     /// Frame sizes in bytes without FCS; a range means random sizes, such as 64 or 64,512,1024-1500
     #[arg(long, short = 's', global = true, value_name = "LIST", help_heading = HEADING)]
     pub size: Option<Sizes>,
-    /// Frames per queue, such as 1000 or 10M
+    /// Frames per queue, such as 1000, 10M or 1e6
     #[arg(long, short = 'n', global = true, value_name = "N", value_parser = count, help_heading = HEADING)]
     pub count: Option<u64>,
     /// Most frames per call to the queue, 1 to 1024
@@ -208,19 +208,15 @@ Examples:
     Soak(SoakArgs),
 }
 
-/// A whole number, perhaps with k, M or G behind it.
+/// A whole number above 0, such as 1000, 10k, 1.5M or 1e6.
 pub fn count(text: &str) -> Result<u64, String> {
-    let (digits, factor) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1_000),
-        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
-        Some(b'G') => (&text[..text.len() - 1], 1_000_000_000),
-        _ => (text, 1),
-    };
-    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-    match number {
-        Some(number) if number > 0 => Ok(number),
-        _ => Err("expected a whole number above 0, such as 1000, 10k, 5M or 1G".to_owned()),
-    }
+    let number = millrace_port::spec::number(text).filter(|number| *number > 0);
+    number.ok_or_else(|| "expected a whole number above 0, such as 1000, 10k, 1.5M or 1e6".to_owned())
+}
+
+/// The same, and 0.
+pub fn count_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { count(text) }
 }
 
 #[cfg(test)]
