@@ -20,7 +20,7 @@ await 20 tells 'port 0: unplugged' || fail "the card does not tell of a port tha
 background reader "$millrace" read
 reader=$started
 held() {
-    "$millrace" info --json | grep -q '"held_by":\["'
+    "$millrace" info --json | grep -q '"holders":\[[0-9]'
 }
 await 20 held || fail "nobody reads"
 slay "$reader"

@@ -28,7 +28,7 @@ says 'nobody is at the other end' "$millrace" transmit "$scratch/in.pcap"
 background reader "$millrace" read --queue 1 --share drop
 reader=$started
 held() {
-    "$millrace" info --json | grep '"rx1"' | grep -q "\"held_by\":\[\"\\?$reader"
+    "$millrace" info --json | grep '"rx1"' | grep -q "\"holders\":\[$reader\]"
 }
 await 20 held || fail "nobody reads"
 says '`--share`' "$millrace" read --queue 1 --count 1

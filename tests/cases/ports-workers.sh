@@ -38,7 +38,7 @@ run ports connect 0 1 >/dev/null
 run ports plug 0 "pcap:$scratch/in.pcap" >/dev/null
 arrived() { [ "$(row ports port 1 tx_frames)" = 500 ]; }
 await 10 arrived || fail "frames are missing: $(run ports)"
-[ "$(row ports port 0 leads_to)" = "port 1" ] || fail "the ports are not connected"
+[ "$(row ports port 0 connected)" = 1 ] || fail "the ports are not connected"
 run ports unplug 1 >/dev/null
 python3 -c "$made
 sys.exit(frames.read(Path(sys.argv[2])) != frames.read(Path(sys.argv[3])))

@@ -199,6 +199,14 @@ Examples:
     /// Measure
     Bench(BenchArgs),
     /// Show everything in half a minute
+    #[command(after_help = "\
+Sends a capture through a card inside this program, with every engine, compares
+every byte of what comes back, and measures round trips. It takes the capture
+from the folder $MILLRACE_CAPTURES, or makes one.
+
+Examples:
+  millrace demo
+  millrace demo --json")]
     Demo,
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]

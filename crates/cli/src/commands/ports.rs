@@ -76,6 +76,6 @@ pub fn run(shared: &Shared, args: &PortsArgs) -> Result<(), Failure> {
 }
 
 fn row(port: &PortStats) -> Row {
-    let connected = port.connected.map_or_else(|| "queues".to_owned(), |other| format!("port {other}"));
-    port_row(port).text("leads_to", connected)
+    let connected = port.connected.map_or_else(String::new, |other| format!("port {other}"));
+    port_row(port).both("connected", connected, port.connected)
 }
