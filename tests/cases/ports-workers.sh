@@ -16,7 +16,7 @@ print(row[field])' "$2" "$3" "$4"
 }
 
 [ "$(row ports port 1 spec)" = none ] || fail "port 1 is not empty"
-[ "$(row ports port 1 link)" = down ] || fail "an empty port has a link"
+[ "$(row ports port 1 link)" = False ] || fail "an empty port has a link"
 [ "$(row workers worker 2 queues)" = "['rx1', 'tx1']" ] || fail "the priority class is not alone: $(run workers)"
 
 # A loopback that runs while its queues go from worker to worker loses nothing.

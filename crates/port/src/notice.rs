@@ -111,16 +111,6 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_counted_and_not_told() {
-        let mut allowance = Allowance { since: None, said: 0, left_out: 0 };
-        let begin = Instant::now();
-        let told = (0..LIMIT + 7).filter(|_| allowance.ask(begin).is_some()).count();
-        assert_eq!(told as u64, LIMIT);
-        assert_eq!(allowance.ask(begin + PERIOD), Some(7));
-        assert_eq!(allowance.ask(begin + PERIOD), Some(0));
-    }
-
-    #[test]
     fn a_log_that_nobody_reads_makes_nobody_wait() {
         let (go_on, stopped) = channel::<()>();
         let (written, read) = channel();

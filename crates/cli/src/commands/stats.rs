@@ -41,10 +41,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &StatsArgs) -> Result<(), Failure> {
-    let session = Session::open_running(shared, "there is nothing to count")?;
     if args.watch.is_none() && shared.count.is_some() {
         return Err(Failure::Usage("--count says how often to look, and so needs --watch".to_owned()));
     }
+    let session = Session::open_running(shared, "there is nothing to count")?;
     let mut looks = args.watch.map_or(1, |_| shared.count.unwrap_or(u64::MAX));
     let mut before: Option<Look> = None;
     loop {
