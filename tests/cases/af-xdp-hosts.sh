@@ -63,7 +63,7 @@ between() {
 }
 
 linked() {
-    [ "$("$millrace" ports --json | grep -c '"link":"up"')" -eq 2 ]
+    [ "$("$millrace" ports --json | grep -c '"link":true')" -eq 2 ]
 }
 
 # transfer ADDRESS: 4 MB from this host to the other and back.
@@ -80,7 +80,7 @@ check_ports() {
 import json, sys
 one, other = [json.loads(line) for line in sys.stdin if line.strip()]
 for come, gone in (one, other), (other, one):
-    dropped = sum(int(drop.split()[0]) for drop in gone["tx_drops"] if drop.endswith(" link-down"))
+    dropped = sum(drop["count"] for drop in gone["tx_drops"] if drop["reason"] == "link-down")
     if come["rx_frames"] != gone["tx_frames"] + dropped or come["rx_drops"] or dropped > 20:
         sys.exit("failed: the counting equation: %r, %r" % (come, gone))' || exit 1
 }

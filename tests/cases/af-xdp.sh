@@ -48,9 +48,9 @@ start_card --port af_xdp:xdp-card
 frames_pass xdp-far
 
 ip link set xdp-far down
-await 5 says link down || fail "the card does not see that the link is down"
+await 5 says link False || fail "the card does not see that the link is down"
 ip link set xdp-far up
-await 5 says link up || fail "the card does not see that the link is up"
+await 5 says link True || fail "the card does not see that the link is up"
 frames_pass xdp-far
 kill -INT "$card"
 ended "$card" 10

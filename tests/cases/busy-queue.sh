@@ -9,7 +9,7 @@ neighbour=$started
 background holder "$millrace" read --queue 0
 holder=$started
 held() {
-    "$millrace" info --json | grep '"rx0"' | grep -q "\"$holder\""
+    "$millrace" info --json | grep '"rx0"' | grep -q "\"holders\":\[$holder\]"
 }
 await 10 held || fail "the queue was not opened"
 if "$millrace" read --queue 0 --count 1 >"$scratch/second.out" 2>"$scratch/second.log"; then
@@ -21,7 +21,7 @@ cat "$scratch/second.log"
 killed=$(date +%s%N)
 slay "$holder"
 free() {
-    "$millrace" info --json | grep '"rx0"' | grep -q '"held_by":\[\]'
+    "$millrace" info --json | grep '"rx0"' | grep -q '"holders":\[\]'
 }
 await 2 free || fail "the queue of a killed program stays taken"
 took=$((($(date +%s%N) - killed) / 1000000))

@@ -7,9 +7,6 @@ for command in $commands; do
     "$millrace" "$command" --help >"$scratch/help" 2>"$scratch/error" || fail "$command --help failed"
     [ -s "$scratch/error" ] && fail "$command --help writes to standard error"
     [ "$(wc -l <"$scratch/help")" -ge 10 ] || fail "$command --help is short"
-    for option in --device --queue --engine --mode --size --count --burst --json; do
-        grep -q -- "$option" "$scratch/help" || fail "$command --help does not know $option"
-    done
     longest=$(awk '{ if (length > most) most = length } END { print most }' "$scratch/help")
     [ "$longest" -le 100 ] || fail "$command --help has a line of $longest letters"
 done
@@ -27,6 +24,32 @@ refused() {
     [ -s "$scratch/error" ] || fail "millrace $* says nothing"
     [ ! -s "$scratch/out" ] || fail "millrace $* writes to standard output"
 }
+
+# options COMMAND OPTION...: its help shows these of the shared options, and it refuses the others.
+options() {
+    local command=$1 option value
+    shift
+    "$millrace" $command --help >"$scratch/help"
+    for option in --device --queue --engine --mode --size --count --burst --poll --json; do
+        if [[ " $* " == *" $option "* ]]; then
+            grep -q -- " $option\b" "$scratch/help" || fail "$command --help does not know $option"
+            continue
+        fi
+        ! grep -q -- "^ .*-., $option\b\|^ *$option\b" "$scratch/help" || fail "$command --help shows $option"
+        case $option in --poll | --json) value= ;; --device) value=embedded ;; --engine) value=sze ;; --mode) value=direct ;; *) value=1 ;; esac
+        refused 2 $command $option $value
+        grep -q -- "no use for $option" "$scratch/error" || fail "$command $option: $(cat "$scratch/error")"
+    done
+}
+
+options card --engine --poll --json
+options info --device --engine --json
+options ports --device --json
+options stats --device --queue --count --json
+options "receive x.pcap" --device --queue --engine --mode --count --burst --poll --json
+options loopback-hw --device --queue --engine --mode --size --count --burst --poll --json
+options demo --json
+refused 2 stats --count 3
 
 refused 2 frobnicate
 refused 2 read --frobnicate

@@ -27,7 +27,7 @@ times="mean_ns geomean_ns p50_ns p90_ns p99_ns p999_ns min_ns max_ns"
 json "kind" info
 json "node property" tree
 json "part address register value access" regs
-json "queues ports workers" stats
+json "queues ports workers" stats --device embedded
 json "$counts" generate --count 1000 --device embedded:port=null
 json "$counts $quality" read --count 1000 --check --device embedded:port=generator
 json "$counts" receive "$scratch/out.pcap" --count 1000 --device embedded:port=generator
@@ -56,3 +56,28 @@ await 10 test -s "$scratch/card.out" || fail "the card says nothing"
 [ "$(field device <"$scratch/card.out")" = "unix:$(realpath "$scratch")/card.sock" ] || fail "the card's name"
 MILLRACE_DEVICE=unix:$scratch/card.sock "$millrace" stats --watch 0.05 --count 3 --json >"$scratch/watch"
 [ "$(wc -l <"$scratch/watch")" -eq 3 ] || fail "stats --watch --count 3 printed $(wc -l <"$scratch/watch") lines"
+
+# What several commands print has one form in all of them (docs/json.md).
+export MILLRACE_DEVICE=unix:$scratch/card.sock
+"$millrace" ports plug 0 null >/dev/null
+background reader "$millrace" read --queue 1 --share drop
+same() {
+    python3 - "$("$millrace" stats --json)" "$("$millrace" info --json)" "$("$millrace" ports --json)" "$("$millrace" workers --json)" <<'END'
+import json, sys
+stats, info, ports, workers = [[json.loads(line) for line in text.splitlines()] for text in sys.argv[1:]]
+[stats] = stats
+queues = {"%(direction)s%(index)s" % queue["queue"]: queue for queue in stats["queues"]}
+moving = {"passes", "sleeps", "queues"}
+for rows, others in ((ports, stats["ports"]), (workers, stats["workers"])):
+    for row, other in zip(rows, others, strict=True):
+        if differ := [name for name in row if name not in moving and row[name] != other[name]]:
+            sys.exit(f"failed: {differ} differ between {row} and {other}")
+for row in (row for row in info if row["kind"] == "queue"):
+    for name in ("engine", "holders"):
+        if row[name] != queues[row["queue"]][name]:
+            sys.exit(f"failed: {name} differs in {row}")
+if not queues["rx1"]["holders"]:
+    sys.exit("nobody reads")
+END
+}
+await 20 same >"$scratch/same.log" 2>&1 || fail "$(same 2>&1)"

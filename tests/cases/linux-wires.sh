@@ -89,7 +89,7 @@ if early:
 }
 
 linked() {
-    [ "$("$millrace" ports --json | grep -c '"link":"up"')" -eq 2 ]
+    [ "$("$millrace" ports --json | grep -c '"link":true')" -eq 2 ]
 }
 
 unlinked() {

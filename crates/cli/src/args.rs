@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use millrace_abi::name::{CardOptions, EngineRule, OptionError, VARIABLE};
 use millrace_abi::queue::{Engine, Mode, QueueId};
 
+use crate::applies;
 use crate::bench::BenchArgs;
 use crate::commands::{
     card, clients, completions, forward, generate, locks, loopback_hw, man, pktgen, ports, read, receive, regs, stats,
@@ -21,17 +22,19 @@ const HEADING: &str = "Shared options";
 const EXAMPLES: &str = "\
 Examples:
   millrace demo                               a capture out and back, latencies
-  millrace card --listen /tmp/card.sock       a card for several programs
-  export MILLRACE_DEVICE=unix:/tmp/card.sock  which all commands then use
+  millrace card                               a card for several programs
   millrace loopback-hw --size 64-1500         lost, reordered, damaged?
   millrace stats --watch                      what the card counts
   millrace bench latency --plot latency.svg   how long a round trip takes
 
-Without --device and MILLRACE_DEVICE a command uses a card of its own, inside
-its process, that sends everything back.
+Without --device and MILLRACE_DEVICE a command uses the card that was started
+without --listen, if there is one: at $MILLRACE_SOCKET, in $XDG_RUNTIME_DIR or
+/run. Otherwise it uses a card of its own, inside its process, that sends
+everything back, or refuses where that would be of no use.
 
-Results go to standard output, everything else to standard error: warnings of
-ports and queues too, and more of them with MILLRACE_LOG=info, debug or trace.
+Results go to standard output, everything else to standard error. The log too:
+MILLRACE_LOG=off, error, warn, info, debug or trace says how much of it; usual
+is warn, and info for a card, which then tells who comes and goes.
 Exit codes: 0 what was asked for happened, 1 an error, loss or corruption, 2 a
 wrong command line, 130 Ctrl-C before the end.";
 
@@ -47,7 +50,7 @@ pub struct Cli {
     pub shared: Shared,
 }
 
-/// Options that every command takes. A command ignores those that have no meaning for it.
+/// Options that mean the same in every command that takes them: [`applies`] says which do.
 #[derive(Clone, Debug, Args)]
 pub struct Shared {
     /// Card to use: embedded[:OPTIONS] or unix:PATH
@@ -66,7 +69,7 @@ pub struct Shared {
     /// Frame sizes in bytes without FCS; a range means random sizes, such as 64 or 64,512,1024-1500
     #[arg(long, short = 's', global = true, value_name = "LIST", help_heading = HEADING)]
     pub size: Option<Sizes>,
-    /// Frames per queue, such as 1000 or 10M
+    /// Frames per queue, such as 1000, 10M or 1e6
     #[arg(long, short = 'n', global = true, value_name = "N", value_parser = count, help_heading = HEADING)]
     pub count: Option<u64>,
     /// Most frames per call to the queue, 1 to 1024
@@ -79,6 +82,19 @@ pub struct Shared {
     /// One JSON object per line on standard output instead of tables
     #[arg(long, global = true, help_heading = HEADING)]
     pub json: bool,
+}
+
+/// The whole command line, each command with the options that it uses.
+pub fn command() -> clap::Command {
+    applies::narrowed(Cli::command())
+}
+
+/// What was asked for; ends the process with an explanation when that makes no sense.
+pub fn parse() -> Cli {
+    let mut command = command();
+    let matches = command.get_matches_mut();
+    let parsed = applies::check(&mut command, &matches).and_then(|()| Cli::from_arg_matches(&matches));
+    parsed.unwrap_or_else(|error| error.exit())
 }
 
 impl Shared {
@@ -184,6 +200,14 @@ Examples:
     /// Measure
     Bench(BenchArgs),
     /// Show everything in half a minute
+    #[command(after_help = "\
+Sends a capture through a card inside this program, with every engine, compares
+every byte of what comes back, and measures round trips. It takes the capture
+from the folder $MILLRACE_CAPTURES, or makes one.
+
+Examples:
+  millrace demo
+  millrace demo --json")]
     Demo,
     /// Print a script with which a shell completes this command
     Completions(completions::CompletionsArgs),
@@ -197,29 +221,24 @@ Examples:
     Soak(SoakArgs),
 }
 
-/// A whole number, perhaps with k, M or G behind it.
+/// A whole number above 0, such as 1000, 10k, 1.5M or 1e6.
 pub fn count(text: &str) -> Result<u64, String> {
-    let (digits, factor) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (&text[..text.len() - 1], 1_000),
-        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
-        Some(b'G') => (&text[..text.len() - 1], 1_000_000_000),
-        _ => (text, 1),
-    };
-    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-    match number {
-        Some(number) if number > 0 => Ok(number),
-        _ => Err("expected a whole number above 0, such as 1000, 10k, 5M or 1G".to_owned()),
-    }
+    let number = millrace_port::spec::number(text).filter(|number| *number > 0);
+    number.ok_or_else(|| "expected a whole number above 0, such as 1000, 10k, 1.5M or 1e6".to_owned())
+}
+
+/// The same, and 0.
+pub fn count_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { count(text) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_grammar_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The `millrace` command: [`args`] says what can be asked for, one file per command in [`commands`] does it.
 #![forbid(unsafe_code)]
 
+mod applies;
 mod args;
 mod bench;
 mod capture;
@@ -11,6 +12,7 @@ mod cores;
 mod distribution;
 mod echo;
 mod failure;
+mod fate;
 mod host;
 mod hostile;
 mod idle;
@@ -20,6 +22,7 @@ mod list;
 mod log;
 mod output;
 mod pace;
+mod place;
 mod policy;
 mod privileges;
 mod progress;
@@ -33,18 +36,16 @@ mod traffic;
 use std::env;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Cli, Command};
 use commands as run;
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let mut cli = Cli::parse();
+    let mut cli = args::parse();
     // An empty `MILLRACE_DEVICE` names nothing, as everywhere else.
     cli.shared.device = cli.shared.device.take().filter(|name| !name.is_empty());
     limits::raise();
-    log::show();
+    log::show(log::usual(&cli.command));
     match config::complete(cli, env::args_os()).and_then(|cli| run(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -18,6 +18,8 @@ pub enum Cell {
     Number(f64, usize),
     /// Several words; a table separates them by commas.
     List(Vec<String>),
+    /// Words in a table, and something else in JSON: what other commands print for the same.
+    Both(String, serde_json::Value),
     /// Nothing to say: `-` in a table, `null` in JSON.
     Missing,
 }
@@ -84,6 +86,13 @@ impl Row {
         self.number(name, value.unwrap_or(f64::NAN), decimals)
     }
 
+    /// Adds what a table shows in words, and JSON in the form of the library.
+    #[must_use]
+    pub fn both(self, name: &'static str, shown: impl ToString, value: impl Serialize) -> Self {
+        let value = serde_json::to_value(value).expect("names and numbers always have a JSON form");
+        self.cell(name, Cell::Both(shown.to_string(), value))
+    }
+
     /// Adds several words.
     #[must_use]
     pub fn list(self, name: &'static str, words: Vec<String>) -> Self {
@@ -121,6 +130,7 @@ impl Serialize for Cell {
                 words.iter().try_for_each(|word| list.serialize_element(word))?;
                 list.end()
             }
+            Cell::Both(_, value) => value.serialize(serializer),
             Cell::Missing => serializer.serialize_none(),
         }
     }
@@ -134,6 +144,8 @@ impl Cell {
             Cell::Number(value, decimals) => format!("{:.decimals$}", rounded(*value, *decimals)),
             Cell::List(words) if words.is_empty() => "-".to_owned(),
             Cell::List(words) => words.join(", "),
+            Cell::Both(shown, _) if shown.is_empty() => "-".to_owned(),
+            Cell::Both(shown, _) => shown.clone(),
             Cell::Missing => "-".to_owned(),
         }
     }
@@ -209,6 +221,11 @@ pub fn put(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// Whether somebody watches standard output.
+pub fn is_screen() -> bool {
+    io::stdout().is_terminal()
 }
 
 /// A remark on standard error.
@@ -292,6 +309,13 @@ mod tests {
             \x20 sze       512.3  1,000,000     -  a, b\n\
             \x20 medusa     96.0          7     -  a, b\n\n";
         assert_eq!(text, wanted);
+    }
+
+    #[test]
+    fn a_value_may_have_words_for_people_and_a_form_for_programs() {
+        let row = Row::new().both("link", "up", true).both("drops", "", [0; 0]);
+        assert_eq!(row.to_json(), r#"{"link":true,"drops":[]}"#);
+        assert_eq!(row.0.iter().map(|field| field.cell.shown()).collect::<Vec<_>>(), ["up", "-"]);
     }
 
     #[test]

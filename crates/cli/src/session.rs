@@ -6,12 +6,15 @@ use std::sync::OnceLock;
 use millrace_abi::name::{CardOptions, DeviceName};
 use millrace_abi::queue::{Engine, QueueId};
 use millrace_abi::stats::CardStats;
+use millrace_driver::ClientError;
+use rustix::io::Errno;
 
 use crate::args::Shared;
 use crate::commands::read::SharingArgs;
 use crate::failure::{Failure, While};
-use crate::host::{Device, RxOptions, RxQueue, TxQueue};
-use crate::stop;
+use crate::host::{Device, Error, RxOptions, RxQueue, TxQueue};
+use crate::output::note;
+use crate::{place, stop};
 
 /// An open card and the options with which its queues are opened.
 pub struct Session<'a> {
@@ -25,14 +28,56 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Opens the card that `--device` names, or one of one's own.
+    /// Opens the card that `--device` names; without that the one that runs at the usual place, or one of one's own.
     pub fn open(shared: &'a Shared) -> Result<Self, Failure> {
-        let name = device_name(shared)?;
-        Self::open_named(shared, name.to_string())
+        if shared.device.is_none() {
+            match Self::find(shared)? {
+                Search::Found(session) => return Ok(session),
+                Search::Nobody(why) => {
+                    note(format!("{why}; using one inside this program, which sends everything back"))
+                }
+            }
+        }
+        Self::open_named(shared, device_name(shared)?.to_string())
     }
 
-    /// Opens the card called `name`.
-    pub fn open_named(shared: &'a Shared, name: String) -> Result<Self, Failure> {
+    /// The same for a command that has nothing to do with a card that it has to itself, and says why.
+    pub fn open_running(shared: &'a Shared, alone: &str) -> Result<Self, Failure> {
+        if shared.device.is_some() {
+            return Self::open(shared);
+        }
+        match Self::find(shared)? {
+            Search::Found(session) => Ok(session),
+            Search::Nobody(why) => Err(Failure::Found(format!(
+                "{why}, and with one inside this program {alone}; start one with `millrace card`, or name it: --device \
+                 unix:PATH, or --device embedded:OPTIONS for one inside this program all the same"
+            ))),
+        }
+    }
+
+    /// Looks for a card that runs at a usual place.
+    fn find(shared: &'a Shared) -> Result<Search<'a>, Failure> {
+        let mut denied = None;
+        for path in place::candidates() {
+            match Self::open_named(shared, format!("unix:{}", path.display())) {
+                Ok(session) => {
+                    note(format!("using the card at {} (another: --device)", session.name));
+                    return Ok(Search::Found(session));
+                }
+                Err(failure) => match no_card(&failure) {
+                    Some(NoCard::Nobody) => {}
+                    Some(NoCard::Denied) => denied = Some(path),
+                    None => return Err(failure),
+                },
+            }
+        }
+        Ok(Search::Nobody(match denied {
+            Some(path) => format!("permission denied on the card at {} (docs/sharing.md)", path.display()),
+            None => format!("no card runs at {}", place::usual().display()),
+        }))
+    }
+
+    fn open_named(shared: &'a Shared, name: String) -> Result<Self, Failure> {
         let device = stop::at_once(|| Device::open(&name)).doing(|| format!("cannot open card {name}"))?;
         Ok(Self { device, name, shared, engines: OnceLock::new() })
     }
@@ -82,11 +127,36 @@ impl<'a> Session<'a> {
         let engine = self.engine(queue)?;
         match self.shared.engine_of(queue) {
             Some(wanted) if wanted != engine => Err(Failure::Usage(format!(
-                "{queue} of {} is served by {engine}; start the card with --engine {wanted}, or leave --engine out",
+                "{queue} of {} is served by {engine}; start the card with --engine {wanted}, leave --engine out, or use a \
+                 card inside this program with --device embedded",
                 self.name
             ))),
             _ => Ok(()),
         }
+    }
+}
+
+/// What came of looking for a card.
+enum Search<'a> {
+    Found(Session<'a>),
+    /// In words.
+    Nobody(String),
+}
+
+/// Why there is no card for us at a socket.
+enum NoCard {
+    Nobody,
+    Denied,
+}
+
+/// Whether a card could not be opened because there is none, or none for this user.
+fn no_card(failure: &Failure) -> Option<NoCard> {
+    let Failure::Host { source, .. } = failure else { return None };
+    let Error::Client(ClientError::Connect { source, .. }) = &**source else { return None };
+    match *source {
+        Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => Some(NoCard::Nobody),
+        Errno::ACCESS | Errno::PERM => Some(NoCard::Denied),
+        _ => None,
     }
 }
 

@@ -106,8 +106,8 @@ fn cannot_connect(path: &Path, source: Errno) -> String {
             )
         }
         Errno::ACCESS | Errno::PERM => format!(
-            "permission denied on {path}: who may connect is decided by the owner, group and mode of that socket and of \
-             its folder; ask whoever runs the card to let this user's group in"
+            "permission denied on {path}: a card is for the user who runs it, and for whom `millrace card --grant \
+             user:NAME=use:all` or `--group NAME` lets in (docs/sharing.md); the folder of the socket must be open too"
         ),
         Errno::PROTOTYPE | Errno::NOTSOCK => format!("{path} is not the socket of a card: {source}"),
         _ => format!("cannot connect to a card on {path}: {source}"),

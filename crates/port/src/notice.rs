@@ -1,13 +1,19 @@
 //! Lines for the log from threads that must not wait: a worker's, mostly. Whoever reads the log may be slow, or have
 //! stopped reading a pipe, and would stop the worker with it. So a thread of its own writes them; when it does not keep
-//! up, lines are dropped, and the next one that is written says how many.
+//! up, lines are dropped, and the next one that is written says how many. Lines that programs cause, by connecting for
+//! example, are [limited](info) on top of that, so that none of them can fill a disk.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Lines that wait at most.
 const MOST: usize = 256;
+
+/// Lines of [`info`] in each [`PERIOD`]; more are counted.
+const LIMIT: u64 = 50;
+const PERIOD: Duration = Duration::from_secs(10);
 
 /// Warns, some time later.
 #[cold]
@@ -22,6 +28,45 @@ pub fn warn(line: String) {
         })
     })
     .add(line);
+}
+
+/// Tells of something that is as it should be, some time later, and not of each of a flood.
+#[cold]
+pub fn info(line: impl FnOnce() -> String) {
+    static TO: OnceLock<Lines> = OnceLock::new();
+    static ALLOWANCE: Mutex<Allowance> = Mutex::new(Allowance { since: None, said: 0, left_out: 0 });
+    if !tracing::enabled!(tracing::Level::INFO) {
+        return;
+    }
+    let allowed = ALLOWANCE.lock().unwrap_or_else(PoisonError::into_inner).ask(Instant::now());
+    let line = match allowed {
+        None => return,
+        Some(0) => line(),
+        Some(left_out) => format!("{} ({left_out} such lines before this one were left out)", line()),
+    };
+    TO.get_or_init(|| Lines::to(|line, _| tracing::info!("{line}"))).add(line);
+}
+
+/// How much has been said in this period.
+struct Allowance {
+    since: Option<Instant>,
+    said: u64,
+    left_out: u64,
+}
+
+impl Allowance {
+    /// Whether one more line may be written, and then how many were left out before it.
+    fn ask(&mut self, now: Instant) -> Option<u64> {
+        if self.since.is_none_or(|since| now.duration_since(since) >= PERIOD) {
+            (self.since, self.said) = (Some(now), 0);
+        }
+        if self.said == LIMIT {
+            self.left_out += 1;
+            return None;
+        }
+        self.said += 1;
+        Some(core::mem::take(&mut self.left_out))
+    }
 }
 
 /// Lines on their way.
@@ -54,6 +99,16 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
     use std::time::Duration;
+
+    #[test]
+    fn a_flood_is_counted_and_not_told() {
+        let mut allowance = Allowance { since: None, said: 0, left_out: 0 };
+        let begin = Instant::now();
+        let told = (0..LIMIT + 7).filter(|_| allowance.ask(begin).is_some()).count();
+        assert_eq!(told as u64, LIMIT);
+        assert_eq!(allowance.ask(begin + PERIOD), Some(7));
+        assert_eq!(allowance.ask(begin + PERIOD), Some(0));
+    }
 
     #[test]
     fn a_log_that_nobody_reads_makes_nobody_wait() {

@@ -65,6 +65,17 @@ pub enum Problem {
     /// Nothing behind a backslash.
     #[error("a '\\' at the end; it needs a character that it takes the meaning from, such as '\\\\'")]
     DanglingBackslash,
+    /// An option that is none of a card's, behind a port without parentheses.
+    #[error(
+        "{word:?} is not an option of a card; if it belongs to the port before it, write that in parentheses: \
+         port=({port},{word}...)"
+    )]
+    OfPort {
+        /// The option.
+        word: String,
+        /// The port before it.
+        port: String,
+    },
     /// An option that is unknown or has a value that does not fit.
     #[error(transparent)]
     Option(#[from] OptionError),

@@ -269,9 +269,12 @@ impl CardOptions {
         if let Some((one, other)) =
             self.connections.iter().find(|(one, other)| one.max(other) >= &(self.ports.len() as u32))
         {
+            let ports = match self.ports.len() as u32 - 1 {
+                0 => "port 0, and no other; each `port` adds one".to_owned(),
+                last => format!("ports 0 to {last}"),
+            };
             return conflict(format!(
-                "connect={one}-{other} speaks of a port that a card with {} has not",
-                self.ports.len()
+                "connect={one}-{other} speaks of a port that is not there: this card has {ports}"
             ));
         }
         if !self.priority.iter().all(|queues| queues.fits(self.rx_queues, self.tx_queues)) {

@@ -124,6 +124,11 @@ fn a_refusal_says_where_why_and_what_instead() {
         ("unix:", 6, "write unix:PATH"),
         ("unix:a\0b", 7, "zero byte"),
         ("embedded:rx=4,qx=4", 15, r#""qx" is not an option; accepted: rx, tx, queues, engine, buffers"#),
+        (
+            "embedded:port=pcap:x,speed=full",
+            22,
+            r#""speed" is not an option of a card; if it belongs to the port before it, write that in parentheses: port=(pcap:x,speed...)"#,
+        ),
         ("embedded:=4", 10, r#""" is not an option"#),
         ("embedded:rx", 10, "rx needs a value: a number from 0 to 4096 queues"),
         ("embedded:rx=", 10, "rx needs a value"),
@@ -208,7 +213,12 @@ fn options_built_by_hand_are_checked_too() {
     assert!(invalid(|o| o.sze_ring = 100_000).contains("ring=100000: accepted is a power of two"));
     assert!(invalid(|o| o.cpus = vec![5000]).contains("cpu=5000"));
     assert!(invalid(|o| o.workers = 1000).contains("workers=1000"));
-    assert!(invalid(|o| o.connections = vec![(0, 1)]).contains("connect=0-1 speaks of a port"));
+    assert!(
+        invalid(|o| o.connections = vec![(0, 1)])
+            .contains("connect=0-1 speaks of a port that is not there: this card has port 0")
+    );
+    let two = |o: &mut CardOptions| (o.ports, o.connections) = (vec!["null".into(); 2], vec![(0, 2)]);
+    assert!(invalid(two).ends_with("this card has ports 0 to 1"));
     assert!(invalid(|o| o.priority = vec![range(None, 2, 2)]).contains("priority speaks of queues"));
     assert!(invalid(|o| (o.workers, o.priority) = (1, vec![range(None, 0, 0)])).contains("leaves none for the others"));
 }

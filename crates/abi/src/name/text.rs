@@ -1,6 +1,6 @@
 //! Taking the options of a device name apart and putting values back into it.
 
-use super::{CardOptions, Problem};
+use super::{CardOptions, OptionError, Problem};
 
 const SEPARATORS: [char; 3] = [',', ';', '+'];
 /// Between the word of an option and its value.
@@ -13,6 +13,7 @@ type Fault = (usize, Problem);
 pub(super) fn parse_options(text: &str) -> Result<CardOptions, Fault> {
     let mut options = CardOptions::default();
     let mut default_port = true;
+    let mut port_before: Option<String> = None;
     let mut at = 0;
     while !text.is_empty() {
         let start = at;
@@ -21,7 +22,8 @@ pub(super) fn parse_options(text: &str) -> Result<CardOptions, Fault> {
             options.ports.clear();
             default_port = false;
         }
-        options.set(word, value.as_deref()).map_err(|error| (start, error.into()))?;
+        options.set(word, value.as_deref()).map_err(|error| (start, of_port(error, port_before.as_deref())))?;
+        port_before = if word == "port" { value } else { None };
         if at == text.len() {
             break;
         }
@@ -29,6 +31,14 @@ pub(super) fn parse_options(text: &str) -> Result<CardOptions, Fault> {
     }
     options.validate().map_err(|error| (0, error.into()))?;
     Ok(options)
+}
+
+/// A word that nobody knows may belong to the port that stands before it.
+fn of_port(error: OptionError, port_before: Option<&str>) -> Problem {
+    match (error, port_before) {
+        (OptionError::Unknown { word }, Some(port)) => Problem::OfPort { word, port: port.to_owned() },
+        (error, _) => error.into(),
+    }
 }
 
 /// The option at byte `at`, which is moved to the separator behind it or to the end.

@@ -142,6 +142,8 @@ impl CardProcess {
             .arg(socket)
             .args(options)
             .env_remove("MILLRACE_DEVICE")
+            // Who connects is no news to whoever measures.
+            .env("MILLRACE_LOG", std::env::var_os("MILLRACE_LOG").unwrap_or_else(|| "warn".into()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         if let Some(engine) = engine {

@@ -1,9 +1,9 @@
 //! `millrace card`: a card daemon.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
-use std::{env, fs};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use millrace_abi::name::{CardOptions, DeviceName, MAX_PATH, OPTIONS, OptionHelp};
@@ -14,6 +14,7 @@ use crate::args::Shared;
 use crate::cores;
 use crate::failure::Failure;
 use crate::output::{self, Output, Row};
+use crate::place;
 use crate::policy::{self, PolicyArgs};
 use crate::privileges::{self, Plan, SocketAccess};
 use crate::serve::Daemon;
@@ -60,7 +61,7 @@ impl Args for CardArgs {
             .long("listen")
             .value_name("PATH")
             .value_parser(clap::value_parser!(PathBuf))
-            .help("Unix socket to listen on [default: millrace.sock in the folder for such sockets]");
+            .help("Unix socket to listen on [default: where commands without --device look for it]");
         let config =
             Arg::new("config").long("config").value_name("FILE").value_parser(clap::value_parser!(PathBuf)).help(
                 "Take options from this file: TOML, by the same names; those given here win. --config=-FILE: only if \
@@ -181,7 +182,7 @@ fn check_cores(options: &CardOptions, can_be_had: impl Fn(usize) -> bool) -> Res
 /// Runs the command.
 pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), Failure> {
     let Prepared { options, policy, plan, socket_access } = prepared;
-    let path = args.listen.clone().unwrap_or_else(default_path);
+    let path = args.listen.clone().unwrap_or_else(place::usual);
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
@@ -217,17 +218,6 @@ fn announce(shared: &Shared, path: &Path, options: &CardOptions) -> Result<(), F
         .list("ports", options.ports.clone())
         .tag("privileges", privileges::kept());
     Ok(Output::new(shared.json).rows("listening", &[row])?)
-}
-
-/// Where a card listens unless told otherwise: a folder that others cannot write to, if there is one.
-fn default_path() -> PathBuf {
-    if rustix::process::geteuid().is_root() {
-        return "/run/millrace.sock".into();
-    }
-    match env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) => PathBuf::from(folder).join("millrace.sock"),
-        None => env::temp_dir().join(format!("millrace-{}.sock", rustix::process::geteuid().as_raw())),
-    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub struct ClientsArgs {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &ClientsArgs) -> Result<(), Failure> {
-    let session = Session::open(shared)?;
+    let session = Session::open_running(shared, "nobody else is connected")?;
     if let Some(id) = args.end {
         session.device.end_client(id).doing(|| format!("cannot end connection {id}"))?;
     }

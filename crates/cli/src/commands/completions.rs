@@ -1,10 +1,10 @@
 //! `millrace completions`: what a shell has to know to complete the command.
 
 use clap::builder::Resettable;
-use clap::{Args, Command, CommandFactory, ValueEnum};
+use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::args;
 use crate::failure::Failure;
 use crate::output::put;
 
@@ -53,7 +53,7 @@ fn script(shell: Dialect) -> String {
 
 /// The grammar without hidden commands, which the generators of scripts would offer.
 pub fn shown() -> Command {
-    let all = Cli::command();
+    let all = args::command();
     let shown = all.get_subcommands().filter(|one| !one.is_hide_set());
     Command::new("millrace")
         .version(env!("MILLRACE_VERSION"))
@@ -67,6 +67,8 @@ pub fn shown() -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Cli;
+    use clap::CommandFactory;
 
     #[test]
     fn scripts_know_every_command_but_the_hidden_ones() {

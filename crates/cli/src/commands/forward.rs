@@ -48,7 +48,7 @@ pub fn run(shared: &Shared, args: &ForwardArgs) -> Result<(), Failure> {
     let [one, other] = queues[..] else {
         return Err(Failure::Usage("forward goes from one queue to another: --queue 0,1".to_owned()));
     };
-    let session = Session::open(shared)?;
+    let session = Session::open_running(shared, "nothing ever comes")?;
     for queue in [QueueId::rx(one), QueueId::tx(other), QueueId::rx(other), QueueId::tx(one)] {
         let engine = session.engine(queue)?;
         if engine != Engine::Dd {

@@ -3,7 +3,7 @@
 use clap::Args;
 use millrace_packet::structured::{self, Sequence};
 
-use crate::args::{self, Shared};
+use crate::args::Shared;
 use crate::clock::Moment;
 use crate::failure::Failure;
 use crate::host::TxQueue;
@@ -13,6 +13,7 @@ use crate::list::Sizes;
 use crate::pace::Pace;
 use crate::progress::Meter;
 use crate::session::Session;
+use crate::traffic::Rate;
 use crate::{send, stop};
 
 /// Options of `generate`.
@@ -25,9 +26,9 @@ Examples:
   millrace generate --count 1M --size 64-1500
   millrace generate --queue 0-3 --rate 100k --json")]
 pub struct GenerateArgs {
-    /// Frames per second and queue [default: as many as the card takes]
-    #[arg(long, value_name = "PPS", value_parser = args::count)]
-    rate: Option<u64>,
+    /// Frames per second and queue, such as 10k or 2Mpps, or bits: 10Gbit [default: as many as the card takes]
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
 }
 
 /// Runs the command.
@@ -56,7 +57,7 @@ struct Generator {
 }
 
 impl Generator {
-    fn new(shared: &Shared, rate: Option<u64>) -> Self {
+    fn new(shared: &Shared, rate: Option<Rate>) -> Self {
         Self {
             sizes: shared.sizes_or(64),
             random: fastrand::Rng::new(),
@@ -69,21 +70,23 @@ impl Generator {
 
     fn send(&mut self, tx: &mut TxQueue, goal: Option<u64>, meter: &Meter) -> Result<(), Failure> {
         let goal = goal.unwrap_or(u64::MAX);
-        let mut sent = 0;
+        let (mut sent, mut bytes) = (0, 0);
         while sent < goal && !stop::asked() {
             let wanted = self.lens.len().min(usize::try_from(goal - sent).unwrap_or(usize::MAX));
-            let count = self.pace.allow(sent, wanted);
+            self.sizes.pick(&mut self.random, &mut self.lens[..wanted]);
+            let count = self.pace.allow(sent, bytes, &self.lens[..wanted]);
             if count == 0 {
                 // A pause begins: what was put must not wait in the queue until it ends.
                 send::flush(tx)?;
                 continue;
             }
-            self.sizes.pick(&mut self.random, &mut self.lens[..count]);
             let count = self.burst(tx, count)?;
             if count > 0 {
                 self.idle.busy();
+                let len = send::bytes(&self.lens[..count]);
                 sent += count as u64;
-                meter.add(count as u64, send::bytes(&self.lens[..count]));
+                bytes += len;
+                meter.add(count as u64, len);
             } else {
                 send::flush(tx)?;
                 self.idle.await_room(tx)?;

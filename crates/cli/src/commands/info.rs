@@ -61,7 +61,12 @@ fn queue(queue: &QueueStats) -> Row {
         .text("queue", queue.queue)
         .text("engine", queue.engine)
         .text("state", state(queue.state))
-        .list("held_by", queue.holders.iter().map(|pid| pid.to_string()).collect())
+        .both("holders", pids(&queue.holders), &queue.holders)
+}
+
+/// Process ids in words.
+pub fn pids(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A queue's state in words.

@@ -28,7 +28,7 @@ pub struct LocksArgs {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &LocksArgs) -> Result<(), Failure> {
-    let session = Session::open(shared)?;
+    let session = Session::open_running(shared, "nobody else has a lock")?;
     if let Some(text) = &args.end {
         let whose = text.parse().map_or_else(|_| Locked::Component(text.clone()), Locked::Client);
         session.device.end_locks(whose).doing(|| format!("cannot end the locks of {text}"))?;

@@ -57,7 +57,7 @@ enum Change {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &PortsArgs) -> Result<(), Failure> {
-    let session = Session::open(shared)?;
+    let session = Session::open_running(shared, "nothing is left of a change")?;
     let device = &session.device;
     match &args.change {
         None => {}
@@ -76,6 +76,6 @@ pub fn run(shared: &Shared, args: &PortsArgs) -> Result<(), Failure> {
 }
 
 fn row(port: &PortStats) -> Row {
-    let connected = port.connected.map_or_else(|| "queues".to_owned(), |other| format!("port {other}"));
-    port_row(port).text("leads_to", connected)
+    let connected = port.connected.map_or_else(String::new, |other| format!("port {other}"));
+    port_row(port).both("connected", connected, port.connected)
 }

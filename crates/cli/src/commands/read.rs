@@ -58,23 +58,30 @@ impl SharingArgs {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &ReadArgs) -> Result<(), Failure> {
-    let session = Session::open(shared)?;
+    let session = Session::open_running(shared, "nothing ever comes")?;
     let all = lanes::run("read", shared, |queue, meter| lane(&session, shared, args, queue, meter))?;
     lanes::judge(&all)
 }
 
 fn lane(session: &Session<'_>, shared: &Shared, args: &ReadArgs, queue: u32, meter: &Meter) -> Lane {
-    let start = Moment::now();
+    let mut start = Moment::now();
     let mut checker = args.check.then(|| Checker::joining(Stamping::Off));
     let outcome = session.rx_shared(queue, args.sharing).and_then(|mut rx| {
-        read(&mut rx, shared, meter, checker.as_mut())?;
+        read(&mut rx, shared, meter, checker.as_mut(), &mut start)?;
         lanes::outcome(meter.packets(), shared.count)
     });
     let findings = checker.map(|checker| *checker.findings());
     (Tally { findings, ..Tally::of(meter, start) }, outcome)
 }
 
-fn read(rx: &mut RxQueue, shared: &Shared, meter: &Meter, mut checker: Option<&mut Checker>) -> Result<(), Failure> {
+/// `start` is put off until the first frame is there: how long others take to begin is no part of a rate.
+fn read(
+    rx: &mut RxQueue,
+    shared: &Shared,
+    meter: &Meter,
+    mut checker: Option<&mut Checker>,
+    start: &mut Moment,
+) -> Result<(), Failure> {
     let (goal, most) = (shared.count.unwrap_or(u64::MAX), shared.burst_or(64));
     let mut idle = Idle::new(shared.poll);
     let mut got = 0;
@@ -83,6 +90,9 @@ fn read(rx: &mut RxQueue, shared: &Shared, meter: &Meter, mut checker: Option<&m
         if burst.is_empty() {
             drop(burst);
             idle.await_frame(rx)?;
+            if got == 0 {
+                *start = Moment::now();
+            }
             continue;
         }
         let mut bytes = 0;

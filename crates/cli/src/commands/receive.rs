@@ -39,25 +39,32 @@ pub struct ReceiveArgs {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &ReceiveArgs) -> Result<(), Failure> {
-    let session = Session::open(shared)?;
+    let session = Session::open_running(shared, "nothing ever comes")?;
     lanes::run("receive", shared, |queue, meter| lane(&session, shared, args, queue, meter)).map(drop)
 }
 
 fn lane(session: &Session<'_>, shared: &Shared, args: &ReceiveArgs, queue: u32, meter: &Meter) -> Lane {
-    let start = Moment::now();
+    let mut start = Moment::now();
     let outcome = (|| {
         let several = shared.queues().indices().len() > 1;
         // In this order, so that whoever sees the file knows that nothing sent from now on is missed.
         let mut rx = session.rx_shared(queue, args.sharing)?;
         let mut writer = stop::at_once(|| Writer::create(file_of(&args.file, several.then_some(queue))))?;
-        receive(&mut rx, &mut writer, shared, meter)?;
+        receive(&mut rx, &mut writer, shared, meter, &mut start)?;
         writer.flush()?;
         lanes::outcome(meter.packets(), shared.count)
     })();
     (Tally::of(meter, start), outcome)
 }
 
-fn receive(rx: &mut RxQueue, writer: &mut Writer<File>, shared: &Shared, meter: &Meter) -> Result<(), Failure> {
+/// `start` is put off until the first frame is there: how long others take to begin is no part of a rate.
+fn receive(
+    rx: &mut RxQueue,
+    writer: &mut Writer<File>,
+    shared: &Shared,
+    meter: &Meter,
+    start: &mut Moment,
+) -> Result<(), Failure> {
     let (goal, most) = (shared.count.unwrap_or(u64::MAX), shared.burst_or(64));
     let mut idle = Idle::new(shared.poll);
     let mut got = 0;
@@ -70,6 +77,9 @@ fn receive(rx: &mut RxQueue, writer: &mut Writer<File>, shared: &Shared, meter: 
                 writer.flush()?;
             }
             idle.await_frame(rx)?;
+            if got == 0 {
+                *start = Moment::now();
+            }
             continue;
         }
         // The frames of one burst were found at one moment.

@@ -1,16 +1,16 @@
 //! `millrace stats`: what the card has counted, once or every second.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use millrace_abi::stats::{CardStats, Count, PortStats, QueueStats, WorkerStats};
 
 use crate::args::Shared;
 use crate::clock::Moment;
-use crate::commands::info::state;
+use crate::commands::info::{pids, state};
 use crate::failure::Failure;
-use crate::output::{Output, Row};
+use crate::output::{Output, Row, is_screen};
 use crate::session::Session;
 use crate::stop;
 
@@ -19,7 +19,10 @@ use crate::stop;
 #[command(after_help = "\
 For every queue: offered = passed + dropped, and why frames were dropped. What
 is neither is on its way at the moment. With --json each look is one object
-with everything that the card counts.
+with everything that the card counts (docs/json.md).
+
+With --watch on a terminal each look takes the place of the one before, with
+the rates of queues and ports since then; anywhere else looks follow each other.
 
 Examples:
   millrace stats --device unix:/tmp/card.sock
@@ -38,12 +41,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &StatsArgs) -> Result<(), Failure> {
-    let session = Session::open(shared)?;
+    if args.watch.is_none() && shared.count.is_some() {
+        return Err(Failure::Usage("--count says how often to look, and so needs --watch".to_owned()));
+    }
+    let session = Session::open_running(shared, "there is nothing to count")?;
     let mut looks = args.watch.map_or(1, |_| shared.count.unwrap_or(u64::MAX));
     let mut before: Option<Look> = None;
     loop {
         let look = Look { at: Moment::now(), stats: session.stats()? };
-        print(shared, &look, before.as_ref())?;
+        print(shared, &look, before.as_ref(), args.watch.is_some())?;
         before = Some(look);
         looks -= 1;
         if looks == 0 || stop::asked() || !pause(args.watch.unwrap_or_default()) {
@@ -70,32 +76,77 @@ fn pause(time: Duration) -> bool {
     false
 }
 
-fn print(shared: &Shared, look: &Look, before: Option<&Look>) -> Result<(), Failure> {
+fn print(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> Result<(), Failure> {
     let output = Output::new(shared.json);
     if output.is_json() {
         return Ok(output.object(&look.stats)?);
     }
+    if watched {
+        let time = time_of_day(SystemTime::now());
+        // On a screen each look takes the place of the one before; in a file they stand below each other.
+        let clear = if is_screen() { "\x1b[H\x1b[2J" } else { "" };
+        output.text(&format!("{clear}{time}\n\n"))?;
+    }
     let queues = look.stats.queues.iter().filter(|queue| shared.queue.is_none() || is_wanted(shared, queue));
-    let queues: Vec<Row> = queues.map(|queue| queue_row(queue, rate(look, before, queue))).collect();
+    let queues: Vec<Row> = queues.map(|queue| queue_row(queue, rates(look, before, queue))).collect();
     output.rows("queues", &queues)?;
-    output.rows("ports", &look.stats.ports.iter().map(port_row).collect::<Vec<_>>())?;
+    let rated = |port| port_rates(port_row(port), port, look, before);
+    output.rows("ports", &look.stats.ports.iter().map(rated).collect::<Vec<_>>())?;
     output.rows("workers", &look.stats.workers.iter().map(worker_row).collect::<Vec<_>>())?;
     Ok(())
+}
+
+/// Hours, minutes and seconds of the day (UTC).
+fn time_of_day(time: SystemTime) -> String {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
+    format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 fn is_wanted(shared: &Shared, queue: &QueueStats) -> bool {
     shared.queues().indices().contains(&queue.queue.index)
 }
 
-/// Millions of frames per second that passed since the look before; `None` at the first look.
-fn rate(look: &Look, before: Option<&Look>, queue: &QueueStats) -> Option<f64> {
-    let before = before?;
-    let earlier = before.stats.queues.iter().find(|entry| entry.queue == queue.queue)?;
-    let passed = queue.passed.saturating_sub(earlier.passed) as f64;
-    Some(passed * 1e3 / look.at.nanos_since(before.at).max(1) as f64)
+/// Rates since the look before; nothing at the first look.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Rates {
+    /// Millions of frames per second.
+    mpps: Option<f64>,
+    /// 10^9 bits of frames per second, without FCS.
+    gbps: Option<f64>,
 }
 
-fn queue_row(queue: &QueueStats, mpps: Option<f64>) -> Row {
+impl Rates {
+    /// What became of frames and bytes in so many ns.
+    fn new(frames: (u64, u64), bytes: (u64, u64), nanos: u64) -> Self {
+        let rate = |(before, now): (u64, u64)| now.saturating_sub(before) as f64 / nanos.max(1) as f64;
+        Self { mpps: Some(rate(frames) * 1e3), gbps: Some(rate(bytes) * 8.0) }
+    }
+}
+
+fn rates(look: &Look, before: Option<&Look>, queue: &QueueStats) -> Rates {
+    let earlier = before.and_then(|before| {
+        let entry = before.stats.queues.iter().find(|entry| entry.queue == queue.queue)?;
+        Some((entry, look.at.nanos_since(before.at)))
+    });
+    earlier.map_or_else(Rates::default, |(entry, nanos)| {
+        Rates::new((entry.passed, queue.passed), (entry.passed_bytes, queue.passed_bytes), nanos)
+    })
+}
+
+/// Adds how fast a port is, from the second look on.
+fn port_rates(row: Row, port: &PortStats, look: &Look, before: Option<&Look>) -> Row {
+    let Some(before) = before else { return row };
+    let Some(entry) = before.stats.ports.iter().find(|entry| entry.port == port.port) else { return row };
+    let nanos = look.at.nanos_since(before.at);
+    let rx = Rates::new((entry.rx_frames, port.rx_frames), (entry.rx_bytes, port.rx_bytes), nanos);
+    let tx = Rates::new((entry.tx_frames, port.tx_frames), (entry.tx_bytes, port.tx_bytes), nanos);
+    row.maybe("rx_mpps", rx.mpps, 3)
+        .maybe("rx_gbps", rx.gbps, 3)
+        .maybe("tx_mpps", tx.mpps, 3)
+        .maybe("tx_gbps", tx.gbps, 3)
+}
+
+fn queue_row(queue: &QueueStats, rates: Rates) -> Row {
     let dropped = total(&queue.drops);
     let refusal =
         queue.refusal.iter().map(|why| format!("{} starts refused, the last one because {why}", queue.refused));
@@ -108,12 +159,13 @@ fn queue_row(queue: &QueueStats, mpps: Option<f64>) -> Row {
         .count("bytes", queue.passed_bytes)
         .count("dropped", dropped)
         .count("on_the_way", queue.offered.saturating_sub(queue.passed + dropped))
-        .maybe("mpps", mpps, 3)
+        .maybe("mpps", rates.mpps, 3)
+        .maybe("gbps", rates.gbps, 3)
         .maybe("copies", per_frame(queue.copies, queue.passed), 2)
         .number("iotlb_hit_%", hit_share(queue), 2)
         .count("faults", queue.iotlb_faults)
         .list("reasons", reasons(&queue.drops).into_iter().chain(refusal).collect())
-        .list("held_by", queue.holders.iter().map(|pid| pid.to_string()).collect())
+        .both("holders", pids(&queue.holders), &queue.holders)
 }
 
 /// Copies for each frame that passed; `None` while there was none.
@@ -126,32 +178,36 @@ fn hit_share(queue: &QueueStats) -> f64 {
     100.0 * queue.iotlb_hits as f64 / all as f64
 }
 
-/// What a port has passed.
+/// What a port has passed. In JSON as in that of `stats`.
 pub fn port_row(port: &PortStats) -> Row {
     Row::new()
         .count("port", u64::from(port.port))
         .text("spec", &port.spec)
-        .text("link", if port.link { "up" } else { "down" })
+        .both("link", if port.link { "up" } else { "down" }, port.link)
         .count("rx_frames", port.rx_frames)
         .count("rx_bytes", port.rx_bytes)
         .count("tx_frames", port.tx_frames)
         .count("tx_bytes", port.tx_bytes)
-        .maybe("rx_copies", per_frame(port.rx_copies, port.rx_frames), 2)
-        .maybe("tx_copies", per_frame(port.tx_copies, port.tx_frames), 2)
-        .list("rx_drops", reasons(&port.rx_drops))
-        .list("tx_drops", reasons(&port.tx_drops))
-        .list("events", reasons(&port.rx_events).into_iter().chain(reasons(&port.tx_events)).collect())
+        .both("rx_copies", shown_per_frame(port.rx_copies, port.rx_frames), port.rx_copies)
+        .both("tx_copies", shown_per_frame(port.tx_copies, port.tx_frames), port.tx_copies)
+        .both("rx_drops", reasons(&port.rx_drops).join(", "), &port.rx_drops)
+        .both("tx_drops", reasons(&port.tx_drops).join(", "), &port.tx_drops)
+        .both("rx_events", reasons(&port.rx_events).join(", "), &port.rx_events)
+        .both("tx_events", reasons(&port.tx_events).join(", "), &port.tx_events)
         .text("mode", &port.mode)
+}
+
+fn shown_per_frame(copies: u64, frames: u64) -> String {
+    per_frame(copies, frames).map_or_else(String::new, |copies| format!("{copies:.2}"))
 }
 
 /// What a worker does.
 pub fn worker_row(worker: &WorkerStats) -> Row {
-    let row = Row::new().count("worker", u64::from(worker.worker));
-    let row = match worker.cpu {
-        Some(cpu) => row.count("cpu", u64::from(cpu)),
-        None => row.text("cpu", "any"),
-    };
-    row.count("active_queues", u64::from(worker.active_queues))
+    let core = worker.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string());
+    Row::new()
+        .count("worker", u64::from(worker.worker))
+        .both("cpu", core, worker.cpu)
+        .count("active_queues", u64::from(worker.active_queues))
         .count("passes", worker.passes)
         .count("sleeps", worker.sleeps)
 }
@@ -193,11 +249,11 @@ mod tests {
 
     #[test]
     fn the_row_shows_the_counting_equation_and_the_reasons() {
-        let json = queue_row(&queue(10, 6, 3), None).to_json();
+        let json = queue_row(&queue(10, 6, 3), Rates::default()).to_json();
         assert!(json.contains(r#""offered":10,"passed":6,"bytes":384,"dropped":3,"on_the_way":1"#), "{json}");
-        assert!(json.contains(r#""iotlb_hit_%":99.0,"faults":0,"reasons":["3 no-room"],"held_by":["7"]"#), "{json}");
+        assert!(json.contains(r#""iotlb_hit_%":99.0,"faults":0,"reasons":["3 no-room"],"holders":[7]"#), "{json}");
         let refused = QueueStats { refused: 2, refusal: Some("it rains".into()), ..queue(0, 0, 0) };
-        let json = queue_row(&refused, None).to_json();
+        let json = queue_row(&refused, Rates::default()).to_json();
         assert!(json.contains("2 starts refused, the last one because it rains"), "{json}");
     }
 
@@ -210,9 +266,12 @@ mod tests {
         let before = look(0);
         thread::sleep(Duration::from_millis(10));
         let now = look(10_000);
-        let mpps = rate(&now, Some(&before), &now.stats.queues[0]).unwrap();
-        assert!((0.01..=1.0).contains(&mpps), "{mpps}");
-        assert_eq!(rate(&now, None, &now.stats.queues[0]), None);
+        let mpps = rates(&now, Some(&before), &now.stats.queues[0]).mpps.unwrap();
+        assert!(mpps > 0.0 && mpps <= 1.0, "{mpps}");
+        assert_eq!(rates(&now, None, &now.stats.queues[0]), Rates::default());
+        let rates = Rates::new((5, 1_005), (0, 125_000), 1_000_000);
+        assert_eq!((rates.mpps, rates.gbps), (Some(1.0), Some(1.0)));
+        assert_eq!(time_of_day(SystemTime::UNIX_EPOCH + Duration::from_secs(86_400 + 3_723)), "01:02:03 UTC");
         assert!(seconds("0").is_err() && seconds("x").is_err() && seconds("0.5").is_ok());
     }
 }

@@ -8,6 +8,7 @@ use crate::args::{self, Shared};
 use crate::capture::Capture;
 use crate::clock::Moment;
 use crate::failure::Failure;
+use crate::fate::Watch;
 use crate::host::TxQueue;
 use crate::idle::Idle;
 use crate::lanes::{self, Lane, Tally};
@@ -15,6 +16,7 @@ use crate::output::note;
 use crate::pace::Pace;
 use crate::progress::Meter;
 use crate::session::Session;
+use crate::traffic::Rate;
 use crate::{send, stop};
 
 /// Options of `transmit`.
@@ -32,11 +34,11 @@ pub struct TransmitArgs {
     /// Capture to read
     file: PathBuf,
     /// How often to send it; 0 is for ever
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = args::count_or_none)]
     loops: u64,
-    /// Frames per second and queue [default: as many as the card takes]
-    #[arg(long, value_name = "PPS", value_parser = args::count)]
-    rate: Option<u64>,
+    /// Frames per second and queue, such as 10k or 2Mpps, or bits: 10Gbit [default: as many as the card takes]
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
 }
 
 /// Runs the command.
@@ -44,8 +46,12 @@ pub fn run(shared: &Shared, args: &TransmitArgs) -> Result<(), Failure> {
     let capture = load(args)?;
     let mut shared = shared.clone();
     shared.count = goal(shared.count, args.loops, capture.len() as u64);
-    let session = Session::open(&shared)?;
-    lanes::run("transmit", &shared, |queue, meter| lane(&session, &shared, args.rate, &capture, queue, meter))?;
+    let session = Session::open_running(&shared, "nobody receives what is sent")?;
+    let queues = shared.queues();
+    let watch = Watch::begin(&session, queues.indices())?;
+    let work = |queue, meter: &Meter| lane(&session, &shared, args.rate, &capture, queue, meter);
+    let all = lanes::run("transmit", &shared, work)?;
+    watch.judge(all.packets)?;
     match capture.damage {
         // What could be read has been sent, but that is not all that was asked for.
         Some(damage) => Err(Failure::Found(damage)),
@@ -77,7 +83,7 @@ fn goal(count: Option<u64>, loops: u64, frames: u64) -> Option<u64> {
 fn lane(
     session: &Session<'_>,
     shared: &Shared,
-    rate: Option<u64>,
+    rate: Option<Rate>,
     capture: &Capture,
     queue: u32,
     meter: &Meter,
@@ -94,23 +100,24 @@ fn lane(
 fn transmit(
     tx: &mut TxQueue,
     shared: &Shared,
-    rate: Option<u64>,
+    rate: Option<Rate>,
     capture: &Capture,
     meter: &Meter,
 ) -> Result<(), Failure> {
     let (goal, most) = (shared.count.unwrap_or(u64::MAX), shared.burst_or(64));
     let (pace, mut idle) = (Pace::new(rate), Idle::new(shared.poll));
     let mut lens = Vec::with_capacity(most);
-    let (mut sent, mut first) = (0, 0);
+    let (mut sent, mut bytes, mut first) = (0, 0, 0);
     while sent < goal && !stop::asked() {
         let wanted = most.min(capture.len() - first).min(usize::try_from(goal - sent).unwrap_or(usize::MAX));
-        let count = pace.allow(sent, wanted);
+        lens.clear();
+        lens.extend((first..first + wanted).map(|at| capture.frame(at).len() as u16));
+        let count = pace.allow(sent, bytes, &lens);
         if count == 0 {
             send::flush(tx)?;
             continue;
         }
-        lens.clear();
-        lens.extend((first..first + count).map(|at| capture.frame(at).len() as u16));
+        lens.truncate(count);
         let count = send::burst(tx, &lens, |at, slot| slot.copy_from_slice(capture.frame(first + at)))?;
         if count == 0 {
             send::flush(tx)?;
@@ -118,9 +125,11 @@ fn transmit(
             continue;
         }
         idle.busy();
+        let len = send::bytes(&lens[..count]);
         sent += count as u64;
+        bytes += len;
         first = (first + count) % capture.len();
-        meter.add(count as u64, send::bytes(&lens[..count]));
+        meter.add(count as u64, len);
     }
     Ok(())
 }

@@ -73,7 +73,7 @@ impl Move {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &WorkersArgs) -> Result<(), Failure> {
-    let session = Session::open(shared)?;
+    let session = Session::open_running(shared, "nothing is left of a change")?;
     for wanted in &args.moves {
         for queue in wanted.queues() {
             session.device.move_queue(queue, wanted.worker).doing(|| "cannot move the queue".to_owned())?;

@@ -12,7 +12,7 @@ pub enum Rate {
 }
 
 /// What can be read as a rate.
-const EXPECTED: &str = "expected frames per second such as 500, 10k or 1.5M, or bits per second such as 100Mbit or \
+const EXPECTED: &str = "expected frames per second such as 500, 10k, 1e6 or 2Mpps, or bits per second such as 100Mbit or \
                         10Gbit";
 
 impl FromStr for Rate {
@@ -22,20 +22,20 @@ impl FromStr for Rate {
             .iter()
             .find_map(|unit| text.strip_suffix(unit))
             .map_or_else(|| (text.strip_suffix("pps").unwrap_or(text), false), |number| (number, true));
-        let (digits, factor) = match number.as_bytes().last() {
-            Some(b'k' | b'K') => (&number[..number.len() - 1], 1e3),
-            Some(b'M') => (&number[..number.len() - 1], 1e6),
-            Some(b'G') => (&number[..number.len() - 1], 1e9),
-            _ => (number, 1.0),
-        };
-        let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-        let rate = digits.parse::<f64>().ok().filter(|_| plain).map(|rate| rate * factor);
+        // A whole number is exact; what is less than one frame per second has a fraction.
+        let rate = millrace_port::spec::number(number).map(|whole| whole as f64).or_else(|| fraction(number));
         match rate.filter(|rate| (0.001..1e15).contains(rate)) {
             Some(rate) if is_bits => Ok(Rate::Bits(rate)),
             Some(rate) => Ok(Rate::Frames(rate)),
             None => Err(EXPECTED.to_owned()),
         }
     }
+}
+
+/// A number with a decimal point.
+fn fraction(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    text.parse().ok().filter(|_| plain)
 }
 
 impl Rate {
@@ -79,13 +79,16 @@ mod tests {
             ("500", Rate::Frames(500.0)),
             ("1.5M", Rate::Frames(1.5e6)),
             ("10kpps", Rate::Frames(1e4)),
+            ("2Mpps", Rate::Frames(2e6)),
+            ("1e6", Rate::Frames(1e6)),
+            ("0.5", Rate::Frames(0.5)),
             ("10Gbit", Rate::Bits(1e10)),
             ("2.5Gbit/s", Rate::Bits(2.5e9)),
             ("100kbps", Rate::Bits(1e5)),
         ] {
             assert_eq!(text.parse(), Ok(rate), "{text}");
         }
-        for text in ["", "0", "-1", "x", "1T", "inf", "nan", "1e9", "bit", "1 M", "1.2.3"] {
+        for text in ["", "0", "-1", "x", "1T", "inf", "nan", "1e-9", "bit", "1 M", "1.2.3"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
     }

@@ -97,7 +97,18 @@ fn make(card: &Card, change: &Change) -> Result<(), String> {
         Change::Disconnect { port } => card.disconnect(port),
         Change::Move { queue, worker } => card.move_queue(queue, worker),
     };
-    made.map_err(|error| error.to_string())
+    made.inspect(|()| millrace_port::notice::info(|| in_words(change))).map_err(|error| error.to_string())
+}
+
+/// A change that was made.
+fn in_words(change: &Change) -> String {
+    match change {
+        Change::Plug { port, spec } if spec == "none" => format!("port {port}: unplugged"),
+        Change::Plug { port, spec } => format!("port {port}: plugged with {spec}"),
+        Change::Connect { one, other } => format!("port {one}: connected with port {other}"),
+        Change::Disconnect { port } => format!("port {port}: disconnected"),
+        Change::Move { queue, worker } => format!("{queue}: served by worker {worker} from now on"),
+    }
 }
 
 #[cfg(test)]

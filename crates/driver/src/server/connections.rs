@@ -80,6 +80,14 @@ fn asker_of(socket: &OwnedFd) -> Asker {
     Asker { uid: peer.0, pid: peer.1, connection: 0 }
 }
 
+/// What there is to say of a program that goes. One that closes what it had opened goes as it should.
+fn farewell(queues: usize) -> String {
+    match queues {
+        0 => "has gone".to_owned(),
+        _ => format!("has gone without closing its queues; they are closed for it: {queues}"),
+    }
+}
+
 /// Programs that could not be served, and why.
 #[derive(Default)]
 pub(super) struct TurnedAway {
@@ -232,7 +240,16 @@ impl Server {
             changing: false,
             ending: false,
         };
+        self.say_of(&client, "has connected");
         self.clients.insert(number, client);
+    }
+
+    /// Tells the log about a program; one's own program is not told about itself.
+    fn say_of(&self, client: &Connected, what: &str) {
+        if !client.own {
+            let user = || self.policy.names.of_user(client.standing.peer.uid);
+            millrace_port::notice::info(|| format!("program {} of {} {what}", client.pid, user()));
+        }
     }
 
     /// Ends a connection before it has begun, and says why.
@@ -255,6 +272,9 @@ impl Server {
         }
         self.schedule.leave(client.asker);
         self.ending.push_back(number);
+        if let Some(client) = self.clients.get(&number) {
+            self.say_of(client, &farewell(client.queues.len()));
+        }
         self.end_natives(|_, native, _| native.client == number);
         self.locks.release_all(Owner::Client(number));
     }

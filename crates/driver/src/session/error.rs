@@ -12,7 +12,7 @@ use millrace_dma::{OutOfRange, RegionError};
 pub(crate) enum SessionError {
     #[error("{id} is held exclusively by process {pid}; close it there, or use another queue")]
     Held { id: QueueId, pid: u32 },
-    #[error("{id} is open in process {pid} and cannot be had exclusively; close it there, or share it")]
+    #[error("{id} is open in process {pid} and cannot be had exclusively; close it there, or share it (`--share`)")]
     Shared { id: QueueId, pid: u32 },
     #[error(
         "{id} was opened by process {pid}, which lets nobody join who chooses {policy}; choose another policy, or open it \

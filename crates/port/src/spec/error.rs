@@ -1,12 +1,13 @@
 //! What is wrong with a specification, and what would be right.
 
 use super::KINDS;
+use rustix::net::{AddressFamily, SocketType};
 
 /// Why a port specification cannot be understood, and what would be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// A word that is no kind of port.
-    #[error("there is no port kind `{0}`; write {kinds}", kinds = KINDS.join(", "))]
+    #[error("there is no port kind `{0}`; write {kinds}{hint}", kinds = KINDS.join(", "), hint = interface(.0))]
     Kind(String),
     /// An argument where none is possible.
     #[error("`{kind}` takes no argument; write `{kind}` instead of `{kind}:{argument}`")]
@@ -63,4 +64,25 @@ pub enum SpecError {
     /// Wrappers around wrappers without end.
     #[error("there are more than {0} ports around a port; take some away")]
     TooDeep(usize),
+}
+
+/// What whoever names an interface of this machine has probably meant.
+fn interface(word: &str) -> String {
+    let exists = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None)
+        .is_ok_and(|socket| rustix::net::netdevice::name_to_index(socket, word).is_ok());
+    let wanted = || format!("; for the interface of that name `af_packet:{word}`, or `af_xdp:{word}`");
+    exists.then(wanted).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_is_not_a_kind_but_one_can_say_what_is_meant() {
+        let said = SpecError::Kind("lo".to_owned()).to_string();
+        assert!(said.contains("`af_packet:lo`"), "{said}");
+        let said = SpecError::Kind("nosuchport".to_owned()).to_string();
+        assert!(said.contains("there is no port kind") && !said.contains("interface"), "{said}");
+    }
 }

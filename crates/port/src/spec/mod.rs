@@ -1,8 +1,8 @@
 //! The words with which a port is asked for: `kind:argument[,key=value...]`. A colon joins a key and its value as well,
 //! for places where `=` means something else.
 //!
-//! A comma or a backslash that belongs to a file name is written `\,` or `\\`. Counts and rates may end in `k`, `M` or
-//! `G`. A port around a port has the inner specification last, in parentheses. What is parsed prints itself in the same
+//! A comma or a backslash that belongs to a file name is written `\,` or `\\`. Counts and rates are [numbers](number) such
+//! as 10k, 1.5M or 1e6. A port around a port has the inner specification last, in parentheses. What is parsed prints itself in the same
 //! grammar, without what is the default anyway.
 
 mod af_xdp;
@@ -25,6 +25,7 @@ pub use generator::GeneratorSpec;
 pub use interface::{InterfaceName, InterfaceSpec, MAX_INTERFACE_QUEUES};
 pub use pcap::{Passes, PcapSpec, Speed};
 pub use rate::Rate;
+pub use text::number;
 pub use vhost_user::VhostUserSpec;
 pub use virtio_user::VirtioUserSpec;
 pub use wrapper::{Chance, Directions, FaultSpec, TraceSpec};
