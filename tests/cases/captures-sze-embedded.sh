@@ -1,8 +1,0 @@
-#!/usr/bin/env bash
-# Every capture through a card inside the program on SZE, in both modes, and back: byte for byte the same.
-. "$(dirname "$0")/../lib.sh"
-needs python3
-[ -d "$captures" ] || skip "there are no captures in $captures; MILLRACE_CAPTURES says where"
-for mode in direct mediated; do
-    python3 "$tests/captures.py" "$millrace" "$captures" embedded sze $mode "$scratch" || exit
-done

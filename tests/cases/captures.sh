@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Every capture through a card and back, in both modes (DD has direct mode only): byte for byte the same. The variant says
+# which engine, and whether the card is in the program or a process of its own.
+# variants: sze-embedded sze-daemon medusa-embedded medusa-daemon calypte-embedded calypte-daemon dd-embedded dd-daemon
+. "$(dirname "$0")/../lib.sh"
+needs python3
+[ -d "$captures" ] || skip "there are no captures in $captures; MILLRACE_CAPTURES says where"
+engine=${1%-*} place=${1##*-} modes=(direct mediated)
+[ "$engine" = dd ] && modes=(direct)
+for mode in "${modes[@]}"; do
+    python3 "$tests/captures.py" "$millrace" "$captures" "$place" "$engine" "$mode" "$scratch" || exit
+done
