@@ -33,7 +33,7 @@ for program in "$scratch/loopback" "$scratch/loopback-static"; do
     background holder "$program" -d "$device" -n 100000000000
     holder=$started
     held() {
-        "$millrace" info --device "$device" --json | grep '"rx0"' | grep -q "\"$holder\""
+        "$millrace" info --device "$device" --json | grep '"rx0"' | grep -qw "$holder"
     }
     await 10 held || fail "the queue was not opened"
     expect 1 "loopback: cannot start the RX queue: " "$program" -d "$device" -n 1
