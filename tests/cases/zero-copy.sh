@@ -23,6 +23,8 @@ there "ip -6 address add 2001:db8::2/64 dev zc-h2 nodad"
 background forward "$millrace" forward --queue 0,2
 forwarder=$started
 await 10 on_pools 2 || fail "the wires do not work on the pool: $("$millrace" stats)"
+note_early 0 here zc-h1
+note_early 1 there zc-h2
 pings here 2
 pings here 2 -s 1400
 serve here 3000000
