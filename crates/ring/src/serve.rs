@@ -31,9 +31,8 @@ pub(crate) enum After {
     Nothing,
 }
 
-/// The card's half of a TX ring, as the server sees it. It looks at up to `RUN` frames together: [`BATCH`], or fewer
-/// where they lie in a stream.
-pub(crate) trait Source<const RUN: usize> {
+/// The card's half of a TX ring, as the server sees it.
+pub(crate) trait Source {
     /// What has to be known of a frame besides its bytes.
     type Note: Copy + Default;
     /// See [`Stop::Other`].
@@ -44,13 +43,13 @@ pub(crate) trait Source<const RUN: usize> {
     /// How far the ring has been passed; any number that changes with it.
     fn place(&self) -> u32;
 
-    /// Finds up to `want` frames, at most `RUN`, and asks for their first cache lines. Changes nothing that others see.
-    fn look_ahead<'a>(
-        &'a self,
-        frames: &mut [Span<'a>; RUN],
-        notes: &mut [Self::Note; RUN],
-        want: usize,
-    ) -> (usize, Stop<Self::Other>);
+    /// Whether nothing waits behind the next entry, as far as a glance tells. A lone frame is not made to wait until an
+    /// array for many is cleared, which takes longer than all that has to be done for it.
+    fn is_lone(&self) -> bool;
+
+    /// Finds frames for all places of `frames` and `notes`, which are as many, or fewer; asks for their first cache lines.
+    /// Changes nothing that others see.
+    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>], notes: &mut [Self::Note]) -> (usize, Stop<Self::Other>);
 
     /// Of the `found` frames of the run (at least one), those with these lengths and notes have left the ring. The lengths
     /// are 0 unless [`Source::NEEDS_LENGTHS`].
@@ -112,9 +111,10 @@ impl<'a> Reader<'a> {
 }
 
 /// Serves a ring until `take`, which gets frames with their notes and returns how many of them it took, has no room, the
-/// ring is empty, `budget` frames are gone, or enough has been looked at.
+/// ring is empty, `budget` frames are gone, or enough has been looked at. Up to `RUN` frames are looked at together:
+/// [`BATCH`], or fewer where they lie in a stream.
 #[inline(always)]
-pub(crate) fn serve<const RUN: usize, S: Source<RUN>>(
+pub(crate) fn serve<const RUN: usize, S: Source>(
     source: &mut S,
     budget: usize,
     mut take: impl FnMut(&[Span<'_>], &[S::Note]) -> usize,
@@ -123,11 +123,16 @@ pub(crate) fn serve<const RUN: usize, S: Source<RUN>>(
     let before = source.place();
     let mut left = budget;
     while left > 0 && served.looked < LOOKS {
-        let want = left.min(RUN).min((LOOKS - served.looked) as usize);
-        let (gone, goes_on) = serve_run(source, want, &mut take, &mut served);
+        let most = left.min((LOOKS - served.looked) as usize);
+        let is_lone = source.is_lone();
+        let (gone, goes_on) = if is_lone {
+            serve_run::<1, S>(source, most, &mut take, &mut served)
+        } else {
+            serve_run::<RUN, S>(source, most, &mut take, &mut served)
+        };
         left -= gone.min(left);
         source.end_run();
-        if !goes_on {
+        if !goes_on || is_lone {
             break;
         }
     }
@@ -135,17 +140,18 @@ pub(crate) fn serve<const RUN: usize, S: Source<RUN>>(
     served
 }
 
-/// Serves a run of frames and what ended it. Returns how many frames left the ring, and whether it is worth looking for
-/// more.
+/// Serves a run of up to `most` frames and what ended it. Returns how many frames left the ring, and whether it is worth
+/// looking for more.
 #[inline(always)]
-fn serve_run<const RUN: usize, S: Source<RUN>>(
+fn serve_run<const RUN: usize, S: Source>(
     source: &mut S,
-    want: usize,
+    most: usize,
     take: &mut impl FnMut(&[Span<'_>], &[S::Note]) -> usize,
     served: &mut Served,
 ) -> (usize, bool) {
     let (mut frames, mut notes) = ([Span::EMPTY; RUN], [S::Note::default(); RUN]);
-    let (found, stop) = source.look_ahead(&mut frames, &mut notes, want);
+    let want = if RUN == 1 { 1 } else { most.min(RUN) };
+    let (found, stop) = source.look_ahead(&mut frames[..want], &mut notes[..want]);
     let taken = if found > 0 { take(&frames[..found], &notes[..found]) } else { 0 };
     served.looked += found as u32;
     served.frames += taken as u64;

@@ -93,7 +93,7 @@ impl CardTx {
     /// been looked at.
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
-        let served = serve::serve(self, budget, |frames, _| sink.take_burst(frames));
+        let served = serve::serve::<BATCH, _>(self, budget, |frames, _| sink.take_burst(frames));
         if served.has_advanced {
             let word = Pointers { data: self.hdp(), headers: self.hhp() }.encode();
             // Release pairs with the Acquire in `HostTx::refresh`: every load from data and headers is done.
@@ -121,7 +121,7 @@ impl CardTx {
 }
 
 /// One header is one frame, so that a turn looks at no more headers than frames leave the ring.
-impl Source<BATCH> for CardTx {
+impl Source for CardTx {
     /// Where the data ring goes on behind the frame.
     type Note = u32;
     type Other = Unfit;
@@ -132,13 +132,14 @@ impl Source<BATCH> for CardTx {
     }
 
     #[inline(always)]
-    fn look_ahead<'a>(
-        &'a self,
-        frames: &mut [Span<'a>; BATCH],
-        ends: &mut [u32; BATCH],
-        want: usize,
-    ) -> (usize, Stop<Unfit>) {
-        for (found, (place, end)) in frames[..want].iter_mut().zip(ends).enumerate() {
+    fn is_lone(&self) -> bool {
+        self.header(1).is_none()
+    }
+
+    #[inline(always)]
+    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>], ends: &mut [u32]) -> (usize, Stop<Unfit>) {
+        let want = frames.len();
+        for (found, (place, end)) in frames.iter_mut().zip(ends).enumerate() {
             let Some(header) = self.header(found as u32) else { return (found, Stop::Empty) };
             let Some((frame, behind)) = self.frame_of(header) else {
                 return (found, Stop::Fault(self.bad_header(found as u32)));

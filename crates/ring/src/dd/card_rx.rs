@@ -149,7 +149,11 @@ impl CardRx {
         if len > capacity {
             return Ok(RxOutcome::TooLong);
         }
-        frame.copy_to(self.iotlb.write(iova, frame.len())?);
+        let room = self.iotlb.write(iova, frame.len())?;
+        // Who waits for the frame reads both lines: one store after the other would have to fetch its own.
+        self.ring.prefetch_write(self.next);
+        room.prefetch();
+        frame.copy_to(room);
         self.taken = self.taken.wrapping_add(1);
         if self.in_flight() > 1 {
             // Buffers were taken ahead: the descriptor that is handed back was another's.

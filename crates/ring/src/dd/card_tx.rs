@@ -28,6 +28,9 @@ pub struct CardTx {
     finished: Box<[u64]>,
     // Whether what the sink takes now is done with at once.
     at_once: bool,
+    // Where the last frame lay, and how far behind the one before it.
+    last: Iova,
+    step: u64,
     // Launch time of the frame at the head, as last read; 0: none waits.
     held: u64,
     limits: FrameLimits,
@@ -47,7 +50,7 @@ impl CardTx {
     /// A queue at place 0 of a ring that lies at `ring_at`.
     pub fn new(ring: Ring, ring_at: Iova, limits: FrameLimits, iotlb: Iotlb, clock: Clock) -> Self {
         let finished = vec![0; ring.entries() as usize].into_boxed_slice();
-        Self { ring, ring_at, head: 0, done: 0, finished, at_once: true, held: 0, limits, iotlb, clock }
+        Self { ring, ring_at, head: 0, done: 0, finished, at_once: true, last: Iova::default(), step: 0, held: 0, limits, iotlb, clock }
     }
 
     /// Place of the next descriptor to be taken.
@@ -79,18 +82,33 @@ impl CardTx {
     /// Looks at the next descriptor: whether it can be served now. If so, the first line of its frame is asked for.
     #[inline(always)]
     pub fn pending(&mut self) -> bool {
-        if self.in_flight() == self.ring.entries() || self.ring.is_done(self.head) {
+        if self.in_flight() == self.ring.entries() {
+            return false;
+        }
+        if self.ring.is_done(self.head) {
+            self.prefetch_guess();
             return false;
         }
         if self.held != 0 && self.wait() != 0 {
             return false;
         }
-        // A hint only, for an address that nobody has judged.
-        let at = self.ring.address(self.head);
+        self.prefetch(self.ring.address(self.head));
+        true
+    }
+
+    /// Asks for the line where the next frame begins if it lies one step behind the last: then it travels together with
+    /// the descriptor that says so, and a lone frame is through one transfer of a cache line earlier.
+    #[inline(always)]
+    fn prefetch_guess(&self) {
+        self.prefetch(self.last.plus(self.step));
+    }
+
+    /// A hint only, for an address that nobody has judged.
+    #[inline(always)]
+    fn prefetch(&self, at: Iova) {
         if let Some(line) = self.iotlb.peek(at, 1, Access::Read).and_then(|reach| reach.span(at, 1)) {
             line.prefetch();
         }
-        true
     }
 
     /// What the next descriptor says of where its frame lies. Nobody has judged it; of a descriptor that is not the
@@ -153,7 +171,7 @@ impl CardTx {
     fn serve_with(&mut self, budget: usize, at_once: bool, take: impl FnMut(&[Span<'_>], &[Iova]) -> usize) -> Served {
         self.iotlb.sync();
         (self.held, self.at_once) = (0, at_once);
-        serve::serve(self, budget, take)
+        serve::serve::<BATCH, _>(self, budget, take)
     }
 
     #[cold]
@@ -189,7 +207,7 @@ impl CardTx {
 }
 
 /// One descriptor is one frame, so that a turn looks at no more descriptors than frames leave the ring.
-impl Source<BATCH> for CardTx {
+impl Source for CardTx {
     /// Where the frame lies.
     type Note = Iova;
     type Other = Unfit;
@@ -201,17 +219,17 @@ impl Source<BATCH> for CardTx {
     }
 
     #[inline(always)]
-    fn look_ahead<'a>(
-        &'a self,
-        frames: &mut [Span<'a>; BATCH],
-        places: &mut [Iova; BATCH],
-        want: usize,
-    ) -> (usize, Stop<Unfit>) {
+    fn is_lone(&self) -> bool {
+        self.ring.is_done(self.head.wrapping_add(1))
+    }
+
+    #[inline(always)]
+    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>], places: &mut [Iova]) -> (usize, Stop<Unfit>) {
         // A descriptor that was not handed back yet still reads as the card's.
         let most = (self.ring.entries() - self.in_flight()) as usize;
         let (mut reader, mut found, mut now) = (Reader::new(&self.iotlb), 0, None);
         let stop = loop {
-            if found == want {
+            if found == frames.len() {
                 break Stop::Enough;
             }
             if found == most {
@@ -249,7 +267,12 @@ impl Source<BATCH> for CardTx {
     }
 
     #[inline(always)]
-    fn pass(&mut self, _: usize, lengths: &[u16], _: &[Iova]) {
+    fn pass(&mut self, _: usize, lengths: &[u16], places: &[Iova]) {
+        if let Some((&last, before)) = places.split_last() {
+            let before = before.last().copied().unwrap_or(self.last);
+            self.step = last.get().wrapping_sub(before.get());
+            self.last = last;
+        }
         for &len in lengths {
             self.take(Status { len, done: self.at_once, ..Status::default() });
         }

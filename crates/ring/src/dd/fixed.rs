@@ -84,6 +84,13 @@ impl FixedRx {
         self.host.first()
     }
 
+    /// Number of the buffer that the next frame which is not [ready](FixedRx::ready) yet will most likely come in: the one
+    /// that was posted with its descriptor.
+    #[inline(always)]
+    pub fn expected(&self) -> u32 {
+        self.places[(self.host.seen() & self.buffers.mask) as usize]
+    }
+
     /// The frame `ahead` of the first, which must be ready. To be asked for once.
     ///
     /// # Errors
@@ -164,6 +171,9 @@ impl FixedTx {
         }
         let first = self.taken;
         self.taken = first.wrapping_add(count);
+        if self.unposted() == count {
+            self.host.prepare();
+        }
         Some(first)
     }
 

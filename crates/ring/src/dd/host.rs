@@ -79,6 +79,12 @@ impl HostTx {
         self.ring.publish(at, Status::given(frame.len).encode());
     }
 
+    /// Asks to own the line of the descriptor that is posted next, while its frame is being written.
+    #[inline(always)]
+    pub fn prepare(&self) {
+        self.ring.prefetch_write(self.posted);
+    }
+
     /// Gives everything that was posted to the card, by the store of one word. `true` if there was anything.
     #[inline(always)]
     pub fn flush(&mut self) -> bool {
@@ -206,6 +212,12 @@ impl HostRx {
     #[inline(always)]
     pub fn first(&self) -> u32 {
         self.released
+    }
+
+    /// Place of the first descriptor that was not seen to be handed back.
+    #[inline(always)]
+    pub fn seen(&self) -> u32 {
+        self.seen
     }
 
     /// What the descriptor `ahead` of the first that was not released says. Once a frame.

@@ -129,6 +129,12 @@ impl Ring {
         self.words.store_release(Self::word(at, STATUS), status);
     }
 
+    /// Asks to own the line of a descriptor.
+    #[inline(always)]
+    pub(super) fn prefetch_write(&self, at: u32) {
+        self.words.prefetch_write(Self::word(at, STATUS));
+    }
+
     #[inline(always)]
     pub(super) fn is_done(&self, at: u32) -> bool {
         self.status(at) & DONE != 0

@@ -83,7 +83,7 @@ impl CardTx {
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
         self.iotlb.sync();
         self.prefetch_guess();
-        let served = serve::serve(self, budget, |frames, _| sink.take_burst(frames));
+        let served = serve::serve::<BATCH, _>(self, budget, |frames, _| sink.take_burst(frames));
         if served.has_advanced {
             self.publish();
         }
@@ -185,7 +185,7 @@ impl CardTx {
     }
 }
 
-impl Source<BATCH> for CardTx {
+impl Source for CardTx {
     type Note = ();
     type Other = ();
 
@@ -195,13 +195,18 @@ impl Source<BATCH> for CardTx {
     }
 
     #[inline(always)]
-    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>; BATCH], _: &mut [(); BATCH], want: usize) -> (usize, Stop<()>) {
+    fn is_lone(&self) -> bool {
+        self.mask.distance(self.head, self.tail) == 1
+    }
+
+    #[inline(always)]
+    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>], _: &mut [()]) -> (usize, Stop<()>) {
         let waiting = self.mask.distance(self.head, self.tail) as usize;
         if waiting == 0 {
             return (0, Stop::Empty);
         }
         let Some(upper) = self.upper.filter(|_| self.chain.is_none()) else { return (0, Stop::Other(())) };
-        let most = waiting.min(want);
+        let most = waiting.min(frames.len());
         let (mut reader, mut found) = (Reader::new(&self.iotlb), 0);
         let stop = loop {
             if found == most {

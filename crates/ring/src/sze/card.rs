@@ -89,7 +89,7 @@ impl CardTx {
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
         self.iotlb.sync();
-        let served = serve::serve(self, budget, |frames, _| sink.take_burst(frames));
+        let served = serve::serve::<RUN, _>(self, budget, |frames, _| sink.take_burst(frames));
         if served.has_advanced {
             // Release pairs with the Acquire in `HostTx::refresh`: every load from the packets is done.
             self.rings.update.store(u64::from(self.hw), Ordering::Release);
@@ -120,7 +120,7 @@ pub(crate) enum Other {
     Divided(PacketHeader, usize),
 }
 
-impl Source<RUN> for CardTx {
+impl Source for CardTx {
     /// Bytes of the stream from the first packet of the run to the end of this one.
     type Note = u32;
     type Other = Other;
@@ -131,12 +131,13 @@ impl Source<RUN> for CardTx {
     }
 
     #[inline(always)]
-    fn look_ahead<'a>(
-        &'a self,
-        frames: &mut [Span<'a>; RUN],
-        ends: &mut [u32; RUN],
-        want: usize,
-    ) -> (usize, Stop<Other>) {
+    fn is_lone(&self) -> bool {
+        // Its runs are short anyway.
+        false
+    }
+
+    #[inline(always)]
+    fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>], ends: &mut [u32]) -> (usize, Stop<Other>) {
         let all = self.waiting();
         if all != 0 && self.sw & 7 != 0 {
             return (0, Stop::Fault(EngineFault { kind: FaultKind::BadPointer, iova: Iova::new(self.sw.into()) }));
@@ -147,7 +148,7 @@ impl Source<RUN> for CardTx {
             if passed == all {
                 break Stop::Empty;
             }
-            if found == want {
+            if found == frames.len() {
                 break Stop::Enough;
             }
             if place.left == 0 {
