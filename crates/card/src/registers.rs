@@ -57,7 +57,7 @@ impl Bus {
             && let Some((Component::Dma(id), offset)) = Component::at(address)
             && Offset::new(offset) == medusa::SDP
             && let (Some(queue), Some(mailbox)) = (self.queue(id), self.affinity.mailbox(id))
-            && queue.engine != millrace_abi::queue::Engine::Sze
+            && queue.status.engine != millrace_abi::queue::Engine::Sze
         {
             return queue.write_pointers(u64::from_le_bytes(bytes), mailbox);
         }

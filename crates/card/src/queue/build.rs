@@ -1,6 +1,6 @@
 //! The engine that START makes of what software wrote: one function for each protocol and direction.
 
-use super::start::StartError;
+use super::error::StartError;
 use super::{Attached, Latches};
 use crate::buffers::TxBuffers;
 use crate::engine::TxEngine;

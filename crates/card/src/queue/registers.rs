@@ -10,14 +10,14 @@ use millrace_ring::FrameLimits;
 
 impl Queue {
     pub fn read32(&self, offset: u32) -> u32 {
-        match self.engine {
+        match self.status.engine {
             Engine::Medusa | Engine::Calypte | Engine::Dd => self.read_medusa(offset),
             Engine::Sze => self.read_sze(offset),
         }
     }
 
     pub fn write32(&self, offset: u32, value: u32, limits: FrameLimits, discard: bool, mailbox: &Mailbox) {
-        match self.engine {
+        match self.status.engine {
             Engine::Medusa | Engine::Calypte | Engine::Dd => self.write_medusa(offset, value, limits, discard, mailbox),
             Engine::Sze => self.write_sze(offset, value, limits, discard, mailbox),
         }
@@ -46,12 +46,12 @@ impl Queue {
         let strobed = &latches.strobed;
         match Offset::new(offset) {
             m::CONTROL => latches.control,
-            m::STATUS => u32::from(self.is_running()) * m::STATUS_RUNNING,
+            m::STATUS => u32::from(self.status.is_running()) * m::STATUS_RUNNING,
             m::EXPER => latches.exper,
             m::SDP => Self::doorbell(&latches) as u32,
             m::SHP => (Self::doorbell(&latches) >> 32) as u32,
-            m::HDP => self.counts.read().pointers[0],
-            m::HHP => self.counts.read().pointers[1],
+            m::HDP => self.status.counts.read().pointers[0],
+            m::HHP => self.status.counts.read().pointers[1],
             m::TIMEOUT => latches.timeout,
             m::MDP => self.masks(&latches)[0],
             m::MHP => self.masks(&latches)[1],
@@ -87,7 +87,7 @@ impl Queue {
     }
 
     fn counter_command(&self, latches: &mut Latches, command: u32) {
-        let now = self.counts.read();
+        let now = self.status.counts.read();
         if command != m::COUNTERS_RESET {
             latches.strobed = minus(now, &latches.zero);
         } else {
@@ -100,15 +100,15 @@ impl Queue {
 
     fn read_sze(&self, offset: u32) -> u32 {
         let latches = self.latches();
-        let counts = || minus(self.counts.read(), &latches.zero);
+        let counts = || minus(self.status.counts.read(), &latches.zero);
         match Offset::new(offset) {
             s::CONTROL => latches.control,
-            s::STATUS if self.is_running() => {
+            s::STATUS if self.status.is_running() => {
                 s::STATUS_RUNNING | s::STATUS_DESCRIPTORS_READY | s::STATUS_DATA_READY | s::STATUS_RING_READY
             }
             s::STATUS => 0,
             s::SW_POINTER => Self::doorbell(&latches) as u32,
-            s::HW_POINTER => self.counts.read().pointers[0],
+            s::HW_POINTER => self.status.counts.read().pointers[0],
             s::RING_MASK => latches.ring_mask,
             s::IRQ => latches.irq,
             s::TIMEOUT => latches.timeout,
@@ -135,7 +135,7 @@ impl Queue {
             s::IRQ => latches.irq = value,
             s::TIMEOUT => latches.timeout = value,
             s::MAX_REQUEST => latches.max_request = value,
-            s::COUNTER_COMMAND if value == s::COUNTERS_RESET => latches.zero = self.counts.read(),
+            s::COUNTER_COMMAND if value == s::COUNTERS_RESET => latches.zero = self.status.counts.read(),
             _ => {
                 set_half(offset, s::DESC_BASE, value, &mut latches.desc_base);
                 set_half(offset, s::UPDATE_BASE, value, &mut latches.update_base);

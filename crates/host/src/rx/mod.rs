@@ -5,6 +5,7 @@
 
 mod burst;
 mod idle;
+mod parts;
 mod place;
 mod source;
 mod take;
@@ -16,10 +17,10 @@ pub(crate) use source::{dd_ring, read_iovas};
 use crate::MAX_BURST;
 use crate::error::Error;
 use crate::handle::QueueHandle;
-use idle::Parts;
 use millrace_abi::header::{self};
 use millrace_abi::queue::{Mode, QueueId, Sharing};
 use millrace_dma::Window;
+use parts::Parts;
 use place::{Geometry, Place};
 use source::Source;
 use std::time::Duration;
