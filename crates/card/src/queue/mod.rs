@@ -3,10 +3,11 @@
 //! * here: what software wrote last, what is attached; the state is in `queue_status`, which the worker has as well
 //! * `registers`: reads and writes, by offset
 //! * `start`: START and STOP
-//! * `build`: the engine that START makes of the registers
+//! * `build`: what START makes of the registers; `protocol`: which registers there are, and which engine that becomes
 
 mod build;
 mod error;
+mod protocol;
 mod registers;
 mod start;
 
@@ -20,17 +21,19 @@ use crate::opener::{Attachment, Opener};
 use crate::queue_status::QueueStatus;
 use crate::tsu::Tsu;
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT};
-use millrace_abi::queue::{Direction, Engine, QueueId};
-use millrace_abi::register::{medusa as m, sze as s};
+use millrace_abi::queue::{Engine, QueueId};
+use millrace_abi::register::Controller;
 use millrace_dma::{Ordering, Pinned, Window, Word64};
 use millrace_ring::shared::Reclaimer;
 use millrace_ring::wake::Ringer;
+use protocol::{QueueProtocol, protocol};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One queue of the card.
 pub(crate) struct Queue {
     /// What its worker shows of it and asks about it.
     pub status: Arc<QueueStatus>,
+    protocol: &'static dyn QueueProtocol,
     latches: Mutex<Latches>,
     // The clock of launch times.
     tsu: Arc<Tsu>,
@@ -103,14 +106,13 @@ impl Attached {
 
 impl Queue {
     pub fn new(id: QueueId, engine: Engine, tsu: Arc<Tsu>) -> Self {
-        let latches = Latches {
-            timeout: match engine {
-                Engine::Sze => s::TIMEOUT_DEFAULT,
-                Engine::Medusa | Engine::Calypte | Engine::Dd => m::TIMEOUT_DEFAULT,
-            },
-            ..Latches::default()
-        };
-        Self { status: Arc::new(QueueStatus::new(id, engine)), latches: Mutex::new(latches), tsu }
+        let latches = Latches { timeout: Controller::of(engine).timeout_default, ..Latches::default() };
+        Self {
+            status: Arc::new(QueueStatus::new(id, engine)),
+            protocol: protocol(engine),
+            latches: Mutex::new(latches),
+            tsu,
+        }
     }
 
     fn latches(&self) -> MutexGuard<'_, Latches> {
@@ -128,7 +130,7 @@ impl Queue {
 
     /// Whether software writes frames into buffers of the device (§3.2.5).
     fn has_buffers(&self) -> bool {
-        (self.status.engine, self.status.id.direction) == (Engine::Calypte, Direction::Tx)
+        self.protocol.has_buffers(self.status.id.direction)
     }
 
     /// A write to the queue's data component.

@@ -8,10 +8,10 @@ use crate::engine::{RxEngine, TxEngine};
 use crate::mailbox::{Mailbox, Unanswered};
 use crate::queue_status::show_state;
 use millrace_abi::control::{DOORBELL_AT, QueueState};
-use millrace_abi::queue::{Direction, Engine};
+use millrace_abi::queue::Direction;
 use millrace_abi::register::medusa as m;
 use millrace_dma::{Pinned, Window};
-use millrace_ring::{FrameLimits, sze};
+use millrace_ring::FrameLimits;
 use std::sync::{Arc, MutexGuard};
 
 enum Built {
@@ -44,15 +44,9 @@ impl Queue {
         let mut pins = Vec::new();
         let attached = latches.attached.as_ref().ok_or(StartError::NotAttached(self.status.id))?;
         let build = Build { latches, attached, limits, tsu: &self.tsu, pins: &mut pins };
-        let command = match (self.status.engine, self.status.id.direction) {
-            (_, Direction::Tx) => Built::Tx(build.tx(self.status.engine)?),
-            (Engine::Medusa, Direction::Rx) => Built::Rx(RxEngine::Medusa(build.medusa_rx()?)),
-            (Engine::Calypte, Direction::Rx) => Built::Rx(RxEngine::Calypte(build.calypte_rx()?)),
-            (Engine::Dd, Direction::Rx) => Built::Rx(RxEngine::Dd(build.dd_rx()?)),
-            (Engine::Sze, Direction::Rx) => {
-                let (rings, iotlb) = build.sze()?;
-                Built::Rx(RxEngine::Sze(sze::CardRx::new(rings, limits, iotlb).ok_or(StartError::Size(0))?))
-            }
+        let built = match self.status.id.direction {
+            Direction::Tx => Built::Tx(self.protocol.tx(build)?),
+            Direction::Rx => Built::Rx(self.protocol.rx(build)?),
         };
         let index = self.status.id.index;
         let (reclaimer, openers) = match &mut latches.attached {
@@ -65,7 +59,7 @@ impl Queue {
         if let Some(attached) = &latches.attached {
             show_state(&attached.control, QueueState::Running, None);
         }
-        let called = mailbox.call(match command {
+        let called = mailbox.call(match built {
             Built::Tx(engine) => Command::StartTx(index, Box::new(engine), openers),
             Built::Rx(engine) => Command::StartRx(index, Box::new(engine), reclaimer, openers, discard),
         });
@@ -105,7 +99,7 @@ impl Queue {
             Attached { domain, control, doorbell, ringer: None, reclaimer: None, openers: Vec::new(), buffers };
         let mut pins = Vec::new();
         let build = Build { latches: &latches, attached: &attached, limits, tsu: &self.tsu, pins: &mut pins };
-        Ok((build.tx(self.status.engine)?, pins))
+        Ok((self.protocol.tx(build)?, pins))
     }
 
     /// §3.2.3: a TX queue goes on until it is drained; an RX queue stops at once.

@@ -10,9 +10,9 @@ use crate::locks::Owner;
 use crate::native;
 use millrace_abi::access::{Configure, Names, Peer, Right, Rights};
 use millrace_abi::message::{Change, ErrorCode, Request};
-use millrace_abi::queue::{Engine, QueueId};
+use millrace_abi::queue::QueueId;
+use millrace_abi::register::Controller;
 use millrace_abi::register::map::Component;
-use millrace_abi::register::{medusa, sze};
 
 /// Most bytes that are read of a file of names.
 const MAX_NAMES: u64 = 4 << 20;
@@ -123,11 +123,8 @@ impl Server {
 
     /// Whether a word of a DMA controller is the one that commands its counters, which moves nothing.
     fn counts(&self, queue: QueueId, offset: u32) -> bool {
-        let command = match self.card.engine(queue) {
-            Some(Engine::Sze) => sze::COUNTER_COMMAND.bytes(),
-            _ => medusa::COUNTER_COMMAND.bytes(),
-        };
-        offset & !3 == command
+        let command = self.card.engine(queue).map(|engine| Controller::of(engine).counter_command.bytes());
+        Some(offset & !3) == command
     }
 
     fn permit_queue(&self, number: u64, client: &Connected, id: QueueId, counters: bool) -> Result<(), Refusal> {
