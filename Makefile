@@ -104,7 +104,7 @@ sanitize: ## tests of the memory and the rings under AddressSanitizer, or Valgri
 end-to-end: ## the scenarios in tests/cases through the built program
 	@scripts/test.sh setup build end-to-end
 
-header: ## include/millrace.h again, after a change of crates/c/src/boundary.rs
+header: ## include/millrace.h again, after a change of crates/c/src/boundary.rs or types.rs
 	@scripts/header.sh include/millrace.h
 
 doc: ## API documentation in target/doc

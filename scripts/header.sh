@@ -10,4 +10,8 @@ case $version in
 *" $wanted".*) ;;
 *) echo "skipped: this is $version, the header is made with $wanted"; exit 77 ;;
 esac
-cbindgen --quiet --config crates/c/cbindgen.toml --output "$1" crates/c/src/boundary.rs
+# It reads one file: the types without their file's own lines, behind the functions.
+both=$(mktemp --suffix=.rs)
+trap 'rm -f "$both"' EXIT
+cat crates/c/src/boundary.rs <(grep -v '^//!\|^#!' crates/c/src/types.rs) >"$both"
+cbindgen --quiet --config crates/c/cbindgen.toml --output "$1" "$both"

@@ -122,7 +122,7 @@ step_sanitize() {
         echo "AddressSanitizer"
         # The switch counts as unstable, the compiler is the released one all the same.
         CARGO_TARGET_DIR=$target/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" \
-            cargo_test -p millrace-dma -p millrace-ring -p millrace-port --lib --target "$host"
+            cargo_test -p millrace-dma -p millrace-ring -p millrace-fuzzing -p millrace-port --lib --target "$host"
     elif command -v valgrind >/dev/null; then
         echo "Valgrind, because this Rust has no AddressSanitizer"
         local runner
@@ -131,7 +131,7 @@ step_sanitize() {
         env CARGO_TARGET_DIR="$target/valgrind" PROPTEST_CASES=8 \
             "$runner=valgrind -q --error-exitcode=9 --fair-sched=yes" \
             bash -c 'cargo test --locked -p millrace-dma -p millrace-ring --lib -- --skip order --skip survives \
-                --skip runs_away --skip no_wake --skip for_every_reader --skip running_reader --skip fuzz' \
+                --skip runs_away --skip no_wake --skip for_every_reader --skip running_reader' \
             2>&1 | tee "$logs/valgrind"
         local code=${PIPESTATUS[0]}
         count_cargo_tests <"$logs/valgrind" >"$results"

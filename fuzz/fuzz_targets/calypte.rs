@@ -1,6 +1,6 @@
-//! Headers and pointers of Calypte. The body is in `crates/ring/src/fuzzing.rs`.
+//! Headers and pointers of Calypte. The body is in `crates/fuzzing/src/rings.rs`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    millrace_ring::fuzzing::calypte(input);
+    millrace_fuzzing::calypte(input);
 });

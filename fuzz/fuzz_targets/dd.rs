@@ -1,6 +1,6 @@
-//! Descriptors of DD. The body is in `crates/ring/src/fuzzing.rs`.
+//! Descriptors of DD. The body is in `crates/fuzzing/src/rings.rs`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    millrace_ring::fuzzing::dd(input);
+    millrace_fuzzing::dd(input);
 });

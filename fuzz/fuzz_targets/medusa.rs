@@ -1,6 +1,6 @@
-//! Descriptors, headers and pointers of Medusa. The body is in `crates/ring/src/fuzzing.rs`.
+//! Descriptors, headers and pointers of Medusa. The body is in `crates/fuzzing/src/rings.rs`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    millrace_ring::fuzzing::medusa(input);
+    millrace_fuzzing::medusa(input);
 });

@@ -1,6 +1,6 @@
-//! Descriptor lists, packet headers and pointers of SZE. The body is in `crates/ring/src/fuzzing.rs`.
+//! Descriptor lists, packet headers and pointers of SZE. The body is in `crates/fuzzing/src/rings.rs`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    millrace_ring::fuzzing::sze(input);
+    millrace_fuzzing::sze(input);
 });

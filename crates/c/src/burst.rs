@@ -1,6 +1,6 @@
 //! Bursts for C: pointers into the rings, which stay valid until the burst is put.
 
-use crate::boundary::millrace_packet;
+use crate::types::millrace_packet;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use host::{Error, RxQueue, TxQueue};

@@ -1,7 +1,7 @@
 //! A device for C: with everything that a C program gets pointers to.
 
-use crate::boundary::millrace_open_flags;
 use crate::failure::Failure;
+use crate::types::millrace_open_flags;
 use host::{Device, Error, Joiners, Laggard, Mode, Pages, Region, Sharing};
 use std::ffi::CString;
 use std::sync::OnceLock;

@@ -1,7 +1,7 @@
 //! Queues over buffers of the program, with what C needs beyond the host library: no more is released than is there.
 
-use crate::boundary::millrace_received;
 use crate::failure::Failure;
+use crate::types::millrace_received;
 use core::mem::MaybeUninit;
 use host::{SuppliedRx, SuppliedTx};
 

@@ -2,19 +2,19 @@
 
 use crate::affinity::Affinity;
 use crate::cage::Cage;
-use crate::command::{Answer, Attachment, Command, Opener};
+use crate::command::Command;
 use crate::counters::{Counts, QueueDrop};
-use crate::lane::{Detached, Lane, RxSlot, TxQueue, TxSlot};
-use crate::loans::Loans;
+use crate::lane::{Answer, Detached, Lane, Loans, RxSlot, TxQueue, TxSlot};
 use crate::mac::{Mac, MacLane};
 use crate::mailbox::Mailbox;
+use crate::opener::{Attachment, Opener};
 use crate::phy::Phy;
+use crate::ports::{PortEntry, Wiring, WiringError, Wirings};
 use crate::queue::{Queue, RingProgram, StartError};
 use crate::registers::Bus;
 use crate::sleep::Sleep;
 use crate::tsu::{Stamper, Tsu};
 use crate::turns::Turns;
-use crate::wiring::{PortEntry, Wiring, WiringError, Wirings};
 use crate::worker::{Worker, WorkerCounts};
 use millrace_abi::control::QueueState;
 use millrace_abi::name::{CardOptions, OptionError};
@@ -150,9 +150,9 @@ impl Card {
     /// Puts the queues in their places, plugs the port queues in and connects them.
     fn furnish(&self) -> Result<(), CardError> {
         for (port, entry) in self.ports.iter().enumerate() {
-            let rx = entry.rx.clone().map(|index| RxSlot::new(self.bus.rx[index as usize].clone(), 0)).collect();
+            let rx = entry.rx.clone().map(|index| RxSlot::new(self.bus.rx[index as usize].status.clone(), 0)).collect();
             let tx = entry.tx.clone().map(|index| {
-                let slot = TxSlot::new(self.bus.tx[index as usize].clone(), 0, 0);
+                let slot = TxSlot::new(self.bus.tx[index as usize].status.clone(), 0, 0);
                 TxQueue { counts: Counts::default(), rings: vec![slot] }
             });
             self.place(port, Detached { port_queues: Vec::new(), rx, tx: tx.collect() });
@@ -178,7 +178,7 @@ impl Card {
 
     /// The engine of a queue; `None` if there is no such queue.
     pub fn engine(&self, id: QueueId) -> Option<Engine> {
-        self.bus.queue(id).map(|queue| queue.engine)
+        self.bus.queue(id).map(|queue| queue.status.engine)
     }
 
     /// Reads registers. Any address and length; what is not there reads as 0.
@@ -220,7 +220,7 @@ impl Card {
 
     /// State of a queue; `None` if there is no such queue.
     pub fn state(&self, id: QueueId) -> Option<QueueState> {
-        self.bus.queue(id).map(|queue| queue.state())
+        self.bus.queue(id).map(|queue| queue.status.state())
     }
 
     /// Stops a queue at once, drained or not, and takes its memory off it: no worker touches it any more.
@@ -309,7 +309,7 @@ impl Card {
         let ports = self.ports.iter().zip(&wirings).enumerate();
         let queues = self.bus.rx.iter().chain(&self.bus.tx);
         CardStats {
-            queues: queues.map(|queue| queue_stats(queue, self.bus.affinity.worker(queue.id))).collect(),
+            queues: queues.map(|queue| queue_stats(queue, self.bus.affinity.worker(queue.status.id))).collect(),
             ports: ports.map(|(index, (port, wiring))| port_stats(index, port, wiring)).collect(),
             workers: self.workers.iter().enumerate().map(|(index, worker)| worker.stats(index)).collect(),
         }
@@ -394,13 +394,14 @@ fn pin_to(cpu: u32) {
 }
 
 fn queue_stats(queue: &Queue, worker: Option<u32>) -> QueueStats {
-    let counts: Counts = queue.counts.read();
+    let status = &queue.status;
+    let counts: Counts = status.counts.read();
     let (refused, refusal) = queue.refusals();
     let reasons = QueueDrop::ALL.iter().map(|reason| reason.name()).zip(counts.drops);
     QueueStats {
-        queue: queue.id,
-        engine: queue.engine,
-        state: queue.state(),
+        queue: status.id,
+        engine: status.engine,
+        state: status.state(),
         holders: Vec::new(),
         worker: worker.unwrap_or(0),
         offered: counts.passed + counts.dropped(),
@@ -411,7 +412,7 @@ fn queue_stats(queue: &Queue, worker: Option<u32>) -> QueueStats {
         iotlb_hits: counts.iotlb_hits,
         iotlb_misses: counts.iotlb_misses,
         iotlb_faults: counts.iotlb_faults,
-        fault_iova: queue.fault_iova(),
+        fault_iova: status.fault_iova(),
         refused,
         refusal: refusal.map(|why| why.to_string()),
     }

@@ -1,43 +1,12 @@
 //! What the control side tells a worker, by way of a [`crate::mailbox`].
 
-use crate::buffers::TxBuffers;
 use crate::engine::{RxEngine, TxEngine};
 use crate::lane::{Detach, Detached, Patch};
+use crate::opener::Opener;
 use millrace_abi::queue::{Laggard, QueueId};
-use millrace_dma::{Domain, Window};
 use millrace_ring::shared::{Losses, Reclaimer};
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
-
-/// Who has a queue open, as the card needs to know it.
-pub struct Opener {
-    /// Chosen by the driver; unique among the openers of the queue.
-    pub id: u32,
-    /// Process that has it open, with which the queue's share of its worker is reckoned; 0: nobody in particular.
-    pub owner: u32,
-    /// The control page (`abi::control`).
-    pub control: Window,
-    /// Software to card: signalled when a sleeping worker should look at the doorbell. Openers may have it in common;
-    /// one without it wakes the worker by [`crate::Card::kick_all`].
-    pub kick: Option<Arc<OwnedFd>>,
-    /// Card to software: a socket, so that whatever is done to the other end nobody waits here. It is sent a byte when
-    /// the opener sleeps and something has come. An opener that never sleeps needs none.
-    pub call: Option<Arc<OwnedFd>>,
-}
-
-/// What the driver attaches to a queue before it starts it through the registers.
-pub struct Attachment {
-    /// Where the card finds the memory whose IOVAs are written to the registers and descriptors.
-    pub domain: Arc<Domain>,
-    /// The page whose doorbell word is SDP and SHP, or SW, or TAIL.
-    pub control: Window,
-    /// For a queue with subscribers: who gives the ring back.
-    pub reclaimer: Option<Box<Reclaimer>>,
-    /// Who is to be woken and may wake.
-    pub openers: Vec<Opener>,
-    /// For a Calypte TX queue: the buffers of the device that software shares. Without them the queue has its own.
-    pub buffers: Option<TxBuffers>,
-}
 
 /// A change for a worker.
 pub(crate) enum Command {
@@ -69,18 +38,6 @@ pub(crate) enum Command {
     Pass,
     /// The thread ends.
     Exit,
-}
-
-/// What comes back from a worker: things to be dropped where dropping may take its time.
-#[derive(Default)]
-#[allow(dead_code)]
-pub(crate) struct Answer {
-    pub done: bool,
-    pub tx: Vec<TxEngine>,
-    pub rx: Option<Box<RxEngine>>,
-    pub reclaimer: Option<Box<Reclaimer>>,
-    pub openers: Vec<Opener>,
-    pub detached: Option<Box<Detached>>,
 }
 
 /// What becomes of a command that a worker has not carried out in time.

@@ -9,12 +9,13 @@
 //! ```
 //!
 //! * [`Card`] is the handle: registers, device tree, attaching of queue memory, statistics.
-//! * `queue` is what registers show of one queue; `engine` is the half of the ring that a worker runs.
+//! * `queue` is what registers show of one queue, `queue_status` what they and its worker tell each other, `opener` what
+//!   a driver attaches to it; `engine` is the half of the ring that a worker runs.
 //! * `buffers` is the device's own memory, into which software writes what Calypte TX queues send.
 //! * `lane` moves frames between the queues of one port and its port queues, or between port queues; `turns` says which
 //!   of them has its turn; `worker` gives those turns and sleeps when all is quiet. `mailbox` brings it commands,
-//!   `lost_worker` is what happens when it ends by a bug. `affinity` says which worker serves which queue, `wiring`
-//!   changes that and what is plugged in.
+//!   `lost_worker` is what happens when it ends by a bug. `affinity` says which worker serves which queue, `ports`
+//!   what is plugged in; `wiring` changes both.
 //! * `phy` is the link behind the MACs, `cage` the module that the link runs over.
 //! * `tsu` is the clock, and what it writes before received frames.
 //! * `mac` is a port as its registers show it, and what its MACs let through.
@@ -35,9 +36,12 @@ mod loans;
 mod lost_worker;
 mod mac;
 mod mailbox;
+mod opener;
 mod phy;
+mod ports;
 mod published;
 mod queue;
+mod queue_status;
 mod registers;
 mod sleep;
 mod tsu;
@@ -47,8 +51,8 @@ mod worker;
 
 pub use buffers::TxBuffers;
 pub use card::{Card, CardError, RingPins};
-pub use command::{Attachment, Opener};
 pub use counters::QueueDrop;
 pub use loans::SharedPool;
+pub use opener::{Attachment, Opener};
+pub use ports::WiringError;
 pub use queue::{RingProgram, StartError};
-pub use wiring::WiringError;

@@ -3,12 +3,11 @@
 
 use crate::card::Card;
 use crate::lane::{Detach, Detached, Loan, lend};
-use crate::wiring::Wiring;
+use crate::ports::Wiring;
 use millrace_abi::queue::{Direction, QueueId};
 use millrace_dma::{Access, Domain, Fault, Iova, Region};
 use millrace_port::Pool;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The pool that a DD queue runs over, and where the queue finds it.
 #[derive(Clone)]
@@ -27,26 +26,6 @@ pub struct SharedPool {
     pub domain: Arc<Domain>,
 }
 
-/// The pools of queues that run.
-#[derive(Default)]
-pub(crate) struct Loans(Mutex<Inner>);
-
-#[derive(Default)]
-struct Inner {
-    of: HashMap<QueueId, Arc<Loan>>,
-    last: u64,
-}
-
-impl Loans {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn of(&self, queue: QueueId) -> Option<Arc<Loan>> {
-        self.lock().of.get(&queue).cloned()
-    }
-}
-
 impl Card {
     /// Lets the port queue whose frames go to a running DD RX queue put them into the queue's own buffers, and send
     /// frames of the same pool from where they lie. Where a port queue cannot, frames are copied as otherwise, and a
@@ -60,20 +39,14 @@ impl Card {
         let pool = Pool { region, size, stride, count };
         let len = stride as usize * count as usize;
         let pin = domain.resolve(base, len, Access::ReadWrite)?;
-        {
-            let mut loans = self.loans.lock();
-            loans.last += 1;
-            let loan = Loan { queue, serial: loans.last, pool, base, domain, _pin: pin };
-            loans.of.insert(queue, Arc::new(loan));
-        }
+        self.loans.begin(|serial| Loan { queue, serial, pool, base, domain, _pin: pin });
         self.settle_loan_of(queue);
         Ok(())
     }
 
     /// The queue has stopped: no port queue may touch its memory when this returns.
     pub(crate) fn end_sharing(&self, queue: QueueId) {
-        let ended = self.loans.lock().of.remove(&queue);
-        if ended.is_some() {
+        if self.loans.end(queue) {
             self.settle_loan_of(queue);
         }
     }

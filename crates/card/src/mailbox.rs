@@ -5,7 +5,8 @@
 //! command depends on what it is ([`Lateness`]). No answer is ever dropped on the way: what is in one may be all that
 //! there is of a queue, and dropping it may take time that a worker has not got.
 
-use crate::command::{Answer, Command, Lateness};
+use crate::command::{Command, Lateness};
+use crate::lane::Answer;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;

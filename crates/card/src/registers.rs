@@ -8,7 +8,7 @@ use crate::phy::Phy;
 use crate::queue::Queue;
 use crate::tsu::Tsu;
 use millrace_abi::queue::{Direction, QueueId};
-use millrace_abi::register::{self, Offset, map::Component, medusa, transceiver};
+use millrace_abi::register::{self, Controller, Offset, map::Component, medusa, transceiver};
 use millrace_ring::FrameLimits;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -57,7 +57,7 @@ impl Bus {
             && let Some((Component::Dma(id), offset)) = Component::at(address)
             && Offset::new(offset) == medusa::SDP
             && let (Some(queue), Some(mailbox)) = (self.queue(id), self.affinity.mailbox(id))
-            && queue.engine != millrace_abi::queue::Engine::Sze
+            && Controller::of(queue.status.engine).pointers_len == 8
         {
             return queue.write_pointers(u64::from_le_bytes(bytes), mailbox);
         }

@@ -1,7 +1,7 @@
 //! A thread that polls rings and port queues in their turns, and sleeps when all of them are quiet.
 
-use crate::command::{Answer, Command};
-use crate::lane::{Lane, forward};
+use crate::command::Command;
+use crate::lane::{Answer, Lane, forward};
 use crate::mailbox::{Mailbox, Message};
 use crate::sleep::{News, Sleep};
 use crate::turns::{Item, Look, Turns};

@@ -4,7 +4,7 @@
 //! further check. Integers are atomic. Bytes are moved with plain copies: the peer may write them meanwhile, which can
 //! only make the copy a mixture of old and new bytes; nothing here gives bytes a meaning before they are copied.
 
-use crate::{OutOfRange, region::Mapping};
+use crate::{OutOfRange, mapping::Mapping};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use core::{marker::PhantomData, ptr::NonNull};
 use std::sync::Arc;

@@ -27,7 +27,13 @@ mod domain;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod foreign;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod guard;
 mod iova;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod mapping;
 #[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
@@ -39,7 +45,9 @@ pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word3
 pub use core::sync::atomic::Ordering;
 pub use domain::{Access, Domain, Fault, Iotlb, MapError, Pinned, Reach, UnmapError};
 #[cfg(not(loom))]
-pub use foreign::{ForeignRegion, foreign_cuts};
+pub use foreign::ForeignRegion;
+#[cfg(not(loom))]
+pub use guard::foreign_cuts;
 pub use iova::Iova;
 #[cfg(not(loom))]
 pub use region::{Pages, Protection, Region, RegionError};

@@ -1,10 +1,12 @@
 //! Memory shared by file descriptor. One of the files of this crate that may use `unsafe`.
 
-use crate::{OutOfRange, Window, foreign::Guard};
+use crate::guard::Guard;
+use crate::mapping::{Backing, Mapping, map_shared};
+use crate::{OutOfRange, Window};
 use core::ptr::NonNull;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use std::{alloc, sync::Arc};
 
 /// Which pages a region should stand on.
@@ -27,7 +29,7 @@ pub enum Protection {
 }
 
 impl Protection {
-    fn flags(self) -> ProtFlags {
+    pub(crate) fn flags(self) -> ProtFlags {
         match self {
             Self::Read => ProtFlags::READ,
             Self::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
@@ -76,60 +78,6 @@ pub enum RegionError {
         /// Size needed.
         needs: u64,
     },
-}
-
-/// What keeps memory mapped. Dropped with the last view of it.
-pub(crate) struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-    backing: Backing,
-    /// Over what may lose its pages.
-    guards: Vec<&'static Guard>,
-}
-
-enum Backing {
-    Mmap,
-    Heap(alloc::Layout),
-    /// Not ours: mapped and unmapped by others in this process.
-    Elsewhere,
-}
-
-// SAFETY: a mapping is a range of addresses; what is done with the bytes is decided by the views in access.rs, which
-// use atomic or bytewise access only.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` gives no access to the bytes at all.
-unsafe impl Sync for Mapping {}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        self.guards.iter().for_each(|guard| guard.release());
-        match self.backing {
-            Backing::Mmap => {
-                // SAFETY: base and len are exactly what mmap gave, and no view outlives the last Arc<Mapping>.
-                // An error would mean that the range was never mapped; there is nothing to be done about it here.
-                let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-            }
-            Backing::Heap(layout) => {
-                // SAFETY: allocated in `Region::heap` with this very layout.
-                unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
-            }
-            Backing::Elsewhere => {}
-        }
-    }
-}
-
-impl Mapping {
-    /// The mapping that `guard` guards, to be unmapped with its last view.
-    pub(crate) fn foreign(base: NonNull<u8>, len: usize, guard: &'static Guard) -> Self {
-        Self { base, len, backing: Backing::Mmap, guards: vec![guard] }
-    }
-}
-
-/// Maps the first `len` bytes of a file at fresh addresses.
-pub(crate) fn map_shared(fd: BorrowedFd<'_>, len: usize, protection: Protection) -> rustix::io::Result<NonNull<u8>> {
-    // SAFETY: fresh addresses; nothing of this process is replaced.
-    let base = unsafe { mmap(core::ptr::null_mut(), len, protection.flags(), MapFlags::SHARED, fd, 0)? };
-    NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)
 }
 
 /// A window over `len` bytes that others in this process have mapped at `first`; `None` at address 0.
@@ -244,7 +192,7 @@ impl Region {
     fn map_fd_guarded(fd: OwnedFd, len: usize, protection: Protection) -> Result<Self, RegionError> {
         let failed = |source| RegionError::Map { len, source };
         let whole = whole_pages(fd.as_fd(), len)?;
-        let base = map_shared(fd.as_fd(), whole, protection).map_err(failed)?;
+        let base = map_shared(fd.as_fd(), whole, protection.flags()).map_err(failed)?;
         let mapping = Arc::new(Mapping::foreign(base, whole, Guard::over(base.as_ptr().addr(), whole)));
         // SAFETY: `len` bytes of what was mapped, with this protection, for as long as the mapping lives; guarded.
         let window = unsafe { Window::over(base, len, protection == Protection::ReadWrite, mapping) };
@@ -272,7 +220,7 @@ impl Region {
             unsafe { mmap_anonymous(core::ptr::null_mut(), total, ProtFlags::empty(), MapFlags::PRIVATE) }
                 .map_err(failed)?
         } else {
-            map_shared(fd.as_fd(), total, protection).map_err(failed)?.as_ptr().cast()
+            map_shared(fd.as_fd(), total, protection.flags()).map_err(failed)?.as_ptr().cast()
         };
         // From here on the mapping unmaps itself on every way out.
         let mapping = Arc::new(Mapping {
@@ -414,6 +362,7 @@ const PAGE: usize = 4096;
 mod tests {
     use super::*;
     use rustix::io::dup;
+    use rustix::mm::munmap;
 
     #[test]
     fn two_mappings_of_one_region_show_the_same_bytes() {

@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! client ---- codec (messages, descriptors) ---- server ---- session (one per open queue) ---- card (registers)
-//!                                                  \------- memory, locks, native (queues started by registers)
+//!                                                  |            \---- protocol (one for each engine), memory, registers
+//!                                                  \------- locks, native (queues started by registers)
 //! ```
 //!
 //! Nothing here is on the data path of direct mode. In mediated mode it is: that is what mediated mode is for.
@@ -19,6 +20,8 @@ mod locks;
 mod memory;
 mod native;
 mod poll;
+mod protocol;
+mod registers;
 mod server;
 mod session;
 mod talk;

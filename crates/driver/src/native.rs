@@ -8,7 +8,7 @@
 
 use millrace_abi::control::{DOORBELL_AT, MAGIC, MAGIC_AT, PAGE_SIZE};
 use millrace_abi::queue::QueueId;
-use millrace_abi::register::{calypte, map, medusa, sze};
+use millrace_abi::register::{Controller, calypte, map, medusa, sze};
 use millrace_card::{Attachment, Card, Opener, StartError};
 use millrace_dma::{Domain, Ordering, Pages, Region};
 use std::sync::Arc;
@@ -73,10 +73,9 @@ pub(crate) fn attach(card: &Card, id: QueueId) -> Result<(), StartError> {
 /// The software pointers as software has left them in the registers.
 fn pointers(card: &Card, id: QueueId) -> u64 {
     let mut bytes = [0; 8];
-    let (engine, base) = (card.engine(id), map::dma_base(id).unwrap_or(0));
-    match engine {
-        Some(millrace_abi::queue::Engine::Sze) => card.read(sze::SW_POINTER.at(base), &mut bytes[..4]),
-        _ => card.read(medusa::SDP.at(base), &mut bytes),
+    if let Some(controller) = card.engine(id).map(Controller::of) {
+        let at = controller.pointers.at(map::dma_base(id).unwrap_or(0));
+        card.read(at, &mut bytes[..controller.pointers_len]);
     }
     u64::from_le_bytes(bytes)
 }

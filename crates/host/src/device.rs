@@ -1,5 +1,6 @@
 use crate::error::Error;
 use crate::lock::ComponentLock;
+use crate::mapping::Mapping;
 use crate::pool::{Pool, stride_of};
 use crate::pooled::Wish;
 use crate::pooled::{PoolRx, PoolTx};
@@ -293,7 +294,7 @@ impl Device {
     /// [`Error::Client`] when the address is taken or the memory cannot be shared.
     pub fn map(&self, region: &Region, writable: bool, at: Option<Iova>) -> Result<Mapping, Error> {
         let iova = self.client.map(region, writable, at.map(Iova::get))?;
-        Ok(Mapping { client: self.client.clone(), iova: Iova::new(iova), mapped: true })
+        Ok(Mapping::new(self.client.clone(), Iova::new(iova)))
     }
 
     /// Makes a pool of `count` buffers of `size` bytes each, for DD queues that this `Device` opens. Memory is used up
@@ -326,39 +327,6 @@ impl Device {
     pub fn tx(&self, index: u32) -> TxOptions {
         let client = self.client.clone();
         TxOptions { client, queue: QueueId::tx(index), mode: Mode::Direct, sharing: Sharing::Exclusive }
-    }
-}
-
-/// Memory of this program that the card can reach, until this is dropped.
-pub struct Mapping {
-    client: Arc<Client>,
-    iova: Iova,
-    mapped: bool,
-}
-
-impl Mapping {
-    /// Where the card finds the first byte.
-    pub fn iova(&self) -> Iova {
-        self.iova
-    }
-
-    /// Takes the memory away from the card; when this returns, no worker can reach it.
-    ///
-    /// # Errors
-    /// [`Error::Client`], refused while a queue has a ring in it.
-    pub fn unmap(mut self) -> Result<(), Error> {
-        self.client.unmap(self.iova.get())?;
-        self.mapped = false;
-        Ok(())
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        if self.mapped {
-            // Fails only when the card is gone or a queue still needs the memory; both end with the connection.
-            let _ = self.client.unmap(self.iova.get());
-        }
     }
 }
 

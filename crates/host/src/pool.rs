@@ -11,7 +11,7 @@
 //! Every buffer is in exactly one of these places, and moves from one to the next by value: none can be free twice, or in
 //! two descriptors. What the card hands back is looked up among those that it owes; nothing that it writes is an index.
 
-use crate::device::Mapping;
+use crate::mapping::Mapping;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::ops::{Deref, DerefMut};

@@ -8,6 +8,7 @@
 //! It is a live wire: a frame for which there is no room is dropped and counted as [`DropReason::NoRoom`], whether the
 //! card or the kernel had none. Each queue of the interface is a port of its own; they share the wire and its memory.
 
+mod borrowed;
 mod checksum;
 mod error;
 mod lent;
@@ -25,7 +26,7 @@ use crate::{
     BorrowError, Borrower, Burst, DropReason, LentSender, Pool, PortCounters, PortQueue, Sink, TxOutcome,
     spec::AfXdpSpec,
 };
-use lent::Borrowed;
+use borrowed::Borrowed;
 use millrace_dma::{Pages, Region, RegionError, Span};
 use program::Program;
 use queue::Queue;

@@ -19,6 +19,7 @@ mod lent;
 mod loans;
 mod memory;
 mod pair;
+mod queue;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
@@ -40,7 +41,8 @@ use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads, VIRTIO_HEADER_LEN};
 use millrace_ring::virtio::NetHeader;
 use millrace_ring::virtio::driver::{RxQueue, TxQueue};
-use pair::{Queue, Stopped, settle};
+use pair::settle;
+use queue::{Queue, Stopped};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -26,8 +26,6 @@ pub mod budget;
 pub mod calypte;
 pub mod cursor;
 pub mod dd;
-#[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
-pub mod fuzzing;
 pub mod index;
 pub mod medusa;
 mod serve;

@@ -28,9 +28,11 @@ pub mod tsu;
 pub mod txmac;
 
 mod block;
+mod controller;
 mod define;
 
 pub use block::{Block, Location};
+pub use controller::Controller;
 
 use core::fmt;
 

@@ -9,6 +9,7 @@
 //! What is with the port is written down here, in private memory: a port that goes leaves buffers behind that have to
 //! be given again, and descriptors that have to be handed back.
 
+use super::loan::Loan;
 use super::rx::RxSlot;
 use super::sink::MacSink;
 use super::tx::TxSlot;
@@ -17,10 +18,9 @@ use crate::counters::Counts;
 use crate::engine::{RxEngine, TxEngine};
 use crate::mac::MacLane;
 use millrace_abi::control::FaultKind;
-use millrace_abi::queue::QueueId;
-use millrace_dma::{Domain, Iova, Pinned, Span};
+use millrace_dma::Span;
 use millrace_packet::offload::Offloads;
-use millrace_port::{Accept, BorrowError, Lent, Pool, Sink, TxOutcome};
+use millrace_port::{Accept, BorrowError, Lent, Sink, TxOutcome};
 use millrace_ring::EngineFault;
 use millrace_ring::dd::Supplied;
 use std::collections::VecDeque;
@@ -28,44 +28,6 @@ use std::sync::Arc;
 
 /// How long a worker that sleeps leaves frames with a port that it has not heard of.
 pub(super) const REAP_INTERVAL: std::time::Duration = std::time::Duration::from_micros(50);
-
-/// The pool of a program, and where its queues find it.
-pub(crate) struct Loan {
-    /// Whose buffers come in.
-    pub queue: QueueId,
-    /// Tells one START of the queue from another.
-    pub serial: u64,
-    pub pool: Pool,
-    pub base: Iova,
-    pub domain: Arc<Domain>,
-    /// The memory stays where it is.
-    pub _pin: Pinned,
-}
-
-impl Loan {
-    fn len(&self) -> u64 {
-        u64::from(self.pool.stride) * u64::from(self.pool.count)
-    }
-
-    /// Where in the pool a frame lies, if it does.
-    #[inline(always)]
-    fn offset(&self, iova: Iova, len: usize) -> Option<usize> {
-        let at = iova.get().checked_sub(self.base.get())?;
-        (at <= self.len() && len as u64 <= self.len() - at).then_some(at as usize)
-    }
-
-    /// Which buffer begins there.
-    #[inline(always)]
-    fn number(&self, iova: Iova) -> Option<u32> {
-        let at = iova.get().checked_sub(self.base.get())?;
-        let (number, rest) = (at / u64::from(self.pool.stride), at % u64::from(self.pool.stride));
-        (rest == 0 && number < u64::from(self.pool.count)).then_some(number as u32)
-    }
-
-    fn iova(&self, number: u32) -> Iova {
-        self.base.plus(u64::from(number) * u64::from(self.pool.stride))
-    }
-}
 
 /// A loan that a port queue works on, and what of it is with the port.
 pub(crate) struct OnLoan {
@@ -256,7 +218,9 @@ pub(crate) fn lend<'s>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_dma::{Access, Region};
+    use millrace_abi::queue::QueueId;
+    use millrace_dma::{Access, Domain, Iova, Region};
+    use millrace_port::Pool;
 
     const STRIDE: u32 = 2112;
 

@@ -8,12 +8,15 @@
 //! ```
 //!
 //! * `rx`, `tx`: a queue in its lane, `openers` who has it open. Which of them is looked at when, `crate::turns` says.
-//! * `port_slot`: a port queue in its lane; `lent`: one that works on memory of an application; `patch`: ports connected
-//!   inside the card; `detached`: what moves between workers.
+//! * `port_slot`: a port queue in its lane; `lent`: one that works on a pool (`loan`) of an application; `patch`: ports connected
+//!   inside the card; `detached`: what moves between workers;
+//!   `answer`: what a worker hands back.
 
+mod answer;
 mod detached;
 mod engine_state;
 mod lent;
+mod loan;
 mod openers;
 mod patch;
 mod port_slot;
@@ -21,17 +24,20 @@ mod rx;
 mod sink;
 mod tx;
 
+pub(crate) use answer::Answer;
 pub(crate) use detached::{Detach, Detached, TxQueue};
-pub(crate) use lent::{Loan, lend};
+pub(crate) use lent::lend;
+pub(crate) use loan::{Loan, Loans};
 pub(crate) use patch::{Patch, forward};
 pub(crate) use port_slot::PortSlot;
 pub(crate) use rx::RxSlot;
 pub(crate) use tx::TxSlot;
 
-use crate::command::{Answer, Opener};
 use crate::counters::{Counts, QueueDrop};
 use crate::engine::{RxEngine, TxEngine};
 use crate::mac::MacLane;
+use crate::opener::Opener;
+use crate::queue_status::show_state;
 use crate::sleep::Sleep;
 use crate::turns::{ColdRing, Item, Look, Owner, Turns, cost};
 use millrace_abi::control::{DOORBELL_AT, FaultKind, QueueState};
@@ -368,7 +374,7 @@ impl Lane {
                 None => return false,
             },
         };
-        crate::queue::show_state(&opener.control, QueueState::Running, None);
+        show_state(&opener.control, QueueState::Running, None);
         openers.add(opener, sleep);
         true
     }

@@ -1,6 +1,7 @@
 //! The openers of a queue as its worker sees them: who wakes it, and whom it wakes.
 
-use crate::command::Opener;
+use crate::opener::Opener;
+use crate::queue_status::show_state;
 use crate::sleep::Sleep;
 use crate::turns::{Kick, Owner};
 use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT};
@@ -93,7 +94,7 @@ impl Openers {
 
     pub fn show(&self, state: QueueState, fault: Option<EngineFault>) {
         for link in &self.0 {
-            crate::queue::show_state(&link.opener.control, state, fault);
+            show_state(&link.opener.control, state, fault);
         }
         self.signal_all();
     }
@@ -123,7 +124,7 @@ impl Openers {
     /// The control page and the call of an opener.
     pub fn tell(&self, id: u32, state: QueueState) {
         if let Some(link) = self.0.iter().find(|link| link.opener.id == id) {
-            crate::queue::show_state(&link.opener.control, state, None);
+            show_state(&link.opener.control, state, None);
             link.signal();
         }
     }

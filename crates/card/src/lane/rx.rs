@@ -1,11 +1,12 @@
 //! An RX queue in its lane.
 
+use super::answer::Answer;
 use super::engine_state::EngineState;
 use super::openers::Openers;
-use crate::command::{Answer, Opener};
 use crate::counters::{Counts, QueueDrop};
 use crate::engine::RxEngine;
-use crate::queue::Queue;
+use crate::opener::Opener;
+use crate::queue_status::QueueStatus;
 use crate::sleep::Sleep;
 use millrace_abi::control::{FaultKind, QueueState};
 use millrace_dma::{Iova, Span};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 /// An RX queue in its lane.
 pub(crate) struct RxSlot {
-    pub queue: Arc<Queue>,
+    pub queue: Arc<QueueStatus>,
     /// Which of the port's port queues fills it.
     pub unit: u32,
     pub engine: EngineState<RxEngine>,
@@ -28,7 +29,7 @@ pub(crate) struct RxSlot {
 }
 
 impl RxSlot {
-    pub fn new(queue: Arc<Queue>, unit: u32) -> Self {
+    pub fn new(queue: Arc<QueueStatus>, unit: u32) -> Self {
         Self {
             queue,
             unit,

@@ -1,11 +1,11 @@
 //! A ring of a TX queue in its lane.
 
+use super::answer::Answer;
 use super::engine_state::EngineState;
 use super::openers::Openers;
-use crate::command::Answer;
 use crate::counters::{Counts, QueueDrop};
 use crate::engine::TxEngine;
-use crate::queue::Queue;
+use crate::queue_status::QueueStatus;
 use crate::sleep::Sleep;
 use crate::turns::{ColdRing, Item, cost};
 use millrace_abi::control::{FaultKind, QueueState};
@@ -20,7 +20,7 @@ static NEXT_TICKET: AtomicU64 = AtomicU64::new(1);
 /// A ring of a TX queue in its lane. Ring 0 is the one that the registers show; each writer that shares the queue
 /// without the driver in between has one more, and the worker gives them their turns.
 pub(crate) struct TxSlot {
-    pub queue: Arc<Queue>,
+    pub queue: Arc<QueueStatus>,
     pub ring: u32,
     /// Which of the port's port queues it sends to.
     pub unit: u32,
@@ -39,7 +39,7 @@ pub(crate) struct TxSlot {
 }
 
 impl TxSlot {
-    pub fn new(queue: Arc<Queue>, ring: u32, unit: u32) -> Self {
+    pub fn new(queue: Arc<QueueStatus>, ring: u32, unit: u32) -> Self {
         Self {
             queue,
             ring,

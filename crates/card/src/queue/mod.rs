@@ -1,54 +1,39 @@
 //! A queue as its registers show it (`docs/spec/nfb-card.md` §3).
 //!
-//! * here: what software wrote last, what is attached, the state
+//! * here: what software wrote last, what is attached; the state is in `queue_status`, which the worker has as well
 //! * `registers`: reads and writes, by offset
 //! * `start`: START and STOP
-//! * `build`: the engine that START makes of the registers
+//! * `build`: what START makes of the registers; `protocol`: which registers there are, and which engine that becomes
 
 mod build;
+mod error;
+mod protocol;
 mod registers;
 mod start;
 
 pub use build::RingProgram;
-pub use start::StartError;
+pub use error::StartError;
 
 use crate::buffers::TxBuffers;
-use crate::command::{Attachment, Opener};
-use crate::counters::{Counts, SharedCounts};
+use crate::counters::Counts;
 use crate::mailbox::Mailbox;
+use crate::opener::{Attachment, Opener};
+use crate::queue_status::QueueStatus;
 use crate::tsu::Tsu;
-use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueState, STATE_AT};
-use millrace_abi::queue::{Direction, Engine, QueueId};
-use millrace_abi::register::{medusa as m, sze as s};
+use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT};
+use millrace_abi::queue::{Engine, QueueId};
+use millrace_abi::register::Controller;
 use millrace_dma::{Ordering, Pinned, Window, Word64};
-use millrace_ring::EngineFault;
 use millrace_ring::shared::Reclaimer;
 use millrace_ring::wake::Ringer;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use protocol::{QueueProtocol, protocol};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Shows a state in a control page.
-pub(crate) fn show_state(control: &Window, state: QueueState, fault: Option<EngineFault>) {
-    if let Some(fault) = fault
-        && let Ok(word) = control.word64(FAULT_IOVA_AT)
-    {
-        word.store(fault.iova.get(), Ordering::Relaxed);
-    }
-    if let Ok(word) = control.word32(STATE_AT) {
-        // Release pairs with the Acquire of whoever reads the state: the IOVA is there.
-        word.store(state.to_word(), Ordering::Release);
-    }
-}
 
 /// One queue of the card.
 pub(crate) struct Queue {
-    pub id: QueueId,
-    pub engine: Engine,
-    /// Written by the worker that serves the queue.
-    pub counts: SharedCounts,
-    state: AtomicU32,
-    fault_iova: AtomicU64,
-    stop: AtomicBool,
+    /// What its worker shows of it and asks about it.
+    pub status: Arc<QueueStatus>,
+    protocol: &'static dyn QueueProtocol,
     latches: Mutex<Latches>,
     // The clock of launch times.
     tsu: Arc<Tsu>,
@@ -98,7 +83,7 @@ impl Attached {
         // The worker writes `card_sleeps` for openers only.
         let ringer = control.word32(CARD_SLEEPS_AT).ok().filter(|_| !openers.is_empty()).map(Ringer::new);
         let buffers = match buffers {
-            None if queue.has_buffers() => Some(TxBuffers::own().map_err(|_| StartError::NoMemory(queue.id))?),
+            None if queue.has_buffers() => Some(TxBuffers::own().map_err(|_| StartError::NoMemory(queue.status.id))?),
             given => given.filter(|_| queue.has_buffers()),
         };
         Ok(Self { domain, control, doorbell, ringer, reclaimer, openers, buffers })
@@ -121,20 +106,10 @@ impl Attached {
 
 impl Queue {
     pub fn new(id: QueueId, engine: Engine, tsu: Arc<Tsu>) -> Self {
-        let latches = Latches {
-            timeout: match engine {
-                Engine::Sze => s::TIMEOUT_DEFAULT,
-                Engine::Medusa | Engine::Calypte | Engine::Dd => m::TIMEOUT_DEFAULT,
-            },
-            ..Latches::default()
-        };
+        let latches = Latches { timeout: Controller::of(engine).timeout_default, ..Latches::default() };
         Self {
-            id,
-            engine,
-            counts: SharedCounts::default(),
-            state: AtomicU32::new(QueueState::Stopped.to_word()),
-            fault_iova: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
+            status: Arc::new(QueueStatus::new(id, engine)),
+            protocol: protocol(engine),
             latches: Mutex::new(latches),
             tsu,
         }
@@ -144,42 +119,10 @@ impl Queue {
         self.latches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn state(&self) -> QueueState {
-        QueueState::from_word(self.state.load(Ordering::Acquire)).unwrap_or(QueueState::Stopped)
-    }
-
-    pub fn fault_iova(&self) -> Option<u64> {
-        matches!(self.state(), QueueState::Faulted(_)).then(|| self.fault_iova.load(Ordering::Relaxed))
-    }
-
-    fn is_running(&self) -> bool {
-        self.state() == QueueState::Running
-    }
-
-    /// The worker has stopped the queue because something was wrong.
-    pub fn has_faulted(&self, fault: EngineFault) {
-        millrace_port::notice::warn(format!("{}: stopped by a fault: {fault}", self.id));
-        self.fault_iova.store(fault.iova.get(), Ordering::Relaxed);
-        // Release pairs with the Acquire in `state`.
-        self.state.store(QueueState::Faulted(fault.kind).to_word(), Ordering::Release);
-    }
-
-    /// The worker has stopped the queue because that was asked for.
-    pub fn has_stopped(&self) {
-        self.state.store(QueueState::Stopped.to_word(), Ordering::Release);
-    }
-
-    /// Whether the worker is to stop the queue once it is drained.
-    #[inline(always)]
-    pub fn stop_is_asked(&self) -> bool {
-        // Acquire pairs with the Release in `ask_to_stop`: doorbells rung before it are visible.
-        self.stop.load(Ordering::Acquire)
-    }
-
     pub fn attach(&self, attachment: Attachment) -> Result<(), StartError> {
         let mut latches = self.latches();
-        if self.is_running() {
-            return Err(StartError::Running(self.id));
+        if self.status.is_running() {
+            return Err(StartError::Running(self.status.id));
         }
         latches.attached = Some(Attached::new(attachment, self)?);
         Ok(())
@@ -187,7 +130,7 @@ impl Queue {
 
     /// Whether software writes frames into buffers of the device (§3.2.5).
     fn has_buffers(&self) -> bool {
-        (self.engine, self.id.direction) == (Engine::Calypte, Direction::Tx)
+        self.protocol.has_buffers(self.status.id.direction)
     }
 
     /// A write to the queue's data component.
@@ -215,9 +158,9 @@ impl Queue {
             (latches.attached.take(), core::mem::take(&mut latches.pins))
         };
         drop((attached, pins));
-        self.stop.store(false, Ordering::Relaxed);
-        if !self.is_running() {
-            self.has_stopped();
+        self.status.forget_stop();
+        if !self.status.is_running() {
+            self.status.has_stopped();
         }
     }
 
@@ -244,7 +187,7 @@ impl Queue {
     }
 
     fn note_refusal(&self, latches: &mut Latches, why: StartError) {
-        tracing::debug!(queue = %self.id, %why, "START refused");
+        tracing::debug!(queue = %self.status.id, %why, "START refused");
         latches.refusal = Some(why);
         latches.refused += 1;
     }

@@ -3,24 +3,24 @@
 use super::{Latches, Queue};
 use crate::counters::Counts;
 use crate::mailbox::Mailbox;
-use millrace_abi::queue::Engine;
-use millrace_abi::register::{Offset, calypte as c, medusa as m, sze as s};
+use millrace_abi::register::{Offset, calypte as c, medusa as m};
 use millrace_dma::Ordering;
 use millrace_ring::FrameLimits;
 
+/// What a write to CONTROL takes besides its value.
+pub(super) struct Surroundings<'a> {
+    pub limits: FrameLimits,
+    pub discard: bool,
+    pub mailbox: &'a Mailbox,
+}
+
 impl Queue {
     pub fn read32(&self, offset: u32) -> u32 {
-        match self.engine {
-            Engine::Medusa | Engine::Calypte | Engine::Dd => self.read_medusa(offset),
-            Engine::Sze => self.read_sze(offset),
-        }
+        self.protocol.read32(self, offset)
     }
 
     pub fn write32(&self, offset: u32, value: u32, limits: FrameLimits, discard: bool, mailbox: &Mailbox) {
-        match self.engine {
-            Engine::Medusa | Engine::Calypte | Engine::Dd => self.write_medusa(offset, value, limits, discard, mailbox),
-            Engine::Sze => self.write_sze(offset, value, limits, discard, mailbox),
-        }
+        self.protocol.write32(self, offset, value, Surroundings { limits, discard, mailbox });
     }
 
     /// A 64-bit write of SDP moves both pointers at once (§3.2).
@@ -41,17 +41,17 @@ impl Queue {
     }
 
     /// Medusa, and Calypte and DD, whose registers lie at the same offsets.
-    fn read_medusa(&self, offset: u32) -> u32 {
+    pub(super) fn read_medusa(&self, offset: u32) -> u32 {
         let latches = self.latches();
         let strobed = &latches.strobed;
         match Offset::new(offset) {
             m::CONTROL => latches.control,
-            m::STATUS => u32::from(self.is_running()) * m::STATUS_RUNNING,
+            m::STATUS => u32::from(self.status.is_running()) * m::STATUS_RUNNING,
             m::EXPER => latches.exper,
             m::SDP => Self::doorbell(&latches) as u32,
             m::SHP => (Self::doorbell(&latches) >> 32) as u32,
-            m::HDP => self.counts.read().pointers[0],
-            m::HHP => self.counts.read().pointers[1],
+            m::HDP => self.status.counts.read().pointers[0],
+            m::HHP => self.status.counts.read().pointers[1],
             m::TIMEOUT => latches.timeout,
             m::MDP => self.masks(&latches)[0],
             m::MHP => self.masks(&latches)[1],
@@ -66,7 +66,8 @@ impl Queue {
         }
     }
 
-    fn write_medusa(&self, offset: u32, value: u32, limits: FrameLimits, discard: bool, mailbox: &Mailbox) {
+    pub(super) fn write_medusa(&self, offset: u32, value: u32, around: Surroundings<'_>) {
+        let Surroundings { limits, discard, mailbox } = around;
         let mut latches = self.latches();
         match Offset::new(offset) {
             m::CONTROL if value & m::CONTROL_START != 0 => self.start(&mut latches, limits, discard, mailbox),
@@ -87,7 +88,7 @@ impl Queue {
     }
 
     fn counter_command(&self, latches: &mut Latches, command: u32) {
-        let now = self.counts.read();
+        let now = self.status.counts.read();
         if command != m::COUNTERS_RESET {
             latches.strobed = minus(now, &latches.zero);
         } else {
@@ -97,55 +98,10 @@ impl Queue {
             latches.zero = now;
         }
     }
-
-    fn read_sze(&self, offset: u32) -> u32 {
-        let latches = self.latches();
-        let counts = || minus(self.counts.read(), &latches.zero);
-        match Offset::new(offset) {
-            s::CONTROL => latches.control,
-            s::STATUS if self.is_running() => {
-                s::STATUS_RUNNING | s::STATUS_DESCRIPTORS_READY | s::STATUS_DATA_READY | s::STATUS_RING_READY
-            }
-            s::STATUS => 0,
-            s::SW_POINTER => Self::doorbell(&latches) as u32,
-            s::HW_POINTER => self.counts.read().pointers[0],
-            s::RING_MASK => latches.ring_mask,
-            s::IRQ => latches.irq,
-            s::TIMEOUT => latches.timeout,
-            s::MAX_REQUEST => latches.max_request,
-            _ => half_of(offset, s::DESC_BASE, latches.desc_base)
-                .or_else(|| half_of(offset, s::UPDATE_BASE, latches.update_base))
-                .or_else(|| half_of(offset, s::PASSED_FRAMES, counts().passed))
-                .or_else(|| half_of(offset, s::DISCARDED_FRAMES, counts().dropped()))
-                .unwrap_or(0),
-        }
-    }
-
-    fn write_sze(&self, offset: u32, value: u32, limits: FrameLimits, discard: bool, mailbox: &Mailbox) {
-        let mut latches = self.latches();
-        match Offset::new(offset) {
-            s::CONTROL if value & s::CONTROL_START != 0 => {
-                latches.control = value;
-                let discard = discard || value & s::CONTROL_DISCARD != 0;
-                self.start(&mut latches, limits, discard, mailbox);
-            }
-            s::CONTROL => self.ask_to_stop(latches, mailbox),
-            s::SW_POINTER => set_pointers(&mut latches, u64::from(value), mailbox),
-            s::RING_MASK => latches.ring_mask = value,
-            s::IRQ => latches.irq = value,
-            s::TIMEOUT => latches.timeout = value,
-            s::MAX_REQUEST => latches.max_request = value,
-            s::COUNTER_COMMAND if value == s::COUNTERS_RESET => latches.zero = self.counts.read(),
-            _ => {
-                set_half(offset, s::DESC_BASE, value, &mut latches.desc_base);
-                set_half(offset, s::UPDATE_BASE, value, &mut latches.update_base);
-            }
-        }
-    }
 }
 
 /// The half of a 64-bit register that lies at `offset`.
-fn half_of(offset: u32, register: Offset, value: u64) -> Option<u32> {
+pub(super) fn half_of(offset: u32, register: Offset, value: u64) -> Option<u32> {
     match offset.checked_sub(register.bytes())? {
         0 => Some(value as u32),
         4 => Some((value >> 32) as u32),
@@ -153,7 +109,7 @@ fn half_of(offset: u32, register: Offset, value: u64) -> Option<u32> {
     }
 }
 
-fn set_half(offset: u32, register: Offset, value: u32, to: &mut u64) {
+pub(super) fn set_half(offset: u32, register: Offset, value: u32, to: &mut u64) {
     match offset.checked_sub(register.bytes()) {
         Some(0) => *to = *to & !0xffff_ffff | u64::from(value),
         Some(4) => *to = *to & 0xffff_ffff | u64::from(value) << 32,
@@ -166,14 +122,14 @@ fn move_half(latches: &mut Latches, value: u32, shift: u32, mailbox: &Mailbox) {
     set_pointers(latches, others | u64::from(value) << shift, mailbox);
 }
 
-fn set_pointers(latches: &mut Latches, pointers: u64, mailbox: &Mailbox) {
+pub(super) fn set_pointers(latches: &mut Latches, pointers: u64, mailbox: &Mailbox) {
     match &latches.attached {
         Some(attached) => attached.ring(pointers, mailbox),
         None => latches.pointers = pointers,
     }
 }
 
-fn minus(now: Counts, zero: &Counts) -> Counts {
+pub(super) fn minus(now: Counts, zero: &Counts) -> Counts {
     let mut drops = now.drops;
     drops.iter_mut().zip(zero.drops).for_each(|(drop, zero)| *drop -= zero);
     Counts {

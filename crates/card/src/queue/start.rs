@@ -1,48 +1,18 @@
 //! START and STOP (§3.2.2, §3.2.3).
 
 use super::build::{Build, RingProgram};
-use super::{Attached, Latches, Queue, show_state};
+use super::error::StartError;
+use super::{Attached, Latches, Queue};
 use crate::command::Command;
 use crate::engine::{RxEngine, TxEngine};
 use crate::mailbox::{Mailbox, Unanswered};
+use crate::queue_status::show_state;
 use millrace_abi::control::{DOORBELL_AT, QueueState};
-use millrace_abi::queue::{Direction, Engine, QueueId};
+use millrace_abi::queue::Direction;
 use millrace_abi::register::medusa as m;
-use millrace_dma::{Fault, Iova, Ordering, Pinned, Window};
-use millrace_ring::{FrameLimits, sze};
+use millrace_dma::{Pinned, Window};
+use millrace_ring::FrameLimits;
 use std::sync::{Arc, MutexGuard};
-
-/// Why START did not start the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StartError {
-    /// No domain and no control page were attached: the card cannot reach any memory.
-    #[error(
-        "no memory is attached to {0}: open the queue before starting it; a driver that starts queues by itself, on \
-         memory of its own, needs the card in its own process (`embedded`)"
-    )]
-    NotAttached(QueueId),
-    /// Somebody else uses the queue, or has locked its DMA controller.
-    #[error("{0} is in use by somebody else, who has locked its DMA controller")]
-    Held(QueueId),
-    /// It runs already.
-    #[error("{0} is running already; stop it first")]
-    Running(QueueId),
-    /// A ring that is no power of two, or larger than the card can.
-    #[error("a ring of {0} entries or bytes: the card wants a power of two within its limits")]
-    Size(u64),
-    /// An address that is not aligned as its use needs.
-    #[error("IOVA {0} is not aligned as its register needs")]
-    Unaligned(Iova),
-    /// An address outside the domain.
-    #[error("{0}")]
-    Unmapped(#[from] Fault),
-    /// The system refused memory or descriptors.
-    #[error("the system refused memory or descriptors for {0}; free memory or use fewer queues")]
-    NoMemory(QueueId),
-    /// The worker did not answer.
-    #[error("the card's worker does not answer")]
-    Stuck,
-}
 
 enum Built {
     Tx(TxEngine),
@@ -65,38 +35,31 @@ impl Queue {
         discard: bool,
         mailbox: &Mailbox,
     ) -> Result<(), StartError> {
-        if self.is_running() {
-            return Err(StartError::Running(self.id));
+        if self.status.is_running() {
+            return Err(StartError::Running(self.status.id));
         }
         // A queue that faulted may still hold its old engine.
-        let old = mailbox.call(Command::Halt(self.id)).map_err(|_| StartError::Stuck)?;
+        let old = mailbox.call(Command::Halt(self.status.id)).map_err(|_| StartError::Stuck)?;
         drop(old);
         let mut pins = Vec::new();
-        let attached = latches.attached.as_ref().ok_or(StartError::NotAttached(self.id))?;
+        let attached = latches.attached.as_ref().ok_or(StartError::NotAttached(self.status.id))?;
         let build = Build { latches, attached, limits, tsu: &self.tsu, pins: &mut pins };
-        let command = match (self.engine, self.id.direction) {
-            (_, Direction::Tx) => Built::Tx(build.tx(self.engine)?),
-            (Engine::Medusa, Direction::Rx) => Built::Rx(RxEngine::Medusa(build.medusa_rx()?)),
-            (Engine::Calypte, Direction::Rx) => Built::Rx(RxEngine::Calypte(build.calypte_rx()?)),
-            (Engine::Dd, Direction::Rx) => Built::Rx(RxEngine::Dd(build.dd_rx()?)),
-            (Engine::Sze, Direction::Rx) => {
-                let (rings, iotlb) = build.sze()?;
-                Built::Rx(RxEngine::Sze(sze::CardRx::new(rings, limits, iotlb).ok_or(StartError::Size(0))?))
-            }
+        let built = match self.status.id.direction {
+            Direction::Tx => Built::Tx(self.protocol.tx(build)?),
+            Direction::Rx => Built::Rx(self.protocol.rx(build)?),
         };
-        let index = self.id.index;
+        let index = self.status.id.index;
         let (reclaimer, openers) = match &mut latches.attached {
             Some(attached) => (attached.reclaimer.take(), core::mem::take(&mut attached.openers)),
             None => (None, Vec::new()),
         };
         latches.pins = pins;
         latches.control |= m::CONTROL_START;
-        self.stop.store(false, Ordering::Relaxed);
-        self.state.store(QueueState::Running.to_word(), Ordering::Release);
+        self.status.has_started();
         if let Some(attached) = &latches.attached {
             show_state(&attached.control, QueueState::Running, None);
         }
-        let called = mailbox.call(match command {
+        let called = mailbox.call(match built {
             Built::Tx(engine) => Command::StartTx(index, Box::new(engine), openers),
             Built::Rx(engine) => Command::StartRx(index, Box::new(engine), reclaimer, openers, discard),
         });
@@ -112,7 +75,7 @@ impl Queue {
         };
         latches.control &= !m::CONTROL_START;
         latches.pins.clear();
-        self.has_stopped();
+        self.status.has_stopped();
         if let Some(attached) = &mut latches.attached {
             show_state(&attached.control, QueueState::Stopped, None);
             (attached.reclaimer, attached.openers) = (reclaimer, openers);
@@ -136,21 +99,20 @@ impl Queue {
             Attached { domain, control, doorbell, ringer: None, reclaimer: None, openers: Vec::new(), buffers };
         let mut pins = Vec::new();
         let build = Build { latches: &latches, attached: &attached, limits, tsu: &self.tsu, pins: &mut pins };
-        Ok((build.tx(self.engine)?, pins))
+        Ok((self.protocol.tx(build)?, pins))
     }
 
     /// §3.2.3: a TX queue goes on until it is drained; an RX queue stops at once.
     pub(super) fn ask_to_stop(&self, mut latches: MutexGuard<'_, Latches>, mailbox: &Mailbox) {
         latches.control = 0;
         drop(latches);
-        match self.id.direction {
+        match self.status.id.direction {
             Direction::Tx => {
-                // Release pairs with the Acquire in `stop_is_asked`.
-                self.stop.store(true, Ordering::Release);
+                self.status.ask_to_stop();
                 // So that a drained queue reads as stopped when the write returns.
-                let _ = mailbox.call(Command::Look(self.id));
+                let _ = mailbox.call(Command::Look(self.status.id));
             }
-            Direction::Rx => drop(mailbox.call(Command::Halt(self.id))),
+            Direction::Rx => drop(mailbox.call(Command::Halt(self.status.id))),
         }
     }
 }

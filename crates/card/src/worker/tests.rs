@@ -1,12 +1,13 @@
 //! A worker whose passes the test makes itself, with queues of Medusa that send into a port queue without an end.
 
 use super::*;
-use crate::command::Opener;
 use crate::counters::Counts;
 use crate::engine::{RxEngine, TxEngine};
 use crate::lane::{Detached, PortSlot, RxSlot, TxQueue, TxSlot};
 use crate::mac::{Mac, MacLane};
+use crate::opener::Opener;
 use crate::queue::Queue;
+use crate::queue_status::QueueStatus;
 use crate::tsu::{Stamper, Tsu};
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FaultKind, PAGE_SIZE, QueueState, STATE_AT};
 use millrace_abi::queue::{Engine, QueueId};
@@ -59,7 +60,7 @@ impl Program {
     }
 
     fn passed(&self) -> u64 {
-        self.queue.counts.read().passed
+        self.queue.status.counts.read().passed
     }
 }
 
@@ -82,8 +83,10 @@ fn scene(owners: &[u32], port_queue: Box<dyn PortQueue>) -> (Worker, Vec<Program
     let queues: Vec<Arc<Queue>> = (0..owners.len() as u32)
         .map(|index| Arc::new(Queue::new(QueueId::tx(index), Engine::Medusa, tsu.clone())))
         .collect();
-    let place =
-        |queue: &Arc<Queue>| TxQueue { counts: Counts::default(), rings: vec![TxSlot::new(queue.clone(), 0, 0)] };
+    let place = |queue: &Arc<Queue>| TxQueue {
+        counts: Counts::default(),
+        rings: vec![TxSlot::new(queue.status.clone(), 0, 0)],
+    };
     let detached = Detached {
         port_queues: vec![PortSlot::new(0, port_queue)],
         rx: Vec::new(),
@@ -110,9 +113,9 @@ fn start(worker: &mut Worker, queue: Arc<Queue>, owner: u32, kick: Arc<OwnedFd>)
     let rings = TxRings { descriptors, descriptors_at: at, doorbell, update };
     let engine = TxEngine::Medusa(CardTx::new(rings, FrameLimits::ETHERNET, Iotlb::new(domain)).unwrap());
     let opener = Opener { id: 1, owner, control: control.window().clone(), kick: Some(kick.clone()), call: None };
-    let answer = worker.carry_out(Command::StartTx(queue.id.index, Box::new(engine), vec![opener]));
+    let answer = worker.carry_out(Command::StartTx(queue.status.id.index, Box::new(engine), vec![opener]));
     assert!(answer.done);
-    Program { id: queue.id, queue, host, control, kick, data: at.plus(0x1800) }
+    Program { id: queue.status.id, queue, host, control, kick, data: at.plus(0x1800) }
 }
 
 /// Passes until what is not `busy` is cold.
@@ -240,7 +243,7 @@ fn what_a_wire_brings_is_reckoned_with_whoever_listens() {
     let port_queue = millrace_port::open(&"generator:size=64".parse().unwrap()).unwrap().remove(0);
     let (mut worker, mut programs) = scene(&[9], port_queue);
     assert_eq!(worker.turns.owners(), [0, 9]);
-    let queue = Arc::new(Queue::new(QueueId::rx(0), Engine::Medusa, Arc::new(Tsu::new(false))));
+    let queue = Arc::new(QueueStatus::new(QueueId::rx(0), Engine::Medusa));
     let detached = Detached { port_queues: Vec::new(), rx: vec![RxSlot::new(queue.clone(), 0)], tx: Vec::new() };
     worker.carry_out(Command::Adopt(0, Box::new(detached)));
     let (memory, control) = (Region::heap(0x2000), Region::heap(PAGE_SIZE));
@@ -278,7 +281,7 @@ fn a_cold_queue_stops_when_it_is_asked_to_and_others_stay_cold() {
     let asker = std::thread::spawn(move || {
         use millrace_abi::register::medusa as m;
         queue.write32(m::CONTROL.bytes(), 0, FrameLimits::ETHERNET, false, &mailbox);
-        queue.state()
+        queue.status.state()
     });
     while !asker.is_finished() {
         worker.obey();
@@ -319,7 +322,7 @@ fn a_worker_that_ends_by_a_bug_tells_its_queues_and_nobody_waits_for_it() {
     std::thread::spawn(move || crate::lost_worker::run(worker, 0)).join().unwrap();
     let lost = QueueState::Faulted(FaultKind::WorkerLost);
     for program in &programs {
-        assert_eq!(program.queue.state(), lost);
+        assert_eq!(program.queue.status.state(), lost);
         let word = program.control.window().word32(STATE_AT).unwrap().load(Ordering::Acquire);
         assert_eq!(QueueState::from_word(word), Some(lost));
     }

@@ -1,8 +1,8 @@
 //! Programs come and go.
 
+use super::peer::peer_of;
 use super::reaper::Garbage;
 use super::replies::Refusal;
-use super::rights::peer_of;
 use super::schedule::Asker;
 use super::standing::Standing;
 use super::{ACCEPTS, FIRST_CLIENT_TOKEN, LISTENER, Server};

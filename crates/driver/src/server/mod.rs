@@ -18,6 +18,7 @@ mod listen;
 mod mappings;
 mod owners;
 mod pause;
+mod peer;
 mod policy;
 mod queues;
 mod quotas;

@@ -10,10 +10,9 @@ use crate::locks::Owner;
 use crate::native;
 use millrace_abi::access::{Configure, Names, Peer, Right, Rights};
 use millrace_abi::message::{Change, ErrorCode, Request};
-use millrace_abi::queue::{Engine, QueueId};
+use millrace_abi::queue::QueueId;
+use millrace_abi::register::Controller;
 use millrace_abi::register::map::Component;
-use millrace_abi::register::{medusa, sze};
-use rustix::fd::AsFd;
 
 /// Most bytes that are read of a file of names.
 const MAX_NAMES: u64 = 4 << 20;
@@ -26,35 +25,6 @@ enum Holder {
     Client(u64),
     /// The driver, which drives it for those who share it.
     Driver,
-}
-
-/// Who is at the other end of a socket.
-pub(super) fn peer_of(socket: impl AsFd) -> Option<Peer> {
-    let credentials = rustix::net::sockopt::socket_peercred(socket).ok()?;
-    let (pid, uid) = (credentials.pid.as_raw_nonzero().get() as u32, credentials.uid.as_raw());
-    let mut gids = vec![credentials.gid.as_raw()];
-    // Those who may do everything need no groups for it, and asking for them takes as long as a request.
-    if !may_do_everything(uid) {
-        gids.extend(supplementary_groups(pid, uid));
-    }
-    Some(Peer { pid, uid, gids })
-}
-
-/// Root, and whoever runs the card.
-fn may_do_everything(uid: u32) -> bool {
-    uid == 0 || uid == rustix::process::geteuid().as_raw()
-}
-
-/// The supplementary groups of a process, if it is still the user's through and through: one that has become somebody else
-/// since it connected (`su`) has that one's groups.
-fn supplementary_groups(pid: u32, uid: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let numbers = |name: &str| -> Vec<u32> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
-        line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
-    };
-    let users = numbers("Uid:");
-    if !users.is_empty() && users.iter().all(|&user| user == uid) { numbers("Groups:") } else { Vec::new() }
 }
 
 /// The names of users and groups of this machine; none where the files cannot be read.
@@ -153,11 +123,8 @@ impl Server {
 
     /// Whether a word of a DMA controller is the one that commands its counters, which moves nothing.
     fn counts(&self, queue: QueueId, offset: u32) -> bool {
-        let command = match self.card.engine(queue) {
-            Some(Engine::Sze) => sze::COUNTER_COMMAND.bytes(),
-            _ => medusa::COUNTER_COMMAND.bytes(),
-        };
-        offset & !3 == command
+        let command = self.card.engine(queue).map(|engine| Controller::of(engine).counter_command.bytes());
+        Some(offset & !3) == command
     }
 
     fn permit_queue(&self, number: u64, client: &Connected, id: QueueId, counters: bool) -> Result<(), Refusal> {
@@ -208,25 +175,5 @@ mod tests {
         assert_eq!(words(0x7e, 10).collect::<Vec<_>>(), [0x7c, 0x80, 0x84]);
         assert_eq!(words(8, 0).count(), 0);
         assert_eq!(words(u32::MAX, 2).collect::<Vec<_>>(), [u32::MAX - 3, 0]);
-    }
-
-    #[test]
-    fn this_process_is_who_it_is() {
-        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let peer = peer_of(&one).unwrap();
-        assert_eq!((peer.pid, peer.uid), (std::process::id(), rustix::process::getuid().as_raw()));
-        assert!(peer.gids.contains(&rustix::process::getgid().as_raw()));
-        let groups = supplementary_groups(peer.pid, peer.uid);
-        assert!(
-            rustix::process::getgroups().unwrap().iter().all(|group| groups.contains(&group.as_raw())),
-            "{groups:?}"
-        );
-    }
-
-    #[test]
-    fn groups_of_a_process_that_became_another_user_do_not_count() {
-        let uid = rustix::process::getuid().as_raw();
-        assert!(supplementary_groups(std::process::id(), uid + 1).is_empty());
-        assert!(supplementary_groups(0, uid).is_empty());
     }
 }

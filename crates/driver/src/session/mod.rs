@@ -6,7 +6,7 @@
 //! harm no other, and the card's worker gives the rings their turns.
 //!
 //! * `wish`: what a program asks for; `page`, `own_ring`: what a member has; `error`: why not.
-//! * `start`, `registers`, `stop`: what the card is told. `driven`: the driver's half of a ring; `mediated`: who asks
+//! * `start`, `stop`: what the card is told. `driven`: the driver's half of a ring; `mediated`: who asks
 //!   it to go on.
 
 mod driven;
@@ -14,7 +14,6 @@ mod error;
 mod mediated;
 mod own_ring;
 mod page;
-mod registers;
 mod start;
 mod stop;
 mod wish;
@@ -24,6 +23,8 @@ pub(crate) use page::Kick;
 pub(crate) use wish::Wish;
 
 use crate::memory::QueueMemory;
+use crate::protocol::{QueueProtocol, protocol};
+use crate::registers::Registers;
 use driven::Driven;
 use millrace_abi::control::PAGE_SIZE;
 use millrace_abi::message::{Handle, Layout, Reply};
@@ -99,7 +100,7 @@ impl Session {
         let exclusive = wish.sharing == Sharing::Exclusive;
         let own = exclusive && wish.mode == Mode::Direct;
         let domain = if own { domain.clone() } else { Arc::new(Domain::new()) };
-        let mut memory = QueueMemory::new(wish.id, engine, card.options(), wish.buffers, &domain)?;
+        let mut memory = protocol(engine).allocate(wish.id, card.options(), wish.buffers, &domain)?;
         let driven = if own { None } else { Some(Driven { page: Page::own()?, writer: None, lock: None }) };
         if driven.is_some() {
             memory.keep_descriptors();
@@ -120,6 +121,14 @@ impl Session {
             next_member: 1,
             limits: (card.options().frame_min as u16, card.options().frame_max as u16),
         })
+    }
+
+    fn protocol(&self) -> &'static dyn QueueProtocol {
+        protocol(self.engine)
+    }
+
+    fn registers<'c>(&self, card: &'c Card) -> Registers<'c> {
+        Registers { card, id: self.id }
     }
 
     /// Adds a program; the first one, or one more of a shared queue.

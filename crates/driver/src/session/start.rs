@@ -4,7 +4,6 @@ use super::error::SessionError;
 use super::{Key, Session};
 use millrace_abi::control::QueueState;
 use millrace_abi::message::Reply;
-use millrace_abi::queue::Engine;
 use millrace_abi::register::medusa as m;
 use millrace_card::{Attachment, Card};
 use millrace_dma::Ordering;
@@ -43,14 +42,9 @@ impl Session {
 
     pub(super) fn start_queue(&mut self, card: &Card, place: usize, position: u64) -> Result<(), SessionError> {
         let position = Position::new(position).get();
-        // An SZE ring begins at a page.
-        self.base = match self.engine {
-            Engine::Sze => Position::new(position.next_multiple_of(4096 / 8)).get(),
-            Engine::Medusa => position,
-            // The rings begin at 0, whoever had them before.
-            Engine::Calypte | Engine::Dd => 0,
-        };
-        self.memory.prepare(self.base)?;
+        let protocol = self.protocol();
+        self.base = protocol.base(position);
+        protocol.prepare(&self.memory, self.base)?;
         let member = &self.members[place];
         let page = self.driven.as_ref().map_or(&member.page, |driven| &driven.page);
         page.doorbell()?.store(0, Ordering::Relaxed);
@@ -62,17 +56,18 @@ impl Session {
             openers.push(page.opener(0));
         }
         let control = page.region.window().clone();
-        let buffers = self.memory.buffers()?;
+        let buffers = protocol.buffers(&self.memory)?;
         let attachment = Attachment { domain: self.domain.clone(), control, reclaimer: None, openers, buffers };
         let id = self.id;
         let failed = |error| SessionError::Start(id, error);
         card.detach(id);
         card.attach(self.id, attachment).map_err(failed)?;
-        self.program(card);
+        protocol.program(&self.registers(card), &self.memory);
         if self.driven.is_some() {
             self.make_half(card, place).inspect_err(|_| card.detach(id))?;
         }
-        self.control(card, m::CONTROL_START);
+        // CONTROL lies at 0 in the blocks of all engines, and its bit 0 says START.
+        self.registers(card).write32(m::CONTROL, m::CONTROL_START);
         // Not by its state: a ring that held nonsense may have stopped it already, which its next call will say.
         if let Some(error) = card.refusal(self.id) {
             card.detach(self.id);

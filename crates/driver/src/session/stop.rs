@@ -1,15 +1,11 @@
 //! STOP: for one program or for the queue, and where the next opener goes on.
 
-use super::driven::Writer;
 use super::error::SessionError;
 use super::{Key, Session};
 use millrace_abi::control::QueueState;
-use millrace_abi::queue::{Direction, Engine};
-use millrace_abi::register::{medusa as m, sze as s};
+use millrace_abi::register::{Controller, medusa as m};
 use millrace_card::Card;
 use millrace_dma::Ordering;
-use millrace_ring::calypte;
-use millrace_ring::cursor::Position;
 
 impl Session {
     /// Stops the queue for one program. Returns the position for the next opener once the queue itself has stopped.
@@ -42,17 +38,14 @@ impl Session {
         Ok(Some(self.position_at_stop(position)))
     }
 
-    /// §3.2.3 for Medusa, Calypte and DD, "Stop" of §3.1 for SZE.
     pub(super) fn stop_queue(&mut self, card: &Card, force: bool) -> Result<(), SessionError> {
         if card.state(self.id) == Some(QueueState::Running) && !force {
-            if self.engine == Engine::Sze && self.id.direction == Direction::Tx {
-                // SZE drains before CONTROL is touched.
-                if self.read32(card, s::HW_POINTER) != self.read32(card, s::SW_POINTER) {
-                    return Err(SessionError::NotDrained(self.id));
-                }
+            let registers = self.registers(card);
+            if !self.protocol().may_stop(&registers) {
+                return Err(SessionError::NotDrained(self.id));
             }
-            let value = if self.engine == Engine::Sze { s::CONTROL_DISCARD } else { m::CONTROL_STOP };
-            self.control(card, value);
+            // CONTROL lies at 0 in the blocks of all engines.
+            registers.write32(m::CONTROL, Controller::of(self.engine).stop);
             if card.state(self.id) == Some(QueueState::Running) {
                 return Err(SessionError::NotDrained(self.id));
             }
@@ -64,21 +57,9 @@ impl Session {
 
     /// Where the next opener goes on: what software says, where it moved the pointers, otherwise what the card did.
     pub(super) fn position_at_stop(&mut self, said: Option<u64>) -> u64 {
-        if self.engine == Engine::Dd {
-            return 0;
-        }
-        let driven = match self.driven.as_mut().and_then(|driven| driven.writer.take()) {
-            Some(Writer::Medusa(writer)) => Some(u64::from(writer.next())),
-            Some(Writer::Sze(writer)) => Some(self.base + u64::from(writer.position()) / 8),
-            Some(Writer::Calypte(writer)) => Some(u64::from(writer.position() / calypte::FRAME_ALIGN)),
-            None => None,
-        };
-        let update = self.memory.status.window().word64(0).map_or(0, |word| word.load(Ordering::Acquire));
-        let passed = match (self.engine, self.id.direction) {
-            (Engine::Sze, _) => (update as u32 / 8).into(),
-            (Engine::Medusa | Engine::Calypte | Engine::Dd, Direction::Rx) => update >> 32,
-            (Engine::Medusa | Engine::Calypte | Engine::Dd, Direction::Tx) => update & 0xffff_ffff,
-        };
-        Position::new(driven.or(said).unwrap_or(self.base + passed)).get()
+        let driven = self.driven.as_mut().and_then(|driven| driven.writer.take());
+        let driven = driven.map(|writer| writer.position(self.base));
+        let update = self.memory.update().map_or(0, |word| word.load(Ordering::Acquire));
+        self.protocol().stopped_at(self.base, driven.or(said), update, self.id.direction)
     }
 }

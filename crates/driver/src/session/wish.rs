@@ -1,6 +1,7 @@
 //! What a program asks for when it opens a queue.
 
 use super::error::SessionError;
+use crate::protocol::protocol;
 use millrace_abi::message::Buffers;
 use millrace_abi::queue::{Direction, Engine, Joiners, Mode, QueueId, Sharing};
 use millrace_abi::register::medusa as m;
@@ -27,14 +28,15 @@ impl Wish {
 
     pub(super) fn check(&self, engine: Engine) -> Result<(), SessionError> {
         let own = self.sharing == Sharing::Exclusive && self.mode == Mode::Direct;
-        if engine == Engine::Dd && !own {
+        let protocol = protocol(engine);
+        if protocol.is_own_only() && !own {
             return Err(SessionError::OwnOnly(self.id));
         }
-        if matches!(self.buffers, Buffers::Pool { .. }) && engine != Engine::Dd {
+        if matches!(self.buffers, Buffers::Pool { .. }) && !protocol.takes_pools() {
             return Err(SessionError::NoPools(self.id, engine));
         }
         if let Some(entries) = self.buffers.entries() {
-            if !matches!(engine, Engine::Medusa | Engine::Dd) || !own {
+            if !protocol.takes_buffers() || !own {
                 return Err(SessionError::Supplied(self.id));
             }
             if !entries.is_power_of_two() || !(8..=m::MAX_ENTRIES).contains(&entries) {

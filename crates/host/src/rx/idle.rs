@@ -1,15 +1,14 @@
 //! A queue that is open and not started.
 
 use super::RxQueue;
+use super::parts::Parts;
 use super::place::{Geometry, Place};
 use super::source::{Mediated, Source};
 use crate::MAX_BURST;
 use crate::error::Error;
 use crate::handle::QueueHandle;
 use millrace_abi::header::{self};
-use millrace_abi::message::Layout;
 use millrace_abi::queue::{Mode, QueueId, Sharing};
-use millrace_dma::Region;
 use millrace_driver::{Client, Opened};
 use std::sync::Arc;
 
@@ -19,14 +18,6 @@ pub struct IdleRx {
     pub(super) opened: Parts,
     pub(super) mode: Mode,
     pub(super) sharing: Sharing,
-}
-
-/// The memory of a queue.
-pub(super) struct Parts {
-    pub(super) layout: Layout,
-    pub(super) status: Region,
-    pub(super) data: Region,
-    pub(super) descriptors: Option<Region>,
 }
 
 impl IdleRx {

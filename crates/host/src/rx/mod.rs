@@ -1,12 +1,14 @@
 //! Receiving.
 //!
-//! * `idle`: before START. `source`: how packets are found and given back; `place`: where they lie; `burst`: those in
-//!   hand.
+//! * `idle`: before START. `source`: how packets are found and given back; `take`: a burst of them, by each kind of
+//!   source; `place`: where they lie; `burst`: those in hand.
 
 mod burst;
 mod idle;
+mod parts;
 mod place;
 mod source;
+mod take;
 
 pub use burst::{RxBurst, RxPacket};
 pub use idle::IdleRx;
@@ -15,16 +17,14 @@ pub(crate) use source::{dd_ring, read_iovas};
 use crate::MAX_BURST;
 use crate::error::Error;
 use crate::handle::QueueHandle;
-use idle::Parts;
 use millrace_abi::header::{self};
 use millrace_abi::queue::{Mode, QueueId, Sharing};
 use millrace_dma::Window;
-use millrace_ring::calypte;
-use millrace_ring::cursor::Cursor;
-use millrace_ring::medusa::RxHeader;
-use place::{Geometry, Place, place_calypte, place_dd, place_medusa, place_stream, place_sze};
-use source::{Headers, Source};
+use parts::Parts;
+use place::{Geometry, Place};
+use source::Source;
 use std::time::Duration;
+use take::Taking;
 
 /// An RX queue that runs.
 pub struct RxQueue {
@@ -62,91 +62,9 @@ impl RxQueue {
         if max == 0 {
             return Ok(RxBurst { queue: self, count: 0, units: 0 });
         }
-        let kept = self.kept;
-        let (count, units) = match &mut self.source {
-            Source::Medusa(queue) => {
-                let count = queue.ready().saturating_sub(kept).min(max as u32);
-                let (geometry, data, first) = (self.geometry, &self.data, queue.first().wrapping_add(kept));
-                let headers = (kept..kept + count).map(|i| queue.header(i));
-                place_medusa(&mut self.packets, headers, geometry, data, first, &self.handle)?;
-                (count, count)
-            }
-            Source::Sze(queue) => {
-                queue.ready();
-                let first = queue.position().wrapping_add(kept);
-                let (mut at, mut count) = (first, 0);
-                while count < max && queue.known_from(at) > 0 {
-                    let packet = queue.packet(at).map_err(|error| self.handle.bad(error))?;
-                    self.packets[count] = place_sze(packet);
-                    at = at.wrapping_add(packet.stride);
-                    count += 1;
-                }
-                (count as u32, at.wrapping_sub(first))
-            }
-            Source::Calypte(queue) => {
-                let count = queue.ready(kept.saturating_add(max as u32)).saturating_sub(kept).min(max as u32);
-                let headers = (kept..kept + count).map(|i| queue.header(i));
-                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.handle)?;
-                (count, count)
-            }
-            Source::Dd(queue) => {
-                let count = queue.ready(kept.saturating_add(max as u32)).saturating_sub(kept).min(max as u32);
-                let Self { packets, stamps, geometry, data, handle, .. } = self;
-                place_dd(&mut packets[..count as usize], stamps, queue, kept, *geometry, data, handle)?;
-                (count, count)
-            }
-            Source::SharedCalypte(reader) => {
-                let count = reader.hold(max as u32);
-                self.lost += reader.take_lost();
-                let headers = (kept..kept + count).map(|i| reader.calypte_header(i));
-                place_calypte(&mut self.packets, headers, self.geometry, &self.data, &self.handle)?;
-                (count, count)
-            }
-            Source::SharedMedusa(reader) => {
-                let count = reader.hold(max as u32);
-                self.lost += reader.take_lost();
-                let first = (reader.position().get() as u32).wrapping_add(kept);
-                let (geometry, data) = (self.geometry, &self.data);
-                let headers = (kept..kept + count).map(|i| reader.header(i));
-                place_medusa(&mut self.packets, headers, geometry, data, first, &self.handle)?;
-                (count, count)
-            }
-            Source::SharedSze(reader) => {
-                reader.hold(Cursor::MOST_HELD);
-                self.lost += reader.take_lost();
-                let first = (reader.position().get() as u32).wrapping_add(kept).wrapping_mul(8);
-                let left = reader.held() - kept;
-                place_stream(&mut self.packets[..max], &self.data, first, left, &self.handle)?
-            }
-            Source::Mediated(mediated) => {
-                // With a request, what is kept would be given back.
-                if kept == 0 && mediated.read == mediated.held {
-                    let want = if let Headers::Sze = mediated.headers { mediated.whole_ring } else { max as u32 };
-                    self.lost += mediated.sync(&self.handle, want)?;
-                }
-                let gone = mediated.read + kept;
-                let (position, left) = (mediated.position + u64::from(gone), mediated.held - gone);
-                let count = left.min(max as u32);
-                let index = position.wrapping_sub(mediated.base) as u32;
-                let (geometry, data) = (self.geometry, &self.data);
-                match &mediated.headers {
-                    Headers::Medusa(headers) => {
-                        let headers = (0..count).map(|i| RxHeader::decode(headers.load(index.wrapping_add(i))));
-                        place_medusa(&mut self.packets, headers, geometry, data, position as u32, &self.handle)?;
-                        (count, count)
-                    }
-                    Headers::Calypte(headers) => {
-                        let headers = (0..count).map(|i| calypte::Header::decode(headers.load(index.wrapping_add(i))));
-                        place_calypte(&mut self.packets, headers, geometry, data, &self.handle)?;
-                        (count, count)
-                    }
-                    Headers::Sze => {
-                        let first = (position as u32).wrapping_mul(8);
-                        place_stream(&mut self.packets[..max], data, first, left, &self.handle)?
-                    }
-                }
-            }
-        };
+        let Self { source, packets, stamps, geometry, data, handle, lost, kept, .. } = self;
+        let (geometry, kept, max) = (*geometry, *kept, max as u32);
+        let (count, units) = source.take(Taking { packets, stamps, geometry, data, handle, lost, kept, max })?;
         if count == 0
             && let Err(error) = self.handle.check()
         {

@@ -1,6 +1,6 @@
 //! How packets are found and given back: by engine, mode and sharing.
 
-use super::idle::Parts;
+use super::parts::Parts;
 use crate::error::Error;
 use crate::handle::QueueHandle;
 use millrace_abi::message::Layout;

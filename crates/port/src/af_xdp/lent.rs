@@ -1,20 +1,18 @@
 //! Frames in memory of an application: what the kernel was given of it, and in which order it is done.
 
+use super::borrowed::{Borrowed, COMPLETED};
 use super::queue::Queue;
-use super::socket::{HEADROOM, Layout, RING};
+use super::ring::RING;
+use super::socket::{HEADROOM, Layout};
 use crate::{BorrowError, DropReason, Lent, Pool, PortCounters, Sink, TxOutcome, null::check_len};
 use millrace_dma::Span;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
-use std::collections::VecDeque;
 
 /// The smallest and the largest frame memory that Linux takes: without `XDP_UMEM_UNALIGNED_CHUNK_FLAG`, a power of two.
 const CHUNKS: std::ops::RangeInclusive<u32> = 2048..=4096;
 
 /// In memory of unaligned frames, an address has the distance of the packet from the beginning of its buffer up here.
 const OFFSET_SHIFT: u32 = 48;
-
-/// What a completion tells of an address: the lowest bit is lost on the way in newer kernels (seen with 6.18).
-const COMPLETED: u64 = !1;
 
 /// What the kernel may write of each buffer of `pool`, on a wire whose frames need `layout`.
 pub(super) fn chunk_of(pool: &Pool, layout: Layout) -> Result<u32, BorrowError> {
@@ -24,65 +22,6 @@ pub(super) fn chunk_of(pool: &Pool, layout: Layout) -> Result<u32, BorrowError> 
     let needs = (layout.longest + HEADROOM as u32).max(*CHUNKS.start());
     let has = pool.size.min(*CHUNKS.end());
     if has < needs { Err(BorrowError::TooSmall { has: pool.size, needs }) } else { Ok(has) }
-}
-
-/// The memory of an application at the beginning of a queue's memory.
-pub(super) struct Borrowed {
-    /// Its bytes; behind them are frames of our own.
-    pub len: usize,
-    /// Buffers that are in the fill ring, with the kernel, or in the receive ring.
-    out: u32,
-    /// Frames on their way, in the order in which they were given to us, and whether we are done with them.
-    sending: VecDeque<(u64, bool)>,
-    /// Frames that were the oldest when they were done.
-    done: u32,
-}
-
-impl Borrowed {
-    pub fn new(len: usize) -> Self {
-        Self { len, out: 0, sending: VecDeque::with_capacity(RING as usize), done: 0 }
-    }
-
-    /// The kernel is done with the frame at `at`. It mostly keeps the order.
-    #[inline(always)]
-    pub fn complete(&mut self, at: u64) {
-        let at = at & COMPLETED;
-        if self.sending.front() != Some(&(at, false)) {
-            if let Some(frame) = self.sending.iter_mut().find(|frame| **frame == (at, false)) {
-                frame.1 = true;
-            }
-            return;
-        }
-        self.sending.pop_front();
-        self.done += 1;
-        self.settle();
-    }
-
-    /// Counts the oldest frames as done that are.
-    #[inline(always)]
-    fn settle(&mut self) {
-        while self.sending.front().is_some_and(|frame| frame.1) {
-            self.sending.pop_front();
-            self.done += 1;
-        }
-    }
-
-    /// How many of the oldest frames were done since this was last called.
-    pub fn take_done(&mut self) -> u32 {
-        self.settle();
-        std::mem::take(&mut self.done)
-    }
-
-    /// Whether nothing is on its way.
-    #[inline(always)]
-    fn is_idle(&self) -> bool {
-        self.sending.is_empty() && self.done == 0
-    }
-
-    /// There will be no more completions.
-    pub fn give_up(&mut self) {
-        self.sending.iter_mut().for_each(|frame| frame.1 = true);
-    }
 }
 
 /// Beginning of the buffer, and of the packet in it.

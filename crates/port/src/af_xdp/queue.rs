@@ -5,8 +5,8 @@
 //! memory of an application (`lent.rs`) the receiving frames are its buffers, and it keeps those that hold its frames.
 
 use super::{
+    borrowed::Borrowed,
     checksum,
-    lent::Borrowed,
     ring::{Consumer, Producer},
 };
 use crate::{Accept, DropReason, MAX_FRAME_LEN, PortCounters, Sink, TxOutcome, null::check_len};

@@ -4,6 +4,9 @@ use super::sys::{Entry, RingMemory};
 use rustix::net::xdp::XdpRingFlags;
 use std::sync::atomic::Ordering;
 
+/// Places in each ring, and frames of each queue for each direction.
+pub(super) const RING: u32 = 2048;
+
 /// The end where entries are put in: the fill ring and the transmit ring.
 pub(super) struct Producer<T> {
     ring: RingMemory<T>,

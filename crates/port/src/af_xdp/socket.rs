@@ -2,10 +2,10 @@
 
 use super::{
     AfXdpError,
-    lent::Borrowed,
+    borrowed::Borrowed,
     program::Program,
     queue::{Assembly, Dropped, Queue},
-    ring::{Consumer, Producer},
+    ring::{Consumer, Producer, RING},
     sys::{self, RingMemory, SocketOption},
 };
 use crate::link::Interface;
@@ -23,9 +23,6 @@ use rustix::{
 };
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-/// Places in each ring, and frames of each queue for each direction.
-pub(super) const RING: u32 = 2048;
 
 /// What the kernel leaves free before a frame that it receives.
 pub(super) const HEADROOM: usize = 256;

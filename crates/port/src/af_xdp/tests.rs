@@ -195,7 +195,7 @@ fn nothing_is_lost_without_a_count() {
     });
     assert!(b.counters().rx_dropped(DropReason::NoRoom) >= 20, "{:?}", b.counters());
     // The port has no room, because nobody receives.
-    let many = 4 * socket::RING as usize;
+    let many = 4 * ring::RING as usize;
     for _ in 0..many / 32 {
         send_all(&mut a, &frames);
     }

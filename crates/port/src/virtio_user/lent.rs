@@ -1,7 +1,7 @@
 //! Frames into memory of an application: the queue of a pair that works on a pool.
 
 use super::loans::{Change, Loan};
-use super::pair::{Queue, Stopped};
+use super::queue::{Queue, Stopped};
 use super::{BATCH, Received, VirtioUserPort};
 use crate::null::check_len;
 use crate::{BorrowError, Borrower, DropReason, Lent, Pool, Sink};

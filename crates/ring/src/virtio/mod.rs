@@ -13,8 +13,6 @@ mod chain;
 mod device_rx;
 mod device_tx;
 pub mod driver;
-#[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
-pub mod fuzzing;
 mod layout;
 mod queue;
 mod rings;

@@ -1,11 +1,10 @@
-//! Body of the fuzz target `virtio`: a driver that writes anything into its rings and its memory, under both halves of
-//! the device. As [`crate::fuzzing`] says of the others.
+//! The rings of a virtio driver that writes anything into them and into its memory, under both halves of the device.
 
-use super::{Descriptor, DeviceRx, DeviceTx, NetHeader, NetSink, Rings, feature};
-use crate::budget::MOST_LOOKS;
-use crate::{Accept, FrameLimits};
 use arbitrary::{Arbitrary, Unstructured};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span, Window};
+use millrace_ring::budget::MOST_LOOKS;
+use millrace_ring::virtio::{Descriptor, DeviceRx, DeviceTx, NetHeader, NetSink, Rings, feature};
+use millrace_ring::{Accept, FrameLimits};
 use std::sync::Arc;
 
 /// Most steps of one input.
@@ -234,7 +233,7 @@ pub fn virtio(input: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::fuzzing::short_run;
+    use crate::short_run;
 
     #[test]
     fn virtio_over_20000_inputs() {

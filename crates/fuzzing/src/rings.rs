@@ -1,15 +1,12 @@
-//! Bodies of the fuzz targets in `fuzz/`: a fake peer that writes arbitrary descriptors, headers and pointers into an
-//! arbitrary domain, and arbitrary calls of both halves over them.
+//! The rings of the card's own protocols, under both halves of each.
 //!
-//! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
-//! there is no `cargo fuzz`. What they check, besides that nothing panics: that a frame which comes out has a legal
-//! length and readable bytes, that no call does more than its ring can hold or looks at more than a turn may, and that
-//! every frame is counted once.
+//! What is checked, besides that nothing panics: that a frame which comes out has a legal length and readable bytes, that
+//! no call does more than its ring can hold or looks at more than a turn may, and that every frame is counted once.
 
-use crate::budget::{LOOKS, MAX_CHAIN, MOST_LOOKS};
-use crate::{Accept, FrameLimits, RxOutcome, Served, calypte, dd, medusa, sze};
 use arbitrary::{Arbitrary, Unstructured};
 use millrace_dma::{Access, Domain, Iotlb, Iova, Ordering, Region, Span, Window, Word64};
+use millrace_ring::budget::{LOOKS, MAX_CHAIN, MOST_LOOKS};
+use millrace_ring::{Accept, FrameLimits, RxOutcome, Served, calypte, dd, medusa, sze};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -785,26 +782,10 @@ pub fn dd(input: &[u8]) -> u64 {
     moved
 }
 
-/// Runs a body over `count` pseudo-random inputs, always the same ones, and returns how many frames moved in all.
-pub fn short_run(body: fn(&[u8]) -> u64, count: u32) -> u64 {
-    let mut moved = 0;
-    let mut random = 0x9e37_79b9_7f4a_7c15u64;
-    let mut bytes = [0u8; 1024];
-    for _ in 0..count {
-        for chunk in bytes.chunks_exact_mut(8) {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            chunk.copy_from_slice(&random.to_le_bytes());
-        }
-        moved += body(&bytes[..64 + random as usize % (bytes.len() - 64)]);
-    }
-    moved
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::short_run;
 
     #[test]
     fn medusa_over_20000_inputs() {

@@ -1,0 +1,62 @@
+//! What keeps memory mapped. May use `unsafe`.
+
+use crate::guard::Guard;
+use core::ptr::NonNull;
+use rustix::fd::BorrowedFd;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::alloc;
+
+/// What keeps memory mapped. Dropped with the last view of it.
+pub(crate) struct Mapping {
+    pub(crate) base: NonNull<u8>,
+    pub(crate) len: usize,
+    pub(crate) backing: Backing,
+    /// Over what may lose its pages.
+    pub(crate) guards: Vec<&'static Guard>,
+}
+
+/// How the memory came to be mapped, and so how it is unmapped.
+pub(crate) enum Backing {
+    Mmap,
+    Heap(alloc::Layout),
+    /// Not ours: mapped and unmapped by others in this process.
+    Elsewhere,
+}
+
+// SAFETY: a mapping is a range of addresses; what is done with the bytes is decided by the views in access.rs, which
+// use atomic or bytewise access only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives no access to the bytes at all.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.guards.iter().for_each(|guard| guard.release());
+        match self.backing {
+            Backing::Mmap => {
+                // SAFETY: base and len are exactly what mmap gave, and no view outlives the last Arc<Mapping>.
+                // An error would mean that the range was never mapped; there is nothing to be done about it here.
+                let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+            }
+            Backing::Heap(layout) => {
+                // SAFETY: allocated in `Region::heap` with this very layout.
+                unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
+            }
+            Backing::Elsewhere => {}
+        }
+    }
+}
+
+impl Mapping {
+    /// The mapping that `guard` guards, to be unmapped with its last view.
+    pub(crate) fn foreign(base: NonNull<u8>, len: usize, guard: &'static Guard) -> Self {
+        Self { base, len, backing: Backing::Mmap, guards: vec![guard] }
+    }
+}
+
+/// Maps the first `len` bytes of a file at fresh addresses.
+pub(crate) fn map_shared(fd: BorrowedFd<'_>, len: usize, rights: ProtFlags) -> rustix::io::Result<NonNull<u8>> {
+    // SAFETY: fresh addresses; nothing of this process is replaced.
+    let base = unsafe { mmap(core::ptr::null_mut(), len, rights, MapFlags::SHARED, fd, 0)? };
+    NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)
+}

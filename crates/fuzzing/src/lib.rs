@@ -1,0 +1,29 @@
+//! Bodies of the fuzz targets in `fuzz/`: a fake peer that writes arbitrary descriptors, headers and pointers into
+//! arbitrary memory, and arbitrary calls of the rings of `millrace-ring` over them.
+//!
+//! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
+//! there is no `cargo fuzz`.
+#![forbid(unsafe_code)]
+
+mod rings;
+mod virtio;
+
+pub use rings::{calypte, dd, medusa, sze};
+pub use virtio::virtio;
+
+/// Runs a body over `count` pseudo-random inputs, always the same ones, and returns how many frames moved in all.
+pub fn short_run(body: fn(&[u8]) -> u64, count: u32) -> u64 {
+    let mut moved = 0;
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut bytes = [0u8; 1024];
+    for _ in 0..count {
+        for chunk in bytes.chunks_exact_mut(8) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            chunk.copy_from_slice(&random.to_le_bytes());
+        }
+        moved += body(&bytes[..64 + random as usize % (bytes.len() - 64)]);
+    }
+    moved
+}
