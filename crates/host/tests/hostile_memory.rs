@@ -1,9 +1,7 @@
 //! Programs that write nonsense into the memory that they share with the card: their own queue stops with a reason,
 //! nobody else notices.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Device, Error, FaultKind, Iova, Laggard, Mode, Pages, QueueId, QueueState, Region, Sharing};
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, PAGE_SIZE, STATE_AT};
 use millrace_abi::message::{Buffers, ErrorCode};
@@ -14,15 +12,6 @@ use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
-
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
 
 fn memory(device: &Device, writable: bool) -> (Region, millrace::Mapping) {
     let region = Region::allocate(1 << 16, Pages::Ordinary).unwrap();

@@ -1,7 +1,6 @@
 //! Packets through an embedded card and back, for every engine, mode and kind of sharing.
 
-mod common;
-
+use crate::common;
 use millrace::{Device, Laggard, Mode, Sharing};
 use millrace_abi::register::map::Component;
 use millrace_ring::calypte::Header;

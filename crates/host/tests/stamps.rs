@@ -1,8 +1,6 @@
 //! Time stamps before received frames, through every engine and mode: handed out beside the frame and never in it.
 
-mod common;
-
-use common::settled;
+use crate::common::settled;
 use millrace::{Device, Laggard, Mode, RxQueue, Sharing, TxQueue};
 use millrace_abi::header::RxMetadata;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,8 +1,8 @@
 //! What the integration tests share: a card in a process of its own, programs that can be killed, frames that show loss,
 //! order and corruption, and somebody who uses the card properly while others do not.
 //!
-//! A process is this very test binary, started again with a role in its environment; each binary that uses roles has a
-//! test `role` that plays it.
+//! A process is this very test binary, started again with a role in its environment, which the test `role` of `main.rs`
+//! plays.
 #![allow(dead_code)]
 
 pub mod peer;
