@@ -214,7 +214,7 @@ fn descriptors_that_mean_nothing_are_named() {
         tx.again();
     }
     drop(tx);
-    within(Duration::from_secs(1), || device.tx(1).open());
+    within(PATIENCE, || device.tx(1).open());
     Bystander::start(device.clone(), 1).finish();
     // Calypte: a header of a frame between places, behind the ring, and as long as the ring.
     let tx = Raw::direct(&daemon, QueueId::tx(2));
@@ -230,7 +230,7 @@ fn descriptors_that_mean_nothing_are_named() {
     tx.doorbell(0);
     within(PATIENCE, || if stats_of(&device, QueueId::tx(2)).offered == 3 { Ok(()) } else { Err("more drops") });
     drop(tx);
-    within(Duration::from_secs(1), || device.tx(2).open());
+    within(PATIENCE, || device.tx(2).open());
     Bystander::start(device.clone(), 2).finish();
     check_equations(&device);
 }
@@ -511,7 +511,7 @@ fn a_faulted_queue_starts_again_and_cannot_be_joined_before() {
         Ok(_) => panic!("joined a queue that stands still"),
     }
     drop(liar);
-    within(Duration::from_secs(1), || device.rx(0).open());
+    within(PATIENCE, || device.rx(0).open());
     Bystander::start(device, 0).finish();
 }
 

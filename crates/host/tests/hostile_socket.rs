@@ -293,7 +293,7 @@ fn thousands_of_connections_opens_and_mappings_leave_room_for_others() {
     flood.tell("end");
     flood.wait();
     let device = daemon.device();
-    within(Duration::from_secs(1), || device.rx(1).open());
+    within(PATIENCE, || device.rx(1).open());
     println!("cleaned up in {:?}", begin.elapsed());
     drop(device);
     conclude(&daemon, bystander, descriptors);
@@ -440,7 +440,7 @@ fn mediated_requests_beyond_what_was_granted_are_refused() {
         assert_eq!(reader.refused(&sync(rx, &[], 1)), ErrorCode::Invalid);
         drop((one, two, reader));
         let mut direct = Peer::connect(&daemon);
-        let handle = within(Duration::from_secs(1), || match direct.ask(&open(queue)) {
+        let handle = within(PATIENCE, || match direct.ask(&open(queue)) {
             Some(Reply::Opened { handle, .. }) => Ok(handle),
             other => Err(other),
         });

@@ -12,7 +12,7 @@ fn round_trip(rx: &mut millrace::RxQueue, tx: &mut millrace::TxQueue, byte: u8) 
     let mut slots = tx.get(&[64]).unwrap().unwrap();
     slots[0].fill(byte);
     slots.send().unwrap();
-    assert!(rx.wait(Duration::from_secs(10)).unwrap(), "the packet does not come back");
+    assert!(rx.wait(common::PATIENCE).unwrap(), "the packet does not come back");
     let burst = rx.get(1).unwrap();
     assert_eq!(burst[0], [byte; 64]);
 }

@@ -52,9 +52,9 @@ fn busy_names_the_holder_and_death_ends_it() {
     drop(device.lock("/tsu", 0b11, Duration::ZERO).unwrap());
     holder.tell("end");
     holder.wait();
-    let (lock, _) = within(Duration::from_millis(100), || device.lock("/mac", 0b11, Duration::ZERO));
-    within(Duration::from_millis(100), || device.rx(0).open());
-    within(Duration::from_millis(100), || device.tx(0).open());
+    let (lock, _) = within(PATIENCE, || device.lock("/mac", 0b11, Duration::ZERO));
+    within(PATIENCE, || device.rx(0).open());
+    within(PATIENCE, || device.tx(0).open());
     let (code, _) = refusal(daemon.device().lock("/mac", 0b01, Duration::ZERO));
     assert_eq!(code, ErrorCode::Busy);
     drop(lock);

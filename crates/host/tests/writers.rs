@@ -108,7 +108,7 @@ fn a_writer_that_dies_takes_only_its_own_ring_along() {
         writer.wait();
         // What it announced arrives, or is gone with it: but in order, and nothing that it did not announce.
         receive(&mut rx, &mut next, |next| next[0] == turn * 8 + 8);
-        within(Duration::from_secs(1), || match (daemon.descriptors(), daemon.mappings()) {
+        within(PATIENCE, || match (daemon.descriptors(), daemon.mappings()) {
             now if now == before => Ok(()),
             now => Err(format!("{now:?}, before {before:?}")),
         });
