@@ -67,8 +67,7 @@ step_header() {
 }
 
 step_build() {
-    cargo build --release --locked &&
-        ln -f "$target/release/libnfb_ext_millrace.so" "$target/release/libnfb-ext-millrace.so"
+    make -s build
 }
 
 step_unit() {
@@ -77,7 +76,23 @@ step_unit() {
 
 # The rings again, over memory that the model checker watches. Its flag changes everything, hence a folder of its own.
 step_loom() {
-    CARGO_TARGET_DIR=$target/loom RUSTFLAGS="--cfg loom" cargo_test -p millrace-ring --release --test loom --test loom_virtio
+    CARGO_TARGET_DIR=$target/loom RUSTFLAGS="--cfg loom" cargo_test -p millrace-ring --profile model --test ring
+}
+
+# fuzz_target PROGRAM NAME: with what it found before, and says what became of it.
+fuzz_target() {
+    local corpus=$target/fuzz/corpus/$2 log=$logs/fuzz-$2.log
+    mkdir -p "$corpus"
+    local folders=("$corpus")
+    [ -d "fuzz/corpus/$2" ] && folders+=("fuzz/corpus/$2")
+    if "$1" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 \
+        -artifact_prefix="$logs/$2-" "${folders[@]}" >"$log" 2>&1
+    then
+        touch "$logs/fuzz-$2.passed"
+        echo "$2: $(grep '^Done' "$log")"
+    else
+        printf '%s FAILED:\n%s\n' "$2" "$(tail -n 40 "$log")"
+    fi
 }
 
 # The targets are built as `cargo fuzz` builds them, but without needing it: coverage comes from switches that every
@@ -85,30 +100,23 @@ step_loom() {
 step_fuzz() {
     local flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
-        -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1"
-    local passed=0 failed=0 source name corpus host
+        -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks"
+    local passed failed source name names=() host
     [ -e fuzz/Cargo.toml ] || { skip "there are no fuzz targets"; return; }
     host=$(rustc -vV | sed -n 's/^host: //p')
     # With --target the flags are not used for build scripts.
     CARGO_TARGET_DIR=$target/fuzz RUSTFLAGS=$(echo $flags) \
         cargo build --manifest-path fuzz/Cargo.toml --release --locked --target "$host" || return 1
-    for source in fuzz/fuzz_targets/*.rs; do
-        name=$(basename "$source" .rs)
-        corpus=$target/fuzz/corpus/$name
-        mkdir -p "$corpus"
-        local folders=("$corpus")
-        [ -d "fuzz/corpus/$name" ] && folders+=("fuzz/corpus/$name")
-        echo "-- $name, $fuzz_seconds s"
-        if "$target/fuzz/$host/release/$name" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=20 \
-            -print_final_stats=1 -artifact_prefix="$logs/$name-" "${folders[@]}" >"$logs/fuzz-$name.log" 2>&1
-        then
-            grep -E '^stat::number_of_executed_units|^Done' "$logs/fuzz-$name.log"
-            passed=$((passed + 1))
-        else
-            tail -n 40 "$logs/fuzz-$name.log"
-            failed=$((failed + 1))
-        fi
+    rm -f "$logs"/fuzz-*
+    for source in fuzz/fuzz_targets/*.rs; do names+=("$(basename "$source" .rs)"); done
+    echo "${#names[@]} targets, $fuzz_seconds s each, one on each core"
+    for name in "${names[@]}"; do
+        [ "$(jobs -rp | wc -l)" -lt "$(nproc)" ] || wait -n
+        fuzz_target "$target/fuzz/$host/release/$name" "$name" &
     done
+    wait
+    passed=$(find "$logs" -name 'fuzz-*.passed' | wc -l)
+    failed=$((${#names[@]} - passed))
     echo "$passed $failed 0" >"$results"
     [ "$failed" -eq 0 ]
 }

@@ -85,9 +85,12 @@ background() {
     pids+=("$started")
 }
 
-# await SECONDS COMMAND...: until the command succeeds.
+# How much longer than by itself something may take beside other cases, on a busy machine.
+patience=4
+
+# await SECONDS COMMAND...: until the command succeeds. So many seconds are more than it takes by itself.
 await() {
-    local seconds=$1 end
+    local seconds=$(($1 * patience)) end
     shift
     end=$(($(date +%s%N) + seconds * 1000000000))
     until "$@"; do
@@ -146,7 +149,7 @@ follow() {
 
 # ended PID SECONDS: waits for a process of ours to end; its exit code is in $code.
 ended() {
-    await "$2" is_gone "$1" || fail "process $1 has not ended after $2 s"
+    await "$2" is_gone "$1" || fail "process $1 has not ended after $(($2 * patience)) s"
     code=0
     # Without the shell's own remark about how it ended.
     { wait "$1"; } 2>/dev/null || code=$?

@@ -1,7 +1,12 @@
 #!/usr/bin/env bash
 # Runs the cases: tests/run.sh [--results FILE] [CASE[:VARIANT]...], all of tests/cases by default. Fails if one does.
-# A case with a line `# variants: ...` runs once for each of them, with its name as the argument.
 # In FILE it leaves how many passed, failed and were skipped.
+#
+# Cases run beside one another, $CASE_JOBS at a time (default: two for each core, as much of their time is waiting), and are
+# printed as they end. Lines of a case that say otherwise:
+#
+#   # variants: NAME...    it runs once for each of them, with its name as the argument
+#   # alone: WHY           it runs after the others, with nothing beside it
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 results=/dev/null
@@ -11,16 +16,45 @@ if [ "${1:-}" = --results ]; then
 fi
 cases=("$@")
 [ ${#cases[@]} -gt 0 ] || cases=("$here"/cases/*.sh)
+jobs=${CASE_JOBS:-$((2 * $(nproc)))}
+outputs=$(mktemp -d "${TMPDIR:-/tmp}/millrace-cases.XXXXXX")
 passed=0 failed=0 skipped=0
+# Of what runs, by process id.
+declare -A names=() starts=()
 
-# run CASE [VARIANT]: runs one, prints what became of it, and counts it.
-run() {
-    local case=$1 name code output start took word
-    name=$(basename "$case" .sh)${2:+:$2}
-    start=$(date +%s%N)
-    output=$(timeout -k 10 "${CASE_SECONDS:-300}" bash "$@" 2>&1 </dev/null)
+# A process group for each case, in which Ctrl-C means what it means elsewhere: without this, programs in the background
+# ignore it.
+set -m
+end() {
+    [ ${#names[@]} -eq 0 ] || kill "${!names[@]}" 2>/dev/null
+    wait
+    rm -rf "$outputs"
+}
+trap end EXIT
+trap 'exit 130' INT TERM
+
+# said NAME CASE: what stands behind `# NAME: ` in it.
+said() {
+    sed -n "s/^# $1: //p" "$2" 2>/dev/null
+}
+
+# launch CASE [VARIANT]
+launch() {
+    local name
+    name=$(basename "$1" .sh)${2:+:$2}
+    timeout -k 10 "${CASE_SECONDS:-600}" bash "$@" </dev/null >"$outputs/$name" 2>&1 &
+    names[$!]=$name
+    starts[$!]=$(date +%s%N)
+}
+
+# finish: waits until one has ended, prints what became of it, and counts it.
+finish() {
+    local pid code name took word
+    wait -n -p pid "${!names[@]}"
     code=$?
-    took=$(awk "BEGIN { printf \"%.1f\", ($(date +%s%N) - $start) / 1e9 }")
+    name=${names[$pid]}
+    took=$(awk "BEGIN { printf \"%.1f\", ($(date +%s%N) - ${starts[$pid]}) / 1e9 }")
+    unset "names[$pid]"
     case $code in
     0) passed=$((passed + 1)) word=passed ;;
     77 | 125) skipped=$((skipped + 1)) word=skipped ;;
@@ -28,19 +62,33 @@ run() {
     *) failed=$((failed + 1)) word="FAILED ($code)" ;;
     esac
     printf '%-24s %5s s  %s\n' "$name" "$took" "$word"
-    [ -z "$output" ] || printf '%s\n' "$output" | sed '/^skipped: /! s/^/    /'
+    sed '/^skipped: /! s/^/    /' "$outputs/$name"
+    rm "$outputs/$name"
 }
 
+# run MOST "CASE [VARIANT]"...: all of them, at most so many at a time.
+run() {
+    local most=$1 words
+    shift
+    for words; do
+        [ ${#names[@]} -lt "$most" ] || finish
+        # shellcheck disable=SC2086
+        launch "${words% *}" ${words##* }
+    done
+    while [ ${#names[@]} -gt 0 ]; do finish; done
+}
+
+together=() alone=()
 for word in "${cases[@]}"; do
     case=${word%%:*} variants=
     [[ $word != *:* ]] || variants=${word#*:}
     [ -e "$case" ] || case=$here/cases/$case.sh
-    [ -n "$variants" ] || variants=$(sed -n 's/^# variants: //p' "$case" 2>/dev/null)
-    if [ -z "$variants" ]; then
-        run "$case"
-    else
-        for variant in $variants; do run "$case" "$variant"; done
-    fi
+    [ -n "$variants" ] || variants=$(said variants "$case")
+    for variant in ${variants:-""}; do
+        if [ -n "$(said alone "$case")" ]; then alone+=("$case $variant"); else together+=("$case $variant"); fi
+    done
 done
+run "$jobs" "${together[@]}"
+run 1 "${alone[@]}"
 echo "$passed $failed $skipped" >"$results"
 [ "$failed" -eq 0 ]

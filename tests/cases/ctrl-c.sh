@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Ctrl-C in a long run: the statistics so far, within a second, and exit code 130 when the goal was not reached.
+# alone: it is about how soon a command ends
 . "$(dirname "$0")/../lib.sh"
 needs python3
 

@@ -2,6 +2,7 @@
 # Two hosts with a card between them: a tap interface of the one, a packet socket on the cable to the other. Pings and
 # transfers, IPv4 and IPv6, with an MTU of 1500 and of 9000, with large and checksum-partial frames and without. A cable that
 # is pulled, an interface that is deleted in use, a user without the right.
+# alone: it counts what iperf3 loses
 . "$(dirname "$0")/../lib.sh"
 needs python3 ping nsenter iperf3 tcpdump ethtool setpriv
 [ -c /dev/net/tun ] || skip "there is no /dev/net/tun"

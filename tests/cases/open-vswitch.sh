@@ -3,6 +3,7 @@
 # (dpdkvhostuserclient) and to one that OVS listens on (dpdkvhostuser), which behaves as a switch does: it learns, and floods
 # what it does not know. Pings of both protocols and transfers; every frame is counted where it went; then OVS is killed and
 # comes again while the card lives.
+# alone: it takes huge pages of the machine, and polls on a core
 . "$(dirname "$0")/../lib.sh"
 needs ping ovsdb-server ovsdb-tool ovs-vsctl python3
 switch=/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Direct mode makes no system call per packet, neither in the program nor in the card: as many for ten times the packets.
+# alone: it counts the system calls of programs that poll, which must not be kept from their cores
 . "$(dirname "$0")/../lib.sh"
 needs strace python3
 strace -c -o "$scratch/probe" true 2>/dev/null || skip "strace may not trace here"

@@ -3,9 +3,7 @@
 //! Registers are read as the vendor's library reads them (numbers instead of names, bulk reads after a strobe), so that
 //! a mistake in the register tables shows here.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace_abi::queue::QueueId;
 use millrace_abi::register::map::Component;
 use millrace_abi::register::medusa as m;

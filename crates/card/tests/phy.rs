@@ -1,9 +1,7 @@
 //! The link of a port and the module in its cage, as `nfb-mdio`, `nfb-eth`, DPDK and pynfb look at them
 //! (`docs/spec/nfb-card.md` §2.3, §2.6): register traces with expected answers.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace_abi::queue::QueueId;
 use millrace_abi::register::map::Component;
 use millrace_abi::register::medusa as m;

@@ -1,8 +1,6 @@
 //! The card as its registers show it, driven without a driver: `docs/spec/nfb-card.md` §2 and §3.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace_abi::control::{PAGE_SIZE, QueueState};
 use millrace_abi::queue::{Direction, QueueId};
 use millrace_abi::register::map::dma_base;

@@ -1,8 +1,6 @@
 //! The time-stamp unit as `nfb-tsu` and libnfb drive it (`docs/spec/nfb-card.md` §2.8), and what it writes before frames.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace_abi::header::RxMetadata;
 use millrace_abi::queue::QueueId;
 use millrace_abi::register::medusa as m;

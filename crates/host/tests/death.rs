@@ -1,8 +1,6 @@
 //! Programs that are killed, and a card that is killed: nobody else notices, nothing stays behind, nobody hangs.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Device, Error, Laggard, Mode, QueueId, RxQueue, Sharing, TxQueue};
 use millrace_abi::message::Buffers;
 use millrace_driver::{Client, ClientError};
@@ -13,24 +11,12 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_millis(100);
 const MODES: [Mode; 2] = [Mode::Direct, Mode::Mediated];
 
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some("victim") => victim(argument("STEP").parse().unwrap()),
-        Some("cycler") => cycler(argument("SEED").parse().unwrap()),
-        Some("parent") => parent(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
-
 fn open_device() -> Device {
     Device::open(&format!("unix:{}", argument("SOCKET"))).unwrap()
 }
 
 /// Goes through the eight steps and dies at one of them.
-fn victim(step: u32) {
+pub fn victim(step: u32) {
     let (mode, index) = if argument("MODE") == "direct" { (Mode::Direct, 1) } else { (Mode::Mediated, 1) };
     let die_at = |here: u32| {
         if step == here {
@@ -67,7 +53,7 @@ fn victim(step: u32) {
 }
 
 /// The eight steps again and again, in every mode and kind of sharing, until killed.
-fn cycler(seed: u64) {
+pub fn cycler(seed: u64) {
     let mut random = Random(seed);
     say("runs");
     loop {
@@ -165,7 +151,7 @@ fn a_hundred_random_kills_leave_nothing() {
 }
 
 /// Opens a queue and dies, but a child of it has inherited the socket and lives on.
-fn parent() {
+pub fn parent() {
     let client = Client::connect(Path::new(&argument("SOCKET"))).unwrap();
     for queue in [QueueId::rx(1), QueueId::tx(1)] {
         let opened = client.open(queue, Mode::Direct, Sharing::Exclusive, Buffers::Driver).unwrap();

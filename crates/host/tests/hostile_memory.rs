@@ -1,9 +1,7 @@
 //! Programs that write nonsense into the memory that they share with the card: their own queue stops with a reason,
 //! nobody else notices.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Device, Error, FaultKind, Iova, Laggard, Mode, Pages, QueueId, QueueState, Region, Sharing};
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, PAGE_SIZE, STATE_AT};
 use millrace_abi::message::{Buffers, ErrorCode};
@@ -14,15 +12,6 @@ use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
-
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
 
 fn memory(device: &Device, writable: bool) -> (Region, millrace::Mapping) {
     let region = Region::allocate(1 << 16, Pages::Ordinary).unwrap();
@@ -225,7 +214,7 @@ fn descriptors_that_mean_nothing_are_named() {
         tx.again();
     }
     drop(tx);
-    within(Duration::from_secs(1), || device.tx(1).open());
+    within(PATIENCE, || device.tx(1).open());
     Bystander::start(device.clone(), 1).finish();
     // Calypte: a header of a frame between places, behind the ring, and as long as the ring.
     let tx = Raw::direct(&daemon, QueueId::tx(2));
@@ -241,7 +230,7 @@ fn descriptors_that_mean_nothing_are_named() {
     tx.doorbell(0);
     within(PATIENCE, || if stats_of(&device, QueueId::tx(2)).offered == 3 { Ok(()) } else { Err("more drops") });
     drop(tx);
-    within(Duration::from_secs(1), || device.tx(2).open());
+    within(PATIENCE, || device.tx(2).open());
     Bystander::start(device.clone(), 2).finish();
     check_equations(&device);
 }
@@ -522,7 +511,7 @@ fn a_faulted_queue_starts_again_and_cannot_be_joined_before() {
         Ok(_) => panic!("joined a queue that stands still"),
     }
     drop(liar);
-    within(Duration::from_secs(1), || device.rx(0).open());
+    within(PATIENCE, || device.rx(0).open());
     Bystander::start(device, 0).finish();
 }
 

@@ -1,10 +1,8 @@
 //! Peers that break every rule of the socket. The daemon tells them why, or ends the connection, and goes on serving
 //! those who keep the rules.
 
-mod common;
-
-use common::peer::{Peer, hello, refused};
-use common::*;
+use crate::common::peer::{Peer, hello, refused};
+use crate::common::*;
 use millrace::{Device, Laggard, Mode, Pages, QueueId, Region, Sharing};
 use millrace_abi::message::*;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,16 +10,6 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some("flood") => flood(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
 
 fn open(queue: QueueId) -> Request {
     Request::Open { queue, mode: Mode::Direct, sharing: Sharing::Exclusive, buffers: Buffers::Driver, joiners: None }
@@ -229,7 +217,7 @@ fn memory_that_is_none_is_refused() {
 }
 
 /// Thousands of everything, from a process of its own, until it is told to stop.
-fn flood() {
+pub fn flood() {
     let path = argument("SOCKET");
     let mut peers = Vec::new();
     let mut refused = 0;
@@ -291,7 +279,7 @@ fn flood() {
 fn thousands_of_connections_opens_and_mappings_leave_room_for_others() {
     let (daemon, mut bystander) = daemon();
     let descriptors = daemon.descriptors();
-    let mut flood = Process::start("flood", &[("SOCKET", daemon.socket())]);
+    let mut flood = Process::start("flood of connections", &[("SOCKET", daemon.socket())]);
     let told = flood.hear().expect("the flood came through");
     println!("flood: {told}");
     bystander.goes_on();
@@ -305,7 +293,7 @@ fn thousands_of_connections_opens_and_mappings_leave_room_for_others() {
     flood.tell("end");
     flood.wait();
     let device = daemon.device();
-    within(Duration::from_secs(1), || device.rx(1).open());
+    within(PATIENCE, || device.rx(1).open());
     println!("cleaned up in {:?}", begin.elapsed());
     drop(device);
     conclude(&daemon, bystander, descriptors);
@@ -452,7 +440,7 @@ fn mediated_requests_beyond_what_was_granted_are_refused() {
         assert_eq!(reader.refused(&sync(rx, &[], 1)), ErrorCode::Invalid);
         drop((one, two, reader));
         let mut direct = Peer::connect(&daemon);
-        let handle = within(Duration::from_secs(1), || match direct.ask(&open(queue)) {
+        let handle = within(PATIENCE, || match direct.ask(&open(queue)) {
             Some(Reply::Opened { handle, .. }) => Ok(handle),
             other => Err(other),
         });

@@ -1,8 +1,6 @@
 //! Bursts that are kept across calls, as C programs do: several gets, then one put for all of them.
 
-mod common;
-
-use common::{PATIENCE, check, check_equations, fill, has, receive_all, rx, tx};
+use crate::common::{self, PATIENCE, check, check_equations, fill, has, receive_all, rx, tx};
 use millrace::{Device, Laggard, Mode, RxQueue, Sharing, TxQueue};
 use std::time::Duration;
 

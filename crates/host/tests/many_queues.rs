@@ -1,30 +1,18 @@
 //! Thousands of queues: configured, opened, one of them with traffic, and all of them within the descriptors that a
 //! process may have.
 
-mod common;
-
-use common::{Daemon, Process, rx, tx};
+use crate::common::{self, Daemon, Process, rx, tx};
 use millrace::stats::CardStats;
 use millrace::{Device, Laggard, Mode, QueueId, Sharing};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
-
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => common::run_daemon(),
-        Some("program") => open_everything(&common::argument("PLACE")),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
 
 /// Sends one packet and waits for it.
 fn round_trip(rx: &mut millrace::RxQueue, tx: &mut millrace::TxQueue, byte: u8) {
     let mut slots = tx.get(&[64]).unwrap().unwrap();
     slots[0].fill(byte);
     slots.send().unwrap();
-    assert!(rx.wait(Duration::from_secs(10)).unwrap(), "the packet does not come back");
+    assert!(rx.wait(common::PATIENCE).unwrap(), "the packet does not come back");
     let burst = rx.get(1).unwrap();
     assert_eq!(burst[0], [byte; 64]);
 }
@@ -58,8 +46,8 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// The role `program`: opens all pairs of a card in its own process or in another, which inherits its limit.
-fn open_everything(place: &str) {
+/// The role `program with all queues`: opens all pairs of a card in its own process or in another, which inherits its limit.
+pub fn open_everything(place: &str) {
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) }).unwrap();
     let daemon = (place == "daemon").then(|| Daemon::start(OPTIONS));
     let card = match &daemon {
@@ -126,7 +114,7 @@ fn all_pairs_fit(place: &str) {
         println!("skipped: a process may have no more than {most:?} descriptors here");
         return;
     }
-    let mut program = Process::start("program", &[("PLACE", place)]);
+    let mut program = Process::start("program with all queues", &[("PLACE", place)]);
     let said = program.hear().unwrap_or_else(|| panic!("the program has ended; see above"));
     println!("{place}: descriptors of program and card when all are open, and when each has slept: {said}");
     let counts: Vec<usize> = said.split(' ').map(|count| count.parse().unwrap()).collect();

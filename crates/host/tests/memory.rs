@@ -1,18 +1,7 @@
 //! What a card costs in memory.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Mode, Sharing};
-
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
 
 #[test]
 fn sixteen_idle_pairs_stay_under_a_hundred_mebibytes() {

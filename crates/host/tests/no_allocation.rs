@@ -53,7 +53,7 @@ fn work(rx: &mut RxQueue, tx: &mut TxQueue, rounds: usize) {
         let mut seen = 0;
         while seen < lengths.len() {
             if round % 16 == 0 {
-                assert!(rx.wait(Duration::from_secs(5)).unwrap());
+                assert!(rx.wait(PATIENCE).unwrap());
             }
             let burst = rx.get(64).unwrap();
             if burst.is_empty() {
@@ -80,7 +80,7 @@ fn work_on(pool: &Pool, rx: &mut PoolRx, tx: &mut PoolTx, frames: &mut Vec<Buffe
         assert_eq!(tx.send(frames).unwrap(), 8);
         while frames.len() < 8 {
             if round % 16 == 0 {
-                assert!(rx.wait(Duration::from_secs(5)).unwrap());
+                assert!(rx.wait(PATIENCE).unwrap());
             }
             if rx.receive(frames, 8).unwrap() == 0 {
                 std::thread::yield_now();

@@ -1,8 +1,6 @@
 //! Who may have a queue: alone, together, in turns, one after the other.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Device, Error, Laggard, Mode, QueueId, Sharing};
 use millrace_abi::message::{Buffers, ErrorCode};
 use millrace_driver::{Client, ClientError};
@@ -11,23 +9,15 @@ use std::time::{Duration, Instant};
 const ENGINES: [&str; 3] = ["medusa", "sze", "calypte"];
 const MODES: [Mode; 2] = [Mode::Direct, Mode::Mediated];
 
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some("holder") => {
-            let device = Device::open(&format!("unix:{}", argument("SOCKET"))).unwrap();
-            let _rx = device.rx(0).open().unwrap();
-            let _tx = device.tx(0).mode(Mode::Mediated).open().unwrap();
-            let _lock = device.lock("/mac", 0b11, Duration::ZERO).unwrap();
-            say("holds");
-            while listen() != "end" {}
-            die();
-        }
-        Some("writer") => writer(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
+/// Holds queues and a lock until it is told to die.
+pub fn holder() {
+    let device = Device::open(&format!("unix:{}", argument("SOCKET"))).unwrap();
+    let _rx = device.rx(0).open().unwrap();
+    let _tx = device.tx(0).mode(Mode::Mediated).open().unwrap();
+    let _lock = device.lock("/mac", 0b11, Duration::ZERO).unwrap();
+    say("holds");
+    while listen() != "end" {}
+    die();
 }
 
 fn refusal(result: Result<impl Sized, Error>) -> (ErrorCode, String) {
@@ -62,9 +52,9 @@ fn busy_names_the_holder_and_death_ends_it() {
     drop(device.lock("/tsu", 0b11, Duration::ZERO).unwrap());
     holder.tell("end");
     holder.wait();
-    let (lock, _) = within(Duration::from_millis(100), || device.lock("/mac", 0b11, Duration::ZERO));
-    within(Duration::from_millis(100), || device.rx(0).open());
-    within(Duration::from_millis(100), || device.tx(0).open());
+    let (lock, _) = within(PATIENCE, || device.lock("/mac", 0b11, Duration::ZERO));
+    within(PATIENCE, || device.rx(0).open());
+    within(PATIENCE, || device.tx(0).open());
     let (code, _) = refusal(daemon.device().lock("/mac", 0b01, Duration::ZERO));
     assert_eq!(code, ErrorCode::Busy);
     drop(lock);
@@ -134,7 +124,7 @@ fn sixteen_subscribers_see_everything_and_the_seventeenth_is_refused() {
 
 const FROM_EACH: u64 = 3000;
 
-fn writer() {
+pub fn writer() {
     let device = Device::open(&format!("unix:{}", argument("SOCKET"))).unwrap();
     let mut queue = tx(&device, 0, Mode::Mediated, Sharing::Shared(Laggard::Block));
     let base = argument("BASE").parse::<u64>().unwrap();

@@ -1,8 +1,6 @@
 //! DD queues over a pool: frames move by their descriptors.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Buffer, Device, Error, ErrorCode, Laggard, Mode, Pool, PoolRx, PoolTx, Sharing};
 use millrace_driver::ClientError;
 use std::time::{Duration, Instant};
@@ -10,29 +8,22 @@ use std::time::{Duration, Instant};
 const SIZE: usize = 2048;
 const RING: u32 = 64;
 
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some("holder") => {
-            let device = Device::open(&format!("unix:{}", argument("SOCKET"))).unwrap();
-            let (pool, mut rx, mut tx) = open(&device, 0, 512);
-            let mut frames = made(&pool, 0, 30, 100);
-            tx.send(&mut frames).unwrap();
-            let mut held = Vec::new();
-            while held.len() < 30 {
-                assert!(rx.wait(PATIENCE).unwrap());
-                rx.receive(&mut held, 64).unwrap();
-            }
-            // Dies with buffers in its hands, in the RX ring and on the way out.
-            let _on_the_way = tx.send(&mut held.drain(..10).collect()).unwrap();
-            say("holds");
-            while listen() != "end" {}
-            die();
-        }
-        Some(other) => panic!("no role {other}"),
-        None => {}
+/// Holds buffers of a pool until it is told to die.
+pub fn holder() {
+    let device = Device::open(&format!("unix:{}", argument("SOCKET"))).unwrap();
+    let (pool, mut rx, mut tx) = open(&device, 0, 512);
+    let mut frames = made(&pool, 0, 30, 100);
+    tx.send(&mut frames).unwrap();
+    let mut held = Vec::new();
+    while held.len() < 30 {
+        assert!(rx.wait(PATIENCE).unwrap());
+        rx.receive(&mut held, 64).unwrap();
     }
+    // Dies with buffers in its hands, in the RX ring and on the way out.
+    let _on_the_way = tx.send(&mut held.drain(..10).collect()).unwrap();
+    say("holds");
+    while listen() != "end" {}
+    die();
 }
 
 /// A pool of `buffers`, and both queues `index` over it.
@@ -239,7 +230,7 @@ fn a_program_that_dies_with_buffers_in_its_hands_leaves_a_clean_queue() {
     let daemon = Daemon::start("engine=dd,queues=2,spin=20");
     let mut bystander = Bystander::start(daemon.device(), 1);
     for _ in 0..5 {
-        let mut holder = Process::start("holder", &[("SOCKET", daemon.socket())]);
+        let mut holder = Process::start("holder of buffers", &[("SOCKET", daemon.socket())]);
         holder.expect("holds");
         holder.tell("end");
         holder.wait();

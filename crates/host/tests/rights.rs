@@ -1,9 +1,7 @@
 //! What a program of another user may do with a card: what was granted, as much as its quota, and nothing to others. Taken
 //! by real processes of another user, which takes root; otherwise only what one user's programs may do to each other.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Device, Error, ErrorCode, Joiners, Laggard, Locked, Mode, QueueId, Region, Sharing};
 use millrace_abi::access::{Access, Grant, Names, Quota};
 use millrace_abi::register::map::{Component, dma_base};
@@ -18,19 +16,8 @@ use std::time::Duration;
 const BOB: u32 = 64_001;
 const EVE: u32 = 64_002;
 
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some("guarded") => guarded(),
-        Some("other") => other(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
-
 /// A card to which anybody can connect, with grants and a quota.
-fn guarded() {
+pub fn guarded() {
     let (mut access, mut quota) = (Access::default(), Quota::default());
     for text in argument("GRANTS").split_whitespace() {
         access.add(Grant::parse(text, &Names::default()).unwrap()).unwrap();
@@ -49,7 +36,7 @@ fn guarded() {
 }
 
 /// A program that does what it is told, in lines, and says what came of it: `done`, or the kind of refusal and its text.
-fn other() {
+pub fn other() {
     let device = match Device::open(&format!("unix:{}", argument("SOCKET"))) {
         Ok(device) => device,
         Err(error) => return say(&outcome(Err(error))),

@@ -1,13 +1,9 @@
 //! Packets through an embedded card and back, for every engine, mode and kind of sharing.
 
-mod common;
-
+use crate::common::{self, PATIENCE};
 use millrace::{Device, Laggard, Mode, Sharing};
 use millrace_abi::register::map::Component;
 use millrace_ring::calypte::Header;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(5);
 
 fn frame(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (number * 31 + i * 7) as u8).collect()

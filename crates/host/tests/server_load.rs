@@ -1,9 +1,7 @@
 //! Programs that keep the driver's thread busy, its descriptors in use, or make it wait. Everybody else is served.
 
-mod common;
-
-use common::peer::{Peer, hello};
-use common::*;
+use crate::common::peer::{Peer, hello};
+use crate::common::*;
 use millrace::{Device, Mode, QueueId, Sharing};
 use millrace_abi::message::*;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,19 +20,6 @@ use std::time::{Duration, Instant};
 /// How long anything may take that must not depend on what hostile programs do: less than they make the card wait for.
 const MOST: Duration = Duration::from_secs(60);
 
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some("small daemon") => small_daemon(),
-        Some("crowd") => crowd(),
-        Some("slow closer") => slow_closer(),
-        Some("flood") => flood(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
-
 /// Requests of a program that does nothing wrong, one after the other.
 fn ask_often(device: &Device, times: usize) {
     let begin = Instant::now();
@@ -49,7 +34,7 @@ fn ask_often(device: &Device, times: usize) {
 }
 
 /// A card with few descriptors, of which it uses up all when it is told so.
-fn small_daemon() {
+pub fn small_daemon() {
     let few = Some(400);
     setrlimit(Resource::Nofile, Rlimit { current: few, maximum: few }).unwrap();
     let card = millrace_card::Card::new(&options("queues=4,spin=20,buffers=256")).unwrap();
@@ -76,7 +61,7 @@ fn small_daemon() {
 }
 
 /// As many connections as can be had, until it is told to end.
-fn crowd() {
+pub fn crowd() {
     let path = argument("SOCKET");
     let peers: Vec<_> = (0..300).filter_map(|_| Peer::try_connect(Path::new(&path)).ok()).collect();
     for peer in &peers {
@@ -181,7 +166,7 @@ fn put_into(socket: &OwnedFd, fds: &[BorrowedFd<'_>]) -> Result<usize, rustix::i
 }
 
 /// Hands such descriptors over in all ways there are, one after the other, and keeps the other ends until it ends.
-fn slow_closer() {
+pub fn slow_closer() {
     let path = argument("SOCKET");
     let mut receivers = Vec::new();
     let mut slow = || {
@@ -243,7 +228,7 @@ const EACH: usize = 60;
 const ALL: usize = 200 * EACH;
 
 /// Asks very much on many connections at once, and says how much was answered.
-fn flood() {
+pub fn flood() {
     let path = argument("SOCKET");
     let mut flood: Vec<Peer> = (0..ALL / EACH).map(|_| Peer::introduced(Path::new(&path))).collect();
     say("there");
@@ -269,7 +254,7 @@ fn flood() {
 fn a_flood_of_requests_is_served_after_those_who_ask_little() {
     let daemon = Daemon::start("queues=4,spin=20,buffers=256");
     let device = daemon.device();
-    let mut flood = Process::start("flood", &[("SOCKET", daemon.socket())]);
+    let mut flood = Process::start("flood of requests", &[("SOCKET", daemon.socket())]);
     flood.expect("there");
     // All at once, before any is served.
     daemon.stop();

@@ -1,20 +1,8 @@
 //! A card that does not answer: programs are told so in time, and go on with it when it answers again.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Error, Mode, Sharing};
 use std::time::{Duration, Instant};
-
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some("hasty") => hasty(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
 
 fn silence<T>(result: Result<T, Error>) -> String {
     match result.err() {
@@ -53,7 +41,7 @@ fn a_stopped_card_is_named_and_works_again_when_it_goes_on() {
 }
 
 /// A program that is asked to end while it waits.
-fn hasty() {
+pub fn hasty() {
     let device = millrace::Device::open(&format!("unix:{}", argument("SOCKET"))).unwrap();
     say("there");
     assert_eq!(listen(), "stopped");

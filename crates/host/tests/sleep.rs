@@ -1,23 +1,12 @@
 //! Sleeping: no wake-up is lost, and who has nothing to do costs nothing.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Device, Laggard, Mode, QueueId, Sharing};
 use std::time::{Duration, Instant};
 
 /// A wake-up that was lost shows as a wait that takes this long; one that was not, whatever else the machine does, takes
 /// less.
 const LOST: Duration = PATIENCE;
-
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
-}
 
 /// Does nothing for so many nanoseconds, without letting anybody else run.
 fn pause(nanoseconds: u64) {

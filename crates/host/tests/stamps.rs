@@ -1,13 +1,9 @@
 //! Time stamps before received frames, through every engine and mode: handed out beside the frame and never in it.
 
-mod common;
-
-use common::settled;
+use crate::common::{PATIENCE, settled};
 use millrace::{Device, Laggard, Mode, RxQueue, Sharing, TxQueue};
 use millrace_abi::header::RxMetadata;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-const PATIENCE: Duration = Duration::from_secs(5);
 
 fn frame(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (number * 31 + i * 7) as u8 & 0xfe).collect()

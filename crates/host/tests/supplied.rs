@@ -1,8 +1,6 @@
 //! Queues over buffers of the program.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use millrace::{Device, Iova, Pages, Region};
 use std::time::{Duration, Instant};
 

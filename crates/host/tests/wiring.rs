@@ -1,10 +1,7 @@
 //! Ports that are plugged, unplugged and connected, and queues that change their worker, while traffic goes on.
 
-mod common;
-
-use common::{
-    Daemon, PATIENCE, Process, argument, check_equations, receive_all, run_daemon, rx, say, send_all, settled, tx,
-    within,
+use crate::common::{
+    Daemon, PATIENCE, Process, argument, check_equations, receive_all, rx, say, send_all, settled, tx, within,
 };
 use millrace::{Device, Mode, QueueId, Sharing};
 use millrace_port::pcap::{CaptureTime, Reader, Writer};
@@ -185,19 +182,9 @@ fn who_was_granted_nothing_changes_no_port() {
     daemon.device().plug(0, "null").unwrap();
 }
 
-fn stranger() {
+pub fn stranger() {
     rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
     let device = Device::open(&format!("unix:{}", argument("SOCKET")));
     let plugged = device.and_then(|device| device.plug(0, "pcap:,write=/not_mine.pcap"));
     say(&plugged.unwrap_err().to_string());
-}
-
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => run_daemon(),
-        Some("stranger") => stranger(),
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
 }

@@ -1,29 +1,20 @@
 //! Several writers of one TX queue: direct ones have a ring each, mediated ones take turns with one.
 
-mod common;
-
-use common::{Daemon, PATIENCE, Process, check, check_equations, die, fill, rx, say, tx, within};
+use crate::common::{self, Daemon, PATIENCE, Process, check, check_equations, die, fill, rx, say, tx, within};
 use millrace::{Device, Error, ErrorCode, Laggard, Mode, QueueState, RxQueue, Sharing, TxQueue};
 use std::time::Duration;
 
 const SHARED: Sharing = Sharing::Shared(Laggard::Block);
 
-#[test]
-fn role() {
-    match common::role().as_deref() {
-        Some("daemon") => common::run_daemon(),
-        Some("writer") => {
-            let device = Device::open(&format!("unix:{}", common::argument("SOCKET"))).unwrap();
-            let mut tx = tx(&device, 0, Mode::Direct, SHARED);
-            send(&mut tx, common::argument("WRITER").parse().unwrap(), 0, 100);
-            // Written and announced to nobody.
-            tx.get(&[64; 8]).unwrap().expect("room").keep();
-            say("dies");
-            die();
-        }
-        Some(other) => panic!("no role {other}"),
-        None => {}
-    }
+/// Sends a hundred frames, writes more and dies.
+pub fn writer() {
+    let device = Device::open(&format!("unix:{}", common::argument("SOCKET"))).unwrap();
+    let mut tx = tx(&device, 0, Mode::Direct, SHARED);
+    send(&mut tx, common::argument("WRITER").parse().unwrap(), 0, 100);
+    // Written and announced to nobody.
+    tx.get(&[64; 8]).unwrap().expect("room").keep();
+    say("dies");
+    die();
 }
 
 /// Sends frames `first` to `end` of one writer: the number of a frame says whose it is.
@@ -110,13 +101,14 @@ fn a_writer_that_dies_takes_only_its_own_ring_along() {
     let mut next = [0; 11];
     let before = (daemon.descriptors(), daemon.mappings());
     for turn in 1..=10u64 {
-        let mut writer = Process::start("writer", &[("SOCKET", daemon.socket()), ("WRITER", &turn.to_string())]);
+        let mut writer =
+            Process::start("one of several writers", &[("SOCKET", daemon.socket()), ("WRITER", &turn.to_string())]);
         send(&mut tx, 0, turn * 8, turn * 8 + 8);
         writer.expect("dies");
         writer.wait();
         // What it announced arrives, or is gone with it: but in order, and nothing that it did not announce.
         receive(&mut rx, &mut next, |next| next[0] == turn * 8 + 8);
-        within(Duration::from_secs(1), || match (daemon.descriptors(), daemon.mappings()) {
+        within(PATIENCE, || match (daemon.descriptors(), daemon.mappings()) {
             now if now == before => Ok(()),
             now => Err(format!("{now:?}, before {before:?}")),
         });

@@ -4,7 +4,7 @@
 //! there: a missing edge shows as old contents or as a causality violation. Rings have four entries (SZE: a page of 64
 //! bytes), so that each model runs through empty, full and wrap.
 //!
-//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p millrace-ring --release --test loom`
+//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p millrace-ring --profile model --test ring loom::`
 //!
 //! Each model names the weakenings that it was seen to catch: the `Release` or `Acquire` named was made `Relaxed`, the
 //! fence was removed or made `AcqRel`, and the model failed. (A lost wake-up is a deadlock; while it unwinds from that,

@@ -5,7 +5,7 @@
 //! both sides come to sleep: the one for want of frames, the other for want of room. A wake-up that is lost is a deadlock,
 //! which loom reports. Each model names the weakenings that it was seen to catch.
 //!
-//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p millrace-ring --release --test loom_virtio`
+//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p millrace-ring --profile model --test ring loom_virtio`
 #![cfg(loom)]
 
 use loom::sync::{Arc, Condvar, Mutex};

@@ -1,7 +1,5 @@
 //! A card driven through its registers, without a driver.
 
-#![allow(dead_code)] // Each test file is a crate of its own and needs some of this.
-
 use millrace_abi::control::{PAGE_SIZE, QueueState};
 use millrace_abi::name::{CardOptions, DeviceName};
 use millrace_abi::queue::{Direction, Engine, QueueId};

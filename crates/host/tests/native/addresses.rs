@@ -1,8 +1,8 @@
 //! Addresses in descriptors and registers: anywhere in the process, and nowhere.
 
+use super::controller::{Memory, device, stats_of};
+use super::medusa::{HEADERS, Medusa, UPDATE, still_works};
 use crate::common::{PATIENCE, check, check_equations, fill};
-use crate::controller::{Memory, device, stats_of};
-use crate::medusa::{HEADERS, Medusa, UPDATE, still_works};
 use millrace::{Pages, QueueId, Region};
 use millrace_abi::control::{FaultKind, QueueState};
 use millrace_abi::register::medusa as m;

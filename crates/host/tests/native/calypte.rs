@@ -1,7 +1,7 @@
 //! Calypte queues (§3.2.5).
 
+use super::controller::{Controller, Memory, NotStarted, device, wait_for_count};
 use crate::common::{self, PATIENCE, check, check_equations, fill, receive_all, send_all};
-use crate::controller::{Controller, Memory, NotStarted, device, wait_for_count};
 use millrace::{Device, Mode, QueueId, Sharing};
 use millrace_abi::queue::Direction;
 use millrace_abi::register::map::Component;

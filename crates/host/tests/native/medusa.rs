@@ -1,7 +1,7 @@
 //! Medusa queues (§3.2): how a driver works one, and what it may count on.
 
+use super::controller::{Controller, Memory, NotStarted, device, stats_of, wait_for_count};
 use crate::common::{self, PATIENCE, check, check_equations, dropped, fill, receive_all, send_all, settled};
-use crate::controller::{Controller, Memory, NotStarted, device, stats_of, wait_for_count};
 use millrace::stats::CardStats;
 use millrace::{Device, Mode, QueueId, Sharing};
 use millrace_abi::control::QueueState;

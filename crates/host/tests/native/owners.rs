@@ -1,8 +1,8 @@
 //! Whose a queue is: native drivers, sessions, and the locks of DMA controllers.
 
+use super::controller::{Controller, NotStarted, stats_of};
+use super::medusa::{Medusa, UPDATE};
 use crate::common::{self, PATIENCE};
-use crate::controller::{Controller, NotStarted, stats_of};
-use crate::medusa::{Medusa, UPDATE};
 use millrace::{Device, Error, ErrorCode, Mode, QueueId, Sharing};
 use millrace_abi::queue::Direction;
 use millrace_abi::register::map::dma_base;

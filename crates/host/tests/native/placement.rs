@@ -1,8 +1,8 @@
 //! What comes of where the card is: in the process, in a daemon, closed.
 
+use super::controller::{Controller, NotStarted, device, stats_of};
+use super::medusa::{Medusa, still_works};
 use crate::common::{self, Daemon, PATIENCE, check_equations, receive_all, send_all};
-use crate::controller::{Controller, NotStarted, device, stats_of};
-use crate::medusa::{Medusa, still_works};
 use millrace::{Device, Mode, QueueId, Sharing};
 use millrace_abi::control::QueueState;
 use millrace_abi::register::map::dma_base;

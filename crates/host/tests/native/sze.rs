@@ -1,7 +1,7 @@
 //! SZE queues (§3.1).
 
+use super::controller::{Controller, Memory, NotStarted, device, wait_for_count};
 use crate::common::{PATIENCE, check, check_equations, fill};
-use crate::controller::{Controller, Memory, NotStarted, device, wait_for_count};
 use millrace::{Device, QueueId};
 use millrace_abi::control::{FaultKind, QueueState};
 use millrace_abi::queue::Direction;

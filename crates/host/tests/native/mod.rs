@@ -3,17 +3,8 @@
 
 mod addresses;
 mod calypte;
-#[path = "../common/mod.rs"]
-mod common;
 mod controller;
 mod medusa;
 mod owners;
 mod placement;
 mod sze;
-
-#[test]
-fn role() {
-    if common::role().as_deref() == Some("daemon") {
-        common::run_daemon();
-    }
-}
