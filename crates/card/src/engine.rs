@@ -34,6 +34,18 @@ impl TxEngine {
         }
     }
 
+    /// Asks for the cache lines that the next frame will most likely lie in, while nothing is there. SZE asks ahead in
+    /// its stream as it goes.
+    #[inline(always)]
+    pub fn anticipate(&self) {
+        match self {
+            TxEngine::Sze(_) => {}
+            TxEngine::Medusa(engine) => engine.anticipate(),
+            TxEngine::Calypte(engine) => engine.anticipate(),
+            TxEngine::Dd(engine) => engine.anticipate(),
+        }
+    }
+
     /// Whether nothing is left of what software has given to the card.
     pub fn is_drained(&mut self) -> bool {
         match self {

@@ -74,6 +74,9 @@ impl Worker {
             while let Some(item) = self.turns.next(group) {
                 let (look, cost) = look_at(&mut self.lanes, item);
                 worked |= look.is_work();
+                if look == Look::Quiet && self.turns.are_few() {
+                    self.lanes[item.lane()].anticipate(item);
+                }
                 if self.turns.note(group, look, cost) {
                     self.cool(group, item);
                 }

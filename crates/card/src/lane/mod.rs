@@ -35,16 +35,17 @@ pub(crate) use tx::TxSlot;
 
 use crate::counters::{Counts, QueueDrop};
 use crate::engine::{RxEngine, TxEngine};
-use crate::mac::MacLane;
+use crate::mac::{MacLane, Receiver, Rules};
 use crate::opener::Opener;
 use crate::queue_status::show_state;
 use crate::sleep::Sleep;
+use crate::tsu::Stamper;
 use crate::turns::{ColdRing, Item, Look, Owner, Turns, cost};
 use millrace_abi::control::{DOORBELL_AT, FaultKind, QueueState};
 use millrace_abi::queue::{Direction, Laggard, QueueId};
 use millrace_dma::{Iova, Span};
 use millrace_ring::shared::{Losses, Reclaimer};
-use millrace_ring::{Accept, EngineFault, Served};
+use millrace_ring::{Accept, EngineFault, FrameSink, Served};
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -123,6 +124,14 @@ impl Lane {
             (_, false) => (Look::Ended, slot.cost),
             (true, true) => (Look::Busy, slot.cost),
             (false, true) => (Look::Blocked, slot.cost.max(cost::BLOCKED)),
+        }
+    }
+
+    /// A ring in which nothing was: what it will bring is asked for before it is there.
+    #[inline(always)]
+    pub fn anticipate(&self, item: Item) {
+        if let Item::Ring(_, place) = item {
+            self.tx[place as usize].anticipate();
         }
     }
 
@@ -518,12 +527,34 @@ fn loop_back(
     };
     rx.begin();
     let MacLane { rules, rx: receiver, stamper, .. } = mac;
-    let served = engine.serve(BUDGET, &mut |frame: Span<'_>| {
-        receiver.admit(rules, frame, true, |frame| rx.offer(stamper.metadata(), frame))
-    });
+    let served = engine.serve(BUDGET, &mut LoopSink { rules, receiver, stamper, rx });
     rx.finish();
     mac.tx.loop_back(served.frames, served.bytes);
     end_of_burst(tx, counts, served, mac)
+}
+
+/// The RX queue of a loopback as the sink of the TX ring.
+struct LoopSink<'l> {
+    rules: &'l Rules,
+    receiver: &'l mut Receiver,
+    stamper: &'l mut Stamper,
+    rx: &'l mut RxSlot,
+}
+
+impl FrameSink for LoopSink<'_> {
+    #[inline(always)]
+    fn take(&mut self, frame: Span<'_>) -> Accept {
+        let Self { rules, receiver, stamper, rx } = self;
+        receiver.admit(rules, frame, true, |frame| rx.offer(stamper.metadata(), frame))
+    }
+
+    /// The receiver sees the frames before the sender gets its buffers back: somebody waits for the former.
+    #[inline(always)]
+    fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
+        let taken = frames.iter().position(|&frame| self.take(frame) == Accept::Full).unwrap_or(frames.len());
+        self.rx.show();
+        taken
+    }
 }
 
 /// Publishes what the MAC counted, then what the queue did: who sees that a frame has left the ring finds it counted.

@@ -26,6 +26,8 @@ pub(crate) struct RxSlot {
     discard: bool,
     counts: Counts,
     unpublished: bool,
+    // Made visible, but those who sleep were not woken yet.
+    unannounced: bool,
 }
 
 impl RxSlot {
@@ -39,6 +41,7 @@ impl RxSlot {
             discard: false,
             counts: Counts::default(),
             unpublished: false,
+            unannounced: false,
         }
     }
 
@@ -220,11 +223,18 @@ impl RxSlot {
         self.openers.show(QueueState::Faulted(fault.kind), Some(fault));
     }
 
+    /// Makes what was delivered visible; [`RxSlot::finish`] wakes those who wait for it.
+    #[inline(always)]
+    pub fn show(&mut self) {
+        if let Some(engine) = self.engine.running_mut() {
+            self.unannounced |= engine.publish();
+        }
+    }
+
     #[inline(always)]
     fn make_visible(&mut self) {
-        if let Some(engine) = self.engine.running_mut()
-            && engine.publish()
-        {
+        self.show();
+        if core::mem::take(&mut self.unannounced) {
             self.openers.wake();
             if let Some(reclaimer) = &mut self.reclaimer {
                 reclaimer.mark();

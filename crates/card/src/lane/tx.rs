@@ -34,6 +34,8 @@ pub(crate) struct TxSlot {
     pub ticket: u64,
     /// What the last burst is charged with.
     pub cost: u32,
+    // Whether frames come one at a time.
+    is_lone: bool,
     // Hits and misses of the engine that are in the counts.
     translations: (u64, u64),
 }
@@ -50,6 +52,7 @@ impl TxSlot {
             openers: Openers::default(),
             ticket: 0,
             cost: 0,
+            is_lone: false,
             translations: (0, 0),
         }
     }
@@ -107,6 +110,17 @@ impl TxSlot {
         self.engine.running_mut().is_some_and(|engine| engine.pending())
     }
 
+    /// Asks for what the next frame will most likely lie in, if frames come one at a time: software that writes many at
+    /// once would lose the line that it is writing.
+    #[inline(always)]
+    pub fn anticipate(&self) {
+        if self.is_lone
+            && let Some(engine) = self.engine.running()
+        {
+            engine.anticipate();
+        }
+    }
+
     /// Whether nothing is left of what software has given to the card; not so while a frame waits for its launch time.
     pub fn is_drained(&mut self) -> bool {
         self.engine.running_mut().is_none_or(|engine| engine.is_drained())
@@ -123,6 +137,7 @@ impl TxSlot {
     pub fn finish(&mut self, counts: &mut Counts, served: Served, moved: bool) -> bool {
         self.cost = cost::of(served.frames.max(served.looked.into()), served.bytes);
         if moved {
+            self.is_lone = served.frames == 1;
             counts.passed += served.frames;
             counts.passed_bytes += served.bytes;
             counts.drops[QueueDrop::TooShort as usize] += served.too_short;

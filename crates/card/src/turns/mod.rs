@@ -171,7 +171,13 @@ impl Turns {
             self.ended(at);
             return false;
         }
-        self.groups[at].note(look, cost) && self.items > FEW
+        self.groups[at].note(look, cost) && !self.are_few()
+    }
+
+    /// Whether there is so little to look at that looking ahead costs nobody anything.
+    #[inline(always)]
+    pub fn are_few(&self) -> bool {
+        self.items <= FEW
     }
 
     #[cold]

@@ -56,7 +56,22 @@ impl IdleRx {
         let packets = vec![Place::default(); MAX_BURST].into_boxed_slice();
         let stamps = if let Source::Dd(_) = source { geometry.mask as usize + 1 } else { 0 };
         let stamps = vec![[0; header::LEN]; stamps].into_boxed_slice();
-        Ok(RxQueue { source, geometry, data, packets, stamps, kept: 0, lost: 0, base, handle, opened, mode, sharing })
+        Ok(RxQueue {
+            source,
+            geometry,
+            data,
+            packets,
+            stamps,
+            kept: 0,
+            is_lone: false,
+            was_empty: false,
+            lost: 0,
+            base,
+            handle,
+            opened,
+            mode,
+            sharing,
+        })
     }
 
     /// Closes the queue. Dropping it does the same and ignores errors.

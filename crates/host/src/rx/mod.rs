@@ -36,6 +36,9 @@ pub struct RxQueue {
     stamps: Box<[[u8; header::LEN]]>,
     // Units of bursts that were kept: the first that were not given back. SZE: bytes.
     kept: u32,
+    // Whether packets come one at a time, and the last look found nothing.
+    is_lone: bool,
+    was_empty: bool,
     lost: u64,
     base: u64,
     handle: QueueHandle,
@@ -65,12 +68,30 @@ impl RxQueue {
         let Self { source, packets, stamps, geometry, data, handle, lost, kept, .. } = self;
         let (geometry, kept, max) = (*geometry, *kept, max as u32);
         let (count, units) = source.take(Taking { packets, stamps, geometry, data, handle, lost, kept, max })?;
-        if count == 0
-            && let Err(error) = self.handle.check()
-        {
-            self.last_look(error)?;
+        if count == 0 {
+            self.anticipate();
+            self.was_empty = true;
+            if let Err(error) = self.handle.check() {
+                self.last_look(error)?;
+            }
+        } else {
+            (self.is_lone, self.was_empty) = (count == 1, false);
         }
         Ok(RxBurst { queue: self, count: count as usize, units })
+    }
+
+    /// Nothing is there, and was not at the look before: asks for the line where the next packet will begin, so that it
+    /// travels together with the word that says so. Only where packets come one at a time: a card that writes many would
+    /// lose the line that it is writing.
+    #[inline(always)]
+    fn anticipate(&self) {
+        if self.is_lone
+            && self.was_empty
+            && let Some(buffer) = self.source.expected(self.kept)
+            && let Some(line) = self.data.span(self.geometry.buffer_at(buffer) as usize, 1)
+        {
+            line.prefetch();
+        }
     }
 
     /// The card writes what it had before it says that it has stopped: what came between the look at the ring and the

@@ -75,6 +75,16 @@ impl Mediated {
 }
 
 impl Source {
+    /// Number of the buffer that the packet behind `kept` others will come in, where that can be told.
+    #[inline(always)]
+    pub(super) fn expected(&self, kept: u32) -> Option<u32> {
+        match self {
+            Source::Medusa(queue) => Some(queue.first().wrapping_add(kept)),
+            Source::Dd(queue) => Some(queue.expected()),
+            _ => None,
+        }
+    }
+
     pub(super) fn own(handle: &QueueHandle, opened: &Parts, base: u64) -> Result<Self, Error> {
         let bad = |what: &str| handle.bad(what);
         let update = opened.status.window().word64(0).map_err(|error| handle.bad(error))?;

@@ -80,6 +80,14 @@ impl CardTx {
         true
     }
 
+    /// Asks for the line where the next frame begins, while its header is not there: then they travel together.
+    #[inline(always)]
+    pub fn anticipate(&self) {
+        if let Some(line) = self.rings.data.span(self.hdp.get() as usize, 1) {
+            line.prefetch();
+        }
+    }
+
     /// The header `ahead` of HHP, read once, if it is there.
     #[inline(always)]
     fn header(&self, ahead: u32) -> Option<Header> {

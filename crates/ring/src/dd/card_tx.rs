@@ -50,7 +50,20 @@ impl CardTx {
     /// A queue at place 0 of a ring that lies at `ring_at`.
     pub fn new(ring: Ring, ring_at: Iova, limits: FrameLimits, iotlb: Iotlb, clock: Clock) -> Self {
         let finished = vec![0; ring.entries() as usize].into_boxed_slice();
-        Self { ring, ring_at, head: 0, done: 0, finished, at_once: true, last: Iova::default(), step: 0, held: 0, limits, iotlb, clock }
+        Self {
+            ring,
+            ring_at,
+            head: 0,
+            done: 0,
+            finished,
+            at_once: true,
+            last: Iova::default(),
+            step: 0,
+            held: 0,
+            limits,
+            iotlb,
+            clock,
+        }
     }
 
     /// Place of the next descriptor to be taken.
@@ -82,11 +95,7 @@ impl CardTx {
     /// Looks at the next descriptor: whether it can be served now. If so, the first line of its frame is asked for.
     #[inline(always)]
     pub fn pending(&mut self) -> bool {
-        if self.in_flight() == self.ring.entries() {
-            return false;
-        }
-        if self.ring.is_done(self.head) {
-            self.prefetch_guess();
+        if self.in_flight() == self.ring.entries() || self.ring.is_done(self.head) {
             return false;
         }
         if self.held != 0 && self.wait() != 0 {
@@ -96,10 +105,10 @@ impl CardTx {
         true
     }
 
-    /// Asks for the line where the next frame begins if it lies one step behind the last: then it travels together with
-    /// the descriptor that says so, and a lone frame is through one transfer of a cache line earlier.
+    /// Asks for the line where the next frame begins if it lies one step behind the last, while nothing is there: then it
+    /// travels together with the descriptor that says so, and a lone frame is through one transfer of a cache line earlier.
     #[inline(always)]
-    fn prefetch_guess(&self) {
+    pub fn anticipate(&self) {
         self.prefetch(self.last.plus(self.step));
     }
 

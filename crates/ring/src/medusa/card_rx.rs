@@ -38,6 +38,10 @@ pub struct CardRx {
     unpublished: bool,
 }
 
+/// So many frames ahead a buffer's first line is asked for: the software has read it last, and the stores of one frame do
+/// not wait for the lines of those before it.
+const AHEAD: u32 = 8;
+
 impl CardRx {
     /// A queue at HDP = HHP = 0 (§3.2.2).
     pub fn new(rings: RxRings, limits: FrameLimits, iotlb: Iotlb) -> Option<Self> {
@@ -152,6 +156,7 @@ impl CardRx {
         (self.hdp, self.upper) = (at, upper);
         self.hhp = self.headers.add(self.hhp, 1);
         self.unpublished = true;
+        self.prefetch(AHEAD);
         Ok(RxOutcome::Stored)
     }
 
@@ -187,17 +192,18 @@ impl CardRx {
             let word = Pointers { descriptors: self.hdp.get(), headers: self.hhp.get() }.encode();
             // Release pairs with the Acquire in `HostRx::ready`: frames and headers up to HHP are visible.
             self.rings.update.store(word, Ordering::Release);
-            self.prefetch_next();
+            self.prefetch(0);
         }
         core::mem::take(&mut self.unpublished)
     }
 
-    /// Asks to own the line where the next frame will begin, while nobody waits for it.
+    /// Asks to own the line where the frame so many behind the next will begin, if one descriptor is one frame.
     #[inline(always)]
-    fn prefetch_next(&self) {
-        if self.hdp != self.sdp
+    fn prefetch(&self, ahead: u32) {
+        let descriptor = self.hdp.get().wrapping_add(ahead);
+        if self.descriptors.distance(self.hdp, self.sdp) > ahead
             && let Some(upper) = self.upper
-            && let Some(buffer) = Descriptor::whole_packet(self.rings.descriptors.load(self.hdp.get()))
+            && let Some(buffer) = Descriptor::whole_packet(self.rings.descriptors.load(descriptor))
             && let at = address(upper, buffer.low)
             && let Some(room) = self.iotlb.peek(at, 1, Access::ReadWrite).and_then(|reach| reach.span_mut(at, 1))
         {

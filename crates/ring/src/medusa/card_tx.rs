@@ -82,7 +82,7 @@ impl CardTx {
     #[inline]
     pub fn serve(&mut self, budget: usize, sink: &mut impl FrameSink) -> Served {
         self.iotlb.sync();
-        self.prefetch_guess();
+        self.anticipate();
         let served = serve::serve::<BATCH, _>(self, budget, |frames, _| sink.take_burst(frames));
         if served.has_advanced {
             self.publish();
@@ -94,7 +94,8 @@ impl CardTx {
     /// the descriptor that says so, and a lone packet is through one transfer of a cache line earlier. A wrong guess
     /// costs nothing but the hint.
     #[inline(always)]
-    fn prefetch_guess(&self) {
+    pub fn anticipate(&self) {
+        self.rings.descriptors.prefetch(self.head.get());
         let guess = self.last.plus(self.step);
         if let Some(line) = self.iotlb.peek(guess, 1, Access::Read).and_then(|reach| reach.span(guess, 1)) {
             line.prefetch();
