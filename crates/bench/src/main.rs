@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod cacheline;
 mod choice;
 mod fairness;
 mod hostile;

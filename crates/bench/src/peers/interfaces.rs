@@ -17,11 +17,13 @@ use super::forwarder::{Peer, TwoCores};
 use super::metric::Metric;
 use super::namespace::Namespace;
 use super::process::{LONGEST_WAIT, Process, RuntimeFolder, find};
+use super::samples::{self, Samples};
 use super::setting::Bench;
-use crate::median::median;
 
 /// Who is measured.
 const PEERS: [Peer; 2] = [Peer::Millrace, Peer::Testpmd];
+/// How many these are.
+const COLUMNS: usize = PEERS.len();
 /// How long frames flow before they are counted.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// What testpmd is called when it sends for somebody else.
@@ -29,39 +31,33 @@ const SENDER: &str = "testpmd, sending";
 
 /// Everything measured so far.
 pub struct Comparison {
-    samples: Vec<Samples>,
+    samples: Vec<Samples<COLUMNS>>,
     /// What went wrong with Millrace itself: the others are still measured, but the run has failed.
     failed: Option<String>,
-}
-
-/// All values of one metric.
-struct Samples {
-    metric: Metric,
-    rounds: usize,
-    values: [Vec<f64>; PEERS.len()],
 }
 
 impl Comparison {
     /// Nothing yet.
     pub fn new(metrics: impl Iterator<Item = Metric>) -> Self {
-        let samples = metrics.map(|metric| Samples { metric, rounds: 0, values: Default::default() });
-        Self { samples: samples.collect(), failed: None }
+        Self { samples: metrics.map(Samples::new).collect(), failed: None }
     }
 
     /// Measures everything once.
     pub fn measure(&mut self, bench: &mut Bench<'_>) {
         for samples in &mut self.samples {
-            samples.rounds += 1;
-            for (peer, values) in PEERS.into_iter().zip(&mut samples.values) {
+            let metric = samples.metric;
+            samples.begin();
+            for (at, peer) in PEERS.into_iter().enumerate() {
                 let name = name(peer);
                 if stop::asked() || bench.is_absent(name) {
                     continue;
                 }
                 cores::unpin();
-                let measured = measure(bench, peer, samples.metric);
+                let cores = bench.cores;
+                let measured = samples::take(cores, metric, name, || measure(bench, peer, metric).map(Some));
                 bench.cores.pin_application();
                 match measured {
-                    Ok(value) => values.push(value),
+                    Ok(sample) => samples.add(at, sample),
                     Err(_) if stop::asked() => {}
                     Err(why) => {
                         bench.leave_out(name, &why);
@@ -81,7 +77,7 @@ impl Comparison {
 
     /// What came of it.
     pub fn rows(&self) -> Vec<Row> {
-        self.samples.iter().map(Samples::row).collect()
+        self.samples.iter().map(row).collect()
     }
 }
 
@@ -90,17 +86,15 @@ fn name(peer: Peer) -> &'static str {
     if peer == Peer::Millrace { "millrace with af_xdp" } else { "testpmd with net_af_xdp" }
 }
 
-impl Samples {
-    fn row(&self) -> Row {
-        let [ours, testpmd] = self.values.each_ref().map(|values| median(values));
-        let ratio = ours.zip(testpmd).map(|(ours, testpmd)| ours / testpmd);
-        let decimals = self.metric.decimals();
-        self.metric
-            .row(self.rounds)
-            .maybe(Peer::Millrace.word(), ours, decimals)
-            .maybe(Peer::Testpmd.word(), testpmd, decimals)
-            .maybe("ratio_to_testpmd", ratio, 3)
-    }
+fn row(samples: &Samples<COLUMNS>) -> Row {
+    let (metric, chosen) = (samples.metric, samples.choose());
+    let values = PEERS.into_iter().zip(chosen.values);
+    let start = chosen.row(metric, metric.size());
+    values.fold(start, |row, (peer, value)| row.maybe(peer.word(), value, metric.decimals())).maybe(
+        "ratio_to_testpmd",
+        chosen.ratio(0, 1),
+        3,
+    )
 }
 
 /// One measurement in a namespace of its own. What is started last ends first, and the namespace last of all.

@@ -6,35 +6,30 @@ use millrace_tool::stop;
 
 use super::forwarder::{Peer, Wiring};
 use super::metric::Metric;
+use super::samples::{self, Samples};
 use super::setting::Bench;
 use super::{source, start};
-use crate::median::median;
 use crate::pages::HugePages;
 
 /// Huge pages that the largest forwarder and the source need, with some to spare.
 const PAGES: u64 = 80;
 
+/// All who forward.
+const COLUMNS: usize = Peer::ALL.len();
+
 /// Everything measured so far.
 pub struct Comparison {
-    samples: Vec<Samples>,
+    samples: Vec<Samples<COLUMNS>>,
     /// Reserved in the first round.
     pages: Option<HugePages>,
     /// What went wrong with Millrace itself: the others are still measured, but the run has failed.
     failed: Option<String>,
 }
 
-/// All values of one metric.
-struct Samples {
-    metric: Metric,
-    rounds: usize,
-    values: [Vec<f64>; Peer::ALL.len()],
-}
-
 impl Comparison {
     /// Nothing yet.
     pub fn new(metrics: impl Iterator<Item = Metric>) -> Self {
-        let samples = metrics.map(|metric| Samples { metric, rounds: 0, values: Default::default() });
-        Self { samples: samples.collect(), pages: None, failed: None }
+        Self { samples: metrics.map(Samples::new).collect(), pages: None, failed: None }
     }
 
     /// Measures everything once.
@@ -44,13 +39,15 @@ impl Comparison {
         }
         self.prepare(bench);
         for samples in &mut self.samples {
-            samples.rounds += 1;
-            for (peer, values) in Peer::ALL.into_iter().zip(&mut samples.values) {
+            let metric = samples.metric;
+            samples.begin();
+            for (at, peer) in Peer::ALL.into_iter().enumerate() {
                 if stop::asked() || bench.is_absent(peer.word()) {
                     continue;
                 }
-                match measure(bench, peer, samples.metric) {
-                    Ok(value) => values.push(value),
+                let cores = bench.cores;
+                match samples::take(cores, metric, peer.word(), || measure(bench, peer, metric).map(Some)) {
+                    Ok(sample) => samples.add(at, sample),
                     Err(_) if stop::asked() => {}
                     Err(why) if peer == Peer::Millrace => {
                         bench.leave_out(peer.word(), &why);
@@ -82,23 +79,18 @@ impl Comparison {
 
     /// What came of it.
     pub fn rows(&self) -> Vec<Row> {
-        self.samples.iter().map(Samples::row).collect()
+        self.samples.iter().map(row).collect()
     }
 }
 
-impl Samples {
-    fn row(&self) -> Row {
-        let [ours, ovs, testpmd] = self.values.each_ref().map(|values| median(values));
-        let ratio = |other: Option<f64>| Some(ours? / other?);
-        let decimals = self.metric.decimals();
-        self.metric
-            .row(self.rounds)
-            .maybe(Peer::Millrace.word(), ours, decimals)
-            .maybe(Peer::OvsDpdk.word(), ovs, decimals)
-            .maybe(Peer::Testpmd.word(), testpmd, decimals)
-            .maybe("ratio_to_ovs", ratio(ovs), 3)
-            .maybe("ratio_to_testpmd", ratio(testpmd), 3)
-    }
+fn row(samples: &Samples<COLUMNS>) -> Row {
+    let (metric, chosen) = (samples.metric, samples.choose());
+    let values = Peer::ALL.into_iter().zip(chosen.values);
+    let start = chosen.row(metric, metric.size());
+    values
+        .fold(start, |row, (peer, value)| row.maybe(peer.word(), value, metric.decimals()))
+        .maybe("ratio_to_ovs", chosen.ratio(0, 1), 3)
+        .maybe("ratio_to_testpmd", chosen.ratio(0, 2), 3)
 }
 
 /// One measurement. Errors are sentences.
@@ -114,13 +106,14 @@ fn measure(bench: &Bench<'_>, peer: Peer, metric: Metric) -> Result<f64, String>
 
 #[cfg(test)]
 mod tests {
+    use super::super::samples::of_rounds;
     use super::*;
 
     #[test]
     fn ratios_are_ours_to_theirs_and_missing_where_they_are() {
-        let mut samples = Samples { metric: Metric::ForwardMpps64, rounds: 3, values: Default::default() };
-        samples.values = [vec![20.0, 30.0, 25.0], vec![10.0], vec![]];
-        let json = samples.row().to_json();
+        let round = |ours| [Some((ours, 110.0)), Some((10.0, 110.0)), None];
+        let samples = of_rounds(Metric::ForwardMpps64, &[round(20.0), round(30.0), round(25.0)]);
+        let json = row(&samples).to_json();
         let wanted = r#""millrace":25.0,"ovs_dpdk":10.0,"testpmd":null,"ratio_to_ovs":2.5,"ratio_to_testpmd":null}"#;
         assert!(json.ends_with(wanted), "{json}");
     }
