@@ -141,7 +141,7 @@ impl<const N: usize> Samples<N> {
         let distance = Distance::ALL
             .into_iter()
             .rev()
-            .max_by_key(|distance| (self.complete(*distance).count(), self.at(*distance).flatten().count()))
+            .max_by_key(|distance| (self.complete(*distance).count(), self.at(*distance).flatten().flatten().count()))
             .expect("there are some");
         let rounds = self.complete(distance).count();
         let kept: Vec<[Option<Sample>; N]> =
