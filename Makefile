@@ -33,24 +33,25 @@ bench: build ## how fast it is, beside DPDK, Open vSwitch, a bare ring and a cac
 soak: build ## kill programs and scribble on their memory for SOAK_SECONDS (default 3600): nothing may leak, nobody be hurt
 	@scripts/soak.sh
 
-build: ## target/release/millrace, its manual pages, and the extension library for libnfb
+build: ## target/release/millrace and millrace-bench, their manual pages, and the extension library for libnfb
 	@scripts/setup.sh --build
 	@$(RUN) cargo build --release --locked
 	@ln -f $(BUILT)/libnfb_ext_millrace.so $(BUILT)/libnfb-ext-millrace.so
 	@$(MAKE) -s $(SHARE)/made
 
-$(SHARE)/made: $(BUILT)/millrace
+$(SHARE)/made: $(BUILT)/millrace $(BUILT)/millrace-bench
 	@rm -rf $(SHARE) && mkdir -p $(SHARE)/man $(SHARE)/completions
 	@$< man $(SHARE)/man
 	@for shell in bash zsh fish; do $< completions $$shell >$(SHARE)/completions/$$shell || exit; done
 	@touch $@
 
 # Where only files are installed, what is missing is not built.
-$(BUILT)/millrace $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a:
+$(BUILT)/millrace $(BUILT)/millrace-bench $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a:
 	@echo "$@ has not been built; 'make build' does that" >&2; exit 1
 
 install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a ## copy what `make build` has made to PREFIX (default /usr/local), below DESTDIR if given
 	install -D -m 755 $(BUILT)/millrace $(TO)/bin/millrace
+	install -D -m 755 $(BUILT)/millrace-bench $(TO)/bin/millrace-bench
 	install -D -m 755 $(BUILT)/libnfb-ext-millrace.so $(TO)/lib/libnfb-ext-millrace.so
 	install -D -m 644 $(BUILT)/libmillrace.so $(TO)/lib/libmillrace.so.0
 	ln -sf libmillrace.so.0 $(TO)/lib/libmillrace.so
@@ -71,7 +72,7 @@ deb: build ## a Debian package in target/debian, from what `make install` instal
 	@rm -rf $(BUILT)/package
 	@$(MAKE) -s install DESTDIR=$(BUILT)/package PREFIX=/usr ZSH=share/zsh/vendor-completions
 	@gzip -9n $(BUILT)/package/usr/share/man/man1/*.1
-	@cd $(BUILT)/package/usr && strip --strip-unneeded bin/millrace lib/libmillrace.so.0 lib/libnfb-ext-millrace.so
+	@cd $(BUILT)/package/usr && strip --strip-unneeded bin/millrace bin/millrace-bench lib/libmillrace.so.0 lib/libnfb-ext-millrace.so
 	@$(RUN) scripts/tool.sh cargo-deb 3.8.0
 	@$(RUN) PATH=$(CARGO_TARGET_DIR)/tools/bin:$$PATH cargo deb --no-build --locked -p millrace-cli
 

@@ -107,8 +107,10 @@ static uint32_t ring_start(struct ring *r, uint32_t size)
 // Every transmitted frame is copied into the next receive buffer.
 static void card_reflect(struct shared *shared, const struct options *o, const struct metric *m, void *context)
 {
-	(void)o, (void)m;
+	(void)o;
 	const struct ring *r = context;
+	// With many frames on their way the application takes back all of them after the end.
+	const atomic_uint *end = m->kind == METRIC_RTT ? &shared->stop : &shared->receiver_done;
 	struct control *control = r->control;
 	uint32_t tx_hdp = 0, rx_hdp = 0, rx_hhp = 0, rx_sdp = 0, idle = 0;
 
@@ -117,7 +119,7 @@ static void card_reflect(struct shared *shared, const struct options *o, const s
 		uint32_t sdp = atomic_load_explicit(&control->tx_doorbell, memory_order_acquire);
 		if (sdp == tx_hdp) {
 			if (++idle % 1024 == 0 &&
-			    (atomic_load_explicit(&shared->stop, memory_order_relaxed) || side_expired(shared)))
+			    (atomic_load_explicit(end, memory_order_relaxed) || side_expired(shared)))
 				return;
 			continue;
 		}
@@ -276,10 +278,7 @@ static void app_transmit(struct shared *shared, const struct options *o, const s
 		}
 		for (uint32_t i = 0; i < r->burst; i++) {
 			uint32_t slot = (sdp + i) & r->mask, address = r->tx_buffers + slot * r->stride;
-			if (o->fill == FILL_ALL)
-				memcpy(r->base + address, frame, size);
-			if (o->fill != FILL_NONE)
-				*(uint64_t *)(r->base + address) = sequence + i;
+			frame_write(r->base + address, frame, size, sequence + i, o->fill);
 			r->tx_descriptors[slot] = descriptor(address, size);
 		}
 		sequence += r->burst;
@@ -288,6 +287,140 @@ static void app_transmit(struct shared *shared, const struct options *o, const s
 	}
 	shared->sent = sequence;
 	atomic_store_explicit(&shared->sender_done, 1, memory_order_release);
+}
+
+// The card makes every frame and writes it into the next receive buffer.
+static void card_generate(struct shared *shared, const struct options *o, const struct metric *m, void *context)
+{
+	const struct ring *r = context;
+	struct control *control = r->control;
+	uint32_t size = o->size ? o->size : m->size, hdp = 0, hhp = 0, sdp = 0, idle = 0;
+	uint64_t sequence = 0;
+	uint8_t frame[MAX_FRAME];
+	frame_fill(frame, size);
+
+	side_wait_for_go(shared, SIDE_CARD);
+	while (!atomic_load_explicit(&shared->stop, memory_order_relaxed)) {
+		if (((sdp - hdp) & r->mask) < r->burst) {
+			sdp = (uint32_t)atomic_load_explicit(&control->rx_doorbell, memory_order_acquire);
+			if (++idle % 65536 == 0 && side_expired(shared))
+				return;
+			if (((sdp - hdp) & r->mask) < r->burst)
+				continue;
+		}
+		for (uint32_t i = 0; i < r->burst; i++) {
+			uint8_t *to = r->base + descriptor_address(r->rx_descriptors[hdp]);
+			frame_write(to, frame, size, sequence++, o->fill);
+			r->rx_headers[hhp] = size | 1u << 30; // one descriptor freed
+			hdp = (hdp + 1) & r->mask;
+			hhp = (hhp + 1) & r->mask;
+		}
+		atomic_store_explicit(&control->rx_update, hdp | (uint64_t)hhp << 32, memory_order_release);
+	}
+	shared->sent = sequence;
+	atomic_store_explicit(&shared->sender_done, 1, memory_order_release);
+}
+
+// What the application knows of its receive ring.
+struct receiver {
+	uint32_t sdp, shp, to_refill;
+};
+
+// Fetches every line of up to a burst of frames, and gives buffers back by the 64.
+static uint32_t receive_burst(const struct ring *r, struct receiver *rx)
+{
+	struct control *control = r->control;
+	uint32_t hhp = (uint32_t)(atomic_load_explicit(&control->rx_update, memory_order_acquire) >> 32);
+	uint32_t ready = (hhp - rx->shp) & r->mask;
+	if (ready > 2 * r->burst)
+		ready = 2 * r->burst;
+	for (uint32_t i = 0; i < ready; i++) {
+		uint32_t slot = (rx->shp + i) & r->mask;
+		frame_fetch(r->base + r->rx_buffers + slot * r->stride, r->rx_headers[slot] & 0xffff);
+	}
+	rx->shp = (rx->shp + ready) & r->mask;
+	rx->to_refill += ready;
+	while (rx->to_refill >= RX_REFILL) {
+		for (uint32_t i = 0; i < RX_REFILL; i++) {
+			r->rx_descriptors[rx->sdp] = descriptor(r->rx_buffers + rx->sdp * r->stride, r->stride);
+			rx->sdp = (rx->sdp + 1) & r->mask;
+		}
+		atomic_store_explicit(&control->rx_doorbell, rx->sdp | (uint64_t)rx->shp << 32, memory_order_release);
+		rx->to_refill -= RX_REFILL;
+	}
+	return ready;
+}
+
+static void app_receive(struct shared *shared, const struct options *o, const struct metric *m, void *context)
+{
+	(void)m;
+	const struct ring *r = context;
+	struct receiver rx = { .sdp = r->entries - RX_REFILL };
+	struct meter meter = { 0 };
+	uint32_t idle = 0;
+
+	snprintf(shared->note, sizeof shared->note, "pages=%s ring=%u stride=%u burst=%u", r->pages, r->entries, r->stride,
+		 r->burst);
+	side_wait_for_go(shared, SIDE_APP);
+	for (;;) {
+		bool is_over = atomic_load_explicit(&shared->sender_done, memory_order_acquire);
+		uint32_t count = receive_burst(r, &rx);
+		if (count)
+			meter_add(&meter, shared, o, count);
+		else if (is_over)
+			break;
+		else if (++idle % 65536 == 0 && side_expired(shared))
+			side_fail(shared, SIDE_APP, meter.total ? "out of time" : "no frame arrived");
+	}
+	shared->result.sent = shared->sent;
+	shared->result.lost = shared->sent - meter.total;
+}
+
+// Sends, and receives what the card sends back; at most WINDOW frames are on their way.
+static void app_echo(struct shared *shared, const struct options *o, const struct metric *m, void *context)
+{
+	const struct ring *r = context;
+	struct control *control = r->control;
+	uint32_t size = o->size ? o->size : m->size, sdp = 0, hdp = 0, idle = 0;
+	struct receiver rx = { .sdp = r->entries - RX_REFILL };
+	struct meter meter = { 0 };
+	uint64_t sequence = 0, quiet_since = 0;
+	uint8_t frame[MAX_FRAME];
+	frame_fill(frame, size);
+
+	snprintf(shared->note, sizeof shared->note, "pages=%s ring=%u stride=%u burst=%u window=%u", r->pages, r->entries,
+		 r->stride, r->burst, WINDOW);
+	side_wait_for_go(shared, SIDE_APP);
+	while (!meter.done || sequence != meter.total) {
+		bool has_room = !meter.done && sequence - meter.total + r->burst <= WINDOW;
+		if (has_room && ((hdp - sdp - 1) & r->mask) < r->burst) {
+			hdp = atomic_load_explicit(&control->tx_update, memory_order_acquire);
+			has_room = ((hdp - sdp - 1) & r->mask) >= r->burst;
+		}
+		for (uint32_t i = 0; has_room && i < r->burst; i++) {
+			uint32_t address = r->tx_buffers + sdp * r->stride;
+			frame_write(r->base + address, frame, size, sequence++, o->fill);
+			r->tx_descriptors[sdp] = descriptor(address, size);
+			sdp = (sdp + 1) & r->mask;
+		}
+		if (has_room)
+			atomic_store_explicit(&control->tx_doorbell, sdp, memory_order_release);
+		uint32_t count = receive_burst(r, &rx);
+		if (count) {
+			meter_add(&meter, shared, o, count);
+			quiet_since = 0;
+		} else if (++idle % 65536 == 0) {
+			uint64_t now = ticks();
+			quiet_since = quiet_since ? quiet_since : now;
+			if (side_expired(shared))
+				side_fail(shared, SIDE_APP, "no frame comes back");
+			if (meter.done && now - quiet_since > ns_to_ticks(LOSS_TIMEOUT_NS))
+				break;
+		}
+	}
+	shared->result.sent = sequence;
+	shared->result.lost = sequence - meter.total;
+	atomic_store(&shared->receiver_done, 1);
 }
 
 int main(int argc, char **argv)
@@ -316,12 +449,16 @@ int main(int argc, char **argv)
 		uint32_t size = o.size ? o.size : m->size;
 		struct result result;
 		char note[128];
-		if (!o.metrics[i])
+		if (!o.metrics[i] || m->kind == METRIC_QUEUES)
 			continue;
 		ring_start(&ring, size);
-		bool rtt = m->kind == METRIC_RTT;
-		int code = measure("bare_ring", m, &o, rtt ? card_reflect : card_receive, rtt ? app_round_trip : app_transmit,
-				   &ring, &result, note);
+		static const struct { side_fn *card, *app; } sides[] = {
+			[METRIC_RTT] = { card_reflect, app_round_trip },
+			[METRIC_TX] = { card_receive, app_transmit },
+			[METRIC_RX] = { card_generate, app_receive },
+			[METRIC_BOTH] = { card_reflect, app_echo },
+		};
+		int code = measure("bare_ring", m, &o, sides[m->kind].card, sides[m->kind].app, &ring, &result, note);
 		if (code)
 			return code;
 		print_result("bare_ring", m, size, &o, &result, note);

@@ -94,6 +94,11 @@ const struct metric METRICS[METRIC_COUNT] = {
 	{ "rtt_p50", METRIC_RTT, 64, "ns" },
 	{ "tx_mpps_64", METRIC_TX, 64, "Mpps" },
 	{ "tx_gbps_1518", METRIC_TX, 1518, "Gbps" },
+	{ "rx_mpps_64", METRIC_RX, 64, "Mpps" },
+	{ "rx_gbps_1518", METRIC_RX, 1518, "Gbps" },
+	{ "both_mpps_64", METRIC_BOTH, 64, "Mpps" },
+	{ "both_gbps_1518", METRIC_BOTH, 1518, "Gbps" },
+	{ "queues_1000", METRIC_QUEUES, 64, "Mpps" },
 };
 
 _Noreturn static void usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -187,14 +192,15 @@ static void print_help(const char *const *peers, const char *about, const char *
 	       "  --seconds S      length of one measurement, 0.05 to 60 (default 1)\n"
 	       "  --count N        round trips of rtt_p50 (default 1000000; --seconds ends it earlier)\n"
 	       "  --limit S        hard limit of one measurement, set-up included (default: seconds + 10)\n"
-	       "  --metric LIST    of rtt_p50,tx_mpps_64,tx_gbps_1518 (default: all that this program has)\n"
+	       "  --metric LIST    of rtt_p50,{tx,rx,both}_mpps_64,{tx,rx,both}_gbps_1518,queues_1000 (default: all that\n"
+	       "                   this program has)\n"
 	       "  --peer LIST      of",
 	       program_invocation_short_name, about);
 	for (const char *const *peer = peers; *peer; peer++)
 		printf("%s%s", peer == peers ? " " : ",", *peer);
 	printf(" (default: all)\n"
 	       "  --size N         frame bytes instead of the metric's own, %d to %d\n"
-	       "  --fill WHAT      what the sender writes into each frame of a tx measurement: all = the whole frame\n"
+	       "  --fill WHAT      what a sender writes into each frame, but of rtt_p50: all = the whole frame\n"
 	       "                   (default), seq = an 8-byte sequence number, none = nothing\n"
 	       "  --no-huge        use 4 KiB pages only; otherwise 2 MiB pages are used, and reserved for the time of\n"
 	       "                   the run when there are too few and this is root\n"

@@ -86,19 +86,24 @@ struct histogram *histogram_new(void);
 // ---------------------------------------------------------------------------------------------------------------
 // Options
 
-enum metric_kind { METRIC_RTT, METRIC_TX };
+// RTT: one frame in flight. TX: application to card. RX: card to application. BOTH: out and back, many in flight.
+// QUEUES: the same on many rings.
+enum metric_kind { METRIC_RTT, METRIC_TX, METRIC_RX, METRIC_BOTH, METRIC_QUEUES };
 
 struct metric {
-	const char *name; // rtt_p50, tx_mpps_64, tx_gbps_1518
+	const char *name; // rtt_p50, tx_mpps_64, ...
 	enum metric_kind kind;
 	uint32_t size; // frame bytes without FCS
 	const char *unit;
 };
 
-enum { METRIC_COUNT = 3 };
+enum { METRIC_COUNT = 8 };
 extern const struct metric METRICS[METRIC_COUNT];
 
-// How much of each frame the sender writes in a `tx` measurement.
+// Most frames of a `both` measurement on their way at once, as in `millrace bench throughput`.
+#define WINDOW 512u
+
+// How much of each frame the sender writes, other than in a round trip.
 enum fill { FILL_NONE, FILL_SEQ, FILL_ALL };
 
 struct options {
@@ -178,6 +183,57 @@ _Noreturn void side_fail(struct shared *shared, enum side side, const char *form
 void side_wait_for_go(struct shared *shared, enum side side);
 static inline bool side_expired(const struct shared *shared) { return ticks() > shared->deadline; }
 void result_from_histogram(struct result *r, const struct histogram *h);
+
+// One load per cache line: the cheapest way to have fetched a frame.
+static inline void frame_fetch(const void *frame, uint32_t size)
+{
+	const volatile uint8_t *data = frame;
+	for (uint32_t i = 0; i < size; i += CACHE_LINE)
+		(void)data[i];
+}
+
+// Writes as much of the next frame as --fill says.
+static inline void frame_write(void *to, const uint8_t *pattern, uint32_t size, uint64_t sequence, enum fill fill)
+{
+	if (fill == FILL_ALL)
+		__builtin_memcpy(to, pattern, size);
+	if (fill != FILL_NONE)
+		__builtin_memcpy(to, &sequence, sizeof sequence);
+}
+
+// Counts what arrives: after a warm-up, for --seconds from the first frame on.
+struct meter {
+	uint64_t total, counted_from, begin, warm_up_end, end;
+	bool done;
+};
+
+// After each burst. Whoever measures tells the others to stop when it returns true, which it does once.
+static inline bool meter_add(struct meter *meter, struct shared *shared, const struct options *o, uint32_t frames)
+{
+	uint64_t now = ticks();
+	meter->total += frames;
+	if (meter->done || !meter->total)
+		return false;
+	if (!meter->warm_up_end) { // the clock starts with the first frame
+		meter->warm_up_end = now + ns_to_ticks(0.2e9);
+		meter->end = meter->warm_up_end + ns_to_ticks(o->seconds * 1e9);
+	}
+	if (!meter->begin) {
+		if (now >= meter->warm_up_end) {
+			meter->begin = now;
+			meter->counted_from = meter->total;
+		}
+		return false;
+	}
+	if (now < meter->end)
+		return false;
+	meter->done = true;
+	shared->result.count = meter->total - meter->counted_from;
+	shared->result.seconds = ticks_to_ns(now - meter->begin) / 1e9;
+	shared->result.pps = (double)shared->result.count / shared->result.seconds;
+	atomic_store(&shared->stop, 1);
+	return true;
+}
 
 // Frames: the pattern that every byte but the leading sequence number is checked against.
 void frame_fill(uint8_t *frame, uint32_t size);

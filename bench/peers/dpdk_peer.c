@@ -224,13 +224,7 @@ static bool received_without_reading(const struct context *c)
 	return c->swap && (c->vhost || c->zero_copy);
 }
 
-// One load per cache line: the cheapest way to have fetched a frame.
-static void fetch(const struct rte_mbuf *mbuf)
-{
-	const volatile uint8_t *data = rte_pktmbuf_mtod(mbuf, const volatile uint8_t *);
-	for (uint32_t i = 0; i < mbuf->data_len; i += CACHE_LINE)
-		(void)data[i];
-}
+static void fetch(const struct rte_mbuf *mbuf) { frame_fetch(rte_pktmbuf_mtod(mbuf, const void *), mbuf->data_len); }
 
 static bool told_to_stop(const struct shared *shared)
 {
@@ -242,20 +236,22 @@ static void card_reflect(struct shared *shared, const struct options *o, const s
 {
 	const struct context *c = context;
 	struct rte_mbuf *burst[BURST_MAX];
-	(void)m;
 	struct port port = side_start_up(shared, o, c, SIDE_CARD);
 	side_wait_for_go(shared, SIDE_CARD);
 	bool reads = received_without_reading(c);
+	// With many frames on their way the application takes back all of them after the end.
+	const atomic_uint *end = m->kind == METRIC_RTT ? &shared->stop : &shared->receiver_done;
 	for (uint32_t idle = 0;;) {
 		uint16_t count = rte_eth_rx_burst(port.id, 0, burst, (uint16_t)c->burst), sent;
 		if (!count) {
-			if (++idle % 1024 == 0 && told_to_stop(shared))
+			if (++idle % 1024 == 0 && (atomic_load_explicit(end, memory_order_relaxed) || side_expired(shared)))
 				return;
 			continue;
 		}
 		for (uint16_t i = 0; i < count && reads; i++)
 			fetch(burst[i]);
-		for (sent = 0; sent < count && !told_to_stop(shared);)
+		for (sent = 0; sent < count && !side_expired(shared) &&
+			       !atomic_load_explicit(end, memory_order_relaxed);)
 			sent += rte_eth_tx_burst(port.id, 0, burst + sent, count - sent);
 	}
 }
@@ -341,92 +337,95 @@ static void app_round_trip(struct shared *shared, const struct options *o, const
 	shared->result.corrupt = corrupt;
 }
 
-// Role rx: counts and frees. DPDK's receive call has copied the frame into this side's own memory by then, or see fetch().
-static void card_receive(struct shared *shared, const struct options *o, const struct metric *m, void *context)
+// Counts and frees. DPDK's receive call has copied the frame into this side's own memory by then, or this side reads it.
+static void receive(struct shared *shared, const struct options *o, const struct context *c, enum side side, bool reads)
 {
-	const struct context *c = context;
 	struct rte_mbuf *burst[BURST_MAX];
-	uint64_t total = 0, counted_from = 0, begin = 0, last = 0, quiet = ns_to_ticks(5e6);
-	(void)m;
-	struct port port = side_start_up(shared, o, c, SIDE_CARD);
-	side_wait_for_go(shared, SIDE_CARD);
-	uint64_t warm_up_end = 0, end = UINT64_MAX;
-	bool measuring = true, reads = received_without_reading(c);
+	struct meter meter = { 0 };
+	uint64_t last = 0, quiet = ns_to_ticks(5e6);
+	struct port port = side_start_up(shared, o, c, side);
+	side_wait_for_go(shared, side);
 	for (;;) {
+		bool is_last = atomic_load_explicit(&shared->sender_done, memory_order_acquire);
 		uint16_t count = rte_eth_rx_burst(port.id, 0, burst, (uint16_t)c->burst);
-		uint64_t now = ticks();
 		if (!count) {
+			uint64_t now = ticks();
 			if (now > shared->deadline)
 				break;
 			// Drain: everything that the sender handed over before it stopped must arrive.
-			if (!measuring && now - last > quiet && atomic_load(&shared->sender_done))
+			if (meter.done && now - last > quiet && is_last)
 				break;
 			continue;
 		}
-		last = now;
+		last = ticks();
 		for (uint16_t i = 0; i < count && reads; i++)
 			fetch(burst[i]);
 		rte_pktmbuf_free_bulk(burst, count);
-		total += count;
-		if (!begin) {
-			if (!warm_up_end) { // the clock starts with the first frame
-				warm_up_end = now + ns_to_ticks(0.2e9);
-				end = warm_up_end + ns_to_ticks(o->seconds * 1e9);
-			}
-			if (now >= warm_up_end) {
-				begin = now;
-				counted_from = total;
-			}
-		} else if (measuring && now >= end) {
-			measuring = false;
-			shared->result.count = total - counted_from;
-			shared->result.seconds = ticks_to_ns(now - begin) / 1e9;
-			shared->result.pps = (double)shared->result.count / shared->result.seconds;
-			atomic_store(&shared->stop, 1);
-			if (o->role)
-				break; // the sender is somebody else's: nobody tells how many were sent
-		}
+		if (meter_add(&meter, shared, o, count) && o->role)
+			break; // the sender is somebody else's: nobody tells how many were sent
 	}
-	if (measuring)
-		side_fail(shared, SIDE_CARD, total ? "interrupted or out of time" : "no frame arrived");
+	if (!meter.done)
+		side_fail(shared, side, meter.total ? "interrupted or out of time" : "no frame arrived");
 	atomic_store(&shared->receiver_done, 1);
 	shared->result.sent = shared->sent;
-	shared->result.lost = o->role ? 0 : shared->sent - total;
+	shared->result.lost = o->role ? 0 : shared->sent - meter.total;
 }
 
-// Role tx: sends as fast as the other side takes.
-static void app_transmit(struct shared *shared, const struct options *o, const struct metric *m, void *context)
+// Role rx.
+static void card_receive(struct shared *shared, const struct options *o, const struct metric *m, void *context)
 {
-	const struct context *c = context;
-	uint32_t size = o->size ? o->size : m->size, burst_size = c->burst;
-	uint64_t sequence = 0, handed_over = 0;
-	struct rte_mbuf *burst[BURST_MAX];
-	uint8_t frame[MAX_FRAME];
-	struct port port = side_start_up(shared, o, c, SIDE_APP);
-	frame_fill(frame, size);
+	(void)m;
+	receive(shared, o, context, SIDE_CARD, received_without_reading(context));
+}
 
-	// Frames already hold the pattern, as they do in bare_ring.
+// The program reads every frame, whoever has copied it.
+static void app_receive(struct shared *shared, const struct options *o, const struct metric *m, void *context)
+{
+	(void)m;
+	receive(shared, o, context, SIDE_APP, true);
+}
+
+// Frames already hold the pattern, as they do in bare_ring.
+static void fill_pool(const struct context *c, const struct port *port, const uint8_t *frame, uint32_t size)
+{
 	struct rte_mbuf **all = calloc(c->mbufs, sizeof *all);
 	uint32_t got = 0;
-	for (; all && got < c->mbufs && (all[got] = rte_pktmbuf_alloc(port.pool)); got++)
+	for (; all && got < c->mbufs && (all[got] = rte_pktmbuf_alloc(port->pool)); got++)
 		memcpy(rte_pktmbuf_mtod(all[got], uint8_t *), frame, size);
 	for (uint32_t i = 0; i < got; i++)
 		rte_pktmbuf_free(all[i]);
 	free(all);
+}
 
-	side_wait_for_go(shared, SIDE_APP);
+// The next burst of frames, written as --fill says.
+static void make_burst(struct shared *shared, const struct options *o, enum side side, const struct port *port,
+		       struct rte_mbuf **burst, uint32_t count, const uint8_t *frame, uint32_t size, uint64_t sequence)
+{
+	if (rte_pktmbuf_alloc_bulk(port->pool, burst, count))
+		side_fail(shared, side, "out of mbufs; raise --tune mbufs");
+	for (uint32_t i = 0; i < count; i++) {
+		burst[i]->data_len = (uint16_t)size;
+		burst[i]->pkt_len = size;
+		frame_write(rte_pktmbuf_mtod(burst[i], uint8_t *), frame, size, sequence + i, o->fill);
+	}
+}
+
+// Sends as fast as the other side takes.
+static void transmit(struct shared *shared, const struct options *o, const struct metric *m, const struct context *c,
+		     enum side side)
+{
+	uint32_t size = o->size ? o->size : m->size, burst_size = c->burst;
+	uint64_t sequence = 0, handed_over = 0;
+	struct rte_mbuf *burst[BURST_MAX];
+	uint8_t frame[MAX_FRAME];
+	struct port port = side_start_up(shared, o, c, side);
+	frame_fill(frame, size);
+	fill_pool(c, &port, frame, size);
+
+	side_wait_for_go(shared, side);
 	while (!told_to_stop(shared)) {
-		if (rte_pktmbuf_alloc_bulk(port.pool, burst, burst_size))
-			side_fail(shared, SIDE_APP, "out of mbufs; raise --tune mbufs");
-		for (uint32_t i = 0; i < burst_size; i++) {
-			burst[i]->data_len = (uint16_t)size;
-			burst[i]->pkt_len = size;
-			if (o->fill == FILL_ALL)
-				memcpy(rte_pktmbuf_mtod(burst[i], uint8_t *), frame, size);
-			if (o->fill != FILL_NONE)
-				*rte_pktmbuf_mtod(burst[i], uint64_t *) = sequence;
-			sequence++;
-		}
+		make_burst(shared, o, side, &port, burst, burst_size, frame, size, sequence);
+		sequence += burst_size;
 		uint16_t sent = rte_eth_tx_burst(port.id, 0, burst, (uint16_t)burst_size);
 		while (sent < burst_size && !told_to_stop(shared))
 			sent += rte_eth_tx_burst(port.id, 0, burst + sent, (uint16_t)(burst_size - sent));
@@ -439,6 +438,63 @@ static void app_transmit(struct shared *shared, const struct options *o, const s
 		rte_delay_us_sleep(1000);
 	if (o->role)
 		rte_delay_us_sleep(100000);
+}
+
+// Role tx.
+static void app_transmit(struct shared *shared, const struct options *o, const struct metric *m, void *context)
+{
+	transmit(shared, o, m, context, SIDE_APP);
+}
+
+static void card_generate(struct shared *shared, const struct options *o, const struct metric *m, void *context)
+{
+	transmit(shared, o, m, context, SIDE_CARD);
+}
+
+// Sends, and receives and reads what the card sends back; at most WINDOW frames are on their way.
+static void app_echo(struct shared *shared, const struct options *o, const struct metric *m, void *context)
+{
+	const struct context *c = context;
+	uint32_t size = o->size ? o->size : m->size, pending = 0, at = 0;
+	uint64_t made = 0, last = 0;
+	struct rte_mbuf *out[BURST_MAX], *back[BURST_MAX];
+	struct meter meter = { 0 };
+	uint8_t frame[MAX_FRAME];
+	struct port port = side_start_up(shared, o, c, SIDE_APP);
+	frame_fill(frame, size);
+	fill_pool(c, &port, frame, size);
+
+	side_wait_for_go(shared, SIDE_APP);
+	while (!meter.done || made - pending != meter.total) {
+		if (!pending && !meter.done && made - meter.total + c->burst <= WINDOW) {
+			make_burst(shared, o, SIDE_APP, &port, out, c->burst, frame, size, made);
+			made += c->burst;
+			pending = c->burst;
+			at = 0;
+		}
+		if (pending) {
+			uint16_t sent = rte_eth_tx_burst(port.id, 0, out + at, (uint16_t)pending);
+			at += sent;
+			pending -= sent;
+		}
+		uint16_t count = rte_eth_rx_burst(port.id, 0, back, (uint16_t)c->burst);
+		if (count) {
+			last = ticks();
+			for (uint16_t i = 0; i < count; i++)
+				fetch(back[i]);
+			rte_pktmbuf_free_bulk(back, count);
+			meter_add(&meter, shared, o, count);
+			continue;
+		}
+		uint64_t now = ticks();
+		if (now > shared->deadline)
+			side_fail(shared, SIDE_APP, "no frame comes back");
+		if (meter.done && now - last > ns_to_ticks(LOSS_TIMEOUT_NS))
+			break;
+	}
+	shared->result.sent = made - pending;
+	shared->result.lost = made - pending - meter.total;
+	atomic_store(&shared->receiver_done, 1);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -536,7 +592,7 @@ int main(int argc, char **argv)
 			struct context c;
 			struct result result;
 			char note[128];
-			if (!o.metrics[i] || !options_want_peer(&o, *peer))
+			if (!o.metrics[i] || m->kind == METRIC_QUEUES || !options_want_peer(&o, *peer))
 				continue;
 			choose(&c, &o, *peer, m, huge);
 			if (c.ring < 64 || c.ring > 16384 || (c.ring & (c.ring - 1)) || c.burst < 1 || c.burst > BURST_MAX ||
@@ -545,11 +601,16 @@ int main(int argc, char **argv)
 						"at least 2 x ring + 1024\n", BURST_MAX);
 				return EXIT_USAGE;
 			}
-			bool rtt = m->kind == METRIC_RTT, print = true;
+			bool print = true;
+			static const struct { side_fn *card, *app; } sides[] = {
+				[METRIC_RTT] = { card_reflect, app_round_trip },
+				[METRIC_TX] = { card_receive, app_transmit },
+				[METRIC_RX] = { card_generate, app_receive },
+				[METRIC_BOTH] = { card_reflect, app_echo },
+			};
 			if (!o.role) {
 				snprintf(c.socket, sizeof c.socket, "%s/%s%d", directory, *peer, i);
-				code = measure(*peer, m, &o, rtt ? card_reflect : card_receive,
-					       rtt ? app_round_trip : app_transmit, &c, &result, note);
+				code = measure(*peer, m, &o, sides[m->kind].card, sides[m->kind].app, &c, &result, note);
 			} else {
 				code = run_role(&o, m, &c, &result, note, &print);
 			}

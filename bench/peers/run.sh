@@ -6,15 +6,15 @@ cd "$(dirname "$0")" || exit 1
 
 case " $* " in *" --help "* | *" -h "*)
     echo "Usage: run.sh [OPTION]..."
-    echo "Builds and runs cacheline, bare_ring and dpdk_peer with the options below; --peer LIST may name"
-    echo "cacheline, bare_ring, dpdk_vhost and dpdk_memif."
+    echo "Builds and runs cacheline, bare_ring, bare_queues and dpdk_peer with the options below; --peer LIST may name"
+    echo "cacheline, bare_ring, bare_queues, dpdk_vhost and dpdk_memif."
     echo
     make -s >&2 && exec ./dpdk_peer --help
     exit 1 ;;
 esac
 
 # --peer is ours: each program knows only its own names.
-peers=cacheline,bare_ring,dpdk_vhost,dpdk_memif
+peers=cacheline,bare_ring,bare_queues,dpdk_vhost,dpdk_memif
 count=$#
 while [ "$count" -gt 0 ]; do
     argument=$1
@@ -34,9 +34,9 @@ done
 dpdk=
 for peer in $(echo "$peers" | tr ',' ' '); do
     case $peer in
-    cacheline | bare_ring) ;;
+    cacheline | bare_ring | bare_queues) ;;
     dpdk_vhost | dpdk_memif) dpdk=${dpdk:+$dpdk,}$peer ;;
-    *) echo "run.sh: --peer: '$peer' is not cacheline, bare_ring, dpdk_vhost or dpdk_memif" >&2; exit 2 ;;
+    *) echo "run.sh: --peer: '$peer' is not cacheline, bare_ring, bare_queues, dpdk_vhost or dpdk_memif" >&2; exit 2 ;;
     esac
 done
 
@@ -57,7 +57,7 @@ run() {
 status=0
 for peer in $(echo "$peers" | tr ',' ' '); do
     case $peer in
-    cacheline | bare_ring) run "./$peer" "$@" || { status=$?; break; } ;;
+    cacheline | bare_ring | bare_queues) run "./$peer" "$@" || { status=$?; break; } ;;
     esac
 done
 if [ -n "$dpdk" ] && [ "$status" -eq 0 ]; then

@@ -16,6 +16,7 @@ commands=$("$millrace" --help | awk '/^Commands:/ { in_list = 1; next } /^$/ { i
 pages=$(for command in $commands; do [ "$command" = help ] || echo "share/man/man1/millrace-$command.1"; done)
 sort >"$scratch/expected" <<END
 bin/millrace
+bin/millrace-bench
 include/millrace.h
 lib/libmillrace.a
 lib/libmillrace.so

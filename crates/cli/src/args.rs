@@ -1,23 +1,16 @@
 //! The command line: what can be asked for, and the help that says so.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use millrace_abi::name::{CardOptions, EngineRule, OptionError, VARIABLE};
-use millrace_abi::queue::{Engine, Mode, QueueId};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use millrace_tool::applies::{self, Uses};
+use millrace_tool::options::Shared;
 
-use crate::applies;
-use crate::bench::BenchArgs;
+use crate::commands::bench::BenchArgs;
 use crate::commands::{
     card, clients, completions, forward, generate, locks, loopback_hw, man, pktgen, ports, read, receive, regs, stats,
     transmit, workers,
 };
-use crate::hostile::HostileArgs;
-use crate::list::{Queues, Sizes};
-use crate::soak::SoakArgs;
-
-const HEADING: &str = "Shared options";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,9 +31,34 @@ is warn, and info for a card, which then tells who comes and goes.
 Exit codes: 0 what was asked for happened, 1 an error, loss or corruption, 2 a
 wrong command line, 130 Ctrl-C before the end.";
 
+/// What a command uses that moves frames through queues, besides their sizes.
+const QUEUES: &[&str] = &["device", "queue", "engine", "mode", "count", "burst", "poll", "json"];
+
+/// Commands and the shared options that they use; those that are not here use all.
+const USES: &Uses = &[
+    (&["card"], &["engine", "poll", "json"]),
+    (&["ports"], &["device", "json"]),
+    (&["workers"], &["device", "json"]),
+    (&["clients"], &["device", "json"]),
+    (&["locks"], &["device", "json"]),
+    // With `--device embedded`, an engine is one of the card that is made.
+    (&["info"], &["device", "engine", "json"]),
+    (&["tree"], &["device", "engine", "json"]),
+    (&["regs"], &["device", "engine", "json"]),
+    (&["stats"], &["device", "queue", "count", "json"]),
+    (&["read"], QUEUES),
+    (&["receive"], QUEUES),
+    (&["transmit"], QUEUES),
+    (&["loopback"], QUEUES),
+    (&["forward"], &["device", "queue", "engine", "count", "burst", "poll", "json"]),
+    (&["demo"], &["json"]),
+    (&["completions"], &[]),
+    (&["man"], &[]),
+];
+
 /// Send and receive packets through a software accelerator card, with the kernel off the data path.
 #[derive(Debug, Parser)]
-#[command(name = "millrace", version = env!("MILLRACE_VERSION"), after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "millrace", version = millrace_tool::VERSION, after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -50,103 +68,17 @@ pub struct Cli {
     pub shared: Shared,
 }
 
-/// Options that mean the same in every command that takes them: [`applies`] says which do.
-#[derive(Clone, Debug, Args)]
-pub struct Shared {
-    /// Card to use: embedded[:OPTIONS] or unix:PATH
-    #[arg(long, short = 'd', global = true, env = VARIABLE, value_name = "NAME", help_heading = HEADING)]
-    pub device: Option<String>,
-    /// Queues, such as 0-3,5 [default: 0]
-    #[arg(long, short = 'i', global = true, value_name = "LIST", help_heading = HEADING)]
-    pub queue: Option<Queues>,
-    /// DMA protocol of all or some queues: sze, medusa, calypte or dd, or such as sze@0-3; may be repeated
-    /// [default: what the card has; medusa for a card of one's own]
-    #[arg(long, short = 'e', global = true, value_name = "ENGINE", help_heading = HEADING)]
-    pub engine: Vec<Engines>,
-    /// Who moves the pointers: direct (this program) or mediated (the driver) [default: direct]
-    #[arg(long, short = 'm', global = true, value_name = "MODE", help_heading = HEADING)]
-    pub mode: Option<Mode>,
-    /// Frame sizes in bytes without FCS; a range means random sizes, such as 64 or 64,512,1024-1500
-    #[arg(long, short = 's', global = true, value_name = "LIST", help_heading = HEADING)]
-    pub size: Option<Sizes>,
-    /// Frames per queue, such as 1000, 10M or 1e6
-    #[arg(long, short = 'n', global = true, value_name = "N", value_parser = count, help_heading = HEADING)]
-    pub count: Option<u64>,
-    /// Most frames per call to the queue, 1 to 1024
-    #[arg(long, short = 'B', global = true, value_name = "N", help_heading = HEADING,
-        value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub burst: Option<u16>,
-    /// Never sleep while there is nothing to do
-    #[arg(long, global = true, help_heading = HEADING)]
-    pub poll: bool,
-    /// One JSON object per line on standard output instead of tables
-    #[arg(long, global = true, help_heading = HEADING)]
-    pub json: bool,
-}
-
 /// The whole command line, each command with the options that it uses.
 pub fn command() -> clap::Command {
-    applies::narrowed(Cli::command())
+    applies::narrowed(Cli::command(), USES)
 }
 
 /// What was asked for; ends the process with an explanation when that makes no sense.
 pub fn parse() -> Cli {
     let mut command = command();
     let matches = command.get_matches_mut();
-    let parsed = applies::check(&mut command, &matches).and_then(|()| Cli::from_arg_matches(&matches));
+    let parsed = applies::check(&mut command, &matches, USES).and_then(|()| Cli::from_arg_matches(&matches));
     parsed.unwrap_or_else(|error| error.exit())
-}
-
-impl Shared {
-    /// The queues asked for, or queue 0.
-    pub fn queues(&self) -> Queues {
-        self.queue.clone().unwrap_or_else(|| Queues::one(0))
-    }
-
-    /// The engines asked for.
-    pub fn engine_rules(&self) -> impl Iterator<Item = EngineRule> + '_ {
-        self.engine.iter().flat_map(|engines| engines.0.iter().copied())
-    }
-
-    /// The engine asked for on that queue.
-    pub fn engine_of(&self, queue: QueueId) -> Option<Engine> {
-        self.engine_rules().filter(|rule| rule.queues.contains(queue)).last().map(|rule| rule.engine)
-    }
-
-    /// The mode asked for, or direct mode.
-    pub fn mode(&self) -> Mode {
-        self.mode.unwrap_or_default()
-    }
-
-    /// The burst asked for, or `otherwise`.
-    pub fn burst_or(&self, otherwise: u16) -> usize {
-        usize::from(self.burst.unwrap_or(otherwise))
-    }
-
-    /// The sizes asked for, or frames of `otherwise` bytes.
-    pub fn sizes_or(&self, otherwise: u32) -> Sizes {
-        self.size.clone().unwrap_or_else(|| Sizes::one(otherwise))
-    }
-}
-
-/// The value of one `--engine`: which engine serves which queues.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Engines(Vec<EngineRule>);
-
-impl Engines {
-    /// One engine for all queues.
-    pub fn all(engine: Engine) -> Self {
-        engine.to_string().parse().expect("an engine alone is a rule")
-    }
-}
-
-impl FromStr for Engines {
-    type Err = OptionError;
-    fn from_str(text: &str) -> Result<Self, OptionError> {
-        let mut options = CardOptions::default();
-        options.set("engine", Some(text))?;
-        Ok(Self(options.engines))
-    }
 }
 
 /// A command.
@@ -197,7 +129,8 @@ Examples:
     LoopbackHw(loopback_hw::LoopbackHwArgs),
     /// Send and receive real flows at a rate, and count what is lost
     Pktgen(pktgen::PktgenArgs),
-    /// Measure
+    /// Measure, with the program millrace-bench
+    #[command(disable_help_flag = true)]
     Bench(BenchArgs),
     /// Show everything in half a minute
     #[command(after_help = "\
@@ -213,23 +146,12 @@ Examples:
     Completions(completions::CompletionsArgs),
     /// Print or write manual pages
     Man(man::ManArgs),
-    /// Misbehave (for benchmarks and tests)
-    #[command(hide = true)]
-    Hostile(HostileArgs),
-    /// Kill programs and scribble on memory for a long time (see `make soak`)
-    #[command(hide = true)]
-    Soak(SoakArgs),
-}
-
-/// A whole number above 0, such as 1000, 10k, 1.5M or 1e6.
-pub fn count(text: &str) -> Result<u64, String> {
-    let number = millrace_port::spec::number(text).filter(|number| *number > 0);
-    number.ok_or_else(|| "expected a whole number above 0, such as 1000, 10k, 1.5M or 1e6".to_owned())
-}
-
-/// The same, and 0.
-pub fn count_or_none(text: &str) -> Result<u64, String> {
-    if text == "0" { Ok(0) } else { count(text) }
+    /// Misbehave (for benchmarks and tests), with the program millrace-bench
+    #[command(hide = true, disable_help_flag = true)]
+    Hostile(BenchArgs),
+    /// Kill programs and scribble on memory for a long time (see `make soak`), with the program millrace-bench
+    #[command(hide = true, disable_help_flag = true)]
+    Soak(BenchArgs),
 }
 
 #[cfg(test)]
@@ -255,16 +177,6 @@ mod tests {
     }
 
     #[test]
-    fn engines_may_differ_between_queues() {
-        let cli = Cli::try_parse_from("millrace read -e medusa --engine sze@1-2".split(' ')).unwrap();
-        let engines = [0, 1, 2, 3].map(|index| cli.shared.engine_of(QueueId::rx(index)).unwrap());
-        assert_eq!(engines, [Engine::Medusa, Engine::Sze, Engine::Sze, Engine::Medusa]);
-        let cli = Cli::try_parse_from(["millrace", "info"]).unwrap();
-        assert_eq!(cli.shared.engine_of(QueueId::rx(0)), None);
-        assert_eq!(Engines::all(Engine::Sze), "sze".parse().unwrap());
-    }
-
-    #[test]
     fn wrong_values_are_refused() {
         for line in [
             "millrace read --engine wood",
@@ -278,6 +190,72 @@ mod tests {
             "millrace frobnicate",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+
+    fn parse(line: &str) -> Result<(), String> {
+        let mut root = command();
+        let matches = root.try_get_matches_from_mut(line.split(' ')).map_err(|error| error.to_string())?;
+        applies::check(&mut root, &matches, USES).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_a_command_ignores_is_refused_wherever_it_stands() {
+        for line in [
+            "millrace info --size 64",
+            "millrace --size 64 info",
+            "millrace ports plug 0 null --count 3",
+            "millrace card --device embedded",
+            "millrace transmit x.pcap --size 100",
+            "millrace demo --queue 3",
+        ] {
+            let refused = parse(line).expect_err(line);
+            assert!(refused.contains("has no use for --"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_it_uses_is_taken_wherever_it_stands() {
+        for line in [
+            "millrace --json --device embedded info",
+            "millrace ports --device unix:/x plug 0 null",
+            "millrace stats --watch --count 3 --queue 0",
+            "millrace generate --size 64 --count 3 --burst 5 --poll --mode direct",
+            "millrace card --poll --engine sze",
+        ] {
+            parse(line).expect(line);
+        }
+    }
+
+    #[test]
+    fn help_shows_what_can_be_said() {
+        let mut root = command();
+        root.build();
+        let mut help = |path: &[&str]| {
+            let command = path.iter().fold(&mut root, |command, name| command.find_subcommand_mut(name).unwrap());
+            command.render_long_help().to_string()
+        };
+        let (info, plug, generate) = (help(&["info"]), help(&["ports", "plug"]), help(&["generate"]));
+        assert!(info.contains("--device") && !info.contains("--size") && !info.contains("--count"), "{info}");
+        assert!(plug.contains("--device") && !plug.contains("--burst"), "{plug}");
+        assert!(applies::ALL.iter().all(|option| generate.contains(&format!("--{option}"))), "{generate}");
+    }
+
+    #[test]
+    fn every_name_is_one() {
+        let root = command();
+        for option in applies::ALL.iter().chain(USES.iter().flat_map(|(_, used)| used.iter())) {
+            assert!(root.get_arguments().any(|arg| arg.get_id() == option), "{option}");
+        }
+    }
+
+    #[test]
+    fn what_is_behind_bench_is_for_the_benchmarks() {
+        for line in
+            ["millrace bench --help", "millrace bench latency --plot x", "millrace --json bench --app-cpu 0 sync"]
+        {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            assert!(matches!(cli.command, Command::Bench(_)), "{line}");
         }
     }
 }

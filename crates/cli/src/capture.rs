@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use millrace_port::pcap::Reader;
-
-use crate::failure::Failure;
-use crate::list::MAX_SIZE;
+use millrace_tool::failure::Failure;
+use millrace_tool::list::MAX_SIZE;
 
 /// The frames of a capture, one behind the other.
 #[derive(Clone, Debug, Default)]

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, Parser};
+use millrace_tool::failure::Failure;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::args::{Cli, Command};
-use crate::failure::Failure;
 use crate::policy::read_file;
 
 /// Options of `card` that a file cannot set, and why.

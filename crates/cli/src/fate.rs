@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use millrace_abi::queue::Direction;
 use millrace_abi::stats::{CardStats, Count};
-
-use crate::clock::Moment;
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::stop;
+use millrace_tool::clock::Moment;
+use millrace_tool::failure::Failure;
+use millrace_tool::session::Session;
+use millrace_tool::stop;
 
 /// How long counters may take to show what has been sent, in seconds.
 const PATIENCE: f64 = 2.0;

@@ -1,78 +1,65 @@
 //! The `millrace` command: [`args`] says what can be asked for, one file per command in [`commands`] does it.
 #![forbid(unsafe_code)]
 
-mod applies;
 mod args;
-mod bench;
 mod capture;
-mod clock;
 mod commands;
 mod config;
-mod cores;
-mod distribution;
-mod echo;
-mod failure;
 mod fate;
-mod host;
-mod hostile;
-mod idle;
-mod lanes;
-mod limits;
-mod list;
-mod log;
-mod output;
 mod pace;
-mod place;
 mod policy;
 mod privileges;
-mod progress;
-mod send;
 mod serve;
-mod session;
-mod soak;
-mod stop;
-mod traffic;
 
 use std::env;
 use std::process::ExitCode;
 
+use millrace_tool::failure::Failure;
+use millrace_tool::log::LevelFilter;
+use millrace_tool::{limits, log, stop};
+
 use args::{Cli, Command};
 use commands as run;
-use failure::Failure;
 
 fn main() -> ExitCode {
     let mut cli = args::parse();
-    // An empty `MILLRACE_DEVICE` names nothing, as everywhere else.
-    cli.shared.device = cli.shared.device.take().filter(|name| !name.is_empty());
+    cli.shared = cli.shared.settled();
     limits::raise();
-    log::show(log::usual(&cli.command));
+    log::show(usual_log(&cli.command));
     match config::complete(cli, env::args_os()).and_then(|cli| run(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !failure.is_broken_pipe() {
-                output::note(failure.to_string());
-            }
-            failure.exit_code()
-        }
+        Err(failure) => failure.report(),
     }
 }
 
+/// What of the log a command shows unless told otherwise. Whoever runs a card wants to know who uses it.
+fn usual_log(command: &Command) -> LevelFilter {
+    if matches!(command, Command::Card(_)) { LevelFilter::INFO } else { LevelFilter::WARN }
+}
+
 fn run(cli: &Cli) -> Result<(), Failure> {
-    // A card gives up privileges before the first thread, which Ctrl-C takes.
-    if let Command::Card(args) = &cli.command {
-        let prepared = commands::card::prepare(&cli.shared, args)?;
-        stop::install()?;
-        return commands::card::run(&cli.shared, args, prepared);
+    match &cli.command {
+        // What another program is to do begins there.
+        Command::Bench(_) => commands::bench::run(Some("bench"), env::args_os()),
+        Command::Hostile(_) | Command::Soak(_) => commands::bench::run(None, env::args_os()),
+        // A card gives up privileges before the first thread, which Ctrl-C takes.
+        Command::Card(args) => {
+            let prepared = commands::card::prepare(&cli.shared, args)?;
+            stop::install()?;
+            commands::card::run(&cli.shared, args, prepared)
+        }
+        _ => {
+            stop::install()?;
+            carry_out(cli)
+        }
     }
-    stop::install()?;
-    carry_out(cli)
 }
 
 fn carry_out(cli: &Cli) -> Result<(), Failure> {
     let shared = &cli.shared;
     match &cli.command {
         // Done above.
-        Command::Card(_) => Ok(()),
+        Command::Card(_) | Command::Bench(_) | Command::Hostile(_) | Command::Soak(_) => Ok(()),
         Command::Clients(args) => run::clients::run(shared, args),
         Command::Locks(args) => run::locks::run(shared, args),
         Command::Ports(args) => run::ports::run(shared, args),
@@ -89,11 +76,8 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Forward(args) => run::forward::run(shared, args),
         Command::LoopbackHw(args) => run::loopback_hw::run(shared, args),
         Command::Pktgen(args) => run::pktgen::run(shared, args),
-        Command::Bench(args) => bench::run(shared, args),
         Command::Demo => run::demo::run(shared),
-        Command::Completions(args) => run::completions::run(args),
-        Command::Man(args) => run::man::run(args),
-        Command::Hostile(args) => hostile::run(shared, args),
-        Command::Soak(args) => soak::run(shared, args),
+        Command::Completions(args) => run::completions::run(args, &args::command()),
+        Command::Man(args) => run::man::run(args, &args::command()),
     }
 }

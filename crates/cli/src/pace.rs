@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::clock::Moment;
-use crate::traffic::Rate;
+use millrace_tool::clock::Moment;
+use millrace_tool::traffic::Rate;
 
 /// Pauses shorter than this are spun away: a sleep takes longer than it is asked to.
 const SHORTEST_SLEEP_NS: u64 = 200_000;

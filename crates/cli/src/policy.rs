@@ -7,8 +7,8 @@ use clap::Args;
 use millrace_abi::access::{Grant, Names};
 use millrace_abi::name::CardOptions;
 use millrace_driver::Policy;
+use millrace_tool::failure::Failure;
 
-use crate::failure::Failure;
 use crate::privileges::Plan;
 
 /// Largest file that an option names, in bytes.

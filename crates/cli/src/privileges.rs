@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use millrace_tool::failure::Failure;
 use nix::unistd;
 use rustix::thread::{CapabilitySet, CapabilitySets};
-
-use crate::failure::Failure;
 
 /// What a card keeps, and to whom its socket goes.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,9 +6,8 @@ use std::path::Path;
 use millrace_abi::name::CardOptions;
 use millrace_card::Card;
 use millrace_driver::{Driver, Policy};
-
-use crate::failure::Failure;
-use crate::stop;
+use millrace_tool::failure::Failure;
+use millrace_tool::stop;
 
 /// A card that listens until this is dropped.
 pub struct Daemon {

@@ -1,16 +1,8 @@
 //! The binary as scripts see it: names of JSON fields, exit codes, what goes to which stream.
 
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-
-/// Benchmarks keep two cores busy each; side by side they would wait for each other for seconds.
-static CORES: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    CORES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn millrace(line: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
@@ -35,54 +27,7 @@ fn assert_fields(object: &Value, fields: &[&str]) {
 }
 
 #[test]
-fn bench_latency_has_the_fields_that_were_promised() {
-    let _alone = alone();
-    let lines = objects("bench latency --count 300 --json");
-    let cases: Vec<String> = lines.iter().map(|line| format!("{} {}", line["engine"], line["mode"])).collect();
-    assert_eq!(cases.len(), 3 * 2 + 1, "both modes, and DD in direct mode only: {cases:?}");
-    for line in &lines {
-        assert_fields(line, &["bench", "engine", "mode", "size", "count", "mean_ns", "geomean_ns", "p50_ns", "p99_ns"]);
-        assert_fields(line, &["p999_ns", "min_ns", "max_ns", "lost", "corrupt"]);
-        assert_eq!((&line["bench"], &line["count"], &line["lost"]), (&"latency".into(), &300.into(), &0.into()));
-    }
-}
-
-#[test]
-fn bench_latency_draws_its_histograms() {
-    let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("latency.svg");
-    objects(&format!("bench latency --count 300 --engine medusa --json --plot {}", file.display()));
-    let svg = std::fs::read_to_string(file).unwrap();
-    assert!(svg.contains("medusa direct: median") && svg.contains("medusa mediated: median"));
-}
-
-#[test]
-fn bench_throughput_has_the_fields_that_were_promised() {
-    let _alone = alone();
-    let lines = objects("bench throughput --count 2000 --size 64 --mode direct --json");
-    let directions: Vec<&str> = lines.iter().filter_map(|line| line["direction"].as_str()).collect();
-    assert_eq!(directions, ["tx", "rx", "both"].repeat(4));
-    for line in &lines {
-        assert_fields(line, &["bench", "engine", "mode", "size", "count", "mpps", "gbps", "lost", "corrupt"]);
-    }
-}
-
-#[test]
-fn bench_sync_has_the_fields_that_were_promised() {
-    let _alone = alone();
-    let lines = objects("bench sync --count 50 --json");
-    assert_eq!(lines.len(), (3 * 2 + 1) * 4, "DD in direct mode only");
-    for (line, step) in lines.iter().zip(["A", "B", "C", "D"].iter().cycle()) {
-        assert_fields(line, &["bench", "engine", "mode", "size", "count", "before_ns", "before_ns_sd", "sync_ns"]);
-        assert_fields(line, &["sync_ns_sd", "after_ns", "after_ns_sd"]);
-        assert_eq!(&line["step"], step);
-    }
-}
-
-#[test]
 fn several_queues_of_all_engines_lose_nothing() {
-    let _alone = alone();
     let lines = objects(
         "loopback-hw --queue 0-2 --engine medusa --engine sze@1 --engine calypte@2 --size 60-1500 --count 20k --json",
     );
@@ -130,7 +75,6 @@ fn what_did_not_happen_is_not_exit_code_0() {
         ("regs rx9", 2, "this card has no rx9"),
         ("loopback-hw --size 8", 2, "12 bytes"),
         ("loopback-hw --count 100 --device embedded:port=null --json", 1, "100 lost"),
-        ("bench peers --peers /nonexistent", 2, "no run.sh"),
     ] {
         let output = millrace(line);
         let err = String::from_utf8_lossy(&output.stderr).into_owned();

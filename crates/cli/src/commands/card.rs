@@ -9,16 +9,16 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use millrace_abi::name::{CardOptions, DeviceName, MAX_PATH, OPTIONS, OptionHelp};
 use millrace_abi::tree::CardDescription;
 use millrace_driver::Policy;
+use millrace_tool::cores;
+use millrace_tool::failure::Failure;
+use millrace_tool::options::Shared;
+use millrace_tool::output::{self, Output, Row};
+use millrace_tool::place;
+use millrace_tool::stop;
 
-use crate::args::Shared;
-use crate::cores;
-use crate::failure::Failure;
-use crate::output::{self, Output, Row};
-use crate::place;
 use crate::policy::{self, PolicyArgs};
 use crate::privileges::{self, Plan, SocketAccess};
 use crate::serve::Daemon;
-use crate::stop;
 
 const HELP: &str = "\
 Runs until Ctrl-C. Prints the name under which other programs find the card,
@@ -223,20 +223,26 @@ fn announce(shared: &Shared, path: &Path, options: &CardOptions) -> Result<(), F
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
     use clap::Parser;
     use millrace_abi::queue::{Engine, QueueId};
 
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        args: CardArgs,
+        #[command(flatten)]
+        shared: Shared,
+    }
+
     fn options(line: &str) -> Result<CardOptions, Failure> {
-        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
-        let Command::Card(args) = &cli.command else { panic!("another command") };
-        args.options(&cli.shared)
+        let only = Only::try_parse_from(line.split(' ')).unwrap();
+        only.args.options(&only.shared)
     }
 
     #[test]
     fn flags_make_the_card_that_the_device_name_makes() {
         let card = options(
-            "millrace card --queues 4 --rx 6 --engine sze@0-1 --port null --port generator:size=64,rate=1k --poll \
+            "card --queues 4 --rx 6 --engine sze@0-1 --port null --port generator:size=64,rate=1k --poll \
              --cpu 1-2 --buffers 512 --buffer 4096 --discard",
         )
         .unwrap();
@@ -248,15 +254,15 @@ mod tests {
 
     #[test]
     fn cores_that_are_not_there_are_refused() {
-        let card = options("millrace card --cpu 1,77").unwrap();
+        let card = options("card --cpu 1,77").unwrap();
         let said = check_cores(&card, |core| core < 2).unwrap_err().to_string();
         assert!(said.starts_with("--cpu 77: "), "{said}");
-        check_cores(&options("millrace card --cpu 0-1").unwrap(), |core| core < 2).unwrap();
+        check_cores(&options("card --cpu 0-1").unwrap(), |core| core < 2).unwrap();
     }
 
     #[test]
     fn a_card_without_flags_is_the_default_one() {
-        assert_eq!(options("millrace card").unwrap(), CardOptions::default());
-        assert!(matches!(options("millrace card --buffers 1000"), Err(Failure::Usage(_))));
+        assert_eq!(options("card").unwrap(), CardOptions::default());
+        assert!(matches!(options("card --buffers 1000"), Err(Failure::Usage(_))));
     }
 }

@@ -3,11 +3,10 @@
 use clap::Args;
 use millrace_abi::access::Resource;
 use millrace_abi::visible::ClientInfo;
-
-use crate::args::Shared;
-use crate::failure::{Failure, While};
-use crate::output::{Output, Row};
-use crate::session::Session;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Output, Row};
+use millrace_tool::session::Session;
 
 /// Options of `clients`.
 #[derive(Debug, Args)]

@@ -1,12 +1,13 @@
 //! `millrace completions`: what a shell has to know to complete the command.
 
-use clap::builder::Resettable;
+use std::process;
+
 use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
-
-use crate::args;
-use crate::failure::Failure;
-use crate::output::put;
+use millrace_tool::failure::Failure;
+use millrace_tool::grammar::{Grammar, shown};
+use millrace_tool::output::put;
+use millrace_tool::programs;
 
 const HELP: &str = "\
 Prints a script; `make install` and the Debian package put it where the shell
@@ -35,50 +36,47 @@ enum Dialect {
     Fish,
 }
 
-/// Runs the command.
-pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
-    Ok(put(&script(args.shell))?)
+/// Runs the command, whose grammar is `root`.
+pub fn run(args: &CompletionsArgs, root: &Command) -> Result<(), Failure> {
+    Ok(put(&script(args.shell, with_benchmarks(shown(root))))?)
 }
 
-fn script(shell: Dialect) -> String {
+fn script(shell: Dialect, mut command: Command) -> String {
     let shell = match shell {
         Dialect::Bash => Shell::Bash,
         Dialect::Zsh => Shell::Zsh,
         Dialect::Fish => Shell::Fish,
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut shown(), "millrace", &mut script);
+    clap_complete::generate(shell, &mut command, "millrace", &mut script);
     String::from_utf8(script).expect("made of the texts of the command")
 }
 
-/// The grammar without hidden commands, which the generators of scripts would offer.
-pub fn shown() -> Command {
-    let all = args::command();
-    let shown = all.get_subcommands().filter(|one| !one.is_hide_set());
-    Command::new("millrace")
-        .version(env!("MILLRACE_VERSION"))
-        .about(Resettable::from(all.get_about().cloned()))
-        .after_help(Resettable::from(all.get_after_help().cloned()))
-        .args(all.get_arguments())
-        .subcommand_required(true)
-        .subcommands(shown.cloned())
+/// The same with what stands behind `bench`, which only the benchmarks know, if they are there.
+fn with_benchmarks(command: Command) -> Command {
+    match benchmarks() {
+        Some(grammar) => command.mut_subcommand("bench", |_| grammar.command("bench")),
+        None => command,
+    }
+}
+
+fn benchmarks() -> Option<Grammar> {
+    let path = programs::beside(programs::BENCH).ok()?;
+    let said = process::Command::new(path).arg("grammar").output().ok()?;
+    serde_json::from_slice(&said.stdout).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Cli;
-    use clap::CommandFactory;
 
     #[test]
-    fn scripts_know_every_command_but_the_hidden_ones() {
-        let (all, shown) = (Cli::command(), shown());
-        for one in all.get_subcommands() {
-            assert_eq!(shown.find_subcommand(one.get_name()).is_none(), one.is_hide_set(), "{}", one.get_name());
-        }
+    fn scripts_know_every_command_and_its_options() {
+        let card = Command::new("card").arg(clap::Arg::new("keep").long("keep-privileges"));
+        let root = Command::new("millrace").subcommands([card, Command::new("info")]);
         for shell in Dialect::value_variants() {
-            let script = script(*shell);
-            for word in shown.get_subcommands().map(Command::get_name).chain(["keep-privileges", "latency"]) {
+            let script = script(*shell, shown(&root));
+            for word in ["card", "info", "keep-privileges"] {
                 assert!(script.contains(word), "{shell:?}: {word}");
             }
         }

@@ -7,19 +7,19 @@ use std::{env, fs};
 
 use millrace_abi::queue::{Engine, Mode};
 use millrace_port::pcap::{CaptureTime, Writer};
+use millrace_tool::clock::Moment;
+use millrace_tool::distribution::Distribution;
+use millrace_tool::echo::{SILENCE, cannot_receive};
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::host::{RxQueue, TxQueue};
+use millrace_tool::lanes::latency_cells;
+use millrace_tool::options::{Engines, Shared};
+use millrace_tool::output::{Output, Row, grouped, note};
+use millrace_tool::session::Session;
+use millrace_tool::trips::{Extent, RoundTrips, round_trips};
+use millrace_tool::{send, stop};
 
-use crate::args::{Engines, Shared};
-use crate::bench::latency::{Extent, RoundTrips, round_trips};
 use crate::capture::Capture;
-use crate::clock::Moment;
-use crate::distribution::Distribution;
-use crate::echo::{SILENCE, cannot_receive};
-use crate::failure::{Failure, While};
-use crate::host::{RxQueue, TxQueue};
-use crate::lanes::latency_cells;
-use crate::output::{Output, Row, grouped, note};
-use crate::session::Session;
-use crate::{send, stop};
 
 /// Frames on their way at once. Far below what any queue holds, so that nothing can be lost for want of room.
 const WINDOW: usize = 64;

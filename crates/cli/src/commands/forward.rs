@@ -3,15 +3,15 @@
 use clap::Args;
 use millrace::{Buffer, Pool, PoolRx, PoolTx};
 use millrace_abi::queue::{Engine, QueueId};
+use millrace_tool::clock::Moment;
+use millrace_tool::echo::cannot_receive;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::lanes::{self, Lane, Tally};
+use millrace_tool::meter::Meter;
+use millrace_tool::options::Shared;
+use millrace_tool::session::Session;
+use millrace_tool::stop;
 
-use crate::args::Shared;
-use crate::clock::Moment;
-use crate::echo::cannot_receive;
-use crate::failure::{Failure, While};
-use crate::lanes::{self, Lane, Tally};
-use crate::progress::Meter;
-use crate::session::Session;
-use crate::stop;
 use std::time::Duration;
 
 /// Descriptors of each ring.

@@ -2,19 +2,19 @@
 
 use clap::Args;
 use millrace_packet::structured::{self, Sequence};
+use millrace_tool::clock::Moment;
+use millrace_tool::failure::Failure;
+use millrace_tool::host::TxQueue;
+use millrace_tool::idle::Idle;
+use millrace_tool::lanes::{self, Lane, Tally};
+use millrace_tool::list::Sizes;
+use millrace_tool::meter::Meter;
+use millrace_tool::options::Shared;
+use millrace_tool::session::Session;
+use millrace_tool::traffic::Rate;
+use millrace_tool::{send, stop};
 
-use crate::args::Shared;
-use crate::clock::Moment;
-use crate::failure::Failure;
-use crate::host::TxQueue;
-use crate::idle::Idle;
-use crate::lanes::{self, Lane, Tally};
-use crate::list::Sizes;
 use crate::pace::Pace;
-use crate::progress::Meter;
-use crate::session::Session;
-use crate::traffic::Rate;
-use crate::{send, stop};
 
 /// Options of `generate`.
 #[derive(Debug, Args)]

@@ -5,12 +5,12 @@ use millrace_abi::control::QueueState;
 use millrace_abi::stats::QueueStats;
 use millrace_abi::tree::Tree;
 use millrace_abi::visible::UserUse;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Cell, Output, Row};
+use millrace_tool::session::Session;
 
-use crate::args::Shared;
 use crate::commands::tree;
-use crate::failure::{Failure, While};
-use crate::output::{Cell, Output, Row};
-use crate::session::Session;
 
 /// Runs the command.
 pub fn run(shared: &Shared) -> Result<(), Failure> {

@@ -3,11 +3,10 @@
 use clap::Args;
 use millrace_abi::message::Locked;
 use millrace_abi::visible::LockInfo;
-
-use crate::args::Shared;
-use crate::failure::{Failure, While};
-use crate::output::{Cell, Output, Row};
-use crate::session::Session;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Cell, Output, Row};
+use millrace_tool::session::Session;
 
 /// Options of `locks`.
 #[derive(Debug, Args)]

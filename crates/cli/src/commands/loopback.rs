@@ -1,17 +1,17 @@
 //! `millrace loopback`: every frame received goes out again.
 
-use crate::args::Shared;
-use crate::clock::Moment;
-use crate::echo::cannot_receive;
-use crate::failure::{Failure, While};
-use crate::host::{RxQueue, TxQueue};
-use crate::idle::Idle;
-use crate::lanes::{self, Lane, Tally};
-use crate::progress::Meter;
-use crate::session::Session;
-use crate::{send, stop};
-
+use millrace_tool::clock::Moment;
+use millrace_tool::echo::cannot_receive;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::host::{RxQueue, TxQueue};
+use millrace_tool::idle::Idle;
+use millrace_tool::lanes::{self, Lane, Tally};
+use millrace_tool::meter::Meter;
 /// Runs the command.
+use millrace_tool::options::Shared;
+use millrace_tool::session::Session;
+use millrace_tool::{send, stop};
+
 pub fn run(shared: &Shared) -> Result<(), Failure> {
     let session = Session::open_running(shared, "nothing ever comes")?;
     lanes::run("loopback", shared, |queue, meter| lane(&session, shared, queue, meter)).map(drop)

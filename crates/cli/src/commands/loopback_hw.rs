@@ -2,15 +2,14 @@
 
 use clap::Args;
 use millrace_packet::structured::{MIN_LEN, Stamping};
-
-use crate::args::{self, Shared};
-use crate::clock::Moment;
-use crate::echo::{Echo, Plan};
-use crate::failure::Failure;
-use crate::lanes::{self, Lane, Tally};
-use crate::progress::Meter;
-use crate::send;
-use crate::session::Session;
+use millrace_tool::clock::Moment;
+use millrace_tool::echo::{Echo, Plan};
+use millrace_tool::failure::Failure;
+use millrace_tool::lanes::{self, Lane, Tally};
+use millrace_tool::meter::Meter;
+use millrace_tool::options::{self, Shared};
+use millrace_tool::send;
+use millrace_tool::session::Session;
 
 /// Frames sent unless `--count` says otherwise.
 const DEFAULT_COUNT: u64 = 1_000_000;
@@ -32,7 +31,7 @@ pub struct LoopbackHwArgs {
     #[arg(long, short = 'l')]
     latency: bool,
     /// Most frames on their way at once
-    #[arg(long, value_name = "N", default_value = "512", value_parser = args::count)]
+    #[arg(long, value_name = "N", default_value = "512", value_parser = options::count)]
     window: u64,
 }
 

@@ -2,12 +2,12 @@
 
 use clap::{Args, Subcommand};
 use millrace_abi::stats::PortStats;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Output, Row};
+use millrace_tool::session::Session;
 
-use crate::args::Shared;
 use crate::commands::stats::port_row;
-use crate::failure::{Failure, While};
-use crate::output::{Output, Row};
-use crate::session::Session;
 
 /// Options of `ports`.
 #[derive(Debug, Args)]

@@ -1,19 +1,18 @@
 //! `millrace read`: receive frames and count them, perhaps check them.
 
 use clap::Args;
-use millrace_abi::queue::{Joiners, Laggard, Sharing};
 use millrace_packet::structured::{Checker, Stamping};
-
-use crate::args::Shared;
-use crate::clock::Moment;
-use crate::echo::cannot_receive;
-use crate::failure::{Failure, While};
-use crate::host::RxQueue;
-use crate::idle::Idle;
-use crate::lanes::{self, Lane, Tally};
-use crate::progress::Meter;
-use crate::session::Session;
-use crate::stop;
+use millrace_tool::clock::Moment;
+use millrace_tool::echo::cannot_receive;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::host::RxQueue;
+use millrace_tool::idle::Idle;
+use millrace_tool::lanes::{self, Lane, Tally};
+use millrace_tool::meter::Meter;
+use millrace_tool::options::Shared;
+use millrace_tool::session::Session;
+use millrace_tool::sharing::SharingArgs;
+use millrace_tool::stop;
 
 /// Options of `read`.
 #[derive(Debug, Args)]
@@ -30,30 +29,6 @@ pub struct ReadArgs {
     check: bool,
     #[command(flatten)]
     sharing: SharingArgs,
-}
-
-/// Whether a receive queue is shared.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub struct SharingArgs {
-    /// Share the queue with up to 15 other readers; if this one falls behind: block them, drop its frames, or evict it
-    #[arg(long, value_name = "block|drop|evict")]
-    share: Option<Laggard>,
-    /// With --share, as the first: what those may choose who join, such as drop,evict or none
-    /// [default: drop and evict; programs of the same user also block]
-    #[arg(long, value_name = "LIST", requires = "share")]
-    joiners: Option<Joiners>,
-}
-
-impl SharingArgs {
-    /// How to open the queue.
-    pub fn sharing(self) -> Sharing {
-        self.share.map_or(Sharing::Exclusive, Sharing::Shared)
-    }
-
-    /// What those may choose who join it.
-    pub fn joiners(self) -> Option<Joiners> {
-        self.joiners
-    }
 }
 
 /// Runs the command.

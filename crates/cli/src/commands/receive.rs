@@ -6,18 +6,17 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use millrace_port::pcap::{CaptureTime, Writer};
-
-use crate::args::Shared;
-use crate::clock::Moment;
-use crate::commands::read::SharingArgs;
-use crate::echo::cannot_receive;
-use crate::failure::{Failure, While};
-use crate::host::RxQueue;
-use crate::idle::Idle;
-use crate::lanes::{self, Lane, Tally};
-use crate::progress::Meter;
-use crate::session::Session;
-use crate::stop;
+use millrace_tool::clock::Moment;
+use millrace_tool::echo::cannot_receive;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::host::RxQueue;
+use millrace_tool::idle::Idle;
+use millrace_tool::lanes::{self, Lane, Tally};
+use millrace_tool::meter::Meter;
+use millrace_tool::options::Shared;
+use millrace_tool::session::Session;
+use millrace_tool::sharing::SharingArgs;
+use millrace_tool::stop;
 
 /// Options of `receive`.
 #[derive(Debug, Args)]

@@ -5,13 +5,13 @@ use millrace_abi::queue::Direction;
 use millrace_abi::register::map::Component;
 use millrace_abi::register::{Block, Offset, Register, Way};
 use millrace_abi::tree::Tree;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::host::Device;
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Cell, Output, Row};
+use millrace_tool::session::Session;
 
-use crate::args::Shared;
 use crate::commands::tree;
-use crate::failure::{Failure, While};
-use crate::host::Device;
-use crate::output::{Cell, Output, Row};
-use crate::session::Session;
 
 /// Options of `regs`.
 #[derive(Debug, Args)]

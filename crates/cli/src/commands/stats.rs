@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use millrace_abi::stats::{CardStats, Count, PortStats, QueueStats, WorkerStats};
+use millrace_tool::clock::Moment;
+use millrace_tool::failure::Failure;
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Output, Row, is_screen};
+use millrace_tool::session::Session;
+use millrace_tool::stop;
 
-use crate::args::Shared;
-use crate::clock::Moment;
 use crate::commands::info::{pids, state};
-use crate::failure::Failure;
-use crate::output::{Output, Row, is_screen};
-use crate::session::Session;
-use crate::stop;
 
 /// Options of `stats`.
 #[derive(Debug, Args)]

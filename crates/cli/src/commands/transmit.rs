@@ -3,21 +3,21 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use millrace_tool::clock::Moment;
+use millrace_tool::failure::Failure;
+use millrace_tool::host::TxQueue;
+use millrace_tool::idle::Idle;
+use millrace_tool::lanes::{self, Lane, Tally};
+use millrace_tool::meter::Meter;
+use millrace_tool::options::{self, Shared};
+use millrace_tool::output::note;
+use millrace_tool::session::Session;
+use millrace_tool::traffic::Rate;
+use millrace_tool::{send, stop};
 
-use crate::args::{self, Shared};
 use crate::capture::Capture;
-use crate::clock::Moment;
-use crate::failure::Failure;
 use crate::fate::Watch;
-use crate::host::TxQueue;
-use crate::idle::Idle;
-use crate::lanes::{self, Lane, Tally};
-use crate::output::note;
 use crate::pace::Pace;
-use crate::progress::Meter;
-use crate::session::Session;
-use crate::traffic::Rate;
-use crate::{send, stop};
 
 /// Options of `transmit`.
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ pub struct TransmitArgs {
     /// Capture to read
     file: PathBuf,
     /// How often to send it; 0 is for ever
-    #[arg(long, value_name = "N", default_value = "1", value_parser = args::count_or_none)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = options::count_or_none)]
     loops: u64,
     /// Frames per second and queue, such as 10k or 2Mpps, or bits: 10Gbit [default: as many as the card takes]
     #[arg(long, value_name = "RATE")]

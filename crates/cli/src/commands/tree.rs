@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use millrace_abi::tree::Tree;
-
-use crate::args::Shared;
-use crate::failure::{Failure, While};
-use crate::output::{Cell, Output, Row, put};
-use crate::session::Session;
-use crate::stop;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Cell, Output, Row, put};
+use millrace_tool::session::Session;
+use millrace_tool::stop;
 
 /// Runs the command.
 pub fn run(shared: &Shared, dtb: Option<&Path>) -> Result<(), Failure> {

@@ -6,12 +6,12 @@ use std::str::FromStr;
 use clap::Args;
 use millrace_abi::queue::{Direction, QueueId};
 use millrace_abi::stats::{CardStats, WorkerStats};
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Output, Row};
+use millrace_tool::session::Session;
 
-use crate::args::Shared;
 use crate::commands::stats::worker_row;
-use crate::failure::{Failure, While};
-use crate::output::{Output, Row};
-use crate::session::Session;
 
 /// Options of `workers`.
 #[derive(Debug, Args)]

@@ -6,18 +6,17 @@ use std::thread;
 
 use clap::Args;
 use millrace_packet::probe::{self, Addresses, Endpoint, MacAddress, Probes, Version};
-
-use crate::args::{self, Shared};
-use crate::clock::Clock;
-use crate::cores;
-use crate::failure::Failure;
-use crate::lanes;
-use crate::list::Queues;
-use crate::output::is_watched;
-use crate::progress::{PERIOD, Progress};
-use crate::session::Session;
-use crate::stop;
-use crate::traffic::{Board, Lengths, Mix, Pair, Plan, Rate, Results, Worker};
+use millrace_tool::clock::Clock;
+use millrace_tool::cores;
+use millrace_tool::failure::Failure;
+use millrace_tool::lanes;
+use millrace_tool::list::Queues;
+use millrace_tool::options::{self, Shared};
+use millrace_tool::output::is_watched;
+use millrace_tool::progress::{PERIOD, Progress};
+use millrace_tool::session::Session;
+use millrace_tool::stop;
+use millrace_tool::traffic::{Board, Lengths, Mix, Pair, Plan, Rate, Results, Worker};
 
 /// Longest time to send, in seconds: a hundred years.
 const LONGEST: f64 = 3e9;
@@ -62,7 +61,7 @@ pub struct PktgenArgs {
     #[arg(long, value_name = "MIX", conflicts_with = "size")]
     mix: Option<Mix>,
     /// Flows of each queue, which take turns
-    #[arg(long, value_name = "N", default_value = "1", value_parser = args::count)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = options::count)]
     flows: u64,
     /// IPv6 instead of IPv4
     #[arg(long)]
@@ -92,7 +91,7 @@ pub struct PktgenArgs {
     #[arg(long, short = 'l', conflicts_with = "no_receive")]
     latency: bool,
     /// Most frames of each queue on their way at once [default: as many as queues hold]
-    #[arg(long, value_name = "N", conflicts_with = "no_receive", value_parser = args::count)]
+    #[arg(long, value_name = "N", conflicts_with = "no_receive", value_parser = options::count)]
     window: Option<u64>,
     /// How long to wait for missing frames after the last that came
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
@@ -231,44 +230,49 @@ fn drive(plan: &Plan, mut pairs: Vec<Pair>, threads: usize) -> (Results, Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
     use clap::Parser;
 
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        args: PktgenArgs,
+        #[command(flatten)]
+        shared: Shared,
+    }
+
     fn parse(line: &str) -> Result<Plan, String> {
-        let cli = Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
-        let Command::Pktgen(args) = &cli.command else { panic!("another command") };
-        plan(&cli.shared, args, 4).map_err(|error| error.to_string())
+        let only = Only::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
+        plan(&only.shared, &only.args, 4).map_err(|error| error.to_string())
     }
 
     #[test]
     fn options_make_a_plan() {
-        let plan =
-            parse("millrace pktgen --queues 4 --flows 1k --rate 1Gbit --mix 80=1,1500=2 --seconds 0.5 -n 7 -l --ipv6");
+        let plan = parse("pktgen --queues 4 --flows 1k --rate 1Gbit --mix 80=1,1500=2 --seconds 0.5 -n 7 -l --ipv6");
         let plan = plan.unwrap();
         assert_eq!((plan.flows, plan.probes.flows(), plan.probes.shortest()), (1000, 4000, 80));
         assert_eq!((plan.goal, plan.seconds, plan.rate), (Some(7), Some(0.5), Some(Rate::Bits(1e9))));
         assert!(plan.latency);
-        assert_eq!(parse("millrace pktgen --src-ip 2001:db8::/32").unwrap().probes.shortest(), 80);
-        assert_eq!(parse("millrace pktgen").unwrap().probes.shortest(), 60);
+        assert_eq!(parse("pktgen --src-ip 2001:db8::/32").unwrap().probes.shortest(), 80);
+        assert_eq!(parse("pktgen").unwrap().probes.shortest(), 60);
     }
 
     #[test]
     fn contradictions_are_refused() {
         for line in [
-            "millrace pktgen --queues 2 --queue 0-1",
-            "millrace pktgen --queues 0",
-            "millrace pktgen --mix imix --size 64",
-            "millrace pktgen --no-receive --latency",
-            "millrace pktgen --no-receive --window 5",
-            "millrace pktgen --size 59",
-            "millrace pktgen --size 60-100 --ipv6",
-            "millrace pktgen --mix imix --ipv6",
-            "millrace pktgen --flows 2M",
-            "millrace pktgen --flows 0",
-            "millrace pktgen --rate 0",
-            "millrace pktgen --seconds -1",
-            "millrace pktgen --src-ip ::1 --dst-ip 10.0.0.1",
-            "millrace pktgen --src-mac 1",
+            "pktgen --queues 2 --queue 0-1",
+            "pktgen --queues 0",
+            "pktgen --mix imix --size 64",
+            "pktgen --no-receive --latency",
+            "pktgen --no-receive --window 5",
+            "pktgen --size 59",
+            "pktgen --size 60-100 --ipv6",
+            "pktgen --mix imix --ipv6",
+            "pktgen --flows 2M",
+            "pktgen --flows 0",
+            "pktgen --rate 0",
+            "pktgen --seconds -1",
+            "pktgen --src-ip ::1 --dst-ip 10.0.0.1",
+            "pktgen --src-mac 1",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

@@ -1,12 +1,11 @@
 //! What `pktgen` prints: a row per queue, and one for all.
 
 use millrace_packet::structured::Findings;
-
-use crate::distribution::Distribution;
-use crate::failure::Failure;
-use crate::lanes::{findings_cells, latency_cells};
-use crate::output::{Output, Row};
-use crate::traffic::{QueueResult, Received, Results, Sent};
+use millrace_tool::distribution::Distribution;
+use millrace_tool::failure::Failure;
+use millrace_tool::lanes::{findings_cells, latency_cells};
+use millrace_tool::output::{Output, Row};
+use millrace_tool::traffic::{QueueResult, Received, Results, Sent};
 
 /// What all queues came to.
 pub struct Total {

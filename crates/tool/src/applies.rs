@@ -1,0 +1,52 @@
+//! Which of the shared options each command has a use for: the others are not in its help, and refused.
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+/// Every shared option, in the order of the help.
+pub const ALL: [&str; 9] = ["device", "queue", "engine", "mode", "size", "count", "burst", "poll", "json"];
+
+/// Commands and the shared options that they use; those that are not here use all.
+pub type Uses = [(&'static [&'static str], &'static [&'static str])];
+
+/// The command line with those options left out of each command's help that it does not use.
+pub fn narrowed(root: Command, uses: &Uses) -> Command {
+    uses.iter().fold(root, |root, (path, used)| {
+        let hidden = ALL.iter().filter(|option| !used.contains(option));
+        let arguments: Vec<_> =
+            hidden.filter_map(|option| root.get_arguments().find(|arg| arg.get_id() == option)).collect();
+        // A command keeps its own definition of an option when the one for all is handed down.
+        let arguments: Vec<_> = arguments.into_iter().map(|argument| argument.clone().hide(true)).collect();
+        within(root, path, |command| command.args(&arguments))
+    })
+}
+
+fn within(command: Command, path: &[&'static str], change: impl FnOnce(Command) -> Command) -> Command {
+    match path {
+        [] => change(command),
+        [name, rest @ ..] if command.find_subcommand(name).is_some() => {
+            command.mut_subcommand(name, |below| within(below, rest, change))
+        }
+        _ => command,
+    }
+}
+
+/// Refuses options on the command line that the command does not use. Those of the environment are meant for others.
+pub fn check(root: &mut Command, matches: &ArgMatches, uses: &Uses) -> Result<(), clap::Error> {
+    let (mut path, mut leaf) = (Vec::new(), matches);
+    while let Some((name, below)) = leaf.subcommand() {
+        path.push(name);
+        leaf = below;
+    }
+    let Some((_, used)) = uses.iter().find(|(command, _)| path.starts_with(command)) else { return Ok(()) };
+    let given = |option: &&&str| leaf.value_source(option) == Some(ValueSource::CommandLine);
+    match ALL.iter().filter(|option| !used.contains(option)).find(given) {
+        Some(option) => {
+            let command = format!("{} {}", root.get_bin_name().unwrap_or(root.get_name()), path.join(" "));
+            let text = format!("`{command}` has no use for --{option}; `{command} --help` lists its options");
+            Err(root.error(ErrorKind::UnknownArgument, text))
+        }
+        None => Ok(()),
+    }
+}

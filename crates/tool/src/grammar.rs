@@ -1,0 +1,111 @@
+//! The grammar of a command line, to be shown to a shell or handed to another program.
+
+use clap::builder::{Resettable, Str};
+use clap::{Arg, ArgAction, Command};
+use serde::{Deserialize, Serialize};
+
+/// A command as far as a shell has to know it to complete it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grammar {
+    name: String,
+    about: String,
+    options: Vec<Choice>,
+    commands: Vec<Grammar>,
+}
+
+/// An option, or a word without a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Choice {
+    name: String,
+    long: Option<String>,
+    short: Option<char>,
+    help: String,
+    takes_value: bool,
+    values: Vec<String>,
+}
+
+impl Grammar {
+    /// That of a command, without what its help does not show.
+    pub fn of(command: &Command) -> Self {
+        Self {
+            name: command.get_name().to_owned(),
+            about: command.get_about().map(ToString::to_string).unwrap_or_default(),
+            options: command.get_arguments().filter(|one| !one.is_hide_set()).map(Choice::of).collect(),
+            commands: command.get_subcommands().filter(|one| !one.is_hide_set()).map(Self::of).collect(),
+        }
+    }
+
+    /// A command that has it, under another name. Its words live as long as the program: there is one, and it ends soon.
+    pub fn command(self, name: &str) -> Command {
+        let start = Command::new(kept(name)).about(kept(&self.about)).disable_help_subcommand(true);
+        let start = start.args(self.options.into_iter().map(Choice::argument));
+        start.subcommands(self.commands.into_iter().map(|one| {
+            let name = one.name.clone();
+            one.command(&name)
+        }))
+    }
+}
+
+impl Choice {
+    fn of(argument: &Arg) -> Self {
+        Self {
+            name: argument.get_id().to_string(),
+            long: argument.get_long().map(str::to_owned),
+            short: argument.get_short(),
+            help: argument.get_help().map(ToString::to_string).unwrap_or_default(),
+            takes_value: argument.get_action().takes_values(),
+            values: argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect(),
+        }
+    }
+
+    fn argument(self) -> Arg {
+        let action = if self.takes_value { ArgAction::Append } else { ArgAction::SetTrue };
+        let argument = Arg::new(kept(&self.name)).help(kept(&self.help)).action(action);
+        let argument = argument.long(Resettable::from(self.long.map(|long| Str::from(kept(&long)))));
+        let argument = argument.short(Resettable::from(self.short));
+        match self.values.is_empty() || !self.takes_value {
+            true => argument,
+            false => argument.value_parser(self.values.iter().map(|value| kept(value)).collect::<Vec<_>>()),
+        }
+    }
+}
+
+fn kept(text: &str) -> &'static str {
+    text.to_owned().leak()
+}
+
+/// The command without hidden commands, which generators of scripts and pages would show.
+pub fn shown(all: &Command) -> Command {
+    let shown = all.get_subcommands().filter(|one| !one.is_hide_set());
+    Command::new(kept(all.get_name()))
+        .bin_name(Resettable::from(all.get_bin_name().map(str::to_owned)))
+        .version(Resettable::from(all.get_version().map(|version| Str::from(kept(version)))))
+        .about(Resettable::from(all.get_about().cloned()))
+        .after_help(Resettable::from(all.get_after_help().cloned()))
+        .args(all.get_arguments())
+        .subcommand_required(true)
+        .subcommands(shown.cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grammar_survives_the_way_to_another_program() {
+        let file = Arg::new("file").long("file").short('f').help("Where to").action(ArgAction::Set);
+        let kind = Arg::new("kind").value_parser(["one", "two"]);
+        let secret = Arg::new("secret").long("secret").hide(true);
+        let below = Command::new("draw").about("Draws").args([file, kind, secret]);
+        let all = Command::new("program").subcommands([below, Command::new("hidden").hide(true)]);
+        let text = serde_json::to_string(&Grammar::of(&all)).unwrap();
+        let again = serde_json::from_str::<Grammar>(&text).unwrap().command("other");
+        assert_eq!(again.get_name(), "other");
+        let draw = again.find_subcommand("draw").unwrap();
+        assert!(again.find_subcommand("hidden").is_none() && draw.get_arguments().count() == 2);
+        let file = draw.get_arguments().find(|one| one.get_long() == Some("file")).unwrap();
+        assert!(file.get_action().takes_values() && file.get_short() == Some('f'));
+        let kind = draw.get_positionals().next().unwrap();
+        assert_eq!(kind.get_possible_values().len(), 2);
+    }
+}
