@@ -80,7 +80,7 @@ done
 sleep 2
 code=0
 timeout -k 5 60 "$millrace" info --json >"$scratch/info" 2>"$scratch/info.log" || code=$?
-[ "$code" -eq 0 ] || grep -qE "descriptors|connections" "$scratch/info.log" ||
+[ "$code" -eq 0 ] || grep -qE "fds|connections" "$scratch/info.log" ||
     fail "out of descriptors: no answer, but $code: $(cat "$scratch/info.log")"
 kill -TERM "$card"
 ended "$card" 60

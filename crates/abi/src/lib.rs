@@ -1,4 +1,4 @@
-//! What a Millrace card and its software agree on, and nothing else.
+//! The interface between a card and its software: registers, device tree, control page, messages, names.
 //!
 //! As a data sheet would: the words for queues ([`queue`]), the control page through which one opener and the card
 //! talk without the kernel ([`control`]), the register table ([`register`]), the device tree ([`tree`]), device names

@@ -1,7 +1,7 @@
 //! What a program and the driver say to each other over a Unix socket (`SOCK_SEQPACKET`: one message, one packet).
 //!
 //! Every request has exactly one reply, in order. A message is the `postcard` encoding of [`Request`] or [`Reply`];
-//! descriptors travel beside it (`SCM_RIGHTS`) in the order that the variant names. The first request is
+//! fds travel beside it (`SCM_RIGHTS`) in the order that the variant names. The first request is
 //! [`Request::Hello`]; a peer that sends something else, something that cannot be decoded, or too much, is told why and
 //! disconnected. Nothing of this is on the data path of direct mode.
 
@@ -18,7 +18,7 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 pub const MAX_REGISTER_BYTES: usize = 4096;
 /// Most packets that one [`Request::TxSync`] commits.
 pub const MAX_COMMIT: usize = 4096;
-/// Most descriptors that travel with one message.
+/// Most fds that travel with one message.
 pub const MAX_FDS: usize = 6;
 /// Most entries of one listing: [`Reply::Clients`], [`Reply::Locks`], [`Reply::Use`].
 pub const MAX_LISTED: usize = 32;
@@ -69,7 +69,7 @@ pub enum Request {
         /// As in [`Request::Lock`].
         bits: u64,
     },
-    /// Lets the card reach memory of the program. Descriptors: the memory (a memfd that can be sealed).
+    /// Lets the card reach memory of the program. Fds: the memory (a memfd that can be sealed).
     Map {
         /// Bytes from the beginning of the file.
         len: u64,
@@ -234,7 +234,7 @@ pub enum Reply {
         /// Longest frame, without FCS.
         frame_max: u16,
     },
-    /// To [`Request::DeviceTree`]. Descriptors: a sealed memfd with the blob.
+    /// To [`Request::DeviceTree`]. Fds: a sealed memfd with the blob.
     DeviceTree {
         /// Bytes of the blob.
         len: u64,
@@ -248,7 +248,7 @@ pub enum Reply {
         /// Where.
         iova: u64,
     },
-    /// To [`Request::Open`]. Descriptors: control page, kick eventfd, status region, and then those that `layout` says:
+    /// To [`Request::Open`]. Fds: control page, kick eventfd, status region, and then those that `layout` says:
     /// data region, descriptor region.
     Opened {
         /// For all further requests.
@@ -258,10 +258,10 @@ pub enum Reply {
         /// What lies where.
         layout: Layout,
         /// Which kick eventfd of this connection came: queues with the same number have it in common, and one of its
-        /// descriptors does for all of them.
+        /// fds does for all of them.
         kick: u32,
     },
-    /// To [`Request::Call`]. Descriptors: the call, a stream socket. A byte comes when the card has something for a
+    /// To [`Request::Call`]. Fds: the call, a stream socket. A byte comes when the card has something for a
     /// sleeper or changes the state of the queue, and one at the beginning for what was before.
     Call,
     /// To [`Request::Start`].
@@ -291,7 +291,7 @@ pub enum Reply {
     },
     /// To [`Request::Stats`].
     Stats(Box<CardStats>),
-    /// To [`Request::Stats`] of a card whose counters do not fit one message. Descriptors: a memfd with the `postcard`
+    /// To [`Request::Stats`] of a card whose counters do not fit one message. Fds: a memfd with the `postcard`
     /// encoding of [`CardStats`].
     StatsFile {
         /// Bytes of the encoding.
@@ -359,7 +359,7 @@ pub enum Layout {
         headers_at: u64,
         /// Where in the status region the IOVAs of the buffers lie, 64 bits each.
         iovas_at: u64,
-        /// Size of the data region; 0 when the program brings its buffers (then no descriptor is sent for it).
+        /// Size of the data region; 0 when the program brings its buffers (then no fd is sent for it).
         data_len: u64,
         /// Distance from one buffer to the next in the data region.
         stride: u32,
@@ -397,7 +397,7 @@ pub enum Layout {
         status_len: u64,
         /// IOVA of the first buffer.
         data_at: u64,
-        /// Size of the data region; 0 when the program brings its buffers (then no descriptor is sent for it).
+        /// Size of the data region; 0 when the program brings its buffers (then no fd is sent for it).
         data_len: u64,
         /// Distance from one buffer to the next in the data region.
         stride: u32,

@@ -75,7 +75,7 @@ const _: () = {
 
 /// Writes a result to the caller's place.
 fn give<T>(place: Option<&mut MaybeUninit<T>>, name: &str, value: impl FnOnce() -> Result<T, Failure>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         place.ok_or_else(|| Failure::null(name))?.write(value()?);
         Ok(0)
     })
@@ -87,7 +87,7 @@ fn give_new<T>(
     name: &str,
     value: impl FnOnce() -> Result<T, Failure>,
 ) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         let place = place.ok_or_else(|| Failure::null(name))?;
         let place = place.write(core::ptr::null_mut());
         *place = Box::into_raw(Box::new(value()?));
@@ -202,7 +202,7 @@ pub extern "C" fn millrace_open_default(device: Option<&mut MaybeUninit<*mut mil
 /// Returns 0.
 #[no_mangle]
 pub extern "C" fn millrace_close(device: Option<Box<millrace_device>>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         drop(device);
         Ok(0)
     })
@@ -219,7 +219,7 @@ pub extern "C" fn millrace_name(device: Option<&millrace_device>) -> *const c_ch
 /// Returns it, or -EINVAL for NULL.
 #[no_mangle]
 pub extern "C" fn millrace_card_pid(device: Option<&millrace_device>) -> c_int {
-    guard::call(|| Ok(opened(device)?.device.card_pid() as c_int))
+    guard::run(|| Ok(opened(device)?.device.card_pid() as c_int))
 }
 
 /// Number of RX queues: their indices begin at 0.
@@ -227,7 +227,7 @@ pub extern "C" fn millrace_card_pid(device: Option<&millrace_device>) -> c_int {
 /// Returns it, or -EINVAL for NULL.
 #[no_mangle]
 pub extern "C" fn millrace_rx_queues(device: Option<&millrace_device>) -> c_int {
-    guard::call(|| Ok(opened(device)?.device.rx_queues() as c_int))
+    guard::run(|| Ok(opened(device)?.device.rx_queues() as c_int))
 }
 
 /// Number of TX queues: their indices begin at 0.
@@ -235,7 +235,7 @@ pub extern "C" fn millrace_rx_queues(device: Option<&millrace_device>) -> c_int 
 /// Returns it, or -EINVAL for NULL.
 #[no_mangle]
 pub extern "C" fn millrace_tx_queues(device: Option<&millrace_device>) -> c_int {
-    guard::call(|| Ok(opened(device)?.device.tx_queues() as c_int))
+    guard::run(|| Ok(opened(device)?.device.tx_queues() as c_int))
 }
 
 /// Shortest and longest frame of the card, in bytes without FCS. Shorter frames are padded with zeros when they are
@@ -248,7 +248,7 @@ pub extern "C" fn millrace_frame_limits(
     shortest: Option<&mut MaybeUninit<u16>>,
     longest: Option<&mut MaybeUninit<u16>>,
 ) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         let limits = opened(device)?.device.frame_limits();
         shortest.map(|place| place.write(limits.0));
         longest.map(|place| place.write(limits.1));
@@ -267,7 +267,7 @@ pub extern "C" fn millrace_device_tree(
     blob: Option<&mut MaybeUninit<*const c_void>>,
     len: Option<&mut MaybeUninit<usize>>,
 ) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         let (blob, len) = (blob.ok_or_else(|| Failure::null("blob"))?, len.ok_or_else(|| Failure::null("len"))?);
         let tree = opened(device)?.tree()?;
         blob.write(tree.as_ptr().cast());
@@ -286,7 +286,7 @@ pub extern "C" fn millrace_stats_json(
     device: Option<&millrace_device>,
     json: Option<&mut MaybeUninit<*mut c_char>>,
 ) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         let json = json.ok_or_else(|| Failure::null("json"))?.write(core::ptr::null_mut());
         *json = opened(device)?.stats()?.into_raw();
         Ok(0)
@@ -314,7 +314,7 @@ pub extern "C" fn millrace_reg_read(
     to: *mut c_void,
     len: usize,
 ) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         // SAFETY: the caller gives `len` bytes to be written, or NULL.
         let to = unsafe { places(to.cast(), len, "to") }?;
         to.fill(MaybeUninit::new(0u8));
@@ -335,7 +335,7 @@ pub extern "C" fn millrace_reg_write(
     from: *const c_void,
     len: usize,
 ) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         // SAFETY: the caller gives `len` bytes to be read, or NULL.
         let from = unsafe { array(from.cast(), len, "from") }?;
         opened(device)?.device.write(address, from)?;
@@ -372,7 +372,7 @@ pub extern "C" fn millrace_reg_read64(
 /// Returns as millrace_reg_write().
 #[no_mangle]
 pub extern "C" fn millrace_reg_write32(device: Option<&millrace_device>, address: u32, value: u32) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         opened(device)?.device.write32(address, value)?;
         Ok(0)
     })
@@ -383,7 +383,7 @@ pub extern "C" fn millrace_reg_write32(device: Option<&millrace_device>, address
 /// Returns as millrace_reg_write().
 #[no_mangle]
 pub extern "C" fn millrace_reg_write64(device: Option<&millrace_device>, address: u32, value: u64) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         opened(device)?.device.write64(address, value)?;
         Ok(0)
     })
@@ -419,7 +419,7 @@ pub extern "C" fn millrace_lock(
 /// Returns 0.
 #[no_mangle]
 pub extern "C" fn millrace_unlock(lock: Option<Box<millrace_component_lock>>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         drop(lock);
         Ok(0)
     })
@@ -529,7 +529,7 @@ pub extern "C" fn millrace_rx_stop(rx: Option<&mut millrace_rx>) -> c_int {
 /// Returns 0; -ENODEV: the card is gone.
 #[no_mangle]
 pub extern "C" fn millrace_rx_close(rx: Option<Box<millrace_rx>>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         rx.map_or(Ok(()), |rx| rx.0.close(IdleRx::close, RxQueue::close))?;
         Ok(0)
     })
@@ -649,7 +649,7 @@ pub extern "C" fn millrace_tx_stop(tx: Option<&mut millrace_tx>) -> c_int {
 /// Returns 0; -ETIMEDOUT: the card did not take everything, and the rest is lost; -ENODEV: the card is gone.
 #[no_mangle]
 pub extern "C" fn millrace_tx_close(tx: Option<Box<millrace_tx>>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         tx.map_or(Ok(()), |tx| tx.0.close(IdleTx::close, TxQueue::close))?;
         Ok(0)
     })
@@ -689,7 +689,7 @@ pub extern "C" fn millrace_memory_iova(memory: Option<&millrace_memory>) -> u64 
 /// Returns 0; -ENODEV: the card is gone.
 #[no_mangle]
 pub extern "C" fn millrace_memory_close(memory: Option<Box<millrace_memory>>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         memory.map_or(Ok(()), |memory| memory.0.close())?;
         Ok(0)
     })
@@ -725,7 +725,7 @@ fn receiver(rx: Option<&mut millrace_supplied_rx>) -> Result<&mut Receiver, Fail
 /// Returns 1: posted; 0: the ring is full; -EINVAL: rx is NULL.
 #[no_mangle]
 pub extern "C" fn millrace_supplied_rx_post(rx: Option<&mut millrace_supplied_rx>, iova: u64, len: u16) -> c_int {
-    guard::call(|| Ok(receiver(rx)?.queue.post(Iova::new(iova), len).into()))
+    guard::run(|| Ok(receiver(rx)?.queue.post(Iova::new(iova), len).into()))
 }
 
 /// Tells the card of posted buffers and of packets released.
@@ -733,7 +733,7 @@ pub extern "C" fn millrace_supplied_rx_post(rx: Option<&mut millrace_supplied_rx
 /// Returns 0, or -EINVAL: rx is NULL.
 #[no_mangle]
 pub extern "C" fn millrace_supplied_rx_flush(rx: Option<&mut millrace_supplied_rx>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         receiver(rx)?.queue.flush();
         Ok(0)
     })
@@ -749,7 +749,7 @@ pub extern "C" fn millrace_supplied_rx_peek(
     packets: *mut millrace_received,
     count: usize,
 ) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         // SAFETY: the caller gives `count` places, or NULL.
         let places = unsafe { places(packets, count, "packets") }?;
         Ok(receiver(rx)?.peek(places)? as c_int)
@@ -761,7 +761,7 @@ pub extern "C" fn millrace_supplied_rx_peek(
 /// Returns 0; -EINVAL: rx is NULL, or the last peek has not found so many.
 #[no_mangle]
 pub extern "C" fn millrace_supplied_rx_release(rx: Option<&mut millrace_supplied_rx>, count: u32) -> c_int {
-    guard::call(|| receiver(rx)?.release(count).map(|()| 0))
+    guard::run(|| receiver(rx)?.release(count).map(|()| 0))
 }
 
 /// Waits for a packet that was not released, at most timeout_ns nanoseconds. Signals do not end it.
@@ -769,7 +769,7 @@ pub extern "C" fn millrace_supplied_rx_release(rx: Option<&mut millrace_supplied
 /// Returns 1: there is one; 0: none came; otherwise as millrace_supplied_rx_peek().
 #[no_mangle]
 pub extern "C" fn millrace_supplied_rx_wait(rx: Option<&mut millrace_supplied_rx>, timeout_ns: u64) -> c_int {
-    guard::call(|| Ok(receiver(rx)?.queue.wait(Duration::from_nanos(timeout_ns))?.into()))
+    guard::run(|| Ok(receiver(rx)?.queue.wait(Duration::from_nanos(timeout_ns))?.into()))
 }
 
 /// Stops and closes the queue; NULL is closed already. The card is done with all buffers when this returns. rx is
@@ -778,7 +778,7 @@ pub extern "C" fn millrace_supplied_rx_wait(rx: Option<&mut millrace_supplied_rx
 /// Returns 0; -ENODEV: the card is gone.
 #[no_mangle]
 pub extern "C" fn millrace_supplied_rx_close(rx: Option<Box<millrace_supplied_rx>>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         rx.map_or(Ok(()), |rx| rx.0.queue.close())?;
         Ok(0)
     })
@@ -812,7 +812,7 @@ fn sender(tx: Option<&mut millrace_supplied_tx>) -> Result<&mut Sender, Failure>
 /// Returns 1: queued; 0: the ring is full; -EINVAL: tx is NULL.
 #[no_mangle]
 pub extern "C" fn millrace_supplied_tx_post(tx: Option<&mut millrace_supplied_tx>, iova: u64, len: u16) -> c_int {
-    guard::call(|| Ok(sender(tx)?.0.post(Iova::new(iova), len).into()))
+    guard::run(|| Ok(sender(tx)?.0.post(Iova::new(iova), len).into()))
 }
 
 /// Sends everything posted.
@@ -820,7 +820,7 @@ pub extern "C" fn millrace_supplied_tx_post(tx: Option<&mut millrace_supplied_tx
 /// Returns 0, or -EINVAL: tx is NULL.
 #[no_mangle]
 pub extern "C" fn millrace_supplied_tx_flush(tx: Option<&mut millrace_supplied_tx>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         sender(tx)?.0.flush();
         Ok(0)
     })
@@ -832,7 +832,7 @@ pub extern "C" fn millrace_supplied_tx_flush(tx: Option<&mut millrace_supplied_t
 /// gone.
 #[no_mangle]
 pub extern "C" fn millrace_supplied_tx_completed(tx: Option<&mut millrace_supplied_tx>) -> c_int {
-    guard::call(|| Ok(sender(tx)?.0.completed()? as c_int))
+    guard::run(|| Ok(sender(tx)?.0.completed()? as c_int))
 }
 
 /// Stops and closes the queue, whether all was sent or not; NULL is closed already. The card is done with all buffers
@@ -841,7 +841,7 @@ pub extern "C" fn millrace_supplied_tx_completed(tx: Option<&mut millrace_suppli
 /// Returns 0; -ENODEV: the card is gone.
 #[no_mangle]
 pub extern "C" fn millrace_supplied_tx_close(tx: Option<Box<millrace_supplied_tx>>) -> c_int {
-    guard::call(|| {
+    guard::run(|| {
         tx.map_or(Ok(()), |tx| tx.0 .0.close())?;
         Ok(0)
     })

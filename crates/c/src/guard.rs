@@ -9,7 +9,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// What a function for C does: its result, or the number of what went wrong.
 #[inline(always)]
-pub fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+pub fn run(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     // What a panic leaves behind in a device is behind the device's own locks.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => value,
@@ -18,7 +18,7 @@ pub fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     }
 }
 
-/// As [`call`], with a queue, which is out of use after a panic.
+/// As [`run`], with a queue, which is out of use after a panic.
 #[inline(always)]
 pub fn with<I, R>(
     queue: Option<&mut Queue<I, R>>,
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn a_panic_becomes_a_number_and_a_text() {
         extern "C" fn falls_over(number: c_int) -> c_int {
-            call(|| panic!("number {number}"))
+            run(|| panic!("number {number}"))
         }
         assert_eq!(falls_over(7), -Errno::NOTRECOVERABLE.raw_os_error());
         assert_eq!(failure::last_text(), "a fault in libmillrace, please report it: number 7");

@@ -60,7 +60,7 @@ pub enum CardError {
     /// The device tree could not be written.
     #[error(transparent)]
     Tree(#[from] BuildError),
-    /// The system refused a thread or a descriptor.
+    /// The system refused a thread or an fd.
     #[error("cannot start a worker: {0}")]
     Worker(std::io::Error),
 }
@@ -226,7 +226,7 @@ impl Card {
     /// Stops a queue at once, drained or not, and takes its memory off it: no worker touches it any more.
     pub fn detach(&self, id: QueueId) {
         if let Some(queue) = self.bus.queue(id) {
-            drop(self.call(id, Command::Halt(id)));
+            drop(self.ask(id, Command::Halt(id)));
             self.end_sharing(id);
             queue.detach();
         }
@@ -235,18 +235,18 @@ impl Card {
     /// Adds an opener to a running queue: with a policy, as a subscriber whose cursor begins now. `false` when the
     /// queue has no room for another subscriber or is not shared.
     pub fn join(&self, id: QueueId, opener: Opener, cursor: Option<(Laggard, Arc<Losses>)>) -> bool {
-        self.call(id, Command::Join(id, opener, cursor)).is_some_and(|answer| answer.done)
+        self.ask(id, Command::Join(id, opener, cursor)).is_some_and(|answer| answer.done)
     }
 
     /// Takes an opener off a running queue.
     pub fn leave(&self, id: QueueId, opener: u32) {
-        drop(self.call(id, Command::Leave(id, opener)));
+        drop(self.ask(id, Command::Leave(id, opener)));
     }
 
     /// Has the worker wake an opener of a running queue, or of one of its rings, by `call` from now on: openers need
     /// none until they sleep for the first time. `false` when the queue does not run, or has no such opener.
     pub fn set_call(&self, id: QueueId, opener: u32, call: Arc<OwnedFd>) -> bool {
-        self.call(id, Command::SetCall(id, opener, call)).is_some_and(|answer| answer.done)
+        self.ask(id, Command::SetCall(id, opener, call)).is_some_and(|answer| answer.done)
     }
 
     /// Index of the worker that serves a queue at the moment; `None` if there is no such queue.
@@ -270,19 +270,19 @@ impl Card {
         let queue = self.bus.queue(id).ok_or(StartError::NotAttached(id))?;
         let (engine, pins) = queue.build_ring(program, domain, opener.control.clone(), self.bus.limits)?;
         let command = Command::AddRing(id.index, opener.id, Box::new(engine), opener);
-        let answer = self.call(id, command).ok_or(StartError::Stuck)?;
+        let answer = self.ask(id, command).ok_or(StartError::Stuck)?;
         if answer.done { Ok(RingPins { _pins: pins }) } else { Err(StartError::NotAttached(id)) }
     }
 
     /// Takes a ring off a TX queue at once, drained or not: no worker touches it any more.
     pub fn drop_ring(&self, id: QueueId, opener: u32) {
-        drop(self.call(id, Command::DropRing(id.index, opener)));
+        drop(self.ask(id, Command::DropRing(id.index, opener)));
     }
 
     /// Makes every worker come round once: what `Domain::unmap` needs while it waits.
     pub fn pass_all(&self) {
         for worker in &self.workers {
-            drop(worker.mailbox.call(Command::Pass));
+            drop(worker.mailbox.ask(Command::Pass));
         }
     }
 
@@ -298,9 +298,9 @@ impl Card {
     }
 
     /// Has the worker of a queue carry out a command.
-    fn call(&self, id: QueueId, command: Command) -> Option<Answer> {
+    fn ask(&self, id: QueueId, command: Command) -> Option<Answer> {
         let _stay = self.bus.affinity.stay();
-        self.bus.affinity.mailbox(id)?.call(command).ok()
+        self.bus.affinity.mailbox(id)?.ask(command).ok()
     }
 
     /// Everything countable. Holders are left empty: the driver knows them.

@@ -1,4 +1,4 @@
-//! The device: what a Millrace card is to the software that drives it, without the hardware.
+//! The network card in software: registers, DMA controllers, MACs, clock, and the workers that move frames.
 //!
 //! ```text
 //! registers ----> queue (control side: latches, START, STOP, counters) ----------> command

@@ -60,20 +60,20 @@ impl Card {
 
     /// Has every port queue of a port work on the memory that it should.
     pub(crate) fn settle_loans(&self, wiring: &mut Wiring, port: usize) {
-        for unit in 0..wiring.loans.len() as u32 {
-            let queue = QueueId::rx(self.ports[port].rx.start + unit);
+        for bundle in 0..wiring.loans.len() as u32 {
+            let queue = QueueId::rx(self.ports[port].rx.start + bundle);
             let wanted = self.ports[port].rx.contains(&queue.index).then(|| self.loans.of(queue)).flatten();
             let serial = wanted.as_ref().map_or(0, |loan| loan.serial);
-            if core::mem::replace(&mut wiring.loans[unit as usize], serial) != serial {
-                self.lend(wiring, port, unit, wanted);
+            if core::mem::replace(&mut wiring.loans[bundle as usize], serial) != serial {
+                self.lend(wiring, port, bundle, wanted);
             }
         }
     }
 
-    fn lend(&self, wiring: &Wiring, port: usize, unit: u32, loan: Option<Arc<Loan>>) {
+    fn lend(&self, wiring: &Wiring, port: usize, bundle: u32, loan: Option<Arc<Loan>>) {
         let _moving = self.affinity().moving();
-        let what = Detach { port_queues: vec![unit], queues: self.queues_of(wiring, port, unit) };
-        let mut detached = self.detach_from(wiring.worker_of(unit), port, what);
+        let what = Detach { port_queues: vec![bundle], queues: self.queues_of(wiring, port, bundle) };
+        let mut detached = self.detach_from(wiring.worker_of(bundle), port, what);
         let Detached { port_queues, rx, tx } = &mut detached;
         for port_queue in port_queues {
             let queue = loan.as_ref().map(|loan| loan.queue);

@@ -114,7 +114,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// [`Unanswered`]: after five seconds, or when the worker has ended.
-    pub fn call(&self, command: Command) -> Result<Answer, Unanswered> {
+    pub fn ask(&self, command: Command) -> Result<Answer, Unanswered> {
         let (lateness, (reply, answer)) = (command.lateness(), sync_channel(1));
         let number = self.post(command, Some(reply)).ok_or(Unanswered::Lost)?;
         let begin = Instant::now();
@@ -228,8 +228,8 @@ mod tests {
     fn a_start_that_is_late_is_taken_back_and_a_halt_is_carried_out_later() {
         let mailbox = mailbox();
         let start = Command::StartTx(7, Box::new(crate::engine::tests::tx()), Vec::new());
-        let Err(Unanswered::Withdrawn(Command::StartTx(7, ..))) = mailbox.call(start) else { panic!() };
-        assert!(matches!(mailbox.call(Command::Halt(QueueId::tx(7))), Err(Unanswered::Late)));
+        let Err(Unanswered::Withdrawn(Command::StartTx(7, ..))) = mailbox.ask(start) else { panic!() };
+        assert!(matches!(mailbox.ask(Command::Halt(QueueId::tx(7))), Err(Unanswered::Late)));
         // The worker comes round.
         let Message { command, reply, .. } = mailbox.take().unwrap();
         assert!(matches!(command, Command::Halt(id) if id == QueueId::tx(7)) && mailbox.take().is_none());
@@ -244,7 +244,7 @@ mod tests {
     fn what_has_queues_in_it_is_waited_for() {
         let mailbox = mailbox();
         let theirs = mailbox.clone();
-        let caller = std::thread::spawn(move || theirs.call(Command::Shape(0, true, None)).is_ok());
+        let caller = std::thread::spawn(move || theirs.ask(Command::Shape(0, true, None)).is_ok());
         std::thread::sleep(5 * mailbox.timeout);
         let message = mailbox.take().unwrap();
         mailbox.answer(message.reply, DONE);
@@ -256,7 +256,7 @@ mod tests {
         let mailbox = mailbox();
         let theirs = mailbox.clone();
         let start = Command::StartTx(7, Box::new(crate::engine::tests::tx()), Vec::new());
-        let caller = std::thread::spawn(move || theirs.call(start).is_ok());
+        let caller = std::thread::spawn(move || theirs.ask(start).is_ok());
         let message = loop {
             if let Some(message) = mailbox.take() {
                 break message;
@@ -282,12 +282,12 @@ mod tests {
     fn nobody_waits_for_a_worker_that_has_ended() {
         let mailbox = mailbox();
         let theirs = mailbox.clone();
-        let caller = std::thread::spawn(move || theirs.call(Command::Shape(0, true, None)));
+        let caller = std::thread::spawn(move || theirs.ask(Command::Shape(0, true, None)));
         while !mailbox.is_waiting() {
             std::thread::yield_now();
         }
         mailbox.lose();
         assert!(matches!(caller.join().unwrap(), Err(Unanswered::Lost)));
-        assert!(matches!(mailbox.call(Command::Shape(0, true, None)), Err(Unanswered::Lost)));
+        assert!(matches!(mailbox.ask(Command::Shape(0, true, None)), Err(Unanswered::Lost)));
     }
 }

@@ -69,7 +69,7 @@ pub(crate) struct Wiring {
     pub patch: Option<usize>,
     /// Of port queues that can work on memory of applications, for each: the serial number of the loan, 0 for none.
     pub loans: Vec<u64>,
-    /// Worker of every unit.
+    /// Worker of every bundle.
     pub workers: Vec<u32>,
 }
 
@@ -84,8 +84,8 @@ impl Wiring {
         }
     }
 
-    pub fn worker_of(&self, unit: u32) -> usize {
-        self.workers[unit as usize] as usize
+    pub fn worker_of(&self, bundle: u32) -> usize {
+        self.workers[bundle as usize] as usize
     }
 
     pub fn port_queues(&self) -> u32 {
@@ -95,7 +95,7 @@ impl Wiring {
         }
     }
 
-    pub fn unit_of(&self, entry: &PortEntry, id: QueueId) -> u32 {
+    pub fn bundle_of(&self, entry: &PortEntry, id: QueueId) -> u32 {
         let first = match self.kind {
             // Queues of one index belong together, whatever the ranges are.
             Kind::Loopback => entry.rx.start.min(entry.tx.start),
@@ -108,7 +108,7 @@ impl Wiring {
         }
     }
 
-    pub fn units(&self, entry: &PortEntry) -> u32 {
+    pub fn bundles(&self, entry: &PortEntry) -> u32 {
         match self.kind {
             Kind::Loopback => entry.rx.end.max(entry.tx.end) - entry.rx.start.min(entry.tx.start),
             Kind::PortQueues(count) => count,

@@ -40,10 +40,10 @@ impl Bus {
         let mut rest = to;
         while !rest.is_empty() {
             let Ok(here) = u32::try_from(at) else { return rest.fill(0) };
-            let unit = unit(here);
-            let skip = here as usize % unit;
-            let word = self.read_unit(here - skip as u32).to_le_bytes();
-            let len = rest.len().min(unit - skip);
+            let width = width(here);
+            let skip = here as usize % width;
+            let word = self.read_register(here - skip as u32).to_le_bytes();
+            let len = rest.len().min(width - skip);
             let (now, later) = rest.split_at_mut(len);
             now.copy_from_slice(&word[skip..skip + len]);
             (at, rest) = (at + len as u64, later);
@@ -70,25 +70,25 @@ impl Bus {
         let mut rest = from;
         while !rest.is_empty() {
             let Ok(here) = u32::try_from(at) else { return };
-            let unit = unit(here);
-            let skip = here as usize % unit;
-            let unit_at = here - skip as u32;
-            let len = rest.len().min(unit - skip);
+            let width = width(here);
+            let skip = here as usize % width;
+            let register_at = here - skip as u32;
+            let len = rest.len().min(width - skip);
             let (now, later) = rest.split_at(len);
             (at, rest) = (at + len as u64, later);
-            if let Some((Component::I2c(port), offset)) = Component::at(unit_at) {
+            if let Some((Component::I2c(port), offset)) = Component::at(register_at) {
                 if let Some(cage) = self.cages.get(port as usize) {
                     cage.write(offset + skip as u32, now);
                 }
                 continue;
             }
-            let mut word = if len == unit { [0; 4] } else { self.read_unit(unit_at).to_le_bytes() };
+            let mut word = if len == width { [0; 4] } else { self.read_register(register_at).to_le_bytes() };
             word[skip..skip + len].copy_from_slice(now);
-            self.write_unit(unit_at, u32::from_le_bytes(word));
+            self.write_register(register_at, u32::from_le_bytes(word));
         }
     }
 
-    fn read_unit(&self, address: u32) -> u32 {
+    fn read_register(&self, address: u32) -> u32 {
         match Component::at(address) {
             Some((Component::Pcs(port), offset)) => {
                 self.phys.get(port as usize).map_or(0, |phy| phy.read16(offset).into())
@@ -97,7 +97,7 @@ impl Bus {
         }
     }
 
-    fn write_unit(&self, address: u32, value: u32) {
+    fn write_register(&self, address: u32, value: u32) {
         match Component::at(address) {
             Some((Component::Pcs(port), offset)) => {
                 if let Some(phy) = self.phys.get(port as usize) {
@@ -132,7 +132,7 @@ impl Bus {
             Component::Pmd(_) => u32::from(transceiver::pmd::STATUS_ABSENT),
             Component::I2c(port) => self.cages.get(port as usize).map_or(0, |cage| cage.read32(offset)),
             Component::Tsu => self.tsu.read(offset),
-            // Read and written by `read_unit` and `write_unit`.
+            // Read and written by `read_register` and `write_register`.
             Component::Pcs(_) | Component::TxData(_) | Component::TxHeaders(_) => 0,
         }
     }
@@ -177,7 +177,7 @@ impl Bus {
 
 /// How wide the registers at an address are, in bytes: 16 bits in a PCS, where looking at a register may change it and
 /// a neighbour must not be looked at too; 32 bits elsewhere.
-fn unit(address: u32) -> usize {
+fn width(address: u32) -> usize {
     match Component::at(address) {
         Some((Component::Pcs(_), _)) => 2,
         _ => 4,

@@ -1,8 +1,8 @@
 //! What is plugged into the ports, which of them are connected with each other, and which worker serves what.
 //!
-//! What moves between workers is a *unit*: one port queue of a port with the queues that it serves, or, in loopback,
+//! What moves between workers is a *bundle*: one port queue of a port with the queues that it serves, or, in loopback,
 //! the RX and the TX queue of one index. Queue `k` of a port (from 0) belongs to port queue `k % port_queues`. Unless
-//! told otherwise, units take the workers in turn; a unit with a queue of the priority class goes to the last worker,
+//! told otherwise, bundles take the workers in turn; a bundle with a queue of the priority class goes to the last worker,
 //! which serves nothing else.
 
 use crate::card::Card;
@@ -30,7 +30,7 @@ impl Card {
             (wirings[at].spec, wirings[at].kind) = (PortSpec::NONE.to_owned(), Kind::Nothing);
             wirings[at].loans.clear();
             // Dropping a port queue may take its time; nobody waits for it but us.
-            detached.drop_wires();
+            detached.drop_port_queues();
         });
         entry.mac.plug(Vec::new(), true);
         drop(wirings);
@@ -99,7 +99,7 @@ impl Card {
         self.rewire(wirings, both, |wirings, _| (wirings[port].patch, wirings[other].patch) = (None, None));
     }
 
-    /// Has a queue served by another worker from now on, and with it all that belongs to its unit: in loopback the
+    /// Has a queue served by another worker from now on, and with it all that belongs to its bundle: in loopback the
     /// queue of the other direction, otherwise the port queue and its other queues.
     ///
     /// # Errors
@@ -116,11 +116,11 @@ impl Card {
         if wirings[port].patch.is_some_and(|other| other != port) {
             return Err(WiringError::Connected(port as u32));
         }
-        let unit = wirings[port].unit_of(&self.ports[port], id);
+        let bundle = wirings[port].bundle_of(&self.ports[port], id);
         let _moving = self.affinity().moving();
         let wiring = &mut wirings[port];
-        let from = core::mem::replace(&mut wiring.workers[unit as usize], worker);
-        let what = Detach { port_queues: vec![unit], queues: self.queues_of(wiring, port, unit) };
+        let from = core::mem::replace(&mut wiring.workers[bundle as usize], worker);
+        let what = Detach { port_queues: vec![bundle], queues: self.queues_of(wiring, port, bundle) };
         let detached = self.detach_from(from as usize, port, what);
         self.distribute(port, wiring, detached);
         Ok(())
@@ -130,10 +130,10 @@ impl Card {
         self.ports.get(port as usize).ok_or(WiringError::NoPort(port, self.ports.len()))
     }
 
-    /// The queues of a unit.
-    pub(crate) fn queues_of(&self, wiring: &Wiring, port: usize, unit: u32) -> Vec<QueueId> {
+    /// The queues of a bundle.
+    pub(crate) fn queues_of(&self, wiring: &Wiring, port: usize, bundle: u32) -> Vec<QueueId> {
         let entry = &self.ports[port];
-        entry.queues().filter(|id| wiring.unit_of(entry, *id) == unit).collect()
+        entry.queues().filter(|id| wiring.bundle_of(entry, *id) == bundle).collect()
     }
 
     /// Takes ports apart on all workers, has them changed, and puts them together again.
@@ -144,8 +144,8 @@ impl Card {
         let mut parts: Vec<Detached> = ports.iter().map(|&port| self.collect(port, &wirings[port])).collect();
         change(wirings, &mut parts[0]);
         for &port in ports {
-            let units = wirings[port].units(&self.ports[port]);
-            wirings[port].workers = (0..units).map(|unit| self.worker_for(wirings, port, unit)).collect();
+            let bundles = wirings[port].bundles(&self.ports[port]);
+            wirings[port].workers = (0..bundles).map(|bundle| self.worker_for(wirings, port, bundle)).collect();
             self.shape(port, &wirings[port], None);
         }
         for (&port, detached) in ports.iter().zip(parts) {
@@ -163,7 +163,7 @@ impl Card {
 
     fn shape(&self, port: usize, wiring: &Wiring, patch: Option<Patch>) {
         for mailbox in self.affinity().mailboxes() {
-            drop(mailbox.call(Command::Shape(port, wiring.kind == Kind::Loopback, patch)));
+            drop(mailbox.ask(Command::Shape(port, wiring.kind == Kind::Loopback, patch)));
         }
     }
 
@@ -181,17 +181,17 @@ impl Card {
         whole
     }
 
-    /// Which worker a unit goes to unless told otherwise. Port queues that are connected with each other have to be
+    /// Which worker a bundle goes to unless told otherwise. Port queues that are connected with each other have to be
     /// with one worker, so whatever decides is the same for both.
-    fn worker_for(&self, wirings: &[Wiring], port: usize, unit: u32) -> u32 {
+    fn worker_for(&self, wirings: &[Wiring], port: usize, bundle: u32) -> u32 {
         let wiring = &wirings[port];
         let pairs =
             wiring.patch.map(|other| wirings[other].port_queues().min(wiring.port_queues())).filter(|pairs| *pairs > 0);
-        let pair = |unit: u32| pairs.map_or(unit, |pairs| unit % pairs);
+        let pair = |bundle: u32| pairs.map_or(bundle, |pairs| bundle % pairs);
         let workers = self.affinity().mailboxes().len() as u32;
         let has_class = !self.options().priority.is_empty() && workers > 1;
         let in_class = |port: usize| {
-            let of_pair = |id: &QueueId| pair(wirings[port].unit_of(&self.ports[port], *id)) == pair(unit);
+            let of_pair = |id: &QueueId| pair(wirings[port].bundle_of(&self.ports[port], *id)) == pair(bundle);
             self.ports[port].queues().filter(of_pair).any(|id| self.options().is_priority(id))
         };
         if has_class && (in_class(port) || wiring.patch.is_some_and(in_class)) {
@@ -201,38 +201,38 @@ impl Card {
             Kind::Loopback => 0,
             _ => wiring.patch.map_or(port, |other| other.min(port)) as u32,
         };
-        (first + pair(unit)) % (workers - u32::from(has_class))
+        (first + pair(bundle)) % (workers - u32::from(has_class))
     }
 
     pub(crate) fn detach_from(&self, worker: usize, port: usize, what: Detach) -> Detached {
-        let answer = self.affinity().mailboxes()[worker].call(Command::Detach(port, what));
+        let answer = self.affinity().mailboxes()[worker].ask(Command::Detach(port, what));
         answer.ok().and_then(|answer| answer.detached).map_or_else(Detached::default, |detached| *detached)
     }
 
-    /// Gives everything to the worker of its unit.
+    /// Gives everything to the worker of its bundle.
     pub(crate) fn distribute(&self, port: usize, wiring: &Wiring, whole: Detached) {
         let entry = &self.ports[port];
         let mut parts: Vec<Detached> = self.affinity().mailboxes().iter().map(|_| Detached::default()).collect();
-        let worker_of = |unit: u32| wiring.workers[unit as usize];
+        let worker_of = |bundle: u32| wiring.workers[bundle as usize];
         for port_queue in whole.port_queues {
             parts[worker_of(port_queue.number) as usize].port_queues.push(port_queue);
         }
         for mut slot in whole.rx {
             let id = slot.queue.id;
-            slot.unit = wiring.unit_of(entry, id);
-            self.affinity().set(id, worker_of(slot.unit));
-            parts[worker_of(slot.unit) as usize].rx.push(slot);
+            slot.bundle = wiring.bundle_of(entry, id);
+            self.affinity().set(id, worker_of(slot.bundle));
+            parts[worker_of(slot.bundle) as usize].rx.push(slot);
         }
         for mut queue in whole.tx {
             let id = queue.rings[0].queue.id;
-            let unit = wiring.unit_of(entry, id);
-            queue.rings.iter_mut().for_each(|ring| ring.unit = unit);
-            self.affinity().set(id, worker_of(unit));
-            parts[worker_of(unit) as usize].tx.push(queue);
+            let bundle = wiring.bundle_of(entry, id);
+            queue.rings.iter_mut().for_each(|ring| ring.bundle = bundle);
+            self.affinity().set(id, worker_of(bundle));
+            parts[worker_of(bundle) as usize].tx.push(queue);
         }
         for (mailbox, detached) in self.affinity().mailboxes().iter().zip(parts) {
             if !detached.is_empty() {
-                drop(mailbox.call(Command::Adopt(port, Box::new(detached))));
+                drop(mailbox.ask(Command::Adopt(port, Box::new(detached))));
             }
         }
     }
@@ -240,8 +240,8 @@ impl Card {
     /// Puts new queues where they belong: once, when the card is built.
     pub(crate) fn place(&self, port: usize, detached: Detached) {
         let mut wirings = self.wirings.lock();
-        let units = wirings[port].units(&self.ports[port]);
-        let workers = (0..units).map(|unit| self.worker_for(&wirings, port, unit)).collect();
+        let bundles = wirings[port].bundles(&self.ports[port]);
+        let workers = (0..bundles).map(|bundle| self.worker_for(&wirings, port, bundle)).collect();
         wirings[port].workers = workers;
         self.distribute(port, &wirings[port], detached);
     }

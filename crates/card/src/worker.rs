@@ -274,13 +274,13 @@ impl Worker {
 fn look_at(lanes: &mut [Lane], item: Item) -> (Look, u32) {
     match item {
         Item::Ring(lane, place) => lanes[lane as usize].look(place as usize),
-        Item::PortQueue(lane, place) => look_at_wire(lanes, lane as usize, place as usize),
+        Item::PortQueue(lane, place) => look_at_port_queue(lanes, lane as usize, place as usize),
     }
 }
 
 #[inline(always)]
-fn look_at_wire(lanes: &mut [Lane], lane: usize, place: usize) -> (Look, u32) {
-    let seen = lanes[lane].look_at_wire(place);
+fn look_at_port_queue(lanes: &mut [Lane], lane: usize, place: usize) -> (Look, u32) {
+    let seen = lanes[lane].look_at_port_queue(place);
     let Some(patch) = lanes[lane].patch.filter(|patch| patch.to != lane) else { return seen };
     let Ok([from, to]) = lanes.get_disjoint_mut([lane, patch.to]) else { return seen };
     match forward(from, place, to, patch) {

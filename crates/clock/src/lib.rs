@@ -1,4 +1,4 @@
-//! When things happen: the clock of a card.
+//! The clock of a card, as PTP hardware clocks are: a time, and an increment that steers it.
 //!
 //! A time-stamp unit adds an increment to a 96-bit time at every tick of an oscillator (`docs/spec/nfb-card.md` §2.8).
 //! Software steers it by writing the increment, a fraction of a second, and sets it by writing the time. Here the

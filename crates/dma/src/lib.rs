@@ -1,6 +1,7 @@
-//! Where bytes live: memory that a card may reach, and the only home of raw shared memory in Millrace.
+//! Shared memory and IOMMU: memory that a card may reach, by which addresses, and the only home of raw shared memory in
+//! Millrace.
 //!
-//! * [`Region`] is memory shared by file descriptor: a memfd that can no longer shrink, mapped here.
+//! * [`Region`] is memory shared by fd: a memfd that can no longer shrink, mapped here.
 //! * [`ForeignRegion`] is memory of a peer, which may shrink under us without harm.
 //! * [`Window`] is a part of a region. Rings are built on what a window gives out: [`Word64`],
 //!   [`Word32`] and [`Word16`] for pointers and flags, [`Slots64`], [`Slots32`] and [`Slots16`] for descriptors and

@@ -1,4 +1,4 @@
-//! Memory shared by file descriptor. One of the files of this crate that may use `unsafe`.
+//! Memory shared by fd. One of the files of this crate that may use `unsafe`.
 
 use crate::guard::Guard;
 use crate::mapping::{Backing, Mapping, map_shared};
@@ -330,7 +330,7 @@ impl Region {
         false
     }
 
-    /// Closes the file and keeps the memory: whoever hands it to nobody needs no descriptor for it.
+    /// Closes the file and keeps the memory: whoever hands it to nobody needs no fd for it.
     #[must_use]
     pub fn without_fd(self) -> Self {
         Self { fd: None, ..self }

@@ -439,7 +439,7 @@ impl Client {
         opened
     }
 
-    /// The kick with this number: the first descriptor of it that came. Any further one is closed.
+    /// The kick with this number: the first fd of it that came. Any further one is closed.
     fn kick(&self, number: u32, fd: OwnedFd) -> Arc<OwnedFd> {
         let mut kicks = self.kicks.lock().unwrap_or_else(PoisonError::into_inner);
         kicks.entry(number).or_insert_with(|| Arc::new(fd)).clone()
@@ -628,7 +628,7 @@ fn map_queue(
     use millrace_abi::queue::Direction;
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or(ClientError::Unexpected);
-    // The memory is for us alone, so it needs no descriptor: of a thousand queues they would be too many.
+    // The memory is for us alone, so it needs no fd: of a thousand queues they would be too many.
     let map = |fd, len, protection, doubled| Region::map(fd, len, protection, doubled).map(Region::without_fd);
     let control = map(next()?, millrace_abi::control::PAGE_SIZE, Protection::ReadWrite, false)?;
     let kick = share(next()?);

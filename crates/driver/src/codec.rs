@@ -1,4 +1,4 @@
-//! Messages and descriptors over a `SOCK_SEQPACKET` socket.
+//! Messages and fds over a `SOCK_SEQPACKET` socket.
 
 use millrace_abi::message::{CodecError, MAX_FDS, MAX_MESSAGE, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ pub enum WireError {
     #[error(transparent)]
     Codec(#[from] CodecError),
     /// More came than a message may have.
-    #[error("a message or its descriptors were cut off: at most {MAX_MESSAGE} bytes and {MAX_FDS} descriptors")]
+    #[error("a message or its fds were cut off: at most {MAX_MESSAGE} bytes and {MAX_FDS} fds")]
     CutOff,
 }
 
@@ -40,7 +40,7 @@ impl From<Errno> for WireError {
     }
 }
 
-/// Sends one message with its descriptors.
+/// Sends one message with its fds.
 pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> Result<(), WireError> {
     let bytes = encode(message)?;
     let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -57,11 +57,11 @@ pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[Borrowed
     }
 }
 
-/// Most descriptors that the system lets travel with one packet (`SCM_MAX_FD`). There is room for all of them: what is left
+/// Most fds that the system lets travel with one packet (`SCM_MAX_FD`). There is room for all of them: what is left
 /// over would be closed by the system then and there, and closing can take long.
 pub(crate) const MOST_FDS: usize = 253;
 
-/// What came at once: a message or not, and its descriptors, which are the receiver's to close in any case.
+/// What came at once: a message or not, and its fds, which are the receiver's to close in any case.
 pub(crate) struct Packet {
     len: usize,
     flags: ReturnFlags,
@@ -77,7 +77,7 @@ impl Packet {
         Ok(decode(buffer.get(..self.len).ok_or(WireError::CutOff)?)?)
     }
 
-    /// Whether descriptors came for which there was no place in this process.
+    /// Whether fds came for which there was no place in this process.
     pub fn fds_were_lost(&self) -> bool {
         self.flags.contains(ReturnFlags::CTRUNC)
     }
@@ -105,7 +105,7 @@ pub(crate) fn receive_packet(socket: impl AsFd, buffer: &mut [u8], flags: RecvFl
     Ok(Packet { len: received.bytes, flags: received.flags, fds })
 }
 
-/// Receives one message with its descriptors, from somebody who is trusted with them.
+/// Receives one message with its fds, from somebody who is trusted with them.
 pub(crate) fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
     buffer: &mut [u8],

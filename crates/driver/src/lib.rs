@@ -1,4 +1,5 @@
-//! Who may use the card: queue memory, subscriptions, exclusive ownership, cleanup after a dead program, the socket.
+//! The card's driver, in user space: a server on a Unix socket that hands out queues, their memory, rights and quotas, and
+//! clears up after programs that die; and its client.
 //!
 //! The driver is the only part that knows both sides. It runs beside the card, in the daemon `millrace card` or on
 //! threads of a program ([`Driver::embedded`]); programs reach it through a [`Client`], over a Unix socket or a pair of
@@ -6,7 +7,7 @@
 //! thread of whoever asks.
 //!
 //! ```text
-//! client ---- codec (messages, descriptors) ---- server ---- session (one per open queue) ---- card (registers)
+//! client ---- codec (messages, fds) ------------ server ---- session (one per open queue) ---- card (registers)
 //!                                                  |            \---- protocol (one for each engine), memory, registers
 //!                                                  \------- locks, native (queues started by registers)
 //! ```

@@ -14,7 +14,7 @@ pub(crate) struct Poll {
     epoll: OwnedFd,
 }
 
-/// What has happened to a descriptor.
+/// What has happened to an fd.
 pub(crate) struct Happened {
     pub token: u64,
     /// The other side is gone altogether, and not only done with sending.

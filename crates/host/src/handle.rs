@@ -26,7 +26,7 @@ pub(crate) struct QueueHandle {
     pub handle: Handle,
     control: Region,
     kick: Arc<OwnedFd>,
-    // Asked for by the first sleep: thousands of queues that never sleep would take too many descriptors.
+    // Asked for by the first sleep: thousands of queues that never sleep would take too many fds.
     call: OnceLock<OwnedFd>,
     state: Word32,
     ringer: Ringer,

@@ -1,4 +1,4 @@
-//! Send and receive packets through a Millrace card, with the kernel off the data path.
+//! The host library: a program sends and receives packets through a Millrace card, with the kernel off the data path.
 //!
 //! Eight steps, as with libnfb: open the device, open a queue, start it, get a burst, put it back, stop, close the
 //! queue, close the device. The types see to it that they come in this order: only a started queue has `get`, a burst

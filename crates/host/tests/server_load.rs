@@ -116,7 +116,7 @@ fn a_card_without_descriptors_refuses_and_goes_on() {
     for _ in 0..20 {
         // Its descriptor finds no place in the card.
         match peer.ask_with(&map, &[memory.as_fd()]) {
-            Some(Reply::Error { code: ErrorCode::System, text }) => assert!(text.contains("descriptors"), "{text}"),
+            Some(Reply::Error { code: ErrorCode::System, text }) => assert!(text.contains("fds"), "{text}"),
             other => panic!("{other:?}"),
         }
         assert!(device.rx(1).open().is_err());

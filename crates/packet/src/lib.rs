@@ -1,4 +1,4 @@
-//! What bytes mean.
+//! Packet formats and test traffic: frames that are checked when they come back, checksums, segmentation offload.
 //!
 //! - [`structured`]: the frames with which generators, loopback tests and benchmarks detect loss, reordering,
 //!   duplication and corruption (`docs/spec/nfb-card.md` §6).

@@ -1,4 +1,4 @@
-//! How frames enter and leave the card.
+//! Network ports in software: how frames enter and leave the card, by interfaces, virtual machines, captures, a generator.
 //!
 //! A port is opened as one or more port queues. The card gives a [`PortQueue`] frames with [`PortQueue::transmit`] and
 //! asks it for frames with [`PortQueue::receive`]; it knows nothing of the card's queues, rings or registers. Kinds of
@@ -171,7 +171,7 @@ pub trait PortQueue: Send {
     /// wire, real or imitated, and a frame that the card has no room for is dropped and counted.
     fn can_wait(&self) -> bool;
 
-    /// A descriptor that is readable when [`PortQueue::receive`] would yield something.
+    /// An fd that is readable when [`PortQueue::receive`] would yield something.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -255,7 +255,7 @@ impl PortQueue for TapPort {
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        // Of an interface that is gone the descriptor is "readable" for ever.
+        // Of an interface that is gone the fd is "readable" for ever.
         (!self.gone).then(|| self.tun.as_fd())
     }
 

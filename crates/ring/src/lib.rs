@@ -1,4 +1,4 @@
-//! How bytes change hands: one module per protocol, each with its layout, the card's half and the host's half.
+//! Descriptor-ring protocols: one module for each, with its layout, the card's half and the host's half.
 //!
 //! * [`medusa`]: one descriptor per packet (`docs/spec/medusa.md`).
 //! * [`sze`]: a stream of packets in one byte ring (`docs/spec/sze.md`).

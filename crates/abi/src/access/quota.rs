@@ -19,8 +19,8 @@ pub enum Resource {
     Mapped,
     /// Bytes of memory that the driver allocates for queues.
     Memory,
-    /// File descriptors that the card keeps for a program.
-    Descriptors,
+    /// Fds that the card keeps for a program.
+    Fds,
     /// Mappings of the card's process that come of all this: the system has a limit for them (`vm.max_map_count`).
     Areas,
 }
@@ -33,7 +33,7 @@ pub const RESOURCES: [Resource; 8] = [
     Resource::Mappings,
     Resource::Mapped,
     Resource::Memory,
-    Resource::Descriptors,
+    Resource::Fds,
     Resource::Areas,
 ];
 
@@ -52,7 +52,7 @@ impl Resource {
             Resource::Mappings => "mappings",
             Resource::Mapped => "mapped",
             Resource::Memory => "memory",
-            Resource::Descriptors => "descriptors",
+            Resource::Fds => "fds",
             Resource::Areas => "areas",
         }
     }
@@ -113,7 +113,7 @@ impl Default for Quota {
             .with(Resource::Mappings, 1024)
             .with(Resource::Mapped, 256 << 30)
             .with(Resource::Memory, 8 << 30)
-            .with(Resource::Descriptors, 2048)
+            .with(Resource::Fds, 2048)
             .with(Resource::Areas, 4096);
         Self { limits }
     }
@@ -187,7 +187,7 @@ mod tests {
         for (text, what) in [
             ("", "KEY=VALUE"),
             ("queues", "KEY=VALUE"),
-            ("wood=1", "there are connections, queues, rings, mappings, mapped, memory, descriptors"),
+            ("wood=1", "there are connections, queues, rings, mappings, mapped, memory, fds"),
             ("queues=1M", "not a whole number"),
             ("queues=-1", "not a whole number"),
             ("memory=1P", "K, M, G and T"),

@@ -8,8 +8,8 @@ use core::fmt;
 pub struct Block {
     /// Short name, such as `medusa`.
     pub name: &'static str,
-    /// Section of `docs/spec/nfb-card.md` that it comes from.
-    pub section: &'static str,
+    /// Where it is described: a document, and the section of it.
+    pub reference: &'static str,
     /// Size of its window on the bus, in bytes.
     pub size: u32,
     /// Its registers by ascending offset. Two may share an offset only if one is read-only and the other write-only.
@@ -58,7 +58,7 @@ impl Block {
 
 impl fmt::Display for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} (docs/spec/nfb-card.md §{}), 0x{:x} bytes", self.name, self.section, self.size)?;
+        writeln!(f, "{} ({}), 0x{:x} bytes", self.name, self.reference, self.size)?;
         for register in self.registers {
             writeln!(f, "  {register}")?;
         }
@@ -135,6 +135,8 @@ mod tests {
     fn the_table_prints_every_register_with_its_offset_and_access() {
         let text = medusa::BLOCK.to_string();
         assert!(text.starts_with("medusa (docs/spec/nfb-card.md §3.2), 0x80 bytes\n"), "{text}");
+        let text = crate::register::dd::BLOCK.to_string();
+        assert!(text.starts_with("dd (docs/spec/dd.md), 0x80 bytes\n"), "{text}");
         assert!(text.contains("  0x00018  HDP                        32 bit  RO   "), "{text}");
         assert!(text.contains("  0x00058  MDP                        32 bit  RW*  "), "{text}");
         for block in map::BLOCKS {

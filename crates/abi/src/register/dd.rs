@@ -5,7 +5,7 @@
 use super::define::*;
 
 registers! {
-    block "dd", section "dd.md", size 0x80;
+    block "dd", reference "docs/spec/dd.md", size 0x80;
     CONTROL = 0x00, W32, RW, "bit 0: 1 starts the queue, 0 asks it to drain and stop";
     STATUS = 0x04, W32, RO, "bit 0: the queue is running";
     TAIL = 0x10, W32, RW, "place behind the last descriptor given to the card; a write wakes the card, which polls done bits";

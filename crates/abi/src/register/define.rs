@@ -9,6 +9,12 @@ pub(super) use super::{Block, Offset, Register};
 macro_rules! registers {
     (
         block $block:literal, section $section:literal, size $size:literal;
+        $($registers:tt)+
+    ) => {
+        registers! { block $block, reference concat!("docs/spec/nfb-card.md §", $section), size $size; $($registers)+ }
+    };
+    (
+        block $block:literal, reference $reference:expr, size $size:literal;
         $($name:ident $([$count:literal; $stride:literal])? =
             $offset:literal, $width:ident, $access:ident, $meaning:literal;)+
     ) => {
@@ -17,10 +23,10 @@ macro_rules! registers {
             pub const $name: Offset = Offset::new($offset);
         )+
 
-        #[doc = concat!("The registers of the ", $block, " block, `docs/spec/nfb-card.md` §", $section, ".")]
+        #[doc = concat!("The registers of the ", $block, " block (", $reference, ").")]
         pub static BLOCK: Block = Block {
             name: $block,
-            section: $section,
+            reference: $reference,
             size: $size,
             registers: &[$(Register {
                 name: stringify!($name),

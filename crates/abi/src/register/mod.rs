@@ -1,6 +1,6 @@
 //! The registers of the card, as data (`docs/spec/nfb-card.md` §2.3 to §2.8 and §3).
 //!
-//! Each kind of block is one [`Block`]: a name, the section that describes it, and one [`Register`] per line of the
+//! Each kind of block is one [`Block`]: a name, where it is described, and one [`Register`] per line of the
 //! data sheet. The same lines give the constants that card and driver use, so a table and its users cannot disagree:
 //!
 //! ```

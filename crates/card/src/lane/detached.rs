@@ -20,7 +20,7 @@ impl Detached {
     }
 
     /// Ends the port queues. What they had of the queues' memory is free again.
-    pub fn drop_wires(&mut self) {
+    pub fn drop_port_queues(&mut self) {
         for PortSlot { port, on_loan, .. } in self.port_queues.drain(..) {
             drop(port);
             if let Some(on_loan) = on_loan {

@@ -115,7 +115,7 @@ impl Lane {
         } else if self.mac.rules.looped {
             loop_back(slot, counts, &mut self.rx, true, &mut self.mac)
         } else {
-            match self.port_queues.iter_mut().find(|port_queue| port_queue.number == slot.unit) {
+            match self.port_queues.iter_mut().find(|port_queue| port_queue.number == slot.bundle) {
                 Some(port_queue) => port_slot::transmit(port_queue, at, slot, counts, &mut self.mac),
                 None => lose(slot, counts, &mut self.mac),
             }
@@ -138,7 +138,7 @@ impl Lane {
     /// One burst from one port queue, if something has come. What goes to another port is for the worker to see to, for
     /// that takes two lanes.
     #[inline(always)]
-    pub fn look_at_wire(&mut self, at: usize) -> (Look, u32) {
+    pub fn look_at_port_queue(&mut self, at: usize) -> (Look, u32) {
         let Some(port_queue) = self.port_queues.get_mut(at) else { return (Look::Quiet, cost::PORT_QUEUE) };
         let reaped = lent::reap(port_queue, &mut self.tx, &mut self.tx_counts);
         let received = match self.patch {
@@ -276,7 +276,7 @@ impl Lane {
         let left = |slot: &TxSlot| slot.ring != 0 && slot.counts_at == first && slot.openers.is_empty();
         let place = self.tx.iter().position(left).unwrap_or(self.tx.len());
         if place == self.tx.len() {
-            let slot = TxSlot::new(self.tx[first].queue.clone(), ring, self.tx[first].unit);
+            let slot = TxSlot::new(self.tx[first].queue.clone(), ring, self.tx[first].bundle);
             self.push_tx(slot, Counts::default(), first);
         }
         let slot = &mut self.tx[place];
@@ -471,7 +471,7 @@ impl Lane {
     /// Finds again what is known by its place.
     fn settle(&mut self, turns: &mut Turns) {
         for port_queue in &mut self.port_queues {
-            port_queue.rx_at = self.rx.iter().position(|slot| slot.unit == port_queue.number);
+            port_queue.rx_at = self.rx.iter().position(|slot| slot.bundle == port_queue.number);
         }
         turns.remove_if(|item| item.lane() == self.port);
         for (at, slot) in self.tx.iter().enumerate().filter(|(_, slot)| slot.is_running()) {

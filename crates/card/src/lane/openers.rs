@@ -61,9 +61,9 @@ impl Openers {
         }
         // One fence for all of them; pairs with the fence in `Sleeper::announce` on the openers' side.
         fence(Ordering::SeqCst);
-        for link in &self.0 {
-            if link.ringer.as_ref().is_some_and(Ringer::claim) {
-                link.signal();
+        for entry in &self.0 {
+            if entry.ringer.as_ref().is_some_and(Ringer::claim) {
+                entry.signal();
             }
         }
     }
@@ -73,28 +73,28 @@ impl Openers {
     }
 
     pub fn mark_asleep(&self) {
-        self.0.iter().filter_map(|link| link.sleeper.as_ref()).for_each(Sleeper::mark);
+        self.0.iter().filter_map(|entry| entry.sleeper.as_ref()).for_each(Sleeper::mark);
     }
 
     pub fn awake(&self) {
-        self.0.iter().filter_map(|link| link.sleeper.as_ref()).for_each(Sleeper::awake);
+        self.0.iter().filter_map(|entry| entry.sleeper.as_ref()).for_each(Sleeper::awake);
     }
 
     /// Who answers for what comes through here.
     pub fn owner(&self) -> Owner {
-        self.0.iter().map(|link| link.opener.owner).find(|&owner| owner != 0).unwrap_or(0)
+        self.0.iter().map(|entry| entry.opener.owner).find(|&owner| owner != 0).unwrap_or(0)
     }
 
     /// The kick and the `card_sleeps` of the opener, if there is one alone.
     pub fn sole(&self) -> Option<(Kick, Word32)> {
-        let [link] = &self.0[..] else { return None };
-        let flag = link.opener.control.word32(CARD_SLEEPS_AT).ok()?;
-        Some((link.opener.kick.as_ref().map(|kick| kick.as_raw_fd()), flag))
+        let [entry] = &self.0[..] else { return None };
+        let flag = entry.opener.control.word32(CARD_SLEEPS_AT).ok()?;
+        Some((entry.opener.kick.as_ref().map(|kick| kick.as_raw_fd()), flag))
     }
 
     pub fn show(&self, state: QueueState, fault: Option<EngineFault>) {
-        for link in &self.0 {
-            show_state(&link.opener.control, state, fault);
+        for entry in &self.0 {
+            show_state(&entry.opener.control, state, fault);
         }
         self.signal_all();
     }
@@ -105,7 +105,7 @@ impl Openers {
     }
 
     pub fn remove(&mut self, id: u32, sleep: &Sleep) -> Option<Opener> {
-        let place = self.0.iter().position(|link| link.opener.id == id)?;
+        let place = self.0.iter().position(|entry| entry.opener.id == id)?;
         let opener = self.0.swap_remove(place).opener;
         opener.forget(sleep);
         Some(opener)
@@ -113,8 +113,8 @@ impl Openers {
 
     /// Says how to wake an opener from now on. `false`: it is not one of these.
     pub fn set_call(&mut self, id: u32, call: &Arc<OwnedFd>) -> bool {
-        let link = self.0.iter_mut().find(|link| link.opener.id == id);
-        link.map(|link| link.opener.call = Some(call.clone())).is_some()
+        let entry = self.0.iter_mut().find(|entry| entry.opener.id == id);
+        entry.map(|entry| entry.opener.call = Some(call.clone())).is_some()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -123,25 +123,25 @@ impl Openers {
 
     /// The control page and the call of an opener.
     pub fn tell(&self, id: u32, state: QueueState) {
-        if let Some(link) = self.0.iter().find(|link| link.opener.id == id) {
-            show_state(&link.opener.control, state, None);
-            link.signal();
+        if let Some(entry) = self.0.iter().find(|entry| entry.opener.id == id) {
+            show_state(&entry.opener.control, state, None);
+            entry.signal();
         }
     }
 
     /// The queue changes its worker: another one is to be woken from now on.
     pub fn leave_worker(&self, sleep: &Sleep) {
         self.awake();
-        self.0.iter().for_each(|link| link.opener.forget(sleep));
+        self.0.iter().for_each(|entry| entry.opener.forget(sleep));
     }
 
     /// See [`Openers::leave_worker`].
     pub fn enter_worker(&self, sleep: &Sleep) {
-        self.0.iter().for_each(|link| link.opener.watch(sleep));
+        self.0.iter().for_each(|entry| entry.opener.watch(sleep));
     }
 
     pub fn take_all(&mut self, sleep: &Sleep) -> Vec<Opener> {
-        let openers: Vec<Opener> = self.0.drain(..).map(|link| link.opener).collect();
+        let openers: Vec<Opener> = self.0.drain(..).map(|entry| entry.opener).collect();
         openers.iter().for_each(|opener| opener.forget(sleep));
         openers
     }

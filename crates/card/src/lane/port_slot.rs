@@ -23,7 +23,7 @@ pub(crate) struct PortSlot {
     pub port: Box<dyn PortQueue>,
     /// What sends while `port` receives, if it can: for a port queue that is connected with itself.
     pub sender: Option<Box<dyn PortQueue>>,
-    // What the worker sleeps on. A descriptor of our own: the port may have given up its by the time it is awake.
+    // What the worker sleeps on. An fd of our own: the port may have given up its by the time it is awake.
     watched: Option<OwnedFd>,
     /// Place in the lane of the RX queue that its frames go to.
     pub rx_at: Option<usize>,
@@ -45,7 +45,7 @@ impl PortSlot {
 
     /// When the port queue wants to be looked at by the clock, of a worker that is about to sleep.
     pub fn next_due(&self) -> Option<Instant> {
-        // There was no descriptor to spare: better awake than deaf.
+        // There was no fd to spare: better awake than deaf.
         let deaf = self.watched.is_none() && self.port.wake_fd().is_some();
         if deaf {
             return Some(Instant::now());

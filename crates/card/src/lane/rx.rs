@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(crate) struct RxSlot {
     pub queue: Arc<QueueStatus>,
     /// Which of the port's port queues fills it.
-    pub unit: u32,
+    pub bundle: u32,
     pub engine: EngineState<RxEngine>,
     pub reclaimer: Option<Box<Reclaimer>>,
     pub openers: Openers,
@@ -31,10 +31,10 @@ pub(crate) struct RxSlot {
 }
 
 impl RxSlot {
-    pub fn new(queue: Arc<QueueStatus>, unit: u32) -> Self {
+    pub fn new(queue: Arc<QueueStatus>, bundle: u32) -> Self {
         Self {
             queue,
-            unit,
+            bundle,
             engine: EngineState::None,
             reclaimer: None,
             openers: Openers::default(),

@@ -23,7 +23,7 @@ pub(crate) struct TxSlot {
     pub queue: Arc<QueueStatus>,
     pub ring: u32,
     /// Which of the port's port queues it sends to.
-    pub unit: u32,
+    pub bundle: u32,
     /// Place of ring 0, where the queue's counts are, which its rings share.
     pub counts_at: usize,
     /// Loopback: where the RX queue of the same index was last found.
@@ -41,11 +41,11 @@ pub(crate) struct TxSlot {
 }
 
 impl TxSlot {
-    pub fn new(queue: Arc<QueueStatus>, ring: u32, unit: u32) -> Self {
+    pub fn new(queue: Arc<QueueStatus>, ring: u32, bundle: u32) -> Self {
         Self {
             queue,
             ring,
-            unit,
+            bundle,
             counts_at: 0,
             rx_at: 0,
             engine: EngineState::None,

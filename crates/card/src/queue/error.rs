@@ -27,8 +27,8 @@ pub enum StartError {
     /// An address outside the domain.
     #[error("{0}")]
     Unmapped(#[from] Fault),
-    /// The system refused memory or descriptors.
-    #[error("the system refused memory or descriptors for {0}; free memory or use fewer queues")]
+    /// The system refused memory or fds.
+    #[error("the system refused memory or fds for {0}; free memory or use fewer queues")]
     NoMemory(QueueId),
     /// The worker did not answer.
     #[error("the card's worker does not answer")]

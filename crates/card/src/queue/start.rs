@@ -39,7 +39,7 @@ impl Queue {
             return Err(StartError::Running(self.status.id));
         }
         // A queue that faulted may still hold its old engine.
-        let old = mailbox.call(Command::Halt(self.status.id)).map_err(|_| StartError::Stuck)?;
+        let old = mailbox.ask(Command::Halt(self.status.id)).map_err(|_| StartError::Stuck)?;
         drop(old);
         let mut pins = Vec::new();
         let attached = latches.attached.as_ref().ok_or(StartError::NotAttached(self.status.id))?;
@@ -59,7 +59,7 @@ impl Queue {
         if let Some(attached) = &latches.attached {
             show_state(&attached.control, QueueState::Running, None);
         }
-        let called = mailbox.call(match built {
+        let called = mailbox.ask(match built {
             Built::Tx(engine) => Command::StartTx(index, Box::new(engine), openers),
             Built::Rx(engine) => Command::StartRx(index, Box::new(engine), reclaimer, openers, discard),
         });
@@ -110,9 +110,9 @@ impl Queue {
             Direction::Tx => {
                 self.status.ask_to_stop();
                 // So that a drained queue reads as stopped when the write returns.
-                let _ = mailbox.call(Command::Look(self.status.id));
+                let _ = mailbox.ask(Command::Look(self.status.id));
             }
-            Direction::Rx => drop(mailbox.call(Command::Halt(self.status.id))),
+            Direction::Rx => drop(mailbox.ask(Command::Halt(self.status.id))),
         }
     }
 }

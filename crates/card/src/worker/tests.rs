@@ -326,5 +326,5 @@ fn a_worker_that_ends_by_a_bug_tells_its_queues_and_nobody_waits_for_it() {
         let word = program.control.window().word32(STATE_AT).unwrap().load(Ordering::Acquire);
         assert_eq!(QueueState::from_word(word), Some(lost));
     }
-    assert!(mailbox.call(Command::Pass).is_err());
+    assert!(mailbox.ask(Command::Pass).is_err());
 }

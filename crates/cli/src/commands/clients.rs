@@ -45,7 +45,7 @@ fn row(client: &ClientInfo) -> Row {
         .list("queues", queues.collect())
         .count("memory", client.used.of(Resource::Memory))
         .count("mapped", client.used.of(Resource::Mapped))
-        .count("descriptors", client.used.of(Resource::Descriptors))
+        .count("fds", client.used.of(Resource::Fds))
         .count("requests", client.requests)
         .text("rights", &client.rights)
 }

@@ -40,7 +40,7 @@ pub fn run(shared: &Shared, args: &RegsArgs) -> Result<(), Failure> {
     }
     let output = Output::new(shared.json);
     for part in parts.iter().filter(|part| args.parts.is_empty() || args.parts.contains(&part.component)) {
-        let title = format!("{} at 0x{:x}: {} (§{})", part.component, part.base, part.block.name, part.block.section);
+        let title = format!("{} at 0x{:x}: {} ({})", part.component, part.base, part.block.name, part.block.reference);
         output.rows(&title, &part.rows(&session.device)?)?;
     }
     Ok(())

@@ -67,7 +67,7 @@ impl std::fmt::Debug for Connected {
     }
 }
 
-/// A descriptor kept to be given up when there are no more: with it a connection that waits can be accepted and closed,
+/// An fd kept to be given up when there are no more: with it a connection that waits can be accepted and closed,
 /// which would otherwise be reported for ever.
 pub(super) fn spare() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).ok()
@@ -91,8 +91,8 @@ fn farewell(queues: usize) -> String {
 /// Programs that could not be served, and why.
 #[derive(Default)]
 pub(super) struct TurnedAway {
-    /// Descriptors were short.
-    pub(super) no_descriptors: u64,
+    /// Fds were short.
+    pub(super) no_fds: u64,
     /// Their process had its share of connections.
     pub(super) too_many: u64,
     remarked: Option<Instant>,
@@ -103,8 +103,8 @@ impl TurnedAway {
     fn remark(&mut self) {
         if self.remarked.is_none_or(|when| when.elapsed() > REMARK) {
             self.remarked = Some(Instant::now());
-            let Self { no_descriptors, too_many, .. } = *self;
-            tracing::warn!(no_descriptors, too_many, "programs were turned away since the card started");
+            let Self { no_fds, too_many, .. } = *self;
+            tracing::warn!(no_fds, too_many, "programs were turned away since the card started");
         }
     }
 }
@@ -131,14 +131,14 @@ impl Server {
         rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 
-    /// There are no descriptors: one who waits is told so by the end of the connection, the others wait for better
+    /// There are no fds: one who waits is told so by the end of the connection, the others wait for better
     /// times. Accepting says that there are none also when nobody waits.
     fn turn_away(&mut self) {
         self.spare = None;
         if let Ok(socket) = self.accept() {
-            self.turned_away.no_descriptors += 1;
+            self.turned_away.no_fds += 1;
             self.turned_away.remark();
-            self.reaper.take(asker_of(&socket), Garbage::Descriptor(socket));
+            self.reaper.take(asker_of(&socket), Garbage::Fd(socket));
         }
         self.spare = spare();
         self.stop_listening();
@@ -161,11 +161,11 @@ impl Server {
         }
     }
 
-    /// Whether a process may have one more connection or mapping. Descriptors are what all programs share here.
+    /// Whether a process may have one more connection or mapping. Fds are what all programs share here.
     pub(super) fn may_grow(&self, pid: u32) -> bool {
         let of_process = self.clients.values().filter(|client| client.pid == pid && !client.ending);
         let cost = of_process.map(|client| 2 + client.kicks.len() + client.mapped.len()).sum::<usize>();
-        cost < self.descriptors.of_one_process()
+        cost < self.fds.of_one_process()
     }
 
     pub(super) fn take_arrivals(&mut self) {
@@ -178,13 +178,13 @@ impl Server {
         let token = FIRST_CLIENT_TOKEN + 2 * number;
         // Every Unix socket can say who is at its other end.
         let Some(who) = peer_of(&socket) else {
-            return self.reaper.take(asker_of(&socket), Garbage::Descriptor(socket));
+            return self.reaper.take(asker_of(&socket), Garbage::Fd(socket));
         };
         let (peer, pid, uid) = (Pid::from_raw(who.pid as i32), who.pid, who.uid);
         let asker = Asker { uid, pid, connection: number };
-        if !own && !self.descriptors.has_some_left() {
-            self.turned_away.no_descriptors += 1;
-            let text = "the card is short of descriptors; try again later, or raise its `ulimit -n`";
+        if !own && !self.fds.has_some_left() {
+            self.turned_away.no_fds += 1;
+            let text = "the card is short of fds; try again later, or raise its `ulimit -n`";
             return self.refuse(socket, Refusal::new(ErrorCode::System, text));
         }
         if !self.may_grow(pid) {
@@ -212,13 +212,13 @@ impl Server {
         let other = peer.filter(|&pid| pid != rustix::process::getpid());
         let pidfd = match other.map(|pid: Pid| pidfd_open(pid, PidfdFlags::empty())) {
             // It has died already; whoever has inherited its socket is not the one who connected.
-            Some(Err(Errno::SRCH)) => return self.reaper.take(asker, Garbage::Descriptor(socket)),
+            Some(Err(Errno::SRCH)) => return self.reaper.take(asker, Garbage::Fd(socket)),
             opened => opened.and_then(Result::ok),
         };
         let ready = rustix::io::ioctl_fionbio(&socket, true).and_then(|()| self.poll.add_news(&socket, token));
         if let Err(error) = ready {
             tracing::warn!(%error, "a program could not be served");
-            return self.reaper.take(asker, Garbage::Descriptor(socket));
+            return self.reaper.take(asker, Garbage::Fd(socket));
         }
         if let Some(pidfd) = &pidfd {
             let _ = self.poll.add(pidfd, token + 1);
@@ -256,7 +256,7 @@ impl Server {
     fn refuse(&mut self, socket: OwnedFd, why: Refusal) {
         self.turned_away.remark();
         let _ = codec::send(&socket, &why.into_reply(), &[]);
-        self.reaper.take(asker_of(&socket), Garbage::Descriptor(socket));
+        self.reaper.take(asker_of(&socket), Garbage::Fd(socket));
     }
 
     /// Ends a connection: nothing of it is answered any more, its locks are free, and what else it had will be cleared

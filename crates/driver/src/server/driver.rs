@@ -2,7 +2,7 @@
 
 use super::changes::Changes;
 use super::connections::{TurnedAway, spare};
-use super::descriptors::Descriptors;
+use super::fds::Fds;
 use super::listen::{ListenPath, listen};
 use super::pause::Pause;
 use super::policy::Policy;
@@ -58,7 +58,7 @@ pub enum DriverError {
     /// The card describes itself in a way that is not understood here.
     #[error("the device tree of the card: {0}")]
     Tree(#[from] TreeError),
-    /// The system refused a descriptor or a thread.
+    /// The system refused an fd or a thread.
     #[error("cannot start the driver: {0}")]
     System(#[from] std::io::Error),
 }
@@ -107,7 +107,7 @@ impl Driver {
         place: Option<ListenPath>,
         policy: Policy,
     ) -> Result<Self, DriverError> {
-        let descriptors = Descriptors::raise_limit();
+        let fds = Fds::raise_limit();
         let io = |errno: Errno| DriverError::System(errno.into());
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
         let (arrivals, changed) = (Mutex::default(), Mutex::default());
@@ -145,7 +145,7 @@ impl Driver {
             ledger: Ledger::new(Limits::new(&policy.quota)),
             policy,
             tree: device_tree,
-            descriptors,
+            fds,
             spare: spare(),
             turned_away: TurnedAway::default(),
             changes: Changes::new(card.clone(), shared.clone()),

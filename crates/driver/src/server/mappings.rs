@@ -18,7 +18,7 @@ impl Server {
         fds: Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
         let invalid = |text: &str| Refusal::new(ErrorCode::Invalid, text);
-        let fd = fds.into_iter().next().ok_or_else(|| invalid("no descriptor of the memory came with the request"))?;
+        let fd = fds.into_iter().next().ok_or_else(|| invalid("no fd of the memory came with the request"))?;
         let len = usize::try_from(len).map_err(|_| invalid("more memory than this machine can address"))?;
         let (protection, access) =
             if writable { (Protection::ReadWrite, Access::ReadWrite) } else { (Protection::Read, Access::Read) };

@@ -7,13 +7,13 @@
 //! * `requests`: what is asked for; `replies`: what is said. `queues`, `owners`, `mappings`: what comes of it.
 //! * `rights`: who may ask for it; `quotas`: how much of it; `standing`: both, for one connection; `visible`: who it
 //!   is.
-//! * `reaper`, `changes`: what may take long, on threads of its own; `pause`, `descriptors`: what is put off and
+//! * `reaper`, `changes`: what may take long, on threads of its own; `pause`, `fds`: what is put off and
 //!   refused when there is too much.
 
 mod changes;
 mod connections;
-mod descriptors;
 mod driver;
+mod fds;
 mod listen;
 mod mappings;
 mod owners;
@@ -39,7 +39,7 @@ use crate::poll::Poll;
 use crate::session::Session;
 use changes::{Changed, Changes};
 use connections::{Connected, TurnedAway};
-use descriptors::Descriptors;
+use fds::Fds;
 use millrace_abi::queue::QueueId;
 use millrace_card::Card;
 use pause::Pause;
@@ -112,7 +112,7 @@ struct Server {
     policy: Policy,
     ledger: Ledger,
     tree: SharedFile,
-    descriptors: Descriptors,
+    fds: Fds,
     spare: Option<OwnedFd>,
     turned_away: TurnedAway,
     changes: Changes,

@@ -16,7 +16,7 @@ impl Server {
         };
         let opened = self.sessions.get(&wish.id).and_then(|session| session.opened(key));
         let sent = opened.map_or(Sent::Lost, |(reply, fds)| self.send_reply(number, &reply, &fds));
-        if sent == Sent::NoDescriptors {
+        if sent == Sent::NoFds {
             // As if it had never been.
             if let Some(client) = self.clients.get_mut(&number) {
                 client.queues.remove(&key.1);
@@ -24,7 +24,7 @@ impl Server {
             }
             self.close_queue(wish.id, key);
             self.settle_with(number, |standing| standing.closed(key.1));
-            return self.reply(number, &Refusal::no_descriptors().into_reply());
+            return self.reply(number, &Refusal::no_fds().into_reply());
         }
         if let Some(session) = self.sessions.get_mut(&wish.id) {
             session.handed_over(key);

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Mappings of the process that are kept for the card itself, its ports and clean-up.
 const AREAS_KEPT: u64 = 4096;
-/// Descriptors that are kept for them.
-const DESCRIPTORS_KEPT: u64 = 128;
+/// Fds that are kept for them.
+const FDS_KEPT: u64 = 128;
 /// Addresses that programs may have of the card's process, which has 128 TiB of them.
 const ADDRESSES: u64 = 96 << 40;
 
@@ -44,19 +44,19 @@ impl Limits {
         let areas =
             std::fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|text| text.trim().parse().ok());
         let areas: u64 = areas.unwrap_or(65_530);
-        let descriptors = getrlimit(SystemLimit::Nofile).current.unwrap_or(1 << 20);
+        let fds = getrlimit(SystemLimit::Nofile).current.unwrap_or(1 << 20);
         let memory = rustix::system::sysinfo();
         let memory = (memory.totalram as u64).saturating_mul(memory.mem_unit.into());
-        Self::of(quota, areas, descriptors, memory)
+        Self::of(quota, areas, fds, memory)
     }
 
-    /// The limits of a machine with so many mappings and descriptors for a process, and bytes of memory.
-    fn of(quota: &Quota, areas: u64, descriptors: u64, memory: u64) -> Self {
+    /// The limits of a machine with so many mappings and fds for a process, and bytes of memory.
+    fn of(quota: &Quota, areas: u64, fds: u64, memory: u64) -> Self {
         let areas = areas.saturating_sub(AREAS_KEPT).max(1024);
-        let descriptors = descriptors.saturating_sub(DESCRIPTORS_KEPT).max(64);
+        let fds = fds.saturating_sub(FDS_KEPT).max(64);
         let machine = Amounts::of_each(u64::MAX)
             .with(Resource::Mapped, ADDRESSES)
-            .with(Resource::Descriptors, descriptors)
+            .with(Resource::Fds, fds)
             .with(Resource::Areas, areas);
         let owner = Amounts::of_each(0)
             .with(Resource::Connections, 8192)
@@ -65,13 +65,13 @@ impl Limits {
             .with(Resource::Mappings, 1 << 15)
             .with(Resource::Mapped, ADDRESSES / 3 * 2)
             .with(Resource::Memory, 4 << 40)
-            .with(Resource::Descriptors, descriptors)
+            .with(Resource::Fds, fds)
             .with(Resource::Areas, areas);
         let others = Amounts::of_each(u64::MAX)
             .with(Resource::Connections, 4096)
             .with(Resource::Mapped, ADDRESSES / 3)
             .with(Resource::Memory, memory / 2)
-            .with(Resource::Descriptors, descriptors / 2)
+            .with(Resource::Fds, fds / 2)
             .with(Resource::Areas, areas / 2);
         Self { owner, user: quota.limits, others, machine }
     }
@@ -80,12 +80,12 @@ impl Limits {
         if account.owner { &self.owner } else { &self.user }
     }
 
-    /// What one program may have of its user's: half, at least one; of the owner's descriptors and areas three quarters,
+    /// What one program may have of its user's: half, at least one; of the owner's fds and areas three quarters,
     /// which a card with 4,096 pairs of queues takes.
     fn of_program(&self, account: Account, resource: Resource) -> u64 {
         let limit = self.of_user(account).of(resource);
         match resource {
-            Resource::Descriptors | Resource::Areas if account.owner => limit / 4 * 3,
+            Resource::Fds | Resource::Areas if account.owner => limit / 4 * 3,
             _ => limit.div_ceil(2),
         }
     }

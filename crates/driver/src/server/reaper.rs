@@ -1,5 +1,5 @@
-//! What programs have handed over is closed on threads of its own: closing can take as long as whoever made the
-//! descriptor likes (a TCP socket that lingers, inside a socket that nobody reads), and unmapping as long as there is
+//! What programs have handed over is closed on threads of its own: closing can take as long as whoever made
+//! the fd likes (a TCP socket that lingers, inside a socket that nobody reads), and unmapping as long as there is
 //! memory.
 //!
 //! One thing at a time of each process, and [`THREADS`] of each user: what takes long delays its process, and where
@@ -35,7 +35,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// What is to be dropped, and after it what was paid for it; what that does is all that matters.
 #[expect(dead_code, reason = "held until it is dropped")]
 pub(super) enum Garbage {
-    Descriptor(OwnedFd),
+    Fd(OwnedFd),
     Connection(OwnedFd, Vec<Charge>),
     Memory(Region, Option<Charge>),
 }
@@ -207,9 +207,9 @@ impl Reaper {
         self.shared.change.notify_one();
     }
 
-    /// Has descriptors of a process closed, soon.
+    /// Has fds of a process closed, soon.
     pub fn take_fds(&self, asker: Asker, fds: impl IntoIterator<Item = OwnedFd>) {
-        fds.into_iter().for_each(|fd| self.take(asker, Garbage::Descriptor(fd)));
+        fds.into_iter().for_each(|fd| self.take(asker, Garbage::Fd(fd)));
     }
 
     /// Whether something of a user waits to be closed, or is being closed.
@@ -233,7 +233,7 @@ impl Drop for Reaper {
         self.shared.change.notify_all();
         let left = self.shared.change.wait_timeout_while(backlog, SHUTDOWN_TIMEOUT, |backlog| backlog.threads > 0);
         if left.is_ok_and(|(backlog, _)| backlog.threads > 0) {
-            tracing::warn!("a descriptor that a program has handed over is still being closed");
+            tracing::warn!("an fd that a program has handed over is still being closed");
         }
     }
 }
@@ -246,7 +246,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::time::Instant;
 
-    /// A descriptor whose close takes a minute: a socket inside a socket pair, with bytes that nobody reads.
+    /// An fd whose close takes a minute: a socket inside a socket pair, with bytes that nobody reads.
     pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -265,7 +265,7 @@ mod tests {
     /// Whether something that somebody hands over is closed.
     fn is_closed_for(reaper: &Reaper, asker: Asker) -> bool {
         let (gone, there) = std::os::unix::net::UnixStream::pair().unwrap();
-        reaper.take(asker, Garbage::Descriptor(gone.into()));
+        reaper.take(asker, Garbage::Fd(gone.into()));
         there.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         std::io::Read::read(&mut &there, &mut [0]).is_ok_and(|count| count == 0)
     }
@@ -276,7 +276,7 @@ mod tests {
         let mut receivers = Vec::new();
         for _ in 0..MOST_WAITING + 1 {
             let (sender, receiver) = lingering();
-            reaper.take(asker(1, 1), Garbage::Descriptor(sender));
+            reaper.take(asker(1, 1), Garbage::Fd(sender));
             receivers.push(receiver);
         }
         assert!(is_closed_for(&reaper, asker(1, 2)), "what another process handed over was closed meanwhile");
@@ -296,7 +296,7 @@ mod tests {
         for uid in 1..4 {
             for pid in 0..3 * THREADS as u32 {
                 let (sender, receiver) = lingering();
-                reaper.take(asker(uid, 100 * uid + pid), Garbage::Descriptor(sender));
+                reaper.take(asker(uid, 100 * uid + pid), Garbage::Fd(sender));
                 receivers.push(receiver);
             }
         }
@@ -304,7 +304,7 @@ mod tests {
         for pid in 0..MOST_OF_USER as u32 {
             reaper.take(
                 asker(1, 1000 + pid),
-                Garbage::Descriptor(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()),
+                Garbage::Fd(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()),
             );
         }
         assert!(reaper.is_full(asker(1, 1)) && !reaper.is_full(asker(9, 9)), "a user who is full is not listened to");

@@ -19,9 +19,9 @@ impl Refusal {
         Self(code, text.to_string())
     }
 
-    /// There are no descriptors for what was asked.
-    pub(super) fn no_descriptors() -> Self {
-        Self::new(ErrorCode::System, "the card is short of descriptors; try again later, or raise its `ulimit -n`")
+    /// There are no fds for what was asked.
+    pub(super) fn no_fds() -> Self {
+        Self::new(ErrorCode::System, "the card is short of fds; try again later, or raise its `ulimit -n`")
     }
 
     pub(super) fn into_reply(self) -> Reply {
@@ -44,7 +44,7 @@ impl From<RegionError> for Refusal {
 /// What goes with a reply.
 pub(super) enum Enclosed {
     Nothing,
-    Descriptor(OwnedFd),
+    Fd(OwnedFd),
     File(SharedFile),
     /// The reply itself goes later.
     Later,
@@ -54,7 +54,7 @@ impl Enclosed {
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Enclosed::Nothing | Enclosed::Later => None,
-            Enclosed::Descriptor(fd) => Some(fd.as_fd()),
+            Enclosed::Fd(fd) => Some(fd.as_fd()),
             Enclosed::File(file) => Some(file.fd.as_fd()),
         }
     }
@@ -91,8 +91,8 @@ impl SharedFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Whole,
-    /// The system does not let its descriptors travel. Nothing was sent.
-    NoDescriptors,
+    /// The system does not let its fds travel. Nothing was sent.
+    NoFds,
     /// The program is gone, or does not read its replies.
     Lost,
 }
@@ -104,14 +104,14 @@ fn has_room(socket: &OwnedFd) -> bool {
 }
 
 impl Server {
-    /// Sends a reply without descriptors. `false`: the connection is to be ended.
+    /// Sends a reply without fds. `false`: the connection is to be ended.
     pub(super) fn reply(&self, number: u64, reply: &Reply) -> bool {
         self.send_reply(number, reply, &[]) == Sent::Whole
     }
 
     pub(super) fn send_reply(&self, number: u64, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Sent {
         let Some(client) = self.clients.get(&number) else { return Sent::Lost };
-        // Descriptors that travel are limited for all of us together: they are not sent to one who lets much lie unread.
+        // Fds that travel are limited for all of us together: they are not sent to one who lets much lie unread.
         if !fds.is_empty() && !has_room(&client.socket) {
             return Sent::Lost;
         }
@@ -120,7 +120,7 @@ impl Server {
             Err(WireError::System(Errno::TOOMANYREFS | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS))
                 if !fds.is_empty() =>
             {
-                Sent::NoDescriptors
+                Sent::NoFds
             }
             // A program that does not read its replies is disconnected rather than waited for.
             Err(_) => Sent::Lost,

@@ -20,7 +20,7 @@ impl Server {
     /// Answers one request of a connection whose turn it is.
     pub(super) fn serve(&mut self, asker: Asker) {
         let number = asker.connection;
-        let short = || self.reaper.has_some_of(asker) && !self.descriptors.has_some_left();
+        let short = || self.reaper.has_some_of(asker) && !self.fds.has_some_left();
         if self.reaper.is_full(asker) || short() {
             self.schedule.rest(asker);
             return self.pause.connection(number);
@@ -37,13 +37,13 @@ impl Server {
         }
     }
 
-    /// Whatever came, its descriptors are closed elsewhere. `false`: the connection is to be ended.
+    /// Whatever came, its fds are closed elsewhere. `false`: the connection is to be ended.
     fn take_packet(&mut self, asker: Asker, packet: Packet) -> bool {
         let (number, lost) = (asker.connection, packet.fds_were_lost());
         let request = packet.message::<Request>(&self.buffer);
         let mut fds = packet.fds;
         let refusal = match request {
-            Ok(_) if lost => Refusal::no_descriptors(),
+            Ok(_) if lost => Refusal::no_fds(),
             Ok(request @ Request::Map { .. }) => {
                 self.reaper.take_fds(asker, fds.drain(fds.len().min(1)..));
                 return self.answer_map(asker, request, fds);
@@ -63,9 +63,9 @@ impl Server {
     fn answer_map(&mut self, asker: Asker, request: Request, fds: Vec<OwnedFd>) -> bool {
         let last = fds.first().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
         let refusal = match last {
-            Some(Err(_)) => Refusal::no_descriptors(),
+            Some(Err(_)) => Refusal::no_fds(),
             Some(Ok(last)) if rustix::fs::fcntl_get_seals(&last).is_err() => {
-                self.reaper.take(asker, Garbage::Descriptor(last));
+                self.reaper.take(asker, Garbage::Fd(last));
                 Refusal::from(RegionError::NotSealed)
             }
             last => {
@@ -101,8 +101,8 @@ impl Server {
                 return true;
             }
         }
-        if !self.has_descriptors_for(number, &request) {
-            return self.reply(number, &Refusal::no_descriptors().into_reply());
+        if !self.has_fds_for(number, &request) {
+            return self.reply(number, &Refusal::no_fds().into_reply());
         }
         if let Request::Open { queue, mode, sharing, buffers, joiners } = request {
             return self.open(number, Wish { id: queue, mode, sharing, buffers, joiners });
@@ -114,16 +114,16 @@ impl Server {
         };
         match self.send_reply(number, &reply, enclosed.fd().as_slice()) {
             Sent::Whole => true,
-            Sent::NoDescriptors => self.reply(number, &Refusal::no_descriptors().into_reply()),
+            Sent::NoFds => self.reply(number, &Refusal::no_fds().into_reply()),
             Sent::Lost => false,
         }
     }
 
-    /// Whether there are descriptors for what lasts longer than the request.
-    fn has_descriptors_for(&self, number: u64, request: &Request) -> bool {
+    /// Whether there are fds for what lasts longer than the request.
+    fn has_fds_for(&self, number: u64, request: &Request) -> bool {
         let lasts = matches!(request, Request::Open { .. } | Request::Call { .. } | Request::Map { .. });
         let own = self.clients.get(&number).is_some_and(|client| client.own);
-        !lasts || own || self.descriptors.has_some_left()
+        !lasts || own || self.fds.has_some_left()
     }
 
     pub(super) fn carry_out(&mut self, number: u64, request: Request, fds: Vec<OwnedFd>) -> Result<Answer, Refusal> {
@@ -219,7 +219,7 @@ impl Server {
                 let (id, key) = self.queue_of(number, handle)?;
                 self.charge_call(number, handle)?;
                 let session = self.sessions.get_mut(&id).ok_or_else(|| no_handle(handle))?;
-                Ok((Reply::Call, Enclosed::Descriptor(session.new_call(&self.card, key)?)))
+                Ok((Reply::Call, Enclosed::Fd(session.new_call(&self.card, key)?)))
             }
             Request::Clients { after } => Ok(self.clients_after(after)),
             Request::EndClient { id } => self.end_client(number, id),

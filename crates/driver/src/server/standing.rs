@@ -7,8 +7,8 @@ use millrace_abi::access::{Amounts, Peer, Resource, Rights};
 use millrace_abi::message::{ErrorCode, Handle};
 use std::collections::HashMap;
 
-/// Descriptors of a connection: its socket, the process's own, and the kick of a worker.
-const DESCRIPTORS: u64 = 3;
+/// Fds of a connection: its socket, the process's own, and the kick of a worker.
+const FDS: u64 = 3;
 
 /// Most mappings of the card's process that a queue, or a ring of its own, makes.
 const AREAS_OF_RING: u64 = 5;
@@ -29,7 +29,7 @@ pub(super) struct Standing {
 pub(super) struct QueueCost {
     /// Bytes of its memory.
     pub(super) memory: u64,
-    /// Whether its memory's descriptors are kept for those who join.
+    /// Whether its memory's fds are kept for those who join.
     pub(super) shared: bool,
 }
 
@@ -38,7 +38,7 @@ impl Standing {
     pub(super) fn new(policy: &Policy, ledger: &Ledger, peer: Peer) -> Result<Self, Refusal> {
         let owner = peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw();
         let account = Account { uid: peer.uid, pid: peer.pid, owner };
-        let wanted = Amounts::default().with(Resource::Connections, 1).with(Resource::Descriptors, DESCRIPTORS);
+        let wanted = Amounts::default().with(Resource::Connections, 1).with(Resource::Fds, FDS);
         let connection = charge(policy, ledger, account, wanted)?;
         let (queues, mapped) = Default::default();
         Ok(Self { rights: policy.rights_of(&peer), peer, requests: 0, account, connection, queues, mapped })
@@ -110,7 +110,7 @@ impl Server {
         let wanted = Amounts::default()
             .with(Resource::Mappings, 1)
             .with(Resource::Mapped, len)
-            .with(Resource::Descriptors, writable.into())
+            .with(Resource::Fds, writable.into())
             .with(Resource::Areas, 1);
         self.charge(number, wanted)
     }
@@ -128,7 +128,7 @@ impl Server {
     /// What it costs beyond that. Everyone who shares a queue pays for all of its memory, which stays as long as one does.
     pub(super) fn charge_memory(&mut self, number: u64, cost: QueueCost) -> Result<Charge, Refusal> {
         let kept = if cost.shared { 4 } else { 0 };
-        self.charge(number, Amounts::default().with(Resource::Memory, cost.memory).with(Resource::Descriptors, kept))
+        self.charge(number, Amounts::default().with(Resource::Memory, cost.memory).with(Resource::Fds, kept))
     }
 
     /// Remembers what was paid for a queue, until it is closed.
@@ -143,7 +143,7 @@ impl Server {
         if paid.is_some_and(|charges| charges.len() > OPENED) {
             return Ok(());
         }
-        let charge = self.charge(number, Amounts::default().with(Resource::Descriptors, 1))?;
+        let charge = self.charge(number, Amounts::default().with(Resource::Fds, 1))?;
         self.paid(number, handle, [charge]);
         Ok(())
     }

@@ -60,7 +60,7 @@ pub(crate) enum SessionError {
     Region(#[from] RegionError),
     #[error(transparent)]
     Range(#[from] OutOfRange),
-    #[error("the system refused a descriptor: {0}")]
+    #[error("the system refused an fd: {0}")]
     System(#[from] rustix::io::Errno),
     #[error("{0} has a ring that its software half cannot use")]
     Ring(QueueId),

@@ -194,7 +194,7 @@ impl Session {
         self.memory.bytes() + ring.map_or(0, |ring| ring.memory.bytes()) + PAGE_SIZE as u64
     }
 
-    /// The answer to an open, with the descriptors that belong to it.
+    /// The answer to an open, with the fds that belong to it.
     pub fn opened(&self, key: Key) -> Option<(Reply, Vec<BorrowedFd<'_>>)> {
         let member = self.members.iter().find(|member| member.key == key)?;
         let kick = member.page.kick.as_ref()?;
@@ -216,7 +216,7 @@ impl Session {
     }
 
     /// The answer has gone out. Nobody else will ever get a member's page and ring, nor the memory of an exclusive
-    /// queue, so the descriptors of them can go, which would be too many for thousands of queues.
+    /// queue, so the fds of them can go, which would be too many for thousands of queues.
     pub fn handed_over(&mut self, key: Key) {
         if let Some(member) = self.members.iter_mut().find(|member| member.key == key) {
             member.page.region.close_fd();

@@ -64,7 +64,7 @@ impl Page {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // As few as the system allows: a program need not read what is sent to it, and one signal says it all.
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1)?;
-        // Nor can it send anything: descriptors in there would be closed by whoever closes ours, and that can take
+        // Nor can it send anything: fds in there would be closed by whoever closes ours, and that can take
         // long.
         rustix::net::shutdown(&ours, Shutdown::Read)?;
         // Signalled at once: the state may have changed before there was anything to tell it by.

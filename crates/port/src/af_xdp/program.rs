@@ -1,7 +1,7 @@
 //! The XDP program that hands the frames of an interface to our sockets.
 //!
 //! Six instructions: the frame goes to the socket of the queue on which it came, or to Linux where there is none. The
-//! program hangs on the interface by a `bpf_link`, which the kernel removes with its last descriptor: at the end of the card,
+//! program hangs on the interface by a `bpf_link`, which the kernel removes with its last fd: at the end of the card,
 //! however it comes about, so that a crash leaves nothing behind.
 
 use super::{error::AfXdpError, sys};
@@ -91,7 +91,7 @@ fn instructions(map: &OwnedFd) -> [u64; 6] {
     const RX_QUEUE_INDEX: i16 = 16;
     const XDP_PASS: i32 = 2;
     const BPF_REDIRECT_MAP: i32 = 51;
-    // In a 64-bit load: the number is a descriptor of a map.
+    // In a 64-bit load: the number is an fd of a map.
     const MAP_FD: u8 = 1;
     let (r1, r2, r3) = (1, 2, 3);
     [

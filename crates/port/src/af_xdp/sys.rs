@@ -124,11 +124,11 @@ unsafe fn bpf<T>(command: c_int, attributes: &mut T) -> io::Result<c_int> {
 /// # Safety
 /// As [`bpf`], for a command that returns a descriptor.
 unsafe fn bpf_fd<T>(command: c_int, attributes: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise; a descriptor that the kernel has just made is nobody else's.
+    // SAFETY: the caller's promise; an fd that the kernel has just made is nobody else's.
     unsafe { bpf(command, attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// By reference: a descriptor that is moved here would be closed before it is used.
+/// By reference: an fd that is moved here would be closed before it is used.
 fn raw(fd: &impl AsFd) -> u32 {
     fd.as_fd().as_raw_fd() as u32
 }
@@ -192,7 +192,7 @@ pub(super) fn load_program(instructions: &[u64], flags: u32, name: [u8; 16]) -> 
     unsafe { bpf_fd(PROG_LOAD, &mut attributes) }
 }
 
-/// Attaches a program to an interface, for as long as the descriptor that is returned is open.
+/// Attaches a program to an interface, for as long as the fd that is returned is open.
 pub(super) fn attach(program: impl AsFd, interface: u32, flags: u32) -> io::Result<OwnedFd> {
     let mut attributes =
         LinkCreate { prog_fd: raw(&program), target_ifindex: interface, attach_type: ATTACH_XDP, flags };

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Between two attempts to connect, at first and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// How long a port that closes waits for its thread. A peer can make it hang: it has handed us descriptors, and to
+/// How long a port that closes waits for its thread. A peer can make it hang: it has handed us fds, and to
 /// close them may take as long as it likes.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -192,7 +192,7 @@ impl Connector {
     /// Waits for the next connection; `None`: the port is closed.
     pub fn next(&self) -> Option<UnixStream> {
         let mut back_off = Duration::ZERO;
-        // Nobody there, or no descriptors left: later, but not at once.
+        // Nobody there, or no fds left: later, but not at once.
         while self.pause(back_off) {
             let stream = match &self.socket {
                 Socket::Server(listener) => {
@@ -231,7 +231,7 @@ impl Connector {
     fn set_current(&self, stream: Option<UnixStream>) {
         let before = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), stream);
         // Not under the lock, which who closes the port wants: messages that nobody has read go with the stream, and
-        // with them descriptors whose close may take its time.
+        // with them fds whose close may take its time.
         drop(before);
     }
 
@@ -279,7 +279,7 @@ mod tests {
         let (go_on, wait) = channel::<()>();
         let (ended, end) = channel();
         let hanging = ControlThread::start(&path, false, move |connector| {
-            // As in the close of a descriptor whose peer never lets it end.
+            // As in the close of an fd whose peer never lets it end.
             let _ = wait.recv();
             let next = connector.next().is_some();
             drop(connector);

@@ -59,7 +59,7 @@ impl Requests {
         Ok(Self { context, ended: 0 })
     }
 
-    /// Adds 1 to an eventfd, as far as there is room for it. Never waits, whatever the flags of the descriptor and the
+    /// Adds 1 to an eventfd, as far as there is room for it. Never waits, whatever the flags of the fd and the
     /// number in it.
     ///
     /// # Errors

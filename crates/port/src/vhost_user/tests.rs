@@ -206,7 +206,7 @@ fn memory_can_be_replaced_while_queues_run() {
     assert_eq!(received(port, 9), [frame(7, 60)]);
 }
 
-/// How many descriptors and threads this process has; other tests run meanwhile, so this test runs in a process of its
+/// How many fds and threads this process has; other tests run meanwhile, so this test runs in a process of its
 /// own.
 fn resources() -> (usize, usize, usize) {
     let count = |what: &str| std::fs::read_dir(what).unwrap().count();

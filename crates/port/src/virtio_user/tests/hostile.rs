@@ -16,7 +16,7 @@ fn half(mut front: UnixStream, steps: usize) {
         front.read_exact(&mut header).unwrap();
         let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
         let (request, size) = (word(0), word(8) as usize);
-        // Descriptors that come with it are closed by this.
+        // Fds that come with it are closed by this.
         front.read_exact(&mut vec![0; size]).unwrap();
         let answer: u64 = match request {
             // GET_FEATURES; GET_PROTOCOL_FEATURES: MQ; GET_QUEUE_NUM.
@@ -30,7 +30,7 @@ fn half(mut front: UnixStream, steps: usize) {
     }
 }
 
-/// How many descriptors and mappings of shared memory this process has.
+/// How many fds and mappings of shared memory this process has.
 fn resources() -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let shared = maps.lines().filter(|line| line.contains("memfd:")).count();

@@ -1,21 +1,21 @@
-//! Descriptors are what all programs share here. Some are kept back: for clean-up, for the changes that the card's owner
+//! Fds are what all programs share here. Some are kept back: for clean-up, for the changes that the card's owner
 //! asks for, and for what arrives with a request before it is known whether it is wanted.
 
 use crate::codec::MOST_FDS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that programs cannot use up: as many as one message may bring, and some for ourselves.
+/// Fds that programs cannot use up: as many as one message may bring, and some for ourselves.
 const RESERVE: usize = MOST_FDS + 67;
 
-/// How many descriptors there may be, and how many programs leave alone.
+/// How many fds there may be, and how many programs leave alone.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Descriptors {
+pub(super) struct Fds {
     limit: usize,
     reserve: usize,
 }
 
-impl Descriptors {
-    /// Takes as many descriptors as the system allows: an open queue costs one as soon as its program has slept on it, and
+impl Fds {
+    /// Takes as many fds as the system allows: an open queue costs one as soon as its program has slept on it, and
     /// a shared one its memory's (`docs/decisions/0024-descriptors.md`).
     pub fn raise_limit() -> Self {
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -29,7 +29,7 @@ impl Descriptors {
         Self { limit, reserve: RESERVE.min(limit / 4) }
     }
 
-    /// Most descriptors and mappings that the connections of one process may cost.
+    /// Most fds and mappings that the connections of one process may cost.
     pub fn of_one_process(&self) -> usize {
         (self.limit / 4).clamp(64, 4096)
     }
@@ -40,7 +40,7 @@ impl Descriptors {
     }
 }
 
-/// Open descriptors of this process. Linux says so in one call since 6.2; before, they have to be counted.
+/// Open fds of this process. Linux says so in one call since 6.2; before, they have to be counted.
 fn open_now() -> usize {
     const FOLDER: &str = "/proc/self/fd";
     match rustix::fs::stat(FOLDER) {
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn a_reserve_is_kept_of_any_limit() {
-        assert_eq!(Descriptors::of(400).reserve, 100);
-        assert_eq!(Descriptors::of(1 << 20).reserve, RESERVE);
-        assert!(!Descriptors::of(4).has_some_left());
-        assert!(Descriptors::of(usize::MAX).has_some_left());
+        assert_eq!(Fds::of(400).reserve, 100);
+        assert_eq!(Fds::of(1 << 20).reserve, RESERVE);
+        assert!(!Fds::of(4).has_some_left());
+        assert!(Fds::of(usize::MAX).has_some_left());
     }
 }
