@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The benchmarks of many queues, as short as can be: all rows, all names, a drawing; no time is asserted.
+# alone: it measures, with two threads that poll
 . "$(dirname "$0")/../lib.sh"
 needs python3
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # libmillrace, as it is installed: what it exports, its header in C and C++, and tests/c/abi.c against a card inside the
 # program and one outside: a million packets, threads, every kind of mistake, a card that is killed.
+# alone: its threads poll, and wait long for one that has no core
 . "$(dirname "$0")/../lib.sh"
 needs cc c++ make pkg-config nm python3
 install_library

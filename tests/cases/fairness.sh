@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # `bench fairness`, as short as can be: every metric and every case prints numbers that can be; no goal is asserted.
+# alone: it measures, with hostile programs on the same cores
 . "$(dirname "$0")/../lib.sh"
 needs python3
 
