@@ -7,7 +7,7 @@ pub use tracing_subscriber::filter::LevelFilter;
 use crate::output::note;
 
 /// How much is shown: off, error, warn, info, debug or trace.
-const VARIABLE: &str = "MILLRACE_LOG";
+pub const VARIABLE: &str = "MILLRACE_LOG";
 
 /// Shows events from now on: as many as [`VARIABLE`] says, or up to `otherwise`.
 pub fn show(otherwise: LevelFilter) {

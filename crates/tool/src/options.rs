@@ -14,8 +14,10 @@ const HEADING: &str = "Shared options";
 /// Options that mean the same in every command that takes them: [`crate::applies`] says which do.
 #[derive(Clone, Debug, Args)]
 pub struct Shared {
-    /// Card to use: embedded[:OPTIONS] or unix:PATH
-    #[arg(long, short = 'd', global = true, env = VARIABLE, value_name = "NAME", help_heading = HEADING)]
+    /// The card to use, by name.
+    // In words of its own: what is optional looks like a link in documentation.
+    #[arg(long, short = 'd', global = true, env = VARIABLE, value_name = "NAME", help_heading = HEADING,
+        help = "Card to use: embedded[:OPTIONS] or unix:PATH")]
     pub device: Option<String>,
     /// Queues, such as 0-3,5 [default: 0]
     #[arg(long, short = 'i', global = true, value_name = "LIST", help_heading = HEADING)]
