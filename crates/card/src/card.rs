@@ -227,7 +227,7 @@ impl Card {
     pub fn detach(&self, id: QueueId) {
         if let Some(queue) = self.bus.queue(id) {
             drop(self.ask(id, Command::Halt(id)));
-            self.end_sharing(id);
+            self.return_pool(id);
             queue.detach();
         }
     }

@@ -52,7 +52,7 @@ mod worker;
 pub use buffers::TxBuffers;
 pub use card::{Card, CardError, RingPins};
 pub use counters::QueueDrop;
-pub use loans::SharedPool;
+pub use loans::LentPool;
 pub use opener::{Attachment, Opener};
 pub use ports::WiringError;
 pub use queue::{RingProgram, StartError};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The pool that a DD queue runs over, and where the queue finds it.
 #[derive(Clone)]
-pub struct SharedPool {
+pub struct LentPool {
     /// The buffers lie at its beginning. It has its file: a port maps it where it needs it.
     pub region: Region,
     /// Bytes of a buffer.
@@ -34,8 +34,8 @@ impl Card {
     ///
     /// # Errors
     /// [`Fault`] when the pool is not mapped there for writing.
-    pub fn share_pool(&self, queue: QueueId, shared: SharedPool) -> Result<(), Fault> {
-        let SharedPool { region, size, stride, count, base, domain } = shared;
+    pub fn lend_pool(&self, queue: QueueId, shared: LentPool) -> Result<(), Fault> {
+        let LentPool { region, size, stride, count, base, domain } = shared;
         let pool = Pool { region, size, stride, count };
         let len = stride as usize * count as usize;
         let pin = domain.resolve(base, len, Access::ReadWrite)?;
@@ -45,7 +45,7 @@ impl Card {
     }
 
     /// The queue has stopped: no port queue may touch its memory when this returns.
-    pub(crate) fn end_sharing(&self, queue: QueueId) {
+    pub(crate) fn return_pool(&self, queue: QueueId) {
         if self.loans.end(queue) {
             self.settle_loan_of(queue);
         }

@@ -47,8 +47,8 @@ impl Card {
         // The other side of a connection counts our port queues, and they have to be with the workers of its own.
         let both: Vec<usize> =
             [Some(at), wirings[at].patch.filter(|other| *other != at)].into_iter().flatten().collect();
-        let borrow = opened.iter_mut().any(|port_queue| port_queue.borrower().is_some());
-        let loans = vec![0; if borrow { opened.len() } else { 0 }];
+        let lendable = opened.iter_mut().any(|port_queue| port_queue.lendable().is_some());
+        let loans = vec![0; if lendable { opened.len() } else { 0 }];
         self.rewire(&mut wirings, &both, |wirings, detached| {
             (wirings[at].spec, wirings[at].kind, wirings[at].loans) = (spec.to_owned(), kind, loans);
             detached.port_queues = numbered(opened);

@@ -8,10 +8,10 @@
 //! It is a live wire: a frame for which there is no room is dropped and counted as [`DropReason::NoRoom`], whether the
 //! card or the kernel had none. Each queue of the interface is a port of its own; they share the wire and its memory.
 
-mod borrowed;
 mod checksum;
 mod error;
 mod lent;
+mod loan;
 mod program;
 mod queue;
 mod ring;
@@ -23,10 +23,9 @@ pub use error::AfXdpError;
 use crate::link::{Interface, Reports};
 use crate::link::{State, Watch};
 use crate::{
-    BorrowError, Borrower, Burst, DropReason, LentSender, Pool, PortCounters, PortQueue, Sink, TxOutcome,
-    spec::AfXdpSpec,
+    Burst, DropReason, LendError, Lendable, LentSender, Pool, PortCounters, PortQueue, Sink, TxOutcome, spec::AfXdpSpec,
 };
-use borrowed::Borrowed;
+use loan::Loan;
 use millrace_dma::{Pages, Region, RegionError, Span};
 use program::Program;
 use queue::Queue;
@@ -67,7 +66,7 @@ pub struct AfXdpPort {
     /// Errors that are no news any more are not logged.
     warned: bool,
     /// Frames of an application that were on their way when the interface went.
-    lost: Option<Borrowed>,
+    lost: Option<Loan>,
     counters: Arc<PortCounters>,
     wire: Arc<Wire>,
 }
@@ -133,7 +132,7 @@ fn describe(program: &Program, queue: &Queue) -> String {
     let copy = if queue.zero_copy { "zero copy" } else { "copied by the kernel" };
     let pieces = if queue.assembly.is_some() { ", frames in several pieces" } else { "" };
     let poll = if queue.busy_poll { ", busy poll" } else { "" };
-    let lent = if queue.borrowed.is_some() { ", in memory of the application" } else { "" };
+    let lent = if queue.loan.is_some() { ", in memory of the application" } else { "" };
     format!("{place}, {copy}{pieces}{poll}{lent}")
 }
 
@@ -172,20 +171,20 @@ impl AfXdpPort {
     fn leave(&mut self) {
         if let Some(mut queue) = self.queue.take() {
             queue.count_kernel_drops(&self.counters);
-            self.lost = queue.borrowed.take();
-            self.lost.iter_mut().for_each(Borrowed::give_up);
+            self.lost = queue.loan.take();
+            self.lost.iter_mut().for_each(Loan::give_up);
         }
     }
 
     /// Memory of our own, and that of an application before it.
-    fn memory(&self, pool: Option<&Pool>) -> Result<Memory, BorrowError> {
-        let refused = |error: RegionError| BorrowError::Refused(error.to_string());
+    fn memory(&self, pool: Option<&Pool>) -> Result<Memory, LendError> {
+        let refused = |error: RegionError| LendError::Refused(error.to_string());
         let layout = self.wire.layout;
         let own = Region::allocate(layout.memory(1), Pages::Ordinary).map_err(refused)?;
         let Some(pool) = pool else { return Ok(Memory::own(own.window(), layout, 0)) };
         let chunk = lent::chunk_of(pool, layout)?;
         let (window, starts) = Region::adjoin(&[&pool.region, &own]).map_err(refused)?;
-        Ok(Memory { window, chunk, borrowed: starts[1], own_at: starts[1] })
+        Ok(Memory { window, chunk, loan: starts[1], own_at: starts[1] })
     }
 
     /// Gives the queue up. What comes until it is opened again is Linux's, as before this port was; what is here is
@@ -199,19 +198,19 @@ impl AfXdpPort {
     }
 
     /// Opens the queue once more, over other memory.
-    fn restart(&mut self, pool: Option<&Pool>) -> Result<(), BorrowError> {
+    fn restart(&mut self, pool: Option<&Pool>) -> Result<(), LendError> {
         let wire = self.wire.clone();
         let Wire { spec, index, layout, program, .. } = &*wire;
         // Whatever comes of it, memory that was lent before is let go of.
-        if self.queue.as_ref().is_some_and(|queue| queue.borrowed.is_some()) {
+        if self.queue.as_ref().is_some_and(|queue| queue.loan.is_some()) {
             self.end();
         }
         let memory = self.memory(pool)?;
         // The kernel binds one socket to a queue.
         self.end();
-        let interface = Interface::find(*index).map_err(|_| BorrowError::Gone)?;
+        let interface = Interface::find(*index).map_err(|_| LendError::Gone)?;
         let queue = socket::restart(spec, &interface, program, *layout, self.number, &memory);
-        let queue = queue.map_err(|error| BorrowError::Refused(error.to_string()))?;
+        let queue = queue.map_err(|error| LendError::Refused(error.to_string()))?;
         self.counters.set_mode(describe(program, &queue));
         self.queue = Some(queue);
         Ok(())
@@ -275,7 +274,7 @@ impl PortQueue for AfXdpPort {
         burst
     }
 
-    fn borrower(&mut self) -> Option<&mut dyn Borrower> {
+    fn lendable(&mut self) -> Option<&mut dyn Lendable> {
         Some(self)
     }
 
@@ -324,14 +323,15 @@ impl PortQueue for AfXdpPort {
     }
 }
 
-impl Borrower for AfXdpPort {
-    fn borrow(&mut self, pool: Option<&Pool>) -> Result<(), BorrowError> {
-        let Some(queue) = &self.queue else { return Err(BorrowError::Gone) };
-        if pool.is_none() && queue.borrowed.is_none() {
+impl AfXdpPort {
+    /// Works on this pool from now on, or on none.
+    fn change_pool(&mut self, pool: Option<&Pool>) -> Result<(), LendError> {
+        let Some(queue) = &self.queue else { return Err(LendError::Gone) };
+        if pool.is_none() && queue.loan.is_none() {
             return Ok(());
         }
         if pool.is_some() && queue.zero_copy {
-            return Err(BorrowError::Driver);
+            return Err(LendError::Driver);
         }
         self.restart(pool).inspect_err(|_| {
             // As before, if that can be.
@@ -347,10 +347,20 @@ impl Borrower for AfXdpPort {
             }
         })
     }
+}
 
-    fn supply(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
+impl Lendable for AfXdpPort {
+    fn lend(&mut self, pool: &Pool) -> Result<(), LendError> {
+        self.change_pool(Some(pool))
+    }
+
+    fn return_pool(&mut self) -> Result<(), LendError> {
+        self.change_pool(None)
+    }
+
+    fn post(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
         if let Some(queue) = &mut self.queue {
-            queue.supply(next);
+            queue.post(next);
         }
     }
 
@@ -377,7 +387,7 @@ impl LentSender for AfXdpPort {
     fn sent(&mut self) -> u32 {
         match &mut self.queue {
             Some(queue) => queue.sent_lent(),
-            None => self.lost.as_mut().map_or(0, Borrowed::take_done),
+            None => self.lost.as_mut().map_or(0, Loan::take_done),
         }
     }
 }

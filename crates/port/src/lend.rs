@@ -1,4 +1,4 @@
-//! Memory of an application that a wire works on, so that frames need not be copied on their way.
+//! Pools of programs, lent to port queues that work on them, so that frames need not be copied on their way.
 
 use crate::TxOutcome;
 use millrace_dma::{Region, Span};
@@ -16,9 +16,9 @@ pub struct Pool {
     pub count: u32,
 }
 
-/// Why a port cannot work on memory of an application. It goes on with memory of its own.
+/// Why a pool cannot be lent to a port queue. It goes on with memory of its own.
 #[derive(Debug, thiserror::Error)]
-pub enum BorrowError {
+pub enum LendError {
     /// A buffer has to hold a frame and what the port needs before it.
     #[error("buffers of {has} bytes, where frames of this wire need {needs}; make the pool with larger ones")]
     TooSmall {
@@ -41,22 +41,28 @@ pub enum BorrowError {
     Refused(String),
 }
 
-/// A port that can work on memory of an application, one at a time.
+/// A port queue that a pool can be lent to, one at a time.
 ///
-/// What arrives is put into buffers that [`Borrower::supply`] has given, and shown by
+/// What arrives is put into buffers that were [posted](Lendable::post), and shown by
 /// [`Sink::take_lent`](crate::Sink::take_lent). Some ports also send from anywhere in that memory
-/// ([`Borrower::sender`]). Everything else works on the port as before.
-pub trait Borrower {
-    /// Works on this memory from now on, or on none. Buffers that were given and frames that are on their way belong to
-    /// nobody afterwards. Called while nobody else uses the port; may take some milliseconds, in which nothing is
-    /// received.
+/// ([`Lendable::sender`]). Everything else works on the port as before.
+pub trait Lendable {
+    /// Works on this pool from now on, until [`Lendable::return_pool`]. Called while nobody else uses the port queue; may take
+    /// some milliseconds, in which nothing is received.
     ///
     /// # Errors
-    /// [`BorrowError`]; the port goes on without such memory.
-    fn borrow(&mut self, pool: Option<&Pool>) -> Result<(), BorrowError>;
+    /// [`LendError`]; the port queue goes on without a pool.
+    fn lend(&mut self, pool: &Pool) -> Result<(), LendError>;
+
+    /// Works on no pool from now on. Buffers that were posted and frames that are on their way belong to nobody afterwards.
+    /// Otherwise as [`Lendable::lend`].
+    ///
+    /// # Errors
+    /// [`LendError`] when the port queue cannot go on with memory of its own.
+    fn return_pool(&mut self) -> Result<(), LendError>;
 
     /// Takes empty buffers as long as there is room for more: `next` says where one begins in the region.
-    fn supply(&mut self, next: &mut dyn FnMut() -> Option<usize>);
+    fn post(&mut self, next: &mut dyn FnMut() -> Option<usize>);
 
     /// This port, if it can send frames from where they lie in the memory. Otherwise they are sent like all others.
     fn sender(&mut self) -> Option<&mut dyn LentSender> {

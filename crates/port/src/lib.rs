@@ -64,7 +64,7 @@ pub mod vhost_user;
 pub mod virtio_user;
 
 pub use counters::{DropReason, Event, PortCounters};
-pub use lend::{BorrowError, Borrower, LentSender, Pool};
+pub use lend::{LendError, Lendable, LentSender, Pool};
 pub use millrace_ring::Accept;
 pub use peer::SocketError;
 pub use sink::{Lent, Sink};
@@ -142,7 +142,7 @@ pub trait PortQueue: Send {
     }
 
     /// This port, if it can work on memory of an application.
-    fn borrower(&mut self) -> Option<&mut dyn Borrower> {
+    fn lendable(&mut self) -> Option<&mut dyn Lendable> {
         None
     }
 

@@ -4,7 +4,7 @@ use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
 use millrace_ring::Accept;
 
-/// What the card says to a frame that lies in a buffer which was [lent](crate::Borrower) to the port.
+/// What the card says to a frame that lies in a buffer which was [lent](crate::Lendable) to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Lent {

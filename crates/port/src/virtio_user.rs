@@ -33,7 +33,7 @@ use crate::null::check_len;
 use crate::peer::{ControlThread, Run, SocketError, in_runs, show_stop};
 use crate::unfinished::{check_unfinished_len, deliver};
 use crate::{
-    Borrower, Burst, DropReason, MAX_FRAME_LEN, MIN_FRAME_LEN, PortCounters, PortQueue, Sink, TxOutcome,
+    Burst, DropReason, Lendable, MAX_FRAME_LEN, MIN_FRAME_LEN, PortCounters, PortQueue, Sink, TxOutcome,
     spec::VirtioUserSpec,
 };
 use loans::Loans;
@@ -302,7 +302,7 @@ impl PortQueue for VirtioUserPort {
         Some(Box::new(Self::new(self.number, self.pair.clone(), self.wire.clone())))
     }
 
-    fn borrower(&mut self) -> Option<&mut dyn Borrower> {
+    fn lendable(&mut self) -> Option<&mut dyn Lendable> {
         Some(self)
     }
 

@@ -135,8 +135,8 @@ mod tests {
     fn the_table_prints_every_register_with_its_offset_and_access() {
         let text = medusa::BLOCK.to_string();
         assert!(text.starts_with("medusa (docs/spec/nfb-card.md §3.2), 0x80 bytes\n"), "{text}");
-        let text = crate::register::dd::BLOCK.to_string();
-        assert!(text.starts_with("dd (docs/spec/dd.md), 0x80 bytes\n"), "{text}");
+        let other = crate::register::dd::BLOCK.to_string();
+        assert!(other.starts_with("dd (docs/spec/dd.md), 0x80 bytes\n"), "{other}");
         assert!(text.contains("  0x00018  HDP                        32 bit  RO   "), "{text}");
         assert!(text.contains("  0x00058  MDP                        32 bit  RW*  "), "{text}");
         for block in map::BLOCKS {

@@ -20,7 +20,7 @@ use crate::mac::MacLane;
 use millrace_abi::control::FaultKind;
 use millrace_dma::Span;
 use millrace_packet::offload::Offloads;
-use millrace_port::{Accept, BorrowError, Lent, Sink, TxOutcome};
+use millrace_port::{Accept, LendError, Lent, Sink, TxOutcome};
 use millrace_ring::EngineFault;
 use millrace_ring::dd::Supplied;
 use std::collections::VecDeque;
@@ -127,8 +127,8 @@ impl Sink for LentSink<'_> {
 /// One burst from a port queue to the RX queue that its memory comes from. The port queue has been lent memory.
 pub(super) fn receive(port_queue: &mut PortSlot, queue: &mut RxSlot, mac: &mut MacLane) -> usize {
     let Some(on_loan) = &mut port_queue.on_loan else { return 0 };
-    if let Some(borrower) = port_queue.port.borrower() {
-        borrower.supply(&mut || {
+    if let Some(lendable) = port_queue.port.lendable() {
+        lendable.post(&mut || {
             let supplied = queue.take_supplied()?;
             on_loan.give(supplied).map_err(|fault| queue.stop_by(fault)).ok()
         });
@@ -155,7 +155,7 @@ pub(super) fn transmit(
     let (Some(on_loan), Some(TxEngine::Dd(engine))) = (&mut port_queue.on_loan, tx.engine.running_mut()) else {
         return None;
     };
-    let sender = port_queue.port.borrower()?.sender()?;
+    let sender = port_queue.port.lendable()?.sender()?;
     let mut is_inside = true;
     let served = engine.serve_deferred(BUDGET, |iova, frame| match on_loan.loan.offset(iova, frame.len()) {
         Some(at) if sender.send_from(at, frame) != TxOutcome::Full => Accept::Taken,
@@ -177,7 +177,7 @@ pub(super) fn transmit(
 #[inline(always)]
 pub(super) fn reap(port_queue: &mut PortSlot, tx: &mut [TxSlot], counts: &mut [Counts]) -> bool {
     let Some(on_loan) = port_queue.on_loan.as_mut().filter(|on_loan| on_loan.is_sending()) else { return false };
-    let Some(sender) = port_queue.port.borrower().and_then(|borrower| borrower.sender()) else { return false };
+    let Some(sender) = port_queue.port.lendable().and_then(|lendable| lendable.sender()) else { return false };
     let mut left = sender.sent();
     let any = left > 0;
     while let Some((ticket, place, frames)) = on_loan.sending.front_mut().filter(|_| left > 0) {
@@ -205,9 +205,12 @@ pub(crate) fn lend<'s>(
     loan: Option<Arc<Loan>>,
     rx: &mut [RxSlot],
     tx: impl Iterator<Item = &'s mut TxSlot>,
-) -> Result<(), BorrowError> {
-    let Some(borrower) = port_queue.port.borrower() else { return Ok(()) };
-    let lent = borrower.borrow(loan.as_ref().map(|loan| &loan.pool));
+) -> Result<(), LendError> {
+    let Some(lendable) = port_queue.port.lendable() else { return Ok(()) };
+    let lent = match &loan {
+        Some(loan) => lendable.lend(&loan.pool),
+        None => lendable.return_pool(),
+    };
     if let Some(old) = port_queue.on_loan.take() {
         old.end(rx, tx);
     }

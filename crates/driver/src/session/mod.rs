@@ -29,7 +29,7 @@ use driven::Driven;
 use millrace_abi::control::PAGE_SIZE;
 use millrace_abi::message::{Handle, Layout, Reply};
 use millrace_abi::queue::{Direction, Engine, Joiners, Laggard, MAX_SUBSCRIBERS, Mode, QueueId, Sharing};
-use millrace_card::{Card, SharedPool};
+use millrace_card::{Card, LentPool};
 use millrace_dma::{Domain, Iova, Region};
 use millrace_ring::shared::{Losses, Reader};
 use own_ring::OwnRing;
@@ -78,7 +78,7 @@ pub(crate) struct Session {
     // None: exclusive and direct.
     driven: Option<Driven>,
     // The program's pool, for a port that can work on it.
-    pool: Option<SharedPool>,
+    pool: Option<LentPool>,
     running: bool,
     base: u64,
     next_member: u32,

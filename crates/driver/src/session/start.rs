@@ -76,7 +76,7 @@ impl Session {
         self.running = true;
         if let Some(pool) = self.pool.clone() {
             // A fault means that the program has unmapped it since.
-            let shared = card.share_pool(id, pool);
+            let shared = card.lend_pool(id, pool);
             shared.unwrap_or_else(|fault| tracing::warn!(queue = %id, %fault, "frames are copied into the pool"));
         }
         Ok(())

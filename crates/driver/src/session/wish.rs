@@ -5,7 +5,7 @@ use crate::protocol::protocol;
 use millrace_abi::message::Buffers;
 use millrace_abi::queue::{Direction, Engine, Joiners, Mode, QueueId, Sharing};
 use millrace_abi::register::medusa as m;
-use millrace_card::SharedPool;
+use millrace_card::LentPool;
 use millrace_dma::{Domain, Iova, Region};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Wish {
         &self,
         domain: &Arc<Domain>,
         mapped: &HashMap<u64, Region>,
-    ) -> Result<Option<SharedPool>, SessionError> {
+    ) -> Result<Option<LentPool>, SessionError> {
         let Buffers::Pool { at, size, stride, count, .. } = self.buffers else { return Ok(None) };
         let fits = |region: &&Region| {
             let len = u64::from(stride) * u64::from(count);
@@ -59,7 +59,7 @@ impl Wish {
         };
         let region = mapped.get(&at).filter(fits).ok_or(SessionError::NoPool(at, count))?;
         let (region, base, domain) = (region.clone(), Iova::new(at), domain.clone());
-        let pool = SharedPool { region, size, stride, count, base, domain };
+        let pool = LentPool { region, size, stride, count, base, domain };
         Ok((self.id.direction == Direction::Rx).then_some(pool))
     }
 }

@@ -1,10 +1,10 @@
 //! Frames in memory of an application: what the kernel was given of it, and in which order it is done.
 
-use super::borrowed::{Borrowed, COMPLETED};
+use super::loan::{COMPLETED, Loan};
 use super::queue::Queue;
 use super::ring::RING;
 use super::socket::{HEADROOM, Layout};
-use crate::{BorrowError, DropReason, Lent, Pool, PortCounters, Sink, TxOutcome, null::check_len};
+use crate::{DropReason, LendError, Lent, Pool, PortCounters, Sink, TxOutcome, null::check_len};
 use millrace_dma::Span;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
@@ -15,13 +15,13 @@ const CHUNKS: std::ops::RangeInclusive<u32> = 2048..=4096;
 const OFFSET_SHIFT: u32 = 48;
 
 /// What the kernel may write of each buffer of `pool`, on a wire whose frames need `layout`.
-pub(super) fn chunk_of(pool: &Pool, layout: Layout) -> Result<u32, BorrowError> {
+pub(super) fn chunk_of(pool: &Pool, layout: Layout) -> Result<u32, LendError> {
     if layout.pieces {
-        return Err(BorrowError::Pieces);
+        return Err(LendError::Pieces);
     }
     let needs = (layout.longest + HEADROOM as u32).max(*CHUNKS.start());
     let has = pool.size.min(*CHUNKS.end());
-    if has < needs { Err(BorrowError::TooSmall { has: pool.size, needs }) } else { Ok(has) }
+    if has < needs { Err(LendError::TooSmall { has: pool.size, needs }) } else { Ok(has) }
 }
 
 /// Beginning of the buffer, and of the packet in it.
@@ -62,8 +62,8 @@ impl Queue {
                 back += 1;
             }
         }
-        if let Some(borrowed) = &mut self.borrowed {
-            borrowed.out -= count - back;
+        if let Some(loan) = &mut self.loan {
+            loan.out -= count - back;
         }
         counters.count_rx(taken as u64, bytes);
         self.fill.publish();
@@ -85,12 +85,12 @@ impl Queue {
     }
 
     /// Puts empty buffers into the fill ring.
-    pub(super) fn supply(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
-        let Some(borrowed) = &mut self.borrowed else { return };
-        while borrowed.out < RING && self.fill.room(1) > 0 {
+    pub(super) fn post(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
+        let Some(loan) = &mut self.loan else { return };
+        while loan.out < RING && self.fill.room(1) > 0 {
             let Some(at) = next() else { break };
             self.fill.push(at as u64);
-            borrowed.out += 1;
+            loan.out += 1;
         }
         self.fill.publish();
     }
@@ -101,8 +101,8 @@ impl Queue {
             self.reap();
         }
         let (room, longest) = (self.tx.room(1), self.frame_size);
-        let Some(borrowed) = &mut self.borrowed else { return TxOutcome::Full };
-        if room == 0 || borrowed.sending.len() >= RING as usize {
+        let Some(loan) = &mut self.loan else { return TxOutcome::Full };
+        if room == 0 || loan.sending.len() >= RING as usize {
             return TxOutcome::Full;
         }
         let fits = match check_len(len) {
@@ -110,7 +110,7 @@ impl Queue {
             Ok(()) if len > longest => Err(DropReason::TooLong),
             checked => checked,
         };
-        borrowed.sending.push_back((at as u64 & COMPLETED, fits.is_err()));
+        loan.sending.push_back((at as u64 & COMPLETED, fits.is_err()));
         match fits {
             Ok(()) => {
                 self.tx.push(XdpDesc { addr: at as u64, len: len as u32, options: XdpDescOptions::empty() });
@@ -122,10 +122,10 @@ impl Queue {
 
     /// How many of the oldest such frames are done.
     pub(super) fn sent_lent(&mut self) -> u32 {
-        if self.borrowed.as_ref().is_none_or(Borrowed::is_idle) {
+        if self.loan.as_ref().is_none_or(Loan::is_idle) {
             return 0;
         }
         self.reap();
-        self.borrowed.as_mut().map_or(0, Borrowed::take_done)
+        self.loan.as_mut().map_or(0, Loan::take_done)
     }
 }

@@ -5,8 +5,8 @@
 //! memory of an application (`lent.rs`) the receiving frames are its buffers, and it keeps those that hold its frames.
 
 use super::{
-    borrowed::Borrowed,
     checksum,
+    loan::Loan,
     ring::{Consumer, Producer},
 };
 use crate::{Accept, DropReason, MAX_FRAME_LEN, PortCounters, Sink, TxOutcome, null::check_len};
@@ -30,7 +30,7 @@ pub(super) struct Queue {
     /// The longest frame in one piece, in bytes.
     pub frame_size: usize,
     /// The memory of an application, if there is one.
-    pub borrowed: Option<Borrowed>,
+    pub loan: Option<Loan>,
     pub fill: Producer<u64>,
     pub completion: Consumer<u64>,
     pub rx: Consumer<XdpDesc>,
@@ -114,7 +114,7 @@ impl Queue {
                 break;
             }
             taken += match self.assembly.take() {
-                None if self.borrowed.is_some() => self.receive_lent(count, sink, counters),
+                None if self.loan.is_some() => self.receive_lent(count, sink, counters),
                 None => self.receive_whole(count, sink, counters),
                 Some(mut assembly) => {
                     let taken = self.receive_pieces(count, &mut assembly, sink, counters);
@@ -287,8 +287,8 @@ impl Queue {
             }
             for ahead in 0..count {
                 let at = self.completion.peek(ahead);
-                match &mut self.borrowed {
-                    Some(borrowed) if (at as usize) < borrowed.len => borrowed.complete(at),
+                match &mut self.loan {
+                    Some(loan) if (at as usize) < loan.len => loan.complete(at),
                     // A number that is none of ours would be refused when it is used: outside the memory.
                     _ => self.free.push(at),
                 }

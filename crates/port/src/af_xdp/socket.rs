@@ -2,7 +2,7 @@
 
 use super::{
     AfXdpError,
-    borrowed::Borrowed,
+    loan::Loan,
     program::Program,
     queue::{Assembly, Dropped, Queue},
     ring::{Consumer, Producer, RING},
@@ -65,7 +65,7 @@ pub(super) struct Memory {
     /// What the kernel may write of a frame, in bytes.
     pub chunk: u32,
     /// Bytes of an application at its beginning; 0: none.
-    pub borrowed: usize,
+    pub loan: usize,
     /// Where our own frames begin. Those for receiving, unless the application's are used for that; then those for sending.
     pub own_at: usize,
 }
@@ -74,7 +74,7 @@ impl Memory {
     /// The part of queue `number` in memory of our own that all queues share.
     pub fn own(window: &Window, layout: Layout, number: u32) -> Self {
         let own_at = layout.memory(number);
-        Self { window: window.clone(), chunk: layout.frame_size as u32, borrowed: 0, own_at }
+        Self { window: window.clone(), chunk: layout.frame_size as u32, loan: 0, own_at }
     }
 }
 
@@ -127,7 +127,7 @@ pub(super) fn restart(
 
 fn register(spec: &AfXdpSpec, socket: &OwnedFd, memory: &Memory) -> Result<(), AfXdpError> {
     let (name, len) = (&spec.name, memory.window.len());
-    let registration = sys::umem(&memory.window, memory.chunk, memory.borrowed > 0);
+    let registration = sys::umem(&memory.window, memory.chunk, memory.loan > 0);
     sockopt::set_xdp_umem_reg(socket, registration).map_err(|errno| match errno {
         Errno::NOBUFS | Errno::NOMEM => AfXdpError::LockedMemory(name.clone(), len / 1024),
         _ => AfXdpError::from_errno(errno, "register the memory of", name),
@@ -227,9 +227,9 @@ fn map_rings(memory: &Memory, layout: Layout, socket: OwnedFd, busy_poll: bool) 
         let at = move |frame: u32| (memory.own_at + frame as usize * layout.frame_size) as u64;
         (from..from + RING).map(at)
     };
-    let borrowed = (memory.borrowed > 0).then(|| Borrowed::new(memory.borrowed));
-    let for_sending = if borrowed.is_some() { own(0) } else { own(RING) };
-    if borrowed.is_none() {
+    let loan = (memory.loan > 0).then(|| Loan::new(memory.loan));
+    let for_sending = if loan.is_some() { own(0) } else { own(RING) };
+    if loan.is_none() {
         own(0).for_each(|frame| fill.push(frame));
         fill.publish();
     }
@@ -237,7 +237,7 @@ fn map_rings(memory: &Memory, layout: Layout, socket: OwnedFd, busy_poll: bool) 
     Ok(Queue {
         memory: memory.window.clone(),
         frame_size: layout.frame_size.min(memory.chunk as usize),
-        borrowed,
+        loan,
         fill,
         completion,
         rx,

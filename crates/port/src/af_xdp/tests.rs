@@ -354,15 +354,15 @@ fn frames_lie_in_memory_of_the_application() {
     let (mut a, mut b) = (port("af_xdp:xdp-a"), port("af_xdp:xdp-b"));
     // 2112: buffers that cross pages.
     let (pool, other) = (pool(64, 2048, 2112), pool(64, 2048, 2112));
-    let of_b = b.borrower().unwrap();
-    of_b.borrow(Some(&pool)).unwrap();
+    let of_b = b.lendable().unwrap();
+    of_b.lend(&pool).unwrap();
     let mut buffers = (0..64).map(|number| number * 2112);
-    of_b.supply(&mut || buffers.next());
+    of_b.post(&mut || buffers.next());
     assert!(b.counters().mode().ends_with("in memory of the application"), "{}", b.counters().mode());
 
     // From the memory of one application to that of the other, and back from where they came to.
-    let of_a = a.borrower().unwrap();
-    of_a.borrow(Some(&other)).unwrap();
+    let of_a = a.lendable().unwrap();
+    of_a.lend(&other).unwrap();
     for number in 0..32 {
         let at = number * 2112 + 100 + number;
         other.region.window().span_mut(at, 60 + number).unwrap().write_from(&frame(number, 60 + number));
@@ -372,7 +372,7 @@ fn frames_lie_in_memory_of_the_application() {
     a.flush();
     let mut done = 0;
     until("all have left", || {
-        done += a.borrower().unwrap().sender().unwrap().sent();
+        done += a.lendable().unwrap().sender().unwrap().sent();
         done == 32
     });
     let mut kept = Vec::new();
@@ -383,7 +383,7 @@ fn frames_lie_in_memory_of_the_application() {
     for (number, (at, bytes)) in kept.iter().enumerate() {
         assert_eq!(*bytes, frame(number, 60 + number));
         assert_eq!(pool.region.window().slice(*at, bytes.len()).unwrap(), bytes, "it lies where the port says");
-        assert_eq!(b.borrower().unwrap().sender().unwrap().send_from(*at, Span::from_slice(bytes)), TxOutcome::Sent);
+        assert_eq!(b.lendable().unwrap().sender().unwrap().send_from(*at, Span::from_slice(bytes)), TxOutcome::Sent);
     }
     // Behind them one that is copied: it has its own memory on the same queue.
     assert_eq!(b.transmit(Span::from_slice(&frame(99, 99))), TxOutcome::Sent);
@@ -394,14 +394,14 @@ fn frames_lie_in_memory_of_the_application() {
         a.counters().rx_dropped(DropReason::KernelFull) == 33
     });
     let mut more = (0..64).map(|number| number * 2112);
-    a.borrower().unwrap().supply(&mut || more.next());
+    a.lendable().unwrap().post(&mut || more.next());
     assert_eq!(b.transmit(Span::from_slice(&frame(99, 99))), TxOutcome::Sent);
     b.flush();
     assert_eq!(receive(&mut a, 1), [frame(99, 99)], "a sink that copies gives the buffer back");
     assert_eq!((b.counters().tx_frames(), b.counters().tx_copies(), b.counters().rx_copies()), (34, 2, 0));
     // Memory of its own again.
-    a.borrower().unwrap().borrow(None).unwrap();
-    b.borrower().unwrap().borrow(None).unwrap();
+    a.lendable().unwrap().return_pool().unwrap();
+    b.lendable().unwrap().return_pool().unwrap();
     until("both have a link", || a.counters().link() && b.counters().link());
     assert_eq!(b.transmit(Span::from_slice(&frame(7, 70))), TxOutcome::Sent);
     b.flush();
@@ -414,10 +414,10 @@ fn memory_that_does_not_fit_is_refused_and_the_port_goes_on() {
         return;
     }
     let (mut a, mut b) = (port("af_xdp:xdp-a"), port("af_xdp:xdp-b"));
-    let error = a.borrower().unwrap().borrow(Some(&pool(64, 1024, 1088))).unwrap_err();
+    let error = a.lendable().unwrap().lend(&pool(64, 1024, 1088)).unwrap_err();
     assert!(error.to_string().contains("buffers of 1024 bytes, where frames of this wire need 2048"), "{error}");
     let closed = Pool { region: pool(64, 2048, 2112).region.without_fd(), size: 2048, stride: 2112, count: 64 };
-    assert!(matches!(a.borrower().unwrap().borrow(Some(&closed)), Err(BorrowError::Refused(_))));
+    assert!(matches!(a.lendable().unwrap().lend(&closed), Err(LendError::Refused(_))));
     assert_eq!(b.transmit(Span::from_slice(&frame(1, 60))), TxOutcome::Sent);
     b.flush();
     assert_eq!(receive(&mut a, 1), [frame(1, 60)]);

@@ -4,7 +4,7 @@ use super::loans::{Change, Loan};
 use super::queue::{Queue, Stopped};
 use super::{BATCH, Received, VirtioUserPort};
 use crate::null::check_len;
-use crate::{BorrowError, Borrower, DropReason, Lent, Pool, Sink};
+use crate::{DropReason, LendError, Lendable, Lent, Pool, Sink};
 use millrace_ring::virtio::driver::LentRxQueue;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct LentQueue {
 impl LentQueue {
     /// With the buffers that have waited for it.
     pub fn new(mut queue: Queue<LentRxQueue>, loan: Arc<Loan>) -> Self {
-        loan.waiting().retain(|&at| !queue.ring.lend(at));
+        loan.waiting().retain(|&at| !queue.ring.post(at));
         queue.show_buffers();
         Self { queue, loan }
     }
@@ -41,11 +41,11 @@ impl LentQueue {
     }
 
     /// Takes buffers as long as there is room.
-    fn supply(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
+    fn post(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
         while self.queue.ring.room() > 0 {
             let Some(at) = next() else { break };
-            let is_lent = self.queue.ring.lend(at);
-            debug_assert!(is_lent, "no buffer of the pool begins at {at}");
+            let is_posted = self.queue.ring.post(at);
+            debug_assert!(is_posted, "no buffer of the pool begins at {at}");
         }
         self.queue.show_buffers();
     }
@@ -113,7 +113,7 @@ impl VirtioUserPort {
 
     /// Has the thread make a connection that knows of this pool, or of none, and waits until no other connection is
     /// left.
-    fn change_pool(&mut self, loan: Option<Arc<Loan>>) -> Result<Change, BorrowError> {
+    fn set_loan(&mut self, loan: Option<Arc<Loan>>) -> Result<Change, LendError> {
         let is_some = loan.is_some();
         self.works_on_pool = false;
         let change = self.wire.loans.set(self.number, loan)?;
@@ -123,31 +123,42 @@ impl VirtioUserPort {
             self.wire.control.break_off();
             if !self.wire.loans.await_release(change, RELEASE_TIMEOUT * 10) {
                 self.works_on_pool = false;
-                return Err(BorrowError::Refused("the connection to the back end does not end".to_owned()));
+                return Err(LendError::Refused("the connection to the back end does not end".to_owned()));
             }
         }
         Ok(change)
     }
 }
 
-impl Borrower for VirtioUserPort {
-    fn borrow(&mut self, pool: Option<&Pool>) -> Result<(), BorrowError> {
+impl VirtioUserPort {
+    /// Works on this pool from now on, or on none.
+    fn change_pool(&mut self, pool: Option<&Pool>) -> Result<(), LendError> {
         let (loan, refused) = match pool.map(Loan::of).transpose() {
             Ok(loan) => (loan.map(Arc::new), Ok(())),
             Err(error) => (None, Err(error)),
         };
         if loan.is_some() || self.works_on_pool {
-            let change = self.change_pool(loan)?;
+            let change = self.set_loan(loan)?;
             self.wire.loans.await_queues(change, RELEASE_TIMEOUT);
         }
         refused
     }
+}
 
-    fn supply(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
+impl Lendable for VirtioUserPort {
+    fn lend(&mut self, pool: &Pool) -> Result<(), LendError> {
+        self.change_pool(Some(pool))
+    }
+
+    fn return_pool(&mut self) -> Result<(), LendError> {
+        self.change_pool(None)
+    }
+
+    fn post(&mut self, next: &mut dyn FnMut() -> Option<usize>) {
         if let Some(mut slot) = self.pair.lent.enter()
             && let Some(lent) = slot.as_mut().filter(|lent| lent.queue.stopped.is_none())
         {
-            lent.supply(next);
+            lent.post(next);
         }
     }
 }
@@ -156,7 +167,7 @@ impl Drop for VirtioUserPort {
     fn drop(&mut self) {
         if self.works_on_pool {
             // The application uses its buffers for something else from here on.
-            let _ = self.change_pool(None);
+            let _ = self.set_loan(None);
         }
     }
 }

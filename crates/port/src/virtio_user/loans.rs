@@ -1,7 +1,7 @@
 //! Which pools of applications the pairs of a wire work on, and how the thread that talks hears of a change.
 
 use super::memory::Shared;
-use crate::{BorrowError, Pool};
+use crate::{LendError, Pool};
 use millrace_dma::RegionError;
 use millrace_ring::virtio::driver::BEFORE_FRAME;
 use rustix::event::{EventfdFlags, eventfd};
@@ -27,11 +27,11 @@ pub(super) struct Loan {
 }
 
 impl Loan {
-    pub fn of(pool: &Pool) -> Result<Self, BorrowError> {
-        let refused = |error: RegionError| BorrowError::Refused(error.to_string());
+    pub fn of(pool: &Pool) -> Result<Self, LendError> {
+        let refused = |error: RegionError| LendError::Refused(error.to_string());
         let needs = (BEFORE_FRAME + LONGEST) as u32;
         if pool.size < needs {
-            return Err(BorrowError::TooSmall { has: pool.size, needs });
+            return Err(LendError::TooSmall { has: pool.size, needs });
         }
         let len = pool.region.len();
         let fd = pool.region.fd().ok_or_else(|| refused(RegionError::NoFile))?;
@@ -83,11 +83,11 @@ impl Loans {
     }
 
     /// Has `pair` work on this pool, or on none, from the next connection on, which the thread makes at once.
-    pub fn set(&self, pair: usize, loan: Option<Arc<Loan>>) -> Result<Change, BorrowError> {
+    pub fn set(&self, pair: usize, loan: Option<Arc<Loan>>) -> Result<Change, LendError> {
         let mut state = self.lock();
         let others = state.of.iter().enumerate().filter(|(other, loan)| *other != pair && loan.is_some()).count();
         if loan.is_some() && others >= MOST {
-            return Err(BorrowError::Refused(format!("the queues of a wire work on {MOST} pools at most")));
+            return Err(LendError::Refused(format!("the queues of a wire work on {MOST} pools at most")));
         }
         state.of[pair] = loan;
         state.turn += 1;

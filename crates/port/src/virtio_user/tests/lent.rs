@@ -2,7 +2,7 @@
 
 use super::hostile::{rings, use_one};
 use super::*;
-use crate::{BorrowError, Lent, Pool};
+use crate::{LendError, Lent, Pool};
 use millrace_dma::{Ordering, Pages, Region};
 use millrace_ring::virtio::Rings;
 use millrace_ring::virtio::driver::{BEFORE_FRAME, STRIDE};
@@ -49,18 +49,18 @@ impl Sink for Keep<'_> {
 fn lent_scene(count: u32) -> (Scene, Pool) {
     let (mut scene, pool) = (scene(1), pool(count));
     let here = &mut scene.here[0];
-    here.borrow(Some(&pool)).unwrap();
+    here.lend(&pool).unwrap();
     eventually("link", || here.counters().link());
     assert!(here.counters().mode().ends_with(LENT), "{}", here.counters().mode());
-    supply(here, 0..count as usize);
+    post(here, 0..count as usize);
     (scene, pool)
 }
 
 /// Gives the port these buffers, as many as it takes, and says how many.
-fn supply(port: &mut VirtioUserPort, numbers: impl IntoIterator<Item = usize>) -> usize {
+fn post(port: &mut VirtioUserPort, numbers: impl IntoIterator<Item = usize>) -> usize {
     let mut numbers = numbers.into_iter().map(|number| number * STRIDE);
     let mut given = 0;
-    port.supply(&mut || numbers.next().inspect(|_| given += 1));
+    port.post(&mut || numbers.next().inspect(|_| given += 1));
     given
 }
 
@@ -95,7 +95,7 @@ fn frames_land_in_the_buffers_that_were_supplied() {
         let mut none = Keep::new(&pool, 0);
         assert_eq!(here.receive(64, &mut none), 1);
         assert_eq!(none.done, longest);
-        assert_eq!(supply(here, starts.iter().map(|at| at / STRIDE)), 40);
+        assert_eq!(post(here, starts.iter().map(|at| at / STRIDE)), 40);
     }
     // The other direction has buffers of the port's own, of any length.
     let made = [frame(1, 60), frame(2, 9014)];
@@ -111,7 +111,7 @@ fn frames_land_in_the_buffers_that_were_supplied() {
 fn more_buffers_than_a_ring_has_are_not_taken_and_sinks_that_copy_give_them_back() {
     let (mut scene, _pool) = lent_scene(300);
     let (here, there) = (&mut scene.here[0], &mut scene.there[0]);
-    assert_eq!(supply(here, 0..300), 0, "256 are there");
+    assert_eq!(post(here, 0..300), 0, "256 are there");
     let made = some_frames(0, 50);
     for _ in 0..20 {
         send(there, &made);
@@ -135,11 +135,11 @@ fn a_back_end_that_comes_back_finds_the_same_buffers() {
         send(&mut scene.there[0], &made);
         let mut keep = Keep::new(&pool, 3);
         assert_eq!(here.receive(4, &mut keep), 4);
-        assert_eq!(supply(here, keep.kept.iter().map(|(at, _)| at / STRIDE)), 3);
+        assert_eq!(post(here, keep.kept.iter().map(|(at, _)| at / STRIDE)), 3);
         scene.there.clear();
         eventually("no peer", || here.counters().mode().ends_with("no peer"));
         assert_eq!(here.counters().rx_dropped(DropReason::LinkDown), 4 * round, "nobody has looked at them");
-        assert_eq!(supply(here, 0..8), 0, "nothing is taken while there is no back end");
+        assert_eq!(post(here, 0..8), 0, "nothing is taken while there is no back end");
         scene.there = back_end(&scene.path, "");
         connected(&scene.here);
         let here = &mut scene.here[0];
@@ -151,7 +151,7 @@ fn a_back_end_that_comes_back_finds_the_same_buffers() {
         let mut starts: Vec<_> = keep.kept.iter().map(|(at, _)| (at - BEFORE_FRAME) / STRIDE).collect();
         starts.sort_unstable();
         assert_eq!(starts, (0..8).collect::<Vec<_>>());
-        assert_eq!(supply(here, starts), 8);
+        assert_eq!(post(here, starts), 8);
     }
 }
 
@@ -162,11 +162,11 @@ fn a_port_works_on_its_own_memory_again_and_on_another_pool() {
     let made = some_frames(0, 8);
     for _ in 0..3 {
         let (here, there) = (&mut scene.here[0], &mut scene.there[0]);
-        here.borrow(None).unwrap();
+        here.return_pool().unwrap();
         eventually("link", || here.counters().link());
         let mode = "virtio-user client, 1 queue pair, mergeable, event index, offloads, back end ready";
         assert_eq!(here.counters().mode(), mode);
-        assert_eq!(supply(here, 0..8), 0);
+        assert_eq!(post(here, 0..8), 0);
         pool_a.region.window().span_mut(0, 8 * STRIDE).unwrap().write_from(&vec![0xee; 8 * STRIDE]);
         let long = vec![frame(1, 60), frame(2, 9014)];
         send(there, &long);
@@ -175,10 +175,10 @@ fn a_port_works_on_its_own_memory_again_and_on_another_pool() {
         assert!(untouched.iter().all(|&byte| byte == 0xee), "nothing comes into the pool");
         for pool in [&pool_a, &pool_b, &pool_a] {
             // Buffers of the pool before do not become those of this one.
-            here.borrow(Some(pool)).unwrap();
+            here.lend(pool).unwrap();
             eventually("link", || here.counters().link());
             assert_eq!(there.transmit_burst(&spans(&made)).taken, 0, "no buffer was supplied");
-            assert_eq!(supply(here, 0..8), 8);
+            assert_eq!(post(here, 0..8), 8);
             send(there, &made);
             let mut keep = Keep::new(pool, 4);
             assert_eq!(here.receive(64, &mut keep), 8);
@@ -192,13 +192,13 @@ fn a_pool_that_came_before_its_back_end_is_used_then() {
     let path = folder.path().join("vhost.sock");
     let mut here = open(&spec(&path, ",server,queues=2")).unwrap();
     let pools = [pool(4), pool(4)];
-    here[1].borrow(Some(&pools[0])).unwrap();
-    here[1].borrow(Some(&pools[1])).unwrap();
-    assert_eq!(supply(&mut here[1], 0..4), 0);
+    here[1].lend(&pools[0]).unwrap();
+    here[1].lend(&pools[1]).unwrap();
+    assert_eq!(post(&mut here[1], 0..4), 0);
     let mut there = back_end(&path, ",client,queues=2");
     connected(&here);
     assert!(!here[0].counters().mode().ends_with(LENT) && here[1].counters().mode().ends_with(LENT));
-    assert_eq!(supply(&mut here[1], 0..4), 4);
+    assert_eq!(post(&mut here[1], 0..4), 4);
     let made = some_frames(0, 4);
     send(&mut there[1], &made);
     let mut keep = Keep::new(&pools[1], 4);
@@ -207,10 +207,10 @@ fn a_pool_that_came_before_its_back_end_is_used_then() {
     send(&mut there[0], &made);
     assert_eq!(received(&mut here[0], 9), made);
     // Each pair may have a pool of its own; those of the other are lent again in the new connection.
-    assert_eq!(supply(&mut here[1], 0..4), 4);
-    here[0].borrow(Some(&pools[0])).unwrap();
+    assert_eq!(post(&mut here[1], 0..4), 4);
+    here[0].lend(&pools[0]).unwrap();
     connected(&here);
-    assert_eq!(supply(&mut here[0], 0..2), 2);
+    assert_eq!(post(&mut here[0], 0..2), 2);
     for (number, pool, room) in [(0, &pools[0], 2), (1, &pools[1], 4)] {
         assert_eq!(there[number].transmit_burst(&spans(&made)).taken, room);
         let mut keep = Keep::new(pool, 4);
@@ -225,10 +225,10 @@ fn memory_that_does_not_fit_is_refused_and_the_port_goes_on() {
     let (mut scene, _pool) = lent_scene(8);
     let (here, there) = (&mut scene.here[0], &mut scene.there[0]);
     let small = Pool { size: 1581, ..pool(8) };
-    let error = here.borrow(Some(&small)).unwrap_err();
+    let error = here.lend(&small).unwrap_err();
     assert!(error.to_string().contains("buffers of 1581 bytes, where frames of this wire need 1582"), "{error}");
     let closed = Pool { region: pool(8).region.without_fd(), ..pool(8) };
-    assert!(matches!(here.borrow(Some(&closed)), Err(BorrowError::Refused(_))));
+    assert!(matches!(here.lend(&closed), Err(LendError::Refused(_))));
     eventually("link", || here.counters().link());
     assert!(!here.counters().mode().ends_with(LENT));
     let made = some_frames(0, 8);
@@ -239,9 +239,9 @@ fn memory_that_does_not_fit_is_refused_and_the_port_goes_on() {
     let mut scene = super::scene(8);
     let pools: Vec<_> = (0..7).map(|_| pool(8)).collect();
     for (here, pool) in scene.here.iter_mut().zip(&pools[..6]) {
-        here.borrow(Some(pool)).unwrap();
+        here.lend(pool).unwrap();
     }
-    let error = scene.here[6].borrow(Some(&pools[6])).unwrap_err();
+    let error = scene.here[6].lend(&pools[6]).unwrap_err();
     assert!(error.to_string().contains("6 pools at most"), "{error}");
     connected(&scene.here);
 }
@@ -281,7 +281,7 @@ fn lies_about_a_pool_end_the_queue_and_its_buffers_come_back() {
         assert_eq!(here.receive(64, &mut Keep::new(&pool, 0)), 0);
         assert!(here.counters().mode().contains(said), "{} should say {said}", here.counters().mode());
         assert_eq!(here.counters().rx_dropped(DropReason::BadRing), round as u64 + 1);
-        assert_eq!((here.receive(64, &mut Keep::new(&pool, 0)), supply(here, 0..4)), (0, 0), "stays stopped");
+        assert_eq!((here.receive(64, &mut Keep::new(&pool, 0)), post(here, 0..4)), (0, 0), "stays stopped");
         scene.there.clear();
         eventually("no peer", || here.counters().mode().ends_with("no peer"));
         scene.there = back_end(&scene.path, "");
@@ -303,9 +303,9 @@ fn a_back_end_that_does_not_answer_is_left() {
     let (_stream, _) = listener.accept().unwrap();
     eventually("connected", || ports[0].counters().mode().ends_with("peer connected"));
     let (pool, start) = (pool(4), Instant::now());
-    for lent in [Some(&pool), None, Some(&pool)] {
-        ports[0].borrow(lent).unwrap();
-    }
+    ports[0].lend(&pool).unwrap();
+    ports[0].return_pool().unwrap();
+    ports[0].lend(&pool).unwrap();
     drop(ports);
     assert!(start.elapsed() < Duration::from_secs(15), "four times its patience, not that of a request");
 }

@@ -73,14 +73,14 @@ impl LentRxQueue {
     /// Lends the buffer that begins `at` this offset of the memory; the device sees it after [`LentRxQueue::publish`]. `false`
     /// when there is no [room](LentRxQueue::room), or no whole buffer at this place.
     #[inline(always)]
-    pub fn lend(&mut self, at: usize) -> bool {
+    pub fn post(&mut self, at: usize) -> bool {
         let is_inside = self.memory.span(at, BEFORE_FRAME + self.capacity).is_some();
         let Some(id) = self.free.pop_if(|_| is_inside) else { return false };
         self.buffers[usize::from(id)] = at;
         let address = Iova::new(self.memory_at + (at + BEFORE_HEADER) as u64);
         let len = (NetHeader::LEN + self.capacity) as u32;
         self.queue.describe_at(id, Descriptor { address, len, flags: descriptor_flag::WRITE, next: 0 });
-        self.queue.lend(id);
+        self.queue.post(id);
         true
     }
 
@@ -131,7 +131,7 @@ impl LentRxQueue {
                 self.free.push(id);
             } else {
                 // What stands in its descriptor is the same buffer.
-                self.queue.lend(id);
+                self.queue.post(id);
             }
         }
         self.burst.clear();

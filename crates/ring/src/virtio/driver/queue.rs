@@ -111,7 +111,7 @@ pub(super) struct Queue {
     /// What the available ring holds; never read back.
     shadow: Box<[u16]>,
     /// Which descriptors the device has.
-    lent: Box<[bool]>,
+    posted: Box<[bool]>,
     /// Index of the next entry of the available ring.
     next: u16,
     /// `next` as the device knows it.
@@ -148,7 +148,7 @@ impl Queue {
             agreed,
             mask: size.get() - 1,
             shadow: (0..size.get()).collect(),
-            lent: vec![false; usize::from(size.get())].into(),
+            posted: vec![false; usize::from(size.get())].into(),
             next: 0,
             published: 0,
             seen: 0,
@@ -188,14 +188,14 @@ impl Queue {
 
     /// Hands a descriptor to the device, which sees it after [`Queue::publish`].
     #[inline(always)]
-    pub(super) fn lend(&mut self, id: u16) {
+    pub(super) fn post(&mut self, id: u16) {
         let slot = self.next & self.mask;
         // A device that works in order gives descriptors back in the order of the ring: then there is nothing to write.
         if self.shadow[usize::from(slot)] != id {
             self.shadow[usize::from(slot)] = id;
             self.rings.avail.store(u32::from(slot), id);
         }
-        self.lent[usize::from(id & self.mask)] = true;
+        self.posted[usize::from(id & self.mask)] = true;
         self.next = self.next.wrapping_add(1);
     }
 
@@ -205,7 +205,7 @@ impl Queue {
         self.next = self.next.wrapping_add(count);
     }
 
-    /// Shows the device what was lent, and says whether it has to be kicked.
+    /// Shows the device what was posted, and says whether it has to be kicked.
     #[inline(always)]
     pub(super) fn publish(&mut self) -> bool {
         if self.next == self.published {
@@ -244,8 +244,8 @@ impl Queue {
     #[inline(always)]
     pub(super) fn take_back(&mut self) -> Option<(u16, u32)> {
         let Used { head, len } = self.rings.used.load(self.seen);
-        match self.lent.get_mut(head as usize) {
-            Some(lent) if *lent => *lent = false,
+        match self.posted.get_mut(head as usize) {
+            Some(posted) if *posted => *posted = false,
             _ => return self.break_off(Broken::Descriptor(head)),
         }
         self.seen = self.seen.wrapping_add(1);
@@ -259,11 +259,11 @@ impl Queue {
     }
 
     /// The first descriptors of what the device has and has not used yet, as far as it is known.
-    pub(super) fn on_loan(&self) -> impl Iterator<Item = u16> {
+    pub(super) fn posted(&self) -> impl Iterator<Item = u16> {
         let in_order = self.agreed.in_order;
         let count = if in_order { self.next.wrapping_sub(self.seen) } else { self.size() };
         let ids = (0..count).map(move |at| if in_order { self.seen.wrapping_add(at) & self.mask } else { at });
-        ids.filter(move |&id| in_order || self.lent[usize::from(id)])
+        ids.filter(move |&id| in_order || self.posted[usize::from(id)])
     }
 
     /// The identifier that stands at the place of index `self.next` in a ring that is used in order.

@@ -43,7 +43,7 @@ impl RxQueue {
     pub fn new(place: &Place, size: Size, agreed: Agreed) -> Result<Self, RingsError> {
         let capacity = capacity(place.stride);
         let mut queue = Queue::new(place, size, agreed, descriptor_flag::WRITE, (NetHeader::LEN + capacity) as u32)?;
-        (0..size.get()).for_each(|id| queue.lend(id));
+        (0..size.get()).for_each(|id| queue.post(id));
         let count = usize::from(size.get());
         Ok(Self {
             queue,
@@ -183,7 +183,7 @@ impl RxQueue {
     #[inline(always)]
     pub fn recycle(&mut self) {
         for index in 0..self.held.len() {
-            self.queue.lend(self.held[index]);
+            self.queue.post(self.held[index]);
         }
         self.held.clear();
         self.burst.clear();

@@ -115,7 +115,7 @@ impl TxQueue {
 
     /// Frames, and their bytes, that the device has been given and has not used, as far as [`TxQueue::room`] has seen.
     pub fn unused(&self) -> (u64, u64) {
-        self.queue.on_loan().fold((0, 0), |(frames, bytes), head| (frames + 1, bytes + self.len_from(head)))
+        self.queue.posted().fold((0, 0), |(frames, bytes), head| (frames + 1, bytes + self.len_from(head)))
     }
 
     fn len_from(&self, head: u16) -> u64 {
@@ -147,7 +147,7 @@ impl TxQueue {
         self.fill_first(id, frame, header);
         self.notes[usize::from(id)].is_last = true;
         self.queue.describe(id, 0, (NetHeader::LEN + frame.len()) as u32, 0);
-        self.queue.lend(id);
+        self.queue.post(id);
         true
     }
 
@@ -172,7 +172,7 @@ impl TxQueue {
         }
         self.notes[usize::from(id)].is_last = true;
         self.queue.describe(id, 0, len as u32, 0);
-        self.queue.lend(head);
+        self.queue.post(head);
         true
     }
 
@@ -227,7 +227,7 @@ impl TxQueue {
         } else {
             for _ in 0..count {
                 let id = self.take_free();
-                self.queue.lend(id);
+                self.queue.post(id);
             }
         }
         count

@@ -27,7 +27,7 @@ proptest! {
         for (supply, frames) in turns {
             for _ in 0..supply.min(rx.room()) {
                 let Some(at) = ours.pop_front() else { break };
-                prop_assert!(rx.lend(at));
+                prop_assert!(rx.post(at));
                 out.push(at);
             }
             let _ = rx.publish();
@@ -65,7 +65,7 @@ fn lengths_beyond_a_lent_buffer_end_the_queue_and_lose_no_buffer() {
     for (len, right) in [(12, true), (12 + 2048 - 64, true), (11, false), (12 + 2048 - 63, false), (u32::MAX, false)] {
         let bench = Bench::new(4);
         let mut rx = lent(&bench, 2048);
-        assert!(rx.lend(APART) && rx.lend(0));
+        assert!(rx.post(APART) && rx.post(0));
         let _ = rx.publish();
         bench.use_one(u32::from(bench.rings.avail.load(1)), 100);
         bench.use_one(u32::from(bench.rings.avail.load(0)), len);
@@ -81,7 +81,7 @@ fn lengths_beyond_a_lent_buffer_end_the_queue_and_lose_no_buffer() {
 fn descriptors_without_a_buffer_are_not_the_devices_to_use() {
     let bench = Bench::new(4);
     let mut rx = lent(&bench, 2048);
-    assert!(rx.lend(0));
+    assert!(rx.post(0));
     let _ = rx.publish();
     let other = u32::from(bench.rings.avail.load(0)) ^ 1;
     bench.use_one(other, 100);
@@ -94,9 +94,9 @@ fn only_whole_buffers_are_lent_and_as_many_as_there_is_room() {
     let bench = Bench::new(2);
     let mut rx = lent(&bench, 2048);
     let len = bench.place.buffers.len();
-    assert!(!rx.lend(len - 2047) && !rx.lend(usize::MAX) && !rx.lend(usize::MAX - 2047));
-    assert!(rx.lend(len - 2048) && rx.lend(0));
-    assert_eq!((rx.room(), rx.lend(64)), (0, false));
+    assert!(!rx.post(len - 2047) && !rx.post(usize::MAX) && !rx.post(usize::MAX - 2047));
+    assert!(rx.post(len - 2048) && rx.post(0));
+    assert_eq!((rx.room(), rx.post(64)), (0, false));
     let Place { ring, buffers: memory, .. } = bench.place.clone();
     let place = LentPlace { ring, memory, memory_at: 0, buffer: BEFORE_FRAME };
     assert!(matches!(LentRxQueue::new(&place, bench.size, Agreed::default()), Err(RingsError::Stride(_))));

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 pub(super) const COMPLETED: u64 = !1;
 
 /// The memory of an application at the beginning of a queue's memory.
-pub(super) struct Borrowed {
+pub(super) struct Loan {
     /// Its bytes; behind them are frames of our own.
     pub len: usize,
     /// Buffers that are in the fill ring, with the kernel, or in the receive ring.
@@ -18,7 +18,7 @@ pub(super) struct Borrowed {
     done: u32,
 }
 
-impl Borrowed {
+impl Loan {
     pub fn new(len: usize) -> Self {
         Self { len, out: 0, sending: VecDeque::with_capacity(RING as usize), done: 0 }
     }
