@@ -3,7 +3,7 @@
 use crate::common::{PATIENCE, settled};
 use millrace::{Device, Laggard, Mode, RxQueue, Sharing, TxQueue};
 use millrace_abi::header::RxMetadata;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 fn frame(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (number * 31 + i * 7) as u8 & 0xfe).collect()
