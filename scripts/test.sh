@@ -70,8 +70,9 @@ step_build() {
     make -s build
 }
 
+# More threads than cores, because many tests wait for other processes.
 step_unit() {
-    cargo_test --workspace --no-fail-fast
+    RUST_TEST_THREADS=$((2 * $(nproc))) cargo_test --workspace --no-fail-fast
 }
 
 # The rings again, over memory that the model checker watches. Its flag changes everything, hence a folder of its own.

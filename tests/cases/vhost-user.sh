@@ -2,7 +2,7 @@
 # A DPDK program as the neighbour: two virtio drivers of dpdk-testpmd on two vhost-user ports that are connected in the card,
 # with two queues each. Frames go round and round. The program is killed and comes again while the card runs.
 . "$(dirname "$0")/../lib.sh"
-needs dpdk-testpmd
+needs dpdk-testpmd python3
 is_root || skip "dpdk-testpmd takes root"
 
 drivers=()
@@ -12,9 +12,22 @@ done
 testpmd=(dpdk-testpmd -l "0,1" --main-lcore 0 --no-pci --no-huge -m 128 --no-telemetry --file-prefix "vhost-$$" "${drivers[@]}"
     -- -i --rxq=2 --txq=2 --nb-cores=1 --total-num-mbufs=8192)
 
-# neighbour: runs testpmd for a second, and says how many frames came back to it.
+# How many frames have come from testpmd by way of port 0.
+sent() {
+    "$millrace" stats --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["ports"][0]["rx_frames"])'
+}
+sent_so_many() {
+    [ "$(sent)" -ge "$1" ]
+}
+
+# neighbour: runs testpmd until thousands of frames have gone round, and says how many came back to it.
 neighbour() {
-    { sleep 1; echo "start tx_first"; sleep 1; echo stop; sleep 0.3; echo "show port stats all"; sleep 0.3; echo quit; } |
+    local enough=$(($(sent) + 10000))
+    {
+        sleep 1; echo "start tx_first"
+        await 10 sent_so_many $enough || true
+        echo stop; sleep 0.3; echo "show port stats all"; sleep 0.3; echo quit
+    } |
         timeout -k 5 60 "${testpmd[@]}" >"$scratch/testpmd.log" 2>&1 || true
     grep -ao 'RX-packets: *[0-9]*' "$scratch/testpmd.log" | awk '{ sum += $2 } END { print sum + 0 }'
 }

@@ -5,7 +5,7 @@ use millrace_abi::header::RxMetadata;
 use millrace_abi::queue::QueueId;
 use millrace_abi::register::medusa as m;
 use millrace_card::Card;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const TSU: u32 = 0x4000;
 
@@ -115,7 +115,8 @@ fn the_pulse_comes_when_the_system_begins_a_second() {
     let pulse = get(&card, 7);
     let error = of_the_day(pulse).fract();
     assert!(error.min(1.0 - error) < 0.05, "{error}: the clock shows the time of day");
-    assert!((of_the_day(get(&card, 5)) - system()).abs() < 0.05);
+    // Between the two looks this program may have to wait for its core, but not always.
+    assert!((0..100).any(|_| (of_the_day(get(&card, 5)) - system()).abs() < 0.05));
 }
 
 /// The control loop of `nfb-tsu`, with shorter sleeps: the increment that brings the offset to zero, as it works it out
@@ -136,11 +137,15 @@ fn nfb_tsu_converges() {
         (best.0, best.1)
     };
     let (mut card_before, mut system_before) = look();
-    let mut offset = f64::NAN;
-    for _ in 0..12 {
+    let begin = Instant::now();
+    // Looks in a row with the clock where it should be. On a busy machine one may go wrong, and then the next.
+    let mut settled = 0;
+    while settled < 4 {
         std::thread::sleep(round);
         let (card_now, system_now) = look();
-        offset = card_now - system_now;
+        let offset = card_now - system_now;
+        settled = if offset.abs() < 1e-3 { settled + 1 } else { 0 };
+        assert!(begin.elapsed() < 6 * PATIENCE, "{offset} s off");
         let (of_system, of_card) = (system_now - system_before, card_now - card_before);
         let ticks = of_card / increment;
         // Catches up within the next two rounds.
@@ -148,7 +153,6 @@ fn nfb_tsu_converges() {
         set_increment(&card, (increment * 2f64.powi(64)) as u64);
         (card_before, system_before) = (card_now, system_now);
     }
-    assert!(offset.abs() < 1e-3, "{offset} s off");
     write(&card, 0x14, 0);
     assert_eq!(read(&card, 0x14), 0);
 }
