@@ -69,7 +69,7 @@ mod supplied;
 mod tx;
 
 pub use device::{Device, Mapping, RxOptions, TxOptions};
-pub use error::Error;
+pub use error::{Error, FrameLimit};
 pub use lock::ComponentLock;
 pub use millrace_abi::control::{FaultKind, QueueState};
 pub use millrace_abi::message::{ErrorCode, Locked};

@@ -46,6 +46,8 @@ pub(crate) struct Queue {
     pub engine: Engine,
     /// Written by the worker that serves the queue.
     pub counts: SharedCounts,
+    /// Frames that software could not put into the ring because they are too long, as it says itself.
+    pub never_posted: AtomicU64,
     state: AtomicU32,
     fault_iova: AtomicU64,
     stop: AtomicBool,
@@ -132,6 +134,7 @@ impl Queue {
             id,
             engine,
             counts: SharedCounts::default(),
+            never_posted: AtomicU64::new(0),
             state: AtomicU32::new(QueueState::Stopped.to_word()),
             fault_iova: AtomicU64::new(0),
             stop: AtomicBool::new(false),
