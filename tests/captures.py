@@ -122,7 +122,7 @@ def equation(millrace: str, card: str) -> None:
         dropped = sum(drop["count"] for drop in queue["drops"])
         if queue["offered"] != queue["passed"] + dropped or dropped:
             raise Failed(f"{queue['queue']}: {queue['offered']} offered, {queue['passed']} passed, {dropped} dropped")
-    sides = {side: sum(queue["passed"] for queue in stats["queues"] if queue["queue"]["direction"] == side)
+    sides = {side: sum(queue["passed"] for queue in stats["queues"] if queue["queue"].startswith(side))
              for side in ("tx", "rx")}
     if sides["tx"] != sides["rx"]:
         raise Failed(f"{sides['tx']} frames sent, {sides['rx']} received")

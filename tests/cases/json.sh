@@ -27,7 +27,7 @@ times="mean_ns geomean_ns p50_ns p90_ns p99_ns p999_ns min_ns max_ns"
 json "kind" info
 json "node property" tree
 json "part address register value access" regs
-json "queues ports workers" stats --device embedded
+json "time_ns queues ports workers" stats --device embedded
 json "$counts" generate --count 1000 --device embedded:port=null
 json "$counts $quality" read --count 1000 --check --device embedded:port=generator
 json "$counts" receive "$scratch/out.pcap" --count 1000 --device embedded:port=generator
@@ -56,6 +56,10 @@ await 10 test -s "$scratch/card.out" || fail "the card says nothing"
 [ "$(field device <"$scratch/card.out")" = "unix:$(realpath "$scratch")/card.sock" ] || fail "the card's name"
 MILLRACE_DEVICE=unix:$scratch/card.sock "$millrace" stats --watch 0.05 --count 3 --json >"$scratch/watch"
 [ "$(wc -l <"$scratch/watch")" -eq 3 ] || fail "stats --watch --count 3 printed $(wc -l <"$scratch/watch") lines"
+python3 -c '
+import json, sys, time
+times = [json.loads(line)["time_ns"] for line in open(sys.argv[1])]
+assert times == sorted(times) and abs(times[0] / 1e9 - time.time()) < 3600, times' "$scratch/watch" || fail "stats --watch: no times"
 
 # What several commands print has one form in all of them (docs/json.md).
 export MILLRACE_DEVICE=unix:$scratch/card.sock
@@ -66,7 +70,7 @@ same() {
 import json, sys
 stats, info, ports, workers = [[json.loads(line) for line in text.splitlines()] for text in sys.argv[1:]]
 [stats] = stats
-queues = {"%(direction)s%(index)s" % queue["queue"]: queue for queue in stats["queues"]}
+queues = {queue["queue"]: queue for queue in stats["queues"]}
 moving = {"passes", "sleeps", "queues"}
 for rows, others in ((ports, stats["ports"]), (workers, stats["workers"])):
     for row, other in zip(rows, others, strict=True):

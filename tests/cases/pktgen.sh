@@ -43,7 +43,7 @@ code=0
 grep -q ' lost, 0 corrupt, 0 reordered, 0 duplicated' "$scratch/error" || fail "$(cat "$scratch/error")"
 check_counting
 "$millrace" stats --json >"$scratch/stats"
-rows "queue = next(queue for queue in json.load(open('$scratch/stats'))['queues'] if queue['queue'] == {'direction': 'rx', 'index': 0})
+rows "queue = next(queue for queue in json.load(open('$scratch/stats'))['queues'] if queue['queue'] == 'rx0')
 dropped = sum(drop['count'] for drop in queue['drops'])
 assert row['lost'] == dropped > 0 and row['received'] == queue['passed'] == 5000 - dropped, (row, queue)"
 unset MILLRACE_DEVICE

@@ -14,7 +14,7 @@ for engine in sze medusa calypte; do
     joined() {
         [ "$("$millrace" stats --json | python3 -c 'import json, sys
 print(max(len(queue["holders"]) for queue in json.load(sys.stdin)["queues"]
-    if queue["queue"]["direction"] == "rx" and queue["state"] == "running"))' 2>/dev/null)" = 4 ]
+    if queue["queue"].startswith("rx") and queue["state"] == "running"))' 2>/dev/null)" = 4 ]
     }
     await 10 joined || fail "not all readers have joined"
     # A queue is held from its opening; give the last one the time to start it.

@@ -10,7 +10,7 @@ went_round() {
     "$millrace" stats --json | python3 -c '
 import json, sys
 for queue in json.load(sys.stdin)["queues"]:
-    is_rx = queue["queue"]["direction"] == "rx"
+    is_rx = queue["queue"].startswith("rx")
     if queue["passed"] < int(sys.argv[1]) or queue["copies"] != (0 if is_rx else queue["passed"]):
         sys.exit(1)' "$1"
 }

@@ -40,7 +40,7 @@ ports_agree() {
 import json, sys
 stats = json.load(sys.stdin)
 ports = stats["ports"]
-early = sum(queue["offered"] for queue in stats["queues"] if queue["queue"]["direction"] == "rx")
+early = sum(queue["offered"] for queue in stats["queues"] if queue["queue"].startswith("rx"))
 drops = lambda port: sum(drop["count"] for drop in port["tx_drops"])
 missing = [ports[i]["rx_frames"] - ports[1 - i]["tx_frames"] - drops(ports[1 - i]) for i in (0, 1)]
 sys.exit(min(missing) < 0 or sum(missing) != early)'

@@ -34,7 +34,7 @@ fetch there here 1
 "$millrace" stats --json | python3 -c '
 import json, sys
 stats = json.load(sys.stdin)
-queues = [queue for queue in stats["queues"] if queue["queue"]["index"] in (0, 2)]
+queues = [queue for queue in stats["queues"] if queue["queue"][2:] in ("0", "2")]
 for queue in queues:
     if queue["passed"] < 500 or queue["copies"]:
         sys.exit("failed: %(queue)s passed %(passed)s frames with %(copies)s copies" % queue)
@@ -51,7 +51,7 @@ check_neighbour 1 there zc-h2
 "$millrace" stats --json | python3 -c '
 import json, sys
 stats = json.load(sys.stdin)
-copies = {queue["queue"]["index"]: (queue["passed"], queue["copies"]) for queue in stats["queues"] if queue["queue"]["direction"] == "tx"}
+copies = {int(queue["queue"][2:]): (queue["passed"], queue["copies"]) for queue in stats["queues"] if queue["queue"].startswith("tx")}
 if copies[1] != (1000, 1000) or copies[0][1] or stats["ports"][0]["tx_copies"] != 1000:
     sys.exit("failed: passed and copied by tx queue: %r" % copies)' || exit 1
 on_pools 2 || fail "frames of another program have taken a wire off its pool"

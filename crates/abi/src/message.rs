@@ -11,7 +11,7 @@ use crate::visible::{ClientInfo, LockInfo, UserUse};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Largest encoded message in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Most bytes that one [`Request::Read`] or [`Request::Write`] moves.
@@ -167,6 +167,14 @@ pub enum Request {
     Use {
         /// Those with a higher number than this; `None`: from the first on.
         after: Option<u32>,
+    },
+    /// Has frames counted that the program dropped because the TX queue cannot hold one that long: the card never saw
+    /// them.
+    CountTooLong {
+        /// The queue.
+        handle: Handle,
+        /// How many.
+        frames: u32,
     },
 }
 

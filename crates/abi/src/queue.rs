@@ -1,7 +1,8 @@
 //! The words for queues: which one, which way, which engine, which mode, shared how.
 
 use core::{fmt, str::FromStr};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The way packets move through a queue, seen from the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -13,8 +14,8 @@ pub enum Direction {
     Tx,
 }
 
-/// One queue of a card: a direction and an index, written `rx3` or `tx3`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// One queue of a card: a direction and an index, written `rx3` or `tx3`, in JSON too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId {
     /// Direction of the queue.
     pub direction: Direction,
@@ -31,6 +32,33 @@ impl QueueId {
     /// The transmit queue `index`.
     pub const fn tx(index: u32) -> Self {
         Self { direction: Direction::Tx, index }
+    }
+}
+
+impl Serialize for QueueId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match serializer.is_human_readable() {
+            true => serializer.collect_str(self),
+            false => (self.direction, self.index).serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for QueueId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !deserializer.is_human_readable() {
+            let (direction, index) = Deserialize::deserialize(deserializer)?;
+            return Ok(Self { direction, index });
+        }
+        let text = String::deserialize(deserializer)?;
+        let (way, index) = text.split_at_checked(2).unwrap_or_default();
+        let direction = match way {
+            "rx" => Direction::Rx,
+            "tx" => Direction::Tx,
+            _ => return Err(D::Error::custom("not a queue: write rx0 or tx0")),
+        };
+        let index = index.parse().map_err(D::Error::custom)?;
+        Ok(Self { direction, index })
     }
 }
 
@@ -237,6 +265,14 @@ mod tests {
             "\"Medusa\" is not one of: sze, medusa, calypte, dd"
         );
         assert_eq!(QueueId::tx(3).to_string(), "tx3");
+        let queue = QueueId::rx(4095);
+        assert_eq!(serde_json::to_string(&queue).unwrap(), r#""rx4095""#);
+        assert_eq!(serde_json::from_str::<QueueId>(r#""rx4095""#).unwrap(), queue);
+        for text in ["", "rx", "rx-1", "rx4294967296", "qx1", "ěx1", "rx 1"] {
+            assert!(serde_json::from_str::<QueueId>(&format!("{text:?}")).is_err(), "{text}");
+        }
+        let bytes = postcard::to_stdvec(&queue).unwrap();
+        assert_eq!((bytes.len(), postcard::from_bytes(&bytes)), (3, Ok(queue)));
         for text in ["none", "block", "drop,evict", "block,drop,evict"] {
             assert_eq!(text.parse::<Joiners>().map(|joiners| joiners.to_string()), Ok(text.to_owned()));
         }

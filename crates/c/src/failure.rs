@@ -77,7 +77,7 @@ fn errno(error: &host::Error) -> Errno {
     match error {
         Name(_) | Unfit(_) => Errno::INVAL,
         FrameTooLong { .. } => Errno::MSGSIZE,
-        BurstTooLong(_) => Errno::TOOBIG,
+        BurstTooLong { .. } => Errno::TOOBIG,
         Evicted(_) => Errno::STALE,
         Stopped(_) => Errno::SHUTDOWN,
         NotDrained(_) => Errno::TIMEDOUT,

@@ -223,6 +223,13 @@ impl Card {
         self.bus.queue(id).map(|queue| queue.status.state())
     }
 
+    /// Counts frames that the software of a TX queue dropped because the queue holds none that long. `false`: it is no TX
+    /// queue of this card.
+    pub fn count_too_long(&self, id: QueueId, frames: u32) -> bool {
+        let queue = self.bus.queue(id).filter(|_| id.direction == Direction::Tx);
+        queue.map(|queue| queue.never_posted.fetch_add(frames.into(), Ordering::Relaxed)).is_some()
+    }
+
     /// Stops a queue at once, drained or not, and takes its memory off it: no worker touches it any more.
     pub fn detach(&self, id: QueueId) {
         if let Some(queue) = self.bus.queue(id) {
@@ -395,7 +402,8 @@ fn pin_to(cpu: u32) {
 
 fn queue_stats(queue: &Queue, worker: Option<u32>) -> QueueStats {
     let status = &queue.status;
-    let counts: Counts = status.counts.read();
+    let mut counts: Counts = status.counts.read();
+    counts.drops[QueueDrop::TooLong as usize] += queue.never_posted.load(Ordering::Relaxed);
     let (refused, refusal) = queue.refusals();
     let reasons = QueueDrop::ALL.iter().map(|reason| reason.name()).zip(counts.drops);
     QueueStats {

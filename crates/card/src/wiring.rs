@@ -18,12 +18,35 @@ impl Card {
     /// # Errors
     /// [`WiringError`]; when the port queue cannot be opened, the port is left unplugged.
     pub fn plug(&self, port: u32, spec: &str) -> Result<(), WiringError> {
-        let entry = self.port_entry(port)?;
+        self.port_entry(port)?;
         let parsed: PortSpec = spec.parse().map_err(|error| WiringError::Spec(port, error))?;
+        self.replace(port, spec, parsed == PortSpec::Loopback, || match &parsed {
+            PortSpec::Loopback => Ok(Vec::new()),
+            spec => millrace_port::open(spec).map_err(|error| WiringError::Open(port, error)),
+        })
+    }
+
+    /// As [`Card::plug`] for a port that the program has made itself: its port queues, and what statistics call it. Without
+    /// any the port is unplugged.
+    ///
+    /// # Errors
+    /// [`WiringError::NoPort`].
+    pub fn plug_own(&self, port: u32, name: &str, queues: Vec<Box<dyn PortQueue>>) -> Result<(), WiringError> {
+        self.replace(port, name, false, || Ok(queues))
+    }
+
+    fn replace(
+        &self,
+        port: u32,
+        spec: &str,
+        loopback: bool,
+        open: impl FnOnce() -> Result<Vec<Box<dyn PortQueue>>, WiringError>,
+    ) -> Result<(), WiringError> {
+        let entry = self.port_entry(port)?;
         let _change = self.wirings.begin_change();
         let mut wirings = self.wirings.lock();
         let at = port as usize;
-        if parsed == PortSpec::Loopback && wirings[at].patch.is_some() {
+        if loopback && wirings[at].patch.is_some() {
             return Err(WiringError::Connected(port));
         }
         self.rewire(&mut wirings, &[at], |wirings, detached| {
@@ -33,14 +56,13 @@ impl Card {
             detached.drop_port_queues();
         });
         entry.mac.plug(Vec::new(), true);
+        // Opening a port can take its time too.
         drop(wirings);
-        let (kind, mut opened) = match &parsed {
-            PortSpec::None => return Ok(()),
-            PortSpec::Loopback => (Kind::Loopback, Vec::new()),
-            spec => {
-                let ports = millrace_port::open(spec).map_err(|error| WiringError::Open(port, error))?;
-                (Kind::PortQueues(ports.len() as u32), ports)
-            }
+        let mut opened = open()?;
+        let kind = match opened.len() {
+            _ if loopback => Kind::Loopback,
+            0 => return Ok(()),
+            count => Kind::PortQueues(count as u32),
         };
         let mut wirings = self.wirings.lock();
         entry.mac.plug(opened.iter().map(|port_queue| port_queue.counters().clone()).collect(), false);

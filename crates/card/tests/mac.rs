@@ -7,6 +7,7 @@ use crate::common::*;
 use millrace_abi::queue::QueueId;
 use millrace_abi::register::map::Component;
 use millrace_abi::register::medusa as m;
+use millrace_abi::tree::{Tree, compatible};
 use millrace_card::Card;
 use millrace_dma::Span;
 use millrace_port::{Accept, PortSpec};
@@ -222,6 +223,19 @@ fn a_port_is_enabled_from_the_start_and_shows_what_it_is() {
     }
     assert_eq!(u32_at(&bulk::<4>(&card, Component::TxMac(0), 0x20), 0), 1);
     assert_eq!(rx(&card, 0), Rx::default());
+}
+
+#[test]
+fn the_longest_frame_is_what_the_device_tree_says_can_be_set() {
+    for (options, mtu) in [("", 0x3fff + 4), ("frame-max=9000", 9004), ("frame-max=1000", 1518)] {
+        let card = card(options);
+        let tree = Tree::parse(card.device_tree()).unwrap();
+        for compatible in [compatible::RXMAC, compatible::TXMAC] {
+            assert_eq!(tree.compatible(compatible).next().unwrap().u32("mtu"), Ok(mtu), "{options}");
+        }
+        let longest = u32_at(&bulk::<4>(&card, Component::RxMac(0), 0x34), 0);
+        assert_eq!(longest, if options == "frame-max=1000" { 1004 } else { mtu.into() }, "{options}");
+    }
 }
 
 #[test]

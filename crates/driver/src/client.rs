@@ -1,6 +1,6 @@
 //! A program's side of the socket: requests and replies, and the news that the card is gone.
 
-use crate::codec::WireError;
+use crate::codec::{WireError, no_place};
 use crate::native;
 use crate::server::Driver;
 use crate::talk::{self, Talk, TalkError};
@@ -60,6 +60,9 @@ pub enum ClientError {
     /// Memory of a queue could not be mapped.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// There is no place for more files in this process.
+    #[error("{0}")]
+    NoPlace(String),
     /// The socket failed.
     #[error("talking to the card failed: {0}")]
     Wire(String),
@@ -80,6 +83,7 @@ impl ClientError {
         match self {
             ClientError::Connect { source, .. } => Some(source.raw_os_error()),
             ClientError::Silent { .. } => Some(Errno::TIMEDOUT.raw_os_error()),
+            ClientError::NoPlace(_) => Some(Errno::MFILE.raw_os_error()),
             _ => None,
         }
     }
@@ -89,6 +93,7 @@ impl ClientError {
 fn in_words(error: TalkError, place: &str) -> ClientError {
     match error {
         TalkError::Wire(WireError::Closed) => ClientError::Gone,
+        TalkError::Wire(other @ WireError::NoPlace) => ClientError::NoPlace(other.to_string()),
         TalkError::Wire(other) => ClientError::Wire(other.to_string()),
         TalkError::Ended(text) => ClientError::Ended(text),
         TalkError::Silent(waited) => ClientError::Silent { card: place.to_owned(), seconds: waited.as_secs() },
@@ -110,6 +115,7 @@ fn cannot_connect(path: &Path, source: Errno) -> String {
              user:NAME=use:all` or `--group NAME` lets in (docs/sharing.md); the folder of the socket must be open too"
         ),
         Errno::PROTOTYPE | Errno::NOTSOCK => format!("{path} is not the socket of a card: {source}"),
+        Errno::MFILE => format!("cannot connect to a card on {path}: {}", no_place()),
         _ => format!("cannot connect to a card on {path}: {source}"),
     }
 }
@@ -505,6 +511,14 @@ impl Client {
             Reply::TxGranted { position, units } => Ok((position, units)),
             _ => Err(ClientError::Unexpected),
         }
+    }
+
+    /// Has the card count frames that were too long for a TX queue.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn count_too_long(&self, handle: Handle, frames: u32) -> Result<(), ClientError> {
+        self.tell(&Request::CountTooLong { handle, frames })
     }
 
     /// Who is connected, by number.

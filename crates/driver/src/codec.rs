@@ -28,6 +28,19 @@ pub enum WireError {
     /// More came than a message may have.
     #[error("a message or its fds were cut off: at most {MAX_MESSAGE} bytes and {MAX_FDS} fds")]
     CutOff,
+    /// Descriptors came for which this process has no place left.
+    #[error("{}", no_place())]
+    NoPlace,
+}
+
+/// What a program is told that has no place for more descriptors.
+pub(crate) fn no_place() -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
+    format!(
+        "this program has no place left for the files that the card sends (RLIMIT_NOFILE: {limit}); raise it, such as with \
+         `ulimit -n 4096` before the program is started, or open fewer queues"
+    )
 }
 
 impl From<Errno> for WireError {
@@ -113,7 +126,7 @@ pub(crate) fn receive<T: DeserializeOwned>(
 ) -> Result<(T, Vec<OwnedFd>), WireError> {
     let packet = receive_packet(socket, buffer, flags)?;
     if packet.fds_were_lost() {
-        return Err(WireError::CutOff);
+        return Err(WireError::NoPlace);
     }
     Ok((packet.message(buffer)?, packet.fds))
 }

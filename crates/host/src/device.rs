@@ -36,6 +36,16 @@ impl Device {
         Self::open_name(&name.parse()?)
     }
 
+    /// A card that this program has made itself, such as one with ports of its own ([`Card::plug_own`]). It ends with the last
+    /// clone of this device and the last of its queues.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], [`Error::Client`].
+    pub fn on_card(card: Card) -> Result<Self, Error> {
+        let name = DeviceName::Embedded(card.options().clone());
+        Self::on(&name, Arc::new(Driver::embedded(card)?))
+    }
+
     /// Opens the card named by `MILLRACE_DEVICE`, or an embedded loopback card when that is not set.
     ///
     /// # Errors

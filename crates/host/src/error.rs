@@ -1,4 +1,3 @@
-use crate::MAX_BURST;
 use millrace_abi::control::FaultKind;
 use millrace_abi::message::ErrorCode;
 use millrace_abi::name::NameError;
@@ -41,9 +40,7 @@ pub enum Error {
     #[error("{0} is not running any more")]
     Stopped(QueueId),
     /// A frame that the card does not carry or the buffers cannot hold.
-    #[error(
-        "a frame of {len} bytes: {queue} takes at most {max}; larger buffers are an option of the card (`buffer=`)"
-    )]
+    #[error("a frame of {len} bytes: {queue} takes at most {max}; {limit}")]
     FrameTooLong {
         /// Which queue.
         queue: QueueId,
@@ -51,10 +48,19 @@ pub enum Error {
         len: usize,
         /// Longest possible, in bytes.
         max: usize,
+        /// What sets it.
+        limit: FrameLimit,
     },
-    /// More packets than one burst can have.
-    #[error("a burst of {0} packets: at most {MAX_BURST}, or fewer on a small ring, can be had at once")]
-    BurstTooLong(usize),
+    /// More packets than can ever be had at once.
+    #[error("a burst of {count} packets for {queue}: only the first {fits} of them can be had at once")]
+    BurstTooLong {
+        /// Which queue.
+        queue: QueueId,
+        /// Packets asked for.
+        count: usize,
+        /// How many of them, from the first on, an empty queue has room for; [`MAX_BURST`](crate::MAX_BURST) at most.
+        fits: usize,
+    },
     /// The ring holds something that no card writes.
     #[error("{queue}: {what}")]
     BadRing {
@@ -72,6 +78,27 @@ pub enum Error {
     /// Waiting failed.
     #[error("waiting failed: {0}")]
     Wait(std::io::Error),
+}
+
+/// What sets the longest frame of a queue; as text, what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameLimit {
+    /// The card carries none that is longer.
+    Card,
+    /// The card would, but the buffers of the queue are no larger.
+    Buffers,
+    /// The same, of a queue whose frames lie in one ring.
+    Ring,
+}
+
+impl core::fmt::Display for FrameLimit {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            FrameLimit::Card => "longer ones are a matter of the card's option `--frame-max` (at most 16383)",
+            FrameLimit::Buffers => "larger buffers are a matter of the card's option `--buffer`",
+            FrameLimit::Ring => "a larger ring is a matter of the card's options",
+        })
+    }
 }
 
 impl Error {

@@ -70,7 +70,7 @@ mod supplied;
 mod tx;
 
 pub use device::{Device, RxOptions, TxOptions};
-pub use error::Error;
+pub use error::{Error, FrameLimit};
 pub use lock::ComponentLock;
 pub use mapping::Mapping;
 pub use millrace_abi::control::{FaultKind, QueueState};

@@ -1,6 +1,6 @@
 //! DD queues over a [`Pool`]: frames arrive in its buffers and leave from them.
 
-use crate::error::Error;
+use crate::error::{Error, FrameLimit};
 use crate::handle::QueueHandle;
 use crate::pool::{Buffer, Inner, Pool, Sender};
 use crate::rx::dd_ring;
@@ -235,7 +235,7 @@ impl PoolTx {
             return Some(Error::Unfit(format!("a buffer of another pool than that of {queue}; copy the frame")));
         }
         if len > usize::from(self.longest) {
-            return Some(Error::FrameTooLong { queue, len, max: self.longest.into() });
+            return Some(Error::FrameTooLong { queue, len, max: self.longest.into(), limit: FrameLimit::Card });
         }
         if buffer.capacity() < shortest {
             let text = format!("the card sends no frame below {shortest} bytes, and a buffer of this pool holds fewer");

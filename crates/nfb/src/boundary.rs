@@ -473,7 +473,7 @@ unsafe extern "C" fn stop(private: *mut Private) -> c_int {
         // SAFETY: libnfb's promise.
         match unsafe { half(private) } {
             Half::Rx(rx) => rx.stop(),
-            Half::Tx(tx) => tx.stop(),
+            Half::Tx(tx) => tx.finish(),
         }
         0
     })

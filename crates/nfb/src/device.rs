@@ -1,9 +1,14 @@
 //! One open of a device.
 
 use crate::errno;
+use millrace::visible::LockInfo;
 use millrace::{Device, Error};
 use millrace_abi::name::DeviceName;
 use millrace_abi::register::map::SECOND_BUS;
+use std::collections::BTreeSet;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// A device as one `nfb_open` sees it. Its locks and queues are its own; the card behind it is not.
 pub struct Open {
@@ -11,6 +16,8 @@ pub struct Open {
     pub tree: Vec<u8>,
     /// Every queue is opened as with the user-space flag, which programs such as DPDK's driver cannot give.
     pub direct: bool,
+    // Components of which it was said who has locked them.
+    named: Mutex<BTreeSet<String>>,
 }
 
 impl Open {
@@ -18,21 +25,48 @@ impl Open {
     /// programs.
     pub fn new(name: &str) -> Result<Self, Error> {
         let (direct, name) = name.strip_prefix("direct:").map_or((false, name), |name| (true, name));
-        let device = match name {
-            "" => Device::open_shared(&DeviceName::from_environment()?.to_string())?,
-            _ => Device::open_shared(name)?,
+        let name = match name {
+            "" => DeviceName::from_environment()?.to_string(),
+            _ => name.to_owned(),
         };
-        let tree = device.device_tree()?;
-        Ok(Self { device, tree, direct })
+        let (device, tree) = while_waiting(&name, || {
+            let device = Device::open_shared(&name)?;
+            let tree = device.device_tree()?;
+            Ok::<_, Error>((device, tree))
+        })?;
+        Ok(Self { device, tree, direct, named: Mutex::default() })
     }
 
     /// Locks features of a component until they are unlocked or the device is closed: 1 when they are ours, 0 when
     /// somebody (or we) have them, a negative errno when it cannot be (§1.5).
     pub fn lock(&self, component: &str, features: u32) -> i32 {
         match self.device.try_lock(component, features.into()) {
-            Ok(locked) => i32::from(locked),
+            Ok(true) => 1,
+            Ok(false) => self.conflict(component, features),
             Err(error) => -errno::of(&error),
         }
+    }
+
+    /// Somebody has the lock. Most give it back at once; who does not is named, once for each component.
+    #[cold]
+    fn conflict(&self, component: &str, features: u32) -> i32 {
+        if !self.named.lock().unwrap_or_else(PoisonError::into_inner).insert(component.to_owned()) {
+            return 0;
+        }
+        std::thread::sleep(MOMENT);
+        if self.device.try_lock(component, features.into()).is_ok_and(|locked| locked) {
+            self.named.lock().unwrap_or_else(PoisonError::into_inner).remove(component);
+            return 1;
+        }
+        let ours = |lock: &LockInfo| lock.component == component && lock.bits & u64::from(features) != 0;
+        if let Some(held) = self.device.locks().ok().and_then(|locks| locks.into_iter().find(ours)) {
+            eprintln!(
+                "libnfb-ext-millrace: {component} is locked by process {}: wait until it has done, or end it; `millrace locks` \
+                 shows all locks and takes them away",
+                held.pid
+            );
+        }
+        0
     }
 
     /// Gives features back that [`Open::lock`] locked together; anything else is ignored, as libnfb cannot be told.
@@ -48,6 +82,29 @@ impl Open {
             _ => None,
         }
     }
+}
+
+/// What programs hold a lock for that read a few registers under it.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// How long a card may take to answer before it is said what is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Does what may wait for a card, and says so if it takes long.
+fn while_waiting<T>(name: &str, opening: impl FnOnce() -> T) -> T {
+    let (done, waits) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let watch = move || {
+            if waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("libnfb-ext-millrace: {name}: waiting for the card to answer, 10 s at most");
+            }
+        };
+        // Without the thread nothing is lost but the line.
+        let _ = std::thread::Builder::new().stack_size(64 * 1024).spawn_scoped(scope, watch);
+        let opened = opening();
+        drop(done);
+        opened
+    })
 }
 
 /// Name of the node at an offset into the structure block, as libfdt counts it.

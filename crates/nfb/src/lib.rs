@@ -16,6 +16,7 @@
 //!
 //! `docs/nfb.md` is for people who use it.
 
+mod aside;
 mod boundary;
 mod device;
 mod errno;

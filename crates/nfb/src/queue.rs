@@ -1,5 +1,6 @@
 //! One queue as one `ndp_open_*_queue` sees it: idle or running, with bursts that are kept until put.
 
+use crate::aside::Aside;
 use crate::errno;
 use millrace::{Device, Error, ErrorCode, IdleRx, IdleTx, Laggard, MAX_BURST, QueueId, RxQueue, Sharing, TxQueue};
 
@@ -17,19 +18,23 @@ fn sharing(flags: i32) -> Sharing {
     if flags & DIRECT != 0 { Sharing::Exclusive } else { Sharing::Shared(Laggard::Block) }
 }
 
-/// A queue could not be opened: its errno. Why is said, unless the program may just try again, as often as it likes.
+/// A queue could not be opened: its errno, and why on standard error. A program may try again as often as it likes; the same
+/// is said once.
 #[cold]
 pub fn refused(index: u32, direction: i32, flags: i32, error: &Error) -> i32 {
-    if error.is_retryable() {
-        return errno::of(error);
-    }
     let id = if direction == 0 { QueueId::rx(index) } else { QueueId::tx(index) };
+    if error.is_retryable() {
+        return errno::report_once(&id.to_string(), error);
+    }
     let code = errno::report(&id.to_string(), error);
     if matches!(error, Error::Client(client) if client.code() == Some(ErrorCode::Invalid)) && flags & DIRECT == 0 {
         eprintln!("libnfb-ext-millrace: {id}: {ALONE}");
     }
     code
 }
+
+/// What becomes of frames that are too long.
+const DROPPED: &str = "frames that are too long are dropped, and counted as `too-long` by `millrace stats`";
 
 /// What a program does that can have a queue only alone, and opened it as NFB programs do by default.
 const ALONE: &str = "an NFB program has a queue alone with the user-space flag (ndp-tool: -U), or with `direct:` before the \
@@ -106,6 +111,8 @@ struct Manners {
     // Calls in vain since the last that was not.
     in_vain: u32,
     reported: bool,
+    // Whether it was said that a frame is too long.
+    warned: bool,
 }
 
 impl Manners {
@@ -118,6 +125,17 @@ impl Manners {
     fn cannot(&mut self, error: &Error) {
         if !core::mem::replace(&mut self.reported, true) {
             self.report(error);
+        }
+    }
+
+    /// A frame was dropped because the queue holds none that long.
+    #[cold]
+    fn too_long(&mut self, queue: &TxQueue, len: usize) {
+        // A card that is gone counts nothing any more.
+        let _ = queue.count_too_long(1);
+        if !core::mem::replace(&mut self.warned, true) {
+            self.report(&queue.frame_too_long(len));
+            eprintln!("libnfb-ext-millrace: {}: {DROPPED}", self.id);
         }
     }
 
@@ -140,6 +158,8 @@ pub struct Queue<H: Half> {
     manners: Manners,
     // TX: where headers go, which no card of ours sends: all to the same place.
     headers: Vec<u8>,
+    // TX: a burst that does not fit into the ring at once.
+    aside: Aside,
 }
 
 /// A queue that receives.
@@ -150,8 +170,8 @@ pub type Tx = Queue<TxHalf>;
 impl<H: Half> Queue<H> {
     pub fn open(device: &Device, index: u32, flags: i32) -> Result<Self, Error> {
         let state = State::Idle(H::open(device, index, sharing(flags))?);
-        let manners = Manners { id: H::id(index), in_vain: 0, reported: false };
-        Ok(Self { device: device.clone(), index, flags, state, manners, headers: Vec::new() })
+        let manners = Manners { id: H::id(index), in_vain: 0, reported: false, warned: false };
+        Ok(Self { device: device.clone(), index, flags, state, manners, headers: Vec::new(), aside: Aside::default() })
     }
 
     fn take(&mut self) -> State<H> {
@@ -171,7 +191,8 @@ impl<H: Half> Queue<H> {
         match idle.and_then(H::start) {
             Ok(running) => {
                 self.state = State::Running(running);
-                (self.manners.in_vain, self.manners.reported) = (0, false);
+                (self.manners.in_vain, self.manners.reported, self.manners.warned) = (0, false, false);
+                self.aside.forget();
                 0
             }
             Err(error) => self.manners.report(&error),
@@ -256,10 +277,10 @@ impl Tx {
         wanted: impl Fn(usize) -> (u32, u16),
         mut each: impl FnMut(usize, Slot),
     ) -> usize {
-        let State::Running(queue) = &mut self.state else { return 0 };
-        if count > MAX_BURST {
+        if !self.aside.is_empty() && !self.catch_up() {
             return 0;
         }
+        let State::Running(queue) = &mut self.state else { return 0 };
         let mut headers = false;
         let length = |i| {
             let (data_len, header_len) = wanted(i);
@@ -273,6 +294,13 @@ impl Tx {
                 self.manners.nothing();
                 return 0;
             }
+            Err(Error::BurstTooLong { .. } | Error::FrameTooLong { .. }) if count <= MAX_BURST => {
+                if !self.aside.begin((0..count).map(|i| wanted(i).0)) {
+                    self.manners.nothing();
+                    return 0;
+                }
+                return hand_out(&mut self.aside, &mut self.headers, &mut each);
+            }
             Err(error) => {
                 self.manners.cannot(&error);
                 return 0;
@@ -280,8 +308,7 @@ impl Tx {
         };
         self.manners.in_vain = 0;
         if headers && self.headers.is_empty() {
-            // As long as any header, so that it never moves under a program that still writes one.
-            self.headers = vec![0; 1 << 16];
+            self.headers = room_for_headers();
         }
         let header = self.headers.as_mut_ptr();
         for i in 0..count {
@@ -292,6 +319,21 @@ impl Tx {
         count
     }
 
+    /// Sends what was put aside, and says whether nothing is left of it.
+    #[cold]
+    fn catch_up(&mut self) -> bool {
+        let Self { state: State::Running(queue), aside, manners, .. } = self else { return false };
+        let gone = aside.send(queue, |queue, len| manners.too_long(queue, len)).unwrap_or_else(|error| {
+            manners.cannot(&error);
+            aside.forget();
+            false
+        });
+        if !gone {
+            manners.nothing();
+        }
+        gone
+    }
+
     /// Everything that was got has been written, and may be sent.
     #[inline(always)]
     pub fn put(&mut self) {
@@ -300,17 +342,64 @@ impl Tx {
         {
             self.manners.cannot(&error);
         }
+        if !self.aside.is_empty() {
+            self.aside.put();
+            self.catch_up();
+        }
     }
 
     /// Sends everything that was got.
     #[inline(always)]
     pub fn flush(&mut self) {
+        if !self.aside.is_empty() {
+            self.send_aside();
+        }
         if let State::Running(queue) = &mut self.state
             && let Err(error) = queue.flush()
         {
             self.manners.cannot(&error);
         }
     }
+
+    /// Sends all that was put aside, if the card takes it.
+    #[cold]
+    fn send_aside(&mut self) {
+        let Self { state: State::Running(queue), aside, manners, .. } = self else { return };
+        aside.put();
+        let sent = queue.commit().and_then(|()| aside.send_all(queue, |queue, len| manners.too_long(queue, len)));
+        if let Err(error) = sent {
+            manners.cannot(&error);
+            aside.forget();
+        }
+    }
+
+    /// As [`Queue::stop`], with what was put aside.
+    pub fn finish(&mut self) {
+        if !self.aside.is_empty() {
+            self.send_aside();
+        }
+        self.stop();
+    }
+}
+
+/// Hands out the places of a burst that the ring will never hold at once.
+#[cold]
+fn hand_out(aside: &mut Aside, headers: &mut Vec<u8>, each: &mut dyn FnMut(usize, Slot)) -> usize {
+    if headers.is_empty() {
+        *headers = room_for_headers();
+    }
+    let header = headers.as_mut_ptr();
+    let mut count = 0;
+    for data in aside.places() {
+        each(count, Slot { data, header });
+        count += 1;
+    }
+    count
+}
+
+/// As long as any header, so that it never moves under a program that still writes one.
+fn room_for_headers() -> Vec<u8> {
+    vec![0; 1 << 16]
 }
 
 #[cfg(test)]

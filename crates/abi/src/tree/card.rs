@@ -36,7 +36,7 @@ pub struct CardDescription {
 pub struct PortDescription {
     /// Nominal speed in Gbit/s; a port without a speed of its own says 100.
     pub speed_gbps: u32,
-    /// Longest frame that the MAC lets through, in bytes with FCS. DPDK wants 1518 at least (trap T17).
+    /// Longest frame that the MAC can be told to let through, in bytes with FCS; 1518 at least (trap T17).
     pub mtu: u32,
     /// What sits in the cage: `QSFP28`, behind which tools find a module (§2.3).
     pub cage: String,
@@ -73,9 +73,21 @@ pub enum BuildError {
 
 impl Default for PortDescription {
     fn default() -> Self {
-        Self { speed_gbps: 100, mtu: 0x3fff, cage: "QSFP28".to_owned() }
+        Self::for_frames(CardOptions::default().frame_max)
     }
 }
+
+impl PortDescription {
+    /// A port for frames of at most `longest` bytes without FCS.
+    fn for_frames(longest: u32) -> Self {
+        // The registers of a MAC count the FCS, and so does what the tree says of them.
+        const FCS: u32 = 4;
+        Self { speed_gbps: 100, mtu: (longest + FCS).max(LEAST_MTU), cage: "QSFP28".to_owned() }
+    }
+}
+
+/// What DPDK wants of a MAC at least (trap T17).
+const LEAST_MTU: u32 = 1518;
 
 impl Default for CardDescription {
     /// The card of the default [`CardOptions`].
@@ -106,7 +118,7 @@ impl CardDescription {
             numa_node: None,
             frame_min: options.frame_min,
             frame_max: options.frame_max,
-            ports: vec![PortDescription::default(); options.ports.len()],
+            ports: vec![PortDescription::for_frames(options.frame_max); options.ports.len()],
             rx_queues: queues(Direction::Rx, options.rx_queues),
             tx_queues: queues(Direction::Tx, options.tx_queues),
         }

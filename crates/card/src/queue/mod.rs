@@ -27,12 +27,15 @@ use millrace_dma::{Ordering, Pinned, Window, Word64};
 use millrace_ring::shared::Reclaimer;
 use millrace_ring::wake::Ringer;
 use protocol::{QueueProtocol, protocol};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One queue of the card.
 pub(crate) struct Queue {
     /// What its worker shows of it and asks about it.
     pub status: Arc<QueueStatus>,
+    /// Frames that software could not put into the ring because they are too long, as it says itself.
+    pub never_posted: AtomicU64,
     protocol: &'static dyn QueueProtocol,
     latches: Mutex<Latches>,
     // The clock of launch times.
@@ -109,6 +112,7 @@ impl Queue {
         let latches = Latches { timeout: Controller::of(engine).timeout_default, ..Latches::default() };
         Self {
             status: Arc::new(QueueStatus::new(id, engine)),
+            never_posted: AtomicU64::new(0),
             protocol: protocol(engine),
             latches: Mutex::new(latches),
             tsu,

@@ -11,6 +11,7 @@ use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, is_screen};
 use millrace_tool::session::Session;
 use millrace_tool::stop;
+use serde::Serialize;
 
 use crate::commands::info::{pids, state};
 
@@ -48,7 +49,7 @@ pub fn run(shared: &Shared, args: &StatsArgs) -> Result<(), Failure> {
     let mut looks = args.watch.map_or(1, |_| shared.count.unwrap_or(u64::MAX));
     let mut before: Option<Look> = None;
     loop {
-        let look = Look { at: Moment::now(), stats: session.stats()? };
+        let look = Look { at: Moment::now(), time_ns: unix_nanos(), stats: session.stats()? };
         print(shared, &look, before.as_ref(), args.watch.is_some())?;
         before = Some(look);
         looks -= 1;
@@ -60,7 +61,22 @@ pub fn run(shared: &Shared, args: &StatsArgs) -> Result<(), Failure> {
 
 struct Look {
     at: Moment,
+    // Since 1970, to be compared with other logs.
+    time_ns: u64,
     stats: CardStats,
+}
+
+/// A look as `--json` prints it.
+#[derive(Serialize)]
+struct JsonLook<'a> {
+    time_ns: u64,
+    #[serde(flatten)]
+    stats: &'a CardStats,
+}
+
+fn unix_nanos() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Sleeps, in pieces short enough for Ctrl-C; `false` if it came.
@@ -79,7 +95,7 @@ fn pause(time: Duration) -> bool {
 fn print(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> Result<(), Failure> {
     let output = Output::new(shared.json);
     if output.is_json() {
-        return Ok(output.object(&look.stats)?);
+        return Ok(output.object(&JsonLook { time_ns: look.time_ns, stats: &look.stats })?);
     }
     if watched {
         let time = time_of_day(SystemTime::now());
@@ -261,6 +277,7 @@ mod tests {
     fn the_rate_is_of_the_time_between_two_looks() {
         let look = |passed| Look {
             at: Moment::now(),
+            time_ns: unix_nanos(),
             stats: CardStats { queues: vec![queue(passed, passed, 0)], ..CardStats::default() },
         };
         let before = look(0);

@@ -104,7 +104,7 @@ fn make(card: &Card, change: &Change) -> Result<(), String> {
 fn in_words(change: &Change) -> String {
     match change {
         Change::Plug { port, spec } if spec == "none" => format!("port {port}: unplugged"),
-        Change::Plug { port, spec } => format!("port {port}: plugged with {spec}"),
+        Change::Plug { port, spec } => format!("port {port}: plugged with {spec:?}"),
         Change::Connect { one, other } => format!("port {one}: connected with port {other}"),
         Change::Disconnect { port } => format!("port {port}: disconnected"),
         Change::Move { queue, worker } => format!("{queue}: served by worker {worker} from now on"),
@@ -114,6 +114,13 @@ fn in_words(change: &Change) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_program_wrote_stays_on_one_line_of_the_log() {
+        let spec = "pcap:a\nERROR the card is on fire\u{1b}[2J".to_owned();
+        let line = in_words(&Change::Plug { port: 0, spec });
+        assert_eq!(line, r#"port 0: plugged with "pcap:a\nERROR the card is on fire\u{1b}[2J""#);
+    }
 
     #[test]
     fn a_change_that_panics_is_answered() {

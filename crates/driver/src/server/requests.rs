@@ -226,6 +226,13 @@ impl Server {
             Request::Locks { skip } => Ok(self.locks_after(skip)),
             Request::EndLocks { whose } => self.end_locks(&whose),
             Request::Use { after } => Ok(self.use_after(after)),
+            Request::CountTooLong { handle, frames } => {
+                let (id, _) = self.queue_of(number, handle)?;
+                if !self.card.count_too_long(id, frames) {
+                    return Err(Refusal::new(ErrorCode::Invalid, format!("{id} sends nothing")));
+                }
+                done
+            }
             Request::Open { .. } => Err(Refusal::new(ErrorCode::Protocol, "open is answered elsewhere")),
         }
     }

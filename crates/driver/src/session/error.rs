@@ -19,7 +19,10 @@ pub(crate) enum SessionError {
          first there with --joiners {policy}"
     )]
     Joiner { id: QueueId, policy: Laggard, pid: u32 },
-    #[error("{0} has {MAX_SUBSCRIBERS} subscribers already")]
+    #[error(
+        "{0} is open {MAX_SUBSCRIBERS} times already, which is as often as it can be: close it in one of the programs that \
+         `millrace clients` shows, or use another queue"
+    )]
     Full(QueueId),
     #[error(
         "users other than the first who opened {0} have half of its places already, and the rest is kept for that one"

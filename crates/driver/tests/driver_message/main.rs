@@ -92,6 +92,7 @@ impl Random {
                 Request::TxSync { handle, commit, want: self.number() as u32 }
             }
             18 => Request::Call { handle },
+            19 => Request::CountTooLong { handle, frames: self.number() as u32 },
             _ => Request::Stats,
         }
     }

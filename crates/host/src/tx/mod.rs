@@ -13,7 +13,7 @@ pub use burst::TxBurst;
 pub use idle::IdleTx;
 
 use crate::MAX_BURST;
-use crate::error::Error;
+use crate::error::{Error, FrameLimit};
 use millrace_abi::message::Layout;
 use millrace_abi::queue::QueueId;
 use millrace_dma::Window;
@@ -110,7 +110,8 @@ impl TxQueue {
         mut length: impl FnMut(usize) -> u16,
     ) -> Result<Option<TxBurst<'_>>, Error> {
         if count > MAX_BURST {
-            return Err(Error::BurstTooLong(count));
+            let lengths: Vec<u16> = (0..MAX_BURST).map(length).collect();
+            return Err(Error::BurstTooLong { queue: self.id(), count, fits: self.fits(&lengths) });
         }
         let (mut bytes, mut longest, mut shortest) = (0u32, 0, u16::MAX);
         let (unit, lead) = (self.unit, self.lead);
@@ -134,7 +135,27 @@ impl TxQueue {
 
     #[cold]
     fn too_long(&self, len: u16) -> Error {
-        Error::FrameTooLong { queue: self.id(), len: usize::from(len), max: usize::from(self.longest) }
+        self.frame_too_long(usize::from(len))
+    }
+
+    /// What there is to say of a frame that is longer than [`TxQueue::longest`].
+    pub fn frame_too_long(&self, len: usize) -> Error {
+        let limit = match self.longest == self.idle.handle.client.frame_limits().1 {
+            true => FrameLimit::Card,
+            false if self.is_stream() => FrameLimit::Ring,
+            false => FrameLimit::Buffers,
+        };
+        Error::FrameTooLong { queue: self.id(), len, max: usize::from(self.longest), limit }
+    }
+
+    /// Has the card count frames that this program drops because they are longer than [`TxQueue::longest`], where whoever
+    /// looks for them will look: under `too-long` in the statistics of this queue.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn count_too_long(&self, frames: u32) -> Result<(), Error> {
+        let handle = &self.idle.handle;
+        Ok(handle.client.count_too_long(handle.handle, frames)?)
     }
 
     /// Puts back every burst that was [kept](TxBurst::keep): their slots have been written. They will be sent, at the

@@ -12,25 +12,25 @@ impl TxQueue {
         Ok(match &mut self.ring {
             Ring::Medusa(queue) => {
                 if count > queue.most() {
-                    return Err(Error::BurstTooLong(count as usize));
+                    return Err(self.too_many(count as usize));
                 }
                 queue.take(count)
             }
             Ring::Dd(queue) => {
                 if count > queue.most() {
-                    return Err(Error::BurstTooLong(count as usize));
+                    return Err(self.too_many(count as usize));
                 }
                 queue.take(count)
             }
             Ring::Sze(queue) => {
                 if bytes > self.mask - 7 {
-                    return Err(Error::BurstTooLong(count as usize));
+                    return Err(self.too_many(count as usize));
                 }
                 queue.has_room(bytes).then(|| queue.frame_at(queue.position()) as u32 - 8)
             }
             Ring::Calypte(queue) => {
                 if bytes > queue.most() {
-                    return Err(Error::BurstTooLong(count as usize));
+                    return Err(self.too_many(count as usize));
                 }
                 queue.has_room(bytes).then(|| queue.frame_at())
             }
@@ -41,7 +41,7 @@ impl TxQueue {
     pub(super) fn reserve_mediated(&mut self, count: u32, bytes: u32) -> Result<Option<u32>, Error> {
         let (units, most) = (self.units(count, bytes), self.most_mediated());
         if units > most {
-            return Err(Error::BurstTooLong(count as usize));
+            return Err(self.too_many(count as usize));
         }
         let Ring::Mediated(mediated) = &mut self.ring else { return Ok(None) };
         if mediated.granted < units || mediated.pending.len() + count as usize > MAX_COMMIT {
@@ -69,6 +69,13 @@ impl TxQueue {
             self.sync(0)?;
         }
         Ok(false)
+    }
+
+    /// The burst whose lengths are in the first slots never fits at once.
+    #[cold]
+    fn too_many(&self, count: usize) -> Error {
+        let lengths: Vec<u16> = self.slots[..count].iter().map(|slot| slot.len).collect();
+        Error::BurstTooLong { queue: self.id(), count, fits: self.fits(&lengths) }
     }
 
     pub(super) fn is_stream(&self) -> bool {
