@@ -101,7 +101,7 @@ fuzz_target() {
 step_fuzz() {
     local flags="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
-        -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks"
+        -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1"
     local passed failed source name names=() host
     [ -e fuzz/Cargo.toml ] || { skip "there are no fuzz targets"; return; }
     host=$(rustc -vV | sed -n 's/^host: //p')
