@@ -430,10 +430,10 @@ int main(int argc, char **argv)
 	options_parse(&o, argc, argv, peers,
 		      "A shared-memory ring with Medusa's memory traffic and no checks, between two pinned processes.",
 		      "  --tune K=N,...   ring = entries (power of two, default 1024), stride = bytes from buffer to buffer\n"
-		      "                   (multiple of 64, default 2048), burst = frames per doorbell (default 32)\n");
+		      "                   (multiple of 64, default 2112), burst = frames per doorbell (default 32)\n");
 	options_tune_check(&o, keys);
 	struct ring ring = { .entries = options_tune(&o, "ring", 1024),
-			     .stride = options_tune(&o, "stride", 2048),
+			     .stride = options_tune(&o, "stride", 2112),
 			     .burst = options_tune(&o, "burst", 32) };
 	ring.mask = ring.entries - 1;
 	if (ring.entries < 128 || ring.entries > 32768 || (ring.entries & ring.mask) || ring.stride < 1536 ||
