@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks what can be checked of the documents, and of comments that lead to them: links, files, sections, decisions and
-names of the code exist; the program in the README is one that is run; the change log has its shape."""
+names of the code exist; files of tests belong to a program; the program in the README is one that is run; the change log has its shape."""
 import functools
 import pathlib
 import re
@@ -47,6 +47,20 @@ def links(document: pathlib.Path, text: str) -> None:
             headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.M)
             if fragment not in map(anchor, headings):
                 report(document, text, match.start(), f"no heading for #{fragment} in {target.name}")
+
+
+def tests() -> None:
+    """Where the tests of a crate are one program, each of its files is a module of it, or a program of its own."""
+    for manifest in tracked("crates/*/Cargo.toml"):
+        settings, main = manifest.read_text(), manifest.parent / "tests/main.rs"
+        if "autotests = false" not in settings or not main.exists():
+            continue
+        modules = main.read_text()
+        for file in tracked(f"{manifest.parent.relative_to(ROOT)}/tests/*.rs"):
+            place = file.relative_to(manifest.parent / "tests")
+            name = place.parts[0].removesuffix(".rs")
+            if name != "main" and f"mod {name};" not in modules and not re.search(rf'name = "{name}"|tests/{name}/', settings):
+                report(file, "", 0, "no test program has it: a line `mod` in tests/main.rs, or [[test]] in Cargo.toml")
 
 
 def named_files(file: pathlib.Path, text: str) -> None:
@@ -225,6 +239,7 @@ for file in documents + sources:
     pages(file, text)
 for document in [ROOT / "docs/architecture.md", ROOT / "CONTRIBUTING.md"]:
     names_in_code(document)
+tests()
 readme_program()
 change_log()
 decisions()

@@ -37,6 +37,7 @@ cargo_test() {
     cargo test --locked "$@" 2>&1 | tee -a "$log"
     code=${PIPESTATUS[0]}
     count_cargo_tests <"$log" >"$results"
+    grep -q '^0 0 ' "$results" && { echo "no test ran"; return 1; }
     return "$code"
 }
 
@@ -77,7 +78,7 @@ step_unit() {
 
 # The rings again, over memory that the model checker watches. Its flag changes everything, hence a folder of its own.
 step_loom() {
-    CARGO_TARGET_DIR=$target/loom RUSTFLAGS="--cfg loom" cargo_test -p millrace-ring --profile model --test ring
+    CARGO_TARGET_DIR=$target/loom RUSTFLAGS="--cfg loom" cargo_test -p millrace-ring --profile model --test ring loom
 }
 
 # fuzz_target PROGRAM NAME: with what it found before, and says what became of it.

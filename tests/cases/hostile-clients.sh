@@ -5,7 +5,7 @@
 needs python3 prlimit
 
 start_card --queues 8 --engine sze@5 --engine calypte@6 --engine dd@7 --buffers 256 --ring 65536 --descriptors 256
-descriptors() {
+fds() {
     find "/proc/$card/fd" -mindepth 1 -maxdepth 1 | wc -l
 }
 
@@ -15,10 +15,10 @@ bystander=$started
 sleep 1
 timeout 60 "$millrace" hostile memory --queue 4-7 --seconds 0.3 >/dev/null || fail "hostile memory ended with $?"
 sleep 0.5
-before=$(descriptors)
+before=$(fds)
 
 is_back() {
-    [ "$(descriptors)" -le "$before" ]
+    [ "$(fds)" -le "$before" ]
 }
 
 # hostile KIND OPTION...: lets such a program go on for a second, while somebody else asks for something.
@@ -32,7 +32,7 @@ hostile() {
     wait "$pid" || fail "hostile $* ended with $?: $(cat "$scratch/hostile.log")"
     is_gone "$bystander" && fail "hostile $*: the bystander has ended"
     is_gone "$card" && fail "hostile $*: the card has ended"
-    await 30 is_back || fail "hostile $*: the card has $(descriptors) descriptors, and had $before"
+    await 30 is_back || fail "hostile $*: the card has $(fds) fds, and had $before"
     echo "$kind ${*:2}: $(field operations <"$scratch/hostile") operations"
 }
 hostile memory --queue 4-7
@@ -71,7 +71,7 @@ assert row["lost"] == row["corrupt"] == row["reordered"] == row["duplicates"] ==
 END_OF_CHECK
 check_counting
 
-# Out of descriptors: whoever asks is answered, perhaps by a refusal, and the card ends when asked.
+# Out of fds: whoever asks is answered, perhaps by a refusal, and the card ends when asked.
 start_card
 prlimit --pid "$card" --nofile=256:256
 for number in 1 2 3 4 5 6 7 8; do
@@ -81,10 +81,10 @@ sleep 2
 code=0
 timeout -k 5 60 "$millrace" info --json >"$scratch/info" 2>"$scratch/info.log" || code=$?
 [ "$code" -eq 0 ] || grep -qE "fds|connections" "$scratch/info.log" ||
-    fail "out of descriptors: no answer, but $code: $(cat "$scratch/info.log")"
+    fail "out of fds: no answer, but $code: $(cat "$scratch/info.log")"
 kill -TERM "$card"
 ended "$card" 60
-[ "$code" -eq 0 ] || fail "out of descriptors: the card ended with $code"
+[ "$code" -eq 0 ] || fail "out of fds: the card ended with $code"
 
 code=0
 timeout 10 "$millrace" hostile rings --case no-such-ring >/dev/null 2>"$scratch/error" || code=$?

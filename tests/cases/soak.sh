@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make soak` for seconds instead of an hour: programs are killed, memory is scribbled on, and bystanders lose nothing; at
-# the end the card has the descriptors, mappings, threads, memory and open queues that it had before.
+# the end the card has the fds, mappings, threads, memory and open queues that it had before.
 # alone: it has programs killed in a given time
 . "$(dirname "$0")/../lib.sh"
 needs python3

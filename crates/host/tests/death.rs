@@ -1,6 +1,9 @@
-//! Programs that are killed, and a card that is killed: nobody else notices, nothing stays behind, nobody hangs.
+//! Programs that are killed, and a card that is killed: nobody else notices, nothing stays behind, nobody hangs, and all of
+//! it soon.
 
-use crate::common::*;
+mod common;
+
+use common::*;
 use millrace::{Device, Error, Laggard, Mode, QueueId, RxQueue, Sharing, TxQueue};
 use millrace_abi::message::Buffers;
 use millrace_driver::{Client, ClientError};
@@ -15,8 +18,21 @@ fn open_device() -> Device {
     Device::open(&format!("unix:{}", argument("SOCKET"))).unwrap()
 }
 
+/// Plays the role for which `common::Process` started this program.
+#[test]
+fn role() {
+    let Some(role) = common::role() else { return };
+    match role.as_str() {
+        "daemon" => common::run_daemon(),
+        "victim" => victim(argument("STEP").parse().unwrap()),
+        "cycler" => cycler(argument("SEED").parse().unwrap()),
+        "parent" => parent(),
+        other => panic!("no role {other}"),
+    }
+}
+
 /// Goes through the eight steps and dies at one of them.
-pub fn victim(step: u32) {
+fn victim(step: u32) {
     let (mode, index) = if argument("MODE") == "direct" { (Mode::Direct, 1) } else { (Mode::Mediated, 1) };
     let die_at = |here: u32| {
         if step == here {
@@ -53,7 +69,7 @@ pub fn victim(step: u32) {
 }
 
 /// The eight steps again and again, in every mode and kind of sharing, until killed.
-pub fn cycler(seed: u64) {
+fn cycler(seed: u64) {
     let mut random = Random(seed);
     say("runs");
     loop {
@@ -151,7 +167,7 @@ fn a_hundred_random_kills_leave_nothing() {
 }
 
 /// Opens a queue and dies, but a child of it has inherited the socket and lives on.
-pub fn parent() {
+fn parent() {
     let client = Client::connect(Path::new(&argument("SOCKET"))).unwrap();
     for queue in [QueueId::rx(1), QueueId::tx(1)] {
         let opened = client.open(queue, Mode::Direct, Sharing::Exclusive, Buffers::Driver).unwrap();

@@ -1,8 +1,7 @@
-//! All tests that need no process of their own, in one program: it is linked once, and its tests run beside one another.
+//! All tests that need no program of their own, in one program: it is linked once, and its tests run beside one another.
 
 mod common;
 
-mod death;
 mod hostile_memory;
 mod hostile_socket;
 mod kept;
@@ -31,9 +30,6 @@ fn role() {
         "daemon" => common::run_daemon(),
         "small daemon" => server_load::small_daemon(),
         "guarded" => rights::guarded(),
-        "victim" => death::victim(argument("STEP").parse().unwrap()),
-        "cycler" => death::cycler(argument("SEED").parse().unwrap()),
-        "parent" => death::parent(),
         "flood of connections" => hostile_socket::flood(),
         "flood of requests" => server_load::flood(),
         "crowd" => server_load::crowd(),

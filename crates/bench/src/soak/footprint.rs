@@ -1,4 +1,4 @@
-//! What a card takes of the system: descriptors, mappings, memory, threads, and the queues that are open on it.
+//! What a card takes of the system: fds, mappings, memory, threads, and the queues that are open on it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ const ALIKE: u32 = 5;
 /// What a card takes at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Open descriptors.
+    /// Open fds.
     fds: u64,
     /// Mappings of memory that is shared with programs.
     shared_maps: u64,
@@ -64,7 +64,7 @@ impl Footprint {
         })
     }
 
-    /// The footprint when descriptors, mappings and queues no longer change.
+    /// The footprint when fds, mappings and queues no longer change.
     pub fn settled(card: &Rig, patience: Duration) -> Result<Self, Failure> {
         let (start, mut last, mut alike) = (Instant::now(), Self::of(card)?, 0);
         while alike < ALIKE && start.elapsed() < patience {
@@ -93,7 +93,7 @@ impl Footprint {
     fn leaks(&self, after: &Self) -> Vec<String> {
         let memory = self.resident_kib + self.resident_kib / SPARE_PART + SPARE_KIB;
         let limits = [
-            ("descriptors", after.fds, self.fds),
+            ("fds", after.fds, self.fds),
             ("mappings of shared memory", after.shared_maps, self.shared_maps),
             ("mappings", after.maps, self.maps + SPARE_MAPS),
             ("threads", after.threads, self.threads),
@@ -134,7 +134,7 @@ mod tests {
         let allowed = Footprint { maps: 106, resident_kib: 130_000, fds: 39, ..before };
         assert_eq!(before.leaks(&allowed), [""; 0]);
         for (after, name) in [
-            (Footprint { fds: 41, ..before }, "descriptors"),
+            (Footprint { fds: 41, ..before }, "fds"),
             (Footprint { shared_maps: 21, ..before }, "mappings of shared memory"),
             (Footprint { maps: 107, ..before }, "mappings"),
             (Footprint { threads: 5, ..before }, "threads"),

@@ -90,9 +90,9 @@ impl CardTx {
         served
     }
 
-    /// Asks for the line where the next frame begins if it lies one step behind the last: then it travels together with
-    /// the descriptor that says so, and a lone packet is through one transfer of a cache line earlier. A wrong guess
-    /// costs nothing but the hint.
+    /// Asks for the next descriptor, and for the line where the next frame begins if it lies one step behind the last: then
+    /// they travel together, and with the doorbell if that has not moved yet, and a lone packet is through some transfers of
+    /// cache lines earlier. A wrong guess costs nothing but the hint.
     #[inline(always)]
     pub fn anticipate(&self) {
         self.rings.descriptors.prefetch(self.head.get());

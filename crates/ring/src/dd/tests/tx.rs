@@ -41,6 +41,21 @@ fn every_descriptor_of_the_ring_can_be_used_at_once_and_none_is_taken_twice() {
 }
 
 #[test]
+fn what_comes_while_a_lone_frame_is_served_is_found_at_the_next_look() {
+    let memory = Memory::new(8, 8);
+    let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
+    assert!(host.post(memory.frame(0, 60)) && host.flush());
+    let served = card.serve(64, &mut |_: Span<'_>| {
+        assert!(host.post(memory.frame(1, 61)) && host.flush());
+        Accept::Taken
+    });
+    assert_eq!((served.frames, served.bytes), (1, 60));
+    assert!(card.pending() && !card.is_drained(), "a queue that is to stop does not before this one is gone");
+    assert_eq!(serve_all(&mut card).0.bytes, 61);
+    assert!(card.is_drained());
+}
+
+#[test]
 fn a_sink_that_is_full_leaves_frames_where_they_are() {
     let memory = Memory::new(8, 8);
     let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
