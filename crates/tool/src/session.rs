@@ -101,7 +101,21 @@ impl<'a> Session<'a> {
         let queue = QueueId::tx(index);
         self.check_engine(queue)?;
         let options = self.device.tx(index).mode(self.shared.mode());
-        options.open().and_then(|idle| idle.start()).doing(|| cannot_start(queue))
+        let tx = options.open().and_then(|idle| idle.start()).doing(|| cannot_start(queue))?;
+        self.check_size(&tx)?;
+        Ok(tx)
+    }
+
+    /// What is shorter than the card sends would come back padded, and be taken for corrupt.
+    fn check_size(&self, tx: &TxQueue) -> Result<(), Failure> {
+        match &self.shared.size {
+            Some(sizes) if (sizes.smallest() as usize) < tx.shortest() => Err(Failure::Usage(format!(
+                "--size {sizes}: {} sends no frames shorter than {} bytes",
+                self.name,
+                tx.shortest()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Which engine serves `queue`.

@@ -22,8 +22,9 @@ use crate::serve::Daemon;
 
 const HELP: &str = "\
 Runs until Ctrl-C. Prints the name under which other programs find the card,
-as soon as they can use it. Ports are loopback, null, generator[:...],
-pcap:FILE[,...] and tap:NAME; without --port what is sent comes back.
+as soon as they can use it. Kinds of ports: loopback, null, generator, pcap,
+tap, af_packet, af_xdp, vhost-user, virtio-user, and trace and fault around one
+of them (docs/ports.md); without --port what is sent comes back.
 Only the user who runs the card, and root, may use it; others what --grant says.
 
 Examples:

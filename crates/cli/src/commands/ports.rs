@@ -13,7 +13,9 @@ use crate::commands::stats::port_row;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without a command: a table of the ports. The queues of a port stay what they are
-when another wire is plugged in; programs that have them open go on.
+when something else is plugged in; programs that have them open go on. What was
+there goes first: if the new one cannot be had, nothing is plugged in. Files are
+looked for in the folder of the card.
 
 Examples:
   millrace ports --device unix:/tmp/card.sock
@@ -29,14 +31,14 @@ pub struct PortsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Change {
-    /// Plug a wire into a port, in place of what is there
+    /// Plug something into a port, in place of what is there
     Plug {
         /// Index of the port
         port: u32,
         /// What to plug in: kind:argument[,key=value...], as for `millrace card --port`
         spec: String,
     },
-    /// Take the wire out of a port
+    /// Take out what is plugged into a port
     Unplug {
         /// Index of the port
         port: u32,
@@ -61,7 +63,7 @@ pub fn run(shared: &Shared, args: &PortsArgs) -> Result<(), Failure> {
     let device = &session.device;
     match &args.change {
         None => {}
-        Some(Change::Plug { port, spec }) => device.plug(*port, spec).doing(|| "cannot plug the wire in".to_owned())?,
+        Some(Change::Plug { port, spec }) => device.plug(*port, spec).doing(|| "cannot plug it in".to_owned())?,
         Some(Change::Unplug { port }) => device.plug(*port, "none").doing(|| "cannot unplug the port".to_owned())?,
         Some(Change::Connect { one, other }) => {
             device.connect(*one, *other).doing(|| "cannot connect the ports".to_owned())?

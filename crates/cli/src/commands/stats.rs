@@ -19,7 +19,8 @@ use crate::commands::info::{pids, state};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For every queue: offered = passed + dropped, and why frames were dropped. What
-is neither is on its way at the moment. With --json each look is one object
+is neither is on its way at the moment. Without --queue all queues are shown;
+--count is how often --watch looks. With --json each look is one object
 with everything that the card counts (docs/json.md).
 
 With --watch on a terminal each look takes the place of the one before, with
@@ -49,7 +50,8 @@ pub fn run(shared: &Shared, args: &StatsArgs) -> Result<(), Failure> {
     let mut looks = args.watch.map_or(1, |_| shared.count.unwrap_or(u64::MAX));
     let mut before: Option<Look> = None;
     loop {
-        let look = Look { at: Moment::now(), time_ns: unix_nanos(), stats: session.stats()? };
+        let mut look = Look { at: Moment::now(), time_ns: unix_nanos(), stats: session.stats()? };
+        keep_wanted(shared, &mut look.stats)?;
         print(shared, &look, before.as_ref(), args.watch.is_some())?;
         before = Some(look);
         looks -= 1;
@@ -57,6 +59,18 @@ pub fn run(shared: &Shared, args: &StatsArgs) -> Result<(), Failure> {
             return Ok(());
         }
     }
+}
+
+/// Leaves only the queues of `--queue`, if it is given.
+fn keep_wanted(shared: &Shared, stats: &mut CardStats) -> Result<(), Failure> {
+    let Some(wanted) = &shared.queue else { return Ok(()) };
+    stats.queues.retain(|queue| wanted.indices().contains(&queue.queue.index));
+    if stats.queues.is_empty() {
+        return Err(Failure::Usage(
+            "--queue: the card has none of these queues; `millrace info` lists them".to_owned(),
+        ));
+    }
+    Ok(())
 }
 
 struct Look {
@@ -103,8 +117,8 @@ fn print(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> 
         let clear = if is_screen() { "\x1b[H\x1b[2J" } else { "" };
         output.text(&format!("{clear}{time}\n\n"))?;
     }
-    let queues = look.stats.queues.iter().filter(|queue| shared.queue.is_none() || is_wanted(shared, queue));
-    let queues: Vec<Row> = queues.map(|queue| queue_row(queue, rates(look, before, queue))).collect();
+    let row = |queue| queue_row(queue, rates(look, before, queue));
+    let queues: Vec<Row> = look.stats.queues.iter().map(row).collect();
     output.rows("queues", &queues)?;
     let rated = |port| port_rates(port_row(port), port, look, before);
     output.rows("ports", &look.stats.ports.iter().map(rated).collect::<Vec<_>>())?;
@@ -116,10 +130,6 @@ fn print(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> 
 fn time_of_day(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
     format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
-}
-
-fn is_wanted(shared: &Shared, queue: &QueueStats) -> bool {
-    shared.queues().indices().contains(&queue.queue.index)
 }
 
 /// Rates since the look before; nothing at the first look.

@@ -56,6 +56,11 @@ impl TxQueue {
         usize::from(self.longest)
     }
 
+    /// Shortest frame that is sent, in bytes without FCS; shorter ones are padded with zeros.
+    pub fn shortest(&self) -> usize {
+        usize::from(self.shortest)
+    }
+
     /// How many packets of these lengths, from the first on, a queue with nothing in it has room for: a burst of more
     /// can never be had at once.
     #[inline]
