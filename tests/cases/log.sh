@@ -14,7 +14,7 @@ start_card --port null
 "$millrace" ports plug 0 loopback >"$scratch/out" 2>"$scratch/said.log"
 [ ! -s "$scratch/said.log" ] || fail "a command that works says: $(cat "$scratch/said.log")"
 await 20 tells 'program [0-9]+ of .* has connected' || fail "the card does not tell who connects"
-await 20 tells 'port 0: plugged with loopback' || fail "the card does not tell of a port that is plugged"
+await 20 tells 'port 0: plugged with "loopback"' || fail "the card does not tell of a port that is plugged"
 "$millrace" ports plug 0 none >/dev/null
 await 20 tells 'port 0: unplugged' || fail "the card does not tell of a port that is unplugged"
 background reader "$millrace" read
