@@ -15,7 +15,7 @@ for name in "$device" embedded:queues=2; do
 done
 "$scratch/checks" "$library" "embedded:queues=2;engine=sze;port=loopback" loopback || fail "semicolons"
 for options in engine=sze engine=calypte; do
-    "$scratch/checks" "$library" "embedded:queues=2,$options" whole-bursts long-frames || fail "$options"
+    "$scratch/checks" "$library" "embedded:queues=2,$options" whole-bursts long-frames several-gets || fail "$options"
 done
 "$scratch/checks" "$library" "" registers || fail "the default device"
 MILLRACE_DEVICE=$device "$scratch/checks" "$library" "" loopback || fail "the default device from MILLRACE_DEVICE"

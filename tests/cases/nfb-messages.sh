@@ -27,6 +27,19 @@ assert tx1["drops"] == [{"reason": "too-long", "count": 20}], tx1
 assert (tx1["offered"], tx1["passed"]) == (160, 140), tx1' || fail "the count of frames that are too long"
 check_counting
 
+# Frames as long as no frame is; more packets than a burst has.
+check "$device" shared-bursts || fail "$(cat "$said")"
+says 1 'tx0: a frame of 1048576 bytes: .*longer than 262144 bytes'
+says 1 'tx0: .*1025'
+
+# What lay beside the ring when the card took nothing any more.
+check "$device" several-gets || fail "$(cat "$said")"
+says 1 'tx1: stopped although the card takes nothing; [1-9][0-9]* frames that lay beside the ring are lost'
+
+# Nobody is told to end the program itself.
+check "$device" locks || fail "$(cat "$said")"
+says 0 'is locked by'
+
 # One reader too many.
 check "$device" crowd || fail "$(cat "$said")"
 says 1 'rx0 is open 16 times already'

@@ -18,6 +18,8 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 pub const MAX_REGISTER_BYTES: usize = 4096;
 /// Most packets that one [`Request::TxSync`] commits.
 pub const MAX_COMMIT: usize = 4096;
+/// Most frames that one [`Request::CountTooLong`] counts: as many as a burst has.
+pub const MAX_TOO_LONG: u32 = 1024;
 /// Most fds that travel with one message.
 pub const MAX_FDS: usize = 6;
 /// Most entries of one listing: [`Reply::Clients`], [`Reply::Locks`], [`Reply::Use`].
@@ -173,7 +175,7 @@ pub enum Request {
     CountTooLong {
         /// The queue.
         handle: Handle,
-        /// How many.
+        /// How many; at most [`MAX_TOO_LONG`].
         frames: u32,
     },
 }

@@ -223,11 +223,14 @@ impl Card {
         self.bus.queue(id).map(|queue| queue.status.state())
     }
 
-    /// Counts frames that the software of a TX queue dropped because the queue holds none that long. `false`: it is no TX
-    /// queue of this card.
+    /// Counts frames that the software of a TX queue dropped because the queue holds none that long, up to what a counter
+    /// holds. `false`: it is no TX queue of this card.
     pub fn count_too_long(&self, id: QueueId, frames: u32) -> bool {
-        let queue = self.bus.queue(id).filter(|_| id.direction == Direction::Tx);
-        queue.map(|queue| queue.never_posted.fetch_add(frames.into(), Ordering::Relaxed)).is_some()
+        let Some(queue) = self.bus.queue(id).filter(|_| id.direction == Direction::Tx) else { return false };
+        let more = |count: u64| Some(count.saturating_add(frames.into()));
+        // Never refused: `more` always has a value.
+        let _ = queue.never_posted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        true
     }
 
     /// Stops a queue at once, drained or not, and takes its memory off it: no worker touches it any more.
@@ -403,7 +406,8 @@ fn pin_to(cpu: u32) {
 fn queue_stats(queue: &Queue, worker: Option<u32>) -> QueueStats {
     let status = &queue.status;
     let mut counts: Counts = status.counts.read();
-    counts.drops[QueueDrop::TooLong as usize] += queue.never_posted.load(Ordering::Relaxed);
+    let too_long = &mut counts.drops[QueueDrop::TooLong as usize];
+    *too_long = too_long.saturating_add(queue.never_posted.load(Ordering::Relaxed));
     let (refused, refusal) = queue.refusals();
     let reasons = QueueDrop::ALL.iter().map(|reason| reason.name()).zip(counts.drops);
     QueueStats {
@@ -412,7 +416,7 @@ fn queue_stats(queue: &Queue, worker: Option<u32>) -> QueueStats {
         state: status.state(),
         holders: Vec::new(),
         worker: worker.unwrap_or(0),
-        offered: counts.passed + counts.dropped(),
+        offered: counts.passed.saturating_add(counts.dropped()),
         passed: counts.passed,
         passed_bytes: counts.passed_bytes,
         copies: counts.copies,

@@ -75,7 +75,7 @@ impl Counts {
     }
 
     pub fn dropped(&self) -> u64 {
-        self.drops.iter().sum()
+        self.drops.iter().fold(0, |sum, &count| sum.saturating_add(count))
     }
 
     fn to_words(self) -> [u64; WORDS] {

@@ -363,6 +363,7 @@ fn handles_belong_to_the_connection_that_got_them() {
             Request::Call { handle: stolen },
             Request::RxSync { handle: stolen, release: 0, want: 1 },
             Request::TxSync { handle: stolen, commit: vec![60], want: 1 },
+            Request::CountTooLong { handle: stolen, frames: 1 },
         ] {
             assert_eq!(thief.refused(&request), ErrorCode::NotFound, "{request:?}");
         }
@@ -439,6 +440,16 @@ fn mediated_requests_beyond_what_was_granted_are_refused() {
         // The wrong kind of request for the queue, and of mode.
         assert_eq!(one.refused(&Request::RxSync { handle: a, release: 0, want: 1 }), ErrorCode::Invalid);
         assert_eq!(reader.refused(&sync(rx, &[], 1)), ErrorCode::Invalid);
+        // Frames that were too long are counted by who sends, a burst of them at once.
+        assert_eq!(reader.refused(&Request::CountTooLong { handle: rx, frames: 1 }), ErrorCode::Invalid);
+        for frames in [MAX_TOO_LONG + 1, u32::MAX] {
+            assert_eq!(one.refused(&Request::CountTooLong { handle: a, frames }), ErrorCode::Invalid);
+        }
+        one.done(&Request::CountTooLong { handle: a, frames: MAX_TOO_LONG });
+        let stats = daemon.device().stats().unwrap();
+        let counted = stats.queues.iter().find(|counted| counted.queue == queue).unwrap();
+        let too_long = counted.drops.iter().find(|drop| drop.reason == "too-long").unwrap();
+        assert_eq!(too_long.count, u64::from(MAX_TOO_LONG));
         drop((one, two, reader));
         let mut direct = Peer::connect(&daemon);
         let handle = within(PATIENCE, || match direct.ask(&open(queue)) {

@@ -58,8 +58,11 @@ impl Open {
             self.named.lock().unwrap_or_else(PoisonError::into_inner).remove(component);
             return 1;
         }
-        let ours = |lock: &LockInfo| lock.component == component && lock.bits & u64::from(features) != 0;
-        if let Some(held) = self.device.locks().ok().and_then(|locks| locks.into_iter().find(ours)) {
+        // Another open of this very program needs no name: it cannot be waited for by whoever reads this, or ended.
+        let theirs = |lock: &LockInfo| {
+            lock.component == component && lock.bits & u64::from(features) != 0 && lock.pid != std::process::id()
+        };
+        if let Some(held) = self.device.locks().ok().and_then(|locks| locks.into_iter().find(theirs)) {
             eprintln!(
                 "libnfb-ext-millrace: {component} is locked by process {}: wait until it has done, or end it; `millrace locks` \
                  shows all locks and takes them away",
@@ -90,13 +93,16 @@ const MOMENT: Duration = Duration::from_millis(20);
 /// How long a card may take to answer before it is said what is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Does what may wait for a card, and says so if it takes long.
+/// Does what may wait for a card, and says so if it takes long. A card in this process is no other program that could hang.
 fn while_waiting<T>(name: &str, opening: impl FnOnce() -> T) -> T {
+    if !name.starts_with("unix:") {
+        return opening();
+    }
     let (done, waits) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let watch = move || {
             if waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("libnfb-ext-millrace: {name}: waiting for the card to answer, 10 s at most");
+                eprintln!("libnfb-ext-millrace: {name}: waiting for the card to answer");
             }
         };
         // Without the thread nothing is lost but the line.

@@ -1,6 +1,6 @@
 //! One queue as one `ndp_open_*_queue` sees it: idle or running, with bursts that are kept until put.
 
-use crate::aside::Aside;
+use crate::aside::{Aside, LONGEST, NoPlace, TooLong};
 use crate::errno;
 use millrace::{Device, Error, ErrorCode, IdleRx, IdleTx, Laggard, MAX_BURST, QueueId, RxQueue, Sharing, TxQueue};
 
@@ -35,6 +35,9 @@ pub fn refused(index: u32, direction: i32, flags: i32, error: &Error) -> i32 {
 
 /// What becomes of frames that are too long.
 const DROPPED: &str = "frames that are too long are dropped, and counted as `too-long` by `millrace stats`";
+
+/// What becomes of frames beside the ring that the card does not take.
+const LOST: &str = "frames that lay beside the ring are lost";
 
 /// What a program does that can have a queue only alone, and opened it as NFB programs do by default.
 const ALONE: &str = "an NFB program has a queue alone with the user-space flag (ndp-tool: -U), or with `direct:` before the \
@@ -111,11 +114,17 @@ struct Manners {
     // Calls in vain since the last that was not.
     in_vain: u32,
     reported: bool,
-    // Whether it was said that a frame is too long.
-    warned: bool,
+    // Whether it was said that a frame is too long, and that one is no length at all.
+    warned: [bool; 2],
+    // Whether the card could not be told of frames that were too long: it is not asked again.
+    uncounted: bool,
 }
 
 impl Manners {
+    fn of(id: QueueId) -> Self {
+        Self { id, in_vain: 0, reported: false, warned: [false; 2], uncounted: false }
+    }
+
     fn report(&self, error: &Error) -> i32 {
         errno::report(&self.id.to_string(), error)
     }
@@ -128,15 +137,46 @@ impl Manners {
         }
     }
 
-    /// A frame was dropped because the queue holds none that long.
+    /// As [`Manners::cannot`], with what is lost of that which lay aside.
     #[cold]
-    fn too_long(&mut self, queue: &TxQueue, len: usize) {
-        // A card that is gone counts nothing any more.
-        let _ = queue.count_too_long(1);
-        if !core::mem::replace(&mut self.warned, true) {
-            self.report(&queue.frame_too_long(len));
+    fn lost(&mut self, error: &Error, frames: u64) {
+        if frames == 0 {
+            return self.cannot(error);
+        }
+        self.reported = true;
+        eprintln!("libnfb-ext-millrace: {}: {error}; {frames} {LOST}", self.id);
+    }
+
+    /// Frames were dropped because the queue holds none that long.
+    #[cold]
+    fn too_long(&mut self, queue: &TxQueue, dropped: TooLong) {
+        let mut left = dropped.frames;
+        while left > 0 && !self.uncounted {
+            // As many as one request may count, which is what a burst may have.
+            let part = left.min(MAX_BURST as u64);
+            // A card that is gone counts nothing any more.
+            self.uncounted = queue.count_too_long(part as u32).is_err();
+            left -= part;
+        }
+        if dropped.frames > 0 && !core::mem::replace(&mut self.warned[0], true) {
+            self.report(&queue.frame_too_long(dropped.len as usize));
             eprintln!("libnfb-ext-millrace: {}: {DROPPED}", self.id);
         }
+    }
+
+    /// A burst gets no place beside the ring.
+    #[cold]
+    fn no_place(&mut self, why: &NoPlace) {
+        if let NoPlace::NoLength(len) = why
+            && !core::mem::replace(&mut self.warned[1], true)
+        {
+            eprintln!(
+                "libnfb-ext-millrace: {}: a frame of {len} bytes: bursts with frames longer than {LONGEST} bytes are not \
+                 handed out at all",
+                self.id
+            );
+        }
+        self.nothing();
     }
 
     /// A call found nothing.
@@ -170,7 +210,7 @@ pub type Tx = Queue<TxHalf>;
 impl<H: Half> Queue<H> {
     pub fn open(device: &Device, index: u32, flags: i32) -> Result<Self, Error> {
         let state = State::Idle(H::open(device, index, sharing(flags))?);
-        let manners = Manners { id: H::id(index), in_vain: 0, reported: false, warned: false };
+        let manners = Manners::of(H::id(index));
         Ok(Self { device: device.clone(), index, flags, state, manners, headers: Vec::new(), aside: Aside::default() })
     }
 
@@ -191,7 +231,7 @@ impl<H: Half> Queue<H> {
         match idle.and_then(H::start) {
             Ok(running) => {
                 self.state = State::Running(running);
-                (self.manners.in_vain, self.manners.reported, self.manners.warned) = (0, false, false);
+                self.manners = Manners::of(self.manners.id);
                 self.aside.forget();
                 0
             }
@@ -277,10 +317,16 @@ impl Tx {
         wanted: impl Fn(usize) -> (u32, u16),
         mut each: impl FnMut(usize, Slot),
     ) -> usize {
-        if !self.aside.is_empty() && !self.catch_up() {
-            return 0;
+        if !self.aside.is_empty() {
+            if !self.aside.is_written() {
+                return self.get_behind(count, &wanted, &mut each);
+            }
+            if !self.catch_up() {
+                return 0;
+            }
         }
         let State::Running(queue) = &mut self.state else { return 0 };
+        let longest = queue.longest();
         let mut headers = false;
         let length = |i| {
             let (data_len, header_len) = wanted(i);
@@ -295,11 +341,9 @@ impl Tx {
                 return 0;
             }
             Err(Error::BurstTooLong { .. } | Error::FrameTooLong { .. }) if count <= MAX_BURST => {
-                if !self.aside.begin((0..count).map(|i| wanted(i).0)) {
-                    self.manners.nothing();
-                    return 0;
-                }
-                return hand_out(&mut self.aside, &mut self.headers, &mut each);
+                let Self { aside, headers, manners, .. } = self;
+                let lengths: Vec<u32> = (0..count).map(|i| wanted(i).0).collect();
+                return hand_out(aside, headers, manners, (&lengths, longest), &mut each);
             }
             Err(error) => {
                 self.manners.cannot(&error);
@@ -319,13 +363,29 @@ impl Tx {
         count
     }
 
+    /// Takes a burst behind one that lies aside and was not put.
+    #[cold]
+    fn get_behind(
+        &mut self,
+        count: usize,
+        wanted: &dyn Fn(usize) -> (u32, u16),
+        each: &mut dyn FnMut(usize, Slot),
+    ) -> usize {
+        let Self { state: State::Running(queue), aside, headers, manners, .. } = self else { return 0 };
+        if count > MAX_BURST {
+            manners.cannot(&Error::BurstTooLong { queue: manners.id, count, fits: MAX_BURST });
+            return 0;
+        }
+        let lengths: Vec<u32> = (0..count).map(|i| wanted(i).0).collect();
+        hand_out(aside, headers, manners, (&lengths, queue.longest()), each)
+    }
+
     /// Sends what was put aside, and says whether nothing is left of it.
     #[cold]
     fn catch_up(&mut self) -> bool {
         let Self { state: State::Running(queue), aside, manners, .. } = self else { return false };
-        let gone = aside.send(queue, |queue, len| manners.too_long(queue, len)).unwrap_or_else(|error| {
-            manners.cannot(&error);
-            aside.forget();
+        let gone = aside.send(queue).unwrap_or_else(|error| {
+            manners.lost(&error, aside.forget());
             false
         });
         if !gone {
@@ -343,7 +403,7 @@ impl Tx {
             self.manners.cannot(&error);
         }
         if !self.aside.is_empty() {
-            self.aside.put();
+            self.put_aside();
             self.catch_up();
         }
     }
@@ -361,15 +421,23 @@ impl Tx {
         }
     }
 
+    /// What lies aside has been written.
+    #[cold]
+    fn put_aside(&mut self) {
+        let dropped = self.aside.put();
+        if let State::Running(queue) = &self.state {
+            self.manners.too_long(queue, dropped);
+        }
+    }
+
     /// Sends all that was put aside, if the card takes it.
     #[cold]
     fn send_aside(&mut self) {
+        self.put_aside();
         let Self { state: State::Running(queue), aside, manners, .. } = self else { return };
-        aside.put();
-        let sent = queue.commit().and_then(|()| aside.send_all(queue, |queue, len| manners.too_long(queue, len)));
+        let sent = queue.commit().and_then(|()| aside.send_all(queue));
         if let Err(error) = sent {
-            manners.cannot(&error);
-            aside.forget();
+            manners.lost(&error, aside.forget());
         }
     }
 
@@ -377,24 +445,44 @@ impl Tx {
     pub fn finish(&mut self) {
         if !self.aside.is_empty() {
             self.send_aside();
+            let left = self.aside.forget();
+            if left > 0 {
+                eprintln!(
+                    "libnfb-ext-millrace: {}: stopped although the card takes nothing; {left} {LOST}",
+                    self.manners.id
+                );
+            }
         }
         self.stop();
     }
 }
 
-/// Hands out the places of a burst that the ring will never hold at once.
+/// Hands out the places of a burst that the ring will never hold at once, or that is behind such a burst: of frames of these
+/// lengths, for a queue whose longest frame is the second.
 #[cold]
-fn hand_out(aside: &mut Aside, headers: &mut Vec<u8>, each: &mut dyn FnMut(usize, Slot)) -> usize {
+fn hand_out(
+    aside: &mut Aside,
+    headers: &mut Vec<u8>,
+    manners: &mut Manners,
+    (lengths, longest): (&[u32], usize),
+    each: &mut dyn FnMut(usize, Slot),
+) -> usize {
+    let places = match aside.add(lengths, longest) {
+        Ok(places) => places,
+        Err(why) => {
+            manners.no_place(&why);
+            return 0;
+        }
+    };
+    manners.in_vain = 0;
     if headers.is_empty() {
         *headers = room_for_headers();
     }
     let header = headers.as_mut_ptr();
-    let mut count = 0;
-    for data in aside.places() {
-        each(count, Slot { data, header });
-        count += 1;
+    for (i, data) in places.into_iter().enumerate() {
+        each(i, Slot { data, header });
     }
-    count
+    lengths.len()
 }
 
 /// As long as any header, so that it never moves under a program that still writes one.

@@ -8,7 +8,9 @@ use super::schedule::Asker;
 use crate::codec::{self, Packet, WireError};
 use crate::locks::Owner;
 use crate::session::Wish;
-use millrace_abi::message::{Change, ErrorCode, MAX_COMMIT, MAX_REGISTER_BYTES, Reply, Request, VERSION, encode};
+use millrace_abi::message::{
+    Change, ErrorCode, MAX_COMMIT, MAX_REGISTER_BYTES, MAX_TOO_LONG, Reply, Request, VERSION, encode,
+};
 use millrace_abi::queue::Direction;
 use millrace_dma::RegionError;
 use rustix::fd::OwnedFd;
@@ -228,6 +230,9 @@ impl Server {
             Request::Use { after } => Ok(self.use_after(after)),
             Request::CountTooLong { handle, frames } => {
                 let (id, _) = self.queue_of(number, handle)?;
+                if frames > MAX_TOO_LONG {
+                    return Err(Refusal::new(ErrorCode::Invalid, format!("at most {MAX_TOO_LONG} frames at once")));
+                }
                 if !self.card.count_too_long(id, frames) {
                     return Err(Refusal::new(ErrorCode::Invalid, format!("{id} sends nothing")));
                 }

@@ -154,7 +154,7 @@ impl TxQueue {
     }
 
     /// Has the card count frames that this program drops because they are longer than [`TxQueue::longest`], where whoever
-    /// looks for them will look: under `too-long` in the statistics of this queue.
+    /// looks for them will look: under `too-long` in the statistics of this queue. At most [`MAX_BURST`] at once.
     ///
     /// # Errors
     /// [`Error::Client`].

@@ -388,7 +388,7 @@ static void test_bursts(int flags)
         queue_put(rx);
     }
     packets[0] = (struct packet){.data_length = 1 << 20};
-    CHECK(queue_get(tx, packets, 1) == 0);
+    CHECK(queue_get(tx, packets, 1) == 0 && queue_get(tx, packets, 1) == 0);
 
     /* Headers have a place, though nobody sends them; shorter frames are padded with zeros. */
     queue_flush(tx);
@@ -479,6 +479,56 @@ static void test_long_frames(void)
         queue_flush(tx);
         receive_frames(rx, 0, 7, 200);
     }
+    queue_close(tx);
+    queue_close(rx);
+    device_close(dev);
+}
+
+/* Gets `count` frames of `length` bytes, of which the first may be too long. */
+static unsigned get_behind(struct ndp_queue *tx, unsigned count, int too_long, uint32_t length, struct packet *packets)
+{
+    unsigned i;
+
+    for (i = 0; i < count; i++)
+        packets[i] = (struct packet){.data_length = i == 0 && too_long ? 20000 : length};
+    return queue_get(tx, packets, count);
+}
+
+/* Several gets before a put, of which some have what no ring holds: all of it stays where it is, and leaves in order. */
+static void test_several_gets(void)
+{
+    struct nfb_device *dev = open_it();
+    struct ndp_queue *rx = started(dev, 1, RX, SHARED), *tx = started(dev, 1, TX, SHARED);
+    struct packet packets[6][64];
+    unsigned i, j, at, number, turn, got;
+
+    for (turn = 0; turn < 20; turn++) {
+        /* The first goes to the ring, the others beside it. */
+        for (i = 0; i < 6; i++)
+            NEED(get_behind(tx, 8, i == 1 || i == 4, 200, packets[i]) == 8, "turn %u, get %u", turn, i);
+        for (i = 0, number = turn; i < 6; i++)
+            for (j = 0; j < 8; j++) {
+                struct packet *packet = &packets[i][j];
+
+                for (at = 0; at < packet->data_length; at++)
+                    packet->data[at] = (unsigned char)(number + at);
+                number += packet->data_length == 200;
+            }
+        if (turn % 2)
+            queue_put(tx);
+        queue_flush(tx);
+        receive_frames(rx, turn, 46, 200);
+    }
+
+    /* Not without end, and what nobody takes does not keep the queue from stopping. */
+    NEED(get_behind(tx, 64, 1, 1500, packets[0]) == 64);
+    for (i = 0, got = 64; i < 100000 && got; i++)
+        got = get_behind(tx, 64, 0, 1500, packets[0]);
+    CHECK(got == 0, "memory without end");
+    CHECK(queue_stop(tx) == 0 && queue_stop(rx) == 0);
+    CHECK(queue_start(rx) == 0 && queue_start(tx) == 0);
+    send_frames(tx, 3, 10, 200);
+    receive_frames(rx, 3, 10, 200);
     queue_close(tx);
     queue_close(rx);
     device_close(dev);
@@ -791,6 +841,7 @@ static const struct {
     {"direct-bursts", test_direct_bursts, 1},
     {"whole-bursts", test_whole_bursts, 1},
     {"long-frames", test_long_frames, 1},
+    {"several-gets", test_several_gets, 1},
     {"crowd", test_crowd, 0},
     {"close-pointers", test_close_pointers, 1},
     {"states", test_states, 1},
