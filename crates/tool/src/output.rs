@@ -340,7 +340,7 @@ mod tests {
         let evil = "\u{1b}[2J\r\nmillrace: fake\u{9b}";
         let list = Row::new().text("spec", evil).list("names", vec![evil.to_owned()]).both("port", evil, 1);
         let mut text = String::new();
-        write_table(&mut text, evil, &[list.clone()]);
+        write_table(&mut text, evil, std::slice::from_ref(&list));
         assert_eq!(text.matches(r"\u{1b}[2J\r\nmillrace: fake\u{9b}").count(), 4, "{text:?}");
         assert!(text.lines().count() == 4 && !text.replace('\n', "").contains(char::is_control), "{text:?}");
         // JSON has its own way to say the same, from which the text comes back.
