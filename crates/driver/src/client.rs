@@ -5,11 +5,10 @@ use crate::native;
 use crate::server::Driver;
 use crate::talk::{self, Talk, TalkError};
 use millrace_abi::message::{
-    Buffers, Change, ErrorCode, Handle, Layout, Locked, MAX_LISTED, MAX_REGISTER_BYTES, Reply, Request, VERSION,
+    Buffers, Change, ErrorCode, Handle, Layout, Locked, MAX_REGISTER_BYTES, Reply, Request, VERSION,
 };
 use millrace_abi::queue::{Engine, Joiners, Mode, QueueId, Sharing};
 use millrace_abi::stats::CardStats;
-use millrace_abi::visible::{ClientInfo, LockInfo, UserUse};
 use millrace_dma::{Protection, Region, RegionError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,6 +56,9 @@ pub enum ClientError {
     /// The driver answered with something else than its protocol says.
     #[error("the driver gave an answer that does not belong to the question")]
     Unexpected,
+    /// The driver answered with something that no card says.
+    #[error("the card answers nonsense: {0}; it is broken, or something else than a card")]
+    Nonsense(&'static str),
     /// Memory of a queue could not be mapped.
     #[error(transparent)]
     Region(#[from] RegionError),
@@ -89,13 +91,35 @@ impl ClientError {
     }
 }
 
+/// Most bytes of a text of the card that are shown.
+const MOST_SAID: usize = 2048;
+
+/// Largest file that the card hands over to be read: no card has so many queues that its counters take more.
+const MOST_OF_FILE: u64 = 64 << 20;
+
+/// A text of the card for people: of a bearable length, and nothing in it that a terminal obeys.
+fn said(text: &str) -> String {
+    let end = text.floor_char_boundary(MOST_SAID);
+    let mut shown = String::with_capacity(end);
+    for letter in text[..end].chars() {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    if end < text.len() {
+        shown.push_str(" ...");
+    }
+    shown
+}
+
 /// What there is to say of the card that is at `place`.
 fn in_words(error: TalkError, place: &str) -> ClientError {
     match error {
         TalkError::Wire(WireError::Closed) => ClientError::Gone,
         TalkError::Wire(other @ WireError::NoPlace) => ClientError::NoPlace(other.to_string()),
         TalkError::Wire(other) => ClientError::Wire(other.to_string()),
-        TalkError::Ended(text) => ClientError::Ended(text),
+        TalkError::Ended(text) => ClientError::Ended(said(&text)),
         TalkError::Silent(waited) => ClientError::Silent { card: place.to_owned(), seconds: waited.as_secs() },
     }
 }
@@ -195,7 +219,7 @@ impl Client {
         Self::introduce(socket, "the card in this process".to_owned(), Some(driver))
     }
 
-    fn introduce(socket: OwnedFd, place: String, driver: Option<Arc<Driver>>) -> Result<Self, ClientError> {
+    pub(crate) fn introduce(socket: OwnedFd, place: String, driver: Option<Arc<Driver>>) -> Result<Self, ClientError> {
         let none = Hello { pid: 0, rx_queues: 0, tx_queues: 0, frame_min: 0, frame_max: 0 };
         let gone = Arc::new(AtomicBool::new(false));
         let socket = Arc::new(socket);
@@ -295,19 +319,23 @@ impl Client {
 
     /// Why the connection has ended: what the card said, if it is not simply gone.
     pub fn why_gone(&self) -> ClientError {
-        self.talk.last_words().map_or(ClientError::Gone, ClientError::Ended)
+        self.talk.last_words().map_or(ClientError::Gone, |text| ClientError::Ended(said(&text)))
     }
 
-    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+    pub(crate) fn in_words(&self, error: TalkError) -> ClientError {
+        in_words(error, &self.place)
+    }
+
+    pub(crate) fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         match self.talk.ask(request, fds) {
-            Ok((Reply::Error { code, text }, _)) => Err(ClientError::Refused { code, text }),
+            Ok((Reply::Error { code, text }, _)) => Err(ClientError::Refused { code, text: said(&text) }),
             Ok(answer) => Ok(answer),
             Err(error) => {
                 if matches!(error, TalkError::Wire(WireError::Closed) | TalkError::Ended(_)) {
                     // Release pairs with the Acquire in `is_gone`.
                     self.gone.store(true, Ordering::Release);
                 }
-                Err(in_words(error, &self.place))
+                Err(self.in_words(error))
             }
         }
     }
@@ -521,25 +549,6 @@ impl Client {
         self.tell(&Request::CountTooLong { handle, frames })
     }
 
-    /// Who is connected, by number.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn clients(&self) -> Result<Vec<ClientInfo>, ClientError> {
-        let mut all: Vec<ClientInfo> = Vec::new();
-        loop {
-            let after = all.last().map_or(0, |client| client.id);
-            let Reply::Clients(more) = self.ask(&Request::Clients { after }, &[])?.0 else {
-                return Err(ClientError::Unexpected);
-            };
-            let last = more.len() < MAX_LISTED;
-            all.extend(more);
-            if last {
-                return Ok(all);
-            }
-        }
-    }
-
     /// Ends a connection; its program is told.
     ///
     /// # Errors
@@ -548,50 +557,12 @@ impl Client {
         self.tell(&Request::EndClient { id })
     }
 
-    /// Who holds which lock, by path.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn locks(&self) -> Result<Vec<LockInfo>, ClientError> {
-        let mut all: Vec<LockInfo> = Vec::new();
-        loop {
-            let skip = all.len() as u32;
-            let Reply::Locks(more) = self.ask(&Request::Locks { skip }, &[])?.0 else {
-                return Err(ClientError::Unexpected);
-            };
-            let last = more.len() < MAX_LISTED;
-            all.extend(more);
-            if last {
-                return Ok(all);
-            }
-        }
-    }
-
     /// Ends locks of programs.
     ///
     /// # Errors
     /// As [`Client::end_client`].
     pub fn end_locks(&self, whose: Locked) -> Result<(), ClientError> {
         self.tell(&Request::EndLocks { whose })
-    }
-
-    /// What users have of what is limited, by user.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn usage(&self) -> Result<Vec<UserUse>, ClientError> {
-        let mut all: Vec<UserUse> = Vec::new();
-        loop {
-            let after = all.last().map(|user| user.uid);
-            let Reply::Use(more) = self.ask(&Request::Use { after }, &[])?.0 else {
-                return Err(ClientError::Unexpected);
-            };
-            let last = more.len() < MAX_LISTED;
-            all.extend(more);
-            if last {
-                return Ok(all);
-            }
-        }
     }
 
     /// All counters of the card.
@@ -622,7 +593,11 @@ impl Drop for Client {
     }
 }
 
+/// The bytes of a file that the card hands over, if there are as many and not more than any card has to say.
 fn file_bytes(len: u64, fds: Vec<OwnedFd>) -> Result<Vec<u8>, ClientError> {
+    if len > MOST_OF_FILE {
+        return Err(ClientError::Nonsense("a file that is too large"));
+    }
     let fd = fds.into_iter().next().ok_or(ClientError::Unexpected)?;
     let len = usize::try_from(len).map_err(|_| ClientError::Unexpected)?;
     let region = Region::map(fd, len.max(1), Protection::Read, false)?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The same for a change of ports, which opens and closes what may take its time.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The same once this program is asked to end.
 const INTERRUPTED_TIMEOUT: Duration = Duration::from_secs(1);
@@ -62,7 +62,8 @@ fn look_up(socket: &OwnedFd) -> Result<(), Errno> {
     set_socket_timeout(socket, Timeout::Recv, Some(LOOK))
 }
 
-fn check(begin: Instant, patience: Duration) -> Result<(), TalkError> {
+/// Whether whoever waits since `begin` may wait longer.
+pub(crate) fn check(begin: Instant, patience: Duration) -> Result<(), TalkError> {
     let patience = if ENDING.load(Ordering::Relaxed) { patience.min(INTERRUPTED_TIMEOUT) } else { patience };
     let waited = begin.elapsed();
     if waited < patience { Ok(()) } else { Err(TalkError::Silent(waited)) }

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use millrace::{Device, Error, ErrorCode, Joiners, Laggard, Locked, Mode, QueueId, Region, Sharing};
-use millrace_abi::access::{Access, Grant, Names, Quota};
+use millrace_abi::access::{Access, Grant, Names, Quota, Resource};
 use millrace_abi::register::map::{Component, dma_base};
 use millrace_abi::register::medusa as m;
 use millrace_card::Card;
@@ -225,7 +225,6 @@ fn a_quota_is_per_user_and_leaves_the_others_theirs() {
     drop(device.rx(6).open().unwrap());
     let uses = device.usage().unwrap();
     let of = |uid: u32| uses.iter().find(|user| user.uid == uid).unwrap();
-    use millrace_abi::access::Resource;
     assert_eq!((of(BOB).used.of(Resource::Queues), of(BOB).limits.of(Resource::Queues)), (8, 8));
     assert_eq!(of(EVE).used.of(Resource::Mapped), 30 << 30);
     // What ends is given back.
@@ -237,6 +236,32 @@ fn a_quota_is_per_user_and_leaves_the_others_theirs() {
     eve.kill();
     let gone = || device.usage().unwrap().iter().all(|user| user.uid != EVE);
     within(PATIENCE, || if gone() { Ok(()) } else { Err("eve still has something") });
+}
+
+#[test]
+fn the_kicks_of_a_program_are_paid_for() {
+    let daemon = card("queues=4,workers=4,spin=20,buffers=128", "everyone=use:all", "fds=8");
+    let Some((mut bob, said)) = program(&daemon, BOB) else { return };
+    // Two fds for the connection, and one for each worker that serves a queue of it.
+    assert_eq!([said, ask(&mut bob, "pair 0"), ask(&mut bob, "pair 1")], ["done"; 3]);
+    let said = ask(&mut bob, "pair 2");
+    assert!(said.starts_with("Quota") && said.contains("quota `fds`") && said.contains("has 4 of the 4"), "{said}");
+    let device = daemon.device();
+    let fds_of = |pid: u32| {
+        let clients = device.clients().unwrap();
+        clients.iter().find(|client| client.pid == pid).map(|client| client.used.of(Resource::Fds))
+    };
+    assert_eq!(fds_of(bob.pid()), Some(4));
+    let (mut another, _) = program(&daemon, BOB).unwrap();
+    assert_eq!([ask(&mut another, "pair 2"), ask(&mut another, "pair 3")], ["done", "done"]);
+    let (_third, said) = program(&daemon, BOB).unwrap();
+    assert!(said.starts_with("Quota") && said.contains("has 8 of 8"), "{said}");
+    // They are given back with the connection.
+    bob.kill();
+    within(PATIENCE, || match program(&daemon, BOB).unwrap() {
+        (_, said) if said == "done" => Ok(()),
+        (_, said) => Err(said),
+    });
 }
 
 #[test]

@@ -137,7 +137,12 @@ impl Serialize for Cell {
 }
 
 impl Cell {
+    /// For a table: what a card or a file says of itself cannot move the cursor or begin another line.
     fn shown(&self) -> String {
+        printable(&self.in_words(), &[])
+    }
+
+    fn in_words(&self) -> String {
         match self {
             Cell::Text(text) => text.clone(),
             Cell::Count(count) => grouped(*count),
@@ -158,6 +163,18 @@ impl Cell {
 fn rounded(value: f64, decimals: usize) -> f64 {
     let scale = 10_f64.powi(decimals as i32);
     (value * scale).round() / scale
+}
+
+/// The text with its control characters but those of `allowed` escaped, so that a terminal shows them and obeys none.
+pub fn printable(text: &str, allowed: &[char]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() && !allowed.contains(&letter) {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
 }
 
 /// Digits in groups of three, so that people can read ten of them.
@@ -231,7 +248,7 @@ pub fn is_screen() -> bool {
 /// A remark on standard error.
 pub fn note(text: impl AsRef<str>) {
     // Nobody can be told that standard error is gone.
-    let _ = writeln!(io::stderr().lock(), "millrace: {}", text.as_ref());
+    let _ = writeln!(io::stderr().lock(), "millrace: {}", printable(text.as_ref(), &['\n']));
 }
 
 /// Whether somebody watches standard error.
@@ -241,7 +258,7 @@ pub fn is_watched() -> bool {
 
 fn write_table(text: &mut String, title: &str, rows: &[Row]) {
     if !title.is_empty() {
-        let _ = writeln!(text, "{title}");
+        let _ = writeln!(text, "{}", printable(title, &[]));
     }
     let Some(first) = rows.first() else {
         let _ = writeln!(text, "  (none)\n");
@@ -316,6 +333,19 @@ mod tests {
         let row = Row::new().both("link", "up", true).both("drops", "", [0; 0]);
         assert_eq!(row.to_json(), r#"{"link":true,"drops":[]}"#);
         assert_eq!(row.0.iter().map(|field| field.cell.shown()).collect::<Vec<_>>(), ["up", "-"]);
+    }
+
+    #[test]
+    fn what_is_shown_cannot_command_a_terminal() {
+        let evil = "\u{1b}[2J\r\nmillrace: fake\u{9b}";
+        let list = Row::new().text("spec", evil).list("names", vec![evil.to_owned()]).both("port", evil, 1);
+        let mut text = String::new();
+        write_table(&mut text, evil, std::slice::from_ref(&list));
+        assert_eq!(text.matches(r"\u{1b}[2J\r\nmillrace: fake\u{9b}").count(), 4, "{text:?}");
+        assert!(text.lines().count() == 4 && !text.replace('\n', "").contains(char::is_control), "{text:?}");
+        // JSON has its own way to say the same, from which the text comes back.
+        assert!(list.to_json().contains(r"\u001b[2J"));
+        assert_eq!(printable("é, two\nlines\t", &['\n']), "é, two\nlines\\t");
     }
 
     #[test]

@@ -33,12 +33,27 @@ fn of_user(uid: u32, runtime: Option<OsString>) -> PathBuf {
 
 /// The sockets at which a command looks for a card: one's own, then the system's.
 pub fn candidates() -> Vec<PathBuf> {
+    let me = geteuid().as_raw();
+    places().into_iter().filter(|path| is_trusted(path, me)).collect()
+}
+
+/// What is at such a place but was put there by somebody else: where, and whose it is.
+pub fn strangers() -> Option<(PathBuf, u32)> {
+    let me = geteuid().as_raw();
+    places().into_iter().find_map(|path| stranger(&path, me).map(|uid| (path, uid)))
+}
+
+fn places() -> Vec<PathBuf> {
     let mut all = vec![usual()];
     if env::var_os(VARIABLE).is_none_or(|path| path.is_empty()) && all[0] != Path::new(OF_THE_SYSTEM) {
         all.push(OF_THE_SYSTEM.into());
     }
-    all.retain(|path| is_trusted(path, geteuid().as_raw()));
     all
+}
+
+/// Whose it is that is there, if that is not trusted.
+fn stranger(path: &Path, uid: u32) -> Option<u32> {
+    fs::symlink_metadata(path).ok().filter(|_| !is_trusted(path, uid)).map(|there| there.uid())
 }
 
 /// Whether nobody but root and this user can have put there what is there: in a folder for all, anybody could listen.
@@ -75,6 +90,25 @@ mod tests {
         assert!(is_trusted(&path, me));
         if me != 0 {
             assert!(!is_trusted(&path, me + 1));
+        }
+    }
+
+    #[test]
+    fn it_is_said_whose_an_untrusted_socket_is() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let path = folder.path().join("card.sock");
+        fs::write(&path, "").unwrap();
+        let me = geteuid().as_raw();
+        assert_eq!(stranger(&path, me), None);
+        assert_eq!(stranger(&folder.path().join("nothing"), me), None);
+        // What root has made everybody trusts, so it has to be somebody else's.
+        if me != 0 {
+            assert_eq!(stranger(&path, me + 1), Some(me));
+        } else {
+            std::os::unix::fs::chown(&path, Some(64_001), None).unwrap();
+            assert_eq!(stranger(&path, 64_002), Some(64_001));
+            assert_eq!(stranger(&path, 64_001), None);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Opening what the shared options ask for: the card, and its queues started.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use millrace_abi::name::{CardOptions, DeviceName};
@@ -73,7 +74,7 @@ impl<'a> Session<'a> {
         }
         Ok(Search::Nobody(match denied {
             Some(path) => format!("permission denied on the card at {} (docs/sharing.md)", path.display()),
-            None => format!("no card runs at {}", place::usual().display()),
+            None => nobody(place::strangers()),
         }))
     }
 
@@ -163,6 +164,17 @@ enum NoCard {
     Denied,
 }
 
+/// There is no card at the usual places, but perhaps a socket of which one cannot tell whose card it is.
+fn nobody(stranger: Option<(PathBuf, u32)>) -> String {
+    match stranger {
+        Some((path, uid)) => format!(
+            "the socket {0} belongs to user {uid} and is not trusted (if it is to be: --device unix:{0})",
+            path.display()
+        ),
+        None => format!("no card runs at {}", place::usual().display()),
+    }
+}
+
 /// Whether a card could not be opened because there is none, or none for this user.
 fn no_card(failure: &Failure) -> Option<NoCard> {
     let Failure::Host { source, .. } = failure else { return None };
@@ -208,6 +220,13 @@ mod tests {
     struct Only {
         #[command(flatten)]
         shared: Shared,
+    }
+
+    #[test]
+    fn a_socket_of_somebody_else_is_not_called_nothing() {
+        let said = nobody(Some(("/tmp/card.sock".into(), 64_001)));
+        assert!(said.contains("/tmp/card.sock belongs to user 64001 and is not trusted"), "{said}");
+        assert!(nobody(None).contains("no card runs at"));
     }
 
     fn name(line: &str) -> Result<String, Failure> {

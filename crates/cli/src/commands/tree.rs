@@ -5,7 +5,7 @@ use std::path::Path;
 use millrace_abi::tree::Tree;
 use millrace_tool::failure::{Failure, While};
 use millrace_tool::options::Shared;
-use millrace_tool::output::{Cell, Output, Row, put};
+use millrace_tool::output::{Cell, Output, Row, printable, put};
 use millrace_tool::session::Session;
 use millrace_tool::stop;
 
@@ -29,7 +29,7 @@ pub fn blob(session: &Session<'_>) -> Result<Vec<u8>, Failure> {
 
 fn print(shared: &Shared, tree: &Tree<'_>) -> Result<(), Failure> {
     if !shared.json {
-        return Ok(put(&format!("{tree}\n"))?);
+        return Ok(put(&printable(&format!("{tree}\n"), &['\n', '\t']))?);
     }
     let rows: Vec<Row> = tree.nodes().flat_map(|node| node.properties().map(move |it| (node, it)).map(row)).collect();
     Ok(Output::new(true).rows("", &rows)?)

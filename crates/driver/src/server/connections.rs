@@ -8,7 +8,8 @@ use super::standing::Standing;
 use super::{ACCEPTS, FIRST_CLIENT_TOKEN, LISTENER, Server};
 use crate::codec;
 use crate::locks::Owner;
-use crate::session::Kick;
+use crate::session::{Kick, SessionError};
+use millrace_abi::access::{Amounts, Resource};
 use millrace_abi::message::{ErrorCode, Handle, Reply};
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Domain, Region};
@@ -18,7 +19,6 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,17 +48,6 @@ pub(super) struct Connected {
     pub(super) changing: bool,
     // It has gone, and what it had is being cleared up.
     pub(super) ending: bool,
-}
-
-impl Connected {
-    /// The kick for queues that a worker serves when they are opened. A queue that goes to another worker later keeps
-    /// it, and that worker watches it as well: it is only woken for other queues of this program too.
-    pub(super) fn kick(&mut self, worker: u32) -> Result<Kick, crate::session::SessionError> {
-        Ok(match self.kicks.entry(worker) {
-            Entry::Occupied(kick) => kick.get().clone(),
-            Entry::Vacant(place) => place.insert(Kick::new(worker, self.pid)?).clone(),
-        })
-    }
 }
 
 impl std::fmt::Debug for Connected {
@@ -168,6 +157,22 @@ impl Server {
         cost < self.fds.of_one_process()
     }
 
+    /// The kick of a connection for queues that a worker serves when they are opened; it pays for it when it is made.
+    /// A queue that goes to another worker later keeps it, and that worker watches it as well: it is only woken for
+    /// other queues of this program too.
+    pub(super) fn kick(&mut self, number: u64, worker: u32) -> Result<Kick, Refusal> {
+        if let Some(kick) = self.clients.get(&number).and_then(|client| client.kicks.get(&worker)) {
+            return Ok(kick.clone());
+        }
+        let charge = self.charge(number, Amounts::default().with(Resource::Fds, 1))?;
+        let unknown = || Refusal::new(ErrorCode::Invalid, "not connected");
+        let client = self.clients.get_mut(&number).ok_or_else(unknown)?;
+        let kick = Kick::new(worker, client.pid).map_err(SessionError::from)?;
+        client.kicks.insert(worker, kick.clone());
+        client.standing.kick_made(charge);
+        Ok(kick)
+    }
+
     pub(super) fn take_arrivals(&mut self) {
         let arrivals = core::mem::take(&mut *self.shared.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         arrivals.into_iter().for_each(|(socket, own)| self.welcome(socket, own));
@@ -182,7 +187,10 @@ impl Server {
         };
         let (peer, pid, uid) = (Pid::from_raw(who.pid as i32), who.pid, who.uid);
         let asker = Asker { uid, pid, connection: number };
-        if !own && !self.fds.has_some_left() {
+        // Whoever looks after the card gets in also when the others have taken all that they get.
+        let served =
+            own || if self.account_of(uid).owner { self.fds.has_reserve_left() } else { self.fds.has_some_left() };
+        if !served {
             self.turned_away.no_fds += 1;
             let text = "the card is short of fds; try again later, or raise its `ulimit -n`";
             return self.refuse(socket, Refusal::new(ErrorCode::System, text));

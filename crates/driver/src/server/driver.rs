@@ -44,6 +44,17 @@ pub enum DriverError {
         /// In words.
         what: &'static str,
     },
+    /// The socket of somebody else is there.
+    #[error(
+        "cannot listen on {path}: the socket there belongs to user {uid}, and only that user or root can remove it; \
+         choose another path (`millrace card --listen PATH`, or MILLRACE_SOCKET in the environment)"
+    )]
+    Foreign {
+        /// Where.
+        path: PathBuf,
+        /// Whose.
+        uid: u32,
+    },
     /// The folder is missing.
     #[error("cannot listen on {0}: its folder does not exist; create it or choose another path")]
     NoFolder(PathBuf),

@@ -36,7 +36,16 @@ impl Fds {
 
     /// Whether programs may have more, such as a connection, a queue or a mapping.
     pub fn has_some_left(&self) -> bool {
-        self.limit == usize::MAX || open_now().saturating_add(self.reserve) < self.limit
+        self.leaves(self.reserve)
+    }
+
+    /// Whether there is something in the reserve for the card's owner and root: half of it stays for the card itself.
+    pub fn has_reserve_left(&self) -> bool {
+        self.leaves(self.reserve / 2)
+    }
+
+    fn leaves(&self, kept: usize) -> bool {
+        self.limit == usize::MAX || open_now().saturating_add(kept) < self.limit
     }
 }
 
@@ -60,6 +69,16 @@ mod tests {
         // Other tests open and close meanwhile.
         assert!(open_now().abs_diff(before + 500) < 250, "{before}, then {}", open_now());
         drop(more);
+    }
+
+    #[test]
+    fn the_owner_gets_in_when_the_others_have_all_of_theirs() {
+        let open = open_now();
+        // Other tests open and close meanwhile, hundreds at most.
+        let full = Fds { limit: open + 10_000, reserve: 15_000 };
+        assert!(!full.has_some_left() && full.has_reserve_left());
+        let worse = Fds { limit: open + 10_000, reserve: 30_000 };
+        assert!(!worse.has_reserve_left());
     }
 
     #[test]

@@ -52,7 +52,7 @@ enum Found {
 /// Listens at `path`.
 ///
 /// # Errors
-/// [`DriverError::InUse`], [`DriverError::Occupied`], [`DriverError::NoFolder`], [`DriverError::Listen`]; what was at
+/// [`DriverError::InUse`], [`DriverError::Occupied`], [`DriverError::Foreign`], [`DriverError::NoFolder`], [`DriverError::Listen`]; what was at
 /// the path is untouched then.
 pub(super) fn listen(path: &Path) -> Result<(OwnedFd, ListenPath), DriverError> {
     let failed = |source| DriverError::Listen { path: path.to_owned(), source };
@@ -70,10 +70,19 @@ pub(super) fn listen(path: &Path) -> Result<(OwnedFd, ListenPath), DriverError> 
             Ok(()) => return Ok((listener, new.taken(path))),
             // Somebody was there first, or has gone meanwhile: another look.
             Err(Errno::EXIST | Errno::NOENT | Errno::AGAIN) => {}
+            // In a folder for all, only its owner may move it away.
+            Err(Errno::PERM) => return Err(foreign(path).unwrap_or_else(|| failed(Errno::PERM))),
             Err(error) => return Err(failed(error)),
         }
     }
     Err(failed(Errno::BUSY))
+}
+
+/// What there is to say of what is at a path if it is somebody else's.
+fn foreign(path: &Path) -> Option<DriverError> {
+    let uid = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_uid;
+    let is_ours = uid == rustix::process::geteuid().as_raw();
+    (!is_ours).then(|| DriverError::Foreign { path: path.to_owned(), uid })
 }
 
 /// Whether a socket file is one of a card that has died: a socket of our kind could be there, and nobody listens.
@@ -87,10 +96,8 @@ fn check_dead(path: &Path) -> Result<(), DriverError> {
         Err(Errno::PROTOTYPE) => {
             Err(DriverError::Occupied { path: path.to_owned(), what: "a socket of another kind, which is in use" })
         }
-        Err(Errno::ACCESS) => Err(DriverError::Occupied {
-            path: path.to_owned(),
-            what: "a socket of another user, so that it cannot be told whether a card listens",
-        }),
+        // Whether a card listens cannot be told.
+        Err(Errno::ACCESS) => Err(foreign(path).unwrap_or_else(|| failed(Errno::ACCESS))),
         // It went away meanwhile: the rename will tell.
         Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(failed(error)),
@@ -270,6 +277,36 @@ mod tests {
             assert_eq!(started.iter().filter(|result| result.is_ok()).count(), 1, "{started:?}");
         }
         only(folder.path(), &[]);
+    }
+
+    #[test]
+    fn it_is_said_whose_a_socket_is_that_cannot_be_taken_away() {
+        use rustix::process::{Uid, geteuid};
+        use std::os::unix::fs::{PermissionsExt, chown};
+        if !geteuid().is_root() {
+            eprintln!("skipped: sockets of another user take root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        mode(folder.path(), 0o1777);
+        let path = folder.path().join("card");
+        drop(UnixListener::bind(&path).unwrap());
+        chown(&path, Some(64_001), None).unwrap();
+        // It can be seen that nobody listens, and then that not even this can be seen.
+        for rights in [0o777, 0o700] {
+            mode(&path, rights);
+            let path = path.clone();
+            // This thread alone becomes another user.
+            let refused = std::thread::spawn(move || {
+                rustix::thread::set_thread_uid(Uid::from_raw(64_002)).unwrap();
+                listen(&path).map(drop)
+            });
+            let said = refused.join().unwrap().unwrap_err().to_string();
+            assert!(said.contains("belongs to user 64001") && said.contains("MILLRACE_SOCKET"), "{said}");
+        }
+        only(folder.path(), &["card"]);
+        drop(listen(&path).unwrap());
     }
 
     #[test]

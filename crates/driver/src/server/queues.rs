@@ -38,9 +38,9 @@ impl Server {
         let engine = self.card.engine(wish.id).ok_or_else(unknown)?;
         let own_ring = wish.has_own_ring();
         let queue_charge = self.charge_queue(number, own_ring)?;
+        let kick = self.kick(number, self.card.worker_of(wish.id).ok_or_else(unknown)?)?;
         let Some(client) = self.clients.get_mut(&number) else { return Err(unknown()) };
         let key = (number, Handle(client.next_handle));
-        let kick = client.kick(self.card.worker_of(wish.id).ok_or_else(unknown)?)?;
         if !self.sessions.contains_key(&wish.id) {
             let session = Session::open(&self.card, engine, wish, &client.domain, &client.mapped)?;
             self.sessions.insert(wish.id, session);

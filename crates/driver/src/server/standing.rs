@@ -7,8 +7,8 @@ use millrace_abi::access::{Amounts, Peer, Resource, Rights};
 use millrace_abi::message::{ErrorCode, Handle};
 use std::collections::HashMap;
 
-/// Fds of a connection: its socket, the process's own, and the kick of a worker.
-const FDS: u64 = 3;
+/// Fds of a connection: its socket, and the process's own. Its kicks are paid for when they are made.
+const FDS: u64 = 2;
 
 /// Most mappings of the card's process that a queue, or a ring of its own, makes.
 const AREAS_OF_RING: u64 = 5;
@@ -20,6 +20,7 @@ pub(super) struct Standing {
     pub(super) requests: u64,
     account: Account,
     connection: Charge,
+    kicks: Vec<Charge>,
     queues: HashMap<Handle, Vec<Charge>>,
     mapped: HashMap<u64, Charge>,
 }
@@ -40,15 +41,15 @@ impl Standing {
         let account = Account { uid: peer.uid, pid: peer.pid, owner };
         let wanted = Amounts::default().with(Resource::Connections, 1).with(Resource::Fds, FDS);
         let connection = charge(policy, ledger, account, wanted)?;
-        let (queues, mapped) = Default::default();
-        Ok(Self { rights: policy.rights_of(&peer), peer, requests: 0, account, connection, queues, mapped })
+        let (kicks, queues, mapped) = Default::default();
+        Ok(Self { rights: policy.rights_of(&peer), peer, requests: 0, account, connection, kicks, queues, mapped })
     }
 
     /// What this connection has.
     pub(super) fn used(&self) -> Amounts {
         let mut used = *self.connection.amounts();
-        let queues = self.queues.values().flatten().chain(self.mapped.values());
-        queues.for_each(|charge| used.add(charge.amounts()));
+        let more = self.kicks.iter().chain(self.queues.values().flatten()).chain(self.mapped.values());
+        more.for_each(|charge| used.add(charge.amounts()));
         used
     }
 
@@ -73,9 +74,14 @@ impl Standing {
         self.account.owner
     }
 
+    /// A kick was made, for which this was paid. It is kept until the connection ends.
+    pub(super) fn kick_made(&mut self, charge: Charge) {
+        self.kicks.push(charge);
+    }
+
     /// What is still paid for when everything else is given back.
     pub(super) fn left(self) -> Vec<Charge> {
-        vec![self.connection]
+        self.kicks.into_iter().chain([self.connection]).collect()
     }
 }
 

@@ -46,17 +46,12 @@ pub enum ReadError {
         /// What unpacks it.
         program: &'static str,
     },
-    /// Something else.
+    /// Something else. What is in it is not said: whoever names a file to a card need not be one who may read it.
     #[error(
-        "{name} is no pcap file: it begins with {magic:02x?} instead of a magic number; \
-         `file {name}` may tell what it is, `editcap -F nsecpcap` converts other kinds of captures"
+        "{0} is not a capture file; `file {0}` may tell what it is, `editcap -F nsecpcap` converts other kinds of \
+         captures"
     )]
-    Magic {
-        /// The file.
-        name: Arc<str>,
-        /// Its first four bytes.
-        magic: [u8; 4],
-    },
+    NotCapture(Arc<str>),
     /// A format of the last century, or of the future.
     #[error("{name} is of pcap version {major}.{minor}, and only 2.4 is read; convert it with `editcap -F nsecpcap`")]
     Version {

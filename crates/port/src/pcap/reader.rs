@@ -290,8 +290,8 @@ fn check_header(bytes: &[u8], name: &Arc<str>) -> Result<PcapParser, ReadError> 
         _ => {}
     }
     let known: [[u8; 4]; 4] = [0xa1b2_c3d4_u32, 0xa1b2_3c4d, 0xd4c3_b2a1, 0x4d3c_b2a1].map(|magic| magic.to_be_bytes());
-    if let Some(magic) = bytes.first_chunk().filter(|magic| !known.contains(magic)) {
-        return Err(ReadError::Magic { name, magic: *magic });
+    if bytes.first_chunk().is_some_and(|magic| !known.contains(magic)) {
+        return Err(ReadError::NotCapture(name));
     }
     let Ok((_, parser)) = PcapParser::new(bytes) else {
         return Err(ReadError::Header { name, len: bytes.len() });

@@ -53,6 +53,9 @@ pub enum SpecError {
     /// A backslash that escapes nothing.
     #[error("a backslash in `{0}` stands before neither a comma nor a backslash; write `\\\\` for a backslash")]
     Escape(String),
+    /// A control character.
+    #[error("a port specification has no control characters, such as line ends; rename the file")]
+    Control,
     /// A name that no interface can have.
     #[error("no interface can be called `{name}`: {why}")]
     Name {

@@ -86,6 +86,10 @@ impl FromStr for PortSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
+        // It is shown in logs and tables of people who have not written it.
+        if text.contains(char::is_control) {
+            return Err(SpecError::Control);
+        }
         Self::parse(text, 0)
     }
 }

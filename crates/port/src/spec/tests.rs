@@ -129,6 +129,8 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
         ("fault:port=(none)", "have none"),
         ("trace:a,direction=up,port=(null)", "rx (from the wire"),
         ("trace:a,limit=-1,port=(null)", "a number of frames"),
+        ("pcap:a\u{1b}[2J", "no control characters"),
+        ("trace:a,port=(pcap:b\n)", "no control characters"),
         ("trace:a,port=(pcab:x)", "no port kind `pcab`"),
         ("fault:loss=1%", "fault:loss=1%,port=(tap:mill0)"),
         ("fault:loss=1,port=(null)", "from 0% to 100%"),

@@ -187,9 +187,12 @@ fn files_that_cannot_work_are_refused_when_the_port_is_opened() {
         let spec = PcapSpec { read: Some(read.into()), write: write.map(Into::into), ..PcapSpec::default() };
         PcapPort::open(&spec).err().unwrap_or_else(|| panic!("{read} opens")).to_string()
     };
-    for (name, hint) in
-        [("first-cut", "truncated"), ("text", "no pcap file"), ("ng", "pcapng"), ("none", "cannot open")]
-    {
+    for (name, hint) in [
+        ("first-cut", "truncated"),
+        ("text", "text is not a capture file; `file "),
+        ("ng", "pcapng"),
+        ("none", "cannot open"),
+    ] {
         let error = refused(&path(name), Some(&path("never")));
         assert!(error.contains(hint) && error.contains(&path(name)), "{error}");
     }
