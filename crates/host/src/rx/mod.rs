@@ -36,7 +36,7 @@ pub struct RxQueue {
     stamps: Box<[[u8; header::LEN]]>,
     // Units of bursts that were kept: the first that were not given back. SZE: bytes.
     kept: u32,
-    // Whether packets come one at a time, and the last look found nothing.
+    // Whether the last burst with anything in it was one packet, and whether the last look found nothing.
     is_lone: bool,
     was_empty: bool,
     lost: u64,
