@@ -121,6 +121,17 @@ impl RxEngine {
         }
     }
 
+    /// Writes frames from the front that need nothing but the next buffer, and returns how many. 0 says nothing: the next
+    /// is for [`RxEngine::deliver`].
+    #[inline(always)]
+    pub fn deliver_run(&mut self, header: &[u8], frames: &[Span<'_>]) -> usize {
+        match self {
+            RxEngine::Medusa(engine) if header.is_empty() => engine.deliver_run(frames),
+            RxEngine::Dd(engine) => engine.deliver_run(header, frames),
+            RxEngine::Sze(_) | RxEngine::Medusa(_) | RxEngine::Calypte(_) => 0,
+        }
+    }
+
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         match self {

@@ -109,6 +109,11 @@ impl<const N: usize> Tally<N> {
         self.changed |= 1 << at;
     }
 
+    #[cfg(test)]
+    pub fn words(&self) -> [u64; N] {
+        self.words
+    }
+
     /// Makes what changed readable.
     #[inline(always)]
     pub fn publish(&mut self, to: &Published<N>) {

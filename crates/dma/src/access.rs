@@ -519,10 +519,10 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         }};
     }
     match len {
-        8..=15 => head_and_tail!(u64),
-        16..=31 => head_and_tail!([u64; 2]),
-        32..=63 => head_and_tail!([u64; 4]),
-        64..=128 => head_and_tail!([u64; 8]),
+        8..=16 => head_and_tail!(u64),
+        17..=32 => head_and_tail!([u64; 2]),
+        33..=64 => head_and_tail!([u64; 4]),
+        65..=128 => head_and_tail!([u64; 8]),
         // SAFETY: as promised by the caller.
         _ => unsafe { core::ptr::copy(from, to, len) },
     }

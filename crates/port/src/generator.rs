@@ -8,15 +8,23 @@ use crate::{
 };
 use millrace_dma::Span;
 use millrace_packet::structured::{self, Sequence};
-use std::{sync::Arc, time::Instant};
+use std::{ops::Range, sync::Arc, time::Instant};
+
+/// Frames that are offered together, if they are short. Long ones come one at a time from the same few lines, which stay
+/// in the nearest cache.
+const BURST: usize = 64;
+const SHORT: usize = 128;
 
 /// A source of structured frames that waits for whoever takes them.
 pub struct GeneratorPort {
-    frame: Box<[u8]>,
+    /// Room for a burst of frames, one after the other; frame `n` has place `n` modulo their number.
+    frames: Box<[u8]>,
+    size: usize,
+    places: usize,
     /// The frame to be offered next.
     next: Sequence,
-    /// Whether `frame` holds `next` already, because the card was full when it was offered.
-    filled: bool,
+    /// Frames from `next` on that lie there already, because the card was full when they were offered.
+    filled: usize,
     count: Option<u64>,
     rate: Option<Rate>,
     watch: Stopwatch,
@@ -33,10 +41,13 @@ impl GeneratorPort {
     /// When `spec.size` is longer than [`MAX_FRAME_LEN`](crate::MAX_FRAME_LEN); a parsed one never is.
     pub fn new(spec: &GeneratorSpec) -> Self {
         assert!(spec.size <= crate::MAX_FRAME_LEN, "a frame of {} bytes", spec.size);
+        let places = if spec.size <= SHORT { BURST } else { 1 };
         Self {
-            frame: vec![0; spec.size].into(),
+            frames: vec![0; places * spec.size].into(),
+            size: spec.size,
+            places,
             next: Sequence::ZERO,
-            filled: false,
+            filled: 0,
             count: spec.count,
             rate: spec.rate,
             watch: Stopwatch::new(),
@@ -50,8 +61,47 @@ impl GeneratorPort {
         self.count.map_or(u64::MAX, |count| count.saturating_sub(self.next.number()))
     }
 
-    fn due_ns(&self, rate: Rate) -> u64 {
-        rate.due_ns(self.next.number()).saturating_add(self.delay_ns)
+    /// When the frame `ahead` of the next is due.
+    fn due_ns(&self, rate: Rate, ahead: u64) -> u64 {
+        rate.due_ns(self.next.number() + ahead).saturating_add(self.delay_ns)
+    }
+
+    /// How many of the next `most` frames are due now.
+    fn due(&self, most: usize, now: u64) -> usize {
+        let Some(rate) = self.rate else { return most };
+        (0..most as u64).take_while(|&ahead| self.due_ns(rate, ahead) <= now).count()
+    }
+
+    /// Bytes of the frame `ahead` of the next.
+    fn place(&self, ahead: usize) -> Range<usize> {
+        let place = (self.next.number() % self.places as u64) as usize + ahead;
+        let first = place % self.places * self.size;
+        first..first + self.size
+    }
+
+    /// Offers the next `count` frames, and returns how many of them were taken.
+    fn offer(&mut self, count: usize, sink: &mut dyn Sink) -> usize {
+        for ahead in self.filled..count {
+            let (place, sequence) = (self.place(ahead), self.next.offset(ahead as i64));
+            structured::fill(&mut self.frames[place], sequence);
+        }
+        self.filled = self.filled.max(count);
+        if count == 1 {
+            let frame = Span::from_slice(&self.frames[self.place(0)]);
+            return self.pass(usize::from(sink.take(frame) == Accept::Taken));
+        }
+        let mut burst = [Span::EMPTY; BURST];
+        for (ahead, span) in burst[..count].iter_mut().enumerate() {
+            *span = Span::from_slice(&self.frames[self.place(ahead)]);
+        }
+        let taken = sink.take_burst(&burst[..count]);
+        self.pass(taken)
+    }
+
+    fn pass(&mut self, taken: usize) -> usize {
+        self.filled -= taken;
+        self.next = self.next.offset(taken as i64);
+        taken
     }
 }
 
@@ -67,27 +117,23 @@ impl PortQueue for GeneratorPort {
         };
         let allowed = usize::try_from(self.left()).unwrap_or(usize::MAX).min(budget);
         let mut taken = 0;
-        while taken < allowed {
-            if self.rate.is_some_and(|rate| self.due_ns(rate) > now) {
-                break;
-            }
-            if !self.filled {
-                structured::fill(&mut self.frame, self.next);
-                self.filled = true;
-            }
-            if sink.take(Span::from_slice(&self.frame)) == Accept::Full {
+        loop {
+            let count = self.due(self.places.min(allowed - taken), now);
+            let accepted = if count > 0 { self.offer(count, sink) } else { 0 };
+            taken += accepted;
+            if accepted < count {
                 // A frame that was held back moves all that follow it: a rate is no promise to catch up in a burst.
                 if let Some(rate) = self.rate {
-                    self.delay_ns += now.saturating_sub(self.due_ns(rate));
+                    self.delay_ns += now.saturating_sub(self.due_ns(rate, 0));
                 }
                 break;
             }
-            self.filled = false;
-            self.next = self.next.next();
-            taken += 1;
+            if count == 0 {
+                break;
+            }
         }
         if taken > 0 {
-            self.counters.count_rx(taken as u64, (taken * self.frame.len()) as u64);
+            self.counters.count_rx(taken as u64, (taken * self.size) as u64);
         }
         taken
     }
@@ -101,7 +147,7 @@ impl PortQueue for GeneratorPort {
             return None;
         }
         // Without a rate nothing starts the watch, so it says "now".
-        Some(self.watch.at(self.rate.map_or(0, |rate| self.due_ns(rate))))
+        Some(self.watch.at(self.rate.map_or(0, |rate| self.due_ns(rate, 0))))
     }
 
     fn counters(&self) -> &Arc<PortCounters> {

@@ -28,6 +28,7 @@ pub mod cursor;
 pub mod dd;
 pub mod index;
 pub mod medusa;
+mod rooms;
 mod serve;
 pub mod shared;
 pub mod sze;

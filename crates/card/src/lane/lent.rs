@@ -11,7 +11,7 @@
 
 use super::loan::Loan;
 use super::rx::RxSlot;
-use super::sink::MacSink;
+use super::sink::{MacSink, RingTarget};
 use super::tx::TxSlot;
 use super::{BUDGET, port_slot::PortSlot};
 use crate::counters::Counts;
@@ -102,8 +102,7 @@ struct LentSink<'l> {
 impl Sink for LentSink<'_> {
     fn take(&mut self, frame: Span<'_>) -> Accept {
         let MacLane { rules, rx: receiver, stamper, .. } = &mut *self.mac;
-        let queue = &mut *self.queue;
-        let behind = |frame: Span<'_>, _: &_| queue.offer(stamper.metadata(), frame);
+        let behind = RingTarget { queue: self.queue, stamper };
         MacSink { rules, receiver, waits: false, offloads: Offloads::NONE, behind }.take(frame)
     }
 

@@ -551,7 +551,14 @@ impl FrameSink for LoopSink<'_> {
     /// The receiver sees the frames before the sender gets its buffers back: somebody waits for the former.
     #[inline(always)]
     fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
-        let taken = frames.iter().position(|&frame| self.take(frame) == Accept::Full).unwrap_or(frames.len());
+        let taken = match frames {
+            // For one frame nothing is set up.
+            &[frame] => usize::from(self.take(frame) == Accept::Taken),
+            _ => {
+                let Self { rules, receiver, stamper, rx } = self;
+                receiver.admit_burst(rules, frames, true, |run| rx.offer_burst(stamper.metadata(), run))
+            }
+        };
         self.rx.show();
         taken
     }

@@ -3,14 +3,14 @@
 use super::BUDGET;
 use super::lent::{self, OnLoan};
 use super::rx::RxSlot;
-use super::sink::MacSink;
+use super::sink::{MacSink, RingTarget};
 use super::tx::TxSlot;
 use crate::counters::Counts;
 use crate::mac::MacLane;
 use crate::sleep::Sleep;
 use crate::turns::cost;
 use millrace_dma::Span;
-use millrace_packet::offload::{Offload, Offloads};
+use millrace_packet::offload::Offloads;
 use millrace_port::{Accept, PortQueue};
 use millrace_ring::FrameSink;
 use std::os::fd::OwnedFd;
@@ -119,7 +119,7 @@ pub(super) fn receive(port_queue: &mut PortSlot, rx: &mut [RxSlot], mac: &mut Ma
         lent::receive(port_queue, queue, mac)
     } else {
         let MacLane { rules, rx: receiver, stamper, .. } = mac;
-        let behind = |frame: Span<'_>, _: &Offload| queue.offer(stamper.metadata(), frame);
+        let behind = RingTarget { queue, stamper };
         port_queue.port.receive(BUDGET, &mut MacSink { rules, receiver, waits, offloads: Offloads::NONE, behind })
     };
     queue.count_copies(port_queue.port.counters().rx_copies() - copies);

@@ -120,6 +120,34 @@ impl RxSlot {
         }
     }
 
+    /// Writes frames from the front to the ring, or drops and counts them, and returns how many; fewer than there are
+    /// means that the next has to wait.
+    #[inline(always)]
+    pub fn offer_burst(&mut self, header: &[u8], frames: &[Span<'_>]) -> usize {
+        let mut taken = 0;
+        while taken < frames.len() {
+            taken += self.store_run(header, &frames[taken..]);
+            if let Some(&frame) = frames.get(taken) {
+                if self.offer(header, frame) == Accept::Full {
+                    break;
+                }
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    #[inline(always)]
+    fn store_run(&mut self, header: &[u8], frames: &[Span<'_>]) -> usize {
+        let Some(engine) = self.engine.running_mut() else { return 0 };
+        let count = engine.deliver_run(header, frames);
+        self.unpublished |= count > 0;
+        self.counts.passed += count as u64;
+        self.counts.copies += count as u64;
+        self.counts.passed_bytes += frames[..count].iter().map(|frame| frame.len() as u64).sum::<u64>();
+        count
+    }
+
     /// The next buffer that software has posted, for a port that fills it itself.
     #[inline(always)]
     pub fn take_supplied(&mut self) -> Option<Supplied> {

@@ -38,6 +38,12 @@ pub(super) fn size_of(length: usize) -> usize {
     usize::from(FIRST[bits]) + usize::from(length > ABOVE[bits])
 }
 
+/// The lowest bit of the first byte on the wire tells addresses of groups.
+#[inline(always)]
+fn is_to_group(frame: &Span<'_>) -> bool {
+    frame.first_u32().unwrap_or(0) & 1 != 0
+}
+
 /// The worker's side of a receiving half.
 pub(crate) struct Receiver {
     tally: Tally<WORDS>,
@@ -73,10 +79,8 @@ impl Receiver {
         queue: impl FnOnce(Span<'_>) -> Accept,
     ) -> Accept {
         let len = frame.len();
-        // The lowest bit of the first byte on the wire tells addresses of groups.
-        let to_group = frame.first_u32().unwrap_or(0) & 1 != 0;
         let mut traits = None;
-        if !rules.is_easy(longest) | to_group {
+        if !rules.is_easy(longest) | is_to_group(&frame) {
             let (refusal, found) = rules.judge(frame, longest);
             if let Some(refusal) = refusal {
                 self.refuse(len, refusal, found);
@@ -94,6 +98,44 @@ impl Receiver {
             self.overflow(len, traits);
         }
         verdict
+    }
+
+    /// Lets frames in from the front, as [`Receiver::admit`] does one by one, and returns how many; fewer than there are
+    /// means that `queue` has no room for the next. `queue` takes frames from the front and returns how many.
+    #[inline(always)]
+    pub fn admit_burst(
+        &mut self,
+        rules: &Rules,
+        frames: &[Span<'_>],
+        source_waits: bool,
+        mut queue: impl FnMut(&[Span<'_>]) -> usize,
+    ) -> usize {
+        let mut done = 0;
+        while let Some(&next) = frames.get(done) {
+            let rest = &frames[done..];
+            let easy = rest.iter().take_while(|frame| rules.is_easy(frame.len()) && !is_to_group(frame)).count();
+            if easy == 0 {
+                let taken = |frame: Span<'_>| if queue(&[frame]) == 1 { Accept::Taken } else { Accept::Full };
+                if self.admit(rules, next, source_waits, taken) == Accept::Full {
+                    if !source_waits {
+                        self.overrun(&rest[1..]);
+                    }
+                    return done;
+                }
+                done += 1;
+                continue;
+            }
+            let taken = queue(&rest[..easy]);
+            rest[..taken].iter().for_each(|frame| self.count(frame.len()));
+            done += taken;
+            if taken < easy {
+                if !source_waits {
+                    self.overrun(&frames[done..]);
+                }
+                return done;
+            }
+        }
+        done
     }
 
     #[inline(always)]
@@ -297,6 +339,7 @@ impl Received {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn sizes_begin_and_end_where_the_registers_say() {
@@ -319,5 +362,43 @@ mod tests {
             }
         }
         assert_eq!(size_of(usize::MAX), SIZES - 1);
+    }
+
+    proptest! {
+        #[test]
+        fn a_burst_is_as_its_frames_one_by_one(
+            lens in prop::collection::vec(prop_oneof![9 => 60..1515usize, 1 => 0..3000usize], 0..70),
+            groups: u64,
+            room in 0..90usize,
+            waits: bool,
+            // Enabled, promiscuous, link up; or anything.
+            flags in prop_oneof![3 => Just(0b111u64), 1 => 0..256u64],
+        ) {
+            let mut rules = [0; super::super::rules::WORDS];
+            rules[..2].copy_from_slice(&[flags, 1518 << 32 | 64]);
+            let rules = Rules::decode(&rules);
+            let frames: Vec<Vec<u8>> = lens.iter().zip(0..).map(|(&len, at)| vec![(groups >> (at % 64)) as u8 & 1; len]).collect();
+            let spans: Vec<Span<'_>> = frames.iter().map(|bytes| Span::from_slice(bytes)).collect();
+
+            let (mut one, mut left, mut taken) = (Receiver::new(), room, 0);
+            for &span in &spans {
+                let queue = |_: Span<'_>| if left > 0 { left -= 1; Accept::Taken } else { Accept::Full };
+                if one.admit(&rules, span, waits, queue) == Accept::Full {
+                    if !waits {
+                        one.overrun(&spans[taken + 1..]);
+                    }
+                    break;
+                }
+                taken += 1;
+            }
+            let (mut many, mut left) = (Receiver::new(), room);
+            let queue = |frames: &[Span<'_>]| {
+                let count = frames.len().min(left);
+                left -= count;
+                count
+            };
+            prop_assert_eq!(many.admit_burst(&rules, &spans, waits, queue), taken);
+            prop_assert_eq!(many.tally.words(), one.tally.words());
+        }
     }
 }

@@ -5,6 +5,7 @@ mod golden;
 mod hostile;
 mod launch;
 mod order;
+mod runs;
 mod rx;
 mod tx;
 

@@ -3,6 +3,7 @@
 use super::layout::{Descriptor, Pointers, RxHeader, address};
 use crate::budget::{Allowance, MAX_CHAIN};
 use crate::index::{Mask, RingIndex};
+use crate::rooms::{Rooms, run_of};
 use crate::{EngineFault, FrameLimits, RxOutcome};
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Access, Iotlb, Iova, Ordering, Slots32, Slots64, Span, Word64};
@@ -158,6 +159,46 @@ impl CardRx {
         self.unpublished = true;
         self.prefetch(AHEAD);
         Ok(RxOutcome::Stored)
+    }
+
+    /// Writes a run of short frames without metadata, from the front, and returns how many: only those that need nothing
+    /// but the next buffer, long enough. What stops it is for [`CardRx::deliver`] to say.
+    #[inline(always)]
+    pub fn deliver_run(&mut self, frames: &[Span<'_>]) -> usize {
+        let (frames, Some(upper)) = (run_of(frames), self.upper) else { return 0 };
+        if frames.is_empty() {
+            return 0;
+        }
+        let wanted = frames.len() as u32;
+        if self.ready() < wanted {
+            self.refresh();
+        }
+        let mut rooms = Rooms::new(&self.iotlb);
+        for ahead in (0..wanted).step_by(16) {
+            self.rings.headers.prefetch_write(self.hhp.get().wrapping_add(ahead));
+        }
+        for &frame in &frames[..wanted.min(self.ready()) as usize] {
+            let next = self.hdp.get().wrapping_add(rooms.len());
+            let Some(buffer) = Descriptor::whole_packet(self.rings.descriptors.load(next)) else { break };
+            let longest = buffer.len.min(self.limits.max);
+            if frame.len() > usize::from(longest) || !rooms.add(address(upper, buffer.low), frame) {
+                break;
+            }
+        }
+        let count = rooms.fill(frames);
+        for (at, frame) in (self.hhp.get()..).zip(&frames[..count as usize]) {
+            let entry = RxHeader { len: frame.len() as u16, header_len: 0, meta: 0, freed: 1 };
+            self.rings.headers.store(at, entry.encode());
+        }
+        (self.hdp, self.hhp) = (self.descriptors.add(self.hdp, count), self.headers.add(self.hhp, count));
+        self.unpublished |= count > 0;
+        count as usize
+    }
+
+    /// Frames for which there is a descriptor and a header, as far as software had said when it was last asked.
+    #[inline(always)]
+    fn ready(&self) -> u32 {
+        self.headers.free(self.hhp, self.shp).min(self.descriptors.distance(self.hdp, self.sdp))
     }
 
     /// Whether no more descriptors can belong to a frame than those from HDP up to `at`: they are as many as the ring

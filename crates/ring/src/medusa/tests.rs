@@ -3,6 +3,7 @@
 mod golden;
 mod hostile;
 mod order;
+mod runs;
 mod rx;
 mod tx;
 
