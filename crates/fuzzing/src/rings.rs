@@ -732,8 +732,8 @@ pub fn dd(input: &[u8]) -> u64 {
                 }
                 assert_eq!(rx.in_flight() as usize, ahead.len());
             }
-            DdStep::CardTakes => match rx.take_supplied() {
-                Ok(supplied) => ahead.extend(supplied),
+            DdStep::CardTakes => match rx.take_posted() {
+                Ok(posted) => ahead.extend(posted),
                 Err(_) => (rx, ahead) = (card_rx(), Vec::new()),
             },
             DdStep::CardSwaps { which, len } => {
@@ -742,7 +742,7 @@ pub fn dd(input: &[u8]) -> u64 {
                 assert_eq!(rx.deliver_swapped(iova, len, &[]), buffer.is_some());
             }
             DdStep::CardGivesUp => {
-                rx.untake(ahead.drain(..).map(|supplied| supplied.iova));
+                rx.untake(ahead.drain(..).map(|posted| posted.iova));
                 assert_eq!(rx.in_flight(), 0);
             }
             DdStep::CardPublishes => {

@@ -116,7 +116,7 @@ fn a_program_may_die_at_each_of_the_eight_steps() {
     let mut bystander = Bystander::start(daemon.device(), 0);
     // Once, because of the kick of this connection, which stays.
     free_again(&device);
-    let before = (daemon.descriptors(), daemon.mappings());
+    let before = (daemon.fds(), daemon.mappings());
     for mode in ["direct", "mediated"] {
         for step in 1..=8 {
             let step = step.to_string();
@@ -125,7 +125,7 @@ fn a_program_may_die_at_each_of_the_eight_steps() {
             victim.wait();
             free_again(&device);
             bystander.goes_on();
-            within(SOON, || match (daemon.descriptors(), daemon.mappings()) {
+            within(SOON, || match (daemon.fds(), daemon.mappings()) {
                 now if now == before => Ok(()),
                 now => Err(format!("{mode} step {step}: {now:?} descriptors and mappings, before {before:?}")),
             });
@@ -142,7 +142,7 @@ fn a_hundred_random_kills_leave_nothing() {
     let mut bystander = Bystander::start(daemon.device(), 0);
     // Once, because of the kick of this connection, which stays.
     free_again(&device);
-    let before = (daemon.descriptors(), daemon.mappings());
+    let before = (daemon.fds(), daemon.mappings());
     let (mut random, mut longest) = (Random(0x5eed), Duration::ZERO);
     for round in 0..100 {
         let seed = (random.next() | 1).to_string();
@@ -158,7 +158,7 @@ fn a_hundred_random_kills_leave_nothing() {
     println!("queues were free again after at most {longest:?}; the bystander made {} round trips", bystander.finish());
     // The bystander has closed its queues.
     let mut bystander = Bystander::start(daemon.device(), 0);
-    within(SOON, || match (daemon.descriptors(), daemon.mappings()) {
+    within(SOON, || match (daemon.fds(), daemon.mappings()) {
         now if now == before => Ok(()),
         now => Err(format!("{now:?} descriptors and mappings, before {before:?}")),
     });

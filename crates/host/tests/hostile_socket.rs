@@ -22,12 +22,12 @@ fn daemon() -> (Daemon, Bystander) {
 }
 
 /// The daemon has nothing left of what hostile peers had, and the well-behaved client has lost nothing.
-fn conclude(daemon: &Daemon, mut bystander: Bystander, descriptors: usize) {
+fn conclude(daemon: &Daemon, mut bystander: Bystander, fds: usize) {
     bystander.goes_on();
-    within(PATIENCE, || match daemon.descriptors() {
+    within(PATIENCE, || match daemon.fds() {
         // Fewer, if at first one was still being closed.
-        now if now <= descriptors => Ok(()),
-        now => Err(format!("{now} descriptors, before {descriptors}")),
+        now if now <= fds => Ok(()),
+        now => Err(format!("{now} fds, before {fds}")),
     });
     bystander.finish();
     check_equations(&daemon.device());
@@ -36,7 +36,7 @@ fn conclude(daemon: &Daemon, mut bystander: Bystander, descriptors: usize) {
 #[test]
 fn what_is_no_message_ends_the_connection_with_a_reason() {
     let (daemon, mut bystander) = daemon();
-    let descriptors = daemon.descriptors();
+    let fds = daemon.fds();
     let whole = encode(&open(QueueId::rx(1))).unwrap();
     let mut random = Random(3);
     let mut garbage: Vec<Vec<u8>> =
@@ -72,13 +72,13 @@ fn what_is_no_message_ends_the_connection_with_a_reason() {
         drop(Peer::stranger(&daemon));
     }
     bystander.goes_on();
-    conclude(&daemon, bystander, descriptors);
+    conclude(&daemon, bystander, fds);
 }
 
 #[test]
 fn versions_must_be_the_same_and_hello_the_first_message() {
     let (daemon, bystander) = daemon();
-    let descriptors = daemon.descriptors();
+    let fds = daemon.fds();
     for version in [0, VERSION + 1, u32::MAX] {
         let mut peer = Peer::stranger(&daemon);
         assert_eq!(peer.refused(&Request::Hello { version }), ErrorCode::Protocol);
@@ -93,7 +93,7 @@ fn versions_must_be_the_same_and_hello_the_first_message() {
     let mut peer = Peer::connect(&daemon);
     assert!(matches!(peer.ask(&Request::Hello { version: VERSION }), Some(Reply::Hello { .. })));
     drop(peer);
-    conclude(&daemon, bystander, descriptors);
+    conclude(&daemon, bystander, fds);
 }
 
 fn memfd(len: u64, flags: MemfdFlags) -> OwnedFd {
@@ -138,7 +138,7 @@ fn nobody_makes_holes_in_memory_that_the_card_reads() {
 #[test]
 fn memory_that_is_none_is_refused() {
     let (daemon, bystander) = daemon();
-    let descriptors = daemon.descriptors();
+    let fds = daemon.fds();
     let mut peer = Peer::connect(&daemon);
     let map = |len, writable, at| Request::Map { len, writable, at };
     let (pipe_out, pipe_in) = rustix::pipe::pipe().unwrap();
@@ -207,14 +207,14 @@ fn memory_that_is_none_is_refused() {
     peer.done(&Request::Unmap { iova: u64::MAX - 0xffff });
     let handle = peer.open(QueueId::rx(2), Mode::Direct, Sharing::Exclusive);
     peer.done(&Request::Close { handle });
-    // More descriptors than a message may have, and descriptors where none belong.
+    // More fds than a message may have, and fds where none belong.
     let many: Vec<_> = (0..40).map(|_| good.as_fd()).collect();
     for request in [Request::Stats, Request::DeviceTree] {
         assert!(!matches!(peer.ask_with(&request, &many[..MAX_FDS]), None | Some(Reply::Error { .. })));
     }
     assert_eq!(refused(peer.ask_with(&Request::Stats, &many)), ErrorCode::Protocol);
     assert_eq!(peer.reply(), None);
-    conclude(&daemon, bystander, descriptors);
+    conclude(&daemon, bystander, fds);
 }
 
 /// Thousands of everything, from a process of its own, until it is told to stop.
@@ -279,7 +279,7 @@ pub fn flood() {
 #[test]
 fn thousands_of_connections_opens_and_mappings_leave_room_for_others() {
     let (daemon, mut bystander) = daemon();
-    let descriptors = daemon.descriptors();
+    let fds = daemon.fds();
     let mut flood = Process::start("flood of connections", &[("SOCKET", daemon.socket())]);
     let told = flood.hear().expect("the flood came through");
     println!("flood: {told}");
@@ -297,13 +297,13 @@ fn thousands_of_connections_opens_and_mappings_leave_room_for_others() {
     within(PATIENCE, || device.rx(1).open());
     println!("cleaned up in {:?}", begin.elapsed());
     drop(device);
-    conclude(&daemon, bystander, descriptors);
+    conclude(&daemon, bystander, fds);
 }
 
 #[test]
 fn opening_and_closing_thousands_of_times_leaks_nothing() {
     let (daemon, bystander) = daemon();
-    let (descriptors, mappings) = (daemon.descriptors(), daemon.mappings());
+    let (fds, mappings) = (daemon.fds(), daemon.mappings());
     let mut peer = Peer::connect(&daemon);
     for round in 0..1500 {
         let sharing = [Sharing::Exclusive, Sharing::Shared(Laggard::Evict)][round % 2];
@@ -323,13 +323,13 @@ fn opening_and_closing_thousands_of_times_leaks_nothing() {
         drop(Peer::connect(&daemon));
     }
     within(PATIENCE, || if daemon.mappings() == mappings { Ok(()) } else { Err(daemon.mappings()) });
-    conclude(&daemon, bystander, descriptors);
+    conclude(&daemon, bystander, fds);
 }
 
 #[test]
 fn one_that_never_reads_its_replies_is_ended() {
     let (daemon, bystander) = daemon();
-    let descriptors = daemon.descriptors();
+    let fds = daemon.fds();
     let mut peers: Vec<Peer> = (0..8).map(|_| Peer::connect(&daemon)).collect();
     for (number, peer) in peers.iter().enumerate() {
         rustix::io::ioctl_fionbio(&peer.socket, true).unwrap();
@@ -345,13 +345,13 @@ fn one_that_never_reads_its_replies_is_ended() {
         }
     }
     peers.clear();
-    conclude(&daemon, bystander, descriptors);
+    conclude(&daemon, bystander, fds);
 }
 
 #[test]
 fn handles_belong_to_the_connection_that_got_them() {
     let (daemon, bystander) = daemon();
-    let descriptors = daemon.descriptors();
+    let fds = daemon.fds();
     let (mut owner, mut thief) = (Peer::connect(&daemon), Peer::connect(&daemon));
     let handle = owner.open(QueueId::tx(1), Mode::Mediated, Sharing::Exclusive);
     assert!(matches!(owner.ask(&Request::Start { handle }), Some(Reply::Started { .. })));
@@ -385,13 +385,13 @@ fn handles_belong_to_the_connection_that_got_them() {
     );
     assert!(matches!(owner.ask(&Request::TxSync { handle, commit: vec![], want: 1 }), Some(Reply::TxGranted { .. })));
     drop((owner, thief));
-    conclude(&daemon, bystander, descriptors);
+    conclude(&daemon, bystander, fds);
 }
 
 #[test]
 fn mediated_requests_beyond_what_was_granted_are_refused() {
     let (daemon, bystander) = daemon();
-    let descriptors = daemon.descriptors();
+    let fds = daemon.fds();
     for (index, per_frame) in [(1, 1), (2, 9)] {
         let sharing = Sharing::Shared(Laggard::Block);
         let (mut one, mut two) = (Peer::connect(&daemon), Peer::connect(&daemon));
@@ -467,13 +467,13 @@ fn mediated_requests_beyond_what_was_granted_are_refused() {
             assert!(matches!(reply, Some(Reply::Started { .. })), "{reply:?}");
         }
     }
-    conclude(&daemon, bystander, descriptors);
+    conclude(&daemon, bystander, fds);
 }
 
 #[test]
 fn registers_take_any_address_and_length() {
     let (daemon, bystander) = daemon();
-    let descriptors = daemon.descriptors();
+    let fds = daemon.fds();
     let mut peer = Peer::connect(&daemon);
     let mut random = Random(11);
     for len in [MAX_REGISTER_BYTES as u32 + 1, u32::MAX] {
@@ -503,5 +503,5 @@ fn registers_take_any_address_and_length() {
         receive_all(&mut receiver, 0, 10);
     }
     drop(device);
-    conclude(&daemon, bystander, descriptors);
+    conclude(&daemon, bystander, fds);
 }

@@ -1,4 +1,4 @@
-//! Thousands of queues: configured, opened, one of them with traffic, and all of them within the descriptors that a
+//! Thousands of queues: configured, opened, one of them with traffic, and all of them within the fds that a
 //! process may have.
 
 use crate::common::{self, Daemon, Process, rx, tx};
@@ -34,7 +34,7 @@ fn of_4096_configured_pairs_one_carries_traffic() {
     assert_eq!(stats.queues.len(), 8192);
 }
 
-/// Most descriptors that the processes of these tests may have.
+/// Most fds that the processes of these tests may have.
 const LIMIT: u64 = 20_000;
 const PAIRS: u32 = 4096;
 /// Of three engines, with rings that are as small as they can be.
@@ -42,7 +42,7 @@ const OPTIONS: &str = "queues=4096,engine=sze@0-1023,engine=medusa@1024-2047,eng
     buffer=256,descriptors=8";
 
 /// Descriptors of this process.
-fn descriptors() -> usize {
+fn fds() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
@@ -54,8 +54,8 @@ pub fn open_everything(place: &str) {
         Some(daemon) => daemon.device(),
         None => Device::open(&format!("embedded:{OPTIONS}")).unwrap(),
     };
-    let of_card = || daemon.as_ref().map_or(0, Daemon::descriptors);
-    let before = (descriptors(), of_card());
+    let of_card = || daemon.as_ref().map_or(0, Daemon::fds);
+    let before = (fds(), of_card());
     let mut pairs: Vec<_> = (0..PAIRS)
         .map(|index| {
             let rx = card.rx(index).open().and_then(|rx| rx.start());
@@ -66,7 +66,7 @@ pub fn open_everything(place: &str) {
             )
         })
         .collect();
-    let open = (descriptors() - before.0, of_card() - before.1);
+    let open = (fds() - before.0, of_card() - before.1);
     for (at, (rx, tx)) in pairs.iter_mut().enumerate() {
         round_trip(rx, tx, at as u8);
     }
@@ -74,12 +74,12 @@ pub fn open_everything(place: &str) {
     for (rx, _) in &mut pairs {
         assert!(!rx.wait(Duration::from_micros(20)).unwrap());
     }
-    let slept = (descriptors() - before.0, of_card() - before.1);
+    let slept = (fds() - before.0, of_card() - before.1);
     common::say(&format!("{} {} {} {}", open.0, open.1, slept.0, slept.1));
     common::check_equations(&card);
     let passed = |stats: &CardStats| stats.queues.iter().map(|queue| queue.passed).sum::<u64>();
     common::settled(&card, |stats| passed(stats) == 2 * u64::from(PAIRS));
-    // One that goes takes nothing of the others along, whose descriptors have common parts with its own.
+    // One that goes takes nothing of the others along, whose fds have common parts with its own.
     let mut left = pairs.split_off(pairs.len() / 2);
     drop(pairs);
     left.iter_mut().for_each(|(rx, tx)| round_trip(rx, tx, 77));
@@ -102,35 +102,35 @@ fn a_shared_queue_keeps_the_files_of_its_memory_only() {
         (0..3).for_each(|index| drop(shared(device, index)));
     }
     for index in 0..3 {
-        let before = daemon.descriptors();
+        let before = daemon.fds();
         let _queues = devices.each_ref().map(|device| shared(device, index));
-        assert_eq!(daemon.descriptors() - before, 4, "pair {index}");
+        assert_eq!(daemon.fds() - before, 4, "pair {index}");
     }
 }
 
 fn all_pairs_fit(place: &str) {
     let most = getrlimit(Resource::Nofile).maximum;
     if most.is_some_and(|most| most < LIMIT) {
-        println!("skipped: a process may have no more than {most:?} descriptors here");
+        println!("skipped: a process may have no more than {most:?} fds here");
         return;
     }
     let mut program = Process::start("program with all queues", &[("PLACE", place)]);
     let said = program.hear().unwrap_or_else(|| panic!("the program has ended; see above"));
-    println!("{place}: descriptors of program and card when all are open, and when each has slept: {said}");
+    println!("{place}: fds of program and card when all are open, and when each has slept: {said}");
     let counts: Vec<usize> = said.split(' ').map(|count| count.parse().unwrap()).collect();
     let workers = 64;
-    assert!(counts[..2].iter().all(|&count| count <= workers), "queues cost descriptors before anybody sleeps: {said}");
+    assert!(counts[..2].iter().all(|&count| count <= workers), "queues cost fds before anybody sleeps: {said}");
     let sleepers = PAIRS as usize * if place == "daemon" { 1 } else { 2 };
     assert!(counts[2] <= sleepers + workers, "more than one to wait on, and one to signal: {said}");
     program.expect("done");
 }
 
 #[test]
-fn all_pairs_of_an_embedded_card_are_open_within_20000_descriptors() {
+fn all_pairs_of_an_embedded_card_are_open_within_20000_fds() {
     all_pairs_fit("embedded");
 }
 
 #[test]
-fn all_pairs_of_a_card_in_a_daemon_are_open_within_20000_descriptors() {
+fn all_pairs_of_a_card_in_a_daemon_are_open_within_20000_fds() {
     all_pairs_fit("daemon");
 }

@@ -210,7 +210,7 @@ fn a_descriptor_that_is_slow_to_close_delays_nobody_else() {
     let daemon = Daemon::start("queues=4,spin=20,buffers=256");
     let device = daemon.device();
     let mut bystander = Bystander::start(daemon.device(), 0);
-    let before = daemon.descriptors();
+    let before = daemon.fds();
     let mut closer = Process::start("slow closer", &[("SOCKET", daemon.socket())]);
     while closer.hear().expect("it comes through").as_str() == "next" {
         ask_often(&device, 20);
@@ -219,7 +219,7 @@ fn a_descriptor_that_is_slow_to_close_delays_nobody_else() {
     bystander.goes_on();
     // Its other ends go with it, and everything can be closed.
     closer.kill();
-    within(MOST, || if daemon.descriptors() == before { Ok(()) } else { Err(daemon.descriptors()) });
+    within(MOST, || if daemon.fds() == before { Ok(()) } else { Err(daemon.fds()) });
     bystander.finish();
 }
 

@@ -99,7 +99,7 @@ fn a_writer_that_dies_takes_only_its_own_ring_along() {
     let mut tx = tx(&device, 0, Mode::Direct, SHARED);
     send(&mut tx, 0, 0, 8);
     let mut next = [0; 11];
-    let before = (daemon.descriptors(), daemon.mappings());
+    let before = (daemon.fds(), daemon.mappings());
     for turn in 1..=10u64 {
         let mut writer =
             Process::start("one of several writers", &[("SOCKET", daemon.socket()), ("WRITER", &turn.to_string())]);
@@ -108,7 +108,7 @@ fn a_writer_that_dies_takes_only_its_own_ring_along() {
         writer.wait();
         // What it announced arrives, or is gone with it: but in order, and nothing that it did not announce.
         receive(&mut rx, &mut next, |next| next[0] == turn * 8 + 8);
-        within(PATIENCE, || match (daemon.descriptors(), daemon.mappings()) {
+        within(PATIENCE, || match (daemon.fds(), daemon.mappings()) {
             now if now == before => Ok(()),
             now => Err(format!("{now:?}, before {before:?}")),
         });

@@ -16,6 +16,7 @@
 mod connection;
 mod device;
 mod lent;
+mod lent_queue;
 mod loans;
 mod memory;
 mod pair;
@@ -42,13 +43,10 @@ use millrace_packet::offload::{Offload, Offloads, VIRTIO_HEADER_LEN};
 use millrace_ring::virtio::NetHeader;
 use millrace_ring::virtio::driver::{RxQueue, TxQueue};
 use pair::settle;
-use queue::{Queue, Stopped};
+use queue::{BATCH, Queue, Received, Stopped};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Frames that are taken out of a ring together.
-const BATCH: usize = 32;
 
 /// One pair of queues of a device that somebody else serves.
 pub struct VirtioUserPort {
@@ -85,20 +83,6 @@ pub fn open(spec: &VirtioUserSpec) -> Result<Vec<VirtioUserPort>, SocketError> {
     let wire = Arc::new(Wire { loans, control });
     let port = |(number, pair): (usize, &Arc<pair::Pair>)| VirtioUserPort::new(number, pair.clone(), wire.clone());
     Ok(pairs.iter().enumerate().map(port).collect())
-}
-
-/// What one call of [`VirtioUserPort::receive`] found.
-#[derive(Default)]
-struct Received {
-    frames: u64,
-    bytes: u64,
-    no_room: u64,
-    too_short: u64,
-    too_long: u64,
-    copies: u64,
-    /// Frames taken of those that were not finished; they are counted already.
-    unfinished: usize,
-    full: bool,
 }
 
 /// Frames on their way from a ring to the card.

@@ -478,8 +478,8 @@ fn dd_rx_keeps_swapped_buffers_whole() {
         });
         for number in (1..=PACKETS).step_by(2) {
             let mut take = || loop {
-                match card.take_supplied().unwrap() {
-                    Some(supplied) => break supplied.iova,
+                match card.take_posted().unwrap() {
+                    Some(posted) => break posted.iova,
                     None => thread::yield_now(),
                 }
             };

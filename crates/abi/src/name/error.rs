@@ -1,6 +1,6 @@
 //! What can be wrong with a device name.
 
-use super::{MAX_PATH, VARIABLE};
+use super::words::{MAX_PATH, OPTIONS, VARIABLE};
 
 /// A device name that was not understood: where, why, and what would have been.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,5 +114,5 @@ pub enum OptionError {
 }
 
 fn words() -> String {
-    super::OPTIONS.iter().map(|option| option.word).collect::<Vec<_>>().join(", ")
+    OPTIONS.iter().map(|option| option.word).collect::<Vec<_>>().join(", ")
 }

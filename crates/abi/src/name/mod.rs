@@ -33,19 +33,15 @@ mod error;
 mod number;
 mod options;
 mod text;
+mod words;
 
 pub use engines::{EngineRule, Selection};
 pub use error::{NameError, OptionError, Problem};
-pub use options::{CardOptions, OPTIONS, OptionHelp};
+pub use options::CardOptions;
+pub use words::{MAX_PATH, OPTIONS, OptionHelp, VARIABLE};
 
 use core::{fmt, str::FromStr};
 use std::{ffi::OsStr, path::PathBuf};
-
-/// The environment variable that names the device when nothing else does.
-pub const VARIABLE: &str = "MILLRACE_DEVICE";
-
-/// Longest path of a Unix socket, in bytes: `sun_path` holds 108 with the zero at the end.
-pub const MAX_PATH: usize = 107;
 
 /// Where a card is. `{:#}` prints it for DPDK vdev arguments: without commas, and without `=` if no port has one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

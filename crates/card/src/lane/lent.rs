@@ -22,7 +22,7 @@ use millrace_dma::Span;
 use millrace_packet::offload::Offloads;
 use millrace_port::{Accept, LendError, Lent, Sink, TxOutcome};
 use millrace_ring::EngineFault;
-use millrace_ring::dd::Supplied;
+use millrace_ring::dd::PostedBuffer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -50,8 +50,8 @@ impl OnLoan {
 
     /// A buffer that software has posted goes to the port.
     #[inline(always)]
-    fn give(&mut self, supplied: Supplied) -> Result<usize, EngineFault> {
-        let Supplied { iova, capacity } = supplied;
+    fn give(&mut self, posted: PostedBuffer) -> Result<usize, EngineFault> {
+        let PostedBuffer { iova, capacity } = posted;
         let number = self.loan.number(iova).filter(|&number| !self.out[number as usize]);
         let number = number.filter(|_| u32::from(capacity) >= self.loan.pool.size);
         // Anything else would let the port write where software does not expect it.
@@ -112,7 +112,7 @@ impl Sink for LentSink<'_> {
         let iova = self.on_loan.loan.base.plus(at as u64);
         let mut kept = false;
         let _ = receiver.admit_as(rules, frame, frame.len(), false, |frame| {
-            kept = self.queue.complete_supplied(stamper.metadata(), iova, frame);
+            kept = self.queue.complete_posted(stamper.metadata(), iova, frame);
             Accept::Taken
         });
         if !kept {
@@ -128,8 +128,8 @@ pub(super) fn receive(port_queue: &mut PortSlot, queue: &mut RxSlot, mac: &mut M
     let Some(on_loan) = &mut port_queue.on_loan else { return 0 };
     if let Some(lendable) = port_queue.port.lendable() {
         lendable.post(&mut || {
-            let supplied = queue.take_supplied()?;
-            on_loan.give(supplied).map_err(|fault| queue.stop_by(fault)).ok()
+            let posted = queue.take_posted()?;
+            on_loan.give(posted).map_err(|fault| queue.stop_by(fault)).ok()
         });
     }
     port_queue.port.receive(BUDGET, &mut LentSink { mac, queue, on_loan })
@@ -239,16 +239,16 @@ mod tests {
     fn a_port_gets_whole_buffers_of_the_pool_and_each_once() {
         let mut on_loan = on_loan(4);
         let base = on_loan.loan.base;
-        let supplied = |at: u64, capacity| Supplied { iova: base.plus(at), capacity };
-        assert_eq!(on_loan.give(supplied(2112, 2048)), Ok(2112));
+        let posted = |at: u64, capacity| PostedBuffer { iova: base.plus(at), capacity };
+        assert_eq!(on_loan.give(posted(2112, 2048)), Ok(2112));
         for bad in [
-            supplied(2112, 2048),
-            supplied(1, 2048),
-            supplied(4 * 2112, 2048),
-            supplied(0, 2047),
-            Supplied { iova: Iova::new(base.get() - 2112), capacity: 2048 },
-            Supplied { iova: Iova::new(0), capacity: 2048 },
-            Supplied { iova: Iova::new(u64::MAX), capacity: 2048 },
+            posted(2112, 2048),
+            posted(1, 2048),
+            posted(4 * 2112, 2048),
+            posted(0, 2047),
+            PostedBuffer { iova: Iova::new(base.get() - 2112), capacity: 2048 },
+            PostedBuffer { iova: Iova::new(0), capacity: 2048 },
+            PostedBuffer { iova: Iova::new(u64::MAX), capacity: 2048 },
         ] {
             let fault = EngineFault { kind: FaultKind::Unmapped, iova: bad.iova };
             assert_eq!(on_loan.give(bad), Err(fault), "{bad:?}");
@@ -256,7 +256,7 @@ mod tests {
         // Handed back with a frame, it may come again; so may what a port says wrong.
         on_loan.take(2112 + 256);
         on_loan.take(usize::MAX);
-        assert_eq!(on_loan.give(supplied(2112, 65535)), Ok(2112));
+        assert_eq!(on_loan.give(posted(2112, 65535)), Ok(2112));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::queue_status::QueueStatus;
 use crate::sleep::Sleep;
 use millrace_abi::control::{FaultKind, QueueState};
 use millrace_dma::{Iova, Span};
-use millrace_ring::dd::Supplied;
+use millrace_ring::dd::PostedBuffer;
 use millrace_ring::shared::Reclaimer;
 use millrace_ring::{Accept, EngineFault, RxOutcome};
 use std::sync::Arc;
@@ -150,9 +150,9 @@ impl RxSlot {
 
     /// The next buffer that software has posted, for a port that fills it itself.
     #[inline(always)]
-    pub fn take_supplied(&mut self) -> Option<Supplied> {
+    pub fn take_posted(&mut self) -> Option<PostedBuffer> {
         let Some(RxEngine::Dd(engine)) = self.engine.running_mut() else { return None };
-        engine.take_supplied().unwrap_or_else(|fault| {
+        engine.take_posted().unwrap_or_else(|fault| {
             self.stop_by(fault);
             None
         })
@@ -161,7 +161,7 @@ impl RxSlot {
     /// Hands a frame back that lies at `iova`, in a buffer that was taken. `false`: it was dropped, and counted, and
     /// the buffer can be filled again.
     #[inline(always)]
-    pub fn complete_supplied(&mut self, header: &[u8], iova: Iova, frame: Span<'_>) -> bool {
+    pub fn complete_posted(&mut self, header: &[u8], iova: Iova, frame: Span<'_>) -> bool {
         self.unpublished = true;
         let Some(RxEngine::Dd(engine)) = self.engine.running_mut() else {
             let _ = self.not_running(frame);

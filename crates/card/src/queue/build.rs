@@ -1,7 +1,7 @@
 //! What an engine is made of that START makes of what software wrote; which one it is, `protocol` says.
 
 use super::error::StartError;
-use super::{Attached, Latches};
+use super::latches::{Attached, Latches};
 use crate::buffers::TxBuffers;
 use crate::tsu::Tsu;
 use millrace_abi::register::medusa as m;

@@ -1,12 +1,14 @@
 //! A queue as its registers show it (`docs/spec/nfb-card.md` §3).
 //!
-//! * here: what software wrote last, what is attached; the state is in `queue_status`, which the worker has as well
+//! * here: what is done with a queue
+//! * `latches`: what software wrote last, what is attached; the state is in `queue_status`, which the worker has as well
 //! * `registers`: reads and writes, by offset
 //! * `start`: START and STOP
 //! * `build`: what START makes of the registers; `protocol`: which registers there are, and which engine that becomes
 
 mod build;
 mod error;
+mod latches;
 mod protocol;
 mod registers;
 mod start;
@@ -14,19 +16,17 @@ mod start;
 pub use build::RingProgram;
 pub use error::StartError;
 
-use crate::buffers::TxBuffers;
-use crate::counters::Counts;
 use crate::mailbox::Mailbox;
-use crate::opener::{Attachment, Opener};
+use crate::opener::Attachment;
 use crate::queue_status::QueueStatus;
 use crate::tsu::Tsu;
-use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT};
+use latches::{Attached, Latches};
 use millrace_abi::queue::{Engine, QueueId};
 use millrace_abi::register::Controller;
-use millrace_dma::{Ordering, Pinned, Window, Word64};
+use millrace_ring::FrameLimits;
 use millrace_ring::shared::Reclaimer;
-use millrace_ring::wake::Ringer;
 use protocol::{QueueProtocol, protocol};
+use registers::{Asked, Target, View};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -40,71 +40,6 @@ pub(crate) struct Queue {
     latches: Mutex<Latches>,
     // The clock of launch times.
     tsu: Arc<Tsu>,
-}
-
-/// What software wrote, and what it may read back.
-#[derive(Default)]
-struct Latches {
-    attached: Option<Attached>,
-    control: u32,
-    timeout: u32,
-    irq: u32,
-    max_request: u32,
-    exper: u32,
-    ring_mask: u32,
-    masks: [u32; 2],
-    desc_base: u64,
-    hdr_base: u64,
-    update_base: u64,
-    // The software pointers while nothing is attached; then the doorbell holds them.
-    pointers: u64,
-    // Counts at the last reset, and as of the last strobe (already relative to the reset).
-    zero: Counts,
-    strobed: Counts,
-    refusal: Option<StartError>,
-    refused: u64,
-    // Rings of a running queue: they cannot be unmapped.
-    pins: Vec<Pinned>,
-}
-
-struct Attached {
-    domain: Arc<millrace_dma::Domain>,
-    control: Window,
-    doorbell: Word64,
-    // Says when the worker sleeps; None: nobody says so, and every write of a pointer wakes it.
-    ringer: Option<Ringer>,
-    reclaimer: Option<Box<Reclaimer>>,
-    openers: Vec<Opener>,
-    // Calypte TX only.
-    buffers: Option<TxBuffers>,
-}
-
-impl Attached {
-    fn new(attachment: Attachment, queue: &Queue) -> Result<Self, StartError> {
-        let Attachment { domain, control, reclaimer, openers, buffers } = attachment;
-        let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
-        // The worker writes `card_sleeps` for openers only.
-        let ringer = control.word32(CARD_SLEEPS_AT).ok().filter(|_| !openers.is_empty()).map(Ringer::new);
-        let buffers = match buffers {
-            None if queue.has_buffers() => Some(TxBuffers::own().map_err(|_| StartError::NoMemory(queue.status.id))?),
-            given => given.filter(|_| queue.has_buffers()),
-        };
-        Ok(Self { domain, control, doorbell, ringer, reclaimer, openers, buffers })
-    }
-
-    /// Wakes the worker if it sleeps, after something was stored that it polls.
-    fn wake(&self, mailbox: &Mailbox) {
-        if self.ringer.as_ref().is_none_or(Ringer::must_signal) {
-            mailbox.kick_all();
-        }
-    }
-
-    /// Moves the software pointers as software does that writes the doorbell itself.
-    fn ring(&self, pointers: u64, mailbox: &Mailbox) {
-        // Release pairs with the Acquire of the card's half: what software wrote before the register is visible.
-        self.doorbell.store(pointers, Ordering::Release);
-        self.wake(mailbox);
-    }
 }
 
 impl Queue {
@@ -128,7 +63,7 @@ impl Queue {
         if self.status.is_running() {
             return Err(StartError::Running(self.status.id));
         }
-        latches.attached = Some(Attached::new(attachment, self)?);
+        latches.attached = Some(Attached::new(attachment, self.status.id, self.has_buffers())?);
         Ok(())
     }
 
@@ -153,12 +88,32 @@ impl Queue {
         }
     }
 
+    pub fn read32(&self, offset: u32) -> u32 {
+        let view = View { latches: &self.latches(), status: &self.status, has_buffers: self.has_buffers() };
+        self.protocol.read32(&view, offset)
+    }
+
+    pub fn write32(&self, offset: u32, value: u32, limits: FrameLimits, discard: bool, mailbox: &Mailbox) {
+        let mut latches = self.latches();
+        let target = Target { latches: &mut latches, status: &self.status, mailbox };
+        match self.protocol.write32(target, offset, value) {
+            Asked::Nothing => {}
+            Asked::Start { discard: asked } => self.start(&mut latches, limits, discard || asked, mailbox),
+            Asked::Stop => self.ask_to_stop(latches, mailbox),
+        }
+    }
+
+    /// A 64-bit write of SDP moves both pointers at once (§3.2).
+    pub fn write_pointers(&self, value: u64, mailbox: &Mailbox) {
+        self.latches().set_pointers(value, mailbox);
+    }
+
     /// Takes everything off the queue that a driver has attached to it; the queue must not run.
     pub fn detach(&self) {
         let (attached, pins) = {
             let mut latches = self.latches();
             latches.control = 0;
-            latches.pointers = Self::doorbell(&latches);
+            latches.pointers = latches.doorbell();
             (latches.attached.take(), core::mem::take(&mut latches.pins))
         };
         drop((attached, pins));

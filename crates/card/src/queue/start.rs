@@ -1,13 +1,14 @@
 //! START and STOP (§3.2.2, §3.2.3).
 
+use super::Queue;
 use super::build::{Build, RingProgram};
 use super::error::StartError;
-use super::{Attached, Latches, Queue};
+use super::latches::{Attached, Latches};
 use crate::command::Command;
 use crate::engine::{RxEngine, TxEngine};
 use crate::mailbox::{Mailbox, Unanswered};
 use crate::queue_status::show_state;
-use millrace_abi::control::{DOORBELL_AT, QueueState};
+use millrace_abi::control::QueueState;
 use millrace_abi::queue::Direction;
 use millrace_abi::register::medusa as m;
 use millrace_dma::{Pinned, Window};
@@ -93,10 +94,7 @@ impl Queue {
     ) -> Result<(TxEngine, Vec<Pinned>), StartError> {
         let &RingProgram { desc_base, update_base, mask, ref buffers } = program;
         let latches = Latches { desc_base, update_base, ring_mask: mask, masks: [mask, 0], ..Latches::default() };
-        let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
-        let buffers = buffers.clone();
-        let attached =
-            Attached { domain, control, doorbell, ringer: None, reclaimer: None, openers: Vec::new(), buffers };
+        let attached = Attached::of_ring(domain, control, buffers.clone())?;
         let mut pins = Vec::new();
         let build = Build { latches: &latches, attached: &attached, limits, tsu: &self.tsu, pins: &mut pins };
         Ok((self.protocol.tx(build)?, pins))

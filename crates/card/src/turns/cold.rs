@@ -8,8 +8,8 @@
 //!
 //! An owner may have thousands of cold rings: one of them is put in or taken out without a walk over the others.
 
+use super::item::{Item, Owner};
 use super::kicked::Kicked;
-use super::{Item, Owner};
 use millrace_dma::{Ordering, Word32};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};

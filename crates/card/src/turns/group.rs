@@ -1,6 +1,9 @@
 //! One owner, and what it has hot.
 
-use super::{COLD_AFTER, Item, Look, Owner};
+use super::item::{Item, Look, Owner};
+
+/// A ring gets cold after so many fruitless looks, divided by how many items its owner has hot.
+pub(super) const COLD_AFTER: u32 = 32_768;
 
 struct Hot {
     item: Item,

@@ -1,7 +1,8 @@
 //! Whose flags are looked at next: turns go round between owners, and then between the kicks of each. So nobody waits
 //! longer because another has many kicks.
 
-use super::{Kick, Owner};
+use super::cold::Kick;
+use super::item::Owner;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 

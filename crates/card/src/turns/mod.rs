@@ -13,69 +13,28 @@
 //! quantum of each owner, and a pass costs what the hot rings cost. An owner that is alone has longer turns: nobody
 //! waits for them.
 //!
-//! * `group`: one owner and what it has hot. `cold`: rings that wait for a kick or a launch time. `kicked`: which of
+//! * `item`: what has turns. `group`: one owner and what it has hot. `cold`: rings that wait for a kick or a launch time. `kicked`: which of
 //!   them are looked through. `cost`: what is charged.
 
 mod cold;
 pub(crate) mod cost;
 mod group;
+mod item;
 mod kicked;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use cold::{ColdRing, Kick};
+pub(crate) use item::{Item, Look, Owner};
 
 use cold::Cold;
 use group::Group;
 use std::time::Instant;
 
-/// Who answers for a ring: the process that opened it. The card itself, and whoever is not known, is 0.
-pub(crate) type Owner = u32;
-
-/// What has turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Item {
-    /// A ring of a TX queue: index of the lane, place in it.
-    Ring(u32, u32),
-    /// A port queue that may have received something: index of the lane, place in it.
-    PortQueue(u32, u32),
-}
-
-impl Item {
-    pub fn lane(self) -> usize {
-        match self {
-            Item::Ring(lane, _) | Item::PortQueue(lane, _) => lane as usize,
-        }
-    }
-}
-
-/// What a look at an item found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// Nothing to do.
-    Quiet,
-    /// There is something, but no room where it goes.
-    Blocked,
-    /// Work was done.
-    Busy,
-    /// The ring does not run any more.
-    Ended,
-}
-
-impl Look {
-    /// Whether anything has changed.
-    #[inline(always)]
-    pub fn is_work(self) -> bool {
-        matches!(self, Look::Busy | Look::Ended)
-    }
-}
-
 /// What an owner may spend in one pass beside others: a burst of 64 short frames.
 const QUANTUM: i64 = 1 + 64 + 64;
 /// What it may spend alone.
 const ALONE: i64 = 512;
-/// A ring gets cold after so many fruitless looks, divided by how many items its owner has hot.
-const COLD_AFTER: u32 = 32_768;
 /// Items that are never cold, because looking at so few costs nothing.
 const FEW: usize = 8;
 /// Rings whose launch times have come that get hot in one pass.

@@ -1,5 +1,6 @@
 //! A worker without lanes: what rings have to do, the test says.
 
+use super::group::COLD_AFTER;
 use super::*;
 use millrace_dma::{Ordering, Region, Word32};
 use std::collections::{BTreeMap, BTreeSet};

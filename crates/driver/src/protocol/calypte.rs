@@ -1,6 +1,7 @@
 //! Calypte (`docs/spec/calypte.md`): headers that are doorbells; TX rings are buffers of the device.
 
-use super::{Half, QueueProtocol, Writer};
+use super::queue_protocol::{Half, QueueProtocol};
+use super::writer::Writer;
 use crate::memory::{HEADERS_AT, MemoryError, QueueMemory};
 use crate::registers::Registers;
 use millrace_abi::message::{Buffers, Layout};

@@ -1,6 +1,7 @@
 //! DD (`docs/spec/dd.md`): descriptors with a done bit. A queue belongs to one program, which drives it itself.
 
-use super::{Half, QueueProtocol, Writer};
+use super::queue_protocol::{Half, QueueProtocol};
+use super::writer::Writer;
 use crate::memory::{MemoryError, QueueMemory, stride_of};
 use crate::registers::Registers;
 use millrace_abi::message::{Buffers, Layout};

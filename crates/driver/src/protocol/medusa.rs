@@ -1,6 +1,7 @@
 //! Medusa (`docs/spec/medusa.md`): the program or the driver posts descriptors.
 
-use super::{Half, QueueProtocol, Writer};
+use super::queue_protocol::{Half, QueueProtocol};
+use super::writer::Writer;
 use crate::memory::{HEADERS_AT, MemoryError, QueueMemory, stride_of};
 use crate::registers::Registers;
 use millrace_abi::message::{Buffers, Layout};

@@ -1,6 +1,7 @@
 //! SZE (`docs/spec/sze.md`): a stream of packets in one ring of bytes, in units of 8.
 
-use super::{Half, QueueProtocol, Writer};
+use super::queue_protocol::{Half, QueueProtocol};
+use super::writer::Writer;
 use crate::memory::{MemoryError, QueueMemory};
 use crate::registers::Registers;
 use millrace_abi::message::{Buffers, Layout};

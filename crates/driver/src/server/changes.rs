@@ -1,7 +1,7 @@
 //! Changes of ports and workers are made on a thread of their own, one after the other: opening a FIFO or closing an
 //! interface takes as long as somebody else likes. The program that asked waits for its reply; the others are served.
 
-use super::Shared;
+use super::shared::{Changed, Shared};
 use millrace_abi::message::Change;
 use millrace_card::Card;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,13 +12,6 @@ use std::time::Duration;
 
 /// How long the end of the card waits for a change that is under way.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// A change that was made, or why it was not.
-pub(super) struct Changed {
-    /// The connection that asked.
-    pub connection: u64,
-    pub outcome: Result<(), String>,
-}
 
 /// The thread that makes changes; there is none before the first.
 pub(super) struct Changes {

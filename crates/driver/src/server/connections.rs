@@ -1,5 +1,6 @@
 //! Programs come and go.
 
+use super::connected::Connected;
 use super::peer::peer_of;
 use super::reaper::Garbage;
 use super::replies::Refusal;
@@ -10,11 +11,11 @@ use crate::codec;
 use crate::locks::Owner;
 use crate::session::{Kick, SessionError};
 use millrace_abi::access::{Amounts, Resource};
-use millrace_abi::message::{ErrorCode, Handle, Reply};
+use millrace_abi::message::{ErrorCode, Reply};
 use millrace_abi::queue::QueueId;
-use millrace_dma::{Domain, Region};
+use millrace_dma::Domain;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -24,37 +25,6 @@ use std::time::{Duration, Instant};
 
 /// How long a refusal may be put off to clear up first.
 const BEFORE_REFUSAL: Duration = Duration::from_millis(2);
-
-/// Between two remarks about programs that were turned away.
-const REMARK: Duration = Duration::from_secs(10);
-
-pub(super) struct Connected {
-    pub(super) socket: OwnedFd,
-    pub(super) pid: u32,
-    pub(super) pidfd: Option<OwnedFd>,
-    pub(super) asker: Asker,
-    // It is this very process, and its plain addresses may be given to the card.
-    pub(super) own: bool,
-    pub(super) domain: Arc<Domain>,
-    pub(super) queues: HashMap<Handle, QueueId>,
-    pub(super) mapped: HashMap<u64, Region>,
-    // By the worker of the queues that it was made for.
-    pub(super) kicks: HashMap<u32, Kick>,
-    pub(super) next_handle: u32,
-    pub(super) introduced: bool,
-    // Who it is, and what it may do and has.
-    pub(super) standing: Standing,
-    // It waits for the reply to a change, and its further requests with it.
-    pub(super) changing: bool,
-    // It has gone, and what it had is being cleared up.
-    pub(super) ending: bool,
-}
-
-impl std::fmt::Debug for Connected {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "program {} on {:?}", self.pid, self.socket.as_fd())
-    }
-}
 
 /// An fd kept to be given up when there are no more: with it a connection that waits can be accepted and closed,
 /// which would otherwise be reported for ever.
@@ -74,27 +44,6 @@ fn farewell(queues: usize) -> String {
     match queues {
         0 => "has gone".to_owned(),
         _ => format!("has gone without closing its queues; they are closed for it: {queues}"),
-    }
-}
-
-/// Programs that could not be served, and why.
-#[derive(Default)]
-pub(super) struct TurnedAway {
-    /// Fds were short.
-    pub(super) no_fds: u64,
-    /// Their process had its share of connections.
-    pub(super) too_many: u64,
-    remarked: Option<Instant>,
-}
-
-impl TurnedAway {
-    /// Says so, but not for each of a flood.
-    fn remark(&mut self) {
-        if self.remarked.is_none_or(|when| when.elapsed() > REMARK) {
-            self.remarked = Some(Instant::now());
-            let Self { no_fds, too_many, .. } = *self;
-            tracing::warn!(no_fds, too_many, "programs were turned away since the card started");
-        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The owner of a card and of its server: starts both, and ends them.
 
 use super::changes::Changes;
-use super::connections::{TurnedAway, spare};
+use super::connected::TurnedAway;
+use super::connections::spare;
 use super::fds::Fds;
 use super::listen::{ListenPath, listen};
 use super::pause::Pause;
@@ -10,7 +11,8 @@ use super::quotas::{Ledger, Limits};
 use super::reaper::Reaper;
 use super::replies::SharedFile;
 use super::schedule::Schedule;
-use super::{LISTENER, Server, Shared, WAKE};
+use super::shared::Shared;
+use super::{LISTENER, Server, WAKE};
 use crate::codec;
 use crate::locks::Locks;
 use crate::poll::Poll;

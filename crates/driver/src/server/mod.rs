@@ -3,14 +3,19 @@
 //! It works in rounds, each of which is bounded, whatever programs do: what programs that have gone had is cleared up
 //! first, then some connections are accepted, then some requests are answered.
 //!
-//! * `driver`: who starts it; `listen`: where. `connections`: who talks to it; `schedule`: whose turn it is.
-//! * `requests`: what is asked for; `replies`: what is said. `queues`, `owners`, `mappings`: what comes of it.
-//! * `rights`: who may ask for it; `quotas`: how much of it; `standing`: both, for one connection; `visible`: who it
-//!   is.
+//! * here: its state, `Server`, and its rounds. `driver`: who starts it; `shared`: what they share; `listen`: where.
+//! * `connected`: one who talks to it; `connections`: they come and go; `schedule`: whose turn it is; `visible`: who they
+//!   are.
+//! * `requests`: what is asked for; `replies`: what is said; `sending`: that it is. `queues`, `owners`, `mappings`: what
+//!   comes of it.
+//! * `policy`: what the administrator says; `rights`: who may ask for it; `quotas`: how much of it; `standing`: both, for
+//!   one connection; `charges`: what it pays.
 //! * `reaper`, `changes`: what may take long, on threads of its own; `pause`, `fds`: what is put off and
 //!   refused when there is too much.
 
 mod changes;
+mod charges;
+mod connected;
 mod connections;
 mod driver;
 mod fds;
@@ -27,6 +32,8 @@ mod replies;
 mod requests;
 mod rights;
 mod schedule;
+mod sending;
+mod shared;
 mod standing;
 mod visible;
 
@@ -37,8 +44,8 @@ use crate::locks::Locks;
 use crate::native::Native;
 use crate::poll::Poll;
 use crate::session::Session;
-use changes::{Changed, Changes};
-use connections::{Connected, TurnedAway};
+use changes::Changes;
+use connected::{Connected, TurnedAway};
 use fds::Fds;
 use millrace_abi::queue::QueueId;
 use millrace_card::Card;
@@ -48,9 +55,10 @@ use reaper::Reaper;
 use replies::SharedFile;
 use rustix::fd::OwnedFd;
 use schedule::Schedule;
+use shared::Shared;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const LISTENER: u64 = 0;
@@ -67,22 +75,6 @@ const REQUESTS: usize = 16;
 const SLICE: Duration = Duration::from_millis(1);
 /// How long a round clears up. Longer than [`ACCEPTS`] connections take that were closed at once.
 const CLEAR_UP: Duration = Duration::from_micros(200);
-
-/// What the server's thread and its owner share.
-struct Shared {
-    // Sockets, and whether the other end may start queues on plain addresses of this process.
-    arrivals: Mutex<Vec<(OwnedFd, bool)>>,
-    // From the thread that makes changes.
-    changed: Mutex<Vec<Changed>>,
-    stop: AtomicBool,
-    wake: OwnedFd,
-}
-
-impl Shared {
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-}
 
 struct Server {
     card: Arc<Card>,

@@ -1,8 +1,9 @@
 //! Queues are opened and closed.
 
 use super::Server;
-use super::replies::{Refusal, Sent, no_handle};
-use super::standing::QueueCost;
+use super::charges::QueueCost;
+use super::replies::{Refusal, no_handle};
+use super::sending::Sent;
 use crate::session::{Session, Wish};
 use millrace_abi::message::{ErrorCode, Handle};
 use millrace_abi::queue::{QueueId, Sharing};

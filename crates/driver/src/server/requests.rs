@@ -1,10 +1,11 @@
 //! Requests, each of which has its reply.
 
 use super::Server;
-use super::changes::Changed;
 use super::reaper::Garbage;
-use super::replies::{Answer, Enclosed, Refusal, Sent, SharedFile, no_handle};
+use super::replies::{Answer, Enclosed, Refusal, SharedFile, no_handle};
 use super::schedule::Asker;
+use super::sending::Sent;
+use super::shared::Changed;
 use crate::codec::{self, Packet, WireError};
 use crate::locks::Owner;
 use crate::session::Wish;

@@ -3,19 +3,16 @@
 //! Rights come from who is at the other end, as the system says, and from the grants of the card. Whose a queue is stands
 //! above them: the registers of a queue that somebody has are his alone, whoever else may do everything.
 
-use super::connections::Connected;
+use super::Server;
+use super::connected::Connected;
 use super::replies::Refusal;
-use super::{Policy, Server};
 use crate::locks::Owner;
 use crate::native;
-use millrace_abi::access::{Configure, Names, Peer, Right, Rights};
+use millrace_abi::access::{Configure, Names, Right};
 use millrace_abi::message::{Change, ErrorCode, Request};
 use millrace_abi::queue::QueueId;
 use millrace_abi::register::Controller;
 use millrace_abi::register::map::Component;
-
-/// Most bytes that are read of a file of names.
-const MAX_NAMES: u64 = 4 << 20;
 
 /// To whom the registers of a queue belong.
 enum Holder {
@@ -25,24 +22,6 @@ enum Holder {
     Client(u64),
     /// The driver, which drives it for those who share it.
     Driver,
-}
-
-/// The names of users and groups of this machine; none where the files cannot be read.
-pub(super) fn names() -> Names {
-    let read = |path: &str| {
-        let mut text = String::new();
-        let file = std::fs::File::open(path).map(|file| std::io::Read::take(file, MAX_NAMES));
-        let _ = file.and_then(|mut file| std::io::Read::read_to_string(&mut file, &mut text));
-        text
-    };
-    Names::new(&read("/etc/passwd"), &read("/etc/group"))
-}
-
-impl Policy {
-    /// What a peer may do.
-    pub(super) fn rights_of(&self, peer: &Peer) -> Rights {
-        self.access.rights_of(peer, rustix::process::geteuid().as_raw())
-    }
 }
 
 /// A refusal that names the missing right, and how it is granted.

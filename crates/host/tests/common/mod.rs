@@ -336,8 +336,8 @@ impl Daemon {
         Path::new("/proc").join(self.process.pid().to_string()).join(what)
     }
 
-    /// Open descriptors.
-    pub fn descriptors(&self) -> usize {
+    /// Open fds.
+    pub fn fds(&self) -> usize {
         std::fs::read_dir(self.proc("fd")).unwrap().count()
     }
 

@@ -48,12 +48,12 @@ impl Peer {
         rustix::net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).is_ok()
     }
 
-    /// The next reply and its descriptors, if there is one by now.
+    /// The next reply and its fds, if there is one by now.
     pub fn reply_by_now(&mut self) -> Option<(Reply, Vec<OwnedFd>)> {
         self.receive(RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC)
     }
 
-    /// The next reply and its descriptors; `None` when the connection is closed.
+    /// The next reply and its fds; `None` when the connection is closed.
     pub fn reply_with_fds(&mut self) -> Option<(Reply, Vec<OwnedFd>)> {
         self.receive(RecvFlags::CMSG_CLOEXEC)
     }

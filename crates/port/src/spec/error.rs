@@ -1,6 +1,6 @@
 //! What is wrong with a specification, and what would be right.
 
-use super::KINDS;
+use super::kinds::KINDS;
 use rustix::net::{AddressFamily, SocketType};
 
 /// Why a port specification cannot be understood, and what would be.

@@ -1,7 +1,7 @@
 //! A pair of queues: what its worker and the control thread share.
 
 use super::device;
-use super::lent::LentQueue;
+use super::lent_queue::LentQueue;
 use super::loans::Loan;
 use super::memory::{Buffers, Shared};
 use super::queue::Queue;

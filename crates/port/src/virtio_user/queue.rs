@@ -9,6 +9,23 @@ use std::sync::Arc;
 /// Why a queue is not used any more.
 pub(super) type Stopped = peer::Stopped<Broken>;
 
+/// Frames that are taken out of a ring together.
+pub(super) const BATCH: usize = 32;
+
+/// What one burst of the queue that receives found.
+#[derive(Default)]
+pub(super) struct Received {
+    pub frames: u64,
+    pub bytes: u64,
+    pub no_room: u64,
+    pub too_short: u64,
+    pub too_long: u64,
+    pub copies: u64,
+    /// Frames taken of those that were not finished; they are counted already.
+    pub unfinished: usize,
+    pub full: bool,
+}
+
 /// One queue that runs, of either direction.
 pub(super) struct Queue<Q> {
     pub ring: Q,

@@ -12,7 +12,7 @@ const NANOSECONDS: u64 = 1_000_000_000;
 
 /// An empty buffer that software has given to the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Supplied {
+pub struct PostedBuffer {
     /// Where it lies.
     pub iova: Iova,
     /// Bytes that it holds.
@@ -26,7 +26,7 @@ const AHEAD: u32 = 4;
 ///
 /// Buffers are taken from descriptors at `taken`, and descriptors handed back, with a frame, at `next`. What
 /// [`CardRx::deliver`] does to both at once, a port may do apart: it takes buffers ahead with
-/// [`CardRx::take_supplied`], and hands back with [`CardRx::deliver_swapped`] whichever of them a frame has come into.
+/// [`CardRx::take_posted`], and hands back with [`CardRx::deliver_swapped`] whichever of them a frame has come into.
 pub struct CardRx {
     ring: Ring,
     ring_at: Iova,
@@ -86,7 +86,7 @@ impl CardRx {
     /// # Errors
     /// [`EngineFault`] when its descriptor is wrong.
     #[inline(always)]
-    fn next_supplied(&mut self) -> Result<Option<Supplied>, EngineFault> {
+    fn next_posted(&mut self) -> Result<Option<PostedBuffer>, EngineFault> {
         if self.taken.wrapping_sub(self.shown) == self.ring.entries() {
             // The ring is once round: descriptors whose done bit was not stored still read as the card's.
             self.show();
@@ -97,7 +97,7 @@ impl CardRx {
         // Pairs with `HostRx::post`: the descriptor is visible, and software is done with the buffer.
         match given_length(self.ring.status(self.taken)) {
             None => Ok(None),
-            Some(Ok(capacity)) => Ok(Some(Supplied { iova: self.ring.address(self.taken), capacity })),
+            Some(Ok(capacity)) => Ok(Some(PostedBuffer { iova: self.ring.address(self.taken), capacity })),
             Some(Err(kind)) => Err(self.ring.fault(kind, self.ring_at, self.taken)),
         }
     }
@@ -107,13 +107,13 @@ impl CardRx {
     ///
     /// # Errors
     /// [`EngineFault`] when its descriptor is wrong.
-    pub fn take_supplied(&mut self) -> Result<Option<Supplied>, EngineFault> {
-        let supplied = self.next_supplied()?;
-        self.taken = self.taken.wrapping_add(u32::from(supplied.is_some()));
-        Ok(supplied)
+    pub fn take_posted(&mut self) -> Result<Option<PostedBuffer>, EngineFault> {
+        let posted = self.next_posted()?;
+        self.taken = self.taken.wrapping_add(u32::from(posted.is_some()));
+        Ok(posted)
     }
 
-    /// Hands a buffer that [`CardRx::take_supplied`] gave, with `len` bytes of a frame in it, back in the next
+    /// Hands a buffer that [`CardRx::take_posted`] gave, with `len` bytes of a frame in it, back in the next
     /// descriptor; `metadata` is what [`CardRx::deliver`] gets. `false` when no descriptor is in the card's hands.
     /// Software sees it after [`CardRx::publish`], if not before.
     pub fn deliver_swapped(&mut self, iova: Iova, len: u16, metadata: &[u8]) -> bool {
@@ -146,7 +146,7 @@ impl CardRx {
         if len > self.limits.max {
             return Ok(RxOutcome::TooLong);
         }
-        let Some(Supplied { iova, capacity }) = self.next_supplied()? else { return Ok(RxOutcome::NoRoom) };
+        let Some(PostedBuffer { iova, capacity }) = self.next_posted()? else { return Ok(RxOutcome::NoRoom) };
         if len > capacity {
             return Ok(RxOutcome::TooLong);
         }

@@ -181,7 +181,7 @@ impl HostRx {
         }
         self.ring.set_address(self.posted, iova);
         self.ring.set_cookie(self.posted, cookie);
-        // Pairs with `CardRx::next_supplied`: the descriptor is visible, and we are done with the buffer.
+        // Pairs with `CardRx::next_posted`: the descriptor is visible, and we are done with the buffer.
         self.ring.publish(self.posted, Status::given(capacity).encode());
         self.posted = self.posted.wrapping_add(1);
         true

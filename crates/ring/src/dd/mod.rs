@@ -17,7 +17,7 @@ mod layout;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use card_rx::{CardRx, Supplied};
+pub use card_rx::{CardRx, PostedBuffer};
 pub use card_tx::{CardTx, Clock, HORIZON};
 pub use fixed::{FixedRx, FixedTx, Found};
 pub use host::{Frame, HostRx, HostTx, Received};

@@ -1,6 +1,6 @@
 //! Medusa (`docs/spec/medusa.md`).
 
-use super::QueueProtocol;
+use super::queue_protocol::QueueProtocol;
 use crate::engine::{RxEngine, TxEngine};
 use crate::queue::build::Build;
 use crate::queue::error::StartError;

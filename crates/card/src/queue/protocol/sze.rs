@@ -1,11 +1,10 @@
 //! SZE (`docs/spec/sze.md`), whose registers are others than those of the rest.
 
-use super::QueueProtocol;
+use super::queue_protocol::QueueProtocol;
 use crate::engine::{RxEngine, TxEngine};
-use crate::queue::Queue;
 use crate::queue::build::Build;
 use crate::queue::error::StartError;
-use crate::queue::registers::{Surroundings, half_of, minus, set_half, set_pointers};
+use crate::queue::registers::{Asked, Target, View, half_of, minus, set_half};
 use millrace_abi::register::{Offset, sze as s};
 use millrace_dma::{Access, Iotlb, Iova};
 use millrace_ring::sze;
@@ -23,17 +22,17 @@ impl QueueProtocol for Sze {
         sze::CardRx::new(rings, build.limits, iotlb).ok_or(StartError::Size(0)).map(RxEngine::Sze)
     }
 
-    fn read32(&self, queue: &Queue, offset: u32) -> u32 {
-        let latches = queue.latches();
-        let counts = || minus(queue.status.counts.read(), &latches.zero);
+    fn read32(&self, view: &View<'_>, offset: u32) -> u32 {
+        let &View { latches, status, .. } = view;
+        let counts = || minus(status.counts.read(), &latches.zero);
         match Offset::new(offset) {
             s::CONTROL => latches.control,
-            s::STATUS if queue.status.is_running() => {
+            s::STATUS if status.is_running() => {
                 s::STATUS_RUNNING | s::STATUS_DESCRIPTORS_READY | s::STATUS_DATA_READY | s::STATUS_RING_READY
             }
             s::STATUS => 0,
-            s::SW_POINTER => Queue::doorbell(&latches) as u32,
-            s::HW_POINTER => queue.status.counts.read().pointers[0],
+            s::SW_POINTER => latches.doorbell() as u32,
+            s::HW_POINTER => status.counts.read().pointers[0],
             s::RING_MASK => latches.ring_mask,
             s::IRQ => latches.irq,
             s::TIMEOUT => latches.timeout,
@@ -46,27 +45,26 @@ impl QueueProtocol for Sze {
         }
     }
 
-    fn write32(&self, queue: &Queue, offset: u32, value: u32, around: Surroundings<'_>) {
-        let Surroundings { limits, discard, mailbox } = around;
-        let mut latches = queue.latches();
+    fn write32(&self, target: Target<'_>, offset: u32, value: u32) -> Asked {
+        let Target { latches, status, mailbox } = target;
         match Offset::new(offset) {
             s::CONTROL if value & s::CONTROL_START != 0 => {
                 latches.control = value;
-                let discard = discard || value & s::CONTROL_DISCARD != 0;
-                queue.start(&mut latches, limits, discard, mailbox);
+                return Asked::Start { discard: value & s::CONTROL_DISCARD != 0 };
             }
-            s::CONTROL => queue.ask_to_stop(latches, mailbox),
-            s::SW_POINTER => set_pointers(&mut latches, u64::from(value), mailbox),
+            s::CONTROL => return Asked::Stop,
+            s::SW_POINTER => latches.set_pointers(u64::from(value), mailbox),
             s::RING_MASK => latches.ring_mask = value,
             s::IRQ => latches.irq = value,
             s::TIMEOUT => latches.timeout = value,
             s::MAX_REQUEST => latches.max_request = value,
-            s::COUNTER_COMMAND if value == s::COUNTERS_RESET => latches.zero = queue.status.counts.read(),
+            s::COUNTER_COMMAND if value == s::COUNTERS_RESET => latches.zero = status.counts.read(),
             _ => {
                 set_half(offset, s::DESC_BASE, value, &mut latches.desc_base);
                 set_half(offset, s::UPDATE_BASE, value, &mut latches.update_base);
             }
         }
+        Asked::Nothing
     }
 }
 

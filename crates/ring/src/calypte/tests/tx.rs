@@ -1,6 +1,7 @@
 //! The TX direction with honest software.
 
 use super::*;
+use crate::serve::Source;
 
 #[test]
 fn the_header_is_the_doorbell() {
@@ -171,5 +172,30 @@ fn rings_of_other_sizes_are_refused() {
     for bytes in [12288, 1 << 17] {
         let (data, headers, update) = (Memory::new(bytes, 2).data().clone(), headers.clone(), update.clone());
         assert!(CardTx::new(TxRings { data, headers, update }, LIMITS).is_none());
+    }
+}
+
+#[test]
+fn what_comes_while_a_lone_frame_is_served_is_found_at_the_next_look() {
+    // Three frames a turn: the lone one lies at every place of the header ring, in laps of both kinds.
+    let memory = Memory::new(4096, 128);
+    let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
+    for turn in 0..128 {
+        assert!(send(&mut host, &memory, &frame(0, 60)));
+        host.flush();
+        assert!(card.pending() && card.is_lone(), "turn {turn}");
+        let served = card.serve(64, &mut |_: Span<'_>| {
+            assert!(send(&mut host, &memory, &frame(1, 61)));
+            host.flush();
+            Accept::Taken
+        });
+        assert_eq!((served.frames, served.bytes), (1, 60), "turn {turn}");
+        assert!(card.pending(), "a queue that is to stop does not before this one is gone");
+        assert!(send(&mut host, &memory, &frame(2, 62)));
+        host.flush();
+        assert!(!card.is_lone(), "turn {turn}");
+        let (served, frames) = serve_all(&mut card);
+        assert_eq!((served.frames, frames), (2, vec![frame(1, 61), frame(2, 62)]), "in one call");
+        assert!(!card.pending());
     }
 }

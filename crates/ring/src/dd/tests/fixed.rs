@@ -48,7 +48,7 @@ fn a_swapped_buffer_is_found_and_posted_where_it_came_back() {
     let memory = Memory::new(ENTRIES, ENTRIES);
     let (mut queue, mut card) = rx(&memory);
     for lap in 0..5u16 {
-        let mut ahead: Vec<_> = (0..ENTRIES).map(|_| card.take_supplied().unwrap().unwrap()).collect();
+        let mut ahead: Vec<_> = (0..ENTRIES).map(|_| card.take_posted().unwrap().unwrap()).collect();
         ahead.rotate_left(3);
         ahead.iter().for_each(|buffer| assert!(card.deliver_swapped(buffer.iova, 64 + lap, &[])));
         card.publish();

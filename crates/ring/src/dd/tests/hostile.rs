@@ -59,7 +59,7 @@ fn reserved_bits_are_a_fault_of_the_descriptor() {
         let mut card = memory.card_rx(LIMITS);
         let fault = EngineFault { kind: FaultKind::ReservedDescriptor, iova: RING_AT };
         assert_eq!(card.deliver(&[], Span::from_slice(&frame(0, 60))), Err(fault));
-        assert_eq!(card.take_supplied(), Err(fault));
+        assert_eq!(card.take_posted(), Err(fault));
     }
 }
 

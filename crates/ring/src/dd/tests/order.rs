@@ -191,8 +191,8 @@ proptest! {
                 }
                 RxStep::Take(count) => {
                     for _ in 0..count {
-                        let Some(supplied) = card.take_supplied().unwrap() else { break };
-                        ahead.push(supplied.iova);
+                        let Some(posted) = card.take_posted().unwrap() else { break };
+                        ahead.push(posted.iova);
                     }
                 }
                 RxStep::Swap(which) if !ahead.is_empty() => {

@@ -46,18 +46,18 @@ fn a_frame_that_does_not_fit_leaves_its_buffer_for_the_next() {
 fn buffers_taken_ahead_come_back_in_any_order() {
     let memory = Memory::new(4, 8);
     let (mut host, mut card) = (memory.host_rx(), memory.card_rx(LIMITS));
-    assert_eq!(card.take_supplied(), Ok(None));
+    assert_eq!(card.take_posted(), Ok(None));
     assert!(!card.deliver_swapped(memory.iova(0), 60, &[]), "no descriptor is ours");
     (0..4).for_each(|i| assert!(host.post(memory.iova(i), 2048, i.into())));
-    let ahead: Vec<_> = (0..3).map(|_| card.take_supplied().unwrap().unwrap()).collect();
-    assert_eq!(ahead[2], Supplied { iova: memory.iova(2), capacity: 2048 });
+    let ahead: Vec<_> = (0..3).map(|_| card.take_posted().unwrap().unwrap()).collect();
+    assert_eq!(ahead[2], PostedBuffer { iova: memory.iova(2), capacity: 2048 });
     assert_eq!((card.head(), card.done(), card.in_flight()), (3, 0, 3));
     // A frame came into the last of them first.
     memory.write(2, &frame(9, 70));
     assert!(card.deliver_swapped(ahead[2].iova, 70, &[]));
     // One that has to be copied goes into the next buffer, which is not that of the next descriptor.
     assert_eq!(deliver(&mut card, &frame(10, 80)), RxOutcome::Stored);
-    assert_eq!(card.take_supplied(), Ok(None));
+    assert_eq!(card.take_posted(), Ok(None));
     assert_eq!(deliver(&mut card, &frame(11, 80)), RxOutcome::NoRoom);
     card.publish();
     assert_eq!(host.ready(9), 2);

@@ -1,6 +1,7 @@
 //! Sending, step by step.
 
 use super::*;
+use crate::serve::Source;
 
 #[test]
 fn nothing_is_seen_before_it_is_flushed_and_then_all_of_it() {
@@ -45,6 +46,7 @@ fn what_comes_while_a_lone_frame_is_served_is_found_at_the_next_look() {
     let memory = Memory::new(8, 8);
     let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
     assert!(host.post(memory.frame(0, 60)) && host.flush());
+    assert!(card.is_lone());
     let served = card.serve(64, &mut |_: Span<'_>| {
         assert!(host.post(memory.frame(1, 61)) && host.flush());
         Accept::Taken
@@ -53,6 +55,9 @@ fn what_comes_while_a_lone_frame_is_served_is_found_at_the_next_look() {
     assert!(card.pending() && !card.is_drained(), "a queue that is to stop does not before this one is gone");
     assert_eq!(serve_all(&mut card).0.bytes, 61);
     assert!(card.is_drained());
+    assert!(host.post(memory.frame(2, 62)) && host.post(memory.frame(3, 63)) && host.flush());
+    assert!(!card.is_lone());
+    assert_eq!(serve_all(&mut card).0.frames, 2, "in one call");
 }
 
 #[test]

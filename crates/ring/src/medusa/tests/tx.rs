@@ -1,6 +1,7 @@
 //! The TX direction with honest software.
 
 use super::*;
+use crate::serve::Source;
 
 const LIMITS: FrameLimits = FrameLimits::ETHERNET;
 
@@ -266,4 +267,32 @@ fn fixed_buffers_need_a_power_of_two_and_descriptors_for_every_change() {
     assert!(FixedTx::new(memory.host_tx(), Box::new([]), 0).is_none());
     let changing: Box<[Iova]> = (0..8).map(|i| DATA_AT.plus(8192 * (i % 2))).collect();
     assert!(FixedTx::new(memory.host_tx(), changing, 0).is_none(), "eight changes in eight entries");
+}
+
+#[test]
+fn what_comes_while_a_lone_frame_is_served_is_found_at_the_next_look() {
+    let memory = Memory::new(16, 2);
+    let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
+    let mut post = |lens: &[u16]| {
+        lens.iter().for_each(|&len| assert!(host.post(DATA_AT, len)));
+        host.flush();
+    };
+    post(&[60]);
+    assert_eq!(card.pending(), 2);
+    assert!(!card.is_lone(), "an upper address stands before it");
+    assert_eq!(serve_all(&mut card).0.frames, 1);
+    post(&[61]);
+    assert_eq!(card.pending(), 1);
+    assert!(card.is_lone());
+    let served = card.serve(64, &mut |_: Span<'_>| {
+        post(&[62]);
+        Accept::Taken
+    });
+    assert_eq!((served.frames, served.bytes), (1, 61));
+    assert_eq!(card.pending(), 1, "a queue that is to stop does not before this one is gone");
+    assert_eq!(serve_all(&mut card).0.bytes, 62);
+    post(&[63, 64]);
+    assert_eq!(card.pending(), 2);
+    assert!(!card.is_lone());
+    assert_eq!(serve_all(&mut card).0.frames, 2, "in one call");
 }

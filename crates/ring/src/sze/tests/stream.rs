@@ -1,6 +1,7 @@
 //! Both directions with an honest peer.
 
 use super::*;
+use crate::serve::Source;
 
 #[test]
 fn a_packet_as_bytes() {
@@ -315,4 +316,24 @@ fn a_ring_is_a_power_of_two_of_at_least_a_page() {
     let odd = memory.ring.part(0, 3 * 4096).unwrap();
     assert!(HostTx::new(odd.clone(), 0, memory.doorbell.clone(), memory.update.clone()).is_none());
     assert!(HostRx::new(odd, 0, 0, memory.doorbell.clone(), memory.update.clone()).is_none());
+}
+
+#[test]
+fn what_comes_while_a_lone_frame_is_served_is_found_at_the_next_look() {
+    let memory = Memory::new(4096, 0);
+    let (mut host, mut card) = (memory.host_tx(0), memory.card_tx());
+    assert!(send(&mut host, &frame(0, 60)));
+    host.flush();
+    assert!(card.pending() > 0 && !card.is_lone(), "runs of a stream are short anyway");
+    let served = card.serve(64, &mut |_: Span<'_>| {
+        assert!(send(&mut host, &frame(1, 61)));
+        host.flush();
+        Accept::Taken
+    });
+    assert_eq!((served.frames, served.bytes), (1, 60));
+    assert!(card.pending() > 0, "a queue that is to stop does not before this one is gone");
+    assert!(send(&mut host, &frame(2, 62)));
+    host.flush();
+    assert!(card.pending() > 0 && !card.is_lone());
+    assert_eq!(serve_all(&mut card).1, [frame(1, 61), frame(2, 62)]);
 }

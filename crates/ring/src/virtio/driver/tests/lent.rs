@@ -24,8 +24,8 @@ proptest! {
         // Buffers of the application: those it has, those with the device, and frames on their way.
         let mut ours: VecDeque<usize> = (0..1usize << size).map(|number| number * APART).collect();
         let (mut out, mut number) = (Vec::new(), 0);
-        for (supply, frames) in turns {
-            for _ in 0..supply.min(rx.room()) {
+        for (posts, frames) in turns {
+            for _ in 0..posts.min(rx.room()) {
                 let Some(at) = ours.pop_front() else { break };
                 prop_assert!(rx.post(at));
                 out.push(at);

@@ -1,0 +1,102 @@
+//! What software wrote to a queue, and what a driver has attached to it.
+
+use super::error::StartError;
+use crate::buffers::TxBuffers;
+use crate::counters::Counts;
+use crate::mailbox::Mailbox;
+use crate::opener::{Attachment, Opener};
+use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT};
+use millrace_abi::queue::QueueId;
+use millrace_dma::{Domain, Ordering, Pinned, Window, Word64};
+use millrace_ring::shared::Reclaimer;
+use millrace_ring::wake::Ringer;
+use std::sync::Arc;
+
+/// What software wrote, and what it may read back.
+#[derive(Default)]
+pub(super) struct Latches {
+    pub attached: Option<Attached>,
+    pub control: u32,
+    pub timeout: u32,
+    pub irq: u32,
+    pub max_request: u32,
+    pub exper: u32,
+    pub ring_mask: u32,
+    pub masks: [u32; 2],
+    pub desc_base: u64,
+    pub hdr_base: u64,
+    pub update_base: u64,
+    /// The software pointers while nothing is attached; then the doorbell holds them.
+    pub pointers: u64,
+    /// Counts at the last reset.
+    pub zero: Counts,
+    /// Counts as of the last strobe, already relative to the reset.
+    pub strobed: Counts,
+    pub refusal: Option<StartError>,
+    pub refused: u64,
+    /// Rings of a running queue: they cannot be unmapped.
+    pub pins: Vec<Pinned>,
+}
+
+impl Latches {
+    /// The software pointers.
+    pub fn doorbell(&self) -> u64 {
+        self.attached.as_ref().map_or(self.pointers, |attached| attached.doorbell.load(Ordering::Acquire))
+    }
+
+    /// Moves the software pointers.
+    pub fn set_pointers(&mut self, pointers: u64, mailbox: &Mailbox) {
+        match &self.attached {
+            Some(attached) => attached.ring(pointers, mailbox),
+            None => self.pointers = pointers,
+        }
+    }
+}
+
+/// What a driver has attached.
+pub(super) struct Attached {
+    pub domain: Arc<Domain>,
+    pub control: Window,
+    pub doorbell: Word64,
+    /// Says when the worker sleeps; None: nobody says so, and every write of a pointer wakes it.
+    ringer: Option<Ringer>,
+    pub reclaimer: Option<Box<Reclaimer>>,
+    pub openers: Vec<Opener>,
+    /// Calypte TX only.
+    pub buffers: Option<TxBuffers>,
+}
+
+impl Attached {
+    /// For a queue that `has_buffers` of the device: those of the attachment, or new ones.
+    pub fn new(attachment: Attachment, id: QueueId, has_buffers: bool) -> Result<Self, StartError> {
+        let Attachment { domain, control, reclaimer, openers, buffers } = attachment;
+        let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
+        // The worker writes `card_sleeps` for openers only.
+        let ringer = control.word32(CARD_SLEEPS_AT).ok().filter(|_| !openers.is_empty()).map(Ringer::new);
+        let buffers = match buffers {
+            None if has_buffers => Some(TxBuffers::own().map_err(|_| StartError::NoMemory(id))?),
+            given => given.filter(|_| has_buffers),
+        };
+        Ok(Self { domain, control, doorbell, ringer, reclaimer, openers, buffers })
+    }
+
+    /// What one more ring of a TX queue has, which is rung and woken without registers.
+    pub fn of_ring(domain: Arc<Domain>, control: Window, buffers: Option<TxBuffers>) -> Result<Self, StartError> {
+        let doorbell = control.word64(DOORBELL_AT).map_err(|_| StartError::Size(0))?;
+        Ok(Self { domain, control, doorbell, ringer: None, reclaimer: None, openers: Vec::new(), buffers })
+    }
+
+    /// Wakes the worker if it sleeps, after something was stored that it polls.
+    pub fn wake(&self, mailbox: &Mailbox) {
+        if self.ringer.as_ref().is_none_or(Ringer::must_signal) {
+            mailbox.kick_all();
+        }
+    }
+
+    /// Moves the software pointers as software does that writes the doorbell itself.
+    fn ring(&self, pointers: u64, mailbox: &Mailbox) {
+        // Release pairs with the Acquire of the card's half: what software wrote before the register is visible.
+        self.doorbell.store(pointers, Ordering::Release);
+        self.wake(mailbox);
+    }
+}
