@@ -26,7 +26,7 @@ sends() {
     [ "$code" -eq 1 ] || fail "$2 ended with $code"
     grep -q "$2" "$scratch/error" || { cat "$scratch/error"; fail "the message about $2 does not name it"; }
     local sent=0
-    [ -s "$scratch/out" ] && sent=$(field packets <"$scratch/out")
+    [ -s "$scratch/out" ] && sent=$(field frames <"$scratch/out")
     [ "$sent" -eq "$1" ] || fail "$sent frames of $2 were sent instead of $1"
     tail -n 1 "$scratch/error" | sed "s:$scratch/::g"
 }

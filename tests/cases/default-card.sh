@@ -14,7 +14,7 @@ refused() {
     grep -qF -- "$words" "$scratch/said.log" || fail "millrace $* does not say: $words; but: $(cat "$scratch/said.log")"
 }
 
-for command in stats "ports plug 0 null" "workers --move 0=0" clients locks read loopback forward "receive $scratch/no.pcap" \
+for command in stats "ports plug 0 null" "workers --move 0=0" clients locks "generate --count 3" read loopback forward "receive $scratch/no.pcap" \
     "transmit $scratch/no.pcap"; do
     [ "$command" = "transmit $scratch/no.pcap" ] && "$millrace" receive "$scratch/no.pcap" --count 3 --device embedded:port=generator >/dev/null
     # shellcheck disable=SC2086

@@ -21,7 +21,7 @@ for row in rows:
 END
 }
 
-counts="command queue packets bytes seconds mpps gbps"
+counts="command queue frames bytes seconds mpps gbps"
 quality="lost corrupt reordered duplicates"
 times="mean_ns geomean_ns p50_ns p90_ns p99_ns p999_ns min_ns max_ns"
 json "kind" info

@@ -21,7 +21,7 @@ measure() {
     await 20 test -S "$socket" || fail "the card does not listen"
     strace -f -c -o "$scratch/program-$1-$2.strace" "$millrace" loopback-hw --device "unix:$socket" --poll \
         --mode direct --engine "$1" --size 64-1500 --count "$2" --json >"$scratch/loopback.out" 2>"$scratch/loopback.log"
-    [ "$(field packets <"$scratch/loopback.out")" -ge "$2" ] || fail "not all packets came back"
+    [ "$(field frames <"$scratch/loopback.out")" -ge "$2" ] || fail "not all packets came back"
     # strace hands the signal on to nobody: the card is its child.
     kill -TERM "$(cat "/proc/$tracer/task/$tracer/children")"
     ended "$tracer" 10

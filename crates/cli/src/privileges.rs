@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use millrace_driver::SocketIdentity;
 use millrace_tool::failure::Failure;
 use nix::unistd;
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -83,7 +84,7 @@ pub fn kept() -> String {
 /// Who gives the socket to its user and group when the card itself may not do so any more: a thread that has still all privileges,
 /// and ends with this one thing.
 pub struct SocketAccess {
-    ask: Sender<PathBuf>,
+    ask: Sender<(PathBuf, SocketIdentity)>,
     said: Receiver<std::io::Result<()>>,
 }
 
@@ -93,34 +94,39 @@ impl SocketAccess {
         if plan.group.is_none() && !plan.everyone && plan.user.is_none() {
             return None;
         }
-        let ((ask, asked), (say, said)) = (channel::<PathBuf>(), channel());
+        let ((ask, asked), (say, said)) = (channel::<(PathBuf, SocketIdentity)>(), channel());
         let Plan { group, everyone, user, .. } = *plan;
         thread::spawn(move || {
-            if let Ok(path) = asked.recv() {
+            if let Ok((path, own)) = asked.recv() {
                 // Nobody to be told: then the card has ended.
-                let _ = say.send(let_connect(&path, user.map(|(uid, _)| uid), group, everyone));
+                let _ = say.send(let_connect(&path, own, user.map(|(uid, _)| uid), group, everyone));
             }
         });
         Some(Self { ask, said })
     }
 
-    /// Lets those connect who are meant to.
-    pub fn open(&self, path: &Path) -> Result<(), Failure> {
-        let asked = self.ask.send(path.to_owned()).map_err(std::io::Error::other);
+    /// Lets those connect who are meant to, if the socket at the path is still the card's `own`.
+    pub fn open(&self, path: &Path, own: SocketIdentity) -> Result<(), Failure> {
+        let asked = self.ask.send((path.to_owned(), own)).map_err(std::io::Error::other);
         let done = asked.and_then(|()| self.said.recv().unwrap_or_else(|error| Err(std::io::Error::other(error))));
         done.map_err(|source| Failure::File { doing: "cannot let others connect to", path: path.to_owned(), source })
     }
 }
 
-fn let_connect(path: &Path, user: Option<u32>, group: Option<u32>, everyone: bool) -> std::io::Result<()> {
-    use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, openat};
+fn let_connect(
+    path: &Path,
+    own: SocketIdentity,
+    user: Option<u32>,
+    group: Option<u32>,
+    everyone: bool,
+) -> std::io::Result<()> {
+    use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chownat, fstat, openat};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;
     // Whoever may write to the folder may have put something else there meanwhile: only the socket itself is changed.
     let socket = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&socket)?;
-    if FileType::from_raw_mode(found.st_mode) != FileType::Socket || found.st_uid != rustix::process::geteuid().as_raw()
-    {
+    if (SocketIdentity { device: found.st_dev, inode: found.st_ino }) != own {
         return Err(std::io::Error::other("somebody has put something else there"));
     }
     if user.is_some() || group.is_some() {
@@ -144,17 +150,31 @@ mod tests {
     #[test]
     fn nothing_but_our_socket_is_opened_to_others() {
         use std::os::unix::fs::{MetadataExt, symlink};
+        use std::os::unix::net::UnixListener;
         let folder = tempfile::tempdir().unwrap();
         let (file, link, socket) =
             (folder.path().join("file"), folder.path().join("link"), folder.path().join("socket"));
         std::fs::write(&file, "x").unwrap();
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         symlink(&file, &link).unwrap();
-        assert!(let_connect(&link, None, None, true).is_err() && let_connect(&file, None, None, true).is_err());
-        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
-        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        let_connect(&socket, None, None, true).unwrap();
-        assert_eq!(std::fs::metadata(&socket).unwrap().mode() & 0o777, 0o666);
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let of = |path: &Path| {
+            let found = std::fs::metadata(path).unwrap();
+            (SocketIdentity { device: found.dev(), inode: found.ino() }, found.mode() & 0o777)
+        };
+        let own = of(&socket).0;
+        assert!(let_connect(&link, own, None, None, true).is_err());
+        assert!(let_connect(&file, own, None, None, true).is_err());
+        assert_eq!(of(&file).1, 0o600);
+        let_connect(&socket, own, None, None, true).unwrap();
+        assert_eq!(of(&socket).1, 0o666);
+        // Another socket of the same user, such as that of a second card, is not ours either.
+        let moved = folder.path().join("moved");
+        std::fs::rename(&socket, &moved).unwrap();
+        let _other = UnixListener::bind(&socket).unwrap();
+        let before = of(&socket);
+        assert!(let_connect(&socket, own, None, None, false).is_err());
+        assert_eq!((of(&socket), of(&moved).1), (before, 0o666));
     }
 
     #[test]

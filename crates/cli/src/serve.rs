@@ -5,13 +5,13 @@ use std::path::Path;
 
 use millrace_abi::name::CardOptions;
 use millrace_card::Card;
-use millrace_driver::{Driver, Policy};
+use millrace_driver::{Driver, Policy, SocketIdentity};
 use millrace_tool::failure::Failure;
 use millrace_tool::stop;
 
 /// A card that listens until this is dropped.
 pub struct Daemon {
-    _driver: Driver,
+    driver: Driver,
 }
 
 impl Daemon {
@@ -20,6 +20,11 @@ impl Daemon {
         // The files of its ports may be pipes whose other end nobody opens.
         let card = stop::at_once(|| Card::new(options)).map_err(|error| Failure::Usage(error.to_string()))?;
         let driver = Driver::listen_for(card, path, policy).map_err(|error| Failure::Usage(error.to_string()))?;
-        Ok(Self { _driver: driver })
+        Ok(Self { driver })
+    }
+
+    /// Which socket it listens on.
+    pub fn socket(&self) -> Option<SocketIdentity> {
+        self.driver.socket()
     }
 }

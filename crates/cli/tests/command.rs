@@ -33,7 +33,7 @@ fn several_queues_of_all_engines_lose_nothing() {
     );
     let queues: Vec<&str> = lines.iter().filter_map(|line| line["queue"].as_str()).collect();
     assert_eq!(queues, ["0", "1", "2", "all"]);
-    assert_eq!((&lines[3]["packets"], &lines[3]["lost"]), (&60_000.into(), &0.into()));
+    assert_eq!((&lines[3]["frames"], &lines[3]["lost"]), (&60_000.into(), &0.into()));
 }
 
 #[test]
@@ -80,5 +80,33 @@ fn what_did_not_happen_is_not_exit_code_0() {
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "millrace {line}: {err}");
         assert!(err.contains(text), "millrace {line}: {err}");
+    }
+}
+
+#[test]
+fn what_failed_before_it_began_prints_no_line_of_zeros() {
+    let output = millrace("generate --count 10 --queue 0,9 --device embedded:port=null --json");
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(out.lines().all(|line| !line.contains(r#""queue":"9""#)), "{out}");
+    let output = millrace("generate --count 10 --queue 9 --device embedded:port=null --json");
+    assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()), "nothing but the error");
+}
+
+#[test]
+fn frames_that_nobody_gets_are_told_by_whoever_sends_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.pcap").display().to_string();
+    objects(&format!("receive {file} --device embedded:port=generator --count 5 --json"));
+    for line in ["generate --count 5", &format!("transmit {file}")] {
+        let said = |device: &str| {
+            let output = millrace(&format!("{line}{device}"));
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        let (code, error) = said(" --device embedded");
+        assert!(code == Some(1) && error.contains("dropped all of them"), "{line}: {error}");
+        let (code, error) = said("");
+        assert!(code == Some(1) && error.contains("nobody receives what is sent"), "{line}: {error}");
+        assert_eq!(said(" --device embedded:port=null"), (Some(0), String::new()), "{line}");
     }
 }

@@ -29,5 +29,5 @@ mod session;
 mod talk;
 
 pub use client::{Client, ClientError, Opened};
-pub use server::{Driver, DriverError, Policy};
+pub use server::{Driver, DriverError, Policy, SocketIdentity};
 pub use talk::wait_no_longer;

@@ -1,7 +1,7 @@
 //! The grammar of a command line, to be shown to a shell or handed to another program.
 
 use clap::builder::{Resettable, Str};
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, Command, ValueHint};
 use serde::{Deserialize, Serialize};
 
 /// A command as far as a shell has to know it to complete it.
@@ -21,17 +21,29 @@ struct Choice {
     short: Option<char>,
     help: String,
     takes_value: bool,
+    is_path: bool,
     values: Vec<String>,
 }
 
 impl Grammar {
     /// That of a command, without what its help does not show.
     pub fn of(command: &Command) -> Self {
+        let mut whole = command.clone();
+        // Hands the options for all commands down to those that do not hide them.
+        whole.build();
+        Self::of_built(&whole)
+    }
+
+    fn of_built(command: &Command) -> Self {
+        // Help and version come back by themselves.
+        let is_made = |one: &&Arg| matches!(one.get_action(), ArgAction::Help | ArgAction::Version);
+        let options = command.get_arguments().filter(|one| !one.is_hide_set() && !is_made(one));
+        let commands = command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help");
         Self {
             name: command.get_name().to_owned(),
             about: command.get_about().map(ToString::to_string).unwrap_or_default(),
-            options: command.get_arguments().filter(|one| !one.is_hide_set()).map(Choice::of).collect(),
-            commands: command.get_subcommands().filter(|one| !one.is_hide_set()).map(Self::of).collect(),
+            options: options.map(Choice::of).collect(),
+            commands: commands.map(Self::of_built).collect(),
         }
     }
 
@@ -54,6 +66,7 @@ impl Choice {
             short: argument.get_short(),
             help: argument.get_help().map(ToString::to_string).unwrap_or_default(),
             takes_value: argument.get_action().takes_values(),
+            is_path: argument.get_value_hint() == ValueHint::AnyPath,
             values: argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect(),
         }
     }
@@ -63,6 +76,7 @@ impl Choice {
         let argument = Arg::new(kept(&self.name)).help(kept(&self.help)).action(action);
         let argument = argument.long(Resettable::from(self.long.map(|long| Str::from(kept(&long)))));
         let argument = argument.short(Resettable::from(self.short));
+        let argument = if self.is_path { argument.value_hint(ValueHint::AnyPath) } else { argument };
         match self.values.is_empty() || !self.takes_value {
             true => argument,
             false => argument.value_parser(self.values.iter().map(|value| kept(value)).collect::<Vec<_>>()),
@@ -96,13 +110,18 @@ mod tests {
         let file = Arg::new("file").long("file").short('f').help("Where to").action(ArgAction::Set);
         let kind = Arg::new("kind").value_parser(["one", "two"]);
         let secret = Arg::new("secret").long("secret").hide(true);
-        let below = Command::new("draw").about("Draws").args([file, kind, secret]);
-        let all = Command::new("program").subcommands([below, Command::new("hidden").hide(true)]);
+        let quiet = Arg::new("quiet").long("quiet").global(true).action(ArgAction::SetTrue);
+        // A command that has no use for an option of all has it hidden.
+        let below = Command::new("draw").about("Draws").args([file, kind, secret, quiet.clone().hide(true)]);
+        let other = Command::new("other");
+        let all = Command::new("program").arg(quiet).subcommands([below, other, Command::new("hidden").hide(true)]);
         let text = serde_json::to_string(&Grammar::of(&all)).unwrap();
         let again = serde_json::from_str::<Grammar>(&text).unwrap().command("other");
         assert_eq!(again.get_name(), "other");
         let draw = again.find_subcommand("draw").unwrap();
         assert!(again.find_subcommand("hidden").is_none() && draw.get_arguments().count() == 2);
+        let other = again.find_subcommand("other").unwrap();
+        assert!(other.get_arguments().any(|one| one.get_long() == Some("quiet")));
         let file = draw.get_arguments().find(|one| one.get_long() == Some("file")).unwrap();
         assert!(file.get_action().takes_values() && file.get_short() == Some('f'));
         let kind = draw.get_positionals().next().unwrap();

@@ -17,7 +17,7 @@ use crate::stop;
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Frames moved.
-    pub packets: u64,
+    pub frames: u64,
     /// Their bytes, without FCS.
     pub bytes: u64,
     /// From the first call to the last, in seconds.
@@ -31,11 +31,11 @@ pub struct Tally {
 impl Tally {
     /// What `meter` shows, after a run that began at `start`.
     pub fn of(meter: &Meter, start: Moment) -> Self {
-        Self { packets: meter.packets(), bytes: meter.bytes(), seconds: start.seconds(), ..Self::default() }
+        Self { frames: meter.frames(), bytes: meter.bytes(), seconds: start.seconds(), ..Self::default() }
     }
 
     fn add(&mut self, other: &Tally) {
-        self.packets += other.packets;
+        self.frames += other.frames;
         self.bytes += other.bytes;
         self.seconds = self.seconds.max(other.seconds);
         if let Some(findings) = &other.findings {
@@ -51,10 +51,10 @@ impl Tally {
         let row = Row::new()
             .tag("command", command)
             .text("queue", queue)
-            .count("packets", self.packets)
+            .count("frames", self.frames)
             .count("bytes", self.bytes)
             .number("seconds", self.seconds, 6)
-            .number("mpps", rate(self.packets as f64) * 1e-6, 3)
+            .number("mpps", rate(self.frames as f64) * 1e-6, 3)
             .number("gbps", rate(self.bytes as f64 * 8.0) * 1e-9, 3);
         let row = match &self.findings {
             Some(found) => findings_cells(row, found),
@@ -159,15 +159,24 @@ fn start_and_watch(
 fn report(command: &str, shared: &Shared, queues: &[u32], lanes: &[Lane]) -> Result<Tally, Failure> {
     let mut all = Tally::default();
     let mut rows = Vec::with_capacity(lanes.len() + 1);
-    for (queue, (tally, _)) in queues.iter().zip(lanes) {
-        all.add(tally);
-        rows.push(tally.row(command, &queue.to_string()));
+    for (queue, lane) in queues.iter().zip(lanes) {
+        all.add(&lane.0);
+        if has_result(lane) {
+            rows.push(lane.0.row(command, &queue.to_string()));
+        }
     }
-    if lanes.len() > 1 {
+    if rows.len() > 1 {
         rows.push(all.row(command, "all"));
     }
-    Output::new(shared.json).rows(command, &rows)?;
+    if !rows.is_empty() {
+        Output::new(shared.json).rows(command, &rows)?;
+    }
     Ok(all)
+}
+
+/// Whether there is something to tell besides why it failed: frames, or that there were none until somebody ended it.
+fn has_result((tally, outcome): &Lane) -> bool {
+    tally.frames > 0 || matches!(outcome, Ok(()) | Err(Failure::Interrupted))
 }
 
 /// Whether a loop with that goal is done, or was asked to end before it.
@@ -199,11 +208,11 @@ mod tests {
     #[test]
     fn tallies_add_up_and_the_longest_time_counts() {
         let found = Findings { in_order: 5, lost: 1, ..Findings::default() };
-        let one = Tally { packets: 5, bytes: 320, seconds: 2.0, findings: Some(found), latency: None };
+        let one = Tally { frames: 5, bytes: 320, seconds: 2.0, findings: Some(found), latency: None };
         let mut all = Tally::default();
         all.add(&one);
         all.add(&Tally { seconds: 1.0, ..one.clone() });
-        assert_eq!((all.packets, all.bytes, all.seconds), (10, 640, 2.0));
+        assert_eq!((all.frames, all.bytes, all.seconds), (10, 640, 2.0));
         assert_eq!(all.findings.unwrap().lost, 2);
         assert!(matches!(judge(&all), Err(Failure::Found(text)) if text.starts_with("2 lost, 0 corrupt")));
         assert!(judge(&Tally::default()).is_ok());

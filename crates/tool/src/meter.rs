@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Meter {
-    packets: AtomicU64,
+    frames: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Meter {
     /// Counts a burst. Plain stores will do: there is one writer, and a reader may be one burst late.
     #[inline]
-    pub fn add(&self, packets: u64, bytes: u64) {
-        self.packets.store(self.packets.load(Ordering::Relaxed) + packets, Ordering::Relaxed);
+    pub fn add(&self, frames: u64, bytes: u64) {
+        self.frames.store(self.frames.load(Ordering::Relaxed) + frames, Ordering::Relaxed);
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
     /// Frames so far.
     #[inline]
-    pub fn packets(&self) -> u64 {
-        self.packets.load(Ordering::Relaxed)
+    pub fn frames(&self) -> u64 {
+        self.frames.load(Ordering::Relaxed)
     }
 
     /// Their bytes.
@@ -41,6 +41,6 @@ mod tests {
         let meter = Meter::default();
         meter.add(32, 2048);
         meter.add(1, 64);
-        assert_eq!((meter.packets(), meter.bytes()), (33, 2112));
+        assert_eq!((meter.frames(), meter.bytes()), (33, 2112));
     }
 }

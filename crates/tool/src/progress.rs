@@ -34,14 +34,14 @@ impl Progress {
 
     /// Shows the sum of `meters`.
     pub fn show(&self, meters: &[Meter]) {
-        let packets: u64 = meters.iter().map(Meter::packets).sum();
+        let packets: u64 = meters.iter().map(Meter::frames).sum();
         self.say(packets, format!("{packets} frames, {:.2} Mpps", self.mpps(packets)));
     }
 
     /// Shows what went out and what came back.
     pub fn show_exchange(&self, gauges: &[Gauge]) {
-        let sent: u64 = gauges.iter().map(|gauge| gauge.sent.packets()).sum();
-        let received: u64 = gauges.iter().map(|gauge| gauge.received.packets()).sum();
+        let sent: u64 = gauges.iter().map(|gauge| gauge.sent.frames()).sum();
+        let received: u64 = gauges.iter().map(|gauge| gauge.received.frames()).sum();
         let (out, back) = (self.mpps(sent), self.mpps(received));
         self.say(sent, format!("{sent} sent, {out:.2} Mpps, {received} received, {back:.2} Mpps"));
     }

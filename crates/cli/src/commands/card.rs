@@ -188,8 +188,8 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
     let daemon = Daemon::start(&path, &options, policy)?;
-    if let Some(socket_access) = socket_access {
-        socket_access.open(&path)?;
+    if let (Some(socket_access), Some(own)) = (socket_access, daemon.socket()) {
+        socket_access.open(&path, own)?;
     }
     let was_root = rustix::process::geteuid().is_root();
     privileges::become_user(&plan)?;

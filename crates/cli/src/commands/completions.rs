@@ -5,7 +5,7 @@ use std::process;
 use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
 use millrace_tool::failure::Failure;
-use millrace_tool::grammar::{Grammar, shown};
+use millrace_tool::grammar::Grammar;
 use millrace_tool::output::put;
 use millrace_tool::programs;
 
@@ -38,7 +38,7 @@ enum Dialect {
 
 /// Runs the command, whose grammar is `root`.
 pub fn run(args: &CompletionsArgs, root: &Command) -> Result<(), Failure> {
-    Ok(put(&script(args.shell, with_benchmarks(shown(root))))?)
+    Ok(put(&script(args.shell, with_benchmarks(Grammar::of(root).command(root.get_name()))))?)
 }
 
 fn script(shell: Dialect, mut command: Command) -> String {
@@ -71,11 +71,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_script_offers_an_option_that_is_hidden() {
+        // `stats` has no use for the size of frames, `generate` has.
+        for shell in Dialect::value_variants() {
+            let of = |name: &str| {
+                let mut whole = crate::args::command();
+                whole.build();
+                let one = whole.find_subcommand(name).expect("a command").clone();
+                script(*shell, Grammar::of(&one).command("millrace"))
+            };
+            assert!(of("generate").contains("size") && !of("stats").contains("size"), "{shell:?}");
+        }
+    }
+
+    #[test]
     fn scripts_know_every_command_and_its_options() {
         let card = Command::new("card").arg(clap::Arg::new("keep").long("keep-privileges"));
         let root = Command::new("millrace").subcommands([card, Command::new("info")]);
         for shell in Dialect::value_variants() {
-            let script = script(*shell, shown(&root));
+            let script = script(*shell, Grammar::of(&root).command("millrace"));
             for word in ["card", "info", "keep-privileges"] {
                 assert!(script.contains(word), "{shell:?}: {word}");
             }

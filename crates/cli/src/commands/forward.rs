@@ -68,7 +68,7 @@ fn lane(session: &Session<'_>, shared: &Shared, args: &ForwardArgs, queues: [u32
         let mut ways =
             [Way::open(session, queues[0], queues[1], &pool)?, Way::open(session, queues[1], queues[0], &pool)?];
         forward(&mut ways, shared, meter)?;
-        lanes::outcome(meter.packets(), shared.count)
+        lanes::outcome(meter.frames(), shared.count)
     })();
     (Tally::of(meter, start), outcome)
 }

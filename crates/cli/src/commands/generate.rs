@@ -14,6 +14,7 @@ use millrace_tool::session::Session;
 use millrace_tool::traffic::Rate;
 use millrace_tool::{send, stop};
 
+use crate::fate::Watch;
 use crate::pace::Pace;
 
 /// Options of `generate`.
@@ -33,8 +34,11 @@ pub struct GenerateArgs {
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &GenerateArgs) -> Result<(), Failure> {
-    let session = Session::open(shared)?;
-    lanes::run("generate", shared, |queue, meter| lane(&session, shared, args, queue, meter)).map(drop)
+    let session = Session::open_running(shared, "nobody receives what is sent")?;
+    let queues = shared.queues();
+    let watch = Watch::begin(&session, queues.indices())?;
+    let all = lanes::run("generate", shared, |queue, meter| lane(&session, shared, args, queue, meter))?;
+    watch.judge(all.frames)
 }
 
 fn lane(session: &Session<'_>, shared: &Shared, args: &GenerateArgs, queue: u32, meter: &Meter) -> Lane {
@@ -42,7 +46,7 @@ fn lane(session: &Session<'_>, shared: &Shared, args: &GenerateArgs, queue: u32,
     let outcome = session.tx(queue).and_then(|mut tx| {
         Generator::new(shared, args.rate).send(&mut tx, shared.count, meter)?;
         send::finish(tx)?;
-        lanes::outcome(meter.packets(), shared.count)
+        lanes::outcome(meter.frames(), shared.count)
     });
     (Tally::of(meter, start), outcome)
 }

@@ -23,7 +23,7 @@ fn lane(session: &Session<'_>, shared: &Shared, queue: u32, meter: &Meter) -> La
         let (mut rx, mut tx) = (session.rx(queue)?, session.tx(queue)?);
         copy(&mut rx, &mut tx, shared, meter)?;
         send::finish(tx)?;
-        lanes::outcome(meter.packets(), shared.count)
+        lanes::outcome(meter.frames(), shared.count)
     })();
     (Tally::of(meter, start), outcome)
 }

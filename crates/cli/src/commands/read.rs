@@ -43,7 +43,7 @@ fn lane(session: &Session<'_>, shared: &Shared, args: &ReadArgs, queue: u32, met
     let mut checker = args.check.then(|| Checker::joining(Stamping::Off));
     let outcome = session.rx_shared(queue, args.sharing).and_then(|mut rx| {
         read(&mut rx, shared, meter, checker.as_mut(), &mut start)?;
-        lanes::outcome(meter.packets(), shared.count)
+        lanes::outcome(meter.frames(), shared.count)
     });
     let findings = checker.map(|checker| *checker.findings());
     (Tally { findings, ..Tally::of(meter, start) }, outcome)

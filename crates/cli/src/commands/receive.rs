@@ -51,7 +51,7 @@ fn lane(session: &Session<'_>, shared: &Shared, args: &ReceiveArgs, queue: u32, 
         let mut writer = stop::at_once(|| Writer::create(file_of(&args.file, several.then_some(queue))))?;
         receive(&mut rx, &mut writer, shared, meter, &mut start)?;
         writer.flush()?;
-        lanes::outcome(meter.packets(), shared.count)
+        lanes::outcome(meter.frames(), shared.count)
     })();
     (Tally::of(meter, start), outcome)
 }

@@ -51,7 +51,7 @@ pub fn run(shared: &Shared, args: &TransmitArgs) -> Result<(), Failure> {
     let watch = Watch::begin(&session, queues.indices())?;
     let work = |queue, meter: &Meter| lane(&session, &shared, args.rate, &capture, queue, meter);
     let all = lanes::run("transmit", &shared, work)?;
-    watch.judge(all.packets)?;
+    watch.judge(all.frames)?;
     match capture.damage {
         // What could be read has been sent, but that is not all that was asked for.
         Some(damage) => Err(Failure::Found(damage)),
@@ -92,7 +92,7 @@ fn lane(
     let outcome = session.tx(queue).and_then(|mut tx| {
         transmit(&mut tx, shared, rate, capture, meter)?;
         send::finish(tx)?;
-        lanes::outcome(meter.packets(), shared.count)
+        lanes::outcome(meter.frames(), shared.count)
     });
     (Tally::of(meter, start), outcome)
 }

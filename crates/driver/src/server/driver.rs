@@ -4,7 +4,7 @@ use super::changes::Changes;
 use super::connected::TurnedAway;
 use super::connections::spare;
 use super::fds::Fds;
-use super::listen::{ListenPath, listen};
+use super::listen::{ListenPath, SocketIdentity, listen};
 use super::pause::Pause;
 use super::policy::Policy;
 use super::quotas::{Ledger, Limits};
@@ -173,6 +173,11 @@ impl Driver {
     /// The card.
     pub fn card(&self) -> &Card {
         &self.card
+    }
+
+    /// Which socket it listens on, whatever is at the path by now; `None`: on none.
+    pub fn socket(&self) -> Option<SocketIdentity> {
+        self.place.as_ref().map(|place| place.own)
     }
 
     /// Expires when nothing of the card and its driver is left: threads have ended, ports are closed.

@@ -20,16 +20,18 @@ const ATTEMPTS: usize = 8;
 
 /// A socket file: which one it is, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
+pub struct SocketIdentity {
+    /// Number of the device that the file system is on, as `stat` says it.
+    pub device: u64,
+    /// Number of the file there.
+    pub inode: u64,
 }
 
 /// The path of a card that listens. Dropping it removes the socket there, if it still is the card's own.
 #[derive(Debug)]
 pub(super) struct ListenPath {
     path: PathBuf,
-    own: Identity,
+    pub own: SocketIdentity,
 }
 
 impl Drop for ListenPath {
@@ -44,7 +46,7 @@ impl Drop for ListenPath {
 /// What is at a path.
 enum Found {
     Nothing,
-    Socket(Identity),
+    Socket(SocketIdentity),
     /// In words.
     Other(&'static str),
 }
@@ -105,7 +107,7 @@ fn check_dead(path: &Path) -> Result<(), DriverError> {
 }
 
 /// Puts the new socket where the dead one `old` is and removes that; [`Errno::AGAIN`] when it was another by then.
-fn exchange(new: &Path, path: &Path, old: Identity) -> Result<(), Errno> {
+fn exchange(new: &Path, path: &Path, old: SocketIdentity) -> Result<(), Errno> {
     rename(new, path, RenameFlags::EXCHANGE)?;
     if matches!(look(new), Ok(Found::Socket(found)) if found == old) {
         // The new one is in place whether or not the old one can be removed.
@@ -127,7 +129,7 @@ fn look(path: &Path) -> Result<Found, Errno> {
         other => other?,
     };
     Ok(match FileType::from_raw_mode(found.st_mode) {
-        FileType::Socket => Found::Socket(Identity { device: found.st_dev, inode: found.st_ino }),
+        FileType::Socket => Found::Socket(SocketIdentity { device: found.st_dev, inode: found.st_ino }),
         FileType::RegularFile => Found::Other("a regular file"),
         FileType::Directory => Found::Other("a folder"),
         FileType::Symlink => Found::Other("a symbolic link"),
@@ -166,7 +168,7 @@ fn socket_beside(path: &Path) -> Result<(OwnedFd, NewName), DriverError> {
 /// The name of a new socket until it is in its place; dropping it removes the socket.
 struct NewName {
     path: PathBuf,
-    own: Identity,
+    own: SocketIdentity,
     in_place: bool,
 }
 

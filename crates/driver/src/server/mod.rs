@@ -38,6 +38,7 @@ mod standing;
 mod visible;
 
 pub use driver::{Driver, DriverError};
+pub use listen::SocketIdentity;
 pub use policy::Policy;
 
 use crate::locks::Locks;

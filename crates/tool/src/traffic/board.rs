@@ -46,7 +46,7 @@ impl Board {
 
     /// Whether everything that went out is accounted for.
     pub fn is_complete(&self) -> bool {
-        let sum = |meter: fn(&Gauge) -> &Meter| self.gauges.iter().map(|gauge| meter(gauge).packets()).sum::<u64>();
+        let sum = |meter: fn(&Gauge) -> &Meter| self.gauges.iter().map(|gauge| meter(gauge).frames()).sum::<u64>();
         !self.is_sending() && sum(|gauge| &gauge.settled) >= sum(|gauge| &gauge.sent)
     }
 }

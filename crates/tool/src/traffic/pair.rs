@@ -91,7 +91,7 @@ impl Pair {
 
     /// What is on its way will not come any more.
     pub fn give_up(&mut self, gauge: &Gauge) {
-        self.sender.given_up = self.sender.sent.frames.saturating_sub(gauge.received.packets());
+        self.sender.given_up = self.sender.sent.frames.saturating_sub(gauge.received.frames());
     }
 
     /// Sends a burst if one is due and there is room, `elapsed` ns after the start; whether it did.
@@ -142,7 +142,7 @@ impl Sender {
     fn allowed(&mut self, plan: &Plan, elapsed: u64, gauge: &Gauge) -> usize {
         let mut room = plan.goal.map_or(u64::MAX, |goal| goal.saturating_sub(self.sent.frames));
         if let Some(window) = plan.window {
-            let gone = gauge.received.packets() + self.given_up;
+            let gone = gauge.received.frames() + self.given_up;
             room = room.min(window.saturating_sub(self.sent.frames.saturating_sub(gone)));
         }
         let most = self.lens.len().min(usize::try_from(room).unwrap_or(usize::MAX));
