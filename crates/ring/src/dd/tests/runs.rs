@@ -64,7 +64,7 @@ fn there_are_no_runs_while_a_port_fills_buffers_itself() {
     (0..8).for_each(|buffer| assert!(host.post(memory.iova(buffer), 2048, buffer.into())));
     let (one, two) = (frame(0, 60), frame(1, 61));
     let spans = [Span::from_slice(&one), Span::from_slice(&two)];
-    let ahead = card.take_supplied().unwrap().unwrap();
+    let ahead = card.take_posted().unwrap().unwrap();
     assert_eq!(card.deliver_run(&[], &spans), 0);
     assert!(card.deliver_swapped(ahead.iova, 60, &[]));
     assert_eq!(card.deliver_run(&[], &spans), 2);
