@@ -12,6 +12,8 @@ set -uo pipefail
 . "$(dirname "$0")/env.sh"
 cd "$root" || exit 1
 export CARGO_TARGET_DIR=$target CARGO_TERM_COLOR=never
+# What a build keeps for the next one makes a build from nothing slower, and that is what a whole run mostly is.
+export CARGO_INCREMENTAL=0
 
 steps=(setup format clippy doc header build unit loom fuzz sanitize unsafe licences documents end-to-end)
 logs=$target/test-logs
