@@ -85,11 +85,13 @@ fn what_did_not_happen_is_not_exit_code_0() {
 
 #[test]
 fn what_failed_before_it_began_prints_no_line_of_zeros() {
-    let output = millrace("generate --count 10 --queue 0,9 --device embedded:port=null --json");
+    let output =
+        millrace("generate --count 10 --engine dd@9 --mode mediated --queue 0,9 --device embedded:port=null --json");
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(1), "{err}");
     assert!(out.lines().all(|line| !line.contains(r#""queue":"9""#)), "{out}");
-    let output = millrace("generate --count 10 --queue 9 --device embedded:port=null --json");
+    let output =
+        millrace("generate --count 10 --engine dd@9 --mode mediated --queue 9 --device embedded:port=null --json");
     assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()), "nothing but the error");
 }
 
