@@ -497,6 +497,12 @@ impl<'a> SpanMut<'a> {
     }
 }
 
+/// What a register of the processor holds.
+#[cfg(target_arch = "x86_64")]
+type Chunk = core::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Chunk = u128;
+
 /// Copies `len` bytes; the ranges may overlap. Packets are mostly short, and a short copy in registers is cheaper than
 /// the call to `memmove`.
 ///
@@ -505,24 +511,26 @@ impl<'a> SpanMut<'a> {
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // Loads come before stores in every arm, which makes overlap harmless. Head and tail of the range overlap each
-    // other instead of needing a loop for the remainder.
+    // other instead of needing a loop for the remainder. Each chunk is a value by itself: arrays go by way of the stack.
     macro_rules! head_and_tail {
-        ($chunk:ty) => {{
-            let size = size_of::<$chunk>();
-            // SAFETY: size <= len <= 2 * size, so both chunks lie inside `len` bytes.
+        ($chunk:ty, $($at:tt),+) => {{
+            let size = size_of::<$chunk>() * [$($at),+].len();
+            // SAFETY: size <= len <= 2 * size, so that the chunks of head and tail lie inside `len` bytes.
             unsafe {
-                let head = from.cast::<$chunk>().read_unaligned();
-                let tail = from.add(len - size).cast::<$chunk>().read_unaligned();
-                to.cast::<$chunk>().write_unaligned(head);
-                to.add(len - size).cast::<$chunk>().write_unaligned(tail);
+                let (head, tail) = (from.cast::<$chunk>(), from.add(len - size).cast::<$chunk>());
+                let head = ($(head.add($at).read_unaligned(),)+);
+                let tail = ($(tail.add($at).read_unaligned(),)+);
+                let (to_head, to_tail) = (to.cast::<$chunk>(), to.add(len - size).cast::<$chunk>());
+                $(to_head.add($at).write_unaligned(head.$at);)+
+                $(to_tail.add($at).write_unaligned(tail.$at);)+
             }
         }};
     }
     match len {
-        8..=16 => head_and_tail!(u64),
-        17..=32 => head_and_tail!([u64; 2]),
-        33..=64 => head_and_tail!([u64; 4]),
-        65..=128 => head_and_tail!([u64; 8]),
+        8..=16 => head_and_tail!(u64, 0),
+        17..=32 => head_and_tail!(Chunk, 0),
+        33..=64 => head_and_tail!(Chunk, 0, 1),
+        65..=128 => head_and_tail!(Chunk, 0, 1, 2, 3),
         // SAFETY: as promised by the caller.
         _ => unsafe { core::ptr::copy(from, to, len) },
     }
