@@ -5,6 +5,7 @@
 mod args;
 mod cacheline;
 mod choice;
+mod exchange;
 mod fairness;
 mod hostile;
 mod latency;

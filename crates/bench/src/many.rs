@@ -1,5 +1,6 @@
 //! Several queue pairs of one card, measured from one thread.
 
+use crate::exchange::exchange;
 use millrace_packet::probe::{self, Addresses, Probes, Version};
 use millrace_tool::clock::Clock;
 use millrace_tool::failure::Failure;
@@ -61,6 +62,12 @@ impl Many {
         Ok(Rate { mpps, gbps: mpps * f64::from(size) * 8e-3 })
     }
 
+    /// As [`Many::throughput`], with no more work for each frame than a bare program does; in millions per second.
+    pub fn exchange(&mut self, active: usize, size: u16, seconds: f64) -> Result<f64, Failure> {
+        let pairs = self.pairs[..active].iter_mut().map(|(rx, tx)| (rx, tx));
+        exchange(pairs, &[size; BURST], window(active), seconds)
+    }
+
     fn send_and_receive(&mut self, active: usize, plan: &Plan) -> Result<Results, Failure> {
         let board = Board::new(active, 1);
         let rest = self.pairs.split_off(active);
@@ -91,6 +98,11 @@ impl Many {
     }
 }
 
+/// Frames on their way on each of `active` pairs.
+fn window(active: usize) -> u64 {
+    (WINDOW / active as u64).max(BURST as u64)
+}
+
 fn plan(active: usize, size: u16, seconds: f64) -> Result<Plan, Failure> {
     let addresses = Addresses::default_of(Version::V4);
     let probes = probe::Plan { flows: active as u32, addresses, longest: size.into(), seed: 1 };
@@ -102,7 +114,7 @@ fn plan(active: usize, size: u16, seconds: f64) -> Result<Plan, Failure> {
         rate: None,
         lengths: Lengths::random(Sizes::one(size.into()), 1),
         burst: BURST,
-        window: Some((WINDOW / active as u64).max(BURST as u64)),
+        window: Some(window(active)),
         latency: false,
         poll: true,
         linger: LINGER,

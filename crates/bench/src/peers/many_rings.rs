@@ -76,16 +76,16 @@ impl Comparison {
     }
 }
 
-/// What `millrace bench queues` measures.
+/// As the bare program: bursts on all pairs in turns.
 fn measure_ours(bench: &Bench<'_>, engine: Option<Engine>, pairs: u32) -> Result<f64, Failure> {
     let shared = Shared { queue: Some(Queues::first(pairs)), ..bench.shared.clone() };
     let options = ["--port", "loopback", "--buffers", BUFFERS, "--descriptors", BUFFERS];
     let card = Rig::start_with(&shared, bench.cores, engine, &options)?;
     let session = card.session()?;
     let mut many = Many::open(&session, pairs)?;
-    let rate = many.throughput(pairs as usize, METRIC.size(), bench.seconds)?;
+    let mpps = many.exchange(pairs as usize, METRIC.size(), bench.seconds)?;
     many.close()?;
     drop(session);
     card.end()?;
-    Ok(rate.mpps)
+    Ok(mpps)
 }
