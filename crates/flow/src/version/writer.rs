@@ -165,6 +165,12 @@ impl Writer {
         Ok(Arc::new(store.tables(version, self.seed)))
     }
 
+    /// How many copies of the tables there are.
+    #[cfg(test)]
+    pub(super) fn copies(&self) -> usize {
+        self.spares.len() + 1
+    }
+
     fn publish(&mut self, ops: Vec<Op>) -> Committed {
         let version = self.current.version() + 1;
         let count = |is: fn(&Op) -> bool| ops.iter().filter(|op| is(op)).count();
