@@ -101,6 +101,12 @@ impl<'a> Ipv4<'a> {
         usize::from(be16(self.fixed, 6) & 0x1fff) * 8
     }
 
+    /// Whether it is no fragment. Cheaper than [`Ipv4::fragment`].
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        u16::from_ne_bytes(array(self.fixed, 6)) & 0x3fff_u16.to_be() == 0
+    }
+
     /// Which part it is.
     #[inline]
     pub fn fragment(&self) -> Fragment {
@@ -203,6 +209,7 @@ mod tests {
             bytes[6..8].copy_from_slice(&u16::to_be_bytes(word));
             let ipv4 = Ipv4::parse(&bytes).unwrap();
             assert_eq!((ipv4.fragment(), ipv4.fragment_offset()), (fragment, offset), "{word:#x}");
+            assert_eq!(ipv4.is_whole(), fragment == Fragment::None, "{word:#x}");
         }
     }
 

@@ -93,6 +93,7 @@ impl Layers {
         self.payload = at as u16;
         match ether_type {
             ether_type::IPV4 => self.ipv4_behind(ether_type, payload, at),
+            ether_type::IPV6 => self.network_at(ether_type, payload, at),
             _ => self.behind_ethernet(ether_type, payload, at),
         }
     }
@@ -198,8 +199,8 @@ impl Layers {
         self.ip = at as u16;
         self.ip_version = Some(IpVersion::V4);
         self.protocol = ipv4.protocol();
-        self.fragment = ipv4.fragment();
-        self.transport_at(ipv4.payload(), at + ipv4.header_len());
+        let (bytes, at) = (ipv4.payload(), at + ipv4.header_len());
+        if ipv4.is_whole() { self.transport_at(bytes, at) } else { self.fragment_at(ipv4.fragment(), bytes, at) }
     }
 
     #[inline(always)]
@@ -220,28 +221,51 @@ impl Layers {
         let rest = extensions.rest();
         let at = at + bytes.len() - rest.len();
         self.protocol = extensions.next_header();
-        self.fragment = extensions.fragment();
         if let Some(reason) = failed {
+            self.fragment = extensions.fragment();
             self.enter(at, rest.len());
             return self.stop(Layer::Ipv6Extension, reason);
         }
-        self.transport_at(rest, at);
+        match extensions.fragment() {
+            Fragment::None => self.transport_at(rest, at),
+            fragment => self.fragment_at(fragment, rest, at),
+        }
     }
 
+    /// The payload of a whole packet.
     #[inline(always)]
     fn transport_at(&mut self, bytes: &[u8], at: usize) {
         self.enter(at, bytes.len());
         self.transport = at as u16;
-        if self.fragment == Fragment::Later {
-            return;
-        }
         match self.protocol {
-            protocol::TCP => match Tcp::parse(bytes) {
-                Ok(tcp) => self.found(Transport::Tcp, tcp.header_len()),
-                Err(reason) => self.stop(Layer::Tcp, reason),
-            },
+            protocol::TCP => self.tcp_at(bytes),
             protocol::UDP => self.udp_at(bytes, at),
             _ => self.rare_transport(bytes, at),
+        }
+    }
+
+    /// The payload of a fragment: the first has the transport header, but nothing of a tunnel is complete in it.
+    #[inline(never)]
+    fn fragment_at(&mut self, fragment: Fragment, bytes: &[u8], at: usize) {
+        self.enter(at, bytes.len());
+        self.transport = at as u16;
+        self.fragment = fragment;
+        match (fragment, self.protocol) {
+            (Fragment::Later, _) => {}
+            (_, protocol::TCP) => self.tcp_at(bytes),
+            (_, protocol::UDP) => match Udp::parse_first_fragment(bytes) {
+                Ok(_) => self.found(Transport::Udp, Udp::LEN),
+                Err(reason) => self.stop(Layer::Udp, reason),
+            },
+            _ => self.rare_transport(bytes, at),
+        }
+    }
+
+    #[inline(always)]
+    fn tcp_at(&mut self, bytes: &[u8]) {
+        match Tcp::parse(bytes) {
+            Ok(tcp) => self.found(Transport::Tcp, tcp.header_len()),
+            Err(reason) => self.stop(Layer::Tcp, reason),
         }
     }
 
@@ -254,15 +278,14 @@ impl Layers {
 
     #[inline(always)]
     fn udp_at(&mut self, bytes: &[u8], at: usize) {
-        let whole = self.fragment == Fragment::None;
-        let udp = match if whole { Udp::parse(bytes) } else { Udp::parse_first_fragment(bytes) } {
+        let udp = match Udp::parse(bytes) {
             Ok(udp) => udp,
             Err(reason) => return self.stop(Layer::Udp, reason),
         };
         self.transport_kind = Some(Transport::Udp);
         self.enter(at + Udp::LEN, udp.payload().len());
         let port = udp.destination_port();
-        if matches!(port, udp_port::VXLAN | udp_port::GENEVE) && whole {
+        if matches!(port, udp_port::VXLAN | udp_port::GENEVE) {
             self.tunnel_in(port, udp.payload());
         }
     }
