@@ -8,6 +8,7 @@
 //!
 //! - [`field`]: the one table of fields. Parser, printer, JSON and explanations take from it.
 //! - [`key`]: what is looked at of a frame, as words with fixed places; masks and shapes over them.
+//! - [`extract`]: the key of a frame.
 //! - [`action`], [`rule`]: what is done, and when; counters of a rule.
 //! - [`language`]: rules as text in the manner of `ovs-ofctl`, files of rules, JSON.
 //! - [`table`]: tuple-space search, several tables, the cache of a worker, verdicts.
@@ -20,6 +21,7 @@
 
 pub mod action;
 pub mod explain;
+pub mod extract;
 pub mod field;
 #[cfg(test)]
 mod generate;
@@ -33,6 +35,7 @@ pub mod table;
 pub mod version;
 
 pub use action::Action;
+pub use extract::Ingress;
 pub use field::Field;
 pub use key::Key;
 pub use matching::Match;

@@ -48,18 +48,22 @@ pub(super) fn closest<'a>(given: &str, words: impl Iterator<Item = &'a str>) -> 
         .map(|(_, word)| word)
 }
 
-/// How many letters have to be changed, added or left out (Levenshtein).
+/// How many letters have to be changed, added, left out or exchanged with their neighbour (Levenshtein, Damerau).
 fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, letter) in one.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = line + 1;
-        for (at, also) in other.iter().enumerate() {
-            let changed = corner + usize::from(letter != *also);
-            corner = row[at + 1];
-            row[at + 1] = changed.min(row[at] + 1).min(corner + 1);
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=other.len()).collect()];
+    for at in 0..one.len() {
+        let mut row = vec![at + 1];
+        for to in 0..other.len() {
+            let above = &rows[at];
+            let changed = above[to] + usize::from(one[at] != other[to]);
+            let mut least = changed.min(above[to + 1] + 1).min(row[to] + 1);
+            if at > 0 && to > 0 && one[at] == other[to - 1] && one[at - 1] == other[to] {
+                least = least.min(rows[at - 1][to - 1] + 1);
+            }
+            row.push(least);
         }
+        rows.push(row);
     }
-    row[other.len()]
+    rows[one.len()][other.len()]
 }
