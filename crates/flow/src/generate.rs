@@ -30,7 +30,7 @@ fn mask(field: Field) -> BoxedStrategy<Wide> {
     }
     let prefix = (1..=field.row().place.width.min(128)).prop_map(move |len| match field.row().place.words() {
         1 => Wide::new(full.0[0] & !(full.0[0].checked_shr(len.into()).unwrap_or(0))),
-        _ => Wide::wide(!u128::MAX.checked_shr(len.into()).unwrap_or(0)),
+        _ => Wide::from_u128(!u128::MAX.checked_shr(len.into()).unwrap_or(0)),
     });
     let odd = any::<[u64; 3]>().prop_map(move |words| Wide(words).and(full));
     prop_oneof![3 => Just(full), 2 => prefix, 1 => odd].boxed()

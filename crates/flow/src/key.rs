@@ -35,7 +35,7 @@ macro_rules! words {
             }
 
             /// The bits of a field, right-aligned.
-            #[inline]
+            #[inline(always)]
             pub fn get(&self, field: Field) -> Wide {
                 let place = field.row().place;
                 let full = field.full();

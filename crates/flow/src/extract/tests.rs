@@ -80,7 +80,7 @@ fn tags() {
     let arp = [0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 7, 10, 0, 0, 7, 2, 0, 0, 0, 0, 8, 10, 0, 0, 8];
     let fields = "arp,arp_op=2,arp_spa=10.0.0.7,arp_tpa=10.0.0.8,arp_sha=02:00:00:00:00:07,arp_tha=02:00:00:00:00:08";
     check(&ethernet(&[8, 6], &arp), fields);
-    check(&ethernet(&[0x80, 0x35], &arp), &fields.replace("arp,", "rarp,").replace("rarp,arp_op", "rarp,arp_op"));
+    check(&ethernet(&[0x80, 0x35], &arp), &format!("r{fields}"));
     check(&ethernet(&[0x81, 0, 0x60, 5, 8, 6], &arp), &format!("dl_vlan=5,dl_vlan_pcp=3,{fields}"));
     let double = ethernet(&[0x88, 0xa8, 0x10, 5, 0x81, 0, 0xe0, 6, 8, 6], &arp);
     check(&double, &format!("dl_vlan=5,inner_vlan=6,inner_vlan_pcp=7,{fields}"));

@@ -33,7 +33,7 @@ impl Wide {
     }
 
     /// A value of 128 bits.
-    pub const fn wide(value: u128) -> Self {
+    pub const fn from_u128(value: u128) -> Self {
         Self([(value >> 64) as u64, value as u64, 0])
     }
 
@@ -219,6 +219,7 @@ fields! {
 
 impl Field {
     /// What is known about it.
+    #[inline(always)]
     pub fn row(self) -> &'static Row {
         &ROWS[self as usize]
     }
@@ -234,12 +235,13 @@ impl Field {
     }
 
     /// All bits that a value can have.
+    #[inline(always)]
     pub fn full(self) -> Wide {
         let width = self.row().place.width;
         match width {
             0..64 => Wide::new((1 << width) - 1),
             64 => Wide::new(u64::MAX),
-            128 => Wide::wide(u128::MAX),
+            128 => Wide::from_u128(u128::MAX),
             // Bytes 20 to 22 of a connection id are not used.
             _ => Wide([u64::MAX, u64::MAX, 0xffff_ffff_0000_00ff]),
         }

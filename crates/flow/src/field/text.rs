@@ -40,7 +40,7 @@ fn bytes(text: &str) -> Option<Vec<u8>> {
     let digits = text.strip_prefix("0x").unwrap_or(text).as_bytes();
     let byte =
         |pair: &[u8]| pair.iter().try_fold(0u8, |byte, digit| Some(byte << 4 | char::from(*digit).to_digit(16)? as u8));
-    let fits = digits.len() % 2 == 0 && (1..=MAX_CID).contains(&(digits.len() / 2));
+    let fits = digits.len().is_multiple_of(2) && (1..=MAX_CID).contains(&(digits.len() / 2));
     fits.then(|| digits.chunks(2).map(byte).collect())?
 }
 
@@ -85,7 +85,7 @@ fn value(field: Field, text: &str) -> Option<Wide> {
     match field.row().format {
         Format::Mac => mac(text).map(Wide::new),
         Format::Ipv4 => text.parse::<Ipv4Addr>().ok().map(|address| Wide::new(address.to_bits().into())),
-        Format::Ipv6 => text.parse::<Ipv6Addr>().ok().map(|address| Wide::wide(address.to_bits())),
+        Format::Ipv6 => text.parse::<Ipv6Addr>().ok().map(|address| Wide::from_u128(address.to_bits())),
         Format::Cid => bytes(text).map(|bytes| Wide::cid(&bytes)),
         Format::Tos => number(text).filter(|number| number % 4 == 0).map(|number| Wide::new(number >> 2)),
         _ => number(text).map(Wide::new),
@@ -97,7 +97,7 @@ fn prefix(field: Field, text: &str) -> Option<Wide> {
     let len = number(text)?;
     match field.row().format {
         Format::Ipv4 if len <= 32 => Some(Wide::new(!(u64::from(u32::MAX) >> len) & u64::from(u32::MAX))),
-        Format::Ipv6 if len <= 128 => Some(Wide::wide(!u128::MAX.checked_shr(len as u32).unwrap_or(0))),
+        Format::Ipv6 if len <= 128 => Some(Wide::from_u128(!u128::MAX.checked_shr(len as u32).unwrap_or(0))),
         _ => None,
     }
 }

@@ -122,7 +122,8 @@ fn note(part: Part<'_>) -> Result<Action, ParseError> {
     let digits: String = part.text.split('.').collect();
     let byte =
         |pair: &[u8]| pair.iter().try_fold(0u8, |byte, digit| Some(byte << 4 | char::from(*digit).to_digit(16)? as u8));
-    let bytes = (digits.len() % 2 == 0).then(|| digits.as_bytes().chunks(2).map(byte).collect::<Option<Vec<u8>>>());
+    let bytes =
+        (digits.len().is_multiple_of(2)).then(|| digits.as_bytes().chunks(2).map(byte).collect::<Option<Vec<u8>>>());
     match bytes.flatten().filter(|bytes| !bytes.is_empty()) {
         Some(bytes) => Ok(Action::Note(bytes)),
         None => Err(part.error("note takes hexadecimal bytes such as 01.ab.ff")),

@@ -15,8 +15,8 @@ fn key(protocol: u8, source: &str, from: u16, target: &str, to: u16) -> Key {
         }
         (IpAddr::V6(source), IpAddr::V6(target)) => {
             key.set(Field::DlType, 0x86dd);
-            key.set(Field::Ipv6Src, Wide::wide(source.to_bits()));
-            key.set(Field::Ipv6Dst, Wide::wide(target.to_bits()));
+            key.set(Field::Ipv6Src, Wide::from_u128(source.to_bits()));
+            key.set(Field::Ipv6Dst, Wide::from_u128(target.to_bits()));
         }
         _ => panic!("two versions of IP"),
     }

@@ -72,7 +72,7 @@ fn change(key: &mut Key, action: &Action) {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Add(RuleSpec),
+    Add(Box<RuleSpec>),
     /// Deletes the rule that is there at that place, strictly.
     Delete(usize),
     /// Deletes loosely what is within the match of the rule at that place.
@@ -84,7 +84,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => generate::rule(true, 4).prop_map(Step::Add),
+        6 => generate::rule(true, 4).prop_map(|rule| Step::Add(Box::new(rule))),
         2 => any::<usize>().prop_map(Step::Delete),
         1 => any::<usize>().prop_map(Step::DeleteLoose),
         1 => (any::<usize>(), any::<u16>()).prop_map(|(at, queue)| Step::Modify(at, queue)),
@@ -125,8 +125,8 @@ proptest! {
             let at = |at: usize, naive: &Naive| naive.0.get(at % naive.0.len().max(1)).cloned();
             match step {
                 Step::Add(rule) => {
-                    writer.commit(vec![Change::Add(rule.clone())], 0).unwrap();
-                    naive.add(rule);
+                    writer.commit(vec![Change::Add((*rule).clone())], 0).unwrap();
+                    naive.add(*rule);
                 }
                 Step::Delete(place) => {
                     let Some(rule) = at(place, &naive) else { continue };

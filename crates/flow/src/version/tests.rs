@@ -200,7 +200,9 @@ fn nobody_sees_half_of_a_transaction() {
             writer.commit(both(number), 0).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
-        readers.map(|reader| reader.join().unwrap());
+        for reader in readers {
+            reader.join().unwrap();
+        }
     });
 }
 
