@@ -79,6 +79,7 @@ fn cpu_ns() -> u64 {
 }
 
 /// Nanoseconds per key, the best of several rounds over all keys.
+#[inline(never)]
 fn per_key(classifier: &mut Classifier, keys: &[Key]) -> f64 {
     let mut ids = [VerdictId::default(); BURST];
     let mut best = f64::MAX;
@@ -124,6 +125,7 @@ fn frame(key: &Key) -> [u8; 64] {
 }
 
 /// Nanoseconds per frame: parsing, key, and lookup.
+#[inline(never)]
 fn per_frame(classifier: &mut Classifier, frames: &[[u8; 64]]) -> f64 {
     let (mut keys, mut ids) = ([Key::ZERO; BURST], [VerdictId::default(); BURST]);
     let ingress = Ingress::default();

@@ -148,7 +148,11 @@ impl Group {
     #[inline]
     pub fn hash(&self, key: &Key) -> Option<u32> {
         let (input, len) = self.input(key)?;
-        Some(self.toeplitz.hash(&input[..len]))
+        Some(match len {
+            // The length of most packets is known to the compiler.
+            12 => self.toeplitz.hash(input.first_chunk::<12>()?),
+            len => self.toeplitz.hash(&input[..len]),
+        })
     }
 
     /// The bytes that count, in the order of Microsoft's definition: source and destination address, source and
@@ -170,28 +174,27 @@ impl Group {
         if tuple == Tuple::None {
             return None;
         }
-        let (mut source, mut target) = if v4 {
-            (u128::from(number(Field::NwSrc)), u128::from(number(Field::NwDst)))
-        } else {
-            (key.get(Field::Ipv6Src).as_u128(), key.get(Field::Ipv6Dst).as_u128())
-        };
-        let (mut from, mut to) = (number(Field::TpSrc) as u16, number(Field::TpDst) as u16);
-        if self.symmetric && (source, if ports { from } else { 0 }) > (target, if ports { to } else { 0 }) {
-            (source, target, from, to) = (target, source, to, from);
-        }
+        // Addresses and ports lie in a key as the hash wants them: source before target, without a gap.
+        let mut ports_word = if ports { key.words()[7] as u32 } else { 0 };
         let mut input = [0; MAX_INPUT];
         let mut len = if v4 {
-            input[..4].copy_from_slice(&(source as u32).to_be_bytes());
-            input[4..8].copy_from_slice(&(target as u32).to_be_bytes());
+            let mut addresses = key.words()[3];
+            if self.symmetric && swapped((addresses >> 32, addresses & 0xffff_ffff), ports_word) {
+                (addresses, ports_word) = (addresses.rotate_left(32), ports_word.rotate_left(16));
+            }
+            input[..8].copy_from_slice(&addresses.to_be_bytes());
             8
         } else {
+            let (mut source, mut target) = (key.get(Field::Ipv6Src).as_u128(), key.get(Field::Ipv6Dst).as_u128());
+            if self.symmetric && swapped((source, target), ports_word) {
+                (source, target, ports_word) = (target, source, ports_word.rotate_left(16));
+            }
             input[..16].copy_from_slice(&source.to_be_bytes());
             input[16..32].copy_from_slice(&target.to_be_bytes());
             32
         };
         if ports {
-            input[len..len + 2].copy_from_slice(&from.to_be_bytes());
-            input[len + 2..len + 4].copy_from_slice(&to.to_be_bytes());
+            input[len..len + 4].copy_from_slice(&ports_word.to_be_bytes());
             len += 4;
         }
         if tuple == Tuple::Five && whole {
@@ -215,4 +218,10 @@ impl Group {
             (false, _) => choices.ip6,
         }
     }
+}
+
+/// Whether source and target change places, so that both directions of a flow are one.
+#[inline(always)]
+fn swapped<A: Ord>((source, target): (A, A), ports: u32) -> bool {
+    (source, ports >> 16) > (target, ports & 0xffff)
 }

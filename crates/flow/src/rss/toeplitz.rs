@@ -54,7 +54,7 @@ impl Toeplitz {
     }
 
     /// The hash of the first [`MAX_INPUT`] bytes of an input.
-    #[inline]
+    #[inline(always)]
     pub fn hash(&self, input: &[u8]) -> u32 {
         let pairs = self.tables.as_chunks::<2>().0;
         pairs.iter().zip(input).fold(0, |hash, ([upper, lower], byte)| {

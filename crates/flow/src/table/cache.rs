@@ -15,10 +15,6 @@ const WAYS: usize = 8;
 /// Words of a cache line.
 const LINE: usize = 8;
 
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(align(64))]
-struct Line([u64; LINE]);
-
 /// What belongs to a key: the verdict, the table of the lookup, and the version at which the entry was right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta(u64);
@@ -78,9 +74,11 @@ pub(super) struct Cache {
     mask: Mask,
     seed: u64,
     tags: Vec<[u32; WAYS]>,
-    /// Cache lines of an entry.
-    lines: usize,
-    entries: Vec<Line>,
+    /// Words of an entry: whole cache lines.
+    stride: usize,
+    /// Words before the first entry, which begins with a cache line.
+    skip: usize,
+    entries: Vec<u64>,
 }
 
 impl Cache {
@@ -93,7 +91,8 @@ impl Cache {
             mask: Mask::ZERO,
             seed,
             tags: vec![[0; WAYS]; buckets],
-            lines: 1,
+            stride: LINE,
+            skip: 0,
             entries: Vec::new(),
         };
         cache.reset(&Mask::ZERO);
@@ -110,10 +109,11 @@ impl Cache {
         self.clear();
         self.mask = *mask;
         self.shape = Shape::new(mask, self.seed);
-        let lines = (self.shape.len() + 1).div_ceil(LINE);
-        if lines != self.lines || self.entries.is_empty() {
-            self.lines = lines;
-            self.entries = vec![Line::default(); self.tags.len() * WAYS * lines];
+        let stride = (self.shape.len() + 1).next_multiple_of(LINE);
+        if stride != self.stride || self.entries.is_empty() {
+            self.stride = stride;
+            self.entries = vec![0; self.tags.len() * WAYS * stride + LINE];
+            self.skip = self.entries.as_ptr().align_offset(LINE * size_of::<u64>()).min(LINE);
         }
     }
 
@@ -136,12 +136,17 @@ impl Cache {
         (0..WAYS).fold(0, |bits, way| bits | u32::from(tags[way] == spot.tag) << way)
     }
 
+    /// Where the words of a place begin.
+    #[inline(always)]
+    fn start(&self, place: Place) -> usize {
+        self.skip + place.0 as usize * self.stride
+    }
+
     /// The first word of the first candidate. To look at it early asks for its cache line.
     #[inline(always)]
     pub fn touch(&self, spot: Spot, candidates: u32) -> u64 {
-        let way = candidates.trailing_zeros() as usize % WAYS;
-        let at = (spot.bucket as usize * WAYS + way) * self.lines;
-        self.entries.get(at).map_or(0, |line| line.0[0])
+        let way = candidates.trailing_zeros() % WAYS as u32;
+        self.entries.get(self.start(Place(spot.bucket * WAYS as u32 + way))).copied().unwrap_or(0)
     }
 
     /// The entry of a key that was looked up from `table` on.
@@ -149,11 +154,10 @@ impl Cache {
     pub fn find(&self, key: &Key, table: u8, spot: Spot, mut candidates: u32) -> Option<(Place, Meta)> {
         while candidates != 0 {
             let place = Place(spot.bucket * WAYS as u32 + candidates.trailing_zeros());
-            let from = place.0 as usize * self.lines;
-            let lines = self.entries.get(from..from + self.lines)?;
-            let words = lines.as_flattened_words();
-            let meta = Meta(words[0]);
-            if self.shape.equals(key, &words[1..]) && meta.table() == table {
+            let from = self.start(place);
+            let (meta, words) = self.entries.get(from..from + self.stride)?.split_first()?;
+            let meta = Meta(*meta);
+            if self.shape.equals(key, words) && meta.table() == table {
                 return Some((place, meta));
             }
             candidates &= candidates - 1;
@@ -163,7 +167,8 @@ impl Cache {
 
     /// Says that an entry is right at that version.
     pub fn confirm(&mut self, place: Place, meta: Meta) {
-        self.entries[place.0 as usize * self.lines].0[0] = meta.0;
+        let from = self.start(place);
+        self.entries[from] = meta.0;
     }
 
     /// Enters a key: in an empty place, or in that of some other key.
@@ -173,26 +178,26 @@ impl Cache {
         let free = || tags.iter().position(|tag| *tag == 0).unwrap_or(spot.tag as usize >> 8 & (WAYS - 1));
         let way = instead.map_or_else(free, |place| place.0 as usize % WAYS);
         tags[way] = spot.tag;
-        let from = (spot.bucket as usize * WAYS + way) * self.lines;
-        self.entries[from].0[0] = meta.0;
-        for (at, word) in self.shape.pack(key).enumerate().map(|(at, word)| (at + 1, word)) {
-            self.entries[from + at / LINE].0[at % LINE] = word;
+        let from = self.start(Place(spot.bucket * WAYS as u32 + way as u32));
+        self.entries[from] = meta.0;
+        for (to, word) in self.entries[from + 1..].iter_mut().zip(self.shape.pack(key)) {
+            *to = word;
         }
     }
 }
 
-/// Lines as the words in them.
-trait Words {
-    fn as_flattened_words(&self) -> [u64; 3 * LINE];
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Words for [Line] {
-    #[inline(always)]
-    fn as_flattened_words(&self) -> [u64; 3 * LINE] {
-        let mut words = [0; 3 * LINE];
-        for (to, line) in words.as_chunks_mut::<LINE>().0.iter_mut().zip(self) {
-            *to = line.0;
+    #[test]
+    fn metas_hold_what_they_are_made_of() {
+        for (verdict, table, version) in
+            [(0, 0, 0), (Meta::VERDICTS as u32 - 1, 63, (1 << 34) - 1), (5, 1, (7 << 34) + 9)]
+        {
+            let meta = Meta::new(verdict, table, version);
+            assert_eq!((meta.verdict(), meta.table(), meta.version()), (verdict, table, Meta::low(version)));
         }
-        words
+        assert_eq!(Meta::era((1 << 34) - 1) + 1, Meta::era(1 << 34));
     }
 }

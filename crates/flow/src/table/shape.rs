@@ -62,19 +62,22 @@ impl Shape {
     /// each other.
     #[inline(always)]
     pub fn hash(&self, key: &Key) -> u64 {
-        let mut sum = self.seed;
-        for pair in 0..self.len.min(WORDS).div_ceil(2) {
-            let (one, other) = (self.word(key, 2 * pair), self.word(key, 2 * pair + 1));
-            sum ^= mix(one ^ SALT[2 * pair] ^ self.seed, other ^ SALT[2 * pair + 1]);
-        }
+        let places = self.index.as_chunks::<2>().0.iter().zip(self.mask.as_chunks::<2>().0);
+        let salted = places.zip(SALT.as_chunks::<2>().0).take(self.len.div_ceil(2));
+        let sum = salted.fold(self.seed, |sum, ((index, mask), salt)| {
+            let word = |at: usize| key.words()[usize::from(index[at]) % WORDS] & mask[at];
+            sum ^ mix(word(0) ^ salt[0] ^ self.seed, word(1) ^ salt[1])
+        });
         mix(sum, SALT[0])
     }
 
-    /// Whether the used words of a key are these.
+    /// Whether the used words of a key are these; what is behind them does not count.
     #[inline(always)]
     pub fn equals(&self, key: &Key, packed: &[u64]) -> bool {
-        let packed = &packed[..self.len.min(packed.len()).min(WORDS)];
-        let differs = packed.iter().enumerate().fold(0, |differs, (at, word)| differs | (word ^ self.word(key, at)));
+        let places = self.index.iter().zip(&self.mask).take(self.len);
+        let differs = packed.iter().zip(places).fold(0, |differs, (word, (index, mask))| {
+            differs | (word ^ (key.words()[usize::from(*index) % WORDS] & mask))
+        });
         differs == 0
     }
 

@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn same_as_a_list(keys in proptest::collection::vec(generate::key(), 1..16), steps in proptest::collection::vec(step(), 1..60)) {
         let mut writer = Writer::new(2, Limits::default());
-        let (mut often, mut seldom) = (writer.classifier(0, 8), writer.classifier(1, 1024));
+        let (mut often, mut seldom) = (writer.classifier(0, 256), writer.classifier(1, 8));
         let mut naive = Naive::default();
         for step in steps {
             let at = |at: usize, naive: &Naive| naive.0.get(at % naive.0.len().max(1)).cloned();

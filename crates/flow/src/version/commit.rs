@@ -26,6 +26,11 @@ pub enum Refusal {
         /// The highest number that there may be.
         limit: u32,
     },
+    /// Loose changes have to look at every rule, and there are too many of both.
+    #[error(
+        "the changes of the transaction look at more than {0} rules: name table, priority and match with strict, or split it"
+    )]
+    TooMuchWork(usize),
     /// A rule uses a group that is not there.
     #[error("there is no RSS group {0}: set it up first, or in the same transaction")]
     NoGroup(u32),
@@ -60,13 +65,15 @@ pub(super) struct Transaction<'s> {
     pub workers: usize,
     pub now_ns: u64,
     ops: Vec<Op>,
+    /// Rules that loose changes have looked at.
+    looked: usize,
     /// Which change has made an op.
     made_by: Vec<usize>,
 }
 
 impl<'s> Transaction<'s> {
     pub fn new(store: &'s mut Store, limits: &'s Limits, sequence: &'s mut u64, workers: usize, now_ns: u64) -> Self {
-        Self { store, limits, sequence, workers, now_ns, ops: Vec::new(), made_by: Vec::new() }
+        Self { store, limits, sequence, workers, now_ns, ops: Vec::new(), looked: 0, made_by: Vec::new() }
     }
 
     /// Does all changes to the store, or none.
@@ -122,7 +129,7 @@ impl<'s> Transaction<'s> {
             Change::Add(spec) => self.add(spec),
             Change::Modify { filter, actions, cookie } => self.modify(&filter, &actions, cookie),
             Change::Delete(filter) => {
-                for rule in self.meant(&filter) {
+                for rule in self.meant(&filter)? {
                     self.push(Op::Remove(rule));
                 }
                 Ok(())
@@ -148,15 +155,20 @@ impl<'s> Transaction<'s> {
     }
 
     /// The rules that a filter means.
-    fn meant(&self, filter: &Filter) -> Vec<Arc<Rule>> {
+    fn meant(&mut self, filter: &Filter) -> Result<Vec<Arc<Rule>>, Refusal> {
         // One with table, priority and match is found without looking at the others.
-        match filter.table {
-            Some(table) if filter.strict => {
-                let found = self.store.find(table, filter.strict_priority(), &filter.matching);
-                found.filter(|rule| filter.covers(rule)).cloned().into_iter().collect()
-            }
-            _ => self.store.rules().filter(|rule| filter.covers(rule)).cloned().collect(),
+        if let (Some(table), true) = (filter.table, filter.strict) {
+            let found = self.store.find(table, filter.strict_priority(), &filter.matching);
+            return Ok(found.filter(|rule| filter.covers(rule)).cloned().into_iter().collect());
         }
+        self.look_at_all()?;
+        Ok(self.store.rules().filter(|rule| filter.covers(rule)).cloned().collect())
+    }
+
+    /// Accounts for a look at every rule.
+    fn look_at_all(&mut self) -> Result<(), Refusal> {
+        self.looked += self.store.len();
+        if self.looked <= self.limits.looks { Ok(()) } else { Err(Refusal::TooMuchWork(self.limits.looks)) }
     }
 
     fn next(&mut self) -> u64 {
@@ -179,7 +191,7 @@ impl<'s> Transaction<'s> {
     }
 
     fn modify(&mut self, filter: &Filter, actions: &[Action], cookie: Option<u64>) -> Result<(), Refusal> {
-        for old in self.meant(filter) {
+        for old in self.meant(filter)? {
             old.spec.check_actions(actions)?;
             let new = Arc::new(old.modified(actions.to_vec(), cookie, self.next()));
             self.push(Op::Swap { old, new });
@@ -188,6 +200,7 @@ impl<'s> Transaction<'s> {
     }
 
     fn replace(&mut self, specs: Vec<RuleSpec>) -> Result<(), Refusal> {
+        self.look_at_all()?;
         // Of two rules with one table, priority and match the later one counts, as if they were added.
         let place = |spec: &RuleSpec| (spec.table, spec.priority, spec.matching);
         let last: HashMap<_, usize> = specs.iter().enumerate().map(|(at, spec)| (place(spec), at)).collect();

@@ -52,6 +52,19 @@ fn all_or_nothing() {
 }
 
 #[test]
+fn work_is_bounded() {
+    let mut writer = Writer::new(1, Limits { looks: 9, ..Limits::default() });
+    writer.commit((1..=4).map(|port| add(&format!("in_port={port},actions=drop"))).collect(), 0).unwrap();
+    let loose = || delete("in_port=9");
+    writer.commit(vec![loose(), loose()], 0).unwrap();
+    let error = writer.commit(vec![delete("in_port=1"), loose(), loose()], 0).unwrap_err();
+    assert_eq!(error, CommitError { change: 2, refusal: Refusal::TooMuchWork(9) });
+    assert_eq!(writer.len(), 4);
+    let strict = || delete("table=0,strict,in_port=9");
+    writer.commit((0..100).map(|_| strict()).collect(), 0).unwrap();
+}
+
+#[test]
 fn groups_and_meters_that_are_used_stay() {
     let mut writer = Writer::new(1, Limits::default());
     let meter = Meter::new(MeterSpec { unit: Unit::Packets, rate: 1, burst: 1 }, 0).unwrap();

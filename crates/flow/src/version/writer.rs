@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub struct Limits {
     /// Rules, in all tables together.
     pub rules: usize,
+    /// How many rules the loose changes of one transaction may look at together, found or not.
+    pub looks: usize,
     /// The highest number of an RSS group.
     pub groups: u32,
     /// The highest number of a meter.
@@ -23,7 +25,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { rules: 1 << 20, groups: 4095, meters: 65535 }
+        Self { rules: 1 << 20, looks: 1 << 23, groups: 4095, meters: 65535 }
     }
 }
 
