@@ -82,9 +82,9 @@ enum Step {
     Lookup(Vec<usize>),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step(rule: impl Strategy<Value = RuleSpec>) -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => generate::rule(true, 4).prop_map(|rule| Step::Add(Box::new(rule))),
+        6 => rule.prop_map(|rule| Step::Add(Box::new(rule))),
         2 => any::<usize>().prop_map(Step::Delete),
         1 => any::<usize>().prop_map(Step::DeleteLoose),
         1 => (any::<usize>(), any::<u16>()).prop_map(|(at, queue)| Step::Modify(at, queue)),
@@ -117,46 +117,89 @@ fn compare(classifier: &mut Classifier, naive: &Naive, keys: &[Key]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
     #[test]
-    fn same_as_a_list(keys in proptest::collection::vec(generate::key(), 1..16), steps in proptest::collection::vec(step(), 1..60)) {
-        let mut writer = Writer::new(2, Limits::default());
-        let (mut often, mut seldom) = (writer.classifier(0, 256), writer.classifier(1, 8));
-        let mut naive = Naive::default();
-        for step in steps {
-            let at = |at: usize, naive: &Naive| naive.0.get(at % naive.0.len().max(1)).cloned();
-            match step {
-                Step::Add(rule) => {
-                    writer.commit(vec![Change::Add((*rule).clone())], 0).unwrap();
-                    naive.add(*rule);
-                }
-                Step::Delete(place) => {
-                    let Some(rule) = at(place, &naive) else { continue };
-                    prop_assert_eq!(writer.commit(vec![Change::Delete(strict(&rule))], 0).unwrap().removed, 1);
-                    naive.0.retain(|other| *other != rule);
-                }
-                Step::DeleteLoose(place) => {
-                    let Some(rule) = at(place, &naive) else { continue };
-                    let filter = crate::version::Filter { matching: rule.matching, ..Default::default() };
-                    writer.commit(vec![Change::Delete(filter)], 0).unwrap();
-                    naive.0.retain(|other| !other.matching.within(&rule.matching));
-                }
-                Step::Modify(place, queue) => {
-                    let Some(rule) = at(place, &naive) else { continue };
-                    let actions = vec![Action::Queue(queue)];
-                    let change = Change::Modify { filter: strict(&rule), actions: actions.clone(), cookie: None };
-                    prop_assert_eq!(writer.commit(vec![change], 0).unwrap().modified, 1);
-                    let same = naive.0.iter_mut().find(|other| **other == rule).unwrap();
-                    same.actions = actions;
-                }
-                Step::Lookup(places) => {
-                    let burst: Vec<_> = places.iter().map(|place| keys[place % keys.len()]).collect();
-                    compare(&mut often, &naive, &burst);
-                }
+    fn same_as_a_list(
+        keys in proptest::collection::vec(generate::key(), 1..16),
+        steps in proptest::collection::vec(step(generate::rule(true, 4)), 1..60),
+    ) {
+        run(&keys, steps);
+    }
+
+    /// Two fields of four values, so that most rules meet most keys and tables see what others have set.
+    #[test]
+    fn same_as_a_list_in_a_small_world(steps in proptest::collection::vec(step(small_rule()), 1..60)) {
+        let keys: Vec<Key> = (0..16).map(|number| small_key(number / 4, number % 4)).collect();
+        run(&keys, steps);
+    }
+}
+
+fn small_key(port: u64, register: u64) -> Key {
+    let mut key = Key::ZERO;
+    key.set(Field::InPort, port);
+    key.set(Field::Reg0, register);
+    key
+}
+
+fn small_rule() -> impl Strategy<Value = RuleSpec> {
+    let asked = (proptest::option::of(0u64..4), proptest::option::of((0u64..4, 1u64..4)));
+    let done = (proptest::option::of((0u64..4, 1u64..4)), proptest::option::of(1u8..4), 0u16..3);
+    (0u8..4, 0u16..3, asked, done).prop_map(|(table, priority, (port, register), (set, goto, queue))| {
+        let mut rule = RuleSpec { table, priority, ..RuleSpec::default() };
+        if let Some(port) = port {
+            rule.matching.add(Field::InPort, Wide::new(port), Field::InPort.full()).unwrap();
+        }
+        if let Some((value, mask)) = register {
+            rule.matching.add(Field::Reg0, Wide::new(value & mask), Wide::new(mask)).unwrap();
+        }
+        let set = set.map(|(value, mask)| Action::SetField {
+            field: Field::Reg0,
+            value: Wide::new(value & mask),
+            mask: Wide::new(mask),
+        });
+        let goto = goto.filter(|goto| *goto > table).map(Action::GotoTable);
+        rule.actions = set.into_iter().chain([goto.unwrap_or(Action::Queue(queue))]).collect();
+        rule
+    })
+}
+
+fn run(keys: &[Key], steps: Vec<Step>) {
+    let mut writer = Writer::new(2, Limits::default());
+    let (mut often, mut seldom) = (writer.classifier(0, 256), writer.classifier(1, 8));
+    let mut naive = Naive::default();
+    for step in steps {
+        let at = |at: usize, naive: &Naive| naive.0.get(at % naive.0.len().max(1)).cloned();
+        match step {
+            Step::Add(rule) => {
+                writer.commit(vec![Change::Add((*rule).clone())], 0).unwrap();
+                naive.add(*rule);
+            }
+            Step::Delete(place) => {
+                let Some(rule) = at(place, &naive) else { continue };
+                assert_eq!(writer.commit(vec![Change::Delete(strict(&rule))], 0).unwrap().removed, 1);
+                naive.0.retain(|other| *other != rule);
+            }
+            Step::DeleteLoose(place) => {
+                let Some(rule) = at(place, &naive) else { continue };
+                let filter = crate::version::Filter { matching: rule.matching, ..Default::default() };
+                writer.commit(vec![Change::Delete(filter)], 0).unwrap();
+                naive.0.retain(|other| !other.matching.within(&rule.matching));
+            }
+            Step::Modify(place, queue) => {
+                let Some(rule) = at(place, &naive) else { continue };
+                let actions = vec![Action::Queue(queue)];
+                let change = Change::Modify { filter: strict(&rule), actions: actions.clone(), cookie: None };
+                assert_eq!(writer.commit(vec![change], 0).unwrap().modified, 1);
+                let same = naive.0.iter_mut().find(|other| **other == rule).unwrap();
+                same.actions = actions;
+            }
+            Step::Lookup(places) => {
+                let burst: Vec<_> = places.iter().map(|place| keys[place % keys.len()]).collect();
+                compare(&mut often, &naive, &burst);
             }
         }
-        compare(&mut often, &naive, &keys);
-        compare(&mut seldom, &naive, &keys);
-        prop_assert_eq!(writer.len(), naive.0.len());
     }
+    compare(&mut often, &naive, keys);
+    compare(&mut seldom, &naive, keys);
+    assert_eq!(writer.len(), naive.0.len());
 }
 
 fn writer(rules: &[&str]) -> Writer {
@@ -269,6 +312,21 @@ fn what_a_change_does_not_concern_stays_cached() {
     writer.commit(vec![Change::Add(parse_rule("priority=40000,tcp,tcp_dst=80,actions=queue:9").unwrap())], 0).unwrap();
     let id = one(&mut classifier, 0, key("tcp,tcp_dst=80"));
     assert_eq!(classifier.verdict(id).actions, [Action::Queue(9)]);
+}
+
+#[test]
+fn a_change_behind_a_rewrite_concerns_the_key() {
+    let mut writer = writer(&["actions=set_field:5->reg0,goto_table:1", "table=1,priority=1,reg0=0/8,actions=queue:1"]);
+    let mut classifier = writer.classifier(0, 64);
+    let id = one(&mut classifier, 0, Key::ZERO);
+    assert_eq!(classifier.verdict(id).rules.len(), 2);
+    // The mask over all rules stays as it is, and the rule does not match the key as it came in.
+    writer.commit(vec![Change::Add(parse_rule("table=1,priority=9,reg0=8/8,actions=queue:2").unwrap())], 0).unwrap();
+    writer.commit(vec![Change::Add(parse_rule("table=2,reg0=5/7,actions=drop").unwrap())], 0).unwrap();
+    one(&mut classifier, 0, Key::ZERO);
+    writer.commit(vec![Change::Add(parse_rule("table=1,priority=9,reg0=5/7,actions=queue:3").unwrap())], 0).unwrap();
+    let id = one(&mut classifier, 0, Key::ZERO);
+    assert_eq!(classifier.verdict(id).actions.last(), Some(&Action::Queue(3)));
 }
 
 #[test]
