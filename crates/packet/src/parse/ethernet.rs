@@ -1,4 +1,4 @@
-//! Ethernet (IEEE 802.3 §3.1.1), VLAN tags (IEEE 802.1Q §9.6) and LLC with SNAP (RFC 1042).
+//! Ethernet (IEEE 802.3 §3.1.1), VLAN tags (IEEE 802.1Q, clause 9.6) and LLC with SNAP (RFC 1042).
 
 use super::bytes::{array, be16};
 use super::{MacAddress, Malformed};
@@ -9,7 +9,7 @@ pub mod ether_type {
     pub const IPV4: u16 = 0x0800;
     /// ARP (RFC 826).
     pub const ARP: u16 = 0x0806;
-    /// An Ethernet frame within a tunnel (RFC 1701 §2).
+    /// An Ethernet frame within a tunnel (RFC 7637 §3.2).
     pub const ETHERNET: u16 = 0x6558;
     /// VLAN tag of a customer (802.1Q).
     pub const VLAN: u16 = 0x8100;
@@ -86,7 +86,7 @@ impl<'a> Ethernet<'a> {
     }
 }
 
-/// Tag control information (802.1Q §9.6).
+/// Tag control information (IEEE 802.1Q, clause 9.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tci(pub u16);
 

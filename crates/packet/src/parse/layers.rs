@@ -103,7 +103,7 @@ pub struct Layers {
     pub(super) malformed: Option<(Layer, Malformed)>,
 }
 
-const _: () = assert!(size_of::<Layers>() <= 64, "one cache line is enough");
+const _: () = assert!(size_of::<Layers>() <= 36, "it is kept for every frame of a burst");
 
 impl Layers {
     /// Most VLAN tags of one frame. A frame with more is malformed behind them.

@@ -1,4 +1,4 @@
-//! Precision Time Protocol, version 2 (IEEE 1588-2019 §13.3), over Ethernet (annex E) or UDP (annexes C and D).
+//! Precision Time Protocol, version 2 (IEEE 1588-2019, clause 13.3), over Ethernet (annex E) or UDP (annexes C and D).
 
 use super::Malformed;
 use super::bytes::{array, be16, be64};

@@ -1,5 +1,6 @@
-//! RDMA over Ethernet: global route header (InfiniBand Architecture Specification, volume 1, §8.3), which version 1 has,
-//! and base transport header (§9.2). Version 2 (annex A17) has the base transport header in a datagram of UDP.
+//! RDMA over Ethernet: global route header, which version 1 has, and base transport header (InfiniBand Architecture
+//! Specification, volume 1, chapters 8.3 and 9.2). Version 2 (annex A17) has the base transport header in a datagram of
+//! UDP.
 
 use super::Malformed;
 use super::bytes::{be16, be24, be32};

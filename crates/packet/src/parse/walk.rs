@@ -170,7 +170,7 @@ impl Layers {
         }
     }
 
-    /// Behind the labels, the first four bits tell IP from other things (RFC 4928 §3). That is a guess: where the rest
+    /// Behind the labels, the first four bits tell IP from other things (RFC 4928 §2). That is a guess: where the rest
     /// does not fit, it is taken back, and nothing is malformed.
     fn mpls_at(&mut self, bytes: &[u8], at: usize) {
         let mpls = match Mpls::parse(bytes) {
