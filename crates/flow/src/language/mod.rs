@@ -1,0 +1,34 @@
+//! Rules as text, close to that of `ovs-ofctl`, and as JSON.
+//!
+//! ```text
+//! # comment
+//! table=0,priority=100,ip,nw_src=10.0.0.0/8,tcp_dst=80,actions=set_field:10.0.0.1->nw_dst,queue:3
+//! ```
+//!
+//! Commas or blanks separate. Before `actions=` stand `table`, `priority`, `cookie`, `idle_timeout`, `hard_timeout`, the words
+//! of [`KEYWORDS`](crate::field::needs::KEYWORDS) and the names of [fields](crate::field). What is printed parses to the
+//! same rule.
+//!
+//! - [`parse_rule`], [`parse_rules`], [`parse_filter`]: from text. A [`ParseError`] points at the place.
+//! - `Display` of [`RuleSpec`](crate::RuleSpec), [`Match`](crate::Match) and [`Action`](crate::Action): to text.
+//! - `Serialize` and `Deserialize` of the same: JSON, with values and actions in the words of the language.
+
+mod actions;
+mod error;
+mod filter;
+mod json;
+mod print;
+mod rule;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+pub use error::ParseError;
+pub use filter::parse_filter;
+pub(crate) use print::action;
+#[cfg(test)]
+pub(crate) use rule::parse_unchecked;
+pub use rule::{parse_rule, parse_rules};
+
+/// Longest line of rules, in bytes.
+pub const MAX_LINE: usize = 16 * 1024;

@@ -1,0 +1,42 @@
+//! Where a frame goes: keys, rules, tables, RSS, meters, versions, explanations.
+//!
+//! ```text
+//! control    text, JSON -> RuleSpec -> transaction -> Writer -- publishes --> Tables, version N
+//!                                                                                |
+//! worker     frame -> Key -> exact-match cache -> tuple-space search, goto -> Verdict: actions, class, rules hit
+//! ```
+//!
+//! - [`field`]: the one table of fields. Parser, printer, JSON and explanations take from it.
+//! - [`key`]: what is looked at of a frame, as words with fixed places; masks and shapes over them.
+//! - [`extract`]: the key of a frame.
+//! - [`action`], [`rule`]: what is done, and when; counters of a rule.
+//! - [`language`]: rules as text in the manner of `ovs-ofctl`, files of rules, JSON.
+//! - [`table`]: tuple-space search, several tables, the cache of a worker, verdicts.
+//! - [`version`]: transactions, published so that no reader waits or sees half of one; old versions.
+//! - [`rss`], [`meter`]: hash to queue; token buckets.
+//! - [`explain`]: which rule a key meets, and why not a better one.
+//!
+//! Nothing here does anything to a frame: a [`table::Verdict`] says what the card is to do.
+#![forbid(unsafe_code)]
+
+pub mod action;
+pub mod explain;
+pub mod extract;
+pub mod field;
+#[cfg(test)]
+mod generate;
+pub mod key;
+pub mod language;
+pub mod matching;
+pub mod meter;
+pub mod rss;
+pub mod rule;
+pub mod table;
+pub mod version;
+
+pub use action::Action;
+pub use extract::Ingress;
+pub use field::Field;
+pub use key::Key;
+pub use matching::Match;
+pub use rule::{Rule, RuleSpec};

@@ -1,0 +1,119 @@
+//! Rules: as they are asked for, and as tables hold them.
+
+mod check;
+mod counters;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use check::RuleError;
+pub use counters::{Counters, Hits};
+pub(crate) use plan::{Next, Plan};
+
+use crate::action::Action;
+use crate::matching::Match;
+use std::sync::Arc;
+
+/// Tables 0 to 63. OpenFlow allows 255; with 64, the tables that a verdict has passed fit one word.
+pub const TABLES: u8 = 64;
+/// Priority of a rule that does not say one.
+pub const DEFAULT_PRIORITY: u16 = 32768;
+/// Most actions of one rule.
+pub const MAX_ACTIONS: usize = 64;
+
+/// A rule as somebody asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSpec {
+    /// In which table, below [`TABLES`].
+    pub table: u8,
+    /// Which rule wins: the highest; among equals, the one that was added first.
+    pub priority: u16,
+    /// What it asks of a key.
+    pub matching: Match,
+    /// What it does.
+    pub actions: Vec<Action>,
+    /// For its author.
+    pub cookie: u64,
+    /// Seconds without a frame after which it goes; 0 is never.
+    pub idle_timeout: u16,
+    /// Seconds after which it goes; 0 is never.
+    pub hard_timeout: u16,
+}
+
+impl Default for RuleSpec {
+    fn default() -> Self {
+        Self {
+            table: 0,
+            priority: DEFAULT_PRIORITY,
+            matching: Match::ANY,
+            actions: vec![Action::Drop],
+            cookie: 0,
+            idle_timeout: 0,
+            hard_timeout: 0,
+        }
+    }
+}
+
+/// A rule in a table. It never changes; a modified rule is another one with the same rank and counters.
+#[derive(Debug)]
+pub struct Rule {
+    /// What was asked for.
+    pub spec: RuleSpec,
+    /// Unique, and higher for the rule that wins.
+    pub(crate) rank: Rank,
+    /// Unique for every rule and every modification of it.
+    pub(crate) revision: u64,
+    pub(crate) plan: Plan,
+    /// What it has matched.
+    pub counters: Arc<Counters>,
+    /// When it was added, in nanoseconds.
+    pub created_ns: u64,
+}
+
+/// Which of two rules of a table wins: the higher one. Priority in the upper 16 bits; below, the older the higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Rank(u64);
+
+impl Rank {
+    const AGE_BITS: u32 = 48;
+
+    /// The rank of the rule that was added as number `sequence`. At a million rules a second, 48 bits last nine years.
+    pub fn new(priority: u16, sequence: u64) -> Self {
+        Self(u64::from(priority) << Self::AGE_BITS | (!sequence & ((1 << Self::AGE_BITS) - 1)))
+    }
+}
+
+impl Rule {
+    pub(crate) fn new(spec: RuleSpec, sequence: u64, revision: u64, workers: usize, now_ns: u64) -> Self {
+        Self {
+            rank: Rank::new(spec.priority, sequence),
+            revision,
+            plan: Plan::new(&spec.actions),
+            counters: Arc::new(Counters::new(workers)),
+            created_ns: now_ns,
+            spec,
+        }
+    }
+
+    /// The same rule with other actions.
+    pub(crate) fn modified(&self, actions: Vec<Action>, cookie: Option<u64>, revision: u64) -> Self {
+        Self {
+            rank: self.rank,
+            revision,
+            plan: Plan::new(&actions),
+            counters: Arc::clone(&self.counters),
+            created_ns: self.created_ns,
+            spec: RuleSpec { actions, cookie: cookie.unwrap_or(self.spec.cookie), ..self.spec.clone() },
+        }
+    }
+
+    /// Whether a timeout has passed at `now_ns`.
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        let passed = |timeout: u16, since: u64| {
+            timeout > 0 && now_ns.saturating_sub(since) >= u64::from(timeout) * 1_000_000_000
+        };
+        let last = || self.counters.read().last_ns.max(self.created_ns);
+        passed(self.spec.hard_timeout, self.created_ns)
+            || (self.spec.idle_timeout > 0 && passed(self.spec.idle_timeout, last()))
+    }
+}

@@ -1,0 +1,72 @@
+//! What a lookup needs of the actions of a rule: where it goes on, and how the key changes until then.
+
+use crate::action::Action;
+use crate::field::{Field, TAG_PRESENT, Wide};
+use crate::key::Key;
+
+/// What comes after a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing.
+    End,
+    /// That table, with the key as it is then.
+    Table(u8),
+    /// That table, after the card has taken a new key from the frame.
+    Again(u8),
+}
+
+#[derive(Clone, Debug)]
+enum Rewrite {
+    Set { field: Field, value: Wide, mask: Wide },
+    PushVlan,
+    PopVlan,
+    DecTtl,
+}
+
+/// What a lookup needs of the actions of a rule.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub next: Next,
+    rewrites: Box<[Rewrite]>,
+}
+
+impl Plan {
+    pub fn new(actions: &[Action]) -> Self {
+        let Some(Action::GotoTable(table)) = actions.last() else {
+            return Self { next: Next::End, rewrites: Box::default() };
+        };
+        let again = actions.iter().any(Action::changes_layers);
+        let rewrites = actions.iter().filter_map(|action| match action {
+            Action::SetField { field, value, mask } => Some(Rewrite::Set { field: *field, value: *value, mask: *mask }),
+            Action::PushVlan(_) => Some(Rewrite::PushVlan),
+            Action::PopVlan => Some(Rewrite::PopVlan),
+            Action::DecTtl => Some(Rewrite::DecTtl),
+            _ => None,
+        });
+        Self { next: if again { Next::Again(*table) } else { Next::Table(*table) }, rewrites: rewrites.collect() }
+    }
+
+    /// Whether a later table sees another key.
+    pub fn rewrites(&self) -> bool {
+        !self.rewrites.is_empty()
+    }
+
+    /// Makes the key what a later table sees.
+    pub fn rewrite(&self, key: &mut Key) {
+        for rewrite in &self.rewrites {
+            match rewrite {
+                Rewrite::Set { field, value, mask } => key.assign(*field, *value, *mask),
+                Rewrite::PushVlan => {
+                    key.set(Field::InnerVlanTci, key.get(Field::VlanTci));
+                    key.set(Field::VlanTci, TAG_PRESENT);
+                }
+                // Of a third tag the key knows nothing.
+                Rewrite::PopVlan => {
+                    key.set(Field::VlanTci, key.get(Field::InnerVlanTci));
+                    key.set(Field::InnerVlanTci, 0);
+                }
+                Rewrite::DecTtl => key.set(Field::NwTtl, key.get(Field::NwTtl).0[0].saturating_sub(1)),
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The verdicts that a worker has met, and what each has counted since the last flush.
+
+use super::shape::mix;
+use super::{End, Miss, Tables, Verdict, Walk};
+use crate::key::Key;
+use crate::rule::Hits;
+use hashbrown::HashTable;
+
+/// A verdict, and by what it is found again.
+#[derive(Debug)]
+struct Known {
+    verdict: Verdict,
+    hash: u64,
+    end: End,
+    miss: Miss,
+}
+
+/// The verdicts that a worker has met: one for each way through the rules, however many flows go it.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    all: Vec<Known>,
+    index: HashTable<u32>,
+    hits: Vec<Hits>,
+    /// Those with something to flush.
+    touched: Vec<u32>,
+    /// The revisions of a way, while it is gone.
+    way: Vec<u64>,
+}
+
+impl Verdicts {
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    #[inline(always)]
+    pub fn get(&self, number: u32) -> &Verdict {
+        &self.all[number as usize].verdict
+    }
+
+    /// Forgets all of them. What they have counted has been flushed.
+    pub fn clear(&mut self) {
+        self.all.clear();
+        self.index.clear();
+        self.hits.clear();
+        self.touched.clear();
+    }
+
+    #[inline]
+    pub fn count(&mut self, number: u32, hits: Hits) {
+        let sum = &mut self.hits[number as usize];
+        if sum.packets == 0 {
+            self.touched.push(number);
+        }
+        sum.packets += hits.packets;
+        sum.bytes += hits.bytes;
+        sum.last_ns = sum.last_ns.max(hits.last_ns);
+    }
+
+    /// Adds what was counted to the rules.
+    pub fn flush(&mut self, worker: usize) {
+        for number in self.touched.drain(..) {
+            let hits = std::mem::take(&mut self.hits[number as usize]);
+            for rule in &self.all[number as usize].verdict.rules {
+                rule.counters.add(worker, hits);
+            }
+        }
+    }
+
+    /// The verdict on a key: one that is known, if the way is.
+    pub fn decide(&mut self, tables: &Tables, table: u8, key: &Key) -> u32 {
+        self.way.clear();
+        let way = &mut self.way;
+        let walk = tables.walk(table, key, |rule, _| way.push(rule.revision));
+        let miss = tables.miss;
+        let hash = way.iter().fold(walk.visited, |hash, revision| mix(hash ^ revision, 0x9e37_79b9_7f4a_7c15));
+        let known = self.index.find(hash, |&number| {
+            let known = &self.all[number as usize];
+            let same = known.verdict.rules.iter().map(|rule| rule.revision).eq(self.way.iter().copied());
+            same && known.end == walk.end && known.verdict.visited == walk.visited && known.miss == miss
+        });
+        match known {
+            Some(&number) => number,
+            None => self.learn(tables, table, key, walk, hash),
+        }
+    }
+
+    /// A way that is gone for the first time: it is gone again, and what it says is put together.
+    #[cold]
+    fn learn(&mut self, tables: &Tables, table: u8, key: &Key, walk: Walk, hash: u64) -> u32 {
+        let mut rules = Vec::with_capacity(self.way.len());
+        tables.walk(table, key, |rule, _| rules.push(std::sync::Arc::clone(rule)));
+        let number = self.all.len() as u32;
+        let verdict = Verdict::new(walk, rules, tables.miss);
+        self.all.push(Known { verdict, hash, end: walk.end, miss: tables.miss });
+        self.hits.push(Hits::default());
+        self.index.insert_unique(hash, number, |&number| self.all[number as usize].hash);
+        number
+    }
+}
