@@ -1,7 +1,7 @@
 //! A thread that polls rings and port queues in their turns, and sleeps when all of them are quiet.
 
 use crate::command::Command;
-use crate::lane::{Answer, Lane, forward};
+use crate::lane::{Answer, Lane, forward, wake_fence};
 use crate::mailbox::{Mailbox, Message};
 use crate::sleep::{News, Sleep};
 use crate::turns::{Item, Look, Turns};
@@ -82,6 +82,7 @@ impl Worker {
                 }
             }
             group = self.turns.end(group);
+            announce(&mut self.lanes);
         }
         if self.turns.has_cold() {
             worked |= self.attend_cold();
@@ -139,6 +140,7 @@ impl Worker {
             }
         }
         self.hot = hot;
+        announce(&mut self.lanes);
         worked
     }
 
@@ -257,6 +259,7 @@ impl Worker {
             Command::Look(queue) => {
                 if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.has(queue)) {
                     lane.look_at_queue(queue.index, turns);
+                    announce(&mut self.lanes);
                 }
                 done
             }
@@ -266,6 +269,15 @@ impl Worker {
             }
             Command::Exit => done,
         }
+    }
+}
+
+/// Wakes all who sleep and for whom something has come: at the end of an owner's turn, with one fence for all of them.
+#[inline(always)]
+fn announce(lanes: &mut [Lane]) {
+    if lanes.iter().any(Lane::is_touched) {
+        wake_fence();
+        lanes.iter_mut().for_each(Lane::announce);
     }
 }
 

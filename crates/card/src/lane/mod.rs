@@ -28,6 +28,7 @@ pub(crate) use answer::Answer;
 pub(crate) use detached::{Detach, Detached, TxQueue};
 pub(crate) use lent::lend;
 pub(crate) use loan::{Loan, Loans};
+pub(crate) use openers::wake_fence;
 pub(crate) use patch::{Patch, forward};
 pub(crate) use port_slot::PortSlot;
 pub(crate) use rx::RxSlot;
@@ -69,6 +70,15 @@ pub(crate) struct Lane {
     tx: Vec<TxSlot>,
     // Beside `tx`; those of ring 0 of a queue count.
     tx_counts: Vec<Counts>,
+    // What has moved since the last [`Lane::announce`].
+    touched: Vec<Touched>,
+}
+
+/// A queue whose openers may sleep, by its place.
+#[derive(Clone, Copy)]
+enum Touched {
+    Rx(usize),
+    Tx(usize),
 }
 
 impl Lane {
@@ -83,6 +93,7 @@ impl Lane {
             rx: Vec::new(),
             tx: Vec::new(),
             tx_counts: Vec::new(),
+            touched: Vec::new(),
         }
     }
 
@@ -120,6 +131,16 @@ impl Lane {
                 None => lose(slot, counts, &mut self.mac),
             }
         };
+        if served {
+            if slot.touch() {
+                self.touched.push(Touched::Tx(at));
+            }
+            // In a loopback; otherwise nothing has become visible there.
+            let rx_at = slot.rx_at;
+            if self.rx.get_mut(rx_at).is_some_and(RxSlot::touch) {
+                self.touched.push(Touched::Rx(rx_at));
+            }
+        }
         match (served, stays) {
             (_, false) => (Look::Ended, slot.cost),
             (true, true) => (Look::Busy, slot.cost),
@@ -142,7 +163,13 @@ impl Lane {
         let Some(port_queue) = self.port_queues.get_mut(at) else { return (Look::Quiet, cost::PORT_QUEUE) };
         let reaped = lent::reap(port_queue, &mut self.tx, &mut self.tx_counts);
         let received = match self.patch {
-            None => port_slot::receive(port_queue, &mut self.rx, &mut self.mac),
+            None => {
+                let received = port_slot::receive(port_queue, &mut self.rx, &mut self.mac);
+                if let Some(at) = port_queue.rx_at.filter(|&at| self.rx[at].touch()) {
+                    self.touched.push(Touched::Rx(at));
+                }
+                received
+            }
             Some(patch) if patch.to == self.port => patch::reflect(self, at),
             Some(_) => None,
         };
@@ -150,6 +177,23 @@ impl Lane {
             Some(cost) => (Look::Busy, cost),
             None if reaped => (Look::Busy, cost::PORT_QUEUE),
             None => (Look::Quiet, cost::PORT_QUEUE),
+        }
+    }
+
+    /// Whether somebody may have to be woken.
+    #[inline(always)]
+    pub fn is_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// Wakes those who sleep and for whom something has come, behind a [`wake_fence`].
+    #[inline(always)]
+    pub fn announce(&mut self) {
+        for touched in self.touched.drain(..) {
+            match touched {
+                Touched::Rx(at) => self.rx[at].announce(),
+                Touched::Tx(at) => self.tx[at].announce(),
+            }
         }
     }
 

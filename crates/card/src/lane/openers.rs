@@ -13,6 +13,14 @@ use rustix::net::{SendFlags, send};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+/// Between the stores of update words and the looks at who sleeps, one for all of them: it waits until every store before it
+/// is done, and so would make one burst wait for the lines of the one before.
+#[inline(always)]
+pub(crate) fn wake_fence() {
+    // Pairs with the fence in `Sleeper::announce` on the openers' side.
+    fence(Ordering::SeqCst);
+}
+
 /// An opener as the worker sees it.
 struct OpenerState {
     opener: Opener,
@@ -53,14 +61,9 @@ impl Opener {
 pub(crate) struct Openers(Vec<OpenerState>);
 
 impl Openers {
-    /// Signals every opener that sleeps. To be called after an update word was stored.
+    /// Signals every opener that sleeps. To be called after an update word was stored, and a [`wake_fence`] behind it.
     #[inline(always)]
     pub fn wake(&self) {
-        if self.0.is_empty() {
-            return;
-        }
-        // One fence for all of them; pairs with the fence in `Sleeper::announce` on the openers' side.
-        fence(Ordering::SeqCst);
         for entry in &self.0 {
             if entry.ringer.as_ref().is_some_and(Ringer::claim) {
                 entry.signal();

@@ -26,8 +26,11 @@ pub(crate) struct RxSlot {
     discard: bool,
     counts: Counts,
     unpublished: bool,
-    // Made visible, but those who sleep were not woken yet.
+    // Made visible, but the reclaimer does not know, and those who sleep were not woken yet.
+    unmarked: bool,
     unannounced: bool,
+    // Whether it is to be announced at the end of the turn.
+    is_touched: bool,
 }
 
 impl RxSlot {
@@ -41,7 +44,9 @@ impl RxSlot {
             discard: false,
             counts: Counts::default(),
             unpublished: false,
+            unmarked: false,
             unannounced: false,
+            is_touched: false,
         }
     }
 
@@ -251,22 +256,38 @@ impl RxSlot {
         self.openers.show(QueueState::Faulted(fault.kind), Some(fault));
     }
 
-    /// Makes what was delivered visible; [`RxSlot::finish`] wakes those who wait for it.
+    /// Makes what was delivered visible; [`RxSlot::announce`] wakes those who wait for it.
     #[inline(always)]
     pub fn show(&mut self) {
         if let Some(engine) = self.engine.running_mut() {
-            self.unannounced |= engine.publish();
+            let has_shown = engine.publish();
+            self.unmarked |= has_shown;
+            self.unannounced |= has_shown;
         }
     }
 
     #[inline(always)]
     fn make_visible(&mut self) {
         self.show();
+        if core::mem::take(&mut self.unmarked)
+            && let Some(reclaimer) = &mut self.reclaimer
+        {
+            reclaimer.mark();
+        }
+    }
+
+    /// Whether it has become one to be [announced](RxSlot::announce).
+    #[inline(always)]
+    pub fn touch(&mut self) -> bool {
+        self.unannounced && !core::mem::replace(&mut self.is_touched, true)
+    }
+
+    /// Wakes those who sleep, behind a [`wake_fence`](super::openers::wake_fence).
+    #[inline(always)]
+    pub fn announce(&mut self) {
+        self.is_touched = false;
         if core::mem::take(&mut self.unannounced) {
             self.openers.wake();
-            if let Some(reclaimer) = &mut self.reclaimer {
-                reclaimer.mark();
-            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use super::engine_state::EngineState;
-use super::openers::Openers;
+use super::openers::{Openers, wake_fence};
 use crate::counters::{Counts, QueueDrop};
 use crate::engine::TxEngine;
 use crate::queue_status::QueueStatus;
@@ -36,6 +36,8 @@ pub(crate) struct TxSlot {
     pub cost: u32,
     // Whether frames come one at a time.
     is_lone: bool,
+    // Whether those who sleep are to be woken at the end of the turn.
+    is_touched: bool,
     // Hits and misses of the engine that are in the counts.
     translations: (u64, u64),
 }
@@ -53,6 +55,7 @@ impl TxSlot {
             ticket: 0,
             cost: 0,
             is_lone: false,
+            is_touched: false,
             translations: (0, 0),
         }
     }
@@ -77,6 +80,7 @@ impl TxSlot {
     pub fn complete(&mut self, frames: u32) {
         if let Some(TxEngine::Dd(engine)) = self.engine.running_mut() {
             engine.complete(frames);
+            wake_fence();
             self.openers.wake();
         }
     }
@@ -152,7 +156,6 @@ impl TxSlot {
                 counts.iotlb_misses += misses - self.translations.1;
                 self.translations = (hits, misses);
             }
-            self.openers.wake();
             let unmapped = served.fault.is_some_and(|fault| fault.kind == FaultKind::Unmapped);
             counts.iotlb_faults += u64::from(unmapped);
             self.queue.counts.publish(counts);
@@ -162,6 +165,19 @@ impl TxSlot {
             }
         }
         served.fault.is_none()
+    }
+
+    /// Whether it has become one to be [announced](TxSlot::announce). To be called when a burst has moved the ring.
+    #[inline(always)]
+    pub fn touch(&mut self) -> bool {
+        !core::mem::replace(&mut self.is_touched, true)
+    }
+
+    /// Wakes those who sleep, behind a [`wake_fence`].
+    #[inline(always)]
+    pub fn announce(&mut self) {
+        self.is_touched = false;
+        self.openers.wake();
     }
 
     /// Ends the ring, and says why: the queue only if that is the ring of its registers.
