@@ -31,13 +31,13 @@ impl<'s, 'a> Watch<'s, 'a> {
         let start = Moment::now();
         loop {
             let fate = Fate::between(&self.before, &self.session.stats()?, self.queues);
-            if fate.arrived > 0 || sent == 0 || stop::asked() {
+            if fate.arrived > 0 || sent == 0 {
                 return Ok(());
             }
             if fate.dropped() >= sent {
                 return Err(Failure::Found(fate.in_words()));
             }
-            if start.seconds() > PATIENCE {
+            if start.seconds() > PATIENCE || stop::asked() {
                 // On their way, at an interface that is slow to say so.
                 return Ok(());
             }
@@ -94,8 +94,8 @@ impl Fate {
         let drops = self.drops.iter().map(|(place, drop)| format!("{} {} at {place}", drop.count, drop.reason));
         let drops: Vec<_> = drops.collect();
         format!(
-            "the card took the frames and dropped all of them, because nobody is at the other end: {}; `millrace ports` \
-             shows what is plugged in",
+            "the card took the frames and dropped all of them: {}; `millrace ports` shows what is plugged in, and \
+             `millrace stats` which queues are open",
             drops.join(", ")
         )
     }

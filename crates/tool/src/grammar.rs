@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Grammar {
     name: String,
     about: String,
+    version: Option<String>,
     options: Vec<Choice>,
     commands: Vec<Grammar>,
 }
@@ -21,6 +22,8 @@ struct Choice {
     short: Option<char>,
     help: String,
     takes_value: bool,
+    is_repeated: bool,
+    value_name: Option<String>,
     is_path: bool,
     values: Vec<String>,
 }
@@ -35,13 +38,14 @@ impl Grammar {
     }
 
     fn of_built(command: &Command) -> Self {
-        // Help and version come back by themselves.
+        // `help` and `--help` come back by themselves, and `--version` with the version.
         let is_made = |one: &&Arg| matches!(one.get_action(), ArgAction::Help | ArgAction::Version);
         let options = command.get_arguments().filter(|one| !one.is_hide_set() && !is_made(one));
         let commands = command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help");
         Self {
             name: command.get_name().to_owned(),
             about: command.get_about().map(ToString::to_string).unwrap_or_default(),
+            version: command.get_version().map(str::to_owned),
             options: options.map(Choice::of).collect(),
             commands: commands.map(Self::of_built).collect(),
         }
@@ -49,7 +53,8 @@ impl Grammar {
 
     /// A command that has it, under another name. Its words live as long as the program: there is one, and it ends soon.
     pub fn command(self, name: &str) -> Command {
-        let start = Command::new(kept(name)).about(kept(&self.about)).disable_help_subcommand(true);
+        let start = Command::new(kept(name)).about(kept(&self.about));
+        let start = start.version(Resettable::from(self.version.map(|version| Str::from(kept(&version)))));
         let start = start.args(self.options.into_iter().map(Choice::argument));
         start.subcommands(self.commands.into_iter().map(|one| {
             let name = one.name.clone();
@@ -66,14 +71,23 @@ impl Choice {
             short: argument.get_short(),
             help: argument.get_help().map(ToString::to_string).unwrap_or_default(),
             takes_value: argument.get_action().takes_values(),
+            is_repeated: matches!(argument.get_action(), ArgAction::Append | ArgAction::Count),
+            value_name: argument.get_value_names().and_then(|names| names.first()).map(ToString::to_string),
             is_path: argument.get_value_hint() == ValueHint::AnyPath,
             values: argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect(),
         }
     }
 
     fn argument(self) -> Arg {
-        let action = if self.takes_value { ArgAction::Append } else { ArgAction::SetTrue };
+        let action = match (self.takes_value, self.is_repeated) {
+            (true, true) => ArgAction::Append,
+            (true, false) => ArgAction::Set,
+            (false, true) => ArgAction::Count,
+            (false, false) => ArgAction::SetTrue,
+        };
         let argument = Arg::new(kept(&self.name)).help(kept(&self.help)).action(action);
+        let value_name = self.value_name.filter(|_| self.takes_value).map(|name| Str::from(kept(&name)));
+        let argument = argument.value_name(Resettable::from(value_name));
         let argument = argument.long(Resettable::from(self.long.map(|long| Str::from(kept(&long)))));
         let argument = argument.short(Resettable::from(self.short));
         let argument = if self.is_path { argument.value_hint(ValueHint::AnyPath) } else { argument };

@@ -159,9 +159,12 @@ fn start_and_watch(
 fn report(command: &str, shared: &Shared, queues: &[u32], lanes: &[Lane]) -> Result<Tally, Failure> {
     let mut all = Tally::default();
     let mut rows = Vec::with_capacity(lanes.len() + 1);
+    let has_failed = |lane: &Lane| !matches!(lane.1, Ok(()) | Err(Failure::Interrupted));
+    let ended_by_failure = lanes.iter().any(has_failed);
     for (queue, lane) in queues.iter().zip(lanes) {
         all.add(&lane.0);
-        if has_result(lane) {
+        // What there is to tell besides why it failed: frames, or that there were none until somebody ended it.
+        if lane.0.frames > 0 || (!ended_by_failure && !has_failed(lane)) {
             rows.push(lane.0.row(command, &queue.to_string()));
         }
     }
@@ -172,11 +175,6 @@ fn report(command: &str, shared: &Shared, queues: &[u32], lanes: &[Lane]) -> Res
         Output::new(shared.json).rows(command, &rows)?;
     }
     Ok(all)
-}
-
-/// Whether there is something to tell besides why it failed: frames, or that there were none until somebody ended it.
-fn has_result((tally, outcome): &Lane) -> bool {
-    tally.frames > 0 || matches!(outcome, Ok(()) | Err(Failure::Interrupted))
 }
 
 /// Whether a loop with that goal is done, or was asked to end before it.

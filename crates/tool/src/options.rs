@@ -19,7 +19,7 @@ pub struct Shared {
     #[arg(long, short = 'd', global = true, env = VARIABLE, value_name = "NAME", help_heading = HEADING,
         help = "Card to use: embedded[:OPTIONS] or unix:PATH")]
     pub device: Option<String>,
-    /// Queues, such as 0-3,5 [default: 0]
+    /// Queues, such as 0-3,5 [default: 0; forward: 0,1; stats: all]
     #[arg(long, short = 'i', global = true, value_name = "LIST", help_heading = HEADING)]
     pub queue: Option<Queues>,
     /// DMA protocol of all or some queues: sze, medusa, calypte or dd, or such as sze@0-3; may be repeated

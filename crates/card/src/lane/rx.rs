@@ -129,15 +129,20 @@ impl RxSlot {
     /// means that the next has to wait.
     #[inline(always)]
     pub fn offer_burst(&mut self, header: &[u8], frames: &[Span<'_>]) -> usize {
-        let mut taken = 0;
-        while taken < frames.len() {
-            taken += self.store_run(header, &frames[taken..]);
-            if let Some(&frame) = frames.get(taken) {
-                if self.offer(header, frame) == Accept::Full {
-                    break;
-                }
-                taken += 1;
+        let (mut taken, mut in_runs) = (0, true);
+        while let Some(&frame) = frames.get(taken) {
+            let stored = if in_runs { self.store_run(header, &frames[taken..]) } else { 0 };
+            taken += stored;
+            if stored > 0 {
+                continue;
             }
+            let before = self.counts.passed;
+            if self.offer(header, frame) == Accept::Full {
+                break;
+            }
+            taken += 1;
+            // Where frames are dropped, a run is not tried before each of them.
+            in_runs = self.counts.passed > before;
         }
         taken
     }

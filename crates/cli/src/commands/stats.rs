@@ -55,8 +55,12 @@ pub fn run(shared: &Shared, args: &StatsArgs) -> Result<(), Failure> {
         print(shared, &look, before.as_ref(), args.watch.is_some())?;
         before = Some(look);
         looks -= 1;
-        if looks == 0 || stop::asked() || !pause(args.watch.unwrap_or_default()) {
+        if looks == 0 {
             return Ok(());
+        }
+        if stop::asked() || !pause(args.watch.unwrap_or_default()) {
+            // Without an end of its own, Ctrl-C is how it ends.
+            return if shared.count.is_some() { Err(Failure::Interrupted) } else { Ok(()) };
         }
     }
 }

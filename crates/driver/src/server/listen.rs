@@ -174,8 +174,9 @@ struct NewName {
 
 impl NewName {
     fn of(path: PathBuf) -> Result<Self, Errno> {
+        let is_ours = rustix::fs::lstat(&path)?.st_uid == rustix::process::geteuid().as_raw();
         match look(&path)? {
-            Found::Socket(own) => Ok(Self { path, own, in_place: false }),
+            Found::Socket(own) if is_ours => Ok(Self { path, own, in_place: false }),
             // Bound a moment ago: somebody plays with this folder.
             _ => Err(Errno::BUSY),
         }

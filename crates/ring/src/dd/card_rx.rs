@@ -174,6 +174,11 @@ impl CardRx {
             return 0;
         }
         self.show();
+        // No line is asked for where the first frame has to be seen to by itself.
+        let first = given_length(self.ring.status(self.taken));
+        if !matches!(first, Some(Ok(capacity)) if frames[0].len() <= usize::from(capacity)) {
+            return 0;
+        }
         let most = frames.len().min(self.ring.entries() as usize);
         let mut rooms = Rooms::new(&self.iotlb);
         for ahead in (0..most as u32).step_by(LINE) {

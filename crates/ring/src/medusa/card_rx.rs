@@ -1,6 +1,6 @@
 //! The card's half of a Medusa RX queue.
 
-use super::layout::{Descriptor, Pointers, RxHeader, address};
+use super::layout::{Buffer, Descriptor, Pointers, RxHeader, address};
 use crate::budget::{Allowance, MAX_CHAIN};
 use crate::index::{Mask, RingIndex};
 use crate::rooms::{Rooms, run_of};
@@ -42,6 +42,8 @@ pub struct CardRx {
 /// So many frames ahead a buffer's first line is asked for: the software has read it last, and the stores of one frame do
 /// not wait for the lines of those before it.
 const AHEAD: u32 = 8;
+/// Entries of the header ring in a cache line.
+const HEADERS_IN_LINE: usize = 16;
 
 impl CardRx {
     /// A queue at HDP = HHP = 0 (§3.2.2).
@@ -166,15 +168,18 @@ impl CardRx {
     #[inline(always)]
     pub fn deliver_run(&mut self, frames: &[Span<'_>]) -> usize {
         let (frames, Some(upper)) = (run_of(frames), self.upper) else { return 0 };
-        if frames.is_empty() {
-            return 0;
-        }
         let wanted = frames.len() as u32;
         if self.ready() < wanted {
             self.refresh();
         }
+        // Nothing is set up, and no line asked for, where the first frame has to be seen to by itself.
+        let first = Descriptor::whole_packet(self.rings.descriptors.load(self.hdp.get()));
+        let fits = |buffer: Buffer| frames.first().is_some_and(|frame| frame.len() <= usize::from(buffer.len));
+        if self.allowance.is_used_up() || self.ready() == 0 || !first.is_some_and(fits) {
+            return 0;
+        }
         let mut rooms = Rooms::new(&self.iotlb);
-        for ahead in (0..wanted).step_by(16) {
+        for ahead in (0..wanted).step_by(HEADERS_IN_LINE) {
             self.rings.headers.prefetch_write(self.hhp.get().wrapping_add(ahead));
         }
         for &frame in &frames[..wanted.min(self.ready()) as usize] {
