@@ -38,7 +38,7 @@ priority=300,tcp6,actions=set_field:2001:db8::1->ipv6_src,set_field:2001:db8::2-
 priority=300,udp6,actions=set_field:2001:db8::/ffff:ffff::->ipv6_dst,output:2,set_field:53->udp_dst,dec_ttl,output:2,dec_ttl,output:3
 priority=310,icmp6,icmp_type=136,icmp_code=0,actions=set_field:fe80::9->nd_target,output:2,set_field:fe80::1->ipv6_src,output:3
 priority=300,icmp6,actions=set_field:0x12345->ipv6_label,set_field:46->ip_dscp,set_field:::1->ipv6_src,output:2
-priority=300,sctp6,actions=set_field:1->sctp_src,set_field:2001:db8::9->ipv6_src,output:2,output:3
+priority=300,sctp6,nw_frag=no,actions=set_field:1->sctp_src,set_field:2001:db8::9->ipv6_src,output:2,output:3
 priority=300,mpls,actions=set_field:77->mpls_label,set_field:5->mpls_tc,output:2,set_field:9->mpls_ttl,output:3
 priority=100,ip,actions=set_field:02:00:00:00:00:77->dl_dst,set_field:0.0.0.99/0.0.0.255->nw_dst,output:2,dec_ttl,output:3
 priority=100,ipv6,actions=set_field:02:bb:00:00:00:00/ff:ff:00:00:00:00->dl_src,output:2,dec_ttl,output:3
