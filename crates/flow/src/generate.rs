@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 /// A value of few, or any.
-fn value(field: Field, few: bool) -> BoxedStrategy<Wide> {
+pub fn value(field: Field, few: bool) -> BoxedStrategy<Wide> {
     let full = field.full();
     if few {
         return (0u64..3)
@@ -23,7 +23,7 @@ fn value(field: Field, few: bool) -> BoxedStrategy<Wide> {
 }
 
 /// A mask that the field can have.
-fn mask(field: Field) -> BoxedStrategy<Wide> {
+pub fn mask(field: Field) -> BoxedStrategy<Wide> {
     let full = field.full();
     if field.row().masks == Masks::Exact {
         return Just(full).boxed();

@@ -90,14 +90,34 @@ impl Key {
         Self(words)
     }
 
-    /// Writes a field as `set_field` does: a VLAN id or priority makes sure that there is a tag.
+    /// Writes a field as `set_field` does: a VLAN id or priority makes sure that there is a tag; a whole tag is there
+    /// afterwards if bit 12 of it is set, and gone if not; there is no inner tag without an outer one.
     pub fn assign(&mut self, field: Field, value: Wide, mask: Wide) {
+        let (tag, is_inner) = match field {
+            Field::DlVlan | Field::DlVlanPcp | Field::VlanTci => (Field::VlanTci, false),
+            Field::InnerVlan | Field::InnerVlanPcp | Field::InnerVlanTci => (Field::InnerVlanTci, true),
+            _ => return self.write(field, value, mask),
+        };
+        if is_inner && !self.has_tag(Field::VlanTci) {
+            return;
+        }
         self.write(field, value, mask);
         if field.presence() {
-            let tag =
-                if matches!(field, Field::DlVlan | Field::DlVlanPcp) { Field::VlanTci } else { Field::InnerVlanTci };
             self.write(tag, Wide::new(TAG_PRESENT), Wide::new(TAG_PRESENT));
         }
+        if !self.has_tag(tag) {
+            if is_inner { self.set(tag, 0) } else { self.pop_tag() }
+        }
+    }
+
+    fn has_tag(&self, tag: Field) -> bool {
+        self.get(tag).0[0] & TAG_PRESENT != 0
+    }
+
+    /// Takes the outer tag away. Of a third tag the key knows nothing.
+    pub(crate) fn pop_tag(&mut self) {
+        self.set(Field::VlanTci, self.get(Field::InnerVlanTci));
+        self.set(Field::InnerVlanTci, 0);
     }
 
     /// The key with only those bits that count.

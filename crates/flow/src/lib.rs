@@ -4,6 +4,7 @@
 //! control    text, JSON -> RuleSpec -> transaction -> Writer -- publishes --> Tables, version N
 //!                                                                                |
 //! worker     frame -> Key -> exact-match cache -> tuple-space search, goto -> Verdict: actions, class, rules hit
+//!            Verdict, frame -> execute -> the frame as it is then, and who gets it
 //! ```
 //!
 //! - [`field`]: the one table of fields. Parser, printer, JSON and explanations take from it.
@@ -13,13 +14,15 @@
 //! - [`language`]: rules as text in the manner of `ovs-ofctl`, files of rules, JSON.
 //! - [`table`]: tuple-space search, several tables, the cache of a worker, verdicts.
 //! - [`version`]: transactions, published so that no reader waits or sees half of one; old versions.
+//! - [`execute`]: what the actions of a verdict do to a frame.
 //! - [`rss`], [`meter`]: hash to queue; token buckets.
 //! - [`explain`]: which rule a key meets, and why not a better one.
 //!
-//! Nothing here does anything to a frame: a [`table::Verdict`] says what the card is to do.
+//! Nothing here sends anything: [`execute`](execute::execute) says who gets which bytes, and the card does it.
 #![forbid(unsafe_code)]
 
 pub mod action;
+pub mod execute;
 pub mod explain;
 pub mod extract;
 pub mod field;

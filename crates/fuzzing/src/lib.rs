@@ -1,15 +1,17 @@
 //! Bodies of the fuzz targets in `fuzz/`: a fake peer that writes arbitrary descriptors, headers and pointers into
-//! arbitrary memory, and arbitrary calls of the rings of `millrace-ring` over them; and any bytes as a frame for the parser
-//! of `millrace-packet`.
+//! arbitrary memory, and arbitrary calls of the rings of `millrace-ring` over them; any bytes as a frame for the parser
+//! of `millrace-packet`; and any actions of `millrace-flow` on any frame.
 //!
 //! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
 //! there is no `cargo fuzz`.
 #![forbid(unsafe_code)]
 
+mod execute;
 mod parse;
 mod rings;
 mod virtio;
 
+pub use execute::execute;
 pub use parse::parse;
 pub use rings::{calypte, dd, medusa, sze};
 pub use virtio::virtio;

@@ -135,7 +135,17 @@ fn views_of_a_tag_ask_for_the_tag() {
     assert_eq!((untagged.key(), untagged.mask().get(Field::VlanTci)), (&Key::ZERO, Wide::new(0xffff)));
     let mut key = Key::ZERO;
     key.assign(Field::InnerVlanPcp, Wide::new(3), Wide::new(7));
+    assert_eq!(key, Key::ZERO, "there is no inner tag without an outer one");
+    key.assign(Field::DlVlan, Wide::new(9), Wide::new(0xfff));
+    key.assign(Field::InnerVlanPcp, Wide::new(3), Wide::new(7));
     assert_eq!(key.get(Field::InnerVlanTci), Wide::new(3 << 13 | TAG_PRESENT));
+    key.assign(Field::VlanTci, Wide::ZERO, Wide::new(0xffff));
+    assert_eq!(
+        key.get(Field::VlanTci),
+        Wide::new(3 << 13 | TAG_PRESENT),
+        "without the outer tag the inner one is the outer"
+    );
+    assert_eq!(key.get(Field::InnerVlanTci), Wide::ZERO);
 }
 
 #[test]

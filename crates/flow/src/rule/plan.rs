@@ -60,11 +60,7 @@ impl Plan {
                     key.set(Field::InnerVlanTci, key.get(Field::VlanTci));
                     key.set(Field::VlanTci, TAG_PRESENT);
                 }
-                // Of a third tag the key knows nothing.
-                Rewrite::PopVlan => {
-                    key.set(Field::VlanTci, key.get(Field::InnerVlanTci));
-                    key.set(Field::InnerVlanTci, 0);
-                }
+                Rewrite::PopVlan => key.pop_tag(),
                 Rewrite::DecTtl => key.set(Field::NwTtl, key.get(Field::NwTtl).0[0].saturating_sub(1)),
             }
         }
