@@ -75,7 +75,7 @@ pub fn run(shared: &Shared, args: &ExplainArgs) -> Result<(), Failure> {
     let damage = explain_all(&mut packets, args.packet.as_ref(), &mut explainer, &mut report)?;
     report.summary(&explainer.rules())?;
     if report.skipped() > 0 {
-        note(format!("{} packets are skipped: no frames that a card could get", report.skipped()));
+        note(format!("skipped {} of {} packets: no frames that a card could get", report.skipped(), report.packets()));
     }
     match damage {
         // What could be read has been explained, but that is not all that was asked for.

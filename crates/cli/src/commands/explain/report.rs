@@ -65,7 +65,12 @@ impl Report {
         Self { output, each, totals: Totals::default(), queues: BTreeMap::new() }
     }
 
-    /// Packets that are no frames, so far.
+    /// Packets so far.
+    pub fn packets(&self) -> u64 {
+        self.totals.packets
+    }
+
+    /// Those of them that are no frames.
     pub fn skipped(&self) -> u64 {
         self.totals.skipped
     }
