@@ -109,7 +109,7 @@ group=1,rss,queues=0-3
 priority=20,udp,udp_dst=53,actions=drop
 priority=10,udp,actions=set_field:7->reg0,goto_table:1
 table=1,priority=9,reg0=8,actions=drop
-table=1,ip,actions=rss:1
+table=1,priority=5,ip,actions=rss:1
 ";
 
 #[test]
