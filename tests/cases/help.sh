@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every command explains itself, on standard output, with an example; what is no command or option is refused with 2.
 . "$(dirname "$0")/../lib.sh"
-commands="card clients locks info tree regs stats generate read receive transmit loopback forward loopback-hw pktgen bench demo"
+commands="card clients locks info tree regs stats generate read receive transmit loopback forward loopback-hw pktgen explain flow bench demo"
 for command in $commands; do
     "$millrace" --help | grep -q "^  $command " || fail "--help does not list $command"
     "$millrace" "$command" --help >"$scratch/help" 2>"$scratch/error" || fail "$command --help failed"
@@ -10,7 +10,7 @@ for command in $commands; do
     longest=$(awk '{ if (length > most) most = length } END { print most }' "$scratch/help")
     [ "$longest" -le 100 ] || fail "$command --help has a line of $longest letters"
 done
-for bench in sync latency throughput peers matrix queues nfb fairness; do
+for bench in sync latency throughput peers matrix queues nfb fairness classify; do
     "$millrace" bench $bench --help >"$scratch/help" || fail "bench $bench --help failed"
 done
 "$millrace" --version | grep -Eq '^millrace [0-9]+\.[0-9]+\.[0-9]+' || fail "--version"
@@ -49,6 +49,8 @@ options stats --device --queue --count --json
 options "receive x.pcap" --device --queue --engine --mode --count --burst --poll --json
 options loopback-hw --device --queue --engine --mode --size --count --burst --poll --json
 options demo --json
+options "explain x.pcap --rules x" --json
+options "flow check x" --json
 refused 2 stats --count 3
 
 refused 2 frobnicate

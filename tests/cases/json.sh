@@ -47,8 +47,16 @@ names="bench metric millrace dpdk_vhost dpdk_memif bare_ring cacheline ratio_to_
 mkdir "$scratch/peers"
 printf '#!/bin/sh\nexit 77\n' >"$scratch/peers/run.sh"
 chmod +x "$scratch/peers/run.sh"
+json "bench metric unit value rules" bench classify --rounds 1 --seconds 0.01 --rules 100
 json "$names" bench peers --rounds 1 --seconds 0.1 --peers "$scratch/peers" --metric rtt_p50,tx_mpps_64,tx_gbps_1518
 json "demo engine" demo
+
+# Without a card: packets and what rules do with them. What is printed of a file of rules is one itself.
+printf 'group=1,rss,queues=0-3\nip,actions=rss:1\n' >"$scratch/rules"
+json "command kind" explain "$scratch/out.pcap" --rules "$scratch/rules" --packet 1-3
+"$millrace" flow check "$scratch/rules" --json >"$scratch/rules.json"
+"$millrace" flow check "$scratch/rules.json" >"$scratch/again"
+"$millrace" flow check "$scratch/rules" | cmp - "$scratch/again" || fail "flow check: text and JSON differ"
 
 # A card says when it can be used, and where.
 background card "$millrace" card --json --listen "$scratch/card.sock"

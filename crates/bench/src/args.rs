@@ -6,6 +6,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use millrace_tool::applies::{self, Uses};
 use millrace_tool::options::Shared;
 
+use crate::classify::ClassifyArgs;
 use crate::fairness::FairnessArgs;
 use crate::hostile::HostileArgs;
 use crate::latency::LatencyArgs;
@@ -25,6 +26,7 @@ const USES: &Uses = &[
     (&["matrix"], &["device", "engine", "size", "json"]),
     (&["queues"], &["device", "engine", "json"]),
     (&["nfb"], &["device", "queue", "engine", "size", "json"]),
+    (&["classify"], &["json"]),
     (&["grammar"], &[]),
     (&["man"], &[]),
 ];
@@ -47,7 +49,8 @@ Examples:
   millrace bench matrix --svg matrix.svg
   millrace bench queues
   millrace bench nfb
-  millrace bench fairness --metric flooded_share"
+  millrace bench fairness --metric flooded_share
+  millrace bench classify"
 )]
 pub struct BenchArgs {
     /// What to do.
@@ -80,6 +83,8 @@ pub enum Bench {
     Nfb(NfbArgs),
     /// What one program notices of others that are hostile, flooded or many
     Fairness(FairnessArgs),
+    /// What looking up a frame's rule costs, and how fast rules change meanwhile
+    Classify(ClassifyArgs),
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]
     Hostile(HostileArgs),

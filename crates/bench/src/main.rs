@@ -5,6 +5,7 @@
 mod args;
 mod cacheline;
 mod choice;
+mod classify;
 mod exchange;
 mod fairness;
 mod hostile;
@@ -20,6 +21,7 @@ mod plot;
 mod queues;
 mod rig;
 mod soak;
+mod steady;
 mod sync;
 mod throughput;
 
@@ -68,6 +70,7 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         Bench::Matrix(args) => matrix::run(shared, cores, args),
         Bench::Queues(args) => queues::run(shared, cores, args),
         Bench::Fairness(args) => fairness::run(shared, cores, args),
+        Bench::Classify(args) => classify::run(shared, cores, args),
         // Done above.
         Bench::Hostile(_) | Bench::Soak(_) | Bench::Grammar | Bench::Man { .. } => Ok(()),
     }
@@ -78,7 +81,7 @@ fn pages_of(bench: &Bench) -> u64 {
     match bench {
         Bench::Matrix(args) => pages::PER_PAIR * u64::from(args.most_queues()),
         // Their queues are too small for them, or too many.
-        Bench::Queues(_) | Bench::Fairness(_) => 0,
+        Bench::Queues(_) | Bench::Fairness(_) | Bench::Classify(_) => 0,
         _ => pages::ONE_PAIR,
     }
 }

@@ -8,8 +8,8 @@ use millrace_tool::options::Shared;
 
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
-    card, clients, completions, forward, generate, locks, loopback_hw, man, pktgen, ports, read, receive, regs, stats,
-    transmit, workers,
+    card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, pktgen, ports, read,
+    receive, regs, stats, transmit, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -52,6 +52,8 @@ const USES: &Uses = &[
     (&["loopback"], QUEUES),
     (&["forward"], &["device", "queue", "engine", "count", "burst", "poll", "json"]),
     (&["demo"], &["json"]),
+    (&["explain"], &["json"]),
+    (&["flow"], &["json"]),
     (&["completions"], &[]),
     (&["man"], &[]),
 ];
@@ -129,6 +131,10 @@ Examples:
     LoopbackHw(loopback_hw::LoopbackHwArgs),
     /// Send and receive real flows at a rate, and count what is lost
     Pktgen(pktgen::PktgenArgs),
+    /// Explain what rules do with the packets of a capture
+    Explain(explain::ExplainArgs),
+    /// Check rules of the classifier
+    Flow(flow::FlowArgs),
     /// Measure, with the program millrace-bench
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

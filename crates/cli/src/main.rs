@@ -9,6 +9,7 @@ mod fate;
 mod pace;
 mod policy;
 mod privileges;
+mod rules;
 mod serve;
 
 use std::env;
@@ -76,6 +77,8 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Forward(args) => run::forward::run(shared, args),
         Command::LoopbackHw(args) => run::loopback_hw::run(shared, args),
         Command::Pktgen(args) => run::pktgen::run(shared, args),
+        Command::Explain(args) => run::explain::run(shared, args),
+        Command::Flow(args) => run::flow::run(shared, args),
         Command::Demo => run::demo::run(shared),
         Command::Completions(args) => run::completions::run(args, &args::command()),
         Command::Man(args) => run::man::run(args, &args::command()),

@@ -1,6 +1,7 @@
 //! Capture files: as a port ([`PcapPort`]), and for whoever reads or writes one by himself ([`Reader`], [`Writer`]).
+//! [`Packets`] are for looking at only: of any kind of link, and in pcapng as well.
 //!
-//! The format is the classic one, not pcapng:
+//! The format is the classic one:
 //!
 //! ```text
 //! file    magic 4 | major 2 = 2 | minor 2 = 4 | 0 4 | 0 4 | snapshot length 4 | link type 4     24 bytes, then records
@@ -16,15 +17,18 @@
 //! or the original length, a fraction of more than a second, times that run backwards. What cannot be understood is a
 //! [`ReadError`].
 
+mod blocks;
 mod error;
 mod file;
 mod input;
+mod packets;
 mod port;
 mod reader;
 mod recorder;
 mod writer;
 
 pub use error::ReadError;
+pub use packets::{ETHERNET, Packet, Packets, link_name};
 pub use port::{PcapPort, PortError};
 pub use reader::{Frame, FrameInfo, Reader};
 pub(crate) use recorder::Recorder;

@@ -56,6 +56,29 @@ impl FromStr for Queues {
     }
 }
 
+/// Numbers that were picked out of many, such as packets of a capture, from 1 on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picked(Vec<(u32, u32)>);
+
+impl Picked {
+    /// Whether a number was picked.
+    pub fn contains(&self, number: u64) -> bool {
+        self.0.iter().any(|(first, last)| (u64::from(*first)..=u64::from(*last)).contains(&number))
+    }
+
+    /// The highest of them.
+    pub fn last(&self) -> u64 {
+        self.0.iter().map(|(_, last)| u64::from(*last)).max().unwrap_or(0)
+    }
+}
+
+impl FromStr for Picked {
+    type Err = BadList;
+    fn from_str(text: &str) -> Result<Self, BadList> {
+        ranges(text, 1, u32::MAX, "3,7-9").map(Self)
+    }
+}
+
 /// Frame sizes in bytes without FCS: single sizes, and ranges from which each frame takes a random one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes(Vec<(u32, u32)>);
@@ -150,6 +173,14 @@ mod tests {
         let queues: Queues = "5,0-3,2".parse().unwrap();
         assert_eq!(queues.indices(), [0, 1, 2, 3, 5]);
         assert_eq!(queues.needed(), 6);
+    }
+
+    #[test]
+    fn numbers_are_picked() {
+        let picked: Picked = "3,7-9".parse().unwrap();
+        let found: Vec<u64> = (0..20).filter(|number| picked.contains(*number)).collect();
+        assert_eq!((found, picked.last()), (vec![3, 7, 8, 9], 9));
+        assert!("0".parse::<Picked>().is_err());
     }
 
     #[test]

@@ -1,20 +1,13 @@
 //! What was measured round by round, and the median of what may be compared: samples that were taken while the two cores
 //! were at the same distance.
 
-use millrace_tool::output::{Row, note};
-use millrace_tool::stop;
+use millrace_tool::output::Row;
 
 use super::metric::Metric;
-use crate::cacheline::Trips;
 use crate::median::median;
 use crate::rig::Cores;
+use crate::steady::{self, Sample};
 
-/// How long the distance is measured, in seconds.
-const PROBE: f64 = 0.003;
-/// By how much it may change during a sample.
-const TOLERANCE: f64 = 0.2;
-/// How often a sample is taken before it is given up.
-const TRIES: u32 = 4;
 /// The round trip of a cache line from which on two cores are far from each other, in ns.
 const FAR: f64 = 240.0;
 
@@ -49,53 +42,20 @@ impl Distance {
     }
 }
 
-/// One value, and the round trip of a cache line while it was taken, in ns.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
-    value: f64,
-    cacheline_ns: Option<f64>,
+/// How far the cores were from each other.
+fn distance_of(sample: &Sample) -> Distance {
+    Distance::of(sample.cacheline_ns)
 }
 
-impl Sample {
-    fn distance(&self) -> Distance {
-        Distance::of(self.cacheline_ns)
-    }
-}
-
-/// Takes a sample, and takes it again if the distance has changed meanwhile. `None`: there is nothing to be measured, or it
-/// never stayed the same.
+/// Takes a sample of a metric, as [`steady::take`] does.
 pub fn take<E>(
     cores: Cores,
     metric: Metric,
     peer: &str,
-    mut measure: impl FnMut() -> Result<Option<f64>, E>,
+    measure: impl FnMut() -> Result<Option<f64>, E>,
 ) -> Result<Option<Sample>, E> {
-    let distance = || Trips::make(cores, PROBE).map(|trips| trips.distance());
-    for _ in 0..TRIES {
-        let before = distance();
-        let Some(value) = measure()? else { return Ok(None) };
-        let after = distance();
-        let shown = |ns: Option<f64>| ns.map_or_else(|| "unknown".to_owned(), |ns| format!("{ns:.0} ns"));
-        note(format!(
-            "{} {peer}: {value:.*} {}; cache line {} before, {} after",
-            metric.word(),
-            metric.decimals(),
-            metric.unit(),
-            shown(before),
-            shown(after)
-        ));
-        let steady = before.zip(after).is_none_or(|(before, after)| is_steady(before, after));
-        if steady || stop::asked() {
-            let cacheline_ns = before.zip(after).map(|(before, after)| (before + after) / 2.0);
-            return Ok(steady.then_some(Sample { value, cacheline_ns }));
-        }
-    }
-    note(format!("{} {peer}: given up for this round, the cores moved in each of {TRIES} tries", metric.word()));
-    Ok(None)
-}
-
-fn is_steady(before: f64, after: f64) -> bool {
-    (before - after).abs() <= TOLERANCE * before.min(after)
+    let shown = |value: f64| format!("{value:.*} {}", metric.decimals(), metric.unit());
+    steady::take(cores, &format!("{} {peer}", metric.word()), shown, measure)
 }
 
 /// All samples of a metric: a row per round, a column for each who takes part.
@@ -154,7 +114,7 @@ impl<const N: usize> Samples<N> {
 
     /// Every round, without the samples of other distances.
     fn at(&self, distance: Distance) -> impl Iterator<Item = [Option<Sample>; N]> + '_ {
-        let of = move |sample: Option<Sample>| sample.filter(|sample| sample.distance() == distance);
+        let of = move |sample: Option<Sample>| sample.filter(|sample| distance_of(sample) == distance);
         self.rounds.iter().map(move |round| round.map(of))
     }
 
@@ -237,6 +197,5 @@ mod tests {
             Ok::<_, ()>(Some(5.0))
         });
         assert_eq!((taken, sample), (1, Ok(Some(Sample { value: 5.0, cacheline_ns: None }))));
-        assert!(is_steady(100.0, 119.0) && !is_steady(100.0, 121.0) && !is_steady(121.0, 100.0));
     }
 }

@@ -5,6 +5,8 @@ pub mod card;
 pub mod clients;
 pub mod completions;
 pub mod demo;
+pub mod explain;
+pub mod flow;
 pub mod forward;
 pub mod generate;
 pub mod info;

@@ -59,6 +59,7 @@ pub struct Explanation {
     /// Under which version.
     pub version: u64,
     /// The fields that the frame has.
+    #[serde(serialize_with = "as_object")]
     pub frame: Vec<(&'static str, String)>,
     /// Table after table.
     pub steps: Vec<Step>,
@@ -74,6 +75,11 @@ pub struct Explanation {
     pub again: Option<u8>,
     /// Nothing matched, and it goes where it went before there were rules.
     pub normal: bool,
+}
+
+/// Names and values as one object.
+fn as_object<S: serde::Serializer>(fields: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(fields.iter().map(|(name, value)| (name, value)))
 }
 
 /// Explains what becomes of a frame with this key. `inner` is the key of what a tunnel carries, for groups that hash it;

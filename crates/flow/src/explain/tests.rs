@@ -72,7 +72,7 @@ fn as_text_and_as_json() {
     assert!(text.contains("actions=drop: dl_vlan is no tag, not 5\n"), "{text}");
     assert!(text.ends_with("  drop\n"), "{text}");
     let json: serde_json::Value = serde_json::to_value(&explained).unwrap();
-    assert_eq!(json["class"], "drop");
+    assert_eq!((&json["class"], &json["frame"]["tcp_dst"]), (&"drop".into(), &"80".into()));
     assert_eq!(json["steps"][0]["better"][0]["field"], "dl_vlan");
 }
 

@@ -17,13 +17,20 @@ pub struct ParseError {
 
 impl std::error::Error for ParseError {}
 
+impl ParseError {
+    /// The column of the place, in characters from 1 on.
+    pub fn column(&self) -> usize {
+        1 + self.text.get(..self.at).unwrap_or(&self.text).chars().count()
+    }
+}
+
 /// How much of a line is shown before and after the place, in characters.
 const AROUND: usize = 60;
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = self.line {
-            write!(f, "line {line}: ")?;
+            write!(f, "line {line}, column {}: ", self.column())?;
         }
         let (before, after) = self.text.split_at_checked(self.at).unwrap_or((&self.text, ""));
         let skip = before.chars().count().saturating_sub(AROUND);

@@ -9,14 +9,19 @@
 //! of [`KEYWORDS`](crate::field::needs::KEYWORDS) and the names of [fields](crate::field). What is printed parses to the
 //! same rule.
 //!
-//! - [`parse_rule`], [`parse_rules`], [`parse_filter`]: from text. A [`ParseError`] points at the place.
+//! - [`parse_rule`], [`parse_filter`]: from text. A [`ParseError`] points at the place.
+//! - [`RuleFile`]: a file of rules, RSS groups and meters, a line for each [`Item`], as text or JSON.
 //! - `Display` of [`RuleSpec`](crate::RuleSpec), [`Match`](crate::Match) and [`Action`](crate::Action): to text.
 //! - `Serialize` and `Deserialize` of the same: JSON, with values and actions in the words of the language.
 
 mod actions;
 mod error;
+mod file;
 mod filter;
+mod group;
 mod json;
+mod list;
+mod meter;
 mod print;
 mod rule;
 mod scan;
@@ -24,11 +29,12 @@ mod scan;
 mod tests;
 
 pub use error::ParseError;
+pub use file::{Item, RuleFile};
 pub use filter::parse_filter;
 pub(crate) use print::action;
+pub use rule::parse_rule;
 #[cfg(test)]
 pub(crate) use rule::parse_unchecked;
-pub use rule::{parse_rule, parse_rules};
 
 /// Longest line of rules, in bytes.
 pub const MAX_LINE: usize = 16 * 1024;

@@ -110,21 +110,6 @@ pub fn parse_rule(line: &str) -> Result<RuleSpec, ParseError> {
     Ok(rule)
 }
 
-/// The rules of a file: one on a line, `#` begins a comment, empty lines do not count.
-///
-/// # Errors
-/// The first thing that is wrong, with the number of its line.
-pub fn parse_rules(text: &str) -> Result<Vec<RuleSpec>, ParseError> {
-    let mut rules = Vec::new();
-    for (at, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or("").trim();
-        if !line.is_empty() {
-            rules.push(parse_rule(line).map_err(|error| ParseError { line: Some(at + 1), ..error })?);
-        }
-    }
-    Ok(rules)
-}
-
 impl std::str::FromStr for RuleSpec {
     type Err = ParseError;
 

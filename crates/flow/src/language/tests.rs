@@ -1,4 +1,4 @@
-use super::{parse_filter, parse_rule, parse_rules};
+use super::{Item, RuleFile, parse_filter, parse_rule};
 use crate::action::Action;
 use crate::field::{Field, Wide};
 use crate::generate;
@@ -23,7 +23,7 @@ proptest! {
 
     #[test]
     fn nothing_panics(text in "\\PC{0,60}") {
-        let _ = parse_rules(&text);
+        let _ = RuleFile::parse(&text);
         let _ = parse_filter(&text);
         if let Err(error) = parse_rule(&text) {
             prop_assert!(error.at <= text.len());
@@ -111,20 +111,20 @@ fn errors_point_at_the_place() {
 
 #[test]
 fn an_error_shows_its_line() {
-    let error = parse_rules("# ports\n\ntcp,actions=drop # all\ntcp,tcp_dst=x,actions=drop\n").unwrap_err();
+    let error = RuleFile::parse("# ports\n\ntcp,actions=drop # all\ntcp,tcp_dst=x,actions=drop\n").unwrap_err();
     assert_eq!(error.line, Some(4));
     let shown = error.to_string();
     let lines: Vec<_> = shown.lines().collect();
-    assert!(lines[0].starts_with("line 4: tcp_dst takes a number"));
+    assert!(lines[0].starts_with("line 4, column 13: tcp_dst takes a number"));
     assert_eq!(lines[1], "    tcp,tcp_dst=x,actions=drop");
     assert_eq!(lines[2], "                ^");
 }
 
 #[test]
 fn files_have_comments() {
-    let rules = parse_rules("# first\n\n  tcp,actions=drop\nudp,actions=queue:1 # second\n").unwrap();
-    assert_eq!(rules.len(), 2);
-    assert_eq!(rules[1].actions, [Action::Queue(1)]);
+    let file = RuleFile::parse("# first\n\n  tcp,actions=drop\nudp,actions=queue:1 # second\n").unwrap();
+    assert_eq!(file.items().len(), 2);
+    assert_eq!(file.items().nth(1), Some(&Item::Rule(parse_rule("udp,actions=queue:1").unwrap())));
 }
 
 #[test]

@@ -112,6 +112,16 @@ pub enum ReadError {
         /// Its length.
         length: u32,
     },
+    /// A packet of an interface of which the file has not said anything; it is left out.
+    #[error("packet {record} of {name} is of interface {interface}, which the file does not describe; it is left out")]
+    Interface {
+        /// The file.
+        name: Arc<str>,
+        /// Number of the packet.
+        record: u64,
+        /// Number of the interface.
+        interface: u32,
+    },
     /// The caller's buffer is too small; the frame has not been taken.
     #[error("a frame of {needed} bytes does not fit into a buffer of {given}; give {MAX_FRAME_LEN} to be safe")]
     Buffer {
@@ -125,7 +135,7 @@ pub enum ReadError {
 impl ReadError {
     /// Whether nothing can follow; the reader then says that the capture is at its end.
     pub fn ends_stream(&self) -> bool {
-        !matches!(self, ReadError::TooLong { .. } | ReadError::Buffer { .. })
+        !matches!(self, ReadError::TooLong { .. } | ReadError::Interface { .. } | ReadError::Buffer { .. })
     }
 
     /// The counter of a port to which the record belongs that was hit by this error.

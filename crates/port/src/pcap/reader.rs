@@ -7,6 +7,7 @@
 use super::{
     CaptureTime, FILE_HEADER_LEN, RECORD_HEADER_LEN, ReadError, file,
     input::{Input, MAX_RECORD_LEN},
+    link_name,
 };
 use crate::MAX_FRAME_LEN;
 use pcap_file::{DataLink, Endianness, TsResolution, pcap::PcapParser, pcap::RawPcapPacket};
@@ -122,9 +123,19 @@ impl<R: Read> Reader<R> {
         if let Err(source) = input.ensure(FILE_HEADER_LEN) {
             return Err(ReadError::Read { name, offset: input.ready().len() as u64, source });
         }
-        let parser = check_header(input.ready(), &name)?;
+        check_magic(input.ready(), &name)?;
+        let (reader, link) = Self::of_any_link(input, name)?;
+        if link != u32::from(DataLink::ETHERNET) {
+            return Err(ReadError::LinkType { name: reader.name, number: link, label: link_name(link) });
+        }
+        Ok(reader)
+    }
+
+    /// A reader behind the header of the file, whose magic number is right, and the link type.
+    pub(super) fn of_any_link(mut input: Input<R>, name: Arc<str>) -> Result<(Self, u32), ReadError> {
+        let (parser, link) = check_header(input.ready(), &name)?;
         input.consume(FILE_HEADER_LEN);
-        Ok(Self { input, name, parser, record: 0, found: None, ended: false })
+        Ok((Self { input, name, parser, record: 0, found: None, ended: false }, link))
     }
 
     /// What error messages call the capture.
@@ -278,8 +289,8 @@ impl<R: Read + Seek> Reader<R> {
     }
 }
 
-/// Checks the header of a file, of which `bytes` are the first 24 or, in a short file, all.
-fn check_header(bytes: &[u8], name: &Arc<str>) -> Result<PcapParser, ReadError> {
+/// Whether a file begins as a capture of the classic format does; `bytes` are the first 24 or, in a short file, all.
+pub(super) fn check_magic(bytes: &[u8], name: &Arc<str>) -> Result<(), ReadError> {
     let name = name.clone();
     match *bytes {
         [] => return Err(ReadError::Empty(name)),
@@ -290,9 +301,15 @@ fn check_header(bytes: &[u8], name: &Arc<str>) -> Result<PcapParser, ReadError> 
         _ => {}
     }
     let known: [[u8; 4]; 4] = [0xa1b2_c3d4_u32, 0xa1b2_3c4d, 0xd4c3_b2a1, 0x4d3c_b2a1].map(|magic| magic.to_be_bytes());
-    if bytes.first_chunk().is_some_and(|magic| !known.contains(magic)) {
-        return Err(ReadError::NotCapture(name));
+    match bytes.first_chunk().is_some_and(|magic| !known.contains(magic)) {
+        true => Err(ReadError::NotCapture(name)),
+        false => Ok(()),
     }
+}
+
+/// The header of a file whose magic number is right, and its link type.
+fn check_header(bytes: &[u8], name: &Arc<str>) -> Result<(PcapParser, u32), ReadError> {
+    let name = name.clone();
     let Ok((_, parser)) = PcapParser::new(bytes) else {
         return Err(ReadError::Header { name, len: bytes.len() });
     };
@@ -301,11 +318,8 @@ fn check_header(bytes: &[u8], name: &Arc<str>) -> Result<PcapParser, ReadError> 
     if (major, minor) != (2, 4) {
         return Err(ReadError::Version { name, major, minor });
     }
-    let link = DataLink::from(u32::from(header.datalink) & LINK_TYPE_MASK);
-    if link != DataLink::ETHERNET {
-        return Err(ReadError::LinkType { name, number: link.into(), label: format!("{link:?}") });
-    }
-    Ok(parser)
+    let link = u32::from(header.datalink) & LINK_TYPE_MASK;
+    Ok((parser, link))
 }
 
 #[cfg(test)]

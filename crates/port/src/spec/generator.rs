@@ -1,7 +1,10 @@
 //! `generator[:size=N,rate=PPS,count=N]`.
 
-use super::text::{fields, number, options};
 use super::{Rate, SpecError, rate};
+use super::{
+    number,
+    text::{fields, options},
+};
 use crate::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 use std::fmt;
 

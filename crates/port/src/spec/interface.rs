@@ -1,7 +1,10 @@
 //! `KIND:NAME[,queues=N]`: a network interface.
 
 use super::SpecError;
-use super::text::{fields, number, options};
+use super::{
+    number,
+    text::{fields, options},
+};
 use std::{fmt, num::NonZeroU16, str::FromStr};
 
 /// Most queues of one interface; what Linux allows a tap interface.

@@ -1,7 +1,10 @@
 //! `pcap:FILE[,write=FILE][,speed=full|recorded|RATEpps][,loop=N|forever]`.
 
-use super::text::{Escaped, fields, number, options};
 use super::{Rate, SpecError, rate};
+use super::{
+    number,
+    text::{Escaped, fields, options},
+};
 use std::{fmt, num::NonZeroU64};
 
 /// Which captures are read and written.

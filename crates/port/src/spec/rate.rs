@@ -1,6 +1,6 @@
 //! How many frames in a second.
 
-use super::text::number;
+use super::number;
 use std::num::NonZeroU64;
 
 /// Frames per second, from 1 to 10^9.

@@ -1,7 +1,10 @@
 //! What the kinds have in common that meet a program at a socket: `PATH[,server|client,queues=N]`.
 
 use super::SpecError;
-use super::text::{Escaped, fields, number, options};
+use super::{
+    number,
+    text::{Escaped, fields, options},
+};
 use std::fmt;
 
 /// Most pairs of queues: the protocol numbers queues with a byte.

@@ -2,8 +2,11 @@
 //!
 //! The inner specification stands last, in parentheses, and is not changed in between: `trace:a.pcap,port=(pcap:b.pcap)`.
 
-use super::text::{Escaped, fields, number, options};
 use super::{PortSpec, SpecError};
+use super::{
+    number,
+    text::{Escaped, fields, options},
+};
 use std::{fmt, time::Duration};
 
 /// How many wrappers there can be around a port.

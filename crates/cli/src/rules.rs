@@ -1,0 +1,37 @@
+//! Files of rules.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use millrace_flow::language::{ParseError, RuleFile};
+use millrace_flow::version::{Limits, Writer};
+use millrace_tool::failure::Failure;
+
+/// The longest file: a million rules of a hundred letters fit.
+const MAX_LEN: u64 = 256 << 20;
+
+/// The rules of a file (`-` is standard input), and tables that have them. With `queues`, rules may name only so many.
+pub fn load(path: &Path, queues: Option<u32>) -> Result<(RuleFile, Writer), Failure> {
+    let text = read(path)?;
+    let wrong = |error: ParseError| Failure::Found(format!("{}: {error}", path.display()));
+    let file = RuleFile::parse(&text).map_err(wrong)?;
+    if let Some(queues) = queues {
+        file.check_queues(queues).map_err(wrong)?;
+    }
+    let mut writer = Writer::new(1, Limits::default());
+    file.load(&mut writer, 0).map_err(wrong)?;
+    Ok((file, writer))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let cannot = |source| Failure::File { doing: "cannot read", path: path.to_owned(), source };
+    let mut text = String::new();
+    let mut source: Box<dyn Read> =
+        if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path).map_err(cannot)?) };
+    let len = source.by_ref().take(MAX_LEN + 1).read_to_string(&mut text).map_err(cannot)?;
+    if len as u64 > MAX_LEN {
+        return Err(Failure::Found(format!("{}: a file of rules has at most {MAX_LEN} bytes", path.display())));
+    }
+    Ok(text)
+}
