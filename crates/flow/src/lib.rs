@@ -14,6 +14,7 @@
 //! - [`table`]: tuple-space search, several tables, the cache of a worker, verdicts.
 //! - [`version`]: transactions, published so that no reader waits or sees half of one; old versions.
 //! - [`rss`], [`meter`]: hash to queue; token buckets.
+//! - [`quic`]: which instance of a server a QUIC datagram belongs to.
 //! - [`explain`]: which rule a key meets, and why not a better one.
 //!
 //! Nothing here does anything to a frame: a [`table::Verdict`] says what the card is to do.
@@ -29,6 +30,7 @@ pub mod key;
 pub mod language;
 pub mod matching;
 pub mod meter;
+pub mod quic;
 pub mod rss;
 pub mod rule;
 pub mod table;

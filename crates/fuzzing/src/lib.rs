@@ -1,16 +1,18 @@
 //! Bodies of the fuzz targets in `fuzz/`: a fake peer that writes arbitrary descriptors, headers and pointers into
 //! arbitrary memory, and arbitrary calls of the rings of `millrace-ring` over them; and any bytes as a frame for the parser
-//! of `millrace-packet`.
+//! of `millrace-packet`, and as traffic for the QUIC steering of `millrace-flow`.
 //!
 //! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
 //! there is no `cargo fuzz`.
 #![forbid(unsafe_code)]
 
 mod parse;
+mod quic;
 mod rings;
 mod virtio;
 
 pub use parse::parse;
+pub use quic::quic;
 pub use rings::{calypte, dd, medusa, sze};
 pub use virtio::virtio;
 
