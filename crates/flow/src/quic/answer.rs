@@ -59,7 +59,9 @@ impl fmt::Display for Why {
                 write!(f, "connection id {id:?}, {how}")
             }
             Self::KnownPath => f.write_str("addresses and ports, on which one instance has connections"),
-            Self::Routable(configuration) => write!(f, "server id in the connection id, QUIC-LB configuration {configuration}"),
+            Self::Routable(configuration) => {
+                write!(f, "server id in the connection id, QUIC-LB configuration {configuration}")
+            }
             Self::Stream(id) => write!(f, "stream {id}, decrypted with the connection's keys"),
             Self::Name(rule) => write!(f, "new connection, rule {rule} of server names"),
             Self::Hash => f.write_str("new connection, hash of the connection id that the client chose"),

@@ -94,8 +94,12 @@ impl Config {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let rules = self.names.iter().flat_map(|rule| &rule.instances);
         let servers = self.routable.iter().flat_map(|spec| spec.servers.iter().map(|(_, instance)| instance));
-        if let Some(unknown) =
-            self.instances.iter().chain(rules).chain(servers).find(|instance| usize::from(**instance) >= self.queues.len())
+        if let Some(unknown) = self
+            .instances
+            .iter()
+            .chain(rules)
+            .chain(servers)
+            .find(|instance| usize::from(**instance) >= self.queues.len())
         {
             return Err(ConfigError::Instance(*unknown));
         }

@@ -28,9 +28,7 @@ impl NameRule {
 fn is_name(wanted: &[u8], name: &[u8]) -> bool {
     match wanted {
         // What is left has the dot, and something stands before it.
-        [b'*', below @ ..] => {
-            name.len() > below.len() && name[name.len() - below.len()..].eq_ignore_ascii_case(below)
-        }
+        [b'*', below @ ..] => name.len() > below.len() && name[name.len() - below.len()..].eq_ignore_ascii_case(below),
         wanted => name.eq_ignore_ascii_case(wanted),
     }
 }

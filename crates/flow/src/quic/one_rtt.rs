@@ -45,7 +45,8 @@ impl Direction {
     fn new(version: Version, secret: &[u8]) -> Result<Self, KeyError> {
         let suites = [Suite::Aes128Gcm, Suite::ChaCha20Poly1305, Suite::Aes256Gcm];
         let fitting = suites.into_iter().filter(|suite| suite.secret_len() == secret.len());
-        let keys = fitting.map(|suite| Keys::new(Secret::new(version, suite, secret)?)).collect::<Result<Vec<_>, _>>()?;
+        let keys =
+            fitting.map(|suite| Keys::new(Secret::new(version, suite, secret)?)).collect::<Result<Vec<_>, _>>()?;
         if keys.is_empty() { Err(KeyError) } else { Ok(Self { suites: keys }) }
     }
 

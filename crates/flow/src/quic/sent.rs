@@ -6,6 +6,8 @@ use super::keys::{Side, Version};
 use super::steering::Steering;
 use millrace_packet::parse::{QuicFrame, QuicFrames, QuicLong, QuicType};
 
+/// First bit of a long header (RFC 8999 §5.1).
+const LONG: u8 = 0x80;
 /// Most NEW_CONNECTION_ID frames of a packet that are looked at.
 const MOST_NEW_IDS: usize = 8;
 
@@ -16,14 +18,15 @@ impl Steering {
         if usize::from(instance) >= self.config.queues.len() {
             return;
         }
-        match datagram.first() {
-            Some(first) if first & 0x80 != 0 => {
-                for packet in long_packets(datagram) {
-                    self.sent_long(now_ns, instance, path, &packet.header);
-                }
-            }
-            Some(_) => self.sent_short(now_ns, instance, path, datagram),
-            None => {}
+        let mut end = 0;
+        for packet in long_packets(datagram) {
+            end += packet.bytes.len();
+            self.sent_long(now_ns, instance, path, &packet.header);
+        }
+        // The last packet of a datagram may have a short header; servers issue their first ids in such a one.
+        let last = &datagram[end..];
+        if last.first().is_some_and(|first| first & LONG == 0) {
+            self.sent_short(now_ns, instance, path, last);
         }
     }
 
@@ -78,9 +81,8 @@ impl Steering {
         if !connection.decided || connection.instance != instance {
             return;
         }
-        let opened = connection.keys.as_mut().and_then(|keys| {
-            keys.open(Side::Server, datagram, id_len, &mut self.scratch)
-        });
+        let opened =
+            connection.keys.as_mut().and_then(|keys| keys.open(Side::Server, datagram, id_len, &mut self.scratch));
         self.table.touch(at, now_ns, false);
         let Some(len) = opened else { return };
         let frames = QuicFrames::new(&self.scratch.payload[..len]).flatten();

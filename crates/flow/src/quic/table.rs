@@ -247,7 +247,7 @@ impl Table {
     /// until there is no room for others, and are the first to go.
     pub fn retire(&mut self, at: u32, prior_to: u64) {
         if let Some(connection) = self.slots.get_mut(at) {
-            connection.ids.sort_by_key(|own| own.sequence.is_some_and(|sequence| sequence >= prior_to));
+            connection.ids.sort_by_key(|own| own.sequence.unwrap_or(0) >= prior_to);
         }
     }
 
@@ -303,7 +303,8 @@ impl Table {
     fn name_path(&mut self, at: u32, path: &Path) {
         let Some(connection) = self.slots.get(at) else { return };
         let (peer, instance) = (connection.peer, connection.instance);
-        let on_path = self.paths.entry(*path).or_insert(OnPath { newest: at, count: 0, mixed: false, without_id: None });
+        let on_path =
+            self.paths.entry(*path).or_insert(OnPath { newest: at, count: 0, mixed: false, without_id: None });
         let other = self.slots.get(on_path.newest);
         on_path.mixed |= on_path.count > 0 && other.is_none_or(|other| other.instance != instance);
         on_path.count += 1;

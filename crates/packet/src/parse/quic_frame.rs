@@ -6,21 +6,21 @@ use super::quic::number;
 /// What is told of a frame. Frames that only keep a connection alive or in bounds are [`QuicFrame::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuicFrame<'a> {
-    /// CRYPTO (§19.6): bytes of the TLS handshake, and where they belong.
+    /// CRYPTO (RFC 9000 §19.6): bytes of the TLS handshake, and where they belong.
     #[expect(missing_docs, reason = "see above")]
     Crypto { offset: u64, data: &'a [u8] },
-    /// STREAM (§19.8). The lowest two bits of `id` say who opened the stream, and whether it has one direction.
+    /// STREAM (RFC 9000 §19.8). The lowest two bits of `id` say who opened the stream, and whether it has one direction.
     #[expect(missing_docs, reason = "see above")]
     Stream { id: u64, offset: u64, data: &'a [u8], fin: bool },
-    /// RESET_STREAM, STOP_SENDING, MAX_STREAM_DATA or STREAM_DATA_BLOCKED (§19.4, 19.5, 19.10, 19.13) of this stream.
+    /// RESET_STREAM, STOP_SENDING, MAX_STREAM_DATA or STREAM_DATA_BLOCKED (RFC 9000 §19.4, 19.5, 19.10, 19.13) of this stream.
     AboutStream(u64),
-    /// NEW_CONNECTION_ID (§19.15): an id that the receiver may address its packets to; ids with a number below
+    /// NEW_CONNECTION_ID (RFC 9000 §19.15): an id that the receiver may address its packets to; ids with a number below
     /// `retire_prior_to` are not to be used any more.
     #[expect(missing_docs, reason = "see above")]
     NewConnectionId { sequence: u64, retire_prior_to: u64, id: &'a [u8] },
-    /// RETIRE_CONNECTION_ID (§19.16): the sender does not use the id of this number any more.
+    /// RETIRE_CONNECTION_ID (RFC 9000 §19.16): the sender does not use the id of this number any more.
     RetireConnectionId(u64),
-    /// CONNECTION_CLOSE (§19.19).
+    /// CONNECTION_CLOSE (RFC 9000 §19.19).
     Close,
     /// Any other frame that the two standards know, with its type.
     Other(u64),
@@ -98,7 +98,7 @@ impl<'a> QuicFrames<'a> {
         Ok(QuicFrame::Other(kind))
     }
 
-    /// ACK (§19.3), with or without counts of ECN.
+    /// ACK (RFC 9000 §19.3), with or without counts of ECN.
     fn ack(&mut self, ecn: bool) -> Result<(), Malformed> {
         self.numbers(2)?;
         let ranges = self.number()?;

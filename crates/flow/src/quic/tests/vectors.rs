@@ -108,9 +108,9 @@ fn any_byte_that_is_damaged() {
     for at in (5..packet.len()).filter(|at| !(7..15).contains(at)) {
         let mut damaged = packet.clone();
         damaged[at] ^= 1;
-        let is_open = long_packets(&damaged).next().is_some_and(|packet| {
-            open(&packet, &hex(DESTINATION), Side::Server, &mut Scratch::default()).is_some()
-        });
+        let is_open = long_packets(&damaged)
+            .next()
+            .is_some_and(|packet| open(&packet, &hex(DESTINATION), Side::Server, &mut Scratch::default()).is_some());
         assert!(!is_open, "{at}");
     }
 }
