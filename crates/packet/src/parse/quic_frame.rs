@@ -9,10 +9,12 @@ pub enum QuicFrame<'a> {
     /// CRYPTO (RFC 9000 §19.6): bytes of the TLS handshake, and where they belong.
     #[expect(missing_docs, reason = "see above")]
     Crypto { offset: u64, data: &'a [u8] },
-    /// STREAM (RFC 9000 §19.8). The lowest two bits of `id` say who opened the stream, and whether it has one direction.
+    /// STREAM (RFC 9000 §19.8). The lowest two bits of `id` say who opened the stream, and whether it has one
+    /// direction.
     #[expect(missing_docs, reason = "see above")]
     Stream { id: u64, offset: u64, data: &'a [u8], fin: bool },
-    /// RESET_STREAM, STOP_SENDING, MAX_STREAM_DATA or STREAM_DATA_BLOCKED (RFC 9000 §19.4, 19.5, 19.10, 19.13) of this stream.
+    /// RESET_STREAM, STOP_SENDING, MAX_STREAM_DATA or STREAM_DATA_BLOCKED of this stream (RFC 9000 §19.4, 19.5, 19.10,
+    /// 19.13).
     AboutStream(u64),
     /// NEW_CONNECTION_ID (RFC 9000 §19.15): an id that the receiver may address its packets to; ids with a number below
     /// `retire_prior_to` are not to be used any more.

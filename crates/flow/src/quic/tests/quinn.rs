@@ -426,7 +426,6 @@ fn config() -> Config {
 fn rebinding_by_ids_of_the_handshake() {
     let mut world = World::new(config(), 1000);
     world.run_all(false);
-    println!("{:?} {:?}", world.tally, world.whys);
     assert_eq!((world.tally.wrong, world.tally.nobody), (0, 0), "{:?}", world.whys);
     assert!(world.tally.wrong_by_path > world.tally.right / 2, "{:?}", world.tally);
     assert_eq!(world.steering.counters().moved, 2000);
