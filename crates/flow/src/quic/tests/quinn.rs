@@ -181,7 +181,7 @@ impl World {
             drain(self.now, &mut client.endpoint, client.handle, &mut client.connection, &mut out);
             moved |= !out.is_empty();
             for (_, datagram) in out {
-                self.to_servers(at, datagram);
+                self.up(at, datagram);
             }
         }
         for at in 0..self.servers.len() {
@@ -199,7 +199,7 @@ impl World {
         }
         let moved = !out.is_empty();
         for (address, datagram) in out {
-            self.to_client(at as u16, address, &datagram);
+            self.down(at as u16, address, &datagram);
         }
         moved
     }
@@ -211,7 +211,7 @@ impl World {
         answer
     }
 
-    fn to_servers(&mut self, at: usize, datagram: Vec<u8>) {
+    fn up(&mut self, at: usize, datagram: Vec<u8>) {
         let answer = self.steer(at, &datagram);
         if answer.why == Why::HelloIncomplete {
             self.clients[at].held.push_back(datagram);
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    fn to_client(&mut self, server: u16, address: SocketAddr, datagram: &[u8]) {
+    fn down(&mut self, server: u16, address: SocketAddr, datagram: &[u8]) {
         for line in self.key_log.0.lock().unwrap().drain(..) {
             if let Some(line) = KeyLogLine::parse(&line).unwrap() {
                 self.steering.hand_over(&line);
