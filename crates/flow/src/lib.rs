@@ -16,6 +16,7 @@
 //! - [`version`]: transactions, published so that no reader waits or sees half of one; old versions.
 //! - [`execute`]: what the actions of a verdict do to a frame.
 //! - [`rss`], [`meter`]: hash to queue; token buckets.
+//! - [`quic`]: which instance of a server a QUIC datagram belongs to.
 //! - [`explain`]: which rule a key meets, and why not a better one.
 //!
 //! Nothing here sends anything: [`execute`](execute::execute) says who gets which bytes, and the card does it.
@@ -32,6 +33,7 @@ pub mod key;
 pub mod language;
 pub mod matching;
 pub mod meter;
+pub mod quic;
 pub mod rss;
 pub mod rule;
 pub mod table;

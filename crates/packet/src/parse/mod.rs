@@ -13,7 +13,8 @@
 //! | `ipv4`, `ipv6`, `options` | IP, extension headers; options of IPv4, TCP and IPv6 |
 //! | `tcp`, `udp`, `icmp`, `ipsec` | transport; ICMP for both versions of IP; ESP and AH |
 //! | `gre`, `vxlan`, `geneve` | tunnels |
-//! | `quic`, `ptp`, `roce` | QUIC, Precision Time Protocol, RDMA over Ethernet |
+//! | `quic`, `quic_frame`, `client_hello` | QUIC: headers; frames once decrypted; what a client says first in TLS |
+//! | `ptp`, `roce` | Precision Time Protocol, RDMA over Ethernet |
 //!
 //! ```
 //! use millrace_packet::parse::{Layers, Transport};
@@ -30,6 +31,7 @@
 
 mod arp;
 mod bytes;
+mod client_hello;
 mod ethernet;
 mod geneve;
 mod gre;
@@ -43,6 +45,7 @@ mod options;
 mod pppoe;
 mod ptp;
 mod quic;
+mod quic_frame;
 mod roce;
 mod tcp;
 #[cfg(test)]
@@ -53,6 +56,7 @@ mod walk;
 
 pub use crate::probe::MacAddress;
 pub use arp::Arp;
+pub use client_hello::ClientHello;
 pub use ethernet::{Ethernet, Snap, Tag, Tci, Vlan, ether_type};
 pub use geneve::{Geneve, GeneveOption, GeneveOptions};
 pub use gre::Gre;
@@ -66,6 +70,7 @@ pub use options::{Ipv6Options, Options, Tlv};
 pub use pppoe::{Pppoe, ppp};
 pub use ptp::{Ptp, PtpType};
 pub use quic::{QuicBody, QuicLong, QuicShort, QuicType, version as quic_version};
+pub use quic_frame::{QuicFrame, QuicFrames};
 pub use roce::{Bth, Grh};
 pub use tcp::{Tcp, flag as tcp_flag};
 pub use udp::{Udp, port as udp_port};

@@ -220,7 +220,7 @@ fn long_string(bytes: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
 }
 
 /// A number of variable length (RFC 9000 §16): the first two bits say in how many bytes, 1, 2, 4 or 8.
-fn number(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
+pub(super) fn number(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
     let first = bytes.first().ok_or(Malformed::Truncated)?;
     let (digits, rest) = bytes.split_at_checked(1 << (first >> 6)).ok_or(Malformed::Truncated)?;
     let value = digits[1..].iter().fold(u64::from(first & 0x3f), |value, byte| value << 8 | u64::from(*byte));
