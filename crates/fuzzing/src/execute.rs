@@ -118,7 +118,7 @@ fn emissions(actions: &[Action], frame: &[u8], in_place: bool) -> u64 {
     let punted = done.is_err_and(|stop| stop.reason().is_some());
     assert!(!punted || !out.list().is_empty() || out.lost() > 0);
     for emission in out.list() {
-        assert_eq!(out.bytes(emission, &edited).is_empty(), frame.is_empty());
+        assert!(frame.is_empty() || !out.bytes(emission, &edited).is_empty());
     }
     out.list().len() as u64
 }

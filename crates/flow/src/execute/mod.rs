@@ -126,7 +126,7 @@ fn one<E: Environment + ?Sized>(
         Action::Mirror(port) => out.add(Target::Mirror(*port)),
         Action::Sample { probability, port } => {
             // The probability is in 65,535ths: the random number is brought below that.
-            if u64::from(environment.random()) * 0xffff >> 32 < u64::from(*probability) {
+            if (u64::from(environment.random()) * 0xffff) >> 32 < u64::from(*probability) {
                 out.add(Target::Sample(*port));
             }
         }

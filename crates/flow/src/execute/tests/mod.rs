@@ -77,8 +77,11 @@ fn edited(frame: &[u8], actions: &[Action]) -> Result<Vec<u8>, Stop> {
     Ok(frame.bytes().to_vec())
 }
 
+/// Emissions with their bytes.
+type Sent = Vec<(Emission, Vec<u8>)>;
+
 /// Who gets what.
-fn emitted(frame: &[u8], actions: &[Action], world: &mut World) -> (Vec<(Emission, Vec<u8>)>, Result<(), Stop>) {
+fn emitted(frame: &[u8], actions: &[Action], world: &mut World) -> (Sent, Result<(), Stop>) {
     let mut buffer = vec![0xee; frame.len() + HEADROOM];
     let mut frame = Frame::new(frame, &mut buffer, Ingress { port: 7, ..Ingress::default() });
     let mut out = Emissions::new(64, 4096);
