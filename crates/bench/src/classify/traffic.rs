@@ -2,7 +2,8 @@
 
 use millrace_flow::language::parse_rule;
 use millrace_flow::version::{Change, Limits, Writer};
-use millrace_flow::{Field, Key, RuleSpec};
+use millrace_flow::{Ingress, Key, RuleSpec};
+use millrace_packet::parse::Layers;
 use millrace_tool::failure::Failure;
 
 /// Masks of the rules.
@@ -79,14 +80,13 @@ fn frame(random: &mut fastrand::Rng) -> [u8; SIZE] {
 /// The key of a frame that comes in at port 0.
 #[inline]
 pub fn key(frame: &[u8]) -> Key {
-    use millrace_flow::Ingress;
-    use millrace_packet::parse::Layers;
     Key::extract(frame, &Layers::parse(frame), &Ingress::default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_flow::Field;
 
     #[test]
     fn frames_have_the_keys_that_rules_ask_for() {

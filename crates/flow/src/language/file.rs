@@ -28,6 +28,7 @@ const MAX_ITEMS: usize = 1 << 20;
 /// What a line of a file sets up.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[expect(clippy::large_enum_variant, reason = "nearly every item is a rule")]
 pub enum Item {
     /// A rule.
     Rule(RuleSpec),

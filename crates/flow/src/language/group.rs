@@ -1,7 +1,7 @@
 //! RSS groups as text: `group=1,rss,queues=0-7,fields=5tuple,symmetric`.
 
 use super::ParseError;
-use super::list::{self, MAX_QUEUE};
+use super::list;
 use super::scan::Part;
 use crate::rss::{Choices, Group, GroupSpec, MAX_TABLE, MICROSOFT_KEY, Tuple};
 use std::fmt::Write as _;
@@ -132,5 +132,5 @@ fn cycle(table: &[u16]) -> Option<&[u16]> {
 
 /// The highest queue of a group.
 pub(super) fn highest(spec: &GroupSpec) -> u16 {
-    spec.table.iter().copied().max().unwrap_or(0).min(MAX_QUEUE)
+    spec.table.iter().copied().max().unwrap_or(0)
 }

@@ -53,7 +53,7 @@ pub(super) fn print(id: u32, spec: &MeterSpec) -> String {
 /// A number with the largest of k, M and G that leaves it whole.
 fn scaled(number: u128) -> String {
     let scales = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
-    match scales.iter().find(|(scale, _)| number > 0 && number % scale == 0) {
+    match scales.iter().find(|(scale, _)| number > 0 && number.is_multiple_of(*scale)) {
         Some((scale, letter)) => format!("{}{letter}", number / scale),
         None => number.to_string(),
     }

@@ -58,8 +58,8 @@ impl<R: Read> Blocks<R> {
         Self { input, name, big_endian: false, interfaces: Vec::new(), record: 0, shown: 0, ended: false }
     }
 
-    /// As [`super::Packets::next`].
-    pub fn next(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
+    /// As [`super::Packets::next_packet`].
+    pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
         loop {
             self.input.consume(std::mem::take(&mut self.shown));
             let Some(len) = self.whole_block()? else { return Ok(None) };

@@ -77,9 +77,9 @@ impl<R: Read> Packets<R> {
     /// # Errors
     /// As [`Reader::peek`]: if it [ends the stream](ReadError::ends_stream), all later calls return `None`; otherwise one
     /// packet has been left out and the next call goes on behind it.
-    pub fn next(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
+    pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
         match &mut self.0 {
-            Kind::Next(blocks) => blocks.next(),
+            Kind::Next(blocks) => blocks.next_packet(),
             Kind::Classic { reader, link } => {
                 reader.take();
                 let frame = reader.peek()?;

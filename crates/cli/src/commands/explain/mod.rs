@@ -96,7 +96,7 @@ fn explain_all<R: std::io::Read>(
     let mut number = 0;
     while !stop::asked() && picked.is_none_or(|picked| picked.last() > number) {
         number += 1;
-        let packet = match packets.next() {
+        let packet = match packets.next_packet() {
             Ok(None) => return Ok(None),
             Err(error) if error.ends_stream() => return Ok(Some(error.to_string())),
             other => other,

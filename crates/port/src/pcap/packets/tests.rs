@@ -37,12 +37,15 @@ fn enhanced(big: bool, interface: u32, ticks: u64, data: &[u8]) -> Vec<u8> {
     block(big, 6, &[&head[..], data].concat())
 }
 
-/// Time, link and bytes of every packet, and the errors on the way.
-fn read(file: &[u8]) -> (Vec<(u64, u32, Vec<u8>)>, Vec<ReadError>) {
+/// Time, link and bytes.
+type Seen = (u64, u32, Vec<u8>);
+
+/// Every packet, and the errors on the way.
+fn read(file: &[u8]) -> (Vec<Seen>, Vec<ReadError>) {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     let mut packets = Packets::named(file, "x").unwrap();
     loop {
-        match packets.next() {
+        match packets.next_packet() {
             Ok(Some(packet)) => found.push((packet.time.nanos(), packet.link, packet.data.to_vec())),
             Ok(None) => return (found, errors),
             Err(error) => errors.push(error),
@@ -121,7 +124,7 @@ proptest! {
         file[at] ^= xor;
         if let Ok(mut packets) = Packets::named(&file[..], "x") {
             let mut calls = 0;
-            while !matches!(packets.next(), Ok(None)) {
+            while !matches!(packets.next_packet(), Ok(None)) {
                 calls += 1;
                 prop_assert!(calls < 100);
             }
