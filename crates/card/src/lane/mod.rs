@@ -70,7 +70,8 @@ pub(crate) struct Lane {
     tx: Vec<TxSlot>,
     // Beside `tx`; those of ring 0 of a queue count.
     tx_counts: Vec<Counts>,
-    // What has moved since the last [`Lane::announce`].
+    // What has moved since the last [`Lane::announce`], each once; with room for all, so that the way of frames allocates
+    // nothing.
     touched: Vec<Touched>,
 }
 
@@ -336,6 +337,11 @@ impl Lane {
         slot.counts_at = counts_at;
         self.tx.push(slot);
         self.tx_counts.push(counts);
+        self.make_room_to_touch();
+    }
+
+    fn make_room_to_touch(&mut self) {
+        self.touched.reserve(self.rx.len() + self.tx.len());
     }
 
     /// Takes a ring off a TX queue at once. What it held comes back.
@@ -495,6 +501,7 @@ impl Lane {
         detached.rx.iter().for_each(|slot| slot.openers.enter_worker(sleep));
         self.rx.extend(detached.rx);
         self.rx.sort_by_key(|slot| slot.queue.id.index);
+        self.make_room_to_touch();
         for TxQueue { counts, rings } in detached.tx {
             let first = self.tx.len();
             for slot in rings {

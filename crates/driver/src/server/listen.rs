@@ -37,7 +37,7 @@ pub(super) struct ListenPath {
 impl Drop for ListenPath {
     fn drop(&mut self) {
         // Another card may have taken the place since somebody removed our socket.
-        if matches!(look(&self.path), Ok(Found::Socket(found)) if found == self.own) {
+        if matches!(look(&self.path), Ok(Found::Socket(found, _)) if found == self.own) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -46,7 +46,8 @@ impl Drop for ListenPath {
 /// What is at a path.
 enum Found {
     Nothing,
-    Socket(SocketIdentity),
+    /// And whose it is.
+    Socket(SocketIdentity, u32),
     /// In words.
     Other(&'static str),
 }
@@ -63,7 +64,7 @@ pub(super) fn listen(path: &Path) -> Result<(OwnedFd, ListenPath), DriverError> 
         let moved = match look(path).map_err(failed)? {
             Found::Nothing => rename(&new.path, path, RenameFlags::NOREPLACE),
             Found::Other(what) => return Err(DriverError::Occupied { path: path.to_owned(), what }),
-            Found::Socket(old) => {
+            Found::Socket(old, _) => {
                 check_dead(path)?;
                 exchange(&new.path, path, old)
             }
@@ -109,7 +110,7 @@ fn check_dead(path: &Path) -> Result<(), DriverError> {
 /// Puts the new socket where the dead one `old` is and removes that; [`Errno::AGAIN`] when it was another by then.
 fn exchange(new: &Path, path: &Path, old: SocketIdentity) -> Result<(), Errno> {
     rename(new, path, RenameFlags::EXCHANGE)?;
-    if matches!(look(new), Ok(Found::Socket(found)) if found == old) {
+    if matches!(look(new), Ok(Found::Socket(found, _)) if found == old) {
         // The new one is in place whether or not the old one can be removed.
         let _ = std::fs::remove_file(new);
         return Ok(());
@@ -129,7 +130,7 @@ fn look(path: &Path) -> Result<Found, Errno> {
         other => other?,
     };
     Ok(match FileType::from_raw_mode(found.st_mode) {
-        FileType::Socket => Found::Socket(SocketIdentity { device: found.st_dev, inode: found.st_ino }),
+        FileType::Socket => Found::Socket(SocketIdentity { device: found.st_dev, inode: found.st_ino }, found.st_uid),
         FileType::RegularFile => Found::Other("a regular file"),
         FileType::Directory => Found::Other("a folder"),
         FileType::Symlink => Found::Other("a symbolic link"),
@@ -174,9 +175,10 @@ struct NewName {
 
 impl NewName {
     fn of(path: PathBuf) -> Result<Self, Errno> {
-        let is_ours = rustix::fs::lstat(&path)?.st_uid == rustix::process::geteuid().as_raw();
         match look(&path)? {
-            Found::Socket(own) if is_ours => Ok(Self { path, own, in_place: false }),
+            Found::Socket(own, owner) if owner == rustix::process::geteuid().as_raw() => {
+                Ok(Self { path, own, in_place: false })
+            }
             // Bound a moment ago: somebody plays with this folder.
             _ => Err(Errno::BUSY),
         }
