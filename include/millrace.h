@@ -51,6 +51,29 @@
 #define MILLRACE_MAX_BURST 1024
 
 /**
+ * Flags of millrace_flow_change(). 0: what it sets up belongs to the device, and goes when the device is closed or the
+ * program ends.
+ */
+enum millrace_flow_flags {
+    /**
+     * The card keeps what is set up. Filters, and MILLRACE_FLOW_REPLACE, are then about what it keeps for this user.
+     */
+    MILLRACE_FLOW_KEEP = 1,
+    /**
+     * What belongs to other programs and users is meant as well; takes the right `admin`.
+     */
+    MILLRACE_FLOW_EVERYONE = 2,
+    /**
+     * What is added is to be all that there is: what else would be meant goes; rules that are there in the same words stay.
+     */
+    MILLRACE_FLOW_REPLACE = 4,
+    /**
+     * Only say what would be done.
+     */
+    MILLRACE_FLOW_DRY_RUN = 8,
+};
+
+/**
  * Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone: all that a
  * DD queue has.
  */
@@ -100,6 +123,11 @@ struct millrace_component_lock;
 struct millrace_device;
 
 /**
+ * What happens to the rules of a card. One thread at a time.
+ */
+struct millrace_flow_watch;
+
+/**
  * Memory that program and card share. Any number of threads may use it at once.
  */
 struct millrace_memory;
@@ -123,6 +151,58 @@ struct millrace_supplied_tx;
  * A TX queue. One thread at a time.
  */
 struct millrace_tx;
+
+/**
+ * What millrace_flow_change() has done.
+ */
+struct millrace_flow_done {
+    /**
+     * The version of the rules that it has made.
+     */
+    uint64_t version;
+    /**
+     * Rules that were added where none was with the same table, priority and match.
+     */
+    uint64_t added;
+    /**
+     * Rules that have other actions, or took the place of one with the same table, priority and match.
+     */
+    uint64_t modified;
+    /**
+     * Rules that went.
+     */
+    uint64_t removed;
+};
+
+/**
+ * What became of keys that millrace_flow_keys() has handed over.
+ */
+struct millrace_flow_keys_done {
+    /**
+     * Secrets that are kept until their connection or this program goes.
+     */
+    uint64_t taken;
+    /**
+     * Secrets of no connection that the group knows.
+     */
+    uint64_t unknown;
+    /**
+     * Secrets for which there is no room.
+     */
+    uint64_t full;
+    /**
+     * Secrets of connections of which somebody else has handed over keys.
+     */
+    uint64_t foreign;
+    /**
+     * Lines with a secret that cannot be read.
+     */
+    uint64_t malformed;
+    /**
+     * Connections of which this program's keys are known now.
+     */
+    uint64_t connections;
+};
 
 /**
  * One packet of a burst. The pointers are valid until the burst is put.
@@ -267,6 +347,97 @@ int millrace_stats_json(const struct millrace_device *device, char **json);
  * Frees a string that this library has handed out; NULL is free already.
  */
 void millrace_free_string(char *string);
+
+/**
+ * Does changes to the rules of the card, all of them or none. Frames that come in after it returns meet the new version.
+ *
+ * changes: one on a line: "add RULE", "modify FILTER,actions=...", "delete FILTER", "delete group=N", "delete meter=N"; what
+ * begins with none of these words is added: a rule, a group, a meter or miss, as text or JSON. # begins a comment.
+ * flags: MILLRACE_FLOW_..., or 0.
+ * done: where to put what was done, or NULL.
+ *
+ * Returns 0; -EINVAL: an argument is NULL, or a change cannot be, which the text names, from 1 on; -EACCES: this program has
+ * not the right `configure:rules`, or a rule or group is somebody else's; -EDQUOT: too many rules; -ENODEV: the card is gone.
+ */
+int millrace_flow_change(const struct millrace_device *device,
+                         const char *changes,
+                         uint32_t flags,
+                         struct millrace_flow_done *done);
+
+/**
+ * The rules that a filter means, as a JSON array: each has "line", "owner", and "rule" with what it has had. With an empty
+ * filter miss, groups and meters come before them.
+ *
+ * json: where to put the string, NULL after an error. To be freed with millrace_free_string().
+ *
+ * Returns 0; -EINVAL: an argument is NULL, or the filter cannot be; -ENODEV: the card is gone.
+ */
+int millrace_flow_list_json(const struct millrace_device *device,
+                            const char *filter,
+                            char **json);
+
+/**
+ * What becomes of a frame that comes in at a port, and why, in words.
+ *
+ * frame, len: the frame without FCS; at most 16384 bytes.
+ * version: of the rules; UINT64_MAX is the newest.
+ * text: where to put the string, NULL after an error. To be freed with millrace_free_string().
+ *
+ * Returns 0; -EINVAL: an argument is NULL, or the frame is too long; -ENOENT: that version is not kept any more; -ENODEV: the
+ * card is gone.
+ */
+int millrace_flow_explain(const struct millrace_device *device,
+                          const void *frame,
+                          size_t len,
+                          uint32_t port,
+                          uint64_t version,
+                          char **text);
+
+/**
+ * Hands over keys of QUIC connections, so that a group with `keys` can steer by their streams. The card forgets them with their
+ * connection, with the group, and when the device is closed or the program ends; nobody can read them from it.
+ *
+ * group: the number of a QUIC group.
+ * log: lines of SSLKEYLOGFILE; secrets that are not of packets behind the handshake are passed over.
+ * done: where to put what became of them, or NULL.
+ *
+ * Returns 0, also when secrets were not taken, which done says; -EINVAL: an argument is NULL, or the group takes no keys;
+ * -ENOENT: there is no such group; -EACCES: this program has not the right `configure:rules`, or the group is somebody else's;
+ * -EDQUOT: too many, each connection with keys counts as a rule; -ENODEV: the card is gone.
+ */
+int millrace_flow_keys(const struct millrace_device *device,
+                       uint32_t group,
+                       const char *log,
+                       struct millrace_flow_keys_done *done);
+
+/**
+ * Watches what happens to the rules of the card from now on. Of the watches of one device, the last one alone is woken.
+ *
+ * watch: where to put it, NULL after an error. To be closed with millrace_flow_watch_close().
+ *
+ * Returns 0; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+ */
+int millrace_flow_watch_open(const struct millrace_device *device, struct millrace_flow_watch **watch);
+
+/**
+ * What has happened since the last call, as JSON: {"events": [...], "lost": N, ...}; waits at most timeout_ns for something.
+ * An event has "kind" (added, modified, removed), "line", "owner", "version", "time_ns", and of a rule that has gone "reason"
+ * (idle, hard, delete, owner-gone) and "rule" with what it has had. lost is how many events this program was too slow for.
+ *
+ * json: where to put the string, NULL after an error. To be freed with millrace_free_string().
+ *
+ * Returns 0, also when nothing has happened; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+ */
+int millrace_flow_watch_next(struct millrace_flow_watch *watch,
+                             uint64_t timeout_ns,
+                             char **json);
+
+/**
+ * Ends a watch; NULL has ended already.
+ *
+ * Returns 0.
+ */
+int millrace_flow_watch_close(struct millrace_flow_watch *watch);
 
 /**
  * Reads len bytes of registers, from this address of the card's bus on. No alignment is needed.

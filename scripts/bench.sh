@@ -22,9 +22,10 @@ run latency latency --plot "$results/latency.svg"
 run throughput throughput
 run peers peers
 run nfb nfb
-run matrix matrix --svg "$results/matrix.svg"
+run matrix matrix --svg "$results/matrix.svg" --nodes "$results/nodes.svg"
 run queues queues
-echo "results, latency.svg and matrix.svg are in $results"
+run classify classify
+echo "results, latency.svg, matrix.svg and nodes.svg are in $results"
 if [ ${#failed[@]} -gt 0 ]; then
     echo "not everything could be measured: ${failed[*]}; a machine with nothing else to do helps"
     exit 1

@@ -56,6 +56,9 @@ to_test() {
     need ping iputils-ping
     need valgrind valgrind
     need cbindgen cbindgen
+    python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+    # That of Debian 12 is too old for quic-go, that of its backports is not.
+    need go golang-go
     # Beside a Rust of Debian; rustup has its own.
     if ! find_rust || installed cargo-web; then
         installed rustfmt-web || packages+=(rustfmt-web)
@@ -133,4 +136,5 @@ if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null && [ ! -e
         { [ "$(id -u)" -eq 0 ] && apt-get update >/dev/null 2>&1 && "$scripts/guest-files.sh" "$target/guest"; } ||
         echo "setup: it cannot be had, so the tests that boot one are skipped"
 fi
+[ "$purpose" != --test ] || "$(dirname "$0")/quic-peers.sh" "$target/quic-peers"
 echo "setup: $(cargo --version), $(command -v cargo)"

@@ -178,13 +178,20 @@ step_end-to-end() {
     tests/run.sh --results "$results"
 }
 
+# failed_parts STEP: which of its tests or cases failed, or its last lines, for readers of the end only.
+failed_parts() {
+    local parts
+    parts=$(grep -hE '^(failed: |test .* FAILED$|.* FAILED:$|error)' "$logs/$1.log" | head -n 20)
+    printf '%s:\n%s\n' "$1" "${parts:-$(tail -n 10 "$logs/$1.log")}"
+}
+
 [ $# -gt 0 ] && steps=("$@")
 for step in "${steps[@]}"; do
     declare -F "step_$step" >/dev/null || { echo "there is no step $step; there are: ${steps[*]}" >&2; exit 2; }
 done
 mkdir -p "$logs"
 find_rust || true
-passed=0 failed=0 skipped=0 summary=()
+passed=0 failed=0 skipped=0 summary=() failures=()
 begin=$SECONDS
 for step in "${steps[@]}"; do
     results=$logs/$step.results
@@ -201,7 +208,7 @@ for step in "${steps[@]}"; do
     case $code in
     0) word=passed; [ $((p + f + s)) -eq 0 ] && p=1 ;;
     77) word=skipped; [ "$s" -eq 0 ] && s=1 ;;
-    *) word=FAILED; [ "$f" -eq 0 ] && f=1 ;;
+    *) word=FAILED; [ "$f" -eq 0 ] && f=1; failures+=("$step") ;;
     esac
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     summary+=("$(printf '%-12s %-8s %5d s  %5d passed %3d failed %3d skipped' \
@@ -211,6 +218,7 @@ done
 
 echo
 printf '%s\n' "${summary[@]}"
+for step in "${failures[@]}"; do failed_parts "$step"; done
 echo "all of it: $((SECONDS - begin)) s; logs in $logs"
 grep -h '^skipped: ' "$logs"/*.log 2>/dev/null | sort | uniq -c | sort -rn | head -n 20
 echo

@@ -16,7 +16,11 @@ table=0,priority=30,ipv6,actions=output:1
 table=0,priority=20,ip,actions=goto_table:1
 table=1,priority=10,udp,udp_dst=4789,actions=decap_vxlan,goto_table:2
 table=1,priority=0,actions=rss:1
-table=2,actions=queue:7
+table=2,tcp,actions=push_pppoe:5,goto_table:3
+table=2,priority=0,actions=queue:7
+table=3,pppoe,actions=pop_pppoe,encap_vxlan(vni=9,src=192.0.2.1,dst=192.0.2.2),goto_table:4
+table=4,udp,udp_dst=4789,actions=decap_vxlan,goto_table:5
+table=5,actions=queue:6
 """
 CLASSES = {0x0806: "drop", 0x86DD: "forward"}
 
@@ -70,15 +74,17 @@ def explain(millrace: str, path: Path, rules: Path) -> Counter:
     if run.returncode != 0 or len(answers) != len(there):
         sys.exit(f"{path.name}: {len(answers)} answers to {len(there)} packets, code {run.returncode}: {run.stderr}")
     for (link, frame), answer in zip(there, answers):
-        if answer["link"] not in (link, 0) or (answer["skipped"] is None) == (answer.get("class") is None and not answer.get("unfinished")):
+        if answer["link"] not in (link, 0) or (answer["skipped"] is None) == (answer.get("class") is None):
             sys.exit(f"{path.name}: packet {answer['packet']}: {answer}")
         wanted = CLASSES.get(ether_type(frame)) if link == 1 and answer["skipped"] is None else None
+        if answer["skipped"] is None and (answer["class"] == "drop") != (answer["sent"] == []) and not answer["stopped"]:
+            sys.exit(f"{path.name}: packet {answer['packet']}: {answer}")
         if wanted and answer["class"] != wanted:
             sys.exit(f"{path.name}: packet {answer['packet']} is {answer['class']} and not {wanted}: {answer}")
-    fates = ("drop", "forward", "process", "unfinished", "skipped")
+    fates = ("drop", "forward", "process", "skipped")
     if sum(summary[fate] for fate in fates) != summary["packets"] or summary["packets"] != len(there):
         sys.exit(f"{path.name}: {summary}")
-    return Counter({fate: summary[fate] for fate in (*fates, "malformed")})
+    return Counter({fate: summary[fate] for fate in (*fates, "malformed", "stopped")})
 
 
 def main() -> None:

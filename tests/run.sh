@@ -3,7 +3,7 @@
 # In FILE it leaves how many passed, failed and were skipped.
 #
 # Cases run beside one another, $CASE_JOBS at a time (default: two for each core, as much of their time is waiting), and are
-# printed as they end. Lines of a case that say otherwise:
+# printed as they end, and those that failed once more at the end, where a reader looks first. Lines of a case that say otherwise:
 #
 #   # variants: NAME...    it runs once for each of them, with its name as the argument
 #   # alone: WHY           it runs after the others, with nothing beside it
@@ -18,7 +18,7 @@ cases=("$@")
 [ ${#cases[@]} -gt 0 ] || cases=("$here"/cases/*.sh)
 jobs=${CASE_JOBS:-$((2 * $(nproc)))}
 outputs=$(mktemp -d "${TMPDIR:-/tmp}/millrace-cases.XXXXXX")
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 failures=()
 # Of what runs, by process id.
 declare -A names=() starts=()
 
@@ -63,7 +63,10 @@ finish() {
     esac
     printf '%-24s %5s s  %s\n' "$name" "$took" "$word"
     sed '/^skipped: /! s/^/    /' "$outputs/$name"
-    rm "$outputs/$name"
+    case $word in
+    FAILED*) failures+=("$name") ;;
+    *) rm "$outputs/$name" ;;
+    esac
 }
 
 # run MOST "CASE [VARIANT]"...: all of them, at most so many at a time.
@@ -90,5 +93,10 @@ for word in "${cases[@]}"; do
 done
 run "$jobs" "${together[@]}"
 run 1 "${alone[@]}"
+for name in "${failures[@]}"; do
+    echo
+    echo "failed: $name"
+    tail -n 40 "$outputs/$name" | sed 's/^/    /'
+done
 echo "$passed $failed $skipped" >"$results"
 [ "$failed" -eq 0 ]

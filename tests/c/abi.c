@@ -384,6 +384,13 @@ static void nulls(void)
     CHECK(millrace_device_tree(NULL, &blob, &len) == -EINVAL && millrace_device_tree(device, NULL, &len) == -EINVAL);
     CHECK(millrace_device_tree(device, &blob, NULL) == -EINVAL);
     CHECK(millrace_stats_json(NULL, &json) == -EINVAL && !json && millrace_stats_json(device, NULL) == -EINVAL);
+    CHECK(millrace_flow_change(NULL, "", 0, NULL) == -EINVAL && millrace_flow_change(device, NULL, 0, NULL) == -EINVAL);
+    CHECK(millrace_flow_list_json(NULL, "", &json) == -EINVAL && !json);
+    CHECK(millrace_flow_list_json(device, NULL, &json) == -EINVAL);
+    CHECK(millrace_flow_list_json(device, "", NULL) == -EINVAL);
+    CHECK(millrace_flow_explain(device, NULL, 60, 0, 0, &json) == -EINVAL && !json);
+    CHECK(millrace_flow_keys(NULL, 2, "", NULL) == -EINVAL && millrace_flow_keys(device, 2, NULL, NULL) == -EINVAL);
+    CHECK(millrace_flow_watch_open(NULL, NULL) == -EINVAL && millrace_flow_watch_next(NULL, 0, &json) == -EINVAL);
     CHECK(millrace_reg_read(NULL, 0, &word, 4) == -EINVAL && millrace_reg_read(device, 0, NULL, 4) == -EINVAL);
     CHECK(millrace_reg_write(NULL, 0, &word, 4) == -EINVAL && millrace_reg_write(device, 0, NULL, 4) == -EINVAL);
     CHECK(millrace_reg_read32(NULL, 0, (uint32_t *)&word) == -EINVAL && millrace_reg_read32(device, 0, NULL) == -EINVAL);
@@ -503,13 +510,85 @@ static void until_gone(void)
     CHECK(millrace_close(device) == 0);
 }
 
+/* The text of a watch once it contains the words. */
+static void await_event(struct millrace_flow_watch *watch, const char *words)
+{
+    for (int i = 0; i < 100; i++) {
+        char *json;
+        CHECK(millrace_flow_watch_next(watch, SECOND / 10, &json) == 0);
+        int found = strstr(json, words) != NULL;
+        millrace_free_string(json);
+        if (found)
+            return;
+    }
+    printf("abi.c: no event with %s\n", words);
+    exit(1);
+}
+
+/* Rules are set up, listed, watched, explained and deleted; nothing is done of what is refused; they end with the device. */
+static void rules(void)
+{
+    static const char CHANGES[] = "# a group and two rules\n"
+                                  "group=1,rss,queues=0-1\n"
+                                  "add priority=40000,udp,udp_dst=9,actions=queue:1\n"
+                                  "ip,actions=rss:1\n";
+    static const uint8_t FRAME[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 8, 0, 9, 0, 26 };
+    struct millrace_device *device = open_device(), *other = open_device();
+    struct millrace_flow_watch *watch;
+    struct millrace_flow_done done;
+    char *text;
+    int shared = strncmp(name, "unix:", 5) == 0;
+
+    CHECK(millrace_flow_watch_open(device, &watch) == 0);
+    CHECK(millrace_flow_change(device, CHANGES, MILLRACE_FLOW_DRY_RUN, &done) == 0 && done.added == 2);
+    CHECK(millrace_flow_change(device, CHANGES, 0, &done) == 0);
+    CHECK(done.added == 2 && done.modified == 0 && done.removed == 0 && done.version > 0);
+    await_event(watch, "udp_dst=9");
+    CHECK(millrace_flow_list_json(device, "udp", &text) == 0);
+    CHECK(text[0] == '[' && strstr(text, "udp_dst=9") && !strstr(text, "rss:1") && strstr(text, "\"packets\":0"));
+    millrace_free_string(text);
+    CHECK(millrace_flow_explain(device, FRAME, sizeof FRAME, 0, UINT64_MAX, &text) == 0);
+    CHECK(strstr(text, "table 0: table=0,priority=40000") && strstr(text, "queue:1"));
+    millrace_free_string(text);
+    CHECK(millrace_flow_explain(device, FRAME, sizeof FRAME, 0, done.version + 1000, &text) == -ENOENT && !text);
+
+    /* All or nothing, with the change that is wrong. */
+    CHECK(millrace_flow_change(device, "arp,actions=drop\nactions=rss:7", 0, NULL) == -EINVAL);
+    CHECK_TEXT("change 2: ");
+    CHECK(millrace_flow_change(device, "tcp,actions=drop", 1u << 20, NULL) == -EINVAL);
+    CHECK(millrace_flow_change(device, "nonsense", 0, NULL) == -EINVAL);
+    struct millrace_flow_keys_done keys;
+    CHECK(millrace_flow_keys(device, 9, "", NULL) == -ENOENT);
+    CHECK(millrace_flow_change(device, "group=9,quic,queues=0,keys,connections=9,handshakes=9,per_source=9", 0, NULL) == 0);
+    CHECK(millrace_flow_keys(device, 9, "CLIENT_TRAFFIC_SECRET_0 x", &keys) == 0);
+    CHECK(keys.malformed == 1 && keys.taken == 0 && keys.connections == 0);
+    CHECK(millrace_flow_list_json(device, "nonsense", &text) == -EINVAL && !text);
+
+    if (shared) {
+        /* What belongs to one device another one may not change. */
+        CHECK(millrace_flow_change(other, "priority=40000,udp,udp_dst=9,actions=drop", 0, NULL) == -EACCES);
+        CHECK(millrace_flow_change(other, "delete", 0, &done) == 0 && done.removed == 0);
+        CHECK(millrace_flow_watch_close(watch) == 0 && millrace_flow_watch_open(other, &watch) == 0);
+        CHECK(millrace_close(device) == 0);
+        await_event(watch, "owner-gone");
+    } else {
+        CHECK(millrace_flow_change(device, "delete udp", 0, &done) == 0 && done.removed == 1);
+        await_event(watch, "\"reason\":\"delete\"");
+        CHECK(millrace_close(device) == 0);
+    }
+    CHECK(millrace_flow_watch_close(watch) == 0 && millrace_flow_watch_close(NULL) == 0);
+    CHECK(millrace_flow_list_json(other, "udp", &text) == 0 && strcmp(text, "[]") == 0);
+    millrace_free_string(text);
+    CHECK(millrace_close(other) == 0);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
 } PARTS[] = {
     { "million", million },   { "cycles", cycles },     { "threads", threads },       { "control", control },
     { "refusals", refusals }, { "nulls", nulls },       { "supplied", supplied },     { "until-gone", until_gone },
-    { "own", own },
+    { "own", own },           { "rules", rules },
 };
 
 int main(int argc, char **argv)

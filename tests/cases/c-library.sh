@@ -10,7 +10,7 @@ library=$scratch/usr/lib/libmillrace.so
 # What the header declares, and nothing else.
 nm -D --defined-only "$library" | awk '{ print $3 }' | sort >"$scratch/exported"
 grep -oE '^[a-z][^(]*\bmillrace_[a-z0-9_]+\(' "$scratch/usr/include/millrace.h" | grep -oE 'millrace_[a-z0-9_]+' | sort |
-    grep -vxE 'millrace_(device|component_lock|memory|rx|tx|supplied_rx|supplied_tx)' >"$scratch/declared"
+    grep -vxE 'millrace_(device|component_lock|flow_watch|memory|rx|tx|supplied_rx|supplied_tx)' >"$scratch/declared"
 diff -u "$scratch/declared" "$scratch/exported" || fail "the library does not export what the header declares"
 readelf -d "$library" | grep -q 'SONAME.*\[libmillrace\.so\.0\]' || fail "the library is not called libmillrace.so.0"
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
@@ -53,11 +53,12 @@ for engine in medusa sze; do
     done
 done
 parts embedded 0 control refusals nulls supplied
+parts embedded:queues=2 0 rules
 # DD: direct and exclusive, or not at all.
 parts embedded:engine=dd 0 million cycles refusals own
 
 start_card --queues 2
-parts "$device" 0 million cycles threads control refusals nulls
+parts "$device" 0 million cycles threads control refusals nulls rules
 parts "$device" 3 threads
 check_counting
 kill "$card"

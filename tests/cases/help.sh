@@ -49,8 +49,16 @@ options stats --device --queue --count --json
 options "receive x.pcap" --device --queue --engine --mode --count --burst --poll --json
 options loopback-hw --device --queue --engine --mode --size --count --burst --poll --json
 options demo --json
-options "explain x.pcap --rules x" --json
+options "explain x.pcap --rules x" --device --queue --count --json
 options "flow check x" --json
+options "flow add x" --device --json
+options "flow list" --device --json
+options "flow stats" --device --count --json
+options "flow watch" --device --count --json
+options "flow capture all" --device --count --json
+options "flow modify x" --device --json
+options "flow keys --group 1 x" --device --count --json
+options "flow neighbours" --device --json
 refused 2 stats --count 3
 
 refused 2 frobnicate

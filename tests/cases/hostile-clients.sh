@@ -47,6 +47,11 @@ hostile rings --case calypte-random --queue 6
 hostile rings --case dd-tx-zero --queue 7
 hostile rings --case dd-rx-no-fit --queue 7
 hostile requests
+hostile rules
+no_rules() {
+    ! "$millrace" flow list | grep -q actions=
+}
+await 30 no_rules || fail "hostile rules: rules are left"
 hostile connects
 hostile fds
 hostile locks

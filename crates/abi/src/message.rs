@@ -5,13 +5,14 @@
 //! [`Request::Hello`]; a peer that sends something else, something that cannot be decoded, or too much, is told why and
 //! disconnected. Nothing of this is on the data path of direct mode.
 
+use crate::flow::{FlowReply, FlowRequest};
 use crate::queue::{Engine, Joiners, Mode, QueueId, Sharing};
 use crate::stats::CardStats;
 use crate::visible::{ClientInfo, LockInfo, UserUse};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 6;
 /// Largest encoded message in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Most bytes that one [`Request::Read`] or [`Request::Write`] moves.
@@ -178,6 +179,8 @@ pub enum Request {
         /// How many; at most [`MAX_TOO_LONG`].
         frames: u32,
     },
+    /// Something about the flow table.
+    Flow(FlowRequest),
 }
 
 /// Which locks are meant.
@@ -313,6 +316,8 @@ pub enum Reply {
     Locks(Vec<LockInfo>),
     /// To [`Request::Use`]. Less than [`MAX_LISTED`]: there are no more.
     Use(Vec<UserUse>),
+    /// To [`Request::Flow`], unless [`Reply::Done`] says it all.
+    Flow(FlowReply),
     /// It was not done.
     Error {
         /// What kind of failure.

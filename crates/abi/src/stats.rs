@@ -12,6 +12,8 @@ pub struct CardStats {
     pub ports: Vec<PortStats>,
     /// One entry per worker thread.
     pub workers: Vec<WorkerStats>,
+    /// What became of the frames that rules decided on, over all workers; empty without rules.
+    pub flows: Vec<Count>,
 }
 
 /// Counters of one queue since the card started; its registers count since their last reset.

@@ -12,6 +12,7 @@ use crate::hostile::HostileArgs;
 use crate::latency::LatencyArgs;
 use crate::matrix::MatrixArgs;
 use crate::nfb::NfbArgs;
+use crate::nodes::process::NodeArgs;
 use crate::peers::PeersArgs;
 use crate::queues::QueuesArgs;
 use crate::rig::CoreArgs;
@@ -26,7 +27,8 @@ const USES: &Uses = &[
     (&["matrix"], &["device", "engine", "size", "json"]),
     (&["queues"], &["device", "engine", "json"]),
     (&["nfb"], &["device", "queue", "engine", "size", "json"]),
-    (&["classify"], &["json"]),
+    (&["classify"], &["engine", "size", "json"]),
+    (&["node"], &[]),
     (&["grammar"], &[]),
     (&["man"], &[]),
 ];
@@ -91,6 +93,9 @@ pub enum Bench {
     /// Kill programs and scribble on memory for a long time (see `make soak`)
     #[command(hide = true)]
     Soak(SoakArgs),
+    /// Be the sender or the receiver of `bench matrix --nodes`
+    #[command(hide = true)]
+    Node(NodeArgs),
     /// Print the grammar, for `millrace completions`
     #[command(hide = true)]
     Grammar,

@@ -15,6 +15,7 @@ mod many;
 mod matrix;
 mod median;
 mod nfb;
+mod nodes;
 mod pages;
 mod peers;
 mod plot;
@@ -51,6 +52,7 @@ fn run(args: BenchArgs) -> Result<(), Failure> {
     match &args.bench {
         Bench::Hostile(args) => hostile::run(&shared, args),
         Bench::Soak(args) => soak::run(&shared, args),
+        Bench::Node(args) => nodes::process::run(args),
         Bench::Grammar => Ok(put(&serde_json::json!(Grammar::of(&args::command())).to_string())?),
         Bench::Man { folder } => manual::write(&manual::pages(&args::command())?, folder),
         bench => measure(&shared, rig::Cores::choose(args.cores), bench),
@@ -72,7 +74,7 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         Bench::Fairness(args) => fairness::run(shared, cores, args),
         Bench::Classify(args) => classify::run(shared, cores, args),
         // Done above.
-        Bench::Hostile(_) | Bench::Soak(_) | Bench::Grammar | Bench::Man { .. } => Ok(()),
+        Bench::Hostile(_) | Bench::Soak(_) | Bench::Node(_) | Bench::Grammar | Bench::Man { .. } => Ok(()),
     }
 }
 

@@ -11,14 +11,15 @@
 use crate::burst;
 use crate::device::{joiners, wishes, Memory, Opened};
 use crate::failure::{self, Failure};
+use crate::flow;
 use crate::guard;
 use crate::queue::{Rx, Tx};
 use crate::supplied::{Receiver, Sender};
-use crate::types::{millrace_packet, millrace_received};
+use crate::types::{millrace_flow_done, millrace_flow_keys_done, millrace_packet, millrace_received};
 use core::mem::MaybeUninit;
 use core::slice;
 use core::time::Duration;
-use host::{Device, IdleRx, IdleTx, Iova, QueueId, RxQueue, TxQueue};
+use host::{Device, FlowWatch, IdleRx, IdleTx, Iova, QueueId, RxQueue, TxQueue};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 
 /// Version of this header, major number: programs have to be compiled again when it changes.
@@ -56,6 +57,8 @@ pub struct millrace_component_lock(#[allow(dead_code)] host::ComponentLock);
 pub struct millrace_rx(Rx);
 /// A TX queue. One thread at a time.
 pub struct millrace_tx(Tx);
+/// What happens to the rules of a card. One thread at a time.
+pub struct millrace_flow_watch(FlowWatch);
 /// Memory that program and card share. Any number of threads may use it at once.
 pub struct millrace_memory(Memory);
 /// An RX queue over buffers of the program. One thread at a time.
@@ -69,7 +72,7 @@ const _: () = {
     // What the header promises about threads.
     from_any_thread::<millrace_device>();
     from_any_thread::<millrace_memory>();
-    one_thread_at_a_time::<(millrace_device, millrace_component_lock, millrace_memory)>();
+    one_thread_at_a_time::<(millrace_device, millrace_component_lock, millrace_memory, millrace_flow_watch)>();
     one_thread_at_a_time::<(millrace_rx, millrace_tx, millrace_supplied_rx, millrace_supplied_tx)>();
 };
 
@@ -101,9 +104,6 @@ fn opened(device: Option<&millrace_device>) -> Result<&Opened, Failure> {
 }
 
 /// A C string of the caller.
-///
-/// # Safety
-/// `text` is NULL, or ends with a zero byte and stays as it is during `'a`.
 unsafe fn string<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
     if text.is_null() {
         return Err(Failure::null(name));
@@ -114,9 +114,6 @@ unsafe fn string<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure
 }
 
 /// An array of the caller, to be read.
-///
-/// # Safety
-/// `first` is NULL, or the first of `count` elements that nobody writes during `'a`.
 #[inline(always)]
 unsafe fn array<'a, T>(first: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
     if first.is_null() || !is_possible::<T>(count) {
@@ -127,9 +124,6 @@ unsafe fn array<'a, T>(first: *const T, count: usize, name: &str) -> Result<&'a 
 }
 
 /// An array of the caller, to be written.
-///
-/// # Safety
-/// `first` is NULL, or the first of `count` places that nobody else uses during `'a`.
 #[inline(always)]
 unsafe fn places<'a, T>(first: *mut T, count: usize, name: &str) -> Result<&'a mut [MaybeUninit<T>], Failure> {
     if first.is_null() || !is_possible::<T>(count) {
@@ -297,9 +291,174 @@ pub extern "C" fn millrace_stats_json(
 #[no_mangle]
 pub extern "C" fn millrace_free_string(string: *mut c_char) {
     if !string.is_null() {
-        // SAFETY: made by `CString::into_raw` in `millrace_stats_json`, and handed back once: the caller's promise.
+        // SAFETY: made by `CString::into_raw` in `millrace_stats_json` or `give_text`, and handed back once: the caller's promise.
         drop(unsafe { CString::from_raw(string) });
     }
+}
+
+// Rules: which frames go to which queues and ports. Their language is in docs/classifier.md.
+
+/// Hands a string to the caller; NULL when there is none.
+fn give_text(place: Option<&mut MaybeUninit<*mut c_char>>, text: impl FnOnce() -> Result<CString, Failure>) -> c_int {
+    guard::run(|| {
+        let place = place.ok_or_else(|| Failure::null("text"))?.write(core::ptr::null_mut());
+        *place = text()?.into_raw();
+        Ok(0)
+    })
+}
+
+/// Does changes to the rules of the card, all of them or none. Frames that come in after it returns meet the new version.
+///
+/// changes: one on a line: "add RULE", "modify FILTER,actions=...", "delete FILTER", "delete group=N", "delete meter=N"; what
+/// begins with none of these words is added: a rule, a group, a meter or miss, as text or JSON. # begins a comment.
+/// flags: MILLRACE_FLOW_..., or 0.
+/// done: where to put what was done, or NULL.
+///
+/// Returns 0; -EINVAL: an argument is NULL, or a change cannot be, which the text names, from 1 on; -EACCES: this program has
+/// not the right `configure:rules`, or a rule or group is somebody else's; -EDQUOT: too many rules; -ENODEV: the card is gone.
+#[no_mangle]
+pub extern "C" fn millrace_flow_change(
+    device: Option<&millrace_device>,
+    changes: *const c_char,
+    flags: u32,
+    done: Option<&mut MaybeUninit<millrace_flow_done>>,
+) -> c_int {
+    guard::run(|| {
+        // SAFETY: the caller's promise.
+        let changes = unsafe { string(changes, "changes") }?;
+        let committed = flow::change(&opened(device)?.device, changes, flags)?;
+        if let Some(done) = done {
+            done.write(millrace_flow_done {
+                version: committed.version,
+                added: committed.added,
+                modified: committed.modified,
+                removed: committed.removed,
+            });
+        }
+        Ok(0)
+    })
+}
+
+/// The rules that a filter means, as a JSON array: each has "line", "owner", and "rule" with what it has had. With an empty
+/// filter miss, groups and meters come before them.
+///
+/// json: where to put the string, NULL after an error. To be freed with millrace_free_string().
+///
+/// Returns 0; -EINVAL: an argument is NULL, or the filter cannot be; -ENODEV: the card is gone.
+#[no_mangle]
+pub extern "C" fn millrace_flow_list_json(
+    device: Option<&millrace_device>,
+    filter: *const c_char,
+    json: Option<&mut MaybeUninit<*mut c_char>>,
+) -> c_int {
+    give_text(json, || {
+        // SAFETY: the caller's promise.
+        let filter = unsafe { string(filter, "filter") }?;
+        flow::json(&opened(device)?.device.flows().list(filter)?)
+    })
+}
+
+/// What becomes of a frame that comes in at a port, and why, in words.
+///
+/// frame, len: the frame without FCS; at most 16384 bytes.
+/// version: of the rules; UINT64_MAX is the newest.
+/// text: where to put the string, NULL after an error. To be freed with millrace_free_string().
+///
+/// Returns 0; -EINVAL: an argument is NULL, or the frame is too long; -ENOENT: that version is not kept any more; -ENODEV: the
+/// card is gone.
+#[no_mangle]
+pub extern "C" fn millrace_flow_explain(
+    device: Option<&millrace_device>,
+    frame: *const c_void,
+    len: usize,
+    port: u32,
+    version: u64,
+    text: Option<&mut MaybeUninit<*mut c_char>>,
+) -> c_int {
+    give_text(text, || {
+        // SAFETY: the caller's promise.
+        let frame: &[u8] = unsafe { array(frame.cast(), len, "frame") }?;
+        let version = (version != u64::MAX).then_some(version);
+        flow::text(opened(device)?.device.flows().explain(frame, port, version, flow::BETTER)?.text)
+    })
+}
+
+/// Hands over keys of QUIC connections, so that a group with `keys` can steer by their streams. The card forgets them with their
+/// connection, with the group, and when the device is closed or the program ends; nobody can read them from it.
+///
+/// group: the number of a QUIC group.
+/// log: lines of SSLKEYLOGFILE; secrets that are not of packets behind the handshake are passed over.
+/// done: where to put what became of them, or NULL.
+///
+/// Returns 0, also when secrets were not taken, which done says; -EINVAL: an argument is NULL, or the group takes no keys;
+/// -ENOENT: there is no such group; -EACCES: this program has not the right `configure:rules`, or the group is somebody else's;
+/// -EDQUOT: too many, each connection with keys counts as a rule; -ENODEV: the card is gone.
+#[no_mangle]
+pub extern "C" fn millrace_flow_keys(
+    device: Option<&millrace_device>,
+    group: u32,
+    log: *const c_char,
+    done: Option<&mut MaybeUninit<millrace_flow_keys_done>>,
+) -> c_int {
+    guard::run(|| {
+        // SAFETY: the caller's promise.
+        let log = unsafe { string(log, "log") }?;
+        let keys = opened(device)?.device.flows().hand_over_keys(group, log)?;
+        if let Some(done) = done {
+            done.write(millrace_flow_keys_done {
+                taken: keys.taken,
+                unknown: keys.unknown,
+                full: keys.full,
+                foreign: keys.foreign,
+                malformed: keys.malformed,
+                connections: keys.connections,
+            });
+        }
+        Ok(0)
+    })
+}
+
+/// Watches what happens to the rules of the card from now on. Of the watches of one device, the last one alone is woken.
+///
+/// watch: where to put it, NULL after an error. To be closed with millrace_flow_watch_close().
+///
+/// Returns 0; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+#[no_mangle]
+pub extern "C" fn millrace_flow_watch_open(
+    device: Option<&millrace_device>,
+    watch: Option<&mut MaybeUninit<*mut millrace_flow_watch>>,
+) -> c_int {
+    give_new(watch, "watch", || Ok(millrace_flow_watch(opened(device)?.device.flows().watch()?)))
+}
+
+/// What has happened since the last call, as JSON: {"events": [...], "lost": N, ...}; waits at most timeout_ns for something.
+/// An event has "kind" (added, modified, removed), "line", "owner", "version", "time_ns", and of a rule that has gone "reason"
+/// (idle, hard, delete, owner-gone) and "rule" with what it has had. lost is how many events this program was too slow for.
+///
+/// json: where to put the string, NULL after an error. To be freed with millrace_free_string().
+///
+/// Returns 0, also when nothing has happened; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+#[no_mangle]
+pub extern "C" fn millrace_flow_watch_next(
+    watch: Option<&mut millrace_flow_watch>,
+    timeout_ns: u64,
+    json: Option<&mut MaybeUninit<*mut c_char>>,
+) -> c_int {
+    give_text(json, || {
+        let watch = watch.ok_or_else(|| Failure::null("watch"))?;
+        flow::json(&watch.0.next(Duration::from_nanos(timeout_ns))?)
+    })
+}
+
+/// Ends a watch; NULL has ended already.
+///
+/// Returns 0.
+#[no_mangle]
+pub extern "C" fn millrace_flow_watch_close(watch: Option<Box<millrace_flow_watch>>) -> c_int {
+    guard::run(|| {
+        drop(watch);
+        Ok(0)
+    })
 }
 
 // Registers.

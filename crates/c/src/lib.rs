@@ -9,6 +9,7 @@ mod boundary;
 mod burst;
 mod device;
 mod failure;
+mod flow;
 mod guard;
 mod queue;
 mod supplied;

@@ -51,3 +51,47 @@ pub struct millrace_received {
     /// Bits 1:0 say which kind of metadata it is.
     pub flags: u8,
 }
+
+/// Flags of millrace_flow_change(). 0: what it sets up belongs to the device, and goes when the device is closed or the
+/// program ends.
+#[repr(C)]
+pub enum millrace_flow_flags {
+    /// The card keeps what is set up. Filters, and MILLRACE_FLOW_REPLACE, are then about what it keeps for this user.
+    MILLRACE_FLOW_KEEP = 1,
+    /// What belongs to other programs and users is meant as well; takes the right `admin`.
+    MILLRACE_FLOW_EVERYONE = 2,
+    /// What is added is to be all that there is: what else would be meant goes; rules that are there in the same words stay.
+    MILLRACE_FLOW_REPLACE = 4,
+    /// Only say what would be done.
+    MILLRACE_FLOW_DRY_RUN = 8,
+}
+
+/// What became of keys that millrace_flow_keys() has handed over.
+#[repr(C)]
+pub struct millrace_flow_keys_done {
+    /// Secrets that are kept until their connection or this program goes.
+    pub taken: u64,
+    /// Secrets of no connection that the group knows.
+    pub unknown: u64,
+    /// Secrets for which there is no room.
+    pub full: u64,
+    /// Secrets of connections of which somebody else has handed over keys.
+    pub foreign: u64,
+    /// Lines with a secret that cannot be read.
+    pub malformed: u64,
+    /// Connections of which this program's keys are known now.
+    pub connections: u64,
+}
+
+/// What millrace_flow_change() has done.
+#[repr(C)]
+pub struct millrace_flow_done {
+    /// The version of the rules that it has made.
+    pub version: u64,
+    /// Rules that were added where none was with the same table, priority and match.
+    pub added: u64,
+    /// Rules that have other actions, or took the place of one with the same table, priority and match.
+    pub modified: u64,
+    /// Rules that went.
+    pub removed: u64,
+}

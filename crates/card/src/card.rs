@@ -1,17 +1,19 @@
 //! The handle of a card: what a driver calls.
 
-use crate::affinity::Affinity;
+use crate::affinity::{Affinity, Homes};
 use crate::cage::Cage;
 use crate::command::Command;
 use crate::counters::{Counts, QueueDrop};
-use crate::lane::{Answer, Detached, Lane, Loans, RxSlot, TxQueue, TxSlot};
+use crate::flows::{Flows, now_ns};
 use crate::mac::{Mac, MacLane};
 use crate::mailbox::Mailbox;
 use crate::opener::{Attachment, Opener};
+use crate::pass_clock::PassClock;
 use crate::phy::Phy;
 use crate::ports::{PortEntry, Wiring, WiringError, Wirings};
 use crate::queue::{Queue, RingProgram, StartError};
 use crate::registers::Bus;
+use crate::shard::{Answer, Detached, Loans, RxSlot, Shard, TxQueue, TxSlot};
 use crate::sleep::Sleep;
 use crate::tsu::{Stamper, Tsu};
 use crate::turns::Turns;
@@ -22,6 +24,7 @@ use millrace_abi::queue::{Direction, Engine, Laggard, QueueId};
 use millrace_abi::stats::{CardStats, Count, PortStats, QueueStats, WorkerStats};
 use millrace_abi::tree::{BuildError, CardDescription};
 use millrace_dma::{Domain, Pinned};
+use millrace_flow::language::{ParseError, RuleFile};
 use millrace_port::{OpenError, SpecError};
 use millrace_ring::FrameLimits;
 use millrace_ring::shared::{Losses, Reclaimer};
@@ -60,6 +63,9 @@ pub enum CardError {
     /// The device tree could not be written.
     #[error(transparent)]
     Tree(#[from] BuildError),
+    /// A rule that cannot be.
+    #[error("rules: {0}")]
+    Rules(ParseError),
     /// The system refused a thread or an fd.
     #[error("cannot start a worker: {0}")]
     Worker(std::io::Error),
@@ -92,6 +98,7 @@ pub struct Card {
     pub(crate) ports: Vec<PortEntry>,
     pub(crate) wirings: Wirings,
     pub(crate) loans: Loans,
+    pub(crate) flows: Flows,
     workers: Vec<WorkerEntry>,
 }
 
@@ -101,6 +108,14 @@ impl Card {
     /// # Errors
     /// [`CardError`].
     pub fn new(options: &CardOptions) -> Result<Self, CardError> {
+        Self::with_rules(options, &RuleFile::default())
+    }
+
+    /// The same with rules that are there before the first frame comes in. The card keeps them.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn with_rules(options: &CardOptions, rules: &RuleFile) -> Result<Self, CardError> {
         options.validate()?;
         let description = CardDescription { build_time: seconds_since_1970(), ..CardDescription::new(options) };
         let tree = description.to_blob()?;
@@ -120,17 +135,20 @@ impl Card {
                 tx: share(options.tx_queues, port, count),
             })
             .collect();
+        let homes = Arc::new(Homes::new(options.rx_queues, options.tx_queues));
         let mut entries = Vec::new();
         for index in 0..workers {
-            let lane = |(port, entry): (usize, &PortEntry)| {
+            let port = |(port, entry): (usize, &PortEntry)| {
                 let stamper = Stamper::new(tsu.clone(), port);
-                Lane::new(port, MacLane::new(entry.mac.clone(), index, stamper), false)
+                (MacLane::new(entry.mac.clone(), index, stamper), entry.rx.clone())
             };
-            entries.push(start_worker(index, ports.iter().enumerate().map(lane).collect(), options)?);
+            let ports = ports.iter().enumerate().map(port).collect();
+            let shard = Shard::new(index, ports, homes.clone(), PassClock::new(tsu.clone()));
+            entries.push(start_worker(index, shard, options)?);
         }
         let mailboxes = entries.iter().map(|entry| entry.mailbox.clone()).collect();
         let bus = Bus {
-            affinity: Affinity::new(options.rx_queues, options.tx_queues, mailboxes),
+            affinity: Affinity::new(homes, mailboxes),
             rx,
             tx,
             macs: ports.iter().map(|port| port.mac.clone()).collect(),
@@ -141,8 +159,13 @@ impl Card {
             discard: options.discard,
             test_space: Bus::empty_test_space(),
         };
-        let (wirings, loans) = (Wirings::new(count), Loans::default());
-        let card = Self { options: options.clone(), tree, bus, ports, wirings, loans, workers: entries };
+        let (wirings, loans, flows) = (Wirings::new(count), Loans::default(), Flows::new(workers));
+        let card = Self { options: options.clone(), tree, bus, ports, wirings, loans, flows, workers: entries };
+        // Before the ports are there.
+        if rules.items().len() > 0 {
+            let changes = rules.changes(now_ns()).map_err(CardError::Rules)?;
+            card.change_flows(changes).map_err(|error| CardError::Rules(rules.refused(&error)))?;
+        }
         card.furnish()?;
         Ok(card)
     }
@@ -150,9 +173,13 @@ impl Card {
     /// Puts the queues in their places, plugs the port queues in and connects them.
     fn furnish(&self) -> Result<(), CardError> {
         for (port, entry) in self.ports.iter().enumerate() {
-            let rx = entry.rx.clone().map(|index| RxSlot::new(self.bus.rx[index as usize].status.clone(), 0)).collect();
+            let rx = entry
+                .rx
+                .clone()
+                .map(|index| RxSlot::new(self.bus.rx[index as usize].status.clone(), port, 0))
+                .collect();
             let tx = entry.tx.clone().map(|index| {
-                let slot = TxSlot::new(self.bus.tx[index as usize].status.clone(), 0, 0);
+                let slot = TxSlot::new(self.bus.tx[index as usize].status.clone(), 0, port, 0);
                 TxQueue { counts: Counts::default(), rings: vec![slot] }
             });
             self.place(port, Detached { port_queues: Vec::new(), rx, tx: tx.collect() });
@@ -322,6 +349,7 @@ impl Card {
             queues: queues.map(|queue| queue_stats(queue, self.bus.affinity.worker(queue.status.id))).collect(),
             ports: ports.map(|(index, (port, wiring))| port_stats(index, port, wiring)).collect(),
             workers: self.workers.iter().enumerate().map(|(index, worker)| worker.stats(index)).collect(),
+            flows: named(self.flow_counts().into_iter()),
         }
     }
 }
@@ -367,18 +395,19 @@ fn worker_count(options: &CardOptions) -> usize {
     cores.min(options.rx_queues.max(options.tx_queues) as usize).max(1)
 }
 
-fn start_worker(index: usize, lanes: Vec<Lane>, options: &CardOptions) -> Result<WorkerEntry, CardError> {
+fn start_worker(index: usize, shard: Shard, options: &CardOptions) -> Result<WorkerEntry, CardError> {
     let io = |errno: rustix::io::Errno| CardError::Worker(errno.into());
     let mailbox = Arc::new(Mailbox::new(index).map_err(io)?);
     let counts = Arc::new(WorkerCounts::default());
     let worker = Worker {
-        lanes,
+        shard,
         turns: Turns::default(),
         mailbox: mailbox.clone(),
         counts: counts.clone(),
         sleep: Sleep::new().map_err(io)?,
         poll: options.poll,
         spin: Duration::from_micros(u64::from(options.spin_us)),
+        clock_version: 0,
         hot: Vec::new(),
     };
     let cpu = options.cpus.get(index).copied();

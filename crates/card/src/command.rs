@@ -1,8 +1,8 @@
 //! What the control side tells a worker, by way of a [`crate::mailbox`].
 
 use crate::engine::{RxEngine, TxEngine};
-use crate::lane::{Detach, Detached, Patch};
 use crate::opener::Opener;
+use crate::shard::{Classifying, Detach, Detached, Shape, SlowEnds, Tapper};
 use millrace_abi::queue::{Laggard, QueueId};
 use millrace_ring::shared::{Losses, Reclaimer};
 use rustix::fd::OwnedFd;
@@ -26,12 +26,20 @@ pub(crate) enum Command {
     AddRing(u32, u32, Box<TxEngine>, Opener),
     /// A ring less, drained or not; its engine and opener come back with the answer.
     DropRing(u32, u32),
-    /// Queues and port queues leave the worker's lane of a port; they come back with the answer.
+    /// Queues and port queues of a port leave the worker's shard; they come back with the answer.
     Detach(usize, Detach),
     /// Queues and port queues enter it.
-    Adopt(usize, Box<Detached>),
-    /// What the port queue of a port is from now on: whether it loops back, and with what it is connected.
-    Shape(usize, bool, Option<Patch>),
+    Adopt(Box<Detached>),
+    /// What a port is from now on.
+    Shape(usize, Shape),
+    /// Frames are classified from now on while there are rules.
+    Classify(Box<Classifying>),
+    /// Somebody finds neighbours of tunnels from now on.
+    Neighbours(Box<SlowEnds>),
+    /// Somebody listens to frames; workers can classify.
+    Tap(Box<Tapper>),
+    /// He does not listen any more; what the worker has for him comes back.
+    Untap(u64),
     /// The rings of a TX queue are looked at once, however quiet they were.
     Look(QueueId),
     /// All queues take over what has changed in their domains; the answer says that the worker has come round since.
@@ -56,10 +64,14 @@ impl Command {
     pub fn lateness(&self) -> Lateness {
         match self {
             Command::StartTx(..) | Command::StartRx(..) => Lateness::Withdraw,
-            Command::Join(..) | Command::SetCall(..) | Command::AddRing(..) => Lateness::Withdraw,
-            Command::Halt(_) | Command::Leave(..) | Command::DropRing(..) => Lateness::Leave,
+            Command::Join(..) | Command::SetCall(..) | Command::AddRing(..) | Command::Tap(_) => Lateness::Withdraw,
+            Command::Halt(_) | Command::Leave(..) | Command::DropRing(..) | Command::Untap(_) => Lateness::Leave,
             Command::Look(_) | Command::Pass | Command::Exit => Lateness::Leave,
-            Command::Detach(..) | Command::Adopt(..) | Command::Shape(..) => Lateness::Wait,
+            Command::Detach(..)
+            | Command::Adopt(..)
+            | Command::Shape(..)
+            | Command::Classify(_)
+            | Command::Neighbours(_) => Lateness::Wait,
         }
     }
 }

@@ -1,11 +1,10 @@
 //! The card's half of a ring, whichever protocol it speaks.
 
+use crate::pass_clock::PassClock;
 use millrace_dma::Span;
 use millrace_ring::{EngineFault, FrameSink, RxOutcome, Served, calypte, dd, medusa, sze};
-use std::time::{Duration, Instant};
-
-/// A worker that sleeps is up again so long before a launch time, and spins for the rest: longer than waking up takes.
-const WAKE_EARLY: Duration = Duration::from_micros(100);
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A running TX queue.
 pub(crate) enum TxEngine {
@@ -54,10 +53,23 @@ impl TxEngine {
         }
     }
 
-    /// When a frame that waits for its launch time wants to be looked at.
-    pub fn next_due(&self) -> Option<Instant> {
+    /// Whether the next frame waits for its launch time.
+    #[inline(always)]
+    pub fn is_held(&self) -> bool {
+        matches!(self, TxEngine::Dd(engine) if engine.is_held())
+    }
+
+    /// How long the next frame waits for its launch time, by the card's clock; `None`: it does not.
+    pub fn launch_in(&self) -> Option<Duration> {
         let TxEngine::Dd(engine) = self else { return None };
-        engine.launch_in().map(|left| Instant::now() + left.saturating_sub(WAKE_EARLY))
+        engine.launch_in()
+    }
+
+    /// Goes by the clock of this worker from now on.
+    pub fn use_clock(&mut self, clock: &Arc<PassClock>) {
+        if let TxEngine::Dd(engine) = self {
+            engine.set_clock(clock.of_rings());
+        }
     }
 
     #[inline(always)]
@@ -100,6 +112,13 @@ impl TxEngine {
     }
 }
 
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub(crate) enum Ask {
+    Descriptors,
+    Buffers,
+}
+
 impl RxEngine {
     #[inline(always)]
     pub fn sync(&mut self) {
@@ -118,6 +137,17 @@ impl RxEngine {
             RxEngine::Medusa(engine) => engine.deliver(header, frame),
             RxEngine::Calypte(engine) => engine.deliver(header, frame),
             RxEngine::Dd(engine) => engine.deliver(header, frame),
+        }
+    }
+
+    /// Asks for the lines that so many frames will need; in two steps, because one line says where the next is, and who asks for several
+    /// queues does each step for all of them. Rings without descriptors have their lines in order, which the processor foresees.
+    #[inline(always)]
+    pub fn ask(&self, step: Ask, frames: u32) {
+        match (self, step) {
+            (RxEngine::Dd(engine), Ask::Descriptors) => engine.ask_for_descriptors(frames),
+            (RxEngine::Dd(engine), Ask::Buffers) => engine.ask_for_buffers(frames),
+            _ => {}
         }
     }
 
@@ -168,7 +198,6 @@ pub(crate) mod tests {
     use super::*;
     use millrace_dma::{Domain, Iotlb, Iova, Region};
     use millrace_ring::FrameLimits;
-    use std::sync::Arc;
 
     /// An engine that has nothing to do.
     pub fn tx() -> TxEngine {

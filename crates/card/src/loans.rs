@@ -2,8 +2,8 @@
 //! runs, if its program has named a pool and the port queue can.
 
 use crate::card::Card;
-use crate::lane::{Detach, Detached, Loan, lend};
 use crate::ports::Wiring;
+use crate::shard::{Detach, Detached, Loan, lend};
 use millrace_abi::queue::{Direction, QueueId};
 use millrace_dma::{Access, Domain, Fault, Iova, Region};
 use millrace_port::Pool;
@@ -67,6 +67,22 @@ impl Card {
             if core::mem::replace(&mut wiring.loans[bundle as usize], serial) != serial {
                 self.lend(wiring, port, bundle, wanted);
             }
+        }
+    }
+
+    /// While there are rules, the frames of a port queue may have more than one target, so they are copied.
+    pub(crate) fn suspend_loans(&self, suspended: bool) {
+        if !self.loans.suspend(suspended) {
+            return;
+        }
+        if !self.loans.is_empty() {
+            let what =
+                if suspended { "copied into pools of programs, because" } else { "put into pools again: no more" };
+            tracing::warn!("frames are {what} rules decide where they go");
+        }
+        let mut wirings = self.wirings.lock();
+        for port in 0..wirings.len() {
+            self.settle_loans(&mut wirings[port], port);
         }
     }
 

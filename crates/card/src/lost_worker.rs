@@ -16,10 +16,8 @@ pub(crate) fn run(mut worker: Worker, index: usize) {
         "worker {index} of the card has ended by a bug, please report it: its queues are stopped and its ports dead until the card \
          is restarted; other workers go on"
     ));
-    for lane in &mut worker.lanes {
-        // Whatever is wrong in one queue, the others are told.
-        let _ = catch_unwind(AssertUnwindSafe(|| lane.lose()));
-    }
+    // Whatever is wrong in one queue, the others are told.
+    worker.shard.lose();
     // What else it had may be what was wrong.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(worker)));
 }

@@ -6,7 +6,7 @@
 //! there is of a queue, and dropping it may take time that a worker has not got.
 
 use crate::command::{Command, Lateness};
-use crate::lane::Answer;
+use crate::shard::Answer;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
@@ -103,6 +103,11 @@ impl Mailbox {
     /// Makes a worker look for rings that were rung while they said that it sleeps.
     pub fn kick_all(&self) {
         signal(&self.kick_any);
+    }
+
+    /// Wakes the worker, for frames that another one has for it.
+    pub fn rouse(&self) {
+        signal(&self.wake);
     }
 
     /// Sends a command and does not wait.
@@ -214,6 +219,7 @@ fn signal(event: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shard::Shape;
     use millrace_abi::queue::QueueId;
     use std::sync::Arc;
 
@@ -221,8 +227,15 @@ mod tests {
         Arc::new(Mailbox { timeout: Duration::from_millis(20), ..Mailbox::new(3).unwrap() })
     }
 
-    const DONE: Answer =
-        Answer { done: true, tx: Vec::new(), rx: None, reclaimer: None, openers: Vec::new(), detached: None };
+    const DONE: Answer = Answer {
+        done: true,
+        tx: Vec::new(),
+        rx: None,
+        reclaimer: None,
+        openers: Vec::new(),
+        detached: None,
+        tapper: None,
+    };
 
     #[test]
     fn a_start_that_is_late_is_taken_back_and_a_halt_is_carried_out_later() {
@@ -244,7 +257,7 @@ mod tests {
     fn what_has_queues_in_it_is_waited_for() {
         let mailbox = mailbox();
         let theirs = mailbox.clone();
-        let caller = std::thread::spawn(move || theirs.ask(Command::Shape(0, true, None)).is_ok());
+        let caller = std::thread::spawn(move || theirs.ask(Command::Shape(0, Shape::default())).is_ok());
         std::thread::sleep(5 * mailbox.timeout);
         let message = mailbox.take().unwrap();
         mailbox.answer(message.reply, DONE);
@@ -282,12 +295,12 @@ mod tests {
     fn nobody_waits_for_a_worker_that_has_ended() {
         let mailbox = mailbox();
         let theirs = mailbox.clone();
-        let caller = std::thread::spawn(move || theirs.ask(Command::Shape(0, true, None)));
+        let caller = std::thread::spawn(move || theirs.ask(Command::Shape(0, Shape::default())));
         while !mailbox.is_waiting() {
             std::thread::yield_now();
         }
         mailbox.lose();
         assert!(matches!(caller.join().unwrap(), Err(Unanswered::Lost)));
-        assert!(matches!(mailbox.ask(Command::Shape(0, true, None)), Err(Unanswered::Lost)));
+        assert!(matches!(mailbox.ask(Command::Shape(0, Shape::default())), Err(Unanswered::Lost)));
     }
 }

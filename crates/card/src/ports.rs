@@ -103,7 +103,9 @@ impl Wiring {
         };
         match self.kind {
             Kind::Loopback => id.index - first,
-            Kind::PortQueues(count) => (id.index - first) % count,
+            // Only rules lead to RX queues beyond the first of each port queue, from any worker.
+            Kind::PortQueues(count) if id.direction == Direction::Tx => (id.index - first) % count,
+            Kind::PortQueues(_) => id.index - first,
             Kind::Nothing => 0,
         }
     }
@@ -111,7 +113,7 @@ impl Wiring {
     pub fn bundles(&self, entry: &PortEntry) -> u32 {
         match self.kind {
             Kind::Loopback => entry.rx.end.max(entry.tx.end) - entry.rx.start.min(entry.tx.start),
-            Kind::PortQueues(count) => count,
+            Kind::PortQueues(count) => count.max(entry.rx.len() as u32),
             Kind::Nothing => 1,
         }
     }

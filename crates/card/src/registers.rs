@@ -157,7 +157,12 @@ impl Bus {
                 }
             }
             Component::TestSpace => self.test_word(offset, |word| *word = value),
-            Component::Tsu => self.tsu.write(offset, value),
+            Component::Tsu => {
+                if self.tsu.write(offset, value) {
+                    // A worker that sleeps until a launch time may have to get up for it earlier.
+                    self.affinity.rouse_all();
+                }
+            }
             // The buffers are not reached in words, but by `write_buffer`.
             Component::I2c(_) | Component::Pmd(_) | Component::Pcs(_) => {}
             Component::TxData(_) | Component::TxHeaders(_) => {}

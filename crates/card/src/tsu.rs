@@ -4,8 +4,6 @@ use crate::published::Published;
 use millrace_abi::header::{LEN, RxMetadata};
 use millrace_abi::register::{Offset, tsu as r};
 use millrace_clock::{Increment, TICKS_PER_SECOND, Ticks, Time, Timebase};
-use millrace_ring::dd;
-use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -66,17 +64,22 @@ impl Tsu {
         self.latches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The clock in nanoseconds, for launch times. It goes whether or not time stamps are enabled.
-    pub fn nanoseconds(self: &Arc<Self>) -> dd::Clock {
-        let (tsu, last) = (self.clone(), Cell::new(self.clock.read()));
-        Box::new(move || {
-            // A worker asks. If the words are being written just now, or a writer was taken off its core amid them, those of before
-            // will do: the clock goes on from them.
-            last.set(tsu.clock.look().map_or(last.get(), |(words, _)| words));
-            let [since, seconds, fraction, increment, _] = last.get();
-            let time = Timebase::from_words([since, seconds, fraction, increment]).at(Ticks::now());
-            u64::from(time.seconds) * TICKS_PER_SECOND + u64::from(time.nanoseconds())
-        })
+    /// The clock, and a number that changes with it, unless it is being changed just now. It goes whether or not time stamps are
+    /// enabled.
+    #[inline]
+    pub fn look(&self) -> Option<(Timebase, u64)> {
+        self.clock.look().map(|(words, version)| (timebase_of(words), version))
+    }
+
+    /// The clock. For those who can wait.
+    pub fn timebase(&self) -> Timebase {
+        timebase_of(self.clock.read())
+    }
+
+    /// As a writer that has only begun.
+    #[cfg(test)]
+    pub fn begin_writing(&self) {
+        self.clock.begin_writing();
     }
 
     pub fn read(&self, offset: u32) -> u32 {
@@ -94,7 +97,9 @@ impl Tsu {
         }
     }
 
-    pub fn write(&self, offset: u32, value: u32) {
+    /// `true`: the clock goes differently from now on, or time stamps are wanted or not as before.
+    #[must_use]
+    pub fn write(&self, offset: u32, value: u32) -> bool {
         let mut latches = self.latches();
         match Offset::new(offset) {
             r::DATA_LOW => latches.window[0] = value,
@@ -102,13 +107,19 @@ impl Tsu {
             r::DATA_HIGH => latches.window[2] = value,
             r::ENABLE => latches.enabled = value & 1 != 0,
             r::COMMAND => obey(&mut latches, value),
-            _ => return,
+            _ => return false,
         }
         let words = latches.to_words();
-        if self.clock.read() != words {
+        let changes = self.clock.read() != words;
+        if changes {
             self.clock.publish(&words);
         }
+        changes
     }
+}
+
+fn timebase_of([since, seconds, fraction, increment, _]: [u64; WORDS]) -> Timebase {
+    Timebase::from_words([since, seconds, fraction, increment])
 }
 
 fn obey(latches: &mut Latches, command: u32) {
@@ -182,9 +193,8 @@ impl Stamper {
     fn take_over(&mut self) {
         // If they are being written just now, the next burst will see them.
         if let Some((words, version)) = self.tsu.clock.look() {
-            let [since, seconds, fraction, increment, enabled] = words;
-            self.timebase = Timebase::from_words([since, seconds, fraction, increment]);
-            (self.enabled, self.version) = (enabled != 0, version);
+            self.timebase = timebase_of(words);
+            (self.enabled, self.version) = (words[Timebase::WORDS] != 0, version);
         }
     }
 
@@ -206,23 +216,5 @@ impl Stamper {
         let time = self.timebase.at(Ticks::now());
         let metadata = RxMetadata { port: self.port, seconds: time.seconds, nanoseconds: time.nanoseconds() };
         (self.metadata, self.stamped) = (metadata.encode(), true);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_clock_of_launch_times_goes_on_while_its_words_are_written() {
-        let tsu = Arc::new(Tsu::new(true));
-        let clock = tsu.nanoseconds();
-        let before = clock();
-        tsu.clock.begin_writing();
-        // On a thread: who waits for the writer waits for ever.
-        let (done, wait) = std::sync::mpsc::channel();
-        std::thread::spawn(move || done.send(clock()));
-        let after = wait.recv_timeout(std::time::Duration::from_secs(60)).expect("a clock that answers");
-        assert!(after >= before && after - before < 100 * TICKS_PER_SECOND, "{before} {after}");
     }
 }

@@ -1,14 +1,15 @@
 //! What is plugged into the ports, which of them are connected with each other, and which worker serves what.
 //!
 //! What moves between workers is a *bundle*: one port queue of a port with the queues that it serves, or, in loopback,
-//! the RX and the TX queue of one index. Queue `k` of a port (from 0) belongs to port queue `k % port_queues`. Unless
+//! the RX and the TX queue of one index. TX queue `k` of a port (from 0) belongs to port queue `k % port_queues`, RX queue `k` to port
+//! queue `k`; if there is none, to nobody, and it is a bundle of its own: only rules lead there, from any worker. Unless
 //! told otherwise, bundles take the workers in turn; a bundle with a queue of the priority class goes to the last worker,
 //! which serves nothing else.
 
 use crate::card::Card;
 use crate::command::Command;
-use crate::lane::{Detach, Detached, Patch, PortSlot};
 use crate::ports::{Kind, PortEntry, Wiring, WiringError};
+use crate::shard::{Detach, Detached, Patch, PortSlot, Shape};
 use millrace_abi::queue::QueueId;
 use millrace_port::{PortQueue, PortSpec};
 
@@ -53,7 +54,7 @@ impl Card {
             (wirings[at].spec, wirings[at].kind) = (PortSpec::NONE.to_owned(), Kind::Nothing);
             wirings[at].loans.clear();
             // Dropping a port queue may take its time; nobody waits for it but us.
-            detached.drop_port_queues();
+            self.flows.count_source_gone(detached.drop_port_queues());
         });
         entry.mac.plug(Vec::new(), true);
         // Opening a port can take its time too.
@@ -73,7 +74,7 @@ impl Card {
         let loans = vec![0; if lendable { opened.len() } else { 0 }];
         self.rewire(&mut wirings, &both, |wirings, detached| {
             (wirings[at].spec, wirings[at].kind, wirings[at].loans) = (spec.to_owned(), kind, loans);
-            detached.port_queues = numbered(opened);
+            detached.port_queues = numbered(at, opened);
         });
         self.settle_loans(&mut wirings[at], at);
         Ok(())
@@ -145,7 +146,13 @@ impl Card {
         let what = Detach { port_queues: vec![bundle], queues: self.queues_of(wiring, port, bundle) };
         let detached = self.detach_from(from as usize, port, what);
         self.distribute(port, wiring, detached);
+        let patch = self.patch_of(&wirings, port);
+        self.shape(port, &wirings[port], patch);
         Ok(())
+    }
+
+    fn patch_of(&self, wirings: &[Wiring], port: usize) -> Option<Patch> {
+        wirings[port].patch.map(|to| Patch { to, port_queues: wirings[to].port_queues() })
     }
 
     fn port_entry(&self, port: u32) -> Result<&PortEntry, WiringError> {
@@ -178,14 +185,17 @@ impl Card {
         connected.sort_unstable();
         connected.dedup();
         for port in connected {
-            let patch = wirings[port].patch.map(|to| Patch { to, port_queues: wirings[to].port_queues() });
+            let patch = self.patch_of(wirings, port);
             self.shape(port, &wirings[port], patch);
         }
     }
 
     fn shape(&self, port: usize, wiring: &Wiring, patch: Option<Patch>) {
+        // Of a port that loops back, the workers are those of queues.
+        let workers = wiring.workers.get(..wiring.port_queues() as usize).unwrap_or_default().into();
+        let shape = Shape { loopback: wiring.kind == Kind::Loopback, patch, workers };
         for mailbox in self.affinity().mailboxes() {
-            drop(mailbox.ask(Command::Shape(port, wiring.kind == Kind::Loopback, patch)));
+            drop(mailbox.ask(Command::Shape(port, shape.clone())));
         }
     }
 
@@ -234,27 +244,31 @@ impl Card {
     /// Gives everything to the worker of its bundle.
     pub(crate) fn distribute(&self, port: usize, wiring: &Wiring, whole: Detached) {
         let entry = &self.ports[port];
-        let mut parts: Vec<Detached> = self.affinity().mailboxes().iter().map(|_| Detached::default()).collect();
+        let empty = || -> Vec<Detached> { self.affinity().mailboxes().iter().map(|_| Detached::default()).collect() };
+        let (mut queues, mut port_queues) = (empty(), empty());
         let worker_of = |bundle: u32| wiring.workers[bundle as usize];
         for port_queue in whole.port_queues {
-            parts[worker_of(port_queue.number) as usize].port_queues.push(port_queue);
+            port_queues[worker_of(port_queue.number) as usize].port_queues.push(port_queue);
         }
         for mut slot in whole.rx {
             let id = slot.queue.id;
             slot.bundle = wiring.bundle_of(entry, id);
             self.affinity().set(id, worker_of(slot.bundle));
-            parts[worker_of(slot.bundle) as usize].rx.push(slot);
+            queues[worker_of(slot.bundle) as usize].rx.push(slot);
         }
         for mut queue in whole.tx {
             let id = queue.rings[0].queue.id;
             let bundle = wiring.bundle_of(entry, id);
             queue.rings.iter_mut().for_each(|ring| ring.bundle = bundle);
             self.affinity().set(id, worker_of(bundle));
-            parts[worker_of(bundle) as usize].tx.push(queue);
+            queues[worker_of(bundle) as usize].tx.push(queue);
         }
-        for (mailbox, detached) in self.affinity().mailboxes().iter().zip(parts) {
-            if !detached.is_empty() {
-                drop(mailbox.ask(Command::Adopt(port, Box::new(detached))));
+        // Port queues last: rules may lead their frames to any queue.
+        for parts in [queues, port_queues] {
+            for (mailbox, detached) in self.affinity().mailboxes().iter().zip(parts) {
+                if !detached.is_empty() {
+                    drop(mailbox.ask(Command::Adopt(Box::new(detached))));
+                }
             }
         }
     }
@@ -269,6 +283,6 @@ impl Card {
     }
 }
 
-fn numbered(ports: Vec<Box<dyn PortQueue>>) -> Vec<PortSlot> {
-    ports.into_iter().enumerate().map(|(number, port)| PortSlot::new(number as u32, port)).collect()
+fn numbered(port: usize, queues: Vec<Box<dyn PortQueue>>) -> Vec<PortSlot> {
+    queues.into_iter().enumerate().map(|(number, queue)| PortSlot::new(port, number as u32, queue)).collect()
 }

@@ -1,10 +1,11 @@
 //! A thread that polls rings and port queues in their turns, and sleeps when all of them are quiet.
 
 use crate::command::Command;
-use crate::lane::{Answer, Lane, forward, wake_fence};
 use crate::mailbox::{Mailbox, Message};
+use crate::shard::{Answer, Shard, wake_fence};
 use crate::sleep::{News, Sleep};
 use crate::turns::{Item, Look, Turns};
+use millrace_abi::queue::QueueId;
 use millrace_dma::{Ordering, fence};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(crate) struct WorkerCounts {
 }
 
 pub(crate) struct Worker {
-    pub lanes: Vec<Lane>,
+    pub shard: Shard,
     pub turns: Turns,
     pub mailbox: Arc<Mailbox>,
     pub counts: Arc<WorkerCounts>,
@@ -30,6 +31,8 @@ pub(crate) struct Worker {
     pub spin: Duration,
     /// What is hot while all of it is looked at: kept, so that falling asleep allocates nothing.
     pub hot: Vec<Item>,
+    /// Of the card's clock by which rings wait.
+    pub clock_version: u64,
 }
 
 /// Passes between two looks at the clock: a look costs as much as a pass over an idle queue.
@@ -52,7 +55,10 @@ impl Worker {
                 (idle_since, quiet) = (None, 0);
                 continue;
             }
-            quiet += 1;
+            quiet = quiet.wrapping_add(1);
+            if quiet.is_multiple_of(PASSES_PER_LOOK) {
+                self.shard.rest();
+            }
             if self.poll || quiet < PASSES_PER_LOOK {
                 continue;
             }
@@ -70,19 +76,26 @@ impl Worker {
     #[inline(always)]
     fn pass(&mut self) -> bool {
         let (mut worked, mut group) = (false, 0);
+        self.shard.clock.begin();
+        if self.turns.has_waiting() {
+            self.attend_waiting();
+        }
         while self.turns.begin(group) {
             while let Some(item) = self.turns.next(group) {
-                let (look, cost) = look_at(&mut self.lanes, item);
+                let (look, cost) = self.shard.look(item);
                 worked |= look.is_work();
                 if look == Look::Quiet && self.turns.are_few() {
-                    self.lanes[item.lane()].anticipate(item);
+                    self.shard.anticipate(item);
                 }
                 if self.turns.note(group, look, cost) {
                     self.cool(group, item);
                 }
+                if look == Look::Waits {
+                    self.wait(group, item);
+                }
             }
             group = self.turns.end(group);
-            announce(&mut self.lanes);
+            announce(&mut self.shard);
         }
         if self.turns.has_cold() {
             worked |= self.attend_cold();
@@ -95,13 +108,36 @@ impl Worker {
 
     #[cold]
     fn cool(&mut self, group: usize, item: Item) {
-        if let Some(ring) = self.lanes[item.lane()].cool(item) {
+        if let Some(ring) = self.shard.cool(item) {
             self.turns.cool(group, ring);
         }
     }
 
-    /// Hears now and then who has kicked and which launch times have come, and has some of those rings attended to in
-    /// every pass. `true` when one is hot now.
+    /// The ring whose turn it was waits for its launch time.
+    #[cold]
+    fn wait(&mut self, group: usize, item: Item) {
+        if let Some(until) = self.shard.waits_until(item) {
+            if !self.turns.has_waiting() {
+                self.clock_version = self.shard.clock.version();
+            }
+            self.turns.wait(group, item, until);
+        }
+    }
+
+    /// Gives turns to rings whose launch times have come.
+    #[inline]
+    fn attend_waiting(&mut self) {
+        let clock = &self.shard.clock;
+        let (now, version) = (clock.ticks(), clock.version());
+        if self.clock_version != version {
+            self.clock_version = version;
+            self.turns.judge_again();
+        }
+        self.turns.serve_waiting(now);
+    }
+
+    /// Hears now and then who has kicked, and has some of the rings behind that looked through in every pass. `true`
+    /// when one is hot now.
     fn attend_cold(&mut self) -> bool {
         if self.turns.wants_news() {
             let news = self.sleep.look();
@@ -122,9 +158,6 @@ impl Worker {
         if self.sleep.is_deaf() {
             self.turns.kicked_all();
         }
-        if self.turns.next_launch().is_some() {
-            self.turns.launch(Instant::now());
-        }
     }
 
     /// Once through everything that is hot, whoever owes what: before the worker sleeps.
@@ -133,14 +166,14 @@ impl Worker {
         let mut hot = core::mem::take(&mut self.hot);
         hot.extend(self.turns.hot());
         for item in hot.drain(..) {
-            let look = look_at(&mut self.lanes, item).0;
+            let look = self.shard.look(item).0;
             worked |= look.is_work();
             if look == Look::Ended {
-                self.turns.remove_if(|there| there == item);
+                self.turns.remove(item);
             }
         }
         self.hot = hot;
-        announce(&mut self.lanes);
+        announce(&mut self.shard);
         worked
     }
 
@@ -148,43 +181,49 @@ impl Worker {
     /// have said that the card sleeps before.
     #[cold]
     fn fall_asleep(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.mark_asleep(&self.sleep));
-        self.hot_rings().for_each(|(lane, place)| lane.openers(place).mark_asleep());
+        self.shard.mark_asleep(self.turns.hot(), &self.sleep);
         // Pairs with the fence in `Ringer::must_signal`.
         fence(Ordering::SeqCst);
-        let quiet = !self.pass_all() && !self.mailbox.is_waiting() && !self.turns.is_scanning();
+        self.shard.clock.begin();
+        // The clock may have been set since the last pass, whose look at the mailbox has taken the news of it.
+        if self.turns.has_waiting() {
+            self.attend_waiting();
+        }
+        let has_time = !self.turns.is_scanning() && !self.turns.is_judging();
+        let quiet = !self.pass_all() && !self.mailbox.is_waiting() && has_time && !self.shard.wants_more();
         // Behind the pass, which may have met a frame that waits for its launch time.
-        let port_queues = self.lanes.iter().filter_map(Lane::next_due);
-        let rings = self.hot_rings().filter_map(|(lane, place)| lane.next_launch(place));
-        let due = port_queues.chain(rings).chain(self.turns.next_launch()).min();
-        let most = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let most = self.may_sleep();
         if quiet && most != Some(Duration::ZERO) {
             let sleeps = self.counts.sleeps.load(Count::Relaxed);
             self.counts.sleeps.store(sleeps + 1, Count::Relaxed);
             let news = self.sleep.sleep(most);
             self.hear(&news);
         }
-        self.lanes.iter_mut().for_each(|lane| lane.awake(&self.sleep));
-        self.hot_rings().for_each(|(lane, place)| lane.openers(place).awake());
+        self.shard.awake(self.turns.hot(), &self.sleep);
     }
 
-    fn hot_rings(&self) -> impl Iterator<Item = (&Lane, usize)> {
-        self.turns.hot().filter_map(|item| match item {
-            Item::Ring(lane, place) => Some((&self.lanes[lane as usize], place as usize)),
-            Item::PortQueue(..) => None,
-        })
+    /// How long nothing has to be done by the clock; `None`: for ever.
+    fn may_sleep(&self) -> Option<Duration> {
+        // The pass has taken some time.
+        self.shard.clock.begin();
+        let now = Instant::now();
+        let due = self.shard.next_due(self.turns.hot(), now).map(|due| due.saturating_duration_since(now));
+        let launch = self.turns.next_due().map(|due| self.shard.sleep_until(due));
+        due.into_iter().chain(launch).min()
     }
 
     /// Carries out what the control side asks for. `false`: the thread ends.
     #[cold]
     fn obey(&mut self) -> bool {
+        // The worker may have slept since the last pass.
+        self.shard.clock.begin();
         for _ in 0..AT_ONCE {
             let Some(Message { command, reply, .. }) = self.mailbox.take() else { break };
             if matches!(command, Command::Exit) {
                 return false;
             }
             let answer = self.carry_out(command);
-            let active = self.turns.rings() + self.lanes.iter().map(Lane::receiving_queues).sum::<usize>();
+            let active = self.turns.rings() + self.shard.receiving_queues();
             self.counts.active.store(active as u64, Count::Relaxed);
             self.mailbox.answer(reply, answer);
         }
@@ -192,112 +231,61 @@ impl Worker {
     }
 
     fn carry_out(&mut self, command: Command) -> Answer {
-        let (sleep, turns) = (&self.sleep, &mut self.turns);
-        let done = Answer { done: true, ..Answer::default() };
+        let Self { shard, sleep, turns, .. } = self;
+        let done = |done| Answer { done, ..Answer::default() };
         match command {
             Command::StartTx(index, engine, openers) => {
-                let queue = millrace_abi::queue::QueueId::tx(index);
-                let Some(lane) = self.lanes.iter_mut().find(|lane| lane.has(queue)) else { return Answer::default() };
-                lane.start_tx(index, engine, openers, sleep, turns);
-                done
+                if !shard.has(QueueId::tx(index)) {
+                    return done(false);
+                }
+                shard.start_tx(index, engine, openers, sleep, turns);
             }
             Command::StartRx(index, engine, reclaimer, openers, discard) => {
-                let queue = millrace_abi::queue::QueueId::rx(index);
-                let Some(lane) = self.lanes.iter_mut().find(|lane| lane.has(queue)) else { return Answer::default() };
-                lane.start_rx(index, engine, reclaimer, openers, discard, sleep);
-                lane.settle_owners(turns);
-                done
+                if !shard.has(QueueId::rx(index)) {
+                    return done(false);
+                }
+                shard.start_rx(index, engine, (reclaimer, discard), openers, sleep, turns);
             }
-            Command::Halt(queue) => match self.lanes.iter_mut().find(|lane| lane.has(queue)) {
-                Some(lane) => lane.halt(queue, sleep, turns),
-                None => Answer::default(),
-            },
-            Command::Join(queue, opener, cursor) => {
-                let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
-                let joined = lane.is_some_and(|lane| lane.join(queue, opener, cursor, sleep, turns));
-                Answer { done: joined, ..Answer::default() }
+            Command::Halt(queue) => {
+                return if shard.has(queue) { shard.halt(queue, sleep, turns) } else { done(false) };
             }
+            Command::Join(queue, opener, cursor) => return done(shard.join(queue, opener, cursor, sleep, turns)),
             Command::Leave(queue, id) => {
-                let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
-                let opener = lane.and_then(|lane| lane.leave(queue, id, sleep, turns));
-                Answer { done: opener.is_some(), openers: opener.into_iter().collect(), ..Answer::default() }
+                let openers: Vec<_> = shard.leave(queue, id, sleep, turns).into_iter().collect();
+                return Answer { done: !openers.is_empty(), openers, ..Answer::default() };
             }
-            Command::SetCall(queue, id, call) => {
-                let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
-                let known = lane.is_some_and(|lane| lane.set_call(queue, id, &call));
-                Answer { done: known, ..Answer::default() }
-            }
+            Command::SetCall(queue, id, call) => return done(shard.set_call(queue, id, &call)),
             Command::AddRing(index, ring, engine, opener) => {
-                let queue = millrace_abi::queue::QueueId::tx(index);
-                let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
-                let added = lane.is_some_and(|lane| lane.add_ring((index, ring), engine, opener, sleep, turns));
-                Answer { done: added, ..Answer::default() }
+                return done(shard.add_ring((index, ring), engine, opener, sleep, turns));
             }
-            Command::DropRing(index, ring) => {
-                let queue = millrace_abi::queue::QueueId::tx(index);
-                let lane = self.lanes.iter_mut().find(|lane| lane.has(queue));
-                lane.map(|lane| lane.drop_ring(index, ring, sleep, turns)).unwrap_or_default()
-            }
+            Command::DropRing(index, ring) => return shard.drop_ring(index, ring, sleep, turns),
             Command::Detach(port, what) => {
-                let lane = self.lanes.get_mut(port);
-                let detached = lane.map(|lane| Box::new(lane.detach(&what, sleep, turns)));
-                Answer { done: detached.is_some(), detached, ..Answer::default() }
+                let detached = Some(Box::new(shard.detach(port, &what, sleep, turns)));
+                return Answer { detached, ..done(true) };
             }
-            Command::Adopt(port, detached) => match self.lanes.get_mut(port) {
-                Some(lane) => {
-                    lane.adopt(*detached, sleep, turns);
-                    done
-                }
-                None => Answer { detached: Some(detached), ..Answer::default() },
-            },
-            Command::Shape(port, loopback, patch) => {
-                if let Some(lane) = self.lanes.get_mut(port) {
-                    (lane.loopback, lane.patch) = (loopback, patch);
-                }
-                done
-            }
+            Command::Adopt(detached) => shard.adopt(*detached, sleep, turns),
+            Command::Shape(port, shape) => shard.set_shape(port, shape),
+            Command::Classify(classifying) => shard.set_classifying(classifying, turns),
+            Command::Neighbours(ends) => shard.add_slow(*ends, turns),
+            Command::Tap(tapper) => return done(shard.tap(*tapper)),
+            Command::Untap(number) => return Answer { tapper: shard.untap(number), ..done(true) },
             Command::Look(queue) => {
-                if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.has(queue)) {
-                    lane.look_at_queue(queue.index, turns);
-                    announce(&mut self.lanes);
-                }
-                done
+                shard.look_at_queue(queue.index, turns);
+                announce(shard);
             }
-            Command::Pass => {
-                self.lanes.iter_mut().for_each(Lane::sync_domains);
-                done
-            }
-            Command::Exit => done,
+            Command::Pass => shard.sync_domains(),
+            Command::Exit => {}
         }
+        done(true)
     }
 }
 
 /// Wakes all who sleep and for whom something has come: at the end of an owner's turn, with one fence for all of them.
 #[inline(always)]
-fn announce(lanes: &mut [Lane]) {
-    if lanes.iter().any(Lane::is_touched) {
+fn announce(shard: &mut Shard) {
+    if shard.is_touched() {
         wake_fence();
-        lanes.iter_mut().for_each(Lane::announce);
-    }
-}
-
-/// One burst from one item.
-#[inline(always)]
-fn look_at(lanes: &mut [Lane], item: Item) -> (Look, u32) {
-    match item {
-        Item::Ring(lane, place) => lanes[lane as usize].look(place as usize),
-        Item::PortQueue(lane, place) => look_at_port_queue(lanes, lane as usize, place as usize),
-    }
-}
-
-#[inline(always)]
-fn look_at_port_queue(lanes: &mut [Lane], lane: usize, place: usize) -> (Look, u32) {
-    let seen = lanes[lane].look_at_port_queue(place);
-    let Some(patch) = lanes[lane].patch.filter(|patch| patch.to != lane) else { return seen };
-    let Ok([from, to]) = lanes.get_disjoint_mut([lane, patch.to]) else { return seen };
-    match forward(from, place, to, patch) {
-        Some(cost) => (Look::Busy, cost),
-        None => seen,
+        shard.announce();
     }
 }
 

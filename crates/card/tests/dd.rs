@@ -242,6 +242,27 @@ fn a_worker_that_sleeps_gets_up_for_a_launch_time() {
 }
 
 #[test]
+fn a_worker_that_sleeps_gets_up_when_the_clock_is_set_forward() {
+    use millrace_abi::register::map::Component;
+    use millrace_abi::register::tsu as t;
+    let card = card("queues=1,spin=0");
+    let (rx, tx) = (Bench::started(&card, QueueId::rx(0)), Bench::started(&card, QueueId::tx(0)));
+    let (mut to, from) = (tx.tx(), rx.rx());
+    let mut from = from;
+    assert!(from.post(rx.buffer(0), 2048, 0));
+    tx.send(&mut to, 0, &frame(0, 60), card_time(&card) + HORIZON - HORIZON / 20);
+    let sleeps = || card.stats().workers.iter().map(|worker| worker.sleeps).sum::<u64>();
+    let before = sleeps();
+    tx.wait_until("its sleep", || sleeps() > before);
+    let (begin, base) = (Instant::now(), Component::Tsu.base().unwrap());
+    let seconds = card_time(&card) / 1_000_000_000;
+    card.write(t::DATA_HIGH.at(base), &(seconds as u32 + 2).to_le_bytes());
+    card.write(t::COMMAND.at(base), &t::COMMAND_WRITE_TIME.to_le_bytes());
+    rx.wait_until("the frame", || from.ready(1) == 1);
+    assert!(begin.elapsed() < Duration::from_millis(600), "it slept on: {:?}", begin.elapsed());
+}
+
+#[test]
 fn stopping_waits_for_a_launch_time_and_halting_does_not() {
     let card = card("queues=1,spin=0");
     let (rx, tx) = (Bench::started(&card, QueueId::rx(0)), Bench::started(&card, QueueId::tx(0)));

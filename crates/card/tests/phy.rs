@@ -142,7 +142,7 @@ fn pma_loopback_carries_traffic_and_cuts_the_wire_off() {
     (0..10).for_each(|_| writer.write(Default::default(), &[0x5a; 64]).unwrap());
     writer.flush().unwrap();
     let (read, write) = (file.path().display(), sent.path().display());
-    let card = card(&format!("spin=20,tx=3,port=(pcap:{read},write={write},speed=1kpps,loop=forever)"));
+    let card = card(&format!("spin=20,tx=3,workers=1,port=(pcap:{read},write={write},speed=1kpps,loop=forever)"));
     // nfb-eth -Pc "+PMA local loopback" and the same of pynfb: read, set bit 0, write.
     let control = mdio(&card, 0, 1, 0);
     mdio_write(&card, 0, 1, 0, control | 1);

@@ -52,8 +52,16 @@ const USES: &Uses = &[
     (&["loopback"], QUEUES),
     (&["forward"], &["device", "queue", "engine", "count", "burst", "poll", "json"]),
     (&["demo"], &["json"]),
-    (&["explain"], &["json"]),
-    (&["flow"], &["json"]),
+    (&["explain"], &["device", "queue", "count", "json"]),
+    // The first that fits counts.
+    (&["flow", "check"], &["json"]),
+    (&["flow", "add"], &["device", "json"]),
+    (&["flow", "delete"], &["device", "json"]),
+    (&["flow", "replace"], &["device", "json"]),
+    (&["flow", "list"], &["device", "json"]),
+    (&["flow", "modify"], &["device", "json"]),
+    (&["flow", "neighbours"], &["device", "json"]),
+    (&["flow"], &["device", "count", "json"]),
     (&["completions"], &[]),
     (&["man"], &[]),
 ];
@@ -133,7 +141,7 @@ Examples:
     Pktgen(pktgen::PktgenArgs),
     /// Explain what rules do with the packets of a capture
     Explain(explain::ExplainArgs),
-    /// Check rules of the classifier
+    /// Program the classifier of a card: which frames go where
     Flow(flow::FlowArgs),
     /// Measure, with the program millrace-bench
     #[command(disable_help_flag = true)]

@@ -18,7 +18,7 @@ const MAX_FILE: u64 = 64 << 10;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Other users")]
 pub struct PolicyArgs {
-    /// Give rights to others, such as user:bob=use:rx0,tx0 or group:lab=use:all+configure:ports; may be repeated
+    /// Give rights to others, such as user:bob=use:rx0,tx0 or group:lab=use:all+configure:rules; may be repeated
     #[arg(long, value_name = "WHO=RIGHTS")]
     grant: Vec<String>,
     /// Grants from a file, one in each line

@@ -6,6 +6,7 @@ use std::path::Path;
 use millrace_abi::name::CardOptions;
 use millrace_card::Card;
 use millrace_driver::{Driver, Policy, SocketIdentity};
+use millrace_flow::language::RuleFile;
 use millrace_tool::failure::Failure;
 use millrace_tool::stop;
 
@@ -15,10 +16,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Builds the card and listens on `path`.
-    pub fn start(path: &Path, options: &CardOptions, policy: Policy) -> Result<Self, Failure> {
+    /// Builds the card with its rules and listens on `path`.
+    pub fn start(path: &Path, options: &CardOptions, policy: Policy, rules: &RuleFile) -> Result<Self, Failure> {
         // The files of its ports may be pipes whose other end nobody opens.
-        let card = stop::at_once(|| Card::new(options)).map_err(|error| Failure::Usage(error.to_string()))?;
+        let card =
+            stop::at_once(|| Card::with_rules(options, rules)).map_err(|error| Failure::Usage(error.to_string()))?;
         let driver = Driver::listen_for(card, path, policy).map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(Self { driver })
     }

@@ -78,6 +78,7 @@ fn what_did_not_happen_is_not_exit_code_0() {
         ("explain /nonexistent.pcap --rules /nonexistent", 1, "cannot read /nonexistent"),
         ("explain x.pcap", 2, "--rules"),
         ("explain x.pcap --rules x --packet 0", 2, "such as 3,7-9"),
+        ("explain x.pcap --rules x --table 2", 2, "versions 0 to 1"),
         ("flow", 2, "check"),
     ] {
         let output = millrace(line);
@@ -179,6 +180,33 @@ fn packets_are_explained_by_rules() {
     {
         assert!(text.contains(wanted), "{wanted} is not in {text}");
     }
+}
+
+#[test]
+fn packets_are_followed_through_new_headers_and_older_versions() {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = capture_of(folder.path(), &[80, 80]);
+    let files = [
+        "udp,actions=output:5,push_pppoe:7,goto_table:1\ntable=1,pppoe,actions=pop_pppoe,goto_table:2\ntable=2,actions=queue:3",
+        "priority=40000,udp,actions=encap_vxlan(vni=9,src=192.0.2.1,dst=192.0.2.2),goto_table:1",
+        "table=1,udp,udp_dst=4789,actions=decap_vxlan,dec_ttl,output:6",
+    ];
+    let mut line = format!("explain {capture} --packet 1 --json");
+    for (number, text) in files.iter().enumerate() {
+        let path = folder.path().join(number.to_string());
+        std::fs::write(&path, text).unwrap();
+        line += &format!(" --rules {}", path.display());
+    }
+    let sent = |options: &str| {
+        let packet = objects(&format!("{line} {options}")).remove(0);
+        let list: Vec<_> = packet["sent"].as_array().unwrap().iter().map(|one| one["to"].clone()).collect();
+        (packet["passes"].as_array().unwrap().len(), packet["class"].clone(), list)
+    };
+    assert_eq!(sent(""), (2, "forward".into(), vec!["port 6".into()]));
+    assert_eq!(sent("--table 3"), sent(""));
+    assert_eq!(sent("--table 2"), (2, "process".into(), vec![]));
+    assert_eq!(sent("--table 1"), (3, "process".into(), vec!["port 5".into(), "queue 3".into()]));
+    assert_eq!(sent("--table 0"), (1, "process".into(), vec![]));
 }
 
 #[test]

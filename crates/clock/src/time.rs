@@ -31,6 +31,12 @@ impl Time {
         ((self.fraction as u128 * NANOSECONDS as u128) >> 64) as u32
     }
 
+    /// All of it in nanoseconds, rounded down.
+    #[inline(always)]
+    pub const fn total_nanoseconds(self) -> u64 {
+        self.seconds as u64 * NANOSECONDS + self.nanoseconds() as u64
+    }
+
     /// The time so many fractions later.
     #[inline(always)]
     #[must_use]
@@ -73,6 +79,10 @@ mod tests {
 
     #[test]
     fn a_second_has_as_many_nanoseconds_as_fractions_say() {
+        assert_eq!(
+            Time::new(u32::MAX, 999_999_999).total_nanoseconds(),
+            u64::from(u32::MAX) * NANOSECONDS + 999_999_999
+        );
         assert_eq!(Time::new(5, 0), Time { seconds: 5, fraction: 0 });
         assert_eq!(Time::new(5, 500_000_000).fraction, 1 << 63);
         assert_eq!(Time { seconds: 1, fraction: u64::MAX }.nanoseconds(), 999_999_999);

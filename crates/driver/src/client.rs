@@ -172,6 +172,8 @@ pub struct Client {
     place: String,
     // By the numbers that the driver gives them.
     kicks: Mutex<HashMap<u32, Arc<OwnedFd>>>,
+    // Held while a transaction or a list of rules is under way, of which a connection has one at a time.
+    pub(crate) flows: Mutex<()>,
     hello: Hello,
     gone: Arc<AtomicBool>,
     watcher: Option<(OwnedFd, JoinHandle<()>)>,
@@ -225,8 +227,8 @@ impl Client {
         let socket = Arc::new(socket);
         let talk = Talk::new(socket.clone()).map_err(|errno| ClientError::Wire(errno.to_string()))?;
         let watch = driver.is_none();
-        let kicks = Mutex::default();
-        let mut client = Self { socket, talk, place, kicks, hello: none, gone, watcher: None, driver };
+        let (kicks, flows) = (Mutex::default(), Mutex::default());
+        let mut client = Self { socket, talk, place, kicks, flows, hello: none, gone, watcher: None, driver };
         let (reply, _) = client.ask(&Request::Hello { version: VERSION }, &[])?;
         let Reply::Hello { version: VERSION, pid, rx_queues, tx_queues, frame_min, frame_max } = reply else {
             return Err(ClientError::Unexpected);

@@ -17,6 +17,7 @@
 
 mod client;
 mod codec;
+mod flows;
 mod lists;
 mod locks;
 mod memory;

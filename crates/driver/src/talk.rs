@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long a reply is waited for: much longer than any takes.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same for a change of ports, which opens and closes what may take its time.
+/// The same for a change of ports, which opens and closes what may take its time, and of the flow table, which may be large.
 pub(crate) const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The same once this program is asked to end.
@@ -93,7 +93,8 @@ impl Talk {
     pub fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), TalkError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = Instant::now();
-        let patience = if matches!(request, Request::Change(_)) { CHANGE_TIMEOUT } else { REQUEST_TIMEOUT };
+        let patience =
+            if matches!(request, Request::Change(_) | Request::Flow(_)) { CHANGE_TIMEOUT } else { REQUEST_TIMEOUT };
         let asked = self.catch_up(&mut state, begin).and_then(|()| self.send(request, fds, begin));
         match asked.and_then(|()| self.receive(&mut state, begin, patience)) {
             Err(TalkError::Wire(WireError::Closed)) => Err(self.ended(&mut state)),

@@ -2,7 +2,9 @@
 //! an output gives away the frame as it is at that point.
 
 use crate::field::{Field, Wide};
+use crate::vni_map::{Receiver, VniMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// UDP port of VXLAN (RFC 7348 section 5).
 pub const VXLAN_PORT: u16 = 4789;
@@ -20,6 +22,8 @@ pub enum Action {
     Queue(u16),
     /// `rss:N`: give it to the RX queue that group N chooses by its hash.
     Rss(u32),
+    /// `quic:N`: give it to the RX queue of the instance whose QUIC connection it belongs to, by group N.
+    Quic(u32),
     /// `output:N`: send it out of port N, without the host.
     Output(u32),
     /// `in_port`: send it out where it came in.
@@ -47,6 +51,9 @@ pub enum Action {
     EncapVxlan(Box<Vxlan>),
     /// `decap_vxlan`: take the frame out of a VXLAN packet.
     DecapVxlan,
+    /// `vni_map(...)`: give it to whom the map has for its tunnel id, and do nothing of what is behind. One that the map does not have
+    /// goes on.
+    VniMap(Arc<VniMap>),
     /// `mirror:N`: send a copy out of port N.
     Mirror(u32),
     /// `sample(probability=P,port=N)`: send a copy of P in 65,535 frames out of port N.
@@ -170,8 +177,11 @@ impl Class {
     /// What becomes of a frame with these actions. A meter may still drop it.
     pub fn of<'a>(actions: impl IntoIterator<Item = &'a Action>) -> Self {
         let class = |action: &Action| match action {
-            Action::Queue(_) | Action::Rss(_) | Action::Punt(_) => Self::Process,
-            Action::Output(_) | Action::InPort => Self::Forward,
+            Action::Queue(_) | Action::Rss(_) | Action::Quic(_) | Action::Punt(_) => Self::Process,
+            Action::VniMap(map) if map.runs().iter().any(|run| matches!(run.first, Receiver::Queue(_))) => {
+                Self::Process
+            }
+            Action::Output(_) | Action::InPort | Action::VniMap(_) => Self::Forward,
             _ => Self::Drop,
         };
         actions.into_iter().map(class).max_by_key(|class| *class as u8).unwrap_or(Self::Drop)

@@ -30,7 +30,16 @@ impl Key {
     /// malformed, are 0.
     #[inline]
     pub fn extract(frame: &[u8], layers: &Layers, ingress: &Ingress) -> Self {
-        let mut words = [0; WORDS];
+        let mut key = Self::ZERO;
+        key.take(frame, layers, ingress);
+        key
+    }
+
+    /// The same, where it is to be: a copy right behind would wait for the words before it.
+    #[inline]
+    pub fn take(&mut self, frame: &[u8], layers: &Layers, ingress: &Ingress) {
+        let words = self.words_mut();
+        *words = [0; WORDS];
         let kind = match layers.ether_type() {
             kind if kind < ether_type::LOWEST => NO_ETHER_TYPE,
             kind => kind,
@@ -45,16 +54,14 @@ impl Key {
         words[1] = macs.0 << 16 | outer;
         words[2] = macs.1 << 16 | inner;
         match kind {
-            ether_type::IPV4 => ipv4(&mut words, frame, layers, ingress),
-            ether_type::IPV6 => ipv6(&mut words, frame, layers, ingress),
+            ether_type::IPV4 => ipv4(words, frame, layers, ingress),
+            ether_type::IPV6 => ipv6(words, frame, layers, ingress),
             _ => {}
         }
         words[9] = layers.tunnel_id(frame).map_or(ingress.tunnel_id, u64::from);
-        let mut key = Key::new(words);
         if !matches!(kind, ether_type::IPV4 | ether_type::IPV6) {
-            other(&mut key, kind, frame, layers);
+            other(self, kind, frame, layers);
         }
-        key
     }
 }
 

@@ -6,6 +6,7 @@ use crate::field::{Field, Masks, TAG_PRESENT, Wide};
 use crate::key::{Key, with_presence};
 use crate::matching::Match;
 use crate::rule::RuleSpec;
+use crate::vni_map::{Receiver, Run, VniMap};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -110,12 +111,28 @@ fn action() -> BoxedStrategy<Action> {
         Just(Action::DecTtl),
         encap,
         Just(Action::DecapVxlan),
+        vni_map(),
         any::<u32>().prop_map(Action::Mirror),
         (1u16.., any::<u32>()).prop_map(|(probability, port)| Action::Sample { probability, port }),
         reason.prop_map(Action::Punt),
         vec(any::<u8>(), 1..9).prop_map(Action::Note),
     ]
     .boxed()
+}
+
+fn vni_map() -> impl Strategy<Value = Action> {
+    let receiver = prop_oneof![any::<u16>().prop_map(Receiver::Queue), any::<u16>().prop_map(Receiver::Port)];
+    vec((0u32..1000, 0u32..1000, receiver, any::<u16>()), 1..9).prop_map(|runs| {
+        let mut next = 0;
+        let run = |(gap, more, first, last): (u32, u32, Receiver, u16)| {
+            let from = next + gap;
+            next = from + more + 1;
+            let (Receiver::Queue(number) | Receiver::Port(number)) = first;
+            Run { vnis: (from, from + more), first, last: last.max(number) }
+        };
+        let map = VniMap::new(runs.into_iter().map(run).collect());
+        Action::VniMap(std::sync::Arc::new(map.expect("runs that are apart")))
+    })
 }
 
 /// A rule that passes its check.

@@ -85,6 +85,12 @@ impl From<u64> for Wide {
 }
 
 impl Key {
+    /// The words, to be written.
+    #[inline(always)]
+    pub(crate) fn words_mut(&mut self) -> &mut [u64; WORDS] {
+        &mut self.0
+    }
+
     /// A key of the given words.
     pub const fn new(words: [u64; WORDS]) -> Self {
         Self(words)

@@ -33,11 +33,13 @@ pub mod key;
 pub mod language;
 pub mod matching;
 pub mod meter;
+pub mod neighbour;
 pub mod quic;
 pub mod rss;
 pub mod rule;
 pub mod table;
 pub mod version;
+pub mod vni_map;
 
 pub use action::Action;
 pub use extract::Ingress;

@@ -60,6 +60,8 @@ pub struct Meter {
     /// When the bucket will be full again, in parts since `start`. Any worker writes it.
     full_at: AtomicU64,
     start_ns: u64,
+    /// Frames that it did not admit. Whoever drops one has time for that.
+    dropped: AtomicU64,
 }
 
 impl Meter {
@@ -76,7 +78,7 @@ impl Meter {
         if depth > u128::from(MAX_FILL.as_secs()) * SECOND {
             return Err(MeterError::Fill { burst, rate });
         }
-        Ok(Self { spec, depth: depth as u64, full_at: AtomicU64::new(0), start_ns: now_ns })
+        Ok(Self { spec, depth: depth as u64, full_at: AtomicU64::new(0), start_ns: now_ns, dropped: AtomicU64::new(0) })
     }
 
     /// What was asked for.
@@ -89,14 +91,25 @@ impl Meter {
     pub fn admit(&self, now_ns: u64, packets: u64, bytes: u64) -> bool {
         let amount = if self.spec.unit == Unit::Packets { packets } else { bytes };
         let cost = u128::from(amount) * SECOND / u128::from(self.spec.rate);
-        let Ok(cost) = u64::try_from(cost) else { return false };
+        let Ok(cost) = u64::try_from(cost) else { return self.refuse(packets) };
         let now = now_ns.saturating_sub(self.start_ns).saturating_mul(PARTS);
         // Nothing else is published by this word, so no order is needed.
         let taken = self.full_at.fetch_update(Relaxed, Relaxed, |full_at| {
             let then = full_at.max(now).saturating_add(cost);
             (then.saturating_sub(now) <= self.depth).then_some(then)
         });
-        taken.is_ok()
+        taken.is_ok() || self.refuse(packets)
+    }
+
+    #[cold]
+    fn refuse(&self, packets: u64) -> bool {
+        self.dropped.fetch_add(packets, Relaxed);
+        false
+    }
+
+    /// Frames that it did not admit.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
     }
 }
 
@@ -120,6 +133,7 @@ mod tests {
         assert_eq!(passed(1_000_000), 1);
         assert_eq!(passed(3_000_000), 2);
         assert_eq!(passed(1_000_000_000), 3);
+        assert_eq!(meter.dropped(), 50 - 3 - 1 - 2 - 3);
     }
 
     #[test]

@@ -23,6 +23,14 @@ impl Environment for World {
         if group.is_multiple_of(2) { GROUP.as_ref() } else { None }
     }
 
+    fn quic(&self, _: u32) -> Option<&millrace_flow::quic::Group> {
+        None
+    }
+
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
     fn admit(&mut self, meter: u32, _: usize) -> bool {
         !meter.is_multiple_of(8)
     }

@@ -1,18 +1,21 @@
 //! Bodies of the fuzz targets in `fuzz/`: a fake peer that writes arbitrary descriptors, headers and pointers into
 //! arbitrary memory, and arbitrary calls of the rings of `millrace-ring` over them; any bytes as a frame for the parser
-//! of `millrace-packet`, and as traffic for the QUIC steering of `millrace-flow`; and any actions of that on any frame.
+//! of `millrace-packet`, and as traffic for the QUIC steering of `millrace-flow`; any actions of that on any frame, and any
+//! text as its rules.
 //!
 //! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
 //! there is no `cargo fuzz`.
 #![forbid(unsafe_code)]
 
 mod execute;
+mod language;
 mod parse;
 mod quic;
 mod rings;
 mod virtio;
 
 pub use execute::execute;
+pub use language::language;
 pub use parse::parse;
 pub use quic::quic;
 pub use rings::{calypte, dd, medusa, sze};

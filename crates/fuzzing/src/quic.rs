@@ -35,7 +35,7 @@ pub fn quic(input: &[u8]) -> u64 {
             4 | 5 => steering.sent(now_ns, u16::from(op >> 4 & 3), &path, &datagram),
             6 => {
                 let secret = vec![place; 32];
-                black_box(steering.hand_over(&KeyLogLine { random: [place; 32], side: Side::Client, secret }));
+                black_box(steering.hand_over(1, &KeyLogLine { random: [place; 32], side: Side::Client, secret }));
             }
             _ => steering.forget_instance(u16::from(place & 3)),
         }

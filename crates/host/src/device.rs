@@ -1,4 +1,5 @@
 use crate::error::Error;
+use crate::flows::Flows;
 use crate::lock::ComponentLock;
 use crate::mapping::Mapping;
 use crate::pool::{Pool, stride_of};
@@ -16,6 +17,7 @@ use millrace_abi::visible::{ClientInfo, LockInfo, UserUse};
 use millrace_card::Card;
 use millrace_dma::{Iova, Pages, Region};
 use millrace_driver::{Client, Driver};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -255,6 +257,24 @@ impl Device {
     /// [`Error::Client`].
     pub fn move_queue(&self, queue: QueueId, worker: u32) -> Result<(), Error> {
         Ok(self.client.change(Change::Move { queue, worker })?)
+    }
+
+    /// The flow table: rules that say which frames go to which queues and ports.
+    pub fn flows(&self) -> Flows {
+        Flows::new(self.client.clone())
+    }
+
+    /// Waits until the card ends, or ends the connection, at most `timeout`; what it said then. For programs that have nothing to ask
+    /// for meanwhile: they would not see it otherwise.
+    pub fn wait_end(&self, timeout: Duration) -> Option<Error> {
+        let socket = self.client.socket();
+        let mut fds = [PollFd::new(&socket, PollFlags::RDHUP)];
+        let most = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let has_ended = poll(&mut fds, Some(&most)).is_ok_and(|count| count > 0);
+        has_ended.then(|| self.client.why_gone().into())
     }
 
     /// Who is connected to the card, by number.

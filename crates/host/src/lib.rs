@@ -59,6 +59,7 @@
 
 mod device;
 mod error;
+mod flows;
 mod handle;
 mod lock;
 mod mapping;
@@ -71,12 +72,13 @@ mod tx;
 
 pub use device::{Device, RxOptions, TxOptions};
 pub use error::{Error, FrameLimit};
+pub use flows::{FlowListener, FlowWatch, Flows, Transaction};
 pub use lock::ComponentLock;
 pub use mapping::Mapping;
 pub use millrace_abi::control::{FaultKind, QueueState};
 pub use millrace_abi::message::{ErrorCode, Locked};
 pub use millrace_abi::queue::{Direction, Engine, Joiners, Laggard, Mode, QueueId, Sharing};
-pub use millrace_abi::{stats, visible};
+pub use millrace_abi::{flow, stats, visible};
 pub use millrace_dma::{Iova, Pages, Region};
 pub use millrace_ring::medusa::RxHeader;
 pub use pool::{Buffer, Pool};

@@ -2,6 +2,7 @@
 
 mod common;
 
+mod flows;
 mod hostile_memory;
 mod hostile_socket;
 mod kept;
@@ -12,6 +13,7 @@ mod ownership;
 mod pool;
 mod rights;
 mod round_trip;
+mod rules;
 mod server_load;
 mod silent_card;
 mod sleep;

@@ -68,13 +68,18 @@ fn work(rx: &mut RxQueue, tx: &mut TxQueue, rounds: usize) {
     }
 }
 
-/// The same over a pool; `frames` has the capacity for a burst.
-fn work_on(pool: &Pool, rx: &mut PoolRx, tx: &mut PoolTx, frames: &mut Vec<Buffer>, rounds: usize) {
+/// The same over a pool; `frames` has the capacity for a burst. In every round the first frame leaves so much later, in ns,
+/// than the one of the round before came; 0: at once.
+fn work_on(pool: &Pool, rx: &mut PoolRx, tx: &mut PoolTx, frames: &mut Vec<Buffer>, rounds: usize, later: u64) {
+    let mut now = 0;
     for round in 0..rounds {
         for i in 0..8 {
             let mut frame = pool.take().expect("a free buffer");
             frame.set_len(64 + i * 100);
             frame[..2].copy_from_slice(&[round as u8, i as u8]);
+            if i == 0 && later > 0 && now > 0 {
+                frame.set_launch(now + later);
+            }
             frames.push(frame);
         }
         assert_eq!(tx.send(frames).unwrap(), 8);
@@ -87,6 +92,7 @@ fn work_on(pool: &Pool, rx: &mut PoolRx, tx: &mut PoolTx, frames: &mut Vec<Buffe
             }
         }
         (0..8).for_each(|i| assert_eq!(frames[i][..2], [round as u8, i as u8]));
+        now = frames[0].received_at().map_or(0, |(time, _)| time);
         frames.clear();
     }
 }
@@ -114,17 +120,17 @@ fn the_data_path_allocates_nothing() {
             }
         }
     }
-    for spin in [0, 20] {
-        let device = Device::open(&format!("embedded:engine=dd,spin={spin}")).unwrap();
+    for (spin, later) in [(0, 0), (20, 0), (0, 200_000), (20, 200_000)] {
+        let device = Device::open(&format!("embedded:engine=dd,tsu,spin={spin}")).unwrap();
         let pool = device.pool(256, 2048).unwrap();
         let mut rx = device.rx(0).open_on(&pool, 64).unwrap();
         let mut tx = device.tx(0).open_on(&pool, 64).unwrap();
         let mut frames = Vec::with_capacity(8);
         assert!(!rx.wait(Duration::from_millis(1)).unwrap());
-        work_on(&pool, &mut rx, &mut tx, &mut frames, 10);
+        work_on(&pool, &mut rx, &mut tx, &mut frames, 10, later);
         let before = ALLOCATIONS.load(Ordering::Relaxed);
-        work_on(&pool, &mut rx, &mut tx, &mut frames, 2000);
-        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "a pool, spin={spin}");
+        work_on(&pool, &mut rx, &mut tx, &mut frames, 2000, later);
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "a pool, spin={spin} later={later}");
         check_equations(&device);
     }
     assert!(ALLOCATIONS.load(Ordering::Relaxed) > 100, "the counter counts");

@@ -39,8 +39,7 @@ pub(crate) fn deliver(
         check_unfinished_len(len, &offload)?;
         if offload.is_done() {
             tally.offer(len, |sink| sink.take(Span::from_slice(frame)));
-        } else if offloads.include(&offload) {
-            offload.check(frame, len).map_err(|_| DropReason::Offload)?;
+        } else if offloads.include(&offload) && offload.passes_whole(frame, len).map_err(|_| DropReason::Offload)? {
             tally.offer(len, |sink| sink.take_offloaded(Span::from_slice(frame), &offload));
         } else {
             let finished = offload.finish(frame, |frame| {

@@ -175,6 +175,7 @@ fn right(part: &Part<'_>, all: &mut Rights) -> Result<(), Fault> {
     let rest = Part { text: rest, at: part.at + kind.len() + 1 };
     match kind {
         "admin" if part.text == "admin" => all.admin = true,
+        "capture" if part.text == "capture" => all.capture = true,
         "use" if rest.text == "all" => {
             for direction in [Direction::Rx, Direction::Tx] {
                 all.queues.push(Queues { direction, first: 0, last: MAX_QUEUES - 1 });
@@ -268,6 +269,8 @@ mod tests {
         let stranger = access.rights_of(&peer(1001, &[1001]), 77);
         assert!(stranger.has(&Right::ReadRegisters) && !stranger.has(&Right::WriteRegisters));
         assert!(Access::default().rights_of(&peer(1001, &[]), 77).is_empty());
+        let eve = self::access(&["user:1002=capture"]).rights_of(&peer(1002, &[]), 77);
+        assert!(eve.has(&Right::Capture) && !bob.has(&Right::Capture) && eve.to_string() == "capture");
     }
 
     #[test]

@@ -23,10 +23,12 @@ pub enum Resource {
     Fds,
     /// Mappings of the card's process that come of all this: the system has a limit for them (`vm.max_map_count`).
     Areas,
+    /// Rules in the flow table, and those of transactions that are being sent.
+    Rules,
 }
 
 /// All that is counted, in the order of [`Amounts`].
-pub const RESOURCES: [Resource; 8] = [
+pub const RESOURCES: [Resource; 9] = [
     Resource::Connections,
     Resource::Queues,
     Resource::Rings,
@@ -35,6 +37,7 @@ pub const RESOURCES: [Resource; 8] = [
     Resource::Memory,
     Resource::Fds,
     Resource::Areas,
+    Resource::Rules,
 ];
 
 impl Resource {
@@ -54,6 +57,7 @@ impl Resource {
             Resource::Memory => "memory",
             Resource::Fds => "fds",
             Resource::Areas => "areas",
+            Resource::Rules => "rules",
         }
     }
 }
@@ -114,7 +118,8 @@ impl Default for Quota {
             .with(Resource::Mapped, 256 << 30)
             .with(Resource::Memory, 8 << 30)
             .with(Resource::Fds, 2048)
-            .with(Resource::Areas, 4096);
+            .with(Resource::Areas, 4096)
+            .with(Resource::Rules, 1 << 17);
         Self { limits }
     }
 }

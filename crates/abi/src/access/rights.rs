@@ -7,7 +7,7 @@ use core::fmt;
 /// The rights that there are, as they are written.
 pub const WORDS: &str = "use:QUEUES (such as use:rx0-3,tx0 or use:all), registers:read, registers:write, \
                          registers:COMPONENT:write (such as registers:rxmac0:write), configure:ports, \
-                         configure:workers, configure:rules, configure:clock, admin";
+                         configure:workers, configure:rules, configure:clock, capture, admin";
 
 /// What of a card can be configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +49,8 @@ pub enum Right {
     WriteComponent(Component),
     /// To change how the card is configured.
     Configure(Configure),
+    /// To see frames of others, as rules decide on them.
+    Capture,
     /// Everything.
     Admin,
 }
@@ -63,6 +65,7 @@ pub struct Rights {
     // As granted: `rxmac` stands for those of all ports.
     pub(super) components: Vec<String>,
     pub(super) configure: Vec<Configure>,
+    pub(super) capture: bool,
 }
 
 impl Rights {
@@ -89,6 +92,7 @@ impl Rights {
                     }
                 }
                 Right::Configure(what) => self.configure.contains(what),
+                Right::Capture => self.capture,
                 Right::Admin => false,
             }
     }
@@ -98,6 +102,7 @@ impl Rights {
         self.admin |= more.admin;
         self.read |= more.read;
         self.write |= more.write;
+        self.capture |= more.capture;
         self.queues.extend(&more.queues);
         self.components.extend_from_slice(&more.components);
         self.configure.extend(&more.configure);
@@ -136,6 +141,7 @@ impl fmt::Display for Right {
             Right::WriteRegisters => f.write_str("registers:write"),
             Right::WriteComponent(component) => write!(f, "registers:{component}:write"),
             Right::Configure(what) => write!(f, "configure:{what}"),
+            Right::Capture => f.write_str("capture"),
             Right::Admin => f.write_str("admin"),
         }
     }
@@ -156,6 +162,7 @@ impl fmt::Display for Rights {
         words.extend(self.write.then(|| Right::WriteRegisters.to_string()));
         words.extend(self.components.iter().map(|component| format!("registers:{component}:write")));
         words.extend(self.configure.iter().map(|what| Right::Configure(*what).to_string()));
+        words.extend(self.capture.then(|| Right::Capture.to_string()));
         if words.is_empty() { f.write_str("none") } else { f.write_str(&words.join("+")) }
     }
 }

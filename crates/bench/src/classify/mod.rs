@@ -1,10 +1,14 @@
-//! `millrace bench classify`: what looking up a frame's rule costs, and how fast rules change meanwhile. It needs no card.
+//! `millrace bench classify`: what looking up a frame's rule costs, how fast rules change meanwhile, and what VXLAN and RSS cost in a card.
 //!
-//! - `traffic`: rules and frames; - `lookup`: nanoseconds per frame; - `updates`: transactions beside a worker that looks up.
+//! - `traffic`: rules and frames; - `lookup`: nanoseconds per frame; - `updates`: transactions beside a worker that looks up: these
+//!   need no card.
+//! - `vxlan`: frames put into VXLAN packets and taken out, beside Open vSwitch; - `rss`: one queue and eight.
 
 mod lookup;
+mod rss;
 mod traffic;
 mod updates;
+mod vxlan;
 
 use clap::Args;
 use millrace_tool::failure::Failure;
@@ -25,23 +29,40 @@ const FLOWS: u32 = 10_000;
 /// Options of `bench classify`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-10,000 flows, rules with 20 masks, frames of 64 bytes in bursts of 64, on one
-core, without a card. hit_ns and miss_ns: parsing, key and lookup of a frame
-whose flow the cache of the worker knows, or does not. rule_updates_per_s: rules
-that another core adds and removes, each in a transaction of its own, while this
-worker looks up; pair_updates_per_s: the same with two rules in a transaction.
-wrong counts lookups with another verdict than the rules say, halves those that
-saw one rule of a transaction and not the other: with one, the benchmark fails.
+hit_ns, miss_ns, rule_updates_per_s, pair_updates_per_s: 10,000 flows, rules with
+20 masks, frames of 64 bytes in bursts of 64, on one core, without a card. hit_ns
+and miss_ns: parsing, key and lookup of a frame whose flow the cache of the worker
+knows, or does not. rule_updates_per_s: rules that another core adds and removes,
+each in a transaction of its own, while this worker looks up; pair_updates_per_s:
+the same with two rules in a transaction. wrong counts lookups with another
+verdict than the rules say, halves those that saw one rule of a transaction and
+not the other: with one, the benchmark fails. cycles is value times the frequency
+that /proc/cpuinfo shows, which is not counted by the processor.
 
-cycles is value times the frequency that /proc/cpuinfo shows, which is not counted
-by the processor. Before and after each sample the round trip of a cache line
-between the two cores is measured; one during which it changed by more than a
-fifth is taken again, three times at most. Values are medians of --rounds rounds.
+vxlan_ratio, for each --size (default 64,128,256,512,1024,1518): frames of 256
+flows between two vhost-user sockets, in millions per second on one core. off: a
+rule says output. on: they are put into VXLAN packets one way (encap) and taken
+out the other way (decap); on is what both make of a frame that takes both ways,
+2 / (1/encap + 1/decap), and value is on / off. ovs is the same by OVS-DPDK with
+its tunnel ports (openvswitch-switch-dpdk, root), and ratio_to_ovs is on / ovs.
+
+rss_overhead: frames of 64 bytes and 10,000 flows from a pcap port to a program
+that only counts them. one: a rule gives them to one queue; rss: a rule spreads
+them over eight; no_rules: there are no rules. value is rss / one.
+
+Before and after each sample the round trip of a cache line between the two cores
+is measured; one during which it changed by more than a fifth is taken again,
+three times at most. Values are medians of --rounds rounds; those of vxlan_ratio
+and rss_overhead are of the rounds at one distance, as in `bench peers`.
 
 Examples:
   millrace bench classify
-  millrace bench classify --rules 1000 --rounds 9 --seconds 1 --json")]
+  millrace bench classify --metric hit_ns --rules 1000 --rounds 9 --seconds 1 --json
+  millrace bench classify --metric vxlan_ratio --size 64,1518")]
 pub struct ClassifyArgs {
+    /// What to measure
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = Metric::ALL.map(|metric| metric.words().0))]
+    metric: Vec<Metric>,
     /// Numbers of rules, such as 1000,10k
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000", value_parser = options::count)]
     rules: Vec<u64>,
@@ -54,16 +75,30 @@ pub struct ClassifyArgs {
 }
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
 enum Metric {
+    /// A lookup that the cache answers, in ns.
+    #[value(name = "hit_ns")]
     Hit,
+    /// One that it does not.
+    #[value(name = "miss_ns")]
     Miss,
+    /// Transactions of one rule.
+    #[value(name = "rule_updates_per_s")]
     Updates,
+    /// Rules in transactions of two.
+    #[value(name = "pair_updates_per_s")]
     Pairs,
+    /// Frames per second with VXLAN, by those without.
+    VxlanRatio,
+    /// Frames per second to eight queues, by those to one.
+    RssOverhead,
 }
 
 impl Metric {
-    const ALL: [Metric; 4] = [Metric::Hit, Metric::Miss, Metric::Updates, Metric::Pairs];
+    const ALL: [Metric; 6] =
+        [Metric::Hit, Metric::Miss, Metric::Updates, Metric::Pairs, Metric::VxlanRatio, Metric::RssOverhead];
 
     /// Name, unit, decimals, goal.
     fn words(self) -> (&'static str, &'static str, usize, Option<&'static str>) {
@@ -72,7 +107,14 @@ impl Metric {
             Metric::Miss => ("miss_ns", "ns", 1, Some("<= 300")),
             Metric::Updates => ("rule_updates_per_s", "1/s", 0, Some(">= 100000")),
             Metric::Pairs => ("pair_updates_per_s", "1/s", 0, None),
+            Metric::VxlanRatio => ("vxlan_ratio", "1", 3, Some(">= 0.8")),
+            Metric::RssOverhead => ("rss_overhead", "1", 3, Some(">= 0.9")),
         }
+    }
+
+    /// Whether it takes a card.
+    fn has_card(self) -> bool {
+        matches!(self, Metric::VxlanRatio | Metric::RssOverhead)
     }
 }
 
@@ -91,10 +133,14 @@ pub fn run(shared: &Shared, cores: Cores, args: &ClassifyArgs) -> Result<(), Fai
         let rules = u32::try_from(rules).ok().filter(|rules| *rules <= 1 << 20);
         let rules = rules.ok_or_else(|| Failure::Usage("--rules: at most 1048576".to_owned()))?;
         let series = |metric| Series { metric, rules, samples: Vec::new(), counted: Counted::default() };
-        all.extend(Metric::ALL.map(series));
+        all.extend(args.metric.iter().copied().filter(|metric| !metric.has_card()).map(series));
     }
+    let wanted = |metric| args.metric.contains(&metric);
+    let mut vxlan = vxlan::Comparison::new(shared, wanted(Metric::VxlanRatio))?;
+    let mut rss = wanted(Metric::RssOverhead).then(rss::Comparison::new).transpose()?;
     let frames = traffic::frames(FLOWS);
-    let steps = Steps::new("classify", u64::from(args.rounds) * all.len() as u64);
+    let each = all.len() + vxlan.len() + usize::from(rss.is_some());
+    let steps = Steps::new("classify", u64::from(args.rounds) * each as u64);
     for _ in 0..args.rounds {
         for series in &mut all {
             steps.next(format!("{}, {} rules", series.metric.words().0, series.rules));
@@ -103,10 +149,23 @@ pub fn run(shared: &Shared, cores: Cores, args: &ClassifyArgs) -> Result<(), Fai
                 return Err(Failure::Interrupted);
             }
         }
+        vxlan.measure(cores, args.seconds, &steps)?;
+        if let Some(rss) = &mut rss {
+            steps.next("rss_overhead");
+            rss.measure(shared, cores, args.seconds)?;
+        }
     }
     drop(steps);
+    let (output, rounds) = (Output::new(shared.json), args.rounds);
     let rows: Vec<Row> = all.iter().map(|series| series.row(megahertz())).collect();
-    Output::new(shared.json).rows(&format!("medians of {} rounds, {FLOWS} flows", args.rounds), &rows)?;
+    let tables = [
+        (format!("medians of {rounds} rounds, {FLOWS} flows"), rows),
+        (format!("medians of up to {rounds} rounds, VXLAN, Mpps"), vxlan.rows()),
+        (format!("medians of up to {rounds} rounds, RSS, Mpps"), rss.iter().map(rss::Comparison::row).collect()),
+    ];
+    for (title, rows) in tables.iter().filter(|(_, rows)| !rows.is_empty()) {
+        output.rows(title, rows)?;
+    }
     match all.iter().map(|series| series.counted.wrong + series.counted.halves).sum::<u64>() {
         0 => Ok(()),
         wrong => Err(Failure::Found(format!("{wrong} lookups saw what no version has"))),
@@ -131,6 +190,8 @@ impl Series {
             Metric::Miss => lookup::nanos(Case::Miss, rules, frames, seconds),
             Metric::Updates => count(updates::single(rules, frames, cores, seconds)),
             Metric::Pairs => count(updates::pairs(rules, cores, seconds)),
+            // Measured apart, with a card.
+            Metric::VxlanRatio | Metric::RssOverhead => Ok(None),
         })?;
         self.samples.extend(sample);
         Ok(())

@@ -12,6 +12,7 @@ mod peer;
 mod queue;
 mod registers;
 pub mod rings;
+mod rules;
 
 use std::path::PathBuf;
 use std::thread;
@@ -55,6 +56,8 @@ pub enum Kind {
     Registers,
     /// Requests without end, replies unread until there are many.
     Requests,
+    /// Rules without end: transactions that are done, that are left, that are wrong; lists that nobody reads to their end.
+    Rules,
     /// Connections that are closed at once.
     Connects,
     /// As many connections as a process with 400 descriptors can have.
@@ -81,6 +84,7 @@ pub fn run(shared: &Shared, args: &HostileArgs) -> Result<(), Failure> {
         Kind::Rings => rings::attack(&path, queues.indices(), args.case.as_deref())?,
         Kind::Registers => Box::new(registers::Registers::new(&path, queues.indices())?),
         Kind::Requests => Box::new(floods::Requests::new(&path)?),
+        Kind::Rules => Box::new(rules::Rules::new(&path)?),
         Kind::Connects => Box::new(floods::Connects::new(&path)),
         Kind::Fds => Box::new(floods::Descriptors::new(&path)?),
         Kind::Memory => Box::new(memory::Memory::new(&path, queues.indices(), args.seed)?),

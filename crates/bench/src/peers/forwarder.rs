@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
+use super::namespace::Namespace;
 use super::process::{Process, RuntimeFolder};
 use crate::rig::Cores;
 
@@ -38,14 +39,20 @@ pub enum Wiring {
     Through,
     /// Out of the socket by which they came; there is only one.
     Back,
+    /// As `Through`, because rules say so.
+    Ruled,
+    /// As `Ruled`, by a thousand rules ([`super::rules::classified`]); from the first socket to the second only.
+    Classified,
+    /// As `Ruled`, and from the first socket to the second frames are put into VXLAN packets, and taken out the other way.
+    Vxlan,
 }
 
 impl Wiring {
     /// How many sockets that makes.
     pub fn sockets(self) -> usize {
         match self {
-            Wiring::Through => 2,
             Wiring::Back => 1,
+            _ => 2,
         }
     }
 }
@@ -73,7 +80,9 @@ pub struct Forwarder {
     pub sockets: Vec<PathBuf>,
     /// Those that were started last end first.
     processes: Vec<Process>,
-    _runtime: Option<RuntimeFolder>,
+    runtime: Option<RuntimeFolder>,
+    /// Where one of them runs.
+    namespace: Option<Namespace>,
     /// Sockets and logs; removed when the processes have ended.
     folder: TempDir,
 }
@@ -84,12 +93,22 @@ impl Forwarder {
         let folder = tempfile::Builder::new().prefix("millrace-bench-").tempdir();
         let folder = folder.map_err(|why| format!("cannot make a temporary folder: {why}"))?;
         let sockets = (0..wiring.sockets()).map(|index| folder.path().join(format!("port{index}"))).collect();
-        Ok(Self { sockets, processes: Vec::new(), _runtime: runtime, folder })
+        Ok(Self { sockets, processes: Vec::new(), runtime, namespace: None, folder })
     }
 
     /// The folder for everything that the processes write.
     pub fn folder(&self) -> &std::path::Path {
         self.folder.path()
+    }
+
+    /// The prefix of DPDK's folder.
+    pub fn runtime_prefix(&self) -> String {
+        self.runtime.as_ref().map_or_else(String::new, |runtime| runtime.prefix().to_owned())
+    }
+
+    /// Keeps the namespace in which a process runs until it has ended.
+    pub fn keep(&mut self, namespace: Namespace) {
+        self.namespace = Some(namespace);
     }
 
     /// Adds a process.

@@ -35,6 +35,9 @@ pub enum Metric {
     /// Millions of frames of 1518 bytes per second between two vhost-user sockets.
     #[value(name = "forward_mpps_1518")]
     ForwardMpps1518,
+    /// Millions of frames of 64 bytes per second between two vhost-user sockets, of 100,000 flows, through 1,000 rules.
+    #[value(name = "classified_mpps_64")]
+    ClassifiedMpps64,
     /// Median round trip through a vhost-user socket, in ns.
     ReflectRttP50,
     /// Millions of frames of 64 bytes per second received by AF_XDP from a veth interface.
@@ -75,7 +78,7 @@ pub enum Flow {
 
 impl Metric {
     /// All, in the order in which they are measured and shown.
-    pub const ALL: [Metric; 15] = [
+    pub const ALL: [Metric; 16] = [
         Metric::RttP50,
         Metric::TxMpps64,
         Metric::TxGbps1518,
@@ -87,6 +90,7 @@ impl Metric {
         Metric::Queues1000,
         Metric::ForwardMpps64,
         Metric::ForwardMpps1518,
+        Metric::ClassifiedMpps64,
         Metric::ReflectRttP50,
         Metric::AfXdpRxMpps,
         Metric::AfXdpTxMpps,
@@ -107,6 +111,7 @@ impl Metric {
             Metric::Queues1000 => "queues_1000",
             Metric::ForwardMpps64 => "forward_mpps_64",
             Metric::ForwardMpps1518 => "forward_mpps_1518",
+            Metric::ClassifiedMpps64 => "classified_mpps_64",
             Metric::ReflectRttP50 => "reflect_rtt_p50",
             Metric::AfXdpRxMpps => "af_xdp_rx_mpps",
             Metric::AfXdpTxMpps => "af_xdp_tx_mpps",
@@ -146,7 +151,9 @@ impl Metric {
         match self {
             Metric::RttFloor => Field::Floor,
             Metric::Queues1000 => Field::Queues,
-            Metric::ForwardMpps64 | Metric::ForwardMpps1518 | Metric::ReflectRttP50 => Field::Switches,
+            Metric::ForwardMpps64 | Metric::ForwardMpps1518 | Metric::ClassifiedMpps64 | Metric::ReflectRttP50 => {
+                Field::Switches
+            }
             Metric::AfXdpRxMpps | Metric::AfXdpTxMpps | Metric::AfXdpForwardMpps => Field::Interfaces,
             _ => Field::Rings,
         }

@@ -66,7 +66,8 @@ impl Namespace {
         })
     }
 
-    fn ip(&self, arguments: &[&str]) -> Result<(), String> {
+    /// Runs `ip` for it. The error is a sentence.
+    pub fn ip(&self, arguments: &[&str]) -> Result<(), String> {
         run(&self.ip, |command| {
             command.args(["-n", &self.name]).args(arguments);
         })

@@ -60,9 +60,9 @@ pub fn take<E>(
 
 /// All samples of a metric: a row per round, a column for each who takes part.
 #[derive(Clone, Debug)]
-pub struct Samples<const N: usize> {
+pub struct Samples<const N: usize, M = Metric> {
     /// The metric.
-    pub metric: Metric,
+    pub metric: M,
     rounds: Vec<[Option<Sample>; N]>,
 }
 
@@ -77,9 +77,9 @@ pub struct Chosen<const N: usize> {
     pub values: [Option<f64>; N],
 }
 
-impl<const N: usize> Samples<N> {
+impl<const N: usize, M> Samples<N, M> {
     /// None yet.
-    pub fn new(metric: Metric) -> Self {
+    pub fn new(metric: M) -> Self {
         Self { metric, rounds: Vec::new() }
     }
 
@@ -133,14 +133,21 @@ impl<const N: usize> Samples<N> {
 impl<const N: usize> Chosen<N> {
     /// The fields that every row of results begins with.
     pub fn row(&self, metric: Metric, size: u16) -> Row {
-        Row::new()
+        let start = Row::new()
             .tag("bench", "peers")
             .text("metric", metric.word())
             .text("unit", metric.unit())
-            .count("size", u64::from(size))
-            .count("count", self.rounds as u64)
-            .text("distance", self.distance.word())
-            .maybe("cacheline_ns", self.cacheline_ns, 1)
+            .count("size", u64::from(size));
+        self.end(start)
+    }
+
+    /// The same at the end of a row that begins with something else.
+    pub fn end(&self, row: Row) -> Row {
+        row.count("count", self.rounds as u64).text("distance", self.distance.word()).maybe(
+            "cacheline_ns",
+            self.cacheline_ns,
+            1,
+        )
     }
 
     /// One value by another.

@@ -8,11 +8,15 @@ use super::forwarder::{Peer, Wiring};
 use super::metric::Metric;
 use super::samples::{self, Samples};
 use super::setting::Bench;
-use super::{source, start};
+use super::source::{Ends, Way};
+use super::traffic::{Change, Traffic};
+use super::{rules, source, start};
 use crate::pages::HugePages;
 
 /// Huge pages that the largest forwarder and the source need, with some to spare.
-const PAGES: u64 = 80;
+pub const PAGES: u64 = 80;
+/// Flows of [`Metric::ClassifiedMpps64`].
+const FLOWS: usize = 100_000;
 
 /// All who forward.
 const COLUMNS: usize = Peer::ALL.len();
@@ -42,7 +46,8 @@ impl Comparison {
             let metric = samples.metric;
             samples.begin();
             for (at, peer) in Peer::ALL.into_iter().enumerate() {
-                if stop::asked() || bench.is_absent(peer.word()) {
+                let has_no_rules = metric == Metric::ClassifiedMpps64 && peer == Peer::Testpmd;
+                if stop::asked() || bench.is_absent(peer.word()) || has_no_rules {
                     continue;
                 }
                 let cores = bench.cores;
@@ -99,6 +104,11 @@ fn measure(bench: &Bench<'_>, peer: Peer, metric: Metric) -> Result<f64, String>
         let mut forwarder = start::start(peer, Wiring::Back, bench.cores)?;
         let times = source::round_trips(&mut forwarder, metric.size(), bench.seconds)?;
         return times.quantile(0.5).map(|time| time as f64).ok_or_else(|| "no frame came back in time".to_owned());
+    }
+    if metric == Metric::ClassifiedMpps64 {
+        let mut forwarder = start::start(peer, Wiring::Classified, bench.cores)?;
+        let traffic = Traffic::new(rules::classified_frames(FLOWS), Change::None);
+        return Ends::connect(&forwarder)?.rate(&mut forwarder, Way::There, &traffic, bench.seconds);
     }
     let mut forwarder = start::start(peer, Wiring::Through, bench.cores)?;
     source::forward(&mut forwarder, metric.size(), bench.seconds)

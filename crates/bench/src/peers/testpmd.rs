@@ -10,6 +10,9 @@ const BUFFERS: usize = 16384;
 
 /// Starts it. Errors are sentences.
 pub fn start(wiring: Wiring, cores: TwoCores) -> Result<Forwarder, String> {
+    if !matches!(wiring, Wiring::Through | Wiring::Back) {
+        return Err("dpdk-testpmd has no rules".to_owned());
+    }
     let program = find("dpdk-testpmd", "dpdk-dev")?;
     let runtime = RuntimeFolder::new("testpmd");
     let prefix = runtime.prefix().to_owned();

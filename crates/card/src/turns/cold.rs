@@ -11,10 +11,9 @@
 use super::item::{Item, Owner};
 use super::kicked::Kicked;
 use millrace_dma::{Ordering, Word32};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::os::fd::RawFd;
-use std::time::Instant;
 
 /// The eventfd behind which a ring is; `None`: it is the card itself that is told.
 pub(crate) type Kick = Option<RawFd>;
@@ -25,8 +24,6 @@ pub(crate) struct ColdRing {
     pub kick: Kick,
     /// `card_sleeps`, which is set.
     pub flag: Word32,
-    /// When a frame that is in it wants to be looked at.
-    pub launch: Option<Instant>,
 }
 
 /// The rings of one owner behind one kick. Never empty.
@@ -67,7 +64,6 @@ pub(super) struct Cold {
     places: BTreeMap<Item, (Kick, Owner)>,
     // Those with flags to look at.
     kicked: Kicked,
-    launches: BTreeSet<(Instant, Item)>,
 }
 
 impl Cold {
@@ -78,16 +74,8 @@ impl Cold {
 
     pub fn add(&mut self, owner: Owner, ring: ColdRing) {
         let place = (ring.kick, owner);
-        self.launches.extend(ring.launch.map(|launch| (launch, ring.item)));
         self.places.insert(ring.item, place);
         self.behind.entry(place).or_default().rings.insert(ring.item, ring);
-    }
-
-    pub fn remove_if(&mut self, gone: impl Fn(Item) -> bool) {
-        let gone: Vec<Item> = self.places.keys().copied().filter(|&item| gone(item)).collect();
-        for item in gone {
-            self.take(item);
-        }
     }
 
     /// Takes a ring out; `None` when it is not cold.
@@ -101,9 +89,6 @@ impl Cold {
         }
         // It is awake: nobody need kick for it any more.
         ring.flag.store(0, Ordering::Relaxed);
-        if let Some(launch) = ring.launch {
-            self.launches.remove(&(launch, item));
-        }
         Some(place.1)
     }
 
@@ -132,15 +117,5 @@ impl Cold {
             self.kicked.remove(kick, owner);
         }
         rung.into_iter().filter_map(|item| Some((self.take(item)?, item))).collect()
-    }
-
-    pub fn next_launch(&self) -> Option<Instant> {
-        self.launches.first().map(|&(launch, _)| launch)
-    }
-
-    /// Takes a ring out whose launch time has come.
-    pub fn launched(&mut self, now: Instant) -> Option<(Owner, Item)> {
-        let &(_, item) = self.launches.first().filter(|(launch, _)| *launch <= now)?;
-        self.take(item).map(|owner| (owner, item))
     }
 }

@@ -12,6 +12,7 @@ struct Hot {
 }
 
 /// One owner. Never without an item, except within its turn.
+#[derive(Default)]
 pub(super) struct Group {
     pub owner: Owner,
     hot: Vec<Hot>,
@@ -24,8 +25,10 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub fn new(owner: Owner, item: Item) -> Self {
-        Self { owner, hot: vec![Hot { item, quiet: 0 }], next: 0, left: 0, credit: 0 }
+    /// An empty one as that of an owner with one item.
+    pub fn with(mut self, owner: Owner, item: Item) -> Self {
+        self.add(item);
+        Self { owner, hot: self.hot, ..Self::default() }
     }
 
     pub fn add(&mut self, item: Item) {
@@ -40,9 +43,12 @@ impl Group {
         self.hot.iter().map(|hot| hot.item)
     }
 
-    pub fn remove_if(&mut self, gone: impl Fn(Item) -> bool) {
-        self.hot.retain(|hot| !gone(hot.item));
+    /// `false`: it is not here.
+    pub fn remove(&mut self, item: Item) -> bool {
+        let Some(at) = self.hot.iter().position(|hot| hot.item == item) else { return false };
+        self.hot.swap_remove(at);
         self.left = self.left.min(self.hot.len());
+        true
     }
 
     /// What was not spent in the turn before is gone: there was nothing to spend it on.

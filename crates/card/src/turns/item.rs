@@ -3,21 +3,15 @@
 /// Who answers for a ring: the process that opened it. The card itself, and whoever is not known, is 0.
 pub(crate) type Owner = u32;
 
-/// What has turns.
+/// What has turns, by its place in the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Item {
-    /// A ring of a TX queue: index of the lane, place in it.
-    Ring(u32, u32),
-    /// A port queue that may have received something: index of the lane, place in it.
-    PortQueue(u32, u32),
-}
-
-impl Item {
-    pub fn lane(self) -> usize {
-        match self {
-            Item::Ring(lane, _) | Item::PortQueue(lane, _) => lane as usize,
-        }
-    }
+    /// A ring of a TX queue.
+    Ring(u32),
+    /// A port queue that may have received something.
+    PortQueue(u32),
+    /// Frames that another worker, of that index, has for queues or port queues of this one.
+    Crossing(u32),
 }
 
 /// What a look at an item found.
@@ -25,6 +19,8 @@ impl Item {
 pub(crate) enum Look {
     /// Nothing to do.
     Quiet,
+    /// The next frame waits for its launch time.
+    Waits,
     /// There is something, but no room where it goes.
     Blocked,
     /// Work was done.

@@ -7,14 +7,15 @@
 //! cold      a ring that has been quiet for long: never looked at, but its control page says that the card sleeps, so
 //! its
 //!           program kicks when it sends; see `cold`
+//! waiting   a ring whose next frame has a launch time: it comes back by the wheel; see `waiting`
 //! ```
 //!
 //! So however much one program sends, and through however many rings, the ring of another is looked at after one
 //! quantum of each owner, and a pass costs what the hot rings cost. An owner that is alone has longer turns: nobody
 //! waits for them.
 //!
-//! * `item`: what has turns. `group`: one owner and what it has hot. `cold`: rings that wait for a kick or a launch time. `kicked`: which of
-//!   them are looked through. `cost`: what is charged.
+//! * `item`: what has turns. `group`: one owner and what it has hot. `cold`: rings that wait for a kick. `kicked`: which of
+//!   them are looked through. `waiting`: rings that wait for a time. `wheel`: times. `cost`: what is charged.
 
 mod cold;
 pub(crate) mod cost;
@@ -23,13 +24,15 @@ mod item;
 mod kicked;
 #[cfg(test)]
 mod tests;
+mod waiting;
+mod wheel;
 
 pub(crate) use cold::{ColdRing, Kick};
 pub(crate) use item::{Item, Look, Owner};
 
 use cold::Cold;
 use group::Group;
-use std::time::Instant;
+use waiting::Waiting;
 
 /// What an owner may spend in one pass beside others: a burst of 64 short frames.
 const QUANTUM: i64 = 1 + 64 + 64;
@@ -37,8 +40,6 @@ const QUANTUM: i64 = 1 + 64 + 64;
 const ALONE: i64 = 512;
 /// Items that are never cold, because looking at so few costs nothing.
 const FEW: usize = 8;
-/// Rings whose launch times have come that get hot in one pass.
-const LAUNCHES: usize = 16;
 /// What a worker spends between two looks at who has kicked, in units of [`cost`]: some 20 microseconds.
 const BETWEEN_NEWS: u64 = 2048;
 
@@ -47,9 +48,10 @@ const BETWEEN_NEWS: u64 = 2048;
 pub(crate) struct Turns {
     // Those with something hot.
     groups: Vec<Group>,
+    // Groups that have nothing hot any more, so that a ring that comes back needs no memory.
+    spare: Vec<Group>,
     cold: Cold,
-    // More rings may have had their launch times by then than are hot by now.
-    launching: Option<Instant>,
+    waiting: Waiting,
     // Since the last look at who has kicked.
     spent: u64,
     rings: usize,
@@ -57,7 +59,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Rings, hot or cold.
+    /// Rings, hot, cold or waiting.
     pub fn rings(&self) -> usize {
         self.rings
     }
@@ -77,31 +79,39 @@ impl Turns {
 
     /// Adds an item, hot. Not one that is there.
     pub fn add(&mut self, item: Item, owner: Owner) {
-        self.rings += usize::from(matches!(item, Item::Ring(..)));
+        self.rings += usize::from(matches!(item, Item::Ring(_)));
         self.items += 1;
+        self.waiting.make_room(item);
         self.heat(item, owner);
     }
 
     fn heat(&mut self, item: Item, owner: Owner) {
-        match self.groups.iter_mut().find(|group| group.owner == owner) {
-            Some(group) => group.add(item),
-            None => self.groups.push(Group::new(owner, item)),
-        }
+        heat(&mut self.groups, &mut self.spare, item, owner);
     }
 
-    /// Takes items away.
-    pub fn remove_if(&mut self, gone: impl Fn(Item) -> bool) {
-        self.groups.iter_mut().for_each(|group| group.remove_if(&gone));
-        self.groups.retain(|group| !group.is_empty());
-        self.cold.remove_if(&gone);
-        self.rings = self.hot().filter(|item| matches!(item, Item::Ring(..))).count() + self.cold.len();
-        self.items = self.hot().count() + self.cold.len();
+    /// Takes away a group that has nothing hot any more.
+    #[inline(always)]
+    fn drop_group(&mut self, at: usize) {
+        let group = self.groups.swap_remove(at);
+        self.spare.push(group);
+    }
+
+    /// Takes an item away, if it is there.
+    pub fn remove(&mut self, item: Item) {
+        if self.cold.take(item).is_none() && self.waiting.take(item).is_none() {
+            let Some(at) = self.groups.iter_mut().position(|group| group.remove(item)) else { return };
+            if self.groups[at].is_empty() {
+                self.drop_group(at);
+            }
+        }
+        self.rings -= usize::from(matches!(item, Item::Ring(_)));
+        self.items -= 1;
     }
 
     /// Says who answers for an item from now on.
     pub fn set_owner(&mut self, item: Item, owner: Owner) {
         if !self.groups.iter().any(|group| group.owner == owner && group.items().any(|there| there == item)) {
-            self.remove_if(|there| there == item);
+            self.remove(item);
             self.add(item, owner);
         }
     }
@@ -154,11 +164,19 @@ impl Turns {
         self.cold.add(owner, ring);
     }
 
+    /// The ring that [`Turns::note`] spoke of has nothing to do until a time, in ns of the oscillator.
+    pub fn wait(&mut self, at: usize, item: Item, until: u64) {
+        let owner = self.groups[at].owner;
+        if self.waiting.add(item, owner, until) {
+            self.groups[at].drop_last_noted();
+        }
+    }
+
     /// Ends a turn, and says where the next group is.
     #[inline(always)]
     pub fn end(&mut self, at: usize) -> usize {
         if self.groups[at].is_empty() {
-            self.groups.swap_remove(at);
+            self.drop_group(at);
             return at;
         }
         at + 1
@@ -180,7 +198,7 @@ impl Turns {
         self.cold.len() > 0
     }
 
-    /// Whether it is time to look who has kicked, and which launch times have come. To be asked once per pass.
+    /// Whether it is time to look who has kicked. To be asked once per pass.
     #[inline(always)]
     pub fn wants_news(&mut self) -> bool {
         self.spent += 1;
@@ -201,13 +219,10 @@ impl Turns {
         self.cold.kicked_all();
     }
 
-    /// What a pass does for cold rings: makes some of those hot that are due, and looks through some of those behind
-    /// kicks. `true` when one is hot now.
+    /// What a pass does for cold rings: looks through some of those behind kicks. `true` when one is hot now.
     #[inline(always)]
     pub fn serve_cold(&mut self) -> bool {
-        let launched = self.launching.is_some_and(|now| self.launch_some(now));
-        let rung = self.is_scanning() && self.scan();
-        launched || rung
+        self.is_scanning() && self.scan()
     }
 
     /// Looks through some of the rings behind kicks. `true` when one was rung and is hot now.
@@ -223,32 +238,59 @@ impl Turns {
         self.cold.is_scanning()
     }
 
-    /// When the first of the cold rings has to be looked at by the clock.
-    pub fn next_launch(&self) -> Option<Instant> {
-        self.cold.next_launch()
+    /// Whether rings that wait have not been judged again yet by a clock that was set.
+    pub fn is_judging(&self) -> bool {
+        self.waiting.is_judging()
     }
 
-    /// Rings whose launch times have come by `now` get hot in the passes that follow, some in each.
-    pub fn launch(&mut self, now: Instant) {
-        self.launching = Some(now);
+    /// Whether a ring waits for a time.
+    #[inline(always)]
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
-    #[cold]
-    fn launch_some(&mut self, now: Instant) -> bool {
-        for done in 0..LAUNCHES {
-            let Some((owner, item)) = self.cold.launched(now) else {
-                self.launching = None;
-                return done > 0;
-            };
-            self.heat(item, owner);
+    /// How many rings wait for a time.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// When the first of those rings is to be looked at, in ns of the oscillator; never too late.
+    pub fn next_due(&self) -> Option<u64> {
+        self.waiting.earliest()
+    }
+
+    /// Makes rings hot for which it is time at `now`, in ns of the oscillator; if there are many, some in each pass.
+    #[inline(always)]
+    pub fn serve_waiting(&mut self, now: u64) {
+        if self.waiting.is_due(now) {
+            self.expire(now);
         }
-        true
     }
 
-    /// Makes a ring hot if it is cold.
+    fn expire(&mut self, now: u64) {
+        let Self { groups, spare, waiting, .. } = self;
+        waiting.expire(now, |item, owner| heat(groups, spare, item, owner));
+    }
+
+    /// The clock of launch times goes differently from now on: the rings that wait for it are looked at again, some in each
+    /// pass.
+    pub fn judge_again(&mut self) {
+        self.waiting.judge_again();
+    }
+
+    /// Makes a ring hot if it is not.
     pub fn warm(&mut self, item: Item) {
-        if let Some(owner) = self.cold.take(item) {
+        if let Some(owner) = self.cold.take(item).or_else(|| self.waiting.take(item)) {
             self.heat(item, owner);
         }
+    }
+}
+
+/// Gives an item turns, with the others of its owner.
+fn heat(groups: &mut Vec<Group>, spare: &mut Vec<Group>, item: Item, owner: Owner) {
+    match groups.iter_mut().find(|group| group.owner == owner) {
+        Some(group) => group.add(item),
+        None => groups.push(spare.pop().unwrap_or_default().with(owner, item)),
     }
 }

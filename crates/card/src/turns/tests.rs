@@ -4,7 +4,6 @@ use super::group::COLD_AFTER;
 use super::*;
 use millrace_dma::{Ordering, Region, Word32};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// Turns, and the flags of rings that got cold.
 #[derive(Default)]
@@ -14,7 +13,7 @@ struct Bench {
 }
 
 fn ring(place: u32) -> Item {
-    Item::Ring(0, place)
+    Item::Ring(place)
 }
 
 impl Bench {
@@ -39,8 +38,8 @@ impl Bench {
                     flag.store(1, Ordering::Relaxed);
                     self.flags.insert(item, flag.clone());
                     // Three rings behind each kick.
-                    let Item::Ring(_, place) = item else { panic!("{item:?} is cold") };
-                    self.turns.cool(group, ColdRing { item, kick: Some(place as i32 / 3), flag, launch: None });
+                    let Item::Ring(place) = item else { panic!("{item:?} is cold") };
+                    self.turns.cool(group, ColdRing { item, kick: Some(place as i32 / 3), flag });
                 }
             }
             group = self.turns.end(group);
@@ -181,7 +180,7 @@ fn a_kick_during_the_look_through_is_not_lost() {
     let flags: Vec<Word32> = (0..100).map(|_| flag()).collect();
     for (place, flag) in flags.iter().enumerate() {
         let (item, flag) = (ring(place as u32), flag.clone());
-        cold.add(9, ColdRing { item, kick: Some(1), flag, launch: None });
+        cold.add(9, ColdRing { item, kick: Some(1), flag });
     }
     cold.kicked(Some(1));
     assert_eq!(cold.scan(50), []);
@@ -203,7 +202,7 @@ fn a_step_looks_at_a_bounded_number_of_flags_and_kicks_take_turns() {
     let mut add = |place: u32, kick: i32| {
         let flag = Region::heap(4).window().word32(0).unwrap();
         flag.store(1, Ordering::Relaxed);
-        cold.add(kick as Owner, ColdRing { item: ring(place), kick: Some(kick), flag: flag.clone(), launch: None });
+        cold.add(kick as Owner, ColdRing { item: ring(place), kick: Some(kick), flag: flag.clone() });
         flag
     };
     (0..5000).for_each(|place| drop(add(place, 1)));
@@ -221,17 +220,17 @@ fn a_step_looks_at_a_bounded_number_of_flags_and_kicks_take_turns() {
 }
 
 /// Adds a ring, and returns its flag.
-fn add_cold(cold: &mut Cold, owner: Owner, place: u32, kick: i32, launch: Option<Instant>) -> Word32 {
+fn add_cold(cold: &mut Cold, owner: Owner, place: u32, kick: i32) -> Word32 {
     let flag = Region::heap(4).window().word32(0).unwrap();
     flag.store(1, Ordering::Relaxed);
-    cold.add(owner, ColdRing { item: ring(place), kick: Some(kick), flag: flag.clone(), launch });
+    cold.add(owner, ColdRing { item: ring(place), kick: Some(kick), flag: flag.clone() });
     flag
 }
 
 #[test]
 fn rings_that_are_taken_out_meanwhile_neither_hide_another_nor_begin_the_look_through_anew() {
     let mut cold = Cold::default();
-    let flags: Vec<Word32> = (0..3000).map(|place| add_cold(&mut cold, 1, place, 1, None)).collect();
+    let flags: Vec<Word32> = (0..3000).map(|place| add_cold(&mut cold, 1, place, 1)).collect();
     flags[2999].store(0, Ordering::Relaxed);
     cold.kicked(Some(1));
     let (mut found, mut steps) = (Vec::new(), 0u32);
@@ -239,7 +238,7 @@ fn rings_that_are_taken_out_meanwhile_neither_hide_another_nor_begin_the_look_th
         // One that was looked at, the one that was looked at last, one that will be, and one that is not there.
         let seen = steps * 64;
         for gone in [seen / 2, seen.saturating_sub(1), seen + 80, 5000] {
-            cold.remove_if(|item| item == ring(gone));
+            cold.take(ring(gone));
         }
         found = cold.scan(64);
         steps += 1;
@@ -252,8 +251,8 @@ fn rings_that_are_taken_out_meanwhile_neither_hide_another_nor_begin_the_look_th
 fn who_has_many_kicks_has_no_more_turns_than_who_has_one() {
     let mut cold = Cold::default();
     // As well when it is the first as when it is the last.
-    let flags = [1, 3].map(|owner| add_cold(&mut cold, owner, owner, owner as i32, None));
-    let last = (0..128).map(|kick| add_cold(&mut cold, 2, 100 + kick, 1000 + kick as i32, None)).last().unwrap();
+    let flags = [1, 3].map(|owner| add_cold(&mut cold, owner, owner, owner as i32));
+    let last = (0..128).map(|kick| add_cold(&mut cold, 2, 100 + kick, 1000 + kick as i32)).last().unwrap();
     for _ in 0..10 {
         cold.kicked_all();
         cold.scan(64);
@@ -269,63 +268,125 @@ fn who_has_many_kicks_has_no_more_turns_than_who_has_one() {
     assert!(found[&1] <= 3 && found[&3] <= 3 && found[&2] <= 3 * 128, "{found:?}");
 }
 
-#[test]
-fn of_many_rings_that_are_due_at_once_some_get_hot_in_every_pass() {
-    let (mut turns, now) = (Turns::default(), Instant::now());
-    for place in 0..3000 {
-        add_cold(&mut turns.cold, place % 2, place, place as i32 / 2, Some(now));
+/// As a worker whose clock shows `now`: those wait whose time `until` says. Returns what was looked at.
+fn timed_pass(turns: &mut Turns, now: u64, until: impl Fn(Item) -> Option<u64>) -> Vec<Item> {
+    let (mut seen, mut group) = (Vec::new(), 0);
+    turns.serve_waiting(now);
+    while turns.begin(group) {
+        while let Some(item) = turns.next(group) {
+            seen.push(item);
+            let waits = until(item).filter(|&until| until > now);
+            assert!(!turns.note(group, if waits.is_some() { Look::Waits } else { Look::Busy }, 1));
+            if let Some(until) = waits {
+                turns.wait(group, item, until);
+            }
+        }
+        group = turns.end(group);
     }
-    add_cold(&mut turns.cold, 0, 3000, 0, Some(now + Duration::from_secs(1)));
-    turns.launch(now);
-    let mut passes = 0;
-    while turns.hot().count() < 3000 {
-        let before = turns.hot().count();
-        assert!(turns.serve_cold(), "the others do not wait for the next news");
-        assert!(turns.hot().count() <= before + LAUNCHES);
-        passes += 1;
-    }
-    assert_eq!(passes, 3000_usize.div_ceil(LAUNCHES));
-    // The one that is not due yet, and no more to do until there are news.
-    assert!(!turns.serve_cold() && turns.hot().count() == 3000 && turns.launching.is_none());
-    assert_eq!(turns.next_launch(), Some(now + Duration::from_secs(1)));
+    seen
 }
 
 #[test]
-fn cold_rings_are_hot_when_their_launch_time_has_come() {
-    let (mut turns, now) = (Turns::default(), Instant::now());
-    let due = |millis| now + Duration::from_millis(millis);
-    for (place, millis) in [(0, 30), (1, 10), (2, 20)] {
-        turns.add(ring(place), 1);
-        assert!(turns.begin(0) && turns.next(0).is_some());
-        assert!(!turns.note(0, Look::Quiet, 1));
-        let flag = Region::heap(4).window().word32(0).unwrap();
-        turns.cool(0, ColdRing { item: ring(place), kick: None, flag, launch: Some(due(millis)) });
-        assert_eq!(turns.end(0), 0);
+fn of_many_rings_that_are_due_at_once_some_get_hot_in_every_pass() {
+    let mut turns = Turns::default();
+    (0..3001).for_each(|place| turns.add(ring(place), place % 2));
+    let due = 1_000_000;
+    let until = |item| Some(if item == ring(3000) { 2 * due } else { due });
+    while turns.hot().count() > 0 {
+        timed_pass(&mut turns, 0, until);
     }
-    assert_eq!(turns.next_launch(), Some(due(10)));
-    turns.launch(due(9));
-    assert!(!turns.serve_cold());
-    assert_eq!(turns.hot().count(), 0);
-    turns.launch(due(20));
-    assert!(turns.serve_cold());
-    assert_eq!(turns.hot().collect::<BTreeSet<_>>(), BTreeSet::from([ring(1), ring(2)]));
-    assert_eq!(turns.next_launch(), Some(due(30)));
-    // One that was rung before its time does not come again.
-    turns.warm(ring(0));
-    assert_eq!((turns.next_launch(), turns.hot().count(), turns.rings()), (None, 3, 3));
+    assert_eq!((turns.waiting(), turns.rings(), turns.owners()), (3001, 3001, vec![]));
+    // The wheel says a tick when it is about to begin.
+    assert!((due - wheel::TICK..=due).contains(&turns.next_due().unwrap()));
+    let mut passes = 0;
+    while turns.waiting() > 1 {
+        let before = turns.hot().count();
+        turns.serve_waiting(due);
+        assert!(turns.hot().count() <= before + waiting::STEPS);
+        passes += 1;
+    }
+    // Each of them has gone down at most as many levels as there are up to a millisecond.
+    assert!(passes <= (3 * 3001_usize).div_ceil(waiting::STEPS), "{passes}");
+    turns.serve_waiting(2 * due - wheel::TICK);
+    assert_eq!((turns.hot().count(), turns.waiting()), (3000, 1));
+}
+
+#[test]
+fn a_ring_that_waits_is_looked_at_when_its_time_has_come_and_not_before() {
+    let mut turns = Turns::default();
+    (0..3).for_each(|place| turns.add(ring(place), 1));
+    let until = |item| [30_000, 10_000, 20_000].get(if let Item::Ring(at) = item { at as usize } else { 9 }).copied();
+    assert_eq!(timed_pass(&mut turns, 0, until).len(), 3);
+    let mut first = BTreeMap::new();
+    for now in (0..40_000).step_by(50) {
+        for item in timed_pass(&mut turns, now, until) {
+            first.entry(item).or_insert(now);
+        }
+    }
+    for (item, seen) in first {
+        let due = until(item).unwrap();
+        assert!((due - wheel::TICK..=due + 50).contains(&seen), "{item:?} at {seen}");
+    }
+    assert_eq!((turns.waiting(), turns.hot().count()), (0, 3));
+}
+
+#[test]
+fn who_is_stopped_removed_or_moved_does_not_come_back_by_the_wheel() {
+    let mut turns = Turns::default();
+    (0..4).for_each(|place| turns.add(ring(place), 1));
+    timed_pass(&mut turns, 0, |_| Some(1_000_000));
+    assert_eq!((turns.waiting(), turns.rings()), (4, 4));
+    turns.remove(ring(0));
+    turns.warm(ring(1));
+    turns.set_owner(ring(2), 7);
+    assert_eq!((turns.waiting(), turns.rings(), turns.owners()), (1, 3, vec![1, 7]));
+    // The place is another ring's by then.
+    turns.add(ring(0), 9);
+    assert_eq!(timed_pass(&mut turns, 500_000, |item| (item == ring(0)).then_some(5_000_000)).len(), 3);
+    (0..20).for_each(|_| turns.serve_waiting(1_000_000));
+    assert_eq!((turns.waiting(), turns.hot().collect::<BTreeSet<_>>()), (1, [1, 2, 3].map(ring).into()));
+}
+
+#[test]
+fn when_the_clock_was_changed_all_are_judged_again_some_in_each_pass() {
+    let mut turns = Turns::default();
+    (0..1000).for_each(|place| turns.add(ring(place), place % 3));
+    timed_pass(&mut turns, 0, |_| Some(1_000_000_000));
+    while turns.hot().count() > 0 {
+        timed_pass(&mut turns, 0, |_| Some(1_000_000_000));
+    }
+    turns.judge_again();
+    let (mut seen, mut passes) = (BTreeSet::new(), 0);
+    while seen.len() < 1000 {
+        let looked = timed_pass(&mut turns, 1, |_| Some(1_000_000_000));
+        assert!(looked.len() <= waiting::STEPS);
+        seen.extend(looked);
+        passes += 1;
+        assert!(passes <= 1000_usize.div_ceil(waiting::STEPS), "{} were judged", seen.len());
+    }
+    timed_pass(&mut turns, 1, |_| Some(1_000_000_000));
+    assert_eq!((turns.waiting(), timed_pass(&mut turns, 1, |_| None)), (1000, vec![]));
+}
+
+#[test]
+fn what_cannot_wait_keeps_its_turns() {
+    let mut turns = Turns::default();
+    turns.add(Item::PortQueue(0), 0);
+    timed_pass(&mut turns, 0, |_| Some(1_000_000));
+    assert_eq!((turns.waiting(), turns.hot().count()), (0, 1));
 }
 
 #[test]
 fn what_is_removed_is_not_looked_at_and_owners_change() {
     let mut bench = Bench::with(&[(1, 0..10), (2, 10..100)]);
-    bench.turns.add(Item::PortQueue(0, 0), 0);
-    bench.cool(|item| item < ring(10) || matches!(item, Item::PortQueue(..)));
-    bench.turns.remove_if(|item| matches!(item, Item::Ring(_, place) if place % 2 == 0));
+    bench.turns.add(Item::PortQueue(0), 0);
+    bench.cool(|item| item < ring(10) || matches!(item, Item::PortQueue(_)));
+    (0..100).step_by(2).for_each(|place| bench.turns.remove(ring(place)));
     assert_eq!(bench.turns.rings(), 50);
-    bench.turns.set_owner(Item::PortQueue(0, 0), 2);
-    bench.turns.set_owner(Item::PortQueue(0, 0), 2);
+    bench.turns.set_owner(Item::PortQueue(0), 2);
+    bench.turns.set_owner(Item::PortQueue(0), 2);
     assert_eq!((bench.turns.hot().count(), bench.turns.groups.len()), (6, 2));
-    let seen = bench.pass(|item| if let Item::Ring(..) = item { (Look::Ended, 1) } else { (Look::Quiet, 4) });
+    let seen = bench.pass(|item| if let Item::Ring(_) = item { (Look::Ended, 1) } else { (Look::Quiet, 4) });
     assert_eq!((seen.len(), bench.turns.hot().count()), (6, 1));
     assert_eq!(bench.turns.rings(), 45);
     bench.turns.kicked_all();

@@ -1,13 +1,18 @@
 //! A worker whose passes the test makes itself, with queues of Medusa that send into a port queue without an end.
 
+mod asleep;
+mod launch;
+
 use super::*;
+use crate::affinity::Homes;
 use crate::counters::Counts;
 use crate::engine::{RxEngine, TxEngine};
-use crate::lane::{Detached, PortSlot, RxSlot, TxQueue, TxSlot};
 use crate::mac::{Mac, MacLane};
 use crate::opener::Opener;
+use crate::pass_clock::PassClock;
 use crate::queue::Queue;
 use crate::queue_status::QueueStatus;
+use crate::shard::{Detached, PortSlot, RxSlot, TxQueue, TxSlot};
 use crate::tsu::{Stamper, Tsu};
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FaultKind, PAGE_SIZE, QueueState, STATE_AT};
 use millrace_abi::queue::{Engine, QueueId};
@@ -15,7 +20,7 @@ use millrace_dma::{Access, Domain, Iotlb, Iova, Region};
 use millrace_port::null::NullPort;
 use millrace_port::{PortCounters, PortQueue, Sink, TxOutcome};
 use millrace_ring::FrameLimits;
-use millrace_ring::medusa::{CardRx, CardTx, HostTx, RxRings, TxRings};
+use millrace_ring::medusa::{CardRx, CardTx, HostRx, HostTx, RxRings, TxRings};
 use millrace_ring::wake::Ringer;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -67,32 +72,7 @@ impl Program {
 /// A worker with one port into which something is plugged, and a queue for each of `owners`; those of one owner have
 /// one kick.
 fn scene(owners: &[u32], port_queue: Box<dyn PortQueue>) -> (Worker, Vec<Program>) {
-    let tsu = Arc::new(Tsu::new(false));
-    let mac = MacLane::new(Arc::new(Mac::new(1, 9000)), 0, Stamper::new(tsu.clone(), 0));
-    let mut worker = Worker {
-        lanes: vec![Lane::new(0, mac, false)],
-        turns: Turns::default(),
-        mailbox: Arc::new(Mailbox::new(0).unwrap()),
-        counts: Arc::default(),
-        sleep: Sleep::new().unwrap(),
-        poll: false,
-        spin: Duration::ZERO,
-        hot: Vec::new(),
-    };
-    worker.sleep.watch(&worker.mailbox.kick_any);
-    let queues: Vec<Arc<Queue>> = (0..owners.len() as u32)
-        .map(|index| Arc::new(Queue::new(QueueId::tx(index), Engine::Medusa, tsu.clone())))
-        .collect();
-    let place = |queue: &Arc<Queue>| TxQueue {
-        counts: Counts::default(),
-        rings: vec![TxSlot::new(queue.status.clone(), 0, 0)],
-    };
-    let detached = Detached {
-        port_queues: vec![PortSlot::new(0, port_queue)],
-        rx: Vec::new(),
-        tx: queues.iter().map(place).collect(),
-    };
-    worker.carry_out(Command::Adopt(0, Box::new(detached)));
+    let (mut worker, queues) = worker(Engine::Medusa, owners.len() as u32, &Arc::new(Tsu::new(false)), port_queue);
     let mut kicks = std::collections::BTreeMap::new();
     let programs = owners.iter().zip(queues).map(|(&owner, queue)| {
         let kick = kicks.entry(owner).or_insert_with(|| Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap())).clone();
@@ -100,6 +80,37 @@ fn scene(owners: &[u32], port_queue: Box<dyn PortQueue>) -> (Worker, Vec<Program
     });
     let programs = programs.collect();
     (worker, programs)
+}
+
+/// A worker with one port into which something is plugged, and TX queues that do not run.
+fn worker(engine: Engine, count: u32, tsu: &Arc<Tsu>, port_queue: Box<dyn PortQueue>) -> (Worker, Vec<Arc<Queue>>) {
+    let mac = MacLane::new(Arc::new(Mac::new(1, 9000)), 0, Stamper::new(tsu.clone(), 0));
+    let mut worker = Worker {
+        shard: Shard::new(0, vec![(mac, 0..4096)], Arc::new(Homes::new(4096, count)), PassClock::new(tsu.clone())),
+        turns: Turns::default(),
+        mailbox: Arc::new(Mailbox::new(0).unwrap()),
+        counts: Arc::default(),
+        sleep: Sleep::new().unwrap(),
+        poll: false,
+        spin: Duration::ZERO,
+        hot: Vec::new(),
+        clock_version: 0,
+    };
+    worker.sleep.watch(&worker.mailbox.kick_any);
+    worker.sleep.watch(&worker.mailbox.wake);
+    let queues: Vec<Arc<Queue>> =
+        (0..count).map(|index| Arc::new(Queue::new(QueueId::tx(index), engine, tsu.clone()))).collect();
+    let place = |queue: &Arc<Queue>| TxQueue {
+        counts: Counts::default(),
+        rings: vec![TxSlot::new(queue.status.clone(), 0, 0, 0)],
+    };
+    let detached = Detached {
+        port_queues: vec![PortSlot::new(0, 0, port_queue)],
+        rx: Vec::new(),
+        tx: queues.iter().map(place).collect(),
+    };
+    worker.carry_out(Command::Adopt(Box::new(detached)));
+    (worker, queues)
 }
 
 fn start(worker: &mut Worker, queue: Arc<Queue>, owner: u32, kick: Arc<OwnedFd>) -> Program {
@@ -244,8 +255,8 @@ fn what_a_wire_brings_is_reckoned_with_whoever_listens() {
     let (mut worker, mut programs) = scene(&[9], port_queue);
     assert_eq!(worker.turns.owners(), [0, 9]);
     let queue = Arc::new(QueueStatus::new(QueueId::rx(0), Engine::Medusa));
-    let detached = Detached { port_queues: Vec::new(), rx: vec![RxSlot::new(queue.clone(), 0)], tx: Vec::new() };
-    worker.carry_out(Command::Adopt(0, Box::new(detached)));
+    let detached = Detached { port_queues: Vec::new(), rx: vec![RxSlot::new(queue.clone(), 0, 0)], tx: Vec::new() };
+    worker.carry_out(Command::Adopt(Box::new(detached)));
     let (memory, control) = (Region::heap(0x2000), Region::heap(PAGE_SIZE));
     let rings = RxRings {
         descriptors: memory.window().slots64(0, ENTRIES).unwrap(),

@@ -9,6 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use millrace_abi::name::{CardOptions, DeviceName, MAX_PATH, OPTIONS, OptionHelp};
 use millrace_abi::tree::CardDescription;
 use millrace_driver::Policy;
+use millrace_flow::language::RuleFile;
 use millrace_tool::cores;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
@@ -18,6 +19,7 @@ use millrace_tool::stop;
 
 use crate::policy::{self, PolicyArgs};
 use crate::privileges::{self, Plan, SocketAccess};
+use crate::rules;
 use crate::serve::Daemon;
 
 const HELP: &str = "\
@@ -34,6 +36,7 @@ Examples:
   millrace card --port pcap:in.pcap,speed=recorded,loop=forever
   millrace card --poll --cpu 1      lowest latency; keeps core 1 busy
   millrace card --queues 4 --grant user:bob=use:rx0-1,tx0-1 --quota queues=8
+  millrace card --queues 4 --rules rules.txt
   millrace card --config /etc/millrace/lab.toml --poll";
 
 /// How often the daemon looks whether it is to end.
@@ -50,6 +53,8 @@ pub struct CardArgs {
     /// Where to listen.
     pub listen: Option<PathBuf>,
     until_eof: bool,
+    /// The file of rules that it begins with.
+    rules: Option<PathBuf>,
     /// Who else may use the card.
     pub policy: PolicyArgs,
     /// Word and value of each flag given.
@@ -72,7 +77,11 @@ impl Args for CardArgs {
             .long("until-eof")
             .action(ArgAction::SetTrue)
             .help("End also when standard input is closed, so that the card never outlives who started it");
-        let command = command.after_help(HELP).args([config, listen, until_eof]);
+        let rules = Arg::new("rules").long("rules").value_name("FILE").value_parser(clap::value_parser!(PathBuf)).help(
+            "Rules, RSS groups and meters that are there before the first frame (see `millrace flow`, \
+                 docs/classifier.md)",
+        );
+        let command = command.after_help(HELP).args([config, listen, until_eof, rules]);
         let command = flags().fold(command, |command, option| command.arg(flag(option)));
         PolicyArgs::augment_args(command)
     }
@@ -96,7 +105,7 @@ impl FromArgMatches for CardArgs {
         let policy = PolicyArgs::from_arg_matches(matches)?;
         let path = |id| matches.get_one::<PathBuf>(id).cloned();
         let until_eof = matches.get_flag("until-eof");
-        Ok(Self { config: path("config"), listen: path("listen"), until_eof, policy, given })
+        Ok(Self { config: path("config"), listen: path("listen"), until_eof, rules: path("rules"), policy, given })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -159,6 +168,7 @@ pub struct Prepared {
     policy: Policy,
     plan: Plan,
     socket_access: Option<SocketAccess>,
+    rules: RuleFile,
 }
 
 /// Reads the options and gives up privileges. To be called before any thread is made.
@@ -167,9 +177,17 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
     let (policy, plan) = args.policy.read()?;
     policy::check(&policy, &options)?;
     check_cores(&options, cores::can_be_had)?;
+    // While the file can still be read.
+    let rules = args.rules.as_deref().map_or_else(
+        || Ok(RuleFile::default()),
+        |path| {
+            let loaded = stop::at_once(|| rules::load(path, Some(options.rx_queues)));
+            loaded.map(|(file, _)| file).map_err(|failure| Failure::Usage(format!("--rules {failure}")))
+        },
+    )?;
     let socket_access = SocketAccess::new(&plan);
     privileges::narrow(&plan, &options.ports)?;
-    Ok(Prepared { options, policy, plan, socket_access })
+    Ok(Prepared { options, policy, plan, socket_access, rules })
 }
 
 /// Refuses cores to which no worker can be pinned: it would run on any other.
@@ -182,12 +200,12 @@ fn check_cores(options: &CardOptions, can_be_had: impl Fn(usize) -> bool) -> Res
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), Failure> {
-    let Prepared { options, policy, plan, socket_access } = prepared;
+    let Prepared { options, policy, plan, socket_access, rules } = prepared;
     let path = args.listen.clone().unwrap_or_else(place::usual);
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
-    let daemon = Daemon::start(&path, &options, policy)?;
+    let daemon = Daemon::start(&path, &options, policy, &rules)?;
     if let (Some(socket_access), Some(own)) = (socket_access, daemon.socket()) {
         socket_access.open(&path, own)?;
     }

@@ -36,7 +36,8 @@ pub struct StatsArgs {
     watch: Option<Duration>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A number of seconds, as options take it.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected a number of seconds from 0.01 to 86400".to_owned())
 }
@@ -98,7 +99,7 @@ fn unix_nanos() -> u64 {
 }
 
 /// Sleeps, in pieces short enough for Ctrl-C; `false` if it came.
-fn pause(time: Duration) -> bool {
+pub fn pause(time: Duration) -> bool {
     let start = Moment::now();
     while !stop::asked() {
         let left = time.as_secs_f64() - start.seconds();
@@ -127,11 +128,16 @@ fn print(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> 
     let rated = |port| port_rates(port_row(port), port, look, before);
     output.rows("ports", &look.stats.ports.iter().map(rated).collect::<Vec<_>>())?;
     output.rows("workers", &look.stats.workers.iter().map(worker_row).collect::<Vec<_>>())?;
+    // Without rules there is nothing to show.
+    let flows: Vec<Row> = look.stats.flows.iter().map(flow_row).collect();
+    if !flows.is_empty() {
+        output.rows("rules", &flows)?;
+    }
     Ok(())
 }
 
 /// Hours, minutes and seconds of the day (UTC).
-fn time_of_day(time: SystemTime) -> String {
+pub fn time_of_day(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
     format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
@@ -240,6 +246,10 @@ pub fn worker_row(worker: &WorkerStats) -> Row {
         .count("active_queues", u64::from(worker.active_queues))
         .count("passes", worker.passes)
         .count("sleeps", worker.sleeps)
+}
+
+fn flow_row(count: &Count) -> Row {
+    Row::new().text("what", &count.reason).count("count", count.count)
 }
 
 fn total(counts: &[Count]) -> u64 {

@@ -2,7 +2,7 @@
 //! interface takes as long as somebody else likes. The program that asked waits for its reply; the others are served.
 
 use super::shared::{Changed, Shared};
-use millrace_abi::message::Change;
+use millrace_abi::message::{Change, ErrorCode, Reply};
 use millrace_card::Card;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -56,7 +56,9 @@ fn start(card: Arc<Card>, shared: Arc<Shared>) -> std::io::Result<Thread> {
             if shared.stop.load(Ordering::Acquire) {
                 break;
             }
-            let changed = Changed { connection, outcome: guarded(|| make(&card, &change)) };
+            let outcome = guarded(|| make(&card, &change));
+            let reply = outcome.map_or_else(|text| Reply::Error { code: ErrorCode::Invalid, text }, |()| Reply::Done);
+            let changed = Changed { connection, reply, fd: None };
             shared.changed.lock().unwrap_or_else(PoisonError::into_inner).push(changed);
             shared.wake();
         }

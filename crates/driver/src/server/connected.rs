@@ -33,6 +33,8 @@ pub(super) struct Connected {
     pub(super) standing: Standing,
     // It waits for the reply to a change, and its further requests with it.
     pub(super) changing: bool,
+    // It has asked for something about the flow table.
+    pub(super) flows: bool,
     // It has gone, and what it had is being cleared up.
     pub(super) ending: bool,
 }

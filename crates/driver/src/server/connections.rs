@@ -195,6 +195,7 @@ impl Server {
             introduced: false,
             standing,
             changing: false,
+            flows: false,
             ending: false,
         };
         self.say_of(&client, "has connected");
@@ -228,6 +229,9 @@ impl Server {
             self.poll.remove(pidfd);
         }
         self.schedule.leave(client.asker);
+        if client.flows {
+            self.flows.gone(client.asker);
+        }
         self.ending.push_back(number);
         if let Some(client) = self.clients.get(&number) {
             self.say_of(client, &farewell(client.queues.len()));

@@ -4,6 +4,7 @@ use super::changes::Changes;
 use super::connected::TurnedAway;
 use super::connections::spare;
 use super::fds::Fds;
+use super::flows::Flows;
 use super::listen::{ListenPath, SocketIdentity, listen};
 use super::pause::Pause;
 use super::policy::Policy;
@@ -137,6 +138,11 @@ impl Driver {
         if let Some(listener) = &listener {
             poll.add(listener, LISTENER).map_err(io)?;
         }
+        let ledger = Ledger::new(Limits::new(&policy.quota));
+        let mut flows = Flows::new(card.clone(), shared.clone(), ledger.clone(), &policy);
+        if card.flows(|writer| !writer.is_empty()) {
+            flows.start()?;
+        }
         let server = Server {
             card: card.clone(),
             shared: shared.clone(),
@@ -155,7 +161,8 @@ impl Driver {
             natives: HashMap::new(),
             controllers,
             locks: Locks::default(),
-            ledger: Ledger::new(Limits::new(&policy.quota)),
+            ledger,
+            flows,
             policy,
             tree: device_tree,
             fds,

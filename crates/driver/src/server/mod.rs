@@ -10,7 +10,7 @@
 //!   comes of it.
 //! * `policy`: what the administrator says; `rights`: who may ask for it; `quotas`: how much of it; `standing`: both, for
 //!   one connection; `charges`: what it pays.
-//! * `reaper`, `changes`: what may take long, on threads of its own; `pause`, `fds`: what is put off and
+//! * `reaper`, `changes`, `flows`: what may take long, on threads of its own; `pause`, `fds`: what is put off and
 //!   refused when there is too much.
 
 mod changes;
@@ -19,6 +19,7 @@ mod connected;
 mod connections;
 mod driver;
 mod fds;
+mod flows;
 mod listen;
 mod mappings;
 mod owners;
@@ -48,6 +49,7 @@ use crate::session::Session;
 use changes::Changes;
 use connected::{Connected, TurnedAway};
 use fds::Fds;
+use flows::Flows;
 use millrace_abi::queue::QueueId;
 use millrace_card::Card;
 use pause::Pause;
@@ -109,6 +111,7 @@ struct Server {
     spare: Option<OwnedFd>,
     turned_away: TurnedAway,
     changes: Changes,
+    flows: Flows,
     reaper: Reaper,
     buffer: Box<[u8]>,
 }

@@ -66,13 +66,16 @@ impl Limits {
             .with(Resource::Mapped, ADDRESSES / 3 * 2)
             .with(Resource::Memory, 4 << 40)
             .with(Resource::Fds, fds)
-            .with(Resource::Areas, areas);
+            .with(Resource::Areas, areas)
+            .with(Resource::Rules, 1 << 23);
         let others = Amounts::of_each(u64::MAX)
             .with(Resource::Connections, 4096)
             .with(Resource::Mapped, ADDRESSES / 3)
             .with(Resource::Memory, memory / 2)
             .with(Resource::Fds, fds / 2)
-            .with(Resource::Areas, areas / 2);
+            .with(Resource::Areas, areas / 2)
+            // Of a table of a million, so that the owner always finds room in it.
+            .with(Resource::Rules, 1 << 19);
         Self { owner, user: quota.limits, others, machine }
     }
 
@@ -241,6 +244,18 @@ pub(crate) struct Charge {
 impl Charge {
     pub fn amounts(&self) -> &Amounts {
         &self.amounts
+    }
+
+    /// Adds what the same account has been charged elsewhere.
+    pub fn merge(&mut self, mut other: Charge) {
+        debug_assert_eq!(self.account, other.account);
+        self.amounts.add(&std::mem::take(&mut other.amounts));
+    }
+
+    /// Gives some of it back.
+    pub fn give_back(&mut self, less: &Amounts) {
+        self.ledger.books().sub(self.account, less);
+        self.amounts.sub(less);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests, each of which has its reply.
 
 use super::Server;
+use super::flows::Applicant;
 use super::reaper::Garbage;
 use super::replies::{Answer, Enclosed, Refusal, SharedFile, no_handle};
 use super::schedule::Asker;
@@ -9,12 +10,14 @@ use super::shared::Changed;
 use crate::codec::{self, Packet, WireError};
 use crate::locks::Owner;
 use crate::session::Wish;
+use millrace_abi::access::Right;
+use millrace_abi::flow::FlowRequest;
 use millrace_abi::message::{
     Change, ErrorCode, MAX_COMMIT, MAX_REGISTER_BYTES, MAX_TOO_LONG, Reply, Request, VERSION, encode,
 };
 use millrace_abi::queue::Direction;
 use millrace_dma::RegionError;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::RecvFlags;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -124,7 +127,8 @@ impl Server {
 
     /// Whether there are fds for what lasts longer than the request.
     fn has_fds_for(&self, number: u64, request: &Request) -> bool {
-        let lasts = matches!(request, Request::Open { .. } | Request::Call { .. } | Request::Map { .. });
+        let watches = matches!(request, Request::Flow(FlowRequest::Watch));
+        let lasts = watches || matches!(request, Request::Open { .. } | Request::Call { .. } | Request::Map { .. });
         let own = self.clients.get(&number).is_some_and(|client| client.own);
         !lasts || own || self.fds.has_some_left()
     }
@@ -239,8 +243,22 @@ impl Server {
                 }
                 done
             }
+            Request::Flow(request) => self.order_flow(number, request),
             Request::Open { .. } => Err(Refusal::new(ErrorCode::Protocol, "open is answered elsewhere")),
         }
+    }
+
+    /// Has something done about the flow table; the reply comes later.
+    fn order_flow(&mut self, number: u64, request: FlowRequest) -> Result<Answer, Refusal> {
+        if let Some(client) = self.clients.get_mut(&number) {
+            let admin = client.standing.rights.has(&Right::Admin);
+            let applicant = Applicant { asker: client.asker, account: client.standing.account, admin };
+            self.flows.ask(applicant, request).map_err(|error| Refusal::new(ErrorCode::System, error))?;
+            client.changing = true;
+            client.flows = true;
+            self.schedule.rest(client.asker);
+        }
+        Ok((Reply::Done, Enclosed::Later))
     }
 
     /// Has a change made; the reply comes later.
@@ -256,11 +274,16 @@ impl Server {
     /// Replies to those whose changes have been made; their further requests are answered from now on.
     pub(super) fn take_changed(&mut self) {
         let changed = core::mem::take(&mut *self.shared.changed.lock().unwrap_or_else(PoisonError::into_inner));
-        for Changed { connection, outcome } in changed {
+        for Changed { connection, reply, fd } in changed {
             let Some(client) = self.clients.get_mut(&connection).filter(|client| !client.ending) else { continue };
             client.changing = false;
-            let reply = outcome.map_or_else(|text| Reply::Error { code: ErrorCode::Invalid, text }, |()| Reply::Done);
-            if self.reply(connection, &reply) {
+            let fds = fd.as_ref().map(AsFd::as_fd);
+            let sent = match self.send_reply(connection, &reply, fds.as_slice()) {
+                Sent::Whole => true,
+                Sent::NoFds => self.reply(connection, &Refusal::no_fds().into_reply()),
+                Sent::Lost => false,
+            };
+            if sent {
                 self.listen_to(connection);
             } else {
                 self.end(connection);

@@ -9,6 +9,7 @@ use super::replies::Refusal;
 use crate::locks::Owner;
 use crate::native;
 use millrace_abi::access::{Configure, Names, Right};
+use millrace_abi::flow::FlowRequest;
 use millrace_abi::message::{Change, ErrorCode, Request};
 use millrace_abi::queue::QueueId;
 use millrace_abi::register::Controller;
@@ -58,6 +59,20 @@ impl Server {
                 None => need(Right::WriteRegisters, &format!("lock {component:?}")),
             },
             Request::Open { queue, .. } => need(Right::Use(*queue), &format!("use {queue}")),
+            Request::Flow(FlowRequest::SetNeighbour { .. }) => {
+                need(Right::Configure(Configure::Rules), "say where neighbours are")
+            }
+            Request::Flow(request) => {
+                let options = match request {
+                    FlowRequest::Tap(_) => return need(Right::Capture, "see frames of others"),
+                    FlowRequest::Once { options, .. } | FlowRequest::Begin(options) => options,
+                    FlowRequest::Keys { .. } => return need(Right::Configure(Configure::Rules), "hand over keys"),
+                    // Who has begun a transaction has been asked; the rest only tells.
+                    _ => return Ok(()),
+                };
+                need(Right::Configure(Configure::Rules), "program rules")?;
+                if options.everyone { need(Right::Admin, "change rules of others") } else { Ok(()) }
+            }
             Request::EndClient { .. } => need(Right::Admin, "end connections"),
             Request::EndLocks { .. } => need(Right::Admin, "end locks"),
             // What needs a queue has asked when it was opened; memory is a matter of quotas; the rest only tells.

@@ -1,21 +1,24 @@
 //! What the server's thread, its owner and the thread that makes changes share.
 
+use millrace_abi::message::Reply;
 use rustix::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-/// A change that was made, or why it was not.
+/// What has been done on another thread.
 pub(super) struct Changed {
     /// The connection that asked.
     pub connection: u64,
-    pub outcome: Result<(), String>,
+    pub reply: Reply,
+    /// What goes with it.
+    pub fd: Option<OwnedFd>,
 }
 
 /// What the server's thread and its owner share.
 pub(super) struct Shared {
     /// Sockets, and whether the other end may start queues on plain addresses of this process.
     pub arrivals: Mutex<Vec<(OwnedFd, bool)>>,
-    /// From the thread that makes changes.
+    /// From the threads that make changes.
     pub changed: Mutex<Vec<Changed>>,
     pub stop: AtomicBool,
     pub wake: OwnedFd,

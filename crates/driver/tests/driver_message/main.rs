@@ -4,6 +4,7 @@
 mod body;
 
 use body::{Target, driver_message};
+use millrace_abi::flow::{FlowChange, FlowOptions, FlowRequest, FlowTap, FlowTapWants};
 use millrace_abi::message::{Buffers, ErrorCode, Handle, Locked, Reply, Request, VERSION, encode};
 use millrace_abi::queue::{Direction, Joiners, Laggard, Mode, QueueId, Sharing};
 
@@ -34,7 +35,7 @@ impl Random {
     fn request(&mut self) -> Request {
         // Handles are given from 1 on for each connection.
         let handle = Handle(if self.below(20) == 0 { self.number() as u32 } else { self.below(12) as u32 });
-        match self.below(25) {
+        match self.below(30) {
             0 => Request::Hello { version: if self.below(4) == 0 { self.number() as u32 } else { VERSION } },
             1 => Request::DeviceTree,
             20 => Request::Clients { after: self.number() },
@@ -42,6 +43,7 @@ impl Random {
             22 => Request::Locks { skip: self.number() as u32 },
             23 if self.below(2) == 0 => Request::EndLocks { whose: Locked::Client(self.number()) },
             23 => Request::EndLocks { whose: Locked::Component("/mac".repeat(self.below(3) as usize)) },
+            25..=29 => Request::Flow(self.flow_request()),
             24 => Request::Use { after: (self.below(2) == 0).then(|| self.number() as u32) },
             2 => Request::Read { address: self.address(), len: self.number() as u32 },
             3 | 4 => {
@@ -94,6 +96,67 @@ impl Random {
             18 => Request::Call { handle },
             19 => Request::CountTooLong { handle, frames: self.number() as u32 },
             _ => Request::Stats,
+        }
+    }
+
+    fn flow_request(&mut self) -> FlowRequest {
+        let flag = |random: &mut Self| random.below(3) == 0;
+        let options = FlowOptions { keep: flag(self), everyone: flag(self), replace: flag(self) };
+        match self.below(15) {
+            0 | 1 => FlowRequest::Begin(options),
+            2 | 3 => FlowRequest::Add(self.flow_changes()),
+            4 => FlowRequest::Commit { dry_run: flag(self) },
+            5 => FlowRequest::Abort,
+            6 => FlowRequest::List { filter: self.filter(), version: flag(self).then(|| self.number()) },
+            7 => FlowRequest::More,
+            8 => FlowRequest::Watch,
+            9 => FlowRequest::Events { after: self.number() },
+            10 => FlowRequest::Explain {
+                version: flag(self).then(|| self.number()),
+                port: self.number() as u32,
+                frame: (0..self.below(80)).map(|_| self.number() as u8).collect(),
+                better: self.number() as u32,
+            },
+            11 => FlowRequest::Tap(FlowTap {
+                wants: match self.below(4) {
+                    0 => FlowTapWants::Port(self.number() as u32),
+                    1 => FlowTapWants::Rule(self.number()),
+                    2 => FlowTapWants::Cookie { cookie: self.number(), mask: self.number() },
+                    _ => FlowTapWants::All,
+                },
+                snap: self.number() as u32,
+                after: flag(self),
+                rate: self.number() as u32,
+            }),
+            12 => FlowRequest::Heard,
+            13 => FlowRequest::Untap,
+            _ if flag(self) => FlowRequest::Info,
+            _ => FlowRequest::Once { options, changes: self.flow_changes(), dry_run: flag(self) },
+        }
+    }
+
+    fn flow_changes(&mut self) -> Vec<FlowChange> {
+        let change = |random: &mut Self| match random.below(10) {
+            0 => FlowChange::Add(format!("group={},rss,queues=0-2", random.number())),
+            1 => FlowChange::Add(format!("meter={},rate={}kpps,burst=9", random.number(), random.number())),
+            2 => FlowChange::Add("miss=drop".to_owned()),
+            3 => FlowChange::Delete(random.filter()),
+            4 => FlowChange::Modify(format!("{},actions=queue:{}", random.filter(), random.number())),
+            5 => FlowChange::DeleteGroup(random.number() as u32),
+            6 => FlowChange::DeleteMeter(random.number() as u32),
+            7 => FlowChange::Add(format!("hard_timeout=1,{},actions=rss:{}", random.filter(), random.below(4))),
+            _ => FlowChange::Add(format!("{},actions=queue:1", random.filter())),
+        };
+        (0..self.below(4)).map(|_| change(self)).collect()
+    }
+
+    fn filter(&mut self) -> String {
+        match self.below(6) {
+            0 => String::new(),
+            1 => format!("table={},tcp,strict", self.number()),
+            2 => "x=".repeat(self.below(40) as usize),
+            3 => "ip,nw_src=10.0.0.0/8".to_owned(),
+            _ => format!("in_port={}", self.number()),
         }
     }
 

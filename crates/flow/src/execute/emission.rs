@@ -55,6 +55,8 @@ pub struct Emissions {
     most: usize,
     /// From here on, emissions refer to the frame.
     pending: usize,
+    /// From here on, their addresses have to be filled in.
+    waiting: usize,
     copies: Box<[u8]>,
     used: usize,
     lost: u64,
@@ -68,6 +70,7 @@ impl Emissions {
             list: Vec::with_capacity(most),
             most,
             pending: 0,
+            waiting: usize::MAX,
             copies: vec![0; bytes].into(),
             used: 0,
             lost: 0,
@@ -78,7 +81,7 @@ impl Emissions {
     /// Makes room for the next frame. What was counted stays.
     pub fn clear(&mut self) {
         self.list.clear();
-        (self.pending, self.used) = (0, 0);
+        (self.pending, self.waiting, self.used) = (0, usize::MAX, 0);
     }
 
     /// The emissions, in order.
@@ -95,9 +98,23 @@ impl Emissions {
         }
     }
 
+    /// The copies that [`Bytes::Copy`] speaks of.
+    pub fn copies(&self) -> &[u8] {
+        &self.copies
+    }
+
     /// Emissions for which there was no room, or whose group was not there.
     pub fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// The number of the first emission whose addresses somebody has to fill in, as [`Environment::waits`](super::Environment::waits) says.
+    pub fn waiting_from(&self) -> usize {
+        self.waiting
+    }
+
+    pub(super) fn begin_waiting(&mut self) {
+        self.waiting = self.waiting.min(self.list.len());
     }
 
     /// Outputs to the port at which the frame had come in: they are left out, as OpenFlow has it.

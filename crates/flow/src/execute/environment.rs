@@ -1,5 +1,6 @@
 //! What actions need from outside.
 
+use crate::quic;
 use crate::rss::Group;
 use millrace_packet::parse::MacAddress;
 use std::net::IpAddr;
@@ -8,6 +9,16 @@ use std::net::IpAddr;
 pub trait Environment {
     /// The RSS group of that number. The version of the tables that decided has every group that its rules use.
     fn group(&self, group: u32) -> Option<&Group>;
+
+    /// The QUIC group of that number; as with [`group`](Self::group), those that rules use are there.
+    fn quic(&self, group: u32) -> Option<&quic::Group>;
+
+    /// A QUIC group has said which queue a packet goes to, and why; for explanations.
+    #[inline(always)]
+    fn steered(&mut self, _group: u32, _queue: Option<u16>, _why: quic::Why) {}
+
+    /// What time it is, for QUIC groups: nanoseconds of the clock whose times [`Tables::sent`](crate::table::Tables::sent) gets.
+    fn now_ns(&self) -> u64;
 
     /// Whether a meter admits a frame of so many bytes, now.
     fn admit(&mut self, meter: u32, bytes: usize) -> bool;
@@ -20,4 +31,21 @@ pub trait Environment {
 
     /// The MAC address of the port at which packets for an address leave; `None` while no way leads there.
     fn own_mac(&mut self, towards: IpAddr) -> Option<MacAddress>;
+
+    /// The MAC address that belongs to an address of the card's own, where the rule says to whom a packet goes and not from whom.
+    fn mac_of_own(&mut self, address: IpAddr) -> Option<MacAddress> {
+        let _ = address;
+        None
+    }
+
+    /// Whether a frame to a neighbour that is not known goes on, with zeros for addresses that somebody fills in. Otherwise the host
+    /// gets it.
+    fn waits(&mut self) -> bool {
+        false
+    }
+
+    /// Whether the frame has such zeros.
+    fn is_waiting(&self) -> bool {
+        false
+    }
 }

@@ -19,8 +19,13 @@ pub struct Frame<'a> {
     borrowed: bool,
     buffer: &'a mut [u8],
     start: usize,
+    /// Of the frame as it is; `None` if nobody has it.
+    key: Option<&'a Key>,
+    /// Not beside `start`: both together would be read as one, right behind the write of one.
     end: usize,
-    /// `None`: other headers came first, and nobody has asked since.
+    /// Where its headers are, of the frame as it came in; `None` when other headers came first since, or nobody has looked.
+    known_layers: Option<&'a Layers>,
+    /// The same, found here.
     layers: Option<Layers>,
     ingress: Ingress,
 }
@@ -29,7 +34,17 @@ impl<'a> Frame<'a> {
     /// The frame `original`, which is copied to `buffer` before it is edited. To take any frame, the buffer has
     /// [`HEADROOM`] bytes more than the longest; edits of a frame that is too long end with [`Stop::Headroom`].
     pub fn new(original: &'a [u8], buffer: &'a mut [u8], ingress: Ingress) -> Self {
-        Self { original, borrowed: true, buffer, start: 0, end: original.len(), layers: None, ingress }
+        Self {
+            original,
+            borrowed: true,
+            buffer,
+            start: 0,
+            end: original.len(),
+            known_layers: None,
+            layers: None,
+            key: None,
+            ingress,
+        }
     }
 
     /// The frame of `len` bytes that lies `headroom` bytes behind the start of `buffer`, where it may be edited at once.
@@ -37,13 +52,33 @@ impl<'a> Frame<'a> {
     pub fn in_place(buffer: &'a mut [u8], headroom: usize, len: usize, ingress: Ingress) -> Self {
         let start = headroom.min(buffer.len());
         let end = start + len.min(buffer.len() - start);
-        Self { original: &[], borrowed: false, buffer, start, end, layers: None, ingress }
+        Self {
+            original: &[],
+            borrowed: false,
+            buffer,
+            start,
+            end,
+            known_layers: None,
+            layers: None,
+            key: None,
+            ingress,
+        }
     }
 
-    /// The same with its headers, where they are known already: `layers` are those of this frame.
-    #[must_use]
-    pub fn with_layers(self, layers: Layers) -> Self {
-        Self { layers: Some(layers), ..self }
+    /// The same where `layers` and `key` of this frame are known already.
+    #[inline(always)]
+    pub fn known(
+        buffer: &'a mut [u8],
+        headroom: usize,
+        len: usize,
+        ingress: Ingress,
+        layers: &'a Layers,
+        key: &'a Key,
+    ) -> Self {
+        let start = headroom.min(buffer.len());
+        let end = start + len.min(buffer.len() - start);
+        let (known_layers, key) = (Some(layers), Some(key));
+        Self { original: &[], borrowed: false, buffer, start, key, end, known_layers, layers: None, ingress }
     }
 
     /// Its bytes.
@@ -76,6 +111,11 @@ impl<'a> Frame<'a> {
         Ok(())
     }
 
+    /// Where it lies in its buffer; of a frame that has not been edited, in the bytes that came in.
+    pub fn place(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
     /// How many bytes it has.
     #[inline]
     pub fn len(&self) -> usize {
@@ -96,19 +136,35 @@ impl<'a> Frame<'a> {
     /// Where its headers are.
     #[inline]
     pub fn layers(&mut self) -> Layers {
-        match self.layers {
-            Some(layers) => layers,
-            None => {
+        match (self.known_layers, self.layers) {
+            (Some(layers), _) => *layers,
+            (None, Some(layers)) => layers,
+            (None, None) => {
                 let layers = Layers::parse(self.bytes());
                 *self.layers.insert(layers)
             }
         }
     }
 
+    /// The same, if somebody has looked: without a copy.
+    #[inline]
+    pub(super) fn known_layers(&self) -> Option<&'a Layers> {
+        self.known_layers
+    }
+
     /// Its key, as it is now.
     pub fn key(&mut self) -> Key {
+        if let Some(key) = self.key {
+            return *key;
+        }
         let layers = self.layers();
         Key::extract(self.bytes(), &layers, &self.ingress)
+    }
+
+    /// Its key, if somebody has it.
+    #[inline]
+    pub(super) fn known_key(&self) -> Option<&'a Key> {
+        self.key
     }
 
     /// The key of what is within its tunnel, if it has one.
@@ -120,16 +176,18 @@ impl<'a> Frame<'a> {
     /// Its bytes, to be edited: none before [`own`](Self::own).
     #[inline]
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.key = None;
         if self.borrowed { &mut [] } else { &mut self.buffer[self.start..self.end] }
     }
 
     pub(super) fn set_tunnel_id(&mut self, id: u64) {
+        self.key = None;
         self.ingress.tunnel_id = id;
     }
 
     /// Other headers come first from now on, or the same ones say something else.
     pub(super) fn forget_layers(&mut self) {
-        self.layers = None;
+        (self.known_layers, self.layers, self.key) = (None, None, None);
     }
 
     /// Two bytes of it, big-endian.
@@ -153,8 +211,16 @@ impl<'a> Frame<'a> {
         self.buffer.copy_within(self.start..self.start + at, start);
         self.start = start;
         self.write(at, new);
-        self.layers = None;
+        self.forget_layers();
         Ok(())
+    }
+
+    /// `N` bytes more at its front. They are whatever they were: the caller writes all of them.
+    pub(super) fn grow<const N: usize>(&mut self) -> Result<&mut [u8; N], Stop> {
+        self.own()?;
+        self.start = self.start.checked_sub(N).ok_or(Stop::Headroom)?;
+        self.forget_layers();
+        self.bytes_mut().first_chunk_mut().ok_or(Stop::Headroom)
     }
 
     /// Takes `count` bytes away from `at` on; both together are at most the length. What is before them moves up.
@@ -162,13 +228,13 @@ impl<'a> Frame<'a> {
         self.own()?;
         self.buffer.copy_within(self.start..self.start + at, self.start + count);
         self.start += count;
-        self.layers = None;
+        self.forget_layers();
         Ok(())
     }
 
     /// Only this part of it goes on: `at` to `end`, which is at most the length. It stays where it lies.
     pub(super) fn narrow(&mut self, at: usize, end: usize) {
         (self.start, self.end) = (self.start + at, self.start + end);
-        self.layers = None;
+        self.forget_layers();
     }
 }

@@ -26,7 +26,7 @@ mod pppoe;
 mod sctp;
 mod tags;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod vxlan;
 
 pub use emission::{Bytes, Emission, Emissions, Target};
@@ -35,6 +35,8 @@ pub use frame::{Frame, HEADROOM};
 
 use crate::action::{Action, Reason};
 use crate::field::Field;
+use crate::quic::Path;
+use crate::vni_map::{Receiver, VniMap};
 
 /// Why the actions behind the one at fault were not done. What was emitted before stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -60,6 +62,9 @@ pub enum Stop {
     /// The way through the tunnel was congested, and the packet knows of no marks for that; it is dropped (RFC 6040).
     #[error("decap_vxlan met a mark of congestion that the inner packet cannot have")]
     Congested,
+    /// A map has said who gets the frame; what is behind it is not done. Nothing is wrong.
+    #[error("vni_map has said who gets the frame")]
+    Mapped,
     /// The PPPoE packet has something else in it than IP, for which there is no EtherType; the frame is dropped.
     #[error("pop_pppoe met no IP packet")]
     NotIp,
@@ -108,13 +113,59 @@ fn one<E: Environment + ?Sized>(
         out.keep(frame);
     }
     match action {
-        Action::Drop | Action::GotoTable(_) | Action::Note(_) => {}
         Action::Queue(queue) => out.add(Target::Queue { queue: *queue, hash: None }),
         Action::Rss(group) => spread(*group, frame, environment, out),
+        Action::Quic(group) => steer(*group, frame, environment, out),
         // To send a frame back takes `in_port`, so that rules cannot make a loop by accident (OpenFlow 1.3, section A.2.1).
         Action::Output(port) if *port == frame.ingress().port => out.count_reflected(),
         Action::Output(port) => out.add(Target::Port(*port)),
         Action::InPort => out.add(Target::Port(frame.ingress().port)),
+        Action::VniMap(map) => map_vni(map, frame, out)?,
+        Action::Mirror(port) => out.add(Target::Mirror(*port)),
+        Action::Sample { probability, port } => {
+            // The probability is in 65,535ths: the random number is brought below that.
+            if (u64::from(environment.random()) * 0xffff) >> 32 < u64::from(*probability) {
+                out.add(Target::Sample(*port));
+            }
+        }
+        Action::Punt(reason) => out.add(Target::Punt(*reason)),
+        Action::EncapVxlan(_) => {
+            change_one(action, frame, environment)?;
+            if environment.is_waiting() {
+                out.begin_waiting();
+            }
+        }
+        other => change_one(other, frame, environment)?,
+    }
+    Ok(())
+}
+
+/// Does actions to a frame none of which [`emits`] it. For a frame that one party gets at most, this is quicker than [`execute`].
+///
+/// # Errors
+/// As with [`execute`]; if the [reason](Stop::reason) says that the host gets the frame, the caller gives it.
+#[inline]
+pub fn change<E: Environment + ?Sized>(
+    actions: &[Action],
+    frame: &mut Frame<'_>,
+    environment: &mut E,
+) -> Result<(), Stop> {
+    actions.iter().try_for_each(|action| change_one(action, frame, environment))
+}
+
+/// Whether an action may give the frame to somebody.
+pub fn emits(action: &Action) -> bool {
+    use Action::{InPort, Mirror, Output, Punt, Queue, Quic, Rss, Sample, VniMap};
+    matches!(action, Queue(_) | Rss(_) | Quic(_) | Output(_) | InPort | Mirror(_) | Sample { .. } | Punt(_) | VniMap(_))
+}
+
+#[inline]
+fn change_one<E: Environment + ?Sized>(
+    action: &Action,
+    frame: &mut Frame<'_>,
+    environment: &mut E,
+) -> Result<(), Stop> {
+    match action {
         Action::SetField { field, value, mask } => frame.set(*field, *value, *mask)?,
         Action::PushVlan(tpid) => frame.push_vlan(*tpid)?,
         Action::PopVlan => frame.pop_vlan()?,
@@ -123,16 +174,9 @@ fn one<E: Environment + ?Sized>(
         Action::DecTtl => frame.dec_ttl()?,
         Action::EncapVxlan(outer) => frame.encap_vxlan(outer, environment)?,
         Action::DecapVxlan => frame.decap_vxlan()?,
-        Action::Mirror(port) => out.add(Target::Mirror(*port)),
-        Action::Sample { probability, port } => {
-            // The probability is in 65,535ths: the random number is brought below that.
-            if (u64::from(environment.random()) * 0xffff) >> 32 < u64::from(*probability) {
-                out.add(Target::Sample(*port));
-            }
-        }
         Action::Meter(meter) if !environment.admit(*meter, frame.len()) => return Err(Stop::Meter(*meter)),
-        Action::Meter(_) => {}
-        Action::Punt(reason) => out.add(Target::Punt(*reason)),
+        // The rest changes nothing, or emits.
+        _ => {}
     }
     Ok(())
 }
@@ -148,10 +192,33 @@ fn changes_bytes(action: &Action) -> bool {
     }
 }
 
+/// Gives the frame to whom a map has for its network.
+fn map_vni(map: &VniMap, frame: &Frame<'_>, out: &mut Emissions) -> Result<(), Stop> {
+    match map.get(frame.ingress().tunnel_id) {
+        None => return Ok(()),
+        Some(Receiver::Queue(queue)) => out.add(Target::Queue { queue, hash: None }),
+        Some(Receiver::Port(port)) if u32::from(port) == frame.ingress().port => out.count_reflected(),
+        Some(Receiver::Port(port)) => out.add(Target::Port(port.into())),
+    }
+    Err(Stop::Mapped)
+}
+
 /// Gives the frame to the queue that a group chooses.
 fn spread<E: Environment + ?Sized>(group: u32, frame: &mut Frame<'_>, environment: &E, out: &mut Emissions) {
     let Some(group) = environment.group(group) else { return out.count_lost() };
     let inner = if group.wants_inner() { frame.inner_key() } else { None };
     let hash = group.hash(&inner.unwrap_or_else(|| frame.key()));
     out.add(Target::Queue { queue: group.queue(hash), hash });
+}
+
+/// Gives the frame to the queue of the instance whose QUIC connection it belongs to. Who is nobody's counts in the group.
+fn steer<E: Environment + ?Sized>(number: u32, frame: &mut Frame<'_>, environment: &mut E, out: &mut Emissions) {
+    let Some(group) = environment.quic(number) else { return out.count_lost() };
+    let layers = frame.layers();
+    let Some((path, datagram)) = Path::received(&layers, frame.bytes()) else { return };
+    let (queue, why) = group.queue(environment.now_ns(), &path, datagram);
+    environment.steered(number, queue, why);
+    if let Some(queue) = queue {
+        out.add(Target::Queue { queue, hash: None });
+    }
 }

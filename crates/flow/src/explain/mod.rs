@@ -5,10 +5,13 @@ mod tests;
 mod text;
 
 use crate::action::{Action, Class};
-use crate::field::{Field, text as field_text};
+use crate::field::{Field, Wide, text as field_text};
 use crate::key::Key;
+use crate::quic;
 use crate::rule::{Next, Rule};
 use crate::table::Tables;
+use crate::vni_map::Receiver;
+use millrace_packet::parse::Layers;
 use serde::Serialize;
 
 /// So many better rules are named for each table, unless told otherwise.
@@ -53,6 +56,37 @@ pub struct Hashed {
     pub queue: u16,
 }
 
+/// What a QUIC group made of the frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Steered {
+    /// Which group.
+    pub group: u32,
+    /// The queue; none: nobody gets it.
+    pub queue: Option<u16>,
+    /// Why.
+    pub why: String,
+}
+
+impl Steered {
+    /// What a group has said.
+    pub fn new(group: u32, queue: Option<u16>, why: quic::Why) -> Self {
+        let by_address = queue.is_some() && matches!(why, quic::Why::Unknown | quic::Why::NotQuic);
+        let then = if by_address { "; by the hash of addresses and ports (other=hash)" } else { "" };
+        Self { group, queue, why: format!("{why}{then}") }
+    }
+
+    /// What a group would say of a frame that comes now; none if it is no whole UDP packet.
+    pub fn look(number: u32, group: &quic::Group, layers: &Layers, frame: &[u8]) -> Option<Self> {
+        let (path, datagram) = quic::Path::received(layers, frame)?;
+        let quic::Look { queue, why, by_stream } = group.look(&path, datagram);
+        let mut steered = Self::new(number, queue, why);
+        if by_stream {
+            steered.why += "; a packet with a stream goes by its number, as the connection has keys";
+        }
+        Some(steered)
+    }
+}
+
 /// Why a frame goes where it goes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
@@ -71,6 +105,8 @@ pub struct Explanation {
     pub queues: Vec<u16>,
     /// What the RSS groups made of it.
     pub hashes: Vec<Hashed>,
+    /// What the QUIC groups made of it: only whoever has the frame can say.
+    pub steered: Vec<Steered>,
     /// The table where it goes on once its headers have changed.
     pub again: Option<u8>,
     /// Nothing matched, and it goes where it went before there were rules.
@@ -90,22 +126,53 @@ pub fn explain(tables: &Tables, table: u8, key: &Key, inner: Option<&Key>, bette
     let walk = tables.walk(table, key, |rule, _| rules.push(std::sync::Arc::clone(rule)));
     let verdict = crate::table::Verdict::new(walk, rules, tables.miss());
     let hashes: Vec<Hashed> = verdict.actions.iter().filter_map(|action| hashed(tables, action, key, inner)).collect();
+    // What `output` would send back is left out, and nobody gets it by that.
+    let came_in = key.get(Field::InPort);
+    let reflects = |action: &&Action| matches!(action, Action::Output(port) if came_in == Wide::from(u64::from(*port)));
+    let class = match verdict.normal {
+        true => verdict.class,
+        false => Class::of(verdict.actions.iter().filter(|action| !reflects(action))),
+    };
     let mut groups = hashes.iter();
     let queue = |action: &Action| match action {
         Action::Queue(queue) => Some(*queue),
         Action::Rss(_) => groups.next().map(|hashed| hashed.queue),
+        Action::VniMap(map) => match map.get(key.get(Field::TunId).0[0]) {
+            Some(Receiver::Queue(queue)) => Some(queue),
+            _ => None,
+        },
         _ => None,
     };
     Explanation {
         version: tables.version(),
         frame: frame(key),
         steps: steps(tables, table, key, better),
-        class: verdict.class,
+        class,
         queues: verdict.actions.iter().filter_map(queue).collect(),
         actions: verdict.actions,
         hashes,
+        steered: Vec::new(),
         again: verdict.again.map(|again| again.table),
         normal: verdict.normal,
+    }
+}
+
+impl Explanation {
+    /// The same with what QUIC groups would say of the frame, by the connections that they know. Nothing is learned of it.
+    #[must_use]
+    pub fn with_quic(mut self, tables: &Tables, layers: &Layers, frame: &[u8]) -> Self {
+        let numbers =
+            self.actions.iter().filter_map(|action| if let Action::Quic(id) = action { Some(*id) } else { None });
+        self.steered = numbers.filter_map(|id| Steered::look(id, tables.quic(id)?, layers, frame)).collect();
+        let (mut hashes, mut steered) = (self.hashes.iter(), self.steered.iter());
+        let queue = |action: &Action| match action {
+            Action::Queue(queue) => Some(*queue),
+            Action::Rss(_) => hashes.next().map(|hashed| hashed.queue),
+            Action::Quic(_) => steered.next().and_then(|steered| steered.queue),
+            _ => None,
+        };
+        self.queues = self.actions.iter().filter_map(queue).collect();
+        self
     }
 }
 
@@ -151,6 +218,10 @@ fn steps(tables: &Tables, mut table: u8, key: &Key, better: usize) -> Vec<Step> 
 
 /// The first field by which a key is not what a rule asks for.
 fn differs(rule: &Rule, key: &Key) -> Option<Passed> {
+    if rule.is_for_ports() && key.get(Field::InPort).0[0] >= u64::from(crate::rule::HIGH_PORTS) {
+        let (wants, has) = ("a port of the card".to_owned(), has(Field::InPort, key));
+        return Some(Passed { rule: rule.spec.to_string(), field: Field::InPort.name(), wants, has });
+    }
     let asked = rule.spec.matching.fields();
     let (field, value, mask) = asked.into_iter().find(|(field, value, mask)| !holds(*field, *value, *mask, key))?;
     Some(Passed {

@@ -64,6 +64,44 @@ fn inner_headers_are_hashed_if_the_group_wants_them() {
 }
 
 #[test]
+fn the_queue_of_a_quic_group_and_why() {
+    use crate::quic;
+    use millrace_packet::parse::Layers;
+    let mut writer = Writer::new(1, Limits::default());
+    let spec = quic::GroupSpec { connections: 10, handshakes: 10, per_source: 10, ..quic::GroupSpec::over(vec![6]) };
+    let group = Arc::new(quic::Group::new(&spec).unwrap());
+    let rule = parse_rule("udp,udp_dst=443,actions=queue:1,quic:2").unwrap();
+    writer.commit(vec![Change::Quic(2, Some(group)), Change::Add(rule)], 0).unwrap();
+    // UDP from port 9 to 443 with a first packet of a client.
+    let mut frame = crate::execute::tests::build::ethernet(
+        &[],
+        0x0800,
+        &crate::execute::tests::build::ipv4(17, &[], 0, &crate::execute::tests::build::udp(443, false, &first())),
+    );
+    let explained = |frame: &[u8]| {
+        let layers = Layers::parse(frame);
+        let key = Key::extract(frame, &layers, &crate::Ingress::default());
+        explain(writer.current(), 0, &key, None, BETTER).with_quic(writer.current(), &layers, frame)
+    };
+    let of = explained(&frame);
+    assert_eq!((&of.queues[..], of.steered[0].queue), (&[1, 6][..], Some(6)));
+    let why = "new connection, hash of the connection id that the client chose";
+    assert!(of.to_string().contains(&format!("  quic:2 queue 6: {why}\n")), "{of}");
+    // A packet within a connection that nobody knows.
+    frame[42] = 0x40;
+    let of = explained(&frame);
+    assert_eq!((&of.queues[..], of.steered[0].queue), (&[1][..], None));
+    assert!(of.to_string().contains("  quic:2 nobody: connection id that nobody is known to have\n"), "{of}");
+}
+
+/// A first datagram of a client, of 1,200 bytes.
+fn first() -> Vec<u8> {
+    let mut bytes = [&[0xc0, 0, 0, 0, 1, 8][..], &[5; 8], &[2, 1, 2, 0, 0x44, 0x9d]].concat();
+    bytes.resize(1200, 0);
+    bytes
+}
+
+#[test]
 fn as_text_and_as_json() {
     let explained = of("tcp,tcp_dst=80,nw_src=10.0.0.1");
     let text = explained.to_string();

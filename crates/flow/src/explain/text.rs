@@ -1,6 +1,7 @@
 //! Explanations for people.
 
 use super::{Explanation, Step};
+use crate::action::Class;
 use std::fmt;
 
 impl fmt::Display for Explanation {
@@ -29,7 +30,15 @@ impl fmt::Display for Explanation {
                 None => writeln!(f, "  rss:{} nothing to hash, queue {}", hashed.group, hashed.queue)?,
             }
         }
-        write!(f, "  {}", self.class.name())?;
+        for steered in &self.steered {
+            let queue = steered.queue.map_or("nobody".to_owned(), |queue| format!("queue {queue}"));
+            writeln!(f, "  quic:{} {queue}: {}", steered.group, steered.why)?;
+        }
+        match (self.class, self.again) {
+            // It is not decided yet.
+            (Class::Drop, Some(_)) => f.write_str("  nobody so far")?,
+            (class, _) => write!(f, "  {}", class.name())?,
+        }
         if self.normal {
             write!(f, " as without rules")?;
         }

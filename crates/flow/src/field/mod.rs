@@ -13,6 +13,9 @@ pub mod text;
 
 use needs::Needs;
 
+/// Number of the port that stands for programs of the host: `OFPP_LOCAL` (OpenFlow 1.3, section A.2.1).
+pub const LOCAL: u32 = 0xffff_fffe;
+
 /// Bit 12 of a VLAN field: there is a tag. It stands where a frame has the CFI bit, as in Open vSwitch.
 pub const TAG_PRESENT: u64 = 0x1000;
 /// Longest QUIC connection id of versions 1 and 2, in bytes (RFC 9000 section 17.2).

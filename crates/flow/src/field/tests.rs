@@ -59,6 +59,8 @@ fn fields_that_share_bits_exclude_each_other() {
 fn values_as_text() {
     for (name, given, value, mask, printed) in [
         ("in_port", "7", 7, 0xffff_ffff, "7"),
+        ("in_port", "local", 0xffff_fffe, 0xffff_ffff, "local"),
+        ("in_port", "0xfffffffe", 0xffff_fffe, 0xffff_ffff, "local"),
         ("dl_type", "0x0800", 0x800, 0xffff, "0x800"),
         ("dl_src", "02:00:00:00:00:0a", 0x0200_0000_000a, 0xffff_ffff_ffff, "02:00:00:00:00:0a"),
         ("dl_dst", "01:00:00:00:00:00/01:00:00:00:00:00", 1 << 40, 1 << 40, "01:00:00:00:00:00/01:00:00:00:00:00"),

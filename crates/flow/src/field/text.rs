@@ -12,6 +12,9 @@ const TCP_FLAGS: [&str; 9] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "
 const FRAGMENTS: [(&str, u64, u64); 5] =
     [("no", 0, 3), ("yes", 1, 1), ("first", 1, 3), ("later", 3, 3), ("not_later", 0, 2)];
 
+/// The port of frames that come from TX queues of the host (`OFPP_LOCAL` of OpenFlow, `local` in ovs-ofctl).
+pub const LOCAL: u32 = 0xffff_fffe;
+
 /// A number: decimal, or hexadecimal after `0x`.
 pub fn number(text: &str) -> Option<u64> {
     // The library's parser takes a sign, which a number here does not have.
@@ -88,6 +91,7 @@ fn value(field: Field, text: &str) -> Option<Wide> {
         Format::Ipv6 => text.parse::<Ipv6Addr>().ok().map(|address| Wide::from_u128(address.to_bits())),
         Format::Cid => bytes(text).map(|bytes| Wide::cid(&bytes)),
         Format::Tos => number(text).filter(|number| number % 4 == 0).map(|number| Wide::new(number >> 2)),
+        _ if field == Field::InPort && text.eq_ignore_ascii_case("local") => Some(Wide::new(LOCAL.into())),
         _ => number(text).map(Wide::new),
     }
 }
@@ -163,6 +167,7 @@ fn print_value(field: Field, value: Wide) -> String {
         Format::Tos => (number << 2).to_string(),
         Format::Hex => format!("{number:#x}"),
         Format::TcpFlags => format!("{number:#05x}"),
+        _ if field == Field::InPort && number == u64::from(LOCAL) => "local".to_owned(),
         _ => number.to_string(),
     }
 }

@@ -4,8 +4,10 @@ use super::error::closest;
 use super::scan::Part;
 use super::{ParseError, print};
 use crate::action::{Action, MAX_VNI, Reason, Vxlan};
-use crate::field::{Field, Masks, text};
+use crate::field::{Field, LOCAL, Masks, text};
+use crate::vni_map::{Receiver, Run, VniMap};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 /// Words of OpenFlow 1.0 that set a field.
 const SETTERS: &[(&str, Field)] = &[
@@ -27,6 +29,7 @@ pub(super) const FORMS: &[&str] = &[
     "drop",
     "queue:N",
     "rss:GROUP",
+    "quic:GROUP",
     "output:PORT",
     "in_port",
     "set_field:VALUE[/MASK]->FIELD",
@@ -37,6 +40,7 @@ pub(super) const FORMS: &[&str] = &[
     "dec_ttl",
     "encap_vxlan(vni=N,src=IP,dst=IP)",
     "decap_vxlan",
+    "vni_map(VNI=queue:N,VNI-VNI=port:N,...)",
     "mirror:PORT",
     "sample(probability=N,port=PORT)",
     "meter:N",
@@ -73,7 +77,9 @@ fn one(part: Part<'_>) -> Result<Action, ParseError> {
         "decap_vxlan" => alone(Action::DecapVxlan),
         "queue" => Ok(Action::Queue(value("queue:N")?.number("queue", 0xffff)?)),
         "rss" => Ok(Action::Rss(value("rss:GROUP")?.number("rss", 0xffff_ffff)?)),
+        "quic" => Ok(Action::Quic(value("quic:GROUP")?.number("quic", 0xffff_ffff)?)),
         "output" if value("output:PORT")?.text == "in_port" => Ok(Action::InPort),
+        "output" if value("output:PORT")?.text.eq_ignore_ascii_case("local") => Ok(Action::Output(LOCAL)),
         "output" => Ok(Action::Output(value("output:PORT")?.number("output", 0xffff_ffff)?)),
         "push_vlan" => Ok(Action::PushVlan(value("push_vlan:0x8100")?.number("push_vlan", 0xffff)?)),
         "push_pppoe" => Ok(Action::PushPppoe(value("push_pppoe:SESSION")?.number("push_pppoe", 0xffff)?)),
@@ -86,6 +92,7 @@ fn one(part: Part<'_>) -> Result<Action, ParseError> {
         "punt" | "controller" => punt(part),
         "sample" => sample(part),
         "encap_vxlan" => encap_vxlan(part),
+        "vni_map" => vni_map(part),
         _ => Err(name.error(unknown(name.text))),
     }
 }
@@ -191,6 +198,29 @@ fn encap_vxlan(part: Part<'_>) -> Result<Action, ParseError> {
         return Err(part.error(format!("write {form}")));
     }
     Ok(Action::EncapVxlan(Box::new(outer)))
+}
+
+fn vni_map(part: Part<'_>) -> Result<Action, ParseError> {
+    let form = "vni_map(VNI=queue:N,...): VNI may be FIRST-LAST, queue may be port, and N may be FIRST-LAST";
+    let range = |part: Part<'_>, what: &str, largest: u64| -> Result<(u32, u32), ParseError> {
+        let (first, last) = part.split("-").unwrap_or((part, part));
+        Ok((first.number(what, largest)?, last.number(what, largest)?))
+    };
+    let mut runs = Vec::new();
+    for (key, value) in arguments(part, form)? {
+        let vnis = range(key, "a VNI", MAX_VNI.into())?;
+        let (kind, numbers) = value.split(":").ok_or_else(|| value.error(format!("write {form}")))?;
+        let (first, last) = range(numbers, kind.text, u16::MAX.into())?;
+        let first = match kind.text {
+            "queue" => Receiver::Queue(first as u16),
+            "port" => Receiver::Port(first as u16),
+            _ => return Err(kind.error(format!("write {form}"))),
+        };
+        runs.push(Run { vnis, first, last: last as u16 });
+    }
+    let map = VniMap::new(runs)
+        .ok_or_else(|| part.error("each VNI stands once, and what is first does not come behind what is last"))?;
+    Ok(Action::VniMap(Arc::new(map)))
 }
 
 impl std::str::FromStr for Action {

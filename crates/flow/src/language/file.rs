@@ -3,6 +3,7 @@
 //! ```text
 //! miss=drop
 //! group=1,rss,queues=0-7,fields=5tuple,symmetric
+//! group=2,quic,queues=0-3
 //! meter=1,rate=10Mbit,burst=64k
 //! table=0,priority=100,tcp,tcp_dst=80,actions=meter:1,rss:1
 //! {"rule":{"priority":10,"actions":["drop"]}}
@@ -11,13 +12,15 @@
 //! A line that begins with `{` is the JSON of an [`Item`], which is what `Serialize` makes of one.
 
 use super::scan::Part;
-use super::{MAX_LINE, ParseError, group, list::MAX_QUEUE, meter, parse_rule};
+use super::{MAX_LINE, ParseError, group, list::MAX_QUEUE, meter, parse_rule, quic};
 use crate::action::Action;
 use crate::meter::{Meter, MeterSpec, Unit};
+use crate::quic::{Group as QuicGroup, GroupSpec as QuicSpec};
 use crate::rss::{Group, GroupSpec};
 use crate::rule::RuleSpec;
 use crate::table::Miss;
-use crate::version::{Change, Committed, Refusal, Writer};
+use crate::version::{Change, CommitError, Committed, Refusal, Writer};
+use crate::vni_map::Run;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +31,6 @@ const MAX_ITEMS: usize = 1 << 20;
 /// What a line of a file sets up.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-#[expect(clippy::large_enum_variant, reason = "nearly every item is a rule")]
 pub enum Item {
     /// A rule.
     Rule(RuleSpec),
@@ -38,6 +40,13 @@ pub enum Item {
         number: u32,
         /// What it is.
         rss: GroupSpec,
+    },
+    /// A QUIC group. Its number is one of those that RSS groups have as well.
+    Quic {
+        /// The number by which rules name it.
+        number: u32,
+        /// What it is.
+        steering: QuicSpec,
     },
     /// A meter.
     Meter {
@@ -56,6 +65,7 @@ impl fmt::Display for Item {
         match self {
             Self::Rule(rule) => rule.fmt(f),
             Self::Group { number, rss } => f.write_str(&group::print(*number, rss)),
+            Self::Quic { number, steering } => f.write_str(&quic::print(*number, steering)),
             Self::Meter { number, bucket } => f.write_str(&meter::print(*number, bucket)),
             Self::Miss(miss) => {
                 write!(f, "miss={}", MISSES.iter().find(|(_, known)| known == miss).map_or("", |row| row.0))
@@ -84,7 +94,11 @@ impl Item {
         // What a line is about stands first.
         let begin = line.trim_start();
         if begin.starts_with("group=") {
-            group::parse(&whole.pieces()?).map(|(number, rss)| Self::Group { number, rss })
+            let pieces = whole.pieces()?;
+            if quic::is_one(&pieces) {
+                return quic::parse(&pieces).map(|(number, steering)| Self::Quic { number, steering });
+            }
+            group::parse(&pieces).map(|(number, rss)| Self::Group { number, rss })
         } else if begin.starts_with("meter=") {
             meter::parse(&whole.pieces()?).map(|(number, bucket)| Self::Meter { number, bucket })
         } else if begin.starts_with("miss=") {
@@ -95,11 +109,18 @@ impl Item {
     }
 
     /// What sets it up. `now_ns` is when.
-    fn change(&self, now_ns: u64) -> Result<Change, String> {
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn change(&self, now_ns: u64) -> Result<Change, String> {
         Ok(match self {
             Self::Rule(rule) => Change::Add(rule.clone()),
             Self::Group { number, rss } => {
                 Change::Group(*number, Some(Arc::new(Group::new(rss).map_err(|wrong| wrong.to_string())?)))
+            }
+            Self::Quic { number, steering } => {
+                let group = QuicGroup::new(steering).map_err(|wrong| wrong.to_string())?;
+                Change::Quic(*number, Some(Arc::new(group)))
             }
             Self::Meter { number, bucket } => {
                 Change::Meter(*number, Some(Arc::new(Meter::new(*bucket, now_ns).map_err(|wrong| wrong.to_string())?)))
@@ -110,10 +131,15 @@ impl Item {
 
     /// The highest queue that it names.
     fn highest_queue(&self) -> Option<u16> {
-        let named = |action: &Action| if let Action::Queue(queue) = action { Some(*queue) } else { None };
+        let named = |action: &Action| match action {
+            Action::Queue(queue) => Some(*queue),
+            Action::VniMap(map) => map.runs().iter().filter_map(Run::highest_queue).max(),
+            _ => None,
+        };
         match self {
             Self::Rule(rule) => rule.actions.iter().filter_map(named).max(),
             Self::Group { rss, .. } => Some(group::highest(rss)),
+            Self::Quic { steering, .. } => Some(steering.highest_queue()),
             Self::Meter { .. } | Self::Miss(_) => None,
         }
     }
@@ -122,7 +148,7 @@ impl Item {
     fn place(&self) -> Option<(&'static str, u32)> {
         match self {
             Self::Rule(_) => None,
-            Self::Group { number, .. } => Some(("group", *number)),
+            Self::Group { number, .. } | Self::Quic { number, .. } => Some(("group", *number)),
             Self::Meter { number, .. } => Some(("meter", *number)),
             Self::Miss(_) => Some(("miss", 0)),
         }
@@ -141,7 +167,11 @@ fn json(line: &str) -> Result<Item, ParseError> {
         let message = message.rsplit_once(" at line ").map_or(&*message, |(message, _)| message).to_owned();
         wrong(error.column(), message)
     })?;
-    item.change(0).map_err(|message| wrong(1, message))?;
+    match &item {
+        // To set it up takes memory.
+        Item::Quic { steering, .. } => steering.check().map_err(|error| wrong(1, error.to_string()))?,
+        item => drop(item.change(0).map_err(|message| wrong(1, message))?),
+    }
     match &item {
         Item::Meter { bucket, .. } if bucket.unit == Unit::Bytes && bucket.rate > meter::MAX_BYTES => {
             Err(wrong(1, format!("a meter has a rate of at most {} bytes a second", meter::MAX_BYTES)))
@@ -241,12 +271,24 @@ impl RuleFile {
     /// # Errors
     /// The first line that cannot be; then nothing was done.
     pub fn load(&self, writer: &mut Writer, now_ns: u64) -> Result<Committed, ParseError> {
+        writer.commit(self.changes(now_ns)?, now_ns).map_err(|refused| self.refused(&refused))
+    }
+
+    /// What sets everything up, a change for each line. `now_ns` is when.
+    ///
+    /// # Errors
+    /// The first line that cannot be.
+    pub fn changes(&self, now_ns: u64) -> Result<Vec<Change>, ParseError> {
         let change = |line: &Line| line.item.change(now_ns).map_err(|message| line.error(0, message));
-        let changes = self.0.iter().map(change).collect::<Result<Vec<_>, _>>()?;
-        writer.commit(changes, now_ns).map_err(|refused| match self.0.get(refused.change) {
-            Some(line) => line.error(line.place_of(&refused.refusal), refused.refusal.to_string()),
-            None => Part::whole("").error(refused.refusal.to_string()),
-        })
+        self.0.iter().map(change).collect()
+    }
+
+    /// Why its [changes](Self::changes) were refused, with the line.
+    pub fn refused(&self, error: &CommitError) -> ParseError {
+        match self.0.get(error.change) {
+            Some(line) => line.error(line.place_of(&error.refusal), error.refusal.to_string()),
+            None => Part::whole("").error(error.refusal.to_string()),
+        }
     }
 }
 
@@ -254,7 +296,8 @@ impl Line {
     /// Where that stands which was refused.
     fn place_of(&self, refusal: &Refusal) -> usize {
         let word = match refusal {
-            Refusal::NoGroup(id) => format!("rss:{id}"),
+            Refusal::NoGroup(id) | Refusal::NotRss(id) => format!("rss:{id}"),
+            Refusal::NoQuic(id) | Refusal::NotQuic(id) => format!("quic:{id}"),
             Refusal::NoMeter(id) => format!("meter:{id}"),
             _ => return 0,
         };

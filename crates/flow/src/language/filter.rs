@@ -1,7 +1,9 @@
 //! Which rules a change or a list is about, from text.
 
+use super::rule::{Reading, actions_at};
 use super::scan::Part;
-use super::{MAX_LINE, ParseError, rule::Reading};
+use super::{MAX_LINE, ParseError, actions};
+use crate::action::Action;
 use crate::version::Filter;
 
 const WORDS: [&str; 5] = ["table", "cookie", "out_port", "priority", "strict"];
@@ -12,12 +14,36 @@ const WORDS: [&str; 5] = ["table", "cookie", "out_port", "priority", "strict"];
 /// # Errors
 /// What is wrong, where, and what would be right.
 pub fn parse_filter(text: &str) -> Result<Filter, ParseError> {
+    not_too_long(text)?;
+    read(Part::whole(text))
+}
+
+/// A filter and new actions for the rules that it means: `tcp,nw_src=10.0.0.0/8,actions=drop`.
+///
+/// # Errors
+/// What is wrong, where, and what would be right.
+pub fn parse_modification(line: &str) -> Result<(Filter, Vec<Action>), ParseError> {
+    not_too_long(line)?;
+    let whole = Part::whole(line);
+    let Some((begin, end)) = actions_at(line) else {
+        return Err(whole
+            .cut(line.len(), line.len())
+            .error("write the new actions: actions=..., such as actions=queue:3"));
+    };
+    Ok((read(whole.cut(0, begin))?, actions::parse(whole.cut(end, line.len()))?))
+}
+
+fn not_too_long(text: &str) -> Result<(), ParseError> {
     if text.len() > MAX_LINE {
         return Err(Part::whole("").error(format!("a line of {} bytes is too long: at most {MAX_LINE}", text.len())));
     }
+    Ok(())
+}
+
+fn read(text: Part<'_>) -> Result<Filter, ParseError> {
     let mut filter = Filter::default();
     let mut reading = Reading::default();
-    for piece in Part::whole(text).pieces()? {
+    for piece in text.pieces()? {
         if piece.text == "strict" {
             filter.strict = true;
             continue;

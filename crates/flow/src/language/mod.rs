@@ -9,7 +9,7 @@
 //! of [`KEYWORDS`](crate::field::needs::KEYWORDS) and the names of [fields](crate::field). What is printed parses to the
 //! same rule.
 //!
-//! - [`parse_rule`], [`parse_filter`]: from text. A [`ParseError`] points at the place.
+//! - [`parse_rule`], [`parse_filter`], [`parse_modification`]: from text. A [`ParseError`] points at the place.
 //! - [`RuleFile`]: a file of rules, RSS groups and meters, a line for each [`Item`], as text or JSON.
 //! - `Display` of [`RuleSpec`](crate::RuleSpec), [`Match`](crate::Match) and [`Action`](crate::Action): to text.
 //! - `Serialize` and `Deserialize` of the same: JSON, with values and actions in the words of the language.
@@ -23,6 +23,7 @@ mod json;
 mod list;
 mod meter;
 mod print;
+mod quic;
 mod rule;
 mod scan;
 #[cfg(test)]
@@ -30,7 +31,7 @@ mod tests;
 
 pub use error::ParseError;
 pub use file::{Item, RuleFile};
-pub use filter::parse_filter;
+pub use filter::{parse_filter, parse_modification};
 pub(crate) use print::action;
 pub use rule::parse_rule;
 #[cfg(test)]

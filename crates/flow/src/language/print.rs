@@ -12,6 +12,7 @@ pub(crate) fn action(action: &Action) -> String {
         Action::Drop => "drop".to_owned(),
         Action::Queue(queue) => format!("queue:{queue}"),
         Action::Rss(group) => format!("rss:{group}"),
+        Action::Quic(group) => format!("quic:{group}"),
         Action::Output(port) => format!("output:{port}"),
         Action::InPort => "in_port".to_owned(),
         Action::SetField { field, value, mask } => {
@@ -24,6 +25,7 @@ pub(crate) fn action(action: &Action) -> String {
         Action::DecTtl => "dec_ttl".to_owned(),
         Action::EncapVxlan(outer) => encap_vxlan(outer),
         Action::DecapVxlan => "decap_vxlan".to_owned(),
+        Action::VniMap(map) => map.to_string(),
         Action::Mirror(port) => format!("mirror:{port}"),
         Action::Sample { probability, port } => format!("sample(probability={probability},port={port})"),
         Action::Meter(meter) => format!("meter:{meter}"),

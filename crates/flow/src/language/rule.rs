@@ -62,7 +62,7 @@ fn unknown(name: &str, others: &[&str]) -> String {
 }
 
 /// Where `actions=` begins and ends.
-fn actions_at(line: &str) -> Option<(usize, usize)> {
+pub(super) fn actions_at(line: &str) -> Option<(usize, usize)> {
     let begins = |at: usize| at == 0 || matches!(line.as_bytes()[at - 1], b',' | b' ' | b'\t');
     let find =
         |word: &str| line.match_indices(word).map(|(at, _)| at).find(|&at| begins(at)).map(|at| (at, at + word.len()));

@@ -1,4 +1,4 @@
-use super::{Item, RuleFile, parse_filter, parse_rule};
+use super::{Item, RuleFile, parse_filter, parse_modification, parse_rule};
 use crate::action::Action;
 use crate::field::{Field, Wide};
 use crate::generate;
@@ -189,4 +189,13 @@ fn every_field_has_its_words() {
             assert_eq!(matching.to_string().parse::<Match>(), Ok(matching), "{text}");
         }
     }
+}
+
+#[test]
+fn a_modification_is_a_filter_and_actions() {
+    let (filter, actions) = parse_modification("table=1,tcp,strict,cookie=5 actions=queue:1,queue:2").unwrap();
+    assert_eq!((filter, actions.len()), (parse_filter("table=1,tcp,strict,cookie=5").unwrap(), 2));
+    assert!(parse_modification("tcp").unwrap_err().message.contains("actions="));
+    let wrong = parse_modification("tcp,actions=quue:1").unwrap_err();
+    assert_eq!(wrong.column(), 13);
 }

@@ -107,6 +107,15 @@ pub struct Counters {
     pub conflicts: u64,
     /// Secrets of connections that are not known, or that are no secrets.
     pub secrets_refused: u64,
+    /// Datagrams with a ClientHello that were not decrypted: the budget was used up, or the table was busy.
+    pub not_decrypted: u64,
+    /// Datagrams without anything known that the table was not asked about: the budget was used up. Those that may begin a
+    /// connection went by the hash of their id.
+    pub not_entered: u64,
+    /// Datagrams of which nothing was learned: the budget was used up. They went where they belong.
+    pub not_learned: u64,
+    /// Datagrams that the table was not asked about because another worker held it for too long.
+    pub busy: u64,
 }
 
 impl Counters {

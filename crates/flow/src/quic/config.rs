@@ -49,6 +49,14 @@ pub struct Limits {
     pub handshake_ns: u64,
     /// Who gets a connection whose ClientHello is not whole after so many nanoseconds is decided without it.
     pub hello_ns: u64,
+    /// Datagrams with Initial packets that are decrypted in a second. Beyond, connections go by the hash of their id.
+    pub decryptions: u32,
+    /// Datagrams from the wire in a second for which a [`Group`](super::Group) asks the table though nothing known is in them:
+    /// those of new connections. Beyond, they go by the hash of their id, and are not entered.
+    pub arrivals: u32,
+    /// Datagrams in a second for which a group asks the table and that have an id that it knows, or that instances send. Beyond, nothing
+    /// is learned from them.
+    pub lessons: u32,
 }
 
 impl Default for Limits {
@@ -62,6 +70,9 @@ impl Default for Limits {
             idle_ns: 300_000_000_000,
             handshake_ns: 10_000_000_000,
             hello_ns: 1_000_000_000,
+            decryptions: 20_000,
+            arrivals: 20_000,
+            lessons: 50_000,
         }
     }
 }

@@ -4,11 +4,14 @@ use super::hello::Hello;
 use super::keys::Version;
 use super::one_rtt::OneRtt;
 use crate::field::MAX_CID;
+use millrace_packet::parse::{Fragment, Layers};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Most ids of one connection that are remembered. Peers agree on two or more at a time; most have eight or fewer.
 pub const MOST_IDS: usize = 12;
+/// Most of them that were only seen on a path.
+pub const MOST_ON_PATH: usize = 4;
 /// Most paths of one connection that are remembered: the newest, and the one before.
 pub const MOST_PATHS: usize = 2;
 
@@ -50,6 +53,20 @@ pub struct Path {
 }
 
 impl Path {
+    /// Path and payload of a UDP packet that comes from the wire; `None`: it is none, or not whole.
+    #[inline]
+    pub fn received<'f>(layers: &Layers, frame: &'f [u8]) -> Option<(Self, &'f [u8])> {
+        let (source, target, datagram) = datagram(layers, frame)?;
+        Some((Self { remote: source, local: target }, datagram))
+    }
+
+    /// Path and payload of a UDP packet that goes to the wire.
+    #[inline]
+    pub fn sent<'f>(layers: &Layers, frame: &'f [u8]) -> Option<(Self, &'f [u8])> {
+        let (source, target, datagram) = datagram(layers, frame)?;
+        Some((Self { remote: target, local: source }, datagram))
+    }
+
     /// Whose entries are counted together: an IPv4 address, or the first 64 bits of an IPv6 address.
     pub(super) fn source(&self) -> IpAddr {
         match self.remote.0 {
@@ -57,6 +74,26 @@ impl Path {
             address => address,
         }
     }
+}
+
+/// Address and port.
+type Place = (IpAddr, u16);
+
+/// Source, target and payload of a UDP packet that is no fragment.
+#[inline]
+fn datagram<'f>(layers: &Layers, frame: &'f [u8]) -> Option<(Place, Place, &'f [u8])> {
+    let udp = layers.udp(frame)?;
+    if layers.fragment() != Fragment::None {
+        return None;
+    }
+    let (source, target) = match layers.ipv4(frame) {
+        Some(header) => (IpAddr::V4(header.source()), IpAddr::V4(header.destination())),
+        None => {
+            let header = layers.ipv6(frame)?;
+            (IpAddr::V6(header.source()), IpAddr::V6(header.destination()))
+        }
+    };
+    Some(((source, udp.source_port()), (target, udp.destination_port()), udp.payload()))
 }
 
 /// How an id of an instance came to be known.
@@ -72,6 +109,13 @@ pub enum Learned {
     NewConnectionId,
     /// It was in a packet on a path that belongs to one instance.
     OnPath,
+}
+
+impl Learned {
+    /// Whether who writes to it has got what the instance sent.
+    pub(super) fn confirms(self) -> bool {
+        matches!(self, Self::Handshake | Self::OtherSide | Self::NewConnectionId)
+    }
 }
 
 /// An id that an instance is written to.
@@ -91,6 +135,9 @@ pub struct Connection {
     pub decided: bool,
     /// The other side has written to an id that the instance chose, so its address is no invention.
     pub confirmed: bool,
+    /// The instance has answered, and the other side has gone on: on the same path, with the id that it chose for itself. Some
+    /// clients never write to the id of the handshake, but at once to one that was issued behind it.
+    pub answered: bool,
     pub version: Option<Version>,
     /// What the client first wrote to: keys of Initial packets follow from it.
     pub first_destination: ConnectionId,
@@ -105,6 +152,7 @@ pub struct Connection {
     /// A ClientHello that is not whole yet.
     pub hello: Option<Box<Hello>>,
     pub random: Option<[u8; 32]>,
+    /// Boxed, as few connections have any.
     pub keys: Option<Box<OneRtt>>,
 }
 
@@ -115,6 +163,7 @@ impl Connection {
             instance,
             decided: true,
             confirmed: false,
+            answered: false,
             version: None,
             first_destination: ConnectionId::default(),
             peer,
@@ -127,6 +176,16 @@ impl Connection {
             random: None,
             keys: None,
         }
+    }
+
+    /// Whether it is more than the beginning of a handshake.
+    pub fn is_established(&self) -> bool {
+        self.confirmed || self.answered
+    }
+
+    /// Whether its instance has named an id.
+    pub fn has_named(&self) -> bool {
+        self.ids.iter().any(|own| own.learned == Learned::Handshake)
     }
 
     /// Length of the newest id that short headers can have; 0 if there is none.

@@ -20,6 +20,21 @@ impl fmt::Debug for KeyLogLine {
     }
 }
 
+/// What became of a secret that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandedOver {
+    /// It is kept until its connection is forgotten, or whoever has handed it over goes.
+    Taken,
+    /// No connection of the group has this random number, or the group takes no keys.
+    Unknown,
+    /// As many connections have keys as may.
+    Full,
+    /// Somebody else has handed over keys of this connection.
+    Foreign,
+    /// It has not the length of a secret.
+    Invalid,
+}
+
 /// Why a line cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyLogError {

@@ -1,65 +1,76 @@
-//! Packets behind the handshake, with keys that an application has handed over.
+//! Packets behind the handshake, with keys that an application has handed over. Several threads open packets with the same keys:
+//! nothing here takes a lock.
 
 use super::keys::{HeaderKey, KeyError, PacketKey, Secret, Side, Suite, Version};
 use super::protection::{Scratch, Unmasked, unmask};
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Keys of a connection, one direction each.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct OneRtt {
-    client: Option<Direction>,
-    server: Option<Direction>,
+    client: Option<Arc<Direction>>,
+    server: Option<Arc<Direction>>,
 }
 
 impl OneRtt {
-    /// Takes a secret, in place of one that was there.
-    ///
-    /// # Errors
-    /// It is no secret of a cipher suite.
-    pub fn put(&mut self, version: Version, side: Side, secret: &[u8]) -> Result<(), KeyError> {
-        *self.of(side) = Some(Direction::new(version, secret)?);
-        Ok(())
-    }
-
-    /// Decrypts a packet with a short header and a connection id of `id_len` bytes; returns how long the payload in
-    /// `scratch` is. `None`: there is no key of this side, or it does not fit.
-    pub fn open(&mut self, side: Side, packet: &[u8], id_len: usize, scratch: &mut Scratch) -> Option<usize> {
-        self.of(side).as_mut()?.open(packet, id_len, scratch)
-    }
-
-    fn of(&mut self, side: Side) -> &mut Option<Direction> {
+    /// Takes the keys of a side, in place of those that were there.
+    pub fn put(&mut self, side: Side, direction: Arc<Direction>) {
         match side {
-            Side::Client => &mut self.client,
-            Side::Server => &mut self.server,
+            Side::Client => self.client = Some(direction),
+            Side::Server => self.server = Some(direction),
+        }
+    }
+
+    /// The keys of a side.
+    pub fn of(&self, side: Side) -> Option<&Arc<Direction>> {
+        match side {
+            Side::Client => self.client.as_ref(),
+            Side::Server => self.server.as_ref(),
         }
     }
 }
+
+/// Which of several it is, is not known yet.
+const UNKNOWN: usize = usize::MAX;
 
 /// Keys of one direction. A secret of 32 bytes belongs to one of two cipher suites: the first packet that can be opened
 /// says to which.
 #[derive(Debug)]
-struct Direction {
+pub struct Direction {
     suites: Vec<Keys>,
+    /// That which has opened a packet.
+    fits: AtomicUsize,
 }
 
 impl Direction {
-    fn new(version: Version, secret: &[u8]) -> Result<Self, KeyError> {
+    /// Keys from a secret.
+    ///
+    /// # Errors
+    /// It is no secret of a cipher suite.
+    pub fn new(version: Version, secret: &[u8]) -> Result<Self, KeyError> {
         let suites = [Suite::Aes128Gcm, Suite::ChaCha20Poly1305, Suite::Aes256Gcm];
         let fitting = suites.into_iter().filter(|suite| suite.secret_len() == secret.len());
         let keys =
             fitting.map(|suite| Keys::new(Secret::new(version, suite, secret)?)).collect::<Result<Vec<_>, _>>()?;
-        if keys.is_empty() { Err(KeyError) } else { Ok(Self { suites: keys }) }
+        let fits = AtomicUsize::new(if keys.len() == 1 { 0 } else { UNKNOWN });
+        if keys.is_empty() { Err(KeyError) } else { Ok(Self { suites: keys, fits }) }
     }
 
-    fn open(&mut self, packet: &[u8], id_len: usize, scratch: &mut Scratch) -> Option<usize> {
-        let opened = self.suites.iter_mut().enumerate().find_map(|(at, keys)| {
+    /// Decrypts a packet with a short header and a connection id of `id_len` bytes; returns how long the payload in
+    /// `scratch` is. `None`: the keys do not fit.
+    pub fn open(&self, packet: &[u8], id_len: usize, scratch: &mut Scratch) -> Option<usize> {
+        // Relaxed: the number says nothing about other memory, and whoever does not see it finds it out again.
+        if let Some(keys) = self.suites.get(self.fits.load(Relaxed)) {
+            return keys.open(packet, id_len, scratch);
+        }
+        let opened = self.suites.iter().enumerate().find_map(|(at, keys)| {
             let len = keys.open(packet, id_len, scratch)?;
             Some((at, len))
         });
         let (at, len) = opened?;
-        if self.suites.len() > 1 {
-            self.suites.swap(0, at);
-            self.suites.truncate(1);
-        }
+        self.fits.store(at, Relaxed);
         Some(len)
     }
 }
@@ -68,54 +79,73 @@ impl Direction {
 #[derive(Debug)]
 struct Keys {
     header: HeaderKey,
+    phases: ArcSwap<Phases>,
+    /// One more than the highest packet number that was opened; 0: none was.
+    expected: AtomicU64,
+}
+
+/// What a key update exchanges, as a whole.
+#[derive(Debug)]
+struct Phases {
     phase: bool,
-    previous: Option<PacketKey>,
-    current: PacketKey,
-    next: PacketKey,
+    previous: Option<Arc<PacketKey>>,
+    current: Arc<PacketKey>,
+    next: Arc<PacketKey>,
     /// That of `next`.
     next_secret: Secret,
-    /// Highest packet number that was opened.
-    largest: Option<u64>,
+}
+
+impl Phases {
+    /// Those after a key update.
+    fn updated(&self) -> Result<Self, KeyError> {
+        let next_secret = self.next_secret.next()?;
+        Ok(Self {
+            phase: !self.phase,
+            previous: Some(Arc::clone(&self.current)),
+            current: Arc::clone(&self.next),
+            next: Arc::new(next_secret.packet_key()?),
+            next_secret,
+        })
+    }
 }
 
 impl Keys {
     fn new(secret: Secret) -> Result<Self, KeyError> {
         let next_secret = secret.next()?;
-        Ok(Self {
-            header: secret.header_key()?,
+        let phases = Phases {
             phase: false,
             previous: None,
-            current: secret.packet_key()?,
-            next: next_secret.packet_key()?,
+            current: Arc::new(secret.packet_key()?),
+            next: Arc::new(next_secret.packet_key()?),
             next_secret,
-            largest: None,
-        })
+        };
+        Ok(Self { header: secret.header_key()?, phases: ArcSwap::from_pointee(phases), expected: AtomicU64::new(0) })
     }
 
-    fn open(&mut self, packet: &[u8], id_len: usize, scratch: &mut Scratch) -> Option<usize> {
+    fn open(&self, packet: &[u8], id_len: usize, scratch: &mut Scratch) -> Option<usize> {
         scratch.packet.clear();
         scratch.packet.extend_from_slice(packet);
         let unmasked = unmask(&self.header, &mut scratch.packet, 1 + id_len)?;
-        let number = unmasked.number(self.largest);
+        let number = unmasked.number(self.expected.load(Relaxed).checked_sub(1));
         let len = self.open_unmasked(&unmasked, number, &mut scratch.payload)?;
-        self.largest = self.largest.max(Some(number));
+        self.expected.fetch_max(number.saturating_add(1), Relaxed);
         Some(len)
     }
 
     /// With the key of its phase. In the other phase it is of the next keys, or a late packet of the previous ones.
-    fn open_unmasked(&mut self, unmasked: &Unmasked<'_>, number: u64, payload: &mut Vec<u8>) -> Option<usize> {
-        if unmasked.key_phase() == self.phase {
-            return unmasked.try_open(&self.current, number, payload);
+    fn open_unmasked(&self, unmasked: &Unmasked<'_>, number: u64, payload: &mut Vec<u8>) -> Option<usize> {
+        let phases = self.phases.load();
+        if unmasked.key_phase() == phases.phase {
+            return unmasked.try_open(&phases.current, number, payload);
         }
-        if let Some(len) = self.previous.as_ref().and_then(|key| unmasked.try_open(key, number, payload)) {
+        if let Some(len) = phases.previous.as_ref().and_then(|key| unmasked.try_open(key, number, payload)) {
             return Some(len);
         }
-        let len = unmasked.try_open(&self.next, number, payload)?;
-        let secret = self.next_secret.next().ok()?;
-        let next = secret.packet_key().ok()?;
-        self.previous = Some(std::mem::replace(&mut self.current, std::mem::replace(&mut self.next, next)));
-        self.next_secret = secret;
-        self.phase = !self.phase;
+        let len = unmasked.try_open(&phases.next, number, payload)?;
+        // Of several threads that see the update, one takes the keys on.
+        if let Ok(updated) = phases.updated() {
+            self.phases.compare_and_swap(&*phases, Arc::new(updated));
+        }
         Some(len)
     }
 }
@@ -143,27 +173,24 @@ mod tests {
     fn each_suite_is_found_out() {
         for suite in [Suite::Aes128Gcm, Suite::ChaCha20Poly1305, Suite::Aes256Gcm] {
             let secret = vec![3; suite.secret_len()];
-            let mut keys = OneRtt::default();
             let mut scratch = Scratch::default();
-            keys.put(Version::V1, Side::Client, &secret).unwrap();
+            let keys = Direction::new(Version::V1, &secret).unwrap();
             let first = packet(suite, &secret, 0, 7, b"in the first packet");
-            let len = keys.open(Side::Client, &first, ID.len(), &mut scratch).unwrap();
+            let len = keys.open(&first, ID.len(), &mut scratch).unwrap();
             assert_eq!(&scratch.payload[..len], b"in the first packet");
-            assert!(keys.open(Side::Server, &first, ID.len(), &mut scratch).is_none(), "no key");
-            assert!(keys.open(Side::Client, &first, ID.len() + 1, &mut scratch).is_none(), "another length");
+            assert!(keys.open(&first, ID.len() + 1, &mut scratch).is_none(), "another length");
         }
-        assert_eq!(OneRtt::default().put(Version::V1, Side::Client, &[0; 31]), Err(KeyError));
+        assert_eq!(Direction::new(Version::V1, &[0; 31]).map(|_| ()), Err(KeyError));
     }
 
     #[test]
     fn key_updates_with_packets_that_come_late() {
         let secret = [9; 32];
-        let mut keys = OneRtt::default();
+        let keys = Direction::new(Version::V1, &secret).unwrap();
         let mut scratch = Scratch::default();
-        keys.put(Version::V1, Side::Server, &secret).unwrap();
         let mut opens = |updates, number| {
             let packet = packet(Suite::Aes128Gcm, &secret, updates, number, b"some bytes");
-            keys.open(Side::Server, &packet, ID.len(), &mut scratch).is_some()
+            keys.open(&packet, ID.len(), &mut scratch).is_some()
         };
         assert!(opens(0, 1));
         assert!(opens(1, 3));
@@ -171,6 +198,31 @@ mod tests {
         assert!(opens(2, 4));
         assert!(!opens(4, 5), "not two updates at once");
         assert!(opens(3, 30_000), "within half of what two bytes of number say");
+    }
+
+    #[test]
+    fn threads_follow_key_updates_together() {
+        let secret = [9; 32];
+        let keys = Direction::new(Version::V1, &secret).unwrap();
+        let packets: Vec<Vec<u8>> = (0..120)
+            .map(|number| packet(Suite::ChaCha20Poly1305, &secret, number / 40, number.into(), b"some bytes"))
+            .collect();
+        // Each thread has packets of every phase, and all are through with one before the next begins.
+        for phase in packets.chunks(40) {
+            std::thread::scope(|scope| {
+                for part in 0..4 {
+                    let keys = &keys;
+                    scope.spawn(move || {
+                        let mut scratch = Scratch::default();
+                        let own = phase.iter().skip(part).step_by(4);
+                        own.for_each(|packet| assert!(keys.open(packet, ID.len(), &mut scratch).is_some()));
+                    });
+                }
+            });
+        }
+        let mut scratch = Scratch::default();
+        assert!(keys.open(&packets[119], ID.len(), &mut scratch).is_some());
+        assert!(keys.open(&packets[0], ID.len(), &mut scratch).is_none(), "two updates ago");
     }
 
     /// RFC 9001 appendix A.5 and RFC 9369 appendix A.5.
@@ -189,9 +241,9 @@ mod tests {
                 "c69374c49e3d2a9466fa689e49d476db5d0dfbc87d32ceeaa6343fd0ae4c7d88",
             ),
         ] {
-            let mut direction = Direction::new(version, &secret).unwrap();
+            let direction = Direction::new(version, &secret).unwrap();
             let mut scratch = Scratch::default();
-            direction.suites.iter_mut().for_each(|keys| keys.largest = Some(654_360_563));
+            direction.suites.iter().for_each(|keys| keys.expected.store(654_360_564, Relaxed));
             assert_eq!(direction.open(&hex(bytes), 0, &mut scratch), Some(1));
             assert_eq!(scratch.payload[0], 1);
             let next = Secret::new(version, Suite::ChaCha20Poly1305, &secret).unwrap().next().unwrap();

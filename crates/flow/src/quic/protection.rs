@@ -17,6 +17,8 @@ pub struct Scratch {
     pub(super) packet: Vec<u8>,
     /// Its payload.
     pub(super) payload: Vec<u8>,
+    /// Payloads of the Initial packets of a datagram, one behind the other.
+    pub(super) payloads: Vec<u8>,
 }
 
 /// A packet whose header is readable and whose payload is still encrypted.

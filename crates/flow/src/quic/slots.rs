@@ -1,4 +1,4 @@
-//! Values with fixed places, in two lists by age.
+//! Values with fixed places, in lists by age.
 
 /// No place.
 const NONE: u32 = u32::MAX;
@@ -8,6 +8,8 @@ const NONE: u32 = u32::MAX;
 pub enum List {
     /// Handshakes whose client's address may be invented.
     Unconfirmed,
+    /// Connections that an instance has answered, and whose client has gone on, though its address may be invented.
+    Answered,
     /// Connections.
     Confirmed,
 }
@@ -33,16 +35,26 @@ struct Ends {
 pub struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
-    lists: [Ends; 2],
+    lists: [Ends; 3],
 }
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), lists: [Ends { first: NONE, last: NONE, len: 0 }; 2] }
+        Self { slots: Vec::new(), free: Vec::new(), lists: [Ends { first: NONE, last: NONE, len: 0 }; 3] }
     }
 }
 
 impl<T> Slots<T> {
+    /// With memory for so many values.
+    pub fn with_capacity(most: usize) -> Self {
+        Self { slots: Vec::with_capacity(most), free: Vec::with_capacity(most), ..Self::default() }
+    }
+
+    /// How many places there are, with values or without.
+    pub fn places(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Puts a value in, as the newest of the list.
     pub fn insert(&mut self, list: List, value: T) -> u32 {
         let slot = Slot { value: Some(value), list, before: NONE, behind: NONE };
@@ -139,6 +151,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const LISTS: [List; 3] = [List::Unconfirmed, List::Answered, List::Confirmed];
+
     /// Values of a list from the oldest on.
     fn drain(slots: &mut Slots<u32>, list: List) -> Vec<u32> {
         let mut values = Vec::new();
@@ -150,14 +164,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn same_as_two_vectors(ops in proptest::collection::vec((0u8..4, any::<bool>(), any::<usize>()), 0..120)) {
+        fn same_as_two_vectors(ops in proptest::collection::vec((0u8..4, 0usize..3, any::<usize>()), 0..120)) {
             let mut slots = Slots::default();
-            let mut judge: [Vec<(u32, u32)>; 2] = [Vec::new(), Vec::new()];
+            let mut judge: [Vec<(u32, u32)>; 3] = Default::default();
             for (value, (op, list, which)) in (0u32..).zip(ops) {
-                let list = if list { List::Confirmed } else { List::Unconfirmed };
+                let list = LISTS[list];
                 let all: Vec<u32> = judge.iter().flatten().map(|(at, _)| *at).collect();
                 let at = all.get(which % all.len().max(1)).copied();
-                let take = |judge: &mut [Vec<(u32, u32)>; 2], at| {
+                let take = |judge: &mut [Vec<(u32, u32)>; 3], at| {
                     let list = judge.iter_mut().find(|list| list.iter().any(|(other, _)| *other == at)).unwrap();
                     let place = list.iter().position(|(other, _)| *other == at).unwrap();
                     list.remove(place)
@@ -177,7 +191,7 @@ mod tests {
                 }
                 prop_assert!(judge.iter().flatten().all(|(at, value)| slots.get(*at) == Some(value)));
             }
-            for list in [List::Unconfirmed, List::Confirmed] {
+            for list in LISTS {
                 prop_assert_eq!(slots.len(list), judge[list as usize].len());
                 let values: Vec<u32> = judge[list as usize].iter().map(|(_, value)| *value).collect();
                 prop_assert_eq!(drain(&mut slots, list), values);

@@ -3,15 +3,20 @@
 
 use super::answer::Counters;
 use super::config::Limits;
-use super::connection::{Connection, ConnectionId, Learned, MOST_IDS, MOST_PATHS, OwnId, Path};
+use super::connection::{Connection, ConnectionId, Learned, MOST_IDS, MOST_ON_PATH, MOST_PATHS, OwnId, Path};
+use super::directory::{Directory, Known, path_tag};
+use super::keylog::HandedOver;
+use super::keys::Side;
+use super::one_rtt::Direction;
 use super::slots::{List, Slots};
 use crate::field::MAX_CID;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Ids that are shorter are only looked up on paths that are known: they would fit too many other packets.
-const SHORTEST_ROAMING: usize = 4;
+pub const SHORTEST_ROAMING: usize = 4;
 /// Connections that are forgotten in one call, so that each call has little to do.
 const EXPIRED_AT_ONCE: usize = 2;
 
@@ -43,15 +48,103 @@ pub struct Table {
     /// How many ids that short headers can have are how long; and how many that instances write to.
     lengths: [u32; MAX_CID + 1],
     peer_lengths: [u32; MAX_CID + 1],
-    /// ClientHellos that are not whole; connections with keys.
+    /// ClientHellos that are not whole.
     hellos: usize,
-    keyed: usize,
+    /// Connections with keys, and who has handed those over.
+    keyed: Vec<(u64, u32)>,
     pub counters: Counters,
+    /// Where other threads look; none if there are none.
+    directory: Option<Arc<Directory>>,
+    /// Connections of which the directory does not say what is known.
+    changed: Vec<u32>,
 }
 
 impl Table {
     pub fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
+    }
+
+    /// With a directory that says the same after each [`publish`](Self::publish), and memory for all that there may be: a
+    /// table that grows would hold up whoever waits for it.
+    pub fn shared(limits: Limits, directory: Arc<Directory>) -> Self {
+        let most = limits.connections;
+        Self {
+            slots: Slots::with_capacity(most),
+            ids: HashMap::with_capacity(2 * most),
+            peers: HashMap::with_capacity(most),
+            paths: HashMap::with_capacity(most),
+            sources: HashMap::with_capacity(most),
+            keyed: Vec::with_capacity(limits.keys),
+            directory: Some(directory),
+            ..Self::new(limits)
+        }
+    }
+
+    /// Remembers that the directory does not say what is known of a connection.
+    fn mark(&mut self, at: u32) {
+        if self.directory.is_some() && self.changed.last() != Some(&at) {
+            self.changed.push(at);
+        }
+    }
+
+    /// Tells the directory what has changed: a few connections in each call.
+    pub fn publish(&mut self) {
+        if self.changed.is_empty() {
+            return;
+        }
+        let mut changed = std::mem::take(&mut self.changed);
+        for at in changed.drain(..) {
+            self.publish_one(at);
+        }
+        self.changed = changed;
+        if let Some(directory) = &self.directory {
+            let used = (0..=MAX_CID).filter(|len| self.lengths[*len] > 0);
+            directory.set_lengths(used.fold(0, |bits, len| bits | 1 << len));
+        }
+    }
+
+    fn publish_one(&self, at: u32) {
+        let (Some(directory), Some(connection)) = (&self.directory, self.slots.get(at)) else { return };
+        let Connection { instance, decided, confirmed, .. } = *connection;
+        let established = connection.is_established();
+        let newest = connection.paths[0].map_or(0, |path| path_tag(&path));
+        for own in &connection.ids {
+            let asks = !decided || connection.hello.is_some() || !confirmed && own.learned.confirms();
+            let known = Known::of(instance)
+                .with_nobody(!decided)
+                .with_confirmed(established)
+                .with_keys(connection.keys.is_some())
+                .with_learned(own.learned)
+                .with_path(newest)
+                .with_ask(asks);
+            directory.put(directory.id(own.id.as_slice()), known, connection.seen_ns);
+        }
+        connection.paths.iter().flatten().for_each(|path| self.publish_path(path));
+    }
+
+    fn publish_path(&self, path: &Path) {
+        let Some(directory) = &self.directory else { return };
+        let tag = directory.path(path);
+        let Some(on_path) = self.paths.get(path) else { return directory.remove(tag) };
+        let connection = self.find_path(path).and_then(|at| self.slots.get(at)).filter(|connection| connection.decided);
+        let known = match connection {
+            Some(connection) => Known::of(connection.instance)
+                .with_confirmed(connection.is_established())
+                .with_keys(connection.keys.is_some())
+                .with_without_id(on_path.without_id.is_some())
+                // An established connection's id is learned; one without ids is established.
+                .with_ask(connection.is_established() != (connection.short_len() == 0)),
+            None => Known::of(0).with_nobody(true),
+        };
+        directory.put(tag, known, connection.map_or(0, |connection| connection.seen_ns));
+    }
+
+    /// When a packet of the connection was seen last, also by those who have only looked into the directory.
+    fn seen_ns(&self, connection: &Connection) -> u64 {
+        let Some(directory) = &self.directory else { return connection.seen_ns };
+        let ids = connection.ids.iter().map(|own| directory.id(own.id.as_slice()));
+        let paths = connection.paths.iter().flatten().map(|path| directory.path(path));
+        ids.chain(paths).map(|tag| directory.seen_ns(tag)).fold(connection.seen_ns, u64::max)
     }
 
     pub fn get(&self, at: u32) -> Option<&Connection> {
@@ -68,19 +161,14 @@ impl Table {
         self.hellos < self.limits.hellos
     }
 
-    /// Whether one more connection may have keys.
-    pub fn has_room_for_keys(&self) -> bool {
-        self.keyed < self.limits.keys
-    }
-
-    /// How many connections have keys.
-    pub fn keyed(&self) -> usize {
-        self.keyed
+    /// How many connections have keys that this owner has handed over.
+    pub fn keys_of(&self, owner: u64) -> usize {
+        self.keyed.iter().filter(|(other, _)| *other == owner).count()
     }
 
     /// How many connections there are.
     pub fn len(&self) -> usize {
-        self.slots.len(List::Unconfirmed) + self.slots.len(List::Confirmed)
+        [List::Unconfirmed, List::Answered, List::Confirmed].into_iter().map(|list| self.slots.len(list)).sum()
     }
 
     /// Enters a connection, if there is room.
@@ -96,6 +184,7 @@ impl Table {
         let paths = connection.paths;
         let at = self.slots.insert(List::Unconfirmed, connection);
         paths.into_iter().flatten().for_each(|path| self.name_path(at, &path));
+        self.mark(at);
         Some(at)
     }
 
@@ -105,7 +194,9 @@ impl Table {
         if !full {
             return true;
         }
-        let Some(oldest) = self.slots.oldest(List::Unconfirmed) else { return false };
+        // Those whose addresses are no invention stay.
+        let oldest = self.slots.oldest(List::Unconfirmed).or_else(|| self.slots.oldest(List::Answered));
+        let Some(oldest) = oldest else { return false };
         self.remove(oldest);
         self.counters.evicted += 1;
         true
@@ -113,12 +204,21 @@ impl Table {
 
     /// Forgets connections on which nothing came for long.
     pub fn expire(&mut self, now_ns: u64) {
-        for (list, limit) in [(List::Unconfirmed, self.limits.handshake_ns), (List::Confirmed, self.limits.idle_ns)] {
+        let (handshake, idle) = (self.limits.handshake_ns, self.limits.idle_ns);
+        for (list, limit) in [(List::Unconfirmed, handshake), (List::Answered, idle), (List::Confirmed, idle)] {
             for _ in 0..EXPIRED_AT_ONCE {
                 let Some(oldest) = self.slots.oldest(list) else { break };
-                let seen = self.slots.get(oldest).map_or(0, |connection| connection.seen_ns);
-                if now_ns.saturating_sub(seen) <= limit {
+                let Some(connection) = self.slots.get(oldest) else { break };
+                if now_ns.saturating_sub(connection.seen_ns) <= limit {
                     break;
+                }
+                let seen = self.seen_ns(connection);
+                if now_ns.saturating_sub(seen) <= limit {
+                    self.slots.renew(oldest, list);
+                    if let Some(connection) = self.slots.get_mut(oldest) {
+                        connection.seen_ns = seen;
+                    }
+                    continue;
                 }
                 self.remove(oldest);
                 self.counters.expired += 1;
@@ -131,8 +231,20 @@ impl Table {
         let Some(connection) = self.slots.get_mut(at) else { return };
         connection.seen_ns = now_ns;
         connection.confirmed |= confirms;
-        let list = if connection.confirmed { List::Confirmed } else { List::Unconfirmed };
+        let list = match (connection.confirmed, connection.answered) {
+            (true, _) => List::Confirmed,
+            (false, true) => List::Answered,
+            (false, false) => List::Unconfirmed,
+        };
         self.slots.renew(at, list);
+        self.mark(at);
+    }
+
+    /// The other side has gone on after the instance's answer.
+    pub fn set_answered(&mut self, at: u32) {
+        if let Some(connection) = self.slots.get_mut(at) {
+            connection.answered = true;
+        }
     }
 
     /// Forgets a connection and all that names it.
@@ -154,14 +266,22 @@ impl Table {
             self.randoms.remove(&random);
         }
         self.hellos -= usize::from(connection.hello.is_some());
-        self.keyed -= usize::from(connection.keys.is_some());
+        if connection.keys.is_some() {
+            self.keyed.retain(|(_, other)| *other != at);
+        }
     }
 
-    /// Forgets all connections of an instance.
-    pub fn remove_instance(&mut self, instance: u16) {
-        let is_of = |connection: &Connection| connection.decided && connection.instance == instance;
-        let all: Vec<u32> = self.slots.iter().filter(|(_, connection)| is_of(connection)).map(|(at, _)| at).collect();
-        all.into_iter().for_each(|at| self.remove(at));
+    /// Forgets the connections of an instance among the places from `from` on, as many as `most` of them; returned is where
+    /// the next ones are, if there are any.
+    pub fn remove_instance(&mut self, instance: u16, from: usize, most: usize) -> Option<usize> {
+        let end = from.saturating_add(most).min(self.slots.places());
+        for at in from..end {
+            let at = at as u32;
+            if self.slots.get(at).is_some_and(|connection| connection.decided && connection.instance == instance) {
+                self.remove(at);
+            }
+        }
+        (end < self.slots.places()).then_some(end)
     }
 
     /// The connection with this id.
@@ -215,7 +335,9 @@ impl Table {
             }
             self.drop_id(holder, &own.id);
         }
-        self.make_room_for_id(at);
+        if !self.make_room_for_id(at, own.learned) {
+            return;
+        }
         self.ids.insert(own.id, at);
         if own.learned != Learned::FirstDestination {
             self.lengths[own.id.as_slice().len()] += 1;
@@ -223,15 +345,26 @@ impl Table {
         if let Some(connection) = self.slots.get_mut(at) {
             connection.ids.push(own);
         }
+        self.mark(at);
     }
 
-    /// An id that is not used any more, or else the oldest one, makes room for another.
-    fn make_room_for_id(&mut self, at: u32) {
-        let Some(connection) = self.slots.get(at) else { return };
-        if connection.ids.len() >= MOST_IDS {
-            let id = connection.ids[0].id;
-            self.drop_id(at, &id);
-        }
+    /// Whether there is room for one more id, for which another may have gone. Ids that were only seen on a path, which whoever
+    /// forges that path's addresses can invent, make room for one another and never take that of others.
+    fn make_room_for_id(&mut self, at: u32, learned: Learned) -> bool {
+        let Some(connection) = self.slots.get(at) else { return false };
+        let seen = || connection.ids.iter().filter(|own| own.learned == Learned::OnPath);
+        let full = connection.ids.len() >= MOST_IDS;
+        let goes = match learned {
+            Learned::OnPath if full || seen().count() >= MOST_ON_PATH => match seen().next() {
+                Some(oldest) => oldest.id,
+                None => return false,
+            },
+            // Those that are not used any more are the first, or else it is the oldest.
+            _ if full => seen().next().unwrap_or(&connection.ids[0]).id,
+            _ => return true,
+        };
+        self.drop_id(at, &goes);
+        true
     }
 
     /// Forgets an id of a connection.
@@ -253,6 +386,9 @@ impl Table {
 
     fn unname_id(&mut self, own: &OwnId) {
         self.ids.remove(&own.id);
+        if let Some(directory) = &self.directory {
+            directory.remove(directory.id(own.id.as_slice()));
+        }
         if own.learned != Learned::FirstDestination {
             self.lengths[own.id.as_slice().len()] -= 1;
         }
@@ -298,6 +434,7 @@ impl Table {
         if let Some(on_path) = self.paths.get_mut(path) {
             on_path.without_id = Some(at);
         }
+        self.mark(at);
     }
 
     fn name_path(&mut self, at: u32, path: &Path) {
@@ -325,6 +462,7 @@ impl Table {
         if on_path.count == 0 {
             entry.remove();
         }
+        self.publish_path(path);
     }
 
     fn name_peer(&mut self, at: u32, path: &Path, peer: ConnectionId) {
@@ -353,6 +491,7 @@ impl Table {
                 on_path.mixed |= on_path.count > 1;
             }
         }
+        self.mark(at);
     }
 
     /// The ClientHello of a connection was taken out.
@@ -374,11 +513,41 @@ impl Table {
         self.randoms.get(random).copied()
     }
 
-    /// Gives a connection room for keys.
-    pub fn set_keys(&mut self, at: u32) -> Option<&mut super::one_rtt::OneRtt> {
-        let connection = self.slots.get_mut(at)?;
-        self.keyed += usize::from(connection.keys.is_none());
-        Some(connection.keys.get_or_insert_default())
+    /// Whether somebody may hand over keys of this connection; if not, why.
+    pub fn may_have_keys(&self, at: u32, owner: u64) -> Result<(), HandedOver> {
+        match self.keyed.iter().find(|(_, other)| *other == at) {
+            Some((other, _)) if *other == owner => Ok(()),
+            Some(_) => Err(HandedOver::Foreign),
+            None if self.keyed.len() < self.limits.keys => Ok(()),
+            None => Err(HandedOver::Full),
+        }
+    }
+
+    /// Gives a connection keys of one side. Those that it has stay: a connection has one secret of each side, and they may have
+    /// been updated.
+    pub fn set_keys(&mut self, at: u32, owner: u64, side: Side, direction: Arc<Direction>) {
+        self.mark(at);
+        let Some(connection) = self.slots.get_mut(at) else { return };
+        if connection.keys.is_none() {
+            self.keyed.push((owner, at));
+        }
+        let keys = connection.keys.get_or_insert_default();
+        if keys.of(side).is_none() {
+            keys.put(side, direction);
+        }
+    }
+
+    /// Forgets keys that this owner has handed over, of at most `most` connections. Returns whether there are more.
+    pub fn forget_keys(&mut self, owner: u64, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(place) = self.keyed.iter().position(|(other, _)| *other == owner) else { return false };
+            let (_, at) = self.keyed.swap_remove(place);
+            if let Some(connection) = self.slots.get_mut(at) {
+                connection.keys = None;
+            }
+            self.mark(at);
+        }
+        self.keyed.iter().any(|(other, _)| *other == owner)
     }
 
     /// Looks whether every map names what is there and nothing else; for tests and fuzzers.
@@ -387,7 +556,7 @@ impl Table {
     /// It is not so.
     pub fn check(&self) {
         let mut lengths = [0; MAX_CID + 1];
-        let (mut ids, mut sources, mut hellos, mut keyed) = (0, HashMap::new(), 0, 0);
+        let (mut ids, mut sources, mut hellos, mut keyed) = (0, HashMap::new(), 0, Vec::new());
         let mut paths: HashMap<Path, u32> = HashMap::new();
         for (at, connection) in self.slots.iter() {
             for own in &connection.ids {
@@ -398,13 +567,18 @@ impl Table {
             assert!(connection.ids.len() <= MOST_IDS);
             *sources.entry(connection.source).or_insert(0usize) += 1;
             hellos += usize::from(connection.hello.is_some());
-            keyed += usize::from(connection.keys.is_some());
+            keyed.extend(connection.keys.is_some().then_some(at));
             connection.paths.iter().flatten().for_each(|path| *paths.entry(*path).or_default() += 1);
         }
         assert_eq!((ids, lengths), (self.ids.len(), self.lengths));
         assert_eq!(sources, self.sources);
         assert!(sources.values().all(|count| *count <= self.limits.per_source));
-        assert_eq!((hellos, keyed), (self.hellos, self.keyed));
+        assert_eq!(hellos, self.hellos);
+        let mut named: Vec<u32> = self.keyed.iter().map(|(_, at)| *at).collect();
+        named.sort_unstable();
+        keyed.sort_unstable();
+        assert_eq!(keyed, named);
+        assert!(keyed.len() <= self.limits.keys);
         assert!(self.len() <= self.limits.connections);
         assert!(self.slots.len(List::Unconfirmed) <= self.limits.handshakes);
         assert_eq!(paths.len(), self.paths.len());
@@ -420,6 +594,21 @@ impl Table {
             peer_lengths[peer.as_slice().len()] += 1;
         }
         assert_eq!(peer_lengths, self.peer_lengths);
+        if let Some(directory) = self.directory.as_ref().filter(|directory| directory.left_out() == 0) {
+            assert_eq!(directory.len(), self.ids.len() + self.paths.len());
+            for (id, at) in &self.ids {
+                let known = directory.find(directory.id(id.as_slice())).expect("an id that is there");
+                let connection = self.slots.get(*at).expect("a connection that is there");
+                assert_eq!(known.instance(), connection.decided.then_some(connection.instance));
+                assert_eq!(known.is_confirmed(), connection.is_established());
+            }
+            for path in self.paths.keys() {
+                let known = directory.find(directory.path(path)).expect("a path that is there");
+                let connection = self.find_path(path).and_then(|at| self.slots.get(at));
+                let decided = connection.filter(|connection| connection.decided);
+                assert_eq!(known.instance(), decided.map(|connection| connection.instance));
+            }
+        }
         assert!(self.randoms.iter().all(|(random, at)| self.slots.get(*at).unwrap().random == Some(*random)));
     }
 }

@@ -1,6 +1,6 @@
 //! An RSS group: which fields count, the key of the hash, and the queues.
 
-use super::toeplitz::{KEY_LEN, MAX_INPUT, Toeplitz};
+use super::toeplitz::{KEY_LEN, Toeplitz};
 use crate::field::Field;
 use crate::field::needs::{ether_type, protocol};
 use crate::key::Key;
@@ -145,23 +145,13 @@ impl Group {
     }
 
     /// The hash of a packet, by the key of its headers, outer or inner. None if nothing of it counts, such as for ARP.
-    #[inline]
-    pub fn hash(&self, key: &Key) -> Option<u32> {
-        let (input, len) = self.input(key)?;
-        Some(match len {
-            // The length of most packets is known to the compiler.
-            12 => self.toeplitz.hash(input.first_chunk::<12>()?),
-            len => self.toeplitz.hash(&input[..len]),
-        })
-    }
-
-    /// The bytes that count, in the order of Microsoft's definition: source and destination address, source and
+    ///
+    /// It is over the bytes that count in the order of Microsoft's definition: source and destination address, source and
     /// destination port; then the protocol.
     #[inline]
-    fn input(&self, key: &Key) -> Option<([u8; MAX_INPUT], usize)> {
+    pub fn hash(&self, key: &Key) -> Option<u32> {
         let number = |field: Field| key.get(field).0[0];
-        let kind = number(Field::DlType) as u16;
-        let v4 = match kind {
+        let v4 = match number(Field::DlType) as u16 {
             ether_type::IPV4 => true,
             ether_type::IPV6 => false,
             _ => return None,
@@ -170,38 +160,36 @@ impl Group {
         let whole = number(Field::IpFrag) & 1 == 0;
         let has_ports = matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
         let tuple = self.choice(v4, protocol);
-        let ports = has_ports && whole && matches!(tuple, Tuple::Four | Tuple::Five);
         if tuple == Tuple::None {
             return None;
         }
+        let with_ports = has_ports && whole && matches!(tuple, Tuple::Four | Tuple::Five);
         // Addresses and ports lie in a key as the hash wants them: source before target, without a gap.
-        let mut ports_word = if ports { key.words()[7] as u32 } else { 0 };
-        let mut input = [0; MAX_INPUT];
-        let mut len = if v4 {
+        let mut ports = if with_ports { key.words()[7] as u32 } else { 0 };
+        let mut partly = self.toeplitz.begin();
+        if v4 {
             let mut addresses = key.words()[3];
-            if self.symmetric && swapped((addresses >> 32, addresses & 0xffff_ffff), ports_word) {
-                (addresses, ports_word) = (addresses.rotate_left(32), ports_word.rotate_left(16));
+            if self.symmetric && swapped((addresses >> 32, addresses & 0xffff_ffff), ports) {
+                (addresses, ports) = (addresses.rotate_left(32), ports.rotate_left(16));
             }
-            input[..8].copy_from_slice(&addresses.to_be_bytes());
-            8
+            partly = partly.with::<16>(addresses);
         } else {
-            let (mut source, mut target) = (key.get(Field::Ipv6Src).as_u128(), key.get(Field::Ipv6Dst).as_u128());
-            if self.symmetric && swapped((source, target), ports_word) {
-                (source, target, ports_word) = (target, source, ports_word.rotate_left(16));
+            let words = key.words();
+            let (mut source, mut target) = ((words[3], words[4]), (words[5], words[6]));
+            if self.symmetric && swapped((source, target), ports) {
+                (source, target, ports) = (target, source, ports.rotate_left(16));
             }
-            input[..16].copy_from_slice(&source.to_be_bytes());
-            input[16..32].copy_from_slice(&target.to_be_bytes());
-            32
-        };
-        if ports {
-            input[len..len + 4].copy_from_slice(&ports_word.to_be_bytes());
-            len += 4;
+            for word in [source.0, source.1, target.0, target.1] {
+                partly = partly.with::<16>(word);
+            }
+        }
+        if with_ports {
+            partly = partly.with::<8>(ports.into());
         }
         if tuple == Tuple::Five && whole {
-            input[len] = protocol;
-            len += 1;
+            partly = partly.with::<2>(protocol.into());
         }
-        Some((input, len))
+        Some(partly.hash)
     }
 
     #[inline]

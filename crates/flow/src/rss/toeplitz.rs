@@ -53,12 +53,46 @@ impl Toeplitz {
         &self.key
     }
 
-    /// The hash of the first [`MAX_INPUT`] bytes of an input.
+    /// The hash of the usual input, two IPv4 addresses and maybe ports, from registers: bytes would first be written to memory.
     #[inline(always)]
+    pub fn hash_ipv4(&self, addresses: u64, ports: Option<u32>) -> u32 {
+        let of_addresses = self.halves::<16>(0, addresses);
+        ports.map_or(of_addresses, |ports| of_addresses ^ self.halves::<8>(16, ports.into()))
+    }
+
+    /// The hash of `N` half bytes, that of the highest first, which stand behind `from` others.
+    #[inline(always)]
+    fn halves<const N: usize>(&self, from: usize, value: u64) -> u32 {
+        (0..N).fold(0, |hash, at| hash ^ self.tables[from + at][(value >> (4 * (N - 1 - at))) as usize & 15])
+    }
+
+    /// The hash of the first [`MAX_INPUT`] bytes of an input.
     pub fn hash(&self, input: &[u8]) -> u32 {
-        let pairs = self.tables.as_chunks::<2>().0;
-        pairs.iter().zip(input).fold(0, |hash, ([upper, lower], byte)| {
-            hash ^ upper[usize::from(byte >> 4)] ^ lower[usize::from(byte & 15)]
-        })
+        let input = &input[..input.len().min(MAX_INPUT)];
+        input.iter().fold(self.begin(), |partly, &byte| partly.with::<2>(byte.into())).hash
+    }
+
+    /// The hash of nothing yet. Words of a tuple are added from registers: an array of its bytes would be read before its
+    /// writes have come to rest.
+    #[inline(always)]
+    pub(super) fn begin(&self) -> Partly<'_> {
+        Partly { tables: &self.tables[..], hash: 0 }
+    }
+}
+
+/// A hash of the first half bytes of an input, and the tables for the rest.
+#[derive(Clone, Copy)]
+pub(super) struct Partly<'t> {
+    tables: &'t [[u32; 16]],
+    pub hash: u32,
+}
+
+impl Partly<'_> {
+    /// With the lowest `N` half bytes of `value` behind it, that of the highest first. What has no table does not count.
+    #[inline(always)]
+    pub fn with<const N: usize>(self, value: u64) -> Self {
+        let Some((tables, rest)) = self.tables.split_first_chunk::<N>() else { return self };
+        let hash = (0..N).fold(self.hash, |hash, at| hash ^ tables[at][(value >> (4 * (N - 1 - at))) as usize & 15]);
+        Self { tables: rest, hash }
     }
 }

@@ -121,7 +121,7 @@ fn needed(action: &Action) -> Needs {
         Action::DecTtl => Needs::Ip,
         Action::PopPppoe => Needs::Pppoe,
         Action::PushPppoe(_) => Needs::Ip,
-        Action::DecapVxlan => Needs::Udp,
+        Action::DecapVxlan | Action::Quic(_) => Needs::Udp,
         _ => Needs::None,
     }
 }

@@ -5,12 +5,15 @@ mod counters;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod weight;
 
 pub use check::RuleError;
 pub use counters::{Counters, Hits};
 pub(crate) use plan::{Next, Plan};
+pub use weight::units;
 
 use crate::action::Action;
+use crate::field::{Field, Wide};
 use crate::matching::Match;
 use std::sync::Arc;
 
@@ -59,6 +62,9 @@ impl Default for RuleSpec {
 pub struct Rule {
     /// What was asked for.
     pub spec: RuleSpec,
+    /// What a key is compared with: a rule of table 0 that names no `in_port` is for frames that come in at ports, and not for
+    /// those that programs of the host send.
+    pub matching: Match,
     /// Unique, and higher for the rule that wins.
     pub(crate) rank: Rank,
     /// Unique for every rule and every modification of it.
@@ -68,6 +74,8 @@ pub struct Rule {
     pub counters: Arc<Counters>,
     /// When it was added, in nanoseconds.
     pub created_ns: u64,
+    /// Who has added it: a number of whoever keeps the tables ([`Author`](crate::version::Author)).
+    pub author: u32,
 }
 
 /// Which of two rules of a table wins: the higher one. Priority in the upper 16 bits; below, the older the higher.
@@ -81,28 +89,48 @@ impl Rank {
     pub fn new(priority: u16, sequence: u64) -> Self {
         Self(u64::from(priority) << Self::AGE_BITS | (!sequence & ((1 << Self::AGE_BITS) - 1)))
     }
+
+    /// The number of the rule.
+    pub fn sequence(self) -> u64 {
+        !self.0 & ((1 << Self::AGE_BITS) - 1)
+    }
 }
 
 impl Rule {
     pub(crate) fn new(spec: RuleSpec, sequence: u64, revision: u64, workers: usize, now_ns: u64) -> Self {
         Self {
+            matching: effective(&spec),
             rank: Rank::new(spec.priority, sequence),
             revision,
             plan: Plan::new(&spec.actions),
             counters: Arc::new(Counters::new(workers)),
             created_ns: now_ns,
+            author: 0,
             spec,
         }
+    }
+
+    /// The same, added by somebody.
+    #[must_use]
+    pub(crate) fn by(self, author: u32) -> Self {
+        Self { author, ..self }
+    }
+
+    /// Its number: unique among all rules that there have been, and the same after its actions have changed.
+    pub fn number(&self) -> u64 {
+        self.rank.sequence()
     }
 
     /// The same rule with other actions.
     pub(crate) fn modified(&self, actions: Vec<Action>, cookie: Option<u64>, revision: u64) -> Self {
         Self {
+            matching: self.matching,
             rank: self.rank,
             revision,
             plan: Plan::new(&actions),
             counters: Arc::clone(&self.counters),
             created_ns: self.created_ns,
+            author: self.author,
             spec: RuleSpec { actions, cookie: cookie.unwrap_or(self.spec.cookie), ..self.spec.clone() },
         }
     }
@@ -115,5 +143,34 @@ impl Rule {
         let last = || self.counters.read().last_ns.max(self.created_ns);
         passed(self.spec.hard_timeout, self.created_ns)
             || (self.spec.idle_timeout > 0 && passed(self.spec.idle_timeout, last()))
+    }
+}
+
+/// What a key is compared with.
+fn effective(spec: &RuleSpec) -> Match {
+    let mut matching = spec.matching;
+    if is_for_ports(spec) {
+        // No port of a card has a number as high as that of the host.
+        matching.put(Field::InPort, Wide::ZERO, Wide::from(u64::from(HIGH_PORTS)));
+    }
+    matching
+}
+
+fn is_for_ports(spec: &RuleSpec) -> bool {
+    spec.table == 0 && spec.matching.mask().get(Field::InPort) == Wide::ZERO
+}
+
+/// The bit that [`LOCAL`](crate::field::LOCAL) has and no port of a card.
+pub(crate) const HIGH_PORTS: u32 = 1 << 31;
+
+impl Rule {
+    /// Whether it is for whatever comes in at ports.
+    pub(crate) fn is_for_ports(&self) -> bool {
+        is_for_ports(&self.spec)
+    }
+
+    /// Whether it is for what programs of the host send.
+    pub(crate) fn is_local(&self) -> bool {
+        self.spec.table == 0 && self.matching.key().get(Field::InPort) == Wide::from(u64::from(crate::field::LOCAL))
     }
 }

@@ -26,6 +26,18 @@ fn what_is_refused() {
 }
 
 #[test]
+fn what_is_no_map_of_networks() {
+    let wrong = |text: &str| crate::language::parse_rule(text).unwrap_err().to_string();
+    assert!(wrong("actions=vni_map()").contains("each VNI stands once"));
+    assert!(wrong("actions=vni_map(1-5=queue:1,5=queue:2)").contains("each VNI stands once"));
+    assert!(wrong("actions=vni_map(1=rss:1)").contains("queue may be port"));
+    assert!(wrong("actions=vni_map(16777216=queue:1)").contains("a VNI takes"));
+    assert!(wrong("actions=vni_map(1=queue:65536)").contains("queue takes"));
+    let all = "table=1,priority=5,actions=vni_map(1-9999=queue:0-7,10000=port:2),goto_table:2";
+    assert_eq!(crate::language::parse_rule(all).unwrap().to_string(), all);
+}
+
+#[test]
 fn a_match_has_to_mean_something() {
     let mut rule = RuleSpec::default();
     rule.matching.put(Field::TcpDst, Wide::new(80), Field::TcpDst.full());

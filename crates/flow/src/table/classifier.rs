@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub const BURST: usize = 64;
 /// So many verdicts are kept; then the cache and all of them are forgotten, and those in use are found again.
 const MAX_VERDICTS: usize = 1 << 17;
+/// Actions and rules of all verdicts together, some 40 MiB; as above.
+const MAX_WEIGHT: usize = 1 << 19;
 const _: () = assert!(MAX_VERDICTS + BURST <= Meta::VERDICTS);
 
 /// A verdict, until the next lookup.
@@ -29,6 +31,9 @@ pub struct CacheStats {
     pub misses: u64,
     /// How often the cache was emptied.
     pub flushes: u64,
+    /// Frames that were counted and met no rule, or none in a table to which a rule had sent them; as of the last
+    /// [flush](Classifier::flush).
+    pub unmatched: u64,
 }
 
 /// The side of the tables that a worker has. Only the worker touches it.
@@ -65,6 +70,36 @@ impl Classifier {
         self.tables.as_ref()
     }
 
+    /// Whether there is anything to look up.
+    #[inline(always)]
+    pub fn has_rules(&self) -> bool {
+        self.published.has_rules()
+    }
+
+    /// Whether some rule is for what programs of the host send; otherwise their frames need no lookup.
+    #[inline(always)]
+    pub fn looks_at_local(&self) -> bool {
+        self.published.has_local()
+    }
+
+    /// Whether what programs send is to be told to QUIC groups.
+    #[inline(always)]
+    pub fn wants_sent(&self) -> bool {
+        self.published.wants_sent()
+    }
+
+    /// The number of the newest version.
+    #[inline(always)]
+    pub fn newest_version(&self) -> u64 {
+        self.published.version()
+    }
+
+    /// The newest tables, for what is no lookup.
+    pub fn newest(&mut self) -> &Arc<Tables> {
+        let tables = self.refresh();
+        self.tables.insert(tables)
+    }
+
     /// How lookups went.
     pub fn stats(&self) -> CacheStats {
         self.stats
@@ -84,9 +119,16 @@ impl Classifier {
         }
     }
 
+    /// So many frames of a verdict of the last lookup did not get where it says.
+    #[cold]
+    pub fn lose(&mut self, verdict: VerdictId, packets: u64) {
+        let rules = self.verdicts.find(verdict.0).map_or(&[][..], |verdict| &verdict.rules[..]);
+        rules.iter().for_each(|rule| rule.counters.lose(self.worker, packets));
+    }
+
     /// Shows others what was counted.
     pub fn flush(&mut self) {
-        self.verdicts.flush(self.worker);
+        self.stats.unmatched += self.verdicts.flush(self.worker);
     }
 
     /// Lets go of the tables, for a worker that is about to sleep: their memory can serve the next version. The next
@@ -99,9 +141,10 @@ impl Classifier {
     /// Takes the newest version, if it is not the one in use.
     #[inline]
     fn refresh(&mut self) -> Arc<Tables> {
-        // The tables of one lookup are those of one version, whatever is published meanwhile.
-        match &self.tables {
-            Some(tables) if self.published.version() == self.version => Arc::clone(tables),
+        // The tables of one lookup are those of one version, whatever is published meanwhile. They are taken out for as long, so
+        // that nobody counts references, which all workers would write.
+        match self.tables.take() {
+            Some(tables) if self.published.version() == self.version => tables,
             _ => self.take_newest(),
         }
     }
@@ -115,20 +158,39 @@ impl Classifier {
             self.cache.reset(tables.union());
         }
         self.version = tables.version;
-        self.tables = Some(Arc::clone(&tables));
         tables
+    }
+
+    /// Takes the newest version, for [`lookup_again`](Self::lookup_again) to stay with. Whether some rule of it looks at what is in QUIC packets;
+    /// if not, keys need not have it.
+    pub fn begin(&mut self) -> bool {
+        let tables = self.refresh();
+        self.tables.insert(tables).looks_at_quic()
     }
 
     /// Looks keys up from table `table` on: 0, or that of [`Again`](super::Again). As many as fit both slices, at most [`BURST`];
     /// returned is how many. The ids are good until the next lookup.
     pub fn lookup(&mut self, table: u8, keys: &[Key], verdicts: &mut [VerdictId]) -> usize {
-        if self.verdicts.len() >= MAX_VERDICTS {
+        let tables = self.refresh();
+        self.look_up(tables, table, keys, verdicts)
+    }
+
+    /// The same in the version of the last lookup, for frames of it that go on with new headers.
+    pub fn lookup_again(&mut self, table: u8, keys: &[Key], verdicts: &mut [VerdictId]) -> usize {
+        match self.tables.take() {
+            Some(tables) => self.look_up(tables, table, keys, verdicts),
+            None => self.lookup(table, keys, verdicts),
+        }
+    }
+
+    #[inline(always)]
+    fn look_up(&mut self, tables: Arc<Tables>, table: u8, keys: &[Key], verdicts: &mut [VerdictId]) -> usize {
+        if self.verdicts.len() >= MAX_VERDICTS || self.verdicts.weight() >= MAX_WEIGHT {
             self.flush();
             self.verdicts.clear();
             self.cache.clear();
             self.stats.flushes += 1;
         }
-        let tables = self.refresh();
         let len = keys.len().min(verdicts.len()).min(BURST);
         let (keys, verdicts) = (&keys[..len], &mut verdicts[..len]);
         // In phases, so that the loads of all keys are under way at once: buckets, then entries, then comparison.
@@ -154,6 +216,7 @@ impl Classifier {
                 found => self.decide(&tables, table, key, spots[at], found),
             };
         }
+        self.tables = Some(tables);
         len
     }
 

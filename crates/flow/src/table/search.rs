@@ -54,7 +54,7 @@ impl Table {
 
     /// Adds a rule; whether its mask is new.
     pub fn insert(&mut self, rule: Arc<Rule>, seed: u64) -> bool {
-        let mask = *rule.spec.matching.mask();
+        let mask = *rule.matching.mask();
         let known = self.numbers.get(&mask).copied();
         let number = known.unwrap_or_else(|| self.create(mask, seed));
         self.change(number, |tuple| tuple.insert(rule));
@@ -63,7 +63,7 @@ impl Table {
 
     /// Removes a rule; whether it was the last one with its mask.
     pub fn remove(&mut self, rule: &Rule) -> bool {
-        let mask = rule.spec.matching.mask();
+        let mask = rule.matching.mask();
         let Some(&number) = self.numbers.get(mask) else { return false };
         self.change(number, |tuple| tuple.remove(rule));
         let last = self.tuples[number].as_ref().is_some_and(|tuple| tuple.len() == 0);
@@ -77,7 +77,7 @@ impl Table {
 
     /// Puts `rule` in the place of the one with its rank and match.
     pub fn swap(&mut self, rule: Arc<Rule>) {
-        if let Some(&number) = self.numbers.get(rule.spec.matching.mask()) {
+        if let Some(&number) = self.numbers.get(rule.matching.mask()) {
             self.change(number, |tuple| tuple.swap(rule));
         }
     }

@@ -2,11 +2,14 @@
 
 use super::Table;
 use super::verdict::Again;
+use crate::field::{Field, Wide};
 use crate::key::{Key, Mask};
 use crate::meter::Meter;
+use crate::quic;
 use crate::rss::Group;
 use crate::rule::{Next, Rule, TABLES};
 use crate::version::Op;
+use millrace_packet::parse::Layers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -35,15 +38,21 @@ pub struct Tables {
     tables: Vec<Table>,
     pub(crate) miss: Miss,
     groups: BTreeMap<u32, Arc<Group>>,
+    quics: BTreeMap<u32, Arc<quic::Group>>,
+    wants_sent: bool,
     meters: BTreeMap<u32, Arc<Meter>>,
-    /// Every bit that some rule looks at, and perhaps some that none does any more.
+    /// Every bit that some rule looks at or some action reads, and perhaps some that none does any more.
     union: Mask,
+    /// What actions on the way read besides. Rules that do are few, so this only grows.
+    read: Mask,
     shrinkable: bool,
     shrunk: u64,
     recent: VecDeque<(u64, Arc<Rule>)>,
     /// All changes of versions after this one are in `recent`.
     recent_from: u64,
     seed: u64,
+    /// Rules for what programs of the host send.
+    local: usize,
 }
 
 /// How a walk through the tables ended.
@@ -74,19 +83,38 @@ impl Tables {
             tables: Vec::new(),
             miss: Miss::Normal,
             groups: BTreeMap::new(),
+            quics: BTreeMap::new(),
+            wants_sent: false,
             meters: BTreeMap::new(),
             union: Mask::ZERO,
+            read: Mask::ZERO,
             shrinkable: false,
             shrunk: 0,
             recent: VecDeque::new(),
             recent_from: 0,
             seed,
+            local: 0,
         }
+    }
+
+    /// Whether some rule is for what programs of the host send (`in_port=local`).
+    pub fn has_local(&self) -> bool {
+        self.local > 0
     }
 
     /// Which version this is.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// Whether some rule looks at what is in QUIC packets.
+    pub fn looks_at_quic(&self) -> bool {
+        [Field::QuicCid, Field::QuicCidLen].into_iter().any(|field| self.union.get(field) != Wide::ZERO)
+    }
+
+    /// Whether it says anything about any frame.
+    pub fn decides(&self) -> bool {
+        !self.is_empty() || self.miss != Miss::Normal
     }
 
     /// What becomes of a frame that nothing matches.
@@ -100,10 +128,49 @@ impl Tables {
         self.groups.get(&group)
     }
 
+    /// A QUIC group.
+    #[inline]
+    pub fn quic(&self, group: u32) -> Option<&Arc<quic::Group>> {
+        self.quics.get(&group)
+    }
+
+    /// Whether [`sent`](Self::sent) is to be called for frames that programs send: whether there is a QUIC group that learns
+    /// from them.
+    #[inline(always)]
+    pub fn wants_sent(&self) -> bool {
+        self.wants_sent
+    }
+
+    /// Tells the QUIC groups of a frame that comes out of TX queue `queue` and is to leave through a port, of which `layers` says
+    /// where its headers are. Others than UDP are passed over at once.
+    pub fn sent(&self, now_ns: u64, layers: &Layers, frame: &[u8], queue: u16) {
+        let Some((path, datagram)) = quic::Path::sent(layers, frame) else { return };
+        for group in self.quics.values() {
+            if let Some(instance) = group.instance_of(queue) {
+                group.sent(now_ns, instance, &path, datagram);
+            }
+        }
+    }
+
     /// A meter.
     #[inline]
     pub fn meter(&self, meter: u32) -> Option<&Arc<Meter>> {
         self.meters.get(&meter)
+    }
+
+    /// All RSS groups, by number.
+    pub fn groups(&self) -> impl Iterator<Item = (u32, &Arc<Group>)> {
+        self.groups.iter().map(|(id, group)| (*id, group))
+    }
+
+    /// All QUIC groups, by number.
+    pub fn quics(&self) -> impl Iterator<Item = (u32, &Arc<quic::Group>)> {
+        self.quics.iter().map(|(id, group)| (*id, group))
+    }
+
+    /// All meters, by number.
+    pub fn meters(&self) -> impl Iterator<Item = (u32, &Arc<Meter>)> {
+        self.meters.iter().map(|(id, meter)| (*id, meter))
     }
 
     /// How many rules there are.
@@ -188,13 +255,21 @@ impl Tables {
         if self.shrinkable && version >= self.shrunk + SHRINK_INTERVAL {
             self.shrinkable = false;
             self.shrunk = version;
-            self.union = self.tables.iter().flat_map(Table::masks).fold(Mask::ZERO, |all, mask| all.union(mask));
+            self.union = self.tables.iter().flat_map(Table::masks).fold(self.read, |all, mask| all.union(mask));
         }
     }
 
     fn forget(&mut self) {
         self.recent.clear();
         self.recent_from = self.version;
+    }
+
+    /// What a rule may do to keys counts for whether two of them can share a verdict.
+    fn read(&mut self, rule: &Rule) {
+        if rule.plan.rewrites() {
+            self.read = self.read.union(&rule.plan.reads());
+            self.union = self.union.union(&self.read);
+        }
     }
 
     fn remember(&mut self, rule: &Arc<Rule>) {
@@ -218,16 +293,20 @@ impl Tables {
         let seed = self.seed;
         match op {
             Op::Insert(rule) => {
+                self.local += usize::from(rule.is_local());
+                self.read(rule);
                 if self.table(rule.spec.table).insert(Arc::clone(rule), seed) {
-                    self.union = self.union.union(rule.spec.matching.mask());
+                    self.union = self.union.union(rule.matching.mask());
                 }
                 self.remember(rule);
             }
             Op::Remove(rule) => {
+                self.local -= usize::from(rule.is_local());
                 self.shrinkable |= self.table(rule.spec.table).remove(rule);
                 self.remember(rule);
             }
             Op::Swap { new, .. } => {
+                self.read(new);
                 self.table(new.spec.table).swap(Arc::clone(new));
                 self.remember(new);
             }
@@ -237,6 +316,10 @@ impl Tables {
             }
             // Verdicts name groups and meters by number, so they stay as they are.
             Op::Group { id, new, .. } => replace(&mut self.groups, *id, new.as_ref()),
+            Op::Quic { id, new, .. } => {
+                replace(&mut self.quics, *id, new.as_ref());
+                self.wants_sent = self.quics.values().any(|group| !group.spec().one_way);
+            }
             Op::Meter { id, new, .. } => replace(&mut self.meters, *id, new.as_ref()),
         }
     }

@@ -43,11 +43,19 @@ impl Naive {
 /// Field by field, with nothing of the masks of whole keys.
 fn covers(rule: &RuleSpec, key: &Key) -> bool {
     let (asked, bits) = (rule.matching.key(), rule.matching.mask());
+    // Without a port, a rule of the first table is not for what the host sends.
+    if rule.table == 0 && bits.get(Field::InPort) == Wide::ZERO && key.get(Field::InPort).0[0] >> 31 != 0 {
+        return false;
+    }
     Field::ALL.iter().all(|&field| key.get(field).and(bits.get(field)) == asked.get(field).and(bits.get(field)))
 }
 
 fn change(key: &mut Key, action: &Action) {
+    let ports = [Field::TpSrc, Field::TpDst, Field::TcpSrc, Field::TcpDst, Field::UdpSrc, Field::UdpDst];
+    let later = key.get(Field::IpFrag).0[0] >= 2;
     match action {
+        Action::SetField { field, .. } if later && ports.contains(field) => {}
+        Action::SetField { field: Field::IcmpType | Field::IcmpCode | Field::NdTarget, .. } if later => {}
         Action::SetField { field, value, mask } => {
             key.write(*field, *value, *mask);
             let tag = match field {
@@ -280,6 +288,46 @@ fn new_headers_are_looked_at_again() {
     assert_eq!(classifier.verdict(id).missed, Some(0));
 }
 
+/// No rule asks for the inner tag, and still it decides what a later table sees.
+#[test]
+fn a_tag_that_takes_the_place_of_another_counts() {
+    let writer = writer(&[
+        "priority=9,vlan_tci=0x1000/0x1000,actions=pop_vlan,goto_table:1",
+        "priority=8,actions=push_vlan:0x8100,goto_table:2",
+        "table=1,priority=9,dl_vlan=0xffff,actions=queue:1",
+        "table=1,priority=8,dl_vlan=7,actions=queue:2",
+        "table=2,inner_vlan_tci=0,actions=queue:3",
+    ]);
+    let mut classifier = writer.classifier(0, 64);
+    let mut queue = |text: &str| {
+        let id = one(&mut classifier, 0, key(text));
+        classifier.verdict(id).actions.last().cloned()
+    };
+    assert_eq!(queue("dl_vlan=5"), Some(Action::Queue(1)));
+    assert_eq!(queue("dl_vlan=5,inner_vlan=7"), Some(Action::Queue(2)));
+    assert_eq!(queue("dl_vlan=5,inner_vlan=6"), Some(Action::PopVlan));
+    assert_eq!(queue(""), Some(Action::Queue(3)));
+}
+
+#[test]
+fn later_fragments_have_no_ports_that_could_be_set() {
+    let writer = writer(&["tcp,actions=set_field:80->tcp_dst,goto_table:1", "table=1,tcp,tcp_dst=80,actions=queue:1"]);
+    let mut classifier = writer.classifier(0, 64);
+    let mut missed = |text: &str| {
+        let id = one(&mut classifier, 0, key(text));
+        classifier.verdict(id).missed
+    };
+    assert_eq!((missed("tcp"), missed("tcp,ip_frag=first"), missed("tcp,ip_frag=later")), (None, None, Some(1)));
+}
+
+#[test]
+fn flows_that_get_new_headers_share_a_verdict() {
+    let writer = writer(&["udp,udp_dst=4789,actions=set_field:7->metadata,decap_vxlan,goto_table:1"]);
+    let mut classifier = writer.classifier(0, 64);
+    let first = one(&mut classifier, 0, key("udp,udp_dst=4789,nw_src=10.0.0.1"));
+    assert_eq!(one(&mut classifier, 0, key("udp,udp_dst=4789,nw_src=10.0.0.2")), first);
+}
+
 #[test]
 fn frames_are_counted_by_rule() {
     let writer =
@@ -348,4 +396,14 @@ fn empty_tables_match_nothing() {
     assert!(tables.is_empty());
     assert!(tables.find(0, &Key::ZERO).is_none());
     assert!(tables.find(63, &Key::ZERO).is_none());
+}
+
+#[test]
+fn what_no_lookup_has_said_is_lost_by_no_rule() {
+    let writer = Writer::new(1, Limits::default());
+    let mut classifier = writer.classifier(0, 16);
+    // A worker that drops a frame before it has looked one up.
+    classifier.lose(VerdictId::default(), 1);
+    classifier.flush();
+    assert_eq!(classifier.stats(), CacheStats::default());
 }

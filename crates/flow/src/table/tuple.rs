@@ -82,7 +82,7 @@ impl Tuple {
 
     pub fn insert(&mut self, rule: Arc<Rule>) {
         self.ranks.insert(rule.rank);
-        let key = rule.spec.matching.key();
+        let key = rule.matching.key();
         let hash = self.shape.hash(key);
         if let Some(at) = self.entry(hash, key) {
             if let Some(entry) = &mut self.entries[at as usize] {
@@ -112,7 +112,7 @@ impl Tuple {
     /// Removes the rule with the rank and match of `rule`.
     pub fn remove(&mut self, rule: &Rule) {
         self.ranks.remove(&rule.rank);
-        let key = rule.spec.matching.key();
+        let key = rule.matching.key();
         let hash = self.shape.hash(key);
         let Some(at) = self.entry(hash, key) else { return };
         let slot = &mut self.entries[at as usize];
@@ -127,7 +127,7 @@ impl Tuple {
 
     /// Puts `rule` where the rule with the same rank and match is.
     pub fn swap(&mut self, rule: Arc<Rule>) {
-        let key = rule.spec.matching.key();
+        let key = rule.matching.key();
         let Some(at) = self.entry(self.shape.hash(key), key) else { return };
         let Some(entry) = &mut self.entries[at as usize] else { return };
         let mut all = std::iter::once(&mut entry.best).chain(&mut entry.rest);

@@ -3,6 +3,7 @@
 use crate::action::Action;
 use crate::matching::Match;
 use crate::meter::Meter;
+use crate::quic;
 use crate::rss::Group;
 use crate::rule::{Rule, RuleSpec};
 use crate::table::Miss;
@@ -30,7 +31,13 @@ impl Filter {
     pub fn covers(&self, rule: &Rule) -> bool {
         let spec = &rule.spec;
         let priority = if self.strict { Some(self.strict_priority()) } else { self.priority };
-        let sends = |port| spec.actions.contains(&Action::Output(port));
+        let sends = |port| {
+            spec.actions.iter().any(|action| match action {
+                Action::Output(to) => *to == port,
+                Action::VniMap(map) => map.runs().iter().any(|run| run.has_port(port)),
+                _ => false,
+            })
+        };
         self.table.is_none_or(|table| table == spec.table)
             && priority.is_none_or(|priority| priority == spec.priority)
             && self.cookie.is_none_or(|(cookie, mask)| (spec.cookie ^ cookie) & mask == 0)
@@ -65,6 +72,9 @@ pub enum Change {
     Miss(Miss),
     /// Sets up an RSS group, exchanges it, or removes it.
     Group(u32, Option<Arc<Group>>),
+    /// Sets up a QUIC group, exchanges it, or removes it. One that is exchanged keeps its connections where it can
+    /// ([`quic::Group::succeeding`]).
+    Quic(u32, Option<Arc<quic::Group>>),
     /// Sets up a meter, exchanges it, or removes it.
     Meter(u32, Option<Arc<Meter>>),
 }

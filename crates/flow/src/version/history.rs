@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// How many versions are kept, the newest included.
 pub const HISTORY: usize = 4096;
-/// How many steps they may have together.
-const MAX_OPS: usize = 1 << 20;
+/// How many bytes of rules they may have together.
+const MAX_BYTES: usize = 256 << 20;
 
 /// Why a version cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,22 +21,39 @@ pub struct VersionError {
     pub newest: u64,
 }
 
+/// More than an RSS group or a meter has.
+const GROUP_BYTES: usize = 4096;
+/// A QUIC group that has gone is kept with its memory: no more than 16 of them.
+const QUIC_WEIGHT: usize = MAX_BYTES / 16;
+
+/// Bytes, each of which may be kept by nobody else.
+fn weight(ops: &[Op]) -> usize {
+    let of = |op: &Op| match op {
+        Op::Insert(rule) | Op::Remove(rule) => rule.bytes(),
+        Op::Swap { old, new } => old.bytes() + new.bytes(),
+        Op::Group { .. } | Op::Meter { .. } => GROUP_BYTES,
+        Op::Quic { .. } => QUIC_WEIGHT,
+        Op::Miss { .. } => 0,
+    };
+    size_of_val(ops) + ops.iter().map(of).sum::<usize>()
+}
+
 /// The steps of the last versions.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// Version and steps, oldest first.
     records: VecDeque<(u64, Arc<[Op]>)>,
-    ops: usize,
+    bytes: usize,
 }
 
 impl History {
     pub fn push(&mut self, version: u64, ops: Arc<[Op]>) {
-        self.ops += ops.len();
+        self.bytes += weight(&ops);
         self.records.push_back((version, ops));
         // The newest step is always kept: it is what copies need that are one version behind.
-        while self.records.len() >= HISTORY || (self.ops > MAX_OPS && self.records.len() > 1) {
+        while self.records.len() >= HISTORY || (self.bytes > MAX_BYTES && self.records.len() > 1) {
             if let Some((_, ops)) = self.records.pop_front() {
-                self.ops -= ops.len();
+                self.bytes -= weight(&ops);
             }
         }
     }

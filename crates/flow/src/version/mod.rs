@@ -11,6 +11,7 @@
 //! Nobody waits for anybody. A worker holds the version of its last lookup; the writer brings a copy up to date that no
 //! worker holds, and makes another one where all are held. So there are at most as many copies as workers, and two more.
 
+mod author;
 mod change;
 mod commit;
 mod history;
@@ -21,9 +22,10 @@ mod store;
 mod tests;
 mod writer;
 
+pub use author::{Author, Everybody, Part};
 pub use change::{Change, Filter};
 pub use commit::{CommitError, Refusal};
 pub use history::{HISTORY, VersionError};
-pub(crate) use op::Op;
+pub use op::Op;
 pub use published::Published;
 pub use writer::{Committed, Limits, Writer};

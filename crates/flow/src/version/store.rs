@@ -2,8 +2,10 @@
 
 use super::Op;
 use crate::action::Action;
+use crate::key::Mask;
 use crate::matching::Match;
 use crate::meter::Meter;
+use crate::quic;
 use crate::rss::Group;
 use crate::rule::Rule;
 use crate::table::{Miss, Tables, mix};
@@ -15,6 +17,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Shared {
     Group(u32),
+    Quic(u32),
     Meter(u32),
 }
 
@@ -23,6 +26,7 @@ impl Shared {
     fn of(action: &Action) -> Option<Self> {
         match action {
             Action::Rss(group) => Some(Self::Group(*group)),
+            Action::Quic(group) => Some(Self::Quic(*group)),
             Action::Meter(meter) => Some(Self::Meter(*meter)),
             _ => None,
         }
@@ -35,7 +39,10 @@ pub(super) struct Store {
     rules: HashTable<Arc<Rule>>,
     pub miss: Miss,
     groups: BTreeMap<u32, Arc<Group>>,
+    quics: BTreeMap<u32, Arc<quic::Group>>,
     meters: BTreeMap<u32, Arc<Meter>>,
+    /// How many rules have each mask, by table: a frame that no worker knows is compared under all masks of a table.
+    masks: HashMap<(u8, Mask), usize>,
     /// How many actions use a group or meter.
     uses: HashMap<Shared, usize>,
     seed: u64,
@@ -44,6 +51,20 @@ pub(super) struct Store {
 impl Store {
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
+    }
+
+    /// How many masks there are, in all tables together.
+    pub fn masks(&self) -> usize {
+        self.masks.len()
+    }
+
+    fn count_mask(&mut self, rule: &Rule, is_new: bool) {
+        let place = (rule.spec.table, *rule.matching.mask());
+        let count = self.masks.entry(place).or_default();
+        *count = if is_new { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            self.masks.remove(&place);
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -58,6 +79,20 @@ impl Store {
         self.groups.get(&id)
     }
 
+    /// How many QUIC groups there are.
+    pub fn quics(&self) -> usize {
+        self.quics.len()
+    }
+
+    /// How many connections they have room for together.
+    pub fn quic_connections(&self) -> usize {
+        self.quics.values().map(|group| group.spec().connections).sum()
+    }
+
+    pub fn quic(&self, id: u32) -> Option<&Arc<quic::Group>> {
+        self.quics.get(&id)
+    }
+
     pub fn meter(&self, id: u32) -> Option<&Arc<Meter>> {
         self.meters.get(&id)
     }
@@ -66,6 +101,7 @@ impl Store {
     pub fn has(&self, shared: Shared) -> bool {
         match shared {
             Shared::Group(id) => self.groups.contains_key(&id),
+            Shared::Quic(id) => self.quics.contains_key(&id),
             Shared::Meter(id) => self.meters.contains_key(&id),
         }
     }
@@ -73,6 +109,11 @@ impl Store {
     /// A group or meter that a rule uses and that is not there.
     pub fn missing<'a>(&self, mut actions: impl Iterator<Item = &'a Action>) -> Option<Shared> {
         actions.find_map(|action| Shared::of(action).filter(|shared| !self.has(*shared)))
+    }
+
+    /// How many actions use a group or meter.
+    pub fn uses(&self, shared: Shared) -> usize {
+        self.uses.get(&shared).copied().unwrap_or(0)
     }
 
     pub fn is_used(&self, shared: Shared) -> bool {
@@ -107,6 +148,7 @@ impl Store {
                     |rule: &Arc<Rule>| Self::hash(seed, rule.spec.table, rule.spec.priority, &rule.spec.matching);
                 self.rules.insert_unique(hash, Arc::clone(rule), rehash);
                 self.count_uses(rule, true);
+                self.count_mask(rule, true);
             }
             Op::Remove(rule) => {
                 let hash = self.hash_of(rule);
@@ -114,6 +156,7 @@ impl Store {
                     found.remove();
                 }
                 self.count_uses(rule, false);
+                self.count_mask(rule, false);
             }
             Op::Swap { old, new } => {
                 let hash = self.hash_of(old);
@@ -125,6 +168,7 @@ impl Store {
             }
             Op::Miss { new, .. } => self.miss = *new,
             Op::Group { id, new, .. } => set(&mut self.groups, *id, new.clone()),
+            Op::Quic { id, new, .. } => set(&mut self.quics, *id, new.clone()),
             Op::Meter { id, new, .. } => set(&mut self.meters, *id, new.clone()),
         }
     }
@@ -134,7 +178,10 @@ impl Store {
         let mut ops: Vec<Op> = self.rules.iter().map(|rule| Op::Insert(Arc::clone(rule))).collect();
         ops.push(Op::Miss { old: Miss::Normal, new: self.miss });
         let group = |(id, group): (&u32, &Arc<Group>)| Op::Group { id: *id, old: None, new: Some(Arc::clone(group)) };
+        let quic =
+            |(id, group): (&u32, &Arc<quic::Group>)| Op::Quic { id: *id, old: None, new: Some(Arc::clone(group)) };
         let meter = |(id, meter): (&u32, &Arc<Meter>)| Op::Meter { id: *id, old: None, new: Some(Arc::clone(meter)) };
+        ops.extend(self.quics.iter().map(quic));
         ops.extend(self.groups.iter().map(group).chain(self.meters.iter().map(meter)));
         let mut tables = Tables::new(seed);
         tables.apply(version, &ops);

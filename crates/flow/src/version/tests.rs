@@ -81,6 +81,39 @@ fn groups_and_meters_that_are_used_stay() {
 }
 
 #[test]
+fn quic_groups_are_groups_of_another_kind() {
+    let steering = |queues: &[u16]| {
+        let few = crate::quic::GroupSpec::over(queues.to_vec());
+        let few = crate::quic::GroupSpec { connections: 100, handshakes: 100, per_source: 100, ..few };
+        Some(Arc::new(crate::quic::Group::new(&few).unwrap()))
+    };
+    let mut writer = Writer::new(1, Limits::default());
+    let refused = |writer: &mut Writer, changes| writer.commit(changes, 0).unwrap_err().refusal;
+    let rule = || add("udp,udp_dst=443,actions=quic:1");
+    assert_eq!(refused(&mut writer, vec![rule()]), Refusal::NoQuic(1));
+    assert_eq!(refused(&mut writer, vec![rule(), Change::Group(1, group())]), Refusal::NotQuic(1));
+    assert!(!writer.current().wants_sent());
+    writer.commit(vec![rule(), Change::Quic(1, steering(&[0, 1]))], 0).unwrap();
+    assert!(writer.current().wants_sent() && writer.current().quic(1).is_some());
+    assert_eq!(refused(&mut writer, vec![Change::Group(1, group())]), Refusal::OtherKind(1));
+    assert_eq!(refused(&mut writer, vec![Change::Quic(1, None)]), Refusal::QuicInUse(1));
+    // Exchanged, it is asked under either version.
+    writer.commit(vec![Change::Quic(1, steering(&[2, 3]))], 0).unwrap();
+    assert_eq!(writer.at(1).unwrap().quic(1).unwrap().spec().queues, [0, 1]);
+    assert_eq!(writer.current().quic(1).unwrap().spec().queues, [2, 3]);
+    writer.commit(vec![Change::Group(1, group()), delete(""), Change::Quic(1, None)], 0).unwrap();
+    assert!(!writer.current().wants_sent() && writer.current().quic(1).is_none());
+    // Room for connections is memory, of which all groups together have so much.
+    let large = |id| {
+        let spec = crate::quic::GroupSpec { connections: 262_144, ..crate::quic::GroupSpec::over(vec![0]) };
+        Change::Quic(id, Some(Arc::new(crate::quic::Group::new(&spec).unwrap())))
+    };
+    writer.commit((10..14).map(large).collect(), 0).unwrap();
+    assert_eq!(refused(&mut writer, vec![large(14)]), Refusal::TooManyConnections(1 << 20));
+    writer.commit(vec![large(13)], 0).unwrap();
+}
+
+#[test]
 fn loose_changes_reach_what_is_within() {
     let mut writer = Writer::new(1, Limits::default());
     let rules = ["ip,nw_src=10.1.0.0/16,actions=queue:1", "ip,nw_src=10.0.0.0/8,actions=queue:2", "ip,actions=queue:3"];

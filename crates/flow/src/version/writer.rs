@@ -2,9 +2,10 @@
 
 use super::commit::Transaction;
 use super::history::History;
-use super::store::Store;
-use super::{Change, CommitError, Filter, Op, Published, VersionError};
+use super::store::{Shared, Store};
+use super::{Author, Change, CommitError, Everybody, Filter, Op, Part, Published, VersionError};
 use crate::meter::Meter;
+use crate::quic;
 use crate::rss::Group;
 use crate::rule::Rule;
 use crate::table::{Classifier, Miss, Tables, seed};
@@ -17,6 +18,10 @@ pub struct Limits {
     pub rules: usize,
     /// How many rules the loose changes of one transaction may look at together, found or not.
     pub looks: usize,
+    /// Units of the rules that one transaction makes: what it may take of memory before it is done.
+    pub made: usize,
+    /// Masks, in all tables together: what a frame that no worker knows costs most.
+    pub masks: usize,
     /// The highest number of an RSS group.
     pub groups: u32,
     /// The highest number of a meter.
@@ -25,7 +30,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { rules: 1 << 20, looks: 1 << 23, groups: 4095, meters: 65535 }
+        Self { rules: 1 << 20, masks: 512, looks: 1 << 23, made: 1 << 21, groups: 4095, meters: 65535 }
     }
 }
 
@@ -60,8 +65,15 @@ pub struct Writer {
 impl Writer {
     /// Empty tables for `workers` workers, as version 0.
     pub fn new(workers: usize, limits: Limits) -> Self {
+        Self::before(workers, limits, 0)
+    }
+
+    /// Empty tables, of which the first transaction makes version `version`: for a copy of other tables.
+    pub fn before(workers: usize, limits: Limits, version: u64) -> Self {
         let seed = seed();
-        let current = Arc::new(Tables::new(seed));
+        let mut empty = Tables::new(seed);
+        empty.apply(version.saturating_sub(1), &[]);
+        let current = Arc::new(empty);
         Self {
             store: Store::new(seed),
             published: Arc::new(Published::new(Arc::clone(&current))),
@@ -110,6 +122,11 @@ impl Writer {
         self.store.group(id)
     }
 
+    /// A QUIC group.
+    pub fn quic(&self, id: u32) -> Option<&Arc<quic::Group>> {
+        self.store.quic(id)
+    }
+
     /// A meter.
     pub fn meter(&self, id: u32) -> Option<&Arc<Meter>> {
         self.store.meter(id)
@@ -127,9 +144,67 @@ impl Writer {
     /// # Errors
     /// The first change that cannot be, and why.
     pub fn commit(&mut self, changes: Vec<Change>, now_ns: u64) -> Result<Committed, CommitError> {
-        let transaction = Transaction::new(&mut self.store, &self.limits, &mut self.sequence, self.workers, now_ns);
-        let ops = transaction.run(changes)?;
-        Ok(self.publish(ops))
+        self.commit_by(&Everybody, changes, now_ns).map(|(committed, _)| committed)
+    }
+
+    /// As [`commit`](Self::commit), for somebody who may not change everything; returned are the steps as well.
+    ///
+    /// # Errors
+    /// The first change that cannot be, or is not his to make.
+    pub fn commit_by(
+        &mut self,
+        author: &dyn Author,
+        changes: Vec<Change>,
+        now_ns: u64,
+    ) -> Result<(Committed, Arc<[Op]>), CommitError> {
+        let ops: Arc<[Op]> = self.transaction(now_ns).by(author).run(changes)?.into();
+        Ok((self.publish(Arc::clone(&ops)), ops))
+    }
+
+    /// What [`commit_by`](Self::commit_by) would do; nothing is done. The version is the one that there would be.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_out(
+        &mut self,
+        author: &dyn Author,
+        changes: Vec<Change>,
+        now_ns: u64,
+    ) -> Result<(Committed, Arc<[Op]>), CommitError> {
+        let ops = self.transaction(now_ns).by(author).run(changes)?;
+        for op in ops.iter().rev() {
+            self.store.apply(&op.inverse());
+        }
+        Ok((self.counted(&ops), ops.into()))
+    }
+
+    fn transaction(&mut self, now_ns: u64) -> Transaction<'_> {
+        Transaction::new(&mut self.store, &self.limits, &mut self.sequence, self.workers, now_ns)
+    }
+
+    /// All rules, in no order.
+    pub fn each(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.store.rules()
+    }
+
+    /// Whether rules use a group or meter.
+    pub fn is_used(&self, part: Part) -> bool {
+        self.uses(part) > 0
+    }
+
+    /// How many actions of rules use a group or meter.
+    pub fn uses(&self, part: Part) -> usize {
+        match part {
+            Part::Miss => 0,
+            Part::Group(id) => self.store.uses(Shared::Group(id)),
+            Part::Quic(id) => self.store.uses(Shared::Quic(id)),
+            Part::Meter(id) => self.store.uses(Shared::Meter(id)),
+        }
+    }
+
+    /// The oldest version that [`at`](Self::at) can build.
+    pub fn oldest(&self) -> u64 {
+        self.history.oldest(self.current.version())
     }
 
     /// Removes the rules whose time is over at `now_ns`, in one transaction; returned are they. With none there is no new
@@ -141,7 +216,7 @@ impl Writer {
             for op in &ops {
                 self.store.apply(op);
             }
-            self.publish(ops);
+            self.publish(ops.into());
         }
         over
     }
@@ -173,16 +248,26 @@ impl Writer {
         self.spares.len() + 1
     }
 
-    fn publish(&mut self, ops: Vec<Op>) -> Committed {
-        let version = self.current.version() + 1;
+    /// What these steps come to, as the next version.
+    fn counted(&self, ops: &[Op]) -> Committed {
         let count = |is: fn(&Op) -> bool| ops.iter().filter(|op| is(op)).count();
-        let committed = Committed {
-            version,
+        Committed {
+            version: self.current.version() + 1,
             added: count(|op| matches!(op, Op::Insert(_))),
             modified: count(|op| matches!(op, Op::Swap { .. })),
             removed: count(|op| matches!(op, Op::Remove(_))),
-        };
-        self.history.push(version, ops.into());
+        }
+    }
+
+    fn publish(&mut self, ops: Arc<[Op]>) -> Committed {
+        for op in &*ops {
+            if let Op::Quic { new: Some(group), .. } = op {
+                group.prepare();
+            }
+        }
+        let committed = self.counted(&ops);
+        let version = committed.version;
+        self.history.push(version, ops);
         let next = self.next_copy(version);
         self.published.store(Arc::clone(&next));
         self.spares.push(std::mem::replace(&mut self.current, next));

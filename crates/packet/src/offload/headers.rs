@@ -5,14 +5,14 @@
 use super::{ETHERNET_LEN, SegmentKind, Unfit};
 
 /// Ethernet type of IPv4 and IPv6.
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
+pub(super) const IPV4: u16 = 0x0800;
+pub(super) const IPV6: u16 = 0x86dd;
 /// VLAN tags: of customers (802.1Q), of providers (802.1ad), and of providers before that standard.
 const VLANS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
 /// IP protocol numbers.
 const TCP: u8 = 6;
-const UDP: u8 = 17;
+pub(super) const UDP: u8 = 17;
 /// IPv6 extension headers that every segment can carry unchanged.
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
@@ -41,10 +41,11 @@ pub(super) fn word(frame: &[u8], at: usize) -> Result<u16, Unfit> {
 }
 
 impl Headers {
-    /// Finds the headers of a frame of `len` bytes, of which `frame` are the first, and checks that they belong to `kind`.
-    pub fn find(frame: &[u8], len: usize, kind: SegmentKind) -> Result<Self, Unfit> {
+    /// Finds the headers of the frame that begins at `from` of a frame of `len` bytes and ends with it, and checks that they
+    /// belong to `kind`. `frame` are the first bytes.
+    pub fn find(frame: &[u8], from: usize, len: usize, kind: SegmentKind) -> Result<Self, Unfit> {
         let frame = &frame[..frame.len().min(MAX_HEADERS_LEN)];
-        let (ip, ether_type) = network(frame)?;
+        let (ip, ether_type) = network(frame, from)?;
         let (ipv4_len, transport, protocol) = match ether_type {
             IPV4 => {
                 let header_len = ipv4(frame, ip, len)?;
@@ -82,9 +83,9 @@ impl Headers {
     }
 }
 
-/// Place and type of what follows Ethernet and VLAN tags.
-fn network(frame: &[u8]) -> Result<(usize, u16), Unfit> {
-    let mut at = ETHERNET_LEN;
+/// Place and type of what follows the Ethernet header at `from` and VLAN tags.
+pub(super) fn network(frame: &[u8], from: usize) -> Result<(usize, u16), Unfit> {
+    let mut at = from + ETHERNET_LEN;
     loop {
         let ether_type = word(frame, at - 2)?;
         if !VLANS.contains(&ether_type) {
@@ -95,7 +96,7 @@ fn network(frame: &[u8]) -> Result<(usize, u16), Unfit> {
 }
 
 /// Bytes of the IPv4 header at `at`.
-fn ipv4(frame: &[u8], at: usize, len: usize) -> Result<usize, Unfit> {
+pub(super) fn ipv4(frame: &[u8], at: usize, len: usize) -> Result<usize, Unfit> {
     let first = byte(frame, at)?;
     let header_len = usize::from(first & 15) * 4;
     if first >> 4 != 4 || header_len < 20 || at + header_len > frame.len() {
@@ -112,7 +113,7 @@ fn ipv4(frame: &[u8], at: usize, len: usize) -> Result<usize, Unfit> {
 }
 
 /// Place and number of the transport header behind the IPv6 header at `at` and its extension headers.
-fn ipv6(frame: &[u8], at: usize, len: usize) -> Result<(usize, u8), Unfit> {
+pub(super) fn ipv6(frame: &[u8], at: usize, len: usize) -> Result<(usize, u8), Unfit> {
     if byte(frame, at)? >> 4 != 6 {
         return Err(Unfit::Headers);
     }

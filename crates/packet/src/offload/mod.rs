@@ -23,6 +23,7 @@ mod headers;
 mod segment;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 mod virtio;
 
 pub use segment::MAX_SEGMENTS;

@@ -5,6 +5,7 @@
 //! copied, and no memory is needed besides the frame.
 
 use super::headers::{Headers, MAX_HEADERS_LEN, word};
+use super::tunnel::Outer;
 use super::{Offload, PartialChecksum, SegmentKind, Segments, Unfit};
 use crate::checksum::Sum;
 
@@ -23,10 +24,19 @@ impl Offload {
     /// # Errors
     /// [`Unfit`].
     pub fn check(&self, head: &[u8], len: usize) -> Result<(), Unfit> {
+        self.passes_whole(head, len).map(drop)
+    }
+
+    /// As [`Offload::check`], and whether the frame can be passed on whole. What is to be cut within a tunnel cannot: a
+    /// virtio header has no word for that.
+    ///
+    /// # Errors
+    /// [`Unfit`].
+    pub fn passes_whole(&self, head: &[u8], len: usize) -> Result<bool, Unfit> {
         match (self.checksum, self.segments) {
-            (None, None) => Ok(()),
-            (Some(checksum), None) => checksum.place(len).map(drop),
-            (checksum, Some(segments)) => Cut::plan(head, len, checksum, segments).map(drop),
+            (None, None) => Ok(true),
+            (Some(checksum), None) => checksum.place(len).map(|_| true),
+            (checksum, Some(segments)) => Cut::plan(head, len, checksum, segments).map(|cut| cut.outer.is_none()),
         }
     }
 
@@ -67,19 +77,37 @@ impl PartialChecksum {
 }
 
 /// A checksum as it is stored. Zero would mean "none" in UDP; for all others the two are the same number.
-fn stored(sum: Sum) -> u16 {
+pub(super) fn stored(sum: Sum) -> u16 {
     match sum.checksum() {
         0 => 0xffff,
         checksum => checksum,
     }
 }
 
-fn put(frame: &mut [u8], at: usize, word: u16) {
+pub(super) fn put(frame: &mut [u8], at: usize, word: u16) {
     frame[at..at + 2].copy_from_slice(&word.to_be_bytes());
+}
+
+/// Turns lengths, identification and checksum of the IP header at `ip` into those of segment `number`. All lengths fit: those
+/// of the whole do.
+pub(super) fn put_ip_lengths(segment: &mut [u8], ip: usize, ipv4_len: Option<usize>, number: usize) {
+    match ipv4_len {
+        Some(header_len) => {
+            let id = u16::from_be_bytes([segment[ip + 4], segment[ip + 5]]);
+            put(segment, ip + 2, (segment.len() - ip) as u16);
+            put(segment, ip + 4, id.wrapping_add(number as u16));
+            put(segment, ip + 10, 0);
+            let checksum = Sum::of(&segment[ip..ip + header_len]).checksum();
+            put(segment, ip + 10, checksum);
+        }
+        None => put(segment, ip + 4, (segment.len() - ip - 40) as u16),
+    }
 }
 
 /// How a frame is cut: everything about it that was checked.
 struct Cut {
+    /// The tunnel around it, if there is one.
+    outer: Option<Outer>,
     headers: Headers,
     kind: SegmentKind,
     /// Bytes of payload per segment.
@@ -92,7 +120,14 @@ impl Cut {
     fn plan(head: &[u8], len: usize, checksum: Option<PartialChecksum>, segments: Segments) -> Result<Self, Unfit> {
         let Segments { kind, size, .. } = segments;
         let checksum = checksum.ok_or(Unfit::NoChecksum)?;
-        let headers = Headers::find(head, len, kind)?;
+        let is_here = |headers: &Headers| headers.transport == usize::from(checksum.start);
+        let (outer, headers) = match Headers::find(head, 0, len, kind) {
+            Ok(headers) if is_here(&headers) => (None, headers),
+            direct => match Outer::find(head, len) {
+                Some(outer) => (Some(outer), Headers::find(head, outer.inner, len, kind)?),
+                None => (None, direct?),
+            },
+        };
         let offset = Headers::checksum_offset(kind);
         if (usize::from(checksum.start), usize::from(checksum.offset)) != (headers.transport, offset) {
             return Err(Unfit::Checksum);
@@ -107,7 +142,7 @@ impl Cut {
         let whole = (len - headers.transport) as u32;
         let length = Sum::default().with(whole).folded();
         let pseudo = Sum::default().with(u32::from(seed)).with(u32::from(!length));
-        Ok(Self { headers, kind, size, pseudo })
+        Ok(Self { outer, headers, kind, size, pseudo })
     }
 
     fn carry_out(&self, frame: &mut [u8], mut emit: impl FnMut(&[u8]) -> bool) -> usize {
@@ -135,18 +170,7 @@ impl Cut {
     /// Turns the headers of the whole into those of segment `number`.
     fn write_headers(&self, segment: &mut [u8], number: usize, last: bool) {
         let Headers { ip, transport, .. } = self.headers;
-        // All lengths fit: those of the whole do.
-        match self.headers.ipv4_len {
-            Some(header_len) => {
-                let id = u16::from_be_bytes([segment[ip + 4], segment[ip + 5]]);
-                put(segment, ip + 2, (segment.len() - ip) as u16);
-                put(segment, ip + 4, id.wrapping_add(number as u16));
-                put(segment, ip + 10, 0);
-                let checksum = Sum::of(&segment[ip..ip + header_len]).checksum();
-                put(segment, ip + 10, checksum);
-            }
-            None => put(segment, ip + 4, (segment.len() - ip - 40) as u16),
-        }
+        put_ip_lengths(segment, ip, self.headers.ipv4_len, number);
         match self.kind {
             SegmentKind::Tcp4 | SegmentKind::Tcp6 => self.write_tcp(segment, number, last),
             SegmentKind::Udp => put(segment, transport + 4, (segment.len() - transport) as u16),
@@ -154,6 +178,9 @@ impl Cut {
         let length = (segment.len() - transport) as u32;
         let sum = self.pseudo.with(length).plus(Sum::of(&segment[transport..]));
         put(segment, transport + Headers::checksum_offset(self.kind), stored(sum));
+        if let Some(outer) = &self.outer {
+            outer.write(segment, number);
+        }
     }
 
     fn write_tcp(&self, segment: &mut [u8], number: usize, last: bool) {

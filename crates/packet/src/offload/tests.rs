@@ -305,6 +305,69 @@ fn what_cannot_be_cut_is_refused_by_name() {
     assert_eq!(large.offload.finish(&mut large.bytes, |_| panic!("emitted")), Err(Unfit::Headers));
 }
 
+/// Outer headers around an inner frame: as Linux has them around a large one, whose checksum of UDP is the sum of the
+/// pseudo header, or as they are on the wire.
+fn wrap(inner: &[u8], v6: bool, geneve: bool, checksum: bool, id: u16, complete: bool) -> Vec<u8> {
+    let tunnel: &[u8] =
+        if geneve { &[2, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 2, 3, 1, 9, 9, 9, 9] } else { &[8, 0, 0, 0, 0, 0, 7, 0] };
+    let mut bytes = vec![6; 12];
+    let len = 8 + tunnel.len() + inner.len();
+    bytes.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
+    if v6 {
+        bytes.extend([0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 17, 64]);
+        bytes.extend((0..32).map(|i| i * 5 + 3));
+    } else {
+        bytes.extend([0x45, 0]);
+        bytes.extend(((len + 20) as u16).to_be_bytes());
+        bytes.extend(id.to_be_bytes());
+        bytes.extend([0x40, 0, 64, 17, 0, 0, 10, 1, 0, 1, 10, 1, 0, 2]);
+        let sum = !slow_sum(bytes[14..34].to_vec());
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    let udp = bytes.len();
+    bytes.extend([0xc0, 1, 0x12, 0xb5, (len >> 8) as u8, len as u8, 0, 0]);
+    bytes.extend(tunnel);
+    bytes.extend(inner);
+    if checksum {
+        let mut sum = slow_sum(pseudo_header(&bytes, 14, 17, len));
+        if complete {
+            let pseudo = pseudo_header(&bytes, 14, 17, len);
+            sum = match !slow_sum(pseudo.into_iter().chain(bytes[udp..].iter().copied())) {
+                0 => 0xffff,
+                sum => sum,
+            };
+        }
+        bytes[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+    }
+    bytes
+}
+
+proptest! {
+    /// Cut within a tunnel is the same as cut first and put into a tunnel then.
+    #[test]
+    fn a_large_frame_in_a_tunnel_is_cut_there(
+        shape in any_shape(), payload in vec(any::<u8>(), 0..1500), how: [bool; 3], id: u16,
+    ) {
+        let [v6, geneve, checksum] = how;
+        let large = build(&shape, &payload);
+        let wanted: Vec<Vec<u8>> = segments_of(&large).iter().enumerate().map(|(number, segment)| {
+            wrap(segment, v6, geneve, checksum, id.wrapping_add(number as u16), true)
+        }).collect();
+        let bytes = wrap(&large.bytes, v6, geneve, checksum, id, false);
+        let before = bytes.len() - large.bytes.len();
+        let mut offload = large.offload;
+        offload.checksum.as_mut().unwrap().start += before as u16;
+        prop_assert_eq!(offload.passes_whole(&bytes, bytes.len()), Ok(false));
+        prop_assert_eq!(large.offload.passes_whole(&large.bytes, large.bytes.len()), Ok(true));
+        let places = large.places.map(|place| place + before);
+        prop_assert_eq!(segments_of(&Large { bytes: bytes.clone(), offload, places }), wanted);
+        // A tunnel that ends elsewhere than the frame is none.
+        let mut damaged = bytes;
+        damaged[if v6 { 58 } else { 38 }] ^= 1;
+        prop_assert!(offload.check(&damaged, damaged.len()).is_err());
+    }
+}
+
 #[test]
 fn a_payload_of_one_segment_or_none_is_one_frame() {
     for payload in [0, 1, 1448] {

@@ -136,6 +136,7 @@ impl<'a> Ipv4<'a> {
     }
 
     /// Whether the checksum is that of the header.
+    #[inline]
     pub fn checksum_holds(&self) -> bool {
         Sum::of(self.fixed).plus(Sum::of(self.options)).checksum() == 0
     }

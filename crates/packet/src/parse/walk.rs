@@ -21,7 +21,8 @@ const LONGEST: usize = Ethernet::LEN
 const LAST_START: usize = u16::MAX as usize - LONGEST;
 
 impl Layers {
-    const NONE: Self = Self {
+    /// Nothing found, as of a frame without bytes.
+    pub const NONE: Self = Self {
         end: 0,
         tags: [Tag { tpid: 0, tci: super::Tci(0) }; Self::MOST_TAGS],
         start: 0,
@@ -47,6 +48,13 @@ impl Layers {
         let mut layers = Self::NONE;
         layers.ethernet_at(frame, 0);
         layers
+    }
+
+    /// The same, where it is to be: a copy right behind would wait for the small stores before it.
+    #[inline]
+    pub fn find(&mut self, frame: &[u8]) {
+        *self = Self::NONE;
+        self.ethernet_at(frame, 0);
     }
 
     /// Finds the headers of what is within the tunnel. Offsets are from the start of the same frame. `None` without a

@@ -6,8 +6,22 @@ use crate::{Accept, EngineFault, FrameLimits, FrameSink, Served};
 use core::time::Duration;
 use millrace_dma::{Access, Iotlb, Iova, Span};
 
-/// The card's clock, in nanoseconds. Asked for frames with a launch time only.
-pub type Clock = Box<dyn Fn() -> u64 + Send>;
+/// The card's clock. Asked for frames with a launch time only.
+pub trait Clock: Send {
+    /// Nanoseconds; may be those of a while ago, so that many frames cost one reading.
+    fn now(&self) -> u64;
+
+    /// Nanoseconds, read anew.
+    fn exactly(&self) -> u64 {
+        self.now()
+    }
+}
+
+impl<F: Fn() -> u64 + Send> Clock for F {
+    fn now(&self) -> u64 {
+        self()
+    }
+}
 
 /// How far ahead a launch time may lie, in nanoseconds: a frame with one beyond it is dropped and counted, so that a
 /// wild value cannot hold its queue for ever.
@@ -35,7 +49,7 @@ pub struct CardTx {
     held: u64,
     limits: FrameLimits,
     iotlb: Iotlb,
-    clock: Clock,
+    clock: Box<dyn Clock>,
 }
 
 /// Why a frame is not sent now.
@@ -48,7 +62,7 @@ pub(crate) enum Unfit {
 
 impl CardTx {
     /// A queue at place 0 of a ring that lies at `ring_at`.
-    pub fn new(ring: Ring, ring_at: Iova, limits: FrameLimits, iotlb: Iotlb, clock: Clock) -> Self {
+    pub fn new(ring: Ring, ring_at: Iova, limits: FrameLimits, iotlb: Iotlb, clock: Box<dyn Clock>) -> Self {
         let finished = vec![0; ring.entries() as usize].into_boxed_slice();
         Self {
             ring,
@@ -64,6 +78,11 @@ impl CardTx {
             iotlb,
             clock,
         }
+    }
+
+    /// From now on launch times are those of this clock.
+    pub fn set_clock(&mut self, clock: Box<dyn Clock>) {
+        self.clock = clock;
     }
 
     /// Place of the next descriptor to be taken.
@@ -132,17 +151,22 @@ impl CardTx {
         self.in_flight() == 0 && self.ring.is_done(self.head)
     }
 
+    /// Whether the frame at the head had to wait for its launch time when it was looked at last.
+    #[inline(always)]
+    pub fn is_held(&self) -> bool {
+        self.held != 0 && !self.ring.is_done(self.head)
+    }
+
     /// How long the frame at the head has to wait for its launch time; `None` if none waits.
     pub fn launch_in(&self) -> Option<Duration> {
-        let waits = self.held != 0 && !self.ring.is_done(self.head);
-        waits.then(|| Duration::from_nanos(self.wait()))
+        self.is_held().then(|| Duration::from_nanos(self.wait()))
     }
 
     /// Nanoseconds until the launch time that was read last; 0 once it has to be judged again, which is also so when
     /// the clock was set back meanwhile.
     #[cold]
     fn wait(&self) -> u64 {
-        Some(self.held.saturating_sub((self.clock)())).filter(|&left| left <= HORIZON).unwrap_or(0)
+        Some(self.held.saturating_sub(self.clock.now())).filter(|&left| left <= HORIZON).unwrap_or(0)
     }
 
     /// Takes frames out of the ring until the sink is full, the ring is empty, a frame has to wait for its launch time,
@@ -255,10 +279,12 @@ impl Source for CardTx {
             };
             let time = self.ring.time(at);
             if time != 0 {
-                let now = *now.get_or_insert_with(|| (self.clock)());
+                let now = *now.get_or_insert_with(|| self.clock.now());
                 match time.saturating_sub(now) {
                     0 => {}
                     1..=HORIZON => break Stop::Other(Unfit::Waits(time)),
+                    // Nobody loses a frame because the reading was old.
+                    _ if time.saturating_sub(self.clock.exactly()) <= HORIZON => break Stop::Other(Unfit::Waits(time)),
                     _ => break Stop::Other(Unfit::Dropped(Outcome::TooFar, len)),
                 }
             }

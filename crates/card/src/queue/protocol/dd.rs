@@ -5,6 +5,7 @@ use crate::engine::{RxEngine, TxEngine};
 use crate::queue::build::Build;
 use crate::queue::error::StartError;
 use millrace_abi::register::dd as d;
+use millrace_clock::Ticks;
 use millrace_dma::{Access, Iova};
 use millrace_ring::dd;
 
@@ -13,7 +14,10 @@ pub(super) struct Dd;
 impl QueueProtocol for Dd {
     fn tx(&self, mut build: Build<'_>) -> Result<TxEngine, StartError> {
         let (ring, at) = ring(&mut build)?;
-        Ok(TxEngine::Dd(dd::CardTx::new(ring, at, build.limits, build.iotlb(), build.tsu.nanoseconds())))
+        let tsu = build.tsu.clone();
+        // Until a worker has it and gives it its own.
+        let clock = Box::new(move || tsu.timebase().at(Ticks::now()).total_nanoseconds());
+        Ok(TxEngine::Dd(dd::CardTx::new(ring, at, build.limits, build.iotlb(), clock)))
     }
 
     fn rx(&self, mut build: Build<'_>) -> Result<RxEngine, StartError> {

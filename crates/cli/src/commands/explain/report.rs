@@ -55,7 +55,7 @@ struct Totals {
     drop: u64,
     forward: u64,
     process: u64,
-    unfinished: u64,
+    stopped: u64,
     unmatched: u64,
 }
 
@@ -88,8 +88,10 @@ impl Report {
         self.print(head, None, Some(explained), || {
             let mut text = String::new();
             for (at, pass) in explained.passes.iter().enumerate() {
-                let begin = if at == 0 { "packet" } else { "inside packet" };
-                text += &format!("{begin} {}, {} bytes, {pass}", head.number, head.len);
+                text += &match at {
+                    0 => format!("packet {}, {} bytes, {pass}", head.number, head.len),
+                    _ => format!("then packet {}, {pass}", head.number),
+                };
             }
             if let Some(malformed) = &explained.malformed {
                 text += &format!(
@@ -97,8 +99,18 @@ impl Report {
                     malformed.header, malformed.why
                 );
             }
-            if let Some(why) = explained.unfinished {
-                text += &format!("  not explained further: {why}\n");
+            for sent in &explained.sent {
+                text += &format!("  to {}, {} bytes\n", sent.to, sent.len);
+            }
+            if let Some(why) = &explained.stopped {
+                text += &format!("  and no further: {why}\n");
+            }
+            if let Some(card) = &explained.card {
+                let who: Vec<String> = card.iter().map(ToString::to_string).collect();
+                text += &match &who[..] {
+                    [] => "  in the card: nobody got it\n".to_owned(),
+                    who => format!("  in the card: to {}\n", who.join(", ")),
+                };
             }
             text + "\n"
         })
@@ -134,13 +146,13 @@ impl Report {
         let totals = &mut self.totals;
         totals.packets += 1;
         totals.malformed += u64::from(explained.malformed.is_some());
+        totals.stopped += u64::from(explained.stopped.is_some());
         let missed = |step: &millrace_flow::explain::Step| step.rule.is_none();
         totals.unmatched += u64::from(explained.passes.iter().flat_map(|pass| &pass.steps).any(missed));
         match explained.class {
-            Some(Class::Drop) => totals.drop += 1,
-            Some(Class::Forward) => totals.forward += 1,
-            Some(Class::Process) => totals.process += 1,
-            None => totals.unfinished += 1,
+            Class::Drop => totals.drop += 1,
+            Class::Forward => totals.forward += 1,
+            Class::Process => totals.process += 1,
         }
         for queue in explained.passes.iter().flat_map(|pass| &pass.queues) {
             *self.queues.entry(*queue).or_default() += 1;
@@ -167,10 +179,10 @@ impl Report {
             .count("drop", totals.drop)
             .count("forward", totals.forward)
             .count("process", totals.process)
-            .count("unfinished", totals.unfinished)
             .count("skipped", totals.skipped)
             .count("unmatched", totals.unmatched)
-            .count("malformed", totals.malformed);
+            .count("malformed", totals.malformed)
+            .count("stopped", totals.stopped);
         self.output.rows("packets", &[row])
     }
 }

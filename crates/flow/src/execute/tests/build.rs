@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 pub const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
 
-pub fn ethernet(tags: &[(u16, u16)], ether_type: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn ethernet(tags: &[(u16, u16)], ether_type: u16, payload: &[u8]) -> Vec<u8> {
     let tags: Vec<u8> = tags.iter().flat_map(|(tpid, tci)| [tpid.to_be_bytes(), tci.to_be_bytes()].concat()).collect();
     [&MACS[..], &tags, &ether_type.to_be_bytes(), payload].concat()
 }
 
-pub fn ipv4(protocol: u8, options: &[[u8; 4]], flags: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn ipv4(protocol: u8, options: &[[u8; 4]], flags: u16, payload: &[u8]) -> Vec<u8> {
     let head = 20 + 4 * options.len();
     let [total, low] = ((head + payload.len()) as u16).to_be_bytes();
     let [fragment, offset] = flags.to_be_bytes();
@@ -35,7 +35,7 @@ pub fn tcp(data: &[u8]) -> Vec<u8> {
 }
 
 /// With a checksum that is to be computed, or without one.
-pub fn udp(port: u16, has_checksum: bool, data: &[u8]) -> Vec<u8> {
+pub(crate) fn udp(port: u16, has_checksum: bool, data: &[u8]) -> Vec<u8> {
     let len = (8 + data.len() as u16).to_be_bytes();
     [&[0x30, 0x39], &port.to_be_bytes()[..], &len, &[0, u8::from(has_checksum)], data].concat()
 }

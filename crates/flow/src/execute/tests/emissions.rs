@@ -1,7 +1,7 @@
 //! Who gets what, in which order, and when a copy is made.
 
 use super::build::{ethernet, ipv4, recomputed, udp};
-use super::{World, actions, emitted};
+use super::{World, actions, edited, emitted};
 use crate::action::Reason;
 use crate::execute::{Bytes, Emissions, Frame, HEADROOM, Stop, Target, execute};
 use crate::extract::Ingress;
@@ -159,4 +159,21 @@ fn groups_choose_by_the_headers_as_they_are_then() {
     let mut edited = Frame::new(&frame, &mut [], Ingress::default());
     execute(&actions("queue:1,rss:9"), &mut edited, &mut World::new(), &mut out).unwrap();
     assert_eq!((out.list().len(), out.lost()), (1, 1));
+}
+
+#[test]
+fn a_map_of_networks_says_who_gets_the_frame() {
+    let packet = edited(&frame(), &actions("encap_vxlan(vni=5003,src=10.0.0.1,dst=10.0.0.2)")).unwrap();
+    let given = |map: &str| {
+        let (list, done) = emitted(&packet, &actions(&format!("decap_vxlan,{map},queue:9")), &mut World::new());
+        assert!(list.iter().all(|(_, bytes)| *bytes == frame()));
+        (list.into_iter().map(|(emission, _)| emission.target).collect::<Vec<_>>(), done)
+    };
+    assert_eq!(given("vni_map(5003=queue:4)"), (vec![queue(4)], Err(Stop::Mapped)));
+    assert_eq!(given("vni_map(5000-5999=queue:4-6)"), (vec![queue(4)], Err(Stop::Mapped)));
+    assert_eq!(given("vni_map(1-5001=queue:1,5002-5003=port:4-5)"), (vec![Target::Port(5)], Err(Stop::Mapped)));
+    // Not out where it came in.
+    assert_eq!(given("vni_map(5003=port:7)"), (vec![], Err(Stop::Mapped)));
+    // One that it does not have goes on.
+    assert_eq!(given("vni_map(5002=queue:4,5004=queue:5)"), (vec![queue(9)], Ok(())));
 }

@@ -1,10 +1,11 @@
 //! What is done to frames: against checksums computed anew and the keys of the tables, byte by byte, and who gets what.
 
-mod build;
+pub(crate) mod build;
 mod bytes;
 mod edits;
 mod emissions;
 mod open_vswitch;
+mod quic;
 mod tunnels;
 
 use super::{Emission, Emissions, Environment, Frame, HEADROOM, Stop, execute};
@@ -21,6 +22,8 @@ struct World {
     admitted: u32,
     random: u32,
     neighbour: Option<MacAddress>,
+    /// Where QUIC groups are, if there are any.
+    quic: Option<std::sync::Arc<crate::table::Tables>>,
 }
 
 const NEIGHBOUR: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
@@ -31,13 +34,21 @@ impl World {
         let spec = GroupSpec::spread(&MICROSOFT_KEY, 4, 4);
         let inner = GroupSpec { inner: true, ..spec.clone() };
         let groups = [spec, inner].map(|spec| Group::new(&spec).unwrap());
-        Self { groups, admitted: 1, random: 0, neighbour: Some(NEIGHBOUR) }
+        Self { groups, admitted: 1, random: 0, neighbour: Some(NEIGHBOUR), quic: None }
     }
 }
 
 impl Environment for World {
     fn group(&self, group: u32) -> Option<&Group> {
         self.groups.get(group.checked_sub(1)? as usize)
+    }
+
+    fn quic(&self, group: u32) -> Option<&crate::quic::Group> {
+        self.quic.as_ref()?.quic(group).map(|group| &**group)
+    }
+
+    fn now_ns(&self) -> u64 {
+        0
     }
 
     fn admit(&mut self, _: u32, _: usize) -> bool {

@@ -22,8 +22,14 @@ impl Frame<'_> {
     /// Takes the frame out of a VXLAN packet: UDP to whatever port the rule has matched, whole, with the flag that says that
     /// there is an identifier, with an Ethernet header within, and with checksums that hold.
     pub(in super::super) fn decap_vxlan(&mut self) -> Result<(), Stop> {
-        let layers = self.layers();
-        let opened = open(self.bytes(), &layers).ok_or(Stop::NotVxlan)?;
+        let opened = match self.known_layers() {
+            Some(layers) => open(self.bytes(), layers),
+            None => {
+                let layers = self.layers();
+                open(self.bytes(), &layers)
+            }
+        };
+        let opened = opened.ok_or(Stop::NotVxlan)?;
         self.narrow(opened.start, opened.end);
         self.set_tunnel_id(opened.vni.into());
         self.combine_ecn(opened.ecn)
@@ -71,15 +77,26 @@ fn open(frame: &[u8], layers: &Layers) -> Option<Opened> {
 /// Whether the checksum of IPv4 holds, and that of UDP, which begins at `at` and has `len` bytes, if there is one. None is
 /// right for tunnels, over IPv6 as well (RFC 6935 section 5).
 fn checksums_hold(frame: &[u8], layers: &Layers, at: usize, len: u16) -> bool {
+    if layers.ipv4(frame).is_some_and(|header| !header.checksum_holds()) {
+        return false;
+    }
+    match frame.get(at..at + usize::from(len)) {
+        Some([_, _, _, _, _, _, 0, 0, ..]) => true,
+        Some(datagram) => datagram_holds(frame, layers, datagram),
+        None => false,
+    }
+}
+
+/// Whether the checksum of UDP holds. Most tunnels have none.
+#[cold]
+fn datagram_holds(frame: &[u8], layers: &Layers, datagram: &[u8]) -> bool {
     let addresses = match (layers.ipv4(frame), layers.ipv6(frame)) {
-        (Some(header), _) if !header.checksum_holds() => return false,
         (Some(header), _) => Sum::of(&header.source().octets()).plus(Sum::of(&header.destination().octets())),
         (_, Some(header)) => Sum::of(&header.source().octets()).plus(Sum::of(&header.destination().octets())),
         _ => return false,
     };
-    let Some(datagram) = frame.get(at..at + usize::from(len)) else { return false };
-    let pseudo = addresses.with(protocol::UDP.into()).with(len.into());
-    datagram[6..8] == [0, 0] || pseudo.plus(Sum::of(datagram)).checksum() == 0
+    let pseudo = addresses.with(protocol::UDP.into()).with(datagram.len() as u32);
+    pseudo.plus(Sum::of(datagram)).checksum() == 0
 }
 
 /// The congestion mark of an IP packet.

@@ -1,6 +1,7 @@
 use super::{Item, RuleFile};
 use crate::generate;
 use crate::meter::{MeterSpec, Unit};
+use crate::quic::{GroupSpec as QuicSpec, LbSpec, NameSpec, Other};
 use crate::rss::{Choices, GroupSpec, MICROSOFT_KEY, Tuple};
 use crate::table::Miss;
 use crate::version::{Limits, Writer};
@@ -20,6 +21,49 @@ fn group() -> impl Strategy<Value = Item> {
     (any::<u32>(), spec).prop_map(|(number, rss)| Item::Group { number, rss })
 }
 
+fn quic() -> impl Strategy<Value = Item> {
+    let some = |most| prop::collection::vec(0u16..4, 1..most);
+    let word = || prop::option::of("[a-z*][a-z.0-9-]{0,20}");
+    let name = (word(), "[a-z0-9]{1,5}", some(4)).prop_map(|(sni, alpn, queues)| NameSpec {
+        alpn: sni.is_none().then_some(alpn),
+        sni,
+        queues,
+    });
+    let lb = (4usize..12, prop::option::of(any::<[u8; 16]>()), some(4)).prop_map(|(nonce, key, queues)| {
+        let servers = queues.iter().enumerate().map(|(at, queue)| (vec![at as u8, 7], *queue)).collect();
+        LbSpec { config: 0, nonce, key, servers }
+    });
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), 1usize..1000, 1u32..1000);
+    let lists = (
+        prop::collection::vec(name, 0..3),
+        prop::option::of(lb),
+        prop::option::of(prop::collection::vec(0u16..4, 0..4)),
+    );
+    (any::<u32>(), lists, flags, some(5)).prop_map(
+        |(number, (names, lb, new), (keys, one_way, hash, few, rate), streams)| {
+            let spec = QuicSpec::over(vec![3, 0, 1, 2]);
+            let steering = QuicSpec {
+                names,
+                lb: lb.into_iter().collect(),
+                new,
+                streams: if keys { streams } else { Vec::new() },
+                keys,
+                one_way,
+                other: if hash { Other::Hash } else { Other::Drop },
+                connections: if hash { few } else { spec.connections },
+                handshakes: if hash { few } else { spec.handshakes },
+                per_source: if hash { 1 } else { spec.per_source },
+                idle: rate,
+                decryptions: rate - 1,
+                arrivals: rate,
+                lessons: rate,
+                ..spec
+            };
+            Item::Quic { number, steering }
+        },
+    )
+}
+
 fn meter() -> impl Strategy<Value = Item> {
     let unit = prop::sample::select(vec![Unit::Bytes, Unit::Packets]);
     let round = (1u64..5000, prop::sample::select(vec![1, 1_000, 1_000_000]));
@@ -30,7 +74,7 @@ fn meter() -> impl Strategy<Value = Item> {
 
 fn item() -> impl Strategy<Value = Item> {
     let misses = prop::sample::select(vec![Miss::Normal, Miss::Drop, Miss::Punt]);
-    prop_oneof![generate::rule(false, 64).prop_map(Item::Rule), group(), meter(), misses.prop_map(Item::Miss)]
+    prop_oneof![generate::rule(false, 64).prop_map(Item::Rule), group(), quic(), meter(), misses.prop_map(Item::Miss)]
 }
 
 proptest! {
@@ -46,6 +90,7 @@ proptest! {
     fn nothing_panics_on_words(words in prop::collection::vec(prop::sample::select(vec![
         "group=", "meter=", "miss=", "1", ",", "rss", "queues=", "table=", "0-7", "(", ")", "-", "fields=", "5tuple", "tcp4=", "2tuple", "symmetric",
         "inner", "key=", "0x", "ff", "rate=", "10M", "bit", "pps", "burst=", "64k", "drop", "é", " ", "{", "}", "\"rule\"", ":", "\"group\"", "[",
+        "quic", "name(", "sni=", "a.test", "alpn=", "lb(", "config=0", "nonce=8", "servers=(", "01:0", "keys", "streams=", "one_way", "other=hash",
     ]), 0..14)) {
         let text = words.concat();
         if let Ok(file) = RuleFile::parse(&text) {
@@ -60,6 +105,11 @@ fn items_as_they_are_written() {
         ("group=1,rss,queues=0-7,fields=5tuple,symmetric", "group=1,rss,queues=0-7,fields=5tuple,symmetric"),
         ("group=0x10 rss queues=(0-2,6) inner", "group=16,rss,queues=(0-2,6),inner"),
         ("group=2,rss,table=(3,3,0,1),udp4=2tuple", "group=2,rss,table=(3,3,0-1),udp4=2tuple"),
+        ("group=2,quic,queues=0-3,one_way,other=drop", "group=2,quic,queues=0-3,one_way"),
+        (
+            "group=2 quic queues=(4,5) new=none name(sni=*.a.test,alpn=h3,queues=5) lb(config=1,nonce=0x8,servers=(0A:4))",
+            "group=2,quic,queues=4-5,new=none,name(sni=*.a.test,alpn=h3,queues=5),lb(config=1,nonce=8,servers=(0a:4))",
+        ),
         ("group=2,rss,queues=0-1,fields=4tuple", "group=2,rss,queues=0-1"),
         ("meter=1,rate=10Mbit,burst=64k", "meter=1,rate=10Mbit,burst=64k"),
         ("meter=2,rate=1500pps,burst=1.5k", "meter=2,rate=1500pps,burst=1500"),
@@ -84,6 +134,21 @@ fn errors_point_at_line_and_column() {
         ("group=1,rss,queues=7-3", 1, "7-3", "up to 512"),
         ("group=1,rss,queues=0-9999", 1, "0-9999", "up to 512"),
         ("group=1,rss,queues=()", 1, "()", "such as 0-7"),
+        ("group=1,quic", 1, "group", "queues=LIST"),
+        ("group=1,quic,queues=0-1,new=2", 1, "group", "queue 2 is none"),
+        ("group=1,quic,queues=(0,0)", 1, "group", "each once"),
+        ("group=1,quic,queues=0,streams=0", 1, "group", "keys are handed over"),
+        ("group=1,quic,queues=0,name(queues=0)", 1, "group", "sni, alpn or both"),
+        ("group=1,quic,queues=0,name(sni=a)", 1, "sni=a", "queues=LIST"),
+        ("group=1,quic,queues=0,lb(config=7,nonce=8,servers=(01:0))", 1, "7,nonce", "0 to 6"),
+        (
+            "group=1,quic,queues=0,lb(config=1,nonce=8,servers=(01:0,0102:0))",
+            1,
+            "group",
+            "the length of its configuration",
+        ),
+        ("group=1,quic,queues=0,connections=9000000", 1, "group", "1 to 262144"),
+        ("group=1,quic,queues=0,symmetric", 1, "symmetric", "no 'symmetric'"),
         ("group=1,rss,queues=0,1", 1, "1", "no '1'"),
         ("group=1,rss,table=0-2", 1, "group", "power of two"),
         ("group=1,rss,queues=0,fields=6tuple", 1, "6tuple", "5tuple"),

@@ -1,6 +1,6 @@
 //! Anything, from anybody, in any order: what is kept fits together and stays within its bounds.
 
-use crate::quic::{Config, KeyLogLine, Limits, NameRule, Path, RoutableSpec, Side, Steering};
+use crate::quic::{Config, Group, KeyLogLine, Limits, NameRule, Path, RoutableSpec, Side, Steering};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -83,12 +83,56 @@ proptest! {
                 Op::Sent(instance) => steering.sent(now_ns, instance, &path, &datagram),
                 Op::HandOver => {
                     let line = KeyLogLine { random: [0; 32], side: Side::Client, secret: vec![1; 32] };
-                    steering.hand_over(&line);
+                    steering.hand_over(1, &line);
                 }
                 Op::Forget(instance) => steering.forget_instance(instance),
             }
             steering.check();
         }
         prop_assert_eq!(steering.counters().datagrams(), asked);
+    }
+}
+
+proptest! {
+    /// A group that a thread has for itself says what one without a directory says, whatever comes.
+    #[test]
+    fn a_group_says_the_same(
+        ops in proptest::collection::vec((op(), datagram(), 0u16..3, 0u8..3, 0u64..60_000_000), 1..120),
+        names: bool,
+        keys: bool,
+        one_way: bool,
+    ) {
+        // Nothing is pushed out or ends for its age: the two know ages to different exactness.
+        let limits = Limits { hellos: 3, keys: 2, connections: 200, ..Limits::default() };
+        let config = Config { limits, ..config(names, keys, one_way) };
+        let (mut steering, group) = (Steering::new(config.clone()).unwrap(), Group::of(config));
+        let (mut now_ns, mut asked) = (0, 0);
+        for (op, datagram, port, host, pause) in ops {
+            now_ns += pause;
+            let path = Path { remote: ([192, 0, 2, host].into(), port), local: ([10, 0, 0, 1].into(), 443) };
+            match op {
+                Op::Steer => {
+                    asked += 1;
+                    let (one, other) = (steering.steer(now_ns, &path, &datagram), group.steer(now_ns, &path, &datagram));
+                    prop_assert_eq!(one, other);
+                }
+                Op::Sent(instance) => {
+                    steering.sent(now_ns, instance, &path, &datagram);
+                    group.sent(now_ns, instance, &path, &datagram);
+                }
+                Op::HandOver => {
+                    let line = KeyLogLine { random: [0; 32], side: Side::Client, secret: vec![1; 32] };
+                    prop_assert_eq!(steering.hand_over(1, &line), group.hand_over(1, &line));
+                }
+                Op::Forget(instance) => {
+                    steering.forget_instance(instance);
+                    group.forget_instance(instance);
+                }
+            }
+            group.check();
+        }
+        let counters = group.counters();
+        prop_assert_eq!(counters.datagrams(), asked);
+        prop_assert_eq!((counters.busy, counters.not_learned, counters.not_entered), (0, 0, 0));
     }
 }

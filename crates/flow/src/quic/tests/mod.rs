@@ -1,6 +1,9 @@
 //! Tests of all of it together, and what several tests use.
 
+mod group;
 mod hostile;
+mod keys;
+mod look;
 mod quinn;
 mod vectors;
 mod world;

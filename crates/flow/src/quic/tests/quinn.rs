@@ -260,7 +260,7 @@ impl World {
     fn down(&mut self, server: u16, address: SocketAddr, datagram: &[u8]) {
         for line in self.key_log.0.lock().unwrap().drain(..) {
             if let Some(line) = KeyLogLine::parse(&line).unwrap() {
-                self.steering.hand_over(&line);
+                self.steering.hand_over(1, &line);
             }
         }
         let now_ns = self.now_ns();

@@ -5,26 +5,26 @@ use crate::quic::keys::{Secret, Side, Version};
 use crate::quic::{Config, ConfigError, Learned, Limits, NameRule, Path, RoutableSpec, Steering, Why};
 use std::net::IpAddr;
 
-const CLIENT_ID: &[u8] = &[0xc1, 0xc2];
-const SERVER_ID: &[u8] = &[0x51, 0x52, 0x53, 0x54, 0x55];
-const FIRST: &[u8] = &[1, 2, 3, 4, 5, 6, 7, 8];
+pub(super) const CLIENT_ID: &[u8] = &[0xc1, 0xc2];
+pub(super) const SERVER_ID: &[u8] = &[0x51, 0x52, 0x53, 0x54, 0x55];
+pub(super) const FIRST: &[u8] = &[1, 2, 3, 4, 5, 6, 7, 8];
 /// An instance that is not the only one.
-const SERVER: u16 = 0;
+pub(super) const SERVER: u16 = 0;
 
-fn path(port: u16) -> Path {
+pub(super) fn path(port: u16) -> Path {
     path_from("192.0.2.1", port)
 }
 
-fn path_from(address: &str, port: u16) -> Path {
+pub(super) fn path_from(address: &str, port: u16) -> Path {
     Path { remote: (address.parse().unwrap(), port), local: (IpAddr::from([10, 0, 0, 1]), 443) }
 }
 
-fn config() -> Config {
+pub(super) fn config() -> Config {
     Config { queues: vec![7, 8], instances: vec![SERVER], ..Config::default() }
 }
 
 /// A long header of version 1, filled up to the length of a first datagram. Nobody decrypts it.
-fn long(first: u8, destination: &[u8], source: &[u8]) -> Vec<u8> {
+pub(super) fn long(first: u8, destination: &[u8], source: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first, 0, 0, 0, 1, destination.len() as u8];
     bytes.extend(destination);
     bytes.push(source.len() as u8);
@@ -37,15 +37,15 @@ fn long(first: u8, destination: &[u8], source: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn initial(destination: &[u8]) -> Vec<u8> {
+pub(super) fn initial(destination: &[u8]) -> Vec<u8> {
     long(0xc0, destination, CLIENT_ID)
 }
 
-fn handshake(destination: &[u8], source: &[u8]) -> Vec<u8> {
+pub(super) fn handshake(destination: &[u8], source: &[u8]) -> Vec<u8> {
     long(0xe0, destination, source)
 }
 
-fn short(id: &[u8]) -> Vec<u8> {
+pub(super) fn short(id: &[u8]) -> Vec<u8> {
     [&[0x40], id, &[9; 30]].concat()
 }
 
@@ -56,7 +56,7 @@ fn connected(config: Config, server_id: &[u8]) -> Steering {
     steering
 }
 
-fn id(bytes: &[u8]) -> crate::quic::ConnectionId {
+pub(super) fn id(bytes: &[u8]) -> crate::quic::ConnectionId {
     crate::quic::ConnectionId::new(bytes).unwrap()
 }
 
@@ -206,7 +206,7 @@ fn a_source_has_a_bound_of_its_own() {
 }
 
 /// An Initial packet that can be decrypted, with this CRYPTO frame.
-fn encrypted(offset: u8, data: &[u8]) -> Vec<u8> {
+pub(super) fn encrypted(offset: u8, data: &[u8]) -> Vec<u8> {
     let mut header = long(0xc3, FIRST, CLIENT_ID);
     header.truncate(6 + FIRST.len() + 1 + CLIENT_ID.len() + 3);
     let mut payload = [&[6, offset, 0x40, data.len() as u8], data].concat();
@@ -217,7 +217,7 @@ fn encrypted(offset: u8, data: &[u8]) -> Vec<u8> {
 }
 
 /// A ClientHello with a name.
-fn hello() -> Vec<u8> {
+pub(super) fn hello() -> Vec<u8> {
     let mut bytes = hex("0100003f0303");
     bytes.extend([7; 32]);
     bytes.extend(hex("00000213010100"));
@@ -225,7 +225,7 @@ fn hello() -> Vec<u8> {
     bytes
 }
 
-fn by_name() -> Config {
+pub(super) fn by_name() -> Config {
     let rule = NameRule { server_name: Some("example.com".into()), protocol: None, instances: vec![1] };
     Config { names: vec![rule], ..config() }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The collection, which lies beside the workspace and not in it.
-fn captures() -> Option<Vec<PathBuf>> {
+pub(super) fn captures() -> Option<Vec<PathBuf>> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/captures");
     let folder = std::env::var_os("MILLRACE_CAPTURES").map_or_else(beside, PathBuf::from);
     let Ok(entries) = std::fs::read_dir(&folder) else {
@@ -19,7 +19,7 @@ fn captures() -> Option<Vec<PathBuf>> {
 }
 
 /// Frames of a file of pcap or pcapng, as far as they can be read.
-fn frames(file: &[u8]) -> Vec<&[u8]> {
+pub(super) fn frames(file: &[u8]) -> Vec<&[u8]> {
     match file {
         [0x0a, 0x0d, 0x0d, 0x0a, _, _, _, _, 0x4d, 0x3c, 0x2b, 0x1a, ..] => blocks(file, u32::from_le_bytes),
         [0x0a, 0x0d, 0x0d, 0x0a, ..] => blocks(file, u32::from_be_bytes),

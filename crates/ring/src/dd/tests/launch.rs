@@ -76,3 +76,38 @@ fn a_frame_that_is_taken_back_while_it_waits_keeps_nobody_awake() {
     at(&memory, START + 200);
     assert!(!card.pending() && card.launch_in().is_none());
 }
+
+/// A clock of which readings may be old: what it shows, and what it would.
+struct Old(Arc<AtomicU64>, Arc<AtomicU64>);
+
+impl Clock for Old {
+    fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn exactly(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn nobody_loses_a_frame_because_a_reading_is_old() {
+    let memory = Memory::new(8, 8);
+    let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
+    let (old, new) = (Arc::new(AtomicU64::new(START)), Arc::new(AtomicU64::new(START + 500)));
+    card.set_clock(Box::new(Old(old.clone(), new.clone())));
+    for (i, launch) in [(0, START + HORIZON + 500), (1, START + HORIZON + 2000)] {
+        assert!(host.post(Frame { launch, ..memory.frame(i, 60) }));
+    }
+    host.flush();
+    let served = card.serve(9, &mut |_: Span<'_>| Accept::Taken);
+    assert_eq!((served.frames, served.too_far, card.launch_in().is_some()), (0, 0, true));
+    // The first leaves, and the second is too far ahead by any reading.
+    old.store(START + HORIZON + 500, Ordering::Relaxed);
+    new.store(START + 999, Ordering::Relaxed);
+    let served = card.serve(9, &mut |_: Span<'_>| Accept::Taken);
+    assert_eq!((served.frames, served.too_far), (1, 0), "1500 ns ahead");
+    old.store(START + 999, Ordering::Relaxed);
+    let served = card.serve(9, &mut |_: Span<'_>| Accept::Taken);
+    assert_eq!((served.frames, served.too_far), (0, 1));
+}

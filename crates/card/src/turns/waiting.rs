@@ -1,0 +1,95 @@
+//! Rings that wait for a time: they have no turns, and their `card_sleeps` is not set, since whatever else comes through such a
+//! ring is behind the frame that waits.
+
+use super::item::{Item, Owner};
+use super::wheel::Wheel;
+
+/// What a pass takes out of the wheel at most, moves in it, or looks at in a sweep.
+pub(super) const STEPS: usize = 32;
+
+/// Rings that wait, and who answers for each.
+#[derive(Default)]
+pub(super) struct Waiting {
+    wheel: Wheel,
+    // By place of the ring.
+    owners: Vec<Owner>,
+    // The clock by which they wait was changed: from this place on they have to be judged again.
+    sweep: Option<u32>,
+}
+
+/// The key of what can wait.
+#[inline(always)]
+fn key(item: Item) -> Option<u32> {
+    match item {
+        Item::Ring(at) => Some(at),
+        Item::PortQueue(_) | Item::Crossing(_) => None,
+    }
+}
+
+impl Waiting {
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.wheel.is_empty()
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.wheel.len()
+    }
+
+    /// The item can be [added](Waiting::add) without an allocation from now on.
+    pub fn make_room(&mut self, item: Item) {
+        if let Some(key) = key(item) {
+            self.wheel.make_room(key);
+            self.owners.resize(self.owners.len().max(key as usize + 1), 0);
+        }
+    }
+
+    /// An item that has turns waits from now on until a time in ns. `false`: it is none that can.
+    pub fn add(&mut self, item: Item, owner: Owner, at: u64) -> bool {
+        let Some(key) = key(item) else { return false };
+        self.make_room(item);
+        self.owners[key as usize] = owner;
+        self.wheel.insert(key, at);
+        true
+    }
+
+    /// Takes an item out; `None` when it does not wait.
+    pub fn take(&mut self, item: Item) -> Option<Owner> {
+        let key = key(item).filter(|&key| self.wheel.remove(key))?;
+        Some(self.owners[key as usize])
+    }
+
+    /// When the first of them is to be looked at, in ns; not later.
+    pub fn earliest(&self) -> Option<u64> {
+        self.wheel.earliest()
+    }
+
+    /// The clock by which they wait goes differently from now on: all of them come, some in each pass.
+    #[cold]
+    pub fn judge_again(&mut self) {
+        self.sweep = Some(0).filter(|_| !self.is_empty());
+    }
+
+    /// Whether some have not been judged again yet.
+    #[inline(always)]
+    pub fn is_judging(&self) -> bool {
+        self.sweep.is_some()
+    }
+
+    /// Whether there is something to do at `now`, in ns.
+    #[inline(always)]
+    pub fn is_due(&self, now: u64) -> bool {
+        self.wheel.is_due(now) || self.sweep.is_some()
+    }
+
+    /// Takes some of those out that are due.
+    pub fn expire(&mut self, now: u64, mut each: impl FnMut(Item, Owner)) {
+        let Self { wheel, owners, sweep } = self;
+        let mut come = |key: u32| each(Item::Ring(key), owners[key as usize]);
+        wheel.expire(now, STEPS, &mut come);
+        if let Some(from) = *sweep {
+            *sweep = wheel.sweep(from, STEPS as u32, come);
+        }
+    }
+}
