@@ -1,0 +1,21 @@
+//! RDMA over Ethernet: programs read and write each other's memory, with no RDMA in the kernel and no RDMA hardware.
+//!
+//! One engine, which knows no threads, no clock and no sockets: it is given the time and the frames that came, and
+//! gives frames away. Whoever owns it decides where it runs: the thread of a program, a card, a backend of a guest.
+//!
+//! Rooms, in the order in which a packet passes them:
+//! * [`wire`]: packets as they stand in frames: RoCE v1, RoCE v2, SLURPoE.
+//! * [`transport`]: queue pairs, and the protocol between two of them.
+//! * [`memory`]: keys, regions, windows: who may reach which bytes.
+//! * [`work`]: what a program asks for and what it is told: work requests, completions and their queues.
+//! * [`number`]: sequence numbers, queue pair numbers, keys, times, each with its own arithmetic.
+//!
+//! The transport is that of the InfiniBand Architecture Specification, volume 1, chapters 9 to 11, with annexes A16 and
+//! A17 (RoCE).
+#![forbid(unsafe_code)]
+
+pub mod memory;
+pub mod number;
+pub mod transport;
+pub mod wire;
+pub mod work;

@@ -1,0 +1,1 @@
+//! Keys, regions and windows: who may reach which bytes.

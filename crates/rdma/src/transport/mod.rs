@@ -1,0 +1,1 @@
+//! Queue pairs, and the protocol between two of them.
