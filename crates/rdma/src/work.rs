@@ -1,5 +1,6 @@
 //! What a program asks for, and what it is told.
 
+use crate::memory::Binding;
 use crate::number::{Key, Qpn};
 
 /// What a region, a window or a queue pair lets others do; the bits are those of verbs.
@@ -93,18 +94,7 @@ pub enum Operation {
     /// The own key does not open anything any more.
     LocalInvalidate(Key),
     /// A window (type 2) opens a part of a region from now on.
-    Bind {
-        /// The window's key that is to be, whose lower eight bits its owner chose.
-        rkey: Key,
-        /// The region, by its local key.
-        region: Key,
-        /// First address.
-        address: u64,
-        /// Bytes.
-        len: u64,
-        /// What others may do there.
-        access: Access,
-    },
+    Bind(Binding),
 }
 
 /// Why a request ended, in the numbers of verbs.
