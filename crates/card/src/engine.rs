@@ -112,13 +112,6 @@ impl TxEngine {
     }
 }
 
-/// What is asked for.
-#[derive(Clone, Copy)]
-pub(crate) enum Ask {
-    Descriptors,
-    Buffers,
-}
-
 impl RxEngine {
     #[inline(always)]
     pub fn sync(&mut self) {
@@ -137,17 +130,6 @@ impl RxEngine {
             RxEngine::Medusa(engine) => engine.deliver(header, frame),
             RxEngine::Calypte(engine) => engine.deliver(header, frame),
             RxEngine::Dd(engine) => engine.deliver(header, frame),
-        }
-    }
-
-    /// Asks for the lines that so many frames will need; in two steps, because one line says where the next is, and who asks for several
-    /// queues does each step for all of them. Rings without descriptors have their lines in order, which the processor foresees.
-    #[inline(always)]
-    pub fn ask(&self, step: Ask, frames: u32) {
-        match (self, step) {
-            (RxEngine::Dd(engine), Ask::Descriptors) => engine.ask_for_descriptors(frames),
-            (RxEngine::Dd(engine), Ask::Buffers) => engine.ask_for_buffers(frames),
-            _ => {}
         }
     }
 

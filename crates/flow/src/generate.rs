@@ -171,6 +171,10 @@ pub fn key() -> impl Strategy<Value = Key> {
                 let value = if field == Field::VlanTci { Wide::new(value.0[0] | TAG_PRESENT) } else { value };
                 key.write(field, value, mask);
             }
+            // No frame has an inner tag without an outer one.
+            if key.get(Field::VlanTci).0[0] & TAG_PRESENT == 0 {
+                key.set(Field::InnerVlanTci, 0);
+            }
             key.set(Field::DlType, u64::from(keyword.1));
             if let Some(protocol) = keyword.2 {
                 key.set(Field::NwProto, u64::from(protocol));

@@ -58,6 +58,24 @@ proptest! {
     }
 
     #[test]
+    fn the_short_way_leads_to_the_same_queue(
+        hash_key in proptest::collection::vec(any::<u8>(), KEY_LEN..=64),
+        source: u32, target: u32, from: u16, to: u16, fragment in 0_u64..2,
+        protocol in proptest::sample::select(vec![6, 17, 132, 1]), tuple in 0..4_usize, symmetric: bool,
+    ) {
+        let mut spec = GroupSpec::spread(&hash_key, 500, 500);
+        let tuple = [Tuple::None, Tuple::Two, Tuple::Four, Tuple::Five][tuple];
+        spec.choices = Choices { tcp4: tuple, udp4: tuple, ..spec.choices };
+        spec.symmetric = symmetric;
+        let group = Group::new(&spec).unwrap();
+        let mut key = key(protocol, "0.0.0.0", from, "0.0.0.0", to);
+        key.set(Field::NwSrc, u64::from(source));
+        key.set(Field::NwDst, u64::from(target));
+        key.set(Field::IpFrag, fragment);
+        prop_assert_eq!(group.queue_of(&key), group.queue(group.hash(&key)));
+    }
+
+    #[test]
     fn symmetric_is_symmetric(source: u32, target: u32, from: u16, to: u16) {
         let group = group(|spec| spec.symmetric = true);
         let mut there = key(6, "0.0.0.0", from, "0.0.0.0", to);

@@ -57,13 +57,25 @@ fn change(key: &mut Key, action: &Action) {
         Action::SetField { field, .. } if later && ports.contains(field) => {}
         Action::SetField { field: Field::IcmpType | Field::IcmpCode | Field::NdTarget, .. } if later => {}
         Action::SetField { field, value, mask } => {
+            let inner = [Field::InnerVlan, Field::InnerVlanPcp, Field::InnerVlanTci].contains(field);
+            let outer = [Field::DlVlan, Field::DlVlanPcp, Field::VlanTci].contains(field);
+            let [mut first, mut second] = [Field::VlanTci, Field::InnerVlanTci].map(|tag| key.get(tag).0[0]);
+            // Without an outer tag there is no place for an inner one.
+            if inner && first & TAG_PRESENT == 0 {
+                return;
+            }
             key.write(*field, *value, *mask);
-            let tag = match field {
-                Field::DlVlan | Field::DlVlanPcp => Field::VlanTci,
-                Field::InnerVlan | Field::InnerVlanPcp => Field::InnerVlanTci,
-                _ => return,
-            };
-            key.write(tag, Wide::new(TAG_PRESENT), Wide::new(TAG_PRESENT));
+            if !inner && !outer {
+                return;
+            }
+            [first, second] = [Field::VlanTci, Field::InnerVlanTci].map(|tag| key.get(tag).0[0]);
+            if ![Field::VlanTci, Field::InnerVlanTci].contains(field) {
+                (first, second) = if inner { (first, second | TAG_PRESENT) } else { (first | TAG_PRESENT, second) };
+            }
+            // A tag that is said not to be there is taken away: the one behind it moves up.
+            let mut tags = [first, second].into_iter().filter(|tag| tag & TAG_PRESENT != 0);
+            key.set(Field::VlanTci, tags.next().unwrap_or(0));
+            key.set(Field::InnerVlanTci, tags.next().unwrap_or(0));
         }
         Action::PushVlan(_) => {
             key.set(Field::InnerVlanTci, key.get(Field::VlanTci));

@@ -138,7 +138,10 @@ impl<'a> Ipv4<'a> {
     /// Whether the checksum is that of the header.
     #[inline]
     pub fn checksum_holds(&self) -> bool {
-        Sum::of(self.fixed).plus(Sum::of(self.options)).checksum() == 0
+        let (words, _) = self.fixed.as_chunks::<4>();
+        let fixed = words.iter().fold(Sum::default(), |sum, word| sum.with(u32::from_be_bytes(*word)));
+        let sum = if self.options.is_empty() { fixed } else { fixed.plus(Sum::of(self.options)) };
+        sum.checksum() == 0
     }
 
     /// Where the packet comes from.

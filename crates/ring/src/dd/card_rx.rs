@@ -235,20 +235,6 @@ impl CardRx {
         core::mem::take(&mut self.unpublished)
     }
 
-    /// Asks for the descriptors of the next frames, which are about to come; [`CardRx::ask_for_buffers`] follows when others have asked.
-    #[inline]
-    pub fn ask_for_descriptors(&self, frames: u32) {
-        for ahead in (0..frames.min(self.ring.entries())).step_by(LINE) {
-            self.ring.prefetch_write(self.taken.wrapping_add(ahead));
-        }
-    }
-
-    /// Asks for the lines where the next frames will begin.
-    #[inline]
-    pub fn ask_for_buffers(&self, frames: u32) {
-        (0..frames).for_each(|ahead| self.prefetch(ahead));
-    }
-
     /// Asks to own the line where a frame will begin that is so many behind the next.
     #[inline(always)]
     fn prefetch(&self, ahead: u32) {

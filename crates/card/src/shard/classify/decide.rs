@@ -33,7 +33,17 @@ pub(super) struct Pending {
 enum Next {
     Queue(u16),
     Port(u32),
+    /// Out where it came in, which takes an action of its own.
+    Reflected,
     Table(Again),
+}
+
+/// A frame that has been changed.
+struct Changed {
+    at: usize,
+    /// How that ended; `None`: it was to be changed too often.
+    done: Option<Result<(), Stop>>,
+    waits: bool,
 }
 
 impl Classifying {
@@ -60,8 +70,10 @@ impl Classifying {
             &[Action::Rss(group)] if self.is_by_outer(group) => {
                 let mut queues = [0; BURST];
                 if let Some(group) = self.classifier.tables().and_then(|tables| tables.group(group)) {
-                    let hash = |frame: usize| group.hash(&self.keys[frame]);
-                    queues.iter_mut().zip(frames.clone()).for_each(|(queue, frame)| *queue = group.queue(hash(frame)));
+                    queues
+                        .iter_mut()
+                        .zip(frames.clone())
+                        .for_each(|(queue, at)| *queue = group.queue_of(&self.keys[at]));
                 }
                 frames.zip(queues).for_each(|(frame, queue)| self.send_to_queue(shard, source, queue, frame));
             }
@@ -76,49 +88,96 @@ impl Classifying {
     }
 
     /// Does what a verdict says to frames, in their place on the stage.
-    fn edit(&mut self, shard: &mut Shard, source: &Source, frames: impl Iterator<Item = usize>, id: VerdictId) {
-        if self.classifier.verdict(id).single {
-            frames.for_each(|frame| self.change(shard, source, frame, id));
-        } else {
-            frames.for_each(|frame| self.execute(shard, source, frame, id));
+    fn edit(&mut self, shard: &mut Shard, source: &Source, mut frames: impl Iterator<Item = usize>, id: VerdictId) {
+        if !self.classifier.verdict(id).single {
+            return frames.for_each(|frame| self.execute(shard, source, frame, id));
+        }
+        let Some(next) = self.next_of(source, id) else { return };
+        let target = match next {
+            Next::Queue(queue) => self.ready_queue(shard, source, queue),
+            Next::Port(port) => shard.port_queue_here(port, source.ingress.queue.into()).map(Target::PortQueue),
+            Next::Table(_) | Next::Reflected => None,
+        };
+        // What is usual stays in there.
+        while let Some(changed) = self.change(source, &mut frames, id, next, target) {
+            self.pass_on(shard, source, changed, id, next);
         }
     }
 
-    /// For verdicts that are [`single`](millrace_flow::table::Verdict::single).
-    fn change(&mut self, shard: &Shard, source: &Source, at: usize, id: VerdictId) {
-        let staged = self.stage.frames[at];
-        let ingress = Ingress { tunnel_id: staged.tunnel_id, ..source.ingress };
+    /// Where frames go with a verdict that is [`single`](millrace_flow::table::Verdict::single).
+    fn next_of(&self, source: &Source, id: VerdictId) -> Option<Next> {
         let verdict = self.classifier.verdict(id);
-        let Some(tables) = self.classifier.tables() else { return };
-        let actions = staged.actions + verdict.actions.len();
-        if actions > MOST_ACTIONS {
+        match (verdict.again, verdict.actions.last()) {
+            (Some(again), _) => Some(Next::Table(again)),
+            (None, Some(Action::Queue(queue))) => Some(Next::Queue(*queue)),
+            (None, Some(Action::Output(port))) if *port == source.ingress.port => Some(Next::Reflected),
+            (None, Some(Action::Output(port))) => Some(Next::Port(*port)),
+            (None, _) => None,
+        }
+    }
+
+    /// Changes frames as a single verdict says, and notes that `target` gets them, or that they are looked up again. Comes back with the
+    /// first one for which that is not all.
+    #[inline(always)]
+    fn change(
+        &mut self,
+        source: &Source,
+        frames: &mut impl Iterator<Item = usize>,
+        id: VerdictId,
+        next: Next,
+        target: Option<Target>,
+    ) -> Option<Changed> {
+        let Self { classifier, stage, layers, keys, random, neighbours, outs, pending, .. } = self;
+        let verdict = classifier.verdict(id);
+        let tables = classifier.tables()?;
+        let neighbours = neighbours.as_mut().map(Reader::table);
+        // The last of them says who gets the frame.
+        let changes = match next {
+            Next::Table(_) => &verdict.actions[..],
+            _ => verdict.actions.split_last().map_or(&[][..], |(_, changes)| changes),
+        };
+        for at in frames {
+            let staged = stage.frames[at];
+            let actions = staged.actions + verdict.actions.len();
+            if actions > MOST_ACTIONS {
+                return Some(Changed { at, done: None, waits: false });
+            }
+            self.work += verdict.actions.len() as u32;
+            let ingress = Ingress { tunnel_id: staged.tunnel_id, ..source.ingress };
+            let headroom = staged.at - staged.base;
+            let mut frame = Frame::known(stage.room(&staged), headroom, staged.len(), ingress, &layers[at], &keys[at]);
+            let mut environment = OnWorker { tables, random, now_ns: self.now_ns, neighbours, waits: staged.waits };
+            let done = change(changes, &mut frame, &mut environment);
+            let waits = environment.waits;
+            let (place, tunnel_id) = (frame.place(), frame.ingress().tunnel_id);
+            if let (Ok(()), Next::Table(again)) = (done, next) {
+                let mut key = frame.key();
+                again.resume(&mut key);
+                layers[at] = frame.layers();
+                pending.push(Pending { frame: at, table: again.table, key });
+            }
+            let staged = &mut stage.frames[at];
+            staged.settle(place, tunnel_id, actions);
+            staged.waits |= waits;
+            match (done, next, target) {
+                (Ok(()), Next::Table(_), _) => {}
+                (Ok(()), _, Some(target)) if !waits => {
+                    outs.push(Out { target, at: staged.at as u32, len: staged.len() as u32 });
+                }
+                _ => return Some(Changed { at, done: Some(done), waits }),
+            }
+        }
+        None
+    }
+
+    /// Who gets a frame that was changed, where that is not the usual one.
+    #[cold]
+    fn pass_on(&mut self, shard: &Shard, source: &Source, changed: Changed, id: VerdictId, next: Next) {
+        let Changed { at, done, waits } = changed;
+        let Some(done) = done else {
             self.classifier.lose(id, 1);
             return self.counted.add(What::TooManyActions, 1);
-        }
-        self.work += verdict.actions.len() as u32;
-        let (changes, next) = match (verdict.again, verdict.actions.split_last()) {
-            (Some(again), _) => (&verdict.actions[..], Next::Table(again)),
-            (None, Some((Action::Queue(queue), changes))) => (changes, Next::Queue(*queue)),
-            (None, Some((Action::Output(port), changes))) => (changes, Next::Port(*port)),
-            (None, _) => return,
         };
-        let room = self.stage.room(&staged);
-        let headroom = staged.at - staged.base;
-        let mut frame = Frame::known(room, headroom, staged.len(), ingress, &self.layers[at], &self.keys[at]);
-        let neighbours = self.neighbours.as_mut().map(Reader::table);
-        let mut environment =
-            OnWorker { tables, random: &mut self.random, now_ns: self.now_ns, neighbours, waits: staged.waits };
-        let done = change(changes, &mut frame, &mut environment);
-        let waits = environment.waits;
-        let (place, tunnel_id) = (frame.place(), frame.ingress().tunnel_id);
-        if let (Ok(()), Next::Table(again)) = (done, next) {
-            let mut key = frame.key();
-            again.resume(&mut key);
-            self.layers[at] = frame.layers();
-            self.pending.push(Pending { frame: at, table: again.table, key });
-        }
-        self.stage.frames[at].settle(place, tunnel_id, actions);
-        self.stage.frames[at].waits |= waits;
         if let Err(stop) = done {
             self.counted.stop(stop);
             if let Some(reason) = stop.reason() {
@@ -133,7 +192,7 @@ impl Classifying {
         match next {
             Next::Table(_) => {}
             Next::Queue(queue) => self.send_to_queue(shard, source, queue, at),
-            Next::Port(port) if port == source.ingress.port => self.counted.add(What::Reflected, 1),
+            Next::Reflected => self.counted.add(What::Reflected, 1),
             Next::Port(port) if waits => {
                 let target = self.port(shard, source, port);
                 let lies = self.stage.frames[at].at..self.stage.frames[at].end;
@@ -286,14 +345,17 @@ impl Classifying {
     #[inline(always)]
     fn send_to_queue(&mut self, shard: &Shard, source: &Source, queue: u16, frame: usize) {
         let staged = &self.stage.frames[frame];
-        let is_ready = source.patience != Patience::UntilRunning || shard.homes.rx_runs(queue.into());
-        match shard.rx_place(queue.into()) {
-            Some(place) if is_ready => {
-                let target = Target::Rx(place as u32);
-                self.outs.push(Out { target, at: staged.at as u32, len: staged.len() as u32 });
-            }
-            _ => self.send_to_far_queue(shard, source, queue, frame),
+        match self.ready_queue(shard, source, queue) {
+            Some(target) => self.outs.push(Out { target, at: staged.at as u32, len: staged.len() as u32 }),
+            None => self.send_to_far_queue(shard, source, queue, frame),
         }
+    }
+
+    /// An RX queue here that can take frames of this source.
+    #[inline(always)]
+    fn ready_queue(&self, shard: &Shard, source: &Source, queue: u16) -> Option<Target> {
+        let is_ready = source.patience != Patience::UntilRunning || shard.homes.rx_runs(queue.into());
+        shard.rx_place(queue.into()).filter(|_| is_ready).map(|place| Target::Rx(place as u32))
     }
 
     #[cold]

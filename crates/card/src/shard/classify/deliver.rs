@@ -2,12 +2,13 @@
 
 use super::counts::What;
 use super::crossing::Outward;
+use super::run::FIRST_TO_LAST;
 use super::{BURST, Classifying, Counted, Out};
-use crate::engine::Ask;
 use crate::shard::slots::{Parked, Target};
 use crate::shard::state::Shard;
 use millrace_dma::Span;
 use millrace_port::DropReason;
+use std::ops::Range;
 
 /// What a delivery needs besides the frames.
 pub(super) struct Delivery<'d> {
@@ -162,43 +163,27 @@ impl Delivery<'_> {
         waits: impl Fn(Target) -> bool,
         parked: &mut Option<Box<Parked>>,
     ) {
-        let mut spans = [Span::from_slice(&[]); BURST];
         let groups = Groups::of(outs);
-        if groups.count > 1 {
-            self.ask(outs, &groups);
+        let mut spans = [Span::from_slice(&[]); BURST];
+        for (span, &at) in spans.iter_mut().zip(&groups.order[..outs.len().min(BURST)]) {
+            let out = &outs[usize::from(at)];
+            *span = Span::from_slice(&bytes[out.at as usize..(out.at + out.len) as usize]);
         }
-        for first in groups.firsts() {
-            let (mut count, mut next) = (0, first);
-            while let Some(out) = outs.get(usize::from(next)) {
-                spans[count] = Span::from_slice(&bytes[out.at as usize..(out.at + out.len) as usize]);
-                (count, next) = (count + 1, groups.next[usize::from(next) % BURST]);
-            }
-            let target = outs[usize::from(first)].target;
-            let taken = self.give(target, patience, &spans[..count]);
-            if taken < count {
+        for of_one in groups.ranges() {
+            let target = outs[usize::from(groups.order[of_one.start])].target;
+            let spans = &spans[of_one];
+            let taken = self.give(target, patience, spans);
+            if taken < spans.len() {
                 // What the slow path has no room for must not go where it was to go behind it.
                 if waits(target) && !self.outward.is_slow(target) {
                     let parked = parked.get_or_insert_with(|| self.spare.take().unwrap_or_default());
                     parked.until_running |= patience == Patience::UntilRunning;
-                    park(parked, self.shard.by_number(target), &spans[taken..count]);
+                    park(parked, self.shard.by_number(target), &spans[taken..]);
                 } else {
-                    self.drop_for_room(target, &spans[taken..count]);
+                    self.drop_for_room(target, &spans[taken..]);
                     let room = self.lost.capacity() - self.lost.len();
                     let same = outs.iter().filter(|out| out.target == target).skip(taken);
                     self.lost.extend(same.take(room).map(|out| out.at));
-                }
-            }
-        }
-    }
-
-    /// Asks for the lines that the frames of a burst will need, of all queues at once: each of them waits for its own only.
-    fn ask(&self, outs: &[Out], groups: &Groups) {
-        for step in [Ask::Descriptors, Ask::Buffers] {
-            for (first, frames) in groups.firsts().zip(groups.len) {
-                if let Target::Rx(at) = outs[usize::from(first)].target
-                    && let Some(queue) = self.shard.rx.get(at as usize)
-                {
-                    queue.ask(step, frames.into());
                 }
             }
         }
@@ -318,63 +303,82 @@ impl Delivery<'_> {
     }
 }
 
-/// Who gets frames of a burst, in the order of their first ones, and which: a chain for each.
+/// Who gets frames of a burst, in the order of their first ones, and which: those of one target together, in their order.
 ///
 /// Found by a table of hashes and not by comparing each with each: which of several queues a frame is for cannot be foreseen, and each
 /// comparison that goes wrong would cost the processor a dozen cycles.
 struct Groups {
     count: usize,
-    /// By group, its first frame and its last.
-    first: [u8; BURST],
-    last: [u8; BURST],
-    /// And how many it has.
-    len: [u8; BURST],
-    /// By frame, the next one for the same target; [`END`] behind the last.
-    next: [u8; BURST],
+    /// By group, where its frames begin in `order`; behind the last group, where they all end.
+    begins: [u8; BURST + 1],
+    /// Frames.
+    order: [u8; BURST],
 }
 
-/// Behind the last frame of a chain.
-const END: u8 = u8::MAX;
+/// In a place that is free.
+const FREE: u8 = u8::MAX;
 /// Places for the hashes of targets: few meet in one.
 const PLACES: usize = 2 * BURST;
-const _: () = assert!(BURST < END as usize);
+const _: () = assert!(BURST < FREE as usize);
 
 impl Groups {
     /// Of at most a burst of frames.
     #[inline]
     fn of(outs: &[Out]) -> Self {
-        let mut all = Self { count: 0, first: [END; BURST], last: [END; BURST], len: [1; BURST], next: [END; BURST] };
-        let mut places = [END; PLACES];
-        for (at, out) in outs.iter().enumerate().take(BURST) {
-            let mut place = out.target.hash() as usize;
-            let group = loop {
-                let group = &mut places[place % PLACES];
-                if *group == END {
-                    *group = all.count as u8;
-                    all.count += 1;
-                    break None;
-                }
-                let group = usize::from(*group) % BURST;
-                if outs[usize::from(all.first[group])].target == out.target {
-                    break Some(group);
-                }
-                place += 1;
-            };
-            match group {
-                Some(group) => {
-                    all.next[usize::from(all.last[group]) % BURST] = at as u8;
-                    all.last[group] = at as u8;
-                    all.len[group] += 1;
-                }
-                None => (all.first[all.count - 1], all.last[all.count - 1]) = (at as u8, at as u8),
-            }
+        let mut all = Self { count: 1, begins: [0; BURST + 1], order: FIRST_TO_LAST };
+        let outs = &outs[..outs.len().min(BURST)];
+        let Some(first) = outs.first() else { return Self { count: 0, ..all } };
+        if outs.iter().all(|out| out.target == first.target) {
+            all.begins[1] = outs.len() as u8;
+            return all;
+        }
+        let (mut group_of, mut counts) = ([0u8; BURST], [0u8; BURST]);
+        all.count = Self::number(outs, &mut group_of, &mut counts);
+        let mut next = [0u8; BURST];
+        let mut begin = 0;
+        for (group, count) in counts[..all.count].iter().enumerate() {
+            (all.begins[group], next[group]) = (begin, begin);
+            begin += count;
+        }
+        all.begins[all.count] = begin;
+        for (at, group) in group_of[..outs.len()].iter().enumerate() {
+            let place = &mut next[usize::from(*group) % BURST];
+            all.order[usize::from(*place) % BURST] = at as u8;
+            *place += 1;
         }
         all
     }
 
-    /// The first frame of each group.
-    fn firsts(&self) -> impl Iterator<Item = u8> {
-        self.first[..self.count].iter().copied()
+    /// Gives each target a number in the order of their first frames. Returns how many there are.
+    #[inline(always)]
+    fn number(outs: &[Out], group_of: &mut [u8; BURST], counts: &mut [u8; BURST]) -> usize {
+        // Spreads neighbours, as queues of a group are, over places without a collision.
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let (mut places, mut ids, mut count) = ([FREE; PLACES], [0; BURST], 0);
+        for (out, group_of) in outs.iter().zip(group_of) {
+            let id = out.target.id();
+            let mut place = (id.wrapping_mul(ODD) >> (64 - PLACES.ilog2())) as usize;
+            let group = loop {
+                let found = &mut places[place % PLACES];
+                if *found == FREE {
+                    *found = count as u8;
+                    ids[count] = id;
+                    count += 1;
+                }
+                if ids[usize::from(*found) % BURST] == id {
+                    break *found;
+                }
+                place += 1;
+            };
+            *group_of = group;
+            counts[usize::from(group) % BURST] += 1;
+        }
+        count
+    }
+
+    /// Where the frames of each group are in `order`.
+    fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.begins[..=self.count].windows(2).map(|ends| usize::from(ends[0])..usize::from(ends[1]))
     }
 }
 

@@ -23,7 +23,7 @@ const SHOW_INTERVAL_NS: u64 = 4_000_000;
 const MUCH: u32 = 512;
 
 /// The places of all frames of a burst.
-const ALL: [u8; BURST] = {
+pub(super) const FIRST_TO_LAST: [u8; BURST] = {
     let mut all = [0; BURST];
     let mut at = 0;
     while at < BURST {
@@ -120,9 +120,9 @@ impl Classifying {
             self.counted.add(What::Classified, count as u64);
             self.classifier.lookup_again(0, &self.keys[..count], &mut self.verdicts[..]);
             if self.taps.is_some() {
-                self.decide_heard(shard, source, &ALL[..count], true);
+                self.decide_heard(shard, source, &FIRST_TO_LAST[..count], true);
             } else {
-                self.decide_all(shard, source, &ALL[..count]);
+                self.decide_all(shard, source, &FIRST_TO_LAST[..count]);
             }
         }
         let mut parked = None;

@@ -23,18 +23,19 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// A number that few others share.
+    /// A number of its own.
     #[inline(always)]
-    pub fn hash(self) -> u32 {
-        match self {
-            Self::Rx(at) => at,
-            Self::PortQueue(at) => at + 64,
-            Self::Unplugged(port) => port + 128,
-            Self::Queue(queue) | Self::FarRx { queue, .. } => queue + 32,
-            Self::FarPort { port, number, .. } | Self::Port { port, number } => {
-                u32::from(port) + u32::from(number) + 96
-            }
-        }
+    pub fn id(self) -> u64 {
+        let (kind, high, low) = match self {
+            Self::Rx(at) => (0, 0, at),
+            Self::PortQueue(at) => (1, 0, at),
+            Self::Unplugged(port) => (2, 0, port),
+            Self::FarRx { queue, .. } => (3, 0, queue),
+            Self::FarPort { port, number, .. } => (4, port, number.into()),
+            Self::Queue(queue) => (5, 0, queue),
+            Self::Port { port, number } => (6, port, number.into()),
+        };
+        kind << 48 | u64::from(high) << 32 | u64::from(low)
     }
 }
 

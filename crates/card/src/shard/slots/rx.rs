@@ -3,7 +3,7 @@
 use super::engine_state::EngineState;
 use super::{Answer, Openers, Wanted};
 use crate::counters::{Counts, QueueDrop};
-use crate::engine::{Ask, RxEngine};
+use crate::engine::RxEngine;
 use crate::opener::Opener;
 use crate::queue_status::QueueStatus;
 use crate::sleep::Sleep;
@@ -117,14 +117,6 @@ impl RxSlot {
     pub fn begin(&mut self) {
         if let Some(engine) = self.engine.running_mut() {
             engine.sync();
-        }
-    }
-
-    /// Asks for lines that so many frames will need.
-    #[inline(always)]
-    pub fn ask(&self, step: Ask, frames: u32) {
-        if let Some(engine) = self.engine.running() {
-            engine.ask(step, frames);
         }
     }
 

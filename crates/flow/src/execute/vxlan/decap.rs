@@ -57,39 +57,39 @@ impl Frame<'_> {
 }
 
 fn open(frame: &[u8], layers: &Layers) -> Option<Opened> {
-    let direct = matches!(layers.ether_type(), ether_type::IPV4 | ether_type::IPV6);
     let (Transport::Udp, at) = layers.transport()? else { return None };
-    if !direct || layers.fragment() != Fragment::None {
+    let (holds, ecn) = match layers.ether_type() {
+        ether_type::IPV4 => {
+            let header = layers.ipv4(frame)?;
+            (header.checksum_holds(), header.ecn())
+        }
+        ether_type::IPV6 => (true, layers.ipv6(frame)?.ecn()),
+        _ => return None,
+    };
+    if !holds || layers.fragment() != Fragment::None {
         return None;
     }
     let datagram = layers.udp(frame)?;
     let vxlan = Vxlan::parse(datagram.payload()).ok()?;
     let start = at + UDP + VXLAN;
-    let valid = vxlan.payload().len() >= ETHERNET && checksums_hold(frame, layers, at, datagram.len());
-    valid.then_some(Opened {
-        start,
-        end: start + vxlan.payload().len(),
-        vni: vxlan.vni(),
-        ecn: ecn(frame, layers).unwrap_or(NOT_ECT),
-    })
+    let valid = vxlan.payload().len() >= ETHERNET && datagram_holds(frame, layers, at, datagram.len());
+    valid.then_some(Opened { start, end: start + vxlan.payload().len(), vni: vxlan.vni(), ecn })
 }
 
-/// Whether the checksum of IPv4 holds, and that of UDP, which begins at `at` and has `len` bytes, if there is one. None is
-/// right for tunnels, over IPv6 as well (RFC 6935 section 5).
-fn checksums_hold(frame: &[u8], layers: &Layers, at: usize, len: u16) -> bool {
-    if layers.ipv4(frame).is_some_and(|header| !header.checksum_holds()) {
-        return false;
-    }
+/// Whether the checksum of UDP holds, which begins at `at` and has `len` bytes, if there is one. None is right for tunnels,
+/// over IPv6 as well (RFC 6935 section 5).
+#[inline]
+fn datagram_holds(frame: &[u8], layers: &Layers, at: usize, len: u16) -> bool {
     match frame.get(at..at + usize::from(len)) {
         Some([_, _, _, _, _, _, 0, 0, ..]) => true,
-        Some(datagram) => datagram_holds(frame, layers, datagram),
+        Some(datagram) => sum_holds(frame, layers, datagram),
         None => false,
     }
 }
 
 /// Whether the checksum of UDP holds. Most tunnels have none.
 #[cold]
-fn datagram_holds(frame: &[u8], layers: &Layers, datagram: &[u8]) -> bool {
+fn sum_holds(frame: &[u8], layers: &Layers, datagram: &[u8]) -> bool {
     let addresses = match (layers.ipv4(frame), layers.ipv6(frame)) {
         (Some(header), _) => Sum::of(&header.source().octets()).plus(Sum::of(&header.destination().octets())),
         (_, Some(header)) => Sum::of(&header.source().octets()).plus(Sum::of(&header.destination().octets())),

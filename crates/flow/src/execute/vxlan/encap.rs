@@ -170,7 +170,9 @@ fn source_port(key: &Key) -> u16 {
     let kind = number(Field::DlType) as u16;
     let mut hash = number(Field::DlType) << 32 | number(Field::NwProto);
     if matches!(kind, ether_type::IPV4 | ether_type::IPV6) {
-        hash = words[3..7].iter().fold(hash, |hash, word| mix(hash ^ word, ODD));
+        // Addresses of IPv4 are one word, the first.
+        let addresses = if kind == ether_type::IPV4 { &words[3..4] } else { &words[3..7] };
+        hash = addresses.iter().fold(hash, |hash, word| mix(hash ^ word, ODD));
         let has_ports = matches!(number(Field::NwProto) as u8, protocol::TCP | protocol::UDP | protocol::SCTP);
         if has_ports && number(Field::IpFrag) == 0 {
             hash = mix(hash ^ number(Field::TpSrc) << 16 ^ number(Field::TpDst), ODD);
