@@ -59,16 +59,15 @@ fn change(key: &mut Key, action: &Action) {
         Action::SetField { field, value, mask } => {
             let inner = [Field::InnerVlan, Field::InnerVlanPcp, Field::InnerVlanTci].contains(field);
             let outer = [Field::DlVlan, Field::DlVlanPcp, Field::VlanTci].contains(field);
-            let [mut first, mut second] = [Field::VlanTci, Field::InnerVlanTci].map(|tag| key.get(tag).0[0]);
             // Without an outer tag there is no place for an inner one.
-            if inner && first & TAG_PRESENT == 0 {
+            if inner && key.get(Field::VlanTci).0[0] & TAG_PRESENT == 0 {
                 return;
             }
             key.write(*field, *value, *mask);
             if !inner && !outer {
                 return;
             }
-            [first, second] = [Field::VlanTci, Field::InnerVlanTci].map(|tag| key.get(tag).0[0]);
+            let [mut first, mut second] = [Field::VlanTci, Field::InnerVlanTci].map(|tag| key.get(tag).0[0]);
             if ![Field::VlanTci, Field::InnerVlanTci].contains(field) {
                 (first, second) = if inner { (first, second | TAG_PRESENT) } else { (first | TAG_PRESENT, second) };
             }
