@@ -2,5 +2,7 @@
 //! them (`judges`), captures (`captures`), and the examples of `docs/spec/slurpoe.md` (`document`).
 
 mod build;
+mod captures;
 mod frames;
+mod judges;
 mod properties;
