@@ -38,7 +38,10 @@ fn behind(front: &[u8], input: &[u8]) -> Option<Vec<u8>> {
     let mut frame = input.to_vec();
     frame.get_mut(12..12 + front.len())?.copy_from_slice(front);
     let len = u16::try_from(frame.len() - 14).ok()?;
-    let mut put = |at: usize, value: u16| Some(frame.get_mut(at..at + 2)?.copy_from_slice(&value.to_be_bytes()));
+    let mut put = |at: usize, value: u16| {
+        frame.get_mut(at..at + 2)?.copy_from_slice(&value.to_be_bytes());
+        Some(())
+    };
     match front[0] {
         0x08 => {
             put(16, len)?;

@@ -3,6 +3,7 @@
 
 mod build;
 mod captures;
+mod document;
 mod frames;
 mod judges;
 mod properties;
