@@ -80,7 +80,9 @@ fn measure(name: &str, prepared: &Prepared, headers: &mut Headers, len: usize) {
         black_box(open.close());
     });
     let parsed = fastest(|| {
-        black_box(parse(black_box(&buffer[..frame_len])).expect("it is what was built"));
+        // By reference: handing it on by value would be a copy of 300 bytes.
+        let parsed = parse(black_box(&buffer[..frame_len]));
+        assert!(black_box(&parsed).is_ok(), "it is what was built");
     });
     let covered = &buffer[14..frame_len - 4];
     let sum = fastest(|| {
