@@ -46,7 +46,7 @@ const UNREACHABLE: Duration = Duration::from_secs(3);
 pub enum Found {
     /// Its MAC address.
     Known(Mac),
-    /// It is being asked for; [`Neighbours::take_changes`] says when there is more.
+    /// It is being asked for; [`Neighbours::take_change`] says when there is more.
     Asked,
     /// It has not answered, and is not asked again for three seconds.
     Unreachable,
@@ -158,8 +158,9 @@ impl Neighbours {
 
     /// Does what is due: asks again, and forgets.
     pub fn tick(&mut self, now: Moment) {
-        // Each is due once for each moment that it sets, which is later than now; so this ends.
-        while let Some(&(moment, gid)) = self.due.first().filter(|first| first.0 <= now) {
+        // Each is due once, and then later than now.
+        for _ in 0..self.due.len() {
+            let Some(&(moment, gid)) = self.due.first().filter(|first| first.0 <= now) else { return };
             self.due.remove(&(moment, gid));
             let Some(&(state, _)) = self.entries.get(&gid) else { continue };
             self.expire(now, gid, state);
