@@ -156,11 +156,16 @@ impl QueuePair {
         if headers.service == Service::UnreliableDatagram {
             return self.datagram(env, packet, origin);
         }
+        // Before RTR it knows no other end.
+        if matches!(self.config.state, State::Reset | State::Init) {
+            env.counters.wrong_state += 1;
+            return;
+        }
         if !self.config.is_from_peer(origin) {
             env.counters.wrong_address += 1;
             return;
         }
-        self.from_peer(env, packet, origin);
+        self.take_from_peer(env, packet, origin);
     }
 
     fn datagram<M: Memory>(&mut self, env: &mut Environment<'_, M>, packet: &Packet<'_>, origin: &Origin) {
@@ -174,7 +179,7 @@ impl QueuePair {
         self.responder.datagram(&self.config, env, packet, origin);
     }
 
-    fn from_peer<M: Memory>(&mut self, env: &mut Environment<'_, M>, packet: &Packet<'_>, origin: &Origin) {
+    fn take_from_peer<M: Memory>(&mut self, env: &mut Environment<'_, M>, packet: &Packet<'_>, origin: &Origin) {
         let headers = &packet.headers;
         if env.options.extended && !self.config.extended && headers.service == Service::ReliableConnection {
             self.config.extended = headers.extended;

@@ -65,7 +65,7 @@ impl Flat {
     }
 
     fn atomic(&mut self, asker: Asker, key: Key, address: u64, change: impl Fn(u64) -> u64) -> Result<u64, Refused> {
-        if address % 8 != 0 {
+        if !address.is_multiple_of(8) {
             return Err(Refused::Alignment);
         }
         let (at, offset) = self.find(asker, key, address, 8, Access::REMOTE_ATOMIC)?;
