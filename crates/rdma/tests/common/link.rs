@@ -192,6 +192,7 @@ impl Link {
     /// Lets both ends send, and gives them what has come. False: nothing is on its way, and no time is waited for before `until`.
     pub fn step(&mut self, until: u64) -> bool {
         let now = Moment::new(self.now);
+        let mut came = false;
         for from in 0..2 {
             if self.dead[from] {
                 continue;
@@ -199,9 +200,10 @@ impl Link {
             let budget = 1 + self.random.below(64) as usize;
             for frame in self.ends[from].take(now, budget) {
                 self.put(1 - from, frame);
+                // There may be more, even if the link has lost all of these.
+                came = true;
             }
         }
-        let mut came = false;
         while let Some(Reverse((time, _, place))) = self.on_way.peek().copied()
             && time <= self.now
         {
