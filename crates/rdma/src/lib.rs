@@ -4,6 +4,7 @@
 //! gives frames away. Whoever owns it decides where it runs: the thread of a program, a card, a backend of a guest.
 //!
 //! Rooms, in the order in which a packet passes them:
+//! * [`engine`]: everything of one address together; what a program calls.
 //! * [`wire`]: packets as they stand in frames: RoCE v1, RoCE v2, SLURPoE.
 //! * [`transport`]: queue pairs, and the protocol between two of them.
 //! * [`memory`]: keys, regions, windows: who may reach which bytes.
@@ -14,6 +15,7 @@
 //! A17 (RoCE).
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod memory;
 pub mod number;
 pub mod transport;

@@ -76,6 +76,9 @@ pub struct Headers {
     pub ack_request: bool,
     /// A router was congested (forward), or the other end was told so (backward).
     pub fecn_becn: (bool, bool),
+    /// The sender does selective repeat and takes credits (decision 54): the lowest of the seven reserved bits beside the
+    /// request to answer. Others send 0 and do not look at it (volume 1, 9.2).
+    pub extended: bool,
     /// Partition, 0xffff unless somebody made others.
     pub pkey: u16,
     /// For whom.
@@ -107,6 +110,7 @@ impl Headers {
             solicited: false,
             ack_request: false,
             fecn_becn: (false, false),
+            extended: false,
             pkey: 0xffff,
             destination,
             psn,

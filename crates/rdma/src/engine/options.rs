@@ -1,0 +1,66 @@
+//! What an engine is made with.
+
+use core::time::Duration;
+
+/// Limits and habits of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The first number of queue pairs; 2 at least.
+    pub first_qpn: u32,
+    /// How many numbers of queue pairs. A number is used again as late as can be.
+    pub qpns: u32,
+    /// Queue pairs at once.
+    pub max_queue_pairs: u32,
+    /// Requests of a send, receive or shared receive queue.
+    pub max_requests: u32,
+    /// Lines of a completion queue.
+    pub max_completions: u32,
+    /// Completion queues, shared receive queues and protection domains, of each.
+    pub max_objects: u32,
+    /// Pieces of a request.
+    pub max_pieces: u32,
+    /// Bytes that a request may bring along.
+    pub max_inline: u32,
+    /// READs and atomic operations of a queue pair on their way at once, in each direction.
+    pub max_rd_atomic: u8,
+    /// Bytes of a message.
+    pub max_message: u32,
+    /// Packets of SEND and WRITE of a queue pair that no answer has come for.
+    pub window: u32,
+    /// For random numbers.
+    pub seed: u64,
+    /// Selective repeat and credits with ends of the same kind (decision 54).
+    pub extended: bool,
+    /// Bytes of packets, of all queue pairs, that are kept because an earlier one is missing.
+    pub reorder_bytes: usize,
+    /// Whether queue pairs send slower when routers are congested (DCQCN); packets then say that they bear marks.
+    pub rate_control: bool,
+    /// Bits per second that a queue pair may send at most, for rate control.
+    pub line_rate: u64,
+    /// The shortest time after which something is sent again, however short a queue pair's timeout is.
+    pub min_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            first_qpn: 0x11,
+            qpns: 1 << 16,
+            max_queue_pairs: 16_384,
+            max_requests: 16_384,
+            max_completions: 1 << 20,
+            max_objects: 16_384,
+            max_pieces: 16,
+            max_inline: 1024,
+            max_rd_atomic: 16,
+            max_message: 1 << 30,
+            window: 256,
+            seed: 0,
+            extended: true,
+            reorder_bytes: 64 << 20,
+            rate_control: false,
+            line_rate: 100_000_000_000,
+            min_timeout: Duration::ZERO,
+        }
+    }
+}

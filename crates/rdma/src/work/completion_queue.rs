@@ -1,0 +1,105 @@
+//! Completion queues (volume 1, 10.4 and 11.2.8).
+
+use super::{Completion, Status};
+use std::collections::VecDeque;
+
+/// What wakes a sleeper.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Armed {
+    /// Nothing.
+    #[default]
+    No,
+    /// What the sender wants that it wakes, and everything that failed.
+    Solicited,
+    /// Any completion.
+    Any,
+}
+
+/// What came of adding a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Added {
+    /// It is there.
+    Quietly,
+    /// It is there, and a sleeper is to be woken.
+    Waking,
+    /// There is no room for it.
+    Overrun,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    lines: VecDeque<Completion>,
+    depth: usize,
+    armed: Armed,
+    /// It was overrun: whatever its queue pairs do is not to be trusted any more.
+    overrun: bool,
+    /// Send and receive queues that use it.
+    pub users: u32,
+}
+
+impl CompletionQueue {
+    pub fn new(depth: usize) -> Self {
+        Self { lines: VecDeque::with_capacity(depth), depth, armed: Armed::No, overrun: false, users: 0 }
+    }
+
+    #[inline]
+    pub fn add(&mut self, completion: Completion) -> Added {
+        if self.lines.len() >= self.depth {
+            self.overrun = true;
+            return Added::Overrun;
+        }
+        let wakes = match self.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => completion.solicited || completion.status != Status::Success,
+        };
+        self.lines.push_back(completion);
+        if wakes {
+            self.armed = Armed::No;
+            return Added::Waking;
+        }
+        Added::Quietly
+    }
+
+    #[inline]
+    pub fn poll(&mut self, to: &mut [Completion]) -> usize {
+        let count = to.len().min(self.lines.len());
+        for (place, line) in to.iter_mut().zip(self.lines.drain(..count)) {
+            *place = line;
+        }
+        count
+    }
+
+    /// The next completion wakes; one that was asked for any does not become one for solicited only (volume 1,
+    /// 11.4.2.2).
+    pub fn arm(&mut self, solicited_only: bool) {
+        self.armed = match (self.armed, solicited_only) {
+            (Armed::Any, _) | (_, false) => Armed::Any,
+            _ => Armed::Solicited,
+        };
+    }
+
+    /// Whether there is room for `depth` and what it has; then it has that depth.
+    pub fn resize(&mut self, depth: usize) -> bool {
+        if self.lines.len() > depth {
+            return false;
+        }
+        self.lines.reserve_exact(depth - self.lines.len());
+        self.depth = depth;
+        true
+    }
+
+    /// Takes away what belongs to a queue pair that does not exist any more.
+    pub fn forget(&mut self, of: impl Fn(&Completion) -> bool) {
+        self.lines.retain(|line| !of(line));
+    }
+
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub fn is_overrun(&self) -> bool {
+        self.overrun
+    }
+}

@@ -1,0 +1,191 @@
+//! Send queues: requests from the time when they are posted until they have ended, in order (volume 1, 10.8.2).
+
+use super::{Data, Operation, Piece, Request, Status, Target};
+use crate::number::Psn;
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing was sent of it.
+    #[default]
+    Posted,
+    /// It has sequence numbers, and some of it was sent.
+    Begun,
+    /// It needs no answer, and was done.
+    Done,
+    /// It cannot be done. What is before it goes on.
+    Failed(Status),
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub id: u64,
+    pub operation: Operation,
+    /// Bytes of the message.
+    pub len: u32,
+    /// Sequence number of its first packet, when it has begun.
+    pub first: Psn,
+    /// How many sequence numbers it takes.
+    pub packets: u32,
+    /// How many messages the queue pair sent before it, modulo 2^24.
+    pub message: u32,
+    pub progress: Progress,
+    pub pieces: u8,
+    pub inline: bool,
+    pub signaled: bool,
+    pub solicited: bool,
+    pub fence: bool,
+}
+
+const EMPTY: Slot = Slot {
+    id: 0,
+    operation: Operation::Send,
+    len: 0,
+    first: Psn::new(0),
+    packets: 0,
+    message: 0,
+    progress: Progress::Posted,
+    pieces: 0,
+    inline: false,
+    signaled: false,
+    solicited: false,
+    fence: false,
+};
+
+/// A send queue.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    slots: Box<[Slot]>,
+    pieces: Box<[Piece]>,
+    inline: Box<[u8]>,
+    targets: Box<[Option<Target>]>,
+    piece_stride: usize,
+    inline_stride: usize,
+    depth: u32,
+    /// The oldest that has not ended.
+    pub first: u32,
+    /// One behind the newest.
+    pub end: u32,
+}
+
+impl SendQueue {
+    /// With room for `depth` requests of at most `pieces` pieces or `inline` bytes; with targets for datagrams.
+    pub fn new(depth: u32, pieces: u32, inline: u32, datagrams: bool) -> Self {
+        let slots = if depth == 0 { 0 } else { depth.next_power_of_two() as usize };
+        let (piece_stride, inline_stride) = (pieces as usize, inline as usize);
+        Self {
+            slots: vec![EMPTY; slots].into_boxed_slice(),
+            pieces: vec![Piece::default(); slots * piece_stride].into_boxed_slice(),
+            inline: vec![0; slots * inline_stride].into_boxed_slice(),
+            targets: vec![None; if datagrams { slots } else { 0 }].into_boxed_slice(),
+            piece_stride,
+            inline_stride,
+            depth,
+            first: 0,
+            end: 0,
+        }
+    }
+
+    #[inline]
+    fn place(&self, position: u32) -> usize {
+        position as usize & (self.slots.len() - 1)
+    }
+
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.end.wrapping_sub(self.first)
+    }
+
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.depth
+    }
+
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub fn piece_stride(&self) -> usize {
+        self.piece_stride
+    }
+
+    pub fn inline_stride(&self) -> usize {
+        self.inline_stride
+    }
+
+    /// Adds a request that the caller has checked, of `len` bytes; the queue is not full.
+    #[inline]
+    pub fn post(&mut self, request: &Request<'_>, len: u32, signaled: bool) {
+        let place = self.place(self.end);
+        let slot = &mut self.slots[place];
+        slot.id = request.id;
+        slot.operation = request.operation;
+        slot.len = len;
+        slot.progress = Progress::Posted;
+        slot.signaled = signaled;
+        slot.solicited = request.flags.solicited;
+        slot.fence = request.flags.fence;
+        match request.data {
+            Data::Pieces(pieces) => {
+                (slot.pieces, slot.inline) = (pieces.len() as u8, false);
+                self.pieces[place * self.piece_stride..][..pieces.len()].copy_from_slice(pieces);
+            }
+            Data::Inline(parts) => {
+                (slot.pieces, slot.inline) = (0, true);
+                let mut at = place * self.inline_stride;
+                for part in parts {
+                    self.inline[at..][..part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+            }
+        }
+        if let Some(target) = self.targets.get_mut(place) {
+            *target = request.target.copied();
+        }
+        self.end = self.end.wrapping_add(1);
+    }
+
+    /// The request at a position from `first` to before `end`.
+    #[inline]
+    pub fn slot(&self, position: u32) -> Option<&Slot> {
+        if position.wrapping_sub(self.first) >= self.len() {
+            return None;
+        }
+        Some(&self.slots[self.place(position)])
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub fn slot_mut(&mut self, position: u32) -> Option<&mut Slot> {
+        if position.wrapping_sub(self.first) >= self.len() {
+            return None;
+        }
+        let place = self.place(position);
+        Some(&mut self.slots[place])
+    }
+
+    /// The pieces of a request that is there.
+    #[inline]
+    pub fn pieces(&self, position: u32) -> &[Piece] {
+        let place = self.place(position);
+        &self.pieces[place * self.piece_stride..][..usize::from(self.slots[place].pieces)]
+    }
+
+    /// The bytes given with a request that is there.
+    #[inline]
+    pub fn inline(&self, position: u32) -> &[u8] {
+        let place = self.place(position);
+        &self.inline[place * self.inline_stride..][..self.slots[place].len as usize]
+    }
+
+    /// To whom a datagram that is there goes.
+    #[inline]
+    pub fn target(&self, position: u32) -> Option<&Target> {
+        self.targets.get(self.place(position))?.as_ref()
+    }
+
+    pub fn clear(&mut self) {
+        self.first = self.end;
+    }
+}
