@@ -1,6 +1,6 @@
 //! Devices and contexts.
 
-use super::{AsyncElement, Cq, CqEx, CqInitAttrEx, DeviceAttr, DeviceAttrEx, Mw, MwBind, PortAttr, Qp, QpInitAttrEx, RecvWr, SendWr, Srq,
+use super::{Cq, CqEx, CqInitAttrEx, DeviceAttr, DeviceAttrEx, Mw, MwBind, PortAttr, Qp, QpInitAttrEx, RecvWr, SendWr, Srq,
     SrqInitAttrEx, Wc, layout};
 use crate::abi::Pd;
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -131,7 +131,8 @@ pub(crate) const GID_ROCE_V2: u32 = 2;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct AsyncEvent {
-    pub element: AsyncElement,
+    /// Pointer to what it is about, or the number of the port.
+    pub element: u64,
     pub event_type: c_uint,
 }
 

@@ -84,17 +84,6 @@ pub(crate) struct Qp {
     pub events_completed: u32,
 }
 
-/// What an asynchronous event is about.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) union AsyncElement {
-    pub cq: *mut Cq,
-    pub qp: *mut Qp,
-    pub srq: *mut Srq,
-    pub port_num: c_int,
-    pub bits: u64,
-}
-
 layout!(Pd: 16 { context: 0, handle: 8 });
 layout!(Mr: 48 { pd: 8, addr: 16, length: 24, handle: 32, lkey: 36, rkey: 40 });
 layout!(Mw: 32 { pd: 8, rkey: 16, handle: 20, mw_type: 24 });

@@ -193,14 +193,14 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut Conte
             post_srq_ops: ptr::null(),
             work_queues: [ptr::null(); 5],
             query_rt_values: ptr::null(),
-            create_cq_ex: CREATE_CQ_EX,
+            create_cq_ex: None,
             private: ptr::null(),
             query_device_ex: Some(query_device_ex),
             flows: [ptr::null(); 4],
             open_qp: ptr::null(),
-            create_qp_ex: CREATE_QP_EX,
-            get_srq_num: GET_SRQ_NUM,
-            create_srq_ex: CREATE_SRQ_EX,
+            create_qp_ex: None,
+            get_srq_num: None,
+            create_srq_ex: None,
             open_xrcd: ptr::null(),
             close_xrcd: ptr::null(),
             placeholder: 0,
@@ -211,6 +211,26 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut Conte
         // SAFETY: just made; only an address is taken.
         unsafe { &raw mut (*(*object).abi.get()).context }
     })
+}
+
+fn context_ops() -> abi::ContextOps {
+    abi::ContextOps {
+        query_device: Some(ibv_query_device),
+        query_port: Some(ibv_query_port),
+        old_regions: [ptr::null(); 5],
+        alloc_mw: None,
+        bind_mw: None,
+        dealloc_mw: None,
+        old_create_cq: ptr::null(),
+        poll_cq: None,
+        req_notify_cq: None,
+        old_queues: [ptr::null(); 7],
+        post_srq_recv: None,
+        old_pairs: [ptr::null(); 4],
+        post_send: None,
+        post_recv: None,
+        old_rest: [ptr::null(); 5],
+    }
 }
 
 /// `ibv_close_device`

@@ -11,6 +11,8 @@ use thiserror::Error;
 pub(crate) enum LinkError {
     #[error("no card runs at {0}: start one with `millrace card`, or name one in MILLRACE_VERBS")]
     NoCard(String),
+    #[error("a descriptor cannot be made: {0}")]
+    Descriptor(Errno),
     #[error("the card {card} cannot be opened: {source}")]
     Card { card: String, source: millrace::Error },
     #[error("{what} of the card {card} cannot be opened: {source}")]
@@ -30,6 +32,7 @@ impl LinkError {
         match self {
             Self::NoCard(_) | Self::Card { .. } => libc::ENODEV,
             Self::Queue { .. } => libc::EIO,
+            Self::Descriptor(error) => error.raw_os_error(),
             Self::NoQueue(_) => libc::EBUSY,
             Self::ShortFrames { .. } => libc::EINVAL,
         }
