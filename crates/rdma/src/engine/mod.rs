@@ -3,55 +3,154 @@
 //! The engine knows no threads, no clock and no sockets. Its owner gives it packets and the time, and takes packets:
 //!
 //! ```text
-//! post_send, post_receive ... -> [ engine ] -> poll, take_event
-//!                 receive(packet) -> [ .. ] -> transmit(out)
+//!    post_send, post_receive -> +--------+ -> poll, take_event
+//!                               | engine |
+//!            receive(packet) -> +--------+ -> transmit(out)
 //! ```
 //!
-//! After anything was posted or received, or [`Engine::next_deadline`] has come, [`Engine::transmit`] is to be called until it
-//! has nothing more to send.
+//! After something was posted or received, and when [`Engine::next_deadline`] has come, [`Engine::transmit`] is to be called
+//! until it has nothing more to send.
+//!
+//! * `queues`: protection domains, completion queues, shared receive queues.
+//! * `pairs`: queue pairs, made, told and destroyed.
+//! * `post`: requests and buffers.
+//! * `packets`: what comes and what goes.
+//! * `numbers`, `timers`: which queue pair has which number; when each is to be looked at.
 
-mod counters;
 mod error;
-mod event;
-mod options;
+mod numbers;
+mod packets;
+mod pairs;
+mod post;
+mod queues;
+mod timers;
 
-pub use counters::Counters;
+pub use crate::transport::{Counters, Event, Options};
 pub use error::Error;
-pub use event::Event;
-pub(crate) use event::Events;
-pub use options::Options;
+pub use queues::SharedReceiveQuery;
 
-// The contract of `Engine`, whose body follows in the next commits:
-//
-// impl<M: Memory> Engine<M> {
-//     pub fn new(options: Options, memory: M) -> Self;
-//     pub fn memory(&mut self) -> &mut M;                    // the key tables, to register
-//     pub fn counters(&self) -> &Counters;
-//
-//     pub fn create_domain(&mut self) -> Result<ProtectionDomain, Error>;
-//     pub fn destroy_domain(&mut self, domain: ProtectionDomain) -> Result<(), Error>;      // busy while queue pairs use it
-//
-//     pub fn create_cq(&mut self, depth: u32) -> Result<u32, Error>;
-//     pub fn poll(&mut self, cq: u32, to: &mut [Completion]) -> Result<usize, Error>;
-//     pub fn arm(&mut self, cq: u32, solicited_only: bool) -> Result<(), Error>;            // then poll once more
-//     pub fn resize_cq(&mut self, cq: u32, depth: u32) -> Result<(), Error>;
-//     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), Error>;
-//
-//     pub fn create_srq(&mut self, domain: ProtectionDomain, depth: u32, pieces: u32) -> Result<u32, Error>;
-//     pub fn set_srq_limit(&mut self, srq: u32, limit: u32) -> Result<(), Error>;
-//     pub fn query_srq(&self, srq: u32) -> Result<SharedReceiveQuery, Error>;               // depth, pieces, limit
-//     pub fn post_srq_receive(&mut self, srq: u32, id: u64, pieces: &[Piece]) -> Result<(), Error>;
-//     pub fn destroy_srq(&mut self, srq: u32) -> Result<(), Error>;
-//
-//     pub fn create_qp(&mut self, init: &Init) -> Result<(Qpn, Capabilities), Error>;       // capabilities: what was granted
-//     pub fn modify_qp(&mut self, qpn: Qpn, attributes: &Attributes) -> Result<State, Error>;  // the state it is in now
-//     pub fn query_qp(&self, qpn: Qpn) -> Result<Query, Error>;
-//     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), Error>;
-//     pub fn post_send(&mut self, qpn: Qpn, request: &Request<'_>) -> Result<(), Error>;
-//     pub fn post_receive(&mut self, qpn: Qpn, id: u64, pieces: &[Piece]) -> Result<(), Error>;
-//
-//     pub fn receive(&mut self, now: Moment, packet: &Packet<'_>, from: &Origin);
-//     pub fn transmit<O: Out>(&mut self, now: Moment, budget: usize, out: &mut O) -> usize; // packets sent; less than budget: nothing more to send, or `out` is full
-//     pub fn next_deadline(&self) -> Option<Moment>;         // transmit is to be called then
-//     pub fn take_event(&mut self) -> Option<Event>;
-// }
+use crate::memory::Memory;
+use crate::transport::{Environment, Events, Pool, QueuePair};
+use crate::work::{CompletionQueue, SharedReceiveQueue};
+use numbers::Numbers;
+use slab::Slab;
+use std::collections::VecDeque;
+use timers::Timers;
+
+/// All objects of one address.
+#[derive(Debug)]
+pub struct Engine<M> {
+    options: Options,
+    memory: M,
+    /// Queue pairs of each protection domain.
+    domains: Slab<u32>,
+    queues: Slab<CompletionQueue>,
+    shared: Slab<SharedReceiveQueue>,
+    pairs: Slab<Box<QueuePair>>,
+    numbers: Numbers,
+    /// Those that may have something to send, in the order of their turns.
+    active: VecDeque<u32>,
+    timers: Timers,
+    events: Events,
+    counters: Counters,
+    pool: Pool,
+}
+
+impl<M: Memory> Engine<M> {
+    /// An engine without objects.
+    pub fn new(options: Options, memory: M) -> Self {
+        let options = Options {
+            // More could not be told apart by what says which packets came (decision 54).
+            window: options.window.clamp(4, crate::transport::SPAN - 64),
+            max_pieces: options.max_pieces.clamp(1, 255),
+            max_message: options.max_message.min(1 << 30),
+            ..options
+        };
+        Self {
+            memory,
+            domains: Slab::new(),
+            queues: Slab::new(),
+            shared: Slab::new(),
+            pairs: Slab::new(),
+            numbers: Numbers::new(options.first_qpn, options.qpns),
+            active: VecDeque::new(),
+            timers: Timers::default(),
+            events: Events::default(),
+            counters: Counters::default(),
+            pool: Pool::new(options.reorder_bytes),
+            options,
+        }
+    }
+
+    /// What it was made with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Keys and regions.
+    pub fn memory(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What happened, one after the other.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.events.take()
+    }
+
+    /// Queue pairs of completion queues that were overrun do not go on (volume 1, 10.2.6.2).
+    fn fail_overrun(&mut self, now: crate::number::Moment) {
+        while let Some(queue) = self.events.overrun.take() {
+            let is_known = self.queues.get(queue as usize).is_none_or(|queue| queue.is_told());
+            if is_known {
+                continue;
+            }
+            if let Some(queue) = self.queues.get_mut(queue as usize) {
+                queue.set_told();
+            }
+            self.events.add(Event::CompletionQueueError(queue));
+            let (pairs, mut env) = self.split(now);
+            for (_, pair) in pairs.iter_mut() {
+                let init = &pair.config.init;
+                if init.send_queue == queue || init.receive_queue == queue {
+                    pair.break_down(&mut env);
+                }
+            }
+        }
+    }
+
+    /// The queue pairs, and what they need.
+    fn split(&mut self, now: crate::number::Moment) -> (&mut Slab<Box<QueuePair>>, Environment<'_, M>) {
+        let env = Environment {
+            memory: &mut self.memory,
+            queues: &mut self.queues,
+            shared: &mut self.shared,
+            events: &mut self.events,
+            counters: &mut self.counters,
+            pool: &mut self.pool,
+            options: &self.options,
+            now,
+        };
+        (&mut self.pairs, env)
+    }
+
+    /// The queue pair may have something to send.
+    #[inline]
+    fn schedule(&mut self, slot: u32) {
+        if let Some(pair) = self.pairs.get_mut(slot as usize)
+            && !pair.scheduled
+        {
+            pair.scheduled = true;
+            self.active.push_back(slot);
+        }
+    }
+
+    #[inline]
+    fn slot(&self, qpn: crate::number::Qpn) -> Result<u32, Error> {
+        self.numbers.slot(qpn).ok_or(Error::Missing("queue pair"))
+    }
+}

@@ -6,19 +6,38 @@
 //! ```
 //!
 //! * `attributes`, `state`: what a queue pair is told, and in which state it takes what.
-//! * `queue_pair`: both halves of one, and how it fails.
+//! * `queue_pair`, `told`: both halves of one, how it fails, and how it takes what it is told.
 //! * `requester/`: what is asked: segments, sequence numbers, window, retries; and what comes of answers.
 //! * `responder/`: what is done for the other end, and what it is answered.
-//! * `datagram`: queue pairs of datagrams.
 //! * `rate`: how fast a queue pair sends where routers are congested.
 //! * `environment`: what it all needs of the engine: memory, completion queues, events.
 
 mod attributes;
+mod counters;
+mod environment;
+mod event;
+mod options;
 mod origin;
 mod out;
+mod pieces;
+mod queue_pair;
+mod rate;
+mod requester;
+mod responder;
 mod state;
+mod told;
 
 pub use attributes::{Attributes, Capabilities, Init, Query};
+pub use counters::Counters;
+pub use event::Event;
+pub use options::Options;
 pub use origin::Origin;
 pub use out::{Out, Sent};
+pub(crate) use state::check as check_attributes;
 pub use state::{State, Unfit};
+
+pub(crate) use environment::Environment;
+pub(crate) use event::Events;
+pub(crate) use queue_pair::{Broken, Config, QueuePair, Step};
+pub(crate) use requester::{Requester, SPAN};
+pub(crate) use responder::{Pool, Responder};

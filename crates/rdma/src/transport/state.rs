@@ -144,7 +144,7 @@ fn rules(service: Service, from: State, to: State) -> Option<(u32, u32)> {
 }
 
 /// Whether a queue pair in the state `from` may be told this.
-pub(super) fn check(service: Service, from: State, attributes: &Attributes) -> Result<State, Unfit> {
+pub(crate) fn check(service: Service, from: State, attributes: &Attributes) -> Result<State, Unfit> {
     if let Some(thought) = attributes.current_state
         && thought != from
     {

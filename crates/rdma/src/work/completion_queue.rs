@@ -32,21 +32,20 @@ pub(crate) struct CompletionQueue {
     lines: VecDeque<Completion>,
     depth: usize,
     armed: Armed,
-    /// It was overrun: whatever its queue pairs do is not to be trusted any more.
-    overrun: bool,
+    /// It was overrun, and its queue pairs know.
+    told: bool,
     /// Send and receive queues that use it.
     pub users: u32,
 }
 
 impl CompletionQueue {
     pub fn new(depth: usize) -> Self {
-        Self { lines: VecDeque::with_capacity(depth), depth, armed: Armed::No, overrun: false, users: 0 }
+        Self { lines: VecDeque::with_capacity(depth), depth, armed: Armed::No, told: false, users: 0 }
     }
 
     #[inline]
     pub fn add(&mut self, completion: Completion) -> Added {
         if self.lines.len() >= self.depth {
-            self.overrun = true;
             return Added::Overrun;
         }
         let wakes = match self.armed {
@@ -99,7 +98,12 @@ impl CompletionQueue {
         self.depth
     }
 
-    pub fn is_overrun(&self) -> bool {
-        self.overrun
+    /// Whether it is known that it was overrun.
+    pub fn is_told(&self) -> bool {
+        self.told
+    }
+
+    pub fn set_told(&mut self) {
+        self.told = true;
     }
 }

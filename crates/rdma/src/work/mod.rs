@@ -8,10 +8,12 @@ mod completion_queue;
 mod receive_queue;
 mod request;
 mod send_queue;
+mod shared_receive_queue;
 
 pub use completion::{Completion, Ended, Extra, Status};
 pub use request::{Access, Data, Flags, Operation, Piece, Request, Target};
 
-pub(crate) use completion_queue::{Armed, CompletionQueue};
+pub(crate) use completion_queue::{Added, CompletionQueue};
 pub(crate) use receive_queue::{ReceiveQueue, Taken};
 pub(crate) use send_queue::{Progress, SendQueue, Slot};
+pub(crate) use shared_receive_queue::SharedReceiveQueue;

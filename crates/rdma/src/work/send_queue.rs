@@ -102,10 +102,6 @@ impl SendQueue {
         self.len() >= self.depth
     }
 
-    pub fn depth(&self) -> u32 {
-        self.depth
-    }
-
     pub fn piece_stride(&self) -> usize {
         self.piece_stride
     }

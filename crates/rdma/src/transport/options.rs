@@ -25,6 +25,8 @@ pub struct Options {
     pub max_rd_atomic: u8,
     /// Bytes of a message.
     pub max_message: u32,
+    /// Bytes of a datagram.
+    pub datagram_mtu: u16,
     /// Packets of SEND and WRITE of a queue pair that no answer has come for.
     pub window: u32,
     /// For random numbers.
@@ -54,6 +56,7 @@ impl Default for Options {
             max_inline: 1024,
             max_rd_atomic: 16,
             max_message: 1 << 30,
+            datagram_mtu: 4096,
             window: 256,
             seed: 0,
             extended: true,

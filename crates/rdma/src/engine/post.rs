@@ -1,0 +1,126 @@
+//! Requests and buffers.
+
+use super::{Engine, Error};
+use crate::memory::Memory;
+use crate::number::{Moment, Qpn};
+use crate::transport::{QueuePair, State};
+use crate::wire::Service;
+use crate::work::{Data, Operation, Piece, Request};
+
+impl<M: Memory> Engine<M> {
+    /// Adds a request to a send queue. Bytes given inline are copied now, others when they are sent.
+    ///
+    /// # Errors
+    /// There is no such queue pair, it is in the state RESET, INIT or RTR, it does not do that, the queue is full, or the
+    /// request does not fit. A queue pair that has failed takes it, and ends it at once.
+    #[inline]
+    pub fn post_send(&mut self, qpn: Qpn, request: &Request<'_>) -> Result<(), Error> {
+        let slot = self.slot(qpn)?;
+        let pair = self.pairs.get_mut(slot as usize).ok_or(Error::Missing("queue pair"))?;
+        if matches!(pair.config.state, State::Reset | State::Init | State::ReadyToReceive) {
+            return Err(Error::State);
+        }
+        let limit = match pair.config.init.service {
+            Service::UnreliableDatagram => u32::from(self.options.datagram_mtu),
+            _ => self.options.max_message,
+        };
+        let len = check(pair, request, limit)?;
+        if pair.requester.queue.is_full() {
+            return Err(Error::Full);
+        }
+        let signaled = request.flags.signaled || pair.config.init.signal_all;
+        pair.requester.post(request, len, signaled);
+        if matches!(pair.config.state, State::Error | State::SendError) {
+            self.end_at_once(slot);
+        } else if !pair.scheduled {
+            pair.scheduled = true;
+            self.active.push_back(slot);
+        }
+        Ok(())
+    }
+
+    /// Adds a buffer to a receive queue.
+    ///
+    /// # Errors
+    /// There is no such queue pair, it is in the state RESET, it has a shared receive queue, the queue is full, or there are too
+    /// many pieces.
+    #[inline]
+    pub fn post_receive(&mut self, qpn: Qpn, id: u64, pieces: &[Piece]) -> Result<(), Error> {
+        let slot = self.slot(qpn)?;
+        let pair = self.pairs.get_mut(slot as usize).ok_or(Error::Missing("queue pair"))?;
+        if pair.config.state == State::Reset {
+            return Err(Error::State);
+        }
+        if pair.config.init.shared_receive_queue.is_some() {
+            return Err(Error::Operation);
+        }
+        if pieces.len() > pair.responder.queue.stride() {
+            return Err(Error::Range("pieces"));
+        }
+        if !pair.responder.queue.post(id, pieces) {
+            return Err(Error::Full);
+        }
+        if pair.config.state == State::Error {
+            self.end_at_once(slot);
+        } else if pair.responder.has_buffers(&pair.config) {
+            self.schedule(slot);
+        }
+        Ok(())
+    }
+
+    fn end_at_once(&mut self, slot: u32) {
+        let (pairs, mut env) = self.split(Moment::new(0));
+        if let Some(pair) = pairs.get_mut(slot as usize) {
+            pair.requester.flush(&pair.config, &mut env);
+            if pair.config.state == State::Error {
+                pair.responder.flush(&pair.config, &mut env);
+            }
+        }
+        self.fail_overrun(Moment::new(0));
+    }
+}
+
+/// Whether a queue pair does that; how many bytes it is.
+#[inline]
+fn check(pair: &QueuePair, request: &Request<'_>, limit: u32) -> Result<u32, Error> {
+    use Operation::{Bind, CompareSwap, FetchAdd, LocalInvalidate, Read, Send, SendImmediate, SendInvalidate, Write};
+    let fits = match pair.config.init.service {
+        Service::ReliableConnection => true,
+        Service::UnreliableConnection => {
+            matches!(request.operation, Send | SendImmediate(_) | Write { .. } | LocalInvalidate(_) | Bind(_))
+        }
+        Service::UnreliableDatagram => matches!(request.operation, Send | SendImmediate(_)),
+    };
+    if !fits {
+        return Err(Error::Operation);
+    }
+    if pair.config.init.service == Service::UnreliableDatagram && request.target.is_none() {
+        return Err(Error::Target);
+    }
+    let len = match request.data {
+        Data::Pieces(pieces) => {
+            if pieces.len() > pair.requester.queue.piece_stride() {
+                return Err(Error::Range("pieces"));
+            }
+            pieces.iter().map(|piece| u64::from(piece.len)).sum::<u64>()
+        }
+        Data::Inline(parts) => {
+            let len = parts.iter().fold(0_u64, |len, part| len.saturating_add(part.len() as u64));
+            if len > pair.requester.queue.inline_stride() as u64 {
+                return Err(Error::Range("inline"));
+            }
+            if !request.operation.sends() {
+                return Err(Error::Operation);
+            }
+            len
+        }
+    };
+    match request.operation {
+        CompareSwap { .. } | FetchAdd { .. } if len < 8 => Err(Error::Range("length")),
+        CompareSwap { .. } | FetchAdd { .. } => Ok(8),
+        LocalInvalidate(_) | Bind(_) => Ok(0),
+        Send | SendImmediate(_) | SendInvalidate(_) | Write { .. } | Read { .. } => {
+            u32::try_from(len).ok().filter(|len| *len <= limit).ok_or(Error::Range("length"))
+        }
+    }
+}

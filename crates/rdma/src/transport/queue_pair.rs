@@ -1,0 +1,360 @@
+//! A queue pair: its two halves, who may speak to it, and how it fails.
+
+use super::rate::Rate;
+use super::requester::Requester;
+use super::responder::Responder;
+use super::{Capabilities, Environment, Event, Init, Origin, Out, State};
+use crate::memory::{Asker, Memory};
+use crate::number::{Moment, Psn, Qpn};
+use crate::wire::{Format, Headers, Opcode, Packet, Path, Service};
+use crate::work::Access;
+
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A packet went out.
+    Sent,
+    /// There is nothing to send, or not yet.
+    Idle,
+    /// There is no room for a packet.
+    Full,
+    /// The queue pair has failed.
+    Broken,
+}
+
+/// The queue pair cannot go on. Whoever found out has told why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// What a queue pair was told.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub init: Init,
+    pub asker: Asker,
+    pub state: State,
+    pub access: Access,
+    pub qkey: u32,
+    pub path: Path,
+    /// Payload of a packet is at most two to this power.
+    pub mtu_shift: u32,
+    pub remote: Qpn,
+    pub receive_psn: Psn,
+    pub send_psn: Psn,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub timeout: u8,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
+    pub notify_drained: bool,
+    /// The other end has said that it does selective repeat, and so do we.
+    pub extended: bool,
+}
+
+pub(crate) const PKEY: u16 = 0xffff;
+
+impl Config {
+    pub fn new(number: Qpn, init: &Init, granted: Capabilities) -> Self {
+        Self {
+            init: Init { capabilities: granted, ..*init },
+            asker: Asker { domain: init.domain, qpn: number },
+            state: State::Reset,
+            access: Access::default(),
+            qkey: 0,
+            path: NOWHERE,
+            mtu_shift: 10,
+            remote: Qpn::new(0),
+            receive_psn: Psn::new(0),
+            send_psn: Psn::new(0),
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            timeout: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+            notify_drained: false,
+            extended: false,
+        }
+    }
+
+    #[inline]
+    pub fn number(&self) -> Qpn {
+        self.asker.qpn
+    }
+
+    #[inline]
+    pub fn mtu(&self) -> u32 {
+        1 << self.mtu_shift
+    }
+
+    /// Packets of a message of `len` bytes.
+    #[inline]
+    pub fn packets(&self, len: u32) -> u32 {
+        (len.div_ceil(self.mtu())).max(1)
+    }
+
+    /// Headers of a packet to the other end.
+    #[inline]
+    pub fn headers(&self, opcode: Opcode, psn: Psn, extended: bool) -> Headers {
+        let mut headers = Headers::new(self.init.service, opcode, self.remote, psn);
+        headers.extended = extended;
+        headers
+    }
+
+    /// Whether a packet comes from the other end of the connection. RoCE v2 goes through routers, which send from
+    /// addresses of their own; the other formats do not.
+    #[inline]
+    fn is_from_peer(&self, origin: &Origin) -> bool {
+        let (a, b) = (&self.path, &origin.path);
+        a.format == b.format
+            && a.source == b.source
+            && a.destination == b.destination
+            && (a.format == Format::RoceV2 || a.destination_mac == b.destination_mac)
+    }
+}
+
+const NOWHERE: Path = Path {
+    format: Format::RoceV2,
+    source_mac: [0; 6],
+    destination_mac: [0; 6],
+    source: crate::number::Gid([0; 16]),
+    destination: crate::number::Gid([0; 16]),
+    hop_limit: 0,
+    traffic_class: 0,
+    flow_label: 0,
+    source_port: 0,
+};
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub config: Config,
+    pub requester: Requester,
+    pub responder: Responder,
+    pub rate: Option<Box<Rate>>,
+    /// It is in the list of those that may have something to send.
+    pub scheduled: bool,
+}
+
+impl QueuePair {
+    /// One packet that came for it.
+    #[inline]
+    pub fn receive<M: Memory>(&mut self, env: &mut Environment<'_, M>, packet: &Packet<'_>, origin: &Origin) {
+        let headers = &packet.headers;
+        if headers.opcode == Opcode::CongestionNotification {
+            return self.notified(env, origin);
+        }
+        if headers.service != self.config.init.service {
+            env.counters.wrong_service += 1;
+            return;
+        }
+        // The upper bit says who is a full member; two limited ones must not speak (volume 1, 10.9.3). Ours is full.
+        if headers.pkey & 0x7fff != PKEY & 0x7fff {
+            env.counters.wrong_pkey += 1;
+            return;
+        }
+        if headers.service == Service::UnreliableDatagram {
+            return self.datagram(env, packet, origin);
+        }
+        if !self.config.is_from_peer(origin) {
+            env.counters.wrong_address += 1;
+            return;
+        }
+        self.from_peer(env, packet, origin);
+    }
+
+    fn datagram<M: Memory>(&mut self, env: &mut Environment<'_, M>, packet: &Packet<'_>, origin: &Origin) {
+        if matches!(self.config.state, State::Reset | State::Init | State::Error) {
+            env.counters.wrong_state += 1;
+            return;
+        }
+        if origin.congested {
+            env.counters.congested += 1;
+        }
+        self.responder.datagram(&self.config, env, packet, origin);
+    }
+
+    fn from_peer<M: Memory>(&mut self, env: &mut Environment<'_, M>, packet: &Packet<'_>, origin: &Origin) {
+        let headers = &packet.headers;
+        if env.options.extended && !self.config.extended && headers.service == Service::ReliableConnection {
+            self.config.extended = headers.extended;
+        }
+        if origin.congested || headers.fecn_becn.0 {
+            env.counters.congested += 1;
+            self.responder.congested(env.now);
+        }
+        if headers.fecn_becn.1 {
+            self.slow_down(env);
+        }
+        let done = match headers.opcode {
+            Opcode::ReadResponse(_) | Opcode::Acknowledge | Opcode::AtomicAcknowledge => self.answer(env, packet),
+            _ => self.request(env, packet),
+        };
+        if done.is_err() {
+            self.fail(env);
+        }
+    }
+
+    #[inline]
+    fn answer<M: Memory>(&mut self, env: &mut Environment<'_, M>, packet: &Packet<'_>) -> Result<(), Broken> {
+        let sends = matches!(self.config.state, State::ReadyToSend | State::Drained);
+        if !sends || packet.headers.service != Service::ReliableConnection {
+            env.counters.wrong_state += 1;
+            return Ok(());
+        }
+        self.requester.answer(&self.config, env, packet)?;
+        self.look_drained(env);
+        Ok(())
+    }
+
+    #[inline]
+    fn request<M: Memory>(&mut self, env: &mut Environment<'_, M>, packet: &Packet<'_>) -> Result<(), Broken> {
+        match self.config.state {
+            State::ReadyToReceive | State::ReadyToSend | State::Drained | State::SendError => {}
+            State::Error => {
+                env.counters.wrong_state += 1;
+                self.responder.say_again(packet.headers.psn);
+                return Ok(());
+            }
+            _ => {
+                env.counters.wrong_state += 1;
+                return Ok(());
+            }
+        }
+        if self.config.state == State::ReadyToReceive && !self.responder.established {
+            self.responder.established = true;
+            env.events.add(Event::Established(self.config.number()));
+        }
+        if packet.headers.service == Service::ReliableConnection {
+            self.responder.request(&self.config, env, packet)
+        } else {
+            self.responder.unreliable(&self.config, env, packet);
+            Ok(())
+        }
+    }
+
+    /// One packet, if there is one to send.
+    #[inline]
+    pub fn step<M: Memory, O: Out>(&mut self, env: &mut Environment<'_, M>, out: &mut O) -> Step {
+        let answered = self.responder.step(&self.config, env, out);
+        let step = match answered {
+            Step::Idle => self.ask(env, out),
+            other => other,
+        };
+        if step == Step::Broken {
+            self.fail(env);
+        }
+        step
+    }
+
+    fn ask<M: Memory, O: Out>(&mut self, env: &mut Environment<'_, M>, out: &mut O) -> Step {
+        if !matches!(self.config.state, State::ReadyToSend | State::Drained) {
+            return Step::Idle;
+        }
+        if let Some(rate) = &mut self.rate
+            && !rate.may_send(env.now)
+        {
+            return Step::Idle;
+        }
+        if self.config.init.service == Service::UnreliableDatagram {
+            // What was not begun does not begin in the state SQD.
+            if self.config.state != State::ReadyToSend {
+                self.look_drained(env);
+                return Step::Idle;
+            }
+            return self.requester.datagram(&self.config, env, out);
+        }
+        let before = env.counters.sent_bytes;
+        let step = self.requester.step(&self.config, env, out);
+        if step == Step::Sent
+            && let Some(rate) = &mut self.rate
+        {
+            rate.sent(env.now, env.counters.sent_bytes - before);
+        }
+        self.look_drained(env);
+        step
+    }
+
+    /// A time has come.
+    pub fn expire<M: Memory>(&mut self, env: &mut Environment<'_, M>) {
+        if matches!(self.config.state, State::ReadyToSend | State::Drained)
+            && self.requester.expire(&self.config, env).is_err()
+        {
+            self.fail(env);
+        }
+    }
+
+    /// When something is to be done without a packet.
+    #[inline]
+    pub fn deadline(&self, now: Moment) -> Option<Moment> {
+        let sends = matches!(self.config.state, State::ReadyToSend | State::Drained);
+        let own = if sends { self.requester.deadline() } else { None };
+        let paced = self.rate.as_ref().filter(|_| sends && self.requester.has_more()).and_then(|rate| rate.later(now));
+        match (own, paced) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// What cannot go on: requests end, and what comes is not taken any more. Of unreliable ones only the send queue
+    /// fails (volume 1, 10.3.1.6).
+    pub fn fail<M: Memory>(&mut self, env: &mut Environment<'_, M>) {
+        if self.config.init.service == Service::ReliableConnection || self.config.state == State::Error {
+            self.config.state = State::Error;
+            self.flush(env);
+        } else {
+            self.config.state = State::SendError;
+            self.requester.flush(&self.config, env);
+        }
+    }
+
+    /// Fails altogether, whatever kind it is.
+    pub fn break_down<M: Memory>(&mut self, env: &mut Environment<'_, M>) {
+        if self.config.state != State::Reset {
+            self.config.state = State::Error;
+            self.flush(env);
+        }
+    }
+
+    /// Ends everything that waits.
+    pub fn flush<M: Memory>(&mut self, env: &mut Environment<'_, M>) {
+        self.requester.flush(&self.config, env);
+        self.responder.flush(&self.config, env);
+        if self.config.init.shared_receive_queue.is_some() {
+            env.events.add_once(Event::LastBufferReached(self.config.number()));
+        }
+    }
+
+    /// Forgets everything, without telling.
+    pub fn reset<M>(&mut self, env: &mut Environment<'_, M>) {
+        self.config.state = State::Reset;
+        self.config.extended = false;
+        self.rate = None;
+        self.requester.begin(Psn::new(0), &self.config);
+        self.requester.queue.clear();
+        self.responder.reset(env.pool);
+    }
+
+    pub(super) fn look_drained<M>(&mut self, env: &mut Environment<'_, M>) {
+        if self.config.state == State::Drained && self.config.notify_drained && !self.requester.has_begun() {
+            self.config.notify_drained = false;
+            env.events.add(Event::SendQueueDrained(self.config.number()));
+        }
+    }
+
+    fn notified<M>(&mut self, env: &mut Environment<'_, M>, origin: &Origin) {
+        if self.config.init.service == Service::UnreliableDatagram || !self.config.is_from_peer(origin) {
+            env.counters.wrong_address += 1;
+            return;
+        }
+        env.counters.notifications_received += 1;
+        self.slow_down(env);
+    }
+
+    fn slow_down<M>(&mut self, env: &mut Environment<'_, M>) {
+        if env.options.rate_control {
+            let now = env.now;
+            self.rate.get_or_insert_with(|| Box::new(Rate::new(now, env.options.line_rate))).cut(now);
+        }
+    }
+}
