@@ -4,11 +4,39 @@
 //! * RoCE v2: UDP over IPv4 or IPv6, port 4791, then the packet (annex A17).
 //! * SLURPoE: an EtherType of its own and a lean header (`docs/spec/slurpoe.md`).
 
+//!
+//! | File | What is in it |
+//! |---|---|
+//! | `opcode`, `code` | what a packet is; the byte that says so, and which extended headers belong to it |
+//! | `packet` | headers and payload, whatever the format |
+//! | `gid` | global identifiers, flow labels and source ports |
+//! | `extended`, `slurpoe` | extended headers as RoCE writes them; the lean header |
+//! | `icrc` | the invariant CRC |
+//! | `parse`, `from`, `reason` | from a frame to a packet; where it came from; why there is none |
+//! | `build` | from a packet to a frame |
+
+mod build;
+mod code;
+mod extended;
+mod from;
+mod gid;
+mod icrc;
 mod opcode;
 mod packet;
+mod parse;
+mod reason;
+mod slurpoe;
+#[cfg(test)]
+mod tests;
 
+pub use build::{Open, Prepared, Unbuildable};
+pub use code::{Known, Parts, Unknown, decode, encode};
+pub use from::From;
+pub use gid::{flow_label_of_port, port_of_flow_label};
 pub use opcode::{Opcode, Place, Service};
 pub use packet::{Aeth, AtomicEth, Deth, Headers, Packet, Reth, Syndrome};
+pub use parse::parse;
+pub use reason::{Counters, Reason};
 
 use crate::number::Gid;
 
@@ -21,6 +49,31 @@ pub enum Format {
     RoceV2,
     /// SLURPoE.
     Slurpoe,
+}
+
+/// Bytes that may stand before and behind the payload of a packet, in a frame behind the Ethernet header: IPv6, UDP, base
+/// transport header, RETH, immediate data, invariant CRC.
+const MOST_AROUND_ROCE: usize = 40 + 8 + 12 + 16 + 4 + 4;
+/// The same for SLURPoE: header, RETH, immediate data, CRC-32C.
+const MOST_AROUND_LEAN: usize = slurpoe::LEN + 16 + 8 + 4;
+
+impl Format {
+    /// Most bytes of payload in one packet: the largest path MTU.
+    #[inline]
+    pub const fn most_payload(self) -> usize {
+        match self {
+            Self::RoceV1 | Self::RoceV2 => 4096,
+            Self::Slurpoe => 8192,
+        }
+    }
+
+    /// The largest path MTU (256, 512, and so on) whose packets fit into frames of `link_mtu` bytes, Ethernet header
+    /// and FCS not counted; `None`: the smallest does not fit.
+    pub fn path_mtu(self, link_mtu: usize) -> Option<usize> {
+        let around = if self == Self::Slurpoe { MOST_AROUND_LEAN } else { MOST_AROUND_ROCE };
+        let sizes = [8192, 4096, 2048, 1024, 512, 256];
+        sizes.into_iter().find(|size| *size <= self.most_payload() && size + around <= link_mtu)
+    }
 }
 
 /// The way from one end to the other: what stands in a frame besides the packet.
