@@ -52,6 +52,7 @@ to_test() {
     need iperf3 iperf3
     need tcpdump tcpdump
     need tshark tshark
+    /usr/bin/python3 -c "import scapy.contrib.roce" 2>/dev/null || packages+=(python3-scapy)
     need ethtool ethtool
     need ping iputils-ping
     need valgrind valgrind

@@ -9,6 +9,7 @@
 //! * [`transport`]: queue pairs, and the protocol between two of them.
 //! * [`memory`]: keys, regions, windows: who may reach which bytes.
 //! * [`work`]: what a program asks for and what it is told: work requests, completions and their queues.
+//! * [`neighbour`]: which MAC address leads to whom.
 //! * [`number`]: sequence numbers, queue pair numbers, keys, times, each with its own arithmetic.
 //!
 //! The transport is that of the InfiniBand Architecture Specification, volume 1, chapters 9 to 11, with annexes A16 and
@@ -17,6 +18,7 @@
 
 pub mod engine;
 pub mod memory;
+pub mod neighbour;
 pub mod number;
 pub mod transport;
 pub mod wire;

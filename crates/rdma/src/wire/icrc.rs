@@ -14,6 +14,8 @@ const SEED: u32 = !0xdebb_20e3;
 
 /// How much of a packet is copied: whole short packets, and of long ones more than the headers with fields to be masked.
 const FRONT: usize = 128;
+/// All fields to be masked are in so many bytes.
+const MASKED: usize = 64;
 
 /// What stands before the base transport header; says where the fields are that routers change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,26 +39,31 @@ impl Before {
         }
     }
 
-    /// Puts ones where routers may change something. `front` begins with the network header.
-    #[inline]
-    pub fn mask<const N: usize>(self, front: &mut [u8; N]) {
+    /// Ones where routers may change something, from the network header to the base transport header.
+    pub const fn mask(self) -> &'static [u8; MASKED] {
+        const IPV4: [u8; MASKED] = ones(&[1, 8, 10, 11, 26, 27, 32], 0);
+        const IPV6: [u8; MASKED] = ones(&[1, 2, 3, 7, 46, 47, 52], 0x0f);
+        const ROUTE: [u8; MASKED] = ones(&[1, 2, 3, 7, 44], 0x0f);
         match self {
-            Self::Ipv4 => {
-                // Type of service, time to live, checksum of the header; checksum of UDP.
-                [1, 8, 10, 11, 26, 27].into_iter().for_each(|at| front[at] = 0xff);
-            }
-            Self::Ipv6 | Self::Route => {
-                // Traffic class and flow label, hop limit.
-                front[0] |= 0x0f;
-                [1, 2, 3, 7].into_iter().for_each(|at| front[at] = 0xff);
-            }
+            // Type of service, time to live, checksum; checksum of UDP.
+            Self::Ipv4 => &IPV4,
+            // Traffic class and flow label, hop limit; checksum of UDP.
+            Self::Ipv6 => &IPV6,
+            Self::Route => &ROUTE,
         }
-        if self == Self::Ipv6 {
-            [46, 47].into_iter().for_each(|at| front[at] = 0xff);
-        }
-        // Congestion marks of the base transport header, and six reserved bits beside them.
-        front[self.len() + 4] = 0xff;
     }
+}
+
+/// Ones at some places, and `first` at the first. Behind UDP or the route header it is the byte of the base transport
+/// header with the congestion marks and the six reserved bits beside them.
+const fn ones(places: &[usize], first: u8) -> [u8; MASKED] {
+    let (mut mask, mut at) = ([0; MASKED], 0);
+    mask[0] = first;
+    while at < places.len() {
+        mask[places[at]] = 0xff;
+        at += 1;
+    }
+    mask
 }
 
 /// The sum of `bytes`, which begin with the network header, end before the sum, and have ones where routers may change
@@ -76,16 +83,20 @@ pub(super) fn of_packet(packet: &[u8], before: Before) -> Option<[u8; 4]> {
         return None;
     }
     let mut front = [0; FRONT];
+    let copied = packet.len().min(FRONT);
+    let mask = before.mask();
+    match packet.first_chunk::<MASKED>() {
+        // One length, so that this is a few wide instructions.
+        Some(first) => {
+            (0..MASKED).for_each(|at| front[at] = first[at] | mask[at]);
+            front[MASKED..copied].copy_from_slice(&packet[MASKED..copied]);
+        }
+        None => packet.iter().zip(mask).zip(&mut front).for_each(|((byte, mask), to)| *to = byte | mask),
+    }
     let mut hasher = Hasher::new_with_initial(SEED);
-    if let Some((first, rest)) = packet.split_first_chunk::<FRONT>() {
-        front.copy_from_slice(first);
-        before.mask(&mut front);
-        hasher.update(&front);
-        hasher.update(rest);
-    } else {
-        front[..packet.len()].copy_from_slice(packet);
-        before.mask(&mut front);
-        hasher.update(&front[..packet.len()]);
+    hasher.update(&front[..copied]);
+    if packet.len() > FRONT {
+        hasher.update(&packet[FRONT..]);
     }
     Some(hasher.finalize().to_le_bytes())
 }

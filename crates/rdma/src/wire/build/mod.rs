@@ -31,7 +31,7 @@
 mod template;
 
 use super::code::{decode, encode};
-use super::extended::{put, three};
+use super::extended::put;
 use super::{Format, Headers, Known, Path, extended, icrc, slurpoe as lean};
 use crate::number::Qpn;
 use template::{ETHERNET, Front};
@@ -177,15 +177,23 @@ impl Prepared {
             lean::write(&mut rest, what, source, headers)?;
             return lean::write_extended(places.known.parts, headers, &mut rest);
         }
-        let flag = |wanted: bool, bit: u8| if wanted { bit } else { 0 };
-        put(&mut rest, [places.opcode, flag(headers.solicited, 0x80) | (places.pad as u8) << 4])?;
-        put(&mut rest, headers.pkey.to_be_bytes())?;
-        put(&mut rest, [0xff])?;
-        put(&mut rest, three(headers.destination.value()))?;
-        put(&mut rest, [flag(headers.ack_request, 0x80) | flag(headers.extended, 1)])?;
-        put(&mut rest, three(headers.psn.value()))?;
+        put(&mut rest, transport_header(places, headers))?;
         extended::write(places.known.parts, headers, &mut rest)
     }
+}
+
+/// The base transport header (volume 1, 9.2), with ones for the marks. Made of whole words: what is written in pieces
+/// cannot be read at once by the sum that follows.
+#[inline]
+fn transport_header(places: &Places, headers: &Headers) -> [u8; BTH] {
+    let first = u32::from(places.opcode) << 24
+        | u32::from(headers.solicited) << 23
+        | (places.pad as u32) << 20
+        | u32::from(headers.pkey);
+    let second = 0xff << 24 | headers.destination.value();
+    let third = u32::from(headers.ack_request) << 31 | u32::from(headers.extended) << 24 | headers.psn.value();
+    let [[a, b, c, d], [e, f, g, h], [i, j, k, l]] = [first, second, third].map(u32::to_be_bytes);
+    [a, b, c, d, e, f, g, h, i, j, k, l]
 }
 
 /// A frame whose headers are written. It is none before [`Open::close`].

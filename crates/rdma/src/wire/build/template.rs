@@ -63,11 +63,7 @@ pub(super) fn bytes(path: &Path) -> Result<(Front, [u8; FRONT]), Unbuildable> {
         },
     };
     if let Some(before) = front.before() {
-        // Its masks go into the base transport header, which is not part of the front.
-        let mut network = [0; FRONT];
-        network[..FRONT - ETHERNET].copy_from_slice(&bytes[ETHERNET..]);
-        before.mask(&mut network);
-        bytes[ETHERNET..].copy_from_slice(&network[..FRONT - ETHERNET]);
+        bytes[ETHERNET..front.len()].iter_mut().zip(before.mask()).for_each(|(byte, mask)| *byte |= mask);
     }
     Ok((front, bytes))
 }

@@ -78,7 +78,7 @@ impl std::convert::From<Missing> for Reason {
 }
 
 /// What is asked of every packet, whatever its format.
-#[inline]
+#[inline(always)]
 fn check(link: &Link<'_>, known: &Known, source: Gid, payload: &[u8], format: Format) -> Result<(), Reason> {
     let is_group = |mac: [u8; 6]| mac[0] & 1 != 0;
     if is_group(link.source) || link.source == [0; 6] {
@@ -101,7 +101,7 @@ fn is_datagram(known: &Known) -> bool {
     known.service == Service::UnreliableDatagram
 }
 
-#[inline]
+#[inline(always)]
 fn headers_of(known: &Known) -> Headers {
     Headers::new(known.service, known.opcode, crate::number::Qpn::new(0), crate::number::Psn::new(0))
 }

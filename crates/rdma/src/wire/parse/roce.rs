@@ -10,6 +10,7 @@ use millrace_packet::parse::{Bth, Grh, Ipv4, Ipv6, Udp, protocol};
 /// Where in a base transport header the lowest bit says that the sender takes credits (decision 54).
 const EXTENDED: usize = 8;
 
+#[inline(always)]
 pub(super) fn over_ipv4<'a>(link: &Link<'a>) -> Result<(Packet<'a>, From<'a>), Reason> {
     let ipv4 = Ipv4::parse(link.payload).map_err(|_| Reason::IpHeader)?;
     if ipv4.protocol() != protocol::UDP || ipv4.fragment_offset() != 0 {
@@ -49,6 +50,7 @@ pub(super) fn over_ipv4<'a>(link: &Link<'a>) -> Result<(Packet<'a>, From<'a>), R
     )
 }
 
+#[inline(always)]
 pub(super) fn over_ipv6<'a>(link: &Link<'a>) -> Result<(Packet<'a>, From<'a>), Reason> {
     let ipv6 = Ipv6::parse(link.payload).map_err(|_| Reason::IpHeader)?;
     // Behind extension headers there is no RoCE: its base transport header has to stand at a fixed place (A17.3.1).
@@ -84,6 +86,7 @@ pub(super) fn over_ipv6<'a>(link: &Link<'a>) -> Result<(Packet<'a>, From<'a>), R
     )
 }
 
+#[inline(always)]
 pub(super) fn over_route_header<'a>(link: &Link<'a>) -> Result<(Packet<'a>, From<'a>), Reason> {
     let grh = Grh::parse(link.payload).map_err(|_| Reason::RouteHeader)?;
     let packet = whole(link, Grh::LEN + grh.payload().len())?;
@@ -124,7 +127,7 @@ fn port(udp: &Udp<'_>, payload: &[u8]) -> Result<u16, Reason> {
 }
 
 /// The packet, from the base transport header on. `packet` begins with the network header.
-#[inline]
+#[inline(always)]
 fn transport<'a>(
     link: &Link<'a>,
     packet: &'a [u8],

@@ -6,6 +6,7 @@ use super::super::{Format, From, Packet, Path, Reason, code, slurpoe as lean};
 use super::{Link, check, headers_of};
 use crate::number::{Gid, Psn, Qpn};
 
+#[inline(always)]
 pub(super) fn parse<'a>(link: &Link<'a>) -> Result<(Packet<'a>, From<'a>), Reason> {
     let (fixed, mut rest) = link.payload.split_first_chunk::<{ lean::LEN }>().ok_or(Reason::LeanHeader)?;
     let [version, opcode, high, low, flags, marks, pkey_high, pkey_low, qpns @ ..] = *fixed;

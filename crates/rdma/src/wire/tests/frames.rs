@@ -62,6 +62,33 @@ fn a_congestion_notification_has_sixteen_bytes_of_zeros() {
     assert_eq!(built(&v4(), 0x81, &[])[54..70], [0; 16]);
 }
 
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// Frames that other people's cards have sent, as they stand in the tests of scapy (`test/contrib/roce.uts`).
+#[test]
+fn frames_of_cards() {
+    // A congestion notification of a ConnectX-4 Lx.
+    let notification = bytes(
+        "e41d2dab2bc2 7cfe90643b32 0800 45c2003c718c400040119161 0a001101 0a001201 000012b700280000
+         8100ffff40000118 00000000 00000000000000000000000000000000 82fd002a",
+    );
+    let (packet, from) = parse(&notification).unwrap();
+    assert_eq!((packet.headers.opcode, packet.headers.fecn_becn), (Opcode::CongestionNotification, (false, true)));
+    assert_eq!((packet.headers.destination, packet.payload.len()), (Qpn::new(0x118), 0));
+    assert_eq!((from.back.destination.to_string().as_str(), from.back.source_port), ("::ffff:10.0.17.1", 0));
+    // An unreliable SEND of 18 bytes of a card of the same maker, with a checksum of UDP and MigReq.
+    let send = bytes(
+        "248a07a8fa22 248a07a8fa22 0800 450100400478400040 11b4d5 c0a80007 c0a80007 c00012b7002caca2
+         2460ffff000000d3 00cf1710 4630818be28935d90e9a95505401be885e50 0000 78f353f3",
+    );
+    let (packet, _) = parse(&send).unwrap();
+    assert_eq!((packet.headers.service, packet.payload.len()), (Service::UnreliableConnection, 18));
+    assert_eq!(packet.headers.psn, Psn::new(13_571_856));
+}
+
 #[test]
 fn what_stands_before_a_datagram() {
     for (path, level) in paths().into_iter().zip([10, 9, 0, 0]) {

@@ -2,5 +2,8 @@
 //! them (`judges`), captures (`captures`), and the examples of `docs/spec/slurpoe.md` (`document`).
 
 mod build;
+mod captures;
+mod document;
 mod frames;
+mod judges;
 mod properties;
