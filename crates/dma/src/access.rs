@@ -36,6 +36,11 @@ impl Window {
         Self { base, len, writable, mapping }
     }
 
+    /// Where it begins, whether it may be written, and what keeps it mapped.
+    pub(crate) fn parts(&self) -> (usize, bool, Arc<Mapping>) {
+        (self.base.as_ptr().expose_provenance(), self.writable, self.mapping.clone())
+    }
+
     /// The same window without the right to store.
     #[must_use]
     pub fn read_only(mut self) -> Self {

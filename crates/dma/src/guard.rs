@@ -110,28 +110,15 @@ impl Guard {
 }
 
 mod handler {
-    use super::{AtomicPtr, Guard, Ordering, c_int, c_void};
+    use super::{Guard, c_int, c_void};
+    use crate::signal::Before;
 
-    /// What handled SIGBUS before.
-    static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(core::ptr::null_mut());
+    static BEFORE: Before = Before::new();
 
     pub(super) fn install() {
-        // SAFETY: all zero is a valid sigaction (the default action, nothing blocked).
-        let mut before: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: only asks; `before` is valid for writing.
-        if unsafe { libc::sigaction(libc::SIGBUS, core::ptr::null(), &mut before) } != 0 {
-            return;
-        }
-        BEFORE.store(Box::leak(Box::new(before)), Ordering::Release);
-        // SAFETY: as above.
-        let mut ours: libc::sigaction = unsafe { core::mem::zeroed() };
-        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_bus_error;
-        ours.sa_sigaction = handler as *const () as usize;
-        // On the alternative stack where there is one: the handler before may need it (a stack that overflows).
-        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: `ours` is valid, and its function is safe in a signal handler. Without it (which cannot fail for a
-        // valid signal) there is no guard, and a peer that cuts its memory ends the process.
-        unsafe { libc::sigaction(libc::SIGBUS, &ours, core::ptr::null_mut()) };
+        // Without it (which cannot fail for a valid signal) there is no guard, and a peer that cuts its memory ends the
+        // process.
+        BEFORE.install(libc::SIGBUS, on_bus_error);
     }
 
     extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -139,36 +126,7 @@ mod handler {
         // positive code, si_addr is the address that was accessed.
         let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
         if code <= 0 || !Guard::replace(address) {
-            call_previous_handler(signal, info, context);
-        }
-    }
-
-    /// Lets whoever handled the signal before do so.
-    fn call_previous_handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-        // SAFETY: `install` has leaked it before the handler was there.
-        let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
-        match before {
-            Some(before) if before.sa_sigaction != libc::SIG_DFL && before.sa_sigaction != libc::SIG_IGN => {
-                let function = before.sa_sigaction as *const ();
-                if before.sa_flags & libc::SA_SIGINFO != 0 {
-                    // SAFETY: a handler that was installed with SA_SIGINFO has this type.
-                    let function: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
-                        unsafe { core::mem::transmute(function) };
-                    function(signal, info, context);
-                } else {
-                    // SAFETY: a handler that was installed without SA_SIGINFO has this type.
-                    let function: extern "C" fn(c_int) = unsafe { core::mem::transmute(function) };
-                    function(signal);
-                }
-            }
-            _ => {
-                // SAFETY: the default action, and the signal once more, which is delivered when this handler returns;
-                // both calls may be made in a signal handler.
-                unsafe {
-                    libc::signal(signal, libc::SIG_DFL);
-                    libc::raise(signal);
-                }
-            }
+            BEFORE.call(signal, info, context);
         }
     }
 }

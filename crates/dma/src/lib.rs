@@ -24,6 +24,9 @@ mod access;
 #[cfg(loom)]
 #[path = "model.rs"]
 mod access;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod careful;
 mod domain;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
@@ -36,13 +39,22 @@ mod iova;
 #[allow(unsafe_code)]
 mod mapping;
 #[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod place;
+#[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod region;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod signal;
 mod table;
+mod watch;
 
 pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word32, Word64, fence};
+#[cfg(not(loom))]
+pub use careful::{LARGE, Vanished};
 pub use core::sync::atomic::Ordering;
 pub use domain::{Access, Domain, Fault, Iotlb, MapError, Pinned, Reach, UnmapError};
 #[cfg(not(loom))]
@@ -51,7 +63,13 @@ pub use foreign::ForeignRegion;
 pub use guard::foreign_cuts;
 pub use iova::Iova;
 #[cfg(not(loom))]
+pub use place::{Place, PlaceError};
+#[cfg(not(loom))]
 pub use region::{Pages, Protection, Region, RegionError};
+
+#[cfg(not(loom))]
+pub use watch::{Cover, Watch, WatchCounters, WatchError};
+pub use watch::{Entered, Gate, Taken};
 
 /// A view that does not lie inside its window, or is not aligned as its words need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

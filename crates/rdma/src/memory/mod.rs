@@ -1,4 +1,19 @@
 //! Keys, regions and windows: who may reach which bytes.
+//!
+//! [`Memory`] is what the transport asks for, [`Regions`] is what answers: the memory of one owner behind keys. Its parts, in
+//! the order in which a request passes them: the table that finds a key's entry and checks it, the copy or the atomic
+//! operation, and, besides, registration and windows, which fill the table. What needs `unsafe` is in `millrace_dma`:
+//! accesses that may fail (`Place`) and the watch over memory of the program (`Watch`).
+
+mod key;
+mod reach;
+mod regions;
+mod table;
+mod windows;
+
+pub use key::MOST_SLOTS;
+pub use regions::{Change, Counters, Info, Limits, Regions, RegisterError, Registered, Source, Way};
+pub use windows::WindowType;
 
 use crate::number::{Key, Qpn};
 use crate::work::Access;
@@ -37,7 +52,8 @@ pub struct Asker {
 }
 
 /// What the transport asks of memory. Every call checks key, bounds, permission and that the memory is still there; what
-/// is refused has moved no byte.
+/// is refused has moved no byte. One exception: memory that is taken away during a copy is [`Refused::Gone`], and the bytes
+/// before it have been moved.
 pub trait Memory {
     /// Reads bytes of the program's own, behind a local key.
     ///

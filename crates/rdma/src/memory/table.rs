@@ -1,0 +1,160 @@
+//! The table behind keys: a cache line for each region and each bound window, found by the key's slot.
+
+use super::key::Keys;
+use super::{Asker, ProtectionDomain, Refused};
+use crate::number::{Key, Qpn};
+use crate::work::Access;
+use millrace_dma::{Place, Taken};
+use std::collections::VecDeque;
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Memory that was registered.
+    Region,
+    /// A part of a region, for every queue pair of the protection domain.
+    Window1,
+    /// A part of a region, for one queue pair.
+    Window2,
+}
+
+/// Which key a request has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The `lkey` of a request of its own.
+    Local,
+    /// The `rkey` that the other end was given.
+    Remote,
+}
+
+/// What a key opens.
+#[repr(align(64))]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) domain: ProtectionDomain,
+    /// Of [`Kind::Window2`].
+    pub(super) qpn: Qpn,
+    pub(super) access: Access,
+    /// The address of the first byte as requests count.
+    pub(super) base: u64,
+    pub(super) place: Place,
+    pub(super) kind: Kind,
+    /// The memory was taken away.
+    pub(super) gone: bool,
+}
+
+const _: () = assert!(size_of::<Option<Entry>>() == 64, "one cache line");
+
+/// Slots: those of regions first, those of windows behind them.
+pub(super) struct Table {
+    pub(super) keys: Keys,
+    entries: Vec<Option<Entry>>,
+    counts: Vec<u32>,
+    /// The one that has been free longest comes first.
+    free_regions: VecDeque<usize>,
+    free_windows: VecDeque<usize>,
+    regions: usize,
+}
+
+impl Table {
+    pub(super) fn new(regions: usize, windows: usize) -> Self {
+        let slots = regions + windows;
+        let (free_regions, free_windows) = ((0..regions).collect(), (regions..slots).collect());
+        let entries = (0..slots).map(|_| None).collect();
+        Self { keys: Keys::new(slots), entries, counts: vec![0; slots], free_regions, free_windows, regions }
+    }
+
+    /// A free slot for a region.
+    pub(super) fn take_region(&mut self) -> Option<usize> {
+        self.free_regions.pop_front()
+    }
+
+    /// A free slot for a window.
+    pub(super) fn take_window(&mut self) -> Option<usize> {
+        self.free_windows.pop_front()
+    }
+
+    /// The slot is free again, and its key opens nothing.
+    pub(super) fn give_back(&mut self, slot: usize) {
+        self.entries[slot] = None;
+        if slot < self.regions { self.free_regions.push_back(slot) } else { self.free_windows.push_back(slot) }
+    }
+
+    /// The next key of a slot. 0 is none: programs take it for "no key".
+    pub(super) fn next_key(&mut self, slot: usize, tag: u8) -> Key {
+        loop {
+            let count = self.counts[slot];
+            self.counts[slot] = count.wrapping_add(1);
+            let key = match slot < self.regions {
+                true => self.keys.of_region(slot, count),
+                false => self.keys.of_window(slot, count, tag),
+            };
+            if key != Key::default() {
+                return key;
+            }
+        }
+    }
+
+    /// What is in a slot.
+    pub(super) fn at(&self, slot: usize) -> Option<&Entry> {
+        self.entries.get(slot)?.as_ref()
+    }
+
+    /// Puts something into a slot, or takes it out.
+    pub(super) fn set(&mut self, slot: usize, entry: Option<Entry>) {
+        self.entries[slot] = entry;
+    }
+
+    /// What a key opens.
+    #[inline(always)]
+    pub(super) fn find(&self, key: Key) -> Option<(usize, &Entry)> {
+        let slot = self.keys.slot(key);
+        let entry = self.entries.get(slot)?.as_ref()?;
+        (entry.key == key).then_some((slot, entry))
+    }
+
+    /// Where `len` bytes at `address` are in what the key opens, if all of it is allowed.
+    #[inline(always)]
+    pub(super) fn check(&self, asker: Asker, side: Side, wanted: Wanted) -> Result<(&Entry, usize), Refused> {
+        let (_, entry) = self.find(wanted.key).ok_or(Refused::Key)?;
+        let is_open = match entry.kind {
+            Kind::Region => true,
+            Kind::Window1 => side == Side::Remote,
+            Kind::Window2 => side == Side::Remote && entry.qpn == asker.qpn,
+        };
+        if !is_open || entry.domain != asker.domain {
+            return Err(Refused::Key);
+        }
+        if !entry.access.allows(wanted.access) {
+            return Err(Refused::Permission);
+        }
+        // Addresses below the base wrap to offsets beyond any length.
+        let offset = wanted.address.wrapping_sub(entry.base);
+        let room = (entry.place.len() as u64).checked_sub(offset).ok_or(Refused::Bounds)?;
+        if wanted.len > room {
+            return Err(Refused::Bounds);
+        }
+        if entry.gone { Err(Refused::Gone) } else { Ok((entry, offset as usize)) }
+    }
+
+    /// Notes that memory of the program was taken away. What is not the program's own mapping cannot be.
+    pub(super) fn take_away(&mut self, ranges: &[Taken]) -> u64 {
+        let mut gone = 0;
+        for entry in self.entries.iter_mut().flatten().filter(|entry| !entry.gone && !entry.place.is_window()) {
+            let first = entry.place.first() as u64;
+            let end = first + entry.place.len() as u64;
+            entry.gone = ranges.iter().any(|taken| taken.first < end && taken.end > first);
+            gone += u64::from(entry.gone);
+        }
+        gone
+    }
+}
+
+/// Bytes that somebody wants to reach.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) key: Key,
+    pub(super) address: u64,
+    pub(super) len: u64,
+    pub(super) access: Access,
+}
