@@ -123,7 +123,7 @@ pub(crate) struct SrqInitAttrEx {
     pub pd: *mut Pd,
     pub xrcd: *mut c_void,
     pub cq: *mut Cq,
-    pub tags: [u64; 2],
+    pub tags: u64,
 }
 
 /// `struct ibv_cq_init_attr_ex`.

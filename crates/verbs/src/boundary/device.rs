@@ -1,6 +1,6 @@
 //! Devices and contexts: what there is, and what it can do.
 
-use super::{guarded, minus_one, null, say, set_errno};
+use super::{guarded, minus_one, null, say};
 use crate::abi::{
     self, Context, DeviceAttr, DeviceAttrEx, GID_ROCE_V1, GID_ROCE_V2, GidBytes, GidEntry, OLD_PORT_ATTR, PortAttr, VerbsContext,
 };
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut Conte
         };
         let context = Context {
             device,
-            ops: context_ops(),
+            ops: super::work::context_ops(),
             cmd_fd: -1,
             async_fd: opened.events.fd(),
             num_comp_vectors: 1,
@@ -198,9 +198,9 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut Conte
             query_device_ex: Some(query_device_ex),
             flows: [ptr::null(); 4],
             open_qp: ptr::null(),
-            create_qp_ex: None,
-            get_srq_num: None,
-            create_srq_ex: None,
+            create_qp_ex: Some(super::pair::create_qp_ex),
+            get_srq_num: Some(super::pair::get_srq_num),
+            create_srq_ex: Some(super::pair::create_srq_ex),
             open_xrcd: ptr::null(),
             close_xrcd: ptr::null(),
             placeholder: 0,
@@ -211,26 +211,6 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut Conte
         // SAFETY: just made; only an address is taken.
         unsafe { &raw mut (*(*object).abi.get()).context }
     })
-}
-
-fn context_ops() -> abi::ContextOps {
-    abi::ContextOps {
-        query_device: Some(ibv_query_device),
-        query_port: Some(ibv_query_port),
-        old_regions: [ptr::null(); 5],
-        alloc_mw: None,
-        bind_mw: None,
-        dealloc_mw: None,
-        old_create_cq: ptr::null(),
-        poll_cq: None,
-        req_notify_cq: None,
-        old_queues: [ptr::null(); 7],
-        post_srq_recv: None,
-        old_pairs: [ptr::null(); 4],
-        post_send: None,
-        post_recv: None,
-        old_rest: [ptr::null(); 5],
-    }
 }
 
 /// `ibv_close_device`

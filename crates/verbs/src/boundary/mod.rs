@@ -13,9 +13,14 @@
 //! queues, address handles), `work` (posting and polling), `extended` (`ibv_wr_*`, `ibv_cq_ex`), `words` (names and rates), and
 //! `private` (what vendors' libraries want to find when they are loaded).
 
+mod completion;
 mod device;
+mod extended;
+mod memory;
+mod pair;
 mod private;
 mod words;
+mod work;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

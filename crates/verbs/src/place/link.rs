@@ -13,6 +13,10 @@ pub(crate) enum LinkError {
     NoCard(String),
     #[error("a descriptor cannot be made: {0}")]
     Descriptor(Errno),
+    #[error("a thread cannot be started: {0}")]
+    Thread(String),
+    #[error("memory cannot be registered: {0}")]
+    Memory(String),
     #[error("the card {card} cannot be opened: {source}")]
     Card { card: String, source: millrace::Error },
     #[error("{what} of the card {card} cannot be opened: {source}")]
@@ -31,7 +35,8 @@ impl LinkError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NoCard(_) | Self::Card { .. } => libc::ENODEV,
-            Self::Queue { .. } => libc::EIO,
+            Self::Queue { .. } | Self::Memory(_) => libc::EIO,
+            Self::Thread(_) => libc::EAGAIN,
             Self::Descriptor(error) => error.raw_os_error(),
             Self::NoQueue(_) => libc::EBUSY,
             Self::ShortFrames { .. } => libc::EINVAL,
