@@ -87,7 +87,9 @@ impl Config {
         // Names of cards have `=` too, but behind a colon.
         let (key, value) = match word.split_once('=') {
             Some((key, value)) if !key.contains(':') => (key, value),
-            _ if self.card.is_some() => return Err("there is a card already: the options are separated by spaces, and are word=value"),
+            _ if self.card.is_some() => {
+                return Err("there is a card already: the options are separated by spaces, and are word=value");
+            }
             _ => {
                 self.card = Some(word.to_owned());
                 return Ok(());
@@ -96,7 +98,10 @@ impl Config {
         match key {
             "name" => self.name = name(value)?,
             "ip" => self.ip = Some(address(value)?),
-            "mac" => self.mac = Some(mac(value).ok_or("a MAC address is meant, such as 02:00:00:00:00:01, which is no group's")?),
+            "mac" => {
+                self.mac =
+                    Some(mac(value).ok_or("a MAC address is meant, such as 02:00:00:00:00:01, which is no group's")?)
+            }
             "mtu" => self.mtu = Some(mtu(value)?),
             "tx" => self.tx = Some(number(value)?),
             "rx" => self.rx = Some(number(value)?),
@@ -111,7 +116,8 @@ impl Config {
 }
 
 fn name(value: &str) -> Result<String, &'static str> {
-    let fits = (1..=63).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    let fits =
+        (1..=63).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if fits { Ok(value.to_owned()) } else { Err("a name of 1 to 63 letters, digits, _ or - is meant") }
 }
 
@@ -174,7 +180,17 @@ mod tests {
 
     #[test]
     fn what_means_nothing_is_named() {
-        for word in ["ip=10.0.0", "ip=0.0.0.0", "mac=01:00:00:00:00:00", "mac=1:2:3", "mtu=1500", "tx=-1", "helper=1", "what=1", "name="] {
+        for word in [
+            "ip=10.0.0",
+            "ip=0.0.0.0",
+            "mac=01:00:00:00:00:00",
+            "mac=1:2:3",
+            "mtu=1500",
+            "tx=-1",
+            "helper=1",
+            "what=1",
+            "name=",
+        ] {
             let said = Config::parse(word).unwrap_err().to_string();
             assert!(said.contains(word), "{said}");
         }

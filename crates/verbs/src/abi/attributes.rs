@@ -1,6 +1,6 @@
 //! What objects are made with, and what is asked of them.
 
-use super::{Cq, CompChannel, GidBytes, Pd, Srq, layout};
+use super::{CompChannel, Cq, GidBytes, Pd, Srq, layout};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `struct ibv_qp_cap`.

@@ -1,7 +1,9 @@
 //! Devices and contexts.
 
-use super::{Cq, CqEx, CqInitAttrEx, DeviceAttr, DeviceAttrEx, Mw, MwBind, PortAttr, Qp, QpInitAttrEx, RecvWr, SendWr, Srq,
-    SrqInitAttrEx, Wc, layout};
+use super::{
+    Cq, CqEx, CqInitAttrEx, DeviceAttr, DeviceAttrEx, Mw, MwBind, PortAttr, Qp, QpInitAttrEx, RecvWr, SendWr, Srq,
+    SrqInitAttrEx, Wc, layout,
+};
 use crate::abi::Pd;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 

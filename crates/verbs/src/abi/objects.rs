@@ -1,6 +1,6 @@
 //! Objects that programs hold.
 
-use super::{Cond, CompChannel, Context, Mutex, layout};
+use super::{CompChannel, Cond, Context, Mutex, layout};
 use core::ffi::{c_int, c_void};
 
 /// `struct ibv_pd`.

@@ -2,7 +2,7 @@
 
 use super::device::ContextObject;
 use super::{code, guarded, minus_one, null};
-use crate::abi::{AsyncEvent, CompChannel, Context, Cond, Cq, CqEx, Mutex, Qp, Srq};
+use crate::abi::{AsyncEvent, CompChannel, Cond, Context, Cq, CqEx, Mutex, Qp, Srq};
 use crate::place::{Events, Opened, Told};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -254,7 +254,11 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
 /// # Safety
 /// `channel` is a channel; the places may be written to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, cq_context: *mut *mut c_void) -> c_int {
+pub unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut CompChannel,
+    cq: *mut *mut Cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
     guarded(-1, || {
         // SAFETY: channels are only made here, as the beginning of this object.
         let object = unsafe { &*channel.cast::<ChannelObject>() };

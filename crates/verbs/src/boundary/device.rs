@@ -2,7 +2,8 @@
 
 use super::{guarded, minus_one, null, say};
 use crate::abi::{
-    self, Context, DeviceAttr, DeviceAttrEx, GID_ROCE_V1, GID_ROCE_V2, GidBytes, GidEntry, OLD_PORT_ATTR, PortAttr, VerbsContext,
+    self, Context, DeviceAttr, DeviceAttrEx, GID_ROCE_V1, GID_ROCE_V2, GidBytes, GidEntry, OLD_PORT_ATTR, PortAttr,
+    VerbsContext,
 };
 use crate::address::GIDS;
 use crate::config::Config;
@@ -242,7 +243,12 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut Context, attr: *mut Devi
     })
 }
 
-unsafe extern "C" fn query_device_ex(context: *mut Context, _input: *const c_void, attr: *mut DeviceAttrEx, size: usize) -> c_int {
+unsafe extern "C" fn query_device_ex(
+    context: *mut Context,
+    _input: *const c_void,
+    attr: *mut DeviceAttrEx,
+    size: usize,
+) -> c_int {
     guarded(libc::EIO, || {
         if size < size_of::<DeviceAttr>() {
             return libc::EINVAL;
@@ -342,7 +348,14 @@ pub unsafe extern "C" fn ibv_query_gid_type(context: *mut Context, port: u8, ind
 /// # Safety
 /// `context` is open, and `entry` has `size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ibv_query_gid_ex(context: *mut Context, port: u32, index: u32, entry: *mut GidEntry, flags: u32, size: usize) -> c_int {
+pub unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut Context,
+    port: u32,
+    index: u32,
+    entry: *mut GidEntry,
+    flags: u32,
+    size: usize,
+) -> c_int {
     guarded(libc::EIO, || {
         if flags != 0 || size < size_of::<GidEntry>() {
             return libc::EOPNOTSUPP;
@@ -365,7 +378,13 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(context: *mut Context, port: u32, ind
 /// # Safety
 /// `context` is open, and `entries` has room for `most` of `size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ibv_query_gid_table(context: *mut Context, entries: *mut GidEntry, most: usize, flags: u32, size: usize) -> isize {
+pub unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut Context,
+    entries: *mut GidEntry,
+    most: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
     guarded(-(libc::EIO as isize), || {
         if flags != 0 || size < size_of::<GidEntry>() {
             return -(libc::EOPNOTSUPP as isize);
@@ -411,7 +430,12 @@ pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
 
 /// `ibv_read_sysfs_file`: there are no files about this device.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_read_sysfs_file(_folder: *const c_char, _file: *const c_char, _to: *mut c_char, _size: usize) -> c_int {
+pub extern "C" fn ibv_read_sysfs_file(
+    _folder: *const c_char,
+    _file: *const c_char,
+    _to: *mut c_char,
+    _size: usize,
+) -> c_int {
     minus_one(libc::ENOENT)
 }
 

@@ -142,7 +142,13 @@ pub unsafe extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, len: usize, 
 /// # Safety
 /// As [`ibv_reg_mr`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_reg_mr_iova(pd: *mut Pd, addr: *mut c_void, len: usize, iova: u64, access: c_int) -> *mut Mr {
+pub unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut Mr {
     // SAFETY: the caller's promise.
     unsafe { register(pd, addr, len, iova, access as c_uint) }
 }
@@ -152,14 +158,27 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(pd: *mut Pd, addr: *mut c_void, len: us
 /// # Safety
 /// As [`ibv_reg_mr`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_reg_mr_iova2(pd: *mut Pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> *mut Mr {
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut Mr {
     // SAFETY: the caller's promise.
     unsafe { register(pd, addr, len, iova, access) }
 }
 
 /// `ibv_reg_dmabuf_mr`: memory of other devices cannot be reached from here.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_reg_dmabuf_mr(_pd: *mut Pd, _offset: u64, _len: usize, _iova: u64, _fd: c_int, _access: c_int) -> *mut Mr {
+pub extern "C" fn ibv_reg_dmabuf_mr(
+    _pd: *mut Pd,
+    _offset: u64,
+    _len: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut Mr {
     null(libc::EOPNOTSUPP)
 }
 
@@ -168,12 +187,22 @@ pub extern "C" fn ibv_reg_dmabuf_mr(_pd: *mut Pd, _offset: u64, _len: usize, _io
 /// # Safety
 /// As [`ibv_reg_mr`]; `mr` is a region, and `pd` a protection domain if the flags say so.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_rereg_mr(mr: *mut Mr, flags: c_int, pd: *mut Pd, addr: *mut c_void, len: usize, access: c_int) -> c_int {
+pub unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut Mr,
+    flags: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> c_int {
     const INPUT: c_int = -1;
     const COMMAND: c_int = -6;
     guarded(COMMAND, || {
         let (translation, domain, rights) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
-        if flags & !7 != 0 || (domain && pd.is_null()) || (rights && access as c_uint & !(ACCESS | HINTS | NO_MATTER) != 0) {
+        if flags & !7 != 0
+            || (domain && pd.is_null())
+            || (rights && access as c_uint & !(ACCESS | HINTS | NO_MATTER) != 0)
+        {
             super::set_errno(libc::EINVAL);
             return INPUT;
         }
@@ -225,9 +254,8 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
         let object = unsafe { &*mr.cast::<MrObject>() };
         // SAFETY: the caller's promise.
         let key = Key::new(unsafe { (*object.abi.get()).lkey });
-        let done = object.place.with(|running| {
-            running.engine.memory().regions.deregister(key).map_err(|error| errno(&error))
-        });
+        let done =
+            object.place.with(|running| running.engine.memory().regions.deregister(key).map_err(|error| errno(&error)));
         if done.is_ok() {
             // SAFETY: made as a box, and given back once: the caller's promise.
             drop(unsafe { Box::from_raw(mr.cast::<MrObject>()) });

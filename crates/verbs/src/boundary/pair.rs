@@ -5,8 +5,8 @@ use super::device::ContextObject;
 use super::memory::PdObject;
 use super::{code, guarded, null};
 use crate::abi::{
-    Ah, AhAttr, Cond, Context, Ece, GidBytes, Grh, Mutex, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, Srq, SrqAttr, SrqInitAttr,
-    SrqInitAttrEx, Wc, qp_mask,
+    Ah, AhAttr, Cond, Context, Ece, GidBytes, Grh, Mutex, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, Srq,
+    SrqAttr, SrqInitAttr, SrqInitAttrEx, Wc, qp_mask,
 };
 use crate::place::profile::{mtu_code, mtu_of_code};
 use crate::place::{Opened, Place, Told};
@@ -182,7 +182,8 @@ unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<*mut Qp, i32> {
         signal_all: attr.sq_sig_all != 0,
         context: 0,
     };
-    let (number, granted) = opened.place.with(|running| running.engine.create_qp(&init).map_err(|error| error.errno()))?;
+    let (number, granted) =
+        opened.place.with(|running| running.engine.create_qp(&init).map_err(|error| error.errno()))?;
     attr.cap = caps(&granted);
     let base = Qp {
         context,
@@ -200,7 +201,8 @@ unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<*mut Qp, i32> {
         events_completed: 0,
     };
     let abi = UnsafeCell::new(super::extended::queue_pair(base));
-    let object = Box::into_raw(Box::new(QpObject { abi, opened: opened.clone(), number, asynchronous: Acks::default() }));
+    let object =
+        Box::into_raw(Box::new(QpObject { abi, opened: opened.clone(), number, asynchronous: Acks::default() }));
     opened.place.with(|running| {
         running.pairs.insert(number, Told { events: opened.events.clone(), object: object as u64 });
         Ok(())
@@ -222,13 +224,11 @@ fn caps(granted: &Capabilities) -> QpCap {
 pub(super) unsafe extern "C" fn create_qp_ex(_context: *mut Context, init: *mut QpInitAttrEx) -> *mut Qp {
     const DOMAIN: u32 = 1;
     const OPERATIONS: u32 = 1 << 6;
-    /// All but segmentation of TCP and atomic writes.
-    const KNOWN: u64 = 0x3ff;
     guarded(ptr::null_mut(), || {
         // SAFETY: the caller's promise.
         let attr = unsafe { &mut *init };
         let operations = if attr.comp_mask & OPERATIONS != 0 { attr.send_ops_flags } else { 0 };
-        if attr.comp_mask & !(DOMAIN | OPERATIONS) != 0 || operations & !KNOWN != 0 {
+        if attr.comp_mask & !(DOMAIN | OPERATIONS) != 0 || operations != 0 {
             return null(libc::EOPNOTSUPP);
         }
         if attr.comp_mask & DOMAIN == 0 {
@@ -261,7 +261,8 @@ fn attributes(place: &Place, number: u32, attr: &QpAttr, mask: u32) -> Result<At
     }
     let state_of = |bit: u32, code: u32| told(mask, bit, code).map(state).transpose();
     let way = told(mask, qp_mask::PATH, ()).map(|()| path(place, &attr.ah_attr, number)).transpose()?;
-    let path_mtu = told(mask, qp_mask::PATH_MTU, ()).map(|()| mtu_of_code(attr.path_mtu).filter(|mtu| *mtu <= place.mtu()).ok_or(libc::EINVAL));
+    let path_mtu = told(mask, qp_mask::PATH_MTU, ())
+        .map(|()| mtu_of_code(attr.path_mtu).filter(|mtu| *mtu <= place.mtu()).ok_or(libc::EINVAL));
     Ok(Attributes {
         state: state_of(qp_mask::STATE, attr.qp_state)?,
         current_state: state_of(qp_mask::CUR_STATE, attr.cur_qp_state)?,
@@ -472,7 +473,8 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, init: *mut SrqInitAttr) -> 
             cond: Cond([0; 48]),
             events_completed: 0,
         });
-        let object = Box::into_raw(Box::new(SrqObject { abi, opened: opened.clone(), number, asynchronous: Acks::default() }));
+        let object =
+            Box::into_raw(Box::new(SrqObject { abi, opened: opened.clone(), number, asynchronous: Acks::default() }));
         let told = opened.place.with(|running| {
             running.shared.insert(number, Told { events: opened.events.clone(), object: object as u64 });
             Ok(())
@@ -531,7 +533,8 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_i
     guarded(libc::EIO, || {
         // SAFETY: the caller's promise.
         let object = unsafe { SrqObject::of(srq) };
-        match object.opened.place.with(|running| running.engine.query_srq(object.number).map_err(|error| error.errno())) {
+        match object.opened.place.with(|running| running.engine.query_srq(object.number).map_err(|error| error.errno()))
+        {
             Ok(query) => {
                 // SAFETY: the caller's promise.
                 unsafe { attr.write(SrqAttr { max_wr: query.depth, max_sge: query.pieces, srq_limit: query.limit }) };
@@ -592,7 +595,13 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut A
 /// # Safety
 /// `context` is open; `wc` and `grh` may be read, and `attr` written to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_init_ah_from_wc(context: *mut Context, port: u8, wc: *mut Wc, grh: *mut Grh, attr: *mut AhAttr) -> c_int {
+pub unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut Context,
+    port: u8,
+    wc: *mut Wc,
+    grh: *mut Grh,
+    attr: *mut AhAttr,
+) -> c_int {
     const GRH: u32 = 1;
     guarded(-1, || {
         // SAFETY: the caller's promise.
@@ -616,9 +625,10 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(context: *mut Context, port: u8, wc
         };
         let v2 = wc.sl & 3 != 0;
         let own = |index: &u8| {
-            place.address().gid((*index).into()).is_some_and(|(gid, format)| {
-                gid.0 == gids[1] && v2 == (format == millrace_rdma::wire::Format::RoceV2)
-            })
+            place
+                .address()
+                .gid((*index).into())
+                .is_some_and(|(gid, format)| gid.0 == gids[1] && v2 == (format == millrace_rdma::wire::Format::RoceV2))
         };
         let Some(sgid_index) = (0..4).find(own) else { return super::minus_one(libc::ENOENT) };
         let ours = AhAttr {
@@ -669,7 +679,12 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
 /// # Safety
 /// `context` is open, `attr` may be read, the six bytes at `mac` and `vlan` (or NULL) written to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(context: *mut Context, attr: *mut AhAttr, mac: *mut u8, vlan: *mut u16) -> c_int {
+pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
+    context: *mut Context,
+    attr: *mut AhAttr,
+    mac: *mut u8,
+    vlan: *mut u16,
+) -> c_int {
     const NO_VLAN: u16 = 0xffff;
     guarded(libc::EIO, || {
         // SAFETY: the caller's promise.

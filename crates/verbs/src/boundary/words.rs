@@ -155,7 +155,10 @@ mod tests {
         assert_eq!(text(ibv_wc_status_str(-1)), "unknown");
         assert_eq!(text(ibv_event_type_str(99)), "unknown");
         assert_eq!(text(ibv_port_state_str(4)), "active");
-        assert_eq!((ibv_rate_to_mult(3), mult_to_ibv_rate(4), ibv_rate_to_mbps(15), mbps_to_ibv_rate(1)), (4, 3, 25_781, 0));
+        assert_eq!(
+            (ibv_rate_to_mult(3), mult_to_ibv_rate(4), ibv_rate_to_mbps(15), mbps_to_ibv_rate(1)),
+            (4, 3, 25_781, 0)
+        );
         assert_eq!((ibv_rate_to_mult(11), mult_to_ibv_rate(0)), (-1, 0));
     }
 }

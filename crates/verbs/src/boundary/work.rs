@@ -203,7 +203,10 @@ unsafe extern "C" fn post_srq_recv(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *mu
             while let Some(wr) = unsafe { next.as_ref() } {
                 // SAFETY: the caller's promise.
                 let pieces = unsafe { Pieces::of(wr.sg_list, wr.num_sge) }?;
-                running.engine.post_srq_receive(object.number, wr.wr_id, pieces.get()).map_err(|error| error.errno())?;
+                running
+                    .engine
+                    .post_srq_receive(object.number, wr.wr_id, pieces.get())
+                    .map_err(|error| error.errno())?;
                 next = wr.next;
             }
             Ok(())

@@ -87,7 +87,14 @@ impl Out for Frames<'_> {
 }
 
 #[inline]
-fn write<F>(prepared: &Prepared, source: Qpn, headers: &Headers, len: usize, frame: &mut [u8], fill: F) -> Result<(), Refused>
+fn write<F>(
+    prepared: &Prepared,
+    source: Qpn,
+    headers: &Headers,
+    len: usize,
+    frame: &mut [u8],
+    fill: F,
+) -> Result<(), Refused>
 where
     F: FnOnce(&mut [u8]) -> Result<(), Refused>,
 {

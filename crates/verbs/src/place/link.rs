@@ -26,7 +26,9 @@ pub(crate) enum LinkError {
          or say which with tx=N rx=N in MILLRACE_VERBS"
     )]
     NoQueue(String),
-    #[error("frames of {longest} bytes are too short for a packet of {mtu} bytes: choose a smaller mtu in MILLRACE_VERBS, or start the card with a higher --frame-max")]
+    #[error(
+        "frames of {longest} bytes are too short for a packet of {mtu} bytes: choose a smaller mtu in MILLRACE_VERBS, or start the card with a higher --frame-max"
+    )]
     ShortFrames { longest: usize, mtu: u16 },
 }
 
@@ -106,7 +108,11 @@ fn pairs(device: &Device, config: &Config, crossed: bool) -> Vec<(u32, u32)> {
 }
 
 /// `None` when somebody else has the queue.
-fn free<Q>(device: &Device, what: String, open: impl FnOnce() -> Result<Q, millrace::Error>) -> Result<Option<Q>, LinkError> {
+fn free<Q>(
+    device: &Device,
+    what: String,
+    open: impl FnOnce() -> Result<Q, millrace::Error>,
+) -> Result<Option<Q>, LinkError> {
     match open() {
         Ok(queue) => Ok(Some(queue)),
         Err(millrace::Error::Client(error)) if error.code() == Some(ErrorCode::Busy) => Ok(None),

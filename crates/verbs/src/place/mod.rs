@@ -95,7 +95,8 @@ impl Place {
         let seed = RandomState::new().hash_one(std::process::id());
         let options = Options { seed, extended: config.extended, datagram_mtu: mtu, ..Options::default() };
         let limit = MAX_REGIONS as usize;
-        let limits = Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
+        let limits =
+            Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
         let memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
         let running = Mutex::new(Running::new(Engine::new(options, memory), link, address));
         let (began, process, polls) = (Instant::now(), std::process::id(), AtomicU64::new(0));

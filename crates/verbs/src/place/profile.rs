@@ -7,15 +7,16 @@ use core::ffi::c_char;
 use millrace_rdma::engine::Options;
 
 /// `enum ibv_device_cap_flags`: the states of a queue pair can be told, a system image number, RNR NAK, resizing of shared receive
-/// queues is not there; memory windows of type 1 and 2B, local invalidation.
-const CAPABILITIES: u32 = 1 << 7 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
+/// queues is not there; local invalidation. Memory windows are not there yet.
+const CAPABILITIES: u32 = 1 << 7 | 1 << 11 | 1 << 12 | 1 << 21;
 
 /// Answers of the device's own are compared in the order of the processor: `IBV_ATOMIC_HCA`.
 const ATOMIC_WITHIN_DEVICE: i32 = 1;
 
 pub(crate) fn device(opened: &Opened) -> DeviceAttr {
     let place = &opened.place;
-    let Options { max_queue_pairs, max_requests, max_completions, max_objects, max_pieces, max_rd_atomic, .. } = place.options();
+    let Options { max_queue_pairs, max_requests, max_completions, max_objects, max_pieces, max_rd_atomic, .. } =
+        place.options();
     let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let mut fw_ver = [0 as c_char; 64];
     for (to, from) in fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
@@ -49,7 +50,7 @@ pub(crate) fn device(opened: &Opened) -> DeviceAttr {
         atomic_cap: ATOMIC_WITHIN_DEVICE,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: number(super::MAX_REGIONS),
+        max_mw: 0,
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: 0,
