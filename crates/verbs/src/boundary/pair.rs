@@ -28,6 +28,7 @@ pub(super) struct QpObject {
     pub opened: Arc<Opened>,
     pub number: Qpn,
     pub asynchronous: Acks,
+    pub session: super::extended::Session,
 }
 
 impl QpObject {
@@ -201,8 +202,13 @@ unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<*mut Qp, i32> {
         events_completed: 0,
     };
     let abi = UnsafeCell::new(super::extended::queue_pair(base));
-    let object =
-        Box::into_raw(Box::new(QpObject { abi, opened: opened.clone(), number, asynchronous: Acks::default() }));
+    let object = Box::into_raw(Box::new(QpObject {
+        abi,
+        opened: opened.clone(),
+        number,
+        asynchronous: Acks::default(),
+        session: Default::default(),
+    }));
     opened.place.with(|running| {
         running.pairs.insert(number, Told { events: opened.events.clone(), object: object as u64 });
         Ok(())
@@ -224,11 +230,13 @@ fn caps(granted: &Capabilities) -> QpCap {
 pub(super) unsafe extern "C" fn create_qp_ex(_context: *mut Context, init: *mut QpInitAttrEx) -> *mut Qp {
     const DOMAIN: u32 = 1;
     const OPERATIONS: u32 = 1 << 6;
+    /// All but windows, segmentation of TCP and atomic writes.
+    const KNOWN: u64 = 0x2ff;
     guarded(ptr::null_mut(), || {
         // SAFETY: the caller's promise.
         let attr = unsafe { &mut *init };
         let operations = if attr.comp_mask & OPERATIONS != 0 { attr.send_ops_flags } else { 0 };
-        if attr.comp_mask & !(DOMAIN | OPERATIONS) != 0 || operations != 0 {
+        if attr.comp_mask & !(DOMAIN | OPERATIONS) != 0 || operations & !KNOWN != 0 {
             return null(libc::EOPNOTSUPP);
         }
         if attr.comp_mask & DOMAIN == 0 {

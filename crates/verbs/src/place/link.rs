@@ -18,9 +18,9 @@ pub(crate) enum LinkError {
     #[error("memory cannot be registered: {0}")]
     Memory(String),
     #[error("the card {card} cannot be opened: {source}")]
-    Card { card: String, source: millrace::Error },
+    Card { card: String, source: Box<millrace::Error> },
     #[error("{what} of the card {card} cannot be opened: {source}")]
-    Queue { card: String, what: String, source: millrace::Error },
+    Queue { card: String, what: String, source: Box<millrace::Error> },
     #[error(
         "all queues of the card {0} are in use: end a program that has them, start the card with more (`millrace card --queues 8`), \
          or say which with tx=N rx=N in MILLRACE_VERBS"
@@ -57,14 +57,14 @@ pub(crate) fn card(config: &Config) -> Result<Device, LinkError> {
     let named = config.card.clone().or_else(|| std::env::var("MILLRACE_DEVICE").ok().filter(|name| !name.is_empty()));
     if let Some(card) = named {
         // The contexts of one program are one end, so an embedded card is the same one for all.
-        return Device::open_shared(&card).map_err(|source| LinkError::Card { card, source });
+        return Device::open_shared(&card).map_err(|source| LinkError::Card { card, source: source.into() });
     }
     for path in place::candidates() {
         let name = format!("unix:{}", path.display());
         match Device::open(&name) {
             Ok(device) => return Ok(device),
             Err(millrace::Error::Client(ClientError::Connect { source, .. })) if is_nobody(source) => {}
-            Err(source) => return Err(LinkError::Card { card: name, source }),
+            Err(source) => return Err(LinkError::Card { card: name, source: source.into() }),
         }
     }
     Err(LinkError::NoCard(place::usual().display().to_string()))
@@ -116,6 +116,6 @@ fn free<Q>(
     match open() {
         Ok(queue) => Ok(Some(queue)),
         Err(millrace::Error::Client(error)) if error.code() == Some(ErrorCode::Busy) => Ok(None),
-        Err(source) => Err(LinkError::Queue { card: device.name().to_owned(), what, source }),
+        Err(source) => Err(LinkError::Queue { card: device.name().to_owned(), what, source: source.into() }),
     }
 }
