@@ -45,6 +45,9 @@ pub(crate) const MAX_REGIONS: u32 = (MOST_SLOTS / 2) as u32;
 /// padding, ICRC.
 const OVERHEAD: usize = 18 + 40 + 12 + 28 + 4 + 3 + 4;
 
+/// The other end is a thread that may have to wait for a core: hardware may take up to four times the timeout, too (volume 1, 9.7.6.1.3).
+const MIN_TIMEOUT: Duration = Duration::from_millis(250);
+
 /// How long a neighbour is asked for.
 const RESOLVE: Duration = Duration::from_secs(3);
 
@@ -93,7 +96,13 @@ impl Place {
         let address = Address::new(config, link.tx.id().index);
         // Of the random keys that the system gives every process.
         let seed = RandomState::new().hash_one(std::process::id());
-        let options = Options { seed, extended: config.extended, datagram_mtu: mtu, ..Options::default() };
+        let options = Options {
+            seed,
+            extended: config.extended,
+            datagram_mtu: mtu,
+            min_timeout: MIN_TIMEOUT,
+            ..Options::default()
+        };
         let limit = MAX_REGIONS as usize;
         let limits =
             Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
