@@ -31,7 +31,7 @@ both() {
     background server timeout 120 "$@"
     server=$started
     for _ in $(seq 200); do
-        grep -q ':4965 ' /proc/net/tcp /proc/net/tcp6 && break
+        grep -q ':4853 ' /proc/net/tcp /proc/net/tcp6 && break
         ended=$(kill -0 "$server" 2>/dev/null && echo no || echo yes)
         [ "$ended" = no ] || break
         sleep 0.05
