@@ -53,6 +53,8 @@ to_test() {
     need tcpdump tcpdump
     need tshark tshark
     /usr/bin/python3 -c "import scapy.contrib.roce" 2>/dev/null || packages+=(python3-scapy)
+    need ibv_rc_pingpong ibverbs-utils
+    need ib_write_bw perftest
     need ethtool ethtool
     need ping iputils-ping
     need valgrind valgrind

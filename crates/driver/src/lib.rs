@@ -22,6 +22,7 @@ mod lists;
 mod locks;
 mod memory;
 mod native;
+pub mod place;
 mod poll;
 mod protocol;
 mod registers;

@@ -19,7 +19,7 @@ pub mod manual;
 pub mod meter;
 pub mod options;
 pub mod output;
-pub mod place;
+
 pub mod programs;
 pub mod progress;
 pub mod send;
@@ -28,6 +28,8 @@ pub mod sharing;
 pub mod stop;
 pub mod traffic;
 pub mod trips;
+
+pub use millrace_driver::place;
 
 /// Version of the commands, and the commit of which they were built.
 pub const VERSION: &str = env!("MILLRACE_VERSION");

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::sync::Arc;
 
-/// `include/uapi/linux/userfaultfd.h`.
+/// linux/userfaultfd.h.
 const USER_MODE_ONLY: c_int = 1;
 const API: u64 = 0xaa;
 const UFFDIO_API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
@@ -130,7 +130,7 @@ impl Events {
     }
 }
 
-/// `include/uapi/linux/membarrier.h`.
+/// linux/membarrier.h.
 const PRIVATE_EXPEDITED: c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
 

@@ -1,0 +1,277 @@
+//! Posting and polling.
+
+use super::completion::CqObject;
+use super::device::{ibv_query_device, ibv_query_port};
+use super::guarded;
+use super::pair::{AhObject, QpObject, SrqObject};
+use crate::abi::{ContextOps, Cq, Qp, RecvWr, SendWr, Sge, Srq, Wc, opcode, send_flags, wc_flags};
+use crate::place::Running;
+use core::ffi::c_int;
+use core::{ptr, slice};
+use millrace_rdma::memory::Binding;
+use millrace_rdma::number::{Key, Qpn};
+use millrace_rdma::work::{Access, Completion, Data, Extra, Flags, Operation, Piece, Request, Target};
+
+/// Most pieces of a request, as the engine has it by default.
+const PIECES: usize = 16;
+/// Completions that are taken at once.
+const TAKEN: usize = 16;
+
+/// The functions that programs call by way of a context.
+pub(super) fn context_ops() -> ContextOps {
+    ContextOps {
+        query_device: Some(ibv_query_device),
+        query_port: Some(ibv_query_port),
+        old_regions: [ptr::null(); 5],
+        alloc_mw: None,
+        bind_mw: None,
+        dealloc_mw: None,
+        old_create_cq: ptr::null(),
+        poll_cq: Some(poll_cq),
+        req_notify_cq: Some(req_notify_cq),
+        old_queues: [ptr::null(); 7],
+        post_srq_recv: Some(post_srq_recv),
+        old_pairs: [ptr::null(); 4],
+        post_send: Some(post_send),
+        post_recv: Some(post_recv),
+        old_rest: [ptr::null(); 5],
+    }
+}
+
+/// Pieces as the engine wants them.
+struct Pieces([Piece; PIECES], usize);
+
+impl Pieces {
+    /// # Safety
+    /// There are `count` of them at `first`.
+    #[inline]
+    unsafe fn of(first: *const Sge, count: c_int) -> Result<Self, i32> {
+        let count = usize::try_from(count).ok().filter(|count| *count <= PIECES).ok_or(libc::EINVAL)?;
+        let mut pieces = Self([Piece::default(); PIECES], count);
+        if count > 0 {
+            // SAFETY: the caller's promise.
+            let given = unsafe { slice::from_raw_parts(first, count) };
+            for (to, from) in pieces.0.iter_mut().zip(given) {
+                *to = Piece { address: from.addr, len: from.length, lkey: Key::new(from.lkey) };
+            }
+        }
+        Ok(pieces)
+    }
+
+    #[inline]
+    fn get(&self) -> &[Piece] {
+        &self.0[..self.1]
+    }
+}
+
+/// # Safety
+/// What belongs to the opcode of `wr` is there.
+#[inline]
+unsafe fn operation(wr: &SendWr) -> Result<Operation, i32> {
+    let immediate = wr.imm_data.to_ne_bytes();
+    Ok(match wr.opcode {
+        opcode::SEND => Operation::Send,
+        opcode::SEND_IMM => Operation::SendImmediate(immediate),
+        opcode::SEND_INVALIDATE => Operation::SendInvalidate(Key::new(wr.imm_data)),
+        opcode::WRITE | opcode::WRITE_IMM | opcode::READ => {
+            // SAFETY: the opcode says which one it is.
+            let rdma = unsafe { wr.wr.rdma };
+            let (address, rkey) = (rdma.remote_addr, Key::new(rdma.rkey));
+            match wr.opcode {
+                opcode::READ => Operation::Read { address, rkey },
+                code => Operation::Write { address, rkey, immediate: (code == opcode::WRITE_IMM).then_some(immediate) },
+            }
+        }
+        opcode::COMPARE_SWAP | opcode::FETCH_ADD => {
+            // SAFETY: the opcode says which one it is.
+            let atomic = unsafe { wr.wr.atomic };
+            let (address, rkey) = (atomic.remote_addr, Key::new(atomic.rkey));
+            match wr.opcode {
+                opcode::FETCH_ADD => Operation::FetchAdd { address, rkey, add: atomic.compare_add },
+                _ => Operation::CompareSwap { address, rkey, compare: atomic.compare_add, swap: atomic.swap },
+            }
+        }
+        opcode::LOCAL_INVALIDATE => Operation::LocalInvalidate(Key::new(wr.imm_data)),
+        opcode::BIND => {
+            let info = wr.bind.info;
+            // SAFETY: a window is bound to a region, or with no bytes to none.
+            let region = if info.mr.is_null() { Key::default() } else { Key::new(unsafe { (*info.mr).lkey }) };
+            let (rkey, access) = (Key::new(wr.bind.rkey), Access(info.access & 0x3f));
+            Operation::Bind(Binding { rkey, region, address: info.addr, len: info.length, access })
+        }
+        _ => return Err(libc::EINVAL),
+    })
+}
+
+/// # Safety
+/// `wr` and what it leads to are there.
+#[inline]
+unsafe fn post_one(running: &mut Running, number: Qpn, is_datagram: bool, wr: &SendWr) -> Result<(), i32> {
+    // SAFETY: the caller's promise.
+    let (operation, pieces) = unsafe { (operation(wr)?, Pieces::of(wr.sg_list, wr.num_sge)?) };
+    let target = match is_datagram {
+        true => {
+            // SAFETY: the kind of queue pair says which one it is.
+            let ud = unsafe { wr.wr.ud };
+            if ud.ah.is_null() {
+                return Err(libc::EINVAL);
+            }
+            // SAFETY: the caller's promise.
+            let path = unsafe { AhObject::of(ud.ah) }.path;
+            Some(Target { path, qpn: Qpn::new(ud.remote_qpn), qkey: ud.remote_qkey })
+        }
+        false => None,
+    };
+    let flags = Flags {
+        signaled: wr.send_flags & send_flags::SIGNALED != 0,
+        solicited: wr.send_flags & send_flags::SOLICITED != 0,
+        fence: wr.send_flags & send_flags::FENCE != 0,
+    };
+    let mut parts: [&[u8]; PIECES] = [&[]; PIECES];
+    let data = match wr.send_flags & send_flags::INLINE != 0 && operation.sends() {
+        true => {
+            for (to, piece) in parts.iter_mut().zip(pieces.get()) {
+                if piece.len > 0 {
+                    // SAFETY: bytes given inline are memory of the program (the caller's promise), and are copied now.
+                    *to = unsafe { slice::from_raw_parts(piece.address as *const u8, piece.len as usize) };
+                }
+            }
+            Data::Inline(&parts[..pieces.1])
+        }
+        false => Data::Pieces(pieces.get()),
+    };
+    let request = Request { id: wr.wr_id, operation, data, flags, target: target.as_ref() };
+    running.engine.post_send(number, &request).map_err(|error| error.errno())
+}
+
+unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
+    const DATAGRAM: u32 = 4;
+    guarded(libc::EIO, || {
+        // SAFETY: the caller's promise.
+        let (object, is_datagram) = unsafe { (QpObject::of(qp), (*qp).qp_type == DATAGRAM) };
+        let mut next = wr;
+        let done = object.opened.place.moving(false, |running| {
+            // SAFETY: the list ends with NULL: the caller's promise.
+            while let Some(wr) = unsafe { next.as_ref() } {
+                // SAFETY: the caller's promise.
+                unsafe { post_one(running, object.number, is_datagram, wr) }?;
+                next = wr.next;
+            }
+            Ok(())
+        });
+        finish(done, next, bad)
+    })
+}
+
+/// What a posting function returns, and where the first request that was not posted is.
+#[inline]
+fn finish<W>(done: Result<(), i32>, next: *mut W, bad: *mut *mut W) -> c_int {
+    let Err(error) = done else { return 0 };
+    if !bad.is_null() {
+        // SAFETY: the place of the caller, who wants to know.
+        unsafe { *bad = next };
+    }
+    error
+}
+
+unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { QpObject::of(qp) };
+        let mut next = wr;
+        let done = object.opened.place.with(|running| {
+            // SAFETY: the list ends with NULL: the caller's promise.
+            while let Some(wr) = unsafe { next.as_ref() } {
+                // SAFETY: the caller's promise.
+                let pieces = unsafe { Pieces::of(wr.sg_list, wr.num_sge) }?;
+                running.engine.post_receive(object.number, wr.wr_id, pieces.get()).map_err(|error| error.errno())?;
+                next = wr.next;
+            }
+            Ok(())
+        });
+        finish(done, next, bad)
+    })
+}
+
+unsafe extern "C" fn post_srq_recv(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { SrqObject::of(srq) };
+        let mut next = wr;
+        let done = object.opened.place.with(|running| {
+            // SAFETY: the list ends with NULL: the caller's promise.
+            while let Some(wr) = unsafe { next.as_ref() } {
+                // SAFETY: the caller's promise.
+                let pieces = unsafe { Pieces::of(wr.sg_list, wr.num_sge) }?;
+                running
+                    .engine
+                    .post_srq_receive(object.number, wr.wr_id, pieces.get())
+                    .map_err(|error| error.errno())?;
+                next = wr.next;
+            }
+            Ok(())
+        });
+        finish(done, next, bad)
+    })
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, to: *mut Wc) -> c_int {
+    guarded(-1, || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { CqObject::of(cq) };
+        let Ok(most) = usize::try_from(count) else { return -1 };
+        let taken = object.opened.place.moving(true, |running| {
+            let mut taken = 0;
+            let mut some = [Completion::default(); TAKEN];
+            while taken < most {
+                let wanted = TAKEN.min(most - taken);
+                let got = running.engine.poll(object.number, &mut some[..wanted]).map_err(|error| error.errno())?;
+                for completion in &some[..got] {
+                    // SAFETY: there is room for `count` (the caller's promise), and `taken` is below.
+                    unsafe { to.add(taken).write(line(completion)) };
+                    taken += 1;
+                }
+                if got < wanted {
+                    break;
+                }
+            }
+            Ok(taken)
+        });
+        taken.map_or(-1, |taken| taken as c_int)
+    })
+}
+
+/// A completion as programs see it.
+#[inline]
+fn line(completion: &Completion) -> Wc {
+    let (imm_data, extra) = match completion.extra {
+        Extra::None => (0, 0),
+        Extra::Immediate(bytes) => (u32::from_ne_bytes(bytes), wc_flags::IMMEDIATE),
+        Extra::Invalidated(key) => (key.value(), wc_flags::INVALIDATED),
+    };
+    Wc {
+        wr_id: completion.id,
+        status: completion.status as u32,
+        opcode: completion.ended as u32,
+        vendor_err: 0,
+        byte_len: completion.len,
+        imm_data,
+        qp_num: completion.qpn.value(),
+        src_qp: completion.source.value(),
+        wc_flags: extra | if completion.has_grh { wc_flags::GRH } else { 0 },
+        pkey_index: 0,
+        slid: 0,
+        sl: completion.service_level,
+        dlid_path_bits: 0,
+    }
+}
+
+unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
+    guarded(libc::EIO, || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { CqObject::of(cq) };
+        super::code(object.opened.place.moving(false, |running| {
+            running.engine.arm(object.number, solicited_only != 0).map_err(|error| error.errno())
+        }))
+    })
+}

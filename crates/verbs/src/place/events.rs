@@ -1,0 +1,94 @@
+//! Queues of events that programs sleep on: completion channels, and asynchronous events of a context.
+//!
+//! The events lie in memory of this process; the descriptor only counts them (an eventfd that is a semaphore), so that it can be
+//! made non-blocking, polled and read one by one as those of the kernel can, it is never too full, and events of an object that
+//! is destroyed can be taken out.
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::{Errno, read, write};
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+/// A queue of events with a descriptor.
+#[derive(Debug)]
+pub(crate) struct Events<E> {
+    count: OwnedFd,
+    waiting: Mutex<VecDeque<E>>,
+}
+
+impl<E: Copy> Events<E> {
+    /// Without any event.
+    pub fn new() -> Result<Self, Errno> {
+        let count = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
+        Ok(Self { count, waiting: Mutex::new(VecDeque::new()) })
+    }
+
+    /// What programs sleep on.
+    pub fn fd(&self) -> i32 {
+        self.count.as_raw_fd()
+    }
+
+    /// Adds an event. The owner sees to it that there are not more than there are objects.
+    pub fn add(&self, event: E) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        // It counts up to 2^64 - 2.
+        let _ = write(&self.count, &1u64.to_ne_bytes());
+    }
+
+    /// The next event. Waits for it, unless the program has made the descriptor non-blocking.
+    pub fn take(&self) -> Result<E, Errno> {
+        loop {
+            read(&self.count, &mut [0; 8])?;
+            // None: it was taken out between being counted and now.
+            if let Some(event) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Takes out events that nobody is to see any more.
+    pub fn forget(&self, of: impl Fn(&E) -> bool) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = waiting.len();
+        waiting.retain(|event| !of(event));
+        for _ in waiting.len()..before {
+            self.uncount();
+        }
+    }
+
+    /// Counts one less; a reader that is quicker finds nothing and waits on.
+    fn uncount(&self) {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.count, PollFlags::IN)];
+        if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
+            let _ = read(&self.count, &mut [0; 8]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+    #[test]
+    fn events_come_in_order_and_the_descriptor_counts_them() {
+        let events = Events::new().unwrap();
+        fcntl_setfl(&events.count, fcntl_getfl(&events.count).unwrap() | OFlags::NONBLOCK).unwrap();
+        assert_eq!(events.take(), Err(Errno::AGAIN));
+        (1..=4).for_each(|event| events.add(event));
+        events.forget(|event| event % 2 == 0);
+        assert_eq!((events.take(), events.take(), events.take()), (Ok(1), Ok(3), Err(Errno::AGAIN)));
+    }
+
+    #[test]
+    fn whoever_sleeps_is_woken() {
+        let events = Events::new().unwrap();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| events.take());
+            events.add(7);
+            assert_eq!(sleeper.join().unwrap(), Ok(7));
+        });
+    }
+}

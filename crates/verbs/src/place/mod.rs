@@ -1,0 +1,220 @@
+//! The transport engine in this process, between the program and two queues of a card.
+//!
+//! ```text
+//! ibv_post_send ---> engine ---> frames ---> TX queue --+
+//! ibv_poll_cq  <---- engine <--- frames <--- RX queue <-+-- card
+//! ```
+//!
+//! There is one for all contexts of a process: it has one address. Whoever posts or polls moves the protocol on, in his own
+//! thread; when nobody does, a helper thread does.
+//!
+//! * `link`: the queues of the card. `frames`: packets into frames. `memory`: keys. `running`: what moves.
+//! * `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what programs are told of the device.
+
+mod events;
+mod frames;
+mod helper;
+mod link;
+mod memory;
+pub(crate) mod profile;
+mod running;
+
+pub(crate) use events::Events;
+pub(crate) use link::{LinkError, card};
+pub(crate) use running::{Running, Told};
+
+use crate::abi::AsyncEvent;
+use crate::address::{Address, mac_of};
+use crate::config::Config;
+use link::Link;
+use memory::Reach;
+use millrace::Device;
+use millrace_rdma::engine::{Engine, Options};
+use millrace_rdma::memory::{Limits, MOST_SLOTS};
+use millrace_rdma::neighbour::Found;
+use millrace_rdma::number::{Gid, Moment};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Regions that there may be, and windows.
+pub(crate) const MAX_REGIONS: u32 = (MOST_SLOTS / 2) as u32;
+
+/// Bytes of a frame that are not payload, at most: Ethernet with a VLAN tag, a global route header, BTH, AtomicETH, immediate data,
+/// padding, ICRC.
+const OVERHEAD: usize = 18 + 40 + 12 + 28 + 4 + 3 + 4;
+
+/// The other end is a thread that may have to wait for a core: hardware may take up to four times the timeout, too (volume 1, 9.7.6.1.3).
+const MIN_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How long a neighbour is asked for.
+const RESOLVE: Duration = Duration::from_secs(3);
+
+/// One end: an address, an engine, a link.
+pub(crate) struct Place {
+    config: Config,
+    address: Address,
+    options: Options,
+    mtu: u16,
+    _device: Device,
+    began: Instant,
+    /// The process that opened it: a child has its memory, and neither its threads nor its right to the queues.
+    process: u32,
+    /// Calls that have moved the protocol on; the helper sees by it whether somebody does. Relaxed: it orders nothing.
+    polls: AtomicU64,
+    running: Mutex<Running>,
+}
+
+/// The place of this process, as long as a context is open.
+static CURRENT: Mutex<Weak<Place>> = Mutex::new(Weak::new());
+
+impl Place {
+    /// That of this process, if a context is open.
+    pub fn current() -> Option<Arc<Self>> {
+        CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    /// The same; opens the card if none is.
+    fn enter(config: &Config) -> Result<Arc<Self>, LinkError> {
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = current.upgrade().filter(|place| place.process == std::process::id()) {
+            return Ok(place);
+        }
+        let place = Arc::new(Self::open(config)?);
+        if config.helper {
+            helper::start(&place).map_err(|error| LinkError::Thread(error.to_string()))?;
+        }
+        *current = Arc::downgrade(&place);
+        Ok(place)
+    }
+
+    fn open(config: &Config) -> Result<Self, LinkError> {
+        let device = card(config)?;
+        let link = Link::open(&device, config)?;
+        let mtu = mtu(link.tx.longest().min(device.frame_limits().1.into()), config.mtu)?;
+        let address = Address::new(config, link.tx.id().index);
+        // Of the random keys that the system gives every process.
+        let seed = RandomState::new().hash_one(std::process::id());
+        let options = Options {
+            seed,
+            extended: config.extended,
+            datagram_mtu: mtu,
+            min_timeout: MIN_TIMEOUT,
+            ..Options::default()
+        };
+        let limit = MAX_REGIONS as usize;
+        let limits =
+            Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
+        let memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
+        let running = Mutex::new(Running::new(Engine::new(options, memory), link, address));
+        let (began, process, polls) = (Instant::now(), std::process::id(), AtomicU64::new(0));
+        Ok(Self { config: config.clone(), address, options, mtu, _device: device, began, process, polls, running })
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// Bytes of payload of the longest packet.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    #[inline]
+    pub fn now(&self) -> Moment {
+        Moment::new(self.began.elapsed().as_nanos() as u64)
+    }
+
+    /// Does something with the engine. EIO after a panic, or in a child of the process that opened it.
+    #[inline]
+    pub fn with<R>(&self, act: impl FnOnce(&mut Running) -> Result<R, i32>) -> Result<R, i32> {
+        act(&mut *self.running.lock().map_err(|_| libc::EIO)?)
+    }
+
+    /// The same, and moves the protocol on: before it if `first`, and after it otherwise.
+    #[inline]
+    pub fn moving<R>(&self, first: bool, act: impl FnOnce(&mut Running) -> Result<R, i32>) -> Result<R, i32> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        let mut running = self.running.lock().map_err(|_| libc::EIO)?;
+        if first {
+            running.progress(self.now());
+        }
+        let done = act(&mut running);
+        if !first {
+            running.progress(self.now());
+        }
+        if let Some(text) = running.take_broken() {
+            crate::boundary::say(text);
+        }
+        done
+    }
+
+    /// Whether it was opened by another process, whose child this one is.
+    pub fn is_inherited(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// The MAC address that leads to `gid`. Asks for it, and waits for the answer.
+    pub fn resolve(&self, gid: Gid) -> Result<[u8; 6], i32> {
+        if (0..crate::address::GIDS).any(|index| self.address.gid(index).is_some_and(|(own, _)| own == gid)) {
+            return Ok(self.address.mac);
+        }
+        if let Some(mac) = mac_of(&gid) {
+            return Ok(mac);
+        }
+        let until = Instant::now() + RESOLVE;
+        loop {
+            let found = self.moving(false, |running| Ok(running.neighbours.find(self.now(), gid)))?;
+            match found {
+                Found::Known(mac) => return Ok(mac),
+                Found::Asked if Instant::now() < until => std::thread::sleep(Duration::from_micros(50)),
+                Found::Asked | Found::Unreachable => return Err(libc::EHOSTUNREACH),
+                Found::NoSource => return Err(libc::ENETUNREACH),
+                Found::Full => return Err(libc::ENOBUFS),
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
+        // What was answered last must still go: the other end would wait for it until its retries are over.
+        let now = self.now();
+        if let Ok(running) = self.running.get_mut() {
+            running.progress(now);
+        }
+    }
+}
+
+/// The largest that fits into frames, or the one that is wanted.
+fn mtu(longest: usize, wanted: Option<u16>) -> Result<u16, LinkError> {
+    let fits = |mtu: u16| usize::from(mtu) + OVERHEAD <= longest;
+    let mtu = wanted.or_else(|| [4096, 2048, 1024, 512].into_iter().find(|&mtu| fits(mtu))).unwrap_or(256);
+    if fits(mtu) { Ok(mtu) } else { Err(LinkError::ShortFrames { longest, mtu }) }
+}
+
+/// An open context.
+pub(crate) struct Opened {
+    pub place: Arc<Place>,
+    pub events: Arc<Events<AsyncEvent>>,
+}
+
+impl Opened {
+    /// Opens the card, unless another context of this process has.
+    pub fn new(config: &Config) -> Result<Self, LinkError> {
+        let events = Arc::new(Events::new().map_err(LinkError::Descriptor)?);
+        Ok(Self { place: Place::enter(config)?, events })
+    }
+}

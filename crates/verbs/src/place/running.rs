@@ -1,0 +1,150 @@
+//! What moves: the engine, its link, and who is to be told.
+
+use super::events::Events;
+use super::frames::{Frames, Maker};
+use super::link::Link;
+use super::memory::Reach;
+use crate::abi::AsyncEvent;
+use crate::address::Address;
+use millrace_rdma::engine::{Engine, Event};
+use millrace_rdma::neighbour::Neighbours;
+use millrace_rdma::number::{Moment, Qpn};
+use millrace_rdma::transport::Origin;
+use millrace_rdma::wire::{Counters, parse};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Frames that are looked at, and packets that are sent, at one call.
+const BURST: usize = 64;
+
+/// Where events of an object go, and what the program knows the object by.
+#[derive(Clone)]
+pub(crate) struct Told<E> {
+    pub events: Arc<Events<E>>,
+    pub object: u64,
+}
+
+pub(crate) struct Running {
+    pub engine: Engine<Reach>,
+    pub neighbours: Neighbours,
+    pub channels: HashMap<u32, Told<u64>>,
+    pub queues: HashMap<u32, Told<AsyncEvent>>,
+    pub pairs: HashMap<Qpn, Told<AsyncEvent>>,
+    pub shared: HashMap<u32, Told<AsyncEvent>>,
+    link: Link,
+    maker: Maker,
+    address: Address,
+    /// Frames that were no packets, by reason.
+    reasons: Counters,
+    /// Frames with packets for somebody else.
+    foreign: u64,
+    /// Why the card takes and brings nothing any more.
+    broken: Option<String>,
+}
+
+impl Running {
+    pub fn new(engine: Engine<Reach>, link: Link, address: Address) -> Self {
+        let own = vec![crate::address::of_ip(address.ip), crate::address::link_local(address.mac)];
+        let mut neighbours = Neighbours::new(address.mac, own);
+        neighbours.announce();
+        let (channels, queues, pairs, shared) = Default::default();
+        let maker = Maker::new(address.mac);
+        let (reasons, foreign, broken) = (Counters::default(), 0, None);
+        Self { engine, neighbours, channels, queues, pairs, shared, link, maker, address, reasons, foreign, broken }
+    }
+
+    /// Takes what has come, sends what is to be sent. Returns whether there was anything.
+    #[inline]
+    pub fn progress(&mut self, now: Moment) -> bool {
+        if self.broken.is_some() {
+            return false;
+        }
+        let came = self.receive(now);
+        let sent = self.send(now);
+        while let Some(event) = self.engine.take_event() {
+            self.tell(event);
+        }
+        came + sent > 0
+    }
+
+    #[inline]
+    fn receive(&mut self, now: Moment) -> usize {
+        let Self { link, engine, neighbours, reasons, foreign, address, maker, broken, .. } = self;
+        let mut take = |frame: &[u8]| match parse(frame) {
+            Ok((packet, from)) if from.back.source_mac == address.mac => {
+                let origin = Origin {
+                    path: from.back,
+                    grh: from.grh(),
+                    congested: from.is_congested(),
+                    service_level: from.service_level(),
+                };
+                engine.receive(now, &packet, &origin);
+            }
+            Ok(_) => *foreign += 1,
+            Err(_) if neighbours.hear(now, frame) => {}
+            Err(reason) => reasons.count(reason),
+        };
+        let mut count = 0;
+        for _ in 0..maker.own.len() {
+            let Some(frame) = maker.own.pop_front() else { break };
+            take(&frame);
+            count += 1;
+        }
+        match link.rx.get(BURST) {
+            Ok(burst) => {
+                count += burst.len();
+                burst.iter().for_each(|packet| take(packet.data));
+            }
+            Err(error) => *broken = Some(error.to_string()),
+        }
+        count
+    }
+
+    #[inline]
+    fn send(&mut self, now: Moment) -> usize {
+        let Self { link, engine, neighbours, maker, broken, .. } = self;
+        let mut sent = engine.transmit(now, BURST, &mut Frames::new(link, maker));
+        neighbours.tick(now);
+        while let Some(frame) = neighbours.take_frame() {
+            if let Ok(Some(mut burst)) = link.tx.get(&[frame.len() as u16]) {
+                burst[0].copy_from_slice(&frame);
+                burst.put();
+                sent += 1;
+            }
+        }
+        if sent > 0
+            && let Err(error) = link.tx.flush()
+        {
+            *broken = Some(error.to_string());
+        }
+        sent
+    }
+
+    /// What broke, once.
+    pub fn take_broken(&mut self) -> Option<String> {
+        let text = self.broken.as_mut().filter(|text| !text.is_empty())?;
+        Some(core::mem::take(text))
+    }
+
+    fn tell(&mut self, event: Event) {
+        let (told, number) = match event {
+            Event::Completion(queue) => {
+                if let Some(told) = self.channels.get(&queue) {
+                    told.events.add(told.object);
+                }
+                return;
+            }
+            Event::CompletionQueueError(queue) => (self.queues.get(&queue), 0),
+            Event::QueuePairFatal(pair) => (self.pairs.get(&pair), 1),
+            Event::RequestError(pair) => (self.pairs.get(&pair), 2),
+            Event::AccessError(pair) => (self.pairs.get(&pair), 3),
+            Event::Established(pair) => (self.pairs.get(&pair), 4),
+            Event::SendQueueDrained(pair) => (self.pairs.get(&pair), 5),
+            Event::SharedReceiveLimit(queue) => (self.shared.get(&queue), 15),
+            Event::LastBufferReached(pair) => (self.pairs.get(&pair), 16),
+        };
+        if let Some(told) = told {
+            told.events.add(AsyncEvent { element: told.object, event_type: number });
+        }
+    }
+}
