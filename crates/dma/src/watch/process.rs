@@ -78,6 +78,8 @@ pub struct WatchCounters {
 
 /// The watch that was made last. A child that is forked makes its own.
 static CURRENT: AtomicPtr<Watch> = AtomicPtr::new(core::ptr::null_mut());
+/// Held while one is made.
+static MAKING: Mutex<()> = Mutex::new(());
 
 impl Watch {
     /// The watch of this process. Never ends.
@@ -86,18 +88,22 @@ impl Watch {
     /// [`WatchError::Memory`], [`WatchError::Barrier`], [`WatchError::Thread`]. That userfaultfd is forbidden is none:
     /// [`Watch::cover`] says so.
     pub fn of_process() -> Result<&'static Self, WatchError> {
-        loop {
-            let now = CURRENT.load(Ordering::Acquire);
-            if let Some(watch) = sys::leaked(now).filter(|watch| watch.gates.is_alive()) {
-                return Ok(watch);
-            }
-            let new: &'static Self = Box::leak(Box::new(Self::make()?));
-            let at = core::ptr::from_ref(new).cast_mut();
-            // AcqRel: publishes what was made, and sees what another thread has made meanwhile.
-            if CURRENT.compare_exchange(now, at, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                new.start()?;
-            }
+        // Pairs with the store below.
+        let current = || sys::leaked(CURRENT.load(Ordering::Acquire)).filter(|watch| watch.gates.is_alive());
+        if let Some(watch) = current() {
+            return Ok(watch);
         }
+        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watch) = current() {
+            return Ok(watch);
+        }
+        let new = Box::new(Self::make()?);
+        // Others find it only when its thread reads: without, no region would ever be closed.
+        let new: &'static Self = Box::leak(new);
+        new.start()?;
+        // Publishes what was made.
+        CURRENT.store(core::ptr::from_ref(new).cast_mut(), Ordering::Release);
+        Ok(new)
     }
 
     fn make() -> Result<Self, WatchError> {

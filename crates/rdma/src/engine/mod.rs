@@ -104,7 +104,7 @@ impl<M: Memory> Engine<M> {
 
     /// Queue pairs of completion queues that were overrun do not go on (volume 1, 10.2.6.2).
     fn fail_overrun(&mut self, now: crate::number::Moment) {
-        while let Some(queue) = self.events.overrun.take() {
+        while let Some(queue) = self.events.overrun.pop() {
             let is_known = self.queues.get(queue as usize).is_none_or(|queue| queue.is_told());
             if is_known {
                 continue;

@@ -22,7 +22,7 @@ impl<M: Memory> Engine<M> {
         let (pairs, mut env) = self.split(now);
         let Some(pair) = pairs.get_mut(slot as usize) else { return };
         pair.receive(&mut env, packet, from);
-        if self.events.overrun.is_some() {
+        if !self.events.overrun.is_empty() {
             self.fail_overrun(now);
         }
         self.schedule(slot);
@@ -58,7 +58,7 @@ impl<M: Memory> Engine<M> {
             if let Some(time) = deadline {
                 self.timers.want(slot, time);
             }
-            if self.events.overrun.is_some() {
+            if !self.events.overrun.is_empty() {
                 self.fail_overrun(now);
             }
             if last == Step::Full {
@@ -87,7 +87,7 @@ impl<M: Memory> Engine<M> {
             }
             self.schedule(slot);
         }
-        if self.events.overrun.is_some() {
+        if !self.events.overrun.is_empty() {
             self.fail_overrun(now);
         }
     }

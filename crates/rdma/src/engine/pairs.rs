@@ -47,6 +47,7 @@ impl<M: Memory> Engine<M> {
             responder: Responder::new(receive, Taken::new(taken_pieces)),
             rate: None,
             scheduled: false,
+            has_answered: false,
         };
         self.pairs.insert(Box::new(pair));
         self.queue(init.send_queue)?.users += 1;

@@ -58,6 +58,16 @@ counters! {
     duplicate_answer,
     /// Answers to what was not asked.
     unexpected_answer,
+    /// Answers before which one is missing.
+    early_answer,
+    /// Requests refused: not one that the queue pair takes.
+    invalid_request_sent,
+    /// Requests refused: the key does not open those bytes.
+    remote_access_sent,
+    /// Requests refused: it could not be done.
+    remote_operation_sent,
+    /// Requests that were kept, and then dropped: they are behind what came meanwhile, or the queue pair failed.
+    kept_dropped,
     /// Acknowledgements that say that a packet is missing.
     sequence_errors_received,
     /// The same, sent.

@@ -28,7 +28,9 @@ impl<M> Environment<'_, M> {
             Added::Waking => self.events.add(Event::Completion(queue)),
             Added::Overrun => {
                 self.counters.completions_lost += 1;
-                self.events.overrun = Some(queue);
+                if !self.events.overrun.contains(&queue) {
+                    self.events.overrun.push(queue);
+                }
             }
         }
     }

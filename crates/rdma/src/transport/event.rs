@@ -30,8 +30,8 @@ pub enum Event {
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     waiting: VecDeque<Event>,
-    /// A completion queue was overrun, and its queue pairs do not know yet.
-    pub overrun: Option<u32>,
+    /// Completion queues that were overrun, and whose queue pairs do not know yet; each once.
+    pub overrun: Vec<u32>,
 }
 
 impl Events {

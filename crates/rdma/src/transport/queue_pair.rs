@@ -134,6 +134,8 @@ pub(crate) struct QueuePair {
     pub rate: Option<Box<Rate>>,
     /// It is in the list of those that may have something to send.
     pub scheduled: bool,
+    /// The last packet was an answer.
+    pub has_answered: bool,
 }
 
 impl QueuePair {
@@ -241,13 +243,39 @@ impl QueuePair {
     /// One packet, if there is one to send.
     #[inline]
     pub fn step<M: Memory, O: Out>(&mut self, env: &mut Environment<'_, M>, out: &mut O) -> Step {
-        let answered = self.responder.step(&self.config, env, out);
-        let step = match answered {
-            Step::Idle => self.ask(env, out),
-            other => other,
-        };
+        // In turns: who reads and reads must not keep this end from asking.
+        let asks_first = core::mem::replace(&mut self.has_answered, false);
+        let mut step = if asks_first { self.ask(env, out) } else { Step::Idle };
+        if step == Step::Idle {
+            step = self.tell(env, out);
+            self.has_answered = step == Step::Sent;
+        }
+        if step == Step::Idle && !asks_first {
+            step = self.ask(env, out);
+        }
         if step == Step::Broken {
             self.fail(env);
+        }
+        step
+    }
+
+    /// Tells the other end something. What it reads is paced as what it is sent.
+    #[inline]
+    fn tell<M: Memory, O: Out>(&mut self, env: &mut Environment<'_, M>, out: &mut O) -> Step {
+        let is_reading = self.responder.is_reading();
+        if is_reading
+            && let Some(rate) = &mut self.rate
+            && !rate.may_send(env.now)
+        {
+            return Step::Idle;
+        }
+        let before = env.counters.sent_bytes;
+        let step = self.responder.step(&self.config, env, out);
+        if is_reading
+            && step == Step::Sent
+            && let Some(rate) = &mut self.rate
+        {
+            rate.sent(env.now, env.counters.sent_bytes - before);
         }
         step
     }
@@ -294,7 +322,8 @@ impl QueuePair {
     pub fn deadline(&self, now: Moment) -> Option<Moment> {
         let sends = matches!(self.config.state, State::ReadyToSend | State::Drained);
         let own = if sends { self.requester.deadline() } else { None };
-        let paced = self.rate.as_ref().filter(|_| sends && self.requester.has_more()).and_then(|rate| rate.later(now));
+        let has_bulk = self.responder.is_reading() || sends && self.requester.has_more();
+        let paced = self.rate.as_ref().filter(|_| has_bulk).and_then(|rate| rate.later(now));
         match (own, paced) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

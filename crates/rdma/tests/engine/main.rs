@@ -10,4 +10,5 @@ mod many;
 mod queues;
 mod reliable;
 mod states;
+mod turns;
 mod unreliable;

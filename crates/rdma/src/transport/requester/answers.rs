@@ -177,6 +177,7 @@ impl Requester {
             return Ok(());
         }
         if !self.advance(config, env, psn)? {
+            env.counters.early_answer += 1;
             self.go_back_once(env);
             return Ok(());
         }
@@ -206,6 +207,7 @@ impl Requester {
             return Ok(false);
         }
         if !self.advance(config, env, psn)? {
+            env.counters.early_answer += 1;
             self.go_back_once(env);
             return Ok(false);
         }

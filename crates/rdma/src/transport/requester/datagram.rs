@@ -10,9 +10,8 @@ impl Requester {
     /// Sends one datagram.
     pub fn datagram<M: Memory, O: Out>(&mut self, config: &Config, env: &mut Environment<'_, M>, out: &mut O) -> Step {
         let position = self.queue.first;
-        let (Some(slot), Some(target)) = (self.queue.slot(position), self.queue.target(position)) else {
-            return Step::Idle;
-        };
+        let Some(slot) = self.queue.slot(position) else { return Step::Idle };
+        let Some(target) = self.queue.target(position) else { return Step::Idle };
         let immediate = match slot.operation {
             Operation::SendImmediate(data) => Some(data),
             _ => None,

@@ -98,9 +98,10 @@ impl Requester {
         (self.retries, self.rnr_retries) = (config.retry_count, config.rnr_retry);
     }
 
-    /// Whether something of it is on its way, or half a message was sent.
+    /// Whether something of it is on its way, or half a message was sent, or one has its numbers and goes next.
     pub fn has_begun(&self) -> bool {
-        self.una != self.end || self.packet != 0
+        let is_next_begun = || self.queue.slot(self.cursor).is_some_and(|slot| slot.progress == Progress::Begun);
+        self.una != self.end || self.packet != 0 || is_next_begun()
     }
 
     /// One behind the last number that was ever sent.

@@ -12,6 +12,12 @@ use crate::work::Status;
 const NO_LIMIT: u8 = 31;
 
 impl Responder {
+    /// Whether the next thing to be said is a part of what the other end reads.
+    #[inline]
+    pub fn is_reading(&self) -> bool {
+        !self.notify && matches!(self.jobs.front(), Some(Job::Read { .. }))
+    }
+
     /// One packet, if there is something to be said.
     #[inline]
     pub fn step<M: Memory, O: Out>(&mut self, config: &Config, env: &mut Environment<'_, M>, out: &mut O) -> Step {

@@ -61,7 +61,8 @@ impl Responder {
         if is_on_its_way {
             return;
         }
-        let found = self.replay.iter().find(|(psn, _)| *psn == wanted);
+        // The latest of that number: numbers come again.
+        let found = self.replay.iter().rev().find(|(psn, _)| *psn == wanted);
         match found {
             Some(&(psn, original)) if self.jobs.len() < 2 * usize::from(config.max_dest_rd_atomic) => {
                 self.jobs.push_back(Job::Atomic { psn, original });

@@ -129,6 +129,7 @@ impl Responder {
             let done = if headers.psn == self.expected {
                 self.in_order(config, env, &Packet { headers, payload: &payload })
             } else {
+                env.counters.kept_dropped += 1;
                 Ok(())
             };
             env.pool.give_back(payload);
@@ -140,7 +141,7 @@ impl Responder {
             && kept.highest.since(self.expected) <= 0
         {
             if kept.count > 0 {
-                self.drop_kept(env.pool);
+                env.counters.kept_dropped += self.drop_kept(env.pool);
             }
             self.tell_kept = false;
         }
@@ -163,13 +164,15 @@ impl Responder {
         (bits, is_last)
     }
 
-    /// Gives all that was kept back to the pool.
-    pub(super) fn drop_kept(&mut self, pool: &mut Pool) {
-        let Some(kept) = self.kept.take() else { return };
+    /// Gives all that was kept back to the pool. Returns how many packets that were.
+    pub(super) fn drop_kept(&mut self, pool: &mut Pool) -> u64 {
+        let Some(kept) = self.kept.take() else { return 0 };
+        let count = u64::from(kept.count);
         for entry in kept.places {
             if let Some(Entry { payload, .. }) = pool.take(entry) {
                 pool.give_back(payload);
             }
         }
+        count
     }
 }

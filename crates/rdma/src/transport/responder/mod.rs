@@ -136,7 +136,7 @@ impl Responder {
 
     /// Ends everything that waits for something to come. What the other end is still to be told stays.
     pub fn flush<M>(&mut self, config: &Config, env: &mut Environment<'_, M>) {
-        self.drop_kept(env.pool);
+        env.counters.kept_dropped += self.drop_kept(env.pool);
         self.message = Message::None;
         self.acknowledge = false;
         self.tell_kept = false;

@@ -68,6 +68,11 @@ impl Responder {
         why: Syndrome,
         status: Status,
     ) {
+        match why {
+            Syndrome::RemoteAccess => env.counters.remote_access_sent += 1,
+            Syndrome::RemoteOperation => env.counters.remote_operation_sent += 1,
+            _ => env.counters.invalid_request_sent += 1,
+        }
         let refusal = Refusal { psn: self.expected, why };
         (self.refusal, self.last_words) = (Some(refusal), Some(refusal));
         self.message = Message::None;
