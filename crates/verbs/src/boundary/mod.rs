@@ -23,6 +23,8 @@ mod words;
 mod work;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Runs the body of a function that C calls; after a panic, which has been written to standard error by then, `failed`.
 pub(crate) fn guarded<R>(failed: R, body: impl FnOnce() -> R) -> R {
@@ -53,6 +55,22 @@ pub(crate) fn minus_one(error: i32) -> i32 {
 /// 0, or the number of the error: what most functions return.
 pub(crate) fn code(result: Result<(), i32>) -> i32 {
     result.err().unwrap_or(0)
+}
+
+/// How many times this process was made by `fork` since the first call.
+#[inline]
+pub(crate) fn forks() -> u32 {
+    static COUNTED: Once = Once::new();
+    static FORKS: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn count() {
+        // Relaxed: there is one thread in a child when this is called.
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: what is called in a child does nothing but add to a number.
+    COUNTED.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(count));
+    });
+    FORKS.load(Ordering::Relaxed)
 }
 
 /// A remark for whoever started the program: verbs has only numbers for errors.

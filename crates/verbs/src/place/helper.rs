@@ -5,10 +5,12 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the program may not have polled before this thread takes over.
 const PATIENCE: Duration = Duration::from_micros(100);
+/// How long it looks on when something has come.
+const LINGER: Duration = Duration::from_micros(200);
 /// The longest pause when nothing comes.
 const LONGEST: Duration = Duration::from_millis(1);
 
@@ -30,19 +32,20 @@ fn run(place: &Weak<Place>) {
             pause = (pause * 2).min(LONGEST);
             continue;
         }
-        let mut moved = false;
+        let mut last = None;
         while let Ok(mut running) = place.running.try_lock() {
-            if !running.progress(place.now()) {
-                break;
+            let now = Instant::now();
+            if running.progress(place.now()) {
+                last = Some(now);
             }
-            moved = true;
-            // Who polls now goes on.
             drop(running);
-            if place.polls.load(Ordering::Relaxed) != seen {
+            // Where something came, more comes soon. Who polls now goes on.
+            let is_over = last.is_none_or(|last| now - last > LINGER);
+            if is_over || place.polls.load(Ordering::Relaxed) != seen {
                 break;
             }
             thread::yield_now();
         }
-        pause = if moved { PATIENCE / 5 } else { (pause * 2).min(LONGEST) };
+        pause = if last.is_some() { PATIENCE / 5 } else { (pause * 2).min(LONGEST) };
     }
 }

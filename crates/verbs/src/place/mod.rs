@@ -34,8 +34,8 @@ use millrace_rdma::memory::{Limits, MOST_SLOTS};
 use millrace_rdma::neighbour::Found;
 use millrace_rdma::number::{Gid, Moment};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Regions that there may be, and windows.
@@ -59,8 +59,13 @@ pub(crate) struct Place {
     mtu: u16,
     _device: Device,
     began: Instant,
-    /// The process that opened it: a child has its memory, and neither its threads nor its right to the queues.
-    process: u32,
+    /// How many times this process had been made by `fork` when it was opened: a child has its memory, and neither its threads
+    /// nor its right to the queues.
+    forks: u32,
+    /// Polls in a row that found nothing. Relaxed: it orders nothing.
+    idle: AtomicU32,
+    /// After so many of them others get the core.
+    patience: u32,
     /// Calls that have moved the protocol on; the helper sees by it whether somebody does. Relaxed: it orders nothing.
     polls: AtomicU64,
     running: Mutex<Running>,
@@ -78,7 +83,7 @@ impl Place {
     /// The same; opens the card if none is.
     fn enter(config: &Config) -> Result<Arc<Self>, LinkError> {
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = current.upgrade().filter(|place| place.process == std::process::id()) {
+        if let Some(place) = current.upgrade().filter(|place| !place.is_inherited()) {
             return Ok(place);
         }
         let place = Arc::new(Self::open(config)?);
@@ -108,8 +113,21 @@ impl Place {
             Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
         let memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
         let running = Mutex::new(Running::new(Engine::new(options, memory), link, address));
-        let (began, process, polls) = (Instant::now(), std::process::id(), AtomicU64::new(0));
-        Ok(Self { config: config.clone(), address, options, mtu, _device: device, began, process, polls, running })
+        let (began, polls, idle) = (Instant::now(), AtomicU64::new(0), AtomicU32::new(0));
+        let (forks, patience) = (crate::boundary::forks(), patience());
+        Ok(Self {
+            config: config.clone(),
+            address,
+            options,
+            mtu,
+            _device: device,
+            began,
+            forks,
+            idle,
+            patience,
+            polls,
+            running,
+        })
     }
 
     pub fn config(&self) -> &Config {
@@ -137,17 +155,24 @@ impl Place {
     /// Does something with the engine. EIO after a panic, or in a child of the process that opened it.
     #[inline]
     pub fn with<R>(&self, act: impl FnOnce(&mut Running) -> Result<R, i32>) -> Result<R, i32> {
-        act(&mut *self.running.lock().map_err(|_| libc::EIO)?)
+        act(&mut *self.lock()?)
+    }
+
+    /// In a child nobody may ever unlock it.
+    #[inline]
+    fn lock(&self) -> Result<MutexGuard<'_, Running>, i32> {
+        if self.is_inherited() {
+            return Err(libc::EIO);
+        }
+        self.running.lock().map_err(|_| libc::EIO)
     }
 
     /// The same, and moves the protocol on: before it if `first`, and after it otherwise.
     #[inline]
     pub fn moving<R>(&self, first: bool, act: impl FnOnce(&mut Running) -> Result<R, i32>) -> Result<R, i32> {
         self.polls.fetch_add(1, Ordering::Relaxed);
-        let mut running = self.running.lock().map_err(|_| libc::EIO)?;
-        if first {
-            running.progress(self.now());
-        }
+        let mut running = self.lock()?;
+        let moved = !first || running.progress(self.now());
         let done = act(&mut running);
         if !first {
             running.progress(self.now());
@@ -155,12 +180,26 @@ impl Place {
         if let Some(text) = running.take_broken() {
             crate::boundary::say(text);
         }
+        drop(running);
+        self.give_way(moved);
         done
+    }
+
+    /// Where there are fewer cores than threads that look for something, one that has found nothing for a while lets another one
+    /// look: the card, which brings it, or the other end.
+    #[inline]
+    fn give_way(&self, moved: bool) {
+        let idle = if moved { 0 } else { self.idle.load(Ordering::Relaxed) + 1 };
+        let is_long = idle >= self.patience;
+        self.idle.store(if is_long { 0 } else { idle }, Ordering::Relaxed);
+        if is_long {
+            std::thread::yield_now();
+        }
     }
 
     /// Whether it was opened by another process, whose child this one is.
     pub fn is_inherited(&self) -> bool {
-        self.process != std::process::id()
+        self.forks != crate::boundary::forks()
     }
 
     /// The MAC address that leads to `gid`. Asks for it, and waits for the answer.
@@ -187,14 +226,19 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.is_inherited() {
-            return;
-        }
         // What was answered last must still go: the other end would wait for it until its retries are over.
         let now = self.now();
         if let Ok(running) = self.running.get_mut() {
             running.progress(now);
         }
+    }
+}
+
+/// Two programs and a card make three threads that look; programs often have more of them.
+fn patience() -> u32 {
+    match std::thread::available_parallelism().map_or(1, |cores| cores.get()) {
+        ..=3 => 16,
+        _ => 4096,
     }
 }
 
@@ -209,6 +253,15 @@ fn mtu(longest: usize, wanted: Option<u16>) -> Result<u16, LinkError> {
 pub(crate) struct Opened {
     pub place: Arc<Place>,
     pub events: Arc<Events<AsyncEvent>>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // The queues are the parent's: a child does not close them.
+        if self.place.is_inherited() {
+            core::mem::forget(Arc::clone(&self.place));
+        }
+    }
 }
 
 impl Opened {
