@@ -12,7 +12,7 @@ const BYTES: u64 = 64;
 
 /// A burst of so many frames, or entries of the ring that were looked at, with so many bytes in all.
 #[inline(always)]
-pub(crate) fn of(frames: u64, bytes: u64) -> u32 {
-    // A burst is at most 64 frames of 64 KiB.
+pub(crate) const fn of(frames: u64, bytes: u64) -> u32 {
+    // A burst is at most some hundred frames of 64 KiB.
     LOOK + (frames + bytes / BYTES) as u32
 }

@@ -32,10 +32,11 @@ pub(crate) use item::{Item, Look, Owner};
 
 use cold::Cold;
 use group::Group;
+use millrace_flow::table::BURST;
 use waiting::Waiting;
 
-/// What an owner may spend in one pass beside others: a burst of 64 short frames.
-const QUANTUM: i64 = 1 + 64 + 64;
+/// What an owner may spend in one pass beside others: a burst of frames of 64 bytes.
+const QUANTUM: i64 = cost::of(BURST as u64, BURST as u64 * 64) as i64;
 /// What it may spend alone.
 const ALONE: i64 = 512;
 /// Items that are never cold, because looking at so few costs nothing.

@@ -74,7 +74,9 @@ impl Bench {
     }
 }
 
-const BURST: (Look, u32) = (Look::Busy, 1 + 64 + 64);
+const FRAMES: u64 = millrace_flow::table::BURST as u64;
+/// A full one, of short frames.
+const BURST: (Look, u32) = (Look::Busy, cost::of(FRAMES, FRAMES * 64));
 
 #[test]
 fn one_ring_has_the_same_share_as_many_of_another_owner() {
@@ -92,7 +94,7 @@ fn one_ring_has_the_same_share_as_many_of_another_owner() {
 #[test]
 fn who_sends_long_frames_waits_as_long_as_they_take() {
     let mut bench = Bench::with(&[(1, 0..1), (2, 1..2)]);
-    let (long, short) = ((Look::Busy, cost::of(64, 64 * 1500)), (Look::Busy, cost::of(64, 64 * 64)));
+    let (long, short) = ((Look::Busy, cost::of(FRAMES, FRAMES * 1500)), BURST);
     let mut spent = [0u64; 2];
     for _ in 0..10_000 {
         for item in bench.pass(|item| if item == ring(0) { long } else { short }) {

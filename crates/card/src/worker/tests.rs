@@ -27,6 +27,7 @@ use rustix::fd::OwnedFd;
 
 const ENTRIES: u32 = 256;
 const FRAME: u16 = 64;
+const BURST: u64 = millrace_flow::table::BURST as u64;
 
 /// A queue as its program has it.
 struct Program {
@@ -163,14 +164,14 @@ fn one_queue_has_half_of_the_worker_beside_32_flooded_ones_of_another_program() 
         let before: u64 = programs.iter().map(Program::passed).sum();
         worker.pass();
         let after: u64 = programs.iter().map(Program::passed).sum();
-        assert!(after - before <= 4 * 64, "a pass is a quantum for each: {}", after - before);
+        assert!(after - before <= 4 * BURST, "a pass is a quantum for each: {}", after - before);
     }
     let theirs: u64 = programs[..32].iter().map(Program::passed).sum();
     let mine = programs[32].passed();
     assert!(mine * 10 >= theirs * 9, "{mine} frames beside {theirs}");
     let (least, most) =
         programs[..32].iter().map(Program::passed).fold((u64::MAX, 0), |(a, b), n| (a.min(n), b.max(n)));
-    assert!(most - least <= 64, "queues of one program have their turns: {least} to {most}");
+    assert!(most - least <= BURST, "queues of one program have their turns: {least} to {most}");
 }
 
 #[test]
@@ -275,7 +276,7 @@ fn what_a_wire_brings_is_reckoned_with_whoever_listens() {
         programs[0].post(ENTRIES);
         let (before, sent) = (received(), programs[0].passed());
         worker.pass();
-        assert!(received() - before <= 64 && programs[0].passed() - sent <= 128);
+        assert!(received() - before <= BURST && programs[0].passed() - sent <= 2 * BURST);
     }
     let (theirs, mine) = (received(), programs[0].passed());
     assert!(theirs.abs_diff(mine) * 10 < mine, "{theirs} received beside {mine} sent");

@@ -9,7 +9,7 @@ use crate::version::Published;
 use std::sync::Arc;
 
 /// Most keys that are looked up together.
-pub const BURST: usize = 64;
+pub const BURST: usize = 128;
 /// So many verdicts are kept; then the cache and all of them are forgotten, and those in use are found again.
 const MAX_VERDICTS: usize = 1 << 17;
 /// Actions and rules of all verdicts together, some 40 MiB; as above.
