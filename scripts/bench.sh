@@ -25,7 +25,9 @@ run nfb nfb
 run matrix matrix --svg "$results/matrix.svg" --nodes "$results/nodes.svg"
 run queues queues
 run classify classify
-echo "results, latency.svg, matrix.svg and nodes.svg are in $results"
+run rdma rdma
+run rdma-sizes rdma --sweep --svg "$results/rdma.svg"
+echo "results, latency.svg, matrix.svg, nodes.svg and rdma.svg are in $results"
 if [ ${#failed[@]} -gt 0 ]; then
     echo "not everything could be measured: ${failed[*]}; a machine with nothing else to do helps"
     exit 1

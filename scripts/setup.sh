@@ -73,6 +73,12 @@ to_build
 [ "$purpose" = --build ] || to_meet_others
 [ "$purpose" != --test ] || to_test
 [ "$purpose" != --bench ] || pkg-config --exists libdpdk 2>/dev/null || packages+=(libdpdk-dev)
+# What `bench rdma` is built with, and compared with.
+[ "$purpose" = --build ] || [ -e /usr/include/infiniband/verbs.h ] || packages+=(libibverbs-dev)
+if [ "$purpose" = --bench ]; then
+    need ucx_perftest ucx-utils
+    need fi_pingpong libfabric-bin
+fi
 
 # The package of Open vSwitch starts its services at once and at every start of the system. Benchmark and tests run copies of
 # their own in folders of their own, and only while they work; so where we install the package, nothing shall run afterwards.

@@ -52,6 +52,10 @@ json "bench metric unit value rules" bench classify --rounds 1 --seconds 0.01 --
 json "bench metric size value rss one no_rules count" bench classify --rounds 1 --seconds 0.1 --metric rss_overhead
 json "bench metric size value on off encap decap ovs ratio_to_ovs count" \
     bench classify --rounds 1 --seconds 0.1 --metric vxlan_ratio --size 64
+if [ -e /usr/include/infiniband/verbs.h ] && [ -e "$(dirname "$millrace")/verbs/libibverbs.so.1" ]; then
+    json "bench metric op size placement wire unit millrace peer peer_is ratio goal count" \
+        bench rdma --rounds 1 --seconds 0.1 --metric register_1m_again_us,write_1m_to_cma
+fi
 json "$names" bench peers --rounds 1 --seconds 0.1 --peers "$scratch/peers" --metric rtt_p50,tx_mpps_64,tx_gbps_1518
 json "demo engine" demo
 

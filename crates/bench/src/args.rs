@@ -15,6 +15,7 @@ use crate::nfb::NfbArgs;
 use crate::nodes::process::NodeArgs;
 use crate::peers::PeersArgs;
 use crate::queues::QueuesArgs;
+use crate::rdma::RdmaArgs;
 use crate::rig::CoreArgs;
 use crate::soak::SoakArgs;
 use crate::throughput::ThroughputArgs;
@@ -28,6 +29,7 @@ const USES: &Uses = &[
     (&["queues"], &["device", "engine", "json"]),
     (&["nfb"], &["device", "queue", "engine", "size", "json"]),
     (&["classify"], &["engine", "size", "json"]),
+    (&["rdma"], &["json"]),
     (&["node"], &[]),
     (&["grammar"], &[]),
     (&["man"], &[]),
@@ -52,7 +54,8 @@ Examples:
   millrace bench queues
   millrace bench nfb
   millrace bench fairness --metric flooded_share
-  millrace bench classify"
+  millrace bench classify
+  millrace bench rdma"
 )]
 pub struct BenchArgs {
     /// What to do.
@@ -87,6 +90,8 @@ pub enum Bench {
     Fairness(FairnessArgs),
     /// What looking up a frame's rule costs, and how fast rules change meanwhile
     Classify(ClassifyArgs),
+    /// Verbs programs beside UCX, libfabric, TCP and the system's own copy
+    Rdma(RdmaArgs),
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]
     Hostile(HostileArgs),

@@ -20,6 +20,7 @@ mod pages;
 mod peers;
 mod plot;
 mod queues;
+mod rdma;
 mod rig;
 mod soak;
 mod steady;
@@ -73,6 +74,7 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         Bench::Queues(args) => queues::run(shared, cores, args),
         Bench::Fairness(args) => fairness::run(shared, cores, args),
         Bench::Classify(args) => classify::run(shared, cores, args),
+        Bench::Rdma(args) => rdma::run(shared, cores, args),
         // Done above.
         Bench::Hostile(_) | Bench::Soak(_) | Bench::Node(_) | Bench::Grammar | Bench::Man { .. } => Ok(()),
     }
@@ -83,7 +85,7 @@ fn pages_of(bench: &Bench) -> u64 {
     match bench {
         Bench::Matrix(args) => pages::PER_PAIR * u64::from(args.most_queues()),
         // Their queues are too small for them, or too many.
-        Bench::Queues(_) | Bench::Fairness(_) | Bench::Classify(_) => 0,
+        Bench::Queues(_) | Bench::Fairness(_) | Bench::Classify(_) | Bench::Rdma(_) => 0,
         _ => pages::ONE_PAIR,
     }
 }

@@ -23,11 +23,16 @@ pub struct Received {
 impl Namespace {
     /// Makes one. The error is a sentence.
     pub fn new() -> Result<Self, String> {
+        Self::named("")
+    }
+
+    /// One of several, which have different endings.
+    pub fn named(ending: &str) -> Result<Self, String> {
         let ip = find("ip", "iproute2")?;
         if !rustix::process::geteuid().is_root() {
             return Err("network namespaces and AF_XDP need root; run this as root".to_owned());
         }
-        let name = format!("mrpeers{}", std::process::id());
+        let name = format!("mrpeers{}{ending}", std::process::id());
         run(&ip, |command| {
             command.args(["netns", "add", &name]);
         })?;
@@ -43,6 +48,11 @@ impl Namespace {
         self.ip(&["link", "add", one, "type", "veth", "peer", "name", other])?;
         self.ip(&["link", "set", one, "up"])?;
         self.ip(&["link", "set", other, "up"])
+    }
+
+    /// Makes two interfaces that are joined, one here and one there, which are down.
+    pub fn add_pair_to(&self, one: &str, there: &Self, other: &str) -> Result<(), String> {
+        self.ip(&["link", "add", one, "type", "veth", "peer", "name", other, "netns", &there.name])
     }
 
     /// The program `ip`, which starts others in the namespace with [`Namespace::prefix`].

@@ -1,0 +1,186 @@
+//! What is compared.
+
+use super::cards::Wire;
+use super::others::Other;
+use super::ours::Work;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Metric {
+    /// WRITE of 1 MiB, by process_vm_writev.
+    #[value(name = "write_1m_to_cma")]
+    Write1mToCma,
+    /// The same out of cache.
+    WriteColdToCma,
+    /// READ of 1 MiB, by process_vm_readv.
+    #[value(name = "read_1m_to_cma")]
+    Read1mToCma,
+    /// WRITE of 1 MiB, by UCX through shared memory.
+    #[value(name = "write_1m_to_ucx")]
+    Write1mToUcx,
+    /// WRITE of 8 bytes one way, by UCX through shared memory.
+    #[value(name = "write_8_to_ucx")]
+    Write8ToUcx,
+    /// SEND of 64 bytes one way, by libfabric through shared memory.
+    #[value(name = "send_64_to_libfabric")]
+    Send64ToLibfabric,
+    /// 8 bytes one way over two cards, by UCX over TCP.
+    #[value(name = "wire_8_to_tcp")]
+    Wire8ToTcp,
+    /// 1 MiB over two cards, by UCX over TCP.
+    #[value(name = "wire_1m_to_tcp")]
+    Wire1mToTcp,
+    /// 8 bytes one way over two cards with AF_XDP, by UCX over TCP.
+    #[value(name = "veth_8_to_tcp")]
+    Veth8ToTcp,
+    /// WRITEs of 8 bytes.
+    WritesPerS,
+    /// 1 MiB where 1 % of all frames are lost, by the same without loss.
+    LossGoodput,
+    /// Registering 1 MiB again, beside the first time.
+    #[value(name = "register_1m_again_us")]
+    Register1mAgainUs,
+}
+
+/// What stands beside our value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The same by somebody else.
+    Other(Other),
+    /// The same over other cards.
+    Cards(Wire),
+    /// The first time.
+    First,
+}
+
+const MIB: u64 = 1 << 20;
+
+impl Metric {
+    pub const ALL: [Metric; 12] = [
+        Metric::Write1mToCma,
+        Metric::WriteColdToCma,
+        Metric::Read1mToCma,
+        Metric::Write1mToUcx,
+        Metric::Write8ToUcx,
+        Metric::Send64ToLibfabric,
+        Metric::Wire8ToTcp,
+        Metric::Wire1mToTcp,
+        Metric::Veth8ToTcp,
+        Metric::WritesPerS,
+        Metric::LossGoodput,
+        Metric::Register1mAgainUs,
+    ];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Metric::Write1mToCma => "write_1m_to_cma",
+            Metric::WriteColdToCma => "write_cold_to_cma",
+            Metric::Read1mToCma => "read_1m_to_cma",
+            Metric::Write1mToUcx => "write_1m_to_ucx",
+            Metric::Write8ToUcx => "write_8_to_ucx",
+            Metric::Send64ToLibfabric => "send_64_to_libfabric",
+            Metric::Wire8ToTcp => "wire_8_to_tcp",
+            Metric::Wire1mToTcp => "wire_1m_to_tcp",
+            Metric::Veth8ToTcp => "veth_8_to_tcp",
+            Metric::WritesPerS => "writes_per_s",
+            Metric::LossGoodput => "loss_goodput",
+            Metric::Register1mAgainUs => "register_1m_again_us",
+        }
+    }
+
+    /// What the two programs do.
+    pub fn work(self) -> Work {
+        let (op, measure, size) = match self {
+            Metric::Write1mToCma | Metric::Write1mToUcx => ("write", "bandwidth", MIB),
+            Metric::WriteColdToCma => ("write", "bandwidth", 256 * MIB),
+            Metric::Read1mToCma => ("read", "bandwidth", MIB),
+            Metric::Write8ToUcx | Metric::Wire8ToTcp | Metric::Veth8ToTcp => ("write", "latency", 8),
+            Metric::Send64ToLibfabric => ("send", "latency", 64),
+            Metric::Wire1mToTcp | Metric::LossGoodput => ("write", "bandwidth", MIB),
+            Metric::WritesPerS => ("write", "rate", 8),
+            Metric::Register1mAgainUs => ("write", "register", MIB),
+        };
+        Work { op, measure, size }
+    }
+
+    /// What lies between them.
+    pub fn cards(self) -> Wire {
+        match self {
+            Metric::Wire8ToTcp | Metric::Wire1mToTcp => Wire::Memory,
+            Metric::LossGoodput => Wire::Lossy,
+            Metric::Veth8ToTcp => Wire::Veth,
+            _ => Wire::None,
+        }
+    }
+
+    pub fn peer(self) -> Peer {
+        match self {
+            Metric::Write1mToCma | Metric::WriteColdToCma | Metric::Read1mToCma => Peer::Other(Other::Cma),
+            Metric::Write1mToUcx | Metric::Write8ToUcx | Metric::WritesPerS => Peer::Other(Other::UcxMemory),
+            Metric::Send64ToLibfabric => Peer::Other(Other::Libfabric),
+            Metric::Wire8ToTcp | Metric::Wire1mToTcp => Peer::Other(Other::UcxTcp),
+            Metric::Veth8ToTcp => Peer::Other(Other::UcxTcpVeth),
+            Metric::LossGoodput => Peer::Cards(Wire::Memory),
+            Metric::Register1mAgainUs => Peer::First,
+        }
+    }
+
+    /// Cards of a third column.
+    pub fn beside(self) -> Option<Wire> {
+        (self == Metric::LossGoodput).then_some(Wire::LossyPlain)
+    }
+
+    /// What a column is called.
+    pub fn column(self, column: usize) -> &'static str {
+        match (column, self.peer()) {
+            (super::OURS, _) => "millrace",
+            (super::PEER, Peer::Other(other)) => other.word(),
+            (super::PEER, Peer::Cards(_)) => "no loss",
+            (super::PEER, Peer::First) => "first time",
+            _ => "go-back-N",
+        }
+    }
+
+    pub fn unit(self) -> &'static str {
+        match self.work().measure {
+            "latency" => "ns",
+            "rate" => "M/s",
+            "register" => "us",
+            _ => "GB/s",
+        }
+    }
+
+    pub fn decimals(self) -> usize {
+        if self.unit() == "ns" { 0 } else { 3 }
+    }
+
+    pub fn goal(self) -> &'static str {
+        match self {
+            Metric::Write1mToCma | Metric::WriteColdToCma | Metric::Read1mToCma => "ratio >= 2",
+            Metric::Write1mToUcx => "ratio >= 0.95",
+            Metric::Write8ToUcx => "ratio <= 1.5",
+            Metric::Send64ToLibfabric => "ratio <= 0.5",
+            Metric::Wire8ToTcp => "ratio <= 0.4",
+            Metric::Wire1mToTcp => "ratio >= 1.5",
+            Metric::Veth8ToTcp => "ratio <= 0.7",
+            Metric::WritesPerS => ">= 20",
+            Metric::LossGoodput => "ratio >= 0.7",
+            Metric::Register1mAgainUs => "<= 5",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn words_are_those_of_the_command_line() {
+        for metric in Metric::ALL {
+            assert_eq!(metric.to_possible_value().unwrap().get_name(), metric.word());
+        }
+        assert_eq!(Metric::value_variants().len(), Metric::ALL.len());
+    }
+}

@@ -1,0 +1,183 @@
+//! `millrace bench rdma`: verbs programs over a card, beside what else moves bytes between processes and hosts, in turns, round by
+//! round.
+//!
+//! * [`metric`]: what is compared, and the goals. [`cards`]: the cards between both ends. [`ours`]: programs that use verbs.
+//!   [`others`]: UCX, libfabric and the system's own copy. [`sweep`]: all sizes, as tables and a picture.
+
+mod cards;
+mod metric;
+mod others;
+mod ours;
+mod sweep;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use millrace_tool::failure::Failure;
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Output, Row, note};
+use millrace_tool::progress::Steps;
+use millrace_tool::{cores, stop};
+
+use crate::peers::samples::Samples;
+use crate::rig::Cores;
+use crate::steady;
+use cards::Cards;
+use metric::Metric;
+use ours::Programs;
+
+/// Options of `bench rdma`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Two programs use verbs (libibverbs.so.1 of Millrace), each pinned to a core. The
+protocol runs in their own threads; where both are on one host, bytes go straight
+into the other's memory. value is theirs, peer what stands beside it, ratio the
+one by the other.
+
+write_1m_to_cma     WRITE of 1 MiB in GB/s, by process_vm_writev
+write_cold_to_cma   the same over 256 MiB, out of cache
+read_1m_to_cma      READ of 1 MiB in GB/s, by process_vm_readv
+write_1m_to_ucx     WRITE of 1 MiB in GB/s, by UCX's put_bw through shared memory
+write_8_to_ucx      WRITE of 8 bytes one way in ns, by UCX's put_lat
+send_64_to_libfabric SEND of 64 bytes one way in ns, by fi_pingpong -p shm
+wire_8_to_tcp       8 bytes one way in ns over two cards that a vhost-user socket
+                    joins (RoCE v2), by UCX over TCP on the loopback interface
+wire_1m_to_tcp      the same with 1 MiB, in GB/s
+veth_8_to_tcp       8 bytes one way in ns over two cards with AF_XDP on a veth, by
+                    UCX over TCP on the same veth (root)
+writes_per_s        WRITEs of 8 bytes on one host, in millions per second
+loss_goodput        1 MiB over the cards of wire_1m_to_tcp, of which one loses 1 %
+                    of all frames, by the same without loss; go_back_n beside it
+register_1m_again_us registering 1 MiB that was registered before, in us; first,
+                    a copy and mlock() of as much beside it
+
+UCX is Debian's ucx-utils, fi_pingpong libfabric-bin; without them their columns
+are empty. The programs are in bench/rdma and are built with cc, make and
+libibverbs-dev when they are needed.
+
+--sweep measures WRITE, READ and SEND at many sizes, on one host and over a wire,
+and TCP beside them; --svg FILE draws it.
+
+Examples:
+  millrace bench rdma
+  millrace bench rdma --metric write_8_to_ucx,writes_per_s --rounds 9 --json
+  millrace bench rdma --sweep --svg rdma.svg")]
+pub struct RdmaArgs {
+    /// What to measure
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = Metric::ALL.map(Metric::word))]
+    metric: Vec<Metric>,
+    /// How often to measure everything
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// How long one measurement takes
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
+    seconds: f64,
+    /// Measure all sizes instead
+    #[arg(long)]
+    sweep: bool,
+    /// Draw the sweep
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    svg: Option<PathBuf>,
+    /// Folder with the sources of the programs [default: bench/rdma, or where this program was built]
+    #[arg(long, value_name = "FOLDER")]
+    sources: Option<PathBuf>,
+}
+
+/// What a benchmark stands on.
+struct Bench {
+    cores: Cores,
+    seconds: f64,
+    programs: Programs,
+}
+
+/// Columns of the samples.
+const OURS: usize = 0;
+const PEER: usize = 1;
+const BESIDE: usize = 2;
+
+/// Runs the benchmark.
+pub fn run(shared: &Shared, cores: Cores, args: &RdmaArgs) -> Result<(), Failure> {
+    // The programs pin themselves.
+    cores::unpin();
+    let programs = Programs::build(args.sources.as_deref()).map_err(Failure::Found)?;
+    let bench = Bench { cores, seconds: args.seconds, programs };
+    if args.sweep {
+        return sweep::run(shared, &bench, args.svg.as_deref());
+    }
+    let mut all: Vec<Samples<3, Metric>> = args.metric.iter().map(|&metric| Samples::new(metric)).collect();
+    let mut absent: Vec<(Metric, usize)> = Vec::new();
+    let mut failed = None;
+    let steps = Steps::new("rdma", u64::from(args.rounds) * all.len() as u64);
+    for _ in 0..args.rounds {
+        for samples in &mut all {
+            let metric = samples.metric;
+            steps.next(metric.word());
+            samples.begin();
+            for column in [OURS, PEER, BESIDE] {
+                if stop::asked() {
+                    return Err(Failure::Interrupted);
+                }
+                if absent.contains(&(metric, column)) {
+                    continue;
+                }
+                let shown = |value: f64| format!("{value:.*} {}", metric.decimals(), metric.unit());
+                let name = format!("{} {}", metric.word(), metric.column(column));
+                match steady::take(cores, &name, shown, || measure(&bench, metric, column)) {
+                    Ok(sample) => samples.add(column, sample),
+                    Err(why) => {
+                        note(format!("{name}: left out: {why}"));
+                        absent.push((metric, column));
+                        if column == OURS {
+                            failed.get_or_insert(format!("{name}: {why}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    drop(steps);
+    let rows: Vec<Row> = all.iter().map(row).collect();
+    Output::new(shared.json).rows(&format!("medians of up to {} rounds", args.rounds), &rows)?;
+    failed.map_or(Ok(()), |why| Err(Failure::Found(why)))
+}
+
+/// One sample. `None`: this metric has no such column. Errors are sentences.
+fn measure(bench: &Bench, metric: Metric, column: usize) -> Result<Option<f64>, String> {
+    let (work, cards) = (metric.work(), metric.cards());
+    match column {
+        OURS => ours::measure(bench, &Cards::start(bench, cards)?, work).map(|line| Some(line.value)),
+        PEER => match metric.peer() {
+            metric::Peer::Other(other) => others::measure(bench, other, work).map(Some),
+            metric::Peer::Cards(cards) => {
+                ours::measure(bench, &Cards::start(bench, cards)?, work).map(|line| Some(line.value))
+            }
+            metric::Peer::First => {
+                ours::measure(bench, &Cards::start(bench, cards)?, work).map(|line| Some(line.first_us))
+            }
+        },
+        _ => match metric.beside() {
+            Some(cards) => ours::measure(bench, &Cards::start(bench, cards)?, work).map(|line| Some(line.value)),
+            None => Ok(None),
+        },
+    }
+}
+
+fn row(samples: &Samples<3, Metric>) -> Row {
+    let (metric, chosen) = (samples.metric, samples.choose());
+    let (work, decimals) = (metric.work(), metric.decimals());
+    let row = Row::new()
+        .tag("bench", "rdma")
+        .text("metric", metric.word())
+        .text("op", work.op)
+        .count("size", work.size)
+        .tag("placement", "library")
+        .tag("wire", metric.cards().word())
+        .text("unit", metric.unit())
+        .maybe("millrace", chosen.values[OURS], decimals)
+        .maybe("peer", chosen.values[PEER], decimals)
+        .text("peer_is", metric.column(PEER))
+        .maybe("ratio", chosen.ratio(OURS, PEER), 3)
+        .text("goal", metric.goal())
+        .maybe("go_back_n", chosen.values[BESIDE], decimals);
+    chosen.end(row)
+}
