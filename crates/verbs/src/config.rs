@@ -11,6 +11,10 @@ pub(crate) const VARIABLE: &str = "MILLRACE_VERBS";
 pub(crate) struct Config {
     /// Name of the card; without one, the card that commands would use.
     pub card: Option<String>,
+    /// A port to be worked on without a card.
+    pub port: Option<String>,
+    /// Where counters are written when the last context is closed.
+    pub stats: Option<String>,
     /// Name of the device.
     pub name: String,
     /// Address; without one, one that follows from the TX queue.
@@ -37,6 +41,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             card: None,
+            port: None,
+            stats: None,
             name: "millrace0".to_owned(),
             ip: None,
             mac: None,
@@ -97,6 +103,8 @@ impl Config {
         };
         match key {
             "name" => self.name = name(value)?,
+            "port" => self.port = Some(value.to_owned()),
+            "stats" => self.stats = Some(value.to_owned()),
             "ip" => self.ip = Some(address(value)?),
             "mac" => {
                 self.mac =
@@ -109,7 +117,11 @@ impl Config {
             "part" => self.part = number(value)?,
             "extended" => self.extended = switch(value)?,
             "helper" => self.helper = switch(value)?,
-            _ => return Err("not an option; there are name, ip, mac, mtu, tx, rx, vendor, part, extended and helper"),
+            _ => {
+                return Err(
+                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, helper and stats",
+                );
+            }
         }
         Ok(())
     }

@@ -44,7 +44,10 @@ fn find() -> Option<Found> {
             return None;
         }
     };
-    if let Err(error) = crate::place::card(&config) {
+    // A port is opened with the first context, by which it is taken.
+    if config.port.is_none()
+        && let Err(error) = crate::place::card(&config)
+    {
         say(error);
         return None;
     }

@@ -1,7 +1,6 @@
 //! Packets into frames of the card's TX queue.
 
-use super::link::Link;
-use millrace::TxQueue;
+use super::link::{Given, Link};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::Qpn;
 use millrace_rdma::transport::{Out, Sent};
@@ -31,13 +30,13 @@ impl Maker {
 
 /// Takes packets of the engine.
 pub(super) struct Frames<'l> {
-    pub tx: &'l mut TxQueue,
+    link: &'l mut Link,
     pub maker: &'l mut Maker,
 }
 
 impl<'l> Frames<'l> {
     pub fn new(link: &'l mut Link, maker: &'l mut Maker) -> Self {
-        Self { tx: &mut link.tx, maker }
+        Self { link, maker }
     }
 }
 
@@ -72,16 +71,10 @@ impl Out for Frames<'_> {
                 Err(refused) => Sent::Refused(refused),
             };
         }
-        // A queue that has failed takes nothing: whoever looks at it next says so.
-        match self.tx.get(&[frame_len as u16]) {
-            Ok(Some(mut burst)) => match write(prepared, source, headers, len, &mut burst[0], fill) {
-                Ok(()) => {
-                    burst.put();
-                    Sent::Taken
-                }
-                Err(refused) => Sent::Refused(refused),
-            },
-            _ => Sent::Full,
+        match self.link.give(frame_len, |frame| write(prepared, source, headers, len, frame, fill)) {
+            Given::Taken => Sent::Taken,
+            Given::Full => Sent::Full,
+            Given::Refused(refused) => Sent::Refused(refused),
         }
     }
 }

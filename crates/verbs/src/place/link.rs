@@ -1,8 +1,11 @@
-//! The link to a card: one TX queue, by which frames go, and one RX queue, by which they come.
+//! The link to others: one TX queue of a card, by which frames go, and one RX queue, by which they come; or a port of this process's
+//! own, with nobody in between.
 
 use crate::config::Config;
 use millrace::{Device, ErrorCode, RxQueue, TxQueue};
+use millrace_dma::Span;
 use millrace_driver::{ClientError, place};
+use millrace_port::{Accept, DropReason, MAX_FRAME_LEN, PortQueue, PortSpec, TxOutcome};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -11,6 +14,10 @@ use thiserror::Error;
 pub(crate) enum LinkError {
     #[error("no card runs at {0}: start one with `millrace card`, or name one in MILLRACE_VERBS")]
     NoCard(String),
+    #[error("port={spec}: {problem}")]
+    Port { spec: String, problem: String },
+    #[error("port={0} has no queue that gives this end an address: say ip=ADDRESS in MILLRACE_VERBS")]
+    NoAddress(String),
     #[error("a descriptor cannot be made: {0}")]
     Descriptor(Errno),
     #[error("a thread cannot be started: {0}")]
@@ -41,15 +48,166 @@ impl LinkError {
             Self::Thread(_) => libc::EAGAIN,
             Self::Descriptor(error) => error.raw_os_error(),
             Self::NoQueue(_) => libc::EBUSY,
-            Self::ShortFrames { .. } => libc::EINVAL,
+            Self::ShortFrames { .. } | Self::Port { .. } | Self::NoAddress(_) => libc::EINVAL,
         }
     }
 }
 
-/// Queues that run.
-pub(crate) struct Link {
-    pub rx: RxQueue,
-    pub tx: TxQueue,
+/// Bytes of payload in a packet over a port, where nothing else is said: what the frames of every interface have room for.
+const PORT_MTU: u16 = 1024;
+
+/// What frames go by and come by.
+pub(crate) enum Link {
+    /// Queues that run.
+    Card(Box<Queues>),
+    /// A port, which this end works on itself.
+    Port(Box<Port>),
+}
+
+/// Queues of a card.
+pub(crate) struct Queues {
+    device: Device,
+    rx: RxQueue,
+    tx: TxQueue,
+}
+
+/// A port of this process's own.
+pub(crate) struct Port {
+    queue: Box<dyn PortQueue>,
+    /// A frame on its way: the other side of the port can change its memory while it is read.
+    came: Box<[u8]>,
+    goes: Box<[u8]>,
+}
+
+/// What became of a frame.
+pub(crate) enum Given<E> {
+    Taken,
+    Full,
+    /// Its bytes could not be had.
+    Refused(E),
+}
+
+impl Link {
+    /// What `config` says.
+    pub fn open(config: &Config) -> Result<Self, LinkError> {
+        let Some(spec) = &config.port else { return Self::queues(card(config)?, config) };
+        if config.ip.is_none() {
+            return Err(LinkError::NoAddress(spec.clone()));
+        }
+        let failed = |problem: String| LinkError::Port { spec: spec.clone(), problem };
+        let parsed: PortSpec = spec.parse().map_err(|error: millrace_port::SpecError| failed(error.to_string()))?;
+        let mut queues = millrace_port::open(&parsed).map_err(|error| failed(error.to_string()))?;
+        let buffer = || vec![0; MAX_FRAME_LEN].into_boxed_slice();
+        match queues.pop().filter(|_| queues.is_empty()) {
+            Some(queue) => Ok(Self::Port(Box::new(Port { queue, came: buffer(), goes: buffer() }))),
+            None => Err(failed("it has to have one queue".to_owned())),
+        }
+    }
+
+    /// Opens the first queues that are free, or those that are named.
+    fn queues(device: Device, config: &Config) -> Result<Self, LinkError> {
+        let crossed = sends_back(&device);
+        for (tx, rx) in pairs(&device, config, crossed) {
+            let Some(tx) = free(&device, format!("TX queue {tx}"), || device.tx(tx).open()?.start())? else { continue };
+            let Some(rx) = free(&device, format!("RX queue {rx}"), || device.rx(rx).open()?.start())? else { continue };
+            return Ok(Self::Card(Box::new(Queues { device, rx, tx })));
+        }
+        Err(LinkError::NoQueue(device.name().to_owned()))
+    }
+
+    /// The number by which this end gets an address that nobody gave it.
+    pub fn number(&self) -> u32 {
+        match self {
+            Self::Card(card) => card.tx.id().index,
+            Self::Port(_) => 0,
+        }
+    }
+
+    /// Bytes of the longest frame.
+    pub fn longest(&self) -> usize {
+        match self {
+            Self::Card(card) => card.tx.longest().min(card.device.frame_limits().1.into()),
+            Self::Port(_) => MAX_FRAME_LEN,
+        }
+    }
+
+    /// Bytes of payload of a packet, where nothing else is said and nothing else is known.
+    pub fn usual_mtu(&self) -> Option<u16> {
+        matches!(self, Self::Port(_)).then_some(PORT_MTU)
+    }
+
+    /// Hands over up to `budget` frames that have come. Errors are sentences, and the end of the link.
+    #[inline]
+    pub fn receive(&mut self, budget: usize, mut take: impl FnMut(&[u8])) -> Result<usize, String> {
+        match self {
+            Self::Card(card) => {
+                let burst = card.rx.get(budget).map_err(|error| error.to_string())?;
+                burst.iter().for_each(|packet| take(packet.data));
+                Ok(burst.len())
+            }
+            Self::Port(port) => {
+                let Port { queue, came, .. } = &mut **port;
+                Ok(queue.receive(budget, &mut |frame: Span<'_>| {
+                    let len = frame.read_into(came);
+                    take(&came[..len]);
+                    Accept::Taken
+                }))
+            }
+        }
+    }
+
+    /// Sends a frame of `len` bytes that `write` makes.
+    #[inline]
+    pub fn give<E>(&mut self, len: usize, write: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Given<E> {
+        match self {
+            // A queue that has failed takes nothing: whoever looks at it next says so.
+            Self::Card(card) => match card.tx.get(&[len as u16]) {
+                Ok(Some(mut burst)) => match write(&mut burst[0]) {
+                    Ok(()) => {
+                        burst.put();
+                        Given::Taken
+                    }
+                    Err(error) => Given::Refused(error),
+                },
+                _ => Given::Full,
+            },
+            Self::Port(port) => {
+                let Port { queue, goes, .. } = &mut **port;
+                let Some(frame) = goes.get_mut(..len) else { return Given::Taken };
+                match write(frame) {
+                    // What a port drops it counts; the transport sends it again, as on every wire.
+                    Ok(()) => match queue.transmit(Span::from_slice(frame)) {
+                        TxOutcome::Sent | TxOutcome::Dropped(_) => Given::Taken,
+                        TxOutcome::Full => Given::Full,
+                    },
+                    Err(error) => Given::Refused(error),
+                }
+            }
+        }
+    }
+
+    /// What a port has counted; those of a card are the card's.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let Self::Port(port) = self else { return Vec::new() };
+        let counters = port.queue.counters();
+        let mut all = vec![("rx".to_owned(), counters.rx_frames()), ("tx".to_owned(), counters.tx_frames())];
+        let dropped = |way: &str, (reason, count): (DropReason, u64)| (format!("{way}_{}", reason.name()), count);
+        all.extend(counters.rx_drops().map(|drop| dropped("rx", drop)));
+        all.extend(counters.tx_drops().map(|drop| dropped("tx", drop)));
+        all
+    }
+
+    /// What was given may leave now. Errors are as those of [`Link::receive`].
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), String> {
+        match self {
+            Self::Card(card) => card.tx.flush().map_err(|error| error.to_string()),
+            Self::Port(port) => {
+                port.queue.flush();
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Opens the card that is named, or the one that commands use when none is named.
@@ -72,19 +230,6 @@ pub(crate) fn card(config: &Config) -> Result<Device, LinkError> {
 
 fn is_nobody(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR)
-}
-
-impl Link {
-    /// Opens the first queues that are free, or those that are named.
-    pub fn open(device: &Device, config: &Config) -> Result<Self, LinkError> {
-        let crossed = sends_back(device);
-        for (tx, rx) in pairs(device, config, crossed) {
-            let Some(tx) = free(device, format!("TX queue {tx}"), || device.tx(tx).open()?.start())? else { continue };
-            let Some(rx) = free(device, format!("RX queue {rx}"), || device.rx(rx).open()?.start())? else { continue };
-            return Ok(Self { rx, tx });
-        }
-        Err(LinkError::NoQueue(device.name().to_owned()))
-    }
 }
 
 /// Whether the card has no wire: what goes by TX queue k comes by RX queue k.

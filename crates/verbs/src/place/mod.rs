@@ -9,7 +9,7 @@
 //! thread; when nobody does, a helper thread does.
 //!
 //! * `link`: the queues of the card. `frames`: packets into frames. `memory`: keys. `running`: what moves.
-//! * `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what programs are told of the device.
+//! * `stats`: what happened, in numbers. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what programs are told of the device.
 
 mod events;
 mod frames;
@@ -18,6 +18,7 @@ mod link;
 mod memory;
 pub(crate) mod profile;
 mod running;
+mod stats;
 
 pub(crate) use events::Events;
 pub(crate) use link::{LinkError, card};
@@ -28,7 +29,6 @@ use crate::address::{Address, mac_of};
 use crate::config::Config;
 use link::Link;
 use memory::Reach;
-use millrace::Device;
 use millrace_rdma::engine::{Engine, Options};
 use millrace_rdma::memory::{Limits, MOST_SLOTS};
 use millrace_rdma::neighbour::Found;
@@ -57,7 +57,6 @@ pub(crate) struct Place {
     address: Address,
     options: Options,
     mtu: u16,
-    _device: Device,
     began: Instant,
     /// How many times this process had been made by `fork` when it was opened: a child has its memory, and neither its threads
     /// nor its right to the queues.
@@ -95,10 +94,9 @@ impl Place {
     }
 
     fn open(config: &Config) -> Result<Self, LinkError> {
-        let device = card(config)?;
-        let link = Link::open(&device, config)?;
-        let mtu = mtu(link.tx.longest().min(device.frame_limits().1.into()), config.mtu)?;
-        let address = Address::new(config, link.tx.id().index);
+        let link = Link::open(config)?;
+        let mtu = mtu(link.longest(), config.mtu.or(link.usual_mtu()))?;
+        let address = Address::new(config, link.number());
         // Of the random keys that the system gives every process.
         let seed = RandomState::new().hash_one(std::process::id());
         let options = Options {
@@ -115,19 +113,7 @@ impl Place {
         let running = Mutex::new(Running::new(Engine::new(options, memory), link, address));
         let (began, polls, idle) = (Instant::now(), AtomicU64::new(0), AtomicU32::new(0));
         let (forks, patience) = (crate::boundary::forks(), patience());
-        Ok(Self {
-            config: config.clone(),
-            address,
-            options,
-            mtu,
-            _device: device,
-            began,
-            forks,
-            idle,
-            patience,
-            polls,
-            running,
-        })
+        Ok(Self { config: config.clone(), address, options, mtu, began, forks, idle, patience, polls, running })
     }
 
     pub fn config(&self) -> &Config {
@@ -230,6 +216,11 @@ impl Drop for Place {
         let now = self.now();
         if let Ok(running) = self.running.get_mut() {
             running.progress(now);
+            if let Some(file) = self.config.stats.as_ref().filter(|_| self.forks == crate::boundary::forks())
+                && let Err(error) = std::fs::write(file, stats::json(running) + "\n")
+            {
+                crate::boundary::say(format_args!("stats={file}: {error}"));
+            }
         }
     }
 }

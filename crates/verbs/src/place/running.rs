@@ -2,7 +2,7 @@
 
 use super::events::Events;
 use super::frames::{Frames, Maker};
-use super::link::Link;
+use super::link::{Given, Link};
 use super::memory::Reach;
 use crate::abi::AsyncEvent;
 use crate::address::Address;
@@ -12,6 +12,7 @@ use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::Origin;
 use millrace_rdma::wire::{Counters, parse};
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 /// Frames that are looked at, and packets that are sent, at one call.
@@ -38,6 +39,8 @@ pub(crate) struct Running {
     reasons: Counters,
     /// Frames with packets for somebody else.
     foreign: u64,
+    /// Questions and answers about neighbours for which there was no room.
+    unsent: u64,
     /// Why the card takes and brings nothing any more.
     broken: Option<String>,
 }
@@ -49,8 +52,22 @@ impl Running {
         neighbours.announce();
         let (channels, queues, pairs, shared) = Default::default();
         let maker = Maker::new(address.mac);
-        let (reasons, foreign, broken) = (Counters::default(), 0, None);
-        Self { engine, neighbours, channels, queues, pairs, shared, link, maker, address, reasons, foreign, broken }
+        let (reasons, foreign, unsent, broken) = (Counters::default(), 0, 0, None);
+        Self {
+            engine,
+            neighbours,
+            channels,
+            queues,
+            pairs,
+            shared,
+            link,
+            maker,
+            address,
+            reasons,
+            foreign,
+            unsent,
+            broken,
+        }
     }
 
     /// Takes what has come, sends what is to be sent. Returns whether there was anything.
@@ -90,34 +107,47 @@ impl Running {
             take(&frame);
             count += 1;
         }
-        match link.rx.get(BURST) {
-            Ok(burst) => {
-                count += burst.len();
-                burst.iter().for_each(|packet| take(packet.data));
-            }
-            Err(error) => *broken = Some(error.to_string()),
+        match link.receive(BURST, take) {
+            Ok(came) => count += came,
+            Err(error) => *broken = Some(error),
         }
         count
     }
 
     #[inline]
     fn send(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, maker, broken, .. } = self;
+        let Self { link, engine, neighbours, maker, broken, unsent, .. } = self;
         let mut sent = engine.transmit(now, BURST, &mut Frames::new(link, maker));
         neighbours.tick(now);
         while let Some(frame) = neighbours.take_frame() {
-            if let Ok(Some(mut burst)) = link.tx.get(&[frame.len() as u16]) {
-                burst[0].copy_from_slice(&frame);
-                burst.put();
-                sent += 1;
+            let given = link.give(frame.len(), |to| {
+                to.copy_from_slice(&frame);
+                Ok::<_, Infallible>(())
+            });
+            // Whoever asks or is asked does so again.
+            match given {
+                Given::Taken => sent += 1,
+                _ => *unsent += 1,
             }
         }
         if sent > 0
-            && let Err(error) = link.tx.flush()
+            && let Err(error) = link.flush()
         {
-            *broken = Some(error.to_string());
+            *broken = Some(error);
         }
         sent
+    }
+
+    /// Frames that were no packets for this end, by reason, and packets that no frame could be made of.
+    pub fn frames(&self) -> Vec<(&'static str, u64)> {
+        let mut all: Vec<_> = self.reasons.pairs().collect();
+        all.extend([("foreign", self.foreign), ("unbuildable", self.maker.unbuildable), ("unsent", self.unsent)]);
+        all
+    }
+
+    /// What the port has counted, where there is no card.
+    pub fn port(&self) -> Vec<(String, u64)> {
+        self.link.counters()
     }
 
     /// What broke, once.
