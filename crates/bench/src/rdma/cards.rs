@@ -1,6 +1,6 @@
 //! The cards between the two programs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use millrace_tool::programs;
 use tempfile::TempDir;
@@ -19,13 +19,13 @@ pub enum Wire {
     None,
     /// One card, whose thread moves frames between them.
     Card,
-    /// Two cards, joined by a vhost-user socket.
+    /// A vhost-user socket; each end works on its port itself.
     Memory,
-    /// The same; the first card loses one frame in a hundred.
+    /// The same; the port of the first end loses one frame in a hundred.
     Lossy,
     /// The same without selective repeat.
     LossyPlain,
-    /// Two cards with AF_XDP at both ends of a veth.
+    /// A veth with AF_XDP at both ends, which each end works on itself.
     Veth,
 }
 
@@ -41,78 +41,54 @@ impl Wire {
     }
 }
 
-/// Cards that run, and what each end has to know (`MILLRACE_VERBS`). They end with this.
+/// What lies between the ends, and what each of them has to know (`MILLRACE_VERBS`). It ends with this.
 pub struct Cards {
     pub words: [String; 2],
-    _processes: Vec<Process>,
-    _namespace: Option<Namespace>,
+    /// Where both run, if that is not here.
+    pub namespace: Option<Namespace>,
+    _card: Option<Process>,
     _folder: TempDir,
 }
 
 impl Cards {
-    /// Starts them. Errors are sentences.
+    /// Makes it. Errors are sentences.
     pub fn start(bench: &Bench, wire: Wire) -> Result<Self, String> {
         let folder = tempfile::Builder::new().prefix("millrace-bench-").tempdir();
         let folder = folder.map_err(|why| format!("cannot make a temporary folder: {why}"))?;
-        let at = |name: &str| folder.path().join(name);
-        let namespace = if wire == Wire::Veth { Some(Namespace::new()?) } else { None };
-        if let Some(namespace) = &namespace {
-            namespace.add_pair("left", "right")?;
-        }
-        let mut processes = Vec::new();
-        let mut card = |name, options: &[String]| {
-            start(bench, name, &at(name), folder.path(), namespace.as_ref(), options).map(|card| processes.push(card))
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let (mut card, mut namespace) = (None, None);
+        let ends = |ports: [String; 2], more: &str| {
+            let mut end = 0;
+            ports.map(|port| {
+                end += 1;
+                format!("port={port} ip=198.18.0.{end} {more}")
+            })
         };
+        let (server, client) = (format!("vhost-user:{}", at("wire")), format!("virtio-user:{}", at("wire")));
+        let lossy = format!("fault:loss=1%,seed={SEED},port=({server})");
         let words = match wire {
             Wire::None | Wire::Card => {
-                card("card", &options(&["--queues", "2"]))?;
+                card = Some(start(bench, &folder.path().join("card"), folder.path())?);
                 let local = if wire == Wire::Card { " local=off" } else { "" };
-                [0, 1].map(|_| format!("unix:{}{local}", at("card").display()))
+                [0, 1].map(|_| format!("unix:{}{local}", at("card")))
             }
-            _ => {
-                let socket = at("wire").display().to_string();
-                let ports = match wire {
-                    Wire::Veth => ["af_xdp:left".to_owned(), "af_xdp:right".to_owned()],
-                    Wire::Memory => [format!("vhost-user:{socket}"), format!("virtio-user:{socket}")],
-                    _ => [
-                        format!("fault:loss=1%,seed={SEED},port=(vhost-user:{socket})"),
-                        format!("virtio-user:{socket}"),
-                    ],
-                };
-                // Packets of 4 KiB need frames of as much; an interface has frames of 1500 bytes.
-                let big: &[&str] = if wire == Wire::Veth { &[] } else { &["--frame-max", "9000", "--buffer", "8192"] };
-                for (name, port) in ["first", "second"].into_iter().zip(&ports) {
-                    card(name, &options(&[&["--queues", "1", "--port", port], big].concat()))?;
-                }
-                let more = if wire == Wire::LossyPlain { " extended=off" } else { "" };
-                [("first", 1), ("second", 2)]
-                    .map(|(name, end)| format!("unix:{} ip=198.18.0.{end}{more}", at(name).display()))
+            Wire::Memory => ends([server, client], "mtu=4096"),
+            Wire::Lossy => ends([lossy, client], "mtu=4096"),
+            Wire::LossyPlain => ends([lossy, client], "mtu=4096 extended=off"),
+            Wire::Veth => {
+                let host = namespace.insert(Namespace::new()?);
+                host.add_pair("left", "right")?;
+                ends(["af_xdp:left".to_owned(), "af_xdp:right".to_owned()], "mtu=1024")
             }
         };
-        Ok(Self { words, _processes: processes, _namespace: namespace, _folder: folder })
+        Ok(Self { words, namespace, _card: card, _folder: folder })
     }
 }
 
-fn options(words: &[&str]) -> Vec<String> {
-    words.iter().map(|&word| word.to_owned()).collect()
-}
-
-fn start(
-    bench: &Bench,
-    name: &'static str,
-    socket: &Path,
-    folder: &Path,
-    namespace: Option<&Namespace>,
-    options: &[String],
-) -> Result<Process, String> {
-    let millrace: PathBuf =
-        programs::beside(programs::MILLRACE).map_err(|why| format!("cannot find millrace: {why}"))?;
-    let program = namespace.map_or(&millrace, Namespace::starter);
-    let mut card = Process::start(name, program, folder, |command| {
-        if let Some(namespace) = namespace {
-            command.args(namespace.prefix()).arg(&millrace);
-        }
-        command.args(["card", "--until-eof", "--workers", "1", "--listen"]).arg(socket).args(options);
+fn start(bench: &Bench, socket: &Path, folder: &Path) -> Result<Process, String> {
+    let program = programs::beside(programs::MILLRACE).map_err(|why| format!("cannot find millrace: {why}"))?;
+    let mut card = Process::start("card", &program, folder, |command| {
+        command.args(["card", "--until-eof", "--workers", "1", "--queues", "2", "--listen"]).arg(socket);
         if let Some(core) = bench.cores.card {
             command.args(["--cpu", &core.to_string()]);
         }

@@ -1,7 +1,7 @@
 //! `millrace bench rdma`: verbs programs over a card, beside what else moves bytes between processes and hosts, in turns, round by
 //! round.
 //!
-//! * [`metric`]: what is compared, and the goals. [`cards`]: the cards between both ends. [`ours`]: programs that use verbs.
+//! * [`metric`]: what is compared, and the goals. [`cards`]: what lies between both ends. [`ours`]: programs that use verbs.
 //!   [`others`]: UCX, libfabric and the system's own copy. [`sweep`]: all sizes, as tables and a picture.
 
 mod cards;
@@ -40,14 +40,15 @@ read_1m_to_cma      READ of 1 MiB in GB/s, by process_vm_readv
 write_1m_to_ucx     WRITE of 1 MiB in GB/s, by UCX's put_bw through shared memory
 write_8_to_ucx      WRITE of 8 bytes one way in ns, by UCX's put_lat
 send_64_to_libfabric SEND of 64 bytes one way in ns, by fi_pingpong -p shm
-wire_8_to_tcp       8 bytes one way in ns over two cards that a vhost-user socket
-                    joins (RoCE v2), by UCX over TCP on the loopback interface
+wire_8_to_tcp       8 bytes one way in ns over a vhost-user socket (RoCE v2, each
+                    end works on its port itself), by UCX over TCP on the
+                    loopback interface
 wire_1m_to_tcp      the same with 1 MiB, in GB/s
-veth_8_to_tcp       8 bytes one way in ns over two cards with AF_XDP on a veth, by
-                    UCX over TCP on the same veth (root)
+veth_8_to_tcp       8 bytes one way in ns with AF_XDP at both ends of a veth, by UCX
+                    over TCP on a veth (root)
 writes_per_s        WRITEs of 8 bytes on one host, in millions per second
-loss_goodput        1 MiB over the cards of wire_1m_to_tcp, of which one loses 1 %
-                    of all frames, by the same without loss; go_back_n beside it
+loss_goodput        1 MiB over the wire of wire_1m_to_tcp, which loses 1 % of all
+                    frames one way, by the same without loss; go_back_n beside it
 register_1m_again_us registering 1 MiB that was registered before, in us; first,
                     a copy and mlock() of as much beside it
 

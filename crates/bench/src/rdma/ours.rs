@@ -72,7 +72,14 @@ fn library() -> Result<PathBuf, String> {
 
 /// Runs the programs over the cards. Errors are sentences.
 pub fn measure(bench: &Bench, cards: &Cards, work: Work) -> Result<Line, String> {
-    let mut command = Command::new(bench.programs.path("verbs"));
+    let mut command = match &cards.namespace {
+        Some(namespace) => {
+            let mut command = Command::new(namespace.starter());
+            command.args(namespace.prefix()).arg(bench.programs.path("verbs"));
+            command
+        }
+        None => Command::new(bench.programs.path("verbs")),
+    };
     command.args(["--op", work.op, "--measure", work.measure, "--size", &work.size.to_string()]);
     command.args(["--seconds", &bench.seconds.to_string(), "--first", &cards.words[0], "--second", &cards.words[1]]);
     command.env("LD_LIBRARY_PATH", &bench.programs.library).env_remove("MILLRACE_DEVICE");

@@ -1,4 +1,4 @@
-//! All sizes: throughput, latency and the share of a core that both ends take, on one host, by a card, over a wire, and by TCP. The
+//! All sizes: throughput, latency and the share of a core that both ends take, on one host, by a card, over a wire of shared memory, and by TCP. The
 //! figures 5.7 to 5.12 of the source (SLURPoE).
 
 use std::path::Path;
@@ -27,7 +27,7 @@ enum Way {
 const WAYS: [(Way, &str); 4] = [
     (Way::Verbs(Wire::None), "one host"),
     (Way::Verbs(Wire::Card), "frames by a card"),
-    (Way::Verbs(Wire::Memory), "two cards"),
+    (Way::Verbs(Wire::Memory), "a wire"),
     (Way::Tcp, "TCP (UCX)"),
 ];
 
