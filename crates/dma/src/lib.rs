@@ -40,6 +40,9 @@ mod iova;
 mod mapping;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
+mod other;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
 mod place;
 #[cfg(not(loom))]
 mod process;
@@ -63,13 +66,15 @@ pub use foreign::ForeignRegion;
 pub use guard::foreign_cuts;
 pub use iova::Iova;
 #[cfg(not(loom))]
+pub use other::OtherProcess;
+#[cfg(not(loom))]
 pub use place::{Place, PlaceError};
 #[cfg(not(loom))]
 pub use region::{Pages, Protection, Region, RegionError};
 
 #[cfg(not(loom))]
 pub use watch::{Cover, Watch, WatchCounters, WatchError};
-pub use watch::{Entered, Gate, Taken};
+pub use watch::{Entered, Gate, Outside, Presence, SEATS, Taken};
 
 /// A view that does not lie inside its window, or is not aligned as its words need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

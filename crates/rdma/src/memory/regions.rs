@@ -2,6 +2,7 @@
 
 use super::table::{Entry, Kind, Table};
 use super::{ProtectionDomain, Refused};
+use crate::local::{Directory, Shared};
 use crate::number::{Key, Qpn};
 use crate::work::Access;
 use millrace_dma::{Cover, Entered, Gate, Place, PlaceError, Taken, Watch, WatchCounters, WatchError, Window};
@@ -282,6 +283,7 @@ impl Regions {
         way: Way,
     ) -> Registered {
         let key = self.table.next_key(slot, 0);
+        self.table.share(slot, None);
         let (kind, qpn, gone) = (Kind::Region, Qpn::default(), false);
         self.table.set(slot, Some(Entry { key, domain, qpn, access, base, place, kind, gone }));
         Registered { lkey: key, rkey: key, way }
@@ -360,6 +362,7 @@ impl Regions {
             *self.users(domain)? -= 1;
         }
         self.table.give_back(slot);
+        self.table.share(slot, None);
         self.held.remove(&slot);
         Ok(())
     }
@@ -434,6 +437,46 @@ impl Regions {
         self.counters.lost += u64::from(lost);
         let ranges = if lost { &everything[..] } else { self.gate.taken() };
         self.counters.gone += self.table.take_away(ranges);
+        if let Some(directory) = &self.table.directory {
+            directory.answer(self.gate.seen());
+        }
+    }
+
+    /// Other processes find all keys in `directory` from now on, and may reach what they open by themselves.
+    pub fn show_in(&mut self, directory: Directory) {
+        self.sync();
+        self.gate.let_in(directory.outside().clone());
+        self.table.show_in(directory);
+        // What was taken away between the two is taken over by this.
+        self.sync();
+    }
+
+    /// What other processes find.
+    pub fn directory(&self) -> Option<&Directory> {
+        self.table.directory.as_ref()
+    }
+
+    /// The bytes of a region lie in a file that other processes may map.
+    ///
+    /// # Errors
+    /// [`RegisterError::Key`].
+    pub fn share(&mut self, lkey: Key, shared: Shared) -> Result<(), RegisterError> {
+        let slot = self.region(lkey)?;
+        self.table.share(slot, Some(shared));
+        Ok(())
+    }
+
+    /// As [`Regions::sync`], if something was taken away: other processes do not come in before.
+    #[inline]
+    pub fn sync_if_behind(&mut self) {
+        if self.gate.is_behind() {
+            self.sync();
+        }
+    }
+
+    /// Writes of at least as many bytes are stored around the caches.
+    pub(crate) fn around_from(&self) -> usize {
+        self.limits.around_from
     }
 
     /// All regions.

@@ -1,0 +1,239 @@
+//! All processes that can be reached without packets, and what of a request can be done so.
+
+use super::directory::Directory;
+use super::peer::{Job, Peer};
+use super::view::{Pair, Target, fold};
+use crate::memory::{Asker, Refused, Regions};
+use crate::number::{Gid, Qpn};
+use crate::wire::Path;
+use crate::work::{Access, Data, Operation, Piece, Status};
+
+/// Most processes.
+const MOST: usize = millrace_dma::SEATS;
+/// Copied between two looks at whether the memory is still there.
+const PART: u32 = 256 << 10;
+
+/// Where a request is to be done: the other end of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Far<'a> {
+    /// The queue pair here.
+    pub asker: Asker,
+    /// The way between the two.
+    pub path: &'a Path,
+    /// The queue pair there.
+    pub remote: Qpn,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// Nothing that counts: it goes as packets.
+    No,
+    /// It is done.
+    Done,
+    /// It was done there, and cannot end well here.
+    Failed(Status),
+}
+
+struct Known {
+    gids: Vec<u64>,
+    peer: Peer,
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Peers {
+    known: Vec<Option<Known>>,
+    /// The one that was asked for last, and its GID.
+    last: (u64, usize),
+}
+
+impl Peers {
+    /// One more, with all of its GIDs. `None` when there are as many as there may be.
+    pub fn add(&mut self, gids: &[Gid], peer: Peer) -> Option<usize> {
+        let place = match self.known.iter().position(Option::is_none) {
+            Some(place) => place,
+            None if self.known.len() < MOST => {
+                self.known.push(None);
+                self.known.len() - 1
+            }
+            None => return None,
+        };
+        self.known[place] = Some(Known { gids: gids.iter().map(fold).collect(), peer });
+        self.last = (0, usize::MAX);
+        Some(place)
+    }
+
+    /// One fewer.
+    pub fn remove(&mut self, place: usize) -> Option<Peer> {
+        self.last = (0, usize::MAX);
+        self.known.get_mut(place)?.take().map(|known| known.peer)
+    }
+
+    /// One of them.
+    pub fn get(&mut self, place: usize) -> Option<&mut Peer> {
+        self.known.get_mut(place)?.as_mut().map(|known| &mut known.peer)
+    }
+
+    #[inline(always)]
+    fn of_gid(&mut self, gid: u64) -> Option<&mut Peer> {
+        if self.last.0 != gid || self.last.1 == usize::MAX {
+            let has = |known: &Option<Known>| known.as_ref().is_some_and(|known| known.gids.contains(&gid));
+            self.last = (gid, self.known.iter().position(has)?);
+        }
+        self.known.get_mut(self.last.1)?.as_mut().map(|known| &mut known.peer)
+    }
+
+    /// Does a request of `len` bytes at the other end, if that end can be reached. All that was asked before it must have
+    /// ended.
+    #[inline]
+    pub fn reach(
+        &mut self,
+        regions: &mut Regions,
+        far: &Far<'_>,
+        operation: Operation,
+        data: Data<'_>,
+        len: u32,
+    ) -> Reached {
+        if self.known.is_empty() || len == 0 {
+            return Reached::No;
+        }
+        let (address, key, access) = match operation {
+            Operation::Write { address, rkey, immediate: None } => (address, rkey, Access::REMOTE_WRITE),
+            Operation::Read { address, rkey } => (address, rkey, Access::REMOTE_READ),
+            Operation::CompareSwap { address, rkey, .. } | Operation::FetchAdd { address, rkey, .. } => {
+                (address, rkey, Access::REMOTE_ATOMIC)
+            }
+            _ => return Reached::No,
+        };
+        let (own, other) = (fold(&far.path.source), fold(&far.path.destination));
+        let Some(peer) = self.of_gid(other) else { return Reached::No };
+        let target =
+            Target { qpn: far.remote, remote: far.asker.qpn, own, far: other, key, address, len: len.into(), access };
+        match (operation, data) {
+            (Operation::Write { .. }, Data::Inline([bytes])) => {
+                no_or_done(peer.reach(&target, &Job::WriteBytes(bytes)))
+            }
+            (Operation::Write { .. }, Data::Inline(parts)) => write_parts(peer, target, parts),
+            (Operation::Write { .. }, Data::Pieces(pieces)) => copy(peer, regions, far.asker, target, pieces, true),
+            (Operation::Read { .. }, Data::Pieces(pieces)) => copy(peer, regions, far.asker, target, pieces, false),
+            (Operation::CompareSwap { compare, swap, .. }, Data::Pieces(pieces)) => {
+                change(peer, regions, far.asker, &target, &Job::CompareSwap { compare, swap }, pieces)
+            }
+            (Operation::FetchAdd { add, .. }, Data::Pieces(pieces)) => {
+                change(peer, regions, far.asker, &target, &Job::FetchAdd(add), pieces)
+            }
+            _ => Reached::No,
+        }
+    }
+}
+
+fn no_or_done(done: Option<u64>) -> Reached {
+    if done.is_some() { Reached::Done } else { Reached::No }
+}
+
+/// Each part is written where it belongs; rights and bounds are those of all.
+fn write_parts(peer: &mut Peer, target: Target, parts: &[&[u8]]) -> Reached {
+    let mut at = target;
+    for bytes in parts.iter().filter(|bytes| !bytes.is_empty()) {
+        at.len = bytes.len() as u64;
+        if peer.reach(&at, &Job::WriteBytes(bytes)).is_none() {
+            return Reached::No;
+        }
+        at.address = at.address.wrapping_add(at.len);
+    }
+    Reached::Done
+}
+
+/// Copies between pieces of our own and what is there, part by part. What stops in the middle goes as packets, from the
+/// beginning: the same bytes to the same places.
+#[inline]
+fn copy(
+    peer: &mut Peer,
+    regions: &mut Regions,
+    asker: Asker,
+    target: Target,
+    pieces: &[Piece],
+    writes: bool,
+) -> Reached {
+    let (mut at, mut rest) = (target, target.len);
+    let right = if writes { Access::default() } else { Access::LOCAL_WRITE };
+    let around = target.len >= regions.around_from() as u64;
+    for piece in pieces {
+        let mut done = 0;
+        while done < piece.len {
+            let len = (piece.len - done).min(PART);
+            // The first look is at all of it: nothing is moved of what does not fit.
+            at.len = if rest == target.len { target.len } else { len.into() };
+            let Some(address) = piece.address.checked_add(done.into()) else { return Reached::No };
+            let count = len as usize;
+            let moved = regions.with_own(asker, piece.lkey, address, len, right, |place, offset| {
+                let job = match writes {
+                    true => Job::Write { from: place, at: offset, len: count, around },
+                    false => Job::Read { to: place, at: offset, len: count, around },
+                };
+                peer.reach(&at, &job).is_some()
+            });
+            if moved != Ok(true) {
+                return Reached::No;
+            }
+            at.address = at.address.wrapping_add(len.into());
+            (done, rest) = (done + len, rest - u64::from(len));
+        }
+    }
+    if rest == 0 { Reached::Done } else { Reached::No }
+}
+
+/// An atomic operation; what was there comes to the first eight bytes of the pieces.
+fn change(
+    peer: &mut Peer,
+    regions: &mut Regions,
+    asker: Asker,
+    target: &Target,
+    job: &Job<'_>,
+    pieces: &[Piece],
+) -> Reached {
+    // It cannot be taken back: where its answer goes is looked at first. Answers in several pieces are rare.
+    let [piece] = pieces else { return Reached::No };
+    if !target.address.is_multiple_of(8) || piece.len < 8 {
+        return Reached::No;
+    }
+    let right = Access::LOCAL_WRITE;
+    let done = regions.with_own(asker, piece.lkey, piece.address, 8, right, |place, offset| {
+        let mut before = [0; 8];
+        place.read(offset, &mut before).map_err(|_| Refused::Gone)?;
+        let Some(original) = peer.reach(target, job) else { return Ok(false) };
+        let stored = place.write(offset, &original.to_ne_bytes(), false);
+        stored.map(|()| true).map_err(|_| Refused::Gone)
+    });
+    match done {
+        Ok(Ok(true)) => Reached::Done,
+        Ok(Ok(false)) | Err(_) => Reached::No,
+        Ok(Err(_)) => Reached::Failed(Status::LocalProtection),
+    }
+}
+
+/// A connection, as others are to see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Connected<'a> {
+    /// The way to the other end.
+    pub path: &'a Path,
+    /// The queue pair there.
+    pub remote: Qpn,
+    /// What it may do here.
+    pub access: Access,
+}
+
+impl Directory {
+    /// A queue pair is connected, or (`None`) is not any more: then nobody comes by it when this returns.
+    pub fn show(&self, asker: Asker, connected: Option<&Connected<'_>>) {
+        let pair = connected.map(|connected| Pair {
+            remote: connected.remote,
+            own: fold(&connected.path.source),
+            far: fold(&connected.path.destination),
+            access: connected.access,
+            domain: asker.domain,
+        });
+        self.show_pair(asker.qpn, pair.as_ref());
+    }
+}
