@@ -29,6 +29,8 @@ pub(crate) struct Config {
     pub part: u32,
     /// Whether ends of the same kind repeat only what is lost.
     pub extended: bool,
+    /// Whether processes of this user on the same card are reached without frames.
+    pub local: bool,
     /// Whether a thread takes over when the program does not poll.
     pub helper: bool,
 }
@@ -46,6 +48,7 @@ impl Default for Config {
             vendor: 0,
             part: 0,
             extended: true,
+            local: true,
             helper: true,
         }
     }
@@ -108,8 +111,13 @@ impl Config {
             "vendor" => self.vendor = number(value)?,
             "part" => self.part = number(value)?,
             "extended" => self.extended = switch(value)?,
+            "local" => self.local = switch(value)?,
             "helper" => self.helper = switch(value)?,
-            _ => return Err("not an option; there are name, ip, mac, mtu, tx, rx, vendor, part, extended and helper"),
+            _ => {
+                return Err(
+                    "not an option; there are name, ip, mac, mtu, tx, rx, vendor, part, extended, local and helper",
+                );
+            }
         }
         Ok(())
     }

@@ -80,6 +80,12 @@ impl<M: Memory> Engine<M> {
         self.timers.first()
     }
 
+    /// Whether no queue pair has anything to send now, and nothing is to be told.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.active.is_empty() && self.events.is_empty()
+    }
+
     fn expire(&mut self, now: Moment) {
         while let Some(slot) = self.timers.take(now) {
             let (pairs, mut env) = self.split(now);

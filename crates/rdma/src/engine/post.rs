@@ -1,7 +1,7 @@
 //! Requests and buffers.
 
 use super::{Engine, Error};
-use crate::local::Reached;
+use crate::local::Outcome;
 use crate::memory::Memory;
 use crate::number::{Moment, Qpn};
 use crate::transport::{QueuePair, State};
@@ -82,9 +82,9 @@ impl<M: Memory> Engine<M> {
             return false;
         }
         match env.memory.reach(&pair.far(), request.operation, request.data, len) {
-            Reached::No => return false,
-            Reached::Done => {}
-            Reached::Failed(status) => {
+            Outcome::No => return false,
+            Outcome::Done => {}
+            Outcome::Failed(status) => {
                 self.fail_at_once(slot, request, len, status);
                 return true;
             }

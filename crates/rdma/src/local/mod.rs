@@ -33,5 +33,5 @@ pub use directory::{Directory, DirectoryError, Shared};
 pub use layout::{CHANNEL_LEN, Side};
 pub use line::Malformed;
 pub use peer::{Counts, Peer, PeerError};
-pub use peers::{Connected, Far, Peers, Reached};
+pub use peers::{Connected, Far, Outcome, Peers};
 pub use ring::{Receiver, Room, Sender};

@@ -26,7 +26,7 @@ pub struct Far<'a> {
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reached {
+pub enum Outcome {
     /// Nothing that counts: it goes as packets.
     No,
     /// It is done.
@@ -94,9 +94,9 @@ impl Peers {
         operation: Operation,
         data: Data<'_>,
         len: u32,
-    ) -> Reached {
+    ) -> Outcome {
         if self.known.is_empty() || len == 0 {
-            return Reached::No;
+            return Outcome::No;
         }
         let (address, key, access) = match operation {
             Operation::Write { address, rkey, immediate: None } => (address, rkey, Access::REMOTE_WRITE),
@@ -104,10 +104,10 @@ impl Peers {
             Operation::CompareSwap { address, rkey, .. } | Operation::FetchAdd { address, rkey, .. } => {
                 (address, rkey, Access::REMOTE_ATOMIC)
             }
-            _ => return Reached::No,
+            _ => return Outcome::No,
         };
         let (own, other) = (fold(&far.path.source), fold(&far.path.destination));
-        let Some(peer) = self.of_gid(other) else { return Reached::No };
+        let Some(peer) = self.of_gid(other) else { return Outcome::No };
         let target =
             Target { qpn: far.remote, remote: far.asker.qpn, own, far: other, key, address, len: len.into(), access };
         match (operation, data) {
@@ -123,26 +123,26 @@ impl Peers {
             (Operation::FetchAdd { add, .. }, Data::Pieces(pieces)) => {
                 change(peer, regions, far.asker, &target, &Job::FetchAdd(add), pieces)
             }
-            _ => Reached::No,
+            _ => Outcome::No,
         }
     }
 }
 
-fn no_or_done(done: Option<u64>) -> Reached {
-    if done.is_some() { Reached::Done } else { Reached::No }
+fn no_or_done(done: Option<u64>) -> Outcome {
+    if done.is_some() { Outcome::Done } else { Outcome::No }
 }
 
 /// Each part is written where it belongs; rights and bounds are those of all.
-fn write_parts(peer: &mut Peer, target: Target, parts: &[&[u8]]) -> Reached {
+fn write_parts(peer: &mut Peer, target: Target, parts: &[&[u8]]) -> Outcome {
     let mut at = target;
     for bytes in parts.iter().filter(|bytes| !bytes.is_empty()) {
         at.len = bytes.len() as u64;
         if peer.reach(&at, &Job::WriteBytes(bytes)).is_none() {
-            return Reached::No;
+            return Outcome::No;
         }
         at.address = at.address.wrapping_add(at.len);
     }
-    Reached::Done
+    Outcome::Done
 }
 
 /// Copies between pieces of our own and what is there, part by part. What stops in the middle goes as packets, from the
@@ -155,7 +155,7 @@ fn copy(
     target: Target,
     pieces: &[Piece],
     writes: bool,
-) -> Reached {
+) -> Outcome {
     let (mut at, mut rest) = (target, target.len);
     let right = if writes { Access::default() } else { Access::LOCAL_WRITE };
     let around = target.len >= regions.around_from() as u64;
@@ -165,7 +165,7 @@ fn copy(
             let len = (piece.len - done).min(PART);
             // The first look is at all of it: nothing is moved of what does not fit.
             at.len = if rest == target.len { target.len } else { len.into() };
-            let Some(address) = piece.address.checked_add(done.into()) else { return Reached::No };
+            let Some(address) = piece.address.checked_add(done.into()) else { return Outcome::No };
             let count = len as usize;
             let moved = regions.with_own(asker, piece.lkey, address, len, right, |place, offset| {
                 let job = match writes {
@@ -175,13 +175,13 @@ fn copy(
                 peer.reach(&at, &job).is_some()
             });
             if moved != Ok(true) {
-                return Reached::No;
+                return Outcome::No;
             }
             at.address = at.address.wrapping_add(len.into());
             (done, rest) = (done + len, rest - u64::from(len));
         }
     }
-    if rest == 0 { Reached::Done } else { Reached::No }
+    if rest == 0 { Outcome::Done } else { Outcome::No }
 }
 
 /// An atomic operation; what was there comes to the first eight bytes of the pieces.
@@ -192,11 +192,11 @@ fn change(
     target: &Target,
     job: &Job<'_>,
     pieces: &[Piece],
-) -> Reached {
+) -> Outcome {
     // It cannot be taken back: where its answer goes is looked at first. Answers in several pieces are rare.
-    let [piece] = pieces else { return Reached::No };
+    let [piece] = pieces else { return Outcome::No };
     if !target.address.is_multiple_of(8) || piece.len < 8 {
-        return Reached::No;
+        return Outcome::No;
     }
     let right = Access::LOCAL_WRITE;
     let done = regions.with_own(asker, piece.lkey, piece.address, 8, right, |place, offset| {
@@ -207,9 +207,9 @@ fn change(
         stored.map(|()| true).map_err(|_| Refused::Gone)
     });
     match done {
-        Ok(Ok(true)) => Reached::Done,
-        Ok(Ok(false)) | Err(_) => Reached::No,
-        Ok(Err(_)) => Reached::Failed(Status::LocalProtection),
+        Ok(Ok(true)) => Outcome::Done,
+        Ok(Ok(false)) | Err(_) => Outcome::No,
+        Ok(Err(_)) => Outcome::Failed(Status::LocalProtection),
     }
 }
 

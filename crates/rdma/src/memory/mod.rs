@@ -15,7 +15,7 @@ pub use key::MOST_SLOTS;
 pub use regions::{Change, Counters, Info, Limits, Regions, RegisterError, Registered, Source, Way};
 pub use windows::WindowType;
 
-use crate::local::{Connected, Far, Reached};
+use crate::local::{Connected, Far, Outcome};
 use crate::number::{Key, Qpn};
 use crate::work::{Access, Data, Operation};
 
@@ -112,9 +112,9 @@ pub trait Memory {
 
     /// Does a request at the other end without packets, where that end can be reached. Everything that was asked before it
     /// has ended.
-    fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Reached {
+    fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
         let _ = (far, operation, data, len);
-        Reached::No
+        Outcome::No
     }
 
     /// A queue pair is connected: its other end may reach what its keys open by itself. Or (`None`) it is not any more.

@@ -237,6 +237,7 @@ impl QueuePair {
         if self.config.state == State::ReadyToReceive && !self.responder.established {
             self.responder.established = true;
             env.events.add(Event::Established(self.config.number()));
+            self.show(env.memory);
         }
         if packet.headers.service == Service::ReliableConnection {
             self.responder.request(&self.config, env, packet)
@@ -371,11 +372,15 @@ impl QueuePair {
         Far { asker: config.asker, path: &config.path, remote: config.remote }
     }
 
-    /// Lets the other end reach memory without packets, or not any more, as its state has it. In the state RTR what comes is
-    /// told (`Event::Established`), and so comes as packets.
+    /// Lets the other end reach memory without packets, or not any more, as its state has it. In the state RTR what comes
+    /// first is told (`Event::Established`), and so comes as a packet.
     pub fn show<M: Memory>(&self, memory: &mut M) {
         let config = &self.config;
-        let is_open = matches!(config.state, State::ReadyToSend | State::Drained);
+        let is_open = match config.state {
+            State::ReadyToSend | State::Drained => true,
+            State::ReadyToReceive => self.responder.established,
+            _ => false,
+        };
         let mut access = config.access;
         if config.max_dest_rd_atomic == 0 {
             access.0 &= !(Access::REMOTE_READ.0 | Access::REMOTE_ATOMIC.0);

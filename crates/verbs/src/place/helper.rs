@@ -1,6 +1,8 @@
-//! The thread that moves the protocol on when the program does not: it computes, sleeps, or waits for something else.
+//! The thread that moves the protocol on when the program does not: it computes, sleeps, or waits for something else. It also
+//! answers other processes of this host.
 
 use super::Place;
+use super::local::Serving;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -15,37 +17,59 @@ const LINGER: Duration = Duration::from_micros(200);
 const LONGEST: Duration = Duration::from_millis(1);
 
 /// Starts it; it ends with the place.
-pub(super) fn start(place: &Arc<Place>) -> io::Result<()> {
+pub(super) fn start(place: &Arc<Place>, serving: Option<Serving>) -> io::Result<()> {
     let place = Arc::downgrade(place);
-    thread::Builder::new().name("millrace-verbs".to_owned()).spawn(move || run(&place)).map(drop)
+    thread::Builder::new().name("millrace-verbs".to_owned()).spawn(move || run(&place, serving)).map(drop)
 }
 
-fn run(place: &Weak<Place>) {
+fn run(place: &Weak<Place>, mut serving: Option<Serving>) {
     let (mut seen, mut pause) = (0, PATIENCE);
     loop {
-        thread::sleep(pause);
+        let is_called = match &serving {
+            Some(serving) => serving.wait(&[], Some(pause)),
+            None => {
+                thread::sleep(pause);
+                false
+            }
+        };
         let Some(place) = place.upgrade() else { return };
+        if let Some(serving) = serving.as_mut().filter(|_| is_called) {
+            serving.serve(&place);
+        }
         // Relaxed: only whether it has changed matters.
         let polls = place.polls.load(Ordering::Relaxed);
-        if polls != seen {
+        if polls != seen && !is_called {
             seen = polls;
             pause = (pause * 2).min(LONGEST);
             continue;
         }
-        let mut last = None;
-        while let Ok(mut running) = place.running.try_lock() {
-            let now = Instant::now();
-            if running.progress(place.now()) {
-                last = Some(now);
-            }
-            drop(running);
-            // Where something came, more comes soon. Who polls now goes on.
-            let is_over = last.is_none_or(|last| now - last > LINGER);
-            if is_over || place.polls.load(Ordering::Relaxed) != seen {
-                break;
-            }
-            thread::yield_now();
+        let moved = look_on(&place, &mut seen);
+        pause = if moved { PATIENCE / 5 } else { (pause * 2).min(LONGEST) };
+        // Nobody else looks: who sends something is to ring.
+        if !moved
+            && let Ok(running) = place.running.try_lock()
+            && !running.sessions.doze()
+        {
+            pause = Duration::ZERO;
         }
-        pause = if last.is_some() { PATIENCE / 5 } else { (pause * 2).min(LONGEST) };
     }
+}
+
+/// Moves the protocol on while something comes and the program does not do it. Whether something came.
+fn look_on(place: &Place, seen: &mut u64) -> bool {
+    let mut last = None;
+    while let Ok(mut running) = place.running.try_lock() {
+        let now = Instant::now();
+        if running.progress(place.now()) {
+            last = Some(now);
+        }
+        drop(running);
+        // Where something came, more comes soon. Who polls now goes on.
+        let is_over = last.is_none_or(|last| now - last > LINGER);
+        if is_over || place.polls.load(Ordering::Relaxed) != *seen {
+            break;
+        }
+        thread::yield_now();
+    }
+    last.is_some()
 }

@@ -3,6 +3,7 @@
 use super::events::Events;
 use super::frames::{Frames, Maker};
 use super::link::Link;
+use super::local::Sessions;
 use super::memory::Reach;
 use crate::abi::AsyncEvent;
 use crate::address::Address;
@@ -33,6 +34,8 @@ pub(crate) struct Running {
     pub shared: HashMap<u32, Told<AsyncEvent>>,
     link: Link,
     maker: Maker,
+    /// Other processes that are reached without frames.
+    pub sessions: Sessions,
     address: Address,
     /// Frames that were no packets, by reason.
     reasons: Counters,
@@ -50,7 +53,22 @@ impl Running {
         let (channels, queues, pairs, shared) = Default::default();
         let maker = Maker::new(address.mac);
         let (reasons, foreign, broken) = (Counters::default(), 0, None);
-        Self { engine, neighbours, channels, queues, pairs, shared, link, maker, address, reasons, foreign, broken }
+        let sessions = Sessions::new(address);
+        Self {
+            engine,
+            neighbours,
+            channels,
+            queues,
+            pairs,
+            shared,
+            link,
+            maker,
+            sessions,
+            address,
+            reasons,
+            foreign,
+            broken,
+        }
     }
 
     /// Takes what has come, sends what is to be sent. Returns whether there was anything.
@@ -59,17 +77,31 @@ impl Running {
         if self.broken.is_some() {
             return false;
         }
+        self.engine.memory().regions.sync_if_behind();
         let came = self.receive(now);
         let sent = self.send(now);
+        self.tell_all();
+        came + sent > 0
+    }
+
+    /// Tells of all that has happened.
+    #[inline]
+    pub fn tell_all(&mut self) {
         while let Some(event) = self.engine.take_event() {
             self.tell(event);
         }
-        came + sent > 0
+    }
+
+    /// Whether nothing that was asked for waits for the protocol to move on.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.engine.is_quiet()
     }
 
     #[inline]
     fn receive(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, reasons, foreign, address, maker, broken, .. } = self;
+        let Self { link, engine, neighbours, reasons, foreign, address, maker, sessions, broken, .. } = self;
+        let by_rings = sessions.receive(now, engine);
         let mut take = |frame: &[u8]| match parse(frame) {
             Ok((packet, from)) if from.back.source_mac == address.mac => {
                 let origin = Origin {
@@ -84,7 +116,7 @@ impl Running {
             Err(_) if neighbours.hear(now, frame) => {}
             Err(reason) => reasons.count(reason),
         };
-        let mut count = 0;
+        let mut count = by_rings;
         for _ in 0..maker.own.len() {
             let Some(frame) = maker.own.pop_front() else { break };
             take(&frame);
@@ -102,19 +134,21 @@ impl Running {
 
     #[inline]
     fn send(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, maker, broken, .. } = self;
-        let mut sent = engine.transmit(now, BURST, &mut Frames::new(link, maker));
+        let Self { link, engine, neighbours, maker, sessions, broken, .. } = self;
+        let mut frames = Frames::new(now, link, maker, sessions);
+        let mut sent = engine.transmit(now, BURST, &mut frames);
+        let mut has_framed = frames.has_framed;
+        sessions.wake();
         neighbours.tick(now);
         while let Some(frame) = neighbours.take_frame() {
             if let Ok(Some(mut burst)) = link.tx.get(&[frame.len() as u16]) {
                 burst[0].copy_from_slice(&frame);
                 burst.put();
-                sent += 1;
+                (sent, has_framed) = (sent + 1, true);
             }
         }
-        if sent > 0
-            && let Err(error) = link.tx.flush()
-        {
+        // The card is woken only for what it is to take.
+        if has_framed && let Err(error) = link.tx.flush() {
             *broken = Some(error.to_string());
         }
         sent

@@ -1,7 +1,7 @@
 //! The next packet.
 
 use super::{MESSAGES, Requester};
-use crate::local::{Far, Reached};
+use crate::local::{Far, Outcome};
 use crate::memory::{Memory, Refused};
 use crate::number::Psn;
 use crate::transport::{Broken, Config, Environment, Out, Sent, Step, pieces};
@@ -116,9 +116,9 @@ impl Requester {
         let data = if slot.inline { Data::Inline(&inline) } else { Data::Pieces(self.queue.pieces(self.cursor)) };
         let far = Far { asker: config.asker, path: &config.path, remote: config.remote };
         let progress = match env.memory.reach(&far, operation, data, len) {
-            Reached::No => return Ok(false),
-            Reached::Done => Progress::Done,
-            Reached::Failed(status) => Progress::Failed(status),
+            Outcome::No => return Ok(false),
+            Outcome::Done => Progress::Done,
+            Outcome::Failed(status) => Progress::Failed(status),
         };
         env.counters.reached += u64::from(progress == Progress::Done);
         if let Some(slot) = self.queue.slot_mut(self.cursor) {
