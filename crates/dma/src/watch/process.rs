@@ -41,6 +41,8 @@ pub struct Watch {
     gates: Arc<Gates>,
     events: Result<Events, Errno>,
     covers: Mutex<Covers>,
+    /// Held while somebody begins to watch memory, and while memory is exchanged.
+    changing: Mutex<()>,
     counters: Counters,
 }
 
@@ -110,8 +112,8 @@ impl Watch {
         sys::register_barrier().map_err(WatchError::Barrier)?;
         let (epoch, words) = (sys::private(4096, true)?, sys::private(WORDS, false)?);
         let gates = Gates::new(&epoch, &words, sys::barrier).map_err(|_| WatchError::Gates)?;
-        let (covers, counters) = Default::default();
-        Ok(Self { gates: Arc::new(gates), events: Events::open(), covers, counters })
+        let (covers, changing, counters) = Default::default();
+        Ok(Self { gates: Arc::new(gates), events: Events::open(), covers, changing, counters })
     }
 
     fn start(&'static self) -> Result<(), WatchError> {
@@ -152,7 +154,11 @@ impl Watch {
     /// # Errors
     /// [`WatchError::Forbidden`], [`WatchError::Memories`].
     pub fn cover(&'static self, first: u64, len: u64) -> Result<Cover, WatchError> {
-        let events = self.events.as_ref().map_err(|error| WatchError::Forbidden(*error))?;
+        let pause = self.pause();
+        self.cover_in(&pause, first, len)
+    }
+
+    fn cover_in(&'static self, pause: &Pause<'_>, first: u64, len: u64) -> Result<Cover, WatchError> {
         let page = rustix::param::page_size() as u64;
         let start = first & !(page - 1);
         let end = first.checked_add(len.max(1)).and_then(|end| end.checked_next_multiple_of(page));
@@ -160,8 +166,18 @@ impl Watch {
         // First on the list, so that nobody who gives up the same pages meanwhile ends it.
         let place = self.covers().add(start, end);
         let cover = Cover { watch: self, place };
-        events.watch(start, end - start).map_err(WatchError::Memories)?;
+        pause.watch(start, end - start)?;
         Ok(cover)
+    }
+
+    /// Keeps others from beginning to watch memory until the result is dropped.
+    pub(crate) fn pause(&self) -> Pause<'_> {
+        Pause { watch: self, _changing: self.changing.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// Whether this is the process that made it, not a child of it.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.gates.is_alive()
     }
 
     fn covers(&self) -> std::sync::MutexGuard<'_, Covers> {
@@ -230,6 +246,34 @@ impl Covers {
         let overlaps = |other: &(u64, u64)| other.0 < end && other.1 > start;
         // Where another one needs a part of it, all of it stays watched: that costs its owner time, no more.
         (!self.live.iter().any(overlaps)).then_some((start, end))
+    }
+}
+
+/// While this exists, only its holder changes what is watched. It may exchange the memory behind the addresses.
+pub(crate) struct Pause<'a> {
+    watch: &'a Watch,
+    _changing: std::sync::MutexGuard<'a, ()>,
+}
+
+impl Pause<'_> {
+    fn events(&self) -> Result<&Events, WatchError> {
+        self.watch.events.as_ref().map_err(|error| WatchError::Forbidden(*error))
+    }
+
+    /// The ranges within these addresses that somebody needs watched.
+    pub(crate) fn needed(&self, first: u64, end: u64) -> Vec<(u64, u64)> {
+        let overlaps = |other: &&(u64, u64)| other.0 < end && other.1 > first;
+        self.watch.covers().live.iter().filter(overlaps).copied().collect()
+    }
+
+    /// Watches whole pages, for a cover that is made later.
+    pub(crate) fn watch(&self, first: u64, len: u64) -> Result<(), WatchError> {
+        self.events()?.watch(first, len).map_err(WatchError::Memories)
+    }
+
+    /// Watches them no more. Nobody may need them.
+    pub(crate) fn forget(&self, first: u64, len: u64) -> Result<(), WatchError> {
+        self.events()?.forget(first, len).map_err(WatchError::Memories)
     }
 }
 
