@@ -25,6 +25,8 @@ mod access;
 #[path = "model.rs"]
 mod access;
 #[cfg(not(loom))]
+mod adopt;
+#[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod careful;
 mod domain;
@@ -56,6 +58,8 @@ mod table;
 mod watch;
 
 pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word32, Word64, fence};
+#[cfg(not(loom))]
+pub use adopt::{AdoptCounters, AdoptError, Adopter, Adoption, Left, Piece, Refusal, SharedFile};
 #[cfg(not(loom))]
 pub use careful::{LARGE, Vanished};
 pub use core::sync::atomic::Ordering;

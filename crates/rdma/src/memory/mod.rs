@@ -7,11 +7,13 @@
 
 mod key;
 mod reach;
+mod reached;
 mod regions;
 mod table;
 mod windows;
 
 pub use key::MOST_SLOTS;
+pub use reached::Reached;
 pub use regions::{Change, Counters, Info, Limits, Regions, RegisterError, Registered, Source, Way};
 pub use windows::WindowType;
 
