@@ -31,6 +31,8 @@ pub(crate) struct Config {
     pub extended: bool,
     /// Whether processes of this user on the same card are reached without frames.
     pub local: bool,
+    /// Whether registered memory becomes shared memory, so that those processes store straight into it.
+    pub adopt: bool,
     /// Whether a thread takes over when the program does not poll.
     pub helper: bool,
 }
@@ -49,6 +51,7 @@ impl Default for Config {
             part: 0,
             extended: true,
             local: true,
+            adopt: true,
             helper: true,
         }
     }
@@ -112,10 +115,11 @@ impl Config {
             "part" => self.part = number(value)?,
             "extended" => self.extended = switch(value)?,
             "local" => self.local = switch(value)?,
+            "adopt" => self.adopt = switch(value)?,
             "helper" => self.helper = switch(value)?,
             _ => {
                 return Err(
-                    "not an option; there are name, ip, mac, mtu, tx, rx, vendor, part, extended, local and helper",
+                    "not an option; there are name, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt and helper",
                 );
             }
         }

@@ -184,7 +184,8 @@ impl Receiver {
         if len > MOST_PAYLOAD {
             return Err(Malformed);
         }
-        let words: Words = core::array::from_fn(|place| self.headers.load(at + 1 + place as u32));
+        let word = |place: u32| self.headers.load(at + place);
+        let words: Words = [word(1), word(2), word(3), word(4), word(5), word(6)];
         let (headers, gids) = line::read(&words)?;
         let (line, end) = payload_at(self.used, len);
         let to = &mut self.bytes[..len];

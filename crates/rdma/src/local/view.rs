@@ -24,9 +24,10 @@ pub(crate) struct Pair {
 }
 
 /// A GID as one word.
+#[inline(always)]
 pub(crate) fn fold(gid: &Gid) -> u64 {
-    let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| gid.0[at + i]));
-    word(0).rotate_left(32) ^ word(8)
+    let both = u128::from_le_bytes(gid.0);
+    (both as u64).rotate_left(32) ^ (both >> 64) as u64
 }
 
 impl Pair {
@@ -135,7 +136,8 @@ fn line(lines: &Slots64, line: u32) -> Option<[u64; 7]> {
     let at = line.wrapping_mul(LINE);
     // Acquire pairs with the Release in `Directory::open`.
     let version = lines.load_acquire(at);
-    let words = core::array::from_fn(|place| lines.load(at + 1 + place as u32));
+    let word = |place: u32| lines.load(at + place);
+    let words = [word(1), word(2), word(3), word(4), word(5), word(6), word(7)];
     // The words are loaded before the version is looked at again.
     fence(Ordering::Acquire);
     (version & 1 == 1 && lines.load(at) == version).then_some(words)

@@ -2,7 +2,7 @@
 //! answers other processes of this host.
 
 use super::Place;
-use super::local::Serving;
+use super::local::{Serving, ask};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -35,6 +35,11 @@ fn run(place: &Weak<Place>, mut serving: Option<Serving>) {
         let Some(place) = place.upgrade() else { return };
         if let Some(serving) = serving.as_mut().filter(|_| is_called) {
             serving.serve(&place);
+        }
+        if serving.is_some()
+            && let Ok(mut running) = place.running.try_lock()
+        {
+            ask(&mut running);
         }
         // Relaxed: only whether it has changed matters.
         let polls = place.polls.load(Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! Memory of the program behind keys, for the engine: protection domains have one number there and another here.
 
+use super::local::Shares;
 use core::iter;
 use millrace_rdma::local::{Connected, Far, Outcome, Peers};
 use millrace_rdma::memory::{Asker, Binding, Limits, Memory, ProtectionDomain, Refused, Regions, RegisterError};
@@ -13,11 +14,18 @@ pub(crate) struct Reach {
     domains: Vec<Option<ProtectionDomain>>,
     /// Processes whose memory is reached without packets.
     pub peers: Peers,
+    /// Parts of files that other processes may map.
+    pub shares: Shares,
 }
 
 impl Reach {
     pub fn new(limits: Limits) -> Result<Self, RegisterError> {
-        Ok(Self { regions: Regions::new(limits)?, domains: Vec::new(), peers: Peers::default() })
+        Ok(Self {
+            regions: Regions::new(limits)?,
+            domains: Vec::new(),
+            peers: Peers::default(),
+            shares: Shares::default(),
+        })
     }
 
     /// Two domains belong together from now on.

@@ -23,6 +23,7 @@ mod running;
 
 pub(crate) use events::Events;
 pub(crate) use link::{LinkError, card};
+pub(crate) use local::share;
 pub(crate) use running::{Running, Told};
 
 use crate::abi::AsyncEvent;
@@ -123,8 +124,9 @@ impl Place {
         let limit = MAX_REGIONS as usize;
         let limits =
             Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
-        let mut memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
         let meeting = meeting(config, device.name());
+        let limits = Limits { adopt: config.adopt && meeting.is_some(), ..limits };
+        let mut memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
         if meeting.is_some() {
             let directory = Directory::new().map_err(|error| LinkError::Memory(error.to_string()))?;
             memory.regions.show_in(directory);

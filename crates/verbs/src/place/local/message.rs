@@ -12,7 +12,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr};
 
 const MAGIC: &[u8; 8] = b"mrverb01";
-const LEN: usize = 48;
+const LEN: usize = 56;
 /// Descriptors of a greeting: directory, channel, bell. More than that are closed by the system.
 const MOST_FDS: usize = 3;
 
@@ -25,19 +25,19 @@ pub enum Message {
     Welcome(Address),
     /// Which file of the other process is wanted.
     Want(u32),
-    /// That file, if its number is one, with its length.
-    File(u32, u64),
+    /// That part of a file, with its offset and length; without descriptor there is none.
+    File(u32, u64, u64),
 }
 
 impl Message {
     fn write(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(MAGIC);
-        let (kind, address, file, len) = match *self {
-            Self::Hello(address) => (1, Some(address), 0, 0),
-            Self::Welcome(address) => (2, Some(address), 0, 0),
-            Self::Want(file) => (3, None, file, 0),
-            Self::File(file, len) => (4, None, file, len),
+        let (kind, address, file, offset, len) = match *self {
+            Self::Hello(address) => (1, Some(address), 0, 0, 0),
+            Self::Welcome(address) => (2, Some(address), 0, 0, 0),
+            Self::Want(file) => (3, None, file, 0, 0),
+            Self::File(file, offset, len) => (4, None, file, offset, len),
         };
         bytes[8] = kind;
         if let Some(Address { mac, ip }) = address {
@@ -49,7 +49,8 @@ impl Message {
             bytes[16..32].copy_from_slice(&ip.octets());
         }
         bytes[32..36].copy_from_slice(&file.to_le_bytes());
-        bytes[40..48].copy_from_slice(&len.to_le_bytes());
+        bytes[40..48].copy_from_slice(&offset.to_le_bytes());
+        bytes[48..56].copy_from_slice(&len.to_le_bytes());
         bytes
     }
 
@@ -61,13 +62,14 @@ impl Message {
         let mac = core::array::from_fn(|at| rest[at]);
         let ip: [u8; 16] = core::array::from_fn(|at| rest[6 + at]);
         let file = u32::from_le_bytes(core::array::from_fn(|at| rest[22 + at]));
-        let len = u64::from_le_bytes(core::array::from_fn(|at| rest[30 + at]));
+        let long = |from: usize| u64::from_le_bytes(core::array::from_fn(|at| rest[from + at]));
+        let (offset, len) = (long(30), long(38));
         let address = Address { mac, ip: Ipv6Addr::from(ip).to_canonical() };
         Some(match kind {
             1 => Self::Hello(address),
             2 => Self::Welcome(address),
             3 => Self::Want(file),
-            4 => Self::File(file, len),
+            4 => Self::File(file, offset, len),
             _ => return None,
         })
     }
@@ -124,7 +126,7 @@ mod tests {
         let four = Address { mac: [2, 1, 2, 3, 4, 5], ip: "198.18.0.1".parse().unwrap() };
         let six = Address { ip: "2001:db8::1".parse().unwrap(), ..four };
         for message in
-            [Message::Hello(four), Message::Welcome(six), Message::Want(u32::MAX), Message::File(7, u64::MAX)]
+            [Message::Hello(four), Message::Welcome(six), Message::Want(u32::MAX), Message::File(7, 1 << 40, u64::MAX)]
         {
             message.send(&one, &[one.as_fd(), other.as_fd()]).unwrap();
             let (came, fds) = Message::receive(&other).unwrap().unwrap();

@@ -9,8 +9,10 @@
 //!
 //! * `name`: the socket of a process. `message`: what is said by it. `meet`: how a session begins. `serve`: what the helper
 //!   thread answers, and how it learns that a process has ended.
+//! * `files`: memory that the other process may map.
 //! * `session`, `sessions`: packets by rings.
 
+mod files;
 mod meet;
 mod message;
 mod name;
@@ -18,6 +20,8 @@ mod serve;
 mod session;
 mod sessions;
 
+pub(crate) use files::share;
+pub(super) use files::{Shares, ask};
 pub(crate) use meet::Meeting;
 pub(super) use serve::Serving;
 pub(super) use sessions::{Go, Sessions};

@@ -1,5 +1,6 @@
 //! What the helper thread does for other processes: answers those that call, and sees who has ended. It waits for nobody.
 
+use super::files;
 use crate::place::Place;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -64,6 +65,10 @@ impl Serving {
             Err(_) => false,
         });
         self.look(place);
+        let _ = place.with(|running| {
+            self.sessions.iter().for_each(|watched| files::answer(running, watched.place));
+            Ok(())
+        });
         let ended: Vec<(usize, bool)> = self
             .sessions
             .iter()

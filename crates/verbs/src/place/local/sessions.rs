@@ -10,7 +10,9 @@ use millrace_rdma::memory::Refused;
 use millrace_rdma::number::Moment;
 use millrace_rdma::transport::Sent;
 use millrace_rdma::wire::{Headers, Path};
+use rustix::fd::OwnedFd;
 use rustix::io::write;
+use std::sync::Arc;
 
 /// Most of them.
 const MOST: usize = 64;
@@ -96,6 +98,17 @@ impl Sessions {
     /// The session with the process that has that MAC address.
     pub fn of_mac(&self, mac: [u8; 6]) -> Option<(usize, &Session)> {
         self.iter().find(|(_, session)| session.address.mac == mac)
+    }
+
+    /// Places, used or not.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The socket of one, and its number among those whose memory is reached.
+    pub fn link(&self, place: usize) -> Option<(Arc<OwnedFd>, usize)> {
+        let session = self.all.get(place)?.as_ref()?;
+        Some((session.link.clone(), session.peer))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Session)> {
