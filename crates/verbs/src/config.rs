@@ -33,6 +33,8 @@ pub(crate) struct Config {
     pub local: bool,
     /// Whether registered memory becomes shared memory, so that those processes store straight into it.
     pub adopt: bool,
+    /// Whether it is said at the end how other ends were reached.
+    pub report: bool,
     /// Whether a thread takes over when the program does not poll.
     pub helper: bool,
 }
@@ -52,6 +54,7 @@ impl Default for Config {
             extended: true,
             local: true,
             adopt: true,
+            report: false,
             helper: true,
         }
     }
@@ -116,10 +119,11 @@ impl Config {
             "extended" => self.extended = switch(value)?,
             "local" => self.local = switch(value)?,
             "adopt" => self.adopt = switch(value)?,
+            "report" => self.report = switch(value)?,
             "helper" => self.helper = switch(value)?,
             _ => {
                 return Err(
-                    "not an option; there are name, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt and helper",
+                    "not an option; there are name, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report and helper",
                 );
             }
         }

@@ -35,6 +35,18 @@ pub struct Counts {
     pub refused: u64,
 }
 
+impl Counts {
+    /// Both together.
+    #[must_use]
+    pub const fn and(self, more: Self) -> Self {
+        Self {
+            mapped: self.mapped + more.mapped,
+            system: self.system + more.system,
+            refused: self.refused + more.refused,
+        }
+    }
+}
+
 /// Another process.
 pub struct Peer {
     view: View,

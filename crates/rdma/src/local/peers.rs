@@ -1,7 +1,7 @@
 //! All processes that can be reached without packets, and what of a request can be done so.
 
 use super::directory::Directory;
-use super::peer::{Job, Peer};
+use super::peer::{Counts, Job, Peer};
 use super::view::{Pair, Target, fold};
 use crate::memory::{Asker, Refused, Regions};
 use crate::number::{Gid, Qpn};
@@ -46,6 +46,8 @@ pub struct Peers {
     known: Vec<Option<Known>>,
     /// The one that was asked for last, and its GID.
     last: (u64, usize),
+    /// Of those that are gone.
+    before: Counts,
 }
 
 impl Peers {
@@ -67,7 +69,14 @@ impl Peers {
     /// One fewer.
     pub fn remove(&mut self, place: usize) -> Option<Peer> {
         self.last = (0, usize::MAX);
-        self.known.get_mut(place)?.take().map(|known| known.peer)
+        let peer = self.known.get_mut(place)?.take().map(|known| known.peer)?;
+        self.before = self.before.and(peer.counts());
+        Some(peer)
+    }
+
+    /// How often memory of all of them was reached, also of those that are gone.
+    pub fn counts(&self) -> Counts {
+        self.known.iter().flatten().fold(self.before, |all, known| all.and(known.peer.counts()))
     }
 
     /// One of them.

@@ -306,6 +306,9 @@ impl Drop for Place {
         let now = self.now();
         if let Ok(running) = self.running.get_mut() {
             running.progress(now);
+            if self.config.report {
+                crate::boundary::say(running.report());
+            }
         }
     }
 }

@@ -84,6 +84,18 @@ impl Running {
         came + sent > 0
     }
 
+    /// How other ends were reached, for `report=on`.
+    pub fn report(&mut self) -> String {
+        let Sessions { sent, received, dropped, malformed, .. } = self.sessions;
+        let reached = self.engine.memory().peers.counts();
+        let engine = self.engine.counters();
+        format!(
+            "requests without packets: {} by mappings, {} by system calls, {} refused; packets by rings: {sent} sent, \
+             {received} received, {dropped} dropped, {malformed} malformed; packets: {} sent, {} received, {} again",
+            reached.mapped, reached.system, reached.refused, engine.sent, engine.received, engine.repeated
+        )
+    }
+
     /// Tells of all that has happened.
     #[inline]
     pub fn tell_all(&mut self) {

@@ -51,9 +51,25 @@ pub fn share(running: &mut Running, lkey: Key) {
     if piece.file.can_shrink() || !reached.left.is_empty() {
         return;
     }
+    let before = memory.shares.parts.len();
     let Some(number) = memory.shares.number(piece) else { return };
     // Taken away meanwhile: then it is shared by nobody.
     let _ = memory.regions.share(lkey, Shared { file: number, offset: 0, pages: true });
+    if number as usize == before {
+        (0..running.sessions.len()).for_each(|place| offer(running, place, before));
+    }
+}
+
+/// Hands parts, from the one with the number `from` on, to the process of a session before it asks.
+pub fn offer(running: &mut Running, place: usize, from: usize) {
+    let Some((link, _)) = running.sessions.link(place) else { return };
+    let shares = &running.engine.memory().shares;
+    for (number, part) in shares.parts.iter().enumerate().skip(from).take(MOST_ASKED) {
+        if Message::File(number as u32, part.offset, part.len).send(&*link, &[part.file.fd()]).is_err() {
+            // It can ask.
+            return;
+        }
+    }
 }
 
 /// Asks for what requests have met lately.

@@ -2,7 +2,7 @@
 
 use super::message::Message;
 use super::session::{Parts, channel};
-use super::{LocalError, name};
+use super::{LocalError, files, name};
 use crate::place::{Place, Running};
 use millrace_dma::{Protection, Region};
 use millrace_rdma::local::{CHANNEL_LEN, Side};
@@ -71,8 +71,9 @@ impl Meeting {
             .map_err(|error| LocalError::Peer(error.into()))?;
         let own = place.with(|running| Ok(self::directory(running))).unwrap_or(None).ok_or(LocalError::Off)?;
         let parts = Parts { address, link: link.clone(), pid, directory, channel, side: Side::Taker, bell };
-        add(place, parts)?;
+        // Before anything else that is said by this socket. If there is no room for a session, it is hung up on.
         Message::Welcome(place.address()).send(link, &[own.as_fd(), self.bell.as_fd()])?;
+        add(place, parts)?;
         Ok(true)
     }
 }
@@ -97,7 +98,10 @@ fn directory(running: &mut Running) -> Option<OwnedFd> {
 }
 
 fn add(place: &Place, parts: Parts) -> Result<(), LocalError> {
-    let added = place.with(|running| Ok(running.sessions.add(&mut running.engine, parts)));
+    let added = place.with(|running| {
+        let added = running.sessions.add(&mut running.engine, parts);
+        Ok(added.map(|place| files::offer(running, place, 0)))
+    });
     added.unwrap_or(Err(LocalError::Off))
 }
 

@@ -39,6 +39,9 @@ pub struct Sessions {
     pub generation: u64,
     /// Packets that a process had no room for, for too long.
     pub dropped: u64,
+    /// Packets by rings, both ways.
+    pub sent: u64,
+    pub received: u64,
     /// Packets that were none, or between GIDs that there are not.
     pub malformed: u64,
 }
@@ -46,11 +49,11 @@ pub struct Sessions {
 impl Sessions {
     /// None yet, of the end with that address.
     pub fn new(own: Address) -> Self {
-        Self { own, all: Vec::new(), generation: 1, dropped: 0, malformed: 0 }
+        Self { own, all: Vec::new(), generation: 1, dropped: 0, sent: 0, received: 0, malformed: 0 }
     }
 
-    /// One more.
-    pub fn add(&mut self, engine: &mut Engine<Reach>, parts: Parts) -> Result<(), LocalError> {
+    /// One more, and where it is.
+    pub fn add(&mut self, engine: &mut Engine<Reach>, parts: Parts) -> Result<usize, LocalError> {
         let place = match self.all.iter().position(Option::is_none) {
             Some(place) => place,
             None if self.all.len() < MOST => {
@@ -71,7 +74,7 @@ impl Sessions {
         session.peer = number;
         self.all[place] = Some(session);
         self.generation += 1;
-        Ok(())
+        Ok(place)
     }
 
     /// One fewer. If its process has ended, so has what waits for it.
@@ -154,7 +157,9 @@ impl Sessions {
         if let Err(refused) = fill(to) {
             return Sent::Refused(refused);
         }
-        self.dropped += u64::from(session.sender.send(headers, gids, to) != Room::Sent);
+        let is_sent = session.sender.send(headers, gids, to) == Room::Sent;
+        self.sent += u64::from(is_sent);
+        self.dropped += u64::from(!is_sent);
         session.has_sent = true;
         Sent::Taken
     }
@@ -207,6 +212,7 @@ impl Sessions {
             }
             count += taken;
         }
+        self.received += count as u64;
         count
     }
 
