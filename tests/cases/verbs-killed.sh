@@ -36,7 +36,8 @@ for round in $(seq "$kills"); do
     background client timeout 60 "${work[@]}" -D 20 -q 8 -p "$port" localhost
     client=$started
     sleep "0.$((RANDOM % 7 + 2))$((RANDOM % 10))"
-    if [ $((RANDOM % 2)) -eq 0 ]; then dies=$server lives=$client; else dies=$client lives=$server; fi
+    # Who only receives asks nothing, and learns nothing, as with hardware.
+    if [ $((RANDOM % 2)) -eq 0 ] || [ "${work[0]}" = ib_send_bw ]; then dies=$server lives=$client; else dies=$client lives=$server; fi
     # The program itself: what was started is the `timeout` around it.
     pid=$(pgrep -P "$dies" || true)
     [ -n "$pid" ] || fail "round $round: ${work[*]} has ended before it was killed: $(tail -n 3 "$scratch"/{server,client}.log)"

@@ -168,6 +168,11 @@ fn copy(
     let (mut at, mut rest) = (target, target.len);
     let right = if writes { Access::default() } else { Access::LOCAL_WRITE };
     let around = target.len >= regions.around_from() as u64;
+    // Nothing is moved of what cannot all be moved; one piece is looked at when it is copied.
+    let is_own = |piece: &Piece| regions.with_own(asker, piece.lkey, piece.address, piece.len, right, |_, _| ()).is_ok();
+    if pieces.len() > 1 && !pieces.iter().filter(|piece| piece.len > 0).all(is_own) {
+        return Outcome::No;
+    }
     for piece in pieces {
         let mut done = 0;
         while done < piece.len {
