@@ -11,6 +11,7 @@ use millrace_rdma::wire::{Format, Headers, Packet, Path, Service};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request, Status};
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::OwnedFd;
 
 const LEN: usize = 64 << 10;
 
@@ -74,6 +75,7 @@ struct End {
     key: Registered,
     cq: u32,
     qpn: Qpn,
+    links: Vec<OwnedFd>,
 }
 
 fn path(from: usize) -> Path {
@@ -129,7 +131,7 @@ fn end(by: By, first_qpn: u32) -> End {
         context: 0,
     };
     let (qpn, _) = engine.create_qp(&init).unwrap();
-    End { engine, memory, key, cq, qpn }
+    End { engine, memory, key, cq, qpn, links: Vec::new() }
 }
 
 fn make_ready(end: &mut End, from: usize, remote: Qpn) {
@@ -165,7 +167,7 @@ fn join(one: &mut End, other: &mut End, number: usize, channel: &Window, side: S
     directory.outside().add(word).unwrap();
     let (link, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     // It is this very process, which keeps its end of the link.
-    std::mem::forget(theirs);
+    other.links.push(theirs);
     let process = OtherProcess::new(rustix::process::getpid(), link);
     let mut peer = Peer::new(fd, channel, side, process).unwrap();
     if by == By::Mappings {
@@ -344,7 +346,7 @@ fn outcome(by: By, turns: &[Turn]) -> ([Vec<Completion>; 2], [Vec<u8>; 2], Vec<E
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
     #[test]
     fn what_comes_of_it_is_the_same(turns in prop::collection::vec(turn(), 1..40)) {

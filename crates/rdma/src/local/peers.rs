@@ -141,15 +141,15 @@ fn no_or_done(done: Option<u64>) -> Outcome {
     if done.is_some() { Outcome::Done } else { Outcome::No }
 }
 
-/// Each part is written where it belongs; rights and bounds are those of all.
+/// Each part is written where it belongs, if it fits with all that follow.
 fn write_parts(peer: &mut Peer, target: Target, parts: &[&[u8]]) -> Outcome {
     let mut at = target;
     for bytes in parts.iter().filter(|bytes| !bytes.is_empty()) {
-        at.len = bytes.len() as u64;
         if peer.reach(&at, &Job::WriteBytes(bytes)).is_none() {
             return Outcome::No;
         }
-        at.address = at.address.wrapping_add(at.len);
+        let len = bytes.len() as u64;
+        (at.address, at.len) = (at.address.wrapping_add(len), at.len.saturating_sub(len));
     }
     Outcome::Done
 }
@@ -169,7 +169,8 @@ fn copy(
     let right = if writes { Access::default() } else { Access::LOCAL_WRITE };
     let around = target.len >= regions.around_from() as u64;
     // Nothing is moved of what cannot all be moved; one piece is looked at when it is copied.
-    let is_own = |piece: &Piece| regions.with_own(asker, piece.lkey, piece.address, piece.len, right, |_, _| ()).is_ok();
+    let is_own =
+        |piece: &Piece| regions.with_own(asker, piece.lkey, piece.address, piece.len, right, |_, _| ()).is_ok();
     if pieces.len() > 1 && !pieces.iter().filter(|piece| piece.len > 0).all(is_own) {
         return Outcome::No;
     }
@@ -177,8 +178,8 @@ fn copy(
         let mut done = 0;
         while done < piece.len {
             let len = (piece.len - done).min(PART);
-            // The first look is at all of it: nothing is moved of what does not fit.
-            at.len = if rest == target.len { target.len } else { len.into() };
+            // All that is left has to fit: nothing is moved of what does not.
+            at.len = rest;
             let Some(address) = piece.address.checked_add(done.into()) else { return Outcome::No };
             let count = len as usize;
             let moved = regions.with_own(asker, piece.lkey, address, len, right, |place, offset| {
