@@ -325,20 +325,18 @@ fn ask(both: &mut Both, number: usize, turn: &Turn) {
     }
 }
 
-/// Completions and bytes of both ends, and how the queue pair at the other end fared.
-fn outcome(by: By, turns: &[Turn]) -> ([Vec<Completion>; 2], [Vec<u8>; 2], Vec<Event>, u64) {
+/// Completions and bytes of both ends, how the queue pair at the other end fared, and requests without packets.
+type Outcomes = ([Vec<Completion>; 2], [Vec<u8>; 2], Vec<Event>, u64);
+
+fn outcome(by: By, turns: &[Turn]) -> Outcomes {
     let mut both = Both::new(by);
     let mut told = [Vec::new(), Vec::new()];
     for (number, turn) in turns.iter().enumerate() {
         ask(&mut both, number, turn);
-        for end in 0..2 {
-            told[end].extend(both.completions(end));
-        }
+        told.iter_mut().enumerate().for_each(|(end, told)| told.extend(both.completions(end)));
     }
     both.run();
-    for end in 0..2 {
-        told[end].extend(both.completions(end));
-    }
+    told.iter_mut().enumerate().for_each(|(end, told)| told.extend(both.completions(end)));
     let events = core::iter::from_fn(|| both.ends[1].engine.take_event()).collect();
     let bytes = [both.bytes(0), both.bytes(1)];
     let reached = both.ends[0].engine.counters().reached;

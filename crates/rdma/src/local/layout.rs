@@ -23,10 +23,8 @@ pub(super) const KEYS_AT: usize = PAIRS_AT + (PAIRS * LINE * 8) as usize;
 /// Bytes of a directory. Pages that nobody has written to take no memory.
 pub(super) const DIRECTORY_LEN: usize = KEYS_AT + (KEYS * LINE * 8) as usize;
 
-/// How bytes behind a key are reached.
+/// How bytes behind a key are reached. 0: by packets only.
 pub(super) mod way {
-    /// By packets only.
-    pub const NONE: u64 = 0;
     /// By system calls, from an address of the owner's.
     pub const SYSTEM: u64 = 1;
     /// By a mapping of a file: all of them, from an offset on.

@@ -123,7 +123,7 @@ mod tests {
         fn lines_are_packets_or_nothing(mut words: Words, known: bool) {
             if known {
                 // Opcodes that exist are rare among all bytes.
-                words[0] = words[0] & !0xff | (words[0] >> 8) % 0x18;
+                words[0] = (words[0] & !0xff) | ((words[0] >> 8) % 0x18);
             }
             if let Ok((headers, gids)) = read(&words) {
                 let again = write(&headers, gids).unwrap();

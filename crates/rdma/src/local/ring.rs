@@ -129,6 +129,9 @@ impl Sender {
     }
 }
 
+/// A packet that was taken: headers, which GIDs of that end and of this one it went by, payload.
+pub type Taken<'a> = (Headers, (u8, u8), &'a [u8]);
+
 /// The receiver's side.
 pub struct Receiver {
     headers: Slots64,
@@ -167,13 +170,13 @@ impl Receiver {
         self.headers.load(self.read.wrapping_mul(LINE)) as u32 == self.read.wrapping_add(1)
     }
 
-    /// The next packet: headers, which GIDs of that end and of this one, payload. It is the sender's place again with the
-    /// next call of [`Receiver::give_back`].
+    /// The next packet. Its room is the sender's again with the next call of
+    /// [`Receiver::give_back`].
     ///
     /// # Errors
     /// [`Malformed`]: nothing more is to be taken from this ring.
     #[inline]
-    pub fn take(&mut self) -> Result<Option<(Headers, (u8, u8), &[u8])>, Malformed> {
+    pub fn take(&mut self) -> Result<Option<Taken<'_>>, Malformed> {
         let at = self.read.wrapping_mul(LINE);
         // Acquire pairs with the Release in `Sender::send`.
         let first = self.headers.load_acquire(at);

@@ -125,7 +125,8 @@ impl View {
                 Some(Where::File { file, offset: key[6].checked_add(address - first)?, address })
             }
             way::SYSTEM => Some(Where::System(address)),
-            way::NONE | _ => None,
+            // Packets only, or nothing that this version knows.
+            _ => None,
         }
     }
 }
