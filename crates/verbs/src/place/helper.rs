@@ -3,6 +3,7 @@
 
 use super::Place;
 use super::local::{Serving, ask};
+use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -13,8 +14,12 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_micros(100);
 /// How long it looks on when something has come.
 const LINGER: Duration = Duration::from_micros(200);
-/// The longest pause when nothing comes.
+/// The longest pause when nothing comes, and others do not know that nobody looks.
 const LONGEST: Duration = Duration::from_millis(1);
+/// The longest when they know, and ring. Then it is only to learn that the card has gone.
+const ASLEEP: Duration = Duration::from_millis(100);
+/// So many pauses in which nothing comes, and then it sleeps.
+const QUIET: u32 = 8;
 
 /// Starts it; it ends with the place.
 pub(super) fn start(place: &Arc<Place>, serving: Option<Serving>) -> io::Result<()> {
@@ -23,10 +28,11 @@ pub(super) fn start(place: &Arc<Place>, serving: Option<Serving>) -> io::Result<
 }
 
 fn run(place: &Weak<Place>, mut serving: Option<Serving>) {
-    let (mut seen, mut pause) = (0, PATIENCE);
+    let (mut seen, mut pause, mut quiet) = (0, PATIENCE, 0);
+    let mut call: Option<OwnedFd> = None;
     loop {
         let is_called = match &serving {
-            Some(serving) => serving.wait(&[], Some(pause)),
+            Some(serving) => serving.wait(call.as_ref(), pause),
             None => {
                 thread::sleep(pause);
                 false
@@ -43,21 +49,31 @@ fn run(place: &Weak<Place>, mut serving: Option<Serving>) {
         }
         // Relaxed: only whether it has changed matters.
         let polls = place.polls.load(Ordering::Relaxed);
+        call = None;
         if polls != seen && !is_called {
-            seen = polls;
+            (seen, quiet) = (polls, 0);
             pause = (pause * 2).min(LONGEST);
             continue;
         }
         let moved = look_on(&place, &mut seen);
         pause = if moved { PATIENCE / 5 } else { (pause * 2).min(LONGEST) };
-        // Nobody else looks: who sends something is to ring.
-        if !moved
-            && let Ok(running) = place.running.try_lock()
-            && !running.sessions.doze()
-        {
-            pause = Duration::ZERO;
+        quiet = if moved || is_called { 0 } else { quiet + 1 };
+        if serving.is_some() {
+            (call, pause) = sleep(&place, quiet >= QUIET, pause);
         }
     }
+}
+
+/// Nobody else looks: who sends something is to ring. What the card rings with, if it is to ring, too, and how long to wait.
+fn sleep(place: &Place, is_long: bool, pause: Duration) -> (Option<OwnedFd>, Duration) {
+    let Ok(mut running) = place.running.try_lock() else { return (None, pause) };
+    if !is_long {
+        return (None, if running.sessions.doze() { pause } else { Duration::ZERO });
+    }
+    let Some((call, first)) = running.doze() else { return (None, pause) };
+    let now = place.now().nanoseconds();
+    let left = first.map(|first| Duration::from_nanos(first.nanoseconds().saturating_sub(now)));
+    (Some(call), left.unwrap_or(ASLEEP).clamp(LONGEST, ASLEEP))
 }
 
 /// Moves the protocol on while something comes and the program does not do it. Whether something came.

@@ -12,6 +12,7 @@ use millrace_rdma::neighbour::Neighbours;
 use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::Origin;
 use millrace_rdma::wire::{Counters, parse};
+use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -82,6 +83,18 @@ impl Running {
         let sent = self.send(now);
         self.tell_all();
         came + sent > 0
+    }
+
+    /// Says to other processes and to the card that nobody looks any more. Returns what is readable when the card brings
+    /// something, and when the protocol is to be looked at all the same; `None`: something is there already.
+    pub fn doze(&mut self) -> Option<(OwnedFd, Option<Moment>)> {
+        if !self.sessions.doze() || !self.engine.is_quiet() || self.broken.is_some() {
+            return None;
+        }
+        // A queue that cannot say so is looked at as often as before.
+        let call = self.link.rx.announce().ok()??.try_clone_to_owned().ok()?;
+        let first = self.engine.next_deadline().into_iter().chain(self.neighbours.next_due()).min();
+        Some((call, first))
     }
 
     /// How other ends were reached, for `report=on`.

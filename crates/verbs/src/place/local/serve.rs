@@ -37,20 +37,17 @@ impl Serving {
         Self { bell, listener, calls: Vec::new(), sessions: Vec::new(), generation: 0 }
     }
 
-    /// Waits until something is to be looked at, at most `most` (`None`: for ever). Whether there was something.
-    pub fn wait(&self, more: &[PollFd<'_>], most: Option<Duration>) -> bool {
+    /// Waits until something is to be looked at, or `more` is readable, at most `most`. Whether there was something.
+    pub fn wait(&self, more: Option<&OwnedFd>, most: Duration) -> bool {
         let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
         fds.extend(self.calls.iter().map(|(link, _)| PollFd::new(&**link, PollFlags::IN | PollFlags::RDHUP)));
         for watched in &self.sessions {
             fds.push(PollFd::new(&*watched.link, PollFlags::IN | PollFlags::RDHUP));
             fds.extend(watched.ended.iter().map(|ended| PollFd::new(&**ended, PollFlags::IN)));
         }
-        fds.extend(more.iter().cloned());
-        let most = most.map(|most| Timespec {
-            tv_sec: most.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: most.subsec_nanos().into(),
-        });
-        !matches!(poll(&mut fds, most.as_ref()), Ok(0) | Err(_))
+        fds.extend(more.map(|more| PollFd::new(more, PollFlags::IN)));
+        let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+        !matches!(poll(&mut fds, Some(&most)), Ok(0) | Err(_))
     }
 
     /// Answers, and takes away what has ended.
