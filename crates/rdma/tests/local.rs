@@ -54,6 +54,10 @@ impl Memory for Ours {
         self.peers.reach(&mut self.regions, &far, operation, data, len)
     }
 
+    fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
+        self.peers.may_reach(&Far { asker: Self::asker(far.asker), ..*far }, operation, len)
+    }
+
     fn show(&mut self, asker: Asker, connected: Option<&Connected<'_>>) {
         if let Some(directory) = self.regions.directory() {
             directory.show(Self::asker(asker), connected);

@@ -148,6 +148,19 @@ impl Peer {
         done
     }
 
+    /// Whether it would be done.
+    pub(super) fn may_reach(&mut self, target: &Target, is_atomic: bool) -> bool {
+        self.presence.enter();
+        let found = self.view.find(target);
+        self.presence.leave();
+        let is_mapped = |file: u32| matches!(self.files.get(file as usize), Some(Some(place)) if !place.is_empty());
+        match found {
+            Some(Where::File { file, .. }) if is_mapped(file) => true,
+            Some(_) => self.process.is_some() && !is_atomic,
+            None => false,
+        }
+    }
+
     fn by_system(&mut self, address: u64, job: &Job<'_>) -> Option<u64> {
         let process = self.process.as_ref()?;
         let done = match *job {

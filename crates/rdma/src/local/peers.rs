@@ -93,6 +93,32 @@ impl Peers {
         self.known.get_mut(self.last.1)?.as_mut().map(|known| &mut known.peer)
     }
 
+    /// Who a request goes to, and what it wants there; `None` for requests that the other end has a part in.
+    #[inline(always)]
+    fn find(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> Option<(&mut Peer, Target)> {
+        let (address, key, access) = match operation {
+            Operation::Write { address, rkey, immediate: None } => (address, rkey, Access::REMOTE_WRITE),
+            Operation::Read { address, rkey } => (address, rkey, Access::REMOTE_READ),
+            Operation::CompareSwap { address, rkey, .. } | Operation::FetchAdd { address, rkey, .. } => {
+                (address, rkey, Access::REMOTE_ATOMIC)
+            }
+            _ => return None,
+        };
+        let (own, other) = (fold(&far.path.source), fold(&far.path.destination));
+        let (qpn, remote) = (far.remote, far.asker.qpn);
+        let target = Target { qpn, remote, own, far: other, key, address, len: len.into(), access };
+        self.of_gid(other).map(|peer| (peer, target))
+    }
+
+    /// Whether a request would be done, as far as the other end says.
+    pub fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
+        let is_atomic = operation.asks() && !matches!(operation, Operation::Read { .. });
+        if self.known.is_empty() || len == 0 {
+            return false;
+        }
+        self.find(far, operation, len).is_some_and(|(peer, target)| peer.may_reach(&target, is_atomic))
+    }
+
     /// Does a request of `len` bytes at the other end, if that end can be reached. All that was asked before it must have
     /// ended.
     #[inline]
@@ -107,18 +133,7 @@ impl Peers {
         if self.known.is_empty() || len == 0 {
             return Outcome::No;
         }
-        let (address, key, access) = match operation {
-            Operation::Write { address, rkey, immediate: None } => (address, rkey, Access::REMOTE_WRITE),
-            Operation::Read { address, rkey } => (address, rkey, Access::REMOTE_READ),
-            Operation::CompareSwap { address, rkey, .. } | Operation::FetchAdd { address, rkey, .. } => {
-                (address, rkey, Access::REMOTE_ATOMIC)
-            }
-            _ => return Outcome::No,
-        };
-        let (own, other) = (fold(&far.path.source), fold(&far.path.destination));
-        let Some(peer) = self.of_gid(other) else { return Outcome::No };
-        let target =
-            Target { qpn: far.remote, remote: far.asker.qpn, own, far: other, key, address, len: len.into(), access };
+        let Some((peer, target)) = self.find(far, operation, len) else { return Outcome::No };
         match (operation, data) {
             (Operation::Write { .. }, Data::Inline([bytes])) => {
                 no_or_done(peer.reach(&target, &Job::WriteBytes(bytes)))

@@ -73,7 +73,7 @@ pub(super) struct View {
 
 impl View {
     pub fn new(fd: OwnedFd) -> Result<Self, PeerError> {
-        let region = Region::map(fd, DIRECTORY_LEN, Protection::Read, false)?;
+        let region = Region::map_guarded(fd, DIRECTORY_LEN, Protection::Read)?;
         let window = region.window();
         let key_bits = window.word64(KEY_BITS)?.load(Ordering::Relaxed);
         if window.word64(KIND)?.load(Ordering::Relaxed) != MAGIC || !(16..=24).contains(&key_bits) {

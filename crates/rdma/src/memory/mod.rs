@@ -119,6 +119,12 @@ pub trait Memory {
         Outcome::No
     }
 
+    /// Whether [`Memory::reach`] would do it, as far as the other end says.
+    fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
+        let _ = (far, operation, len);
+        false
+    }
+
     /// A queue pair is connected: its other end may reach what its keys open by itself. Or (`None`) it is not any more.
     fn show(&mut self, asker: Asker, connected: Option<&Connected<'_>>) {
         let _ = (asker, connected);

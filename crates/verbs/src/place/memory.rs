@@ -94,6 +94,11 @@ impl Memory for Reach {
         self.peers.reach(&mut self.regions, &Far { asker, ..*far }, operation, data, len)
     }
 
+    fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
+        let Ok(asker) = self.asker(far.asker) else { return false };
+        self.peers.may_reach(&Far { asker, ..*far }, operation, len)
+    }
+
     fn show(&mut self, asker: Asker, connected: Option<&Connected<'_>>) {
         if let (Ok(asker), Some(directory)) = (self.asker(asker), self.regions.directory()) {
             directory.show(asker, connected);

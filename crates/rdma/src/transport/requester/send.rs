@@ -53,6 +53,9 @@ impl Requester {
         if self.is_first() && self.reach(config, env, operation, len)? {
             return Ok(true);
         }
+        if self.waits_to_reach(config, env, operation, len) {
+            return Ok(false);
+        }
         if operation.asks() && self.reads >= u32::from(config.max_rd_atomic) {
             if config.max_rd_atomic == 0 {
                 self.fail_at_cursor(config, env, Status::LocalOperation)?;
@@ -97,6 +100,25 @@ impl Requester {
     #[inline]
     fn is_first(&self) -> bool {
         self.una == self.end && self.cursor == self.queue.first
+    }
+
+    /// Whether it is better to wait until all before it have ended, and to do it without packets then. If those before it could
+    /// have been done so, too, it is: otherwise one that went as a packet would make packets of all behind it. Behind a SEND a
+    /// short request goes with it.
+    fn waits_to_reach<M: Memory>(
+        &self,
+        config: &Config,
+        env: &mut Environment<'_, M>,
+        operation: Operation,
+        len: u32,
+    ) -> bool {
+        let before = self.cursor.wrapping_sub(1);
+        let follows_send = self.queue.slot(before).is_some_and(|slot| slot.operation.takes_buffer());
+        if self.is_first() || operation.takes_buffer() || follows_send && len <= config.mtu() {
+            return false;
+        }
+        let far = Far { asker: config.asker, path: &config.path, remote: config.remote };
+        env.memory.may_reach(&far, operation, len)
     }
 
     /// Does the request at the cursor without packets, if that can be done.

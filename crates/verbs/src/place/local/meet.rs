@@ -67,7 +67,7 @@ impl Meeting {
             return Err(LocalError::Greeting);
         };
         let pid = name::same_user(link)?;
-        let channel = Region::map(channel, CHANNEL_LEN, Protection::ReadWrite, false)
+        let channel = Region::map_guarded(channel, CHANNEL_LEN, Protection::ReadWrite)
             .map_err(|error| LocalError::Peer(error.into()))?;
         let own = place.with(|running| Ok(self::directory(running))).unwrap_or(None).ok_or(LocalError::Off)?;
         let parts = Parts { address, link: link.clone(), pid, directory, channel, side: Side::Taker, bell };

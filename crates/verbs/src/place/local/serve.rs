@@ -1,6 +1,6 @@
 //! What the helper thread does for other processes: answers those that call, and sees who has ended. It waits for nobody.
 
-use super::files;
+use super::{files, name};
 use crate::place::Place;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -39,7 +39,11 @@ impl Serving {
 
     /// Waits until something is to be looked at, or `more` is readable, at most `most`. Whether there was something.
     pub fn wait(&self, more: Option<&OwnedFd>, most: Duration) -> bool {
-        let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+        // Who calls waits while there are too many.
+        if self.calls.len() < MOST_CALLS {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
         fds.extend(self.calls.iter().map(|(link, _)| PollFd::new(&**link, PollFlags::IN | PollFlags::RDHUP)));
         for watched in &self.sessions {
             fds.push(PollFd::new(&*watched.link, PollFlags::IN | PollFlags::RDHUP));
@@ -85,6 +89,8 @@ impl Serving {
     fn accept(&mut self) {
         while self.calls.len() < MOST_CALLS {
             match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                // Other users take no place.
+                Ok(link) if name::same_user(&link).is_err() => {}
                 Ok(link) => self.calls.push((Arc::new(link), Instant::now() + GREETING)),
                 Err(Errno::INTR) => {}
                 Err(_) => return,
