@@ -4,7 +4,9 @@
 use millrace_dma::{OtherProcess, Pages, Protection, Region, Window};
 use millrace_rdma::engine::{Engine, Event, Options};
 use millrace_rdma::local::{CHANNEL_LEN, Connected, Directory, Far, Outcome, Peer, Peers, Shared, Side};
-use millrace_rdma::memory::{Asker, Binding, Limits, Memory, ProtectionDomain, Refused, Regions, Registered, Source};
+use millrace_rdma::memory::{
+    Asker, Binding, Limits, Memory, ProtectionDomain, Refused, Regions, Registered, Source, Way,
+};
 use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, Origin, Out, Sent, State};
 use millrace_rdma::wire::{Format, Headers, Packet, Path, Service};
@@ -364,8 +366,12 @@ proptest! {
 }
 
 fn write(both: &mut Both, rkey: Key) -> Vec<Completion> {
+    write_to(both, 1 << 20, rkey)
+}
+
+fn write_to(both: &mut Both, address: u64, rkey: Key) -> Vec<Completion> {
     let one = &mut both.ends[0];
-    let operation = Operation::Write { address: 1 << 20, rkey, immediate: None };
+    let operation = Operation::Write { address, rkey, immediate: None };
     let flags = Flags { signaled: true, ..Flags::default() };
     let data = Data::Inline(&[b"straight"]);
     one.engine.post_send(one.qpn, &Request { id: 3, operation, data, flags, target: None }).unwrap();
@@ -395,6 +401,29 @@ fn a_region_that_was_given_back_is_not_reached() {
     both.run();
     assert_eq!(both.completions(0)[0].status, Status::RemoteAccess);
     assert_ne!(&both.bytes(1)[..8], b"straight");
+}
+
+#[test]
+fn memory_that_the_program_gives_back_is_not_reached() {
+    let mut both = Both::new(By::SystemCalls);
+    // So much has a mapping of its own, which ends with it.
+    let memory = vec![1_u8; 4 << 20];
+    let (address, len) = (memory.as_ptr().expose_provenance() as u64, memory.len() as u64);
+    let regions = &mut both.ends[1].engine.memory().regions;
+    let source = Source::Own { address, len };
+    let key = regions.register(ProtectionDomain(1), source, None, everything()).unwrap();
+    if key.way != Way::Watched {
+        println!("skipped: memory cannot be watched here");
+        return;
+    }
+    assert_eq!(write_to(&mut both, address + 4096, key.rkey).len(), 1);
+    assert_eq!(&memory[4096..4104], b"straight");
+    drop(memory);
+    // The target has not looked since: it is not asked, and still nobody comes in.
+    assert!(write_to(&mut both, address + 4096, key.rkey).is_empty());
+    assert_eq!(both.ends[0].engine.counters().reached, 1);
+    both.run();
+    assert_eq!(both.completions(0)[0].status, Status::RemoteAccess);
 }
 
 #[test]
