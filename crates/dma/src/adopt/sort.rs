@@ -162,8 +162,8 @@ mod tests {
             [
                 (0, 1, What::Leave(Refusal::Arena)),
                 (1, 40, What::Adopt),
-                (40, 52, What::Leave(Refusal::Thread)),
-                (52, 100, What::Adopt),
+                (40, 51, What::Leave(Refusal::Thread)),
+                (51, 100, What::Adopt),
             ]
         );
     }
