@@ -42,16 +42,32 @@ both() {
     wait "$server" || fail "$*: the server failed: $(tail -n 3 "$scratch/server.log")"
 }
 
-both ibv_rc_pingpong -g 0 -n 200 -c
-both ibv_rc_pingpong -g 0 -n 100 -e -c
-both ibv_rc_pingpong -g 1 -n 100 -c -s 100000 -m 256
-both ibv_uc_pingpong -g 0 -n 50
-both ibv_ud_pingpong -g 0 -n 50 -s 512
-both ibv_srq_pingpong -g 0 -n 100
-for work in write read send; do
-    both ib_${work}_bw -n 200 -s 16384
-    both ib_${work}_lat -n 100
+# All of it without frames, by system calls instead of mappings, and with frames.
+for ways in "" adopt=off local=off; do
+    export MILLRACE_VERBS="$device report=on $ways"
+    both ibv_rc_pingpong -g 0 -n 200 -c
+    both ibv_rc_pingpong -g 0 -n 100 -e -c
+    both ibv_rc_pingpong -g 1 -n 100 -c -s 100000 -m 256
+    both ibv_uc_pingpong -g 0 -n 50
+    both ibv_ud_pingpong -g 0 -n 50 -s 512
+    both ibv_srq_pingpong -g 0 -n 100
+    for work in write read send; do
+        both ib_${work}_bw -n 200 -s 16384
+        both ib_${work}_lat -n 100
+    done
+    both ib_atomic_bw -n 100
+    both ib_atomic_lat -n 100
+    said=$(grep -h "requests without packets" "$scratch/client.out" "$scratch/client.log")
+    case $ways in
+        "") pattern="packets: 100 by mappings, 0 by system calls, 0 refused.* packets: 0 sent" ;;
+        # Atomic operations are none of system calls: they go as packets.
+        adopt=off) pattern="packets: 0 by mappings, 0 by system calls.* rings: [1-9]" ;;
+        local=off) pattern="packets: 0 by mappings, 0 by system calls, 0 refused.* rings: 0 sent, 0 received.* packets: [1-9]" ;;
+    esac
+    grep -qE "$pattern" <<<"$said" || fail "with ${ways:-no option} other ends are not reached as they should be: $said"
 done
-both ib_atomic_bw -n 100
-both ib_atomic_lat -n 100
-echo "pingpongs and perftest"
+export MILLRACE_VERBS="$device report=on adopt=off"
+both ib_write_lat -n 100
+grep -hqE "packets: 0 by mappings, 1[0-9]* by system calls" "$scratch/client.out" "$scratch/client.log" ||
+    fail "WRITEs are not done by system calls: $(grep -h requests "$scratch"/client.*)"
+echo "pingpongs and perftest, without frames and with them"

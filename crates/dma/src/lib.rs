@@ -25,6 +25,8 @@ mod access;
 #[path = "model.rs"]
 mod access;
 #[cfg(not(loom))]
+mod adopt;
+#[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod careful;
 mod domain;
@@ -38,6 +40,9 @@ mod iova;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod mapping;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod other;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod place;
@@ -54,6 +59,8 @@ mod watch;
 
 pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word32, Word64, fence};
 #[cfg(not(loom))]
+pub use adopt::{AdoptCounters, AdoptError, Adopter, Adoption, Left, Piece, Refusal, SharedFile};
+#[cfg(not(loom))]
 pub use careful::{LARGE, Vanished};
 pub use core::sync::atomic::Ordering;
 pub use domain::{Access, Domain, Fault, Iotlb, MapError, Pinned, Reach, UnmapError};
@@ -63,13 +70,15 @@ pub use foreign::ForeignRegion;
 pub use guard::foreign_cuts;
 pub use iova::Iova;
 #[cfg(not(loom))]
+pub use other::OtherProcess;
+#[cfg(not(loom))]
 pub use place::{Place, PlaceError};
 #[cfg(not(loom))]
 pub use region::{Pages, Protection, Region, RegionError};
 
 #[cfg(not(loom))]
 pub use watch::{Cover, Watch, WatchCounters, WatchError};
-pub use watch::{Entered, Gate, Taken};
+pub use watch::{Entered, Gate, Outside, Presence, SEATS, Taken};
 
 /// A view that does not lie inside its window, or is not aligned as its words need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -56,7 +56,17 @@ impl Mapping {
 
 /// Maps the first `len` bytes of a file at fresh addresses.
 pub(crate) fn map_shared(fd: BorrowedFd<'_>, len: usize, rights: ProtFlags) -> rustix::io::Result<NonNull<u8>> {
+    map_shared_at(fd, 0, len, rights)
+}
+
+/// Maps `len` bytes of a file from `offset` on, whole pages, at fresh addresses.
+pub(crate) fn map_shared_at(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    len: usize,
+    rights: ProtFlags,
+) -> rustix::io::Result<NonNull<u8>> {
     // SAFETY: fresh addresses; nothing of this process is replaced.
-    let base = unsafe { mmap(core::ptr::null_mut(), len, rights, MapFlags::SHARED, fd, 0)? };
+    let base = unsafe { mmap(core::ptr::null_mut(), len, rights, MapFlags::SHARED, fd, offset)? };
     NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)
 }

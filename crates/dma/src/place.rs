@@ -164,6 +164,47 @@ impl Place {
         }
     }
 
+    /// Copies `len` bytes from here to another place, the last byte last. The two do not overlap. `around`: as
+    /// [`Place::write`].
+    ///
+    /// # Errors
+    /// [`Vanished`]; also for what is outside, or may not be written.
+    #[inline]
+    pub fn copy_to(
+        &self,
+        offset: usize,
+        to: &Place,
+        to_offset: usize,
+        len: usize,
+        around: bool,
+    ) -> Result<(), Vanished> {
+        let from = self.inside(offset, len).ok_or(Vanished)?;
+        let at = to.inside(to_offset, len).filter(|_| to.writable).ok_or(Vanished)?;
+        if self.by_system || to.by_system {
+            return self.copy_by_system(offset, to, to_offset, len);
+        }
+        let (from, at) = (core::ptr::with_exposed_provenance(from), core::ptr::with_exposed_provenance_mut(at));
+        // SAFETY: both ranges are inside; shared memory, or memory that its owner has handed over.
+        unsafe { careful::copy_last_last(from, at, len, around) }
+    }
+
+    fn copy_by_system(&self, offset: usize, to: &Place, to_offset: usize, len: usize) -> Result<(), Vanished> {
+        let mut some = [0; 4096];
+        let mut done = 0;
+        while done < len {
+            let part = &mut some[..(len - done).min(4096)];
+            self.read(offset + done, part)?;
+            to.write(to_offset + done, part, false)?;
+            done += part.len();
+        }
+        Ok(())
+    }
+
+    /// Where `len` bytes at `offset` are, for a system call that checks addresses itself.
+    pub(crate) fn at(&self, offset: usize, len: usize, writes: bool) -> Result<usize, Vanished> {
+        self.inside(offset, len).filter(|_| self.writable || !writes).ok_or(Vanished)
+    }
+
     /// Where an atomic operation may take place.
     fn word(&self, offset: usize) -> Result<*mut u64, Vanished> {
         let at = self.inside(offset, 8).filter(|at| at.is_multiple_of(8)).ok_or(Vanished)?;
@@ -241,6 +282,24 @@ mod tests {
         assert_eq!(place.write(0, &[1], false), Err(Vanished));
         assert_eq!(place.compare_swap(0, 0, 1), Err(Vanished));
         assert!(region.window().slice(0, 64).unwrap().iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn bytes_go_from_place_to_place() {
+        let (one, other) = (Region::heap(9000), Region::heap(9000));
+        let (from, to) = (Place::window(one.window()), Place::window(other.window()));
+        let pattern: Vec<u8> = (0..9000).map(|i| (i * 7 + i / 256) as u8).collect();
+        from.write(0, &pattern, false).unwrap();
+        for (at, to_at, len) in [(0, 0, 9000), (3, 5, 8), (8, 16, 8), (1, 2, 5000), (9000, 9000, 0)] {
+            let mut back = vec![0; len];
+            from.copy_to(at, &to, to_at, len, false).unwrap();
+            to.read(to_at, &mut back).unwrap();
+            assert!(back[..] == pattern[at..at + len], "{at} {to_at} {len}");
+        }
+        assert_eq!(from.copy_to(8999, &to, 0, 2, false), Err(Vanished));
+        assert_eq!(from.copy_to(0, &to, 8999, 2, false), Err(Vanished));
+        let read_only = Place::window(&other.window().clone().read_only());
+        assert_eq!(from.copy_to(0, &read_only, 0, 1, false), Err(Vanished));
     }
 
     #[test]

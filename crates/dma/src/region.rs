@@ -1,7 +1,7 @@
 //! Memory shared by fd. One of the files of this crate that may use `unsafe`.
 
 use crate::guard::Guard;
-use crate::mapping::{Backing, Mapping, map_shared};
+use crate::mapping::{Backing, Mapping, map_shared, map_shared_at};
 use crate::{OutOfRange, Window};
 use core::ptr::NonNull;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -187,6 +187,22 @@ impl Region {
         }
         Self::check(&fd, len)?;
         Self::map_fd_guarded(fd, len, protection)
+    }
+
+    /// As [`Region::map_guarded`], for a part of a file: `len` bytes from `offset` on, whole pages both.
+    ///
+    /// # Errors
+    /// As [`Region::map`]; [`RegionError::Size`] also for what is no whole page.
+    pub fn map_part(fd: OwnedFd, offset: u64, len: usize) -> Result<Self, RegionError> {
+        let end = offset.checked_add(len as u64).filter(|_| len > 0 && offset.is_multiple_of(PAGE as u64));
+        let end = end.filter(|end| end.is_multiple_of(PAGE as u64)).ok_or(RegionError::Size(len))?;
+        Self::check(&fd, usize::try_from(end).map_err(|_| RegionError::Size(len))?)?;
+        let failed = |source| RegionError::Map { len, source };
+        let base = map_shared_at(fd.as_fd(), offset, len, Protection::ReadWrite.flags()).map_err(failed)?;
+        let mapping = Arc::new(Mapping::foreign(base, len, Guard::over(base.as_ptr().addr(), len)));
+        // SAFETY: `len` bytes of what was mapped, readable and writable, for as long as the mapping lives; guarded.
+        let window = unsafe { Window::over(base, len, true, mapping) };
+        Ok(Self { window, fd: None, len })
     }
 
     fn map_fd_guarded(fd: OwnedFd, len: usize, protection: Protection) -> Result<Self, RegionError> {

@@ -8,7 +8,7 @@ use millrace_dma::{Ordering, Region, Word32, Word64};
 use millrace_driver::{Client, ClientError};
 use millrace_ring::wake::{Ringer, Sleeper};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{RecvFlags, recv};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -146,6 +146,20 @@ impl QueueHandle {
                 return ready();
             }
         }
+    }
+
+    /// Says that this program sleeps until the card signals by the descriptor. `None`: something is there already.
+    pub fn announce(&self, ready: impl FnOnce() -> Result<bool, Error>) -> Result<Option<BorrowedFd<'_>>, Error> {
+        // Before saying that we sleep: whoever takes the flag down must have something to signal.
+        let call = self.call()?;
+        // Signals of an earlier sleep.
+        let _ = recv(call, &mut [0; 64][..], RecvFlags::DONTWAIT);
+        self.sleeper.announce();
+        if ready()? {
+            self.sleeper.awake();
+            return Ok(None);
+        }
+        Ok(Some(call.as_fd()))
     }
 
     /// How the card wakes this program.

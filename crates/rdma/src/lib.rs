@@ -9,6 +9,7 @@
 //! * [`transport`]: queue pairs, and the protocol between two of them.
 //! * [`memory`]: keys, regions, windows: who may reach which bytes.
 //! * [`work`]: what a program asks for and what it is told: work requests, completions and their queues.
+//! * [`local`]: two processes on one host, without frames.
 //! * [`neighbour`]: which MAC address leads to whom.
 //! * [`number`]: sequence numbers, queue pair numbers, keys, times, each with its own arithmetic.
 //!
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod local;
 pub mod memory;
 pub mod neighbour;
 pub mod number;

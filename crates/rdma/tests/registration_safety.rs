@@ -1,6 +1,7 @@
 //! Memory that is unmapped, mapped again, moved, punched, inherited or used again while it is registered: the faults of
 //! registration caches. Only the calls that take memory away, and looks at it, are `unsafe` here.
 
+use millrace_dma::Adopter;
 use millrace_rdma::memory::{Asker, Binding, Limits, Memory, Refused, Regions, Registered, Source, Way, WindowType};
 use millrace_rdma::number::{Key, Qpn};
 use millrace_rdma::work::Access;
@@ -18,7 +19,12 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn all() -> Access {
+/// Whether registered memory becomes shared memory: in `registration_safety_adopted.rs`, where the system allows it.
+fn adopts() -> bool {
+    module_path!().contains("adopted") && Adopter::of_process().map_err(|error| println!("skipped: {error}")).is_ok()
+}
+
+pub(crate) fn all() -> Access {
     let remote = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC, Access::WINDOW_BIND];
     remote.into_iter().fold(Access::LOCAL_WRITE, Access::with)
 }
@@ -64,10 +70,11 @@ impl Engine {
     }
 
     fn of(address: u64, len: u64) -> Self {
-        let mut regions = Regions::new(Limits { unwatched: false, ..Limits::default() }).unwrap();
+        let limits = Limits { unwatched: false, adopt: adopts(), ..Limits::default() };
+        let mut regions = Regions::new(limits).unwrap();
         let domain = regions.allocate_domain().unwrap();
         let region = regions.register(domain, Source::Own { address, len }, None, all()).unwrap();
-        assert_eq!(region.way, Way::Watched);
+        assert_eq!(region.way, if adopts() { Way::Adopted } else { Way::Watched });
         Self { regions, asker: Asker { domain, qpn: Qpn::new(7) }, region, address }
     }
 

@@ -33,6 +33,12 @@ pub(crate) struct Config {
     pub part: u32,
     /// Whether ends of the same kind repeat only what is lost.
     pub extended: bool,
+    /// Whether processes of this user on the same card are reached without frames.
+    pub local: bool,
+    /// Whether registered memory becomes shared memory, so that those processes store straight into it.
+    pub adopt: bool,
+    /// Whether it is said at the end how other ends were reached.
+    pub report: bool,
     /// Whether a thread takes over when the program does not poll.
     pub helper: bool,
 }
@@ -52,6 +58,9 @@ impl Default for Config {
             vendor: 0,
             part: 0,
             extended: true,
+            local: true,
+            adopt: true,
+            report: false,
             helper: true,
         }
     }
@@ -116,10 +125,13 @@ impl Config {
             "vendor" => self.vendor = number(value)?,
             "part" => self.part = number(value)?,
             "extended" => self.extended = switch(value)?,
+            "local" => self.local = switch(value)?,
+            "adopt" => self.adopt = switch(value)?,
+            "report" => self.report = switch(value)?,
             "helper" => self.helper = switch(value)?,
             _ => {
                 return Err(
-                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, helper and stats",
+                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report, helper and stats",
                 );
             }
         }

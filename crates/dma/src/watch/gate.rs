@@ -11,6 +11,7 @@
 //! Nothing is allocated and nothing freed under the lock, nor while a gate is entered: that could unmap memory, which then
 //! waits for the very thread that waits for the lock.
 
+use super::outside::Outside;
 use crate::{Ordering, OutOfRange, Window, Word64, fence};
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
@@ -60,6 +61,8 @@ pub(crate) struct Gates {
     epoch: Word64,
     words: Vec<Word64>,
     log: Mutex<Log>,
+    /// By gate: other processes that reach the same memory by themselves.
+    outside: Mutex<[Option<Arc<Outside>>; GATES]>,
     barrier: fn(),
 }
 
@@ -80,7 +83,8 @@ impl Gates {
         let epoch = epoch.word64(0)?;
         epoch.store(1, Ordering::Relaxed);
         let words = (0..GATES).map(|gate| words.word64(gate * STRIDE)).collect::<Result<_, _>>()?;
-        Ok(Self { epoch, words, log: Mutex::new(Log { ranges: [Taken::default(); LOG], written: 0 }), barrier })
+        let log = Mutex::new(Log { ranges: [Taken::default(); LOG], written: 0 });
+        Ok(Self { epoch, words, log, outside: Mutex::new([const { None }; GATES]), barrier })
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -97,8 +101,12 @@ impl Gates {
     pub(crate) fn close(&self, notes: impl FnOnce(&mut Log)) {
         let mut log = self.log();
         // Release pairs with the Acquire in `Gate::enter`; one writer at a time, under the lock.
-        self.epoch.store(self.epoch.load(Ordering::Relaxed) + 1, Ordering::Release);
+        let epoch = self.epoch.load(Ordering::Relaxed) + 1;
+        self.epoch.store(epoch, Ordering::Release);
         (self.barrier)();
+        for outside in self.outside.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten() {
+            outside.close(epoch);
+        }
         for word in &self.words {
             // Acquire pairs with the Release in `Gate::leave`: the accesses made inside have happened before. A worker
             // stays inside for one piece of a copy.
@@ -112,13 +120,14 @@ impl Gates {
     /// A gate for one more worker; `None` when there are too many.
     pub(crate) fn gate(self: &Arc<Self>) -> Option<Gate> {
         let taken = Vec::with_capacity(LOG);
-        let free = |word: &&Word64| word.compare_exchange(FREE, OUTSIDE).is_ok();
-        let word = self.words.iter().find(free)?.clone();
+        let free = |word: &Word64| word.compare_exchange(FREE, OUTSIDE).is_ok();
+        let place = self.words.iter().position(free)?;
+        let word = self.words[place].clone();
         let log = self.log();
         // Under the lock, so that the two belong together.
         let (seen, read) = (self.epoch.load(Ordering::Relaxed), log.written);
         drop(log);
-        Some(Gate { epoch: self.epoch.clone(), word, seen, read, taken, gates: self.clone() })
+        Some(Gate { epoch: self.epoch.clone(), word, place, seen, read, taken, gates: self.clone() })
     }
 }
 
@@ -139,6 +148,7 @@ pub enum Entered {
 pub struct Gate {
     epoch: Word64,
     word: Word64,
+    place: usize,
     seen: u64,
     read: u64,
     taken: Vec<Taken>,
@@ -176,6 +186,33 @@ impl Gate {
         Entered::Changed
     }
 
+    /// Other processes reach the same memory: from now on they are kept out, too, when it is taken away. They may come in
+    /// again when the word that they look at is what [`Gate::seen`] says.
+    pub fn let_in(&self, outside: Arc<Outside>) {
+        self.replace_outside(Some(outside));
+    }
+
+    /// Up to where this worker knows what was taken away.
+    #[inline]
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Whether something was taken away that this worker does not know yet.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        // Relaxed: it orders nothing; who enters looks again.
+        self.epoch.load(Ordering::Relaxed) != self.seen
+    }
+
+    fn replace_outside(&self, new: Option<Arc<Outside>>) {
+        let mut all = self.gates.outside.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = core::mem::replace(&mut all[self.place], new);
+        drop(all);
+        // Freed without the lock, as everything here.
+        drop(old);
+    }
+
     /// What was taken away, after [`Entered::Changed`].
     pub fn taken(&self) -> &[Taken] {
         &self.taken
@@ -191,6 +228,10 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
+        // In a child that was forked the lock may be another thread's for ever.
+        if self.gates.is_alive() {
+            self.replace_outside(None);
+        }
         self.word.store(FREE, Ordering::Release);
     }
 }

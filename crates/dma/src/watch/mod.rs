@@ -7,6 +7,7 @@
 //! which no use is made. That needs no privilege (`UFFD_USER_MODE_ONLY`), unless a sandbox forbids the system call.
 
 mod gate;
+mod outside;
 #[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
@@ -14,6 +15,7 @@ mod process;
 mod sys;
 
 pub use gate::{Entered, Gate, Taken};
+pub use outside::{Outside, Presence, SEATS};
 #[cfg(not(loom))]
 pub use process::{Cover, Watch, WatchCounters, WatchError};
 

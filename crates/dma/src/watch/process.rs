@@ -1,6 +1,6 @@
 //! The watch of this process: one thread that reads the events, and what is covered.
 
-use super::gate::{GATES, Gate, Gates, WORDS};
+use super::gate::{Entered, GATES, Gate, Gates, Taken, WORDS};
 use super::sys::{self, Events, Kind};
 use crate::RegionError;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -27,6 +27,9 @@ pub enum WatchError {
     /// `userfaultfd` is not allowed.
     #[error("cannot watch memory: userfaultfd failed ({0}); a sandbox may forbid the system call")]
     Forbidden(Errno),
+    /// The watch is of the process that forked this one.
+    #[error("cannot watch memory: this is a child of the process that began to; make a new engine in the child")]
+    Forked,
     /// This memory cannot be watched.
     #[error("this memory cannot be watched ({0}); it may be read-only, of a file, or watched by somebody else")]
     Memories(Errno),
@@ -41,6 +44,9 @@ pub struct Watch {
     gates: Arc<Gates>,
     events: Result<Events, Errno>,
     covers: Mutex<Covers>,
+    /// Held while somebody begins to watch memory, and while memory is exchanged. By its gate, covers of what was taken
+    /// away are known: nobody needs those any more.
+    changing: Mutex<Gate>,
     counters: Counters,
 }
 
@@ -110,8 +116,10 @@ impl Watch {
         sys::register_barrier().map_err(WatchError::Barrier)?;
         let (epoch, words) = (sys::private(4096, true)?, sys::private(WORDS, false)?);
         let gates = Gates::new(&epoch, &words, sys::barrier).map_err(|_| WatchError::Gates)?;
+        let gates = Arc::new(gates);
+        let changing = Mutex::new(gates.gate().ok_or(WatchError::Gates)?);
         let (covers, counters) = Default::default();
-        Ok(Self { gates: Arc::new(gates), events: Events::open(), covers, counters })
+        Ok(Self { gates, events: Events::open(), covers, changing, counters })
     }
 
     fn start(&'static self) -> Result<(), WatchError> {
@@ -150,9 +158,17 @@ impl Watch {
     /// [taken](Gate::taken) first, because it may be of an older life of these addresses.
     ///
     /// # Errors
-    /// [`WatchError::Forbidden`], [`WatchError::Memories`].
+    /// [`WatchError::Forbidden`], [`WatchError::Memories`], [`WatchError::Forked`].
     pub fn cover(&'static self, first: u64, len: u64) -> Result<Cover, WatchError> {
-        let events = self.events.as_ref().map_err(|error| WatchError::Forbidden(*error))?;
+        // The descriptor would change what the parent watches.
+        if !self.is_alive() {
+            return Err(WatchError::Forked);
+        }
+        let pause = self.pause();
+        self.cover_in(&pause, first, len)
+    }
+
+    fn cover_in(&'static self, pause: &Pause<'_>, first: u64, len: u64) -> Result<Cover, WatchError> {
         let page = rustix::param::page_size() as u64;
         let start = first & !(page - 1);
         let end = first.checked_add(len.max(1)).and_then(|end| end.checked_next_multiple_of(page));
@@ -160,8 +176,27 @@ impl Watch {
         // First on the list, so that nobody who gives up the same pages meanwhile ends it.
         let place = self.covers().add(start, end);
         let cover = Cover { watch: self, place };
-        events.watch(start, end - start).map_err(WatchError::Memories)?;
+        pause.watch(start, end - start)?;
         Ok(cover)
+    }
+
+    /// Keeps others from beginning to watch memory until the result is dropped.
+    pub(crate) fn pause(&self) -> Pause<'_> {
+        let mut changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let entered = changing.enter();
+        if entered != Entered::Forked {
+            changing.leave();
+        }
+        // When more was taken than is remembered, covers count as needed although they may not be.
+        if entered == Entered::Changed {
+            self.covers().take_away(changing.taken());
+        }
+        Pause { watch: self, _changing: changing }
+    }
+
+    /// Whether this is the process that made it, not a child of it.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.gates.is_alive()
     }
 
     fn covers(&self) -> std::sync::MutexGuard<'_, Covers> {
@@ -220,16 +255,61 @@ impl Covers {
         }
     }
 
+    /// Notes that ranges were taken away: their covers end there. One that loses its middle stays whole, which costs no more
+    /// than time.
+    fn take_away(&mut self, ranges: &[Taken]) {
+        for taken in ranges {
+            for (start, end) in &mut self.live {
+                if taken.first <= *start && *start < taken.end {
+                    *start = taken.end.min(*end);
+                } else if *start < taken.first && taken.first < *end && *end <= taken.end {
+                    *end = taken.first;
+                }
+            }
+        }
+    }
+
     /// Takes a range off the list. Returns one that is to be watched no more, if there are too many idle ones.
     fn remove(&mut self, place: usize) -> Option<(u64, u64)> {
         let range = core::mem::take(&mut self.live[place]);
         self.free.push(place);
+        if range.0 >= range.1 {
+            return None;
+        }
         self.idle.retain(|idle| *idle != range);
         self.idle.push_back(range);
         let (start, end) = if self.idle.len() > IDLE { self.idle.pop_front()? } else { return None };
-        let overlaps = |other: &(u64, u64)| other.0 < end && other.1 > start;
+        let overlaps = |other: &(u64, u64)| other.0 < other.1 && other.0 < end && other.1 > start;
         // Where another one needs a part of it, all of it stays watched: that costs its owner time, no more.
         (!self.live.iter().any(overlaps)).then_some((start, end))
+    }
+}
+
+/// While this exists, only its holder changes what is watched. It may exchange the memory behind the addresses.
+pub(crate) struct Pause<'a> {
+    watch: &'a Watch,
+    _changing: std::sync::MutexGuard<'a, Gate>,
+}
+
+impl Pause<'_> {
+    fn events(&self) -> Result<&Events, WatchError> {
+        self.watch.events.as_ref().map_err(|error| WatchError::Forbidden(*error))
+    }
+
+    /// The ranges within these addresses that somebody needs watched.
+    pub(crate) fn needed(&self, first: u64, end: u64) -> Vec<(u64, u64)> {
+        let overlaps = |other: &&(u64, u64)| other.0 < other.1 && other.0 < end && other.1 > first;
+        self.watch.covers().live.iter().filter(overlaps).copied().collect()
+    }
+
+    /// Watches whole pages, for a cover that is made later.
+    pub(crate) fn watch(&self, first: u64, len: u64) -> Result<(), WatchError> {
+        self.events()?.watch(first, len).map_err(WatchError::Memories)
+    }
+
+    /// Watches them no more. Nobody may need them.
+    pub(crate) fn forget(&self, first: u64, len: u64) -> Result<(), WatchError> {
+        self.events()?.forget(first, len).map_err(WatchError::Memories)
     }
 }
 
@@ -260,5 +340,16 @@ mod tests {
         let again = covers.add(2 << 12, 3 << 12);
         assert_eq!(covers.idle.len(), IDLE - 1);
         assert_eq!(covers.remove(again), None);
+    }
+
+    #[test]
+    fn what_was_taken_away_needs_no_cover() {
+        let mut covers = Covers::default();
+        let places = [(0, 8), (8, 16), (16, 24), (24, 40)].map(|(start, end)| covers.add(start, end));
+        covers.take_away(&[Taken { first: 4, end: 20 }, Taken { first: 30, end: 35 }]);
+        assert_eq!(covers.live, [(0, 4), (16, 16), (20, 24), (24, 40)]);
+        covers.remove(places[1]);
+        assert!(covers.idle.is_empty());
+        assert_eq!(covers.add(8, 16), places[1], "its place is free");
     }
 }

@@ -22,6 +22,7 @@ use millrace_abi::queue::{Mode, QueueId, Sharing};
 use millrace_dma::Window;
 use parts::Parts;
 use place::{Geometry, Place};
+use rustix::fd::BorrowedFd;
 use source::Source;
 use std::time::Duration;
 use take::Taking;
@@ -161,6 +162,18 @@ impl RxQueue {
         }
         let Self { source, handle, lost, kept, .. } = self;
         handle.wait(timeout, || source.look(*kept, handle, lost))
+    }
+
+    /// Says that this program sleeps until the descriptor is readable, once, for programs that wait for other things too.
+    /// `None`: packets are there. That the card has gone is not signalled.
+    ///
+    /// # Errors
+    /// As [`RxQueue::get`].
+    pub fn announce(&mut self) -> Result<Option<BorrowedFd<'_>>, Error> {
+        // What was given back and not announced yet may be all the room that the card waits for.
+        self.wait(Duration::ZERO)?;
+        let Self { source, handle, lost, kept, .. } = self;
+        handle.announce(|| source.look(*kept, handle, lost))
     }
 
     fn look(&mut self) -> Result<bool, Error> {

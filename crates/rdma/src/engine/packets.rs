@@ -32,8 +32,8 @@ impl<M: Memory> Engine<M> {
     /// send before [`next_deadline`](Self::next_deadline), or `out` is full.
     pub fn transmit<O: Out>(&mut self, now: Moment, budget: usize, out: &mut O) -> usize {
         self.expire(now);
-        let mut sent = 0;
-        while sent < budget {
+        let (mut sent, mut blocked) = (0, 0);
+        while sent < budget && (blocked == 0 || blocked < self.active.len()) {
             let Some(slot) = self.active.pop_front() else { break };
             let turn = TURN.min(budget - sent);
             let (pairs, mut env) = self.split(now);
@@ -52,6 +52,11 @@ impl<M: Memory> Engine<M> {
                 Step::Full => {
                     pair.scheduled = true;
                     self.active.push_front(slot);
+                }
+                Step::Blocked => {
+                    pair.scheduled = true;
+                    self.active.push_back(slot);
+                    blocked += 1;
                 }
                 Step::Idle => {}
             }
@@ -73,6 +78,12 @@ impl<M: Memory> Engine<M> {
     #[inline]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.timers.first()
+    }
+
+    /// Whether no queue pair has anything to send now, and nothing is to be told.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.active.is_empty() && self.events.is_empty()
     }
 
     fn expire(&mut self, now: Moment) {

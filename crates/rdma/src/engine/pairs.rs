@@ -6,7 +6,7 @@ use crate::number::{Moment, Qpn};
 use crate::transport::{
     Attributes, Capabilities, Config, Init, Query, QueuePair, Requester, Responder, State, check_attributes,
 };
-use crate::wire::{Format, Service};
+use crate::wire::{Format, Path, Service};
 use crate::work::{ReceiveQueue, SendQueue, Taken};
 
 impl<M: Memory> Engine<M> {
@@ -92,7 +92,10 @@ impl<M: Memory> Engine<M> {
         let (pairs, mut env) = self.split(Moment::new(0));
         let Some(pair) = pairs.get_mut(slot as usize) else { return Err(Error::Missing("queue pair")) };
         pair.set(attributes, env.options);
+        // Nobody comes by the old connection while it changes.
+        pair.hide(env.memory);
         pair.enter(&mut env, from, to);
+        pair.show(env.memory);
         self.fail_overrun(Moment::new(0));
         if to == State::Reset {
             self.forget_lines(qpn);
@@ -143,6 +146,7 @@ impl<M: Memory> Engine<M> {
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
         let slot = self.slot(qpn)?;
         let mut pair = self.pairs.try_remove(slot as usize).ok_or(Error::Missing("queue pair"))?;
+        pair.hide(&mut self.memory);
         pair.responder.reset(&mut self.pool);
         self.numbers.take_back(qpn);
         self.timers.remove(slot);
@@ -159,6 +163,16 @@ impl<M: Memory> Engine<M> {
         }
         self.events.forget(|event| of_pair(event) == Some(qpn));
         Ok(())
+    }
+
+    /// The process has ended to which these ways lead: requests on their way to it, and all later ones, end with
+    /// [`Status::RetryExceeded`](crate::work::Status::RetryExceeded) without its being asked again.
+    pub fn lose(&mut self, now: Moment, is_there: impl Fn(&Path) -> bool) {
+        let (pairs, mut env) = self.split(now);
+        for (_, pair) in pairs.iter_mut().filter(|(_, pair)| is_there(&pair.config.path)) {
+            pair.lose(&mut env);
+        }
+        self.fail_overrun(now);
     }
 
     fn forget_lines(&mut self, qpn: Qpn) {

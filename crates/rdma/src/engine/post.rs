@@ -1,11 +1,12 @@
 //! Requests and buffers.
 
 use super::{Engine, Error};
+use crate::local::Outcome;
 use crate::memory::Memory;
 use crate::number::{Moment, Qpn};
 use crate::transport::{QueuePair, State};
 use crate::wire::Service;
-use crate::work::{Data, Operation, Piece, Request};
+use crate::work::{Data, Operation, Piece, Request, Status};
 
 impl<M: Memory> Engine<M> {
     /// Adds a request to a send queue. Bytes given inline are copied now, others when they are sent.
@@ -29,6 +30,10 @@ impl<M: Memory> Engine<M> {
             return Err(Error::Full);
         }
         let signaled = request.flags.signaled || pair.config.init.signal_all;
+        if pair.may_reach() && is_one_sided(&request.operation) && self.reach_at_once(slot, request, len, signaled) {
+            return Ok(());
+        }
+        let pair = self.pairs.get_mut(slot as usize).ok_or(Error::Missing("queue pair"))?;
         pair.requester.post(request, len, signaled);
         if matches!(pair.config.state, State::Error | State::SendError) {
             self.end_at_once(slot);
@@ -68,6 +73,42 @@ impl<M: Memory> Engine<M> {
         Ok(())
     }
 
+    /// Does the request in the other end's memory, if that can be reached.
+    #[inline]
+    fn reach_at_once(&mut self, slot: u32, request: &Request<'_>, len: u32, signaled: bool) -> bool {
+        let (pairs, mut env) = self.split(Moment::new(0));
+        let Some(pair) = pairs.get(slot as usize) else { return false };
+        if pair.config.is_alone || request.operation.asks() && pair.config.max_rd_atomic == 0 {
+            return false;
+        }
+        match env.memory.reach(&pair.far(), request.operation, request.data, len) {
+            Outcome::No => return false,
+            Outcome::Done => {}
+            Outcome::Failed(status) => {
+                self.fail_at_once(slot, request, len, status);
+                return true;
+            }
+        }
+        if signaled {
+            pair.requester.ended_at_once(&pair.config, &mut env, request, len);
+            if !self.events.overrun.is_empty() {
+                self.fail_overrun(Moment::new(0));
+            }
+        } else {
+            env.counters.reached += 1;
+        }
+        true
+    }
+
+    #[cold]
+    fn fail_at_once(&mut self, slot: u32, request: &Request<'_>, len: u32, status: Status) {
+        let (pairs, mut env) = self.split(Moment::new(0));
+        let Some(pair) = pairs.get_mut(slot as usize) else { return };
+        pair.requester.post(request, len, true);
+        pair.fail_first(&mut env, status);
+        self.fail_overrun(Moment::new(0));
+    }
+
     fn end_at_once(&mut self, slot: u32) {
         let (pairs, mut env) = self.split(Moment::new(0));
         if let Some(pair) = pairs.get_mut(slot as usize) {
@@ -78,6 +119,12 @@ impl<M: Memory> Engine<M> {
         }
         self.fail_overrun(Moment::new(0));
     }
+}
+
+/// Whether the other end has no part in it but its memory.
+#[inline]
+fn is_one_sided(operation: &Operation) -> bool {
+    matches!(operation, Operation::Write { immediate: None, .. }) || operation.asks()
 }
 
 /// Whether a queue pair does that; how many bytes it is.

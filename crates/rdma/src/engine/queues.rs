@@ -80,6 +80,12 @@ impl<M: Memory> Engine<M> {
         self.queue(cq).map(|queue| queue.poll(to))
     }
 
+    /// Whether there are lines to take.
+    #[inline]
+    pub fn has_completions(&self, cq: u32) -> bool {
+        self.queues.get(cq as usize).is_some_and(|queue| queue.has_some())
+    }
+
     /// The next line makes an [`Event::Completion`], once; or the next one that wants to wake or failed. What is there already
     /// does not: poll once more afterwards (volume 1, 11.4.2.2).
     ///

@@ -27,6 +27,11 @@ impl Keys {
         Self { secret: RandomState::new(), bits: u32::BITS - slot_bits }
     }
 
+    /// Bits below the number of the slot.
+    pub(super) fn bits(&self) -> u32 {
+        self.bits
+    }
+
     /// A region's key does not come again within 2^this uses of its slot.
     pub(super) fn region_bits(&self) -> u32 {
         self.bits

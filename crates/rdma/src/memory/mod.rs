@@ -7,16 +7,19 @@
 
 mod key;
 mod reach;
+mod reached;
 mod regions;
 mod table;
 mod windows;
 
 pub use key::MOST_SLOTS;
+pub use reached::Reached;
 pub use regions::{Change, Counters, Info, Limits, Regions, RegisterError, Registered, Source, Way};
 pub use windows::WindowType;
 
+use crate::local::{Connected, Far, Outcome};
 use crate::number::{Key, Qpn};
-use crate::work::Access;
+use crate::work::{Access, Data, Operation};
 
 /// What belongs together: requests of a queue pair reach only regions of its own protection domain (volume 1, 10.2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -108,6 +111,24 @@ pub trait Memory {
     /// # Errors
     /// [`Refused`]
     fn bind(&mut self, asker: Asker, window: Binding) -> Result<(), Refused>;
+
+    /// Does a request at the other end without packets, where that end can be reached. Everything that was asked before it
+    /// has ended.
+    fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
+        let _ = (far, operation, data, len);
+        Outcome::No
+    }
+
+    /// Whether [`Memory::reach`] would do it, as far as the other end says.
+    fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
+        let _ = (far, operation, len);
+        false
+    }
+
+    /// A queue pair is connected: its other end may reach what its keys open by itself. Or (`None`) it is not any more.
+    fn show(&mut self, asker: Asker, connected: Option<&Connected<'_>>) {
+        let _ = (asker, connected);
+    }
 }
 
 /// What a window is to open.

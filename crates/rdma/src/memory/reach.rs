@@ -40,6 +40,27 @@ impl Regions {
         Ok(())
     }
 
+    /// Lets `act` work on bytes of the program's own, behind a local key. Nothing may be allocated or freed meanwhile.
+    ///
+    /// # Errors
+    /// [`Refused`], uncounted: the request comes again.
+    #[inline(always)]
+    pub(crate) fn with_own<R>(
+        &mut self,
+        asker: Asker,
+        lkey: Key,
+        address: u64,
+        len: u32,
+        access: Access,
+        act: impl FnOnce(&Place, usize) -> R,
+    ) -> Result<R, Refused> {
+        let wanted = Wanted { key: lkey, address, len: len.into(), access };
+        self.inside(|table| {
+            let (entry, offset) = table.check(asker, Side::Local, wanted)?;
+            Ok(act(&entry.place, offset))
+        })?
+    }
+
     /// Counts what was refused.
     #[cold]
     pub(super) fn note(&mut self, refused: Refused) -> Refused {

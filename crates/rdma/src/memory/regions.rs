@@ -1,7 +1,9 @@
 //! Regions of one owner: protection domains, registration, and what is known about each region.
 
+use super::reached::Attempt;
 use super::table::{Entry, Kind, Table};
 use super::{ProtectionDomain, Refused};
+use crate::local::{Directory, Shared};
 use crate::number::{Key, Qpn};
 use crate::work::Access;
 use millrace_dma::{Cover, Entered, Gate, Place, PlaceError, Taken, Watch, WatchCounters, WatchError, Window};
@@ -22,12 +24,15 @@ pub struct Limits {
     pub unwatched: bool,
     /// Writes of at least as many bytes are stored around the caches (decision 55 has the measurements).
     pub around_from: usize,
+    /// Whether memory of the program becomes shared memory when it is registered, so that other processes of this host can
+    /// store straight into it ([`Way::Adopted`]). It is for good: decision 58 says what changes for the program.
+    pub adopt: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let around_from = 8 << 20;
-        Self { domains: 1024, regions: 8192, windows: 8192, bytes: 1 << 40, unwatched: true, around_from }
+        Self { domains: 1024, regions: 8192, windows: 8192, bytes: 1 << 40, unwatched: true, around_from, adopt: false }
     }
 }
 
@@ -38,6 +43,8 @@ pub enum Way {
     Shared,
     /// Memory of the program, watched: when a call that takes it away returns, the region is gone.
     Watched,
+    /// The same, and its whole pages, or some of them, were turned into shared memory ([`Regions::reached`]).
+    Adopted,
     /// Memory of the program that cannot be watched. An access where nothing is mapped is refused. But if something else
     /// was mapped there since, that is what is reached: the program has to deregister first, as everywhere.
     Unwatched,
@@ -148,6 +155,8 @@ pub struct Info {
     pub way: Way,
     /// Whether system calls move them.
     pub by_system: bool,
+    /// Bytes that other processes of this host can map, as of the registration ([`Regions::reached`]).
+    pub shared: u64,
     /// Whether its memory was taken away.
     pub gone: bool,
     /// Windows bound to it.
@@ -169,15 +178,30 @@ pub struct Counters {
     pub refused_gone: u64,
     /// Regions and windows whose memory was taken away.
     pub gone: u64,
+    /// Registrations that asked for adoption where nothing can be adopted at all.
+    pub not_adopted: u64,
     /// Times that more was taken away than is remembered, so that everything of the program's own was given up.
     pub lost: u64,
 }
 
 /// What is rarely looked at of a region.
-struct Held {
-    way: Way,
+pub(super) struct Held {
+    pub(super) way: Way,
     windows: usize,
     _cover: Option<Cover>,
+    pub(super) attempt: Attempt,
+}
+
+impl Held {
+    fn new(place: &Place, cover: Option<Cover>, attempt: Attempt) -> Self {
+        let way = match cover {
+            _ if place.is_window() => Way::Shared,
+            Some(_) if attempt.shared() > 0 => Way::Adopted,
+            Some(_) => Way::Watched,
+            None => Way::Unwatched,
+        };
+        Self { way, windows: 0, _cover: cover, attempt }
+    }
 }
 
 /// Protection domains, regions and windows of one owner.
@@ -261,14 +285,14 @@ impl Regions {
         access: Access,
     ) -> Result<Registered, RegisterError> {
         self.users(domain)?;
-        let (place, cover) = self.place(source, access, 0)?;
+        let (place, held) = self.place(source, access, 0)?;
         let base = checked_base(&place, base, access)?;
         let limit = RegisterError::Limit { what: "regions", limit: self.limits.regions as u64 };
         let slot = self.table.take_region().ok_or(limit)?;
         *self.users(domain)? += 1;
-        let way = way_of(&place, &cover);
+        let way = held.way;
         self.bytes += place.len() as u64;
-        self.held.insert(slot, Held { way, windows: 0, _cover: cover });
+        self.held.insert(slot, held);
         Ok(self.put(slot, domain, access, base, place, way))
     }
 
@@ -282,13 +306,14 @@ impl Regions {
         way: Way,
     ) -> Registered {
         let key = self.table.next_key(slot, 0);
+        self.table.share(slot, None);
         let (kind, qpn, gone) = (Kind::Region, Qpn::default(), false);
         self.table.set(slot, Some(Entry { key, domain, qpn, access, base, place, kind, gone }));
         Registered { lkey: key, rkey: key, way }
     }
 
     /// The bytes of a source, watched if they are the program's own. `instead`: bytes of the region that they replace.
-    fn place(&mut self, source: Source, access: Access, instead: u64) -> Result<(Place, Option<Cover>), RegisterError> {
+    fn place(&mut self, source: Source, access: Access, instead: u64) -> Result<(Place, Held), RegisterError> {
         check_access(access)?;
         let writes = access.allows(Access::LOCAL_WRITE);
         let (len, own) = match &source {
@@ -302,12 +327,18 @@ impl Regions {
         if own {
             self.sync();
         }
-        let (place, cover) = match source {
-            Source::Window(window) => (Place::window(&window), None),
+        let (place, cover, attempt) = match source {
+            Source::Window(window) => {
+                let place = Place::window(&window);
+                let attempt = self.adopt(place.first() as u64, len);
+                (place, None, attempt)
+            }
             Source::Own { address, len } => {
+                // Adopted before it is watched: what others need watched as it is, is not exchanged.
+                let attempt = self.adopt(address, len);
                 // Watched first and looked at then: nothing can come between.
                 let cover = self.cover(address, len)?;
-                (Place::own(address, len, writes)?, cover)
+                (Place::own(address, len, writes)?, cover, attempt)
             }
         };
         if writes && !place.is_writable() {
@@ -316,7 +347,15 @@ impl Regions {
         if place.is_by_system() && access.allows(Access::REMOTE_ATOMIC) {
             return Err(RegisterError::Atomic);
         }
-        Ok((place, cover))
+        let held = Held::new(&place, cover, attempt);
+        Ok((place, held))
+    }
+
+    /// Makes memory shared memory, if the limits say so.
+    fn adopt(&mut self, first: u64, len: u64) -> Attempt {
+        let attempt = if self.limits.adopt { Attempt::at(first, len) } else { Attempt::default() };
+        self.counters.not_adopted += u64::from(attempt.has_failed());
+        attempt
     }
 
     fn cover(&self, address: u64, len: u64) -> Result<Option<Cover>, RegisterError> {
@@ -325,6 +364,11 @@ impl Regions {
             Err(_) if self.limits.unwatched => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What is rarely looked at of the region in a slot.
+    pub(super) fn held(&self, slot: usize) -> Option<&Held> {
+        self.held.get(&slot)
     }
 
     /// The slot of a region.
@@ -360,6 +404,7 @@ impl Regions {
             *self.users(domain)? -= 1;
         }
         self.table.give_back(slot);
+        self.table.share(slot, None);
         self.held.remove(&slot);
         Ok(())
     }
@@ -379,8 +424,8 @@ impl Regions {
         self.domains.get(&domain).ok_or(RegisterError::Domain(domain))?;
         let replaced = match change.translation {
             Some((source, base)) => {
-                let (place, cover) = self.place(source, access, old_len)?;
-                Some((checked_base(&place, base, access)?, place, cover))
+                let (place, held) = self.place(source, access, old_len)?;
+                Some((checked_base(&place, base, access)?, place, held))
             }
             None if shared => {
                 check_access(access)?;
@@ -388,22 +433,24 @@ impl Regions {
                 if access.allows(Access::LOCAL_WRITE) && !place.is_writable() {
                     return Err(RegisterError::ReadOnly);
                 }
-                Some((old_base, place, None))
+                let attempt = self.held(slot).map(|held| held.attempt.clone()).unwrap_or_default();
+                let held = Held::new(&place, None, attempt);
+                Some((old_base, place, held))
             }
             None if entry.gone => {
                 return Err(RegisterError::Place(PlaceError::NotMapped { first: address, len: old_len }));
             }
             None => {
-                let (place, cover) = self.place(Source::Own { address, len: old_len }, access, old_len)?;
-                Some((old_base, place, cover))
+                let (place, held) = self.place(Source::Own { address, len: old_len }, access, old_len)?;
+                Some((old_base, place, held))
             }
         };
-        let (base, place, cover) = replaced.ok_or(RegisterError::Key(lkey))?;
+        let (base, place, held) = replaced.ok_or(RegisterError::Key(lkey))?;
         *self.users(old_domain)? -= 1;
         *self.users(domain)? += 1;
         self.bytes = self.bytes - old_len + place.len() as u64;
-        let way = way_of(&place, &cover);
-        self.held.insert(slot, Held { way, windows: 0, _cover: cover });
+        let way = held.way;
+        self.held.insert(slot, held);
         Ok(self.put(slot, domain, access, base, place, way))
     }
 
@@ -434,6 +481,46 @@ impl Regions {
         self.counters.lost += u64::from(lost);
         let ranges = if lost { &everything[..] } else { self.gate.taken() };
         self.counters.gone += self.table.take_away(ranges);
+        if let Some(directory) = &self.table.directory {
+            directory.answer(self.gate.seen());
+        }
+    }
+
+    /// Other processes find all keys in `directory` from now on, and may reach what they open by themselves.
+    pub fn show_in(&mut self, directory: Directory) {
+        self.sync();
+        self.gate.let_in(directory.outside().clone());
+        self.table.show_in(directory);
+        // What was taken away between the two is taken over by this.
+        self.sync();
+    }
+
+    /// What other processes find.
+    pub fn directory(&self) -> Option<&Directory> {
+        self.table.directory.as_ref()
+    }
+
+    /// The bytes of a region lie in a file that other processes may map.
+    ///
+    /// # Errors
+    /// [`RegisterError::Key`].
+    pub fn share(&mut self, lkey: Key, shared: Shared) -> Result<(), RegisterError> {
+        let slot = self.region(lkey)?;
+        self.table.share(slot, Some(shared));
+        Ok(())
+    }
+
+    /// As [`Regions::sync`], if something was taken away: other processes do not come in before.
+    #[inline]
+    pub fn sync_if_behind(&mut self) {
+        if self.gate.is_behind() {
+            self.sync();
+        }
+    }
+
+    /// Writes of at least as many bytes are stored around the caches.
+    pub(crate) fn around_from(&self) -> usize {
+        self.limits.around_from
     }
 
     /// All regions.
@@ -456,6 +543,7 @@ impl Regions {
             access: *access,
             way,
             by_system,
+            shared: held.attempt.shared(),
             gone: *gone,
             windows,
         })
@@ -480,14 +568,6 @@ impl Regions {
     /// Bytes registered.
     pub fn bytes(&self) -> u64 {
         self.bytes
-    }
-}
-
-fn way_of(place: &Place, cover: &Option<Cover>) -> Way {
-    match cover {
-        _ if place.is_window() => Way::Shared,
-        Some(_) => Way::Watched,
-        None => Way::Unwatched,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::key::Keys;
 use super::{Asker, ProtectionDomain, Refused};
+use crate::local::{Directory, Opened};
 use crate::number::{Key, Qpn};
 use crate::work::Access;
 use millrace_dma::{Place, Taken};
@@ -54,6 +55,8 @@ pub(super) struct Table {
     free_regions: VecDeque<usize>,
     free_windows: VecDeque<usize>,
     regions: usize,
+    /// What other processes see of it.
+    pub(super) directory: Option<Directory>,
 }
 
 impl Table {
@@ -61,7 +64,15 @@ impl Table {
         let slots = regions + windows;
         let (free_regions, free_windows) = ((0..regions).collect(), (regions..slots).collect());
         let entries = (0..slots).map(|_| None).collect();
-        Self { keys: Keys::new(slots), entries, counts: vec![0; slots], free_regions, free_windows, regions }
+        Self {
+            keys: Keys::new(slots),
+            entries,
+            counts: vec![0; slots],
+            free_regions,
+            free_windows,
+            regions,
+            directory: None,
+        }
     }
 
     /// A free slot for a region.
@@ -76,7 +87,7 @@ impl Table {
 
     /// The slot is free again, and its key opens nothing.
     pub(super) fn give_back(&mut self, slot: usize) {
-        self.entries[slot] = None;
+        self.set(slot, None);
         if slot < self.regions { self.free_regions.push_back(slot) } else { self.free_windows.push_back(slot) }
     }
 
@@ -102,7 +113,52 @@ impl Table {
 
     /// Puts something into a slot, or takes it out.
     pub(super) fn set(&mut self, slot: usize, entry: Option<Entry>) {
+        self.close(slot);
         self.entries[slot] = entry;
+        self.show(slot);
+    }
+
+    /// Other processes do not reach it any more.
+    fn close(&self, slot: usize) {
+        if let Some(directory) = &self.directory {
+            directory.close_key(slot);
+        }
+    }
+
+    /// Other processes reach what is in the slot.
+    pub(super) fn show(&self, slot: usize) {
+        let (Some(directory), Some(entry)) = (&self.directory, self.at(slot)) else { return };
+        if entry.gone {
+            return;
+        }
+        directory.open_key(
+            slot,
+            &Opened {
+                key: entry.key,
+                domain: entry.domain,
+                access: entry.access,
+                qpn: (entry.kind == Kind::Window2).then_some(entry.qpn),
+                base: entry.base,
+                len: entry.place.len() as u64,
+                first: entry.place.first() as u64,
+            },
+        );
+    }
+
+    /// Other processes see all of it from now on.
+    pub(super) fn show_in(&mut self, directory: Directory) {
+        directory.set_key_bits(self.keys.bits());
+        self.directory = Some(directory);
+        (0..self.entries.len()).for_each(|slot| self.show(slot));
+    }
+
+    /// The bytes in a slot lie in a file that others may map; or (`None`) they do not any more.
+    pub(super) fn share(&mut self, slot: usize, shared: Option<crate::local::Shared>) {
+        self.close(slot);
+        if let Some(directory) = &mut self.directory {
+            directory.set_shared(slot, shared);
+        }
+        self.show(slot);
     }
 
     /// What a key opens.
@@ -140,11 +196,15 @@ impl Table {
     /// Notes that memory of the program was taken away. What is not the program's own mapping cannot be.
     pub(super) fn take_away(&mut self, ranges: &[Taken]) -> u64 {
         let mut gone = 0;
-        for entry in self.entries.iter_mut().flatten().filter(|entry| !entry.gone && !entry.place.is_window()) {
+        for (slot, entry) in self.entries.iter_mut().enumerate() {
+            let Some(entry) = entry.as_mut().filter(|entry| !entry.gone && !entry.place.is_window()) else { continue };
             let first = entry.place.first() as u64;
             let end = first + entry.place.len() as u64;
             entry.gone = ranges.iter().any(|taken| taken.first < end && taken.end > first);
             gone += u64::from(entry.gone);
+            if let Some(directory) = self.directory.as_ref().filter(|_| entry.gone) {
+                directory.close_key(slot);
+            }
         }
         gone
     }

@@ -80,6 +80,8 @@ counters! {
     timeouts,
     /// Requests sent again.
     repeated,
+    /// Requests done in the other end's memory, without packets.
+    reached,
     /// Completions for which there was no room.
     completions_lost,
     /// Frames that were marked by routers.

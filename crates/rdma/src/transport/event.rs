@@ -51,6 +51,11 @@ impl Events {
         self.waiting.pop_front()
     }
 
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     pub fn forget(&mut self, of: impl Fn(&Event) -> bool) {
         self.waiting.retain(|event| !of(event));
     }

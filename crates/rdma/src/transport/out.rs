@@ -11,6 +11,8 @@ pub enum Sent {
     Taken,
     /// There is no room; nothing was written, and it comes again with the next call.
     Full,
+    /// There is no room on the way to this end, but others may have some; it comes again with the next call.
+    Busy,
     /// Its payload could not be had; no frame goes out.
     Refused(Refused),
 }

@@ -4,10 +4,11 @@ use super::rate::Rate;
 use super::requester::Requester;
 use super::responder::Responder;
 use super::{Capabilities, Environment, Event, Init, Origin, Out, State};
+use crate::local::{Connected, Far};
 use crate::memory::{Asker, Memory};
 use crate::number::{Moment, Psn, Qpn};
 use crate::wire::{Format, Headers, Opcode, Packet, Path, Service};
-use crate::work::Access;
+use crate::work::{Access, Status};
 
 /// What came of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub(crate) enum Step {
     Idle,
     /// There is no room for a packet.
     Full,
+    /// There is no room for a packet of this one.
+    Blocked,
     /// The queue pair has failed.
     Broken,
 }
@@ -49,6 +52,8 @@ pub(crate) struct Config {
     pub notify_drained: bool,
     /// The other end has said that it does selective repeat, and so do we.
     pub extended: bool,
+    /// The process at the other end has ended.
+    pub is_alone: bool,
 }
 
 pub(crate) const PKEY: u16 = 0xffff;
@@ -74,6 +79,7 @@ impl Config {
             rnr_retry: 0,
             notify_drained: false,
             extended: false,
+            is_alone: false,
         }
     }
 
@@ -231,6 +237,7 @@ impl QueuePair {
         if self.config.state == State::ReadyToReceive && !self.responder.established {
             self.responder.established = true;
             env.events.add(Event::Established(self.config.number()));
+            self.show(env.memory);
         }
         if packet.headers.service == Service::ReliableConnection {
             self.responder.request(&self.config, env, packet)
@@ -333,6 +340,7 @@ impl QueuePair {
     /// What cannot go on: requests end, and what comes is not taken any more. Of unreliable ones only the send queue
     /// fails (volume 1, 10.3.1.6).
     pub fn fail<M: Memory>(&mut self, env: &mut Environment<'_, M>) {
+        self.hide(env.memory);
         if self.config.init.service == Service::ReliableConnection || self.config.state == State::Error {
             self.config.state = State::Error;
             self.flush(env);
@@ -345,8 +353,67 @@ impl QueuePair {
     /// Fails altogether, whatever kind it is.
     pub fn break_down<M: Memory>(&mut self, env: &mut Environment<'_, M>) {
         if self.config.state != State::Reset {
+            self.hide(env.memory);
             self.config.state = State::Error;
             self.flush(env);
+        }
+    }
+
+    /// Whether it may ask without packets: all that it has asked has ended.
+    #[inline]
+    pub fn may_reach(&self) -> bool {
+        self.config.state == State::ReadyToSend && self.requester.is_idle()
+    }
+
+    /// Where it asks.
+    #[inline]
+    pub fn far(&self) -> Far<'_> {
+        let config = &self.config;
+        Far { asker: config.asker, path: &config.path, remote: config.remote }
+    }
+
+    /// Lets the other end reach memory without packets, or not any more, as its state has it. In the state RTR what comes
+    /// first is told (`Event::Established`), and so comes as a packet.
+    pub fn show<M: Memory>(&self, memory: &mut M) {
+        let config = &self.config;
+        let is_open = match config.state {
+            State::ReadyToSend | State::Drained => true,
+            State::ReadyToReceive => self.responder.established,
+            _ => false,
+        };
+        let mut access = config.access;
+        if config.max_dest_rd_atomic == 0 {
+            access.0 &= !(Access::REMOTE_READ.0 | Access::REMOTE_ATOMIC.0);
+        }
+        let connected = Connected { path: &config.path, remote: config.remote, access };
+        if config.init.service != Service::UnreliableDatagram {
+            memory.show(config.asker, Some(&connected).filter(|_| is_open));
+        }
+    }
+
+    /// Nobody reaches memory by it without packets any more.
+    pub fn hide<M: Memory>(&self, memory: &mut M) {
+        if self.config.init.service != Service::UnreliableDatagram {
+            memory.show(self.config.asker, None);
+        }
+    }
+
+    /// Its oldest request has failed.
+    pub fn fail_first<M: Memory>(&mut self, env: &mut Environment<'_, M>, status: Status) {
+        self.requester.fail_first(&self.config, env, status);
+        self.fail(env);
+    }
+
+    /// The process at the other end has ended: what waits for its answers does not get any.
+    pub fn lose<M: Memory>(&mut self, env: &mut Environment<'_, M>) {
+        let is_connected = !matches!(self.config.state, State::Reset | State::Init | State::Error);
+        if self.config.init.service != Service::ReliableConnection || !is_connected {
+            return;
+        }
+        self.config.is_alone = true;
+        let sends = matches!(self.config.state, State::ReadyToSend | State::Drained);
+        if sends && self.requester.give_up(&self.config, env).is_err() {
+            self.fail(env);
         }
     }
 

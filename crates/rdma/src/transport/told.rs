@@ -35,7 +35,10 @@ impl QueuePair {
                 self.responder.fall_silent();
                 self.flush(env);
             }
-            (State::Init, State::ReadyToReceive) => self.responder.begin(self.config.receive_psn, &self.config),
+            (State::Init, State::ReadyToReceive) => {
+                self.config.is_alone = false;
+                self.responder.begin(self.config.receive_psn, &self.config);
+            }
             (State::ReadyToReceive, State::ReadyToSend) => self.requester.begin(self.config.send_psn, &self.config),
             (_, State::Drained) => {
                 self.config.state = to;

@@ -62,6 +62,11 @@ impl CompletionQueue {
     }
 
     #[inline]
+    pub fn has_some(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    #[inline]
     pub fn poll(&mut self, to: &mut [Completion]) -> usize {
         let count = to.len().min(self.lines.len());
         for (place, line) in to.iter_mut().zip(self.lines.drain(..count)) {

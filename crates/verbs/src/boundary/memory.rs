@@ -3,7 +3,7 @@
 use super::device::ContextObject;
 use super::{code, guarded, null};
 use crate::abi::{Context, Mr, Pd};
-use crate::place::Place;
+use crate::place::{Place, share};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use millrace_rdma::memory::{Change, ProtectionDomain, RegisterError, Source};
@@ -112,7 +112,12 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, len: usize, base: u64, access
             let reach = running.engine.memory();
             let domain = reach.domain(object.domain).ok_or(libc::EINVAL)?;
             let base = if access & Access::ZERO_BASED.0 != 0 { 0 } else { base };
-            reach.regions.register(domain, source, Some(base), Access(access & ACCESS)).map_err(|error| errno(&error))
+            let made = reach
+                .regions
+                .register(domain, source, Some(base), Access(access & ACCESS))
+                .map_err(|error| errno(&error))?;
+            share(running, made.lkey);
+            Ok(made)
         });
         match made {
             Ok(made) => {
@@ -220,7 +225,9 @@ pub unsafe extern "C" fn ibv_rereg_mr(
             let source = || (Source::Own { address: addr as u64, len: len as u64 }, Some(addr as u64));
             let access = rights.then_some(Access(access as c_uint & ACCESS));
             let change = Change { translation: translation.then(source), domain, access };
-            reach.regions.reregister(key, change).map_err(|error| errno(&error))
+            let made = reach.regions.reregister(key, change).map_err(|error| errno(&error))?;
+            share(running, made.lkey);
+            Ok(made)
         });
         match done {
             Ok(made) => {

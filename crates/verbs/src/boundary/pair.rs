@@ -269,6 +269,9 @@ fn attributes(place: &Place, number: u32, attr: &QpAttr, mask: u32) -> Result<At
     }
     let state_of = |bit: u32, code: u32| told(mask, bit, code).map(state).transpose();
     let way = told(mask, qp_mask::PATH, ()).map(|()| path(place, &attr.ah_attr, number)).transpose()?;
+    if let Some(way) = &way {
+        place.meet(way.destination_mac);
+    }
     let path_mtu = told(mask, qp_mask::PATH_MTU, ())
         .map(|()| mtu_of_code(attr.path_mtu).filter(|mtu| *mtu <= place.mtu()).ok_or(libc::EINVAL));
     Ok(Attributes {

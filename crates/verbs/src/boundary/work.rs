@@ -220,7 +220,8 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, to: *mut Wc) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) };
         let Ok(most) = usize::try_from(count) else { return -1 };
-        let taken = object.opened.place.moving(true, |running| {
+        let has_some = |running: &mut Running| running.engine.has_completions(object.number);
+        let taken = object.opened.place.taking(has_some, |running| {
             let mut taken = 0;
             let mut some = [Completion::default(); TAKEN];
             while taken < most {

@@ -1,10 +1,11 @@
 //! Packets into frames of the card's TX queue.
 
 use super::link::{Given, Link};
+use super::local::{Go, Sessions};
 use millrace_rdma::memory::Refused;
-use millrace_rdma::number::Qpn;
+use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::{Out, Sent};
-use millrace_rdma::wire::{Headers, Path, Prepared};
+use millrace_rdma::wire::{Headers, Path, Prepared, Service};
 use std::collections::VecDeque;
 
 /// Paths that are kept ready, by queue pair.
@@ -12,10 +13,22 @@ const READY: usize = 64;
 /// Frames to this end itself that wait.
 const MOST_OWN: usize = 256;
 
+/// Most bytes of payload of a packet.
+const MOST_PAYLOAD: usize = 4096;
+
+/// A path, the front of its frames, and the way of its packets if they go without frames.
+struct Ready {
+    path: Path,
+    prepared: Prepared,
+    go: Go,
+}
+
 /// What frames are made with.
 pub(super) struct Maker {
     mac: [u8; 6],
-    ready: Vec<Option<(Path, Prepared)>>,
+    ready: Vec<Option<Ready>>,
+    /// A packet for another process of this host.
+    packet: Box<[u8]>,
     /// Frames to this end itself: a card need not send them back.
     pub own: VecDeque<Vec<u8>>,
     /// Packets that no frame can be made of.
@@ -24,19 +37,29 @@ pub(super) struct Maker {
 
 impl Maker {
     pub fn new(mac: [u8; 6]) -> Self {
-        Self { mac, ready: (0..READY).map(|_| None).collect(), own: VecDeque::new(), unbuildable: 0 }
+        Self {
+            mac,
+            ready: (0..READY).map(|_| None).collect(),
+            packet: vec![0; MOST_PAYLOAD].into(),
+            own: VecDeque::new(),
+            unbuildable: 0,
+        }
     }
 }
 
 /// Takes packets of the engine.
 pub(super) struct Frames<'l> {
+    now: Moment,
     link: &'l mut Link,
     pub maker: &'l mut Maker,
+    sessions: &'l mut Sessions,
+    /// Frames were given to the card.
+    pub has_framed: bool,
 }
 
 impl<'l> Frames<'l> {
-    pub fn new(link: &'l mut Link, maker: &'l mut Maker) -> Self {
-        Self { link, maker }
+    pub fn new(now: Moment, link: &'l mut Link, maker: &'l mut Maker, sessions: &'l mut Sessions) -> Self {
+        Self { now, link, maker, sessions, has_framed: false }
     }
 }
 
@@ -45,15 +68,25 @@ impl Out for Frames<'_> {
     where
         F: FnOnce(&mut [u8]) -> Result<(), Refused>,
     {
-        let Maker { mac, ready, own, unbuildable } = &mut *self.maker;
+        let Maker { mac, ready, packet, own, unbuildable } = &mut *self.maker;
         let place = &mut ready[source.value() as usize % READY];
-        if place.as_ref().is_none_or(|(of, _)| of != path) {
-            *place = Prepared::new(path).ok().map(|prepared| (*path, prepared));
+        if place.as_ref().is_none_or(|ready| ready.path != *path) {
+            let ready = |prepared| Ready { path: *path, prepared, go: Go::default() };
+            *place = Prepared::new(path).ok().map(ready);
         }
-        let Some((_, prepared)) = place else {
+        let Some(Ready { prepared, go, .. }) = place else {
             *unbuildable += 1;
             return Sent::Taken;
         };
+        if go.generation != self.sessions.generation {
+            *go = self.sessions.way(path);
+        }
+        if let Some(way) = go.session
+            && headers.service != Service::UnreliableDatagram
+            && let Some(to) = packet.get_mut(..len)
+        {
+            return self.sessions.send(self.now, way, headers, to, fill);
+        }
         let Ok(frame_len) = prepared.frame_len(headers, len) else {
             *unbuildable += 1;
             return Sent::Taken;
@@ -72,7 +105,10 @@ impl Out for Frames<'_> {
             };
         }
         match self.link.give(frame_len, |frame| write(prepared, source, headers, len, frame, fill)) {
-            Given::Taken => Sent::Taken,
+            Given::Taken => {
+                self.has_framed = true;
+                Sent::Taken
+            }
             Given::Full => Sent::Full,
             Given::Refused(refused) => Sent::Refused(refused),
         }

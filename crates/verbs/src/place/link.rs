@@ -6,6 +6,7 @@ use millrace::{Device, ErrorCode, RxQueue, TxQueue};
 use millrace_dma::Span;
 use millrace_driver::{ClientError, place};
 use millrace_port::{Accept, DropReason, MAX_FRAME_LEN, PortQueue, PortSpec, TxOutcome};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -113,6 +114,22 @@ impl Link {
             return Ok(Self::Card(Box::new(Queues { device, rx, tx })));
         }
         Err(LinkError::NoQueue(device.name().to_owned()))
+    }
+
+    /// The name of the card, if there is one.
+    pub fn card(&self) -> Option<&str> {
+        match self {
+            Self::Card(card) => Some(card.device.name()),
+            Self::Port(_) => None,
+        }
+    }
+
+    /// Asks to be rung when something comes, and says by what; `None` if something is there, or if nobody can ring.
+    pub fn announce(&mut self) -> Option<OwnedFd> {
+        match self {
+            Self::Card(card) => card.rx.announce().ok()??.try_clone_to_owned().ok(),
+            Self::Port(_) => None,
+        }
     }
 
     /// The number by which this end gets an address that nobody gave it.

@@ -1,20 +1,31 @@
 //! Memory of the program behind keys, for the engine: protection domains have one number there and another here.
 
+use super::local::Shares;
 use core::iter;
+use millrace_rdma::local::{Connected, Far, Outcome, Peers};
 use millrace_rdma::memory::{Asker, Binding, Limits, Memory, ProtectionDomain, Refused, Regions, RegisterError};
 use millrace_rdma::number::Key;
-use millrace_rdma::work::Access;
+use millrace_rdma::work::{Access, Data, Operation};
 
 /// Regions, and which protection domain of theirs belongs to one of the engine.
 pub(crate) struct Reach {
     pub regions: Regions,
     /// By number of the engine's.
     domains: Vec<Option<ProtectionDomain>>,
+    /// Processes whose memory is reached without packets.
+    pub peers: Peers,
+    /// Parts of files that other processes may map.
+    pub shares: Shares,
 }
 
 impl Reach {
     pub fn new(limits: Limits) -> Result<Self, RegisterError> {
-        Ok(Self { regions: Regions::new(limits)?, domains: Vec::new() })
+        Ok(Self {
+            regions: Regions::new(limits)?,
+            domains: Vec::new(),
+            peers: Peers::default(),
+            shares: Shares::default(),
+        })
     }
 
     /// Two domains belong together from now on.
@@ -75,5 +86,22 @@ impl Memory for Reach {
 
     fn bind(&mut self, asker: Asker, window: Binding) -> Result<(), Refused> {
         self.regions.bind(self.asker(asker)?, window)
+    }
+
+    #[inline]
+    fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
+        let Ok(asker) = self.asker(far.asker) else { return Outcome::No };
+        self.peers.reach(&mut self.regions, &Far { asker, ..*far }, operation, data, len)
+    }
+
+    fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
+        let Ok(asker) = self.asker(far.asker) else { return false };
+        self.peers.may_reach(&Far { asker, ..*far }, operation, len)
+    }
+
+    fn show(&mut self, asker: Asker, connected: Option<&Connected<'_>>) {
+        if let (Ok(asker), Some(directory)) = (self.asker(asker), self.regions.directory()) {
+            directory.show(asker, connected);
+        }
     }
 }

@@ -9,12 +9,15 @@
 //! thread; when nobody does, a helper thread does.
 //!
 //! * `link`: the queues of the card. `frames`: packets into frames. `memory`: keys. `running`: what moves.
-//! * `stats`: what happened, in numbers. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what programs are told of the device.
+//! * `local`: other processes of the same user on the same card, which are reached without frames.
+//! * `stats`: what happened, in numbers. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what
+//!   programs are told of the device.
 
 mod events;
 mod frames;
 mod helper;
 mod link;
+mod local;
 mod memory;
 pub(crate) mod profile;
 mod running;
@@ -22,14 +25,17 @@ mod stats;
 
 pub(crate) use events::Events;
 pub(crate) use link::{LinkError, card};
+pub(crate) use local::share;
 pub(crate) use running::{Running, Told};
 
 use crate::abi::AsyncEvent;
 use crate::address::{Address, mac_of};
 use crate::config::Config;
 use link::Link;
+use local::{Meeting, Serving};
 use memory::Reach;
 use millrace_rdma::engine::{Engine, Options};
+use millrace_rdma::local::Directory;
 use millrace_rdma::memory::{Limits, MOST_SLOTS};
 use millrace_rdma::neighbour::Found;
 use millrace_rdma::number::{Gid, Moment};
@@ -47,6 +53,9 @@ const OVERHEAD: usize = 18 + 40 + 12 + 28 + 4 + 3 + 4;
 
 /// The other end is a thread that may have to wait for a core: hardware may take up to four times the timeout, too (volume 1, 9.7.6.1.3).
 const MIN_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Polls that find completions without moving the protocol on.
+const MOST_SKIPPED: u32 = 32;
 
 /// How long a neighbour is asked for.
 const RESOLVE: Duration = Duration::from_secs(3);
@@ -68,6 +77,10 @@ pub(crate) struct Place {
     /// Calls that have moved the protocol on; the helper sees by it whether somebody does. Relaxed: it orders nothing.
     polls: AtomicU64,
     running: Mutex<Running>,
+    /// How other processes are met; none where that is switched off.
+    meeting: Option<Meeting>,
+    /// Polls in a row that found completions without moving the protocol on. Relaxed: it orders nothing.
+    skipped: AtomicU32,
 }
 
 /// The place of this process, as long as a context is open.
@@ -87,7 +100,8 @@ impl Place {
         }
         let place = Arc::new(Self::open(config)?);
         if config.helper {
-            helper::start(&place).map_err(|error| LinkError::Thread(error.to_string()))?;
+            let serving = place.listen();
+            helper::start(&place, serving).map_err(|error| LinkError::Thread(error.to_string()))?;
         }
         *current = Arc::downgrade(&place);
         Ok(place)
@@ -109,11 +123,58 @@ impl Place {
         let limit = MAX_REGIONS as usize;
         let limits =
             Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
-        let memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
+        let meeting = meeting(config, link.card());
+        let limits = Limits { adopt: config.adopt && meeting.is_some(), ..limits };
+        let mut memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
+        if meeting.is_some() {
+            let directory = Directory::new().map_err(|error| LinkError::Memory(error.to_string()))?;
+            memory.regions.show_in(directory);
+        }
         let running = Mutex::new(Running::new(Engine::new(options, memory), link, address));
         let (began, polls, idle) = (Instant::now(), AtomicU64::new(0), AtomicU32::new(0));
         let (forks, patience) = (crate::boundary::forks(), patience());
-        Ok(Self { config: config.clone(), address, options, mtu, began, forks, idle, patience, polls, running })
+        Ok(Self {
+            config: config.clone(),
+            address,
+            options,
+            mtu,
+            began,
+            forks,
+            idle,
+            patience,
+            polls,
+            running,
+            meeting,
+            skipped: AtomicU32::new(0),
+        })
+    }
+
+    /// The socket at which others call. Without it they send frames, which is no error.
+    fn listen(&self) -> Option<Serving> {
+        let meeting = self.meeting.as_ref()?;
+        match meeting.listen(self.address.mac) {
+            Ok(listener) => Some(Serving::new(meeting.bell.clone(), listener)),
+            Err(error) => {
+                crate::boundary::say(format_args!(
+                    "programs of this host send frames, because this one has no socket: {error}"
+                ));
+                None
+            }
+        }
+    }
+
+    /// How other processes are met.
+    pub fn meeting(&self) -> Option<&Meeting> {
+        self.meeting.as_ref()
+    }
+
+    /// Meets the process that has that MAC address, if it is one of this user on this card. Otherwise frames go to it.
+    pub fn meet(&self, mac: [u8; 6]) {
+        if let Some(meeting) = self.meeting.as_ref().filter(|_| !self.is_inherited())
+            && let Err(error) = meeting.meet(self, mac)
+        {
+            crate::boundary::say(format_args!("frames go to a process on this host: {error}"));
+        }
     }
 
     pub fn config(&self) -> &Config {
@@ -156,12 +217,15 @@ impl Place {
     /// The same, and moves the protocol on: before it if `first`, and after it otherwise.
     #[inline]
     pub fn moving<R>(&self, first: bool, act: impl FnOnce(&mut Running) -> Result<R, i32>) -> Result<R, i32> {
-        self.polls.fetch_add(1, Ordering::Relaxed);
         let mut running = self.lock()?;
-        let moved = !first || running.progress(self.now());
+        let moved = !first || self.progress(&mut running);
         let done = act(&mut running);
         if !first {
-            running.progress(self.now());
+            // Where all was done at once, nothing needs to move.
+            if running.is_quiet() {
+                return done;
+            }
+            self.progress(&mut running);
         }
         if let Some(text) = running.take_broken() {
             crate::boundary::say(text);
@@ -169,6 +233,30 @@ impl Place {
         drop(running);
         self.give_way(moved);
         done
+    }
+
+    #[inline]
+    fn progress(&self, running: &mut Running) -> bool {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        running.progress(self.now())
+    }
+
+    /// As [`Place::moving`] before the call, unless what it looks for is there already; now and then also then.
+    #[inline]
+    pub fn taking<R>(
+        &self,
+        is_there: impl FnOnce(&mut Running) -> bool,
+        act: impl FnOnce(&mut Running) -> Result<R, i32>,
+    ) -> Result<R, i32> {
+        let mut running = self.lock()?;
+        let skipped = self.skipped.load(Ordering::Relaxed);
+        if skipped < MOST_SKIPPED && is_there(&mut running) {
+            self.skipped.store(skipped + 1, Ordering::Relaxed);
+            return act(&mut running);
+        }
+        self.skipped.store(0, Ordering::Relaxed);
+        drop(running);
+        self.moving(true, act)
     }
 
     /// Where there are fewer cores than threads that look for something, one that has found nothing for a while lets another one
@@ -216,11 +304,27 @@ impl Drop for Place {
         let now = self.now();
         if let Ok(running) = self.running.get_mut() {
             running.progress(now);
+            if self.config.report {
+                crate::boundary::say(running.report());
+            }
             if let Some(file) = self.config.stats.as_ref().filter(|_| self.forks == crate::boundary::forks())
                 && let Err(error) = std::fs::write(file, stats::json(running) + "\n")
             {
                 crate::boundary::say(format_args!("stats={file}: {error}"));
             }
+        }
+    }
+}
+
+/// How other processes are met, if they can be. Who answers them is the helper thread. Where there is no card there is nobody to
+/// meet by it.
+fn meeting(config: &Config, device: Option<&str>) -> Option<Meeting> {
+    let device = device.filter(|_| config.local && config.helper)?;
+    match Meeting::new(device) {
+        Ok(meeting) => meeting,
+        Err(error) => {
+            crate::boundary::say(format_args!("programs of this host send frames: {error}"));
+            None
         }
     }
 }

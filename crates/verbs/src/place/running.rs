@@ -3,6 +3,7 @@
 use super::events::Events;
 use super::frames::{Frames, Maker};
 use super::link::{Given, Link};
+use super::local::Sessions;
 use super::memory::Reach;
 use crate::abi::AsyncEvent;
 use crate::address::Address;
@@ -11,6 +12,7 @@ use millrace_rdma::neighbour::Neighbours;
 use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::Origin;
 use millrace_rdma::wire::{Counters, parse};
+use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -34,6 +36,8 @@ pub(crate) struct Running {
     pub shared: HashMap<u32, Told<AsyncEvent>>,
     link: Link,
     maker: Maker,
+    /// Other processes that are reached without frames.
+    pub sessions: Sessions,
     address: Address,
     /// Frames that were no packets, by reason.
     reasons: Counters,
@@ -53,6 +57,7 @@ impl Running {
         let (channels, queues, pairs, shared) = Default::default();
         let maker = Maker::new(address.mac);
         let (reasons, foreign, unsent, broken) = (Counters::default(), 0, 0, None);
+        let sessions = Sessions::new(address);
         Self {
             engine,
             neighbours,
@@ -62,6 +67,7 @@ impl Running {
             shared,
             link,
             maker,
+            sessions,
             address,
             reasons,
             foreign,
@@ -76,17 +82,55 @@ impl Running {
         if self.broken.is_some() {
             return false;
         }
+        self.engine.memory().regions.sync_if_behind();
         let came = self.receive(now);
         let sent = self.send(now);
+        self.tell_all();
+        came + sent > 0
+    }
+
+    /// Says to other processes and to the card that nobody looks any more. Returns what is readable when the card brings
+    /// something, and when the protocol is to be looked at all the same; `None`: something is there already.
+    pub fn doze(&mut self) -> Option<(OwnedFd, Option<Moment>)> {
+        if !self.sessions.doze() || !self.engine.is_quiet() || self.broken.is_some() {
+            return None;
+        }
+        // A queue that cannot say so is looked at as often as before.
+        let call = self.link.announce()?;
+        let first = self.engine.next_deadline().into_iter().chain(self.neighbours.next_due()).min();
+        Some((call, first))
+    }
+
+    /// How other ends were reached, for `report=on`.
+    pub fn report(&mut self) -> String {
+        let Sessions { sent, received, dropped, malformed, .. } = self.sessions;
+        let reached = self.engine.memory().peers.counts();
+        let engine = self.engine.counters();
+        format!(
+            "requests without packets: {} by mappings, {} by system calls, {} refused; packets by rings: {sent} sent, \
+             {received} received, {dropped} dropped, {malformed} malformed; packets: {} sent, {} received, {} again",
+            reached.mapped, reached.system, reached.refused, engine.sent, engine.received, engine.repeated
+        )
+    }
+
+    /// Tells of all that has happened.
+    #[inline]
+    pub fn tell_all(&mut self) {
         while let Some(event) = self.engine.take_event() {
             self.tell(event);
         }
-        came + sent > 0
+    }
+
+    /// Whether nothing that was asked for waits for the protocol to move on.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.engine.is_quiet()
     }
 
     #[inline]
     fn receive(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, reasons, foreign, address, maker, broken, .. } = self;
+        let Self { link, engine, neighbours, reasons, foreign, address, maker, sessions, broken, .. } = self;
+        let by_rings = sessions.receive(now, engine);
         let mut take = |frame: &[u8]| match parse(frame) {
             Ok((packet, from)) if from.back.source_mac == address.mac => {
                 let origin = Origin {
@@ -101,7 +145,7 @@ impl Running {
             Err(_) if neighbours.hear(now, frame) => {}
             Err(reason) => reasons.count(reason),
         };
-        let mut count = 0;
+        let mut count = by_rings;
         for _ in 0..maker.own.len() {
             let Some(frame) = maker.own.pop_front() else { break };
             take(&frame);
@@ -116,8 +160,11 @@ impl Running {
 
     #[inline]
     fn send(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, maker, broken, unsent, .. } = self;
-        let mut sent = engine.transmit(now, BURST, &mut Frames::new(link, maker));
+        let Self { link, engine, neighbours, maker, sessions, broken, unsent, .. } = self;
+        let mut frames = Frames::new(now, link, maker, sessions);
+        let mut sent = engine.transmit(now, BURST, &mut frames);
+        let mut has_framed = frames.has_framed;
+        sessions.wake();
         neighbours.tick(now);
         while let Some(frame) = neighbours.take_frame() {
             let given = link.give(frame.len(), |to| {
@@ -126,13 +173,12 @@ impl Running {
             });
             // Whoever asks or is asked does so again.
             match given {
-                Given::Taken => sent += 1,
+                Given::Taken => (sent, has_framed) = (sent + 1, true),
                 _ => *unsent += 1,
             }
         }
-        if sent > 0
-            && let Err(error) = link.flush()
-        {
+        // The card is woken only for what it is to take.
+        if has_framed && let Err(error) = link.flush() {
             *broken = Some(error);
         }
         sent

@@ -32,6 +32,7 @@ impl Requester {
         });
         match sent {
             Sent::Full => Step::Full,
+            Sent::Busy => Step::Blocked,
             Sent::Taken => {
                 env.counters.sent += 1;
                 env.counters.sent_bytes += len as u64;

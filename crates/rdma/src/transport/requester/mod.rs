@@ -104,6 +104,39 @@ impl Requester {
         self.una != self.end || self.packet != 0 || is_next_begun()
     }
 
+    /// Whether all that was posted has ended.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.queue.first == self.queue.end && self.una == self.end && self.waiting.is_none()
+    }
+
+    /// Tells of a request that was done without having been in the queue.
+    #[inline]
+    pub fn ended_at_once<M>(&self, config: &Config, env: &mut Environment<'_, M>, request: &Request<'_>, len: u32) {
+        env.counters.reached += 1;
+        env.complete(
+            config.init.send_queue,
+            Completion {
+                id: request.id,
+                ended: request.operation.ended(),
+                len: if request.operation.asks() { len } else { 0 },
+                qpn: config.number(),
+                ..Completion::default()
+            },
+        );
+    }
+
+    /// The oldest request has failed.
+    pub fn fail_first<M>(&mut self, config: &Config, env: &mut Environment<'_, M>, status: Status) {
+        self.end_first(config, env, status);
+    }
+
+    /// Nobody answers any more.
+    pub fn give_up<M>(&mut self, config: &Config, env: &mut Environment<'_, M>) -> Result<(), Broken> {
+        self.retire(config, env)?;
+        if self.queue.len() == 0 { Ok(()) } else { self.fail(config, env, Status::RetryExceeded) }
+    }
+
     /// One behind the last number that was ever sent.
     pub fn end(&self) -> Psn {
         self.end

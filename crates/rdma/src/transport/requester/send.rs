@@ -1,11 +1,12 @@
 //! The next packet.
 
 use super::{MESSAGES, Requester};
+use crate::local::{Far, Outcome};
 use crate::memory::{Memory, Refused};
 use crate::number::Psn;
 use crate::transport::{Broken, Config, Environment, Out, Sent, Step, pieces};
 use crate::wire::{AtomicEth, Headers, Opcode, Place, Reth, Service};
-use crate::work::{Operation, Progress, Slot, Status};
+use crate::work::{Data, Operation, Progress, Slot, Status};
 
 /// Numbers on their way must be told apart from those long ago (volume 1, 9.7.1): less than half of all.
 const SPAN: u32 = 0x7f_ffff;
@@ -46,6 +47,15 @@ impl Requester {
         if operation.is_local() {
             return self.do_local(config, env, operation).map(|()| true);
         }
+        if config.is_alone {
+            return self.fail_at_cursor(config, env, Status::RetryExceeded).map(|()| false);
+        }
+        if self.is_first() && self.reach(config, env, operation, len)? {
+            return Ok(true);
+        }
+        if self.waits_to_reach(config, env, operation, len) {
+            return Ok(false);
+        }
         if operation.asks() && self.reads >= u32::from(config.max_rd_atomic) {
             if config.max_rd_atomic == 0 {
                 self.fail_at_cursor(config, env, Status::LocalOperation)?;
@@ -84,6 +94,59 @@ impl Requester {
             }
             _ => true,
         }
+    }
+
+    /// The request at the cursor waits for none before it.
+    #[inline]
+    fn is_first(&self) -> bool {
+        self.una == self.end && self.cursor == self.queue.first
+    }
+
+    /// Whether it is better to wait until all before it have ended, and to do it without packets then. If those before it could
+    /// have been done so, too, it is: otherwise one that went as a packet would make packets of all behind it. Behind a SEND a
+    /// short request goes with it.
+    fn waits_to_reach<M: Memory>(
+        &self,
+        config: &Config,
+        env: &mut Environment<'_, M>,
+        operation: Operation,
+        len: u32,
+    ) -> bool {
+        let before = self.cursor.wrapping_sub(1);
+        let follows_send = self.queue.slot(before).is_some_and(|slot| slot.operation.takes_buffer());
+        if self.is_first() || operation.takes_buffer() || follows_send && len <= config.mtu() {
+            return false;
+        }
+        let far = Far { asker: config.asker, path: &config.path, remote: config.remote };
+        env.memory.may_reach(&far, operation, len)
+    }
+
+    /// Does the request at the cursor without packets, if that can be done.
+    #[inline]
+    fn reach<M: Memory>(
+        &mut self,
+        config: &Config,
+        env: &mut Environment<'_, M>,
+        operation: Operation,
+        len: u32,
+    ) -> Result<bool, Broken> {
+        if operation.takes_buffer() || operation.asks() && config.max_rd_atomic == 0 {
+            return Ok(false);
+        }
+        let Some(slot) = self.queue.slot(self.cursor) else { return Ok(false) };
+        let inline = [if slot.inline { self.queue.inline(self.cursor) } else { &[] }];
+        let data = if slot.inline { Data::Inline(&inline) } else { Data::Pieces(self.queue.pieces(self.cursor)) };
+        let far = Far { asker: config.asker, path: &config.path, remote: config.remote };
+        let progress = match env.memory.reach(&far, operation, data, len) {
+            Outcome::No => return Ok(false),
+            Outcome::Done => Progress::Done,
+            Outcome::Failed(status) => Progress::Failed(status),
+        };
+        env.counters.reached += u64::from(progress == Progress::Done);
+        if let Some(slot) = self.queue.slot_mut(self.cursor) {
+            slot.progress = progress;
+        }
+        self.retire(config, env).map(|()| true)
     }
 
     fn do_local<M: Memory>(
@@ -212,6 +275,7 @@ impl Requester {
                 Step::Sent
             }
             Sent::Full => Step::Full,
+            Sent::Busy => Step::Blocked,
             Sent::Refused(_) => {
                 if let Some(slot) = self.queue.slot_mut(position) {
                     slot.progress = Progress::Failed(Status::LocalProtection);

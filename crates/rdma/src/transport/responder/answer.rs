@@ -169,6 +169,7 @@ impl Responder {
                 Step::Sent
             }
             Sent::Full => Step::Full,
+            Sent::Busy => Step::Blocked,
             Sent::Refused(_) => {
                 // The region went away after the request was taken.
                 self.jobs.clear();
@@ -191,6 +192,7 @@ fn hand_out<M, O: Out>(config: &Config, env: &mut Environment<'_, M>, out: &mut 
             env.counters.sent += 1;
             Step::Sent
         }
+        Sent::Busy => Step::Blocked,
         Sent::Full | Sent::Refused(_) => Step::Full,
     }
 }

@@ -1,0 +1,195 @@
+//! Other processes that reach memory of this one by themselves, and how to wait until they are out of it.
+//!
+//! Each of them has a word in memory shared with it: a count that is odd while it is inside. Whoever takes something away says
+//! so in shared memory first, and then waits for those who are inside; who comes in later sees what was said.
+
+use crate::{Ordering, Word64, fence};
+#[cfg(loom)]
+use loom::sync::Mutex;
+#[cfg(not(loom))]
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+/// Most processes that have a seat at a time.
+pub const SEATS: usize = if cfg!(loom) { 2 } else { 128 };
+/// A process that is inside for longer was stopped, or does harm: nobody waits for it any more.
+#[cfg(not(loom))]
+const PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
+
+#[derive(Clone)]
+struct Seat {
+    word: Word64,
+    /// It was waited for in vain.
+    is_stuck: bool,
+}
+
+/// The processes that may come in.
+pub struct Outside {
+    /// What they look at: while it is not what the owner of the memory has said last, they stay out.
+    changed: Word64,
+    seats: Mutex<[Option<Seat>; SEATS]>,
+}
+
+impl Outside {
+    /// Nobody yet. `changed` is a word that all of them can read.
+    pub fn new(changed: Word64) -> Self {
+        Self { changed, seats: Mutex::new([const { None }; SEATS]) }
+    }
+
+    /// One more process, with the word of its [`Presence`]. `None` when there are as many as there may be.
+    pub fn add(&self, word: Word64) -> Option<usize> {
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let seat = seats.iter().position(Option::is_none)?;
+        seats[seat] = Some(Seat { word, is_stuck: false });
+        Some(seat)
+    }
+
+    /// One fewer.
+    pub fn remove(&self, seat: usize) {
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = seats.get_mut(seat).and_then(Option::take);
+        drop(seats);
+        // Freed without the lock: that may unmap watched memory, whose watcher waits for the lock.
+        drop(old);
+    }
+
+    /// Nobody comes in any more until `epoch` was answered; returns when those inside have left.
+    pub(crate) fn close(&self, epoch: u64) {
+        self.changed.store(epoch, Ordering::Relaxed);
+        self.wait();
+    }
+
+    /// Returns when everybody has left who was inside before, and did not see what the caller has stored. How many did not
+    /// leave in time; they are not waited for again.
+    pub fn wait(&self) -> usize {
+        // Pairs with the fence in `Presence::enter`: either they see what was stored before, or we see them inside.
+        fence(Ordering::SeqCst);
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stuck = 0;
+        for seat in seats.iter_mut().flatten() {
+            // Acquire pairs with the Release in `Presence::leave`: what they did inside has happened before.
+            let first = seat.word.load(Ordering::Acquire);
+            if first & 1 == 1 && !seat.is_stuck {
+                seat.is_stuck = !has_left(&seat.word, first);
+                stuck += usize::from(seat.is_stuck);
+            }
+        }
+        stuck
+    }
+}
+
+#[cfg(loom)]
+fn has_left(word: &Word64, first: u64) -> bool {
+    // Acquire: as in `Outside::wait`.
+    while word.load(Ordering::Acquire) == first {
+        super::relax();
+    }
+    true
+}
+
+#[cfg(not(loom))]
+fn has_left(word: &Word64, first: u64) -> bool {
+    let begin = std::time::Instant::now();
+    // Acquire: as in `Outside::wait`.
+    while word.load(Ordering::Acquire) == first {
+        if begin.elapsed() > PATIENCE {
+            return false;
+        }
+        super::relax();
+    }
+    true
+}
+
+/// The word by which a process says that it is inside of another one's memory.
+pub struct Presence {
+    word: Word64,
+    count: u64,
+}
+
+impl Presence {
+    /// Nobody else stores to `word`.
+    pub fn new(word: Word64) -> Self {
+        word.store(0, Ordering::Relaxed);
+        Self { word, count: 0 }
+    }
+
+    /// Comes in; what is looked at from here on is what counts. To be left soon.
+    #[inline(always)]
+    pub fn enter(&mut self) {
+        self.count = self.count.wrapping_add(1);
+        self.word.store(self.count, Ordering::Relaxed);
+        // Pairs with the fence in `Outside::wait`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Goes out.
+    #[inline(always)]
+    pub fn leave(&mut self) {
+        self.count = self.count.wrapping_add(1);
+        // Release pairs with the Acquire in `Outside::wait`.
+        self.word.store(self.count, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use crate::Window;
+    use loom::sync::atomic::AtomicBool;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// The owner says that its memory is gone, waits, and after that it is a stranger's.
+    #[test]
+    fn nobody_from_outside_touches_what_was_taken() {
+        loom::model(|| {
+            let (changed, word) = (Window::model(8), Window::model(8));
+            let changed = changed.word64(0).unwrap();
+            let outside = Outside::new(changed.clone());
+            let word = word.word64(0).unwrap();
+            outside.add(word.clone()).unwrap();
+            let strange = Arc::new(AtomicBool::new(false));
+            let visitor = {
+                let strange = strange.clone();
+                thread::spawn(move || {
+                    let mut presence = Presence::new(word);
+                    for _ in 0..2 {
+                        presence.enter();
+                        if changed.load(Ordering::Relaxed) == 0 {
+                            assert!(!strange.load(Ordering::Relaxed), "touched a stranger's memory");
+                        }
+                        presence.leave();
+                    }
+                })
+            };
+            outside.close(1);
+            strange.store(true, Ordering::Relaxed);
+            visitor.join().unwrap();
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Region;
+
+    #[test]
+    fn who_does_not_leave_is_waited_for_once() {
+        let region = Region::heap(64);
+        let word = |at| region.window().word64(at).unwrap();
+        let outside = Outside::new(word(0));
+        let seat = outside.add(word(8)).unwrap();
+        let mut presence = Presence::new(word(8));
+        assert_eq!(outside.wait(), 0);
+        presence.enter();
+        assert_eq!(outside.wait(), 1, "it is inside, and stays");
+        let begin = std::time::Instant::now();
+        assert_eq!(outside.wait(), 0, "known to be stuck");
+        assert!(begin.elapsed() < PATIENCE);
+        presence.leave();
+        outside.remove(seat);
+        assert_eq!((1..=SEATS).filter_map(|_| outside.add(word(8))).count(), SEATS);
+        assert_eq!(outside.add(word(8)), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! Another process: what it lets us reach, and how that is reached.
+
+use super::layout::{CHANNEL_LEN, Side};
+use super::view::{Target, View, Where};
+use millrace_dma::{OtherProcess, OutOfRange, Place, Presence, RegionError, Vanished, Window, Word64};
+use std::os::fd::OwnedFd;
+
+/// Files of one process that are mapped here at most.
+const MOST_FILES: u32 = 4096;
+/// After so many system calls that failed, with none that worked, they are not tried any more: the system forbids them.
+const TRIES: u32 = 8;
+
+/// Why there is no way to another process.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// What it has handed over cannot be mapped.
+    #[error("what the other process has handed over cannot be mapped: {0}")]
+    Memory(#[from] RegionError),
+    /// It does not fit.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    /// It is of another version.
+    #[error("the other process has another version of Millrace")]
+    Kind,
+}
+
+/// How often requests reached its memory, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// By a mapping.
+    pub mapped: u64,
+    /// By a system call.
+    pub system: u64,
+    /// It did not let us, or not any more: such a request goes as packets, and is answered there.
+    pub refused: u64,
+}
+
+impl Counts {
+    /// Both together.
+    #[must_use]
+    pub const fn and(self, more: Self) -> Self {
+        Self {
+            mapped: self.mapped + more.mapped,
+            system: self.system + more.system,
+            refused: self.refused + more.refused,
+        }
+    }
+}
+
+/// Another process.
+pub struct Peer {
+    view: View,
+    presence: Presence,
+    process: Option<OtherProcess>,
+    failures: u32,
+    files: Vec<Option<Place>>,
+    wanted: Option<u32>,
+    counts: Counts,
+}
+
+/// What is to be done where a target is.
+pub(super) enum Job<'a> {
+    /// Bytes of a place of ours go there.
+    Write { from: &'a Place, at: usize, len: usize, around: bool },
+    /// Bytes given with a request go there.
+    WriteBytes(&'a [u8]),
+    /// Its bytes come to a place of ours.
+    Read { to: &'a Place, at: usize, len: usize, around: bool },
+    /// An atomic operation.
+    CompareSwap { compare: u64, swap: u64 },
+    /// The other one.
+    FetchAdd(u64),
+}
+
+impl Peer {
+    /// The process whose directory is in `directory`. `channel`: what is shared with it, of which we are `side`.
+    ///
+    /// # Errors
+    /// [`PeerError`].
+    pub fn new(
+        directory: OwnedFd,
+        channel: &Window,
+        side: Side,
+        process: Option<OtherProcess>,
+    ) -> Result<Self, PeerError> {
+        if channel.len() < CHANNEL_LEN {
+            return Err(PeerError::Kind);
+        }
+        let (view, presence) = (View::new(directory)?, Presence::new(channel.word64(side.presence())?));
+        Ok(Self { view, presence, process, failures: 0, files: Vec::new(), wanted: None, counts: Counts::default() })
+    }
+
+    /// The word by which it says that it is inside of our memory.
+    ///
+    /// # Errors
+    /// The window is shorter than a channel.
+    pub fn word_of_other(channel: &Window, side: Side) -> Result<Word64, OutOfRange> {
+        channel.word64(side.other().presence())
+    }
+
+    /// A file of it that a request has met and that is not mapped yet.
+    pub fn take_wanted(&mut self) -> Option<u32> {
+        self.wanted.take()
+    }
+
+    /// A file of it is mapped from now on; or (`None`) it cannot be, and is not asked for again.
+    pub fn add_file(&mut self, number: u32, window: Option<&Window>) {
+        if number < MOST_FILES {
+            let missing = (number as usize + 1).saturating_sub(self.files.len());
+            self.files.extend((0..missing).map(|_| None));
+            self.files[number as usize] = Some(match window {
+                Some(window) => Place::window(window),
+                // A place with nothing in it reaches nothing.
+                None => match Place::own(0, 0, false) {
+                    Ok(place) => place,
+                    Err(_) => return,
+                },
+            });
+        }
+    }
+
+    /// How often its memory was reached.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Does it, if the other process lets us. What an atomic operation found, or 0.
+    #[inline]
+    pub(super) fn reach(&mut self, target: &Target, job: &Job<'_>) -> Option<u64> {
+        self.presence.enter();
+        let done = match self.view.find(target) {
+            None => None,
+            Some(Where::System(address)) => self.by_system(address, job),
+            Some(Where::File { file, offset, address }) => match self.files.get(file as usize) {
+                Some(Some(place)) if !place.is_empty() => {
+                    self.counts.mapped += 1;
+                    in_place(place, offset, job).ok()
+                }
+                Some(Some(_)) => self.by_system(address, job),
+                _ => {
+                    self.wanted = (file < MOST_FILES).then_some(file);
+                    self.by_system(address, job)
+                }
+            },
+        };
+        self.presence.leave();
+        self.counts.refused += u64::from(done.is_none());
+        done
+    }
+
+    /// Whether it would be done.
+    pub(super) fn may_reach(&mut self, target: &Target, is_atomic: bool) -> bool {
+        self.presence.enter();
+        let found = self.view.find(target);
+        self.presence.leave();
+        let is_mapped = |file: u32| matches!(self.files.get(file as usize), Some(Some(place)) if !place.is_empty());
+        match found {
+            Some(Where::File { file, .. }) if is_mapped(file) => true,
+            Some(_) => self.process.is_some() && !is_atomic,
+            None => false,
+        }
+    }
+
+    fn by_system(&mut self, address: u64, job: &Job<'_>) -> Option<u64> {
+        let process = self.process.as_ref()?;
+        let done = match *job {
+            Job::Write { from, at, len, .. } => process.write(from, at, address, len),
+            Job::WriteBytes(bytes) => process.write_bytes(bytes, address),
+            Job::Read { to, at, len, .. } => process.read(address, to, at, len),
+            // The system has none.
+            Job::CompareSwap { .. } | Job::FetchAdd(_) => return None,
+        };
+        match done {
+            Ok(()) => {
+                self.counts.system += 1;
+                self.failures = 0;
+            }
+            Err(_) if self.counts.system == 0 => {
+                self.failures += 1;
+                if self.failures >= TRIES {
+                    self.process = None;
+                }
+            }
+            Err(_) => {}
+        }
+        done.ok().map(|()| 0)
+    }
+}
+
+#[inline(always)]
+fn in_place(place: &Place, offset: u64, job: &Job<'_>) -> Result<u64, Vanished> {
+    let there = usize::try_from(offset).map_err(|_| Vanished)?;
+    match *job {
+        Job::Write { from, at, len, around } => from.copy_to(at, place, there, len, around).map(|()| 0),
+        Job::WriteBytes(bytes) => place.write(there, bytes, false).map(|()| 0),
+        Job::Read { to, at, len, around } => place.copy_to(there, to, at, len, around).map(|()| 0),
+        Job::CompareSwap { compare, swap } => place.compare_swap(there, compare, swap),
+        Job::FetchAdd(add) => place.fetch_add(there, add),
+    }
+}

@@ -1,0 +1,128 @@
+//! How a session begins: this process calls the one that has the address that a queue pair is connected with.
+
+use super::message::Message;
+use super::session::{Parts, channel};
+use super::{LocalError, files, name};
+use crate::place::{Place, Running};
+use millrace_dma::{Protection, Region};
+use millrace_rdma::local::{CHANNEL_LEN, Side};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the other process may take to answer; it may have to wait for a core.
+const ANSWER: Duration = Duration::from_millis(200);
+
+/// What this process calls others with.
+pub(crate) struct Meeting {
+    /// The card, as all its processes know it.
+    card: String,
+    /// By which others wake this process.
+    pub bell: Arc<OwnedFd>,
+    /// One at a time.
+    calling: Mutex<()>,
+}
+
+impl Meeting {
+    /// Of processes of one card. `None`: this card is of one process only.
+    pub fn new(device: &str) -> Result<Option<Self>, LocalError> {
+        let Some(card) = name::card(device) else { return Ok(None) };
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Some(Self { card, bell, calling: Mutex::new(()) }))
+    }
+
+    /// Listens as this process.
+    pub fn listen(&self, mac: [u8; 6]) -> Result<OwnedFd, LocalError> {
+        name::open(&self.card, mac)
+    }
+
+    /// Meets the process with that MAC address, unless that has happened. That there is none is no error.
+    pub fn meet(&self, place: &Place, mac: [u8; 6]) -> Result<(), LocalError> {
+        let _one = self.calling.lock().unwrap_or_else(PoisonError::into_inner);
+        if mac == place.address().mac || place.with(|running| Ok(is_met(running, place, mac))).unwrap_or(true) {
+            return Ok(());
+        }
+        let Some(link) = name::call(&self.card, mac)? else { return Ok(()) };
+        let pid = name::same_user(&link)?;
+        let channel = channel()?;
+        let directory = place.with(|running| Ok(directory(running))).unwrap_or(None).ok_or(LocalError::Off)?;
+        let memory = channel.fd().ok_or(LocalError::Off)?;
+        Message::Hello(place.address()).send(&link, &[directory.as_fd(), memory, self.bell.as_fd()])?;
+        let (address, [directory, bell]) = answer(&link)?;
+        if address.mac != mac {
+            return Err(LocalError::Greeting);
+        }
+        let parts = Parts { address, link: Arc::new(link), pid, directory, channel, side: Side::Maker, bell };
+        add(place, parts)?;
+        // The helper thread is to look at its socket from now on.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        Ok(())
+    }
+
+    /// What is answered to a greeting.
+    pub fn welcome(&self, place: &Place, link: &Arc<OwnedFd>) -> Result<bool, LocalError> {
+        let Some((message, fds)) = Message::receive(link)? else { return Ok(false) };
+        let (Message::Hello(address), Ok([directory, channel, bell])) = (message, <[OwnedFd; 3]>::try_from(fds)) else {
+            return Err(LocalError::Greeting);
+        };
+        let pid = name::same_user(link)?;
+        let channel = Region::map_guarded(channel, CHANNEL_LEN, Protection::ReadWrite)
+            .map_err(|error| LocalError::Peer(error.into()))?;
+        let own = place.with(|running| Ok(self::directory(running))).unwrap_or(None).ok_or(LocalError::Off)?;
+        let parts = Parts { address, link: link.clone(), pid, directory, channel, side: Side::Taker, bell };
+        // Before anything else that is said by this socket. If there is no room for a session, it is hung up on.
+        Message::Welcome(place.address()).send(link, &[own.as_fd(), self.bell.as_fd()])?;
+        add(place, parts)?;
+        Ok(true)
+    }
+}
+
+/// Whether there is a session with that process. One whose process has ended, and which nobody has seen yet, is none any
+/// more: a new process may have the address.
+fn is_met(running: &mut Running, place: &Place, mac: [u8; 6]) -> bool {
+    let Some((number, session)) = running.sessions.of_mac(mac) else { return false };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let is_there = matches!(poll(&mut [PollFd::new(&*session.link, PollFlags::RDHUP)], Some(&now)), Ok(0));
+    if !is_there {
+        running.sessions.remove(&mut running.engine, number, place.now(), true);
+        running.tell_all();
+    }
+    is_there
+}
+
+/// The descriptor of the own directory.
+fn directory(running: &mut Running) -> Option<OwnedFd> {
+    let fd = running.engine.memory().regions.directory()?.fd()?;
+    rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()
+}
+
+fn add(place: &Place, parts: Parts) -> Result<(), LocalError> {
+    let added = place.with(|running| {
+        let added = running.sessions.add(&mut running.engine, parts);
+        Ok(added.map(|place| files::offer(running, place, 0)))
+    });
+    added.unwrap_or(Err(LocalError::Off))
+}
+
+/// Waits for an answer.
+fn answer(link: &OwnedFd) -> Result<(crate::address::Address, [OwnedFd; 2]), LocalError> {
+    let until = Instant::now() + ANSWER;
+    loop {
+        if let Some((message, fds)) = Message::receive(link)? {
+            let (Message::Welcome(address), Ok(fds)) = (message, <[OwnedFd; 2]>::try_from(fds)) else {
+                return Err(LocalError::Greeting);
+            };
+            return Ok((address, fds));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(LocalError::Silent);
+        }
+        let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(link, PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The socket of a process: in the abstract namespace, so that nothing is left behind, with the user, the card and the MAC address
+//! in its name. Anybody may take such a name; both ends look whose process is at the other one.
+
+use super::LocalError;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::process::{Pid, geteuid};
+use std::os::unix::fs::MetadataExt;
+
+/// Greetings that wait.
+const BACKLOG: i32 = 32;
+
+/// Which card, for all processes that use it: that of its socket. None: it is within this process.
+pub fn card(device: &str) -> Option<String> {
+    let path = device.strip_prefix("unix:")?;
+    let path = path.split(',').next().unwrap_or(path);
+    let found = std::fs::metadata(path).ok()?;
+    Some(format!("{:x}.{:x}", found.dev(), found.ino()))
+}
+
+fn address(card: &str, mac: [u8; 6]) -> Result<SocketAddrUnix, Errno> {
+    let mac = mac.map(|byte| format!("{byte:02x}")).concat();
+    SocketAddrUnix::new_abstract_name(format!("millrace-verbs/{}/{card}/{mac}", geteuid().as_raw()).as_bytes())
+}
+
+fn socket() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+/// Listens as this process.
+pub fn open(card: &str, mac: [u8; 6]) -> Result<OwnedFd, LocalError> {
+    let socket = socket()?;
+    bind(&socket, &address(card, mac)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Calls the process with that address. `Ok(None)`: nobody has it here.
+pub fn call(card: &str, mac: [u8; 6]) -> Result<Option<OwnedFd>, LocalError> {
+    let socket = socket()?;
+    match connect(&socket, &address(card, mac)?) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The number of the process at the other end, if it is of the same user. `None`: it has none in this container.
+pub fn same_user(socket: &OwnedFd) -> Result<Option<Pid>, LocalError> {
+    let credentials = socket_peercred(socket)?;
+    if credentials.uid != geteuid() {
+        return Err(LocalError::Stranger);
+    }
+    // A process of another container has the number 0, which is not one.
+    Ok(Some(credentials.pid).filter(|pid| pid.as_raw_nonzero().get() > 0))
+}

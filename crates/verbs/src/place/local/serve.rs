@@ -1,0 +1,134 @@
+//! What the helper thread does for other processes: answers those that call, and sees who has ended. It waits for nobody.
+
+use super::{files, name};
+use crate::place::Place;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, read};
+use rustix::net::{SocketFlags, accept_with};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Calls that have not greeted yet.
+const MOST_CALLS: usize = 16;
+/// How long they may take.
+const GREETING: Duration = Duration::from_millis(500);
+/// How long a process may take from closing its socket to having ended.
+const DYING: Duration = Duration::from_millis(50);
+
+/// What the helper thread looks at.
+pub struct Serving {
+    bell: Arc<OwnedFd>,
+    listener: OwnedFd,
+    calls: Vec<(Arc<OwnedFd>, Instant)>,
+    sessions: Vec<Watched>,
+    generation: u64,
+}
+
+struct Watched {
+    place: usize,
+    link: Arc<OwnedFd>,
+    ended: Option<Arc<OwnedFd>>,
+}
+
+impl Serving {
+    /// `listener`: the socket of this process.
+    pub fn new(bell: Arc<OwnedFd>, listener: OwnedFd) -> Self {
+        Self { bell, listener, calls: Vec::new(), sessions: Vec::new(), generation: 0 }
+    }
+
+    /// Waits until something is to be looked at, or `more` is readable, at most `most`. Whether there was something.
+    pub fn wait(&self, more: Option<&OwnedFd>, most: Duration) -> bool {
+        let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+        // Who calls waits while there are too many.
+        if self.calls.len() < MOST_CALLS {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        fds.extend(self.calls.iter().map(|(link, _)| PollFd::new(&**link, PollFlags::IN | PollFlags::RDHUP)));
+        for watched in &self.sessions {
+            fds.push(PollFd::new(&*watched.link, PollFlags::IN | PollFlags::RDHUP));
+            fds.extend(watched.ended.iter().map(|ended| PollFd::new(&**ended, PollFlags::IN)));
+        }
+        fds.extend(more.map(|more| PollFd::new(more, PollFlags::IN)));
+        let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+        !matches!(poll(&mut fds, Some(&most)), Ok(0) | Err(_))
+    }
+
+    /// Answers, and takes away what has ended.
+    pub fn serve(&mut self, place: &Place) {
+        let _ = read(&self.bell, &mut [0; 8]);
+        self.accept();
+        let Some(meeting) = place.meeting() else { return };
+        let now = Instant::now();
+        self.calls.retain(|(link, until)| match meeting.welcome(place, link) {
+            Ok(is_met) => !is_met && now < *until,
+            // It is hung up on, and sends frames.
+            Err(_) => false,
+        });
+        self.look(place);
+        let _ = place.with(|running| {
+            self.sessions.iter().for_each(|watched| files::answer(running, watched.place));
+            Ok(())
+        });
+        let ended: Vec<(usize, bool)> = self
+            .sessions
+            .iter()
+            .filter_map(|watched| watched.has_ended().map(|ended| (watched.place, ended)))
+            .collect();
+        for (number, has_ended) in ended {
+            let now = place.now();
+            let _ = place.with(|running| {
+                running.sessions.remove(&mut running.engine, number, now, has_ended);
+                running.tell_all();
+                Ok(())
+            });
+        }
+        self.look(place);
+    }
+
+    fn accept(&mut self) {
+        while self.calls.len() < MOST_CALLS {
+            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                // Other users take no place.
+                Ok(link) if name::same_user(&link).is_err() => {}
+                Ok(link) => self.calls.push((Arc::new(link), Instant::now() + GREETING)),
+                Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Which sessions there are now.
+    pub fn look(&mut self, place: &Place) {
+        let generation = self.generation;
+        let found = place.with(|running| {
+            let sessions = &running.sessions;
+            let is_new = sessions.generation != generation;
+            let watched = |(place, session): (usize, &super::session::Session)| Watched {
+                place,
+                link: session.link.clone(),
+                ended: session.ended.clone(),
+            };
+            Ok(is_new.then(|| (sessions.generation, sessions.iter().map(watched).collect())))
+        });
+        if let Ok(Some((generation, sessions))) = found {
+            (self.generation, self.sessions) = (generation, sessions);
+        }
+    }
+}
+
+impl Watched {
+    /// `None`: it is there. Otherwise whether its process has ended, or has only hung up.
+    fn has_ended(&self) -> Option<bool> {
+        let look = |fd: &OwnedFd, flags, most: Duration| {
+            let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+            let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), flags)];
+            matches!(poll(&mut fds, Some(&most)), Ok(1))
+        };
+        let has_ended = |most| self.ended.as_ref().is_some_and(|ended| look(ended, PollFlags::IN, most));
+        if look(&self.link, PollFlags::RDHUP, Duration::ZERO) {
+            return Some(has_ended(DYING));
+        }
+        has_ended(Duration::ZERO).then_some(true)
+    }
+}

@@ -1,0 +1,223 @@
+//! All other processes that are met, and packets to and from them.
+
+use super::LocalError;
+use super::session::{Parts, Session};
+use crate::address::Address;
+use crate::place::memory::Reach;
+use millrace_rdma::engine::Engine;
+use millrace_rdma::local::Room;
+use millrace_rdma::memory::Refused;
+use millrace_rdma::number::Moment;
+use millrace_rdma::transport::Sent;
+use millrace_rdma::wire::{Headers, Path};
+use rustix::fd::OwnedFd;
+use rustix::io::write;
+use std::sync::Arc;
+
+/// Most of them.
+const MOST: usize = 64;
+/// Packets that are taken from one at a call.
+const BURST: usize = 64;
+/// Bursts that are taken from one that has ended: more than a ring holds.
+const LAST: usize = 32;
+/// A process that has taken nothing for so long, in nanoseconds, gets nothing more until it does; what is lost is sent again, and
+/// retries count.
+const PATIENCE: u64 = 100_000_000;
+
+/// Which way a queue pair's packets go: the session, and between which GIDs. It holds as long as `generation` is the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Go {
+    pub generation: u64,
+    pub session: Option<(usize, (u8, u8))>,
+}
+
+/// The other processes.
+pub struct Sessions {
+    own: Address,
+    all: Vec<Option<Session>>,
+    /// Changes with every session that begins or ends.
+    pub generation: u64,
+    /// Packets that a process had no room for, for too long.
+    pub dropped: u64,
+    /// Packets by rings, both ways.
+    pub sent: u64,
+    pub received: u64,
+    /// Packets that were none, or between GIDs that there are not.
+    pub malformed: u64,
+}
+
+impl Sessions {
+    /// None yet, of the end with that address.
+    pub fn new(own: Address) -> Self {
+        Self { own, all: Vec::new(), generation: 1, dropped: 0, sent: 0, received: 0, malformed: 0 }
+    }
+
+    /// One more, and where it is.
+    pub fn add(&mut self, engine: &mut Engine<Reach>, parts: Parts) -> Result<usize, LocalError> {
+        let place = match self.all.iter().position(Option::is_none) {
+            Some(place) => place,
+            None if self.all.len() < MOST => {
+                self.all.push(None);
+                self.all.len() - 1
+            }
+            None => return Err(LocalError::Full),
+        };
+        let memory = engine.memory();
+        let (mut session, peer) = Session::new(parts, &memory.regions)?;
+        let gids: Vec<_> = session.gids.iter().map(|(gid, _)| *gid).collect();
+        let Some(number) = memory.peers.add(&gids, peer) else {
+            if let Some(directory) = memory.regions.directory() {
+                directory.outside().remove(session.seat);
+            }
+            return Err(LocalError::Full);
+        };
+        session.peer = number;
+        self.all[place] = Some(session);
+        self.generation += 1;
+        Ok(place)
+    }
+
+    /// One fewer. If its process has ended, so has what waits for it.
+    pub fn remove(&mut self, engine: &mut Engine<Reach>, place: usize, now: Moment, has_ended: bool) {
+        // What it has said last counts: an answer to the last request of a program that has ended as it should.
+        for _ in 0..LAST {
+            if self.receive(now, engine) == 0 {
+                break;
+            }
+        }
+        let Some(session) = self.all.get_mut(place).and_then(Option::take) else { return };
+        self.generation += 1;
+        let memory = engine.memory();
+        drop(memory.peers.remove(session.peer));
+        if let Some(directory) = memory.regions.directory() {
+            directory.outside().remove(session.seat);
+        }
+        let is_met = self.all.iter().flatten().any(|other| other.address == session.address);
+        if has_ended && !is_met {
+            engine.lose(now, |path| session.gids.iter().any(|(gid, _)| *gid == path.destination));
+        }
+    }
+
+    /// The session with the process that has that MAC address.
+    pub fn of_mac(&self, mac: [u8; 6]) -> Option<(usize, &Session)> {
+        self.iter().find(|(_, session)| session.address.mac == mac)
+    }
+
+    /// Places, used or not.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The socket of one, and its number among those whose memory is reached.
+    pub fn link(&self, place: usize) -> Option<(Arc<OwnedFd>, usize)> {
+        let session = self.all.get(place)?.as_ref()?;
+        Some((session.link.clone(), session.peer))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &Session)> {
+        self.all.iter().enumerate().filter_map(|(place, session)| session.as_ref().map(|session| (place, session)))
+    }
+
+    /// Which way packets go.
+    pub fn way(&self, path: &Path) -> Go {
+        let own = &self.own;
+        let source = (0..crate::address::GIDS).find(|index| own.gid(*index) == Some((path.source, path.format)));
+        let session = source.and_then(|source| {
+            self.iter().filter(|(_, session)| !session.is_broken).find_map(|(place, session)| {
+                session.index(&path.destination, path.format).map(|index| (place, (source as u8, index)))
+            })
+        });
+        Go { generation: self.generation, session }
+    }
+
+    /// Sends a packet. None: it has to go as a frame.
+    #[inline]
+    pub fn send(
+        &mut self,
+        now: Moment,
+        (place, gids): (usize, (u8, u8)),
+        headers: &Headers,
+        to: &mut [u8],
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Refused>,
+    ) -> Sent {
+        let Some(session) = self.all.get_mut(place).and_then(Option::as_mut) else { return Sent::Busy };
+        match session.sender.has_room(to.len()) {
+            Room::Sent => session.full_since = None,
+            Room::None => {
+                let since = *session.full_since.get_or_insert(now.nanoseconds());
+                let is_dead = now.nanoseconds().saturating_sub(since) > PATIENCE;
+                self.dropped += u64::from(is_dead);
+                return if is_dead { Sent::Taken } else { Sent::Busy };
+            }
+            Room::Never => {
+                self.dropped += 1;
+                return Sent::Taken;
+            }
+        }
+        if let Err(refused) = fill(to) {
+            return Sent::Refused(refused);
+        }
+        let is_sent = session.sender.send(headers, gids, to) == Room::Sent;
+        self.sent += u64::from(is_sent);
+        self.dropped += u64::from(!is_sent);
+        session.has_sent = true;
+        Sent::Taken
+    }
+
+    /// Wakes those that sleep, of those to which something was sent.
+    #[inline]
+    pub fn wake(&mut self) {
+        for session in self.all.iter_mut().flatten().filter(|session| session.has_sent) {
+            session.has_sent = false;
+            if session.sender.must_wake() {
+                // A full eventfd is already readable.
+                let _ = write(&session.bell, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// Takes packets. How many they were.
+    #[inline]
+    pub fn receive(&mut self, now: Moment, engine: &mut Engine<Reach>) -> usize {
+        let mut count = 0;
+        for session in self.all.iter_mut().flatten().filter(|session| !session.is_broken) {
+            let mut last = (u8::MAX, None);
+            let mut taken = 0;
+            while taken < BURST {
+                match session.receiver.take() {
+                    Ok(None) => break,
+                    Ok(Some((headers, gids, payload))) => {
+                        let code = gids.0 << 4 | gids.1;
+                        if last.0 != code || last.1.is_none() {
+                            last = (code, Session::origin(&session.address, &self.own, gids));
+                        }
+                        match &last.1 {
+                            Some(origin) => {
+                                engine.receive(now, &millrace_rdma::wire::Packet { headers, payload }, origin);
+                            }
+                            None => self.malformed += 1,
+                        }
+                        taken += 1;
+                    }
+                    Err(_) => {
+                        self.malformed += 1;
+                        session.is_broken = true;
+                        self.generation += 1;
+                        break;
+                    }
+                }
+            }
+            if taken > 0 {
+                session.receiver.give_back();
+            }
+            count += taken;
+        }
+        self.received += count as u64;
+        count
+    }
+
+    /// Says to all that this process sleeps. Returns whether nothing has come meanwhile.
+    pub fn doze(&self) -> bool {
+        self.all.iter().flatten().filter(|session| !session.is_broken).all(|session| session.receiver.doze())
+    }
+}
