@@ -50,9 +50,10 @@ fn run(place: &Weak<Place>, mut serving: Option<Serving>) {
         // Relaxed: only whether it has changed matters.
         let polls = place.polls.load(Ordering::Relaxed);
         call = None;
-        if polls != seen && !is_called {
+        if polls != seen {
+            // The program looks itself. Whoever rang gets no reason to do so again: each ring is a system call.
             (seen, quiet) = (polls, 0);
-            pause = (pause * 2).min(LONGEST);
+            pause = if is_called { PATIENCE } else { (pause * 2).min(LONGEST) };
             continue;
         }
         let moved = look_on(&place, &mut seen);
