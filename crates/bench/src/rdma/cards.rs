@@ -72,9 +72,9 @@ impl Cards {
                 let local = if wire == Wire::Card { " local=off" } else { "" };
                 [0, 1].map(|_| format!("unix:{}{local}", at("card")))
             }
-            Wire::Memory => ends([server, client], "mtu=1024"),
-            Wire::Lossy => ends([lossy, client], "mtu=1024"),
-            Wire::LossyPlain => ends([lossy, client], "mtu=1024 extended=off"),
+            Wire::Memory => ends([server, client], "mtu=4096"),
+            Wire::Lossy => ends([lossy, client], "mtu=4096"),
+            Wire::LossyPlain => ends([lossy, client], "mtu=4096 extended=off"),
             Wire::Veth => {
                 let host = namespace.insert(Namespace::new()?);
                 host.add_pair("left", "right")?;

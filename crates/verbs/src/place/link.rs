@@ -195,7 +195,11 @@ impl Link {
                     // What a port drops it counts; the transport sends it again, as on every wire.
                     Ok(()) => match queue.transmit(Span::from_slice(frame)) {
                         TxOutcome::Sent | TxOutcome::Dropped(_) => Given::Taken,
-                        TxOutcome::Full => Given::Full,
+                        TxOutcome::Full => {
+                            // That ends the burst. A port does so much work for one, and without an end nothing more.
+                            queue.flush();
+                            Given::Full
+                        }
                     },
                     Err(error) => Given::Refused(error),
                 }
