@@ -70,6 +70,8 @@ pub(crate) struct Place {
     /// How many times this process had been made by `fork` when it was opened: a child has its memory, and neither its threads
     /// nor its right to the queues.
     forks: u32,
+    /// Contexts that are open. Relaxed: it orders nothing.
+    contexts: AtomicU32,
     /// Polls in a row that found nothing. Relaxed: it orders nothing.
     idle: AtomicU32,
     /// After so many of them others get the core.
@@ -140,6 +142,7 @@ impl Place {
             mtu,
             began,
             forks,
+            contexts: AtomicU32::new(0),
             idle,
             patience,
             polls,
@@ -160,6 +163,21 @@ impl Place {
                 ));
                 None
             }
+        }
+    }
+
+    /// The last context is closed. What was answered last must still go: the other end would wait for it until its retries are
+    /// over. The helper thread may keep the place for a moment longer, so this is not left to its end.
+    fn finish(&self) {
+        let Ok(mut running) = self.lock() else { return };
+        running.progress(self.now());
+        if self.config.report {
+            crate::boundary::say(running.report());
+        }
+        if let Some(file) = &self.config.stats
+            && let Err(error) = std::fs::write(file, stats::json(&running) + "\n")
+        {
+            crate::boundary::say(format_args!("stats={file}: {error}"));
         }
     }
 
@@ -298,24 +316,6 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        // What was answered last must still go: the other end would wait for it until its retries are over.
-        let now = self.now();
-        if let Ok(running) = self.running.get_mut() {
-            running.progress(now);
-            if self.config.report {
-                crate::boundary::say(running.report());
-            }
-            if let Some(file) = self.config.stats.as_ref().filter(|_| self.forks == crate::boundary::forks())
-                && let Err(error) = std::fs::write(file, stats::json(running) + "\n")
-            {
-                crate::boundary::say(format_args!("stats={file}: {error}"));
-            }
-        }
-    }
-}
-
 /// How other processes are met, if they can be. Who answers them is the helper thread. Where there is no card there is nobody to
 /// meet by it.
 fn meeting(config: &Config, device: Option<&str>) -> Option<Meeting> {
@@ -355,6 +355,11 @@ impl Drop for Opened {
         // The queues are the parent's: a child does not close them.
         if self.place.is_inherited() {
             core::mem::forget(Arc::clone(&self.place));
+            return;
+        }
+        // Relaxed: what the last one does is behind the lock.
+        if self.place.contexts.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.place.finish();
         }
     }
 }
@@ -363,6 +368,8 @@ impl Opened {
     /// Opens the card, unless another context of this process has.
     pub fn new(config: &Config) -> Result<Self, LinkError> {
         let events = Arc::new(Events::new().map_err(LinkError::Descriptor)?);
-        Ok(Self { place: Place::enter(config)?, events })
+        let place = Place::enter(config)?;
+        place.contexts.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { place, events })
     }
 }
