@@ -97,6 +97,7 @@ fn stress(adopter: &Adopter, seed: u64, steps: usize) -> u64 {
 }
 
 #[test]
+#[ignore = "the heap was corrupted once while others ran beside it: docs/decisions/0058-adopted-memory.md"]
 fn malloc_goes_on_in_adopted_memory() {
     let Ok(adopter) = Adopter::of_process().map_err(|error| println!("skipped: {error}")) else { return };
     std::thread::scope(|scope| {
@@ -110,6 +111,7 @@ fn malloc_goes_on_in_adopted_memory() {
 
 /// The heap of the first thread, which grows and shrinks with `brk`.
 #[test]
+#[ignore = "the heap was corrupted once while others ran beside it: docs/decisions/0058-adopted-memory.md"]
 fn the_heap_of_a_first_thread_goes_on() {
     // SAFETY: the child has one thread, and does nothing but what is below.
     let child = unsafe { libc::fork() };

@@ -59,7 +59,7 @@ impl Default for Config {
             part: 0,
             extended: true,
             local: true,
-            adopt: true,
+            adopt: false,
             report: false,
             helper: true,
         }
