@@ -178,10 +178,17 @@ step_end-to-end() {
     tests/run.sh --results "$results"
 }
 
-# failed_parts STEP: which of its tests or cases failed, or its last lines, for readers of the end only.
+# failed_parts STEP: which of its tests or cases failed, or its last lines, for readers of the end only. Of a case, what it
+# said and its last lines.
 failed_parts() {
     local parts
-    parts=$(grep -hE '^(failed: |test .* FAILED$|.* FAILED:$|error)' "$logs/$1.log" | head -n 20)
+    parts=$(awk '
+        function flush(from, i) { for (i = (said > 4 ? said - 4 : 0); i < said; i++) print lines[i]; said = 0 }
+        /^failed: / { flush(); print; inside = 1; next }
+        inside && /^ +failed: / { print; next }
+        inside && NF { lines[said++] = $0; next }
+        /^(test .* FAILED$|.* FAILED:$|error)/ { print }
+        END { flush() }' "$logs/$1.log" | head -n 40)
     printf '%s:\n%s\n' "$1" "${parts:-$(tail -n 10 "$logs/$1.log")}"
 }
 

@@ -35,10 +35,11 @@ for engine in sze medusa calypte dd; do
     read -r program_many card_many < <(measure $engine $many)
     echo "$engine: $few packets: program $program_few, card $card_few system calls;" \
         "$many packets: program $program_many, card $card_many"
-    # Threads start and end a little differently each time.
+    # Threads start and end a little differently each time, by dozens of calls on a busy machine; a call for each burst of 64
+    # would be 2,800.
     for pair in "$program_few $program_many" "$card_few $card_many"; do
         read -r before after <<<"$pair"
         [ "$before" -gt 10 ] || fail "strace counted nothing"
-        [ "$after" -le $((before + 40)) ] || fail "system calls grow with packets"
+        [ "$after" -le $((before + 400)) ] || fail "system calls grow with packets"
     done
 done

@@ -1,22 +1,28 @@
 #!/usr/bin/env bash
 # One of two verbs programs is killed at any moment, with eight queue pairs at work: the other one learns it by its completions,
 # soon, and two others on the same card notice nothing.
+# alone: its programs poll, and kills are about how soon
 #
-# MILLRACE_KILLS: how many (20).
+# MILLRACE_KILLS: how many (12).
 . "$(dirname "$0")/../lib.sh"
 needs ib_write_bw ib_read_bw ib_send_bw ib_atomic_bw ibv_rc_pingpong
 library=$(dirname "$millrace")/verbs
 [ -e "$library/libibverbs.so.1" ] || skip "$library/libibverbs.so.1 has not been built; \`make build\` does that"
 export LD_LIBRARY_PATH=$library
-kills=${MILLRACE_KILLS:-20}
+kills=${MILLRACE_KILLS:-12}
 
 start_card --queues 4
 export MILLRACE_VERBS=$device
 
+# listens PORT: somebody does, which is state 0A there. A connection of an earlier run that waits for its end is none.
+listens() {
+    grep -qiE "$(printf ':%04X 0+:0000 0A ' "$1")" /proc/net/tcp /proc/net/tcp6
+}
+
 # Others: on queues of their own, with their payload checked.
 background other timeout 600 ibv_rc_pingpong -g 0 -n 20000000 -c -p 18600
 first=$started
-sleep 1
+await 10 listens 18600 || fail "ibv_rc_pingpong does not listen: $(cat "$scratch/other.log")"
 background another timeout 600 ibv_rc_pingpong -g 0 -n 20000000 -c -p 18600 localhost
 second=$started
 sleep 1
@@ -29,10 +35,7 @@ for round in $(seq "$kills"); do
     port=$((18700 + round))
     background server timeout 60 "${work[@]}" -D 20 -q 8 -p "$port"
     server=$started
-    for _ in $(seq 100); do
-        grep -qi "$(printf ':%04X ' "$port")" /proc/net/tcp /proc/net/tcp6 && break
-        sleep 0.02
-    done
+    await 10 listens "$port" || fail "round $round: ${work[*]} does not listen: $(tail -n 3 "$scratch/server.log")"
     background client timeout 60 "${work[@]}" -D 20 -q 8 -p "$port" localhost
     client=$started
     sleep "0.$((RANDOM % 7 + 2))$((RANDOM % 10))"
