@@ -9,7 +9,7 @@ use millrace_tool::options::Shared;
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
     card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, pktgen, ports, read,
-    receive, regs, stats, transmit, workers,
+    receive, regs, stats, transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -51,6 +51,7 @@ const USES: &Uses = &[
     (&["transmit"], QUEUES),
     (&["loopback"], QUEUES),
     (&["forward"], &["device", "queue", "engine", "count", "burst", "poll", "json"]),
+    (&["verbs"], &["device"]),
     (&["demo"], &["json"]),
     (&["explain"], &["device", "queue", "count", "json"]),
     // The first that fits counts.
@@ -143,6 +144,8 @@ Examples:
     Explain(explain::ExplainArgs),
     /// Program the classifier of a card: which frames go where
     Flow(flow::FlowArgs),
+    /// Run a program that is written for verbs (RDMA, UCX, MPI) over a card
+    Verbs(verbs::VerbsArgs),
     /// Measure, with the program millrace-bench
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

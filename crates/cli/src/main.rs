@@ -25,9 +25,17 @@ use commands as run;
 fn main() -> ExitCode {
     let mut cli = args::parse();
     cli.shared = cli.shared.settled();
+    // Another program begins here: its limits and signals are those that it was started with.
+    if let Command::Verbs(args) = &cli.command {
+        return end(commands::verbs::run(&cli.shared, args));
+    }
     limits::raise();
     log::show(usual_log(&cli.command));
-    match config::complete(cli, env::args_os()).and_then(|cli| run(&cli)) {
+    end(config::complete(cli, env::args_os()).and_then(|cli| run(&cli)))
+}
+
+fn end(done: Result<(), Failure>) -> ExitCode {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
@@ -60,7 +68,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
     let shared = &cli.shared;
     match &cli.command {
         // Done above.
-        Command::Card(_) | Command::Bench(_) | Command::Hostile(_) | Command::Soak(_) => Ok(()),
+        Command::Card(_) | Command::Verbs(_) | Command::Bench(_) | Command::Hostile(_) | Command::Soak(_) => Ok(()),
         Command::Clients(args) => run::clients::run(shared, args),
         Command::Locks(args) => run::locks::run(shared, args),
         Command::Ports(args) => run::ports::run(shared, args),

@@ -22,4 +22,5 @@ pub mod regs;
 pub mod stats;
 pub mod transmit;
 pub mod tree;
+pub mod verbs;
 pub mod workers;

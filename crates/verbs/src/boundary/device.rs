@@ -70,7 +70,8 @@ fn find() -> Option<Found> {
         node_type: 1,
         transport_type: 0,
         name: text(&config.name),
-        dev_name: text("uverbs0"),
+        // UCX wants a character device of that name in /dev/infiniband that it may read and write (decision 59).
+        dev_name: text("../null"),
         dev_path: path("/sys/class/infiniband_verbs/uverbs0"),
         ibdev_path: path(&format!("/sys/class/infiniband/{}", config.name)),
         vendor_tail: [ptr::null(); 6],
