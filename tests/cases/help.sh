@@ -49,7 +49,6 @@ options stats --device --queue --count --json
 options "receive x.pcap" --device --queue --engine --mode --count --burst --poll --json
 options loopback-hw --device --queue --engine --mode --size --count --burst --poll --json
 options demo --json
-options "verbs true" --device
 options "explain x.pcap --rules x" --device --queue --count --json
 options "flow check x" --json
 options "flow add x" --device --json
@@ -61,6 +60,11 @@ options "flow modify x" --device --json
 options "flow keys --group 1 x" --device --count --json
 options "flow neighbours" --device --json
 refused 2 stats --count 3
+# Behind the program, options are the program's.
+refused 2 verbs --queue 1 true
+refused 2 verbs --set mtu true
+refused 2 verbs
+refused 1 verbs --dev host "$scratch/nothing"
 
 refused 2 frobnicate
 refused 2 read --frobnicate
