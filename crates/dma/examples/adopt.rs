@@ -1,6 +1,6 @@
 //! What it costs to adopt memory, and what it brings: stores of another process beside `process_vm_writev`.
 
-use millrace_dma::{Adopter, Piece};
+use millrace_dma::{Adopter, Piece, Scope};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -32,10 +32,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let at = map(len)?;
             let address = at.expose_provenance() as u64;
             let begin = Instant::now();
-            assert_eq!(adopter.adopt(address, len as u64)?.shared(), len as u64);
+            assert_eq!(adopter.adopt(address, len as u64, Scope::Heap)?.shared(), len as u64);
             first.push(begin.elapsed().as_nanos() as f64);
             let begin = Instant::now();
-            (0..1000).for_each(|_| drop(black_box(adopter.adopt(address, len as u64))));
+            (0..1000).for_each(|_| drop(black_box(adopter.adopt(address, len as u64, Scope::Heap))));
             again.push(begin.elapsed().as_nanos() as f64 / 1e3);
             // SAFETY: made above.
             let bytes = unsafe { core::slice::from_raw_parts(at.cast::<u8>(), len) };
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     let at = map(COPIED)?;
-    let adoption = adopter.adopt(at.expose_provenance() as u64, COPIED as u64)?;
+    let adoption = adopter.adopt(at.expose_provenance() as u64, COPIED as u64, Scope::Mappings)?;
     in_child(|| other_process(&adoption.pieces[0]))?;
     println!("{:?}", adopter.counters());
     Ok(())

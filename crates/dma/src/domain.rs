@@ -603,8 +603,10 @@ mod tests {
         });
         let mut unmapped = 0;
         for _ in 0..20_000 {
-            if domain.unmap(iova, Duration::from_secs(60), || ()).is_ok() {
-                std::thread::yield_now();
+            let outcome = domain.unmap(iova, Duration::from_secs(60), || ());
+            // Also where it is pinned: on a busy machine, whoever pins it may wait for a core all the time otherwise.
+            std::thread::yield_now();
+            if outcome.is_ok() {
                 domain.map(region.window().clone(), Access::ReadWrite, Some(iova)).unwrap();
                 unmapped += 1;
             }

@@ -59,7 +59,7 @@ mod watch;
 
 pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word32, Word64, fence};
 #[cfg(not(loom))]
-pub use adopt::{AdoptCounters, AdoptError, Adopter, Adoption, Left, Piece, Refusal, SharedFile};
+pub use adopt::{AdoptCounters, AdoptError, Adopter, Adoption, Left, Piece, Refusal, Scope, SharedFile};
 #[cfg(not(loom))]
 pub use careful::{LARGE, Vanished};
 pub use core::sync::atomic::Ordering;

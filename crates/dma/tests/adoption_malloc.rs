@@ -1,6 +1,6 @@
 //! `malloc` goes on as ever in memory that was adopted under it, and gives it back as ever.
 
-use millrace_dma::Adopter;
+use millrace_dma::{Adopter, Scope};
 use std::ffi::c_void;
 
 const LIVE: usize = 400;
@@ -84,7 +84,7 @@ fn stress(adopter: &Adopter, seed: u64, steps: usize) -> u64 {
                     0 => (at, block.len as u64),
                     _ => (at & !(page - 1), (block.len as u64).next_multiple_of(page) + page),
                 };
-                shared += adopter.adopt(first, len).unwrap().shared();
+                shared += adopter.adopt(first, len, Scope::Heap).unwrap().shared();
             }
             7 if next(40) == 0 => {
                 // SAFETY: gives free memory back to the system.
@@ -97,8 +97,13 @@ fn stress(adopter: &Adopter, seed: u64, steps: usize) -> u64 {
 }
 
 #[test]
-#[ignore = "the heap was corrupted once while others ran beside it: docs/decisions/0058-adopted-memory.md"]
 fn malloc_goes_on_in_adopted_memory() {
+    // One after the other: who forks while others allocate may not adopt what `malloc` hands out.
+    in_the_heap_of_a_first_thread();
+    in_arenas();
+}
+
+fn in_arenas() {
     let Ok(adopter) = Adopter::of_process().map_err(|error| println!("skipped: {error}")) else { return };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (1..4).map(|seed| scope.spawn(move || stress(adopter, seed * 77, 6000))).collect();
@@ -110,9 +115,7 @@ fn malloc_goes_on_in_adopted_memory() {
 }
 
 /// The heap of the first thread, which grows and shrinks with `brk`.
-#[test]
-#[ignore = "the heap was corrupted once while others ran beside it: docs/decisions/0058-adopted-memory.md"]
-fn the_heap_of_a_first_thread_goes_on() {
+fn in_the_heap_of_a_first_thread() {
     // SAFETY: the child has one thread, and does nothing but what is below.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);

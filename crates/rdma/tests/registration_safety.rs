@@ -1,7 +1,7 @@
 //! Memory that is unmapped, mapped again, moved, punched, inherited or used again while it is registered: the faults of
 //! registration caches. Only the calls that take memory away, and looks at it, are `unsafe` here.
 
-use millrace_dma::Adopter;
+use millrace_dma::{Adopter, Scope};
 use millrace_rdma::memory::{Asker, Binding, Limits, Memory, Refused, Regions, Registered, Source, Way, WindowType};
 use millrace_rdma::number::{Key, Qpn};
 use millrace_rdma::work::Access;
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     fn of(address: u64, len: u64) -> Self {
-        let limits = Limits { unwatched: false, adopt: adopts(), ..Limits::default() };
+        let limits = Limits { unwatched: false, adopt: adopts().then_some(Scope::Heap), ..Limits::default() };
         let mut regions = Regions::new(limits).unwrap();
         let domain = regions.allocate_domain().unwrap();
         let region = regions.register(domain, Source::Own { address, len }, None, all()).unwrap();

@@ -1,7 +1,7 @@
 //! The same faults of registration caches where registered memory becomes shared memory in place; and what others are
 //! told of it.
 
-use millrace_dma::{Adopter, Pages, Region};
+use millrace_dma::{Adopter, Pages, Region, Scope};
 use millrace_rdma::memory::{Asker, Limits, Memory, Regions, RegisterError, Source, Way};
 use millrace_rdma::number::{Key, Qpn};
 use millrace_rdma::work::Access;
@@ -11,11 +11,10 @@ mod adopted;
 
 fn regions() -> Option<Regions> {
     Adopter::of_process().map_err(|error| println!("skipped: {error}")).ok()?;
-    Some(Regions::new(Limits { adopt: true, ..Limits::default() }).unwrap())
+    Some(Regions::new(Limits { adopt: Some(Scope::Heap), ..Limits::default() }).unwrap())
 }
 
 #[test]
-#[ignore = "the heap was corrupted once while others ran beside it: docs/decisions/0058-adopted-memory.md"]
 fn others_are_told_the_pieces_of_a_region() {
     let Some(mut regions) = regions() else { return };
     let domain = regions.allocate_domain().unwrap();
@@ -41,7 +40,6 @@ fn others_are_told_the_pieces_of_a_region() {
 }
 
 #[test]
-#[ignore = "the heap was corrupted once while others ran beside it: docs/decisions/0058-adopted-memory.md"]
 fn regions_that_share_pages_live_side_by_side() {
     let Some(mut regions) = regions() else { return };
     let domain = regions.allocate_domain().unwrap();
@@ -67,7 +65,6 @@ fn regions_that_share_pages_live_side_by_side() {
 }
 
 #[test]
-#[ignore = "the heap was corrupted once while others ran beside it: docs/decisions/0058-adopted-memory.md"]
 fn windows_of_shared_memory_have_pieces_too() {
     let Some(mut regions) = regions() else { return };
     let domain = regions.allocate_domain().unwrap();

@@ -1,5 +1,6 @@
 //! What `MILLRACE_VERBS` says: which card, and as whom.
 
+use millrace_dma::Scope;
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -35,8 +36,8 @@ pub(crate) struct Config {
     pub extended: bool,
     /// Whether processes of this user on the same card are reached without frames.
     pub local: bool,
-    /// Whether registered memory becomes shared memory, so that those processes store straight into it.
-    pub adopt: bool,
+    /// Which registered memory becomes shared memory, so that those processes store straight into it.
+    pub adopt: Option<Scope>,
     /// Whether it is said at the end how other ends were reached.
     pub report: bool,
     /// Whether a thread takes over when the program does not poll.
@@ -59,7 +60,7 @@ impl Default for Config {
             part: 0,
             extended: true,
             local: true,
-            adopt: false,
+            adopt: None,
             report: false,
             helper: true,
         }
@@ -126,7 +127,7 @@ impl Config {
             "part" => self.part = number(value)?,
             "extended" => self.extended = switch(value)?,
             "local" => self.local = switch(value)?,
-            "adopt" => self.adopt = switch(value)?,
+            "adopt" => self.adopt = scope(value)?,
             "report" => self.report = switch(value)?,
             "helper" => self.helper = switch(value)?,
             _ => {
@@ -186,6 +187,15 @@ fn switch(value: &str) -> Result<bool, &'static str> {
     }
 }
 
+fn scope(value: &str) -> Result<Option<Scope>, &'static str> {
+    match value {
+        "on" => Ok(Some(Scope::Mappings)),
+        "heap" => Ok(Some(Scope::Heap)),
+        "off" => Ok(None),
+        _ => Err("on, heap or off is meant"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,6 +208,11 @@ mod tests {
         assert_eq!(config.ip, Some("10.0.0.1".parse().unwrap()));
         assert_eq!((config.mac, config.mtu), (Some([2, 0, 0, 0, 0, 10]), Some(4096)));
         assert_eq!((config.tx, config.rx, config.part, config.helper), (Some(1), Some(2), 4129, false));
+        let adopt = |text| Config::parse(text).unwrap().adopt;
+        assert_eq!(
+            ["adopt=on", "adopt=heap", "adopt=off"].map(adopt),
+            [Some(Scope::Mappings), Some(Scope::Heap), None]
+        );
         assert_eq!(Config::parse("").unwrap(), Config::default());
         assert_eq!(Config::parse("embedded:queues=2").unwrap().card.as_deref(), Some("embedded:queues=2"));
     }
@@ -212,6 +227,7 @@ mod tests {
             "mtu=1500",
             "tx=-1",
             "helper=1",
+            "adopt=1",
             "what=1",
             "name=",
         ] {

@@ -69,7 +69,7 @@ impl Cards {
         let words = match wire {
             Wire::None | Wire::Card => {
                 card = Some(start(bench, &folder.path().join("card"), folder.path())?);
-                let local = if wire == Wire::Card { " local=off" } else { " adopt=on" };
+                let local = if wire == Wire::Card { " local=off" } else { " adopt=heap" };
                 [0, 1].map(|_| format!("unix:{}{local}", at("card")))
             }
             Wire::Memory => ends([server, client], "mtu=4096"),

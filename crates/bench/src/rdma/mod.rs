@@ -31,7 +31,7 @@ use ours::Programs;
 #[command(after_help = "\
 Two programs use verbs (libibverbs.so.1 of Millrace), each pinned to a core. The
 protocol runs in their own threads; where both are on one host, bytes go straight
-into the other's memory (adopt=on). value is theirs, peer what stands beside it, ratio the
+into the other's memory (adopt=heap). value is theirs, peer what stands beside it, ratio the
 one by the other.
 
 write_1m_to_cma     WRITE of 1 MiB in GB/s, by process_vm_writev

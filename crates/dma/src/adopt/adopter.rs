@@ -4,10 +4,11 @@ use super::error::AdoptError;
 use super::file::{EXTENT, SharedFile};
 use super::index::{Index, Orphan};
 use super::request::{self, Request};
-use super::{Adoption, Piece, fork, sys};
+use super::{Adoption, Piece, Scope, fork, sys};
 use crate::{Entered, Gate, Pages, Region, Taken, Watch};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open};
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +21,8 @@ pub struct Adopter {
     requests: Mutex<Sender<Request>>,
     pub(super) watch: &'static Watch,
     pub(super) faults: OwnedFd,
+    /// `/proc`, which a child needs even where its program can open nothing any more.
+    pub(super) proc: OwnedFd,
     pub(super) file: Arc<SharedFile>,
     /// Addresses of our own to which pages are moved.
     pub(super) aside: u64,
@@ -88,6 +91,8 @@ impl Adopter {
 
     fn make() -> Result<&'static Self, AdoptError> {
         let faults = sys::userfaultfd(DEVICE.lock().unwrap_or_else(PoisonError::into_inner).as_ref())?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = open(c"/proc", flags, Mode::empty()).map_err(|error| AdoptError::Maps(error.into()))?;
         let watch = Watch::of_process()?;
         check_watch(watch)?;
         let file = Arc::new(SharedFile::new().map_err(AdoptError::File)?);
@@ -96,7 +101,7 @@ impl Adopter {
         let state = Mutex::new(State { index, orphans, gate: watch.gate()?, next: 1, counters });
         let (sender, receiver) = channel();
         let aside = base.next_multiple_of(request::CHUNK);
-        let adopter = Box::new(Self { state, requests: Mutex::new(sender), watch, faults, file, aside });
+        let adopter = Box::new(Self { state, requests: Mutex::new(sender), watch, faults, proc, file, aside });
         let adopter: &'static Self = Box::leak(adopter);
         let thread = std::thread::Builder::new().name("millrace-adopt".into()).stack_size(256 << 10);
         thread.spawn(move || request::run(adopter, &receiver)).map_err(AdoptError::Thread)?;
@@ -108,15 +113,15 @@ impl Adopter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the whole pages of `len` bytes at `first` shared memory, where that is safe, and says which are. What is
-    /// shared already is told too. The second time it takes no system call.
+    /// Makes the whole pages of `len` bytes at `first` shared memory, where that is safe and in `scope`, and says which are.
+    /// What is shared already is told too. The second time it takes no system call.
     ///
     /// The range has to stay mapped until it returns, as with every registration. Memory that the program
     /// unmaps, moves or gives back (`madvise`) later is forgotten, and adopted or found anew when it is asked for again.
     ///
     /// # Errors
     /// [`AdoptError::Range`], [`AdoptError::Maps`], [`AdoptError::Ended`].
-    pub fn adopt(&self, first: u64, len: u64) -> Result<Adoption, AdoptError> {
+    pub fn adopt(&self, first: u64, len: u64, scope: Scope) -> Result<Adoption, AdoptError> {
         let Some((first, end)) = whole_pages(first, len)? else { return Ok(Adoption::default()) };
         {
             let mut state = self.state();
@@ -128,7 +133,7 @@ impl Adopter {
             }
         }
         let (answer, answered) = sync_channel(1);
-        let request = Request { first, end, answer };
+        let request = Request { first, end, scope, answer };
         let sent = self.requests.lock().unwrap_or_else(PoisonError::into_inner).send(request);
         sent.map_err(|_| AdoptError::Ended)?;
         let left = answered.recv().map_err(|_| AdoptError::Ended)??;

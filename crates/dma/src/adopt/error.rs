@@ -65,6 +65,11 @@ pub enum Refusal {
     /// What `malloc` keeps of an arena: a child that is forked changes it before it can have a copy.
     #[error("it is the head of an arena of malloc")]
     Arena,
+    /// `malloc` hands it out again and again ([`Scope::Heap`](super::Scope::Heap) is needed).
+    #[error(
+        "it belongs to malloc, which hands it out again and again; blocks of 128 KiB and more, and mmap, are other memory"
+    )]
+    Heap,
     /// A private mapping of a file, `.data` among them.
     #[error("it is a private mapping of a file")]
     File,

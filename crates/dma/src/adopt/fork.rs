@@ -7,10 +7,12 @@
 
 use super::adopter::{Adopter, State, making};
 use super::error::AdoptError;
-use super::{request, sys};
+use super::maps::{self, Kind, Mapped};
+use super::sys;
 use core::ffi::c_int;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::cell::RefCell;
@@ -22,22 +24,13 @@ const COPY_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// What is kept from before a fork until after it.
 struct Held {
-    /// Nothing is exchanged meanwhile.
-    _state: Option<MutexGuard<'static, State>>,
+    /// Whose memory the child gets a copy of, and that nothing is exchanged meanwhile.
+    adopter: Option<(&'static Adopter, MutexGuard<'static, State>)>,
     /// Nor is another adopter made, so that the child can make its own.
     _making: MutexGuard<'static, ()>,
-    ranges: Vec<Range>,
-    file: RawFd,
     signals: libc::sigset_t,
     /// Closed by the child when it has its copy, or has died.
     done: Option<(OwnedFd, OwnedFd)>,
-}
-
-/// Addresses of which the child gets a copy.
-struct Range {
-    first: u64,
-    len: u64,
-    offset: u64,
 }
 
 thread_local!(static HELD: RefCell<Option<Held>> = const { RefCell::new(None) });
@@ -61,31 +54,13 @@ pub(super) fn install() -> Result<(), AdoptError> {
 unsafe extern "C" fn prepare() {
     let signals = sys::block_signals();
     let making = making();
-    let none = Held { _state: None, _making: making, ranges: Vec::new(), file: -1, signals, done: None };
-    let held = match Adopter::current() {
-        Some(adopter) => hold(adopter, none),
-        None => none,
-    };
+    let adopter = Adopter::current().map(|adopter| (adopter, adopter.state()));
+    let is_used = adopter.as_ref().is_some_and(|(_, state)| state.index.len() + state.orphans.len() > 0);
+    // Without one, nobody waits, and the child's copy may have bytes that other threads write after the fork.
+    let done = is_used.then(|| pipe_with(PipeFlags::CLOEXEC).ok()).flatten();
+    let held = Held { adopter, _making: making, signals, done };
     // A thread that is ending has no such variable any more; nor does it fork.
     let _ = HELD.try_with(|place| place.replace(Some(held)));
-}
-
-/// Notes what a child will need a copy of, and keeps it from changing.
-fn hold(adopter: &'static Adopter, none: Held) -> Held {
-    let mut state = adopter.state();
-    // What moved is found where it is now; another thread can come in between, but not for ever.
-    for _ in 0..4 {
-        request::tidy(&mut state, adopter);
-        if state.orphans.is_empty() {
-            break;
-        }
-    }
-    let ours = state.index.iter().filter(|(_, entry)| std::sync::Arc::ptr_eq(&entry.file, &adopter.file));
-    let ranges: Vec<Range> =
-        ours.map(|(first, entry)| Range { first, len: entry.end - first, offset: entry.offset }).collect();
-    // Without one, nobody waits, and the child's copy may have bytes that other threads write after the fork.
-    let done = (!ranges.is_empty()).then(|| pipe_with(PipeFlags::CLOEXEC).ok()).flatten();
-    Held { _state: Some(state), ranges, file: adopter.file.fd().as_raw_fd(), done, ..none }
 }
 
 fn take() -> Option<Held> {
@@ -108,8 +83,8 @@ unsafe extern "C" fn in_parent() {
 unsafe extern "C" fn in_child() {
     let Some(held) = take() else { return };
     // Nothing is allocated or freed before all is copied: it could be in memory that is still the parent's.
-    if !held.ranges.iter().all(|range| make_private(held.file, range)) {
-        const WHY: &[u8] = b"millrace: no memory for a copy of adopted memory in a child; it cannot go on\n";
+    if !held.adopter.as_ref().is_none_or(|(adopter, _)| make_all_private(adopter)) {
+        const WHY: &[u8] = b"millrace: a child could not be given its own copy of adopted memory (no memory, or no /proc); it cannot go on\n";
         // SAFETY: bytes of ours; then the child ends, before it could write into its parent's memory.
         unsafe {
             libc::write(2, WHY.as_ptr().cast(), WHY.len());
@@ -122,10 +97,22 @@ unsafe extern "C" fn in_child() {
     sys::unblock_signals(&signals);
 }
 
-/// Puts a private copy in the place of shared memory. Makes system calls only.
-fn make_private(file: RawFd, range: &Range) -> bool {
+/// Puts private copies in the place of all that is mapped of the adopter's file. What is mapped is what the child sees, not
+/// what its parent knew before the fork: other threads unmap and map while a thread forks. Makes system calls only.
+fn make_all_private(adopter: &Adopter) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(maps) = openat(&adopter.proc, c"self/maps", flags, Mode::empty()) else { return false };
+    let (ours, file) = (adopter.file.identity(), adopter.file.fd().as_raw_fd());
+    maps::each(&maps, |mapped| match mapped.kind {
+        Kind::Shared(identity, offset) if identity == ours => make_private(file, mapped, offset),
+        _ => true,
+    })
+}
+
+/// One of them.
+fn make_private(file: RawFd, mapped: &Mapped, offset: u64) -> bool {
     let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let (len, at) = (range.len as usize, range.first as usize);
+    let (len, at) = ((mapped.end - mapped.first) as usize, mapped.first as usize);
     let at = core::ptr::with_exposed_provenance_mut::<core::ffi::c_void>(at);
     // SAFETY: fresh addresses, filled from the file, and then moved over those that show the same bytes of the same file.
     unsafe {
@@ -135,7 +122,7 @@ fn make_private(file: RawFd, range: &Range) -> bool {
         }
         let mut done = 0;
         while done < len {
-            let from = (range.offset + done as u64).cast_signed();
+            let from = (offset + done as u64).cast_signed();
             match libc::pread(file, copy.byte_add(done), len - done, from) {
                 0 => return false,
                 read if read > 0 => done += read.cast_unsigned(),

@@ -36,11 +36,6 @@ impl Index {
         self.entries.len()
     }
 
-    /// All entries: first address and the rest.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Entry)> {
-        self.entries.iter().map(|(first, entry)| (*first, entry))
-    }
-
     /// First addresses of what overlaps a range.
     fn overlapping(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, &Entry)> {
         let before = self.entries.range(..first).next_back().filter(|(_, entry)| entry.end > first);

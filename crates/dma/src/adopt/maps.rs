@@ -2,12 +2,19 @@
 
 use super::error::AdoptError;
 use super::file::Identity;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+
+/// More than all of a line but the end of a long name.
+const LINE: usize = 160;
 
 /// What kind of memory a mapping is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Anonymous memory: heap, arenas, `mmap`, the inside of `.bss`.
+    /// Anonymous memory: arenas, `mmap`, the inside of `.bss`.
     Anonymous,
+    /// What `brk` moves the end of.
+    Heap,
     /// Private huge pages.
     HugePages,
     /// A private mapping of a file.
@@ -31,8 +38,11 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
+    /// Allocates nothing.
     fn parse(line: &[u8]) -> Option<Self> {
-        let line = String::from_utf8_lossy(line);
+        // What begins a name that is not ASCII is enough of it.
+        let ascii = line.iter().take_while(|byte| byte.is_ascii()).count();
+        let line = core::str::from_utf8(&line[..ascii]).ok()?;
         let mut fields = line.split_ascii_whitespace();
         let hex = |digits| u64::from_str_radix(digits, 16).ok();
         let (first, end) = fields.next()?.split_once('-')?;
@@ -53,7 +63,8 @@ impl Mapped {
 /// Of a private mapping.
 fn kind_of(name: &str, inode: u64) -> Kind {
     match name {
-        "" | "[heap]" if inode == 0 => Kind::Anonymous,
+        "" if inode == 0 => Kind::Anonymous,
+        "[heap]" => Kind::Heap,
         _ if name.starts_with("[anon:") => Kind::Anonymous,
         "[stack]" => Kind::Stack,
         _ if name.starts_with('[') => Kind::Special,
@@ -68,6 +79,34 @@ pub(super) fn read() -> Result<Vec<Mapped>, AdoptError> {
     // Of a thread: the file of the process is empty when its first thread has ended.
     let bytes = read("/proc/thread-self/maps").or_else(|_| read("/proc/self/maps")).map_err(AdoptError::Maps)?;
     Ok(parse(&bytes))
+}
+
+/// Calls `act` for each mapping that an open `/proc/PID/maps` lists. It may change mappings up to the one that it is called
+/// for. Allocates nothing. Returns whether all were read, and `act` was always content.
+pub(super) fn each(file: &OwnedFd, mut act: impl FnMut(&Mapped) -> bool) -> bool {
+    let (mut bytes, mut line, mut len) = ([0_u8; 4096], [0_u8; LINE], 0);
+    loop {
+        let read = match rustix::io::read(file, &mut bytes) {
+            Ok(0) => return true,
+            Ok(read) => read,
+            Err(Errno::INTR) => continue,
+            Err(_) => return false,
+        };
+        for byte in &bytes[..read] {
+            if *byte != b'\n' {
+                // The rest of a name tells nothing.
+                if len < LINE {
+                    line[len] = *byte;
+                    len += 1;
+                }
+                continue;
+            }
+            if Mapped::parse(&line[..len]).is_some_and(|mapped| !act(&mapped)) {
+                return false;
+            }
+            len = 0;
+        }
+    }
 }
 
 fn parse(maps: &[u8]) -> Vec<Mapped> {
@@ -96,7 +135,7 @@ mod tests {
         let expected = [
             Kind::File,
             Kind::Anonymous,
-            Kind::Anonymous,
+            Kind::Heap,
             Kind::Anonymous,
             Kind::HugePages,
             shared,
@@ -114,5 +153,15 @@ mod tests {
         let maps = read().unwrap();
         assert!(maps.windows(2).all(|two| two[0].end <= two[1].first));
         assert!(maps.iter().any(|mapped| mapped.kind == Kind::Stack), "{here:#x}");
+        let file = std::fs::File::open("/proc/self/maps").unwrap().into();
+        let mut streamed = Vec::with_capacity(10_000);
+        assert!(each(&file, |mapped| {
+            streamed.push(*mapped);
+            true
+        }));
+        // Other tests map and unmap meanwhile.
+        let files = |maps: &[Mapped]| maps.iter().filter(|mapped| mapped.kind == Kind::File).count();
+        assert!(files(&streamed) > 0 && streamed.iter().any(|mapped| mapped.kind == Kind::Stack));
+        assert!(!each(&std::fs::File::open("/proc/self/maps").unwrap().into(), |_| false));
     }
 }

@@ -34,6 +34,17 @@ pub use file::SharedFile;
 
 use std::sync::Arc;
 
+/// Which memory may be adopted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Mappings, as those of `mmap` and of large blocks of `malloc` (128 KiB and more, unless it is told otherwise).
+    #[default]
+    Mappings,
+    /// What `malloc` hands out again and again as well: the heap of `brk` and arenas. Only for programs that do not
+    /// fork while other threads allocate: `malloc` of a child could find its own lists half changed by them (decision 58).
+    Heap,
+}
+
 /// Addresses of this process whose bytes are those of a file that can be handed to others.
 #[derive(Clone, Debug)]
 pub struct Piece {

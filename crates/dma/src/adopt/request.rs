@@ -9,8 +9,8 @@ use super::exchange::{self, Exchange};
 use super::file::{self, EXTENT, Identity};
 use super::index::{Entry, Orphan};
 use super::maps::{self, Kind, Mapped};
-use super::sort::{Part, What, leave, sort};
-use super::{Left, sys, threads};
+use super::sort::{ARENA, Part, What, leave, sort};
+use super::{Left, Scope, sys, threads};
 use crate::Place;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
@@ -33,6 +33,7 @@ const RETRIES: u32 = 250;
 pub(super) struct Request {
     pub(super) first: u64,
     pub(super) end: u64,
+    pub(super) scope: Scope,
     pub(super) answer: SyncSender<Result<Vec<Left>, AdoptError>>,
 }
 
@@ -44,7 +45,7 @@ pub(super) fn run(adopter: &'static Adopter, requests: &Receiver<Request>) {
         match requests.recv_timeout(TIDY_INTERVAL) {
             Ok(request) => {
                 let mut work = Work { adopter, left: Vec::new(), retries: RETRIES };
-                let outcome = work.serve(request.first, request.end).map(|()| work.left);
+                let outcome = work.serve(&request).map(|()| work.left);
                 // Who asked waits; if it has ended meanwhile, nobody needs the answer.
                 let _ = request.answer.send(outcome);
             }
@@ -63,10 +64,11 @@ struct Work {
 }
 
 impl Work {
-    fn serve(&mut self, first: u64, end: u64) -> Result<(), AdoptError> {
+    fn serve(&mut self, request: &Request) -> Result<(), AdoptError> {
+        let Request { first, end, scope, .. } = *request;
         let (maps, blocks) = (maps::read()?, threads::blocks().map_err(AdoptError::Maps)?);
         let page = rustix::param::page_size() as u64;
-        for part in sort(&maps, &blocks, first, end, page, |at| is_arena(at, page)) {
+        for part in sort(&maps, &blocks, first, end, page, scope, |at| arena_of(at, page)) {
             match part.what {
                 What::Leave(why) => self.leave(part.first, part.end, why),
                 What::Shared(identity, offset) => self.share(&maps, part, identity, offset)?,
@@ -196,12 +198,18 @@ impl Work {
     }
 }
 
-/// Whether a page that begins where arenas of `malloc` do begins with the address of an arena behind it.
-fn is_arena(at: u64, page: u64) -> bool {
-    let mut word = [0; 8];
-    let read = Place::own(at, 8, false).is_ok_and(|place| place.read(0, &mut word).is_ok());
-    let arena = u64::from_ne_bytes(word);
-    read && arena > at && arena < at + page
+/// Whose part begins at `at`, where parts of arenas of `malloc` do: each begins with the address of its arena, which is
+/// behind the head of the first part.
+fn arena_of(at: u64, page: u64) -> Option<u64> {
+    let word = |at| {
+        let mut word = [0; 8];
+        let read = Place::own(at, 8, false).is_ok_and(|place| place.read(0, &mut word).is_ok());
+        read.then(|| u64::from_ne_bytes(word))
+    };
+    let arena = word(at)?;
+    let first = arena & !(ARENA - 1);
+    let is_head = arena > first && arena < first + page && word(first) == Some(arena);
+    is_head.then_some(first)
 }
 
 /// Frees what was unmapped, and remembers anew what is still mapped, perhaps elsewhere.

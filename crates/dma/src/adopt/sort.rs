@@ -1,5 +1,6 @@
 //! What may be adopted of a range.
 
+use super::Scope;
 use super::error::Refusal;
 use super::file::Identity;
 use super::maps::{Kind, Mapped};
@@ -26,18 +27,19 @@ pub(super) enum What {
 
 /// Most mappings that a process may have before nothing more is adopted, because each adoption adds some.
 const MAPPINGS: usize = 60_000;
-/// Arenas of `malloc` begin at multiples of this.
-const ARENA: u64 = 64 << 20;
+/// Parts of arenas of `malloc` begin at multiples of this, and are as long at most.
+pub(super) const ARENA: u64 = 64 << 20;
 
-/// Sorts the whole pages from `first` to `end`. `is_arena` says whether a page that begins where arenas do is the head of
-/// one.
+/// Sorts the whole pages from `first` to `end`. `arena_of` says of an address where parts of arenas begin whether one does,
+/// and where the first part of its arena is.
 pub(super) fn sort(
     maps: &[Mapped],
     blocks: &[Block],
     first: u64,
     end: u64,
     page: u64,
-    is_arena: impl Fn(u64) -> bool,
+    scope: Scope,
+    arena_of: impl Fn(u64) -> Option<u64>,
 ) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut at = first;
@@ -46,14 +48,19 @@ pub(super) fn sort(
         let gap = mapped.first.max(at);
         push(&mut parts, at, gap, What::Leave(Refusal::NotMapped));
         at = mapped.end.min(end);
-        let what = if maps.len() > MAPPINGS { What::Leave(Refusal::Mappings) } else { what_of(mapped, gap) };
+        let what = if maps.len() > MAPPINGS { What::Leave(Refusal::Mappings) } else { what_of(mapped, gap, scope) };
         push(&mut parts, gap, at, what);
     }
     push(&mut parts, at, end, What::Leave(Refusal::NotMapped));
-    for mapped in maps.iter().filter(|mapped| mapped.kind == Kind::Anonymous && mapped.writable) {
-        if mapped.first.is_multiple_of(ARENA) && (first..end).contains(&mapped.first) && is_arena(mapped.first) {
-            parts = leave(parts, mapped.first, mapped.first + page, Refusal::Arena);
-        }
+    for start in (first & !(ARENA - 1)..end).step_by(ARENA as usize) {
+        let is_writable = |mapped: &&Mapped| mapped.first <= start && start < mapped.end && mapped.writable;
+        let mut mapped = maps.iter().filter(is_writable);
+        let Some(arena) = mapped.next().and_then(|_| arena_of(start)) else { continue };
+        parts = match scope {
+            Scope::Mappings => leave(parts, start, start + ARENA, Refusal::Heap),
+            Scope::Heap if arena == start => leave(parts, start, start + page, Refusal::Arena),
+            Scope::Heap => parts,
+        };
     }
     for block in blocks {
         let holds = |mapped: &&Mapped| mapped.first <= block.at && block.at < mapped.end;
@@ -71,16 +78,17 @@ fn push(parts: &mut Vec<Part>, first: u64, end: u64, what: What) {
 }
 
 /// Addresses from `at` on of a mapping.
-fn what_of(mapped: &Mapped, at: u64) -> What {
+fn what_of(mapped: &Mapped, at: u64, scope: Scope) -> What {
     let refusal = match mapped.kind {
         Kind::Shared(identity, offset) => return What::Shared(identity, offset + (at - mapped.first)),
         Kind::Stack => Refusal::Stack,
         Kind::Special => Refusal::Special,
         Kind::HugePages => Refusal::HugePages,
         Kind::File => Refusal::File,
-        Kind::Anonymous if !mapped.writable => Refusal::ReadOnly,
-        Kind::Anonymous if mapped.executable => Refusal::Executable,
-        Kind::Anonymous => return What::Adopt,
+        _ if !mapped.writable => Refusal::ReadOnly,
+        _ if mapped.executable => Refusal::Executable,
+        Kind::Heap if scope == Scope::Mappings => Refusal::Heap,
+        Kind::Anonymous | Kind::Heap => return What::Adopt,
     };
     What::Leave(refusal)
 }
@@ -129,7 +137,7 @@ mod tests {
         ];
         maps[3].writable = false;
         maps[4].executable = true;
-        let parts = sort(&maps, &[], 12 * PAGE, 42 * PAGE, PAGE, |_| false);
+        let parts = sort(&maps, &[], 12 * PAGE, 42 * PAGE, PAGE, Scope::Heap, |_| None);
         let left = What::Leave;
         assert_eq!(
             told(&parts),
@@ -145,7 +153,7 @@ mod tests {
                 (41, 42, left(Refusal::NotMapped)),
             ]
         );
-        let inside = sort(&maps, &[], 31 * PAGE, 32 * PAGE, PAGE, |_| false);
+        let inside = sort(&maps, &[], 31 * PAGE, 32 * PAGE, PAGE, Scope::Heap, |_| None);
         assert_eq!(told(&inside), [(31, 32, What::Shared(file, 8 * PAGE))]);
     }
 
@@ -154,7 +162,7 @@ mod tests {
         let base = ARENA;
         let maps = [mapped(base, base + 100 * PAGE, Kind::Anonymous)];
         let blocks = [Block { at: base + 50 * PAGE + 8, below: 10 * PAGE }, Block { at: 1 << 40, below: PAGE }];
-        let parts = sort(&maps, &blocks, base, base + 100 * PAGE, PAGE, |_| true);
+        let parts = sort(&maps, &blocks, base, base + 100 * PAGE, PAGE, Scope::Heap, Some);
         let parts: Vec<_> =
             parts.iter().map(|part| ((part.first - base) / PAGE, (part.end - base) / PAGE, part.what)).collect();
         assert_eq!(
@@ -166,6 +174,33 @@ mod tests {
                 (51, 100, What::Adopt),
             ]
         );
+    }
+
+    #[test]
+    fn what_malloc_hands_out_stays_unless_it_is_asked_for() {
+        // A mapping that two parts of one arena have run together with, and the heap.
+        let (base, pages) = (3 * ARENA, ARENA / PAGE);
+        let maps =
+            [mapped(PAGE, 9 * PAGE, Kind::Heap), mapped(base - 5 * PAGE, base + 2 * ARENA + 5 * PAGE, Kind::Anonymous)];
+        let arena_of = |at| (at < base + 2 * ARENA).then_some(base);
+        let sorted = |first, scope| {
+            let parts = sort(&maps, &[], first, base + 2 * ARENA + 4 * PAGE, PAGE, scope, arena_of);
+            let mapped = parts.into_iter().filter(|part| part.what != What::Leave(Refusal::NotMapped));
+            mapped.map(|part| (part.first / PAGE, part.end / PAGE, part.what)).collect::<Vec<_>>()
+        };
+        let (at, heap) = (base / PAGE, What::Leave(Refusal::Heap));
+        let last = (at + 2 * pages, at + 2 * pages + 4, What::Adopt);
+        let both =
+            [(1, 9, heap), (at - 5, at, What::Adopt), (at, at + pages, heap), (at + pages, at + 2 * pages, heap), last];
+        assert_eq!(sorted(PAGE, Scope::Mappings), both);
+        assert_eq!(
+            sorted(base + 7 * PAGE, Scope::Mappings)[0],
+            (at + 7, at + pages, heap),
+            "from the midst of an arena"
+        );
+        let head = (at, at + 1, What::Leave(Refusal::Arena));
+        let all = [(1, 9, What::Adopt), (at - 5, at, What::Adopt), head, (at + 1, last.1, What::Adopt)];
+        assert_eq!(sorted(PAGE, Scope::Heap), all);
     }
 
     #[test]
@@ -184,7 +219,7 @@ mod tests {
             let blocks: Vec<_> =
                 threads.iter().map(|(at, below)| Block { at: at * PAGE + 99, below: below * PAGE }).collect();
             let (first, end) = (first * PAGE, (first + len) * PAGE);
-            let parts = sort(&maps, &blocks, first, end, PAGE, |_| false);
+            let parts = sort(&maps, &blocks, first, end, PAGE, Scope::Heap, |_| None);
             let mut at = first;
             for part in &parts {
                 prop_assert_eq!(part.first, at);

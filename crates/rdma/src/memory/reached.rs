@@ -2,7 +2,7 @@
 
 use super::regions::{Regions, RegisterError, Way};
 use crate::number::Key;
-use millrace_dma::{AdoptError, Adopter, Adoption, Left, Piece};
+use millrace_dma::{AdoptError, Adopter, Adoption, Left, Piece, Scope};
 use std::sync::Arc;
 
 /// How a region is reached.
@@ -36,8 +36,8 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// Adopts memory of this process. That it cannot be is no reason not to register it.
-    pub(super) fn at(first: u64, len: u64) -> Self {
-        match Adopter::of_process().and_then(|adopter| adopter.adopt(first, len)) {
+    pub(super) fn at(first: u64, len: u64, scope: Scope) -> Self {
+        match Adopter::of_process().and_then(|adopter| adopter.adopt(first, len, scope)) {
             Ok(adoption) => adoption.into(),
             Err(error) => Self { error: Some(Arc::new(error)), ..Self::default() },
         }

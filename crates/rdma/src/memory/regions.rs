@@ -6,7 +6,7 @@ use super::{ProtectionDomain, Refused};
 use crate::local::{Directory, Shared};
 use crate::number::{Key, Qpn};
 use crate::work::Access;
-use millrace_dma::{Cover, Entered, Gate, Place, PlaceError, Taken, Watch, WatchCounters, WatchError, Window};
+use millrace_dma::{Cover, Entered, Gate, Place, PlaceError, Scope, Taken, Watch, WatchCounters, WatchError, Window};
 use std::collections::HashMap;
 
 /// How much one owner may have.
@@ -25,14 +25,15 @@ pub struct Limits {
     /// Writes of at least as many bytes are stored around the caches (decision 55 has the measurements).
     pub around_from: usize,
     /// Whether memory of the program becomes shared memory when it is registered, so that other processes of this host can
-    /// store straight into it ([`Way::Adopted`]). It is for good: decision 58 says what changes for the program.
-    pub adopt: bool,
+    /// store straight into it ([`Way::Adopted`]), and which memory. It is for good: decision 58 says what changes for the
+    /// program.
+    pub adopt: Option<Scope>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let around_from = 8 << 20;
-        Self { domains: 1024, regions: 8192, windows: 8192, bytes: 1 << 40, unwatched: true, around_from, adopt: false }
+        Self { domains: 1024, regions: 8192, windows: 8192, bytes: 1 << 40, unwatched: true, around_from, adopt: None }
     }
 }
 
@@ -353,7 +354,7 @@ impl Regions {
 
     /// Makes memory shared memory, if the limits say so.
     fn adopt(&mut self, first: u64, len: u64) -> Attempt {
-        let attempt = if self.limits.adopt { Attempt::at(first, len) } else { Attempt::default() };
+        let attempt = self.limits.adopt.map_or_else(Attempt::default, |scope| Attempt::at(first, len, scope));
         self.counters.not_adopted += u64::from(attempt.has_failed());
         attempt
     }

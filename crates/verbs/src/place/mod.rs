@@ -126,7 +126,7 @@ impl Place {
         let limits =
             Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
         let meeting = meeting(config, link.card());
-        let limits = Limits { adopt: config.adopt && meeting.is_some(), ..limits };
+        let limits = Limits { adopt: config.adopt.filter(|_| meeting.is_some()), ..limits };
         let mut memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
         if meeting.is_some() {
             let directory = Directory::new().map_err(|error| LinkError::Memory(error.to_string()))?;
