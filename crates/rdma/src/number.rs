@@ -84,6 +84,7 @@ impl fmt::Display for Qpn {
 
 /// What opens a region or a window, as `lkey` for its owner and as `rkey` for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
 pub struct Key(u32);
 
 impl Key {

@@ -37,8 +37,10 @@ impl Access {
     }
 }
 
-/// Bytes of the program's own memory, in a region of its own.
+/// Bytes of the program's own memory, in a region of its own. Laid out as `struct ibv_sge`, so that lists of verbs programs are
+/// used as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Piece {
     /// Address as the region counts.
     pub address: u64,

@@ -7,6 +7,7 @@ use super::pair::{AhObject, QpObject, SrqObject};
 use crate::abi::{ContextOps, Cq, Qp, RecvWr, SendWr, Sge, Srq, Wc, opcode, send_flags, wc_flags};
 use crate::place::Running;
 use core::ffi::c_int;
+use core::mem::offset_of;
 use core::{ptr, slice};
 use millrace_rdma::memory::Binding;
 use millrace_rdma::number::{Key, Qpn};
@@ -38,29 +39,23 @@ pub(super) fn context_ops() -> ContextOps {
     }
 }
 
-/// Pieces as the engine wants them.
-struct Pieces([Piece; PIECES], usize);
-
-impl Pieces {
-    /// # Safety
-    /// There are `count` of them at `first`.
-    #[inline]
-    unsafe fn of(first: *const Sge, count: c_int) -> Result<Self, i32> {
-        let count = usize::try_from(count).ok().filter(|count| *count <= PIECES).ok_or(libc::EINVAL)?;
-        let mut pieces = Self([Piece::default(); PIECES], count);
-        if count > 0 {
-            // SAFETY: the caller's promise.
-            let given = unsafe { slice::from_raw_parts(first, count) };
-            for (to, from) in pieces.0.iter_mut().zip(given) {
-                *to = Piece { address: from.addr, len: from.length, lkey: Key::new(from.lkey) };
-            }
-        }
-        Ok(pieces)
+/// Pieces of a program, as the engine wants them.
+///
+/// # Safety
+/// There are `count` of them at `first`, for as long as the slice is used.
+#[inline]
+unsafe fn pieces<'a>(first: *const Sge, count: c_int) -> Result<&'a [Piece], i32> {
+    const {
+        assert!(size_of::<Sge>() == size_of::<Piece>() && align_of::<Sge>() >= align_of::<Piece>());
+        assert!(offset_of!(Sge, addr) == offset_of!(Piece, address));
+        assert!(offset_of!(Sge, length) == offset_of!(Piece, len));
+        assert!(offset_of!(Sge, lkey) == offset_of!(Piece, lkey));
     }
-
-    #[inline]
-    fn get(&self) -> &[Piece] {
-        &self.0[..self.1]
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        // SAFETY: the caller's promise; the layouts are the same, and each field takes any bits.
+        Ok(count) if count <= PIECES => Ok(unsafe { slice::from_raw_parts(first.cast(), count) }),
+        _ => Err(libc::EINVAL),
     }
 }
 
@@ -108,7 +103,7 @@ unsafe fn operation(wr: &SendWr) -> Result<Operation, i32> {
 #[inline]
 unsafe fn post_one(running: &mut Running, number: Qpn, is_datagram: bool, wr: &SendWr) -> Result<(), i32> {
     // SAFETY: the caller's promise.
-    let (operation, pieces) = unsafe { (operation(wr)?, Pieces::of(wr.sg_list, wr.num_sge)?) };
+    let (operation, pieces) = unsafe { (operation(wr)?, pieces(wr.sg_list, wr.num_sge)?) };
     let target = match is_datagram {
         true => {
             // SAFETY: the kind of queue pair says which one it is.
@@ -127,21 +122,25 @@ unsafe fn post_one(running: &mut Running, number: Qpn, is_datagram: bool, wr: &S
         solicited: wr.send_flags & send_flags::SOLICITED != 0,
         fence: wr.send_flags & send_flags::FENCE != 0,
     };
-    let mut parts: [&[u8]; PIECES] = [&[]; PIECES];
-    let data = match wr.send_flags & send_flags::INLINE != 0 && operation.sends() {
-        true => {
-            for (to, piece) in parts.iter_mut().zip(pieces.get()) {
-                if piece.len > 0 {
-                    // SAFETY: bytes given inline are memory of the program (the caller's promise), and are copied now.
-                    *to = unsafe { slice::from_raw_parts(piece.address as *const u8, piece.len as usize) };
-                }
-            }
-            Data::Inline(&parts[..pieces.1])
-        }
-        false => Data::Pieces(pieces.get()),
+    let mut post = |data: Data<'_>| {
+        let request = Request { id: wr.wr_id, operation, data, flags, target: target.as_ref() };
+        running.engine.post_send(number, &request).map_err(|error| error.errno())
     };
-    let request = Request { id: wr.wr_id, operation, data, flags, target: target.as_ref() };
-    running.engine.post_send(number, &request).map_err(|error| error.errno())
+    if wr.send_flags & send_flags::INLINE == 0 || !operation.sends() {
+        return post(Data::Pieces(pieces));
+    }
+    let bytes = |piece: &Piece| match piece.len {
+        0 => &[],
+        // SAFETY: bytes given inline are memory of the program (the caller's promise), and are copied now.
+        len => unsafe { slice::from_raw_parts(piece.address as *const u8, len as usize) },
+    };
+    // Nearly always it is one.
+    if let [piece] = pieces {
+        return post(Data::Inline(&[bytes(piece)]));
+    }
+    let mut parts: [&[u8]; PIECES] = [&[]; PIECES];
+    parts.iter_mut().zip(pieces).for_each(|(to, piece)| *to = bytes(piece));
+    post(Data::Inline(&parts[..pieces.len()]))
 }
 
 unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
@@ -183,8 +182,8 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut Recv
             // SAFETY: the list ends with NULL: the caller's promise.
             while let Some(wr) = unsafe { next.as_ref() } {
                 // SAFETY: the caller's promise.
-                let pieces = unsafe { Pieces::of(wr.sg_list, wr.num_sge) }?;
-                running.engine.post_receive(object.number, wr.wr_id, pieces.get()).map_err(|error| error.errno())?;
+                let pieces = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
+                running.engine.post_receive(object.number, wr.wr_id, pieces).map_err(|error| error.errno())?;
                 next = wr.next;
             }
             Ok(())
@@ -202,11 +201,8 @@ unsafe extern "C" fn post_srq_recv(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *mu
             // SAFETY: the list ends with NULL: the caller's promise.
             while let Some(wr) = unsafe { next.as_ref() } {
                 // SAFETY: the caller's promise.
-                let pieces = unsafe { Pieces::of(wr.sg_list, wr.num_sge) }?;
-                running
-                    .engine
-                    .post_srq_receive(object.number, wr.wr_id, pieces.get())
-                    .map_err(|error| error.errno())?;
+                let pieces = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
+                running.engine.post_srq_receive(object.number, wr.wr_id, pieces).map_err(|error| error.errno())?;
                 next = wr.next;
             }
             Ok(())
