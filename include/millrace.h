@@ -20,7 +20,7 @@
 #ifndef MILLRACE_H
 #define MILLRACE_H
 
-/* Made from crates/c/src/boundary.rs by `make header`; do not edit. */
+/* Made from crates/c/src/boundary by `make header`; do not edit. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -74,6 +74,32 @@ enum millrace_flow_flags {
 };
 
 /**
+ * Which frames a tap hears: millrace_flow_tap_options.wants.
+ */
+enum millrace_flow_tap_wants {
+    /**
+     * All.
+     */
+    MILLRACE_FLOW_TAP_ALL = 0,
+    /**
+     * Those that come in at port value.
+     */
+    MILLRACE_FLOW_TAP_PORT = 1,
+    /**
+     * Those that RX queue value gets.
+     */
+    MILLRACE_FLOW_TAP_QUEUE = 2,
+    /**
+     * Those that meet the rule with the number value, as millrace_flow_list_json() says it.
+     */
+    MILLRACE_FLOW_TAP_RULE = 3,
+    /**
+     * Those that meet a rule whose cookie has the bits of mask as value has them.
+     */
+    MILLRACE_FLOW_TAP_COOKIE = 4,
+};
+
+/**
  * Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone: all that a
  * DD queue has.
  */
@@ -121,6 +147,11 @@ struct millrace_component_lock;
  * An open card. Any number of threads may use it at once.
  */
 struct millrace_device;
+
+/**
+ * Frames on which rules decide. One thread at a time.
+ */
+struct millrace_flow_tap;
 
 /**
  * What happens to the rules of a card. One thread at a time.
@@ -202,6 +233,100 @@ struct millrace_flow_keys_done {
      * Connections of which this program's keys are known now.
      */
     uint64_t connections;
+};
+
+/**
+ * What a tap hears. All zero: every frame, whole, as it came in.
+ */
+struct millrace_flow_tap_options {
+    /**
+     * Of millrace_flow_tap_wants.
+     */
+    uint32_t wants;
+    /**
+     * At most so many bytes of each frame; 0 is all, up to 16384.
+     */
+    uint32_t snap;
+    /**
+     * A port, a queue, a rule or a cookie.
+     */
+    uint64_t value;
+    /**
+     * Of a cookie, the bits that count.
+     */
+    uint64_t mask;
+    /**
+     * At most so many frames per second; 0 is as many as may be, 100000.
+     */
+    uint32_t rate;
+    /**
+     * Not 0: frames as they are after all actions, not as they came in.
+     */
+    uint32_t after;
+};
+
+/**
+ * Who gets a frame. There may be no room for it there.
+ */
+struct millrace_flow_sent {
+    /**
+     * 0: an RX queue; 1: a port; 2: the host's slow path.
+     */
+    uint32_t kind;
+    /**
+     * Of the queue or port.
+     */
+    uint32_t number;
+};
+
+/**
+ * A frame on which rules have decided. The pointers are valid until the next call with the same tap.
+ */
+struct millrace_flow_frame {
+    /**
+     * When, in nanoseconds since 1970.
+     */
+    uint64_t time_ns;
+    /**
+     * The version of the rules that decided.
+     */
+    uint64_t version;
+    /**
+     * The port where it came in; 0xfffffffe: from a program.
+     */
+    uint32_t port;
+    /**
+     * The port queue where it came in, or the TX queue that has sent it.
+     */
+    uint32_t queue;
+    /**
+     * Its bytes, without FCS.
+     */
+    const uint8_t *data;
+    /**
+     * How many of them are here.
+     */
+    uint32_t data_len;
+    /**
+     * How many the frame has.
+     */
+    uint32_t len;
+    /**
+     * Numbers of the rules that it met, the first sixteen.
+     */
+    const uint64_t *rules;
+    /**
+     * Who gets it, the first eight.
+     */
+    const struct millrace_flow_sent *sent;
+    /**
+     * How many rules there are.
+     */
+    uint32_t rule_count;
+    /**
+     * How many there are in sent; none: it was dropped.
+     */
+    uint32_t sent_count;
 };
 
 /**
@@ -438,6 +563,47 @@ int millrace_flow_watch_next(struct millrace_flow_watch *watch,
  * Returns 0.
  */
 int millrace_flow_watch_close(struct millrace_flow_watch *watch);
+
+/**
+ * Hears frames on which rules decide, from now on; takes the right `capture`. Of the taps of one device, the last one alone
+ * hears something.
+ *
+ * options: what it hears.
+ * tap: where to put it, NULL after an error. To be closed with millrace_flow_tap_close().
+ *
+ * Returns 0; -EINVAL: an argument is NULL, or the options cannot be; -EACCES: this program has not the right `capture`;
+ * -ENODEV: the card is gone.
+ */
+int millrace_flow_tap_open(const struct millrace_device *device,
+                           const struct millrace_flow_tap_options *options,
+                           struct millrace_flow_tap **tap);
+
+/**
+ * The next frame; waits at most timeout_ns for one.
+ *
+ * frame: where to put it.
+ *
+ * Returns 1; 0: there was none; -EINVAL: an argument is NULL; -ENODEV: the card is gone.
+ */
+int millrace_flow_tap_next(struct millrace_flow_tap *tap, uint64_t timeout_ns, struct millrace_flow_frame *frame);
+
+/**
+ * How many frames were not brought, as of the last time that millrace_flow_tap_next() had to ask the card.
+ *
+ * lost: those for which there was no room, because this program was too slow. limited: those beyond the rate. Each may be NULL.
+ *
+ * Returns 0; -EINVAL: tap is NULL.
+ */
+int millrace_flow_tap_missed(const struct millrace_flow_tap *tap,
+                             uint64_t *lost,
+                             uint64_t *limited);
+
+/**
+ * Ends a tap; NULL has ended already.
+ *
+ * Returns 0.
+ */
+int millrace_flow_tap_close(struct millrace_flow_tap *tap);
 
 /**
  * Reads len bytes of registers, from this address of the card's bus on. No alignment is needed.

@@ -10,8 +10,10 @@ case $version in
 *" $wanted".*) ;;
 *) echo "skipped: this is $version, the header is made with $wanted"; exit 77 ;;
 esac
-# It reads one file: the types without their file's own lines, behind the functions.
+# It reads one file: all without what says which file it is, the types behind the functions.
 both=$(mktemp --suffix=.rs)
 trap 'rm -f "$both"' EXIT
-cat crates/c/src/boundary.rs <(grep -v '^//!\|^#!' crates/c/src/types.rs) >"$both"
+for name in boundary/{mod,device,flow,registers,rx,tx,memory} types; do
+    grep -v '^//!\|^#!\|^mod ' "crates/c/src/$name.rs"
+done >"$both"
 cbindgen --quiet --config crates/c/cbindgen.toml --output "$1" "$both"

@@ -178,13 +178,14 @@ step_end-to-end() {
     tests/run.sh --results "$results"
 }
 
-# failed_parts STEP: which of its tests or cases failed, or its last lines, for readers of the end only. Of a case, what it
-# said and its last lines.
+# failed_parts STEP: which of its tests or cases failed, or its last lines, for readers of the end only. Of a case, its first
+# line, its reason and its last lines.
 failed_parts() {
     local parts
     parts=$(awk '
         function flush(from, i) { for (i = (said > 4 ? said - 4 : 0); i < said; i++) print lines[i]; said = 0 }
-        /^failed: / { flush(); print; inside = 1; next }
+        /^failed: / { flush(); print; inside = 1; first = 1; next }
+        inside && first && NF { first = 0; print; next }
         inside && /^ +failed: / { print; next }
         inside && NF { lines[said++] = $0; next }
         /^(test .* FAILED$|.* FAILED:$|error)/ { print }

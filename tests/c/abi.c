@@ -391,6 +391,8 @@ static void nulls(void)
     CHECK(millrace_flow_explain(device, NULL, 60, 0, 0, &json) == -EINVAL && !json);
     CHECK(millrace_flow_keys(NULL, 2, "", NULL) == -EINVAL && millrace_flow_keys(device, 2, NULL, NULL) == -EINVAL);
     CHECK(millrace_flow_watch_open(NULL, NULL) == -EINVAL && millrace_flow_watch_next(NULL, 0, &json) == -EINVAL);
+    CHECK(millrace_flow_tap_open(NULL, NULL, NULL) == -EINVAL && millrace_flow_tap_next(NULL, 0, NULL) == -EINVAL);
+    CHECK(millrace_flow_tap_missed(NULL, NULL, NULL) == -EINVAL);
     CHECK(millrace_reg_read(NULL, 0, &word, 4) == -EINVAL && millrace_reg_read(device, 0, NULL, 4) == -EINVAL);
     CHECK(millrace_reg_write(NULL, 0, &word, 4) == -EINVAL && millrace_reg_write(device, 0, NULL, 4) == -EINVAL);
     CHECK(millrace_reg_read32(NULL, 0, (uint32_t *)&word) == -EINVAL && millrace_reg_read32(device, 0, NULL) == -EINVAL);
@@ -582,13 +584,64 @@ static void rules(void)
     CHECK(millrace_close(other) == 0);
 }
 
+/* A tap hears what it was asked for, whole or cut, with who gets it; and counts what it cannot bring. */
+static void taps(void)
+{
+    struct millrace_device *device = open_device();
+    struct millrace_flow_tap_options options = { .wants = MILLRACE_FLOW_TAP_COOKIE, .value = 0x11, .mask = 0xff, .snap = 40 };
+    struct millrace_flow_tap *tap;
+    struct millrace_flow_frame frame;
+    struct millrace_flow_done done;
+    struct pair pair;
+    uint64_t lost = 1, limited = 1;
+
+    options.wants = 99;
+    CHECK(millrace_flow_tap_open(device, &options, &tap) == -EINVAL && !tap);
+    CHECK_TEXT("MILLRACE_FLOW_TAP_");
+    options.wants = MILLRACE_FLOW_TAP_PORT;
+    options.value = UINT64_MAX;
+    CHECK(millrace_flow_tap_open(device, &options, &tap) == -EINVAL && !tap);
+    options.wants = MILLRACE_FLOW_TAP_COOKIE;
+    options.value = 0x11;
+
+    CHECK(millrace_flow_change(device, "priority=2,cookie=0x11,actions=queue:0\npriority=1,actions=drop", 0, &done) == 0);
+    CHECK(millrace_flow_tap_open(device, &options, &tap) == 0);
+    open_pair(&pair, device, 0);
+    round_trips(&pair, 3);
+    for (uint64_t number = 0; number < 3; number++) {
+        CHECK(millrace_flow_tap_next(tap, 5 * SECOND, &frame) == 1);
+        CHECK(frame.version == done.version && frame.port == 0xfffffffe && frame.queue == 0 && frame.time_ns > 0);
+        CHECK(frame.len == length_of(number) && frame.data_len == 40);
+        CHECK(memcmp(frame.data, &number, sizeof number) == 0);
+        CHECK(frame.rule_count == 1 && frame.rules[0] > 0);
+        CHECK(frame.sent_count == 1 && frame.sent[0].kind == 0 && frame.sent[0].number == 0);
+    }
+    CHECK(millrace_flow_tap_next(tap, 0, &frame) == 0);
+    CHECK(millrace_flow_tap_missed(tap, &lost, &limited) == 0 && lost == 0 && limited == 0);
+    CHECK(millrace_flow_tap_close(tap) == 0);
+
+    /* All of everything, and nothing of what meets no such rule. */
+    memset(&options, 0, sizeof options);
+    CHECK(millrace_flow_tap_open(device, &options, &tap) == 0);
+    round_trips(&pair, 4);
+    CHECK(millrace_flow_tap_next(tap, 5 * SECOND, &frame) == 1 && frame.data_len == frame.len);
+    CHECK(millrace_flow_tap_close(tap) == 0 && millrace_flow_tap_close(NULL) == 0);
+    options.wants = MILLRACE_FLOW_TAP_PORT;
+    CHECK(millrace_flow_tap_open(device, &options, &tap) == 0);
+    round_trips(&pair, 5);
+    CHECK(millrace_flow_tap_next(tap, SECOND / 10, &frame) == 0);
+    CHECK(millrace_flow_tap_close(tap) == 0);
+    close_pair(&pair);
+    CHECK(millrace_close(device) == 0);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
 } PARTS[] = {
     { "million", million },   { "cycles", cycles },     { "threads", threads },       { "control", control },
     { "refusals", refusals }, { "nulls", nulls },       { "supplied", supplied },     { "until-gone", until_gone },
-    { "own", own },           { "rules", rules },
+    { "own", own },           { "rules", rules },         { "taps", taps },
 };
 
 int main(int argc, char **argv)

@@ -45,7 +45,7 @@ for round in $(seq "$kills"); do
     pid=$(pgrep -P "$dies" || true)
     [ -n "$pid" ] || fail "round $round: ${work[*]} has ended before it was killed: $(tail -n 3 "$scratch"/{server,client}.log)"
     kill -KILL "$pid"
-    begin=$(date +%s%N)
+    begin=$(date +%s%N) took=0
     while kill -0 "$lives" 2>/dev/null; do
         took=$((($(date +%s%N) - begin) / 1000000))
         [ "$took" -lt 10000 ] || fail "round $round: ${work[*]} hangs when its other end is killed"

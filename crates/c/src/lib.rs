@@ -13,4 +13,5 @@ mod flow;
 mod guard;
 mod queue;
 mod supplied;
+mod tap;
 mod types;

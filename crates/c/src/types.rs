@@ -1,4 +1,4 @@
-//! The types that C sees field by field. With `boundary.rs` they make `include/millrace.h`.
+//! The types that C sees field by field. With `boundary` they make `include/millrace.h`.
 #![allow(non_camel_case_types)]
 
 /// Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone: all that a
@@ -94,4 +94,72 @@ pub struct millrace_flow_done {
     pub modified: u64,
     /// Rules that went.
     pub removed: u64,
+}
+
+/// Which frames a tap hears: millrace_flow_tap_options.wants.
+#[repr(C)]
+pub enum millrace_flow_tap_wants {
+    /// All.
+    MILLRACE_FLOW_TAP_ALL = 0,
+    /// Those that come in at port value.
+    MILLRACE_FLOW_TAP_PORT = 1,
+    /// Those that RX queue value gets.
+    MILLRACE_FLOW_TAP_QUEUE = 2,
+    /// Those that meet the rule with the number value, as millrace_flow_list_json() says it.
+    MILLRACE_FLOW_TAP_RULE = 3,
+    /// Those that meet a rule whose cookie has the bits of mask as value has them.
+    MILLRACE_FLOW_TAP_COOKIE = 4,
+}
+
+/// What a tap hears. All zero: every frame, whole, as it came in.
+#[repr(C)]
+pub struct millrace_flow_tap_options {
+    /// Of millrace_flow_tap_wants.
+    pub wants: u32,
+    /// At most so many bytes of each frame; 0 is all, up to 16384.
+    pub snap: u32,
+    /// A port, a queue, a rule or a cookie.
+    pub value: u64,
+    /// Of a cookie, the bits that count.
+    pub mask: u64,
+    /// At most so many frames per second; 0 is as many as may be, 100000.
+    pub rate: u32,
+    /// Not 0: frames as they are after all actions, not as they came in.
+    pub after: u32,
+}
+
+/// Who gets a frame. There may be no room for it there.
+#[repr(C)]
+pub struct millrace_flow_sent {
+    /// 0: an RX queue; 1: a port; 2: the host's slow path.
+    pub kind: u32,
+    /// Of the queue or port.
+    pub number: u32,
+}
+
+/// A frame on which rules have decided. The pointers are valid until the next call with the same tap.
+#[repr(C)]
+pub struct millrace_flow_frame {
+    /// When, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// The version of the rules that decided.
+    pub version: u64,
+    /// The port where it came in; 0xfffffffe: from a program.
+    pub port: u32,
+    /// The port queue where it came in, or the TX queue that has sent it.
+    pub queue: u32,
+    /// Its bytes, without FCS.
+    pub data: *const u8,
+    /// How many of them are here.
+    pub data_len: u32,
+    /// How many the frame has.
+    pub len: u32,
+    /// Numbers of the rules that it met, the first sixteen.
+    pub rules: *const u64,
+    /// Who gets it, the first eight.
+    pub sent: *const millrace_flow_sent,
+    /// How many rules there are.
+    pub rule_count: u32,
+    /// How many there are in sent; none: it was dropped.
+    pub sent_count: u32,
 }
