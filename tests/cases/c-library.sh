@@ -53,12 +53,12 @@ for engine in medusa sze; do
     done
 done
 parts embedded 0 control refusals nulls supplied
-parts embedded:queues=2 0 rules
+parts embedded:queues=2 0 rules taps
 # DD: direct and exclusive, or not at all.
 parts embedded:engine=dd 0 million cycles refusals own
 
 start_card --queues 2
-parts "$device" 0 million cycles threads control refusals nulls rules
+parts "$device" 0 million cycles threads control refusals nulls rules taps
 parts "$device" 3 threads
 check_counting
 kill "$card"
