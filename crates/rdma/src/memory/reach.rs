@@ -154,6 +154,6 @@ impl Memory for Regions {
     }
 
     fn bind(&mut self, asker: Asker, window: Binding) -> Result<(), Refused> {
-        self.bind_two(asker, window).map_err(|refused| self.note(refused))
+        self.bind_posted(asker, window).map_err(|refused| self.note(refused))
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Window {
     kind: WindowType,
     /// The key as of the allocation, or the last binding.
     key: Key,
+    /// Of type 1: the key that was given out last, and may be in a binding that is still to be done.
+    next: Key,
     /// The slot of the region that it is bound to.
     region: Option<usize>,
 }
@@ -36,14 +38,19 @@ impl Regions {
         let slot = self.table.take_window().ok_or(limit)?;
         *self.users(domain)? += 1;
         let key = self.table.next_key(slot, 0);
-        self.windows.insert(slot, Window { domain, kind, key, region: None });
+        self.windows.insert(slot, Window { domain, kind, key, next: key, region: None });
         Ok(key)
     }
 
-    /// The slot of the window with this key, bound or not.
+    /// The slot of the window with this key, bound or not. One of type 1 is also found by the key that it will have, one of type 2
+    /// by what its owner may choose.
     fn window(&self, key: Key) -> Result<(usize, &Window), RegisterError> {
         let slot = self.table.keys.slot(key);
-        let found = self.windows.get(&slot).filter(|window| window.key == key);
+        let is_it = |window: &&Window| match window.kind {
+            WindowType::One => window.key == key || window.next == key,
+            WindowType::Two => super::key::Keys::same_window(window.key, key),
+        };
+        let found = self.windows.get(&slot).filter(is_it);
         found.map(|window| (slot, window)).ok_or(RegisterError::Key(key))
     }
 
@@ -67,31 +74,50 @@ impl Regions {
     /// # Errors
     /// [`RegisterError::Key`], [`RegisterError::Bind`]: then it is as it was.
     pub fn bind_window(&mut self, window: Key, binding: Binding) -> Result<Key, RegisterError> {
+        let rkey = self.next_window_key(window)?;
+        self.bind_one(self.table.keys.slot(rkey), Binding { rkey, ..binding }).map_err(RegisterError::Bind)?;
+        Ok(rkey)
+    }
+
+    /// The key that a window of type 1 will have by a [`Binding`] that is posted now. It opens nothing before.
+    ///
+    /// # Errors
+    /// [`RegisterError::Key`], [`RegisterError::Bind`]: it is of type 2.
+    pub fn next_window_key(&mut self, window: Key) -> Result<Key, RegisterError> {
         let (slot, found) = self.window(window)?;
-        let domain = found.domain;
         if found.kind != WindowType::One {
             return Err(RegisterError::Bind(Refused::Permission));
         }
-        // Addresses of a window of type 1 are those of its region.
-        if binding.access.allows(Access::ZERO_BASED) {
-            return Err(RegisterError::Bind(Refused::Permission));
-        }
-        let opened = match binding.len {
-            0 => None,
-            _ => Some(self.part(domain, binding, Kind::Window1).map_err(RegisterError::Bind)?),
-        };
         let key = self.table.next_key(slot, window.value().wrapping_add(1) as u8);
-        self.close(slot);
-        self.open(slot, key, opened);
+        if let Some(window) = self.windows.get_mut(&slot) {
+            window.next = key;
+        }
         Ok(key)
     }
 
-    /// As [`Memory::bind`](super::Memory::bind).
-    pub(super) fn bind_two(&mut self, asker: Asker, binding: Binding) -> Result<(), Refused> {
+    fn bind_one(&mut self, slot: usize, binding: Binding) -> Result<(), Refused> {
+        let domain = self.windows.get(&slot).ok_or(Refused::Key)?.domain;
+        // Addresses of a window of type 1 are those of its region.
+        if binding.access.allows(Access::ZERO_BASED) {
+            return Err(Refused::Permission);
+        }
+        let opened = match binding.len {
+            0 => None,
+            _ => Some(self.part(domain, binding, Kind::Window1)?),
+        };
+        self.close(slot);
+        self.open(slot, binding.rkey, opened);
+        Ok(())
+    }
+
+    /// As [`Memory::bind`](super::Memory::bind). A window of type 1 has the key of [`Regions::next_window_key`] then.
+    pub(super) fn bind_posted(&mut self, asker: Asker, binding: Binding) -> Result<(), Refused> {
         let slot = self.table.keys.slot(binding.rkey);
-        let window = self.windows.get(&slot).ok_or(Refused::Key)?;
-        let is_ours = super::key::Keys::same_window(window.key, binding.rkey) && window.domain == asker.domain;
-        if !is_ours || window.kind != WindowType::Two {
+        let window = self.windows.get(&slot).filter(|window| window.domain == asker.domain).ok_or(Refused::Key)?;
+        if window.kind == WindowType::One {
+            return self.bind_one(slot, binding);
+        }
+        if !super::key::Keys::same_window(window.key, binding.rkey) {
             return Err(Refused::Key);
         }
         // A window of type 2 is invalidated before it is bound anew (10.6.7.2.4).

@@ -1,6 +1,7 @@
 //! Completion channels, completion queues, and events of all kinds.
 
 use super::device::ContextObject;
+use super::polling::Polling;
 use super::{code, guarded, minus_one, null};
 use crate::abi::{AsyncEvent, CompChannel, Cond, Context, Cq, CqEx, Mutex, Qp, Srq};
 use crate::place::{Events, Opened, Told};
@@ -58,6 +59,7 @@ pub(super) struct CqObject {
     channel: *mut CompChannel,
     completions: Acks,
     pub asynchronous: Acks,
+    pub polling: Polling,
 }
 
 impl CqObject {
@@ -116,51 +118,67 @@ pub unsafe extern "C" fn ibv_create_cq(
     channel: *mut CompChannel,
     vector: c_int,
 ) -> *mut Cq {
-    guarded(ptr::null_mut(), || {
-        if vector != 0 || cqe < 1 {
-            return null(libc::EINVAL);
+    // SAFETY: the caller's promise.
+    guarded(ptr::null_mut(), || unsafe { create(context, cqe, cq_context, channel, vector, |_| {}) })
+}
+
+/// A completion queue; `offer` gives it its functions.
+///
+/// # Safety
+/// As [`ibv_create_cq`].
+pub(super) unsafe fn create(
+    context: *mut Context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    vector: c_int,
+    offer: impl FnOnce(&mut CqEx),
+) -> *mut Cq {
+    if vector != 0 || cqe < 1 {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    let opened = unsafe { ContextObject::of(context) }.opened.clone();
+    let made = opened.place.with(|running| {
+        let number = running.engine.create_cq(cqe as u32).map_err(|error| error.errno())?;
+        Ok((number, running.engine.cq_depth(number).map_err(|error| error.errno())?))
+    });
+    let (number, depth) = match made {
+        Ok(made) => made,
+        Err(error) => return null(error),
+    };
+    let base = Cq {
+        context,
+        channel,
+        cq_context,
+        handle: number,
+        cqe: depth as c_int,
+        mutex: Mutex([0; 40]),
+        cond: Cond([0; 48]),
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    };
+    let mut abi = plain(base);
+    offer(&mut abi);
+    let (completions, asynchronous, polling) = Default::default();
+    let abi = UnsafeCell::new(abi);
+    let object = CqObject { abi, opened: opened.clone(), number, channel, completions, asynchronous, polling };
+    let object = Box::into_raw(Box::new(object));
+    let told = opened.place.with(|running| {
+        if !channel.is_null() {
+            // SAFETY: channels are only made here, as the beginning of this object.
+            let channel = unsafe { &*channel.cast::<ChannelObject>() };
+            // Relaxed: only the end of a use orders anything.
+            channel.users.fetch_add(1, Ordering::Relaxed);
+            running.channels.insert(number, Told { events: channel.events.clone(), object: object as u64 });
         }
-        // SAFETY: the caller's promise.
-        let opened = unsafe { ContextObject::of(context) }.opened.clone();
-        let made = opened.place.with(|running| {
-            let number = running.engine.create_cq(cqe as u32).map_err(|error| error.errno())?;
-            Ok((number, running.engine.cq_depth(number).map_err(|error| error.errno())?))
-        });
-        let (number, depth) = match made {
-            Ok(made) => made,
-            Err(error) => return null(error),
-        };
-        let base = Cq {
-            context,
-            channel,
-            cq_context,
-            handle: number,
-            cqe: depth as c_int,
-            mutex: Mutex([0; 40]),
-            cond: Cond([0; 48]),
-            comp_events_completed: 0,
-            async_events_completed: 0,
-        };
-        let abi = UnsafeCell::new(plain(base));
-        let (completions, asynchronous) = Default::default();
-        let object = CqObject { abi, opened: opened.clone(), number, channel, completions, asynchronous };
-        let object = Box::into_raw(Box::new(object));
-        let told = opened.place.with(|running| {
-            if !channel.is_null() {
-                // SAFETY: channels are only made here, as the beginning of this object.
-                let channel = unsafe { &*channel.cast::<ChannelObject>() };
-                // Relaxed: only the end of a use orders anything.
-                channel.users.fetch_add(1, Ordering::Relaxed);
-                running.channels.insert(number, Told { events: channel.events.clone(), object: object as u64 });
-            }
-            running.queues.insert(number, Told { events: opened.events.clone(), object: object as u64 });
-            Ok(())
-        });
-        match told {
-            Ok(()) => object.cast(),
-            Err(error) => null(error),
-        }
-    })
+        running.queues.insert(number, Told { events: opened.events.clone(), object: object as u64 });
+        Ok(())
+    });
+    match told {
+        Ok(()) => object.cast(),
+        Err(error) => null(error),
+    }
 }
 
 /// A completion queue without functions of its own.

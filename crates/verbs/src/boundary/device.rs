@@ -198,7 +198,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut Conte
             post_srq_ops: ptr::null(),
             work_queues: [ptr::null(); 5],
             query_rt_values: ptr::null(),
-            create_cq_ex: None,
+            create_cq_ex: Some(super::polling::create_cq_ex),
             private: ptr::null(),
             query_device_ex: Some(query_device_ex),
             flows: [ptr::null(); 4],

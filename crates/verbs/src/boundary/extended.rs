@@ -3,7 +3,8 @@
 
 use super::guarded;
 use super::pair::{AhObject, QpObject};
-use crate::abi::{Ah, DataBuf, Qp, QpEx, Sge, send_flags};
+use super::window::bind_two;
+use crate::abi::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpEx, Sge, send_flags};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
@@ -46,7 +47,7 @@ pub(super) fn queue_pair(base: Qp) -> QpEx {
         wr_flags: 0,
         atomic_cmp_swp: Some(compare_swap),
         atomic_fetch_add: Some(fetch_add),
-        bind_mw: None,
+        bind_mw: Some(bind_mw),
         local_inv: Some(local_invalidate),
         rdma_read: Some(read),
         rdma_write: Some(write),
@@ -98,6 +99,16 @@ unsafe fn change(qp: *mut QpEx, with: impl FnOnce(&mut Built, &mut Vec<Piece>, &
     match requests.last_mut() {
         Some(last) => with(last, pieces, inline),
         None => *error = libc::EINVAL,
+    }
+}
+
+unsafe extern "C" fn bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const MwBindInfo) {
+    // SAFETY: the caller's promise.
+    match unsafe { info.as_ref() }.ok_or(libc::EINVAL).and_then(|info| unsafe { bind_two(mw, rkey, info) }) {
+        // SAFETY: the caller's promise.
+        Ok(operation) => unsafe { begin(qp, operation) },
+        // SAFETY: the caller's promise.
+        Err(error) => unsafe { building(qp) }.error = error,
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) struct MrObject {
     place: Arc<Place>,
 }
 
-fn errno(error: &RegisterError) -> i32 {
+pub(super) fn errno(error: &RegisterError) -> i32 {
     match error {
         RegisterError::Limit { .. } => libc::ENOMEM,
         RegisterError::Busy(_) => libc::EBUSY,

@@ -18,7 +18,9 @@ mod device;
 mod extended;
 mod memory;
 mod pair;
+mod polling;
 mod private;
+mod window;
 mod words;
 mod work;
 

@@ -230,8 +230,8 @@ fn caps(granted: &Capabilities) -> QpCap {
 pub(super) unsafe extern "C" fn create_qp_ex(_context: *mut Context, init: *mut QpInitAttrEx) -> *mut Qp {
     const DOMAIN: u32 = 1;
     const OPERATIONS: u32 = 1 << 6;
-    /// All but windows, segmentation of TCP and atomic writes.
-    const KNOWN: u64 = 0x2ff;
+    /// All but segmentation of TCP and atomic writes.
+    const KNOWN: u64 = 0x3ff;
     guarded(ptr::null_mut(), || {
         // SAFETY: the caller's promise.
         let attr = unsafe { &mut *init };

@@ -4,14 +4,14 @@ use super::completion::CqObject;
 use super::device::{ibv_query_device, ibv_query_port};
 use super::guarded;
 use super::pair::{AhObject, QpObject, SrqObject};
+use super::window::{alloc_mw, bind_mw, bind_two, dealloc_mw};
 use crate::abi::{ContextOps, Cq, Qp, RecvWr, SendWr, Sge, Srq, Wc, opcode, send_flags, wc_flags};
 use crate::place::Running;
 use core::ffi::c_int;
 use core::mem::offset_of;
 use core::{ptr, slice};
-use millrace_rdma::memory::Binding;
 use millrace_rdma::number::{Key, Qpn};
-use millrace_rdma::work::{Access, Completion, Data, Extra, Flags, Operation, Piece, Request, Target};
+use millrace_rdma::work::{Completion, Data, Extra, Flags, Operation, Piece, Request, Target};
 
 /// Most pieces of a request, as the engine has it by default.
 const PIECES: usize = 16;
@@ -24,9 +24,9 @@ pub(super) fn context_ops() -> ContextOps {
         query_device: Some(ibv_query_device),
         query_port: Some(ibv_query_port),
         old_regions: [ptr::null(); 5],
-        alloc_mw: None,
-        bind_mw: None,
-        dealloc_mw: None,
+        alloc_mw: Some(alloc_mw),
+        bind_mw: Some(bind_mw),
+        dealloc_mw: Some(dealloc_mw),
         old_create_cq: ptr::null(),
         poll_cq: Some(poll_cq),
         req_notify_cq: Some(req_notify_cq),
@@ -88,11 +88,8 @@ unsafe fn operation(wr: &SendWr) -> Result<Operation, i32> {
         }
         opcode::LOCAL_INVALIDATE => Operation::LocalInvalidate(Key::new(wr.imm_data)),
         opcode::BIND => {
-            let info = wr.bind.info;
-            // SAFETY: a window is bound to a region, or with no bytes to none.
-            let region = if info.mr.is_null() { Key::default() } else { Key::new(unsafe { (*info.mr).lkey }) };
-            let (rkey, access) = (Key::new(wr.bind.rkey), Access(info.access & 0x3f));
-            Operation::Bind(Binding { rkey, region, address: info.addr, len: info.length, access })
+            // SAFETY: the caller's promise.
+            unsafe { bind_two(wr.bind.mw, wr.bind.rkey, &wr.bind.info)? }
         }
         _ => return Err(libc::EINVAL),
     })
@@ -240,7 +237,7 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, to: *mut Wc) -> c_int {
 
 /// A completion as programs see it.
 #[inline]
-fn line(completion: &Completion) -> Wc {
+pub(super) fn line(completion: &Completion) -> Wc {
     let (imm_data, extra) = match completion.extra {
         Extra::None => (0, 0),
         Extra::Immediate(bytes) => (u32::from_ne_bytes(bytes), wc_flags::IMMEDIATE),

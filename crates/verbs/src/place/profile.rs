@@ -7,8 +7,8 @@ use core::ffi::c_char;
 use millrace_rdma::engine::Options;
 
 /// `enum ibv_device_cap_flags`: the states of a queue pair can be told, a system image number, RNR NAK, resizing of shared receive
-/// queues is not there; local invalidation. Memory windows are not there yet.
-const CAPABILITIES: u32 = 1 << 7 | 1 << 11 | 1 << 12 | 1 << 21;
+/// queues is not there; local invalidation; memory windows of types 1 and 2B (of a queue pair and its protection domain).
+const CAPABILITIES: u32 = 1 << 7 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
 
 /// Answers of the device's own are compared in the order of the processor: `IBV_ATOMIC_HCA`.
 const ATOMIC_WITHIN_DEVICE: i32 = 1;
@@ -50,7 +50,7 @@ pub(crate) fn device(opened: &Opened) -> DeviceAttr {
         atomic_cap: ATOMIC_WITHIN_DEVICE,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: number(super::MAX_REGIONS),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: 0,
