@@ -396,7 +396,7 @@ proptest! {
             // Stamps that are taken, and heads with kinds that there are.
             let word = match place {
                 0 => (line as u64 + 1) | (word % 30) << 32,
-                1 if small => word % 6 | (word & 0x0007_071f_0000) | u64::from(stranger.qpn.value()) << 32,
+                1 if small => (word % 6) | (word & 0x0007_071f_0000) | u64::from(stranger.qpn.value()) << 32,
                 _ if small => word % 5000,
                 _ => word,
             };

@@ -111,6 +111,10 @@ pub struct Counters {
     pub malformed: u64,
     /// Events that a program had no room for.
     pub events_lost: u64,
+    /// Refusals that a program had no room for in the ring of the completion queue.
+    pub refusals_lost: u64,
+    /// Packets that came from outside and said that they came from here.
+    pub forged: u64,
     /// Packets between two programs of this card.
     pub packets: u64,
     /// Bytes copied from one program to another, once and without packets.

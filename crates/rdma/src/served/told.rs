@@ -134,7 +134,7 @@ mod tests {
             } else {
                 prop_assert!(matches!(kinds.0, 3 | 7 | 8) || kinds.2 == 3);
             }
-            let word = event & !0xff | event % 12;
+            let word = (event & !0xff) | (event % 12);
             if let Ok(found) = read_event(word) {
                 prop_assert_eq!(read_event(write_event(found)), Ok(found));
             } else {

@@ -33,8 +33,10 @@ pub struct Turn {
 impl Service {
     /// A packet has come from outside.
     pub fn receive(&mut self, now: Moment, packet: &Packet<'_>, from: &Origin) {
-        // What says that it comes from here, and does not, is forged.
-        if !self.own.contains(&from.path.destination) {
+        // Packets between programs of this card never come from outside.
+        if self.own.contains(&from.path.destination) {
+            self.counters.forged += 1;
+        } else {
             self.engine.receive(now, packet, from);
         }
     }
@@ -157,7 +159,7 @@ impl Service {
         let Some(of) = self.queues.get_mut(&queue) else { return };
         of.fill(&mut self.engine, queue, usize::MAX);
         let completion = Completion { id, status: Status::LocalOperation, ended, qpn, ..Completion::default() };
-        of.tell(&completion);
+        self.counters.refusals_lost += u64::from(!of.tell(&completion));
     }
 
     fn arm(&mut self, program: Number, queue: u32, solicited_only: bool, taken: u32) {
@@ -238,10 +240,11 @@ impl QueueOf {
         count
     }
 
-    fn tell(&mut self, completion: &Completion) {
-        if self.ring.send(&told::write(completion)) {
-            self.written = self.written.wrapping_add(1);
-        }
+    /// Whether there was room.
+    fn tell(&mut self, completion: &Completion) -> bool {
+        let is_told = self.ring.send(&told::write(completion));
+        self.written = self.written.wrapping_add(is_told.into());
+        is_told
     }
 }
 
