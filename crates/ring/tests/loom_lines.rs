@@ -1,7 +1,8 @@
 //! Rings of messages under every order in which two processors may see each other's stores, as far as loom can enumerate
 //! them. A ring has two lines, so that a message of two lines fills it and every message meets lines used before.
 //!
-//! Each model names the weakenings that it was seen to catch; how to run it: `loom.rs`.
+//! Each model names the weakenings that it was seen to catch (a plain store or load of the stamp in the place of the ordered one;
+//! `Relaxed` for an ordering); how to run it: `loom.rs`.
 #![cfg(loom)]
 
 use loom::sync::{Arc, Condvar, Mutex};
@@ -22,7 +23,8 @@ fn ring() -> (Sender, Receiver) {
     (Sender::new(&window, LINES).unwrap(), Receiver::new(&window, LINES).unwrap())
 }
 
-/// Messages of one line and of two: what comes is what went.
+/// Messages of one line and of two: what comes is what went. Catches: the first stamp stored or loaded plainly, `Relaxed` in
+/// `Receiver::give_back` or in `Sender::has_room`.
 #[test]
 fn messages_come_as_they_went() {
     model(|| {
@@ -51,7 +53,7 @@ fn messages_come_as_they_went() {
     });
 }
 
-/// A receiver that dozes is woken, or sees what was sent.
+/// A receiver that dozes is woken, or sees what was sent. Catches: the first stamp stored plainly, no fence in `Receiver::doze`.
 #[test]
 fn no_wake_up_is_lost() {
     model(|| {
