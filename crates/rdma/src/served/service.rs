@@ -151,6 +151,18 @@ pub(super) struct QueueOf {
     pub memory: Region,
 }
 
+/// A message, and room for what it is taken apart into.
+pub(super) struct Scratch {
+    pub words: [u64; MOST_WORDS],
+    pub apart: Apart,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self { words: [0; MOST_WORDS], apart: Apart::default() }
+    }
+}
+
 /// An engine that many programs use.
 pub struct Service {
     pub(super) engine: Engine<Reach>,
@@ -169,8 +181,8 @@ pub struct Service {
     pub(super) bells: VecDeque<Number>,
     /// Programs that were put out.
     pub(super) put_out: Vec<Number>,
-    pub(super) words: Box<[u64; MOST_WORDS]>,
-    pub(super) apart: Box<Apart>,
+    /// Where messages are taken apart; away while one is.
+    pub(super) scratch: Option<Box<Scratch>>,
 }
 
 impl Service {
@@ -189,8 +201,7 @@ impl Service {
             first: 0,
             bells: VecDeque::new(),
             put_out: Vec::new(),
-            words: Box::new([0; MOST_WORDS]),
-            apart: Box::default(),
+            scratch: None,
         }
     }
 

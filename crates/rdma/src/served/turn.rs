@@ -2,7 +2,7 @@
 
 use super::mailbox::Switch;
 use super::memory::Reach;
-use super::service::{Number, QueueOf, Service};
+use super::service::{Number, QueueOf, Scratch, Service};
 use super::told;
 use super::work::Work;
 use crate::engine::{Engine, Error, Event};
@@ -10,6 +10,7 @@ use crate::number::{Moment, Qpn};
 use crate::transport::{Attributes, Origin, Out, State};
 use crate::wire::Packet;
 use crate::work::{Completion, Ended, Operation, Request, Status};
+use millrace_ring::lines::Malformed;
 
 /// Messages of a program in one turn, and bytes that may be copied for it.
 const MESSAGES: usize = 64;
@@ -78,38 +79,36 @@ impl Service {
 
     /// Takes work of one program, as much as a turn has. Whether there was some.
     fn take_of(&mut self, now: Moment, program: Number) -> bool {
-        let (mut count, mut copied) = (0, 0);
-        while count < MESSAGES && copied < BYTES {
-            let Some(process) = self.processes.get_mut(program.0) else { return false };
-            let done = match process.work.take(&mut self.words) {
-                Ok(None) => break,
-                Ok(Some(len)) => self.take_one(program, len),
-                Err(malformed) => Err(malformed),
-            };
-            let Ok(bytes) = done else {
-                self.counters.malformed += 1;
-                self.put_out.push(program);
-                self.leave(now, program);
-                return true;
-            };
-            (count, copied) = (count + 1, copied + bytes);
+        if !self.processes.get(program.0).is_some_and(|process| process.work.has_more()) {
+            return false;
         }
-        if let Some(process) = self.processes.get(program.0).filter(|_| count > 0) {
+        // Made once; it is away while a message is taken apart.
+        let mut scratch = self.scratch.take().unwrap_or_default();
+        let done = self.take_some(program, &mut scratch);
+        self.scratch = Some(scratch);
+        if done.is_err() {
+            self.counters.malformed += 1;
+            self.put_out.push(program);
+            self.leave(now, program);
+        } else if let Some(process) = self.processes.get(program.0) {
             process.work.give_back();
         }
-        count > 0
+        true
     }
 
-    /// One message, which is in `words`. Bytes that it may have copied.
-    fn take_one(&mut self, program: Number, len: usize) -> Result<u64, millrace_ring::lines::Malformed> {
-        let mut apart = core::mem::take(&mut self.apart);
-        let words = *self.words;
-        let done = apart.read(&words[..len], |work| self.do_one(program, work));
-        self.apart = apart;
-        self.counters.taken += 1;
-        done
+    fn take_some(&mut self, program: Number, scratch: &mut Scratch) -> Result<(), Malformed> {
+        let (mut count, mut copied) = (0, 0);
+        while count < MESSAGES && copied < BYTES {
+            let Some(process) = self.processes.get_mut(program.0) else { break };
+            let Some(len) = process.work.take(&mut scratch.words)? else { break };
+            copied += scratch.apart.read(&scratch.words[..len], |work| self.do_one(program, work))?;
+            self.counters.taken += 1;
+            count += 1;
+        }
+        Ok(())
     }
 
+    /// One message. Bytes that it may have copied.
     fn do_one(&mut self, program: Number, work: &Work<'_>) -> u64 {
         match *work {
             Work::Send(qpn, ref request) => {
