@@ -10,6 +10,7 @@
 //! * [`memory`]: keys, regions, windows: who may reach which bytes.
 //! * [`work`]: what a program asks for and what it is told: work requests, completions and their queues.
 //! * [`local`]: two processes on one host, without frames.
+//! * [`served`]: the engine in another process, which many programs share.
 //! * [`neighbour`]: which MAC address leads to whom.
 //! * [`number`]: sequence numbers, queue pair numbers, keys, times, each with its own arithmetic.
 //!
@@ -22,6 +23,7 @@ pub mod local;
 pub mod memory;
 pub mod neighbour;
 pub mod number;
+pub mod served;
 pub mod transport;
 pub mod wire;
 pub mod work;

@@ -5,6 +5,7 @@
 //! * [`calypte`]: headers that are doorbells (`docs/spec/calypte.md`).
 //! * [`virtio`]: split virtqueues of a network device.
 //! * [`dd`]: descriptors with a done bit and a launch time (`docs/spec/dd.md`).
+//! * [`lines`]: short messages of words between two processes.
 //! * [`wake`]: how either side sleeps without losing a wake-up.
 //! * [`cursor`]: the word by which one of several readers of an RX queue says how far it is.
 //! * [`budget`]: how much of a ring one turn looks at, whatever is in it.
@@ -27,6 +28,7 @@ pub mod calypte;
 pub mod cursor;
 pub mod dd;
 pub mod index;
+pub mod lines;
 pub mod medusa;
 mod rooms;
 mod serve;

@@ -3,4 +3,5 @@
 
 mod budget;
 mod loom;
+mod loom_lines;
 mod loom_virtio;

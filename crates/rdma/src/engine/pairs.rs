@@ -168,8 +168,14 @@ impl<M: Memory> Engine<M> {
     /// The process has ended to which these ways lead: requests on their way to it, and all later ones, end with
     /// [`Status::RetryExceeded`](crate::work::Status::RetryExceeded) without its being asked again.
     pub fn lose(&mut self, now: Moment, is_there: impl Fn(&Path) -> bool) {
+        self.lose_pairs(now, |path, _| is_there(path));
+    }
+
+    /// The same, where the queue pair at the other end says which are lost: several processes have one address.
+    pub fn lose_pairs(&mut self, now: Moment, is_there: impl Fn(&Path, Qpn) -> bool) {
         let (pairs, mut env) = self.split(now);
-        for (_, pair) in pairs.iter_mut().filter(|(_, pair)| is_there(&pair.config.path)) {
+        let lost = |pair: &QueuePair| is_there(&pair.config.path, pair.config.remote);
+        for (_, pair) in pairs.iter_mut().filter(|(_, pair)| lost(pair)) {
             pair.lose(&mut env);
         }
         self.fail_overrun(now);

@@ -61,6 +61,27 @@ impl Regions {
         })?
     }
 
+    /// The same with bytes that another end of this process's card reaches, behind a remote key.
+    ///
+    /// # Errors
+    /// [`Refused`], uncounted: the request comes again as packets.
+    #[inline(always)]
+    pub(crate) fn with_reached<R>(
+        &mut self,
+        asker: Asker,
+        rkey: Key,
+        address: u64,
+        len: u32,
+        access: Access,
+        act: impl FnOnce(&Place, usize) -> R,
+    ) -> Result<R, Refused> {
+        let wanted = Wanted { key: rkey, address, len: len.into(), access };
+        self.inside(|table| {
+            let (entry, offset) = table.check(asker, Side::Remote, wanted)?;
+            Ok(act(&entry.place, offset))
+        })?
+    }
+
     /// Counts what was refused.
     #[cold]
     pub(super) fn note(&mut self, refused: Refused) -> Refused {

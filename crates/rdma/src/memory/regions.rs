@@ -269,7 +269,7 @@ impl Regions {
     }
 
     /// How many regions and windows a domain has.
-    pub(super) fn users(&mut self, domain: ProtectionDomain) -> Result<&mut usize, RegisterError> {
+    pub(crate) fn users(&mut self, domain: ProtectionDomain) -> Result<&mut usize, RegisterError> {
         self.domains.get_mut(&domain).ok_or(RegisterError::Domain(domain))
     }
 

@@ -1,0 +1,77 @@
+//! Packets between two programs of one card: they leave the engine and come back to it.
+
+use crate::memory::Refused;
+use crate::number::{Gid, Qpn};
+use crate::transport::{Origin, Out, Sent};
+use crate::wire::{Headers, Path};
+use std::collections::VecDeque;
+
+/// Packets that wait at most.
+const MOST: usize = 256;
+
+/// A packet on its way.
+pub(super) struct Letter {
+    pub headers: Headers,
+    pub origin: Origin,
+    pub payload: Vec<u8>,
+}
+
+/// Packets that wait, and buffers of those that were taken.
+#[derive(Default)]
+pub(super) struct Mailbox {
+    waiting: VecDeque<Letter>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Mailbox {
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn take(&mut self) -> Option<Letter> {
+        self.waiting.pop_front()
+    }
+
+    /// The buffer is used again.
+    pub fn give_back(&mut self, letter: Letter) {
+        self.spare.push(letter.payload);
+    }
+}
+
+/// Takes what is for this address itself; all else goes on.
+pub(super) struct Switch<'a, O> {
+    pub own: &'a [Gid],
+    pub mailbox: &'a mut Mailbox,
+    pub wire: &'a mut O,
+}
+
+impl<O: Out> Out for Switch<'_, O> {
+    fn packet<F>(&mut self, path: &Path, source: Qpn, headers: &Headers, len: usize, fill: F) -> Sent
+    where
+        F: FnOnce(&mut [u8]) -> Result<(), Refused>,
+    {
+        if !self.own.contains(&path.destination) {
+            return self.wire.packet(path, source, headers, len, fill);
+        }
+        if self.mailbox.waiting.len() >= MOST {
+            return Sent::Busy;
+        }
+        let mut payload = self.mailbox.spare.pop().unwrap_or_default();
+        payload.resize(len, 0);
+        if let Err(refused) = fill(&mut payload) {
+            self.mailbox.spare.push(payload);
+            return Sent::Refused(refused);
+        }
+        let back = Path {
+            source_mac: path.destination_mac,
+            destination_mac: path.source_mac,
+            source: path.destination,
+            destination: path.source,
+            ..*path
+        };
+        // Datagrams, whose receiver would read the routing header, are not served.
+        let origin = Origin { path: back, grh: [0; 40], congested: false, service_level: 0 };
+        self.mailbox.waiting.push_back(Letter { headers: *headers, origin, payload });
+        Sent::Taken
+    }
+}

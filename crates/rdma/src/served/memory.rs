@@ -1,0 +1,221 @@
+//! Memory of all programs of a card. A protection domain belongs to one program, so that every request says by its domain in
+//! whose memory it is; a key opens nothing in another's.
+
+use crate::local::{Connected, Far, Outcome};
+use crate::memory::{Asker, Binding, Memory, ProtectionDomain, Refused, Regions};
+use crate::number::{Gid, Key, Qpn};
+use crate::work::{Access, Data, Operation, Piece};
+use slab::Slab;
+use std::collections::HashMap;
+
+/// Most bytes of a request that are copied at once: longer ones are packets, so that others get their turns.
+pub(super) const AT_ONCE: u32 = 1 << 20;
+
+/// A queue pair that is connected with another one of the same card.
+#[derive(Clone, Copy)]
+struct Shown {
+    domain: ProtectionDomain,
+    remote: Qpn,
+    access: Access,
+}
+
+/// All of it.
+pub(super) struct Reach {
+    pub regions: Slab<Regions>,
+    /// By number of the engine's: whose it is, and its number there.
+    domains: Vec<Option<(usize, ProtectionDomain)>>,
+    pairs: HashMap<Qpn, Shown>,
+    own: Vec<Gid>,
+    /// Bytes copied from one program to another, without packets.
+    pub copied: u64,
+}
+
+/// A request between two programs that can be done at once.
+struct Way {
+    from: (usize, Asker),
+    to: (usize, Asker),
+    address: u64,
+    rkey: Key,
+    access: Access,
+}
+
+impl Reach {
+    pub fn new(own: &[Gid]) -> Self {
+        let (domains, pairs) = Default::default();
+        Self { regions: Slab::new(), domains, pairs, own: own.to_vec(), copied: 0 }
+    }
+
+    /// A domain of the engine is that one of an owner from now on; or (`None`) of nobody.
+    pub fn join(&mut self, domain: ProtectionDomain, owner: Option<(usize, ProtectionDomain)>) {
+        let at = domain.0 as usize;
+        if self.domains.len() <= at {
+            self.domains.resize(at + 1, None);
+        }
+        self.domains[at] = owner;
+    }
+
+    /// Whose a domain is, and its number there.
+    pub fn domain(&self, domain: ProtectionDomain) -> Option<(usize, ProtectionDomain)> {
+        self.domains.get(domain.0 as usize).copied().flatten()
+    }
+
+    fn asker(&self, asker: Asker) -> Option<(usize, Asker)> {
+        let (owner, domain) = self.domain(asker.domain)?;
+        Some((owner, Asker { domain, ..asker }))
+    }
+
+    fn of(&mut self, asker: Asker) -> Result<(&mut Regions, Asker), Refused> {
+        let (owner, asker) = self.asker(asker).ok_or(Refused::Key)?;
+        Ok((self.regions.get_mut(owner).ok_or(Refused::Key)?, asker))
+    }
+
+    /// How a request goes that the other program has no part in; `None`: as packets.
+    fn way(&self, far: &Far<'_>, operation: Operation, len: u32) -> Option<Way> {
+        let (address, rkey, access) = match operation {
+            Operation::Write { address, rkey, immediate: None } => (address, rkey, Access::REMOTE_WRITE),
+            Operation::Read { address, rkey } => (address, rkey, Access::REMOTE_READ),
+            _ => return None,
+        };
+        let shown = self.pairs.get(&far.remote)?;
+        let is_ours = self.own.contains(&far.path.destination) && shown.remote == far.asker.qpn;
+        if !is_ours || !shown.access.allows(access) || len == 0 || len > AT_ONCE {
+            return None;
+        }
+        let (from, to) = (self.asker(far.asker)?, self.asker(Asker { domain: shown.domain, qpn: far.remote })?);
+        // One program that speaks with itself: packets will do.
+        (from.0 != to.0).then_some(Way { from, to, address, rkey, access })
+    }
+
+    fn both(&mut self, way: &Way) -> Option<(&mut Regions, &mut Regions)> {
+        let is_there = self.regions.contains(way.from.0) && self.regions.contains(way.to.0);
+        if is_there { self.regions.get2_mut(way.from.0, way.to.0) } else { None }
+    }
+
+    fn may(&mut self, way: &Way, len: u32) -> bool {
+        let asker = way.to.1;
+        self.regions
+            .get_mut(way.to.0)
+            .is_some_and(|to| to.with_reached(asker, way.rkey, way.address, len, way.access, |_, _| ()).is_ok())
+    }
+
+    /// Bytes given with a request.
+    fn put(&mut self, way: &Way, parts: &[&[u8]]) -> Option<()> {
+        let to = self.regions.get_mut(way.to.0)?;
+        let mut address = way.address;
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            let write = to.with_reached(way.to.1, way.rkey, address, part.len() as u32, way.access, |place, at| {
+                place.write(at, part, false)
+            });
+            write.ok()?.ok()?;
+            address = address.wrapping_add(part.len() as u64);
+        }
+        Some(())
+    }
+
+    /// From one program to the other, or back. What stops in the middle goes as packets from the beginning: the same bytes to
+    /// the same places.
+    fn copy(&mut self, way: &Way, pieces: &[Piece], writes: bool) -> Option<()> {
+        let right = if writes { Access::default() } else { Access::LOCAL_WRITE };
+        let (from, to) = self.both(way)?;
+        let (asker, other) = (way.from.1, way.to.1);
+        let mut is_own =
+            |piece: &Piece| from.with_own(asker, piece.lkey, piece.address, piece.len, right, |_, _| ()).is_ok();
+        if !pieces.iter().filter(|piece| piece.len > 0).all(&mut is_own) {
+            return None;
+        }
+        let mut address = way.address;
+        for piece in pieces.iter().filter(|piece| piece.len > 0) {
+            let len = piece.len as usize;
+            let copied = from.with_own(asker, piece.lkey, piece.address, piece.len, right, |own, at| {
+                to.with_reached(other, way.rkey, address, piece.len, way.access, |far, there| match writes {
+                    true => own.copy_to(at, far, there, len, false),
+                    false => far.copy_to(there, own, at, len, false),
+                })
+            });
+            copied.ok()?.ok()?.ok()?;
+            address = address.wrapping_add(piece.len.into());
+        }
+        Some(())
+    }
+}
+
+impl Memory for Reach {
+    fn gather(&mut self, asker: Asker, lkey: Key, address: u64, to: &mut [u8]) -> Result<(), Refused> {
+        let (regions, asker) = self.of(asker)?;
+        regions.gather(asker, lkey, address, to)
+    }
+
+    fn scatter(&mut self, asker: Asker, lkey: Key, address: u64, from: &[u8]) -> Result<(), Refused> {
+        let (regions, asker) = self.of(asker)?;
+        regions.scatter(asker, lkey, address, from)
+    }
+
+    fn allows(&mut self, asker: Asker, rkey: Key, address: u64, len: u64, wanted: Access) -> Result<(), Refused> {
+        let (regions, asker) = self.of(asker)?;
+        regions.allows(asker, rkey, address, len, wanted)
+    }
+
+    fn read(&mut self, asker: Asker, rkey: Key, address: u64, to: &mut [u8]) -> Result<(), Refused> {
+        let (regions, asker) = self.of(asker)?;
+        regions.read(asker, rkey, address, to)
+    }
+
+    fn write(&mut self, asker: Asker, rkey: Key, address: u64, from: &[u8]) -> Result<(), Refused> {
+        let (regions, asker) = self.of(asker)?;
+        regions.write(asker, rkey, address, from)
+    }
+
+    fn compare_swap(&mut self, asker: Asker, rkey: Key, address: u64, compare: u64, swap: u64) -> Result<u64, Refused> {
+        let (regions, asker) = self.of(asker)?;
+        regions.compare_swap(asker, rkey, address, compare, swap)
+    }
+
+    fn fetch_add(&mut self, asker: Asker, rkey: Key, address: u64, add: u64) -> Result<u64, Refused> {
+        let (regions, asker) = self.of(asker)?;
+        regions.fetch_add(asker, rkey, address, add)
+    }
+
+    fn invalidate(&mut self, asker: Asker, key: Key, remote: bool) -> Result<(), Refused> {
+        let (regions, asker) = self.of(asker)?;
+        regions.invalidate(asker, key, remote)
+    }
+
+    fn bind(&mut self, asker: Asker, window: Binding) -> Result<(), Refused> {
+        let (regions, asker) = self.of(asker)?;
+        regions.bind(asker, window)
+    }
+
+    fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
+        let Some(way) = self.way(far, operation, len) else { return Outcome::No };
+        // All of it has to fit, before the first byte is moved.
+        if !self.may(&way, len) {
+            return Outcome::No;
+        }
+        let done = match (operation, data) {
+            (Operation::Write { .. }, Data::Inline(parts)) => self.put(&way, parts),
+            (Operation::Write { .. }, Data::Pieces(pieces)) => self.copy(&way, pieces, true),
+            (Operation::Read { .. }, Data::Pieces(pieces)) => self.copy(&way, pieces, false),
+            _ => None,
+        };
+        if done.is_none() {
+            return Outcome::No;
+        }
+        self.copied += u64::from(len);
+        Outcome::Done
+    }
+
+    fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
+        self.way(far, operation, len).is_some_and(|way| self.may(&way, len))
+    }
+
+    fn show(&mut self, asker: Asker, connected: Option<&Connected<'_>>) {
+        match connected.filter(|connected| self.own.contains(&connected.path.destination)) {
+            Some(&Connected { remote, access, .. }) => {
+                self.pairs.insert(asker.qpn, Shown { domain: asker.domain, remote, access });
+            }
+            None => {
+                self.pairs.remove(&asker.qpn);
+            }
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Objects of programs: made, told and destroyed, each by its owner only.
+
+use super::queue_lines;
+use super::service::{Number, PairOf, Process, QueueOf, ServeError, Service};
+use crate::engine::Error;
+use crate::memory::{ProtectionDomain, Registered, Source};
+use crate::number::{Key, Qpn};
+use crate::transport::{Attributes, Capabilities, Init, Query, State};
+use crate::wire::Service as Kind;
+use crate::work::Access;
+use millrace_dma::{Pages, Region};
+use millrace_ring::lines::{Sender, bytes_of};
+
+const DOMAIN: &str = "protection domain";
+const QUEUE: &str = "completion queue";
+const SHARED: &str = "shared receive queue";
+const PAIR: &str = "queue pair";
+
+/// What a program has, besides its regions.
+#[derive(Default)]
+pub(super) struct Owned {
+    pub domains: Vec<ProtectionDomain>,
+    pub queues: Vec<u32>,
+    pub shared: Vec<u32>,
+    pub pairs: Vec<Qpn>,
+    completions: u64,
+    requests: u64,
+}
+
+fn room(has: u64, more: u64, limit: u64, what: &'static str) -> Result<u64, ServeError> {
+    has.checked_add(more).filter(|all| *all <= limit).ok_or(ServeError::Quota { what, limit })
+}
+
+fn has<T: PartialEq>(all: &[T], one: &T, what: &'static str) -> Result<(), ServeError> {
+    if all.contains(one) { Ok(()) } else { Err(Error::Missing(what).into()) }
+}
+
+impl Service {
+    fn process(&mut self, program: Number) -> Result<&mut Process, ServeError> {
+        self.processes.get_mut(program.0).ok_or(ServeError::Gone)
+    }
+
+    fn owned(&mut self, program: Number) -> Result<&mut Owned, ServeError> {
+        self.process(program).map(|process| &mut process.owned)
+    }
+
+    /// A protection domain.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn create_domain(&mut self, program: Number) -> Result<ProtectionDomain, ServeError> {
+        let limit = self.quota.domains as u64;
+        let process = self.process(program)?;
+        room(process.owned.domains.len() as u64, 1, limit, "protection domains")?;
+        let memory = process.memory;
+        let domain = self.engine.create_domain()?;
+        let reach = self.engine.memory();
+        let ours = match reach.regions.get_mut(memory).map(|regions| regions.allocate_domain()) {
+            Some(Ok(ours)) => ours,
+            Some(Err(error)) => {
+                self.engine.destroy_domain(domain)?;
+                return Err(error.into());
+            }
+            None => return Err(ServeError::Gone),
+        };
+        reach.join(domain, Some((memory, ours)));
+        self.owned(program)?.domains.push(domain);
+        Ok(domain)
+    }
+
+    /// Ends a protection domain.
+    ///
+    /// # Errors
+    /// [`ServeError`]; also while it has regions or queue pairs.
+    pub fn destroy_domain(&mut self, program: Number, domain: ProtectionDomain) -> Result<(), ServeError> {
+        has(&self.owned(program)?.domains, &domain, DOMAIN)?;
+        let reach = self.engine.memory();
+        let (memory, ours) = reach.domain(domain).ok_or(Error::Missing(DOMAIN))?;
+        // The engine is asked first, and changes nothing if it has users; the memory has to agree before.
+        let is_free =
+            reach.regions.get_mut(memory).is_none_or(|regions| regions.users(ours).is_ok_and(|count| *count == 0));
+        if !is_free {
+            return Err(Error::Busy(DOMAIN).into());
+        }
+        self.engine.destroy_domain(domain)?;
+        let reach = self.engine.memory();
+        if let Some(regions) = reach.regions.get_mut(memory) {
+            regions.free_domain(ours)?;
+        }
+        reach.join(domain, None);
+        self.owned(program)?.domains.retain(|one| *one != domain);
+        Ok(())
+    }
+
+    /// Registers memory of the program, which is mapped here.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn register(
+        &mut self,
+        program: Number,
+        domain: ProtectionDomain,
+        memory: &Region,
+        base: Option<u64>,
+        access: Access,
+    ) -> Result<Registered, ServeError> {
+        self.register_window(program, domain, memory.window().clone(), base, access)
+    }
+
+    /// The same with a part of what is mapped, or with memory that its owner may cut
+    /// ([`ForeignRegion`](millrace_dma::ForeignRegion)).
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn register_window(
+        &mut self,
+        program: Number,
+        domain: ProtectionDomain,
+        memory: millrace_dma::Window,
+        base: Option<u64>,
+        access: Access,
+    ) -> Result<Registered, ServeError> {
+        has(&self.owned(program)?.domains, &domain, DOMAIN)?;
+        let reach = self.engine.memory();
+        let (owner, ours) = reach.domain(domain).ok_or(Error::Missing(DOMAIN))?;
+        let regions = reach.regions.get_mut(owner).ok_or(ServeError::Gone)?;
+        Ok(regions.register(ours, Source::Window(memory), base, access)?)
+    }
+
+    /// Nobody reaches it any more.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn deregister(&mut self, program: Number, lkey: Key) -> Result<(), ServeError> {
+        let memory = self.process(program)?.memory;
+        let regions = self.engine.memory().regions.get_mut(memory).ok_or(ServeError::Gone)?;
+        Ok(regions.deregister(lkey)?)
+    }
+
+    /// A completion queue, and the memory of its ring, which has [`queue_lines`] lines.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn create_queue(&mut self, program: Number, depth: u32) -> Result<(u32, &Region), ServeError> {
+        let quota = self.quota;
+        let owned = self.owned(program)?;
+        room(owned.queues.len() as u64, 1, quota.queues as u64, "completion queues")?;
+        let completions = room(owned.completions, depth.into(), quota.completions, "completions")?;
+        if depth == 0 || depth > self.engine.options().max_completions {
+            return Err(Error::Range("depth").into());
+        }
+        let lines = queue_lines(depth);
+        let memory = Region::allocate(bytes_of(lines), Pages::Ordinary)?;
+        let ring = Sender::new(memory.window(), lines)?;
+        let queue = self.engine.create_cq(depth)?;
+        let owned = self.owned(program)?;
+        owned.queues.push(queue);
+        owned.completions = completions;
+        let of = QueueOf { owner: program, ring, written: 0, depth, memory };
+        self.queues.insert(queue, of);
+        let of = self.queues.get(&queue).ok_or(ServeError::Gone)?;
+        Ok((queue, &of.memory))
+    }
+
+    /// Ends a completion queue.
+    ///
+    /// # Errors
+    /// [`ServeError`]; also while queue pairs use it.
+    pub fn destroy_queue(&mut self, program: Number, queue: u32) -> Result<(), ServeError> {
+        has(&self.owned(program)?.queues, &queue, QUEUE)?;
+        self.engine.destroy_cq(queue)?;
+        let depth = self.queues.remove(&queue).map_or(0, |of| of.depth);
+        let owned = self.owned(program)?;
+        owned.queues.retain(|one| *one != queue);
+        owned.completions -= u64::from(depth);
+        Ok(())
+    }
+
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn create_shared(
+        &mut self,
+        program: Number,
+        domain: ProtectionDomain,
+        depth: u32,
+        pieces: u32,
+    ) -> Result<u32, ServeError> {
+        let quota = self.quota;
+        let owned = self.owned(program)?;
+        has(&owned.domains, &domain, DOMAIN)?;
+        room(owned.shared.len() as u64, 1, quota.shared as u64, "shared receive queues")?;
+        let requests = room(owned.requests, depth.into(), quota.requests, "requests")?;
+        let shared = self.engine.create_srq(domain, depth, pieces)?;
+        let owned = self.owned(program)?;
+        owned.shared.push(shared);
+        owned.requests = requests;
+        self.shared.insert(shared, (program, depth.into()));
+        Ok(shared)
+    }
+
+    /// With fewer buffers than that there is an event, once.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn set_shared_limit(&mut self, program: Number, shared: u32, limit: u32) -> Result<(), ServeError> {
+        has(&self.owned(program)?.shared, &shared, SHARED)?;
+        Ok(self.engine.set_srq_limit(shared, limit)?)
+    }
+
+    /// Ends a shared receive queue.
+    ///
+    /// # Errors
+    /// [`ServeError`]; also while queue pairs use it.
+    pub fn destroy_shared(&mut self, program: Number, shared: u32) -> Result<(), ServeError> {
+        has(&self.owned(program)?.shared, &shared, SHARED)?;
+        self.engine.destroy_srq(shared)?;
+        let depth = self.shared.remove(&shared).map_or(0, |(_, depth)| depth);
+        let owned = self.owned(program)?;
+        owned.shared.retain(|one| *one != shared);
+        owned.requests -= depth;
+        Ok(())
+    }
+
+    /// A queue pair of a connection.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn create_pair(&mut self, program: Number, init: &Init) -> Result<(Qpn, Capabilities), ServeError> {
+        if init.service == Kind::UnreliableDatagram {
+            return Err(ServeError::Unserved("queue pairs of datagrams"));
+        }
+        let quota = self.quota;
+        let owned = self.owned(program)?;
+        has(&owned.domains, &init.domain, DOMAIN)?;
+        has(&owned.queues, &init.send_queue, QUEUE)?;
+        has(&owned.queues, &init.receive_queue, QUEUE)?;
+        if let Some(shared) = init.shared_receive_queue {
+            has(&owned.shared, &shared, SHARED)?;
+        }
+        room(owned.pairs.len() as u64, 1, quota.pairs as u64, "queue pairs")?;
+        let wanted = u64::from(init.capabilities.send_requests) + u64::from(init.capabilities.receive_requests);
+        let all = room(owned.requests, wanted, quota.requests, "requests")?;
+        if init.capabilities.inline > super::MOST_INLINE as u32 {
+            return Err(Error::Range("inline").into());
+        }
+        let (qpn, granted) = self.engine.create_qp(init)?;
+        let owned = self.owned(program)?;
+        owned.pairs.push(qpn);
+        owned.requests = all;
+        let (send_queue, receive_queue) = (init.send_queue, init.receive_queue);
+        self.pairs.insert(qpn, PairOf { owner: program, send_queue, receive_queue, requests: wanted });
+        Ok((qpn, granted))
+    }
+
+    /// Tells a queue pair something, and brings it into another state.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn modify_pair(&mut self, program: Number, qpn: Qpn, told: &Attributes) -> Result<State, ServeError> {
+        has(&self.owned(program)?.pairs, &qpn, PAIR)?;
+        // Nobody speaks for another address.
+        if told.path.is_some_and(|path| !self.own.contains(&path.source)) {
+            return Err(Error::Range("source address").into());
+        }
+        Ok(self.engine.modify_qp(qpn, told)?)
+    }
+
+    /// What a queue pair is.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn query_pair(&mut self, program: Number, qpn: Qpn) -> Result<Query, ServeError> {
+        has(&self.owned(program)?.pairs, &qpn, PAIR)?;
+        Ok(self.engine.query_qp(qpn)?)
+    }
+
+    /// Ends a queue pair.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn destroy_pair(&mut self, program: Number, qpn: Qpn) -> Result<(), ServeError> {
+        has(&self.owned(program)?.pairs, &qpn, PAIR)?;
+        self.engine.destroy_qp(qpn)?;
+        let requests = self.pairs.remove(&qpn).map_or(0, |of| of.requests);
+        let owned = self.owned(program)?;
+        owned.pairs.retain(|one| *one != qpn);
+        owned.requests -= requests;
+        Ok(())
+    }
+
+    /// All that a program had, users first. Nothing of it can be in use by another one.
+    pub(super) fn destroy_all(&mut self, owned: &Owned) {
+        for qpn in &owned.pairs {
+            self.pairs.remove(qpn);
+            let gone = self.engine.destroy_qp(*qpn);
+            debug_assert!(gone.is_ok());
+        }
+        for shared in &owned.shared {
+            self.shared.remove(shared);
+            let gone = self.engine.destroy_srq(*shared);
+            debug_assert!(gone.is_ok());
+        }
+        for queue in &owned.queues {
+            self.queues.remove(queue);
+            let gone = self.engine.destroy_cq(*queue);
+            debug_assert!(gone.is_ok());
+        }
+        for domain in &owned.domains {
+            let gone = self.engine.destroy_domain(*domain);
+            debug_assert!(gone.is_ok());
+            self.engine.memory().join(*domain, None);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The program's side: it posts, polls and takes events, all without a system call.
+//!
+//! The card is told requests by their position in their queue; what the program calls them stays here. So a queue is full when
+//! as many are posted as it has room for and none of their completions was taken, as with hardware: requests whose ends are not
+//! told are known to have ended when a later one's end is.
+
+use super::work::{Words, Work};
+use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES, told};
+use crate::number::Qpn;
+use crate::transport::{Capabilities, Event};
+use crate::work::{Completion, Ended, Piece, Request};
+use millrace_dma::{OutOfRange, Window};
+use millrace_ring::lines::{MOST_WORDS, Malformed, Receiver, Sender};
+use std::collections::HashMap;
+
+/// Why nothing was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// The queue, or the ring to the card.
+    #[error("the queue is full: poll completions, then post again")]
+    Queue,
+    /// There is no such object.
+    #[error("there is no such queue pair or queue")]
+    Missing,
+    /// Too many pieces or inline bytes.
+    #[error("the request has too many pieces, or too many bytes inline")]
+    Long,
+}
+
+/// What requests of a queue are called, by position.
+struct Names {
+    /// A power of two, so that positions may wrap at 2^32.
+    ids: Box<[u64]>,
+    depth: u32,
+    posted: u32,
+    ended: u32,
+}
+
+impl Names {
+    fn new(depth: u32) -> Self {
+        let ids = vec![0; depth.max(1).next_power_of_two() as usize].into_boxed_slice();
+        Self { ids, depth, posted: 0, ended: 0 }
+    }
+
+    fn is_full(&self) -> bool {
+        self.posted.wrapping_sub(self.ended) >= self.depth
+    }
+
+    fn place(&self, position: u32) -> usize {
+        position as usize % self.ids.len()
+    }
+
+    fn add(&mut self, id: u64) {
+        let place = self.place(self.posted);
+        self.ids[place] = id;
+        self.posted = self.posted.wrapping_add(1);
+    }
+
+    /// The one at that position, and all before it, have ended.
+    fn end(&mut self, position: u64) -> Result<u64, Malformed> {
+        let position = u32::try_from(position).map_err(|_| Malformed)?;
+        if position.wrapping_sub(self.ended) >= self.posted.wrapping_sub(self.ended) {
+            return Err(Malformed);
+        }
+        self.ended = position.wrapping_add(1);
+        Ok(self.ids[self.place(position)])
+    }
+}
+
+struct Pair {
+    send: Names,
+    receive: Option<Names>,
+}
+
+struct Queue {
+    ring: Receiver,
+    taken: u32,
+}
+
+/// A program that a card serves.
+pub struct Program {
+    work: Sender,
+    events: Receiver,
+    words: Words,
+    queues: HashMap<u32, Queue>,
+    pairs: HashMap<Qpn, Pair>,
+    came: Box<[u64; MOST_WORDS]>,
+}
+
+impl Program {
+    /// Over the memory that the card shares with it.
+    ///
+    /// # Errors
+    /// The window is too short.
+    pub fn new(shared: &Window) -> Result<Self, OutOfRange> {
+        let events = shared.part(EVENTS_AT, SHARED_LEN - EVENTS_AT)?;
+        Ok(Self {
+            work: Sender::new(shared, WORK_LINES)?,
+            events: Receiver::new(&events, EVENT_LINES)?,
+            words: Words::default(),
+            queues: HashMap::new(),
+            pairs: HashMap::new(),
+            came: Box::new([0; MOST_WORDS]),
+        })
+    }
+
+    /// A completion queue with room for `depth` lines, which the card has made.
+    ///
+    /// # Errors
+    /// The window is too short.
+    pub fn add_queue(&mut self, queue: u32, depth: u32, ring: &Window) -> Result<(), OutOfRange> {
+        let ring = Receiver::new(ring, super::queue_lines(depth))?;
+        self.queues.insert(queue, Queue { ring, taken: 0 });
+        Ok(())
+    }
+
+    /// It is destroyed.
+    pub fn remove_queue(&mut self, queue: u32) {
+        self.queues.remove(&queue);
+    }
+
+    /// A queue pair that the card has made; `shared`: with a shared receive queue.
+    pub fn add_pair(&mut self, qpn: Qpn, granted: &Capabilities, shared: bool) {
+        let receive = (!shared).then(|| Names::new(granted.receive_requests));
+        self.pairs.insert(qpn, Pair { send: Names::new(granted.send_requests), receive });
+    }
+
+    /// It is destroyed, and what is told of it later is not told on.
+    pub fn remove_pair(&mut self, qpn: Qpn) {
+        self.pairs.remove(&qpn);
+    }
+
+    /// Adds a request to a send queue. Whether the card is to be rung.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn post_send(&mut self, qpn: Qpn, request: &Request<'_>) -> Result<bool, Full> {
+        let pair = self.pairs.get_mut(&qpn).ok_or(Full::Missing)?;
+        if pair.send.is_full() {
+            return Err(Full::Queue);
+        }
+        let work = Work::Send(qpn, Request { id: pair.send.posted.into(), ..*request });
+        put(&mut self.work, &mut self.words, &work)?;
+        pair.send.add(request.id);
+        Ok(self.work.must_wake())
+    }
+
+    /// Adds a buffer to a receive queue. Whether the card is to be rung.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn post_receive(&mut self, qpn: Qpn, id: u64, pieces: &[Piece]) -> Result<bool, Full> {
+        let names = self.pairs.get_mut(&qpn).and_then(|pair| pair.receive.as_mut()).ok_or(Full::Missing)?;
+        if names.is_full() {
+            return Err(Full::Queue);
+        }
+        put(&mut self.work, &mut self.words, &Work::Receive(qpn, names.posted.into(), pieces))?;
+        names.add(id);
+        Ok(self.work.must_wake())
+    }
+
+    /// Adds a buffer to a shared receive queue. Whether the card is to be rung.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn post_shared(&mut self, shared: u32, id: u64, pieces: &[Piece]) -> Result<bool, Full> {
+        put(&mut self.work, &mut self.words, &Work::ReceiveShared(shared, id, pieces))?;
+        Ok(self.work.must_wake())
+    }
+
+    /// The next completion makes an [`Event::Completion`]. Whether the card is to be rung.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn arm(&mut self, queue: u32, solicited_only: bool) -> Result<bool, Full> {
+        let taken = self.queues.get(&queue).ok_or(Full::Missing)?.taken;
+        put(&mut self.work, &mut self.words, &Work::Arm { queue, solicited_only, taken })?;
+        Ok(self.work.must_wake())
+    }
+
+    /// Takes completions. How many they are.
+    ///
+    /// # Errors
+    /// [`Malformed`]: this is not a card. A queue that does not exist is never filled.
+    pub fn poll(&mut self, queue: u32, to: &mut [Completion]) -> Result<usize, Malformed> {
+        let Some(queue) = self.queues.get_mut(&queue) else { return Ok(0) };
+        let mut count = 0;
+        while count < to.len() {
+            let Some(len) = queue.ring.take(&mut self.came)? else { break };
+            queue.taken = queue.taken.wrapping_add(1);
+            let mut found = told::read(&self.came[..len])?;
+            // Of one that was destroyed since.
+            let Some(pair) = self.pairs.get_mut(&found.qpn) else { continue };
+            let is_receive = matches!(found.ended, Ended::Receive | Ended::ReceiveWrite);
+            let names = if is_receive { pair.receive.as_mut() } else { Some(&mut pair.send) };
+            if let Some(names) = names {
+                found.id = names.end(found.id)?;
+            }
+            to[count] = found;
+            count += 1;
+        }
+        queue.ring.give_back();
+        Ok(count)
+    }
+
+    /// Takes an event.
+    ///
+    /// # Errors
+    /// [`Malformed`]: this is not a card.
+    pub fn take_event(&mut self) -> Result<Option<Event>, Malformed> {
+        let Some(len) = self.events.take(&mut self.came)? else { return Ok(None) };
+        self.events.give_back();
+        match self.came[..len] {
+            [word] => told::read_event(word).map(Some),
+            _ => Err(Malformed),
+        }
+    }
+
+    /// Asks to be rung when there is an event. Whether there is none yet, so that the program may sleep.
+    pub fn doze(&self) -> bool {
+        self.events.doze()
+    }
+
+    /// Is awake.
+    pub fn awake(&self) {
+        self.events.awake();
+    }
+}
+
+fn put(ring: &mut Sender, words: &mut Words, work: &Work<'_>) -> Result<(), Full> {
+    let words = words.of(work).ok_or(Full::Long)?;
+    if ring.send(words) { Ok(()) } else { Err(Full::Queue) }
+}

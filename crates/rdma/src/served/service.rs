@@ -1,0 +1,265 @@
+//! The card's side: programs, and what they have.
+
+use super::mailbox::Mailbox;
+use super::memory::Reach;
+use super::objects::Owned;
+use super::work::Apart;
+use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES};
+use crate::engine::{Engine, Error, Options};
+use crate::memory::{Limits, Regions, RegisterError};
+use crate::number::{Gid, Moment, Qpn};
+use millrace_dma::{OutOfRange, Pages, Region, RegionError};
+use millrace_ring::lines::{MOST_WORDS, Receiver, Sender};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+
+/// The number of a program, as long as it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Number(pub(super) usize);
+
+/// How much one program may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Protection domains.
+    pub domains: usize,
+    /// Regions, and as many windows.
+    pub regions: usize,
+    /// Bytes registered.
+    pub bytes: u64,
+    /// Completion queues.
+    pub queues: usize,
+    /// Completions of all its queues together.
+    pub completions: u64,
+    /// Shared receive queues.
+    pub shared: usize,
+    /// Queue pairs.
+    pub pairs: usize,
+    /// Requests of all its queue pairs and shared receive queues together.
+    pub requests: u64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            domains: 256,
+            regions: 4096,
+            bytes: 1 << 38,
+            queues: 1024,
+            completions: 1 << 20,
+            shared: 256,
+            pairs: 1024,
+            requests: 1 << 20,
+        }
+    }
+}
+
+/// Why the card did not do what a program asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The engine says so.
+    #[error(transparent)]
+    Engine(#[from] Error),
+    /// The memory says so.
+    #[error(transparent)]
+    Memory(#[from] RegisterError),
+    /// No memory to share with the program.
+    #[error("no memory to share with the program: {0}")]
+    Region(#[from] RegionError),
+    /// It does not fit.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    /// There is no such program any more.
+    #[error("the card does not serve this program any more: open the device again")]
+    Gone,
+    /// As many as one program may have.
+    #[error("a program may have {limit} {what} in this card: destroy some, or start the card with a higher quota")]
+    Quota {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        limit: u64,
+    },
+    /// The engine in the card does not do that.
+    #[error("the engine in the card has no {0}: use the one in the library (place=library)")]
+    Unserved(&'static str),
+}
+
+impl ServeError {
+    /// The number of Linux for it.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Engine(error) => error.errno(),
+            Self::Memory(RegisterError::Limit { .. }) | Self::Region(_) | Self::Quota { .. } => 12,
+            Self::Memory(RegisterError::Busy(_)) => 16,
+            Self::Memory(_) | Self::Range(_) => 22,
+            Self::Gone => 19,
+            Self::Unserved(_) => 95,
+        }
+    }
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests and buffers taken from programs.
+    pub taken: u64,
+    /// Those that the engine refused; they were told as completions, where there is a queue for it.
+    pub refused: u64,
+    /// Those for objects that the program does not have.
+    pub strange: u64,
+    /// Programs that were put out because they wrote what is no message.
+    pub malformed: u64,
+    /// Events that a program had no room for.
+    pub events_lost: u64,
+    /// Refusals that a program had no room for in the ring of the completion queue.
+    pub refusals_lost: u64,
+    /// Packets that came from outside and said that they came from here.
+    pub forged: u64,
+    /// Packets between two programs of this card.
+    pub packets: u64,
+    /// Bytes copied from one program to another, once and without packets.
+    pub copied: u64,
+}
+
+/// A program.
+pub(super) struct Process {
+    pub shared: Region,
+    pub work: Receiver,
+    pub events: Sender,
+    /// Where its regions are.
+    pub memory: usize,
+    pub owned: Owned,
+}
+
+/// Who has a queue pair, and where its completions go.
+#[derive(Clone, Copy)]
+pub(super) struct PairOf {
+    pub owner: Number,
+    pub send_queue: u32,
+    pub receive_queue: u32,
+    pub requests: u64,
+}
+
+/// A completion queue, and its ring.
+pub(super) struct QueueOf {
+    pub owner: Number,
+    pub ring: Sender,
+    /// Completions written to it, modulo 2^32.
+    pub written: u32,
+    pub depth: u32,
+    /// For as long as the ring is used.
+    pub memory: Region,
+}
+
+/// A message, and room for what it is taken apart into.
+pub(super) struct Scratch {
+    pub words: [u64; MOST_WORDS],
+    pub apart: Apart,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self { words: [0; MOST_WORDS], apart: Apart::default() }
+    }
+}
+
+/// An engine that many programs use.
+pub struct Service {
+    pub(super) engine: Engine<Reach>,
+    pub(super) own: Vec<Gid>,
+    pub(super) quota: Quota,
+    pub(super) processes: Slab<Process>,
+    pub(super) queues: HashMap<u32, QueueOf>,
+    pub(super) pairs: HashMap<Qpn, PairOf>,
+    /// Owners of shared receive queues, and their depths.
+    pub(super) shared: HashMap<u32, (Number, u64)>,
+    pub(super) mailbox: Mailbox,
+    pub(super) counters: Counters,
+    /// Whose turn is first.
+    pub(super) first: usize,
+    /// Programs whose events are to be looked at by them: somebody has to ring.
+    pub(super) bells: VecDeque<Number>,
+    /// Programs that were put out.
+    pub(super) put_out: Vec<Number>,
+    /// Where messages are taken apart; away while one is.
+    pub(super) scratch: Option<Box<Scratch>>,
+}
+
+impl Service {
+    /// Of the address that has these GIDs; each program may have `quota`.
+    pub fn new(options: Options, own: &[Gid], quota: Quota) -> Self {
+        Self {
+            engine: Engine::new(options, Reach::new(own)),
+            own: own.to_vec(),
+            quota,
+            processes: Slab::new(),
+            queues: HashMap::new(),
+            pairs: HashMap::new(),
+            shared: HashMap::new(),
+            mailbox: Mailbox::default(),
+            counters: Counters::default(),
+            first: 0,
+            bells: VecDeque::new(),
+            put_out: Vec::new(),
+            scratch: None,
+        }
+    }
+
+    /// One program more. Its memory with its rings is [`Service::memory_of`].
+    ///
+    /// # Errors
+    /// [`ServeError::Region`], [`ServeError::Memory`].
+    pub fn enter(&mut self) -> Result<Number, ServeError> {
+        let Quota { domains, regions, bytes, .. } = self.quota;
+        let limits = Limits { domains, regions, windows: regions, bytes, ..Limits::default() };
+        let shared = Region::allocate(SHARED_LEN, Pages::Ordinary)?;
+        let work = Receiver::new(shared.window(), WORK_LINES)?;
+        let events = Sender::new(&shared.part(EVENTS_AT, SHARED_LEN - EVENTS_AT)?, EVENT_LINES)?;
+        let memory = self.engine.memory().regions.insert(Regions::new(limits)?);
+        let owned = Owned::default();
+        let process = Process { shared, work, events, memory, owned };
+        Ok(Number(self.processes.insert(process)))
+    }
+
+    /// What a program and the card share: the ring of work, and that of events.
+    ///
+    /// # Errors
+    /// [`ServeError::Gone`].
+    pub fn memory_of(&self, program: Number) -> Result<&Region, ServeError> {
+        self.processes.get(program.0).map(|process| &process.shared).ok_or(ServeError::Gone)
+    }
+
+    /// The program has ended, or does not want to be served any more: all that it had is gone when this returns, and requests of
+    /// others on their way to it end with an error.
+    pub fn leave(&mut self, now: Moment, program: Number) {
+        let Some(process) = self.processes.get_mut(program.0) else { return };
+        let (owned, memory) = (core::mem::take(&mut process.owned), process.memory);
+        let gone = owned.pairs.clone();
+        self.destroy_all(&owned);
+        self.engine.memory().regions.try_remove(memory);
+        self.processes.remove(program.0);
+        self.bells.retain(|bell| *bell != program);
+        let own = &self.own;
+        self.engine.lose_pairs(now, |path, remote| own.contains(&path.destination) && gone.contains(&remote));
+    }
+
+    /// A program that is to be rung: it sleeps, and there is an event for it.
+    pub fn take_bell(&mut self) -> Option<Number> {
+        self.bells.pop_front()
+    }
+
+    /// A program that was put out, because it wrote what is no message. Its connection is to be closed.
+    pub fn take_put_out(&mut self) -> Option<Number> {
+        self.put_out.pop()
+    }
+
+    /// What happened so far.
+    pub fn counters(&mut self) -> Counters {
+        Counters { copied: self.engine.memory().copied, ..self.counters }
+    }
+
+    /// How many programs there are.
+    pub fn programs(&self) -> usize {
+        self.processes.len()
+    }
+}

@@ -1,0 +1,257 @@
+//! What the card does again and again: it takes work, moves the protocol on, and tells programs.
+
+use super::mailbox::Switch;
+use super::memory::Reach;
+use super::service::{Number, QueueOf, Scratch, Service};
+use super::told;
+use super::work::Work;
+use crate::engine::{Engine, Error, Event};
+use crate::number::{Moment, Qpn};
+use crate::transport::{Attributes, Origin, Out, State};
+use crate::wire::Packet;
+use crate::work::{Completion, Ended, Operation, Request, Status};
+use millrace_ring::lines::Malformed;
+
+/// Messages of a program in one turn, and bytes that may be copied for it.
+const MESSAGES: usize = 64;
+const BYTES: u64 = 1 << 20;
+/// Packets in one turn.
+const PACKETS: usize = 128;
+/// Completions of a queue in one turn.
+const COMPLETIONS: usize = 256;
+/// Events in one turn.
+const EVENTS: usize = 256;
+
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Something was done: another turn is worth while.
+    pub moved: bool,
+    /// When the next one is to be, although nobody asks for anything.
+    pub next: Option<Moment>,
+}
+
+impl Service {
+    /// A packet has come from outside.
+    pub fn receive(&mut self, now: Moment, packet: &Packet<'_>, from: &Origin) {
+        // Packets between programs of this card never come from outside.
+        if self.own.contains(&from.path.destination) {
+            self.counters.forged += 1;
+        } else {
+            self.engine.receive(now, packet, from);
+        }
+    }
+
+    /// Takes work of every program, up to a budget, moves the protocol on, and tells programs what came of it. Packets that go
+    /// to other addresses go to `wire`.
+    pub fn turn<O: Out>(&mut self, now: Moment, wire: &mut O) -> Turn {
+        let mut moved = self.take_all(now);
+        moved |= self.move_on(now, wire);
+        moved |= self.tell();
+        Turn { moved, next: self.engine.next_deadline() }
+    }
+
+    /// Asks all programs to ring when they want something. Whether the card may sleep until [`Turn::next`]: nothing has come
+    /// meanwhile.
+    pub fn doze(&mut self) -> bool {
+        let nothing = self.processes.iter().fold(true, |nothing, (_, process)| process.work.doze() && nothing);
+        let is_quiet = nothing && self.engine.is_quiet() && self.mailbox.len() == 0;
+        if !is_quiet {
+            self.awake();
+        }
+        is_quiet
+    }
+
+    /// The card is awake: nobody needs to ring.
+    pub fn awake(&mut self) {
+        self.processes.iter().for_each(|(_, process)| process.work.awake());
+    }
+
+    fn take_all(&mut self, now: Moment) -> bool {
+        let count = self.processes.capacity();
+        let mut moved = false;
+        for step in 0..count {
+            moved |= self.take_of(now, Number((self.first + step) % count));
+        }
+        self.first = (self.first + 1) % count.max(1);
+        moved
+    }
+
+    /// Takes work of one program, as much as a turn has. Whether there was some.
+    fn take_of(&mut self, now: Moment, program: Number) -> bool {
+        if !self.processes.get(program.0).is_some_and(|process| process.work.has_more()) {
+            return false;
+        }
+        // Made once; it is away while a message is taken apart.
+        let mut scratch = self.scratch.take().unwrap_or_default();
+        let done = self.take_some(program, &mut scratch);
+        self.scratch = Some(scratch);
+        if done.is_err() {
+            self.counters.malformed += 1;
+            self.put_out.push(program);
+            self.leave(now, program);
+        } else if let Some(process) = self.processes.get(program.0) {
+            process.work.give_back();
+        }
+        true
+    }
+
+    fn take_some(&mut self, program: Number, scratch: &mut Scratch) -> Result<(), Malformed> {
+        let (mut count, mut copied) = (0, 0);
+        while count < MESSAGES && copied < BYTES {
+            let Some(process) = self.processes.get_mut(program.0) else { break };
+            let Some(len) = process.work.take(&mut scratch.words)? else { break };
+            copied += scratch.apart.read(&scratch.words[..len], |work| self.do_one(program, work))?;
+            self.counters.taken += 1;
+            count += 1;
+        }
+        Ok(())
+    }
+
+    /// One message. Bytes that it may have copied.
+    fn do_one(&mut self, program: Number, work: &Work<'_>) -> u64 {
+        match *work {
+            Work::Send(qpn, ref request) => {
+                if !self.has_pair(program, qpn) {
+                    return 0;
+                }
+                if self.engine.post_send(qpn, request).is_err() {
+                    self.refuse(qpn, request.id, request.operation.ended());
+                }
+                bytes_of(request)
+            }
+            Work::Receive(qpn, id, pieces) => {
+                if self.has_pair(program, qpn) && self.engine.post_receive(qpn, id, pieces).is_err() {
+                    self.refuse(qpn, id, Ended::Receive);
+                }
+                0
+            }
+            Work::ReceiveShared(shared, id, pieces) => {
+                if self.shared.get(&shared).is_none_or(|(owner, _)| *owner != program) {
+                    self.counters.strange += 1;
+                } else if self.engine.post_srq_receive(shared, id, pieces).is_err() {
+                    self.counters.refused += 1;
+                }
+                0
+            }
+            Work::Arm { queue, solicited_only, taken } => {
+                self.arm(program, queue, solicited_only, taken);
+                0
+            }
+        }
+    }
+
+    fn has_pair(&mut self, program: Number, qpn: Qpn) -> bool {
+        let has = self.pairs.get(&qpn).is_some_and(|of| of.owner == program);
+        self.counters.strange += u64::from(!has);
+        has
+    }
+
+    /// What the engine does not take is told as a completion, as hardware does, and the queue pair fails: what was posted before
+    /// it ends before it.
+    fn refuse(&mut self, qpn: Qpn, id: u64, ended: Ended) {
+        self.counters.refused += 1;
+        let Some(of) = self.pairs.get(&qpn).copied() else { return };
+        // In the state RESET there is nothing to fail.
+        let _: Result<State, Error> = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
+        let queue = if ended == Ended::Receive { of.receive_queue } else { of.send_queue };
+        let Some(of) = self.queues.get_mut(&queue) else { return };
+        of.fill(&mut self.engine, queue, usize::MAX);
+        let completion = Completion { id, status: Status::LocalOperation, ended, qpn, ..Completion::default() };
+        self.counters.refusals_lost += u64::from(!of.tell(&completion));
+    }
+
+    fn arm(&mut self, program: Number, queue: u32, solicited_only: bool, taken: u32) {
+        let Some(of) = self.queues.get(&queue).filter(|of| of.owner == program) else {
+            self.counters.strange += 1;
+            return;
+        };
+        // The program may have looked before these came.
+        if of.written != taken || self.engine.has_completions(queue) {
+            self.tell_of(Event::Completion(queue), program);
+        } else if self.engine.arm(queue, solicited_only).is_err() {
+            self.counters.refused += 1;
+        }
+    }
+
+    fn move_on<O: Out>(&mut self, now: Moment, wire: &mut O) -> bool {
+        let mut switch = Switch { own: &self.own, mailbox: &mut self.mailbox, wire };
+        let sent = self.engine.transmit(now, PACKETS, &mut switch);
+        let waiting = self.mailbox.len();
+        for _ in 0..waiting {
+            let Some(letter) = self.mailbox.take() else { break };
+            let packet = Packet { headers: letter.headers, payload: &letter.payload };
+            self.engine.receive(now, &packet, &letter.origin);
+            self.mailbox.give_back(letter);
+        }
+        self.counters.packets += waiting as u64;
+        sent + waiting > 0
+    }
+
+    /// Completions go to their rings while these have room, then events.
+    fn tell(&mut self) -> bool {
+        let mut moved = false;
+        for (queue, of) in &mut self.queues {
+            moved |= of.fill(&mut self.engine, *queue, COMPLETIONS) > 0;
+        }
+        for _ in 0..EVENTS {
+            let Some(event) = self.engine.take_event() else { break };
+            if let Some(program) = self.owner(&event) {
+                self.tell_of(event, program);
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    fn owner(&self, event: &Event) -> Option<Number> {
+        match event {
+            Event::Completion(queue) | Event::CompletionQueueError(queue) => self.queues.get(queue).map(|of| of.owner),
+            Event::SharedReceiveLimit(shared) => self.shared.get(shared).map(|(owner, _)| *owner),
+            Event::QueuePairFatal(qpn)
+            | Event::RequestError(qpn)
+            | Event::AccessError(qpn)
+            | Event::Established(qpn)
+            | Event::SendQueueDrained(qpn)
+            | Event::LastBufferReached(qpn) => self.pairs.get(qpn).map(|of| of.owner),
+        }
+    }
+
+    fn tell_of(&mut self, event: Event, program: Number) {
+        let Some(process) = self.processes.get_mut(program.0) else { return };
+        if !process.events.send(&[told::write_event(event)]) {
+            self.counters.events_lost += 1;
+        }
+        if process.events.must_wake() && !self.bells.contains(&program) {
+            self.bells.push_back(program);
+        }
+    }
+}
+
+impl QueueOf {
+    /// Up to `budget` completions go from the engine's queue to the ring, while that has room. How many.
+    fn fill(&mut self, engine: &mut Engine<Reach>, queue: u32, budget: usize) -> usize {
+        let (mut count, mut one) = (0, [Completion::default()]);
+        while count < budget && self.ring.has_room(3) && engine.poll(queue, &mut one) == Ok(1) {
+            self.tell(&one[0]);
+            count += 1;
+        }
+        count
+    }
+
+    /// Whether there was room.
+    fn tell(&mut self, completion: &Completion) -> bool {
+        let is_told = self.ring.send(&told::write(completion));
+        self.written = self.written.wrapping_add(is_told.into());
+        is_told
+    }
+}
+
+fn bytes_of(request: &Request<'_>) -> u64 {
+    match (request.operation, request.data) {
+        (Operation::Write { .. } | Operation::Read { .. }, crate::work::Data::Pieces(pieces)) => {
+            pieces.iter().map(|piece| u64::from(piece.len)).sum()
+        }
+        _ => 0,
+    }
+}

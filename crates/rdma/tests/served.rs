@@ -1,0 +1,518 @@
+//! The engine in another process: programs with rings in shared memory, and memory that is mapped on both sides.
+
+use millrace_dma::{Pages, Protection, Region};
+use millrace_rdma::engine::Options;
+use millrace_rdma::memory::{ProtectionDomain, Refused};
+use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
+use millrace_rdma::served::{Full, Number, Program, Quota, SHARED_LEN, Service};
+use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Out, Sent, State};
+use millrace_rdma::wire::{Format, Headers, Path, Service as Kind};
+use millrace_rdma::work::{Access, Completion, Data, Ended, Flags, Operation, Piece, Request, Status};
+use proptest::prelude::*;
+
+const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+const LEN: usize = 4 << 20;
+const DEPTH: u32 = 64;
+
+const PATH: Path = Path {
+    format: Format::RoceV2,
+    source_mac: [2, 0, 0, 0, 0, 1],
+    destination_mac: [2, 0, 0, 0, 0, 1],
+    source: GID,
+    destination: GID,
+    hop_limit: 64,
+    traffic_class: 0,
+    flow_label: 0,
+    source_port: 0xc000,
+};
+
+/// Nothing is for other hosts here.
+struct NoWire;
+
+impl Out for NoWire {
+    fn packet<F>(&mut self, _: &Path, _: Qpn, _: &Headers, _: usize, _: F) -> Sent
+    where
+        F: FnOnce(&mut [u8]) -> Result<(), Refused>,
+    {
+        panic!("a packet between two programs of a card went out")
+    }
+}
+
+struct End {
+    number: Number,
+    program: Program,
+    memory: Region,
+    key: Key,
+    domain: ProtectionDomain,
+    queue: u32,
+    qpn: Qpn,
+}
+
+const ALL: Access =
+    Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ).with(Access::REMOTE_ATOMIC);
+
+/// The same memory, mapped once more, as the program has it.
+fn again(region: &Region) -> Region {
+    let fd = region.fd().unwrap().try_clone_to_owned().unwrap();
+    Region::map(fd, region.len(), Protection::ReadWrite, false).unwrap()
+}
+
+fn end(service: &mut Service) -> End {
+    let number = service.enter().unwrap();
+    let mut program = Program::new(again(service.memory_of(number).unwrap()).window()).unwrap();
+    let memory = Region::allocate(LEN, Pages::Ordinary).unwrap();
+    let domain = service.create_domain(number).unwrap();
+    let key = service.register(number, domain, &again(&memory), Some(0), ALL).unwrap().lkey;
+    let (queue, ring) = service.create_queue(number, 256).unwrap();
+    program.add_queue(queue, 256, again(ring).window()).unwrap();
+    let (send_requests, receive_requests) = (DEPTH, DEPTH);
+    let capabilities = Capabilities { send_requests, receive_requests, send_pieces: 4, receive_pieces: 4, inline: 256 };
+    let (qpn, granted) = service.create_pair(number, &init(domain, queue, capabilities)).unwrap();
+    program.add_pair(qpn, &granted, false);
+    End { number, program, memory, key, domain, queue, qpn }
+}
+
+fn init(domain: ProtectionDomain, queue: u32, capabilities: Capabilities) -> Init {
+    Init {
+        service: Kind::ReliableConnection,
+        general: false,
+        domain,
+        send_queue: queue,
+        receive_queue: queue,
+        shared_receive_queue: None,
+        capabilities,
+        signal_all: false,
+        context: 0,
+    }
+}
+
+fn connect(service: &mut Service, number: Number, qpn: Qpn, remote: Qpn) {
+    let init = Attributes { pkey_index: Some(0), port: Some(1), access: Some(ALL), ..Attributes::state(State::Init) };
+    let receive = Attributes {
+        path: Some(PATH),
+        path_mtu: Some(4096),
+        remote: Some(remote),
+        receive_psn: Some(Psn::new(0)),
+        max_dest_rd_atomic: Some(4),
+        min_rnr_timer: Some(1),
+        ..Attributes::state(State::ReadyToReceive)
+    };
+    let send = Attributes {
+        send_psn: Some(Psn::new(0)),
+        timeout: Some(10),
+        retry_count: Some(7),
+        rnr_retry: Some(7),
+        max_rd_atomic: Some(4),
+        ..Attributes::state(State::ReadyToSend)
+    };
+    for told in [init, receive, send] {
+        service.modify_pair(number, qpn, &told).unwrap();
+    }
+}
+
+fn service() -> Service {
+    Service::new(Options { seed: 1, ..Options::default() }, &[GID], Quota::default())
+}
+
+fn two() -> (Service, [End; 2]) {
+    let mut service = service();
+    let ends = [end(&mut service), end(&mut service)];
+    join(&mut service, &ends[0], &ends[1]);
+    (service, ends)
+}
+
+fn join(service: &mut Service, one: &End, other: &End) {
+    connect(service, one.number, one.qpn, other.qpn);
+    connect(service, other.number, other.qpn, one.qpn);
+}
+
+impl End {
+    fn piece(&self, address: u64, len: u32) -> Piece {
+        Piece { address, len, lkey: self.key }
+    }
+
+    fn post(&mut self, id: u64, operation: Operation, pieces: &[Piece]) -> Result<bool, Full> {
+        let flags = Flags { signaled: true, ..Flags::default() };
+        self.program.post_send(self.qpn, &Request { id, operation, data: Data::Pieces(pieces), flags, target: None })
+    }
+
+    fn poll(&mut self) -> Vec<Completion> {
+        let mut found = [Completion::default(); 256];
+        let count = self.program.poll(self.queue, &mut found).unwrap();
+        found[..count].to_vec()
+    }
+
+    fn fill(&self, at: usize, bytes: &[u8]) {
+        assert_eq!(self.memory.window().span_mut(at, bytes.len()).unwrap().write_from(bytes), bytes.len());
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.window().span(at, len).unwrap().read_into(&mut bytes);
+        bytes
+    }
+}
+
+fn write_to(key: Key, address: u64) -> Operation {
+    Operation::Write { address, rkey: key, immediate: None }
+}
+
+/// Turns until nothing moves; time goes on by a microsecond each.
+fn run(service: &mut Service, now: &mut u64) {
+    for _ in 0..100_000 {
+        *now += 1000;
+        if !service.turn(Moment::new(*now), &mut NoWire).moved {
+            return;
+        }
+    }
+    panic!("it moves for ever");
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| ((at * 31 + seed) ^ (at >> 8)) as u8).collect()
+}
+
+#[test]
+fn writes_reads_sends_and_atomics_between_two_programs() {
+    let (mut service, [mut a, mut b]) = two();
+    let mut now = 0;
+    a.fill(0, &pattern(1 << 20, 1));
+    a.fill(2 << 20, &7_u64.to_ne_bytes());
+    let (own, key) = (a.piece(0, 1 << 20), b.key);
+    a.post(100, write_to(key, 4096), &[own]).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!(b.bytes(4096, 1 << 20), pattern(1 << 20, 1));
+    let counted = service.counters();
+    assert_eq!((counted.copied, counted.packets), (1 << 20, 0), "copied once, and without packets");
+    // What is longer than a turn goes as packets.
+    let own = a.piece(0, 2 << 20);
+    a.post(101, write_to(key, 0), &[own]).unwrap();
+    // Order holds between the two ways.
+    let own = [a.piece(2 << 20, 8)];
+    a.post(102, write_to(key, 8), &own).unwrap();
+    b.program.post_receive(b.qpn, 900, &[b.piece(3 << 20, 64), b.piece((3 << 20) + 100, 64)]).unwrap();
+    let sent = [a.piece(5, 100)];
+    a.post(103, Operation::SendImmediate([1, 2, 3, 4]), &sent).unwrap();
+    run(&mut service, &mut now);
+    let own = [a.piece((2 << 20) + 64, 1 << 16)];
+    a.post(104, Operation::Read { address: 4096, rkey: key }, &own).unwrap();
+    let own = [a.piece((2 << 20) + 8, 8)];
+    a.post(105, Operation::FetchAdd { address: 8, rkey: key, add: 5 }, &own).unwrap();
+    run(&mut service, &mut now);
+    let ended: Vec<_> = a.poll().iter().map(|line| (line.id, line.status, line.ended)).collect();
+    let good = |id, ended| (id, Status::Success, ended);
+    let kinds = [Ended::Write, Ended::Write, Ended::Write, Ended::Send, Ended::Read, Ended::FetchAdd];
+    assert_eq!(ended, (100..).zip(kinds).map(|(id, ended)| good(id, ended)).collect::<Vec<_>>());
+    assert_eq!(a.bytes((2 << 20) + 64, 1 << 16), b.bytes(4096, 1 << 16));
+    assert_eq!((b.bytes(8, 8), a.bytes((2 << 20) + 8, 8)), (12_u64.to_ne_bytes().into(), 7_u64.to_ne_bytes().into()));
+    let came = b.poll();
+    assert_eq!((came.len(), came[0].id, came[0].len), (1, 900, 100));
+    let bytes = [b.bytes(3 << 20, 64), b.bytes((3 << 20) + 100, 36)].concat();
+    assert_eq!(bytes, pattern(1 << 20, 1)[5..105]);
+}
+
+#[test]
+fn a_program_that_ends_loses_everything_and_the_other_end_is_told() {
+    let (mut service, [mut a, b]) = two();
+    let mut other = [end(&mut service), end(&mut service)];
+    let [c, d] = &mut other;
+    join(&mut service, c, d);
+    let mut now = 0;
+    let (key, own) = (b.key, a.piece(0, 64));
+    // A SEND that waits for a buffer, for ever, and WRITEs behind it.
+    a.post(1, Operation::Send, &[own]).unwrap();
+    a.post(2, write_to(key, 0), &[own]).unwrap();
+    for _ in 0..50 {
+        now += 1000;
+        service.turn(Moment::new(now), &mut NoWire);
+    }
+    assert!(a.poll().is_empty());
+    service.leave(Moment::new(now), b.number);
+    run(&mut service, &mut now);
+    let ended: Vec<_> = a.poll().iter().map(|line| (line.id, line.status)).collect();
+    assert_eq!(ended, [(1, Status::RetryExceeded), (2, Status::Flushed)]);
+    assert!(service.memory_of(b.number).is_err() && service.create_domain(b.number).is_err());
+    let from = c.piece(0, 4096);
+    c.fill(0, &pattern(4096, 3));
+    let key = d.key;
+    c.post(3, write_to(key, 0), &[from]).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!((c.poll()[0].status, d.bytes(0, 4096)), (Status::Success, pattern(4096, 3)));
+    assert_eq!(service.programs(), 3);
+}
+
+#[test]
+fn nobody_uses_what_belongs_to_another() {
+    let (mut service, [mut a, b]) = two();
+    let mut stranger = end(&mut service);
+    let mut now = 0;
+    let number = stranger.number;
+    assert!(service.destroy_domain(number, a.domain).is_err());
+    assert!(service.destroy_queue(number, a.queue).is_err());
+    assert!(service.destroy_pair(number, a.qpn).is_err() && service.query_pair(number, a.qpn).is_err());
+    assert!(service.modify_pair(number, a.qpn, &Attributes::state(State::Error)).is_err());
+    let capabilities = Capabilities { send_requests: 1, ..Capabilities::default() };
+    assert!(service.create_pair(number, &init(stranger.domain, a.queue, capabilities)).is_err());
+    assert!(service.create_pair(number, &init(a.domain, stranger.queue, capabilities)).is_err());
+    assert!(service.register(number, a.domain, &again(&stranger.memory), None, ALL).is_err());
+    assert!(service.destroy_domain(a.number, a.domain).is_err(), "it has a region and a queue pair");
+    // Posts to a queue pair of another program: it says that it has it.
+    stranger.program.add_pair(a.qpn, &Capabilities { send_requests: 8, ..Capabilities::default() }, true);
+    let piece = [stranger.piece(0, 64)];
+    let request = |operation, pieces| Request {
+        id: 0,
+        operation,
+        data: Data::Pieces(pieces),
+        flags: Flags::default(),
+        target: None,
+    };
+    stranger.program.post_send(a.qpn, &request(write_to(b.key, 0), &piece)).unwrap();
+    stranger.program.post_shared(7, 0, &piece).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!(service.counters().strange, 2);
+    // Its queue pair says that it is connected with one that is connected with another.
+    connect(&mut service, number, stranger.qpn, b.qpn);
+    stranger.post(5, write_to(b.key, 0), &piece).unwrap();
+    for _ in 0..20_000 {
+        now += 1_000_000;
+        service.turn(Moment::new(now), &mut NoWire);
+    }
+    assert_eq!(stranger.poll()[0].status, Status::RetryExceeded);
+    // A local key of another program.
+    let foreign = Piece { address: 0, len: 64, lkey: b.key };
+    a.post(6, write_to(b.key, 0), &[foreign]).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!(a.poll()[0].status, Status::LocalProtection);
+    assert_eq!(b.bytes(0, 64), [0; 64]);
+}
+
+#[test]
+fn quotas_are_kept_and_given_back() {
+    let quota = Quota {
+        domains: 2,
+        queues: 2,
+        completions: 300,
+        pairs: 2,
+        requests: 200,
+        bytes: LEN as u64,
+        ..Quota::default()
+    };
+    let mut service = Service::new(Options::default(), &[GID], quota);
+    let one = end(&mut service);
+    let capabilities = Capabilities { send_requests: 64, ..Capabilities::default() };
+    let make = |service: &mut Service, pair: &Init| service.create_pair(one.number, pair).map(|(qpn, _)| qpn);
+    let wanted = init(one.domain, one.queue, capabilities);
+    let second = make(&mut service, &wanted).unwrap();
+    assert_eq!(make(&mut service, &wanted).unwrap_err().errno(), 12);
+    service.destroy_pair(one.number, second).unwrap();
+    let much = Capabilities { send_requests: 80, ..Capabilities::default() };
+    assert_eq!(make(&mut service, &init(one.domain, one.queue, much)).unwrap_err().errno(), 12);
+    assert_eq!(service.create_queue(one.number, 64).err().unwrap().errno(), 12, "256 and 64 are more than 300");
+    let (queue, _) = service.create_queue(one.number, 32).unwrap();
+    assert_eq!(service.create_queue(one.number, 1).err().unwrap().errno(), 12);
+    service.destroy_queue(one.number, queue).unwrap();
+    let more = Region::allocate(4096, Pages::Ordinary).unwrap();
+    assert_eq!(service.register(one.number, one.domain, &more, None, ALL).unwrap_err().errno(), 12);
+    service.deregister(one.number, one.key).unwrap();
+    service.register(one.number, one.domain, &more, None, ALL).unwrap();
+    // Another program has its own.
+    end(&mut service);
+    let datagrams = Init { service: Kind::UnreliableDatagram, ..wanted };
+    assert_eq!(make(&mut service, &datagrams).unwrap_err().errno(), 95);
+}
+
+#[test]
+fn a_greedy_program_does_not_keep_others_waiting() {
+    let (mut service, [mut a, b]) = two();
+    let (mut c, d) = (end(&mut service), end(&mut service));
+    join(&mut service, &c, &d);
+    let (big, key) = (a.piece(0, 1 << 20), b.key);
+    (0..DEPTH.into()).for_each(|id| a.post(id, write_to(key, 0), &[big]).map(drop).unwrap());
+    assert_eq!(a.post(99, write_to(key, 0), &[big]), Err(Full::Queue));
+    let (small, key) = (c.piece(0, 8), d.key);
+    c.post(1, write_to(key, 0), &[small]).unwrap();
+    service.turn(Moment::new(1), &mut NoWire);
+    assert_eq!(c.poll().len(), 1);
+    assert_eq!(a.poll().len(), 1, "as many bytes as a turn has");
+    run(&mut service, &mut 10);
+    assert_eq!(a.poll().len(), DEPTH as usize - 1);
+}
+
+#[test]
+fn who_sleeps_is_rung_and_what_came_before_is_told() {
+    let (mut service, [mut a, b]) = two();
+    let mut now = 0;
+    run(&mut service, &mut now);
+    assert!(service.doze(), "an idle card sleeps");
+    let (own, key) = (a.piece(0, 8), b.key);
+    assert_eq!(a.post(1, write_to(key, 0), &[own]), Ok(true), "a card that sleeps is rung");
+    assert!(!service.doze(), "it does not sleep with work to do");
+    assert_eq!(a.post(2, write_to(key, 0), &[own]), Ok(false));
+    run(&mut service, &mut now);
+    // Both completions are there, and were not looked at: arming tells at once.
+    a.program.arm(a.queue, false).unwrap();
+    assert!(a.program.doze());
+    run(&mut service, &mut now);
+    assert_eq!((service.take_bell(), service.take_bell()), (Some(a.number), None));
+    assert_eq!(a.program.take_event(), Ok(Some(Event::Completion(a.queue))));
+    assert_eq!(a.poll().len(), 2);
+    // Nothing is there: the next one tells, once.
+    a.program.arm(a.queue, false).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!(a.program.take_event(), Ok(None));
+    assert!(a.program.doze());
+    a.post(3, write_to(key, 0), &[own]).unwrap();
+    a.post(4, write_to(key, 0), &[own]).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!(service.take_bell(), Some(a.number));
+    assert_eq!(a.program.take_event(), Ok(Some(Event::Completion(a.queue))));
+    assert_eq!(a.program.take_event(), Ok(None));
+}
+
+#[test]
+fn what_the_engine_does_not_take_ends_with_an_error_in_order() {
+    let (mut service, [mut a, b]) = two();
+    let (own, key) = (a.piece(0, 8), b.key);
+    a.post(1, Operation::Send, &[own]).unwrap();
+    // Five pieces, where the queue pair has room for four.
+    a.post(2, write_to(key, 0), &[own; 5]).unwrap();
+    a.post(3, write_to(key, 0), &[own]).unwrap();
+    service.turn(Moment::new(1), &mut NoWire);
+    let ended: Vec<_> = a.poll().iter().map(|line| (line.id, line.status)).collect();
+    assert_eq!(ended, [(1, Status::Flushed), (2, Status::LocalOperation), (3, Status::Flushed)]);
+    assert_eq!(service.counters().refused, 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever a program writes into its rings, it harms only itself.
+    #[test]
+    fn nonsense_harms_nobody_else(words in prop::collection::vec((0usize..2000, any::<u64>(), any::<bool>()), 1..300), taken: u64) {
+        let (mut service, [mut a, b]) = two();
+        let stranger = end(&mut service);
+        for (at, word, small) in words {
+            let (line, place) = (at / 8, at % 8);
+            // Stamps that are taken, and heads with kinds that there are.
+            let word = match place {
+                0 => (line as u64 + 1) | (word % 30) << 32,
+                1 if small => (word % 6) | (word & 0x0007_071f_0000) | u64::from(stranger.qpn.value()) << 32,
+                _ if small => word % 5000,
+                _ => word,
+            };
+            stranger.program_window(&service).slots64(256, 8192).unwrap().store((line * 8 + place) as u32, word);
+        }
+        stranger.program_window(&service).word64(0).unwrap().store(taken, millrace_dma::Ordering::Relaxed);
+        let (own, key) = (a.piece(0, 64), b.key);
+        a.fill(0, &pattern(64, 9));
+        a.post(1, write_to(key, 128), &[own]).unwrap();
+        for now in 1..200 {
+            service.turn(Moment::new(now * 1000), &mut NoWire);
+        }
+        prop_assert_eq!(a.poll()[0].status, Status::Success);
+        prop_assert_eq!(b.bytes(128, 64), pattern(64, 9));
+        prop_assert!(b.bytes(0, 128).iter().all(|byte| *byte == 0));
+        let out = service.take_put_out();
+        prop_assert_eq!(out.is_some(), service.programs() == 2);
+    }
+}
+
+impl End {
+    fn program_window(&self, service: &Service) -> millrace_dma::Window {
+        service.memory_of(self.number).unwrap().window().clone()
+    }
+}
+
+/// Run by the next test as a process of its own: posts WRITEs until it is killed, or as many as it is told.
+#[test]
+fn as_a_program_of_its_own() {
+    let Ok(told) = std::env::var("MILLRACE_TEST_SERVED") else { return };
+    let told: Vec<u64> = told.split(' ').map(|number| number.parse().unwrap()).collect();
+    let [pid, shared, ring, queue, qpn, lkey, rkey, count] = told[..] else { panic!("{told:?}") };
+    let map = |fd: u64, len: usize| {
+        let file = std::fs::File::options().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}")).unwrap();
+        Region::map(file.into(), len, Protection::ReadWrite, false).unwrap()
+    };
+    let lines = millrace_rdma::served::queue_lines(256);
+    let mut program = Program::new(map(shared, SHARED_LEN).window()).unwrap();
+    let ring = map(ring, millrace_ring::lines::bytes_of(lines));
+    program.add_queue(queue as u32, 256, ring.window()).unwrap();
+    let qpn = Qpn::new(qpn as u32);
+    program.add_pair(qpn, &Capabilities { send_requests: DEPTH, ..Capabilities::default() }, true);
+    let mut found = [Completion::default(); 64];
+    let (mut posted, mut ended) = (0, 0);
+    while ended < count {
+        let pieces = [Piece { address: posted % 512 * 8, len: 8, lkey: Key::new(lkey as u32) }];
+        let operation = write_to(Key::new(rkey as u32), posted % 512 * 8);
+        let flags = Flags { signaled: true, ..Flags::default() };
+        let request = Request { id: posted, operation, data: Data::Pieces(&pieces), flags, target: None };
+        if posted < count && program.post_send(qpn, &request).is_ok() {
+            posted += 1;
+        }
+        let came = program.poll(queue as u32, &mut found).unwrap();
+        for line in &found[..came] {
+            assert_eq!((line.id, line.status), (ended, Status::Success));
+            ended += 1;
+        }
+    }
+}
+
+#[test]
+fn programs_that_are_processes_of_their_own_write_and_are_killed() {
+    use std::os::fd::AsRawFd;
+    for count in [20_000_u64, u64::MAX] {
+        let mut service = service();
+        let a = end(&mut service);
+        let mut b = end(&mut service);
+        join(&mut service, &a, &b);
+        a.fill(0, &pattern(4096, 5));
+        // A queue more, whose ring the other process alone reads.
+        let (queue, ring) = service.create_queue(a.number, 256).unwrap();
+        let ring = ring.fd().unwrap().try_clone_to_owned().unwrap();
+        let capabilities = Capabilities { send_requests: DEPTH, ..Capabilities::default() };
+        let (qpn, _) = service.create_pair(a.number, &init(a.domain, queue, capabilities)).unwrap();
+        let (far, _) = service.create_pair(b.number, &init(b.domain, b.queue, capabilities)).unwrap();
+        connect(&mut service, a.number, qpn, far);
+        connect(&mut service, b.number, far, qpn);
+        let shared = service.memory_of(a.number).unwrap().fd().unwrap().as_raw_fd();
+        let numbers = [shared as u64, ring.as_raw_fd() as u64, queue.into(), qpn.value().into()];
+        let keys = [a.key.value().into(), b.key.value().into(), count];
+        let told = [vec![std::process::id().into()], numbers.to_vec(), keys.to_vec()].concat();
+        let told = told.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "as_a_program_of_its_own"])
+            .env("MILLRACE_TEST_SERVED", told)
+            .spawn()
+            .unwrap();
+        let began = std::time::Instant::now();
+        let now = || Moment::new(began.elapsed().as_nanos() as u64);
+        let status = loop {
+            if !service.turn(now(), &mut NoWire).moved {
+                std::thread::yield_now();
+            }
+            if count == u64::MAX && service.counters().taken > 5000 {
+                child.kill().unwrap();
+            }
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed().as_secs() < 60, "{:?}", service.counters());
+        };
+        assert_eq!(status.success(), count != u64::MAX, "{status}");
+        assert_eq!(b.bytes(0, 4096), pattern(4096, 5));
+        service.leave(now(), a.number);
+        assert_eq!(service.programs(), 1);
+        // The other one is told when it asks.
+        b.program.add_pair(far, &capabilities, true);
+        let request = Request {
+            id: 77,
+            operation: Operation::Send,
+            data: Data::Pieces(&[]),
+            flags: Flags { signaled: true, ..Flags::default() },
+            target: None,
+        };
+        b.program.post_send(far, &request).unwrap();
+        service.turn(now(), &mut NoWire);
+        assert_eq!((b.poll()[0].id, b.program.take_event().is_ok()), (77, true));
+    }
+}
