@@ -13,5 +13,5 @@ esac
 # It reads one file: the types without their file's own lines, behind the functions.
 both=$(mktemp --suffix=.rs)
 trap 'rm -f "$both"' EXIT
-cat crates/c/src/boundary.rs <(grep -v '^//!\|^#!' crates/c/src/types.rs) >"$both"
+cat crates/c/src/boundary.rs <(grep -v '^//!\|^#!' crates/c/src/slurpoe.rs) <(grep -v '^//!\|^#!' crates/c/src/types.rs) >"$both"
 cbindgen --quiet --config crates/c/cbindgen.toml --output "$1" "$both"

@@ -1,7 +1,7 @@
 //! What C sees. `include/millrace.h` is made from this file and `types.rs` by `make header`, so comments on public items
 //! are written for people who read that header.
 //!
-//! The only file of this crate with `unsafe`. Most functions need none: a pointer that is borrowed for one call and
+//! With `slurpoe.rs` the only file of this crate with `unsafe`. Most functions need none: a pointer that is borrowed for one call and
 //! may be NULL is an `Option<&T>`, one that is handed back is an `Option<Box<T>>`, a place for a result is an
 //! `Option<&mut MaybeUninit<T>>`. What is left are strings and arrays. That pointers come from this library, are used
 //! by one thread at a time where that is asked for, and not after they were closed, is the caller's promise, as with
@@ -77,7 +77,11 @@ const _: () = {
 };
 
 /// Writes a result to the caller's place.
-fn give<T>(place: Option<&mut MaybeUninit<T>>, name: &str, value: impl FnOnce() -> Result<T, Failure>) -> c_int {
+pub(crate) fn give<T>(
+    place: Option<&mut MaybeUninit<T>>,
+    name: &str,
+    value: impl FnOnce() -> Result<T, Failure>,
+) -> c_int {
     guard::run(|| {
         place.ok_or_else(|| Failure::null(name))?.write(value()?);
         Ok(0)
@@ -85,7 +89,7 @@ fn give<T>(place: Option<&mut MaybeUninit<T>>, name: &str, value: impl FnOnce() 
 }
 
 /// Hands a new object to the caller; NULL when there is none.
-fn give_new<T>(
+pub(crate) fn give_new<T>(
     place: Option<&mut MaybeUninit<*mut T>>,
     name: &str,
     value: impl FnOnce() -> Result<T, Failure>,
@@ -104,7 +108,7 @@ fn opened(device: Option<&millrace_device>) -> Result<&Opened, Failure> {
 }
 
 /// A C string of the caller.
-unsafe fn string<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn string<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
     if text.is_null() {
         return Err(Failure::null(name));
     }
@@ -115,7 +119,7 @@ unsafe fn string<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure
 
 /// An array of the caller, to be read.
 #[inline(always)]
-unsafe fn array<'a, T>(first: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
+pub(crate) unsafe fn array<'a, T>(first: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
     if first.is_null() || !is_possible::<T>(count) {
         return if count == 0 { Ok(&[]) } else { Err(bad_array(first.is_null(), count, name)) };
     }
@@ -125,7 +129,11 @@ unsafe fn array<'a, T>(first: *const T, count: usize, name: &str) -> Result<&'a 
 
 /// An array of the caller, to be written.
 #[inline(always)]
-unsafe fn places<'a, T>(first: *mut T, count: usize, name: &str) -> Result<&'a mut [MaybeUninit<T>], Failure> {
+pub(crate) unsafe fn places<'a, T>(
+    first: *mut T,
+    count: usize,
+    name: &str,
+) -> Result<&'a mut [MaybeUninit<T>], Failure> {
     if first.is_null() || !is_possible::<T>(count) {
         return if count == 0 { Ok(&mut []) } else { Err(bad_array(first.is_null(), count, name)) };
     }

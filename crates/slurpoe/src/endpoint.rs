@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How long what was said last may take to leave when an endpoint is closed.
 const FAREWELL: Duration = Duration::from_millis(5);
+/// How long functions of the program that are being called then are waited for.
+const LAST_CALLS: Duration = Duration::from_secs(1);
 /// Polls that find nothing, after which others get the core.
 const PATIENCE: u32 = 2000;
 
@@ -293,5 +295,12 @@ impl Drop for Endpoint {
         while self.shared.with(|running, now| running.progress(now) || !running.is_quiet())
             && begin.elapsed() < FAREWELL
         {}
+        self.shared.lock().is_closed = true;
+        // Relaxed: the helper only wants to see that it changes. It may be calling a function of the program; when this returns it is
+        // not, unless this is that function.
+        self.shared.calls.fetch_add(1, Ordering::Relaxed);
+        while Arc::strong_count(&self.shared) > 1 && begin.elapsed() < LAST_CALLS {
+            std::thread::yield_now();
+        }
     }
 }

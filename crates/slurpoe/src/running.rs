@@ -120,6 +120,8 @@ pub(crate) struct Running {
     foreign: u64,
     malformed: u64,
     pub broken: Option<String>,
+    /// Nobody is to be told of anything any more.
+    pub is_closed: bool,
     scratch: Vec<Line>,
 }
 
@@ -179,6 +181,7 @@ impl Running {
             foreign: 0,
             malformed: 0,
             broken: None,
+            is_closed: false,
             scratch: vec![Line::default(); BURST],
         })
     }
@@ -186,7 +189,8 @@ impl Running {
     /// Takes what has come, sends what is to be sent. Whether there was anything.
     #[inline]
     pub fn progress(&mut self, now: Moment) -> bool {
-        if self.broken.is_some() {
+        if self.broken.is_some() || self.is_closed {
+            self.collect();
             return false;
         }
         self.engine.memory().sync_if_behind();
@@ -239,6 +243,9 @@ impl Running {
     /// What ends.
     #[inline]
     pub fn collect(&mut self) {
+        if self.is_closed {
+            return;
+        }
         if self.broken.is_some() {
             self.fail_all(|_| true, Failed::Unreachable);
         }

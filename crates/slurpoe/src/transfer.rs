@@ -24,7 +24,7 @@ impl Transfer {
         Self { local, operation: Operation::Read { address: offset, rkey: Key::new(key) } }
     }
 
-    /// The bytes of `local` into the first buffer that the other end has posted.
+    /// The bytes of `local` into the first buffer that the other end has posted; until it posts one, they wait.
     pub fn send(local: Part) -> Self {
         Self { local, operation: Operation::Send }
     }
@@ -63,9 +63,6 @@ pub enum Failed {
     /// It has ended, or nothing comes through.
     #[error("the other end does not answer any more")]
     Unreachable,
-    /// It has posted no buffer, for too long.
-    #[error("the other end has no buffer for the message")]
-    NoBuffer,
     /// An earlier transfer failed, or the connection was replaced.
     #[error("the connection was over before this was done")]
     Flushed,
@@ -89,7 +86,6 @@ impl Failed {
         match self {
             Self::RemoteAccess => "remote-access",
             Self::Unreachable => "unreachable",
-            Self::NoBuffer => "no-buffer",
             Self::Flushed => "flushed",
             Self::LocalAccess => "local-access",
             Self::Length => "length",
@@ -106,8 +102,7 @@ impl Failed {
             Status::Flushed => Self::Flushed,
             Status::RemoteAccess => Self::RemoteAccess,
             Status::RetryExceeded => Self::Unreachable,
-            Status::RnrRetryExceeded => Self::NoBuffer,
-            Status::RemoteInvalid | Status::RemoteOperation => Self::Remote,
+            Status::RemoteInvalid | Status::RemoteOperation | Status::RnrRetryExceeded => Self::Remote,
             Status::LocalOperation | Status::WindowBind => Self::Local,
         })
     }
