@@ -241,3 +241,19 @@ fn several_endpoints_in_one_process() {
         assert_eq!(got, [at as u8 + 1; 64]);
     }
 }
+
+#[test]
+fn queues_of_a_card() {
+    let config = Config { card: Some("embedded:queues=2".into()), ..Config::default() };
+    let (a, b) = (Endpoint::open(&config).unwrap(), Endpoint::open(&config).unwrap());
+    assert!(matches!(Endpoint::open(&config), Err(Error::Link(_))));
+    a.connect(b.address(), SOON).unwrap();
+    let (here, there) = (a.allocate(1 << 17, Access::LOCAL).unwrap(), b.allocate(1 << 17, Access::ALL).unwrap());
+    let sent = bytes(1 << 17, 9);
+    here.store(0, &sent).unwrap();
+    a.post(b.address(), &[Transfer::write(here.part(0, 1 << 17).unwrap(), there.key(), 0)], 1, Notify::Poll).unwrap();
+    done(&a, 1);
+    let mut got = vec![0; sent.len()];
+    there.load(0, &mut got).unwrap();
+    assert!(got == sent);
+}
