@@ -139,6 +139,103 @@ enum millrace_open_flags {
 };
 
 /**
+ * What others may do in registered memory: access of millrace_slurpoe_register().
+ */
+enum millrace_slurpoe_access {
+    /**
+     * Reads and messages of this end may be stored there. Without any access it is only sent from.
+     */
+    MILLRACE_SLURPOE_LOCAL = 1,
+    /**
+     * Others may write there; this end too.
+     */
+    MILLRACE_SLURPOE_REMOTE_WRITE = 2,
+    /**
+     * Others may read there.
+     */
+    MILLRACE_SLURPOE_REMOTE_READ = 4,
+};
+
+/**
+ * Why something failed; millrace_slurpoe_failed_name() has the name.
+ */
+enum millrace_slurpoe_failed {
+    /**
+     * It has not.
+     */
+    MILLRACE_SLURPOE_DONE = 0,
+    /**
+     * "remote-access": no such key, not all bytes in its memory, or not allowed.
+     */
+    MILLRACE_SLURPOE_FAILED_REMOTE_ACCESS = 1,
+    /**
+     * "unreachable": the other end has ended, or does not answer.
+     */
+    MILLRACE_SLURPOE_FAILED_UNREACHABLE = 2,
+    /**
+     * "flushed": an earlier transfer failed, or the connection was replaced.
+     */
+    MILLRACE_SLURPOE_FAILED_FLUSHED = 3,
+    /**
+     * "local-access": the memory of this end is not registered any more, or not for this.
+     */
+    MILLRACE_SLURPOE_FAILED_LOCAL_ACCESS = 4,
+    /**
+     * "length": the buffer is too short for the message.
+     */
+    MILLRACE_SLURPOE_FAILED_LENGTH = 5,
+    /**
+     * "remote": something else there.
+     */
+    MILLRACE_SLURPOE_FAILED_REMOTE = 6,
+    /**
+     * "local": something else here.
+     */
+    MILLRACE_SLURPOE_FAILED_LOCAL = 7,
+};
+
+/**
+ * How a program is told of the end of what it posts: flags of millrace_slurpoe_post() and millrace_slurpoe_receive().
+ * 0: millrace_slurpoe_poll() finds it.
+ */
+enum millrace_slurpoe_flags {
+    /**
+     * millrace_slurpoe_poll() finds it, and the descriptor of the endpoint becomes readable.
+     */
+    MILLRACE_SLURPOE_DESCRIPTOR = 1,
+    /**
+     * The function is called, and millrace_slurpoe_poll() does not find it.
+     */
+    MILLRACE_SLURPOE_CALLBACK = 2,
+    /**
+     * The end of each transfer of the list is told, with token plus its place in the list.
+     */
+    MILLRACE_SLURPOE_EACH = 4,
+};
+
+/**
+ * What a transfer does, and what has ended.
+ */
+enum millrace_slurpoe_kind {
+    /**
+     * Bytes from here to memory of the other end.
+     */
+    MILLRACE_SLURPOE_WRITE = 0,
+    /**
+     * Bytes from there to here.
+     */
+    MILLRACE_SLURPOE_READ = 1,
+    /**
+     * Bytes from here to the first buffer that the other end has posted.
+     */
+    MILLRACE_SLURPOE_SEND = 2,
+    /**
+     * Only of ends: a message came to a posted buffer.
+     */
+    MILLRACE_SLURPOE_RECEIVE = 3,
+};
+
+/**
  * A lock on features of a component.
  */
 struct millrace_component_lock;
@@ -167,6 +264,12 @@ struct millrace_memory;
  * An RX queue. One thread at a time.
  */
 struct millrace_rx;
+
+/**
+ * An endpoint of SLURPoE: an address with registered memory, on a card or a port. Any number of threads may use it at once.
+ * docs/slurpoe.md has the whole.
+ */
+struct millrace_slurpoe;
 
 /**
  * An RX queue over buffers of the program. One thread at a time.
@@ -373,6 +476,72 @@ struct millrace_received {
      */
     uint8_t flags;
 };
+
+/**
+ * A transfer.
+ */
+struct millrace_slurpoe_transfer {
+    /**
+     * One of enum millrace_slurpoe_kind.
+     */
+    uint32_t kind;
+    /**
+     * Bytes, 1 GiB at most.
+     */
+    uint32_t len;
+    /**
+     * Where they are, or go to: in memory registered with this endpoint, until the end is told.
+     */
+    void *local;
+    /**
+     * Offset in the memory of the other end; for a message nothing.
+     */
+    uint64_t offset;
+    /**
+     * The key of that memory.
+     */
+    uint32_t key;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+};
+
+/**
+ * The end of a transfer, or of a list of them.
+ */
+struct millrace_slurpoe_end {
+    /**
+     * What was said when it was posted.
+     */
+    uint64_t token;
+    /**
+     * Bytes that came, of a message or a read.
+     */
+    uint32_t len;
+    /**
+     * One of enum millrace_slurpoe_failed.
+     */
+    uint32_t failed;
+    /**
+     * One of enum millrace_slurpoe_kind.
+     */
+    uint32_t kind;
+    /**
+     * Which transfer of the list: the last one, or the one that failed.
+     */
+    uint16_t index;
+    /**
+     * Address of the other end.
+     */
+    uint8_t other[6];
+};
+
+/**
+ * A function that is told of an end: by the thread that posts or polls, or by a thread of the library. It may post; it must not close the
+ * endpoint.
+ */
+typedef void (*millrace_slurpoe_callback)(const struct millrace_slurpoe_end *end, void *context);
 
 #ifdef __cplusplus
 extern "C" {
@@ -955,6 +1124,101 @@ int millrace_supplied_tx_completed(struct millrace_supplied_tx *tx);
  * Returns 0; -ENODEV: the card is gone.
  */
 int millrace_supplied_tx_close(struct millrace_supplied_tx *tx);
+
+/**
+ * Opens an endpoint: on a card (NULL: the one that commands would find), or on a port, which this process works on itself
+ * ("vhost-user:PATH", "virtio-user:PATH", "af_xdp:INTERFACE"; docs/ports.md). One of both is NULL.
+ * address: 6 bytes, NULL: a random one. mtu: bytes of payload of a packet, 256 to 8192, a power of two; 0: what is usual.
+ * depth: transfers to one other end that have not ended, 1 to 8192; 0: 256.
+ */
+int millrace_slurpoe_open(const char *card,
+                          const char *port,
+                          const uint8_t *address,
+                          uint32_t mtu,
+                          uint32_t depth,
+                          struct millrace_slurpoe **endpoint);
+
+/**
+ * Closes an endpoint. Other ends are told, its memory is deregistered, and what has not ended is not told of any more.
+ */
+int millrace_slurpoe_close(struct millrace_slurpoe *endpoint);
+
+/**
+ * Its address: 6 bytes.
+ */
+int millrace_slurpoe_address(const struct millrace_slurpoe *endpoint, uint8_t (*address)[6]);
+
+/**
+ * Registers memory, for flags of enum millrace_slurpoe_access. Others who are given the key reach it, byte 0 being its first.
+ */
+int millrace_slurpoe_register(const struct millrace_slurpoe *endpoint,
+                              void *memory,
+                              size_t len,
+                              uint32_t access,
+                              uint32_t *key);
+
+/**
+ * Deregisters memory: when this returns nobody reaches it any more.
+ */
+int millrace_slurpoe_deregister(const struct millrace_slurpoe *endpoint, uint32_t key);
+
+/**
+ * Makes a connection to another endpoint (6 bytes), unless there is one; after a failure a new one. One of both has to do it.
+ * -ETIMEDOUT when it has not answered for so many nanoseconds, -ECONNREFUSED when it does not want it.
+ */
+int millrace_slurpoe_connect(const struct millrace_slurpoe *endpoint,
+                             const uint8_t *other,
+                             uint64_t patience);
+
+/**
+ * Ends a connection: what is on its way fails.
+ */
+int millrace_slurpoe_disconnect(const struct millrace_slurpoe *endpoint, const uint8_t *other);
+
+/**
+ * Posts a list of transfers with one doorbell; they are done in their order. One end is told, when all are done or one has failed;
+ * with MILLRACE_SLURPOE_EACH one for each. -EAGAIN: there is no room, poll first. -ENOTCONN: connect first.
+ */
+int millrace_slurpoe_post(const struct millrace_slurpoe *endpoint,
+                          const uint8_t *other,
+                          const struct millrace_slurpoe_transfer *list,
+                          size_t count,
+                          uint64_t token,
+                          uint32_t flags,
+                          millrace_slurpoe_callback callback,
+                          void *context);
+
+/**
+ * Posts a buffer for a message of any other end. Buffers are used in their order.
+ */
+int millrace_slurpoe_receive(const struct millrace_slurpoe *endpoint,
+                             void *buffer,
+                             uint32_t len,
+                             uint64_t token,
+                             uint32_t flags,
+                             millrace_slurpoe_callback callback,
+                             void *context);
+
+/**
+ * Takes up to count ends, the oldest first; how many. It never waits, and moves everything on.
+ */
+int millrace_slurpoe_poll(const struct millrace_slurpoe *endpoint, struct millrace_slurpoe_end *ends, size_t count);
+
+/**
+ * An eventfd that becomes readable by ends with MILLRACE_SLURPOE_DESCRIPTOR: read its 8 bytes, then poll until there is nothing. It is the
+ * endpoint's, and closed with it.
+ */
+int millrace_slurpoe_descriptor(const struct millrace_slurpoe *endpoint);
+
+/**
+ * How often this end has refused another one because of a key, of bounds and of a missing permission, in this order.
+ */
+int millrace_slurpoe_refused(const struct millrace_slurpoe *endpoint, uint64_t (*counts)[3]);
+
+/**
+ * The name of one of enum millrace_slurpoe_failed, such as "remote-access"; "done" for 0, "unknown" for others.
+ */
+const char *millrace_slurpoe_failed_name(uint32_t failed);
 
 #ifdef __cplusplus
 } // extern "C"

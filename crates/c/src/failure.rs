@@ -4,7 +4,7 @@ use host::ErrorCode;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::error::Error;
-use std::ffi::{c_char, c_int, CString};
+use std::ffi::{c_char, c_int, CStr, CString};
 
 /// What went wrong.
 #[derive(Debug)]
@@ -50,6 +50,21 @@ impl Failure {
         // A thread that is ending, whose variables are gone, has nobody who could ask.
         let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).ok());
         -self.errno.raw_os_error()
+    }
+}
+
+/// The name of one of `enum millrace_slurpoe_failed`.
+pub fn of_transfer(failed: u32) -> &'static CStr {
+    match failed {
+        0 => c"done",
+        1 => c"remote-access",
+        2 => c"unreachable",
+        3 => c"flushed",
+        4 => c"local-access",
+        5 => c"length",
+        6 => c"remote",
+        7 => c"local",
+        _ => c"unknown",
     }
 }
 

@@ -1,6 +1,6 @@
 //! `libmillrace`: the host library for programs in C and C++.
 //!
-//! [`boundary`] is what C sees, and the only file with `unsafe`: it turns pointers into references, and everything else
+//! [`boundary`] is what C sees, and the only folder with `unsafe`: it turns pointers into references, and everything else
 //! is safe code. `include/millrace.h` is made from it and [`types`] by `make header`.
 #![deny(unsafe_code)]
 

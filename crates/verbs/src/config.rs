@@ -1,6 +1,7 @@
 //! What `MILLRACE_VERBS` says: which card, and as whom.
 
 use millrace_dma::Scope;
+use millrace_link::Wanted;
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -76,6 +77,11 @@ pub(crate) struct BadConfig {
 }
 
 impl Config {
+    /// What its link is to go by.
+    pub fn wanted(&self) -> Wanted {
+        Wanted { card: self.card.clone(), port: self.port.clone(), tx: self.tx, rx: self.rx }
+    }
+
     /// What the environment says.
     pub fn from_environment() -> Result<Self, BadConfig> {
         match std::env::var_os(VARIABLE) {

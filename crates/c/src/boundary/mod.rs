@@ -14,6 +14,7 @@ mod flow;
 mod memory;
 mod registers;
 mod rx;
+mod slurpoe;
 mod tx;
 
 use crate::device::{Memory, Opened};

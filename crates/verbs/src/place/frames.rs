@@ -1,7 +1,7 @@
 //! Packets into frames of the card's TX queue.
 
-use super::link::{Given, Link};
 use super::local::{Go, Sessions};
+use millrace_link::{Given, Link};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::{Out, Sent};

@@ -8,7 +8,7 @@
 //! There is one for all contexts of a process: it has one address. Whoever posts or polls moves the protocol on, in his own
 //! thread; when nobody does, a helper thread does.
 //!
-//! * `link`: the queues of the card. `frames`: packets into frames. `memory`: keys. `running`: what moves.
+//! * `frames`: packets into frames. `memory`: keys. `running`: what moves.
 //! * `local`: other processes of the same user on the same card, which are reached without frames.
 //! * `stats`: what happened, in numbers. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what
 //!   programs are told of the device.
@@ -16,7 +16,6 @@
 mod events;
 mod frames;
 mod helper;
-mod link;
 mod local;
 mod memory;
 pub(crate) mod profile;
@@ -24,16 +23,16 @@ mod running;
 mod stats;
 
 pub(crate) use events::Events;
-pub(crate) use link::{LinkError, card};
 pub(crate) use local::share;
 pub(crate) use running::{Running, Told};
 
 use crate::abi::AsyncEvent;
 use crate::address::{Address, mac_of};
 use crate::config::Config;
-use link::Link;
 use local::{Meeting, Serving};
 use memory::Reach;
+use millrace_link::Link;
+pub(crate) use millrace_link::{LinkError, card};
 use millrace_rdma::engine::{Engine, Options};
 use millrace_rdma::local::Directory;
 use millrace_rdma::memory::{Limits, MOST_SLOTS};
@@ -110,7 +109,10 @@ impl Place {
     }
 
     fn open(config: &Config) -> Result<Self, LinkError> {
-        let link = Link::open(config)?;
+        if let (Some(port), None) = (&config.port, config.ip) {
+            return Err(LinkError::NoAddress(port.clone()));
+        }
+        let link = Link::open(&config.wanted())?;
         let mtu = mtu(link.longest(), config.mtu.or(link.usual_mtu()))?;
         let address = Address::new(config, link.number());
         // Of the random keys that the system gives every process.

@@ -2,11 +2,11 @@
 
 use super::events::Events;
 use super::frames::{Frames, Maker};
-use super::link::{Given, Link};
 use super::local::Sessions;
 use super::memory::Reach;
 use crate::abi::AsyncEvent;
 use crate::address::Address;
+use millrace_link::{Given, Link};
 use millrace_rdma::engine::{Engine, Event};
 use millrace_rdma::neighbour::Neighbours;
 use millrace_rdma::number::{Moment, Qpn};

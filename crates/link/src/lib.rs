@@ -1,7 +1,7 @@
 //! The link to others: one TX queue of a card, by which frames go, and one RX queue, by which they come; or a port of this process's
-//! own, with nobody in between.
+//! own, with nobody in between. For engines that run in a program: verbs, SLURPoE.
+#![forbid(unsafe_code)]
 
-use crate::config::Config;
 use millrace::{Device, ErrorCode, RxQueue, TxQueue};
 use millrace_dma::Span;
 use millrace_driver::{ClientError, place};
@@ -10,34 +10,79 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use thiserror::Error;
 
+/// What a link is to go by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Name of the card; without one, the card that commands would use.
+    pub card: Option<String>,
+    /// A port to be worked on without a card.
+    pub port: Option<String>,
+    /// TX queue; without one, the first that is free.
+    pub tx: Option<u32>,
+    /// RX queue; without one, the one that belongs to the TX queue.
+    pub rx: Option<u32>,
+}
+
 /// Why there is no link.
 #[derive(Debug, Error)]
-pub(crate) enum LinkError {
-    #[error("no card runs at {0}: start one with `millrace card`, or name one in MILLRACE_VERBS")]
+pub enum LinkError {
+    /// No card runs there.
+    #[error("no card runs at {0}: start one with `millrace card`, or name one")]
     NoCard(String),
+    /// The port cannot be opened.
     #[error("port={spec}: {problem}")]
-    Port { spec: String, problem: String },
+    Port {
+        /// What was said.
+        spec: String,
+        /// Why not.
+        problem: String,
+    },
+    /// The port gives no address.
     #[error("port={0} has no queue that gives this end an address: say ip=ADDRESS in MILLRACE_VERBS")]
     NoAddress(String),
+    /// A descriptor cannot be made.
     #[error("a descriptor cannot be made: {0}")]
     Descriptor(Errno),
+    /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(String),
+    /// Memory cannot be registered.
     #[error("memory cannot be registered: {0}")]
     Memory(String),
+    /// The card cannot be opened.
     #[error("the card {card} cannot be opened: {source}")]
-    Card { card: String, source: Box<millrace::Error> },
+    Card {
+        /// Its name.
+        card: String,
+        /// Why not.
+        source: Box<millrace::Error>,
+    },
+    /// A queue cannot be opened.
     #[error("{what} of the card {card} cannot be opened: {source}")]
-    Queue { card: String, what: String, source: Box<millrace::Error> },
+    Queue {
+        /// Name of the card.
+        card: String,
+        /// Which queue.
+        what: String,
+        /// Why not.
+        source: Box<millrace::Error>,
+    },
+    /// All queues are in use.
     #[error(
         "all queues of the card {0} are in use: end a program that has them, start the card with more (`millrace card --queues 8`), \
-         or say which with tx=N rx=N in MILLRACE_VERBS"
+         or say which (tx=N rx=N)"
     )]
     NoQueue(String),
+    /// Frames are too short for a packet.
     #[error(
-        "frames of {longest} bytes are too short for a packet of {mtu} bytes: choose a smaller mtu in MILLRACE_VERBS, or start the card with a higher --frame-max"
+        "frames of {longest} bytes are too short for a packet of {mtu} bytes: choose a smaller mtu, or start the card with a higher --frame-max"
     )]
-    ShortFrames { longest: usize, mtu: u16 },
+    ShortFrames {
+        /// Bytes of the longest frame.
+        longest: usize,
+        /// Bytes of payload of a packet.
+        mtu: u16,
+    },
 }
 
 impl LinkError {
@@ -58,7 +103,7 @@ impl LinkError {
 const PORT_MTU: u16 = 1024;
 
 /// What frames go by and come by.
-pub(crate) enum Link {
+pub enum Link {
     /// Queues that run.
     Card(Box<Queues>),
     /// A port, which this end works on itself.
@@ -66,14 +111,14 @@ pub(crate) enum Link {
 }
 
 /// Queues of a card.
-pub(crate) struct Queues {
+pub struct Queues {
     device: Device,
     rx: RxQueue,
     tx: TxQueue,
 }
 
 /// A port of this process's own.
-pub(crate) struct Port {
+pub struct Port {
     queue: Box<dyn PortQueue>,
     /// A frame on its way: the other side of the port can change its memory while it is read.
     came: Box<[u8]>,
@@ -81,20 +126,22 @@ pub(crate) struct Port {
 }
 
 /// What became of a frame.
-pub(crate) enum Given<E> {
+pub enum Given<E> {
+    /// It goes.
     Taken,
+    /// There is no room; later there is.
     Full,
     /// Its bytes could not be had.
     Refused(E),
 }
 
 impl Link {
-    /// What `config` says.
-    pub fn open(config: &Config) -> Result<Self, LinkError> {
-        let Some(spec) = &config.port else { return Self::queues(card(config)?, config) };
-        if config.ip.is_none() {
-            return Err(LinkError::NoAddress(spec.clone()));
-        }
+    /// Opens what is wanted.
+    ///
+    /// # Errors
+    /// [`LinkError`]
+    pub fn open(wanted: &Wanted) -> Result<Self, LinkError> {
+        let Some(spec) = &wanted.port else { return Self::queues(card(wanted)?, wanted) };
         let failed = |problem: String| LinkError::Port { spec: spec.clone(), problem };
         let parsed: PortSpec = spec.parse().map_err(|error: millrace_port::SpecError| failed(error.to_string()))?;
         let mut queues = millrace_port::open(&parsed).map_err(|error| failed(error.to_string()))?;
@@ -106,9 +153,9 @@ impl Link {
     }
 
     /// Opens the first queues that are free, or those that are named.
-    fn queues(device: Device, config: &Config) -> Result<Self, LinkError> {
+    fn queues(device: Device, wanted: &Wanted) -> Result<Self, LinkError> {
         let crossed = sends_back(&device);
-        for (tx, rx) in pairs(&device, config, crossed) {
+        for (tx, rx) in pairs(&device, wanted, crossed) {
             let Some(tx) = free(&device, format!("TX queue {tx}"), || device.tx(tx).open()?.start())? else { continue };
             let Some(rx) = free(&device, format!("RX queue {rx}"), || device.rx(rx).open()?.start())? else { continue };
             return Ok(Self::Card(Box::new(Queues { device, rx, tx })));
@@ -153,7 +200,10 @@ impl Link {
         matches!(self, Self::Port(_)).then_some(PORT_MTU)
     }
 
-    /// Hands over up to `budget` frames that have come. Errors are sentences, and the end of the link.
+    /// Hands over up to `budget` frames that have come.
+    ///
+    /// # Errors
+    /// Sentences; they are the end of the link.
     #[inline]
     pub fn receive(&mut self, budget: usize, mut take: impl FnMut(&[u8])) -> Result<usize, String> {
         match self {
@@ -218,7 +268,10 @@ impl Link {
         all
     }
 
-    /// What was given may leave now. Errors are as those of [`Link::receive`].
+    /// What was given may leave now.
+    ///
+    /// # Errors
+    /// As those of [`Link::receive`].
     #[inline]
     pub fn flush(&mut self) -> Result<(), String> {
         match self {
@@ -232,8 +285,11 @@ impl Link {
 }
 
 /// Opens the card that is named, or the one that commands use when none is named.
-pub(crate) fn card(config: &Config) -> Result<Device, LinkError> {
-    let named = config.card.clone().or_else(|| std::env::var("MILLRACE_DEVICE").ok().filter(|name| !name.is_empty()));
+///
+/// # Errors
+/// There is none, or it cannot be opened.
+pub fn card(wanted: &Wanted) -> Result<Device, LinkError> {
+    let named = wanted.card.clone().or_else(|| std::env::var("MILLRACE_DEVICE").ok().filter(|name| !name.is_empty()));
     if let Some(card) = named {
         // The contexts of one program are one end, so an embedded card is the same one for all.
         return Device::open_shared(&card).map_err(|source| LinkError::Card { card, source: source.into() });
@@ -260,9 +316,9 @@ fn sends_back(device: &Device) -> bool {
 
 /// Queues that belong together. Where the card sends back, two programs speak with each other when each has the RX queue
 /// with the number of the other's TX queue: 0 and 1, 2 and 3.
-fn pairs(device: &Device, config: &Config, crossed: bool) -> Vec<(u32, u32)> {
+fn pairs(device: &Device, wanted: &Wanted, crossed: bool) -> Vec<(u32, u32)> {
     let partner = |queue: u32| if crossed { queue ^ 1 } else { queue };
-    match (config.tx, config.rx) {
+    match (wanted.tx, wanted.rx) {
         (Some(tx), Some(rx)) => vec![(tx, rx)],
         (Some(tx), None) => vec![(tx, partner(tx))],
         (None, Some(rx)) => vec![(partner(rx), rx)],

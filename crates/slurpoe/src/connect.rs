@@ -1,0 +1,125 @@
+//! How two ends agree on queue pairs: datagrams between the queue pairs with the number 1.
+//!
+//! | Byte | What |
+//! |---|---|
+//! | 0 to 3 | `SLPE` |
+//! | 4 | version: 1 |
+//! | 5 | 1 ask, 2 answer, 3 over, 4 refused |
+//! | 6, 7 | most bytes of payload of a packet |
+//! | 8 to 15 | which opening of the sender's endpoint, a random number |
+//! | 16 to 23 | the same of the receiver's, as far as known, or 0 |
+//! | 24 to 27 | queue pair of the sender |
+//! | 28 to 31 | its first sequence number |
+//! | 32 to 35 | queue pair of the receiver, as far as known, or 0 |
+//! | 36 to 39 | which connection of this opening: later ones have higher numbers |
+//!
+//! All numbers are big-endian. An ask is repeated until it is answered; one that comes again is answered again.
+
+use millrace_rdma::number::{Psn, Qpn};
+
+/// Bytes of a message.
+pub(crate) const LEN: usize = 40;
+const MAGIC: &[u8; 4] = b"SLPE";
+const VERSION: u8 = 1;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Ask = 1,
+    Answer = 2,
+    Over = 3,
+    Refused = 4,
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub what: What,
+    pub mtu: u16,
+    pub opening: u64,
+    pub receiver_opening: u64,
+    pub qpn: Qpn,
+    pub psn: Psn,
+    pub receiver_qpn: Qpn,
+    pub count: u32,
+}
+
+impl Message {
+    pub fn write(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[..4].copy_from_slice(MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = self.what as u8;
+        bytes[6..8].copy_from_slice(&self.mtu.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.opening.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.receiver_opening.to_be_bytes());
+        let words = [self.qpn.value(), self.psn.value(), self.receiver_qpn.value(), self.count];
+        for (to, word) in bytes[24..].chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// `None`: it is none.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; LEN] = bytes.try_into().ok()?;
+        if !bytes.starts_with(MAGIC) || bytes[4] != VERSION {
+            return None;
+        }
+        let what = match bytes[5] {
+            1 => What::Ask,
+            2 => What::Answer,
+            3 => What::Over,
+            4 => What::Refused,
+            _ => return None,
+        };
+        let long = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+        let word = |at: usize| bytes[at..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+        let mtu = u16::from_be_bytes([bytes[6], bytes[7]]);
+        let number = |at: usize| word(at).filter(|number| *number < 1 << 24);
+        if !matches!(mtu, 256 | 512 | 1024 | 2048 | 4096 | 8192) {
+            return None;
+        }
+        Some(Self {
+            what,
+            mtu,
+            opening: long(8)?,
+            receiver_opening: long(16)?,
+            qpn: Qpn::new(number(24)?),
+            psn: Psn::new(number(28)?),
+            receiver_qpn: Qpn::new(number(32)?),
+            count: word(36)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_back() {
+        let message = Message {
+            what: What::Answer,
+            mtu: 8192,
+            opening: 0x0102_0304_0506_0708,
+            receiver_opening: 9,
+            qpn: Qpn::new(0x11),
+            psn: Psn::new(0xff_ffff),
+            receiver_qpn: Qpn::new(0x12),
+            count: 3,
+        };
+        let bytes = message.write();
+        assert_eq!(Message::read(&bytes), Some(message));
+        assert_eq!(Message::read(&bytes[..39]), None);
+        // Magic, version, kind, size, the upper byte of each number: nothing else is refused.
+        let refused: Vec<usize> = (0..LEN)
+            .filter(|&at| {
+                let mut bytes = bytes;
+                bytes[at] ^= 0x80;
+                Message::read(&bytes).is_none()
+            })
+            .collect();
+        assert_eq!(refused, [0, 1, 2, 3, 4, 5, 6, 7, 24, 28, 32]);
+    }
+}

@@ -1,0 +1,793 @@
+//! What moves: the engine, its link, connections, and what has not ended.
+
+use crate::address::Address;
+use crate::config::{Config, Wire};
+use crate::connect::{LEN, Message, What};
+use crate::error::Error;
+use crate::frames::{Frames, Maker};
+use crate::transfer::{Completion, Failed, Kind, Notify, Transfer};
+use millrace_dma::{Pages, Window};
+use millrace_link::{Link, LinkError, Wanted};
+use millrace_rdma::engine::{Engine, Options};
+use millrace_rdma::memory::{Limits, ProtectionDomain, Regions, Source};
+use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
+use millrace_rdma::transport::{Attributes, Capabilities, Init, Origin, State};
+use millrace_rdma::wire::{Counters as Reasons, Format, Path, Service, parse};
+use millrace_rdma::work::{Access, Completion as Line, Data, Ended, Flags, Piece, Request, Target};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use slab::Slab;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// Frames that are looked at, and packets that are sent, at one call.
+const BURST: usize = 64;
+/// Room for ends that nobody has taken yet. Half of it is given out: what was flushed behind a failure comes besides.
+const LINES: u32 = 1 << 17;
+/// Buffers for messages of other ends, at most.
+const BUFFERS: u32 = 4096;
+/// Transfers to one other end at most: their number in a list has to fit into what a request is called.
+const MOST_DEPTH: u32 = 8192;
+/// Buffers for what ends agree on, and bytes of each.
+const SLOTS: usize = 64;
+const SLOT: usize = 128;
+/// What stands before a datagram in its buffer, and where the sender's GID is in it.
+const GRH: usize = 40;
+const GRH_SOURCE: usize = 8;
+/// The queue key of the general queue pair (volume 1, 10.2.5, says the upper bit is for such).
+const QKEY: u32 = 0x8001_0000;
+/// The other end is a thread that may have to wait for a core.
+const MIN_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long an ask is waited for before it is sent again.
+const ASK_AGAIN: u64 = 20_000_000;
+/// Bytes of payload in a packet over a port, if nothing else is said.
+const PORT_MTU: u16 = 1024;
+const ETHERNET: usize = 14;
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Asking,
+    Ready,
+    /// The other end does not want it.
+    Refused,
+}
+
+/// Another end.
+struct Peer {
+    stage: Stage,
+    qpn: Qpn,
+    psn: Psn,
+    count: u32,
+    /// The other's: opening, queue pair, which connection.
+    opening: u64,
+    remote: Qpn,
+    remote_count: u32,
+    ask_at: u64,
+    /// A transfer has failed: there will be no more.
+    is_over: bool,
+    in_flight: u32,
+}
+
+/// What has not ended: a transfer, or a list of which one end is told.
+struct Pending {
+    token: u64,
+    kind: Kind,
+    notify: Notify,
+    other: Address,
+    qpn: Qpn,
+    generation: u16,
+    /// The index at which it has ended, and how many there are.
+    last: u16,
+    count: u32,
+}
+
+/// Functions that are to be called without the lock.
+pub(crate) type Calls = Vec<(std::sync::Arc<dyn Fn(&Completion) + Send + Sync>, Completion)>;
+
+pub(crate) struct Running {
+    pub engine: Engine<Regions>,
+    link: Link,
+    maker: Maker,
+    pub address: Address,
+    wire: Wire,
+    mtu: u16,
+    depth: u32,
+    most_peers: u32,
+    accepts: bool,
+    opening: u64,
+    counter: u32,
+    pub domain: ProtectionDomain,
+    lines: u32,
+    general_lines: u32,
+    buffers: u32,
+    general: Qpn,
+    inbox: Window,
+    inbox_key: Key,
+    peers: HashMap<Address, Peer>,
+    pairs: HashMap<Qpn, Address>,
+    pending: Slab<Pending>,
+    generation: u16,
+    /// Lines that may come, and ends that nobody has taken.
+    outstanding: u32,
+    ready: VecDeque<Completion>,
+    pub descriptor: OwnedFd,
+    pub calls: Calls,
+    /// Memory of the program, by first address: bytes and key.
+    pub own: BTreeMap<u64, Vec<(u64, Key)>>,
+    reasons: Reasons,
+    foreign: u64,
+    malformed: u64,
+    pub broken: Option<String>,
+    /// Nobody is to be told of anything any more.
+    pub is_closed: bool,
+    scratch: Vec<Line>,
+}
+
+impl Running {
+    pub fn open(config: &Config) -> Result<Self, Error> {
+        check(config)?;
+        let wanted = Wanted { card: config.card.clone(), port: config.port.clone(), tx: config.tx, rx: config.rx };
+        let link = Link::open(&wanted)?;
+        let mtu = mtu(config, &link)?;
+        let seed = RandomState::new().hash_one(std::process::id());
+        let options = Options { seed, datagram_mtu: 256, min_timeout: MIN_TIMEOUT, ..Options::default() };
+        let mut regions = Regions::new(Limits::default())?;
+        let domain = regions.allocate_domain()?;
+        let inbox = allocate(SLOTS * SLOT)?;
+        let access = Access::LOCAL_WRITE.with(Access::ZERO_BASED);
+        let inbox_key = regions.register(domain, Source::Window(inbox.clone()), None, access)?.lkey;
+        let mut engine = Engine::new(options, regions);
+        // The numbers of domains of both begin at different numbers.
+        while engine.create_domain()?.0 < domain.0 {}
+        let (lines, general_lines) = (engine.create_cq(LINES)?, engine.create_cq(4 * SLOTS as u32)?);
+        let buffers = engine.create_srq(domain, BUFFERS, 1)?;
+        let general = general(&mut engine, domain, general_lines)?;
+        for slot in 0..SLOTS {
+            post_slot(&mut engine, general, inbox_key, slot)?;
+        }
+        let descriptor = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(LinkError::Descriptor)?;
+        let (peers, pairs, ready, calls, own) = Default::default();
+        Ok(Self {
+            engine,
+            link,
+            maker: Maker::new(),
+            address: config.address.unwrap_or_else(Address::random),
+            wire: config.wire,
+            mtu,
+            depth: config.depth,
+            most_peers: config.peers,
+            accepts: config.accept,
+            opening: RandomState::new().hash_one(seed) | 1,
+            counter: 0,
+            domain,
+            lines,
+            general_lines,
+            buffers,
+            general,
+            inbox,
+            inbox_key,
+            peers,
+            pairs,
+            pending: Slab::new(),
+            generation: 0,
+            outstanding: 0,
+            ready,
+            descriptor,
+            calls,
+            own,
+            reasons: Reasons::default(),
+            foreign: 0,
+            malformed: 0,
+            broken: None,
+            is_closed: false,
+            scratch: vec![Line::default(); BURST],
+        })
+    }
+
+    /// Takes what has come, sends what is to be sent. Whether there was anything.
+    #[inline]
+    pub fn progress(&mut self, now: Moment) -> bool {
+        if self.broken.is_some() || self.is_closed {
+            self.collect();
+            return false;
+        }
+        self.engine.memory().sync_if_behind();
+        let came = self.receive(now);
+        if self.engine.has_completions(self.general_lines) {
+            self.agree(now);
+        }
+        self.ask_again(now);
+        let sent = self.send(now);
+        self.collect();
+        while self.engine.take_event().is_some() {}
+        came + sent > 0
+    }
+
+    #[inline]
+    fn receive(&mut self, now: Moment) -> usize {
+        let Self { link, engine, reasons, foreign, address, wire, broken, .. } = self;
+        let format = format(*wire);
+        let came = link.receive(BURST, |frame| match parse(frame) {
+            Ok((packet, from)) if from.back.source_mac == address.0 && from.back.format == format => {
+                let origin = Origin {
+                    path: from.back,
+                    grh: from.grh(),
+                    congested: from.is_congested(),
+                    service_level: from.service_level(),
+                };
+                engine.receive(now, &packet, &origin);
+            }
+            Ok(_) => *foreign += 1,
+            Err(reason) => reasons.count(reason),
+        });
+        came.unwrap_or_else(|error| {
+            *broken = Some(error);
+            0
+        })
+    }
+
+    #[inline]
+    pub fn send(&mut self, now: Moment) -> usize {
+        let Self { link, engine, maker, broken, .. } = self;
+        let sent = engine.transmit(now, BURST, &mut Frames { link, maker });
+        if sent > 0
+            && let Err(error) = self.link.flush()
+        {
+            *broken = Some(error);
+        }
+        sent
+    }
+
+    /// What ends.
+    #[inline]
+    pub fn collect(&mut self) {
+        if self.is_closed {
+            return;
+        }
+        if self.broken.is_some() {
+            self.fail_all(|_| true, Failed::Unreachable);
+        }
+        let mut lines = core::mem::take(&mut self.scratch);
+        while let Ok(count @ 1..) = self.engine.poll(self.lines, &mut lines) {
+            lines[..count].iter().for_each(|line| self.end(line));
+        }
+        self.scratch = lines;
+    }
+
+    #[inline]
+    fn end(&mut self, line: &Line) {
+        let (slot, index, generation) = (line.id as u32 as usize, (line.id >> 32) as u16, (line.id >> 48) as u16);
+        let failed = Failed::of(line.status);
+        if failed.is_some()
+            && line.ended != Ended::Receive
+            && let Some(peer) = self.pairs.get(&line.qpn).and_then(|address| self.peers.get_mut(address))
+            && peer.qpn == line.qpn
+        {
+            peer.is_over = true;
+        }
+        // What was flushed behind the failure of a list says nothing new.
+        let Some(pending) = self.pending.get_mut(slot).filter(|pending| pending.generation == generation) else {
+            return;
+        };
+        if failed.is_none() && index != pending.last {
+            return;
+        }
+        if pending.kind == Kind::Receive {
+            pending.other = self.pairs.get(&line.qpn).copied().unwrap_or_default();
+        }
+        let kind = match line.ended {
+            Ended::Read => Kind::Read,
+            Ended::Send => Kind::Send,
+            Ended::Receive => Kind::Receive,
+            _ => Kind::Write,
+        };
+        self.finish(slot, Completion { kind, failed, index, len: line.len, ..Completion::default() });
+    }
+
+    fn finish(&mut self, slot: usize, found: Completion) {
+        let pending = self.pending.remove(slot);
+        self.outstanding -= pending.count;
+        if let Some(peer) = self.peers.get_mut(&pending.other).filter(|peer| peer.qpn == pending.qpn) {
+            peer.in_flight -= pending.count;
+        }
+        let completion = Completion { token: pending.token, other: pending.other, ..found };
+        match pending.notify {
+            Notify::Callback(function) => self.calls.push((function, completion)),
+            notify => {
+                self.outstanding += 1;
+                self.ready.push_back(completion);
+                if matches!(notify, Notify::Descriptor) {
+                    // It is full only if it is readable.
+                    let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
+                }
+            }
+        }
+    }
+
+    /// Ends everything of these other ends that has not ended.
+    fn fail_all(&mut self, of: impl Fn(&Pending) -> bool, failed: Failed) {
+        let slots: Vec<usize> = self.pending.iter().filter(|(_, pending)| of(pending)).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let kind = self.pending[slot].kind;
+            self.finish(slot, Completion { kind, failed: Some(failed), ..Completion::default() });
+        }
+    }
+
+    /// Takes ends that are there.
+    #[inline]
+    pub fn take(&mut self, to: &mut [Completion]) -> usize {
+        let count = self.ready.len().min(to.len());
+        for (to, from) in to.iter_mut().zip(self.ready.drain(..count)) {
+            *to = from;
+        }
+        self.outstanding -= count as u32;
+        count
+    }
+
+    /// Posts transfers: one end for all of them, or one for each.
+    pub fn post(
+        &mut self,
+        other: Address,
+        list: &[Transfer],
+        token: u64,
+        notify: &Notify,
+        each: bool,
+    ) -> Result<(), Error> {
+        if let Some(why) = &self.broken {
+            return Err(Error::Lost(why.clone()));
+        }
+        let depth = self.depth;
+        let peer = self.peers.get_mut(&other).filter(|peer| peer.stage == Stage::Ready && !peer.is_over);
+        let peer = peer.ok_or(Error::NotConnected(other))?;
+        let count = u32::try_from(list.len()).map_err(|_| Error::Full)?;
+        let Some(last) = count.checked_sub(1) else { return Err(Error::Range("a list has at least one transfer")) };
+        if count > depth {
+            return Err(Error::Range("a list is longer than the depth of the endpoint"));
+        }
+        if peer.in_flight + count > depth || self.outstanding + count > LINES / 2 {
+            return Err(Error::Full);
+        }
+        if list.iter().any(|transfer| u64::from(transfer.local.len) > 1 << 30) {
+            return Err(Error::Range("a transfer has at most 1 GiB"));
+        }
+        peer.in_flight += count;
+        self.outstanding += count;
+        let qpn = peer.qpn;
+        let mut slot = 0;
+        for (index, transfer) in (0..=last).zip(list) {
+            if each || index == 0 {
+                self.generation = self.generation.wrapping_add(1);
+                slot = self.pending.insert(Pending {
+                    token: if each { token + u64::from(index) } else { token },
+                    kind: transfer.kind(),
+                    notify: notify.clone(),
+                    other,
+                    qpn,
+                    generation: self.generation,
+                    last: if each { index as u16 } else { last as u16 },
+                    count: if each { 1 } else { count },
+                });
+            }
+            let id = u64::from(self.generation) << 48 | u64::from(index) << 32 | slot as u64;
+            let part = transfer.local;
+            let piece = [Piece { address: part.offset, len: part.len, lkey: part.key }];
+            let flags = Flags { signaled: each || index == last, ..Flags::default() };
+            let request =
+                Request { id, operation: transfer.operation, data: Data::Pieces(&piece), flags, target: None };
+            if let Err(error) = self.engine.post_send(qpn, &request) {
+                // Nothing says how many of the list are on their way: all of it ends here, and the connection too.
+                self.give_up(other);
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a buffer for a message of anybody.
+    pub fn post_buffer(&mut self, part: crate::region::Part, token: u64, notify: Notify) -> Result<(), Error> {
+        if self.outstanding >= LINES / 2 {
+            return Err(Error::Full);
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        let (other, qpn) = (Address::default(), Qpn::default());
+        let entry = Pending { token, kind: Kind::Receive, notify, other, qpn, generation, last: 0, count: 1 };
+        let slot = self.pending.insert(entry);
+        let piece = [Piece { address: part.offset, len: part.len, lkey: part.key }];
+        let id = u64::from(generation) << 48 | slot as u64;
+        if let Err(error) = self.engine.post_srq_receive(self.buffers, id, &piece) {
+            self.pending.remove(slot);
+            return Err(if error == millrace_rdma::engine::Error::Full { Error::Full } else { error.into() });
+        }
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// Where the connection to another end is; begins one if there is none, or if it is over.
+    pub fn connect(&mut self, now: Moment, other: Address) -> Result<Stage, Error> {
+        if let Some(why) = &self.broken {
+            return Err(Error::Lost(why.clone()));
+        }
+        if other == self.address {
+            return Err(Error::Itself(other));
+        }
+        if self.peers.get(&other).is_some_and(|peer| peer.is_over || peer.stage == Stage::Refused) {
+            self.drop_peer(other, Failed::Flushed);
+        }
+        if let Some(peer) = self.peers.get(&other) {
+            return Ok(peer.stage);
+        }
+        self.add_peer(other)?;
+        self.say(other, What::Ask);
+        if let Some(peer) = self.peers.get_mut(&other) {
+            peer.ask_at = now.nanoseconds() + ASK_AGAIN;
+        }
+        Ok(Stage::Asking)
+    }
+
+    /// Where it is, without beginning anything.
+    pub fn stage(&self, other: Address) -> Option<Stage> {
+        self.peers.get(&other).filter(|peer| !peer.is_over).map(|peer| peer.stage)
+    }
+
+    /// Ends a connection; the other end is told.
+    pub fn disconnect(&mut self, other: Address) {
+        if self.stage(other) == Some(Stage::Ready) {
+            self.say(other, What::Over);
+        }
+        self.drop_peer(other, Failed::Flushed);
+    }
+
+    /// Tells all other ends that this one goes.
+    pub fn say_over(&mut self) {
+        let mut all: Vec<Address> = self.peers.keys().copied().collect();
+        all.retain(|other| self.stage(*other) == Some(Stage::Ready));
+        all.into_iter().for_each(|other| self.say(other, What::Over));
+    }
+
+    fn give_up(&mut self, other: Address) {
+        let Some(peer) = self.peers.get_mut(&other) else { return };
+        peer.is_over = true;
+        let qpn = peer.qpn;
+        // There is such a queue pair, and every state leads there.
+        let _ = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
+    }
+
+    fn add_peer(&mut self, other: Address) -> Result<(), Error> {
+        if self.peers.len() >= self.most_peers as usize {
+            return Err(Error::Peers(self.most_peers));
+        }
+        let capabilities = Capabilities { send_requests: self.depth, send_pieces: 1, ..Capabilities::default() };
+        let init = Init {
+            service: Service::ReliableConnection,
+            general: false,
+            domain: self.domain,
+            send_queue: self.lines,
+            receive_queue: self.lines,
+            shared_receive_queue: Some(self.buffers),
+            capabilities,
+            signal_all: false,
+            context: 0,
+        };
+        let (qpn, _) = self.engine.create_qp(&init)?;
+        let access = Access::REMOTE_READ.with(Access::REMOTE_WRITE);
+        let begin =
+            Attributes { pkey_index: Some(0), port: Some(1), access: Some(access), ..Attributes::state(State::Init) };
+        self.engine.modify_qp(qpn, &begin)?;
+        let psn = Psn::new(RandomState::new().hash_one(qpn.value()) as u32 & 0xff_ffff);
+        self.counter += 1;
+        let peer = Peer {
+            stage: Stage::Asking,
+            qpn,
+            psn,
+            count: self.counter,
+            opening: 0,
+            remote: Qpn::default(),
+            remote_count: 0,
+            ask_at: 0,
+            is_over: false,
+            in_flight: 0,
+        };
+        self.peers.insert(other, peer);
+        self.pairs.insert(qpn, other);
+        Ok(())
+    }
+
+    fn drop_peer(&mut self, other: Address, failed: Failed) {
+        let Some(qpn) = self.peers.get(&other).map(|peer| peer.qpn) else { return };
+        // What has ended is told as it has; the rest ends here. Both are there: neither can fail.
+        let _ = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
+        self.collect();
+        self.fail_all(|pending| pending.qpn == qpn, failed);
+        let _ = self.engine.destroy_qp(qpn);
+        self.peers.remove(&other);
+        self.pairs.remove(&qpn);
+    }
+
+    /// Messages about connections.
+    fn agree(&mut self, now: Moment) {
+        let mut lines = [Line::default(); 16];
+        let Ok(count) = self.engine.poll(self.general_lines, &mut lines) else { return };
+        for line in &lines[..count] {
+            if line.ended != Ended::Receive {
+                continue;
+            }
+            let slot = line.id as usize % SLOTS;
+            let mut bytes = [0; GRH + LEN];
+            let span = self.inbox.span(slot * SLOT, bytes.len());
+            span.map(|span| span.read_into(&mut bytes));
+            let is_whole = line.len as usize == bytes.len();
+            let gid = bytes[GRH_SOURCE..].first_chunk().map(|gid| Gid(*gid));
+            let from = gid.and_then(Gid::mac_of_link_local).map(Address).filter(|from| from.is_single());
+            // The slot was just taken: there is room for it.
+            let _ = post_slot(&mut self.engine, self.general, self.inbox_key, slot);
+            match (from, Message::read(&bytes[GRH..])) {
+                (Some(from), Some(message)) if is_whole && from != self.address => self.heard(now, from, &message),
+                _ => self.malformed += 1,
+            }
+        }
+    }
+
+    fn heard(&mut self, now: Moment, from: Address, message: &Message) {
+        match message.what {
+            What::Ask => self.asked(from, message),
+            What::Answer => self.answered(from, message),
+            What::Refused => {
+                if let Some(peer) = self.peers.get_mut(&from)
+                    && peer.stage == Stage::Asking
+                    && (message.receiver_opening, message.receiver_qpn) == (self.opening, peer.qpn)
+                {
+                    peer.stage = Stage::Refused;
+                }
+            }
+            What::Over => {
+                if let Some(peer) = self.peers.get_mut(&from)
+                    && peer.stage == Stage::Ready
+                    && (message.opening, message.qpn) == (peer.opening, peer.remote)
+                    && message.receiver_opening == self.opening
+                {
+                    peer.is_over = true;
+                    self.engine.lose(now, |path| path.destination_mac == from.0);
+                }
+            }
+        }
+    }
+
+    fn asked(&mut self, from: Address, message: &Message) {
+        if let Some(peer) = self.peers.get(&from)
+            && peer.stage == Stage::Ready
+            && peer.opening == message.opening
+        {
+            if (peer.remote, peer.remote_count) == (message.qpn, message.count) {
+                self.say(from, What::Answer);
+                return;
+            }
+            // One that was overtaken on its way.
+            if message.count <= peer.remote_count {
+                return;
+            }
+        }
+        if self.peers.get(&from).is_some_and(|peer| peer.stage != Stage::Asking || peer.is_over) {
+            // The other end has begun anew.
+            self.drop_peer(from, Failed::Unreachable);
+        }
+        let is_known = self.peers.contains_key(&from);
+        if !is_known && (!self.accepts || self.add_peer(from).is_err()) {
+            let refusal = Message {
+                what: What::Refused,
+                mtu: self.mtu,
+                opening: self.opening,
+                receiver_opening: message.opening,
+                qpn: Qpn::default(),
+                psn: Psn::new(0),
+                receiver_qpn: message.qpn,
+                count: 0,
+            };
+            self.say_this(from, &refusal);
+            return;
+        }
+        self.bring_up(from, message);
+        self.say(from, What::Answer);
+    }
+
+    fn answered(&mut self, from: Address, message: &Message) {
+        if let Some(peer) = self.peers.get(&from)
+            && peer.stage == Stage::Asking
+            && (message.receiver_opening, message.receiver_qpn) == (self.opening, peer.qpn)
+        {
+            self.bring_up(from, message);
+        }
+    }
+
+    fn bring_up(&mut self, other: Address, message: &Message) {
+        let path = self.path(other);
+        let Some(peer) = self.peers.get_mut(&other) else { return };
+        let receive = Attributes {
+            path: Some(path),
+            path_mtu: Some(self.mtu.min(message.mtu)),
+            remote: Some(message.qpn),
+            receive_psn: Some(message.psn),
+            max_dest_rd_atomic: Some(16),
+            // 1.28 ms.
+            min_rnr_timer: Some(14),
+            ..Attributes::state(State::ReadyToReceive)
+        };
+        let send = Attributes {
+            send_psn: Some(peer.psn),
+            // 67 ms, which MIN_TIMEOUT makes longer.
+            timeout: Some(14),
+            retry_count: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(16),
+            ..Attributes::state(State::ReadyToSend)
+        };
+        let qpn = peer.qpn;
+        (peer.stage, peer.opening) = (Stage::Ready, message.opening);
+        (peer.remote, peer.remote_count) = (message.qpn, message.count);
+        let told = self.engine.modify_qp(qpn, &receive).and_then(|_| self.engine.modify_qp(qpn, &send));
+        if told.is_err() {
+            peer.stage = Stage::Refused;
+        }
+    }
+
+    fn ask_again(&mut self, now: Moment) {
+        let now = now.nanoseconds();
+        let due = |peer: &Peer| peer.stage == Stage::Asking && peer.ask_at <= now;
+        let Some(other) = self.peers.iter().find(|(_, peer)| due(peer)).map(|(other, _)| *other) else { return };
+        self.say(other, What::Ask);
+        if let Some(peer) = self.peers.get_mut(&other) {
+            peer.ask_at = now + ASK_AGAIN;
+        }
+    }
+
+    fn say(&mut self, other: Address, what: What) {
+        let Some(peer) = self.peers.get(&other) else { return };
+        let message = Message {
+            what,
+            mtu: self.mtu,
+            opening: self.opening,
+            receiver_opening: peer.opening,
+            qpn: peer.qpn,
+            psn: peer.psn,
+            receiver_qpn: peer.remote,
+            count: peer.count,
+        };
+        self.say_this(other, &message);
+    }
+
+    fn say_this(&mut self, other: Address, message: &Message) {
+        let target = Target { path: self.path(other), qpn: Qpn::GENERAL, qkey: QKEY };
+        let bytes = message.write();
+        let request = Request {
+            id: 0,
+            operation: millrace_rdma::work::Operation::Send,
+            data: Data::Inline(&[&bytes]),
+            flags: Flags::default(),
+            target: Some(&target),
+        };
+        // Where there is no room the message is lost, as on any wire: who asks asks again.
+        let _ = self.engine.post_send(self.general, &request);
+    }
+
+    fn path(&self, other: Address) -> Path {
+        Path {
+            format: format(self.wire),
+            source_mac: self.address.0,
+            destination_mac: other.0,
+            source: Gid::link_local(self.address.0),
+            destination: Gid::link_local(other.0),
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+            source_port: 0xc000,
+        }
+    }
+
+    /// What has happened, by name.
+    pub fn counters(&mut self) -> Vec<(String, u64)> {
+        let refused = self.engine.memory().counters();
+        let engine = *self.engine.counters();
+        let mut all: Vec<(String, u64)> = [
+            ("sent", engine.sent),
+            ("received", engine.received),
+            ("repeated", engine.repeated),
+            ("refused-key", refused.refused_key),
+            ("refused-bounds", refused.refused_bounds),
+            ("refused-permission", refused.refused_permission),
+            ("refused-gone", refused.refused_gone),
+            ("foreign", self.foreign),
+            ("malformed", self.malformed),
+            ("unbuildable", self.maker.unbuildable),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into();
+        all.extend(self.reasons.pairs().map(|(name, count)| (format!("frame-{name}"), count)));
+        all.extend(self.link.counters().into_iter().map(|(name, count)| (format!("port-{name}"), count)));
+        all
+    }
+
+    /// The counts of what was refused: key, bounds, permission.
+    pub fn refused(&mut self) -> [u64; 3] {
+        let counters = self.engine.memory().counters();
+        [counters.refused_key, counters.refused_bounds, counters.refused_permission]
+    }
+
+    /// Whether nothing waits to be sent.
+    pub fn is_quiet(&self) -> bool {
+        self.engine.is_quiet()
+    }
+
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+}
+
+/// Memory of its own.
+pub(crate) fn allocate(len: usize) -> Result<Window, Error> {
+    let region = millrace_dma::Region::allocate(len, Pages::HugeIfAny);
+    let region = region.map_err(|error| Error::Allocate(len, error.to_string()))?;
+    region.part(0, len).map_err(|error| Error::Allocate(len, error.to_string()))
+}
+
+fn format(wire: Wire) -> Format {
+    match wire {
+        Wire::Slurpoe => Format::Slurpoe,
+        Wire::RoceV2 => Format::RoceV2,
+    }
+}
+
+fn check(config: &Config) -> Result<(), Error> {
+    if !(1..=MOST_DEPTH).contains(&config.depth) {
+        return Err(Error::Range("the depth is 1 to 8192"));
+    }
+    if !(1..=4096).contains(&config.peers) {
+        return Err(Error::Range("an endpoint has 1 to 4096 peers"));
+    }
+    if config.address.is_some_and(|address| !address.is_single()) {
+        return Err(Error::Range("the address of an endpoint is that of one end"));
+    }
+    Ok(())
+}
+
+fn mtu(config: &Config, link: &Link) -> Result<u16, Error> {
+    let format = format(config.wire);
+    let longest = link.longest();
+    let most = format.path_mtu(longest.saturating_sub(ETHERNET)).unwrap_or(0) as u16;
+    let mtu = match config.mtu {
+        None => link.usual_mtu().map_or(most, |_| PORT_MTU.min(most)),
+        Some(mtu @ (256 | 512 | 1024 | 2048 | 4096 | 8192)) if usize::from(mtu) <= format.most_payload() => mtu,
+        Some(_) => return Err(Error::Range("the mtu is 256, 512, 1024, 2048, 4096, or in frames of SLURPoE 8192")),
+    };
+    if mtu == 0 || mtu > most { Err(LinkError::ShortFrames { longest, mtu }.into()) } else { Ok(mtu) }
+}
+
+/// The queue pair by which ends agree.
+fn general(engine: &mut Engine<Regions>, domain: ProtectionDomain, lines: u32) -> Result<Qpn, Error> {
+    let slots = SLOTS as u32;
+    let capabilities =
+        Capabilities { send_requests: 256, receive_requests: slots, send_pieces: 1, receive_pieces: 1, inline: 64 };
+    let init = Init {
+        service: Service::UnreliableDatagram,
+        general: true,
+        domain,
+        send_queue: lines,
+        receive_queue: lines,
+        shared_receive_queue: None,
+        capabilities,
+        signal_all: false,
+        context: 0,
+    };
+    let (qpn, _) = engine.create_qp(&init)?;
+    let begin = Attributes { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..Attributes::state(State::Init) };
+    engine.modify_qp(qpn, &begin)?;
+    engine.modify_qp(qpn, &Attributes::state(State::ReadyToReceive))?;
+    engine.modify_qp(qpn, &Attributes { send_psn: Some(Psn::new(0)), ..Attributes::state(State::ReadyToSend) })?;
+    Ok(qpn)
+}
+
+fn post_slot(engine: &mut Engine<Regions>, general: Qpn, lkey: Key, slot: usize) -> Result<(), Error> {
+    let piece = [Piece { address: (slot * SLOT) as u64, len: SLOT as u32, lkey }];
+    Ok(engine.post_receive(general, slot as u64, &piece)?)
+}
