@@ -150,7 +150,7 @@ fn add(rows: &mut Vec<Row>, what: What, pid: u64, told: &Value) {
 }
 
 fn words(value: &Value) -> String {
-    printable(value.as_str().unwrap_or_default(), &[' ', ','])
+    printable(value.as_str().unwrap_or_default(), &[])
 }
 
 fn pair(pid: u64, pair: &Value) -> Row {
