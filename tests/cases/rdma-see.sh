@@ -25,17 +25,17 @@ client=$started
 
 sending="sorted(row['state'] for row in rows if row['pid'] in ($server, $client)) == ['ReadyToReceive', 'ReadyToSend']"
 await 30 sees "$sending" qps || fail "not a queue pair that sends and one that receives: $(cat "$scratch/rows")"
-sees "all(row['service'] == 'ReliableConnection' and row['destination'] and row['remote_qp'] for row in rows)" qps ||
+sees "all(row['service'] == 'ReliableConnection' and row['destination'] and row['remote_qp'] for row in rows)" qps --pid "$server" ||
     fail "queue pairs: $(cat "$scratch/rows")"
 sees "{row['pid'] for row in rows} == {$client}" qps --pid "$client" || fail "--pid: $(cat "$scratch/rows")"
 # A key that others could use is not told.
-sees "rows and all(row['lkey'] == '' for row in rows if any('remote' in right for right in row['access']))" regions ||
+sees "rows and all(row['lkey'] == '' for row in rows if any('remote' in right for right in row['access']))" regions --pid "$server" ||
     fail "regions: $(cat "$scratch/rows")"
-sees "any('remote-write' in row['access'] for row in rows)" regions || fail "regions: $(cat "$scratch/rows")"
+sees "any('remote-write' in row['access'] for row in rows)" regions --pid "$server" || fail "regions: $(cat "$scratch/rows")"
 sees "any(row['counter'] == 'entries' and row['value'] >= 1 for row in rows)" iotlb --pid "$server" ||
     fail "iotlb: $(cat "$scratch/rows")"
 sees "any(row['part'] == 'transport' for row in rows)" stats || fail "stats: $(cat "$scratch/rows")"
-sees "len(rows) == 4" qps --watch --count 2 || fail "--watch: $(cat "$scratch/rows")"
+sees "len(rows) == 2" qps --pid "$client" --watch --count 2 || fail "--watch: $(cat "$scratch/rows")"
 # A question changes nothing: both go on.
 is_gone "$server" && fail "the server has ended"
 is_gone "$client" && fail "the client has ended"
