@@ -8,7 +8,7 @@ use millrace_tool::options::Shared;
 
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
-    card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, pktgen, ports, read,
+    card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, pktgen, ports, rdma, read,
     receive, regs, stats, transmit, verbs, workers,
 };
 
@@ -52,6 +52,7 @@ const USES: &Uses = &[
     (&["loopback"], QUEUES),
     (&["forward"], &["device", "queue", "engine", "count", "burst", "poll", "json"]),
     (&["verbs"], &["device"]),
+    (&["rdma"], &["count", "json"]),
     (&["demo"], &["json"]),
     (&["explain"], &["device", "queue", "count", "json"]),
     // The first that fits counts.
@@ -146,6 +147,8 @@ Examples:
     Flow(flow::FlowArgs),
     /// Run a program that is written for verbs (RDMA, UCX, MPI) over a card
     Verbs(verbs::VerbsArgs),
+    /// Show queue pairs, regions and counters of verbs programs
+    Rdma(rdma::RdmaArgs),
     /// Measure, with the program millrace-bench
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

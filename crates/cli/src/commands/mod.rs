@@ -16,6 +16,7 @@ pub mod loopback_hw;
 pub mod man;
 pub mod pktgen;
 pub mod ports;
+pub mod rdma;
 pub mod read;
 pub mod receive;
 pub mod regs;

@@ -566,6 +566,11 @@ impl Regions {
         self.watch.counters()
     }
 
+    /// How much there may be.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Bytes registered.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -106,7 +106,7 @@ pub fn answer(running: &mut Running, place: usize) {
                     peer.add_file(number, region.as_ref().ok().map(Region::window));
                 }
             }
-            Message::Hello(_) | Message::Welcome(_) => running.sessions.malformed += 1,
+            Message::Hello(_) | Message::Welcome(_) | Message::Tell => running.sessions.malformed += 1,
         }
     }
 }

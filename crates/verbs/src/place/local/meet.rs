@@ -2,12 +2,13 @@
 
 use super::message::Message;
 use super::session::{Parts, channel};
-use super::{LocalError, files, name};
+use super::{LocalError, files, name, tell};
 use crate::place::{Place, Running};
 use millrace_dma::{Protection, Region};
 use millrace_rdma::local::{CHANNEL_LEN, Side};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::SendFlags;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -60,9 +61,15 @@ impl Meeting {
         Ok(())
     }
 
-    /// What is answered to a greeting.
+    /// What is answered to a greeting, or to a question of `millrace rdma`.
     pub fn welcome(&self, place: &Place, link: &Arc<OwnedFd>) -> Result<bool, LocalError> {
         let Some((message, fds)) = Message::receive(link)? else { return Ok(false) };
+        if message == Message::Tell {
+            let text = place.with(|running| Ok(tell::json(running))).map_err(|_| LocalError::Off)?;
+            // One record, without waiting: who does not read is hung up on.
+            rustix::net::send(link, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+            return Ok(true);
+        }
         let (Message::Hello(address), Ok([directory, channel, bell])) = (message, <[OwnedFd; 3]>::try_from(fds)) else {
             return Err(LocalError::Greeting);
         };

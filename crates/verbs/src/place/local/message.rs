@@ -27,6 +27,8 @@ pub enum Message {
     Want(u32),
     /// That part of a file, with its offset and length; without descriptor there is none.
     File(u32, u64, u64),
+    /// What this process is doing is wanted: the answer is one record of JSON.
+    Tell,
 }
 
 impl Message {
@@ -38,6 +40,7 @@ impl Message {
             Self::Welcome(address) => (2, Some(address), 0, 0, 0),
             Self::Want(file) => (3, None, file, 0, 0),
             Self::File(file, offset, len) => (4, None, file, offset, len),
+            Self::Tell => (5, None, 0, 0, 0),
         };
         bytes[8] = kind;
         if let Some(Address { mac, ip }) = address {
@@ -70,6 +73,7 @@ impl Message {
             2 => Self::Welcome(address),
             3 => Self::Want(file),
             4 => Self::File(file, offset, len),
+            5 => Self::Tell,
             _ => return None,
         })
     }
@@ -125,9 +129,8 @@ mod tests {
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let four = Address { mac: [2, 1, 2, 3, 4, 5], ip: "198.18.0.1".parse().unwrap() };
         let six = Address { ip: "2001:db8::1".parse().unwrap(), ..four };
-        for message in
-            [Message::Hello(four), Message::Welcome(six), Message::Want(u32::MAX), Message::File(7, 1 << 40, u64::MAX)]
-        {
+        let file = Message::File(7, 1 << 40, u64::MAX);
+        for message in [Message::Hello(four), Message::Welcome(six), Message::Want(u32::MAX), file, Message::Tell] {
             message.send(&one, &[one.as_fd(), other.as_fd()]).unwrap();
             let (came, fds) = Message::receive(&other).unwrap().unwrap();
             assert_eq!((came, fds.len()), (message, 2));

@@ -10,7 +10,7 @@
 //! * `name`: the socket of a process. `message`: what is said by it. `meet`: how a session begins. `serve`: what the helper
 //!   thread answers, and how it learns that a process has ended.
 //! * `files`: memory that the other process may map.
-//! * `session`, `sessions`: packets by rings.
+//! * `session`, `sessions`: packets by rings. `tell`: what `millrace rdma` is told.
 
 mod files;
 mod meet;
@@ -19,6 +19,7 @@ mod name;
 mod serve;
 mod session;
 mod sessions;
+mod tell;
 
 pub(crate) use files::share;
 pub(super) use files::{Shares, ask};

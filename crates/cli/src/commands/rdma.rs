@@ -1,0 +1,195 @@
+//! `millrace rdma`: what verbs programs of this user are doing, as they say themselves.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use millrace_tool::failure::Failure;
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Output, Row, printable};
+use millrace_tool::stop;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{connect, recv, send, socket_with};
+use rustix::process::geteuid;
+use serde_json::{Map, Value};
+
+/// The longest answer.
+const LONGEST: usize = 128 << 10;
+/// How long an answer may take, in seconds.
+const PATIENCE: i64 = 1;
+/// The question: `crates/verbs/src/place/local/message.rs`.
+const QUESTION: (&[u8; 8], u8, usize) = (b"mrverb01", 5, 56);
+
+/// Options of `rdma`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Programs of this user that use a card with a socket are asked, those with
+local=off or helper=off are not. At most 128 queue pairs and 128 regions of a
+process are shown. The lkey of a region that others may reach is its rkey, too,
+and is not shown. docs/rdma.md explains the counters.
+
+Examples:
+  millrace rdma qps
+  millrace rdma regions --pid 4711 --json
+  millrace rdma stats --watch --count 10")]
+pub struct RdmaArgs {
+    /// What to show
+    #[arg(value_name = "WHAT")]
+    what: What,
+    /// Only the process with this number
+    #[arg(long, value_name = "PID")]
+    pid: Option<u64>,
+    /// Again every second, until Ctrl-C or --count
+    #[arg(long)]
+    watch: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Queue pairs
+    Qps,
+    /// Registered memory
+    Regions,
+    /// The table behind keys: entries, refusals, memory that was taken away
+    Iotlb,
+    /// Counters of transport, frames and port
+    Stats,
+}
+
+/// Runs the command.
+pub fn run(shared: &Shared, args: &RdmaArgs) -> Result<(), Failure> {
+    if !args.watch && shared.count.is_some() {
+        return Err(Failure::Usage("--count says how often to look, and so needs --watch".to_owned()));
+    }
+    let mut looks = if args.watch { shared.count.unwrap_or(u64::MAX) } else { 1 };
+    loop {
+        look(shared, args)?;
+        looks -= 1;
+        if looks == 0 {
+            return Ok(());
+        }
+        for _ in 0..10 {
+            if stop::asked() {
+                return if shared.count.is_some() { Err(Failure::Interrupted) } else { Ok(()) };
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn look(shared: &Shared, args: &RdmaArgs) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for name in names()? {
+        // It may have ended meanwhile, or be of another version.
+        let Ok(Some((pid, told))) = ask(&name) else { continue };
+        if args.pid.is_none_or(|wanted| wanted == pid) {
+            add(&mut rows, args.what, pid, &told);
+        }
+    }
+    let title = match args.what {
+        What::Qps => "queue pairs",
+        What::Regions => "regions",
+        What::Iotlb => "iotlb",
+        What::Stats => "counters",
+    };
+    Ok(Output::new(shared.json).rows(title, &rows)?)
+}
+
+/// Names of the sockets at which verbs programs of this user listen.
+fn names() -> Result<Vec<String>, Failure> {
+    const FILE: &str = "/proc/net/unix";
+    let text = fs::read(FILE).map_err(|source| Failure::File { doing: "cannot read", path: FILE.into(), source })?;
+    let start = format!("@millrace-verbs/{}/", geteuid().as_raw());
+    let text = String::from_utf8_lossy(&text);
+    let mut names: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().last())
+        .filter(|name| name.starts_with(&start))
+        .map(|name| name[1..].to_owned())
+        .collect();
+    names.sort_unstable();
+    // Sockets of sessions have the name of the listener.
+    names.dedup();
+    Ok(names)
+}
+
+/// What the process at that socket says, and its number. `None`: it is another user's, or says nothing that can be read.
+fn ask(name: &str) -> io::Result<Option<(u64, Value)>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    let other = socket_peercred(&socket)?;
+    if other.uid != geteuid() {
+        return Ok(None);
+    }
+    let (magic, kind, len) = QUESTION;
+    let mut question = vec![0; len];
+    question[..magic.len()].copy_from_slice(magic);
+    question[magic.len()] = kind;
+    send(&socket, &question, SendFlags::NOSIGNAL)?;
+    poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 }))?;
+    let mut answer = vec![0; LONGEST];
+    let (len, _) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
+    let pid = u64::from(other.pid.as_raw_nonzero().get().unsigned_abs());
+    Ok(serde_json::from_slice(&answer[..len]).ok().map(|told| (pid, told)))
+}
+
+fn add(rows: &mut Vec<Row>, what: What, pid: u64, told: &Value) {
+    let listed = |name: &str| told[name].as_array().cloned().unwrap_or_default();
+    match what {
+        What::Qps => rows.extend(listed("qps").iter().map(|pair| self::pair(pid, pair))),
+        What::Regions => rows.extend(listed("regions").iter().map(|region| self::region(pid, region))),
+        What::Iotlb => counters(rows, pid, "iotlb", told["iotlb"].as_object()),
+        What::Stats => ["transport", "frames", "port"]
+            .iter()
+            .for_each(|part| counters(rows, pid, part, told["stats"][part].as_object())),
+    }
+}
+
+fn words(value: &Value) -> String {
+    printable(value.as_str().unwrap_or_default(), &[])
+}
+
+fn pair(pid: u64, pair: &Value) -> Row {
+    Row::new()
+        .count("pid", pid)
+        .maybe_count("qp", pair["qp"].as_u64())
+        .text("service", words(&pair["service"]))
+        .text("state", words(&pair["state"]))
+        .maybe_count("remote_qp", pair["remote_qp"].as_u64())
+        .text("destination", words(&pair["destination"]))
+        .maybe_count("send_psn", pair["send_psn"].as_u64())
+        .maybe_count("receive_psn", pair["receive_psn"].as_u64())
+        .maybe_count("mtu", pair["mtu"].as_u64())
+}
+
+fn region(pid: u64, region: &Value) -> Row {
+    const RIGHTS: [&str; 6] =
+        ["local-write", "remote-write", "remote-read", "remote-atomic", "window-bind", "zero-based"];
+    let access = region["access"].as_u64().unwrap_or_default();
+    let rights =
+        RIGHTS.iter().enumerate().filter(|(bit, _)| access >> bit & 1 == 1).map(|(_, name)| (*name).to_owned());
+    Row::new()
+        .count("pid", pid)
+        .text("lkey", words(&region["lkey"]))
+        .maybe_count("domain", region["domain"].as_u64())
+        .maybe_count("bytes", region["bytes"].as_u64())
+        .list("access", rights.collect())
+        .text("way", words(&region["way"]))
+        .maybe_count("shared_bytes", region["shared_bytes"].as_u64())
+        .maybe_count("windows", region["windows"].as_u64())
+        .text("gone", if region["gone"] == true { "yes" } else { "no" })
+}
+
+fn counters(rows: &mut Vec<Row>, pid: u64, part: &str, all: Option<&Map<String, Value>>) {
+    rows.extend(all.into_iter().flatten().map(|(name, value)| {
+        Row::new()
+            .count("pid", pid)
+            .text("part", part)
+            .text("counter", printable(name, &[]))
+            .maybe_count("value", value.as_u64())
+    }));
+}
