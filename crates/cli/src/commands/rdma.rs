@@ -140,12 +140,25 @@ fn ask(name: &str) -> io::Result<Option<(u64, Value)>> {
 fn add(rows: &mut Vec<Row>, what: What, pid: u64, told: &Value) {
     let listed = |name: &str| told[name].as_array().cloned().unwrap_or_default();
     match what {
-        What::Qps => rows.extend(listed("qps").iter().map(|pair| self::pair(pid, pair))),
-        What::Regions => rows.extend(listed("regions").iter().map(|region| self::region(pid, region))),
+        What::Qps => {
+            rows.extend(listed("qps").iter().map(|pair| self::pair(pid, pair)));
+            note_omitted(pid, &told["qps_omitted"], "queue pairs");
+        }
+        What::Regions => {
+            rows.extend(listed("regions").iter().map(|region| self::region(pid, region)));
+            note_omitted(pid, &told["regions_omitted"], "regions");
+        }
         What::Iotlb => counters(rows, pid, "iotlb", told["iotlb"].as_object()),
         What::Stats => ["transport", "frames", "port"]
             .iter()
             .for_each(|part| counters(rows, pid, part, told["stats"][part].as_object())),
+    }
+}
+
+/// An answer has room for so many; that there are more is said where tables are not.
+fn note_omitted(pid: u64, omitted: &Value, what: &str) {
+    if let Some(count @ 1..) = omitted.as_u64() {
+        eprintln!("millrace: process {pid} has {count} more {what}, which are not shown");
     }
 }
 

@@ -1,8 +1,9 @@
-//! What moves: the engine, its link, connections, and what has not ended.
+//! What moves: the engine, its link, and what has not ended. `connections`: what ends agree on.
+
+mod connections;
 
 use crate::address::Address;
 use crate::config::{Config, Wire};
-use crate::connect::{LEN, Message, What};
 use crate::error::Error;
 use crate::frames::{Frames, Maker};
 use crate::transfer::{Completion, Failed, Kind, Notify, Transfer};
@@ -10,10 +11,10 @@ use millrace_dma::{Pages, Window};
 use millrace_link::{Link, LinkError, Wanted};
 use millrace_rdma::engine::{Engine, Options};
 use millrace_rdma::memory::{Limits, ProtectionDomain, Regions, Source};
-use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
+use millrace_rdma::number::{Key, Moment, Psn, Qpn};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, Origin, State};
-use millrace_rdma::wire::{Counters as Reasons, Format, Path, Service, parse};
-use millrace_rdma::work::{Access, Completion as Line, Data, Ended, Flags, Piece, Request, Target};
+use millrace_rdma::wire::{Counters as Reasons, Format, Service, parse};
+use millrace_rdma::work::{Access, Completion as Line, Data, Ended, Flags, Piece, Request};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use slab::Slab;
@@ -32,15 +33,10 @@ const MOST_DEPTH: u32 = 8192;
 /// Buffers for what ends agree on, and bytes of each.
 const SLOTS: usize = 64;
 const SLOT: usize = 128;
-/// What stands before a datagram in its buffer, and where the sender's GID is in it.
-const GRH: usize = 40;
-const GRH_SOURCE: usize = 8;
 /// The queue key of the general queue pair (volume 1, 10.2.5, says the upper bit is for such).
 const QKEY: u32 = 0x8001_0000;
 /// The other end is a thread that may have to wait for a core.
 const MIN_TIMEOUT: Duration = Duration::from_millis(250);
-/// How long an ask is waited for before it is sent again.
-const ASK_AGAIN: u64 = 20_000_000;
 /// Bytes of payload in a packet over a port, if nothing else is said.
 const PORT_MTU: u16 = 1024;
 const ETHERNET: usize = 14;
@@ -403,286 +399,6 @@ impl Running {
         }
         self.outstanding += 1;
         Ok(())
-    }
-
-    /// Where the connection to another end is; begins one if there is none, or if it is over.
-    pub fn connect(&mut self, now: Moment, other: Address) -> Result<Stage, Error> {
-        if let Some(why) = &self.broken {
-            return Err(Error::Lost(why.clone()));
-        }
-        if other == self.address {
-            return Err(Error::Itself(other));
-        }
-        if self.peers.get(&other).is_some_and(|peer| peer.is_over || peer.stage == Stage::Refused) {
-            self.drop_peer(other, Failed::Flushed);
-        }
-        if let Some(peer) = self.peers.get(&other) {
-            return Ok(peer.stage);
-        }
-        self.add_peer(other)?;
-        self.say(other, What::Ask);
-        if let Some(peer) = self.peers.get_mut(&other) {
-            peer.ask_at = now.nanoseconds() + ASK_AGAIN;
-        }
-        Ok(Stage::Asking)
-    }
-
-    /// Where it is, without beginning anything.
-    pub fn stage(&self, other: Address) -> Option<Stage> {
-        self.peers.get(&other).filter(|peer| !peer.is_over).map(|peer| peer.stage)
-    }
-
-    /// Ends a connection; the other end is told.
-    pub fn disconnect(&mut self, other: Address) {
-        if self.stage(other) == Some(Stage::Ready) {
-            self.say(other, What::Over);
-        }
-        self.drop_peer(other, Failed::Flushed);
-    }
-
-    /// Tells all other ends that this one goes.
-    pub fn say_over(&mut self) {
-        let mut all: Vec<Address> = self.peers.keys().copied().collect();
-        all.retain(|other| self.stage(*other) == Some(Stage::Ready));
-        all.into_iter().for_each(|other| self.say(other, What::Over));
-    }
-
-    fn give_up(&mut self, other: Address) {
-        let Some(peer) = self.peers.get_mut(&other) else { return };
-        peer.is_over = true;
-        let qpn = peer.qpn;
-        // There is such a queue pair, and every state leads there.
-        let _ = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
-    }
-
-    fn add_peer(&mut self, other: Address) -> Result<(), Error> {
-        if self.peers.len() >= self.most_peers as usize {
-            return Err(Error::Peers(self.most_peers));
-        }
-        let capabilities = Capabilities { send_requests: self.depth, send_pieces: 1, ..Capabilities::default() };
-        let init = Init {
-            service: Service::ReliableConnection,
-            general: false,
-            domain: self.domain,
-            send_queue: self.lines,
-            receive_queue: self.lines,
-            shared_receive_queue: Some(self.buffers),
-            capabilities,
-            signal_all: false,
-            context: 0,
-        };
-        let (qpn, _) = self.engine.create_qp(&init)?;
-        let access = Access::REMOTE_READ.with(Access::REMOTE_WRITE);
-        let begin =
-            Attributes { pkey_index: Some(0), port: Some(1), access: Some(access), ..Attributes::state(State::Init) };
-        self.engine.modify_qp(qpn, &begin)?;
-        let psn = Psn::new(RandomState::new().hash_one(qpn.value()) as u32 & 0xff_ffff);
-        self.counter += 1;
-        let peer = Peer {
-            stage: Stage::Asking,
-            qpn,
-            psn,
-            count: self.counter,
-            opening: 0,
-            remote: Qpn::default(),
-            remote_count: 0,
-            ask_at: 0,
-            is_over: false,
-            in_flight: 0,
-        };
-        self.peers.insert(other, peer);
-        self.pairs.insert(qpn, other);
-        Ok(())
-    }
-
-    fn drop_peer(&mut self, other: Address, failed: Failed) {
-        let Some(qpn) = self.peers.get(&other).map(|peer| peer.qpn) else { return };
-        // What has ended is told as it has; the rest ends here. Both are there: neither can fail.
-        let _ = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
-        self.collect();
-        self.fail_all(|pending| pending.qpn == qpn, failed);
-        let _ = self.engine.destroy_qp(qpn);
-        self.peers.remove(&other);
-        self.pairs.remove(&qpn);
-    }
-
-    /// Messages about connections.
-    fn agree(&mut self, now: Moment) {
-        let mut lines = [Line::default(); 16];
-        let Ok(count) = self.engine.poll(self.general_lines, &mut lines) else { return };
-        for line in &lines[..count] {
-            if line.ended != Ended::Receive {
-                continue;
-            }
-            let slot = line.id as usize % SLOTS;
-            let mut bytes = [0; GRH + LEN];
-            let span = self.inbox.span(slot * SLOT, bytes.len());
-            span.map(|span| span.read_into(&mut bytes));
-            let is_whole = line.len as usize == bytes.len();
-            let gid = bytes[GRH_SOURCE..].first_chunk().map(|gid| Gid(*gid));
-            let from = gid.and_then(Gid::mac_of_link_local).map(Address).filter(|from| from.is_single());
-            // The slot was just taken: there is room for it.
-            let _ = post_slot(&mut self.engine, self.general, self.inbox_key, slot);
-            match (from, Message::read(&bytes[GRH..])) {
-                (Some(from), Some(message)) if is_whole && from != self.address => self.heard(now, from, &message),
-                _ => self.malformed += 1,
-            }
-        }
-    }
-
-    fn heard(&mut self, now: Moment, from: Address, message: &Message) {
-        match message.what {
-            What::Ask => self.asked(from, message),
-            What::Answer => self.answered(from, message),
-            What::Refused => {
-                if let Some(peer) = self.peers.get_mut(&from)
-                    && peer.stage == Stage::Asking
-                    && (message.receiver_opening, message.receiver_qpn) == (self.opening, peer.qpn)
-                {
-                    peer.stage = Stage::Refused;
-                }
-            }
-            What::Over => {
-                if let Some(peer) = self.peers.get_mut(&from)
-                    && peer.stage == Stage::Ready
-                    && (message.opening, message.qpn) == (peer.opening, peer.remote)
-                    && message.receiver_opening == self.opening
-                {
-                    peer.is_over = true;
-                    self.engine.lose(now, |path| path.destination_mac == from.0);
-                }
-            }
-        }
-    }
-
-    fn asked(&mut self, from: Address, message: &Message) {
-        if let Some(peer) = self.peers.get(&from)
-            && peer.stage == Stage::Ready
-            && peer.opening == message.opening
-        {
-            if (peer.remote, peer.remote_count) == (message.qpn, message.count) {
-                self.say(from, What::Answer);
-                return;
-            }
-            // One that was overtaken on its way.
-            if message.count <= peer.remote_count {
-                return;
-            }
-        }
-        if self.peers.get(&from).is_some_and(|peer| peer.stage != Stage::Asking || peer.is_over) {
-            // The other end has begun anew.
-            self.drop_peer(from, Failed::Unreachable);
-        }
-        let is_known = self.peers.contains_key(&from);
-        if !is_known && (!self.accepts || self.add_peer(from).is_err()) {
-            let refusal = Message {
-                what: What::Refused,
-                mtu: self.mtu,
-                opening: self.opening,
-                receiver_opening: message.opening,
-                qpn: Qpn::default(),
-                psn: Psn::new(0),
-                receiver_qpn: message.qpn,
-                count: 0,
-            };
-            self.say_this(from, &refusal);
-            return;
-        }
-        self.bring_up(from, message);
-        self.say(from, What::Answer);
-    }
-
-    fn answered(&mut self, from: Address, message: &Message) {
-        if let Some(peer) = self.peers.get(&from)
-            && peer.stage == Stage::Asking
-            && (message.receiver_opening, message.receiver_qpn) == (self.opening, peer.qpn)
-        {
-            self.bring_up(from, message);
-        }
-    }
-
-    fn bring_up(&mut self, other: Address, message: &Message) {
-        let path = self.path(other);
-        let Some(peer) = self.peers.get_mut(&other) else { return };
-        let receive = Attributes {
-            path: Some(path),
-            path_mtu: Some(self.mtu.min(message.mtu)),
-            remote: Some(message.qpn),
-            receive_psn: Some(message.psn),
-            max_dest_rd_atomic: Some(16),
-            // 1.28 ms.
-            min_rnr_timer: Some(14),
-            ..Attributes::state(State::ReadyToReceive)
-        };
-        let send = Attributes {
-            send_psn: Some(peer.psn),
-            // 67 ms, which MIN_TIMEOUT makes longer.
-            timeout: Some(14),
-            retry_count: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(16),
-            ..Attributes::state(State::ReadyToSend)
-        };
-        let qpn = peer.qpn;
-        (peer.stage, peer.opening) = (Stage::Ready, message.opening);
-        (peer.remote, peer.remote_count) = (message.qpn, message.count);
-        let told = self.engine.modify_qp(qpn, &receive).and_then(|_| self.engine.modify_qp(qpn, &send));
-        if told.is_err() {
-            peer.stage = Stage::Refused;
-        }
-    }
-
-    fn ask_again(&mut self, now: Moment) {
-        let now = now.nanoseconds();
-        let due = |peer: &Peer| peer.stage == Stage::Asking && peer.ask_at <= now;
-        let Some(other) = self.peers.iter().find(|(_, peer)| due(peer)).map(|(other, _)| *other) else { return };
-        self.say(other, What::Ask);
-        if let Some(peer) = self.peers.get_mut(&other) {
-            peer.ask_at = now + ASK_AGAIN;
-        }
-    }
-
-    fn say(&mut self, other: Address, what: What) {
-        let Some(peer) = self.peers.get(&other) else { return };
-        let message = Message {
-            what,
-            mtu: self.mtu,
-            opening: self.opening,
-            receiver_opening: peer.opening,
-            qpn: peer.qpn,
-            psn: peer.psn,
-            receiver_qpn: peer.remote,
-            count: peer.count,
-        };
-        self.say_this(other, &message);
-    }
-
-    fn say_this(&mut self, other: Address, message: &Message) {
-        let target = Target { path: self.path(other), qpn: Qpn::GENERAL, qkey: QKEY };
-        let bytes = message.write();
-        let request = Request {
-            id: 0,
-            operation: millrace_rdma::work::Operation::Send,
-            data: Data::Inline(&[&bytes]),
-            flags: Flags::default(),
-            target: Some(&target),
-        };
-        // Where there is no room the message is lost, as on any wire: who asks asks again.
-        let _ = self.engine.post_send(self.general, &request);
-    }
-
-    fn path(&self, other: Address) -> Path {
-        Path {
-            format: format(self.wire),
-            source_mac: self.address.0,
-            destination_mac: other.0,
-            source: Gid::link_local(self.address.0),
-            destination: Gid::link_local(other.0),
-            hop_limit: 64,
-            traffic_class: 0,
-            flow_label: 0,
-            source_port: 0xc000,
-        }
     }
 
     /// What has happened, by name.
