@@ -80,7 +80,11 @@ step_unit() {
 
 # The rings again, over memory that the model checker watches. Its flag changes everything, hence a folder of its own.
 step_loom() {
-    CARGO_TARGET_DIR=$target/loom RUSTFLAGS="--cfg loom" cargo_test -p millrace-ring --profile model --test ring loom
+    local CARGO_TARGET_DIR=$target/loom RUSTFLAGS="--cfg loom"
+    export CARGO_TARGET_DIR RUSTFLAGS
+    # The second: memory that is taken away under those who use it.
+    cargo_test -p millrace-ring --profile model --test ring loom &&
+        cargo_test -p millrace-dma --profile model --lib model
 }
 
 # fuzz_target PROGRAM NAME: with what it found before, and says what became of it.
