@@ -62,6 +62,13 @@ to_test() {
     python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
     # That of Debian 12 is too old for quic-go, that of its backports is not.
     need go golang-go
+    # Programs over verbs that are none of perftest's.
+    need ucx_info ucx-utils
+    installed python3-pyverbs || packages+=(python3-pyverbs)
+    need mpicc.mpich mpich
+    installed libmpich-dev || packages+=(libmpich-dev)
+    need mpiexec.openmpi openmpi-bin
+    installed libopenmpi-dev || packages+=(libopenmpi-dev)
     # Beside a Rust of Debian; rustup has its own.
     if ! find_rust || installed cargo-web; then
         installed rustfmt-web || packages+=(rustfmt-web)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What no program of Debian calls, in a program of ours that is compiled for the system's own libibverbs: completion queues with functions,
-# memory windows of both types, regions that change, and what is refused.
+# memory windows of both types, regions that change, and what is refused. And pyverbs, which calls much of it from Python.
 . "$(dirname "$0")/../lib.sh"
 needs cc
 [ -e /usr/include/infiniband/verbs.h ] || skip "libibverbs-dev is not installed"
@@ -14,4 +14,15 @@ for options in "" local=off adopt=heap; do
             fail "$part${options:+ with $options}: $(cat "$scratch/part.out")"
     done
 done
+# That of the distribution, for which pyverbs is made.
+python=/usr/bin/python3
+if "$python" -c 'import pyverbs.device' 2>/dev/null; then
+    for options in "" local=off; do
+        MILLRACE_VERBS="$device $options" LD_LIBRARY_PATH=$library timeout 60 "$python" "$tests/pyverbs_check.py" >"$scratch/part.out" 2>&1 ||
+            fail "pyverbs${options:+ with $options}: $(cat "$scratch/part.out")"
+    done
+    cat "$scratch/part.out"
+else
+    echo "without pyverbs: python3-pyverbs is not installed"
+fi
 echo "queues with functions, windows, changed regions, refusals"
