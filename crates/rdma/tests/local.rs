@@ -14,6 +14,7 @@ use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Req
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const LEN: usize = 64 << 10;
 
@@ -188,10 +189,15 @@ fn join(one: &mut End, other: &mut End, number: usize, channel: &Window, side: S
 struct Both {
     ends: [End; 2],
     now: u64,
+    /// While memory of one test is taken away, nobody else's in this process is reached.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Both {
     fn new(by: By) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let [mut one, mut other] = [end(by, 0x11), end(by, 0x2222)];
         if by != By::Packets {
             let channel = Region::allocate(CHANNEL_LEN, Pages::Ordinary).unwrap();
@@ -205,7 +211,7 @@ impl Both {
             let bytes: Vec<u8> = (0..LEN).map(|at| (at * 7 + at / 256 + number * 91) as u8).collect();
             end.memory.window().span_mut(0, LEN).unwrap().write_from(&bytes);
         }
-        Self { ends: [one, other], now: 0 }
+        Self { ends: [one, other], now: 0, _alone: alone }
     }
 
     /// Until nothing moves any more.
@@ -453,6 +459,7 @@ fn who_is_lost_is_not_waited_for() {
     engine.lose(Moment::new(1), |path| path.destination == self::path(0).destination);
     let told: Vec<_> = both.completions(0).iter().map(|line| (line.id, line.status)).collect();
     assert_eq!(told, [(1, Status::RetryExceeded), (2, Status::Flushed)]);
+    drop(both);
     // One that waits for nothing learns it with its next request.
     let mut both = Both::new(By::Mappings);
     both.ends[0].engine.lose(Moment::new(1), |_| true);
