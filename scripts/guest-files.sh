@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER
+# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER [rxe]
 #
-# Debian's kernel for virtual machines, the drivers of a virtio network interface, and busybox. The packages are unpacked,
+# Debian's kernel for virtual machines, the drivers of a virtio network interface, and busybox. With `rxe` Debian's ordinary
+# kernel, because only that has the RDMA device of Linux in software, and the modules of it. The packages are unpacked,
 # not installed: installing a kernel would write into /boot, make an initramfs and change what the machine boots. And so
 # it takes no root.
 set -euo pipefail
-[ $# -eq 1 ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
+case ${2:-} in
+"") image=linux-image-cloud-amd64 wanted=(virtio_pci virtio_net) ;;
+# The third is for its checksums: the guest has nothing that would load it when it is asked for.
+rxe) image=linux-image-amd64 wanted=(virtio_pci virtio_net crc32_generic rdma_rxe ib_uverbs rdma_ucm) ;;
+*) image= ;;
+esac
+[ $# -ge 1 ] && [ -n "$image" ] || { echo "usage: $0 FOLDER [rxe]" >&2; exit 2; }
 [ -e "$1/vmlinuz" ] && exit 0
 mkdir -p "$(dirname "$1")"
 folder=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
@@ -16,21 +23,29 @@ chmod 755 "$scratch"
 cd "$scratch"
 
 # The package without a version in its name depends on the one that has the files.
-kernel=$(apt-cache depends --important linux-image-cloud-amd64 2>/dev/null |
+kernel=$(apt-cache depends --important "$image" 2>/dev/null |
     sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1)
-[ -n "$kernel" ] || { echo "$0: apt knows no linux-image-cloud-amd64 (as root: apt-get update)" >&2; exit 1; }
+[ -n "$kernel" ] || { echo "$0: apt knows no $image (as root: apt-get update)" >&2; exit 1; }
 apt-get download "$kernel" busybox-static >log 2>&1 || { cat log >&2; exit 1; }
 for package in *.deb; do
     dpkg-deb --extract "$package" files
 done
 
-# The order in which they are loaded: a module comes after those that it needs.
-modules=(virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci failover net_failover virtio_net)
+# add MODULE: the module, after those that it needs; `modules` has the order in which they are loaded.
+add() {
+    local file needed
+    file=$(find files -name "$1.ko" -print -quit)
+    # One that is not there is in the kernel itself or was added.
+    [ -n "$file" ] || return 0
+    for needed in $(grep -a -o -m 1 'depends=[a-z0-9_,-]*' "$file" | head -n 1 | sed 's/depends=//; s/,/ /g'); do
+        add "$needed"
+    done
+    mv "$file" made
+    basename "$file" .ko >>made/modules
+}
 mkdir made
-for module in "${modules[@]}"; do
-    file=$(find files -name "$module.ko" -print -quit)
-    # One that is not there is in the kernel itself.
-    [ -z "$file" ] || { mv "$file" made; echo "$module" >>made/modules; }
+for module in "${wanted[@]}"; do
+    add "$module"
 done
 mv files/boot/vmlinuz-* made/vmlinuz
 mv files/bin/busybox made/busybox

@@ -64,6 +64,7 @@ to_test() {
     need go golang-go
     # Programs over verbs that are none of perftest's.
     need ucx_info ucx-utils
+    installed ibverbs-providers || packages+=(ibverbs-providers)
     installed python3-pyverbs || packages+=(python3-pyverbs)
     need mpicc.mpich mpich
     installed libmpich-dev || packages+=(libmpich-dev)
@@ -144,13 +145,17 @@ if ! find_rust; then
     exit 1
 fi
 command -v cc >/dev/null || { echo "setup: there is no C compiler (cc), which the linker needs" >&2; exit 1; }
-# For the tests with a virtual machine. The lists of packages may be old.
-if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null && [ ! -e "$target/guest/vmlinuz" ]; then
+# For the tests with a virtual machine: the usual kernel, and one with RDMA. The lists of packages may be old.
+if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null; then
     scripts=$(dirname "$0")
-    echo "setup: downloading a kernel for virtual machines into $target/guest"
-    "$scripts/guest-files.sh" "$target/guest" ||
-        { [ "$(id -u)" -eq 0 ] && apt-get update >/dev/null 2>&1 && "$scripts/guest-files.sh" "$target/guest"; } ||
-        echo "setup: it cannot be had, so the tests that boot one are skipped"
+    for kind in "" rxe; do
+        folder=$target/guest${kind:+-$kind}
+        [ ! -e "$folder/vmlinuz" ] || continue
+        echo "setup: downloading a kernel for virtual machines into $folder"
+        "$scripts/guest-files.sh" "$folder" $kind ||
+            { [ "$(id -u)" -eq 0 ] && apt-get update >/dev/null 2>&1 && "$scripts/guest-files.sh" "$folder" $kind; } ||
+            echo "setup: it cannot be had, so the tests that boot one are skipped"
+    done
 fi
 [ "$purpose" != --test ] || "$(dirname "$0")/quic-peers.sh" "$target/quic-peers"
 echo "setup: $(cargo --version), $(command -v cargo)"

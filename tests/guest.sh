@@ -3,11 +3,17 @@
 #
 #   start_guest one $(vhost_user client "$scratch/one.sock")
 #   guest one ping -c 1 192.0.2.1
+#
+# What a case sets before it reads this: `guest_kind`, the kernel other than the usual one (scripts/guest-files.sh).
 
 needs qemu-system-x86_64
-guest_files=${MILLRACE_GUEST:-${CARGO_TARGET_DIR:-$root/target}/guest}
+guest_files=${MILLRACE_GUEST:-${CARGO_TARGET_DIR:-$root/target}/guest}${guest_kind:+-$guest_kind}
 [ -e "$guest_files/vmlinuz" ] || skip "there is no kernel for a guest in $guest_files (scripts/setup.sh downloads it)"
 declare -A guests=()
+# Files of this machine, programs among them, that guests have too.
+guest_has=()
+# How QEMU makes a processor.
+guest_processor=(-accel "tcg,thread=multi")
 # All waits are for as long as an emulated machine on a busy one may take.
 guest_seconds=120
 
@@ -63,13 +69,13 @@ launch_guest() {
     local name=$1
     shift
     [ -e "$scratch/guest.cpio" ] ||
-        python3 "$tests/guest/image.py" "$guest_files" "$tests/guest/init" "$scratch/guest.cpio"
+        python3 "$tests/guest/image.py" "$guest_files" "$tests/guest/init" "$scratch/guest.cpio" "${guest_has[@]}"
     # QEMU reads commands from the one and writes answers to the other.
     rm -f "$scratch/$name-serial".*
     mkfifo "$scratch/$name-serial.in"
     : >"$scratch/$name-serial.out"
     # The memory has to be a file that the card can map as well. The kernel's check of its timer fails on a busy machine.
-    background "$name-qemu" qemu-system-x86_64 -accel tcg,thread=multi -nodefaults -no-user-config -nographic -no-reboot \
+    background "$name-qemu" qemu-system-x86_64 "${guest_processor[@]}" -nodefaults -no-user-config -nographic -no-reboot \
         -machine pc,memory-backend=memory -object memory-backend-memfd,id=memory,size=256M,share=on -m 256M \
         -kernel "$guest_files/vmlinuz" -initrd "$scratch/guest.cpio" -append "console=ttyS0 quiet panic=-1 no_timer_check" \
         -serial "file:$scratch/$name-console.log" -serial "pipe:$scratch/$name-serial" "$@"
@@ -87,14 +93,14 @@ guest_answered() {
     grep -q "^=$2= " "$scratch/$1-serial.out" || is_gone "${guests[$1]}"
 }
 
-# guest NAME COMMAND...: a line for the guest's shell; prints what it says, and returns its exit code.
+# guest NAME COMMAND...: a line for the guest's shell, of which lines of ours become one; prints what it says, and returns its exit code.
 guest() {
     local name=$1 tag answer
     shift
     # In a subshell, where a counter would not come back from.
     tag=$(date +%s%N)
     # Opened for both, so that this does not wait for a QEMU that has ended.
-    echo "$tag $*" 1<>"$scratch/$name-serial.in"
+    echo "$tag ${*//$'\n'/ }" 1<>"$scratch/$name-serial.in"
     await "$guest_seconds" guest_answered "$name" "$tag" || fail "guest $name does not answer: $*"
     is_gone "${guests[$name]}" && fail "guest $name has ended at: $*"
     answer=$(sed -n "/^=$tag= /{s///p;q}" "$scratch/$name-serial.out")

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Linux's own RDMA device in software (rdma_rxe) at the other end of the wire: in a guest, with the stock libraries. Verbs programs over
+# our library speak with the same ones there, in both roles: every transport service and operation, several MTUs, IPv4 and IPv6.
+# Selective repeat and credits (decision 54) stay off without having been told to be.
+# alone: the guest is an emulated machine, and both ends poll
+guest_kind=rxe
+. "$(dirname "$0")/../lib.sh"
+. "$tests/guest.sh"
+. "$tests/verbs.sh"
+needs rdma
+
+provider=$(find /usr/lib -name 'librxe-rdmav*.so' -print -quit 2>/dev/null)
+[ -n "$provider" ] || skip "there is no librxe-rdmav*.so (Debian's package ibverbs-providers)"
+for program in rdma ibv_{rc,uc,ud,srq}_pingpong ib_{write,read,send,atomic}_{bw,lat}; do
+    guest_has+=("$(command -v $program)")
+done
+guest_has+=("$provider" /etc/libibverbs.d/rxe.driver)
+
+# What programs say to one another before, which is not verbs, goes by QEMU's own network: the guest reaches our port as one of
+# 10.0.2.2, and the next one here leads to that of the guest.
+tcp_port=$((20000 + $$ % 5000 * 2))
+start_card --port "vhost-user:$scratch/one.sock" --frame-max 9000 --buffer 16384
+# shellcheck disable=SC2046
+start_guest one $(vhost_user client "$scratch/one.sock") \
+    -netdev "user,id=world,hostfwd=tcp:127.0.0.1:$((tcp_port + 1))-:$tcp_port" -device virtio-net-pci,netdev=world,romfile=
+guest one 'ip link set eth0 mtu 4400 up && ip address add 192.0.2.2/24 dev eth0 && ip link set eth1 up &&
+    ip address add 10.0.2.15/24 dev eth1 && rdma link add rxe0 type rxe netdev eth0' | tr '\n' ' ' || fail "no rxe0 in the guest"
+# Numbers of its GIDs: that of the link, and that of the IPv4 address.
+link=$(guest one 'cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l ^fe80 *' | head -n 1)
+ipv4=$(guest one 'cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l :c000:0202 *' | head -n 1)
+[ -n "$link" ] && [ -n "$ipv4" ] || fail "rxe0 has not both GIDs"
+export MILLRACE_VERBS="$device ip=192.0.2.9"
+
+# roles COMMAND...: the guest serves and we are its client, and the other way round. $gids are the options that choose GIDs there and here.
+gids=("$ipv4" 0)
+roles() {
+    local option=-x
+    case $1 in ibv_*) option=-g ;; esac
+    guest_serves "$@" $option
+    we_serve "$@" $option
+}
+
+guest_serves() {
+    local said code=0
+    guest one "rm -f /tmp/code; (timeout 100 $* ${gids[0]} -p $tcp_port >/tmp/out 2>&1; echo \$? >/tmp/code) &
+        until grep -q ':$(printf %04X "$tcp_port") .* 0A ' /proc/net/tcp* || [ -e /tmp/code ]; do usleep 20000; done"
+    ours timeout 100 "$@" "${gids[1]}" -p $((tcp_port + 1)) 127.0.0.1 >"$scratch/client.out" 2>"$scratch/client.log" || code=$?
+    said=$(guest one 'until [ -e /tmp/code ]; do usleep 20000; done; cat /tmp/out; exit $(cat /tmp/code)') ||
+        fail "$*: the server in the guest failed (we: $code): $(tail -n 5 <<<"$said"; tail -n 3 "$scratch/client.out")"
+    [ "$code" -eq 0 ] || fail "$*: our client ended with $code: $(tail -n 3 "$scratch/client.out")"
+}
+
+we_serve() {
+    local said server
+    background server ours timeout 100 "$@" "${gids[1]}" -p "$tcp_port"
+    server=$started
+    await 30 listens "$tcp_port" "$server"
+    said=$(guest one "timeout 100 $* ${gids[0]} -p $tcp_port 10.0.2.2 2>&1") ||
+        fail "$*: the client in the guest failed: $(tail -n 5 <<<"$said"; tail -n 3 "$scratch/server.out")"
+    ended "$server" 30
+    [ "$code" -eq 0 ] || fail "$*: our server ended with $code: $(tail -n 3 "$scratch/server.out" "$scratch/server.log")"
+}
+
+roles ibv_rc_pingpong -n 100 -c
+roles ibv_rc_pingpong -n 20 -c -e -s 100000 -m 256
+roles ibv_rc_pingpong -n 20 -c -s 300000 -m 4096
+roles ibv_uc_pingpong -n 50
+roles ibv_ud_pingpong -n 50 -s 1024
+roles ibv_srq_pingpong -n 100 -q 4
+echo "pingpongs over IPv4"
+gids=("$link" 2)
+roles ibv_rc_pingpong -n 50 -c -s 20000
+roles ibv_ud_pingpong -n 20 -s 1024
+gids=("$ipv4" 0)
+echo "pingpongs over IPv6"
+# Of reads and atomic operations perftest asks for as many at once as the other device can have, which is more here than ours can.
+for work in write "read -o 16" send; do
+    # shellcheck disable=SC2086
+    set -- $work
+    roles ib_${1}_bw -n 100 -s 65536 -m 1024 "${@:2}"
+    roles ib_${1}_bw -n 100 -s 65536 -m 4096 "${@:2}"
+    roles ib_${1}_lat -n 50 "${@:2}"
+done
+for work in bw lat; do
+    roles ib_atomic_$work -n 50 -o 16
+    roles ib_send_$work -c UD -n 50 -s 512
+done
+echo "perftest"
+stop_guest one
+check_counting
