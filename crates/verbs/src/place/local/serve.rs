@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Calls that have not greeted yet.
 const MOST_CALLS: usize = 16;
+/// Calls that are accepted at once: other users, who are hung up on, may call without end.
+const ACCEPTED: usize = 64;
 /// How long they may take.
 const GREETING: Duration = Duration::from_millis(500);
 /// How long a process may take from closing its socket to having ended.
@@ -87,7 +89,10 @@ impl Serving {
     }
 
     fn accept(&mut self) {
-        while self.calls.len() < MOST_CALLS {
+        for _ in 0..ACCEPTED {
+            if self.calls.len() >= MOST_CALLS {
+                return;
+            }
             match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 // Other users take no place.
                 Ok(link) if name::same_user(&link).is_err() => {}
