@@ -303,9 +303,49 @@ static void changed_regions(void)
     CHECK(ibv_dealloc_pd(second) == EBUSY && ibv_dereg_mr(to) == 0 && ibv_dealloc_pd(second) == 0);
 }
 
+/* ibv_wr_...: all of a session or nothing of it. */
+static void sessions(void)
+{
+    struct ibv_qp_ex *functions = ibv_qp_to_qp_ex(left);
+    struct ibv_sge pieces[3] = { { (uintptr_t)ours, 8, from->lkey }, { (uintptr_t)ours, 8, from->lkey }, { (uintptr_t)ours, 8, from->lkey } };
+    struct ibv_wc line;
+    functions->wr_flags = IBV_SEND_SIGNALED;
+    for (int count = 1; count <= 3; count++) {
+        ibv_wr_start(functions);
+        functions->wr_id = 71;
+        ibv_wr_rdma_write(functions, to->rkey, (uintptr_t)theirs);
+        ibv_wr_set_sge(functions, from->lkey, (uintptr_t)ours, 8);
+        functions->wr_id = 72;
+        ibv_wr_rdma_write(functions, to->rkey, (uintptr_t)theirs + 64);
+        ibv_wr_set_sge_list(functions, (size_t)count, pieces);
+        /* The queue pair has two pieces for a request. */
+        CHECK(ibv_wr_complete(functions) == (count > 2 ? EINVAL : 0));
+        if (count <= 2)
+            CHECK(ended(71) == IBV_WC_SUCCESS && ended(72) == IBV_WC_SUCCESS);
+    }
+    for (double begin = now(); now() < begin + 0.2;)
+        CHECK(ibv_poll_cq(cq, 1, &line) == 0);
+    /* More than the queue has room for: 16. */
+    ibv_wr_start(functions);
+    for (int i = 0; i < 17; i++) {
+        ibv_wr_send(functions);
+        ibv_wr_set_sge(functions, from->lkey, (uintptr_t)ours, 8);
+    }
+    CHECK(ibv_wr_complete(functions) == ENOMEM);
+    /* Without a request, and what was given up. */
+    ibv_wr_start(functions);
+    ibv_wr_set_sge(functions, from->lkey, (uintptr_t)ours, 8);
+    CHECK(ibv_wr_complete(functions) == EINVAL);
+    ibv_wr_start(functions);
+    ibv_wr_send(functions);
+    ibv_wr_abort(functions);
+    CHECK(write_word(73, theirs, to->rkey) == IBV_WC_SUCCESS);
+}
+
 static void refusals(void)
 {
     set_up(0);
+    sessions();
     struct ibv_cq_init_attr_ex init = { .cqe = 8, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP };
     CHECK(!ibv_create_cq_ex(context, &init) && errno == EOPNOTSUPP);
     init = (struct ibv_cq_init_attr_ex){ .cqe = 8, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS, .flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN };

@@ -7,7 +7,8 @@ library=$(dirname "$millrace")/verbs
 [ -e "$library/libibverbs.so.1" ] || skip "$library/libibverbs.so.1 has not been built; \`make build\` does that"
 # compiles NAME: whether that MPI and its headers are there.
 compiles() {
-    command -v "mpicc.$1" >/dev/null && echo '#include <mpi.h>' | "mpicc.$1" -E -xc - >/dev/null 2>&1
+    echo '#include <mpi.h>' >"$scratch/probe.c"
+    command -v "mpicc.$1" >/dev/null && "mpicc.$1" -fsyntax-only "$scratch/probe.c" >/dev/null 2>&1
 }
 compiles mpich || compiles openmpi || skip "neither libmpich-dev nor libopenmpi-dev is installed"
 "$millrace" verbs true 2>"$scratch/namespace.log" || skip "$(tail -n 1 "$scratch/namespace.log")"
@@ -32,4 +33,7 @@ if compiles mpich; then runs mpich mpiexec.hydra; fi
 if compiles openmpi; then
     runs openmpi mpiexec.openmpi --oversubscribe --mca pml ucx --mca osc ucx --mca btl self
 fi
+for name in mpich openmpi; do
+    [[ $done == *" $name"* ]] || echo "without $name: lib$name-dev is not installed"
+done
 echo "MPI:$done"

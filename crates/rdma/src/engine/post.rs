@@ -17,14 +17,11 @@ impl<M: Memory> Engine<M> {
     #[inline]
     pub fn post_send(&mut self, qpn: Qpn, request: &Request<'_>) -> Result<(), Error> {
         let slot = self.slot(qpn)?;
-        let pair = self.pairs.get_mut(slot as usize).ok_or(Error::Missing("queue pair"))?;
+        let pair = self.pairs.get(slot as usize).ok_or(Error::Missing("queue pair"))?;
         if matches!(pair.config.state, State::Reset | State::Init | State::ReadyToReceive) {
             return Err(Error::State);
         }
-        let limit = match pair.config.init.service {
-            Service::UnreliableDatagram => u32::from(self.options.datagram_mtu),
-            _ => self.options.max_message,
-        };
+        let limit = self.longest(pair);
         let len = check(pair, request, limit)?;
         if pair.requester.queue.is_full() {
             return Err(Error::Full);
@@ -42,6 +39,35 @@ impl<M: Memory> Engine<M> {
             self.active.push_back(slot);
         }
         Ok(())
+    }
+
+    /// Whether all of these would be taken, if they were posted now: for programs that post all of a list or nothing.
+    ///
+    /// # Errors
+    /// As [`Engine::post_send`], of the first that would be refused.
+    pub fn would_post<'r>(&self, qpn: Qpn, requests: impl Iterator<Item = Request<'r>>) -> Result<(), Error> {
+        let slot = self.slot(qpn)?;
+        let pair = self.pairs.get(slot as usize).ok_or(Error::Missing("queue pair"))?;
+        if matches!(pair.config.state, State::Reset | State::Init | State::ReadyToReceive) {
+            return Err(Error::State);
+        }
+        let limit = self.longest(pair);
+        for (number, request) in (1..).zip(requests) {
+            check(pair, &request, limit)?;
+            if number > pair.requester.queue.room() {
+                return Err(Error::Full);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the longest message of a queue pair.
+    #[inline]
+    fn longest(&self, pair: &QueuePair) -> u32 {
+        match pair.config.init.service {
+            Service::UnreliableDatagram => u32::from(self.options.datagram_mtu),
+            _ => self.options.max_message,
+        }
     }
 
     /// Adds a buffer to a receive queue.

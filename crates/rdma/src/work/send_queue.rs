@@ -97,6 +97,11 @@ impl SendQueue {
         self.end.wrapping_sub(self.first)
     }
 
+    /// Requests that there is room for.
+    pub fn room(&self) -> u32 {
+        self.depth.saturating_sub(self.len())
+    }
+
     #[inline]
     pub fn is_full(&self) -> bool {
         self.len() >= self.depth

@@ -4,14 +4,16 @@
 use super::guarded;
 use super::pair::{AhObject, QpObject};
 use super::window::bind_two;
+use super::work::PIECES;
 use crate::abi::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpEx, Sge, send_flags};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
-use core::{hint, ptr, slice};
+use core::{ptr, slice};
 use millrace_rdma::number::{Key, Qpn};
 use millrace_rdma::work::{Data, Flags, Operation, Piece, Request, Target};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// Requests that are being built.
 #[derive(Default)]
@@ -36,6 +38,21 @@ struct Built {
     pieces: Range<usize>,
     inline: Option<Range<usize>>,
     target: Option<Target>,
+}
+
+impl Build {
+    fn inline_of(&self, built: &Built) -> &[u8] {
+        built.inline.clone().map_or(&[], |inline| &self.inline[inline])
+    }
+
+    fn request<'r>(&'r self, built: &'r Built, inline: &'r [&'r [u8]; 1]) -> Request<'r> {
+        let data = match built.inline {
+            Some(_) => Data::Inline(inline),
+            None => Data::Pieces(&self.pieces[built.pieces.clone()]),
+        };
+        let Built { id, operation, flags, target, .. } = built;
+        Request { id: *id, operation: *operation, data, flags: *flags, target: target.as_ref() }
+    }
 }
 
 /// A queue pair as programs see it.
@@ -114,10 +131,15 @@ unsafe extern "C" fn bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const
 
 unsafe extern "C" fn start(qp: *mut QpEx) {
     // SAFETY: the caller's promise.
-    let session = &unsafe { QpObject::of(qp.cast()) }.session;
+    let object = unsafe { QpObject::of(qp.cast()) };
+    let session = &object.session;
     // Pairs with the release in `close`: what another thread has built is gone.
     while session.is_open.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        hint::spin_loop();
+        // A child would wait for a thread that only its parent has; `complete` says EIO to it.
+        if object.opened.place.is_inherited() {
+            return;
+        }
+        thread::yield_now();
     }
 }
 
@@ -148,14 +170,11 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
             return build.error;
         }
         super::code(object.opened.place.moving(false, |running| {
-            for built in &build.requests {
-                let parts: [&[u8]; 1] = [built.inline.clone().map_or(&[], |inline| &build.inline[inline])];
-                let data = match built.inline {
-                    Some(_) => Data::Inline(&parts),
-                    None => Data::Pieces(&build.pieces[built.pieces.clone()]),
-                };
-                let Built { id, operation, flags, target, .. } = built;
-                let request = Request { id: *id, operation: *operation, data, flags: *flags, target: target.as_ref() };
+            // All of them or none.
+            let parts: Vec<[&[u8]; 1]> = build.requests.iter().map(|built| [build.inline_of(built)]).collect();
+            let all = || build.requests.iter().zip(&parts).map(|(built, parts)| build.request(built, parts));
+            running.engine.would_post(object.number, all()).map_err(|error| error.errno())?;
+            for request in all() {
                 running.engine.post_send(object.number, &request).map_err(|error| error.errno())?;
             }
             Ok(())
@@ -215,6 +234,10 @@ unsafe extern "C" fn send_invalidate(qp: *mut QpEx, key: u32) {
 unsafe extern "C" fn set_target(qp: *mut QpEx, ah: *mut Ah, number: u32, qkey: u32) {
     // SAFETY: the caller's promise.
     unsafe {
+        if ah.is_null() {
+            building(qp).error = libc::EINVAL;
+            return;
+        }
         let path = AhObject::of(ah).path;
         change(qp, |built, _, _| built.target = Some(Target { path, qpn: Qpn::new(number), qkey }));
     }
@@ -231,6 +254,11 @@ unsafe extern "C" fn set_piece(qp: *mut QpEx, lkey: u32, address: u64, len: u32)
 }
 
 unsafe extern "C" fn set_pieces(qp: *mut QpEx, count: usize, list: *const Sge) {
+    if count > PIECES {
+        // SAFETY: the caller's promise.
+        unsafe { building(qp) }.error = libc::EINVAL;
+        return;
+    }
     for at in 0..count {
         // SAFETY: there are `count` of them: the caller's promise.
         unsafe {

@@ -9,8 +9,8 @@
 //!
 //! Everything else is checked. No panic crosses: it is written to standard error, and the call fails with EIO.
 //!
-//! Files: `device`, `memory` (domains, regions, windows), `completion` (channels, queues, events), `pair` (queue pairs, shared receive
-//! queues, address handles), `work` (posting and polling), `extended` (`ibv_wr_*`, `ibv_cq_ex`), `words` (names and rates), and
+//! Files: `device`, `memory` (domains, regions), `window`, `completion` (channels, queues, events), `polling` (`ibv_cq_ex`), `pair` (queue pairs, shared receive
+//! queues, address handles), `work` (posting and polling), `extended` (`ibv_wr_*`), `words` (names and rates), and
 //! `private` (what vendors' libraries want to find when they are loaded).
 
 mod completion;

@@ -14,7 +14,7 @@ use millrace_rdma::number::{Key, Qpn};
 use millrace_rdma::work::{Completion, Data, Extra, Flags, Operation, Piece, Request, Target};
 
 /// Most pieces of a request, as the engine has it by default.
-const PIECES: usize = 16;
+pub(super) const PIECES: usize = 16;
 /// Completions that are taken at once.
 const TAKEN: usize = 16;
 
