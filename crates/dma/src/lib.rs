@@ -59,7 +59,7 @@ mod watch;
 
 pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word32, Word64, fence};
 #[cfg(not(loom))]
-pub use adopt::{AdoptCounters, AdoptError, Adopter, Adoption, Left, Piece, Refusal, Scope, SharedFile};
+pub use adopt::{AdoptCounters, AdoptError, Adopter, Adoption, Identity, Left, Piece, Refusal, Scope, SharedFile};
 #[cfg(not(loom))]
 pub use careful::{LARGE, Vanished};
 pub use core::sync::atomic::Ordering;
@@ -78,7 +78,7 @@ pub use region::{Pages, Protection, Region, RegionError};
 
 #[cfg(not(loom))]
 pub use watch::{Cover, Watch, WatchCounters, WatchError};
-pub use watch::{Entered, Gate, Outside, Presence, SEATS, Taken};
+pub use watch::{Entered, Gate, Outside, Presence, SEATS, Seat, Taken};
 
 /// A view that does not lie inside its window, or is not aligned as its words need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

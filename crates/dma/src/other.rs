@@ -4,21 +4,22 @@
 use crate::{Place, Vanished};
 use core::ffi::c_void;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::sync::Arc;
 
 /// Another process, as long as it is the one that it was: a number that was given to a new process, or a process that runs
 /// another program by now, is never touched.
 pub struct OtherProcess {
     pid: Pid,
     pidfd: OwnedFd,
-    /// A socket whose other end that process has, closed by its end and by `execve`.
-    link: OwnedFd,
+    /// A socket whose other end that process has, closed by its end and by `execve`. Its children must not keep that.
+    link: Arc<dyn AsFd + Send + Sync>,
 }
 
 impl OtherProcess {
     /// The process that holds the other end of `link`, by its number. `None` when it is not there.
-    pub fn new(pid: Pid, link: OwnedFd) -> Option<Self> {
+    pub fn new(pid: Pid, link: Arc<dyn AsFd + Send + Sync>) -> Option<Self> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         // Looked at once more: if the link still holds, the number was its own when it was opened.
         Some(Self { pid, pidfd, link }).filter(Self::is_there)
@@ -39,7 +40,8 @@ impl OtherProcess {
     /// Whether it lives and still has its end of the link.
     pub fn is_there(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN), PollFd::new(&self.link, PollFlags::RDHUP)];
+        let mut fds =
+            [PollFd::new(&self.pidfd, PollFlags::IN), PollFd::from_borrowed_fd((*self.link).as_fd(), PollFlags::RDHUP)];
         matches!(poll(&mut fds, Some(&now)), Ok(0))
     }
 
@@ -108,7 +110,7 @@ mod tests {
     #[test]
     fn bytes_of_a_process_are_reached_while_its_link_holds() {
         let (ours, theirs) = pair();
-        let me = OtherProcess::new(rustix::process::getpid(), ours).unwrap();
+        let me = OtherProcess::new(rustix::process::getpid(), Arc::new(ours)).unwrap();
         let (near, far) = (Region::heap(4096), Region::heap(4096));
         let (near, there) = (Place::window(near.window()), Place::window(far.window()));
         let address = there.first() as u64;
@@ -136,13 +138,13 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
         let pid = Pid::from_child(&child);
         let (ours, _theirs) = pair();
-        let other = OtherProcess::new(pid, ours).unwrap();
+        let other = OtherProcess::new(pid, Arc::new(ours)).unwrap();
         assert!(!other.has_ended());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(other.has_ended());
         assert_eq!(other.write_bytes(b"gone", 4096), Err(Vanished));
         let (ours, _theirs) = pair();
-        assert!(OtherProcess::new(pid, ours).is_none());
+        assert!(OtherProcess::new(pid, Arc::new(ours)).is_none());
     }
 }

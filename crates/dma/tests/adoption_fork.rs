@@ -156,7 +156,7 @@ fn a_child_has_what_its_parent_had_and_can_adopt_it_itself() {
         let Ok(own) = Adopter::of_process() else { return 1 };
         let Ok(adoption) = own.adopt(at as u64, LEN as u64, Scope::Mappings) else { return 2 };
         words(at)[7].store(u64::MAX, Ordering::Relaxed);
-        let separate = adoption.pieces.len() == 1 && adoption.pieces[0].file.inode() != piece.file.inode();
+        let separate = adoption.pieces.len() == 1 && adoption.pieces[0].file.identity() != piece.file.identity();
         let grandchild = in_child(|| i32::from(words(at)[7].load(Ordering::Relaxed) != u64::MAX));
         i32::from(!whole) << 2 | i32::from(!parents) << 3 | i32::from(!separate) << 4 | grandchild << 5
     });

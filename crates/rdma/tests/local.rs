@@ -1,7 +1,7 @@
 //! Two ends that reach each other's memory without packets, beside the same two that do not: whatever a program asks for, what
 //! it is told, and which bytes are where, is the same.
 
-use millrace_dma::{OtherProcess, Pages, Protection, Region, Window};
+use millrace_dma::{OtherProcess, Pages, Protection, Region, Seat, Window};
 use millrace_rdma::engine::{Engine, Event, Options};
 use millrace_rdma::local::{CHANNEL_LEN, Connected, Directory, Far, Outcome, Peer, Peers, Shared, Side};
 use millrace_rdma::memory::{
@@ -14,7 +14,7 @@ use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Req
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const LEN: usize = 64 << 10;
 
@@ -83,6 +83,7 @@ struct End {
     cq: u32,
     qpn: Qpn,
     links: Vec<OwnedFd>,
+    seats: Vec<Seat>,
 }
 
 fn path(from: usize) -> Path {
@@ -138,7 +139,7 @@ fn end(by: By, first_qpn: u32) -> End {
         context: 0,
     };
     let (qpn, _) = engine.create_qp(&init).unwrap();
-    End { engine, memory, key, cq, qpn, links: Vec::new() }
+    End { engine, memory, key, cq, qpn, links: Vec::new(), seats: Vec::new() }
 }
 
 fn make_ready(end: &mut End, from: usize, remote: Qpn) {
@@ -171,11 +172,11 @@ fn join(one: &mut End, other: &mut End, number: usize, channel: &Window, side: S
     let directory = other.engine.memory().regions.directory().unwrap();
     let fd = directory.fd().unwrap().try_clone_to_owned().unwrap();
     let word = Peer::word_of_other(channel, side.other()).unwrap();
-    directory.outside().add(word).unwrap();
+    other.seats.push(directory.outside().seat(word).unwrap());
     let (link, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     // It is this very process, which keeps its end of the link.
     other.links.push(theirs);
-    let process = OtherProcess::new(rustix::process::getpid(), link);
+    let process = OtherProcess::new(rustix::process::getpid(), Arc::new(link));
     let mut peer = Peer::new(fd, channel, side, process).unwrap();
     if by == By::Mappings {
         // A mapping of its own, as another process has.

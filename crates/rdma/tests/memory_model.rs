@@ -477,3 +477,29 @@ fn limits_hold() {
     let domain = others.allocate_domain().unwrap();
     assert!(matches!(others.register(domain, read_only, None, Access(1)), Err(RegisterError::ReadOnly)));
 }
+
+#[test]
+fn a_window_of_type_one_takes_each_key_once_and_in_order() {
+    let mut regions = Regions::new(Limits::default()).unwrap();
+    let domain = regions.allocate_domain().unwrap();
+    let asker = Asker { domain, qpn: Qpn::new(1) };
+    let memory = Region::heap(BYTES);
+    let source = Source::Window(memory.window().clone());
+    let region = regions.register(domain, source, Some(0), Access(1 | 2 | 16)).unwrap().lkey;
+    let window = regions.allocate_window(domain, WindowType::One).unwrap();
+    let binding = |rkey| Binding { rkey, region, address: 0, len: 8, access: Access::REMOTE_WRITE };
+    let (first, second) = (regions.next_window_key(window).unwrap(), regions.next_window_key(window).unwrap());
+    let bind = |regions: &mut Regions, key| regions.bind(asker, binding(key));
+    assert_eq!(bind(&mut regions, window), Err(Refused::Key), "it was not given out for a binding");
+    assert_eq!(bind(&mut regions, first), Ok(()));
+    assert_eq!(bind(&mut regions, first), Err(Refused::Key));
+    assert_eq!(bind(&mut regions, second), Ok(()));
+    assert_eq!(bind(&mut regions, first), Err(Refused::Key), "it had a later one");
+    let third = regions.next_window_key(second).unwrap();
+    regions.forget_window_key(third);
+    assert_eq!(bind(&mut regions, third), Err(Refused::Key), "it was not posted");
+    // Who gives out keys and never binds costs nothing, and the last one still opens it.
+    let last = (0..1000).map(|_| regions.next_window_key(second).unwrap()).last().unwrap();
+    assert_eq!(bind(&mut regions, last), Ok(()));
+    regions.free_window(last).unwrap();
+}

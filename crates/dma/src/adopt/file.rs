@@ -12,8 +12,8 @@ pub(super) const EXTENT: u64 = 1 << 40;
 const LENGTH: u64 = 1 << 62;
 
 /// Which file it is: device and inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
     pub(super) device: (u64, u64),
     pub(super) inode: u64,
 }
@@ -38,9 +38,9 @@ impl SharedFile {
         self.can_shrink
     }
 
-    /// Number of its inode: the same for all pieces of one file.
-    pub fn inode(&self) -> u64 {
-        self.identity.inode
+    /// Numbers of its device and inode: the same for all pieces of one file, and for no other.
+    pub fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// A new file for adopted memory.
@@ -57,10 +57,6 @@ impl SharedFile {
         // What has no seals can shrink.
         let can_shrink = !fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         Ok(Self { fd, identity: Identity { device, inode: stat.st_ino }, can_shrink })
-    }
-
-    pub(super) fn identity(&self) -> Identity {
-        self.identity
     }
 
     /// Gets the memory for some bytes, so that no later copy to them can fail for want of it.
@@ -88,7 +84,6 @@ pub(super) fn find(identity: Identity, first: u64, end: u64) -> Option<SharedFil
     };
     let descriptors = std::fs::read_dir("/proc/self/fd").ok()?;
     let paths = descriptors.flatten().map(|entry| entry.path());
-    // Where no descriptor is open any more, the mapping itself leads to the file for those who may (CAP_CHECKPOINT_RESTORE).
     let open_descriptor = paths.filter(|path| is_it(path)).find_map(|path| reopen(&path));
     // Where no descriptor is open any more, the mapping itself leads to the file for those who may
     // (CAP_CHECKPOINT_RESTORE).

@@ -30,7 +30,7 @@ mod threads;
 
 pub use adopter::{AdoptCounters, Adopter};
 pub use error::{AdoptError, Refusal};
-pub use file::SharedFile;
+pub use file::{Identity, SharedFile};
 
 use std::sync::Arc;
 

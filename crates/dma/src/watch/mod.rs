@@ -15,7 +15,7 @@ mod process;
 mod sys;
 
 pub use gate::{Entered, Gate, Taken};
-pub use outside::{Outside, Presence, SEATS};
+pub use outside::{Outside, Presence, SEATS, Seat};
 #[cfg(not(loom))]
 pub use process::{Cover, Watch, WatchCounters, WatchError};
 

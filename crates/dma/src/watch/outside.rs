@@ -8,26 +8,41 @@ use crate::{Ordering, Word64, fence};
 use loom::sync::Mutex;
 #[cfg(not(loom))]
 use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 /// Most processes that have a seat at a time.
 pub const SEATS: usize = if cfg!(loom) { 2 } else { 128 };
-/// A process that is inside for longer was stopped, or does harm: nobody waits for it any more.
+/// A process that is inside for longer was stopped, or does harm: nobody waits for it before it has left.
 #[cfg(not(loom))]
 const PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
 
-#[derive(Clone)]
-struct Seat {
+struct Seated {
     word: Word64,
-    /// It was waited for in vain.
-    is_stuck: bool,
+    /// It was waited for in vain while this was its word.
+    stuck_at: Option<u64>,
+}
+
+/// One of the processes that may come in.
+pub struct Seat {
+    outside: Arc<Outside>,
+    number: usize,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut seats = self.outside.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = seats.get_mut(self.number).and_then(Option::take);
+        drop(seats);
+        // Freed without the lock: that may unmap watched memory, whose watcher waits for the lock.
+        drop(old);
+    }
 }
 
 /// The processes that may come in.
 pub struct Outside {
     /// What they look at: while it is not what the owner of the memory has said last, they stay out.
     changed: Word64,
-    seats: Mutex<[Option<Seat>; SEATS]>,
+    seats: Mutex<[Option<Seated>; SEATS]>,
 }
 
 impl Outside {
@@ -36,21 +51,13 @@ impl Outside {
         Self { changed, seats: Mutex::new([const { None }; SEATS]) }
     }
 
-    /// One more process, with the word of its [`Presence`]. `None` when there are as many as there may be.
-    pub fn add(&self, word: Word64) -> Option<usize> {
+    /// One more process, with the word of its [`Presence`]: it is waited for as long as the seat is there. `None` when there are
+    /// as many as there may be.
+    pub fn seat(self: &Arc<Self>, word: Word64) -> Option<Seat> {
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        let seat = seats.iter().position(Option::is_none)?;
-        seats[seat] = Some(Seat { word, is_stuck: false });
-        Some(seat)
-    }
-
-    /// One fewer.
-    pub fn remove(&self, seat: usize) {
-        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = seats.get_mut(seat).and_then(Option::take);
-        drop(seats);
-        // Freed without the lock: that may unmap watched memory, whose watcher waits for the lock.
-        drop(old);
+        let number = seats.iter().position(Option::is_none)?;
+        seats[number] = Some(Seated { word, stuck_at: None });
+        Some(Seat { outside: self.clone(), number })
     }
 
     /// Nobody comes in any more until `epoch` was answered; returns when those inside have left.
@@ -60,7 +67,7 @@ impl Outside {
     }
 
     /// Returns when everybody has left who was inside before, and did not see what the caller has stored. How many did not
-    /// leave in time; they are not waited for again.
+    /// leave in time; they are not waited for again until they have left.
     pub fn wait(&self) -> usize {
         // Pairs with the fence in `Presence::enter`: either they see what was stored before, or we see them inside.
         fence(Ordering::SeqCst);
@@ -69,9 +76,9 @@ impl Outside {
         for seat in seats.iter_mut().flatten() {
             // Acquire pairs with the Release in `Presence::leave`: what they did inside has happened before.
             let first = seat.word.load(Ordering::Acquire);
-            if first & 1 == 1 && !seat.is_stuck {
-                seat.is_stuck = !has_left(&seat.word, first);
-                stuck += usize::from(seat.is_stuck);
+            if first & 1 == 1 && seat.stuck_at != Some(first) && !has_left(&seat.word, first) {
+                seat.stuck_at = Some(first);
+                stuck += 1;
             }
         }
         stuck
@@ -137,7 +144,6 @@ mod model {
     use crate::Window;
     use loom::sync::atomic::AtomicBool;
     use loom::thread;
-    use std::sync::Arc;
 
     /// The owner says that its memory is gone, waits, and after that it is a stranger's.
     #[test]
@@ -145,9 +151,9 @@ mod model {
         loom::model(|| {
             let (changed, word) = (Window::model(8), Window::model(8));
             let changed = changed.word64(0).unwrap();
-            let outside = Outside::new(changed.clone());
+            let outside = Arc::new(Outside::new(changed.clone()));
             let word = word.word64(0).unwrap();
-            outside.add(word.clone()).unwrap();
+            let _seat = outside.seat(word.clone()).unwrap();
             let strange = Arc::new(AtomicBool::new(false));
             let visitor = {
                 let strange = strange.clone();
@@ -175,11 +181,11 @@ mod tests {
     use crate::Region;
 
     #[test]
-    fn who_does_not_leave_is_waited_for_once() {
+    fn who_does_not_leave_is_waited_for_once_each_time() {
         let region = Region::heap(64);
         let word = |at| region.window().word64(at).unwrap();
-        let outside = Outside::new(word(0));
-        let seat = outside.add(word(8)).unwrap();
+        let outside = Arc::new(Outside::new(word(0)));
+        let seat = outside.seat(word(8)).unwrap();
         let mut presence = Presence::new(word(8));
         assert_eq!(outside.wait(), 0);
         presence.enter();
@@ -188,8 +194,12 @@ mod tests {
         assert_eq!(outside.wait(), 0, "known to be stuck");
         assert!(begin.elapsed() < PATIENCE);
         presence.leave();
-        outside.remove(seat);
-        assert_eq!((1..=SEATS).filter_map(|_| outside.add(word(8))).count(), SEATS);
-        assert_eq!(outside.add(word(8)), None);
+        presence.enter();
+        assert_eq!(outside.wait(), 1, "it has left and is in again: that is another time");
+        presence.leave();
+        drop(seat);
+        let seats: Vec<Seat> = (0..SEATS).filter_map(|_| outside.seat(word(8))).collect();
+        assert_eq!(seats.len(), SEATS);
+        assert!(outside.seat(word(8)).is_none());
     }
 }

@@ -139,6 +139,18 @@ impl<M: Memory> Engine<M> {
         self.pairs.get(slot as usize).map(|pair| pair.query()).ok_or(Error::Missing("queue pair"))
     }
 
+    /// The next packet of a connection acknowledges once more what has been taken. Whoever destroys a queue pair says so first: the last
+    /// acknowledgement may have been lost, and then the other end asks somebody who is not there any more, until its
+    /// retries are over. Returns whether there is anything to be said.
+    pub fn acknowledge_again(&mut self, qpn: Qpn) -> bool {
+        let Some(slot) = self.numbers.slot(qpn) else { return false };
+        let has_taken = self.pairs.get_mut(slot as usize).is_some_and(|pair| pair.acknowledge_again());
+        if has_taken {
+            self.schedule(slot);
+        }
+        has_taken
+    }
+
     /// Ends a queue pair. Its requests are not told of any more, and its lines in completion queues are gone.
     ///
     /// # Errors

@@ -307,6 +307,8 @@ impl Regions {
         way: Way,
     ) -> Registered {
         let key = self.table.next_key(slot, 0);
+        // Closed first: nobody is shown the old bytes by another way for a moment.
+        self.table.set(slot, None);
         self.table.share(slot, None);
         let (kind, qpn, gone) = (Kind::Region, Qpn::default(), false);
         self.table.set(slot, Some(Entry { key, domain, qpn, access, base, place, kind, gone }));
@@ -451,8 +453,11 @@ impl Regions {
         *self.users(domain)? += 1;
         self.bytes = self.bytes - old_len + place.len() as u64;
         let way = held.way;
-        self.held.insert(slot, held);
-        Ok(self.put(slot, domain, access, base, place, way))
+        // The old bytes are watched until nobody reaches them by the old keys.
+        let old = self.held.insert(slot, held);
+        let put = self.put(slot, domain, access, base, place, way);
+        drop(old);
+        Ok(put)
     }
 
     /// Takes over what was taken away meanwhile. Every access does so; an engine that is idle may call it now and then, so

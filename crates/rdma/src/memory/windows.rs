@@ -5,6 +5,10 @@ use super::table::{Entry, Kind};
 use super::{Asker, Binding, ProtectionDomain, Refused};
 use crate::number::{Key, Qpn};
 use crate::work::Access;
+use std::collections::VecDeque;
+
+/// Bindings of one window of type 1 that are still to be done; with more, the oldest is refused.
+const MOST_AHEAD: usize = 64;
 
 /// Which windows a window is one of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +25,8 @@ pub(super) struct Window {
     kind: WindowType,
     /// The key as of the allocation, or the last binding.
     key: Key,
-    /// Of type 1: the key that was given out last, and may be in a binding that is still to be done.
-    next: Key,
+    /// Of type 1: keys that were given out for bindings that are still to be done, in this order.
+    ahead: VecDeque<Key>,
     /// The slot of the region that it is bound to.
     region: Option<usize>,
 }
@@ -38,7 +42,7 @@ impl Regions {
         let slot = self.table.take_window().ok_or(limit)?;
         *self.users(domain)? += 1;
         let key = self.table.next_key(slot, 0);
-        self.windows.insert(slot, Window { domain, kind, key, next: key, region: None });
+        self.windows.insert(slot, Window { domain, kind, key, ahead: VecDeque::new(), region: None });
         Ok(key)
     }
 
@@ -47,7 +51,7 @@ impl Regions {
     fn window(&self, key: Key) -> Result<(usize, &Window), RegisterError> {
         let slot = self.table.keys.slot(key);
         let is_it = |window: &&Window| match window.kind {
-            WindowType::One => window.key == key || window.next == key,
+            WindowType::One => window.key == key || window.ahead.back() == Some(&key),
             WindowType::Two => super::key::Keys::same_window(window.key, key),
         };
         let found = self.windows.get(&slot).filter(is_it);
@@ -75,8 +79,10 @@ impl Regions {
     /// [`RegisterError::Key`], [`RegisterError::Bind`]: then it is as it was.
     pub fn bind_window(&mut self, window: Key, binding: Binding) -> Result<Key, RegisterError> {
         let rkey = self.next_window_key(window)?;
-        self.bind_one(self.table.keys.slot(rkey), Binding { rkey, ..binding }).map_err(RegisterError::Bind)?;
-        Ok(rkey)
+        let bound = self.bind_one(self.table.keys.slot(rkey), Binding { rkey, ..binding });
+        // Bound or not, nothing is to be done with it any more.
+        self.forget_window_key(rkey);
+        bound.map(|()| rkey).map_err(RegisterError::Bind)
     }
 
     /// The key that a window of type 1 will have by a [`Binding`] that is posted now. It opens nothing before.
@@ -90,9 +96,19 @@ impl Regions {
         }
         let key = self.table.next_key(slot, window.value().wrapping_add(1) as u8);
         if let Some(window) = self.windows.get_mut(&slot) {
-            window.next = key;
+            if window.ahead.len() == MOST_AHEAD {
+                window.ahead.pop_front();
+            }
+            window.ahead.push_back(key);
         }
         Ok(key)
+    }
+
+    /// The binding for which this key was given out will not be done.
+    pub fn forget_window_key(&mut self, rkey: Key) {
+        if let Some(window) = self.windows.get_mut(&self.table.keys.slot(rkey)) {
+            window.ahead.retain(|ahead| *ahead != rkey);
+        }
     }
 
     fn bind_one(&mut self, slot: usize, binding: Binding) -> Result<(), Refused> {
@@ -110,12 +126,18 @@ impl Regions {
         Ok(())
     }
 
-    /// As [`Memory::bind`](super::Memory::bind). A window of type 1 has the key of [`Regions::next_window_key`] then.
+    /// As [`Memory::bind`](super::Memory::bind). A window of type 1 takes a key of [`Regions::next_window_key`], once, and none that was
+    /// given out before one that it had: an old key never opens anything again.
     pub(super) fn bind_posted(&mut self, asker: Asker, binding: Binding) -> Result<(), Refused> {
         let slot = self.table.keys.slot(binding.rkey);
-        let window = self.windows.get(&slot).filter(|window| window.domain == asker.domain).ok_or(Refused::Key)?;
+        let window = self.windows.get_mut(&slot).filter(|window| window.domain == asker.domain).ok_or(Refused::Key)?;
         if window.kind == WindowType::One {
-            return self.bind_one(slot, binding);
+            let at = window.ahead.iter().position(|ahead| *ahead == binding.rkey).ok_or(Refused::Key)?;
+            self.bind_one(slot, binding)?;
+            if let Some(window) = self.windows.get_mut(&slot) {
+                window.ahead.drain(..=at);
+            }
+            return Ok(());
         }
         if !super::key::Keys::same_window(window.key, binding.rkey) {
             return Err(Refused::Key);

@@ -315,6 +315,13 @@ impl QueuePair {
         step
     }
 
+    /// What was taken from the other end is acknowledged once more. Returns whether there is anything to be said.
+    pub fn acknowledge_again(&mut self) -> bool {
+        let is_reliable = self.config.init.service == Service::ReliableConnection;
+        let receives = matches!(self.config.state, State::ReadyToReceive | State::ReadyToSend | State::Drained);
+        is_reliable && receives && self.responder.acknowledge_again()
+    }
+
     /// A time has come.
     pub fn expire<M: Memory>(&mut self, env: &mut Environment<'_, M>) {
         if matches!(self.config.state, State::ReadyToSend | State::Drained)

@@ -172,3 +172,24 @@ fn what_does_nothing_is_counted() {
     ends[1].give(Moment::new(4), &Frame { path: PATH[0], headers: write, payload: vec![0; 4], congested: false });
     assert_eq!(ends[1].engine.counters().remote_access_sent, 1);
 }
+
+#[test]
+fn a_last_acknowledgement_that_is_lost_is_said_again_before_the_end() {
+    let (mut ends, pairs) = with_regions(Options::default(), &Wish::default(), 64);
+    let write = Operation::Write { address: 0, rkey: KEY, immediate: None };
+    assert!(!ends[1].engine.acknowledge_again(pairs[1].qpn), "nothing was taken");
+    post(&mut ends[0], pairs[0].qpn, write, 64);
+    for frame in ends[0].take(Moment::new(1), 8) {
+        ends[1].give(Moment::new(1), &frame);
+    }
+    let lost = ends[1].take(Moment::new(2), 8);
+    assert!(!lost.is_empty() && ends[1].take(Moment::new(2), 8).is_empty());
+
+    assert!(ends[1].engine.acknowledge_again(pairs[1].qpn));
+    let again = ends[1].take(Moment::new(3), 8);
+    ends[1].engine.destroy_qp(pairs[1].qpn).unwrap();
+    again.iter().for_each(|frame| ends[0].give(Moment::new(4), frame));
+    let mut lines = [Completion::default(); 8];
+    assert_eq!(ends[0].engine.poll(pairs[0].cq, &mut lines), Ok(1));
+    assert_eq!(lines[0].status, Status::Success);
+}

@@ -10,12 +10,13 @@
 //! Everything else is checked. No panic crosses: it is written to standard error, and the call fails with EIO.
 //!
 //! Files: `device`, `memory` (domains, regions), `window`, `completion` (channels, queues, events), `polling` (`ibv_cq_ex`), `pair` (queue pairs, shared receive
-//! queues, address handles), `work` (posting and polling), `extended` (`ibv_wr_*`), `words` (names and rates), and
-//! `private` (what vendors' libraries want to find when they are loaded).
+//! queues, address handles), `work` (posting and polling), `extended` (`ibv_wr_*`), `words` (names and rates),
+//! `fork` (what children do not keep), and `private` (what vendors' libraries want to find when they are loaded).
 
 mod completion;
 mod device;
 mod extended;
+mod fork;
 mod memory;
 mod pair;
 mod polling;
@@ -24,9 +25,9 @@ mod window;
 mod words;
 mod work;
 
+pub(crate) use fork::{Kept, forks};
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Runs the body of a function that C calls; after a panic, which has been written to standard error by then, `failed`.
 pub(crate) fn guarded<R>(failed: R, body: impl FnOnce() -> R) -> R {
@@ -57,22 +58,6 @@ pub(crate) fn minus_one(error: i32) -> i32 {
 /// 0, or the number of the error: what most functions return.
 pub(crate) fn code(result: Result<(), i32>) -> i32 {
     result.err().unwrap_or(0)
-}
-
-/// How many times this process was made by `fork` since the first call.
-#[inline]
-pub(crate) fn forks() -> u32 {
-    static COUNTED: Once = Once::new();
-    static FORKS: AtomicU32 = AtomicU32::new(0);
-    extern "C" fn count() {
-        // Relaxed: there is one thread in a child when this is called.
-        FORKS.fetch_add(1, Ordering::Relaxed);
-    }
-    // SAFETY: what is called in a child does nothing but add to a number.
-    COUNTED.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(count));
-    });
-    FORKS.load(Ordering::Relaxed)
 }
 
 /// A remark for whoever started the program: verbs has only numbers for errors.

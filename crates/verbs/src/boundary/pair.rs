@@ -19,6 +19,9 @@ use millrace_rdma::wire::{Path, Service, flow_label_of_port, port_of_flow_label}
 use millrace_rdma::work::Access;
 use std::sync::Arc;
 
+/// Acknowledgements that are sent before a queue pair is destroyed.
+const FAREWELLS: usize = 2;
+
 // SAFETY of `no_mangle` in this file: these are the names of the library that this one stands for, and nothing else in the
 // program has them.
 
@@ -403,6 +406,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { QpObject::of(qp) };
         let (number, address) = (object.number, qp as u64);
+        say_farewell(&object.opened.place, number);
         let done = object.opened.place.with(|running| {
             running.engine.destroy_qp(number).map_err(|error| error.errno())?;
             if let Some(told) = running.pairs.remove(&number) {
@@ -417,6 +421,15 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
         }
         code(done)
     })
+}
+
+/// The last acknowledgement may have been lost on the wire, and nobody will say it again: so it is said more often before.
+fn say_farewell(place: &Place, number: Qpn) {
+    for _ in 0..FAREWELLS {
+        if place.moving(false, |running| Ok(running.engine.acknowledge_again(number))) != Ok(true) {
+            return;
+        }
+    }
 }
 
 /// `ibv_query_qp_data_in_order`: the last byte is stored last, and that is all.

@@ -16,6 +16,8 @@ use std::sync::Arc;
 /// `IBV_MW_TYPE_1`, `IBV_MW_TYPE_2`.
 const ONE: c_int = 1;
 const TWO: c_int = 2;
+/// Bits of a key of type 2 that the owner chooses (`ibv_inc_rkey`).
+const TAG_BITS: u32 = 8;
 /// Bits of access that a window may have.
 const ACCESS: u32 = 0x3f;
 
@@ -85,14 +87,18 @@ pub(super) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwB
             // SAFETY: the caller's promise.
             let operation = unsafe { binding(rkey, &bind.info) };
             let request = Request { id: bind.wr_id, operation, data: Data::Pieces(&[]), flags, target: None };
-            running.engine.post_send(object.number, &request).map_err(|error| error.errno())?;
-            Ok(rkey)
+            let posted = running.engine.post_send(object.number, &request);
+            if posted.is_err() {
+                running.engine.memory().regions.forget_window_key(rkey);
+            }
+            posted.map(|()| rkey).map_err(|error| error.errno())
         });
         code(done.map(|rkey| window.rkey = rkey.value()))
     })
 }
 
-/// What a request of type 2 opens; EINVAL for other windows, which have a call of their own.
+/// What a request of type 2 opens; EINVAL for other windows, which have a call of their own, and for a key that is not the window's
+/// in all bits but the lower eight.
 ///
 /// # Safety
 /// The window, and the region that `info` names, are there or NULL.
@@ -100,7 +106,9 @@ pub(super) unsafe fn bind_two(mw: *const Mw, rkey: u32, info: &MwBindInfo) -> Re
     // SAFETY: the caller's promise.
     match unsafe { mw.as_ref() } {
         // SAFETY: the caller's promise.
-        Some(window) if window.mw_type == TWO => Ok(unsafe { binding(Key::new(rkey), info) }),
+        Some(window) if window.mw_type == TWO && window.rkey >> TAG_BITS == rkey >> TAG_BITS => {
+            Ok(unsafe { binding(Key::new(rkey), info) })
+        }
         _ => Err(libc::EINVAL),
     }
 }

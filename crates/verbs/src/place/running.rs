@@ -105,9 +105,11 @@ impl Running {
     pub fn report(&mut self) -> String {
         let Sessions { sent, received, dropped, malformed, .. } = self.sessions;
         let reached = self.engine.memory().peers.counts();
+        let unshared = self.engine.memory().shares.refused;
         let engine = self.engine.counters();
         format!(
-            "requests without packets: {} by mappings, {} by system calls, {} refused; packets by rings: {sent} sent, \
+            "requests without packets: {} by mappings, {} by system calls, {} refused; regions beyond those that can be mapped: \
+             {unshared}; packets by rings: {sent} sent, \
              {received} received, {dropped} dropped, {malformed} malformed; packets: {} sent, {} received, {} again",
             reached.mapped, reached.system, reached.refused, engine.sent, engine.received, engine.repeated
         )

@@ -170,6 +170,12 @@ impl Responder {
         }
     }
 
+    /// What was taken is acknowledged once more, if anything was. Returns whether.
+    pub fn acknowledge_again(&mut self) -> bool {
+        self.acknowledge |= self.msn != 0;
+        self.msn != 0
+    }
+
     /// A router has marked a packet of the other end.
     pub fn congested(&mut self, now: Moment) {
         let is_due = self.notified.is_none_or(|last| now.nanoseconds() >= last.nanoseconds() + NOTIFY_INTERVAL);

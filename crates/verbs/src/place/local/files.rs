@@ -3,13 +3,14 @@
 use super::LocalError;
 use super::message::Message;
 use crate::place::Running;
-use millrace_dma::{Piece, Region};
+use millrace_dma::{Identity, Piece, Region};
 use millrace_rdma::local::Shared;
 use millrace_rdma::number::Key;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 
-/// Parts of files that others may map; regions beyond are reached by system calls.
+/// Parts of files that others may map. They are never given back, because others keep their mappings: a program that registers more
+/// different ranges than that is reached by system calls there (`Shares::refused`).
 const MOST: usize = 4096;
 /// What is asked for by one process at a look.
 const MOST_ASKED: usize = 16;
@@ -18,17 +19,23 @@ const MOST_ASKED: usize = 16;
 #[derive(Default)]
 pub struct Shares {
     parts: Vec<Piece>,
-    numbers: HashMap<(u64, u64, u64), u32>,
+    numbers: HashMap<(Identity, u64, u64), u32>,
+    /// Regions that are reached by system calls, because there are as many parts as there may be.
+    pub refused: u64,
 }
 
 impl Shares {
     /// The number of a part. A region that is registered again has that of before.
     fn number(&mut self, piece: &Piece) -> Option<u32> {
-        let part = (piece.file.inode(), piece.offset, piece.len);
+        let part = (piece.file.identity(), piece.offset, piece.len);
         if let Some(number) = self.numbers.get(&part) {
             return Some(*number);
         }
-        let number = Some(self.parts.len()).filter(|number| *number < MOST)? as u32;
+        if self.parts.len() >= MOST {
+            self.refused += 1;
+            return None;
+        }
+        let number = self.parts.len() as u32;
         self.parts.push(piece.clone());
         self.numbers.insert(part, number);
         Some(number)

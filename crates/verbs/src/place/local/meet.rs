@@ -3,9 +3,10 @@
 use super::message::Message;
 use super::session::{Parts, channel};
 use super::{LocalError, files, name, tell};
+use crate::boundary::Kept;
 use crate::place::{Place, Running};
-use millrace_dma::{Protection, Region};
-use millrace_rdma::local::{CHANNEL_LEN, Side};
+use millrace_dma::{Protection, Region, Seat};
+use millrace_rdma::local::{CHANNEL_LEN, Peer, Side};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
@@ -34,7 +35,7 @@ impl Meeting {
     }
 
     /// Listens as this process.
-    pub fn listen(&self, mac: [u8; 6]) -> Result<OwnedFd, LocalError> {
+    pub fn listen(&self, mac: [u8; 6]) -> Result<Kept, LocalError> {
         name::open(&self.card, mac)
     }
 
@@ -47,14 +48,15 @@ impl Meeting {
         let Some(link) = name::call(&self.card, mac)? else { return Ok(()) };
         let pid = name::same_user(&link)?;
         let channel = channel()?;
-        let directory = place.with(|running| Ok(directory(running))).unwrap_or(None).ok_or(LocalError::Off)?;
+        let side = Side::Maker;
+        let (directory, seat) = let_in(place, &channel, side)?;
         let memory = channel.fd().ok_or(LocalError::Off)?;
         Message::Hello(place.address()).send(&link, &[directory.as_fd(), memory, self.bell.as_fd()])?;
         let (address, [directory, bell]) = answer(&link)?;
         if address.mac != mac {
             return Err(LocalError::Greeting);
         }
-        let parts = Parts { address, link: Arc::new(link), pid, directory, channel, side: Side::Maker, bell };
+        let parts = Parts { address, link: Arc::new(link), pid, directory, channel, side, bell, seat };
         add(place, parts)?;
         // The helper thread is to look at its socket from now on.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
@@ -62,7 +64,7 @@ impl Meeting {
     }
 
     /// What is answered to a greeting, or to a question of `millrace rdma`.
-    pub fn welcome(&self, place: &Place, link: &Arc<OwnedFd>) -> Result<bool, LocalError> {
+    pub fn welcome(&self, place: &Place, link: &Arc<Kept>) -> Result<bool, LocalError> {
         let Some((message, fds)) = Message::receive(link)? else { return Ok(false) };
         if message == Message::Tell {
             let text = place.with(|running| Ok(tell::json(running))).map_err(|_| LocalError::Off)?;
@@ -76,8 +78,9 @@ impl Meeting {
         let pid = name::same_user(link)?;
         let channel = Region::map_guarded(channel, CHANNEL_LEN, Protection::ReadWrite)
             .map_err(|error| LocalError::Peer(error.into()))?;
-        let own = place.with(|running| Ok(self::directory(running))).unwrap_or(None).ok_or(LocalError::Off)?;
-        let parts = Parts { address, link: link.clone(), pid, directory, channel, side: Side::Taker, bell };
+        let side = Side::Taker;
+        let (own, seat) = let_in(place, &channel, side)?;
+        let parts = Parts { address, link: link.clone(), pid, directory, channel, side, bell, seat };
         // Before anything else that is said by this socket. If there is no room for a session, it is hung up on.
         Message::Welcome(place.address()).send(link, &[own.as_fd(), self.bell.as_fd()])?;
         add(place, parts)?;
@@ -92,16 +95,23 @@ fn is_met(running: &mut Running, place: &Place, mac: [u8; 6]) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let is_there = matches!(poll(&mut [PollFd::new(&*session.link, PollFlags::RDHUP)], Some(&now)), Ok(0));
     if !is_there {
-        running.sessions.remove(&mut running.engine, number, place.now(), true);
+        let link = session.link.clone();
+        running.sessions.remove(&mut running.engine, (number, &link), place.now(), true);
         running.tell_all();
     }
     is_there
 }
 
-/// The descriptor of the own directory.
-fn directory(running: &mut Running) -> Option<OwnedFd> {
-    let fd = running.engine.memory().regions.directory()?.fd()?;
-    rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()
+/// The descriptor of the own directory, and the seat of the process that will have it: it is waited for before it can come in.
+fn let_in(place: &Place, channel: &Region, side: Side) -> Result<(OwnedFd, Seat), LocalError> {
+    let word = Peer::word_of_other(channel.window(), side).map_err(|error| LocalError::Peer(error.into()))?;
+    let found = place.with(|running| {
+        let directory = running.engine.memory().regions.directory();
+        let fd = directory.and_then(|directory| directory.fd()).map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+        Ok(fd.zip(directory.map(|directory| directory.outside().seat(word))))
+    });
+    let (fd, seat) = found.unwrap_or(None).ok_or(LocalError::Off)?;
+    Ok((fd?, seat.ok_or(LocalError::Full)?))
 }
 
 fn add(place: &Place, parts: Parts) -> Result<(), LocalError> {
@@ -113,7 +123,7 @@ fn add(place: &Place, parts: Parts) -> Result<(), LocalError> {
 }
 
 /// Waits for an answer.
-fn answer(link: &OwnedFd) -> Result<(crate::address::Address, [OwnedFd; 2]), LocalError> {
+fn answer(link: &Kept) -> Result<(crate::address::Address, [OwnedFd; 2]), LocalError> {
     let until = Instant::now() + ANSWER;
     loop {
         if let Some((message, fds)) = Message::receive(link)? {

@@ -2,7 +2,8 @@
 //! in its name. Anybody may take such a name; both ends look whose process is at the other one.
 
 use super::LocalError;
-use rustix::fd::OwnedFd;
+use crate::boundary::Kept;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
@@ -30,16 +31,16 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 /// Listens as this process.
-pub fn open(card: &str, mac: [u8; 6]) -> Result<OwnedFd, LocalError> {
-    let socket = socket()?;
+pub fn open(card: &str, mac: [u8; 6]) -> Result<Kept, LocalError> {
+    let socket = Kept::new(socket()?).ok_or(LocalError::Full)?;
     bind(&socket, &address(card, mac)?)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
 /// Calls the process with that address. `Ok(None)`: nobody has it here.
-pub fn call(card: &str, mac: [u8; 6]) -> Result<Option<OwnedFd>, LocalError> {
-    let socket = socket()?;
+pub fn call(card: &str, mac: [u8; 6]) -> Result<Option<Kept>, LocalError> {
+    let socket = Kept::new(socket()?).ok_or(LocalError::Full)?;
     match connect(&socket, &address(card, mac)?) {
         Ok(()) => Ok(Some(socket)),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(None),
@@ -48,7 +49,7 @@ pub fn call(card: &str, mac: [u8; 6]) -> Result<Option<OwnedFd>, LocalError> {
 }
 
 /// The number of the process at the other end, if it is of the same user. `None`: it has none in this container.
-pub fn same_user(socket: &OwnedFd) -> Result<Option<Pid>, LocalError> {
+pub fn same_user(socket: impl AsFd) -> Result<Option<Pid>, LocalError> {
     let credentials = socket_peercred(socket)?;
     if credentials.uid != geteuid() {
         return Err(LocalError::Stranger);

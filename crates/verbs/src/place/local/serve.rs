@@ -1,9 +1,10 @@
-//! What the helper thread does for other processes: answers those that call, and sees who has ended. It waits for nobody.
+//! What the helper thread does for other processes: answers those that call, and sees who has ended. It waits for nobody in particular.
 
 use super::{files, name};
+use crate::boundary::Kept;
 use crate::place::Place;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::{Errno, read};
 use rustix::net::{SocketFlags, accept_with};
 use std::sync::Arc;
@@ -15,27 +16,30 @@ const MOST_CALLS: usize = 16;
 const ACCEPTED: usize = 64;
 /// How long they may take.
 const GREETING: Duration = Duration::from_millis(500);
-/// How long a process may take from closing its socket to having ended.
+/// How long a process may take from closing its socket to having ended; and how often it is looked at meanwhile.
 const DYING: Duration = Duration::from_millis(50);
+const GLANCE: Duration = Duration::from_millis(2);
 
 /// What the helper thread looks at.
 pub struct Serving {
     bell: Arc<OwnedFd>,
-    listener: OwnedFd,
-    calls: Vec<(Arc<OwnedFd>, Instant)>,
+    listener: Kept,
+    calls: Vec<(Arc<Kept>, Instant)>,
     sessions: Vec<Watched>,
     generation: u64,
 }
 
 struct Watched {
     place: usize,
-    link: Arc<OwnedFd>,
+    link: Arc<Kept>,
     ended: Option<Arc<OwnedFd>>,
+    /// When it was seen that it has closed its socket.
+    hung_up: Option<Instant>,
 }
 
 impl Serving {
     /// `listener`: the socket of this process.
-    pub fn new(bell: Arc<OwnedFd>, listener: OwnedFd) -> Self {
+    pub fn new(bell: Arc<OwnedFd>, listener: Kept) -> Self {
         Self { bell, listener, calls: Vec::new(), sessions: Vec::new(), generation: 0 }
     }
 
@@ -48,12 +52,17 @@ impl Serving {
         }
         fds.extend(self.calls.iter().map(|(link, _)| PollFd::new(&**link, PollFlags::IN | PollFlags::RDHUP)));
         for watched in &self.sessions {
-            fds.push(PollFd::new(&*watched.link, PollFlags::IN | PollFlags::RDHUP));
+            // Which stays readable when it is closed.
+            if watched.hung_up.is_none() {
+                fds.push(PollFd::new(&*watched.link, PollFlags::IN | PollFlags::RDHUP));
+            }
             fds.extend(watched.ended.iter().map(|ended| PollFd::new(&**ended, PollFlags::IN)));
         }
         fds.extend(more.map(|more| PollFd::new(more, PollFlags::IN)));
+        let is_dying = self.sessions.iter().any(|watched| watched.hung_up.is_some());
+        let most = if is_dying { most.min(GLANCE) } else { most };
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
-        !matches!(poll(&mut fds, Some(&most)), Ok(0) | Err(_))
+        !matches!(poll(&mut fds, Some(&most)), Ok(0) | Err(_)) || is_dying
     }
 
     /// Answers, and takes away what has ended.
@@ -72,15 +81,11 @@ impl Serving {
             self.sessions.iter().for_each(|watched| files::answer(running, watched.place));
             Ok(())
         });
-        let ended: Vec<(usize, bool)> = self
-            .sessions
-            .iter()
-            .filter_map(|watched| watched.has_ended().map(|ended| (watched.place, ended)))
-            .collect();
-        for (number, has_ended) in ended {
-            let now = place.now();
+        for watched in &mut self.sessions {
+            let Some(has_ended) = watched.has_ended(now) else { continue };
             let _ = place.with(|running| {
-                running.sessions.remove(&mut running.engine, number, now, has_ended);
+                let session = (watched.place, &watched.link);
+                running.sessions.remove(&mut running.engine, session, place.now(), has_ended);
                 running.tell_all();
                 Ok(())
             });
@@ -96,7 +101,8 @@ impl Serving {
             match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 // Other users take no place.
                 Ok(link) if name::same_user(&link).is_err() => {}
-                Ok(link) => self.calls.push((Arc::new(link), Instant::now() + GREETING)),
+                // Without room it is hung up on.
+                Ok(link) => self.calls.extend(Kept::new(link).map(|link| (Arc::new(link), Instant::now() + GREETING))),
                 Err(Errno::INTR) => {}
                 Err(_) => return,
             }
@@ -113,6 +119,7 @@ impl Serving {
                 place,
                 link: session.link.clone(),
                 ended: session.ended.clone(),
+                hung_up: None,
             };
             Ok(is_new.then(|| (sessions.generation, sessions.iter().map(watched).collect())))
         });
@@ -124,16 +131,18 @@ impl Serving {
 
 impl Watched {
     /// `None`: it is there. Otherwise whether its process has ended, or has only hung up.
-    fn has_ended(&self) -> Option<bool> {
-        let look = |fd: &OwnedFd, flags, most: Duration| {
-            let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
-            let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), flags)];
-            matches!(poll(&mut fds, Some(&most)), Ok(1))
+    fn has_ended(&mut self, now: Instant) -> Option<bool> {
+        let is_ready = |fd: PollFd<'_>| {
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            matches!(poll(&mut [fd], Some(&at_once)), Ok(1))
         };
-        let has_ended = |most| self.ended.as_ref().is_some_and(|ended| look(ended, PollFlags::IN, most));
-        if look(&self.link, PollFlags::RDHUP, Duration::ZERO) {
-            return Some(has_ended(DYING));
+        if self.ended.as_ref().is_some_and(|ended| is_ready(PollFd::new(&**ended, PollFlags::IN))) {
+            return Some(true);
         }
-        has_ended(Duration::ZERO).then_some(true)
+        if self.hung_up.is_none() && is_ready(PollFd::new(&*self.link, PollFlags::RDHUP)) {
+            self.hung_up = Some(now);
+        }
+        let is_dying = |since: Instant| self.ended.is_some() && now.duration_since(since) < DYING;
+        self.hung_up.filter(|since| !is_dying(*since)).map(|_| false)
     }
 }

@@ -2,9 +2,9 @@
 
 use super::LocalError;
 use crate::address::{Address, GIDS};
-use millrace_dma::{OtherProcess, Pages, Region};
+use crate::boundary::Kept;
+use millrace_dma::{OtherProcess, Pages, Region, Seat};
 use millrace_rdma::local::{CHANNEL_LEN, Peer, Receiver, Sender, Side};
-use millrace_rdma::memory::Regions;
 use millrace_rdma::number::Gid;
 use millrace_rdma::transport::Origin;
 use millrace_rdma::wire::{Format, Path};
@@ -15,12 +15,14 @@ use std::sync::Arc;
 /// What a session consists of before it is one.
 pub struct Parts {
     pub address: Address,
-    pub link: Arc<OwnedFd>,
+    pub link: Arc<Kept>,
     pub pid: Option<Pid>,
     pub directory: OwnedFd,
     pub channel: Region,
     pub side: Side,
     pub bell: OwnedFd,
+    /// Taken before the other process learned where the own directory is.
+    pub seat: Seat,
 }
 
 /// Memory for a channel.
@@ -32,14 +34,15 @@ pub fn channel() -> Result<Region, LocalError> {
 pub struct Session {
     pub address: Address,
     pub gids: Vec<(Gid, Format)>,
-    pub link: Arc<OwnedFd>,
+    pub link: Arc<Kept>,
     /// Readable when the process has ended. None: it cannot be seen from here.
     pub ended: Option<Arc<OwnedFd>>,
     pub bell: OwnedFd,
     pub sender: Sender,
     pub receiver: Receiver,
-    /// Where it is among those that reach our memory, and among those whose memory we reach.
-    pub seat: usize,
+    /// Among those that reach our memory: they are waited for as long as it is there.
+    _seat: Seat,
+    /// Where it is among those whose memory we reach.
     pub peer: usize,
     /// Something was sent, and it was not looked whether the process sleeps.
     pub has_sent: bool,
@@ -51,20 +54,15 @@ pub struct Session {
 
 impl Session {
     /// From its parts. The peer is for whoever reaches memory.
-    pub fn new(parts: Parts, regions: &Regions) -> Result<(Self, Peer), LocalError> {
-        let Parts { address, link, pid, directory, channel, side, bell } = parts;
+    pub fn new(parts: Parts) -> Result<(Self, Peer), LocalError> {
+        let Parts { address, link, pid, directory, channel, side, bell, seat } = parts;
         let window = channel.window();
         let memory = |error: millrace_dma::OutOfRange| LocalError::Peer(error.into());
         let (sender, receiver) =
             (Sender::new(window, side).map_err(memory)?, Receiver::new(window, side).map_err(memory)?);
         let ended = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).map(Arc::new);
-        let other = match pid {
-            Some(pid) => OtherProcess::new(pid, rustix::io::fcntl_dupfd_cloexec(&*link, 0)?),
-            None => None,
-        };
+        let other = pid.and_then(|pid| OtherProcess::new(pid, link.clone()));
         let peer = Peer::new(directory, window, side, other)?;
-        let outside = regions.directory().ok_or(LocalError::Off)?.outside();
-        let seat = outside.add(Peer::word_of_other(window, side).map_err(memory)?).ok_or(LocalError::Full)?;
         let gids = (0..GIDS).filter_map(|index| address.gid(index)).collect();
         let session = Self {
             address,
@@ -74,7 +72,7 @@ impl Session {
             bell,
             sender,
             receiver,
-            seat,
+            _seat: seat,
             peer: usize::MAX,
             has_sent: false,
             full_since: None,

@@ -3,6 +3,7 @@
 use super::LocalError;
 use super::session::{Parts, Session};
 use crate::address::Address;
+use crate::boundary::Kept;
 use crate::place::memory::Reach;
 use millrace_rdma::engine::Engine;
 use millrace_rdma::local::Room;
@@ -10,7 +11,6 @@ use millrace_rdma::memory::Refused;
 use millrace_rdma::number::Moment;
 use millrace_rdma::transport::Sent;
 use millrace_rdma::wire::{Headers, Path};
-use rustix::fd::OwnedFd;
 use rustix::io::write;
 use std::sync::Arc;
 
@@ -63,22 +63,25 @@ impl Sessions {
             None => return Err(LocalError::Full),
         };
         let memory = engine.memory();
-        let (mut session, peer) = Session::new(parts, &memory.regions)?;
+        let (mut session, peer) = Session::new(parts)?;
         let gids: Vec<_> = session.gids.iter().map(|(gid, _)| *gid).collect();
-        let Some(number) = memory.peers.add(&gids, peer) else {
-            if let Some(directory) = memory.regions.directory() {
-                directory.outside().remove(session.seat);
-            }
-            return Err(LocalError::Full);
-        };
-        session.peer = number;
+        session.peer = memory.peers.add(&gids, peer).ok_or(LocalError::Full)?;
         self.all[place] = Some(session);
         self.generation += 1;
         Ok(place)
     }
 
-    /// One fewer. If its process has ended, so has what waits for it.
-    pub fn remove(&mut self, engine: &mut Engine<Reach>, place: usize, now: Moment, has_ended: bool) {
+    /// One fewer, if the one at that place is still the one with that socket. If its process has ended, so has what waits for it.
+    pub fn remove(
+        &mut self,
+        engine: &mut Engine<Reach>,
+        (place, link): (usize, &Arc<Kept>),
+        now: Moment,
+        has_ended: bool,
+    ) {
+        if !self.link(place).is_some_and(|(now_there, _)| Arc::ptr_eq(&now_there, link)) {
+            return;
+        }
         // What it has said last counts: an answer to the last request of a program that has ended as it should.
         for _ in 0..LAST {
             if self.receive(now, engine) == 0 {
@@ -89,9 +92,6 @@ impl Sessions {
         self.generation += 1;
         let memory = engine.memory();
         drop(memory.peers.remove(session.peer));
-        if let Some(directory) = memory.regions.directory() {
-            directory.outside().remove(session.seat);
-        }
         let is_met = self.all.iter().flatten().any(|other| other.address == session.address);
         if has_ended && !is_met {
             engine.lose(now, |path| session.gids.iter().any(|(gid, _)| *gid == path.destination));
@@ -109,7 +109,7 @@ impl Sessions {
     }
 
     /// The socket of one, and its number among those whose memory is reached.
-    pub fn link(&self, place: usize) -> Option<(Arc<OwnedFd>, usize)> {
+    pub fn link(&self, place: usize) -> Option<(Arc<Kept>, usize)> {
         let session = self.all.get(place)?.as_ref()?;
         Some((session.link.clone(), session.peer))
     }
