@@ -28,6 +28,8 @@ pub type Mac = [u8; 6];
 pub const MOST_NEIGHBOURS: usize = 1024;
 /// Most frames that wait to be sent.
 pub const MOST_WAITING: usize = 256;
+/// Places of these that answers do not take: whoever asks a lot does not keep this end from asking.
+const FOR_REQUESTS: usize = 64;
 
 /// Pauses behind requests.
 const PAUSES: [Duration; 5] =
@@ -78,7 +80,7 @@ impl State {
 pub struct Counts {
     /// Requests that were sent.
     pub requests: u64,
-    /// Requests for an address of this end that were answered.
+    /// Requests for an address of this end for which an answer was made.
     pub answers: u64,
     /// Messages that name a neighbour which nobody has asked for.
     pub unasked: u64,
@@ -116,7 +118,7 @@ impl Neighbours {
     /// Says to everybody where the addresses of this end are. To be called when they are new.
     pub fn announce(&mut self) {
         for gid in self.own.clone() {
-            self.push(frames::announcement((self.mac, gid)));
+            self.push(frames::announcement((self.mac, gid)), MOST_WAITING);
         }
     }
 
@@ -198,17 +200,19 @@ impl Neighbours {
     fn ask(&mut self, gid: Gid, last: Option<Mac>) {
         let request = self.source_for(gid).and_then(|own| frames::request((self.mac, own), gid, last));
         if let Some(frame) = request {
-            self.counts.requests += 1;
-            self.push(frame);
+            self.counts.requests += u64::from(self.push(frame, MOST_WAITING));
         }
     }
 
-    fn push(&mut self, frame: Vec<u8>) {
-        if self.out.len() >= MOST_WAITING {
-            self.counts.dropped += 1;
-        } else {
+    /// Whether there is room for one more among so many.
+    fn push(&mut self, frame: Vec<u8>, most: usize) -> bool {
+        let has_room = self.out.len() < most;
+        if has_room {
             self.out.push_back(frame);
+        } else {
+            self.counts.dropped += 1;
         }
+        has_room
     }
 
     fn asked(&mut self, now: Moment, mac: Mac, by: Gid, of: Gid) {
@@ -220,8 +224,8 @@ impl Neighbours {
             self.counts.ignored += 1;
             return;
         }
-        self.counts.answers += 1;
-        self.push(frames::answer((self.mac, of), (mac, by)));
+        let is_pushed = self.push(frames::answer((self.mac, of), (mac, by)), MOST_WAITING - FOR_REQUESTS);
+        self.counts.answers += u64::from(is_pushed);
         // Who asks says where he is (RFC 826, merge flag; RFC 4861, 7.2.3), if that is of interest here.
         if self.entries.contains_key(&by.0) {
             self.told(now, by, mac, true);

@@ -146,6 +146,19 @@ fn the_table_has_a_bound() {
 }
 
 #[test]
+fn who_asks_a_lot_does_not_keep_this_end_from_asking() {
+    let (mut one, mut other) = (end(0), end(1));
+    other.find(at(0), own(0)[0]);
+    let question = other.take_frame().unwrap();
+    (0..1000).for_each(|_| assert!(one.hear(at(0), &question)));
+    assert!(one.out.len() < MOST_WAITING);
+    assert_eq!(one.counts().answers as usize, one.out.len());
+    assert_eq!(one.counts().answers + one.counts().dropped, 1000);
+    assert_eq!(one.find(at(0), Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 1))), Found::Asked);
+    assert_eq!(one.counts().requests, 1);
+}
+
+#[test]
 fn whom_nobody_can_ask_for() {
     let mut one = Neighbours::new(MACS[0], vec![own(0)[0]]);
     assert_eq!(one.find(at(0), own(1)[1]), Found::NoSource);

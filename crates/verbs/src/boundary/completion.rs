@@ -177,7 +177,11 @@ pub(super) unsafe fn create(
     });
     match told {
         Ok(()) => object.cast(),
-        Err(error) => null(error),
+        Err(error) => {
+            // SAFETY: made above, and known to nobody.
+            drop(unsafe { Box::from_raw(object) });
+            null(error)
+        }
     }
 }
 

@@ -15,6 +15,9 @@ use millrace_rdma::work::{Data, Flags, Operation, Piece, Request, Target};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+/// No queue pair takes more bytes inline.
+const INLINE: usize = 1 << 16;
+
 /// Requests that are being built.
 #[derive(Default)]
 pub(super) struct Session {
@@ -277,6 +280,12 @@ unsafe extern "C" fn set_inline(qp: *mut QpEx, first: *mut c_void, len: usize) {
 unsafe extern "C" fn set_inline_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
     // SAFETY: the caller's promise: there are `count` of them, and their bytes are there now.
     unsafe {
+        // What the queue pair does not take is found when it is posted; here only what cannot be.
+        let lengths = || (0..count.min(PIECES)).map(|at| (*list.add(at)).length);
+        if count > PIECES || lengths().try_fold(0, usize::checked_add).is_none_or(|all| all > INLINE) {
+            building(qp).error = libc::ENOMEM;
+            return;
+        }
         change(qp, |built, _, inline| {
             let begin = inline.len();
             for at in 0..count {

@@ -63,9 +63,17 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
         let made = place.with(|running| {
             let domain = running.engine.create_domain().map_err(|error| error.errno())?;
             let reach = running.engine.memory();
-            let ours = reach.regions.allocate_domain().map_err(|error| errno(&error))?;
-            reach.join(domain, ours);
-            Ok(domain)
+            let ours = reach.regions.allocate_domain().map_err(|error| errno(&error));
+            match ours {
+                Ok(ours) => {
+                    reach.join(domain, ours);
+                    Ok(domain)
+                }
+                Err(error) => {
+                    running.engine.destroy_domain(domain).map_err(|error| error.errno())?;
+                    Err(error)
+                }
+            }
         });
         match made {
             Ok(domain) => {

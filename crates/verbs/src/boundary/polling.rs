@@ -46,6 +46,15 @@ impl Polling {
     }
 }
 
+/// Lets others in at its end.
+struct Begun<'p>(&'p Polling);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 /// `create_cq_ex` of a context.
 ///
 /// # Safety
@@ -124,11 +133,12 @@ unsafe extern "C" fn start_poll(queue: *mut CqEx, attributes: *const u32) -> c_i
             return libc::EIO;
         }
         object.polling.enter();
+        // Unless there is something, `ibv_end_poll` is not called; after a panic there is nothing.
+        let begun = Begun(&object.polling);
         // SAFETY: as above; this thread polls.
         let outcome = unsafe { take(queue) };
-        if outcome != 0 {
-            // Then `ibv_end_poll` is not called.
-            object.polling.leave();
+        if outcome == 0 {
+            core::mem::forget(begun);
         }
         outcome
     })

@@ -105,8 +105,8 @@ pub(super) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwB
 pub(super) unsafe fn bind_two(mw: *const Mw, rkey: u32, info: &MwBindInfo) -> Result<Operation, i32> {
     // SAFETY: the caller's promise.
     match unsafe { mw.as_ref() } {
-        // SAFETY: the caller's promise.
         Some(window) if window.mw_type == TWO && window.rkey >> TAG_BITS == rkey >> TAG_BITS => {
+            // SAFETY: the caller's promise.
             Ok(unsafe { binding(Key::new(rkey), info) })
         }
         _ => Err(libc::EINVAL),

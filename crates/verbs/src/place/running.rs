@@ -43,6 +43,8 @@ pub(crate) struct Running {
     reasons: Counters,
     /// Frames with packets for somebody else.
     foreign: u64,
+    /// Frames with packets of a VLAN.
+    tagged: u64,
     /// Questions and answers about neighbours for which there was no room.
     unsent: u64,
     /// Why the card takes and brings nothing any more.
@@ -56,7 +58,7 @@ impl Running {
         neighbours.announce();
         let (channels, queues, pairs, shared) = Default::default();
         let maker = Maker::new(address.mac);
-        let (reasons, foreign, unsent, broken) = (Counters::default(), 0, 0, None);
+        let (reasons, foreign, tagged, unsent, broken) = (Counters::default(), 0, 0, 0, None);
         let sessions = Sessions::new(address);
         Self {
             engine,
@@ -71,6 +73,7 @@ impl Running {
             address,
             reasons,
             foreign,
+            tagged,
             unsent,
             broken,
         }
@@ -131,9 +134,11 @@ impl Running {
 
     #[inline]
     fn receive(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, reasons, foreign, address, maker, sessions, broken, .. } = self;
+        let Self { link, engine, neighbours, reasons, foreign, tagged, address, maker, sessions, broken, .. } = self;
         let by_rings = sessions.receive(now, engine);
         let mut take = |frame: &[u8]| match parse(frame) {
+            // This end is in no VLAN; a tag with nothing but a priority is none.
+            Ok((_, from)) if from.tag.is_some_and(|tag| tag.id() != 0) => *tagged += 1,
             Ok((packet, from)) if from.back.source_mac == address.mac => {
                 let origin = Origin {
                     path: from.back,
@@ -189,7 +194,12 @@ impl Running {
     /// Frames that were no packets for this end, by reason, and packets that no frame could be made of.
     pub fn frames(&self) -> Vec<(&'static str, u64)> {
         let mut all: Vec<_> = self.reasons.pairs().collect();
-        all.extend([("foreign", self.foreign), ("unbuildable", self.maker.unbuildable), ("unsent", self.unsent)]);
+        all.extend([
+            ("foreign", self.foreign),
+            ("tagged", self.tagged),
+            ("unbuildable", self.maker.unbuildable),
+            ("unsent", self.unsent),
+        ]);
         all
     }
 

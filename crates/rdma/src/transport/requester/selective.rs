@@ -65,6 +65,8 @@ pub(super) struct Selective {
     is_open: bool,
     /// The last packet is to be sent again.
     probe: bool,
+    /// The packet that goes out next is the last one, and not one of a round.
+    is_probing: bool,
     probe_at: Option<Moment>,
     backoff: u32,
     /// A packet whose answer is waited for, and when it went.
@@ -83,6 +85,7 @@ impl Selective {
             recover: una,
             is_open: false,
             probe: false,
+            is_probing: false,
             probe_at: None,
             backoff: 0,
             timed: None,
@@ -155,8 +158,8 @@ impl Requester {
     #[inline]
     pub(super) fn next_missing(&mut self) -> Option<(u32, u32)> {
         let known = self.selective.as_mut()?;
-        if known.probe {
-            known.probe = false;
+        known.is_probing = core::mem::take(&mut known.probe);
+        if known.is_probing {
             return self.last_packet();
         }
         if !known.is_open {
@@ -211,7 +214,8 @@ impl Requester {
     /// A missing packet went out.
     pub(super) fn has_sent_missing(&mut self, now: Moment) {
         if let Some(known) = &mut self.selective {
-            if known.is_open && known.scan.since(known.highest) < 0 {
+            let was_probing = core::mem::take(&mut known.is_probing);
+            if !was_probing && known.is_open && known.scan.since(known.highest) < 0 {
                 known.scan = known.scan.next();
             }
             known.timed = None;

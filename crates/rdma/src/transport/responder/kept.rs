@@ -1,7 +1,8 @@
 //! Requests that came too early, kept until what is missing comes (decision 54).
 //!
 //! The memory belongs to all queue pairs of an engine together, and is bounded. What was told to be here is not dropped, unless
-//! the queue pair fails.
+//! the queue pair fails. So that nobody takes all of it for good, a queue pair has at most as much as is left for the others ("dynamic
+//! queue length thresholds", Choudhury and Hahne, 1998).
 
 use super::Responder;
 use crate::memory::Memory;
@@ -40,9 +41,10 @@ impl Pool {
         Self { entries: Vec::new(), free: Vec::new(), spare: Vec::new(), used: 0, limit }
     }
 
-    fn put(&mut self, packet: &Packet<'_>) -> Option<u32> {
-        let size = ENTRY + packet.payload.len();
-        if self.used + size > self.limit {
+    /// Keeps a packet of a queue pair that has `own` bytes here.
+    fn put(&mut self, packet: &Packet<'_>, own: usize) -> Option<u32> {
+        let size = size(packet.payload);
+        if own + size > self.limit.saturating_sub(self.used) {
             return None;
         }
         self.used += size;
@@ -61,7 +63,7 @@ impl Pool {
     fn take(&mut self, place: u32) -> Option<Entry> {
         let entry = self.entries.get_mut(place as usize)?.take()?;
         self.free.push(place);
-        self.used -= ENTRY + entry.payload.len();
+        self.used -= size(&entry.payload);
         Some(entry)
     }
 
@@ -77,8 +79,15 @@ impl Pool {
 pub(super) struct Kept {
     places: [u32; SPAN as usize],
     count: u32,
+    /// What they take of the pool.
+    bytes: usize,
     /// One behind the highest number kept.
     highest: Psn,
+}
+
+#[inline]
+fn size(payload: &[u8]) -> usize {
+    ENTRY + payload.len()
 }
 
 #[inline]
@@ -92,14 +101,14 @@ impl Responder {
         self.tell_kept = true;
         let psn = packet.headers.psn;
         let expected = self.expected;
-        let kept = self
-            .kept
-            .get_or_insert_with(|| Box::new(Kept { places: [NONE; SPAN as usize], count: 0, highest: expected }));
+        let kept = self.kept.get_or_insert_with(|| {
+            Box::new(Kept { places: [NONE; SPAN as usize], count: 0, bytes: 0, highest: expected })
+        });
         if ahead < SPAN && kept.places[place(psn)] != NONE {
             env.counters.duplicate += 1;
             return;
         }
-        let found = if ahead < SPAN { env.pool.put(packet) } else { None };
+        let found = if ahead < SPAN { env.pool.put(packet, kept.bytes) } else { None };
         let Some(entry) = found else {
             env.counters.out_of_sequence += 1;
             return;
@@ -108,6 +117,7 @@ impl Responder {
         kept.places[place(psn)] = entry;
         kept.highest = if kept.count == 0 || psn.since(kept.highest) >= 0 { psn.next() } else { kept.highest };
         kept.count += 1;
+        kept.bytes += size(packet.payload);
     }
 
     /// Does what was kept and is next now.
@@ -125,6 +135,7 @@ impl Responder {
             let entry = env.pool.take(core::mem::replace(&mut kept.places[at], NONE));
             kept.count -= 1;
             let Some(Entry { headers, payload }) = entry else { break };
+            kept.bytes -= size(&payload);
             // A READ moves the next number by more than one; what lay in between came from nobody who keeps the rules.
             let done = if headers.psn == self.expected {
                 self.in_order(config, env, &Packet { headers, payload: &payload })
@@ -174,5 +185,31 @@ impl Responder {
             }
         }
         count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::number::Qpn;
+    use crate::wire::{Opcode, Place, Service};
+
+    /// How many packets one queue pair can keep.
+    fn fill(pool: &mut Pool, packet: &Packet<'_>) -> usize {
+        let mut count = 0;
+        while pool.put(packet, count * size(packet.payload)).is_some() {
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_queue_pair_leaves_as_much_as_it_takes() {
+        let opcode = Opcode::Send { place: Place::Only, immediate: false, invalidate: false };
+        let headers = Headers::new(Service::ReliableConnection, opcode, Qpn::new(2), Psn::new(0));
+        let packet = Packet { headers, payload: &[0; 1000] };
+        let mut pool = Pool::new(1024 * size(packet.payload));
+        let taken: Vec<usize> = (0..8).map(|_| fill(&mut pool, &packet)).collect();
+        assert_eq!(taken, [512, 256, 128, 64, 32, 16, 8, 4], "whoever comes next finds room");
     }
 }
