@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p millrace-rdma --example engine
+//! valgrind --tool=callgrind --callgrind-out-file=/tmp/out target/release/examples/engine 2000
 //! ```
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -154,6 +155,12 @@ impl Bench {
 }
 
 fn main() {
+    // For a tool that counts instructions.
+    if let Some(count) = std::env::args().nth(1) {
+        let mut bench = Bench::new(true, 0, 4096);
+        bench.run(Operation::Send, 64, count.parse().expect("how many SENDs of 64 bytes"), 1);
+        return;
+    }
     for extended in [false, true] {
         let name = if extended { "selective repeat" } else { "go-back-N" };
         let mut bench = Bench::new(extended, 0, 4096);

@@ -172,7 +172,7 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
         if build.error != 0 {
             return build.error;
         }
-        super::code(object.opened.place.moving(false, |running| {
+        super::code(object.opened.place.posting(|running| {
             // All of them or none.
             let parts: Vec<[&[u8]; 1]> = build.requests.iter().map(|built| [build.inline_of(built)]).collect();
             let all = || build.requests.iter().zip(&parts).map(|(built, parts)| build.request(built, parts));

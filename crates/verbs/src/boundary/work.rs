@@ -146,7 +146,7 @@ unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut Send
         // SAFETY: the caller's promise.
         let (object, is_datagram) = unsafe { (QpObject::of(qp), (*qp).qp_type == DATAGRAM) };
         let mut next = wr;
-        let done = object.opened.place.moving(false, |running| {
+        let done = object.opened.place.posting(|running| {
             // SAFETY: the list ends with NULL: the caller's promise.
             while let Some(wr) = unsafe { next.as_ref() } {
                 // SAFETY: the caller's promise.

@@ -55,6 +55,8 @@ const MIN_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Polls that find completions without moving the protocol on.
 const MOST_SKIPPED: u32 = 32;
+/// Polls that look only at what other processes of this host have sent, between two that look at the card, too.
+const MOST_GLANCES: u32 = 3;
 
 /// How long a neighbour is asked for.
 const RESOLVE: Duration = Duration::from_secs(3);
@@ -82,6 +84,8 @@ pub(crate) struct Place {
     meeting: Option<Meeting>,
     /// Polls in a row that found completions without moving the protocol on. Relaxed: it orders nothing.
     skipped: AtomicU32,
+    /// Polls in a row that found nothing, and have not looked at the card. Relaxed: it orders nothing.
+    glances: AtomicU32,
 }
 
 /// The place of this process, as long as a context is open.
@@ -151,6 +155,7 @@ impl Place {
             running,
             meeting,
             skipped: AtomicU32::new(0),
+            glances: AtomicU32::new(0),
         })
     }
 
@@ -261,22 +266,47 @@ impl Place {
         running.progress(self.now())
     }
 
-    /// As [`Place::moving`] before the call, unless what it looks for is there already; now and then also then.
+    /// As [`Place::moving`] before the call, unless what it looks for is there already, or has been brought by another process of this
+    /// host; now and then also then.
     #[inline]
     pub fn taking<R>(
         &self,
-        is_there: impl FnOnce(&mut Running) -> bool,
+        is_there: impl Fn(&mut Running) -> bool,
         act: impl FnOnce(&mut Running) -> Result<R, i32>,
     ) -> Result<R, i32> {
         let mut running = self.lock()?;
         let skipped = self.skipped.load(Ordering::Relaxed);
-        if skipped < MOST_SKIPPED && is_there(&mut running) {
+        let find = |running: &mut Running| is_there(running) || running.glance(|| self.now()) && is_there(running);
+        if skipped < MOST_SKIPPED && find(&mut running) {
             self.skipped.store(skipped + 1, Ordering::Relaxed);
             return act(&mut running);
         }
         self.skipped.store(0, Ordering::Relaxed);
+        let glances = self.glances.load(Ordering::Relaxed);
+        if glances < MOST_GLANCES && running.is_quiet() && running.sessions.is_any() {
+            self.glances.store(glances + 1, Ordering::Relaxed);
+            return act(&mut running);
+        }
+        self.glances.store(0, Ordering::Relaxed);
         drop(running);
         self.moving(true, act)
+    }
+
+    /// Does something that gives the protocol something to send, and sends it. What has come is left to whoever polls, so that
+    /// this is not looked at first.
+    #[inline]
+    pub fn posting<R>(&self, act: impl FnOnce(&mut Running) -> Result<R, i32>) -> Result<R, i32> {
+        let mut running = self.lock()?;
+        let done = act(&mut running);
+        // Where all was done at once, there is nothing to send.
+        if !running.is_quiet() {
+            running.send_what_there_is(self.now());
+            self.idle.store(0, Ordering::Relaxed);
+        }
+        if let Some(text) = running.take_broken() {
+            crate::boundary::say(text);
+        }
+        done
     }
 
     /// Where there are fewer cores than threads that look for something, one that has found nothing for a while lets another one

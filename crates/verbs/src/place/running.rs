@@ -92,6 +92,31 @@ impl Running {
         came + sent > 0
     }
 
+    /// Takes what other processes of this host have sent, and answers it, without a look at the card. Returns whether there was
+    /// anything.
+    #[inline]
+    pub fn glance(&mut self, now: impl FnOnce() -> Moment) -> bool {
+        if self.broken.is_some() || !self.sessions.has_some() {
+            return false;
+        }
+        self.engine.memory().regions.sync_if_behind();
+        let now = now();
+        let came = self.sessions.receive(now, &mut self.engine);
+        self.send(now);
+        self.tell_all();
+        came > 0
+    }
+
+    /// Sends what is to be sent, without a look at what has come.
+    #[inline]
+    pub fn send_what_there_is(&mut self, now: Moment) {
+        if self.broken.is_none() {
+            self.engine.memory().regions.sync_if_behind();
+            self.send(now);
+            self.tell_all();
+        }
+    }
+
     /// Says to other processes and to the card that nobody looks any more. Returns what is readable when the card brings
     /// something, and when the protocol is to be looked at all the same; `None`: something is there already.
     pub fn doze(&mut self) -> Option<(OwnedFd, Option<Moment>)> {

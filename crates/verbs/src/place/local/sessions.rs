@@ -103,6 +103,18 @@ impl Sessions {
         self.iter().find(|(_, session)| session.address.mac == mac)
     }
 
+    /// Whether there are other processes.
+    #[inline]
+    pub fn is_any(&self) -> bool {
+        !self.all.is_empty()
+    }
+
+    /// Whether one of them has sent something.
+    #[inline]
+    pub fn has_some(&self) -> bool {
+        self.all.iter().flatten().any(|session| !session.is_broken && session.receiver.has_more())
+    }
+
     /// Places, used or not.
     pub fn len(&self) -> usize {
         self.all.len()
