@@ -193,6 +193,20 @@ impl<M: Memory> Engine<M> {
         self.fail_overrun(now);
     }
 
+    /// Queue pairs whose way to the other end is gone fail, and all that waits ends with
+    /// [`Status::Flushed`](crate::work::Status::Flushed). Those that are not connected yet stay as they are.
+    pub fn break_pairs(&mut self, now: Moment, is_lost: impl Fn(Service, &Path) -> bool) {
+        let (pairs, mut env) = self.split(now);
+        for (_, pair) in pairs.iter_mut() {
+            let config = &pair.config;
+            let has_way = !matches!(config.state, State::Reset | State::Init | State::Error);
+            if has_way && is_lost(config.init.service, &config.path) {
+                pair.break_down(&mut env);
+            }
+        }
+        self.fail_overrun(now);
+    }
+
     fn forget_lines(&mut self, qpn: Qpn) {
         let Some(init) = self.numbers.slot(qpn).and_then(|slot| self.pairs.get(slot as usize)).map(|p| p.config.init)
         else {

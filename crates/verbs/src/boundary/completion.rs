@@ -4,7 +4,7 @@ use super::device::ContextObject;
 use super::polling::Polling;
 use super::{code, guarded, minus_one, null};
 use crate::abi::{AsyncEvent, CompChannel, Cond, Context, Cq, CqEx, Mutex, Qp, Srq};
-use crate::place::{Events, Opened, Told};
+use crate::place::{DEVICE_FATAL, Events, Opened, Told};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -310,16 +310,17 @@ pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut Cq, count: u32) {
     unsafe { CqObject::of(cq) }.completions.take(count);
 }
 
-/// The counts of what an event is about.
-unsafe fn acks<'a>(event: &AsyncEvent) -> &'a Acks {
-    match event.event_type {
+/// The counts of what an event is about; `None`: the whole device.
+unsafe fn acks<'a>(event: &AsyncEvent) -> Option<&'a Acks> {
+    Some(match event.event_type {
+        DEVICE_FATAL => return None,
         // SAFETY: the event is about a completion queue that is not destroyed: its events are taken out first.
         0 => &unsafe { CqObject::of(event.element as *mut Cq) }.asynchronous,
         // SAFETY: the same for a shared receive queue.
         15 => &unsafe { super::pair::SrqObject::of(event.element as *mut Srq) }.asynchronous,
         // SAFETY: the same for a queue pair.
         _ => &unsafe { super::pair::QpObject::of(event.element as *mut Qp) }.asynchronous,
-    }
+    })
 }
 
 /// `ibv_get_async_event`
@@ -334,7 +335,7 @@ pub unsafe extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut Asy
             Ok(event) => {
                 // SAFETY: see `acks`; the caller's promise.
                 unsafe {
-                    acks(&event).give();
+                    acks(&event).inspect(|acks| acks.give());
                     to.write(event);
                 }
                 0
@@ -351,5 +352,5 @@ pub unsafe extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut Asy
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut AsyncEvent) {
     // SAFETY: the caller's promise; the object is there until its last event is acknowledged.
-    unsafe { acks(&*event) }.take(1);
+    unsafe { acks(&*event) }.inspect(|acks| acks.take(1));
 }

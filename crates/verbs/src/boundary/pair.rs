@@ -323,7 +323,12 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_i
         let (object, attr) = unsafe { (QpObject::of(qp), &*attr) };
         let place = &object.opened.place;
         let done = attributes(place, object.number.value(), attr, mask as u32).and_then(|told| {
-            place.moving(false, |running| running.engine.modify_qp(object.number, &told).map_err(|error| error.errno()))
+            place.moving(false, |running| {
+                let state = running.engine.modify_qp(object.number, &told).map_err(|error| error.errno())?;
+                running.fail_lost_pairs(place.now());
+                let is = running.engine.query_qp(object.number).ok().and_then(|query| query.attributes.state);
+                if is == Some(state) { Ok(state) } else { Err(libc::EIO) }
+            })
         });
         if let Ok(state) = done {
             // SAFETY: programs look at the state only when no call changes it.

@@ -50,7 +50,8 @@ impl Maker {
 /// Takes packets of the engine.
 pub(super) struct Frames<'l> {
     now: Moment,
-    link: &'l mut Link,
+    /// None: the card has gone.
+    link: Option<&'l mut Link>,
     pub maker: &'l mut Maker,
     sessions: &'l mut Sessions,
     /// Frames were given to the card.
@@ -58,7 +59,7 @@ pub(super) struct Frames<'l> {
 }
 
 impl<'l> Frames<'l> {
-    pub fn new(now: Moment, link: &'l mut Link, maker: &'l mut Maker, sessions: &'l mut Sessions) -> Self {
+    pub fn new(now: Moment, link: Option<&'l mut Link>, maker: &'l mut Maker, sessions: &'l mut Sessions) -> Self {
         Self { now, link, maker, sessions, has_framed: false }
     }
 }
@@ -104,7 +105,9 @@ impl Out for Frames<'_> {
                 Err(refused) => Sent::Refused(refused),
             };
         }
-        match self.link.give(frame_len, |frame| write(prepared, source, headers, len, frame, fill)) {
+        // What asks for it has failed, or will when nobody answers.
+        let Some(link) = &mut self.link else { return Sent::Taken };
+        match link.give(frame_len, |frame| write(prepared, source, headers, len, frame, fill)) {
             Given::Taken => {
                 self.has_framed = true;
                 Sent::Taken

@@ -74,7 +74,7 @@ fn sleep(place: &Place, is_long: bool, pause: Duration) -> (Option<OwnedFd>, Dur
     let Some((call, first)) = running.doze() else { return (None, pause) };
     let now = place.now().nanoseconds();
     let left = first.map(|first| Duration::from_nanos(first.nanoseconds().saturating_sub(now)));
-    (Some(call), left.unwrap_or(ASLEEP).clamp(LONGEST, ASLEEP))
+    (call, left.unwrap_or(ASLEEP).clamp(LONGEST, ASLEEP))
 }
 
 /// Moves the protocol on while something comes and the program does not do it. Whether something came.

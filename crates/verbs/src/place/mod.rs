@@ -24,7 +24,7 @@ mod stats;
 
 pub(crate) use events::Events;
 pub(crate) use local::share;
-pub(crate) use running::{Running, Told};
+pub(crate) use running::{DEVICE_FATAL, Running, Told};
 
 use crate::abi::AsyncEvent;
 use crate::address::{Address, mac_of};
@@ -100,7 +100,7 @@ impl Place {
     /// The same; opens the card if none is.
     fn enter(config: &Config) -> Result<Arc<Self>, LinkError> {
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = current.upgrade().filter(|place| !place.is_inherited()) {
+        if let Some(place) = current.upgrade().filter(|place| place.is_usable()) {
             return Ok(place);
         }
         let place = Arc::new(Self::open(config)?);
@@ -252,9 +252,6 @@ impl Place {
             }
             self.progress(&mut running);
         }
-        if let Some(text) = running.take_broken() {
-            crate::boundary::say(text);
-        }
         drop(running);
         self.give_way(moved);
         done
@@ -303,9 +300,6 @@ impl Place {
             running.send_what_there_is(self.now());
             self.idle.store(0, Ordering::Relaxed);
         }
-        if let Some(text) = running.take_broken() {
-            crate::boundary::say(text);
-        }
         done
     }
 
@@ -321,6 +315,11 @@ impl Place {
         }
     }
 
+    /// Whether it is of this process, and its card has not gone: another one may be there by now.
+    fn is_usable(&self) -> bool {
+        !self.with(|running| Ok(running.is_down())).unwrap_or(true)
+    }
+
     /// Whether it was opened by another process, whose child this one is.
     pub fn is_inherited(&self) -> bool {
         self.forks != crate::boundary::forks()
@@ -333,6 +332,9 @@ impl Place {
         }
         if let Some(mac) = mac_of(&gid) {
             return Ok(mac);
+        }
+        if self.with(|running| Ok(running.is_down()))? {
+            return Err(libc::EIO);
         }
         let until = Instant::now() + RESOLVE;
         loop {
@@ -402,6 +404,11 @@ impl Opened {
         let events = Arc::new(Events::new().map_err(LinkError::Descriptor)?);
         let place = Place::enter(config)?;
         place.contexts.fetch_add(1, Ordering::Relaxed);
+        // After a panic nobody is told of anything.
+        let _ = place.with(|running| {
+            running.add_context(&events);
+            Ok(())
+        });
         Ok(Self { place, events })
     }
 }

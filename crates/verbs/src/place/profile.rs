@@ -82,14 +82,17 @@ pub(crate) fn device_ex(opened: &Opened) -> DeviceAttrEx {
 
 /// An Ethernet port with a carrier.
 pub(crate) fn port(opened: &Opened) -> PortAttr {
+    const DOWN: u32 = 1;
     const ACTIVE: u32 = 4;
+    const DISABLED: u8 = 3;
     const LINK_UP: u8 = 5;
     const ETHERNET: u8 = 2;
     /// Communication is set up by connection management; GIDs are made of IP addresses.
     const CAPABILITIES: u32 = 1 << 16 | 1 << 26;
     let place = &opened.place;
+    let is_down = place.with(|running| Ok(running.is_down())).unwrap_or(true);
     PortAttr {
-        state: ACTIVE,
+        state: if is_down { DOWN } else { ACTIVE },
         max_mtu: mtu_code(4096),
         active_mtu: mtu_code(place.mtu()),
         gid_tbl_len: GIDS as i32,
@@ -100,7 +103,7 @@ pub(crate) fn port(opened: &Opened) -> PortAttr {
         // Four lanes of 25 Gbit/s: a legal code for what no code fits.
         active_width: 2,
         active_speed: 32,
-        phys_state: LINK_UP,
+        phys_state: if is_down { DISABLED } else { LINK_UP },
         link_layer: ETHERNET,
         ..PortAttr::default()
     }

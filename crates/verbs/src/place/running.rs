@@ -11,11 +11,11 @@ use millrace_rdma::engine::{Engine, Event};
 use millrace_rdma::neighbour::Neighbours;
 use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::Origin;
-use millrace_rdma::wire::{Counters, parse};
+use millrace_rdma::wire::{Counters, Service, parse};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Frames that are looked at, and packets that are sent, at one call.
 const BURST: usize = 64;
@@ -47,9 +47,14 @@ pub(crate) struct Running {
     tagged: u64,
     /// Questions and answers about neighbours for which there was no room.
     unsent: u64,
-    /// Why the card takes and brings nothing any more.
-    broken: Option<String>,
+    /// The card takes and brings nothing any more, and what needed it has failed.
+    is_down: bool,
+    /// Where asynchronous events of the open contexts go.
+    contexts: Vec<Weak<Events<AsyncEvent>>>,
 }
+
+/// `IBV_EVENT_DEVICE_FATAL`.
+pub(crate) const DEVICE_FATAL: u32 = 8;
 
 impl Running {
     pub fn new(engine: Engine<Reach>, link: Link, address: Address) -> Self {
@@ -58,7 +63,7 @@ impl Running {
         neighbours.announce();
         let (channels, queues, pairs, shared) = Default::default();
         let maker = Maker::new(address.mac);
-        let (reasons, foreign, tagged, unsent, broken) = (Counters::default(), 0, 0, 0, None);
+        let (reasons, foreign, tagged, unsent) = (Counters::default(), 0, 0, 0);
         let sessions = Sessions::new(address);
         Self {
             engine,
@@ -75,16 +80,14 @@ impl Running {
             foreign,
             tagged,
             unsent,
-            broken,
+            is_down: false,
+            contexts: Vec::new(),
         }
     }
 
     /// Takes what has come, sends what is to be sent. Returns whether there was anything.
     #[inline]
     pub fn progress(&mut self, now: Moment) -> bool {
-        if self.broken.is_some() {
-            return false;
-        }
         self.engine.memory().regions.sync_if_behind();
         let came = self.receive(now);
         let sent = self.send(now);
@@ -92,11 +95,50 @@ impl Running {
         came + sent > 0
     }
 
+    /// Asynchronous events of a context go there, too.
+    pub fn add_context(&mut self, events: &Arc<Events<AsyncEvent>>) {
+        self.contexts.retain(|context| context.strong_count() > 0);
+        self.contexts.push(Arc::downgrade(events));
+    }
+
+    /// Whether the card has gone.
+    pub fn is_down(&self) -> bool {
+        self.is_down
+    }
+
+    /// The card has gone, once. What needs it fails now: nobody will answer. What goes by other processes of this host goes on.
+    #[cold]
+    fn take_down(&mut self, now: Moment, error: &str) {
+        if core::mem::replace(&mut self.is_down, true) {
+            return;
+        }
+        crate::boundary::say(format_args!(
+            "{error}. Queue pairs that need the card have failed; what goes to other processes of this host goes on"
+        ));
+        self.fail_lost_pairs(now);
+        for context in self.contexts.iter().filter_map(Weak::upgrade) {
+            context.add(AsyncEvent { element: 0, event_type: DEVICE_FATAL });
+        }
+    }
+
+    /// Without the card, queue pairs that have no other way fail.
+    pub fn fail_lost_pairs(&mut self, now: Moment) {
+        let Self { engine, sessions, address, is_down, .. } = self;
+        if *is_down {
+            engine.break_pairs(now, |service, path| {
+                let is_own = path.destination_mac == address.mac && service != Service::UnreliableDatagram;
+                let is_near = service != Service::UnreliableDatagram && sessions.way(path).session.is_some();
+                !is_own && !is_near
+            });
+            self.tell_all();
+        }
+    }
+
     /// Takes what other processes of this host have sent, and answers it, without a look at the card. Returns whether there was
     /// anything.
     #[inline]
     pub fn glance(&mut self, now: impl FnOnce() -> Moment) -> bool {
-        if self.broken.is_some() || !self.sessions.has_some() {
+        if !self.sessions.has_some() {
             return false;
         }
         self.engine.memory().regions.sync_if_behind();
@@ -110,21 +152,19 @@ impl Running {
     /// Sends what is to be sent, without a look at what has come.
     #[inline]
     pub fn send_what_there_is(&mut self, now: Moment) {
-        if self.broken.is_none() {
-            self.engine.memory().regions.sync_if_behind();
-            self.send(now);
-            self.tell_all();
-        }
+        self.engine.memory().regions.sync_if_behind();
+        self.send(now);
+        self.tell_all();
     }
 
     /// Says to other processes and to the card that nobody looks any more. Returns what is readable when the card brings
-    /// something, and when the protocol is to be looked at all the same; `None`: something is there already.
-    pub fn doze(&mut self) -> Option<(OwnedFd, Option<Moment>)> {
-        if !self.sessions.doze() || !self.engine.is_quiet() || self.broken.is_some() {
+    /// something (nothing, if it has gone), and when the protocol is to be looked at all the same; `None`: something is there already.
+    pub fn doze(&mut self) -> Option<(Option<OwnedFd>, Option<Moment>)> {
+        if !self.sessions.doze() || !self.engine.is_quiet() {
             return None;
         }
         // A queue that cannot say so is looked at as often as before.
-        let call = self.link.announce()?;
+        let call = if self.is_down { None } else { Some(self.link.announce()?) };
         let first = self.engine.next_deadline().into_iter().chain(self.neighbours.next_due()).min();
         Some((call, first))
     }
@@ -159,7 +199,7 @@ impl Running {
 
     #[inline]
     fn receive(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, reasons, foreign, tagged, address, maker, sessions, broken, .. } = self;
+        let Self { link, engine, neighbours, reasons, foreign, tagged, address, maker, sessions, is_down, .. } = self;
         let by_rings = sessions.receive(now, engine);
         let mut take = |frame: &[u8]| match parse(frame) {
             // This end is in no VLAN; a tag with nothing but a priority is none.
@@ -183,20 +223,26 @@ impl Running {
             take(&frame);
             count += 1;
         }
+        if *is_down {
+            return count;
+        }
         match link.receive(BURST, take) {
             Ok(came) => count += came,
-            Err(error) => *broken = Some(error),
+            Err(error) => self.take_down(now, &error),
         }
         count
     }
 
     #[inline]
     fn send(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, maker, sessions, broken, unsent, .. } = self;
-        let mut frames = Frames::new(now, link, maker, sessions);
+        let Self { link, engine, neighbours, maker, sessions, unsent, is_down, .. } = self;
+        let mut frames = Frames::new(now, Some(&mut *link).filter(|_| !*is_down), maker, sessions);
         let mut sent = engine.transmit(now, BURST, &mut frames);
         let mut has_framed = frames.has_framed;
         sessions.wake();
+        if *is_down {
+            return sent;
+        }
         neighbours.tick(now);
         while let Some(frame) = neighbours.take_frame() {
             let given = link.give(frame.len(), |to| {
@@ -211,7 +257,7 @@ impl Running {
         }
         // The card is woken only for what it is to take.
         if has_framed && let Err(error) = link.flush() {
-            *broken = Some(error);
+            self.take_down(now, &error);
         }
         sent
     }
@@ -231,12 +277,6 @@ impl Running {
     /// What the port has counted, where there is no card.
     pub fn port(&self) -> Vec<(String, u64)> {
         self.link.counters()
-    }
-
-    /// What broke, once.
-    pub fn take_broken(&mut self) -> Option<String> {
-        let text = self.broken.as_mut().filter(|text| !text.is_empty())?;
-        Some(core::mem::take(text))
     }
 
     fn tell(&mut self, event: Event) {
