@@ -62,7 +62,7 @@ kill "$watch"
 ended "$watch" 5
 
 # Who has met the other one needs no card any more, and ends as it should.
-for count in "400000" "20000 -e"; do
+for count in "400000" "150000 -e"; do
     start_card --queues 2
     # shellcheck disable=SC2086
     launch "" ibv_rc_pingpong -g 0 -c -n $count

@@ -4,7 +4,7 @@ use super::device::ContextObject;
 use super::polling::Polling;
 use super::{code, guarded, minus_one, null};
 use crate::abi::{AsyncEvent, CompChannel, Cond, Context, Cq, CqEx, Mutex, Qp, Srq};
-use crate::place::{DEVICE_FATAL, Events, Opened, Told};
+use crate::place::{DEVICE_FATAL, Events, Opened, Place, Told};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -46,6 +46,7 @@ impl Acks {
 #[repr(C)]
 struct ChannelObject {
     abi: UnsafeCell<CompChannel>,
+    place: Arc<Place>,
     events: Arc<Events<u64>>,
     /// Completion queues with this channel.
     users: AtomicU32,
@@ -80,8 +81,11 @@ impl CqObject {
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     guarded(ptr::null_mut(), || match Events::new() {
         Ok(events) => {
+            // SAFETY: the caller's promise.
+            let place = unsafe { ContextObject::of(context) }.opened.place.clone();
             let abi = UnsafeCell::new(CompChannel { context, fd: events.fd(), refcnt: 0 });
-            Box::into_raw(Box::new(ChannelObject { abi, events: Arc::new(events), users: AtomicU32::new(0) })).cast()
+            let (events, users) = (Arc::new(events), AtomicU32::new(0));
+            Box::into_raw(Box::new(ChannelObject { abi, place, events, users })).cast()
         }
         Err(error) => null(error.raw_os_error()),
     })
@@ -284,7 +288,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     guarded(-1, || {
         // SAFETY: channels are only made here, as the beginning of this object.
         let object = unsafe { &*channel.cast::<ChannelObject>() };
-        match object.events.take() {
+        match object.place.await_event(&object.events) {
             Ok(event) => {
                 let found = event as *mut Cq;
                 // SAFETY: events of queues that are destroyed are taken out first.

@@ -6,6 +6,7 @@
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, read, write};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -34,6 +35,16 @@ impl<E: Copy> Events<E> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
         // It counts up to 2^64 - 2.
         let _ = write(&self.count, &1u64.to_ne_bytes());
+    }
+
+    /// Whether there is an event.
+    pub fn is_any(&self) -> bool {
+        !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Whether [`Events::take`] waits for an event: the program has not made the descriptor non-blocking.
+    pub fn waits(&self) -> bool {
+        fcntl_getfl(&self.count).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
     }
 
     /// The next event. Waits for it, unless the program has made the descriptor non-blocking.
@@ -70,7 +81,7 @@ impl<E: Copy> Events<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    use rustix::fs::fcntl_setfl;
 
     #[test]
     fn events_come_in_order_and_the_descriptor_counts_them() {

@@ -50,12 +50,13 @@ fn run(place: &Weak<Place>, mut serving: Option<Serving>) {
         // Relaxed: only whether it has changed matters.
         let polls = place.polls.load(Ordering::Relaxed);
         call = None;
-        if polls != seen {
+        if polls != seen && place.sleepers.load(Ordering::Relaxed) == 0 {
             // The program looks itself. Whoever rang gets no reason to do so again: each ring is a system call.
             (seen, quiet) = (polls, 0);
             pause = if is_called { PATIENCE } else { (pause * 2).min(LONGEST) };
             continue;
         }
+        seen = polls;
         let moved = look_on(&place, &mut seen);
         pause = if moved { PATIENCE / 5 } else { (pause * 2).min(LONGEST) };
         quiet = if moved || is_called { 0 } else { quiet + 1 };

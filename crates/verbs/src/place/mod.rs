@@ -38,6 +38,7 @@ use millrace_rdma::local::Directory;
 use millrace_rdma::memory::{Limits, MOST_SLOTS};
 use millrace_rdma::neighbour::Found;
 use millrace_rdma::number::{Gid, Moment};
+use rustix::io::Errno;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -57,6 +58,9 @@ const MIN_TIMEOUT: Duration = Duration::from_millis(250);
 const MOST_SKIPPED: u32 = 32;
 /// Polls that look only at what other processes of this host have sent, between two that look at the card, too.
 const MOST_GLANCES: u32 = 3;
+
+/// How long who waits for an event looks for it before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// How long a neighbour is asked for.
 const RESOLVE: Duration = Duration::from_secs(3);
@@ -86,6 +90,8 @@ pub(crate) struct Place {
     skipped: AtomicU32,
     /// Polls in a row that found nothing, and have not looked at the card. Relaxed: it orders nothing.
     glances: AtomicU32,
+    /// Threads that sleep until an event comes. Relaxed: it orders nothing; who sleeps rings.
+    sleepers: AtomicU32,
 }
 
 /// The place of this process, as long as a context is open.
@@ -156,6 +162,7 @@ impl Place {
             meeting,
             skipped: AtomicU32::new(0),
             glances: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
         })
     }
 
@@ -301,6 +308,32 @@ impl Place {
             self.idle.store(0, Ordering::Relaxed);
         }
         done
+    }
+
+    /// Takes the next event of a channel. What comes soon is waited for here, because to sleep and to be woken costs more; then the
+    /// helper thread takes over at once.
+    pub fn await_event<E: Copy>(&self, events: &Events<E>) -> Result<E, Errno> {
+        if self.is_inherited() || events.is_any() || !events.waits() {
+            return events.take();
+        }
+        let until = Instant::now() + SPIN;
+        while !events.is_any() && Instant::now() < until {
+            // Whoever holds it moves the protocol on as well.
+            if let Ok(mut running) = self.running.try_lock() {
+                self.progress(&mut running);
+            }
+            std::thread::yield_now();
+        }
+        if events.is_any() {
+            return events.take();
+        }
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        if let Some(meeting) = &self.meeting {
+            let _ = rustix::io::write(&meeting.bell, &1u64.to_ne_bytes());
+        }
+        let event = events.take();
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        event
     }
 
     /// Where there are fewer cores than threads that look for something, one that has found nothing for a while lets another one
