@@ -102,7 +102,11 @@ impl Pair {
                 Some(last) => return Ok(last),
                 // The server may not listen yet.
                 None if begin.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(100)),
-                None => return Err(format!("{}: {}", self.program.display(), String::from_utf8_lossy(&output.stderr))),
+                // UCX says its errors on standard output.
+                None => {
+                    let said = [text.trim(), String::from_utf8_lossy(&output.stderr).trim()].concat();
+                    return Err(format!("{}: {}", self.program.display(), said.lines().last().unwrap_or_default()));
+                }
             }
         }
     }
@@ -165,6 +169,11 @@ fn joined() -> Result<[Namespace; 2], String> {
         host.ip(&["address", "add", address, "dev", interface])?;
         host.ip(&["link", "set", interface, "up"])?;
         host.ip(&["link", "set", "lo", "up"])?;
+    }
+    // UCX takes only interfaces that the system calls up, which it does up to a second later.
+    for (host, interface) in [(&hosts[0], "left"), (&hosts[1], "right")] {
+        let wait = "for _ in $(seq 50); do grep -q up /sys/class/net/$0/operstate && exit 0; sleep 0.1; done; exit 1";
+        host.run(&["sh", "-c", wait, interface]).map_err(|why| format!("{interface} does not come up: {why}"))?;
     }
     Ok(hosts)
 }
