@@ -11,11 +11,12 @@
 //!
 //! Files: `device`, `memory` (domains, regions), `window`, `completion` (channels, queues, events), `polling` (`ibv_cq_ex`), `pair` (queue pairs, shared receive
 //! queues, address handles), `work` (posting and polling), `extended` (`ibv_wr_*`), `words` (names and rates), and
-//! `private` (what vendors' libraries want to find when they are loaded).
+//! `private` (what vendors' libraries want to find when they are loaded), `general` (for our librdmacm).
 
 mod completion;
 mod device;
 mod extended;
+mod general;
 mod memory;
 mod pair;
 mod polling;

@@ -133,13 +133,7 @@ impl Manager {
     /// There are as many connections as there may be.
     pub fn inquire(&mut self, now: Moment, peer: Peer, service: ServiceId, private: [u8; 216]) -> Result<Id, Error> {
         let id = self.begin(State::Inquiring, Terms { peer, hop_limit: HOP_LIMIT, ..Terms::default() })?;
-        let request = ServiceRequest {
-            request_id: id,
-            pkey: WHOLE_PARTITION,
-            service: service.0,
-            private,
-            ..ServiceRequest::empty()
-        };
+        let request = ServiceRequest { request_id: id, pkey: WHOLE_PARTITION, service: service.0, private };
         self.send_kept(now, id, &request.into());
         Ok(id)
     }
