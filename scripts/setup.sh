@@ -55,6 +55,8 @@ to_test() {
     /usr/bin/python3 -c "import scapy.contrib.roce" 2>/dev/null || packages+=(python3-scapy)
     need ibv_rc_pingpong ibverbs-utils
     need ib_write_bw perftest
+    need rping rdmacm-utils
+    need fi_pingpong libfabric-bin
     need ethtool ethtool
     need ping iputils-ping
     need valgrind valgrind

@@ -5,6 +5,7 @@
 //!
 //! Rooms, in the order in which a packet passes them:
 //! * [`engine`]: everything of one address together; what a program calls.
+//! * [`cm`]: how two ends agree on queue pairs.
 //! * [`wire`]: packets as they stand in frames: RoCE v1, RoCE v2, SLURPoE.
 //! * [`transport`]: queue pairs, and the protocol between two of them.
 //! * [`memory`]: keys, regions, windows: who may reach which bytes.
@@ -18,6 +19,7 @@
 //! A17 (RoCE).
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod engine;
 pub mod local;
 pub mod memory;

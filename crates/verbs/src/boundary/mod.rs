@@ -10,13 +10,14 @@
 //! Everything else is checked. No panic crosses: it is written to standard error, and the call fails with EIO.
 //!
 //! Files: `device`, `memory` (domains, regions), `window`, `completion` (channels, queues, events), `polling` (`ibv_cq_ex`), `pair` (queue pairs, shared receive
-//! queues, address handles), `work` (posting and polling), `extended` (`ibv_wr_*`), `words` (names and rates),
-//! `fork` (what children do not keep), and `private` (what vendors' libraries want to find when they are loaded).
+//! queues, address handles), `work` (posting and polling), `extended` (`ibv_wr_*`), `words` (names and rates), `fork` (what
+//! children do not keep), `private` (what vendors' libraries want to find when they are loaded), and `general` (for our librdmacm).
 
 mod completion;
 mod device;
 mod extended;
 mod fork;
+mod general;
 mod memory;
 mod pair;
 mod polling;

@@ -80,6 +80,10 @@ impl AhObject {
 
 /// The way that an address vector tells; asks for the MAC address, and waits for the answer.
 fn path(place: &Place, attr: &AhAttr, pair: u32) -> Result<Path, i32> {
+    way(place, attr, pair, || place.resolve(Gid(attr.dgid.0)))
+}
+
+fn way(place: &Place, attr: &AhAttr, pair: u32, resolve: impl FnOnce() -> Result<[u8; 6], i32>) -> Result<Path, i32> {
     if attr.is_global == 0 || attr.port_num > 1 {
         return Err(libc::EINVAL);
     }
@@ -89,7 +93,7 @@ fn path(place: &Place, attr: &AhAttr, pair: u32) -> Result<Path, i32> {
     Ok(Path {
         format,
         source_mac: place.address().mac,
-        destination_mac: place.resolve(destination)?,
+        destination_mac: resolve()?,
         source,
         destination,
         hop_limit: if attr.hop_limit == 0 { 64 } else { attr.hop_limit },
@@ -153,14 +157,18 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, init: *mut QpInitAttr) -> *m
             return null(libc::EINVAL);
         }
         // SAFETY: the caller's promise.
-        match unsafe { create(pd, attr) } {
+        match unsafe { create(pd, attr, false) } {
             Ok(qp) => qp,
             Err(error) => null(error),
         }
     })
 }
 
-unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<*mut Qp, i32> {
+/// A queue pair; that of the general service interface if `general`.
+///
+/// # Safety
+/// All objects named are there.
+pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -> Result<*mut Qp, i32> {
     // SAFETY: the caller's promise.
     let (domain, send, receive) = unsafe { (PdObject::of(pd), CqObject::of(attr.send_cq), CqObject::of(attr.recv_cq)) };
     // SAFETY: the caller's promise.
@@ -171,7 +179,7 @@ unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr) -> Result<*mut Qp, i32> {
     let shared = (!attr.srq.is_null()).then(|| unsafe { SrqObject::of(attr.srq) }.number);
     let init = Init {
         service: service(attr.qp_type)?,
-        general: false,
+        general,
         domain: domain.domain,
         send_queue: send.number,
         receive_queue: receive.number,
@@ -609,14 +617,24 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut A
     guarded(ptr::null_mut(), || {
         // SAFETY: the caller's promise.
         let (domain, attr, context) = unsafe { (PdObject::of(pd), &*attr, (*pd).context) };
-        match path(&domain.place, attr, 0) {
-            Ok(path) => {
-                let abi = UnsafeCell::new(Ah { context, pd, handle: 0 });
-                Box::into_raw(Box::new(AhObject { abi, path })).cast()
-            }
-            Err(error) => null(error),
-        }
+        path(&domain.place, attr, 0).map_or_else(null, |path| handle(context, pd, path))
     })
+}
+
+fn handle(context: *mut Context, pd: *mut Pd, path: Path) -> *mut Ah {
+    Box::into_raw(Box::new(AhObject { abi: UnsafeCell::new(Ah { context, pd, handle: 0 }), path })).cast()
+}
+
+/// As [`ibv_create_ah`], but does not wait for the MAC address: EAGAIN while it is being asked for.
+///
+/// # Safety
+/// `pd` is a protection domain, and `attr` may be read.
+pub(super) unsafe fn create_ah_now(pd: *mut Pd, attr: *const AhAttr) -> *mut Ah {
+    // SAFETY: the caller's promise.
+    let (domain, attr, context) = unsafe { (PdObject::of(pd), &*attr, (*pd).context) };
+    let place = &domain.place;
+    let resolve = || place.look_up(Gid(attr.dgid.0))?.ok_or(libc::EAGAIN);
+    way(place, attr, 0, resolve).map_or_else(null, |path| handle(context, pd, path))
 }
 
 /// `ibv_init_ah_from_wc`: the way back to the sender of a datagram, from the 40 bytes before it.

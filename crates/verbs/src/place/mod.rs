@@ -358,26 +358,34 @@ impl Place {
         self.forks != crate::boundary::forks()
     }
 
-    /// The MAC address that leads to `gid`. Asks for it, and waits for the answer.
-    pub fn resolve(&self, gid: Gid) -> Result<[u8; 6], i32> {
+    /// The MAC address that leads to `gid`, if it is known; asks for it otherwise.
+    pub fn look_up(&self, gid: Gid) -> Result<Option<[u8; 6]>, i32> {
         if (0..crate::address::GIDS).any(|index| self.address.gid(index).is_some_and(|(own, _)| own == gid)) {
-            return Ok(self.address.mac);
+            return Ok(Some(self.address.mac));
         }
         if let Some(mac) = mac_of(&gid) {
-            return Ok(mac);
+            return Ok(Some(mac));
         }
         if self.with(|running| Ok(running.is_down()))? {
             return Err(libc::EIO);
         }
+        match self.moving(false, |running| Ok(running.neighbours.find(self.now(), gid)))? {
+            Found::Known(mac) => Ok(Some(mac)),
+            Found::Asked => Ok(None),
+            Found::Unreachable => Err(libc::EHOSTUNREACH),
+            Found::NoSource => Err(libc::ENETUNREACH),
+            Found::Full => Err(libc::ENOBUFS),
+        }
+    }
+
+    /// The MAC address that leads to `gid`. Asks for it, and waits for the answer.
+    pub fn resolve(&self, gid: Gid) -> Result<[u8; 6], i32> {
         let until = Instant::now() + RESOLVE;
         loop {
-            let found = self.moving(false, |running| Ok(running.neighbours.find(self.now(), gid)))?;
-            match found {
-                Found::Known(mac) => return Ok(mac),
-                Found::Asked if Instant::now() < until => std::thread::sleep(Duration::from_micros(50)),
-                Found::Asked | Found::Unreachable => return Err(libc::EHOSTUNREACH),
-                Found::NoSource => return Err(libc::ENETUNREACH),
-                Found::Full => return Err(libc::ENOBUFS),
+            match self.look_up(gid)? {
+                Some(mac) => return Ok(mac),
+                None if Instant::now() < until => std::thread::sleep(Duration::from_micros(50)),
+                None => return Err(libc::EHOSTUNREACH),
             }
         }
     }

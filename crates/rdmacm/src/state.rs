@@ -1,0 +1,440 @@
+//! All identifiers of the process: where each stands, what it is told, and the manager of their connections.
+//!
+//! One lock for all of it; calls of programs and the thread take it for short. Under it calls of verbs are made, and none that waits.
+
+use crate::Events;
+use crate::card::Card;
+use millrace_rdma::cm::Manager;
+use millrace_rdma::cm::address::{IpHeader, ServiceId, gid_of, ip_of};
+use millrace_rdma::cm::connection::{Event, Id, Peer};
+use millrace_rdma::cm::manager::{Error, Options};
+use millrace_rdma::cm::message::Bytes;
+use millrace_rdma::number::{Gid, Moment};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Number of an identifier; none is used twice.
+pub(crate) type Handle = u64;
+/// What a program waits on: numbers of notices.
+pub(crate) type Queue = Events<u64>;
+
+/// Messages whose MAC addresses are being asked for, at most.
+const MOST_WAITING: usize = 256;
+/// How long a message waits for one. It is sent again later anyway.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Ports that are given to who names none, as Linux has them.
+const FREE_PORTS: core::ops::Range<u16> = 32_768..61_000;
+/// The largest backlog, and that of who names none.
+const MOST_BACKLOG: usize = 1024;
+
+/// Events that a program has got of an identifier, and those that it has given back.
+#[derive(Debug, Default)]
+pub(crate) struct Acks {
+    open: Mutex<u32>,
+    changed: Condvar,
+}
+
+impl Acks {
+    pub fn give(&self) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    pub fn take_back(&self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        *open = open.saturating_sub(1);
+        self.changed.notify_all();
+    }
+
+    /// Waits until all are given back.
+    pub fn wait(&self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        while *open > 0 {
+            open = self.changed.wait(open).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// An identifier (`rdma_cm_id`).
+#[derive(Debug)]
+pub(crate) struct One {
+    /// Where its object is, for programs.
+    pub object: usize,
+    pub queue: Arc<Queue>,
+    pub acks: Arc<Acks>,
+    pub space: u16,
+    pub is_datagram: bool,
+    /// Whether it owns its channel, and calls wait.
+    pub is_sync: bool,
+    /// Where it is bound, and whether that is any address.
+    pub own: Option<SocketAddr>,
+    pub service: Option<ServiceId>,
+    pub peer: Option<(Peer, SocketAddr)>,
+    pub connection: Option<Id>,
+    pub traffic_class: u8,
+    pub ack_timeout: u8,
+    /// Whether others may be bound to its port.
+    pub reuse: bool,
+    /// READs that it answers at once and has on the way at once, as the request says.
+    pub depths: (u8, u8),
+}
+
+/// What an identifier is told.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// Its peer has an address, or why not.
+    Resolved(Result<(), i32>),
+    /// There is a way.
+    Routed,
+    /// Something about connections.
+    Happened(Event),
+}
+
+#[derive(Debug)]
+pub(crate) struct Notice {
+    pub owner: Handle,
+    pub what: What,
+}
+
+/// All of it.
+pub(crate) struct State {
+    pub card: Option<Card>,
+    pub manager: Manager,
+    pub ones: HashMap<Handle, One>,
+    notices: HashMap<u64, Notice>,
+    owners: HashMap<Id, Handle>,
+    /// By port space and port, how many are bound there, and whether they share it.
+    ports: HashMap<(u16, u16), (u32, bool)>,
+    next: u64,
+    waiting: VecDeque<(Instant, Peer, Box<Bytes>)>,
+    resolving: Vec<(Instant, Handle)>,
+    began: Instant,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+/// The process that has used it. Relaxed: a child has a copy, and changes only that.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Everything, locked.
+pub(crate) struct Locked(MutexGuard<'static, Option<State>>);
+
+impl core::ops::Deref for Locked {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0.as_ref().expect("it was made when it was locked")
+    }
+}
+
+impl core::ops::DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.as_mut().expect("it was made when it was locked")
+    }
+}
+
+/// Locks it. EIO in a child of the process that has used it: the lock may be held by nobody there.
+pub(crate) fn lock() -> Result<Locked, i32> {
+    let process = std::process::id();
+    let user = PROCESS.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_else(|user| user);
+    if user != 0 && user != process {
+        return Err(libc::EIO);
+    }
+    let mut state = STATE.lock().map_err(|_| libc::EIO)?;
+    state.get_or_insert_with(State::new);
+    Ok(Locked(state))
+}
+
+/// The number of an error of the manager.
+pub(crate) fn errno_of(error: Error) -> i32 {
+    match error {
+        Error::Taken => libc::EADDRINUSE,
+        Error::Unknown => libc::ENOTCONN,
+        Error::State => libc::EINVAL,
+        Error::Full => libc::ENOMEM,
+    }
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            card: None,
+            manager: Manager::new(Options::default()),
+            ones: HashMap::new(),
+            notices: HashMap::new(),
+            owners: HashMap::new(),
+            ports: HashMap::new(),
+            next: 1,
+            waiting: VecDeque::new(),
+            resolving: Vec::new(),
+            began: Instant::now(),
+        }
+    }
+
+    pub fn now(&self) -> Moment {
+        Moment::new(self.began.elapsed().as_nanos() as u64)
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The card; opens it, and starts the thread.
+    pub fn card(&mut self) -> Result<&mut Card, i32> {
+        if self.card.is_none() {
+            let card = Card::open()?;
+            // Of the random keys that the system gives every process.
+            let seed = RandomState::new().hash_one(std::process::id());
+            self.manager = Manager::new(Options { seed, most_mtu: card.mtu, ..Options::default() });
+            crate::thread::start(card.fd())?;
+            self.card = Some(card);
+        }
+        self.card.as_mut().ok_or(libc::ENODEV)
+    }
+
+    pub fn one(&mut self, handle: Handle) -> Result<&mut One, i32> {
+        self.ones.get_mut(&handle).ok_or(libc::EINVAL)
+    }
+
+    /// The connection of an identifier.
+    pub fn connection(&mut self, handle: Handle) -> Result<Id, i32> {
+        self.one(handle)?.connection.ok_or(libc::ENOTCONN)
+    }
+
+    /// From now on this connection is that identifier's.
+    pub fn own(&mut self, handle: Handle, connection: Id) {
+        if let Some(one) = self.ones.get_mut(&handle) {
+            one.connection = Some(connection);
+            self.owners.insert(connection, handle);
+        }
+    }
+
+    /// The connection is forgotten.
+    pub fn disown(&mut self, connection: Id) {
+        if let Some(one) = self.owners.remove(&connection).and_then(|handle| self.ones.get_mut(&handle)) {
+            one.connection = None;
+        }
+    }
+
+    /// Binds an identifier to an address: the one of this end, or any.
+    pub fn bind(&mut self, handle: Handle, address: SocketAddr) -> Result<SocketAddr, i32> {
+        let gids = self.card()?.gids;
+        let one = self.one(handle)?;
+        if one.own.is_some() {
+            return Err(libc::EINVAL);
+        }
+        let (space, reuse) = (one.space, one.reuse);
+        if !address.ip().is_unspecified() && !gids.contains(&gid_of(address.ip())) {
+            return Err(libc::EADDRNOTAVAIL);
+        }
+        let port = match address.port() {
+            0 => self.free_port(space)?,
+            port => port,
+        };
+        match self.ports.get_mut(&(space, port)) {
+            Some((count, is_shared)) if *is_shared && reuse => *count += 1,
+            Some(_) => return Err(libc::EADDRINUSE),
+            None => drop(self.ports.insert((space, port), (1, reuse))),
+        }
+        let bound = SocketAddr::new(address.ip(), port);
+        self.one(handle)?.own = Some(bound);
+        Ok(bound)
+    }
+
+    fn free_port(&mut self, space: u16) -> Result<u16, i32> {
+        let count = FREE_PORTS.len() as u32;
+        let first = self.manager.random() % count;
+        let mut ports = (0..count).map(|offset| FREE_PORTS.start + ((first + offset) % count) as u16);
+        ports.find(|port| !self.ports.contains_key(&(space, *port))).ok_or(libc::EADDRNOTAVAIL)
+    }
+
+    /// The own IP address towards somebody, and its place in the table of GIDs.
+    pub fn own_towards(&mut self, ip: IpAddr) -> Result<(IpAddr, u8), i32> {
+        let gids = self.card()?.gids;
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let index: u8 = if is_link_local { 2 } else { 0 };
+        let own = ip_of(gids[usize::from(index)]);
+        if own.is_ipv4() == ip.is_ipv4() { Ok((own, index)) } else { Err(libc::ENETUNREACH) }
+    }
+
+    /// The own GID at a place of the table.
+    pub fn gid(&self, index: u8) -> Gid {
+        self.card.as_ref().and_then(|card| card.gids.get(usize::from(index)).copied()).unwrap_or_default()
+    }
+
+    /// Looks for the MAC address of the peer of an identifier. It is told when there is one, or that there is none.
+    pub fn resolve(&mut self, handle: Handle, timeout: Duration) {
+        self.resolving.push((Instant::now() + timeout, handle));
+        self.step();
+    }
+
+    /// Offers the service of the port that an identifier is bound to.
+    pub fn listen(&mut self, handle: Handle, backlog: i32) -> Result<(), i32> {
+        if self.one(handle)?.own.is_none() {
+            self.bind(handle, SocketAddr::from(([0; 4], 0)))?;
+        }
+        let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(MOST_BACKLOG);
+        let one = self.one(handle)?;
+        let service = ServiceId::new(one.space, one.own.map_or(0, |own| own.port()));
+        one.service = Some(service);
+        self.manager.listen(service, handle, backlog.min(MOST_BACKLOG)).map_err(errno_of)
+    }
+
+    /// Adds a notice for an identifier.
+    pub fn tell(&mut self, owner: Handle, what: What) {
+        let number = self.number();
+        if let Some(one) = self.ones.get(&owner) {
+            self.notices.insert(number, Notice { owner, what });
+            one.queue.add(number);
+        }
+    }
+
+    /// The notice with that number, unless its identifier is gone.
+    pub fn take_notice(&mut self, number: u64) -> Option<Notice> {
+        self.notices.remove(&number)
+    }
+
+    /// Notices of an identifier that nobody has taken, by number.
+    fn notices_of(&self, handle: Handle) -> Vec<u64> {
+        let mut numbers: Vec<_> =
+            self.notices.iter().filter(|(_, notice)| notice.owner == handle).map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// From now on an identifier is told elsewhere.
+    pub fn migrate(&mut self, handle: Handle, queue: Arc<Queue>, is_sync: bool) -> Result<(), i32> {
+        let numbers = self.notices_of(handle);
+        let one = self.one(handle)?;
+        one.queue.forget(|number| numbers.contains(number));
+        numbers.iter().for_each(|number| queue.add(*number));
+        (one.queue, one.is_sync) = (queue, is_sync);
+        Ok(())
+    }
+
+    /// Takes an identifier away, with all that it has going.
+    pub fn remove(&mut self, handle: Handle) -> Option<One> {
+        let now = self.now();
+        let numbers = self.notices_of(handle);
+        let one = self.ones.remove(&handle)?;
+        one.queue.forget(|number| numbers.contains(number));
+        for number in numbers {
+            self.notices.remove(&number);
+        }
+        if let Some(service) = one.service {
+            self.manager.unlisten(now, service);
+        }
+        if let Some(connection) = one.connection {
+            self.owners.remove(&connection);
+            self.manager.destroy(now, connection);
+        }
+        if let Some(own) = one.own
+            && let Some((count, _)) = self.ports.get_mut(&(one.space, own.port()))
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.ports.remove(&(one.space, own.port()));
+            }
+        }
+        self.resolving.retain(|(_, other)| *other != handle);
+        self.step();
+        Some(one)
+    }
+
+    /// Does what can be done now: takes what has come, sends what waits, tells what has happened. When it is to be called again, at the
+    /// latest.
+    pub fn step(&mut self) -> Option<Duration> {
+        let now = self.now();
+        let Self { card: Some(card), manager, .. } = self else { return None };
+        let has_more = card.receive(|peer, bytes| manager.receive(now, peer, bytes));
+        manager.tick(now);
+        while let Some(event) = self.manager.take_event() {
+            self.pass_on(event);
+        }
+        self.send();
+        self.look_up();
+        let is_asking = !self.waiting.is_empty() || !self.resolving.is_empty();
+        let soon = if has_more { Some(Duration::ZERO) } else { is_asking.then_some(Duration::from_millis(1)) };
+        let due = self.manager.next_due().map(|due| due.since(self.now()));
+        soon.into_iter().chain(due).min()
+    }
+
+    fn pass_on(&mut self, event: Event) {
+        let id = event.id();
+        let owner = match &event {
+            Event::Requested { owner, request, peer, .. } => {
+                self.is_for_us(*owner, *peer, &request.private).then_some(*owner)
+            }
+            Event::ServiceRequested { owner, request, peer, .. } => {
+                self.is_for_us(*owner, *peer, &request.private).then_some(*owner)
+            }
+            _ => self.owners.get(&id).copied(),
+        };
+        let is_last = matches!(
+            event,
+            Event::Rejected(..) | Event::Unreachable(_) | Event::ServiceReplied(..) | Event::TimewaitOver(_)
+        );
+        if is_last {
+            self.disown(id);
+        }
+        match owner {
+            Some(owner) => self.tell(owner, What::Happened(event)),
+            None => {
+                let now = self.now();
+                self.manager.destroy(now, id);
+            }
+        }
+    }
+
+    /// Whether a request names an address of this end to which that identifier is bound, and comes from where it says.
+    fn is_for_us(&self, owner: Handle, peer: Peer, private: &[u8]) -> bool {
+        let Some(header) = IpHeader::parse(private) else { return false };
+        let bound = self.ones.get(&owner).and_then(|one| one.own);
+        let is_bound = bound.is_some_and(|own| own.ip().is_unspecified() || own.ip() == header.destination);
+        is_bound && gid_of(header.destination) == self.gid(peer.index) && gid_of(header.source) == peer.gid
+    }
+
+    fn send(&mut self) {
+        let Some(card) = self.card.as_mut() else { return };
+        let now = Instant::now();
+        for _ in 0..self.waiting.len() {
+            let Some((until, peer, bytes)) = self.waiting.pop_front() else { break };
+            if card.send(peer, &bytes) == Err(libc::EAGAIN) && now < until {
+                self.waiting.push_back((until, peer, bytes));
+            }
+        }
+        while let Some((peer, bytes)) = self.manager.take_message() {
+            let is_waiting = matches!(card.send(peer, &bytes), Err(libc::EAGAIN | libc::ENOMEM));
+            // What does not go now is sent again by whoever needs it.
+            if is_waiting && self.waiting.len() < MOST_WAITING {
+                self.waiting.push_back((now + PATIENCE, peer, bytes));
+            }
+        }
+    }
+
+    fn look_up(&mut self) {
+        let now = Instant::now();
+        for (until, handle) in core::mem::take(&mut self.resolving) {
+            let Some((peer, _)) = self.ones.get(&handle).and_then(|one| one.peer) else { continue };
+            let Some(card) = self.card.as_mut() else { return };
+            match card.reach(peer) {
+                Err(libc::EAGAIN) if now < until => self.resolving.push((until, handle)),
+                Err(libc::EAGAIN) => self.tell(handle, What::Resolved(Err(libc::ETIMEDOUT))),
+                result => self.tell(handle, What::Resolved(result)),
+            }
+        }
+    }
+
+    /// The process ends: others are told, and the device is closed, so that what was answered last still goes.
+    pub fn finish(&mut self) {
+        let now = self.now();
+        self.manager.abandon(now);
+        self.send();
+        if let Some(card) = self.card.take() {
+            card.close();
+        }
+    }
+}
