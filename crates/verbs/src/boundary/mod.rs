@@ -24,6 +24,8 @@ mod window;
 mod words;
 mod work;
 
+pub(crate) use memory::errno as errno_of;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
