@@ -55,7 +55,8 @@ impl End {
         let key = Key::new(made.unwrap().0.word().unwrap() as u32);
         let (mut words, fds) = client.call(&Request::CreateQueue(64), &[]).unwrap();
         let queue = words.word().unwrap() as u32;
-        let ring = Region::map(fds.into_iter().next().unwrap(), ring_len(queue_lines(64)), Protection::ReadWrite, false);
+        let ring =
+            Region::map(fds.into_iter().next().unwrap(), ring_len(queue_lines(64)), Protection::ReadWrite, false);
         program.add_queue(queue, 64, ring.unwrap().window()).unwrap();
         let init = Init {
             service: Service::ReliableConnection,
@@ -64,7 +65,13 @@ impl End {
             send_queue: queue,
             receive_queue: queue,
             shared_receive_queue: None,
-            capabilities: Capabilities { send_requests: 16, receive_requests: 16, send_pieces: 1, receive_pieces: 1, inline: 64 },
+            capabilities: Capabilities {
+                send_requests: 16,
+                receive_requests: 16,
+                send_pieces: 1,
+                receive_pieces: 1,
+                inline: 64,
+            },
             signal_all: true,
             context: 0,
         };
@@ -86,7 +93,8 @@ impl End {
             flow_label: 0,
             source_port: 0xc000,
         };
-        let init = Attributes { pkey_index: Some(0), port: Some(1), access: Some(ALL), ..Attributes::state(State::Init) };
+        let init =
+            Attributes { pkey_index: Some(0), port: Some(1), access: Some(ALL), ..Attributes::state(State::Init) };
         let receive = Attributes {
             path: Some(path),
             path_mtu: Some(1024),
@@ -164,7 +172,10 @@ fn two_programs_write_to_each_other_and_the_socket_goes_with_the_card() {
     let (mut words, _) = b.client.call(&Request::QueryPair(b.qpn), &[]).unwrap();
     assert_eq!(words.word(), Some(0));
     assert_eq!(words.attributes().unwrap().remote, Some(a.qpn));
-    assert!(matches!(Server::listen(path.clone()), Err(rustix::io::Errno::ADDRINUSE)), "one that lives is not replaced");
+    assert!(
+        matches!(Server::listen(path.clone()), Err(rustix::io::Errno::ADDRINUSE)),
+        "one that lives is not replaced"
+    );
     drop(server);
     assert!(is_hung_up(a.client.fd()) && !path.exists());
     assert!(matches!(a.client.call(&Request::CreateDomain, &[]), Err(CallError::Gone(_))));
