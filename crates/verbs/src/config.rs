@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub report: bool,
     /// Whether a thread takes over when the program does not poll.
     pub helper: bool,
+    /// Whether the engine is that of the card, which all its programs share, and not one in this process.
+    pub in_card: bool,
 }
 
 impl Default for Config {
@@ -64,6 +66,7 @@ impl Default for Config {
             adopt: None,
             report: false,
             helper: true,
+            in_card: false,
         }
     }
 }
@@ -136,9 +139,10 @@ impl Config {
             "adopt" => self.adopt = scope(value)?,
             "report" => self.report = switch(value)?,
             "helper" => self.helper = switch(value)?,
+            "place" => self.in_card = place(value)?,
             _ => {
                 return Err(
-                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report, helper and stats",
+                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report, helper, place and stats",
                 );
             }
         }
@@ -193,6 +197,14 @@ fn switch(value: &str) -> Result<bool, &'static str> {
     }
 }
 
+fn place(value: &str) -> Result<bool, &'static str> {
+    match value {
+        "card" => Ok(true),
+        "library" => Ok(false),
+        _ => Err("card or library is meant"),
+    }
+}
+
 fn scope(value: &str) -> Result<Option<Scope>, &'static str> {
     match value {
         "on" => Ok(Some(Scope::Mappings)),
@@ -219,6 +231,8 @@ mod tests {
             ["adopt=on", "adopt=heap", "adopt=off"].map(adopt),
             [Some(Scope::Mappings), Some(Scope::Heap), None]
         );
+        let in_card = |text| Config::parse(text).unwrap().in_card;
+        assert_eq!(["place=card", "place=library", ""].map(in_card), [true, false, false]);
         assert_eq!(Config::parse("").unwrap(), Config::default());
         assert_eq!(Config::parse("embedded:queues=2").unwrap().card.as_deref(), Some("embedded:queues=2"));
     }
@@ -234,6 +248,7 @@ mod tests {
             "tx=-1",
             "helper=1",
             "adopt=1",
+            "place=here",
             "what=1",
             "name=",
         ] {

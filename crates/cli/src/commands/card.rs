@@ -20,7 +20,7 @@ use millrace_tool::stop;
 use crate::policy::{self, PolicyArgs};
 use crate::privileges::{self, Plan, SocketAccess};
 use crate::rules;
-use crate::serve::Daemon;
+use crate::serve::{Daemon, RdmaEngine};
 
 const HELP: &str = "\
 Runs until Ctrl-C. Prints the name under which other programs find the card,
@@ -37,6 +37,7 @@ Examples:
   millrace card --poll --cpu 1      lowest latency; keeps core 1 busy
   millrace card --queues 4 --grant user:bob=use:rx0-1,tx0-1 --quota queues=8
   millrace card --queues 4 --rules rules.txt
+  millrace card --rdma-cpu          RDMA engine for verbs programs (place=card)
   millrace card --config /etc/millrace/lab.toml --poll";
 
 /// How often the daemon looks whether it is to end.
@@ -55,6 +56,8 @@ pub struct CardArgs {
     until_eof: bool,
     /// The file of rules that it begins with.
     rules: Option<PathBuf>,
+    /// Whether there is an RDMA engine for programs, and on which core it works.
+    rdma: Option<Rdma>,
     /// Who else may use the card.
     pub policy: PolicyArgs,
     /// Word and value of each flag given.
@@ -81,7 +84,12 @@ impl Args for CardArgs {
             "Rules, RSS groups and meters that are there before the first frame (see `millrace flow`, \
                  docs/classifier.md)",
         );
-        let command = command.after_help(HELP).args([config, listen, until_eof, rules]);
+        let rdma =
+            Arg::new("rdma-cpu").long("rdma-cpu").value_name("CORE").num_args(0..=1).default_missing_value("any");
+        let rdma = rdma.value_parser(Rdma::parse).help(
+            "Run an RDMA engine that verbs programs share (place=card, docs/rdma.md), on this core; without a number, on any",
+        );
+        let command = command.after_help(HELP).args([config, listen, until_eof, rules, rdma]);
         let command = flags().fold(command, |command, option| command.arg(flag(option)));
         PolicyArgs::augment_args(command)
     }
@@ -105,12 +113,30 @@ impl FromArgMatches for CardArgs {
         let policy = PolicyArgs::from_arg_matches(matches)?;
         let path = |id| matches.get_one::<PathBuf>(id).cloned();
         let until_eof = matches.get_flag("until-eof");
-        Ok(Self { config: path("config"), listen: path("listen"), until_eof, rules: path("rules"), policy, given })
+        let rdma = matches.get_one::<Rdma>("rdma-cpu").copied();
+        let (config, listen, rules) = (path("config"), path("listen"), path("rules"));
+        Ok(Self { config, listen, until_eof, rules, rdma, policy, given })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
+    }
+}
+
+/// On which core the RDMA engine works; on any without a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rdma(Option<u32>);
+
+impl Rdma {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "any" => Ok(Self(None)),
+            _ => text
+                .parse()
+                .map(|core| Self(Some(core)))
+                .map_err(|_| "the number of a core is meant, or any".to_owned()),
+        }
     }
 }
 
@@ -169,6 +195,7 @@ pub struct Prepared {
     plan: Plan,
     socket_access: Option<SocketAccess>,
     rules: RuleFile,
+    rdma: Option<Rdma>,
 }
 
 /// Reads the options and gives up privileges. To be called before any thread is made.
@@ -177,6 +204,11 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
     let (policy, plan) = args.policy.read()?;
     policy::check(&policy, &options)?;
     check_cores(&options, cores::can_be_had)?;
+    if let Some(Rdma(Some(core))) = args.rdma
+        && !cores::can_be_had(core as usize)
+    {
+        return Err(Failure::Usage(format!("--rdma-cpu {core}: this machine has no such core, or not for the card")));
+    }
     // While the file can still be read.
     let rules = args.rules.as_deref().map_or_else(
         || Ok(RuleFile::default()),
@@ -187,7 +219,7 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
     )?;
     let socket_access = SocketAccess::new(&plan);
     privileges::narrow(&plan, &options.ports)?;
-    Ok(Prepared { options, policy, plan, socket_access, rules })
+    Ok(Prepared { options, policy, plan, socket_access, rules, rdma: args.rdma })
 }
 
 /// Refuses cores to which no worker can be pinned: it would run on any other.
@@ -200,12 +232,13 @@ fn check_cores(options: &CardOptions, can_be_had: impl Fn(usize) -> bool) -> Res
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), Failure> {
-    let Prepared { options, policy, plan, socket_access, rules } = prepared;
+    let Prepared { options, policy, plan, socket_access, rules, rdma } = prepared;
     let path = args.listen.clone().unwrap_or_else(place::usual);
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
     let daemon = Daemon::start(&path, &options, policy, &rules)?;
+    let mut engine = rdma.map(|_| RdmaEngine::listen(&path)).transpose()?;
     if let (Some(socket_access), Some(own)) = (socket_access, daemon.socket()) {
         socket_access.open(&path, own)?;
     }
@@ -214,6 +247,10 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     if was_root {
         output::note(format!("privileges of root that the card keeps: {}", privileges::kept()));
     }
+    // Threads have the rights that they begin with.
+    if let (Some(engine), Some(Rdma(core))) = (&mut engine, rdma) {
+        engine.start(core)?;
+    }
     announce(shared, &path, &options)?;
     if args.until_eof {
         thread::spawn(stop::with_standard_input);
@@ -221,6 +258,7 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     while !stop::asked() {
         thread::sleep(NAP);
     }
+    drop(engine);
     drop(daemon);
     Ok(())
 }
@@ -277,6 +315,15 @@ mod tests {
         let said = check_cores(&card, |core| core < 2).unwrap_err().to_string();
         assert!(said.starts_with("--cpu 77: "), "{said}");
         check_cores(&options("card --cpu 0-1").unwrap(), |core| core < 2).unwrap();
+    }
+
+    #[test]
+    fn the_rdma_engine_has_a_core_any_or_is_not_there() {
+        let rdma = |line: &str| Only::try_parse_from(line.split(' ')).map(|only| only.args.rdma).map_err(drop);
+        assert_eq!(rdma("card --poll"), Ok(None));
+        assert_eq!(rdma("card --rdma-cpu"), Ok(Some(Rdma(None))));
+        assert_eq!(rdma("card --rdma-cpu 1 --poll"), Ok(Some(Rdma(Some(1)))));
+        assert_eq!(rdma("card --rdma-cpu one"), Err(()));
     }
 
     #[test]

@@ -43,6 +43,11 @@ const EVENTS_AT: usize = millrace_ring::lines::bytes_of(WORK_LINES).next_multipl
 /// Bytes of the memory that a program and the card share, without its completion queues.
 pub const SHARED_LEN: usize = EVENTS_AT + millrace_ring::lines::bytes_of(EVENT_LINES);
 
+/// Bytes of a ring of that many lines.
+pub const fn ring_len(lines: u32) -> usize {
+    millrace_ring::lines::bytes_of(lines)
+}
+
 /// Lines of the ring of a completion queue with room for `depth` completions.
 pub const fn queue_lines(depth: u32) -> u32 {
     if depth <= 16 { 16 } else { depth.next_power_of_two() }

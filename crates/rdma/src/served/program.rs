@@ -46,6 +46,10 @@ impl Names {
         self.posted.wrapping_sub(self.ended) >= self.depth
     }
 
+    fn room(&self) -> u32 {
+        self.depth.saturating_sub(self.posted.wrapping_sub(self.ended))
+    }
+
     fn place(&self, position: u32) -> usize {
         position as usize % self.ids.len()
     }
@@ -130,6 +134,17 @@ impl Program {
         self.pairs.remove(&qpn);
     }
 
+    /// Whether the send queue of a queue pair has room for so many requests.
+    pub fn has_room(&self, qpn: Qpn, count: usize) -> bool {
+        self.pairs.get(&qpn).is_some_and(|pair| count <= pair.send.room() as usize)
+    }
+
+    /// Whether the receive queue of a queue pair has room for a buffer.
+    pub fn has_receive_room(&self, qpn: Qpn) -> bool {
+        let names = self.pairs.get(&qpn).and_then(|pair| pair.receive.as_ref());
+        names.is_some_and(|names| !names.is_full())
+    }
+
     /// Adds a request to a send queue. Whether the card is to be rung.
     ///
     /// # Errors
@@ -176,6 +191,11 @@ impl Program {
         let taken = self.queues.get(&queue).ok_or(Full::Missing)?.taken;
         put(&mut self.work, &mut self.words, &Work::Arm { queue, solicited_only, taken })?;
         Ok(self.work.must_wake())
+    }
+
+    /// Whether there is a completion.
+    pub fn has_completions(&self, queue: u32) -> bool {
+        self.queues.get(&queue).is_some_and(|queue| queue.ring.has_more())
     }
 
     /// Takes completions. How many they are.

@@ -144,6 +144,9 @@ pub(super) unsafe fn create(
     // SAFETY: the caller's promise.
     let opened = unsafe { ContextObject::of(context) }.opened.clone();
     let made = opened.place.with(|running| {
+        if let Some(card) = &mut running.card {
+            return card.create_queue(cqe as u32).map(|number| (number, cqe as u32));
+        }
         let number = running.engine.create_cq(cqe as u32).map_err(|error| error.errno())?;
         Ok((number, running.engine.cq_depth(number).map_err(|error| error.errno())?))
     });
@@ -227,6 +230,9 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) };
         let done = object.opened.place.with(|running| {
+            if running.card.is_some() {
+                return Err(libc::EOPNOTSUPP);
+            }
             let depth = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
             running.engine.resize_cq(object.number, depth).map_err(|error| error.errno())?;
             running.engine.cq_depth(object.number).map_err(|error| error.errno())
@@ -250,7 +256,10 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
         let object = unsafe { CqObject::of(cq) };
         let (number, address) = (object.number, cq as u64);
         let done = object.opened.place.with(|running| {
-            running.engine.destroy_cq(number).map_err(|error| error.errno())?;
+            match &mut running.card {
+                Some(card) => card.destroy_queue(number)?,
+                None => running.engine.destroy_cq(number).map_err(|error| error.errno())?,
+            }
             if let Some(told) = running.channels.remove(&number) {
                 told.events.forget(|event| *event == address);
             }

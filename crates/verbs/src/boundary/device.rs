@@ -46,7 +46,7 @@ fn find() -> Option<Found> {
     };
     // A port is opened with the first context, by which it is taken.
     if config.port.is_none()
-        && let Err(error) = crate::place::card(&config.wanted())
+        && let Err(error) = crate::place::open_card(&config.wanted())
     {
         say(error);
         return None;

@@ -176,9 +176,9 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
             // All of them or none.
             let parts: Vec<[&[u8]; 1]> = build.requests.iter().map(|built| [build.inline_of(built)]).collect();
             let all = || build.requests.iter().zip(&parts).map(|(built, parts)| build.request(built, parts));
-            running.engine.would_post(object.number, all()).map_err(|error| error.errno())?;
+            running.would_post(object.number, all())?;
             for request in all() {
-                running.engine.post_send(object.number, &request).map_err(|error| error.errno())?;
+                running.post_send(object.number, &request)?;
             }
             Ok(())
         }))

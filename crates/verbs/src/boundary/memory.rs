@@ -42,7 +42,7 @@ pub(super) struct MrObject {
     place: Arc<Place>,
 }
 
-pub(super) fn errno(error: &RegisterError) -> i32 {
+pub(crate) fn errno(error: &RegisterError) -> i32 {
     match error {
         RegisterError::Limit { .. } => libc::ENOMEM,
         RegisterError::Busy(_) => libc::EBUSY,
@@ -61,6 +61,9 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
         // SAFETY: the caller's promise.
         let place = unsafe { ContextObject::of(context) }.opened.place.clone();
         let made = place.with(|running| {
+            if let Some(card) = &mut running.card {
+                return card.create_domain();
+            }
             let domain = running.engine.create_domain().map_err(|error| error.errno())?;
             let reach = running.engine.memory();
             let ours = reach.regions.allocate_domain().map_err(|error| errno(&error));
@@ -95,6 +98,9 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { PdObject::of(pd) };
         let done = object.place.with(|running| {
+            if let Some(card) = &mut running.card {
+                return card.destroy_domain(object.domain);
+            }
             if let Some(ours) = running.engine.memory().domain(object.domain) {
                 running.engine.memory().regions.free_domain(ours).map_err(|error| errno(&error))?;
             }
@@ -117,9 +123,12 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, len: usize, base: u64, access
         let object = unsafe { PdObject::of(pd) };
         let source = Source::Own { address: addr as u64, len: len as u64 };
         let made = object.place.with(|running| {
+            let base = if access & Access::ZERO_BASED.0 != 0 { 0 } else { base };
+            if running.card.is_some() {
+                return running.register_in_card(object.domain, addr as u64, len as u64, base, Access(access & ACCESS));
+            }
             let reach = running.engine.memory();
             let domain = reach.domain(object.domain).ok_or(libc::EINVAL)?;
-            let base = if access & Access::ZERO_BASED.0 != 0 { 0 } else { base };
             let made = reach
                 .regions
                 .register(domain, source, Some(base), Access(access & ACCESS))
@@ -224,6 +233,9 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         // SAFETY: the caller's promise.
         let key = Key::new(unsafe { (*object.abi.get()).lkey });
         let done = object.place.with(|running| {
+            if running.card.is_some() {
+                return Err(libc::EOPNOTSUPP);
+            }
             let reach = running.engine.memory();
             let domain = match domain {
                 // SAFETY: the caller's promise.
@@ -269,8 +281,10 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
         let object = unsafe { &*mr.cast::<MrObject>() };
         // SAFETY: the caller's promise.
         let key = Key::new(unsafe { (*object.abi.get()).lkey });
-        let done =
-            object.place.with(|running| running.engine.memory().regions.deregister(key).map_err(|error| errno(&error)));
+        let done = object.place.with(|running| match running.card {
+            Some(_) => running.deregister_in_card(key),
+            None => running.engine.memory().regions.deregister(key).map_err(|error| errno(&error)),
+        });
         if done.is_ok() {
             // SAFETY: made as a box, and given back once: the caller's promise.
             drop(unsafe { Box::from_raw(mr.cast::<MrObject>()) });

@@ -27,6 +27,7 @@ mod words;
 mod work;
 
 pub(crate) use fork::{Kept, forks};
+pub(crate) use memory::errno as errno_of;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -194,8 +194,10 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
         signal_all: attr.sq_sig_all != 0,
         context: 0,
     };
-    let (number, granted) =
-        opened.place.with(|running| running.engine.create_qp(&init).map_err(|error| error.errno()))?;
+    let (number, granted) = opened.place.with(|running| match &mut running.card {
+        Some(card) => card.create_pair(&init),
+        None => running.engine.create_qp(&init).map_err(|error| error.errno()),
+    })?;
     attr.cap = caps(&granted);
     let base = Qp {
         context,
@@ -332,6 +334,9 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_i
         let place = &object.opened.place;
         let done = attributes(place, object.number.value(), attr, mask as u32).and_then(|told| {
             place.moving(false, |running| {
+                if let Some(card) = &mut running.card {
+                    return card.modify_pair(object.number, &told);
+                }
                 let state = running.engine.modify_qp(object.number, &told).map_err(|error| error.errno())?;
                 running.fail_lost_pairs(place.now());
                 let is = running.engine.query_qp(object.number).ok().and_then(|query| query.attributes.state);
@@ -356,7 +361,11 @@ pub unsafe extern "C" fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _mask: c_i
         // SAFETY: the caller's promise.
         let object = unsafe { QpObject::of(qp) };
         let place = &object.opened.place;
-        let query = match place.with(|running| running.engine.query_qp(object.number).map_err(|error| error.errno())) {
+        let asked = place.with(|running| match &mut running.card {
+            Some(card) => card.query_pair(object.number),
+            None => running.engine.query_qp(object.number).map_err(|error| error.errno()),
+        });
+        let query = match asked {
             Ok(query) => query,
             Err(error) => return error,
         };
@@ -421,7 +430,10 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
         let (number, address) = (object.number, qp as u64);
         say_farewell(&object.opened.place, number);
         let done = object.opened.place.with(|running| {
-            running.engine.destroy_qp(number).map_err(|error| error.errno())?;
+            match &mut running.card {
+                Some(card) => card.destroy_pair(number)?,
+                None => running.engine.destroy_qp(number).map_err(|error| error.errno())?,
+            }
             if let Some(told) = running.pairs.remove(&number) {
                 told.events.forget(|event| event.element == address);
             }
@@ -492,6 +504,9 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, init: *mut SrqInitAttr) -> 
         // SAFETY: a domain is there as long as its context.
         let opened = unsafe { ContextObject::of(context) }.opened.clone();
         let made = opened.place.with(|running| {
+            if let Some(card) = &mut running.card {
+                return card.create_shared(domain.domain, attr.attr.max_wr, attr.attr.max_sge);
+            }
             let made = running.engine.create_srq(domain.domain, attr.attr.max_wr, attr.attr.max_sge);
             let number = made.map_err(|error| error.errno())?;
             Ok((number, running.engine.query_srq(number).map_err(|error| error.errno())?))
@@ -555,8 +570,9 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask:
         if mask != 2 {
             return libc::EOPNOTSUPP;
         }
-        code(object.opened.place.moving(false, |running| {
-            running.engine.set_srq_limit(object.number, attr.srq_limit).map_err(|error| error.errno())
+        code(object.opened.place.moving(false, |running| match &mut running.card {
+            Some(card) => card.set_limit(object.number, attr.srq_limit),
+            None => running.engine.set_srq_limit(object.number, attr.srq_limit).map_err(|error| error.errno()),
         }))
     })
 }
@@ -570,8 +586,11 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_i
     guarded(libc::EIO, || {
         // SAFETY: the caller's promise.
         let object = unsafe { SrqObject::of(srq) };
-        match object.opened.place.with(|running| running.engine.query_srq(object.number).map_err(|error| error.errno()))
-        {
+        let asked = object.opened.place.with(|running| match &mut running.card {
+            Some(card) => card.query_shared(object.number),
+            None => running.engine.query_srq(object.number).map_err(|error| error.errno()),
+        });
+        match asked {
             Ok(query) => {
                 // SAFETY: the caller's promise.
                 unsafe { attr.write(SrqAttr { max_wr: query.depth, max_sge: query.pieces, srq_limit: query.limit }) };
@@ -593,7 +612,10 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
         let object = unsafe { SrqObject::of(srq) };
         let address = srq as u64;
         let done = object.opened.place.with(|running| {
-            running.engine.destroy_srq(object.number).map_err(|error| error.errno())?;
+            match &mut running.card {
+                Some(card) => card.destroy_shared(object.number)?,
+                None => running.engine.destroy_srq(object.number).map_err(|error| error.errno())?,
+            }
             if let Some(told) = running.shared.remove(&object.number) {
                 told.events.forget(|event| event.element == address);
             }

@@ -98,12 +98,9 @@ fn offer(queue: &mut CqEx) {
 unsafe fn take(queue: *mut CqEx) -> c_int {
     // SAFETY: queues are only made by `create`, as the beginning of this object.
     let object = unsafe { CqObject::of(queue.cast()) };
-    let has_some = |running: &mut crate::place::Running| running.engine.has_completions(object.number);
+    let has_some = |running: &mut crate::place::Running| running.has_completions(object.number);
     let mut one = [Completion::default()];
-    let taken = object
-        .opened
-        .place
-        .taking(has_some, |running| running.engine.poll(object.number, &mut one).map_err(|error| error.errno()));
+    let taken = object.opened.place.taking(has_some, |running| running.poll(object.number, &mut one));
     match taken {
         Ok(0) => libc::ENOENT,
         Ok(_) => {

@@ -121,7 +121,7 @@ unsafe fn post_one(running: &mut Running, number: Qpn, is_datagram: bool, wr: &S
     };
     let mut post = |data: Data<'_>| {
         let request = Request { id: wr.wr_id, operation, data, flags, target: target.as_ref() };
-        running.engine.post_send(number, &request).map_err(|error| error.errno())
+        running.post_send(number, &request)
     };
     if wr.send_flags & send_flags::INLINE == 0 || !operation.sends() {
         return post(Data::Pieces(pieces));
@@ -180,7 +180,7 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut Recv
             while let Some(wr) = unsafe { next.as_ref() } {
                 // SAFETY: the caller's promise.
                 let pieces = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
-                running.engine.post_receive(object.number, wr.wr_id, pieces).map_err(|error| error.errno())?;
+                running.post_receive(object.number, wr.wr_id, pieces)?;
                 next = wr.next;
             }
             Ok(())
@@ -199,7 +199,7 @@ unsafe extern "C" fn post_srq_recv(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *mu
             while let Some(wr) = unsafe { next.as_ref() } {
                 // SAFETY: the caller's promise.
                 let pieces = unsafe { pieces(wr.sg_list, wr.num_sge) }?;
-                running.engine.post_srq_receive(object.number, wr.wr_id, pieces).map_err(|error| error.errno())?;
+                running.post_shared(object.number, wr.wr_id, pieces)?;
                 next = wr.next;
             }
             Ok(())
@@ -213,13 +213,13 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, to: *mut Wc) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) };
         let Ok(most) = usize::try_from(count) else { return -1 };
-        let has_some = |running: &mut Running| running.engine.has_completions(object.number);
+        let has_some = |running: &mut Running| running.has_completions(object.number);
         let taken = object.opened.place.taking(has_some, |running| {
             let mut taken = 0;
             let mut some = [Completion::default(); TAKEN];
             while taken < most {
                 let wanted = TAKEN.min(most - taken);
-                let got = running.engine.poll(object.number, &mut some[..wanted]).map_err(|error| error.errno())?;
+                let got = running.poll(object.number, &mut some[..wanted])?;
                 for completion in &some[..got] {
                     // SAFETY: there is room for `count` (the caller's promise), and `taken` is below.
                     unsafe { to.add(taken).write(line(completion)) };
@@ -264,8 +264,6 @@ unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int 
     guarded(libc::EIO, || {
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) };
-        super::code(object.opened.place.moving(false, |running| {
-            running.engine.arm(object.number, solicited_only != 0).map_err(|error| error.errno())
-        }))
+        super::code(object.opened.place.moving(false, |running| running.arm(object.number, solicited_only != 0)))
     })
 }

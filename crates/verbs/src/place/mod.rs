@@ -8,11 +8,14 @@
 //! There is one for all contexts of a process: it has one address. Whoever posts or polls moves the protocol on, in his own
 //! thread; when nobody does, a helper thread does.
 //!
+//! With `place=card` the engine is in the card, and this process posts to it and polls (`card`).
+//!
 //! * `frames`: packets into frames. `memory`: keys. `running`: what moves.
 //! * `local`: other processes of the same user on the same card, which are reached without frames.
 //! * `stats`: what happened, in numbers. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what
 //!   programs are told of the device.
 
+mod card;
 mod events;
 mod frames;
 mod helper;
@@ -29,10 +32,11 @@ pub(crate) use running::{DEVICE_FATAL, Running, Told};
 use crate::abi::AsyncEvent;
 use crate::address::{Address, mac_of};
 use crate::config::Config;
+use card::InCard;
 use local::{Meeting, Serving};
 use memory::Reach;
 use millrace_link::Link;
-pub(crate) use millrace_link::{LinkError, card};
+pub(crate) use millrace_link::{LinkError, card as open_card};
 use millrace_rdma::engine::{Engine, Options};
 use millrace_rdma::local::Directory;
 use millrace_rdma::memory::{Limits, MOST_SLOTS};
@@ -110,7 +114,9 @@ impl Place {
             return Ok(place);
         }
         let place = Arc::new(Self::open(config)?);
-        if config.helper {
+        if config.in_card {
+            card::start(&place).map_err(|error| LinkError::Thread(error.to_string()))?;
+        } else if config.helper {
             let serving = place.listen();
             helper::start(&place, serving).map_err(|error| LinkError::Thread(error.to_string()))?;
         }
@@ -122,9 +128,14 @@ impl Place {
         if let (Some(port), None) = (&config.port, config.ip) {
             return Err(LinkError::NoAddress(port.clone()));
         }
-        let link = Link::open(&config.wanted())?;
-        let mtu = mtu(link.longest(), config.mtu.or(link.usual_mtu()))?;
-        let address = Address::new(config, link.number());
+        let (link, card) = match config.in_card {
+            true => (None, Some(InCard::open(config)?)),
+            false => (Some(Link::open(&config.wanted())?), None),
+        };
+        let (longest, usual) = link.as_ref().map_or((usize::MAX, None), |link| (link.longest(), link.usual_mtu()));
+        let mtu = mtu(longest, config.mtu.or(usual))?;
+        let number = link.as_ref().map_or(0, Link::number);
+        let address = card.as_ref().map_or_else(|| Address::new(config, number), InCard::address);
         // Of the random keys that the system gives every process.
         let seed = RandomState::new().hash_one(std::process::id());
         let options = Options {
@@ -137,14 +148,15 @@ impl Place {
         let limit = MAX_REGIONS as usize;
         let limits =
             Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
-        let meeting = meeting(config, link.card());
-        let limits = Limits { adopt: config.adopt.filter(|_| meeting.is_some()), ..limits };
+        let meeting = meeting(config, link.as_ref().and_then(Link::card));
+        let adopt = if config.in_card { Some(card::scope(config)) } else { config.adopt.filter(|_| meeting.is_some()) };
+        let limits = Limits { adopt, ..limits };
         let mut memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
         if meeting.is_some() {
             let directory = Directory::new().map_err(|error| LinkError::Memory(error.to_string()))?;
             memory.regions.show_in(directory);
         }
-        let running = Mutex::new(Running::new(Engine::new(options, memory), link, address));
+        let running = Mutex::new(Running::new(Engine::new(options, memory), link, card, address));
         let (began, polls, idle) = (Instant::now(), AtomicU64::new(0), AtomicU32::new(0));
         let (forks, patience) = (crate::boundary::forks(), patience());
         Ok(Self {

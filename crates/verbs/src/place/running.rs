@@ -1,5 +1,6 @@
 //! What moves: the engine, its link, and who is to be told.
 
+use super::card::InCard;
 use super::events::Events;
 use super::frames::{Frames, Maker};
 use super::local::Sessions;
@@ -12,6 +13,7 @@ use millrace_rdma::neighbour::Neighbours;
 use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::Origin;
 use millrace_rdma::wire::{Counters, Service, parse};
+use millrace_rdma::work::{Completion, Piece, Request};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -34,7 +36,10 @@ pub(crate) struct Running {
     pub queues: HashMap<u32, Told<AsyncEvent>>,
     pub pairs: HashMap<Qpn, Told<AsyncEvent>>,
     pub shared: HashMap<u32, Told<AsyncEvent>>,
-    link: Link,
+    /// None with the engine in the card.
+    link: Option<Link>,
+    /// The engine in the card: then the one here has nothing to do.
+    pub card: Option<InCard>,
     maker: Maker,
     /// Other processes that are reached without frames.
     pub sessions: Sessions,
@@ -57,7 +62,7 @@ pub(crate) struct Running {
 pub(crate) const DEVICE_FATAL: u32 = 8;
 
 impl Running {
-    pub fn new(engine: Engine<Reach>, link: Link, address: Address) -> Self {
+    pub fn new(engine: Engine<Reach>, link: Option<Link>, card: Option<InCard>, address: Address) -> Self {
         let own = vec![crate::address::of_ip(address.ip), crate::address::link_local(address.mac)];
         let mut neighbours = Neighbours::new(address.mac, own);
         neighbours.announce();
@@ -73,6 +78,7 @@ impl Running {
             pairs,
             shared,
             link,
+            card,
             maker,
             sessions,
             address,
@@ -88,6 +94,9 @@ impl Running {
     /// Takes what has come, sends what is to be sent. Returns whether there was anything.
     #[inline]
     pub fn progress(&mut self, now: Moment) -> bool {
+        if self.card.is_some() {
+            return self.tell_of_card();
+        }
         self.engine.memory().regions.sync_if_behind();
         let came = self.receive(now);
         let sent = self.send(now);
@@ -103,7 +112,14 @@ impl Running {
 
     /// Whether the card has gone.
     pub fn is_down(&self) -> bool {
-        self.is_down
+        self.is_down || self.card.as_ref().is_some_and(InCard::has_gone)
+    }
+
+    /// Asynchronous events that are about the whole device.
+    pub(super) fn tell_contexts(&self, event_type: u32) {
+        for context in self.contexts.iter().filter_map(Weak::upgrade) {
+            context.add(AsyncEvent { element: 0, event_type });
+        }
     }
 
     /// The card has gone, once. What needs it fails now: nobody will answer. What goes by other processes of this host goes on.
@@ -116,9 +132,7 @@ impl Running {
             "{error}. Queue pairs that need the card have failed; what goes to other processes of this host goes on"
         ));
         self.fail_lost_pairs(now);
-        for context in self.contexts.iter().filter_map(Weak::upgrade) {
-            context.add(AsyncEvent { element: 0, event_type: DEVICE_FATAL });
-        }
+        self.tell_contexts(DEVICE_FATAL);
     }
 
     /// Without the card, queue pairs that have no other way fail.
@@ -164,7 +178,7 @@ impl Running {
             return None;
         }
         // A queue that cannot say so is looked at as often as before.
-        let call = if self.is_down { None } else { Some(self.link.announce()?) };
+        let call = if self.is_down { None } else { Some(self.link.as_mut()?.announce()?) };
         let first = self.engine.next_deadline().into_iter().chain(self.neighbours.next_due()).min();
         Some((call, first))
     }
@@ -188,6 +202,65 @@ impl Running {
     pub fn tell_all(&mut self) {
         while let Some(event) = self.engine.take_event() {
             self.tell(event);
+        }
+    }
+
+    /// Posts a request to a send queue.
+    #[inline]
+    pub fn post_send(&mut self, number: Qpn, request: &Request<'_>) -> Result<(), i32> {
+        match &mut self.card {
+            None => self.engine.post_send(number, request).map_err(|error| error.errno()),
+            Some(card) => card.post_send(number, request),
+        }
+    }
+
+    /// Whether all of these would be taken. What is wrong with one of them is told later if the card is to take it.
+    pub fn would_post<'r>(&self, number: Qpn, all: impl Iterator<Item = Request<'r>>) -> Result<(), i32> {
+        match &self.card {
+            None => self.engine.would_post(number, all).map_err(|error| error.errno()),
+            Some(card) => card.would_post(number, all.count()),
+        }
+    }
+
+    /// Posts a buffer.
+    pub fn post_receive(&mut self, number: Qpn, id: u64, pieces: &[Piece]) -> Result<(), i32> {
+        match &mut self.card {
+            None => self.engine.post_receive(number, id, pieces).map_err(|error| error.errno()),
+            Some(card) => card.post_receive(number, id, pieces),
+        }
+    }
+
+    /// Posts a buffer to a shared receive queue.
+    pub fn post_shared(&mut self, shared: u32, id: u64, pieces: &[Piece]) -> Result<(), i32> {
+        match &mut self.card {
+            None => self.engine.post_srq_receive(shared, id, pieces).map_err(|error| error.errno()),
+            Some(card) => card.post_shared(shared, id, pieces),
+        }
+    }
+
+    /// The next completion makes an event.
+    pub fn arm(&mut self, queue: u32, solicited_only: bool) -> Result<(), i32> {
+        match &mut self.card {
+            None => self.engine.arm(queue, solicited_only).map_err(|error| error.errno()),
+            Some(card) => card.arm(queue, solicited_only),
+        }
+    }
+
+    /// Whether there is a completion.
+    #[inline]
+    pub fn has_completions(&self, queue: u32) -> bool {
+        match &self.card {
+            None => self.engine.has_completions(queue),
+            Some(card) => card.has_completions(queue),
+        }
+    }
+
+    /// Takes completions.
+    #[inline]
+    pub fn poll(&mut self, queue: u32, to: &mut [Completion]) -> Result<usize, i32> {
+        match &mut self.card {
+            None => self.engine.poll(queue, to).map_err(|error| error.errno()),
+            Some(card) => card.poll(queue, to),
         }
     }
 
@@ -218,6 +291,7 @@ impl Running {
             Err(reason) => reasons.count(reason),
         };
         let mut count = by_rings;
+        let Some(link) = link else { return count };
         for _ in 0..maker.own.len() {
             let Some(frame) = maker.own.pop_front() else { break };
             take(&frame);
@@ -236,6 +310,7 @@ impl Running {
     #[inline]
     fn send(&mut self, now: Moment) -> usize {
         let Self { link, engine, neighbours, maker, sessions, unsent, is_down, .. } = self;
+        let Some(link) = link else { return 0 };
         let mut frames = Frames::new(now, Some(&mut *link).filter(|_| !*is_down), maker, sessions);
         let mut sent = engine.transmit(now, BURST, &mut frames);
         let mut has_framed = frames.has_framed;
@@ -276,10 +351,10 @@ impl Running {
 
     /// What the port has counted, where there is no card.
     pub fn port(&self) -> Vec<(String, u64)> {
-        self.link.counters()
+        self.link.as_ref().map(Link::counters).unwrap_or_default()
     }
 
-    fn tell(&mut self, event: Event) {
+    pub(super) fn tell(&mut self, event: Event) {
         let (told, number) = match event {
             Event::Completion(queue) => {
                 if let Some(told) = self.channels.get(&queue) {

@@ -1,0 +1,32 @@
+//! The RDMA engine in a card, joined to the system (decision 65): `millrace_rdma::served` knows no socket and no thread, and
+//! this crate has nothing else.
+//!
+//! ```text
+//!  program                                        card
+//!  Client::call ---- requests, descriptors ---->  Server: one thread
+//!               <--- answers, descriptors -----     |
+//!  Program ========= rings in shared memory =====>  Service::turn
+//!  bell (eventfd) <=============================>  sleeps when nothing moves
+//! ```
+//!
+//! * `wire`: requests and answers as words.
+//! * `record`: one record of a seqpacket socket, with descriptors.
+//! * `server`: the side of the card. `client`: the side of a program.
+#![forbid(unsafe_code)]
+
+mod client;
+mod record;
+mod server;
+pub mod wire;
+
+pub use client::{CallError, Client};
+pub use server::{Address, Server};
+
+use std::path::{Path, PathBuf};
+
+/// The socket of the engine of a card that listens at `card`: beside it, so that two cards in one folder have two.
+pub fn socket_of(card: &Path) -> PathBuf {
+    let mut name = card.as_os_str().to_owned();
+    name.push(".rdma");
+    name.into()
+}

@@ -1,0 +1,61 @@
+//! One record of a socket: words, and descriptors.
+
+use crate::wire::{MOST_WORDS, Words};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+
+/// Descriptors of a record. More are closed by the system.
+pub const MOST_FDS: usize = 3;
+
+/// Sends a record without waiting.
+///
+/// # Errors
+/// Those of `sendmsg`; `EAGAIN` when the other side does not read.
+pub fn send(socket: impl AsFd, words: &Words, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let bytes = words.bytes();
+    let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::INVAL);
+    }
+    loop {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// Takes a record that has come, without waiting; `None`: nothing has.
+///
+/// # Errors
+/// Those of `recvmsg`; `EPIPE` when the other side has hung up; `EBADMSG` when it is too long, or no whole words.
+pub fn receive(socket: impl AsFd) -> Result<Option<(Words, Vec<OwnedFd>)>, Errno> {
+    let mut bytes = [0; MOST_WORDS * 8 + 1];
+    let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = loop {
+        match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            other => break other?,
+        }
+    };
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    match received.bytes {
+        0 => Err(Errno::PIPE),
+        len => Words::from_bytes(&bytes[..len]).map(|words| Some((words, fds))).ok_or(Errno::BADMSG),
+    }
+}

@@ -1,0 +1,541 @@
+//! Requests of programs, and answers to them, as words of 64 bits, little endian.
+//!
+//! | Word | |
+//! |---|---|
+//! | 0 | version (upper half); kind of the request, or the number of the error (0: none) of an answer |
+//! | then | what the request or the answer says, a word for each number |
+//!
+//! Nothing that is read is believed: a record that is too short, too long, or has a value that there is not, is no request.
+
+use millrace_rdma::memory::ProtectionDomain;
+use millrace_rdma::number::{Gid, Key, Psn, Qpn};
+use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
+use millrace_rdma::wire::{Format, Path, Service};
+use millrace_rdma::work::Access;
+
+/// The version of everything here, the rings included.
+pub const VERSION: u32 = 1;
+/// Most words of a record.
+pub const MOST_WORDS: usize = 64;
+
+/// What a program asks for: the calls of [`Service`](millrace_rdma::served::Service), one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// First of all. The answer is [`Welcome`], with three descriptors: shared memory, the bell of the card, that of the program.
+    Hello,
+    /// A protection domain. The answer is its number.
+    CreateDomain,
+    /// Ends it.
+    DestroyDomain(ProtectionDomain),
+    /// A region, in the file that comes along. The answer is its two keys.
+    Register(Register),
+    /// Ends it.
+    Deregister(Key),
+    /// A completion queue of that depth. The answer is its number, with the file of its ring.
+    CreateQueue(u32),
+    /// Ends it.
+    DestroyQueue(u32),
+    /// A shared receive queue: domain, depth, pieces. The answer is its number.
+    CreateShared(ProtectionDomain, u32, u32),
+    /// Its limit.
+    SetLimit(u32, u32),
+    /// Ends it.
+    DestroyShared(u32),
+    /// A queue pair. The answer is its number and what was granted.
+    CreatePair(Init),
+    /// Changes it. The answer is its state.
+    ModifyPair(Qpn, Attributes),
+    /// What it is. The answer is its attributes, and whether it is being drained.
+    QueryPair(Qpn),
+    /// Ends it.
+    DestroyPair(Qpn),
+}
+
+/// Memory of a program, and where it lies in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Register {
+    /// Who may reach it.
+    pub domain: ProtectionDomain,
+    /// Where in the file the page with the first byte begins.
+    pub offset: u64,
+    /// Bytes of that page before it.
+    pub skip: u32,
+    /// Bytes.
+    pub len: u64,
+    /// The address that requests have for the first byte.
+    pub base: u64,
+    /// Rights.
+    pub access: Access,
+}
+
+/// What a program is told first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// MAC address of all programs of the card.
+    pub mac: [u8; 6],
+    /// Their IP address, as a GID has it.
+    pub gid: Gid,
+}
+
+/// Words of a record, written or read one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    words: Vec<u64>,
+    at: usize,
+}
+
+impl Words {
+    fn of(head: u32) -> Self {
+        Self { words: vec![u64::from(VERSION) << 32 | u64::from(head)], at: 0 }
+    }
+
+    /// An answer without error, with these words.
+    pub fn answer(words: &[u64]) -> Self {
+        let mut all = Self::of(0);
+        all.words.extend(words);
+        all
+    }
+
+    /// An answer with the number of an error.
+    pub fn refusal(errno: i32) -> Self {
+        Self::of(errno.unsigned_abs().max(1))
+    }
+
+    /// As they go.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// As they came; `None`: too many, or no whole words.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let fits = rest.is_empty() && (1..=MOST_WORDS).contains(&words.len());
+        fits.then(|| Self { words: words.iter().map(|word| u64::from_le_bytes(*word)).collect(), at: 0 })
+    }
+
+    fn add(&mut self, word: impl Into<u64>) {
+        self.words.push(word.into());
+    }
+
+    /// The next word.
+    pub fn word(&mut self) -> Option<u64> {
+        let word = *self.words.get(self.at)?;
+        self.at += 1;
+        Some(word)
+    }
+
+    fn small<T: TryFrom<u64>>(&mut self) -> Option<T> {
+        T::try_from(self.word()?).ok()
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.word()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    /// What word 0 says; `None`: another version.
+    fn head(&mut self) -> Option<u32> {
+        let word = self.word()?;
+        (word >> 32 == u64::from(VERSION)).then_some(word as u32)
+    }
+
+    /// The error of an answer, or what comes behind.
+    pub fn outcome(mut self) -> Option<Result<Self, i32>> {
+        match self.head()? {
+            0 => Some(Ok(self)),
+            errno => Some(Err(i32::try_from(errno).ok()?)),
+        }
+    }
+
+    fn add_gid(&mut self, gid: Gid) {
+        let bits = u128::from_le_bytes(gid.0);
+        self.add(bits as u64);
+        self.add((bits >> 64) as u64);
+    }
+
+    fn gid(&mut self) -> Option<Gid> {
+        let (low, high) = (u128::from(self.word()?), u128::from(self.word()?));
+        Some(Gid((low | high << 64).to_le_bytes()))
+    }
+
+    fn add_mac(&mut self, mac: [u8; 6]) {
+        self.add(mac.iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte)));
+    }
+
+    fn mac(&mut self) -> Option<[u8; 6]> {
+        let [mac @ .., 0, 0] = self.word()?.to_le_bytes() else { return None };
+        Some(mac)
+    }
+
+    fn add_path(&mut self, path: &Path) {
+        self.add(format_code(path.format));
+        self.add_mac(path.source_mac);
+        self.add_mac(path.destination_mac);
+        self.add_gid(path.source);
+        self.add_gid(path.destination);
+        self.add(path.hop_limit);
+        self.add(path.traffic_class);
+        self.add(path.flow_label);
+        self.add(path.source_port);
+    }
+
+    fn path(&mut self) -> Option<Path> {
+        Some(Path {
+            format: match self.word()? {
+                0 => Format::RoceV1,
+                1 => Format::RoceV2,
+                _ => return None,
+            },
+            source_mac: self.mac()?,
+            destination_mac: self.mac()?,
+            source: self.gid()?,
+            destination: self.gid()?,
+            hop_limit: self.small()?,
+            traffic_class: self.small()?,
+            flow_label: self.small()?,
+            source_port: self.small()?,
+        })
+    }
+
+    fn add_capabilities(&mut self, capabilities: &Capabilities) {
+        let Capabilities { send_requests, receive_requests, send_pieces, receive_pieces, inline } = *capabilities;
+        let numbers = [send_requests, receive_requests, send_pieces, receive_pieces, inline];
+        numbers.into_iter().for_each(|number| self.add(number));
+    }
+
+    /// Capabilities.
+    pub fn capabilities(&mut self) -> Option<Capabilities> {
+        Some(Capabilities {
+            send_requests: self.small()?,
+            receive_requests: self.small()?,
+            send_pieces: self.small()?,
+            receive_pieces: self.small()?,
+            inline: self.small()?,
+        })
+    }
+
+    fn add_init(&mut self, init: &Init) {
+        self.add(service_code(init.service));
+        self.add(init.general);
+        self.add(init.domain.0);
+        self.add(init.send_queue);
+        self.add(init.receive_queue);
+        self.add(init.shared_receive_queue.map_or(u64::MAX, u64::from));
+        self.add_capabilities(&init.capabilities);
+        self.add(init.signal_all);
+    }
+
+    fn init(&mut self) -> Option<Init> {
+        Some(Init {
+            service: match self.word()? {
+                2 => Service::ReliableConnection,
+                3 => Service::UnreliableConnection,
+                4 => Service::UnreliableDatagram,
+                _ => return None,
+            },
+            general: self.flag()?,
+            domain: ProtectionDomain(self.small()?),
+            send_queue: self.small()?,
+            receive_queue: self.small()?,
+            shared_receive_queue: match self.word()? {
+                u64::MAX => None,
+                number => Some(u32::try_from(number).ok()?),
+            },
+            capabilities: self.capabilities()?,
+            signal_all: self.flag()?,
+            context: 0,
+        })
+    }
+
+    fn add_attributes(&mut self, told: &Attributes) {
+        let numbers = [
+            told.state.map(|state| state as u64),
+            told.current_state.map(|state| state as u64),
+            told.access.map(|access| access.0.into()),
+            told.pkey_index.map(u64::from),
+            told.port.map(u64::from),
+            told.qkey.map(u64::from),
+            told.path_mtu.map(u64::from),
+            told.remote.map(|qpn| qpn.value().into()),
+            told.receive_psn.map(|psn| psn.value().into()),
+            told.send_psn.map(|psn| psn.value().into()),
+            told.max_rd_atomic.map(u64::from),
+            told.max_dest_rd_atomic.map(u64::from),
+            told.min_rnr_timer.map(u64::from),
+            told.timeout.map(u64::from),
+            told.retry_count.map(u64::from),
+            told.rnr_retry.map(u64::from),
+            told.notify_drained.map(u64::from),
+        ];
+        let mask = numbers.iter().rev().fold(0, |mask, number| mask << 1 | u64::from(number.is_some()));
+        self.add(mask | u64::from(told.path.is_some()) << numbers.len());
+        numbers.into_iter().flatten().for_each(|number| self.add(number));
+        if let Some(path) = &told.path {
+            self.add_path(path);
+        }
+    }
+
+    /// Attributes.
+    pub fn attributes(&mut self) -> Option<Attributes> {
+        const NUMBERS: u64 = 17;
+        let mask = self.word()?;
+        if mask >> (NUMBERS + 1) != 0 {
+            return None;
+        }
+        let mut bit = 0;
+        // `None`: it is no such number; `Some(None)`: it is not said.
+        let mut next = |words: &mut Self, most: u64| -> Option<Option<u64>> {
+            let is_said = mask >> bit & 1 == 1;
+            bit += 1;
+            match is_said {
+                true => words.word().filter(|number| *number <= most).map(Some),
+                false => Some(None),
+            }
+        };
+        let (byte, short, word, number) = (u64::from(u8::MAX), u64::from(u16::MAX), u64::from(u32::MAX), 0xff_ffff);
+        let mut told = Attributes::NONE;
+        told.state = next(self, 6)?.and_then(state);
+        told.current_state = next(self, 6)?.and_then(state);
+        told.access = next(self, word)?.map(|bits| Access(bits as u32));
+        told.pkey_index = next(self, short)?.map(|index| index as u16);
+        told.port = next(self, byte)?.map(|port| port as u8);
+        told.qkey = next(self, word)?.map(|qkey| qkey as u32);
+        told.path_mtu = next(self, short)?.map(|mtu| mtu as u16);
+        told.remote = next(self, number)?.map(|qpn| Qpn::new(qpn as u32));
+        told.receive_psn = next(self, number)?.map(|psn| Psn::new(psn as u32));
+        told.send_psn = next(self, number)?.map(|psn| Psn::new(psn as u32));
+        told.max_rd_atomic = next(self, byte)?.map(|count| count as u8);
+        told.max_dest_rd_atomic = next(self, byte)?.map(|count| count as u8);
+        told.min_rnr_timer = next(self, byte)?.map(|code| code as u8);
+        told.timeout = next(self, byte)?.map(|code| code as u8);
+        told.retry_count = next(self, byte)?.map(|count| count as u8);
+        told.rnr_retry = next(self, byte)?.map(|count| count as u8);
+        told.notify_drained = next(self, 1)?.map(|flag| flag == 1);
+        if mask >> NUMBERS & 1 == 1 {
+            told.path = Some(self.path()?);
+        }
+        Some(told)
+    }
+
+    /// That it ends here.
+    pub fn end(&self) -> Option<()> {
+        (self.at == self.words.len()).then_some(())
+    }
+}
+
+fn format_code(format: Format) -> u64 {
+    match format {
+        Format::RoceV1 => 0,
+        Format::RoceV2 => 1,
+        // The daemon has no such address.
+        Format::Slurpoe => 2,
+    }
+}
+
+fn service_code(service: Service) -> u64 {
+    match service {
+        Service::ReliableConnection => 2,
+        Service::UnreliableConnection => 3,
+        Service::UnreliableDatagram => 4,
+    }
+}
+
+/// The state with that number.
+pub fn state(number: u64) -> Option<State> {
+    use State::*;
+    [Reset, Init, ReadyToReceive, ReadyToSend, Drained, SendError, Error].get(usize::try_from(number).ok()?).copied()
+}
+
+impl Request {
+    /// As words.
+    pub fn write(&self) -> Words {
+        match *self {
+            Self::Hello => Words::of(1),
+            Self::CreateDomain => Words::of(2),
+            Self::DestroyDomain(domain) => with(3, &[domain.0.into()]),
+            Self::Register(Register { domain, offset, skip, len, base, access }) => {
+                with(4, &[domain.0.into(), offset, skip.into(), len, base, access.0.into()])
+            }
+            Self::Deregister(key) => with(5, &[key.value().into()]),
+            Self::CreateQueue(depth) => with(6, &[depth.into()]),
+            Self::DestroyQueue(queue) => with(7, &[queue.into()]),
+            Self::CreateShared(domain, depth, pieces) => with(8, &[domain.0.into(), depth.into(), pieces.into()]),
+            Self::SetLimit(shared, limit) => with(9, &[shared.into(), limit.into()]),
+            Self::DestroyShared(shared) => with(10, &[shared.into()]),
+            Self::CreatePair(ref init) => {
+                let mut words = Words::of(11);
+                words.add_init(init);
+                words
+            }
+            Self::ModifyPair(qpn, ref told) => {
+                let mut words = with(12, &[qpn.value().into()]);
+                words.add_attributes(told);
+                words
+            }
+            Self::QueryPair(qpn) => with(13, &[qpn.value().into()]),
+            Self::DestroyPair(qpn) => with(14, &[qpn.value().into()]),
+        }
+    }
+
+    /// From words; `None`: they are no request.
+    pub fn read(mut words: Words) -> Option<Self> {
+        let from = &mut words;
+        let request = match from.head()? {
+            1 => Self::Hello,
+            2 => Self::CreateDomain,
+            3 => Self::DestroyDomain(ProtectionDomain(from.small()?)),
+            4 => Self::Register(Register {
+                domain: ProtectionDomain(from.small()?),
+                offset: from.word()?,
+                skip: from.small()?,
+                len: from.word()?,
+                base: from.word()?,
+                access: Access(from.small()?),
+            }),
+            5 => Self::Deregister(Key::new(from.small()?)),
+            6 => Self::CreateQueue(from.small()?),
+            7 => Self::DestroyQueue(from.small()?),
+            8 => Self::CreateShared(ProtectionDomain(from.small()?), from.small()?, from.small()?),
+            9 => Self::SetLimit(from.small()?, from.small()?),
+            10 => Self::DestroyShared(from.small()?),
+            11 => Self::CreatePair(from.init()?),
+            12 => Self::ModifyPair(qpn(from)?, from.attributes()?),
+            13 => Self::QueryPair(qpn(from)?),
+            14 => Self::DestroyPair(qpn(from)?),
+            _ => return None,
+        };
+        words.end()?;
+        Some(request)
+    }
+}
+
+fn with(kind: u32, more: &[u64]) -> Words {
+    let mut words = Words::of(kind);
+    words.words.extend(more);
+    words
+}
+
+/// The number of a queue pair.
+pub fn qpn(words: &mut Words) -> Option<Qpn> {
+    words.small().filter(|number: &u32| *number <= 0xff_ffff).map(Qpn::new)
+}
+
+impl Welcome {
+    /// As an answer.
+    pub fn write(&self) -> Words {
+        let mut words = Words::of(0);
+        words.add_mac(self.mac);
+        words.add_gid(self.gid);
+        words
+    }
+
+    /// From what comes behind the head of an answer.
+    pub fn read(words: &mut Words) -> Option<Self> {
+        Some(Self { mac: words.mac()?, gid: words.gid()? })
+    }
+}
+
+/// The answer to [`Request::CreatePair`].
+pub fn write_pair(number: Qpn, granted: &Capabilities) -> Words {
+    let mut words = Words::answer(&[number.value().into()]);
+    words.add_capabilities(granted);
+    words
+}
+
+/// The answer to [`Request::QueryPair`].
+pub fn write_query(attributes: &Attributes, draining: bool) -> Words {
+    let mut words = Words::answer(&[draining.into()]);
+    words.add_attributes(attributes);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn there_and_back(request: &Request) -> Option<Request> {
+        Request::read(Words::from_bytes(&request.write().bytes())?)
+    }
+
+    const PATH: Path = Path {
+        format: Format::RoceV2,
+        source_mac: [2, 1, 2, 3, 4, 5],
+        destination_mac: [6, 7, 8, 9, 10, 11],
+        source: Gid([7; 16]),
+        destination: Gid([9; 16]),
+        hop_limit: 64,
+        traffic_class: 3,
+        flow_label: 0xf_ffff,
+        source_port: 0xc001,
+    };
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn requests_come_as_they_went(
+            kind in 0usize..14, a: u32, b: u32, c: u32, wide: [u64; 3], mask in any::<u32>(), small: u8
+        ) {
+            let (domain, qpn) = (ProtectionDomain(a), Qpn::new(a & 0xff_ffff));
+            let capabilities = Capabilities { send_requests: a, receive_requests: b, send_pieces: c, receive_pieces: 1, inline: 7 };
+            let init = Init {
+                service: Service::ReliableConnection, general: small & 1 == 1, domain, send_queue: b, receive_queue: c,
+                shared_receive_queue: (small & 2 == 2).then_some(c), capabilities, signal_all: small & 4 == 4, context: 0,
+            };
+            let is = |bit: u32| mask >> bit & 1 == 1;
+            let told = Attributes {
+                state: is(0).then_some(State::Drained), current_state: is(1).then_some(State::Error),
+                access: is(2).then_some(Access(b)), pkey_index: is(3).then_some(b as u16), port: is(4).then_some(small),
+                qkey: is(5).then_some(c), path: is(6).then_some(PATH), path_mtu: is(7).then_some(c as u16),
+                remote: is(8).then_some(qpn), receive_psn: is(9).then_some(Psn::new(b)), send_psn: is(10).then_some(Psn::new(c)),
+                max_rd_atomic: is(11).then_some(small), max_dest_rd_atomic: is(12).then_some(small),
+                min_rnr_timer: is(13).then_some(small), timeout: is(14).then_some(small), retry_count: is(15).then_some(small),
+                rnr_retry: is(16).then_some(small), notify_drained: is(17).then_some(small & 1 == 1),
+            };
+            let [offset, len, base] = wide;
+            let all = [
+                Request::Hello, Request::CreateDomain, Request::DestroyDomain(domain),
+                Request::Register(Register { domain, offset, skip: b, len, base, access: Access(c) }),
+                Request::Deregister(Key::new(a)), Request::CreateQueue(a), Request::DestroyQueue(a),
+                Request::CreateShared(domain, b, c), Request::SetLimit(a, b), Request::DestroyShared(a),
+                Request::CreatePair(init), Request::ModifyPair(qpn, told), Request::QueryPair(qpn), Request::DestroyPair(qpn),
+            ];
+            prop_assert_eq!(there_and_back(&all[kind]), Some(all[kind]));
+            let bytes = all[kind].write().bytes();
+            let longer = [&bytes[..], &[0; 8]].concat();
+            prop_assert_eq!(Words::from_bytes(&longer).and_then(Request::read), None, "a record that is too long");
+            if bytes.len() > 8 {
+                prop_assert_eq!(Words::from_bytes(&bytes[..bytes.len() - 8]).and_then(Request::read), None, "one that was cut");
+            }
+            let mut query = write_query(&told, true).outcome().unwrap().unwrap();
+            prop_assert_eq!((query.word(), query.attributes(), query.end()), (Some(1), Some(told), Some(())));
+        }
+
+        /// What is read from any words is a request that is written as the same words.
+        #[test]
+        fn nonsense_is_refused(kind in 0u64..16, words in prop::collection::vec(0u64..9, 0..40), version in 0u64..3) {
+            let mut all = vec![version << 32 | kind];
+            all.extend(words);
+            let words = Words { words: all, at: 0 };
+            if let Some(request) = Request::read(words.clone()) {
+                prop_assert!(version == u64::from(VERSION));
+                prop_assert_eq!(request.write(), words);
+            }
+        }
+    }
+
+    #[test]
+    fn answers_say_an_error_or_more() {
+        let welcome = Welcome { mac: [2, 1, 2, 3, 4, 5], gid: Gid([3; 16]) };
+        let mut words = Words::from_bytes(&welcome.write().bytes()).unwrap().outcome().unwrap().unwrap();
+        assert_eq!(Welcome::read(&mut words), Some(welcome));
+        assert_eq!(Words::refusal(12).outcome(), Some(Err(12)));
+        assert_eq!(Words::from_bytes(&[0; 8]).unwrap().outcome(), None, "another version");
+        assert_eq!(Words::from_bytes(&[0; 9]), None);
+        assert_eq!(Words::from_bytes(&[]), None);
+    }
+}

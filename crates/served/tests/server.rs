@@ -1,0 +1,238 @@
+//! The engine in a card by its socket: programs that mean well, that die, and that do harm.
+
+use millrace_dma::{Pages, Protection, Region};
+use millrace_rdma::memory::ProtectionDomain;
+use millrace_rdma::number::{Gid, Key, Psn, Qpn};
+use millrace_rdma::served::{Program, Quota, SHARED_LEN, queue_lines, ring_len};
+use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
+use millrace_rdma::wire::{Format, Path, Service};
+use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request as Post, Status};
+use millrace_served::wire::{Register, Request, Welcome, qpn};
+use millrace_served::{Address, CallError, Client, Server};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::write;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
+use std::time::{Duration, Instant};
+
+const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 19, 0, 1]);
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const LEN: usize = 1 << 16;
+const ALL: Access = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
+
+fn server(folder: &tempfile::TempDir) -> (Server, std::path::PathBuf) {
+    let path = folder.path().join("card.rdma");
+    let mut server = Server::listen(path.clone()).unwrap();
+    let address = Address { mac: MAC, gids: [GID, GID] };
+    server.start(address, Quota::default(), None).unwrap();
+    (server, path)
+}
+
+struct End {
+    client: Client,
+    program: Program,
+    to_card: OwnedFd,
+    memory: Region,
+    domain: ProtectionDomain,
+    key: Key,
+    queue: u32,
+    qpn: Qpn,
+}
+
+impl End {
+    fn new(path: &std::path::Path) -> Self {
+        let client = Client::connect(path).unwrap();
+        let (mut words, fds) = client.call(&Request::Hello, &[]).unwrap();
+        assert_eq!(Welcome::read(&mut words), Some(Welcome { mac: MAC, gid: GID }));
+        let [shared, to_card, _bell] = <[OwnedFd; 3]>::try_from(fds).unwrap();
+        let shared = Region::map(shared, SHARED_LEN, Protection::ReadWrite, false).unwrap();
+        let mut program = Program::new(shared.window()).unwrap();
+        let number = |request| client.call(&request, &[]).unwrap().0.word().unwrap() as u32;
+        let domain = ProtectionDomain(number(Request::CreateDomain));
+        let memory = Region::allocate(LEN, Pages::Ordinary).unwrap();
+        let asked = Register { domain, offset: 4096, skip: 16, len: 8192, base: 1 << 20, access: ALL };
+        let made = client.call(&Request::Register(asked), &[memory.fd().unwrap()]);
+        let key = Key::new(made.unwrap().0.word().unwrap() as u32);
+        let (mut words, fds) = client.call(&Request::CreateQueue(64), &[]).unwrap();
+        let queue = words.word().unwrap() as u32;
+        let ring =
+            Region::map(fds.into_iter().next().unwrap(), ring_len(queue_lines(64)), Protection::ReadWrite, false);
+        program.add_queue(queue, 64, ring.unwrap().window()).unwrap();
+        let init = Init {
+            service: Service::ReliableConnection,
+            general: false,
+            domain,
+            send_queue: queue,
+            receive_queue: queue,
+            shared_receive_queue: None,
+            capabilities: Capabilities {
+                send_requests: 16,
+                receive_requests: 16,
+                send_pieces: 1,
+                receive_pieces: 1,
+                inline: 64,
+            },
+            signal_all: true,
+            context: 0,
+        };
+        let (mut words, _) = client.call(&Request::CreatePair(init), &[]).unwrap();
+        let qpn = qpn(&mut words).unwrap();
+        program.add_pair(qpn, &words.capabilities().unwrap(), false);
+        Self { client, program, to_card, memory, domain, key, queue, qpn }
+    }
+
+    fn connect(&self, remote: Qpn) {
+        let path = Path {
+            format: Format::RoceV2,
+            source_mac: MAC,
+            destination_mac: MAC,
+            source: GID,
+            destination: GID,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+            source_port: 0xc000,
+        };
+        let init =
+            Attributes { pkey_index: Some(0), port: Some(1), access: Some(ALL), ..Attributes::state(State::Init) };
+        let receive = Attributes {
+            path: Some(path),
+            path_mtu: Some(1024),
+            remote: Some(remote),
+            receive_psn: Some(Psn::new(0)),
+            max_dest_rd_atomic: Some(1),
+            min_rnr_timer: Some(1),
+            ..Attributes::state(State::ReadyToReceive)
+        };
+        let go = Attributes {
+            send_psn: Some(Psn::new(0)),
+            timeout: Some(14),
+            retry_count: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(1),
+            ..Attributes::state(State::ReadyToSend)
+        };
+        for (told, state) in [(init, 1), (receive, 2), (go, 3)] {
+            let (mut words, _) = self.client.call(&Request::ModifyPair(self.qpn, told), &[]).unwrap();
+            assert_eq!(words.word(), Some(state));
+        }
+    }
+
+    fn post(&mut self, operation: Operation) {
+        let pieces = [Piece { address: 1 << 20, len: 4096, lkey: self.key }];
+        let flags = Flags { signaled: true, ..Flags::default() };
+        let request = Post { id: 7, operation, data: Data::Pieces(&pieces), flags, target: None };
+        if self.program.post_send(self.qpn, &request).unwrap() {
+            write(&self.to_card, &1_u64.to_ne_bytes()).unwrap();
+        }
+    }
+
+    fn completion(&mut self) -> Completion {
+        let (mut one, until) = ([Completion::default()], Instant::now() + Duration::from_secs(10));
+        while self.program.poll(self.queue, &mut one).unwrap() == 0 {
+            assert!(Instant::now() < until, "no completion comes");
+            std::thread::yield_now();
+        }
+        one[0]
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        self.memory.window().span(4096 + 16, 4096).unwrap().read_into(&mut bytes);
+        bytes
+    }
+}
+
+fn two(path: &std::path::Path) -> [End; 2] {
+    let ends = [End::new(path), End::new(path)];
+    ends[0].connect(ends[1].qpn);
+    ends[1].connect(ends[0].qpn);
+    ends
+}
+
+fn is_hung_up(fd: impl AsFd) -> bool {
+    let most = Timespec { tv_sec: 5, tv_nsec: 0 };
+    matches!(poll(&mut [PollFd::new(&fd, PollFlags::RDHUP)], Some(&most)), Ok(1))
+}
+
+#[test]
+fn two_programs_write_to_each_other_and_the_socket_goes_with_the_card() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, path) = server(&folder);
+    let [mut a, b] = two(&path);
+    let pattern: Vec<u8> = (0..4096).map(|at| (at * 7 + 1) as u8).collect();
+    a.memory.window().span_mut(4096 + 16, 4096).unwrap().write_from(&pattern);
+    let operation = Operation::Write { address: 1 << 20, rkey: b.key, immediate: None };
+    // Long enough that the card sleeps.
+    std::thread::sleep(Duration::from_millis(20));
+    a.post(operation);
+    let ended = a.completion();
+    assert_eq!((ended.id, ended.status), (7, Status::Success));
+    assert_eq!(b.bytes(), pattern);
+    let (mut words, _) = b.client.call(&Request::QueryPair(b.qpn), &[]).unwrap();
+    assert_eq!(words.word(), Some(0));
+    assert_eq!(words.attributes().unwrap().remote, Some(a.qpn));
+    assert!(
+        matches!(Server::listen(path.clone()), Err(rustix::io::Errno::ADDRINUSE)),
+        "one that lives is not replaced"
+    );
+    drop(server);
+    assert!(is_hung_up(a.client.fd()) && !path.exists());
+    assert!(matches!(a.client.call(&Request::CreateDomain, &[]), Err(CallError::Gone(_))));
+}
+
+#[test]
+fn a_program_that_ends_is_missed_within_a_tenth_of_a_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_server, path) = server(&folder);
+    let [mut a, b] = two(&path);
+    // There is no buffer: it would wait for ever.
+    a.post(Operation::Send);
+    std::thread::sleep(Duration::from_millis(20));
+    let began = Instant::now();
+    drop(b);
+    assert_eq!(a.completion().status, Status::RetryExceeded);
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+}
+
+#[test]
+fn harm_is_done_to_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_server, path) = server(&folder);
+    let [mut a, b] = two(&path);
+    // What is no request, and requests before the greeting.
+    for bytes in [&[0_u8; 8][..], &[7; 5], &[1; 4096], &Request::CreateDomain.write().bytes()] {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        send(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
+        assert!(is_hung_up(&socket), "{bytes:?}");
+    }
+    // Two greetings.
+    let twice = Client::connect(&path).unwrap();
+    twice.call(&Request::Hello, &[]).unwrap();
+    assert!(matches!(twice.call(&Request::Hello, &[]), Err(CallError::Gone(_))));
+    // Files that are too short, that can shrink, that are none; parts that are outside.
+    let refused = |asked: Register, fds: &[rustix::fd::BorrowedFd<'_>]| {
+        assert!(matches!(b.client.call(&Request::Register(asked), fds), Err(CallError::Refused(_))), "{asked:?}");
+    };
+    let good = Register { domain: b.domain, offset: 0, skip: 0, len: 4096, base: 0, access: ALL };
+    let own = b.memory.fd().unwrap();
+    refused(good, &[]);
+    refused(Register { len: LEN as u64 + 1, ..good }, &[own]);
+    refused(Register { len: u64::MAX, skip: 4095, ..good }, &[own]);
+    refused(Register { offset: u64::MAX - 4095, ..good }, &[own]);
+    refused(Register { offset: 8, ..good }, &[own]);
+    refused(Register { skip: 4096, ..good }, &[own]);
+    refused(Register { len: 0, ..good }, &[own]);
+    refused(Register { domain: a.domain, ..good }, &[own]);
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(1 << 20).unwrap();
+    refused(good, &[file.as_fd()]);
+    refused(good, &[b.client.fd()]);
+    // Objects of another program.
+    for request in [Request::DestroyPair(a.qpn), Request::DestroyQueue(a.queue), Request::DestroyDomain(a.domain)] {
+        assert!(matches!(b.client.call(&request, &[]), Err(CallError::Refused(_))));
+    }
+    a.post(Operation::Write { address: 1 << 20, rkey: b.key, immediate: None });
+    assert_eq!(a.completion().status, Status::Success);
+}

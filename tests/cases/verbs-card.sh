@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Verbs programs of Debian over the engine in the card (place=card): payloads arrive, completion channels wake, an idle engine costs
+# nothing, and whoever dies does not keep the other end, nor the card the programs.
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../verbs.sh"
+start_card --queues 2 --rdma-cpu
+ends=("$device place=card" "$device place=card")
+
+both ibv_rc_pingpong -g 0 -c -n 1000
+both ibv_rc_pingpong -g 0 -c -n 200 -e
+both ibv_rc_pingpong -g 0 -c -n 100 -s 100000
+both ibv_uc_pingpong -g 0 -c -n 100
+both ibv_srq_pingpong -g 0 -c -n 200
+for test in ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_send_bw ib_send_lat ib_atomic_lat; do
+    both "$test" -n 500
+done
+both ib_write_bw -n 500 -s 8
+both ib_write_bw -n 100 -s 1048576
+both ib_send_bw -n 500 -s 4096 -e
+
+# cpu_ns: time on a core of all threads of the card.
+cpu_ns() {
+    cat "/proc/$card"/task/*/schedstat | awk '{ sum += $1 } END { printf "%d\n", sum }'
+}
+# A program that waits for its other end, and a card that has served others.
+port=$((24000 + $$ % 1000))
+background server env MILLRACE_VERBS="${ends[0]}" LD_LIBRARY_PATH="$verbs_library" timeout 60 ibv_rc_pingpong -g 0 -n 100000000 -p "$port"
+server=$started
+await 30 listens "$port" "$server" || fail "the server does not listen"
+sleep 0.5
+before=$(cpu_ns)
+sleep 2
+share=$(awk "BEGIN { printf \"%.3f\", ($(cpu_ns) - $before) / 2e7 }")
+awk "BEGIN { exit !($share < 1.0) }" || fail "an idle engine uses $share % of a core"
+
+# The client is killed: its other end has errors. Then the card: the programs end.
+background client env MILLRACE_VERBS="${ends[1]}" LD_LIBRARY_PATH="$verbs_library" ibv_rc_pingpong -g 0 -n 100000000 -p "$port" localhost
+client=$started
+sleep 1
+kill -0 "$client" || fail "the client has ended: $(tail -n 3 "$scratch/client.log")"
+slay "$client"
+ended "$server" 5
+[ "$code" -ne 0 ] && [ "$code" -ne 124 ] || fail "the server does not see that its client was killed: $code"
+background server env MILLRACE_VERBS="${ends[0]}" LD_LIBRARY_PATH="$verbs_library" timeout 60 ibv_rc_pingpong -g 0 -n 100000000 -p "$port"
+server=$started
+await 30 listens "$port" "$server" || fail "the server does not listen again"
+background client env MILLRACE_VERBS="${ends[1]}" LD_LIBRARY_PATH="$verbs_library" timeout 60 ibv_rc_pingpong -g 0 -n 100000000 -e -p "$port" localhost
+client=$started
+sleep 1
+kill -0 "$client" || fail "the second client has ended: $(tail -n 3 "$scratch/client.log")"
+# What the engine in the card has not, is refused, and nothing hangs.
+code=0
+MILLRACE_VERBS=${ends[0]} ours timeout 20 ibv_ud_pingpong -g 0 -n 10 >"$scratch/ud.out" 2>&1 || code=$?
+[ "$code" -ne 0 ] && [ "$code" -ne 124 ] || fail "datagrams are not refused: $code $(cat "$scratch/ud.out")"
+code=0
+MILLRACE_VERBS="${ends[0]} ip=10.0.0.1" ours ibv_devinfo >"$scratch/ip.out" 2>&1 || code=$?
+grep -q "place=card has neither" "$scratch/ip.out" || fail "an address of its own is not refused: $(cat "$scratch/ip.out")"
+
+kill -KILL "$card"
+for program in "$server" "$client"; do
+    ended "$program" 5
+    [ "$code" -ne 0 ] && [ "$code" -ne 124 ] || fail "a program does not see that the card was killed: $code"
+done
+
+echo "idle: $share % of a core"
+echo "the engine in the card: pingpongs and perftest of two programs"
