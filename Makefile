@@ -33,7 +33,7 @@ bench: build ## how fast it is, beside DPDK, Open vSwitch, a bare ring and a cac
 soak: build ## kill programs and scribble on their memory for SOAK_SECONDS (default 3600): nothing may leak, nobody be hurt
 	@scripts/soak.sh
 
-build: ## target/release/millrace and millrace-bench, their manual pages, the extension library for libnfb, and libibverbs.so.1
+build: ## target/release/millrace and millrace-bench, their manual pages, the extension library for libnfb, libibverbs.so.1 and librdmacm.so.1
 	@scripts/setup.sh --build
 	@$(RUN) cargo build --release --locked
 	@ln -f $(BUILT)/libnfb_ext_millrace.so $(BUILT)/libnfb-ext-millrace.so
@@ -47,16 +47,17 @@ $(SHARE)/made: $(BUILT)/millrace $(BUILT)/millrace-bench
 	@touch $@
 
 # Where only files are installed, what is missing is not built.
-$(BUILT)/millrace $(BUILT)/millrace-bench $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1:
+$(BUILT)/millrace $(BUILT)/millrace-bench $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1:
 	@echo "$@ has not been built; 'make build' does that" >&2; exit 1
 
-install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 ## copy what `make build` has made to PREFIX (default /usr/local), below DESTDIR if given
+install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1 ## copy what `make build` has made to PREFIX (default /usr/local), below DESTDIR if given
 	install -D -m 755 $(BUILT)/millrace $(TO)/bin/millrace
 	install -D -m 755 $(BUILT)/millrace-bench $(TO)/bin/millrace-bench
 	install -D -m 755 $(BUILT)/libnfb-ext-millrace.so $(TO)/lib/libnfb-ext-millrace.so
 	install -D -m 644 $(BUILT)/libmillrace.so $(TO)/lib/libmillrace.so.0
 	ln -sf libmillrace.so.0 $(TO)/lib/libmillrace.so
 	install -D -m 755 $(BUILT)/verbs/libibverbs.so.1 $(TO)/lib/millrace/libibverbs.so.1
+	install -D -m 755 $(BUILT)/verbs/librdmacm.so.1 $(TO)/lib/millrace/librdmacm.so.1
 	install -D -m 644 $(BUILT)/libmillrace.a $(TO)/lib/libmillrace.a
 	install -D -m 644 include/millrace.h $(TO)/include/millrace.h
 	install -D -m 644 crates/c/millrace.pc $(TO)/lib/pkgconfig/millrace.pc

@@ -23,6 +23,7 @@ lib/libmillrace.so
 lib/libmillrace.so.0
 lib/libnfb-ext-millrace.so
 lib/millrace/libibverbs.so.1
+lib/millrace/librdmacm.so.1
 lib/pkgconfig/millrace.pc
 lib/systemd/system/millrace-card@.service
 share/bash-completion/completions/millrace
