@@ -17,11 +17,11 @@ export MILLRACE_VERBS=$device
 # The server is the first to open queues.
 server_address=198.18.0.1
 
-# has_queues: whether a program has both halves of the first pair.
+# has_queues: whether a program has opened queues, or the server has ended.
 has_queues() {
-    is_gone "$server" || "$millrace" stats --json | python3 -c '
+    is_gone "$server" || [ "$("$millrace" stats --json | python3 -c '
 import json, sys
-print(sum(queue.get("open", queue.get("running", False)) in (True, 1) for queue in json.load(sys.stdin).get("queues", [])))' | grep -q '^[1-9]'
+print(any(queue["state"] == "running" for queue in json.load(sys.stdin)["queues"]))')" = True ]
 }
 
 # connects SERVER... -- CLIENT...: both end well.
