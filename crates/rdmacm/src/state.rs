@@ -26,6 +26,8 @@ pub(crate) type Queue = Events<u64>;
 const MOST_WAITING: usize = 256;
 /// How long a message waits for one. It is sent again later anyway.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The same, when the process ends.
+const LAST: Duration = Duration::from_millis(200);
 /// Ports that are given to who names none, as Linux has them.
 const FREE_PORTS: core::ops::Range<u16> = 32_768..61_000;
 /// The largest backlog, and that of who names none.
@@ -280,7 +282,10 @@ impl State {
         let one = self.one(handle)?;
         let service = ServiceId::new(one.space, one.own.map_or(0, |own| own.port()));
         one.service = Some(service);
-        self.manager.listen(service, handle, backlog.min(MOST_BACKLOG)).map_err(errno_of)
+        self.manager.listen(service, handle, backlog.min(MOST_BACKLOG)).map_err(errno_of)?;
+        // Somebody may have called already.
+        self.step();
+        Ok(())
     }
 
     /// Adds a notice for an identifier.
@@ -433,6 +438,12 @@ impl State {
         let now = self.now();
         self.manager.abandon(now);
         self.send();
+        // Where to, may still be asked for.
+        let until = Instant::now() + LAST;
+        while !self.waiting.is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            self.send();
+        }
         if let Some(card) = self.card.take() {
             card.close();
         }

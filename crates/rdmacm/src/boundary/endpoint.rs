@@ -2,7 +2,6 @@
 
 use super::{IdObject, call, ids, notices, pairs};
 use crate::abi::{Pd, QpInitAttr};
-use crate::card::DATAGRAM;
 use crate::cma::{AddrInfo, CmEvent, CmId, event};
 use core::ffi::c_int;
 use core::ptr;
@@ -27,7 +26,10 @@ unsafe fn create(id: *mut *mut CmId, info: &AddrInfo, pd: *mut Pd, init: *mut Qp
                 if !pd.is_null() {
                     (*new).pd = pd;
                 }
-                IdObject::of(new).with_extra(|extra| extra.template = init.as_ref().copied());
+                if let Some(init) = init.as_mut() {
+                    init.qp_type = info.qp_type as u32;
+                    IdObject::of(new).with_extra(|extra| extra.template = Some(*init));
+                }
                 return Ok(());
             }
             done(ids::rdma_resolve_addr(new, info.src_addr.cast(), info.dst_addr.cast(), LOOK_UP))?;
@@ -101,7 +103,6 @@ pub unsafe extern "C" fn rdma_get_request(listen: *mut CmId, to: *mut *mut CmId)
         if let Some(mut template) = IdObject::of(listen).with_extra(|extra| extra.template) {
             // Queue pairs of those who call share what the program has made for the one that listens.
             template.srq = if template.srq.is_null() { (*listen).srq } else { template.srq };
-            template.qp_type = if (*listen).qp_type == DATAGRAM { DATAGRAM } else { template.qp_type };
             if let Err(error) = pairs::create_pair(id, (*listen).pd, &mut template) {
                 notices::rdma_ack_cm_event(found);
                 rdma_destroy_ep(id);

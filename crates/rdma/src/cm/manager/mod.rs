@@ -14,7 +14,7 @@ mod time;
 
 use super::address::ServiceId;
 use super::connection::{Connection, Event, Id, Peer, State, Terms};
-use super::message::{self, Bytes, Message};
+use super::message::{self, Bytes, Message, Request};
 use crate::number::{Gid, Moment, Qpn};
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -131,6 +131,20 @@ struct Listener {
 /// Most messages that wait to be sent.
 const MOST_OUT: usize = 1024;
 
+/// Requests for services that nobody offers yet, at most.
+const MOST_EARLY: usize = 64;
+/// How long they wait for somebody who does. Programs that connect twice stop listening between, and their peers may be quicker.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// A request for a service that nobody offers yet.
+#[derive(Debug)]
+struct Early {
+    until: Moment,
+    from: Peer,
+    transaction: u64,
+    request: Box<Request>,
+}
+
 /// All connections of one end.
 #[derive(Debug)]
 pub struct Manager {
@@ -142,6 +156,7 @@ pub struct Manager {
     requests: HashMap<(Gid, u32, bool), Id>,
     /// Connections by the queue pair of the other end.
     pairs: HashMap<(Gid, Qpn), Id>,
+    early: VecDeque<Early>,
     half_open: HashMap<Gid, usize>,
     half_open_in_all: usize,
     timers: BTreeSet<(Moment, Id)>,
@@ -160,6 +175,7 @@ impl Manager {
             listeners: HashMap::new(),
             requests: HashMap::new(),
             pairs: HashMap::new(),
+            early: VecDeque::new(),
             half_open: HashMap::new(),
             half_open_in_all: 0,
             timers: BTreeSet::new(),

@@ -1,6 +1,6 @@
 //! What comes.
 
-use super::Manager;
+use super::{Early, GRACE, MOST_EARLY, Manager};
 use crate::cm::address::ServiceId;
 use crate::cm::connection::{Connection, Event, Id, Peer, State, Terms};
 use crate::cm::message::{
@@ -64,6 +64,20 @@ impl Manager {
         if let Some(&id) = self.requests.get(&(from.gid, request.local_id, false)) {
             return self.on_same_request(id);
         }
+        let is_same = |early: &Early| early.from == from && early.request.local_id == request.local_id;
+        if self.early.iter().any(is_same) {
+            return self.counters.duplicate += 1;
+        }
+        let is_offered = self.listeners.contains_key(&ServiceId(request.service));
+        if !is_offered && self.early.len() < MOST_EARLY {
+            let request = Box::new(request);
+            return self.early.push_back(Early { until: now + GRACE, from, transaction, request });
+        }
+        self.decide(now, from, transaction, request);
+    }
+
+    /// A request that is new, and waits no longer.
+    pub(super) fn decide(&mut self, now: Moment, from: Peer, transaction: u64, request: Request) {
         let pair = (from.gid, request.local_qpn);
         let refused = match self.fits(from, &request) {
             Some(refused) => Some(refused),
@@ -235,6 +249,7 @@ impl Manager {
     }
 
     fn on_rejection(&mut self, from: Peer, rejection: &Rejection) {
+        self.early.retain(|early| early.from != from || early.request.local_id != rejection.local_id);
         // Who has got no answer does not know our number.
         let id = match rejection.remote_id {
             0 => self.requests.get(&(from.gid, rejection.local_id, false)).copied(),

@@ -205,6 +205,9 @@ fn refusal(change: impl FnOnce(&mut Call)) -> u16 {
     change(&mut call);
     wire.ends[0].connect(wire.now, &call).unwrap();
     wire.settle();
+    // What nobody offers may be offered soon.
+    wire.later(Duration::from_millis(500));
+    wire.settle();
     let Some(Event::Rejected(_, reason, _)) = wire.ends[0].take_event() else { panic!("not rejected") };
     assert!(wire.ends.iter().all(Manager::is_empty) && wire.ends[1].counters().refused == 1);
     reason
@@ -216,6 +219,23 @@ fn what_cannot_be_is_refused_with_its_reason() {
     assert_eq!(refusal(|call| call.own = gid(9)), reason::INVALID_GID);
     assert_eq!(refusal(|call| call.mtu = 6), reason::INVALID_MTU);
     assert_eq!(refusal(|call| call.mtu = 0), reason::INVALID_MTU);
+}
+
+#[test]
+fn a_request_waits_a_moment_for_who_listens_late() {
+    let mut wire = Wire::new();
+    wire.ends[0].connect(wire.now, &call(1, 2, 10)).unwrap();
+    wire.settle();
+    wire.ends[1].listen(SERVICE, OWNER, 8).unwrap();
+    wire.later(Duration::from_millis(100));
+    wire.ends[1].tick(wire.now);
+    assert_eq!((wire.event(1), wire.ends[1].early.len()), ("Requested".to_owned(), 0));
+    // Not many of them.
+    for qpn in 0..100 {
+        let request = Request { local_id: 1000 + qpn, service: 1, ..Request::empty() };
+        wire.ends[1].receive(wire.now, peer(3), &message::build(0, &request.into()));
+    }
+    assert_eq!((wire.ends[1].early.len(), wire.ends[1].counters().refused), (MOST_EARLY, 100 - MOST_EARLY as u64));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is due.
 
 use super::Manager;
+use crate::cm::address::ServiceId;
 use crate::cm::connection::{Event, Id, State};
 use crate::cm::message::reason;
 use crate::number::Moment;
@@ -11,11 +12,13 @@ const BUDGET: usize = 64;
 impl Manager {
     /// When [`Manager::tick`] is to be called next.
     pub fn next_due(&self) -> Option<Moment> {
-        self.timers.first().map(|(due, _)| *due)
+        let early = self.early.front().map(|early| early.until);
+        self.timers.first().map(|(due, _)| *due).into_iter().chain(early).min()
     }
 
     /// Does what is due, some of it: [`Manager::next_due`] is in the past where more is.
     pub fn tick(&mut self, now: Moment) {
+        self.look_at_early(now);
         for _ in 0..BUDGET {
             let Some(&(due, id)) = self.timers.first() else { return };
             if due > now {
@@ -23,6 +26,19 @@ impl Manager {
             }
             self.arm(id, None);
             self.due(now, id);
+        }
+    }
+
+    /// Requests that came before their service was offered, and those for which it was not.
+    fn look_at_early(&mut self, now: Moment) {
+        for _ in 0..self.early.len() {
+            let Some(early) = self.early.pop_front() else { return };
+            let is_offered = self.listeners.contains_key(&ServiceId(early.request.service));
+            if is_offered || early.until <= now {
+                self.decide(now, early.from, early.transaction, *early.request);
+            } else {
+                self.early.push_back(early);
+            }
         }
     }
 
