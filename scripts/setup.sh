@@ -66,8 +66,6 @@ to_test() {
     need go golang-go
     # Programs over verbs that are none of perftest's.
     need ucx_info ucx-utils
-    need rping rdmacm-utils
-    need fi_pingpong libfabric-bin
     installed ibverbs-providers || packages+=(ibverbs-providers)
     installed python3-pyverbs || packages+=(python3-pyverbs)
     need mpicc.mpich mpich
