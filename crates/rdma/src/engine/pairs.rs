@@ -219,6 +219,13 @@ impl<M: Memory> Engine<M> {
         }
     }
 
+    /// Whether a queue pair is connected with that one as its other end.
+    #[inline]
+    pub fn is_connected(&self, qpn: Qpn, remote: Qpn) -> bool {
+        let pair = self.numbers.slot(qpn).and_then(|slot| self.pairs.get(slot as usize));
+        pair.is_some_and(|pair| pair.config.remote == remote && pair.config.init.service != Service::UnreliableDatagram)
+    }
+
     /// All queue pairs, with their states.
     pub fn queue_pairs(&self) -> impl Iterator<Item = (Qpn, State)> + '_ {
         self.pairs.iter().map(|(_, pair)| (pair.config.number(), pair.config.state))

@@ -12,6 +12,8 @@ const MOST: usize = 256;
 /// A packet on its way.
 pub(super) struct Letter {
     pub headers: Headers,
+    /// The queue pair that has sent it: the engine itself says so.
+    pub source: Qpn,
     pub origin: Origin,
     pub payload: Vec<u8>,
 }
@@ -71,7 +73,7 @@ impl<O: Out> Out for Switch<'_, O> {
         };
         // Datagrams, whose receiver would read the routing header, are not served.
         let origin = Origin { path: back, grh: [0; 40], congested: false, service_level: 0 };
-        self.mailbox.waiting.push_back(Letter { headers: *headers, origin, payload });
+        self.mailbox.waiting.push_back(Letter { headers: *headers, source, origin, payload });
         Sent::Taken
     }
 }

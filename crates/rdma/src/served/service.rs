@@ -115,6 +115,8 @@ pub struct Counters {
     pub refusals_lost: u64,
     /// Packets that came from outside and said that they came from here.
     pub forged: u64,
+    /// Packets to a queue pair that is not connected with the one that sent them.
+    pub unconnected: u64,
     /// Packets between two programs of this card.
     pub packets: u64,
     /// Bytes copied from one program to another, once and without packets.

@@ -180,8 +180,14 @@ impl Service {
         let waiting = self.mailbox.len();
         for _ in 0..waiting {
             let Some(letter) = self.mailbox.take() else { break };
-            let packet = Packet { headers: letter.headers, payload: &letter.payload };
-            self.engine.receive(now, &packet, &letter.origin);
+            // All programs have one address, by which the engine knows the other end of a connection: here it is known by its number,
+            // and who only says that he is connected with it is nobody.
+            if self.engine.is_connected(letter.headers.destination, letter.source) {
+                let packet = Packet { headers: letter.headers, payload: &letter.payload };
+                self.engine.receive(now, &packet, &letter.origin);
+            } else {
+                self.counters.unconnected += 1;
+            }
             self.mailbox.give_back(letter);
         }
         self.counters.packets += waiting as u64;
