@@ -516,3 +516,33 @@ fn programs_that_are_processes_of_their_own_write_and_are_killed() {
         assert_eq!((b.poll()[0].id, b.program.take_event().is_ok()), (77, true));
     }
 }
+
+#[test]
+fn who_only_says_that_he_is_connected_is_nobody() {
+    let (mut service, [mut a, mut b]) = two();
+    let mut stranger = end(&mut service);
+    // b is connected with a; the stranger says that its other end is b, and sends what b waits for, and what would break b.
+    connect(&mut service, stranger.number, stranger.qpn, b.qpn);
+    b.program.post_receive(b.qpn, 900, &[b.piece(0, 64)]).unwrap();
+    let (own, of_a) = ([stranger.piece(0, 64)], [a.piece(0, 64)]);
+    stranger.post(1, Operation::Send, &own).unwrap();
+    stranger.post(2, write_to(Key::new(0xdead_beef), 0), &own).unwrap();
+    let mut now = 0;
+    let mut turns = |service: &mut Service, count| {
+        for _ in 0..count {
+            now += 100_000;
+            service.turn(Moment::new(now), &mut NoWire);
+        }
+    };
+    turns(&mut service, 50);
+    assert_eq!(b.poll().len(), 0, "something has come that nobody of its connection has sent");
+    assert!(service.counters().unconnected > 0);
+    a.post(3, Operation::Send, &of_a).unwrap();
+    turns(&mut service, 50);
+    let told = |lines: Vec<Completion>| lines.iter().map(|line| (line.id, line.status)).collect::<Vec<_>>();
+    assert_eq!(told(a.poll()), [(3, Status::Success)]);
+    assert_eq!(told(b.poll()), [(900, Status::Success)]);
+    turns(&mut service, 20_000);
+    let lost = told(stranger.poll());
+    assert_eq!(lost.first(), Some(&(1, Status::RetryExceeded)), "as with a queue pair that is not there");
+}

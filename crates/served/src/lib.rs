@@ -6,14 +6,16 @@
 //!  Client::call ---- requests, descriptors ---->  Server: one thread
 //!               <--- answers, descriptors -----     |
 //!  Program ========= rings in shared memory =====>  Service::turn
-//!  bell (eventfd) <=============================>  sleeps when nothing moves
+//!  bells          <=============================>  sleeps when nothing moves
 //! ```
 //!
 //! * `wire`: requests and answers as words.
+//! * `bell`: by what the two wake each other.
 //! * `record`: one record of a seqpacket socket, with descriptors.
 //! * `server`: the side of the card. `client`: the side of a program.
 #![forbid(unsafe_code)]
 
+pub mod bell;
 mod client;
 mod record;
 mod server;

@@ -3,8 +3,8 @@
 //! The thread never waits for a program: requests are taken one of each program at a look, answers are sent without waiting,
 //! and who does not read them is hung up on.
 
-use crate::record;
 use crate::wire::{Register, Request, Welcome, Words, write_pair, write_query};
+use crate::{bell, record};
 use millrace_dma::Region;
 use millrace_rdma::engine::Options;
 use millrace_rdma::memory::Refused;
@@ -14,7 +14,7 @@ use millrace_rdma::transport::{Out, Sent};
 use millrace_rdma::wire::{Headers, Path};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::{Errno, read, write};
+use rustix::io::{Errno, write};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
@@ -224,8 +224,7 @@ impl Worker {
         while let Some(number) = self.service.take_bell() {
             let mut met = self.clients.iter().filter_map(|client| client.met.as_ref());
             if let Some(met) = met.find(|met| met.number == number) {
-                // When it counts up to its end, it is readable already.
-                let _ = write(&met.to_program, &1_u64.to_ne_bytes());
+                bell::ring(&met.to_program);
             }
         }
     }
@@ -261,7 +260,7 @@ impl Worker {
         for (at, ready) in ready[2..].chunks_exact(3).enumerate() {
             let client = &self.clients[at];
             if let Some(met) = client.met.as_ref().filter(|_| ready[2].contains(PollFlags::IN)) {
-                let _ = read(&met.to_card, &mut [0; 8]);
+                bell::heard(&met.to_card);
             }
             let has_ended = client.ended.is_some() && ready[1].contains(PollFlags::IN);
             if has_ended || (!ready[0].is_empty() && self.serve(at).is_err()) {
@@ -338,10 +337,10 @@ impl Worker {
 }
 
 fn greeting(service: &Service, socket: &OwnedFd, welcome: &Welcome, number: Number) -> Result<Met, Errno> {
-    let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    let met = Met { number, to_card: bell()?, to_program: bell()? };
+    let ((to_card, for_card), (for_program, to_program)) = (bell::bell()?, bell::bell()?);
+    let met = Met { number, to_card, to_program };
     let shared = service.memory_of(number).ok().and_then(Region::fd).ok_or(Errno::NOMEM)?;
-    let fds: [BorrowedFd<'_>; 3] = [shared, met.to_card.as_fd(), met.to_program.as_fd()];
+    let fds: [BorrowedFd<'_>; 3] = [shared, for_card.as_fd(), for_program.as_fd()];
     record::send(socket, &welcome.write(), &fds)?;
     Ok(met)
 }

@@ -8,10 +8,9 @@ use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
 use millrace_rdma::wire::{Format, Path, Service};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request as Post, Status};
 use millrace_served::wire::{Register, Request, Welcome, qpn};
-use millrace_served::{Address, CallError, Client, Server};
+use millrace_served::{Address, CallError, Client, Server, bell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::write;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
 use std::time::{Duration, Instant};
 
@@ -123,7 +122,7 @@ impl End {
         let flags = Flags { signaled: true, ..Flags::default() };
         let request = Post { id: 7, operation, data: Data::Pieces(&pieces), flags, target: None };
         if self.program.post_send(self.qpn, &request).unwrap() {
-            write(&self.to_card, &1_u64.to_ne_bytes()).unwrap();
+            bell::ring(&self.to_card);
         }
     }
 

@@ -21,7 +21,7 @@ const LONGEST: usize = 128 << 10;
 /// How long an answer may take, in seconds.
 const PATIENCE: i64 = 1;
 /// The question: `crates/verbs/src/place/local/message.rs`.
-const QUESTION: (&[u8; 8], u8, usize) = (b"mrverb01", 5, 56);
+const QUESTION: (&[u8; 8], u8, usize) = (b"mrverb02", 5, 56);
 
 /// Options of `rdma`.
 #[derive(Debug, Args)]

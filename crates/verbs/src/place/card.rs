@@ -15,10 +15,9 @@ use millrace_rdma::served::{Full, Program, SHARED_LEN, queue_lines};
 use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Query, State};
 use millrace_rdma::work::{Access, Completion, Piece, Request};
 use millrace_served::wire::{self, Register, Welcome, Words, qpn};
-use millrace_served::{CallError, Client, socket_of};
+use millrace_served::{CallError, Client, bell, socket_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::io::{read, write};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -241,8 +240,7 @@ impl InCard {
     }
 
     fn ring(&self) {
-        // When it counts up to its end, it is readable already.
-        let _ = write(&self.to_card, &1_u64.to_ne_bytes());
+        bell::ring(&self.to_card);
     }
 
     #[inline]
@@ -402,7 +400,7 @@ fn run(place: &Weak<Place>, bell: &OwnedFd, link: &OwnedFd) {
         let _ = poll(&mut fds, Some(&most));
         let has_gone = !fds[1].revents().is_empty();
         let Some(place) = place.upgrade() else { return };
-        let _ = read(bell, &mut [0; 8]);
+        bell::heard(bell);
         let told = place.with(|running| {
             running.tell_of_card();
             if has_gone {

@@ -341,7 +341,7 @@ impl Place {
         }
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         if let Some(meeting) = &self.meeting {
-            let _ = rustix::io::write(&meeting.bell, &1u64.to_ne_bytes());
+            meeting.ring();
         }
         let event = events.take();
         self.sleepers.fetch_sub(1, Ordering::Relaxed);

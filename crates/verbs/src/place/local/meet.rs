@@ -7,7 +7,8 @@ use crate::boundary::Kept;
 use crate::place::{Place, Running};
 use millrace_dma::{Protection, Region, Seat};
 use millrace_rdma::local::{CHANNEL_LEN, Peer, Side};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use millrace_served::bell;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,8 +21,9 @@ const ANSWER: Duration = Duration::from_millis(200);
 pub(crate) struct Meeting {
     /// The card, as all its processes know it.
     card: String,
-    /// By which others wake this process.
+    /// By which others wake this process: the end that is heard, and the one that they ring.
     pub bell: Arc<OwnedFd>,
+    ringer: OwnedFd,
     /// One at a time.
     calling: Mutex<()>,
 }
@@ -30,8 +32,13 @@ impl Meeting {
     /// Of processes of one card. `None`: this card is of one process only.
     pub fn new(device: &str) -> Result<Option<Self>, LocalError> {
         let Some(card) = name::card(device) else { return Ok(None) };
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        Ok(Some(Self { card, bell, calling: Mutex::new(()) }))
+        let (bell, ringer) = bell::bell()?;
+        Ok(Some(Self { card, bell: Arc::new(bell), ringer, calling: Mutex::new(()) }))
+    }
+
+    /// Wakes the helper thread of this process.
+    pub fn ring(&self) {
+        bell::ring(&self.ringer);
     }
 
     /// Listens as this process.
@@ -51,7 +58,7 @@ impl Meeting {
         let side = Side::Maker;
         let (directory, seat) = let_in(place, &channel, side)?;
         let memory = channel.fd().ok_or(LocalError::Off)?;
-        Message::Hello(place.address()).send(&link, &[directory.as_fd(), memory, self.bell.as_fd()])?;
+        Message::Hello(place.address()).send(&link, &[directory.as_fd(), memory, self.ringer.as_fd()])?;
         let (address, [directory, bell]) = answer(&link)?;
         if address.mac != mac {
             return Err(LocalError::Greeting);
@@ -59,7 +66,7 @@ impl Meeting {
         let parts = Parts { address, link: Arc::new(link), pid, directory, channel, side, bell, seat };
         add(place, parts)?;
         // The helper thread is to look at its socket from now on.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        self.ring();
         Ok(())
     }
 
@@ -82,7 +89,7 @@ impl Meeting {
         let (own, seat) = let_in(place, &channel, side)?;
         let parts = Parts { address, link: link.clone(), pid, directory, channel, side, bell, seat };
         // Before anything else that is said by this socket. If there is no room for a session, it is hung up on.
-        Message::Welcome(place.address()).send(link, &[own.as_fd(), self.bell.as_fd()])?;
+        Message::Welcome(place.address()).send(link, &[own.as_fd(), self.ringer.as_fd()])?;
         add(place, parts)?;
         Ok(true)
     }

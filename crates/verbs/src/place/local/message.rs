@@ -11,7 +11,7 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr};
 
-const MAGIC: &[u8; 8] = b"mrverb01";
+const MAGIC: &[u8; 8] = b"mrverb02";
 const LEN: usize = 56;
 /// Descriptors of a greeting: directory, channel, bell. More than that are closed by the system.
 const MOST_FDS: usize = 3;
@@ -136,7 +136,7 @@ mod tests {
             assert_eq!((came, fds.len()), (message, 2));
         }
         assert!(Message::receive(&other).unwrap().is_none());
-        for nonsense in [&b"mrverb01"[..], &[0; LEN], &[1; 2 * LEN], b""] {
+        for nonsense in [&b"mrverb02"[..], &[0; LEN], &[1; 2 * LEN], b""] {
             send(&one, nonsense, SendFlags::empty()).unwrap();
             assert!(Message::receive(&other).is_err(), "{nonsense:?}");
         }

@@ -3,9 +3,10 @@
 use super::{files, name};
 use crate::boundary::Kept;
 use crate::place::Place;
+use millrace_served::bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::io::{Errno, read};
+use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,7 +68,7 @@ impl Serving {
 
     /// Answers, and takes away what has ended.
     pub fn serve(&mut self, place: &Place) {
-        let _ = read(&self.bell, &mut [0; 8]);
+        bell::heard(&*self.bell);
         self.accept();
         let Some(meeting) = place.meeting() else { return };
         let now = Instant::now();

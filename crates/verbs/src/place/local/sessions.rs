@@ -11,7 +11,7 @@ use millrace_rdma::memory::Refused;
 use millrace_rdma::number::Moment;
 use millrace_rdma::transport::Sent;
 use millrace_rdma::wire::{Headers, Path};
-use rustix::io::write;
+use millrace_served::bell;
 use std::sync::Arc;
 
 /// Most of them.
@@ -182,8 +182,7 @@ impl Sessions {
         for session in self.all.iter_mut().flatten().filter(|session| session.has_sent) {
             session.has_sent = false;
             if session.sender.must_wake() {
-                // A full eventfd is already readable.
-                let _ = write(&session.bell, &1u64.to_ne_bytes());
+                bell::ring(&session.bell);
             }
         }
     }
