@@ -24,7 +24,7 @@ cpu_ns() {
 }
 # A program that waits for its other end, and a card that has served others.
 port=$((24000 + $$ % 1000))
-background server env MILLRACE_VERBS="${ends[0]}" LD_LIBRARY_PATH="$verbs_library" timeout 60 ibv_rc_pingpong -g 0 -n 100000000 -p "$port"
+background server env MILLRACE_VERBS="${ends[0]}" LD_LIBRARY_PATH="$verbs_library" ibv_rc_pingpong -g 0 -n 100000000 -p "$port"
 server=$started
 await 30 listens "$port" "$server" || fail "the server does not listen"
 sleep 0.5
@@ -33,14 +33,21 @@ sleep 2
 share=$(awk "BEGIN { printf \"%.3f\", ($(cpu_ns) - $before) / 2e7 }")
 awk "BEGIN { exit !($share < 1.0) }" || fail "an idle engine uses $share % of a core"
 
-# The client is killed: its other end has errors. Then the card: the programs end.
-background client env MILLRACE_VERBS="${ends[1]}" LD_LIBRARY_PATH="$verbs_library" ibv_rc_pingpong -g 0 -n 100000000 -p "$port" localhost
-client=$started
-sleep 1
-kill -0 "$client" || fail "the client has ended: $(tail -n 3 "$scratch/client.log")"
-slay "$client"
-ended "$server" 5
-[ "$code" -ne 0 ] && [ "$code" -ne 124 ] || fail "the server does not see that its client was killed: $code"
+slay "$server"
+
+# The target of WRITEs is killed: who writes has errors. (Who only waits for a message waits on, as with hardware.)
+background target env MILLRACE_VERBS="${ends[0]}" LD_LIBRARY_PATH="$verbs_library" ib_write_bw -D 50 -p "$port"
+target=$started
+await 30 listens "$port" "$target" || fail "the target does not listen"
+background writer env MILLRACE_VERBS="${ends[1]}" LD_LIBRARY_PATH="$verbs_library" timeout 60 ib_write_bw -D 50 -p "$port" localhost
+writer=$started
+sleep 2
+kill -0 "$writer" || fail "the writer has ended: $(tail -n 3 "$scratch/writer.log")"
+slay "$target"
+ended "$writer" 5
+[ "$code" -ne 0 ] && [ "$code" -ne 124 ] || fail "the writer does not see that its target was killed: $code"
+
+# The card is killed: the programs end.
 background server env MILLRACE_VERBS="${ends[0]}" LD_LIBRARY_PATH="$verbs_library" timeout 60 ibv_rc_pingpong -g 0 -n 100000000 -p "$port"
 server=$started
 await 30 listens "$port" "$server" || fail "the server does not listen again"
