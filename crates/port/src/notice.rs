@@ -134,7 +134,9 @@ mod tests {
             lines.add("last".to_owned());
             while let Ok((line, dropped)) = read.try_recv() {
                 told += dropped;
-                assert!(dropped == 0 || line == "last");
+                // A writer that begins late takes its first line when lines were lost already.
+                let came_behind = line == "last" || line.parse::<usize>().is_ok_and(|number| number > MOST);
+                assert!(dropped == 0 || came_behind, "{line} {dropped}");
             }
             std::thread::sleep(Duration::from_micros(100));
         }

@@ -83,7 +83,8 @@ impl Namespace {
         })
     }
 
-    fn run(&self, arguments: &[&str]) -> Result<(), String> {
+    /// Runs a program in it, to its end.
+    pub fn run(&self, arguments: &[&str]) -> Result<(), String> {
         run(&self.ip, |command| {
             command.args(self.prefix()).args(arguments);
         })
