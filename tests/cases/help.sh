@@ -65,7 +65,7 @@ refused 2 stats --count 3
 refused 2 verbs --queue 1 true
 refused 2 verbs --set mtu true
 refused 2 verbs
-refused 1 verbs --dev host "$scratch/nothing"
+refused 127 verbs --dev host "$scratch/nothing"
 
 refused 2 frobnicate
 refused 2 read --frobnicate

@@ -3,15 +3,33 @@
 # memory windows of both types, regions that change, and what is refused. And pyverbs, which calls much of it from Python.
 . "$(dirname "$0")/../lib.sh"
 needs cc
+needs readelf
 [ -e /usr/include/infiniband/verbs.h ] || skip "libibverbs-dev is not installed"
 library=$(dirname "$millrace")/verbs
 [ -e "$library/libibverbs.so.1" ] || skip "$library/libibverbs.so.1 has not been built; \`make build\` does that"
+# Each name in its node, or programs of that distribution do not start.
+readelf -W --dyn-syms "$library/libibverbs.so.1" | awk '$7 != "UND" { print $8 }' | sed -n 's/^\([^@]*\)@@*\(.*\)$/\2 \1/p' | LC_ALL=C sort >"$scratch/names"
+grep -v '^#' "$tests/data/ibverbs-names.txt" | cut -d' ' -f1,2 | LC_ALL=C sort >"$scratch/wanted"
+missing=$(LC_ALL=C comm -23 "$scratch/wanted" "$scratch/names")
+[ -z "$missing" ] || fail "libibverbs.so.1 lacks names that those of rdma-core 44 to 56 have: $missing"
+echo "$(wc -l <"$scratch/wanted") names of rdma-core 44, 50 and 56 (Debian 12, Ubuntu 24.04, Debian 13)"
 cc -std=c11 -D_DEFAULT_SOURCE -O2 -Wall -Wextra -Werror -o "$scratch/verbs" "$tests/c/verbs.c" -libverbs
-start_card --queues 2
+start_card --queues 2 --rdma-cpu any
 for options in "" local=off adopt=heap; do
     for part in cq-ex windows rereg refusals; do
         MILLRACE_VERBS="$device $options" LD_LIBRARY_PATH=$library timeout 60 "$scratch/verbs" "$part" >"$scratch/part.out" 2>&1 ||
             fail "$part${options:+ with $options}: $(cat "$scratch/part.out")"
+    done
+done
+# What goes wrong, and what both ends are told.
+cc -std=c11 -D_DEFAULT_SOURCE -O2 -Wall -Wextra -Werror -o "$scratch/errors" "$tests/c/verbs-errors.c" -libverbs
+for options in "" local=off adopt=heap place=card; do
+    for part in queries errors lengths rnr silence shared overrun busy many; do
+        # A program may have 1,024 queue pairs in the card.
+        [ "$options $part" != "place=card many" ] || continue
+        MILLRACE_VERBS="$device $options" LD_LIBRARY_PATH=$library timeout 60 "$scratch/errors" "$part" >"$scratch/part.out" 2>&1 ||
+            fail "$part${options:+ with $options}: $(cat "$scratch/part.out")"
+        cat "$scratch/part.out"
     done
 done
 # That of the distribution, for which pyverbs is made.

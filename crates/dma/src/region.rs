@@ -194,15 +194,51 @@ impl Region {
     /// # Errors
     /// As [`Region::map`]; [`RegionError::Size`] also for what is no whole page.
     pub fn map_part(fd: OwnedFd, offset: u64, len: usize) -> Result<Self, RegionError> {
-        let end = offset.checked_add(len as u64).filter(|_| len > 0 && offset.is_multiple_of(PAGE as u64));
-        let end = end.filter(|end| end.is_multiple_of(PAGE as u64)).ok_or(RegionError::Size(len))?;
-        Self::check(&fd, usize::try_from(end).map_err(|_| RegionError::Size(len))?)?;
+        Self::check_part(&fd, offset, len)?;
         let failed = |source| RegionError::Map { len, source };
         let base = map_shared_at(fd.as_fd(), offset, len, Protection::ReadWrite.flags()).map_err(failed)?;
         let mapping = Arc::new(Mapping::foreign(base, len, Guard::over(base.as_ptr().addr(), len)));
         // SAFETY: `len` bytes of what was mapped, readable and writable, for as long as the mapping lives; guarded.
         let window = unsafe { Window::over(base, len, true, mapping) };
         Ok(Self { window, fd: None, len })
+    }
+
+    /// As [`Region::map_part`], for parts of several files, each behind the one before.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn map_parts(parts: &[(OwnedFd, u64, usize)]) -> Result<Self, RegionError> {
+        let mut len = 0_usize;
+        for (fd, offset, part) in parts {
+            Self::check_part(fd, *offset, *part)?;
+            len = len.checked_add(*part).ok_or(RegionError::Size(*part))?;
+        }
+        let failed = |source| RegionError::Map { len, source };
+        // SAFETY: reserves fresh addresses; nothing of this process is replaced.
+        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE) };
+        let base = base.map_err(failed)?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(failed(rustix::io::Errno::NOMEM))?;
+        // From here on the mapping unmaps itself on every way out.
+        let mut mapping = Mapping { base, len, backing: Backing::Mmap, guards: Vec::new() };
+        let (prot, flags) = (Protection::ReadWrite.flags(), MapFlags::SHARED | MapFlags::FIXED);
+        let mut at = 0;
+        for (fd, offset, part) in parts {
+            // SAFETY: inside the range reserved above, in a part that nothing else uses: `at` grows by the length of each, and all
+            // together are `len`.
+            unsafe { mmap(base.as_ptr().add(at).cast(), *part, prot, flags, fd, *offset) }.map_err(failed)?;
+            mapping.guards.push(Guard::over(base.as_ptr().addr() + at, *part));
+            at += part;
+        }
+        // SAFETY: `len` bytes without a gap, readable and writable, for as long as the mapping lives; all of it is guarded.
+        let window = unsafe { Window::over(base, len, true, Arc::new(mapping)) };
+        Ok(Self { window, fd: None, len })
+    }
+
+    /// Whether a part is whole pages of a file that has them and cannot shrink.
+    fn check_part(fd: &OwnedFd, offset: u64, len: usize) -> Result<(), RegionError> {
+        let end = offset.checked_add(len as u64).filter(|_| len > 0 && offset.is_multiple_of(PAGE as u64));
+        let end = end.filter(|end| end.is_multiple_of(PAGE as u64)).ok_or(RegionError::Size(len))?;
+        Self::check(fd, usize::try_from(end).map_err(|_| RegionError::Size(len))?)
     }
 
     fn map_fd_guarded(fd: OwnedFd, len: usize, protection: Protection) -> Result<Self, RegionError> {
@@ -404,6 +440,23 @@ mod tests {
         assert_eq!(both.slice(8192, 4).unwrap(), b"next", "it stays as long as somebody sees it");
         let closed = Region::allocate(4096, Pages::Ordinary).unwrap().without_fd();
         assert!(matches!(Region::adjoin(&[&closed]), Err(RegionError::NoFile)));
+    }
+
+    #[test]
+    fn parts_of_files_stand_behind_each_other() {
+        let file = |byte: u8| {
+            let region = Region::allocate(3 * 4096, Pages::Ordinary).unwrap();
+            region.window().span_mut(0, 3 * 4096).unwrap().write_from(&[byte; 3 * 4096]);
+            region.fd().unwrap().try_clone_to_owned().unwrap()
+        };
+        let both = Region::map_parts(&[(file(1), 4096, 8192), (file(2), 8192, 4096)]).unwrap();
+        let mut found = [0; 3 * 4096];
+        both.window().span(0, found.len()).unwrap().read_into(&mut found);
+        assert!(found[..8192].iter().all(|byte| *byte == 1) && found[8192..].iter().all(|byte| *byte == 2));
+        for (offset, len) in [(1, 4096), (0, 4095), (0, 0), (8192, 8192), (u64::MAX - 4095, 4096)] {
+            assert!(Region::map_parts(&[(file(1), 0, 4096), (file(2), offset, len)]).is_err(), "{offset} {len}");
+        }
+        assert!(Region::map_parts(&[(file(1), 0, 4096), (file(2), 0, usize::MAX & !4095)]).is_err());
     }
 
     #[test]

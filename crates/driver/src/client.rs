@@ -207,7 +207,8 @@ impl Client {
             Err(TalkError::Wire(WireError::System(errno))) => return Err(failed(errno)),
             Err(error) => return Err(in_words(error, &place)),
         }
-        let pid = rustix::net::sockopt::socket_peercred(&socket).map(|peer| peer.pid.as_raw_nonzero().get());
+        let pid =
+            nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials).map(|peer| peer.pid());
         let place = pid.map_or_else(|_| place.clone(), |pid| format!("{place} (process {pid})"));
         Self::introduce(socket, place, None)
     }

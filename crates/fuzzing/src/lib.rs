@@ -1,7 +1,8 @@
 //! Bodies of the fuzz targets in `fuzz/`: a fake peer that writes arbitrary descriptors, headers and pointers into
 //! arbitrary memory, and arbitrary calls of the rings of `millrace-ring` over them; any bytes as a frame for the parser
 //! of `millrace-packet`, and as traffic for the QUIC steering of `millrace-flow`; any actions of that on any frame, and any
-//! text as its rules; any bytes as a frame of RDMA for `millrace-rdma`.
+//! text as its rules; any bytes as a frame of RDMA for `millrace-rdma`, and as a
+//! request to its engine in the card.
 //!
 //! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
 //! there is no `cargo fuzz`.
@@ -12,6 +13,7 @@ mod language;
 mod parse;
 mod quic;
 mod rdma_cm;
+mod rdma_served;
 mod rdma_wire;
 mod rings;
 mod virtio;
@@ -21,6 +23,7 @@ pub use language::language;
 pub use parse::parse;
 pub use quic::quic;
 pub use rdma_cm::rdma_cm;
+pub use rdma_served::rdma_served;
 pub use rdma_wire::rdma_wire;
 pub use rings::{calypte, dd, medusa, sze};
 pub use virtio::virtio;

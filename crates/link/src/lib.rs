@@ -46,6 +46,9 @@ pub enum LinkError {
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(String),
+    /// With `place=card`.
+    #[error("place=card: {0}")]
+    Place(String),
     /// Memory cannot be registered.
     #[error("memory cannot be registered: {0}")]
     Memory(String),
@@ -90,7 +93,7 @@ impl LinkError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NoCard(_) | Self::Card { .. } => libc::ENODEV,
-            Self::Queue { .. } | Self::Memory(_) => libc::EIO,
+            Self::Queue { .. } | Self::Memory(_) | Self::Place(_) => libc::EIO,
             Self::Thread(_) => libc::EAGAIN,
             Self::Descriptor(error) => error.raw_os_error(),
             Self::NoQueue(_) => libc::EBUSY,
@@ -155,12 +158,25 @@ impl Link {
     /// Opens the first queues that are free, or those that are named.
     fn queues(device: Device, wanted: &Wanted) -> Result<Self, LinkError> {
         let crossed = sends_back(&device);
+        let is_named = wanted.tx.is_some() || wanted.rx.is_some();
+        let mut denied = None;
         for (tx, rx) in pairs(&device, wanted, crossed) {
-            let Some(tx) = free(&device, format!("TX queue {tx}"), || device.tx(tx).open()?.start())? else { continue };
-            let Some(rx) = free(&device, format!("RX queue {rx}"), || device.rx(rx).open()?.start())? else { continue };
-            return Ok(Self::Card(Box::new(Queues { device, rx, tx })));
+            let tx = free(&device, format!("TX queue {tx}"), || device.tx(tx).open()?.start());
+            let both = tx.and_then(|tx| match tx {
+                Some(tx) => {
+                    Ok(free(&device, format!("RX queue {rx}"), || device.rx(rx).open()?.start())?.map(|rx| (tx, rx)))
+                }
+                None => Ok(None),
+            });
+            match both {
+                Ok(Some((tx, rx))) => return Ok(Self::Card(Box::new(Queues { device, rx, tx }))),
+                Ok(None) => {}
+                // Others may be allowed.
+                Err(error) if !is_named && is_denied(&error) => denied = denied.or(Some(error)),
+                Err(error) => return Err(error),
+            }
         }
-        Err(LinkError::NoQueue(device.name().to_owned()))
+        Err(denied.unwrap_or_else(|| LinkError::NoQueue(device.name().to_owned())))
     }
 
     /// The name of the card, if there is one.
@@ -327,6 +343,11 @@ fn pairs(device: &Device, wanted: &Wanted, crossed: bool) -> Vec<(u32, u32)> {
             (0..device.tx_queues()).map(|tx| (tx, partner(tx))).filter(fits).collect()
         }
     }
+}
+
+fn is_denied(error: &LinkError) -> bool {
+    let LinkError::Queue { source, .. } = error else { return false };
+    matches!(&**source, millrace::Error::Client(error) if error.code() == Some(ErrorCode::Denied))
 }
 
 /// `None` when somebody else has the queue.

@@ -383,6 +383,93 @@ fn what_the_engine_does_not_take_ends_with_an_error_in_order() {
     assert_eq!(service.counters().refused, 1);
 }
 
+#[test]
+fn what_was_told_before_a_reset_is_not_told_after_it() {
+    let (mut service, [mut a, b]) = two();
+    let mut now = 0;
+    let (own, key) = (a.piece(0, 8), b.key);
+    for id in 1..4 {
+        a.post(id, write_to(key, 0), &[own]).unwrap();
+    }
+    run(&mut service, &mut now);
+    for end in [&a, &b] {
+        service.modify_pair(end.number, end.qpn, &Attributes::state(State::Reset)).unwrap();
+    }
+    let requests = DEPTH;
+    let granted = Capabilities { send_requests: requests, receive_requests: requests, ..Capabilities::default() };
+    a.program.add_pair(a.qpn, &granted, false);
+    join(&mut service, &a, &b);
+    a.post(77, write_to(key, 0), &[own]).unwrap();
+    run(&mut service, &mut now);
+    let ended: Vec<_> = a.poll().iter().map(|line| (line.id, line.status)).collect();
+    assert_eq!(ended, [(77, Status::Success)]);
+}
+
+#[test]
+fn events_that_have_no_room_are_told_later() {
+    let mut service = service();
+    let mut one = end(&mut service);
+    let mut now = 0;
+    let mut queues = Vec::new();
+    for _ in 0..400 {
+        let (queue, ring) = service.create_queue(one.number, 8).unwrap();
+        one.program.add_queue(queue, 8, again(ring).window()).unwrap();
+        let capabilities = Capabilities { send_requests: 1, send_pieces: 1, ..Capabilities::default() };
+        let (qpn, granted) = service.create_pair(one.number, &init(one.domain, queue, capabilities)).unwrap();
+        one.program.add_pair(qpn, &granted, true);
+        connect(&mut service, one.number, qpn, Qpn::new(5000));
+        one.program.arm(queue, false).unwrap();
+        run(&mut service, &mut now);
+        let flags = Flags { signaled: true, ..Flags::default() };
+        let request = Request { id: 1, operation: Operation::Send, data: Data::Pieces(&[]), flags, target: None };
+        one.program.post_send(qpn, &request).unwrap();
+        queues.push((queue, qpn));
+    }
+    service.turn(Moment::new(now), &mut NoWire);
+    for (_, qpn) in &queues {
+        service.modify_pair(one.number, *qpn, &Attributes::state(State::Error)).unwrap();
+    }
+    let mut told = std::collections::HashSet::new();
+    for _ in 0..10 {
+        run(&mut service, &mut now);
+        while let Some(event) = one.program.take_event().unwrap() {
+            if let Event::Completion(queue) = event {
+                told.insert(queue);
+            }
+        }
+    }
+    assert!(queues.iter().all(|(queue, _)| told.contains(queue)), "{} of 400", told.len());
+    assert_eq!(service.counters().events_lost, 0);
+}
+
+#[test]
+fn what_is_refused_wakes_whoever_waits() {
+    let (mut service, [mut a, _b]) = two();
+    let mut now = 0;
+    a.program.arm(a.queue, false).unwrap();
+    run(&mut service, &mut now);
+    assert!(a.program.doze());
+    let own = a.piece(0, 8);
+    a.post(1, Operation::Send, &[own; 5]).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!(service.take_bell(), Some(a.number));
+    assert_eq!(a.program.take_event(), Ok(Some(Event::Completion(a.queue))));
+    assert_eq!(a.poll()[0].status, Status::LocalOperation);
+}
+
+#[test]
+fn nobody_takes_all_regions() {
+    let quota = Quota { all_regions: 64, ..Quota::default() };
+    let mut service = Service::new(Options::default(), &[GID], quota);
+    let mut fill = || {
+        let one = end(&mut service);
+        let more = Region::allocate(4096, Pages::Ordinary).unwrap();
+        // One it has already.
+        1 + (0..100).take_while(|_| service.register(one.number, one.domain, &more, None, ALL).is_ok()).count()
+    };
+    assert_eq!([fill(), fill(), fill(), fill()], [32, 16, 8, 4]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -191,7 +191,10 @@ impl State {
             // Of the random keys that the system gives every process.
             let seed = RandomState::new().hash_one(std::process::id());
             self.manager = Manager::new(Options { seed, most_mtu: card.mtu, ..Options::default() });
-            crate::thread::start(card.fd())?;
+            if let Err(error) = crate::thread::start(card.fd()) {
+                card.close();
+                return Err(error);
+            }
             self.card = Some(card);
         }
         self.card.as_mut().ok_or(libc::ENODEV)
@@ -229,6 +232,13 @@ impl State {
             return Err(libc::EINVAL);
         }
         let (space, reuse) = (one.space, one.reuse);
+        // As with Linux, the loopback addresses are those of any device: libfabric asks by them which there is. They become its own,
+        // by which others reach it.
+        let own = ip_of(gids[0]);
+        let address = match address.ip().is_loopback() && address.is_ipv4() == own.is_ipv4() {
+            true => SocketAddr::new(own, address.port()),
+            false => address,
+        };
         if !address.ip().is_unspecified() && !gids.contains(&gid_of(address.ip())) {
             return Err(libc::EADDRNOTAVAIL);
         }
@@ -281,8 +291,9 @@ impl State {
         let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(MOST_BACKLOG);
         let one = self.one(handle)?;
         let service = ServiceId::new(one.space, one.own.map_or(0, |own| own.port()));
-        one.service = Some(service);
         self.manager.listen(service, handle, backlog.min(MOST_BACKLOG)).map_err(errno_of)?;
+        // Only now: whoever has a service takes it with him when he goes.
+        self.one(handle)?.service = Some(service);
         // Somebody may have called already.
         self.step();
         Ok(())

@@ -1,6 +1,6 @@
 //! One record of a socket: words, and descriptors.
 
-use crate::wire::{MOST_WORDS, Words};
+use crate::wire::{MOST_PARTS, MOST_WORDS, Words};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
@@ -10,7 +10,7 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 
 /// Descriptors of a record. More are closed by the system.
-pub const MOST_FDS: usize = 3;
+pub const MOST_FDS: usize = MOST_PARTS;
 
 /// Sends a record without waiting.
 ///

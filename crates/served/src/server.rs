@@ -12,14 +12,15 @@ use millrace_rdma::number::{Gid, Moment, Qpn};
 use millrace_rdma::served::{Number, Quota, ServeError, Service};
 use millrace_rdma::transport::{Out, Sent};
 use millrace_rdma::wire::{Headers, Path};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, write};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
-use rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -347,13 +348,15 @@ fn greeting(service: &Service, socket: &OwnedFd, welcome: &Welcome, number: Numb
 
 /// Whoever may use the card: root, and the user who runs it.
 fn client(socket: OwnedFd) -> Option<Client> {
-    let credentials = socket_peercred(&socket).ok()?;
-    if !credentials.uid.is_root() && credentials.uid != geteuid() {
+    let credentials = getsockopt(&socket, PeerCredentials).ok()?;
+    if credentials.uid() != 0 && credentials.uid() != geteuid().as_raw() {
         return None;
     }
     // A process of another container has the number 0, which is not one: then only its socket says that it has ended.
-    let has_number = credentials.pid.as_raw_nonzero().get() > 0;
-    let ended = if has_number { Some(pidfd_open(credentials.pid, PidfdFlags::empty()).ok()?) } else { None };
+    let ended = match Pid::from_raw(credentials.pid().max(0)) {
+        Some(pid) => Some(pidfd_open(pid, PidfdFlags::empty()).ok()?),
+        None => None,
+    };
     Some(Client { socket, ended, met: None })
 }
 
@@ -409,13 +412,18 @@ fn register(
 ) -> Result<millrace_rdma::memory::Registered, ServeError> {
     const PAGE: u64 = 4096;
     let outside = || ServeError::Engine(millrace_rdma::engine::Error::Range("file of the region"));
-    let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| outside())?;
-    if u64::from(asked.skip) >= PAGE {
+    let parts = asked.parts.list();
+    if u64::from(asked.skip) >= PAGE || parts.len() != fds.len() {
         return Err(outside());
     }
     let whole = asked.len.checked_add(asked.skip.into()).and_then(|len| len.checked_next_multiple_of(PAGE));
     let whole = whole.and_then(|len| usize::try_from(len).ok()).filter(|_| asked.len > 0).ok_or_else(outside)?;
-    let region = Region::map_part(fd, asked.offset, whole)?;
+    let parts = fds.into_iter().zip(parts).map(|(fd, (offset, len))| Some((fd, *offset, usize::try_from(*len).ok()?)));
+    let parts = parts.collect::<Option<Vec<_>>>().ok_or_else(outside)?;
+    if parts.iter().try_fold(0_usize, |all, (_, _, len)| all.checked_add(*len)) != Some(whole) {
+        return Err(outside());
+    }
+    let region = Region::map_parts(&parts)?;
     let window = region.part(asked.skip as usize, asked.len as usize)?;
     service.register_window(of, asked.domain, window, Some(asked.base), asked.access)
 }

@@ -27,7 +27,7 @@ pub enum Request {
     CreateDomain,
     /// Ends it.
     DestroyDomain(ProtectionDomain),
-    /// A region, in the file that comes along. The answer is its two keys.
+    /// A region, in the files that come along, one for each part. The answer is its two keys.
     Register(Register),
     /// Ends it.
     Deregister(Key),
@@ -51,14 +51,51 @@ pub enum Request {
     DestroyPair(Qpn),
 }
 
-/// Memory of a program, and where it lies in a file.
+/// Parts of files that one region may consist of.
+pub const MOST_PARTS: usize = 8;
+
+/// Parts of files, whole pages, one behind the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    count: usize,
+    /// Where in its file a part begins, and bytes of it.
+    all: [(u64, u64); MOST_PARTS],
+}
+
+impl Parts {
+    /// `None`: there are none, or more than there may be.
+    pub fn new(parts: impl IntoIterator<Item = (u64, u64)>) -> Option<Self> {
+        let mut made = Self::default();
+        for part in parts {
+            *made.all.get_mut(made.count)? = part;
+            made.count += 1;
+        }
+        (made.count > 0).then_some(made)
+    }
+
+    /// All that is left of a request.
+    fn read(words: &mut Words) -> Option<Self> {
+        let mut parts = Vec::new();
+        while words.at < words.words.len() && parts.len() < MOST_PARTS {
+            parts.push((words.word()?, words.word()?));
+        }
+        Self::new(parts)
+    }
+
+    /// All of them.
+    pub fn list(&self) -> &[(u64, u64)] {
+        &self.all[..self.count]
+    }
+}
+
+/// Memory of a program, and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register {
     /// Who may reach it.
     pub domain: ProtectionDomain,
-    /// Where in the file the page with the first byte begins.
-    pub offset: u64,
-    /// Bytes of that page before it.
+    /// Where its pages are.
+    pub parts: Parts,
+    /// Bytes of the first page before the first byte.
     pub skip: u32,
     /// Bytes.
     pub len: u64,
@@ -356,8 +393,10 @@ impl Request {
             Self::Hello => Words::of(1),
             Self::CreateDomain => Words::of(2),
             Self::DestroyDomain(domain) => with(3, &[domain.0.into()]),
-            Self::Register(Register { domain, offset, skip, len, base, access }) => {
-                with(4, &[domain.0.into(), offset, skip.into(), len, base, access.0.into()])
+            Self::Register(Register { domain, ref parts, skip, len, base, access }) => {
+                let mut words = with(4, &[domain.0.into(), skip.into(), len, base, access.0.into()]);
+                words.words.extend(parts.list().iter().flat_map(|(offset, len)| [*offset, *len]));
+                words
             }
             Self::Deregister(key) => with(5, &[key.value().into()]),
             Self::CreateQueue(depth) => with(6, &[depth.into()]),
@@ -389,11 +428,11 @@ impl Request {
             3 => Self::DestroyDomain(ProtectionDomain(from.small()?)),
             4 => Self::Register(Register {
                 domain: ProtectionDomain(from.small()?),
-                offset: from.word()?,
                 skip: from.small()?,
                 len: from.word()?,
                 base: from.word()?,
                 access: Access(from.small()?),
+                parts: Parts::read(from)?,
             }),
             5 => Self::Deregister(Key::new(from.small()?)),
             6 => Self::CreateQueue(from.small()?),
@@ -497,15 +536,19 @@ mod tests {
                 rnr_retry: is(16).then_some(small), notify_drained: is(17).then_some(small & 1 == 1),
             };
             let [offset, len, base] = wide;
+            let parts = Parts::new((0..1 + usize::from(small) % MOST_PARTS).map(|_| (offset, len))).unwrap();
             let all = [
                 Request::Hello, Request::CreateDomain, Request::DestroyDomain(domain),
-                Request::Register(Register { domain, offset, skip: b, len, base, access: Access(c) }),
+                Request::Register(Register { domain, parts, skip: b, len, base, access: Access(c) }),
                 Request::Deregister(Key::new(a)), Request::CreateQueue(a), Request::DestroyQueue(a),
                 Request::CreateShared(domain, b, c), Request::SetLimit(a, b), Request::DestroyShared(a),
                 Request::CreatePair(init), Request::ModifyPair(qpn, told), Request::QueryPair(qpn), Request::DestroyPair(qpn),
             ];
             prop_assert_eq!(there_and_back(&all[kind]), Some(all[kind]));
             let bytes = all[kind].write().bytes();
+            // Of parts there may be one more, or one fewer.
+            let is_longer = |words: usize| Words::from_bytes(&[&bytes[..], &[0; 16][..8 * words]].concat()).and_then(Request::read);
+            prop_assert!(is_longer(2).is_none_or(|found| matches!(found, Request::Register(asked) if asked.parts != parts)));
             let longer = [&bytes[..], &[0; 8]].concat();
             prop_assert_eq!(Words::from_bytes(&longer).and_then(Request::read), None, "a record that is too long");
             if bytes.len() > 8 {

@@ -7,7 +7,7 @@ use millrace_rdma::served::{Program, Quota, SHARED_LEN, queue_lines, ring_len};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
 use millrace_rdma::wire::{Format, Path, Service};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request as Post, Status};
-use millrace_served::wire::{Register, Request, Welcome, qpn};
+use millrace_served::wire::{Parts, Register, Request, Welcome, qpn};
 use millrace_served::{Address, CallError, Client, Server, bell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -25,6 +25,10 @@ fn server(folder: &tempfile::TempDir) -> (Server, std::path::PathBuf) {
     let address = Address { mac: MAC, gids: [GID, GID] };
     server.start(address, Quota::default(), None).unwrap();
     (server, path)
+}
+
+fn part(offset: u64, len: u64) -> Parts {
+    Parts::new([(offset, len)]).unwrap()
 }
 
 struct End {
@@ -49,7 +53,7 @@ impl End {
         let number = |request| client.call(&request, &[]).unwrap().0.word().unwrap() as u32;
         let domain = ProtectionDomain(number(Request::CreateDomain));
         let memory = Region::allocate(LEN, Pages::Ordinary).unwrap();
-        let asked = Register { domain, offset: 4096, skip: 16, len: 8192, base: 1 << 20, access: ALL };
+        let asked = Register { domain, parts: part(4096, 3 * 4096), skip: 16, len: 8192, base: 1 << 20, access: ALL };
         let made = client.call(&Request::Register(asked), &[memory.fd().unwrap()]);
         let key = Key::new(made.unwrap().0.word().unwrap() as u32);
         let (mut words, fds) = client.call(&Request::CreateQueue(64), &[]).unwrap();
@@ -214,13 +218,13 @@ fn harm_is_done_to_nobody_else() {
     let refused = |asked: Register, fds: &[rustix::fd::BorrowedFd<'_>]| {
         assert!(matches!(b.client.call(&Request::Register(asked), fds), Err(CallError::Refused(_))), "{asked:?}");
     };
-    let good = Register { domain: b.domain, offset: 0, skip: 0, len: 4096, base: 0, access: ALL };
+    let good = Register { domain: b.domain, parts: part(0, 4096), skip: 0, len: 4096, base: 0, access: ALL };
     let own = b.memory.fd().unwrap();
     refused(good, &[]);
     refused(Register { len: LEN as u64 + 1, ..good }, &[own]);
     refused(Register { len: u64::MAX, skip: 4095, ..good }, &[own]);
-    refused(Register { offset: u64::MAX - 4095, ..good }, &[own]);
-    refused(Register { offset: 8, ..good }, &[own]);
+    refused(Register { parts: part(u64::MAX - 4095, 4096), ..good }, &[own]);
+    refused(Register { parts: part(8, 4096), ..good }, &[own]);
     refused(Register { skip: 4096, ..good }, &[own]);
     refused(Register { len: 0, ..good }, &[own]);
     refused(Register { domain: a.domain, ..good }, &[own]);

@@ -161,8 +161,10 @@ impl Endpoint {
             match stage {
                 Stage::Ready => return Ok(()),
                 Stage::Refused => return Err(Error::Refused(other)),
-                Stage::Asking if begin.elapsed() > patience => {
-                    self.shared.with(|running, _| running.disconnect(other));
+                // Another thread may have it answered, and use it already: only what is still asked for ends.
+                Stage::Asking
+                    if begin.elapsed() > patience && self.shared.with(|running, _| running.stop_asking(other)) =>
+                {
                     return Err(Error::NoAnswer(other));
                 }
                 Stage::Asking => {}

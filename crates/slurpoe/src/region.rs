@@ -76,6 +76,10 @@ impl Region {
         Ok(Part { key: self.key, offset, len })
     }
 
+    fn outside(&self, offset: u64, len: usize) -> Error {
+        Error::Bounds { offset, len: len as u64, region: self.len }
+    }
+
     fn check(&self, offset: u64, len: u64) -> Result<(), Error> {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         if is_inside { Ok(()) } else { Err(Error::Bounds { offset, len, region: self.len }) }
@@ -88,7 +92,7 @@ impl Region {
     pub fn load(&self, offset: u64, to: &mut [u8]) -> Result<(), Error> {
         self.check(offset, to.len() as u64)?;
         let window = self.window.as_ref().ok_or(Error::Range("the memory of this region is the program's own"))?;
-        window.span(offset as usize, to.len()).map(|span| span.read_into(to));
+        window.span(offset as usize, to.len()).ok_or_else(|| self.outside(offset, to.len()))?.read_into(to);
         Ok(())
     }
 
@@ -99,7 +103,7 @@ impl Region {
     pub fn store(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         self.check(offset, from.len() as u64)?;
         let window = self.window.as_ref().ok_or(Error::Range("the memory of this region is the program's own"))?;
-        window.span_mut(offset as usize, from.len()).map(|span| span.write_from(from));
+        window.span_mut(offset as usize, from.len()).ok_or_else(|| self.outside(offset, from.len()))?.write_from(from);
         Ok(())
     }
 

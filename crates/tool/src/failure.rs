@@ -39,6 +39,14 @@ pub enum Failure {
         /// What the system says.
         source: io::Error,
     },
+    /// A program that is to be run in the place of this one. The exit codes are those of shells.
+    #[error("cannot run {path}: {source}", path = path.display())]
+    Program {
+        /// Which one.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
     /// Standard output is gone or full.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
@@ -62,6 +70,10 @@ impl Failure {
         ExitCode::from(match self {
             Failure::Usage(_) | Failure::Signals(_) => 2,
             Failure::Interrupted => stop::INTERRUPTED,
+            Failure::Program { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => 127,
+                _ => 126,
+            },
             Failure::Host { source, .. } if stop::caught() && is_silence(source) => stop::INTERRUPTED,
             _ => 1,
         })

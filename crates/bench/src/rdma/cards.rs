@@ -19,6 +19,8 @@ pub enum Wire {
     None,
     /// One card, whose thread moves frames between them.
     Card,
+    /// One card, whose engine (`--rdma-cpu`) moves the bytes: `place=card`.
+    Engine,
     /// A vhost-user socket; each end works on its port itself.
     Memory,
     /// The same; the port of the first end loses one frame in a hundred.
@@ -32,12 +34,17 @@ pub enum Wire {
 impl Wire {
     pub fn word(self) -> &'static str {
         match self {
-            Wire::None => "none",
+            Wire::None | Wire::Engine => "none",
             Wire::Card => "card",
             Wire::Memory => "memory",
             Wire::Lossy | Wire::LossyPlain => "memory, 1 % lost",
             Wire::Veth => "veth",
         }
+    }
+
+    /// Where the protocol runs.
+    pub fn placement(self) -> &'static str {
+        if self == Wire::Engine { "card" } else { "library" }
     }
 }
 
@@ -67,9 +74,13 @@ impl Cards {
         let (server, client) = (format!("vhost-user:{}", at("wire")), format!("virtio-user:{}", at("wire")));
         let lossy = format!("fault:loss=1%,seed={SEED},port=({server})");
         let words = match wire {
-            Wire::None | Wire::Card => {
-                card = Some(start(bench, &folder.path().join("card"), folder.path())?);
-                let local = if wire == Wire::Card { " local=off" } else { " adopt=heap" };
+            Wire::None | Wire::Card | Wire::Engine => {
+                card = Some(start(bench, wire, &folder.path().join("card"), folder.path())?);
+                let local = match wire {
+                    Wire::Card => " local=off",
+                    Wire::Engine => " place=card",
+                    _ => " adopt=heap",
+                };
                 [0, 1].map(|_| format!("unix:{}{local}", at("card")))
             }
             Wire::Memory => ends([server, client], "mtu=4096"),
@@ -85,12 +96,15 @@ impl Cards {
     }
 }
 
-fn start(bench: &Bench, socket: &Path, folder: &Path) -> Result<Process, String> {
+fn start(bench: &Bench, wire: Wire, socket: &Path, folder: &Path) -> Result<Process, String> {
     let program = programs::beside(programs::MILLRACE).map_err(|why| format!("cannot find millrace: {why}"))?;
     let mut card = Process::start("card", &program, folder, |command| {
         command.args(["card", "--until-eof", "--workers", "1", "--queues", "2", "--listen"]).arg(socket);
         if let Some(core) = bench.cores.card {
             command.args(["--cpu", &core.to_string()]);
+        }
+        if wire == Wire::Engine {
+            command.arg("--rdma-cpu");
         }
         command.env_remove("MILLRACE_DEVICE");
     })?;

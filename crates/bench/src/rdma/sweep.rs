@@ -1,5 +1,5 @@
-//! All sizes: throughput, latency and the share of a core that both ends take, on one host, by a card, over a wire of shared memory, and by TCP. The
-//! figures 5.7 to 5.12 of the source (SLURPoE).
+//! All sizes: throughput, latency and the share of a core that both ends take: on one host, by the engine in the card, by a card that moves frames,
+//! over a wire of shared memory, and by TCP. The figures 5.7 to 5.12 of the source (SLURPoE).
 
 use std::path::Path;
 
@@ -24,8 +24,9 @@ enum Way {
     Tcp,
 }
 
-const WAYS: [(Way, &str); 4] = [
+const WAYS: [(Way, &str); 5] = [
     (Way::Verbs(Wire::None), "one host"),
+    (Way::Verbs(Wire::Engine), "engine in the card"),
     (Way::Verbs(Wire::Card), "frames by a card"),
     (Way::Verbs(Wire::Memory), "a wire"),
     (Way::Tcp, "TCP (UCX)"),
@@ -88,15 +89,15 @@ fn measure(bench: &Bench, op: &'static str, way: usize, size: u64) -> Point {
 
 fn row(point: &Point) -> Row {
     let (way, name) = WAYS[point.way];
-    let wire = match way {
-        Way::Verbs(wire) => wire.word(),
-        Way::Tcp => "loopback",
+    let (placement, wire) = match way {
+        Way::Verbs(wire) => (wire.placement(), wire.word()),
+        Way::Tcp => ("kernel", "loopback"),
     };
     Row::new()
         .tag("bench", "rdma")
         .text("op", point.op)
         .text("path", name)
-        .tag("placement", if way == Way::Tcp { "kernel" } else { "library" })
+        .tag("placement", placement)
         .tag("wire", wire)
         .count("size", point.size)
         .maybe("gbps", point.gbps, 3)

@@ -9,8 +9,9 @@ use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, printable};
 use millrace_tool::stop;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{connect, recv, send, socket_with};
 use rustix::process::geteuid;
@@ -121,8 +122,8 @@ fn ask(name: &str) -> io::Result<Option<(u64, Value)>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    let other = socket_peercred(&socket)?;
-    if other.uid != geteuid() {
+    let other = getsockopt(&socket, PeerCredentials)?;
+    if other.uid() != geteuid().as_raw() {
         return Ok(None);
     }
     let (magic, kind, len) = QUESTION;
@@ -133,7 +134,7 @@ fn ask(name: &str) -> io::Result<Option<(u64, Value)>> {
     poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 }))?;
     let mut answer = vec![0; LONGEST];
     let (len, _) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
-    let pid = u64::from(other.pid.as_raw_nonzero().get().unsigned_abs());
+    let pid = u64::from(other.pid().unsigned_abs());
     Ok(serde_json::from_slice(&answer[..len]).ok().map(|told| (pid, told)))
 }
 

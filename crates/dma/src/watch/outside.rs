@@ -12,20 +12,45 @@ use std::sync::{Arc, PoisonError};
 
 /// Most processes that have a seat at a time.
 pub const SEATS: usize = if cfg!(loom) { 2 } else { 128 };
-/// A process that is inside for longer was stopped, or does harm: nobody waits for it before it has left.
+/// A process that is inside for longer was stopped, or does harm: nobody waits for it before it has left. All are waited for together:
+/// many of them cost no more than one.
 #[cfg(not(loom))]
 const PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
+/// Who was waited for in vain so often is to be put out.
+const VAIN: u32 = 4;
 
 struct Seated {
     word: Word64,
+    /// It is waited for until its word is another one.
+    inside_at: Option<u64>,
     /// It was waited for in vain while this was its word.
     stuck_at: Option<u64>,
+    /// How often that was so.
+    vain: u32,
+}
+
+impl Seated {
+    /// Whether it is still where it was when the waiting began.
+    fn is_inside(&mut self) -> bool {
+        // Acquire: as in `Outside::wait`.
+        let is_inside = self.inside_at.is_some_and(|first| self.word.load(Ordering::Acquire) == first);
+        self.inside_at = self.inside_at.filter(|_| is_inside);
+        is_inside
+    }
 }
 
 /// One of the processes that may come in.
 pub struct Seat {
     outside: Arc<Outside>,
     number: usize,
+}
+
+impl Seat {
+    /// Whether it was waited for in vain too often: whoever has it is to lose it.
+    pub fn is_to_leave(&self) -> bool {
+        let seats = self.outside.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.get(self.number).is_some_and(|seat| seat.as_ref().is_some_and(|seat| seat.vain >= VAIN))
+    }
 }
 
 impl Drop for Seat {
@@ -56,7 +81,7 @@ impl Outside {
     pub fn seat(self: &Arc<Self>, word: Word64) -> Option<Seat> {
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         let number = seats.iter().position(Option::is_none)?;
-        seats[number] = Some(Seated { word, stuck_at: None });
+        seats[number] = Some(Seated { word, inside_at: None, stuck_at: None, vain: 0 });
         Some(Seat { outside: self.clone(), number })
     }
 
@@ -72,39 +97,36 @@ impl Outside {
         // Pairs with the fence in `Presence::enter`: either they see what was stored before, or we see them inside.
         fence(Ordering::SeqCst);
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut stuck = 0;
+        let mut is_any = false;
         for seat in seats.iter_mut().flatten() {
             // Acquire pairs with the Release in `Presence::leave`: what they did inside has happened before.
             let first = seat.word.load(Ordering::Acquire);
-            if first & 1 == 1 && seat.stuck_at != Some(first) && !has_left(&seat.word, first) {
-                seat.stuck_at = Some(first);
-                stuck += 1;
-            }
+            seat.inside_at = (first & 1 == 1 && seat.stuck_at != Some(first)).then_some(first);
+            is_any |= seat.inside_at.is_some();
         }
-        stuck
+        if is_any { wait_for(&mut *seats) } else { 0 }
     }
 }
 
-#[cfg(loom)]
-fn has_left(word: &Word64, first: u64) -> bool {
-    // Acquire: as in `Outside::wait`.
-    while word.load(Ordering::Acquire) == first {
-        super::relax();
-    }
-    true
-}
-
-#[cfg(not(loom))]
-fn has_left(word: &Word64, first: u64) -> bool {
+/// Until all have left, or for as long as there is patience.
+#[cold]
+fn wait_for(seats: &mut [Option<Seated>]) -> usize {
+    #[cfg(not(loom))]
     let begin = std::time::Instant::now();
-    // Acquire: as in `Outside::wait`.
-    while word.load(Ordering::Acquire) == first {
-        if begin.elapsed() > PATIENCE {
-            return false;
+    loop {
+        let inside = seats.iter_mut().flatten().map(|seat| usize::from(seat.is_inside())).sum::<usize>();
+        #[cfg(not(loom))]
+        if inside > 0 && begin.elapsed() > PATIENCE {
+            for seat in seats.iter_mut().flatten().filter(|seat| seat.inside_at.is_some()) {
+                (seat.stuck_at, seat.vain) = (seat.inside_at.take(), seat.vain.saturating_add(1));
+            }
+            return inside;
+        }
+        if inside == 0 {
+            return 0;
         }
         super::relax();
     }
-    true
 }
 
 /// The word by which a process says that it is inside of another one's memory.
@@ -197,9 +219,26 @@ mod tests {
         presence.enter();
         assert_eq!(outside.wait(), 1, "it has left and is in again: that is another time");
         presence.leave();
+        assert!(!seat.is_to_leave());
         drop(seat);
         let seats: Vec<Seat> = (0..SEATS).filter_map(|_| outside.seat(word(8))).collect();
         assert_eq!(seats.len(), SEATS);
         assert!(outside.seat(word(8)).is_none());
+    }
+
+    #[test]
+    fn many_that_stay_cost_no_more_than_one_and_are_put_out() {
+        let region = Region::heap(8 * 64);
+        let word = |at: usize| region.window().word64(8 * at).unwrap();
+        let outside = Arc::new(Outside::new(word(0)));
+        let seats: Vec<Seat> = (1..60).map(|at| outside.seat(word(at)).unwrap()).collect();
+        for time in 0..VAIN {
+            assert!(seats.iter().all(|seat| !seat.is_to_leave()));
+            (1..60).for_each(|at| word(at).store(u64::from(2 * time + 1), Ordering::Relaxed));
+            let begin = std::time::Instant::now();
+            assert_eq!(outside.wait(), 59);
+            assert!(begin.elapsed() < 20 * PATIENCE, "together, not one after the other");
+        }
+        assert!(seats.iter().all(Seat::is_to_leave));
     }
 }

@@ -34,8 +34,8 @@ pub(super) fn spare() -> Option<OwnedFd> {
 
 /// Who is at the other end of a socket.
 fn asker_of(socket: &OwnedFd) -> Asker {
-    let peer = rustix::net::sockopt::socket_peercred(socket)
-        .map_or((u32::MAX, 0), |peer| (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get() as u32));
+    let peer = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials)
+        .map_or((u32::MAX, 0), |peer| (peer.uid(), peer.pid() as u32));
     Asker { uid: peer.0, pid: peer.1, connection: 0 }
 }
 

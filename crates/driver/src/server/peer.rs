@@ -1,13 +1,16 @@
 //! Who is at the other end of a socket, as the system says.
 
 use millrace_abi::access::Peer;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fd::AsFd;
 
 /// Who is at the other end of a socket.
 pub(super) fn peer_of(socket: impl AsFd) -> Option<Peer> {
-    let credentials = rustix::net::sockopt::socket_peercred(socket).ok()?;
-    let (pid, uid) = (credentials.pid.as_raw_nonzero().get() as u32, credentials.uid.as_raw());
-    let mut gids = vec![credentials.gid.as_raw()];
+    let credentials = getsockopt(&socket, PeerCredentials).ok()?;
+    // 0: of another container.
+    let (pid, uid) = (credentials.pid() as u32, credentials.uid());
+    let mut gids = vec![credentials.gid()];
     // Those who may do everything need no groups for it, and asking for them takes as long as a request.
     if !may_do_everything(uid) {
         gids.extend(supplementary_groups(pid, uid));

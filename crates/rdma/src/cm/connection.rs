@@ -22,7 +22,7 @@ pub struct Peer {
 pub struct Offer {
     /// Its number.
     pub qpn: Qpn,
-    /// First packet sequence number that it sends.
+    /// The packet sequence number with which the other end is to begin (volume 1, 12.7.31).
     pub psn: Psn,
     /// READs and atomic operations that it answers at once.
     pub responder_resources: u8,

@@ -14,7 +14,7 @@
 //! * `queues`: protection domains, completion queues, shared receive queues.
 //! * `pairs`: queue pairs, made, told and destroyed.
 //! * `post`: requests and buffers.
-//! * `packets`: what comes and what goes.
+//! * `packets`: what comes and what goes. `short`: SENDs that need no answer.
 //! * `numbers`, `timers`: which queue pair has which number; when each is to be looked at.
 
 mod error;
@@ -23,11 +23,13 @@ mod packets;
 mod pairs;
 mod post;
 mod queues;
+mod short;
 mod timers;
 
 pub use crate::transport::{Counters, Event, Options};
 pub use error::Error;
 pub use queues::SharedReceiveQuery;
+pub use short::{Came, Near, Rings};
 
 use crate::memory::Memory;
 use crate::transport::{Environment, Events, Pool, QueuePair};
@@ -51,6 +53,8 @@ pub struct Engine<M> {
     /// Those that may have something to send, in the order of their turns.
     active: VecDeque<u32>,
     timers: Timers,
+    /// Those whose timers are to be started: what they sent was sent without a look at the clock.
+    late: Vec<u32>,
     events: Events,
     counters: Counters,
     pool: Pool,
@@ -75,6 +79,7 @@ impl<M: Memory> Engine<M> {
             numbers: Numbers::new(options.first_qpn, options.qpns),
             active: VecDeque::new(),
             timers: Timers::default(),
+            late: Vec::new(),
             events: Events::default(),
             counters: Counters::default(),
             pool: Pool::new(options.reorder_bytes),

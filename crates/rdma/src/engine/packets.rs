@@ -31,6 +31,9 @@ impl<M: Memory> Engine<M> {
     /// Sends at most `budget` packets, of all queue pairs in turn. How many were sent: if it is fewer, there is nothing more to
     /// send before [`next_deadline`](Self::next_deadline), or `out` is full.
     pub fn transmit<O: Out>(&mut self, now: Moment, budget: usize, out: &mut O) -> usize {
+        if !self.late.is_empty() {
+            self.start_late_timers(now);
+        }
         self.expire(now);
         let (mut sent, mut blocked) = (0, 0);
         while sent < budget && (blocked == 0 || blocked < self.active.len()) {

@@ -48,6 +48,7 @@ impl<M: Memory> Engine<M> {
             rate: None,
             scheduled: false,
             has_answered: false,
+            is_late: false,
         };
         self.pairs.insert(Box::new(pair));
         self.queue(init.send_queue)?.users += 1;

@@ -16,6 +16,13 @@ impl<M: Memory> Engine<M> {
     /// request does not fit. A queue pair that has failed takes it, and ends it at once.
     #[inline]
     pub fn post_send(&mut self, qpn: Qpn, request: &Request<'_>) -> Result<(), Error> {
+        let (slot, len, signaled) = self.check(qpn, request)?;
+        self.post_checked(slot, request, len, signaled)
+    }
+
+    /// Whether a request is taken: by which queue pair, how many bytes it has, and whether it is told when it ends.
+    #[inline]
+    pub(super) fn check(&self, qpn: Qpn, request: &Request<'_>) -> Result<(u32, u32, bool), Error> {
         let slot = self.slot(qpn)?;
         let pair = self.pairs.get(slot as usize).ok_or(Error::Missing("queue pair"))?;
         if matches!(pair.config.state, State::Reset | State::Init | State::ReadyToReceive) {
@@ -26,7 +33,18 @@ impl<M: Memory> Engine<M> {
         if pair.requester.queue.is_full() {
             return Err(Error::Full);
         }
-        let signaled = request.flags.signaled || pair.config.init.signal_all;
+        Ok((slot, len, request.flags.signaled || pair.config.init.signal_all))
+    }
+
+    #[inline]
+    pub(super) fn post_checked(
+        &mut self,
+        slot: u32,
+        request: &Request<'_>,
+        len: u32,
+        signaled: bool,
+    ) -> Result<(), Error> {
+        let pair = self.pairs.get(slot as usize).ok_or(Error::Missing("queue pair"))?;
         if pair.may_reach() && is_one_sided(&request.operation) && self.reach_at_once(slot, request, len, signaled) {
             return Ok(());
         }

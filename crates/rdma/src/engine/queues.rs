@@ -2,6 +2,7 @@
 
 use super::{Engine, Error, Event};
 use crate::memory::{Memory, ProtectionDomain};
+use crate::number::Moment;
 use crate::work::{Completion, CompletionQueue, Piece, ReceiveQueue, SharedReceiveQueue};
 use slab::Slab;
 
@@ -78,6 +79,19 @@ impl<M: Memory> Engine<M> {
     #[inline]
     pub fn poll(&mut self, cq: u32, to: &mut [Completion]) -> Result<usize, Error> {
         self.queue(cq).map(|queue| queue.poll(to))
+    }
+
+    /// Adds a line that did not come of a request here.
+    pub fn complete(&mut self, cq: u32, completion: Completion) {
+        let (_, mut env) = self.split(Moment::new(0));
+        env.complete(cq, completion);
+        self.fail_overrun(Moment::new(0));
+    }
+
+    /// Takes the oldest line.
+    #[inline]
+    pub fn take_completion(&mut self, cq: u32) -> Option<Completion> {
+        self.queues.get_mut(cq as usize)?.take()
     }
 
     /// Whether there are lines to take.

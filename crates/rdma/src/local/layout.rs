@@ -1,7 +1,7 @@
 //! What stands where in the memory that two processes share. Words have the order of the processor: both are on one host.
 
 /// First word of a directory: its kind and version.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"mr-dir01");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"mr-dir02");
 /// Bytes of the head of a directory.
 pub(super) const HEAD: usize = 4096;
 /// Words of the head: its kind; how far the watch has come, and how far the owner has answered it; bits of a key below the
@@ -67,6 +67,11 @@ impl Side {
     /// The word that says up to where this side has taken from its ring: headers, and lines of payload.
     pub(super) const fn taken(self) -> usize {
         self.number() * WORDS + 64
+    }
+
+    /// The word that says which short SENDs this side has taken; beside the one before, so that both move as one line.
+    pub(super) const fn settled(self) -> usize {
+        self.taken() + 8
     }
 
     /// The word by which this side says that it sleeps, and wants to be woken.

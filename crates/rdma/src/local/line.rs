@@ -9,7 +9,16 @@
 //! | 4 | key, length; or what an atomic operation found |
 //! | 5, 6 | what is swapped in or added; what is compared |
 //! | 7 | the payload, if it has up to eight bytes |
+//!
+//! A short SEND (`short`) has an opcode of its own:
+//!
+//! | Word | |
+//! |---|---|
+//! | 1 | opcode (8 bits), flags (8), GIDs (4 and 4), destination (24), what the sender has taken itself (16) |
+//! | 2 | sequence number (24 bits), epoch (8), immediate data (32) |
+//! | 3 to 7 | the payload, if it has up to 40 bytes |
 
+use super::short::Short;
 use crate::number::{Key, Psn, Qpn};
 use crate::wire::{Aeth, AtomicEth, Headers, Parts, Reth, Service, Syndrome, decode, encode};
 
@@ -18,9 +27,47 @@ const ACK_REQUEST: u64 = 2;
 const FECN: u64 = 4;
 const BECN: u64 = 8;
 const EXTENDED: u64 = 16;
+const IMMEDIATE: u64 = 32;
+
+/// The opcode of a short SEND. No packet has it.
+const SHORT: u64 = 0xf0;
 
 /// Words 1 to 6.
 pub(super) type Words = [u64; 6];
+
+/// The first two words of a short SEND, from one GID of this end to one of the other.
+#[inline]
+pub(super) fn write_short(short: &Short, gids: (u8, u8), epoch: u8, heard: u16) -> [u64; 2] {
+    let flags = if short.solicited { SOLICITED } else { 0 } | if short.immediate.is_some() { IMMEDIATE } else { 0 };
+    let first = SHORT
+        | flags << 8
+        | u64::from(gids.0 & 15) << 16
+        | u64::from(gids.1 & 15) << 20
+        | u64::from(short.destination.value()) << 24
+        | u64::from(heard) << 48;
+    let immediate = u32::from_le_bytes(short.immediate.unwrap_or_default());
+    [first, u64::from(short.psn.value()) | u64::from(epoch) << 24 | u64::from(immediate) << 32]
+}
+
+/// Whether a line is a short SEND.
+#[inline]
+pub(super) const fn is_short(word: u64) -> bool {
+    word & 0xff == SHORT
+}
+
+/// A short SEND: which GIDs of that end and of this one it went by, its epoch, and what its sender has taken.
+#[inline]
+pub(super) const fn read_short(words: [u64; 2]) -> (Short, (u8, u8), u8, u16) {
+    let immediate = if words[0] >> 8 & IMMEDIATE != 0 { Some(((words[1] >> 32) as u32).to_le_bytes()) } else { None };
+    let short = Short {
+        destination: Qpn::new((words[0] >> 24) as u32 & 0xff_ffff),
+        psn: Psn::new(words[1] as u32 & 0xff_ffff),
+        immediate,
+        solicited: words[0] >> 8 & SOLICITED != 0,
+    };
+    let gids = ((words[0] >> 16) as u8 & 15, (words[0] >> 20) as u8 & 15);
+    (short, gids, (words[1] >> 24) as u8, (words[0] >> 48) as u16)
+}
 
 /// A line that is no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@
 //! * `layout`: what stands where in shared memory.
 //! * `directory`: what a process lets others reach; it alone writes there.
 //! * `view`: what others read there, each word checked.
-//! * `line`, `ring`: packets between two processes.
+//! * `line`, `ring`: packets between two processes. `short`: SENDs that the ring acknowledges.
 //! * `peer`: the other process, and how its memory is reached. `peers`: all of them.
 
 mod directory;
@@ -26,6 +26,7 @@ mod line;
 mod peer;
 mod peers;
 mod ring;
+mod short;
 mod view;
 
 pub(crate) use directory::Opened;
@@ -34,4 +35,5 @@ pub use layout::{CHANNEL_LEN, Side};
 pub use line::Malformed;
 pub use peer::{Counts, Peer, PeerError};
 pub use peers::{Connected, Far, Outcome, Peers};
-pub use ring::{Receiver, Room, Sender};
+pub use ring::{Receiver, Room, Sender, Taken, Ticket, What};
+pub use short::Short;

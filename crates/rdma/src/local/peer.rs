@@ -54,8 +54,39 @@ pub struct Peer {
     process: Option<OtherProcess>,
     failures: u32,
     files: Vec<Option<Place>>,
+    /// What of them is mapped.
+    mapped: Mapped,
     wanted: Option<u32>,
     counts: Counts,
+}
+
+/// How much of the memory of others is mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// Parts of files.
+    pub files: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Mapped {
+    /// As much as all processes together may make this one map: mappings that the system lets it have, and addresses.
+    const MOST: Self = Self { files: 8192, bytes: 1 << 44 };
+
+    #[must_use]
+    pub(super) const fn and(self, more: Self) -> Self {
+        Self { files: self.files + more.files, bytes: self.bytes.saturating_add(more.bytes) }
+    }
+
+    /// Whether one that has made this much be mapped may have a part of so many bytes more, where `all` is what there is. So that
+    /// nobody takes all of it, each has at most as much as is left for the others.
+    pub(super) const fn may_have(self, all: Self, bytes: u64) -> bool {
+        let left = Self {
+            files: Self::MOST.files.saturating_sub(all.files),
+            bytes: Self::MOST.bytes.saturating_sub(all.bytes),
+        };
+        self.files < left.files && self.bytes.saturating_add(bytes) <= left.bytes
+    }
 }
 
 /// What is to be done where a target is.
@@ -87,7 +118,16 @@ impl Peer {
             return Err(PeerError::Kind);
         }
         let (view, presence) = (View::new(directory)?, Presence::new(channel.word64(side.presence())?));
-        Ok(Self { view, presence, process, failures: 0, files: Vec::new(), wanted: None, counts: Counts::default() })
+        Ok(Self {
+            view,
+            presence,
+            process,
+            failures: 0,
+            files: Vec::new(),
+            mapped: Mapped::default(),
+            wanted: None,
+            counts: Counts::default(),
+        })
     }
 
     /// The word by which it says that it is inside of our memory.
@@ -103,13 +143,27 @@ impl Peer {
         self.wanted.take()
     }
 
+    /// What of its memory is mapped here.
+    pub(super) fn mapped(&self) -> Mapped {
+        self.mapped
+    }
+
+    /// Whether it is known of that file that it is mapped, or cannot be.
+    #[must_use]
+    pub fn knows_file(&self, number: u32) -> bool {
+        number >= MOST_FILES || matches!(self.files.get(number as usize), Some(Some(_)))
+    }
+
     /// A file of it is mapped from now on; or (`None`) it cannot be, and is not asked for again.
     pub fn add_file(&mut self, number: u32, window: Option<&Window>) {
         if number < MOST_FILES {
             let missing = (number as usize + 1).saturating_sub(self.files.len());
             self.files.extend((0..missing).map(|_| None));
             self.files[number as usize] = Some(match window {
-                Some(window) => Place::window(window),
+                Some(window) => {
+                    self.mapped = self.mapped.and(Mapped { files: 1, bytes: window.len() as u64 });
+                    Place::window(window)
+                }
                 // A place with nothing in it reaches nothing.
                 None => match Place::own(0, 0, false) {
                     Ok(place) => place,
@@ -196,5 +250,27 @@ fn in_place(place: &Place, offset: u64, job: &Job<'_>) -> Result<u64, Vanished> 
         Job::Read { to, at, len, around } => place.copy_to(there, to, at, len, around).map(|()| 0),
         Job::CompareSwap { compare, swap } => place.compare_swap(there, compare, swap),
         Job::FetchAdd(add) => place.fetch_add(there, add),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_makes_this_process_map_all_that_may_be_mapped() {
+        let mut all = Mapped::default();
+        let mut had = Vec::new();
+        for _ in 0..4 {
+            let mut own = Mapped::default();
+            while own.may_have(all, 4096) {
+                let more = Mapped { files: 1, bytes: 4096 };
+                (own, all) = (own.and(more), all.and(more));
+            }
+            had.push(own.files);
+        }
+        assert_eq!(had, [4096, 2048, 1024, 512]);
+        let none = Mapped::default();
+        assert!(none.may_have(none, 1 << 43) && !none.may_have(none, (1 << 44) + 1) && !none.may_have(none, u64::MAX));
     }
 }

@@ -1,7 +1,7 @@
 //! All processes that can be reached without packets, and what of a request can be done so.
 
 use super::directory::Directory;
-use super::peer::{Counts, Job, Peer};
+use super::peer::{Counts, Job, Mapped, Peer};
 use super::view::{Pair, Target, fold};
 use crate::memory::{Asker, Refused, Regions};
 use crate::number::{Gid, Qpn};
@@ -82,6 +82,13 @@ impl Peers {
     /// One of them.
     pub fn get(&mut self, place: usize) -> Option<&mut Peer> {
         self.known.get_mut(place)?.as_mut().map(|known| &mut known.peer)
+    }
+
+    /// Whether the one at that place may make this process map so many bytes more.
+    pub fn may_map(&self, place: usize, bytes: u64) -> bool {
+        let all = self.known.iter().flatten().fold(Mapped::default(), |all, known| all.and(known.peer.mapped()));
+        let own = self.known.get(place).and_then(Option::as_ref).map(|known| known.peer.mapped());
+        own.is_some_and(|own| own.may_have(all, bytes))
     }
 
     #[inline(always)]

@@ -6,13 +6,20 @@
 
 use super::layout::{HEADERS, LINE, MOST_PAYLOAD, PAYLOADS, Side};
 use super::line::{self, Malformed, Words};
+use super::short::{Settled, Short, Unsettled, line_heard};
+use crate::number::{Psn, Qpn};
 use crate::wire::Headers;
 use millrace_dma::{Ordering, OutOfRange, Slots64, Window, Word64, fence};
 
+/// Bytes of payload that stand in the headers: of a packet, and of a short SEND.
+const WITHIN: usize = 8;
+const WITHIN_SHORT: usize = 40;
+
 /// Where a packet of `len` bytes has its payload, if `at` lines were used before it: first line, and lines used behind it.
+/// Up to `within` bytes stand in the headers.
 #[inline]
-fn payload_at(at: u32, len: usize) -> (u32, u32) {
-    if len <= 8 {
+fn payload_at(at: u32, len: usize, within: usize) -> (u32, u32) {
+    if len <= within {
         return (at, at);
     }
     let lines = len.div_ceil(64) as u32;
@@ -49,6 +56,9 @@ pub struct Sender {
     used: u32,
     /// Up to where the receiver has taken, as we know it.
     free: (u32, u32),
+    /// What the receiver says of short SENDs.
+    settled: Word64,
+    unsettled: Unsettled,
 }
 
 impl Sender {
@@ -65,6 +75,8 @@ impl Sender {
             written: 0,
             used: 0,
             free: (0, 0),
+            settled: window.word64(side.other().settled())?,
+            unsettled: Unsettled::default(),
         })
     }
 
@@ -85,7 +97,7 @@ impl Sender {
 
     /// A receiver that says nonsense gets nothing: then neither difference is one that there may be.
     fn fits(&self, len: usize) -> bool {
-        let (_, end) = payload_at(self.used, len);
+        let (_, end) = payload_at(self.used, len, WITHIN);
         self.written.wrapping_sub(self.free.0) < HEADERS && end.wrapping_sub(self.free.1) <= PAYLOADS
     }
 
@@ -96,23 +108,74 @@ impl Sender {
         if !self.fits(payload.len()) {
             return Room::None;
         }
-        let (first, end) = payload_at(self.used, payload.len());
-        let mut short = [0; 8];
-        if let Some(short) = short.get_mut(..payload.len()) {
-            short.copy_from_slice(payload);
-        } else if let Some(span) = self.payload.span_mut((first % PAYLOADS) as usize * 64, payload.len()) {
-            span.write_from(payload);
-        }
-        self.used = end;
         let at = self.written.wrapping_mul(LINE);
         for (place, word) in (1..).zip(words) {
             self.headers.store(at + place, word);
         }
-        self.headers.store(at + 7, u64::from_le_bytes(short));
+        self.put::<{ WITHIN / 8 }>(payload);
+        Room::Sent
+    }
+
+    /// Adds a short SEND of `source` as [`Sender::send`] does; `heard` is what the receiver of this side says
+    /// ([`Receiver::heard`]).
+    #[inline]
+    pub fn send_short(&mut self, source: Qpn, short: &Short, gids: (u8, u8), heard: u16, payload: &[u8]) -> Room {
+        if !self.unsettled.has_room() || !self.fits(payload.len()) {
+            return Room::None;
+        }
+        let words = line::write_short(short, gids, self.unsettled.epoch, heard);
+        self.unsettled.add(self.written, source, short.psn);
+        let at = self.written.wrapping_mul(LINE);
+        self.headers.store(at + 1, words[0]);
+        self.headers.store(at + 2, words[1]);
+        self.put::<{ WITHIN_SHORT / 8 }>(payload);
+        Room::Sent
+    }
+
+    /// Payload and first word of the next line. Up to `WORDS` words of payload stand at its end.
+    #[inline(always)]
+    fn put<const WORDS: usize>(&mut self, payload: &[u8]) {
+        let at = self.written.wrapping_mul(LINE);
+        let (first, end) = payload_at(self.used, payload.len(), WORDS * 8);
+        if payload.len() <= WORDS * 8 {
+            for (place, bytes) in (LINE - WORDS as u32..).zip(payload.chunks(8)) {
+                let mut word = [0; 8];
+                word[..bytes.len()].copy_from_slice(bytes);
+                self.headers.store(at + place, u64::from_le_bytes(word));
+            }
+        } else if let Some(span) = self.payload.span_mut((first % PAYLOADS) as usize * 64, payload.len()) {
+            span.write_from(payload);
+        }
+        self.used = end;
         // Release pairs with the Acquire in `Receiver::take`.
         self.headers.store_release(at, stamp(self.written, payload.len()));
         self.written = self.written.wrapping_add(1);
-        Room::Sent
+    }
+
+    /// Whether the other side has not said yet of some short SENDs what became of them.
+    #[inline]
+    pub fn has_unsettled(&self) -> bool {
+        !self.unsettled.is_empty()
+    }
+
+    /// Looks which short SENDs were done: the last one of each run of a queue pair.
+    #[inline]
+    pub fn settle(&mut self, each: impl FnMut(Qpn, Psn)) {
+        // Acquire pairs with the Release in `Receiver::give_back`: what comes of it is not seen before.
+        self.unsettled.hear(self.settled.load(Ordering::Acquire), each);
+    }
+
+    /// The same, by what came with a short SEND of the other side.
+    #[inline]
+    pub fn hear(&mut self, heard: u16, each: impl FnMut(Qpn, Psn)) {
+        if let Some(line) = line_heard(heard, self.written) {
+            self.unsettled.settle(line, each);
+        }
+    }
+
+    /// A queue pair begins anew: what it has sent before does not count.
+    pub fn forget(&mut self, source: Qpn) {
+        self.unsettled.forget(source);
     }
 
     /// Whether the receiver is to be woken, after something was sent. It says so once.
@@ -129,8 +192,41 @@ impl Sender {
     }
 }
 
-/// A packet that was taken: headers, which GIDs of that end and of this one it went by, payload.
-pub type Taken<'a> = (Headers, (u8, u8), &'a [u8]);
+/// What was taken: which GIDs of that end and of this one it went by, and its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken<'a> {
+    /// What it is.
+    pub what: What,
+    /// Of the GIDs of that end and of this one.
+    pub gids: (u8, u8),
+    /// Its bytes.
+    pub payload: &'a [u8],
+}
+
+/// A packet, or a short SEND.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A packet.
+    Packet(Headers),
+    /// A short SEND.
+    Short {
+        /// What it says.
+        short: Short,
+        /// What its sender has taken, for [`Sender::hear`].
+        heard: u16,
+        /// It needs no answer if it is done; otherwise it is a packet that wants one.
+        counts: bool,
+        /// For [`Receiver::done`].
+        ticket: Ticket,
+    },
+}
+
+/// Which short SEND it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    line: u32,
+    epoch: u8,
+}
 
 /// The receiver's side.
 pub struct Receiver {
@@ -143,6 +239,9 @@ pub struct Receiver {
     used: u32,
     /// The packet that is looked at: nothing is believed that the sender could still change.
     bytes: Box<[u8]>,
+    /// What is said of short SENDs, and where.
+    said: Settled,
+    settled: Word64,
 }
 
 impl Receiver {
@@ -160,6 +259,8 @@ impl Receiver {
             read: 0,
             used: 0,
             bytes: vec![0; MOST_PAYLOAD].into_boxed_slice(),
+            said: Settled::default(),
+            settled: window.word64(side.settled())?,
         })
     }
 
@@ -188,22 +289,60 @@ impl Receiver {
             return Err(Malformed);
         }
         let word = |place: u32| self.headers.load(at + place);
-        let words: Words = [word(1), word(2), word(3), word(4), word(5), word(6)];
-        let (headers, gids) = line::read(&words)?;
-        let (line, end) = payload_at(self.used, len);
+        let kind = word(1);
+        let (what, gids) = if line::is_short(kind) {
+            let (short, gids, epoch, heard) = line::read_short([kind, word(2)]);
+            let (counts, ticket) = (self.said.counts(epoch), Ticket { line: self.read, epoch });
+            (What::Short { short, heard, counts, ticket }, gids)
+        } else {
+            let words: Words = [kind, word(2), word(3), word(4), word(5), word(6)];
+            let (headers, gids) = line::read(&words)?;
+            (What::Packet(headers), gids)
+        };
+        match what {
+            What::Short { .. } => self.copy::<{ WITHIN_SHORT / 8 }>(len),
+            What::Packet(_) => self.copy::<{ WITHIN / 8 }>(len),
+        }
+        Ok(Some(Taken { what, gids, payload: &self.bytes[..len] }))
+    }
+
+    /// Copies the payload of the line that is looked at, and goes on to the next one.
+    #[inline(always)]
+    fn copy<const WORDS: usize>(&mut self, len: usize) {
+        let at = self.read.wrapping_mul(LINE);
+        let (line, end) = payload_at(self.used, len, WORDS * 8);
         let to = &mut self.bytes[..len];
-        if len <= 8 {
-            to.copy_from_slice(&self.headers.load(at + 7).to_le_bytes()[..len]);
+        if len <= WORDS * 8 {
+            for (place, bytes) in (LINE - WORDS as u32..).zip(to.chunks_mut(8)) {
+                bytes.copy_from_slice(&self.headers.load(at + place).to_le_bytes()[..bytes.len()]);
+            }
         } else if let Some(span) = self.payload.span((line % PAYLOADS) as usize * 64, len) {
             span.read_into(to);
         }
         (self.read, self.used) = (self.read.wrapping_add(1), end);
-        Ok(Some((headers, gids, to)))
+    }
+
+    /// It was done, or (`false`) is to be treated as a packet.
+    #[inline]
+    pub fn done(&mut self, ticket: Ticket, is_done: bool) {
+        if is_done {
+            self.said.done(ticket.line);
+        } else {
+            self.said.stick(ticket.epoch);
+        }
+    }
+
+    /// What was done so far, for [`Sender::send_short`].
+    #[inline]
+    pub fn heard(&self) -> u16 {
+        self.said.heard()
     }
 
     /// The sender may use the places of all that was taken.
     #[inline]
     pub fn give_back(&self) {
+        // Release pairs with the Acquire in `Sender::settle`: what is answered by packets was said before.
+        self.settled.store(self.said.word(), Ordering::Release);
         // Release pairs with the Acquire in `Sender::has_room`.
         self.taken.store(u64::from(self.read) | u64::from(self.used) << 32, Ordering::Release);
     }
@@ -226,7 +365,6 @@ impl Receiver {
 mod tests {
     use super::super::layout::CHANNEL_LEN;
     use super::*;
-    use crate::number::{Psn, Qpn};
     use crate::wire::{Opcode, Place, Service};
     use millrace_dma::Region;
     use proptest::prelude::*;
@@ -234,6 +372,11 @@ mod tests {
     fn headers(psn: u32) -> Headers {
         let send = Opcode::Send { place: Place::Only, immediate: false, invalidate: false };
         Headers::new(Service::ReliableConnection, send, Qpn::new(77), Psn::new(psn))
+    }
+
+    fn short(psn: u32) -> Short {
+        let immediate = psn.is_multiple_of(2).then_some(psn.to_le_bytes());
+        Short { destination: Qpn::new(77), psn: Psn::new(psn), immediate, solicited: psn.is_multiple_of(4) }
     }
 
     fn ring() -> (Region, Sender, Receiver) {
@@ -259,15 +402,28 @@ mod tests {
                         prop_assert!(lens.len() > 100, "full with {} packets", lens.len());
                         break;
                     }
-                    prop_assert_eq!(sender.send(&headers(sent), (0, 1), &payload(sent, len)), Room::Sent);
+                    let room = match sent % 3 {
+                        0 => sender.send_short(Qpn::new(9), &short(sent), (0, 1), 0, &payload(sent, len)),
+                        _ => sender.send(&headers(sent), (0, 1), &payload(sent, len)),
+                    };
+                    prop_assert_eq!(room, Room::Sent);
                     lens.push_back(len);
                     sent += 1;
                 }
                 for _ in 0..takes {
-                    let Some((found, gids, bytes)) = receiver.take().unwrap() else { break };
-                    let len = lens.pop_front().unwrap();
-                    prop_assert_eq!((found, gids), (headers(taken), (0, 1)));
+                    let Some(Taken { what, gids, payload: bytes }) = receiver.take().unwrap() else { break };
+                    let (len, mut done) = (lens.pop_front().unwrap(), None);
+                    match what {
+                        What::Packet(found) => prop_assert_eq!((found, gids), (headers(taken), (0, 1))),
+                        What::Short { short, ticket, .. } => {
+                            prop_assert_eq!((short, gids), (self::short(taken), (0, 1)));
+                            done = Some(ticket);
+                        }
+                    }
                     prop_assert!(bytes == &payload(taken, len)[..]);
+                    if let Some(ticket) = done {
+                        receiver.done(ticket, true);
+                    }
                     taken += 1;
                 }
                 receiver.give_back();
@@ -312,14 +468,14 @@ mod tests {
             let mut next = 0;
             while next < 20_000_u32 {
                 match receiver.take().unwrap() {
-                    Some((found, _, bytes)) => {
+                    Some(Taken { what: What::Packet(found), payload: bytes, .. }) => {
                         assert_eq!(found.psn.value(), next);
                         assert!(
                             bytes.len() == next as usize * 37 % 300 && bytes.iter().all(|&byte| byte == next as u8)
                         );
                         next += 1;
                     }
-                    None => {
+                    _ => {
                         receiver.give_back();
                         std::thread::yield_now();
                     }

@@ -268,6 +268,11 @@ impl Regions {
         }
     }
 
+    /// Whether a protection domain has regions or windows.
+    pub fn has_users(&mut self, domain: ProtectionDomain) -> bool {
+        self.users(domain).is_ok_and(|count| *count > 0)
+    }
+
     /// How many regions and windows a domain has.
     pub(crate) fn users(&mut self, domain: ProtectionDomain) -> Result<&mut usize, RegisterError> {
         self.domains.get_mut(&domain).ok_or(RegisterError::Domain(domain))
@@ -529,7 +534,12 @@ impl Regions {
         self.limits.around_from
     }
 
-    /// All regions.
+    /// How many regions there are.
+    pub fn count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// All of them, as they are now.
     pub fn list(&mut self) -> Vec<Info> {
         self.sync();
         let mut list: Vec<Info> = self.held.iter().filter_map(|(slot, held)| self.info(*slot, held)).collect();

@@ -77,8 +77,7 @@ impl Service {
         let reach = self.engine.memory();
         let (memory, ours) = reach.domain(domain).ok_or(Error::Missing(DOMAIN))?;
         // The engine is asked first, and changes nothing if it has users; the memory has to agree before.
-        let is_free =
-            reach.regions.get_mut(memory).is_none_or(|regions| regions.users(ours).is_ok_and(|count| *count == 0));
+        let is_free = reach.regions.get_mut(memory).is_none_or(|regions| !regions.has_users(ours));
         if !is_free {
             return Err(Error::Busy(DOMAIN).into());
         }
@@ -121,9 +120,16 @@ impl Service {
         access: Access,
     ) -> Result<Registered, ServeError> {
         has(&self.owned(program)?.domains, &domain, DOMAIN)?;
+        let most = self.quota.all_regions;
         let reach = self.engine.memory();
         let (owner, ours) = reach.domain(domain).ok_or(Error::Missing(DOMAIN))?;
+        let all: usize = reach.regions.iter().map(|(_, regions)| regions.count()).sum();
         let regions = reach.regions.get_mut(owner).ok_or(ServeError::Gone)?;
+        let left = most.saturating_sub(all);
+        if regions.count() >= left {
+            let limit = left as u64;
+            return Err(ServeError::Quota { what: "regions, as long as others have so many,", limit });
+        }
         Ok(regions.register(ours, Source::Window(memory), base, access)?)
     }
 

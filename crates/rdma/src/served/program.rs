@@ -31,15 +31,22 @@ pub enum Full {
 struct Names {
     /// A power of two, so that positions may wrap at 2^32.
     ids: Box<[u64]>,
+    /// Of all queues of this program, this one's life: what is told of one before it, with the same number, is not taken for its own.
+    life: u32,
     depth: u32,
     posted: u32,
     ended: u32,
 }
 
 impl Names {
-    fn new(depth: u32) -> Self {
+    fn new(depth: u32, life: u32) -> Self {
         let ids = vec![0; depth.max(1).next_power_of_two() as usize].into_boxed_slice();
-        Self { ids, depth, posted: 0, ended: 0 }
+        Self { ids, life, depth, posted: 0, ended: 0 }
+    }
+
+    /// What the card knows the next request by.
+    fn next(&self) -> u64 {
+        u64::from(self.posted) | u64::from(self.life) << 32
     }
 
     fn is_full(&self) -> bool {
@@ -60,14 +67,18 @@ impl Names {
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// The one at that position, and all before it, have ended.
-    fn end(&mut self, position: u64) -> Result<u64, Malformed> {
-        let position = u32::try_from(position).map_err(|_| Malformed)?;
+    /// The one that the card knows by that, and all before it, have ended: what the program knows it by. `None`: it is of a life
+    /// before.
+    fn end(&mut self, known: u64) -> Result<Option<u64>, Malformed> {
+        let (position, life) = (known as u32, (known >> 32) as u32);
+        if life != self.life {
+            return Ok(None);
+        }
         if position.wrapping_sub(self.ended) >= self.posted.wrapping_sub(self.ended) {
             return Err(Malformed);
         }
         self.ended = position.wrapping_add(1);
-        Ok(self.ids[self.place(position)])
+        Ok(Some(self.ids[self.place(position)]))
     }
 }
 
@@ -88,6 +99,8 @@ pub struct Program {
     words: Words,
     queues: HashMap<u32, Queue>,
     pairs: HashMap<Qpn, Pair>,
+    /// Lives of queue pairs so far.
+    lives: u32,
     came: Box<[u64; MOST_WORDS]>,
 }
 
@@ -104,6 +117,7 @@ impl Program {
             words: Words::default(),
             queues: HashMap::new(),
             pairs: HashMap::new(),
+            lives: 0,
             came: Box::new([0; MOST_WORDS]),
         })
     }
@@ -123,10 +137,11 @@ impl Program {
         self.queues.remove(&queue);
     }
 
-    /// A queue pair that the card has made; `shared`: with a shared receive queue.
+    /// A queue pair that the card has made, or whose queues are empty again; `shared`: with a shared receive queue.
     pub fn add_pair(&mut self, qpn: Qpn, granted: &Capabilities, shared: bool) {
-        let receive = (!shared).then(|| Names::new(granted.receive_requests));
-        self.pairs.insert(qpn, Pair { send: Names::new(granted.send_requests), receive });
+        self.lives = self.lives.wrapping_add(1);
+        let receive = (!shared).then(|| Names::new(granted.receive_requests, self.lives));
+        self.pairs.insert(qpn, Pair { send: Names::new(granted.send_requests, self.lives), receive });
     }
 
     /// It is destroyed, and what is told of it later is not told on.
@@ -154,7 +169,7 @@ impl Program {
         if pair.send.is_full() {
             return Err(Full::Queue);
         }
-        let work = Work::Send(qpn, Request { id: pair.send.posted.into(), ..*request });
+        let work = Work::Send(qpn, Request { id: pair.send.next(), ..*request });
         put(&mut self.work, &mut self.words, &work)?;
         pair.send.add(request.id);
         Ok(self.work.must_wake())
@@ -169,7 +184,7 @@ impl Program {
         if names.is_full() {
             return Err(Full::Queue);
         }
-        put(&mut self.work, &mut self.words, &Work::Receive(qpn, names.posted.into(), pieces))?;
+        put(&mut self.work, &mut self.words, &Work::Receive(qpn, names.next(), pieces))?;
         names.add(id);
         Ok(self.work.must_wake())
     }
@@ -214,7 +229,8 @@ impl Program {
             let is_receive = matches!(found.ended, Ended::Receive | Ended::ReceiveWrite);
             let names = if is_receive { pair.receive.as_mut() } else { Some(&mut pair.send) };
             if let Some(names) = names {
-                found.id = names.end(found.id)?;
+                let Some(id) = names.end(found.id)? else { continue };
+                found.id = id;
             }
             to[count] = found;
             count += 1;

@@ -11,7 +11,7 @@ use crate::number::{Gid, Moment, Qpn};
 use millrace_dma::{OutOfRange, Pages, Region, RegionError};
 use millrace_ring::lines::{MOST_WORDS, Receiver, Sender};
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// The number of a program, as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +24,9 @@ pub struct Quota {
     pub domains: usize,
     /// Regions, and as many windows.
     pub regions: usize,
+    /// Regions of all programs together: each is a mapping of the card's. So that nobody takes all of them, a program has at most as many
+    /// as are left for the others.
+    pub all_regions: usize,
     /// Bytes registered.
     pub bytes: u64,
     /// Completion queues.
@@ -43,6 +46,7 @@ impl Default for Quota {
         Self {
             domains: 256,
             regions: 4096,
+            all_regions: 16_384,
             bytes: 1 << 38,
             queues: 1024,
             completions: 1 << 20,
@@ -111,8 +115,6 @@ pub struct Counters {
     pub malformed: u64,
     /// Events that a program had no room for.
     pub events_lost: u64,
-    /// Refusals that a program had no room for in the ring of the completion queue.
-    pub refusals_lost: u64,
     /// Packets that came from outside and said that they came from here.
     pub forged: u64,
     /// Packets to a queue pair that is not connected with the one that sent them.
@@ -131,6 +133,8 @@ pub(super) struct Process {
     /// Where its regions are.
     pub memory: usize,
     pub owned: Owned,
+    /// Events for which its ring had no room.
+    pub late: VecDeque<u64>,
 }
 
 /// Who has a queue pair, and where its completions go.
@@ -219,7 +223,7 @@ impl Service {
         let events = Sender::new(&shared.part(EVENTS_AT, SHARED_LEN - EVENTS_AT)?, EVENT_LINES)?;
         let memory = self.engine.memory().regions.insert(Regions::new(limits)?);
         let owned = Owned::default();
-        let process = Process { shared, work, events, memory, owned };
+        let process = Process { shared, work, events, memory, owned, late: VecDeque::new() };
         Ok(Number(self.processes.insert(process)))
     }
 
@@ -236,7 +240,7 @@ impl Service {
     pub fn leave(&mut self, now: Moment, program: Number) {
         let Some(process) = self.processes.get_mut(program.0) else { return };
         let (owned, memory) = (core::mem::take(&mut process.owned), process.memory);
-        let gone = owned.pairs.clone();
+        let gone: HashSet<Qpn> = owned.pairs.iter().copied().collect();
         self.destroy_all(&owned);
         self.engine.memory().regions.try_remove(memory);
         self.processes.remove(program.0);

@@ -10,6 +10,7 @@ use crate::number::{Moment, Qpn};
 use crate::transport::{Attributes, Origin, Out, State};
 use crate::wire::Packet;
 use crate::work::{Completion, Ended, Operation, Request, Status};
+use core::time::Duration;
 use millrace_ring::lines::Malformed;
 
 /// Messages of a program in one turn, and bytes that may be copied for it.
@@ -21,6 +22,11 @@ const PACKETS: usize = 128;
 const COMPLETIONS: usize = 256;
 /// Events in one turn.
 const EVENTS: usize = 256;
+
+/// Events of a program that wait for room in its ring: more than one for each of its objects.
+const MOST_LATE: usize = 8192;
+/// How soon it is looked whether there is room.
+const LATE: Duration = Duration::from_millis(5);
 
 /// What came of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +54,12 @@ impl Service {
         let mut moved = self.take_all(now);
         moved |= self.move_on(now, wire);
         moved |= self.tell();
-        Turn { moved, next: self.engine.next_deadline() }
+        let mut next = self.engine.next_deadline();
+        if self.tell_late() {
+            let soon = now + LATE;
+            next = Some(next.map_or(soon, |next| next.min(soon)));
+        }
+        Turn { moved, next }
     }
 
     /// Asks all programs to ring when they want something. Whether the card may sleep until [`Turn::next`]: nothing has come
@@ -155,10 +166,9 @@ impl Service {
         // In the state RESET there is nothing to fail.
         let _: Result<State, Error> = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
         let queue = if ended == Ended::Receive { of.receive_queue } else { of.send_queue };
-        let Some(of) = self.queues.get_mut(&queue) else { return };
-        of.fill(&mut self.engine, queue, usize::MAX);
         let completion = Completion { id, status: Status::LocalOperation, ended, qpn, ..Completion::default() };
-        self.counters.refusals_lost += u64::from(!of.tell(&completion));
+        // Behind those that were there before, and it wakes whoever waits for one.
+        self.engine.complete(queue, completion);
     }
 
     fn arm(&mut self, program: Number, queue: u32, solicited_only: bool, taken: u32) {
@@ -210,6 +220,25 @@ impl Service {
         moved
     }
 
+    /// Events that had no room go to their rings. Whether some have none now.
+    fn tell_late(&mut self) -> bool {
+        let mut is_any = false;
+        for (number, process) in &mut self.processes {
+            let before = process.late.len();
+            while let Some(word) = process.late.front()
+                && process.events.send(&[*word])
+            {
+                process.late.pop_front();
+            }
+            is_any |= !process.late.is_empty();
+            let program = Number(number);
+            if process.late.len() < before && process.events.must_wake() && !self.bells.contains(&program) {
+                self.bells.push_back(program);
+            }
+        }
+        is_any
+    }
+
     fn owner(&self, event: &Event) -> Option<Number> {
         match event {
             Event::Completion(queue) | Event::CompletionQueueError(queue) => self.queues.get(queue).map(|of| of.owner),
@@ -225,8 +254,12 @@ impl Service {
 
     fn tell_of(&mut self, event: Event, program: Number) {
         let Some(process) = self.processes.get_mut(program.0) else { return };
-        if !process.events.send(&[told::write_event(event)]) {
+        let word = told::write_event(event);
+        let is_late = !process.late.is_empty() || !process.events.send(&[word]);
+        if is_late && process.late.len() >= MOST_LATE {
             self.counters.events_lost += 1;
+        } else if is_late {
+            process.late.push_back(word);
         }
         if process.events.must_wake() && !self.bells.contains(&program) {
             self.bells.push_back(program);

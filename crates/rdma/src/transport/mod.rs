@@ -9,6 +9,7 @@
 //! * `queue_pair`, `told`: both halves of one, how it fails, and how it takes what it is told.
 //! * `requester/`: what is asked: segments, sequence numbers, window, retries; and what comes of answers.
 //! * `responder/`: what is done for the other end, and what it is answered.
+//! * `short`: SENDs that need no answer.
 //! * `rate`: how fast a queue pair sends where routers are congested.
 //! * `environment`: what it all needs of the engine: memory, completion queues, events.
 
@@ -24,6 +25,7 @@ mod queue_pair;
 mod rate;
 mod requester;
 mod responder;
+mod short;
 mod state;
 mod told;
 
@@ -41,3 +43,4 @@ pub(crate) use event::Events;
 pub(crate) use queue_pair::{Broken, Config, QueuePair, Step};
 pub(crate) use requester::{Requester, SPAN};
 pub(crate) use responder::{Pool, Responder};
+pub(crate) use short::copy_out;

@@ -110,7 +110,7 @@ impl Config {
     /// Whether a packet comes from the other end of the connection. RoCE v2 goes through routers, which send from
     /// addresses of their own; the other formats do not.
     #[inline]
-    fn is_from_peer(&self, origin: &Origin) -> bool {
+    pub(super) fn is_from_peer(&self, origin: &Origin) -> bool {
         let (a, b) = (&self.path, &origin.path);
         a.format == b.format
             && a.source == b.source
@@ -142,6 +142,8 @@ pub(crate) struct QueuePair {
     pub scheduled: bool,
     /// The last packet was an answer.
     pub has_answered: bool,
+    /// It has sent short SENDs since its timers were looked at.
+    pub is_late: bool,
 }
 
 impl QueuePair {

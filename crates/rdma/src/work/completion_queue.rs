@@ -75,6 +75,12 @@ impl CompletionQueue {
         count
     }
 
+    /// Takes the oldest line.
+    #[inline]
+    pub fn take(&mut self) -> Option<Completion> {
+        self.lines.pop_front()
+    }
+
     /// The next completion wakes; one that was asked for any does not become one for solicited only (volume 1,
     /// 11.4.2.2).
     pub fn arm(&mut self, solicited_only: bool) {

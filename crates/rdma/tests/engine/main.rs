@@ -9,6 +9,7 @@ mod incast;
 mod many;
 mod queues;
 mod reliable;
+mod short;
 mod states;
 mod turns;
 mod unreliable;

@@ -51,14 +51,13 @@ impl Made {
         Self { id, listen_id: ptr::null_mut(), event, status, private: Vec::new(), param, is_datagram: false }
     }
 
-    /// The object that a program gets.
+    /// The object that a program gets. The event was counted in `acks` already.
     fn finish(self, acks: Arc<Acks>) -> *mut CmEvent {
         let mut private = [0; 256];
         let len = self.private.len().min(255);
         private[..len].copy_from_slice(&self.private[..len]);
         let Self { id, listen_id, event, status, param, is_datagram, .. } = self;
         let abi = UnsafeCell::new(CmEvent { id, listen_id, event, status, param });
-        acks.give();
         let object = Box::into_raw(Box::new(EventObject { abi, acks, private }));
         // SAFETY: just made; the pointer leads into the same object, and both kinds begin with it.
         unsafe {
@@ -84,17 +83,20 @@ pub unsafe extern "C" fn rdma_get_cm_event(channel: *mut EventChannel, to: *mut 
         // SAFETY: the caller's promise.
         let queue = unsafe { ChannelObject::of(channel) }.queue.clone();
         loop {
-            let number = queue.take().map_err(|error| error.raw_os_error())?;
+            let number = queue.take(|_| ()).map_err(|error| error.raw_os_error())?;
             let mut state = state::lock()?;
             let Some(notice) = state.take_notice(number) else { continue };
             let Some(one) = state.ones.get(&notice.owner) else { continue };
             let (id, acks) = (one.object as *mut CmId, one.acks.clone());
-            // SAFETY: the object is there as long as it is in the state.
+            // Before the state is unlocked, or the identifier could be destroyed while the event is made.
+            acks.give();
+            // SAFETY: the object is there until the event is given back: who destroys it waits.
             if let Some(made) = unsafe { made_of(state, id, notice.owner, notice.what) } {
                 // SAFETY: the caller's promise.
                 unsafe { to.write(made.finish(acks)) };
                 return Ok(());
             }
+            acks.take_back();
         }
     })
 }

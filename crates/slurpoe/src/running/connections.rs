@@ -32,9 +32,11 @@ impl Running {
         if let Some(peer) = self.peers.get(&other) {
             return Ok(peer.stage);
         }
+        self.make_room();
         self.add_peer(other)?;
         self.say(other, What::Ask);
         if let Some(peer) = self.peers.get_mut(&other) {
+            peer.is_ours = true;
             peer.ask_at = now.nanoseconds() + ASK_AGAIN;
         }
         Ok(Stage::Asking)
@@ -43,6 +45,15 @@ impl Running {
     /// Where it is, without beginning anything.
     pub fn stage(&self, other: Address) -> Option<Stage> {
         self.peers.get(&other).filter(|peer| !peer.is_over).map(|peer| peer.stage)
+    }
+
+    /// Ends what is still asked for. Whether it was.
+    pub fn stop_asking(&mut self, other: Address) -> bool {
+        let is_asking = self.stage(other) == Some(Stage::Asking);
+        if is_asking {
+            self.drop_peer(other, Failed::Flushed);
+        }
+        is_asking
     }
 
     /// Ends a connection; the other end is told.
@@ -102,10 +113,32 @@ impl Running {
             ask_at: 0,
             is_over: false,
             in_flight: 0,
+            remote_psn: Psn::new(0),
+            is_ours: false,
         };
         self.peers.insert(other, peer);
         self.pairs.insert(qpn, other);
         Ok(())
+    }
+
+    /// When there are as many connections as there may be, one of them makes room: one that is over; or the oldest that another
+    /// end has asked for, and has not used. An ask costs nothing, and anybody on the wire can make up where it comes from.
+    fn make_room(&mut self) {
+        if self.peers.len() < self.most_peers as usize {
+            return;
+        }
+        let engine = &self.engine;
+        let is_unused = |peer: &Peer| {
+            let has_come =
+                engine.query_qp(peer.qpn).is_ok_and(|query| query.attributes.receive_psn != Some(peer.remote_psn));
+            peer.stage == Stage::Ready && !peer.is_ours && !has_come
+        };
+        let unused = self.peers.iter().filter(|(_, peer)| peer.is_over || is_unused(peer));
+        let first = unused.min_by_key(|(_, peer)| (!peer.is_over, peer.count)).map(|(other, _)| *other);
+        if let Some(other) = first {
+            self.replaced += 1;
+            self.drop_peer(other, Failed::Flushed);
+        }
     }
 
     pub(super) fn drop_peer(&mut self, other: Address, failed: Failed) {
@@ -187,6 +220,9 @@ impl Running {
             self.drop_peer(from, Failed::Unreachable);
         }
         let is_known = self.peers.contains_key(&from);
+        if !is_known && self.accepts {
+            self.make_room();
+        }
         if !is_known && (!self.accepts || self.add_peer(from).is_err()) {
             let refusal = Message {
                 what: What::Refused,
@@ -238,7 +274,7 @@ impl Running {
         };
         let qpn = peer.qpn;
         (peer.stage, peer.opening) = (Stage::Ready, message.opening);
-        (peer.remote, peer.remote_count) = (message.qpn, message.count);
+        (peer.remote, peer.remote_count, peer.remote_psn) = (message.qpn, message.count, message.psn);
         let told = self.engine.modify_qp(qpn, &receive).and_then(|_| self.engine.modify_qp(qpn, &send));
         if told.is_err() {
             peer.stage = Stage::Refused;
@@ -296,5 +332,48 @@ impl Running {
             flow_label: 0,
             source_port: 0xc000,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    fn ask(at: u8) -> (Address, Message) {
+        let message = Message {
+            what: What::Ask,
+            mtu: 1024,
+            opening: 7,
+            receiver_opening: 0,
+            qpn: Qpn::new(20 + u32::from(at)),
+            psn: Psn::new(5),
+            receiver_qpn: Qpn::default(),
+            count: 1,
+        };
+        (Address([2, 0, 0, 0, 1, at]), message)
+    }
+
+    #[test]
+    fn asks_of_nobody_do_not_fill_an_endpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let port = Some(format!("vhost-user:{}", folder.path().join("wire").display()));
+        let address = Some(Address([2, 0, 0, 0, 0, 1]));
+        let mut running = Running::open(&Config { port, address, peers: 4, ..Config::default() }).unwrap();
+        let now = Moment::new(1);
+        for at in 0..2 {
+            let (from, message) = ask(at);
+            running.heard(now, from, &message);
+            assert_eq!(running.stage(from), Some(Stage::Ready));
+            running.peers.get_mut(&from).unwrap().is_ours = true;
+        }
+        for at in 2..200 {
+            let (from, message) = ask(at);
+            running.heard(now, from, &message);
+            assert_eq!(running.stage(from), Some(Stage::Ready), "the newest has a place");
+            assert!(running.peers.len() <= 4);
+        }
+        assert!((0..2).all(|at| running.stage(ask(at).0) == Some(Stage::Ready)), "what is used stays");
+        assert_eq!(running.replaced, 196);
     }
 }

@@ -64,6 +64,10 @@ struct Peer {
     /// A transfer has failed: there will be no more.
     is_over: bool,
     in_flight: u32,
+    /// The number of its first packet.
+    remote_psn: Psn,
+    /// This end has asked for it, or has sent something to it.
+    is_ours: bool,
 }
 
 /// What has not ended: a transfer, or a list of which one end is told.
@@ -115,6 +119,8 @@ pub(crate) struct Running {
     reasons: Reasons,
     foreign: u64,
     malformed: u64,
+    /// Connections that made room for others.
+    replaced: u64,
     pub broken: Option<String>,
     /// Nobody is to be told of anything any more.
     pub is_closed: bool,
@@ -176,6 +182,7 @@ impl Running {
             reasons: Reasons::default(),
             foreign: 0,
             malformed: 0,
+            replaced: 0,
             broken: None,
             is_closed: false,
             scratch: vec![Line::default(); BURST],
@@ -349,14 +356,15 @@ impl Running {
             return Err(Error::Range("a transfer has at most 1 GiB"));
         }
         peer.in_flight += count;
+        peer.is_ours = true;
         self.outstanding += count;
-        let qpn = peer.qpn;
+        let (qpn, before) = (peer.qpn, self.generation);
         let mut slot = 0;
         for (index, transfer) in (0..=last).zip(list) {
             if each || index == 0 {
                 self.generation = self.generation.wrapping_add(1);
                 slot = self.pending.insert(Pending {
-                    token: if each { token + u64::from(index) } else { token },
+                    token: if each { token.wrapping_add(index.into()) } else { token },
                     kind: transfer.kind(),
                     notify: notify.clone(),
                     other,
@@ -373,7 +381,15 @@ impl Running {
             let request =
                 Request { id, operation: transfer.operation, data: Data::Pieces(&piece), flags, target: None };
             if let Err(error) = self.engine.post_send(qpn, &request) {
-                // Nothing says how many of the list are on their way: all of it ends here, and the connection too.
+                // Nothing says how many of the list are on their way: the connection ends. The caller is told now, and not again
+                // when they end.
+                let first = before.wrapping_add(1);
+                let posted = self.generation.wrapping_sub(first);
+                self.pending.retain(|_, one| one.qpn != qpn || one.generation.wrapping_sub(first) > posted);
+                self.outstanding -= count;
+                if let Some(peer) = self.peers.get_mut(&other) {
+                    peer.in_flight -= count;
+                }
                 self.give_up(other);
                 return Err(error.into());
             }
@@ -415,6 +431,7 @@ impl Running {
             ("refused-gone", refused.refused_gone),
             ("foreign", self.foreign),
             ("malformed", self.malformed),
+            ("replaced", self.replaced),
             ("unbuildable", self.maker.unbuildable),
         ]
         .map(|(name, count)| (name.to_owned(), count))

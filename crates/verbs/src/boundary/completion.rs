@@ -25,7 +25,7 @@ pub(super) struct Acks {
 
 impl Acks {
     pub fn give(&self) {
-        // Relaxed: a count; what the event is about was handed over by the lock of its queue.
+        // Relaxed: a count; the lock of the queue of events orders it before the look of whoever destroys the object.
         self.given.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -297,12 +297,13 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     guarded(-1, || {
         // SAFETY: channels are only made here, as the beginning of this object.
         let object = unsafe { &*channel.cast::<ChannelObject>() };
-        match object.place.await_event(&object.events) {
+        // SAFETY: events of queues that are destroyed are taken out first, which waits until this one is counted.
+        let claim = |event: &u64| unsafe { CqObject::of(*event as *mut Cq) }.completions.give();
+        match object.place.await_event(&object.events, claim) {
             Ok(event) => {
                 let found = event as *mut Cq;
-                // SAFETY: events of queues that are destroyed are taken out first.
+                // SAFETY: it is counted: the queue is there until it is acknowledged.
                 unsafe {
-                    CqObject::of(found).completions.give();
                     *cq = found;
                     *cq_context = (*found).cq_context;
                 }
@@ -343,14 +344,17 @@ unsafe fn acks<'a>(event: &AsyncEvent) -> Option<&'a Acks> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent) -> c_int {
     guarded(-1, || {
+        let claim = |event: &AsyncEvent| {
+            // SAFETY: see `acks`; who takes events out waits until this one is counted.
+            if let Some(acks) = unsafe { acks(event) } {
+                acks.give();
+            }
+        };
         // SAFETY: the caller's promise.
-        match unsafe { ContextObject::of(context) }.opened.events.take() {
+        match unsafe { ContextObject::of(context) }.opened.events.take(claim) {
             Ok(event) => {
-                // SAFETY: see `acks`; the caller's promise.
-                unsafe {
-                    acks(&event).inspect(|acks| acks.give());
-                    to.write(event);
-                }
+                // SAFETY: the caller's promise.
+                unsafe { to.write(event) };
                 0
             }
             Err(error) => minus_one(error.raw_os_error()),

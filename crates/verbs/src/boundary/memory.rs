@@ -3,7 +3,7 @@
 use super::device::ContextObject;
 use super::{code, guarded, null};
 use crate::abi::{Context, Mr, Pd};
-use crate::place::{Place, share};
+use crate::place::{Place, Running, share};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use millrace_rdma::memory::{Change, ProtectionDomain, RegisterError, Source};
@@ -101,10 +101,16 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
             if let Some(card) = &mut running.card {
                 return card.destroy_domain(object.domain);
             }
-            if let Some(ours) = running.engine.memory().domain(object.domain) {
-                running.engine.memory().regions.free_domain(ours).map_err(|error| errno(&error))?;
+            let ours = running.engine.memory().domain(object.domain);
+            if ours.is_some_and(|ours| running.engine.memory().regions.has_users(ours)) {
+                return Err(libc::EBUSY);
             }
-            running.engine.destroy_domain(object.domain).map_err(|error| error.errno())
+            // It changes nothing while it has queue pairs; nor does this call.
+            running.engine.destroy_domain(object.domain).map_err(|error| error.errno())?;
+            match ours {
+                Some(ours) => running.engine.memory().regions.free_domain(ours).map_err(|error| errno(&error)),
+                None => Ok(()),
+            }
         });
         if done.is_ok() {
             // SAFETY: made as a box, and given back once: the caller's promise.
@@ -133,6 +139,9 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, len: usize, base: u64, access
                 .regions
                 .register(domain, source, Some(base), Access(access & ACCESS))
                 .map_err(|error| errno(&error))?;
+            if object.place.config().adopt.is_some() {
+                say_why_not_adopted(running, made.lkey);
+            }
             share(running, made.lkey);
             Ok(made)
         });
@@ -147,6 +156,16 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, len: usize, base: u64, access
             Err(error) => null(error),
         }
     })
+}
+
+/// Who has asked for memory to be adopted, and cannot have it, is told once: only speed would tell otherwise.
+fn say_why_not_adopted(running: &mut Running, lkey: Key) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    if let Ok(reached) = running.engine.memory().regions.reached(lkey)
+        && let Some(error) = &reached.error
+    {
+        ONCE.call_once(|| super::say(format_args!("adopt= does nothing, and system calls move the bytes: {error}")));
+    }
 }
 
 /// `ibv_reg_mr`

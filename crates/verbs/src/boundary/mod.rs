@@ -39,6 +39,18 @@ pub(crate) fn guarded<R>(failed: R, body: impl FnOnce() -> R) -> R {
     })
 }
 
+/// At the end of the process, [`Place::finish_at_exit`](crate::place::Place::finish_at_exit) is called.
+pub(crate) fn tell_at_exit() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    extern "C" fn at_exit() {
+        guarded((), crate::place::Place::finish_at_exit);
+    }
+    ONCE.call_once(|| {
+        // SAFETY: the function may be called at any time, as long as this library is there, which is never unloaded.
+        unsafe { libc::atexit(at_exit) };
+    });
+}
+
 /// Sets the error number of this thread.
 pub(crate) fn set_errno(error: i32) {
     // SAFETY: the address of this thread's own variable, which lives as long as the thread.

@@ -195,6 +195,10 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
         context: 0,
     };
     let (number, granted) = opened.place.with(|running| match &mut running.card {
+        Some(_) if init.service == Service::UnreliableDatagram => {
+            super::say("place=card has no datagrams, and so no librdmacm: use place=library for them");
+            Err(libc::EOPNOTSUPP)
+        }
         Some(card) => card.create_pair(&init),
         None => running.engine.create_qp(&init).map_err(|error| error.errno()),
     })?;
@@ -337,7 +341,15 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_i
                 if let Some(card) = &mut running.card {
                     return card.modify_pair(object.number, &told);
                 }
+                if matches!(told.state, Some(State::Error | State::Reset)) {
+                    // What the other end has done has ended well, although nobody has looked since.
+                    running.progress(place.now());
+                    running.settle(place.now());
+                }
                 let state = running.engine.modify_qp(object.number, &told).map_err(|error| error.errno())?;
+                if state == State::Reset {
+                    running.sessions.forget(object.number);
+                }
                 running.fail_lost_pairs(place.now());
                 let is = running.engine.query_qp(object.number).ok().and_then(|query| query.attributes.state);
                 if is == Some(state) { Ok(state) } else { Err(libc::EIO) }
@@ -432,7 +444,10 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
         let done = object.opened.place.with(|running| {
             match &mut running.card {
                 Some(card) => card.destroy_pair(number)?,
-                None => running.engine.destroy_qp(number).map_err(|error| error.errno())?,
+                None => {
+                    running.engine.destroy_qp(number).map_err(|error| error.errno())?;
+                    running.sessions.forget(number);
+                }
             }
             if let Some(told) = running.pairs.remove(&number) {
                 told.events.forget(|event| event.element == address);

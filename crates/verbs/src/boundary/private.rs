@@ -6,7 +6,7 @@
 //! The names and their number, 34, are those of rdma-core 39 to 56.
 
 use super::null;
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 
 // SAFETY of `no_mangle` in this file: these are the names of the library that this one stands for, and nothing else in the
 // program has them. The functions look at no argument, so whatever they are called with is right.
@@ -31,6 +31,12 @@ pub extern "C" fn verbs_set_ops() {}
 /// A driver gives up a context that it has made; it cannot have made one.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_uninit_context() {}
+
+/// A driver wants to write the name of an opcode into its log, which is not written.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_wr_opcode_str() -> *const c_char {
+    c"unknown".as_ptr()
+}
 
 /// Functions that fail.
 macro_rules! refuse {
@@ -57,6 +63,7 @@ macro_rules! refuse_object {
 refuse_object! { _verbs_init_and_alloc_context verbs_open_device }
 
 refuse! {
+    __ioctl_final_num_attrs
     execute_ioctl
     ibv_cmd_advise_mr
     ibv_cmd_alloc_dm
@@ -68,8 +75,10 @@ refuse! {
     ibv_cmd_create_counters
     ibv_cmd_create_cq
     ibv_cmd_create_cq_ex
+    ibv_cmd_create_cq_ex2
     ibv_cmd_create_flow
     ibv_cmd_create_flow_action_esp
+    ibv_cmd_create_qp
     ibv_cmd_create_qp_ex
     ibv_cmd_create_qp_ex2
     ibv_cmd_create_rwq_ind_table
@@ -99,6 +108,10 @@ refuse! {
     ibv_cmd_modify_wq
     ibv_cmd_open_qp
     ibv_cmd_open_xrcd
+    ibv_cmd_poll_cq
+    ibv_cmd_post_recv
+    ibv_cmd_post_send
+    ibv_cmd_post_srq_recv
     ibv_cmd_query_context
     ibv_cmd_query_device_any
     ibv_cmd_query_mr
@@ -109,7 +122,9 @@ refuse! {
     ibv_cmd_reg_dm_mr
     ibv_cmd_reg_dmabuf_mr
     ibv_cmd_reg_mr
+    ibv_cmd_req_notify_cq
     ibv_cmd_rereg_mr
     ibv_cmd_resize_cq
+    ibv_read_ibdev_sysfs_file
     verbs_init_cq
 }

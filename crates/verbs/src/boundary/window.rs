@@ -38,6 +38,9 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw
         // SAFETY: the caller's promise.
         let (object, context) = unsafe { (PdObject::of(pd), (*pd).context) };
         let made = object.place.with(|running| {
+            if running.card.is_some() {
+                return Err(libc::EOPNOTSUPP);
+            }
             let reach = running.engine.memory();
             let domain = reach.domain(object.domain).ok_or(libc::EINVAL)?;
             reach.regions.allocate_window(domain, kind).map_err(|error| errno(&error))

@@ -15,8 +15,6 @@ use millrace_rdma::work::{Completion, Data, Extra, Flags, Operation, Piece, Requ
 
 /// Most pieces of a request, as the engine has it by default.
 pub(super) const PIECES: usize = 16;
-/// Completions that are taken at once.
-const TAKEN: usize = 16;
 
 /// The functions that programs call by way of a context.
 pub(super) fn context_ops() -> ContextOps {
@@ -216,18 +214,15 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, to: *mut Wc) -> c_int {
         let has_some = |running: &mut Running| running.has_completions(object.number);
         let taken = object.opened.place.taking(has_some, |running| {
             let mut taken = 0;
-            let mut some = [Completion::default(); TAKEN];
             while taken < most {
-                let wanted = TAKEN.min(most - taken);
-                let got = running.poll(object.number, &mut some[..wanted])?;
-                for completion in &some[..got] {
-                    // SAFETY: there is room for `count` (the caller's promise), and `taken` is below.
-                    unsafe { to.add(taken).write(line(completion)) };
-                    taken += 1;
-                }
-                if got < wanted {
-                    break;
-                }
+                let completion = match running.poll(object.number) {
+                    Ok(Some(completion)) => completion,
+                    Err(error) if taken == 0 => return Err(error),
+                    Ok(None) | Err(_) => break,
+                };
+                // SAFETY: there is room for `count` (the caller's promise), and `taken` is below.
+                unsafe { to.add(taken).write(line(&completion)) };
+                taken += 1;
             }
             Ok(taken)
         });

@@ -9,15 +9,16 @@ use crate::config::Config;
 use millrace_dma::{Protection, Region, Scope};
 use millrace_link::LinkError;
 use millrace_rdma::engine::SharedReceiveQuery;
-use millrace_rdma::memory::{ProtectionDomain, Registered, Source};
+use millrace_rdma::memory::{ProtectionDomain, Reached, Registered, Source};
 use millrace_rdma::number::{Key, Qpn};
 use millrace_rdma::served::{Full, Program, SHARED_LEN, queue_lines};
 use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Query, State};
 use millrace_rdma::work::{Access, Completion, Piece, Request};
-use millrace_served::wire::{self, Register, Welcome, Words, qpn};
+use millrace_served::wire::{self, Parts, Register, Welcome, Words, qpn};
 use millrace_served::{CallError, Client, bell, socket_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -58,17 +59,15 @@ impl InCard {
     /// Calls the engine of the card that is wanted.
     pub fn open(config: &Config) -> Result<Self, LinkError> {
         if config.port.is_some() || config.ip.is_some() || config.mac.is_some() {
-            let problem =
-                "place=card has neither port= nor ip= nor mac=: the card says who its programs are".to_owned();
-            return Err(LinkError::Port { spec: config.port.clone().unwrap_or_default(), problem });
+            let problem = "it has neither port= nor ip= nor mac=: the card says who its programs are";
+            return Err(LinkError::Place(problem.to_owned()));
         }
         let device = super::open_card(&config.wanted())?;
         let name = device.name().to_owned();
-        let failed = |why: String| LinkError::Memory(format!("place=card: the card {name}: {why}"));
+        let failed = |why: String| LinkError::Place(format!("the card {name}: {why}"));
         let path = name.strip_prefix("unix:").map(|path| path.split(',').next().unwrap_or(path));
         let path = path.ok_or_else(|| failed("it is in this process".to_owned()))?;
-        let client = Client::connect(&socket_of(Path::new(path)))
-            .map_err(|error| failed(format!("no engine for programs: start it with --rdma-cpu ({error})")))?;
+        let client = Client::connect(&socket_of(Path::new(path))).map_err(|error| failed(why_no_engine(error)))?;
         let told = client.call(&wire::Request::Hello, &[]).map_err(|error| failed(error.to_string()))?;
         let nonsense = || failed(CallError::Version.to_string());
         let (mut words, fds) = told;
@@ -100,7 +99,9 @@ impl InCard {
         }
         self.client.call(request, fds).map_err(|error| {
             // After an answer that was late or nonsense, the next one would be taken for another's.
-            self.is_gone |= !matches!(error, CallError::Refused(_));
+            if !matches!(error, CallError::Refused(_)) {
+                self.give_up();
+            }
             error.errno()
         })
     }
@@ -273,17 +274,24 @@ impl InCard {
     #[inline]
     pub fn poll(&mut self, queue: u32, to: &mut [Completion]) -> Result<usize, i32> {
         let got = self.program.poll(queue, to).map_err(|_| {
-            self.is_gone = true;
+            self.give_up();
             libc::EIO
         })?;
         if got == 0 && self.is_gone { Err(libc::EIO) } else { Ok(got) }
+    }
+
+    /// What has come is not from a card, or it does not answer: it is hung up on. The thread that looks at the socket sees that, and
+    /// tells everybody.
+    fn give_up(&mut self) {
+        self.is_gone = true;
+        let _ = rustix::net::shutdown(self.client.fd(), rustix::net::Shutdown::Both);
     }
 
     fn take_event(&mut self) -> Option<Event> {
         match self.program.take_event() {
             Ok(event) => event,
             Err(_) => {
-                self.is_gone = true;
+                self.give_up();
                 None
             }
         }
@@ -305,6 +313,9 @@ impl Running {
     fn lose_card(&mut self) {
         let Some(card) = self.card.as_mut() else { return };
         card.is_gone = true;
+        crate::boundary::say(
+            "the engine in the card is gone. Start the card (`millrace card --rdma-cpu`) and open the device again",
+        );
         let queues = card.queues.iter().map(|queue| Event::Completion(*queue));
         let all: Vec<Event> = queues.chain(card.pairs.keys().map(|pair| Event::QueuePairFatal(*pair))).collect();
         all.into_iter().for_each(|event| self.tell(event));
@@ -336,24 +347,29 @@ impl Running {
         let local = if access.allows(Access::LOCAL_WRITE) { Access::LOCAL_WRITE } else { Access::default() };
         let source = Source::Own { address: first, len: end - first };
         let held = regions.register(own, source, None, local).map_err(|error| crate::boundary::errno_of(&error))?;
-        let done = regions.reached(held.lkey).map_err(|_| libc::EFAULT).and_then(|reached| match &reached.pieces[..] {
-            [piece] if (piece.first, piece.len) == (first, end - first) && !piece.file.can_shrink() => {
-                let (offset, skip) = (piece.offset, (address - first) as u32);
-                let asked = Register { domain, offset, skip, len, base, access };
-                let (mut words, _) = card.call(&wire::Request::Register(asked), &[piece.file.fd()])?;
-                let mut key = || words.word().and_then(|word| u32::try_from(word).ok()).map(Key::new);
-                let (lkey, rkey) = key().zip(key()).ok_or(libc::EPROTO)?;
-                Ok(Registered { lkey, rkey, way: held.way })
-            }
-            pieces => {
-                let why = reached.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-                let left = reached.left.first().map(|left| format!(": {:?}", left.why)).unwrap_or_default();
-                crate::boundary::say(format_args!(
-                    "place=card: {len} bytes at {address:#x} cannot be one piece of shared memory ({} pieces{why}{left}); \
-                     use memory of mmap or of malloc, with adopt=heap, or place=library",
-                    pieces.len()
-                ));
-                Err(libc::EFAULT)
+        let done = regions.reached(held.lkey).map_err(|_| libc::EFAULT).and_then(|reached| {
+            match parts_of(&reached, first, end) {
+                Some(parts) => {
+                    let skip = (address - first) as u32;
+                    let asked = Register { domain, parts, skip, len, base, access };
+                    let fds: Vec<_> = reached.pieces.iter().map(|piece| piece.file.fd()).collect();
+                    let (mut words, _) = card.call(&wire::Request::Register(asked), &fds)?;
+                    let mut key = || words.word().and_then(|word| u32::try_from(word).ok()).map(Key::new);
+                    let (lkey, rkey) = key().zip(key()).ok_or(libc::EPROTO)?;
+                    Ok(Registered { lkey, rkey, way: held.way })
+                }
+                None => {
+                    let why = match (&reached.error, reached.left.first()) {
+                        (Some(error), _) => error.to_string(),
+                        (None, Some(left)) => left.why.to_string(),
+                        (None, None) => "it is in too many pieces, or in files that can shrink".to_owned(),
+                    };
+                    crate::boundary::say(format_args!(
+                        "place=card: {len} bytes at {address:#x} cannot be shared with the card: {why}. \
+                     place=library needs no shared memory"
+                    ));
+                    Err(libc::EFAULT)
+                }
             }
         });
         match done {
@@ -378,6 +394,28 @@ impl Running {
             None => Err(libc::EINVAL),
         }
     }
+}
+
+fn why_no_engine(error: Errno) -> String {
+    match error {
+        Errno::NOENT | Errno::CONNREFUSED => "it has no engine for programs: start it with --rdma-cpu".to_owned(),
+        Errno::ACCESS | Errno::PERM => {
+            "only root and the user who runs the card may use its engine; others use place=library".to_owned()
+        }
+        error => format!("its engine cannot be called: {error}"),
+    }
+}
+
+/// Where the pages from `first` to `end` are in files, if all of them are, one behind the other, and none can lose them.
+fn parts_of(reached: &Reached, first: u64, end: u64) -> Option<Parts> {
+    let mut at = first;
+    for piece in &reached.pieces {
+        if piece.first != at || piece.file.can_shrink() {
+            return None;
+        }
+        at += piece.len;
+    }
+    Parts::new(reached.pieces.iter().map(|piece| (piece.offset, piece.len))).filter(|_| at == end)
 }
 
 /// Starts the thread that tells of events, and of the end of the card; it ends with the place.

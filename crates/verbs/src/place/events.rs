@@ -47,12 +47,15 @@ impl<E: Copy> Events<E> {
         fcntl_getfl(&self.count).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
     }
 
-    /// The next event. Waits for it, unless the program has made the descriptor non-blocking.
-    pub fn take(&self) -> Result<E, Errno> {
+    /// The next event. Waits for it, unless the program has made the descriptor non-blocking. `claim` is called before anybody
+    /// who takes events out ([`Events::forget`]) could find that this one is gone: what it is about is there so long.
+    pub fn take(&self, claim: impl Fn(&E)) -> Result<E, Errno> {
         loop {
             read(&self.count, &mut [0; 8])?;
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             // None: it was taken out between being counted and now.
-            if let Some(event) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+            if let Some(event) = waiting.pop_front() {
+                claim(&event);
                 return Ok(event);
             }
         }
@@ -87,17 +90,36 @@ mod tests {
     fn events_come_in_order_and_the_descriptor_counts_them() {
         let events = Events::new().unwrap();
         fcntl_setfl(&events.count, fcntl_getfl(&events.count).unwrap() | OFlags::NONBLOCK).unwrap();
-        assert_eq!(events.take(), Err(Errno::AGAIN));
+        assert_eq!(events.take(|_| ()), Err(Errno::AGAIN));
         (1..=4).for_each(|event| events.add(event));
         events.forget(|event| event % 2 == 0);
-        assert_eq!((events.take(), events.take(), events.take()), (Ok(1), Ok(3), Err(Errno::AGAIN)));
+        let take = || events.take(|_| ());
+        assert_eq!((take(), take(), take()), (Ok(1), Ok(3), Err(Errno::AGAIN)));
+    }
+
+    #[test]
+    fn what_is_taken_is_claimed_before_others_find_it_gone() {
+        let (events, claimed) = (Events::new().unwrap(), std::sync::atomic::AtomicBool::new(false));
+        let order = std::sync::atomic::Ordering::SeqCst;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                events.take(|_| {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    claimed.store(true, order);
+                })
+            });
+            events.add(1);
+            while events.is_any() {}
+            events.forget(|event| *event == 1);
+            assert!(claimed.load(order), "whoever destroys its object now has to wait");
+        });
     }
 
     #[test]
     fn whoever_sleeps_is_woken() {
         let events = Events::new().unwrap();
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| events.take());
+            let sleeper = scope.spawn(|| events.take(|_| ()));
             events.add(7);
             assert_eq!(sleeper.join().unwrap(), Ok(7));
         });

@@ -2,6 +2,8 @@
 
 use super::local::{Go, Sessions};
 use millrace_link::{Given, Link};
+use millrace_rdma::engine::Near;
+use millrace_rdma::local::Short;
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::{Out, Sent};
@@ -70,18 +72,10 @@ impl Out for Frames<'_> {
         F: FnOnce(&mut [u8]) -> Result<(), Refused>,
     {
         let Maker { mac, ready, packet, own, unbuildable } = &mut *self.maker;
-        let place = &mut ready[source.value() as usize % READY];
-        if place.as_ref().is_none_or(|ready| ready.path != *path) {
-            let ready = |prepared| Ready { path: *path, prepared, go: Go::default() };
-            *place = Prepared::new(path).ok().map(ready);
-        }
-        let Some(Ready { prepared, go, .. }) = place else {
+        let Some(Ready { prepared, go, .. }) = be_ready(ready, self.sessions, path, source) else {
             *unbuildable += 1;
             return Sent::Taken;
         };
-        if go.generation != self.sessions.generation {
-            *go = self.sessions.way(path);
-        }
         if let Some(way) = go.session
             && headers.service != Service::UnreliableDatagram
             && let Some(to) = packet.get_mut(..len)
@@ -115,6 +109,45 @@ impl Out for Frames<'_> {
             Given::Full => Sent::Full,
             Given::Refused(refused) => Sent::Refused(refused),
         }
+    }
+}
+
+/// The front of the frames of a queue pair, and which way they go; `None`: there can be none.
+#[inline]
+fn be_ready<'r>(
+    ready: &'r mut [Option<Ready>],
+    sessions: &Sessions,
+    path: &Path,
+    source: Qpn,
+) -> Option<&'r mut Ready> {
+    let place = &mut ready[source.value() as usize % READY];
+    if place.as_ref().is_none_or(|ready| ready.path != *path) {
+        let ready = |prepared| Ready { path: *path, prepared, go: Go::default() };
+        *place = Prepared::new(path).ok().map(ready);
+    }
+    let ready = place.as_mut()?;
+    if ready.go.generation != sessions.generation {
+        ready.go = sessions.way(path);
+    }
+    Some(ready)
+}
+
+/// Takes short SENDs to other processes of this host.
+pub(super) struct Rings<'l> {
+    pub maker: &'l mut Maker,
+    pub sessions: &'l mut Sessions,
+}
+
+impl Near for Rings<'_> {
+    #[inline]
+    fn short<F>(&mut self, path: &Path, source: Qpn, short: &Short, len: usize, fill: F) -> Sent
+    where
+        F: FnOnce(&mut [u8]) -> Result<(), Refused>,
+    {
+        let Maker { ready, packet, .. } = &mut *self.maker;
+        let way = be_ready(ready, self.sessions, path, source).and_then(|ready| ready.go.session);
+        let (Some(way), Some(to)) = (way, packet.get_mut(..len)) else { return Sent::Full };
+        self.sessions.send_short(way, source, short, to, fill)
     }
 }
 

@@ -45,6 +45,7 @@ fn run(place: &Weak<Place>, mut serving: Option<Serving>) {
         if serving.is_some()
             && let Ok(mut running) = place.running.try_lock()
         {
+            running.put_out(place.now());
             ask(&mut running);
         }
         // Relaxed: only whether it has changed matters.

@@ -120,12 +120,17 @@ impl Place {
             let serving = place.listen();
             helper::start(&place, serving).map_err(|error| LinkError::Thread(error.to_string()))?;
         }
+        if config.report || config.stats.is_some() {
+            crate::boundary::tell_at_exit();
+        }
         *current = Arc::downgrade(&place);
         Ok(place)
     }
 
     fn open(config: &Config) -> Result<Self, LinkError> {
-        if let (Some(port), None) = (&config.port, config.ip) {
+        if let (Some(port), None) = (&config.port, config.ip)
+            && !config.in_card
+        {
             return Err(LinkError::NoAddress(port.clone()));
         }
         let (link, card) = match config.in_card {
@@ -189,6 +194,18 @@ impl Place {
                 ));
                 None
             }
+        }
+    }
+
+    /// The process ends, and contexts are open: what was to be told at the end is told now. Not after a panic, nor while another
+    /// thread is at work, which ends with the process.
+    pub fn finish_at_exit() {
+        if let Some(place) = Self::current()
+            && place.contexts.load(Ordering::Relaxed) > 0
+            && !place.is_inherited()
+            && place.running.try_lock().is_ok()
+        {
+            place.finish();
         }
     }
 
@@ -318,15 +335,17 @@ impl Place {
         if !running.is_quiet() {
             running.send_what_there_is(self.now());
             self.idle.store(0, Ordering::Relaxed);
+        } else {
+            running.wake();
         }
         done
     }
 
     /// Takes the next event of a channel. What comes soon is waited for here, because to sleep and to be woken costs more; then the
     /// helper thread takes over at once.
-    pub fn await_event<E: Copy>(&self, events: &Events<E>) -> Result<E, Errno> {
+    pub fn await_event<E: Copy>(&self, events: &Events<E>, claim: impl Fn(&E)) -> Result<E, Errno> {
         if self.is_inherited() || events.is_any() || !events.waits() {
-            return events.take();
+            return events.take(claim);
         }
         let until = Instant::now() + SPIN;
         while !events.is_any() && Instant::now() < until {
@@ -337,13 +356,13 @@ impl Place {
             std::thread::yield_now();
         }
         if events.is_any() {
-            return events.take();
+            return events.take(claim);
         }
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         if let Some(meeting) = &self.meeting {
             meeting.ring();
         }
-        let event = events.take();
+        let event = events.take(claim);
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
         event
     }

@@ -2,7 +2,7 @@
 
 use super::card::InCard;
 use super::events::Events;
-use super::frames::{Frames, Maker};
+use super::frames::{Frames, Maker, Rings};
 use super::local::Sessions;
 use super::memory::Reach;
 use crate::abi::AsyncEvent;
@@ -129,7 +129,8 @@ impl Running {
             return;
         }
         crate::boundary::say(format_args!(
-            "{error}. Queue pairs that need the card have failed; what goes to other processes of this host goes on"
+            "{error}. Queue pairs that need the card have failed; what goes to other processes of this host goes on. \
+             Start the card (`millrace card`) and open the device again"
         ));
         self.fail_lost_pairs(now);
         self.tell_contexts(DEVICE_FATAL);
@@ -151,15 +152,19 @@ impl Running {
     /// Takes what other processes of this host have sent, and answers it, without a look at the card. Returns whether there was
     /// anything.
     #[inline]
-    pub fn glance(&mut self, now: impl FnOnce() -> Moment) -> bool {
+    pub fn glance(&mut self, now: impl Fn() -> Moment) -> bool {
         if !self.sessions.has_some() {
             return false;
         }
         self.engine.memory().regions.sync_if_behind();
-        let now = now();
-        let came = self.sessions.receive(now, &mut self.engine);
-        self.send(now);
-        self.tell_all();
+        let mut asked = None;
+        let mut now = || *asked.get_or_insert_with(&now);
+        let came = self.sessions.receive(&mut now, &mut self.engine);
+        if !self.engine.is_quiet() {
+            let now = now();
+            self.send(now);
+            self.tell_all();
+        }
         came > 0
     }
 
@@ -174,25 +179,28 @@ impl Running {
     /// Says to other processes and to the card that nobody looks any more. Returns what is readable when the card brings
     /// something (nothing, if it has gone), and when the protocol is to be looked at all the same; `None`: something is there already.
     pub fn doze(&mut self) -> Option<(Option<OwnedFd>, Option<Moment>)> {
-        if !self.sessions.doze() || !self.engine.is_quiet() {
+        // Short SENDs are not answered: nobody rings when they were done.
+        if !self.sessions.doze() || !self.engine.is_quiet() || self.sessions.has_unsettled() {
             return None;
         }
         // A queue that cannot say so is looked at as often as before.
         let call = if self.is_down { None } else { Some(self.link.as_mut()?.announce()?) };
-        let first = self.engine.next_deadline().into_iter().chain(self.neighbours.next_due()).min();
+        // Nobody is asked for any more without a card.
+        let due = if self.is_down { None } else { self.neighbours.next_due() };
+        let first = self.engine.next_deadline().into_iter().chain(due).min();
         Some((call, first))
     }
 
     /// How other ends were reached, for `report=on`.
     pub fn report(&mut self) -> String {
-        let Sessions { sent, received, dropped, malformed, .. } = self.sessions;
+        let Sessions { sent, received, short_sent, short_received, dropped, malformed, put_out, .. } = &self.sessions;
         let reached = self.engine.memory().peers.counts();
         let unshared = self.engine.memory().shares.refused;
         let engine = self.engine.counters();
         format!(
             "requests without packets: {} by mappings, {} by system calls, {} refused; regions beyond those that can be mapped: \
-             {unshared}; packets by rings: {sent} sent, \
-             {received} received, {dropped} dropped, {malformed} malformed; packets: {} sent, {} received, {} again",
+             {unshared}; packets by rings: {sent} sent, {received} received, \
+             {short_sent} and {short_received} of them short SENDs, {dropped} dropped, {malformed} malformed, {put_out} processes put out; packets: {} sent, {} received, {} again",
             reached.mapped, reached.system, reached.refused, engine.sent, engine.received, engine.repeated
         )
     }
@@ -205,11 +213,38 @@ impl Running {
         }
     }
 
+    /// Sessions end whose process stays inside of this one's memory.
+    pub fn put_out(&mut self, now: Moment) {
+        let before = self.sessions.put_out;
+        self.sessions.put_out(&mut self.engine, now);
+        if self.sessions.put_out > before {
+            crate::boundary::say(format_args!(
+                "a process of this host stayed inside of this one's memory too long, too often: frames go to it from now on"
+            ));
+            self.tell_all();
+        }
+    }
+
+    /// Learns which short SENDs to other processes of this host were done.
+    pub fn settle(&mut self, now: Moment) {
+        self.sessions.settle(now, &mut self.engine);
+    }
+
+    /// Wakes other processes of this host to which something was posted.
+    #[inline]
+    pub fn wake(&mut self) {
+        self.sessions.wake();
+    }
+
     /// Posts a request to a send queue.
     #[inline]
     pub fn post_send(&mut self, number: Qpn, request: &Request<'_>) -> Result<(), i32> {
         match &mut self.card {
-            None => self.engine.post_send(number, request).map_err(|error| error.errno()),
+            None => {
+                let Self { engine, maker, sessions, .. } = self;
+                let mut rings = Rings { maker, sessions };
+                engine.post_send_near(number, request, &mut rings).map_err(|error| error.errno())
+            }
             Some(card) => card.post_send(number, request),
         }
     }
@@ -255,13 +290,12 @@ impl Running {
         }
     }
 
-    /// Takes completions.
+    /// Takes a completion, if there is one.
     #[inline]
-    pub fn poll(&mut self, queue: u32, to: &mut [Completion]) -> Result<usize, i32> {
-        match &mut self.card {
-            None => self.engine.poll(queue, to).map_err(|error| error.errno()),
-            Some(card) => card.poll(queue, to),
-        }
+    pub fn poll(&mut self, queue: u32) -> Result<Option<Completion>, i32> {
+        let Some(card) = &mut self.card else { return Ok(self.engine.take_completion(queue)) };
+        let mut one = [Completion::default()];
+        card.poll(queue, &mut one).map(|count| (count == 1).then_some(one[0]))
     }
 
     /// Whether nothing that was asked for waits for the protocol to move on.
@@ -273,7 +307,7 @@ impl Running {
     #[inline]
     fn receive(&mut self, now: Moment) -> usize {
         let Self { link, engine, neighbours, reasons, foreign, tagged, address, maker, sessions, is_down, .. } = self;
-        let by_rings = sessions.receive(now, engine);
+        let by_rings = sessions.receive(&mut || now, engine);
         let mut take = |frame: &[u8]| match parse(frame) {
             // This end is in no VLAN; a tag with nothing but a priority is none.
             Ok((_, from)) if from.tag.is_some_and(|tag| tag.id() != 0) => *tagged += 1,

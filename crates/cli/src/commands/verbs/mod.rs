@@ -86,7 +86,7 @@ pub fn run(shared: &Shared, args: &VerbsArgs) -> Result<(), Failure> {
         command.env(VARIABLE, text);
     }
     let source = command.exec();
-    Err(Failure::File { doing: "cannot run", path: program.into(), source })
+    Err(Failure::Program { path: program.into(), source })
 }
 
 /// The folder with the library: beside this command where it was built, in `lib` where it was installed.

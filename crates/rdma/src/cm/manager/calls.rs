@@ -80,7 +80,7 @@ impl Manager {
         let offer = &call.offer;
         let terms = Terms {
             peer: call.peer,
-            send_psn: offer.psn,
+            receive_psn: offer.psn,
             mtu: call.mtu,
             hop_limit: HOP_LIMIT,
             traffic_class: call.traffic_class,
@@ -150,7 +150,7 @@ impl Manager {
     pub fn offer(&mut self, id: Id, offer: &Offer) -> Result<(), Error> {
         let connection = self.in_state(id, &[State::Asked])?;
         connection.local_qpn = offer.qpn;
-        connection.terms.send_psn = offer.psn;
+        connection.terms.receive_psn = offer.psn;
         connection.terms.responder_resources = offer.responder_resources;
         connection.terms.initiator_depth = offer.initiator_depth;
         Ok(())

@@ -95,7 +95,7 @@ impl Manager {
         let terms = Terms {
             peer: from,
             remote_qpn: request.local_qpn,
-            receive_psn: request.starting_psn,
+            send_psn: request.starting_psn,
             mtu: request.path_mtu,
             hop_limit: request.primary_hop_limit.max(1),
             traffic_class: request.primary_traffic_class,
@@ -217,7 +217,7 @@ impl Manager {
         connection.state = State::Replied;
         connection.remote_id = reply.local_id;
         let terms = &mut connection.terms;
-        (terms.remote_qpn, terms.receive_psn) = (reply.local_qpn, reply.starting_psn);
+        (terms.remote_qpn, terms.send_psn) = (reply.local_qpn, reply.starting_psn);
         terms.rnr_retry_count = reply.rnr_retry_count;
         (terms.responder_resources, terms.initiator_depth) = (reply.initiator_depth, reply.responder_resources);
         self.pairs.insert(pair, id);

@@ -101,7 +101,7 @@ messages! {
         transport: u8 = 43 + 5, 2;
         /// Whether credits are told in acknowledgements.
         flow_control: bool = 43 + 7, 1;
-        /// First packet sequence number of the sender.
+        /// Packet sequence number with which the receiver begins to send (12.7.31): the sender expects it first.
         starting_psn: Psn = 44 + 0, 24;
         /// How soon the sender answers, as a time of five bits.
         local_response_timeout: u8 = 47 + 0, 5;
@@ -190,7 +190,7 @@ messages! {
         qkey: u32 = 8 + 0, 32;
         /// Queue pair of the sender.
         local_qpn: Qpn = 12 + 0, 24;
-        /// First packet sequence number of the sender.
+        /// Packet sequence number with which the receiver begins to send (12.7.31): the sender expects it first.
         starting_psn: Psn = 20 + 0, 24;
         /// READs and atomic operations that the sender answers at once.
         responder_resources: u8 = 24 + 0, 8;

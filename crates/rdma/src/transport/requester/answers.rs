@@ -85,7 +85,7 @@ impl Requester {
 
     /// Ends what comes before `to`. False: an answer to a READ or an atomic operation is missing there.
     #[inline]
-    pub(super) fn advance<M>(
+    pub(in crate::transport) fn advance<M>(
         &mut self,
         config: &Config,
         env: &mut Environment<'_, M>,

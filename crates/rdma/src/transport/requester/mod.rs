@@ -31,35 +31,35 @@ use selective::Selective;
 pub(crate) struct Requester {
     pub queue: SendQueue,
     /// The request that is sent next.
-    cursor: u32,
+    pub(super) cursor: u32,
     /// How many packets of it are behind the cursor.
-    packet: u32,
+    pub(super) packet: u32,
     /// The oldest number without an answer.
-    una: Psn,
+    pub(super) una: Psn,
     /// One behind the last that was ever sent.
-    end: Psn,
+    pub(super) end: Psn,
     /// READs and atomic operations that have begun.
-    reads: u32,
+    pub(super) reads: u32,
     /// Numbers that answers to those have, which the window does not count.
     read_packets: u32,
     /// Messages that have begun, modulo 2^24.
-    messages: u32,
+    pub(super) messages: u32,
     /// What the other end has buffers for: messages before this one. None: it does not say.
     credit: Option<u32>,
     /// Packets since one that is to be answered.
-    unasked: u32,
+    pub(super) unasked: u32,
     retries: u8,
     rnr_retries: u8,
     timer: Option<Moment>,
     /// The other end has no buffer until then.
-    waiting: Option<Moment>,
+    pub(super) waiting: Option<Moment>,
     /// Something was lost there, and was sent again once.
     went_back_at: Option<Psn>,
-    selective: Option<Box<Selective>>,
+    pub(super) selective: Option<Box<Selective>>,
 }
 
 /// How a message goes on with credits: volume 1, 9.7.7.2 counts modulo 2^24.
-const MESSAGES: u32 = 0xff_ffff;
+pub(in crate::transport) const MESSAGES: u32 = 0xff_ffff;
 
 impl Requester {
     pub fn new(queue: SendQueue) -> Self {

@@ -52,7 +52,7 @@ impl Bits {
 
 /// What is known of the other end.
 #[derive(Debug)]
-pub(super) struct Selective {
+pub(in crate::transport) struct Selective {
     there: Bits,
     /// One behind the highest number that is known to be there. At or below `una`: nothing is.
     highest: Psn,

@@ -86,7 +86,7 @@ impl Requester {
     /// Whether the other end has a buffer for it. One message may always go: its answer says how many more (volume 1,
     /// 9.7.7.2.5).
     #[inline]
-    fn has_credit(&self, operation: Operation) -> bool {
+    pub(in crate::transport) fn has_credit(&self, operation: Operation) -> bool {
         match self.credit {
             Some(limit) if operation.takes_buffer() => {
                 let left = limit.wrapping_sub(self.messages) & MESSAGES;

@@ -26,11 +26,17 @@ impl Requester {
     /// A packet went out.
     #[inline]
     pub(super) fn on_sent<M>(&mut self, config: &Config, env: &Environment<'_, M>, psn: Psn, is_new: bool) {
-        if self.timer.is_none() {
-            self.timer = timeout(config, env).map(|time| env.now + time);
-        }
+        self.start_timer(config, env);
         if config.extended {
             self.watch(env.now, psn, is_new);
+        }
+    }
+
+    /// Something is on its way.
+    #[inline]
+    pub(in crate::transport) fn start_timer<M>(&mut self, config: &Config, env: &Environment<'_, M>) {
+        if self.timer.is_none() {
+            self.timer = timeout(config, env).map(|time| env.now + time);
         }
     }
 

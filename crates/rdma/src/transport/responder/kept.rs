@@ -85,6 +85,14 @@ pub(super) struct Kept {
     highest: Psn,
 }
 
+impl Kept {
+    /// Whether nothing is kept.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
 #[inline]
 fn size(payload: &[u8]) -> usize {
     ENTRY + payload.len()

@@ -54,11 +54,11 @@ struct Refusal {
 #[derive(Debug)]
 pub(crate) struct Responder {
     pub queue: ReceiveQueue,
-    taken: Taken,
+    pub(super) taken: Taken,
     /// The number of the next request.
-    expected: Psn,
+    pub(super) expected: Psn,
     /// Messages done, modulo 2^24.
-    msn: u32,
+    pub(super) msn: u32,
     message: Message,
     /// It was said that something is missing; that is enough until it comes.
     is_silent: bool,
@@ -186,7 +186,7 @@ impl Responder {
 
     /// Takes a buffer for a message, unless it has one.
     #[inline]
-    fn take<M>(&mut self, config: &Config, env: &mut Environment<'_, M>) -> bool {
+    pub(super) fn take<M>(&mut self, config: &Config, env: &mut Environment<'_, M>) -> bool {
         if self.taken.in_use {
             return true;
         }
@@ -212,26 +212,40 @@ impl Responder {
         len: u32,
         headers: Option<&Headers>,
     ) {
-        self.taken.in_use = false;
-        let mut line = Completion {
-            id: self.taken.id,
-            status,
-            ended: Ended::Receive,
-            qpn: config.number(),
-            len,
-            ..Completion::default()
-        };
-        if let Some(headers) = headers {
-            line.solicited = headers.solicited;
-            line.extra = match (headers.immediate, headers.invalidate) {
+        let what = headers.map_or((Ended::Receive, Extra::None, false), |headers| {
+            let extra = match (headers.immediate, headers.invalidate) {
                 (Some(data), _) => Extra::Immediate(data),
                 (None, Some(key)) => Extra::Invalidated(key),
                 (None, None) => Extra::None,
             };
-            if matches!(headers.opcode, crate::wire::Opcode::Write { .. }) {
-                line.ended = Ended::ReceiveWrite;
-            }
-        }
+            let is_write = matches!(headers.opcode, crate::wire::Opcode::Write { .. });
+            (if is_write { Ended::ReceiveWrite } else { Ended::Receive }, extra, headers.solicited)
+        });
+        self.end_taken_with(config, env, status, len, what);
+    }
+
+    /// The same: what ended, what came with it, and whether it was solicited.
+    #[inline]
+    pub(super) fn end_taken_with<M>(
+        &mut self,
+        config: &Config,
+        env: &mut Environment<'_, M>,
+        status: Status,
+        len: u32,
+        (ended, extra, solicited): (Ended, Extra, bool),
+    ) {
+        self.taken.in_use = false;
+        let (id, qpn) = (self.taken.id, config.number());
+        let line = Completion { id, status, ended, len, extra, qpn, solicited, ..Completion::default() };
         env.complete(config.init.receive_queue, line);
+    }
+
+    /// Whether a request of that number is the next one, and nothing is on the way but that.
+    #[inline]
+    pub(super) fn is_simple(&self, psn: Psn) -> bool {
+        psn == self.expected
+            && self.message == Message::None
+            && self.kept.as_ref().is_none_or(|kept| kept.is_empty())
+            && self.refusal.is_none()
     }
 }

@@ -108,10 +108,13 @@ pub fn answer(running: &mut Running, place: usize) {
                 let _ = Message::File(number, offset, len).send(&*link, fd.as_slice());
             }
             Message::File(number, offset, len) => {
-                let region = map(fds, offset, len);
-                if let Some(peer) = memory.peers.get(peer) {
-                    peer.add_file(number, region.as_ref().ok().map(Region::window));
-                }
+                let may_map = memory.peers.may_map(peer, len);
+                let Some(peer) = memory.peers.get(peer).filter(|peer| !peer.knows_file(number)) else {
+                    running.sessions.malformed += 1;
+                    continue;
+                };
+                let region = if may_map { map(fds, offset, len).ok() } else { None };
+                peer.add_file(number, region.as_ref().map(Region::window));
             }
             Message::Hello(_) | Message::Welcome(_) | Message::Tell => running.sessions.malformed += 1,
         }

@@ -1,7 +1,7 @@
 //! How a session begins: this process calls the one that has the address that a queue pair is connected with.
 
 use super::message::Message;
-use super::session::{Parts, channel};
+use super::session::{Parts, Session, channel};
 use super::{LocalError, files, name, tell};
 use crate::boundary::Kept;
 use crate::place::{Place, Running};
@@ -11,6 +11,7 @@ use millrace_served::bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
+use rustix::process::Pid;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,7 @@ impl Meeting {
         }
         let Some(link) = name::call(&self.card, mac)? else { return Ok(()) };
         let pid = name::same_user(&link)?;
+        let_near(place, pid)?;
         let channel = channel()?;
         let side = Side::Maker;
         let (directory, seat) = let_in(place, &channel, side)?;
@@ -64,7 +66,7 @@ impl Meeting {
             return Err(LocalError::Greeting);
         }
         let parts = Parts { address, link: Arc::new(link), pid, directory, channel, side, bell, seat };
-        add(place, parts)?;
+        add(place, Session::new(parts)?)?;
         // The helper thread is to look at its socket from now on.
         self.ring();
         Ok(())
@@ -83,14 +85,17 @@ impl Meeting {
             return Err(LocalError::Greeting);
         };
         let pid = name::same_user(link)?;
+        let_near(place, pid)?;
         let channel = Region::map_guarded(channel, CHANNEL_LEN, Protection::ReadWrite)
             .map_err(|error| LocalError::Peer(error.into()))?;
         let side = Side::Taker;
         let (own, seat) = let_in(place, &channel, side)?;
         let parts = Parts { address, link: link.clone(), pid, directory, channel, side, bell, seat };
+        // Looked at before it is answered: whose directory is none is not told where ours is.
+        let made = Session::new(parts)?;
         // Before anything else that is said by this socket. If there is no room for a session, it is hung up on.
         Message::Welcome(place.address()).send(link, &[own.as_fd(), self.ringer.as_fd()])?;
-        add(place, parts)?;
+        add(place, made)?;
         Ok(true)
     }
 }
@@ -109,6 +114,12 @@ fn is_met(running: &mut Running, place: &Place, mac: [u8; 6]) -> bool {
     is_there
 }
 
+/// Whoever was put out stays out for a while.
+fn let_near(place: &Place, pid: Option<Pid>) -> Result<(), LocalError> {
+    let is_kept_out = place.with(|running| Ok(running.sessions.is_kept_out(pid, place.now()))).unwrap_or(true);
+    if is_kept_out { Err(LocalError::KeptOut) } else { Ok(()) }
+}
+
 /// The descriptor of the own directory, and the seat of the process that will have it: it is waited for before it can come in.
 fn let_in(place: &Place, channel: &Region, side: Side) -> Result<(OwnedFd, Seat), LocalError> {
     let word = Peer::word_of_other(channel.window(), side).map_err(|error| LocalError::Peer(error.into()))?;
@@ -121,9 +132,9 @@ fn let_in(place: &Place, channel: &Region, side: Side) -> Result<(OwnedFd, Seat)
     Ok((fd?, seat.ok_or(LocalError::Full)?))
 }
 
-fn add(place: &Place, parts: Parts) -> Result<(), LocalError> {
+fn add(place: &Place, made: (Session, Peer)) -> Result<(), LocalError> {
     let added = place.with(|running| {
-        let added = running.sessions.add(&mut running.engine, parts);
+        let added = running.sessions.add(&mut running.engine, made);
         Ok(added.map(|place| files::offer(running, place, 0)))
     });
     added.unwrap_or(Err(LocalError::Off))

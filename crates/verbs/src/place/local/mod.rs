@@ -46,6 +46,8 @@ pub(crate) enum LocalError {
     Greeting,
     #[error("it does not answer")]
     Silent,
+    #[error("it stayed inside of this process's memory too long, too often")]
+    KeptOut,
     #[error("there are as many processes as there may be")]
     Full,
     #[error("this process has no helper thread, or has said local=off")]

@@ -3,9 +3,10 @@
 
 use super::LocalError;
 use crate::boundary::Kept;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use rustix::process::{Pid, geteuid};
 use std::os::unix::fs::MetadataExt;
@@ -50,10 +51,10 @@ pub fn call(card: &str, mac: [u8; 6]) -> Result<Option<Kept>, LocalError> {
 
 /// The number of the process at the other end, if it is of the same user. `None`: it has none in this container.
 pub fn same_user(socket: impl AsFd) -> Result<Option<Pid>, LocalError> {
-    let credentials = socket_peercred(socket)?;
-    if credentials.uid != geteuid() {
+    let credentials = getsockopt(&socket, PeerCredentials).map_err(|error| Errno::from_raw_os_error(error as i32))?;
+    if credentials.uid() != geteuid().as_raw() {
         return Err(LocalError::Stranger);
     }
     // A process of another container has the number 0, which is not one.
-    Ok(Some(credentials.pid).filter(|pid| pid.as_raw_nonzero().get() > 0))
+    Ok(Pid::from_raw(credentials.pid().max(0)))
 }

@@ -8,11 +8,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
+use rustix::process::Pid;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Calls that have not greeted yet.
 const MOST_CALLS: usize = 16;
+/// Of one process: it has one session with this one, and needs no more.
+const MOST_OF_ONE: usize = 4;
 /// Calls that are accepted at once: other users, who are hung up on, may call without end.
 const ACCEPTED: usize = 64;
 /// How long they may take.
@@ -25,7 +28,7 @@ const GLANCE: Duration = Duration::from_millis(2);
 pub struct Serving {
     bell: Arc<OwnedFd>,
     listener: Kept,
-    calls: Vec<(Arc<Kept>, Instant)>,
+    calls: Vec<(Arc<Kept>, Instant, Option<Pid>)>,
     sessions: Vec<Watched>,
     generation: u64,
 }
@@ -51,7 +54,7 @@ impl Serving {
         if self.calls.len() < MOST_CALLS {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
-        fds.extend(self.calls.iter().map(|(link, _)| PollFd::new(&**link, PollFlags::IN | PollFlags::RDHUP)));
+        fds.extend(self.calls.iter().map(|(link, ..)| PollFd::new(&**link, PollFlags::IN | PollFlags::RDHUP)));
         for watched in &self.sessions {
             // Which stays readable when it is closed.
             if watched.hung_up.is_none() {
@@ -72,7 +75,7 @@ impl Serving {
         self.accept();
         let Some(meeting) = place.meeting() else { return };
         let now = Instant::now();
-        self.calls.retain(|(link, until)| match meeting.welcome(place, link) {
+        self.calls.retain(|(link, until, _)| match meeting.welcome(place, link) {
             Ok(is_met) => !is_met && now < *until,
             // It is hung up on, and sends frames.
             Err(_) => false,
@@ -100,10 +103,17 @@ impl Serving {
                 return;
             }
             match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                // Other users take no place.
-                Ok(link) if name::same_user(&link).is_err() => {}
-                // Without room it is hung up on.
-                Ok(link) => self.calls.extend(Kept::new(link).map(|link| (Arc::new(link), Instant::now() + GREETING))),
+                // Other users take no place, nor does who has called and says nothing. Without room it is hung up on.
+                Ok(link) => {
+                    let until = Instant::now() + GREETING;
+                    let of_one = |pid| self.calls.iter().filter(|(.., other)| *other == pid).count();
+                    if let Ok(pid) = name::same_user(&link)
+                        && of_one(pid) < MOST_OF_ONE
+                        && let Some(link) = Kept::new(link)
+                    {
+                        self.calls.push((Arc::new(link), until, pid));
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Err(_) => return,
             }

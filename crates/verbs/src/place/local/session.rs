@@ -4,6 +4,7 @@ use super::LocalError;
 use crate::address::{Address, GIDS};
 use crate::boundary::Kept;
 use millrace_dma::{OtherProcess, Pages, Region, Seat};
+use millrace_rdma::engine::Rings;
 use millrace_rdma::local::{CHANNEL_LEN, Peer, Receiver, Sender, Side};
 use millrace_rdma::number::Gid;
 use millrace_rdma::transport::Origin;
@@ -35,13 +36,13 @@ pub struct Session {
     pub address: Address,
     pub gids: Vec<(Gid, Format)>,
     pub link: Arc<Kept>,
+    pub pid: Option<Pid>,
     /// Readable when the process has ended. None: it cannot be seen from here.
     pub ended: Option<Arc<OwnedFd>>,
     pub bell: OwnedFd,
-    pub sender: Sender,
-    pub receiver: Receiver,
+    pub ring: Rings,
     /// Among those that reach our memory: they are waited for as long as it is there.
-    _seat: Seat,
+    pub seat: Seat,
     /// Where it is among those whose memory we reach.
     pub peer: usize,
     /// Something was sent, and it was not looked whether the process sleeps.
@@ -70,9 +71,9 @@ impl Session {
             link,
             ended,
             bell,
-            sender,
-            receiver,
-            _seat: seat,
+            ring: Rings::new(sender, receiver),
+            seat,
+            pid,
             peer: usize::MAX,
             has_sent: false,
             full_since: None,

@@ -1,25 +1,31 @@
 //! All other processes that are met, and packets to and from them.
 
 use super::LocalError;
-use super::session::{Parts, Session};
+use super::session::Session;
 use crate::address::Address;
 use crate::boundary::Kept;
 use crate::place::memory::Reach;
 use millrace_rdma::engine::Engine;
-use millrace_rdma::local::Room;
+use millrace_rdma::local::{Peer, Room, Short};
 use millrace_rdma::memory::Refused;
-use millrace_rdma::number::Moment;
+use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::Sent;
 use millrace_rdma::wire::{Headers, Path};
 use millrace_served::bell;
+use rustix::process::Pid;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Most of them.
 const MOST: usize = 64;
 /// Packets that are taken from one at a call.
-const BURST: usize = 64;
+const BURST: u64 = 64;
 /// Bursts that are taken from one that has ended: more than a ring holds.
 const LAST: usize = 32;
+/// How long a process that was put out is kept out, and how many are remembered.
+const KEPT_OUT: Duration = Duration::from_secs(10);
+const MOST_KEPT_OUT: usize = 64;
 /// A process that has taken nothing for so long, in nanoseconds, gets nothing more until it does; what is lost is sent again, and
 /// retries count.
 const PATIENCE: u64 = 100_000_000;
@@ -42,6 +48,13 @@ pub struct Sessions {
     /// Packets by rings, both ways.
     pub sent: u64,
     pub received: u64,
+    /// Those of them that were short SENDs, and were not answered.
+    pub short_sent: u64,
+    pub short_received: u64,
+    /// Processes that were put out.
+    pub put_out: u64,
+    /// The last of them, and when that was.
+    kept_out: VecDeque<(Option<Pid>, Moment)>,
     /// Packets that were none, or between GIDs that there are not.
     pub malformed: u64,
 }
@@ -49,11 +62,27 @@ pub struct Sessions {
 impl Sessions {
     /// None yet, of the end with that address.
     pub fn new(own: Address) -> Self {
-        Self { own, all: Vec::new(), generation: 1, dropped: 0, sent: 0, received: 0, malformed: 0 }
+        Self {
+            own,
+            all: Vec::new(),
+            generation: 1,
+            dropped: 0,
+            sent: 0,
+            received: 0,
+            short_sent: 0,
+            short_received: 0,
+            put_out: 0,
+            kept_out: VecDeque::new(),
+            malformed: 0,
+        }
     }
 
     /// One more, and where it is.
-    pub fn add(&mut self, engine: &mut Engine<Reach>, parts: Parts) -> Result<usize, LocalError> {
+    pub fn add(
+        &mut self,
+        engine: &mut Engine<Reach>,
+        (mut session, peer): (Session, Peer),
+    ) -> Result<usize, LocalError> {
         let place = match self.all.iter().position(Option::is_none) {
             Some(place) => place,
             None if self.all.len() < MOST => {
@@ -63,7 +92,6 @@ impl Sessions {
             None => return Err(LocalError::Full),
         };
         let memory = engine.memory();
-        let (mut session, peer) = Session::new(parts)?;
         let gids: Vec<_> = session.gids.iter().map(|(gid, _)| *gid).collect();
         session.peer = memory.peers.add(&gids, peer).ok_or(LocalError::Full)?;
         self.all[place] = Some(session);
@@ -84,10 +112,11 @@ impl Sessions {
         }
         // What it has said last counts: an answer to the last request of a program that has ended as it should.
         for _ in 0..LAST {
-            if self.receive(now, engine) == 0 {
+            if self.receive(&mut || now, engine) == 0 {
                 break;
             }
         }
+        self.settle(now, engine);
         let Some(session) = self.all.get_mut(place).and_then(Option::take) else { return };
         self.generation += 1;
         let memory = engine.memory();
@@ -96,6 +125,25 @@ impl Sessions {
         if has_ended && !is_met {
             engine.lose(now, |path| session.gids.iter().any(|(gid, _)| *gid == path.destination));
         }
+    }
+
+    /// Sessions end whose process was waited for in vain too often when memory was to be taken away; for a while there is no other
+    /// one with it. Its packets are frames.
+    pub fn put_out(&mut self, engine: &mut Engine<Reach>, now: Moment) {
+        for place in 0..self.all.len() {
+            let Some(session) = self.all[place].as_ref().filter(|session| session.seat.is_to_leave()) else { continue };
+            let (pid, link) = (session.pid, session.link.clone());
+            self.put_out += 1;
+            self.kept_out.truncate(MOST_KEPT_OUT - 1);
+            self.kept_out.push_front((pid, now));
+            self.remove(engine, (place, &link), now, false);
+        }
+    }
+
+    /// Whether that process was put out lately.
+    pub fn is_kept_out(&self, pid: Option<Pid>, now: Moment) -> bool {
+        // Those without a number here, of other containers, are not told apart.
+        pid.is_some() && self.kept_out.iter().any(|(other, since)| *other == pid && now.since(*since) < KEPT_OUT)
     }
 
     /// The session with the process that has that MAC address.
@@ -112,7 +160,7 @@ impl Sessions {
     /// Whether one of them has sent something.
     #[inline]
     pub fn has_some(&self) -> bool {
-        self.all.iter().flatten().any(|session| !session.is_broken && session.receiver.has_more())
+        self.all.iter().flatten().any(|session| !session.is_broken && session.ring.receiver.has_more())
     }
 
     /// Places, used or not.
@@ -153,7 +201,7 @@ impl Sessions {
         fill: impl FnOnce(&mut [u8]) -> Result<(), Refused>,
     ) -> Sent {
         let Some(session) = self.all.get_mut(place).and_then(Option::as_mut) else { return Sent::Busy };
-        match session.sender.has_room(to.len()) {
+        match session.ring.sender.has_room(to.len()) {
             Room::Sent => session.full_since = None,
             Room::None => {
                 let since = *session.full_since.get_or_insert(now.nanoseconds());
@@ -169,11 +217,56 @@ impl Sessions {
         if let Err(refused) = fill(to) {
             return Sent::Refused(refused);
         }
-        let is_sent = session.sender.send(headers, gids, to) == Room::Sent;
+        let is_sent = session.ring.sender.send(headers, gids, to) == Room::Sent;
         self.sent += u64::from(is_sent);
         self.dropped += u64::from(!is_sent);
         session.has_sent = true;
         Sent::Taken
+    }
+
+    /// Sends a short SEND. [`Sent::Full`]: it is to be a packet.
+    #[inline]
+    pub fn send_short(
+        &mut self,
+        (place, gids): (usize, (u8, u8)),
+        source: Qpn,
+        short: &Short,
+        to: &mut [u8],
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Refused>,
+    ) -> Sent {
+        let Some(session) = self.all.get_mut(place).and_then(Option::as_mut) else { return Sent::Full };
+        if session.ring.sender.has_room(to.len()) != Room::Sent {
+            return Sent::Full;
+        }
+        if let Err(refused) = fill(to) {
+            return Sent::Refused(refused);
+        }
+        let heard = session.ring.receiver.heard();
+        if session.ring.sender.send_short(source, short, gids, heard, to) != Room::Sent {
+            return Sent::Full;
+        }
+        (self.sent, self.short_sent) = (self.sent + 1, self.short_sent + 1);
+        session.has_sent = true;
+        Sent::Taken
+    }
+
+    /// Learns which short SENDs were done: before requests end that were not.
+    pub fn settle(&mut self, now: Moment, engine: &mut Engine<Reach>) {
+        for session in self.all.iter_mut().flatten().filter(|session| !session.is_broken) {
+            engine.settle_ring(now, &mut session.ring);
+        }
+    }
+
+    /// Whether it is not known of some short SENDs whether they were done.
+    pub fn has_unsettled(&self) -> bool {
+        self.all.iter().flatten().any(|session| !session.is_broken && session.ring.sender.has_unsettled())
+    }
+
+    /// A queue pair begins anew: nobody's answers to what it has sent before count.
+    pub fn forget(&mut self, number: Qpn) {
+        for session in self.all.iter_mut().flatten() {
+            session.ring.sender.forget(number);
+        }
     }
 
     /// Wakes those that sleep, of those to which something was sent.
@@ -181,54 +274,32 @@ impl Sessions {
     pub fn wake(&mut self) {
         for session in self.all.iter_mut().flatten().filter(|session| session.has_sent) {
             session.has_sent = false;
-            if session.sender.must_wake() {
+            if session.ring.sender.must_wake() {
                 bell::ring(&session.bell);
             }
         }
     }
 
-    /// Takes packets. How many they were.
+    /// Takes packets, and learns which short SENDs were done. How many both were. The time is asked for when it is needed.
     #[inline]
-    pub fn receive(&mut self, now: Moment, engine: &mut Engine<Reach>) -> usize {
+    pub fn receive(&mut self, now: &mut impl FnMut() -> Moment, engine: &mut Engine<Reach>) -> usize {
         let mut count = 0;
-        for session in self.all.iter_mut().flatten().filter(|session| !session.is_broken) {
-            let mut last = (u8::MAX, None);
-            let mut taken = 0;
-            while taken < BURST {
-                match session.receiver.take() {
-                    Ok(None) => break,
-                    Ok(Some((headers, gids, payload))) => {
-                        let code = gids.0 << 4 | gids.1;
-                        if last.0 != code || last.1.is_none() {
-                            last = (code, Session::origin(&session.address, &self.own, gids));
-                        }
-                        match &last.1 {
-                            Some(origin) => {
-                                engine.receive(now, &millrace_rdma::wire::Packet { headers, payload }, origin);
-                            }
-                            None => self.malformed += 1,
-                        }
-                        taken += 1;
-                    }
-                    Err(_) => {
-                        self.malformed += 1;
-                        session.is_broken = true;
-                        self.generation += 1;
-                        break;
-                    }
-                }
-            }
-            if taken > 0 {
-                session.receiver.give_back();
-            }
-            count += taken;
+        for place in 0..self.all.len() {
+            let Some(session) = self.all[place].as_mut().filter(|session| !session.is_broken) else { continue };
+            let Session { ring, address, is_broken, .. } = session;
+            let came = engine.take_from_ring(now, ring, BURST, |gids| Session::origin(address, &self.own, gids));
+            *is_broken = came.is_broken;
+            self.received += came.packets;
+            self.short_received += came.shorts;
+            self.malformed += came.malformed;
+            self.generation += u64::from(came.is_broken);
+            count += (came.packets + came.settled) as usize;
         }
-        self.received += count as u64;
         count
     }
 
     /// Says to all that this process sleeps. Returns whether nothing has come meanwhile.
     pub fn doze(&self) -> bool {
-        self.all.iter().flatten().filter(|session| !session.is_broken).all(|session| session.receiver.doze())
+        self.all.iter().flatten().filter(|session| !session.is_broken).all(|session| session.ring.receiver.doze())
     }
 }
