@@ -1,11 +1,15 @@
 // One measurement between two processes that use verbs, printed as one line of JSON. Any libibverbs.so.1 will do: the program knows
 // nothing of who makes it.
 //
-//   verbs --op write|read|send --measure latency|bandwidth|rate|register --size N --seconds S
+//   verbs --op write|read|send --measure latency|bandwidth|rate|register|alone|asleep --size N --seconds S
 //         [--cpus A,B] [--first WORDS] [--second WORDS] [--window N]
 //
 // WORDS are what MILLRACE_VERBS is to be in each of the two. The memory is ordinary memory of the heap. What has arrived is compared
 // with what was sent; `wrong` says how many bytes were not the same.
+//
+// alone: one process, WRITE from one queue pair to another one of its own, until the last byte is there: for an engine that has a core
+// of its own. asleep: GIGABYTE bytes of WRITEs, and the program sleeps until they are done, of which half a
+// window is told at once; the value is its share of a core in percent.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -26,7 +30,7 @@
 #include <unistd.h>
 
 enum op { WRITE, READ, SEND };
-enum measure { LATENCY, BANDWIDTH, RATE, REGISTER };
+enum measure { LATENCY, BANDWIDTH, RATE, REGISTER, ALONE, ASLEEP };
 
 struct options {
 	enum op op;
@@ -49,7 +53,7 @@ struct end {
 struct shared {
 	struct end ends[2];
 	atomic_uint told[2], connected[2], stop, checked;
-	double value, p50, p99, cpu[2], memcpy_us, mlock_us, first_us;
+	double value, gbps, p50, p99, cpu[2], memcpy_us, mlock_us, first_us;
 	uint64_t count, wrong;
 	uint64_t seed;
 };
@@ -60,6 +64,7 @@ struct side {
 	unsigned me;
 	struct ibv_context *context;
 	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
 	struct ibv_mr *mr;
@@ -158,54 +163,73 @@ static void open_device(struct side *side)
 		fail(side, "cannot open %s", ibv_get_device_name(list[0]));
 	ibv_free_device_list(list);
 	side->pd = ibv_alloc_pd(side->context);
-	side->cq = side->pd ? ibv_create_cq(side->context, 8192, NULL, NULL, 0) : NULL;
+	side->channel = ibv_create_comp_channel(side->context);
+	side->cq = side->pd && side->channel ? ibv_create_cq(side->context, 8192, NULL, side->channel, 0) : NULL;
 	if (!side->cq)
 		fail(side, "cannot make a completion queue");
 }
 
-static void make_pair(struct side *side)
+static struct ibv_qp *make_pair(struct side *side)
 {
 	struct ibv_qp_init_attr init = {
 		.send_cq = side->cq, .recv_cq = side->cq, .qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = 1024, .max_recv_wr = 1024, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64 },
 	};
-	side->qp = ibv_create_qp(side->pd, &init);
-	if (!side->qp)
+	struct ibv_qp *qp = ibv_create_qp(side->pd, &init);
+	if (!qp)
 		fail(side, "cannot make a queue pair");
 	side->inline_max = init.cap.max_inline_data;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
-	if ((errno = ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)))
+	if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)))
 		fail(side, "to INIT");
+	return qp;
 }
 
-static void connect_pair(struct side *side)
+static struct end end_of(const struct side *side, const struct ibv_qp *qp, unsigned which)
 {
-	struct shared *shared = side->shared;
-	struct end *mine = &shared->ends[side->me], *theirs = &shared->ends[!side->me];
 	struct ibv_port_attr port;
-	if (ibv_query_port(side->context, 1, &port) || ibv_query_gid(side->context, 1, 0, &mine->gid))
+	struct end end = { .qpn = qp->qp_num, .psn = (uint32_t)mix(side->shared->seed + which) & 0xffffff,
+		.address = (uintptr_t)side->memory, .rkey = side->mr->rkey };
+	if (ibv_query_port(side->context, 1, &port) || ibv_query_gid(side->context, 1, 0, &end.gid))
 		fail(side, "cannot ask the port");
-	mine->qpn = side->qp->qp_num, mine->psn = (uint32_t)mix(shared->seed + side->me) & 0xffffff, mine->mtu = port.active_mtu;
-	mine->address = (uintptr_t)side->memory, mine->rkey = side->mr->rkey;
-	atomic_store(&shared->told[side->me], 1);
-	await_flag(side, &shared->told[!side->me]);
+	end.mtu = port.active_mtu;
+	return end;
+}
+
+static void connect_to(struct side *side, struct ibv_qp *qp, const struct end *mine, const struct end *theirs)
+{
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR, .path_mtu = mine->mtu < theirs->mtu ? mine->mtu : theirs->mtu,
 		.dest_qp_num = theirs->qpn, .rq_psn = theirs->psn, .max_dest_rd_atomic = 16, .min_rnr_timer = 12,
 		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = theirs->gid, .hop_limit = 64 } } };
-	if ((errno = ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+	if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)))
 		fail(side, "to RTR");
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7, .sq_psn = mine->psn, .max_rd_atomic = 16 };
-	if ((errno = ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+	if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				   IBV_QP_MAX_QP_RD_ATOMIC)))
 		fail(side, "to RTS");
+}
+
+static void prepare_work(struct side *side, const struct end *theirs)
+{
 	static const enum ibv_wr_opcode codes[] = { IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND };
 	side->piece = (struct ibv_sge){ .addr = (uintptr_t)side->memory, .length = (uint32_t)side->o->size, .lkey = side->mr->lkey };
 	side->work = (struct ibv_send_wr){ .sg_list = &side->piece, .num_sge = 1, .opcode = codes[side->o->op],
 		.wr.rdma = { .remote_addr = theirs->address, .rkey = theirs->rkey } };
 	if (side->o->op != READ && side->o->size <= side->inline_max)
 		side->work.send_flags |= IBV_SEND_INLINE;
+}
+
+static void connect_pair(struct side *side)
+{
+	struct shared *shared = side->shared;
+	struct end *mine = &shared->ends[side->me], *theirs = &shared->ends[!side->me];
+	*mine = end_of(side, side->qp, side->me);
+	atomic_store(&shared->told[side->me], 1);
+	await_flag(side, &shared->told[!side->me]);
+	connect_to(side, side->qp, mine, theirs);
+	prepare_work(side, theirs);
 	atomic_store(&shared->connected[side->me], 1);
 	await_flag(side, &shared->connected[!side->me]);
 }
@@ -476,6 +500,82 @@ static void registering(struct side *side)
 	shared->memcpy_us = copies[ROUNDS / 2], shared->mlock_us = locks[ROUNDS / 2], shared->count = ROUNDS;
 }
 
+// A word from the program to whoever moves it, and back into its own memory.
+static void alone(struct side *side)
+{
+	if (side->me == 1)
+		return;
+	struct ibv_qp *other = make_pair(side);
+	struct end mine = end_of(side, side->qp, 0), theirs = end_of(side, other, 1);
+	connect_to(side, side->qp, &mine, &theirs);
+	connect_to(side, other, &theirs, &mine);
+	prepare_work(side, &theirs);
+	side->work.wr.rdma.remote_addr += side->bytes / 2;
+	volatile uint8_t *in = side->memory + side->bytes / 2 + side->o->size - 1;
+	uint8_t *out = side->memory + side->o->size - 1, value = 0;
+	unsigned open = 0, since = 0, count = 0;
+	double *samples = calloc(SAMPLES, sizeof *samples), warm = now() + side->o->seconds / 4, end = warm + side->o->seconds;
+	while (now() < end && count < SAMPLES) {
+		double begin = now();
+		for (unsigned i = 0; i < TRIPS; i++) {
+			ping(side, in, out, ++value, &open, &since);
+			// Nothing has to be moved on from here.
+			for (unsigned spin = 1; *in != value; spin++)
+				if (spin % 4096 == 0)
+					open -= poll_queue(side, NULL);
+		}
+		if (begin > warm)
+			samples[count++] = (now() - begin) / TRIPS * 1e9;
+	}
+	keep_latency(side, samples, count);
+	while (open)
+		open -= poll_queue(side, NULL);
+	ibv_destroy_qp(other);
+}
+
+#define GIGABYTE (1ull << 30)
+
+// As much as the window allows on its way; then the program sleeps until something is done.
+static void asleep(struct side *side)
+{
+	uint64_t half = side->bytes / 2, seed = side->shared->seed, left = GIGABYTE / side->o->size, warm = left / 8;
+	// The last of a batch is signaled.
+	const uint32_t batch = side->o->window >= 4 ? side->o->window / 2 : 1;
+	uint32_t open = 0;
+	left -= left % batch, warm -= warm % batch;
+	if (side->me == 0)
+		fill(side->memory, side->o->size, seed);
+	const uint64_t counted = left;
+	double begin = 0, cpu = 0;
+	for (left += warm; side->me == 0 && left + open;) {
+		if (!begin && left <= counted)
+			begin = now(), cpu = cpu_used();
+		for (; left && open < side->o->window; left--)
+			post(side, ++open % batch == 0);
+		struct ibv_cq *cq;
+		void *context;
+		if (ibv_req_notify_cq(side->cq, 0))
+			fail(side, "ibv_req_notify_cq");
+		unsigned done = poll_queue(side, NULL) * batch;
+		open -= done;
+		if (done || !open)
+			continue;
+		if (ibv_get_cq_event(side->channel, &cq, &context))
+			fail(side, "ibv_get_cq_event");
+		ibv_ack_cq_events(cq, 1);
+	}
+	if (side->me == 0) {
+		side->shared->cpu[0] = (cpu_used() - cpu) / (now() - begin);
+		side->shared->value = side->shared->cpu[0] * 100;
+		side->shared->gbps = (double)(counted * side->o->size) / (now() - begin) / 1e9;
+		atomic_store(&side->shared->stop, 1);
+		return;
+	}
+	while (!atomic_load(&side->shared->stop))
+		usleep(1000);
+	side->shared->wrong = differences(side->memory + half, side->o->size, seed);
+}
+
 static void be_side(const struct options *o, struct shared *shared, unsigned me)
 {
 	struct side side = { .o = o, .shared = shared, .me = me };
@@ -498,11 +598,16 @@ static void be_side(const struct options *o, struct shared *shared, unsigned me)
 	side.mr = ibv_reg_mr(side.pd, side.memory, side.bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	if (!side.mr)
 		fail(&side, "cannot register memory");
-	make_pair(&side);
-	connect_pair(&side);
+	side.qp = make_pair(&side);
+	if (o->measure != ALONE)
+		connect_pair(&side);
 	if (o->op == WRITE)
 		side.work.wr.rdma.remote_addr += half;
-	if (o->measure != LATENCY)
+	if (o->measure == ALONE)
+		alone(&side);
+	else if (o->measure == ASLEEP)
+		asleep(&side);
+	else if (o->measure != LATENCY)
 		bandwidth(&side);
 	else if (o->op == WRITE)
 		write_latency(&side);
@@ -514,7 +619,10 @@ static void be_side(const struct options *o, struct shared *shared, unsigned me)
 		atomic_store(&shared->stop, 1);
 	// The protocol may still need this end.
 	while (!atomic_load(&shared->stop))
-		poll_queue(&side, NULL);
+		if (o->measure == ALONE)
+			usleep(1000);
+		else
+			poll_queue(&side, NULL);
 	atomic_fetch_add(&shared->checked, 1);
 	double until = now() + 1;
 	while (atomic_load(&shared->checked) % 2 && now() < until)
@@ -522,6 +630,7 @@ static void be_side(const struct options *o, struct shared *shared, unsigned me)
 	ibv_destroy_qp(side.qp);
 	ibv_dereg_mr(side.mr);
 	ibv_destroy_cq(side.cq);
+	ibv_destroy_comp_channel(side.channel);
 	ibv_dealloc_pd(side.pd);
 	ibv_close_device(side.context);
 	exit(0);
@@ -532,7 +641,7 @@ static void be_side(const struct options *o, struct shared *shared, unsigned me)
 
 _Noreturn static void usage(const char *what)
 {
-	fprintf(stderr, "verbs: %s\nverbs --op write|read|send --measure latency|bandwidth|rate|register --size N --seconds S [--cpus A,B] [--first WORDS] [--second WORDS] [--window N]\n", what);
+	fprintf(stderr, "verbs: %s\nverbs --op write|read|send --measure latency|bandwidth|rate|register|alone|asleep --size N --seconds S [--cpus A,B] [--first WORDS] [--second WORDS] [--window N]\n", what);
 	exit(2);
 }
 
@@ -545,7 +654,7 @@ static int one_of(const char *word, const char *const *words)
 }
 
 static const char *const OPS[] = { "write", "read", "send", NULL };
-static const char *const MEASURES[] = { "latency", "bandwidth", "rate", "register", NULL };
+static const char *const MEASURES[] = { "latency", "bandwidth", "rate", "register", "alone", "asleep", NULL };
 
 static struct options parse(int argc, char **argv)
 {
@@ -573,6 +682,10 @@ static struct options parse(int argc, char **argv)
 	}
 	if (argc % 2 == 0 || !o.size || o.size > 1u << 30 || o.seconds <= 0 || o.seconds > 100 || o.window > 512)
 		usage("a number is missing or out of range");
+	if ((o.measure == ALONE || o.measure == ASLEEP) && (o.op != WRITE || o.size > GIGABYTE / 8))
+		usage("alone and asleep are of WRITEs of up to 128 MiB");
+	if (!o.window && o.measure == ASLEEP)
+		o.window = 64;
 	if (!o.window)
 		o.window = o.size >= 1u << 26 ? 2 : o.size >= 1u << 18 ? 8 : o.size >= 4096 ? 32 : 256;
 	return o;
@@ -606,9 +719,9 @@ int main(int argc, char **argv)
 	}
 	if (worst)
 		return 1;
-	printf("{\"op\":\"%s\",\"measure\":\"%s\",\"size\":%llu,\"value\":%.4f,\"p50_ns\":%.1f,\"p99_ns\":%.1f,\"cpu_first\":%.3f,\"cpu_second\":%.3f,"
+	printf("{\"op\":\"%s\",\"measure\":\"%s\",\"size\":%llu,\"value\":%.4f,\"gbps\":%.3f,\"p50_ns\":%.1f,\"p99_ns\":%.1f,\"cpu_first\":%.3f,\"cpu_second\":%.3f,"
 	       "\"count\":%llu,\"wrong\":%llu,\"first_us\":%.2f,\"memcpy_us\":%.2f,\"mlock_us\":%.2f}\n",
-	       OPS[o.op], MEASURES[o.measure], (unsigned long long)o.size, shared->value, shared->p50, shared->p99, shared->cpu[0], shared->cpu[1],
+	       OPS[o.op], MEASURES[o.measure], (unsigned long long)o.size, shared->value, shared->gbps, shared->p50, shared->p99, shared->cpu[0], shared->cpu[1],
 	       (unsigned long long)shared->count, (unsigned long long)shared->wrong, shared->first_us, shared->memcpy_us, shared->mlock_us);
 	return shared->wrong != 0;
 }

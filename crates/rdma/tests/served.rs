@@ -370,6 +370,22 @@ fn who_sleeps_is_rung_and_what_came_before_is_told() {
 }
 
 #[test]
+fn armings_behind_a_request_are_answered_once() {
+    let (mut service, [mut a, b]) = two();
+    let mut now = 0;
+    let (own, key) = (a.piece(0, 8), b.key);
+    a.post(1, write_to(key, 0), &[own]).unwrap();
+    (0..20).for_each(|_| a.program.arm(a.queue, false).map(drop).unwrap());
+    run(&mut service, &mut now);
+    assert_eq!(a.program.take_event(), Ok(Some(Event::Completion(a.queue))));
+    assert_eq!(a.program.take_event(), Ok(None), "one completion, one event");
+    assert_eq!(a.poll().len(), 1);
+    a.post(2, write_to(key, 0), &[own]).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!(a.program.take_event(), Ok(Some(Event::Completion(a.queue))), "the others have armed it");
+}
+
+#[test]
 fn what_the_engine_does_not_take_ends_with_an_error_in_order() {
     let (mut service, [mut a, b]) = two();
     let (own, key) = (a.piece(0, 8), b.key);
@@ -472,6 +488,50 @@ fn nobody_takes_all_regions() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// A program that arms, looks until nothing is there, and sleeps until an event comes, in any turns with a card: it sees all.
+    #[test]
+    fn nobody_sleeps_over_a_completion(steps in prop::collection::vec(0u8..5, 1..400)) {
+        enum Does { Arm, Look, Sleep }
+        let (mut service, [mut a, b]) = two();
+        let (own, key) = (a.piece(0, 8), b.key);
+        let (mut does, mut posted, mut seen, mut now) = (Does::Arm, 0, 0, 0);
+        let mut step = |a: &mut End, seen: &mut usize| {
+            does = match does {
+                Does::Arm => {
+                    a.program.arm(a.queue, false).unwrap();
+                    Does::Look
+                }
+                Does::Look => match a.poll().len() {
+                    0 => Does::Sleep,
+                    count => {
+                        *seen += count;
+                        Does::Arm
+                    }
+                },
+                Does::Sleep if a.program.take_event().unwrap().is_some() => Does::Arm,
+                Does::Sleep => Does::Sleep,
+            };
+        };
+        for one in steps {
+            match one {
+                0 if posted - seen < DEPTH as usize => {
+                    a.post(posted as u64, write_to(key, 0), &[own]).unwrap();
+                    posted += 1;
+                }
+                1 => {
+                    now += 1;
+                    service.turn(Moment::new(now), &mut NoWire);
+                }
+                _ => step(&mut a, &mut seen),
+            }
+        }
+        for _ in 0..200 {
+            run(&mut service, &mut now);
+            step(&mut a, &mut seen);
+        }
+        prop_assert_eq!(seen, posted);
+    }
 
     /// Whatever a program writes into its rings, it harms only itself.
     #[test]

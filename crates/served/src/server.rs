@@ -9,7 +9,7 @@ use millrace_dma::Region;
 use millrace_rdma::engine::Options;
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Gid, Moment, Qpn};
-use millrace_rdma::served::{Number, Quota, ServeError, Service};
+use millrace_rdma::served::{Number, Quota, ServeError, Service, Turn};
 use millrace_rdma::transport::{Out, Sent};
 use millrace_rdma::wire::{Headers, Path};
 use nix::sys::socket::getsockopt;
@@ -37,7 +37,9 @@ const ACCEPTED: usize = 16;
 const LOOK: Duration = Duration::from_micros(200);
 /// How long the thread looks on after something moved.
 const LINGER: Duration = Duration::from_micros(100);
-/// Turns without anything between two looks at the clock.
+/// Looks at what programs want between two turns that look at the clock, too.
+const LOOKS: u32 = 256;
+/// Turns that move something between two such turns.
 const TURNS: u32 = 16;
 
 /// Who all programs of the card are.
@@ -196,13 +198,15 @@ impl Worker {
     fn turns(&mut self, until: &mut Instant) -> Option<Moment> {
         let began = Instant::now();
         loop {
-            let (mut moved, mut next) = (false, None);
-            for _ in 0..TURNS {
-                let turn = self.service.turn(self.now(), &mut NoWire);
-                moved |= turn.moved;
-                next = turn.next;
-                self.after_turn();
+            let mut turns = 0;
+            for _ in 0..LOOKS {
+                if turns < TURNS && self.service.has_something() {
+                    self.turn();
+                    turns += 1;
+                }
             }
+            let turn = self.turn();
+            let moved = turn.moved || turns > 0;
             let now = Instant::now();
             if moved {
                 *until = now + LINGER;
@@ -211,9 +215,15 @@ impl Worker {
                 std::thread::yield_now();
             }
             if now >= *until || now - began >= LOOK {
-                return next;
+                return turn.next;
             }
         }
+    }
+
+    fn turn(&mut self) -> Turn {
+        let turn = self.service.turn(self.now(), &mut NoWire);
+        self.after_turn();
+        turn
     }
 
     /// Rings, and hangs up on who was put out. Before anybody else comes, so that its number is nobody else's yet.

@@ -21,6 +21,8 @@ pub enum Wire {
     Card,
     /// One card, whose engine (`--rdma-cpu`) moves the bytes: `place=card`.
     Engine,
+    /// The same on the card's core, for programs that leave it alone.
+    EngineOnCore,
     /// A vhost-user socket; each end works on its port itself.
     Memory,
     /// The same; the port of the first end loses one frame in a hundred.
@@ -34,7 +36,7 @@ pub enum Wire {
 impl Wire {
     pub fn word(self) -> &'static str {
         match self {
-            Wire::None | Wire::Engine => "none",
+            Wire::None | Wire::Engine | Wire::EngineOnCore => "none",
             Wire::Card => "card",
             Wire::Memory => "memory",
             Wire::Lossy | Wire::LossyPlain => "memory, 1 % lost",
@@ -44,7 +46,7 @@ impl Wire {
 
     /// Where the protocol runs.
     pub fn placement(self) -> &'static str {
-        if self == Wire::Engine { "card" } else { "library" }
+        if matches!(self, Wire::Engine | Wire::EngineOnCore) { "card" } else { "library" }
     }
 }
 
@@ -74,11 +76,11 @@ impl Cards {
         let (server, client) = (format!("vhost-user:{}", at("wire")), format!("virtio-user:{}", at("wire")));
         let lossy = format!("fault:loss=1%,seed={SEED},port=({server})");
         let words = match wire {
-            Wire::None | Wire::Card | Wire::Engine => {
+            Wire::None | Wire::Card | Wire::Engine | Wire::EngineOnCore => {
                 card = Some(start(bench, wire, &folder.path().join("card"), folder.path())?);
                 let local = match wire {
                     Wire::Card => " local=off",
-                    Wire::Engine => " place=card",
+                    Wire::Engine | Wire::EngineOnCore => " place=card",
                     _ => " adopt=heap",
                 };
                 [0, 1].map(|_| format!("unix:{}{local}", at("card")))
@@ -103,8 +105,10 @@ fn start(bench: &Bench, wire: Wire, socket: &Path, folder: &Path) -> Result<Proc
         if let Some(core) = bench.cores.card {
             command.args(["--cpu", &core.to_string()]);
         }
-        if wire == Wire::Engine {
-            command.arg("--rdma-cpu");
+        match (wire, bench.cores.card) {
+            (Wire::EngineOnCore, Some(core)) => _ = command.args(["--rdma-cpu", &core.to_string()]),
+            (Wire::Engine | Wire::EngineOnCore, _) => _ = command.arg("--rdma-cpu"),
+            _ => {}
         }
         command.env_remove("MILLRACE_DEVICE");
     })?;

@@ -22,6 +22,9 @@ pub enum Metric {
     /// WRITE of 8 bytes one way, by UCX through shared memory.
     #[value(name = "write_8_to_ucx")]
     Write8ToUcx,
+    /// WRITE of 8 bytes, moved by the engine in the card on a core of its own, by the round trip of a cache line.
+    #[value(name = "write_8_by_card_to_cacheline")]
+    Write8ByCardToCacheline,
     /// SEND of 64 bytes one way, by libfabric through shared memory.
     #[value(name = "send_64_to_libfabric")]
     Send64ToLibfabric,
@@ -41,6 +44,8 @@ pub enum Metric {
     /// Registering 1 MiB again, beside the first time.
     #[value(name = "register_1m_again_us")]
     Register1mAgainUs,
+    /// What a program takes of a core while the engine in the card writes 1 GiB for it.
+    AppCpuPercent,
 }
 
 /// What stands beside our value.
@@ -52,17 +57,20 @@ pub enum Peer {
     Cards(Wire),
     /// The first time.
     First,
+    /// The round trip of a cache line between both cores.
+    Line,
 }
 
 const MIB: u64 = 1 << 20;
 
 impl Metric {
-    pub const ALL: [Metric; 12] = [
+    pub const ALL: [Metric; 14] = [
         Metric::Write1mToCma,
         Metric::WriteColdToCma,
         Metric::Read1mToCma,
         Metric::Write1mToUcx,
         Metric::Write8ToUcx,
+        Metric::Write8ByCardToCacheline,
         Metric::Send64ToLibfabric,
         Metric::Wire8ToTcp,
         Metric::Wire1mToTcp,
@@ -70,6 +78,7 @@ impl Metric {
         Metric::WritesPerS,
         Metric::LossGoodput,
         Metric::Register1mAgainUs,
+        Metric::AppCpuPercent,
     ];
 
     pub fn word(self) -> &'static str {
@@ -79,6 +88,7 @@ impl Metric {
             Metric::Read1mToCma => "read_1m_to_cma",
             Metric::Write1mToUcx => "write_1m_to_ucx",
             Metric::Write8ToUcx => "write_8_to_ucx",
+            Metric::Write8ByCardToCacheline => "write_8_by_card_to_cacheline",
             Metric::Send64ToLibfabric => "send_64_to_libfabric",
             Metric::Wire8ToTcp => "wire_8_to_tcp",
             Metric::Wire1mToTcp => "wire_1m_to_tcp",
@@ -86,6 +96,7 @@ impl Metric {
             Metric::WritesPerS => "writes_per_s",
             Metric::LossGoodput => "loss_goodput",
             Metric::Register1mAgainUs => "register_1m_again_us",
+            Metric::AppCpuPercent => "app_cpu_percent",
         }
     }
 
@@ -96,6 +107,8 @@ impl Metric {
             Metric::WriteColdToCma => ("write", "bandwidth", 256 * MIB),
             Metric::Read1mToCma => ("read", "bandwidth", MIB),
             Metric::Write8ToUcx | Metric::Wire8ToTcp | Metric::Veth8ToTcp => ("write", "latency", 8),
+            Metric::Write8ByCardToCacheline => ("write", "alone", 8),
+            Metric::AppCpuPercent => ("write", "asleep", MIB),
             Metric::Send64ToLibfabric => ("send", "latency", 64),
             Metric::Wire1mToTcp | Metric::LossGoodput => ("write", "bandwidth", MIB),
             Metric::WritesPerS => ("write", "rate", 8),
@@ -110,6 +123,7 @@ impl Metric {
             Metric::Wire8ToTcp | Metric::Wire1mToTcp => Wire::Memory,
             Metric::LossGoodput => Wire::Lossy,
             Metric::Veth8ToTcp => Wire::Veth,
+            Metric::Write8ByCardToCacheline | Metric::AppCpuPercent => Wire::EngineOnCore,
             _ => Wire::None,
         }
     }
@@ -123,6 +137,8 @@ impl Metric {
             Metric::Veth8ToTcp => Peer::Other(Other::UcxTcpVeth),
             Metric::LossGoodput => Peer::Cards(Wire::Memory),
             Metric::Register1mAgainUs => Peer::First,
+            Metric::Write8ByCardToCacheline => Peer::Line,
+            Metric::AppCpuPercent => Peer::Cards(Wire::None),
         }
     }
 
@@ -136,7 +152,9 @@ impl Metric {
         match (column, self.peer()) {
             (super::OURS, _) => "millrace",
             (super::PEER, Peer::Other(other)) => other.word(),
+            (super::PEER, Peer::Cards(Wire::None)) => "library",
             (super::PEER, Peer::Cards(_)) => "no loss",
+            (super::PEER, Peer::Line) => "cache line",
             (super::PEER, Peer::First) => "first time",
             _ => "go-back-N",
         }
@@ -144,7 +162,8 @@ impl Metric {
 
     pub fn unit(self) -> &'static str {
         match self.work().measure {
-            "latency" => "ns",
+            "latency" | "alone" => "ns",
+            "asleep" => "%",
             "rate" => "M/s",
             "register" => "us",
             _ => "GB/s",
@@ -166,7 +185,8 @@ impl Metric {
             Metric::Veth8ToTcp => "ratio <= 0.7",
             Metric::WritesPerS => ">= 20",
             Metric::LossGoodput => "ratio >= 0.7",
-            Metric::Register1mAgainUs => "<= 5",
+            Metric::Register1mAgainUs | Metric::AppCpuPercent => "<= 5",
+            Metric::Write8ByCardToCacheline => "ratio <= 1.4",
         }
     }
 }

@@ -19,6 +19,7 @@ use millrace_tool::output::{Output, Row, note};
 use millrace_tool::progress::Steps;
 use millrace_tool::{cores, stop};
 
+use crate::cacheline::Trips;
 use crate::peers::samples::Samples;
 use crate::rig::Cores;
 use crate::steady;
@@ -39,6 +40,9 @@ write_cold_to_cma   the same over 256 MiB, out of cache
 read_1m_to_cma      READ of 1 MiB in GB/s, by process_vm_readv
 write_1m_to_ucx     WRITE of 1 MiB in GB/s, by UCX's put_bw through shared memory
 write_8_to_ucx      WRITE of 8 bytes one way in ns, by UCX's put_lat
+write_8_by_card_to_cacheline WRITE of 8 bytes from a program to itself by the engine
+                    in the card (place=card) on a core of its own, in ns from
+                    posting until it is there, by the round trip of a cache line
 send_64_to_libfabric SEND of 64 bytes one way in ns, by fi_pingpong -p shm
 wire_8_to_tcp       8 bytes one way in ns over a vhost-user socket (RoCE v2, each
                     end works on its port itself), by UCX over TCP on the
@@ -51,6 +55,9 @@ loss_goodput        1 MiB over the wire of wire_1m_to_tcp, which loses 1 % of al
                     frames one way, by the same without loss; go_back_n beside it
 register_1m_again_us registering 1 MiB that was registered before, in us; first,
                     a copy and mlock() of as much beside it
+app_cpu_percent     what a program takes of a core while the engine in the card
+                    writes 1 GiB for it and it sleeps on a completion channel;
+                    the same with the engine in its own threads beside it
 
 UCX is Debian's ucx-utils, fi_pingpong libfabric-bin; without them their columns
 are empty. The programs are in bench/rdma and are built with cc, make and
@@ -155,6 +162,7 @@ fn measure(bench: &Bench, metric: Metric, column: usize) -> Result<Option<f64>, 
             metric::Peer::First => {
                 ours::measure(bench, &Cards::start(bench, cards)?, work).map(|line| Some(line.first_us))
             }
+            metric::Peer::Line => Ok(Trips::make(bench.cores, bench.seconds).map(|trips| trips.distance())),
         },
         _ => match metric.beside() {
             Some(cards) => ours::measure(bench, &Cards::start(bench, cards)?, work).map(|line| Some(line.value)),
@@ -171,7 +179,7 @@ fn row(samples: &Samples<3, Metric>) -> Row {
         .text("metric", metric.word())
         .text("op", work.op)
         .count("size", work.size)
-        .tag("placement", "library")
+        .tag("placement", metric.cards().placement())
         .tag("wire", metric.cards().word())
         .text("unit", metric.unit())
         .maybe("millrace", chosen.values[OURS], decimals)

@@ -5,8 +5,8 @@ use crate::local::{Connected, Far, Outcome};
 use crate::memory::{Asker, Binding, Memory, ProtectionDomain, Refused, Regions};
 use crate::number::{Gid, Key, Qpn};
 use crate::work::{Access, Data, Operation, Piece};
+use rustc_hash::FxHashMap;
 use slab::Slab;
-use std::collections::HashMap;
 
 /// Most bytes of a request that are copied at once: longer ones are packets, so that others get their turns.
 pub(super) const AT_ONCE: u32 = 1 << 20;
@@ -24,7 +24,7 @@ pub(super) struct Reach {
     pub regions: Slab<Regions>,
     /// By number of the engine's: whose it is, and its number there.
     domains: Vec<Option<(usize, ProtectionDomain)>>,
-    pairs: HashMap<Qpn, Shown>,
+    pairs: FxHashMap<Qpn, Shown>,
     own: Vec<Gid>,
     /// Bytes copied from one program to another, without packets.
     pub copied: u64,
@@ -82,12 +82,12 @@ impl Reach {
             return None;
         }
         let (from, to) = (self.asker(far.asker)?, self.asker(Asker { domain: shown.domain, qpn: far.remote })?);
-        // One program that speaks with itself: packets will do.
-        (from.0 != to.0).then_some(Way { from, to, address, rkey, access })
+        Some(Way { from, to, address, rkey, access })
     }
 
+    /// `None` for a program that copies from itself to itself: packets will do.
     fn both(&mut self, way: &Way) -> Option<(&mut Regions, &mut Regions)> {
-        let is_there = self.regions.contains(way.from.0) && self.regions.contains(way.to.0);
+        let is_there = way.from.0 != way.to.0 && self.regions.contains(way.from.0) && self.regions.contains(way.to.0);
         if is_there { self.regions.get2_mut(way.from.0, way.to.0) } else { None }
     }
 

@@ -162,7 +162,7 @@ impl Service {
         let owned = self.owned(program)?;
         owned.queues.push(queue);
         owned.completions = completions;
-        let of = QueueOf { owner: program, ring, written: 0, depth, memory };
+        let of = QueueOf { owner: program, ring, written: 0, told: 0, depth, memory };
         self.queues.insert(queue, of);
         let of = self.queues.get(&queue).ok_or(ServeError::Gone)?;
         Ok((queue, &of.memory))

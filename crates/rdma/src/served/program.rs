@@ -11,7 +11,7 @@ use crate::transport::{Capabilities, Event};
 use crate::work::{Completion, Ended, Piece, Request};
 use millrace_dma::{OutOfRange, Window};
 use millrace_ring::lines::{MOST_WORDS, Malformed, Receiver, Sender};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Why nothing was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,8 +97,8 @@ pub struct Program {
     work: Sender,
     events: Receiver,
     words: Words,
-    queues: HashMap<u32, Queue>,
-    pairs: HashMap<Qpn, Pair>,
+    queues: FxHashMap<u32, Queue>,
+    pairs: FxHashMap<Qpn, Pair>,
     /// Lives of queue pairs so far.
     lives: u32,
     came: Box<[u64; MOST_WORDS]>,
@@ -115,8 +115,8 @@ impl Program {
             work: Sender::new(shared, WORK_LINES)?,
             events: Receiver::new(&events, EVENT_LINES)?,
             words: Words::default(),
-            queues: HashMap::new(),
-            pairs: HashMap::new(),
+            queues: FxHashMap::default(),
+            pairs: FxHashMap::default(),
             lives: 0,
             came: Box::new([0; MOST_WORDS]),
         })

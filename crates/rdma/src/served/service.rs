@@ -10,8 +10,9 @@ use crate::memory::{Limits, Regions, RegisterError};
 use crate::number::{Gid, Moment, Qpn};
 use millrace_dma::{OutOfRange, Pages, Region, RegionError};
 use millrace_ring::lines::{MOST_WORDS, Receiver, Sender};
+use rustc_hash::FxHashMap;
 use slab::Slab;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 /// The number of a program, as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -152,6 +153,8 @@ pub(super) struct QueueOf {
     pub ring: Sender,
     /// Completions written to it, modulo 2^32.
     pub written: u32,
+    /// How many there were when the program was told the last time.
+    pub told: u32,
     pub depth: u32,
     /// For as long as the ring is used.
     pub memory: Region,
@@ -175,10 +178,10 @@ pub struct Service {
     pub(super) own: Vec<Gid>,
     pub(super) quota: Quota,
     pub(super) processes: Slab<Process>,
-    pub(super) queues: HashMap<u32, QueueOf>,
-    pub(super) pairs: HashMap<Qpn, PairOf>,
+    pub(super) queues: FxHashMap<u32, QueueOf>,
+    pub(super) pairs: FxHashMap<Qpn, PairOf>,
     /// Owners of shared receive queues, and their depths.
-    pub(super) shared: HashMap<u32, (Number, u64)>,
+    pub(super) shared: FxHashMap<u32, (Number, u64)>,
     pub(super) mailbox: Mailbox,
     pub(super) counters: Counters,
     /// Whose turn is first.
@@ -199,9 +202,9 @@ impl Service {
             own: own.to_vec(),
             quota,
             processes: Slab::new(),
-            queues: HashMap::new(),
-            pairs: HashMap::new(),
-            shared: HashMap::new(),
+            queues: FxHashMap::default(),
+            pairs: FxHashMap::default(),
+            shared: FxHashMap::default(),
             mailbox: Mailbox::default(),
             counters: Counters::default(),
             first: 0,

@@ -62,6 +62,15 @@ impl Service {
         Turn { moved, next }
     }
 
+    /// Whether a turn would do something now. Times that are over, and rings that have room again, are not looked at: a turn is due
+    /// now and then all the same.
+    #[inline]
+    pub fn has_something(&self) -> bool {
+        self.processes.iter().any(|(_, process)| process.work.has_more())
+            || !self.engine.is_quiet()
+            || self.mailbox.len() > 0
+    }
+
     /// Asks all programs to ring when they want something. Whether the card may sleep until [`Turn::next`]: nothing has come
     /// meanwhile.
     pub fn doze(&mut self) -> bool {
@@ -172,12 +181,16 @@ impl Service {
     }
 
     fn arm(&mut self, program: Number, queue: u32, solicited_only: bool, taken: u32) {
-        let Some(of) = self.queues.get(&queue).filter(|of| of.owner == program) else {
+        let Some(of) = self.queues.get_mut(&queue).filter(|of| of.owner == program) else {
             self.counters.strange += 1;
             return;
         };
-        // The program may have looked before these came.
-        if of.written != taken || self.engine.has_completions(queue) {
+        of.fill(&mut self.engine, queue, COMPLETIONS);
+        // The program may have looked before these came. If they were in its ring before it was told the last time, it has seen them since
+        // or has yet to take that event: one more would be one for nothing, and be answered by one more arming.
+        let may_be_unseen = of.written != taken && of.written != of.told;
+        if may_be_unseen || self.engine.has_completions(queue) {
+            of.told = of.written;
             self.tell_of(Event::Completion(queue), program);
         } else if self.engine.arm(queue, solicited_only).is_err() {
             self.counters.refused += 1;
@@ -212,6 +225,11 @@ impl Service {
         }
         for _ in 0..EVENTS {
             let Some(event) = self.engine.take_event() else { break };
+            if let Event::Completion(queue) = event
+                && let Some(of) = self.queues.get_mut(&queue)
+            {
+                of.told = of.written;
+            }
             if let Some(program) = self.owner(&event) {
                 self.tell_of(event, program);
             }

@@ -65,6 +65,8 @@ const MOST_GLANCES: u32 = 3;
 
 /// How long who waits for an event looks for it before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
+/// The same with the engine in the card: who lets others work wants to sleep meanwhile.
+const SPIN_BESIDE_CARD: Duration = Duration::from_micros(1);
 
 /// How long a neighbour is asked for.
 const RESOLVE: Duration = Duration::from_secs(3);
@@ -347,7 +349,7 @@ impl Place {
         if self.is_inherited() || events.is_any() || !events.waits() {
             return events.take(claim);
         }
-        let until = Instant::now() + SPIN;
+        let until = Instant::now() + if self.config.in_card { SPIN_BESIDE_CARD } else { SPIN };
         while !events.is_any() && Instant::now() < until {
             // Whoever holds it moves the protocol on as well.
             if let Ok(mut running) = self.running.try_lock() {
