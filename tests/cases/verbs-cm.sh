@@ -74,3 +74,16 @@ await 30 all_free || fail "queues of the programs before are not closed"
 ! ours timeout 20 rping -c -a $server_address -C 1 >"$scratch/nobody" 2>&1 || fail "nobody listens, and it works?"
 grep -q "REJECTED" "$scratch/nobody" || fail "it is not refused: $(cat "$scratch/nobody")"
 echo "refusals"
+
+# rping has a thread that asks for events when another one has destroyed the channel.
+ours python3 - <<'END' || fail "a channel that was destroyed"
+import ctypes, errno
+cm = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+cm.rdma_create_event_channel.restype = ctypes.c_void_p
+channel, event = ctypes.c_void_p(cm.rdma_create_event_channel()), ctypes.c_void_p()
+assert channel.value
+for _ in range(2):
+    cm.rdma_destroy_event_channel(channel)
+    assert cm.rdma_get_cm_event(channel, ctypes.byref(event)) == -1
+    assert ctypes.get_errno() == errno.EBADF
+END

@@ -1,6 +1,6 @@
 //! Event channels and identifiers: made, bound, destroyed.
 
-use super::{ChannelObject, Extra, IdObject, address, call, make, say};
+use super::{Extra, IdObject, address, call, channels, make, queue_of, say};
 use crate::card::{DATAGRAM, RELIABLE};
 use crate::cma::{Addr, CmId, EventChannel, PathRec, Route, SockAddr, space};
 use crate::state::{self, Acks, Locked, One, Queue, What};
@@ -23,15 +23,18 @@ const LOOK_UP: Duration = Duration::from_secs(2);
 
 fn channel() -> Result<*mut EventChannel, i32> {
     let queue = Arc::new(Queue::new().map_err(|error| error.raw_os_error())?);
-    let abi = UnsafeCell::new(EventChannel { fd: queue.fd() });
-    Ok(Box::into_raw(Box::new(ChannelObject { abi, queue })).cast())
+    let channel = Box::into_raw(Box::new(EventChannel { fd: queue.fd() }));
+    channels().insert(channel as usize, queue);
+    Ok(channel)
 }
 
 /// # Safety
 /// `channel` came from [`channel`], and is not used afterwards.
 unsafe fn drop_channel(channel: *mut EventChannel) {
-    // SAFETY: made as a box, and given back once: the caller's promise.
-    drop(unsafe { Box::from_raw(channel.cast::<ChannelObject>()) });
+    if channels().remove(&(channel as usize)).is_some() {
+        // SAFETY: it was in the table: made as a box by `channel`, and not given back yet.
+        drop(unsafe { Box::from_raw(channel) });
+    }
 }
 
 /// `rdma_create_event_channel`
@@ -65,8 +68,7 @@ pub(super) struct New {
 pub(super) unsafe fn make_id(state: &mut Locked, new: &New) -> Result<*mut CmId, i32> {
     let is_sync = new.channel.is_null();
     let channel = if is_sync { channel()? } else { new.channel };
-    // SAFETY: the caller's promise, or just made.
-    let queue = unsafe { ChannelObject::of(channel) }.queue.clone();
+    let queue = queue_of(channel)?;
     let addr = Addr { src: SockAddr::NONE, dst: SockAddr::NONE, sgid: [0; 16], dgid: [0; 16], pkey: 0, rest: [0; 3] };
     let abi = CmId {
         verbs: ptr::null_mut(),
@@ -212,8 +214,7 @@ pub(super) unsafe fn migrate(id: *mut CmId, to: *mut EventChannel) -> Result<(),
     let object = unsafe { IdObject::of(id) };
     let is_sync = to.is_null();
     let to = if is_sync { channel()? } else { to };
-    // SAFETY: the caller's promise, or just made.
-    let queue = unsafe { ChannelObject::of(to) }.queue.clone();
+    let queue = queue_of(to)?;
     let mut state = state::lock()?;
     let (was_sync, acks) = {
         let one = state.one(object.handle)?;

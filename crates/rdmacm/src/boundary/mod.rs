@@ -24,24 +24,22 @@ use crate::cma::{CmId, EventChannel, PathRec, SockAddr};
 use crate::state::{Handle, Queue};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An event channel: what programs see, and what is behind it.
-#[repr(C)]
-struct ChannelObject {
-    abi: UnsafeCell<EventChannel>,
-    queue: Arc<Queue>,
+/// What is behind event channels, by their addresses. Not in an object of their own: programs (rping of Debian 12 is one) have threads that
+/// ask a channel for events which another thread has destroyed.
+static CHANNELS: Mutex<BTreeMap<usize, Arc<Queue>>> = Mutex::new(BTreeMap::new());
+
+fn channels() -> MutexGuard<'static, BTreeMap<usize, Arc<Queue>>> {
+    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl ChannelObject {
-    /// # Safety
-    /// `channel` was made here and not destroyed.
-    unsafe fn of<'c>(channel: *mut EventChannel) -> &'c Self {
-        // SAFETY: channels are only made here, as the beginning of this object.
-        unsafe { &*channel.cast() }
-    }
+/// What is behind a channel. EBADF: it was destroyed, or is none.
+fn queue_of(channel: *mut EventChannel) -> Result<Arc<Queue>, i32> {
+    channels().get(&(channel as usize)).cloned().ok_or(libc::EBADF)
 }
 
 /// What this library made for an identifier, and has to destroy.

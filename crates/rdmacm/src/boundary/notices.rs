@@ -1,7 +1,7 @@
 //! Events: taken, given back.
 
 use super::ids::{New, give_device, give_path, make_id, migrate};
-use super::{ChannelObject, IdObject, call, pairs};
+use super::{IdObject, call, pairs, queue_of};
 use crate::card::vector;
 use crate::cma::{CmEvent, CmId, ConnParam, EventChannel, EventParam, SockAddr, UdParam, event};
 use crate::state::{self, Acks, Handle, Locked, What};
@@ -76,12 +76,11 @@ impl Made {
 /// `rdma_get_cm_event`: waits, unless the program has made the descriptor non-blocking.
 ///
 /// # Safety
-/// `channel` is one, and `to` may be written to.
+/// `to` may be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_cm_event(channel: *mut EventChannel, to: *mut *mut CmEvent) -> c_int {
     call(|| {
-        // SAFETY: the caller's promise.
-        let queue = unsafe { ChannelObject::of(channel) }.queue.clone();
+        let queue = queue_of(channel)?;
         loop {
             let number = queue.take(|_| ()).map_err(|error| error.raw_os_error())?;
             let mut state = state::lock()?;

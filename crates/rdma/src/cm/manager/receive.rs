@@ -18,6 +18,9 @@ const LONGEST_POSTPONEMENT: Duration = Duration::from_secs(300);
 const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(10);
 
+/// How often another end is asked whether it still knows a connection.
+const DOUBTS: u8 = 3;
+
 /// REQ and REP, as rejections and postponements name them.
 const REQUEST: u8 = 0;
 const REPLY: u8 = 1;
@@ -45,7 +48,7 @@ impl Manager {
             Message::Reply(reply) => self.on_reply(now, from, transaction, reply),
             Message::Ready(ready) => self.on_ready(from, &ready),
             Message::Postponement(postponement) => self.on_postponement(now, from, &postponement),
-            Message::Rejection(rejection) => self.on_rejection(from, &rejection),
+            Message::Rejection(rejection) => self.on_rejection(now, from, &rejection),
             Message::DisconnectRequest(request) => self.on_disconnect_request(now, from, transaction, &request),
             Message::DisconnectReply(reply) => self.on_disconnect_reply(now, from, &reply),
             Message::ServiceRequest(request) => self.on_service_request(from, transaction, request),
@@ -82,10 +85,8 @@ impl Manager {
         let refused = match self.fits(from, &request) {
             Some(refused) => Some(refused),
             None => self.pairs.get(&pair).copied().map(|id| {
-                // Either end has forgotten the other: what was is over (12.9.8.3.1).
                 self.counters.stale += 1;
-                self.part(id);
-                self.leave(now, id);
+                self.doubt(now, id);
                 (reason::STALE, None)
             }),
         };
@@ -112,6 +113,22 @@ impl Manager {
         let connection = Connection::new(State::Asked, terms, transaction, every);
         let (owner, id) = self.admit(connection, ServiceId(request.service), request.local_id, false);
         self.tell(Event::Requested { owner, id, peer: from, request: Box::new(request) });
+    }
+
+    /// Somebody has called with the queue pair of the other end. It has forgotten this connection (12.9.8.3.1), or somebody speaks
+    /// in its name: it is asked. Who has sent RTU sends it again for a REP that comes again; who knows of nothing refuses it, or is silent.
+    fn doubt(&mut self, now: Moment, id: Id) {
+        let retries = self.options.retries.min(DOUBTS);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        // Where this end has called there is nothing to ask with: its queue pair finds out. Other states end by themselves.
+        let can_ask = connection.state == State::Established && connection.service.is_some();
+        if !can_ask || core::mem::replace(&mut connection.is_doubted, true) {
+            return;
+        }
+        connection.retries = retries;
+        let due = now + connection.every;
+        self.send_again(id);
+        self.arm(id, Some(due));
     }
 
     fn on_same_request(&mut self, id: Id) {
@@ -228,7 +245,14 @@ impl Manager {
     fn on_ready(&mut self, from: Peer, ready: &Ready) {
         match self.find(from, ready.remote_id, ready.local_id) {
             Some((id, State::Accepting)) => self.establish(id),
-            Some((_, State::Established)) => self.counters.duplicate += 1,
+            Some((id, State::Established)) => {
+                self.counters.duplicate += 1;
+                if let Some(connection) = self.connections.get_mut(&id)
+                    && core::mem::take(&mut connection.is_doubted)
+                {
+                    self.arm(id, None);
+                }
+            }
             Some(_) => self.counters.unexpected += 1,
             None => self.counters.unknown_connection += 1,
         }
@@ -248,7 +272,7 @@ impl Manager {
         }
     }
 
-    fn on_rejection(&mut self, from: Peer, rejection: &Rejection) {
+    fn on_rejection(&mut self, now: Moment, from: Peer, rejection: &Rejection) {
         self.early.retain(|early| early.from != from || early.request.local_id != rejection.local_id);
         // Who has got no answer does not know our number.
         let id = match rejection.remote_id {
@@ -264,6 +288,9 @@ impl Manager {
             // The program will see its event, and that it is nothing: others cannot make more of them than it has seen.
             Some((id, State::Asked)) if self.connections.get(&id).is_some_and(|one| one.is_unseen) => {
                 self.change(id, State::Withdrawn);
+            }
+            Some((id, State::Established)) if self.connections.get(&id).is_some_and(|one| one.is_doubted) => {
+                self.end(now, id);
             }
             Some((id, State::Calling | State::Replied | State::Asked | State::Accepting)) => {
                 self.fail(Event::Rejected(id, rejection.reason, Box::new(rejection.private)));

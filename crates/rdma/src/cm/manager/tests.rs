@@ -283,6 +283,47 @@ fn a_queue_pair_that_calls_again_is_stale_once() {
 }
 
 #[test]
+fn who_calls_with_a_queue_pair_of_others_ends_nothing() {
+    let mut wire = listening(8);
+    let [active, passive] = wire.connected(10);
+    // Somebody else says that he is the first end, and has that queue pair; answers go to the first end.
+    let mut stranger = Manager::new(Options { seed: 99, ..Options::default() });
+    for _ in 0..3 {
+        stranger.connect(wire.now, &call(1, 2, 10)).unwrap();
+        let (_, bytes) = stranger.take_message().unwrap();
+        wire.ends[1].receive(wire.now, peer(1), &bytes[..]);
+        wire.settle();
+        wire.later(Duration::from_secs(20));
+        wire.settle();
+    }
+    assert_eq!((wire.event(0), wire.event(1)), ("none".to_owned(), "none".to_owned()));
+    assert_eq!(wire.ends[0].state(active), Some(State::Established));
+    assert_eq!(wire.ends[1].state(passive), Some(State::Established));
+    assert_eq!(wire.ends[1].counters().stale, 3);
+    // Nor where this end has called the other one.
+    stranger.connect(wire.now, &call(2, 1, 20)).unwrap();
+    let (_, bytes) = stranger.take_message().unwrap();
+    wire.ends[0].receive(wire.now, peer(2), &bytes[..]);
+    wire.settle();
+    assert_eq!(wire.ends[0].state(active), Some(State::Established));
+}
+
+#[test]
+fn who_is_silent_when_asked_has_forgotten() {
+    let mut wire = listening(8);
+    let [_, passive] = wire.connected(10);
+    wire.ends[0] = Manager::new(Options { seed: 99, ..Options::default() });
+    wire.ends[0].connect(wire.now, &call(1, 2, 10)).unwrap();
+    let (_, bytes) = wire.ends[0].take_message().unwrap();
+    wire.ends[1].receive(wire.now, peer(1), &bytes[..]);
+    for _ in 0..100 {
+        wire.later(Duration::from_secs(1));
+        wire.pass(|| false);
+    }
+    assert!(matches!(wire.ends[1].take_event(), Some(Event::Disconnected(id)) if id == passive));
+}
+
+#[test]
 fn requests_are_bounded() {
     let mut wire = listening(3);
     for qpn in 0..5 {

@@ -45,7 +45,8 @@ impl Manager {
     fn due(&mut self, now: Moment, id: Id) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let state = connection.state;
-        if state.is_waiting() && connection.retries > 0 {
+        let is_doubted = connection.is_doubted && state == State::Established;
+        if (state.is_waiting() || is_doubted) && connection.retries > 0 {
             connection.retries -= 1;
             let due = now + connection.every;
             self.counters.sent_again += 1;
@@ -56,6 +57,10 @@ impl Manager {
             self.counters.timed_out += 1;
         }
         match state {
+            State::Established if is_doubted => {
+                self.part(id);
+                self.leave(now, id);
+            }
             State::Calling | State::Accepting => {
                 self.tell(Event::Unreachable(id));
                 self.dismiss(id, reason::TIMEOUT, [0; 148]);
