@@ -11,6 +11,9 @@ use slab::Slab;
 /// Most bytes of a request that are copied at once: longer ones are packets, so that others get their turns.
 pub(super) const AT_ONCE: u32 = 1 << 20;
 
+/// Bytes of a copy within one program at a time.
+const PART: usize = 4096;
+
 /// A queue pair that is connected with another one of the same card.
 #[derive(Clone, Copy)]
 struct Shown {
@@ -85,9 +88,8 @@ impl Reach {
         Some(Way { from, to, address, rkey, access })
     }
 
-    /// `None` for a program that copies from itself to itself: packets will do.
     fn both(&mut self, way: &Way) -> Option<(&mut Regions, &mut Regions)> {
-        let is_there = way.from.0 != way.to.0 && self.regions.contains(way.from.0) && self.regions.contains(way.to.0);
+        let is_there = self.regions.contains(way.from.0) && self.regions.contains(way.to.0);
         if is_there { self.regions.get2_mut(way.from.0, way.to.0) } else { None }
     }
 
@@ -115,6 +117,9 @@ impl Reach {
     /// From one program to the other, or back. What stops in the middle goes as packets from the beginning: the same bytes to
     /// the same places.
     fn copy(&mut self, way: &Way, pieces: &[Piece], writes: bool) -> Option<()> {
+        if way.from.0 == way.to.0 {
+            return self.copy_within(way, pieces, writes);
+        }
         let right = if writes { Access::default() } else { Access::LOCAL_WRITE };
         let (from, to) = self.both(way)?;
         let (asker, other) = (way.from.1, way.to.1);
@@ -134,6 +139,30 @@ impl Reach {
             });
             copied.ok()?.ok()?.ok()?;
             address = address.wrapping_add(piece.len.into());
+        }
+        Some(())
+    }
+}
+
+impl Reach {
+    /// The same within one program, by a buffer between: its regions are one table.
+    fn copy_within(&mut self, way: &Way, pieces: &[Piece], writes: bool) -> Option<()> {
+        let regions = self.regions.get_mut(way.from.0)?;
+        let (asker, other) = (way.from.1, way.to.1);
+        let (mut address, mut part) = (way.address, [0; PART]);
+        for piece in pieces {
+            for at in (0..piece.len).step_by(PART) {
+                let part = &mut part[..PART.min((piece.len - at) as usize)];
+                let own = piece.address.checked_add(at.into())?;
+                if writes {
+                    regions.gather(asker, piece.lkey, own, part).ok()?;
+                    regions.write(other, way.rkey, address, part).ok()?;
+                } else {
+                    regions.read(other, way.rkey, address, part).ok()?;
+                    regions.scatter(asker, piece.lkey, own, part).ok()?;
+                }
+                address = address.wrapping_add(part.len() as u64);
+            }
         }
         Some(())
     }
