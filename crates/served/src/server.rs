@@ -200,9 +200,12 @@ impl Worker {
         loop {
             let mut turns = 0;
             for _ in 0..LOOKS {
-                if turns < TURNS && self.service.has_something() {
+                if self.service.has_something() {
                     self.turn();
                     turns += 1;
+                    if turns == TURNS {
+                        break;
+                    }
                 }
             }
             let turn = self.turn();

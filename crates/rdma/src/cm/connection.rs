@@ -195,8 +195,6 @@ pub(super) struct Connection {
     pub is_unseen: bool,
     /// Whether it counts as half open.
     pub is_half_open: bool,
-    /// Whether somebody has called with the other end's queue pair, so that the other end is asked whether it still knows this one.
-    pub is_doubted: bool,
     /// Whether the program has no use of it any more.
     pub is_orphan: bool,
     /// What is sent again.
@@ -218,7 +216,6 @@ impl Connection {
             service: None,
             is_unseen: false,
             is_half_open: false,
-            is_doubted: false,
             is_orphan: false,
             last: None,
             retries: 0,

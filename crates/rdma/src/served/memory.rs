@@ -142,9 +142,7 @@ impl Reach {
         }
         Some(())
     }
-}
 
-impl Reach {
     /// The same within one program, by a buffer between: its regions are one table.
     fn copy_within(&mut self, way: &Way, pieces: &[Piece], writes: bool) -> Option<()> {
         let regions = self.regions.get_mut(way.from.0)?;

@@ -7,7 +7,7 @@ use crate::cm::message::{
     self, DisconnectReply, DisconnectRequest, Malformed, Message, Postponement, Ready, Rejection, Reply, Request,
     ServiceReply, ServiceRequest, reason, service_status, time_of,
 };
-use crate::number::Moment;
+use crate::number::{Moment, Qpn};
 use core::time::Duration;
 
 /// How long programs may take to decide, as a time of five bits: 69 s, as Linux says.
@@ -17,9 +17,6 @@ const LONGEST_POSTPONEMENT: Duration = Duration::from_secs(300);
 /// How soon others can want an answer, at the least and at the most.
 const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(10);
-
-/// How often another end is asked whether it still knows a connection.
-const DOUBTS: u8 = 3;
 
 /// REQ and REP, as rejections and postponements name them.
 const REQUEST: u8 = 0;
@@ -48,7 +45,7 @@ impl Manager {
             Message::Reply(reply) => self.on_reply(now, from, transaction, reply),
             Message::Ready(ready) => self.on_ready(from, &ready),
             Message::Postponement(postponement) => self.on_postponement(now, from, &postponement),
-            Message::Rejection(rejection) => self.on_rejection(now, from, &rejection),
+            Message::Rejection(rejection) => self.on_rejection(from, &rejection),
             Message::DisconnectRequest(request) => self.on_disconnect_request(now, from, transaction, &request),
             Message::DisconnectReply(reply) => self.on_disconnect_reply(now, from, &reply),
             Message::ServiceRequest(request) => self.on_service_request(from, transaction, request),
@@ -76,17 +73,17 @@ impl Manager {
             let request = Box::new(request);
             return self.early.push_back(Early { until: now + GRACE, from, transaction, request });
         }
-        self.decide(now, from, transaction, request);
+        self.decide(from, transaction, request);
     }
 
     /// A request that is new, and waits no longer.
-    pub(super) fn decide(&mut self, now: Moment, from: Peer, transaction: u64, request: Request) {
+    pub(super) fn decide(&mut self, from: Peer, transaction: u64, request: Request) {
         let pair = (from.gid, request.local_qpn);
         let refused = match self.fits(from, &request) {
             Some(refused) => Some(refused),
             None => self.pairs.get(&pair).copied().map(|id| {
                 self.counters.stale += 1;
-                self.doubt(now, id);
+                self.ask_whether_known(id);
                 (reason::STALE, None)
             }),
         };
@@ -115,20 +112,16 @@ impl Manager {
         self.tell(Event::Requested { owner, id, peer: from, request: Box::new(request) });
     }
 
-    /// Somebody has called with the queue pair of the other end. It has forgotten this connection (12.9.8.3.1), or somebody speaks
-    /// in its name: it is asked. Who has sent RTU sends it again for a REP that comes again; who knows of nothing refuses it, or is silent.
-    fn doubt(&mut self, now: Moment, id: Id) {
-        let retries = self.options.retries.min(DOUBTS);
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        // Where this end has called there is nothing to ask with: its queue pair finds out. Other states end by themselves.
-        let can_ask = connection.state == State::Established && connection.service.is_some();
-        if !can_ask || core::mem::replace(&mut connection.is_doubted, true) {
-            return;
-        }
-        connection.retries = retries;
-        let due = now + connection.every;
-        self.send_again(id);
-        self.arm(id, Some(due));
+    /// Somebody has called with the queue pair of the other end, which has forgotten this connection (12.9.8.3.1); or somebody speaks
+    /// in its name. It is asked by a DREQ for a queue pair that this connection does not have: who knows the connection takes no notice
+    /// of that, who does not answers that it is over.
+    fn ask_whether_known(&mut self, id: Id) {
+        let transaction = self.transaction();
+        let Some(connection) = self.connections.get(&id).filter(|one| one.state == State::Established) else { return };
+        let (peer, remote_id) = (connection.terms.peer, connection.remote_id);
+        let remote_qpn = Qpn::new(!connection.terms.remote_qpn.value() & 0xff_ffff);
+        let request = DisconnectRequest { local_id: id, remote_id, remote_qpn, ..DisconnectRequest::empty() };
+        self.send(peer, transaction, &request.into());
     }
 
     fn on_same_request(&mut self, id: Id) {
@@ -245,14 +238,7 @@ impl Manager {
     fn on_ready(&mut self, from: Peer, ready: &Ready) {
         match self.find(from, ready.remote_id, ready.local_id) {
             Some((id, State::Accepting)) => self.establish(id),
-            Some((id, State::Established)) => {
-                self.counters.duplicate += 1;
-                if let Some(connection) = self.connections.get_mut(&id)
-                    && core::mem::take(&mut connection.is_doubted)
-                {
-                    self.arm(id, None);
-                }
-            }
+            Some((_, State::Established)) => self.counters.duplicate += 1,
             Some(_) => self.counters.unexpected += 1,
             None => self.counters.unknown_connection += 1,
         }
@@ -272,7 +258,7 @@ impl Manager {
         }
     }
 
-    fn on_rejection(&mut self, now: Moment, from: Peer, rejection: &Rejection) {
+    fn on_rejection(&mut self, from: Peer, rejection: &Rejection) {
         self.early.retain(|early| early.from != from || early.request.local_id != rejection.local_id);
         // Who has got no answer does not know our number.
         let id = match rejection.remote_id {
@@ -288,9 +274,6 @@ impl Manager {
             // The program will see its event, and that it is nothing: others cannot make more of them than it has seen.
             Some((id, State::Asked)) if self.connections.get(&id).is_some_and(|one| one.is_unseen) => {
                 self.change(id, State::Withdrawn);
-            }
-            Some((id, State::Established)) if self.connections.get(&id).is_some_and(|one| one.is_doubted) => {
-                self.end(now, id);
             }
             Some((id, State::Calling | State::Replied | State::Asked | State::Accepting)) => {
                 self.fail(Event::Rejected(id, rejection.reason, Box::new(rejection.private)));
@@ -319,7 +302,8 @@ impl Manager {
 
     fn on_disconnect_reply(&mut self, now: Moment, from: Peer, reply: &DisconnectReply) {
         match self.find(from, reply.remote_id, reply.local_id) {
-            Some((id, State::Leaving)) => self.end(now, id),
+            // In the state Established: the answer to `ask_whether_known`.
+            Some((id, State::Leaving | State::Established)) => self.end(now, id),
             Some((_, State::Timewait)) => self.counters.duplicate += 1,
             Some(_) => self.counters.unexpected += 1,
             None => self.counters.unknown_connection += 1,

@@ -301,26 +301,30 @@ fn who_calls_with_a_queue_pair_of_others_ends_nothing() {
     assert_eq!(wire.ends[1].state(passive), Some(State::Established));
     assert_eq!(wire.ends[1].counters().stale, 3);
     // Nor where this end has called the other one.
-    stranger.connect(wire.now, &call(2, 1, 20)).unwrap();
+    wire.ends[0].listen(SERVICE, OWNER, 8).unwrap();
+    stranger.connect(wire.now, &call(2, 1, 1010)).unwrap();
     let (_, bytes) = stranger.take_message().unwrap();
     wire.ends[0].receive(wire.now, peer(2), &bytes[..]);
     wire.settle();
     assert_eq!(wire.ends[0].state(active), Some(State::Established));
+    assert_eq!(wire.ends[0].counters().stale, 1);
 }
 
 #[test]
-fn who_is_silent_when_asked_has_forgotten() {
+fn who_calls_back_after_it_was_started_again_is_stale_once_too() {
     let mut wire = listening(8);
-    let [_, passive] = wire.connected(10);
-    wire.ends[0] = Manager::new(Options { seed: 99, ..Options::default() });
-    wire.ends[0].connect(wire.now, &call(1, 2, 10)).unwrap();
-    let (_, bytes) = wire.ends[0].take_message().unwrap();
-    wire.ends[1].receive(wire.now, peer(1), &bytes[..]);
-    for _ in 0..100 {
-        wire.later(Duration::from_secs(1));
-        wire.pass(|| false);
+    let [active, _] = wire.connected(10);
+    // The end that was called is started again, and calls with the queue pair that it had.
+    wire.ends[1] = Manager::new(Options { seed: 99, ..Options::default() });
+    wire.ends[0].listen(SERVICE, OWNER, 8).unwrap();
+    for is_stale in [true, false] {
+        wire.ends[1].connect(wire.now, &call(2, 1, 1010)).unwrap();
+        wire.settle();
+        let told = wire.ends[1].take_event();
+        assert_eq!(matches!(told, Some(Event::Rejected(_, reason::STALE, _))), is_stale, "{told:?}");
+        let told = wire.ends[0].take_event();
+        assert_eq!(matches!(told, Some(Event::Disconnected(id)) if id == active), is_stale, "{told:?}");
     }
-    assert!(matches!(wire.ends[1].take_event(), Some(Event::Disconnected(id)) if id == passive));
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl Manager {
             let Some(early) = self.early.pop_front() else { return };
             let is_offered = self.listeners.contains_key(&ServiceId(early.request.service));
             if is_offered || early.until <= now {
-                self.decide(now, early.from, early.transaction, *early.request);
+                self.decide(early.from, early.transaction, *early.request);
             } else {
                 self.early.push_back(early);
             }
@@ -45,8 +45,7 @@ impl Manager {
     fn due(&mut self, now: Moment, id: Id) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let state = connection.state;
-        let is_doubted = connection.is_doubted && state == State::Established;
-        if (state.is_waiting() || is_doubted) && connection.retries > 0 {
+        if state.is_waiting() && connection.retries > 0 {
             connection.retries -= 1;
             let due = now + connection.every;
             self.counters.sent_again += 1;
@@ -57,10 +56,6 @@ impl Manager {
             self.counters.timed_out += 1;
         }
         match state {
-            State::Established if is_doubted => {
-                self.part(id);
-                self.leave(now, id);
-            }
             State::Calling | State::Accepting => {
                 self.tell(Event::Unreachable(id));
                 self.dismiss(id, reason::TIMEOUT, [0; 148]);
