@@ -86,7 +86,9 @@ fn path(place: &Place, attr: &AhAttr, pair: u32) -> Result<Path, i32> {
 fn way(place: &Place, attr: &AhAttr, pair: u32, resolve: impl FnOnce() -> Result<[u8; 6], i32>) -> Result<Path, i32> {
     if attr.is_global == 0 {
         static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| super::say("a path without a GID: as with every RoCE device it needs one (ibv_rc_pingpong -g 0)"));
+        ONCE.call_once(|| {
+            super::say("a path without a GID: as with every RoCE device it needs one (ibv_rc_pingpong -g 0)")
+        });
     }
     if attr.is_global == 0 || attr.port_num > 1 {
         return Err(libc::EINVAL);
