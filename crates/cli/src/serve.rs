@@ -1,15 +1,18 @@
 //! A card in this process that others reach through a Unix socket: everything that touches `millrace-driver`,
 //! `millrace-card` and `millrace-served` directly is here.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use millrace_abi::name::CardOptions;
 use millrace_card::Card;
 use millrace_driver::{Driver, Policy, SocketIdentity};
 use millrace_flow::language::RuleFile;
+use millrace_link::{Link, LinkError, Wanted};
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::Quota;
-use millrace_served::{Address, Server, socket_of};
+use millrace_rdma::wire::Format;
+use millrace_served::{Address, Server, Start, socket_of};
 use millrace_tool::failure::Failure;
 use millrace_tool::stop;
 
@@ -34,32 +37,92 @@ impl Daemon {
     }
 }
 
-/// Who all programs of a card are whose engine is in the card: an address for benchmarks (RFC 2544), and a MAC address that
-/// anybody may give, which belong together as those of verbs programs do.
-const RDMA_ADDRESS: Address = Address {
-    mac: [0x02, 0x4d, 198, 19, 255, 254],
-    gids: [
-        Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 19, 255, 254]),
-        Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x4d, 198, 0xff, 0xfe, 19, 255, 254]),
-    ],
-};
+/// Who all programs of a card are whose engine is in the card, if nothing else is said: an address for benchmarks (RFC 2544).
+const RDMA_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 19, 255, 254));
+
+/// What leads from the RDMA engine to other hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// The TX and the RX queue with that number, of the card itself.
+    Queue(u32),
+    /// A port of the engine's own.
+    Port(String),
+}
+
+/// The RDMA engine of a card: where it works, and who its programs are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RdmaOptions {
+    /// Its core; without one, any.
+    pub core: Option<u32>,
+    /// The IP address of its programs.
+    pub address: Option<IpAddr>,
+    /// What leads to other hosts; without it they reach each other.
+    pub wire: Option<Wire>,
+    /// Most bytes of payload of a packet; without it, what fits.
+    pub mtu: Option<u16>,
+}
+
+impl RdmaOptions {
+    fn address(&self) -> Address {
+        let ip = self.address.unwrap_or(RDMA_ADDRESS);
+        let mac = Gid::mac_of_ip(ip);
+        Address { mac, gids: [Gid::from_ip(ip), Gid::link_local(mac)] }
+    }
+}
 
 /// The RDMA engine of a card, which programs reach by a socket of its own.
 pub struct RdmaEngine {
     server: Server,
+    link: Option<Link>,
 }
 
 impl RdmaEngine {
-    /// Listens beside the card's socket.
-    pub fn listen(card: &Path) -> Result<Self, Failure> {
+    /// Listens beside the card's socket, and opens the engine's own port if it is to have one.
+    pub fn listen(card: &Path, options: &RdmaOptions) -> Result<Self, Failure> {
         let path = socket_of(card);
         let failed = |error| Failure::Usage(format!("--rdma-cpu: no socket at {}: {error}", path.display()));
-        Ok(Self { server: Server::listen(path.clone()).map_err(failed)? })
+        let server = Server::listen(path.clone()).map_err(failed)?;
+        let link = match &options.wire {
+            Some(Wire::Port(port)) => {
+                let wanted = Wanted { port: Some(port.clone()), ..Wanted::default() };
+                Some(stop::at_once(|| Link::open(&wanted)).map_err(|error| wire_failed(&error))?)
+            }
+            _ => None,
+        };
+        Ok(Self { server, link })
     }
 
-    /// Serves programs, on that core if one is given.
-    pub fn start(&mut self, core: Option<u32>) -> Result<(), Failure> {
-        let started = self.server.start(RDMA_ADDRESS, Quota::default(), core.map(|core| core as usize));
+    /// Serves programs. The card listens at `card`.
+    pub fn start(&mut self, card: &Path, options: &RdmaOptions) -> Result<(), Failure> {
+        if let Some(Wire::Queue(queue)) = options.wire {
+            let card = Some(format!("unix:{}", card.display()));
+            let wanted = Wanted { card, port: None, tx: Some(queue), rx: Some(queue) };
+            self.link = Some(Link::open(&wanted).map_err(|error| wire_failed(&error))?);
+        }
+        let link = self.link.take();
+        let mtu = mtu(options.mtu, link.as_ref())?;
+        let cpu = options.core.map(|core| core as usize);
+        let start = Start { address: options.address(), quota: Quota::default(), cpu, link, mtu };
+        let started = self.server.start(start);
         started.map_err(|error| Failure::Usage(format!("--rdma-cpu: no thread for the engine: {error}")))
+    }
+}
+
+fn wire_failed(error: &LinkError) -> Failure {
+    Failure::Usage(format!("--rdma-wire: {error}"))
+}
+
+/// What fits into frames of the link, or what is wanted of it.
+fn mtu(wanted: Option<u16>, link: Option<&Link>) -> Result<u16, Failure> {
+    const ETHERNET: usize = 14;
+    let longest = link.map_or(usize::MAX, Link::longest);
+    let fits = Format::RoceV2.path_mtu(longest.saturating_sub(ETHERNET)).map_or(0, |most| most as u16);
+    let usual = link.and_then(Link::usual_mtu).unwrap_or(fits).min(fits);
+    match wanted.unwrap_or(usual) {
+        0 => Err(Failure::Usage(format!("--rdma-wire: frames of {longest} bytes are too short for packets"))),
+        mtu if mtu > fits => Err(Failure::Usage(format!(
+            "--rdma-mtu {mtu}: at most {fits} bytes fit into frames of the wire; a card takes longer ones with --frame-max and --buffer"
+        ))),
+        mtu => Ok(mtu),
     }
 }

@@ -2,6 +2,10 @@
 //! own, with nobody in between. For engines that run in a program: verbs, SLURPoE.
 #![forbid(unsafe_code)]
 
+mod frames;
+
+pub use frames::{Frames, Maker};
+
 use millrace::{Device, ErrorCode, RxQueue, TxQueue};
 use millrace_dma::Span;
 use millrace_driver::{ClientError, place};
@@ -192,6 +196,25 @@ impl Link {
         match self {
             Self::Card(card) => card.rx.announce().ok()??.try_clone_to_owned().ok(),
             Self::Port(_) => None,
+        }
+    }
+
+    /// Whoever works on the link is about to sleep: by what it is woken then, if there is something that wakes. What has come until now
+    /// is to be taken by one more [`Link::receive`] before.
+    pub fn prepare_sleep(&mut self) -> Option<OwnedFd> {
+        match self {
+            Self::Card(_) => self.announce(),
+            Self::Port(port) => {
+                port.queue.prepare_sleep();
+                port.queue.wake_fd()?.try_clone_to_owned().ok()
+            }
+        }
+    }
+
+    /// Whoever works on the link looks again.
+    pub fn awake(&mut self) {
+        if let Self::Port(port) = self {
+            port.queue.awake();
         }
     }
 

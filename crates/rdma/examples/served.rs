@@ -157,7 +157,7 @@ impl End {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut service = Service::new(Options::default(), &[GID], Quota::default());
+    let mut service = Service::new(Options::default(), MAC, &[GID], Quota::default());
     let (mut a, b) = (end(&mut service)?, end(&mut service)?);
     connect(&mut service, &a, b.qpn)?;
     connect(&mut service, &b, a.qpn)?;

@@ -2,22 +2,23 @@
 
 use millrace_dma::{Pages, Protection, Region};
 use millrace_rdma::engine::Options;
-use millrace_rdma::memory::{ProtectionDomain, Refused};
+use millrace_rdma::memory::{Binding, ProtectionDomain, Refused, WindowType};
 use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
 use millrace_rdma::served::{Full, Number, Program, Quota, SHARED_LEN, Service};
 use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Out, Sent, State};
 use millrace_rdma::wire::{Format, Headers, Path, Service as Kind};
-use millrace_rdma::work::{Access, Completion, Data, Ended, Flags, Operation, Piece, Request, Status};
+use millrace_rdma::work::{Access, Completion, Data, Ended, Flags, Operation, Piece, Request, Status, Target};
 use proptest::prelude::*;
 
 const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const LEN: usize = 4 << 20;
 const DEPTH: u32 = 64;
 
 const PATH: Path = Path {
     format: Format::RoceV2,
-    source_mac: [2, 0, 0, 0, 0, 1],
-    destination_mac: [2, 0, 0, 0, 0, 1],
+    source_mac: MAC,
+    destination_mac: MAC,
     source: GID,
     destination: GID,
     hop_limit: 64,
@@ -111,7 +112,7 @@ fn connect(service: &mut Service, number: Number, qpn: Qpn, remote: Qpn) {
 }
 
 fn service() -> Service {
-    Service::new(Options { seed: 1, ..Options::default() }, &[GID], Quota::default())
+    Service::new(Options { seed: 1, ..Options::default() }, MAC, &[GID], Quota::default())
 }
 
 fn two() -> (Service, [End; 2]) {
@@ -297,7 +298,7 @@ fn quotas_are_kept_and_given_back() {
         bytes: LEN as u64,
         ..Quota::default()
     };
-    let mut service = Service::new(Options::default(), &[GID], quota);
+    let mut service = Service::new(Options::default(), MAC, &[GID], quota);
     let one = end(&mut service);
     let capabilities = Capabilities { send_requests: 64, ..Capabilities::default() };
     let make = |service: &mut Service, pair: &Init| service.create_pair(one.number, pair).map(|(qpn, _)| qpn);
@@ -317,8 +318,8 @@ fn quotas_are_kept_and_given_back() {
     service.register(one.number, one.domain, &more, None, ALL).unwrap();
     // Another program has its own.
     end(&mut service);
-    let datagrams = Init { service: Kind::UnreliableDatagram, ..wanted };
-    assert_eq!(make(&mut service, &datagrams).unwrap_err().errno(), 95);
+    let general = Init { service: Kind::UnreliableDatagram, general: true, ..wanted };
+    assert_eq!(make(&mut service, &general).unwrap_err().errno(), 95);
 }
 
 #[test]
@@ -476,7 +477,7 @@ fn what_is_refused_wakes_whoever_waits() {
 #[test]
 fn nobody_takes_all_regions() {
     let quota = Quota { all_regions: 64, ..Quota::default() };
-    let mut service = Service::new(Options::default(), &[GID], quota);
+    let mut service = Service::new(Options::default(), MAC, &[GID], quota);
     let mut fill = || {
         let one = end(&mut service);
         let more = Region::allocate(4096, Pages::Ordinary).unwrap();
@@ -692,4 +693,126 @@ fn who_only_says_that_he_is_connected_is_nobody() {
     turns(&mut service, 20_000);
     let lost = told(stranger.poll());
     assert_eq!(lost.first(), Some(&(1, Status::RetryExceeded)), "as with a queue pair that is not there");
+}
+
+const QKEY: u32 = 0x1111;
+
+/// A queue pair for datagrams, ready to send.
+fn datagrams(service: &mut Service, end: &mut End) -> Qpn {
+    let capabilities = Capabilities { send_requests: 8, receive_requests: 8, send_pieces: 2, receive_pieces: 2, inline: 64 };
+    let init = Init { service: Kind::UnreliableDatagram, ..init(end.domain, end.queue, capabilities) };
+    let (qpn, granted) = service.create_pair(end.number, &init).unwrap();
+    end.program.add_pair(qpn, &granted, false);
+    let first = Attributes { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..Attributes::state(State::Init) };
+    let last = Attributes { send_psn: Some(Psn::new(0)), ..Attributes::state(State::ReadyToSend) };
+    for told in [first, Attributes::state(State::ReadyToReceive), last] {
+        service.modify_pair(end.number, qpn, &told).unwrap();
+    }
+    qpn
+}
+
+#[test]
+fn datagrams_go_to_who_has_the_queue_key_and_say_whose_they_are() {
+    let (mut service, [mut a, mut b]) = two();
+    let (from, to) = (datagrams(&mut service, &mut a), datagrams(&mut service, &mut b));
+    let mut now = 0;
+    a.fill(0, &pattern(1000, 9));
+    b.program.post_receive(to, 50, &[b.piece(0, 2048)]).unwrap();
+    let piece = [a.piece(0, 1000)];
+    let flags = Flags { signaled: true, ..Flags::default() };
+    let mut post = |id, path: Path, qkey, data| {
+        let target = Target { path, qpn: to, qkey };
+        let request = Request { id, operation: Operation::SendImmediate([9; 4]), data, flags, target: Some(&target) };
+        a.program.post_send(from, &request).unwrap();
+    };
+    post(1, PATH, QKEY + 1, Data::Pieces(&piece));
+    post(2, PATH, QKEY, Data::Pieces(&piece));
+    run(&mut service, &mut now);
+    let came = b.poll();
+    assert_eq!(came.len(), 1, "one has the wrong queue key");
+    let line = came[0];
+    assert_eq!((line.id, line.status, line.len, line.source), (50, Status::Success, 1040, from));
+    assert_eq!((line.has_grh, line.service_level), (true, 10));
+    assert_eq!(b.bytes(40, 1000), pattern(1000, 9));
+    // 20 zeros, and the header of IPv4 that a frame would have: of so many bytes, with its sum, from and to this address.
+    let route = b.bytes(0, 40);
+    assert_eq!((route[20], u16::from_be_bytes([route[22], route[23]])), (0x45, 20 + 8 + 12 + 8 + 4 + 1000 + 4));
+    assert_eq!((&route[32..36], &route[36..40]), (&GID.0[12..], &GID.0[12..]));
+    let words = route[20..].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    assert_eq!(words.sum::<u32>() % 0xffff, 0);
+    // Nobody speaks for another address, and a queue pair of connections takes no such request for one.
+    let strange = Gid([1; 16]);
+    post(3, Path { source: strange, ..PATH }, QKEY, Data::Inline(&[b"x"]));
+    run(&mut service, &mut now);
+    let ended: Vec<_> = a.poll().iter().map(|line| (line.id, line.status)).collect();
+    assert_eq!(ended, [(1, Status::Success), (2, Status::Success), (3, Status::LocalOperation)]);
+}
+
+#[test]
+fn a_completion_queue_gets_another_depth_and_loses_nothing() {
+    let (mut service, [mut a, b]) = two();
+    let mut now = 0;
+    let mut next = 0;
+    let mut write = |a: &mut End, service: &mut Service, now: &mut u64, count| {
+        for _ in 0..count {
+            let piece = [a.piece(0, 8)];
+            a.post(next, write_to(b.key, 0), &piece).unwrap();
+            next += 1;
+        }
+        run(service, now);
+    };
+    write(&mut a, &mut service, &mut now, 5);
+    for depth in [1024, 32, 16] {
+        let ring = service.resize_queue(a.number, a.queue, depth, |ring| Ok(again(ring))).unwrap();
+        a.program.resize_queue(a.queue, depth, ring.window()).unwrap();
+        write(&mut a, &mut service, &mut now, 5);
+    }
+    assert!(a.program.has_completions(a.queue));
+    let ids: Vec<_> = a.poll().iter().map(|line| line.id).collect();
+    assert_eq!(ids, (0..20).collect::<Vec<_>>());
+    assert!(!a.program.has_completions(a.queue) && a.poll().is_empty());
+    assert!(service.resize_queue(b.number, a.queue, 64, |_| Ok(())).is_err(), "it is another program's");
+    assert!(service.resize_queue(a.number, a.queue, 0, |_| Ok(())).is_err());
+    assert!(service.resize_queue(a.number, a.queue, u32::MAX, |_| Ok(())).is_err());
+}
+
+#[test]
+fn windows_and_changed_regions_open_what_they_say_and_to_whom() {
+    let (mut service, [mut a, mut b]) = two();
+    let mut now = 0;
+    let own = [a.piece(0, 8)];
+    a.fill(0, &[7; 8]);
+    let write = |service: &mut Service, a: &mut End, now: &mut u64, key, address| {
+        a.post(1, write_to(key, address), &own).unwrap();
+        run(service, now);
+        a.poll()[0].status
+    };
+    // A window of 8 bytes at 4096, of the kind whose key the card chooses.
+    assert!(service.create_window(a.number, b.domain, WindowType::One).is_err(), "the domain of another program");
+    let window = service.create_window(b.number, b.domain, WindowType::One).unwrap();
+    let rkey = service.next_window_key(b.number, window).unwrap();
+    assert!(service.next_window_key(a.number, window).is_err());
+    // The region has to allow it: one with that right, besides the others of this test.
+    let access = ALL.with(Access::WINDOW_BIND);
+    let made = service.reregister(b.number, b.key, None, None, Some(access)).unwrap();
+    assert_ne!(made.lkey, b.key, "the old key opens nothing");
+    assert!(service.reregister(a.number, made.lkey, None, None, Some(access)).is_err(), "it is another program's");
+    let old = b.key;
+    b.key = made.lkey;
+    let binding = Binding { rkey, region: b.key, address: 4096, len: 8, access: Access::REMOTE_WRITE };
+    b.post(5, Operation::Bind(binding), &[]).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!(b.poll()[0].status, Status::Success);
+    assert_eq!(write(&mut service, &mut a, &mut now, rkey, 4096), Status::Success);
+    assert_eq!(b.bytes(4096, 8), [7; 8]);
+    // Another one, of other bytes in another file.
+    let more = Region::allocate(8192, Pages::Ordinary).unwrap();
+    service.destroy_window(b.number, rkey).unwrap();
+    let moved = Some((again(&more).window().clone(), 1 << 30));
+    let made = service.reregister(b.number, b.key, moved, None, None).unwrap();
+    assert_eq!(write(&mut service, &mut a, &mut now, made.rkey, (1 << 30) + 8), Status::Success);
+    let mut found = [0; 8];
+    more.window().span(8, 8).unwrap().read_into(&mut found);
+    assert_eq!(found, [7; 8]);
+    assert_eq!(write(&mut service, &mut a, &mut now, old, 0), Status::RemoteAccess, "a key from before");
 }

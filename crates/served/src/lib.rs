@@ -7,22 +7,24 @@
 //!               <--- answers, descriptors -----     |
 //!  Program ========= rings in shared memory =====>  Service::turn
 //!  bells          <=============================>  sleeps when nothing moves
+//!                                                  network: frames to other hosts
 //! ```
 //!
 //! * `wire`: requests and answers as words.
 //! * `bell`: by what the two wake each other.
 //! * `record`: one record of a seqpacket socket, with descriptors.
-//! * `server`: the side of the card. `client`: the side of a program.
+//! * `server`: the side of the card. `network`: its way to other hosts. `client`: the side of a program.
 #![forbid(unsafe_code)]
 
 pub mod bell;
 mod client;
+mod network;
 mod record;
 mod server;
 pub mod wire;
 
 pub use client::{CallError, Client};
-pub use server::{Address, Server};
+pub use server::{Address, Server, Start};
 
 use std::path::{Path, PathBuf};
 

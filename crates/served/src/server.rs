@@ -3,15 +3,15 @@
 //! The thread never waits for a program: requests are taken one of each program at a look, answers are sent without waiting,
 //! and who does not read them is hung up on.
 
-use crate::wire::{Register, Request, Welcome, Words, write_pair, write_query};
+use crate::network::{Doze, Network, Outside};
+use crate::wire::{Bytes, Register, Request, Reregister, Welcome, Words, write_mac, write_pair, write_query};
 use crate::{bell, record};
-use millrace_dma::Region;
+use millrace_dma::{Region, Window};
+use millrace_link::Link;
 use millrace_rdma::engine::Options;
-use millrace_rdma::memory::Refused;
-use millrace_rdma::number::{Gid, Moment, Qpn};
+use millrace_rdma::neighbour::Found;
+use millrace_rdma::number::{Gid, Moment};
 use millrace_rdma::served::{Number, Quota, ServeError, Service, Turn};
-use millrace_rdma::transport::{Out, Sent};
-use millrace_rdma::wire::{Headers, Path};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -41,6 +41,10 @@ const LINGER: Duration = Duration::from_micros(100);
 const LOOKS: u32 = 256;
 /// Turns that move something between two such turns.
 const TURNS: u32 = 16;
+/// The longest sleep where nothing says that a frame has come.
+const SILENT: Duration = Duration::from_millis(1);
+/// Addresses that a program may have asked for at a time.
+const MOST_ASKED: usize = 16;
 
 /// Who all programs of the card are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,16 +55,18 @@ pub struct Address {
     pub gids: [Gid; 2],
 }
 
-/// Frames to other hosts: there are none yet. Requests that go there end when their retries are over.
-struct NoWire;
-
-impl Out for NoWire {
-    fn packet<F>(&mut self, _: &Path, _: Qpn, _: &Headers, _: usize, _: F) -> Sent
-    where
-        F: FnOnce(&mut [u8]) -> Result<(), Refused>,
-    {
-        Sent::Taken
-    }
+/// With what the engine of a card starts.
+pub struct Start {
+    /// Who its programs are.
+    pub address: Address,
+    /// How much one of them may have.
+    pub quota: Quota,
+    /// The core on which it works; without one, any.
+    pub cpu: Option<usize>,
+    /// What leads to other hosts.
+    pub link: Option<Link>,
+    /// Most bytes of payload of a packet: what fits into frames of the link.
+    pub mtu: u16,
 }
 
 /// A socket that programs find; it is removed when this is dropped, and what was served ends.
@@ -98,12 +104,13 @@ impl Server {
         Ok(Self { path, inode, listener: Some(listener), stop: Arc::default(), bell, thread: None })
     }
 
-    /// Serves programs from now on, on the core `cpu` if one is given. To be called when the process has the rights that it
+    /// Serves programs from now on. To be called when the process has the rights that it
     /// keeps.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start(&mut self, address: Address, quota: Quota, cpu: Option<usize>) -> std::io::Result<()> {
+    pub fn start(&mut self, start: Start) -> std::io::Result<()> {
+        let Start { address, quota, cpu, link, mtu } = start;
         let Some(listener) = self.listener.take() else { return Ok(()) };
         let (stop, bell) = (self.stop.clone(), self.bell.clone());
         let run = move || {
@@ -113,10 +120,11 @@ impl Server {
                 // A core that has gone since it was looked at: then it runs on any other.
                 let _ = rustix::thread::sched_setaffinity(None, &set);
             }
-            let options = Options { datagram_mtu: 4096, seed: seed(), ..Options::default() };
-            let service = Service::new(options, &address.gids, quota);
-            let worker =
-                Worker { service, address, listener, bell, clients: Vec::new(), began: Instant::now(), full: false };
+            let options = Options { datagram_mtu: mtu, seed: seed(), ..Options::default() };
+            let service = Service::new(options, address.mac, &address.gids, quota);
+            let network = link.map(|link| Network::new(link, &address));
+            let (clients, began) = (Vec::new(), Instant::now());
+            let worker = Worker { service, network, address, mtu, listener, bell, clients, began, full: false };
             worker.run(&stop);
         };
         self.thread = Some(std::thread::Builder::new().name("millrace-rdma".into()).spawn(run)?);
@@ -152,6 +160,8 @@ struct Client {
     ended: Option<OwnedFd>,
     /// After its greeting.
     met: Option<Met>,
+    /// Addresses that were being asked for when it was told so.
+    asked: Vec<Gid>,
 }
 
 struct Met {
@@ -164,7 +174,9 @@ struct Met {
 
 struct Worker {
     service: Service,
+    network: Option<Network>,
     address: Address,
+    mtu: u16,
     listener: OwnedFd,
     bell: Arc<OwnedFd>,
     clients: Vec<Client>,
@@ -178,14 +190,14 @@ type Answer = Result<(Words, Option<OwnedFd>), ServeError>;
 
 impl Worker {
     fn now(&self) -> Moment {
-        Moment::new(self.began.elapsed().as_nanos() as u64)
+        since(self.began)
     }
 
     fn run(mut self, stop: &AtomicBool) {
         let mut until = Instant::now();
         // Acquire pairs with the Release in `Server::drop`.
         while !stop.load(Ordering::Acquire) {
-            self.look(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+            self.look(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }), None);
             let next = self.turns(&mut until);
             if Instant::now() >= until {
                 self.sleep(next);
@@ -200,7 +212,7 @@ impl Worker {
         loop {
             let mut turns = 0;
             for _ in 0..LOOKS {
-                if self.service.has_something() {
+                if self.has_something() {
                     self.turn();
                     turns += 1;
                     if turns == TURNS {
@@ -223,8 +235,24 @@ impl Worker {
         }
     }
 
+    /// Whether a turn would do something now. Takes frames that have come.
+    fn has_something(&mut self) -> bool {
+        let Self { network, service, began, .. } = self;
+        let came = network.as_mut().map_or(0, |network| network.receive(|| since(*began), service));
+        came > 0 || service.has_something()
+    }
+
     fn turn(&mut self) -> Turn {
-        let turn = self.service.turn(self.now(), &mut NoWire);
+        let now = self.now();
+        let mut turn = self.service.turn(now, &mut Outside(self.network.as_mut()));
+        if let Some(network) = &mut self.network {
+            network.send(now);
+            turn.next = turn.next.into_iter().chain(network.next_due()).min();
+            if let Some(error) = network.take_end() {
+                tracing::warn!(error, "the RDMA engine reaches other hosts no more");
+                self.service.lose_network(now);
+            }
+        }
         self.after_turn();
         turn
     }
@@ -247,31 +275,43 @@ impl Worker {
         if !self.service.doze() {
             return;
         }
-        let left = next.map(|next| next.nanoseconds().saturating_sub(self.now().nanoseconds()));
-        let left =
-            left.map(|left| Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 });
-        self.look(left.as_ref());
+        let Self { network, service, began, .. } = self;
+        let doze = network.as_mut().map(|network| network.doze(|| since(*began), service));
+        let (wakes, most) = match doze {
+            Some(Doze::Awake) => return self.service.awake(),
+            Some(Doze::Wakes(fd)) => (Some(fd), None),
+            Some(Doze::Silent) => (None, Some(SILENT)),
+            None => (None, None),
+        };
+        let left = next.map(|next| Duration::from_nanos(next.nanoseconds().saturating_sub(self.now().nanoseconds())));
+        let left = left.into_iter().chain(most).min();
+        let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        self.look(left.as_ref(), wakes.as_ref());
+        if let Some(network) = &mut self.network {
+            network.awake();
+        }
         self.service.awake();
     }
 
-    /// Waits until something comes by a socket or a bell, at most so long; takes a request of each program.
-    fn look(&mut self, most: Option<&Timespec>) {
-        let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
+    /// Waits until something comes by a socket, a bell, or the link (`wakes`), at most so long; takes a request of each program.
+    fn look(&mut self, most: Option<&Timespec>, wakes: Option<&OwnedFd>) {
         let listens = if self.full { PollFlags::empty() } else { PollFlags::IN };
-        fds.push(PollFd::new(&self.listener, listens));
+        let mut fds = vec![PollFd::new(&self.listener, listens)];
         for client in &self.clients {
             fds.push(PollFd::new(&client.socket, PollFlags::IN | PollFlags::RDHUP));
             // Three each; the socket stands for what is missing.
             fds.push(PollFd::new(client.ended.as_ref().unwrap_or(&client.socket), PollFlags::IN));
             fds.push(PollFd::new(client.met.as_ref().map_or(&client.socket, |met| &met.to_card), PollFlags::IN));
         }
+        // Only to be woken.
+        fds.extend([Some(&*self.bell), wakes].into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)));
         if !matches!(poll(&mut fds, most), Ok(1..)) {
             return;
         }
         let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
         drop(fds);
         let mut gone = Vec::new();
-        for (at, ready) in ready[2..].chunks_exact(3).enumerate() {
+        for (at, ready) in ready[1..].chunks_exact(3).take(self.clients.len()).enumerate() {
             let client = &self.clients[at];
             if let Some(met) = client.met.as_ref().filter(|_| ready[2].contains(PollFlags::IN)) {
                 bell::heard(&met.to_card);
@@ -288,7 +328,7 @@ impl Worker {
                 self.service.leave(self.now(), met.number);
             }
         }
-        if ready[1].contains(PollFlags::IN) {
+        if ready[0].contains(PollFlags::IN) {
             self.accept();
         }
     }
@@ -320,10 +360,44 @@ impl Worker {
             return self.greet(at);
         }
         let number = self.clients[at].met.as_ref().map(|met| met.number).ok_or(Errno::BADMSG)?;
+        let answered = match request {
+            Request::Resolve(gid) => self.resolve(at, gid),
+            Request::DestroyPair(qpn) => {
+                let now = self.now();
+                self.service.say_farewell(now, number, qpn, &mut Outside(self.network.as_mut()));
+                answer(&mut self.service, number, request, fds)
+            }
+            _ => answer(&mut self.service, number, request, fds),
+        };
         let socket = &self.clients[at].socket;
-        match answer(&mut self.service, number, request, fds) {
+        match answered {
             Ok((words, fd)) => record::send(socket, &words, fd.as_ref().map(AsFd::as_fd).as_slice()),
             Err(error) => record::send(socket, &Words::refusal(error.errno()), &[]),
+        }
+    }
+
+    /// Who has an address. Each program may have a few asked for at a time, so that there is room for those that others ask for.
+    fn resolve(&mut self, at: usize, gid: Gid) -> Answer {
+        if self.address.gids.contains(&gid) {
+            return Ok((write_mac(Some(self.address.mac)), None));
+        }
+        let now = self.now();
+        let network = self.network.as_mut().ok_or(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error()))?;
+        let asked = &mut self.clients[at].asked;
+        asked.retain(|one| *one == gid || network.find(now, *one) == Found::Asked);
+        if asked.len() >= MOST_ASKED && !asked.contains(&gid) {
+            return Err(ServeError::Quota { what: "addresses that are being asked for", limit: MOST_ASKED as u64 });
+        }
+        asked.retain(|one| *one != gid);
+        match network.find(now, gid) {
+            Found::Known(mac) => Ok((write_mac(Some(mac)), None)),
+            Found::Asked => {
+                asked.push(gid);
+                Ok((write_mac(None), None))
+            }
+            Found::Unreachable => Err(ServeError::NoHosts(Errno::HOSTUNREACH.raw_os_error())),
+            Found::NoSource => Err(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error())),
+            Found::Full => Err(ServeError::NoHosts(Errno::NOBUFS.raw_os_error())),
         }
     }
 
@@ -335,7 +409,7 @@ impl Worker {
             Ok(number) => number,
             Err(error) => return record::send(&self.clients[at].socket, &Words::refusal(error.errno()), &[]),
         };
-        let welcome = Welcome { mac: self.address.mac, gid: self.address.gids[0] };
+        let welcome = Welcome { mac: self.address.mac, gid: self.address.gids[0], mtu: self.mtu };
         let greeted = greeting(&self.service, &self.clients[at].socket, &welcome, number);
         match greeted {
             Ok(met) => {
@@ -370,7 +444,11 @@ fn client(socket: OwnedFd) -> Option<Client> {
         Some(pid) => Some(pidfd_open(pid, PidfdFlags::empty()).ok()?),
         None => None,
     };
-    Some(Client { socket, ended, met: None })
+    Some(Client { socket, ended, met: None, asked: Vec::new() })
+}
+
+fn since(began: Instant) -> Moment {
+    Moment::new(began.elapsed().as_nanos() as u64)
 }
 
 /// Does what is asked for.
@@ -378,25 +456,41 @@ fn answer(service: &mut Service, of: Number, request: Request, fds: Vec<OwnedFd>
     let number = |number: u32| Ok((Words::answer(&[number.into()]), None));
     let done = |()| (Words::answer(&[]), None);
     match request {
-        // Greeted before.
-        Request::Hello => Err(ServeError::Gone),
+        // Answered before.
+        Request::Hello | Request::Resolve(_) => Err(ServeError::Gone),
         Request::CreateDomain => number(service.create_domain(of)?.0),
         Request::DestroyDomain(domain) => service.destroy_domain(of, domain).map(done),
         Request::Register(asked) => {
-            let made = register(service, of, &asked, fds)?;
+            let Register { domain, access, bytes } = asked;
+            let made = service.register_window(of, domain, map(&bytes, fds)?, Some(bytes.base), access)?;
+            Ok((Words::answer(&[made.lkey.value().into(), made.rkey.value().into()]), None))
+        }
+        Request::Reregister(Reregister { key, domain, access, bytes }) => {
+            let bytes = match bytes {
+                Some(bytes) => Some((map(&bytes, fds)?, bytes.base)),
+                None => None,
+            };
+            let made = service.reregister(of, key, bytes, domain, access)?;
             Ok((Words::answer(&[made.lkey.value().into(), made.rkey.value().into()]), None))
         }
         Request::Deregister(key) => service.deregister(of, key).map(done),
+        Request::CreateWindow(domain, kind) => number(service.create_window(of, domain, kind)?.value()),
+        Request::NextWindowKey(key) => number(service.next_window_key(of, key)?.value()),
+        Request::ForgetWindowKey(key) => service.forget_window_key(of, key).map(done),
+        Request::DestroyWindow(key) => service.destroy_window(of, key).map(done),
         Request::CreateQueue(depth) => {
             let (queue, memory) = service.create_queue(of, depth)?;
-            let fd = memory.fd().and_then(|fd| fd.try_clone_to_owned().ok());
-            match fd {
-                Some(fd) => Ok((Words::answer(&[queue.into()]), Some(fd))),
-                None => {
+            match copy_of(memory) {
+                Ok(fd) => Ok((Words::answer(&[queue.into()]), Some(fd))),
+                Err(error) => {
                     service.destroy_queue(of, queue)?;
-                    Err(ServeError::Quota { what: "descriptors", limit: 0 })
+                    Err(error)
                 }
             }
+        }
+        Request::ResizeQueue(queue, depth) => {
+            let fd = service.resize_queue(of, queue, depth, copy_of)?;
+            Ok((Words::answer(&[]), Some(fd)))
         }
         Request::DestroyQueue(queue) => service.destroy_queue(of, queue).map(done),
         Request::CreateShared(domain, depth, pieces) => number(service.create_shared(of, domain, depth, pieces)?),
@@ -415,14 +509,15 @@ fn answer(service: &mut Service, of: Number, request: Request, fds: Vec<OwnedFd>
     }
 }
 
-/// Maps a part of a program's file. Only files that cannot shrink are, and they are guarded against holes: none can be one
+/// A descriptor for the program. Without one, the card has too few.
+fn copy_of(memory: &Region) -> Result<OwnedFd, ServeError> {
+    let fd = memory.fd().and_then(|fd| fd.try_clone_to_owned().ok());
+    fd.ok_or(ServeError::Quota { what: "descriptors", limit: 0 })
+}
+
+/// Maps parts of a program's files. Only files that cannot shrink are, and they are guarded against holes: none can be one
 /// that keeps this thread waiting for a disk, which has no seals.
-fn register(
-    service: &mut Service,
-    of: Number,
-    asked: &Register,
-    fds: Vec<OwnedFd>,
-) -> Result<millrace_rdma::memory::Registered, ServeError> {
+fn map(asked: &Bytes, fds: Vec<OwnedFd>) -> Result<Window, ServeError> {
     const PAGE: u64 = 4096;
     let outside = || ServeError::Engine(millrace_rdma::engine::Error::Range("file of the region"));
     let parts = asked.parts.list();
@@ -436,7 +531,5 @@ fn register(
     if parts.iter().try_fold(0_usize, |all, (_, _, len)| all.checked_add(*len)) != Some(whole) {
         return Err(outside());
     }
-    let region = Region::map_parts(&parts)?;
-    let window = region.part(asked.skip as usize, asked.len as usize)?;
-    service.register_window(of, asked.domain, window, Some(asked.base), asked.access)
+    Ok(Region::map_parts(&parts)?.part(asked.skip as usize, asked.len as usize)?)
 }

@@ -7,14 +7,14 @@
 //!
 //! Nothing that is read is believed: a record that is too short, too long, or has a value that there is not, is no request.
 
-use millrace_rdma::memory::ProtectionDomain;
+use millrace_rdma::memory::{ProtectionDomain, WindowType};
 use millrace_rdma::number::{Gid, Key, Psn, Qpn};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
 use millrace_rdma::wire::{Format, Path, Service};
 use millrace_rdma::work::Access;
 
 /// The version of everything here, the rings included.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most words of a record.
 pub const MOST_WORDS: usize = 64;
 
@@ -49,6 +49,33 @@ pub enum Request {
     QueryPair(Qpn),
     /// Ends it.
     DestroyPair(Qpn),
+    /// Changes a region; the files of other bytes come along. The answer is its two new keys.
+    Reregister(Reregister),
+    /// A completion queue gets another depth. The answer has the file of its new ring.
+    ResizeQueue(u32, u32),
+    /// A memory window in a protection domain. The answer is its key.
+    CreateWindow(ProtectionDomain, WindowType),
+    /// The key that a window of type 1 will have by the next request that binds it. The answer is that key.
+    NextWindowKey(Key),
+    /// That request is not made.
+    ForgetWindowKey(Key),
+    /// Ends a window.
+    DestroyWindow(Key),
+    /// Which MAC address leads to a GID. The answer is 1 and the MAC address, or 0: it is being asked for.
+    Resolve(Gid),
+}
+
+/// What is to be different of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reregister {
+    /// Its key until now.
+    pub key: Key,
+    /// Another protection domain.
+    pub domain: Option<ProtectionDomain>,
+    /// Other rights.
+    pub access: Option<Access>,
+    /// Other bytes.
+    pub bytes: Option<Bytes>,
 }
 
 /// Parts of files that one region may consist of.
@@ -90,9 +117,7 @@ impl Parts {
 
 /// Memory of a program, and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Register {
-    /// Who may reach it.
-    pub domain: ProtectionDomain,
+pub struct Bytes {
     /// Where its pages are.
     pub parts: Parts,
     /// Bytes of the first page before the first byte.
@@ -101,8 +126,17 @@ pub struct Register {
     pub len: u64,
     /// The address that requests have for the first byte.
     pub base: u64,
+}
+
+/// A region to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Register {
+    /// Who may reach it.
+    pub domain: ProtectionDomain,
     /// Rights.
     pub access: Access,
+    /// What it opens.
+    pub bytes: Bytes,
 }
 
 /// What a program is told first.
@@ -112,6 +146,8 @@ pub struct Welcome {
     pub mac: [u8; 6],
     /// Their IP address, as a GID has it.
     pub gid: Gid,
+    /// Most bytes of payload of a packet.
+    pub mtu: u16,
 }
 
 /// Words of a record, written or read one after the other.
@@ -165,6 +201,25 @@ impl Words {
         T::try_from(self.word()?).ok()
     }
 
+    /// A number, or none.
+    fn optional(&mut self) -> Option<Option<u32>> {
+        match self.word()? {
+            u64::MAX => Some(None),
+            number => u32::try_from(number).ok().map(Some),
+        }
+    }
+
+    fn add_bytes(&mut self, bytes: &Bytes) {
+        self.words.extend([u64::from(bytes.skip), bytes.len, bytes.base]);
+        self.words.extend(bytes.parts.list().iter().flat_map(|(offset, len)| [*offset, *len]));
+    }
+
+    /// All that is left of a request.
+    fn take_bytes(&mut self) -> Option<Bytes> {
+        let (skip, len, base) = (self.small()?, self.word()?, self.word()?);
+        Some(Bytes { skip, len, base, parts: Parts::read(self)? })
+    }
+
     fn flag(&mut self) -> Option<bool> {
         match self.word()? {
             0 => Some(false),
@@ -202,7 +257,8 @@ impl Words {
         self.add(mac.iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte)));
     }
 
-    fn mac(&mut self) -> Option<[u8; 6]> {
+    /// A MAC address.
+    pub fn mac(&mut self) -> Option<[u8; 6]> {
         let [mac @ .., 0, 0] = self.word()?.to_le_bytes() else { return None };
         Some(mac)
     }
@@ -277,10 +333,7 @@ impl Words {
             domain: ProtectionDomain(self.small()?),
             send_queue: self.small()?,
             receive_queue: self.small()?,
-            shared_receive_queue: match self.word()? {
-                u64::MAX => None,
-                number => Some(u32::try_from(number).ok()?),
-            },
+            shared_receive_queue: self.optional()?,
             capabilities: self.capabilities()?,
             signal_all: self.flag()?,
             context: 0,
@@ -393,9 +446,9 @@ impl Request {
             Self::Hello => Words::of(1),
             Self::CreateDomain => Words::of(2),
             Self::DestroyDomain(domain) => with(3, &[domain.0.into()]),
-            Self::Register(Register { domain, ref parts, skip, len, base, access }) => {
-                let mut words = with(4, &[domain.0.into(), skip.into(), len, base, access.0.into()]);
-                words.words.extend(parts.list().iter().flat_map(|(offset, len)| [*offset, *len]));
+            Self::Register(Register { domain, access, ref bytes }) => {
+                let mut words = with(4, &[domain.0.into(), access.0.into()]);
+                words.add_bytes(bytes);
                 words
             }
             Self::Deregister(key) => with(5, &[key.value().into()]),
@@ -416,6 +469,25 @@ impl Request {
             }
             Self::QueryPair(qpn) => with(13, &[qpn.value().into()]),
             Self::DestroyPair(qpn) => with(14, &[qpn.value().into()]),
+            Self::Reregister(Reregister { key, domain, access, ref bytes }) => {
+                let mut words = with(15, &[key.value().into()]);
+                words.add(domain.map_or(u64::MAX, |domain| domain.0.into()));
+                words.add(access.map_or(u64::MAX, |access| access.0.into()));
+                if let Some(bytes) = bytes {
+                    words.add_bytes(bytes);
+                }
+                words
+            }
+            Self::ResizeQueue(queue, depth) => with(16, &[queue.into(), depth.into()]),
+            Self::CreateWindow(domain, kind) => with(17, &[domain.0.into(), (kind == WindowType::Two).into()]),
+            Self::NextWindowKey(key) => with(18, &[key.value().into()]),
+            Self::ForgetWindowKey(key) => with(19, &[key.value().into()]),
+            Self::DestroyWindow(key) => with(20, &[key.value().into()]),
+            Self::Resolve(gid) => {
+                let mut words = Words::of(21);
+                words.add_gid(gid);
+                words
+            }
         }
     }
 
@@ -428,11 +500,8 @@ impl Request {
             3 => Self::DestroyDomain(ProtectionDomain(from.small()?)),
             4 => Self::Register(Register {
                 domain: ProtectionDomain(from.small()?),
-                skip: from.small()?,
-                len: from.word()?,
-                base: from.word()?,
                 access: Access(from.small()?),
-                parts: Parts::read(from)?,
+                bytes: from.take_bytes()?,
             }),
             5 => Self::Deregister(Key::new(from.small()?)),
             6 => Self::CreateQueue(from.small()?),
@@ -444,6 +513,21 @@ impl Request {
             12 => Self::ModifyPair(qpn(from)?, from.attributes()?),
             13 => Self::QueryPair(qpn(from)?),
             14 => Self::DestroyPair(qpn(from)?),
+            15 => Self::Reregister(Reregister {
+                key: Key::new(from.small()?),
+                domain: from.optional()?.map(ProtectionDomain),
+                access: from.optional()?.map(Access),
+                bytes: if from.end().is_some() { None } else { Some(from.take_bytes()?) },
+            }),
+            16 => Self::ResizeQueue(from.small()?, from.small()?),
+            17 => Self::CreateWindow(
+                ProtectionDomain(from.small()?),
+                if from.flag()? { WindowType::Two } else { WindowType::One },
+            ),
+            18 => Self::NextWindowKey(Key::new(from.small()?)),
+            19 => Self::ForgetWindowKey(Key::new(from.small()?)),
+            20 => Self::DestroyWindow(Key::new(from.small()?)),
+            21 => Self::Resolve(from.gid()?),
             _ => return None,
         };
         words.end()?;
@@ -468,12 +552,13 @@ impl Welcome {
         let mut words = Words::of(0);
         words.add_mac(self.mac);
         words.add_gid(self.gid);
+        words.add(self.mtu);
         words
     }
 
     /// From what comes behind the head of an answer.
     pub fn read(words: &mut Words) -> Option<Self> {
-        Some(Self { mac: words.mac()?, gid: words.gid()? })
+        Some(Self { mac: words.mac()?, gid: words.gid()?, mtu: words.small()? })
     }
 }
 
@@ -481,6 +566,13 @@ impl Welcome {
 pub fn write_pair(number: Qpn, granted: &Capabilities) -> Words {
     let mut words = Words::answer(&[number.value().into()]);
     words.add_capabilities(granted);
+    words
+}
+
+/// The answer to [`Request::Resolve`].
+pub fn write_mac(found: Option<[u8; 6]>) -> Words {
+    let mut words = Words::answer(&[found.is_some().into()]);
+    words.add_mac(found.unwrap_or_default());
     words
 }
 
@@ -517,7 +609,7 @@ mod tests {
 
         #[test]
         fn requests_come_as_they_went(
-            kind in 0usize..14, a: u32, b: u32, c: u32, wide: [u64; 3], mask in any::<u32>(), small: u8
+            kind in 0usize..21, a: u32, b: u32, c: u32, wide: [u64; 3], mask in any::<u32>(), small: u8
         ) {
             let (domain, qpn) = (ProtectionDomain(a), Qpn::new(a & 0xff_ffff));
             let capabilities = Capabilities { send_requests: a, receive_requests: b, send_pieces: c, receive_pieces: 1, inline: 7 };
@@ -537,18 +629,30 @@ mod tests {
             };
             let [offset, len, base] = wide;
             let parts = Parts::new((0..1 + usize::from(small) % MOST_PARTS).map(|_| (offset, len))).unwrap();
+            let bytes = Bytes { parts, skip: b, len, base };
+            let key = Key::new(a);
+            let kind_of = if small & 1 == 1 { WindowType::One } else { WindowType::Two };
+            let changed = Reregister {
+                key, domain: is(0).then_some(domain), access: is(1).then_some(Access(b)), bytes: is(2).then_some(bytes),
+            };
             let all = [
                 Request::Hello, Request::CreateDomain, Request::DestroyDomain(domain),
-                Request::Register(Register { domain, parts, skip: b, len, base, access: Access(c) }),
+                Request::Register(Register { domain, access: Access(c), bytes }),
                 Request::Deregister(Key::new(a)), Request::CreateQueue(a), Request::DestroyQueue(a),
                 Request::CreateShared(domain, b, c), Request::SetLimit(a, b), Request::DestroyShared(a),
                 Request::CreatePair(init), Request::ModifyPair(qpn, told), Request::QueryPair(qpn), Request::DestroyPair(qpn),
+                Request::Reregister(changed), Request::ResizeQueue(a, b), Request::CreateWindow(domain, kind_of),
+                Request::NextWindowKey(key), Request::ForgetWindowKey(key), Request::DestroyWindow(key), Request::Resolve(PATH.source),
             ];
             prop_assert_eq!(there_and_back(&all[kind]), Some(all[kind]));
             let bytes = all[kind].write().bytes();
             // Of parts there may be one more, or one fewer.
             let is_longer = |words: usize| Words::from_bytes(&[&bytes[..], &[0; 16][..8 * words]].concat()).and_then(Request::read);
-            prop_assert!(is_longer(2).is_none_or(|found| matches!(found, Request::Register(asked) if asked.parts != parts)));
+            let parts_of = |found| match found {
+                Request::Register(Register { bytes, .. }) | Request::Reregister(Reregister { bytes: Some(bytes), .. }) => Some(bytes.parts),
+                _ => None,
+            };
+            prop_assert!(is_longer(2).is_none_or(|found| parts_of(found).is_some_and(|longer| longer != parts)));
             let longer = [&bytes[..], &[0; 8]].concat();
             prop_assert_eq!(Words::from_bytes(&longer).and_then(Request::read), None, "a record that is too long");
             if bytes.len() > 8 {
@@ -560,7 +664,7 @@ mod tests {
 
         /// What is read from any words is a request that is written as the same words.
         #[test]
-        fn nonsense_is_refused(kind in 0u64..16, words in prop::collection::vec(0u64..9, 0..40), version in 0u64..3) {
+        fn nonsense_is_refused(kind in 0u64..23, words in prop::collection::vec(0u64..9, 0..40), version in 0u64..3) {
             let mut all = vec![version << 32 | kind];
             all.extend(words);
             let words = Words { words: all, at: 0 };
@@ -573,7 +677,7 @@ mod tests {
 
     #[test]
     fn answers_say_an_error_or_more() {
-        let welcome = Welcome { mac: [2, 1, 2, 3, 4, 5], gid: Gid([3; 16]) };
+        let welcome = Welcome { mac: [2, 1, 2, 3, 4, 5], gid: Gid([3; 16]), mtu: 1024 };
         let mut words = Words::from_bytes(&welcome.write().bytes()).unwrap().outcome().unwrap().unwrap();
         assert_eq!(Welcome::read(&mut words), Some(welcome));
         assert_eq!(Words::refusal(12).outcome(), Some(Err(12)));

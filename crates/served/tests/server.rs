@@ -7,8 +7,8 @@ use millrace_rdma::served::{Program, Quota, SHARED_LEN, queue_lines, ring_len};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
 use millrace_rdma::wire::{Format, Path, Service};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request as Post, Status};
-use millrace_served::wire::{Parts, Register, Request, Welcome, qpn};
-use millrace_served::{Address, CallError, Client, Server, bell};
+use millrace_served::wire::{Bytes, Parts, Register, Request, Welcome, qpn};
+use millrace_served::{Address, CallError, Client, Server, Start, bell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
@@ -23,7 +23,8 @@ fn server(folder: &tempfile::TempDir) -> (Server, std::path::PathBuf) {
     let path = folder.path().join("card.rdma");
     let mut server = Server::listen(path.clone()).unwrap();
     let address = Address { mac: MAC, gids: [GID, GID] };
-    server.start(address, Quota::default(), None).unwrap();
+    let start = Start { address, quota: Quota::default(), cpu: None, link: None, mtu: 4096 };
+    server.start(start).unwrap();
     (server, path)
 }
 
@@ -46,14 +47,15 @@ impl End {
     fn new(path: &std::path::Path) -> Self {
         let client = Client::connect(path).unwrap();
         let (mut words, fds) = client.call(&Request::Hello, &[]).unwrap();
-        assert_eq!(Welcome::read(&mut words), Some(Welcome { mac: MAC, gid: GID }));
+        assert_eq!(Welcome::read(&mut words), Some(Welcome { mac: MAC, gid: GID, mtu: 4096 }));
         let [shared, to_card, _bell] = <[OwnedFd; 3]>::try_from(fds).unwrap();
         let shared = Region::map(shared, SHARED_LEN, Protection::ReadWrite, false).unwrap();
         let mut program = Program::new(shared.window()).unwrap();
         let number = |request| client.call(&request, &[]).unwrap().0.word().unwrap() as u32;
         let domain = ProtectionDomain(number(Request::CreateDomain));
         let memory = Region::allocate(LEN, Pages::Ordinary).unwrap();
-        let asked = Register { domain, parts: part(4096, 3 * 4096), skip: 16, len: 8192, base: 1 << 20, access: ALL };
+        let bytes = Bytes { parts: part(4096, 3 * 4096), skip: 16, len: 8192, base: 1 << 20 };
+        let asked = Register { domain, access: ALL, bytes };
         let made = client.call(&Request::Register(asked), &[memory.fd().unwrap()]);
         let key = Key::new(made.unwrap().0.word().unwrap() as u32);
         let (mut words, fds) = client.call(&Request::CreateQueue(64), &[]).unwrap();
@@ -218,20 +220,21 @@ fn harm_is_done_to_nobody_else() {
     let refused = |asked: Register, fds: &[rustix::fd::BorrowedFd<'_>]| {
         assert!(matches!(b.client.call(&Request::Register(asked), fds), Err(CallError::Refused(_))), "{asked:?}");
     };
-    let good = Register { domain: b.domain, parts: part(0, 4096), skip: 0, len: 4096, base: 0, access: ALL };
+    let bytes = Bytes { parts: part(0, 4096), skip: 0, len: 4096, base: 0 };
+    let good = |bytes| Register { domain: b.domain, access: ALL, bytes };
     let own = b.memory.fd().unwrap();
-    refused(good, &[]);
-    refused(Register { len: LEN as u64 + 1, ..good }, &[own]);
-    refused(Register { len: u64::MAX, skip: 4095, ..good }, &[own]);
-    refused(Register { parts: part(u64::MAX - 4095, 4096), ..good }, &[own]);
-    refused(Register { parts: part(8, 4096), ..good }, &[own]);
-    refused(Register { skip: 4096, ..good }, &[own]);
-    refused(Register { len: 0, ..good }, &[own]);
-    refused(Register { domain: a.domain, ..good }, &[own]);
+    refused(good(bytes), &[]);
+    refused(good(Bytes { len: LEN as u64 + 1, ..bytes }), &[own]);
+    refused(good(Bytes { len: u64::MAX, skip: 4095, ..bytes }), &[own]);
+    refused(good(Bytes { parts: part(u64::MAX - 4095, 4096), ..bytes }), &[own]);
+    refused(good(Bytes { parts: part(8, 4096), ..bytes }), &[own]);
+    refused(good(Bytes { skip: 4096, ..bytes }), &[own]);
+    refused(good(Bytes { len: 0, ..bytes }), &[own]);
+    refused(Register { domain: a.domain, ..good(bytes) }, &[own]);
     let file = tempfile::tempfile().unwrap();
     file.set_len(1 << 20).unwrap();
-    refused(good, &[file.as_fd()]);
-    refused(good, &[b.client.fd()]);
+    refused(good(bytes), &[file.as_fd()]);
+    refused(good(bytes), &[b.client.fd()]);
     // Objects of another program.
     for request in [Request::DestroyPair(a.qpn), Request::DestroyQueue(a.queue), Request::DestroyDomain(a.domain)] {
         assert!(matches!(b.client.call(&request, &[]), Err(CallError::Refused(_))));

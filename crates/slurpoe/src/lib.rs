@@ -39,7 +39,7 @@
 //! ([`Transfer::send`], [`Endpoint::receive`]); completion by a callback or a descriptor ([`Notify`]).
 //!
 //! Rooms: `config`, `address`, `transfer`, `region` are what a program says and is told; `endpoint` what it calls; `running` moves
-//! the protocol; `connect` agrees with other ends on queue pairs; `frames` puts packets into frames; `helper` is the thread
+//! the protocol; `connect` agrees with other ends on queue pairs; `helper` is the thread
 //! that takes over when the program does not poll.
 #![forbid(unsafe_code)]
 
@@ -48,7 +48,6 @@ mod config;
 mod connect;
 mod endpoint;
 mod error;
-mod frames;
 mod helper;
 mod region;
 mod running;

@@ -23,52 +23,25 @@ impl Address {
             let host = u32::from(Ipv4Addr::new(198, 18, 0, 1)) + tx % 0xfffe;
             IpAddr::V4(host.into())
         });
-        let mac = config.mac.unwrap_or_else(|| {
-            let last = match ip {
-                IpAddr::V4(ip) => ip.octets(),
-                IpAddr::V6(ip) => u32::to_be_bytes(u128::from(ip) as u32),
-            };
-            [0x02, 0x4d, last[0], last[1], last[2], last[3]]
-        });
-        Self { mac, ip }
+        Self { mac: config.mac.unwrap_or_else(|| Gid::mac_of_ip(ip)), ip }
     }
 
     /// Entry `index` of the table of GIDs. RoCE v2 with the IP address comes first: programs that do not choose take that.
     pub fn gid(&self, index: usize) -> Option<(Gid, Format)> {
         Some(match index {
-            0 => (of_ip(self.ip), Format::RoceV2),
-            1 => (of_ip(self.ip), Format::RoceV1),
-            2 => (link_local(self.mac), Format::RoceV2),
-            3 => (link_local(self.mac), Format::RoceV1),
+            0 => (Gid::from_ip(self.ip), Format::RoceV2),
+            1 => (Gid::from_ip(self.ip), Format::RoceV1),
+            2 => (Gid::link_local(self.mac), Format::RoceV2),
+            3 => (Gid::link_local(self.mac), Format::RoceV1),
             _ => return None,
         })
     }
 
     /// The number of this device in the world (EUI-64 of its MAC address), in the order of the network.
     pub fn guid(&self) -> [u8; 8] {
-        let gid = link_local(self.mac).0;
+        let gid = Gid::link_local(self.mac).0;
         [gid[8], gid[9], gid[10], gid[11], gid[12], gid[13], gid[14], gid[15]]
     }
-}
-
-/// IPv4 addresses stand in the last four bytes (annex A17.4.2).
-pub(crate) fn of_ip(ip: IpAddr) -> Gid {
-    Gid(match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    })
-}
-
-/// fe80::/64 and the EUI-64 of the MAC address (RFC 4291, appendix A).
-pub(crate) fn link_local(mac: [u8; 6]) -> Gid {
-    let [a, b, c, d, e, f] = mac;
-    Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
-}
-
-/// The MAC address in a link-local GID, if it is one with an EUI-64.
-pub(crate) fn mac_of(gid: &Gid) -> Option<[u8; 6]> {
-    let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = gid.0 else { return None };
-    Some([a ^ 2, b, c, d, e, f])
 }
 
 #[cfg(test)]
@@ -81,8 +54,6 @@ mod tests {
         assert_eq!(address, Address { mac: [2, 0x4d, 198, 18, 0, 2], ip: "198.18.0.2".parse().unwrap() });
         assert_eq!(address.gid(0).unwrap().0.to_string(), "::ffff:198.18.0.2");
         assert_eq!(address.gid(2).unwrap().0.to_string(), "fe80::4d:c6ff:fe12:2");
-        assert_eq!(mac_of(&link_local(address.mac)), Some(address.mac));
-        assert_eq!(mac_of(&address.gid(0).unwrap().0), None);
         assert_eq!(address.gid(GIDS), None);
         let config = Config { ip: Some("2001:db8::7".parse().unwrap()), ..Config::default() };
         assert_eq!(Address::new(&config, 0).mac, [2, 0x4d, 0, 0, 0, 7]);

@@ -1,6 +1,7 @@
 //! `millrace card`: a card daemon.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use millrace_abi::name::{CardOptions, DeviceName, MAX_PATH, OPTIONS, OptionHelp}
 use millrace_abi::tree::CardDescription;
 use millrace_driver::Policy;
 use millrace_flow::language::RuleFile;
+use millrace_port::PortSpec;
 use millrace_tool::cores;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
@@ -20,7 +22,7 @@ use millrace_tool::stop;
 use crate::policy::{self, PolicyArgs};
 use crate::privileges::{self, Plan, SocketAccess};
 use crate::rules;
-use crate::serve::{Daemon, RdmaEngine};
+use crate::serve::{Daemon, RdmaEngine, RdmaOptions, Wire};
 
 const HELP: &str = "\
 Runs until Ctrl-C. Prints the name under which other programs find the card,
@@ -38,6 +40,7 @@ Examples:
   millrace card --queues 4 --grant user:bob=use:rx0-1,tx0-1 --quota queues=8
   millrace card --queues 4 --rules rules.txt
   millrace card --rdma-cpu          RDMA engine for verbs programs (place=card)
+  millrace card --rdma-cpu 1 --rdma-wire af_xdp:eth1 --rdma-ip 192.0.2.1
   millrace card --config /etc/millrace/lab.toml --poll";
 
 /// How often the daemon looks whether it is to end.
@@ -58,6 +61,9 @@ pub struct CardArgs {
     rules: Option<PathBuf>,
     /// Whether there is an RDMA engine for programs, and on which core it works.
     rdma: Option<Rdma>,
+    rdma_address: Option<IpAddr>,
+    rdma_wire: Option<Wire>,
+    rdma_mtu: Option<u16>,
     /// Who else may use the card.
     pub policy: PolicyArgs,
     /// Word and value of each flag given.
@@ -89,7 +95,20 @@ impl Args for CardArgs {
         let rdma = rdma.value_parser(Rdma::parse).help(
             "Run an RDMA engine that verbs programs share (place=card, docs/rdma.md), on this core; without a number, on any",
         );
-        let command = command.after_help(HELP).args([config, listen, until_eof, rules, rdma]);
+        let option = |id: &'static str, value: &'static str, help: &'static str| {
+            Arg::new(id).long(id).value_name(value).requires("rdma-cpu").help(help)
+        };
+        let wire = option(
+            "rdma-wire",
+            "WIRE",
+            "What leads from that engine to other hosts: queue:N, the TX and RX queue N of this card; or a port of the engine's own, as --port has them",
+        );
+        let address = option("rdma-ip", "ADDRESS", "The address of programs of that engine [default: 198.19.255.254]");
+        let mtu = option("rdma-mtu", "BYTES", "Payload of a packet of that engine: 256, 512, 1024, 2048 or 4096 [default: what fits; 1024 for a port]");
+        let wire = wire.value_parser(wire_of);
+        let address = address.value_parser(clap::value_parser!(IpAddr));
+        let mtu = mtu.value_parser(mtu_of);
+        let command = command.after_help(HELP).args([config, listen, until_eof, rules, rdma, wire, address, mtu]);
         let command = flags().fold(command, |command, option| command.arg(flag(option)));
         PolicyArgs::augment_args(command)
     }
@@ -114,8 +133,11 @@ impl FromArgMatches for CardArgs {
         let path = |id| matches.get_one::<PathBuf>(id).cloned();
         let until_eof = matches.get_flag("until-eof");
         let rdma = matches.get_one::<Rdma>("rdma-cpu").copied();
+        let rdma_address = matches.get_one::<IpAddr>("rdma-ip").copied();
+        let rdma_wire = matches.get_one::<Wire>("rdma-wire").cloned();
+        let rdma_mtu = matches.get_one::<u16>("rdma-mtu").copied();
         let (config, listen, rules) = (path("config"), path("listen"), path("rules"));
-        Ok(Self { config, listen, until_eof, rules, rdma, policy, given })
+        Ok(Self { config, listen, until_eof, rules, rdma, rdma_address, rdma_wire, rdma_mtu, policy, given })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -138,6 +160,25 @@ impl Rdma {
                 .map_err(|_| "the number of a core is meant, or any".to_owned()),
         }
     }
+}
+
+/// What leads from the RDMA engine to other hosts.
+fn wire_of(text: &str) -> Result<Wire, String> {
+    match text.strip_prefix("queue:") {
+        Some(number) => {
+            number.parse().map(Wire::Queue).map_err(|_| "the number of a queue is meant: queue:0".to_owned())
+        }
+        None => {
+            let checked: Result<PortSpec, _> = text.parse();
+            checked.map(|_| Wire::Port(text.to_owned())).map_err(|error: millrace_port::SpecError| error.to_string())
+        }
+    }
+}
+
+fn mtu_of(text: &str) -> Result<u16, String> {
+    let sizes = [256, 512, 1024, 2048, 4096];
+    let mtu = text.parse().ok().filter(|mtu| sizes.contains(mtu));
+    mtu.ok_or_else(|| "256, 512, 1024, 2048 or 4096 is meant".to_owned())
 }
 
 fn flags() -> impl Iterator<Item = &'static OptionHelp> {
@@ -163,6 +204,12 @@ impl CardArgs {
     pub fn check_values(&self, shared: &Shared) -> Result<(), Failure> {
         self.unchecked(shared)?;
         self.policy.given().map(drop)
+    }
+
+    /// The RDMA engine that the flags describe, if there is to be one.
+    fn rdma(&self) -> Option<RdmaOptions> {
+        let Rdma(core) = self.rdma?;
+        Some(RdmaOptions { core, address: self.rdma_address, wire: self.rdma_wire.clone(), mtu: self.rdma_mtu })
     }
 
     /// The card that the flags describe.
@@ -195,7 +242,7 @@ pub struct Prepared {
     plan: Plan,
     socket_access: Option<SocketAccess>,
     rules: RuleFile,
-    rdma: Option<Rdma>,
+    rdma: Option<RdmaOptions>,
 }
 
 /// Reads the options and gives up privileges. To be called before any thread is made.
@@ -218,8 +265,13 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
         },
     )?;
     let socket_access = SocketAccess::new(&plan);
-    privileges::narrow(&plan, &options.ports)?;
-    Ok(Prepared { options, policy, plan, socket_access, rules, rdma: args.rdma })
+    let rdma = args.rdma();
+    let mut ports = options.ports.clone();
+    if let Some(RdmaOptions { wire: Some(Wire::Port(port)), .. }) = &rdma {
+        ports.push(port.clone());
+    }
+    privileges::narrow(&plan, &ports)?;
+    Ok(Prepared { options, policy, plan, socket_access, rules, rdma })
 }
 
 /// Refuses cores to which no worker can be pinned: it would run on any other.
@@ -238,7 +290,7 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
     let daemon = Daemon::start(&path, &options, policy, &rules)?;
-    let mut engine = rdma.map(|_| RdmaEngine::listen(&path)).transpose()?;
+    let mut engine = rdma.as_ref().map(|options| RdmaEngine::listen(&path, options)).transpose()?;
     if let (Some(socket_access), Some(own)) = (socket_access, daemon.socket()) {
         socket_access.open(&path, own)?;
     }
@@ -248,8 +300,8 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
         output::note(format!("privileges of root that the card keeps: {}", privileges::kept()));
     }
     // Threads have the rights that they begin with.
-    if let (Some(engine), Some(Rdma(core))) = (&mut engine, rdma) {
-        engine.start(core)?;
+    if let (Some(engine), Some(options)) = (&mut engine, &rdma) {
+        engine.start(&path, options)?;
     }
     announce(shared, &path, &options)?;
     if args.until_eof {

@@ -3,7 +3,7 @@
 use crate::memory::Refused;
 use crate::number::{Gid, Qpn};
 use crate::transport::{Origin, Out, Sent};
-use crate::wire::{Headers, Path};
+use crate::wire::{Headers, Path, Prepared, Service};
 use std::collections::VecDeque;
 
 /// Packets that wait at most.
@@ -40,6 +40,11 @@ impl Mailbox {
     }
 }
 
+/// What would stand before a datagram if it had come in a frame. Zeros for one that no frame could be made of.
+fn route(path: &Path, headers: &Headers, len: usize) -> [u8; 40] {
+    Prepared::new(path).ok().and_then(|prepared| prepared.route(headers, len)).unwrap_or([0; 40])
+}
+
 /// Takes what is for this address itself; all else goes on.
 pub(super) struct Switch<'a, O> {
     pub own: &'a [Gid],
@@ -71,8 +76,9 @@ impl<O: Out> Out for Switch<'_, O> {
             destination: path.source,
             ..*path
         };
-        // Datagrams, whose receiver would read the routing header, are not served.
-        let origin = Origin { path: back, grh: [0; 40], congested: false, service_level: 0 };
+        let is_datagram = headers.service == Service::UnreliableDatagram;
+        let grh = if is_datagram { route(path, headers, len) } else { [0; 40] };
+        let origin = Origin { path: back, grh, congested: false, service_level: path.service_level() };
         self.mailbox.waiting.push_back(Letter { headers: *headers, source, origin, payload });
         Sent::Taken
     }

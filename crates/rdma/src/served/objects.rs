@@ -3,12 +3,11 @@
 use super::queue_lines;
 use super::service::{Number, PairOf, Process, QueueOf, ServeError, Service};
 use crate::engine::Error;
-use crate::memory::{ProtectionDomain, Registered, Source};
+use crate::memory::{Change, ProtectionDomain, Registered, Regions, Source, WindowType};
 use crate::number::{Key, Qpn};
 use crate::transport::{Attributes, Capabilities, Init, Query, State};
-use crate::wire::Service as Kind;
 use crate::work::Access;
-use millrace_dma::{Pages, Region};
+use millrace_dma::{Pages, Region, Window};
 use millrace_ring::lines::{Sender, bytes_of};
 
 const DOMAIN: &str = "protection domain";
@@ -115,7 +114,7 @@ impl Service {
         &mut self,
         program: Number,
         domain: ProtectionDomain,
-        memory: millrace_dma::Window,
+        memory: Window,
         base: Option<u64>,
         access: Access,
     ) -> Result<Registered, ServeError> {
@@ -133,14 +132,81 @@ impl Service {
         Ok(regions.register(ours, Source::Window(memory), base, access)?)
     }
 
+    /// The regions of a program.
+    fn regions(&mut self, program: Number) -> Result<&mut Regions, ServeError> {
+        let memory = self.process(program)?.memory;
+        self.engine.memory().regions.get_mut(memory).ok_or(ServeError::Gone)
+    }
+
+    /// What a domain of a program is called among its regions.
+    fn domain_of(&mut self, program: Number, domain: ProtectionDomain) -> Result<ProtectionDomain, ServeError> {
+        has(&self.owned(program)?.domains, &domain, DOMAIN)?;
+        let (_, ours) = self.engine.memory().domain(domain).ok_or(Error::Missing(DOMAIN))?;
+        Ok(ours)
+    }
+
+    /// Changes a region, which gets new keys: other bytes (with the address of the first), another domain, other rights. After an error it is as it was.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn reregister(
+        &mut self,
+        program: Number,
+        lkey: Key,
+        translation: Option<(Window, u64)>,
+        domain: Option<ProtectionDomain>,
+        access: Option<Access>,
+    ) -> Result<Registered, ServeError> {
+        let domain = domain.map(|domain| self.domain_of(program, domain)).transpose()?;
+        let translation = translation.map(|(memory, base)| (Source::Window(memory), Some(base)));
+        Ok(self.regions(program)?.reregister(lkey, Change { translation, domain, access })?)
+    }
+
     /// Nobody reaches it any more.
     ///
     /// # Errors
     /// [`ServeError`].
     pub fn deregister(&mut self, program: Number, lkey: Key) -> Result<(), ServeError> {
-        let memory = self.process(program)?.memory;
-        let regions = self.engine.memory().regions.get_mut(memory).ok_or(ServeError::Gone)?;
-        Ok(regions.deregister(lkey)?)
+        Ok(self.regions(program)?.deregister(lkey)?)
+    }
+
+    /// A window that opens nothing yet.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn create_window(
+        &mut self,
+        program: Number,
+        domain: ProtectionDomain,
+        kind: WindowType,
+    ) -> Result<Key, ServeError> {
+        let domain = self.domain_of(program, domain)?;
+        Ok(self.regions(program)?.allocate_window(domain, kind)?)
+    }
+
+    /// The key that a window of type 1 will have by the next request that binds it.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn next_window_key(&mut self, program: Number, window: Key) -> Result<Key, ServeError> {
+        Ok(self.regions(program)?.next_window_key(window)?)
+    }
+
+    /// The request for which that key was given out is not made.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn forget_window_key(&mut self, program: Number, rkey: Key) -> Result<(), ServeError> {
+        self.regions(program)?.forget_window_key(rkey);
+        Ok(())
+    }
+
+    /// Ends a window.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn destroy_window(&mut self, program: Number, window: Key) -> Result<(), ServeError> {
+        Ok(self.regions(program)?.free_window(window)?)
     }
 
     /// A completion queue, and the memory of its ring, which has [`queue_lines`] lines.
@@ -152,12 +218,7 @@ impl Service {
         let owned = self.owned(program)?;
         room(owned.queues.len() as u64, 1, quota.queues as u64, "completion queues")?;
         let completions = room(owned.completions, depth.into(), quota.completions, "completions")?;
-        if depth == 0 || depth > self.engine.options().max_completions {
-            return Err(Error::Range("depth").into());
-        }
-        let lines = queue_lines(depth);
-        let memory = Region::allocate(bytes_of(lines), Pages::Ordinary)?;
-        let ring = Sender::new(memory.window(), lines)?;
+        let (ring, memory) = self.ring(depth)?;
         let queue = self.engine.create_cq(depth)?;
         let owned = self.owned(program)?;
         owned.queues.push(queue);
@@ -166,6 +227,43 @@ impl Service {
         self.queues.insert(queue, of);
         let of = self.queues.get(&queue).ok_or(ServeError::Gone)?;
         Ok((queue, &of.memory))
+    }
+
+    /// A ring with room for so many completions.
+    fn ring(&self, depth: u32) -> Result<(Sender, Region), ServeError> {
+        if depth == 0 || depth > self.engine.options().max_completions {
+            return Err(Error::Range("depth").into());
+        }
+        let lines = queue_lines(depth);
+        let memory = Region::allocate(bytes_of(lines), Pages::Ordinary)?;
+        Ok((Sender::new(memory.window(), lines)?, memory))
+    }
+
+    /// A completion queue gets another depth, and with it another ring: what the program has not taken from the old one stays there for
+    /// it, and nothing more is written to that. `share` gets the memory of the new one.
+    ///
+    /// # Errors
+    /// [`ServeError`]; then it is as it was.
+    pub fn resize_queue<R>(
+        &mut self,
+        program: Number,
+        queue: u32,
+        depth: u32,
+        share: impl FnOnce(&Region) -> Result<R, ServeError>,
+    ) -> Result<R, ServeError> {
+        let quota = self.quota;
+        let owned = self.owned(program)?;
+        has(&owned.queues, &queue, QUEUE)?;
+        let completions = owned.completions;
+        let before = self.queues.get(&queue).map_or(0, |of| of.depth);
+        let all = room(completions - u64::from(before), depth.into(), quota.completions, "completions")?;
+        let (ring, memory) = self.ring(depth)?;
+        let shared = share(&memory)?;
+        self.engine.resize_cq(queue, depth)?;
+        self.owned(program)?.completions = all;
+        let of = self.queues.get_mut(&queue).ok_or(ServeError::Gone)?;
+        (of.ring, of.memory, of.depth) = (ring, memory, depth);
+        Ok(shared)
     }
 
     /// Ends a completion queue.
@@ -234,8 +332,8 @@ impl Service {
     /// # Errors
     /// [`ServeError`].
     pub fn create_pair(&mut self, program: Number, init: &Init) -> Result<(Qpn, Capabilities), ServeError> {
-        if init.service == Kind::UnreliableDatagram {
-            return Err(ServeError::Unserved("queue pairs of datagrams"));
+        if init.general {
+            return Err(ServeError::Unserved("general service interface"));
         }
         let quota = self.quota;
         let owned = self.owned(program)?;
@@ -267,7 +365,7 @@ impl Service {
     pub fn modify_pair(&mut self, program: Number, qpn: Qpn, told: &Attributes) -> Result<State, ServeError> {
         has(&self.owned(program)?.pairs, &qpn, PAIR)?;
         // Nobody speaks for another address.
-        if told.path.is_some_and(|path| !self.own.contains(&path.source)) {
+        if told.path.is_some_and(|path| !self.is_own(&path)) {
             return Err(Error::Range("source address").into());
         }
         Ok(self.engine.modify_qp(qpn, told)?)

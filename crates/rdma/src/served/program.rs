@@ -12,6 +12,7 @@ use crate::work::{Completion, Ended, Piece, Request};
 use millrace_dma::{OutOfRange, Window};
 use millrace_ring::lines::{MOST_WORDS, Malformed, Receiver, Sender};
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 
 /// Why nothing was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +90,24 @@ struct Pair {
 
 struct Queue {
     ring: Receiver,
+    /// Rings that the card fills after that one: the queue got another depth.
+    next: VecDeque<Receiver>,
     taken: u32,
+}
+
+impl Queue {
+    /// Takes a message of this ring, or of the next when this one is empty: the card writes no more to it.
+    fn take(&mut self, to: &mut [u64; MOST_WORDS]) -> Result<Option<usize>, Malformed> {
+        loop {
+            if let Some(len) = self.ring.take(to)? {
+                return Ok(Some(len));
+            }
+            match self.next.pop_front() {
+                Some(next) => self.ring = next,
+                None => return Ok(None),
+            }
+        }
+    }
 }
 
 /// A program that a card serves.
@@ -128,7 +146,19 @@ impl Program {
     /// The window is too short.
     pub fn add_queue(&mut self, queue: u32, depth: u32, ring: &Window) -> Result<(), OutOfRange> {
         let ring = Receiver::new(ring, super::queue_lines(depth))?;
-        self.queues.insert(queue, Queue { ring, taken: 0 });
+        self.queues.insert(queue, Queue { ring, next: VecDeque::new(), taken: 0 });
+        Ok(())
+    }
+
+    /// The card has given a completion queue another ring, with room for `depth` completions.
+    ///
+    /// # Errors
+    /// The window is too short.
+    pub fn resize_queue(&mut self, queue: u32, depth: u32, ring: &Window) -> Result<(), OutOfRange> {
+        let ring = Receiver::new(ring, super::queue_lines(depth))?;
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.next.push_back(ring);
+        }
         Ok(())
     }
 
@@ -210,7 +240,8 @@ impl Program {
 
     /// Whether there is a completion.
     pub fn has_completions(&self, queue: u32) -> bool {
-        self.queues.get(&queue).is_some_and(|queue| queue.ring.has_more())
+        let has_more = |queue: &Queue| queue.ring.has_more() || queue.next.iter().any(Receiver::has_more);
+        self.queues.get(&queue).is_some_and(has_more)
     }
 
     /// Takes completions. How many they are.
@@ -221,7 +252,7 @@ impl Program {
         let Some(queue) = self.queues.get_mut(&queue) else { return Ok(0) };
         let mut count = 0;
         while count < to.len() {
-            let Some(len) = queue.ring.take(&mut self.came)? else { break };
+            let Some(len) = queue.take(&mut self.came)? else { break };
             queue.taken = queue.taken.wrapping_add(1);
             let mut found = told::read(&self.came[..len])?;
             // Of one that was destroyed since.

@@ -8,6 +8,8 @@ use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES};
 use crate::engine::{Engine, Error, Options};
 use crate::memory::{Limits, Regions, RegisterError};
 use crate::number::{Gid, Moment, Qpn};
+use crate::transport::Out;
+use crate::wire::Service as Kind;
 use millrace_dma::{OutOfRange, Pages, Region, RegionError};
 use millrace_ring::lines::{MOST_WORDS, Receiver, Sender};
 use rustc_hash::FxHashMap;
@@ -84,6 +86,9 @@ pub enum ServeError {
         /// How many.
         limit: u64,
     },
+    /// There is no way to that host; with the number of Linux for why.
+    #[error("there is no way from this card to that host")]
+    NoHosts(i32),
     /// The engine in the card does not do that.
     #[error("the engine in the card has no {0}: use the one in the library (place=library)")]
     Unserved(&'static str),
@@ -98,6 +103,7 @@ impl ServeError {
             Self::Memory(RegisterError::Busy(_)) => 16,
             Self::Memory(_) | Self::Range(_) => 22,
             Self::Gone => 19,
+            Self::NoHosts(errno) => *errno,
             Self::Unserved(_) => 95,
         }
     }
@@ -175,6 +181,7 @@ impl Default for Scratch {
 /// An engine that many programs use.
 pub struct Service {
     pub(super) engine: Engine<Reach>,
+    pub(super) mac: [u8; 6],
     pub(super) own: Vec<Gid>,
     pub(super) quota: Quota,
     pub(super) processes: Slab<Process>,
@@ -195,10 +202,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// Of the address that has these GIDs; each program may have `quota`.
-    pub fn new(options: Options, own: &[Gid], quota: Quota) -> Self {
+    /// Of the address that has this MAC address and these GIDs; each program may have `quota`.
+    pub fn new(options: Options, mac: [u8; 6], own: &[Gid], quota: Quota) -> Self {
         Self {
             engine: Engine::new(options, Reach::new(own)),
+            mac,
             own: own.to_vec(),
             quota,
             processes: Slab::new(),
@@ -250,6 +258,26 @@ impl Service {
         self.bells.retain(|bell| *bell != program);
         let own = &self.own;
         self.engine.lose_pairs(now, |path, remote| own.contains(&path.destination) && gone.contains(&remote));
+    }
+
+    /// What led to other hosts is gone: queue pairs that are connected with them fail.
+    pub fn lose_network(&mut self, now: Moment) {
+        let own = &self.own;
+        self.engine.break_pairs(now, |kind, path| {
+            kind != Kind::UnreliableDatagram && !own.contains(&path.destination)
+        });
+    }
+
+    /// Acknowledges twice more what has come to a queue pair that is about to be destroyed: the last acknowledgement may have been lost,
+    /// and nobody is left to be asked again.
+    pub fn say_farewell<O: Out>(&mut self, now: Moment, program: Number, qpn: Qpn, wire: &mut O) {
+        const FAREWELLS: usize = 2;
+        let is_its_own = self.pairs.get(&qpn).is_some_and(|of| of.owner == program);
+        for _ in 0..FAREWELLS {
+            if is_its_own && self.engine.acknowledge_again(qpn) {
+                self.move_on(now, wire);
+            }
+        }
     }
 
     /// A program that is to be rung: it sleeps, and there is an event for it.

@@ -5,6 +5,7 @@
 //! | 0 | what the request is called |
 //! | 1 | status (8 bits), what ended (8), what comes with it (8), solicited (8), length (32) |
 //! | 2 | the queue pair (32 bits); immediate data or the key that was invalidated (32) |
+//! | 3, of a datagram that came | its sender's queue pair (32 bits), service level (8) |
 //!
 //! An event is one word: its kind (8 bits), and from bit 32 on the number of the object.
 
@@ -13,9 +14,12 @@ use crate::transport::Event;
 use crate::work::{Completion, Ended, Extra, Status};
 use millrace_ring::lines::Malformed;
 
-/// The words of a completion.
+/// Most words of a completion.
+pub(super) const MOST_TOLD: usize = 4;
+
+/// The words of a completion, and how many they are.
 #[inline]
-pub(super) fn write(completion: &Completion) -> [u64; 3] {
+pub(super) fn write(completion: &Completion) -> ([u64; MOST_TOLD], usize) {
     let (kind, extra) = match completion.extra {
         Extra::None => (0, 0),
         Extra::Immediate(data) => (1, u32::from_le_bytes(data)),
@@ -26,7 +30,9 @@ pub(super) fn write(completion: &Completion) -> [u64; 3] {
         | kind << 16
         | u64::from(completion.solicited) << 24
         | u64::from(completion.len) << 32;
-    [completion.id, bits, u64::from(completion.qpn.value()) | u64::from(extra) << 32]
+    let pair = u64::from(completion.qpn.value()) | u64::from(extra) << 32;
+    let sender = u64::from(completion.source.value()) | u64::from(completion.service_level) << 32;
+    ([completion.id, bits, pair, sender], if completion.has_grh { 4 } else { 3 })
 }
 
 /// The completion in words that somebody else has written.
@@ -35,7 +41,11 @@ pub(super) fn write(completion: &Completion) -> [u64; 3] {
 /// [`Malformed`].
 #[inline]
 pub(super) fn read(words: &[u64]) -> Result<Completion, Malformed> {
-    let &[id, bits, more] = words else { return Err(Malformed) };
+    let (id, bits, more, sender) = match *words {
+        [id, bits, more] => (id, bits, more, None),
+        [id, bits, more, sender] => (id, bits, more, Some(sender)),
+        _ => return Err(Malformed),
+    };
     let extra = (more >> 32) as u32;
     Ok(Completion {
         id,
@@ -50,7 +60,9 @@ pub(super) fn read(words: &[u64]) -> Result<Completion, Malformed> {
         },
         qpn: Qpn::new(more as u32 & 0xff_ffff),
         solicited: bits >> 24 & 1 == 1,
-        ..Completion::default()
+        source: Qpn::new(sender.unwrap_or(0) as u32),
+        has_grh: sender.is_some(),
+        service_level: (sender.unwrap_or(0) >> 32) as u8,
     })
 }
 
@@ -125,12 +137,15 @@ mod tests {
 
         /// What is read from any words is written as words that say the same.
         #[test]
-        fn completions_and_events_come_as_they_went(id: u64, kinds in (0u8..14, 0u8..9, 0u64..4, 0u64..2), len: u32, more: u64, event: u64) {
+        fn completions_and_events_come_as_they_went(id: u64, kinds in (0u8..14, 0u8..9, 0u64..4, 0u64..2), len: u32, more: u64,
+            sender in prop::option::of(any::<u64>()), event: u64) {
             let of = if kinds.1 > 6 { 121 + kinds.1 } else { kinds.1 };
             let bits = u64::from(kinds.0) | u64::from(of) << 8 | kinds.2 << 16 | kinds.3 << 24 | u64::from(len) << 32;
-            if let Ok(found) = read(&[id, bits, more]) {
+            let words = [Some(id), Some(bits), Some(more), sender];
+            if let Ok(found) = read(&words.into_iter().flatten().collect::<Vec<_>>()) {
                 prop_assert_eq!((found.id, found.len, found.status as u8, found.ended as u8), (id, len, kinds.0, of));
-                prop_assert_eq!(read(&write(&found)), Ok(found));
+                let (words, len) = write(&found);
+                prop_assert_eq!((len, read(&words[..len])), (3 + usize::from(sender.is_some()), Ok(found)));
             } else {
                 prop_assert!(matches!(kinds.0, 3 | 7 | 8) || kinds.2 == 3);
             }
@@ -144,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_has_three_words() {
+    fn a_completion_has_three_or_four_words() {
         assert_eq!(read(&[0; 2]), Err(Malformed));
-        assert_eq!(read(&[0; 4]), Err(Malformed));
+        assert_eq!(read(&[0; 5]), Err(Malformed));
     }
 }

@@ -8,7 +8,7 @@ use super::work::Work;
 use crate::engine::{Engine, Error, Event};
 use crate::number::{Moment, Qpn};
 use crate::transport::{Attributes, Origin, Out, State};
-use crate::wire::Packet;
+use crate::wire::{Packet, Path, Service as Kind};
 use crate::work::{Completion, Ended, Operation, Request, Status};
 use core::time::Duration;
 use millrace_ring::lines::Malformed;
@@ -135,7 +135,9 @@ impl Service {
                 if !self.has_pair(program, qpn) {
                     return 0;
                 }
-                if self.engine.post_send(qpn, request).is_err() {
+                // Nobody speaks for another address.
+                let is_own = request.target.is_none_or(|target| self.is_own(&target.path));
+                if !is_own || self.engine.post_send(qpn, request).is_err() {
                     self.refuse(qpn, request.id, request.operation.ended());
                 }
                 bytes_of(request)
@@ -159,6 +161,11 @@ impl Service {
                 0
             }
         }
+    }
+
+    /// Whether that is a way from the address of this card.
+    pub(super) fn is_own(&self, path: &Path) -> bool {
+        self.own.contains(&path.source) && path.source_mac == self.mac
     }
 
     fn has_pair(&mut self, program: Number, qpn: Qpn) -> bool {
@@ -197,15 +204,16 @@ impl Service {
         }
     }
 
-    fn move_on<O: Out>(&mut self, now: Moment, wire: &mut O) -> bool {
+    pub(super) fn move_on<O: Out>(&mut self, now: Moment, wire: &mut O) -> bool {
         let mut switch = Switch { own: &self.own, mailbox: &mut self.mailbox, wire };
         let sent = self.engine.transmit(now, PACKETS, &mut switch);
         let waiting = self.mailbox.len();
         for _ in 0..waiting {
             let Some(letter) = self.mailbox.take() else { break };
             // All programs have one address, by which the engine knows the other end of a connection: here it is known by its number,
-            // and who only says that he is connected with it is nobody.
-            if self.engine.is_connected(letter.headers.destination, letter.source) {
+            // and who only says that he is connected with it is nobody. Datagrams may come from everybody who knows the queue key.
+            let is_datagram = letter.headers.service == Kind::UnreliableDatagram;
+            if is_datagram || self.engine.is_connected(letter.headers.destination, letter.source) {
                 let packet = Packet { headers: letter.headers, payload: &letter.payload };
                 self.engine.receive(now, &packet, &letter.origin);
             } else {
@@ -289,7 +297,7 @@ impl QueueOf {
     /// Up to `budget` completions go from the engine's queue to the ring, while that has room. How many.
     fn fill(&mut self, engine: &mut Engine<Reach>, queue: u32, budget: usize) -> usize {
         let (mut count, mut one) = (0, [Completion::default()]);
-        while count < budget && self.ring.has_room(3) && engine.poll(queue, &mut one) == Ok(1) {
+        while count < budget && self.ring.has_room(told::MOST_TOLD) && engine.poll(queue, &mut one) == Ok(1) {
             self.tell(&one[0]);
             count += 1;
         }
@@ -298,7 +306,8 @@ impl QueueOf {
 
     /// Whether there was room.
     fn tell(&mut self, completion: &Completion) -> bool {
-        let is_told = self.ring.send(&told::write(completion));
+        let (words, len) = told::write(completion);
+        let is_told = self.ring.send(&words[..len]);
         self.written = self.written.wrapping_add(is_told.into());
         is_told
     }

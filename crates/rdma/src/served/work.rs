@@ -5,12 +5,14 @@
 //! | 0 | kind (8 bits), flags (8), operation (8), pieces (8), number of the queue pair or queue (32) |
 //! | 1 | what the request is called; of an arming: whether solicited ones only (bit 0), how many were taken (from bit 32 on) |
 //! | then | what the operation needs: immediate data or key; address and key; operands |
+//! | then, of a datagram | to whom it goes: eight words |
 //! | then | two words for each piece: address; length and key. Or bytes given inline: how many, and they |
 
 use super::MOST_INLINE;
 use crate::memory::Binding;
-use crate::number::{Key, Qpn};
-use crate::work::{Access, Data, Flags, Operation, Piece, Request};
+use crate::number::{Gid, Key, Qpn};
+use crate::wire::{Format, Path};
+use crate::work::{Access, Data, Flags, Operation, Piece, Request, Target};
 use millrace_ring::lines::{MOST_WORDS, Malformed};
 
 /// Most pieces of a request.
@@ -21,6 +23,7 @@ const SOLICITED: u64 = 2;
 const FENCE: u64 = 4;
 const INLINE: u64 = 8;
 const IMMEDIATE: u64 = 16;
+const DATAGRAM: u64 = 32;
 
 mod kind {
     pub const SEND: u64 = 1;
@@ -41,13 +44,13 @@ mod operation {
     pub const BIND: u64 = 8;
 }
 
-// The longest: an operation of four words, the length, and the bytes; pieces take fewer.
-const _: () = assert!(2 + 4 + 1 + MOST_INLINE.div_ceil(8) <= MOST_WORDS && 2 + 4 + 2 * MOST_PIECES <= MOST_WORDS);
+// The longest: an operation of four words, to whom it goes, the length, and the bytes; pieces take fewer.
+const _: () = assert!(2 + 4 + 8 + 1 + MOST_INLINE.div_ceil(8) <= MOST_WORDS && 2 + 4 + 8 + 2 * MOST_PIECES <= MOST_WORDS);
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
 pub enum Work<'a> {
-    /// A request for the send queue of a queue pair. Datagrams are not carried.
+    /// A request for the send queue of a queue pair.
     Send(Qpn, Request<'a>),
     /// A buffer for the receive queue of a queue pair.
     Receive(Qpn, u64, &'a [Piece]),
@@ -135,6 +138,28 @@ impl Words {
         }
     }
 
+    fn add_gid(&mut self, gid: Gid) -> Option<()> {
+        let bits = u128::from_le_bytes(gid.0);
+        self.add(bits as u64)?;
+        self.add((bits >> 64) as u64)
+    }
+
+    fn add_target(&mut self, target: &Target) -> Option<()> {
+        let Target { path, qpn, qkey } = target;
+        let format = match path.format {
+            Format::RoceV1 => 0,
+            Format::RoceV2 => 1,
+            Format::Slurpoe => 2,
+        };
+        let header = format | u64::from(path.hop_limit) << 8 | u64::from(path.traffic_class) << 16;
+        self.add(header | u64::from(path.source_port) << 24 | u64::from(path.flow_label & 0xf_ffff) << 40)?;
+        self.add(mac_word(path.source_mac))?;
+        self.add(mac_word(path.destination_mac))?;
+        self.add_gid(path.source)?;
+        self.add_gid(path.destination)?;
+        self.add(u64::from(qpn.value()) | u64::from(*qkey) << 32)
+    }
+
     /// The words of what is asked for. `None`: too many pieces or inline bytes.
     pub fn of(&mut self, work: &Work<'_>) -> Option<&[u64]> {
         self.len = 0;
@@ -153,6 +178,9 @@ impl Words {
                 self.add(head(kind::SEND, flags(request) | inline, number(request), pieces.len(), qpn.value()))?;
                 self.add(request.id)?;
                 self.add_operation(request.operation)?;
+                if let Some(target) = request.target {
+                    self.add_target(target)?;
+                }
                 match request.data {
                     Data::Pieces(pieces) => self.add_pieces(pieces)?,
                     Data::Inline(parts) => self.add_inline(parts)?,
@@ -184,7 +212,13 @@ fn flags(request: &Request<'_>) -> u64 {
     let Flags { signaled, solicited, fence } = request.flags;
     let has_immediate = matches!(request.operation, Operation::Write { immediate: Some(_), .. });
     let flag = |is: bool, bit| if is { bit } else { 0 };
-    flag(signaled, SIGNALED) | flag(solicited, SOLICITED) | flag(fence, FENCE) | flag(has_immediate, IMMEDIATE)
+    let bits = flag(signaled, SIGNALED) | flag(solicited, SOLICITED) | flag(fence, FENCE);
+    bits | flag(has_immediate, IMMEDIATE) | flag(request.target.is_some(), DATAGRAM)
+}
+
+fn mac_word(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 fn number(request: &Request<'_>) -> u64 {
@@ -256,6 +290,38 @@ impl Rest<'_> {
         })
     }
 
+    fn mac(&mut self) -> Result<[u8; 6], Malformed> {
+        let [mac @ .., 0, 0] = self.next()?.to_le_bytes() else { return Err(Malformed) };
+        Ok(mac)
+    }
+
+    fn gid(&mut self) -> Result<Gid, Malformed> {
+        let (low, high) = (u128::from(self.next()?), u128::from(self.next()?));
+        Ok(Gid((low | high << 64).to_le_bytes()))
+    }
+
+    fn target(&mut self) -> Result<Target, Malformed> {
+        let header = self.next()?;
+        let format = match header & 0xff {
+            0 => Format::RoceV1,
+            1 => Format::RoceV2,
+            _ => return Err(Malformed),
+        };
+        let path = Path {
+            format,
+            source_mac: self.mac()?,
+            destination_mac: self.mac()?,
+            source: self.gid()?,
+            destination: self.gid()?,
+            hop_limit: (header >> 8) as u8,
+            traffic_class: (header >> 16) as u8,
+            flow_label: (header >> 40) as u32 & 0xf_ffff,
+            source_port: (header >> 24) as u16,
+        };
+        let last = self.next()?;
+        Ok(Target { path, qpn: Qpn::new(last as u32), qkey: (last >> 32) as u32 })
+    }
+
     fn pieces<'b>(&mut self, count: usize, to: &'b mut [Piece; MOST_PIECES]) -> Result<&'b [Piece], Malformed> {
         let to = to.get_mut(..count).ok_or(Malformed)?;
         for piece in &mut *to {
@@ -290,7 +356,8 @@ impl Apart {
                 let has = |flag| flags & flag != 0;
                 let operation = rest.operation(head >> 16 & 0xff, has(IMMEDIATE))?;
                 let how = Flags { signaled: has(SIGNALED), solicited: has(SOLICITED), fence: has(FENCE) };
-                let request = |data| Request { id, operation, data, flags: how, target: None };
+                let target = if has(DATAGRAM) { Some(rest.target()?) } else { None };
+                let request = |data| Request { id, operation, data, flags: how, target: target.as_ref() };
                 if has(INLINE) {
                     let bytes = [rest.inline(&mut self.bytes)?];
                     return Ok(act(&Work::Send(qpn, request(Data::Inline(&bytes)))));
@@ -346,6 +413,20 @@ mod tests {
         ]
     }
 
+    fn targets() -> impl Strategy<Value = Target> {
+        let gids = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u8; 6]>(), any::<[u8; 6]>());
+        (any::<bool>(), gids, any::<(u8, u8, u16)>(), 0u32..1 << 20, 0u32..1 << 24, any::<u32>()).prop_map(
+            |(v1, (source, destination, source_mac, destination_mac), (hop_limit, traffic_class, source_port), flow_label, qpn, qkey)| {
+                let format = if v1 { Format::RoceV1 } else { Format::RoceV2 };
+                let (source, destination) = (Gid(source), Gid(destination));
+                let path = Path {
+                    format, source_mac, destination_mac, source, destination, hop_limit, traffic_class, flow_label, source_port,
+                };
+                Target { path, qpn: Qpn::new(qpn), qkey }
+            },
+        )
+    }
+
     fn pieces() -> impl Strategy<Value = Vec<Piece>> {
         let piece = (any::<u64>(), any::<u32>(), key()).prop_map(|(address, len, lkey)| Piece { address, len, lkey });
         prop::collection::vec(piece, 0..=MOST_PIECES)
@@ -357,12 +438,13 @@ mod tests {
         #[test]
         fn requests_come_as_they_went(
             operation in operations(), pieces in pieces(), id: u64, qpn in 0u32..1 << 24, how: [bool; 3],
+            target in prop::option::of(targets()),
             parts in prop::option::of(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..=MOST_INLINE / 4), 0..=4)),
         ) {
             let slices: Option<Vec<&[u8]>> = parts.as_ref().map(|parts| parts.iter().map(|part| &part[..]).collect());
             let data = slices.as_ref().map_or(Data::Pieces(&pieces), |slices| Data::Inline(slices));
             let flags = Flags { signaled: how[0], solicited: how[1], fence: how[2] };
-            let request = Request { id, operation, data, flags, target: None };
+            let request = Request { id, operation, data, flags, target: target.as_ref() };
             let mut words = Words::default();
             let words = words.of(&Work::Send(Qpn::new(qpn), request)).unwrap();
             let found = Apart::default().read(words, |work| {
@@ -372,6 +454,7 @@ mod tests {
                     (Data::Inline(found), Some(parts)) => found.concat() == parts.concat(),
                     _ => false,
                 };
+                let same = same && found.target.copied() == target;
                 same && number == Qpn::new(qpn) && found.id == id && found.flags == flags && found.operation == operation
             });
             prop_assert_eq!(found, Ok(true));

@@ -1,7 +1,7 @@
 //! Global identifiers: which addresses they are, and what follows from a MAC address (volume 1, 4.1.1; A17.4).
 
 use crate::number::Gid;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The front of `::ffff:a.b.c.d`.
 const IPV4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
@@ -14,6 +14,23 @@ impl Gid {
     #[inline]
     pub const fn from_ipv4(address: Ipv4Addr) -> Self {
         Self(address.to_ipv6_mapped().octets())
+    }
+
+    /// `::ffff:a.b.c.d`, or the IPv6 address itself.
+    pub const fn from_ip(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self::from_ipv4(address),
+            IpAddr::V6(address) => Self(address.octets()),
+        }
+    }
+
+    /// The MAC address of an end that has no other: one of those that anybody may give (IEEE 802, 8.2), by IP address.
+    pub const fn mac_of_ip(address: IpAddr) -> [u8; 6] {
+        let last = match address {
+            IpAddr::V4(address) => address.octets(),
+            IpAddr::V6(address) => u32::to_be_bytes(address.to_bits() as u32),
+        };
+        [0x02, 0x4d, last[0], last[1], last[2], last[3]]
     }
 
     /// The IPv4 address that it is.

@@ -98,3 +98,15 @@ pub struct Path {
     /// Of RoCE v2: UDP source port, 0xc000 to 0xffff, the same for all packets of a queue pair.
     pub source_port: u16,
 }
+
+impl Path {
+    /// What completions of datagrams that came by it say as service level: 0 RoCE v1 and SLURPoE, 9 RoCE v2 with IPv6, 10 with IPv4.
+    #[inline]
+    pub fn service_level(&self) -> u8 {
+        match self.format {
+            Format::RoceV2 if self.destination.is_ipv4() => 10,
+            Format::RoceV2 => 9,
+            Format::RoceV1 | Format::Slurpoe => 0,
+        }
+    }
+}

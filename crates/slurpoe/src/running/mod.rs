@@ -5,10 +5,9 @@ mod connections;
 use crate::address::Address;
 use crate::config::{Config, Wire};
 use crate::error::Error;
-use crate::frames::{Frames, Maker};
 use crate::transfer::{Completion, Failed, Kind, Notify, Transfer};
 use millrace_dma::{Pages, Window};
-use millrace_link::{Link, LinkError, Wanted};
+use millrace_link::{Frames, Link, LinkError, Maker, Wanted};
 use millrace_rdma::engine::{Engine, Options};
 use millrace_rdma::memory::{Limits, ProtectionDomain, Regions, Source};
 use millrace_rdma::number::{Key, Moment, Psn, Qpn};
@@ -132,7 +131,7 @@ impl Running {
         check(config)?;
         let wanted = Wanted { card: config.card.clone(), port: config.port.clone(), tx: config.tx, rx: config.rx };
         let link = Link::open(&wanted)?;
-        let mtu = mtu(config, &link)?;
+        let (mtu, maker) = (mtu(config, &link)?, Maker::new(link.longest()));
         let seed = RandomState::new().hash_one(std::process::id());
         let options = Options { seed, datagram_mtu: 256, min_timeout: MIN_TIMEOUT, ..Options::default() };
         let mut regions = Regions::new(Limits::default())?;
@@ -154,7 +153,7 @@ impl Running {
         Ok(Self {
             engine,
             link,
-            maker: Maker::new(),
+            maker,
             address: config.address.unwrap_or_else(Address::random),
             wire: config.wire,
             mtu,
@@ -234,7 +233,7 @@ impl Running {
     #[inline]
     pub fn send(&mut self, now: Moment) -> usize {
         let Self { link, engine, maker, broken, .. } = self;
-        let sent = engine.transmit(now, BURST, &mut Frames { link, maker });
+        let sent = engine.transmit(now, BURST, &mut Frames::new(link, maker));
         if sent > 0
             && let Err(error) = self.link.flush()
         {

@@ -230,10 +230,10 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) };
         let done = object.opened.place.with(|running| {
-            if running.card.is_some() {
-                return Err(libc::EOPNOTSUPP);
-            }
             let depth = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
+            if let Some(card) = &mut running.card {
+                return card.resize_queue(object.number, depth);
+            }
             running.engine.resize_cq(object.number, depth).map_err(|error| error.errno())?;
             running.engine.cq_depth(object.number).map_err(|error| error.errno())
         });

@@ -3,6 +3,7 @@
 use super::device::ContextObject;
 use super::{code, guarded, null};
 use crate::abi::{Context, Mr, Pd};
+use crate::place::card::Asked;
 use crate::place::{Place, Running, share};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
@@ -131,7 +132,8 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, len: usize, base: u64, access
         let made = object.place.with(|running| {
             let base = if access & Access::ZERO_BASED.0 != 0 { 0 } else { base };
             if running.card.is_some() {
-                return running.register_in_card(object.domain, addr as u64, len as u64, base, Access(access & ACCESS));
+                let memory = Asked { address: addr as u64, len: len as u64, base };
+                return running.register_in_card(object.domain, &memory, Access(access & ACCESS));
             }
             let reach = running.engine.memory();
             let domain = reach.domain(object.domain).ok_or(libc::EINVAL)?;
@@ -252,17 +254,16 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         // SAFETY: the caller's promise.
         let key = Key::new(unsafe { (*object.abi.get()).lkey });
         let done = object.place.with(|running| {
+            // SAFETY: the caller's promise.
+            let domain = domain.then(|| unsafe { PdObject::of(pd) }.domain);
+            let access = rights.then_some(Access(access as c_uint & ACCESS));
             if running.card.is_some() {
-                return Err(libc::EOPNOTSUPP);
+                let memory = Asked { address: addr as u64, len: len as u64, base: addr as u64 };
+                return running.reregister_in_card(key, translation.then_some(&memory), domain, access);
             }
             let reach = running.engine.memory();
-            let domain = match domain {
-                // SAFETY: the caller's promise.
-                true => Some(reach.domain(unsafe { PdObject::of(pd) }.domain).ok_or(libc::EINVAL)?),
-                false => None,
-            };
+            let domain = domain.map(|domain| reach.domain(domain).ok_or(libc::EINVAL)).transpose()?;
             let source = || (Source::Own { address: addr as u64, len: len as u64 }, Some(addr as u64));
-            let access = rights.then_some(Access(access as c_uint & ACCESS));
             let change = Change { translation: translation.then(source), domain, access };
             let made = reach.regions.reregister(key, change).map_err(|error| errno(&error))?;
             share(running, made.lkey);

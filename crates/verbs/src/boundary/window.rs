@@ -38,8 +38,8 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw
         // SAFETY: the caller's promise.
         let (object, context) = unsafe { (PdObject::of(pd), (*pd).context) };
         let made = object.place.with(|running| {
-            if running.card.is_some() {
-                return Err(libc::EOPNOTSUPP);
+            if let Some(card) = &mut running.card {
+                return card.create_window(object.domain, kind);
             }
             let reach = running.engine.memory();
             let domain = reach.domain(object.domain).ok_or(libc::EINVAL)?;
@@ -60,9 +60,10 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: windows are only made by `alloc_mw`, as the beginning of this object.
         let (object, key) = unsafe { (&*mw.cast::<MwObject>(), Key::new((*mw).rkey)) };
-        let done = object
-            .place
-            .with(|running| running.engine.memory().regions.free_window(key).map_err(|error| errno(&error)));
+        let done = object.place.with(|running| match &mut running.card {
+            Some(card) => card.destroy_window(key),
+            None => running.engine.memory().regions.free_window(key).map_err(|error| errno(&error)),
+        });
         if done.is_ok() {
             // SAFETY: made as a box, and given back once: the caller's promise.
             drop(unsafe { Box::from_raw(mw.cast::<MwObject>()) });
@@ -85,16 +86,22 @@ pub(super) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwB
             fence: bind.send_flags & send_flags::FENCE != 0,
         };
         let done = object.opened.place.moving(false, |running| {
-            let regions = &mut running.engine.memory().regions;
-            let rkey = regions.next_window_key(Key::new(window.rkey)).map_err(|error| errno(&error))?;
+            let old = Key::new(window.rkey);
+            let rkey = match &mut running.card {
+                Some(card) => card.next_window_key(old)?,
+                None => running.engine.memory().regions.next_window_key(old).map_err(|error| errno(&error))?,
+            };
             // SAFETY: the caller's promise.
             let operation = unsafe { binding(rkey, &bind.info) };
             let request = Request { id: bind.wr_id, operation, data: Data::Pieces(&[]), flags, target: None };
-            let posted = running.engine.post_send(object.number, &request);
+            let posted = running.post_send(object.number, &request);
             if posted.is_err() {
-                running.engine.memory().regions.forget_window_key(rkey);
+                match &mut running.card {
+                    Some(card) => card.forget_window_key(rkey),
+                    None => running.engine.memory().regions.forget_window_key(rkey),
+                }
             }
-            posted.map(|()| rkey).map_err(|error| error.errno())
+            posted.map(|()| rkey)
         });
         code(done.map(|rkey| window.rkey = rkey.value()))
     })

@@ -9,12 +9,12 @@ use crate::config::Config;
 use millrace_dma::{Protection, Region, Scope};
 use millrace_link::LinkError;
 use millrace_rdma::engine::SharedReceiveQuery;
-use millrace_rdma::memory::{ProtectionDomain, Reached, Registered, Source};
-use millrace_rdma::number::{Key, Qpn};
+use millrace_rdma::memory::{ProtectionDomain, Reached, Registered, Source, Way, WindowType};
+use millrace_rdma::number::{Gid, Key, Qpn};
 use millrace_rdma::served::{Full, Program, SHARED_LEN, queue_lines};
 use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Query, State};
 use millrace_rdma::work::{Access, Completion, Piece, Request};
-use millrace_served::wire::{self, Parts, Register, Welcome, Words, qpn};
+use millrace_served::wire::{self, Bytes, Parts, Register, Reregister, Welcome, Words, qpn};
 use millrace_served::{CallError, Client, bell, socket_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -88,6 +88,21 @@ impl InCard {
         Address { mac: self.welcome.mac, ip }
     }
 
+    /// Most bytes of payload of a packet.
+    pub fn mtu(&self) -> u16 {
+        self.welcome.mtu
+    }
+
+    /// The MAC address that leads to `gid`, if it is known; the card asks for it otherwise.
+    pub fn look_up(&mut self, gid: Gid) -> Result<Option<[u8; 6]>, i32> {
+        let (mut words, _) = self.call(&wire::Request::Resolve(gid), &[])?;
+        match (words.word(), words.mac()) {
+            (Some(0), _) => Ok(None),
+            (Some(1), Some(mac)) => Ok(Some(mac)),
+            _ => Err(libc::EPROTO),
+        }
+    }
+
     /// Whether the card has gone, or has said what nobody understands.
     pub fn has_gone(&self) -> bool {
         self.is_gone
@@ -123,11 +138,42 @@ impl InCard {
         let (mut words, fds) = self.call(&wire::Request::CreateQueue(depth), &[])?;
         let number = words.word().and_then(|word| u32::try_from(word).ok()).ok_or(libc::EPROTO)?;
         let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| libc::EPROTO)?;
-        let len = millrace_rdma::served::ring_len(queue_lines(depth));
-        let region = Region::map(fd, len, Protection::ReadWrite, false).map_err(|_| libc::ENOMEM)?;
+        let region = ring(fd, depth)?;
         self.program.add_queue(number, depth, region.window()).map_err(|_| libc::EPROTO)?;
         self.queues.push(number);
         Ok(number)
+    }
+
+    pub fn resize_queue(&mut self, queue: u32, depth: u32) -> Result<u32, i32> {
+        let (_, fds) = self.call(&wire::Request::ResizeQueue(queue, depth), &[])?;
+        let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| libc::EPROTO)?;
+        // The card writes to nothing else any more: what cannot be read is the end.
+        let added = ring(fd, depth).and_then(|region| {
+            self.program.resize_queue(queue, depth, region.window()).map_err(|_| libc::EPROTO)
+        });
+        match added {
+            Ok(()) => Ok(depth),
+            Err(error) => {
+                self.give_up();
+                Err(error)
+            }
+        }
+    }
+
+    pub fn create_window(&mut self, domain: ProtectionDomain, kind: WindowType) -> Result<Key, i32> {
+        self.number(&wire::Request::CreateWindow(domain, kind)).map(Key::new)
+    }
+
+    pub fn next_window_key(&mut self, window: Key) -> Result<Key, i32> {
+        self.number(&wire::Request::NextWindowKey(window)).map(Key::new)
+    }
+
+    pub fn forget_window_key(&mut self, rkey: Key) {
+        let _ = self.call(&wire::Request::ForgetWindowKey(rkey), &[]);
+    }
+
+    pub fn destroy_window(&mut self, window: Key) -> Result<(), i32> {
+        self.gone_is_done(&wire::Request::DestroyWindow(window))
     }
 
     pub fn destroy_queue(&mut self, queue: u32) -> Result<(), i32> {
@@ -326,17 +372,45 @@ impl Running {
     pub fn register_in_card(
         &mut self,
         domain: ProtectionDomain,
-        address: u64,
-        len: u64,
-        base: u64,
+        memory: &Asked,
         access: Access,
     ) -> Result<Registered, i32> {
-        const PAGE: u64 = 4096;
-        let end = address.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE)).ok_or(libc::EINVAL)?;
-        let first = address & !(PAGE - 1);
-        if len == 0 {
-            return Err(libc::EINVAL);
+        let held = self.hold(memory, access)?;
+        let asked = |bytes| wire::Request::Register(Register { domain, access, bytes });
+        let made = self.show_card(memory, held, asked);
+        self.keep_held(held, made)
+    }
+
+    /// Changes a region in the card: other memory, another domain, other rights.
+    pub fn reregister_in_card(
+        &mut self,
+        key: Key,
+        memory: Option<&Asked>,
+        domain: Option<ProtectionDomain>,
+        access: Option<Access>,
+    ) -> Result<Registered, i32> {
+        let change = |bytes| wire::Request::Reregister(Reregister { key, domain, access, bytes });
+        let old = self.card.as_ref().and_then(|card| card.regions.get(&key).copied()).ok_or(libc::EINVAL)?;
+        let Some(memory) = memory else {
+            let card = self.card.as_mut().ok_or(libc::EIO)?;
+            let made = keys(card.call(&change(None), &[])?.0)?;
+            card.regions.remove(&key);
+            card.regions.insert(made.lkey, old);
+            return Ok(made);
+        };
+        let held = self.hold(memory, access.unwrap_or(Access::LOCAL_WRITE))?;
+        let made = self.show_card(memory, held, |bytes| change(Some(bytes)));
+        let made = self.keep_held(held, made)?;
+        if let Some(card) = &mut self.card {
+            card.regions.remove(&key);
         }
+        let _ = self.engine.memory().regions.deregister(old);
+        Ok(made)
+    }
+
+    /// A region here, so that its memory becomes shared memory, and stays.
+    fn hold(&mut self, memory: &Asked, access: Access) -> Result<Key, i32> {
+        let (first, end) = memory.pages()?;
         let Self { engine, card, .. } = self;
         let card = card.as_mut().ok_or(libc::EIO)?;
         let regions = &mut engine.memory().regions;
@@ -347,39 +421,38 @@ impl Running {
         let local = if access.allows(Access::LOCAL_WRITE) { Access::LOCAL_WRITE } else { Access::default() };
         let source = Source::Own { address: first, len: end - first };
         let held = regions.register(own, source, None, local).map_err(|error| crate::boundary::errno_of(&error))?;
-        let done = regions.reached(held.lkey).map_err(|_| libc::EFAULT).and_then(|reached| {
-            match parts_of(&reached, first, end) {
-                Some(parts) => {
-                    let skip = (address - first) as u32;
-                    let asked = Register { domain, parts, skip, len, base, access };
-                    let fds: Vec<_> = reached.pieces.iter().map(|piece| piece.file.fd()).collect();
-                    let (mut words, _) = card.call(&wire::Request::Register(asked), &fds)?;
-                    let mut key = || words.word().and_then(|word| u32::try_from(word).ok()).map(Key::new);
-                    let (lkey, rkey) = key().zip(key()).ok_or(libc::EPROTO)?;
-                    Ok(Registered { lkey, rkey, way: held.way })
-                }
-                None => {
-                    let why = match (&reached.error, reached.left.first()) {
-                        (Some(error), _) => error.to_string(),
-                        (None, Some(left)) => left.why.to_string(),
-                        (None, None) => "it is in too many pieces, or in files that can shrink".to_owned(),
-                    };
-                    crate::boundary::say(format_args!(
-                        "place=card: {len} bytes at {address:#x} cannot be shared with the card: {why}. \
-                     place=library needs no shared memory"
-                    ));
-                    Err(libc::EFAULT)
-                }
-            }
-        });
-        match done {
-            Ok(made) => {
-                card.regions.insert(made.lkey, held.lkey);
+        Ok(held.lkey)
+    }
+
+    /// Passes the files of a region to the card, with what is asked for.
+    fn show_card(
+        &mut self,
+        memory: &Asked,
+        held: Key,
+        request: impl FnOnce(Bytes) -> wire::Request,
+    ) -> Result<Registered, i32> {
+        let (first, end) = memory.pages()?;
+        let reached = self.engine.memory().regions.reached(held).map_err(|_| libc::EFAULT)?;
+        let Some(parts) = parts_of(&reached, first, end) else {
+            memory.say_why_not(&reached);
+            return Err(libc::EFAULT);
+        };
+        let bytes = Bytes { parts, skip: (memory.address - first) as u32, len: memory.len, base: memory.base };
+        let fds: Vec<_> = reached.pieces.iter().map(|piece| piece.file.fd()).collect();
+        let card = self.card.as_mut().ok_or(libc::EIO)?;
+        keys(card.call(&request(bytes), &fds)?.0)
+    }
+
+    /// What is held here belongs to the region that the card has made, or to nobody.
+    fn keep_held(&mut self, held: Key, made: Result<Registered, i32>) -> Result<Registered, i32> {
+        match (made, &mut self.card) {
+            (Ok(made), Some(card)) => {
+                card.regions.insert(made.lkey, held);
                 Ok(made)
             }
-            Err(error) => {
-                let _ = regions.deregister(held.lkey);
-                Err(error)
+            (made, _) => {
+                let _ = self.engine.memory().regions.deregister(held);
+                made.and(Err(libc::EIO))
             }
         }
     }
@@ -394,6 +467,50 @@ impl Running {
             None => Err(libc::EINVAL),
         }
     }
+}
+
+/// Memory that is to be registered.
+pub(crate) struct Asked {
+    pub address: u64,
+    pub len: u64,
+    /// The address that requests have for its first byte.
+    pub base: u64,
+}
+
+impl Asked {
+    /// Where its first page begins, and its last one ends.
+    fn pages(&self) -> Result<(u64, u64), i32> {
+        const PAGE: u64 = 4096;
+        let end = self.address.checked_add(self.len).and_then(|end| end.checked_next_multiple_of(PAGE));
+        let end = end.filter(|_| self.len > 0).ok_or(libc::EINVAL)?;
+        Ok((self.address & !(PAGE - 1), end))
+    }
+
+    fn say_why_not(&self, reached: &Reached) {
+        let Self { address, len, .. } = self;
+        let why = match (&reached.error, reached.left.first()) {
+            (Some(error), _) => error.to_string(),
+            (None, Some(left)) => left.why.to_string(),
+            (None, None) => "it is in too many pieces, or in files that can shrink".to_owned(),
+        };
+        crate::boundary::say(format_args!(
+            "place=card: {len} bytes at {address:#x} cannot be shared with the card: {why}. \
+             place=library needs no shared memory"
+        ));
+    }
+}
+
+/// The two keys of a region, as the card says them.
+fn keys(mut words: Words) -> Result<Registered, i32> {
+    let mut key = || words.word().and_then(|word| u32::try_from(word).ok()).map(Key::new);
+    let (lkey, rkey) = key().zip(key()).ok_or(libc::EPROTO)?;
+    Ok(Registered { lkey, rkey, way: Way::Shared })
+}
+
+/// The ring of a completion queue.
+fn ring(fd: OwnedFd, depth: u32) -> Result<Region, i32> {
+    let len = millrace_rdma::served::ring_len(queue_lines(depth));
+    Region::map(fd, len, Protection::ReadWrite, false).map_err(|_| libc::ENOMEM)
 }
 
 fn why_no_engine(error: Errno) -> String {

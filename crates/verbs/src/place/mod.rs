@@ -15,7 +15,7 @@
 //! * `stats`: what happened, in numbers. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what
 //!   programs are told of the device.
 
-mod card;
+pub(crate) mod card;
 mod events;
 mod frames;
 mod helper;
@@ -30,7 +30,7 @@ pub(crate) use local::share;
 pub(crate) use running::{DEVICE_FATAL, Running, Told};
 
 use crate::abi::AsyncEvent;
-use crate::address::{Address, mac_of};
+use crate::address::Address;
 use crate::config::Config;
 use card::InCard;
 use local::{Meeting, Serving};
@@ -140,7 +140,10 @@ impl Place {
             false => (Some(Link::open(&config.wanted())?), None),
         };
         let (longest, usual) = link.as_ref().map_or((usize::MAX, None), |link| (link.longest(), link.usual_mtu()));
-        let mtu = mtu(longest, config.mtu.or(usual))?;
+        let mtu = match &card {
+            Some(card) => config.mtu.map_or(card.mtu(), |mtu| mtu.min(card.mtu())),
+            None => mtu(longest, config.mtu.or(usual))?,
+        };
         let number = link.as_ref().map_or(0, Link::number);
         let address = card.as_ref().map_or_else(|| Address::new(config, number), InCard::address);
         // Of the random keys that the system gives every process.
@@ -396,11 +399,14 @@ impl Place {
         if (0..crate::address::GIDS).any(|index| self.address.gid(index).is_some_and(|(own, _)| own == gid)) {
             return Ok(Some(self.address.mac));
         }
-        if let Some(mac) = mac_of(&gid) {
+        if let Some(mac) = gid.mac_of_link_local() {
             return Ok(Some(mac));
         }
         if self.with(|running| Ok(running.is_down()))? {
             return Err(libc::EIO);
+        }
+        if self.config.in_card {
+            return self.with(|running| running.card.as_mut().ok_or(libc::EIO)?.look_up(gid));
         }
         match self.moving(false, |running| Ok(running.neighbours.find(self.now(), gid)))? {
             Found::Known(mac) => Ok(Some(mac)),

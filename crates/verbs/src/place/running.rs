@@ -10,7 +10,7 @@ use crate::address::Address;
 use millrace_link::{Given, Link};
 use millrace_rdma::engine::{Engine, Event};
 use millrace_rdma::neighbour::Neighbours;
-use millrace_rdma::number::{Moment, Qpn};
+use millrace_rdma::number::{Gid, Moment, Qpn};
 use millrace_rdma::transport::Origin;
 use millrace_rdma::wire::{Counters, Service, parse};
 use millrace_rdma::work::{Completion, Piece, Request};
@@ -63,7 +63,7 @@ pub(crate) const DEVICE_FATAL: u32 = 8;
 
 impl Running {
     pub fn new(engine: Engine<Reach>, link: Option<Link>, card: Option<InCard>, address: Address) -> Self {
-        let own = vec![crate::address::of_ip(address.ip), crate::address::link_local(address.mac)];
+        let own = vec![Gid::from_ip(address.ip), Gid::link_local(address.mac)];
         let mut neighbours = Neighbours::new(address.mac, own);
         neighbours.announce();
         let (channels, queues, pairs, shared) = Default::default();

@@ -42,6 +42,8 @@ const SHORTEST: usize = 60;
 const BTH: usize = 12;
 /// Bytes of an invariant CRC, and of a CRC-32C.
 const SUM: usize = 4;
+/// More than the bytes before the payload of any packet.
+const MOST_HEADERS: usize = 128;
 /// Where the congestion marks are in a base transport header.
 const BTH_MARKS: usize = 4;
 
@@ -149,6 +151,22 @@ impl Prepared {
         let frame = frame.get_mut(..len).ok_or(Unbuildable::Room(len))?;
         self.write(source, headers, &places, frame).ok_or(Unbuildable::Room(len))?;
         Ok(Open { prepared: self, frame, places, marks: headers.fecn_becn })
+    }
+
+    /// The 40 bytes that the receiver of a datagram would see before it, if the packet came in a frame: as
+    /// [`From::grh`](super::From::grh). `None`: there is no frame for it, or it is one of SLURPoE.
+    pub fn route(&self, headers: &Headers, payload_len: usize) -> Option<[u8; 40]> {
+        let places = self.places(headers, payload_len).ok()?;
+        let mut frame = [0; MOST_HEADERS];
+        self.write(Qpn::default(), headers, &places, &mut frame)?;
+        unmask(&self.front, &mut frame);
+        let mut route = [0; 40];
+        match self.front {
+            Front::Ipv4 { .. } => route[20..].copy_from_slice(&frame[ETHERNET..ETHERNET + 20]),
+            Front::Ipv6 { .. } | Front::Route { .. } => route.copy_from_slice(&frame[ETHERNET..ETHERNET + 40]),
+            Front::Lean => return None,
+        }
+        Some(route)
     }
 
     /// Everything before the payload. `None` cannot be: the frame is long enough.

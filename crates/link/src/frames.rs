@@ -1,6 +1,6 @@
-//! Packets into frames.
+//! Packets into frames of a link.
 
-use millrace_link::{Given, Link};
+use crate::{Given, Link};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::Qpn;
 use millrace_rdma::transport::{Out, Sent};
@@ -10,22 +10,36 @@ use millrace_rdma::wire::{Headers, Path, Prepared};
 const READY: usize = 64;
 
 /// Paths, and the fronts of their frames.
-pub(crate) struct Maker {
+pub struct Maker {
     ready: Vec<Option<(Path, Prepared)>>,
+    /// Bytes of the longest frame.
+    longest: usize,
     /// Packets that no frame can be made of.
     pub unbuildable: u64,
 }
 
 impl Maker {
-    pub fn new() -> Self {
-        Self { ready: (0..READY).map(|_| None).collect(), unbuildable: 0 }
+    /// For frames of at most so many bytes.
+    pub fn new(longest: usize) -> Self {
+        Self { ready: (0..READY).map(|_| None).collect(), longest, unbuildable: 0 }
     }
 }
 
-/// Takes packets of the engine.
-pub(crate) struct Frames<'l> {
+/// Takes packets of an engine.
+pub struct Frames<'l> {
+    /// Where the frames go.
     pub link: &'l mut Link,
+    /// What makes them.
     pub maker: &'l mut Maker,
+    /// Frames were given to the link: it is to be [flushed](Link::flush).
+    pub has_framed: bool,
+}
+
+impl<'l> Frames<'l> {
+    /// To that link.
+    pub fn new(link: &'l mut Link, maker: &'l mut Maker) -> Self {
+        Self { link, maker, has_framed: false }
+    }
 }
 
 impl Out for Frames<'_> {
@@ -33,16 +47,14 @@ impl Out for Frames<'_> {
     where
         F: FnOnce(&mut [u8]) -> Result<(), Refused>,
     {
-        let Maker { ready, unbuildable } = &mut *self.maker;
+        let Maker { ready, longest, unbuildable } = &mut *self.maker;
         let place = &mut ready[source.value() as usize % READY];
         if place.as_ref().is_none_or(|(prepared, _)| prepared != path) {
             *place = Prepared::new(path).ok().map(|prepared| (*path, prepared));
         }
-        let Some((_, prepared)) = place else {
-            *unbuildable += 1;
-            return Sent::Taken;
-        };
-        let Ok(frame_len) = prepared.frame_len(headers, len) else {
+        let prepared = place.as_ref().map(|(_, prepared)| prepared);
+        let frame_len = prepared.and_then(|prepared| prepared.frame_len(headers, len).ok());
+        let (Some(prepared), Some(frame_len)) = (prepared, frame_len.filter(|len| *len <= *longest)) else {
             *unbuildable += 1;
             return Sent::Taken;
         };
@@ -54,7 +66,10 @@ impl Out for Frames<'_> {
             Ok(())
         });
         match given {
-            Given::Taken => Sent::Taken,
+            Given::Taken => {
+                self.has_framed = true;
+                Sent::Taken
+            }
             Given::Full => Sent::Full,
             Given::Refused(refused) => Sent::Refused(refused),
         }
