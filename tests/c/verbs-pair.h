@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define CHECK(what) \
@@ -25,11 +26,21 @@ static struct ibv_qp *left, *right;
 /* Of both pairs, unless a part says otherwise. */
 static struct ibv_srq *srq;
 static int access_flags = ALL, timeout = 14, retries = 7, rnr_retries = 7, rnr_timer = 12;
-static char ours[LEN], theirs[LEN];
+/* Pages of their own, which every engine can reach. */
+static char *ours, *theirs;
 static struct ibv_mr *from, *to;
+
+static char *pages(void)
+{
+    char *made = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(made != MAP_FAILED);
+    return made;
+}
 
 static void open_card(void)
 {
+    ours = pages();
+    theirs = pages();
     struct ibv_device **devices = ibv_get_device_list(NULL);
     CHECK(devices && devices[0]);
     context = ibv_open_device(devices[0]);

@@ -15,7 +15,7 @@ missing=$(LC_ALL=C comm -23 "$scratch/wanted" "$scratch/names")
 echo "$(wc -l <"$scratch/wanted") names of rdma-core 44, 50 and 56 (Debian 12, Ubuntu 24.04, Debian 13)"
 cc -std=c11 -D_DEFAULT_SOURCE -O2 -Wall -Wextra -Werror -o "$scratch/verbs" "$tests/c/verbs.c" -libverbs
 start_card --queues 2 --rdma-cpu any
-for options in "" local=off adopt=heap; do
+for options in "" local=off adopt=heap place=card; do
     for part in cq-ex windows rereg refusals; do
         MILLRACE_VERBS="$device $options" LD_LIBRARY_PATH=$library timeout 60 "$scratch/verbs" "$part" >"$scratch/part.out" 2>&1 ||
             fail "$part${options:+ with $options}: $(cat "$scratch/part.out")"
@@ -35,7 +35,7 @@ done
 # That of the distribution, for which pyverbs is made.
 python=/usr/bin/python3
 if "$python" -c 'import pyverbs.device' 2>/dev/null; then
-    for options in "" local=off; do
+    for options in "" local=off place=card; do
         MILLRACE_VERBS="$device $options" LD_LIBRARY_PATH=$library timeout 60 "$python" "$tests/pyverbs_check.py" >"$scratch/part.out" 2>&1 ||
             fail "pyverbs${options:+ with $options}: $(cat "$scratch/part.out")"
     done

@@ -234,10 +234,12 @@ impl Region {
         Ok(Self { window, fd: None, len })
     }
 
-    /// Whether a part is whole pages of a file that has them and cannot shrink.
+    /// Whether a part is whole pages of a file that has them and cannot shrink. Whole huge pages, if it has such: the system would map
+    /// all of one, over what is behind it.
     fn check_part(fd: &OwnedFd, offset: u64, len: usize) -> Result<(), RegionError> {
-        let end = offset.checked_add(len as u64).filter(|_| len > 0 && offset.is_multiple_of(PAGE as u64));
-        let end = end.filter(|end| end.is_multiple_of(PAGE as u64)).ok_or(RegionError::Size(len))?;
+        let page = page_of(fd.as_fd(), len)? as u64;
+        let end = offset.checked_add(len as u64).filter(|_| len > 0 && offset.is_multiple_of(page));
+        let end = end.filter(|end| end.is_multiple_of(page)).ok_or(RegionError::Size(len))?;
         Self::check(fd, usize::try_from(end).map_err(|_| RegionError::Size(len))?)
     }
 
@@ -401,9 +403,13 @@ impl Region {
 
 /// The size of `len` bytes of a file in whole pages, which can be huge ones: anything else could not be replaced.
 fn whole_pages(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
+    len.checked_next_multiple_of(page_of(fd, len)?).ok_or(RegionError::Size(len))
+}
+
+/// The size of the pages of a file, of which `len` bytes are to be mapped.
+fn page_of(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
     let file = fstat(fd).map_err(|source| RegionError::Map { len, source })?;
-    let page = usize::try_from(file.st_blksize).unwrap_or(0).max(PAGE);
-    len.checked_next_multiple_of(page).ok_or(RegionError::Size(len))
+    Ok(usize::try_from(file.st_blksize).unwrap_or(0).max(PAGE))
 }
 
 const HUGE_PAGE: usize = 2 << 20;

@@ -11,6 +11,7 @@ use millrace_ring::virtio::{DeviceRx, DeviceTx, Rings, RingsError, feature};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::File;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::*;
 use vhost::vhost_user::{
@@ -44,6 +45,9 @@ fn offloads(features: u64) -> Offloads {
     let all = |needed| features & needed == needed;
     Offloads { checksum: all(feature::GUEST_CSUM), tcp4: all(GUEST_TSO4), tcp6: all(GUEST_TSO6), udp: false }
 }
+
+/// How long a queue that is to stop waits for its worker to take what the driver has sent before.
+const LINGER: Duration = Duration::from_millis(20);
 
 /// How the driver says that there is work.
 #[derive(Clone, Default)]
@@ -184,8 +188,21 @@ impl Backend {
         Ok(())
     }
 
+    /// What the driver has sent before it stops the queue, or goes, is taken by the worker, if that is not long in coming.
+    fn linger(&self, index: usize) {
+        let has_some = |queue: &mut Queue<DeviceTx>| queue.stopped.is_none() && queue.device.has_some();
+        let until = Instant::now() + LINGER;
+        self.pairs[index / 2].wake.wake();
+        while self.pairs[index / 2].tx.change(|slot| slot.as_mut().is_some_and(has_some)) && Instant::now() < until {
+            std::thread::sleep(LINGER / 200);
+        }
+    }
+
     /// Takes a queue from its worker. When this returns, nobody uses its memory.
     fn stop(&mut self, index: usize) {
+        if !index.is_multiple_of(2) {
+            self.linger(index);
+        }
         let pair = &self.pairs[index / 2];
         let next = if index.is_multiple_of(2) {
             pair.rx.change(Option::take).map(|mut queue| {

@@ -28,7 +28,8 @@ impl<M: Memory> Engine<M> {
         self.schedule(slot);
     }
 
-    /// Sends at most `budget` packets, of all queue pairs in turn. How many were sent: if it is fewer, there is nothing more to
+    /// Sends at most `budget` packets, of all queue pairs in turn; a request that is done without packets costs some, by its bytes. How
+    /// many were sent: if it is fewer, there is nothing more to
     /// send before [`next_deadline`](Self::next_deadline), or `out` is full.
     pub fn transmit<O: Out>(&mut self, now: Moment, budget: usize, out: &mut O) -> usize {
         if !self.late.is_empty() {
@@ -43,15 +44,19 @@ impl<M: Memory> Engine<M> {
             let Some(pair) = pairs.get_mut(slot as usize) else { continue };
             pair.scheduled = false;
             let (mut count, mut last) = (0, Step::Sent);
-            while count < turn && last == Step::Sent {
+            while count < turn && matches!(last, Step::Sent | Step::Reached(_)) {
                 last = pair.step(&mut env, out);
-                count += usize::from(last == Step::Sent);
+                count += match last {
+                    Step::Sent => 1,
+                    Step::Reached(cost) => cost as usize,
+                    _ => 0,
+                };
             }
             sent += count;
             let deadline = pair.deadline(now);
             match last {
                 // What failed may have something to say about it.
-                Step::Sent | Step::Broken => self.schedule(slot),
+                Step::Sent | Step::Reached(_) | Step::Broken => self.schedule(slot),
                 Step::Full => {
                     pair.scheduled = true;
                     self.active.push_front(slot);

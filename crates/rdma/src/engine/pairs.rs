@@ -152,7 +152,8 @@ impl<M: Memory> Engine<M> {
         has_taken
     }
 
-    /// Ends a queue pair. Its requests are not told of any more, and its lines in completion queues are gone.
+    /// Ends a queue pair. Its requests are not told of any more, and its lines in completion queues are gone, unless
+    /// [`Options::lists_filled`](super::Options::lists_filled) says that they stay.
     ///
     /// # Errors
     /// There is no such queue pair.
@@ -171,8 +172,11 @@ impl<M: Memory> Engine<M> {
         if let Some(srq) = init.shared_receive_queue {
             self.shared(srq)?.users -= 1;
         }
+        // To look for them takes as long as there are lines.
         for cq in [init.send_queue, init.receive_queue] {
-            self.queue(cq)?.forget(|line| line.qpn == qpn);
+            if !self.options.lists_filled {
+                self.queue(cq)?.forget(|line| line.qpn == qpn);
+            }
         }
         self.events.forget(|event| of_pair(event) == Some(qpn));
         Ok(())
@@ -209,6 +213,9 @@ impl<M: Memory> Engine<M> {
     }
 
     fn forget_lines(&mut self, qpn: Qpn) {
+        if self.options.lists_filled {
+            return;
+        }
         let Some(init) = self.numbers.slot(qpn).and_then(|slot| self.pairs.get(slot as usize)).map(|p| p.config.init)
         else {
             return;

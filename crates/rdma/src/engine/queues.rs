@@ -94,6 +94,30 @@ impl<M: Memory> Engine<M> {
         self.queues.get_mut(cq as usize)?.take()
     }
 
+    /// A queue that was empty and has lines; with [`Options::lists_filled`](super::Options::lists_filled). Whoever leaves some of them
+    /// says so by [`Engine::list_filled`].
+    pub fn take_filled(&mut self) -> Option<u32> {
+        let cq = self.events.filled.pop_front()?;
+        if let Some(queue) = self.queues.get_mut(cq as usize) {
+            queue.listed = false;
+        }
+        Some(cq)
+    }
+
+    /// How many queues [`Engine::take_filled`] would find.
+    pub fn filled(&self) -> usize {
+        self.events.filled.len()
+    }
+
+    /// The queue has lines that were left: it is to be found again.
+    pub fn list_filled(&mut self, cq: u32) {
+        if let Some(queue) = self.queues.get_mut(cq as usize)
+            && !core::mem::replace(&mut queue.listed, true)
+        {
+            self.events.filled.push_back(cq);
+        }
+    }
+
     /// Whether there are lines to take.
     #[inline]
     pub fn has_completions(&self, cq: u32) -> bool {
@@ -135,7 +159,9 @@ impl<M: Memory> Engine<M> {
         if self.queue(cq)?.users > 0 {
             return Err(Error::Busy(QUEUE));
         }
-        self.queues.remove(cq as usize);
+        if self.queues.remove(cq as usize).listed {
+            self.events.filled.retain(|filled| *filled != cq);
+        }
         self.events
             .forget(|event| matches!(event, Event::Completion(of) | Event::CompletionQueueError(of) if *of == cq));
         Ok(())

@@ -205,7 +205,7 @@ impl Service {
     /// Of the address that has this MAC address and these GIDs; each program may have `quota`.
     pub fn new(options: Options, mac: [u8; 6], own: &[Gid], quota: Quota) -> Self {
         Self {
-            engine: Engine::new(options, Reach::new(own)),
+            engine: Engine::new(Options { lists_filled: true, ..options }, Reach::new(own)),
             mac,
             own: own.to_vec(),
             quota,

@@ -18,6 +18,8 @@ const MESSAGES: usize = 64;
 const BYTES: u64 = 1 << 20;
 /// Packets in one turn.
 const PACKETS: usize = 128;
+/// Completion queues that are looked after in one turn.
+const QUEUES: usize = 256;
 /// Completions of a queue in one turn.
 const COMPLETIONS: usize = 256;
 /// Events in one turn.
@@ -55,7 +57,8 @@ impl Service {
         moved |= self.move_on(now, wire);
         moved |= self.tell();
         let mut next = self.engine.next_deadline();
-        if self.tell_late() {
+        // Programs do not say that a ring has room again.
+        if self.tell_late() || self.engine.filled() > 0 {
             let soon = now + LATE;
             next = Some(next.map_or(soon, |next| next.min(soon)));
         }
@@ -153,6 +156,7 @@ impl Service {
                     self.counters.strange += 1;
                 } else if self.engine.post_srq_receive(shared, id, pieces).is_err() {
                     self.counters.refused += 1;
+                    self.tell_of(Event::SharedReceiveError(shared), program);
                 }
                 0
             }
@@ -228,8 +232,13 @@ impl Service {
     /// Completions go to their rings while these have room, then events.
     fn tell(&mut self) -> bool {
         let mut moved = false;
-        for (queue, of) in &mut self.queues {
-            moved |= of.fill(&mut self.engine, *queue, COMPLETIONS) > 0;
+        for _ in 0..self.engine.filled().min(QUEUES) {
+            let Some(queue) = self.engine.take_filled() else { break };
+            let Some(of) = self.queues.get_mut(&queue) else { continue };
+            moved |= of.fill(&mut self.engine, queue, COMPLETIONS) > 0;
+            if self.engine.has_completions(queue) {
+                self.engine.list_filled(queue);
+            }
         }
         for _ in 0..EVENTS {
             let Some(event) = self.engine.take_event() else { break };
@@ -268,7 +277,7 @@ impl Service {
     fn owner(&self, event: &Event) -> Option<Number> {
         match event {
             Event::Completion(queue) | Event::CompletionQueueError(queue) => self.queues.get(queue).map(|of| of.owner),
-            Event::SharedReceiveLimit(shared) => self.shared.get(shared).map(|(owner, _)| *owner),
+            Event::SharedReceiveLimit(shared) | Event::SharedReceiveError(shared) => self.shared.get(shared).map(|(owner, _)| *owner),
             Event::QueuePairFatal(qpn)
             | Event::RequestError(qpn)
             | Event::AccessError(qpn)

@@ -23,6 +23,9 @@ impl<M> Environment<'_, M> {
     #[inline]
     pub fn complete(&mut self, queue: u32, completion: Completion) {
         let Some(lines) = self.queues.get_mut(queue as usize) else { return };
+        if self.options.lists_filled && !core::mem::replace(&mut lines.listed, true) {
+            self.events.filled.push_back(queue);
+        }
         match lines.add(completion) {
             Added::Quietly => {}
             Added::Waking => self.events.add(Event::Completion(queue)),

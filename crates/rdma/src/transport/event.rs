@@ -12,6 +12,8 @@ pub enum Event {
     CompletionQueueError(u32),
     /// A shared receive queue has fewer buffers than its limit.
     SharedReceiveLimit(u32),
+    /// A shared receive queue did not take a buffer, and whoever posted it could not be told.
+    SharedReceiveError(u32),
     /// A queue pair failed, and no completion says so.
     QueuePairFatal(Qpn),
     /// The other end asked for something that is not a request.
@@ -32,6 +34,8 @@ pub(crate) struct Events {
     waiting: VecDeque<Event>,
     /// Completion queues that were overrun, and whose queue pairs do not know yet; each once.
     pub overrun: Vec<u32>,
+    /// Completion queues that have lines which nobody has asked for yet, each once.
+    pub filled: VecDeque<u32>,
 }
 
 impl Events {

@@ -39,6 +39,9 @@ pub struct Options {
     pub rate_control: bool,
     /// Bits per second that a queue pair may send at most, for rate control.
     pub line_rate: u64,
+    /// Completions are taken at once, by whoever asks which queues have some ([`Engine::take_filled`](crate::engine::Engine::take_filled)),
+    /// and whoever reads them knows which queue pairs there are: lines of one that is destroyed stay.
+    pub lists_filled: bool,
     /// The shortest time after which something is sent again, however short a queue pair's timeout is.
     pub min_timeout: Duration,
 }
@@ -63,6 +66,7 @@ impl Default for Options {
             reorder_bytes: 64 << 20,
             rate_control: false,
             line_rate: 100_000_000_000,
+            lists_filled: false,
             min_timeout: Duration::ZERO,
         }
     }

@@ -15,6 +15,8 @@ use crate::work::{Access, Status};
 pub(crate) enum Step {
     /// A packet went out.
     Sent,
+    /// A request was done without packets, at the cost of so many.
+    Reached(u32),
     /// There is nothing to send, or not yet.
     Idle,
     /// There is no room for a packet.

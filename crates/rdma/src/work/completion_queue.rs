@@ -34,13 +34,15 @@ pub(crate) struct CompletionQueue {
     armed: Armed,
     /// It was overrun, and its queue pairs know.
     told: bool,
+    /// It is among those that were [filled](crate::engine::Engine::take_filled).
+    pub listed: bool,
     /// Send and receive queues that use it.
     pub users: u32,
 }
 
 impl CompletionQueue {
     pub fn new(depth: usize) -> Self {
-        Self { lines: VecDeque::with_capacity(depth), depth, armed: Armed::No, told: false, users: 0 }
+        Self { lines: VecDeque::with_capacity(depth), depth, armed: Armed::No, told: false, listed: false, users: 0 }
     }
 
     #[inline]

@@ -97,6 +97,11 @@ impl DeviceTx {
         self.queue.next()
     }
 
+    /// Whether frames wait to be taken.
+    pub fn has_some(&mut self) -> bool {
+        self.queue.fault().is_none() && self.queue.look().is_ok_and(|waiting| waiting > 0)
+    }
+
     /// Why the queue has stopped.
     pub fn fault(&self) -> Option<Fault> {
         self.queue.fault()

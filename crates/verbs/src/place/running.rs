@@ -403,6 +403,7 @@ impl Running {
             Event::Established(pair) => (self.pairs.get(&pair), 4),
             Event::SendQueueDrained(pair) => (self.pairs.get(&pair), 5),
             Event::SharedReceiveLimit(queue) => (self.shared.get(&queue), 15),
+            Event::SharedReceiveError(queue) => (self.shared.get(&queue), 14),
             Event::LastBufferReached(pair) => (self.pairs.get(&pair), 16),
         };
         if let Some(told) = told {

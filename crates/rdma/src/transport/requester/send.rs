@@ -11,6 +11,19 @@ use crate::work::{Data, Operation, Progress, Slot, Status};
 /// Numbers on their way must be told apart from those long ago (volume 1, 9.7.1): less than half of all.
 const SPAN: u32 = 0x7f_ffff;
 
+/// Bytes that are copied at the cost of a packet.
+const COST: u32 = 4096;
+
+/// What became of the request at the cursor.
+enum Started {
+    /// It waits.
+    NotYet,
+    /// It has its numbers, or is done without any cost.
+    Begun,
+    /// Its so many bytes were copied.
+    Reached(u32),
+}
+
 impl Requester {
     /// Sends one packet, if it may.
     #[inline]
@@ -29,38 +42,42 @@ impl Requester {
                 Progress::Done => (self.cursor, self.packet) = (self.cursor.wrapping_add(1), 0),
                 Progress::Failed(_) => return Step::Idle,
                 Progress::Posted => match self.start(config, env) {
-                    Ok(true) => {}
-                    Ok(false) => return Step::Idle,
+                    Ok(Started::Begun) => {}
+                    // Others have their turns between long copies.
+                    Ok(Started::Reached(len)) => return Step::Reached(1 + len / COST),
+                    Ok(Started::NotYet) => return Step::Idle,
                     Err(Broken) => return Step::Broken,
                 },
             }
         }
     }
 
-    /// Gives the request at the cursor its numbers, or does it if it is local. False: not yet.
+    /// Gives the request at the cursor its numbers, or does it if it is local, or can be done without packets.
     #[inline]
-    fn start<M: Memory>(&mut self, config: &Config, env: &mut Environment<'_, M>) -> Result<bool, Broken> {
-        let Some(&Slot { operation, fence, len, .. }) = self.queue.slot(self.cursor) else { return Ok(false) };
+    fn start<M: Memory>(&mut self, config: &Config, env: &mut Environment<'_, M>) -> Result<Started, Broken> {
+        let Some(&Slot { operation, fence, len, .. }) = self.queue.slot(self.cursor) else {
+            return Ok(Started::NotYet);
+        };
         if config.state != crate::transport::State::ReadyToSend || (fence && self.reads > 0) {
-            return Ok(false);
+            return Ok(Started::NotYet);
         }
         if operation.is_local() {
-            return self.do_local(config, env, operation).map(|()| true);
+            return self.do_local(config, env, operation).map(|()| Started::Begun);
         }
         if config.is_alone {
-            return self.fail_at_cursor(config, env, Status::RetryExceeded).map(|()| false);
+            return self.fail_at_cursor(config, env, Status::RetryExceeded).map(|()| Started::NotYet);
         }
         if self.is_first() && self.reach(config, env, operation, len)? {
-            return Ok(true);
+            return Ok(Started::Reached(len));
         }
         if self.waits_to_reach(config, env, operation, len) {
-            return Ok(false);
+            return Ok(Started::NotYet);
         }
         if operation.asks() && self.reads >= u32::from(config.max_rd_atomic) {
             if config.max_rd_atomic == 0 {
                 self.fail_at_cursor(config, env, Status::LocalOperation)?;
             }
-            return Ok(false);
+            return Ok(Started::NotYet);
         }
         let packets = if matches!(operation, Operation::CompareSwap { .. } | Operation::FetchAdd { .. }) {
             1
@@ -69,7 +86,7 @@ impl Requester {
         };
         let on_way = self.end.since(self.una).unsigned_abs();
         if on_way + packets > SPAN && on_way > 0 || !self.has_credit(operation) {
-            return Ok(false);
+            return Ok(Started::NotYet);
         }
         let (first, message) = (self.end, self.messages);
         if let Some(slot) = self.queue.slot_mut(self.cursor) {
@@ -80,7 +97,7 @@ impl Requester {
             self.reads += 1;
             self.read_packets += packets;
         }
-        Ok(true)
+        Ok(Started::Begun)
     }
 
     /// Whether the other end has a buffer for it. One message may always go: its answer says how many more (volume 1,
