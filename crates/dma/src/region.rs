@@ -171,7 +171,7 @@ impl Region {
         if len == 0 || (doubled && !len.is_multiple_of(PAGE)) {
             return Err(RegionError::Size(len));
         }
-        Self::check(&fd, len)?;
+        Self::check(fd.as_fd(), len)?;
         Self::map_fd(fd, len, protection, doubled)
     }
 
@@ -185,7 +185,7 @@ impl Region {
         if len == 0 {
             return Err(RegionError::Size(len));
         }
-        Self::check(&fd, len)?;
+        Self::check(fd.as_fd(), len)?;
         Self::map_fd_guarded(fd, len, protection)
     }
 
@@ -194,7 +194,7 @@ impl Region {
     /// # Errors
     /// As [`Region::map`]; [`RegionError::Size`] also for what is no whole page.
     pub fn map_part(fd: OwnedFd, offset: u64, len: usize) -> Result<Self, RegionError> {
-        Self::check_part(&fd, offset, len)?;
+        Self::check_part(fd.as_fd(), offset, len)?;
         let failed = |source| RegionError::Map { len, source };
         let base = map_shared_at(fd.as_fd(), offset, len, Protection::ReadWrite.flags()).map_err(failed)?;
         let mapping = Arc::new(Mapping::foreign(base, len, Guard::over(base.as_ptr().addr(), len)));
@@ -207,10 +207,10 @@ impl Region {
     ///
     /// # Errors
     /// The same.
-    pub fn map_parts(parts: &[(OwnedFd, u64, usize)]) -> Result<Self, RegionError> {
+    pub fn map_parts<F: AsFd>(parts: &[(F, u64, usize)]) -> Result<Self, RegionError> {
         let mut len = 0_usize;
         for (fd, offset, part) in parts {
-            Self::check_part(fd, *offset, *part)?;
+            Self::check_part(fd.as_fd(), *offset, *part)?;
             len = len.checked_add(*part).ok_or(RegionError::Size(*part))?;
         }
         let failed = |source| RegionError::Map { len, source };
@@ -236,8 +236,8 @@ impl Region {
 
     /// Whether a part is whole pages of a file that has them and cannot shrink. Whole huge pages, if it has such: the system would map
     /// all of one, over what is behind it.
-    fn check_part(fd: &OwnedFd, offset: u64, len: usize) -> Result<(), RegionError> {
-        let page = page_of(fd.as_fd(), len)? as u64;
+    fn check_part(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), RegionError> {
+        let page = page_of(fd, len)? as u64;
         let end = offset.checked_add(len as u64).filter(|_| len > 0 && offset.is_multiple_of(page));
         let end = end.filter(|end| end.is_multiple_of(page)).ok_or(RegionError::Size(len))?;
         Self::check(fd, usize::try_from(end).map_err(|_| RegionError::Size(len))?)
@@ -254,7 +254,7 @@ impl Region {
     }
 
     /// Whether a file has `len` bytes and cannot shrink.
-    fn check(fd: &OwnedFd, len: usize) -> Result<(), RegionError> {
+    fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), RegionError> {
         // Sealing may be refused because it is done already; what counts is what the seals are afterwards.
         let _ = fcntl_add_seals(fd, SealFlags::SHRINK);
         if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
@@ -463,6 +463,19 @@ mod tests {
             assert!(Region::map_parts(&[(file(1), 0, 4096), (file(2), offset, len)]).is_err(), "{offset} {len}");
         }
         assert!(Region::map_parts(&[(file(1), 0, 4096), (file(2), 0, usize::MAX & !4095)]).is_err());
+    }
+
+    #[test]
+    fn a_part_of_a_huge_page_is_no_part() {
+        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        // A file takes no page before it is mapped.
+        let Ok(huge) = memfd_create("huge", flags) else { return eprintln!("skipped: no huge pages in this kernel") };
+        ftruncate(&huge, HUGE_PAGE as u64).unwrap();
+        let ordinary = Region::allocate(HUGE_PAGE, Pages::Ordinary).unwrap();
+        let first = || ordinary.fd().unwrap().try_clone_to_owned().unwrap();
+        let parts = [(first(), 0, HUGE_PAGE), (huge, 0, PAGE)];
+        assert!(matches!(Region::map_parts(&parts), Err(RegionError::Size(PAGE))));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use millrace_dma::{Ordering, Pages, Protection, Region, Word64};
 use millrace_rdma::engine::Options;
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
-use millrace_rdma::served::{Number, Program, Quota, Service};
+use millrace_rdma::served::{Number, Program, Quota, ServeError, Service};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, Out, Sent, State};
 use millrace_rdma::wire::{Format, Headers, Path, Service as Kind};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request};
@@ -53,8 +53,8 @@ fn end(service: &mut Service) -> Result<End, Box<dyn Error>> {
     let memory = Region::allocate(LEN, Pages::Ordinary)?;
     let domain = service.create_domain(number)?;
     let key = service.register(number, domain, &again(&memory)?, Some(0), ALL)?.lkey;
-    let (queue, ring) = service.create_queue(number, 256)?;
-    program.add_queue(queue, 256, again(ring)?.window())?;
+    let (queue, ring) = service.create_queue(number, 256, |ring| again(ring).map_err(|_| ServeError::Gone))?;
+    program.add_queue(queue, 256, ring.window())?;
     let capabilities = Capabilities { send_requests: 64, ..Capabilities::default() };
     let init = Init {
         service: Kind::ReliableConnection,

@@ -64,8 +64,8 @@ fn end(service: &mut Service) -> End {
     let memory = Region::allocate(LEN, Pages::Ordinary).unwrap();
     let domain = service.create_domain(number).unwrap();
     let key = service.register(number, domain, &again(&memory), Some(0), ALL).unwrap().lkey;
-    let (queue, ring) = service.create_queue(number, 256).unwrap();
-    program.add_queue(queue, 256, again(ring).window()).unwrap();
+    let (queue, ring) = service.create_queue(number, 256, |ring| Ok(again(ring))).unwrap();
+    program.add_queue(queue, 256, ring.window()).unwrap();
     let (send_requests, receive_requests) = (DEPTH, DEPTH);
     let capabilities = Capabilities { send_requests, receive_requests, send_pieces: 4, receive_pieces: 4, inline: 256 };
     let (qpn, granted) = service.create_pair(number, &init(domain, queue, capabilities)).unwrap();
@@ -308,9 +308,9 @@ fn quotas_are_kept_and_given_back() {
     service.destroy_pair(one.number, second).unwrap();
     let much = Capabilities { send_requests: 80, ..Capabilities::default() };
     assert_eq!(make(&mut service, &init(one.domain, one.queue, much)).unwrap_err().errno(), 12);
-    assert_eq!(service.create_queue(one.number, 64).err().unwrap().errno(), 12, "256 and 64 are more than 300");
-    let (queue, _) = service.create_queue(one.number, 32).unwrap();
-    assert_eq!(service.create_queue(one.number, 1).err().unwrap().errno(), 12);
+    assert_eq!(service.create_queue(one.number, 64, |_| Ok(())).err().unwrap().errno(), 12, "256 and 64 are more than 300");
+    let (queue, _) = service.create_queue(one.number, 32, |_| Ok(())).unwrap();
+    assert_eq!(service.create_queue(one.number, 1, |_| Ok(())).err().unwrap().errno(), 12);
     service.destroy_queue(one.number, queue).unwrap();
     let more = Region::allocate(4096, Pages::Ordinary).unwrap();
     assert_eq!(service.register(one.number, one.domain, &more, None, ALL).unwrap_err().errno(), 12);
@@ -429,8 +429,8 @@ fn events_that_have_no_room_are_told_later() {
     let mut now = 0;
     let mut queues = Vec::new();
     for _ in 0..400 {
-        let (queue, ring) = service.create_queue(one.number, 8).unwrap();
-        one.program.add_queue(queue, 8, again(ring).window()).unwrap();
+        let (queue, ring) = service.create_queue(one.number, 8, |ring| Ok(again(ring))).unwrap();
+        one.program.add_queue(queue, 8, ring.window()).unwrap();
         let capabilities = Capabilities { send_requests: 1, send_pieces: 1, ..Capabilities::default() };
         let (qpn, granted) = service.create_pair(one.number, &init(one.domain, queue, capabilities)).unwrap();
         one.program.add_pair(qpn, &granted, true);
@@ -615,7 +615,7 @@ fn programs_that_are_processes_of_their_own_write_and_are_killed() {
         join(&mut service, &a, &b);
         a.fill(0, &pattern(4096, 5));
         // A queue more, whose ring the other process alone reads.
-        let (queue, ring) = service.create_queue(a.number, 256).unwrap();
+        let (queue, ring) = service.create_queue(a.number, 256, |ring| Ok(again(ring))).unwrap();
         let ring = ring.fd().unwrap().try_clone_to_owned().unwrap();
         let capabilities = Capabilities { send_requests: DEPTH, ..Capabilities::default() };
         let (qpn, _) = service.create_pair(a.number, &init(a.domain, queue, capabilities)).unwrap();
@@ -794,7 +794,7 @@ fn windows_and_changed_regions_open_what_they_say_and_to_whom() {
     assert!(service.next_window_key(a.number, window).is_err());
     // The region has to allow it: one with that right, besides the others of this test.
     let access = ALL.with(Access::WINDOW_BIND);
-    let made = service.reregister(b.number, b.key, None, None, Some(access)).unwrap();
+    let made = service.reregister(b.number, b.key, None, None, Some(access)).unwrap().0;
     assert_ne!(made.lkey, b.key, "the old key opens nothing");
     assert!(service.reregister(a.number, made.lkey, None, None, Some(access)).is_err(), "it is another program's");
     let old = b.key;
@@ -808,11 +808,61 @@ fn windows_and_changed_regions_open_what_they_say_and_to_whom() {
     // Another one, of other bytes in another file.
     let more = Region::allocate(8192, Pages::Ordinary).unwrap();
     service.destroy_window(b.number, rkey).unwrap();
-    let moved = Some((again(&more).window().clone(), 1 << 30));
-    let made = service.reregister(b.number, b.key, moved, None, None).unwrap();
+    let moved = Some(((again(&more).window().clone(), 1), 1 << 30));
+    let made = service.reregister(b.number, b.key, moved, None, None).unwrap().0;
     assert_eq!(write(&mut service, &mut a, &mut now, made.rkey, (1 << 30) + 8), Status::Success);
     let mut found = [0; 8];
     more.window().span(8, 8).unwrap().read_into(&mut found);
     assert_eq!(found, [7; 8]);
     assert_eq!(write(&mut service, &mut a, &mut now, old, 0), Status::RemoteAccess, "a key from before");
+}
+
+#[test]
+fn long_requests_behind_one_that_waits_are_not_done_in_one_turn() {
+    let (mut service, [mut a, mut b]) = two();
+    let mut now = 0;
+    let (key, long) = (b.key, a.piece(0, 1 << 20));
+    a.post(0, Operation::Send, &[a.piece(0, 8)]).unwrap();
+    for id in 1..=40 {
+        a.post(id, write_to(key, 0), &[long]).unwrap();
+    }
+    // Taken, and waiting for the SEND, for which there is no buffer.
+    for _ in 0..200 {
+        now += 1000;
+        service.turn(Moment::new(now), &mut NoWire);
+    }
+    assert!(a.poll().is_empty());
+    let before = service.counters().copied;
+    b.program.post_receive(b.qpn, 0, &[b.piece(0, 64)]).unwrap();
+    let mut most = 0;
+    for _ in 0..5_000 {
+        now += 100_000;
+        let copied = service.counters().copied;
+        service.turn(Moment::new(now), &mut NoWire);
+        most = most.max(service.counters().copied - copied);
+    }
+    assert_eq!(service.counters().copied - before, 40 << 20);
+    assert!(most <= 2 << 20, "{most} bytes in one turn");
+    assert_eq!(a.poll().len(), 41);
+}
+
+#[test]
+fn completions_that_have_no_room_are_told_when_there_is() {
+    let (mut service, [mut a, b]) = two();
+    let mut now = 0;
+    let ring = service.resize_queue(a.number, a.queue, 16, |ring| Ok(again(ring))).unwrap();
+    a.program.resize_queue(a.queue, 16, ring.window()).unwrap();
+    for id in 0..32 {
+        let piece = [a.piece(0, 8)];
+        a.post(id, write_to(b.key, 0), &piece).unwrap();
+        run(&mut service, &mut now);
+    }
+    // The card would sleep; but not for ever.
+    let turn = service.turn(Moment::new(now), &mut NoWire);
+    assert!(!turn.moved && turn.next.is_some(), "{turn:?} {}", a.poll().len());
+    assert_eq!(a.poll().len(), 16);
+    now = turn.next.unwrap().nanoseconds();
+    service.turn(Moment::new(now), &mut NoWire);
+    assert_eq!(a.poll().iter().map(|line| line.id).collect::<Vec<_>>(), (16..32).collect::<Vec<_>>());
+    assert_eq!(service.turn(Moment::new(now), &mut NoWire).next, None);
 }

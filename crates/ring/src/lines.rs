@@ -19,7 +19,7 @@ use millrace_dma::{Ordering, OutOfRange, Slots64, Window, Word64};
 /// Words of a line.
 const LINE: u32 = 8;
 /// Words of a message in a line.
-const ROOM: usize = 7;
+pub const ROOM: usize = 7;
 const TAKEN: usize = 0;
 const ASLEEP: usize = 64;
 const LINES: usize = 256;

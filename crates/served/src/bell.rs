@@ -3,7 +3,9 @@
 //! no socket is just not rung.
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, write};
+use std::io::IoSliceMut;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
 /// More than wait in a socket, by the room that it has.
@@ -15,6 +17,28 @@ const MOST: usize = 1024;
 /// There are no descriptors.
 pub fn bell() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+/// The bell of a card: the end that is heard (and polled) by [`heard_by_card`], and the end that is rung by [`ring_card`]. By a
+/// socket a program could send descriptors, too, whose closing takes as long as it likes; nobody waits who reads what says when it would.
+///
+/// # Errors
+/// There are no descriptors.
+pub fn of_card() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let other = bell.try_clone().map_err(|_| Errno::MFILE)?;
+    Ok((bell, other))
+}
+
+/// Rings a card.
+pub fn ring_card(bell: impl AsFd) {
+    let _ = write(bell, &1_u64.to_ne_bytes());
+}
+
+/// The card was rung. Whoever has the other end can take its flags away, and what it counts.
+pub fn heard_by_card(bell: impl AsFd) {
+    // At no place of a file.
+    let _ = preadv2(bell, &mut [IoSliceMut::new(&mut [0; 8])], u64::MAX, ReadWriteFlags::NOWAIT);
 }
 
 /// Rings. Never waits: where it is full, it has been rung.
@@ -34,7 +58,7 @@ pub fn heard(bell: impl AsFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::{OFlags, fcntl_setfl};
     use rustix::pipe::pipe;
 
@@ -57,6 +81,20 @@ mod tests {
         heard(&ear);
         drop(hand);
         assert!(!is_readable(&ear), "its end is no ringing");
+    }
+
+    #[test]
+    fn nobody_makes_a_card_wait() {
+        let (ear, hand) = of_card().unwrap();
+        heard_by_card(&ear);
+        ring_card(&hand);
+        ring_card(&hand);
+        assert!(is_readable(&ear));
+        heard_by_card(&ear);
+        assert!(!is_readable(&ear));
+        // Whoever rings takes the flags away, and what was rung.
+        fcntl_setfl(&hand, OFlags::empty()).unwrap();
+        heard_by_card(&ear);
     }
 
     #[test]

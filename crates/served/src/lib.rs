@@ -13,15 +13,21 @@
 //! * `wire`: requests and answers as words.
 //! * `bell`: by what the two wake each other.
 //! * `record`: one record of a seqpacket socket, with descriptors.
-//! * `server`: the side of the card. `network`: its way to other hosts. `client`: the side of a program.
+//! * `server`: the side of the card. `worker`: its thread. `clients`, `answer`: who has called, and what is answered. `network`: the way to
+//!   other hosts. `closing`: what programs have handed over.
+//! * `client`: the side of a program.
 #![forbid(unsafe_code)]
 
 pub mod bell;
+mod answer;
 mod client;
+mod clients;
+mod closing;
 mod network;
 mod record;
 mod server;
 pub mod wire;
+mod worker;
 
 pub use client::{CallError, Client};
 pub use server::{Address, Server, Start};

@@ -9,8 +9,10 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 
-/// Descriptors of a record. More are closed by the system.
-pub const MOST_FDS: usize = MOST_PARTS;
+/// Descriptors of a record that is sent.
+const MOST_FDS: usize = MOST_PARTS;
+/// As many as the system passes (`SCM_MAX_FD`). If there were room for fewer, it would close the rest, and take as long as their maker likes.
+const MOST_RECEIVED: usize = 253;
 
 /// Sends a record without waiting.
 ///
@@ -38,7 +40,7 @@ pub fn send(socket: impl AsFd, words: &Words, fds: &[BorrowedFd<'_>]) -> Result<
 /// Those of `recvmsg`; `EPIPE` when the other side has hung up; `EBADMSG` when it is too long, or no whole words.
 pub fn receive(socket: impl AsFd) -> Result<Option<(Words, Vec<OwnedFd>)>, Errno> {
     let mut bytes = [0; MOST_WORDS * 8 + 1];
-    let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_RECEIVED))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = loop {

@@ -22,10 +22,13 @@ const ALL: Access = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::
 fn server(folder: &tempfile::TempDir) -> (Server, std::path::PathBuf) {
     let path = folder.path().join("card.rdma");
     let mut server = Server::listen(path.clone()).unwrap();
-    let address = Address { mac: MAC, gids: [GID, GID] };
-    let start = Start { address, quota: Quota::default(), cpu: None, link: None, mtu: 4096 };
-    server.start(start).unwrap();
+    start(&mut server);
     (server, path)
+}
+
+fn start(server: &mut Server) {
+    let address = Address { mac: MAC, gids: [GID, GID] };
+    server.start(Start { address, quota: Quota::default(), cpu: None, link: None, mtu: 4096 }).unwrap();
 }
 
 fn part(offset: u64, len: u64) -> Parts {
@@ -128,7 +131,7 @@ impl End {
         let flags = Flags { signaled: true, ..Flags::default() };
         let request = Post { id: 7, operation, data: Data::Pieces(&pieces), flags, target: None };
         if self.program.post_send(self.qpn, &request).unwrap() {
-            bell::ring(&self.to_card);
+            bell::ring_card(&self.to_card);
         }
     }
 
@@ -241,4 +244,99 @@ fn harm_is_done_to_nobody_else() {
     }
     a.post(Operation::Write { address: 1 << 20, rkey: b.key, immediate: None });
     assert_eq!(a.completion().status, Status::Success);
+}
+
+/// A TCP socket whose closing takes ten seconds: what it has sent is not read by anybody.
+fn lingers() -> (OwnedFd, std::net::TcpStream) {
+    use std::io::Write;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut one = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    rustix::net::sockopt::set_socket_linger(&one, Some(Duration::from_secs(10))).unwrap();
+    one.set_nonblocking(true).unwrap();
+    while one.write(&[0; 1 << 16]).is_ok() {}
+    one.set_nonblocking(false).unwrap();
+    (one.into(), other)
+}
+
+/// Calls, and sends requests of which the first brings descriptors along that nobody has any more.
+fn call_with(path: &std::path::Path, requests: &[Request], fds: Vec<OwnedFd>) -> OwnedFd {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    for (number, request) in requests.iter().enumerate() {
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(64))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if number == 0 {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&borrowed)));
+        }
+        let bytes = request.write().bytes();
+        sendmsg(&socket, &[std::io::IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+    }
+    socket
+}
+
+#[test]
+fn what_takes_long_to_close_keeps_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("card.rdma");
+    let mut server = Server::listen(path.clone()).unwrap();
+    let mut peers = Vec::new();
+    let mut slow = |count| -> Vec<OwnedFd> {
+        let made = (0..count).map(|_| lingers());
+        made.map(|(fd, peer)| {
+            peers.push(peer);
+            fd
+        })
+        .collect()
+    };
+    // With requests that take none, more than any request takes, and behind one for which their sender is hung up on. They wait in the
+    // sockets, so that the card is the last to close them.
+    let _callers = [
+        call_with(&path, &[Request::Hello, Request::CreateDomain], slow(1)),
+        call_with(&path, &[Request::CreateDomain, Request::Hello], slow(1)),
+        call_with(&path, &[Request::Hello], slow(20)),
+    ];
+    start(&mut server);
+    // Answers within 5 s, or an error.
+    let (mut a, b) = (End::new(&path), End::new(&path));
+    a.connect(b.qpn);
+    b.connect(a.qpn);
+    a.post(Operation::Write { address: 1 << 20, rkey: b.key, immediate: None });
+    assert_eq!(a.completion().status, Status::Success);
+}
+
+#[test]
+fn what_was_posted_before_a_request_is_done_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_server, path) = server(&folder);
+    let [mut a, b] = two(&path);
+    for _ in 0..200 {
+        // The card sleeps, sometimes.
+        std::thread::sleep(Duration::from_micros(300));
+        for _ in 0..8 {
+            a.post(Operation::Write { address: 1 << 20, rkey: b.key, immediate: None });
+        }
+        // Without order the WRITEs would find a queue pair in the state ERR, or none that is ready.
+        a.client.call(&Request::ModifyPair(a.qpn, Attributes::state(State::Error)), &[]).unwrap();
+        assert!((0..8).all(|_| a.completion().status == Status::Success));
+        a.client.call(&Request::ModifyPair(a.qpn, Attributes::state(State::Reset)), &[]).unwrap();
+        let granted = Capabilities { send_requests: 16, receive_requests: 16, send_pieces: 1, receive_pieces: 1, inline: 64 };
+        a.program.add_pair(a.qpn, &granted, false);
+        a.connect(b.qpn);
+    }
+}
+
+#[test]
+fn whoever_does_not_greet_is_hung_up_on_and_a_process_has_a_few_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_server, path) = server(&folder);
+    let silent = Client::connect(&path).unwrap();
+    let others: Vec<Client> = (0..7).map(|_| Client::connect(&path).unwrap()).collect();
+    let one_more = Client::connect(&path).unwrap();
+    assert!(one_more.call(&Request::Hello, &[]).is_err(), "the ninth of one process");
+    assert!(is_hung_up(silent.fd()));
+    drop(others);
+    End::new(&path);
 }

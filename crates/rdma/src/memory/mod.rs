@@ -14,7 +14,7 @@ mod windows;
 
 pub use key::MOST_SLOTS;
 pub use reached::Reached;
-pub use regions::{Change, Counters, Info, Limits, Regions, RegisterError, Registered, Source, Way};
+pub use regions::{Change, Counters, Info, Limits, Regions, RegisterError, Registered, Remains, Source, Way};
 pub use windows::WindowType;
 
 use crate::local::{Connected, Far, Outcome};

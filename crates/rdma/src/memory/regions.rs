@@ -139,6 +139,12 @@ pub struct Change {
     pub access: Option<Access>,
 }
 
+/// What is left of a region whose keys open nothing any more: its mapping, which is unmapped when this is dropped, unless somebody else has it.
+pub struct Remains {
+    _place: Option<Place>,
+    _held: Option<Held>,
+}
+
 /// A region, as `millrace rdma regions` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
@@ -405,7 +411,16 @@ impl Regions {
     /// # Errors
     /// [`RegisterError::Key`]; [`RegisterError::Busy`] while windows are bound to it.
     pub fn deregister(&mut self, lkey: Key) -> Result<(), RegisterError> {
+        self.take_back(lkey).map(drop)
+    }
+
+    /// The same. To drop what is left of it can take as long as there is memory to be unmapped: that need not be here and now.
+    ///
+    /// # Errors
+    /// As [`Regions::deregister`].
+    pub fn take_back(&mut self, lkey: Key) -> Result<Remains, RegisterError> {
         let slot = self.idle_region(lkey)?;
+        let place = self.remains_of(slot);
         if let Some(entry) = self.table.at(slot) {
             let (domain, len) = (entry.domain, entry.place.len() as u64);
             self.bytes -= len;
@@ -413,8 +428,13 @@ impl Regions {
         }
         self.table.give_back(slot);
         self.table.share(slot, None);
-        self.held.remove(&slot);
-        Ok(())
+        let held = self.held.remove(&slot);
+        Ok(Remains { _place: place, _held: held })
+    }
+
+    /// Its bytes, so that they stay mapped.
+    fn remains_of(&self, slot: usize) -> Option<Place> {
+        self.table.at(slot).and_then(|entry| entry.place.part(0, entry.place.len()).ok())
     }
 
     /// Changes a region, which gets new keys; the old ones open nothing from now on. After an error it is as it was.
@@ -422,6 +442,14 @@ impl Regions {
     /// # Errors
     /// As [`Regions::register`] and [`Regions::deregister`].
     pub fn reregister(&mut self, lkey: Key, change: Change) -> Result<Registered, RegisterError> {
+        self.exchange(lkey, change).map(|(made, _)| made)
+    }
+
+    /// The same, with what is left of it as it was, as with [`Regions::take_back`].
+    ///
+    /// # Errors
+    /// As [`Regions::reregister`].
+    pub fn exchange(&mut self, lkey: Key, change: Change) -> Result<(Registered, Remains), RegisterError> {
         let slot = self.idle_region(lkey)?;
         let entry = self.table.at(slot).ok_or(RegisterError::Key(lkey))?;
         let (domain, access) = (change.domain.unwrap_or(entry.domain), change.access.unwrap_or(entry.access));
@@ -459,10 +487,10 @@ impl Regions {
         self.bytes = self.bytes - old_len + place.len() as u64;
         let way = held.way;
         // The old bytes are watched until nobody reaches them by the old keys.
+        let old_place = self.remains_of(slot);
         let old = self.held.insert(slot, held);
         let put = self.put(slot, domain, access, base, place, way);
-        drop(old);
-        Ok(put)
+        Ok((put, Remains { _place: old_place, _held: old }))
     }
 
     /// Takes over what was taken away meanwhile. Every access does so; an engine that is idle may call it now and then, so

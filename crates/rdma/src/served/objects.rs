@@ -3,7 +3,7 @@
 use super::queue_lines;
 use super::service::{Number, PairOf, Process, QueueOf, ServeError, Service};
 use crate::engine::Error;
-use crate::memory::{Change, ProtectionDomain, Registered, Regions, Source, WindowType};
+use crate::memory::{Change, ProtectionDomain, Registered, Regions, Remains, Source, WindowType};
 use crate::number::{Key, Qpn};
 use crate::transport::{Attributes, Capabilities, Init, Query, State};
 use crate::work::Access;
@@ -102,11 +102,10 @@ impl Service {
         base: Option<u64>,
         access: Access,
     ) -> Result<Registered, ServeError> {
-        self.register_window(program, domain, memory.window().clone(), base, access)
+        self.register_window(program, domain, (memory.window().clone(), 1), base, access)
     }
 
-    /// The same with a part of what is mapped, or with memory that its owner may cut
-    /// ([`ForeignRegion`](millrace_dma::ForeignRegion)).
+    /// The same with a part of what is mapped, and how many mappings it has.
     ///
     /// # Errors
     /// [`ServeError`].
@@ -114,22 +113,36 @@ impl Service {
         &mut self,
         program: Number,
         domain: ProtectionDomain,
-        memory: Window,
+        (memory, mappings): (Window, usize),
         base: Option<u64>,
         access: Access,
     ) -> Result<Registered, ServeError> {
-        has(&self.owned(program)?.domains, &domain, DOMAIN)?;
-        let most = self.quota.all_regions;
-        let reach = self.engine.memory();
-        let (owner, ours) = reach.domain(domain).ok_or(Error::Missing(DOMAIN))?;
-        let all: usize = reach.regions.iter().map(|(_, regions)| regions.count()).sum();
-        let regions = reach.regions.get_mut(owner).ok_or(ServeError::Gone)?;
-        let left = most.saturating_sub(all);
-        if regions.count() >= left {
+        let domain = self.domain_of(program, domain)?;
+        self.room_for(program, mappings)?;
+        let made = self.regions(program)?.register(domain, Source::Window(memory), base, access)?;
+        self.note_parts(program, made.lkey, mappings)?;
+        Ok(made)
+    }
+
+    /// Whether there is room for so many mappings more. A program may have as many as are left for all others.
+    fn room_for(&mut self, program: Number, mappings: usize) -> Result<(), ServeError> {
+        let more = |process: &Process| process.parts.values().sum::<usize>();
+        let all: usize = self.processes.iter().map(|(_, process)| more(process)).sum();
+        let own = more(self.process(program)?) + self.regions(program)?.count();
+        let all = all + self.engine.memory().regions.iter().map(|(_, regions)| regions.count()).sum::<usize>();
+        let left = self.quota.all_regions.saturating_sub(all);
+        if own + mappings > left {
             let limit = left as u64;
             return Err(ServeError::Quota { what: "regions, as long as others have so many,", limit });
         }
-        Ok(regions.register(ours, Source::Window(memory), base, access)?)
+        Ok(())
+    }
+
+    fn note_parts(&mut self, program: Number, key: Key, mappings: usize) -> Result<(), ServeError> {
+        if mappings > 1 {
+            self.process(program)?.parts.insert(key, mappings - 1);
+        }
+        Ok(())
     }
 
     /// The regions of a program.
@@ -153,21 +166,30 @@ impl Service {
         &mut self,
         program: Number,
         lkey: Key,
-        translation: Option<(Window, u64)>,
+        translation: Option<((Window, usize), u64)>,
         domain: Option<ProtectionDomain>,
         access: Option<Access>,
-    ) -> Result<Registered, ServeError> {
+    ) -> Result<(Registered, Remains), ServeError> {
         let domain = domain.map(|domain| self.domain_of(program, domain)).transpose()?;
-        let translation = translation.map(|(memory, base)| (Source::Window(memory), Some(base)));
-        Ok(self.regions(program)?.reregister(lkey, Change { translation, domain, access })?)
+        let mappings = translation.as_ref().map(|((_, mappings), _)| *mappings);
+        if let Some(mappings) = mappings {
+            self.room_for(program, mappings)?;
+        }
+        let translation = translation.map(|((memory, _), base)| (Source::Window(memory), Some(base)));
+        let (made, remains) = self.regions(program)?.exchange(lkey, Change { translation, domain, access })?;
+        let before = self.process(program)?.parts.remove(&lkey).map_or(1, |more| more + 1);
+        self.note_parts(program, made.lkey, mappings.unwrap_or(before))?;
+        Ok((made, remains))
     }
 
     /// Nobody reaches it any more.
     ///
     /// # Errors
     /// [`ServeError`].
-    pub fn deregister(&mut self, program: Number, lkey: Key) -> Result<(), ServeError> {
-        Ok(self.regions(program)?.deregister(lkey)?)
+    pub fn deregister(&mut self, program: Number, lkey: Key) -> Result<Remains, ServeError> {
+        let remains = self.regions(program)?.take_back(lkey)?;
+        self.process(program)?.parts.remove(&lkey);
+        Ok(remains)
     }
 
     /// A window that opens nothing yet.
@@ -209,24 +231,29 @@ impl Service {
         Ok(self.regions(program)?.free_window(window)?)
     }
 
-    /// A completion queue, and the memory of its ring, which has [`queue_lines`] lines.
+    /// A completion queue. `share` gets the memory of its ring, which has [`queue_lines`] lines.
     ///
     /// # Errors
     /// [`ServeError`].
-    pub fn create_queue(&mut self, program: Number, depth: u32) -> Result<(u32, &Region), ServeError> {
+    pub fn create_queue<R>(
+        &mut self,
+        program: Number,
+        depth: u32,
+        share: impl FnOnce(&Region) -> Result<R, ServeError>,
+    ) -> Result<(u32, R), ServeError> {
         let quota = self.quota;
         let owned = self.owned(program)?;
         room(owned.queues.len() as u64, 1, quota.queues as u64, "completion queues")?;
         let completions = room(owned.completions, depth.into(), quota.completions, "completions")?;
         let (ring, memory) = self.ring(depth)?;
+        let shared = share(&memory)?;
         let queue = self.engine.create_cq(depth)?;
         let owned = self.owned(program)?;
         owned.queues.push(queue);
         owned.completions = completions;
-        let of = QueueOf { owner: program, ring, written: 0, told: 0, depth, memory };
+        let of = QueueOf { owner: program, ring, written: 0, told: 0, depth, _memory: memory.without_fd() };
         self.queues.insert(queue, of);
-        let of = self.queues.get(&queue).ok_or(ServeError::Gone)?;
-        Ok((queue, &of.memory))
+        Ok((queue, shared))
     }
 
     /// A ring with room for so many completions.
@@ -262,7 +289,7 @@ impl Service {
         self.engine.resize_cq(queue, depth)?;
         self.owned(program)?.completions = all;
         let of = self.queues.get_mut(&queue).ok_or(ServeError::Gone)?;
-        (of.ring, of.memory, of.depth) = (ring, memory, depth);
+        (of.ring, of._memory, of.depth) = (ring, memory.without_fd(), depth);
         Ok(shared)
     }
 

@@ -10,7 +10,7 @@ use crate::number::Qpn;
 use crate::transport::{Capabilities, Event};
 use crate::work::{Completion, Ended, Piece, Request};
 use millrace_dma::{OutOfRange, Window};
-use millrace_ring::lines::{MOST_WORDS, Malformed, Receiver, Sender};
+use millrace_ring::lines::{MOST_WORDS, Malformed, ROOM, Receiver, Sender};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -203,6 +203,16 @@ impl Program {
         put(&mut self.work, &mut self.words, &work)?;
         pair.send.add(request.id);
         Ok(self.work.must_wake())
+    }
+
+    /// Whether the ring to the card has room for all of these.
+    pub fn has_lines<'r>(&mut self, qpn: Qpn, requests: impl Iterator<Item = Request<'r>>) -> Result<bool, Full> {
+        let mut words = 0;
+        for request in requests {
+            let one = self.words.of(&Work::Send(qpn, request)).ok_or(Full::Long)?;
+            words += one.len().next_multiple_of(ROOM);
+        }
+        Ok(self.work.has_room(words))
     }
 
     /// Adds a buffer to a receive queue. Whether the card is to be rung.

@@ -7,7 +7,7 @@ use super::work::Apart;
 use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES};
 use crate::engine::{Engine, Error, Options};
 use crate::memory::{Limits, Regions, RegisterError};
-use crate::number::{Gid, Moment, Qpn};
+use crate::number::{Gid, Key, Moment, Qpn};
 use crate::transport::Out;
 use crate::wire::Service as Kind;
 use millrace_dma::{OutOfRange, Pages, Region, RegionError};
@@ -140,6 +140,10 @@ pub(super) struct Process {
     /// Where its regions are.
     pub memory: usize,
     pub owned: Owned,
+    /// Messages that were taken.
+    pub taken: u64,
+    /// Parts of its regions that are mappings beyond one for each, by key.
+    pub parts: FxHashMap<Key, usize>,
     /// Events for which its ring had no room.
     pub late: VecDeque<u64>,
 }
@@ -163,7 +167,7 @@ pub(super) struct QueueOf {
     pub told: u32,
     pub depth: u32,
     /// For as long as the ring is used.
-    pub memory: Region,
+    pub _memory: Region,
 }
 
 /// A message, and room for what it is taken apart into.
@@ -196,7 +200,7 @@ pub struct Service {
     /// Programs whose events are to be looked at by them: somebody has to ring.
     pub(super) bells: VecDeque<Number>,
     /// Programs that were put out.
-    pub(super) put_out: Vec<Number>,
+    pub(super) put_out: Vec<(Number, Option<Regions>)>,
     /// Where messages are taken apart; away while one is.
     pub(super) scratch: Option<Box<Scratch>>,
 }
@@ -234,7 +238,7 @@ impl Service {
         let events = Sender::new(&shared.part(EVENTS_AT, SHARED_LEN - EVENTS_AT)?, EVENT_LINES)?;
         let memory = self.engine.memory().regions.insert(Regions::new(limits)?);
         let owned = Owned::default();
-        let process = Process { shared, work, events, memory, owned, late: VecDeque::new() };
+        let process = Process { shared, work, events, memory, owned, taken: 0, parts: FxHashMap::default(), late: VecDeque::new() };
         Ok(Number(self.processes.insert(process)))
     }
 
@@ -247,17 +251,18 @@ impl Service {
     }
 
     /// The program has ended, or does not want to be served any more: all that it had is gone when this returns, and requests of
-    /// others on their way to it end with an error.
-    pub fn leave(&mut self, now: Moment, program: Number) {
-        let Some(process) = self.processes.get_mut(program.0) else { return };
+    /// others on their way to it end with an error. To drop its regions takes as long as there is memory to be unmapped.
+    pub fn leave(&mut self, now: Moment, program: Number) -> Option<Regions> {
+        let process = self.processes.get_mut(program.0)?;
         let (owned, memory) = (core::mem::take(&mut process.owned), process.memory);
         let gone: HashSet<Qpn> = owned.pairs.iter().copied().collect();
         self.destroy_all(&owned);
-        self.engine.memory().regions.try_remove(memory);
+        let regions = self.engine.memory().regions.try_remove(memory);
         self.processes.remove(program.0);
         self.bells.retain(|bell| *bell != program);
         let own = &self.own;
         self.engine.lose_pairs(now, |path, remote| own.contains(&path.destination) && gone.contains(&remote));
+        regions
     }
 
     /// What led to other hosts is gone: queue pairs that are connected with them fail.
@@ -280,13 +285,25 @@ impl Service {
         }
     }
 
+    /// Up to where the messages that a program has written by now are to be taken, so that a request by another way comes behind them;
+    /// `None`: they were. What it writes meanwhile may count among them.
+    pub fn position_of_work(&self, program: Number) -> Option<u64> {
+        let process = self.processes.get(program.0)?;
+        process.work.has_more().then(|| process.taken + u64::from(WORK_LINES))
+    }
+
+    /// Whether a program's messages are taken up to there, or there are no more.
+    pub fn has_taken(&self, program: Number, position: u64) -> bool {
+        self.processes.get(program.0).is_none_or(|process| process.taken >= position || !process.work.has_more())
+    }
+
     /// A program that is to be rung: it sleeps, and there is an event for it.
     pub fn take_bell(&mut self) -> Option<Number> {
         self.bells.pop_front()
     }
 
-    /// A program that was put out, because it wrote what is no message. Its connection is to be closed.
-    pub fn take_put_out(&mut self) -> Option<Number> {
+    /// A program that was put out, because it wrote what is no message, and its regions. Its connection is to be closed.
+    pub fn take_put_out(&mut self) -> Option<(Number, Option<Regions>)> {
         self.put_out.pop()
     }
 

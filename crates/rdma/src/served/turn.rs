@@ -111,8 +111,8 @@ impl Service {
         self.scratch = Some(scratch);
         if done.is_err() {
             self.counters.malformed += 1;
-            self.put_out.push(program);
-            self.leave(now, program);
+            let left = self.leave(now, program);
+            self.put_out.push((program, left));
         } else if let Some(process) = self.processes.get(program.0) {
             process.work.give_back();
         }
@@ -124,6 +124,7 @@ impl Service {
         while count < MESSAGES && copied < BYTES {
             let Some(process) = self.processes.get_mut(program.0) else { break };
             let Some(len) = process.work.take(&mut scratch.words)? else { break };
+            process.taken += 1;
             copied += scratch.apart.read(&scratch.words[..len], |work| self.do_one(program, work))?;
             self.counters.taken += 1;
             count += 1;
@@ -184,7 +185,9 @@ impl Service {
         self.counters.refused += 1;
         let Some(of) = self.pairs.get(&qpn).copied() else { return };
         // In the state RESET there is nothing to fail.
-        let _: Result<State, Error> = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
+        if self.engine.query_qp(qpn).is_ok_and(|query| query.attributes.state != Some(State::Reset)) {
+            let _: Result<State, Error> = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
+        }
         let queue = if ended == Ended::Receive { of.receive_queue } else { of.send_queue };
         let completion = Completion { id, status: Status::LocalOperation, ended, qpn, ..Completion::default() };
         // Behind those that were there before, and it wakes whoever waits for one.

@@ -13,7 +13,7 @@ use millrace_rdma::memory::{ProtectionDomain, Reached, Registered, Source, Way, 
 use millrace_rdma::number::{Gid, Key, Qpn};
 use millrace_rdma::served::{Full, Program, SHARED_LEN, queue_lines};
 use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Query, State};
-use millrace_rdma::work::{Access, Completion, Piece, Request};
+use millrace_rdma::work::{Access, Completion, Data, Piece, Request};
 use millrace_served::wire::{self, Bytes, Parts, Register, Reregister, Welcome, Words, qpn};
 use millrace_served::{CallError, Client, bell, socket_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,7 +39,7 @@ pub(crate) struct InCard {
     /// By which the card wakes this process.
     bell: Arc<OwnedFd>,
     welcome: Welcome,
-    pairs: HashMap<Qpn, Init>,
+    pairs: HashMap<Qpn, Pair>,
     shared: HashMap<u32, SharedReceiveQuery>,
     /// Regions here, by the keys that the card gave them.
     regions: HashMap<Key, Key>,
@@ -48,6 +48,14 @@ pub(crate) struct InCard {
     /// The domain of all regions here: whom they belong to is the card's matter.
     domain: Option<ProtectionDomain>,
     is_gone: bool,
+}
+
+/// What is known here of a queue pair.
+struct Pair {
+    /// With what was granted.
+    init: Init,
+    /// As it was told last; that it has failed since is the card's knowledge.
+    state: State,
 }
 
 /// What is done where there is no scope: everything that is registered has to become shared memory.
@@ -138,10 +146,15 @@ impl InCard {
         let (mut words, fds) = self.call(&wire::Request::CreateQueue(depth), &[])?;
         let number = words.word().and_then(|word| u32::try_from(word).ok()).ok_or(libc::EPROTO)?;
         let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| libc::EPROTO)?;
-        let region = ring(fd, depth)?;
-        self.program.add_queue(number, depth, region.window()).map_err(|_| libc::EPROTO)?;
-        self.queues.push(number);
-        Ok(number)
+        let added = ring(fd, depth)
+            .and_then(|region| self.program.add_queue(number, depth, region.window()).map_err(|_| libc::EPROTO));
+        if added.is_err() {
+            let _ = self.call(&wire::Request::DestroyQueue(number), &[]);
+        }
+        added.map(|()| {
+            self.queues.push(number);
+            number
+        })
     }
 
     pub fn resize_queue(&mut self, queue: u32, depth: u32) -> Result<u32, i32> {
@@ -225,17 +238,18 @@ impl InCard {
         let number = qpn(&mut words).ok_or(libc::EPROTO)?;
         let granted = words.capabilities().ok_or(libc::EPROTO)?;
         self.program.add_pair(number, &granted, init.shared_receive_queue.is_some());
-        self.pairs.insert(number, Init { capabilities: granted, ..*init });
+        self.pairs.insert(number, Pair { init: Init { capabilities: granted, ..*init }, state: State::Reset });
         Ok((number, granted))
     }
 
     pub fn modify_pair(&mut self, number: Qpn, told: &Attributes) -> Result<State, i32> {
         let (mut words, _) = self.call(&wire::Request::ModifyPair(number, *told), &[])?;
         let state = words.word().and_then(wire::state).ok_or(libc::EPROTO)?;
+        let pair = self.pairs.get_mut(&number).ok_or(libc::EPROTO)?;
+        pair.state = state;
         if state == State::Reset {
             // Its queues are empty again.
-            let init = self.pairs.get(&number).ok_or(libc::EPROTO)?;
-            self.program.add_pair(number, &init.capabilities, init.shared_receive_queue.is_some());
+            self.program.add_pair(number, &pair.init.capabilities, pair.init.shared_receive_queue.is_some());
         }
         Ok(state)
     }
@@ -244,7 +258,7 @@ impl InCard {
         let (mut words, _) = self.call(&wire::Request::QueryPair(number), &[])?;
         let draining = words.word().ok_or(libc::EPROTO)? == 1;
         let attributes = words.attributes().ok_or(libc::EPROTO)?;
-        let init = *self.pairs.get(&number).ok_or(libc::EPROTO)?;
+        let init = self.pairs.get(&number).ok_or(libc::EPROTO)?.init;
         Ok(Query { attributes, init, draining })
     }
 
@@ -287,19 +301,40 @@ impl InCard {
     }
 
     fn ring(&self) {
-        bell::ring(&self.to_card);
+        bell::ring_card(&self.to_card);
+    }
+
+    /// Whether the queue pair takes such a request: what can be known here is said at once.
+    #[inline]
+    fn check(&self, number: Qpn, request: &Request<'_>) -> Result<(), i32> {
+        let pair = self.pairs.get(&number).ok_or(libc::EINVAL)?;
+        let may_post = !matches!(pair.state, State::Reset | State::Init | State::ReadyToReceive);
+        let granted = &pair.init.capabilities;
+        let fits = match request.data {
+            Data::Pieces(pieces) => pieces.len() <= granted.send_pieces as usize,
+            Data::Inline(parts) => parts.iter().map(|part| part.len()).sum::<usize>() <= granted.inline as usize,
+        };
+        if may_post && fits { Ok(()) } else { Err(libc::EINVAL) }
     }
 
     #[inline]
     pub fn post_send(&mut self, number: Qpn, request: &Request<'_>) -> Result<(), i32> {
+        self.check(number, request)?;
         self.post(|program| program.has_room(number, 1), |program| program.post_send(number, request))
     }
 
     pub fn post_receive(&mut self, number: Qpn, id: u64, pieces: &[Piece]) -> Result<(), i32> {
+        let pair = self.pairs.get(&number).ok_or(libc::EINVAL)?;
+        if pair.state == State::Reset || pieces.len() > pair.init.capabilities.receive_pieces as usize {
+            return Err(libc::EINVAL);
+        }
         self.post(|program| program.has_receive_room(number), |program| program.post_receive(number, id, pieces))
     }
 
     pub fn post_shared(&mut self, shared: u32, id: u64, pieces: &[Piece]) -> Result<(), i32> {
+        if self.shared.get(&shared).is_none_or(|query| pieces.len() > query.pieces as usize) {
+            return Err(libc::EINVAL);
+        }
         self.post(|_| true, |program| program.post_shared(shared, id, pieces))
     }
 
@@ -307,8 +342,20 @@ impl InCard {
         self.post(|_| true, |program| program.arm(queue, solicited_only))
     }
 
-    pub fn would_post(&self, number: Qpn, count: usize) -> Result<(), i32> {
-        if self.program.has_room(number, count) { Ok(()) } else { Err(libc::ENOMEM) }
+    /// Whether all of these would be posted; waits a little for the card to take what was posted before.
+    pub fn would_post<'r>(&mut self, number: Qpn, all: impl Iterator<Item = Request<'r>> + Clone) -> Result<(), i32> {
+        all.clone().try_for_each(|request| self.check(number, &request))?;
+        if !self.program.has_room(number, all.clone().count()) {
+            return Err(libc::ENOMEM);
+        }
+        let until = Instant::now() + ROOM;
+        while !self.program.has_lines(number, all.clone()).map_err(|_| libc::EINVAL)? {
+            if Instant::now() > until {
+                return Err(libc::ENOMEM);
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     #[inline]

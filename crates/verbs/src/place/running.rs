@@ -250,10 +250,14 @@ impl Running {
     }
 
     /// Whether all of these would be taken. What is wrong with one of them is told later if the card is to take it.
-    pub fn would_post<'r>(&self, number: Qpn, all: impl Iterator<Item = Request<'r>>) -> Result<(), i32> {
-        match &self.card {
+    pub fn would_post<'r>(
+        &mut self,
+        number: Qpn,
+        all: impl Iterator<Item = Request<'r>> + Clone,
+    ) -> Result<(), i32> {
+        match &mut self.card {
             None => self.engine.would_post(number, all).map_err(|error| error.errno()),
-            Some(card) => card.would_post(number, all.count()),
+            Some(card) => card.would_post(number, all),
         }
     }
 

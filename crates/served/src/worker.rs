@@ -1,0 +1,393 @@
+//! The thread of the card: it turns while something moves, and sleeps otherwise.
+//!
+//! It never waits for a program: requests are taken one of each program at a look, answers are sent without waiting,
+//! who does not read them is hung up on, and what they have handed over is closed on other threads.
+
+use crate::answer::{Answer, answer};
+use crate::clients::{Client, Waiting, greet};
+use crate::closing::Closer;
+use crate::network::{Doze, Network, Outside};
+use crate::server::Address;
+use crate::wire::{MOST_PARTS, Request, Welcome, Words, write_mac};
+use crate::{bell, record};
+use millrace_rdma::neighbour::Found;
+use millrace_rdma::number::{Gid, Moment};
+use millrace_rdma::served::{Number, ServeError, Service, Turn};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Programs at once: each costs the card memory.
+const MOST_PROGRAMS: usize = 256;
+/// Calls that are accepted at a look: strangers, who are hung up on, may call without end.
+const ACCEPTED: usize = 16;
+/// How often the socket is looked at while something moves.
+const LOOK: Duration = Duration::from_micros(200);
+/// How long the thread looks on after something moved.
+const LINGER: Duration = Duration::from_micros(100);
+/// Looks at what programs want between two turns that look at the clock, too.
+const LOOKS: u32 = 256;
+/// Turns that move something between two such turns.
+const TURNS: u32 = 16;
+/// The longest sleep where nothing says that a frame has come.
+const SILENT: Duration = Duration::from_millis(1);
+/// Addresses that a program may have asked for at a time.
+const MOST_ASKED: usize = 16;
+
+/// Connections of one process at once.
+const MOST_OF_PROCESS: usize = 8;
+/// How soon the socket is looked at again that could not be, and whether somebody has greeted.
+const AGAIN: Duration = Duration::from_millis(100);
+
+pub(crate) struct Worker {
+    service: Service,
+    network: Option<Network>,
+    address: Address,
+    mtu: u16,
+    listener: OwnedFd,
+    bell: Arc<OwnedFd>,
+    clients: Vec<Client>,
+    /// Requests that wait until what was posted before them is taken.
+    waiting: usize,
+    /// Closes what strangers have sent.
+    closer: Closer,
+    began: Instant,
+    /// No descriptor, or no place, for one more: the socket is not looked at until then.
+    full: Option<Instant>,
+}
+
+impl Worker {
+    /// Serves programs that call at `listener`, until somebody rings and says that it is to stop.
+    pub fn new(
+        service: Service,
+        network: Option<Network>,
+        (address, mtu): (Address, u16),
+        listener: OwnedFd,
+        bell: Arc<OwnedFd>,
+    ) -> Self {
+        let (clients, closer, began) = (Vec::new(), Closer::default(), Instant::now());
+        Self { service, network, address, mtu, listener, bell, clients, waiting: 0, closer, began, full: None }
+    }
+
+    fn now(&self) -> Moment {
+        since(self.began)
+    }
+
+    pub fn run(mut self, stop: &AtomicBool) {
+        let mut until = Instant::now();
+        // Acquire pairs with the Release in `Server::drop`.
+        while !stop.load(Ordering::Acquire) {
+            self.look(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }), None);
+            let next = self.turns(&mut until);
+            if Instant::now() >= until {
+                self.sleep(next);
+                until = Instant::now() + LINGER;
+            }
+        }
+    }
+
+    /// Turns for a while, until it is time to look at the socket. When the next turn is to be.
+    fn turns(&mut self, until: &mut Instant) -> Option<Moment> {
+        let began = Instant::now();
+        loop {
+            let mut turns = 0;
+            for _ in 0..LOOKS {
+                if self.has_something() {
+                    self.turn();
+                    turns += 1;
+                    if turns == TURNS {
+                        break;
+                    }
+                }
+            }
+            let turn = self.turn();
+            let moved = turn.moved || turns > 0;
+            let now = Instant::now();
+            if moved {
+                *until = now + LINGER;
+            } else {
+                // Programs that poll may need this core.
+                std::thread::yield_now();
+            }
+            if now >= *until || now - began >= LOOK {
+                return turn.next;
+            }
+        }
+    }
+
+    /// Whether a turn would do something now. Takes frames that have come.
+    fn has_something(&mut self) -> bool {
+        let Self { network, service, began, .. } = self;
+        let came = network.as_mut().map_or(0, |network| network.receive(|| since(*began), service));
+        came > 0 || service.has_something()
+    }
+
+    fn turn(&mut self) -> Turn {
+        let now = self.now();
+        let mut turn = self.service.turn(now, &mut Outside(self.network.as_mut()));
+        if let Some(network) = &mut self.network {
+            network.send(now);
+            turn.next = turn.next.into_iter().chain(network.next_due()).min();
+            if let Some(error) = network.take_end() {
+                tracing::warn!(error, "the RDMA engine reaches other hosts no more");
+                self.service.lose_network(now);
+            }
+        }
+        self.after_turn();
+        turn
+    }
+
+    /// Rings, and hangs up on who was put out. Before anybody else comes, so that its number is nobody else's yet.
+    fn after_turn(&mut self) {
+        while let Some((number, left)) = self.service.take_put_out() {
+            let is_it = |client: &Client| client.met.as_ref().is_some_and(|met| met.number == number);
+            if let Some(at) = self.clients.iter().position(is_it) {
+                self.remove(at).bury(left);
+            }
+        }
+        if self.waiting > 0 {
+            self.serve_waiting();
+        }
+        while let Some(number) = self.service.take_bell() {
+            let mut met = self.clients.iter().filter_map(|client| client.met.as_ref());
+            if let Some(met) = met.find(|met| met.number == number) {
+                bell::ring(&met.to_program);
+            }
+        }
+    }
+
+    fn sleep(&mut self, next: Option<Moment>) {
+        if !self.service.doze() {
+            return;
+        }
+        let Self { network, service, began, .. } = self;
+        let doze = network.as_mut().map(|network| network.doze(|| since(*began), service));
+        let (wakes, most) = match doze {
+            Some(Doze::Awake) => return self.service.awake(),
+            Some(Doze::Wakes(fd)) => (Some(fd), None),
+            Some(Doze::Silent) => (None, Some(SILENT)),
+            None => (None, None),
+        };
+        let left = next.map(|next| Duration::from_nanos(next.nanoseconds().saturating_sub(self.now().nanoseconds())));
+        // Somebody is to greet soon, or the socket is to be looked at again.
+        let is_awaited = self.full.is_some() || self.clients.iter().any(|client| client.met.is_none());
+        let left = left.into_iter().chain(most).chain(is_awaited.then_some(AGAIN)).min();
+        let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        self.look(left.as_ref(), wakes.as_ref());
+        if let Some(network) = &mut self.network {
+            network.awake();
+        }
+        self.service.awake();
+    }
+
+    /// Waits until something comes by a socket, a bell, or the link (`wakes`), at most so long; takes a request of each program.
+    fn look(&mut self, most: Option<&Timespec>, wakes: Option<&OwnedFd>) {
+        let now = Instant::now();
+        self.full = self.full.filter(|until| *until > now);
+        for at in (0..self.clients.len()).rev() {
+            if self.clients[at].is_late(now) {
+                self.hang_up(at);
+            }
+        }
+        let listens = if self.full.is_some() || self.closer.is_full() { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = vec![PollFd::new(&self.listener, listens)];
+        for client in &self.clients {
+            fds.push(PollFd::new(&client.socket, client.wants()));
+            // Three each; the socket stands for what is missing.
+            fds.push(PollFd::new(client.ended.as_ref().unwrap_or(&client.socket), PollFlags::IN));
+            fds.push(PollFd::new(client.met.as_ref().map_or(&client.socket, |met| &met.to_card), PollFlags::IN));
+        }
+        // Only to be woken.
+        fds.extend([Some(&*self.bell), wakes].into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        if !matches!(poll(&mut fds, most), Ok(1..)) {
+            return;
+        }
+        let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+        drop(fds);
+        let mut gone = Vec::new();
+        for (at, ready) in ready[1..].chunks_exact(3).take(self.clients.len()).enumerate() {
+            let client = &self.clients[at];
+            if let Some(met) = client.met.as_ref().filter(|_| ready[2].contains(PollFlags::IN)) {
+                bell::heard_by_card(&met.to_card);
+            }
+            let has_ended = client.ended.is_some() && ready[1].contains(PollFlags::IN);
+            if has_ended || (!ready[0].is_empty() && self.serve(at).is_err()) {
+                gone.push(at);
+            }
+        }
+        gone.into_iter().rev().for_each(|at| self.hang_up(at));
+        if ready[0].contains(PollFlags::IN) {
+            self.accept();
+        }
+    }
+
+    /// Its place is free for another one.
+    fn remove(&mut self, at: usize) -> Client {
+        let client = self.clients.swap_remove(at);
+        self.waiting -= usize::from(client.waiting.is_some());
+        self.full = None;
+        client
+    }
+
+    fn hang_up(&mut self, at: usize) {
+        let client = self.remove(at);
+        let now = self.now();
+        let left = client.met.as_ref().and_then(|met| self.service.leave(now, met.number));
+        client.bury(left);
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTED {
+            if self.clients.len() >= MOST_PROGRAMS {
+                self.full = Some(Instant::now() + AGAIN);
+                return;
+            }
+            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.let_in(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
+                // No descriptors.
+                Err(_) => {
+                    self.full = Some(Instant::now() + AGAIN);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn let_in(&mut self, socket: OwnedFd) {
+        match Client::new(socket) {
+            Ok(client) if client.pid > 0 && self.calls_of(client.pid) >= MOST_OF_PROCESS => client.bury(()),
+            Ok(client) => self.clients.push(client),
+            Err(socket) => self.closer.close(socket),
+        }
+    }
+
+    fn calls_of(&self, pid: i32) -> usize {
+        self.clients.iter().filter(|client| client.pid == pid).count()
+    }
+
+    /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
+    fn serve(&mut self, at: usize) -> Result<(), Errno> {
+        let client = &mut self.clients[at];
+        let Some((words, fds)) = record::receive(&client.socket)? else {
+            return if client.waiting.is_some() || client.closer.is_full() { Err(Errno::PIPE) } else { Ok(()) };
+        };
+        let request = Request::read(words).filter(|_| fds.len() <= MOST_PARTS);
+        let number = client.met.as_ref().map(|met| met.number);
+        match (request, number) {
+            (Some(Request::Hello), None) => {
+                client.closer.close(fds);
+                self.greet(at)
+            }
+            (Some(request), Some(number)) if request != Request::Hello => {
+                if let Some(position) = self.service.position_of_work(number) {
+                    client.waiting = Some(Waiting { request, fds, position });
+                    self.waiting += 1;
+                    return Ok(());
+                }
+                self.answer(at, number, request, fds)
+            }
+            _ => {
+                client.closer.close(fds);
+                Err(Errno::BADMSG)
+            }
+        }
+    }
+
+    /// Requests before which all is taken.
+    fn serve_waiting(&mut self) {
+        for at in (0..self.clients.len()).rev() {
+            let client = &mut self.clients[at];
+            let (Some(waiting), Some(met)) = (&client.waiting, &client.met) else { continue };
+            let number = met.number;
+            if !self.service.has_taken(number, waiting.position) {
+                continue;
+            }
+            let Some(Waiting { request, fds, .. }) = client.waiting.take() else { continue };
+            self.waiting -= 1;
+            if self.answer(at, number, request, fds).is_err() {
+                self.hang_up(at);
+            }
+        }
+    }
+
+    fn answer(&mut self, at: usize, number: Number, request: Request, fds: Vec<OwnedFd>) -> Result<(), Errno> {
+        let answered = match request {
+            Request::Resolve(gid) => self.resolve(at, gid).map(Answer::from),
+            Request::DestroyPair(qpn) => {
+                let now = self.now();
+                self.service.say_farewell(now, number, qpn, &mut Outside(self.network.as_mut()));
+                answer(&mut self.service, number, request, &fds)
+            }
+            _ => answer(&mut self.service, number, request, &fds),
+        };
+        let client = &mut self.clients[at];
+        if !fds.is_empty() {
+            client.closer.close(fds);
+        }
+        match answered {
+            Ok(Answer { words, fd, remains }) => {
+                if let Some(remains) = remains {
+                    client.closer.close(remains);
+                }
+                record::send(&client.socket, &words, fd.as_ref().map(AsFd::as_fd).as_slice())
+            }
+            Err(error) => record::send(&client.socket, &Words::refusal(error.errno()), &[]),
+        }
+    }
+
+    /// Who has an address. Each program may have a few asked for at a time, so that there is room for those that others ask for.
+    fn resolve(&mut self, at: usize, gid: Gid) -> Result<Words, ServeError> {
+        if self.address.gids.contains(&gid) {
+            return Ok(write_mac(Some(self.address.mac)));
+        }
+        let now = self.now();
+        let network = self.network.as_mut().ok_or(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error()))?;
+        let asked = &mut self.clients[at].asked;
+        asked.retain(|one| *one == gid || network.find(now, *one) == Found::Asked);
+        if asked.len() >= MOST_ASKED && !asked.contains(&gid) {
+            return Err(ServeError::Quota { what: "addresses that are being asked for", limit: MOST_ASKED as u64 });
+        }
+        asked.retain(|one| *one != gid);
+        match network.find(now, gid) {
+            Found::Known(mac) => Ok(write_mac(Some(mac))),
+            Found::Asked => {
+                asked.push(gid);
+                Ok(write_mac(None))
+            }
+            Found::Unreachable => Err(ServeError::NoHosts(Errno::HOSTUNREACH.raw_os_error())),
+            Found::NoSource => Err(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error())),
+            Found::Full => Err(ServeError::NoHosts(Errno::NOBUFS.raw_os_error())),
+        }
+    }
+
+    fn greet(&mut self, at: usize) -> Result<(), Errno> {
+        let number = match self.service.enter() {
+            Ok(number) => number,
+            Err(error) => return record::send(&self.clients[at].socket, &Words::refusal(error.errno()), &[]),
+        };
+        let welcome = Welcome { mac: self.address.mac, gid: self.address.gids[0], mtu: self.mtu };
+        let greeted = greet(&self.service, &self.clients[at].socket, &welcome, number);
+        match greeted {
+            Ok(met) => {
+                self.clients[at].met = Some(met);
+                Ok(())
+            }
+            Err(error) => {
+                let now = self.now();
+                let left = self.service.leave(now, number);
+                self.clients[at].closer.close(left);
+                Err(error)
+            }
+        }
+    }
+}
+
+fn since(began: Instant) -> Moment {
+    Moment::new(began.elapsed().as_nanos() as u64)
+}
