@@ -62,13 +62,14 @@ impl Manager {
         }
     }
 
-    fn begin(&mut self, state: State, terms: Terms) -> Result<Id, Error> {
+    fn begin(&mut self, now: Moment, state: State, terms: Terms) -> Result<Id, Error> {
         if self.connections.len() >= self.options.most_connections {
             return Err(Error::Full);
         }
         let (id, transaction) = (self.free_id(), self.transaction());
         let every = time_of(self.options.response_timeout);
-        self.connections.insert(id, Connection::new(state, terms, transaction, every));
+        let connection = Connection::new(state, terms, transaction, every);
+        self.connections.insert(id, Connection { began: Some(now), ..connection });
         Ok(id)
     }
 
@@ -89,7 +90,7 @@ impl Manager {
             unreliable: call.unreliable,
             ..Terms::default()
         };
-        let id = self.begin(State::Calling, terms)?;
+        let id = self.begin(now, State::Calling, terms)?;
         if let Some(connection) = self.connections.get_mut(&id) {
             (connection.local_qpn, connection.guid) = (offer.qpn, call.guid);
         }
@@ -132,7 +133,7 @@ impl Manager {
     /// # Errors
     /// There are as many connections as there may be.
     pub fn inquire(&mut self, now: Moment, peer: Peer, service: ServiceId, private: [u8; 216]) -> Result<Id, Error> {
-        let id = self.begin(State::Inquiring, Terms { peer, hop_limit: HOP_LIMIT, ..Terms::default() })?;
+        let id = self.begin(now, State::Inquiring, Terms { peer, hop_limit: HOP_LIMIT, ..Terms::default() })?;
         let request = ServiceRequest { request_id: id, pkey: WHOLE_PARTITION, service: service.0, private };
         self.send_kept(now, id, &request.into());
         Ok(id)
