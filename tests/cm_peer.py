@@ -3,6 +3,7 @@
     cm_peer.py serve PORT                    accepts who says FRIEND, refuses all others, until a friend says END
     cm_peer.py call ADDRESS PORT COUNT       so many connections, made and ended, some at once
         --hold FILE                          they are ended when FILE is there, and nothing may happen to them before
+        --until FILE                         no more of them are begun when FILE is there
         --patient                            who is refused or not answered calls again
         --end                                says END afterwards
 
@@ -122,7 +123,7 @@ class Caller:
     def __init__(self, options: argparse.Namespace, private: bytes, wanted: str) -> None:
         self.end, self.private, self.wanted = End(), private, wanted
         self.target = address(options.address, options.port)
-        self.hold, self.is_patient = options.hold, options.patient
+        self.hold, self.until, self.is_patient = options.hold, options.until, options.patient
         self.up: list[int] = []
         self.complete = 0
 
@@ -166,6 +167,8 @@ class Caller:
     def calls(self, count: int) -> None:
         begun = 0
         while self.complete < count:
+            if self.until and os.path.exists(self.until):
+                count = begun
             while begun < count and begun - self.complete < AT_ONCE:
                 self.begin()
                 begun += 1
@@ -186,7 +189,7 @@ def call(options: argparse.Namespace) -> Counter[str]:
     caller = Caller(options, FRIEND, "disconnected")
     caller.calls(options.count)
     if options.end:
-        options.hold = None
+        options.hold = options.until = None
         Caller(options, END, "rejected").calls(1)
     return caller.end.counts
 
@@ -202,6 +205,7 @@ def main() -> None:
     client.add_argument("port", type=int)
     client.add_argument("count", type=int)
     client.add_argument("--hold")
+    client.add_argument("--until")
     client.add_argument("--patient", action="store_true")
     client.add_argument("--end", action="store_true")
     client.set_defaults(run=call)

@@ -30,8 +30,9 @@ const MOST_STRANGERS: usize = 256;
 const MOST_OF_ONE: usize = 64;
 /// How long a message waits for one. It is sent again later anyway.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The same, when the process ends.
+/// How long the end of the process waits for answers, and how soon what is not answered is said again.
 const LAST: Duration = Duration::from_millis(200);
+const LAST_PAUSE: Duration = Duration::from_millis(25);
 /// Ports that are given to who names none, as Linux has them.
 const FREE_PORTS: core::ops::Range<u16> = 32_768..61_000;
 /// The largest backlog, and that of who names none.
@@ -498,12 +499,17 @@ impl State {
     pub fn finish(&mut self) {
         let now = self.now();
         self.manager.abandon(now);
-        self.send();
-        // Where to, may still be asked for.
+        self.step();
+        // Nobody says it again afterwards, and where to, may still be asked for.
         let until = Instant::now() + LAST;
-        while !self.waiting.is_empty() && Instant::now() < until {
+        let mut again = Instant::now() + LAST_PAUSE;
+        while (self.manager.is_leaving() || !self.waiting.is_empty()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
-            self.send();
+            if Instant::now() >= again {
+                again += LAST_PAUSE;
+                self.manager.leave_again();
+            }
+            self.step();
         }
         if let Some(card) = self.card.take() {
             let before = [("foreign", card.foreign), ("unreachable", self.unreachable), ("elsewhere", self.elsewhere)];

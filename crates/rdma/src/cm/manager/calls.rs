@@ -319,6 +319,19 @@ impl Manager {
         self.events.retain(|event| event.id() != id);
     }
 
+    /// Whether somebody has been told that a connection is over, and has not answered.
+    pub fn is_leaving(&self) -> bool {
+        self.connections.values().any(|connection| connection.state == State::Leaving)
+    }
+
+    /// Tells them again, at once: there will not be time to wait.
+    pub fn leave_again(&mut self) {
+        let is_leaving = |(id, one): (&Id, &Connection)| (one.state == State::Leaving).then_some(*id);
+        let ids: Vec<_> = self.connections.iter().filter_map(is_leaving).collect();
+        self.counters.sent_again += ids.len() as u64;
+        ids.into_iter().for_each(|id| self.send_again(id));
+    }
+
     /// Says that all is over, to all, once: the process ends.
     pub fn abandon(&mut self, now: Moment) {
         let ids: Vec<_> = self.connections.keys().copied().collect();

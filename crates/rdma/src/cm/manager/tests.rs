@@ -187,6 +187,23 @@ fn both_ends_learn_what_their_queue_pairs_need() {
 }
 
 #[test]
+fn who_ends_says_so_until_it_is_heard() {
+    let mut wire = listening(8);
+    wire.connected(10);
+    wire.ends[0].abandon(wire.now);
+    for _ in 0..3 {
+        wire.pass(|| false);
+        assert!(wire.ends[0].is_leaving());
+        wire.ends[0].leave_again();
+    }
+    wire.settle();
+    assert_eq!((wire.ends[0].is_leaving(), wire.event(1)), (false, "Disconnected".to_owned()));
+    assert_eq!(wire.ends[0].counters().sent_again, 3);
+    wire.ends[0].leave_again();
+    assert!(wire.ends[0].take_message().is_none());
+}
+
+#[test]
 fn who_does_not_want_to_says_so() {
     let mut wire = listening(8);
     wire.ends[0].connect(wire.now, &call(1, 2, 10)).unwrap();
