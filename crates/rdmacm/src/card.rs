@@ -44,7 +44,7 @@ unsafe extern "C" {
     pub fn ibv_destroy_ah(ah: *mut Ah) -> c_int;
     fn ibv_init_ah_from_wc(context: *mut Context, port: u8, wc: *mut Wc, grh: *mut Grh, attr: *mut AhAttr) -> c_int;
     fn millrace_create_general_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
-    fn millrace_create_ah_now(pd: *mut Pd, attr: *const AhAttr) -> *mut Ah;
+    fn millrace_create_ah_now(pd: *mut Pd, attr: *const AhAttr, asks: c_int) -> *mut Ah;
 }
 
 /// Messages that can wait in the receive queue, and in the send queue.
@@ -283,9 +283,10 @@ impl Card {
         (code == 0).then_some(Peer { gid: Gid(attr.dgid.0), index: attr.sgid_index })
     }
 
-    /// Sends a message to queue pair 1 of somebody. EAGAIN while its MAC address is being asked for, ENOMEM when too many wait.
-    pub fn send(&mut self, peer: Peer, bytes: &Bytes) -> Result<(), i32> {
-        let ah = self.handle(peer)?;
+    /// Sends a message to queue pair 1 of somebody. EAGAIN while its MAC address is not known, for which it `asks`; ENOMEM when too many
+    /// wait.
+    pub fn send(&mut self, peer: Peer, bytes: &Bytes, asks: bool) -> Result<(), i32> {
+        let ah = self.handle(peer, asks)?;
         let piece = Sge { addr: bytes.as_ptr() as u64, length: LEN as u32, lkey: 0 };
         // SAFETY: bytes that are inline are copied by the call; requests have the way by themselves, so the handle goes at once.
         unsafe {
@@ -304,18 +305,18 @@ impl Card {
         }
     }
 
-    /// Whether the MAC address of somebody is known. EAGAIN while it is being asked for.
-    pub fn reach(&mut self, peer: Peer) -> Result<(), i32> {
-        let ah = self.handle(peer)?;
+    /// Whether the MAC address of somebody is known. EAGAIN while it is not; it `asks` for it.
+    pub fn reach(&mut self, peer: Peer, asks: bool) -> Result<(), i32> {
+        let ah = self.handle(peer, asks)?;
         // SAFETY: just made.
         unsafe { ibv_destroy_ah(ah) };
         Ok(())
     }
 
-    fn handle(&self, peer: Peer) -> Result<*mut Ah, i32> {
+    fn handle(&self, peer: Peer, asks: bool) -> Result<*mut Ah, i32> {
         let attr = vector(peer, 64, 0);
         // SAFETY: the domain is there as long as the card.
-        unsafe { there(millrace_create_ah_now(self.pd, &attr)) }
+        unsafe { there(millrace_create_ah_now(self.pd, &attr, asks.into())) }
     }
 
     /// Destroys everything. What a program has made with the context keeps the device open until it goes, too.

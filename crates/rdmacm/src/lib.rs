@@ -6,7 +6,7 @@
 //! * `cma`: what programs see of our objects, byte by byte. `abi`: the same of verbs.
 //! * `boundary`: the functions that they call.
 //! * `state`: all identifiers of the process, and what they are told. `thread`: who looks at what comes.
-//! * `card`: verbs, as this library uses them.
+//! * `card`: verbs, as this library uses them. `stats`: what happened, in numbers.
 //!
 //! Everything `unsafe` is in `boundary`, `card` and `abi` (decision 60).
 #![deny(unsafe_code)]
@@ -25,6 +25,7 @@ mod cma;
 #[allow(dead_code, reason = "this library does not use all of it")]
 mod events;
 mod state;
+mod stats;
 mod thread;
 
 pub(crate) use events::Events;

@@ -8,7 +8,7 @@ use millrace_rdma::cm::Manager;
 use millrace_rdma::cm::address::{IpHeader, ServiceId, gid_of, ip_of};
 use millrace_rdma::cm::connection::{Event, Id, Peer};
 use millrace_rdma::cm::manager::{Error, Options};
-use millrace_rdma::cm::message::Bytes;
+use millrace_rdma::cm::message::{self, Bytes};
 use millrace_rdma::number::{Gid, Moment};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -24,10 +24,15 @@ pub(crate) type Queue = Events<u64>;
 
 /// Messages whose MAC addresses are being asked for, at most.
 const MOST_WAITING: usize = 256;
+/// Requests of others whose MAC addresses are being asked for, at most.
+const MOST_STRANGERS: usize = 256;
+/// The same, of one other end.
+const MOST_OF_ONE: usize = 64;
 /// How long a message waits for one. It is sent again later anyway.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The same, when the process ends.
+/// How long the end of the process waits for answers, and how soon what is not answered is said again.
 const LAST: Duration = Duration::from_millis(200);
+const LAST_PAUSE: Duration = Duration::from_millis(25);
 /// Ports that are given to who names none, as Linux has them.
 const FREE_PORTS: core::ops::Range<u16> = 32_768..61_000;
 /// The largest backlog, and that of who names none.
@@ -112,6 +117,12 @@ pub(crate) struct State {
     ports: HashMap<(u16, u16), (u32, bool)>,
     next: u64,
     waiting: VecDeque<(Instant, Peer, Box<Bytes>)>,
+    /// Requests that the manager has not seen: nobody knows yet how their senders can be answered.
+    strangers: VecDeque<(Instant, Peer, Vec<u8>)>,
+    /// Requests that were dropped because their senders have no MAC address, or too many waited for one.
+    unreachable: u64,
+    /// Requests that were refused because they are for another address, or do not say where they come from and go to.
+    elsewhere: u64,
     resolving: Vec<(Instant, Handle)>,
     began: Instant,
 }
@@ -170,6 +181,9 @@ impl State {
             ports: HashMap::new(),
             next: 1,
             waiting: VecDeque::new(),
+            strangers: VecDeque::new(),
+            unreachable: 0,
+            elsewhere: 0,
             resolving: Vec::new(),
             began: Instant::now(),
         }
@@ -364,18 +378,51 @@ impl State {
     /// latest.
     pub fn step(&mut self) -> Option<Duration> {
         let now = self.now();
-        let Self { card: Some(card), manager, .. } = self else { return None };
-        let has_more = card.receive(|peer, bytes| manager.receive(now, peer, bytes));
-        manager.tick(now);
+        let has_more = self.receive(now)?;
+        self.manager.tick(now);
         while let Some(event) = self.manager.take_event() {
             self.pass_on(event);
         }
         self.send();
         self.look_up();
-        let is_asking = !self.waiting.is_empty() || !self.resolving.is_empty();
+        let is_asking = !self.waiting.is_empty() || !self.strangers.is_empty() || !self.resolving.is_empty();
         let soon = if has_more { Some(Duration::ZERO) } else { is_asking.then_some(Duration::from_millis(1)) };
         let due = self.manager.next_due().map(|due| due.since(self.now()));
         soon.into_iter().chain(due).min()
+    }
+
+    /// Gives what has come to the manager. Whether there may be more; nothing without a card.
+    fn receive(&mut self, now: Moment) -> Option<bool> {
+        let Self { card: Some(card), manager, strangers, .. } = self else { return None };
+        let mut calls = core::mem::take(strangers);
+        let until = Instant::now() + PATIENCE;
+        let has_more = card.receive(|peer, bytes| match message::calls(bytes) {
+            true => calls.push_back((until, peer, bytes.to_vec())),
+            false => manager.receive(now, peer, bytes),
+        });
+        self.look_at_calls(now, calls);
+        Some(has_more)
+    }
+
+    /// Gives requests to the manager as soon as their senders can be reached: a program that is told of one accepts it with a path to
+    /// its sender, and is not to wait for that then. And who cannot be answered takes nobody's place in a backlog.
+    fn look_at_calls(&mut self, now: Moment, calls: VecDeque<(Instant, Peer, Vec<u8>)>) {
+        let Self { card: Some(card), manager, strangers, unreachable, .. } = self else { return };
+        let mut found = HashMap::new();
+        for (until, peer, bytes) in calls {
+            let may_wait = strangers.len() < MOST_STRANGERS;
+            let (reached, count) = found.entry(peer).or_insert_with(|| (card.reach(peer, may_wait), 0));
+            let has_room = may_wait && *count < MOST_OF_ONE;
+            match *reached {
+                Ok(()) => manager.receive(now, peer, &bytes),
+                Err(libc::EAGAIN) if has_room && Instant::now() < until => {
+                    *count += 1;
+                    strangers.push_back((until, peer, bytes));
+                }
+                // Whoever calls in earnest calls again, and is known by then.
+                Err(_) => *unreachable += 1,
+            }
+        }
     }
 
     fn pass_on(&mut self, event: Event) {
@@ -399,6 +446,7 @@ impl State {
         match owner {
             Some(owner) => self.tell(owner, What::Happened(event)),
             None => {
+                self.elsewhere += u64::from(matches!(event, Event::Requested { .. } | Event::ServiceRequested { .. }));
                 let now = self.now();
                 self.manager.destroy(now, id);
             }
@@ -418,14 +466,16 @@ impl State {
         let now = Instant::now();
         for _ in 0..self.waiting.len() {
             let Some((until, peer, bytes)) = self.waiting.pop_front() else { break };
-            if card.send(peer, &bytes) == Err(libc::EAGAIN) && now < until {
+            if card.send(peer, &bytes, true) == Err(libc::EAGAIN) && now < until {
                 self.waiting.push_back((until, peer, bytes));
             }
         }
         while let Some((peer, bytes)) = self.manager.take_message() {
-            let is_waiting = matches!(card.send(peer, &bytes), Err(libc::EAGAIN | libc::ENOMEM));
+            // Who calls in the name of many is not to fill the table of those who are being asked for: as many as may wait are asked for.
+            let has_room = self.waiting.len() < MOST_WAITING;
+            let is_waiting = matches!(card.send(peer, &bytes, has_room), Err(libc::EAGAIN | libc::ENOMEM));
             // What does not go now is sent again by whoever needs it.
-            if is_waiting && self.waiting.len() < MOST_WAITING {
+            if is_waiting && has_room {
                 self.waiting.push_back((now + PATIENCE, peer, bytes));
             }
         }
@@ -436,9 +486,10 @@ impl State {
         for (until, handle) in core::mem::take(&mut self.resolving) {
             let Some((peer, _)) = self.ones.get(&handle).and_then(|one| one.peer) else { continue };
             let Some(card) = self.card.as_mut() else { return };
-            match card.reach(peer) {
-                Err(libc::EAGAIN) if now < until => self.resolving.push((until, handle)),
-                Err(libc::EAGAIN) => self.tell(handle, What::Resolved(Err(libc::ETIMEDOUT))),
+            match card.reach(peer, true) {
+                // ENOBUFS: too many others are being asked for just now.
+                Err(libc::EAGAIN | libc::ENOBUFS) if now < until => self.resolving.push((until, handle)),
+                Err(libc::EAGAIN | libc::ENOBUFS) => self.tell(handle, What::Resolved(Err(libc::ETIMEDOUT))),
                 result => self.tell(handle, What::Resolved(result)),
             }
         }
@@ -448,14 +499,21 @@ impl State {
     pub fn finish(&mut self) {
         let now = self.now();
         self.manager.abandon(now);
-        self.send();
-        // Where to, may still be asked for.
+        self.step();
+        // Nobody says it again afterwards, and where to, may still be asked for.
         let until = Instant::now() + LAST;
-        while !self.waiting.is_empty() && Instant::now() < until {
+        let mut again = Instant::now() + LAST_PAUSE;
+        while (self.manager.is_leaving() || !self.waiting.is_empty()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
-            self.send();
+            if Instant::now() >= again {
+                again += LAST_PAUSE;
+                self.manager.leave_again();
+            }
+            self.step();
         }
         if let Some(card) = self.card.take() {
+            let before = [("foreign", card.foreign), ("unreachable", self.unreachable), ("elsewhere", self.elsewhere)];
+            crate::stats::write(&self.manager.counters(), before);
             card.close();
         }
     }

@@ -189,6 +189,8 @@ pub(super) struct Connection {
     pub local_qpn: Qpn,
     pub guid: u64,
     pub transaction: u64,
+    /// When this end has called.
+    pub began: Option<Moment>,
     /// The service, where somebody else has called.
     pub service: Option<ServiceId>,
     /// Whether the program has not yet looked at the request.
@@ -213,6 +215,7 @@ impl Connection {
             local_qpn: Qpn::new(0),
             guid: 0,
             transaction,
+            began: None,
             service: None,
             is_unseen: false,
             is_half_open: false,

@@ -73,6 +73,14 @@ impl State {
             Self::Asking { .. } | Self::Unreachable => None,
         }
     }
+
+    /// The same, and somebody makes use of it: it is asked again before it is forgotten.
+    fn use_mac(&mut self) -> Option<Mac> {
+        if let Self::Reachable { is_used, .. } = self {
+            *is_used = true;
+        }
+        self.mac()
+    }
 }
 
 /// Counts of what was heard and done. They only grow.
@@ -125,10 +133,7 @@ impl Neighbours {
     /// The MAC address that leads to a GID on this wire; who is not known is asked for.
     pub fn find(&mut self, now: Moment, gid: Gid) -> Found {
         if let Some((state, _)) = self.entries.get_mut(&gid.0) {
-            if let State::Reachable { is_used, .. } = state {
-                *is_used = true;
-            }
-            return match (*state, state.mac()) {
+            return match (*state, state.use_mac()) {
                 (_, Some(mac)) => Found::Known(mac),
                 (State::Unreachable, None) => Found::Unreachable,
                 (_, None) => Found::Asked,
@@ -143,6 +148,11 @@ impl Neighbours {
         self.ask(gid, None);
         self.set(gid.0, State::Asking { requests: 1 }, now + PAUSES[0]);
         Found::Asked
+    }
+
+    /// The MAC address that leads to a GID, if it is known: nobody is asked, and no entry is made.
+    pub fn known(&mut self, gid: Gid) -> Option<Mac> {
+        self.entries.get_mut(&gid.0).and_then(|(state, _)| state.use_mac())
     }
 
     /// Takes a frame that came; returns whether it is ARP or neighbour discovery, which is for nobody else.

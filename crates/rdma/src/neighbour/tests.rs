@@ -49,6 +49,19 @@ fn two_ends_find_one_another() {
 }
 
 #[test]
+fn who_is_looked_for_without_asking_gets_no_entry() {
+    let (mut one, mut other, gid) = (end(0), end(1), own(1)[0]);
+    assert_eq!((one.known(gid), one.entries.len(), talk(at(0), &mut one, &mut other)), (None, 0, 0));
+    one.find(at(0), gid);
+    assert_eq!(one.known(gid), None);
+    talk(at(1), &mut one, &mut other);
+    assert_eq!(one.known(gid), Some(MACS[1]));
+    // It was of use, so it is asked again before it is forgotten.
+    one.tick(at(31_000));
+    assert!(one.take_frame().is_some());
+}
+
+#[test]
 fn who_does_not_answer_is_asked_five_times() {
     let (mut one, gid) = (end(0), own(1)[0]);
     assert_eq!(one.find(at(0), gid), Found::Asked);

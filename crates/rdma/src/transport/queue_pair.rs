@@ -3,7 +3,7 @@
 use super::rate::Rate;
 use super::requester::Requester;
 use super::responder::Responder;
-use super::{Capabilities, Environment, Event, Init, Origin, Out, State};
+use super::{Capabilities, Environment, Event, Init, Options, Origin, Out, State};
 use crate::local::{Connected, Far};
 use crate::memory::{Asker, Memory};
 use crate::number::{Moment, Psn, Qpn};
@@ -54,6 +54,8 @@ pub(crate) struct Config {
     pub notify_drained: bool,
     /// The other end has said that it does selective repeat, and so do we.
     pub extended: bool,
+    /// The other end has sent something, and has not said that: it is not told any more that this end does.
+    pub is_stranger: bool,
     /// The process at the other end has ended.
     pub is_alone: bool,
 }
@@ -81,6 +83,7 @@ impl Config {
             rnr_retry: 0,
             notify_drained: false,
             extended: false,
+            is_stranger: false,
             is_alone: false,
         }
     }
@@ -103,10 +106,25 @@ impl Config {
 
     /// Headers of a packet to the other end.
     #[inline]
-    pub fn headers(&self, opcode: Opcode, psn: Psn, extended: bool) -> Headers {
+    pub fn headers(&self, opcode: Opcode, psn: Psn, options: &Options) -> Headers {
         let mut headers = Headers::new(self.init.service, opcode, self.remote, psn);
-        headers.extended = extended;
+        headers.extended = self.says_extended(options);
         headers
+    }
+
+    /// Whether packets say that this end does selective repeat.
+    #[inline]
+    pub fn says_extended(&self, options: &Options) -> bool {
+        options.extended && !self.is_stranger && self.init.service == Service::ReliableConnection
+    }
+
+    /// A packet of the other end says whether it does selective repeat. Once it has, that holds; notifications of congestion do not say it.
+    #[inline]
+    fn meet(&mut self, options: &Options, headers: &Headers) {
+        let says = headers.service == Service::ReliableConnection && headers.opcode != Opcode::CongestionNotification;
+        if says && options.extended && !self.extended {
+            (self.extended, self.is_stranger) = (headers.extended, !headers.extended);
+        }
     }
 
     /// Whether a packet comes from the other end of the connection. RoCE v2 goes through routers, which send from
@@ -193,9 +211,7 @@ impl QueuePair {
 
     fn take_from_peer<M: Memory>(&mut self, env: &mut Environment<'_, M>, packet: &Packet<'_>, origin: &Origin) {
         let headers = &packet.headers;
-        if env.options.extended && !self.config.extended && headers.service == Service::ReliableConnection {
-            self.config.extended = headers.extended;
-        }
+        self.config.meet(env.options, headers);
         if origin.congested || headers.fecn_becn.0 {
             env.counters.congested += 1;
             self.responder.congested(env.now);
@@ -440,7 +456,7 @@ impl QueuePair {
     /// Forgets everything, without telling.
     pub fn reset<M>(&mut self, env: &mut Environment<'_, M>) {
         self.config.state = State::Reset;
-        self.config.extended = false;
+        (self.config.extended, self.config.is_stranger) = (false, false);
         self.rate = None;
         self.requester.begin(Psn::new(0), &self.config);
         self.requester.queue.clear();

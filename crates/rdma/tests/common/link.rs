@@ -151,6 +151,9 @@ pub struct Link {
     pub dead: [bool; 2],
     /// Nanoseconds from one end to the other.
     pub delay: u64,
+    /// Whether an end has got anything, and how many packets it has sent since that say that it does selective repeat.
+    met: [bool; 2],
+    pub says_so: [u64; 2],
     on_way: BinaryHeap<Reverse<(u64, u64, usize)>>,
     frames: Vec<Option<Frame>>,
     count: u64,
@@ -165,6 +168,8 @@ impl Link {
             random: Random(seed),
             dead: [false; 2],
             delay: 1000,
+            met: [false; 2],
+            says_so: [0; 2],
             on_way: BinaryHeap::new(),
             frames: Vec::new(),
             count: 0,
@@ -199,6 +204,7 @@ impl Link {
             }
             let budget = 1 + self.random.below(64) as usize;
             for frame in self.ends[from].take(now, budget) {
+                self.says_so[from] += u64::from(self.met[from] && frame.headers.extended);
                 self.put(1 - from, frame);
                 // There may be more, even if the link has lost all of these.
                 came = true;
@@ -211,6 +217,7 @@ impl Link {
             came = true;
             let (frame, to) = (self.frames[place / 2].take().unwrap(), place % 2);
             if !self.dead[to] {
+                self.met[to] = true;
                 self.ends[to].give(now, &frame);
             }
         }

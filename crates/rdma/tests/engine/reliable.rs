@@ -350,4 +350,13 @@ fn a_stranger_gets_nothing_that_is_ours() {
     let link = exchange(options, &Wish::default(), faults, 3, [requests.clone(), requests]);
     assert_eq!(link.ends[0].engine.counters().kept, 0);
     assert_eq!(link.ends[1].engine.counters().kept, 0);
+    // Nor the bit of a header that others have reserved, once it is known for one.
+    assert_eq!(link.says_so, [0, 0]);
+}
+
+#[test]
+fn ends_of_ours_say_so_in_each_packet() {
+    let requests: Vec<_> = (0..100).map(|at| (at as u8, 3000)).collect();
+    let link = exchange([Options::default(); 2], &Wish::default(), Faults::default(), 3, [requests.clone(), requests]);
+    assert!(link.says_so.iter().all(|count| *count > 100), "{:?}", link.says_so);
 }

@@ -103,7 +103,7 @@ fn set_errno(error: i32) {
 }
 
 /// A remark for whoever started the program: there are only numbers for errors.
-fn say(text: impl core::fmt::Display) {
+pub(crate) fn say(text: impl core::fmt::Display) {
     eprintln!("librdmacm (millrace): {text}");
 }
 

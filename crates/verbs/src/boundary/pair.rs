@@ -668,15 +668,15 @@ fn handle(context: *mut Context, pd: *mut Pd, path: Path) -> *mut Ah {
     Box::into_raw(Box::new(AhObject { abi: UnsafeCell::new(Ah { context, pd, handle: 0 }), path })).cast()
 }
 
-/// As [`ibv_create_ah`], but does not wait for the MAC address: EAGAIN while it is being asked for.
+/// As [`ibv_create_ah`], but does not wait for the MAC address: EAGAIN while it is not known. It is asked for only where `asks` says so.
 ///
 /// # Safety
 /// `pd` is a protection domain, and `attr` may be read.
-pub(super) unsafe fn create_ah_now(pd: *mut Pd, attr: *const AhAttr) -> *mut Ah {
+pub(super) unsafe fn create_ah_now(pd: *mut Pd, attr: *const AhAttr, asks: bool) -> *mut Ah {
     // SAFETY: the caller's promise.
     let (domain, attr, context) = unsafe { (PdObject::of(pd), &*attr, (*pd).context) };
     let place = &domain.place;
-    let resolve = || place.look_up(Gid(attr.dgid.0))?.ok_or(libc::EAGAIN);
+    let resolve = || place.look_up(Gid(attr.dgid.0), asks)?.ok_or(libc::EAGAIN);
     way(place, attr, 0, resolve).map_or_else(null, |path| handle(context, pd, path))
 }
 

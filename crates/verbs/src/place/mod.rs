@@ -40,7 +40,7 @@ pub(crate) use millrace_link::{LinkError, card as open_card};
 use millrace_rdma::engine::{Engine, Options};
 use millrace_rdma::local::Directory;
 use millrace_rdma::memory::{Limits, MOST_SLOTS};
-use millrace_rdma::neighbour::Found;
+use millrace_rdma::neighbour::{Found, Neighbours};
 use millrace_rdma::number::{Gid, Moment};
 use rustix::io::Errno;
 use std::hash::{BuildHasher, RandomState};
@@ -394,8 +394,8 @@ impl Place {
         self.forks != crate::boundary::forks()
     }
 
-    /// The MAC address that leads to `gid`, if it is known; asks for it otherwise.
-    pub fn look_up(&self, gid: Gid) -> Result<Option<[u8; 6]>, i32> {
+    /// The MAC address that leads to `gid`, if it is known; otherwise `asks` for it.
+    pub fn look_up(&self, gid: Gid, asks: bool) -> Result<Option<[u8; 6]>, i32> {
         if (0..crate::address::GIDS).any(|index| self.address.gid(index).is_some_and(|(own, _)| own == gid)) {
             return Ok(Some(self.address.mac));
         }
@@ -408,7 +408,11 @@ impl Place {
         if self.config.in_card {
             return self.with(|running| running.card.as_mut().ok_or(libc::EIO)?.look_up(gid));
         }
-        match self.moving(false, |running| Ok(running.neighbours.find(self.now(), gid)))? {
+        let find = |neighbours: &mut Neighbours| match asks {
+            true => neighbours.find(self.now(), gid),
+            false => neighbours.known(gid).map_or(Found::Asked, Found::Known),
+        };
+        match self.moving(false, |running| Ok(find(&mut running.neighbours)))? {
             Found::Known(mac) => Ok(Some(mac)),
             Found::Asked => Ok(None),
             Found::Unreachable => Err(libc::EHOSTUNREACH),
@@ -421,7 +425,7 @@ impl Place {
     pub fn resolve(&self, gid: Gid) -> Result<[u8; 6], i32> {
         let until = Instant::now() + RESOLVE;
         loop {
-            match self.look_up(gid)? {
+            match self.look_up(gid, true)? {
                 Some(mac) => return Ok(mac),
                 None if Instant::now() < until => std::thread::sleep(Duration::from_micros(50)),
                 None => return Err(libc::EHOSTUNREACH),

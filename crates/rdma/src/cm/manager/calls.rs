@@ -62,13 +62,14 @@ impl Manager {
         }
     }
 
-    fn begin(&mut self, state: State, terms: Terms) -> Result<Id, Error> {
+    fn begin(&mut self, now: Moment, state: State, terms: Terms) -> Result<Id, Error> {
         if self.connections.len() >= self.options.most_connections {
             return Err(Error::Full);
         }
         let (id, transaction) = (self.free_id(), self.transaction());
         let every = time_of(self.options.response_timeout);
-        self.connections.insert(id, Connection::new(state, terms, transaction, every));
+        let connection = Connection::new(state, terms, transaction, every);
+        self.connections.insert(id, Connection { began: Some(now), ..connection });
         Ok(id)
     }
 
@@ -89,7 +90,7 @@ impl Manager {
             unreliable: call.unreliable,
             ..Terms::default()
         };
-        let id = self.begin(State::Calling, terms)?;
+        let id = self.begin(now, State::Calling, terms)?;
         if let Some(connection) = self.connections.get_mut(&id) {
             (connection.local_qpn, connection.guid) = (offer.qpn, call.guid);
         }
@@ -132,7 +133,7 @@ impl Manager {
     /// # Errors
     /// There are as many connections as there may be.
     pub fn inquire(&mut self, now: Moment, peer: Peer, service: ServiceId, private: [u8; 216]) -> Result<Id, Error> {
-        let id = self.begin(State::Inquiring, Terms { peer, hop_limit: HOP_LIMIT, ..Terms::default() })?;
+        let id = self.begin(now, State::Inquiring, Terms { peer, hop_limit: HOP_LIMIT, ..Terms::default() })?;
         let request = ServiceRequest { request_id: id, pkey: WHOLE_PARTITION, service: service.0, private };
         self.send_kept(now, id, &request.into());
         Ok(id)
@@ -316,6 +317,19 @@ impl Manager {
             connection.is_orphan = true;
         }
         self.events.retain(|event| event.id() != id);
+    }
+
+    /// Whether somebody has been told that a connection is over, and has not answered.
+    pub fn is_leaving(&self) -> bool {
+        self.connections.values().any(|connection| connection.state == State::Leaving)
+    }
+
+    /// Tells them again, at once: there will not be time to wait.
+    pub fn leave_again(&mut self) {
+        let is_leaving = |(id, one): (&Id, &Connection)| (one.state == State::Leaving).then_some(*id);
+        let ids: Vec<_> = self.connections.iter().filter_map(is_leaving).collect();
+        self.counters.sent_again += ids.len() as u64;
+        ids.into_iter().for_each(|id| self.send_again(id));
     }
 
     /// Says that all is over, to all, once: the process ends.

@@ -18,6 +18,10 @@ const LONGEST_POSTPONEMENT: Duration = Duration::from_secs(300);
 const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(10);
 
+/// How long a service is called again that nobody offers, and how soon.
+const PERSISTENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// REQ and REP, as rejections and postponements name them.
 const REQUEST: u8 = 0;
 const REPLY: u8 = 1;
@@ -45,11 +49,11 @@ impl Manager {
             Message::Reply(reply) => self.on_reply(now, from, transaction, reply),
             Message::Ready(ready) => self.on_ready(from, &ready),
             Message::Postponement(postponement) => self.on_postponement(now, from, &postponement),
-            Message::Rejection(rejection) => self.on_rejection(from, &rejection),
+            Message::Rejection(rejection) => self.on_rejection(now, from, &rejection),
             Message::DisconnectRequest(request) => self.on_disconnect_request(now, from, transaction, &request),
             Message::DisconnectReply(reply) => self.on_disconnect_reply(now, from, &reply),
             Message::ServiceRequest(request) => self.on_service_request(from, transaction, request),
-            Message::ServiceReply(reply) => self.on_service_reply(from, reply),
+            Message::ServiceReply(reply) => self.on_service_reply(now, from, reply),
         }
     }
 
@@ -258,7 +262,7 @@ impl Manager {
         }
     }
 
-    fn on_rejection(&mut self, from: Peer, rejection: &Rejection) {
+    fn on_rejection(&mut self, now: Moment, from: Peer, rejection: &Rejection) {
         self.early.retain(|early| early.from != from || early.request.local_id != rejection.local_id);
         // Who has got no answer does not know our number.
         let id = match rejection.remote_id {
@@ -275,12 +279,24 @@ impl Manager {
             Some((id, State::Asked)) if self.connections.get(&id).is_some_and(|one| one.is_unseen) => {
                 self.change(id, State::Withdrawn);
             }
+            Some((id, State::Calling)) if rejection.reason == reason::INVALID_SERVICE && self.calls_again(now, id) => {}
             Some((id, State::Calling | State::Replied | State::Asked | State::Accepting)) => {
                 self.fail(Event::Rejected(id, rejection.reason, Box::new(rejection.private)));
             }
             Some(_) => self.counters.unexpected += 1,
             None => self.counters.unknown_connection += 1,
         }
+    }
+
+    /// Nobody offers there what this end calls. Whether it is called again soon: the program there may be between two listeners, and
+    /// not every end lets a call wait for the next one, as ours does.
+    fn calls_again(&mut self, now: Moment, id: Id) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return false };
+        let is_soon = connection.began.is_some_and(|began| now < began + PERSISTENCE);
+        if is_soon {
+            self.arm(id, Some(now + PAUSE));
+        }
+        is_soon
     }
 
     fn on_disconnect_request(&mut self, now: Moment, from: Peer, transaction: u64, request: &DisconnectRequest) {
@@ -333,8 +349,10 @@ impl Manager {
         self.tell(Event::ServiceRequested { owner, id, peer: from, request: Box::new(request) });
     }
 
-    fn on_service_reply(&mut self, from: Peer, reply: ServiceReply) {
+    fn on_service_reply(&mut self, now: Moment, from: Peer, reply: ServiceReply) {
+        let is_offered = reply.status != service_status::UNSUPPORTED;
         match self.find(from, reply.request_id, 0) {
+            Some((id, State::Inquiring)) if !is_offered && self.calls_again(now, id) => {}
             Some((id, State::Inquiring)) => self.fail(Event::ServiceReplied(id, Box::new(reply))),
             Some(_) => self.counters.unexpected += 1,
             None => self.counters.unknown_connection += 1,

@@ -187,6 +187,23 @@ fn both_ends_learn_what_their_queue_pairs_need() {
 }
 
 #[test]
+fn who_ends_says_so_until_it_is_heard() {
+    let mut wire = listening(8);
+    wire.connected(10);
+    wire.ends[0].abandon(wire.now);
+    for _ in 0..3 {
+        wire.pass(|| false);
+        assert!(wire.ends[0].is_leaving());
+        wire.ends[0].leave_again();
+    }
+    wire.settle();
+    assert_eq!((wire.ends[0].is_leaving(), wire.event(1)), (false, "Disconnected".to_owned()));
+    assert_eq!(wire.ends[0].counters().sent_again, 3);
+    wire.ends[0].leave_again();
+    assert!(wire.ends[0].take_message().is_none());
+}
+
+#[test]
 fn who_does_not_want_to_says_so() {
     let mut wire = listening(8);
     wire.ends[0].connect(wire.now, &call(1, 2, 10)).unwrap();
@@ -199,6 +216,32 @@ fn who_does_not_want_to_says_so() {
     assert!(wire.ends.iter().all(Manager::is_empty));
 }
 
+#[test]
+fn what_nobody_offers_is_called_again_for_a_second() {
+    for offered_after in [0, 1, 9, 10] {
+        let mut wire = Wire::new();
+        let id = wire.ends[0].connect(wire.now, &call(1, 2, 10)).unwrap();
+        // The other end is one that refuses at once.
+        let refusal =
+            message::Rejection { remote_id: id, reason: reason::INVALID_SERVICE, ..message::Rejection::empty() };
+        for _ in 0..offered_after {
+            let (_, bytes) = wire.ends[0].take_message().unwrap();
+            assert!(matches!(parse(&bytes[..]), Ok((_, Message::Request(request))) if request.local_id == id));
+            wire.ends[0].receive(wire.now, peer(2), &message::build(0, &refusal.into()));
+            assert!(wire.ends[0].take_message().is_none() && wire.ends[0].take_event().is_none());
+            wire.later(Duration::from_millis(100));
+        }
+        if offered_after < 10 {
+            wire.ends[1].listen(SERVICE, OWNER, 8).unwrap();
+            wire.settle();
+            assert_eq!(wire.event(1), "Requested");
+        } else {
+            wire.ends[0].receive(wire.now, peer(2), &message::build(0, &refusal.into()));
+            assert_eq!((wire.event(0), wire.ends[0].len()), ("Rejected".to_owned(), 0));
+        }
+    }
+}
+
 fn refusal(change: impl FnOnce(&mut Call)) -> u16 {
     let mut wire = listening(8);
     let mut call = call(1, 2, 10);
@@ -206,10 +249,13 @@ fn refusal(change: impl FnOnce(&mut Call)) -> u16 {
     wire.ends[0].connect(wire.now, &call).unwrap();
     wire.settle();
     // What nobody offers may be offered soon.
-    wire.later(Duration::from_millis(500));
-    wire.settle();
+    for _ in 0..3 {
+        wire.later(Duration::from_millis(500));
+        wire.settle();
+    }
     let Some(Event::Rejected(_, reason, _)) = wire.ends[0].take_event() else { panic!("not rejected") };
-    assert!(wire.ends.iter().all(Manager::is_empty) && wire.ends[1].counters().refused == 1);
+    let calls = if reason == reason::INVALID_SERVICE { 2 } else { 1 };
+    assert!(wire.ends.iter().all(Manager::is_empty) && wire.ends[1].counters().refused == calls);
     reason
 }
 
@@ -385,6 +431,11 @@ fn services_of_datagrams_are_found() {
     assert!(wire.ends.iter().all(Manager::is_empty));
     // Nobody offers that one.
     wire.ends[0].inquire(wire.now, peer(2), ServiceId(1), [0; 216]).unwrap();
+    for _ in 0..10 {
+        wire.settle();
+        assert_eq!(wire.event(0), "none");
+        wire.later(Duration::from_millis(100));
+    }
     wire.settle();
     assert!(
         matches!(wire.ends[0].take_event(), Some(Event::ServiceReplied(_, reply)) if reply.status == service_status::UNSUPPORTED)

@@ -80,6 +80,11 @@ pub fn parse(bytes: &[u8]) -> Result<(u64, Message), Malformed> {
     Ok((transaction, message))
 }
 
+/// Whether it is a message by which somebody calls: a connection request, or one for a datagram service.
+pub fn calls(bytes: &[u8]) -> bool {
+    matches!(parse(bytes), Ok((_, Message::Request(_) | Message::ServiceRequest(_))))
+}
+
 /// A message as it goes.
 pub fn build(transaction: u64, message: &Message) -> Bytes {
     let mut bytes = [0; LEN];

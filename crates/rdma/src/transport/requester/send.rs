@@ -272,7 +272,7 @@ impl Requester {
         let rest = slot.len.saturating_sub(offset);
         let len = if slot.operation.sends() { rest.min(config.mtu()) as usize } else { 0 };
         let mut headers = self.headers(config, slot, packet, offset, rest);
-        headers.extended = env.options.extended && config.init.service == Service::ReliableConnection;
+        headers.extended = config.says_extended(env.options);
         headers.ack_request |= ask;
         let queue = &self.queue;
         let memory = &mut *env.memory;
@@ -314,7 +314,7 @@ impl Requester {
         let (begins, ends) = (place.begins(), place.ends());
         let psn: Psn = slot.first + packet;
         let reliable = config.init.service == Service::ReliableConnection;
-        let mut headers = config.headers(opcode(slot.operation, place), psn, false);
+        let mut headers = Headers::new(config.init.service, opcode(slot.operation, place), config.remote, psn);
         headers.ack_request = reliable && ends;
         match slot.operation {
             Operation::Send => headers.solicited = ends && slot.solicited,

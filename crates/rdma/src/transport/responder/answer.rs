@@ -76,7 +76,7 @@ impl Responder {
         psn: Psn,
         syndrome: Syndrome,
     ) -> Step {
-        let mut headers = config.headers(Opcode::Acknowledge, psn, env.options.extended);
+        let mut headers = config.headers(Opcode::Acknowledge, psn, env.options);
         headers.aeth = Some(Aeth { syndrome, msn: self.msn });
         hand_out(config, env, out, &headers)
     }
@@ -85,7 +85,7 @@ impl Responder {
     fn say_kept<M, O: Out>(&mut self, config: &Config, env: &mut Environment<'_, M>, out: &mut O) -> Step {
         let base = self.expected + 1 + 64 * self.told;
         let (bits, is_last) = self.kept_bits(self.told);
-        let mut headers = config.headers(Opcode::AtomicAcknowledge, base, true);
+        let mut headers = config.headers(Opcode::AtomicAcknowledge, base, env.options);
         headers.aeth = Some(Aeth { syndrome: Syndrome::SequenceError, msn: self.expected.value() });
         headers.original = Some(bits);
         let step = hand_out(config, env, out, &headers);
@@ -117,7 +117,7 @@ impl Responder {
     ) -> Step {
         match job {
             Job::Atomic { psn, original } => {
-                let mut headers = config.headers(Opcode::AtomicAcknowledge, psn, env.options.extended);
+                let mut headers = config.headers(Opcode::AtomicAcknowledge, psn, env.options);
                 headers.aeth = Some(Aeth { syndrome: Syndrome::Ack(NO_LIMIT), msn: self.msn });
                 headers.original = Some(original);
                 let step = hand_out(config, env, out, &headers);
@@ -146,7 +146,7 @@ impl Responder {
         };
         let offset = next << config.mtu_shift;
         let here = len.saturating_sub(offset).min(config.mtu()) as usize;
-        let mut headers = config.headers(Opcode::ReadResponse(place), psn + next, env.options.extended);
+        let mut headers = config.headers(Opcode::ReadResponse(place), psn + next, env.options);
         if place != Place::Middle {
             headers.aeth = Some(Aeth { syndrome: Syndrome::Ack(NO_LIMIT), msn: self.msn });
         }

@@ -1,0 +1,217 @@
+"""Two ends of connections over librdmacm, without queue pairs of their own: what matters is who is connected with whom, and who is told.
+
+    cm_peer.py serve PORT                    accepts who says FRIEND, refuses all others, until a friend says END
+    cm_peer.py call ADDRESS PORT COUNT       so many connections, made and ended, some at once
+        --hold FILE                          they are ended when FILE is there, and nothing may happen to them before
+        --until FILE                         no more of them are begun when FILE is there
+        --patient                            who is refused or not answered calls again
+        --end                                says END afterwards
+
+The last line that it prints is a JSON object that says how often each event has come."""
+import argparse
+import ctypes
+import json
+import os
+import select
+import socket
+import struct
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+FRIEND, END = b"millrace friend", b"millrace end"
+TCP = 0x0106
+NAMES = {0: "address", 1: "no-address", 2: "route", 3: "no-route", 4: "called", 5: "answered", 6: "error", 7: "unreachable",
+         8: "rejected", 9: "established", 10: "disconnected", 15: "forgotten"}
+AT_ONCE = 8
+
+cm = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+cm.rdma_create_event_channel.restype = ctypes.c_void_p
+
+
+class Param(ctypes.Structure):
+    _fields_ = [("private", ctypes.c_void_p), ("length", ctypes.c_uint8), ("resources", ctypes.c_uint8),
+                ("depth", ctypes.c_uint8), ("flow_control", ctypes.c_uint8), ("retries", ctypes.c_uint8),
+                ("rnr_retries", ctypes.c_uint8), ("srq", ctypes.c_uint8), ("qpn", ctypes.c_uint32)]
+
+
+class Event(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_void_p), ("listener", ctypes.c_void_p), ("kind", ctypes.c_int), ("status", ctypes.c_int),
+                ("param", Param), ("rest", ctypes.c_uint8 * 64)]
+
+
+class Channel(ctypes.Structure):
+    _fields_ = [("fd", ctypes.c_int)]
+
+
+def done(code: int, what: str) -> None:
+    if code != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}")
+
+
+def address(ip: str, port: int) -> bytes:
+    return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(ip) + bytes(8)
+
+
+class End:
+    """An event channel with its identifiers."""
+
+    def __init__(self) -> None:
+        self.channel = ctypes.c_void_p(cm.rdma_create_event_channel())
+        if not self.channel.value:
+            raise OSError(ctypes.get_errno(), "rdma_create_event_channel")
+        self.counts: Counter[str] = Counter()
+        self.qpn = 0x100
+
+    def identifier(self) -> int:
+        made = ctypes.c_void_p()
+        done(cm.rdma_create_id(self.channel, ctypes.byref(made), None, TCP), "rdma_create_id")
+        return made.value
+
+    def is_ready(self, seconds: float) -> bool:
+        fd = ctypes.cast(self.channel, ctypes.POINTER(Channel)).contents.fd
+        return bool(select.select([fd], [], [], seconds)[0])
+
+    def event(self) -> tuple[str, int, bytes]:
+        """What has happened, to which identifier, and what the other end says."""
+        found = ctypes.POINTER(Event)()
+        done(cm.rdma_get_cm_event(self.channel, ctypes.byref(found)), "rdma_get_cm_event")
+        event = found.contents
+        private = ctypes.string_at(event.param.private, event.param.length) if event.param.private else b""
+        name, who = NAMES.get(event.kind, str(event.kind)), event.id
+        self.counts[name] += 1
+        done(cm.rdma_ack_cm_event(found), "rdma_ack_cm_event")
+        return name, who, private
+
+    def param(self, private: bytes) -> Param:
+        """With a queue pair that there is not, another one each time."""
+        self.qpn = (self.qpn + 1) & 0xFFFFFF
+        self.said = ctypes.create_string_buffer(private)
+        return Param(ctypes.addressof(self.said), len(private), 1, 1, 0, 7, 7, 0, self.qpn)
+
+
+def destroy(who: int) -> None:
+    done(cm.rdma_destroy_id(ctypes.c_void_p(who)), "rdma_destroy_id")
+
+
+def serve(port: int) -> Counter[str]:
+    end = End()
+    listener = ctypes.c_void_p(end.identifier())
+    done(cm.rdma_bind_addr(listener, address("0.0.0.0", port)), "rdma_bind_addr")
+    done(cm.rdma_listen(listener, 0), "rdma_listen")
+    print("listens", flush=True)
+    is_over = False
+    while not is_over:
+        name, who, private = end.event()
+        if name == "called" and private.startswith(FRIEND):
+            # Who has been refused or has gone meanwhile is told as an event.
+            cm.rdma_accept(ctypes.c_void_p(who), ctypes.byref(end.param(FRIEND)))
+        elif name == "called":
+            is_over = private.startswith(END)
+            end.counts["strangers"] += not is_over
+            cm.rdma_reject(ctypes.c_void_p(who), None, 0)
+            destroy(who)
+        elif name in ("disconnected", "unreachable", "rejected", "error"):
+            destroy(who)
+    return end.counts
+
+
+class Caller:
+    """Makes and ends connections."""
+
+    def __init__(self, options: argparse.Namespace, private: bytes, wanted: str) -> None:
+        self.end, self.private, self.wanted = End(), private, wanted
+        self.target = address(options.address, options.port)
+        self.hold, self.until, self.is_patient = options.hold, options.until, options.patient
+        self.up: list[int] = []
+        self.complete = 0
+
+    def begin(self) -> None:
+        made = self.end.identifier()
+        done(cm.rdma_resolve_addr(ctypes.c_void_p(made), None, self.target, 5000), "rdma_resolve_addr")
+
+    def again(self, who: int, name: str) -> None:
+        if not self.is_patient:
+            sys.exit(f"failed: {name}")
+        if who in self.up:
+            self.up.remove(who)
+        destroy(who)
+        self.begin()
+
+    def over(self, who: int) -> None:
+        destroy(who)
+        self.complete += 1
+
+    def step(self) -> None:
+        name, who, _ = self.end.event()
+        pointer = ctypes.c_void_p(who)
+        if name == "address":
+            done(cm.rdma_resolve_route(pointer, 5000), "rdma_resolve_route")
+        elif name == "route":
+            done(cm.rdma_connect(pointer, ctypes.byref(self.end.param(self.private))), "rdma_connect")
+        elif name == "answered":
+            done(cm.rdma_establish(pointer), "rdma_establish")
+            self.up.append(who)
+            if not self.hold:
+                self.leave(who)
+        elif name == self.wanted and (name != "disconnected" or who not in self.up):
+            self.over(who)
+        elif name != "forgotten":
+            self.again(who, name)
+
+    def leave(self, who: int) -> None:
+        self.up.remove(who)
+        done(cm.rdma_disconnect(ctypes.c_void_p(who)), "rdma_disconnect")
+
+    def calls(self, count: int) -> None:
+        begun = 0
+        while self.complete < count:
+            if self.until and os.path.exists(self.until):
+                count = begun
+            while begun < count and begun - self.complete < AT_ONCE:
+                self.begin()
+                begun += 1
+            self.step()
+            if self.hold and len(self.up) == count:
+                self.holds()
+
+    def holds(self) -> None:
+        print("connected", flush=True)
+        while not os.path.exists(self.hold):
+            if self.end.is_ready(0.05):
+                sys.exit(f"failed: a connection that nobody has ended: {self.end.event()[0]}")
+        for who in list(self.up):
+            self.leave(who)
+
+
+def call(options: argparse.Namespace) -> Counter[str]:
+    caller = Caller(options, FRIEND, "disconnected")
+    caller.calls(options.count)
+    if options.end:
+        options.hold = options.until = None
+        Caller(options, END, "rejected").calls(1)
+    return caller.end.counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(required=True)
+    server = commands.add_parser("serve")
+    server.add_argument("port", type=int)
+    server.set_defaults(run=lambda options: serve(options.port))
+    client = commands.add_parser("call")
+    client.add_argument("address")
+    client.add_argument("port", type=int)
+    client.add_argument("count", type=int)
+    client.add_argument("--hold")
+    client.add_argument("--until")
+    client.add_argument("--patient", action="store_true")
+    client.add_argument("--end", action="store_true")
+    client.set_defaults(run=call)
+    options = parser.parse_args()
+    run: Callable[[argparse.Namespace], Counter[str]] = options.run
+    print(json.dumps(run(options)))
+
+
+main()
