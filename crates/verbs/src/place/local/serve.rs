@@ -184,7 +184,11 @@ impl Serving {
 fn begin_capture(place: &Place, link: &Arc<Kept>) -> Option<Batch> {
     let mut batch = Batch::new(link.clone(), place.address().mac);
     let tap = Box::new(Tap::new(link.clone()));
-    place.with(|running| Ok(running.sessions.tap = Some(tap))).ok()?;
+    let kept = place.with(|running| {
+        running.sessions.tap = Some(tap);
+        Ok(())
+    });
+    kept.ok()?;
     // There is room: nothing was sent by this socket before.
     batch.send(1).ok().map(|()| batch)
 }
