@@ -61,6 +61,11 @@ options "flow modify x" --device --json
 options "flow keys --group 1 x" --device --count --json
 options "flow neighbours" --device --json
 refused 2 stats --count 3
+refused 2 rdma capture
+refused 2 rdma qps x.pcap
+refused 2 rdma qps --seconds 3
+refused 2 rdma capture x.pcap --watch
+refused 2 rdma capture x.pcap --seconds 0
 # Behind the program, options are the program's.
 refused 2 verbs --queue 1 true
 refused 2 verbs --set mtu true

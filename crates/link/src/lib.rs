@@ -130,6 +130,47 @@ pub struct Port {
     /// A frame on its way: the other side of the port can change its memory while it is read.
     came: Box<[u8]>,
     goes: Box<[u8]>,
+    /// Bytes of `goes` for which the port had no room. What is made once is kept, because making it copies and sums up.
+    held: usize,
+    /// Bytes copied into `came`.
+    taken: u64,
+}
+
+impl Port {
+    /// As [`Link::give`].
+    #[inline]
+    fn give<E>(&mut self, len: usize, write: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Given<E> {
+        if !self.send_held() {
+            return Given::Full;
+        }
+        let Some(frame) = self.goes.get_mut(..len) else { return Given::Taken };
+        if let Err(error) = write(frame) {
+            return Given::Refused(error);
+        }
+        self.held = len;
+        self.send_held();
+        Given::Taken
+    }
+
+    /// Hands over the frame that waits. False: there is no room yet.
+    #[inline]
+    fn send_held(&mut self) -> bool {
+        if self.held == 0 {
+            return true;
+        }
+        match self.queue.transmit(Span::from_slice(&self.goes[..self.held])) {
+            // What a port drops it counts; the transport sends it again, as on every wire.
+            TxOutcome::Sent | TxOutcome::Dropped(_) => {
+                self.held = 0;
+                true
+            }
+            TxOutcome::Full => {
+                // That ends the burst. A port does so much work for one, and without an end nothing more.
+                self.queue.flush();
+                false
+            }
+        }
+    }
 }
 
 /// What became of a frame.
@@ -154,7 +195,7 @@ impl Link {
         let mut queues = millrace_port::open(&parsed).map_err(|error| failed(error.to_string()))?;
         let buffer = || vec![0; MAX_FRAME_LEN].into_boxed_slice();
         match queues.pop().filter(|_| queues.is_empty()) {
-            Some(queue) => Ok(Self::Port(Box::new(Port { queue, came: buffer(), goes: buffer() }))),
+            Some(queue) => Ok(Self::Port(Box::new(Port { queue, came: buffer(), goes: buffer(), held: 0, taken: 0 }))),
             None => Err(failed("it has to have one queue".to_owned())),
         }
     }
@@ -252,9 +293,13 @@ impl Link {
                 Ok(burst.len())
             }
             Self::Port(port) => {
-                let Port { queue, came, .. } = &mut **port;
+                if port.held > 0 && port.send_held() {
+                    port.queue.flush();
+                }
+                let Port { queue, came, taken, .. } = &mut **port;
                 Ok(queue.receive(budget, &mut |frame: Span<'_>| {
                     let len = frame.read_into(came);
+                    *taken += len as u64;
                     take(&came[..len]);
                     Accept::Taken
                 }))
@@ -277,30 +322,33 @@ impl Link {
                 },
                 _ => Given::Full,
             },
-            Self::Port(port) => {
-                let Port { queue, goes, .. } = &mut **port;
-                let Some(frame) = goes.get_mut(..len) else { return Given::Taken };
-                match write(frame) {
-                    // What a port drops it counts; the transport sends it again, as on every wire.
-                    Ok(()) => match queue.transmit(Span::from_slice(frame)) {
-                        TxOutcome::Sent | TxOutcome::Dropped(_) => Given::Taken,
-                        TxOutcome::Full => {
-                            // That ends the burst. A port does so much work for one, and without an end nothing more.
-                            queue.flush();
-                            Given::Full
-                        }
-                    },
-                    Err(error) => Given::Refused(error),
-                }
-            }
+            Self::Port(port) => port.give(len, write),
         }
+    }
+
+    /// Bytes of frames that this end has copied between its own memory and that of a port. A card copies itself.
+    pub fn copied(&self) -> u64 {
+        let Self::Port(port) = self else { return 0 };
+        let counters = port.queue.counters();
+        // A port counts copies, and frames and their bytes.
+        let of = |copies: u64, frames: u64, bytes: u64| copies.saturating_mul(bytes) / frames.max(1);
+        port.taken
+            + of(counters.rx_copies(), counters.rx_frames(), counters.rx_bytes())
+            + of(counters.tx_copies(), counters.tx_frames(), counters.tx_bytes())
     }
 
     /// What a port has counted; those of a card are the card's.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let Self::Port(port) = self else { return Vec::new() };
         let counters = port.queue.counters();
-        let mut all = vec![("rx".to_owned(), counters.rx_frames()), ("tx".to_owned(), counters.tx_frames())];
+        let mut all: Vec<(String, u64)> = [
+            ("rx", counters.rx_frames()),
+            ("tx", counters.tx_frames()),
+            ("rx_bytes", counters.rx_bytes()),
+            ("tx_bytes", counters.tx_bytes()),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into();
         let dropped = |way: &str, (reason, count): (DropReason, u64)| (format!("{way}_{}", reason.name()), count);
         all.extend(counters.rx_drops().map(|drop| dropped("rx", drop)));
         all.extend(counters.tx_drops().map(|drop| dropped("tx", drop)));

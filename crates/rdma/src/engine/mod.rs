@@ -29,7 +29,7 @@ mod timers;
 pub use crate::transport::{Counters, Event, Options};
 pub use error::Error;
 pub use queues::SharedReceiveQuery;
-pub use short::{Came, Near, Rings};
+pub use short::{Came, Near, Rings, Seen};
 
 use crate::memory::Memory;
 use crate::transport::{Environment, Events, Pool, QueuePair};

@@ -5,7 +5,7 @@ use crate::local::{Receiver, Sender, Short, Taken, What};
 use crate::memory::{Memory, Refused};
 use crate::number::{Moment, Psn, Qpn};
 use crate::transport::{Origin, Sent, State, copy_out};
-use crate::wire::{Headers, Opcode, Packet, Path, Place, Service};
+use crate::wire::{Headers, Packet, Path};
 use crate::work::Request;
 
 /// The way of short SENDs.
@@ -40,6 +40,9 @@ impl Rings {
     }
 }
 
+/// Who is shown each packet that came, and where it came from.
+pub type Seen<'s> = &'s mut dyn FnMut(&Origin, &Packet<'_>);
+
 /// What came from another process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Came {
@@ -57,7 +60,7 @@ pub struct Came {
 
 impl<M: Memory> Engine<M> {
     /// Takes at most `budget` packets of another process, and learns which short SENDs it has done. The time is asked for when it
-    /// is needed. `origin` says where a packet comes from, by which of the GIDs of both ends it went.
+    /// is needed. `origin` says where a packet comes from, by which of the GIDs of both ends it went; `seen` is shown it.
     #[inline]
     pub fn take_from_ring(
         &mut self,
@@ -65,6 +68,7 @@ impl<M: Memory> Engine<M> {
         rings: &mut Rings,
         budget: u64,
         origin: impl Fn((u8, u8)) -> Option<Origin>,
+        mut seen: Option<Seen<'_>>,
     ) -> Came {
         let Rings { sender, receiver, quiet, last } = rings;
         let mut came = Came::default();
@@ -93,10 +97,16 @@ impl<M: Memory> Engine<M> {
             let (short, heard, counts, ticket) = match what {
                 What::Short { short, heard, counts, ticket } => (short, heard, counts, ticket),
                 What::Packet(headers) => {
+                    if let Some(seen) = &mut seen {
+                        seen(from, &Packet { headers, payload });
+                    }
                     self.receive(now(), &Packet { headers, payload }, from);
                     continue;
                 }
             };
+            if let Some(seen) = &mut seen {
+                seen(from, &Packet { headers: short.headers(), payload });
+            }
             sender.hear(heard, |source, psn| {
                 (has_heard, came.settled) = (true, came.settled + 1);
                 self.settle(now(), source, psn);
@@ -104,7 +114,9 @@ impl<M: Memory> Engine<M> {
             let is_done = counts && self.receive_short(&short, payload, from);
             came.shorts += u64::from(is_done);
             if !is_done {
-                self.receive(now(), &Packet { headers: as_packet(&short), payload }, from);
+                // As the packet that it would have been, which wants an answer.
+                let headers = Headers { ack_request: true, ..short.headers() };
+                self.receive(now(), &Packet { headers, payload }, from);
             }
             receiver.done(ticket, is_done);
         }
@@ -214,13 +226,4 @@ impl<M: Memory> Engine<M> {
             }
         }
     }
-}
-
-/// A short SEND as the packet that it would have been, which wants an answer.
-fn as_packet(short: &Short) -> Headers {
-    let send = Opcode::Send { place: Place::Only, immediate: short.immediate.is_some(), invalidate: false };
-    let mut headers = Headers::new(Service::ReliableConnection, send, short.destination, short.psn);
-    (headers.immediate, headers.solicited) = (short.immediate, short.solicited);
-    (headers.ack_request, headers.extended) = (true, true);
-    headers
 }

@@ -12,6 +12,7 @@
 //! ```
 
 use crate::number::{Psn, Qpn};
+use crate::wire::{Headers, Opcode, Place, Service};
 use std::collections::VecDeque;
 
 /// Short SENDs without an answer at most; more go as packets.
@@ -30,6 +31,16 @@ pub struct Short {
     pub immediate: Option<[u8; 4]>,
     /// Whoever waits for solicited completions only is woken.
     pub solicited: bool,
+}
+
+impl Short {
+    /// The headers of the packet that it would be.
+    pub fn headers(&self) -> Headers {
+        let send = Opcode::Send { place: Place::Only, immediate: self.immediate.is_some(), invalidate: false };
+        let mut headers = Headers::new(Service::ReliableConnection, send, self.destination, self.psn);
+        (headers.immediate, headers.solicited, headers.extended) = (self.immediate, self.solicited, true);
+        headers
+    }
 }
 
 /// What one side knows of the short SENDs that it has sent.

@@ -9,8 +9,8 @@ use millrace_rdma::engine::{Came, Engine, Near, Options, Rings};
 use millrace_rdma::local::{CHANNEL_LEN, Receiver, Room, Sender, Short, Side};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Key, Moment, Qpn};
-use millrace_rdma::transport::{Out, Sent};
-use millrace_rdma::wire::{Headers, Path};
+use millrace_rdma::transport::{Origin, Out, Sent};
+use millrace_rdma::wire::{Headers, Packet, Path};
 use millrace_rdma::work::{Access, Completion, Data, Ended, Extra, Flags, Operation, Piece, Request, Status};
 use proptest::prelude::*;
 
@@ -115,9 +115,11 @@ impl End {
 
     fn look(&mut self, me: usize, now: u64, random: &mut Random, loss: u64) {
         let mut lines = [Completion::default(); 64];
-        let came = self.engine.take_from_ring(&mut || Moment::new(now), &mut self.rings, 64, |gids| {
-            (gids == (0, 0)).then(|| origin_of(&PATH[1 - me]))
-        });
+        let origin = |gids| (gids == (0, 0)).then(|| origin_of(&PATH[1 - me]));
+        let mut seen = 0;
+        let mut show = |from: &Origin, _: &Packet<'_>| seen += u64::from(*from == origin_of(&PATH[1 - me]));
+        let came = self.engine.take_from_ring(&mut || Moment::new(now), &mut self.rings, 64, origin, Some(&mut show));
+        assert_eq!(seen, came.packets, "each is shown, and where it came from");
         assert_eq!((came.malformed, came.is_broken), (0, false));
         self.came.shorts += came.shorts;
         self.came.settled += came.settled;

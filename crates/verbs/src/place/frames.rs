@@ -1,6 +1,7 @@
 //! Packets into frames of the card's TX queue.
 
 use super::local::{Go, Sessions};
+use super::tap::{Tap, Way};
 use millrace_link::{Given, Link};
 use millrace_rdma::engine::Near;
 use millrace_rdma::local::Short;
@@ -93,6 +94,7 @@ impl Out for Frames<'_> {
             let mut frame = vec![0; frame_len];
             return match write(prepared, source, headers, len, &mut frame, fill) {
                 Ok(()) => {
+                    copy(&mut self.sessions.tap, Way::Sent, &frame);
                     own.push_back(frame);
                     Sent::Taken
                 }
@@ -101,7 +103,13 @@ impl Out for Frames<'_> {
         }
         // What asks for it has failed, or will when nobody answers.
         let Some(link) = &mut self.link else { return Sent::Taken };
-        match link.give(frame_len, |frame| write(prepared, source, headers, len, frame, fill)) {
+        let tap = &mut self.sessions.tap;
+        let given = link.give(frame_len, |frame| {
+            write(prepared, source, headers, len, frame, fill)?;
+            copy(tap, Way::Sent, frame);
+            Ok(())
+        });
+        match given {
             Given::Taken => {
                 self.has_framed = true;
                 Sent::Taken
@@ -109,6 +117,14 @@ impl Out for Frames<'_> {
             Given::Full => Sent::Full,
             Given::Refused(refused) => Sent::Refused(refused),
         }
+    }
+}
+
+/// Keeps a copy of a frame, if somebody captures them.
+#[inline]
+pub(super) fn copy(tap: &mut Option<Box<Tap>>, way: Way, frame: &[u8]) {
+    if let Some(tap) = tap {
+        tap.frame(way, frame);
     }
 }
 

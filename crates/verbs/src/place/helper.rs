@@ -38,15 +38,16 @@ fn run(place: &Weak<Place>, mut serving: Option<Serving>) {
                 false
             }
         };
-        let Some(place) = place.upgrade() else { return };
+        let Some(place) = place.upgrade() else { return serving.map_or((), Serving::end) };
         if let Some(serving) = serving.as_mut().filter(|_| is_called) {
             serving.serve(&place);
         }
-        if serving.is_some()
-            && let Ok(mut running) = place.running.try_lock()
-        {
-            running.put_out(place.now());
-            ask(&mut running);
+        if let Some(serving) = &mut serving {
+            if let Ok(mut running) = place.running.try_lock() {
+                running.put_out(place.now());
+                ask(&mut running);
+            }
+            serving.pass_on(&place);
         }
         // Relaxed: only whether it has changed matters.
         let polls = place.polls.load(Ordering::Relaxed);

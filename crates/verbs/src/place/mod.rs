@@ -13,7 +13,7 @@
 //! * `frames`: packets into frames. `memory`: keys. `running`: what moves.
 //! * `local`: other processes of the same user on the same card, which are reached without frames.
 //! * `stats`: what happened, in numbers. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what
-//!   programs are told of the device.
+//!   programs are told of the device. `tap`: copies of packets for `millrace rdma capture`.
 
 pub(crate) mod card;
 mod events;
@@ -24,6 +24,7 @@ mod memory;
 pub(crate) mod profile;
 mod running;
 mod stats;
+mod tap;
 
 pub(crate) use events::Events;
 pub(crate) use local::share;
@@ -219,6 +220,7 @@ impl Place {
     fn finish(&self) {
         let Ok(mut running) = self.lock() else { return };
         running.progress(self.now());
+        tap::finish(&mut running, self.address.mac);
         if self.config.report {
             crate::boundary::say(running.report());
         }

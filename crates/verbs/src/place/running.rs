@@ -2,9 +2,10 @@
 
 use super::card::InCard;
 use super::events::Events;
-use super::frames::{Frames, Maker, Rings};
+use super::frames::{Frames, Maker, Rings, copy};
 use super::local::Sessions;
 use super::memory::Reach;
+use super::tap::Way;
 use crate::abi::AsyncEvent;
 use crate::address::Address;
 use millrace_link::{Given, Link};
@@ -312,7 +313,8 @@ impl Running {
     fn receive(&mut self, now: Moment) -> usize {
         let Self { link, engine, neighbours, reasons, foreign, tagged, address, maker, sessions, is_down, .. } = self;
         let by_rings = sessions.receive(&mut || now, engine);
-        let mut take = |frame: &[u8]| match parse(frame) {
+        let tap = &mut sessions.tap;
+        let mut handle = |frame: &[u8]| match parse(frame) {
             // This end is in no VLAN; a tag with nothing but a priority is none.
             Ok((_, from)) if from.tag.is_some_and(|tag| tag.id() != 0) => *tagged += 1,
             Ok((packet, from)) if from.back.source_mac == address.mac => {
@@ -327,6 +329,10 @@ impl Running {
             Ok(_) => *foreign += 1,
             Err(_) if neighbours.hear(now, frame) => {}
             Err(reason) => reasons.count(reason),
+        };
+        let mut take = |frame: &[u8]| {
+            copy(tap, Way::Came, frame);
+            handle(frame);
         };
         let mut count = by_rings;
         let Some(link) = link else { return count };
@@ -360,6 +366,7 @@ impl Running {
         while let Some(frame) = neighbours.take_frame() {
             let given = link.give(frame.len(), |to| {
                 to.copy_from_slice(&frame);
+                copy(&mut sessions.tap, Way::Sent, &frame);
                 Ok::<_, Infallible>(())
             });
             // Whoever asks or is asked does so again.

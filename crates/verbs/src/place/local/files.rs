@@ -116,7 +116,9 @@ pub fn answer(running: &mut Running, place: usize) {
                 let region = if may_map { map(fds, offset, len).ok() } else { None };
                 peer.add_file(number, region.as_ref().map(Region::window));
             }
-            Message::Hello(_) | Message::Welcome(_) | Message::Tell => running.sessions.malformed += 1,
+            Message::Hello(_) | Message::Welcome(_) | Message::Tell | Message::Capture => {
+                running.sessions.malformed += 1
+            }
         }
     }
 }

@@ -73,13 +73,16 @@ impl Meeting {
     }
 
     /// What is answered to a greeting, or to a question of `millrace rdma`.
-    pub fn welcome(&self, place: &Place, link: &Arc<Kept>) -> Result<bool, LocalError> {
-        let Some((message, fds)) = Message::receive(link)? else { return Ok(false) };
+    pub fn welcome(&self, place: &Place, link: &Arc<Kept>) -> Result<Said, LocalError> {
+        let Some((message, fds)) = Message::receive(link)? else { return Ok(Said::Nothing) };
+        if message == Message::Capture {
+            return Ok(Said::Capture);
+        }
         if message == Message::Tell {
             let text = place.with(|running| Ok(tell::json(running))).map_err(|_| LocalError::Off)?;
             // One record, without waiting: who does not read is hung up on.
             rustix::net::send(link, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
-            return Ok(true);
+            return Ok(Said::All);
         }
         let (Message::Hello(address), Ok([directory, channel, bell])) = (message, <[OwnedFd; 3]>::try_from(fds)) else {
             return Err(LocalError::Greeting);
@@ -96,8 +99,19 @@ impl Meeting {
         // Before anything else that is said by this socket. If there is no room for a session, it is hung up on.
         Message::Welcome(place.address()).send(link, &[own.as_fd(), self.ringer.as_fd()])?;
         add(place, made)?;
-        Ok(true)
+        Ok(Said::All)
     }
+}
+
+/// What has come of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// It has not said anything yet.
+    Nothing,
+    /// It was answered.
+    All,
+    /// It wants copies of packets.
+    Capture,
 }
 
 /// Whether there is a session with that process. One whose process has ended, and which nobody has seen yet, is none any

@@ -29,6 +29,8 @@ pub enum Message {
     File(u32, u64, u64),
     /// What this process is doing is wanted: the answer is one record of JSON.
     Tell,
+    /// Copies of packets are wanted from now on (`tap`).
+    Capture,
 }
 
 impl Message {
@@ -41,6 +43,7 @@ impl Message {
             Self::Want(file) => (3, None, file, 0, 0),
             Self::File(file, offset, len) => (4, None, file, offset, len),
             Self::Tell => (5, None, 0, 0, 0),
+            Self::Capture => (6, None, 0, 0, 0),
         };
         bytes[8] = kind;
         if let Some(Address { mac, ip }) = address {
@@ -74,6 +77,7 @@ impl Message {
             3 => Self::Want(file),
             4 => Self::File(file, offset, len),
             5 => Self::Tell,
+            6 => Self::Capture,
             _ => return None,
         })
     }
@@ -130,7 +134,8 @@ mod tests {
         let four = Address { mac: [2, 1, 2, 3, 4, 5], ip: "198.18.0.1".parse().unwrap() };
         let six = Address { ip: "2001:db8::1".parse().unwrap(), ..four };
         let file = Message::File(7, 1 << 40, u64::MAX);
-        for message in [Message::Hello(four), Message::Welcome(six), Message::Want(u32::MAX), file, Message::Tell] {
+        let asked = [Message::Want(u32::MAX), file, Message::Tell, Message::Capture];
+        for message in [Message::Hello(four), Message::Welcome(six)].into_iter().chain(asked) {
             message.send(&one, &[one.as_fd(), other.as_fd()]).unwrap();
             let (came, fds) = Message::receive(&other).unwrap().unwrap();
             assert_eq!((came, fds.len()), (message, 2));

@@ -24,6 +24,7 @@ mod tell;
 pub(crate) use files::share;
 pub(super) use files::{Shares, ask};
 pub(crate) use meet::Meeting;
+use meet::Said;
 pub(super) use serve::Serving;
 pub(super) use sessions::{Go, Sessions};
 

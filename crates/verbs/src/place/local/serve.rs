@@ -1,8 +1,9 @@
 //! What the helper thread does for other processes: answers those that call, and sees who has ended. It waits for nobody in particular.
 
-use super::{files, name};
+use super::{Said, files, name};
 use crate::boundary::Kept;
 use crate::place::Place;
+use crate::place::tap::{Batch, Tap};
 use millrace_served::bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -23,6 +24,9 @@ const GREETING: Duration = Duration::from_millis(500);
 /// How long a process may take from closing its socket to having ended; and how often it is looked at meanwhile.
 const DYING: Duration = Duration::from_millis(50);
 const GLANCE: Duration = Duration::from_millis(2);
+/// How often it is looked whether there are packets for `millrace rdma capture`, and messages to it at one look.
+const CAPTURE: Duration = Duration::from_millis(1);
+const MESSAGES: usize = 128;
 
 /// What the helper thread looks at.
 pub struct Serving {
@@ -31,6 +35,7 @@ pub struct Serving {
     calls: Vec<(Arc<Kept>, Instant, Option<Pid>)>,
     sessions: Vec<Watched>,
     generation: u64,
+    capture: Option<Batch>,
 }
 
 struct Watched {
@@ -44,7 +49,7 @@ struct Watched {
 impl Serving {
     /// `listener`: the socket of this process.
     pub fn new(bell: Arc<OwnedFd>, listener: Kept) -> Self {
-        Self { bell, listener, calls: Vec::new(), sessions: Vec::new(), generation: 0 }
+        Self { bell, listener, calls: Vec::new(), sessions: Vec::new(), generation: 0, capture: None }
     }
 
     /// Waits until something is to be looked at, or `more` is readable, at most `most`. Whether there was something.
@@ -62,9 +67,14 @@ impl Serving {
             }
             fds.extend(watched.ended.iter().map(|ended| PollFd::new(&**ended, PollFlags::IN)));
         }
+        if let Some(capture) = &self.capture {
+            let room = if capture.is_sent() { PollFlags::empty() } else { PollFlags::OUT };
+            fds.push(PollFd::new(capture.link(), PollFlags::RDHUP | room));
+        }
         fds.extend(more.map(|more| PollFd::new(more, PollFlags::IN)));
         let is_dying = self.sessions.iter().any(|watched| watched.hung_up.is_some());
         let most = if is_dying { most.min(GLANCE) } else { most };
+        let most = if self.capture.is_some() { most.min(CAPTURE) } else { most };
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
         !matches!(poll(&mut fds, Some(&most)), Ok(0) | Err(_)) || is_dying
     }
@@ -75,8 +85,17 @@ impl Serving {
         self.accept();
         let Some(meeting) = place.meeting() else { return };
         let now = Instant::now();
+        let capture = &mut self.capture;
         self.calls.retain(|(link, until, _)| match meeting.welcome(place, link) {
-            Ok(is_met) => !is_met && now < *until,
+            Ok(Said::Nothing) => now < *until,
+            Ok(Said::All) => false,
+            Ok(Said::Capture) => {
+                // One at a time: others are hung up on.
+                if capture.is_none() {
+                    *capture = begin_capture(place, link);
+                }
+                false
+            }
             // It is hung up on, and sends frames.
             Err(_) => false,
         });
@@ -95,6 +114,27 @@ impl Serving {
             });
         }
         self.look(place);
+    }
+
+    /// Passes packets on to who captures them. Never waits for him.
+    pub fn pass_on(&mut self, place: &Place) {
+        let Some(capture) = &mut self.capture else { return };
+        let has_more = place.with(|running| Ok(capture.refill(running))).unwrap_or(false);
+        let is_sent = !has_more || matches!(capture.send(MESSAGES), Ok(()) | Err(Errno::AGAIN | Errno::INTR));
+        if !is_sent || capture.is_over() {
+            self.capture = None;
+            let _ = place.with(|running| {
+                running.sessions.tap = None;
+                Ok(())
+            });
+        }
+    }
+
+    /// The place has gone. What was taken from it is passed on as far as there is room.
+    pub fn end(self) {
+        if let Some(mut capture) = self.capture.filter(|capture| !capture.is_sent()) {
+            let _ = capture.send(usize::MAX);
+        }
     }
 
     fn accept(&mut self) {
@@ -138,6 +178,19 @@ impl Serving {
             (self.generation, self.sessions) = (generation, sessions);
         }
     }
+}
+
+/// From now on packets are kept for the one at that socket. He is told which end this is.
+fn begin_capture(place: &Place, link: &Arc<Kept>) -> Option<Batch> {
+    let mut batch = Batch::new(link.clone(), place.address().mac);
+    let tap = Box::new(Tap::new(link.clone()));
+    let kept = place.with(|running| {
+        running.sessions.tap = Some(tap);
+        Ok(())
+    });
+    kept.ok()?;
+    // There is room: nothing was sent by this socket before.
+    batch.send(1).ok().map(|()| batch)
 }
 
 impl Watched {

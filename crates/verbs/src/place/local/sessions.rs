@@ -5,12 +5,13 @@ use super::session::Session;
 use crate::address::Address;
 use crate::boundary::Kept;
 use crate::place::memory::Reach;
-use millrace_rdma::engine::Engine;
+use crate::place::tap::{Tap, Way};
+use millrace_rdma::engine::{Engine, Seen};
 use millrace_rdma::local::{Peer, Room, Short};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Moment, Qpn};
-use millrace_rdma::transport::Sent;
-use millrace_rdma::wire::{Headers, Path};
+use millrace_rdma::transport::{Origin, Sent};
+use millrace_rdma::wire::{Headers, Packet, Path};
 use millrace_served::bell;
 use rustix::process::Pid;
 use std::collections::VecDeque;
@@ -57,6 +58,8 @@ pub struct Sessions {
     kept_out: VecDeque<(Option<Pid>, Moment)>,
     /// Packets that were none, or between GIDs that there are not.
     pub malformed: u64,
+    /// Where copies of packets go, by rings and in frames, while somebody captures them.
+    pub tap: Option<Box<Tap>>,
 }
 
 impl Sessions {
@@ -74,6 +77,7 @@ impl Sessions {
             put_out: 0,
             kept_out: VecDeque::new(),
             malformed: 0,
+            tap: None,
         }
     }
 
@@ -221,6 +225,9 @@ impl Sessions {
         self.sent += u64::from(is_sent);
         self.dropped += u64::from(!is_sent);
         session.has_sent = true;
+        if let Some(tap) = &mut self.tap {
+            show(tap, &session.address, &self.own, gids, &Packet { headers: *headers, payload: to });
+        }
         Sent::Taken
     }
 
@@ -247,6 +254,9 @@ impl Sessions {
         }
         (self.sent, self.short_sent) = (self.sent + 1, self.short_sent + 1);
         session.has_sent = true;
+        if let Some(tap) = &mut self.tap {
+            show(tap, &session.address, &self.own, gids, &Packet { headers: short.headers(), payload: to });
+        }
         Sent::Taken
     }
 
@@ -287,7 +297,16 @@ impl Sessions {
         for place in 0..self.all.len() {
             let Some(session) = self.all[place].as_mut().filter(|session| !session.is_broken) else { continue };
             let Session { ring, address, is_broken, .. } = session;
-            let came = engine.take_from_ring(now, ring, BURST, |gids| Session::origin(address, &self.own, gids));
+            let origin = |gids| Session::origin(address, &self.own, gids);
+            let mut copy;
+            let seen: Option<Seen<'_>> = match &mut self.tap {
+                None => None,
+                Some(tap) => {
+                    copy = |from: &Origin, packet: &Packet<'_>| tap.came(from, packet);
+                    Some(&mut copy)
+                }
+            };
+            let came = engine.take_from_ring(now, ring, BURST, origin, seen);
             *is_broken = came.is_broken;
             self.received += came.packets;
             self.short_received += came.shorts;
@@ -301,5 +320,13 @@ impl Sessions {
     /// Says to all that this process sleeps. Returns whether nothing has come meanwhile.
     pub fn doze(&self) -> bool {
         self.all.iter().flatten().filter(|session| !session.is_broken).all(|session| session.ring.receiver.doze())
+    }
+}
+
+/// Keeps a copy of a packet that was sent between these two of the GIDs.
+#[cold]
+fn show(tap: &mut Tap, theirs: &Address, ours: &Address, (own, other): (u8, u8), packet: &Packet<'_>) {
+    if let Some(origin) = Session::origin(theirs, ours, (other, own)) {
+        tap.packet(Way::Sent, &origin.path, packet);
     }
 }

@@ -1,7 +1,9 @@
 //! `millrace rdma`: what verbs programs of this user are doing, as they say themselves.
 
-use std::fs;
-use std::io;
+mod capture;
+mod program;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -9,20 +11,17 @@ use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, printable};
 use millrace_tool::stop;
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::net::{connect, recv, send, socket_with};
-use rustix::process::geteuid;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use serde_json::{Map, Value};
+
+use program::{Program, Question, names};
 
 /// The longest answer.
 const LONGEST: usize = 128 << 10;
 /// How long an answer may take, in seconds.
 const PATIENCE: i64 = 1;
-/// The question: `crates/verbs/src/place/local/message.rs`.
-const QUESTION: (&[u8; 8], u8, usize) = (b"mrverb02", 5, 56);
 
 /// Options of `rdma`.
 #[derive(Debug, Args)]
@@ -32,20 +31,40 @@ local=off or helper=off are not. At most 128 queue pairs and 128 regions of a
 process are shown. The lkey of a region that others may reach is its rkey, too,
 and is not shown. docs/rdma.md explains the counters.
 
+capture writes packets to FILE, those of programs that start later too, until
+Ctrl-C, --count or --seconds; with --pid until the program ends. What one program
+sends and another one takes is there once. What goes to another program of this
+host without a frame is written as the frame that it would have been; requests that
+need no packet (WRITE, READ into memory of this host) are only counted. No program
+waits for this: what comes faster than it is read is dropped and counted. One
+capture of a program at a time.
+
 Examples:
   millrace rdma qps
   millrace rdma regions --pid 4711 --json
-  millrace rdma stats --watch --count 10")]
+  millrace rdma stats --watch --count 10
+  millrace rdma capture out.pcap --pid 4711 --seconds 5")]
 pub struct RdmaArgs {
     /// What to show
     #[arg(value_name = "WHAT")]
     what: What,
+    /// The capture to write
+    #[arg(value_name = "FILE", required_if_eq("what", "capture"))]
+    file: Option<PathBuf>,
     /// Only the process with this number
     #[arg(long, value_name = "PID")]
     pid: Option<u64>,
     /// Again every second, until Ctrl-C or --count
     #[arg(long)]
     watch: bool,
+    /// How long to capture
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.001..1e6).contains(number));
+    number.ok_or_else(|| "expected a number of seconds above 0".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,10 +77,21 @@ enum What {
     Iotlb,
     /// Counters of transport, frames and port
     Stats,
+    /// Packets, into a file
+    Capture,
 }
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &RdmaArgs) -> Result<(), Failure> {
+    if let (What::Capture, Some(file)) = (args.what, &args.file) {
+        if args.watch {
+            return Err(Failure::Usage("capture goes on by itself, and has no use for --watch".to_owned()));
+        }
+        return capture::run(shared, &capture::Wanted { file, pid: args.pid, seconds: args.seconds });
+    }
+    if args.file.is_some() || args.seconds.is_some() {
+        return Err(Failure::Usage("FILE and --seconds are those of `millrace rdma capture`".to_owned()));
+    }
     if !args.watch && shared.count.is_some() {
         return Err(Failure::Usage("--count says how often to look, and so needs --watch".to_owned()));
     }
@@ -95,46 +125,19 @@ fn look(shared: &Shared, args: &RdmaArgs) -> Result<(), Failure> {
         What::Regions => "regions",
         What::Iotlb => "iotlb",
         What::Stats => "counters",
+        What::Capture => return Ok(()),
     };
     Ok(Output::new(shared.json).rows(title, &rows)?)
 }
 
-/// Names of the sockets at which verbs programs of this user listen.
-fn names() -> Result<Vec<String>, Failure> {
-    const FILE: &str = "/proc/net/unix";
-    let text = fs::read(FILE).map_err(|source| Failure::File { doing: "cannot read", path: FILE.into(), source })?;
-    let start = format!("@millrace-verbs/{}/", geteuid().as_raw());
-    let text = String::from_utf8_lossy(&text);
-    let mut names: Vec<String> = text
-        .lines()
-        .filter_map(|line| line.split_ascii_whitespace().last())
-        .filter(|name| name.starts_with(&start))
-        .map(|name| name[1..].to_owned())
-        .collect();
-    names.sort_unstable();
-    // Sockets of sessions have the name of the listener.
-    names.dedup();
-    Ok(names)
-}
-
 /// What the process at that socket says, and its number. `None`: it is another user's, or says nothing that can be read.
-fn ask(name: &str) -> io::Result<Option<(u64, Value)>> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    let other = getsockopt(&socket, PeerCredentials)?;
-    if other.uid() != geteuid().as_raw() {
-        return Ok(None);
-    }
-    let (magic, kind, len) = QUESTION;
-    let mut question = vec![0; len];
-    question[..magic.len()].copy_from_slice(magic);
-    question[magic.len()] = kind;
-    send(&socket, &question, SendFlags::NOSIGNAL)?;
+fn ask(name: &str) -> Result<Option<(u64, Value)>, Errno> {
+    let Some(program) = Program::call(name)? else { return Ok(None) };
+    program.ask(Question::Tell)?;
+    let Program { pid, socket } = program;
     poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 }))?;
     let mut answer = vec![0; LONGEST];
     let (len, _) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
-    let pid = u64::from(other.pid().unsigned_abs());
     Ok(serde_json::from_slice(&answer[..len]).ok().map(|told| (pid, told)))
 }
 
@@ -153,6 +156,7 @@ fn add(rows: &mut Vec<Row>, what: What, pid: u64, told: &Value) {
         What::Stats => ["transport", "frames", "port"]
             .iter()
             .for_each(|part| counters(rows, pid, part, told["stats"][part].as_object())),
+        What::Capture => {}
     }
 }
 
