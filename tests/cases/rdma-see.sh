@@ -41,3 +41,24 @@ is_gone "$server" && fail "the server has ended"
 is_gone "$client" && fail "the client has ended"
 kill "$client" "$server"
 await 10 sees "not [row for row in rows if row['pid'] in ($server, $client)]" qps || fail "programs that have ended are shown"
+
+# With the engine in the card the card answers for its programs, and for itself.
+start_card --queues 2 --rdma-cpu
+engine=$card
+background server env MILLRACE_VERBS="$device place=card" LD_LIBRARY_PATH="$verbs_library" ib_write_bw -D 60 -s 4096 -p "$port"
+server=$started
+await 30 listens "$port" "$server" || fail "the server does not listen with place=card"
+background client env MILLRACE_VERBS="$device place=card" LD_LIBRARY_PATH="$verbs_library" ib_write_bw -D 60 -s 4096 -p "$port" localhost
+client=$started
+sending="sorted(row['state'] for row in rows if row['pid'] in ($server, $client)) == ['ReadyToReceive', 'ReadyToSend']"
+await 30 sees "$sending" qps || fail "with place=card: $(cat "$scratch/rows")"
+sees "rows and all(row['lkey'] == '' for row in rows if any('remote' in right for right in row['access']))" regions --pid "$server" ||
+    fail "regions with place=card: $(cat "$scratch/rows")"
+sees "any(row['counter'] == 'entries' and row['value'] >= 1 for row in rows)" iotlb --pid "$client" ||
+    fail "iotlb with place=card: $(cat "$scratch/rows")"
+sees "any(row['part'] == 'served' and row['counter'] == 'programs' and row['value'] == 2 for row in rows)" stats --pid "$engine" ||
+    fail "stats of the engine: $(cat "$scratch/rows")"
+await 10 sees "any(row['counter'] == 'copied_bytes' and row['value'] > 0 for row in rows)" stats --pid "$engine" ||
+    fail "bytes copied by the engine: $(cat "$scratch/rows")"
+kill "$client" "$server"
+await 10 sees "not [row for row in rows if row['pid'] in ($server, $client)]" qps || fail "programs that have left the card are shown"

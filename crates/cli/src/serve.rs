@@ -2,9 +2,9 @@
 //! `millrace-card` and `millrace-served` directly is here.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use millrace_abi::name::CardOptions;
+use millrace_abi::name::{CardOptions, MAX_PATH};
 use millrace_card::Card;
 use millrace_driver::{Driver, Policy, SocketIdentity};
 use millrace_flow::language::RuleFile;
@@ -79,7 +79,7 @@ pub struct RdmaEngine {
 impl RdmaEngine {
     /// Listens beside the card's socket, and opens the engine's own port if it is to have one.
     pub fn listen(card: &Path, options: &RdmaOptions) -> Result<Self, Failure> {
-        let path = socket_of(card);
+        let path = known_everywhere(socket_of(card));
         let failed = |error| Failure::Usage(format!("--rdma-cpu: no socket at {}: {error}", path.display()));
         let server = Server::listen(path.clone()).map_err(failed)?;
         let link = match &options.wire {
@@ -106,6 +106,11 @@ impl RdmaEngine {
         let started = self.server.start(start);
         started.map_err(|error| Failure::Usage(format!("--rdma-cpu: no thread for the engine: {error}")))
     }
+}
+
+/// The path from the root, so that `millrace rdma` finds the socket; if that is not too long.
+fn known_everywhere(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).ok().filter(|path| path.as_os_str().len() <= MAX_PATH).unwrap_or(path)
 }
 
 fn wire_failed(error: &LinkError) -> Failure {

@@ -245,6 +245,8 @@ impl Link {
     pub fn prepare_sleep(&mut self) -> Option<OwnedFd> {
         match self {
             Self::Card(_) => self.announce(),
+            // When there is room for what waits, nobody says.
+            Self::Port(port) if port.held > 0 => None,
             Self::Port(port) => {
                 port.queue.prepare_sleep();
                 port.queue.wake_fd()?.try_clone_to_owned().ok()

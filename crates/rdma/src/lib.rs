@@ -12,6 +12,7 @@
 //! * [`work`]: what a program asks for and what it is told: work requests, completions and their queues.
 //! * [`local`]: two processes on one host, without frames.
 //! * [`served`]: the engine in another process, which many programs share.
+//! * [`show`]: what whoever looks is told.
 //! * [`neighbour`]: which MAC address leads to whom.
 //! * [`number`]: sequence numbers, queue pair numbers, keys, times, each with its own arithmetic.
 //!
@@ -26,6 +27,7 @@ pub mod memory;
 pub mod neighbour;
 pub mod number;
 pub mod served;
+pub mod show;
 pub mod transport;
 pub mod wire;
 pub mod work;

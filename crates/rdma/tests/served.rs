@@ -308,7 +308,11 @@ fn quotas_are_kept_and_given_back() {
     service.destroy_pair(one.number, second).unwrap();
     let much = Capabilities { send_requests: 80, ..Capabilities::default() };
     assert_eq!(make(&mut service, &init(one.domain, one.queue, much)).unwrap_err().errno(), 12);
-    assert_eq!(service.create_queue(one.number, 64, |_| Ok(())).err().unwrap().errno(), 12, "256 and 64 are more than 300");
+    assert_eq!(
+        service.create_queue(one.number, 64, |_| Ok(())).err().unwrap().errno(),
+        12,
+        "256 and 64 are more than 300"
+    );
     let (queue, _) = service.create_queue(one.number, 32, |_| Ok(())).unwrap();
     assert_eq!(service.create_queue(one.number, 1, |_| Ok(())).err().unwrap().errno(), 12);
     service.destroy_queue(one.number, queue).unwrap();
@@ -699,7 +703,8 @@ const QKEY: u32 = 0x1111;
 
 /// A queue pair for datagrams, ready to send.
 fn datagrams(service: &mut Service, end: &mut End) -> Qpn {
-    let capabilities = Capabilities { send_requests: 8, receive_requests: 8, send_pieces: 2, receive_pieces: 2, inline: 64 };
+    let capabilities =
+        Capabilities { send_requests: 8, receive_requests: 8, send_pieces: 2, receive_pieces: 2, inline: 64 };
     let init = Init { service: Kind::UnreliableDatagram, ..init(end.domain, end.queue, capabilities) };
     let (qpn, granted) = service.create_pair(end.number, &init).unwrap();
     end.program.add_pair(qpn, &granted, false);

@@ -31,7 +31,7 @@ pub(crate) fn answer(
     let done = |()| Words::answer(&[]).into();
     match request {
         // Answered before.
-        Request::Hello | Request::Resolve(_) => Err(ServeError::Gone),
+        Request::Hello | Request::Resolve(_) | Request::Show(_) => Err(ServeError::Gone),
         Request::CreateDomain => number(service.create_domain(of)?.0),
         Request::DestroyDomain(domain) => service.destroy_domain(of, domain).map(done),
         Request::Register(asked) => {

@@ -2,11 +2,11 @@
 //! take its flags away and fill it, and then whoever rings waits for ever. To send without waiting needs no flags, and what is
 //! no socket is just not rung.
 
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, write};
-use std::io::IoSliceMut;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use std::io::IoSliceMut;
 
 /// More than wait in a socket, by the room that it has.
 const MOST: usize = 1024;

@@ -5,12 +5,15 @@ use crate::wire::{Request, Words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the card may take for an answer; it may have to wait for a core.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// Most bytes of what is shown of a program.
+const MOST_SHOWN: usize = 128 << 10;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +66,40 @@ impl Client {
         self.socket.as_fd()
     }
 
+    /// What the card does (0), or the program with that number, as JSON. `None`: there are fewer.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn show(&self, number: u32) -> Result<Option<Vec<u8>>, CallError> {
+        record::send(&self.socket, &Request::Show(number).write(), &[]).map_err(CallError::Gone)?;
+        let until = Instant::now() + ANSWER;
+        let mut bytes = vec![0; MOST_SHOWN];
+        loop {
+            match recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(CallError::Gone(Errno::PIPE)),
+                Ok((len, _)) => {
+                    bytes.truncate(len);
+                    return Ok((bytes.first() == Some(&b'{')).then_some(bytes));
+                }
+                Err(Errno::AGAIN | Errno::INTR) => self.wait(until)?,
+                Err(error) => return Err(CallError::Gone(error)),
+            }
+        }
+    }
+
+    /// Until something comes.
+    fn wait(&self, until: Instant) -> Result<(), CallError> {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(CallError::Silent);
+        }
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(CallError::Gone(error)),
+        }
+    }
+
     /// Asks, and waits for the answer: what it says, and its descriptors.
     ///
     /// # Errors
@@ -75,15 +112,7 @@ impl Client {
                 let words = words.outcome().ok_or(CallError::Version)?;
                 return Ok((words.map_err(CallError::Refused)?, fds));
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(CallError::Silent);
-            }
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(CallError::Gone(error)),
-            }
+            self.wait(until)?;
         }
     }
 }

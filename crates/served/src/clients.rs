@@ -2,8 +2,8 @@
 
 use crate::bell;
 use crate::closing::Closer;
-use crate::wire::{Request, Welcome};
 use crate::record;
+use crate::wire::{Request, Welcome};
 use millrace_dma::Region;
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::{Number, Service};
@@ -99,12 +99,7 @@ fn who(socket: &OwnedFd) -> Result<(i32, Option<OwnedFd>), Errno> {
 }
 
 /// Greets a program.
-pub(crate) fn greet(
-    service: &Service,
-    socket: &OwnedFd,
-    welcome: &Welcome,
-    number: Number,
-) -> Result<Met, Errno> {
+pub(crate) fn greet(service: &Service, socket: &OwnedFd, welcome: &Welcome, number: Number) -> Result<Met, Errno> {
     let ((to_card, for_card), (for_program, to_program)) = (bell::of_card()?, bell::bell()?);
     let met = Met { number, to_card, to_program };
     let shared = service.memory_of(number).ok().and_then(Region::fd).ok_or(Errno::NOMEM)?;

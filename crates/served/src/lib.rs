@@ -18,8 +18,8 @@
 //! * `client`: the side of a program.
 #![forbid(unsafe_code)]
 
-pub mod bell;
 mod answer;
+pub mod bell;
 mod client;
 mod clients;
 mod closing;

@@ -21,11 +21,11 @@ pub(crate) struct Network {
     mac: [u8; 6],
     neighbours: Neighbours,
     /// Frames that were no packets, by reason.
-    pub reasons: Counters,
+    reasons: Counters,
     /// Frames with packets for somebody else, or of a VLAN.
-    pub foreign: u64,
+    foreign: u64,
     /// Questions and answers about neighbours for which there was no room.
-    pub unsent: u64,
+    unsent: u64,
     has_framed: bool,
     /// Why nothing goes or comes any more.
     broken: Option<String>,
@@ -61,9 +61,16 @@ impl Network {
         }
     }
 
-    /// Packets that no frame could be made of: they are longer than those of the link, or between addresses of two kinds.
-    pub fn unbuildable(&self) -> u64 {
-        self.maker.unbuildable
+    /// Frames that were no packets for these programs, by reason, and packets that no frame could be made of: longer than those of the
+    /// link, or between addresses of two kinds.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let own = [("foreign", self.foreign), ("unbuildable", self.maker.unbuildable), ("unsent", self.unsent)];
+        self.reasons.pairs().chain(own).collect()
+    }
+
+    /// What a port of the engine's own has counted.
+    pub fn port(&self) -> Vec<(String, u64)> {
+        self.link.counters()
     }
 
     /// Who has that address.

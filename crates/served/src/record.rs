@@ -19,7 +19,14 @@ const MOST_RECEIVED: usize = 253;
 /// # Errors
 /// Those of `sendmsg`; `EAGAIN` when the other side does not read.
 pub fn send(socket: impl AsFd, words: &Words, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let bytes = words.bytes();
+    send_bytes(socket, &words.bytes(), fds)
+}
+
+/// The same with any bytes.
+///
+/// # Errors
+/// The same.
+pub fn send_bytes(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -27,7 +34,7 @@ pub fn send(socket: impl AsFd, words: &Words, fds: &[BorrowedFd<'_>]) -> Result<
     }
     loop {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
+        match sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags) {
             Err(Errno::INTR) => {}
             other => return other.map(drop),
         }

@@ -61,6 +61,9 @@ pub enum Request {
     ForgetWindowKey(Key),
     /// Ends a window.
     DestroyWindow(Key),
+    /// What the card does (0), or the program with that number, from 1 on. Also without a greeting. The answer is a JSON object in a record, and
+    /// no words; or an error, when there are fewer programs.
+    Show(u32),
     /// Which MAC address leads to a GID. The answer is 1 and the MAC address, or 0: it is being asked for.
     Resolve(Gid),
 }
@@ -483,6 +486,7 @@ impl Request {
             Self::NextWindowKey(key) => with(18, &[key.value().into()]),
             Self::ForgetWindowKey(key) => with(19, &[key.value().into()]),
             Self::DestroyWindow(key) => with(20, &[key.value().into()]),
+            Self::Show(number) => with(22, &[number.into()]),
             Self::Resolve(gid) => {
                 let mut words = Words::of(21);
                 words.add_gid(gid);
@@ -528,6 +532,7 @@ impl Request {
             19 => Self::ForgetWindowKey(Key::new(from.small()?)),
             20 => Self::DestroyWindow(Key::new(from.small()?)),
             21 => Self::Resolve(from.gid()?),
+            22 => Self::Show(from.small()?),
             _ => return None,
         };
         words.end()?;
@@ -609,7 +614,7 @@ mod tests {
 
         #[test]
         fn requests_come_as_they_went(
-            kind in 0usize..21, a: u32, b: u32, c: u32, wide: [u64; 3], mask in any::<u32>(), small: u8
+            kind in 0usize..22, a: u32, b: u32, c: u32, wide: [u64; 3], mask in any::<u32>(), small: u8
         ) {
             let (domain, qpn) = (ProtectionDomain(a), Qpn::new(a & 0xff_ffff));
             let capabilities = Capabilities { send_requests: a, receive_requests: b, send_pieces: c, receive_pieces: 1, inline: 7 };
@@ -643,6 +648,7 @@ mod tests {
                 Request::CreatePair(init), Request::ModifyPair(qpn, told), Request::QueryPair(qpn), Request::DestroyPair(qpn),
                 Request::Reregister(changed), Request::ResizeQueue(a, b), Request::CreateWindow(domain, kind_of),
                 Request::NextWindowKey(key), Request::ForgetWindowKey(key), Request::DestroyWindow(key), Request::Resolve(PATH.source),
+                Request::Show(a),
             ];
             prop_assert_eq!(there_and_back(&all[kind]), Some(all[kind]));
             let bytes = all[kind].write().bytes();
@@ -664,7 +670,7 @@ mod tests {
 
         /// What is read from any words is a request that is written as the same words.
         #[test]
-        fn nonsense_is_refused(kind in 0u64..23, words in prop::collection::vec(0u64..9, 0..40), version in 0u64..3) {
+        fn nonsense_is_refused(kind in 0u64..24, words in prop::collection::vec(0u64..9, 0..40), version in 0u64..3) {
             let mut all = vec![version << 32 | kind];
             all.extend(words);
             let words = Words { words: all, at: 0 };

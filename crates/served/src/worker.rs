@@ -13,6 +13,7 @@ use crate::{bell, record};
 use millrace_rdma::neighbour::Found;
 use millrace_rdma::number::{Gid, Moment};
 use millrace_rdma::served::{Number, ServeError, Service, Turn};
+use millrace_rdma::show;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -215,7 +216,9 @@ impl Worker {
                 bell::heard_by_card(&met.to_card);
             }
             let has_ended = client.ended.is_some() && ready[1].contains(PollFlags::IN);
-            if has_ended || (!ready[0].is_empty() && self.serve(at).is_err()) {
+            // What is not looked for now has not come: then it has hung up.
+            let is_over = !ready[0].is_empty() && !ready[0].contains(PollFlags::IN);
+            if has_ended || is_over || (ready[0].contains(PollFlags::IN) && self.serve(at).is_err()) {
                 gone.push(at);
             }
         }
@@ -274,12 +277,14 @@ impl Worker {
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
     fn serve(&mut self, at: usize) -> Result<(), Errno> {
         let client = &mut self.clients[at];
-        let Some((words, fds)) = record::receive(&client.socket)? else {
-            return if client.waiting.is_some() || client.closer.is_full() { Err(Errno::PIPE) } else { Ok(()) };
-        };
+        let Some((words, fds)) = record::receive(&client.socket)? else { return Ok(()) };
         let request = Request::read(words).filter(|_| fds.len() <= MOST_PARTS);
         let number = client.met.as_ref().map(|met| met.number);
         match (request, number) {
+            (Some(Request::Show(which)), _) => {
+                client.closer.close(fds);
+                self.show(at, which)
+            }
             (Some(Request::Hello), None) => {
                 client.closer.close(fds);
                 self.greet(at)
@@ -364,6 +369,33 @@ impl Worker {
             Found::NoSource => Err(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error())),
             Found::Full => Err(ServeError::NoHosts(Errno::NOBUFS.raw_os_error())),
         }
+    }
+
+    /// Says what the card, or a program, is doing: of bounded length.
+    fn show(&mut self, at: usize, which: u32) -> Result<(), Errno> {
+        let told = match which.checked_sub(1) {
+            None => Some(self.show_card()),
+            Some(number) => {
+                let met = |client: &Client| Some((client.pid, client.met.as_ref()?.number));
+                let found = self.clients.iter().filter_map(met).nth(number as usize);
+                found.and_then(|(pid, number)| Some(format!("{{\"pid\":{pid},{}}}", self.service.show(number)?)))
+            }
+        };
+        let socket = &self.clients[at].socket;
+        match told {
+            Some(text) => record::send_bytes(socket, text.as_bytes(), &[]),
+            None => record::send(socket, &Words::refusal(Errno::NOENT.raw_os_error()), &[]),
+        }
+    }
+
+    fn show_card(&mut self) -> String {
+        let (transport, served) = self.service.show_counters();
+        let frames = show::counters(self.network.iter().flat_map(Network::counters));
+        let port = show::counters(self.network.iter().flat_map(Network::port));
+        format!(
+            "{{\"pid\":{},\"stats\":{{\"transport\":{transport},\"served\":{served},\"frames\":{frames},\"port\":{port}}}}}",
+            std::process::id()
+        )
     }
 
     fn greet(&mut self, at: usize) -> Result<(), Errno> {

@@ -322,7 +322,8 @@ fn what_was_posted_before_a_request_is_done_before_it() {
         a.client.call(&Request::ModifyPair(a.qpn, Attributes::state(State::Error)), &[]).unwrap();
         assert!((0..8).all(|_| a.completion().status == Status::Success));
         a.client.call(&Request::ModifyPair(a.qpn, Attributes::state(State::Reset)), &[]).unwrap();
-        let granted = Capabilities { send_requests: 16, receive_requests: 16, send_pieces: 1, receive_pieces: 1, inline: 64 };
+        let granted =
+            Capabilities { send_requests: 16, receive_requests: 16, send_pieces: 1, receive_pieces: 1, inline: 64 };
         a.program.add_pair(a.qpn, &granted, false);
         a.connect(b.qpn);
     }

@@ -104,7 +104,11 @@ impl Args for CardArgs {
             "What leads from that engine to other hosts: queue:N, the TX and RX queue N of this card; or a port of the engine's own, as --port has them",
         );
         let address = option("rdma-ip", "ADDRESS", "The address of programs of that engine [default: 198.19.255.254]");
-        let mtu = option("rdma-mtu", "BYTES", "Payload of a packet of that engine: 256, 512, 1024, 2048 or 4096 [default: what fits; 1024 for a port]");
+        let mtu = option(
+            "rdma-mtu",
+            "BYTES",
+            "Payload of a packet of that engine: 256, 512, 1024, 2048 or 4096 [default: what fits; 1024 for a port]",
+        );
         let wire = wire.value_parser(wire_of);
         let address = address.value_parser(clap::value_parser!(IpAddr));
         let mtu = mtu.value_parser(mtu_of);

@@ -3,7 +3,7 @@
 use super::queue_lines;
 use super::service::{Number, PairOf, Process, QueueOf, ServeError, Service};
 use crate::engine::Error;
-use crate::memory::{Change, ProtectionDomain, Registered, Regions, Remains, Source, WindowType};
+use crate::memory::{Change, ProtectionDomain, Regions, Registered, Remains, Source, WindowType};
 use crate::number::{Key, Qpn};
 use crate::transport::{Attributes, Capabilities, Init, Query, State};
 use crate::work::Access;

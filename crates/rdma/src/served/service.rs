@@ -8,6 +8,7 @@ use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES};
 use crate::engine::{Engine, Error, Options};
 use crate::memory::{Limits, Regions, RegisterError};
 use crate::number::{Gid, Key, Moment, Qpn};
+use crate::show;
 use crate::transport::Out;
 use crate::wire::Service as Kind;
 use millrace_dma::{OutOfRange, Pages, Region, RegionError};
@@ -238,7 +239,16 @@ impl Service {
         let events = Sender::new(&shared.part(EVENTS_AT, SHARED_LEN - EVENTS_AT)?, EVENT_LINES)?;
         let memory = self.engine.memory().regions.insert(Regions::new(limits)?);
         let owned = Owned::default();
-        let process = Process { shared, work, events, memory, owned, taken: 0, parts: FxHashMap::default(), late: VecDeque::new() };
+        let process = Process {
+            shared,
+            work,
+            events,
+            memory,
+            owned,
+            taken: 0,
+            parts: FxHashMap::default(),
+            late: VecDeque::new(),
+        };
         Ok(Number(self.processes.insert(process)))
     }
 
@@ -268,9 +278,7 @@ impl Service {
     /// What led to other hosts is gone: queue pairs that are connected with them fail.
     pub fn lose_network(&mut self, now: Moment) {
         let own = &self.own;
-        self.engine.break_pairs(now, |kind, path| {
-            kind != Kind::UnreliableDatagram && !own.contains(&path.destination)
-        });
+        self.engine.break_pairs(now, |kind, path| kind != Kind::UnreliableDatagram && !own.contains(&path.destination));
     }
 
     /// Acknowledges twice more what has come to a queue pair that is about to be destroyed: the last acknowledgement may have been lost,
@@ -305,6 +313,35 @@ impl Service {
     /// A program that was put out, because it wrote what is no message, and its regions. Its connection is to be closed.
     pub fn take_put_out(&mut self) -> Option<(Number, Option<Regions>)> {
         self.put_out.pop()
+    }
+
+    /// Fields of a JSON object of what a program has: [`show::fields`].
+    pub fn show(&mut self, program: Number) -> Option<String> {
+        let process = self.processes.get(program.0)?;
+        let (memory, pairs) = (process.memory, process.owned.pairs.len());
+        let first: Vec<Qpn> = process.owned.pairs.iter().take(show::MOST).copied().collect();
+        let told: Vec<_> = first.into_iter().filter_map(|qpn| Some((qpn, self.engine.query_qp(qpn).ok()?))).collect();
+        let regions = self.engine.memory().regions.get_mut(memory)?;
+        Some(show::fields(&told, pairs, regions))
+    }
+
+    /// A JSON object of what happened so far, of all programs together: counters of the transport, and those of this.
+    pub fn show_counters(&mut self) -> (String, String) {
+        let Counters { taken, refused, strange, malformed, events_lost, forged, unconnected, packets, copied } =
+            self.counters();
+        let own = [
+            ("taken", taken),
+            ("refused", refused),
+            ("strange", strange),
+            ("malformed", malformed),
+            ("events_lost", events_lost),
+            ("forged", forged),
+            ("unconnected", unconnected),
+            ("packets", packets),
+            ("copied_bytes", copied),
+            ("programs", self.programs() as u64),
+        ];
+        (show::counters(self.engine.counters().pairs()), show::counters(own))
     }
 
     /// What happened so far.

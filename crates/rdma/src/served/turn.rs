@@ -280,7 +280,9 @@ impl Service {
     fn owner(&self, event: &Event) -> Option<Number> {
         match event {
             Event::Completion(queue) | Event::CompletionQueueError(queue) => self.queues.get(queue).map(|of| of.owner),
-            Event::SharedReceiveLimit(shared) | Event::SharedReceiveError(shared) => self.shared.get(shared).map(|(owner, _)| *owner),
+            Event::SharedReceiveLimit(shared) | Event::SharedReceiveError(shared) => {
+                self.shared.get(shared).map(|(owner, _)| *owner)
+            }
             Event::QueuePairFatal(qpn)
             | Event::RequestError(qpn)
             | Event::AccessError(qpn)

@@ -45,7 +45,8 @@ mod operation {
 }
 
 // The longest: an operation of four words, to whom it goes, the length, and the bytes; pieces take fewer.
-const _: () = assert!(2 + 4 + 8 + 1 + MOST_INLINE.div_ceil(8) <= MOST_WORDS && 2 + 4 + 8 + 2 * MOST_PIECES <= MOST_WORDS);
+const _: () =
+    assert!(2 + 4 + 8 + 1 + MOST_INLINE.div_ceil(8) <= MOST_WORDS && 2 + 4 + 8 + 2 * MOST_PIECES <= MOST_WORDS);
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -416,11 +417,26 @@ mod tests {
     fn targets() -> impl Strategy<Value = Target> {
         let gids = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u8; 6]>(), any::<[u8; 6]>());
         (any::<bool>(), gids, any::<(u8, u8, u16)>(), 0u32..1 << 20, 0u32..1 << 24, any::<u32>()).prop_map(
-            |(v1, (source, destination, source_mac, destination_mac), (hop_limit, traffic_class, source_port), flow_label, qpn, qkey)| {
+            |(
+                v1,
+                (source, destination, source_mac, destination_mac),
+                (hop_limit, traffic_class, source_port),
+                flow_label,
+                qpn,
+                qkey,
+            )| {
                 let format = if v1 { Format::RoceV1 } else { Format::RoceV2 };
                 let (source, destination) = (Gid(source), Gid(destination));
                 let path = Path {
-                    format, source_mac, destination_mac, source, destination, hop_limit, traffic_class, flow_label, source_port,
+                    format,
+                    source_mac,
+                    destination_mac,
+                    source,
+                    destination,
+                    hop_limit,
+                    traffic_class,
+                    flow_label,
+                    source_port,
                 };
                 Target { path, qpn: Qpn::new(qpn), qkey }
             },

@@ -161,9 +161,8 @@ impl InCard {
         let (_, fds) = self.call(&wire::Request::ResizeQueue(queue, depth), &[])?;
         let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| libc::EPROTO)?;
         // The card writes to nothing else any more: what cannot be read is the end.
-        let added = ring(fd, depth).and_then(|region| {
-            self.program.resize_queue(queue, depth, region.window()).map_err(|_| libc::EPROTO)
-        });
+        let added = ring(fd, depth)
+            .and_then(|region| self.program.resize_queue(queue, depth, region.window()).map_err(|_| libc::EPROTO));
         match added {
             Ok(()) => Ok(depth),
             Err(error) => {

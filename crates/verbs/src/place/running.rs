@@ -251,11 +251,7 @@ impl Running {
     }
 
     /// Whether all of these would be taken. What is wrong with one of them is told later if the card is to take it.
-    pub fn would_post<'r>(
-        &mut self,
-        number: Qpn,
-        all: impl Iterator<Item = Request<'r>> + Clone,
-    ) -> Result<(), i32> {
+    pub fn would_post<'r>(&mut self, number: Qpn, all: impl Iterator<Item = Request<'r>> + Clone) -> Result<(), i32> {
         match &mut self.card {
             None => self.engine.would_post(number, all).map_err(|error| error.errno()),
             Some(card) => card.would_post(number, all),

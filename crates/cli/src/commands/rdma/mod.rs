@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use serde_json::{Map, Value};
 
-use program::{Program, Question, names};
+use program::{Program, Question, ask_engine, engines, names};
 
 /// The longest answer.
 const LONGEST: usize = 128 << 10;
@@ -27,7 +27,8 @@ const PATIENCE: i64 = 1;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Programs of this user that use a card with a socket are asked, those with
-local=off or helper=off are not. At most 128 queue pairs and 128 regions of a
+local=off or helper=off are not. For programs with place=card their card answers;
+it counts for all of them together. At most 128 queue pairs and 128 regions of a
 process are shown. The lkey of a region that others may reach is its rkey, too,
 and is not shown. docs/rdma.md explains the counters.
 
@@ -120,6 +121,14 @@ fn look(shared: &Shared, args: &RdmaArgs) -> Result<(), Failure> {
             add(&mut rows, args.what, pid, &told);
         }
     }
+    for path in engines()? {
+        // It may have ended meanwhile, be another user's, or another version's.
+        let _ = ask_engine(&path, |pid, told| {
+            if args.pid.is_none_or(|wanted| wanted == pid) {
+                add(&mut rows, args.what, pid, &told);
+            }
+        });
+    }
     let title = match args.what {
         What::Qps => "queue pairs",
         What::Regions => "regions",
@@ -153,7 +162,7 @@ fn add(rows: &mut Vec<Row>, what: What, pid: u64, told: &Value) {
             note_omitted(pid, &told["regions_omitted"], "regions");
         }
         What::Iotlb => counters(rows, pid, "iotlb", told["iotlb"].as_object()),
-        What::Stats => ["transport", "frames", "port"]
+        What::Stats => ["transport", "served", "frames", "port"]
             .iter()
             .for_each(|part| counters(rows, pid, part, told["stats"][part].as_object())),
         What::Capture => {}

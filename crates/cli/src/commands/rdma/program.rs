@@ -1,7 +1,9 @@
 //! Verbs programs of this user: their sockets, and what is asked there.
 
 use std::fs;
+use std::path::Path;
 
+use millrace_served::{CallError, Client};
 use millrace_tool::failure::Failure;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -10,6 +12,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{connect, send, socket_with};
 use rustix::process::geteuid;
+use serde_json::Value;
+
+/// How names of the sockets of engines end.
+const ENGINE: &str = ".rdma";
 
 /// Magic and length of a question: `crates/verbs/src/place/local/message.rs`.
 const QUESTION: (&[u8; 8], usize) = (b"mrverb02", 56);
@@ -29,22 +35,47 @@ pub struct Program {
     pub socket: OwnedFd,
 }
 
-/// Names of the sockets at which verbs programs of this user listen.
-pub fn names() -> Result<Vec<String>, Failure> {
+/// Names of sockets of this machine.
+fn sockets(is_wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, Failure> {
     const FILE: &str = "/proc/net/unix";
     let text = fs::read(FILE).map_err(|source| Failure::File { doing: "cannot read", path: FILE.into(), source })?;
-    let start = format!("@millrace-verbs/{}/", geteuid().as_raw());
     let text = String::from_utf8_lossy(&text);
-    let mut names: Vec<String> = text
-        .lines()
-        .filter_map(|line| line.split_ascii_whitespace().last())
-        .filter(|name| name.starts_with(&start))
-        .map(|name| name[1..].to_owned())
-        .collect();
+    let names = text.lines().filter_map(|line| line.split_ascii_whitespace().last());
+    Ok(names.filter(|name| is_wanted(name)).map(str::to_owned).collect())
+}
+
+/// Names of the sockets at which verbs programs of this user listen.
+pub fn names() -> Result<Vec<String>, Failure> {
+    let start = format!("@millrace-verbs/{}/", geteuid().as_raw());
+    let names = sockets(|name| name.starts_with(&start))?;
+    let mut names: Vec<String> = names.into_iter().map(|name| name[1..].to_owned()).collect();
     names.sort_unstable();
     // Sockets of sessions have the name of the listener.
     names.dedup();
     Ok(names)
+}
+
+/// Sockets at which the engines of cards listen: `card.sock.rdma`.
+pub fn engines() -> Result<Vec<String>, Failure> {
+    let mut names = sockets(|name| name.starts_with('/') && name.ends_with(ENGINE))?;
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+/// What an engine of a card says of itself, and of each program; nothing if it is another user's. `None` ends the list.
+pub fn ask_engine(path: &str, mut take: impl FnMut(u64, Value)) -> Result<(), CallError> {
+    let client = Client::connect(Path::new(path)).map_err(CallError::Gone)?;
+    for number in 0.. {
+        match client.show(number)? {
+            Some(text) => {
+                let told: Value = serde_json::from_slice(&text).unwrap_or_default();
+                take(told["pid"].as_u64().unwrap_or_default(), told);
+            }
+            None => break,
+        }
+    }
+    Ok(())
 }
 
 impl Program {

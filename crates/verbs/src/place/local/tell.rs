@@ -1,94 +1,14 @@
 //! What this process tells `millrace rdma` of itself: one JSON object in one record, bounded in size.
 
 use crate::place::Running;
-use millrace_rdma::memory::{Info, Way};
 use millrace_rdma::number::Qpn;
-use millrace_rdma::transport::Query;
-use millrace_rdma::work::Access;
-
-/// Queue pairs, and regions, that are told of: with more, a record would not fit into a socket.
-const MOST: usize = 128;
-/// What opens a region from outside.
-const REMOTE: [Access; 3] = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
+use millrace_rdma::show;
 
 /// All of it.
 pub fn json(running: &mut Running) -> String {
     let pairs: Vec<Qpn> = running.engine.queue_pairs().map(|(qpn, _)| qpn).collect();
-    let told = pairs.iter().take(MOST).filter_map(|qpn| Some(pair(*qpn, &running.engine.query_qp(*qpn).ok()?)));
-    let told: Vec<String> = told.collect();
-    let regions = running.engine.memory().regions.list();
-    let shown: Vec<String> = regions.iter().take(MOST).map(region).collect();
-    let iotlb = iotlb(running, regions.len());
-    let stats = crate::place::stats::json(running);
-    format!(
-        "{{\"qps\":[{}],\"qps_omitted\":{},\"regions\":[{}],\"regions_omitted\":{},\"iotlb\":{iotlb},\"stats\":{stats}}}",
-        told.join(","),
-        pairs.len().saturating_sub(MOST),
-        shown.join(","),
-        regions.len().saturating_sub(MOST),
-    )
-}
-
-fn pair(qpn: Qpn, query: &Query) -> String {
-    let told = &query.attributes;
-    let number = |number: Option<u32>| number.map_or("null".to_owned(), |number| number.to_string());
-    let destination = told.path.map(|path| std::net::Ipv6Addr::from(path.destination.0).to_canonical());
-    format!(
-        "{{\"qp\":{},\"service\":\"{:?}\",\"state\":\"{:?}\",\"remote_qp\":{},\"destination\":{},\"send_psn\":{},\
-         \"receive_psn\":{},\"mtu\":{},\"draining\":{}}}",
-        qpn.value(),
-        query.init.service,
-        told.state.unwrap_or_default(),
-        number(told.remote.map(Qpn::value)),
-        destination.map_or("null".to_owned(), |gid| format!("\"{gid}\"")),
-        number(told.send_psn.map(|psn| psn.value())),
-        number(told.receive_psn.map(|psn| psn.value())),
-        number(told.path_mtu.map(u32::from)),
-        query.draining,
-    )
-}
-
-/// The lkey and the rkey of a region are the same number: it is told only where it opens nothing from outside.
-fn region(info: &Info) -> String {
-    let is_open = REMOTE.into_iter().any(|right| info.access.allows(right));
-    let key = if is_open { "null".to_owned() } else { format!("\"{:#010x}\"", info.key.value()) };
-    let way = match info.way {
-        Way::Shared => "shared",
-        Way::Adopted => "adopted",
-        Way::Watched if info.by_system => "watched, system calls",
-        Way::Watched => "watched",
-        Way::Unwatched if info.by_system => "unwatched, system calls",
-        Way::Unwatched => "unwatched",
-    };
-    format!(
-        "{{\"lkey\":{key},\"domain\":{},\"base\":{},\"bytes\":{},\"access\":{},\"way\":\"{way}\",\"shared_bytes\":{},\
-         \"windows\":{},\"gone\":{}}}",
-        info.domain.0, info.base, info.len, info.access.0, info.shared, info.windows, info.gone,
-    )
-}
-
-/// The table behind keys. It holds every region, so that nothing is evicted and a miss is a wrong key.
-fn iotlb(running: &mut Running, entries: usize) -> String {
-    let regions = &running.engine.memory().regions;
-    let (limits, counters, watched) = (regions.limits(), regions.counters(), regions.watched());
-    format!(
-        "{{\"entries\":{entries},\"quota_entries\":{},\"bytes\":{},\"quota_bytes\":{},\"misses\":{},\"refused_bounds\":{},\
-         \"refused_permission\":{},\"refused_alignment\":{},\"refused_gone\":{},\"taken_away\":{},\"lost\":{},\
-         \"shootdowns\":{},\"shootdown_total_ns\":{},\"unmapped\":{},\"removed\":{},\"moved\":{}}}",
-        limits.regions,
-        regions.bytes(),
-        limits.bytes,
-        counters.refused_key,
-        counters.refused_bounds,
-        counters.refused_permission,
-        counters.refused_alignment,
-        counters.refused_gone,
-        counters.gone,
-        counters.lost,
-        watched.rounds,
-        watched.closed_ns,
-        watched.unmapped,
-        watched.removed,
-        watched.moved,
-    )
+    let told = pairs.iter().take(show::MOST).filter_map(|qpn| Some((*qpn, running.engine.query_qp(*qpn).ok()?)));
+    let told: Vec<_> = told.collect();
+    let fields = show::fields(&told, pairs.len(), &mut running.engine.memory().regions);
+    format!("{{{fields},\"stats\":{}}}", crate::place::stats::json(running))
 }
