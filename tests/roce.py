@@ -14,6 +14,9 @@ import frames
 ORACLE = Path(__file__).parent.parent / "crates/rdma/src/wire/tests/icrc.py"
 ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE = 0x11, 0x12
 NO_LIMIT = 0x1F
+DATAGRAMS = 0x60
+# What may be on the way before anything comes back: a window of 256, and what is sent again of it.
+AT_ONCE = 512
 
 
 class Packet(NamedTuple):
@@ -50,8 +53,10 @@ def opcodes(path: str) -> str:
 
 
 def strangers(path: str, ours: str) -> str:
-    """Theirs never have the bit. Ours do not promise buffers, and do not say what was kept."""
+    """Theirs never have the bit. Ours have it only until a packet of theirs has come, do not promise buffers, and do not say what was kept."""
     again, seen, theirs = 0, set(), 0
+    # By queue pair of theirs, how many packets to it have the bit and have it not. No number is used twice within one capture.
+    said: dict[bytes, list[int]] = {}
     for packet in packets(path):
         opcode, bit, syndrome = packet.transport[0], packet.transport[8] & 1, packet.transport[12]
         if packet.source != ours:
@@ -59,6 +64,8 @@ def strangers(path: str, ours: str) -> str:
             if bit:
                 sys.exit("failed: a stranger has set the bit of decision 54")
             continue
+        if opcode < DATAGRAMS:
+            said.setdefault(packet.transport[5:8], [0, 0])[not bit] += 1
         if opcode in (ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE) and syndrome >> 5 == 0 and syndrome & 31 != NO_LIMIT:
             sys.exit("failed: credits were promised to a stranger: %#x" % syndrome)
         if opcode == ATOMIC_ACKNOWLEDGE and syndrome >> 5 != 0:
@@ -66,6 +73,9 @@ def strangers(path: str, ours: str) -> str:
         key = packet.transport[:12]
         again += key in seen
         seen.add(key)
+    late = [counts for counts in said.values() if counts[0] > AT_ONCE]
+    if late or not any(counts[1] > AT_ONCE for counts in said.values()):
+        sys.exit("failed: strangers were told of selective repeat again and again: %s" % sorted(said.values()))
     if not theirs or not seen:
         sys.exit("failed: there are %d packets of theirs and %d of ours" % (theirs, len(seen)))
     return "%d packets of a stranger, %d of ours, %d of them sent again" % (theirs, len(seen), again)
