@@ -3,8 +3,8 @@
 use super::Running;
 use std::fmt::Write;
 
-/// One line of JSON: counters of the transport, of frames that were no packets for this end, and of the port.
-pub(super) fn json(running: &Running) -> String {
+/// One line of JSON: counters of the transport, of frames that were no packets for this end, of the port, and of bytes that were copied.
+pub(super) fn json(running: &mut Running) -> String {
     let mut text = String::from("{\"command\":\"verbs\"");
     let mut add = |name: &str, pairs: &mut dyn Iterator<Item = (String, u64)>| {
         let fields: Vec<String> = pairs.map(|(name, value)| format!("\"{name}\":{value}")).collect();
@@ -15,6 +15,7 @@ pub(super) fn json(running: &Running) -> String {
     add("transport", &mut running.engine.counters().pairs().map(owned));
     add("frames", &mut running.frames().into_iter().map(owned));
     add("port", &mut running.port().into_iter());
+    add("copied", &mut running.copied().into_iter().map(owned));
     text.push('}');
     text
 }
