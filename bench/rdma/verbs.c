@@ -2,10 +2,11 @@
 // nothing of who makes it.
 //
 //   verbs --op write|read|send --measure latency|bandwidth|rate|register|alone|asleep --size N --seconds S
-//         [--cpus A,B] [--first WORDS] [--second WORDS] [--window N]
+//         [--cpus A,B] [--first WORDS] [--second WORDS] [--window N] [--card PID]
 //
 // WORDS are what MILLRACE_VERBS is to be in each of the two. The memory is ordinary memory of the heap. What has arrived is compared
-// with what was sent; `wrong` says how many bytes were not the same.
+// with what was sent; `wrong` says how many bytes were not the same. `moved` is all that was moved, in bytes, warming up included. With
+// the process of a card, `cpu_card` is what that uses meanwhile, in cores.
 //
 // alone: one process, WRITE from one queue pair to another one of its own, until the last byte is there: for an engine that has a core
 // of its own. asleep: GIGABYTE bytes of WRITEs, and the program sleeps until they are done, of which half a
@@ -40,6 +41,7 @@ struct options {
 	int cpus[2];
 	const char *words[2];
 	uint32_t window;
+	pid_t card;
 };
 
 // What one side tells the other before they begin.
@@ -53,7 +55,8 @@ struct end {
 struct shared {
 	struct end ends[2];
 	atomic_uint told[2], connected[2], stop, checked;
-	double value, gbps, p50, p99, cpu[2], memcpy_us, mlock_us, first_us;
+	_Atomic uint64_t moved;
+	double value, gbps, p50, p99, cpu[2], cpu_card, memcpy_us, mlock_us, first_us;
 	uint64_t count, wrong;
 	uint64_t seed;
 };
@@ -71,6 +74,9 @@ struct side {
 	uint8_t *memory;
 	uint64_t bytes;
 	uint32_t inline_max;
+	uint64_t posted;
+	// When the use of processors began to count, and what it was then.
+	double since, cpu, card;
 	struct ibv_sge piece;
 	struct ibv_send_wr work;
 };
@@ -98,6 +104,28 @@ static double cpu_used(void)
 	struct rusage use;
 	getrusage(RUSAGE_SELF, &use);
 	return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) + (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
+}
+
+static double card_used(const struct side *side)
+{
+	clockid_t clock;
+	struct timespec t;
+	if (!side->o->card || clock_getcpuclockid(side->o->card, &clock) || clock_gettime(clock, &t))
+		return 0;
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void begin_use(struct side *side)
+{
+	side->since = now(), side->cpu = cpu_used(), side->card = card_used(side);
+}
+
+static void end_use(struct side *side)
+{
+	double took = now() - side->since;
+	side->shared->cpu[side->me] = (cpu_used() - side->cpu) / took;
+	if (side->me == 0)
+		side->shared->cpu_card = (card_used(side) - side->card) / took;
 }
 
 static uint64_t mix(uint64_t x)
@@ -243,6 +271,7 @@ static void post(struct side *side, bool signaled)
 	side->work.send_flags = (side->work.send_flags & ~(unsigned)IBV_SEND_SIGNALED) | (signaled ? IBV_SEND_SIGNALED : 0);
 	if ((errno = ibv_post_send(side->qp, &side->work, &bad)))
 		fail(side, "ibv_post_send");
+	side->posted++;
 }
 
 static void post_receive(struct side *side)
@@ -284,6 +313,7 @@ static int by_value(const void *a, const void *b)
 
 static void keep_latency(struct side *side, double *samples, unsigned count)
 {
+	end_use(side);
 	errno = 0;
 	if (!count)
 		fail(side, "no round trip in %g seconds", side->o->seconds);
@@ -334,6 +364,8 @@ static void write_latency(struct side *side)
 	double *samples = calloc(SAMPLES, sizeof *samples), warm = now() + side->o->seconds / 4, end = warm + side->o->seconds;
 	while (now() < end && count < SAMPLES) {
 		double begin = now();
+		if (!side->since && begin > warm)
+			begin_use(side);
 		for (unsigned i = 0; i < TRIPS; i++) {
 			ping(side, in, out, ++value, &open, &since);
 			await_byte(side, in, value, &open);
@@ -352,6 +384,8 @@ static void read_latency(struct side *side)
 	unsigned count = 0;
 	while (now() < end && count < SAMPLES) {
 		double begin = now();
+		if (!side->since && begin > warm)
+			begin_use(side);
 		for (unsigned i = 0; i < TRIPS; i++) {
 			post(side, true);
 			while (!poll_queue(side, NULL))
@@ -374,6 +408,8 @@ static void send_latency(struct side *side)
 	double *samples = calloc(SAMPLES, sizeof *samples), warm = now() + side->o->seconds / 4, end = warm + side->o->seconds;
 	while (side->me == 1 || (now() < end && count < SAMPLES)) {
 		double begin = now();
+		if (!side->since && begin > warm)
+			begin_use(side);
 		for (unsigned i = 0; i < TRIPS; i++) {
 			if (side->me == 0)
 				ping(side, NULL, side->memory, 1, &open, &since);
@@ -413,11 +449,11 @@ static void flood(struct side *side)
 		}
 		if (!end && now() > begin + side->o->seconds / 4 && done) {
 			counted_from = done, begin = now(), end = begin + side->o->seconds;
-			side->shared->cpu[0] = cpu_used();
+			begin_use(side);
 		}
 	}
 	double took = now() - begin;
-	side->shared->cpu[0] = (cpu_used() - side->shared->cpu[0]) / took;
+	end_use(side);
 	side->shared->count = done - counted_from;
 	double per_second = (double)side->shared->count / took;
 	side->shared->value = side->o->measure == RATE ? per_second / 1e6 : per_second * (double)side->o->size / 1e9;
@@ -428,14 +464,12 @@ static void flood(struct side *side)
 static void receive_flood(struct side *side)
 {
 	unsigned received = 0;
-	double begin = now(), cpu = cpu_used();
 	while (!atomic_load(&side->shared->stop))
 		for (unsigned i = 0; i < 64; i++) {
 			poll_queue(side, &received);
 			for (; received; received--)
 				post_receive(side);
 		}
-	side->shared->cpu[1] = (cpu_used() - cpu) / (now() - begin);
 }
 
 static void bandwidth(struct side *side)
@@ -517,6 +551,8 @@ static void alone(struct side *side)
 	double *samples = calloc(SAMPLES, sizeof *samples), warm = now() + side->o->seconds / 4, end = warm + side->o->seconds;
 	while (now() < end && count < SAMPLES) {
 		double begin = now();
+		if (!side->since && begin > warm)
+			begin_use(side);
 		for (unsigned i = 0; i < TRIPS; i++) {
 			ping(side, in, out, ++value, &open, &since);
 			// Nothing has to be moved on from here.
@@ -546,10 +582,9 @@ static void asleep(struct side *side)
 	if (side->me == 0)
 		fill(side->memory, side->o->size, seed);
 	const uint64_t counted = left;
-	double begin = 0, cpu = 0;
 	for (left += warm; side->me == 0 && left + open;) {
-		if (!begin && left <= counted)
-			begin = now(), cpu = cpu_used();
+		if (!side->since && left <= counted)
+			begin_use(side);
 		for (; left && open < side->o->window; left--)
 			post(side, ++open % batch == 0);
 		struct ibv_cq *cq;
@@ -565,9 +600,9 @@ static void asleep(struct side *side)
 		ibv_ack_cq_events(cq, 1);
 	}
 	if (side->me == 0) {
-		side->shared->cpu[0] = (cpu_used() - cpu) / (now() - begin);
+		end_use(side);
 		side->shared->value = side->shared->cpu[0] * 100;
-		side->shared->gbps = (double)(counted * side->o->size) / (now() - begin) / 1e9;
+		side->shared->gbps = (double)(counted * side->o->size) / (now() - side->since) / 1e9;
 		atomic_store(&side->shared->stop, 1);
 		return;
 	}
@@ -603,6 +638,8 @@ static void be_side(const struct options *o, struct shared *shared, unsigned me)
 		connect_pair(&side);
 	if (o->op == WRITE)
 		side.work.wr.rdma.remote_addr += half;
+	if (me == 1)
+		begin_use(&side);
 	if (o->measure == ALONE)
 		alone(&side);
 	else if (o->measure == ASLEEP)
@@ -617,6 +654,9 @@ static void be_side(const struct options *o, struct shared *shared, unsigned me)
 		send_latency(&side);
 	if (me == 0)
 		atomic_store(&shared->stop, 1);
+	else
+		end_use(&side);
+	atomic_fetch_add(&shared->moved, side.posted * o->size);
 	// The protocol may still need this end.
 	while (!atomic_load(&shared->stop))
 		if (o->measure == ALONE)
@@ -641,7 +681,7 @@ static void be_side(const struct options *o, struct shared *shared, unsigned me)
 
 _Noreturn static void usage(const char *what)
 {
-	fprintf(stderr, "verbs: %s\nverbs --op write|read|send --measure latency|bandwidth|rate|register|alone|asleep --size N --seconds S [--cpus A,B] [--first WORDS] [--second WORDS] [--window N]\n", what);
+	fprintf(stderr, "verbs: %s\nverbs --op write|read|send --measure latency|bandwidth|rate|register|alone|asleep --size N --seconds S [--cpus A,B] [--first WORDS] [--second WORDS] [--window N] [--card PID]\n", what);
 	exit(2);
 }
 
@@ -671,6 +711,8 @@ static struct options parse(int argc, char **argv)
 			o.seconds = atof(value);
 		else if (!strcmp(key, "--window"))
 			o.window = (uint32_t)atoi(value);
+		else if (!strcmp(key, "--card"))
+			o.card = atoi(value);
 		else if (!strcmp(key, "--cpus"))
 			sscanf(value, "%d,%d", &o.cpus[0], &o.cpus[1]);
 		else if (!strcmp(key, "--first"))
@@ -719,9 +761,10 @@ int main(int argc, char **argv)
 	}
 	if (worst)
 		return 1;
-	printf("{\"op\":\"%s\",\"measure\":\"%s\",\"size\":%llu,\"value\":%.4f,\"gbps\":%.3f,\"p50_ns\":%.1f,\"p99_ns\":%.1f,\"cpu_first\":%.3f,\"cpu_second\":%.3f,"
+	printf("{\"op\":\"%s\",\"measure\":\"%s\",\"size\":%llu,\"value\":%.4f,\"gbps\":%.3f,\"p50_ns\":%.1f,\"p99_ns\":%.1f,\"cpu_first\":%.3f,\"cpu_second\":%.3f,\"cpu_card\":%.3f,\"moved\":%llu,"
 	       "\"count\":%llu,\"wrong\":%llu,\"first_us\":%.2f,\"memcpy_us\":%.2f,\"mlock_us\":%.2f}\n",
-	       OPS[o.op], MEASURES[o.measure], (unsigned long long)o.size, shared->value, shared->gbps, shared->p50, shared->p99, shared->cpu[0], shared->cpu[1],
+	       OPS[o.op], MEASURES[o.measure], (unsigned long long)o.size, shared->value, shared->gbps, shared->p50, shared->p99, shared->cpu[0], shared->cpu[1], shared->cpu_card,
+	       (unsigned long long)shared->moved,
 	       (unsigned long long)shared->count, (unsigned long long)shared->wrong, shared->first_us, shared->memcpy_us, shared->mlock_us);
 	return shared->wrong != 0;
 }

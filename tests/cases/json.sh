@@ -53,8 +53,10 @@ json "bench metric size value rss one no_rules count" bench classify --rounds 1 
 json "bench metric size value on off encap decap ovs ratio_to_ovs count" \
     bench classify --rounds 1 --seconds 0.1 --metric vxlan_ratio --size 64
 if [ -e /usr/include/infiniband/verbs.h ] && [ -e "$(dirname "$millrace")/verbs/libibverbs.so.1" ]; then
-    json "bench metric op size placement wire unit millrace peer peer_is ratio goal count" \
-        bench rdma --rounds 1 --seconds 0.1 --metric register_1m_again_us,write_1m_to_cma
+    json "bench metric op size placement wire unit millrace peer peer_is ratio goal cpu_app cpu_target cpu_card copies count" \
+        bench rdma --rounds 1 --seconds 0.1 --metric register_1m_again_us,write_1m_to_cma,slurpoe_to_roce
+    json "bench op path placement wire size post_ns doorbell_ns engine_ns wire_ns deliver_ns poll_ns total_ns count" \
+        bench rdma --stages --seconds 0.1
 fi
 json "$names" bench peers --rounds 1 --seconds 0.1 --peers "$scratch/peers" --metric rtt_p50,tx_mpps_64,tx_gbps_1518
 json "demo engine" demo

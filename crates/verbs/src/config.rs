@@ -17,6 +17,8 @@ pub(crate) struct Config {
     pub port: Option<String>,
     /// Where counters are written when the last context is closed.
     pub stats: Option<String>,
+    /// Where it is written then what took how long.
+    pub profile: Option<String>,
     /// Name of the device.
     pub name: String,
     /// Address; without one, one that follows from the TX queue.
@@ -53,6 +55,7 @@ impl Default for Config {
             card: None,
             port: None,
             stats: None,
+            profile: None,
             name: "millrace0".to_owned(),
             ip: None,
             mac: None,
@@ -124,6 +127,7 @@ impl Config {
             "name" => self.name = name(value)?,
             "port" => self.port = Some(value.to_owned()),
             "stats" => self.stats = Some(value.to_owned()),
+            "profile" => self.profile = Some(value.to_owned()),
             "ip" => self.ip = Some(address(value)?),
             "mac" => {
                 self.mac =
@@ -142,7 +146,7 @@ impl Config {
             "place" => self.in_card = place(value)?,
             _ => {
                 return Err(
-                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report, helper, place and stats",
+                    "not an option; there are name, port, ip, mac, mtu, tx, rx, vendor, part, extended, local, adopt, report, helper, place, stats and profile",
                 );
             }
         }

@@ -47,6 +47,11 @@ impl Process {
         Ok(Self { child, name, log, _stdin: stdin })
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until something is so. It is an error when the program ends before, or when it takes too long.
     pub fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), String> {
         let start = Instant::now();

@@ -1,7 +1,9 @@
 //! The cards between the two programs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use millrace_abi::queue::Direction;
+use millrace_tool::host::Device;
 use millrace_tool::programs;
 use tempfile::TempDir;
 
@@ -55,8 +57,9 @@ pub struct Cards {
     pub words: [String; 2],
     /// Where both run, if that is not here.
     pub namespace: Option<Namespace>,
-    _card: Option<Process>,
-    _folder: TempDir,
+    wire: Wire,
+    card: Option<Process>,
+    folder: TempDir,
 }
 
 impl Cards {
@@ -94,7 +97,36 @@ impl Cards {
                 ends(["af_xdp:left".to_owned(), "af_xdp:right".to_owned()], "mtu=1024")
             }
         };
-        Ok(Self { words, namespace, _card: card, _folder: folder })
+        Ok(Self { words, namespace, wire, card, folder })
+    }
+
+    /// The process of the card, if there is one.
+    pub fn process(&self) -> Option<u32> {
+        self.card.as_ref().map(Process::id)
+    }
+
+    /// Where both ends write what they have counted. The engine in the card does not tell.
+    pub fn counters(&self) -> Option<[PathBuf; 2]> {
+        (self.wire.placement() == "library").then(|| ["first", "second"].map(|end| self.folder.path().join(end)))
+    }
+
+    /// Where both ends write when what happened.
+    pub fn stamps(&self) -> Option<[PathBuf; 2]> {
+        self.counters().map(|files| files.map(|file| file.with_extension("stamps")))
+    }
+
+    /// Bytes of frames that the card has copied, and that it was given, so far.
+    pub fn copied(&self) -> Option<[f64; 2]> {
+        if self.card.is_none() {
+            return Some([0.0; 2]);
+        }
+        let name = format!("unix:{}", self.folder.path().join("card").display());
+        let stats = Device::open(&name).ok()?.stats().ok()?;
+        // Copies are counted, and frames, and bytes of frames.
+        let of = |copies: u64, frames: u64, bytes: u64| copies as f64 * bytes as f64 / frames.max(1) as f64;
+        let copied = stats.queues.iter().map(|queue| of(queue.copies, queue.passed, queue.passed_bytes)).sum();
+        let given = stats.queues.iter().filter(|queue| queue.queue.direction == Direction::Tx);
+        Some([copied, given.map(|queue| queue.passed_bytes as f64).sum()])
     }
 }
 

@@ -3,6 +3,7 @@
 use super::cards::Wire;
 use super::others::Other;
 use super::ours::Work;
+use super::slurpoe::Frames;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -46,6 +47,11 @@ pub enum Metric {
     Register1mAgainUs,
     /// What a program takes of a core while the engine in the card writes 1 GiB for it.
     AppCpuPercent,
+    /// WRITE of 8 bytes in frames of SLURPoE, by RoCE v2.
+    SlurpoeToRoce,
+    /// WRITE of 1 MiB in frames of SLURPoE, by RoCE v2.
+    #[value(name = "slurpoe_1m_to_roce")]
+    Slurpoe1mToRoce,
 }
 
 /// What stands beside our value.
@@ -59,12 +65,14 @@ pub enum Peer {
     First,
     /// The round trip of a cache line between both cores.
     Line,
+    /// Other frames ([`Metric::frames`]).
+    Frames,
 }
 
 const MIB: u64 = 1 << 20;
 
 impl Metric {
-    pub const ALL: [Metric; 14] = [
+    pub const ALL: [Metric; 16] = [
         Metric::Write1mToCma,
         Metric::WriteColdToCma,
         Metric::Read1mToCma,
@@ -79,6 +87,8 @@ impl Metric {
         Metric::LossGoodput,
         Metric::Register1mAgainUs,
         Metric::AppCpuPercent,
+        Metric::SlurpoeToRoce,
+        Metric::Slurpoe1mToRoce,
     ];
 
     pub fn word(self) -> &'static str {
@@ -97,6 +107,8 @@ impl Metric {
             Metric::LossGoodput => "loss_goodput",
             Metric::Register1mAgainUs => "register_1m_again_us",
             Metric::AppCpuPercent => "app_cpu_percent",
+            Metric::SlurpoeToRoce => "slurpoe_to_roce",
+            Metric::Slurpoe1mToRoce => "slurpoe_1m_to_roce",
         }
     }
 
@@ -106,11 +118,13 @@ impl Metric {
             Metric::Write1mToCma | Metric::Write1mToUcx => ("write", "bandwidth", MIB),
             Metric::WriteColdToCma => ("write", "bandwidth", 256 * MIB),
             Metric::Read1mToCma => ("read", "bandwidth", MIB),
-            Metric::Write8ToUcx | Metric::Wire8ToTcp | Metric::Veth8ToTcp => ("write", "latency", 8),
+            Metric::Write8ToUcx | Metric::Wire8ToTcp | Metric::Veth8ToTcp | Metric::SlurpoeToRoce => {
+                ("write", "latency", 8)
+            }
             Metric::Write8ByCardToCacheline => ("write", "alone", 8),
             Metric::AppCpuPercent => ("write", "asleep", MIB),
             Metric::Send64ToLibfabric => ("send", "latency", 64),
-            Metric::Wire1mToTcp | Metric::LossGoodput => ("write", "bandwidth", MIB),
+            Metric::Wire1mToTcp | Metric::LossGoodput | Metric::Slurpoe1mToRoce => ("write", "bandwidth", MIB),
             Metric::WritesPerS => ("write", "rate", 8),
             Metric::Register1mAgainUs => ("write", "register", MIB),
         };
@@ -120,7 +134,7 @@ impl Metric {
     /// What lies between them.
     pub fn cards(self) -> Wire {
         match self {
-            Metric::Wire8ToTcp | Metric::Wire1mToTcp => Wire::Memory,
+            Metric::Wire8ToTcp | Metric::Wire1mToTcp | Metric::SlurpoeToRoce | Metric::Slurpoe1mToRoce => Wire::Memory,
             Metric::LossGoodput => Wire::Lossy,
             Metric::Veth8ToTcp => Wire::Veth,
             Metric::Write8ByCardToCacheline | Metric::AppCpuPercent => Wire::EngineOnCore,
@@ -139,7 +153,21 @@ impl Metric {
             Metric::Register1mAgainUs => Peer::First,
             Metric::Write8ByCardToCacheline => Peer::Line,
             Metric::AppCpuPercent => Peer::Cards(Wire::None),
+            Metric::SlurpoeToRoce | Metric::Slurpoe1mToRoce => Peer::Frames,
         }
+    }
+
+    /// Frames of a column, of metrics that compare these.
+    pub fn frames(self, column: usize) -> Option<Frames> {
+        use millrace_slurpoe::Wire::{RoceV2, Slurpoe};
+        let (wire, mtu) = match (self, column) {
+            (Metric::SlurpoeToRoce | Metric::Slurpoe1mToRoce, super::OURS) => (Slurpoe, 4096),
+            (Metric::SlurpoeToRoce | Metric::Slurpoe1mToRoce, super::PEER) => (RoceV2, 4096),
+            // RoCE v2 has no packets of that size.
+            (Metric::Slurpoe1mToRoce, _) => (Slurpoe, 8192),
+            _ => return None,
+        };
+        Some(Frames { wire, mtu })
     }
 
     /// Cards of a third column.
@@ -156,6 +184,8 @@ impl Metric {
             (super::PEER, Peer::Cards(_)) => "no loss",
             (super::PEER, Peer::Line) => "cache line",
             (super::PEER, Peer::First) => "first time",
+            (super::PEER, Peer::Frames) => "RoCE v2",
+            (_, Peer::Frames) => "8192 bytes in a packet",
             _ => "go-back-N",
         }
     }
@@ -187,6 +217,8 @@ impl Metric {
             Metric::LossGoodput => "ratio >= 0.7",
             Metric::Register1mAgainUs | Metric::AppCpuPercent => "<= 5",
             Metric::Write8ByCardToCacheline => "ratio <= 1.4",
+            Metric::SlurpoeToRoce => "ratio < 1",
+            Metric::Slurpoe1mToRoce => "ratio > 1",
         }
     }
 }

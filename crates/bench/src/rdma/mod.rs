@@ -2,12 +2,14 @@
 //! round.
 //!
 //! * [`metric`]: what is compared, and the goals. [`cards`]: what lies between both ends. [`ours`]: programs that use verbs.
-//!   [`others`]: UCX, libfabric and the system's own copy. [`sweep`]: all sizes, as tables and a picture.
+//!   [`others`]: UCX, libfabric and the system's own copy. [`slurpoe`]: other frames. [`sweep`]: all sizes, as tables and a picture. [`stages`]: what takes how long.
 
 mod cards;
 mod metric;
 mod others;
 mod ours;
+mod slurpoe;
+mod stages;
 mod sweep;
 
 use std::path::PathBuf;
@@ -20,12 +22,13 @@ use millrace_tool::progress::Steps;
 use millrace_tool::{cores, stop};
 
 use crate::cacheline::Trips;
+use crate::median::median;
 use crate::peers::samples::Samples;
 use crate::rig::Cores;
 use crate::steady;
 use cards::Cards;
 use metric::Metric;
-use ours::Programs;
+use ours::{Line, Programs};
 
 /// Options of `bench rdma`.
 #[derive(Debug, Args)]
@@ -58,6 +61,11 @@ register_1m_again_us registering 1 MiB that was registered before, in us; first,
 app_cpu_percent     what a program takes of a core while the engine in the card
                     writes 1 GiB for it and it sleeps on a completion channel;
                     the same with the engine in its own threads beside it
+slurpoe_to_roce     WRITE of 8 bytes in ns until it is acknowledged, by SLURPoE's API
+                    over the wire of wire_8_to_tcp, in frames of SLURPoE; by the
+                    same in frames of RoCE v2. Two threads of one process
+slurpoe_1m_to_roce  the same with 1 MiB, in GB/s, 4096 bytes in a packet;
+                    payload_8192 beside it, which only SLURPoE has
 
 UCX is Debian's ucx-utils, fi_pingpong libfabric-bin; without them their columns
 are empty. The programs are in bench/rdma and are built with cc, make and
@@ -66,10 +74,24 @@ libibverbs-dev when they are needed.
 --sweep measures WRITE, READ and SEND at many sizes, on one host and over a wire,
 and TCP beside them; --svg FILE draws it.
 
+cpu_app and cpu_target are the cores that both programs use, cpu_card that of the
+card. copies is how often each byte was copied on its way, as programs and card
+have counted it, packets that were sent again included. The engine in the card
+does not count.
+
+--stages takes a SEND apart by stamps of both ends, one SEND on its way at a time:
+post      ibv_post_send takes it; by the ring of one host it is also sent then
+doorbell  until the engine begins; by the ring of one host, until the other is woken
+engine    until its packets are with the port, and the other is told
+wire      until the other end has the packet that ends it
+deliver   until that is in memory, with its completion
+poll      until ibv_poll_cq returns it
+
 Examples:
   millrace bench rdma
   millrace bench rdma --metric write_8_to_ucx,writes_per_s --rounds 9 --json
-  millrace bench rdma --sweep --svg rdma.svg")]
+  millrace bench rdma --sweep --svg rdma.svg
+  millrace bench rdma --stages --json")]
 pub struct RdmaArgs {
     /// What to measure
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = Metric::ALL.map(Metric::word))]
@@ -86,6 +108,9 @@ pub struct RdmaArgs {
     /// Draw the sweep
     #[arg(long, value_name = "FILE", requires = "sweep")]
     svg: Option<PathBuf>,
+    /// Measure what takes how long in one SEND instead
+    #[arg(long, conflicts_with = "sweep")]
+    stages: bool,
     /// Folder with the sources of the programs [default: bench/rdma, or where this program was built]
     #[arg(long, value_name = "FOLDER")]
     sources: Option<PathBuf>,
@@ -112,12 +137,16 @@ pub fn run(shared: &Shared, cores: Cores, args: &RdmaArgs) -> Result<(), Failure
     if args.sweep {
         return sweep::run(shared, &bench, args.svg.as_deref());
     }
+    if args.stages {
+        return stages::run(shared, &bench);
+    }
     let mut all: Vec<Samples<3, Metric>> = args.metric.iter().map(|&metric| Samples::new(metric)).collect();
+    let mut lines: Vec<Vec<Line>> = vec![Vec::new(); all.len()];
     let mut absent: Vec<(Metric, usize)> = Vec::new();
     let mut failed = None;
     let steps = Steps::new("rdma", u64::from(args.rounds) * all.len() as u64);
     for _ in 0..args.rounds {
-        for samples in &mut all {
+        for (samples, lines) in all.iter_mut().zip(&mut lines) {
             let metric = samples.metric;
             steps.next(metric.word());
             samples.begin();
@@ -130,7 +159,7 @@ pub fn run(shared: &Shared, cores: Cores, args: &RdmaArgs) -> Result<(), Failure
                 }
                 let shown = |value: f64| format!("{value:.*} {}", metric.decimals(), metric.unit());
                 let name = format!("{} {}", metric.word(), metric.column(column));
-                match steady::take(cores, &name, shown, || measure(&bench, metric, column)) {
+                match steady::take(cores, &name, shown, || measure(&bench, metric, column, lines)) {
                     Ok(sample) => samples.add(column, sample),
                     Err(why) => {
                         note(format!("{name}: left out: {why}"));
@@ -144,16 +173,23 @@ pub fn run(shared: &Shared, cores: Cores, args: &RdmaArgs) -> Result<(), Failure
         }
     }
     drop(steps);
-    let rows: Vec<Row> = all.iter().map(row).collect();
+    let rows: Vec<Row> = all.iter().zip(&lines).map(|(samples, lines)| row(samples, lines)).collect();
     Output::new(shared.json).rows(&format!("medians of up to {} rounds", args.rounds), &rows)?;
     failed.map_or(Ok(()), |why| Err(Failure::Found(why)))
 }
 
-/// One sample. `None`: this metric has no such column. Errors are sentences.
-fn measure(bench: &Bench, metric: Metric, column: usize) -> Result<Option<f64>, String> {
+/// One sample. `None`: this metric has no such column. What else our programs have measured is added to `lines`. Errors are sentences.
+fn measure(bench: &Bench, metric: Metric, column: usize, lines: &mut Vec<Line>) -> Result<Option<f64>, String> {
     let (work, cards) = (metric.work(), metric.cards());
+    if matches!(metric.peer(), metric::Peer::Frames) {
+        return metric.frames(column).map(|frames| slurpoe::measure(bench, frames, work)).transpose();
+    }
     match column {
-        OURS => ours::measure(bench, &Cards::start(bench, cards)?, work).map(|line| Some(line.value)),
+        OURS => {
+            let line = ours::measure(bench, &Cards::start(bench, cards)?, work)?;
+            lines.push(line);
+            Ok(Some(line.value))
+        }
         PEER => match metric.peer() {
             metric::Peer::Other(other) => others::measure(bench, other, work).map(Some),
             metric::Peer::Cards(cards) => {
@@ -162,6 +198,7 @@ fn measure(bench: &Bench, metric: Metric, column: usize) -> Result<Option<f64>, 
             metric::Peer::First => {
                 ours::measure(bench, &Cards::start(bench, cards)?, work).map(|line| Some(line.first_us))
             }
+            metric::Peer::Frames => Ok(None),
             metric::Peer::Line => Ok(Trips::make(bench.cores, bench.seconds).map(|trips| trips.distance())),
         },
         _ => match metric.beside() {
@@ -171,7 +208,8 @@ fn measure(bench: &Bench, metric: Metric, column: usize) -> Result<Option<f64>, 
     }
 }
 
-fn row(samples: &Samples<3, Metric>) -> Row {
+fn row(samples: &Samples<3, Metric>, lines: &[Line]) -> Row {
+    let middle = |of: fn(&Line) -> Option<f64>| median(&lines.iter().filter_map(of).collect::<Vec<f64>>());
     let (metric, chosen) = (samples.metric, samples.choose());
     let (work, decimals) = (metric.work(), metric.decimals());
     let row = Row::new()
@@ -187,6 +225,11 @@ fn row(samples: &Samples<3, Metric>) -> Row {
         .text("peer_is", metric.column(PEER))
         .maybe("ratio", chosen.ratio(OURS, PEER), 3)
         .text("goal", metric.goal())
-        .maybe("go_back_n", chosen.values[BESIDE], decimals);
+        .maybe("go_back_n", chosen.values[BESIDE].filter(|_| metric == Metric::LossGoodput), decimals)
+        .maybe("payload_8192", chosen.values[BESIDE].filter(|_| metric == Metric::Slurpoe1mToRoce), decimals)
+        .maybe("cpu_app", middle(|line| Some(line.cpu[0])), 2)
+        .maybe("cpu_target", middle(|line| Some(line.cpu[1])), 2)
+        .maybe("cpu_card", middle(|line| line.cpu_card), 2)
+        .maybe("copies", middle(|line| line.copies), 2);
     chosen.end(row)
 }

@@ -28,6 +28,10 @@ pub struct Line {
     pub value: f64,
     /// Cores used by who asks, and by the other.
     pub cpu: [f64; 2],
+    /// Cores used by the card, if there is one.
+    pub cpu_card: Option<f64>,
+    /// How often each byte was copied by both ends and the card. None: nobody has counted.
+    pub copies: Option<f64>,
     /// Of registering: us the first time.
     pub first_us: f64,
 }
@@ -72,6 +76,15 @@ fn library() -> Result<PathBuf, String> {
 
 /// Runs the programs over the cards. Errors are sentences.
 pub fn measure(bench: &Bench, cards: &Cards, work: Work) -> Result<Line, String> {
+    run_both(bench, cards, work, false)
+}
+
+/// The same, with stamps of when what happened in [`Cards::stamps`].
+pub fn profile(bench: &Bench, cards: &Cards, work: Work) -> Result<Line, String> {
+    run_both(bench, cards, work, true)
+}
+
+fn run_both(bench: &Bench, cards: &Cards, work: Work, has_stamps: bool) -> Result<Line, String> {
     let mut command = match &cards.namespace {
         Some(namespace) => {
             let mut command = Command::new(namespace.starter());
@@ -81,12 +94,42 @@ pub fn measure(bench: &Bench, cards: &Cards, work: Work) -> Result<Line, String>
         None => Command::new(bench.programs.path("verbs")),
     };
     command.args(["--op", work.op, "--measure", work.measure, "--size", &work.size.to_string()]);
-    command.args(["--seconds", &bench.seconds.to_string(), "--first", &cards.words[0], "--second", &cards.words[1]]);
+    let mut words = cards.words.clone();
+    for (words, file) in words.iter_mut().zip(cards.counters().iter().flatten()) {
+        words.push_str(&format!(" stats={}", file.display()));
+    }
+    for (words, file) in words.iter_mut().zip(cards.stamps().iter().flatten().filter(|_| has_stamps)) {
+        words.push_str(&format!(" profile={}", file.display()));
+    }
+    command.args(["--seconds", &bench.seconds.to_string(), "--first", &words[0], "--second", &words[1]]);
+    if let Some(card) = cards.process() {
+        command.args(["--card", &card.to_string()]);
+    }
     command.env("LD_LIBRARY_PATH", &bench.programs.library).env_remove("MILLRACE_DEVICE");
     pin(&mut command, bench);
     let line = line(command)?;
     let number = |name: &str| line[name].as_f64().unwrap_or(0.0);
-    Ok(Line { value: number("value"), cpu: [number("cpu_first"), number("cpu_second")], first_us: number("first_us") })
+    Ok(Line {
+        value: number("value"),
+        cpu: [number("cpu_first"), number("cpu_second")],
+        cpu_card: cards.process().map(|_| number("cpu_card")),
+        copies: copies(cards, number("moved")),
+        first_us: number("first_us"),
+    })
+}
+
+/// How often each of so many bytes was copied: by both ends, which count bytes of messages, and by what moves frames, which counts
+/// bytes of these.
+fn copies(cards: &Cards, moved: f64) -> Option<f64> {
+    let files = cards.counters()?;
+    let told = files.iter().map(|file| serde_json::from_slice::<Value>(&std::fs::read(file).ok()?).ok());
+    let told: Vec<Value> = told.collect::<Option<_>>()?;
+    let sum = |part: &str, name: &str| told.iter().filter_map(|told| told[part][name].as_f64()).sum::<f64>();
+    let by_ends: f64 = ["regions", "reached", "inline", "rings"].map(|name| sum("copied", name)).iter().sum();
+    // Of what did not go in frames, nothing was copied by who moves frames.
+    let by_frames = |[copied, frames]: [f64; 2]| copied / frames.max(1.0) * (frames / moved).min(1.0);
+    let by_ports = by_frames([sum("copied", "port"), sum("port", "tx_bytes")]);
+    (moved > 0.0).then_some(by_ends / moved + by_ports + by_frames(cards.copied()?))
 }
 
 /// The cores of both ends.

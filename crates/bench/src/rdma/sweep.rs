@@ -40,6 +40,8 @@ struct Point {
     gbps: Option<f64>,
     latency: Option<f64>,
     cpu: Option<[f64; 2]>,
+    cpu_card: Option<f64>,
+    copies: Option<f64>,
 }
 
 /// Measures all of it, and draws it if asked to.
@@ -65,11 +67,12 @@ pub fn run(shared: &Shared, bench: &Bench, svg: Option<&Path>) -> Result<(), Fai
 
 fn measure(bench: &Bench, op: &'static str, way: usize, size: u64) -> Point {
     let of = |measure| Work { op, measure, size };
-    let mut point = Point { op, way, size, gbps: None, latency: None, cpu: None };
+    let mut point = Point { op, way, size, gbps: None, latency: None, cpu: None, cpu_card: None, copies: None };
     let result = match WAYS[way].0 {
         Way::Verbs(wire) => Cards::start(bench, wire).and_then(|cards| {
             let line = ours::measure(bench, &cards, of("bandwidth"))?;
             (point.gbps, point.cpu) = (Some(line.value * 8.0), Some(line.cpu));
+            (point.cpu_card, point.copies) = (line.cpu_card, line.copies);
             point.latency = Some(ours::measure(bench, &cards, of("latency"))?.value);
             Ok(())
         }),
@@ -104,6 +107,8 @@ fn row(point: &Point) -> Row {
         .maybe("latency_p50_ns", point.latency, 0)
         .maybe("cpu_app", point.cpu.map(|cpu| cpu[0]), 2)
         .maybe("cpu_target", point.cpu.map(|cpu| cpu[1]), 2)
+        .maybe("cpu_card", point.cpu_card, 2)
+        .maybe("copies", point.copies, 2)
 }
 
 fn picture(file: &Path, points: &[Point]) -> Result<(), Failure> {

@@ -50,6 +50,7 @@ impl<M: Memory> Engine<M> {
         }
         let pair = self.pairs.get_mut(slot as usize).ok_or(Error::Missing("queue pair"))?;
         pair.requester.post(request, len, signaled);
+        self.counters.inline_copied += if matches!(request.data, Data::Inline(_)) { len.into() } else { 0 };
         if matches!(pair.config.state, State::Error | State::SendError) {
             self.end_at_once(slot);
         } else if !pair.scheduled {

@@ -6,7 +6,7 @@ use crate::memory::{Memory, Refused};
 use crate::number::{Moment, Psn, Qpn};
 use crate::transport::{Origin, Sent, State, copy_out};
 use crate::wire::{Headers, Packet, Path};
-use crate::work::Request;
+use crate::work::{Data, Request};
 
 /// The way of short SENDs.
 pub trait Near {
@@ -48,6 +48,8 @@ pub type Seen<'s> = &'s mut dyn FnMut(&Origin, &Packet<'_>);
 pub struct Came {
     /// Packets and short SENDs.
     pub packets: u64,
+    /// Bytes of payload in them.
+    pub bytes: u64,
     /// Short SENDs that were done and not answered.
     pub shorts: u64,
     /// What was no packet, or between GIDs that there are not.
@@ -83,6 +85,7 @@ impl<M: Memory> Engine<M> {
                 }
             };
             came.packets += 1;
+            came.bytes += payload.len() as u64;
             let code = gids.0 << 4 | gids.1;
             if last.0 != code || last.1.is_none() {
                 *last = (code, origin(gids));
@@ -175,6 +178,7 @@ impl<M: Memory> Engine<M> {
         pair.requester.post_short(request, len, signaled);
         env.counters.sent += 1;
         env.counters.sent_bytes += u64::from(len);
+        env.counters.inline_copied += if matches!(request.data, Data::Inline(_)) { len.into() } else { 0 };
         if !core::mem::replace(&mut pair.is_late, true) {
             self.late.push(slot);
         }

@@ -33,6 +33,8 @@ pub struct Counts {
     pub system: u64,
     /// It did not let us, or not any more: such a request goes as packets, and is answered there.
     pub refused: u64,
+    /// Bytes copied to it and from it.
+    pub bytes: u64,
 }
 
 impl Counts {
@@ -43,6 +45,7 @@ impl Counts {
             mapped: self.mapped + more.mapped,
             system: self.system + more.system,
             refused: self.refused + more.refused,
+            bytes: self.bytes + more.bytes,
         }
     }
 }
@@ -101,6 +104,18 @@ pub(super) enum Job<'a> {
     CompareSwap { compare: u64, swap: u64 },
     /// The other one.
     FetchAdd(u64),
+}
+
+impl Job<'_> {
+    /// Bytes that it copies.
+    #[inline]
+    fn bytes(&self) -> u64 {
+        match *self {
+            Job::Write { len, .. } | Job::Read { len, .. } => len as u64,
+            Job::WriteBytes(bytes) => bytes.len() as u64,
+            Job::CompareSwap { .. } | Job::FetchAdd(_) => 8,
+        }
+    }
 }
 
 impl Peer {
@@ -199,6 +214,7 @@ impl Peer {
         };
         self.presence.leave();
         self.counts.refused += u64::from(done.is_none());
+        self.counts.bytes += if done.is_some() { job.bytes() } else { 0 };
         done
     }
 

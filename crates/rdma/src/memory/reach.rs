@@ -37,6 +37,7 @@ impl Regions {
             }
             done = end;
         }
+        self.counters.copied += wanted.len;
         Ok(())
     }
 

@@ -189,6 +189,8 @@ pub struct Counters {
     pub not_adopted: u64,
     /// Times that more was taken away than is remembered, so that everything of the program's own was given up.
     pub lost: u64,
+    /// Bytes copied between regions and packets.
+    pub copied: u64,
 }
 
 /// What is rarely looked at of a region.

@@ -24,6 +24,8 @@ counters! {
     sent,
     /// Bytes of payload that went.
     sent_bytes,
+    /// Bytes given with requests that were copied: into a queue, and from there or at once into packets.
+    inline_copied,
     /// Packets for a queue pair that does not exist.
     no_queue_pair,
     /// Packets for a queue pair that receives nothing in its state.

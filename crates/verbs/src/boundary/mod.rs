@@ -51,6 +51,21 @@ pub(crate) fn tell_at_exit() {
     });
 }
 
+/// The processor's clock: its ticks are of one length, and the same on all cores of a host that Linux trusts.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: every processor of this kind has it, and Linux lets programs read it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The system's clock, in nanoseconds: what other processors count is not asked.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn ticks() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Sets the error number of this thread.
 pub(crate) fn set_errno(error: i32) {
     // SAFETY: the address of this thread's own variable, which lives as long as the thread.

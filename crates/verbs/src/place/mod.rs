@@ -12,7 +12,7 @@
 //!
 //! * `frames`: packets into frames. `memory`: keys. `running`: what moves.
 //! * `local`: other processes of the same user on the same card, which are reached without frames.
-//! * `stats`: what happened, in numbers. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what
+//! * `stats`: what happened, in numbers. `stages`: what took how long. `events`: what programs sleep on. `helper`: the thread that takes over. `profile`: what
 //!   programs are told of the device. `tap`: copies of packets for `millrace rdma capture`.
 
 pub(crate) mod card;
@@ -23,6 +23,7 @@ mod local;
 mod memory;
 pub(crate) mod profile;
 mod running;
+mod stages;
 mod stats;
 mod tap;
 
@@ -32,6 +33,7 @@ pub(crate) use running::{DEVICE_FATAL, Running, Told};
 
 use crate::abi::AsyncEvent;
 use crate::address::Address;
+use crate::boundary::ticks;
 use crate::config::Config;
 use card::InCard;
 use local::{Meeting, Serving};
@@ -44,6 +46,7 @@ use millrace_rdma::memory::{Limits, MOST_SLOTS};
 use millrace_rdma::neighbour::{Found, Neighbours};
 use millrace_rdma::number::{Gid, Moment};
 use rustix::io::Errno;
+use stages::{Stage, Stages, stamp};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -123,7 +126,7 @@ impl Place {
             let serving = place.listen();
             helper::start(&place, serving).map_err(|error| LinkError::Thread(error.to_string()))?;
         }
-        if config.report || config.stats.is_some() {
+        if config.report || config.stats.is_some() || config.profile.is_some() {
             crate::boundary::tell_at_exit();
         }
         *current = Arc::downgrade(&place);
@@ -167,7 +170,9 @@ impl Place {
             let directory = Directory::new().map_err(|error| LinkError::Memory(error.to_string()))?;
             memory.regions.show_in(directory);
         }
-        let running = Mutex::new(Running::new(Engine::new(options, memory), link, card, address));
+        let mut running = Running::new(Engine::new(options, memory), link, card, address);
+        running.stages = config.profile.as_ref().map(|_| Box::new(Stages::new()));
+        let running = Mutex::new(running);
         let (began, polls, idle) = (Instant::now(), AtomicU64::new(0), AtomicU32::new(0));
         let (forks, patience) = (crate::boundary::forks(), patience());
         Ok(Self {
@@ -224,10 +229,13 @@ impl Place {
         if self.config.report {
             crate::boundary::say(running.report());
         }
-        if let Some(file) = &self.config.stats
-            && let Err(error) = std::fs::write(file, stats::json(&running) + "\n")
-        {
-            crate::boundary::say(format_args!("stats={file}: {error}"));
+        let told = running.stages.as_ref().map(|stages| stages.json());
+        let stats = self.config.stats.as_ref().map(|file| ("stats", file, stats::json(&mut running)));
+        let stages = self.config.profile.as_ref().zip(told).map(|(file, told)| ("profile", file, told));
+        for (option, file, text) in stats.into_iter().chain(stages) {
+            if let Err(error) = std::fs::write(file, text + "\n") {
+                crate::boundary::say(format_args!("{option}={file}: {error}"));
+            }
         }
     }
 
@@ -336,14 +344,20 @@ impl Place {
     /// this is not looked at first.
     #[inline]
     pub fn posting<R>(&self, act: impl FnOnce(&mut Running) -> Result<R, i32>) -> Result<R, i32> {
+        let asked = if self.config.profile.is_some() { ticks() } else { 0 };
         let mut running = self.lock()?;
         let done = act(&mut running);
+        if let Some(stages) = &mut running.stages {
+            stages.add_at(asked, Stage::Asked);
+            stages.add(Stage::Posted);
+        }
         // Where all was done at once, there is nothing to send.
         if !running.is_quiet() {
             running.send_what_there_is(self.now());
             self.idle.store(0, Ordering::Relaxed);
         } else {
             running.wake();
+            stamp(&mut running.stages, Stage::Sent);
         }
         done
     }

@@ -5,16 +5,18 @@ use super::events::Events;
 use super::frames::{Frames, Maker, Rings, copy};
 use super::local::Sessions;
 use super::memory::Reach;
+use super::stages::{Stage, Stages, stamp};
 use super::tap::Way;
 use crate::abi::AsyncEvent;
 use crate::address::Address;
+use crate::boundary::ticks;
 use millrace_link::{Given, Link};
 use millrace_rdma::engine::{Engine, Event};
 use millrace_rdma::neighbour::Neighbours;
 use millrace_rdma::number::{Gid, Moment, Qpn};
 use millrace_rdma::transport::Origin;
 use millrace_rdma::wire::{Counters, Service, parse};
-use millrace_rdma::work::{Completion, Piece, Request};
+use millrace_rdma::work::{Completion, Ended, Piece, Request};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -55,6 +57,8 @@ pub(crate) struct Running {
     unsent: u64,
     /// The card takes and brings nothing any more, and what needed it has failed.
     is_down: bool,
+    /// What took how long, with `profile=`.
+    pub stages: Option<Box<Stages>>,
     /// Where asynchronous events of the open contexts go.
     contexts: Vec<Weak<Events<AsyncEvent>>>,
 }
@@ -88,6 +92,7 @@ impl Running {
             tagged,
             unsent,
             is_down: false,
+            stages: None,
             contexts: Vec::new(),
         }
     }
@@ -160,7 +165,9 @@ impl Running {
         self.engine.memory().regions.sync_if_behind();
         let mut asked = None;
         let mut now = || *asked.get_or_insert_with(&now);
+        let since = moment(self.stages.as_deref(), &self.sessions);
         let came = self.sessions.receive(&mut now, &mut self.engine);
+        taken(&mut self.stages, since, came);
         if !self.engine.is_quiet() {
             let now = now();
             self.send(now);
@@ -294,9 +301,17 @@ impl Running {
     /// Takes a completion, if there is one.
     #[inline]
     pub fn poll(&mut self, queue: u32) -> Result<Option<Completion>, i32> {
-        let Some(card) = &mut self.card else { return Ok(self.engine.take_completion(queue)) };
-        let mut one = [Completion::default()];
-        card.poll(queue, &mut one).map(|count| (count == 1).then_some(one[0]))
+        let found = match &mut self.card {
+            None => self.engine.take_completion(queue),
+            Some(card) => {
+                let mut one = [Completion::default()];
+                (card.poll(queue, &mut one)? == 1).then_some(one[0])
+            }
+        };
+        if self.stages.is_some() && found.is_some_and(|completion| completion.ended == Ended::Receive) {
+            stamp(&mut self.stages, Stage::Polled);
+        }
+        Ok(found)
     }
 
     /// Whether nothing that was asked for waits for the protocol to move on.
@@ -307,8 +322,12 @@ impl Running {
 
     #[inline]
     fn receive(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, reasons, foreign, tagged, address, maker, sessions, is_down, .. } = self;
+        let Self {
+            link, engine, neighbours, reasons, foreign, tagged, address, maker, sessions, is_down, stages, ..
+        } = self;
+        let since = moment(stages.as_deref(), sessions);
         let by_rings = sessions.receive(&mut || now, engine);
+        taken(stages, since, by_rings);
         let tap = &mut sessions.tap;
         let mut handle = |frame: &[u8]| match parse(frame) {
             // This end is in no VLAN; a tag with nothing but a priority is none.
@@ -328,7 +347,9 @@ impl Running {
         };
         let mut take = |frame: &[u8]| {
             copy(tap, Way::Came, frame);
+            stamp(stages, Stage::Came);
             handle(frame);
+            stamp(stages, Stage::Done);
         };
         let mut count = by_rings;
         let Some(link) = link else { return count };
@@ -349,7 +370,8 @@ impl Running {
 
     #[inline]
     fn send(&mut self, now: Moment) -> usize {
-        let Self { link, engine, neighbours, maker, sessions, unsent, is_down, .. } = self;
+        let Self { link, engine, neighbours, maker, sessions, unsent, is_down, stages, .. } = self;
+        let since = stages.as_ref().map_or(0, |_| ticks());
         let Some(link) = link else { return 0 };
         let mut frames = Frames::new(now, Some(&mut *link).filter(|_| !*is_down), maker, sessions);
         let mut sent = engine.transmit(now, BURST, &mut frames);
@@ -358,6 +380,7 @@ impl Running {
         if *is_down {
             return sent;
         }
+        let has_sent = sent > 0;
         neighbours.tick(now);
         while let Some(frame) = neighbours.take_frame() {
             let given = link.give(frame.len(), |to| {
@@ -375,6 +398,10 @@ impl Running {
         if has_framed && let Err(error) = link.flush() {
             self.take_down(now, &error);
         }
+        if has_sent && let Some(stages) = &mut self.stages {
+            stages.add_at(since, Stage::Begun);
+            stages.add(Stage::Sent);
+        }
         sent
     }
 
@@ -388,6 +415,21 @@ impl Running {
             ("unsent", self.unsent),
         ]);
         all
+    }
+
+    /// Bytes that this process has copied: between regions and packets, to and from regions of others, requests' own bytes into the
+    /// queue, into rings and out of them, into frames of a port and out of them.
+    pub fn copied(&mut self) -> [(&'static str, u64); 5] {
+        let memory = self.engine.memory();
+        let (regions, reached) = (memory.regions.counters().copied, memory.peers.counts().bytes);
+        let port = self.link.as_ref().map_or(0, Link::copied);
+        [
+            ("regions", regions),
+            ("reached", reached),
+            ("inline", self.engine.counters().inline_copied),
+            ("rings", self.sessions.copied),
+            ("port", port),
+        ]
     }
 
     /// What the port has counted, where there is no card.
@@ -416,5 +458,23 @@ impl Running {
         if let Some(told) = told {
             told.events.add(AsyncEvent { element: told.object, event_type: number });
         }
+    }
+}
+
+/// Now, if stamps are made and another process of this host has sent something; otherwise 0.
+#[inline]
+fn moment(stages: Option<&Stages>, sessions: &Sessions) -> u64 {
+    stages.filter(|_| sessions.has_some()).map_or(0, |_| ticks())
+}
+
+/// What came at one look, if something did, and when that began.
+#[inline]
+fn taken(stages: &mut Option<Box<Stages>>, since: u64, came: usize) {
+    if came > 0
+        && let Some(stages) = stages
+    {
+        // 0: it came a moment ago.
+        stages.add_at(if since == 0 { ticks() } else { since }, Stage::Came);
+        stages.add(Stage::Done);
     }
 }

@@ -289,6 +289,7 @@ impl Requester {
             Sent::Taken => {
                 env.counters.sent += 1;
                 env.counters.sent_bytes += len as u64;
+                env.counters.inline_copied += if slot.inline { len as u64 } else { 0 };
                 Step::Sent
             }
             Sent::Full => Step::Full,

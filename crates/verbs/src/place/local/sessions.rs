@@ -49,6 +49,8 @@ pub struct Sessions {
     /// Packets by rings, both ways.
     pub sent: u64,
     pub received: u64,
+    /// Bytes of payload copied into rings and out of them.
+    pub copied: u64,
     /// Those of them that were short SENDs, and were not answered.
     pub short_sent: u64,
     pub short_received: u64,
@@ -72,6 +74,7 @@ impl Sessions {
             dropped: 0,
             sent: 0,
             received: 0,
+            copied: 0,
             short_sent: 0,
             short_received: 0,
             put_out: 0,
@@ -223,6 +226,7 @@ impl Sessions {
         }
         let is_sent = session.ring.sender.send(headers, gids, to) == Room::Sent;
         self.sent += u64::from(is_sent);
+        self.copied += to.len() as u64;
         self.dropped += u64::from(!is_sent);
         session.has_sent = true;
         if let Some(tap) = &mut self.tap {
@@ -253,6 +257,7 @@ impl Sessions {
             return Sent::Full;
         }
         (self.sent, self.short_sent) = (self.sent + 1, self.short_sent + 1);
+        self.copied += to.len() as u64;
         session.has_sent = true;
         if let Some(tap) = &mut self.tap {
             show(tap, &session.address, &self.own, gids, &Packet { headers: short.headers(), payload: to });
@@ -309,6 +314,7 @@ impl Sessions {
             let came = engine.take_from_ring(now, ring, BURST, origin, seen);
             *is_broken = came.is_broken;
             self.received += came.packets;
+            self.copied += came.bytes;
             self.short_received += came.shorts;
             self.malformed += came.malformed;
             self.generation += u64::from(came.is_broken);
