@@ -82,7 +82,7 @@ pub fn kept() -> String {
 }
 
 /// Who gives the socket to its user and group when the card itself may not do so any more: a thread that has still all privileges,
-/// and ends with this one thing.
+/// and ends with this.
 pub struct SocketAccess {
     ask: Sender<(PathBuf, SocketIdentity)>,
     said: Receiver<std::io::Result<()>>,
@@ -97,8 +97,8 @@ impl SocketAccess {
         let ((ask, asked), (say, said)) = (channel::<(PathBuf, SocketIdentity)>(), channel());
         let Plan { group, everyone, user, .. } = *plan;
         thread::spawn(move || {
-            if let Ok((path, own)) = asked.recv() {
-                // Nobody to be told: then the card has ended.
+            // Nobody to be told: then the card has ended.
+            for (path, own) in asked {
                 let _ = say.send(let_connect(&path, own, user.map(|(uid, _)| uid), group, everyone));
             }
         });

@@ -4,17 +4,20 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
+use millrace_abi::access::Right;
 use millrace_abi::name::{CardOptions, MAX_PATH};
 use millrace_card::Card;
-use millrace_driver::{Driver, Policy, SocketIdentity};
+use millrace_driver::{Driver, Policy, SocketIdentity, peer_of};
 use millrace_flow::language::RuleFile;
 use millrace_link::{Link, LinkError, Wanted};
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::Quota;
 use millrace_rdma::wire::Format;
-use millrace_served::{Address, Server, Start, socket_of};
+use millrace_served::{Address, Caller, May, Server, Start, socket_of};
 use millrace_tool::failure::Failure;
 use millrace_tool::stop;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
 
 /// A card that listens until this is dropped.
 pub struct Daemon {
@@ -72,8 +75,10 @@ impl RdmaOptions {
 
 /// The RDMA engine of a card, which programs reach by a socket of its own.
 pub struct RdmaEngine {
+    path: PathBuf,
     server: Server,
     link: Option<Link>,
+    userfaultfd: Option<OwnedFd>,
 }
 
 impl RdmaEngine {
@@ -89,11 +94,20 @@ impl RdmaEngine {
             }
             _ => None,
         };
-        Ok(Self { server, link })
+        // While the process has still the right; who runs a card without it has none to hand over.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let userfaultfd = rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()).ok();
+        Ok(Self { path, server, link, userfaultfd })
     }
 
-    /// Serves programs. The card listens at `card`.
-    pub fn start(&mut self, card: &Path, options: &RdmaOptions) -> Result<(), Failure> {
+    /// Its socket, and which one that is.
+    pub fn socket(&self) -> (&Path, SocketIdentity) {
+        let (device, inode) = self.server.socket();
+        (&self.path, SocketIdentity { device, inode })
+    }
+
+    /// Serves programs of those whom `policy` lets. The card listens at `card`.
+    pub fn start(&mut self, card: &Path, options: &RdmaOptions, policy: Policy) -> Result<(), Failure> {
         if let Some(Wire::Queue(queue)) = options.wire {
             let card = Some(format!("unix:{}", card.display()));
             let wanted = Wanted { card, port: None, tx: Some(queue), rx: Some(queue) };
@@ -102,7 +116,8 @@ impl RdmaEngine {
         let link = self.link.take();
         let mtu = mtu(options.mtu, link.as_ref())?;
         let cpu = options.core.map(|core| core as usize);
-        let start = Start { address: options.address(), quota: Quota::default(), cpu, link, mtu };
+        let (may, userfaultfd) = (may(policy), self.userfaultfd.take());
+        let start = Start { address: options.address(), quota: Quota::default(), cpu, link, mtu, may, userfaultfd };
         let started = self.server.start(start);
         started.map_err(|error| Failure::Usage(format!("--rdma-cpu: no thread for the engine: {error}")))
     }
@@ -111,6 +126,16 @@ impl RdmaEngine {
 /// The path from the root, so that `millrace rdma` finds the socket; if that is not too long.
 fn known_everywhere(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).ok().filter(|path| path.as_os_str().len() <= MAX_PATH).unwrap_or(path)
+}
+
+/// Whoever has the right.
+fn may(policy: Policy) -> May {
+    Box::new(move |socket| {
+        let peer = peer_of(socket)?;
+        let is_limited = peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw();
+        let caller = Caller { pid: peer.pid, uid: peer.uid, is_limited };
+        policy.rights_of(&peer).has(&Right::Rdma).then_some(caller)
+    })
 }
 
 fn wire_failed(error: &LinkError) -> Failure {

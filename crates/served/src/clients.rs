@@ -18,13 +18,36 @@ use std::time::{Duration, Instant};
 /// How long a program may take to greet.
 pub(crate) const GREETING: Duration = Duration::from_secs(2);
 
+/// Who is at the other end of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Number of the process; 0 in another container.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// It is another user's than the card's, and not root's: there may not be many of it.
+    pub is_limited: bool,
+}
+
+/// Says who is at the other end of a socket, if he may use the engine.
+pub type May = Box<dyn Fn(BorrowedFd<'_>) -> Option<Caller> + Send>;
+
+/// Nobody but root, and the user who runs the card.
+pub fn owner_only() -> May {
+    Box::new(|socket| {
+        let credentials = getsockopt(&socket, PeerCredentials).ok()?;
+        let (pid, uid) = (u32::try_from(credentials.pid()).ok()?, credentials.uid());
+        let is_owner = uid == 0 || uid == geteuid().as_raw();
+        is_owner.then_some(Caller { pid, uid, is_limited: false })
+    })
+}
+
 /// A program that has called.
 pub(crate) struct Client {
     pub socket: OwnedFd,
     /// Readable when the process has ended. Children may hold its socket.
     pub ended: Option<OwnedFd>,
-    /// Its number for the system; 0 in another container.
-    pub pid: i32,
+    pub caller: Caller,
     pub called: Instant,
     /// After its greeting.
     pub met: Option<Met>,
@@ -52,16 +75,13 @@ pub(crate) struct Waiting {
 }
 
 impl Client {
-    /// Whoever may use the card: root, and the user who runs it.
-    pub fn new(socket: OwnedFd) -> Result<Self, OwnedFd> {
-        match who(&socket) {
-            Ok((pid, ended)) => {
-                let (asked, closer) = Default::default();
-                let called = Instant::now();
-                Ok(Self { socket, ended, pid, called, met: None, asked, waiting: None, closer })
-            }
-            Err(_) => Err(socket),
-        }
+    /// Whoever may use the engine; the socket of somebody else.
+    pub fn new(socket: OwnedFd, may: &May) -> Result<Self, OwnedFd> {
+        let Some(caller) = may(socket.as_fd()) else { return Err(socket) };
+        let Ok(ended) = end_of(caller.pid) else { return Err(socket) };
+        let (asked, closer) = Default::default();
+        let called = Instant::now();
+        Ok(Self { socket, ended, caller, called, met: None, asked, waiting: None, closer })
     }
 
     /// What is looked for at its socket: requests, but not more than one, and not while much of what it has handed over waits to be
@@ -85,25 +105,26 @@ impl Client {
     }
 }
 
-fn who(socket: &OwnedFd) -> Result<(i32, Option<OwnedFd>), Errno> {
-    let credentials = getsockopt(socket, PeerCredentials).map_err(|_| Errno::ACCESS)?;
-    if credentials.uid() != 0 && credentials.uid() != geteuid().as_raw() {
-        return Err(Errno::ACCESS);
-    }
+/// Readable when that process has ended.
+fn end_of(pid: u32) -> Result<Option<OwnedFd>, Errno> {
     // A process of another container has the number 0, which is not one: then only its socket says that it has ended.
-    let ended = match Pid::from_raw(credentials.pid().max(0)) {
-        Some(pid) => Some(pidfd_open(pid, PidfdFlags::empty())?),
-        None => None,
-    };
-    Ok((credentials.pid(), ended))
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()
 }
 
 /// Greets a program.
-pub(crate) fn greet(service: &Service, socket: &OwnedFd, welcome: &Welcome, number: Number) -> Result<Met, Errno> {
+pub(crate) fn greet(
+    service: &Service,
+    socket: &OwnedFd,
+    welcome: &Welcome,
+    number: Number,
+    userfaultfd: Option<&OwnedFd>,
+) -> Result<Met, Errno> {
     let ((to_card, for_card), (for_program, to_program)) = (bell::of_card()?, bell::bell()?);
     let met = Met { number, to_card, to_program };
     let shared = service.memory_of(number).ok().and_then(Region::fd).ok_or(Errno::NOMEM)?;
-    let fds: [BorrowedFd<'_>; 3] = [shared, for_card.as_fd(), for_program.as_fd()];
+    let mut fds: Vec<BorrowedFd<'_>> = vec![shared, for_card.as_fd(), for_program.as_fd()];
+    fds.extend(userfaultfd.map(AsFd::as_fd));
     record::send(socket, &welcome.write(), &fds)?;
     Ok(met)
 }

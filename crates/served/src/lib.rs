@@ -30,6 +30,7 @@ pub mod wire;
 mod worker;
 
 pub use client::{CallError, Client};
+pub use clients::{Caller, May, owner_only};
 pub use server::{Address, Server, Start};
 
 use std::path::{Path, PathBuf};

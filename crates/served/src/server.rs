@@ -1,5 +1,6 @@
 //! The socket at which programs find the engine of a card, and the start and the end of its thread.
 
+use crate::clients::May;
 use crate::network::Network;
 use crate::worker::Worker;
 use millrace_link::Link;
@@ -38,11 +39,16 @@ pub struct Start {
     pub link: Option<Link>,
     /// Most bytes of payload of a packet: what fits into frames of the link.
     pub mtu: u16,
+    /// Who may use it.
+    pub may: May,
+    /// `/dev/userfaultfd`, for programs that have no right of their own to make their memory shared memory.
+    pub userfaultfd: Option<OwnedFd>,
 }
 
 /// A socket that programs find; it is removed when this is dropped, and what was served ends.
 pub struct Server {
     path: PathBuf,
+    device: u64,
     inode: u64,
     listener: Option<OwnedFd>,
     stop: Arc<AtomicBool>,
@@ -70,9 +76,14 @@ impl Server {
         let listener = socket()?;
         bind(&listener, &address)?;
         listen(&listener, BACKLOG)?;
-        let inode = std::fs::symlink_metadata(&path).map_or(0, |found| found.ino());
+        let (device, inode) = std::fs::symlink_metadata(&path).map_or((0, 0), |found| (found.dev(), found.ino()));
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        Ok(Self { path, inode, listener: Some(listener), stop: Arc::default(), bell, thread: None })
+        Ok(Self { path, device, inode, listener: Some(listener), stop: Arc::default(), bell, thread: None })
+    }
+
+    /// Which socket it is, whatever it is called: the numbers of its file system, and there.
+    pub fn socket(&self) -> (u64, u64) {
+        (self.device, self.inode)
     }
 
     /// Serves programs from now on. To be called when the process has the rights that it
@@ -81,7 +92,7 @@ impl Server {
     /// # Errors
     /// A thread cannot be started.
     pub fn start(&mut self, start: Start) -> std::io::Result<()> {
-        let Start { address, quota, cpu, link, mtu } = start;
+        let Start { address, quota, cpu, link, mtu, may, userfaultfd } = start;
         let Some(listener) = self.listener.take() else { return Ok(()) };
         let (stop, bell) = (self.stop.clone(), self.bell.clone());
         let run = move || {
@@ -94,7 +105,8 @@ impl Server {
             let options = Options { datagram_mtu: mtu, seed: seed(), ..Options::default() };
             let service = Service::new(options, address.mac, &address.gids, quota);
             let network = link.map(|link| Network::new(link, &address));
-            Worker::new(service, network, (address, mtu), listener, bell).run(&stop);
+            let rights = (may, userfaultfd);
+            Worker::new(service, network, (address, mtu), rights, listener, bell).run(&stop);
         };
         self.thread = Some(std::thread::Builder::new().name("millrace-rdma".into()).spawn(run)?);
         Ok(())

@@ -21,7 +21,8 @@ pub const MOST_WORDS: usize = 64;
 /// What a program asks for: the calls of [`Service`](millrace_rdma::served::Service), one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// First of all. The answer is [`Welcome`], with three descriptors: shared memory, the bell of the card, that of the program.
+    /// First of all. The answer is [`Welcome`], with descriptors: shared memory, the bell of the card, that of the
+    /// program, and `/dev/userfaultfd` if the card has it.
     Hello,
     /// A protection domain. The answer is its number.
     CreateDomain,

@@ -4,7 +4,7 @@
 //! who does not read them is hung up on, and what they have handed over is closed on other threads.
 
 use crate::answer::{Answer, answer};
-use crate::clients::{Client, Waiting, greet};
+use crate::clients::{Caller, Client, May, Waiting, greet};
 use crate::closing::Closer;
 use crate::network::{Doze, Network, Outside};
 use crate::server::Address;
@@ -41,6 +41,8 @@ const MOST_ASKED: usize = 16;
 
 /// Connections of one process at once.
 const MOST_OF_PROCESS: usize = 8;
+/// The same of a user who is neither root nor the card's.
+const MOST_OF_USER: usize = 64;
 /// How soon the socket is looked at again that could not be, and whether somebody has greeted.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -49,6 +51,8 @@ pub(crate) struct Worker {
     network: Option<Network>,
     address: Address,
     mtu: u16,
+    may: May,
+    userfaultfd: Option<OwnedFd>,
     listener: OwnedFd,
     bell: Arc<OwnedFd>,
     clients: Vec<Client>,
@@ -67,11 +71,13 @@ impl Worker {
         service: Service,
         network: Option<Network>,
         (address, mtu): (Address, u16),
+        (may, userfaultfd): (May, Option<OwnedFd>),
         listener: OwnedFd,
         bell: Arc<OwnedFd>,
     ) -> Self {
         let (clients, closer, began) = (Vec::new(), Closer::default(), Instant::now());
-        Self { service, network, address, mtu, listener, bell, clients, waiting: 0, closer, began, full: None }
+        let (waiting, full) = (0, None);
+        Self { service, network, address, mtu, may, userfaultfd, listener, bell, clients, waiting, closer, began, full }
     }
 
     fn now(&self) -> Moment {
@@ -263,15 +269,18 @@ impl Worker {
     }
 
     fn let_in(&mut self, socket: OwnedFd) {
-        match Client::new(socket) {
-            Ok(client) if client.pid > 0 && self.calls_of(client.pid) >= MOST_OF_PROCESS => client.bury(()),
+        match Client::new(socket, &self.may) {
+            Ok(client) if self.has_many(&client.caller) => client.bury(()),
             Ok(client) => self.clients.push(client),
             Err(socket) => self.closer.close(socket),
         }
     }
 
-    fn calls_of(&self, pid: i32) -> usize {
-        self.clients.iter().filter(|client| client.pid == pid).count()
+    /// Whether his process, or he, has as many connections as there may be.
+    fn has_many(&self, caller: &Caller) -> bool {
+        let count = |of: &dyn Fn(&Caller) -> bool| self.clients.iter().filter(|client| of(&client.caller)).count();
+        let of_process = caller.pid > 0 && count(&|other| other.pid == caller.pid) >= MOST_OF_PROCESS;
+        of_process || caller.is_limited && count(&|other| other.uid == caller.uid) >= MOST_OF_USER
     }
 
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
@@ -376,7 +385,7 @@ impl Worker {
         let told = match which.checked_sub(1) {
             None => Some(self.show_card()),
             Some(number) => {
-                let met = |client: &Client| Some((client.pid, client.met.as_ref()?.number));
+                let met = |client: &Client| Some((client.caller.pid, client.met.as_ref()?.number));
                 let found = self.clients.iter().filter_map(met).nth(number as usize);
                 found.and_then(|(pid, number)| Some(format!("{{\"pid\":{pid},{}}}", self.service.show(number)?)))
             }
@@ -404,7 +413,8 @@ impl Worker {
             Err(error) => return record::send(&self.clients[at].socket, &Words::refusal(error.errno()), &[]),
         };
         let welcome = Welcome { mac: self.address.mac, gid: self.address.gids[0], mtu: self.mtu };
-        let greeted = greet(&self.service, &self.clients[at].socket, &welcome, number);
+        let userfaultfd = self.userfaultfd.as_ref();
+        let greeted = greet(&self.service, &self.clients[at].socket, &welcome, number, userfaultfd);
         match greeted {
             Ok(met) => {
                 self.clients[at].met = Some(met);

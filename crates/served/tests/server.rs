@@ -8,7 +8,7 @@ use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
 use millrace_rdma::wire::{Format, Path, Service};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request as Post, Status};
 use millrace_served::wire::{Bytes, Parts, Register, Request, Welcome, qpn};
-use millrace_served::{Address, CallError, Client, Server, Start, bell};
+use millrace_served::{Address, CallError, Client, Server, Start, bell, owner_only};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
@@ -28,7 +28,8 @@ fn server(folder: &tempfile::TempDir) -> (Server, std::path::PathBuf) {
 
 fn start(server: &mut Server) {
     let address = Address { mac: MAC, gids: [GID, GID] };
-    server.start(Start { address, quota: Quota::default(), cpu: None, link: None, mtu: 4096 }).unwrap();
+    let (quota, may) = (Quota::default(), owner_only());
+    server.start(Start { address, quota, cpu: None, link: None, mtu: 4096, may, userfaultfd: None }).unwrap();
 }
 
 fn part(offset: u64, len: u64) -> Parts {

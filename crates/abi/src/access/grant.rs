@@ -176,6 +176,7 @@ fn right(part: &Part<'_>, all: &mut Rights) -> Result<(), Fault> {
     match kind {
         "admin" if part.text == "admin" => all.admin = true,
         "capture" if part.text == "capture" => all.capture = true,
+        "rdma" if part.text == "rdma" => all.rdma = true,
         "use" if rest.text == "all" => {
             for direction in [Direction::Rx, Direction::Tx] {
                 all.queues.push(Queues { direction, first: 0, last: MAX_QUEUES - 1 });

@@ -6,7 +6,7 @@
 //! right   = "use:" queues | "use:all"
 //!         | "registers:read" | "registers:write" | "registers:" COMPONENT ":write"
 //!         | "configure:" ( "ports" | "workers" | "rules" | "clock" )
-//!         | "capture" | "admin"
+//!         | "capture" | "rdma" | "admin"
 //! ```
 //!
 //! * `rights`: what a connection may do. `grant`: the grammar above. `names`: users and groups by name. `quota`: how much.

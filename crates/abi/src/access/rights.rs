@@ -7,7 +7,7 @@ use core::fmt;
 /// The rights that there are, as they are written.
 pub const WORDS: &str = "use:QUEUES (such as use:rx0-3,tx0 or use:all), registers:read, registers:write, \
                          registers:COMPONENT:write (such as registers:rxmac0:write), configure:ports, \
-                         configure:workers, configure:rules, configure:clock, capture, admin";
+                         configure:workers, configure:rules, configure:clock, capture, rdma, admin";
 
 /// What of a card can be configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +51,8 @@ pub enum Right {
     Configure(Configure),
     /// To see frames of others, as rules decide on them.
     Capture,
+    /// To have the RDMA engine in the card move bytes.
+    Rdma,
     /// Everything.
     Admin,
 }
@@ -66,6 +68,7 @@ pub struct Rights {
     pub(super) components: Vec<String>,
     pub(super) configure: Vec<Configure>,
     pub(super) capture: bool,
+    pub(super) rdma: bool,
 }
 
 impl Rights {
@@ -93,6 +96,7 @@ impl Rights {
                 }
                 Right::Configure(what) => self.configure.contains(what),
                 Right::Capture => self.capture,
+                Right::Rdma => self.rdma,
                 Right::Admin => false,
             }
     }
@@ -103,6 +107,7 @@ impl Rights {
         self.read |= more.read;
         self.write |= more.write;
         self.capture |= more.capture;
+        self.rdma |= more.rdma;
         self.queues.extend(&more.queues);
         self.components.extend_from_slice(&more.components);
         self.configure.extend(&more.configure);
@@ -142,6 +147,7 @@ impl fmt::Display for Right {
             Right::WriteComponent(component) => write!(f, "registers:{component}:write"),
             Right::Configure(what) => write!(f, "configure:{what}"),
             Right::Capture => f.write_str("capture"),
+            Right::Rdma => f.write_str("rdma"),
             Right::Admin => f.write_str("admin"),
         }
     }
@@ -163,6 +169,7 @@ impl fmt::Display for Rights {
         words.extend(self.components.iter().map(|component| format!("registers:{component}:write")));
         words.extend(self.configure.iter().map(|what| Right::Configure(*what).to_string()));
         words.extend(self.capture.then(|| Right::Capture.to_string()));
+        words.extend(self.rdma.then(|| Right::Rdma.to_string()));
         if words.is_empty() { f.write_str("none") } else { f.write_str(&words.join("+")) }
     }
 }

@@ -293,10 +293,13 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
-    let daemon = Daemon::start(&path, &options, policy, &rules)?;
+    let daemon = Daemon::start(&path, &options, policy.clone(), &rules)?;
     let mut engine = rdma.as_ref().map(|options| RdmaEngine::listen(&path, options)).transpose()?;
     if let (Some(socket_access), Some(own)) = (socket_access, daemon.socket()) {
         socket_access.open(&path, own)?;
+        if let Some((path, own)) = engine.as_ref().map(RdmaEngine::socket) {
+            socket_access.open(path, own)?;
+        }
     }
     let was_root = rustix::process::geteuid().is_root();
     privileges::become_user(&plan)?;
@@ -305,7 +308,7 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     }
     // Threads have the rights that they begin with.
     if let (Some(engine), Some(options)) = (&mut engine, &rdma) {
-        engine.start(&path, options)?;
+        engine.start(&path, options, policy)?;
     }
     announce(shared, &path, &options)?;
     if args.until_eof {

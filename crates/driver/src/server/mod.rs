@@ -40,6 +40,7 @@ mod visible;
 
 pub use driver::{Driver, DriverError};
 pub use listen::SocketIdentity;
+pub use peer::peer_of;
 pub use policy::Policy;
 
 use crate::locks::Locks;

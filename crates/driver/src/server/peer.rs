@@ -6,7 +6,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fd::AsFd;
 
 /// Who is at the other end of a socket.
-pub(super) fn peer_of(socket: impl AsFd) -> Option<Peer> {
+pub fn peer_of(socket: impl AsFd) -> Option<Peer> {
     let credentials = getsockopt(&socket, PeerCredentials).ok()?;
     // 0: of another container.
     let (pid, uid) = (credentials.pid() as u32, credentials.uid());

@@ -23,7 +23,7 @@ impl Policy {
     }
 
     /// What a peer may do.
-    pub(super) fn rights_of(&self, peer: &Peer) -> Rights {
+    pub fn rights_of(&self, peer: &Peer) -> Rights {
         self.access.rights_of(peer, rustix::process::geteuid().as_raw())
     }
 }

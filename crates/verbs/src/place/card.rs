@@ -6,7 +6,7 @@ use super::running::DEVICE_FATAL;
 use super::{Place, Running};
 use crate::address::Address;
 use crate::config::Config;
-use millrace_dma::{Protection, Region, Scope};
+use millrace_dma::{Adopter, Protection, Region, Scope};
 use millrace_link::LinkError;
 use millrace_rdma::engine::SharedReceiveQuery;
 use millrace_rdma::memory::{ProtectionDomain, Reached, Registered, Source, Way, WindowType};
@@ -80,7 +80,13 @@ impl InCard {
         let nonsense = || failed(CallError::Version.to_string());
         let (mut words, fds) = told;
         let welcome = Welcome::read(&mut words).ok_or_else(nonsense)?;
-        let [shared, to_card, bell] = <[OwnedFd; 3]>::try_from(fds).map_err(|_| nonsense())?;
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or_else(nonsense);
+        let (shared, to_card, bell) = (next()?, next()?, next()?);
+        // With it memory can be adopted without a right of this program's own.
+        if let Some(device) = fds.next() {
+            Adopter::hand_over(device);
+        }
         let shared =
             Region::map(shared, SHARED_LEN, Protection::ReadWrite, false).map_err(|error| failed(error.to_string()))?;
         let program = Program::new(shared.window()).map_err(|error| failed(error.to_string()))?;
@@ -563,7 +569,7 @@ fn why_no_engine(error: Errno) -> String {
     match error {
         Errno::NOENT | Errno::CONNREFUSED => "it has no engine for programs: start it with --rdma-cpu".to_owned(),
         Errno::ACCESS | Errno::PERM => {
-            "only root and the user who runs the card may use its engine; others use place=library".to_owned()
+            "this user may not use its engine: the card's administrator can allow it with --grant user:NAME=rdma; or use place=library".to_owned()
         }
         error => format!("its engine cannot be called: {error}"),
     }
