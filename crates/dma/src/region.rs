@@ -5,7 +5,7 @@ use crate::mapping::{Backing, Mapping, map_shared, map_shared_at};
 use crate::{OutOfRange, Window};
 use core::ptr::NonNull;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use std::{alloc, sync::Arc};
 
@@ -237,6 +237,8 @@ impl Region {
     /// Whether a part is whole pages of a file that has them and cannot shrink. Whole huge pages, if it has such: the system would map
     /// all of one, over what is behind it.
     fn check_part(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), RegionError> {
+        // Before anything is asked of a file: only one in memory has seals, and answers at once.
+        Self::check(fd, 0)?;
         let page = page_of(fd, len)? as u64;
         let end = offset.checked_add(len as u64).filter(|_| len > 0 && offset.is_multiple_of(page));
         let end = end.filter(|end| end.is_multiple_of(page)).ok_or(RegionError::Size(len))?;
@@ -406,10 +408,12 @@ fn whole_pages(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
     len.checked_next_multiple_of(page_of(fd, len)?).ok_or(RegionError::Size(len))
 }
 
-/// The size of the pages of a file, of which `len` bytes are to be mapped.
+/// The size of the pages of a file, of which `len` bytes are to be mapped: huge ones only where the file has no others.
 fn page_of(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
-    let file = fstat(fd).map_err(|source| RegionError::Map { len, source })?;
-    Ok(usize::try_from(file.st_blksize).unwrap_or(0).max(PAGE))
+    const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+    let found = fstatfs(fd).map_err(|source| RegionError::Map { len, source })?;
+    let is_huge = found.f_type as u64 == HUGETLBFS_MAGIC;
+    Ok(if is_huge { usize::try_from(found.f_bsize).unwrap_or(0).max(PAGE) } else { PAGE })
 }
 
 const HUGE_PAGE: usize = 2 << 20;

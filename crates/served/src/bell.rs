@@ -19,8 +19,8 @@ pub fn bell() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// The bell of a card: the end that is heard (and polled) by [`heard_by_card`], and the end that is rung by [`ring_card`]. By a
-/// socket a program could send descriptors, too, whose closing takes as long as it likes; nobody waits who reads what says when it would.
+/// The bell of a card: the end that is heard (and polled) by [`heard_by_card`], and the end that is rung by [`ring_card`]. A program could
+/// send descriptors by a socket, and closing them takes as long as it likes: an eventfd brings none.
 ///
 /// # Errors
 /// There are no descriptors.

@@ -9,8 +9,9 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the card may take for an answer; it may have to wait for a core.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long the card may take for an answer: it may have to wait for a core, and does first what was posted before. That it has ended is known
+/// at once.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// Most bytes of what is shown of a program.
 const MOST_SHOWN: usize = 128 << 10;

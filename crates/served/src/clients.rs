@@ -13,6 +13,8 @@ use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a program may take to greet.
@@ -40,6 +42,20 @@ pub fn owner_only() -> May {
         let is_owner = uid == 0 || uid == geteuid().as_raw();
         is_owner.then_some(Caller { pid, uid, is_limited: false })
     })
+}
+
+/// A program that has gone, and whose descriptors are still being closed: it has its place until then.
+pub(crate) struct Grave {
+    pub caller: Caller,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Grave {
+    /// Whether all is closed.
+    pub fn is_empty(&self) -> bool {
+        // Relaxed: a count, which orders nothing.
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
 }
 
 /// A program that has called.
@@ -93,15 +109,25 @@ impl Client {
         }
     }
 
+    /// Closes what it has handed over.
+    pub fn close(&mut self, fds: Vec<OwnedFd>) {
+        if !fds.is_empty() {
+            self.closer.close(fds);
+        }
+    }
+
     /// Whether it has had time enough to greet.
     pub fn is_late(&self, now: Instant) -> bool {
         self.met.is_none() && now - self.called > GREETING
     }
 
-    /// All of it is dropped soon, with what it leaves.
-    pub fn bury(self, left: impl Send + 'static) {
-        let Self { socket, ended, met, waiting, mut closer, .. } = self;
-        closer.close((socket, ended, met, waiting, left));
+    /// All of it is dropped soon, with what it leaves. What counts it until then.
+    pub fn bury(self, left: impl Send + 'static) -> Grave {
+        let Self { socket, ended, met, waiting, mut closer, caller, .. } = self;
+        // What is its own first: it does not wait behind what takes long.
+        closer.close((left, ended, met));
+        closer.close((socket, waiting));
+        Grave { caller, waiting: closer.waiting() }
     }
 }
 

@@ -17,7 +17,15 @@ type Garbage = Box<dyn Send>;
 #[derive(Default)]
 pub(crate) struct Closer {
     thread: Option<Sender<Garbage>>,
+    kept: Vec<Garbage>,
     waiting: Arc<AtomicUsize>,
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        // Nobody is left to close it but whoever drops this, who is not to wait: it ends with the process.
+        self.kept.drain(..).for_each(core::mem::forget);
+    }
 }
 
 impl Closer {
@@ -25,19 +33,34 @@ impl Closer {
     pub fn close(&mut self, garbage: impl Send + 'static) {
         if self.thread.is_none() {
             self.thread = start(self.waiting.clone());
+            if let Some(thread) = &self.thread {
+                self.kept.drain(..).for_each(|garbage| drop(thread.send(garbage)));
+            }
         }
         // Relaxed: a count, which orders nothing.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // Without a thread it is dropped here: the machine has none left for anybody.
-        let kept = self.thread.as_ref().is_none_or(|thread| thread.send(Box::new(garbage)).is_err());
-        if kept {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let garbage: Garbage = Box::new(garbage);
+        match &self.thread {
+            // The thread ends after this.
+            Some(thread) => drop(thread.send(garbage)),
+            // The machine has no thread left: it waits until there is one.
+            None => self.kept.push(garbage),
         }
+    }
+
+    /// Counts what waits, also when this is gone.
+    pub fn waiting(&self) -> Arc<AtomicUsize> {
+        self.waiting.clone()
     }
 
     /// Whether so much waits that nothing more is to be taken.
     pub fn is_full(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) >= MOST_WAITING
+        self.waits_for(MOST_WAITING)
+    }
+
+    /// Whether so much waits.
+    pub fn waits_for(&self, most: usize) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= most
     }
 }
 

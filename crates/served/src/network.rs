@@ -40,6 +40,8 @@ pub(crate) enum Doze {
     Wakes(OwnedFd),
     /// Nothing says when something comes.
     Silent,
+    /// Nothing comes any more.
+    Ended,
 }
 
 impl Network {
@@ -65,7 +67,14 @@ impl Network {
     /// link, or between addresses of two kinds.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let own = [("foreign", self.foreign), ("unbuildable", self.maker.unbuildable), ("unsent", self.unsent)];
-        self.reasons.pairs().chain(own).collect()
+        let counts = self.neighbours.counts();
+        let neighbours = [
+            ("neighbours_unasked", counts.unasked),
+            ("neighbours_conflicts", counts.conflicts),
+            ("neighbours_dropped", counts.dropped),
+            ("neighbours_evicted", counts.evicted),
+        ];
+        self.reasons.pairs().chain(own).chain(neighbours).collect()
     }
 
     /// What a port of the engine's own has counted.
@@ -76,6 +85,11 @@ impl Network {
     /// Who has that address.
     pub fn find(&mut self, now: Moment, gid: Gid) -> Found {
         if self.broken.is_some() { Found::Unreachable } else { self.neighbours.find(now, gid) }
+    }
+
+    /// Whether that address is being asked for.
+    pub fn is_asked(&self, gid: Gid) -> bool {
+        self.neighbours.is_asked(gid)
     }
 
     /// When [`Network::send`] is to be called although nothing moves.
@@ -148,6 +162,9 @@ impl Network {
 
     /// Nobody looks from now on.
     pub fn doze(&mut self, now: impl FnOnce() -> Moment, service: &mut Service) -> Doze {
+        if self.broken.is_some() {
+            return Doze::Ended;
+        }
         let fd = self.link.prepare_sleep();
         if self.receive(now, service) > 0 {
             self.link.awake();

@@ -4,7 +4,7 @@
 //! who does not read them is hung up on, and what they have handed over is closed on other threads.
 
 use crate::answer::{Answer, answer};
-use crate::clients::{Caller, Client, May, Waiting, greet};
+use crate::clients::{Caller, Client, Grave, May, Waiting, greet};
 use crate::closing::Closer;
 use crate::network::{Doze, Network, Outside};
 use crate::server::Address;
@@ -39,6 +39,8 @@ const SILENT: Duration = Duration::from_millis(1);
 /// Addresses that a program may have asked for at a time.
 const MOST_ASKED: usize = 16;
 
+/// Of those who were turned away, how many sockets may wait to be closed before nobody is let in.
+const MOST_STRANGERS: usize = 1024;
 /// Connections of one process at once.
 const MOST_OF_PROCESS: usize = 8;
 /// The same of a user who is neither root nor the card's.
@@ -58,8 +60,11 @@ pub(crate) struct Worker {
     clients: Vec<Client>,
     /// Requests that wait until what was posted before them is taken.
     waiting: usize,
-    /// Closes what strangers have sent.
-    closer: Closer,
+    /// Those that have gone, and are still being closed.
+    graves: Vec<Grave>,
+    /// Closes sockets of those who were turned away, with what they have sent; and how many these were.
+    strangers: Closer,
+    turned_away: u64,
     began: Instant,
     /// No descriptor, or no place, for one more: the socket is not looked at until then.
     full: Option<Instant>,
@@ -75,9 +80,9 @@ impl Worker {
         listener: OwnedFd,
         bell: Arc<OwnedFd>,
     ) -> Self {
-        let (clients, closer, began) = (Vec::new(), Closer::default(), Instant::now());
-        let (waiting, full) = (0, None);
-        Self { service, network, address, mtu, may, userfaultfd, listener, bell, clients, waiting, closer, began, full }
+        let (clients, graves, strangers, began) = (Vec::new(), Vec::new(), Closer::default(), Instant::now());
+        let (waiting, turned_away, full) = (0, 0, None);
+        Self { service, network, address, mtu, may, userfaultfd, listener, bell, clients, waiting, graves, strangers, turned_away, began, full }
     }
 
     fn now(&self) -> Moment {
@@ -95,6 +100,17 @@ impl Worker {
                 until = Instant::now() + LINGER;
             }
         }
+        self.end();
+    }
+
+    /// Nobody is served any more. Whoever has said so waits for this thread, which does not wait for what programs have handed over: that is closed
+    /// at the latest with the process.
+    fn end(mut self) {
+        while !self.clients.is_empty() {
+            self.hang_up(0);
+        }
+        // With those that have called and were not let in.
+        self.strangers.close(self.listener);
     }
 
     /// Turns for a while, until it is time to look at the socket. When the next turn is to be.
@@ -103,8 +119,7 @@ impl Worker {
         loop {
             let mut turns = 0;
             for _ in 0..LOOKS {
-                if self.has_something() {
-                    self.turn();
+                if self.has_something() && self.turn().moved {
                     turns += 1;
                     if turns == TURNS {
                         break;
@@ -153,7 +168,8 @@ impl Worker {
         while let Some((number, left)) = self.service.take_put_out() {
             let is_it = |client: &Client| client.met.as_ref().is_some_and(|met| met.number == number);
             if let Some(at) = self.clients.iter().position(is_it) {
-                self.remove(at).bury(left);
+                let grave = self.remove(at).bury(left);
+                self.graves.push(grave);
             }
         }
         if self.waiting > 0 {
@@ -177,7 +193,7 @@ impl Worker {
             Some(Doze::Awake) => return self.service.awake(),
             Some(Doze::Wakes(fd)) => (Some(fd), None),
             Some(Doze::Silent) => (None, Some(SILENT)),
-            None => (None, None),
+            Some(Doze::Ended) | None => (None, None),
         };
         let left = next.map(|next| Duration::from_nanos(next.nanoseconds().saturating_sub(self.now().nanoseconds())));
         // Somebody is to greet soon, or the socket is to be looked at again.
@@ -200,13 +216,19 @@ impl Worker {
                 self.hang_up(at);
             }
         }
-        let listens = if self.full.is_some() || self.closer.is_full() { PollFlags::empty() } else { PollFlags::IN };
+        let listens = if self.full.is_some() || self.strangers.waits_for(MOST_STRANGERS) { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = vec![PollFd::new(&self.listener, listens)];
         for client in &self.clients {
             fds.push(PollFd::new(&client.socket, client.wants()));
-            // Three each; the socket stands for what is missing.
-            fds.push(PollFd::new(client.ended.as_ref().unwrap_or(&client.socket), PollFlags::IN));
-            fds.push(PollFd::new(client.met.as_ref().map_or(&client.socket, |met| &met.to_card), PollFlags::IN));
+            // Three each; the socket, of which nothing is asked, stands for what is missing.
+            let or_socket = |fd| match fd {
+                Some(fd) => (fd, PollFlags::IN),
+                None => (&client.socket, PollFlags::empty()),
+            };
+            for fd in [client.ended.as_ref(), client.met.as_ref().map(|met| &met.to_card)] {
+                let (fd, wanted) = or_socket(fd);
+                fds.push(PollFd::new(fd, wanted));
+            }
         }
         // Only to be woken.
         fds.extend([Some(&*self.bell), wakes].into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)));
@@ -246,12 +268,13 @@ impl Worker {
         let client = self.remove(at);
         let now = self.now();
         let left = client.met.as_ref().and_then(|met| self.service.leave(now, met.number));
-        client.bury(left);
+        self.graves.push(client.bury(left));
     }
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTED {
-            if self.clients.len() >= MOST_PROGRAMS {
+            self.graves.retain(|grave| !grave.is_empty());
+            if self.clients.len() + self.graves.len() >= MOST_PROGRAMS {
                 self.full = Some(Instant::now() + AGAIN);
                 return;
             }
@@ -270,17 +293,26 @@ impl Worker {
 
     fn let_in(&mut self, socket: OwnedFd) {
         match Client::new(socket, &self.may) {
-            Ok(client) if self.has_many(&client.caller) => client.bury(()),
+            Ok(client) if self.has_many(&client.caller) => {
+                self.turned_away += 1;
+                self.strangers.close(client.socket);
+            }
             Ok(client) => self.clients.push(client),
-            Err(socket) => self.closer.close(socket),
+            Err(socket) => {
+                self.turned_away += 1;
+                self.strangers.close(socket);
+            }
         }
     }
 
     /// Whether his process, or he, has as many connections as there may be.
     fn has_many(&self, caller: &Caller) -> bool {
-        let count = |of: &dyn Fn(&Caller) -> bool| self.clients.iter().filter(|client| of(&client.caller)).count();
-        let of_process = caller.pid > 0 && count(&|other| other.pid == caller.pid) >= MOST_OF_PROCESS;
-        of_process || caller.is_limited && count(&|other| other.uid == caller.uid) >= MOST_OF_USER
+        let callers = || self.clients.iter().map(|client| client.caller).chain(self.graves.iter().map(|grave| grave.caller));
+        let of_process = callers().filter(|other| other.pid == caller.pid).count();
+        let of_user = callers().filter(|other| other.uid == caller.uid).count();
+        // In another container all have the number 0.
+        let is_limited = caller.is_limited || caller.pid == 0;
+        caller.pid != 0 && of_process >= MOST_OF_PROCESS || is_limited && of_user >= MOST_OF_USER
     }
 
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
@@ -291,11 +323,11 @@ impl Worker {
         let number = client.met.as_ref().map(|met| met.number);
         match (request, number) {
             (Some(Request::Show(which)), _) => {
-                client.closer.close(fds);
+                client.close(fds);
                 self.show(at, which)
             }
             (Some(Request::Hello), None) => {
-                client.closer.close(fds);
+                client.close(fds);
                 self.greet(at)
             }
             (Some(request), Some(number)) if request != Request::Hello => {
@@ -307,7 +339,7 @@ impl Worker {
                 self.answer(at, number, request, fds)
             }
             _ => {
-                client.closer.close(fds);
+                client.close(fds);
                 Err(Errno::BADMSG)
             }
         }
@@ -341,9 +373,7 @@ impl Worker {
             _ => answer(&mut self.service, number, request, &fds),
         };
         let client = &mut self.clients[at];
-        if !fds.is_empty() {
-            client.closer.close(fds);
-        }
+        client.close(fds);
         match answered {
             Ok(Answer { words, fd, remains }) => {
                 if let Some(remains) = remains {
@@ -363,7 +393,7 @@ impl Worker {
         let now = self.now();
         let network = self.network.as_mut().ok_or(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error()))?;
         let asked = &mut self.clients[at].asked;
-        asked.retain(|one| *one == gid || network.find(now, *one) == Found::Asked);
+        asked.retain(|one| *one == gid || network.is_asked(*one));
         if asked.len() >= MOST_ASKED && !asked.contains(&gid) {
             return Err(ServeError::Quota { what: "addresses that are being asked for", limit: MOST_ASKED as u64 });
         }
@@ -398,7 +428,8 @@ impl Worker {
     }
 
     fn show_card(&mut self) -> String {
-        let (transport, served) = self.service.show_counters();
+        let turned_away = ("turned_away", self.turned_away);
+        let (transport, served) = self.service.show_counters([turned_away]);
         let frames = show::counters(self.network.iter().flat_map(Network::counters));
         let port = show::counters(self.network.iter().flat_map(Network::port));
         format!(

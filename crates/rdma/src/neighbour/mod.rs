@@ -155,6 +155,11 @@ impl Neighbours {
         self.entries.get_mut(&gid.0).and_then(|(state, _)| state.use_mac())
     }
 
+    /// Whether somebody is being asked for who was not known.
+    pub fn is_asked(&self, gid: Gid) -> bool {
+        matches!(self.entries.get(&gid.0), Some((State::Asking { .. }, _)))
+    }
+
     /// Takes a frame that came; returns whether it is ARP or neighbour discovery, which is for nobody else.
     pub fn hear(&mut self, now: Moment, frame: &[u8]) -> bool {
         if !is_about_neighbours(frame) {

@@ -50,6 +50,8 @@ pub(super) struct Switch<'a, O> {
     pub own: &'a [Gid],
     pub mailbox: &'a mut Mailbox,
     pub wire: &'a mut O,
+    /// There was no room on the wire.
+    pub is_blocked: bool,
 }
 
 impl<O: Out> Out for Switch<'_, O> {
@@ -58,7 +60,9 @@ impl<O: Out> Out for Switch<'_, O> {
         F: FnOnce(&mut [u8]) -> Result<(), Refused>,
     {
         if !self.own.contains(&path.destination) {
-            return self.wire.packet(path, source, headers, len, fill);
+            let sent = self.wire.packet(path, source, headers, len, fill);
+            self.is_blocked |= sent == Sent::Busy;
+            return sent;
         }
         if self.mailbox.waiting.len() >= MOST {
             return Sent::Busy;

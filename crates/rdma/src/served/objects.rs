@@ -133,7 +133,7 @@ impl Service {
         let left = self.quota.all_regions.saturating_sub(all);
         if own + mappings > left {
             let limit = left as u64;
-            return Err(ServeError::Quota { what: "regions, as long as others have so many,", limit });
+            return Err(ServeError::Quota { what: "parts of memory more, with what all programs have,", limit });
         }
         Ok(())
     }

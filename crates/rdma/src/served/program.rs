@@ -205,14 +205,14 @@ impl Program {
         Ok(self.work.must_wake())
     }
 
-    /// Whether the ring to the card has room for all of these.
+    /// Whether the ring to the card has room for all of these; or it never would, because they are too many, and they have to go one by one.
     pub fn has_lines<'r>(&mut self, qpn: Qpn, requests: impl Iterator<Item = Request<'r>>) -> Result<bool, Full> {
         let mut words = 0;
         for request in requests {
             let one = self.words.of(&Work::Send(qpn, request)).ok_or(Full::Long)?;
             words += one.len().next_multiple_of(ROOM);
         }
-        Ok(self.work.has_room(words))
+        Ok(words > WORK_LINES as usize * ROOM || self.work.has_room(words))
     }
 
     /// Adds a buffer to a receive queue. Whether the card is to be rung.

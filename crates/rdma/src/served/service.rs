@@ -195,6 +195,8 @@ pub struct Service {
     /// Owners of shared receive queues, and their depths.
     pub(super) shared: FxHashMap<u32, (Number, u64)>,
     pub(super) mailbox: Mailbox,
+    /// All that could be sent waits for the wire.
+    pub(super) is_blocked: bool,
     pub(super) counters: Counters,
     /// Whose turn is first.
     pub(super) first: usize,
@@ -219,6 +221,7 @@ impl Service {
             pairs: FxHashMap::default(),
             shared: FxHashMap::default(),
             mailbox: Mailbox::default(),
+            is_blocked: false,
             counters: Counters::default(),
             first: 0,
             bells: VecDeque::new(),
@@ -325,8 +328,8 @@ impl Service {
         Some(show::fields(&told, pairs, regions))
     }
 
-    /// A JSON object of what happened so far, of all programs together: counters of the transport, and those of this.
-    pub fn show_counters(&mut self) -> (String, String) {
+    /// A JSON object of what happened so far, of all programs together: counters of the transport, and those of this, with some more.
+    pub fn show_counters<const N: usize>(&mut self, more: [(&'static str, u64); N]) -> (String, String) {
         let Counters { taken, refused, strange, malformed, events_lost, forged, unconnected, packets, copied } =
             self.counters();
         let own = [
@@ -341,7 +344,7 @@ impl Service {
             ("copied_bytes", copied),
             ("programs", self.programs() as u64),
         ];
-        (show::counters(self.engine.counters().pairs()), show::counters(own))
+        (show::counters(self.engine.counters().pairs()), show::counters(own.into_iter().chain(more)))
     }
 
     /// What happened so far.

@@ -30,6 +30,9 @@ const MOST_LATE: usize = 8192;
 /// How soon it is looked whether there is room.
 const LATE: Duration = Duration::from_millis(5);
 
+/// How soon it is looked whether the wire has room.
+const BLOCKED: Duration = Duration::from_millis(1);
+
 /// What came of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
@@ -62,6 +65,11 @@ impl Service {
             let soon = now + LATE;
             next = Some(next.map_or(soon, |next| next.min(soon)));
         }
+        if self.is_blocked {
+            // Nobody says that the wire has room again.
+            let soon = now + BLOCKED;
+            next = Some(next.map_or(soon, |next| next.min(soon)));
+        }
         Turn { moved, next }
     }
 
@@ -70,15 +78,19 @@ impl Service {
     #[inline]
     pub fn has_something(&self) -> bool {
         self.processes.iter().any(|(_, process)| process.work.has_more())
-            || !self.engine.is_quiet()
-            || self.mailbox.len() > 0
+            || !self.is_quiet()
+    }
+
+    /// Whether there is nothing to send, or no room for it.
+    fn is_quiet(&self) -> bool {
+        (self.engine.is_quiet() || self.is_blocked) && self.mailbox.len() == 0
     }
 
     /// Asks all programs to ring when they want something. Whether the card may sleep until [`Turn::next`]: nothing has come
     /// meanwhile.
     pub fn doze(&mut self) -> bool {
         let nothing = self.processes.iter().fold(true, |nothing, (_, process)| process.work.doze() && nothing);
-        let is_quiet = nothing && self.engine.is_quiet() && self.mailbox.len() == 0;
+        let is_quiet = nothing && self.is_quiet();
         if !is_quiet {
             self.awake();
         }
@@ -212,8 +224,9 @@ impl Service {
     }
 
     pub(super) fn move_on<O: Out>(&mut self, now: Moment, wire: &mut O) -> bool {
-        let mut switch = Switch { own: &self.own, mailbox: &mut self.mailbox, wire };
+        let mut switch = Switch { own: &self.own, mailbox: &mut self.mailbox, wire, is_blocked: false };
         let sent = self.engine.transmit(now, PACKETS, &mut switch);
+        self.is_blocked = switch.is_blocked && sent == 0;
         let waiting = self.mailbox.len();
         for _ in 0..waiting {
             let Some(letter) = self.mailbox.take() else { break };

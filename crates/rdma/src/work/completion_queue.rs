@@ -98,6 +98,7 @@ impl CompletionQueue {
             return false;
         }
         self.lines.reserve_exact(depth - self.lines.len());
+        self.lines.shrink_to(depth);
         self.depth = depth;
         true
     }

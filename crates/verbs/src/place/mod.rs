@@ -163,10 +163,11 @@ impl Place {
         let limits =
             Limits { domains: options.max_objects as usize, regions: limit, windows: limit, ..Limits::default() };
         let meeting = meeting(config, link.as_ref().and_then(Link::card));
-        let adopt = if config.in_card { Some(card::scope(config)) } else { config.adopt.filter(|_| meeting.is_some()) };
+        let is_met = meeting.as_ref().is_some_and(Meeting::is_met);
+        let adopt = if config.in_card { Some(card::scope(config)) } else { config.adopt.filter(|_| is_met) };
         let limits = Limits { adopt, ..limits };
         let mut memory = Reach::new(limits).map_err(|error| LinkError::Memory(error.to_string()))?;
-        if meeting.is_some() {
+        if is_met {
             let directory = Directory::new().map_err(|error| LinkError::Memory(error.to_string()))?;
             memory.regions.show_in(directory);
         }
@@ -200,9 +201,11 @@ impl Place {
         match meeting.listen(self.address.mac) {
             Ok(listener) => Some(Serving::new(meeting.bell.clone(), listener)),
             Err(error) => {
-                crate::boundary::say(format_args!(
-                    "programs of this host send frames, because this one has no socket: {error}"
-                ));
+                if meeting.is_met() {
+                    crate::boundary::say(format_args!(
+                        "programs of this host send frames, because this one has no socket: {error}"
+                    ));
+                }
                 None
             }
         }
@@ -450,12 +453,14 @@ impl Place {
     }
 }
 
-/// How other processes are met, if they can be. Who answers them is the helper thread. Where there is no card there is nobody to
-/// meet by it.
+/// How other processes are met, and `millrace rdma` is answered. Both is done by the helper thread. Where there is no card there is
+/// nobody to meet by it.
 fn meeting(config: &Config, device: Option<&str>) -> Option<Meeting> {
-    let device = device.filter(|_| config.local && config.helper)?;
-    match Meeting::new(device) {
-        Ok(meeting) => meeting,
+    if !config.helper || config.in_card {
+        return None;
+    }
+    match Meeting::new(device.filter(|_| config.local)) {
+        Ok(meeting) => Some(meeting),
         Err(error) => {
             crate::boundary::say(format_args!("programs of this host send frames: {error}"));
             None

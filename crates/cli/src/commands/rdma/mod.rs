@@ -26,9 +26,9 @@ const PATIENCE: i64 = 1;
 /// Options of `rdma`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Programs of this user that use a card with a socket are asked, those with
-local=off or helper=off are not. For programs with place=card their card answers;
-it counts for all of them together. At most 128 queue pairs and 128 regions of a
+Verbs programs of this user are asked; those with helper=off are not. For
+programs with place=card their card answers; it counts for all of them together.
+At most 128 queue pairs and 128 regions of a
 process are shown. The lkey of a region that others may reach is its rkey, too,
 and is not shown. docs/rdma.md explains the counters.
 

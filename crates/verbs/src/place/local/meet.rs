@@ -20,8 +20,8 @@ const ANSWER: Duration = Duration::from_millis(200);
 
 /// What this process calls others with.
 pub(crate) struct Meeting {
-    /// The card, as all its processes know it.
-    card: String,
+    /// The card, as all its processes know it. None: this process meets nobody, and only answers `millrace rdma`.
+    card: Option<String>,
     /// By which others wake this process: the end that is heard, and the one that they ring.
     pub bell: Arc<OwnedFd>,
     ringer: OwnedFd,
@@ -30,11 +30,16 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    /// Of processes of one card. `None`: this card is of one process only.
-    pub fn new(device: &str) -> Result<Option<Self>, LocalError> {
-        let Some(card) = name::card(device) else { return Ok(None) };
+    /// Of processes of one card, if that is not of one process only.
+    pub fn new(device: Option<&str>) -> Result<Self, LocalError> {
+        let card = device.and_then(name::card);
         let (bell, ringer) = bell::bell()?;
-        Ok(Some(Self { card, bell: Arc::new(bell), ringer, calling: Mutex::new(()) }))
+        Ok(Self { card, bell: Arc::new(bell), ringer, calling: Mutex::new(()) })
+    }
+
+    /// Whether others are met.
+    pub fn is_met(&self) -> bool {
+        self.card.is_some()
     }
 
     /// Wakes the helper thread of this process.
@@ -44,16 +49,17 @@ impl Meeting {
 
     /// Listens as this process.
     pub fn listen(&self, mac: [u8; 6]) -> Result<Kept, LocalError> {
-        name::open(&self.card, mac)
+        name::open(self.card.as_deref(), mac)
     }
 
     /// Meets the process with that MAC address, unless that has happened. That there is none is no error.
     pub fn meet(&self, place: &Place, mac: [u8; 6]) -> Result<(), LocalError> {
+        let Some(card) = &self.card else { return Ok(()) };
         let _one = self.calling.lock().unwrap_or_else(PoisonError::into_inner);
         if mac == place.address().mac || place.with(|running| Ok(is_met(running, place, mac))).unwrap_or(true) {
             return Ok(());
         }
-        let Some(link) = name::call(&self.card, mac)? else { return Ok(()) };
+        let Some(link) = name::call(card, mac)? else { return Ok(()) };
         let pid = name::same_user(&link)?;
         let_near(place, pid)?;
         let channel = channel()?;
@@ -87,6 +93,9 @@ impl Meeting {
         let (Message::Hello(address), Ok([directory, channel, bell])) = (message, <[OwnedFd; 3]>::try_from(fds)) else {
             return Err(LocalError::Greeting);
         };
+        if !self.is_met() {
+            return Err(LocalError::Off);
+        }
         let pid = name::same_user(link)?;
         let_near(place, pid)?;
         let channel = Region::map_guarded(channel, CHANNEL_LEN, Protection::ReadWrite)

@@ -22,7 +22,9 @@ pub fn card(device: &str) -> Option<String> {
     Some(format!("{:x}.{:x}", found.dev(), found.ino()))
 }
 
-fn address(card: &str, mac: [u8; 6]) -> Result<SocketAddrUnix, Errno> {
+/// Without a card it is that of a process that nobody meets.
+fn address(card: Option<&str>, mac: [u8; 6]) -> Result<SocketAddrUnix, Errno> {
+    let card = card.map_or_else(|| format!("alone.{}", std::process::id()), str::to_owned);
     let mac = mac.map(|byte| format!("{byte:02x}")).concat();
     SocketAddrUnix::new_abstract_name(format!("millrace-verbs/{}/{card}/{mac}", geteuid().as_raw()).as_bytes())
 }
@@ -32,7 +34,7 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 /// Listens as this process.
-pub fn open(card: &str, mac: [u8; 6]) -> Result<Kept, LocalError> {
+pub fn open(card: Option<&str>, mac: [u8; 6]) -> Result<Kept, LocalError> {
     let socket = Kept::new(socket()?).ok_or(LocalError::Full)?;
     bind(&socket, &address(card, mac)?)?;
     listen(&socket, BACKLOG)?;
@@ -42,7 +44,7 @@ pub fn open(card: &str, mac: [u8; 6]) -> Result<Kept, LocalError> {
 /// Calls the process with that address. `Ok(None)`: nobody has it here.
 pub fn call(card: &str, mac: [u8; 6]) -> Result<Option<Kept>, LocalError> {
     let socket = Kept::new(socket()?).ok_or(LocalError::Full)?;
-    match connect(&socket, &address(card, mac)?) {
+    match connect(&socket, &address(Some(card), mac)?) {
         Ok(()) => Ok(Some(socket)),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(None),
         Err(error) => Err(error.into()),

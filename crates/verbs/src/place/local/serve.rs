@@ -119,9 +119,11 @@ impl Serving {
     /// Passes packets on to who captures them. Never waits for him.
     pub fn pass_on(&mut self, place: &Place) {
         let Some(capture) = &mut self.capture else { return };
-        let has_more = place.with(|running| Ok(capture.refill(running))).unwrap_or(false);
+        let found = place.with(|running| Ok((capture.refill(running), running.sessions.tap.is_some())));
+        let (has_more, goes_on) = found.unwrap_or((false, false));
         let is_sent = !has_more || matches!(capture.send(MESSAGES), Ok(()) | Err(Errno::AGAIN | Errno::INTR));
-        if !is_sent || capture.is_over() {
+        // Without a tap the last context was closed: whoever opens another one is to be asked again.
+        if !is_sent || !goes_on || capture.is_over() {
             self.capture = None;
             let _ = place.with(|running| {
                 running.sessions.tap = None;
@@ -183,14 +185,14 @@ impl Serving {
 /// From now on packets are kept for the one at that socket. He is told which end this is.
 fn begin_capture(place: &Place, link: &Arc<Kept>) -> Option<Batch> {
     let mut batch = Batch::new(link.clone(), place.address().mac);
+    // There is room: nothing was sent by this socket before.
+    batch.send(1).ok()?;
     let tap = Box::new(Tap::new(link.clone()));
     let kept = place.with(|running| {
         running.sessions.tap = Some(tap);
         Ok(())
     });
-    kept.ok()?;
-    // There is room: nothing was sent by this socket before.
-    batch.send(1).ok().map(|()| batch)
+    kept.ok().map(|()| batch)
 }
 
 impl Watched {
