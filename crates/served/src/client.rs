@@ -106,10 +106,19 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub fn call(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Words, Vec<OwnedFd>), CallError> {
-        record::send(&self.socket, &request.write(), fds).map_err(CallError::Gone)?;
+        // Who was turned away is told why, before the end.
+        let mut end = record::send(&self.socket, &request.write(), fds).err();
         let until = Instant::now() + ANSWER;
         loop {
-            if let Some((words, fds)) = record::receive(&self.socket).map_err(CallError::Gone)? {
+            let received = match record::receive(&self.socket) {
+                Err(Errno::CONNRESET) if end.is_none() => {
+                    end = Some(Errno::CONNRESET);
+                    continue;
+                }
+                Ok(None) if end.is_some() => Err(end.unwrap_or(Errno::PIPE)),
+                other => other,
+            };
+            if let Some((words, fds)) = received.map_err(CallError::Gone)? {
                 let words = words.outcome().ok_or(CallError::Version)?;
                 return Ok((words.map_err(CallError::Refused)?, fds));
             }

@@ -82,7 +82,23 @@ impl Worker {
     ) -> Self {
         let (clients, graves, strangers, began) = (Vec::new(), Vec::new(), Closer::default(), Instant::now());
         let (waiting, turned_away, full) = (0, 0, None);
-        Self { service, network, address, mtu, may, userfaultfd, listener, bell, clients, waiting, graves, strangers, turned_away, began, full }
+        Self {
+            service,
+            network,
+            address,
+            mtu,
+            may,
+            userfaultfd,
+            listener,
+            bell,
+            clients,
+            waiting,
+            graves,
+            strangers,
+            turned_away,
+            began,
+            full,
+        }
     }
 
     fn now(&self) -> Moment {
@@ -216,7 +232,11 @@ impl Worker {
                 self.hang_up(at);
             }
         }
-        let listens = if self.full.is_some() || self.strangers.waits_for(MOST_STRANGERS) { PollFlags::empty() } else { PollFlags::IN };
+        let listens = if self.full.is_some() || self.strangers.waits_for(MOST_STRANGERS) {
+            PollFlags::empty()
+        } else {
+            PollFlags::IN
+        };
         let mut fds = vec![PollFd::new(&self.listener, listens)];
         for client in &self.clients {
             fds.push(PollFd::new(&client.socket, client.wants()));
@@ -293,21 +313,23 @@ impl Worker {
 
     fn let_in(&mut self, socket: OwnedFd) {
         match Client::new(socket, &self.may) {
-            Ok(client) if self.has_many(&client.caller) => {
-                self.turned_away += 1;
-                self.strangers.close(client.socket);
-            }
+            Ok(client) if self.has_many(&client.caller) => self.turn_away(client.socket, Errno::USERS),
             Ok(client) => self.clients.push(client),
-            Err(socket) => {
-                self.turned_away += 1;
-                self.strangers.close(socket);
-            }
+            Err(socket) => self.turn_away(socket, Errno::ACCESS),
         }
+    }
+
+    /// Hangs up, and says why.
+    fn turn_away(&mut self, socket: OwnedFd, why: Errno) {
+        self.turned_away += 1;
+        let _ = record::send(&socket, &Words::refusal(why.raw_os_error()), &[]);
+        self.strangers.close(socket);
     }
 
     /// Whether his process, or he, has as many connections as there may be.
     fn has_many(&self, caller: &Caller) -> bool {
-        let callers = || self.clients.iter().map(|client| client.caller).chain(self.graves.iter().map(|grave| grave.caller));
+        let callers =
+            || self.clients.iter().map(|client| client.caller).chain(self.graves.iter().map(|grave| grave.caller));
         let of_process = callers().filter(|other| other.pid == caller.pid).count();
         let of_user = callers().filter(|other| other.uid == caller.uid).count();
         // In another container all have the number 0.

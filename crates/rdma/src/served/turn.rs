@@ -77,8 +77,7 @@ impl Service {
     /// now and then all the same.
     #[inline]
     pub fn has_something(&self) -> bool {
-        self.processes.iter().any(|(_, process)| process.work.has_more())
-            || !self.is_quiet()
+        self.processes.iter().any(|(_, process)| process.work.has_more()) || !self.is_quiet()
     }
 
     /// Whether there is nothing to send, or no room for it.

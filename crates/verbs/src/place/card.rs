@@ -76,7 +76,10 @@ impl InCard {
         let path = name.strip_prefix("unix:").map(|path| path.split(',').next().unwrap_or(path));
         let path = path.ok_or_else(|| failed("it is in this process".to_owned()))?;
         let client = Client::connect(&socket_of(Path::new(path))).map_err(|error| failed(why_no_engine(error)))?;
-        let told = client.call(&wire::Request::Hello, &[]).map_err(|error| failed(error.to_string()))?;
+        let told = client.call(&wire::Request::Hello, &[]).map_err(|error| match error {
+            CallError::Refused(errno) => failed(why_no_engine(Errno::from_raw_os_error(errno))),
+            error => failed(error.to_string()),
+        })?;
         let nonsense = || failed(CallError::Version.to_string());
         let (mut words, fds) = told;
         let welcome = Welcome::read(&mut words).ok_or_else(nonsense)?;
@@ -571,6 +574,7 @@ fn why_no_engine(error: Errno) -> String {
         Errno::ACCESS | Errno::PERM => {
             "this user may not use its engine: the card's administrator can allow it with --grant user:NAME=rdma; or use place=library".to_owned()
         }
+        Errno::USERS => "this process, or this user, has as many connections with its engine as there may be".to_owned(),
         error => format!("its engine cannot be called: {error}"),
     }
 }
