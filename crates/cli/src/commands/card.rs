@@ -96,7 +96,7 @@ impl Args for CardArgs {
             "Run an RDMA engine that verbs programs share (place=card, docs/rdma.md), on this core; without a number, on any",
         );
         let option = |id: &'static str, value: &'static str, help: &'static str| {
-            Arg::new(id).long(id).value_name(value).requires("rdma-cpu").help(help)
+            Arg::new(id).long(id).value_name(value).help(help)
         };
         let wire = option(
             "rdma-wire",
@@ -270,6 +270,10 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
     )?;
     let socket_access = SocketAccess::new(&plan);
     let rdma = args.rdma();
+    if rdma.is_none() && (args.rdma_wire.is_some() || args.rdma_address.is_some() || args.rdma_mtu.is_some()) {
+        let problem = "--rdma-wire, --rdma-ip and --rdma-mtu are about the RDMA engine: it takes --rdma-cpu";
+        return Err(Failure::Usage(problem.to_owned()));
+    }
     let mut ports = options.ports.clone();
     if let Some(RdmaOptions { wire: Some(Wire::Port(port)), .. }) = &rdma {
         ports.push(port.clone());
