@@ -47,7 +47,21 @@ killed local=off ibv_rc_pingpong -g 0 -n 100000000 -e
 killed local=off ibv_uc_pingpong -g 0 -n 100000000
 killed local=off ibv_ud_pingpong -g 0 -n 100000000 -e
 killed "" ibv_ud_pingpong -g 0 -n 100000000
-killed local=off ibv_srq_pingpong -g 0 -n 100000000
+# Buffers of a shared receive queue are not flushed: an end that has sent all, and waits for a message, is told by an event only.
+start_card --queues 2
+launch local=off ibv_srq_pingpong -g 0 -n 100000000
+slay "$card"
+one_ends() {
+    is_gone "$one" || is_gone "$other"
+}
+says_so() {
+    grep -q "have failed" "$scratch/one.log" && grep -q "have failed" "$scratch/other.log"
+}
+await 10 one_ends || fail "neither end of ibv_srq_pingpong has ended"
+await 10 says_so || fail "ibv_srq_pingpong says nothing of the card: $(tail -n 3 "$scratch"/{one,other}.log)"
+slay "$one"
+slay "$other"
+
 killed local=off ib_write_bw -q 8 -b -D 60 -s 8192
 killed local=off ib_send_bw -q 4 -n 50000000 -s 4096 -e
 
