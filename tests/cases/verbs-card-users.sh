@@ -16,6 +16,7 @@ port=$((26000 + $$ % 1000))
 
 # of_two COMMAND...: root serves, nobody calls.
 of_two() {
+    port=$((port + 1))
     background server env MILLRACE_VERBS="$device place=card" LD_LIBRARY_PATH="$scratch/verbs" timeout 60 "$@" -p "$port"
     server=$started
     await 30 listens "$port" "$server" || fail "$*: the server does not listen: $(cat "$scratch/server.log")"
@@ -27,7 +28,9 @@ of_two() {
 start_card --queues 2 --rdma-cpu --grant user:65534=use:rx1,tx1
 of_two ibv_rc_pingpong -g 0 -n 100
 [ "$code" -ne 0 ] && grep -q "user:NAME=rdma" "$scratch/client.out" || fail "nobody is not told which right is missing: $code $(cat "$scratch/client.out")"
-slay "$server"
+# By its timeout, which takes it along.
+kill "$server"
+ended "$server" 10
 slay "$card"
 
 start_card --queues 2 --rdma-cpu --grant user:65534=rdma
