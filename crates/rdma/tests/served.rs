@@ -294,7 +294,8 @@ fn quotas_are_kept_and_given_back() {
         queues: 2,
         completions: 300,
         pairs: 2,
-        requests: 200,
+        // That of `end`, one of 64 requests, and not one of 128.
+        queue_bytes: 64 * (192 + 64 + 256) + 64 * (32 + 64) + 64 * 192 + 4096,
         bytes: LEN as u64,
         ..Quota::default()
     };

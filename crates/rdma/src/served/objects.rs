@@ -1,7 +1,7 @@
 //! Objects of programs: made, told and destroyed, each by its owner only.
 
 use super::queue_lines;
-use super::service::{Number, PairOf, Process, QueueOf, ServeError, Service};
+use super::service::{Number, PairOf, Process, QueueOf, Quota, ServeError, Service};
 use crate::engine::Error;
 use crate::memory::{Change, ProtectionDomain, Regions, Registered, Remains, Source, WindowType};
 use crate::number::{Key, Qpn};
@@ -23,11 +23,28 @@ pub(super) struct Owned {
     pub shared: Vec<u32>,
     pub pairs: Vec<Qpn>,
     completions: u64,
-    requests: u64,
+    /// Of queues of requests and buffers.
+    pub queue_bytes: u64,
 }
 
 fn room(has: u64, more: u64, limit: u64, what: &'static str) -> Result<u64, ServeError> {
     has.checked_add(more).filter(|all| *all <= limit).ok_or(ServeError::Quota { what, limit })
+}
+
+/// About the bytes of a queue of requests. As many as a power of two.
+fn requests(depth: u32, pieces: u32, inline: u32) -> u64 {
+    const SLOT: u64 = 192;
+    slots(depth) * (SLOT + 16 * u64::from(pieces) + u64::from(inline))
+}
+
+/// About the bytes of a queue of buffers.
+fn buffers(depth: u32, pieces: u32) -> u64 {
+    const SLOT: u64 = 32;
+    slots(depth) * (SLOT + 16 * u64::from(pieces))
+}
+
+fn slots(depth: u32) -> u64 {
+    if depth == 0 { 0 } else { u64::from(depth).next_power_of_two() }
 }
 
 fn has<T: PartialEq>(all: &[T], one: &T, what: &'static str) -> Result<(), ServeError> {
@@ -322,13 +339,23 @@ impl Service {
         let owned = self.owned(program)?;
         has(&owned.domains, &domain, DOMAIN)?;
         room(owned.shared.len() as u64, 1, quota.shared as u64, "shared receive queues")?;
-        let requests = room(owned.requests, depth.into(), quota.requests, "requests")?;
+        let bytes = buffers(depth, pieces);
+        let all = self.room_for_queue(program, bytes)?;
         let shared = self.engine.create_srq(domain, depth, pieces)?;
         let owned = self.owned(program)?;
         owned.shared.push(shared);
-        owned.requests = requests;
-        self.shared.insert(shared, (program, depth.into()));
+        owned.queue_bytes = all;
+        self.shared.insert(shared, (program, bytes));
         Ok(shared)
+    }
+
+    /// Bytes of all queues of a program, with so many more.
+    fn room_for_queue(&mut self, program: Number, bytes: u64) -> Result<u64, ServeError> {
+        const WHAT: &str = "bytes of queues of requests";
+        let Quota { queue_bytes, all_queue_bytes, .. } = self.quota;
+        let all = self.processes.iter().map(|(_, process)| process.owned.queue_bytes).sum();
+        room(all, bytes, all_queue_bytes, WHAT)?;
+        room(self.owned(program)?.queue_bytes, bytes, queue_bytes, WHAT)
     }
 
     /// With fewer buffers than that there is an event, once.
@@ -347,10 +374,10 @@ impl Service {
     pub fn destroy_shared(&mut self, program: Number, shared: u32) -> Result<(), ServeError> {
         has(&self.owned(program)?.shared, &shared, SHARED)?;
         self.engine.destroy_srq(shared)?;
-        let depth = self.shared.remove(&shared).map_or(0, |(_, depth)| depth);
+        let bytes = self.shared.remove(&shared).map_or(0, |(_, bytes)| bytes);
         let owned = self.owned(program)?;
         owned.shared.retain(|one| *one != shared);
-        owned.requests -= depth;
+        owned.queue_bytes -= bytes;
         Ok(())
     }
 
@@ -371,17 +398,18 @@ impl Service {
             has(&owned.shared, &shared, SHARED)?;
         }
         room(owned.pairs.len() as u64, 1, quota.pairs as u64, "queue pairs")?;
-        let wanted = u64::from(init.capabilities.send_requests) + u64::from(init.capabilities.receive_requests);
-        let all = room(owned.requests, wanted, quota.requests, "requests")?;
         if init.capabilities.inline > super::MOST_INLINE as u32 {
             return Err(Error::Range("inline").into());
         }
+        let Capabilities { send_requests, receive_requests, send_pieces, receive_pieces, inline } = init.capabilities;
+        let bytes = requests(send_requests, send_pieces, inline) + buffers(receive_requests, receive_pieces);
+        let all = self.room_for_queue(program, bytes)?;
         let (qpn, granted) = self.engine.create_qp(init)?;
         let owned = self.owned(program)?;
         owned.pairs.push(qpn);
-        owned.requests = all;
+        owned.queue_bytes = all;
         let (send_queue, receive_queue) = (init.send_queue, init.receive_queue);
-        self.pairs.insert(qpn, PairOf { owner: program, send_queue, receive_queue, requests: wanted });
+        self.pairs.insert(qpn, PairOf { owner: program, send_queue, receive_queue, bytes });
         Ok((qpn, granted))
     }
 
@@ -414,10 +442,10 @@ impl Service {
     pub fn destroy_pair(&mut self, program: Number, qpn: Qpn) -> Result<(), ServeError> {
         has(&self.owned(program)?.pairs, &qpn, PAIR)?;
         self.engine.destroy_qp(qpn)?;
-        let requests = self.pairs.remove(&qpn).map_or(0, |of| of.requests);
+        let bytes = self.pairs.remove(&qpn).map_or(0, |of| of.bytes);
         let owned = self.owned(program)?;
         owned.pairs.retain(|one| *one != qpn);
-        owned.requests -= requests;
+        owned.queue_bytes -= bytes;
         Ok(())
     }
 

@@ -41,8 +41,10 @@ pub struct Quota {
     pub shared: usize,
     /// Queue pairs.
     pub pairs: usize,
-    /// Requests of all its queue pairs and shared receive queues together.
-    pub requests: u64,
+    /// Bytes of the queues of its queue pairs and shared receive queues.
+    pub queue_bytes: u64,
+    /// The same of all programs together.
+    pub all_queue_bytes: u64,
 }
 
 impl Default for Quota {
@@ -56,7 +58,8 @@ impl Default for Quota {
             completions: 1 << 20,
             shared: 256,
             pairs: 1024,
-            requests: 1 << 20,
+            queue_bytes: 256 << 20,
+            all_queue_bytes: 4 << 30,
         }
     }
 }
@@ -155,7 +158,8 @@ pub(super) struct PairOf {
     pub owner: Number,
     pub send_queue: u32,
     pub receive_queue: u32,
-    pub requests: u64,
+    /// Of its queues.
+    pub bytes: u64,
 }
 
 /// A completion queue, and its ring.
@@ -192,7 +196,7 @@ pub struct Service {
     pub(super) processes: Slab<Process>,
     pub(super) queues: FxHashMap<u32, QueueOf>,
     pub(super) pairs: FxHashMap<Qpn, PairOf>,
-    /// Owners of shared receive queues, and their depths.
+    /// Owners of shared receive queues, and their bytes.
     pub(super) shared: FxHashMap<u32, (Number, u64)>,
     pub(super) mailbox: Mailbox,
     /// All that could be sent waits for the wire.
