@@ -18,9 +18,9 @@ const COST: u32 = 4096;
 enum Started {
     /// It waits.
     NotYet,
-    /// It has its numbers.
+    /// It has its numbers, or is done without any cost.
     Begun,
-    /// It is done, with so many bytes copied.
+    /// Its so many bytes were copied.
     Reached(u32),
 }
 
@@ -62,7 +62,7 @@ impl Requester {
             return Ok(Started::NotYet);
         }
         if operation.is_local() {
-            return self.do_local(config, env, operation).map(|()| Started::Reached(0));
+            return self.do_local(config, env, operation).map(|()| Started::Begun);
         }
         if config.is_alone {
             return self.fail_at_cursor(config, env, Status::RetryExceeded).map(|()| Started::NotYet);
