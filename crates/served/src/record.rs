@@ -46,6 +46,17 @@ pub fn send_bytes(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Re
 /// # Errors
 /// Those of `recvmsg`; `EPIPE` when the other side has hung up; `EBADMSG` when it is too long, or no whole words.
 pub fn receive(socket: impl AsFd) -> Result<Option<(Words, Vec<OwnedFd>)>, Errno> {
+    let Some((words, fds)) = receive_any(socket)? else { return Ok(None) };
+    words.map(|words| Some((words, fds)))
+}
+
+/// Takes what has come, without waiting; `None`: nothing has. The words, or why there are none, and the descriptors that came along in
+/// any case: closing them is the caller's matter.
+///
+/// # Errors
+/// Those of `recvmsg`: nothing was taken.
+#[expect(clippy::type_complexity, reason = "two things, of which one may be missing")]
+pub fn receive_any(socket: impl AsFd) -> Result<Option<(Result<Words, Errno>, Vec<OwnedFd>)>, Errno> {
     let mut bytes = [0; MOST_WORDS * 8 + 1];
     let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_RECEIVED))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -63,8 +74,9 @@ pub fn receive(socket: impl AsFd) -> Result<Option<(Words, Vec<OwnedFd>)>, Errno
             fds.extend(rights);
         }
     }
-    match received.bytes {
+    let words = match received.bytes {
         0 => Err(Errno::PIPE),
-        len => Words::from_bytes(&bytes[..len]).map(|words| Some((words, fds))).ok_or(Errno::BADMSG),
-    }
+        len => bytes.get(..len).and_then(Words::from_bytes).ok_or(Errno::BADMSG),
+    };
+    Ok(Some((words, fds)))
 }

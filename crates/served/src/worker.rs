@@ -212,8 +212,10 @@ impl Worker {
             Some(Doze::Ended) | None => (None, None),
         };
         let left = next.map(|next| Duration::from_nanos(next.nanoseconds().saturating_sub(self.now().nanoseconds())));
-        // Somebody is to greet soon, or the socket is to be looked at again.
-        let is_awaited = self.full.is_some() || self.clients.iter().any(|client| client.met.is_none());
+        // Somebody is to greet soon, or a socket is to be looked at again.
+        let is_awaited = self.full.is_some()
+            || self.strangers.waits_for(MOST_STRANGERS)
+            || self.clients.iter().any(|client| client.met.is_none() || client.closer.is_full());
         let left = left.into_iter().chain(most).chain(is_awaited.then_some(AGAIN)).min();
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         self.look(left.as_ref(), wakes.as_ref());
@@ -340,8 +342,8 @@ impl Worker {
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
     fn serve(&mut self, at: usize) -> Result<(), Errno> {
         let client = &mut self.clients[at];
-        let Some((words, fds)) = record::receive(&client.socket)? else { return Ok(()) };
-        let request = Request::read(words).filter(|_| fds.len() <= MOST_PARTS);
+        let Some((words, fds)) = record::receive_any(&client.socket)? else { return Ok(()) };
+        let request = words.ok().and_then(Request::read).filter(|_| fds.len() <= MOST_PARTS);
         let number = client.met.as_ref().map(|met| met.number);
         match (request, number) {
             (Some(Request::Show(which)), _) => {

@@ -261,19 +261,18 @@ fn lingers() -> (OwnedFd, std::net::TcpStream) {
 }
 
 /// Calls, and sends requests of which the first brings descriptors along that nobody has any more.
-fn call_with(path: &std::path::Path, requests: &[Request], fds: Vec<OwnedFd>) -> OwnedFd {
+fn call_with(path: &std::path::Path, records: &[Vec<u8>], fds: Vec<OwnedFd>) -> OwnedFd {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    for (number, request) in requests.iter().enumerate() {
+    for (number, bytes) in records.iter().enumerate() {
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(64))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if number == 0 {
             assert!(ancillary.push(SendAncillaryMessage::ScmRights(&borrowed)));
         }
-        let bytes = request.write().bytes();
-        sendmsg(&socket, &[std::io::IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+        sendmsg(&socket, &[std::io::IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
     }
     socket
 }
@@ -292,12 +291,15 @@ fn what_takes_long_to_close_keeps_nobody_else() {
         })
         .collect()
     };
-    // With requests that take none, more than any request takes, and behind one for which their sender is hung up on. They wait in the
+    let [hello, create] = [Request::Hello, Request::CreateDomain].map(|request| request.write().bytes());
+    // With requests that take none, more than any request takes, with what is no request, and behind one for which their sender is hung up on. They wait in the
     // sockets, so that the card is the last to close them.
     let _callers = [
-        call_with(&path, &[Request::Hello, Request::CreateDomain], slow(1)),
-        call_with(&path, &[Request::CreateDomain, Request::Hello], slow(1)),
-        call_with(&path, &[Request::Hello], slow(20)),
+        call_with(&path, &[hello.clone(), create.clone()], slow(1)),
+        call_with(&path, &[create, hello.clone()], slow(1)),
+        call_with(&path, &[hello], slow(20)),
+        call_with(&path, &[vec![7; 5]], slow(1)),
+        call_with(&path, &[vec![0; 600]], slow(1)),
     ];
     start(&mut server);
     // Answers within 5 s, or an error.

@@ -8,6 +8,8 @@ use crate::wire::Packet;
 
 /// Packets of a queue pair in one turn.
 const TURN: usize = 16;
+/// Queue pairs without room on their way that are tried in one call; others have their turns at the next.
+const BLOCKED: usize = 64;
 
 impl<M: Memory> Engine<M> {
     /// A packet has come. Whatever it is, it does no more than its sender may do; what does nothing is
@@ -37,7 +39,7 @@ impl<M: Memory> Engine<M> {
         }
         self.expire(now);
         let (mut sent, mut blocked) = (0, 0);
-        while sent < budget && (blocked == 0 || blocked < self.active.len()) {
+        while sent < budget && (blocked == 0 || blocked < self.active.len().min(BLOCKED)) {
             let Some(slot) = self.active.pop_front() else { break };
             let turn = TURN.min(budget - sent);
             let (pairs, mut env) = self.split(now);
@@ -86,6 +88,11 @@ impl<M: Memory> Engine<M> {
     #[inline]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.timers.first()
+    }
+
+    /// Whether one call of [`transmit`](Self::transmit) tries all queue pairs that have something to send.
+    pub(crate) fn tries_all(&self) -> bool {
+        self.active.len() <= BLOCKED
     }
 
     /// Whether no queue pair has anything to send now, and nothing is to be told.

@@ -225,7 +225,7 @@ impl Service {
     pub(super) fn move_on<O: Out>(&mut self, now: Moment, wire: &mut O) -> bool {
         let mut switch = Switch { own: &self.own, mailbox: &mut self.mailbox, wire, is_blocked: false };
         let sent = self.engine.transmit(now, PACKETS, &mut switch);
-        self.is_blocked = switch.is_blocked && sent == 0;
+        self.is_blocked = switch.is_blocked && sent == 0 && self.engine.tries_all();
         let waiting = self.mailbox.len();
         for _ in 0..waiting {
             let Some(letter) = self.mailbox.take() else { break };

@@ -109,7 +109,8 @@ impl End {
     /// What it has to send now, at most `budget` packets.
     pub fn take(&mut self, now: Moment, budget: usize) -> Vec<Frame> {
         self.outbox.room = budget;
-        self.engine.transmit(now, budget, &mut self.outbox);
+        // What needs no packet takes its turns, too.
+        while self.engine.transmit(now, budget, &mut self.outbox) >= budget.max(1) && self.outbox.frames.is_empty() {}
         std::mem::take(&mut self.outbox.frames)
     }
 }

@@ -18,9 +18,9 @@ const COST: u32 = 4096;
 enum Started {
     /// It waits.
     NotYet,
-    /// It has its numbers, or is done without any cost.
+    /// It has its numbers.
     Begun,
-    /// Its so many bytes were copied.
+    /// It is done, with so many bytes copied.
     Reached(u32),
 }
 
@@ -62,7 +62,7 @@ impl Requester {
             return Ok(Started::NotYet);
         }
         if operation.is_local() {
-            return self.do_local(config, env, operation).map(|()| Started::Begun);
+            return self.do_local(config, env, operation).map(|()| Started::Reached(0));
         }
         if config.is_alone {
             return self.fail_at_cursor(config, env, Status::RetryExceeded).map(|()| Started::NotYet);
