@@ -58,13 +58,7 @@ impl Out for Frames<'_> {
             *unbuildable += 1;
             return Sent::Taken;
         };
-        let given = self.link.give(frame_len, |frame| {
-            // The frame has the length that was asked for: it fits.
-            let Ok(mut open) = prepared.open(source, headers, len, frame) else { return Err(Refused::Bounds) };
-            fill(open.payload())?;
-            open.close();
-            Ok(())
-        });
+        let given = self.link.give(frame_len, |frame| write(prepared, source, headers, len, frame, fill));
         match given {
             Given::Taken => {
                 self.has_framed = true;
@@ -74,4 +68,26 @@ impl Out for Frames<'_> {
             Given::Refused(refused) => Sent::Refused(refused),
         }
     }
+}
+
+/// Writes the frame of a packet, which has the length that its path says for it; `fill` writes the payload.
+///
+/// # Errors
+/// The payload could not be had.
+#[inline]
+pub fn write<F>(
+    prepared: &Prepared,
+    source: Qpn,
+    headers: &Headers,
+    len: usize,
+    frame: &mut [u8],
+    fill: F,
+) -> Result<(), Refused>
+where
+    F: FnOnce(&mut [u8]) -> Result<(), Refused>,
+{
+    let Ok(mut open) = prepared.open(source, headers, len, frame) else { return Err(Refused::Bounds) };
+    fill(open.payload())?;
+    open.close();
+    Ok(())
 }

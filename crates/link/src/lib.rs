@@ -4,7 +4,7 @@
 
 mod frames;
 
-pub use frames::{Frames, Maker};
+pub use frames::{Frames, Maker, write};
 
 use millrace::{Device, ErrorCode, RxQueue, TxQueue};
 use millrace_dma::Span;

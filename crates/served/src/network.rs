@@ -110,12 +110,7 @@ impl Network {
             }
             match parse(frame) {
                 Ok((packet, from)) if from.back.source_mac == *mac && from.tag.is_none_or(|tag| tag.id() == 0) => {
-                    let origin = Origin {
-                        path: from.back,
-                        grh: from.grh(),
-                        congested: from.is_congested(),
-                        service_level: from.service_level(),
-                    };
+                    let origin = Origin::of(&packet, &from);
                     service.receive(at, &packet, &origin);
                 }
                 Ok(_) => *foreign += 1,

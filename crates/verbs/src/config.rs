@@ -2,6 +2,7 @@
 
 use millrace_dma::Scope;
 use millrace_link::Wanted;
+use millrace_rdma::number::Gid;
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -162,7 +163,7 @@ fn name(value: &str) -> Result<String, &'static str> {
 
 fn address(value: &str) -> Result<IpAddr, &'static str> {
     let ip: IpAddr = value.parse().map_err(|_| "an IP address is meant, such as 10.0.0.1")?;
-    if ip.is_unspecified() || ip.is_multicast() { Err("the address of one host is meant") } else { Ok(ip) }
+    if Gid::from_ip(ip).is_single() { Ok(ip) } else { Err("the address of one host is meant") }
 }
 
 fn mac(value: &str) -> Option<[u8; 6]> {

@@ -73,16 +73,9 @@ impl<O: Out> Out for Switch<'_, O> {
             self.mailbox.spare.push(payload);
             return Sent::Refused(refused);
         }
-        let back = Path {
-            source_mac: path.destination_mac,
-            destination_mac: path.source_mac,
-            source: path.destination,
-            destination: path.source,
-            ..*path
-        };
         let is_datagram = headers.service == Service::UnreliableDatagram;
         let grh = if is_datagram { route(path, headers, len) } else { [0; 40] };
-        let origin = Origin { path: back, grh, congested: false, service_level: path.service_level() };
+        let origin = Origin { path: path.reversed(), grh, congested: false, service_level: path.service_level() };
         self.mailbox.waiting.push_back(Letter { headers: *headers, source, origin, payload });
         Sent::Taken
     }

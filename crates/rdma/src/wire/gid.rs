@@ -68,7 +68,7 @@ impl Gid {
 
     /// Whether a frame can come from it: no group, not everybody, and not unspecified.
     #[inline]
-    pub(super) fn is_single(self) -> bool {
+    pub fn is_single(self) -> bool {
         let some = |address: Ipv4Addr| !address.is_unspecified() && !address.is_broadcast();
         !self.is_group() && self.0 != [0; 16] && self.as_ipv4().is_none_or(some)
     }

@@ -100,6 +100,18 @@ pub struct Path {
 }
 
 impl Path {
+    /// The way back.
+    #[inline]
+    pub const fn reversed(&self) -> Self {
+        Self {
+            source_mac: self.destination_mac,
+            destination_mac: self.source_mac,
+            source: self.destination,
+            destination: self.source,
+            ..*self
+        }
+    }
+
     /// What completions of datagrams that came by it say as service level: 0 RoCE v1 and SLURPoE, 9 RoCE v2 with IPv6, 10 with IPv4.
     #[inline]
     pub fn service_level(&self) -> u8 {

@@ -213,12 +213,7 @@ impl Running {
         let format = format(*wire);
         let came = link.receive(BURST, |frame| match parse(frame) {
             Ok((packet, from)) if from.back.source_mac == address.0 && from.back.format == format => {
-                let origin = Origin {
-                    path: from.back,
-                    grh: from.grh(),
-                    congested: from.is_congested(),
-                    service_level: from.service_level(),
-                };
+                let origin = Origin::of(&packet, &from);
                 engine.receive(now, &packet, &origin);
             }
             Ok(_) => *foreign += 1,

@@ -3,7 +3,7 @@
 use super::device::ContextObject;
 use super::{code, guarded, null};
 use crate::abi::{Context, Mr, Pd};
-use crate::place::card::Asked;
+use crate::place::card::OwnMemory;
 use crate::place::{Place, Running, share};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
@@ -132,7 +132,7 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, len: usize, base: u64, access
         let made = object.place.with(|running| {
             let base = if access & Access::ZERO_BASED.0 != 0 { 0 } else { base };
             if running.card.is_some() {
-                let memory = Asked { address: addr as u64, len: len as u64, base };
+                let memory = OwnMemory { address: addr as u64, len: len as u64, base };
                 return running.register_in_card(object.domain, &memory, Access(access & ACCESS));
             }
             let reach = running.engine.memory();
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
             let domain = domain.then(|| unsafe { PdObject::of(pd) }.domain);
             let access = rights.then_some(Access(access as c_uint & ACCESS));
             if running.card.is_some() {
-                let memory = Asked { address: addr as u64, len: len as u64, base: addr as u64 };
+                let memory = OwnMemory { address: addr as u64, len: len as u64, base: addr as u64 };
                 return running.reregister_in_card(key, translation.then_some(&memory), domain, access);
             }
             let reach = running.engine.memory();

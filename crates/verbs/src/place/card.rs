@@ -16,6 +16,7 @@ use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Query, Sta
 use millrace_rdma::work::{Access, Completion, Data, Piece, Request};
 use millrace_served::wire::{self, Bytes, Parts, Register, Reregister, Welcome, Words, qpn};
 use millrace_served::{CallError, Client, bell, socket_of};
+use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -39,8 +40,8 @@ pub(crate) struct InCard {
     /// By which the card wakes this process.
     bell: Arc<OwnedFd>,
     welcome: Welcome,
-    pairs: HashMap<Qpn, Pair>,
-    shared: HashMap<u32, SharedReceiveQuery>,
+    pairs: FxHashMap<Qpn, Pair>,
+    shared: FxHashMap<u32, SharedReceiveQuery>,
     /// Regions here, by the keys that the card gave them.
     regions: HashMap<Key, Key>,
     /// Completion queues, so that whoever sleeps on them is told when the card goes.
@@ -427,7 +428,7 @@ impl Running {
     pub fn register_in_card(
         &mut self,
         domain: ProtectionDomain,
-        memory: &Asked,
+        memory: &OwnMemory,
         access: Access,
     ) -> Result<Registered, i32> {
         let held = self.hold(memory, access)?;
@@ -440,7 +441,7 @@ impl Running {
     pub fn reregister_in_card(
         &mut self,
         key: Key,
-        memory: Option<&Asked>,
+        memory: Option<&OwnMemory>,
         domain: Option<ProtectionDomain>,
         access: Option<Access>,
     ) -> Result<Registered, i32> {
@@ -464,7 +465,7 @@ impl Running {
     }
 
     /// A region here, so that its memory becomes shared memory, and stays.
-    fn hold(&mut self, memory: &Asked, access: Access) -> Result<Key, i32> {
+    fn hold(&mut self, memory: &OwnMemory, access: Access) -> Result<Key, i32> {
         let (first, end) = memory.pages()?;
         let Self { engine, card, .. } = self;
         let card = card.as_mut().ok_or(libc::EIO)?;
@@ -482,7 +483,7 @@ impl Running {
     /// Passes the files of a region to the card, with what is asked for.
     fn show_card(
         &mut self,
-        memory: &Asked,
+        memory: &OwnMemory,
         held: Key,
         request: impl FnOnce(Bytes) -> wire::Request,
     ) -> Result<Registered, i32> {
@@ -524,15 +525,15 @@ impl Running {
     }
 }
 
-/// Memory that is to be registered.
-pub(crate) struct Asked {
+/// Memory of this program that is to be registered.
+pub(crate) struct OwnMemory {
     pub address: u64,
     pub len: u64,
     /// The address that requests have for its first byte.
     pub base: u64,
 }
 
-impl Asked {
+impl OwnMemory {
     /// Where its first page begins, and its last one ends.
     fn pages(&self) -> Result<(u64, u64), i32> {
         const PAGE: u64 = 4096;

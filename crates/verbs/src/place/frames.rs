@@ -2,7 +2,7 @@
 
 use super::local::{Go, Sessions};
 use super::tap::{Tap, Way};
-use millrace_link::{Given, Link};
+use millrace_link::{Given, Link, write};
 use millrace_rdma::engine::Near;
 use millrace_rdma::local::Short;
 use millrace_rdma::memory::Refused;
@@ -165,23 +165,4 @@ impl Near for Rings<'_> {
         let (Some(way), Some(to)) = (way, packet.get_mut(..len)) else { return Sent::Full };
         self.sessions.send_short(way, source, short, to, fill)
     }
-}
-
-#[inline]
-fn write<F>(
-    prepared: &Prepared,
-    source: Qpn,
-    headers: &Headers,
-    len: usize,
-    frame: &mut [u8],
-    fill: F,
-) -> Result<(), Refused>
-where
-    F: FnOnce(&mut [u8]) -> Result<(), Refused>,
-{
-    // The frame has the length that was asked for: it fits.
-    let Ok(mut open) = prepared.open(source, headers, len, frame) else { return Err(Refused::Bounds) };
-    fill(open.payload())?;
-    open.close();
-    Ok(())
 }

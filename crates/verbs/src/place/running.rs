@@ -333,12 +333,7 @@ impl Running {
             // This end is in no VLAN; a tag with nothing but a priority is none.
             Ok((_, from)) if from.tag.is_some_and(|tag| tag.id() != 0) => *tagged += 1,
             Ok((packet, from)) if from.back.source_mac == address.mac => {
-                let origin = Origin {
-                    path: from.back,
-                    grh: from.grh(),
-                    congested: from.is_congested(),
-                    service_level: from.service_level(),
-                };
+                let origin = Origin::of(&packet, &from);
                 engine.receive(now, &packet, &origin);
             }
             Ok(_) => *foreign += 1,

@@ -77,15 +77,7 @@ impl Tap {
     /// The same, of one that came from there.
     #[cold]
     pub fn came(&mut self, from: &Origin, packet: &Packet<'_>) {
-        let back = &from.path;
-        let path = Path {
-            source_mac: back.destination_mac,
-            destination_mac: back.source_mac,
-            source: back.destination,
-            destination: back.source,
-            ..*back
-        };
-        self.packet(Way::Came, &path, packet);
+        self.packet(Way::Came, &from.path.reversed(), packet);
     }
 
     /// Room for a frame, behind its head.
