@@ -3,7 +3,7 @@
 
 use millrace_dma::{OtherProcess, Pages, Protection, Region, Seat, Window};
 use millrace_rdma::engine::{Engine, Event, Options};
-use millrace_rdma::local::{CHANNEL_LEN, Connected, Directory, Far, Outcome, Peer, Peers, Shared, Side};
+use millrace_rdma::local::{CHANNEL_LEN, Connected, Directory, Far, Kept, Outcome, Peer, Peers, Shared, Side};
 use millrace_rdma::memory::{
     Asker, Binding, Limits, Memory, ProtectionDomain, Refused, Regions, Registered, Source, Way,
 };
@@ -55,6 +55,14 @@ impl Memory for Ours {
     fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
         let far = Far { asker: Self::asker(far.asker), ..*far };
         self.peers.reach(&mut self.regions, &far, operation, data, len)
+    }
+
+    fn keep(&mut self, far: &Far<'_>, rkey: Key, address: u64) -> Option<Kept> {
+        self.peers.keep(&Far { asker: Self::asker(far.asker), ..*far }, rkey, address)
+    }
+
+    fn write_again(&mut self, kept: &Kept, address: u64, bytes: &[u8]) -> bool {
+        self.peers.write_again(kept, address, bytes)
     }
 
     fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
@@ -332,7 +340,16 @@ fn ask(both: &mut Both, number: usize, turn: &Turn) {
         let piece = Piece { address: (1 << 20) + 0x8000, len: 6000, lkey: other.key.lkey };
         let _ = other.engine.post_receive(other.qpn, 1000 + number as u64, &[piece]);
     }
-    one.engine.post_send(one.qpn, &request).unwrap();
+    // As programs do: what can be done as the WRITE before it is.
+    let is_done = match operation {
+        Operation::Write { address, rkey, immediate: None } if is_inline => {
+            one.engine.write_again(one.qpn, request.id, (address, rkey), &bytes, flags.signaled)
+        }
+        _ => false,
+    };
+    if !is_done {
+        one.engine.post_send(one.qpn, &request).unwrap();
+    }
     if turn.runs {
         both.run();
     }
@@ -396,6 +413,85 @@ fn a_request_that_fits_has_ended_when_it_is_posted() {
         assert_eq!(both.ends[0].engine.counters().reached, 1);
         let counts = both.ends[0].engine.memory().peers.counts();
         assert_eq!((counts.mapped, counts.system), if by == By::Mappings { (1, 0) } else { (0, 1) });
+    }
+}
+
+/// A WRITE as the one before it, if it can be done so.
+fn write_again(both: &mut Both, address: u64, rkey: Key, bytes: &[u8]) -> bool {
+    let one = &mut both.ends[0];
+    one.engine.write_again(one.qpn, 4, (address, rkey), bytes, true)
+}
+
+/// Two ends, the first of which has found out where its WRITEs go.
+fn kept() -> (Both, Key) {
+    let mut both = Both::new(By::Mappings);
+    let key = both.ends[1].key.rkey;
+    assert!(!write_again(&mut both, 1 << 20, key, b"nowhere"), "nothing is known yet");
+    (0..2).for_each(|_| assert_eq!(write(&mut both, key).len(), 1));
+    assert!(write_again(&mut both, (1 << 20) + 100, key, b"again"));
+    assert_eq!(both.completions(0).iter().map(|line| line.id).collect::<Vec<_>>(), [4]);
+    assert_eq!(&both.bytes(1)[100..105], b"again");
+    (both, key)
+}
+
+#[test]
+fn a_write_goes_where_the_one_before_it_went() {
+    let (mut both, key) = kept();
+    let end = (1 << 20) + LEN as u64;
+    assert!(write_again(&mut both, end - 5, key, b"again"), "the last bytes");
+    let counters = (both.ends[0].engine.counters().reached, both.ends[0].engine.memory().peers.counts().mapped);
+    assert_eq!(counters, (4, 4));
+    let before = both.bytes(1);
+    for (address, rkey, bytes) in [
+        (end - 4, key, &b"again"[..]),
+        (end, key, b"a"),
+        ((1 << 20) - 1, key, b"a"),
+        (u64::MAX, key, b"again"),
+        (1 << 20, Key::new(key.value() ^ 1), b"again"),
+        (1 << 20, key, b""),
+        // More than this queue pair takes with a request.
+        (1 << 20, key, &[0; 257]),
+    ] {
+        assert!(!write_again(&mut both, address, rkey, bytes), "{address:#x}");
+    }
+    assert!(both.bytes(1) == before);
+}
+
+#[test]
+fn a_write_does_not_go_where_the_one_before_it_went_when_that_is_over() {
+    type Change = fn(&mut Both);
+    let changes: [(&str, Change); 7] = [
+        ("the region is given back", |both| {
+            let key = both.ends[1].key.lkey;
+            both.ends[1].engine.memory().regions.deregister(key).unwrap();
+        }),
+        ("the region is not shared any more", |both| {
+            let key = both.ends[1].key.lkey;
+            both.ends[1].engine.memory().regions.share(key, Shared { file: 6, offset: 0, pages: false }).unwrap();
+        }),
+        ("the other queue pair fails", |both| {
+            let qpn = both.ends[1].qpn;
+            both.ends[1].engine.modify_qp(qpn, &Attributes::state(State::Error)).unwrap();
+        }),
+        ("this queue pair fails", |both| {
+            let qpn = both.ends[0].qpn;
+            both.ends[0].engine.modify_qp(qpn, &Attributes::state(State::Error)).unwrap();
+        }),
+        ("the other process is gone", |both| drop(both.ends[0].engine.memory().peers.remove(0))),
+        ("it is lost", |both| both.ends[0].engine.lose(Moment::new(1), |_| true)),
+        ("something waits before it", |both| {
+            let End { engine, qpn, .. } = &mut both.ends[0];
+            let data = Data::Inline(&[b"first"]);
+            let first = Request { id: 1, operation: Operation::Send, data, flags: Flags::default(), target: None };
+            engine.post_send(*qpn, &first).unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        let (mut both, key) = kept();
+        change(&mut both);
+        let before = both.bytes(1);
+        assert!(!write_again(&mut both, 1 << 20, key, b"again"), "{what}");
+        assert!(both.bytes(1) == before, "{what}");
     }
 }
 

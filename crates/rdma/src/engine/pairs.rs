@@ -2,7 +2,7 @@
 
 use super::{Engine, Error, Event};
 use crate::memory::Memory;
-use crate::number::{Moment, Qpn};
+use crate::number::{Key, Moment, Qpn};
 use crate::transport::{
     Attributes, Capabilities, Config, Init, Query, QueuePair, Requester, Responder, State, check_attributes,
 };
@@ -49,6 +49,8 @@ impl<M: Memory> Engine<M> {
             scheduled: false,
             has_answered: false,
             is_late: false,
+            kept: None,
+            wrote_to: Key::default(),
         };
         self.pairs.insert(Box::new(pair));
         self.queue(init.send_queue)?.users += 1;
@@ -93,6 +95,7 @@ impl<M: Memory> Engine<M> {
         let (pairs, mut env) = self.split(Moment::new(0));
         let Some(pair) = pairs.get_mut(slot as usize) else { return Err(Error::Missing("queue pair")) };
         pair.set(attributes, env.options);
+        pair.kept = None;
         // Nobody comes by the old connection while it changes.
         pair.hide(env.memory);
         pair.enter(&mut env, from, to);

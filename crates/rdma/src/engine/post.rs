@@ -3,10 +3,10 @@
 use super::{Engine, Error};
 use crate::local::Outcome;
 use crate::memory::Memory;
-use crate::number::{Moment, Qpn};
+use crate::number::{Key, Moment, Qpn};
 use crate::transport::{QueuePair, State};
 use crate::wire::Service;
-use crate::work::{Data, Operation, Piece, Request, Status};
+use crate::work::{Completion, Data, Ended, Operation, Piece, Request, Status};
 
 impl<M: Memory> Engine<M> {
     /// Adds a request to a send queue. Bytes given inline are copied now, others when they are sent.
@@ -18,6 +18,35 @@ impl<M: Memory> Engine<M> {
     pub fn post_send(&mut self, qpn: Qpn, request: &Request<'_>) -> Result<(), Error> {
         let (slot, len, signaled) = self.check(qpn, request)?;
         self.post_checked(slot, request, len, signaled)
+    }
+
+    /// Does a WRITE of bytes given inline at once, if the two before it went to the same region of another process of this host: then
+    /// it is known where they go. False: nothing was done, and it is to be posted.
+    #[inline(always)]
+    pub fn write_again(&mut self, qpn: Qpn, id: u64, to: (u64, Key), bytes: &[u8], signaled: bool) -> bool {
+        let Some(slot) = self.numbers.slot(qpn) else { return false };
+        let Some(pair) = self.pairs.get(slot as usize) else { return false };
+        let Some(kept) = pair.kept.as_ref().filter(|kept| kept.rkey == to.1) else { return false };
+        let fits = bytes.len() <= pair.requester.queue.inline_stride() && !bytes.is_empty();
+        if !fits || pair.config.is_alone || !pair.may_reach() || !self.memory.write_again(kept, to.0, bytes) {
+            return false;
+        }
+        self.counters.reached += 1;
+        if signaled || pair.config.init.signal_all {
+            self.end_again(slot, id);
+        }
+        true
+    }
+
+    /// Tells that a WRITE of [`Engine::write_again`] has ended.
+    fn end_again(&mut self, slot: u32, id: u64) {
+        let (pairs, mut env) = self.split(Moment::new(0));
+        let Some(pair) = pairs.get(slot as usize) else { return };
+        let ended = Completion { id, ended: Ended::Write, qpn: pair.config.number(), ..Completion::default() };
+        env.complete(pair.config.init.send_queue, ended);
+        if !self.events.overrun.is_empty() {
+            self.fail_overrun(Moment::new(0));
+        }
     }
 
     /// Whether a request is taken: by which queue pair, how many bytes it has, and whether it is told when it ends.
@@ -122,13 +151,13 @@ impl<M: Memory> Engine<M> {
     #[inline]
     fn reach_at_once(&mut self, slot: u32, request: &Request<'_>, len: u32, signaled: bool) -> bool {
         let (pairs, mut env) = self.split(Moment::new(0));
-        let Some(pair) = pairs.get(slot as usize) else { return false };
+        let Some(pair) = pairs.get_mut(slot as usize) else { return false };
         if pair.config.is_alone || request.operation.asks() && pair.config.max_rd_atomic == 0 {
             return false;
         }
         match env.memory.reach(&pair.far(), request.operation, request.data, len) {
             Outcome::No => return false,
-            Outcome::Done => {}
+            Outcome::Done => pair.keep(env.memory, request),
             Outcome::Failed(status) => {
                 self.fail_at_once(slot, request, len, status);
                 return true;

@@ -34,6 +34,6 @@ pub use directory::{Directory, DirectoryError, Shared};
 pub use layout::{CHANNEL_LEN, Side};
 pub use line::Malformed;
 pub use peer::{Counts, Peer, PeerError};
-pub use peers::{Connected, Far, Outcome, Peers};
+pub use peers::{Connected, Far, Kept, Outcome, Peers};
 pub use ring::{Receiver, Room, Sender, Taken, Ticket, What};
 pub use short::Short;

@@ -1,7 +1,7 @@
 //! Another process: what it lets us reach, and how that is reached.
 
 use super::layout::{CHANNEL_LEN, Side};
-use super::view::{Target, View, Where};
+use super::view::{Answer, Target, View, Where};
 use millrace_dma::{OtherProcess, OutOfRange, Place, Presence, RegionError, Vanished, Window, Word64};
 use std::os::fd::OwnedFd;
 
@@ -216,6 +216,31 @@ impl Peer {
         self.counts.refused += u64::from(done.is_none());
         self.counts.bytes += if done.is_some() { job.bytes() } else { 0 };
         done
+    }
+
+    /// Where WRITEs behind that key go, as long as the other process says nothing else.
+    pub(super) fn keep(&mut self, target: &Target) -> Option<Answer> {
+        self.presence.enter();
+        let answer = self.view.keep(target);
+        self.presence.leave();
+        answer
+    }
+
+    /// Writes bytes by an answer that was kept. False: it does not hold any more, or they do not belong there.
+    #[inline(always)]
+    pub(super) fn write_again(&mut self, answer: &Answer, address: u64, bytes: &[u8]) -> bool {
+        self.presence.enter();
+        let mut is_done = false;
+        if self.view.holds(answer)
+            && let Some(at) = answer.place(address, bytes.len() as u64)
+            && let Some(Some(place)) = self.files.get(answer.file as usize)
+        {
+            is_done = place.write(at as usize, bytes, false).is_ok();
+        }
+        self.presence.leave();
+        self.counts.mapped += u64::from(is_done);
+        self.counts.bytes += if is_done { bytes.len() as u64 } else { 0 };
+        is_done
     }
 
     /// Whether it would be done.

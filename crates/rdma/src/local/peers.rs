@@ -2,9 +2,9 @@
 
 use super::directory::Directory;
 use super::peer::{Counts, Job, Mapped, Peer};
-use super::view::{Pair, Target, fold};
+use super::view::{Answer, Pair, Target, fold};
 use crate::memory::{Asker, Refused, Regions};
-use crate::number::{Gid, Qpn};
+use crate::number::{Gid, Key, Qpn};
 use crate::wire::Path;
 use crate::work::{Access, Data, Operation, Piece, Status};
 
@@ -40,12 +40,24 @@ struct Known {
     peer: Peer,
 }
 
+/// Where WRITEs of a queue pair behind a key go: found out once, and looked at whether it still holds by each of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// The remote key.
+    pub rkey: Key,
+    place: usize,
+    generation: u64,
+    answer: Answer,
+}
+
 /// All of them.
 #[derive(Default)]
 pub struct Peers {
     known: Vec<Option<Known>>,
     /// The one that was asked for last, and its GID.
     last: (u64, usize),
+    /// Changes with every one that comes or goes.
+    generation: u64,
     /// Of those that are gone.
     before: Counts,
 }
@@ -63,12 +75,14 @@ impl Peers {
         };
         self.known[place] = Some(Known { gids: gids.iter().map(fold).collect(), peer });
         self.last = (0, usize::MAX);
+        self.generation += 1;
         Some(place)
     }
 
     /// One fewer.
     pub fn remove(&mut self, place: usize) -> Option<Peer> {
         self.last = (0, usize::MAX);
+        self.generation += 1;
         let peer = self.known.get_mut(place)?.take().map(|known| known.peer)?;
         self.before = self.before.and(peer.counts());
         Some(peer)
@@ -124,6 +138,25 @@ impl Peers {
             return false;
         }
         self.find(far, operation, len).is_some_and(|(peer, target)| peer.may_reach(&target, is_atomic))
+    }
+
+    /// Where WRITEs go that are as this one, which was just done, if others may map it.
+    pub fn keep(&mut self, far: &Far<'_>, rkey: Key, address: u64) -> Option<Kept> {
+        let generation = self.generation;
+        let (peer, target) = self.find(far, Operation::Write { address, rkey, immediate: None }, 1)?;
+        let answer = peer.keep(&target)?;
+        Some(Kept { rkey, place: self.last.1, generation, answer })
+    }
+
+    /// Does such a WRITE. False: nothing was done, and it has to be found out anew where it goes.
+    #[inline(always)]
+    pub fn write_again(&mut self, kept: &Kept, address: u64, bytes: &[u8]) -> bool {
+        match self.known.get_mut(kept.place) {
+            Some(Some(known)) if kept.generation == self.generation => {
+                known.peer.write_again(&kept.answer, address, bytes)
+            }
+            _ => false,
+        }
     }
 
     /// Does a request of `len` bytes at the other end, if that end can be reached. All that was asked before it must have

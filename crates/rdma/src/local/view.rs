@@ -62,6 +62,29 @@ pub(super) enum Where {
     File { file: u32, offset: u64, address: u64 },
 }
 
+/// Where a WRITE behind a key goes, kept for the next one: what was found in two lines holds for as long as these are the same.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    /// The lines of the queue pair and of the key, and their versions.
+    lines: [(u32, u64); 2],
+    /// First address as requests count, and bytes that lie behind one another from there on.
+    base: u64,
+    len: u64,
+    /// The file, and where the first of these bytes is in it.
+    pub file: u32,
+    offset: u64,
+}
+
+impl Answer {
+    /// Where in the file `len` bytes at `address` are.
+    #[inline(always)]
+    pub fn place(&self, address: u64, len: u64) -> Option<u64> {
+        // Addresses below the base wrap to offsets beyond any length.
+        let offset = address.wrapping_sub(self.base);
+        (self.len.checked_sub(offset)? >= len).then(|| self.offset.wrapping_add(offset))
+    }
+}
+
 /// The directory of another process.
 pub(super) struct View {
     pairs: Slots64,
@@ -88,12 +111,47 @@ impl View {
         })
     }
 
+    /// Whether the other process has closed all that it knows to be gone. Otherwise nothing of it is touched.
+    #[inline(always)]
+    fn is_answered(&self) -> bool {
+        // Acquire pairs with the Release in `Directory::answer`.
+        self.answered.load(Ordering::Acquire) == self.changed.load(Ordering::Relaxed)
+    }
+
+    /// What [`View::find`] says of a WRITE of one byte that it has just allowed, for the next one; only of bytes that can be mapped. The caller
+    /// is inside.
+    pub fn keep(&self, target: &Target) -> Option<Answer> {
+        let at = [target.qpn.value(), target.key.value() >> self.key_bits];
+        let versions = [version(&self.pairs, at[0]), version(&self.keys, at[1])];
+        let Some(Where::File { file, offset, address }) = self.find(target) else { return None };
+        let [_, base, len, _, kind, first, _] = line(&self.keys, at[1])?;
+        // The first byte that is in the file, and one behind the last.
+        let (from, end) = match kind & 0xffff_ffff {
+            way::FILE => (first, first.checked_add(len)?),
+            _ => (first.checked_next_multiple_of(PAGE)?, first.checked_add(len)? & !(PAGE - 1)),
+        };
+        let answer = Answer {
+            lines: [(at[0], versions[0]), (at[1], versions[1])],
+            base: base.wrapping_add(from.wrapping_sub(first)),
+            len: end.checked_sub(from)?,
+            file,
+            offset: offset.checked_sub(address.checked_sub(from)?)?,
+        };
+        self.holds(&answer).then_some(answer)
+    }
+
+    /// Whether an answer still is one. As [`View::find`]: the caller is inside, and stays there for as long as it uses it.
+    #[inline(always)]
+    pub fn holds(&self, answer: &Answer) -> bool {
+        let [(pair, pair_version), (key, key_version)] = answer.lines;
+        self.is_answered() && version(&self.pairs, pair) == pair_version && version(&self.keys, key) == key_version
+    }
+
     /// Where the bytes are, if the other process lets us reach them. The caller has come in (`Presence`), and stays inside
     /// for as long as it uses the answer.
     #[inline(always)]
     pub fn find(&self, target: &Target) -> Option<Where> {
-        // Acquire pairs with the Release in `Directory::answer`. What was taken away, and not closed here yet, is not touched.
-        if self.answered.load(Ordering::Acquire) != self.changed.load(Ordering::Relaxed) {
+        if !self.is_answered() {
             return None;
         }
         let pair = line(&self.pairs, target.qpn.value())?;
@@ -129,6 +187,13 @@ impl View {
             _ => None,
         }
     }
+}
+
+/// The version of a line: odd, and never again the same, while it says the same.
+#[inline(always)]
+fn version(lines: &Slots64, line: u32) -> u64 {
+    // Acquire pairs with the Release in `Directory::open`.
+    lines.load_acquire(line.wrapping_mul(LINE))
 }
 
 /// The words of a line, all of one version; `None` when there is nothing.

@@ -17,7 +17,7 @@ pub use reached::Reached;
 pub use regions::{Change, Counters, Info, Limits, Regions, RegisterError, Registered, Remains, Source, Way};
 pub use windows::WindowType;
 
-use crate::local::{Connected, Far, Outcome};
+use crate::local::{Connected, Far, Kept, Outcome};
 use crate::number::{Key, Qpn};
 use crate::work::{Access, Data, Operation};
 
@@ -117,6 +117,18 @@ pub trait Memory {
     fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
         let _ = (far, operation, data, len);
         Outcome::No
+    }
+
+    /// Where WRITEs behind that key go, after [`Memory::reach`] has done one.
+    fn keep(&mut self, far: &Far<'_>, rkey: Key, address: u64) -> Option<Kept> {
+        let _ = (far, rkey, address);
+        None
+    }
+
+    /// Does a WRITE as [`Memory::reach`] would, by what was kept. False: nothing was done.
+    fn write_again(&mut self, kept: &Kept, address: u64, bytes: &[u8]) -> bool {
+        let _ = (kept, address, bytes);
+        false
     }
 
     /// Whether [`Memory::reach`] would do it, as far as the other end says.

@@ -4,11 +4,11 @@ use super::rate::Rate;
 use super::requester::Requester;
 use super::responder::Responder;
 use super::{Capabilities, Environment, Event, Init, Options, Origin, Out, State};
-use crate::local::{Connected, Far};
+use crate::local::{Connected, Far, Kept};
 use crate::memory::{Asker, Memory};
-use crate::number::{Moment, Psn, Qpn};
+use crate::number::{Key, Moment, Psn, Qpn};
 use crate::wire::{Format, Headers, Opcode, Packet, Path, Service};
-use crate::work::{Access, Status};
+use crate::work::{Access, Data, Operation, Request, Status};
 
 /// What came of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +164,10 @@ pub(crate) struct QueuePair {
     pub has_answered: bool,
     /// It has sent short SENDs since its timers were looked at.
     pub is_late: bool,
+    /// Where its WRITEs go, when two in a row went to the same region.
+    pub kept: Option<Kept>,
+    /// The region that the last one went to.
+    pub wrote_to: Key,
 }
 
 impl QueuePair {
@@ -397,6 +401,17 @@ impl QueuePair {
     pub fn far(&self) -> Far<'_> {
         let config = &self.config;
         Far { asker: config.asker, path: &config.path, remote: config.remote }
+    }
+
+    /// A request was just done at the other end without packets: where the next one like it goes is kept, for those that are short.
+    #[inline]
+    pub fn keep<M: Memory>(&mut self, memory: &mut M, request: &Request<'_>) {
+        let (Operation::Write { address, rkey, .. }, Data::Inline(_)) = (request.operation, request.data) else {
+            return;
+        };
+        if core::mem::replace(&mut self.wrote_to, rkey) == rkey {
+            self.kept = memory.keep(&self.far(), rkey, address);
+        }
     }
 
     /// Lets the other end reach memory without packets, or not any more, as its state has it. In the state RTR what comes

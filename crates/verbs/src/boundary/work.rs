@@ -138,6 +138,26 @@ unsafe fn post_one(running: &mut Running, number: Qpn, is_datagram: bool, wr: &S
     post(Data::Inline(&parts[..pieces.len()]))
 }
 
+/// A WRITE of one piece given inline, as the one before it. False: it is to be posted.
+///
+/// # Safety
+/// `wr` and what it leads to are there.
+#[inline(always)]
+unsafe fn write_again(running: &mut Running, number: Qpn, wr: &SendWr) -> bool {
+    if wr.opcode != opcode::WRITE || wr.num_sge != 1 || wr.send_flags & send_flags::INLINE == 0 {
+        return false;
+    }
+    // SAFETY: there is one piece, whose bytes are memory of the program, and the opcode says which way it goes: the caller's promise.
+    let (piece, to) = unsafe { (&*wr.sg_list, wr.wr.rdma) };
+    // SAFETY: as above; none of length 0 is made.
+    let bytes = match piece.length {
+        0 => return false,
+        len => unsafe { slice::from_raw_parts(piece.addr as *const u8, len as usize) },
+    };
+    let to = (to.remote_addr, Key::new(to.rkey));
+    running.write_again(number, wr.wr_id, to, bytes, wr.send_flags & send_flags::SIGNALED != 0)
+}
+
 unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
     const DATAGRAM: u32 = 4;
     guarded(libc::EIO, || {
@@ -148,7 +168,10 @@ unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut Send
             // SAFETY: the list ends with NULL: the caller's promise.
             while let Some(wr) = unsafe { next.as_ref() } {
                 // SAFETY: the caller's promise.
-                unsafe { post_one(running, object.number, is_datagram, wr) }?;
+                if !unsafe { write_again(running, object.number, wr) } {
+                    // SAFETY: the caller's promise.
+                    unsafe { post_one(running, object.number, is_datagram, wr) }?;
+                }
                 next = wr.next;
             }
             Ok(())

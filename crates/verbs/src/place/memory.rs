@@ -2,7 +2,7 @@
 
 use super::local::Shares;
 use core::iter;
-use millrace_rdma::local::{Connected, Far, Outcome, Peers};
+use millrace_rdma::local::{Connected, Far, Kept, Outcome, Peers};
 use millrace_rdma::memory::{Asker, Binding, Limits, Memory, ProtectionDomain, Refused, Regions, RegisterError};
 use millrace_rdma::number::Key;
 use millrace_rdma::work::{Access, Data, Operation};
@@ -92,6 +92,16 @@ impl Memory for Reach {
     fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
         let Ok(asker) = self.asker(far.asker) else { return Outcome::No };
         self.peers.reach(&mut self.regions, &Far { asker, ..*far }, operation, data, len)
+    }
+
+    fn keep(&mut self, far: &Far<'_>, rkey: Key, address: u64) -> Option<Kept> {
+        let asker = self.asker(far.asker).ok()?;
+        self.peers.keep(&Far { asker, ..*far }, rkey, address)
+    }
+
+    #[inline(always)]
+    fn write_again(&mut self, kept: &Kept, address: u64, bytes: &[u8]) -> bool {
+        self.peers.write_again(kept, address, bytes)
     }
 
     fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {

@@ -13,7 +13,7 @@ use crate::boundary::ticks;
 use millrace_link::{Given, Link};
 use millrace_rdma::engine::{Engine, Event};
 use millrace_rdma::neighbour::Neighbours;
-use millrace_rdma::number::{Gid, Moment, Qpn};
+use millrace_rdma::number::{Gid, Key, Moment, Qpn};
 use millrace_rdma::transport::Origin;
 use millrace_rdma::wire::{Counters, Service, parse};
 use millrace_rdma::work::{Completion, Ended, Piece, Request};
@@ -255,6 +255,12 @@ impl Running {
             }
             Some(card) => card.post_send(number, request),
         }
+    }
+
+    /// Does a WRITE as the one before it; false: it is to be posted ([`Engine::write_again`]).
+    #[inline(always)]
+    pub fn write_again(&mut self, number: Qpn, id: u64, to: (u64, Key), bytes: &[u8], signaled: bool) -> bool {
+        self.engine.write_again(number, id, to, bytes, signaled)
     }
 
     /// Whether all of these would be taken. What is wrong with one of them is told later if the card is to take it.

@@ -54,6 +54,8 @@ pub struct Sessions {
     /// Those of them that were short SENDs, and were not answered.
     pub short_sent: u64,
     pub short_received: u64,
+    /// Something was sent to one of them since others were woken.
+    has_sent: bool,
     /// Processes that were put out.
     pub put_out: u64,
     /// The last of them, and when that was.
@@ -77,6 +79,7 @@ impl Sessions {
             copied: 0,
             short_sent: 0,
             short_received: 0,
+            has_sent: false,
             put_out: 0,
             kept_out: VecDeque::new(),
             malformed: 0,
@@ -228,7 +231,7 @@ impl Sessions {
         self.sent += u64::from(is_sent);
         self.copied += to.len() as u64;
         self.dropped += u64::from(!is_sent);
-        session.has_sent = true;
+        (session.has_sent, self.has_sent) = (true, true);
         if let Some(tap) = &mut self.tap {
             show(tap, &session.address, &self.own, gids, &Packet { headers: *headers, payload: to });
         }
@@ -258,7 +261,7 @@ impl Sessions {
         }
         (self.sent, self.short_sent) = (self.sent + 1, self.short_sent + 1);
         self.copied += to.len() as u64;
-        session.has_sent = true;
+        (session.has_sent, self.has_sent) = (true, true);
         if let Some(tap) = &mut self.tap {
             show(tap, &session.address, &self.own, gids, &Packet { headers: short.headers(), payload: to });
         }
@@ -287,6 +290,9 @@ impl Sessions {
     /// Wakes those that sleep, of those to which something was sent.
     #[inline]
     pub fn wake(&mut self) {
+        if !core::mem::replace(&mut self.has_sent, false) {
+            return;
+        }
         for session in self.all.iter_mut().flatten().filter(|session| session.has_sent) {
             session.has_sent = false;
             if session.ring.sender.must_wake() {
