@@ -149,9 +149,9 @@ unsafe fn write_again(running: &mut Running, number: Qpn, wr: &SendWr) -> bool {
     }
     // SAFETY: there is one piece, whose bytes are memory of the program, and the opcode says which way it goes: the caller's promise.
     let (piece, to) = unsafe { (&*wr.sg_list, wr.wr.rdma) };
-    // SAFETY: as above; none of length 0 is made.
     let bytes = match piece.length {
         0 => return false,
+        // SAFETY: as above.
         len => unsafe { slice::from_raw_parts(piece.addr as *const u8, len as usize) },
     };
     let to = (to.remote_addr, Key::new(to.rkey));
