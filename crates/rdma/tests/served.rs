@@ -10,6 +10,9 @@ use millrace_rdma::wire::{Format, Headers, Path, Service as Kind};
 use millrace_rdma::work::{Access, Completion, Data, Ended, Flags, Operation, Piece, Request, Status, Target};
 use proptest::prelude::*;
 
+#[path = "served/share.rs"]
+mod share;
+
 const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const LEN: usize = 4 << 20;
@@ -88,9 +91,13 @@ fn init(domain: ProtectionDomain, queue: u32, capabilities: Capabilities) -> Ini
 }
 
 fn connect(service: &mut Service, number: Number, qpn: Qpn, remote: Qpn) {
+    connect_by(service, (number, qpn), remote, PATH);
+}
+
+fn connect_by(service: &mut Service, (number, qpn): (Number, Qpn), remote: Qpn, path: Path) {
     let init = Attributes { pkey_index: Some(0), port: Some(1), access: Some(ALL), ..Attributes::state(State::Init) };
     let receive = Attributes {
-        path: Some(PATH),
+        path: Some(path),
         path_mtu: Some(4096),
         remote: Some(remote),
         receive_psn: Some(Psn::new(0)),

@@ -15,7 +15,7 @@
 //! * `pairs`: queue pairs, made, told and destroyed.
 //! * `post`: requests and buffers.
 //! * `packets`: what comes and what goes. `short`: SENDs that need no answer.
-//! * `numbers`, `timers`: which queue pair has which number; when each is to be looked at.
+//! * `numbers`, `timers`, `turns`: which queue pair has which number; when each is to be looked at; whose turn it is to send.
 
 mod error;
 mod numbers;
@@ -25,6 +25,7 @@ mod post;
 mod queues;
 mod short;
 mod timers;
+mod turns;
 
 pub use crate::transport::{Counters, Event, Options};
 pub use error::Error;
@@ -36,8 +37,8 @@ use crate::transport::{Environment, Events, Pool, QueuePair};
 use crate::work::{CompletionQueue, SharedReceiveQueue};
 use numbers::Numbers;
 use slab::Slab;
-use std::collections::VecDeque;
 use timers::Timers;
+use turns::Turns;
 
 /// All objects of one address.
 #[derive(Debug)]
@@ -50,8 +51,8 @@ pub struct Engine<M> {
     shared: Slab<SharedReceiveQueue>,
     pairs: Slab<Box<QueuePair>>,
     numbers: Numbers,
-    /// Those that may have something to send, in the order of their turns.
-    active: VecDeque<u32>,
+    /// Those that may have something to send.
+    turns: Turns,
     timers: Timers,
     /// Those whose timers are to be started: what they sent was sent without a look at the clock.
     late: Vec<u32>,
@@ -77,7 +78,7 @@ impl<M: Memory> Engine<M> {
             shared: Slab::new(),
             pairs: Slab::new(),
             numbers: Numbers::new(options.first_qpn, options.qpns),
-            active: VecDeque::new(),
+            turns: Turns::default(),
             timers: Timers::default(),
             late: Vec::new(),
             events: Events::default(),
@@ -150,7 +151,7 @@ impl<M: Memory> Engine<M> {
             && !pair.scheduled
         {
             pair.scheduled = true;
-            self.active.push_back(slot);
+            self.turns.add(pair.group, slot);
         }
     }
 

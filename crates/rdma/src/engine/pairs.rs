@@ -16,6 +16,15 @@ impl<M: Memory> Engine<M> {
     /// One of the objects that it is to use does not exist, a capability is above its limit, or there are as many queue pairs as
     /// there may be.
     pub fn create_qp(&mut self, init: &Init) -> Result<(Qpn, Capabilities), Error> {
+        self.create_qp_of(0, init)
+    }
+
+    /// The same for one of several programs, each of which has a number below the number of programs: they send in turn, however many
+    /// queue pairs one of them has.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn create_qp_of(&mut self, group: u32, init: &Init) -> Result<(Qpn, Capabilities), Error> {
         let granted = self.grant(init)?;
         self.queue(init.send_queue)?;
         self.queue(init.receive_queue)?;
@@ -40,12 +49,14 @@ impl<M: Memory> Engine<M> {
         })?;
         let send = SendQueue::new(granted.send_requests, granted.send_pieces, granted.inline, is_datagram);
         let receive = ReceiveQueue::new(granted.receive_requests, granted.receive_pieces);
+        self.turns.know(group);
         let config = Config::new(number, init, granted);
         let pair = QueuePair {
             config,
             requester: Requester::new(send),
             responder: Responder::new(receive, Taken::new(taken_pieces)),
             rate: None,
+            group,
             scheduled: false,
             has_answered: false,
             is_late: false,
@@ -167,7 +178,7 @@ impl<M: Memory> Engine<M> {
         pair.responder.reset(&mut self.pool);
         self.numbers.take_back(qpn);
         self.timers.remove(slot);
-        self.active.retain(|active| *active != slot);
+        self.turns.remove(pair.group, slot);
         let init = pair.config.init;
         self.queue(init.send_queue)?.users -= 1;
         self.queue(init.receive_queue)?.users -= 1;

@@ -84,7 +84,7 @@ impl<M: Memory> Engine<M> {
             self.end_at_once(slot);
         } else if !pair.scheduled {
             pair.scheduled = true;
-            self.active.push_back(slot);
+            self.turns.add(pair.group, slot);
         }
         Ok(())
     }

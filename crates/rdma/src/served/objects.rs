@@ -404,7 +404,7 @@ impl Service {
         let Capabilities { send_requests, receive_requests, send_pieces, receive_pieces, inline } = init.capabilities;
         let bytes = requests(send_requests, send_pieces, inline) + buffers(receive_requests, receive_pieces);
         let all = self.room_for_queue(program, bytes)?;
-        let (qpn, granted) = self.engine.create_qp(init)?;
+        let (qpn, granted) = self.engine.create_qp_of(program.0 as u32, init)?;
         let owned = self.owned(program)?;
         owned.pairs.push(qpn);
         owned.queue_bytes = all;

@@ -16,8 +16,8 @@ use millrace_ring::lines::Malformed;
 /// Messages of a program in one turn, and bytes that may be copied for it.
 const MESSAGES: usize = 64;
 const BYTES: u64 = 1 << 20;
-/// Packets in one turn.
-const PACKETS: usize = 128;
+/// Packets in one turn: few, because completions of them are told after it.
+const PACKETS: usize = 32;
 /// Completion queues that are looked after in one turn.
 const QUEUES: usize = 256;
 /// Completions of a queue in one turn.
@@ -225,7 +225,7 @@ impl Service {
     pub(super) fn move_on<O: Out>(&mut self, now: Moment, wire: &mut O) -> bool {
         let mut switch = Switch { own: &self.own, mailbox: &mut self.mailbox, wire, is_blocked: false };
         let sent = self.engine.transmit(now, PACKETS, &mut switch);
-        self.is_blocked = switch.is_blocked && sent == 0 && self.engine.tries_all();
+        self.is_blocked = switch.is_blocked && sent == 0 && self.engine.has_tried_all();
         let waiting = self.mailbox.len();
         for _ in 0..waiting {
             let Some(letter) = self.mailbox.take() else { break };

@@ -158,6 +158,8 @@ pub(crate) struct QueuePair {
     pub requester: Requester,
     pub responder: Responder,
     pub rate: Option<Box<Rate>>,
+    /// Whose it is, of several programs.
+    pub group: u32,
     /// It is in the list of those that may have something to send.
     pub scheduled: bool,
     /// The last packet was an answer.

@@ -1,0 +1,129 @@
+//! What a program gets beside others that take all that they can.
+
+use super::*;
+
+const ELSEWHERE: Path = Path { destination: Gid([9; 16]), ..PATH };
+
+/// Queue pairs of a program more, each with room for a request.
+fn pairs(service: &mut Service, of: &mut End, count: usize) -> Vec<Qpn> {
+    let capabilities =
+        Capabilities { send_requests: 4, receive_requests: 4, send_pieces: 1, receive_pieces: 1, inline: 0 };
+    let one = |_| {
+        let (qpn, granted) = service.create_pair(of.number, &init(of.domain, of.queue, capabilities)).unwrap();
+        of.program.add_pair(qpn, &granted, false);
+        qpn
+    };
+    (0..count).map(one).collect()
+}
+
+fn ask(of: &mut End, qpn: Qpn, operation: Operation, len: u32) {
+    let pieces = [of.piece(0, len)];
+    let request = Request { id: 0, operation, data: Data::Pieces(&pieces), flags: Flags::default(), target: None };
+    of.program.post_send(qpn, &request).unwrap();
+}
+
+/// A wire that never has room.
+struct FullWire;
+
+impl Out for FullWire {
+    fn packet<F>(&mut self, _: &Path, _: Qpn, _: &Headers, _: usize, _: F) -> Sent
+    where
+        F: FnOnce(&mut [u8]) -> Result<(), Refused>,
+    {
+        Sent::Busy
+    }
+}
+
+/// Turns until a short SEND from one to the other has come and has ended.
+fn turns_of_a_send(service: &mut Service, now: &mut u64, [from, to]: [&mut End; 2], wire: &mut impl Out) -> usize {
+    to.program.post_receive(to.qpn, 1, &[to.piece(0, 64)]).unwrap();
+    from.post(2, Operation::Send, &[from.piece(0, 64)]).unwrap();
+    let mut told = (false, false);
+    for turn in 1..10_000 {
+        *now += 1000;
+        service.turn(Moment::new(*now), wire);
+        told = (told.0 || !from.poll().is_empty(), told.1 || !to.poll().is_empty());
+        if told == (true, true) {
+            return turn;
+        }
+    }
+    panic!("it never came: {told:?}");
+}
+
+/// Two programs with so many connections between them, on each of which a long WRITE is on its way.
+fn crowd(service: &mut Service, now: &mut u64, count: usize) -> [End; 2] {
+    let mut crowd = [end(service), end(service)];
+    let [busy, other] = &mut crowd;
+    let (ours, theirs) = (pairs(service, busy, count), pairs(service, other, count));
+    let key = other.key;
+    for (&one, &two) in ours.iter().zip(&theirs) {
+        connect(service, busy.number, one, two);
+        connect(service, other.number, two, one);
+        for _ in 0..4 {
+            ask(busy, one, write_to(key, 0), 4 << 20);
+            *now += 1000;
+            service.turn(Moment::new(*now), &mut NoWire);
+        }
+    }
+    crowd
+}
+
+#[test]
+fn who_has_many_queue_pairs_has_no_more_turns() {
+    let turns = [1, 512].map(|count| {
+        let (mut service, [mut a, mut b]) = two();
+        let mut now = 0;
+        let _crowd = crowd(&mut service, &mut now, count);
+        let before = service.counters().packets;
+        let turns: Vec<usize> =
+            (0..20).map(|_| turns_of_a_send(&mut service, &mut now, [&mut a, &mut b], &mut NoWire)).collect();
+        // It sends as much as it can meanwhile: 32 packets in a turn.
+        let sent = service.counters().packets - before;
+        assert!(sent > 20 * turns.iter().sum::<usize>() as u64, "{sent} packets in {turns:?} turns");
+        *turns.iter().max().unwrap()
+    });
+    // One for the SEND, one for its acknowledgement, and one when another's turn of many packets came before.
+    assert!(turns.iter().all(|turns| *turns <= 4), "{turns:?}");
+}
+
+#[test]
+fn turns_go_by_bytes_too() {
+    let (mut service, [mut a, mut b]) = two();
+    let mut now = 0;
+    let _crowd = crowd(&mut service, &mut now, 64);
+    // Short WRITEs with immediate data, each of them a packet, beside those of 16 packets in a turn.
+    let immediate = Operation::Write { address: 0, rkey: b.key, immediate: Some([0; 4]) };
+    let mut ended = 0;
+    let before = service.counters().packets;
+    for _ in 0..1000 {
+        while b.program.has_receive_room(b.qpn) && b.program.post_receive(b.qpn, 0, &[]).is_ok() {}
+        while a.program.has_room(a.qpn, 1) && a.post(0, immediate, &[a.piece(0, 8)]).is_ok() {}
+        now += 1000;
+        service.turn(Moment::new(now), &mut NoWire);
+        ended += a.poll().len();
+        b.poll();
+    }
+    let all = service.counters().packets - before;
+    assert!(ended as u64 * 2 > all, "{ended} of {all} packets were short");
+}
+
+#[test]
+fn who_waits_for_the_wire_with_many_queue_pairs_delays_nobody() {
+    let mut service = service();
+    let mut now = 0;
+    let mut crowd: Vec<End> = (0..8).map(|_| end(&mut service)).collect();
+    for of in &mut crowd {
+        for qpn in pairs(&mut service, of, 1000) {
+            connect_by(&mut service, (of.number, qpn), Qpn::new(77), ELSEWHERE);
+            ask(of, qpn, Operation::Send, 64);
+            now += 1000;
+            service.turn(Moment::new(now), &mut FullWire);
+        }
+    }
+    let (mut a, mut b) = (end(&mut service), end(&mut service));
+    join(&mut service, &a, &b);
+    for _ in 0..20 {
+        let turns = turns_of_a_send(&mut service, &mut now, [&mut a, &mut b], &mut FullWire);
+        assert!(turns <= 8, "{turns}");
+    }
+}
