@@ -111,18 +111,14 @@ impl<M: Memory> Engine<M> {
     /// Queue pairs of completion queues that were overrun do not go on (volume 1, 10.2.6.2).
     fn fail_overrun(&mut self, now: crate::number::Moment) {
         while let Some(queue) = self.events.overrun.pop() {
-            let is_known = self.queues.get(queue as usize).is_none_or(|queue| queue.is_told());
-            if is_known {
-                continue;
-            }
-            if let Some(queue) = self.queues.get_mut(queue as usize) {
-                queue.set_told();
-            }
+            let Some(of) = self.queues.get_mut(queue as usize).filter(|of| !of.is_told()) else { continue };
+            of.set_told();
+            // Theirs, and no look at all that there are: with an engine for many programs that would be everybody's turn.
+            let users = of.users.clone();
             self.events.add(Event::CompletionQueueError(queue));
             let (pairs, mut env) = self.split(now);
-            for (_, pair) in pairs.iter_mut() {
-                let init = &pair.config.init;
-                if init.send_queue == queue || init.receive_queue == queue {
+            for slot in users {
+                if let Some(pair) = pairs.get_mut(slot as usize) {
                     pair.break_down(&mut env);
                 }
             }

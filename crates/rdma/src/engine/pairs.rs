@@ -64,8 +64,8 @@ impl<M: Memory> Engine<M> {
             wrote_to: Key::default(),
         };
         self.pairs.insert(Box::new(pair));
-        self.queue(init.send_queue)?.users += 1;
-        self.queue(init.receive_queue)?.users += 1;
+        self.queue(init.send_queue)?.users.push(slot);
+        self.queue(init.receive_queue)?.users.push(slot);
         *self.use_domain(init.domain)? += 1;
         if let Some(srq) = init.shared_receive_queue {
             self.shared(srq)?.users += 1;
@@ -180,8 +180,9 @@ impl<M: Memory> Engine<M> {
         self.timers.remove(slot);
         self.turns.remove(pair.group, slot);
         let init = pair.config.init;
-        self.queue(init.send_queue)?.users -= 1;
-        self.queue(init.receive_queue)?.users -= 1;
+        for cq in [init.send_queue, init.receive_queue] {
+            self.queue(cq)?.users.retain(|user| *user != slot);
+        }
         *self.use_domain(init.domain)? -= 1;
         if let Some(srq) = init.shared_receive_queue {
             self.shared(srq)?.users -= 1;
@@ -199,17 +200,28 @@ impl<M: Memory> Engine<M> {
     /// The process has ended to which these ways lead: requests on their way to it, and all later ones, end with
     /// [`Status::RetryExceeded`](crate::work::Status::RetryExceeded) without its being asked again.
     pub fn lose(&mut self, now: Moment, is_there: impl Fn(&Path) -> bool) {
-        self.lose_pairs(now, |path, _| is_there(path));
-    }
-
-    /// The same, where the queue pair at the other end says which are lost: several processes have one address.
-    pub fn lose_pairs(&mut self, now: Moment, is_there: impl Fn(&Path, Qpn) -> bool) {
         let (pairs, mut env) = self.split(now);
-        let lost = |pair: &QueuePair| is_there(&pair.config.path, pair.config.remote);
-        for (_, pair) in pairs.iter_mut().filter(|(_, pair)| lost(pair)) {
+        for (_, pair) in pairs.iter_mut().filter(|(_, pair)| is_there(&pair.config.path)) {
             pair.lose(&mut env);
         }
         self.fail_overrun(now);
+    }
+
+    /// The same of one queue pair, if it is lost by its way and the queue pair at its other end: several processes have one address.
+    pub fn lose_pair(&mut self, now: Moment, qpn: Qpn, is_there: impl Fn(&Path, Qpn) -> bool) {
+        let Some(slot) = self.numbers.slot(qpn) else { return };
+        let (pairs, mut env) = self.split(now);
+        let Some(pair) = pairs.get_mut(slot as usize) else { return };
+        if is_there(&pair.config.path, pair.config.remote) {
+            pair.lose(&mut env);
+            self.fail_overrun(now);
+        }
+    }
+
+    /// The queue pair at the other end of a connection.
+    pub fn remote_of(&self, qpn: Qpn) -> Option<Qpn> {
+        let slot = self.numbers.slot(qpn)?;
+        Some(self.pairs.get(slot as usize)?.config.remote)
     }
 
     /// Queue pairs whose way to the other end is gone fail, and all that waits ends with

@@ -156,7 +156,7 @@ impl<M: Memory> Engine<M> {
     /// # Errors
     /// There is no such queue, or queue pairs use it.
     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), Error> {
-        if self.queue(cq)?.users > 0 {
+        if !self.queue(cq)?.users.is_empty() {
             return Err(Error::Busy(QUEUE));
         }
         if self.queues.remove(cq as usize).listed {

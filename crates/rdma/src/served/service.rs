@@ -15,7 +15,7 @@ use millrace_dma::{OutOfRange, Pages, Region, RegionError};
 use millrace_ring::lines::{MOST_WORDS, Receiver, Sender};
 use rustc_hash::FxHashMap;
 use slab::Slab;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 /// The number of a program, as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -272,13 +272,17 @@ impl Service {
     pub fn leave(&mut self, now: Moment, program: Number) -> Option<Regions> {
         let process = self.processes.get_mut(program.0)?;
         let (owned, memory) = (core::mem::take(&mut process.owned), process.memory);
-        let gone: HashSet<Qpn> = owned.pairs.iter().copied().collect();
+        let ends = owned.pairs.iter().filter_map(|qpn| Some((*qpn, self.engine.remote_of(*qpn)?)));
+        let ends: Vec<(Qpn, Qpn)> = ends.collect();
         self.destroy_all(&owned);
         let regions = self.engine.memory().regions.try_remove(memory);
         self.processes.remove(program.0);
         self.bells.retain(|bell| *bell != program);
         let own = &self.own;
-        self.engine.lose_pairs(now, |path, remote| own.contains(&path.destination) && gone.contains(&remote));
+        // Those that are connected with it, and with which it is: a look at all that there are would be everybody's turn.
+        for (gone, other) in ends {
+            self.engine.lose_pair(now, other, |path, remote| own.contains(&path.destination) && remote == gone);
+        }
         regions
     }
 

@@ -36,13 +36,20 @@ pub(crate) struct CompletionQueue {
     told: bool,
     /// It is among those that were [filled](crate::engine::Engine::take_filled).
     pub listed: bool,
-    /// Send and receive queues that use it.
-    pub users: u32,
+    /// Slots of queue pairs that use it, once for each of their queues that does.
+    pub users: Vec<u32>,
 }
 
 impl CompletionQueue {
     pub fn new(depth: usize) -> Self {
-        Self { lines: VecDeque::with_capacity(depth), depth, armed: Armed::No, told: false, listed: false, users: 0 }
+        Self {
+            lines: VecDeque::with_capacity(depth),
+            depth,
+            armed: Armed::No,
+            told: false,
+            listed: false,
+            users: Vec::new(),
+        }
     }
 
     #[inline]
