@@ -7,7 +7,7 @@ use millrace_dma::{Ordering, Pages, Protection, Region, Word64};
 use millrace_rdma::engine::Options;
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
-use millrace_rdma::served::{Number, Program, Quota, ServeError, Service};
+use millrace_rdma::served::{Account, Number, Program, Quota, ServeError, Service};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, Out, Sent, State};
 use millrace_rdma::wire::{Format, Headers, Path, Service as Kind};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request};
@@ -48,7 +48,7 @@ fn again(region: &Region) -> Result<Region, Box<dyn Error>> {
 }
 
 fn end(service: &mut Service) -> Result<End, Box<dyn Error>> {
-    let number = service.enter()?;
+    let number = service.enter(Account { uid: 0, is_owner: true })?;
     let mut program = Program::new(again(service.memory_of(number)?)?.window())?;
     let memory = Region::allocate(LEN, Pages::Ordinary)?;
     let domain = service.create_domain(number)?;

@@ -4,7 +4,7 @@ use millrace_dma::{Pages, Protection, Region};
 use millrace_rdma::engine::Options;
 use millrace_rdma::memory::{Binding, ProtectionDomain, Refused, WindowType};
 use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
-use millrace_rdma::served::{Full, Number, Program, Quota, SHARED_LEN, Service};
+use millrace_rdma::served::{Account, Amounts, Full, Number, Program, Quota, SHARED_LEN, Service};
 use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Out, Sent, State};
 use millrace_rdma::wire::{Format, Headers, Path, Service as Kind};
 use millrace_rdma::work::{Access, Completion, Data, Ended, Flags, Operation, Piece, Request, Status, Target};
@@ -42,6 +42,8 @@ impl Out for NoWire {
     }
 }
 
+const OWNER: Account = Account { uid: 0, is_owner: true };
+
 struct End {
     number: Number,
     program: Program,
@@ -62,7 +64,7 @@ fn again(region: &Region) -> Region {
 }
 
 fn end(service: &mut Service) -> End {
-    let number = service.enter().unwrap();
+    let number = service.enter(OWNER).unwrap();
     let mut program = Program::new(again(service.memory_of(number).unwrap()).window()).unwrap();
     let memory = Region::allocate(LEN, Pages::Ordinary).unwrap();
     let domain = service.create_domain(number).unwrap();
@@ -296,7 +298,7 @@ fn nobody_uses_what_belongs_to_another() {
 
 #[test]
 fn quotas_are_kept_and_given_back() {
-    let quota = Quota {
+    let program = Amounts {
         domains: 2,
         queues: 2,
         completions: 300,
@@ -304,8 +306,9 @@ fn quotas_are_kept_and_given_back() {
         // That of `end`, one of 64 requests, and not one of 128.
         queue_bytes: 64 * (192 + 64 + 256) + 64 * (32 + 64) + 64 * 192 + 4096,
         bytes: LEN as u64,
-        ..Quota::default()
+        ..Quota::default().program
     };
+    let quota = Quota { program, ..Quota::default() };
     let mut service = Service::new(Options::default(), MAC, &[GID], quota);
     let one = end(&mut service);
     let capabilities = Capabilities { send_requests: 64, ..Capabilities::default() };
@@ -488,7 +491,8 @@ fn what_is_refused_wakes_whoever_waits() {
 
 #[test]
 fn nobody_takes_all_regions() {
-    let quota = Quota { all_regions: 64, ..Quota::default() };
+    let all = Amounts { regions: 64, ..Quota::default().all };
+    let quota = Quota { all, ..Quota::default() };
     let mut service = Service::new(Options::default(), MAC, &[GID], quota);
     let mut fill = || {
         let one = end(&mut service);

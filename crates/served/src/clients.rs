@@ -6,7 +6,7 @@ use crate::record;
 use crate::wire::{Request, Welcome};
 use millrace_dma::Region;
 use millrace_rdma::number::Gid;
-use millrace_rdma::served::{Number, Service};
+use millrace_rdma::served::{Account, Number, Service};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::PollFlags;
@@ -29,6 +29,13 @@ pub struct Caller {
     pub uid: u32,
     /// It is another user's than the card's, and not root's: there may not be many of it.
     pub is_limited: bool,
+}
+
+impl Caller {
+    /// Who pays for what he has.
+    pub(crate) fn account(&self) -> Account {
+        Account { uid: self.uid, is_owner: !self.is_limited }
+    }
 }
 
 /// Says who is at the other end of a socket, if he may use the engine.

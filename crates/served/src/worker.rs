@@ -43,8 +43,6 @@ const MOST_ASKED: usize = 16;
 const MOST_STRANGERS: usize = 1024;
 /// Connections of one process at once.
 const MOST_OF_PROCESS: usize = 8;
-/// The same of a user who is neither root nor the card's.
-const MOST_OF_USER: usize = 64;
 /// How soon the socket is looked at again that could not be, and whether somebody has greeted.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -328,7 +326,8 @@ impl Worker {
         self.strangers.close(socket);
     }
 
-    /// Whether his process, or he, has as many connections as there may be.
+    /// Whether his process, or he, has as many connections as there may be. Other users than the owner have a half of all together, and one
+    /// of them leaves at least as many as he has.
     fn has_many(&self, caller: &Caller) -> bool {
         let callers =
             || self.clients.iter().map(|client| client.caller).chain(self.graves.iter().map(|grave| grave.caller));
@@ -336,7 +335,9 @@ impl Worker {
         let of_user = callers().filter(|other| other.uid == caller.uid).count();
         // In another container all have the number 0.
         let is_limited = caller.is_limited || caller.pid == 0;
-        caller.pid != 0 && of_process >= MOST_OF_PROCESS || is_limited && of_user >= MOST_OF_USER
+        let of_others = callers().filter(|other| other.is_limited && other.uid != caller.uid).count();
+        let most_of_user = (MOST_PROGRAMS / 2).saturating_sub(of_others) / 2;
+        caller.pid != 0 && of_process >= MOST_OF_PROCESS || is_limited && of_user >= most_of_user
     }
 
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
@@ -463,7 +464,7 @@ impl Worker {
     }
 
     fn greet(&mut self, at: usize) -> Result<(), Errno> {
-        let number = match self.service.enter() {
+        let number = match self.service.enter(self.clients[at].caller.account()) {
             Ok(number) => number,
             Err(error) => return record::send(&self.clients[at].socket, &Words::refusal(error.errno()), &[]),
         };

@@ -8,10 +8,12 @@ use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
 use millrace_rdma::wire::{Format, Path, Service};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request as Post, Status};
 use millrace_served::wire::{Bytes, Parts, Register, Request, Welcome, qpn};
-use millrace_served::{Address, CallError, Client, Server, Start, bell, owner_only};
+use millrace_served::{Address, CallError, Caller, Client, May, Server, Start, bell, owner_only};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 19, 0, 1]);
@@ -27,8 +29,12 @@ fn server(folder: &tempfile::TempDir) -> (Server, std::path::PathBuf) {
 }
 
 fn start(server: &mut Server) {
+    start_for(server, owner_only());
+}
+
+fn start_for(server: &mut Server, may: May) {
     let address = Address { mac: MAC, gids: [GID, GID] };
-    let (quota, may) = (Quota::default(), owner_only());
+    let quota = Quota::default();
     server.start(Start { address, quota, cpu: None, link: None, mtu: 4096, may, userfaultfd: None }).unwrap();
 }
 
@@ -343,4 +349,31 @@ fn whoever_does_not_greet_is_hung_up_on_and_a_process_has_a_few_places() {
     assert!(is_hung_up(silent.fd()));
     drop(others);
     End::new(&path);
+}
+
+#[test]
+fn other_users_leave_places_to_each_other_and_to_the_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("card.rdma");
+    let mut server = Server::listen(path.clone()).unwrap();
+    let user = Arc::new(AtomicU32::new(0));
+    let asked = user.clone();
+    // Of others the process is not known, as of those in another container, so that they are limited as users only.
+    let may = move |_: BorrowedFd<'_>| {
+        let uid = asked.load(Ordering::Relaxed);
+        let pid = if uid == 0 { std::process::id() } else { 0 };
+        Some(Caller { pid, uid, is_limited: uid != 0 })
+    };
+    start_for(&mut server, Box::new(may));
+    let mut clients = Vec::new();
+    let counts = [1000, 1001, 1002, 0].map(|uid| {
+        user.store(uid, Ordering::Relaxed);
+        let before = clients.len();
+        clients.extend((0..256).map_while(|_| {
+            let client = Client::connect(&path).unwrap();
+            client.call(&Request::Hello, &[]).is_ok().then_some(client)
+        }));
+        clients.len() - before
+    });
+    assert_eq!(counts, [64, 32, 16, 8]);
 }

@@ -13,11 +13,12 @@
 //! * `work`, `told`: what stands in the messages of both directions.
 //! * `program`: the side of a program.
 //! * `memory`: regions of all programs; a copy from one to another.
-//! * `service`: the side of the card. `objects`: who owns what. `turn`: what is done again and again.
+//! * `service`: the side of the card. `objects`: who owns what. `books`: how much. `turn`: what is done again and again.
 //! * `mailbox`: packets between two programs of one card.
 //!
 //! Nothing here makes a system call or knows a clock, as everywhere in this crate.
 
+mod books;
 mod mailbox;
 mod memory;
 mod objects;
@@ -27,8 +28,9 @@ mod told;
 mod turn;
 mod work;
 
+pub use books::{Account, Amounts, Quota};
 pub use program::{Full, Program};
-pub use service::{Counters, Number, Quota, ServeError, Service};
+pub use service::{Counters, Number, ServeError, Service};
 pub use turn::Turn;
 pub use work::{Apart, MOST_PIECES, Words, Work};
 

@@ -1,7 +1,8 @@
 //! Objects of programs: made, told and destroyed, each by its owner only.
 
+use super::books::{Account, Amounts};
 use super::queue_lines;
-use super::service::{Number, PairOf, Process, QueueOf, Quota, ServeError, Service};
+use super::service::{Number, PairOf, Process, QueueOf, ServeError, Service};
 use crate::engine::Error;
 use crate::memory::{Change, ProtectionDomain, Regions, Registered, Remains, Source, WindowType};
 use crate::number::{Key, Qpn};
@@ -16,31 +17,42 @@ const SHARED: &str = "shared receive queue";
 const PAIR: &str = "queue pair";
 
 /// What a program has, besides its regions.
-#[derive(Default)]
 pub(super) struct Owned {
     pub domains: Vec<ProtectionDomain>,
     pub queues: Vec<u32>,
     pub shared: Vec<u32>,
     pub pairs: Vec<Qpn>,
-    completions: u64,
-    /// Of queues of requests and buffers.
-    pub queue_bytes: u64,
+    /// Who pays for it, and for what.
+    pub account: Account,
+    pub has: Amounts,
 }
 
-fn room(has: u64, more: u64, limit: u64, what: &'static str) -> Result<u64, ServeError> {
-    has.checked_add(more).filter(|all| *all <= limit).ok_or(ServeError::Quota { what, limit })
+impl Owned {
+    /// Nothing, of somebody.
+    pub fn of(account: Account) -> Self {
+        let (domains, queues, shared, pairs) = Default::default();
+        Self { domains, queues, shared, pairs, account, has: Amounts::default() }
+    }
+}
+
+const DOMAINS: Amounts =
+    Amounts { domains: 1, regions: 0, bytes: 0, queues: 0, completions: 0, shared: 0, pairs: 0, queue_bytes: 0 };
+
+/// Of a region.
+fn price_of(memory: &Window, mappings: usize) -> Amounts {
+    Amounts { regions: mappings as u64, bytes: memory.len() as u64, ..Amounts::default() }
 }
 
 /// About the bytes of a queue of requests. As many as a power of two.
 fn requests(depth: u32, pieces: u32, inline: u32) -> u64 {
     const SLOT: u64 = 192;
-    slots(depth) * (SLOT + 16 * u64::from(pieces) + u64::from(inline))
+    slots(depth).saturating_mul(SLOT + 16 * u64::from(pieces) + u64::from(inline))
 }
 
 /// About the bytes of a queue of buffers.
 fn buffers(depth: u32, pieces: u32) -> u64 {
     const SLOT: u64 = 32;
-    slots(depth) * (SLOT + 16 * u64::from(pieces))
+    slots(depth).saturating_mul(SLOT + 16 * u64::from(pieces))
 }
 
 fn slots(depth: u32) -> u64 {
@@ -60,15 +72,35 @@ impl Service {
         self.process(program).map(|process| &mut process.owned)
     }
 
+    /// Whether a program may have so much more.
+    fn check_room(&mut self, program: Number, more: &Amounts) -> Result<(), ServeError> {
+        let owned = &self.processes.get(program.0).ok_or(ServeError::Gone)?.owned;
+        self.books.check(owned.account, &owned.has, more)
+    }
+
+    /// It has so much more.
+    fn pay(&mut self, program: Number, more: &Amounts) {
+        if let Some(process) = self.processes.get_mut(program.0) {
+            process.owned.has = process.owned.has.plus(more);
+            self.books.add(process.owned.account, more);
+        }
+    }
+
+    /// It has so much less.
+    fn give_back(&mut self, program: Number, less: &Amounts) {
+        if let Some(process) = self.processes.get_mut(program.0) {
+            process.owned.has = process.owned.has.minus(less);
+            self.books.sub(process.owned.account, less);
+        }
+    }
+
     /// A protection domain.
     ///
     /// # Errors
     /// [`ServeError`].
     pub fn create_domain(&mut self, program: Number) -> Result<ProtectionDomain, ServeError> {
-        let limit = self.quota.domains as u64;
-        let process = self.process(program)?;
-        room(process.owned.domains.len() as u64, 1, limit, "protection domains")?;
-        let memory = process.memory;
+        self.check_room(program, &DOMAINS)?;
+        let memory = self.process(program)?.memory;
         let domain = self.engine.create_domain()?;
         let reach = self.engine.memory();
         let ours = match reach.regions.get_mut(memory).map(|regions| regions.allocate_domain()) {
@@ -81,6 +113,7 @@ impl Service {
         };
         reach.join(domain, Some((memory, ours)));
         self.owned(program)?.domains.push(domain);
+        self.pay(program, &DOMAINS);
         Ok(domain)
     }
 
@@ -104,6 +137,7 @@ impl Service {
         }
         reach.join(domain, None);
         self.owned(program)?.domains.retain(|one| *one != domain);
+        self.give_back(program, &DOMAINS);
         Ok(())
     }
 
@@ -135,31 +169,12 @@ impl Service {
         access: Access,
     ) -> Result<Registered, ServeError> {
         let domain = self.domain_of(program, domain)?;
-        self.room_for(program, mappings)?;
+        let price = price_of(&memory, mappings);
+        self.check_room(program, &price)?;
         let made = self.regions(program)?.register(domain, Source::Window(memory), base, access)?;
-        self.note_parts(program, made.lkey, mappings)?;
+        self.process(program)?.paid.insert(made.lkey, price);
+        self.pay(program, &price);
         Ok(made)
-    }
-
-    /// Whether there is room for so many mappings more. A program may have as many as are left for all others.
-    fn room_for(&mut self, program: Number, mappings: usize) -> Result<(), ServeError> {
-        let more = |process: &Process| process.parts.values().sum::<usize>();
-        let all: usize = self.processes.iter().map(|(_, process)| more(process)).sum();
-        let own = more(self.process(program)?) + self.regions(program)?.count();
-        let all = all + self.engine.memory().regions.iter().map(|(_, regions)| regions.count()).sum::<usize>();
-        let left = self.quota.all_regions.saturating_sub(all);
-        if own + mappings > left {
-            let limit = left as u64;
-            return Err(ServeError::Quota { what: "parts of memory more, with what all programs have,", limit });
-        }
-        Ok(())
-    }
-
-    fn note_parts(&mut self, program: Number, key: Key, mappings: usize) -> Result<(), ServeError> {
-        if mappings > 1 {
-            self.process(program)?.parts.insert(key, mappings - 1);
-        }
-        Ok(())
     }
 
     /// The regions of a program.
@@ -188,14 +203,16 @@ impl Service {
         access: Option<Access>,
     ) -> Result<(Registered, Remains), ServeError> {
         let domain = domain.map(|domain| self.domain_of(program, domain)).transpose()?;
-        let mappings = translation.as_ref().map(|((_, mappings), _)| *mappings);
-        if let Some(mappings) = mappings {
-            self.room_for(program, mappings)?;
-        }
+        let price = translation.as_ref().map(|((memory, mappings), _)| price_of(memory, *mappings));
+        // As if it had both, which it has for a moment.
+        self.check_room(program, &price.unwrap_or_default())?;
         let translation = translation.map(|((memory, _), base)| (Source::Window(memory), Some(base)));
         let (made, remains) = self.regions(program)?.exchange(lkey, Change { translation, domain, access })?;
-        let before = self.process(program)?.parts.remove(&lkey).map_or(1, |more| more + 1);
-        self.note_parts(program, made.lkey, mappings.unwrap_or(before))?;
+        let before = self.process(program)?.paid.remove(&lkey).unwrap_or_default();
+        let price = price.unwrap_or(before);
+        self.process(program)?.paid.insert(made.lkey, price);
+        self.pay(program, &price);
+        self.give_back(program, &before);
         Ok((made, remains))
     }
 
@@ -205,7 +222,8 @@ impl Service {
     /// [`ServeError`].
     pub fn deregister(&mut self, program: Number, lkey: Key) -> Result<Remains, ServeError> {
         let remains = self.regions(program)?.take_back(lkey)?;
-        self.process(program)?.parts.remove(&lkey);
+        let paid = self.process(program)?.paid.remove(&lkey).unwrap_or_default();
+        self.give_back(program, &paid);
         Ok(remains)
     }
 
@@ -258,16 +276,13 @@ impl Service {
         depth: u32,
         share: impl FnOnce(&Region) -> Result<R, ServeError>,
     ) -> Result<(u32, R), ServeError> {
-        let quota = self.quota;
-        let owned = self.owned(program)?;
-        room(owned.queues.len() as u64, 1, quota.queues as u64, "completion queues")?;
-        let completions = room(owned.completions, depth.into(), quota.completions, "completions")?;
+        let price = Amounts { queues: 1, completions: depth.into(), ..Amounts::default() };
+        self.check_room(program, &price)?;
         let (ring, memory) = self.ring(depth)?;
         let shared = share(&memory)?;
         let queue = self.engine.create_cq(depth)?;
-        let owned = self.owned(program)?;
-        owned.queues.push(queue);
-        owned.completions = completions;
+        self.owned(program)?.queues.push(queue);
+        self.pay(program, &price);
         let of = QueueOf { owner: program, ring, written: 0, told: 0, depth, _memory: memory.without_fd() };
         self.queues.insert(queue, of);
         Ok((queue, shared))
@@ -295,16 +310,16 @@ impl Service {
         depth: u32,
         share: impl FnOnce(&Region) -> Result<R, ServeError>,
     ) -> Result<R, ServeError> {
-        let quota = self.quota;
-        let owned = self.owned(program)?;
-        has(&owned.queues, &queue, QUEUE)?;
-        let completions = owned.completions;
+        has(&self.owned(program)?.queues, &queue, QUEUE)?;
+        // As if it had both rings, which it has for a moment.
+        let price = |depth: u32| Amounts { completions: depth.into(), ..Amounts::default() };
+        self.check_room(program, &price(depth))?;
         let before = self.queues.get(&queue).map_or(0, |of| of.depth);
-        let all = room(completions - u64::from(before), depth.into(), quota.completions, "completions")?;
         let (ring, memory) = self.ring(depth)?;
         let shared = share(&memory)?;
         self.engine.resize_cq(queue, depth)?;
-        self.owned(program)?.completions = all;
+        self.pay(program, &price(depth));
+        self.give_back(program, &price(before));
         let of = self.queues.get_mut(&queue).ok_or(ServeError::Gone)?;
         (of.ring, of._memory, of.depth) = (ring, memory.without_fd(), depth);
         Ok(shared)
@@ -318,9 +333,8 @@ impl Service {
         has(&self.owned(program)?.queues, &queue, QUEUE)?;
         self.engine.destroy_cq(queue)?;
         let depth = self.queues.remove(&queue).map_or(0, |of| of.depth);
-        let owned = self.owned(program)?;
-        owned.queues.retain(|one| *one != queue);
-        owned.completions -= u64::from(depth);
+        self.owned(program)?.queues.retain(|one| *one != queue);
+        self.give_back(program, &Amounts { queues: 1, completions: depth.into(), ..Amounts::default() });
         Ok(())
     }
 
@@ -335,27 +349,14 @@ impl Service {
         depth: u32,
         pieces: u32,
     ) -> Result<u32, ServeError> {
-        let quota = self.quota;
-        let owned = self.owned(program)?;
-        has(&owned.domains, &domain, DOMAIN)?;
-        room(owned.shared.len() as u64, 1, quota.shared as u64, "shared receive queues")?;
-        let bytes = buffers(depth, pieces);
-        let all = self.room_for_queue(program, bytes)?;
+        has(&self.owned(program)?.domains, &domain, DOMAIN)?;
+        let price = Amounts { shared: 1, queue_bytes: buffers(depth, pieces), ..Amounts::default() };
+        self.check_room(program, &price)?;
         let shared = self.engine.create_srq(domain, depth, pieces)?;
-        let owned = self.owned(program)?;
-        owned.shared.push(shared);
-        owned.queue_bytes = all;
-        self.shared.insert(shared, (program, bytes));
+        self.owned(program)?.shared.push(shared);
+        self.pay(program, &price);
+        self.shared.insert(shared, (program, price));
         Ok(shared)
-    }
-
-    /// Bytes of all queues of a program, with so many more.
-    fn room_for_queue(&mut self, program: Number, bytes: u64) -> Result<u64, ServeError> {
-        const WHAT: &str = "bytes of queues of requests";
-        let Quota { queue_bytes, all_queue_bytes, .. } = self.quota;
-        let all = self.processes.iter().map(|(_, process)| process.owned.queue_bytes).sum();
-        room(all, bytes, all_queue_bytes, WHAT)?;
-        room(self.owned(program)?.queue_bytes, bytes, queue_bytes, WHAT)
     }
 
     /// With fewer buffers than that there is an event, once.
@@ -374,10 +375,9 @@ impl Service {
     pub fn destroy_shared(&mut self, program: Number, shared: u32) -> Result<(), ServeError> {
         has(&self.owned(program)?.shared, &shared, SHARED)?;
         self.engine.destroy_srq(shared)?;
-        let bytes = self.shared.remove(&shared).map_or(0, |(_, bytes)| bytes);
-        let owned = self.owned(program)?;
-        owned.shared.retain(|one| *one != shared);
-        owned.queue_bytes -= bytes;
+        let paid = self.shared.remove(&shared).map_or_else(Amounts::default, |(_, paid)| paid);
+        self.owned(program)?.shared.retain(|one| *one != shared);
+        self.give_back(program, &paid);
         Ok(())
     }
 
@@ -389,7 +389,6 @@ impl Service {
         if init.general {
             return Err(ServeError::Unserved("general service interface"));
         }
-        let quota = self.quota;
         let owned = self.owned(program)?;
         has(&owned.domains, &init.domain, DOMAIN)?;
         has(&owned.queues, &init.send_queue, QUEUE)?;
@@ -397,19 +396,19 @@ impl Service {
         if let Some(shared) = init.shared_receive_queue {
             has(&owned.shared, &shared, SHARED)?;
         }
-        room(owned.pairs.len() as u64, 1, quota.pairs as u64, "queue pairs")?;
         if init.capabilities.inline > super::MOST_INLINE as u32 {
             return Err(Error::Range("inline").into());
         }
         let Capabilities { send_requests, receive_requests, send_pieces, receive_pieces, inline } = init.capabilities;
-        let bytes = requests(send_requests, send_pieces, inline) + buffers(receive_requests, receive_pieces);
-        let all = self.room_for_queue(program, bytes)?;
+        let queue_bytes = requests(send_requests, send_pieces, inline);
+        let queue_bytes = queue_bytes.saturating_add(buffers(receive_requests, receive_pieces));
+        let paid = Amounts { pairs: 1, queue_bytes, ..Amounts::default() };
+        self.check_room(program, &paid)?;
         let (qpn, granted) = self.engine.create_qp_of(program.0 as u32, init)?;
-        let owned = self.owned(program)?;
-        owned.pairs.push(qpn);
-        owned.queue_bytes = all;
+        self.owned(program)?.pairs.push(qpn);
+        self.pay(program, &paid);
         let (send_queue, receive_queue) = (init.send_queue, init.receive_queue);
-        self.pairs.insert(qpn, PairOf { owner: program, send_queue, receive_queue, bytes });
+        self.pairs.insert(qpn, PairOf { owner: program, send_queue, receive_queue, paid });
         Ok((qpn, granted))
     }
 
@@ -442,10 +441,9 @@ impl Service {
     pub fn destroy_pair(&mut self, program: Number, qpn: Qpn) -> Result<(), ServeError> {
         has(&self.owned(program)?.pairs, &qpn, PAIR)?;
         self.engine.destroy_qp(qpn)?;
-        let bytes = self.pairs.remove(&qpn).map_or(0, |of| of.bytes);
-        let owned = self.owned(program)?;
-        owned.pairs.retain(|one| *one != qpn);
-        owned.queue_bytes -= bytes;
+        let paid = self.pairs.remove(&qpn).map_or_else(Amounts::default, |of| of.paid);
+        self.owned(program)?.pairs.retain(|one| *one != qpn);
+        self.give_back(program, &paid);
         Ok(())
     }
 

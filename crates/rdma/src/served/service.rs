@@ -1,5 +1,6 @@
 //! The card's side: programs, and what they have.
 
+use super::books::{Account, Amounts, Books, Quota};
 use super::mailbox::Mailbox;
 use super::memory::Reach;
 use super::objects::Owned;
@@ -20,49 +21,6 @@ use std::collections::VecDeque;
 /// The number of a program, as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Number(pub(super) usize);
-
-/// How much one program may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
-    /// Protection domains.
-    pub domains: usize,
-    /// Regions, and as many windows.
-    pub regions: usize,
-    /// Regions of all programs together: each is a mapping of the card's. So that nobody takes all of them, a program has at most as many
-    /// as are left for the others.
-    pub all_regions: usize,
-    /// Bytes registered.
-    pub bytes: u64,
-    /// Completion queues.
-    pub queues: usize,
-    /// Completions of all its queues together.
-    pub completions: u64,
-    /// Shared receive queues.
-    pub shared: usize,
-    /// Queue pairs.
-    pub pairs: usize,
-    /// Bytes of the queues of its queue pairs and shared receive queues.
-    pub queue_bytes: u64,
-    /// The same of all programs together.
-    pub all_queue_bytes: u64,
-}
-
-impl Default for Quota {
-    fn default() -> Self {
-        Self {
-            domains: 256,
-            regions: 4096,
-            all_regions: 16_384,
-            bytes: 1 << 38,
-            queues: 1024,
-            completions: 1 << 20,
-            shared: 256,
-            pairs: 1024,
-            queue_bytes: 256 << 20,
-            all_queue_bytes: 4 << 30,
-        }
-    }
-}
 
 /// Why the card did not do what a program asked for.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +48,12 @@ pub enum ServeError {
         /// How many.
         limit: u64,
     },
+    /// As many as there are for this program and its user.
+    #[error("there are no more {what} for this program in this card: others are to find some, too")]
+    Crowded {
+        /// Of what.
+        what: &'static str,
+    },
     /// There is no way to that host; with the number of Linux for why.
     #[error("there is no way from this card to that host")]
     NoHosts(i32),
@@ -103,7 +67,9 @@ impl ServeError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Engine(error) => error.errno(),
-            Self::Memory(RegisterError::Limit { .. }) | Self::Region(_) | Self::Quota { .. } => 12,
+            Self::Memory(RegisterError::Limit { .. }) | Self::Region(_) | Self::Quota { .. } | Self::Crowded { .. } => {
+                12
+            }
             Self::Memory(RegisterError::Busy(_)) => 16,
             Self::Memory(_) | Self::Range(_) => 22,
             Self::Gone => 19,
@@ -146,8 +112,8 @@ pub(super) struct Process {
     pub owned: Owned,
     /// Messages that were taken.
     pub taken: u64,
-    /// Parts of its regions that are mappings beyond one for each, by key.
-    pub parts: FxHashMap<Key, usize>,
+    /// What is paid for its regions, by key.
+    pub paid: FxHashMap<Key, Amounts>,
     /// Events for which its ring had no room.
     pub late: VecDeque<u64>,
 }
@@ -158,8 +124,8 @@ pub(super) struct PairOf {
     pub owner: Number,
     pub send_queue: u32,
     pub receive_queue: u32,
-    /// Of its queues.
-    pub bytes: u64,
+    /// What is paid for it.
+    pub paid: Amounts,
 }
 
 /// A completion queue, and its ring.
@@ -193,11 +159,12 @@ pub struct Service {
     pub(super) mac: [u8; 6],
     pub(super) own: Vec<Gid>,
     pub(super) quota: Quota,
+    pub(super) books: Books,
     pub(super) processes: Slab<Process>,
     pub(super) queues: FxHashMap<u32, QueueOf>,
     pub(super) pairs: FxHashMap<Qpn, PairOf>,
-    /// Owners of shared receive queues, and their bytes.
-    pub(super) shared: FxHashMap<u32, (Number, u64)>,
+    /// Owners of shared receive queues, and what is paid for these.
+    pub(super) shared: FxHashMap<u32, (Number, Amounts)>,
     pub(super) mailbox: Mailbox,
     /// All that could be sent waits for the wire.
     pub(super) is_blocked: bool,
@@ -213,13 +180,14 @@ pub struct Service {
 }
 
 impl Service {
-    /// Of the address that has this MAC address and these GIDs; each program may have `quota`.
+    /// Of the address that has this MAC address and these GIDs.
     pub fn new(options: Options, mac: [u8; 6], own: &[Gid], quota: Quota) -> Self {
         Self {
             engine: Engine::new(Options { lists_filled: true, ..options }, Reach::new(own)),
             mac,
             own: own.to_vec(),
             quota,
+            books: Books::new(quota),
             processes: Slab::new(),
             queues: FxHashMap::default(),
             pairs: FxHashMap::default(),
@@ -234,18 +202,19 @@ impl Service {
         }
     }
 
-    /// One program more. Its memory with its rings is [`Service::memory_of`].
+    /// One program more, of that user. Its memory with its rings is [`Service::memory_of`].
     ///
     /// # Errors
     /// [`ServeError::Region`], [`ServeError::Memory`].
-    pub fn enter(&mut self) -> Result<Number, ServeError> {
-        let Quota { domains, regions, bytes, .. } = self.quota;
+    pub fn enter(&mut self, account: Account) -> Result<Number, ServeError> {
+        let Amounts { domains, regions, bytes, .. } = self.quota.program;
+        let (domains, regions) = (domains as usize, regions as usize);
         let limits = Limits { domains, regions, windows: regions, bytes, ..Limits::default() };
         let shared = Region::allocate(SHARED_LEN, Pages::Ordinary)?;
         let work = Receiver::new(shared.window(), WORK_LINES)?;
         let events = Sender::new(&shared.part(EVENTS_AT, SHARED_LEN - EVENTS_AT)?, EVENT_LINES)?;
         let memory = self.engine.memory().regions.insert(Regions::new(limits)?);
-        let owned = Owned::default();
+        let owned = Owned::of(account);
         let process = Process {
             shared,
             work,
@@ -253,7 +222,7 @@ impl Service {
             memory,
             owned,
             taken: 0,
-            parts: FxHashMap::default(),
+            paid: FxHashMap::default(),
             late: VecDeque::new(),
         };
         Ok(Number(self.processes.insert(process)))
@@ -271,10 +240,12 @@ impl Service {
     /// others on their way to it end with an error. To drop its regions takes as long as there is memory to be unmapped.
     pub fn leave(&mut self, now: Moment, program: Number) -> Option<Regions> {
         let process = self.processes.get_mut(program.0)?;
-        let (owned, memory) = (core::mem::take(&mut process.owned), process.memory);
+        let account = process.owned.account;
+        let (owned, memory) = (core::mem::replace(&mut process.owned, Owned::of(account)), process.memory);
         let ends = owned.pairs.iter().filter_map(|qpn| Some((*qpn, self.engine.remote_of(*qpn)?)));
         let ends: Vec<(Qpn, Qpn)> = ends.collect();
         self.destroy_all(&owned);
+        self.books.sub(account, &owned.has);
         let regions = self.engine.memory().regions.try_remove(memory);
         self.processes.remove(program.0);
         self.bells.retain(|bell| *bell != program);

@@ -127,3 +127,42 @@ fn who_waits_for_the_wire_with_many_queue_pairs_delays_nobody() {
         assert!(turns <= 8, "{turns}");
     }
 }
+
+/// How many pairs, regions, queues and shared receive queues a user takes with so many programs, until there are no more.
+fn greedy(service: &mut Service, account: Account, programs: usize) -> [usize; 4] {
+    let mut taken = [0; 4];
+    let memory = Region::allocate(4096, Pages::Ordinary).unwrap();
+    for _ in 0..programs {
+        let number = service.enter(account).unwrap();
+        let Ok(domain) = service.create_domain(number) else { continue };
+        let Ok((queue, ())) = service.create_queue(number, 1, |_| Ok(())) else { continue };
+        let wanted = init(domain, queue, Capabilities::default());
+        while service.create_pair(number, &wanted).is_ok() {
+            taken[0] += 1;
+        }
+        while service.register(number, domain, &memory, None, ALL).is_ok() {
+            taken[1] += 1;
+        }
+        while service.create_queue(number, 1, |_| Ok(())).is_ok() {
+            taken[2] += 1;
+        }
+        while service.create_shared(number, domain, 1, 1).is_ok() {
+            taken[3] += 1;
+        }
+    }
+    taken
+}
+
+#[test]
+fn a_user_with_many_programs_leaves_the_others_theirs() {
+    let mut service = service();
+    let [eve, bob] = [1000, 1001].map(|uid| Account { uid, is_owner: false });
+    // All that may be of one user (64 programs), and what is left to another one and to the owner.
+    let of_eve = greedy(&mut service, eve, 64);
+    assert!(of_eve.iter().all(|taken| (1000..=4096).contains(taken)), "{of_eve:?}");
+    let of_bob = greedy(&mut service, bob, 8);
+    assert!(of_bob.iter().all(|taken| (900..=2048).contains(taken)), "{of_bob:?}");
+    let [pairs, regions, queues, shared] = greedy(&mut service, OWNER, 4);
+    assert_eq!((pairs, queues, shared), (4096, 4092, 1024));
+    assert!(regions > 8192, "{regions}");
+}

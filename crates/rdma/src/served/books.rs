@@ -1,0 +1,250 @@
+//! What programs and users have of what all of them share, and how much more they may have.
+//!
+//! A program has limits of its own. Beside them nobody takes all, however many programs he has: a program leaves at least as much as it has
+//! to others of its user; and users other than the one who runs the card have a half of everything together, of which
+//! one leaves at least as much as he has to the others. So whoever comes next finds something.
+
+use super::service::ServeError;
+use rustc_hash::FxHashMap;
+
+/// Who pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The user.
+    pub uid: u32,
+    /// It is the one who runs the card, or root.
+    pub is_owner: bool,
+}
+
+/// So much of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// Protection domains.
+    pub domains: u64,
+    /// Parts of memory that are mapped: one or more for each region.
+    pub regions: u64,
+    /// Bytes registered.
+    pub bytes: u64,
+    /// Completion queues.
+    pub queues: u64,
+    /// Completions for which queues have room.
+    pub completions: u64,
+    /// Shared receive queues.
+    pub shared: u64,
+    /// Queue pairs.
+    pub pairs: u64,
+    /// Bytes of the queues of queue pairs, and of shared receive queues.
+    pub queue_bytes: u64,
+}
+
+impl Amounts {
+    /// All of them, and what each is called.
+    fn rows(&self) -> [(u64, &'static str); 8] {
+        let Self { domains, regions, bytes, queues, completions, shared, pairs, queue_bytes } = *self;
+        [
+            (domains, "protection domains"),
+            (regions, "parts of memory"),
+            (bytes, "bytes registered"),
+            (queues, "completion queues"),
+            (completions, "completions"),
+            (shared, "shared receive queues"),
+            (pairs, "queue pairs"),
+            (queue_bytes, "bytes of queues of requests"),
+        ]
+    }
+
+    fn of_each(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            domains: of(self.domains, other.domains),
+            regions: of(self.regions, other.regions),
+            bytes: of(self.bytes, other.bytes),
+            queues: of(self.queues, other.queues),
+            completions: of(self.completions, other.completions),
+            shared: of(self.shared, other.shared),
+            pairs: of(self.pairs, other.pairs),
+            queue_bytes: of(self.queue_bytes, other.queue_bytes),
+        }
+    }
+
+    pub(super) fn plus(&self, more: &Self) -> Self {
+        self.of_each(more, u64::saturating_add)
+    }
+
+    pub(super) fn minus(&self, less: &Self) -> Self {
+        self.of_each(less, u64::saturating_sub)
+    }
+}
+
+/// How much there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Of one program.
+    pub program: Amounts,
+    /// Of all together.
+    pub all: Amounts,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        let program = Amounts {
+            domains: 256,
+            regions: 4096,
+            bytes: 1 << 38,
+            queues: 1024,
+            completions: 1 << 20,
+            shared: 256,
+            pairs: 1024,
+            queue_bytes: 256 << 20,
+        };
+        let all = Amounts {
+            // Those of the engine.
+            domains: 16_384,
+            queues: 16_384,
+            shared: 16_384,
+            pairs: 16_384,
+            // Mappings of the card's process, of which Linux allows 65,530.
+            regions: 16_384,
+            // Of the 128 TiB that a process has.
+            bytes: 1 << 46,
+            completions: 1 << 24,
+            queue_bytes: 4 << 30,
+        };
+        Self { program, all }
+    }
+}
+
+/// What everybody has.
+pub(super) struct Books {
+    quota: Quota,
+    users: FxHashMap<u32, Amounts>,
+    /// Users other than the owner of the card.
+    others: Amounts,
+    all: Amounts,
+}
+
+impl Books {
+    pub fn new(quota: Quota) -> Self {
+        Self { quota, users: FxHashMap::default(), others: Amounts::default(), all: Amounts::default() }
+    }
+
+    /// Whether a program that has `own` may have so much more.
+    pub fn check(&self, account: Account, own: &Amounts, more: &Amounts) -> Result<(), ServeError> {
+        let user = self.users.get(&account.uid).copied().unwrap_or_default();
+        let of = |amounts: &Amounts| amounts.rows().map(|(amount, _)| amount);
+        let (own, user, others, all) = (of(own), of(&user), of(&self.others), of(&self.all));
+        let (limits, most) = (of(&self.quota.program), of(&self.quota.all));
+        for (at, (more, what)) in more.rows().into_iter().enumerate().filter(|(_, (more, _))| *more > 0) {
+            let limit = limits[at];
+            let wanted = own[at].checked_add(more).filter(|wanted| *wanted <= limit);
+            let wanted = wanted.ok_or(ServeError::Quota { what, limit })?;
+            let left = most[at].saturating_sub(all[at]);
+            // Of what other users than the owner have, a half of what the others of these have left.
+            let share = (most[at] / 2).saturating_sub(others[at] - if account.is_owner { 0 } else { user[at] }) / 2;
+            let own_left = if account.is_owner { left } else { share.saturating_sub(user[at]) };
+            if more > left || wanted > own_left {
+                return Err(ServeError::Crowded { what });
+            }
+        }
+        Ok(())
+    }
+
+    pub fn add(&mut self, account: Account, more: &Amounts) {
+        let user = self.users.entry(account.uid).or_default();
+        *user = user.plus(more);
+        self.all = self.all.plus(more);
+        if !account.is_owner {
+            self.others = self.others.plus(more);
+        }
+    }
+
+    pub fn sub(&mut self, account: Account, less: &Amounts) {
+        if let Some(user) = self.users.get_mut(&account.uid) {
+            *user = user.minus(less);
+            // Who has nothing is forgotten.
+            if *user == Amounts::default() {
+                self.users.remove(&account.uid);
+            }
+        }
+        self.all = self.all.minus(less);
+        if !account.is_owner {
+            self.others = self.others.minus(less);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OWNER: Account = Account { uid: 0, is_owner: true };
+
+    fn pairs(pairs: u64) -> Amounts {
+        Amounts { pairs, ..Amounts::default() }
+    }
+
+    fn books(program: u64, all: u64) -> Books {
+        Books::new(Quota { program: pairs(program), all: pairs(all) })
+    }
+
+    /// One at a time, until there are no more.
+    fn fill(books: &mut Books, account: Account) -> u64 {
+        let mut has = 0;
+        while books.check(account, &pairs(has), &pairs(1)).is_ok() {
+            books.add(account, &pairs(1));
+            has += 1;
+        }
+        has
+    }
+
+    #[test]
+    fn a_user_leaves_a_half_however_many_programs_he_has() {
+        let mut books = books(1 << 20, 1024);
+        let [eve, bob, tom] = [1000, 1001, 1002].map(|uid| Account { uid, is_owner: false });
+        let of_eve: u64 = (0..24).map(|_| fill(&mut books, eve)).sum();
+        assert_eq!(of_eve, 256, "a half of what all others have together");
+        let of_bob: u64 = (0..24).map(|_| fill(&mut books, bob)).sum();
+        assert_eq!(of_bob, 128);
+        assert_eq!(fill(&mut books, tom), 32, "and a program has a half of its user's");
+        assert_eq!(fill(&mut books, OWNER), (1024 - 256 - 128 - 32) / 2);
+        books.sub(eve, &pairs(256));
+        assert_eq!(fill(&mut books, bob), 56, "a half of the 112 that he has left of 240");
+        assert!(books.check(OWNER, &pairs(0), &pairs(u64::MAX)).is_err());
+    }
+
+    #[test]
+    fn a_program_has_a_limit_of_its_own() {
+        let mut books = books(8, 1024);
+        assert_eq!(fill(&mut books, OWNER), 8);
+        let refused = books.check(OWNER, &pairs(8), &pairs(1)).unwrap_err();
+        assert!(matches!(refused, ServeError::Quota { what: "queue pairs", limit: 8 }));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever is taken and given back, in any order: others never have more than a half, and the books end empty.
+        #[test]
+        fn the_books_hold(steps in prop::collection::vec((0usize..6, 1u64..200, any::<bool>()), 1..200)) {
+            let mut books = books(1 << 20, 1000);
+            let mut programs = [0_u64; 6];
+            let account = |at: usize| Account { uid: (at / 2) as u32, is_owner: at < 2 };
+            for (at, amount, takes) in steps {
+                if takes && books.check(account(at), &pairs(programs[at]), &pairs(amount)).is_ok() {
+                    books.add(account(at), &pairs(amount));
+                    programs[at] += amount;
+                } else if !takes {
+                    let amount = amount.min(programs[at]);
+                    books.sub(account(at), &pairs(amount));
+                    programs[at] -= amount;
+                }
+                prop_assert!(programs[2..].iter().sum::<u64>() <= 500 && programs.iter().sum::<u64>() <= 1000);
+                prop_assert!(programs[2] + programs[3] <= 250 && programs[4] + programs[5] <= 250);
+            }
+            for (at, has) in programs.into_iter().enumerate() {
+                books.sub(account(at), &pairs(has));
+            }
+            prop_assert_eq!((books.all, books.others, books.users.len()), (pairs(0), pairs(0), 0));
+        }
+    }
+}
