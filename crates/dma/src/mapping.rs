@@ -6,6 +6,9 @@ use rustix::fd::BorrowedFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::alloc;
 
+/// Bytes that are unmapped at once. As long as that takes, no other thread of this process maps or unmaps anything.
+const PIECE: usize = 16 << 20;
+
 /// What keeps memory mapped. Dropped with the last view of it.
 pub(crate) struct Mapping {
     pub(crate) base: NonNull<u8>,
@@ -34,9 +37,17 @@ impl Drop for Mapping {
         self.guards.iter().for_each(|guard| guard.release());
         match self.backing {
             Backing::Mmap => {
-                // SAFETY: base and len are exactly what mmap gave, and no view outlives the last Arc<Mapping>.
-                // An error would mean that the range was never mapped; there is nothing to be done about it here.
-                let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+                for (at, len) in pieces(self.len) {
+                    // SAFETY: a part of what mmap gave, which is unmapped once, and no view outlives the last Arc<Mapping>.
+                    let unmapped = unsafe { munmap(self.base.as_ptr().add(at).cast(), len) };
+                    if unmapped.is_err() {
+                        // Of huge pages of 1 GiB there are no such pieces.
+                        // SAFETY: as above, all that is left. An error would mean that it was never mapped; there is nothing to
+                        // be done about it here.
+                        let _ = unsafe { munmap(self.base.as_ptr().add(at).cast(), self.len - at) };
+                        break;
+                    }
+                }
             }
             Backing::Heap(layout) => {
                 // SAFETY: allocated in `Region::heap` with this very layout.
@@ -54,6 +65,11 @@ impl Mapping {
     }
 }
 
+/// Places and lengths of what is unmapped one after the other.
+fn pieces(len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(PIECE).map(move |at| (at, PIECE.min(len - at)))
+}
+
 /// Maps the first `len` bytes of a file at fresh addresses.
 pub(crate) fn map_shared(fd: BorrowedFd<'_>, len: usize, rights: ProtFlags) -> rustix::io::Result<NonNull<u8>> {
     map_shared_at(fd, 0, len, rights)
@@ -69,4 +85,29 @@ pub(crate) fn map_shared_at(
     // SAFETY: fresh addresses; nothing of this process is replaced.
     let base = unsafe { mmap(core::ptr::null_mut(), len, rights, MapFlags::SHARED, fd, offset)? };
     NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pages, Region};
+
+    #[test]
+    fn much_is_unmapped_in_pieces_and_all_of_it() {
+        for len in [4096, PIECE, PIECE + 4096, 5 * PIECE] {
+            let all: Vec<_> = pieces(len).collect();
+            assert!(all.iter().all(|(at, len)| *len <= PIECE && at.is_multiple_of(PIECE)));
+            assert_eq!(all.iter().map(|(_, len)| len).sum::<usize>(), len);
+        }
+        let len = 2 * PIECE + 8192;
+        let region = Region::allocate(len, Pages::Ordinary).unwrap();
+        let inode = rustix::fs::fstat(region.fd().unwrap()).unwrap().st_ino;
+        let mapped = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode.to_string())).count()
+        };
+        assert!(mapped() > 0);
+        drop(region);
+        assert_eq!(mapped(), 0);
+    }
 }
