@@ -9,6 +9,7 @@ use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Out, Sent,
 use millrace_rdma::wire::{Format, Headers, Path, Service as Kind};
 use millrace_rdma::work::{Access, Completion, Data, Ended, Flags, Operation, Piece, Request, Status, Target};
 use proptest::prelude::*;
+use std::os::unix::fs::MetadataExt;
 
 #[path = "served/share.rs"]
 mod share;
@@ -780,7 +781,7 @@ fn a_completion_queue_gets_another_depth_and_loses_nothing() {
     };
     write(&mut a, &mut service, &mut now, 5);
     for depth in [1024, 32, 16] {
-        let ring = service.resize_queue(a.number, a.queue, depth, |ring| Ok(again(ring))).unwrap();
+        let (ring, _) = service.resize_queue(a.number, a.queue, depth, |ring| Ok(again(ring))).unwrap();
         a.program.resize_queue(a.queue, depth, ring.window()).unwrap();
         write(&mut a, &mut service, &mut now, 5);
     }
@@ -867,7 +868,7 @@ fn long_requests_behind_one_that_waits_are_not_done_in_one_turn() {
 fn completions_that_have_no_room_are_told_when_there_is() {
     let (mut service, [mut a, b]) = two();
     let mut now = 0;
-    let ring = service.resize_queue(a.number, a.queue, 16, |ring| Ok(again(ring))).unwrap();
+    let (ring, _) = service.resize_queue(a.number, a.queue, 16, |ring| Ok(again(ring))).unwrap();
     a.program.resize_queue(a.queue, 16, ring.window()).unwrap();
     for id in 0..32 {
         let piece = [a.piece(0, 8)];
@@ -882,4 +883,26 @@ fn completions_that_have_no_room_are_told_when_there_is() {
     service.turn(Moment::new(now), &mut NoWire);
     assert_eq!(a.poll().iter().map(|line| line.id).collect::<Vec<_>>(), (16..32).collect::<Vec<_>>());
     assert_eq!(service.turn(Moment::new(now), &mut NoWire).next, None);
+}
+
+#[test]
+fn what_is_unmapped_is_left_to_whoever_destroyed_it() {
+    let (mut service, [a, b]) = two();
+    let inode = |ring: &Region| std::fs::File::from(ring.fd().unwrap().try_clone_to_owned().unwrap()).metadata();
+    let make = |service: &mut Service| service.create_queue(a.number, 8, |ring| Ok(inode(ring).unwrap().ino()));
+    let is_mapped = |inode: u64| {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| line.split_whitespace().nth(4) == Some(&inode.to_string()))
+    };
+    let (queue, first) = make(&mut service).unwrap();
+    let left = service.destroy_queue(a.number, queue).unwrap();
+    assert!(is_mapped(first), "the card has not unmapped it itself");
+    drop(left);
+    assert!(!is_mapped(first));
+    let (_, second) = make(&mut service).unwrap();
+    let left = service.leave(Moment::new(1), a.number);
+    assert!(is_mapped(second));
+    drop(left);
+    assert!(!is_mapped(second));
+    assert!(service.memory_of(b.number).is_ok());
 }

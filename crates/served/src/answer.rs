@@ -2,8 +2,7 @@
 
 use crate::wire::{Bytes, Register, Request, Reregister, Words, write_pair, write_query};
 use millrace_dma::{Region, Window};
-use millrace_rdma::engine::Error;
-use millrace_rdma::memory::Remains;
+use millrace_rdma::engine::{Error, Leftover};
 use millrace_rdma::served::{Number, ServeError, Service};
 use rustix::fd::OwnedFd;
 
@@ -11,7 +10,7 @@ use rustix::fd::OwnedFd;
 pub(crate) struct Answer {
     pub words: Words,
     pub fd: Option<OwnedFd>,
-    pub remains: Option<Remains>,
+    pub remains: Option<Leftover>,
 }
 
 impl From<Words> for Answer {
@@ -29,6 +28,7 @@ pub(crate) fn answer(
 ) -> Result<Answer, ServeError> {
     let number = |number: u32| Ok(Words::answer(&[number.into()]).into());
     let done = |()| Words::answer(&[]).into();
+    let left = |left| Answer { remains: Some(left), ..Words::answer(&[]).into() };
     match request {
         // Answered before.
         Request::Hello | Request::Resolve(_) | Request::Show(_) => Err(ServeError::Gone),
@@ -47,11 +47,11 @@ pub(crate) fn answer(
             };
             let (made, remains) = service.reregister(of, key, bytes, domain, access)?;
             let words = Words::answer(&[made.lkey.value().into(), made.rkey.value().into()]);
-            Ok(Answer { remains: Some(remains), ..words.into() })
+            Ok(Answer { remains: Some(Box::new(remains)), ..words.into() })
         }
         Request::Deregister(key) => {
             let remains = service.deregister(of, key)?;
-            Ok(Answer { remains: Some(remains), ..Words::answer(&[]).into() })
+            Ok(Answer { remains: Some(Box::new(remains)), ..Words::answer(&[]).into() })
         }
         Request::CreateWindow(domain, kind) => number(service.create_window(of, domain, kind)?.value()),
         Request::NextWindowKey(key) => number(service.next_window_key(of, key)?.value()),
@@ -62,13 +62,13 @@ pub(crate) fn answer(
             Ok(Answer { fd: Some(fd), ..Words::answer(&[queue.into()]).into() })
         }
         Request::ResizeQueue(queue, depth) => {
-            let fd = service.resize_queue(of, queue, depth, copy_of)?;
-            Ok(Answer { fd: Some(fd), ..Words::answer(&[]).into() })
+            let (fd, left) = service.resize_queue(of, queue, depth, copy_of)?;
+            Ok(Answer { fd: Some(fd), remains: Some(left), ..Words::answer(&[]).into() })
         }
-        Request::DestroyQueue(queue) => service.destroy_queue(of, queue).map(done),
+        Request::DestroyQueue(queue) => service.destroy_queue(of, queue).map(left),
         Request::CreateShared(domain, depth, pieces) => number(service.create_shared(of, domain, depth, pieces)?),
         Request::SetLimit(shared, limit) => service.set_shared_limit(of, shared, limit).map(done),
-        Request::DestroyShared(shared) => service.destroy_shared(of, shared).map(done),
+        Request::DestroyShared(shared) => service.destroy_shared(of, shared).map(left),
         Request::CreatePair(init) => {
             let (qpn, granted) = service.create_pair(of, &init)?;
             Ok(write_pair(qpn, &granted).into())
@@ -78,7 +78,7 @@ pub(crate) fn answer(
             let query = service.query_pair(of, qpn)?;
             Ok(write_query(&query.attributes, query.draining).into())
         }
-        Request::DestroyPair(qpn) => service.destroy_pair(of, qpn).map(done),
+        Request::DestroyPair(qpn) => service.destroy_pair(of, qpn).map(left),
     }
 }
 

@@ -40,6 +40,9 @@ use slab::Slab;
 use timers::Timers;
 use turns::Turns;
 
+/// What is left of an object that was destroyed: to be dropped, which takes as long as it has memory.
+pub type Leftover = Box<dyn Send>;
+
 /// All objects of one address.
 #[derive(Debug)]
 pub struct Engine<M> {

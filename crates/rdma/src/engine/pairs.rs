@@ -1,6 +1,6 @@
 //! Queue pairs: made, told, asked, destroyed.
 
-use super::{Engine, Error, Event};
+use super::{Engine, Error, Event, Leftover};
 use crate::memory::Memory;
 use crate::number::{Key, Moment, Qpn};
 use crate::transport::{
@@ -172,6 +172,14 @@ impl<M: Memory> Engine<M> {
     /// # Errors
     /// There is no such queue pair.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
+        self.take_qp(qpn).map(drop)
+    }
+
+    /// The same. To drop what is left of it takes as long as there is memory: that need not be here and now.
+    ///
+    /// # Errors
+    /// As [`Engine::destroy_qp`].
+    pub fn take_qp(&mut self, qpn: Qpn) -> Result<Leftover, Error> {
         let slot = self.slot(qpn)?;
         let mut pair = self.pairs.try_remove(slot as usize).ok_or(Error::Missing("queue pair"))?;
         pair.hide(&mut self.memory);
@@ -194,7 +202,7 @@ impl<M: Memory> Engine<M> {
             }
         }
         self.events.forget(|event| of_pair(event) == Some(qpn));
-        Ok(())
+        Ok(pair)
     }
 
     /// The process has ended to which these ways lead: requests on their way to it, and all later ones, end with

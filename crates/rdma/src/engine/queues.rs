@@ -1,6 +1,6 @@
 //! Protection domains, completion queues, shared receive queues.
 
-use super::{Engine, Error, Event};
+use super::{Engine, Error, Event, Leftover};
 use crate::memory::{Memory, ProtectionDomain};
 use crate::number::Moment;
 use crate::work::{Completion, CompletionQueue, Piece, ReceiveQueue, SharedReceiveQueue};
@@ -156,15 +156,24 @@ impl<M: Memory> Engine<M> {
     /// # Errors
     /// There is no such queue, or queue pairs use it.
     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), Error> {
+        self.take_cq(cq).map(drop)
+    }
+
+    /// The same, with what is left of it, as with [`Engine::take_qp`].
+    ///
+    /// # Errors
+    /// As [`Engine::destroy_cq`].
+    pub fn take_cq(&mut self, cq: u32) -> Result<Leftover, Error> {
         if !self.queue(cq)?.users.is_empty() {
             return Err(Error::Busy(QUEUE));
         }
-        if self.queues.remove(cq as usize).listed {
+        let queue = self.queues.remove(cq as usize);
+        if queue.listed {
             self.events.filled.retain(|filled| *filled != cq);
         }
         self.events
             .forget(|event| matches!(event, Event::Completion(of) | Event::CompletionQueueError(of) if *of == cq));
-        Ok(())
+        Ok(Box::new(queue))
     }
 
     /// A receive queue that queue pairs share: `depth` buffers of at most `pieces` pieces.
@@ -235,14 +244,22 @@ impl<M: Memory> Engine<M> {
     /// # Errors
     /// There is no such queue, or queue pairs use it.
     pub fn destroy_srq(&mut self, srq: u32) -> Result<(), Error> {
+        self.take_srq(srq).map(drop)
+    }
+
+    /// The same, with what is left of it, as with [`Engine::take_qp`].
+    ///
+    /// # Errors
+    /// As [`Engine::destroy_srq`].
+    pub fn take_srq(&mut self, srq: u32) -> Result<Leftover, Error> {
         let shared = self.shared(srq)?;
         if shared.users > 0 {
             return Err(Error::Busy(SHARED));
         }
         let domain = shared.domain;
-        self.shared.remove(srq as usize);
+        let shared = self.shared.remove(srq as usize);
         *self.use_domain(domain)? -= 1;
         self.events.forget(|event| *event == Event::SharedReceiveLimit(srq));
-        Ok(())
+        Ok(Box::new(shared))
     }
 }

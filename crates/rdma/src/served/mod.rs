@@ -30,7 +30,7 @@ mod work;
 
 pub use books::{Account, Amounts, Quota};
 pub use program::{Full, Program};
-pub use service::{Counters, Number, ServeError, Service};
+pub use service::{Counters, Left, Number, ServeError, Service};
 pub use turn::Turn;
 pub use work::{Apart, MOST_PIECES, Words, Work};
 

@@ -3,7 +3,7 @@
 use super::books::{Account, Amounts};
 use super::queue_lines;
 use super::service::{Number, PairOf, Process, QueueOf, ServeError, Service};
-use crate::engine::Error;
+use crate::engine::{Error, Leftover};
 use crate::memory::{Change, ProtectionDomain, Regions, Registered, Remains, Source, WindowType};
 use crate::number::{Key, Qpn};
 use crate::transport::{Attributes, Capabilities, Init, Query, State};
@@ -283,7 +283,7 @@ impl Service {
         let queue = self.engine.create_cq(depth)?;
         self.owned(program)?.queues.push(queue);
         self.pay(program, &price);
-        let of = QueueOf { owner: program, ring, written: 0, told: 0, depth, _memory: memory.without_fd() };
+        let of = QueueOf { owner: program, ring, written: 0, told: 0, depth, memory: memory.without_fd() };
         self.queues.insert(queue, of);
         Ok((queue, shared))
     }
@@ -309,7 +309,7 @@ impl Service {
         queue: u32,
         depth: u32,
         share: impl FnOnce(&Region) -> Result<R, ServeError>,
-    ) -> Result<R, ServeError> {
+    ) -> Result<(R, Leftover), ServeError> {
         has(&self.owned(program)?.queues, &queue, QUEUE)?;
         // As if it had both rings, which it has for a moment.
         let price = |depth: u32| Amounts { completions: depth.into(), ..Amounts::default() };
@@ -321,21 +321,24 @@ impl Service {
         self.pay(program, &price(depth));
         self.give_back(program, &price(before));
         let of = self.queues.get_mut(&queue).ok_or(ServeError::Gone)?;
-        (of.ring, of._memory, of.depth) = (ring, memory.without_fd(), depth);
-        Ok(shared)
+        let ring = core::mem::replace(&mut of.ring, ring);
+        let memory = core::mem::replace(&mut of.memory, memory.without_fd());
+        of.depth = depth;
+        Ok((shared, Box::new((ring, memory))))
     }
 
     /// Ends a completion queue.
     ///
     /// # Errors
     /// [`ServeError`]; also while queue pairs use it.
-    pub fn destroy_queue(&mut self, program: Number, queue: u32) -> Result<(), ServeError> {
+    pub fn destroy_queue(&mut self, program: Number, queue: u32) -> Result<Leftover, ServeError> {
         has(&self.owned(program)?.queues, &queue, QUEUE)?;
-        self.engine.destroy_cq(queue)?;
-        let depth = self.queues.remove(&queue).map_or(0, |of| of.depth);
+        let left = self.engine.take_cq(queue)?;
+        let of = self.queues.remove(&queue);
+        let depth = of.as_ref().map_or(0, |of| of.depth);
         self.owned(program)?.queues.retain(|one| *one != queue);
         self.give_back(program, &Amounts { queues: 1, completions: depth.into(), ..Amounts::default() });
-        Ok(())
+        Ok(Box::new((left, of)))
     }
 
     /// A shared receive queue.
@@ -372,13 +375,13 @@ impl Service {
     ///
     /// # Errors
     /// [`ServeError`]; also while queue pairs use it.
-    pub fn destroy_shared(&mut self, program: Number, shared: u32) -> Result<(), ServeError> {
+    pub fn destroy_shared(&mut self, program: Number, shared: u32) -> Result<Leftover, ServeError> {
         has(&self.owned(program)?.shared, &shared, SHARED)?;
-        self.engine.destroy_srq(shared)?;
+        let left = self.engine.take_srq(shared)?;
         let paid = self.shared.remove(&shared).map_or_else(Amounts::default, |(_, paid)| paid);
         self.owned(program)?.shared.retain(|one| *one != shared);
         self.give_back(program, &paid);
-        Ok(())
+        Ok(left)
     }
 
     /// A queue pair of a connection.
@@ -438,36 +441,39 @@ impl Service {
     ///
     /// # Errors
     /// [`ServeError`].
-    pub fn destroy_pair(&mut self, program: Number, qpn: Qpn) -> Result<(), ServeError> {
+    pub fn destroy_pair(&mut self, program: Number, qpn: Qpn) -> Result<Leftover, ServeError> {
         has(&self.owned(program)?.pairs, &qpn, PAIR)?;
-        self.engine.destroy_qp(qpn)?;
+        let left = self.engine.take_qp(qpn)?;
         let paid = self.pairs.remove(&qpn).map_or_else(Amounts::default, |of| of.paid);
         self.owned(program)?.pairs.retain(|one| *one != qpn);
         self.give_back(program, &paid);
-        Ok(())
+        Ok(left)
     }
 
     /// All that a program had, users first. Nothing of it can be in use by another one.
-    pub(super) fn destroy_all(&mut self, owned: &Owned) {
+    pub(super) fn destroy_all(&mut self, owned: &Owned) -> Vec<Leftover> {
+        let mut left = Vec::new();
+        let mut keep = |gone: Result<Leftover, Error>| {
+            debug_assert!(gone.is_ok());
+            left.extend(gone);
+        };
         for qpn in &owned.pairs {
             self.pairs.remove(qpn);
-            let gone = self.engine.destroy_qp(*qpn);
-            debug_assert!(gone.is_ok());
+            keep(self.engine.take_qp(*qpn));
         }
         for shared in &owned.shared {
             self.shared.remove(shared);
-            let gone = self.engine.destroy_srq(*shared);
-            debug_assert!(gone.is_ok());
+            keep(self.engine.take_srq(*shared));
         }
         for queue in &owned.queues {
-            self.queues.remove(queue);
-            let gone = self.engine.destroy_cq(*queue);
-            debug_assert!(gone.is_ok());
+            keep(Ok(Box::new(self.queues.remove(queue))));
+            keep(self.engine.take_cq(*queue));
         }
         for domain in &owned.domains {
             let gone = self.engine.destroy_domain(*domain);
             debug_assert!(gone.is_ok());
             self.engine.memory().join(*domain, None);
         }
+        left
     }
 }

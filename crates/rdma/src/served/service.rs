@@ -6,7 +6,7 @@ use super::memory::Reach;
 use super::objects::Owned;
 use super::work::Apart;
 use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES};
-use crate::engine::{Engine, Error, Options};
+use crate::engine::{Engine, Error, Leftover, Options};
 use crate::memory::{Limits, Regions, RegisterError};
 use crate::number::{Gid, Key, Moment, Qpn};
 use crate::show;
@@ -118,6 +118,13 @@ pub(super) struct Process {
     pub late: VecDeque<u64>,
 }
 
+/// What is left of a program that has gone: to be dropped.
+pub struct Left {
+    _regions: Option<Regions>,
+    _objects: Vec<Leftover>,
+    _process: Process,
+}
+
 /// Who has a queue pair, and where its completions go.
 #[derive(Clone, Copy)]
 pub(super) struct PairOf {
@@ -138,7 +145,7 @@ pub(super) struct QueueOf {
     pub told: u32,
     pub depth: u32,
     /// For as long as the ring is used.
-    pub _memory: Region,
+    pub memory: Region,
 }
 
 /// A message, and room for what it is taken apart into.
@@ -174,7 +181,7 @@ pub struct Service {
     /// Programs whose events are to be looked at by them: somebody has to ring.
     pub(super) bells: VecDeque<Number>,
     /// Programs that were put out.
-    pub(super) put_out: Vec<(Number, Option<Regions>)>,
+    pub(super) put_out: Vec<(Number, Option<Left>)>,
     /// Where messages are taken apart; away while one is.
     pub(super) scratch: Option<Box<Scratch>>,
 }
@@ -237,24 +244,24 @@ impl Service {
     }
 
     /// The program has ended, or does not want to be served any more: all that it had is gone when this returns, and requests of
-    /// others on their way to it end with an error. To drop its regions takes as long as there is memory to be unmapped.
-    pub fn leave(&mut self, now: Moment, program: Number) -> Option<Regions> {
+    /// others on their way to it end with an error. To drop what is left takes as long as there is memory to be unmapped.
+    pub fn leave(&mut self, now: Moment, program: Number) -> Option<Left> {
         let process = self.processes.get_mut(program.0)?;
         let account = process.owned.account;
         let (owned, memory) = (core::mem::replace(&mut process.owned, Owned::of(account)), process.memory);
         let ends = owned.pairs.iter().filter_map(|qpn| Some((*qpn, self.engine.remote_of(*qpn)?)));
         let ends: Vec<(Qpn, Qpn)> = ends.collect();
-        self.destroy_all(&owned);
+        let objects = self.destroy_all(&owned);
         self.books.sub(account, &owned.has);
         let regions = self.engine.memory().regions.try_remove(memory);
-        self.processes.remove(program.0);
+        let process = self.processes.remove(program.0);
         self.bells.retain(|bell| *bell != program);
         let own = &self.own;
         // Those that are connected with it, and with which it is: a look at all that there are would be everybody's turn.
         for (gone, other) in ends {
             self.engine.lose_pair(now, other, |path, remote| own.contains(&path.destination) && remote == gone);
         }
-        regions
+        Some(Left { _regions: regions, _objects: objects, _process: process })
     }
 
     /// What led to other hosts is gone: queue pairs that are connected with them fail.
@@ -292,8 +299,8 @@ impl Service {
         self.bells.pop_front()
     }
 
-    /// A program that was put out, because it wrote what is no message, and its regions. Its connection is to be closed.
-    pub fn take_put_out(&mut self) -> Option<(Number, Option<Regions>)> {
+    /// A program that was put out, because it wrote what is no message, and what is left of it. Its connection is to be closed.
+    pub fn take_put_out(&mut self) -> Option<(Number, Option<Left>)> {
         self.put_out.pop()
     }
 
