@@ -71,9 +71,10 @@ impl Talk {
             // Nobody waits for answers any more.
             let _ = ours.shutdown(Shutdown::Both);
         }
-        self.pairs.iter().for_each(|pair| pair.unplug());
+        let unplugged: Vec<_> = self.pairs.iter().map(|pair| pair.unplug()).collect();
         // Here the other side is asked to stop, if it still listens. The next connection is a new one.
         drop(device);
+        self.pairs.iter().zip(unplugged).for_each(|(pair, queues)| pair.settle(queues));
         let _ = ours.shutdown(Shutdown::Both);
         if ended == Some(GONE) {
             tracing::debug!("virtio-user:{}: the peer has gone", self.path.display());

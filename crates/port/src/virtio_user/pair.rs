@@ -37,6 +37,13 @@ pub(super) struct Pair {
     pub wake: Wake,
 }
 
+/// Queues of a pair that were taken from its worker.
+pub(super) struct Unplugged {
+    rx: Option<Queue<RxQueue>>,
+    lent: Option<LentQueue>,
+    tx: Option<Queue<TxQueue>>,
+}
+
 impl Pair {
     pub fn new() -> Result<Self, Errno> {
         let counters = Arc::new(PortCounters::new());
@@ -82,19 +89,29 @@ impl Pair {
         Ok(())
     }
 
-    /// Takes the queues from the worker, and counts what was in them.
-    pub fn unplug(&self) {
+    /// Takes the queues from the worker. What is in them is counted by [`Pair::settle`] when the other side has stopped: until then it
+    /// puts frames in and takes some out.
+    pub fn unplug(&self) -> Unplugged {
         self.counters.set_link(false);
-        self.tx.change(|slot| {
-            if let Some(mut queue) = slot.take() {
-                self.wake.forget(&queue.call);
+        let tx = self.tx.change(Option::take).inspect(|queue| self.wake.forget(&queue.call));
+        let rx = self.rx.change(Option::take).inspect(|queue| self.wake.forget(&queue.call));
+        let lent = self.lent.change(Option::take).inspect(|lent| self.wake.forget(&lent.queue.call));
+        self.wake.wake();
+        Unplugged { rx, lent, tx }
+    }
+
+    /// Counts what is in queues that neither side uses any more.
+    pub fn settle(&self, unplugged: Unplugged) {
+        let Unplugged { rx, lent, tx } = unplugged;
+        // In their slots, because that is where the counters may be written.
+        self.tx.change(|_| {
+            if let Some(mut queue) = tx {
                 queue.ring.room();
                 settle(&queue, &self.counters, DropReason::LinkDown);
             }
         });
-        self.rx.change(|slot| {
-            if let Some(mut queue) = slot.take() {
-                self.wake.forget(&queue.call);
+        self.rx.change(|_| {
+            if let Some(mut queue) = rx {
                 let mut waiting = 0;
                 // As many as there are buffers, at most: none goes back.
                 while queue.stopped.is_none() {
@@ -106,13 +123,11 @@ impl Pair {
                 self.counters.count_rx_drops(DropReason::LinkDown, waiting);
             }
         });
-        self.lent.change(|slot| {
-            if let Some(lent) = slot.take() {
-                self.wake.forget(&lent.queue.call);
+        self.lent.change(|_| {
+            if let Some(lent) = lent {
                 self.counters.count_rx_drops(DropReason::LinkDown, lent.end());
             }
         });
-        self.wake.wake();
     }
 }
 

@@ -10,24 +10,39 @@ use std::io::{Read, Write};
 const REQUESTS: usize = 10 + 4 * 6 + 1;
 
 /// Takes so many requests, answering those that want an answer, and dies.
-fn half(mut front: UnixStream, steps: usize) {
+fn half(front: UnixStream, steps: usize) {
+    assert!(answer(front, steps, |_| ()), "the front end goes on");
+}
+
+/// The same. Says which rings it is asked to stop, before it answers. False: the front end was the first to go.
+pub(super) fn answer(mut front: UnixStream, steps: usize, mut stop: impl FnMut(u32)) -> bool {
     for _ in 0..steps {
         let mut header = [0; 12];
-        front.read_exact(&mut header).unwrap();
+        if front.read_exact(&mut header).is_err() {
+            return false;
+        }
         let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
         let (request, size) = (word(0), word(8) as usize);
         // Fds that come with it are closed by this.
-        front.read_exact(&mut vec![0; size]).unwrap();
+        let mut said = vec![0; size];
+        front.read_exact(&mut said).unwrap();
         let answer: u64 = match request {
             // GET_FEATURES; GET_PROTOCOL_FEATURES: MQ; GET_QUEUE_NUM.
             1 => feature::VERSION_1 | feature::VHOST_USER_PROTOCOL | feature::MQ,
             15 => 1,
             17 => 2,
+            // GET_VRING_BASE: the ring's number.
+            11 => {
+                let ring = u64::from_ne_bytes(said[..8].try_into().unwrap());
+                stop(ring as u32);
+                ring
+            }
             _ => continue,
         };
         let head = [request, 1 | 4, 8].map(u32::to_ne_bytes).concat();
         front.write_all(&[&head[..], &answer.to_ne_bytes()].concat()).unwrap();
     }
+    true
 }
 
 /// How many fds and mappings of shared memory this process has.
@@ -161,6 +176,42 @@ fn frames_in_a_ring_that_is_broken_are_counted() {
     scene.there.clear();
     eventually("no peer", || here.counters().mode().ends_with("no peer"));
     assert_eq!((here.counters().tx_frames(), here.counters().tx_offered()), (1, 5), "counted once");
+}
+
+/// Until it is told to stop, a back end goes on: what it gives and takes meanwhile is counted.
+#[test]
+fn frames_that_cross_the_end_of_a_connection_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vhost.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut here = open(&spec(&path, "")).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel::<[Rings; 2]>();
+    std::thread::scope(|scope| {
+        let front = listener.accept().unwrap().0;
+        scope.spawn(move || {
+            answer(front, usize::MAX, |ring| {
+                // A frame comes, and one of two is taken.
+                if ring == 0 {
+                    let [from, to] = receiver.recv().unwrap();
+                    use_one(&from, 9, 72);
+                    use_one(&to, u32::from(to.avail.load(0)), 0);
+                }
+            });
+        });
+        connected(&here);
+        say_buffers(&here[0], 9, 1);
+        let port = &mut here[0];
+        assert_eq!(port.transmit_burst(&spans(&[frame(1, 60), frame(2, 61)])).taken, 2);
+        sender.send([rings(port, 0), rings(port, 1)]).unwrap();
+        port.wire.loans.set(0, None).unwrap();
+        eventually("no link", || !port.counters().link());
+        eventually("counted", || port.counters().mode().ends_with("no peer"));
+        let counters = port.counters();
+        assert_eq!((counters.rx_offered(), counters.rx_dropped(DropReason::LinkDown)), (1, 1));
+        assert_eq!((counters.tx_frames(), counters.tx_bytes(), counters.tx_dropped(DropReason::LinkDown)), (1, 60, 1));
+        drop(here);
+        drop(listener);
+    });
 }
 
 #[test]
