@@ -50,7 +50,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Whether a request is taken: by which queue pair, how many bytes it has, and whether it is told when it ends.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(&self, qpn: Qpn, request: &Request<'_>) -> Result<(u32, u32, bool), Error> {
         let slot = self.slot(qpn)?;
         let pair = self.pairs.get(slot as usize).ok_or(Error::Missing("queue pair"))?;
@@ -110,7 +110,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Bytes of the longest message of a queue pair.
-    #[inline]
+    #[inline(always)]
     fn longest(&self, pair: &QueuePair) -> u32 {
         match pair.config.init.service {
             Service::UnreliableDatagram => u32::from(self.options.datagram_mtu),
@@ -202,7 +202,7 @@ fn is_one_sided(operation: &Operation) -> bool {
 }
 
 /// Whether a queue pair does that; how many bytes it is.
-#[inline]
+#[inline(always)]
 fn check(pair: &QueuePair, request: &Request<'_>, limit: u32) -> Result<u32, Error> {
     use Operation::{Bind, CompareSwap, FetchAdd, LocalInvalidate, Read, Send, SendImmediate, SendInvalidate, Write};
     let fits = match pair.config.init.service {

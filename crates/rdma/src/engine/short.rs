@@ -150,7 +150,7 @@ impl<M: Memory> Engine<M> {
     ///
     /// # Errors
     /// The same.
-    #[inline]
+    #[inline(always)]
     pub fn post_send_near<N: Near>(&mut self, qpn: Qpn, request: &Request<'_>, near: &mut N) -> Result<(), Error> {
         let (slot, len, signaled) = self.check(qpn, request)?;
         if !request.operation.takes_buffer() || !self.send_short(slot, request, (len, signaled), near) {
@@ -159,7 +159,7 @@ impl<M: Memory> Engine<M> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_short<N: Near>(
         &mut self,
         slot: u32,

@@ -85,7 +85,7 @@ impl Sender {
     }
 
     /// Whether a packet of `len` bytes has room.
-    #[inline]
+    #[inline(always)]
     pub fn has_room(&mut self, len: usize) -> Room {
         if len > MOST_PAYLOAD {
             return Room::Never;
@@ -100,6 +100,7 @@ impl Sender {
     }
 
     /// A receiver that says nonsense gets nothing: then neither difference is one that there may be.
+    #[inline(always)]
     fn fits(&self, len: usize) -> bool {
         let (_, end) = payload_at(self.used, len, WITHIN);
         self.written.wrapping_sub(self.free.0) < HEADERS && end.wrapping_sub(self.free.1) <= PAYLOADS
@@ -122,7 +123,7 @@ impl Sender {
 
     /// Adds a short SEND of `source` as [`Sender::send`] does; `heard` is what the receiver of this side says
     /// ([`Receiver::heard`]).
-    #[inline]
+    #[inline(always)]
     pub fn send_short(&mut self, source: Qpn, short: &Short, gids: (u8, u8), heard: u16, payload: &[u8]) -> Room {
         if !self.unsettled.has_room() || !self.fits(payload.len()) {
             return Room::None;

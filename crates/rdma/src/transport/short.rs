@@ -18,7 +18,7 @@ fn is_open(config: &Config) -> bool {
 
 impl QueuePair {
     /// What a SEND would be as a short one, if it may be one: nothing before it waits to be sent.
-    #[inline]
+    #[inline(always)]
     pub fn as_short<M>(&self, env: &Environment<'_, M>, request: &Request<'_>, len: u32) -> Option<Short> {
         let immediate = match request.operation {
             Operation::Send => None,
@@ -61,7 +61,7 @@ impl QueuePair {
 
 impl Requester {
     /// Whether a SEND that is posted now may go at once.
-    #[inline]
+    #[inline(always)]
     fn may_send_short(&self, window: u32, operation: Operation) -> bool {
         self.cursor == self.queue.end
             && self.packet == 0
@@ -73,7 +73,7 @@ impl Requester {
     }
 
     /// Adds a request that was sent as a short SEND.
-    #[inline]
+    #[inline(always)]
     pub fn post_short(&mut self, request: &Request<'_>, len: u32, signaled: bool) {
         let position = self.queue.end;
         self.queue.post(request, len, signaled);
@@ -129,7 +129,7 @@ impl Responder {
 }
 
 /// Copies the bytes of a request.
-#[inline]
+#[inline(always)]
 pub(crate) fn copy_out<M: Memory>(
     memory: &mut M,
     config: &Config,

@@ -116,7 +116,7 @@ impl SendQueue {
     }
 
     /// Adds a request that the caller has checked, of `len` bytes; the queue is not full.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, request: &Request<'_>, len: u32, signaled: bool) {
         let place = self.place(self.end);
         let slot = &mut self.slots[place];
@@ -157,7 +157,7 @@ impl SendQueue {
     }
 
     /// The same, to change it.
-    #[inline]
+    #[inline(always)]
     pub fn slot_mut(&mut self, position: u32) -> Option<&mut Slot> {
         if position.wrapping_sub(self.first) >= self.len() {
             return None;

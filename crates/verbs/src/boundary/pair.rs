@@ -352,6 +352,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_i
                     running.progress(place.now());
                     running.settle(place.now());
                 }
+                running.sessions.forget_ways();
                 let state = running.engine.modify_qp(object.number, &told).map_err(|error| error.errno())?;
                 if state == State::Reset {
                     running.sessions.forget(object.number);

@@ -95,7 +95,7 @@ unsafe fn operation(wr: &SendWr) -> Result<Operation, i32> {
 
 /// # Safety
 /// `wr` and what it leads to are there.
-#[inline]
+#[inline(never)]
 unsafe fn post_one(running: &mut Running, number: Qpn, is_datagram: bool, wr: &SendWr) -> Result<(), i32> {
     // SAFETY: the caller's promise.
     let (operation, pieces) = unsafe { (operation(wr)?, pieces(wr.sg_list, wr.num_sge)?) };
@@ -138,24 +138,41 @@ unsafe fn post_one(running: &mut Running, number: Qpn, is_datagram: bool, wr: &S
     post(Data::Inline(&parts[..pieces.len()]))
 }
 
-/// A WRITE of one piece given inline, as the one before it. False: it is to be posted.
+/// What is posted most, without what is only there for everything else: bytes given inline in one piece, as a WRITE that goes where
+/// the one before it went, or as a SEND on a connection. False: it is to be posted as all else.
 ///
 /// # Safety
 /// `wr` and what it leads to are there.
 #[inline(always)]
-unsafe fn write_again(running: &mut Running, number: Qpn, wr: &SendWr) -> bool {
-    if wr.opcode != opcode::WRITE || wr.num_sge != 1 || wr.send_flags & send_flags::INLINE == 0 {
-        return false;
+unsafe fn post_usual(running: &mut Running, number: Qpn, is_datagram: bool, wr: &SendWr) -> Result<bool, i32> {
+    if wr.num_sge != 1 || wr.send_flags & send_flags::INLINE == 0 || is_datagram {
+        return Ok(false);
     }
-    // SAFETY: there is one piece, whose bytes are memory of the program, and the opcode says which way it goes: the caller's promise.
-    let (piece, to) = unsafe { (&*wr.sg_list, wr.wr.rdma) };
+    // SAFETY: there is one piece: the caller's promise.
+    let piece = unsafe { &*wr.sg_list };
     let bytes = match piece.length {
-        0 => return false,
-        // SAFETY: as above.
+        0 => return Ok(false),
+        // SAFETY: bytes given inline are memory of the program (the caller's promise), and are copied now.
         len => unsafe { slice::from_raw_parts(piece.addr as *const u8, len as usize) },
     };
-    let to = (to.remote_addr, Key::new(to.rkey));
-    running.write_again(number, wr.wr_id, to, bytes, wr.send_flags & send_flags::SIGNALED != 0)
+    let signaled = wr.send_flags & send_flags::SIGNALED != 0;
+    match wr.opcode {
+        opcode::WRITE => {
+            // SAFETY: the opcode says which one it is.
+            let to = unsafe { wr.wr.rdma };
+            let to = (to.remote_addr, Key::new(to.rkey));
+            Ok(running.write_again(number, wr.wr_id, to, bytes, signaled))
+        }
+        opcode::SEND => {
+            let solicited = wr.send_flags & send_flags::SOLICITED != 0;
+            let fence = wr.send_flags & send_flags::FENCE != 0;
+            let flags = Flags { signaled, solicited, fence };
+            let (operation, data) = (Operation::Send, Data::Inline(&[bytes]));
+            running.post_known(number, &Request { id: wr.wr_id, operation, data, flags, target: None })?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
 }
 
 unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
@@ -168,7 +185,7 @@ unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut Send
             // SAFETY: the list ends with NULL: the caller's promise.
             while let Some(wr) = unsafe { next.as_ref() } {
                 // SAFETY: the caller's promise.
-                if !unsafe { write_again(running, object.number, wr) } {
+                if !unsafe { post_usual(running, object.number, is_datagram, wr) }? {
                     // SAFETY: the caller's promise.
                     unsafe { post_one(running, object.number, is_datagram, wr) }?;
                 }

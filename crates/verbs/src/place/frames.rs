@@ -21,6 +21,7 @@ const MOST_PAYLOAD: usize = 4096;
 
 /// A path, the front of its frames, and the way of its packets if they go without frames.
 struct Ready {
+    source: Qpn,
     path: Path,
     prepared: Prepared,
     go: Go,
@@ -137,8 +138,8 @@ fn be_ready<'r>(
     source: Qpn,
 ) -> Option<&'r mut Ready> {
     let place = &mut ready[source.value() as usize % READY];
-    if place.as_ref().is_none_or(|ready| ready.path != *path) {
-        let ready = |prepared| Ready { path: *path, prepared, go: Go::default() };
+    if place.as_ref().is_none_or(|ready| ready.source != source || ready.path != *path) {
+        let ready = |prepared| Ready { source, path: *path, prepared, go: Go::default() };
         *place = Prepared::new(path).ok().map(ready);
     }
     let ready = place.as_mut()?;
@@ -155,13 +156,19 @@ pub(super) struct Rings<'l> {
 }
 
 impl Near for Rings<'_> {
-    #[inline]
+    #[inline(always)]
     fn short<F>(&mut self, path: &Path, source: Qpn, short: &Short, len: usize, fill: F) -> Sent
     where
         F: FnOnce(&mut [u8]) -> Result<(), Refused>,
     {
         let Maker { ready, packet, .. } = &mut *self.maker;
-        let way = be_ready(ready, self.sessions, path, source).and_then(|ready| ready.go.session);
+        // A connected queue pair has one path until it is told another one, and then ways are found anew.
+        let way = match &ready[source.value() as usize % READY] {
+            Some(ready) if ready.source == source && ready.go.generation == self.sessions.generation => {
+                ready.go.session
+            }
+            _ => be_ready(ready, self.sessions, path, source).and_then(|ready| ready.go.session),
+        };
         let (Some(way), Some(to)) = (way, packet.get_mut(..len)) else { return Sent::Full };
         self.sessions.send_short(way, source, short, to, fill)
     }

@@ -42,7 +42,7 @@ pub struct Go {
 pub struct Sessions {
     own: Address,
     all: Vec<Option<Session>>,
-    /// Changes with every session that begins or ends.
+    /// Changes with every session that begins or ends, and with every path.
     pub generation: u64,
     /// Packets that a process had no room for, for too long.
     pub dropped: u64,
@@ -188,6 +188,11 @@ impl Sessions {
         self.all.iter().enumerate().filter_map(|(place, session)| session.as_ref().map(|session| (place, session)))
     }
 
+    /// Which way packets go is to be found anew: a queue pair is told a path.
+    pub fn forget_ways(&mut self) {
+        self.generation += 1;
+    }
+
     /// Which way packets go.
     pub fn way(&self, path: &Path) -> Go {
         let own = &self.own;
@@ -239,7 +244,7 @@ impl Sessions {
     }
 
     /// Sends a short SEND. [`Sent::Full`]: it is to be a packet.
-    #[inline]
+    #[inline(always)]
     pub fn send_short(
         &mut self,
         (place, gids): (usize, (u8, u8)),
