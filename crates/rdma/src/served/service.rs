@@ -9,7 +9,7 @@ use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES};
 use crate::engine::{Engine, Error, Leftover, Options};
 use crate::memory::{Limits, Regions, RegisterError};
 use crate::number::{Gid, Key, Moment, Qpn};
-use crate::show;
+use crate::show::{self, Shown};
 use crate::transport::Out;
 use crate::wire::Service as Kind;
 use millrace_dma::{OutOfRange, Pages, Region, RegionError};
@@ -304,14 +304,14 @@ impl Service {
         self.put_out.pop()
     }
 
-    /// Fields of a JSON object of what a program has: [`show::fields`].
-    pub fn show(&mut self, program: Number) -> Option<String> {
+    /// What a program has now.
+    pub fn show(&mut self, program: Number) -> Option<Shown> {
         let process = self.processes.get(program.0)?;
         let (memory, pairs) = (process.memory, process.owned.pairs.len());
         let first: Vec<Qpn> = process.owned.pairs.iter().take(show::MOST).copied().collect();
         let told: Vec<_> = first.into_iter().filter_map(|qpn| Some((qpn, self.engine.query_qp(qpn).ok()?))).collect();
         let regions = self.engine.memory().regions.get_mut(memory)?;
-        Some(show::fields(&told, pairs, regions))
+        Some(Shown::of(told, pairs, regions))
     }
 
     /// A JSON object of what happened so far, of all programs together: counters of the transport, and those of this, with some more.
