@@ -8,11 +8,12 @@ use crate::clients::{Caller, Client, Grave, May, Waiting, greet};
 use crate::closing::Closer;
 use crate::network::{Doze, Network, Outside};
 use crate::server::Address;
+use crate::stalls::Stalls;
 use crate::wire::{MOST_PARTS, Request, Welcome, Words, write_mac};
 use crate::{bell, record};
 use millrace_rdma::neighbour::Found;
 use millrace_rdma::number::{Gid, Moment};
-use millrace_rdma::served::{Number, ServeError, Service, Turn};
+use millrace_rdma::served::{Number, PutOut, ServeError, Service, Turn};
 use millrace_rdma::show;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -49,6 +50,12 @@ const MOST_ASKED: usize = 16;
 const MOST_STRANGERS: usize = 1024;
 /// Connections of one process at once.
 const MOST_OF_PROCESS: usize = 8;
+/// Turns that take so much longer than they may: it is looked whether the thread has slept so long.
+const SLOW: Duration = Duration::from_millis(5);
+/// How long it is watched then whose memory it waits for.
+const WATCHED: Duration = Duration::from_secs(10);
+/// How long a user whose memory it was is turned away.
+const BANNED: Duration = Duration::from_secs(60);
 /// How soon the socket is looked at again that could not be, and whether somebody has greeted.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -78,6 +85,11 @@ pub(crate) struct Worker {
     first: usize,
     /// Makes text of what was asked for.
     scribe: Closer,
+    stalls: Stalls,
+    /// Until when it is watched whose memory the thread waits for.
+    watched: Option<Instant>,
+    /// Users who are turned away, and until when.
+    banned: Vec<(u32, Instant)>,
 }
 
 impl Worker {
@@ -111,6 +123,9 @@ impl Worker {
             scarce,
             first,
             scribe,
+            stalls: Stalls::new(),
+            watched: None,
+            banned: Vec::new(),
         }
     }
 
@@ -118,6 +133,7 @@ impl Worker {
         since(self.began)
     }
 
+    /// By the thread that has made it.
     pub fn run(mut self, stop: &AtomicBool) {
         let mut until = Instant::now();
         // Acquire pairs with the Release in `Server::drop`.
@@ -165,8 +181,39 @@ impl Worker {
                 std::thread::yield_now();
             }
             if now >= *until || now - began >= LOOK {
+                self.look_after(now, now - began);
                 return turn.next;
             }
+        }
+    }
+
+    /// After turns that took so long: if the thread has slept meanwhile, it has waited for memory of somebody.
+    fn look_after(&mut self, now: Instant, took: Duration) {
+        if took > LOOK + SLOW {
+            let slept = self.stalls.slept();
+            self.stalls.restart();
+            if slept > SLOW {
+                if self.watched.replace(now + WATCHED).is_none() {
+                    tracing::warn!(?slept, "the RDMA engine had to wait for memory: it looks now whose that is");
+                }
+                self.service.watch(Some(Box::new(Stalls::new())));
+            }
+        }
+        if self.watched.is_some_and(|until| now > until) {
+            self.watched = None;
+            self.service.watch(None);
+        }
+    }
+
+    /// Memory of this program made the engine wait. The other programs of its user could do the same, one after the other.
+    fn ban(&mut self, caller: Caller) {
+        let Caller { pid, uid, is_limited } = caller;
+        tracing::warn!(pid, uid, "a program took away memory that it had registered, and is served no more");
+        if is_limited {
+            let now = Instant::now();
+            self.banned.retain(|(_, until)| *until > now);
+            self.banned.push((uid, now + BANNED));
+            self.clients.iter_mut().for_each(|client| client.is_over |= client.caller.uid == uid);
         }
     }
 
@@ -194,11 +241,15 @@ impl Worker {
 
     /// Rings, and hangs up on who was put out. Before anybody else comes, so that its number is nobody else's yet.
     fn after_turn(&mut self) {
-        while let Some((number, left)) = self.service.take_put_out() {
+        while let Some(PutOut { number, left, has_stalled }) = self.service.take_put_out() {
             let is_it = |client: &Client| client.met.as_ref().is_some_and(|met| met.number == number);
             if let Some(at) = self.clients.iter().position(is_it) {
-                let grave = self.remove(at).bury(left);
-                self.graves.push(grave);
+                let client = self.remove(at);
+                let caller = client.caller;
+                self.graves.push(client.bury(left));
+                if has_stalled {
+                    self.ban(caller);
+                }
             }
         }
         if self.waiting > 0 {
@@ -234,6 +285,7 @@ impl Worker {
         let left = left.into_iter().chain(most).chain(is_awaited.then_some(AGAIN)).min();
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         self.look(left.as_ref(), wakes.as_ref());
+        self.stalls.restart();
         if let Some(network) = &mut self.network {
             network.awake();
         }
@@ -373,10 +425,16 @@ impl Worker {
 
     fn let_in(&mut self, socket: OwnedFd) {
         match Client::new(socket, &self.may) {
+            Ok(client) if self.is_banned(&client.caller) => self.turn_away(client.socket, Errno::ACCESS),
             Ok(client) if self.has_many(&client.caller) => self.turn_away(client.socket, Errno::USERS),
             Ok(client) => self.clients.push(client),
             Err(socket) => self.turn_away(Arc::new(socket), Errno::ACCESS),
         }
+    }
+
+    fn is_banned(&self, caller: &Caller) -> bool {
+        let now = Instant::now();
+        self.banned.iter().any(|(uid, until)| *uid == caller.uid && *until > now)
     }
 
     /// Hangs up, and says why.
