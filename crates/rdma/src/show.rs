@@ -1,28 +1,82 @@
 //! What whoever looks is told of an engine and its memory, as JSON: `millrace rdma`.
 
-use crate::memory::{Info, Regions, Way};
+use crate::memory::{Counters, Info, Limits, Regions, Way};
 use crate::number::Qpn;
 use crate::transport::Query;
 use crate::work::Access;
+use millrace_dma::WatchCounters;
 
 /// Queue pairs, and regions, that are told of: with more, a record would not fit into a socket.
 pub const MOST: usize = 128;
 /// What opens a region from outside.
 const REMOTE: [Access; 3] = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
 
-/// Fields of an object: queue pairs, of which there are `pairs`, regions, and the table behind keys; of the first two at most [`MOST`].
-pub fn fields(told: &[(Qpn, Query)], pairs: usize, regions: &mut Regions) -> String {
-    let told: Vec<String> = told.iter().take(MOST).map(|(qpn, query)| pair(*qpn, query)).collect();
-    let all = regions.list();
-    let shown: Vec<String> = all.iter().take(MOST).map(region).collect();
-    let iotlb = iotlb(regions, all.len());
-    format!(
-        "\"qps\":[{}],\"qps_omitted\":{},\"regions\":[{}],\"regions_omitted\":{},\"iotlb\":{iotlb}",
-        told.join(","),
-        pairs.saturating_sub(MOST),
-        shown.join(","),
-        all.len().saturating_sub(MOST),
-    )
+/// What was there at one moment: of queue pairs and regions at most [`MOST`]. Text is made of it later, and elsewhere, because that takes longer.
+pub struct Shown {
+    told: Vec<(Qpn, Query)>,
+    pairs: usize,
+    regions: Vec<Info>,
+    all_regions: usize,
+    limits: Limits,
+    bytes: u64,
+    counters: Counters,
+    watched: WatchCounters,
+}
+
+impl Shown {
+    /// Queue pairs, of which there are `pairs`, and regions, with the table behind keys.
+    pub fn of(mut told: Vec<(Qpn, Query)>, pairs: usize, regions: &mut Regions) -> Self {
+        told.truncate(MOST);
+        Self {
+            told,
+            pairs,
+            regions: regions.some(MOST),
+            all_regions: regions.count(),
+            limits: regions.limits(),
+            bytes: regions.bytes(),
+            counters: regions.counters(),
+            watched: regions.watched(),
+        }
+    }
+
+    /// Fields of a JSON object.
+    pub fn fields(&self) -> String {
+        let told: Vec<String> = self.told.iter().map(|(qpn, query)| pair(*qpn, query)).collect();
+        let regions: Vec<String> = self.regions.iter().map(region).collect();
+        let iotlb = self.iotlb();
+        format!(
+            "\"qps\":[{}],\"qps_omitted\":{},\"regions\":[{}],\"regions_omitted\":{},\"iotlb\":{iotlb}",
+            told.join(","),
+            self.pairs.saturating_sub(MOST),
+            regions.join(","),
+            self.all_regions.saturating_sub(MOST),
+        )
+    }
+
+    /// The table behind keys. It holds every region, so that nothing is evicted and a miss is a wrong key.
+    fn iotlb(&self) -> String {
+        let Self { limits, counters, watched, bytes, all_regions: entries, .. } = self;
+        format!(
+            "{{\"entries\":{entries},\"quota_entries\":{},\"bytes\":{},\"quota_bytes\":{},\"misses\":{},\"refused_bounds\":{},\
+             \"refused_permission\":{},\"refused_alignment\":{},\"refused_gone\":{},\"taken_away\":{},\"lost\":{},\
+             \"shootdowns\":{},\"shootdown_total_ns\":{},\"unmapped\":{},\"removed\":{},\"moved\":{}}}",
+            limits.regions,
+            bytes,
+            limits.bytes,
+            counters.refused_key,
+            counters.refused_bounds,
+            counters.refused_permission,
+            counters.refused_alignment,
+            counters.refused_gone,
+            counters.gone,
+            counters.lost,
+            watched.rounds,
+            watched.closed_ns,
+            watched.unmapped,
+            watched.removed,
+            watched.moved,
+        )
+    }
 }
 
 /// An object of counters.
@@ -66,30 +120,5 @@ fn region(info: &Info) -> String {
         "{{\"lkey\":{key},\"domain\":{},\"base\":{},\"bytes\":{},\"access\":{},\"way\":\"{way}\",\"shared_bytes\":{},\
          \"windows\":{},\"gone\":{}}}",
         info.domain.0, info.base, info.len, info.access.0, info.shared, info.windows, info.gone,
-    )
-}
-
-/// The table behind keys. It holds every region, so that nothing is evicted and a miss is a wrong key.
-fn iotlb(regions: &Regions, entries: usize) -> String {
-    let (limits, counters, watched) = (regions.limits(), regions.counters(), regions.watched());
-    format!(
-        "{{\"entries\":{entries},\"quota_entries\":{},\"bytes\":{},\"quota_bytes\":{},\"misses\":{},\"refused_bounds\":{},\
-         \"refused_permission\":{},\"refused_alignment\":{},\"refused_gone\":{},\"taken_away\":{},\"lost\":{},\
-         \"shootdowns\":{},\"shootdown_total_ns\":{},\"unmapped\":{},\"removed\":{},\"moved\":{}}}",
-        limits.regions,
-        regions.bytes(),
-        limits.bytes,
-        counters.refused_key,
-        counters.refused_bounds,
-        counters.refused_permission,
-        counters.refused_alignment,
-        counters.refused_gone,
-        counters.gone,
-        counters.lost,
-        watched.rounds,
-        watched.closed_ns,
-        watched.unmapped,
-        watched.removed,
-        watched.moved,
     )
 }

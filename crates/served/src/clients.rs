@@ -14,7 +14,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a program may take to greet.
@@ -58,16 +58,17 @@ pub(crate) struct Grave {
 }
 
 impl Grave {
-    /// Whether all is closed.
-    pub fn is_empty(&self) -> bool {
+    /// What is not closed yet.
+    pub fn count(&self) -> usize {
         // Relaxed: a count, which orders nothing.
-        self.waiting.load(Ordering::Relaxed) == 0
+        self.waiting.load(Ordering::Relaxed)
     }
 }
 
 /// A program that has called.
 pub(crate) struct Client {
-    pub socket: OwnedFd,
+    /// Also of the thread that answers questions.
+    pub socket: Arc<OwnedFd>,
     /// Readable when the process has ended. Children may hold its socket.
     pub ended: Option<OwnedFd>,
     pub caller: Caller,
@@ -79,6 +80,10 @@ pub(crate) struct Client {
     /// A request that waits until what was posted before it is taken.
     pub waiting: Option<Waiting>,
     pub closer: Closer,
+    /// Text is being made for it.
+    pub is_asking: Arc<AtomicBool>,
+    /// It is to be hung up on.
+    pub is_over: bool,
 }
 
 /// What a program and the card have in common.
@@ -102,15 +107,16 @@ impl Client {
     pub fn new(socket: OwnedFd, may: &May) -> Result<Self, OwnedFd> {
         let Some(caller) = may(socket.as_fd()) else { return Err(socket) };
         let Ok(ended) = end_of(caller.pid) else { return Err(socket) };
-        let (asked, closer) = Default::default();
+        let (asked, closer, is_asking) = Default::default();
+        let socket = Arc::new(socket);
         let called = Instant::now();
-        Ok(Self { socket, ended, caller, called, met: None, asked, waiting: None, closer })
+        Ok(Self { socket, ended, caller, called, met: None, asked, waiting: None, closer, is_asking, is_over: false })
     }
 
     /// What is looked for at its socket: requests, but not more than one, and not while much of what it has handed over waits to be
     /// closed.
     pub fn wants(&self) -> PollFlags {
-        match self.waiting.is_some() || self.closer.is_full() {
+        match self.waiting.is_some() || self.closer.is_full() || self.is_over {
             true => PollFlags::RDHUP,
             false => PollFlags::IN | PollFlags::RDHUP,
         }
@@ -118,9 +124,7 @@ impl Client {
 
     /// Closes what it has handed over.
     pub fn close(&mut self, fds: Vec<OwnedFd>) {
-        if !fds.is_empty() {
-            self.closer.close(fds);
-        }
+        self.closer.close_all(fds);
     }
 
     /// Whether it has had time enough to greet.
@@ -133,7 +137,10 @@ impl Client {
         let Self { socket, ended, met, waiting, mut closer, caller, .. } = self;
         // What is its own first: it does not wait behind what takes long.
         closer.close((left, ended, met));
-        closer.close((socket, waiting));
+        closer.close(socket);
+        if let Some(waiting) = waiting {
+            closer.close_all(waiting.fds);
+        }
         Grave { caller, waiting: closer.waiting() }
     }
 }

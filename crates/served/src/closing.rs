@@ -1,23 +1,35 @@
 //! What programs have handed over is closed on a thread of each program's own: closing can take as long as whoever made the
 //! descriptor likes (a TCP socket that lingers, inside a socket that nobody reads), and unmapping as long as there is memory.
 
-use std::sync::Arc;
+use rustix::fd::OwnedFd;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 
-/// How much of a program may wait to be closed before it is not listened to any more.
+/// How many things, or descriptors, of a program may wait to be closed before it is not listened to any more.
 const MOST_WAITING: usize = 16;
 /// Bytes of the stack of such a thread.
 const STACK: usize = 64 << 10;
 
-/// Something that is to be dropped, and nothing else.
-type Garbage = Box<dyn Send>;
+/// What takes long, and as how much it counts.
+type Job = (Box<dyn FnOnce() + Send>, usize);
+
+/// The cores on which such threads run: all of the process's, and not the one to which the engine's thread, which starts them, keeps.
+static CORES: OnceLock<CpuSet> = OnceLock::new();
+
+/// To be called by a thread that may run on all cores of the process.
+pub(crate) fn remember_cores() {
+    if let Ok(cores) = sched_getaffinity(None) {
+        let _ = CORES.set(cores);
+    }
+}
 
 /// The thread of one program that closes; there is none before there is something to close.
 #[derive(Default)]
 pub(crate) struct Closer {
-    thread: Option<Sender<Garbage>>,
-    kept: Vec<Garbage>,
+    thread: Option<Sender<Job>>,
+    kept: Vec<Job>,
     waiting: Arc<AtomicUsize>,
 }
 
@@ -31,20 +43,32 @@ impl Drop for Closer {
 impl Closer {
     /// Has something dropped, soon.
     pub fn close(&mut self, garbage: impl Send + 'static) {
+        self.run(1, move || drop(garbage));
+    }
+
+    /// Has descriptors closed, soon.
+    pub fn close_all(&mut self, fds: Vec<OwnedFd>) {
+        if !fds.is_empty() {
+            self.run(fds.len(), move || drop(fds));
+        }
+    }
+
+    /// Has something done, soon. Until then it counts as so much.
+    pub fn run(&mut self, count: usize, job: impl FnOnce() + Send + 'static) {
         if self.thread.is_none() {
             self.thread = start(self.waiting.clone());
             if let Some(thread) = &self.thread {
-                self.kept.drain(..).for_each(|garbage| drop(thread.send(garbage)));
+                self.kept.drain(..).for_each(|job| drop(thread.send(job)));
             }
         }
         // Relaxed: a count, which orders nothing.
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let garbage: Garbage = Box::new(garbage);
+        self.waiting.fetch_add(count, Ordering::Relaxed);
+        let job: Job = (Box::new(job), count);
         match &self.thread {
             // The thread ends after this.
-            Some(thread) => drop(thread.send(garbage)),
+            Some(thread) => drop(thread.send(job)),
             // The machine has no thread left: it waits until there is one.
-            None => self.kept.push(garbage),
+            None => self.kept.push(job),
         }
     }
 
@@ -58,18 +82,26 @@ impl Closer {
         self.waits_for(MOST_WAITING)
     }
 
+    /// How much waits.
+    pub fn count(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Whether so much waits.
     pub fn waits_for(&self, most: usize) -> bool {
-        self.waiting.load(Ordering::Relaxed) >= most
+        self.count() >= most
     }
 }
 
-fn start(waiting: Arc<AtomicUsize>) -> Option<Sender<Garbage>> {
-    let (sender, receiver): (Sender<Garbage>, Receiver<Garbage>) = channel();
+fn start(waiting: Arc<AtomicUsize>) -> Option<Sender<Job>> {
+    let (sender, receiver): (Sender<Job>, Receiver<Job>) = channel();
     let run = move || {
-        for garbage in receiver {
-            drop(garbage);
-            waiting.fetch_sub(1, Ordering::Relaxed);
+        if let Some(cores) = CORES.get() {
+            let _ = sched_setaffinity(None, cores);
+        }
+        for (job, count) in receiver {
+            job();
+            waiting.fetch_sub(count, Ordering::Relaxed);
         }
     };
     let builder = std::thread::Builder::new().name("millrace-closer".to_owned()).stack_size(STACK);

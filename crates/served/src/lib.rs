@@ -14,7 +14,8 @@
 //! * `bell`: by what the two wake each other.
 //! * `record`: one record of a seqpacket socket, with descriptors.
 //! * `server`: the side of the card. `worker`: its thread. `clients`, `answer`: who has called, and what is answered. `network`: the way to
-//!   other hosts. `closing`: what programs have handed over.
+//!   other hosts. `closing`: what programs have handed over. `stalls`: whose
+//!   memory the thread waits for.
 //! * `client`: the side of a program.
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ mod closing;
 mod network;
 mod record;
 mod server;
+mod stalls;
 pub mod wire;
 mod worker;
 

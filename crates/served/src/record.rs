@@ -1,18 +1,28 @@
 //! One record of a socket: words, and descriptors.
 
 use crate::wire::{MOST_PARTS, MOST_WORDS, Words};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
+use rustix::process::{Resource, getrlimit};
 use std::io::{IoSlice, IoSliceMut};
 
 /// Descriptors of a record that is sent.
 const MOST_FDS: usize = MOST_PARTS;
 /// As many as the system passes (`SCM_MAX_FD`). If there were room for fewer, it would close the rest, and take as long as their maker likes.
 const MOST_RECEIVED: usize = 253;
+
+/// Whether there are descriptors for all that a record may bring: the system closes those for which there are none, at once. Numbers are given
+/// from the lowest on, so that it is enough to look at the highest; some of these may be taken all the same. `any` is asked with.
+pub fn has_room(any: impl AsFd) -> bool {
+    let limit = getrlimit(Resource::Nofile).current.map_or(i32::MAX, |limit| i32::try_from(limit).unwrap_or(i32::MAX));
+    let most = MOST_RECEIVED as i32 + 1;
+    let first = limit.saturating_sub(2 * most).max(0);
+    fcntl_dupfd_cloexec(any, first).is_ok_and(|found| limit - found.as_raw_fd() > most)
+}
 
 /// Sends a record without waiting.
 ///

@@ -8,16 +8,17 @@ use crate::clients::{Caller, Client, Grave, May, Waiting, greet};
 use crate::closing::Closer;
 use crate::network::{Doze, Network, Outside};
 use crate::server::Address;
+use crate::stalls::Stalls;
 use crate::wire::{MOST_PARTS, Request, Welcome, Words, write_mac};
 use crate::{bell, record};
 use millrace_rdma::neighbour::Found;
 use millrace_rdma::number::{Gid, Moment};
-use millrace_rdma::served::{Number, ServeError, Service, Turn};
+use millrace_rdma::served::{Number, PutOut, ServeError, Service, Turn};
 use millrace_rdma::show;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,7 +26,13 @@ use std::time::{Duration, Instant};
 /// Programs at once: each costs the card memory.
 const MOST_PROGRAMS: usize = 256;
 /// Calls that are accepted at a look: strangers, who are hung up on, may call without end.
-const ACCEPTED: usize = 16;
+const ACCEPTED: usize = 4;
+/// How long requests are taken at a look: one of each program, and the rest at the next.
+const REQUESTS: Duration = Duration::from_micros(50);
+/// Programs that are hung up on at a look.
+const HANG_UPS: usize = 2;
+/// Descriptors of a user who is not the owner that wait to be closed, beyond which he is not listened to.
+const MOST_CLOSING: usize = 512;
 /// How often the socket is looked at while something moves.
 const LOOK: Duration = Duration::from_micros(200);
 /// How long the thread looks on after something moved.
@@ -43,6 +50,12 @@ const MOST_ASKED: usize = 16;
 const MOST_STRANGERS: usize = 1024;
 /// Connections of one process at once.
 const MOST_OF_PROCESS: usize = 8;
+/// Turns that take so much longer than they may: it is looked whether the thread has slept so long.
+const SLOW: Duration = Duration::from_millis(5);
+/// How long it is watched then whose memory it waits for.
+const WATCHED: Duration = Duration::from_secs(10);
+/// How long a user whose memory it was is turned away.
+const BANNED: Duration = Duration::from_secs(60);
 /// How soon the socket is looked at again that could not be, and whether somebody has greeted.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -66,6 +79,17 @@ pub(crate) struct Worker {
     began: Instant,
     /// No descriptor, or no place, for one more: the socket is not looked at until then.
     full: Option<Instant>,
+    /// Too few descriptors for what a record may bring: none is taken until then.
+    scarce: Option<Instant>,
+    /// Whose request is first.
+    first: usize,
+    /// Makes text of what was asked for.
+    scribe: Closer,
+    stalls: Stalls,
+    /// Until when it is watched whose memory the thread waits for.
+    watched: Option<Instant>,
+    /// Users who are turned away, and until when.
+    banned: Vec<(u32, Instant)>,
 }
 
 impl Worker {
@@ -79,7 +103,7 @@ impl Worker {
         bell: Arc<OwnedFd>,
     ) -> Self {
         let (clients, graves, strangers, began) = (Vec::new(), Vec::new(), Closer::default(), Instant::now());
-        let (waiting, turned_away, full) = (0, 0, None);
+        let (waiting, turned_away, full, scarce, first, scribe) = (0, 0, None, None, 0, Closer::default());
         Self {
             service,
             network,
@@ -96,6 +120,12 @@ impl Worker {
             turned_away,
             began,
             full,
+            scarce,
+            first,
+            scribe,
+            stalls: Stalls::new(),
+            watched: None,
+            banned: Vec::new(),
         }
     }
 
@@ -103,6 +133,7 @@ impl Worker {
         since(self.began)
     }
 
+    /// By the thread that has made it.
     pub fn run(mut self, stop: &AtomicBool) {
         let mut until = Instant::now();
         // Acquire pairs with the Release in `Server::drop`.
@@ -150,8 +181,39 @@ impl Worker {
                 std::thread::yield_now();
             }
             if now >= *until || now - began >= LOOK {
+                self.look_after(now, now - began);
                 return turn.next;
             }
+        }
+    }
+
+    /// After turns that took so long: if the thread has slept meanwhile, it has waited for memory of somebody.
+    fn look_after(&mut self, now: Instant, took: Duration) {
+        if took > LOOK + SLOW {
+            let slept = self.stalls.slept();
+            self.stalls.restart();
+            if slept > SLOW {
+                if self.watched.replace(now + WATCHED).is_none() {
+                    tracing::warn!(?slept, "the RDMA engine had to wait for memory: it looks now whose that is");
+                }
+                self.service.watch(Some(Box::new(Stalls::new())));
+            }
+        }
+        if self.watched.is_some_and(|until| now > until) {
+            self.watched = None;
+            self.service.watch(None);
+        }
+    }
+
+    /// Memory of this program made the engine wait. The other programs of its user could do the same, one after the other.
+    fn ban(&mut self, caller: Caller) {
+        let Caller { pid, uid, is_limited } = caller;
+        tracing::warn!(pid, uid, "a program took away memory that it had registered, and is served no more");
+        if is_limited {
+            let now = Instant::now();
+            self.banned.retain(|(_, until)| *until > now);
+            self.banned.push((uid, now + BANNED));
+            self.clients.iter_mut().for_each(|client| client.is_over |= client.caller.uid == uid);
         }
     }
 
@@ -179,11 +241,15 @@ impl Worker {
 
     /// Rings, and hangs up on who was put out. Before anybody else comes, so that its number is nobody else's yet.
     fn after_turn(&mut self) {
-        while let Some((number, left)) = self.service.take_put_out() {
+        while let Some(PutOut { number, left, has_stalled }) = self.service.take_put_out() {
             let is_it = |client: &Client| client.met.as_ref().is_some_and(|met| met.number == number);
             if let Some(at) = self.clients.iter().position(is_it) {
-                let grave = self.remove(at).bury(left);
-                self.graves.push(grave);
+                let client = self.remove(at);
+                let caller = client.caller;
+                self.graves.push(client.bury(left));
+                if has_stalled {
+                    self.ban(caller);
+                }
             }
         }
         if self.waiting > 0 {
@@ -198,7 +264,7 @@ impl Worker {
     }
 
     fn sleep(&mut self, next: Option<Moment>) {
-        if !self.service.doze() {
+        if self.waiting > 0 || self.clients.iter().any(|client| client.is_over) || !self.service.doze() {
             return;
         }
         let Self { network, service, began, .. } = self;
@@ -212,11 +278,14 @@ impl Worker {
         let left = next.map(|next| Duration::from_nanos(next.nanoseconds().saturating_sub(self.now().nanoseconds())));
         // Somebody is to greet soon, or a socket is to be looked at again.
         let is_awaited = self.full.is_some()
+            || self.scarce.is_some()
             || self.strangers.waits_for(MOST_STRANGERS)
+            || self.is_any_closing(MOST_CLOSING)
             || self.clients.iter().any(|client| client.met.is_none() || client.closer.is_full());
         let left = left.into_iter().chain(most).chain(is_awaited.then_some(AGAIN)).min();
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         self.look(left.as_ref(), wakes.as_ref());
+        self.stalls.restart();
         if let Some(network) = &mut self.network {
             network.awake();
         }
@@ -227,11 +296,10 @@ impl Worker {
     fn look(&mut self, most: Option<&Timespec>, wakes: Option<&OwnedFd>) {
         let now = Instant::now();
         self.full = self.full.filter(|until| *until > now);
-        for at in (0..self.clients.len()).rev() {
-            if self.clients[at].is_late(now) {
-                self.hang_up(at);
-            }
-        }
+        self.scarce = self.scarce.filter(|until| *until > now);
+        self.clients.iter_mut().for_each(|client| client.is_over |= client.is_late(now));
+        self.hang_up_some();
+        let unheard = self.unheard();
         let listens = if self.full.is_some() || self.strangers.waits_for(MOST_STRANGERS) {
             PollFlags::empty()
         } else {
@@ -239,11 +307,13 @@ impl Worker {
         };
         let mut fds = vec![PollFd::new(&self.listener, listens)];
         for client in &self.clients {
-            fds.push(PollFd::new(&client.socket, client.wants()));
+            let is_heard = self.scarce.is_none() && !unheard.contains(&client.caller.uid);
+            let wants = if is_heard { client.wants() } else { PollFlags::RDHUP };
+            fds.push(PollFd::new(&client.socket, wants));
             // Three each; the socket, of which nothing is asked, stands for what is missing.
             let or_socket = |fd| match fd {
                 Some(fd) => (fd, PollFlags::IN),
-                None => (&client.socket, PollFlags::empty()),
+                None => (&*client.socket, PollFlags::empty()),
             };
             for fd in [client.ended.as_ref(), client.met.as_ref().map(|met| &met.to_card)] {
                 let (fd, wanted) = or_socket(fd);
@@ -257,20 +327,29 @@ impl Worker {
         }
         let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
         drop(fds);
-        let mut gone = Vec::new();
-        for (at, ready) in ready[1..].chunks_exact(3).take(self.clients.len()).enumerate() {
-            let client = &self.clients[at];
+        let (began, count, mut last) = (Instant::now(), self.clients.len(), 0);
+        for step in 0..count {
+            let at = (self.first + step) % count;
+            last = at + 1;
+            let ready = &ready[1 + 3 * at..][..3];
+            let client = &mut self.clients[at];
             if let Some(met) = client.met.as_ref().filter(|_| ready[2].contains(PollFlags::IN)) {
                 bell::heard_by_card(&met.to_card);
             }
             let has_ended = client.ended.is_some() && ready[1].contains(PollFlags::IN);
             // What is not looked for now has not come: then it has hung up.
-            let is_over = !ready[0].is_empty() && !ready[0].contains(PollFlags::IN);
-            if has_ended || is_over || (ready[0].contains(PollFlags::IN) && self.serve(at).is_err()) {
-                gone.push(at);
+            client.is_over |= has_ended || !ready[0].is_empty() && !ready[0].contains(PollFlags::IN);
+            if !client.is_over && ready[0].contains(PollFlags::IN) {
+                let is_served = self.serve(at).is_ok();
+                self.clients[at].is_over |= !is_served;
+                // Those who wait for the engine are not to wait for many that ask.
+                if began.elapsed() > REQUESTS {
+                    break;
+                }
             }
         }
-        gone.into_iter().rev().for_each(|at| self.hang_up(at));
+        self.first = last;
+        self.hang_up_some();
         if ready[0].contains(PollFlags::IN) {
             self.accept();
         }
@@ -284,6 +363,39 @@ impl Worker {
         client
     }
 
+    /// Hangs up on some of those that it is to be hung up on: destroying what one has takes its time.
+    fn hang_up_some(&mut self) {
+        for _ in 0..HANG_UPS {
+            let Some(at) = self.clients.iter().position(|client| client.is_over) else { return };
+            self.hang_up(at);
+        }
+    }
+
+    /// Whether so many descriptors of other users than the owner wait to be closed.
+    fn is_any_closing(&self, most: usize) -> bool {
+        self.closing().map(|(_, count)| count).sum::<usize>() >= most
+    }
+
+    /// Of users other than the owner: what waits to be closed of each of their programs.
+    fn closing(&self) -> impl Iterator<Item = (u32, usize)> {
+        let clients = self.clients.iter().map(|client| (client.caller, client.closer.count()));
+        let graves = self.graves.iter().map(|grave| (grave.caller, grave.count()));
+        clients.chain(graves).filter(|(caller, _)| caller.is_limited).map(|(caller, count)| (caller.uid, count))
+    }
+
+    /// Users who are not listened to, because too much of theirs waits to be closed.
+    fn unheard(&self) -> Vec<u32> {
+        if !self.is_any_closing(MOST_CLOSING) {
+            return Vec::new();
+        }
+        let mut users: Vec<u32> = self.closing().map(|(uid, _)| uid).collect();
+        users.sort_unstable();
+        users.dedup();
+        let of = |user: u32| self.closing().filter(|(uid, _)| *uid == user).map(|(_, count)| count).sum::<usize>();
+        users.retain(|uid| of(*uid) >= MOST_CLOSING);
+        users
+    }
+
     fn hang_up(&mut self, at: usize) {
         let client = self.remove(at);
         let now = self.now();
@@ -293,7 +405,7 @@ impl Worker {
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTED {
-            self.graves.retain(|grave| !grave.is_empty());
+            self.graves.retain(|grave| grave.count() > 0);
             if self.clients.len() + self.graves.len() >= MOST_PROGRAMS {
                 self.full = Some(Instant::now() + AGAIN);
                 return;
@@ -313,14 +425,20 @@ impl Worker {
 
     fn let_in(&mut self, socket: OwnedFd) {
         match Client::new(socket, &self.may) {
+            Ok(client) if self.is_banned(&client.caller) => self.turn_away(client.socket, Errno::ACCESS),
             Ok(client) if self.has_many(&client.caller) => self.turn_away(client.socket, Errno::USERS),
             Ok(client) => self.clients.push(client),
-            Err(socket) => self.turn_away(socket, Errno::ACCESS),
+            Err(socket) => self.turn_away(Arc::new(socket), Errno::ACCESS),
         }
     }
 
+    fn is_banned(&self, caller: &Caller) -> bool {
+        let now = Instant::now();
+        self.banned.iter().any(|(uid, until)| *uid == caller.uid && *until > now)
+    }
+
     /// Hangs up, and says why.
-    fn turn_away(&mut self, socket: OwnedFd, why: Errno) {
+    fn turn_away(&mut self, socket: Arc<OwnedFd>, why: Errno) {
         self.turned_away += 1;
         let _ = record::send(&socket, &Words::refusal(why.raw_os_error()), &[]);
         self.strangers.close(socket);
@@ -342,6 +460,10 @@ impl Worker {
 
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
     fn serve(&mut self, at: usize) -> Result<(), Errno> {
+        if !record::has_room(&self.listener) {
+            self.scarce = Some(Instant::now() + AGAIN);
+            return Ok(());
+        }
         let client = &mut self.clients[at];
         let Some((words, fds)) = record::receive_any(&client.socket)? else { return Ok(()) };
         let request = words.ok().and_then(Request::read).filter(|_| fds.len() <= MOST_PARTS);
@@ -372,7 +494,11 @@ impl Worker {
 
     /// Requests before which all is taken.
     fn serve_waiting(&mut self) {
-        for at in (0..self.clients.len()).rev() {
+        let began = Instant::now();
+        for at in 0..self.clients.len() {
+            if began.elapsed() > REQUESTS {
+                return;
+            }
             let client = &mut self.clients[at];
             let (Some(waiting), Some(met)) = (&client.waiting, &client.met) else { continue };
             let number = met.number;
@@ -381,9 +507,7 @@ impl Worker {
             }
             let Some(Waiting { request, fds, .. }) = client.waiting.take() else { continue };
             self.waiting -= 1;
-            if self.answer(at, number, request, fds).is_err() {
-                self.hang_up(at);
-            }
+            self.clients[at].is_over |= self.answer(at, number, request, fds).is_err();
         }
     }
 
@@ -435,21 +559,34 @@ impl Worker {
         }
     }
 
-    /// Says what the card, or a program, is doing: of bounded length.
+    /// Says what the card, or a program, is doing: of bounded length. Of a program the text is made by another thread, which has a look of a
+    /// moment for it.
     fn show(&mut self, at: usize, which: u32) -> Result<(), Errno> {
-        let told = match which.checked_sub(1) {
-            None => Some(self.show_card()),
-            Some(number) => {
-                let met = |client: &Client| Some((client.caller.pid, client.met.as_ref()?.number));
-                let found = self.clients.iter().filter_map(met).nth(number as usize);
-                found.and_then(|(pid, number)| Some(format!("{{\"pid\":{pid},{}}}", self.service.show(number)?)))
-            }
+        let socket = self.clients[at].socket.clone();
+        let Some(number) = which.checked_sub(1) else {
+            let told = self.show_card();
+            return record::send_bytes(socket, told.as_bytes(), &[]);
         };
-        let socket = &self.clients[at].socket;
-        match told {
-            Some(text) => record::send_bytes(socket, text.as_bytes(), &[]),
-            None => record::send(socket, &Words::refusal(Errno::NOENT.raw_os_error()), &[]),
+        let met = |client: &Client| Some((client.caller.pid, client.met.as_ref()?.number));
+        let found = self.clients.iter().filter_map(met).nth(number as usize);
+        let Some((pid, shown)) = found.and_then(|(pid, number)| Some((pid, self.service.show(number)?))) else {
+            return record::send(&socket, &Words::refusal(Errno::NOENT.raw_os_error()), &[]);
+        };
+        // Whoever asks has an answer before he asks again. Acquire pairs with the Release below.
+        let is_asking = self.clients[at].is_asking.clone();
+        if is_asking.swap(true, Ordering::Acquire) {
+            return Err(Errno::BUSY);
         }
+        self.scribe.run(1, move || {
+            let told = format!("{{\"pid\":{pid},{}}}", shown.fields());
+            // Before it is sent: he may ask when he has it.
+            is_asking.store(false, Ordering::Release);
+            if record::send_bytes(&socket, told.as_bytes(), &[]).is_err() {
+                // The card finds that, and hangs up.
+                let _ = shutdown(&socket, Shutdown::Both);
+            }
+        });
+        Ok(())
     }
 
     fn show_card(&mut self) -> String {

@@ -571,8 +571,14 @@ impl Regions {
 
     /// All of them, as they are now.
     pub fn list(&mut self) -> Vec<Info> {
+        self.some(usize::MAX)
+    }
+
+    /// At most so many of them.
+    pub fn some(&mut self, most: usize) -> Vec<Info> {
         self.sync();
-        let mut list: Vec<Info> = self.held.iter().filter_map(|(slot, held)| self.info(*slot, held)).collect();
+        let held = self.held.iter().take(most);
+        let mut list: Vec<Info> = held.filter_map(|(slot, held)| self.info(*slot, held)).collect();
         list.sort_by_key(|info| (info.domain.0, info.base));
         list
     }

@@ -5,6 +5,7 @@ use crate::local::{Connected, Far, Outcome};
 use crate::memory::{Asker, Binding, Memory, ProtectionDomain, Refused, Regions};
 use crate::number::{Gid, Key, Qpn};
 use crate::work::{Access, Data, Operation, Piece};
+use core::time::Duration;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
@@ -31,6 +32,19 @@ pub(super) struct Reach {
     own: Vec<Gid>,
     /// Bytes copied from one program to another, without packets.
     pub copied: u64,
+    /// It is looked whose memory makes the engine wait.
+    pub watcher: Option<Box<dyn Watcher>>,
+    /// Whose did, and how long.
+    pub waits: Vec<(usize, Duration)>,
+}
+
+/// Looks how long the engine waits for memory of a program.
+pub trait Watcher: Send {
+    /// Some of it is about to be used.
+    fn begin(&mut self);
+
+    /// It was used. How long the thread has slept meanwhile; what others than that memory had it wait for does not count.
+    fn end(&mut self) -> Duration;
 }
 
 /// A request between two programs that can be done at once.
@@ -44,8 +58,8 @@ struct Way {
 
 impl Reach {
     pub fn new(own: &[Gid]) -> Self {
-        let (domains, pairs) = Default::default();
-        Self { regions: Slab::new(), domains, pairs, own: own.to_vec(), copied: 0 }
+        let (domains, pairs, waits) = Default::default();
+        Self { regions: Slab::new(), domains, pairs, own: own.to_vec(), copied: 0, watcher: None, waits }
     }
 
     /// A domain of the engine is that one of an owner from now on; or (`None`) of nobody.
@@ -67,9 +81,23 @@ impl Reach {
         Some((owner, Asker { domain, ..asker }))
     }
 
-    fn of(&mut self, asker: Asker) -> Result<(&mut Regions, Asker), Refused> {
+    /// Uses memory of the program to which the domain belongs.
+    #[inline]
+    fn with<R>(
+        &mut self,
+        asker: Asker,
+        does: impl FnOnce(&mut Regions, Asker) -> Result<R, Refused>,
+    ) -> Result<R, Refused> {
         let (owner, asker) = self.asker(asker).ok_or(Refused::Key)?;
-        Ok((self.regions.get_mut(owner).ok_or(Refused::Key)?, asker))
+        let regions = self.regions.get_mut(owner).ok_or(Refused::Key)?;
+        let Some(watcher) = &mut self.watcher else { return does(regions, asker) };
+        watcher.begin();
+        let done = does(regions, asker);
+        let waited = watcher.end();
+        if !waited.is_zero() {
+            self.waits.push((owner, waited));
+        }
+        done
     }
 
     /// How a request goes that the other program has no part in; `None`: as packets.
@@ -168,52 +196,45 @@ impl Reach {
 
 impl Memory for Reach {
     fn gather(&mut self, asker: Asker, lkey: Key, address: u64, to: &mut [u8]) -> Result<(), Refused> {
-        let (regions, asker) = self.of(asker)?;
-        regions.gather(asker, lkey, address, to)
+        self.with(asker, |regions, asker| regions.gather(asker, lkey, address, to))
     }
 
     fn scatter(&mut self, asker: Asker, lkey: Key, address: u64, from: &[u8]) -> Result<(), Refused> {
-        let (regions, asker) = self.of(asker)?;
-        regions.scatter(asker, lkey, address, from)
+        self.with(asker, |regions, asker| regions.scatter(asker, lkey, address, from))
     }
 
     fn allows(&mut self, asker: Asker, rkey: Key, address: u64, len: u64, wanted: Access) -> Result<(), Refused> {
-        let (regions, asker) = self.of(asker)?;
-        regions.allows(asker, rkey, address, len, wanted)
+        self.with(asker, |regions, asker| regions.allows(asker, rkey, address, len, wanted))
     }
 
     fn read(&mut self, asker: Asker, rkey: Key, address: u64, to: &mut [u8]) -> Result<(), Refused> {
-        let (regions, asker) = self.of(asker)?;
-        regions.read(asker, rkey, address, to)
+        self.with(asker, |regions, asker| regions.read(asker, rkey, address, to))
     }
 
     fn write(&mut self, asker: Asker, rkey: Key, address: u64, from: &[u8]) -> Result<(), Refused> {
-        let (regions, asker) = self.of(asker)?;
-        regions.write(asker, rkey, address, from)
+        self.with(asker, |regions, asker| regions.write(asker, rkey, address, from))
     }
 
     fn compare_swap(&mut self, asker: Asker, rkey: Key, address: u64, compare: u64, swap: u64) -> Result<u64, Refused> {
-        let (regions, asker) = self.of(asker)?;
-        regions.compare_swap(asker, rkey, address, compare, swap)
+        self.with(asker, |regions, asker| regions.compare_swap(asker, rkey, address, compare, swap))
     }
 
     fn fetch_add(&mut self, asker: Asker, rkey: Key, address: u64, add: u64) -> Result<u64, Refused> {
-        let (regions, asker) = self.of(asker)?;
-        regions.fetch_add(asker, rkey, address, add)
+        self.with(asker, |regions, asker| regions.fetch_add(asker, rkey, address, add))
     }
 
     fn invalidate(&mut self, asker: Asker, key: Key, remote: bool) -> Result<(), Refused> {
-        let (regions, asker) = self.of(asker)?;
-        regions.invalidate(asker, key, remote)
+        self.with(asker, |regions, asker| regions.invalidate(asker, key, remote))
     }
 
     fn bind(&mut self, asker: Asker, window: Binding) -> Result<(), Refused> {
-        let (regions, asker) = self.of(asker)?;
-        regions.bind(asker, window)
+        self.with(asker, |regions, asker| regions.bind(asker, window))
     }
 
     fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
-        let Some(way) = self.way(far, operation, len) else { return Outcome::No };
+        // While it is looked for who makes the engine wait, memory of one program is used at a time.
+        let way = self.way(far, operation, len).filter(|_| self.watcher.is_none());
+        let Some(way) = way else { return Outcome::No };
         // All of it has to fit, before the first byte is moved.
         if !self.may(&way, len) {
             return Outcome::No;
@@ -232,7 +253,7 @@ impl Memory for Reach {
     }
 
     fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
-        self.way(far, operation, len).is_some_and(|way| self.may(&way, len))
+        self.watcher.is_none() && self.way(far, operation, len).is_some_and(|way| self.may(&way, len))
     }
 
     fn show(&mut self, asker: Asker, connected: Option<&Connected<'_>>) {

@@ -29,8 +29,9 @@ mod turn;
 mod work;
 
 pub use books::{Account, Amounts, Quota};
+pub use memory::Watcher;
 pub use program::{Full, Program};
-pub use service::{Counters, Left, Number, ServeError, Service};
+pub use service::{Counters, Left, Number, PutOut, ServeError, Service};
 pub use turn::Turn;
 pub use work::{Apart, MOST_PIECES, Words, Work};
 

@@ -2,21 +2,25 @@
 
 use super::books::{Account, Amounts, Books, Quota};
 use super::mailbox::Mailbox;
-use super::memory::Reach;
+use super::memory::{Reach, Watcher};
 use super::objects::Owned;
 use super::work::Apart;
 use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES};
 use crate::engine::{Engine, Error, Leftover, Options};
 use crate::memory::{Limits, Regions, RegisterError};
 use crate::number::{Gid, Key, Moment, Qpn};
-use crate::show;
+use crate::show::{self, Shown};
 use crate::transport::Out;
 use crate::wire::Service as Kind;
+use core::time::Duration;
 use millrace_dma::{OutOfRange, Pages, Region, RegionError};
 use millrace_ring::lines::{MOST_WORDS, Receiver, Sender};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use std::collections::VecDeque;
+
+/// How long the engine waits for memory of a program, all together, while that is watched.
+const WAITED: Duration = Duration::from_millis(50);
 
 /// The number of a program, as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,6 +94,8 @@ pub struct Counters {
     pub strange: u64,
     /// Programs that were put out because they wrote what is no message.
     pub malformed: u64,
+    /// Programs that were put out because the engine had to wait for their memory.
+    pub stalled: u64,
     /// Events that a program had no room for.
     pub events_lost: u64,
     /// Packets that came from outside and said that they came from here.
@@ -116,6 +122,8 @@ pub(super) struct Process {
     pub paid: FxHashMap<Key, Amounts>,
     /// Events for which its ring had no room.
     pub late: VecDeque<u64>,
+    /// How long the engine had to wait for its memory, since that was watched.
+    pub waited: Duration,
 }
 
 /// What is left of a program that has gone: to be dropped.
@@ -123,6 +131,16 @@ pub struct Left {
     _regions: Option<Regions>,
     _objects: Vec<Leftover>,
     _process: Process,
+}
+
+/// A program that was put out.
+pub struct PutOut {
+    /// Which.
+    pub number: Number,
+    /// What is left of it.
+    pub left: Option<Left>,
+    /// Its memory made the engine wait; otherwise it wrote what is no message.
+    pub has_stalled: bool,
 }
 
 /// Who has a queue pair, and where its completions go.
@@ -181,7 +199,7 @@ pub struct Service {
     /// Programs whose events are to be looked at by them: somebody has to ring.
     pub(super) bells: VecDeque<Number>,
     /// Programs that were put out.
-    pub(super) put_out: Vec<(Number, Option<Left>)>,
+    pub(super) put_out: Vec<PutOut>,
     /// Where messages are taken apart; away while one is.
     pub(super) scratch: Option<Box<Scratch>>,
 }
@@ -231,6 +249,7 @@ impl Service {
             taken: 0,
             paid: FxHashMap::default(),
             late: VecDeque::new(),
+            waited: Duration::ZERO,
         };
         Ok(Number(self.processes.insert(process)))
     }
@@ -299,30 +318,57 @@ impl Service {
         self.bells.pop_front()
     }
 
-    /// A program that was put out, because it wrote what is no message, and what is left of it. Its connection is to be closed.
-    pub fn take_put_out(&mut self) -> Option<(Number, Option<Left>)> {
+    /// A program that was put out. Its connection is to be closed.
+    pub fn take_put_out(&mut self) -> Option<PutOut> {
         self.put_out.pop()
     }
 
-    /// Fields of a JSON object of what a program has: [`show::fields`].
-    pub fn show(&mut self, program: Number) -> Option<String> {
+    /// Watches from now on whose memory makes the engine wait, until `None` is given: whoever does so for longer than a moment is put out. Everything
+    /// goes as packets meanwhile.
+    pub fn watch(&mut self, watcher: Option<Box<dyn Watcher>>) {
+        if watcher.is_some() != self.engine.memory().watcher.is_some() {
+            self.processes.iter_mut().for_each(|(_, process)| process.waited = Duration::ZERO);
+        }
+        self.engine.memory().watcher = watcher;
+    }
+
+    /// Puts out those for whose memory the engine has waited for too long.
+    pub(super) fn put_out_stalled(&mut self, now: Moment) {
+        for (memory, waited) in core::mem::take(&mut self.engine.memory().waits) {
+            let Some((number, process)) = self.processes.iter_mut().find(|(_, process)| process.memory == memory)
+            else {
+                continue;
+            };
+            process.waited += waited;
+            if process.waited > WAITED {
+                self.counters.stalled += 1;
+                let number = Number(number);
+                let left = self.leave(now, number);
+                self.put_out.push(PutOut { number, left, has_stalled: true });
+            }
+        }
+    }
+
+    /// What a program has now.
+    pub fn show(&mut self, program: Number) -> Option<Shown> {
         let process = self.processes.get(program.0)?;
         let (memory, pairs) = (process.memory, process.owned.pairs.len());
         let first: Vec<Qpn> = process.owned.pairs.iter().take(show::MOST).copied().collect();
         let told: Vec<_> = first.into_iter().filter_map(|qpn| Some((qpn, self.engine.query_qp(qpn).ok()?))).collect();
         let regions = self.engine.memory().regions.get_mut(memory)?;
-        Some(show::fields(&told, pairs, regions))
+        Some(Shown::of(told, pairs, regions))
     }
 
     /// A JSON object of what happened so far, of all programs together: counters of the transport, and those of this, with some more.
     pub fn show_counters<const N: usize>(&mut self, more: [(&'static str, u64); N]) -> (String, String) {
-        let Counters { taken, refused, strange, malformed, events_lost, forged, unconnected, packets, copied } =
+        let Counters { taken, refused, strange, malformed, stalled, events_lost, forged, unconnected, packets, copied } =
             self.counters();
         let own = [
             ("taken", taken),
             ("refused", refused),
             ("strange", strange),
             ("malformed", malformed),
+            ("stalled", stalled),
             ("events_lost", events_lost),
             ("forged", forged),
             ("unconnected", unconnected),

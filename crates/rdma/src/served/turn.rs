@@ -2,7 +2,7 @@
 
 use super::mailbox::Switch;
 use super::memory::Reach;
-use super::service::{Number, QueueOf, Scratch, Service};
+use super::service::{Number, PutOut, QueueOf, Scratch, Service};
 use super::told;
 use super::work::Work;
 use crate::engine::{Engine, Error, Event};
@@ -59,6 +59,9 @@ impl Service {
         let mut moved = self.take_all(now);
         moved |= self.move_on(now, wire);
         moved |= self.tell();
+        if !self.engine.memory().waits.is_empty() {
+            self.put_out_stalled(now);
+        }
         let mut next = self.engine.next_deadline();
         // Programs do not say that a ring has room again.
         if self.tell_late() || self.engine.filled() > 0 {
@@ -123,7 +126,7 @@ impl Service {
         if done.is_err() {
             self.counters.malformed += 1;
             let left = self.leave(now, program);
-            self.put_out.push((program, left));
+            self.put_out.push(PutOut { number: program, left, has_stalled: false });
         } else if let Some(process) = self.processes.get(program.0) {
             process.work.give_back();
         }

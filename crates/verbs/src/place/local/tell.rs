@@ -9,6 +9,6 @@ pub fn json(running: &mut Running) -> String {
     let pairs: Vec<Qpn> = running.engine.queue_pairs().map(|(qpn, _)| qpn).collect();
     let told = pairs.iter().take(show::MOST).filter_map(|qpn| Some((*qpn, running.engine.query_qp(*qpn).ok()?)));
     let told: Vec<_> = told.collect();
-    let fields = show::fields(&told, pairs.len(), &mut running.engine.memory().regions);
+    let fields = show::Shown::of(told, pairs.len(), &mut running.engine.memory().regions).fields();
     format!("{{{fields},\"stats\":{}}}", crate::place::stats::json(running))
 }
