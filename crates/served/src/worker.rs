@@ -514,6 +514,10 @@ impl Worker {
     fn answer(&mut self, at: usize, number: Number, request: Request, fds: Vec<OwnedFd>) -> Result<(), Errno> {
         let answered = match request {
             Request::Resolve(gid) => self.resolve(at, gid).map(Answer::from),
+            Request::Offer(offered) => {
+                let now = self.now();
+                self.service.offer(now, number, offered).map(|()| Words::answer(&[]).into())
+            }
             Request::DestroyPair(qpn) => {
                 let now = self.now();
                 self.service.say_farewell(now, number, qpn, &mut Outside(self.network.as_mut()));
@@ -591,11 +595,11 @@ impl Worker {
 
     fn show_card(&mut self) -> String {
         let turned_away = ("turned_away", self.turned_away);
-        let (transport, served) = self.service.show_counters([turned_away]);
+        let [transport, served, general] = self.service.show_counters([turned_away]);
         let frames = show::counters(self.network.iter().flat_map(Network::counters));
         let port = show::counters(self.network.iter().flat_map(Network::port));
         format!(
-            "{{\"pid\":{},\"stats\":{{\"transport\":{transport},\"served\":{served},\"frames\":{frames},\"port\":{port}}}}}",
+            "{{\"pid\":{},\"stats\":{{\"transport\":{transport},\"served\":{served},\"connections\":{general},\"frames\":{frames},\"port\":{port}}}}}",
             std::process::id()
         )
     }

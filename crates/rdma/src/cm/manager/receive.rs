@@ -275,9 +275,10 @@ impl Manager {
             0 => self.requests.get(&(from.gid, rejection.local_id, false)).copied(),
             id => Some(id),
         };
-        // Who has nothing to do with the connection has no number of its own.
+        // Who has nothing to do with the connection has no number of its own, but that of the transaction.
+        let answered = |id: &Id| self.connections.get(id).filter(|connection| connection.transaction == transaction);
         let remote = |id: &Id| match rejection.local_id {
-            0 => self.connections.get(id).map_or(0, |connection| connection.remote_id),
+            0 => answered(id).map_or(0, |connection| connection.remote_id),
             remote => remote,
         };
         match id.and_then(|id| self.find(from, id, remote(&id), transaction)) {

@@ -265,6 +265,11 @@ fn the_first_answer_is_of_who_has_seen_the_call() {
     assert_eq!((wire.event(1), wire.event(1)), ("Requested".to_owned(), "ServiceRequested".to_owned()));
     wire.ends[0].receive(wire.now, peer(2), &message::build(transaction, &reply.into()));
     assert_eq!(wire.event(0), "Replied");
+    // Nor is who has no number of its own believed later.
+    wire.ends[0].receive(wire.now, peer(2), &message::build(transaction + 1, &refusal.into()));
+    assert_eq!((wire.event(0), wire.ends[0].state(id)), ("none".to_owned(), Some(State::Replied)));
+    wire.ends[0].receive(wire.now, peer(2), &message::build(transaction, &refusal.into()));
+    assert_eq!(wire.event(0), "Rejected");
 }
 
 #[test]
