@@ -382,7 +382,7 @@ impl Service {
             ("copied_bytes", copied),
             ("programs", self.programs() as u64),
         ];
-        let general = self.general.counters.pairs();
+        let general = self.general.counters.pairs().chain([("services", self.general.services() as u64)]);
         let transport = self.engine.counters().pairs();
         [show::counters(transport), show::counters(own.into_iter().chain(more)), show::counters(general)]
     }

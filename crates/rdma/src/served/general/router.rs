@@ -120,8 +120,13 @@ impl General {
         self.leases.get(&program).map(|lease| lease.tag << ID_BITS)
     }
 
+    /// How many services are offered.
+    pub fn services(&self) -> usize {
+        self.services.len()
+    }
+
     /// A program offers a service, if nobody else does.
-    pub fn offer(&mut self, program: Number, service: ServiceId) -> Result<(), ServeError> {
+    pub fn offer(&mut self, program: Number, service: ServiceId, limit: usize) -> Result<(), ServeError> {
         let lease = self.leases.get_mut(&program).ok_or(ServeError::Gone)?;
         match self.services.get(&service) {
             Some(owner) if *owner == program => return Ok(()),
