@@ -100,6 +100,8 @@ pub(crate) struct Card {
     pub guid: u64,
     /// Numbers that connections may have.
     pub ids: Ids,
+    /// Strangers whose MAC addresses may be asked for at once. In a card there are 16 of each program, and some are for those that it calls.
+    pub most_asked: usize,
     /// Longest payload of packets, as 1 to 5.
     pub mtu: u8,
     /// READs and atomic operations that there may be at once.
@@ -136,6 +138,7 @@ impl Card {
             gids: [Gid([0; 16]); 4],
             guid: 0,
             ids: Ids::ALL,
+            most_asked: usize::MAX,
             mtu: 1,
             most_reads: 0,
             foreign: 0,
@@ -193,6 +196,7 @@ impl Card {
             done(millrace_general_ids(self.context, first, bits))?;
             if *bits < 32 {
                 self.ids.gids = self.gids;
+                self.most_asked = 8;
             }
         }
         self.set_nonblocking()?;

@@ -457,10 +457,14 @@ impl State {
     /// its sender, and is not to wait for that then. And who cannot be answered takes nobody's place in a backlog.
     fn look_at_calls(&mut self, now: Moment, calls: VecDeque<(Instant, Peer, Vec<u8>)>) {
         let Self { card: Some(card), manager, strangers, unreachable, .. } = self else { return };
-        let mut found = HashMap::new();
+        let (mut found, mut asked) = (HashMap::new(), 0);
         for (until, peer, bytes) in calls {
             let may_wait = strangers.len() < MOST_STRANGERS;
-            let (reached, count) = found.entry(peer).or_insert_with(|| (card.reach(peer, may_wait), 0));
+            let (reached, count) = found.entry(peer).or_insert_with(|| {
+                let reached = card.reach(peer, may_wait && asked < card.most_asked);
+                asked += usize::from(reached == Err(libc::EAGAIN));
+                (reached, 0)
+            });
             let has_room = may_wait && *count < MOST_OF_ONE;
             match *reached {
                 Ok(()) => manager.receive(now, peer, &bytes),
@@ -536,9 +540,13 @@ impl State {
             let Some((peer, _)) = self.ones.get(&handle).and_then(|one| one.peer) else { continue };
             let Some(card) = self.card.as_mut() else { return };
             match card.reach(peer, true) {
-                // ENOBUFS: too many others are being asked for just now.
-                Err(libc::EAGAIN | libc::ENOBUFS) if now < until => self.resolving.push((until, handle)),
-                Err(libc::EAGAIN | libc::ENOBUFS) => self.tell(handle, What::Resolved(Err(libc::ETIMEDOUT))),
+                // ENOBUFS, and in a card ENOMEM: too many others are being asked for just now.
+                Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if now < until => {
+                    self.resolving.push((until, handle));
+                }
+                Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
+                    self.tell(handle, What::Resolved(Err(libc::ETIMEDOUT)))
+                }
                 result => self.tell(handle, What::Resolved(result)),
             }
         }

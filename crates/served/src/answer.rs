@@ -31,7 +31,7 @@ pub(crate) fn answer(
     let left = |left| Answer { remains: Some(left), ..Words::answer(&[]).into() };
     match request {
         // Answered before.
-        Request::Hello | Request::Resolve(_) | Request::Show(_) | Request::Offer(_) => Err(ServeError::Gone),
+        Request::Hello | Request::Resolve(..) | Request::Show(_) | Request::Offer(_) => Err(ServeError::Gone),
         Request::Withdraw(offered) => {
             service.withdraw(of, offered);
             Ok(done(()))

@@ -67,8 +67,8 @@ pub enum Request {
     /// What the card does (0), or the program with that number, from 1 on. Also without a greeting. The answer is a JSON object in a record, and
     /// no words; or an error, when there are fewer programs.
     Show(u32),
-    /// Which MAC address leads to a GID. The answer is 1 and the MAC address, or 0: it is being asked for.
-    Resolve(Gid),
+    /// Which MAC address leads to a GID; whether it is to be asked for. The answer is 1 and the MAC address, or 0: it is not known, or not yet.
+    Resolve(Gid, bool),
     /// Calls of that service are for this program. It has a queue pair of the general service interface.
     Offer(ServiceId),
     /// They are so no longer.
@@ -496,9 +496,10 @@ impl Request {
             Self::Show(number) => with(22, &[number.into()]),
             Self::Offer(service) => with(23, &[service.0]),
             Self::Withdraw(service) => with(24, &[service.0]),
-            Self::Resolve(gid) => {
+            Self::Resolve(gid, asks) => {
                 let mut words = Words::of(21);
                 words.add_gid(gid);
+                words.add(asks);
                 words
             }
         }
@@ -540,7 +541,7 @@ impl Request {
             18 => Self::NextWindowKey(Key::new(from.small()?)),
             19 => Self::ForgetWindowKey(Key::new(from.small()?)),
             20 => Self::DestroyWindow(Key::new(from.small()?)),
-            21 => Self::Resolve(from.gid()?),
+            21 => Self::Resolve(from.gid()?, from.flag()?),
             22 => Self::Show(from.small()?),
             23 => Self::Offer(ServiceId(from.word()?)),
             24 => Self::Withdraw(ServiceId(from.word()?)),
@@ -660,7 +661,7 @@ mod tests {
                 Request::CreateShared(domain, b, c), Request::SetLimit(a, b), Request::DestroyShared(a),
                 Request::CreatePair(init), Request::ModifyPair(qpn, told), Request::QueryPair(qpn), Request::DestroyPair(qpn),
                 Request::Reregister(changed), Request::ResizeQueue(a, b), Request::CreateWindow(domain, kind_of),
-                Request::NextWindowKey(key), Request::ForgetWindowKey(key), Request::DestroyWindow(key), Request::Resolve(PATH.source),
+                Request::NextWindowKey(key), Request::ForgetWindowKey(key), Request::DestroyWindow(key), Request::Resolve(PATH.source, small & 1 == 1),
                 Request::Show(a), Request::Offer(ServiceId(offset)), Request::Withdraw(ServiceId(offset)),
             ];
             prop_assert_eq!(there_and_back(&all[kind]), Some(all[kind]));

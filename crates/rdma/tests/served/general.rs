@@ -216,11 +216,12 @@ fn calls_go_to_who_offers_the_port_and_answers_to_who_has_called() {
 
 #[test]
 fn a_port_is_one_programs_until_it_ends_and_there_are_only_so_many() {
-    let mut service = Service::new(Options::default(), MAC, &[GID], Quota { services: 3, ..Quota::default() });
+    let mut service = service();
     let mut now = 1000;
     let mut a = Cm::new(&mut service, 1);
     let mut b = Cm::new(&mut service, 2);
     (10..13).for_each(|number| a.listen(&mut service, now, number).unwrap());
+    (1000..2021).for_each(|number| service.offer(Moment::new(now), a.end.number, port(number)).unwrap());
     a.listen(&mut service, now, 12).unwrap();
     assert!(matches!(a.listen(&mut service, now, 13), Err(ServeError::Quota { .. })));
     assert_eq!(b.listen(&mut service, now, 12).unwrap_err().errno(), 98);

@@ -114,9 +114,9 @@ impl InCard {
         self.welcome.mtu
     }
 
-    /// The MAC address that leads to `gid`, if it is known; the card asks for it otherwise.
-    pub fn look_up(&mut self, gid: Gid) -> Result<Option<[u8; 6]>, i32> {
-        let (mut words, _) = self.call(&wire::Request::Resolve(gid), &[])?;
+    /// The MAC address that leads to `gid`, if it is known; otherwise the card asks for it if it is to.
+    pub fn look_up(&mut self, gid: Gid, asks: bool) -> Result<Option<[u8; 6]>, i32> {
+        let (mut words, _) = self.call(&wire::Request::Resolve(gid, asks), &[])?;
         match (words.word(), words.mac()) {
             (Some(0), _) => Ok(None),
             (Some(1), Some(mac)) => Ok(Some(mac)),

@@ -126,7 +126,7 @@ impl General {
     }
 
     /// A program offers a service, if nobody else does.
-    pub fn offer(&mut self, program: Number, service: ServiceId, limit: usize) -> Result<(), ServeError> {
+    pub fn offer(&mut self, program: Number, service: ServiceId) -> Result<(), ServeError> {
         let lease = self.leases.get_mut(&program).ok_or(ServeError::Gone)?;
         match self.services.get(&service) {
             Some(owner) if *owner == program => return Ok(()),
