@@ -1,4 +1,4 @@
-"""Two ends of connections over librdmacm, without queue pairs of their own: what matters is who is connected with whom, and who is told.
+"""Two ends of connections over librdmacm, with queue pairs that carry nothing: what matters is who is connected with whom, and who is told.
 
     cm_peer.py serve PORT                    accepts who says FRIEND, refuses all others, until a friend says END
     cm_peer.py call ADDRESS PORT COUNT       so many connections, made and ended, some at once
@@ -27,6 +27,9 @@ AT_ONCE = 8
 
 cm = ctypes.CDLL("librdmacm.so.1", use_errno=True)
 cm.rdma_create_event_channel.restype = ctypes.c_void_p
+verbs = ctypes.CDLL("libibverbs.so.1", use_errno=True)
+for made in (verbs.ibv_alloc_pd, verbs.ibv_create_cq, verbs.ibv_create_qp):
+    made.restype = ctypes.c_void_p
 
 
 class Param(ctypes.Structure):
@@ -38,6 +41,15 @@ class Param(ctypes.Structure):
 class Event(ctypes.Structure):
     _fields_ = [("id", ctypes.c_void_p), ("listener", ctypes.c_void_p), ("kind", ctypes.c_int), ("status", ctypes.c_int),
                 ("param", Param), ("rest", ctypes.c_uint8 * 64)]
+
+
+class PairInit(ctypes.Structure):
+    _fields_ = [("context", ctypes.c_void_p), ("send_cq", ctypes.c_void_p), ("recv_cq", ctypes.c_void_p), ("srq", ctypes.c_void_p),
+                ("cap", ctypes.c_uint32 * 5), ("kind", ctypes.c_int), ("signal_all", ctypes.c_int)]
+
+
+class Pair(ctypes.Structure):
+    _fields_ = [("objects", ctypes.c_void_p * 6), ("handle", ctypes.c_uint32), ("number", ctypes.c_uint32)]
 
 
 class Channel(ctypes.Structure):
@@ -62,7 +74,8 @@ class End:
         if not self.channel.value:
             raise OSError(ctypes.get_errno(), "rdma_create_event_channel")
         self.counts: Counter[str] = Counter()
-        self.qpn = 0x100
+        self.domain = self.queue = None
+        self.pairs: dict[int, int] = {}
 
     def identifier(self) -> int:
         made = ctypes.c_void_p()
@@ -84,15 +97,29 @@ class End:
         done(cm.rdma_ack_cm_event(found), "rdma_ack_cm_event")
         return name, who, private
 
-    def param(self, private: bytes) -> Param:
-        """With a queue pair that there is not, another one each time."""
-        self.qpn = (self.qpn + 1) & 0xFFFFFF
+    def pair(self, who: int) -> int:
+        """The number of a queue pair that is this identifier's."""
+        if self.domain is None:
+            # The first that an identifier has is its device.
+            device = ctypes.c_void_p.from_address(who)
+            self.domain = ctypes.c_void_p(verbs.ibv_alloc_pd(device))
+            self.queue = ctypes.c_void_p(verbs.ibv_create_cq(device, 1, None, None, 0))
+        if who not in self.pairs:
+            init = PairInit(None, self.queue, self.queue, None, (1, 1, 1, 1, 0), 2, 0)
+            made = verbs.ibv_create_qp(self.domain, ctypes.byref(init))
+            if not made:
+                raise OSError(ctypes.get_errno(), "ibv_create_qp")
+            self.pairs[who] = made
+        return Pair.from_address(self.pairs[who]).number
+
+    def param(self, private: bytes, who: int) -> Param:
         self.said = ctypes.create_string_buffer(private)
-        return Param(ctypes.addressof(self.said), len(private), 1, 1, 0, 7, 7, 0, self.qpn)
+        return Param(ctypes.addressof(self.said), len(private), 1, 1, 0, 7, 7, 0, self.pair(who))
 
-
-def destroy(who: int) -> None:
-    done(cm.rdma_destroy_id(ctypes.c_void_p(who)), "rdma_destroy_id")
+    def destroy(self, who: int) -> None:
+        if who in self.pairs:
+            done(verbs.ibv_destroy_qp(ctypes.c_void_p(self.pairs.pop(who))), "ibv_destroy_qp")
+        done(cm.rdma_destroy_id(ctypes.c_void_p(who)), "rdma_destroy_id")
 
 
 def serve(port: int) -> Counter[str]:
@@ -106,14 +133,14 @@ def serve(port: int) -> Counter[str]:
         name, who, private = end.event()
         if name == "called" and private.startswith(FRIEND):
             # Who has been refused or has gone meanwhile is told as an event.
-            cm.rdma_accept(ctypes.c_void_p(who), ctypes.byref(end.param(FRIEND)))
+            cm.rdma_accept(ctypes.c_void_p(who), ctypes.byref(end.param(FRIEND, who)))
         elif name == "called":
             is_over = private.startswith(END)
             end.counts["strangers"] += not is_over
             cm.rdma_reject(ctypes.c_void_p(who), None, 0)
-            destroy(who)
+            end.destroy(who)
         elif name in ("disconnected", "unreachable", "rejected", "error"):
-            destroy(who)
+            end.destroy(who)
     return end.counts
 
 
@@ -136,11 +163,11 @@ class Caller:
             sys.exit(f"failed: {name}")
         if who in self.up:
             self.up.remove(who)
-        destroy(who)
+        self.end.destroy(who)
         self.begin()
 
     def over(self, who: int) -> None:
-        destroy(who)
+        self.end.destroy(who)
         self.complete += 1
 
     def step(self) -> None:
@@ -149,7 +176,7 @@ class Caller:
         if name == "address":
             done(cm.rdma_resolve_route(pointer, 5000), "rdma_resolve_route")
         elif name == "route":
-            done(cm.rdma_connect(pointer, ctypes.byref(self.end.param(self.private))), "rdma_connect")
+            done(cm.rdma_connect(pointer, ctypes.byref(self.end.param(self.private, who))), "rdma_connect")
         elif name == "answered":
             done(cm.rdma_establish(pointer), "rdma_establish")
             self.up.append(who)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Linux's own connection manager (rdma_cm, ib_cm) over its RDMA device in software at the other end of the wire, in a guest with the stock
 # libraries: programs that connect by addresses, in both roles. What it makes of our messages, and we of its, is judged by nobody else here.
+# variants: library card
 # alone: the guest is an emulated machine, and both ends poll
 guest_kind=rxe
 . "$(dirname "$0")/../lib.sh"
@@ -15,13 +16,24 @@ for program in rdma rping ib_{write,read,send,atomic}_{bw,lat}; do
 done
 # rping ends its threads by it.
 guest_has+=("$provider" /etc/libibverbs.d/rxe.driver "$(find /lib/ /usr/lib/ -name libgcc_s.so.1 -print -quit)")
-start_card --port "trace:$scratch/wire.pcap,port=(vhost-user:$scratch/one.sock)" --frame-max 9000 --buffer 16384
+here=192.0.2.9 there=192.0.2.2
+port="trace:$scratch/wire.pcap,port=(vhost-user:$scratch/one.sock)"
+case ${1:-library} in
+library)
+    start_card --port "$port" --frame-max 9000 --buffer 16384
+    verbs="$device ip=$here"
+    ;;
+card)
+    # The engine in the card, with the wire for itself.
+    start_card --rdma-cpu --rdma-wire "$port" --rdma-ip $here
+    verbs="$device place=card"
+    ;;
+esac
 # shellcheck disable=SC2046
 start_guest one $(vhost_user client "$scratch/one.sock")
 guest one 'ip link set lo up && ip link set eth0 mtu 4400 up && ip address add 192.0.2.2/24 dev eth0 &&
     rdma link add rxe0 type rxe netdev eth0' | tr '\n' ' ' || fail "no rxe0 in the guest"
-export MILLRACE_VERBS="$device ip=192.0.2.9"
-here=192.0.2.9 there=192.0.2.2
+export MILLRACE_VERBS=$verbs
 
 # guest_serves SERVER... -- CLIENT...: the server runs in the guest, the client here.
 guest_serves() {

@@ -4,7 +4,7 @@ use millrace_rdma::cm::Manager;
 use millrace_rdma::cm::address::{IpHeader, ServiceId};
 use millrace_rdma::cm::connection::{Call, Event, Id, Offer, Peer};
 use millrace_rdma::cm::manager::Options;
-use millrace_rdma::cm::message::{LEN, build, parse};
+use millrace_rdma::cm::message::{LEN, Label, build, parse};
 use millrace_rdma::number::{Gid, Moment, Qpn};
 use std::hint::black_box;
 
@@ -35,6 +35,7 @@ pub fn rdma_cm(input: &[u8]) -> u64 {
             7 => end.destroy(now, id),
             kind => {
                 let bytes = message(step, kind, id);
+                assert_eq!(Label::read(&bytes).err(), parse(&bytes).err());
                 if let Ok((transaction, message)) = parse(&bytes) {
                     found += 1;
                     let again = build(transaction, &message);

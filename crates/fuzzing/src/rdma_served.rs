@@ -27,7 +27,7 @@ fn one(record: &[u8]) -> u64 {
 fn shaped(input: &[u8]) -> Vec<u8> {
     let mut bytes = input.iter().copied();
     let mut next = || bytes.next().unwrap_or(0);
-    let (kind, count) = (next() % 16, usize::from(next()) % MOST_WORDS);
+    let (kind, count) = (next() % 26, usize::from(next()) % MOST_WORDS);
     let mut record = (u64::from(VERSION) << 32 | u64::from(kind)).to_le_bytes().to_vec();
     for _ in 0..count {
         let word = match next() % 8 {

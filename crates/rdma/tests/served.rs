@@ -14,6 +14,9 @@ use std::os::unix::fs::MetadataExt;
 #[path = "served/share.rs"]
 mod share;
 
+#[path = "served/general.rs"]
+mod general;
+
 const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const LEN: usize = 4 << 20;
@@ -334,8 +337,6 @@ fn quotas_are_kept_and_given_back() {
     service.register(one.number, one.domain, &more, None, ALL).unwrap();
     // Another program has its own.
     end(&mut service);
-    let general = Init { service: Kind::UnreliableDatagram, general: true, ..wanted };
-    assert_eq!(make(&mut service, &general).unwrap_err().errno(), 95);
 }
 
 #[test]

@@ -9,7 +9,9 @@ use crate::abi::{
 };
 use core::ffi::{c_int, c_void};
 use core::{mem, ptr};
+use millrace_rdma::cm::address::ServiceId;
 use millrace_rdma::cm::connection::Peer;
+use millrace_rdma::cm::manager::Ids;
 use millrace_rdma::cm::message::{Bytes, GENERAL_QKEY, LEN};
 use millrace_rdma::number::Gid;
 use rustix::fd::BorrowedFd;
@@ -44,6 +46,8 @@ unsafe extern "C" {
     pub fn ibv_destroy_ah(ah: *mut Ah) -> c_int;
     fn ibv_init_ah_from_wc(context: *mut Context, port: u8, wc: *mut Wc, grh: *mut Grh, attr: *mut AhAttr) -> c_int;
     fn millrace_create_general_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
+    fn millrace_general_ids(context: *mut Context, first: *mut u32, bits: *mut u8) -> c_int;
+    fn millrace_offer_service(context: *mut Context, service: u64, offers: c_int) -> c_int;
     fn millrace_create_ah_now(pd: *mut Pd, attr: *const AhAttr, asks: c_int) -> *mut Ah;
 }
 
@@ -94,6 +98,10 @@ pub(crate) struct Card {
     pub gids: [Gid; 4],
     /// The number of the device, in the order of the processor.
     pub guid: u64,
+    /// Numbers that connections may have.
+    pub ids: Ids,
+    /// Strangers whose MAC addresses may be asked for at once. In a card there are 16 of each program, and some are for those that it calls.
+    pub most_asked: usize,
     /// Longest payload of packets, as 1 to 5.
     pub mtu: u8,
     /// READs and atomic operations that there may be at once.
@@ -129,6 +137,8 @@ impl Card {
             buffers: vec![0; DEPTH * SLOT].into_boxed_slice(),
             gids: [Gid([0; 16]); 4],
             guid: 0,
+            ids: Ids::ALL,
+            most_asked: usize::MAX,
             mtu: 1,
             most_reads: 0,
             foreign: 0,
@@ -182,10 +192,22 @@ impl Card {
             };
             self.qp = there(millrace_create_general_qp(self.pd, &mut init))?;
             datagrams_ready(self.qp, GENERAL_QKEY)?;
+            let Ids { first, bits, .. } = &mut self.ids;
+            done(millrace_general_ids(self.context, first, bits))?;
+            if *bits < 32 {
+                self.ids.gids = self.gids;
+                self.most_asked = 8;
+            }
         }
         self.set_nonblocking()?;
         (0..DEPTH).try_for_each(|slot| self.post(slot))?;
         self.watch()
+    }
+
+    /// Calls of a service are for this process from now on, or no longer. EADDRINUSE: they are another's, which has the same address.
+    pub fn offer(&self, service: ServiceId, offers: bool) -> Result<(), i32> {
+        // SAFETY: the context is open.
+        done(unsafe { millrace_offer_service(self.context, service.0, offers.into()) })
     }
 
     fn set_nonblocking(&self) -> Result<(), i32> {

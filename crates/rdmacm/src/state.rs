@@ -35,6 +35,8 @@ const LAST: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_millis(25);
 /// Ports that are given to who names none, as Linux has them.
 const FREE_PORTS: core::ops::Range<u16> = 32_768..61_000;
+/// How many of them are tried that may be another process's.
+const MOST_TRIED: usize = 64;
 /// The largest backlog, and that of who names none.
 const MOST_BACKLOG: usize = 1024;
 
@@ -106,6 +108,15 @@ pub(crate) struct Notice {
     pub what: What,
 }
 
+/// A port to which identifiers are bound.
+struct Port {
+    count: u32,
+    /// Whether others may be bound to it.
+    is_shared: bool,
+    /// Whether it is this process's among those that have the same address.
+    is_reserved: bool,
+}
+
 /// All of it.
 pub(crate) struct State {
     pub card: Option<Card>,
@@ -113,8 +124,8 @@ pub(crate) struct State {
     pub ones: HashMap<Handle, One>,
     notices: HashMap<u64, Notice>,
     owners: HashMap<Id, Handle>,
-    /// By port space and port, how many are bound there, and whether they share it.
-    ports: HashMap<(u16, u16), (u32, bool)>,
+    /// By port space and port.
+    ports: HashMap<(u16, u16), Port>,
     next: u64,
     waiting: VecDeque<(Instant, Peer, Box<Bytes>)>,
     /// Requests that the manager has not seen: nobody knows yet how their senders can be answered.
@@ -204,7 +215,7 @@ impl State {
             let card = Card::open()?;
             // Of the random keys that the system gives every process.
             let seed = RandomState::new().hash_one(std::process::id());
-            self.manager = Manager::new(Options { seed, most_mtu: card.mtu, ..Options::default() });
+            self.manager = Manager::new(Options { seed, ids: card.ids, most_mtu: card.mtu, ..Options::default() });
             if let Err(error) = crate::thread::start(card.fd()) {
                 card.close();
                 return Err(error);
@@ -238,8 +249,9 @@ impl State {
         }
     }
 
-    /// Binds an identifier to an address: the one of this end, or any.
-    pub fn bind(&mut self, handle: Handle, address: SocketAddr) -> Result<SocketAddr, i32> {
+    /// Binds an identifier to an address: the one of this end, or any. `reserves`: others may call there, and no other process that has
+    /// the same address may have the port.
+    pub fn bind(&mut self, handle: Handle, address: SocketAddr, reserves: bool) -> Result<SocketAddr, i32> {
         let gids = self.card()?.gids;
         let one = self.one(handle)?;
         if one.own.is_some() {
@@ -257,24 +269,64 @@ impl State {
             return Err(libc::EADDRNOTAVAIL);
         }
         let port = match address.port() {
-            0 => self.free_port(space)?,
+            0 => self.free_port(space, reserves)?,
             port => port,
         };
         match self.ports.get_mut(&(space, port)) {
-            Some((count, is_shared)) if *is_shared && reuse => *count += 1,
+            Some(port) if port.is_shared && reuse => port.count += 1,
             Some(_) => return Err(libc::EADDRINUSE),
-            None => drop(self.ports.insert((space, port), (1, reuse))),
+            None => {
+                let is_reserved = reserves && address.port() == 0;
+                self.ports.insert((space, port), Port { count: 1, is_shared: reuse, is_reserved });
+            }
+        }
+        if reserves && let Err(error) = self.reserve(space, port) {
+            self.unbind(space, port);
+            return Err(error);
         }
         let bound = SocketAddr::new(address.ip(), port);
         self.one(handle)?.own = Some(bound);
         Ok(bound)
     }
 
-    fn free_port(&mut self, space: u16) -> Result<u16, i32> {
+    /// The port is nobody else's who has the same address.
+    fn reserve(&mut self, space: u16, port: u16) -> Result<(), i32> {
+        let (Some(card), Some(bound)) = (&self.card, self.ports.get_mut(&(space, port))) else { return Ok(()) };
+        if !bound.is_reserved {
+            card.offer(ServiceId::new(space, port), true)?;
+            bound.is_reserved = true;
+        }
+        Ok(())
+    }
+
+    /// One identifier less is bound to the port.
+    fn unbind(&mut self, space: u16, port: u16) {
+        let Some(bound) = self.ports.get_mut(&(space, port)) else { return };
+        bound.count -= 1;
+        if bound.count > 0 {
+            return;
+        }
+        let is_reserved = bound.is_reserved;
+        self.ports.remove(&(space, port));
+        if is_reserved && let Some(card) = &self.card {
+            // A card that has gone has no ports either.
+            let _ = card.offer(ServiceId::new(space, port), false);
+        }
+    }
+
+    /// A port to which nobody is bound here. `reserves`: nor elsewhere, from now on.
+    fn free_port(&mut self, space: u16, reserves: bool) -> Result<u16, i32> {
         let count = FREE_PORTS.len() as u32;
         let first = self.manager.random() % count;
-        let mut ports = (0..count).map(|offset| FREE_PORTS.start + ((first + offset) % count) as u16);
-        ports.find(|port| !self.ports.contains_key(&(space, *port))).ok_or(libc::EADDRNOTAVAIL)
+        let ports = (0..count).map(|offset| FREE_PORTS.start + ((first + offset) % count) as u16);
+        let free = ports.filter(|port| !self.ports.contains_key(&(space, *port)));
+        let Some(card) = self.card.as_ref().filter(|_| reserves) else {
+            return free.take(1).next().ok_or(libc::EADDRNOTAVAIL);
+        };
+        let tried = free.take(MOST_TRIED).map(|port| (port, card.offer(ServiceId::new(space, port), true)));
+        let mut tried = tried.skip_while(|(_, offered)| *offered == Err(libc::EADDRINUSE));
+        let (port, offered) = tried.next().ok_or(libc::EADDRNOTAVAIL)?;
+        offered.map(|()| port)
     }
 
     /// The own IP address towards somebody, and its place in the table of GIDs.
@@ -300,11 +352,13 @@ impl State {
     /// Offers the service of the port that an identifier is bound to.
     pub fn listen(&mut self, handle: Handle, backlog: i32) -> Result<(), i32> {
         if self.one(handle)?.own.is_none() {
-            self.bind(handle, SocketAddr::from(([0; 4], 0)))?;
+            self.bind(handle, SocketAddr::from(([0; 4], 0)), true)?;
         }
         let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(MOST_BACKLOG);
         let one = self.one(handle)?;
-        let service = ServiceId::new(one.space, one.own.map_or(0, |own| own.port()));
+        let (space, port) = (one.space, one.own.map_or(0, |own| own.port()));
+        let service = ServiceId::new(space, port);
+        self.reserve(space, port)?;
         self.manager.listen(service, handle, backlog.min(MOST_BACKLOG)).map_err(errno_of)?;
         // Only now: whoever has a service takes it with him when he goes.
         self.one(handle)?.service = Some(service);
@@ -361,13 +415,8 @@ impl State {
             self.owners.remove(&connection);
             self.manager.destroy(now, connection);
         }
-        if let Some(own) = one.own
-            && let Some((count, _)) = self.ports.get_mut(&(one.space, own.port()))
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.ports.remove(&(one.space, own.port()));
-            }
+        if let Some(own) = one.own {
+            self.unbind(one.space, own.port());
         }
         self.resolving.retain(|(_, other)| *other != handle);
         self.step();
@@ -408,10 +457,14 @@ impl State {
     /// its sender, and is not to wait for that then. And who cannot be answered takes nobody's place in a backlog.
     fn look_at_calls(&mut self, now: Moment, calls: VecDeque<(Instant, Peer, Vec<u8>)>) {
         let Self { card: Some(card), manager, strangers, unreachable, .. } = self else { return };
-        let mut found = HashMap::new();
+        let (mut found, mut asked) = (HashMap::new(), 0);
         for (until, peer, bytes) in calls {
             let may_wait = strangers.len() < MOST_STRANGERS;
-            let (reached, count) = found.entry(peer).or_insert_with(|| (card.reach(peer, may_wait), 0));
+            let (reached, count) = found.entry(peer).or_insert_with(|| {
+                let reached = card.reach(peer, may_wait && asked < card.most_asked);
+                asked += usize::from(reached == Err(libc::EAGAIN));
+                (reached, 0)
+            });
             let has_room = may_wait && *count < MOST_OF_ONE;
             match *reached {
                 Ok(()) => manager.receive(now, peer, &bytes),
@@ -487,9 +540,13 @@ impl State {
             let Some((peer, _)) = self.ones.get(&handle).and_then(|one| one.peer) else { continue };
             let Some(card) = self.card.as_mut() else { return };
             match card.reach(peer, true) {
-                // ENOBUFS: too many others are being asked for just now.
-                Err(libc::EAGAIN | libc::ENOBUFS) if now < until => self.resolving.push((until, handle)),
-                Err(libc::EAGAIN | libc::ENOBUFS) => self.tell(handle, What::Resolved(Err(libc::ETIMEDOUT))),
+                // ENOBUFS, and in a card ENOMEM: too many others are being asked for just now.
+                Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if now < until => {
+                    self.resolving.push((until, handle));
+                }
+                Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
+                    self.tell(handle, What::Resolved(Err(libc::ETIMEDOUT)))
+                }
                 result => self.tell(handle, What::Resolved(result)),
             }
         }

@@ -31,7 +31,11 @@ pub(crate) fn answer(
     let left = |left| Answer { remains: Some(left), ..Words::answer(&[]).into() };
     match request {
         // Answered before.
-        Request::Hello | Request::Resolve(_) | Request::Show(_) => Err(ServeError::Gone),
+        Request::Hello | Request::Resolve(..) | Request::Show(_) | Request::Offer(_) => Err(ServeError::Gone),
+        Request::Withdraw(offered) => {
+            service.withdraw(of, offered);
+            Ok(done(()))
+        }
         Request::CreateDomain => number(service.create_domain(of)?.0),
         Request::DestroyDomain(domain) => service.destroy_domain(of, domain).map(done),
         Request::Register(asked) => {
@@ -71,7 +75,8 @@ pub(crate) fn answer(
         Request::DestroyShared(shared) => service.destroy_shared(of, shared).map(left),
         Request::CreatePair(init) => {
             let (qpn, granted) = service.create_pair(of, &init)?;
-            Ok(write_pair(qpn, &granted).into())
+            let first_id = if init.general { service.first_id(of) } else { None };
+            Ok(write_pair(first_id, qpn, &granted).into())
         }
         Request::ModifyPair(qpn, told) => number(service.modify_pair(of, qpn, &told)? as u32),
         Request::QueryPair(qpn) => {

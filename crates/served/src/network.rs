@@ -87,6 +87,11 @@ impl Network {
         if self.broken.is_some() { Found::Unreachable } else { self.neighbours.find(now, gid) }
     }
 
+    /// Who has that address, if it is known.
+    pub fn known(&mut self, gid: Gid) -> Option<[u8; 6]> {
+        self.neighbours.known(gid)
+    }
+
     /// Whether that address is being asked for.
     pub fn is_asked(&self, gid: Gid) -> bool {
         self.neighbours.is_asked(gid)

@@ -7,6 +7,7 @@
 //!
 //! Nothing that is read is believed: a record that is too short, too long, or has a value that there is not, is no request.
 
+use millrace_rdma::cm::address::ServiceId;
 use millrace_rdma::memory::{ProtectionDomain, WindowType};
 use millrace_rdma::number::{Gid, Key, Psn, Qpn};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
@@ -14,7 +15,7 @@ use millrace_rdma::wire::{Format, Path, Service};
 use millrace_rdma::work::Access;
 
 /// The version of everything here, the rings included.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Most words of a record.
 pub const MOST_WORDS: usize = 64;
 
@@ -42,7 +43,8 @@ pub enum Request {
     SetLimit(u32, u32),
     /// Ends it.
     DestroyShared(u32),
-    /// A queue pair. The answer is its number and what was granted.
+    /// A queue pair. The answer is its number and what was granted; for one of the general service interface, the lowest number that connections
+    /// of this program may have is in front.
     CreatePair(Init),
     /// Changes it. The answer is its state.
     ModifyPair(Qpn, Attributes),
@@ -65,8 +67,12 @@ pub enum Request {
     /// What the card does (0), or the program with that number, from 1 on. Also without a greeting. The answer is a JSON object in a record, and
     /// no words; or an error, when there are fewer programs.
     Show(u32),
-    /// Which MAC address leads to a GID. The answer is 1 and the MAC address, or 0: it is being asked for.
-    Resolve(Gid),
+    /// Which MAC address leads to a GID; whether it is to be asked for. The answer is 1 and the MAC address, or 0: it is not known, or not yet.
+    Resolve(Gid, bool),
+    /// Calls of that service are for this program. It has a queue pair of the general service interface.
+    Offer(ServiceId),
+    /// They are so no longer.
+    Withdraw(ServiceId),
 }
 
 /// What is to be different of a region.
@@ -488,9 +494,12 @@ impl Request {
             Self::ForgetWindowKey(key) => with(19, &[key.value().into()]),
             Self::DestroyWindow(key) => with(20, &[key.value().into()]),
             Self::Show(number) => with(22, &[number.into()]),
-            Self::Resolve(gid) => {
+            Self::Offer(service) => with(23, &[service.0]),
+            Self::Withdraw(service) => with(24, &[service.0]),
+            Self::Resolve(gid, asks) => {
                 let mut words = Words::of(21);
                 words.add_gid(gid);
+                words.add(asks);
                 words
             }
         }
@@ -532,8 +541,10 @@ impl Request {
             18 => Self::NextWindowKey(Key::new(from.small()?)),
             19 => Self::ForgetWindowKey(Key::new(from.small()?)),
             20 => Self::DestroyWindow(Key::new(from.small()?)),
-            21 => Self::Resolve(from.gid()?),
+            21 => Self::Resolve(from.gid()?, from.flag()?),
             22 => Self::Show(from.small()?),
+            23 => Self::Offer(ServiceId(from.word()?)),
+            24 => Self::Withdraw(ServiceId(from.word()?)),
             _ => return None,
         };
         words.end()?;
@@ -568,9 +579,11 @@ impl Welcome {
     }
 }
 
-/// The answer to [`Request::CreatePair`].
-pub fn write_pair(number: Qpn, granted: &Capabilities) -> Words {
-    let mut words = Words::answer(&[number.value().into()]);
+/// The answer to [`Request::CreatePair`], for one of the general service interface with the lowest number of connections.
+pub fn write_pair(first_id: Option<u32>, number: Qpn, granted: &Capabilities) -> Words {
+    let mut words = Words::answer(&[]);
+    first_id.into_iter().for_each(|first| words.add(first));
+    words.add(number.value());
     words.add_capabilities(granted);
     words
 }
@@ -615,7 +628,7 @@ mod tests {
 
         #[test]
         fn requests_come_as_they_went(
-            kind in 0usize..22, a: u32, b: u32, c: u32, wide: [u64; 3], mask in any::<u32>(), small: u8
+            kind in 0usize..24, a: u32, b: u32, c: u32, wide: [u64; 3], mask in any::<u32>(), small: u8
         ) {
             let (domain, qpn) = (ProtectionDomain(a), Qpn::new(a & 0xff_ffff));
             let capabilities = Capabilities { send_requests: a, receive_requests: b, send_pieces: c, receive_pieces: 1, inline: 7 };
@@ -648,8 +661,8 @@ mod tests {
                 Request::CreateShared(domain, b, c), Request::SetLimit(a, b), Request::DestroyShared(a),
                 Request::CreatePair(init), Request::ModifyPair(qpn, told), Request::QueryPair(qpn), Request::DestroyPair(qpn),
                 Request::Reregister(changed), Request::ResizeQueue(a, b), Request::CreateWindow(domain, kind_of),
-                Request::NextWindowKey(key), Request::ForgetWindowKey(key), Request::DestroyWindow(key), Request::Resolve(PATH.source),
-                Request::Show(a),
+                Request::NextWindowKey(key), Request::ForgetWindowKey(key), Request::DestroyWindow(key), Request::Resolve(PATH.source, small & 1 == 1),
+                Request::Show(a), Request::Offer(ServiceId(offset)), Request::Withdraw(ServiceId(offset)),
             ];
             prop_assert_eq!(there_and_back(&all[kind]), Some(all[kind]));
             let bytes = all[kind].write().bytes();
@@ -671,7 +684,7 @@ mod tests {
 
         /// What is read from any words is a request that is written as the same words.
         #[test]
-        fn nonsense_is_refused(kind in 0u64..24, words in prop::collection::vec(0u64..9, 0..40), version in 0u64..3) {
+        fn nonsense_is_refused(kind in 0u64..27, words in prop::collection::vec(0u64..9, 0..40), version in 0u64..3) {
             let mut all = vec![version << 32 | kind];
             all.extend(words);
             let words = Words { words: all, at: 0 };

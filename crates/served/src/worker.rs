@@ -513,7 +513,11 @@ impl Worker {
 
     fn answer(&mut self, at: usize, number: Number, request: Request, fds: Vec<OwnedFd>) -> Result<(), Errno> {
         let answered = match request {
-            Request::Resolve(gid) => self.resolve(at, gid).map(Answer::from),
+            Request::Resolve(gid, asks) => self.resolve(at, gid, asks).map(Answer::from),
+            Request::Offer(offered) => {
+                let now = self.now();
+                self.service.offer(now, number, offered).map(|()| Words::answer(&[]).into())
+            }
             Request::DestroyPair(qpn) => {
                 let now = self.now();
                 self.service.say_farewell(now, number, qpn, &mut Outside(self.network.as_mut()));
@@ -534,13 +538,17 @@ impl Worker {
         }
     }
 
-    /// Who has an address. Each program may have a few asked for at a time, so that there is room for those that others ask for.
-    fn resolve(&mut self, at: usize, gid: Gid) -> Result<Words, ServeError> {
+    /// Who has an address; `asks` if it is not known. Each program may have a few asked for at a time, so that there is room for those that
+    /// others ask for.
+    fn resolve(&mut self, at: usize, gid: Gid, asks: bool) -> Result<Words, ServeError> {
         if self.address.gids.contains(&gid) {
             return Ok(write_mac(Some(self.address.mac)));
         }
         let now = self.now();
         let network = self.network.as_mut().ok_or(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error()))?;
+        if !asks {
+            return Ok(write_mac(network.known(gid)));
+        }
         let asked = &mut self.clients[at].asked;
         asked.retain(|one| *one == gid || network.is_asked(*one));
         if asked.len() >= MOST_ASKED && !asked.contains(&gid) {
@@ -591,11 +599,11 @@ impl Worker {
 
     fn show_card(&mut self) -> String {
         let turned_away = ("turned_away", self.turned_away);
-        let (transport, served) = self.service.show_counters([turned_away]);
+        let [transport, served, general] = self.service.show_counters([turned_away]);
         let frames = show::counters(self.network.iter().flat_map(Network::counters));
         let port = show::counters(self.network.iter().flat_map(Network::port));
         format!(
-            "{{\"pid\":{},\"stats\":{{\"transport\":{transport},\"served\":{served},\"frames\":{frames},\"port\":{port}}}}}",
+            "{{\"pid\":{},\"stats\":{{\"transport\":{transport},\"served\":{served},\"connections\":{general},\"frames\":{frames},\"port\":{port}}}}}",
             std::process::id()
         )
     }

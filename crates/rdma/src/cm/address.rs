@@ -16,6 +16,11 @@ impl ServiceId {
         Self((space as u64) << 16 | port as u64)
     }
 
+    /// Whether it is one of a port (A11.3.1), so that a request for it begins with an [`IpHeader`].
+    pub const fn is_of_port(self) -> bool {
+        self.0 >> 24 == 1
+    }
+
     /// The port.
     pub const fn port(self) -> u16 {
         self.0 as u16
@@ -115,6 +120,8 @@ mod tests {
     fn services_and_gids() {
         assert_eq!(ServiceId::new(0x0106, 7471), ServiceId(0x0106_1d2f));
         assert_eq!(ServiceId(0x0106_1d2f).port(), 7471);
+        assert!(ServiceId(0x013f_ffff).is_of_port() && ServiceId(0x0106_0000).is_of_port());
+        assert!(!ServiceId(0x0206_1d2f).is_of_port() && !ServiceId(0x1_0106_1d2f).is_of_port());
         let ip: IpAddr = "198.18.0.1".parse().unwrap();
         assert_eq!((gid_of(ip).to_string(), ip_of(gid_of(ip))), ("::ffff:198.18.0.1".to_owned(), ip));
     }

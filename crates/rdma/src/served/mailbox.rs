@@ -1,9 +1,10 @@
 //! Packets between two programs of one card: they leave the engine and come back to it.
 
+use super::general::General;
 use crate::memory::Refused;
 use crate::number::{Gid, Qpn};
 use crate::transport::{Origin, Out, Sent};
-use crate::wire::{Headers, Path, Prepared, Service};
+use crate::wire::{Deth, Headers, Path, Prepared, Service};
 use std::collections::VecDeque;
 
 /// Packets that wait at most.
@@ -48,6 +49,7 @@ fn route(path: &Path, headers: &Headers, len: usize) -> [u8; 40] {
 /// Takes what is for this address itself; all else goes on.
 pub(super) struct Switch<'a, O> {
     pub own: &'a [Gid],
+    pub general: &'a General,
     pub mailbox: &'a mut Mailbox,
     pub wire: &'a mut O,
     /// There was no room on the wire.
@@ -59,6 +61,16 @@ impl<O: Out> Out for Switch<'_, O> {
     where
         F: FnOnce(&mut [u8]) -> Result<(), Refused>,
     {
+        let is_datagram = headers.service == Service::UnreliableDatagram;
+        let mut headers = *headers;
+        // Others see queue pair 1, whose number is none of the engine's.
+        if is_datagram && self.general.is_one(source) {
+            if headers.destination != Qpn::GENERAL {
+                return Sent::Taken;
+            }
+            headers.deth = headers.deth.map(|deth| Deth { source: Qpn::GENERAL, ..deth });
+        }
+        let headers = &headers;
         if !self.own.contains(&path.destination) {
             let sent = self.wire.packet(path, source, headers, len, fill);
             self.is_blocked |= sent == Sent::Busy;
@@ -73,7 +85,6 @@ impl<O: Out> Out for Switch<'_, O> {
             self.mailbox.spare.push(payload);
             return Sent::Refused(refused);
         }
-        let is_datagram = headers.service == Service::UnreliableDatagram;
         let grh = if is_datagram { route(path, headers, len) } else { [0; 40] };
         let origin = Origin { path: path.reversed(), grh, congested: false, service_level: path.service_level() };
         self.mailbox.waiting.push_back(Letter { headers: *headers, source, origin, payload });

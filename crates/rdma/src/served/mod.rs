@@ -14,11 +14,12 @@
 //! * `program`: the side of a program.
 //! * `memory`: regions of all programs; a copy from one to another.
 //! * `service`: the side of the card. `objects`: who owns what. `books`: how much. `turn`: what is done again and again.
-//! * `mailbox`: packets between two programs of one card.
+//! * `mailbox`: packets between two programs of one card. `general`: queue pair 1, which they share.
 //!
 //! Nothing here makes a system call or knows a clock, as everywhere in this crate.
 
 mod books;
+mod general;
 mod mailbox;
 mod memory;
 mod objects;
@@ -29,6 +30,7 @@ mod turn;
 mod work;
 
 pub use books::{Account, Amounts, Quota};
+pub use general::{GeneralCounters, ID_BITS};
 pub use memory::Watcher;
 pub use program::{Full, Program};
 pub use service::{Counters, Left, Number, PutOut, ServeError, Service};

@@ -7,6 +7,7 @@ use crate::engine::{Error, Leftover};
 use crate::memory::{Change, ProtectionDomain, Regions, Registered, Remains, Source, WindowType};
 use crate::number::{Key, Qpn};
 use crate::transport::{Attributes, Capabilities, Init, Query, State};
+use crate::wire::Service as Kind;
 use crate::work::Access;
 use millrace_dma::{Pages, Region, Window};
 use millrace_ring::lines::{Sender, bytes_of};
@@ -389,8 +390,11 @@ impl Service {
     /// # Errors
     /// [`ServeError`].
     pub fn create_pair(&mut self, program: Number, init: &Init) -> Result<(Qpn, Capabilities), ServeError> {
-        if init.general {
-            return Err(ServeError::Unserved("general service interface"));
+        // The engine has many of them, as datagrams of any other kind: it is the service that gives them what comes.
+        let is_general = init.general;
+        let init = &Init { general: false, ..*init };
+        if is_general && (init.service != Kind::UnreliableDatagram || self.general.has(program)) {
+            return Err(Error::Busy("number of the general service interface").into());
         }
         let owned = self.owned(program)?;
         has(&owned.domains, &init.domain, DOMAIN)?;
@@ -412,6 +416,9 @@ impl Service {
         self.pay(program, &paid);
         let (send_queue, receive_queue) = (init.send_queue, init.receive_queue);
         self.pairs.insert(qpn, PairOf { owner: program, send_queue, receive_queue, paid });
+        if is_general {
+            self.general.enter(program, qpn);
+        }
         Ok((qpn, granted))
     }
 
@@ -444,6 +451,9 @@ impl Service {
     pub fn destroy_pair(&mut self, program: Number, qpn: Qpn) -> Result<Leftover, ServeError> {
         has(&self.owned(program)?.pairs, &qpn, PAIR)?;
         let left = self.engine.take_qp(qpn)?;
+        if self.general.is_one(qpn) {
+            self.general.leave(program);
+        }
         let paid = self.pairs.remove(&qpn).map_or_else(Amounts::default, |of| of.paid);
         self.owned(program)?.pairs.retain(|one| *one != qpn);
         self.give_back(program, &paid);

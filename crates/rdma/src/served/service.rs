@@ -1,6 +1,7 @@
 //! The card's side: programs, and what they have.
 
 use super::books::{Account, Amounts, Books, Quota};
+use super::general::{General, GeneralCounters};
 use super::mailbox::Mailbox;
 use super::memory::{Reach, Watcher};
 use super::objects::Owned;
@@ -61,9 +62,9 @@ pub enum ServeError {
     /// There is no way to that host; with the number of Linux for why.
     #[error("there is no way from this card to that host")]
     NoHosts(i32),
-    /// The engine in the card does not do that.
-    #[error("the engine in the card has no {0}: use the one in the library (place=library)")]
-    Unserved(&'static str),
+    /// Another program offers that service.
+    #[error("another program of this card listens at that port: choose another port, or end that program")]
+    Offered,
 }
 
 impl ServeError {
@@ -78,7 +79,7 @@ impl ServeError {
             Self::Memory(_) | Self::Range(_) => 22,
             Self::Gone => 19,
             Self::NoHosts(errno) => *errno,
-            Self::Unserved(_) => 95,
+            Self::Offered => 98,
         }
     }
 }
@@ -191,6 +192,7 @@ pub struct Service {
     /// Owners of shared receive queues, and what is paid for these.
     pub(super) shared: FxHashMap<u32, (Number, Amounts)>,
     pub(super) mailbox: Mailbox,
+    pub(super) general: General,
     /// All that could be sent waits for the wire.
     pub(super) is_blocked: bool,
     pub(super) counters: Counters,
@@ -207,6 +209,7 @@ pub struct Service {
 impl Service {
     /// Of the address that has this MAC address and these GIDs.
     pub fn new(options: Options, mac: [u8; 6], own: &[Gid], quota: Quota) -> Self {
+        let general = General::new(own, options.seed);
         Self {
             engine: Engine::new(Options { lists_filled: true, ..options }, Reach::new(own)),
             mac,
@@ -218,6 +221,7 @@ impl Service {
             pairs: FxHashMap::default(),
             shared: FxHashMap::default(),
             mailbox: Mailbox::default(),
+            general,
             is_blocked: false,
             counters: Counters::default(),
             first: 0,
@@ -272,6 +276,7 @@ impl Service {
         let ends: Vec<(Qpn, Qpn)> = ends.collect();
         let objects = self.destroy_all(&owned);
         self.books.sub(account, &owned.has);
+        self.general.leave(program);
         let regions = self.engine.memory().regions.try_remove(memory);
         let process = self.processes.remove(program.0);
         self.bells.retain(|bell| *bell != program);
@@ -359,8 +364,9 @@ impl Service {
         Some(Shown::of(told, pairs, regions))
     }
 
-    /// A JSON object of what happened so far, of all programs together: counters of the transport, and those of this, with some more.
-    pub fn show_counters<const N: usize>(&mut self, more: [(&'static str, u64); N]) -> (String, String) {
+    /// JSON objects of what happened so far, of all programs together: counters of the transport, those of this, with some more, and those of
+    /// queue pair 1.
+    pub fn show_counters<const N: usize>(&mut self, more: [(&'static str, u64); N]) -> [String; 3] {
         let Counters { taken, refused, strange, malformed, stalled, events_lost, forged, unconnected, packets, copied } =
             self.counters();
         let own = [
@@ -376,12 +382,19 @@ impl Service {
             ("copied_bytes", copied),
             ("programs", self.programs() as u64),
         ];
-        (show::counters(self.engine.counters().pairs()), show::counters(own.into_iter().chain(more)))
+        let general = self.general.counters.pairs().chain([("services", self.general.services() as u64)]);
+        let transport = self.engine.counters().pairs();
+        [show::counters(transport), show::counters(own.into_iter().chain(more)), show::counters(general)]
     }
 
     /// What happened so far.
     pub fn counters(&mut self) -> Counters {
         Counters { copied: self.engine.memory().copied, ..self.counters }
+    }
+
+    /// What happened at queue pair 1 so far.
+    pub fn general_counters(&self) -> GeneralCounters {
+        self.general.counters
     }
 
     /// How many programs there are.

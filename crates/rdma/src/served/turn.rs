@@ -48,6 +48,8 @@ impl Service {
         // Packets between programs of this card never come from outside.
         if self.own.contains(&from.path.destination) {
             self.counters.forged += 1;
+        } else if packet.headers.destination == Qpn::GENERAL {
+            self.receive_general(now, packet, from);
         } else {
             self.engine.receive(now, packet, from);
         }
@@ -56,6 +58,7 @@ impl Service {
     /// Takes work of every program, up to a budget, moves the protocol on, and tells programs what came of it. Packets that go
     /// to other addresses go to `wire`.
     pub fn turn<O: Out>(&mut self, now: Moment, wire: &mut O) -> Turn {
+        let refused_next = self.general.expire(now);
         let mut moved = self.take_all(now);
         moved |= self.move_on(now, wire);
         moved |= self.tell();
@@ -63,6 +66,7 @@ impl Service {
             self.put_out_stalled(now);
         }
         let mut next = self.engine.next_deadline();
+        next = next.into_iter().chain(refused_next).min();
         // Programs do not say that a ring has room again.
         if self.tell_late() || self.engine.filled() > 0 {
             let soon = now + LATE;
@@ -85,7 +89,7 @@ impl Service {
 
     /// Whether there is nothing to send, or no room for it.
     fn is_quiet(&self) -> bool {
-        (self.engine.is_quiet() || self.is_blocked) && self.mailbox.len() == 0
+        (self.engine.is_quiet() || self.is_blocked) && self.mailbox.len() == 0 && self.general.answers.is_empty()
     }
 
     /// Asks all programs to ring when they want something. Whether the card may sleep until [`Turn::next`]: nothing has come
@@ -121,7 +125,7 @@ impl Service {
         }
         // Made once; it is away while a message is taken apart.
         let mut scratch = self.scratch.take().unwrap_or_default();
-        let done = self.take_some(program, &mut scratch);
+        let done = self.take_some(now, program, &mut scratch);
         self.scratch = Some(scratch);
         if done.is_err() {
             self.counters.malformed += 1;
@@ -133,13 +137,13 @@ impl Service {
         true
     }
 
-    fn take_some(&mut self, program: Number, scratch: &mut Scratch) -> Result<(), Malformed> {
+    fn take_some(&mut self, now: Moment, program: Number, scratch: &mut Scratch) -> Result<(), Malformed> {
         let (mut count, mut copied) = (0, 0);
         while count < MESSAGES && copied < BYTES {
             let Some(process) = self.processes.get_mut(program.0) else { break };
             let Some(len) = process.work.take(&mut scratch.words)? else { break };
             process.taken += 1;
-            copied += scratch.apart.read(&scratch.words[..len], |work| self.do_one(program, work))?;
+            copied += scratch.apart.read(&scratch.words[..len], |work| self.do_one(now, program, work))?;
             self.counters.taken += 1;
             count += 1;
         }
@@ -147,7 +151,7 @@ impl Service {
     }
 
     /// One message. Bytes that it may have copied.
-    fn do_one(&mut self, program: Number, work: &Work<'_>) -> u64 {
+    fn do_one(&mut self, now: Moment, program: Number, work: &Work<'_>) -> u64 {
         match *work {
             Work::Send(qpn, ref request) => {
                 if !self.has_pair(program, qpn) {
@@ -155,7 +159,11 @@ impl Service {
                 }
                 // Nobody speaks for another address.
                 let is_own = request.target.is_none_or(|target| self.is_own(&target.path));
-                if !is_own || self.engine.post_send(qpn, request).is_err() {
+                let mut post = |request| match self.general.is_one(qpn) {
+                    true => self.post_general(now, program, qpn, request),
+                    false => self.engine.post_send(qpn, request),
+                };
+                if !is_own || post(request).is_err() {
                     self.refuse(qpn, request.id, request.operation.ended());
                 }
                 bytes_of(request)
@@ -226,16 +234,24 @@ impl Service {
     }
 
     pub(super) fn move_on<O: Out>(&mut self, now: Moment, wire: &mut O) -> bool {
-        let mut switch = Switch { own: &self.own, mailbox: &mut self.mailbox, wire, is_blocked: false };
+        let mut answers = core::mem::take(&mut self.general.answers);
+        let mut switch =
+            Switch { own: &self.own, general: &self.general, mailbox: &mut self.mailbox, wire, is_blocked: false };
+        let (answered, lost) = answers.send(&self.own, &mut switch);
         let sent = self.engine.transmit(now, PACKETS, &mut switch);
         self.is_blocked = switch.is_blocked && sent == 0 && self.engine.has_tried_all();
+        self.general.answers = answers;
+        self.general.counters.no_room += lost;
         let waiting = self.mailbox.len();
         for _ in 0..waiting {
             let Some(letter) = self.mailbox.take() else { break };
             // All programs have one address, by which the engine knows the other end of a connection: here it is known by its number,
             // and who only says that he is connected with it is nobody. Datagrams may come from everybody who knows the queue key.
             let is_datagram = letter.headers.service == Kind::UnreliableDatagram;
-            if is_datagram || self.engine.is_connected(letter.headers.destination, letter.source) {
+            if letter.headers.destination == Qpn::GENERAL {
+                let packet = Packet { headers: letter.headers, payload: &letter.payload };
+                self.receive_general(now, &packet, &letter.origin);
+            } else if is_datagram || self.engine.is_connected(letter.headers.destination, letter.source) {
                 let packet = Packet { headers: letter.headers, payload: &letter.payload };
                 self.engine.receive(now, &packet, &letter.origin);
             } else {
@@ -244,7 +260,7 @@ impl Service {
             self.mailbox.give_back(letter);
         }
         self.counters.packets += waiting as u64;
-        sent + waiting > 0
+        answered + sent + waiting > 0
     }
 
     /// Completions go to their rings while these have room, then events.

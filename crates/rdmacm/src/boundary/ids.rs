@@ -248,7 +248,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *const c_void) -> c
         // SAFETY: the caller's promise.
         let (object, address) = unsafe { (IdObject::of(id), address(addr)?) };
         let mut state = state::lock()?;
-        let bound = state.bind(object.handle, address)?;
+        let bound = state.bind(object.handle, address, true)?;
         // SAFETY: the caller's promise.
         unsafe {
             (*id).route.addr.src = SockAddr::new(bound);
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
             Some(bound) => bound.port(),
             None => {
                 let wanted = wanted.unwrap_or(SocketAddr::new(own, 0));
-                state.bind(object.handle, wanted)?.port()
+                state.bind(object.handle, wanted, false)?.port()
             }
         };
         let source = SocketAddr::new(own, port);

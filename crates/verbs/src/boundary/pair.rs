@@ -201,10 +201,6 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
         context: 0,
     };
     let (number, granted) = opened.place.with(|running| match &mut running.card {
-        Some(_) if general => {
-            super::say("place=card has no librdmacm: use place=library for programs that connect by it");
-            Err(libc::EOPNOTSUPP)
-        }
         Some(card) => card.create_pair(&init),
         None => running.engine.create_qp(&init).map_err(|error| error.errno()),
     })?;

@@ -8,10 +8,11 @@ use crate::address::Address;
 use crate::config::Config;
 use millrace_dma::{Adopter, Protection, Region, Scope};
 use millrace_link::LinkError;
+use millrace_rdma::cm::address::ServiceId;
 use millrace_rdma::engine::SharedReceiveQuery;
 use millrace_rdma::memory::{ProtectionDomain, Reached, Registered, Source, Way, WindowType};
 use millrace_rdma::number::{Gid, Key, Qpn};
-use millrace_rdma::served::{Full, Program, SHARED_LEN, queue_lines};
+use millrace_rdma::served::{Full, ID_BITS, Program, SHARED_LEN, queue_lines};
 use millrace_rdma::transport::{Attributes, Capabilities, Event, Init, Query, State};
 use millrace_rdma::work::{Access, Completion, Data, Piece, Request};
 use millrace_served::wire::{self, Bytes, Parts, Register, Reregister, Welcome, Words, qpn};
@@ -48,6 +49,8 @@ pub(crate) struct InCard {
     queues: Vec<u32>,
     /// The domain of all regions here: whom they belong to is the card's matter.
     domain: Option<ProtectionDomain>,
+    /// The lowest number that connections of this program may have.
+    first_id: u32,
     is_gone: bool,
 }
 
@@ -96,8 +99,8 @@ impl InCard {
         let program = Program::new(shared.window()).map_err(|error| failed(error.to_string()))?;
         let (pairs, shared, regions, queues) = Default::default();
         let bell = Arc::new(bell);
-        let (domain, is_gone) = (None, false);
-        Ok(Self { client, program, to_card, bell, welcome, pairs, shared, regions, queues, domain, is_gone })
+        let (domain, first_id, is_gone) = (None, 0, false);
+        Ok(Self { client, program, to_card, bell, welcome, pairs, shared, regions, queues, domain, first_id, is_gone })
     }
 
     /// Who all programs of the card are.
@@ -111,9 +114,9 @@ impl InCard {
         self.welcome.mtu
     }
 
-    /// The MAC address that leads to `gid`, if it is known; the card asks for it otherwise.
-    pub fn look_up(&mut self, gid: Gid) -> Result<Option<[u8; 6]>, i32> {
-        let (mut words, _) = self.call(&wire::Request::Resolve(gid), &[])?;
+    /// The MAC address that leads to `gid`, if it is known; otherwise the card asks for it if it is to.
+    pub fn look_up(&mut self, gid: Gid, asks: bool) -> Result<Option<[u8; 6]>, i32> {
+        let (mut words, _) = self.call(&wire::Request::Resolve(gid, asks), &[])?;
         match (words.word(), words.mac()) {
             (Some(0), _) => Ok(None),
             (Some(1), Some(mac)) => Ok(Some(mac)),
@@ -244,11 +247,29 @@ impl InCard {
 
     pub fn create_pair(&mut self, init: &Init) -> Result<(Qpn, Capabilities), i32> {
         let (mut words, _) = self.call(&wire::Request::CreatePair(*init), &[])?;
+        if init.general {
+            self.first_id = words.word().and_then(|word| u32::try_from(word).ok()).ok_or(libc::EPROTO)?;
+        }
         let number = qpn(&mut words).ok_or(libc::EPROTO)?;
         let granted = words.capabilities().ok_or(libc::EPROTO)?;
         self.program.add_pair(number, &granted, init.shared_receive_queue.is_some());
         self.pairs.insert(number, Pair { init: Init { capabilities: granted, ..*init }, state: State::Reset });
         Ok((number, granted))
+    }
+
+    /// Numbers that connections of this program may have: the lowest, and how many of their lower bits are its choice.
+    pub fn ids(&self) -> (u32, u8) {
+        (self.first_id, ID_BITS)
+    }
+
+    /// Calls of a service are for this program from now on.
+    pub fn offer(&mut self, service: ServiceId) -> Result<(), i32> {
+        self.call(&wire::Request::Offer(service), &[]).map(drop)
+    }
+
+    /// They are so no longer.
+    pub fn withdraw(&mut self, service: ServiceId) -> Result<(), i32> {
+        self.gone_is_done(&wire::Request::Withdraw(service))
     }
 
     pub fn modify_pair(&mut self, number: Qpn, told: &Attributes) -> Result<State, i32> {

@@ -296,6 +296,9 @@ impl Place {
     /// The same, and moves the protocol on: before it if `first`, and after it otherwise.
     #[inline]
     pub fn moving<R>(&self, first: bool, act: impl FnOnce(&mut Running) -> Result<R, i32>) -> Result<R, i32> {
+        if first {
+            self.give_way();
+        }
         let mut running = self.lock()?;
         let moved = !first || self.progress(&mut running);
         let done = act(&mut running);
@@ -307,7 +310,7 @@ impl Place {
             self.progress(&mut running);
         }
         drop(running);
-        self.give_way(moved);
+        self.count_idle(moved);
         done
     }
 
@@ -392,15 +395,20 @@ impl Place {
     }
 
     /// Where there are fewer cores than threads that look for something, one that has found nothing for a while lets another one
-    /// look: the card, which brings it, or the other end.
+    /// look: the card, which brings it, or the other end. Before it looks again, and not afterwards: programs that are told that there is
+    /// nothing look for other things next (that the connection is over, as libfabric does), and what came before those has to be found first.
     #[inline]
-    fn give_way(&self, moved: bool) {
-        let idle = if moved { 0 } else { self.idle.load(Ordering::Relaxed) + 1 };
-        let is_long = idle >= self.patience;
-        self.idle.store(if is_long { 0 } else { idle }, Ordering::Relaxed);
-        if is_long {
+    fn give_way(&self) {
+        if self.idle.load(Ordering::Relaxed) >= self.patience {
+            self.idle.store(0, Ordering::Relaxed);
             std::thread::yield_now();
         }
+    }
+
+    #[inline]
+    fn count_idle(&self, moved: bool) {
+        let idle = if moved { 0 } else { self.idle.load(Ordering::Relaxed).saturating_add(1) };
+        self.idle.store(idle, Ordering::Relaxed);
     }
 
     /// Whether it is of this process, and its card has not gone: another one may be there by now.
@@ -425,7 +433,7 @@ impl Place {
             return Err(libc::EIO);
         }
         if self.config.in_card {
-            return self.with(|running| running.card.as_mut().ok_or(libc::EIO)?.look_up(gid));
+            return self.with(|running| running.card.as_mut().ok_or(libc::EIO)?.look_up(gid, asks));
         }
         let find = |neighbours: &mut Neighbours| match asks {
             true => neighbours.find(self.now(), gid),

@@ -162,7 +162,7 @@ fn add(rows: &mut Vec<Row>, what: What, pid: u64, told: &Value) {
             note_omitted(pid, &told["regions_omitted"], "regions");
         }
         What::Iotlb => counters(rows, pid, "iotlb", told["iotlb"].as_object()),
-        What::Stats => ["transport", "served", "frames", "port", "copied"]
+        What::Stats => ["transport", "served", "connections", "frames", "port", "copied"]
             .iter()
             .for_each(|part| counters(rows, pid, part, told["stats"][part].as_object())),
         What::Capture => {}

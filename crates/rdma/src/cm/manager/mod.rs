@@ -19,18 +19,41 @@ use crate::number::{Gid, Moment, Qpn};
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
+/// Numbers that connections may have, where several managers share the addresses of one end: their upper bits say whose they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// The lowest.
+    pub first: u32,
+    /// How many of the lower bits may be chosen.
+    pub bits: u8,
+    /// The addresses of those who share.
+    pub gids: [Gid; 4],
+}
+
+impl Ids {
+    /// All of them: nobody shares.
+    pub const ALL: Self = Self { first: 0, bits: 32, gids: [Gid([0; 16]); 4] };
+
+    /// Which of those who share has that number, where that address is theirs; 0 otherwise.
+    fn sharer(&self, gid: Gid, id: u32) -> u32 {
+        if self.gids.contains(&gid) { id.checked_shr(self.bits.into()).unwrap_or(0) } else { 0 }
+    }
+}
+
 /// What can be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Of random numbers, so that numbers of connections differ from those of an earlier process.
     pub seed: u64,
+    /// Numbers that connections may have.
+    pub ids: Ids,
     /// Longest payload of packets: 1 to 5, 256 to 4096 bytes.
     pub most_mtu: u8,
     /// Connections in all.
     pub most_connections: usize,
     /// Requests of others that are not yet connections.
     pub most_half_open: usize,
-    /// The same, of one other end.
+    /// The same, of one other end, or of one of those who share addresses with this.
     pub most_half_open_of_one: usize,
     /// How soon others have to answer, as a time of five bits.
     pub response_timeout: u8,
@@ -44,6 +67,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             seed: 0,
+            ids: Ids::ALL,
             most_mtu: 5,
             most_connections: 65_536,
             most_half_open: 1024,
@@ -157,7 +181,7 @@ pub struct Manager {
     /// Connections by the queue pair of the other end.
     pairs: HashMap<(Gid, Qpn), Id>,
     early: VecDeque<Early>,
-    half_open: HashMap<Gid, usize>,
+    half_open: HashMap<(Gid, u32), usize>,
     half_open_in_all: usize,
     timers: BTreeSet<(Moment, Id)>,
     out: VecDeque<(Peer, Box<Bytes>)>,
@@ -231,7 +255,8 @@ impl Manager {
 
     fn free_id(&mut self) -> Id {
         loop {
-            let id = self.random();
+            let Ids { first, bits, .. } = self.options.ids;
+            let id = first | self.random() & u32::MAX.checked_shr(32 - u32::from(bits)).unwrap_or(0);
             if id != 0 && !self.connections.contains_key(&id) {
                 return id;
             }
@@ -306,12 +331,13 @@ impl Manager {
     fn settle(&mut self, id: Id) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let gid = connection.terms.peer.gid;
+        let one = (gid, self.options.ids.sharer(gid, connection.remote_id));
         if core::mem::take(&mut connection.is_half_open) {
             self.half_open_in_all -= 1;
-            if let Some(count) = self.half_open.get_mut(&gid) {
+            if let Some(count) = self.half_open.get_mut(&one) {
                 *count -= 1;
                 if *count == 0 {
-                    self.half_open.remove(&gid);
+                    self.half_open.remove(&one);
                 }
             }
         }

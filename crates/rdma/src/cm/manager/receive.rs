@@ -47,20 +47,24 @@ impl Manager {
         match message {
             Message::Request(request) => self.on_request(now, from, transaction, request),
             Message::Reply(reply) => self.on_reply(now, from, transaction, reply),
-            Message::Ready(ready) => self.on_ready(from, &ready),
-            Message::Postponement(postponement) => self.on_postponement(now, from, &postponement),
-            Message::Rejection(rejection) => self.on_rejection(now, from, &rejection),
+            Message::Ready(ready) => self.on_ready(from, transaction, &ready),
+            Message::Postponement(postponement) => self.on_postponement(now, from, transaction, &postponement),
+            Message::Rejection(rejection) => self.on_rejection(now, from, transaction, &rejection),
             Message::DisconnectRequest(request) => self.on_disconnect_request(now, from, transaction, &request),
-            Message::DisconnectReply(reply) => self.on_disconnect_reply(now, from, &reply),
+            Message::DisconnectReply(reply) => self.on_disconnect_reply(now, from, transaction, &reply),
             Message::ServiceRequest(request) => self.on_service_request(from, transaction, request),
-            Message::ServiceReply(reply) => self.on_service_reply(now, from, reply),
+            Message::ServiceReply(reply) => self.on_service_reply(now, from, transaction, reply),
         }
     }
 
-    /// The connection that a message is about: its number here, the end, and its number there where both know it.
-    fn find(&self, from: Peer, local: u32, remote: u32) -> Option<(Id, State)> {
+    /// The connection that a message is about: its number here, the end, and its number there. Where that is not known yet, it is the first
+    /// answer, and has the number of the transaction of what it answers, from Linux, too: who has not seen that does not know it.
+    fn find(&self, from: Peer, local: u32, remote: u32, transaction: u64) -> Option<(Id, State)> {
         let connection = self.connections.get(&local)?;
-        let is_same = connection.remote_id == 0 || connection.remote_id == remote;
+        let is_same = match connection.remote_id {
+            0 => connection.transaction == transaction,
+            known => known == remote,
+        };
         (connection.terms.peer.gid == from.gid && is_same).then_some((local, connection.state))
     }
 
@@ -151,7 +155,7 @@ impl Manager {
         if request.path_mtu == 0 || request.path_mtu > self.options.most_mtu {
             return Some((reason::INVALID_MTU, Some(self.options.most_mtu)));
         }
-        let has_room = self.has_room(from, ServiceId(request.service));
+        let has_room = self.has_room(from, request.local_id, ServiceId(request.service));
         (!has_room).then(|| {
             self.counters.no_room += 1;
             (reason::NO_RESOURCES, None)
@@ -159,10 +163,11 @@ impl Manager {
     }
 
     /// Whether one more request of that end may wait.
-    fn has_room(&self, from: Peer, service: ServiceId) -> bool {
+    fn has_room(&self, from: Peer, remote: u32, service: ServiceId) -> bool {
+        let one = (from.gid, self.options.ids.sharer(from.gid, remote));
         self.connections.len() < self.options.most_connections
             && self.half_open_in_all < self.options.most_half_open
-            && self.half_open.get(&from.gid).is_none_or(|count| *count < self.options.most_half_open_of_one)
+            && self.half_open.get(&one).is_none_or(|count| *count < self.options.most_half_open_of_one)
             && self.listeners.get(&service).is_some_and(|listener| listener.unseen < listener.backlog)
     }
 
@@ -172,7 +177,8 @@ impl Manager {
         (connection.service, connection.remote_id) = (Some(service), remote);
         (connection.is_unseen, connection.is_half_open) = (true, true);
         self.half_open_in_all += 1;
-        *self.half_open.entry(gid).or_default() += 1;
+        let one = (gid, self.options.ids.sharer(gid, remote));
+        *self.half_open.entry(one).or_default() += 1;
         self.requests.insert((gid, remote, is_datagram), id);
         self.connections.insert(id, connection);
         let owner = self.listeners.get_mut(&service).map_or(0, |listener| {
@@ -202,7 +208,7 @@ impl Manager {
     }
 
     fn on_reply(&mut self, now: Moment, from: Peer, transaction: u64, reply: Reply) {
-        let Some((id, state)) = self.find(from, reply.remote_id, reply.local_id) else {
+        let Some((id, state)) = self.find(from, reply.remote_id, reply.local_id, transaction) else {
             self.counters.unknown_connection += 1;
             return self.refuse(from, transaction, reply.local_id, REPLY, reason::INVALID_ID, None);
         };
@@ -239,8 +245,8 @@ impl Manager {
         self.tell(Event::Replied(id, Box::new(reply)));
     }
 
-    fn on_ready(&mut self, from: Peer, ready: &Ready) {
-        match self.find(from, ready.remote_id, ready.local_id) {
+    fn on_ready(&mut self, from: Peer, transaction: u64, ready: &Ready) {
+        match self.find(from, ready.remote_id, ready.local_id, transaction) {
             Some((id, State::Accepting)) => self.establish(id),
             Some((_, State::Established)) => self.counters.duplicate += 1,
             Some(_) => self.counters.unexpected += 1,
@@ -248,8 +254,8 @@ impl Manager {
         }
     }
 
-    fn on_postponement(&mut self, now: Moment, from: Peer, message: &Postponement) {
-        let Some((id, state)) = self.find(from, message.remote_id, message.local_id) else {
+    fn on_postponement(&mut self, now: Moment, from: Peer, transaction: u64, message: &Postponement) {
+        let Some((id, state)) = self.find(from, message.remote_id, message.local_id, transaction) else {
             return self.counters.unknown_connection += 1;
         };
         let every = self.connections.get(&id).map_or(SOONEST, |connection| connection.every);
@@ -262,19 +268,20 @@ impl Manager {
         }
     }
 
-    fn on_rejection(&mut self, now: Moment, from: Peer, rejection: &Rejection) {
+    fn on_rejection(&mut self, now: Moment, from: Peer, transaction: u64, rejection: &Rejection) {
         self.early.retain(|early| early.from != from || early.request.local_id != rejection.local_id);
         // Who has got no answer does not know our number.
         let id = match rejection.remote_id {
             0 => self.requests.get(&(from.gid, rejection.local_id, false)).copied(),
             id => Some(id),
         };
-        // Who has nothing to do with the connection has no number of its own.
+        // Who has nothing to do with the connection has no number of its own, but that of the transaction.
+        let answered = |id: &Id| self.connections.get(id).filter(|connection| connection.transaction == transaction);
         let remote = |id: &Id| match rejection.local_id {
-            0 => self.connections.get(id).map_or(0, |connection| connection.remote_id),
+            0 => answered(id).map_or(0, |connection| connection.remote_id),
             remote => remote,
         };
-        match id.and_then(|id| self.find(from, id, remote(&id))) {
+        match id.and_then(|id| self.find(from, id, remote(&id), transaction)) {
             // The program will see its event, and that it is nothing: others cannot make more of them than it has seen.
             Some((id, State::Asked)) if self.connections.get(&id).is_some_and(|one| one.is_unseen) => {
                 self.change(id, State::Withdrawn);
@@ -300,7 +307,7 @@ impl Manager {
     }
 
     fn on_disconnect_request(&mut self, now: Moment, from: Peer, transaction: u64, request: &DisconnectRequest) {
-        let found = self.find(from, request.remote_id, request.local_id);
+        let found = self.find(from, request.remote_id, request.local_id, transaction);
         let reply =
             DisconnectReply { local_id: request.remote_id, remote_id: request.local_id, ..DisconnectReply::empty() };
         let is_ours =
@@ -316,8 +323,8 @@ impl Manager {
         self.send(from, transaction, &reply.into());
     }
 
-    fn on_disconnect_reply(&mut self, now: Moment, from: Peer, reply: &DisconnectReply) {
-        match self.find(from, reply.remote_id, reply.local_id) {
+    fn on_disconnect_reply(&mut self, now: Moment, from: Peer, transaction: u64, reply: &DisconnectReply) {
+        match self.find(from, reply.remote_id, reply.local_id, transaction) {
             // In the state Established: the answer to `ask_whether_known`.
             Some((id, State::Leaving | State::Established)) => self.end(now, id),
             Some((_, State::Timewait)) => self.counters.duplicate += 1,
@@ -336,7 +343,7 @@ impl Manager {
         }
         let service = ServiceId(request.service);
         let is_offered = self.listeners.contains_key(&service);
-        if !is_offered || !self.has_room(from, service) {
+        if !is_offered || !self.has_room(from, request.request_id, service) {
             self.counters.refused += 1;
             let status = if is_offered { service_status::NO_QUEUE_PAIR } else { service_status::UNSUPPORTED };
             let (request_id, service) = (request.request_id, request.service);
@@ -349,9 +356,9 @@ impl Manager {
         self.tell(Event::ServiceRequested { owner, id, peer: from, request: Box::new(request) });
     }
 
-    fn on_service_reply(&mut self, now: Moment, from: Peer, reply: ServiceReply) {
+    fn on_service_reply(&mut self, now: Moment, from: Peer, transaction: u64, reply: ServiceReply) {
         let is_offered = reply.status != service_status::UNSUPPORTED;
-        match self.find(from, reply.request_id, 0) {
+        match self.find(from, reply.request_id, 0, transaction) {
             Some((id, State::Inquiring)) if !is_offered && self.calls_again(now, id) => {}
             Some((id, State::Inquiring)) => self.fail(Event::ServiceReplied(id, Box::new(reply))),
             Some(_) => self.counters.unexpected += 1,

@@ -221,13 +221,14 @@ fn what_nobody_offers_is_called_again_for_a_second() {
     for offered_after in [0, 1, 9, 10] {
         let mut wire = Wire::new();
         let id = wire.ends[0].connect(wire.now, &call(1, 2, 10)).unwrap();
+        let transaction = wire.ends[0].connections[&id].transaction;
         // The other end is one that refuses at once.
         let refusal =
             message::Rejection { remote_id: id, reason: reason::INVALID_SERVICE, ..message::Rejection::empty() };
         for _ in 0..offered_after {
             let (_, bytes) = wire.ends[0].take_message().unwrap();
             assert!(matches!(parse(&bytes[..]), Ok((_, Message::Request(request))) if request.local_id == id));
-            wire.ends[0].receive(wire.now, peer(2), &message::build(0, &refusal.into()));
+            wire.ends[0].receive(wire.now, peer(2), &message::build(transaction, &refusal.into()));
             assert!(wire.ends[0].take_message().is_none() && wire.ends[0].take_event().is_none());
             wire.later(Duration::from_millis(100));
         }
@@ -236,10 +237,66 @@ fn what_nobody_offers_is_called_again_for_a_second() {
             wire.settle();
             assert_eq!(wire.event(1), "Requested");
         } else {
-            wire.ends[0].receive(wire.now, peer(2), &message::build(0, &refusal.into()));
+            wire.ends[0].receive(wire.now, peer(2), &message::build(transaction, &refusal.into()));
             assert_eq!((wire.event(0), wire.ends[0].len()), ("Rejected".to_owned(), 0));
         }
     }
+}
+
+#[test]
+fn the_first_answer_is_of_who_has_seen_the_call() {
+    let mut wire = listening(8);
+    let id = wire.ends[0].connect(wire.now, &call(1, 2, 10)).unwrap();
+    let transaction = wire.ends[0].connections[&id].transaction;
+    // Somebody who has guessed the number of the connection, and speaks in the name of the other end.
+    let reply = message::Reply { local_id: 9, remote_id: id, local_qpn: Qpn::new(77), ..message::Reply::empty() };
+    let refusal = message::Rejection { remote_id: id, reason: reason::CONSUMER, ..message::Rejection::empty() };
+    let later = message::Postponement { local_id: 9, remote_id: id, ..message::Postponement::empty() };
+    for forged in [reply.into(), refusal.into(), later.into()] {
+        wire.ends[0].receive(wire.now, peer(2), &message::build(transaction + 1, &forged));
+    }
+    assert_eq!((wire.event(0), wire.ends[0].state(id)), ("none".to_owned(), Some(State::Calling)));
+    assert_eq!(wire.ends[0].counters().unknown_connection, 3);
+    let inquiry = wire.ends[0].inquire(wire.now, peer(2), SERVICE, [0; 216]).unwrap();
+    let told = message::ServiceReply { request_id: inquiry, qpn: Qpn::new(77), ..message::ServiceReply::empty() };
+    wire.ends[0].receive(wire.now, peer(2), &message::build(transaction, &told.into()));
+    assert_eq!(wire.ends[0].state(inquiry), Some(State::Inquiring));
+    wire.settle();
+    assert_eq!((wire.event(1), wire.event(1)), ("Requested".to_owned(), "ServiceRequested".to_owned()));
+    wire.ends[0].receive(wire.now, peer(2), &message::build(transaction, &reply.into()));
+    assert_eq!(wire.event(0), "Replied");
+    // Nor is who has no number of its own believed later.
+    wire.ends[0].receive(wire.now, peer(2), &message::build(transaction + 1, &refusal.into()));
+    assert_eq!((wire.event(0), wire.ends[0].state(id)), ("none".to_owned(), Some(State::Replied)));
+    wire.ends[0].receive(wire.now, peer(2), &message::build(transaction, &refusal.into()));
+    assert_eq!(wire.event(0), "Rejected");
+}
+
+#[test]
+fn those_who_share_an_address_have_numbers_and_room_of_their_own() {
+    let shared = |first| Ids { first, bits: 20, gids: [gid(1); 4] };
+    let end = |tag: u32| {
+        Manager::new(Options {
+            ids: shared(tag << 20),
+            seed: tag.into(),
+            most_half_open_of_one: 4,
+            ..Options::default()
+        })
+    };
+    let (mut server, mut greedy, mut friend) = (end(0xfff), end(1), end(2));
+    server.listen(SERVICE, OWNER, 100).unwrap();
+    let now = Moment::new(0);
+    for (caller, tag, count) in [(&mut greedy, 1, 9), (&mut friend, 2, 4)] {
+        for qpn in 0..count {
+            let id = caller.connect(now, &call(1, 1, tag * 100 + qpn)).unwrap();
+            assert_eq!(id >> 20, tag);
+            let (_, bytes) = caller.take_message().unwrap();
+            server.receive(now, peer(1), &bytes[..]);
+        }
+    }
+    assert!(server.connections.keys().all(|id| id >> 20 == 0xfff));
+    // Four of each.
+    assert_eq!((server.len(), server.counters().no_room), (8, 5));
 }
 
 fn refusal(change: impl FnOnce(&mut Call)) -> u16 {

@@ -3,8 +3,10 @@
 
 mod field;
 mod kinds;
+mod label;
 
 pub use kinds::*;
+pub use label::{Label, To};
 
 use core::fmt;
 
@@ -56,11 +58,11 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Reads a message: the number of its transaction, and what it says.
+/// The number of a transaction, of a message, and what stands behind the header.
 ///
 /// # Errors
-/// It is none.
-pub fn parse(bytes: &[u8]) -> Result<(u64, Message), Malformed> {
+/// It is no message.
+fn header(bytes: &[u8]) -> Result<(u64, u16, &[u8; DATA]), Malformed> {
     let bytes: &Bytes = bytes.try_into().map_err(|_| Malformed::Length)?;
     let (header, data) = bytes.split_first_chunk::<HEADER>().ok_or(Malformed::Length)?;
     let data: &[u8; DATA] = data.try_into().map_err(|_| Malformed::Length)?;
@@ -76,7 +78,16 @@ pub fn parse(bytes: &[u8]) -> Result<(u64, Message), Malformed> {
         }
     }
     let transaction = u64::from_be_bytes(*header[8..].first_chunk().ok_or(Malformed::Length)?);
-    let message = Message::read(u16::from_be_bytes([header[16], header[17]]), data).ok_or(Malformed::Attribute)?;
+    Ok((transaction, u16::from_be_bytes([header[16], header[17]]), data))
+}
+
+/// Reads a message: the number of its transaction, and what it says.
+///
+/// # Errors
+/// It is none.
+pub fn parse(bytes: &[u8]) -> Result<(u64, Message), Malformed> {
+    let (transaction, attribute, data) = header(bytes)?;
+    let message = Message::read(attribute, data).ok_or(Malformed::Attribute)?;
     Ok((transaction, message))
 }
 
