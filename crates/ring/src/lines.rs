@@ -106,6 +106,13 @@ impl Sender {
         true
     }
 
+    /// Whether the receiver has not taken all that was sent.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        // Acquire as in `has_room`. Who wants more than that makes a fence before it.
+        self.taken.load(Ordering::Acquire) as u32 != self.written
+    }
+
     /// Whether the receiver is to be woken, after something was sent. It says so once.
     #[inline]
     pub fn must_wake(&self) -> bool {
@@ -232,6 +239,7 @@ mod tests {
                     prop_assert_eq!(&to[..found], &message(number, words)[..]);
                 }
                 receiver.give_back();
+                prop_assert_eq!(sender.has_waiting(), !waiting.is_empty());
             }
         }
 

@@ -1,0 +1,288 @@
+//! The queue of doorbells of one sender to one receiver, in shared memory: a ring of lines (`millrace_ring::lines`), so that a doorbell
+//! moves one line of the cache.
+//!
+//! ```text
+//! 0                      the ring: who writes and reads what, says `lines`
+//! bytes_of_lines         a bit for each number that the receiver wants     (`filter`)
+//! ```
+//!
+//! A doorbell that may be *coalesced* with the one before says so in its line. The sender leaves it out if the last one that it has
+//! sent has the same number and is not taken yet:
+//!
+//! ```text
+//! sender                                    receiver
+//! what the doorbell is about (any store)    taken = up to here
+//! fence(SeqCst)     -- pairs with --        fence(SeqCst)         (only for those that may be coalesced)
+//! taken: not yet? then leave it out         looks what it is about
+//! ```
+//!
+//! Either the sender sees that it was taken, and sends another one, or the receiver sees what the sender had stored.
+
+use super::Filter;
+use super::filter::{LEN as FILTER, Owner, View};
+use millrace_dma::{Ordering, OutOfRange, Window, fence};
+use millrace_ring::lines::{self, MOST_WORDS, Malformed};
+
+/// Doorbells that wait, by default.
+const BELLS: u32 = 256;
+/// Bytes of a queue of as many doorbells as there are by default.
+pub const BELLS_LEN: usize = bytes_of(BELLS);
+/// The bit beside the number: it may be coalesced.
+const COALESCED: u64 = 1 << 16;
+
+/// Bytes of a queue of so many doorbells, a power of two.
+pub const fn bytes_of(bells: u32) -> usize {
+    lines::bytes_of(bells) + FILTER
+}
+
+fn parts(window: &Window, bells: u32) -> Result<(Window, View), OutOfRange> {
+    let ring = lines::bytes_of(bells);
+    Ok((window.part(0, ring)?, View::new(&window.part(ring, FILTER)?)?))
+}
+
+/// A doorbell was not sent. It was not lost either: the caller still has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// As many wait there as may.
+    #[error("the other endpoint has not taken the doorbells that wait: ring again later")]
+    Queue,
+    /// Nobody there wants this number.
+    #[error("nobody has claimed this doorbell at the other endpoint")]
+    Unwanted,
+}
+
+/// What became of a doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It waits at the other end.
+    Rung,
+    /// One with that number waits there already, and is all that comes.
+    Coalesced,
+}
+
+/// The side that rings.
+pub struct Sender {
+    lines: lines::Sender,
+    wanted: View,
+    /// The last one, if it may stand for the next.
+    last: Option<u16>,
+}
+
+impl Sender {
+    /// Of an empty queue at the beginning of `window`.
+    ///
+    /// # Errors
+    /// The window is too short, or `bells` is no power of two.
+    pub fn new(window: &Window, bells: u32) -> Result<Self, OutOfRange> {
+        let (ring, wanted) = parts(window, bells)?;
+        Ok(Self { lines: lines::Sender::new(&ring, bells)?, wanted, last: None })
+    }
+
+    /// Sends a doorbell.
+    ///
+    /// # Errors
+    /// [`Full`]: it was not sent.
+    #[inline]
+    pub fn ring(&mut self, number: u16) -> Result<(), Full> {
+        self.send(number, 0)?;
+        self.last = None;
+        Ok(())
+    }
+
+    /// Sends a doorbell, unless the last one is the same, was sent by this too, and waits still.
+    ///
+    /// # Errors
+    /// [`Full`]: it was not sent.
+    #[inline]
+    pub fn ring_once(&mut self, number: u16) -> Result<Sent, Full> {
+        if self.last == Some(number) {
+            // Pairs with the fence in `Receiver::take`.
+            fence(Ordering::SeqCst);
+            if self.lines.has_waiting() {
+                return Ok(Sent::Coalesced);
+            }
+        }
+        self.send(number, COALESCED)?;
+        self.last = Some(number);
+        Ok(Sent::Rung)
+    }
+
+    #[inline(always)]
+    fn send(&mut self, number: u16, flag: u64) -> Result<(), Full> {
+        if !self.wanted.is_wanted(number) {
+            return Err(Full::Unwanted);
+        }
+        if self.lines.send(&[u64::from(number) | flag]) { Ok(()) } else { Err(Full::Queue) }
+    }
+
+    /// Whether the receiver is to be woken, after something was sent. It says so once.
+    #[inline]
+    pub fn must_wake(&self) -> bool {
+        self.lines.must_wake()
+    }
+}
+
+/// A doorbell that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bell {
+    /// Its number.
+    pub number: u16,
+    /// Whose it is.
+    pub owner: Owner,
+}
+
+/// The side that is rung.
+pub struct Receiver {
+    lines: lines::Receiver,
+    wanted: View,
+    words: Box<[u64; MOST_WORDS]>,
+    /// Doorbells that nobody had claimed: their senders did not look, or they were released on the way.
+    pub unwanted: u64,
+}
+
+impl Receiver {
+    /// Of an empty queue at the beginning of `window`.
+    ///
+    /// # Errors
+    /// The window is too short, or `bells` is no power of two.
+    pub fn new(window: &Window, bells: u32) -> Result<Self, OutOfRange> {
+        let (ring, wanted) = parts(window, bells)?;
+        Ok(Self { lines: lines::Receiver::new(&ring, bells)?, wanted, words: Box::new([0; MOST_WORDS]), unwanted: 0 })
+    }
+
+    /// Says to the sender which numbers are wanted.
+    pub fn publish(&self, filter: &Filter) {
+        filter.publish(&self.wanted);
+    }
+
+    /// Whether something has come.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.lines.has_more()
+    }
+
+    /// The next doorbell; its place is the sender's again. One that nobody wants is counted, and ends this call as if there were none.
+    ///
+    /// # Errors
+    /// [`Malformed`]: nothing more is to be taken from this queue.
+    #[inline]
+    pub fn take(&mut self, filter: &Filter) -> Result<Option<Bell>, Malformed> {
+        let Some(len) = self.lines.take(&mut self.words)? else { return Ok(None) };
+        self.lines.give_back();
+        let word = self.words[0];
+        if len != 1 || word >= 2 * COALESCED {
+            return Err(Malformed);
+        }
+        if word & COALESCED != 0 {
+            // Pairs with the fence in `Sender::ring_once`.
+            fence(Ordering::SeqCst);
+        }
+        let number = word as u16;
+        let Some(owner) = filter.owner(number) else {
+            self.unwanted += 1;
+            return Ok(None);
+        };
+        Ok(Some(Bell { number, owner }))
+    }
+
+    /// Says that the sender is to wake this side. Whether it may sleep: nothing has come meanwhile.
+    pub fn doze(&self) -> bool {
+        self.lines.doze()
+    }
+
+    /// Is awake.
+    pub fn awake(&self) {
+        self.lines.awake();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use millrace_dma::Region;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    const SIZE: u32 = 8;
+
+    fn queue() -> (Region, Sender, Receiver, Filter) {
+        let region = Region::heap(bytes_of(SIZE));
+        let (sender, receiver) =
+            (Sender::new(region.window(), SIZE).unwrap(), Receiver::new(region.window(), SIZE).unwrap());
+        let mut filter = Filter::default();
+        filter.claim(10..=19, Owner(1)).unwrap();
+        filter.claim(20..=29, Owner(2)).unwrap();
+        receiver.publish(&filter);
+        (region, sender, receiver, filter)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        /// Any turns: what was accepted comes, once, in order, to its owner; what was refused does not come; a queue is full when as
+        /// many wait as may; only what was sent to be coalesced is, and only while it waits.
+        #[test]
+        fn doorbells_come_as_they_went(turns in prop::collection::vec((0u16..40, any::<bool>(), 0usize..4), 1..300)) {
+            let (_region, mut sender, mut receiver, filter) = queue();
+            let mut waiting = VecDeque::new();
+            let mut last = None;
+            for (number, once, takes) in turns {
+                let wanted = (10..30).contains(&number);
+                if once && last == Some(number) && !waiting.is_empty() {
+                    prop_assert_eq!(sender.ring_once(number), Ok(Sent::Coalesced));
+                } else {
+                    let sent = if once { sender.ring_once(number).map(drop) } else { sender.ring(number) };
+                    let expected = match () {
+                        () if !wanted => Err(Full::Unwanted),
+                        () if waiting.len() == SIZE as usize => Err(Full::Queue),
+                        () => Ok(()),
+                    };
+                    prop_assert_eq!(sent, expected);
+                    if sent.is_ok() {
+                        waiting.push_back(number);
+                        last = once.then_some(number);
+                    }
+                }
+                for _ in 0..takes {
+                    let bell = receiver.take(&filter).unwrap();
+                    let expected = waiting.pop_front();
+                    prop_assert_eq!(bell.map(|bell| bell.number), expected);
+                    prop_assert_eq!(bell.map(|bell| bell.owner.0), expected.map(|number| u32::from(number) / 10));
+                }
+            }
+        }
+
+        /// Whatever the sender writes, the receiver takes doorbells that are claimed, counts others, or says that it is none.
+        #[test]
+        fn nonsense_does_no_harm(words in prop::collection::vec((0..SIZE * 8, any::<u64>()), 0..100)) {
+            let (region, _sender, mut receiver, filter) = queue();
+            let slots = region.window().slots64(256, SIZE * 8).unwrap();
+            for (at, word) in words {
+                let stamp = u64::from(at / 8 + 1) | 1 << 32;
+                slots.store(at, if at % 8 == 0 { stamp } else { word & 0x1_ffff });
+            }
+            let mut count = 0;
+            while let Ok(bell) = receiver.take(&filter) {
+                if !receiver.has_more() && bell.is_none() {
+                    break;
+                }
+                prop_assert!(bell.is_none_or(|bell| (10..30).contains(&bell.number)));
+                count += 1;
+                prop_assert!(count <= SIZE);
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_released_on_the_way_is_counted() {
+        let (_region, mut sender, mut receiver, mut filter) = queue();
+        sender.ring(15).unwrap();
+        sender.ring(25).unwrap();
+        filter.release(Owner(1));
+        assert_eq!(receiver.take(&filter), Ok(None));
+        assert_eq!(receiver.take(&filter), Ok(Some(Bell { number: 25, owner: Owner(2) })));
+        assert_eq!(receiver.unwanted, 1);
+        receiver.publish(&filter);
+        assert_eq!(sender.ring(15), Err(Full::Unwanted));
+    }
+}

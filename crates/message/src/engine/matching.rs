@@ -1,0 +1,169 @@
+//! Which message is for whom: by sender and tag, in the order in which messages came and receives were posted.
+
+use super::pair::{Exposed, Incoming, Out, parts};
+use super::{Action, Engine, Outcome, PairId, RequestError, RequestId, Role, What};
+use crate::control::{Control, Message, Tag};
+use std::collections::VecDeque;
+
+/// Somebody who waits.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Posted {
+    pub request: RequestId,
+    pub tag: Tag,
+    pub mask: u64,
+    pub capacity: u64,
+    pub turn: u64,
+}
+
+/// A message that nobody waited for when it came.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Unexpected {
+    pub tag: Tag,
+    pub envelope: Envelope,
+    pub turn: u64,
+}
+
+#[derive(Clone, Debug, Hash)]
+pub(super) enum Envelope {
+    Eager { words: Vec<u64>, len: u16 },
+    Long { message: Message, len: u64, direct: bool, ahead: bool },
+}
+
+impl Posted {
+    const fn fits(&self, tag: Tag) -> bool {
+        (self.tag.0 ^ tag.0) & self.mask == 0
+    }
+}
+
+fn first(posted: &VecDeque<Posted>, tag: Tag) -> Option<(usize, u64)> {
+    let at = posted.iter().position(|posted| posted.fits(tag))?;
+    Some((at, posted[at].turn))
+}
+
+impl Engine {
+    /// The program waits for a message: from `from`, or from anybody, with the bits of `tag` that are in `mask`, of up to
+    /// `capacity` bytes.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn receive(
+        &mut self,
+        from: Option<PairId>,
+        tag: Tag,
+        mask: u64,
+        capacity: u64,
+    ) -> Result<RequestId, RequestError> {
+        if from.is_some_and(|pair| self.live(pair).is_none()) {
+            return Err(RequestError::Lost);
+        }
+        let request = self.request(Role::Receive { from });
+        self.turn += 1;
+        let posted = Posted { request, tag, mask, capacity, turn: self.turn };
+        let found = match from {
+            Some(pair) => self.waits(pair, &posted).map(|at| (pair, at.0)),
+            None => {
+                let pairs = self.pairs.iter().filter(|(_, pair)| !pair.lost).map(|(id, _)| PairId(id as u32));
+                let found = pairs.filter_map(|pair| self.waits(pair, &posted).map(|at| (pair, at)));
+                found.min_by_key(|(_, at)| at.1).map(|(pair, at)| (pair, at.0))
+            }
+        };
+        if let Some((pair, at)) = found
+            && let Some(unexpected) = self.pairs[pair.0 as usize].unexpected.remove(at)
+        {
+            self.pair_up(pair, unexpected, &posted);
+        } else if let Some(pair) = from {
+            self.pairs[pair.0 as usize].posted.push_back(posted);
+        } else {
+            self.any.push_back(posted);
+        }
+        Ok(request)
+    }
+
+    /// The first message of a pair that waits for such a receive: where, and when it came.
+    fn waits(&self, pair: PairId, posted: &Posted) -> Option<(usize, u64)> {
+        let unexpected = &self.pairs[pair.0 as usize].unexpected;
+        let at = unexpected.iter().position(|unexpected| posted.fits(unexpected.tag))?;
+        Some((at, unexpected[at].turn))
+    }
+
+    /// Who waits for a message that has come, taken out.
+    #[inline]
+    pub(super) fn waiter(&mut self, pair: PairId, tag: Tag) -> Option<Posted> {
+        let own = &mut self.pairs[pair.0 as usize].posted;
+        match (first(own, tag), first(&self.any, tag)) {
+            (Some((at, turn)), any) if any.is_none_or(|any| turn < any.1) => own.remove(at),
+            (_, Some((at, _))) => self.any.remove(at),
+            _ => None,
+        }
+    }
+
+    /// A message that has waited, or has just come, meets who waits for it.
+    pub(super) fn pair_up(&mut self, id: PairId, found: Unexpected, posted: &Posted) {
+        let request = posted.request;
+        let tag = found.tag;
+        match found.envelope {
+            Envelope::Eager { words, len } if u64::from(len) > posted.capacity => {
+                self.recycle(words);
+                self.end(request, Outcome::TooLong { len: len.into() });
+            }
+            Envelope::Eager { words, len } => {
+                self.actions.push_back(Action::Deliver { request, words, len });
+                self.end(request, Outcome::Received { pair: id, tag, len: len.into() });
+            }
+            Envelope::Long { message, len, .. } if len > posted.capacity => {
+                self.say(id, Out::Control(Control::TooLong(message)));
+                self.end(request, Outcome::TooLong { len });
+            }
+            Envelope::Long { message, len, direct, ahead } => {
+                self.accept(id, (message, tag, len), (direct, ahead), request)
+            }
+        }
+        let pair = &mut self.pairs[id.0 as usize];
+        pair.consumed = pair.consumed.wrapping_add(1);
+        self.credit(id);
+    }
+
+    fn accept(
+        &mut self,
+        id: PairId,
+        (message, tag, len): (Message, Tag, u64),
+        (direct, ahead): (bool, bool),
+        request: RequestId,
+    ) {
+        let pair = &mut self.pairs[id.0 as usize];
+        // Looked at when it came.
+        let parts = parts(len, pair.mtu).unwrap_or(u32::MAX);
+        let asked = if ahead { parts } else { 1 };
+        let exposed = if direct { Exposed::Asked } else { Exposed::No };
+        pair.incoming.insert(
+            message,
+            Incoming {
+                request,
+                tag,
+                len,
+                parts,
+                asked,
+                granted: 0,
+                slots: 0,
+                came: 0,
+                copied: 0,
+                direct: exposed,
+                failed: false,
+            },
+        );
+        if direct {
+            let ticket = self.begin(id, message, request, What::Expose);
+            self.actions.push_back(Action::Expose { ticket, request, pair: id, len });
+        } else {
+            self.want(id);
+        }
+    }
+
+    /// Memory of a message that was delivered.
+    pub fn recycle(&mut self, mut words: Vec<u64>) {
+        if self.spare.len() < usize::from(self.limits.credits) {
+            words.clear();
+            self.spare.push(words);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! All of them in one program, which is linked once. With `--cfg loom` it has the models and nothing else.
+
+#[cfg(not(loom))]
+mod explore;
+#[cfg(not(loom))]
+mod hostile;
+mod loom;
+#[cfg(not(loom))]
+mod programs;
+#[cfg(not(loom))]
+mod world;
