@@ -1,0 +1,417 @@
+//! An endpoint and the memory that it shares with others of its host: the protocol, its copies, and the program's buffers. Nobody but the
+//! program's calls moves it on, and it makes no system call.
+//!
+//! ```text
+//! 0                        the channel of both ends                        (`channel`)
+//! CHANNEL_LEN              receive buffers of the maker, which the taker fills
+//! ... + slots * mtu        receive buffers of the taker, which the maker fills
+//! ```
+//!
+//! Each pair has memory of its own, so that a sender can spoil its own messages only.
+
+use crate::Scheme;
+use crate::bell::{Bell, ClaimError, Filter, Full, Owner, Sent};
+use crate::channel::{CHANNEL_LEN, Channel, Side, Taken, copy};
+use crate::control::Tag;
+use crate::engine::{
+    Action, Breach, Cancel, Engine, Limits, LimitsError, Outcome, PairId, RequestError, RequestId, Terms, Way,
+};
+use millrace_dma::{OutOfRange, Window};
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+/// What is heard from a pair, and said to it, in one turn.
+const TURN: usize = 64;
+/// Bytes of copies in one turn of the endpoint.
+const COPIED: usize = 1 << 20;
+
+/// Bytes of the memory of two endpoints; `maker` and `taker` are what they say of themselves ([`Endpoint::terms`]).
+pub const fn memory_len(maker: Terms, taker: Terms) -> usize {
+    CHANNEL_LEN.next_multiple_of(4096) + buffers_len(maker) + buffers_len(taker)
+}
+
+const fn buffers_len(terms: Terms) -> usize {
+    terms.slots as usize * terms.mtu as usize
+}
+
+/// Another endpoint was not joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// There may be no such end.
+    #[error(
+        "the other endpoint says of itself what cannot be: buffers of 1 KiB to 1 MiB, 1 to 64 of them, one credit at least"
+    )]
+    Terms,
+    /// The memory is too short.
+    #[error(transparent)]
+    Memory(#[from] OutOfRange),
+}
+
+/// A message that has ended, with the buffer that it had.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Which.
+    pub request: RequestId,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// What was sent; or what was received, as many bytes as there are.
+    pub buffer: Vec<u8>,
+}
+
+struct Peer {
+    channel: Channel,
+    /// Receive buffers of this end, and of the other one, with the bytes of one.
+    own: Window,
+    others: Window,
+    mtu: (usize, usize),
+}
+
+/// An endpoint.
+pub struct Endpoint {
+    engine: Engine,
+    peers: Vec<Option<Peer>>,
+    buffers: Vec<Option<Vec<u8>>>,
+    filter: Filter,
+    /// Copies that were not done in the last turn.
+    open: VecDeque<Action>,
+    done: VecDeque<Done>,
+    lost: VecDeque<(PairId, Breach)>,
+}
+
+impl Endpoint {
+    /// An endpoint that knows nobody.
+    ///
+    /// # Errors
+    /// [`LimitsError`].
+    pub fn new(limits: Limits) -> Result<Self, LimitsError> {
+        Ok(Self {
+            engine: Engine::new(limits)?,
+            peers: Vec::new(),
+            buffers: Vec::new(),
+            filter: Filter::default(),
+            open: VecDeque::new(),
+            done: VecDeque::new(),
+            lost: VecDeque::new(),
+        })
+    }
+
+    /// What another endpoint has to know of this one.
+    pub fn terms(&self) -> Terms {
+        self.engine.terms()
+    }
+
+    /// The engine, to be looked at.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Joins another endpoint by memory of [`memory_len`] bytes that only the two have, and that nobody has written to.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join(&mut self, memory: &Window, side: Side, theirs: Terms) -> Result<PairId, JoinError> {
+        if !theirs.is_possible() {
+            return Err(JoinError::Terms);
+        }
+        let ours = self.terms();
+        let (maker, taker) = if side == Side::Maker { (ours, theirs) } else { (theirs, ours) };
+        let first = CHANNEL_LEN.next_multiple_of(4096);
+        let made = memory.part(first, buffers_len(maker))?;
+        let taken = memory.part(first + buffers_len(maker), buffers_len(taker))?;
+        let (own, others) = if side == Side::Maker { (made, taken) } else { (taken, made) };
+        let channel = Channel::new(memory, side)?;
+        channel.bells_in.publish(&self.filter);
+        let pair = self.engine.connect(Way::Mapped, theirs).ok_or(JoinError::Terms)?;
+        let at = pair.0 as usize;
+        if self.peers.len() <= at {
+            self.peers.resize_with(at + 1, || None);
+        }
+        self.peers[at] = Some(Peer { channel, own, others, mtu: (ours.mtu as usize, theirs.mtu as usize) });
+        Ok(pair)
+    }
+
+    /// Ends a pair: the other end is gone, or not wanted any more.
+    pub fn leave(&mut self, pair: PairId) {
+        self.engine.lose(pair);
+        // Its copies first: they are about memory that goes now.
+        self.finish(usize::MAX);
+        if let Some(peer) = self.peers.get_mut(pair.0 as usize) {
+            *peer = None;
+        }
+        self.end();
+    }
+
+    fn peer(&mut self, pair: PairId) -> Option<&mut Peer> {
+        self.peers.get_mut(pair.0 as usize)?.as_mut()
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn send(&mut self, pair: PairId, tag: Tag, buffer: Vec<u8>) -> Result<RequestId, RequestError> {
+        let is_short = buffer.len() <= usize::from(self.engine.limits().eager);
+        let scheme = if is_short { Scheme::Eager } else { Scheme::OneCopy };
+        self.send_by(pair, tag, buffer, scheme)
+    }
+
+    /// The same, by a way that the program chooses: one that is not possible is one copy. Memory is not opened to others here, so that
+    /// zero-copy is not.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn send_by(
+        &mut self,
+        pair: PairId,
+        tag: Tag,
+        buffer: Vec<u8>,
+        scheme: Scheme,
+    ) -> Result<RequestId, RequestError> {
+        let request = self.engine.send(pair, tag, buffer.len() as u64, scheme)?;
+        self.keep(request, buffer);
+        self.say(pair);
+        // Its number, and those of others that have ended, may be the next one's.
+        self.end();
+        Ok(request)
+    }
+
+    /// Sends a short message that is not to be waited for. `false`: it cannot go at once, and [`Endpoint::send`] takes it.
+    #[inline]
+    pub fn send_short(&mut self, pair: PairId, tag: Tag, bytes: &[u8]) -> bool {
+        match self.peers.get_mut(pair.0 as usize) {
+            Some(Some(peer)) => peer.channel.send(&mut self.engine, pair, tag, bytes),
+            _ => false,
+        }
+    }
+
+    /// Takes a short message that is the next one of a pair, and that nobody has asked for before. `None`: [`Endpoint::receive`] finds it, if
+    /// there is one.
+    ///
+    /// # Errors
+    /// [`Breach`]. The pair is lost.
+    #[inline]
+    pub fn receive_short(&mut self, pair: PairId, tag: Tag, mask: u64, to: &mut [u8]) -> Result<Option<Taken>, Breach> {
+        match self.peers.get_mut(pair.0 as usize) {
+            Some(Some(peer)) => peer.channel.receive(&mut self.engine, pair, tag, mask, to),
+            _ => Err(Breach::Gone),
+        }
+    }
+
+    /// Waits for a message of as many bytes as `buffer` has, or fewer: from whom, or from anybody; with the bits of `tag` that are in
+    /// `mask`.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn receive(
+        &mut self,
+        from: Option<PairId>,
+        tag: Tag,
+        mask: u64,
+        buffer: Vec<u8>,
+    ) -> Result<RequestId, RequestError> {
+        let request = self.engine.receive(from, tag, mask, buffer.len() as u64)?;
+        self.keep(request, buffer);
+        self.end();
+        Ok(request)
+    }
+
+    /// Ends a message before its time, if that is possible.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn cancel(&mut self, request: RequestId) -> Result<Cancel, RequestError> {
+        let cancelled = self.engine.cancel(request)?;
+        self.end();
+        Ok(cancelled)
+    }
+
+    /// Moves everything on that can be moved, each pair by a bounded turn. Whether something was.
+    pub fn progress(&mut self) -> bool {
+        let mut has_moved = false;
+        for at in 0..self.peers.len() {
+            let pair = PairId(at as u32);
+            let Self { engine, peers, buffers, .. } = self;
+            let Some(peer) = &mut peers[at] else { continue };
+            if !peer.channel.has_more() {
+                continue;
+            }
+            has_moved = true;
+            // Who does what he may not is lost, and named by the engine.
+            let _ = peer.channel.hear(engine, pair, TURN, |request, words, len| deliver(buffers, request, words, len));
+        }
+        has_moved |= self.finish(COPIED);
+        let mut again = Vec::new();
+        while let Some(pair) = self.engine.talker() {
+            if !self.say(pair) {
+                again.push(pair);
+            }
+        }
+        again.into_iter().for_each(|pair| self.engine.more_to_say(pair));
+        while let Some((pair, breach)) = self.engine.given_up() {
+            self.leave(pair);
+            self.lost.push_back((pair, breach));
+        }
+        self.end();
+        has_moved
+    }
+
+    /// The next message that has ended.
+    pub fn done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    /// The next pair that was lost because its other end did what it may not.
+    pub fn lost(&mut self) -> Option<(PairId, Breach)> {
+        self.lost.pop_front()
+    }
+
+    /// This program wants these doorbells, from now on, from all.
+    ///
+    /// # Errors
+    /// [`ClaimError`].
+    pub fn claim(&mut self, numbers: RangeInclusive<u16>, owner: Owner) -> Result<(), ClaimError> {
+        self.filter.claim(numbers, owner)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Nobody wants the doorbells of that owner any more.
+    pub fn release(&mut self, owner: Owner) {
+        self.filter.release(owner);
+        self.publish();
+    }
+
+    fn publish(&self) {
+        self.peers.iter().flatten().for_each(|peer| peer.channel.bells_in.publish(&self.filter));
+    }
+
+    /// Rings a doorbell.
+    ///
+    /// # Errors
+    /// [`Full`]. `None`: the other endpoint is gone.
+    #[inline]
+    pub fn ring(&mut self, pair: PairId, number: u16) -> Option<Result<(), Full>> {
+        Some(self.peer(pair)?.channel.bells_out.ring(number))
+    }
+
+    /// Rings a doorbell, unless the last one is the same, and waits.
+    ///
+    /// # Errors
+    /// [`Full`]. `None`: the other endpoint is gone.
+    #[inline]
+    pub fn ring_once(&mut self, pair: PairId, number: u16) -> Option<Result<Sent, Full>> {
+        Some(self.peer(pair)?.channel.bells_out.ring_once(number))
+    }
+
+    /// The next doorbell of a pair.
+    ///
+    /// # Errors
+    /// [`Breach`]. The pair is lost.
+    #[inline]
+    pub fn bell(&mut self, pair: PairId) -> Result<Option<Bell>, Breach> {
+        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
+        peer.channel.bells_in.take(&self.filter).map_err(|_| self.engine.refuse(pair))
+    }
+
+    fn keep(&mut self, request: RequestId, buffer: Vec<u8>) {
+        let at = request.0 as usize;
+        if self.buffers.len() <= at {
+            self.buffers.resize_with(at + 1, || None);
+        }
+        self.buffers[at] = Some(buffer);
+    }
+
+    /// Says what there is for a pair. Whether that was all.
+    fn say(&mut self, pair: PairId) -> bool {
+        let Self { engine, peers, buffers, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(pair.0 as usize) else { return true };
+        let bytes = |request: RequestId| buffers[request.0 as usize].as_deref().unwrap_or(&[]);
+        peer.channel.say(engine, pair, TURN, bytes)
+    }
+
+    /// Does copies, of up to `most` bytes and one more. Whether there were some.
+    fn finish(&mut self, most: usize) -> bool {
+        let mut copied = 0;
+        let mut has_moved = false;
+        while copied < most {
+            self.pull();
+            let Some(action) = self.open.pop_front() else { break };
+            has_moved = true;
+            copied += self.act(action);
+        }
+        has_moved
+    }
+
+    /// Takes what the engine wants done. Short messages are delivered at once: their completions are there already.
+    fn pull(&mut self) {
+        while let Some(action) = self.engine.action() {
+            if let Action::Deliver { request, words, len } = action {
+                deliver(&mut self.buffers, request, &words, len.into());
+                self.engine.recycle(words);
+            } else {
+                self.open.push_back(action);
+            }
+        }
+    }
+
+    /// Does an action: how many bytes it was.
+    fn act(&mut self, action: Action) -> usize {
+        let Self { engine, peers, buffers, .. } = self;
+        let (ticket, done, len) = match action {
+            Action::Transfer { ticket, pair, slot, request, offset, len, .. } => {
+                let peer = peers.get(pair.0 as usize).and_then(Option::as_ref);
+                let from = buffers[request.0 as usize]
+                    .as_deref()
+                    .and_then(|bytes| part(bytes.len(), offset, len).map(|part| &bytes[part]));
+                let to = peer.and_then(|peer| peer.others.span_mut(usize::from(slot) * peer.mtu.1, len as usize));
+                (ticket, from.zip(to).map(|(from, to)| to.write_from(from)), len)
+            }
+            Action::CopyOut { ticket, pair, slot, request, offset, len } => {
+                let peer = peers.get(pair.0 as usize).and_then(Option::as_ref);
+                let from = peer.and_then(|peer| peer.own.span(usize::from(slot) * peer.mtu.0, len as usize));
+                let to = buffers[request.0 as usize]
+                    .as_deref_mut()
+                    .and_then(|bytes| part(bytes.len(), offset, len).map(|part| &mut bytes[part]));
+                (ticket, from.zip(to).map(|(from, to)| from.read_into(to)), len)
+            }
+            Action::Expose { ticket, .. } => {
+                // The message goes by buffers.
+                engine.exposed(ticket, None);
+                return 0;
+            }
+            // Delivered when it was pulled.
+            Action::Deliver { .. } => return 0,
+            // Of pairs whose ends do not reach each other's buffers.
+            Action::CopyIn { ticket, len, .. } => (ticket, None, len),
+            Action::Move { ticket, .. } => (ticket, None, 0),
+        };
+        engine.finished(ticket, done == Some(len as usize));
+        len as usize
+    }
+
+    /// Takes what has ended.
+    fn end(&mut self) {
+        self.pull();
+        while let Some(completion) = self.engine.completion() {
+            let mut buffer = self.buffers[completion.request.0 as usize].take().unwrap_or_default();
+            if let Outcome::Received { len, .. } = completion.outcome {
+                buffer.truncate(len as usize);
+            }
+            self.done.push_back(Done { request: completion.request, outcome: completion.outcome, buffer });
+        }
+    }
+}
+
+fn part(has: usize, offset: u64, len: u32) -> Option<core::ops::Range<usize>> {
+    let from = usize::try_from(offset).ok()?;
+    let to = from.checked_add(len as usize)?;
+    (to <= has).then_some(from..to)
+}
+
+fn deliver(buffers: &mut [Option<Vec<u8>>], request: RequestId, words: &[u64], len: usize) {
+    if let Some(Some(buffer)) = buffers.get_mut(request.0 as usize)
+        && len <= buffer.len()
+    {
+        copy(words, &mut buffer[..len]);
+    }
+}

@@ -1,0 +1,169 @@
+//! Endpoints over memory that they share: the bytes of messages of any size, from several others at once, while memory is spoiled or somebody
+//! goes.
+
+use millrace_dma::{Pages, Protection, Region};
+use millrace_message::Scheme;
+use millrace_message::bell::{Bell, Full, Owner};
+use millrace_message::channel::Side;
+use millrace_message::control::Tag;
+use millrace_message::endpoint::{Endpoint, memory_len};
+use millrace_message::engine::{Limits, Outcome, PairId};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+const LIMITS: Limits =
+    Limits { mtu: 1024, smbs: 2, rmbs: 3, slots: 2, credits: 4, eager: 200, early_request: true, patience: 1000 };
+
+fn join(one: &mut Endpoint, other: &mut Endpoint) -> (Region, PairId, PairId) {
+    let memory = Region::heap(memory_len(one.terms(), other.terms()));
+    let to = one.join(memory.window(), Side::Maker, other.terms()).unwrap();
+    let from = other.join(memory.window(), Side::Taker, one.terms()).unwrap();
+    (memory, to, from)
+}
+
+fn bytes(number: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u64 * 13 + at as u64 / 256 + number) as u8).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Two send to a third one, in any sizes and ways, and one of them may go in the middle: what is received is what was sent, each once.
+    #[test]
+    fn messages_come_as_they_went(
+        messages in prop::collection::vec((0..2usize, prop_oneof![0usize..300, 900usize..9000], any::<bool>(), 0usize..4), 1..60),
+        other_mtu in 10u32..14,
+        gone in prop::option::weighted(0.3, 0usize..60),
+    ) {
+        let mut hub = Endpoint::new(LIMITS).unwrap();
+        let mut ends = [0, 1].map(|_| Endpoint::new(Limits { mtu: 1 << other_mtu, ..LIMITS }).unwrap());
+        let joined = ends.each_mut().map(|end| join(end, &mut hub));
+        let mut sent = [Vec::new(), Vec::new()];
+        let mut came = [BTreeSet::new(), BTreeSet::new()];
+        let mut is_gone = false;
+        for (at, (from, len, copied, turns)) in messages.iter().enumerate() {
+            if gone == Some(at) {
+                hub.leave(joined[1].2);
+                is_gone = true;
+            }
+            let number = sent[*from].len();
+            let scheme = if *copied { Scheme::OneCopy } else { Scheme::Eager };
+            ends[*from].send_by(joined[*from].1, Tag(number as u64), bytes(number as u64, *len), scheme).unwrap();
+            sent[*from].push(*len);
+            hub.receive(None, Tag(0), 0, vec![0; 9000]).unwrap();
+            for _ in 0..*turns {
+                ends.iter_mut().for_each(|end| _ = end.progress());
+                hub.progress();
+            }
+        }
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            ends.iter_mut().for_each(|end| _ = end.progress());
+            hub.progress();
+            while let Some(done) = hub.done() {
+                match done.outcome {
+                    Outcome::Received { pair, tag, len } => {
+                        let from = usize::from(pair == joined[1].2);
+                        // Short ones may overtake long ones on their way; whom they are for was settled before.
+                        prop_assert!(came[from].insert(tag.0), "{tag:?} came twice");
+                        prop_assert_eq!(len as usize, sent[from][tag.0 as usize]);
+                        prop_assert!(done.buffer == bytes(tag.0, len as usize));
+                    }
+                    Outcome::Lost => prop_assert!(is_gone),
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+            let all = came[0].len() == sent[0].len() && (is_gone || came[1].len() == sent[1].len());
+            if all && hub.engine().in_use() == (0, 0) {
+                break;
+            }
+            prop_assert!(Instant::now() < until, "{came:?} of {sent:?}");
+        }
+    }
+
+    /// Somebody writes anything anywhere into the memory while messages go: nothing panics, and when the pair has ended everything is back.
+    #[test]
+    fn spoiled_memory_is_no_harm(
+        turns in prop::collection::vec((any::<u32>(), any::<u64>(), 0u8..8, 0usize..4000), 1..200),
+    ) {
+        let (mut one, mut other) = (Endpoint::new(LIMITS).unwrap(), Endpoint::new(LIMITS).unwrap());
+        let (memory, to, from) = join(&mut one, &mut other);
+        let words = memory.window().slots64(0, 1 << 14).unwrap();
+        for (place, word, what, len) in turns {
+            match what {
+                0 => drop(one.send(to, Tag(word), bytes(0, len))),
+                1 => drop(other.receive(None, Tag(word), 0, vec![0; 4000])),
+                2 => drop(other.send(from, Tag(word), bytes(0, len))),
+                3 => drop(one.receive(Some(to), Tag(word), 0, vec![0; len])),
+                // A line that is likely to be looked at next.
+                4 => words.store(32 + place % 256, word),
+                5 => words.store(place, word % 16),
+                _ => {
+                    one.progress();
+                    other.progress();
+                }
+            }
+        }
+        one.leave(to);
+        other.leave(from);
+        prop_assert_eq!(one.engine().in_use(), (0, 0));
+        prop_assert_eq!(other.engine().in_use(), (0, 0));
+    }
+}
+
+#[test]
+fn doorbells_go_to_whom_they_belong() {
+    let (mut one, mut other) = (Endpoint::new(LIMITS).unwrap(), Endpoint::new(LIMITS).unwrap());
+    let (_memory, to, from) = join(&mut one, &mut other);
+    assert_eq!(one.ring(to, 5), Some(Err(Full::Unwanted)));
+    other.claim(5..=9, Owner(3)).unwrap();
+    assert_eq!(one.ring(to, 5), Some(Ok(())));
+    assert_eq!(other.bell(from), Ok(Some(Bell { number: 5, owner: Owner(3) })));
+    assert_eq!(other.bell(from), Ok(None));
+    other.release(Owner(3));
+    assert_eq!(one.ring(to, 5), Some(Err(Full::Unwanted)));
+}
+
+/// Two threads, each with a mapping of its own of one file, as two processes have: 64 messages each way at once, up to 1 MiB.
+#[test]
+fn two_mappings_of_one_file_are_enough() {
+    let limits = Limits::default();
+    let terms = Endpoint::new(limits).unwrap().terms();
+    let len = memory_len(terms, terms);
+    let memory = Region::allocate(len, Pages::Ordinary).unwrap();
+    let fd = memory.fd().unwrap().try_clone_to_owned().unwrap();
+    let work = move |region: Region, side: Side| {
+        let mut end = Endpoint::new(limits).unwrap();
+        let pair = end.join(region.window(), side, terms).unwrap();
+        for number in 0..64_u64 {
+            let len = number as usize * 16_411;
+            end.receive(Some(pair), Tag(number), u64::MAX, vec![0; len]).unwrap();
+            end.send(pair, Tag(number), bytes(number, len)).unwrap();
+        }
+        let (mut sent, mut received) = (0, 0);
+        let until = Instant::now() + Duration::from_secs(60);
+        // What the other one has to be told has to be said, too.
+        while sent + received < 128 {
+            assert!(Instant::now() < until, "{sent} {received}");
+            if !end.progress() {
+                std::thread::yield_now();
+            }
+            while let Some(done) = end.done() {
+                match done.outcome {
+                    Outcome::Sent => sent += 1,
+                    Outcome::Received { tag, len, .. } => {
+                        assert!(done.buffer == bytes(tag.0, len as usize));
+                        received += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        end.progress();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || work(memory, Side::Maker));
+        scope.spawn(move || work(Region::map(fd, len, Protection::ReadWrite, false).unwrap(), Side::Taker));
+    });
+}
