@@ -5,7 +5,7 @@
 needs ibv_devinfo ib_write_bw python3
 library=$(dirname "$millrace")/verbs
 [ -e "$library/libibverbs.so.1" ] || skip "$library/libibverbs.so.1 has not been built; \`make build\` does that"
-python3 -c "import pyverbs.device" 2>/dev/null || skip "python3-pyverbs is not installed"
+/usr/bin/python3 -c "import pyverbs.device" 2>/dev/null || skip "python3-pyverbs is not installed"
 export LD_LIBRARY_PATH=$library
 
 start_card --queues 3 --rdma-cpu
