@@ -66,8 +66,13 @@ pub struct RdmaOptions {
 }
 
 impl RdmaOptions {
+    /// The IP address of its programs.
+    pub fn ip(&self) -> IpAddr {
+        self.address.unwrap_or(RDMA_ADDRESS)
+    }
+
     fn address(&self) -> Address {
-        let ip = self.address.unwrap_or(RDMA_ADDRESS);
+        let ip = self.ip();
         let mac = Gid::mac_of_ip(ip);
         Address { mac, gids: [Gid::from_ip(ip), Gid::link_local(mac)] }
     }

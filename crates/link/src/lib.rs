@@ -76,10 +76,28 @@ pub enum LinkError {
     },
     /// All queues are in use.
     #[error(
-        "all queues of the card {0} are in use: end a program that has them, start the card with more (`millrace card --queues 8`), \
-         or say which (tx=N rx=N)"
+        "all queues of the card {card} are in use: end a program that has them, start the card with more (`millrace card --queues 8`), \
+         or say which (tx=N rx=N). {held}"
     )]
-    NoQueue(String),
+    NoQueue {
+        /// Name of the card.
+        card: String,
+        /// Who has the last one.
+        held: String,
+    },
+    /// No queues belong together.
+    #[error(
+        "the card {card} has {tx} TX and {rx} RX queues, of which no two belong together: start it with an even number (`millrace card --queues 2`); \
+         without a wire TX 0 goes with RX 1"
+    )]
+    NoPair {
+        /// Its name.
+        card: String,
+        /// TX queues.
+        tx: u32,
+        /// RX queues.
+        rx: u32,
+    },
     /// Frames are too short for a packet.
     #[error(
         "frames of {longest} bytes are too short for a packet of {mtu} bytes: choose a smaller mtu, or start the card with a higher --frame-max"
@@ -100,8 +118,8 @@ impl LinkError {
             Self::Queue { .. } | Self::Memory(_) | Self::Place(_) => libc::EIO,
             Self::Thread(_) => libc::EAGAIN,
             Self::Descriptor(error) => error.raw_os_error(),
-            Self::NoQueue(_) => libc::EBUSY,
-            Self::ShortFrames { .. } | Self::Port { .. } | Self::NoAddress(_) => libc::EINVAL,
+            Self::NoQueue { .. } => libc::EBUSY,
+            Self::NoPair { .. } | Self::ShortFrames { .. } | Self::Port { .. } | Self::NoAddress(_) => libc::EINVAL,
         }
     }
 }
@@ -204,12 +222,19 @@ impl Link {
     fn queues(device: Device, wanted: &Wanted) -> Result<Self, LinkError> {
         let crossed = sends_back(&device);
         let is_named = wanted.tx.is_some() || wanted.rx.is_some();
-        let mut denied = None;
-        for (tx, rx) in pairs(&device, wanted, crossed) {
-            let tx = free(&device, format!("TX queue {tx}"), || device.tx(tx).open()?.start());
+        let (mut denied, mut held) = (None, String::new());
+        let pairs = pairs(&device, wanted, crossed);
+        if pairs.is_empty() {
+            let (card, tx, rx) = (device.name().to_owned(), device.tx_queues(), device.rx_queues());
+            return Err(LinkError::NoPair { card, tx, rx });
+        }
+        for (tx, rx) in pairs {
+            let held = &mut held;
+            let tx = free(&device, format!("TX queue {tx}"), held, || device.tx(tx).open()?.start());
             let both = tx.and_then(|tx| match tx {
                 Some(tx) => {
-                    Ok(free(&device, format!("RX queue {rx}"), || device.rx(rx).open()?.start())?.map(|rx| (tx, rx)))
+                    let rx = free(&device, format!("RX queue {rx}"), held, || device.rx(rx).open()?.start());
+                    Ok(rx?.map(|rx| (tx, rx)))
                 }
                 None => Ok(None),
             });
@@ -221,7 +246,7 @@ impl Link {
                 Err(error) => return Err(error),
             }
         }
-        Err(denied.unwrap_or_else(|| LinkError::NoQueue(device.name().to_owned())))
+        Err(denied.unwrap_or_else(|| LinkError::NoQueue { card: device.name().to_owned(), held }))
     }
 
     /// The name of the card, if there is one.
@@ -423,15 +448,19 @@ fn is_denied(error: &LinkError) -> bool {
     matches!(&**source, millrace::Error::Client(error) if error.code() == Some(ErrorCode::Denied))
 }
 
-/// `None` when somebody else has the queue.
+/// `None` when somebody else has the queue; then it says who.
 fn free<Q>(
     device: &Device,
     what: String,
+    held: &mut String,
     open: impl FnOnce() -> Result<Q, millrace::Error>,
 ) -> Result<Option<Q>, LinkError> {
     match open() {
         Ok(queue) => Ok(Some(queue)),
-        Err(millrace::Error::Client(error)) if error.code() == Some(ErrorCode::Busy) => Ok(None),
+        Err(millrace::Error::Client(error)) if error.code() == Some(ErrorCode::Busy) => {
+            *held = format!("{what}: {error}");
+            Ok(None)
+        }
         Err(source) => Err(LinkError::Queue { card: device.name().to_owned(), what, source: source.into() }),
     }
 }

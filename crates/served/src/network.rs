@@ -87,6 +87,11 @@ impl Network {
         if self.broken.is_some() { Found::Unreachable } else { self.neighbours.find(now, gid) }
     }
 
+    /// An address of the engine that somebody else has, too; said once.
+    pub fn take_conflict(&mut self) -> Option<(Gid, [u8; 6])> {
+        self.neighbours.take_conflict()
+    }
+
     /// Whether that address is being asked for.
     pub fn is_asked(&self, gid: Gid) -> bool {
         self.neighbours.is_asked(gid)

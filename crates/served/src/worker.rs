@@ -167,6 +167,10 @@ impl Worker {
         let mut turn = self.service.turn(now, &mut Outside(self.network.as_mut()));
         if let Some(network) = &mut self.network {
             network.send(now);
+            if let Some((gid, mac)) = network.take_conflict() {
+                let address = std::net::Ipv6Addr::from(gid.0).to_canonical();
+                tracing::warn!(%address, ?mac, "somebody else on the wire has the address of the RDMA engine, too: choose another one (--rdma-ip)");
+            }
             turn.next = turn.next.into_iter().chain(network.next_due()).min();
             if let Some(error) = network.take_end() {
                 tracing::warn!(error, "the RDMA engine reaches other hosts no more");

@@ -87,9 +87,12 @@ impl Pair {
         let folder = folder.map_err(|why| format!("cannot make a temporary folder: {why}"))?;
         let (program, words) = self.command(bench, 0);
         let program = if program.is_absolute() { program } else { find(&program.display().to_string(), "util-linux")? };
-        let _server = Process::start("server", &program, folder.path(), |command| {
-            command.args(words).args(&self.arguments).envs(self.environment[0].iter().cloned());
-        })?;
+        let start = || {
+            Process::start("server", &program, folder.path(), |command| {
+                command.args(&words).args(&self.arguments).envs(self.environment[0].iter().cloned());
+            })
+        };
+        let mut server = start()?;
         let begin = Instant::now();
         loop {
             let (program, words) = self.command(bench, 1);
@@ -100,12 +103,19 @@ impl Pair {
             let last = text.lines().rev().find(|line| line.split_whitespace().count() > 4).map(str::to_owned);
             match last.filter(|_| output.status.success()) {
                 Some(last) => return Ok(last),
-                // The server may not listen yet.
-                None if begin.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(100)),
+                // The server may not listen yet, or have ended: where the port was in use a moment ago it does.
+                None if begin.elapsed() < PATIENCE => {
+                    if server.check().is_err() {
+                        server = start()?;
+                    }
+                    std::thread::sleep(Duration::from_millis(100));
+                }
                 // UCX says its errors on standard output.
                 None => {
                     let said = [text.trim(), String::from_utf8_lossy(&output.stderr).trim()].concat();
-                    return Err(format!("{}: {}", self.program.display(), said.lines().last().unwrap_or_default()));
+                    let ended = server.check().err().map_or_else(String::new, |why| format!("; {why}"));
+                    let last = said.lines().last().unwrap_or_default();
+                    return Err(format!("{}: {last}{ended}", self.program.display()));
                 }
             }
         }

@@ -314,7 +314,7 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     if let (Some(engine), Some(options)) = (&mut engine, &rdma) {
         engine.start(&path, options, policy)?;
     }
-    announce(shared, &path, &options)?;
+    announce(shared, &path, &options, rdma.as_ref())?;
     if args.until_eof {
         thread::spawn(stop::with_standard_input);
     }
@@ -326,7 +326,7 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
     Ok(())
 }
 
-fn announce(shared: &Shared, path: &Path, options: &CardOptions) -> Result<(), Failure> {
+fn announce(shared: &Shared, path: &Path, options: &CardOptions, rdma: Option<&RdmaOptions>) -> Result<(), Failure> {
     let device = DeviceName::Unix(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
     let description = CardDescription::new(options);
     let row = Row::new()
@@ -337,6 +337,10 @@ fn announce(shared: &Shared, path: &Path, options: &CardOptions) -> Result<(), F
         .count("tx_queues", description.tx_queues.len() as u64)
         .list("ports", options.ports.clone())
         .tag("privileges", privileges::kept());
+    let row = match rdma {
+        Some(engine) => row.text("rdma", engine.ip()),
+        None => row,
+    };
     Ok(Output::new(shared.json).rows("listening", &[row])?)
 }
 

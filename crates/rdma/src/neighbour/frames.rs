@@ -24,8 +24,8 @@ const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
 pub(super) enum Heard {
     /// Somebody asks for the MAC address of `of`. An unspecified address asks whether anybody has it.
     Asked { mac: Mac, by: Gid, of: Gid },
-    /// Somebody says where he is. What does not override is only believed where nothing else is known.
-    Told { who: Gid, mac: Mac, overrides: bool },
+    /// Somebody says where he is. What does not override is only believed where nothing else is known. What announces, nobody asked for.
+    Told { who: Gid, mac: Mac, overrides: bool, announces: bool },
 }
 
 /// What a frame says, if it is ARP or ND and nothing is wrong with it.
@@ -46,7 +46,8 @@ fn hear_arp(arp: Arp<'_>) -> Option<Heard> {
     match arp.operation() {
         Arp::REQUEST if sender.is_unspecified() => Some(Heard::Asked { mac, by: Gid::default(), of }),
         Arp::REQUEST if by != of => Some(Heard::Asked { mac, by, of }),
-        Arp::REQUEST | Arp::REPLY => Some(Heard::Told { who: by, mac, overrides: true }),
+        Arp::REQUEST => Some(Heard::Told { who: by, mac, overrides: true, announces: true }),
+        Arp::REPLY => Some(Heard::Told { who: by, mac, overrides: true, announces: false }),
         _ => None,
     }
 }
@@ -79,7 +80,7 @@ fn hear_nd(frame: &[u8], layers: &Layers) -> Option<Heard> {
             let [flags, ..] = message.rest_of_header();
             let is_odd = destination.is_group() && flags & SOLICITED != 0;
             let mac = option(OPTION_TARGET).filter(|_| !is_odd)?;
-            Some(Heard::Told { who: target, mac, overrides: flags & OVERRIDE != 0 })
+            Some(Heard::Told { who: target, mac, overrides: flags & OVERRIDE != 0, announces: destination.is_group() })
         }
         _ => None,
     }
@@ -138,6 +139,15 @@ pub(super) fn announcement(own: (Mac, Gid)) -> Vec<u8> {
     match own.1.as_ipv4() {
         Some(address) => arp(Arp::REQUEST, BROADCAST, (own.0, address), ([0; 6], address)),
         None => answer(own, ([0; 6], Gid::default())),
+    }
+}
+
+/// Says to all who has an address, to somebody who has said that it is his (RFC 5227, 2.4). With ARP as an answer, which nobody takes
+/// for his own announcement that has come back.
+pub(super) fn defence(own: (Mac, Gid)) -> Vec<u8> {
+    match own.1.as_ipv4() {
+        Some(address) => arp(Arp::REPLY, BROADCAST, (own.0, address), (BROADCAST, address)),
+        None => announcement(own),
     }
 }
 

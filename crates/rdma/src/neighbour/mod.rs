@@ -40,6 +40,11 @@ const TWO_SECONDS: Duration = Duration::from_secs(2);
 const REACHABLE: Duration = Duration::from_secs(30);
 /// Requests to a neighbour that was known, each a second after the other, before it is forgotten.
 const PROBES: usize = 3;
+/// How long a wire may bring back what this end has announced. Who has the same address, and hence often the same MAC address, says the
+/// same later.
+const ECHOES: Duration = SECOND;
+/// An address is not defended more often than that (RFC 5227, 2.4: DEFEND_INTERVAL).
+const DEFENCES: Duration = Duration::from_secs(10);
 /// How long nobody is asked again who has not answered.
 const UNREACHABLE: Duration = Duration::from_secs(3);
 
@@ -114,13 +119,23 @@ pub struct Neighbours {
     changed: BTreeSet<[u8; 16]>,
     out: VecDeque<Vec<u8>>,
     counts: Counts,
+    /// Since when announcements are heard, from the first look at the wire on.
+    since: Option<Moment>,
+    /// When an address of this end was defended last.
+    defended: Option<Moment>,
+    /// Somebody else has an address of this end, and it is not said yet.
+    conflict: Option<(Gid, Mac)>,
+    /// It was said.
+    is_said: bool,
 }
 
 impl Neighbours {
     /// Nobody is known. `own` are the GIDs that this end answers for and asks from.
     pub fn new(mac: Mac, own: Vec<Gid>) -> Self {
         let (entries, due, changed) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        Self { mac, own, entries, due, changed, out: VecDeque::new(), counts: Counts::default() }
+        let (out, counts) = (VecDeque::new(), Counts::default());
+        let (since, defended, conflict, is_said) = Default::default();
+        Self { mac, own, entries, due, changed, out, counts, since, defended, conflict, is_said }
     }
 
     /// Says to everybody where the addresses of this end are. To be called when they are new.
@@ -167,7 +182,13 @@ impl Neighbours {
         }
         match frames::hear(frame) {
             Some(Heard::Asked { mac, by, of }) => self.asked(now, mac, by, of),
-            Some(Heard::Told { who, mac, overrides }) => self.told(now, who, mac, overrides),
+            Some(Heard::Told { who, mac, announces, .. }) if self.own.contains(&who) => {
+                let since = *self.since.get_or_insert(now);
+                if !announces || mac != self.mac || now >= since + ECHOES {
+                    self.dispute(now, who, mac);
+                }
+            }
+            Some(Heard::Told { who, mac, overrides, .. }) => self.told(now, who, mac, overrides),
             None => self.counts.ignored += 1,
         }
         true
@@ -175,6 +196,7 @@ impl Neighbours {
 
     /// Does what is due: asks again, and forgets.
     pub fn tick(&mut self, now: Moment) {
+        self.since.get_or_insert(now);
         // Each is due once, and then later than now.
         for _ in 0..self.due.len() {
             let Some(&(moment, gid)) = self.due.first().filter(|first| first.0 <= now) else { return };
@@ -198,6 +220,11 @@ impl Neighbours {
     pub fn take_change(&mut self) -> Option<(Gid, Option<Mac>)> {
         let gid = self.changed.pop_first()?;
         Some((Gid(gid), self.entries.get(&gid).and_then(|entry| entry.0.mac())))
+    }
+
+    /// An address of this end that somebody else has too, and his MAC address. Told once.
+    pub fn take_conflict(&mut self) -> Option<(Gid, Mac)> {
+        self.conflict.take()
     }
 
     /// What was heard and done.
@@ -232,7 +259,12 @@ impl Neighbours {
 
     fn asked(&mut self, now: Moment, mac: Mac, by: Gid, of: Gid) {
         if self.own.contains(&by) {
-            self.counts.conflicts += 1;
+            // With the MAC address of this end it may be its own question that has come back.
+            if mac == self.mac {
+                self.counts.conflicts += 1;
+            } else {
+                self.dispute(now, by, mac);
+            }
             return;
         }
         if !self.own.contains(&of) {
@@ -248,10 +280,6 @@ impl Neighbours {
     }
 
     fn told(&mut self, now: Moment, who: Gid, mac: Mac, overrides: bool) {
-        if self.own.contains(&who) {
-            self.counts.conflicts += 1;
-            return;
-        }
         let Some((state, _)) = self.entries.get(&who.0) else {
             self.counts.unasked += 1;
             return;
@@ -266,6 +294,18 @@ impl Neighbours {
             self.changed.insert(who.0);
         }
         self.set(who.0, State::Reachable { mac, is_used }, now + REACHABLE);
+    }
+
+    /// Somebody else has an address of this end, too.
+    fn dispute(&mut self, now: Moment, gid: Gid, mac: Mac) {
+        self.counts.conflicts += 1;
+        if !core::mem::replace(&mut self.is_said, true) {
+            self.conflict = Some((gid, mac));
+        }
+        if self.defended.is_none_or(|last| now >= last + DEFENCES) {
+            self.defended = Some(now);
+            self.push(frames::defence((self.mac, gid)), MOST_WAITING);
+        }
     }
 
     fn expire(&mut self, now: Moment, gid: [u8; 16], state: State) {

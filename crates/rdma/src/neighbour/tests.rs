@@ -48,6 +48,32 @@ fn two_ends_find_one_another() {
     }
 }
 
+/// Two ends with one address have one MAC address too, unless somebody has said otherwise: both are told, once.
+#[test]
+fn who_has_the_same_address_is_noticed_by_both() {
+    for mac in [MACS[0], MACS[1]] {
+        let (mut first, mut second) = (end(0), Neighbours::new(mac, own(0)));
+        first.announce();
+        first.tick(at(0));
+        while let Some(frame) = first.take_frame() {
+            // A wire that sends back.
+            assert!(first.hear(at(1), &frame));
+        }
+        assert_eq!((first.take_conflict(), first.counts().conflicts), (None, 0));
+        second.announce();
+        second.tick(at(5000));
+        talk(at(5001), &mut first, &mut second);
+        assert_eq!(first.take_conflict(), Some((own(0)[0], mac)));
+        assert_eq!(second.take_conflict(), Some((own(0)[0], MACS[0])));
+        let count = first.counts().conflicts;
+        assert!(count >= 3, "{count}");
+        // Again it is counted only.
+        second.announce();
+        talk(at(5002), &mut first, &mut second);
+        assert_eq!((first.take_conflict(), first.counts().conflicts > count), (None, true));
+    }
+}
+
 #[test]
 fn who_is_looked_for_without_asking_gets_no_entry() {
     let (mut one, mut other, gid) = (end(0), end(1), own(1)[0]);
@@ -126,7 +152,9 @@ fn what_nobody_has_asked_for_is_not_believed() {
         let mut thief = Neighbours::new([2, 0, 0, 0, 0, 9], vec![own(0)[kind]]);
         thief.announce();
         talk(at(4), &mut one, &mut thief);
-        assert_eq!(one.counts().conflicts, 1);
+        // Both of them say so, once each.
+        assert_eq!(one.counts().conflicts, 2);
+        assert_eq!(one.take_conflict(), Some((own(0)[kind], [2, 0, 0, 0, 0, 9])));
     }
 }
 

@@ -170,6 +170,12 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, init: *mut QpInitAttr) -> *m
     })
 }
 
+/// Why there is no queue pair, once: the number that programs get is the same for many reasons.
+fn say_limit(why: impl std::fmt::Display) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| super::say(format_args!("no queue pair was made: {why} (`ibv_devinfo -v` shows the limits)")));
+}
+
 /// A queue pair; that of the general service interface if `general`.
 ///
 /// # Safety
@@ -205,8 +211,17 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
             super::say("place=card has no librdmacm: use place=library for programs that connect by it");
             Err(libc::EOPNOTSUPP)
         }
-        Some(card) => card.create_pair(&init),
-        None => running.engine.create_qp(&init).map_err(|error| error.errno()),
+        Some(card) => card.create_pair(&init).inspect_err(|errno| {
+            if *errno == libc::ENOMEM || *errno == libc::EDQUOT {
+                say_limit("the engine in the card gives a program no more queue pairs, or memory for them: 1,024 at most (docs/rdma.md)");
+            }
+        }),
+        None => running.engine.create_qp(&init).map_err(|error| {
+            if matches!(error, millrace_rdma::engine::Error::Limit(_) | millrace_rdma::engine::Error::Range(_)) {
+                say_limit(error);
+            }
+            error.errno()
+        }),
     })?;
     attr.cap = caps(&granted);
     let base = Qp {

@@ -71,6 +71,10 @@ impl InCard {
             let problem = "it has neither port= nor ip= nor mac=: the card says who its programs are";
             return Err(LinkError::Place(problem.to_owned()));
         }
+        if config.tx.is_some() || config.rx.is_some() || !config.local || !config.helper || !config.extended {
+            let problem = "tx=, rx=, local=off, helper=off and extended=off are about an engine in the program: without place=card they do something";
+            return Err(LinkError::Place(problem.to_owned()));
+        }
         let device = super::open_card(&config.wanted())?;
         let name = device.name().to_owned();
         let failed = |why: String| LinkError::Place(format!("the card {name}: {why}"));

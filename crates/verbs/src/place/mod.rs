@@ -442,6 +442,32 @@ impl Place {
 
     /// The MAC address that leads to `gid`. Asks for it, and waits for the answer.
     pub fn resolve(&self, gid: Gid) -> Result<[u8; 6], i32> {
+        let found = self.wait_for(gid);
+        match found {
+            Err(libc::EHOSTUNREACH) => crate::boundary::say(format_args!(
+                "nobody answers for the address {} ({}). Is its program there, with that address, and does a wire lead to it? {}",
+                running::address(gid),
+                if gid.is_ipv4() { "ARP" } else { "neighbour discovery" },
+                match self.config.in_card {
+                    true =>
+                        "The engine of the card needs --rdma-wire, and with queue:N rules that lead ARP and its MAC address there",
+                    false => "On a card without a wire only queues 0 and 1, 2 and 3 reach each other (docs/rdma.md)",
+                }
+            )),
+            Err(libc::ENETUNREACH) => crate::boundary::say(format_args!(
+                "no way leads to the address {}: {}",
+                running::address(gid),
+                match self.config.in_card {
+                    true => "the engine of the card has no wire (--rdma-wire), or no address of that kind",
+                    false => "this end has no address of that kind to ask from (ip=)",
+                }
+            )),
+            _ => {}
+        }
+        found
+    }
+
+    fn wait_for(&self, gid: Gid) -> Result<[u8; 6], i32> {
         let until = Instant::now() + RESOLVE;
         loop {
             match self.look_up(gid, true)? {

@@ -20,6 +20,7 @@ use millrace_rdma::work::{Completion, Ended, Piece, Request};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Weak};
 
 /// Frames that are looked at, and packets that are sent, at one call.
@@ -343,7 +344,7 @@ impl Running {
                 engine.receive(now, &packet, &origin);
             }
             Ok(_) => *foreign += 1,
-            Err(_) if neighbours.hear(now, frame) => {}
+            Err(_) if neighbours.hear(now, frame) => say_conflict(neighbours),
             Err(reason) => reasons.count(reason),
         };
         let mut take = |frame: &[u8]| {
@@ -415,6 +416,13 @@ impl Running {
             ("unbuildable", self.maker.unbuildable),
             ("unsent", self.unsent),
         ]);
+        let counts = self.neighbours.counts();
+        all.extend([
+            ("neighbours_unasked", counts.unasked),
+            ("neighbours_conflicts", counts.conflicts),
+            ("neighbours_dropped", counts.dropped),
+            ("neighbours_evicted", counts.evicted),
+        ]);
         all
     }
 
@@ -460,6 +468,24 @@ impl Running {
             told.events.add(AsyncEvent { element: told.object, event_type: number });
         }
     }
+}
+
+/// Somebody else has the address of this end, which is said once.
+#[cold]
+fn say_conflict(neighbours: &mut Neighbours) {
+    if let Some((gid, mac)) = neighbours.take_conflict() {
+        let [a, b, c, d, e, f] = mac;
+        crate::boundary::say(format_args!(
+            "somebody else has the address of this end, too: {} at {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}. What is sent to it goes to one \
+             of both: give each an address of its own (ip=ADDRESS in MILLRACE_VERBS)",
+            address(gid)
+        ));
+    }
+}
+
+/// An address as users write it.
+pub(super) fn address(gid: Gid) -> IpAddr {
+    Ipv6Addr::from(gid.0).to_canonical()
 }
 
 /// Now, if stamps are made and another process of this host has sent something; otherwise 0.
