@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Linux's own connection manager (rdma_cm, ib_cm) over its RDMA device in software at the other end of the wire, in a guest with the stock
 # libraries: programs that connect by addresses, in both roles. What it makes of our messages, and we of its, is judged by nobody else here.
-# variants: library card
+# variants: library
 # alone: the guest is an emulated machine, and both ends poll
 guest_kind=rxe
 . "$(dirname "$0")/../lib.sh"
