@@ -28,9 +28,6 @@ mod access;
 mod adopt;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
-mod barrier;
-#[cfg(not(loom))]
-#[allow(unsafe_code)]
 mod careful;
 mod domain;
 #[cfg(not(loom))]
@@ -63,8 +60,6 @@ mod watch;
 pub use access::{Slots16, Slots32, Slots64, Span, SpanMut, Window, Word16, Word32, Word64, fence};
 #[cfg(not(loom))]
 pub use adopt::{AdoptCounters, AdoptError, Adopter, Adoption, Identity, Left, Piece, Refusal, Scope, SharedFile};
-#[cfg(not(loom))]
-pub use barrier::{agree_to_heavy_fences, has_heavy_fence, heavy_fence};
 #[cfg(not(loom))]
 pub use careful::{LARGE, Vanished};
 pub use core::sync::atomic::Ordering;

@@ -4,7 +4,6 @@
 //! so in shared memory first, and then waits for those who are inside; who comes in later sees what was said.
 
 use crate::{Ordering, Word64, fence};
-use core::sync::atomic::compiler_fence;
 #[cfg(loom)]
 use loom::sync::Mutex;
 #[cfg(not(loom))]
@@ -95,13 +94,9 @@ impl Outside {
     /// Returns when everybody has left who was inside before, and did not see what the caller has stored. How many did not
     /// leave in time; they are not waited for again until they have left.
     pub fn wait(&self) -> usize {
-        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who has no seat yet is told of this memory after the lock was given back, and sees what was stored before.
-        if seats.iter().all(Option::is_none) {
-            return 0;
-        }
         // Pairs with the fence in `Presence::enter`: either they see what was stored before, or we see them inside.
-        full_fence();
+        fence(Ordering::SeqCst);
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_any = false;
         for seat in seats.iter_mut().flatten() {
             // Acquire pairs with the Release in `Presence::leave`: what they did inside has happened before.
@@ -111,14 +106,6 @@ impl Outside {
         }
         if is_any { wait_for(&mut *seats) } else { 0 }
     }
-}
-
-/// The fence of the side that comes rarely: it counts for those that have none of their own, too.
-fn full_fence() {
-    #[cfg(not(loom))]
-    crate::heavy_fence();
-    #[cfg(loom)]
-    fence(Ordering::SeqCst);
 }
 
 /// Until all have left, or for as long as there is patience.
@@ -146,21 +133,13 @@ fn wait_for(seats: &mut [Option<Seated>]) -> usize {
 pub struct Presence {
     word: Word64,
     count: u64,
-    /// The other side's fence counts for this one, too.
-    is_light: bool,
 }
 
 impl Presence {
-    /// Nobody else stores to `word`. `is_light`: the other process has a heavy fence ([`has_heavy_fence`](crate::has_heavy_fence)), and
-    /// this one has agreed to it.
-    pub fn new(word: Word64, is_light: bool) -> Self {
+    /// Nobody else stores to `word`.
+    pub fn new(word: Word64) -> Self {
         word.store(0, Ordering::Relaxed);
-        Self { word, count: 0, is_light }
-    }
-
-    /// Whether the other process's fence counts here, too.
-    pub fn is_light(&self) -> bool {
-        self.is_light
+        Self { word, count: 0 }
     }
 
     /// Comes in; what is looked at from here on is what counts. To be left soon.
@@ -169,11 +148,7 @@ impl Presence {
         self.count = self.count.wrapping_add(1);
         self.word.store(self.count, Ordering::Relaxed);
         // Pairs with the fence in `Outside::wait`.
-        if self.is_light {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
     }
 
     /// Goes out.
@@ -205,7 +180,7 @@ mod model {
             let visitor = {
                 let strange = strange.clone();
                 thread::spawn(move || {
-                    let mut presence = Presence::new(word, false);
+                    let mut presence = Presence::new(word);
                     for _ in 0..2 {
                         presence.enter();
                         if changed.load(Ordering::Relaxed) == 0 {
@@ -233,7 +208,7 @@ mod tests {
         let word = |at| region.window().word64(at).unwrap();
         let outside = Arc::new(Outside::new(word(0)));
         let seat = outside.seat(word(8)).unwrap();
-        let mut presence = Presence::new(word(8), false);
+        let mut presence = Presence::new(word(8));
         assert_eq!(outside.wait(), 0);
         presence.enter();
         assert_eq!(outside.wait(), 1, "it is inside, and stays");

@@ -2,7 +2,7 @@
 
 use super::gate::{Entered, GATES, Gate, Gates, Taken, WORDS};
 use super::sys::{self, Events, Kind};
-use crate::{RegionError, barrier};
+use crate::RegionError;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -113,9 +113,9 @@ impl Watch {
     }
 
     fn make() -> Result<Self, WatchError> {
-        barrier::register_this_process().map_err(WatchError::Barrier)?;
+        sys::register_barrier().map_err(WatchError::Barrier)?;
         let (epoch, words) = (sys::private(4096, true)?, sys::private(WORDS, false)?);
-        let gates = Gates::new(&epoch, &words, barrier::of_this_process).map_err(|_| WatchError::Gates)?;
+        let gates = Gates::new(&epoch, &words, sys::barrier).map_err(|_| WatchError::Gates)?;
         let gates = Arc::new(gates);
         let changing = Mutex::new(gates.gate().ok_or(WatchError::Gates)?);
         let (covers, counters) = Default::default();

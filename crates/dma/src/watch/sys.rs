@@ -130,6 +130,26 @@ impl Events {
     }
 }
 
+/// linux/membarrier.h.
+const PRIVATE_EXPEDITED: c_int = 1 << 3;
+const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
+
+/// Allows [`barrier`].
+pub(super) fn register_barrier() -> Result<(), Errno> {
+    membarrier(REGISTER_PRIVATE_EXPEDITED)
+}
+
+/// Returns when every thread of this process that runs has passed a full fence.
+pub(super) fn barrier() {
+    // Registered before, which is all that it can fail for.
+    membarrier(PRIVATE_EXPEDITED).expect("membarrier was registered");
+}
+
+fn membarrier(command: c_int) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    if unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0 { Ok(()) } else { Err(last_error()) }
+}
+
 /// A watch behind a pointer: null, or one that was leaked.
 pub(super) fn leaked(at: *mut super::Watch) -> Option<&'static super::Watch> {
     // SAFETY: only `Watch::of_process` stores such pointers, after it has leaked what they lead to; its load with Acquire

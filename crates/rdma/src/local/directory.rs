@@ -6,13 +6,13 @@
 //! its words are other ones.
 
 use super::layout::{
-    ANSWERED, CHANGED, DIRECTORY_LEN, HEAVY, KEY_BITS, KEYS, KEYS_AT, KIND, LINE, MAGIC, PAGE, PAIRS, PAIRS_AT, way,
+    ANSWERED, CHANGED, DIRECTORY_LEN, KEY_BITS, KEYS, KEYS_AT, KIND, LINE, MAGIC, PAGE, PAIRS, PAIRS_AT, way,
 };
 use super::view::Pair;
 use crate::memory::ProtectionDomain;
 use crate::number::{Key, Qpn};
 use crate::work::Access;
-use millrace_dma::{Ordering, OutOfRange, Outside, Pages, Region, RegionError, Slots64, Word64, has_heavy_fence};
+use millrace_dma::{Ordering, OutOfRange, Outside, Pages, Region, RegionError, Slots64, Word64};
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -72,7 +72,6 @@ impl Directory {
         let region = Region::allocate(DIRECTORY_LEN, Pages::Ordinary)?;
         let window = region.window();
         window.word64(KIND)?.store(MAGIC, Ordering::Relaxed);
-        window.word64(HEAVY)?.store(has_heavy_fence().into(), Ordering::Relaxed);
         let (pairs, keys) = (window.slots64(PAIRS_AT, PAIRS * LINE)?, window.slots64(KEYS_AT, KEYS * LINE)?);
         let (changed, answered) = (window.word64(CHANGED)?, window.word64(ANSWERED)?);
         let outside = Arc::new(Outside::new(changed.clone()));

@@ -5,13 +5,11 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"mr-dir02");
 /// Bytes of the head of a directory.
 pub(super) const HEAD: usize = 4096;
 /// Words of the head: its kind; how far the watch has come, and how far the owner has answered it; bits of a key below the
-/// number of its slot; whether it has heavy fences.
+/// number of its slot.
 pub(super) const KIND: usize = 0;
 pub(super) const CHANGED: usize = 64;
 pub(super) const ANSWERED: usize = 72;
 pub(super) const KEY_BITS: usize = 128;
-/// Not 0: the fences of the owner count for those who have agreed to that, too.
-pub(super) const HEAVY: usize = 136;
 
 /// Words of a line, for a queue pair or a key.
 pub(super) const LINE: u32 = 8;

@@ -2,9 +2,7 @@
 
 use super::layout::{CHANNEL_LEN, Side};
 use super::view::{Answer, Target, View, Where};
-use millrace_dma::{
-    OtherProcess, OutOfRange, Place, Presence, RegionError, Vanished, Window, Word64, agree_to_heavy_fences,
-};
+use millrace_dma::{OtherProcess, OutOfRange, Place, Presence, RegionError, Vanished, Window, Word64};
 use std::os::fd::OwnedFd;
 
 /// Files of one process that are mapped here at most.
@@ -134,9 +132,7 @@ impl Peer {
         if channel.len() < CHANNEL_LEN {
             return Err(PeerError::Kind);
         }
-        let view = View::new(directory)?;
-        let is_light = view.has_heavy_fence && agree_to_heavy_fences();
-        let presence = Presence::new(channel.word64(side.presence())?, is_light);
+        let (view, presence) = (View::new(directory)?, Presence::new(channel.word64(side.presence())?));
         Ok(Self {
             view,
             presence,
@@ -155,11 +151,6 @@ impl Peer {
     /// The window is shorter than a channel.
     pub fn word_of_other(channel: &Window, side: Side) -> Result<Word64, OutOfRange> {
         channel.word64(side.other().presence())
-    }
-
-    /// Whether its fences count for this process, too: for [`Sender::new`](super::Sender::new).
-    pub fn is_light(&self) -> bool {
-        self.presence.is_light()
     }
 
     /// A file of it that a request has met and that is not mapped yet.

@@ -9,8 +9,7 @@ use super::line::{self, Malformed, Words};
 use super::short::{Settled, Short, Unsettled, line_heard};
 use crate::number::{Psn, Qpn};
 use crate::wire::Headers;
-use core::sync::atomic::compiler_fence;
-use millrace_dma::{Ordering, OutOfRange, Slots64, Window, Word64, fence, heavy_fence};
+use millrace_dma::{Ordering, OutOfRange, Slots64, Window, Word64, fence};
 
 /// Bytes of payload that stand in the headers: of a packet, and of a short SEND.
 const WITHIN: usize = 8;
@@ -60,16 +59,14 @@ pub struct Sender {
     /// What the receiver says of short SENDs.
     settled: Word64,
     unsettled: Unsettled,
-    /// The receiver's fence counts for this process, too.
-    is_light: bool,
 }
 
 impl Sender {
-    /// Of an empty ring, whose sender is `side`. `is_light`: [`Peer::is_light`](super::Peer::is_light) of the receiver.
+    /// Of an empty ring, whose sender is `side`.
     ///
     /// # Errors
     /// The window is shorter than a channel.
-    pub fn new(window: &Window, side: Side, is_light: bool) -> Result<Self, OutOfRange> {
+    pub fn new(window: &Window, side: Side) -> Result<Self, OutOfRange> {
         Ok(Self {
             headers: window.slots64(side.headers(), HEADERS * LINE)?,
             payload: window.part(side.payload(), PAYLOADS as usize * 64)?,
@@ -80,7 +77,6 @@ impl Sender {
             free: (0, 0),
             settled: window.word64(side.other().settled())?,
             unsettled: Unsettled::default(),
-            is_light,
         })
     }
 
@@ -187,11 +183,7 @@ impl Sender {
     #[inline]
     pub fn must_wake(&self) -> bool {
         // Pairs with the fence in `Receiver::doze`: either we see that it sleeps, or it sees what we have sent.
-        if self.is_light {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
         self.asleep.load(Ordering::Relaxed) != 0 && self.asleep.compare_exchange(1, 0).is_ok()
     }
 
@@ -356,14 +348,12 @@ impl Receiver {
         self.taken.store(u64::from(self.read) | u64::from(self.used) << 32, Ordering::Release);
     }
 
-    /// Says to the senders that they are to wake this side. Returns whether it may sleep: nothing has come meanwhile.
-    pub fn doze<'r>(all: impl Iterator<Item = &'r Self> + Clone) -> bool {
-        all.clone().for_each(|receiver| receiver.asleep.store(1, Ordering::Relaxed));
-        if all.clone().next().is_some() {
-            // Pairs with the fence in `Sender::must_wake`, and counts for senders that have none.
-            heavy_fence();
-        }
-        all.into_iter().all(|receiver| !receiver.has_more())
+    /// Says that the sender is to wake this side. Returns whether it may sleep: nothing has come meanwhile.
+    pub fn doze(&self) -> bool {
+        self.asleep.store(1, Ordering::Relaxed);
+        // Pairs with the fence in `Sender::must_wake`.
+        fence(Ordering::SeqCst);
+        !self.has_more()
     }
 
     /// Is awake.
@@ -392,7 +382,7 @@ mod tests {
 
     fn ring() -> (Region, Sender, Receiver) {
         let region = Region::heap(CHANNEL_LEN);
-        let sender = Sender::new(region.window(), Side::Maker, false).unwrap();
+        let sender = Sender::new(region.window(), Side::Maker).unwrap();
         let receiver = Receiver::new(region.window(), Side::Taker).unwrap();
         (region, sender, receiver)
     }
@@ -499,10 +489,10 @@ mod tests {
     fn a_sleeper_is_woken_once() {
         let (_region, mut sender, receiver) = ring();
         assert!(!sender.must_wake());
-        assert!(Receiver::doze([&receiver].into_iter()));
+        assert!(receiver.doze());
         sender.send(&headers(0), (0, 0), &[]);
         assert!(sender.must_wake() && !sender.must_wake());
-        assert!(!Receiver::doze([&receiver].into_iter()), "something is there");
+        assert!(!receiver.doze(), "something is there");
         receiver.awake();
         assert!(!sender.must_wake());
     }

@@ -1,7 +1,7 @@
 //! What another process lets this one reach: its directory, read word by word and checked.
 
 use super::layout::{
-    ANSWERED, CHANGED, DIRECTORY_LEN, HEAVY, KEY_BITS, KEYS, KEYS_AT, KIND, LINE, MAGIC, PAGE, PAIRS, PAIRS_AT, way,
+    ANSWERED, CHANGED, DIRECTORY_LEN, KEY_BITS, KEYS, KEYS_AT, KIND, LINE, MAGIC, PAGE, PAIRS, PAIRS_AT, way,
 };
 use super::peer::PeerError;
 use crate::memory::ProtectionDomain;
@@ -92,8 +92,6 @@ pub(super) struct View {
     changed: Word64,
     answered: Word64,
     key_bits: u32,
-    /// The owner's fences count for those who have agreed to that, too.
-    pub has_heavy_fence: bool,
 }
 
 impl View {
@@ -110,7 +108,6 @@ impl View {
             changed: window.word64(CHANGED)?,
             answered: window.word64(ANSWERED)?,
             key_bits: key_bits as u32,
-            has_heavy_fence: window.word64(HEAVY)?.load(Ordering::Relaxed) != 0,
         })
     }
 

@@ -162,7 +162,7 @@ fn ends(count: usize) -> [End; 2] {
             })
             .collect();
         let (sender, receiver) =
-            (Sender::new(region.window(), side, false).unwrap(), Receiver::new(region.window(), side).unwrap());
+            (Sender::new(region.window(), side).unwrap(), Receiver::new(region.window(), side).unwrap());
         let none = vec![0; count];
         End {
             engine,

@@ -59,11 +59,11 @@ impl Session {
         let Parts { address, link, pid, directory, channel, side, bell, seat } = parts;
         let window = channel.window();
         let memory = |error: millrace_dma::OutOfRange| LocalError::Peer(error.into());
+        let (sender, receiver) =
+            (Sender::new(window, side).map_err(memory)?, Receiver::new(window, side).map_err(memory)?);
         let ended = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).map(Arc::new);
         let other = pid.and_then(|pid| OtherProcess::new(pid, link.clone()));
         let peer = Peer::new(directory, window, side, other)?;
-        let sender = Sender::new(window, side, peer.is_light()).map_err(memory)?;
-        let receiver = Receiver::new(window, side).map_err(memory)?;
         let gids = (0..GIDS).filter_map(|index| address.gid(index)).collect();
         let session = Self {
             address,

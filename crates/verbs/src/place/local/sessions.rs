@@ -7,7 +7,7 @@ use crate::boundary::Kept;
 use crate::place::memory::Reach;
 use crate::place::tap::{Tap, Way};
 use millrace_rdma::engine::{Engine, Seen};
-use millrace_rdma::local::{Peer, Receiver, Room, Short};
+use millrace_rdma::local::{Peer, Room, Short};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::{Origin, Sent};
@@ -336,8 +336,7 @@ impl Sessions {
 
     /// Says to all that this process sleeps. Returns whether nothing has come meanwhile.
     pub fn doze(&self) -> bool {
-        let met = self.all.iter().flatten().filter(|session| !session.is_broken);
-        Receiver::doze(met.map(|session| &session.ring.receiver))
+        self.all.iter().flatten().filter(|session| !session.is_broken).all(|session| session.ring.receiver.doze())
     }
 }
 
