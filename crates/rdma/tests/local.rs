@@ -3,9 +3,9 @@
 
 use millrace_dma::{OtherProcess, Pages, Protection, Region, Seat, Window};
 use millrace_rdma::engine::{Engine, Event, Options};
-use millrace_rdma::local::{CHANNEL_LEN, Connected, Directory, Far, Kept, Outcome, Peer, Peers, Shared, Side};
+use millrace_rdma::local::{CHANNEL_LEN, Connected, Directory, Far, Outcome, Peer, Peers, Shared, Side};
 use millrace_rdma::memory::{
-    Asker, Binding, Limits, Memory, ProtectionDomain, Refused, Regions, Registered, Source, Way,
+    Asker, Binding, Kept, KeptTo, Limits, Memory, ProtectionDomain, Refused, Regions, Registered, Source, Way,
 };
 use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, Origin, Out, Sent, State};
@@ -58,11 +58,14 @@ impl Memory for Ours {
     }
 
     fn keep(&mut self, far: &Far<'_>, rkey: Key, address: u64) -> Option<Kept> {
-        self.peers.keep(&Far { asker: Self::asker(far.asker), ..*far }, rkey, address)
+        Some(Kept {
+            rkey,
+            to: KeptTo::Peer(self.peers.keep(&Far { asker: Self::asker(far.asker), ..*far }, rkey, address)?),
+        })
     }
 
     fn write_again(&mut self, kept: &Kept, address: u64, bytes: &[u8]) -> bool {
-        self.peers.write_again(kept, address, bytes)
+        matches!(&kept.to, KeptTo::Peer(kept) if self.peers.write_again(kept, address, bytes))
     }
 
     fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {

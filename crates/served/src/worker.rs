@@ -164,7 +164,7 @@ impl Worker {
         loop {
             let mut turns = 0;
             for _ in 0..LOOKS {
-                if self.has_something() && self.turn().moved {
+                if self.step() {
                     turns += 1;
                     if turns == TURNS {
                         break;
@@ -217,11 +217,15 @@ impl Worker {
         }
     }
 
-    /// Whether a turn would do something now. Takes frames that have come.
-    fn has_something(&mut self) -> bool {
+    /// Takes frames that have come, and what programs ask for; turns if there is more to do than that. Whether something moved.
+    fn step(&mut self) -> bool {
         let Self { network, service, began, .. } = self;
-        let came = network.as_mut().map_or(0, |network| network.receive(|| since(*began), service));
-        came > 0 || service.has_something()
+        let came = network.as_mut().map_or(0, |network| network.receive(|| since(*began), service)) > 0;
+        let taken = service.take(|| since(*began));
+        if came || service.wants_turn() || taken && self.waiting > 0 {
+            return self.turn().moved || taken;
+        }
+        taken
     }
 
     fn turn(&mut self) -> Turn {

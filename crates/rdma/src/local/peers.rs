@@ -40,11 +40,9 @@ struct Known {
     peer: Peer,
 }
 
-/// Where WRITEs of a queue pair behind a key go: found out once, and looked at whether it still holds by each of them.
+/// Where in another process WRITEs behind a key go: found out once, and looked at whether it still holds by each of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
-    /// The remote key.
-    pub rkey: Key,
     place: usize,
     generation: u64,
     answer: Answer,
@@ -145,7 +143,7 @@ impl Peers {
         let generation = self.generation;
         let (peer, target) = self.find(far, Operation::Write { address, rkey, immediate: None }, 1)?;
         let answer = peer.keep(&target)?;
-        Some(Kept { rkey, place: self.last.1, generation, answer })
+        Some(Kept { place: self.last.1, generation, answer })
     }
 
     /// Does such a WRITE. False: nothing was done, and it has to be found out anew where it goes.

@@ -17,7 +17,7 @@ pub use reached::Reached;
 pub use regions::{Change, Counters, Info, Limits, Regions, RegisterError, Registered, Remains, Source, Way};
 pub use windows::WindowType;
 
-use crate::local::{Connected, Far, Kept, Outcome};
+use crate::local::{Connected, Far, Kept as KeptPeer, Outcome};
 use crate::number::{Key, Qpn};
 use crate::work::{Access, Data, Operation};
 
@@ -52,6 +52,31 @@ pub struct Asker {
     pub domain: ProtectionDomain,
     /// Itself: windows of type 2 open for one queue pair only.
     pub qpn: Qpn,
+}
+
+/// Where WRITEs of a queue pair behind a remote key go: found out once, and looked at whether it still holds by each of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// The key.
+    pub rkey: Key,
+    /// Where.
+    pub to: KeptTo,
+}
+
+/// See [`Kept`].
+#[derive(Clone, Copy, Debug)]
+pub enum KeptTo {
+    /// To another process of this host.
+    Peer(KeptPeer),
+    /// To a program of the same card.
+    Program {
+        /// Where its regions are.
+        owner: usize,
+        /// As whom they are asked.
+        asker: Asker,
+        /// How often such answers had changed.
+        version: u64,
+    },
 }
 
 /// What the transport asks of memory. Every call checks key, bounds, permission and that the memory is still there; what

@@ -2,7 +2,7 @@
 //! whose memory it is; a key opens nothing in another's.
 
 use crate::local::{Connected, Far, Outcome};
-use crate::memory::{Asker, Binding, Memory, ProtectionDomain, Refused, Regions};
+use crate::memory::{Asker, Binding, Kept, KeptTo, Memory, ProtectionDomain, Refused, Regions};
 use crate::number::{Gid, Key, Qpn};
 use crate::work::{Access, Data, Operation, Piece};
 use core::time::Duration;
@@ -30,6 +30,8 @@ pub(super) struct Reach {
     domains: Vec<Option<(usize, ProtectionDomain)>>,
     pairs: FxHashMap<Qpn, Shown>,
     own: Vec<Gid>,
+    /// Changes whenever a domain gets another owner, or a queue pair another peer: with it, where requests go.
+    version: u64,
     /// Bytes copied from one program to another, without packets.
     pub copied: u64,
     /// It is looked whose memory makes the engine wait.
@@ -59,7 +61,7 @@ struct Way {
 impl Reach {
     pub fn new(own: &[Gid]) -> Self {
         let (domains, pairs, waits) = Default::default();
-        Self { regions: Slab::new(), domains, pairs, own: own.to_vec(), copied: 0, watcher: None, waits }
+        Self { regions: Slab::new(), domains, pairs, own: own.to_vec(), version: 0, copied: 0, watcher: None, waits }
     }
 
     /// A domain of the engine is that one of an owner from now on; or (`None`) of nobody.
@@ -69,6 +71,7 @@ impl Reach {
             self.domains.resize(at + 1, None);
         }
         self.domains[at] = owner;
+        self.version += 1;
     }
 
     /// Whose a domain is, and its number there.
@@ -256,7 +259,30 @@ impl Memory for Reach {
         self.watcher.is_none() && self.way(far, operation, len).is_some_and(|way| self.may(&way, len))
     }
 
+    fn keep(&mut self, far: &Far<'_>, rkey: Key, address: u64) -> Option<Kept> {
+        let way = self.way(far, Operation::Write { address, rkey, immediate: None }, 1)?;
+        let (owner, asker) = way.to;
+        Some(Kept { rkey, to: KeptTo::Program { owner, asker, version: self.version } })
+    }
+
+    #[inline(always)]
+    fn write_again(&mut self, kept: &Kept, address: u64, bytes: &[u8]) -> bool {
+        let KeptTo::Program { owner, asker, version } = kept.to else { return false };
+        if version != self.version || self.watcher.is_some() {
+            return false;
+        }
+        let Some(to) = self.regions.get_mut(owner) else { return false };
+        let len = bytes.len() as u32;
+        let done = to.with_reached(asker, kept.rkey, address, len, Access::REMOTE_WRITE, |place, at| {
+            place.write(at, bytes, false).is_ok()
+        });
+        let is_done = done == Ok(true);
+        self.copied += if is_done { u64::from(len) } else { 0 };
+        is_done
+    }
+
     fn show(&mut self, asker: Asker, connected: Option<&Connected<'_>>) {
+        self.version += 1;
         match connected.filter(|connected| self.own.contains(&connected.path.destination)) {
             Some(&Connected { remote, access, .. }) => {
                 self.pairs.insert(asker.qpn, Shown { domain: asker.domain, remote, access });

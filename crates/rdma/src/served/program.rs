@@ -4,9 +4,9 @@
 //! as many are posted as it has room for and none of their completions was taken, as with hardware: requests whose ends are not
 //! told are known to have ended when a later one's end is.
 
-use super::work::{Words, Work};
+use super::work::{ShortWrite, Words, Work};
 use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES, told};
-use crate::number::Qpn;
+use crate::number::{Key, Qpn};
 use crate::transport::{Capabilities, Event};
 use crate::work::{Completion, Ended, Piece, Request};
 use millrace_dma::{OutOfRange, Window};
@@ -203,6 +203,30 @@ impl Program {
         put(&mut self.work, &mut self.words, &work)?;
         pair.send.add(request.id);
         Ok(self.work.must_wake())
+    }
+
+    /// The same with a WRITE of at most 16 bytes given inline, without immediate data, fence or solicitation. `None`: nothing was done;
+    /// [`Program::post_send`] says why, or waits for room.
+    #[inline(always)]
+    pub fn write_short(&mut self, qpn: Qpn, id: u64, to: (u64, Key), bytes: &[u8], signaled: bool) -> Option<bool> {
+        let pair = self.pairs.get_mut(&qpn).filter(|pair| !pair.send.is_full())?;
+        let (address, rkey) = to;
+        let mut short = ShortWrite {
+            qpn,
+            id: pair.send.next(),
+            address,
+            rkey,
+            len: bytes.len(),
+            bytes: Default::default(),
+            signaled,
+        };
+        short.bytes.get_mut(..bytes.len()).filter(|bytes| !bytes.is_empty())?.copy_from_slice(bytes);
+        let (words, count) = short.words();
+        if !self.work.send_line(&words, count) {
+            return None;
+        }
+        pair.send.add(id);
+        Some(self.work.must_wake())
     }
 
     /// Whether the ring to the card has room for all of these; or it never would, because they are too many, and they have to go one by one.

@@ -4,7 +4,7 @@ use super::mailbox::Switch;
 use super::memory::Reach;
 use super::service::{Number, PutOut, QueueOf, Scratch, Service};
 use super::told;
-use super::work::Work;
+use super::work::{ShortWrite, Work};
 use crate::engine::{Engine, Error, Event};
 use crate::number::{Moment, Qpn};
 use crate::transport::{Attributes, Origin, Out, State};
@@ -59,7 +59,7 @@ impl Service {
     /// to other addresses go to `wire`.
     pub fn turn<O: Out>(&mut self, now: Moment, wire: &mut O) -> Turn {
         let refused_next = self.general.expire(now);
-        let mut moved = self.take_all(now);
+        let mut moved = self.take_all(&mut || now);
         moved |= self.move_on(now, wire);
         moved |= self.tell();
         if !self.engine.memory().waits.is_empty() {
@@ -78,6 +78,19 @@ impl Service {
             next = Some(next.map_or(soon, |next| next.min(soon)));
         }
         Turn { moved, next }
+    }
+
+    /// Takes work of every program, as the first part of a turn; the time is asked for when it is needed. Whether there was some.
+    #[inline]
+    pub fn take(&mut self, mut now: impl FnMut() -> Moment) -> bool {
+        self.take_all(&mut now)
+    }
+
+    /// Whether there is something to send or to tell, after [`Service::take`]: a turn does it.
+    #[inline]
+    pub fn wants_turn(&mut self) -> bool {
+        let is_told = self.engine.filled() == 0 && self.put_out.is_empty() && self.bells.is_empty();
+        !is_told || !self.is_quiet() || !self.engine.memory().waits.is_empty()
     }
 
     /// Whether a turn would do something now. Times that are over, and rings that have room again, are not looked at: a turn is due
@@ -108,7 +121,7 @@ impl Service {
         self.processes.iter().for_each(|(_, process)| process.work.awake());
     }
 
-    fn take_all(&mut self, now: Moment) -> bool {
+    fn take_all(&mut self, now: &mut dyn FnMut() -> Moment) -> bool {
         let count = self.processes.capacity();
         let mut moved = false;
         for step in 0..count {
@@ -119,7 +132,7 @@ impl Service {
     }
 
     /// Takes work of one program, as much as a turn has. Whether there was some.
-    fn take_of(&mut self, now: Moment, program: Number) -> bool {
+    fn take_of(&mut self, now: &mut dyn FnMut() -> Moment, program: Number) -> bool {
         if !self.processes.get(program.0).is_some_and(|process| process.work.has_more()) {
             return false;
         }
@@ -129,7 +142,7 @@ impl Service {
         self.scratch = Some(scratch);
         if done.is_err() {
             self.counters.malformed += 1;
-            let left = self.leave(now, program);
+            let left = self.leave(now(), program);
             self.put_out.push(PutOut { number: program, left, has_stalled: false });
         } else if let Some(process) = self.processes.get(program.0) {
             process.work.give_back();
@@ -137,21 +150,38 @@ impl Service {
         true
     }
 
-    fn take_some(&mut self, now: Moment, program: Number, scratch: &mut Scratch) -> Result<(), Malformed> {
+    fn take_some(
+        &mut self,
+        now: &mut dyn FnMut() -> Moment,
+        program: Number,
+        scratch: &mut Scratch,
+    ) -> Result<(), Malformed> {
         let (mut count, mut copied) = (0, 0);
         while count < MESSAGES && copied < BYTES {
             let Some(process) = self.processes.get_mut(program.0) else { break };
             let Some(len) = process.work.take(&mut scratch.words)? else { break };
             process.taken += 1;
-            copied += scratch.apart.read(&scratch.words[..len], |work| self.do_one(now, program, work))?;
             self.counters.taken += 1;
             count += 1;
+            let words = &scratch.words[..len];
+            if !self.write_again(program, words) {
+                copied += scratch.apart.read(words, |work| self.do_one(now, program, work))?;
+            }
         }
         Ok(())
     }
 
+    /// Does a message that is a short WRITE to where the queue pair has written before. False: it is one as all others.
+    #[inline]
+    fn write_again(&mut self, program: Number, words: &[u64]) -> bool {
+        let Some(short) = ShortWrite::read(words) else { return false };
+        let is_own = self.pairs.get(&short.qpn).is_some_and(|of| of.owner == program);
+        let (to, bytes) = ((short.address, short.rkey), &short.bytes[..short.len]);
+        is_own && self.engine.write_again(short.qpn, short.id, to, bytes, short.signaled)
+    }
+
     /// One message. Bytes that it may have copied.
-    fn do_one(&mut self, now: Moment, program: Number, work: &Work<'_>) -> u64 {
+    fn do_one(&mut self, now: &mut dyn FnMut() -> Moment, program: Number, work: &Work<'_>) -> u64 {
         match *work {
             Work::Send(qpn, ref request) => {
                 if !self.has_pair(program, qpn) {
@@ -160,7 +190,7 @@ impl Service {
                 // Nobody speaks for another address.
                 let is_own = request.target.is_none_or(|target| self.is_own(&target.path));
                 let mut post = |request| match self.general.is_one(qpn) {
-                    true => self.post_general(now, program, qpn, request),
+                    true => self.post_general(now(), program, qpn, request),
                     false => self.engine.post_send(qpn, request),
                 };
                 if !is_own || post(request).is_err() {

@@ -13,7 +13,7 @@ use crate::memory::Binding;
 use crate::number::{Gid, Key, Qpn};
 use crate::wire::{Format, Path};
 use crate::work::{Access, Data, Flags, Operation, Piece, Request, Target};
-use millrace_ring::lines::{MOST_WORDS, Malformed};
+use millrace_ring::lines::{MOST_WORDS, Malformed, ROOM};
 
 /// Most pieces of a request.
 pub const MOST_PIECES: usize = 16;
@@ -67,6 +67,52 @@ pub enum Work<'a> {
         /// have looked before they came.
         taken: u32,
     },
+}
+
+/// Bytes of the longest [`ShortWrite`]: with them it is a line of the ring.
+pub const MOST_SHORT: usize = 16;
+
+/// A WRITE of bytes given inline, without immediate data, fence or solicitation, whose message is one line.
+pub struct ShortWrite {
+    pub qpn: Qpn,
+    pub id: u64,
+    pub address: u64,
+    pub rkey: Key,
+    pub len: usize,
+    pub bytes: [u8; MOST_SHORT],
+    pub signaled: bool,
+}
+
+const SHORT: u64 = kind::SEND | operation::WRITE << 16 | INLINE << 8;
+
+impl ShortWrite {
+    /// The words that [`Words::of`] makes of the same request, and how many they are.
+    #[inline(always)]
+    pub fn words(&self) -> ([u64; ROOM], usize) {
+        let signaled = if self.signaled { SIGNALED << 8 } else { 0 };
+        let head = SHORT | signaled | u64::from(self.qpn.value()) << 32;
+        let (low, high) = self.bytes.split_at(8);
+        let word = |half: &[u8]| half.try_into().map_or(0, u64::from_le_bytes);
+        let key = self.rkey.value().into();
+        ([head, self.id, self.address, key, self.len as u64, word(low), word(high)], 5 + self.len.div_ceil(8))
+    }
+
+    /// If these are such.
+    #[inline(always)]
+    pub fn read(words: &[u64]) -> Option<Self> {
+        let (&[head, id, address, key, len], data) = words.split_first_chunk::<5>()?;
+        let len = usize::try_from(len).ok().filter(|len| (1..=MOST_SHORT).contains(len))?;
+        if head as u32 & !(SIGNALED << 8) as u32 != SHORT as u32 || key >> 32 != 0 || data.len() != len.div_ceil(8) {
+            return None;
+        }
+        let mut bytes = [0; MOST_SHORT];
+        bytes[..8].copy_from_slice(&data[0].to_le_bytes());
+        if let Some(word) = data.get(1) {
+            bytes[8..].copy_from_slice(&word.to_le_bytes());
+        }
+        let (qpn, rkey) = (Qpn::new((head >> 32) as u32 & 0xff_ffff), Key::new(key as u32));
+        Some(Self { qpn, id, address, rkey, len, bytes, signaled: head & SIGNALED << 8 != 0 })
+    }
 }
 
 /// Words on their way.
@@ -476,6 +522,28 @@ mod tests {
             prop_assert_eq!(found, Ok(true));
             let cut = Apart::default().read(&words[..words.len() - 1], |_| ());
             prop_assert_eq!(cut, Err(Malformed), "a message that was cut");
+        }
+
+        /// A short WRITE is the same message as when it is written as any other.
+        #[test]
+        fn short_writes_are_messages_as_all_others(
+            qpn in 0u32..1 << 24, id: u64, address: u64, rkey in key(), len in 1usize..=MOST_SHORT, content: [u8; MOST_SHORT], how: [bool; 3],
+            immediate in prop::option::of(any::<[u8; 4]>()),
+        ) {
+            let [signaled, solicited, fence] = how;
+            let data = [&content[..len]];
+            let operation = Operation::Write { address, rkey, immediate };
+            let flags = Flags { signaled, solicited, fence };
+            let request = Request { id, operation, data: Data::Inline(&data), flags, target: None };
+            let mut words = Words::default();
+            let words = words.of(&Work::Send(Qpn::new(qpn), request)).unwrap();
+            let found = ShortWrite::read(words);
+            prop_assert_eq!(found.is_some(), !solicited && !fence && immediate.is_none());
+            if let Some(found) = found {
+                let (again, count) = found.words();
+                prop_assert_eq!(&again[..count], words);
+                prop_assert_eq!(&found.bytes[..found.len], data[0]);
+            }
         }
 
         #[test]

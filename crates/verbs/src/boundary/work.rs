@@ -157,7 +157,7 @@ unsafe fn post_usual(running: &mut Running, number: Qpn, is_datagram: bool, wr: 
     };
     let signaled = wr.send_flags & send_flags::SIGNALED != 0;
     match wr.opcode {
-        opcode::WRITE => {
+        opcode::WRITE if wr.send_flags & send_flags::FENCE == 0 => {
             // SAFETY: the opcode says which one it is.
             let to = unsafe { wr.wr.rdma };
             let to = (to.remote_addr, Key::new(to.rkey));

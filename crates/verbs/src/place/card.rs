@@ -351,6 +351,21 @@ impl InCard {
         if may_post && fits { Ok(()) } else { Err(libc::EINVAL) }
     }
 
+    /// Posts such a WRITE, if there is nothing to be said about it (`Program::write_short`).
+    #[inline(always)]
+    pub fn write_short(&mut self, number: Qpn, id: u64, to: (u64, Key), bytes: &[u8], signaled: bool) -> bool {
+        let Some(pair) = self.pairs.get(&number) else { return false };
+        if self.is_gone || pair.state != State::ReadyToSend || bytes.len() > pair.init.capabilities.inline as usize {
+            return false;
+        }
+        match self.program.write_short(number, id, to, bytes, signaled) {
+            Some(true) => self.ring(),
+            Some(false) => {}
+            None => return false,
+        }
+        true
+    }
+
     #[inline]
     pub fn post_send(&mut self, number: Qpn, request: &Request<'_>) -> Result<(), i32> {
         self.check(number, request)?;

@@ -2,8 +2,10 @@
 
 use super::local::Shares;
 use core::iter;
-use millrace_rdma::local::{Connected, Far, Kept, Outcome, Peers};
-use millrace_rdma::memory::{Asker, Binding, Limits, Memory, ProtectionDomain, Refused, Regions, RegisterError};
+use millrace_rdma::local::{Connected, Far, Outcome, Peers};
+use millrace_rdma::memory::{
+    Asker, Binding, Kept, KeptTo, Limits, Memory, ProtectionDomain, Refused, Regions, RegisterError,
+};
 use millrace_rdma::number::Key;
 use millrace_rdma::work::{Access, Data, Operation};
 
@@ -96,12 +98,13 @@ impl Memory for Reach {
 
     fn keep(&mut self, far: &Far<'_>, rkey: Key, address: u64) -> Option<Kept> {
         let asker = self.asker(far.asker).ok()?;
-        self.peers.keep(&Far { asker, ..*far }, rkey, address)
+        let kept = self.peers.keep(&Far { asker, ..*far }, rkey, address)?;
+        Some(Kept { rkey, to: KeptTo::Peer(kept) })
     }
 
     #[inline(always)]
     fn write_again(&mut self, kept: &Kept, address: u64, bytes: &[u8]) -> bool {
-        self.peers.write_again(kept, address, bytes)
+        matches!(&kept.to, KeptTo::Peer(kept) if self.peers.write_again(kept, address, bytes))
     }
 
     fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {

@@ -264,10 +264,13 @@ impl Running {
         }
     }
 
-    /// Does a WRITE as the one before it; false: it is to be posted ([`Engine::write_again`]).
+    /// Does a WRITE as the one before it ([`Engine::write_again`]), or gives a short one to the card; false: it is to be posted.
     #[inline(always)]
     pub fn write_again(&mut self, number: Qpn, id: u64, to: (u64, Key), bytes: &[u8], signaled: bool) -> bool {
-        self.engine.write_again(number, id, to, bytes, signaled)
+        match &mut self.card {
+            None => self.engine.write_again(number, id, to, bytes, signaled),
+            Some(card) => card.write_short(number, id, to, bytes, signaled),
+        }
     }
 
     /// Whether all of these would be taken. What is wrong with one of them is told later if the card is to take it.
