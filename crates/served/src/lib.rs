@@ -13,7 +13,7 @@
 //! * `wire`: requests and answers as words.
 //! * `bell`: by what the two wake each other.
 //! * `record`: one record of a seqpacket socket, with descriptors.
-//! * `server`: the side of the card. `worker`: its thread. `clients`, `answer`: who has called, and what is answered. `network`: the way to
+//! * `server`: the side of the card. `worker`: its thread, in four files. `clients`, `answer`: who has called, and what is answered. `network`: the way to
 //!   other hosts. `closing`: what programs have handed over. `stalls`: whose
 //!   memory the thread waits for.
 //! * `client`: the side of a program.

@@ -1,0 +1,194 @@
+//! What programs ask for by their sockets.
+
+use super::{AGAIN, REQUESTS, Worker};
+use crate::answer::{Answer, answer};
+use crate::clients::{Client, Waiting, greet};
+use crate::network::{Network, Outside};
+use crate::record;
+use crate::wire::{MOST_PARTS, Request, Welcome, Words, write_mac};
+use millrace_rdma::neighbour::Found;
+use millrace_rdma::number::Gid;
+use millrace_rdma::served::{Number, ServeError};
+use millrace_rdma::show;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Addresses that a program may have asked for at a time.
+const MOST_ASKED: usize = 16;
+
+impl Worker {
+    /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
+    pub(super) fn serve(&mut self, at: usize) -> Result<(), Errno> {
+        if !record::has_room(&self.listener) {
+            self.scarce = Some(Instant::now() + AGAIN);
+            return Ok(());
+        }
+        let client = &mut self.clients[at];
+        let Some((words, fds)) = record::receive_any(&client.socket)? else { return Ok(()) };
+        let request = words.ok().and_then(Request::read).filter(|_| fds.len() <= MOST_PARTS);
+        let number = client.met.as_ref().map(|met| met.number);
+        match (request, number) {
+            (Some(Request::Show(which)), _) => {
+                client.close(fds);
+                self.show(at, which)
+            }
+            (Some(Request::Hello), None) => {
+                client.close(fds);
+                self.greet(at)
+            }
+            (Some(request), Some(number)) if request != Request::Hello => {
+                if let Some(position) = self.service.position_of_work(number) {
+                    client.waiting = Some(Waiting { request, fds, position });
+                    self.waiting += 1;
+                    return Ok(());
+                }
+                self.answer(at, number, request, fds)
+            }
+            _ => {
+                client.close(fds);
+                Err(Errno::BADMSG)
+            }
+        }
+    }
+
+    /// Requests before which all is taken.
+    pub(super) fn serve_waiting(&mut self) {
+        let began = Instant::now();
+        for at in 0..self.clients.len() {
+            if began.elapsed() > REQUESTS {
+                return;
+            }
+            let client = &mut self.clients[at];
+            let (Some(waiting), Some(met)) = (&client.waiting, &client.met) else { continue };
+            let number = met.number;
+            if !self.service.has_taken(number, waiting.position) {
+                continue;
+            }
+            let Some(Waiting { request, fds, .. }) = client.waiting.take() else { continue };
+            self.waiting -= 1;
+            self.clients[at].is_over |= self.answer(at, number, request, fds).is_err();
+        }
+    }
+
+    fn answer(&mut self, at: usize, number: Number, request: Request, fds: Vec<OwnedFd>) -> Result<(), Errno> {
+        let answered = match request {
+            Request::Resolve(gid, asks) => self.resolve(at, gid, asks).map(Answer::from),
+            Request::Offer(offered) => {
+                let now = self.now();
+                self.service.offer(now, number, offered).map(|()| Words::answer(&[]).into())
+            }
+            Request::DestroyPair(qpn) => {
+                let now = self.now();
+                self.service.say_farewell(now, number, qpn, &mut Outside(self.network.as_mut()));
+                answer(&mut self.service, number, request, &fds)
+            }
+            _ => answer(&mut self.service, number, request, &fds),
+        };
+        let client = &mut self.clients[at];
+        client.close(fds);
+        match answered {
+            Ok(Answer { words, fd, remains }) => {
+                if let Some(remains) = remains {
+                    client.closer.close(remains);
+                }
+                record::send(&client.socket, &words, fd.as_ref().map(AsFd::as_fd).as_slice())
+            }
+            Err(error) => record::send(&client.socket, &Words::refusal(error.errno()), &[]),
+        }
+    }
+
+    /// Who has an address; `asks` if it is not known. Each program may have a few asked for at a time, so that there is room for those that
+    /// others ask for.
+    fn resolve(&mut self, at: usize, gid: Gid, asks: bool) -> Result<Words, ServeError> {
+        if self.address.gids.contains(&gid) {
+            return Ok(write_mac(Some(self.address.mac)));
+        }
+        let now = self.now();
+        let network = self.network.as_mut().ok_or(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error()))?;
+        if !asks {
+            return Ok(write_mac(network.known(gid)));
+        }
+        let asked = &mut self.clients[at].asked;
+        asked.retain(|one| *one == gid || network.is_asked(*one));
+        if asked.len() >= MOST_ASKED && !asked.contains(&gid) {
+            return Err(ServeError::Quota { what: "addresses that are being asked for", limit: MOST_ASKED as u64 });
+        }
+        asked.retain(|one| *one != gid);
+        match network.find(now, gid) {
+            Found::Known(mac) => Ok(write_mac(Some(mac))),
+            Found::Asked => {
+                asked.push(gid);
+                Ok(write_mac(None))
+            }
+            Found::Unreachable => Err(ServeError::NoHosts(Errno::HOSTUNREACH.raw_os_error())),
+            Found::NoSource => Err(ServeError::NoHosts(Errno::NETUNREACH.raw_os_error())),
+            Found::Full => Err(ServeError::NoHosts(Errno::NOBUFS.raw_os_error())),
+        }
+    }
+
+    /// Says what the card, or a program, is doing: of bounded length. Of a program the text is made by another thread, which has a look of a
+    /// moment for it.
+    fn show(&mut self, at: usize, which: u32) -> Result<(), Errno> {
+        let socket = self.clients[at].socket.clone();
+        let Some(number) = which.checked_sub(1) else {
+            let told = self.show_card();
+            return record::send_bytes(socket, told.as_bytes(), &[]);
+        };
+        let met = |client: &Client| Some((client.caller.pid, client.met.as_ref()?.number));
+        let found = self.clients.iter().filter_map(met).nth(number as usize);
+        let Some((pid, shown)) = found.and_then(|(pid, number)| Some((pid, self.service.show(number)?))) else {
+            return record::send(&socket, &Words::refusal(Errno::NOENT.raw_os_error()), &[]);
+        };
+        // Whoever asks has an answer before he asks again. Acquire pairs with the Release below.
+        let is_asking = self.clients[at].is_asking.clone();
+        if is_asking.swap(true, Ordering::Acquire) {
+            return Err(Errno::BUSY);
+        }
+        self.scribe.run(1, move || {
+            let told = format!("{{\"pid\":{pid},{}}}", shown.fields());
+            // Before it is sent: he may ask when he has it.
+            is_asking.store(false, Ordering::Release);
+            if record::send_bytes(&socket, told.as_bytes(), &[]).is_err() {
+                // The card finds that, and hangs up.
+                let _ = shutdown(&socket, Shutdown::Both);
+            }
+        });
+        Ok(())
+    }
+
+    fn show_card(&mut self) -> String {
+        let turned_away = ("turned_away", self.turned_away);
+        let [transport, served, general] = self.service.show_counters([turned_away]);
+        let frames = show::counters(self.network.iter().flat_map(Network::counters));
+        let port = show::counters(self.network.iter().flat_map(Network::port));
+        format!(
+            "{{\"pid\":{},\"stats\":{{\"transport\":{transport},\"served\":{served},\"connections\":{general},\"frames\":{frames},\"port\":{port}}}}}",
+            std::process::id()
+        )
+    }
+
+    fn greet(&mut self, at: usize) -> Result<(), Errno> {
+        let number = match self.service.enter(self.clients[at].caller.account()) {
+            Ok(number) => number,
+            Err(error) => return record::send(&self.clients[at].socket, &Words::refusal(error.errno()), &[]),
+        };
+        let welcome = Welcome { mac: self.address.mac, gid: self.address.gids[0], mtu: self.mtu };
+        let userfaultfd = self.userfaultfd.as_ref();
+        let greeted = greet(&self.service, &self.clients[at].socket, &welcome, number, userfaultfd);
+        match greeted {
+            Ok(met) => {
+                self.clients[at].met = Some(met);
+                Ok(())
+            }
+            Err(error) => {
+                let now = self.now();
+                let left = self.service.leave(now, number);
+                self.clients[at].closer.close(left);
+                Err(error)
+            }
+        }
+    }
+}
