@@ -40,23 +40,24 @@ pub(crate) fn answer(
         Request::DestroyDomain(domain) => service.destroy_domain(of, domain).map(done),
         Request::Register(asked) => {
             let Register { domain, access, bytes } = asked;
+            service.may_register(of, bytes.len, fds.len())?;
             let memory = (map(&bytes, fds)?, fds.len());
             let made = service.register_window(of, domain, memory, Some(bytes.base), access)?;
             Ok(Words::answer(&[made.lkey.value().into(), made.rkey.value().into()]).into())
         }
         Request::Reregister(Reregister { key, domain, access, bytes }) => {
             let bytes = match bytes {
-                Some(bytes) => Some(((map(&bytes, fds)?, fds.len()), bytes.base)),
+                Some(bytes) => {
+                    service.may_register(of, bytes.len, fds.len())?;
+                    Some(((map(&bytes, fds)?, fds.len()), bytes.base))
+                }
                 None => None,
             };
             let (made, remains) = service.reregister(of, key, bytes, domain, access)?;
             let words = Words::answer(&[made.lkey.value().into(), made.rkey.value().into()]);
-            Ok(Answer { remains: Some(Box::new(remains)), ..words.into() })
+            Ok(Answer { remains: Some(remains), ..words.into() })
         }
-        Request::Deregister(key) => {
-            let remains = service.deregister(of, key)?;
-            Ok(Answer { remains: Some(Box::new(remains)), ..Words::answer(&[]).into() })
-        }
+        Request::Deregister(key) => service.deregister(of, key).map(left),
         Request::CreateWindow(domain, kind) => number(service.create_window(of, domain, kind)?.value()),
         Request::NextWindowKey(key) => number(service.next_window_key(of, key)?.value()),
         Request::ForgetWindowKey(key) => service.forget_window_key(of, key).map(done),

@@ -77,7 +77,7 @@ pub(crate) struct Client {
     pub met: Option<Met>,
     /// Addresses that were being asked for when it was told so.
     pub asked: Vec<Gid>,
-    /// A request that waits until what was posted before it is taken.
+    /// A request that is answered later.
     pub waiting: Option<Waiting>,
     pub closer: Closer,
     /// Text is being made for it.
@@ -95,11 +95,27 @@ pub(crate) struct Met {
     pub to_program: OwnedFd,
 }
 
-/// A request, and how many messages of the program are to be taken first.
+/// A request that is answered later.
 pub(crate) struct Waiting {
     pub request: Request,
     pub fds: Vec<OwnedFd>,
-    pub position: u64,
+    pub until: Until,
+}
+
+/// Until what a request waits.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    /// What the program has posted before is taken, up to that position.
+    Taken(u64),
+    /// More is closed of what its user has given up than so much, for which there was no room; at most until then.
+    Closed(u64, Instant),
+}
+
+impl Waiting {
+    /// Whether it waits for what was posted before.
+    pub fn is_behind_work(&self) -> bool {
+        matches!(self.until, Until::Taken(_))
+    }
 }
 
 impl Client {

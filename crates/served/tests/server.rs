@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+#[path = "server/leaving.rs"]
+mod leaving;
+
 const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 19, 0, 1]);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const LEN: usize = 1 << 16;
@@ -268,19 +271,23 @@ fn lingers() -> (OwnedFd, std::net::TcpStream) {
 
 /// Calls, and sends requests of which the first brings descriptors along that nobody has any more.
 fn call_with(path: &std::path::Path, records: &[Vec<u8>], fds: Vec<OwnedFd>) -> OwnedFd {
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    for (number, bytes) in records.iter().enumerate() {
-        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(64))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if number == 0 {
-            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&borrowed)));
-        }
-        sendmsg(&socket, &[std::io::IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+    let mut borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    for bytes in records {
+        send_with(&socket, bytes, &core::mem::take(&mut borrowed));
     }
     socket
+}
+
+fn send_with(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+    let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(64))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    sendmsg(socket, &[std::io::IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
 }
 
 #[test]

@@ -3,9 +3,16 @@
 //! A program has limits of its own. Beside them nobody takes all, however many programs he has: a program leaves at least as much as it has
 //! to others of its user; and users other than the one who runs the card have a half of everything together, of which
 //! one leaves at least as much as he has to the others. So whoever comes next finds something.
+//!
+//! What a program gives up is its user's until the card has it no longer, either: another thread unmaps and drops it, as late as descriptors
+//! before it take to be closed. That is a [`Debt`], which is dropped with it.
 
 use super::service::ServeError;
 use rustc_hash::FxHashMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Debts that are looked after at a time.
+const SETTLED: usize = 256;
 
 /// Who pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,23 +120,49 @@ impl Default for Quota {
     }
 }
 
+/// What a user has.
+#[derive(Default)]
+struct User {
+    has: Amounts,
+    /// Debts among it.
+    debts: usize,
+}
+
 /// What everybody has.
 pub(super) struct Books {
     quota: Quota,
-    users: FxHashMap<u32, Amounts>,
+    users: FxHashMap<u32, User>,
     /// Users other than the owner of the card.
     others: Amounts,
     all: Amounts,
+    /// Debts that are over.
+    over: (Sender<Paid>, Receiver<Paid>),
+    settled: u64,
+}
+
+/// So much is not there any more, and who has paid for it.
+type Paid = (Account, Amounts);
+
+/// What is paid for something that no program has any more, and that is to be dropped before this is, by any thread.
+pub(super) struct Debt(Sender<Paid>, Paid);
+
+impl Drop for Debt {
+    fn drop(&mut self) {
+        // Without books nobody needs to know.
+        let _ = self.0.send(self.1);
+    }
 }
 
 impl Books {
     pub fn new(quota: Quota) -> Self {
-        Self { quota, users: FxHashMap::default(), others: Amounts::default(), all: Amounts::default() }
+        let (users, others, all) = Default::default();
+        Self { quota, users, others, all, over: channel(), settled: 0 }
     }
 
     /// Whether a program that has `own` may have so much more.
-    pub fn check(&self, account: Account, own: &Amounts, more: &Amounts) -> Result<(), ServeError> {
-        let user = self.users.get(&account.uid).copied().unwrap_or_default();
+    pub fn check(&mut self, account: Account, own: &Amounts, more: &Amounts) -> Result<(), ServeError> {
+        self.settle();
+        let user = self.users.get(&account.uid).map(|user| user.has).unwrap_or_default();
         let of = |amounts: &Amounts| amounts.rows().map(|(amount, _)| amount);
         let (own, user, others, all) = (of(own), of(&user), of(&self.others), of(&self.all));
         let (limits, most) = (of(&self.quota.program), of(&self.quota.all));
@@ -150,7 +183,7 @@ impl Books {
 
     pub fn add(&mut self, account: Account, more: &Amounts) {
         let user = self.users.entry(account.uid).or_default();
-        *user = user.plus(more);
+        user.has = user.has.plus(more);
         self.all = self.all.plus(more);
         if !account.is_owner {
             self.others = self.others.plus(more);
@@ -159,15 +192,45 @@ impl Books {
 
     pub fn sub(&mut self, account: Account, less: &Amounts) {
         if let Some(user) = self.users.get_mut(&account.uid) {
-            *user = user.minus(less);
+            user.has = user.has.minus(less);
             // Who has nothing is forgotten.
-            if *user == Amounts::default() {
+            if user.has == Amounts::default() && user.debts == 0 {
                 self.users.remove(&account.uid);
             }
         }
         self.all = self.all.minus(less);
         if !account.is_owner {
             self.others = self.others.minus(less);
+        }
+    }
+
+    /// No program has that any more; it stays in the books until what is returned is dropped.
+    pub fn owe(&mut self, account: Account, less: &Amounts) -> Debt {
+        // No more of them are over than there were: their number is bounded by that of things.
+        self.settle();
+        self.users.entry(account.uid).or_default().debts += 1;
+        Debt(self.over.0.clone(), (account, *less))
+    }
+
+    /// Whether a user has something that none of his programs has any more.
+    pub fn owes(&self, account: Account) -> bool {
+        self.users.get(&account.uid).is_some_and(|user| user.debts > 0)
+    }
+
+    /// How many debts are over: with more, there may be room where there was none.
+    pub fn settled(&mut self) -> u64 {
+        self.settle();
+        self.settled
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..SETTLED {
+            let Ok((account, less)) = self.over.1.try_recv() else { return };
+            if let Some(user) = self.users.get_mut(&account.uid) {
+                user.debts = user.debts.saturating_sub(1);
+            }
+            self.sub(account, &less);
+            self.settled += 1;
         }
     }
 }
@@ -218,6 +281,20 @@ mod tests {
         assert_eq!(fill(&mut books, OWNER), 8);
         let refused = books.check(OWNER, &pairs(8), &pairs(1)).unwrap_err();
         assert!(matches!(refused, ServeError::Quota { what: "queue pairs", limit: 8 }));
+    }
+
+    #[test]
+    fn what_is_given_up_is_paid_for_until_it_is_dropped() {
+        let mut books = books(8, 32);
+        let [eve, bob] = [1000, 1001].map(|uid| Account { uid, is_owner: false });
+        books.add(eve, &pairs(4));
+        let debt = books.owe(eve, &pairs(4));
+        assert!(books.owes(eve) && !books.owes(bob));
+        assert_eq!((fill(&mut books, bob), fill(&mut books, eve)), (3, 1), "as if eve had it");
+        std::thread::spawn(move || drop(debt)).join().unwrap();
+        assert_eq!(books.settled(), 1);
+        assert!(!books.owes(eve));
+        assert_eq!(fill(&mut books, eve), 3);
     }
 
     proptest! {

@@ -1,10 +1,10 @@
 //! Objects of programs: made, told and destroyed, each by its owner only.
 
-use super::books::{Account, Amounts};
+use super::books::{Account, Amounts, Debt};
 use super::queue_lines;
 use super::service::{Number, PairOf, Process, QueueOf, ServeError, Service};
 use crate::engine::{Error, Leftover};
-use crate::memory::{Change, ProtectionDomain, Regions, Registered, Remains, Source, WindowType};
+use crate::memory::{Change, ProtectionDomain, Regions, Registered, Source, WindowType};
 use crate::number::{Key, Qpn};
 use crate::transport::{Attributes, Capabilities, Init, Query, State};
 use crate::wire::Service as Kind;
@@ -93,6 +93,31 @@ impl Service {
             process.owned.has = process.owned.has.minus(less);
             self.books.sub(process.owned.account, less);
         }
+    }
+
+    /// The program has so much less, and its user when what is returned is dropped.
+    fn give_up(&mut self, program: Number, less: &Amounts) -> Result<Debt, ServeError> {
+        let owned = &mut self.processes.get_mut(program.0).ok_or(ServeError::Gone)?.owned;
+        owned.has = owned.has.minus(less);
+        Ok(self.books.owe(owned.account, less))
+    }
+
+    /// Whether a program may register so many bytes more, in so many mappings. Before they are mapped.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn may_register(&mut self, program: Number, bytes: u64, mappings: usize) -> Result<(), ServeError> {
+        self.check_room(program, &Amounts { regions: mappings as u64, bytes, ..Amounts::default() })
+    }
+
+    /// Whether something that the user of a program has given up is still there: then there may be room soon where there was none.
+    pub fn is_owed(&self, program: Number) -> bool {
+        self.processes.get(program.0).is_some_and(|process| self.books.owes(process.owned.account))
+    }
+
+    /// Of what programs have given up, how much is there no longer.
+    pub fn settled(&mut self) -> u64 {
+        self.books.settled()
     }
 
     /// A protection domain.
@@ -202,7 +227,7 @@ impl Service {
         translation: Option<((Window, usize), u64)>,
         domain: Option<ProtectionDomain>,
         access: Option<Access>,
-    ) -> Result<(Registered, Remains), ServeError> {
+    ) -> Result<(Registered, Leftover), ServeError> {
         let domain = domain.map(|domain| self.domain_of(program, domain)).transpose()?;
         let price = translation.as_ref().map(|((memory, mappings), _)| price_of(memory, *mappings));
         // As if it had both, which it has for a moment.
@@ -210,22 +235,26 @@ impl Service {
         let translation = translation.map(|((memory, _), base)| (Source::Window(memory), Some(base)));
         let (made, remains) = self.regions(program)?.exchange(lkey, Change { translation, domain, access })?;
         let before = self.process(program)?.paid.remove(&lkey).unwrap_or_default();
-        let price = price.unwrap_or(before);
+        // The same bytes are not paid for twice.
+        let Some(price) = price else {
+            self.process(program)?.paid.insert(made.lkey, before);
+            return Ok((made, Box::new(remains)));
+        };
         self.process(program)?.paid.insert(made.lkey, price);
         self.pay(program, &price);
-        self.give_back(program, &before);
-        Ok((made, remains))
+        let debt = self.give_up(program, &before)?;
+        Ok((made, Box::new((remains, debt))))
     }
 
     /// Nobody reaches it any more.
     ///
     /// # Errors
     /// [`ServeError`].
-    pub fn deregister(&mut self, program: Number, lkey: Key) -> Result<Remains, ServeError> {
+    pub fn deregister(&mut self, program: Number, lkey: Key) -> Result<Leftover, ServeError> {
         let remains = self.regions(program)?.take_back(lkey)?;
         let paid = self.process(program)?.paid.remove(&lkey).unwrap_or_default();
-        self.give_back(program, &paid);
-        Ok(remains)
+        let debt = self.give_up(program, &paid)?;
+        Ok(Box::new((remains, debt)))
     }
 
     /// A window that opens nothing yet.
@@ -320,12 +349,12 @@ impl Service {
         let shared = share(&memory)?;
         self.engine.resize_cq(queue, depth)?;
         self.pay(program, &price(depth));
-        self.give_back(program, &price(before));
+        let debt = self.give_up(program, &price(before))?;
         let of = self.queues.get_mut(&queue).ok_or(ServeError::Gone)?;
         let ring = core::mem::replace(&mut of.ring, ring);
         let memory = core::mem::replace(&mut of.memory, memory.without_fd());
         of.depth = depth;
-        Ok((shared, Box::new((ring, memory))))
+        Ok((shared, Box::new((ring, memory, debt))))
     }
 
     /// Ends a completion queue.
@@ -338,8 +367,9 @@ impl Service {
         let of = self.queues.remove(&queue);
         let depth = of.as_ref().map_or(0, |of| of.depth);
         self.owned(program)?.queues.retain(|one| *one != queue);
-        self.give_back(program, &Amounts { queues: 1, completions: depth.into(), ..Amounts::default() });
-        Ok(Box::new((left, of)))
+        let paid = Amounts { queues: 1, completions: depth.into(), ..Amounts::default() };
+        let debt = self.give_up(program, &paid)?;
+        Ok(Box::new((left, of, debt)))
     }
 
     /// A shared receive queue.
@@ -381,8 +411,8 @@ impl Service {
         let left = self.engine.take_srq(shared)?;
         let paid = self.shared.remove(&shared).map_or_else(Amounts::default, |(_, paid)| paid);
         self.owned(program)?.shared.retain(|one| *one != shared);
-        self.give_back(program, &paid);
-        Ok(left)
+        let debt = self.give_up(program, &paid)?;
+        Ok(Box::new((left, debt)))
     }
 
     /// A queue pair of a connection.
@@ -456,8 +486,8 @@ impl Service {
         }
         let paid = self.pairs.remove(&qpn).map_or_else(Amounts::default, |of| of.paid);
         self.owned(program)?.pairs.retain(|one| *one != qpn);
-        self.give_back(program, &paid);
-        Ok(left)
+        let debt = self.give_up(program, &paid)?;
+        Ok(Box::new((left, debt)))
     }
 
     /// All that a program had, users first. Nothing of it can be in use by another one.

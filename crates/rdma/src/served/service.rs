@@ -1,6 +1,6 @@
 //! The card's side: programs, and what they have.
 
-use super::books::{Account, Amounts, Books, Quota};
+use super::books::{Account, Amounts, Books, Debt, Quota};
 use super::general::{General, GeneralCounters};
 use super::mailbox::Mailbox;
 use super::memory::{Reach, Watcher};
@@ -127,11 +127,13 @@ pub(super) struct Process {
     pub waited: Duration,
 }
 
-/// What is left of a program that has gone: to be dropped.
+/// What is left of a program that has gone: to be dropped. Its user pays for it until then.
 pub struct Left {
     _regions: Option<Regions>,
     _objects: Vec<Leftover>,
     _process: Process,
+    // Dropped last.
+    _debt: Debt,
 }
 
 /// A program that was put out.
@@ -275,7 +277,7 @@ impl Service {
         let ends = owned.pairs.iter().filter_map(|qpn| Some((*qpn, self.engine.remote_of(*qpn)?)));
         let ends: Vec<(Qpn, Qpn)> = ends.collect();
         let objects = self.destroy_all(&owned);
-        self.books.sub(account, &owned.has);
+        let debt = self.books.owe(account, &owned.has);
         self.general.leave(program);
         let regions = self.engine.memory().regions.try_remove(memory);
         let process = self.processes.remove(program.0);
@@ -285,7 +287,7 @@ impl Service {
         for (gone, other) in ends {
             self.engine.lose_pair(now, other, |path, remote| own.contains(&path.destination) && remote == gone);
         }
-        Some(Left { _regions: regions, _objects: objects, _process: process })
+        Some(Left { _regions: regions, _objects: objects, _process: process, _debt: debt })
     }
 
     /// What led to other hosts is gone: queue pairs that are connected with them fail.

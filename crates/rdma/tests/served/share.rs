@@ -169,6 +169,68 @@ fn a_user_with_many_programs_leaves_the_others_theirs() {
     assert!(regions > 8192, "{regions}");
 }
 
+/// How many of each kind a user can have beside what he has: completions, regions, queue pairs, shared receive queues.
+fn left_of(service: &mut Service, account: Account) -> [usize; 4] {
+    let memory = Region::allocate(4096, Pages::Ordinary).unwrap();
+    let number = service.enter(account).unwrap();
+    let domain = service.create_domain(number).unwrap();
+    let mut count = [0; 4];
+    while service.register(number, domain, &memory, None, ALL).is_ok() {
+        count[1] += 1;
+    }
+    while service.create_shared(number, domain, 1, 1).is_ok() {
+        count[3] += 1;
+    }
+    let mut queue = 0;
+    while let Ok((made, ())) = service.create_queue(number, 64, |_| Ok(())) {
+        (queue, count[0]) = (made, count[0] + 64);
+    }
+    while service.create_pair(number, &init(domain, queue, Capabilities::default())).is_ok() {
+        count[2] += 1;
+    }
+    drop(service.leave(Moment::new(0), number));
+    count
+}
+
+#[test]
+fn what_is_given_up_is_in_the_books_until_it_is_dropped() {
+    let few = Amounts { regions: 64, completions: 4096, pairs: 64, shared: 64, ..Quota::default().all };
+    let quota = Quota { all: few, ..Quota::default() };
+    let mut service = Service::new(Options { seed: 1, ..Options::default() }, MAC, &[GID], quota);
+    let eve = Account { uid: 1000, is_owner: false };
+    let all = left_of(&mut service, eve);
+    assert_eq!(all, [512, 8, 8, 8]);
+    // For each two that wait to be dropped he can have one less.
+    let memory = Region::allocate(4096, Pages::Ordinary).unwrap();
+    let number = service.enter(eve).unwrap();
+    let domain = service.create_domain(number).unwrap();
+    let key = service.register(number, domain, &memory, None, ALL).unwrap().lkey;
+    let moved = ((memory.window().clone(), 3), 0);
+    let (made, old) = service.reregister(number, key, Some(moved), None, None).unwrap();
+    let region = service.deregister(number, made.lkey).unwrap();
+    assert_eq!(left_of(&mut service, eve), [512, 6, 8, 8], "four parts of memory");
+    let (queue, ()) = service.create_queue(number, 64, |_| Ok(())).unwrap();
+    let ((), ring) = service.resize_queue(number, queue, 192, |_| Ok(())).unwrap();
+    let wanted = init(domain, queue, Capabilities::default());
+    let pairs = [0, 1].map(|_| service.create_pair(number, &wanted).unwrap().0);
+    let pairs = pairs.map(|pair| service.destroy_pair(number, pair).unwrap());
+    let queue = service.destroy_queue(number, queue).unwrap();
+    let shared = [0, 1].map(|_| service.create_shared(number, domain, 1, 1).unwrap());
+    let shared = shared.map(|shared| service.destroy_shared(number, shared).unwrap());
+    assert_eq!(left_of(&mut service, eve), [384, 6, 7, 7]);
+    drop(old);
+    drop(ring);
+    assert_eq!(left_of(&mut service, eve), [448, 7, 7, 7]);
+    for _ in 0..4 {
+        service.register(number, domain, &memory, None, ALL).unwrap();
+    }
+    let left = service.leave(Moment::new(0), number);
+    drop((region, pairs, queue, shared));
+    assert_eq!(left_of(&mut service, eve), [512, 6, 8, 8]);
+    drop(left);
+    assert_eq!(left_of(&mut service, eve), all);
+}
+
 /// Every second access takes long.
 struct Slow(u32);
 

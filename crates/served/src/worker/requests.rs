@@ -2,7 +2,7 @@
 
 use super::{AGAIN, REQUESTS, Worker};
 use crate::answer::{Answer, answer};
-use crate::clients::{Client, Waiting, greet};
+use crate::clients::{Client, Until, Waiting, greet};
 use crate::network::{Network, Outside};
 use crate::record;
 use crate::wire::{MOST_PARTS, Request, Welcome, Words, write_mac};
@@ -14,10 +14,12 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Addresses that a program may have asked for at a time.
 const MOST_ASKED: usize = 16;
+/// How long a request for which there is no room waits for what its user has given up to be closed.
+const CROWDED: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
@@ -41,11 +43,11 @@ impl Worker {
             }
             (Some(request), Some(number)) if request != Request::Hello => {
                 if let Some(position) = self.service.position_of_work(number) {
-                    client.waiting = Some(Waiting { request, fds, position });
+                    client.waiting = Some(Waiting { request, fds, until: Until::Taken(position) });
                     self.waiting += 1;
                     return Ok(());
                 }
-                self.answer(at, number, request, fds)
+                self.answer(at, number, (request, fds), None)
             }
             _ => {
                 client.close(fds);
@@ -57,23 +59,59 @@ impl Worker {
     /// Requests before which all is taken.
     pub(super) fn serve_waiting(&mut self) {
         let began = Instant::now();
-        for at in 0..self.clients.len() {
+        for at in self.in_turn() {
             if began.elapsed() > REQUESTS {
                 return;
             }
-            let client = &mut self.clients[at];
-            let (Some(waiting), Some(met)) = (&client.waiting, &client.met) else { continue };
-            let number = met.number;
-            if !self.service.has_taken(number, waiting.position) {
-                continue;
+            if let Some((Until::Taken(position), number)) = self.waits(at)
+                && self.service.has_taken(number, position)
+            {
+                self.waiting -= 1;
+                self.answer_waiting(at, number, None);
             }
-            let Some(Waiting { request, fds, .. }) = client.waiting.take() else { continue };
-            self.waiting -= 1;
-            self.clients[at].is_over |= self.answer(at, number, request, fds).is_err();
         }
     }
 
-    fn answer(&mut self, at: usize, number: Number, request: Request, fds: Vec<OwnedFd>) -> Result<(), Errno> {
+    /// Requests for which there was no room, if some of what their users have given up is closed now.
+    pub(super) fn serve_crowded(&mut self, now: Instant) {
+        for at in self.in_turn() {
+            if let Some((Until::Closed(settled, until), number)) = self.waits(at)
+                && (self.service.settled() > settled || until <= now)
+            {
+                self.answer_waiting(at, number, Some(until));
+                if now.elapsed() > REQUESTS {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// All clients, from the one whose request is first on.
+    fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, count) = (self.first, self.clients.len());
+        (0..count).map(move |step| (first + step) % count)
+    }
+
+    /// Until what a request of that client waits.
+    fn waits(&self, at: usize) -> Option<(Until, Number)> {
+        let Client { waiting, met, .. } = &self.clients[at];
+        Some((waiting.as_ref()?.until, met.as_ref()?.number))
+    }
+
+    fn answer_waiting(&mut self, at: usize, number: Number, until: Option<Instant>) {
+        let Some(Waiting { request, fds, .. }) = self.clients[at].waiting.take() else { return };
+        self.clients[at].is_over |= self.answer(at, number, (request, fds), until).is_err();
+    }
+
+    /// Does what is asked for, or lets it wait: for what its user has given up, until then, if it has waited for that already.
+    fn answer(
+        &mut self,
+        at: usize,
+        number: Number,
+        (request, fds): (Request, Vec<OwnedFd>),
+        until: Option<Instant>,
+    ) -> Result<(), Errno> {
+        let settled = self.service.settled();
         let answered = match request {
             Request::Resolve(gid, asks) => self.resolve(at, gid, asks).map(Answer::from),
             Request::Offer(offered) => {
@@ -87,6 +125,15 @@ impl Worker {
             }
             _ => answer(&mut self.service, number, request, &fds),
         };
+        if matches!(answered, Err(ServeError::Crowded { .. })) && self.service.is_owed(number) {
+            let now = Instant::now();
+            let until = until.unwrap_or(now + CROWDED);
+            if now < until {
+                let until = Until::Closed(settled, until);
+                self.clients[at].waiting = Some(Waiting { request, fds, until });
+                return Ok(());
+            }
+        }
         let client = &mut self.clients[at];
         client.close(fds);
         match answered {

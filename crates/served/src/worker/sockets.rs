@@ -2,7 +2,7 @@
 
 use super::{MOST_CLOSING, MOST_STRANGERS, REQUESTS, Worker};
 use crate::bell;
-use crate::clients::Client;
+use crate::clients::{Client, Waiting};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::time::Instant;
@@ -18,6 +18,7 @@ impl Worker {
         self.scarce = self.scarce.filter(|until| *until > now);
         self.clients.iter_mut().for_each(|client| client.is_over |= client.is_late(now));
         self.hang_up_some();
+        self.serve_crowded(now);
         let unheard = self.unheard();
         let listens = if self.full.is_some() || self.strangers.waits_for(MOST_STRANGERS) {
             PollFlags::empty()
@@ -77,7 +78,7 @@ impl Worker {
     /// Its place is free for another one.
     pub(super) fn remove(&mut self, at: usize) -> Client {
         let client = self.clients.swap_remove(at);
-        self.waiting -= usize::from(client.waiting.is_some());
+        self.waiting -= usize::from(client.waiting.as_ref().is_some_and(Waiting::is_behind_work));
         self.full = None;
         client
     }
