@@ -53,14 +53,28 @@ impl Closer {
         }
     }
 
-    /// Has something done, soon. Until then it counts as so much.
-    pub fn run(&mut self, count: usize, job: impl FnOnce() + Send + 'static) {
+    /// A place for something that another thread uses first, and is not to close. It counts from now on. `None`: there is no thread that
+    /// would close it.
+    pub fn place(&mut self) -> Option<Place> {
+        self.start();
+        let thread = self.thread.clone()?;
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Some(Place(thread))
+    }
+
+    /// There is a thread from now on, if the machine has one.
+    fn start(&mut self) {
         if self.thread.is_none() {
             self.thread = start(self.waiting.clone());
             if let Some(thread) = &self.thread {
                 self.kept.drain(..).for_each(|job| drop(thread.send(job)));
             }
         }
+    }
+
+    /// Has something done, soon. Until then it counts as so much.
+    pub fn run(&mut self, count: usize, job: impl FnOnce() + Send + 'static) {
+        self.start();
         // Relaxed: a count, which orders nothing.
         self.waiting.fetch_add(count, Ordering::Relaxed);
         let job: Job = (Box::new(job), count);
@@ -93,6 +107,16 @@ impl Closer {
     }
 }
 
+/// A place among what is closed by the thread of a program.
+pub(crate) struct Place(Sender<Job>);
+
+impl Place {
+    /// Has something dropped by that thread, which goes on as long as there is a place.
+    pub fn close(self, garbage: impl Send + 'static) {
+        drop(self.0.send((Box::new(move || drop(garbage)), 1)));
+    }
+}
+
 fn start(waiting: Arc<AtomicUsize>) -> Option<Sender<Job>> {
     let (sender, receiver): (Sender<Job>, Receiver<Job>) = channel();
     let run = move || {
@@ -120,6 +144,27 @@ mod tests {
             let _ = self.0.recv();
             self.1.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn what_another_thread_uses_is_closed_by_its_programs() {
+        let (mut scribe, mut own) = (Closer::default(), Closer::default());
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let (gate, wait) = channel();
+        let (place, slow) = (own.place().unwrap(), Slow(wait, dropped.clone()));
+        assert_eq!(own.count(), 1);
+        scribe.run(1, move || place.close(slow));
+        // Its program has gone; nothing keeps the other thread.
+        let waiting = own.waiting();
+        drop(own);
+        let (done, is_done) = channel();
+        scribe.run(1, move || done.send(()).unwrap());
+        is_done.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!((dropped.load(Ordering::Relaxed), waiting.load(Ordering::Relaxed)), (0, 1));
+        drop(gate);
+        let soon = Instant::now() + Duration::from_secs(20);
+        while waiting.load(Ordering::Relaxed) > 0 && Instant::now() < soon {}
+        assert_eq!((dropped.load(Ordering::Relaxed), waiting.load(Ordering::Relaxed)), (1, 0));
     }
 
     #[test]

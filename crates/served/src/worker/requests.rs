@@ -190,10 +190,14 @@ impl Worker {
             return record::send(&socket, &Words::refusal(Errno::NOENT.raw_os_error()), &[]);
         };
         // Whoever asks has an answer before he asks again. Acquire pairs with the Release below.
-        let is_asking = self.clients[at].is_asking.clone();
+        let client = &mut self.clients[at];
+        let is_asking = client.is_asking.clone();
         if is_asking.swap(true, Ordering::Acquire) {
             return Err(Errno::BUSY);
         }
+        // Should he have hung up by then, his own thread closes the socket, with what lies in it; he has his place until then, so that
+        // there are no more questions than places.
+        let place = client.closer.place().ok_or(Errno::NOMEM)?;
         self.scribe.run(1, move || {
             let told = format!("{{\"pid\":{pid},{}}}", shown.fields());
             // Before it is sent: he may ask when he has it.
@@ -202,6 +206,7 @@ impl Worker {
                 // The card finds that, and hangs up.
                 let _ = shutdown(&socket, Shutdown::Both);
             }
+            place.close(socket);
         });
         Ok(())
     }
