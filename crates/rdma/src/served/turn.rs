@@ -50,7 +50,7 @@ impl Service {
             self.counters.forged += 1;
         } else if packet.headers.destination == Qpn::GENERAL {
             self.receive_general(now, packet, from);
-        } else {
+        } else if !self.general.is_evaded(&packet.headers) {
             self.engine.receive(now, packet, from);
         }
     }
@@ -281,11 +281,11 @@ impl Service {
             if letter.headers.destination == Qpn::GENERAL {
                 let packet = Packet { headers: letter.headers, payload: &letter.payload };
                 self.receive_general(now, &packet, &letter.origin);
-            } else if is_datagram || self.engine.is_connected(letter.headers.destination, letter.source) {
+            } else if !is_datagram && !self.engine.is_connected(letter.headers.destination, letter.source) {
+                self.counters.unconnected += 1;
+            } else if !self.general.is_evaded(&letter.headers) {
                 let packet = Packet { headers: letter.headers, payload: &letter.payload };
                 self.engine.receive(now, &packet, &letter.origin);
-            } else {
-                self.counters.unconnected += 1;
             }
             self.mailbox.give_back(letter);
         }

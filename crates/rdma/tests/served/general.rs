@@ -354,6 +354,16 @@ fn nobody_speaks_for_another_program() {
     }
     run(&mut service, &mut now);
     assert_eq!(service.general_counters().foreign, 2);
+    // Nor to the number of the queue pair that stands for it, by which nothing would be looked at or counted; nor from the wire.
+    let target = Target { qpn: victim.general, ..general };
+    let request =
+        Request { id: 1, operation: Operation::Send, data: Data::Pieces(&piece), flags, target: Some(&target) };
+    forger.end.program.post_send(datagrams, &request).unwrap();
+    run(&mut service, &mut now);
+    comes_to(&mut service, now, FAR, (1, victim.general), &right[..]);
+    comes_to(&mut service, now, FAR, (0x77, victim.general), &right[..]);
+    run(&mut service, &mut now);
+    assert_eq!(service.general_counters().evading, 3);
     // Another address is no business of this queue pair either, and fails it as any other.
     let path = Path { source: FAR, ..PATH };
     forger.post_to(93, Target { path, ..general }, Data::Inline(&[&right[..]]));
@@ -456,8 +466,12 @@ impl Wire {
 
 /// Something comes from the wire to queue pair 1.
 fn comes(service: &mut Service, now: u64, from: Gid, source: u32, bytes: &[u8]) {
+    comes_to(service, now, from, (source, Qpn::GENERAL), bytes);
+}
+
+fn comes_to(service: &mut Service, now: u64, from: Gid, (source, to): (u32, Qpn), bytes: &[u8]) {
     let opcode = Opcode::Send { place: Place::Only, immediate: false, invalidate: false };
-    let mut headers = Headers::new(Kind::UnreliableDatagram, opcode, Qpn::GENERAL, Psn::new(0));
+    let mut headers = Headers::new(Kind::UnreliableDatagram, opcode, to, Psn::new(0));
     headers.deth = Some(Deth { qkey: GENERAL_QKEY, source: Qpn::new(source) });
     let path = Path { destination: from, destination_mac: FAR_MAC, ..PATH };
     let origin = Origin { path, grh: [1; 40], congested: false, service_level: 10 };

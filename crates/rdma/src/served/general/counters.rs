@@ -22,6 +22,8 @@ counters! {
     given,
     /// Datagrams that are not of another queue pair 1.
     foreign,
+    /// Datagrams to the own number of a queue pair that stands for queue pair 1.
+    evading,
     /// Datagrams that were no messages: of another length.
     malformed_length,
     /// Another version, or method.

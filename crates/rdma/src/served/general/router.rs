@@ -9,7 +9,7 @@ use crate::cm::message::{self, GENERAL_QKEY, Label, Malformed, Message, To};
 use crate::number::{Gid, Moment, Qpn};
 use crate::served::service::{Number, ServeError};
 use crate::transport::Origin;
-use crate::wire::{Deth, Packet, Path, Service as Kind};
+use crate::wire::{Deth, Headers, Packet, Path, Service as Kind};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -113,6 +113,15 @@ impl General {
     #[inline]
     pub fn is_one(&self, qpn: Qpn) -> bool {
         self.pairs.contains_key(&qpn)
+    }
+
+    /// Whether a packet that has come is a datagram to a queue pair that stands for queue pair 1, by its own number: past all that is
+    /// looked at and counted here.
+    #[inline]
+    pub fn is_evaded(&mut self, headers: &Headers) -> bool {
+        let is_evaded = headers.service == Kind::UnreliableDatagram && self.is_one(headers.destination);
+        self.counters.evading += u64::from(is_evaded);
+        is_evaded
     }
 
     /// The lowest number that a program's connections may have; [`ID_BITS`] of it are its choice.
