@@ -279,7 +279,7 @@ pub fn copy(words: &[u64], to: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::Scheme;
-    use crate::engine::{Action, Limits, Outcome, Way};
+    use crate::engine::{Delivery, Limits, Outcome, Way};
     use millrace_dma::Region;
     use proptest::prelude::*;
     use std::collections::{HashMap, VecDeque};
@@ -317,8 +317,7 @@ mod tests {
                 copy(words, &mut buffers.get_mut(&request).unwrap()[..len]);
             });
             heard.unwrap();
-            while let Some(action) = engine.action() {
-                let Action::Deliver { request, words, len } = action else { panic!("{action:?}") };
+            while let Some(Delivery { request, words, len }) = engine.delivery() {
                 copy(&words, &mut buffers.get_mut(&request).unwrap()[..len.into()]);
                 engine.recycle(words);
             }

@@ -14,7 +14,8 @@ use crate::bell::{Bell, ClaimError, Filter, Full, Owner, Sent};
 use crate::channel::{CHANNEL_LEN, Channel, Side, Taken, copy};
 use crate::control::Tag;
 use crate::engine::{
-    Action, Breach, Cancel, Engine, Limits, LimitsError, Outcome, PairId, RequestError, RequestId, Terms, Way,
+    Action, Breach, Cancel, Delivery, Engine, Limits, LimitsError, Outcome, PairId, RequestError, RequestId, Terms,
+    Way, Work,
 };
 use millrace_dma::{OutOfRange, Window};
 use std::collections::VecDeque;
@@ -344,49 +345,40 @@ impl Endpoint {
 
     /// Takes what the engine wants done. Short messages are delivered at once: their completions are there already.
     fn pull(&mut self) {
-        while let Some(action) = self.engine.action() {
-            if let Action::Deliver { request, words, len } = action {
-                deliver(&mut self.buffers, request, &words, len.into());
-                self.engine.recycle(words);
-            } else {
-                self.open.push_back(action);
-            }
+        while let Some(Delivery { request, words, len }) = self.engine.delivery() {
+            deliver(&mut self.buffers, request, &words, len.into());
+            self.engine.recycle(words);
         }
+        self.open.extend(core::iter::from_fn(|| self.engine.action()));
     }
 
     /// Does an action: how many bytes it was.
     fn act(&mut self, action: Action) -> usize {
         let Self { engine, peers, buffers, .. } = self;
-        let (ticket, done, len) = match action {
-            Action::Transfer { ticket, pair, slot, request, offset, len, .. } => {
-                let peer = peers.get(pair.0 as usize).and_then(Option::as_ref);
-                let from = buffers[request.0 as usize]
-                    .as_deref()
-                    .and_then(|bytes| part(bytes.len(), offset, len).map(|part| &bytes[part]));
-                let to = peer.and_then(|peer| peer.others.span_mut(usize::from(slot) * peer.mtu.1, len as usize));
-                (ticket, from.zip(to).map(|(from, to)| to.write_from(from)), len)
+        let Action { ticket, pair, request, offset, len, work } = action;
+        let peer = peers.get(pair.0 as usize).and_then(Option::as_ref);
+        let bytes = buffers[request.0 as usize].as_deref_mut().unwrap_or_default();
+        let bytes = part(bytes.len(), offset, len).map(|part| &mut bytes[part]);
+        let len = len as usize;
+        let done = match work {
+            Work::Transfer { slot, .. } => {
+                let to = peer.and_then(|peer| peer.others.span_mut(usize::from(slot) * peer.mtu.1, len));
+                bytes.zip(to).map(|(from, to)| to.write_from(from))
             }
-            Action::CopyOut { ticket, pair, slot, request, offset, len } => {
-                let peer = peers.get(pair.0 as usize).and_then(Option::as_ref);
-                let from = peer.and_then(|peer| peer.own.span(usize::from(slot) * peer.mtu.0, len as usize));
-                let to = buffers[request.0 as usize]
-                    .as_deref_mut()
-                    .and_then(|bytes| part(bytes.len(), offset, len).map(|part| &mut bytes[part]));
-                (ticket, from.zip(to).map(|(from, to)| from.read_into(to)), len)
+            Work::CopyOut { slot } => {
+                let from = peer.and_then(|peer| peer.own.span(usize::from(slot) * peer.mtu.0, len));
+                from.zip(bytes).map(|(from, to)| from.read_into(to))
             }
-            Action::Expose { ticket, .. } => {
+            Work::Expose => {
                 // The message goes by buffers.
                 engine.exposed(ticket, None);
                 return 0;
             }
-            // Delivered when it was pulled.
-            Action::Deliver { .. } => return 0,
             // Of pairs whose ends do not reach each other's buffers.
-            Action::CopyIn { ticket, len, .. } => (ticket, None, len),
-            Action::Move { ticket, .. } => (ticket, None, 0),
+            Work::CopyIn { .. } | Work::Move { .. } => None,
         };
-        engine.finished(ticket, done == Some(len as usize));
-        len as usize
+        engine.finished(ticket, done == Some(len));
+        len
     }
 
     /// Takes what has ended.
@@ -402,9 +394,9 @@ impl Endpoint {
     }
 }
 
-fn part(has: usize, offset: u64, len: u32) -> Option<core::ops::Range<usize>> {
+fn part(has: usize, offset: u64, len: u64) -> Option<core::ops::Range<usize>> {
     let from = usize::try_from(offset).ok()?;
-    let to = from.checked_add(len as usize)?;
+    let to = from.checked_add(usize::try_from(len).ok()?)?;
     (to <= has).then_some(from..to)
 }
 

@@ -2,7 +2,7 @@
 
 use millrace_message::Scheme;
 use millrace_message::control::{Control, Message, Tag, Target};
-use millrace_message::engine::{Action, Breach, Engine, Limits, Outcome, PairId, Ticket, Way};
+use millrace_message::engine::{Action, Breach, Engine, Limits, Outcome, PairId, Way, Work};
 use proptest::prelude::*;
 
 const LIMITS: Limits =
@@ -29,16 +29,11 @@ fn breaks(said: &[Control], breach: Breach, prepare: impl Fn(&mut Engine, PairId
     assert_eq!(engine.arrive(pair, *last, &[0; 8]), Err(breach), "{said:?}");
     assert_eq!(engine.given_up(), Some((pair, breach)));
     while let Some(action) = engine.action() {
-        let ticket = match action {
-            Action::CopyIn { ticket, .. } | Action::Transfer { ticket, .. } | Action::CopyOut { ticket, .. } => ticket,
-            Action::Move { ticket, .. } => ticket,
-            Action::Expose { ticket, .. } => {
-                engine.exposed(ticket, None);
-                continue;
-            }
-            Action::Deliver { .. } => continue,
-        };
-        engine.finished(ticket, true);
+        if action.work == Work::Expose {
+            engine.exposed(action.ticket, None);
+            continue;
+        }
+        engine.finished(action.ticket, true);
     }
     while let Some(completion) = engine.completion() {
         assert!(matches!(completion.outcome, Outcome::Lost | Outcome::TooLong { .. }));
@@ -132,20 +127,16 @@ fn who_never_answers_holds_nobody_up() {
     assert_eq!(said, 4, "no more envelopes than credits");
     let mut copies: Vec<Action> = core::iter::from_fn(|| engine.action()).collect();
     assert_eq!(copies.len(), 1, "one buffer is filled in the hope of a grant");
-    let Some(Action::CopyIn { ticket, .. }) = copies.pop() else { panic!("{copies:?}") };
+    let Some(Action { ticket, work: Work::CopyIn { .. }, .. }) = copies.pop() else { panic!("{copies:?}") };
     engine.finished(ticket, true);
     let request = engine.send(honest, Tag(0), 3000, Scheme::OneCopy).unwrap();
     engine.said(honest);
     for (part, slot) in [0, 1, 0].into_iter().enumerate() {
         engine.arrive(honest, Control::Grant(Message(0), slot), &[]).unwrap();
         while let Some(action) = engine.action() {
-            let (Action::CopyIn { ticket, request: whose, .. } | Action::Transfer { ticket, request: whose, .. }) =
-                action
-            else {
-                panic!("{action:?}")
-            };
-            assert_eq!(whose, request);
-            engine.finished(ticket, true);
+            assert!(matches!(action.work, Work::CopyIn { .. } | Work::Transfer { .. }), "{action:?}");
+            assert_eq!(action.request, request);
+            engine.finished(action.ticket, true);
         }
         assert!(engine.outgoing(honest).is_some(), "part {part} is told as done");
         engine.said(honest);
@@ -215,14 +206,8 @@ proptest! {
 }
 
 fn finish(engine: &mut Engine, action: &Action) {
-    let ticket: Ticket = match action {
-        Action::CopyIn { ticket, .. } | Action::Transfer { ticket, .. } | Action::CopyOut { ticket, .. } => *ticket,
-        Action::Move { ticket, .. } => *ticket,
-        Action::Expose { ticket, .. } => {
-            engine.exposed(*ticket, Some(Target { key: 1, address: 1 }));
-            return;
-        }
-        Action::Deliver { .. } => return,
-    };
-    engine.finished(ticket, true);
+    match action.work {
+        Work::Expose => engine.exposed(action.ticket, Some(Target { key: 1, address: 1 })),
+        _ => engine.finished(action.ticket, true),
+    }
 }

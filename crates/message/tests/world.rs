@@ -3,7 +3,8 @@
 use millrace_message::Scheme;
 use millrace_message::control::{Control, Tag, Target};
 use millrace_message::engine::{
-    Action, Arrived, Cancel, Completion, Engine, Limits, Outcome, Outgoing, PairId, RequestId, Source, Way,
+    Action, Arrived, Cancel, Completion, Delivery, Engine, Limits, Outcome, Outgoing, PairId, RequestId, Source, Way,
+    Work,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -215,15 +216,8 @@ impl World {
     fn settle(&mut self, end: End) {
         loop {
             let host = &mut self.hosts[end];
-            let mut delivered = Vec::new();
-            while let Some(action) = host.engine.action() {
-                if let Action::Deliver { request, words, len } = action {
-                    delivered.push((request, words, len));
-                } else {
-                    host.pending.push(action);
-                }
-            }
-            for (request, words, len) in delivered {
+            host.pending.extend(core::iter::from_fn(|| host.engine.action()));
+            while let Some(Delivery { request, words, len }) = host.engine.delivery() {
                 deliver(host, request, &words, len);
                 host.engine.recycle(words);
             }
@@ -335,52 +329,47 @@ impl World {
         self.has_failed |= self.fails;
         let other_of = |host: &Host, id: PairId| *host.pairs.iter().find(|(_, pair)| **pair == id).unwrap().0;
         let host = &mut self.hosts[end];
-        let ticket = match action {
-            Action::CopyIn { ticket, request, offset, len, smb } => {
-                let bytes = host.open[&request].bytes[offset as usize..][..len as usize].to_vec();
+        let Action { ticket, pair, request, offset, len, work } = action;
+        let (offset, len) = (offset as usize, len as usize);
+        let other = other_of(host, pair);
+        match work {
+            Work::CopyIn { smb } => {
+                let bytes = host.open[&request].bytes[offset..][..len].to_vec();
                 host.smbs.insert(smb, bytes);
-                ticket
             }
-            Action::Transfer { ticket, pair, slot, request, offset, len, from } => {
+            Work::Transfer { slot, from } => {
                 let bytes = match from {
                     Source::Smb(smb) => host.smbs.remove(&smb).expect("it was copied in"),
-                    Source::Message => host.open[&request].bytes[offset as usize..][..len as usize].to_vec(),
+                    Source::Message => host.open[&request].bytes[offset..][..len].to_vec(),
                 };
-                assert_eq!(bytes, host.open[&request].bytes[offset as usize..][..len as usize]);
-                let other = other_of(host, pair);
+                assert_eq!(bytes, host.open[&request].bytes[offset..][..len]);
                 if is_good && !self.hosts[other].is_dead {
                     let held = self.hosts[other].rmbs.insert((end, slot), bytes);
                     // Buffers of a message that failed have bytes of it still.
                     assert!(held.is_none() || self.has_failed, "a receive buffer is written twice");
                 }
-                ticket
             }
-            Action::CopyOut { ticket, pair, slot, request, offset, len } => {
-                let other = other_of(host, pair);
+            Work::CopyOut { slot } => {
                 let bytes = host.rmbs.remove(&(other, slot)).expect("it was filled");
-                assert_eq!(bytes.len(), len as usize);
-                host.open.get_mut(&request).unwrap().bytes[offset as usize..][..len as usize].copy_from_slice(&bytes);
-                ticket
+                assert_eq!(bytes.len(), len);
+                host.open.get_mut(&request).unwrap().bytes[offset..][..len].copy_from_slice(&bytes);
             }
-            Action::Expose { ticket, request, .. } => {
+            Work::Expose => {
                 let address = request.0.into();
                 host.engine.exposed(ticket, is_good.then_some(Target { key: end as u64, address }));
                 self.settle(end);
                 return;
             }
-            Action::Move { ticket, pair, request, target, offset, len } => {
-                let bytes = host.open[&request].bytes[offset as usize..][..len as usize].to_vec();
-                let other = other_of(host, pair);
+            Work::Move { target } => {
+                let bytes = host.open[&request].bytes[offset..][..len].to_vec();
                 assert_eq!(target.key, other as u64);
                 let to = &mut self.hosts[other];
                 if is_good && !to.is_dead {
                     let open = to.open.get_mut(&RequestId(target.address as u32)).expect("it waits still");
-                    open.bytes[offset as usize..][..len as usize].copy_from_slice(&bytes);
+                    open.bytes[offset..][..len].copy_from_slice(&bytes);
                 }
-                ticket
             }
-            Action::Deliver { .. } => unreachable!(),
-        };
+        }
         // What a receive buffer of a failed move has is not looked at.
         let host = &mut self.hosts[end];
         host.engine.finished(ticket, is_good);

@@ -70,7 +70,7 @@ impl Engine {
                     self.free_smb(smb);
                 }
             }
-            What::CopyOut { slot, .. } => self.copied_out(id, message, slot, is_good),
+            What::CopyOut { slot } => self.copied_out(id, message, slot, is_good),
             What::Move { len } if !is_lost => self.moved_piece(id, message, len, is_good),
             What::Move { .. } | What::Expose => {}
         }

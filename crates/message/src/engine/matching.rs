@@ -1,7 +1,7 @@
 //! Which message is for whom: by sender and tag, in the order in which messages came and receives were posted.
 
 use super::pair::{Exposed, Incoming, Out, parts};
-use super::{Action, Engine, Outcome, PairId, RequestError, RequestId, Role, What};
+use super::{Delivery, Doing, Engine, Outcome, PairId, RequestError, RequestId, Role, What, Work};
 use crate::control::{Control, Message, Tag};
 use std::collections::VecDeque;
 
@@ -107,7 +107,7 @@ impl Engine {
                 self.end(request, Outcome::TooLong { len: len.into() });
             }
             Envelope::Eager { words, len } => {
-                self.actions.push_back(Action::Deliver { request, words, len });
+                self.deliveries.push_back(Delivery { request, words, len });
                 self.end(request, Outcome::Received { pair: id, tag, len: len.into() });
             }
             Envelope::Long { message, len, .. } if len > posted.capacity => {
@@ -152,8 +152,7 @@ impl Engine {
             },
         );
         if direct {
-            let ticket = self.begin(id, message, request, What::Expose);
-            self.actions.push_back(Action::Expose { ticket, request, pair: id, len });
+            self.begin(Doing { pair: id, message, request, what: What::Expose }, (0, len), Work::Expose);
         } else {
             self.want(id);
         }

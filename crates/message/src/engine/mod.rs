@@ -148,89 +148,62 @@ pub enum Source {
     Message,
 }
 
-/// What the driver is to do. Those with a ticket end with [`Engine::finished`], in any order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Copies a part of a message into a send buffer.
+/// What the driver is to do. It ends with [`Engine::finished`] (an [`Work::Expose`] with [`Engine::exposed`]), in any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Action {
+    /// This action.
+    pub ticket: Ticket,
+    /// The other end.
+    pub pair: PairId,
+    /// The message.
+    pub request: RequestId,
+    /// Where the part of the message begins that it is about.
+    pub offset: u64,
+    /// How long that is.
+    pub len: u64,
+    /// What to do with it.
+    pub work: Work,
+}
+
+/// What is done with a part of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// It is copied into a send buffer.
     CopyIn {
-        /// This action.
-        ticket: Ticket,
-        /// The message.
-        request: RequestId,
-        /// Where the part begins.
-        offset: u64,
-        /// How long it is.
-        len: u32,
-        /// The buffer.
+        /// Which.
         smb: u16,
     },
-    /// Moves a part of a message to a receive buffer of the other end.
+    /// It is moved to a receive buffer of the other end.
     Transfer {
-        /// This action.
-        ticket: Ticket,
-        /// The other end.
-        pair: PairId,
-        /// Its buffer.
+        /// Which.
         slot: u8,
-        /// The message.
-        request: RequestId,
-        /// Where the part begins.
-        offset: u64,
-        /// How long it is.
-        len: u32,
         /// Where it is now.
         from: Source,
     },
-    /// Copies a part of a message out of a receive buffer.
+    /// It is copied out of a receive buffer.
     CopyOut {
-        /// This action.
-        ticket: Ticket,
-        /// The other end.
-        pair: PairId,
-        /// The buffer that was granted to it.
+        /// The buffer that was granted to the other end.
         slot: u8,
-        /// Who waits for the message.
-        request: RequestId,
-        /// Where the part begins.
-        offset: u64,
-        /// How long it is.
-        len: u32,
     },
-    /// Lets the other end write `len` bytes into the memory of a receive. Ends with [`Engine::exposed`].
-    Expose {
-        /// This action.
-        ticket: Ticket,
-        /// Who waits for the message.
-        request: RequestId,
-        /// The other end.
-        pair: PairId,
-        /// How long it is.
-        len: u64,
-    },
-    /// Moves a part of a message into the memory of the other end.
+    /// The other end may write it into the memory of who waits for it: all of it.
+    Expose,
+    /// It is moved into the memory of the other end.
     Move {
-        /// This action.
-        ticket: Ticket,
-        /// The other end.
-        pair: PairId,
-        /// The message.
-        request: RequestId,
-        /// Where all of it goes.
+        /// Where the whole message goes.
         target: Target,
-        /// Where the part begins, at both ends.
-        offset: u64,
-        /// How long it is.
-        len: u64,
     },
-    /// Copies an eager message that waited to whom it is for. Needs no answer; the words go back by [`Engine::recycle`].
-    Deliver {
-        /// Who waits for it.
-        request: RequestId,
-        /// Its bytes.
-        words: Vec<u64>,
-        /// How many.
-        len: u16,
-    },
+}
+
+/// An eager message that has waited, and that is to be copied to whom it is for. Needs no answer; the words go back by
+/// [`Engine::recycle`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Delivery {
+    /// Who waits for it.
+    pub request: RequestId,
+    /// Its bytes.
+    pub words: Vec<u64>,
+    /// How many.
+    pub len: u16,
 }
 
 /// What became of a message.
@@ -306,7 +279,7 @@ struct Doing {
 enum What {
     CopyIn { segment: u32, smb: u16 },
     Transfer { segment: u32, smb: Option<u16> },
-    CopyOut { slot: u8, len: u32 },
+    CopyOut { slot: u8 },
     Expose,
     Move { len: u64 },
 }
@@ -331,6 +304,7 @@ pub struct Engine {
     /// Receives from anybody.
     any: VecDeque<Posted>,
     actions: VecDeque<Action>,
+    deliveries: VecDeque<Delivery>,
     completions: VecDeque<Completion>,
     given_up: VecDeque<(PairId, Breach)>,
     /// Counts what is posted and what arrives: the earlier one comes first.
@@ -347,7 +321,7 @@ impl std::hash::Hash for Engine {
         self.requests.iter().for_each(|request| request.hash(to));
         self.doing.iter().for_each(|doing| doing.hash(to));
         (&self.smbs, self.hoping, self.rmbs, &self.needs, &self.hopes, &self.wants).hash(to);
-        (&self.any, &self.actions, &self.completions, self.turn).hash(to);
+        (&self.any, &self.actions, &self.deliveries, &self.completions, self.turn).hash(to);
     }
 }
 
@@ -372,6 +346,7 @@ impl Engine {
             talks: VecDeque::new(),
             any: VecDeque::new(),
             actions: VecDeque::new(),
+            deliveries: VecDeque::new(),
             completions: VecDeque::new(),
             given_up: VecDeque::new(),
             turn: 0,
@@ -396,7 +371,13 @@ impl Engine {
         self.actions.pop_front()
     }
 
-    /// The next message that has ended. To be asked when all actions are taken: they may be about its memory.
+    /// The next message that has waited, and is to be copied.
+    #[inline]
+    pub fn delivery(&mut self) -> Option<Delivery> {
+        self.deliveries.pop_front()
+    }
+
+    /// The next message that has ended. To be asked when all deliveries are taken: they may be about its memory.
     #[inline]
     pub fn completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
@@ -437,11 +418,13 @@ impl Engine {
         self.pairs.get_mut(pair.0 as usize).filter(|pair| !pair.lost)
     }
 
-    /// Begins an action for a message of a pair.
-    fn begin(&mut self, pair: PairId, message: crate::control::Message, request: RequestId, what: What) -> Ticket {
+    /// Begins an action for a message of a pair, with the part that begins at `offset`.
+    fn begin(&mut self, doing: Doing, (offset, len): (u64, u64), work: Work) {
+        let Doing { pair, request, .. } = doing;
         self.pairs[pair.0 as usize].acting += 1;
         self.requests[request.0 as usize].busy += 1;
-        Ticket(self.doing.insert(Doing { pair, message, request, what }) as u32)
+        let ticket = Ticket(self.doing.insert(doing) as u32);
+        self.actions.push_back(Action { ticket, pair, request, offset, len, work });
     }
 
     /// A message has ended, as soon as nobody uses its memory. The first that is said holds.

@@ -1,7 +1,7 @@
 //! Who gets the next buffer: pairs in turns, one buffer at a time.
 
 use super::pair::{Out, Segment, SegmentState, Stage, Way, part};
-use super::{Action, Engine, PairId, Source, What};
+use super::{Doing, Engine, PairId, Source, What, Work};
 use crate::control::{Control, Message};
 use crate::step::Step;
 
@@ -94,8 +94,8 @@ impl Engine {
         }
         self.trace.note(Step::AllocateSmb, id, wish.message, segment);
         self.trace.note(Step::CopyIn, id, wish.message, segment);
-        let ticket = self.begin(id, wish.message, request, What::CopyIn { segment, smb });
-        self.actions.push_back(Action::CopyIn { ticket, request, offset, len, smb });
+        let doing = Doing { pair: id, message: wish.message, request, what: What::CopyIn { segment, smb } };
+        self.begin(doing, (offset, len.into()), Work::CopyIn { smb });
     }
 
     /// A send buffer is free again.
@@ -161,9 +161,9 @@ impl Engine {
         }
         for (message, request, segment, smb, slot, offset, len) in launched {
             self.trace.note(Step::Transfer, id, message, segment);
-            let ticket = self.begin(id, message, request, What::Transfer { segment, smb });
+            let doing = Doing { pair: id, message, request, what: What::Transfer { segment, smb } };
             let from = smb.map_or(Source::Message, Source::Smb);
-            self.actions.push_back(Action::Transfer { ticket, pair: id, slot, request, offset, len, from });
+            self.begin(doing, (offset, len.into()), Work::Transfer { slot, from });
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::matching::{Envelope, Posted, Unexpected};
 use super::pair::{Exposed, Out, part, parts};
-use super::{Action, Breach, Engine, Limits, Outcome, PairId, RequestId, Ticket, What};
+use super::{Breach, Doing, Engine, Limits, Outcome, PairId, RequestId, Ticket, What, Work};
 use crate::control::{Control, Message, Tag, Target};
 use crate::step::Step;
 
@@ -189,8 +189,8 @@ impl Engine {
         let (offset, len) = part(segment, incoming.len, pair.mtu);
         let request = incoming.request;
         self.trace.note(Step::CopyOut, id, message, segment);
-        let ticket = self.begin(id, message, request, What::CopyOut { slot, len });
-        self.actions.push_back(Action::CopyOut { ticket, pair: id, slot, request, offset, len });
+        let doing = Doing { pair: id, message, request, what: What::CopyOut { slot } };
+        self.begin(doing, (offset, len.into()), Work::CopyOut { slot });
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Messages that go out.
 
 use super::pair::{Out, SegmentState, Sending, Stage, Way, parts};
-use super::{Action, Breach, Cancel, Engine, Outcome, PIECE, PairId, RequestError, RequestId, Role, What};
+use super::{Breach, Cancel, Doing, Engine, Outcome, PIECE, PairId, RequestError, RequestId, Role, What, Work};
 use crate::control::{Control, Message, Tag, Target};
 use crate::cost::Scheme;
 use crate::step::Step;
@@ -164,8 +164,8 @@ impl Engine {
         let (request, offset) = (sending.request, sending.moved);
         let len = (sending.len - offset).min(PIECE);
         if len > 0 {
-            let ticket = self.begin(id, message, request, What::Move { len });
-            self.actions.push_back(Action::Move { ticket, pair: id, request, target, offset, len });
+            let doing = Doing { pair: id, message, request, what: What::Move { len } };
+            self.begin(doing, (offset, len), Work::Move { target });
             return;
         }
         pair.sends.remove(&message);
