@@ -1,7 +1,7 @@
 //! Messages and doorbells between programs.
 //!
 //! * `control`: what two endpoints say to each other. `bell`: doorbells.
-//! * `endpoint`: an endpoint with buffers of the program, and the memory that it shares with others.
+//! * `local`: an endpoint with buffers of the program, and the memory that it shares with others.
 //! * `engine`: the protocol, without a system call, a clock or a thread. `step`: its steps, by name.
 //! * `channel`: the shared memory of two endpoints of one host, by which they say it.
 //! * `cost`: what the ways of a message cost, and which is chosen.
@@ -10,10 +10,10 @@
 //! use millrace_dma::Region;
 //! use millrace_message::channel::Side;
 //! use millrace_message::control::Tag;
-//! use millrace_message::endpoint::{Endpoint, memory_len};
+//! use millrace_message::local::{Local, memory_len};
 //! use millrace_message::engine::Limits;
 //!
-//! let (mut one, mut other) = (Endpoint::new(Limits::default())?, Endpoint::new(Limits::default())?);
+//! let (mut one, mut other) = (Local::new(Limits::default())?, Local::new(Limits::default())?);
 //! // Two processes pass the descriptor of such memory to each other, and what they say of themselves.
 //! let memory = Region::heap(memory_len(one.terms(), other.terms()));
 //! let to = one.join(memory.window(), Side::Maker, other.terms())?;
@@ -37,8 +37,8 @@ pub mod bell;
 pub mod channel;
 pub mod control;
 pub mod cost;
-pub mod endpoint;
 pub mod engine;
+pub mod local;
 pub mod step;
 
 pub use cost::Scheme;

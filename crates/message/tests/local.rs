@@ -6,8 +6,8 @@ use millrace_message::Scheme;
 use millrace_message::bell::{Bell, Full, Owner};
 use millrace_message::channel::Side;
 use millrace_message::control::Tag;
-use millrace_message::endpoint::{Endpoint, memory_len};
 use millrace_message::engine::{Limits, Outcome, PairId};
+use millrace_message::local::{Local, memory_len};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const LIMITS: Limits =
     Limits { mtu: 1024, smbs: 2, rmbs: 3, slots: 2, credits: 4, eager: 200, early_request: true, patience: 1000 };
 
-fn join(one: &mut Endpoint, other: &mut Endpoint) -> (Region, PairId, PairId) {
+fn join(one: &mut Local, other: &mut Local) -> (Region, PairId, PairId) {
     let memory = Region::heap(memory_len(one.terms(), other.terms()));
     let to = one.join(memory.window(), Side::Maker, other.terms()).unwrap();
     let from = other.join(memory.window(), Side::Taker, one.terms()).unwrap();
@@ -36,8 +36,8 @@ proptest! {
         other_mtu in 10u32..14,
         gone in prop::option::weighted(0.3, 0usize..60),
     ) {
-        let mut hub = Endpoint::new(LIMITS).unwrap();
-        let mut ends = [0, 1].map(|_| Endpoint::new(Limits { mtu: 1 << other_mtu, ..LIMITS }).unwrap());
+        let mut hub = Local::new(LIMITS).unwrap();
+        let mut ends = [0, 1].map(|_| Local::new(Limits { mtu: 1 << other_mtu, ..LIMITS }).unwrap());
         let joined = ends.each_mut().map(|end| join(end, &mut hub));
         let mut sent = [Vec::new(), Vec::new()];
         let mut came = [BTreeSet::new(), BTreeSet::new()];
@@ -87,7 +87,7 @@ proptest! {
     fn spoiled_memory_is_no_harm(
         turns in prop::collection::vec((any::<u32>(), any::<u64>(), 0u8..8, 0usize..4000), 1..200),
     ) {
-        let (mut one, mut other) = (Endpoint::new(LIMITS).unwrap(), Endpoint::new(LIMITS).unwrap());
+        let (mut one, mut other) = (Local::new(LIMITS).unwrap(), Local::new(LIMITS).unwrap());
         let (memory, to, from) = join(&mut one, &mut other);
         let words = memory.window().slots64(0, 1 << 14).unwrap();
         for (place, word, what, len) in turns {
@@ -114,7 +114,7 @@ proptest! {
 
 #[test]
 fn doorbells_go_to_whom_they_belong() {
-    let (mut one, mut other) = (Endpoint::new(LIMITS).unwrap(), Endpoint::new(LIMITS).unwrap());
+    let (mut one, mut other) = (Local::new(LIMITS).unwrap(), Local::new(LIMITS).unwrap());
     let (_memory, to, from) = join(&mut one, &mut other);
     assert_eq!(one.ring(to, 5), Some(Err(Full::Unwanted)));
     other.claim(5..=9, Owner(3)).unwrap();
@@ -129,12 +129,12 @@ fn doorbells_go_to_whom_they_belong() {
 #[test]
 fn two_mappings_of_one_file_are_enough() {
     let limits = Limits::default();
-    let terms = Endpoint::new(limits).unwrap().terms();
+    let terms = Local::new(limits).unwrap().terms();
     let len = memory_len(terms, terms);
     let memory = Region::allocate(len, Pages::Ordinary).unwrap();
     let fd = memory.fd().unwrap().try_clone_to_owned().unwrap();
     let work = move |region: Region, side: Side| {
-        let mut end = Endpoint::new(limits).unwrap();
+        let mut end = Local::new(limits).unwrap();
         let pair = end.join(region.window(), side, terms).unwrap();
         for number in 0..64_u64 {
             let len = number as usize * 16_411;

@@ -26,7 +26,7 @@ const TURN: usize = 64;
 /// Bytes of copies in one turn of the endpoint.
 const COPIED: usize = 1 << 20;
 
-/// Bytes of the memory of two endpoints; `maker` and `taker` are what they say of themselves ([`Endpoint::terms`]).
+/// Bytes of the memory of two endpoints; `maker` and `taker` are what they say of themselves ([`Local::terms`]).
 pub const fn memory_len(maker: Terms, taker: Terms) -> usize {
     CHANNEL_LEN.next_multiple_of(4096) + buffers_len(maker) + buffers_len(taker)
 }
@@ -68,7 +68,7 @@ struct Peer {
 }
 
 /// An endpoint.
-pub struct Endpoint {
+pub struct Local {
     engine: Engine,
     peers: Vec<Option<Peer>>,
     buffers: Vec<Option<Vec<u8>>>,
@@ -79,7 +79,7 @@ pub struct Endpoint {
     lost: VecDeque<(PairId, Breach)>,
 }
 
-impl Endpoint {
+impl Local {
     /// An endpoint that knows nobody.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl Endpoint {
         Ok(request)
     }
 
-    /// Sends a short message that is not to be waited for. `false`: it cannot go at once, and [`Endpoint::send`] takes it.
+    /// Sends a short message that is not to be waited for. `false`: it cannot go at once, and [`Local::send`] takes it.
     #[inline]
     pub fn send_short(&mut self, pair: PairId, tag: Tag, bytes: &[u8]) -> bool {
         match self.peers.get_mut(pair.0 as usize) {
@@ -185,7 +185,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes a short message that is the next one of a pair, and that nobody has asked for before. `None`: [`Endpoint::receive`] finds it, if
+    /// Takes a short message that is the next one of a pair, and that nobody has asked for before. `None`: [`Local::receive`] finds it, if
     /// there is one.
     ///
     /// # Errors
