@@ -1,35 +1,38 @@
 //! Messages and doorbells between programs.
 //!
+//! * `endpoint`: what programs open, by name, and its thread.
 //! * `control`: what two endpoints say to each other. `bell`: doorbells.
 //! * `local`: an endpoint with buffers of the program, and the memory that it shares with others.
 //! * `engine`: the protocol, without a system call, a clock or a thread. `step`: its steps, by name.
 //! * `channel`: the shared memory of two endpoints of one host, by which they say it.
 //! * `cost`: what the ways of a message cost, and which is chosen.
 //!
+//! Two programs, here two endpoints of one:
+//!
 //! ```
-//! use millrace_dma::Region;
-//! use millrace_message::channel::Side;
-//! use millrace_message::control::Tag;
-//! use millrace_message::local::{Local, memory_len};
-//! use millrace_message::engine::Limits;
+//! # #[cfg(not(loom))]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use millrace_message::{Endpoint, Tag};
+//! use std::time::Duration;
 //!
-//! let (mut one, mut other) = (Local::new(Limits::default())?, Local::new(Limits::default())?);
-//! // Two processes pass the descriptor of such memory to each other, and what they say of themselves.
-//! let memory = Region::heap(memory_len(one.terms(), other.terms()));
-//! let to = one.join(memory.window(), Side::Maker, other.terms())?;
-//! let from = other.join(memory.window(), Side::Taker, one.terms())?;
-//!
-//! other.receive(Some(from), Tag(7), u64::MAX, vec![0; 100_000])?;
-//! one.send(to, Tag(7), vec![1; 100_000])?;
-//! let done = loop {
-//!     one.progress();
-//!     other.progress();
-//!     if let Some(done) = other.done() {
-//!         break done;
-//!     }
-//! };
-//! assert_eq!(done.buffer, vec![1; 100_000]);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! const PATIENCE: Duration = Duration::from_secs(5);
+//! # let solver = format!("solver-{}", std::process::id());
+//! # let solver = solver.as_str();
+//! // One of them:
+//! let other = Endpoint::open(solver)?;
+//! let wanted = other.receive(None, Tag(7), u64::MAX, vec![0; 1 << 20])?;
+//! // The other one:
+//! let one = Endpoint::nameless()?;
+//! let to = one.connect(solver, PATIENCE)?;
+//! let sent = one.send(to, Tag(7), vec![1; 100_000])?;
+//! one.wait(sent, PATIENCE).ok_or("it was not taken")?;
+//! // And again the first:
+//! let message = other.wait(wanted, PATIENCE).ok_or("nothing has come")?;
+//! assert_eq!(message.buffer, vec![1; 100_000]);
+//! # Ok(())
+//! # }
+//! # #[cfg(loom)]
+//! # fn main() {}
 //! ```
 #![forbid(unsafe_code)]
 
@@ -37,8 +40,13 @@ pub mod bell;
 pub mod channel;
 pub mod control;
 pub mod cost;
+#[cfg(not(loom))]
+pub mod endpoint;
 pub mod engine;
 pub mod local;
 pub mod step;
 
+pub use control::Tag;
 pub use cost::Scheme;
+#[cfg(not(loom))]
+pub use endpoint::{Config, Endpoint, Peer};

@@ -23,6 +23,8 @@ use std::ops::RangeInclusive;
 
 /// What is heard from a pair, and said to it, in one turn.
 const TURN: usize = 64;
+/// Turns in which it is heard what somebody has said who has gone: all that there is room for.
+const LAST: usize = 64;
 /// Bytes of copies in one turn of the endpoint.
 const COPIED: usize = 1 << 20;
 
@@ -65,6 +67,26 @@ struct Peer {
     own: Window,
     others: Window,
     mtu: (usize, usize),
+    /// Something was said, and rung, and it was not looked whether the other end sleeps.
+    has_said: bool,
+    has_rung: bool,
+    /// Doorbells wait, and that was told.
+    has_bells: bool,
+}
+
+impl Peer {
+    /// Whether doorbells wait of which that was not said before.
+    fn notes_bells(&mut self) -> bool {
+        let is_new = !self.has_bells && self.channel.bells_in.has_more();
+        self.has_bells |= is_new;
+        is_new
+    }
+
+    fn must_wake(&mut self) -> bool {
+        let (has_said, has_rung) = (core::mem::take(&mut self.has_said), core::mem::take(&mut self.has_rung));
+        // Both flags are to be taken down.
+        (has_said && self.channel.must_wake()) | (has_rung && self.channel.bells_out.must_wake())
+    }
 }
 
 /// An endpoint.
@@ -77,6 +99,7 @@ pub struct Local {
     open: VecDeque<Action>,
     done: VecDeque<Done>,
     lost: VecDeque<(PairId, Breach)>,
+    bells_noted: u64,
 }
 
 impl Local {
@@ -93,6 +116,7 @@ impl Local {
             open: VecDeque::new(),
             done: VecDeque::new(),
             lost: VecDeque::new(),
+            bells_noted: 0,
         })
     }
 
@@ -127,12 +151,30 @@ impl Local {
         if self.peers.len() <= at {
             self.peers.resize_with(at + 1, || None);
         }
-        self.peers[at] = Some(Peer { channel, own, others, mtu: (ours.mtu as usize, theirs.mtu as usize) });
+        let mtu = (ours.mtu as usize, theirs.mtu as usize);
+        self.peers[at] = Some(Peer { channel, own, others, mtu, has_said: false, has_rung: false, has_bells: false });
         Ok(pair)
     }
 
-    /// Ends a pair: the other end is gone, or not wanted any more.
+    /// Ends a pair that is not wanted any more, with all that it has left.
     pub fn leave(&mut self, pair: PairId) {
+        self.part(pair);
+        self.engine.forget_pair(pair);
+    }
+
+    /// Ends a pair whose other end is gone. What it has said last counts, and short messages of it can be received still.
+    pub fn hang_up(&mut self, pair: PairId) {
+        // All is heard before anything is copied: what is copied is granted anew.
+        for _ in 0..LAST {
+            if !matches!(self.hear(pair), Ok(1..)) {
+                break;
+            }
+        }
+        self.finish(usize::MAX);
+        self.part(pair);
+    }
+
+    fn part(&mut self, pair: PairId) {
         self.engine.lose(pair);
         // Its copies first: they are about memory that goes now.
         self.finish(usize::MAX);
@@ -179,10 +221,10 @@ impl Local {
     /// Sends a short message that is not to be waited for. `false`: it cannot go at once, and [`Local::send`] takes it.
     #[inline]
     pub fn send_short(&mut self, pair: PairId, tag: Tag, bytes: &[u8]) -> bool {
-        match self.peers.get_mut(pair.0 as usize) {
-            Some(Some(peer)) => peer.channel.send(&mut self.engine, pair, tag, bytes),
-            _ => false,
-        }
+        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return false };
+        let is_sent = peer.channel.send(&mut self.engine, pair, tag, bytes);
+        peer.has_said |= is_sent;
+        is_sent
     }
 
     /// Takes a short message that is the next one of a pair, and that nobody has asked for before. `None`: [`Local::receive`] finds it, if
@@ -230,15 +272,15 @@ impl Local {
     pub fn progress(&mut self) -> bool {
         let mut has_moved = false;
         for at in 0..self.peers.len() {
-            let pair = PairId(at as u32);
-            let Self { engine, peers, buffers, .. } = self;
-            let Some(peer) = &mut peers[at] else { continue };
-            if !peer.channel.has_more() {
-                continue;
+            let Some(peer) = &mut self.peers[at] else { continue };
+            let has_more = peer.channel.has_more();
+            let has_bells = peer.notes_bells();
+            self.bells_noted += u64::from(has_bells);
+            has_moved |= has_more | has_bells;
+            if has_more {
+                // Who does what he may not is lost, and named by the engine.
+                let _ = self.hear(PairId(at as u32));
             }
-            has_moved = true;
-            // Who does what he may not is lost, and named by the engine.
-            let _ = peer.channel.hear(engine, pair, TURN, |request, words, len| deliver(buffers, request, words, len));
         }
         has_moved |= self.finish(COPIED);
         let mut again = Vec::new();
@@ -249,11 +291,71 @@ impl Local {
         }
         again.into_iter().for_each(|pair| self.engine.more_to_say(pair));
         while let Some((pair, breach)) = self.engine.given_up() {
-            self.leave(pair);
+            self.part(pair);
             self.lost.push_back((pair, breach));
         }
         self.end();
         has_moved
+    }
+
+    fn hear(&mut self, pair: PairId) -> Result<usize, Breach> {
+        let Self { engine, peers, buffers, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
+        peer.channel.hear(engine, pair, TURN, |request, words, len| deliver(buffers, request, words, len))
+    }
+
+    /// Whether something is left that [`Local::progress`] can do without hearing from anybody.
+    pub fn has_work(&self) -> bool {
+        !self.open.is_empty() || self.engine.has_talkers()
+    }
+
+    /// Says to all others that they are to wake this end. Whether it may sleep: nothing has come meanwhile, and nothing is left to do.
+    pub fn doze(&self) -> bool {
+        // Bells that wait and were told of are no news.
+        let mut peers = self.peers.iter().flatten();
+        !self.has_work() && peers.all(|peer| peer.channel.doze() & (peer.channel.bells_in.doze() || peer.has_bells))
+    }
+
+    /// Names those of the others that sleep, and that something was said to.
+    pub fn wake(&mut self, mut ring: impl FnMut(PairId)) {
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            if peer.as_mut().is_some_and(Peer::must_wake) {
+                ring(PairId(at as u32));
+            }
+        }
+    }
+
+    /// Whether that one of the others sleeps, and something was said to it.
+    #[inline]
+    pub fn must_wake(&mut self, pair: PairId) -> bool {
+        self.peer(pair).is_some_and(Peer::must_wake)
+    }
+
+    /// How often doorbells came when there were none.
+    pub fn bells_noted(&self) -> u64 {
+        self.bells_noted
+    }
+
+    /// Whether there were doorbells when it was looked last.
+    pub fn has_bells(&self) -> bool {
+        self.peers.iter().flatten().any(|peer| peer.has_bells)
+    }
+
+    /// The next doorbell of any pair.
+    pub fn any_bell(&mut self) -> Option<(PairId, Bell)> {
+        for at in 0..self.peers.len() {
+            let pair = PairId(at as u32);
+            // Who writes nonsense is lost, and named by the engine.
+            if let Ok(Some(bell)) = self.bell(pair) {
+                return Some((pair, bell));
+            }
+        }
+        None
+    }
+
+    /// Time goes on ([`Engine::tick`]).
+    pub fn tick(&mut self) {
+        self.engine.tick();
     }
 
     /// The next message that has ended.
@@ -292,7 +394,9 @@ impl Local {
     /// [`Full`]. `None`: the other endpoint is gone.
     #[inline]
     pub fn ring(&mut self, pair: PairId, number: u16) -> Option<Result<(), Full>> {
-        Some(self.peer(pair)?.channel.bells_out.ring(number))
+        let peer = self.peer(pair)?;
+        peer.has_rung = true;
+        Some(peer.channel.bells_out.ring(number))
     }
 
     /// Rings a doorbell, unless the last one is the same, and waits.
@@ -301,7 +405,9 @@ impl Local {
     /// [`Full`]. `None`: the other endpoint is gone.
     #[inline]
     pub fn ring_once(&mut self, pair: PairId, number: u16) -> Option<Result<Sent, Full>> {
-        Some(self.peer(pair)?.channel.bells_out.ring_once(number))
+        let peer = self.peer(pair)?;
+        peer.has_rung = true;
+        Some(peer.channel.bells_out.ring_once(number))
     }
 
     /// The next doorbell of a pair.
@@ -311,7 +417,9 @@ impl Local {
     #[inline]
     pub fn bell(&mut self, pair: PairId) -> Result<Option<Bell>, Breach> {
         let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
-        peer.channel.bells_in.take(&self.filter).map_err(|_| self.engine.refuse(pair))
+        let taken = peer.channel.bells_in.take(&self.filter);
+        peer.has_bells = peer.has_bells && taken.is_ok() && peer.channel.bells_in.has_more();
+        taken.map_err(|_| self.engine.refuse(pair))
     }
 
     fn keep(&mut self, request: RequestId, buffer: Vec<u8>) {
@@ -327,6 +435,7 @@ impl Local {
         let Self { engine, peers, buffers, .. } = self;
         let Some(Some(peer)) = peers.get_mut(pair.0 as usize) else { return true };
         let bytes = |request: RequestId| buffers[request.0 as usize].as_deref().unwrap_or(&[]);
+        peer.has_said = true;
         peer.channel.say(engine, pair, TURN, bytes)
     }
 

@@ -1,6 +1,8 @@
 //! All of them in one program, which is linked once. With `--cfg loom` it has the models and nothing else.
 
 #[cfg(not(loom))]
+mod endpoint;
+#[cfg(not(loom))]
 mod explore;
 #[cfg(not(loom))]
 mod hostile;

@@ -387,7 +387,9 @@ impl World {
                 host.engine.lose(host.pairs[&end]);
                 self.settle(other);
             }
-            self.models[other].came.retain(|came| self.sent[*came].from != end);
+            // Short ones that are there can be received still.
+            let is_long = |came: &usize| self.long.values().any(|long| long == came);
+            self.models[other].came.retain(|came| self.sent[*came].from != end || !is_long(came));
         }
     }
 

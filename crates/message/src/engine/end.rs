@@ -1,6 +1,7 @@
 //! What ends: actions, messages that are cancelled, pairs.
 
-use super::pair::Out;
+use super::matching::Envelope;
+use super::pair::{Out, Pair};
 use super::{Doing, Engine, Outcome, PairId, RequestError, RequestId, Role, Ticket, What};
 use crate::cost::Scheme;
 use crate::step::Step;
@@ -29,6 +30,9 @@ pub enum Breach {
     /// An answer to what was not asked.
     #[error("it has answered what it was not asked, or twice")]
     Answer,
+    /// It wakes this end more often than it was asked to.
+    #[error("it has rung more often than it was asked to")]
+    Rings,
     /// Buffers, which it neither uses nor gives back, while others wait for them.
     #[error("it keeps buffers that others wait for")]
     Hoards,
@@ -102,10 +106,22 @@ impl Engine {
         self.bury(doing.pair);
     }
 
-    fn bury(&mut self, id: PairId) {
-        if self.pairs.get(id.0 as usize).is_some_and(|pair| pair.lost && pair.acting == 0) {
+    pub(super) fn bury(&mut self, id: PairId) {
+        let is_over = |pair: &Pair| pair.lost && pair.acting == 0 && pair.unexpected.is_empty();
+        if self.pairs.get(id.0 as usize).is_some_and(is_over) {
             self.pairs.remove(id.0 as usize);
         }
+    }
+
+    /// Short messages that a pair that was lost has left are not wanted either.
+    pub fn forget_pair(&mut self, id: PairId) {
+        let Some(pair) = self.pairs.get_mut(id.0 as usize).filter(|pair| pair.lost) else { return };
+        for left in core::mem::take(&mut pair.unexpected) {
+            if let Envelope::Eager { words, .. } = left.envelope {
+                self.recycle(words);
+            }
+        }
+        self.bury(id);
     }
 
     /// Ends a message before its time, if that is possible.
@@ -137,14 +153,16 @@ impl Engine {
     }
 
     /// A pair has ended: its other end is gone, or is not wanted any more. What it had of buffers is free, but for those that
-    /// actions are using; who waits for it is told. Others see nothing of it.
+    /// actions are using; who waits for it is told. Short messages that are here can be received still; there is a pair until that has
+    /// happened, or [`Engine::forget_pair`] was called. Others see nothing of it.
     pub fn lose(&mut self, id: PairId) {
         let Some(pair) = self.live(id) else { return };
         pair.lost = true;
         let sends = core::mem::take(&mut pair.sends);
         let incoming = core::mem::take(&mut pair.incoming);
         let (waiting, posted) = (core::mem::take(&mut pair.waiting), core::mem::take(&mut pair.posted));
-        let unexpected = core::mem::take(&mut pair.unexpected);
+        // Long ones cannot be fetched any more.
+        pair.unexpected.retain(|left| matches!(left.envelope, Envelope::Eager { .. }));
         let outbox = core::mem::take(&mut pair.outbox);
         let hoping = core::mem::take(&mut pair.hoping);
         let granted = core::mem::take(&mut pair.granted);
@@ -158,11 +176,6 @@ impl Engine {
             // The others are used by actions, and free when these are done.
             let ready = sending.segments.iter().filter(|part| part.state == super::pair::SegmentState::Ready);
             self.smbs.extend(ready.filter_map(|part| part.smb));
-        }
-        for kept in unexpected {
-            if let super::matching::Envelope::Eager { words, .. } = kept.envelope {
-                self.recycle(words);
-            }
         }
         lost.into_iter().for_each(|request| self.end(request, Outcome::Lost));
         self.bury(id);

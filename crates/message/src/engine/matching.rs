@@ -53,24 +53,27 @@ impl Engine {
         mask: u64,
         capacity: u64,
     ) -> Result<RequestId, RequestError> {
-        if from.is_some_and(|pair| self.live(pair).is_none()) {
-            return Err(RequestError::Lost);
-        }
         let request = self.request(Role::Receive { from });
         self.turn += 1;
         let posted = Posted { request, tag, mask, capacity, turn: self.turn };
+        // What pairs have left that were lost, too.
         let found = match from {
             Some(pair) => self.waits(pair, &posted).map(|at| (pair, at.0)),
             None => {
-                let pairs = self.pairs.iter().filter(|(_, pair)| !pair.lost).map(|(id, _)| PairId(id as u32));
+                let pairs = self.pairs.iter().map(|(id, _)| PairId(id as u32));
                 let found = pairs.filter_map(|pair| self.waits(pair, &posted).map(|at| (pair, at)));
                 found.min_by_key(|(_, at)| at.1).map(|(pair, at)| (pair, at.0))
             }
         };
+        if found.is_none() && from.is_some_and(|pair| self.live(pair).is_none()) {
+            self.requests.remove(request.0 as usize);
+            return Err(RequestError::Lost);
+        }
         if let Some((pair, at)) = found
             && let Some(unexpected) = self.pairs[pair.0 as usize].unexpected.remove(at)
         {
             self.pair_up(pair, unexpected, &posted);
+            self.bury(pair);
         } else if let Some(pair) = from {
             self.pairs[pair.0 as usize].posted.push_back(posted);
         } else {
@@ -81,7 +84,7 @@ impl Engine {
 
     /// The first message of a pair that waits for such a receive: where, and when it came.
     fn waits(&self, pair: PairId, posted: &Posted) -> Option<(usize, u64)> {
-        let unexpected = &self.pairs[pair.0 as usize].unexpected;
+        let unexpected = &self.pairs.get(pair.0 as usize)?.unexpected;
         let at = unexpected.iter().position(|unexpected| posted.fits(unexpected.tag))?;
         Some((at, unexpected[at].turn))
     }

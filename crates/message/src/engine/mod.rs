@@ -403,6 +403,16 @@ impl Engine {
         (self.limits.smbs - self.smbs.len() as u16, self.rmbs)
     }
 
+    /// Pairs, with those that were lost and of which something is left.
+    pub fn pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Whether that message has not ended.
+    pub fn is_open(&self, request: RequestId) -> bool {
+        self.requests.contains(request.0 as usize)
+    }
+
     /// Messages that have not ended.
     pub fn open_requests(&self) -> usize {
         self.requests.len()

@@ -279,6 +279,11 @@ impl Engine {
         }
     }
 
+    /// Whether somebody has something to say.
+    pub fn has_talkers(&self) -> bool {
+        !self.talks.is_empty()
+    }
+
     /// The next thing to say to the other end, which is the same until [`Engine::said`].
     pub fn outgoing(&self, id: PairId) -> Option<Outgoing> {
         let pair = self.pairs.get(id.0 as usize).filter(|pair| !pair.lost)?;

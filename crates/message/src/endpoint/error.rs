@@ -1,0 +1,94 @@
+//! Why a call did nothing.
+
+use crate::engine::{LimitsError, RequestError};
+use millrace_dma::RegionError;
+use rustix::io::Errno;
+
+/// Why another endpoint does not take this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It is another user's.
+    #[error("it does not take endpoints of this user: open it for other users")]
+    User,
+    /// It knows as many as it may.
+    #[error("it is connected to as many as it may be: open it for more, or end one")]
+    Full,
+    /// It does not understand this one.
+    #[error("it is of another version of millrace: use the same for both")]
+    Version,
+}
+
+/// Why a call did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// That is no name.
+    #[error(
+        "{0:?} is no name of an endpoint: use 1 to 64 letters, digits, '.', '_' and '-', such as solver, or 1000/solver for that of user 1000"
+    )]
+    Name(String),
+    /// Another endpoint has that name.
+    #[error("{0} is open already: close the other one, or choose another name")]
+    Taken(String),
+    /// No endpoint has that name.
+    #[error("nobody has opened {0}: start the other program first, or say whose it is, such as 1000/{0}")]
+    Nobody(String),
+    /// Somebody else has taken that name.
+    #[error("{name} is not open as user {expected}, but user {found} has taken its name: tell him to leave it")]
+    Stranger {
+        /// The name.
+        name: String,
+        /// Whose it should be.
+        expected: u32,
+        /// Whose it is.
+        found: u32,
+    },
+    /// It was called, and refuses.
+    #[error("{0} refuses: {1}")]
+    Refused(String, Refusal),
+    /// It was called, and says nothing.
+    #[error("{0} is open and does not answer: it is stopped, or not an endpoint of this version")]
+    Silent(String),
+    /// This one knows as many as it may.
+    #[error("there are {0} connections, as many as there may be: open this endpoint for more, or end one")]
+    Full(u32),
+    /// An endpoint cannot be like that.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    /// A message cannot be sent, or received.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// Memory cannot be had, or what was given is none.
+    #[error(transparent)]
+    Memory(#[from] RegionError),
+    /// The system does not do it.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What was to be done.
+        doing: &'static str,
+        /// What the system says.
+        source: Errno,
+    },
+}
+
+impl Error {
+    /// What the system said when something was to be done.
+    pub(super) const fn when(doing: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |source| Self::System { doing, source }
+    }
+
+    /// The number of Linux for it.
+    pub fn errno(&self) -> i32 {
+        let errno = match self {
+            Self::Name(_) | Self::Limits(_) => Errno::INVAL,
+            Self::Taken(_) => Errno::ADDRINUSE,
+            Self::Nobody(_) | Self::Refused(..) => Errno::CONNREFUSED,
+            Self::Stranger { .. } => Errno::ACCESS,
+            Self::Silent(_) => Errno::TIMEDOUT,
+            Self::Full(_) => Errno::USERS,
+            Self::Request(_) => Errno::NOTCONN,
+            Self::Memory(_) => Errno::NOMEM,
+            Self::System { source, .. } => *source,
+        };
+        errno.raw_os_error()
+    }
+}

@@ -1,0 +1,214 @@
+//! The thread of an endpoint: it answers who calls, learns who has gone, and moves messages on while the program computes or sleeps.
+
+use super::error::Refusal;
+use super::meet::welcome;
+use super::name::caller;
+use super::record::Greeting;
+use super::state::{State, was_woken};
+use super::{Config, Shared};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::Pid;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, TryLockError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long the program may not have moved things on before this thread takes over.
+const PATIENCE: Duration = Duration::from_micros(100);
+/// How long it looks on when something has come.
+const LINGER: Duration = Duration::from_micros(50);
+/// The longest pause while the program moves things on, or something is left to do that cannot be done.
+const LONGEST: Duration = Duration::from_millis(1);
+/// How often time goes on, for those who keep buffers that others want.
+const TICK: Duration = Duration::from_millis(100);
+/// Calls that have not greeted yet; those of one process; how long they may take; and how many are accepted at once.
+const MOST_CALLS: usize = 16;
+const MOST_OF_ONE: usize = 4;
+const GREETING: Duration = Duration::from_millis(500);
+const ACCEPTED: usize = 64;
+
+/// The keys of the two that are no pairs; those of calls are below 2^32 too.
+const LISTENER: u64 = 0;
+pub const WAKER: u64 = 1;
+
+struct Call {
+    socket: OwnedFd,
+    until: Instant,
+    pid: Option<Pid>,
+}
+
+struct Helper {
+    shared: Arc<Shared>,
+    config: Arc<Config>,
+    listener: Option<OwnedFd>,
+    is_listening: bool,
+    calls: BTreeMap<u64, Call>,
+    next: u64,
+}
+
+/// Starts it; it ends when the endpoint is closed.
+pub fn start(shared: Arc<Shared>, config: Arc<Config>, listener: Option<OwnedFd>) -> io::Result<JoinHandle<()>> {
+    let mut helper = Helper { shared, config, listener, is_listening: false, calls: BTreeMap::new(), next: WAKER + 1 };
+    helper.listen();
+    thread::Builder::new().name("millrace-message".to_owned()).spawn(move || helper.run())
+}
+
+impl Helper {
+    fn run(mut self) {
+        let (mut seen, mut pause) = (0, Some(PATIENCE));
+        let mut ticked = Instant::now();
+        loop {
+            let is_called = self.serve(pause);
+            if self.shared.is_closed() {
+                return;
+            }
+            let mut state = match self.shared.try_lock() {
+                Ok(state) => state,
+                // The program is about it.
+                Err(TryLockError::WouldBlock) => {
+                    pause = Some(PATIENCE);
+                    continue;
+                }
+                Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            };
+            state.is_asleep = false;
+            if state.ticks() && ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                state.local.tick();
+            }
+            if state.calls != seen && state.sleepers == 0 {
+                // The program looks itself.
+                seen = state.calls;
+                let longer = pause.map_or(LONGEST, |pause| (pause * 2).min(LONGEST));
+                pause = Some(if is_called { PATIENCE } else { longer });
+                continue;
+            }
+            seen = state.calls;
+            drop(state);
+            self.look_on(seen);
+            pause = self.shared.with(|state| sleep(state, pause));
+            if !self.calls.is_empty() {
+                pause = Some(pause.unwrap_or(TICK).min(TICK));
+            }
+        }
+    }
+
+    /// Moves messages on while something comes and the program does not do it.
+    fn look_on(&self, seen: u64) {
+        let mut last = Instant::now();
+        while last.elapsed() < LINGER {
+            let (has_moved, calls) = self.shared.with(|state| (state.progress(), state.calls));
+            if calls != seen {
+                return;
+            }
+            if has_moved {
+                last = Instant::now();
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Waits until something is to be looked at, and looks. Whether there was something.
+    fn serve(&mut self, pause: Option<Duration>) -> bool {
+        let most = pause.map(|pause| Timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() });
+        let mut events: Vec<Event> = Vec::with_capacity(16);
+        let shared = self.shared.clone();
+        if epoll::wait(&shared.epoll, spare_capacity(&mut events), most.as_ref()).is_err() {
+            return false;
+        }
+        for event in &events {
+            match event.data.u64() {
+                LISTENER => self.accept(),
+                WAKER => was_woken(&shared.waker),
+                key if key <= u64::from(u32::MAX) => self.hear(key),
+                key => shared.with(|state| {
+                    if let Some(pair) = state.of_key(key) {
+                        state.look(pair);
+                    }
+                }),
+            }
+        }
+        let now = Instant::now();
+        self.calls.retain(|_, call| now < call.until);
+        self.listen();
+        !events.is_empty()
+    }
+
+    /// Who calls waits while there are too many.
+    fn listen(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        let may = self.calls.len() < MOST_CALLS;
+        if may && !self.is_listening {
+            let added = epoll::add(&self.shared.epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN);
+            self.is_listening = added.is_ok();
+        } else if !may && self.is_listening {
+            self.is_listening = epoll::delete(&self.shared.epoll, listener).is_err();
+        }
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        for _ in 0..ACCEPTED {
+            if self.calls.len() >= MOST_CALLS {
+                return;
+            }
+            let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => socket,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(_) => return,
+            };
+            // Who has called and says nothing is hung up on, and so is who does so too often.
+            let Ok(caller) = caller(&socket) else { continue };
+            let of_one = self.calls.values().filter(|call| call.pid == caller.pid).count();
+            let key = EventData::new_u64(self.next);
+            if of_one >= MOST_OF_ONE
+                || epoll::add(&self.shared.epoll, &socket, key, EventFlags::IN | EventFlags::RDHUP).is_err()
+            {
+                continue;
+            }
+            let until = Instant::now() + GREETING;
+            self.calls.insert(self.next, Call { socket, until, pid: caller.pid });
+            self.next = (self.next + 1) & u64::from(u32::MAX);
+            self.next = self.next.max(WAKER + 1);
+        }
+    }
+
+    /// One who has called has said something.
+    fn hear(&mut self, key: u64) {
+        let Some(call) = self.calls.get(&key) else { return };
+        let greeting = Greeting::receive(&call.socket);
+        if matches!(greeting, Ok(None)) {
+            return;
+        }
+        let Some(Call { socket, .. }) = self.calls.remove(&key) else { return };
+        let _ = epoll::delete(&self.shared.epoll, &socket);
+        match greeting {
+            Ok(Some((Greeting::Hello(terms, name), None))) => {
+                // He is told why, if not.
+                let _ = welcome(&self.shared, &self.config, socket, terms, name);
+            }
+            Err(Errno::BADMSG) => drop(Greeting::Refused(Refusal::Version).send(&socket, None)),
+            _ => {}
+        }
+    }
+}
+
+/// How long the helper may sleep; others ring. `None`: until somebody does.
+fn sleep(state: &mut State, before: Option<Duration>) -> Option<Duration> {
+    if !state.doze() {
+        // Something has come; or something cannot be said, because somebody does not listen.
+        let longer = before.unwrap_or(PATIENCE) * 2;
+        return Some(if state.local.has_work() { longer.clamp(PATIENCE, LONGEST) } else { Duration::ZERO });
+    }
+    if state.ticks() {
+        return Some(TICK);
+    }
+    state.is_asleep = true;
+    None
+}

@@ -1,0 +1,113 @@
+//! How two endpoints meet: one calls the name of the other one, which makes the memory that both will have.
+//!
+//! ```text
+//! connect -- hello: terms, name ------> helper thread of the other endpoint
+//!    |    <------ welcome: terms, memory --+
+//! ```
+//!
+//! From then on the socket is what they wake each other by, and by which each learns that the other one has gone.
+
+use super::error::{Error, Refusal};
+use super::name::{Name, caller};
+use super::record::Greeting;
+use super::{Config, Peer, Shared, Users};
+use crate::channel::Side;
+use crate::engine::Terms;
+use crate::local::memory_len;
+use millrace_dma::{Pages, Protection, Region};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use std::time::{Duration, Instant};
+
+/// How often a name is called that nobody has yet.
+const AGAIN: Duration = Duration::from_millis(5);
+
+impl Users {
+    /// Whether a user may connect. Root may look into every process anyway.
+    fn may(&self, user: u32) -> bool {
+        user == geteuid().as_raw()
+            || user == 0
+            || match self {
+                Self::Own => false,
+                Self::Anybody => true,
+                Self::Also(users) => users.contains(&user),
+            }
+    }
+}
+
+/// Calls an endpoint.
+pub fn connect(shared: &Shared, config: &Config, name: &str, patience: Duration) -> Result<Peer, Error> {
+    let name = Name::parse(name)?;
+    let until = Instant::now() + patience;
+    let socket = loop {
+        if let Some(socket) = name.call()? {
+            break socket;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::Nobody(name.to_string()));
+        }
+        std::thread::sleep(left.min(AGAIN));
+    };
+    let hello = Greeting::Hello(shared.terms, config.name.clone().unwrap_or_default());
+    let silent = || Error::Silent(name.to_string());
+    // It may have hung up already, and have said why.
+    let _ = hello.send(&socket, None);
+    let (terms, memory) = match answer(&socket, until.max(Instant::now() + AGAIN)) {
+        Ok(Some((Greeting::Welcome(terms), Some(memory)))) => (terms, memory),
+        Ok(Some((Greeting::Refused(why), _))) => return Err(Error::Refused(name.to_string(), why)),
+        _ => return Err(silent()),
+    };
+    let memory = Region::map_guarded(memory, memory_len(terms, shared.terms), Protection::ReadWrite)?;
+    let whose = (name.text.clone(), caller(&socket)?);
+    shared.with(|state| {
+        if state.count() >= config.peers as usize {
+            return Err(Error::Full(config.peers));
+        }
+        state.join((memory.window(), Side::Taker, terms), socket, whose, true).map_err(|_| silent())
+    })
+}
+
+/// Waits for an answer. `Ok(None)`: there was none in time.
+fn answer(socket: &OwnedFd, until: Instant) -> Result<Option<(Greeting, Option<OwnedFd>)>, Errno> {
+    loop {
+        if let Some(answer) = Greeting::receive(socket)? {
+            return Ok(Some(answer));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Who calls is let in, if he may.
+pub fn welcome(shared: &Shared, config: &Config, socket: OwnedFd, terms: Terms, name: String) -> Result<(), Refusal> {
+    let Ok(caller) = caller(&socket) else { return Ok(()) };
+    let refuse = |why: Refusal| Greeting::Refused(why).send(&socket, None).map_err(|_| why).and(Err(why));
+    if !config.users.may(caller.user) {
+        return refuse(Refusal::User);
+    }
+    if shared.with(|state| state.count()) >= config.peers as usize {
+        return refuse(Refusal::Full);
+    }
+    // Sealed, so that nobody makes it shorter, and empty until it is written to.
+    let Ok(memory) = Region::allocate(memory_len(shared.terms, terms), Pages::Ordinary) else {
+        return refuse(Refusal::Full);
+    };
+    // Before it is joined: nothing else is said by this socket before.
+    if Greeting::Welcome(shared.terms).send(&socket, memory.fd().as_ref().map(|fd| fd.as_fd())).is_err() {
+        return Ok(());
+    }
+    shared.with(|state| {
+        let _ = state.join((memory.window(), Side::Maker, terms), socket, (name, caller), false);
+    });
+    Ok(())
+}

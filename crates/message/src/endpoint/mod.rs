@@ -1,0 +1,455 @@
+//! Endpoints that programs open by name, and that meet others of their host.
+//!
+//! * `name`: names and the sockets behind them. `record`: what is said by a socket. `meet`: how two endpoints come to share memory.
+//! * `state`: what is behind the lock. `helper`: the thread. `error`: why a call did nothing.
+
+mod error;
+mod helper;
+mod meet;
+mod name;
+mod record;
+mod state;
+
+pub use error::{Error, Refusal};
+pub use state::Who;
+
+use crate::Scheme;
+use crate::bell::{Bell, ClaimError, Full, Owner, Sent};
+use crate::channel::Taken;
+use crate::control::Tag;
+use crate::engine::{Breach, Cancel, Limits, Outcome, RequestError, RequestId, Terms};
+use crate::local::Local;
+use name::Name;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use state::{State, signal, wake_up};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockResult};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Who may connect to an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Users {
+    /// Endpoints of the same user, and of root.
+    #[default]
+    Own,
+    /// And of these users.
+    Also(Vec<u32>),
+    /// Everybody.
+    Anybody,
+}
+
+/// What an endpoint is made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// By which others find it: 1 to 64 letters, digits, `.`, `_` and `-`. None: it can only call.
+    pub name: Option<String>,
+    /// Buffers and credits.
+    pub limits: Limits,
+    /// Who may connect.
+    pub users: Users,
+    /// Others at a time, at most; those that are gone and have left messages count.
+    pub peers: u32,
+    /// How long a thread that waits looks itself before it sleeps (the source's optimisation 1). Zero: not at all.
+    pub spin: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let spin = Duration::from_micros(50);
+        Self { name: None, limits: Limits::default(), users: Users::Own, peers: 64, spin }
+    }
+}
+
+/// Another endpoint, that this one is or was connected to. No other one will ever have the same value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer {
+    slot: u32,
+    serial: u32,
+}
+
+impl Peer {
+    /// As a number, which is never 0.
+    pub const fn number(self) -> u64 {
+        (self.serial as u64) << 32 | self.slot as u64
+    }
+
+    /// Of a number that was one. Others are those of nobody.
+    pub const fn of_number(number: u64) -> Self {
+        Self { slot: number as u32, serial: (number >> 32) as u32 }
+    }
+}
+
+/// A message that has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Which.
+    pub request: RequestId,
+    /// What became of it. The number of the pair in it is of use with [`Local`] only.
+    pub outcome: Outcome,
+    /// From whom it was received.
+    pub from: Option<Peer>,
+    /// What was sent; or what was received, as many bytes as there are.
+    pub buffer: Vec<u8>,
+}
+
+/// What has happened to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// One has called.
+    Joined(Peer),
+    /// One has gone, or was lost because of what it did. Short messages of it that are here can be received still.
+    Lost(Peer, Option<Breach>),
+}
+
+impl Event {
+    /// To whom.
+    pub const fn peer(self) -> Peer {
+        match self {
+            Self::Joined(peer) | Self::Lost(peer, _) => peer,
+        }
+    }
+}
+
+/// What the endpoint and its thread share.
+struct Shared {
+    state: Mutex<State>,
+    /// Something has ended, happened or rung.
+    news: Condvar,
+    epoll: Arc<OwnedFd>,
+    waker: Arc<OwnedFd>,
+    terms: Terms,
+    is_closed: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What a panic has left half done would be refused by the engine's own checks.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> TryLockResult<MutexGuard<'_, State>> {
+        self.state.try_lock()
+    }
+
+    /// Does something, and tells threads that sleep if there are news.
+    fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.lock();
+        let before = state.news();
+        let result = act(&mut state);
+        if state.sleepers > 0 && state.news() != before {
+            self.news.notify_all();
+        }
+        result
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+}
+
+/// An endpoint: a name, other endpoints, messages to and from them, and doorbells. All calls may be made by any number of threads. A child of
+/// `fork` must not use that of its parent.
+///
+/// Messages move on while any of its calls is made, and otherwise by a thread of its own, which sleeps while nothing comes. When it is
+/// dropped, what has not ended is not sent any more; others learn that it is gone.
+pub struct Endpoint {
+    shared: Arc<Shared>,
+    config: Arc<Config>,
+    helper: Option<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// An endpoint that others find by that name.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Taken`]; [`Error::System`].
+    pub fn open(name: &str) -> Result<Self, Error> {
+        Self::with(Config { name: Some(name.to_owned()), ..Config::default() })
+    }
+
+    /// An endpoint that others do not find: it calls.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn nameless() -> Result<Self, Error> {
+        Self::with(Config::default())
+    }
+
+    /// An endpoint as `config` says.
+    ///
+    /// # Errors
+    /// As [`Endpoint::open`]; [`Error::Limits`].
+    pub fn with(config: Config) -> Result<Self, Error> {
+        let local = Local::new(config.limits)?;
+        let listener = config.name.as_deref().map(|name| Name::parse(name)?.open()).transpose()?;
+        let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC).map_err(Error::when("make an epoll"))?);
+        let waker = Arc::new(signal().map_err(Error::when("make an eventfd"))?);
+        epoll::add(&epoll, &waker, EventData::new_u64(helper::WAKER), EventFlags::IN)
+            .map_err(Error::when("add to an epoll"))?;
+        let terms = local.terms();
+        let state = Mutex::new(State::new(local, epoll.clone(), waker.clone()));
+        let (news, is_closed) = (Condvar::new(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { state, news, epoll, waker, terms, is_closed });
+        let config = Arc::new(config);
+        let helper = helper::start(shared.clone(), config.clone(), listener).map_err(|error| {
+            let source = error.raw_os_error().map_or(rustix::io::Errno::AGAIN, rustix::io::Errno::from_raw_os_error);
+            Error::System { doing: "start a thread", source }
+        })?;
+        Ok(Self { shared, config, helper: Some(helper) })
+    }
+
+    /// Calls the endpoint of that name, of this user or of the one that stands before it (`1000/solver`). One that is not there yet is waited
+    /// for as long as `patience` says.
+    ///
+    /// # Errors
+    /// [`Error::Nobody`], [`Error::Refused`], [`Error::Silent`], [`Error::Stranger`], [`Error::Name`], [`Error::Full`].
+    pub fn connect(&self, name: &str, patience: Duration) -> Result<Peer, Error> {
+        meet::connect(&self.shared, &self.config, name, patience)
+    }
+
+    /// Waits for somebody who calls.
+    pub fn accept(&self, patience: Duration) -> Option<Peer> {
+        self.wait_for(patience, State::accept)
+    }
+
+    /// Waits for what happens to others: who calls, who has gone.
+    pub fn event(&self, patience: Duration) -> Option<Event> {
+        self.wait_for(patience, State::event)
+    }
+
+    /// Who that is. `None`: it was left, or its place is another one's by now.
+    pub fn who(&self, peer: Peer) -> Option<Who> {
+        self.shared.lock().who(peer)
+    }
+
+    /// Ends a connection, with all that it has left.
+    pub fn leave(&self, peer: Peer) {
+        self.shared.with(|state| {
+            if let Some(pair) = state.pair(peer) {
+                state.leave(pair);
+                state.settle();
+            }
+        });
+    }
+
+    /// Sends a message, by the way that is chosen for its size.
+    ///
+    /// # Errors
+    /// [`RequestError`]: the other endpoint is gone.
+    pub fn send(&self, to: Peer, tag: Tag, buffer: Vec<u8>) -> Result<RequestId, RequestError> {
+        self.shared.with(|state| state.with_pair(to, |local, pair| local.send(pair, tag, buffer)))
+    }
+
+    /// The same, by a way that the program chooses: one that is not possible is one copy.
+    ///
+    /// # Errors
+    /// [`RequestError`]: the other endpoint is gone.
+    pub fn send_by(&self, to: Peer, tag: Tag, buffer: Vec<u8>, scheme: Scheme) -> Result<RequestId, RequestError> {
+        self.shared.with(|state| state.with_pair(to, |local, pair| local.send_by(pair, tag, buffer, scheme)))
+    }
+
+    /// Sends a short message that is not to be waited for. `false`: it cannot go at once, and [`Endpoint::send`] takes it.
+    #[inline]
+    pub fn send_short(&self, to: Peer, tag: Tag, bytes: &[u8]) -> bool {
+        let mut state = self.shared.lock();
+        let Some(pair) = state.pair(to) else { return false };
+        let is_sent = state.local.send_short(pair, tag, bytes);
+        if is_sent {
+            state.said(pair);
+        }
+        is_sent
+    }
+
+    /// Takes a short message that is the next one of `from`, and that nobody has asked for before. `Ok(None)`:
+    /// [`Endpoint::receive`] finds it, if there is one.
+    ///
+    /// # Errors
+    /// [`Breach`]. The other endpoint is gone, or was lost.
+    #[inline]
+    pub fn receive_short(&self, from: Peer, tag: Tag, mask: u64, to: &mut [u8]) -> Result<Option<Taken>, Breach> {
+        let mut state = self.shared.lock();
+        let pair = state.pair(from).ok_or(Breach::Gone)?;
+        state.calls = state.calls.wrapping_add(1);
+        let taken = state.local.receive_short(pair, tag, mask, to);
+        if state.local.has_work() || taken.is_err() {
+            state.progress();
+        }
+        taken
+    }
+
+    /// Waits for a message of as many bytes as `buffer` has, or fewer: from whom, or from anybody; with the bits of `tag` that are in
+    /// `mask`.
+    ///
+    /// # Errors
+    /// [`RequestError`]: the other endpoint is gone, and has left no such message.
+    pub fn receive(&self, from: Option<Peer>, tag: Tag, mask: u64, buffer: Vec<u8>) -> Result<RequestId, RequestError> {
+        self.shared.with(|state| match from {
+            Some(peer) => state.with_pair(peer, |local, pair| local.receive(Some(pair), tag, mask, buffer)),
+            None => {
+                let request = state.local.receive(None, tag, mask, buffer);
+                state.settle();
+                request
+            }
+        })
+    }
+
+    /// Ends a message before its time, if that is possible.
+    ///
+    /// # Errors
+    /// [`RequestError`]: there is no such message any more.
+    pub fn cancel(&self, request: RequestId) -> Result<Cancel, RequestError> {
+        self.shared.with(|state| {
+            let cancelled = state.local.cancel(request);
+            state.settle();
+            cancelled
+        })
+    }
+
+    /// Moves everything on. Whether there was something.
+    pub fn progress(&self) -> bool {
+        self.shared.with(|state| {
+            state.calls = state.calls.wrapping_add(1);
+            state.progress()
+        })
+    }
+
+    /// Waits until that message has ended. `None`: it has not in that time, or it was taken already.
+    pub fn wait(&self, request: RequestId, patience: Duration) -> Option<Ended> {
+        let found = self.wait_for(patience, |state| match state.take(Some(request)) {
+            Some(ended) => Some(Some(ended)),
+            None if state.is_open(request) => None,
+            None => Some(None),
+        });
+        found.flatten()
+    }
+
+    /// Waits until any message has ended: the one that ended first of those that were not taken.
+    pub fn next(&self, patience: Duration) -> Option<Ended> {
+        self.wait_for(patience, |state| state.take(None))
+    }
+
+    /// A descriptor that is readable as long as something can be taken: messages that have ended, events, doorbells. It is not to be read.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn descriptor(&self) -> Result<Arc<OwnedFd>, Error> {
+        self.shared.lock().descriptor().map_err(Error::when("make an eventfd"))
+    }
+
+    /// This program wants these doorbells, from now on, from all.
+    ///
+    /// # Errors
+    /// [`ClaimError`].
+    pub fn claim(&self, numbers: RangeInclusive<u16>, owner: Owner) -> Result<(), ClaimError> {
+        self.shared.lock().local.claim(numbers, owner)
+    }
+
+    /// Nobody wants the doorbells of that owner any more.
+    pub fn release(&self, owner: Owner) {
+        self.shared.lock().local.release(owner);
+    }
+
+    /// Rings a doorbell.
+    ///
+    /// # Errors
+    /// [`Full`]. `None`: the other endpoint is gone.
+    #[inline]
+    pub fn ring(&self, to: Peer, number: u16) -> Option<Result<(), Full>> {
+        let mut state = self.shared.lock();
+        let pair = state.pair(to)?;
+        let rung = state.local.ring(pair, number)?;
+        state.said(pair);
+        Some(rung)
+    }
+
+    /// Rings a doorbell, unless the last one is the same, and waits.
+    ///
+    /// # Errors
+    /// [`Full`]. `None`: the other endpoint is gone.
+    #[inline]
+    pub fn ring_once(&self, to: Peer, number: u16) -> Option<Result<Sent, Full>> {
+        let mut state = self.shared.lock();
+        let pair = state.pair(to)?;
+        let rung = state.local.ring_once(pair, number)?;
+        state.said(pair);
+        Some(rung)
+    }
+
+    /// The next doorbell of one of the others, if there is one.
+    ///
+    /// # Errors
+    /// [`Breach`]. The other endpoint is gone, or was lost.
+    #[inline]
+    pub fn bell(&self, from: Peer) -> Result<Option<Bell>, Breach> {
+        let mut state = self.shared.lock();
+        let pair = state.pair(from).ok_or(Breach::Gone)?;
+        state.calls = state.calls.wrapping_add(1);
+        state.local.bell(pair)
+    }
+
+    /// Waits for a doorbell of anybody.
+    pub fn any_bell(&self, patience: Duration) -> Option<(Peer, Bell)> {
+        self.wait_for(patience, State::bell)
+    }
+
+    /// Send buffers and receive buffers that are in use.
+    pub fn in_use(&self) -> (u16, u16) {
+        self.shared.lock().local.engine().in_use()
+    }
+
+    /// Waits until there is what is looked for: looks for a while, and then sleeps until there are news.
+    fn wait_for<T>(&self, patience: Duration, mut found: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+        /// What cannot be said yet is tried again.
+        const AGAIN: Duration = Duration::from_millis(1);
+        let (mut begin, mut spun) = (None, None);
+        let mut state = self.shared.lock();
+        loop {
+            state.calls = state.calls.wrapping_add(1);
+            let before = state.news();
+            let has_moved = state.progress();
+            if state.sleepers > 0 && state.news() != before {
+                self.shared.news.notify_all();
+            }
+            if let Some(found) = found(&mut state) {
+                return Some(found);
+            }
+            let now = Instant::now();
+            let waited = now - *begin.get_or_insert(now);
+            if waited >= patience {
+                return None;
+            }
+            if has_moved || now - *spun.get_or_insert(now) < self.config.spin {
+                if has_moved {
+                    spun = Some(now);
+                }
+                drop(state);
+                core::hint::spin_loop();
+                state = self.shared.lock();
+                continue;
+            }
+            let has_work = state.local.has_work();
+            if !has_work && !state.doze() {
+                continue;
+            }
+            let most = patience - waited;
+            state.sleepers += 1;
+            let slept = self.shared.news.wait_timeout(state, if has_work { most.min(AGAIN) } else { most });
+            state = slept.unwrap_or_else(PoisonError::into_inner).0;
+            state.sleepers -= 1;
+            spun = None;
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.shared.is_closed.store(true, Ordering::Release);
+        wake_up(&self.shared.waker);
+        if let Some(helper) = self.helper.take() {
+            let _ = helper.join();
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What two endpoints say to each other by their socket: a record each when they meet (`docs/spec/message.md` §9), and from then on records of
+//! a byte, which wake who sleeps.
+
+use super::error::Refusal;
+use super::name::{LONGEST, is_name};
+use crate::engine::Terms;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, send, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+
+const MAGIC: &[u8; 8] = b"mrmess01";
+const LEN: usize = 96;
+const NAME: usize = 18;
+
+/// What is said when two meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Greeting {
+    /// Who calls: its terms, and its name if it has one.
+    Hello(Terms, String),
+    /// Who answers, with the memory that both will have.
+    Welcome(Terms),
+    /// It is not wanted.
+    Refused(Refusal),
+}
+
+impl Greeting {
+    fn write(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[..8].copy_from_slice(MAGIC);
+        let (kind, terms, refusal) = match self {
+            Self::Hello(terms, _) => (1, Some(terms), 0),
+            Self::Welcome(terms) => (2, Some(terms), 0),
+            Self::Refused(Refusal::User) => (3, None, 1),
+            Self::Refused(Refusal::Full) => (3, None, 2),
+            Self::Refused(Refusal::Version) => (3, None, 3),
+        };
+        (bytes[8], bytes[16]) = (kind, refusal);
+        if let Some(terms) = terms {
+            bytes[9] = terms.slots;
+            bytes[10..12].copy_from_slice(&terms.credits.to_le_bytes());
+            bytes[12..16].copy_from_slice(&terms.mtu.to_le_bytes());
+        }
+        if let Self::Hello(_, name) = self {
+            bytes[17] = name.len() as u8;
+            bytes[NAME..NAME + name.len()].copy_from_slice(name.as_bytes());
+        }
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; LEN] = bytes.try_into().ok().filter(|bytes: &&[u8; LEN]| bytes.starts_with(MAGIC))?;
+        let terms = Terms {
+            slots: bytes[9],
+            credits: u16::from_le_bytes([bytes[10], bytes[11]]),
+            mtu: u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]),
+        };
+        Some(match (bytes[8], bytes[16]) {
+            (1 | 2, _) if !terms.is_possible() => return None,
+            (1, 0) => {
+                let len = usize::from(bytes[17]);
+                let name = bytes[NAME..NAME + LONGEST].get(..len)?;
+                let name = str::from_utf8(name).ok().filter(|name| name.is_empty() || is_name(name))?;
+                Self::Hello(terms, name.to_owned())
+            }
+            (2, 0) => Self::Welcome(terms),
+            (3, 1) => Self::Refused(Refusal::User),
+            (3, 2) => Self::Refused(Refusal::Full),
+            // Others may be those of a later version.
+            (3, _) => Self::Refused(Refusal::Version),
+            _ => return None,
+        })
+    }
+
+    /// Sends it, with memory. Never waits: nothing was sent by this socket before.
+    pub fn send(&self, socket: impl AsFd, memory: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let fds = memory.as_slice();
+        let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Errno::INVAL);
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(socket, &[IoSlice::new(&self.write())], &mut ancillary, flags).map(drop)
+    }
+
+    /// Takes what has come; `Ok(None)`: nothing has. `EPIPE`: the other end has hung up, `EBADMSG`: it is none.
+    pub fn receive(socket: impl AsFd) -> Result<Option<(Self, Option<OwnedFd>)>, Errno> {
+        let mut bytes = [0; LEN + 1];
+        let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            other => other?,
+        };
+        let mut fd = None;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fd = rights.last().or(fd);
+            }
+        }
+        match received.bytes {
+            0 => Err(Errno::PIPE),
+            len => Self::read(&bytes[..len]).map(|greeting| Some((greeting, fd))).ok_or(Errno::BADMSG),
+        }
+    }
+}
+
+/// Wakes who is at the other end. Never waits: where there is no room, it was woken.
+pub fn ring(socket: impl AsFd) {
+    let _ = send(socket, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+/// What comes by a socket after the greeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Nothing more.
+    Nothing,
+    /// This end was woken.
+    Ring,
+    /// The other end has hung up.
+    End,
+    /// It has said what is not said here. What came along with it was closed by the system.
+    Nonsense,
+}
+
+/// The next thing that has come.
+pub fn hear(socket: impl AsFd) -> Heard {
+    let mut byte = [0; 2];
+    let mut none = RecvAncillaryBuffer::default();
+    match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut none, RecvFlags::DONTWAIT) {
+        Ok(received) if received.flags.contains(ReturnFlags::CTRUNC) => Heard::Nonsense,
+        Ok(received) if received.bytes == 1 => Heard::Ring,
+        Ok(received) if received.bytes == 0 => Heard::End,
+        Ok(_) => Heard::Nonsense,
+        Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
+        Err(_) => Heard::End,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Limits;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_greeting_is_that_of_the_specification() {
+        // docs/spec/message.md §9
+        let terms = Terms { mtu: 0x1_0203, slots: 4, credits: 0x506 };
+        let mut bytes = [0; LEN];
+        bytes[..22].copy_from_slice(b"mrmess01\x01\x04\x06\x05\x03\x02\x01\x00\x00\x04name");
+        assert_eq!(Greeting::Hello(terms, "name".to_owned()).write(), bytes);
+        bytes[17..22].fill(0);
+        bytes[8] = 2;
+        assert_eq!(Greeting::Welcome(terms).write(), bytes);
+        bytes[9..16].fill(0);
+        (bytes[8], bytes[16]) = (3, 2);
+        assert_eq!(Greeting::Refused(Refusal::Full).write(), bytes);
+    }
+
+    #[test]
+    fn greetings_come_as_they_went() {
+        let (one, other) = pair();
+        let limits = Limits::default();
+        let terms = Terms { mtu: limits.mtu, slots: limits.slots, credits: limits.credits };
+        let refused = [Refusal::User, Refusal::Full, Refusal::Version].map(Greeting::Refused);
+        let hellos = ["", "x", &"y".repeat(LONGEST)].map(|name| Greeting::Hello(terms, name.to_owned()));
+        for greeting in hellos.into_iter().chain([Greeting::Welcome(terms)]).chain(refused) {
+            greeting.send(&one, Some(one.as_fd())).unwrap();
+            let (came, fd) = Greeting::receive(&other).unwrap().unwrap();
+            assert!(came == greeting && fd.is_some());
+        }
+        assert!(Greeting::receive(&other).unwrap().is_none());
+        let impossible = Terms { mtu: 1, ..terms };
+        let wrong = [Greeting::Welcome(impossible), Greeting::Hello(terms, "no name".to_owned())].map(|it| it.write());
+        for nonsense in [&b"mrmess01"[..], &[0; LEN], &[1; 2 * LEN], &wrong[0], &wrong[1]] {
+            send(&one, nonsense, SendFlags::empty()).unwrap();
+            assert_eq!(Greeting::receive(&other).unwrap_err(), Errno::BADMSG);
+        }
+        drop(one);
+        assert_eq!(Greeting::receive(&other).unwrap_err(), Errno::PIPE);
+    }
+
+    #[test]
+    fn a_ring_is_a_byte_and_nothing_else() {
+        let (one, other) = pair();
+        // It does not wait when nobody listens.
+        (0..100_000).for_each(|_| ring(&one));
+        assert_eq!(hear(&other), Heard::Ring);
+        while hear(&other) == Heard::Ring {}
+        assert_eq!(hear(&other), Heard::Nothing);
+        let greeting = Greeting::Refused(Refusal::Full);
+        greeting.send(&one, None).unwrap();
+        assert_eq!(hear(&other), Heard::Nonsense);
+        let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+        let (mut ancillary, fds) = (SendAncillaryBuffer::new(&mut space), [one.as_fd()]);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        sendmsg(&one, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty()).unwrap();
+        assert_eq!(hear(&other), Heard::Nonsense, "a descriptor came along");
+        drop(one);
+        assert_eq!(hear(&other), Heard::End);
+    }
+}

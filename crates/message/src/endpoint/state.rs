@@ -1,0 +1,374 @@
+//! What is behind the lock of an endpoint: the protocol with its memory, the other endpoints, and what the program has not taken yet.
+
+use super::name::Caller;
+use super::record::{Heard, hear, ring};
+use super::{Ended, Event, Peer};
+use crate::bell::Bell;
+use crate::channel::Side;
+use crate::engine::{Breach, Outcome, PairId, RequestError, RequestId, Terms};
+use crate::local::{JoinError, Local};
+use millrace_dma::Window;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, read, write};
+use rustix::process::{PidfdFlags, pidfd_open};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What is heard of one socket at a time.
+const MOST_HEARD: u32 = 64;
+/// Rings that nobody has asked for, and that are no reason to end a pair: some may be on their way twice.
+const SLACK: u64 = 64;
+
+/// Another endpoint, as the program may know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// What it calls itself; empty if it has no name.
+    pub name: String,
+    /// Whose it is.
+    pub user: u32,
+    /// The number of its process. `None`: it has none in this container.
+    pub pid: Option<u32>,
+}
+
+struct Other {
+    /// Of all that were ever met, which.
+    serial: u32,
+    who: Who,
+    link: Option<Link>,
+    /// The program knows it.
+    is_told: bool,
+}
+
+struct Link {
+    socket: OwnedFd,
+    /// Readable when the process has ended, whoever has inherited its socket. `None`: it cannot be seen from here.
+    ended: Option<OwnedFd>,
+    /// It may have rung so often, and has.
+    dozes: u64,
+    rings: u64,
+}
+
+pub struct State {
+    pub local: Local,
+    /// By the numbers of pairs.
+    others: Vec<Other>,
+    serial: u32,
+    epoll: Arc<OwnedFd>,
+    done: VecDeque<Ended>,
+    events: VecDeque<Event>,
+    /// How much has ended or happened, ever.
+    news: u64,
+    /// The program moves things on itself: it counts.
+    pub calls: u64,
+    /// Threads of the program that sleep.
+    pub sleepers: u32,
+    /// The helper thread sleeps until it is woken, and by what it is.
+    pub is_asleep: bool,
+    waker: Arc<OwnedFd>,
+    /// How often others were told that this end sleeps.
+    dozes: u64,
+    /// For programs that wait for a descriptor; and whether it is readable.
+    descriptor: Option<Arc<OwnedFd>>,
+    is_readable: bool,
+}
+
+impl State {
+    pub fn new(local: Local, epoll: Arc<OwnedFd>, waker: Arc<OwnedFd>) -> Self {
+        Self {
+            local,
+            others: Vec::new(),
+            serial: 0,
+            epoll,
+            done: VecDeque::new(),
+            events: VecDeque::new(),
+            news: 0,
+            calls: 0,
+            sleepers: 0,
+            is_asleep: false,
+            waker,
+            dozes: 0,
+            descriptor: None,
+            is_readable: false,
+        }
+    }
+
+    /// One more of the others. `is_told`: the program has called it.
+    pub fn join(
+        &mut self,
+        (memory, side, terms): (&Window, Side, Terms),
+        socket: OwnedFd,
+        (name, caller): (String, Caller),
+        is_told: bool,
+    ) -> Result<Peer, JoinError> {
+        let pair = self.local.join(memory, side, terms)?;
+        self.serial = self.serial.wrapping_add(1).max(1);
+        let ended = caller.pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let key = EventData::new_u64(key(self.serial));
+        let _ = epoll::add(&self.epoll, &socket, key, EventFlags::IN | EventFlags::RDHUP);
+        if let Some(ended) = &ended {
+            let _ = epoll::add(&self.epoll, ended, key, EventFlags::IN);
+        }
+        let pid = caller.pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+        let who = Who { name, user: caller.user, pid };
+        let link = Some(Link { socket, ended, dozes: self.dozes, rings: 0 });
+        let other = Other { serial: self.serial, who, link, is_told };
+        match self.others.get_mut(pair.0 as usize) {
+            Some(place) => *place = other,
+            // The engine gives out the lowest number that is free.
+            None => self.others.push(other),
+        }
+        let peer = Peer { slot: pair.0, serial: self.serial };
+        if !is_told {
+            self.happens(Event::Joined(peer));
+        }
+        Ok(peer)
+    }
+
+    fn happens(&mut self, event: Event) {
+        self.events.push_back(event);
+        self.news += 1;
+    }
+
+    /// The pair that the program means, if it has not ended.
+    #[inline]
+    pub fn pair(&self, peer: Peer) -> Option<PairId> {
+        self.other(peer).map(|_| PairId(peer.slot))
+    }
+
+    fn other(&self, peer: Peer) -> Option<&Other> {
+        self.others.get(peer.slot as usize).filter(|other| other.serial == peer.serial && peer.serial != 0)
+    }
+
+    pub fn who(&self, peer: Peer) -> Option<Who> {
+        self.other(peer).map(|other| other.who.clone())
+    }
+
+    fn peer(&self, pair: PairId) -> Peer {
+        Peer { slot: pair.0, serial: self.others.get(pair.0 as usize).map_or(0, |other| other.serial) }
+    }
+
+    /// Others that there are, or that have left something.
+    pub fn count(&self) -> usize {
+        self.local.engine().pairs()
+    }
+
+    /// Moves everything on. Whether there was something.
+    pub fn progress(&mut self) -> bool {
+        let has_moved = self.local.progress();
+        self.settle();
+        has_moved
+    }
+
+    /// Takes what has ended, wakes who is to be woken, and says whether there is something to take.
+    pub fn settle(&mut self) {
+        while let Some((pair, breach)) = self.local.lost() {
+            self.ends(pair, Some(breach));
+        }
+        while let Some(done) = self.local.done() {
+            let from = if let Outcome::Received { pair, .. } = done.outcome { Some(self.peer(pair)) } else { None };
+            self.done.push_back(Ended { request: done.request, outcome: done.outcome, from, buffer: done.buffer });
+            self.news += 1;
+        }
+        let Self { local, others, .. } = self;
+        local.wake(|pair| wake(others, pair));
+        if self.is_asleep && (self.local.has_work() || self.ticks()) {
+            self.is_asleep = false;
+            wake_up(&self.waker);
+        }
+        self.show();
+    }
+
+    fn show(&mut self) {
+        let Some(descriptor) = &self.descriptor else { return };
+        let has_some = !self.done.is_empty() || !self.events.is_empty() || self.local.has_bells();
+        if has_some != self.is_readable {
+            self.is_readable = has_some;
+            if has_some { wake_up(descriptor) } else { was_woken(descriptor) }
+        }
+    }
+
+    /// A descriptor that is readable as long as there is something to take.
+    pub fn descriptor(&mut self) -> Result<Arc<OwnedFd>, Errno> {
+        if let Some(descriptor) = &self.descriptor {
+            return Ok(descriptor.clone());
+        }
+        let made = Arc::new(signal()?);
+        self.descriptor = Some(made.clone());
+        self.show();
+        Ok(made)
+    }
+
+    /// Says what was said to a pair by the quick way: who sleeps there is woken.
+    #[inline]
+    pub fn said(&mut self, pair: PairId) {
+        if self.local.must_wake(pair) {
+            wake(&self.others, pair);
+        }
+    }
+
+    /// Whether time has to go on: somebody has buffers.
+    pub fn ticks(&self) -> bool {
+        self.local.engine().in_use().1 > 0
+    }
+
+    /// How much has ended, happened or rung, ever.
+    pub fn news(&self) -> u64 {
+        self.news + self.local.bells_noted()
+    }
+
+    /// Says to all others that they are to wake this end. Whether it may sleep.
+    pub fn doze(&mut self) -> bool {
+        self.dozes += 1;
+        self.local.doze()
+    }
+
+    /// The next message that has ended; or that one.
+    pub fn take(&mut self, request: Option<RequestId>) -> Option<Ended> {
+        let at = match request {
+            Some(request) => self.done.iter().position(|done| done.request == request)?,
+            None => 0,
+        };
+        let taken = self.done.remove(at);
+        self.show();
+        taken
+    }
+
+    /// Whether that message has not ended, or was not taken.
+    pub fn is_open(&self, request: RequestId) -> bool {
+        self.local.engine().is_open(request) || self.done.iter().any(|done| done.request == request)
+    }
+
+    /// The next thing that has happened.
+    pub fn event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front();
+        if let Some(Event::Joined(peer)) = event
+            && let Some(other) = self.others.get_mut(peer.slot as usize)
+        {
+            other.is_told = true;
+        }
+        self.show();
+        event
+    }
+
+    /// The next one of those who have called.
+    pub fn accept(&mut self) -> Option<Peer> {
+        let at = self.events.iter().position(|event| matches!(event, Event::Joined(_)))?;
+        let event = self.events.remove(at)?;
+        self.events.push_front(event);
+        self.event().map(|event| event.peer())
+    }
+
+    /// The next doorbell of anybody.
+    pub fn bell(&mut self) -> Option<(Peer, Bell)> {
+        let (pair, bell) = self.local.any_bell()?;
+        self.show();
+        Some((self.peer(pair), bell))
+    }
+
+    /// The pair of a socket or process that the system has named.
+    pub fn of_key(&self, found: u64) -> Option<PairId> {
+        let is_it = |other: &Other| other.link.is_some() && key(other.serial) == found;
+        self.others.iter().position(is_it).map(|at| PairId(at as u32))
+    }
+
+    /// Looks what has become of another endpoint.
+    pub fn look(&mut self, pair: PairId) {
+        let dozes = self.dozes;
+        let Some(link) = self.others.get_mut(pair.0 as usize).and_then(|other| other.link.as_mut()) else { return };
+        for _ in 0..MOST_HEARD {
+            match hear(&link.socket) {
+                Heard::Ring => link.rings += 1,
+                Heard::Nothing => break,
+                Heard::End => return self.hang_up(pair, None),
+                Heard::Nonsense => return self.hang_up(pair, Some(Breach::Nonsense)),
+            }
+        }
+        // Two flags are set each time, and who takes one down rings once.
+        if link.rings > 2 * (dozes - link.dozes) + SLACK {
+            return self.hang_up(pair, Some(Breach::Rings));
+        }
+        if link.ended.as_ref().is_some_and(has_ended) {
+            self.hang_up(pair, None);
+        }
+    }
+
+    fn hang_up(&mut self, pair: PairId, breach: Option<Breach>) {
+        self.local.hang_up(pair);
+        self.ends(pair, breach);
+        self.settle();
+    }
+
+    /// The program does not want it any more.
+    pub fn leave(&mut self, pair: PairId) {
+        self.local.leave(pair);
+        self.unlink(pair);
+        if let Some(other) = self.others.get_mut(pair.0 as usize) {
+            // It is nobody's any more.
+            other.serial = 0;
+        }
+    }
+
+    fn ends(&mut self, pair: PairId, breach: Option<Breach>) {
+        self.unlink(pair);
+        let peer = self.peer(pair);
+        if self.others.get(pair.0 as usize).is_some_and(|other| other.is_told) {
+            self.happens(Event::Lost(peer, breach));
+        } else {
+            // It came and went.
+            self.events.retain(|event| *event != Event::Joined(peer));
+        }
+    }
+
+    fn unlink(&mut self, pair: PairId) {
+        let Some(link) = self.others.get_mut(pair.0 as usize).and_then(|other| other.link.take()) else { return };
+        // A child may have them still, and then closing them does not do it.
+        let _ = epoll::delete(&self.epoll, &link.socket);
+        if let Some(ended) = &link.ended {
+            let _ = epoll::delete(&self.epoll, ended);
+        }
+    }
+
+    /// Sends a message, or waits for one, or something else that begins with a pair.
+    pub fn with_pair<R>(
+        &mut self,
+        peer: Peer,
+        act: impl FnOnce(&mut Local, PairId) -> Result<R, RequestError>,
+    ) -> Result<R, RequestError> {
+        let pair = self.pair(peer).ok_or(RequestError::Lost)?;
+        let result = act(&mut self.local, pair);
+        self.settle();
+        result
+    }
+}
+
+/// Of 64 bits, for the system to name a socket by.
+fn key(serial: u32) -> u64 {
+    u64::from(serial) << 32
+}
+
+fn wake(others: &[Other], pair: PairId) {
+    if let Some(link) = others.get(pair.0 as usize).and_then(|other| other.link.as_ref()) {
+        ring(&link.socket);
+    }
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)), Ok(1))
+}
+
+/// An eventfd, which no other process ever has.
+pub fn signal() -> Result<OwnedFd, Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+pub fn wake_up(signal: impl AsFd) {
+    let _ = write(signal, &1_u64.to_ne_bytes());
+}
+
+pub fn was_woken(signal: impl AsFd) {
+    let _ = read(signal, &mut [0; 8]);
+}

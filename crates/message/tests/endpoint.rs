@@ -1,0 +1,323 @@
+//! Endpoints that meet by name: what comes, who wakes whom, who is refused, and what is left of who has gone.
+
+use millrace_message::bell::{Full, Owner};
+use millrace_message::channel::Taken;
+use millrace_message::control::Tag;
+use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer, Refusal};
+use millrace_message::engine::{Breach, Limits, Outcome, RequestError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, connect, recv, send, sendmsg, socket_with,
+};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+const NOT_AT_ALL: Duration = Duration::ZERO;
+/// Nobody looks: who waits sleeps at once.
+const SLEEPY: Config = Config {
+    name: None,
+    limits: Limits {
+        mtu: 1024,
+        smbs: 2,
+        rmbs: 3,
+        slots: 2,
+        credits: 4,
+        eager: 200,
+        early_request: true,
+        patience: 1000,
+    },
+    users: millrace_message::endpoint::Users::Own,
+    peers: 3,
+    spin: NOT_AT_ALL,
+};
+
+fn name(what: &str) -> String {
+    format!("test-{}-{what}", std::process::id())
+}
+
+fn open(what: &str) -> Endpoint {
+    Endpoint::with(Config { name: Some(name(what)), ..SLEEPY }).unwrap()
+}
+
+fn pair(what: &str) -> (Endpoint, Endpoint, Peer, Peer) {
+    let (one, other) = (Endpoint::with(SLEEPY).unwrap(), open(what));
+    let to = one.connect(&name(what), LONG).unwrap();
+    let from = other.accept(LONG).unwrap();
+    (one, other, to, from)
+}
+
+fn bytes(number: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u64 * 13 + at as u64 / 256 + number) as u8).collect()
+}
+
+#[test]
+fn messages_of_any_size_wake_who_sleeps() {
+    let (one, other, to, from) = pair("sizes");
+    assert_eq!(other.who(from).unwrap().pid, Some(std::process::id()));
+    assert_eq!(one.who(to).unwrap().name, name("sizes"));
+    for (number, len) in [0, 1, 40, 200, 201, 1024, 5000, 1_000_000].into_iter().enumerate() {
+        let tag = Tag(number as u64);
+        std::thread::scope(|scope| {
+            let received = scope.spawn(|| {
+                let request = other.receive(Some(from), tag, u64::MAX, vec![0; len]).unwrap();
+                other.wait(request, LONG).unwrap()
+            });
+            let sent = one.send(to, tag, bytes(tag.0, len)).unwrap();
+            assert_eq!(one.wait(sent, LONG).unwrap().outcome, Outcome::Sent);
+            let received = received.join().unwrap();
+            assert_eq!((received.from, received.buffer.len()), (Some(from), len));
+            assert!(received.buffer == bytes(tag.0, len));
+            assert!(other.wait(received.request, LONG).is_none(), "it is taken once");
+        });
+    }
+}
+
+/// Neither program does anything: the helper threads do.
+#[test]
+fn messages_move_on_while_programs_compute() {
+    let (one, other, to, from) = pair("helpers");
+    let descriptor = other.descriptor().unwrap();
+    let is_readable = |most: i64| {
+        let most = Timespec { tv_sec: most, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&*descriptor, PollFlags::IN)], Some(&most)).unwrap() == 1
+    };
+    for round in 0..5 {
+        assert!(!is_readable(0), "{round}");
+        let request = other.receive(Some(from), Tag(0), 0, vec![0; 100_000]).unwrap();
+        one.send(to, Tag(9), bytes(round, 100_000)).unwrap();
+        assert!(is_readable(20));
+        let received = other.wait(request, NOT_AT_ALL).unwrap();
+        assert!(received.buffer == bytes(round, 100_000));
+    }
+    assert!(!is_readable(0));
+}
+
+#[test]
+fn doorbells_wake_who_sleeps() {
+    let (one, other, to, from) = pair("bells");
+    assert_eq!(one.ring(to, 7), Some(Err(Full::Unwanted)));
+    other.claim(0..=99, Owner(1)).unwrap();
+    for number in 0..50 {
+        std::thread::scope(|scope| {
+            let heard = scope.spawn(|| other.any_bell(LONG).unwrap());
+            assert_eq!(one.ring(to, number), Some(Ok(())));
+            let (whose, bell) = heard.join().unwrap();
+            assert_eq!((whose, bell.number, bell.owner), (from, number, Owner(1)));
+        });
+    }
+    // Bells that nobody takes are no reason not to sleep.
+    one.ring(to, 1).unwrap().unwrap();
+    assert!(other.next(Duration::from_millis(50)).is_none());
+    assert_eq!(other.bell(from).unwrap().unwrap().number, 1);
+}
+
+#[test]
+fn short_messages_go_without_requests() {
+    let (one, other, to, from) = pair("short");
+    let mut buffer = [0; 200];
+    for number in 0..1000_u64 {
+        while !one.send_short(to, Tag(number), &bytes(number, 8)) {
+            one.progress();
+        }
+        loop {
+            match other.receive_short(from, Tag(number), u64::MAX, &mut buffer).unwrap() {
+                Some(Taken::Message { len, .. }) => break assert_eq!(buffer[..len], bytes(number, 8)),
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn who_has_gone_is_noticed_and_what_he_has_left_is_received() {
+    let (one, other, to, from) = pair("gone");
+    let long = other.receive(Some(from), Tag(1), u64::MAX, vec![0; 9000]).unwrap();
+    for number in 10..14 {
+        let sent = one.send(to, Tag(number), bytes(number, 50)).unwrap();
+        assert_eq!(one.wait(sent, LONG).unwrap().outcome, Outcome::Sent);
+    }
+    drop(one);
+    assert_eq!(other.wait(long, LONG).unwrap().outcome, Outcome::Lost);
+    assert_eq!(other.event(LONG), Some(Event::Lost(from, None)));
+    assert_eq!(other.in_use(), (0, 0));
+    assert_eq!(other.send(from, Tag(0), Vec::new()), Err(RequestError::Lost));
+    for (number, whom) in [(10, Some(from)), (11, None), (13, Some(from)), (12, Some(from))] {
+        let request = other.receive(whom, Tag(number), u64::MAX, vec![0; 50]).unwrap();
+        let received = other.wait(request, NOT_AT_ALL).unwrap();
+        assert!(received.from == Some(from) && received.buffer == bytes(number, 50));
+    }
+    assert_eq!(other.receive(Some(from), Tag(0), 0, Vec::new()), Err(RequestError::Lost));
+    // Its place is another one's; it is still nobody.
+    let third = Endpoint::with(SLEEPY).unwrap();
+    third.connect(&name("gone"), LONG).unwrap();
+    let new = other.accept(LONG).unwrap();
+    assert_ne!(new, from);
+    assert_eq!(other.send(from, Tag(0), Vec::new()), Err(RequestError::Lost));
+    other.leave(new);
+    assert!(other.who(new).is_none());
+    assert!(matches!(third.event(LONG), Some(Event::Lost(_, None))));
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    let other = open("refused");
+    let whole = name("refused");
+    assert!(matches!(Endpoint::open(&whole), Err(Error::Taken(_))));
+    assert!(matches!(Endpoint::open("no name"), Err(Error::Name(_))));
+    assert!(matches!(Endpoint::open("4294967290/solver"), Err(Error::Name(_))));
+    let one = Endpoint::with(SLEEPY).unwrap();
+    assert!(matches!(one.connect(&name("nobody"), Duration::from_millis(20)), Err(Error::Nobody(_))));
+    let ends: Vec<Endpoint> = (0..4).map(|_| Endpoint::with(SLEEPY).unwrap()).collect();
+    let called: Vec<_> = ends.iter().map(|end| end.connect(&whole, LONG)).collect();
+    assert!(called[..3].iter().all(Result::is_ok));
+    assert!(matches!(called[3], Err(Error::Refused(_, Refusal::Full))));
+    // Who goes without having been noticed makes room.
+    drop(ends);
+    let until = Instant::now() + LONG;
+    while one.connect(&whole, LONG).is_err() {
+        assert!(Instant::now() < until);
+    }
+    drop(other);
+    assert!(Endpoint::open(&whole).is_ok(), "nothing is left behind");
+}
+
+fn call(what: &str) -> OwnedFd {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let user = rustix::process::geteuid().as_raw();
+    let address = SocketAddrUnix::new_abstract_name(format!("millrace-message/{user}/{}", name(what)).as_bytes());
+    connect(&socket, &address.unwrap()).unwrap();
+    socket
+}
+
+fn hello() -> Vec<u8> {
+    let mut hello = b"mrmess01\x01\x02\x04\x00\x00\x04\x00\x00".to_vec();
+    hello.resize(96, 0);
+    hello
+}
+
+fn has_hung_up(socket: &OwnedFd) -> bool {
+    let most = Timespec { tv_sec: 20, tv_nsec: 0 };
+    poll(&mut [PollFd::new(socket, PollFlags::RDHUP)], Some(&most)).unwrap() == 1
+}
+
+#[test]
+fn who_says_what_nobody_says_is_hung_up_on() {
+    let other = open("hostile");
+    for nonsense in [&b"hello"[..], &[0; 96], &[1; 200]] {
+        let socket = call("hostile");
+        send(&socket, nonsense, SendFlags::empty()).unwrap();
+        assert!(has_hung_up(&socket), "{nonsense:?}");
+    }
+    // Who says nothing waits, a while, and only so many do.
+    let silent: Vec<OwnedFd> = (0..30).map(|_| call("hostile")).collect();
+    assert!(silent.iter().all(has_hung_up));
+    // After the greeting: descriptors, long records, and rings without end.
+    for (what, breach) in [(0, Breach::Nonsense), (1, Breach::Nonsense), (2, Breach::Rings)] {
+        let socket = call("hostile");
+        send(&socket, &hello(), SendFlags::empty()).unwrap();
+        let mut welcome = [0; 96];
+        recv(&socket, &mut welcome[..], RecvFlags::empty()).unwrap();
+        assert_eq!(&welcome[..9], b"mrmess01\x02");
+        let peer = other.accept(LONG).unwrap();
+        match what {
+            0 => {
+                let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+                let (mut ancillary, fds) = (SendAncillaryBuffer::new(&mut space), [socket.as_fd()]);
+                assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+                sendmsg(&socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty()).unwrap();
+            }
+            1 => drop(send(&socket, b"more", SendFlags::empty()).unwrap()),
+            _ => while send(&socket, b"r", SendFlags::NOSIGNAL).is_ok() {},
+        }
+        assert_eq!(other.event(LONG), Some(Event::Lost(peer, Some(breach))), "{what}");
+        assert!(has_hung_up(&socket));
+    }
+    // And whoever else comes is answered.
+    let one = Endpoint::with(SLEEPY).unwrap();
+    one.connect(&name("hostile"), LONG).unwrap();
+    other.accept(LONG).unwrap();
+}
+
+const VICTIM: &str = "MILLRACE_TEST_VICTIM";
+
+/// No test, but what runs in processes that are killed: sends and receives messages of two parts and more without end, by the name that
+/// it is given.
+#[test]
+fn victim() {
+    let Ok(name) = std::env::var(VICTIM) else { return };
+    let end = Endpoint::with(Config { limits: KILLED, ..SLEEPY }).unwrap();
+    let to = end.connect(&name, LONG).unwrap();
+    for number in 0.. {
+        let len = 900 * (1 + number as usize % 20);
+        end.receive(Some(to), Tag(number), u64::MAX, vec![0; 20_000]).unwrap();
+        end.send(to, Tag(number), bytes(number, len)).unwrap();
+        while end.next(if number < 4 { NOT_AT_ALL } else { LONG }).is_some_and(|ended| ended.outcome != Outcome::Sent) {
+        }
+    }
+}
+
+const KILLED: Limits = Limits { credits: 8, eager: 0, ..SLEEPY.limits };
+
+/// A hundred processes are killed between any two steps of messages to and from them. Who was connected has all buffers again at once, and
+/// what came was what was sent; who is beside it goes on.
+#[test]
+fn processes_are_killed_and_nothing_is_missing() {
+    let hub = Endpoint::with(Config { name: Some(name("killed")), limits: KILLED, ..SLEEPY }).unwrap();
+    let beside = Endpoint::with(SLEEPY).unwrap();
+    let to = beside.connect(&name("killed"), LONG).unwrap();
+    let from = hub.accept(LONG).unwrap();
+    let (mut worst, mut held, mut whole) = (Duration::ZERO, 0, 0);
+    for round in 0..100_u64 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "endpoint::victim", "--nocapture"])
+            .env(VICTIM, name("killed"))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let victim = hub.accept(LONG).unwrap();
+        let until = Instant::now() + Duration::from_micros(round * 137 % 5000);
+        let mut number = 0;
+        let receive = |number| hub.receive(Some(victim), Tag(number), u64::MAX, vec![0; 20_000]);
+        let mut waits = receive(0).unwrap();
+        hub.send(victim, Tag(0), bytes(0, 15_000)).unwrap();
+        let mut check = |ended: millrace_message::endpoint::Ended| match ended.outcome {
+            Outcome::Received { tag, .. } if ended.from == Some(victim) => {
+                assert!(tag.0 == number && ended.buffer.len() == 900 * (1 + number as usize % 20));
+                assert!(ended.buffer == bytes(number, ended.buffer.len()));
+                number += 1;
+                whole += 1;
+                (waits, _) = (receive(number).unwrap_or(waits), hub.send(victim, Tag(number), bytes(number, 7000)));
+            }
+            Outcome::Received { .. } | Outcome::Sent | Outcome::Lost => {}
+            other => panic!("{other:?}"),
+        };
+        while Instant::now() < until {
+            hub.next(NOT_AT_ALL).map(&mut check);
+        }
+        held += u32::from(hub.in_use().1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let killed = Instant::now();
+        // The helper thread sees to it.
+        while hub.in_use() != (0, 0) {
+            assert!(killed.elapsed() < LONG);
+            std::thread::yield_now();
+        }
+        worst = worst.max(killed.elapsed());
+        assert_eq!(hub.event(LONG), Some(Event::Lost(victim, None)));
+        while let Some(ended) = hub.next(NOT_AT_ALL) {
+            check(ended);
+        }
+        let request = hub.receive(Some(from), Tag(round), u64::MAX, vec![0; 3000]).unwrap();
+        beside.send(to, Tag(round), bytes(round, 3000)).unwrap();
+        let received = hub.wait(request, LONG).unwrap();
+        assert!(received.buffer == bytes(round, 3000));
+    }
+    println!("{whole} messages came, {held} buffers were in use, and were back after {worst:?} at most");
+    assert!(whole > 0 && held > 0);
+}
