@@ -69,6 +69,14 @@ impl OtherProcess {
         self.moved(to.at(offset, len, true)?, from, len, false)
     }
 
+    /// The same to bytes of this program.
+    ///
+    /// # Errors
+    /// As [`OtherProcess::write`]. Some of the bytes may have been written.
+    pub fn read_bytes(&self, from: u64, to: &mut [u8]) -> Result<(), Vanished> {
+        self.moved(to.as_mut_ptr().expose_provenance(), from, to.len(), false)
+    }
+
     fn moved(&self, here: usize, there: u64, len: usize, writes: bool) -> Result<(), Vanished> {
         let Some(most) = len.checked_sub(1) else { return Ok(()) };
         if !self.is_there() {
@@ -124,6 +132,10 @@ mod tests {
             assert_eq!(back, pattern);
         }
         me.write_bytes(b"some", address).unwrap();
+        let mut some = [0; 4];
+        me.read_bytes(address, &mut some).unwrap();
+        assert_eq!(&some, b"some");
+        assert_eq!(me.read_bytes(8, &mut some), Err(Vanished));
         assert_eq!(me.write_bytes(b"none", 8), Err(Vanished), "nothing is mapped there");
         assert_eq!(me.write_bytes(b"none", u64::MAX), Err(Vanished));
         drop(theirs);

@@ -153,7 +153,7 @@ impl Channel {
         let taken = self.into.take(&mut self.words);
         let Ok(count) = taken else { return Err(engine.refuse(pair)) };
         let Some(count) = count else { return Ok(None) };
-        self.taken += 1;
+        self.taken += count.div_ceil(lines::ROOM) as u32;
         if self.taken >= BATCH {
             self.give_back();
         }
@@ -248,7 +248,7 @@ impl Channel {
 }
 
 #[inline(always)]
-fn fill(words: &mut [u64], head: [u64; 3], bytes: &[u8]) {
+fn fill(words: &mut [u64], head: [u64; 5], bytes: &[u8]) {
     words[..EAGER_AT].copy_from_slice(&head[..EAGER_AT]);
     let (whole, rest) = bytes.as_chunks::<8>();
     let mut at = EAGER_AT;
@@ -321,6 +321,20 @@ mod tests {
                 copy(&words, &mut buffers.get_mut(&request).unwrap()[..len.into()]);
                 engine.recycle(words);
             }
+        }
+    }
+
+    #[test]
+    fn lines_come_back_while_nothing_but_messages_is_taken() {
+        let (_region, [mut one, mut other]) = ends();
+        let (bytes, mut to) = ([7; 1328], [0; 1328]);
+        for _ in 0..200 {
+            assert!(one.channel.send(&mut one.engine, one.pair, Tag(0), &bytes));
+            let taken = other.channel.receive(&mut other.engine, other.pair, Tag(0), 0, &mut to);
+            assert_eq!(taken, Ok(Some(Taken::Message { tag: Tag(0), len: 1328 })));
+            // Credits are no lines.
+            other.channel.say(&mut other.engine, other.pair, 1, |_| &[]);
+            one.channel.hear(&mut one.engine, one.pair, 1, |_, _, _| {}).unwrap();
         }
     }
 

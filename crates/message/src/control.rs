@@ -3,8 +3,9 @@
 //! | Word | |
 //! |---|---|
 //! | 0 | kind (8 bits), flags (8), slot or length (16), number of the message (32) |
-//! | 1 | tag; or a key |
-//! | 2 | bytes of the message; or an address |
+//! | 1 | tag |
+//! | 2 | bytes of the message |
+//! | 3, 4 | key and address of its bytes |
 //! | 2 to the end | the bytes of an eager message |
 
 use millrace_ring::lines::MOST_WORDS;
@@ -24,9 +25,9 @@ pub struct Message(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag(pub u64);
 
-/// Where the receiver's memory is, for a move without copies: what the two ends' memory engine makes of it.
+/// Where the bytes of a message are at the sender, for a move without copies: what the memory engine of the two ends makes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Target {
+pub struct Origin {
     /// Key of the region.
     pub key: u64,
     /// Where in it the message begins.
@@ -51,8 +52,8 @@ pub enum Control {
         tag: Tag,
         /// How many bytes.
         len: u64,
-        /// They can be moved from memory to memory.
-        direct: bool,
+        /// They can be moved from memory to memory: from there.
+        direct: Option<Origin>,
         /// Buffers may be granted for all of it, not only for what was asked for.
         ahead: bool,
     },
@@ -60,11 +61,9 @@ pub enum Control {
     Ask(Message),
     /// A receive buffer of the pair is the sender's, and the message is wanted.
     Grant(Message, u8),
-    /// The receiver's memory is the sender's, for that message.
-    Direct(Message, Target),
     /// A receive buffer has the next part of that message, and is the receiver's again.
     Done(Message, u8),
-    /// All of a message was moved from memory to memory.
+    /// All of a message was moved from the sender's memory to the receiver's, by the receiver.
     Moved(Message),
     /// So many envelopes have left the memory for unexpected messages, since the beginning.
     Credit(u32),
@@ -90,22 +89,27 @@ const fn head(kind: u8, flags: u8, short: u16, message: u32) -> u64 {
 impl Control {
     /// Its words, and how many there are. The bytes of an eager message stand behind them.
     #[inline]
-    pub const fn encode(self) -> ([u64; 3], usize) {
+    pub fn encode(self) -> ([u64; 5], usize) {
+        let one = |kind, short, message: Message| ([head(kind, 0, short, message.0), 0, 0, 0, 0], 1);
         match self {
-            Self::Eager { tag, len } => ([head(1, 0, len, 0), tag.0, 0], 2),
+            Self::Eager { tag, len } => ([head(1, 0, len, 0), tag.0, 0, 0, 0], 2),
             Self::Request { message, tag, len, direct, ahead } => {
-                ([head(2, direct as u8 | (ahead as u8) << 1, 0, message.0), tag.0, len], 3)
+                let flags = direct.is_some() as u8 | (ahead as u8) << 1;
+                let first = head(2, flags, 0, message.0);
+                match direct {
+                    Some(origin) => ([first, tag.0, len, origin.key, origin.address], 5),
+                    None => ([first, tag.0, len, 0, 0], 3),
+                }
             }
-            Self::Ask(message) => ([head(3, 0, 0, message.0), 0, 0], 1),
-            Self::Grant(message, slot) => ([head(4, 0, slot as u16, message.0), 0, 0], 1),
-            Self::Direct(message, target) => ([head(5, 0, 0, message.0), target.key, target.address], 3),
-            Self::Done(message, slot) => ([head(6, 0, slot as u16, message.0), 0, 0], 1),
-            Self::Moved(message) => ([head(7, 0, 0, message.0), 0, 0], 1),
-            Self::Credit(count) => ([head(8, 0, 0, count), 0, 0], 1),
-            Self::Withdraw(message) => ([head(9, 0, 0, message.0), 0, 0], 1),
-            Self::Withdrawn(message) => ([head(10, 0, 0, message.0), 0, 0], 1),
-            Self::TooLong(message) => ([head(11, 0, 0, message.0), 0, 0], 1),
-            Self::Failed(message) => ([head(12, 0, 0, message.0), 0, 0], 1),
+            Self::Ask(message) => one(3, 0, message),
+            Self::Grant(message, slot) => one(4, slot.into(), message),
+            Self::Done(message, slot) => one(5, slot.into(), message),
+            Self::Moved(message) => one(6, 0, message),
+            Self::Credit(count) => one(7, 0, Message(count)),
+            Self::Withdraw(message) => one(8, 0, message),
+            Self::Withdrawn(message) => one(9, 0, message),
+            Self::TooLong(message) => one(10, 0, message),
+            Self::Failed(message) => one(11, 0, message),
         }
     }
 
@@ -125,23 +129,22 @@ impl Control {
         }
         let slot = u8::try_from(short).map_err(|_| Nonsense)?;
         let said = match (kind, words.len()) {
-            (2, 3) if flags < 4 => Self::Request {
+            (2, 3 | 5) if flags < 4 && (words.len() == 5) == (flags & 1 != 0) => Self::Request {
                 message,
                 tag: Tag(words[1]),
                 len: words[2],
-                direct: flags & 1 != 0,
+                direct: (flags & 1 != 0).then(|| Origin { key: words[3], address: words[4] }),
                 ahead: flags & 2 != 0,
             },
             (3, 1) => Self::Ask(message),
             (4, 1) => Self::Grant(message, slot),
-            (5, 3) => Self::Direct(message, Target { key: words[1], address: words[2] }),
-            (6, 1) => Self::Done(message, slot),
-            (7, 1) => Self::Moved(message),
-            (8, 1) => Self::Credit(number),
-            (9, 1) => Self::Withdraw(message),
-            (10, 1) => Self::Withdrawn(message),
-            (11, 1) => Self::TooLong(message),
-            (12, 1) => Self::Failed(message),
+            (5, 1) => Self::Done(message, slot),
+            (6, 1) => Self::Moved(message),
+            (7, 1) => Self::Credit(number),
+            (8, 1) => Self::Withdraw(message),
+            (9, 1) => Self::Withdrawn(message),
+            (10, 1) => Self::TooLong(message),
+            (11, 1) => Self::Failed(message),
             _ => return Err(Nonsense),
         };
         // Nothing is said in two ways.
@@ -158,23 +161,26 @@ mod tests {
     /// The bytes of each kind, one by one (`docs/spec/message.md` §3).
     #[test]
     fn words_are_those_of_the_specification() {
-        let message = Message(0x89ab_cdef);
+        let (message, origin) = (Message(0x89ab_cdef), Origin { key: 5, address: 6 });
         let golden: [(Control, &[u64]); 12] = [
             (Control::Eager { tag: Tag(7), len: 0 }, &[0x0000_0000_0000_0001, 7]),
             (
-                Control::Request { message, tag: Tag(9), len: 1 << 32, direct: true, ahead: true },
-                &[0x89ab_cdef_0000_0302, 9, 1 << 32],
+                Control::Request { message, tag: Tag(9), len: 1 << 32, direct: None, ahead: true },
+                &[0x89ab_cdef_0000_0202, 9, 1 << 32],
+            ),
+            (
+                Control::Request { message, tag: Tag(9), len: 1, direct: Some(origin), ahead: false },
+                &[0x89ab_cdef_0000_0102, 9, 1, 5, 6],
             ),
             (Control::Ask(message), &[0x89ab_cdef_0000_0003]),
             (Control::Grant(message, 63), &[0x89ab_cdef_003f_0004]),
-            (Control::Direct(message, Target { key: 5, address: 6 }), &[0x89ab_cdef_0000_0005, 5, 6]),
-            (Control::Done(message, 63), &[0x89ab_cdef_003f_0006]),
-            (Control::Moved(message), &[0x89ab_cdef_0000_0007]),
-            (Control::Credit(0x89ab_cdef), &[0x89ab_cdef_0000_0008]),
-            (Control::Withdraw(message), &[0x89ab_cdef_0000_0009]),
-            (Control::Withdrawn(message), &[0x89ab_cdef_0000_000a]),
-            (Control::TooLong(message), &[0x89ab_cdef_0000_000b]),
-            (Control::Failed(message), &[0x89ab_cdef_0000_000c]),
+            (Control::Done(message, 63), &[0x89ab_cdef_003f_0005]),
+            (Control::Moved(message), &[0x89ab_cdef_0000_0006]),
+            (Control::Credit(0x89ab_cdef), &[0x89ab_cdef_0000_0007]),
+            (Control::Withdraw(message), &[0x89ab_cdef_0000_0008]),
+            (Control::Withdrawn(message), &[0x89ab_cdef_0000_0009]),
+            (Control::TooLong(message), &[0x89ab_cdef_0000_000a]),
+            (Control::Failed(message), &[0x89ab_cdef_0000_000b]),
         ];
         for (said, words) in golden {
             let (found, len) = said.encode();
@@ -191,7 +197,7 @@ mod tests {
 
         /// Whatever stands there is nothing, or something that is written the same way again.
         #[test]
-        fn words_say_one_thing_or_nothing(mut words in prop::collection::vec(any::<u64>(), 0..5), kind in 0u64..15, small: bool) {
+        fn words_say_one_thing_or_nothing(mut words in prop::collection::vec(any::<u64>(), 0..7), kind in 0u64..15, small: bool) {
             if let Some(first) = words.first_mut() {
                 *first = *first & !0xff | kind;
                 if small {

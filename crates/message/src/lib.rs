@@ -5,7 +5,7 @@
 //! * `local`: an endpoint with buffers of the program, and the memory that it shares with others.
 //! * `engine`: the protocol, without a system call, a clock or a thread. `step`: its steps, by name.
 //! * `channel`: the shared memory of two endpoints of one host, by which they say it.
-//! * `cost`: what the ways of a message cost, and which is chosen.
+//! * `cost`: what the ways of a message cost, and which is chosen. `measure`: what it is on this machine.
 //!
 //! Two programs, here two endpoints of one:
 //!
@@ -44,6 +44,8 @@ pub mod cost;
 pub mod endpoint;
 pub mod engine;
 pub mod local;
+#[cfg(not(loom))]
+pub mod measure;
 pub mod step;
 
 pub use control::Tag;

@@ -1,5 +1,5 @@
 //! An endpoint and the memory that it shares with others of its host: the protocol, its copies, and the program's buffers. Nobody but the
-//! program's calls moves it on, and it makes no system call.
+//! program's calls moves it on, and it makes no system call but those that read the memory of another process.
 //!
 //! ```text
 //! 0                        the channel of both ends                        (`channel`)
@@ -12,12 +12,12 @@
 use crate::Scheme;
 use crate::bell::{Bell, ClaimError, Filter, Full, Owner, Sent};
 use crate::channel::{CHANNEL_LEN, Channel, Side, Taken, copy};
-use crate::control::Tag;
+use crate::control::{Origin, Tag};
 use crate::engine::{
     Action, Breach, Cancel, Delivery, Engine, Limits, LimitsError, Outcome, PairId, RequestError, RequestId, Terms,
     Way, Work,
 };
-use millrace_dma::{OutOfRange, Window};
+use millrace_dma::{OtherProcess, OutOfRange, Window};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
@@ -67,6 +67,8 @@ struct Peer {
     own: Window,
     others: Window,
     mtu: (usize, usize),
+    /// The process of the other end, if each may read the other one's memory.
+    process: Option<OtherProcess>,
     /// Something was said, and rung, and it was not looked whether the other end sleeps.
     has_said: bool,
     has_rung: bool,
@@ -80,6 +82,19 @@ impl Peer {
         let is_new = !self.has_bells && self.channel.bells_in.has_more();
         self.has_bells |= is_new;
         is_new
+    }
+
+    /// Reads a part of a message where it is. What was read counts if the other end is there still: it says that it is not before it
+    /// uses the memory for something else.
+    fn read(&mut self, origin: Origin, offset: u64, to: &mut [u8]) -> bool {
+        let Some(process) = &self.process else { return false };
+        let is_read = process.read_bytes(origin.address.wrapping_add(offset), to).is_ok();
+        let is_there = process.is_there();
+        if !is_read && is_there {
+            // It may not be read, and is not tried again.
+            self.process = None;
+        }
+        is_read && is_there
     }
 
     fn must_wake(&mut self) -> bool {
@@ -100,6 +115,7 @@ pub struct Local {
     done: VecDeque<Done>,
     lost: VecDeque<(PairId, Breach)>,
     bells_noted: u64,
+    thresholds: Vec<(u64, Scheme)>,
 }
 
 impl Local {
@@ -117,6 +133,7 @@ impl Local {
             done: VecDeque::new(),
             lost: VecDeque::new(),
             bells_noted: 0,
+            thresholds: Vec::new(),
         })
     }
 
@@ -125,16 +142,29 @@ impl Local {
         self.engine.terms()
     }
 
+    /// From which size on messages go which way, in order ([`crate::cost::Table::thresholds`]). Without any: what may be eager is.
+    pub fn choose(&mut self, thresholds: Vec<(u64, Scheme)>) {
+        self.thresholds = thresholds;
+    }
+
     /// The engine, to be looked at.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Joins another endpoint by memory of [`memory_len`] bytes that only the two have, and that nobody has written to.
+    /// Joins another endpoint by memory of [`memory_len`] bytes that only the two have, and that nobody has written to. `process`: the one of
+    /// the other end, for messages from memory to memory; it has to be told that it is not there any more before messages to it end as
+    /// lost.
     ///
     /// # Errors
     /// [`JoinError`].
-    pub fn join(&mut self, memory: &Window, side: Side, theirs: Terms) -> Result<PairId, JoinError> {
+    pub fn join(
+        &mut self,
+        memory: &Window,
+        side: Side,
+        theirs: Terms,
+        process: Option<OtherProcess>,
+    ) -> Result<PairId, JoinError> {
         if !theirs.is_possible() {
             return Err(JoinError::Terms);
         }
@@ -152,7 +182,8 @@ impl Local {
             self.peers.resize_with(at + 1, || None);
         }
         let mtu = (ours.mtu as usize, theirs.mtu as usize);
-        self.peers[at] = Some(Peer { channel, own, others, mtu, has_said: false, has_rung: false, has_bells: false });
+        let (has_said, has_rung, has_bells) = (false, false, false);
+        self.peers[at] = Some(Peer { channel, own, others, mtu, process, has_said, has_rung, has_bells });
         Ok(pair)
     }
 
@@ -193,13 +224,15 @@ impl Local {
     /// # Errors
     /// [`RequestError`].
     pub fn send(&mut self, pair: PairId, tag: Tag, buffer: Vec<u8>) -> Result<RequestId, RequestError> {
-        let is_short = buffer.len() <= usize::from(self.engine.limits().eager);
-        let scheme = if is_short { Scheme::Eager } else { Scheme::OneCopy };
+        let len = buffer.len() as u64;
+        let scheme = self.thresholds.iter().rev().find(|threshold| threshold.0 <= len).map(|found| found.1);
+        let is_short = len <= u64::from(self.engine.limits().eager);
+        let otherwise = if is_short { Scheme::Eager } else { Scheme::OneCopy };
+        let scheme = scheme.unwrap_or(otherwise);
         self.send_by(pair, tag, buffer, scheme)
     }
 
-    /// The same, by a way that the program chooses: one that is not possible is one copy. Memory is not opened to others here, so that
-    /// zero-copy is not.
+    /// The same, by a way that the program chooses: one that is not possible is one copy.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -212,6 +245,7 @@ impl Local {
     ) -> Result<RequestId, RequestError> {
         let request = self.engine.send(pair, tag, buffer.len() as u64, scheme)?;
         self.keep(request, buffer);
+        self.pull();
         self.say(pair);
         // Its number, and those of others that have ended, may be the next one's.
         self.end();
@@ -452,40 +486,43 @@ impl Local {
         has_moved
     }
 
-    /// Takes what the engine wants done. Short messages are delivered at once: their completions are there already.
+    /// Takes what the engine wants done. What is no matter of many bytes is done at once; completions of short messages are there already.
     fn pull(&mut self) {
         while let Some(Delivery { request, words, len }) = self.engine.delivery() {
             deliver(&mut self.buffers, request, &words, len.into());
             self.engine.recycle(words);
         }
-        self.open.extend(core::iter::from_fn(|| self.engine.action()));
+        while let Some(action) = self.engine.action() {
+            if action.work != Work::Expose {
+                self.open.push_back(action);
+                continue;
+            }
+            // Where it is, is all that has to be known.
+            let peer = self.peers.get(action.pair.0 as usize).and_then(Option::as_ref);
+            let bytes = self.buffers[action.request.0 as usize].as_deref().unwrap_or_default();
+            let address = bytes.as_ptr().expose_provenance() as u64;
+            let may_read = peer.is_some_and(|peer| peer.process.is_some());
+            self.engine.exposed(action.ticket, may_read.then_some(Origin { key: 0, address }));
+        }
     }
 
     /// Does an action: how many bytes it was.
     fn act(&mut self, action: Action) -> usize {
         let Self { engine, peers, buffers, .. } = self;
         let Action { ticket, pair, request, offset, len, work } = action;
-        let peer = peers.get(pair.0 as usize).and_then(Option::as_ref);
+        let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
         let bytes = buffers[request.0 as usize].as_deref_mut().unwrap_or_default();
         let bytes = part(bytes.len(), offset, len).map(|part| &mut bytes[part]);
         let len = len as usize;
-        let done = match work {
+        let done = bytes.zip(peer).and_then(|(bytes, peer)| match work {
             Work::Transfer { slot, .. } => {
-                let to = peer.and_then(|peer| peer.others.span_mut(usize::from(slot) * peer.mtu.1, len));
-                bytes.zip(to).map(|(from, to)| to.write_from(from))
+                Some(peer.others.span_mut(usize::from(slot) * peer.mtu.1, len)?.write_from(bytes))
             }
-            Work::CopyOut { slot } => {
-                let from = peer.and_then(|peer| peer.own.span(usize::from(slot) * peer.mtu.0, len));
-                from.zip(bytes).map(|(from, to)| from.read_into(to))
-            }
-            Work::Expose => {
-                // The message goes by buffers.
-                engine.exposed(ticket, None);
-                return 0;
-            }
-            // Of pairs whose ends do not reach each other's buffers.
-            Work::CopyIn { .. } | Work::Move { .. } => None,
-        };
+            Work::CopyOut { slot } => Some(peer.own.span(usize::from(slot) * peer.mtu.0, len)?.read_into(bytes)),
+            Work::Move { origin } => peer.read(origin, offset, bytes).then_some(len),
+            // Of pairs whose ends do not reach each other's buffers; and done when it was pulled.
+            Work::CopyIn { .. } | Work::Expose => None,
+        });
         engine.finished(ticket, done == Some(len));
         len
     }

@@ -1,10 +1,12 @@
 //! Endpoints that meet by name: what comes, who wakes whom, who is refused, and what is left of who has gone.
 
+use millrace_message::Scheme;
 use millrace_message::bell::{Full, Owner};
 use millrace_message::channel::Taken;
 use millrace_message::control::Tag;
+use millrace_message::cost::{Row, Table};
 use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer, Refusal};
-use millrace_message::engine::{Breach, Limits, Outcome, RequestError};
+use millrace_message::engine::{Breach, Cancel, Limits, Outcome, RequestError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{
@@ -32,6 +34,15 @@ const SLEEPY: Config = Config {
     },
     users: millrace_message::endpoint::Users::Own,
     peers: 3,
+    table: Some(Table {
+        rows: [Row { register: 2000.0, copy: 1000.0, transfer: 5000.0 }; 9],
+        doorbell: 100.0,
+        eager_word: 1.0,
+        most_eager: 200,
+        mtu: 1024,
+        depth: 2,
+        is_mapped: true,
+    }),
     spin: NOT_AT_ALL,
 };
 
@@ -74,6 +85,32 @@ fn messages_of_any_size_wake_who_sleeps() {
             assert!(other.wait(received.request, LONG).is_none(), "it is taken once");
         });
     }
+}
+
+/// From memory to memory, while the receiver waits, after it has waited, and when the sender does not want it any more.
+#[test]
+fn messages_go_from_memory_to_memory() {
+    let (one, other, to, from) = pair("direct");
+    for (round, len) in [0, 1, 1000, 5_000_000].into_iter().enumerate() {
+        let early = other.receive(Some(from), Tag(1), u64::MAX, vec![0; len]).unwrap();
+        let sent = [1, 2].map(|tag| one.send_by(to, Tag(tag), bytes(tag, len), Scheme::ZeroCopy).unwrap());
+        assert!(other.wait(early, LONG).unwrap().buffer == bytes(1, len), "{round}");
+        assert_eq!(one.wait(sent[0], LONG).unwrap().outcome, Outcome::Sent);
+        assert_eq!(other.in_use(), (0, 0), "no buffer is used");
+        assert!(one.wait(sent[1], NOT_AT_ALL).is_none(), "nobody has read it");
+        let late = other.receive(Some(from), Tag(2), u64::MAX, vec![0; len]).unwrap();
+        assert!(other.wait(late, LONG).unwrap().buffer == bytes(2, len));
+        assert_eq!(one.wait(sent[1], LONG).unwrap().outcome, Outcome::Sent);
+    }
+    let sent = one.send_by(to, Tag(1), bytes(1, 100_000), Scheme::ZeroCopy).unwrap();
+    assert_eq!(one.cancel(sent), Ok(Cancel::Asked));
+    assert_eq!(one.wait(sent, LONG).unwrap().outcome, Outcome::Cancelled);
+    one.send_by(to, Tag(1), bytes(1, 100_000), Scheme::ZeroCopy).unwrap();
+    drop(one);
+    if let Ok(late) = other.receive(Some(from), Tag(1), u64::MAX, vec![0; 100_000]) {
+        assert_eq!(other.wait(late, LONG).unwrap().outcome, Outcome::Lost);
+    }
+    assert_eq!(other.event(LONG), Some(Event::Lost(from, None)));
 }
 
 /// Neither program does anything: the helper threads do.
@@ -255,7 +292,8 @@ fn victim() {
     for number in 0.. {
         let len = 900 * (1 + number as usize % 20);
         end.receive(Some(to), Tag(number), u64::MAX, vec![0; 20_000]).unwrap();
-        end.send(to, Tag(number), bytes(number, len)).unwrap();
+        let scheme = if number % 2 == 0 { Scheme::OneCopy } else { Scheme::ZeroCopy };
+        end.send_by(to, Tag(number), bytes(number, len), scheme).unwrap();
         while end.next(if number < 4 { NOT_AT_ALL } else { LONG }).is_some_and(|ended| ended.outcome != Outcome::Sent) {
         }
     }

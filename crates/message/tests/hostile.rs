@@ -1,7 +1,7 @@
 //! The other end says whatever it likes: it is lost by name, or nothing comes of it, and whoever is beside it notices nothing.
 
 use millrace_message::Scheme;
-use millrace_message::control::{Control, Message, Tag, Target};
+use millrace_message::control::{Control, Message, Origin, Tag};
 use millrace_message::engine::{Action, Breach, Engine, Limits, Outcome, PairId, Way, Work};
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ fn engine() -> (Engine, PairId) {
 }
 
 fn request(message: u32, len: u64) -> Control {
-    Control::Request { message: Message(message), tag: Tag(0), len, direct: false, ahead: true }
+    Control::Request { message: Message(message), tag: Tag(0), len, direct: None, ahead: true }
 }
 
 /// What it says is refused by that name; all buffers are back, and whoever waited is told.
@@ -61,8 +61,16 @@ fn what_may_not_be_said_loses_the_pair_by_name() {
     breaks(&[Control::Grant(first, 0), Control::Grant(first, 0)], Breach::Grant, sends);
     breaks(&[Control::Grant(other, 0)], Breach::Grant, sends);
     breaks(&[Control::Grant(first, 0)], Breach::Grant, nothing);
-    // Memory for a message that goes by buffers.
-    breaks(&[Control::Direct(first, Target { key: 0, address: 0 })], Breach::Grant, sends);
+    // Moved, what goes by buffers; what was granted buffers; what was moved already.
+    let exposes = |engine: &mut Engine, pair| {
+        engine.send(pair, Tag(0), 3000, Scheme::ZeroCopy).unwrap();
+        let ticket = engine.action().unwrap().ticket;
+        engine.exposed(ticket, Some(Origin { key: 0, address: 0 }));
+        engine.said(pair);
+    };
+    breaks(&[Control::Moved(first)], Breach::Answer, sends);
+    breaks(&[Control::Grant(first, 0), Control::Moved(first)], Breach::Answer, exposes);
+    breaks(&[Control::Moved(other)], Breach::Answer, exposes);
     // Answers to what was not asked.
     breaks(&[Control::Withdrawn(first)], Breach::Answer, sends);
     breaks(&[Control::TooLong(first), Control::TooLong(first)], Breach::Answer, |engine, pair| {
@@ -84,7 +92,7 @@ fn what_may_not_be_said_loses_the_pair_by_name() {
     breaks(&[request(0, 3000), Control::Done(first, 0), Control::Done(first, 0)], Breach::Done, receives);
     breaks(&[request(0, 3000), Control::Done(first, 64)], Breach::Done, receives);
     breaks(&[request(0, 3000), Control::Done(first, 255)], Breach::Done, receives);
-    breaks(&[request(0, 3000), Control::Moved(first)], Breach::Done, receives);
+    breaks(&[request(0, 3000), Control::Moved(first)], Breach::Answer, receives);
     // More buffers than it has parts for.
     breaks(&[request(0, 3000), Control::Ask(first)], Breach::Nonsense, receives);
     breaks(&[Control::Ask(first)], Breach::Nonsense, nothing);
@@ -151,11 +159,10 @@ fn control() -> impl Strategy<Value = Control> {
     let tag = (0u64..2).prop_map(Tag);
     prop_oneof![
         (tag.clone(), 0u16..65).prop_map(|(tag, len)| Control::Eager { tag, len }),
-        (message(), tag, 0u64..6000, any::<bool>(), any::<bool>())
+        (message(), tag, 0u64..6000, prop::option::of(Just(Origin { key: 1, address: 1 })), any::<bool>())
             .prop_map(|(message, tag, len, direct, ahead)| { Control::Request { message, tag, len, direct, ahead } }),
         message().prop_map(Control::Ask),
         (message(), 0u8..3).prop_map(|(message, slot)| Control::Grant(message, slot)),
-        (message(), any::<u64>()).prop_map(|(message, key)| Control::Direct(message, Target { key, address: 1 })),
         (message(), 0u8..3).prop_map(|(message, slot)| Control::Done(message, slot)),
         message().prop_map(Control::Moved),
         (0u32..6).prop_map(Control::Credit),
@@ -207,7 +214,7 @@ proptest! {
 
 fn finish(engine: &mut Engine, action: &Action) {
     match action.work {
-        Work::Expose => engine.exposed(action.ticket, Some(Target { key: 1, address: 1 })),
+        Work::Expose => engine.exposed(action.ticket, Some(Origin { key: 1, address: 1 })),
         _ => engine.finished(action.ticket, true),
     }
 }

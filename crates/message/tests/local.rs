@@ -17,8 +17,8 @@ const LIMITS: Limits =
 
 fn join(one: &mut Local, other: &mut Local) -> (Region, PairId, PairId) {
     let memory = Region::heap(memory_len(one.terms(), other.terms()));
-    let to = one.join(memory.window(), Side::Maker, other.terms()).unwrap();
-    let from = other.join(memory.window(), Side::Taker, one.terms()).unwrap();
+    let to = one.join(memory.window(), Side::Maker, other.terms(), None).unwrap();
+    let from = other.join(memory.window(), Side::Taker, one.terms(), None).unwrap();
     (memory, to, from)
 }
 
@@ -135,7 +135,7 @@ fn two_mappings_of_one_file_are_enough() {
     let fd = memory.fd().unwrap().try_clone_to_owned().unwrap();
     let work = move |region: Region, side: Side| {
         let mut end = Local::new(limits).unwrap();
-        let pair = end.join(region.window(), side, terms).unwrap();
+        let pair = end.join(region.window(), side, terms, None).unwrap();
         for number in 0..64_u64 {
             let len = number as usize * 16_411;
             end.receive(Some(pair), Tag(number), u64::MAX, vec![0; len]).unwrap();

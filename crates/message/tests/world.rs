@@ -1,7 +1,7 @@
 //! Endpoints with memory and wires between them, in one thread: every step is a move that a test chooses.
 
 use millrace_message::Scheme;
-use millrace_message::control::{Control, Tag, Target};
+use millrace_message::control::{Control, Origin, Tag};
 use millrace_message::engine::{
     Action, Arrived, Cancel, Completion, Delivery, Engine, Limits, Outcome, Outgoing, PairId, RequestId, Source, Way,
     Work,
@@ -356,19 +356,18 @@ impl World {
             }
             Work::Expose => {
                 let address = request.0.into();
-                host.engine.exposed(ticket, is_good.then_some(Target { key: end as u64, address }));
+                host.engine.exposed(ticket, is_good.then_some(Origin { key: end as u64, address }));
                 self.settle(end);
                 return;
             }
-            Work::Move { target } => {
-                let bytes = host.open[&request].bytes[offset..][..len].to_vec();
-                assert_eq!(target.key, other as u64);
-                let to = &mut self.hosts[other];
-                if is_good && !to.is_dead {
-                    let open = to.open.get_mut(&RequestId(target.address as u32)).expect("it waits still");
-                    open.bytes[offset..][..len].copy_from_slice(&bytes);
-                }
+            Work::Move { origin } if is_good && !self.hosts[other].is_dead => {
+                assert_eq!(origin.key, other as u64);
+                let from = &self.hosts[other].open[&RequestId(origin.address as u32)];
+                let bytes = from.bytes[offset..][..len].to_vec();
+                let to = self.hosts[end].open.get_mut(&request).expect("it waits still");
+                to.bytes[offset..][..len].copy_from_slice(&bytes);
             }
+            Work::Move { .. } => {}
         }
         // What a receive buffer of a failed move has is not looked at.
         let host = &mut self.hosts[end];

@@ -17,8 +17,10 @@ use crate::Scheme;
 use crate::bell::{Bell, ClaimError, Full, Owner, Sent};
 use crate::channel::Taken;
 use crate::control::Tag;
+use crate::cost::Table;
 use crate::engine::{Breach, Cancel, Limits, Outcome, RequestError, RequestId, Terms};
 use crate::local::Local;
+use crate::measure;
 use name::Name;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
@@ -42,7 +44,7 @@ pub enum Users {
 }
 
 /// What an endpoint is made with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// By which others find it: 1 to 64 letters, digits, `.`, `_` and `-`. None: it can only call.
     pub name: Option<String>,
@@ -52,6 +54,8 @@ pub struct Config {
     pub users: Users,
     /// Others at a time, at most; those that are gone and have left messages count.
     pub peers: u32,
+    /// By which the way of a message is chosen. None: what was measured on this host ([`crate::measure`]).
+    pub table: Option<Table>,
     /// How long a thread that waits looks itself before it sleeps (the source's optimisation 1). Zero: not at all.
     pub spin: Duration,
 }
@@ -59,7 +63,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         let spin = Duration::from_micros(50);
-        Self { name: None, limits: Limits::default(), users: Users::Own, peers: 64, spin }
+        Self { name: None, limits: Limits::default(), users: Users::Own, peers: 64, table: None, spin }
     }
 }
 
@@ -183,7 +187,9 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::open`]; [`Error::Limits`].
     pub fn with(config: Config) -> Result<Self, Error> {
-        let local = Local::new(config.limits)?;
+        let mut local = Local::new(config.limits)?;
+        let table = config.table.or_else(|| measure::of_this_host(&config.limits));
+        local.choose(table.map(|table| table.thresholds(&Scheme::ALL)).unwrap_or_default());
         let listener = config.name.as_deref().map(|name| Name::parse(name)?.open()).transpose()?;
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC).map_err(Error::when("make an epoll"))?);
         let waker = Arc::new(signal().map_err(Error::when("make an eventfd"))?);
@@ -451,5 +457,6 @@ impl Drop for Endpoint {
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
         }
+        self.shared.lock().unlink_all();
     }
 }

@@ -7,12 +7,13 @@ use crate::bell::Bell;
 use crate::channel::Side;
 use crate::engine::{Breach, Outcome, PairId, RequestError, RequestId, Terms};
 use crate::local::{JoinError, Local};
-use millrace_dma::Window;
+use millrace_dma::{OtherProcess, Window};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, read, write};
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::net::{Shutdown, shutdown};
+use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ struct Other {
 }
 
 struct Link {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     /// Readable when the process has ended, whoever has inherited its socket. `None`: it cannot be seen from here.
     ended: Option<OwnedFd>,
     /// It may have rung so often, and has.
@@ -102,11 +103,15 @@ impl State {
         (name, caller): (String, Caller),
         is_told: bool,
     ) -> Result<Peer, JoinError> {
-        let pair = self.local.join(memory, side, terms)?;
+        let socket = Arc::new(socket);
+        // Who may read the memory of whom is the system's matter, but where it is, is not told to other users.
+        let pid = caller.pid.filter(|_| caller.user == geteuid().as_raw());
+        let process = pid.and_then(|pid| OtherProcess::new(pid, socket.clone()));
+        let pair = self.local.join(memory, side, terms, process)?;
         self.serial = self.serial.wrapping_add(1).max(1);
         let ended = caller.pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let key = EventData::new_u64(key(self.serial));
-        let _ = epoll::add(&self.epoll, &socket, key, EventFlags::IN | EventFlags::RDHUP);
+        let _ = epoll::add(&self.epoll, &*socket, key, EventFlags::IN | EventFlags::RDHUP);
         if let Some(ended) = &ended {
             let _ = epoll::add(&self.epoll, ended, key, EventFlags::IN);
         }
@@ -278,7 +283,7 @@ impl State {
         let dozes = self.dozes;
         let Some(link) = self.others.get_mut(pair.0 as usize).and_then(|other| other.link.as_mut()) else { return };
         for _ in 0..MOST_HEARD {
-            match hear(&link.socket) {
+            match hear(&*link.socket) {
                 Heard::Ring => link.rings += 1,
                 Heard::Nothing => break,
                 Heard::End => return self.hang_up(pair, None),
@@ -295,6 +300,7 @@ impl State {
     }
 
     fn hang_up(&mut self, pair: PairId, breach: Option<Breach>) {
+        self.unlink(pair);
         self.local.hang_up(pair);
         self.ends(pair, breach);
         self.settle();
@@ -302,8 +308,8 @@ impl State {
 
     /// The program does not want it any more.
     pub fn leave(&mut self, pair: PairId) {
-        self.local.leave(pair);
         self.unlink(pair);
+        self.local.leave(pair);
         if let Some(other) = self.others.get_mut(pair.0 as usize) {
             // It is nobody's any more.
             other.serial = 0;
@@ -321,13 +327,20 @@ impl State {
         }
     }
 
+    /// Says to another one that this one is not there any more, before memory is used for something else that it may be reading.
     fn unlink(&mut self, pair: PairId) {
         let Some(link) = self.others.get_mut(pair.0 as usize).and_then(|other| other.link.take()) else { return };
         // A child may have them still, and then closing them does not do it.
-        let _ = epoll::delete(&self.epoll, &link.socket);
+        let _ = shutdown(&*link.socket, Shutdown::Both);
+        let _ = epoll::delete(&self.epoll, &*link.socket);
         if let Some(ended) = &link.ended {
             let _ = epoll::delete(&self.epoll, ended);
         }
+    }
+
+    /// The endpoint is closed.
+    pub fn unlink_all(&mut self) {
+        (0..self.others.len()).for_each(|at| self.unlink(PairId(at as u32)));
     }
 
     /// Sends a message, or waits for one, or something else that begins with a pair.
@@ -350,7 +363,7 @@ fn key(serial: u32) -> u64 {
 
 fn wake(others: &[Other], pair: PairId) {
     if let Some(link) = others.get(pair.0 as usize).and_then(|other| other.link.as_ref()) {
-        ring(&link.socket);
+        ring(&*link.socket);
     }
 }
 

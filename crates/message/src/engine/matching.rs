@@ -1,8 +1,8 @@
 //! Which message is for whom: by sender and tag, in the order in which messages came and receives were posted.
 
-use super::pair::{Exposed, Incoming, Out, parts};
-use super::{Delivery, Doing, Engine, Outcome, PairId, RequestError, RequestId, Role, What, Work};
-use crate::control::{Control, Message, Tag};
+use super::pair::{Incoming, Out, parts};
+use super::{Delivery, Engine, Outcome, PairId, RequestError, RequestId, Role};
+use crate::control::{Control, Message, Origin, Tag};
 use std::collections::VecDeque;
 
 /// Somebody who waits.
@@ -26,7 +26,7 @@ pub(super) struct Unexpected {
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Envelope {
     Eager { words: Vec<u64>, len: u16 },
-    Long { message: Message, len: u64, direct: bool, ahead: bool },
+    Long { message: Message, len: u64, direct: Option<Origin>, ahead: bool },
 }
 
 impl Posted {
@@ -130,14 +130,13 @@ impl Engine {
         &mut self,
         id: PairId,
         (message, tag, len): (Message, Tag, u64),
-        (direct, ahead): (bool, bool),
+        (direct, ahead): (Option<Origin>, bool),
         request: RequestId,
     ) {
         let pair = &mut self.pairs[id.0 as usize];
         // Looked at when it came.
         let parts = parts(len, pair.mtu).unwrap_or(u32::MAX);
         let asked = if ahead { parts } else { 1 };
-        let exposed = if direct { Exposed::Asked } else { Exposed::No };
         pair.incoming.insert(
             message,
             Incoming {
@@ -150,12 +149,12 @@ impl Engine {
                 slots: 0,
                 came: 0,
                 copied: 0,
-                direct: exposed,
+                direct: direct.map(|origin| (origin, 0)),
                 failed: false,
             },
         );
-        if direct {
-            self.begin(Doing { pair: id, message, request, what: What::Expose }, (0, len), Work::Expose);
+        if direct.is_some() {
+            self.move_on(id, message);
         } else {
             self.want(id);
         }

@@ -24,7 +24,7 @@ mod pools;
 mod receive;
 mod send;
 
-use crate::control::{MOST_EAGER, Tag, Target};
+use crate::control::{MOST_EAGER, Origin, Tag};
 use crate::step::{Event, Trace};
 use matching::Posted;
 use pair::Pair;
@@ -185,12 +185,12 @@ pub enum Work {
         /// The buffer that was granted to the other end.
         slot: u8,
     },
-    /// The other end may write it into the memory of who waits for it: all of it.
+    /// The other end may read it, all of it, where it is.
     Expose,
-    /// It is moved into the memory of the other end.
+    /// It is moved from the memory of the other end to who waits for it.
     Move {
-        /// Where the whole message goes.
-        target: Target,
+        /// Where the whole message is.
+        origin: Origin,
     },
 }
 

@@ -2,7 +2,7 @@
 
 use super::matching::{Posted, Unexpected};
 use super::{Engine, Limits, MOST_SLOTS, PairId, RequestId};
-use crate::control::{Control, Message, Tag, Target};
+use crate::control::{Control, Message, Origin, Tag};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How bytes get from one end to the other.
@@ -113,7 +113,8 @@ pub(super) struct Sending {
     pub request: RequestId,
     pub tag: Tag,
     pub len: u64,
-    pub direct: bool,
+    /// Where the other end may read it.
+    pub direct: Option<Origin>,
     pub ahead: bool,
     pub stage: Stage,
     /// Parts that it has, that were begun, that were told as done.
@@ -127,22 +128,20 @@ pub(super) struct Sending {
     pub granted: u32,
     /// Those that have nothing to carry yet.
     pub grants: VecDeque<u8>,
-    /// Moved from memory to memory.
-    pub moved: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Stage {
     /// The other end has not heard of it.
     Unannounced,
+    /// Neither, and it may not before its memory can be read.
+    Exposing,
     /// It has.
     Announced,
     /// It is asked whether it wants it.
     Withdrawing,
     /// It wants it, by buffers.
     Accepted,
-    /// It wants it, into its memory.
-    Moving(Target),
     /// Something did not work; it is told when nothing is on the way any more.
     Failing,
 }
@@ -177,18 +176,9 @@ pub(super) struct Incoming {
     /// Parts that came, and that were copied out.
     pub came: u32,
     pub copied: u32,
-    pub direct: Exposed,
+    /// Where it is moved from, and how much of it was. `None`: it comes by buffers.
+    pub direct: Option<(Origin, u64)>,
     pub failed: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Exposed {
-    /// By buffers.
-    No,
-    /// Not yet.
-    Asked,
-    /// The other end moves it.
-    Yes,
 }
 
 /// How many buffers a message takes.

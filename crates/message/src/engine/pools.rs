@@ -27,7 +27,7 @@ impl Engine {
                     }
                     wanted = wanted.or(Some(message));
                 }
-                Stage::Announced | Stage::Unannounced if !sending.direct && sending.begun == 0 => {
+                Stage::Announced | Stage::Unannounced if sending.direct.is_none() && sending.begun == 0 => {
                     announced = announced.or(Some(message));
                 }
                 _ => {}
@@ -220,7 +220,7 @@ impl Engine {
             let next = pair
                 .incoming
                 .iter_mut()
-                .find(|(_, incoming)| incoming.direct == super::pair::Exposed::No && incoming.granted < incoming.asked);
+                .find(|(_, incoming)| incoming.direct.is_none() && incoming.granted < incoming.asked);
             let Some((&message, incoming)) = next else { continue };
             let segment = incoming.granted;
             incoming.granted += 1;

@@ -1,9 +1,9 @@
 //! What the other end says, and messages that come in.
 
 use super::matching::{Envelope, Posted, Unexpected};
-use super::pair::{Exposed, Out, part, parts};
-use super::{Breach, Doing, Engine, Limits, Outcome, PairId, RequestId, Ticket, What, Work};
-use crate::control::{Control, Message, Tag, Target};
+use super::pair::{Out, part, parts};
+use super::{Breach, Doing, Engine, Limits, Outcome, PIECE, PairId, RequestId, What, Work};
+use crate::control::{Control, Message, Tag};
 use crate::step::Step;
 
 /// What is to be done at once with what has come.
@@ -127,15 +127,7 @@ impl Engine {
                 Ok(())
             }
             Control::Done(message, slot) => self.done(id, message, slot),
-            Control::Moved(message) => {
-                let found = pair.incoming.get(&message).filter(|incoming| incoming.direct == Exposed::Yes);
-                let (request, tag, len) =
-                    found.map(|found| (found.request, found.tag, found.len)).ok_or(Breach::Done)?;
-                pair.incoming.remove(&message);
-                pair.moved = true;
-                self.end(request, Outcome::Received { pair: id, tag, len });
-                Ok(())
-            }
+            Control::Moved(message) => self.was_moved(id, message),
             Control::Withdraw(message) => {
                 self.forget(id, message);
                 Ok(())
@@ -156,7 +148,6 @@ impl Engine {
                 Ok(())
             }
             Control::Grant(message, slot) => self.granted(id, message, slot),
-            Control::Direct(message, target) => self.directed(id, message, target),
             Control::Credit(count) => self.credited(id, count),
             Control::Withdrawn(message) => self.refused(id, message, Outcome::Cancelled),
             Control::TooLong(message) => self.refused(id, message, Outcome::TooLong { len: 0 }),
@@ -216,22 +207,35 @@ impl Engine {
         self.want(id);
     }
 
-    /// The memory of a receive can be written by the other end at `target`; `None`: it cannot, and the message goes by buffers.
-    pub fn exposed(&mut self, ticket: Ticket, target: Option<Target>) {
-        let Some(doing) = self.complete(ticket) else { return };
-        let (id, message) = (doing.pair, doing.message);
-        if let Some(pair) = self.live(id)
-            && let Some(incoming) = pair.incoming.get_mut(&message)
-        {
-            if let Some(target) = target {
-                incoming.direct = Exposed::Yes;
-                self.say(id, Out::Control(Control::Direct(message, target)));
-            } else {
-                incoming.direct = Exposed::No;
-                self.want(id);
-            }
+    /// The next piece from memory to memory, or the end.
+    pub(super) fn move_on(&mut self, id: PairId, message: Message) {
+        let pair = &mut self.pairs[id.0 as usize];
+        let Some(incoming) = pair.incoming.get(&message) else { return };
+        let Some((origin, offset)) = incoming.direct else { return };
+        let (request, tag, whole) = (incoming.request, incoming.tag, incoming.len);
+        let len = (whole - offset).min(PIECE);
+        if len > 0 {
+            let doing = Doing { pair: id, message, request, what: What::Move { len } };
+            self.begin(doing, (offset, len), Work::Move { origin });
+            return;
         }
-        self.settle(&doing);
+        pair.incoming.remove(&message);
+        self.say(id, Out::Control(Control::Moved(message)));
+        self.end(request, Outcome::Received { pair: id, tag, len: whole });
+    }
+
+    pub(super) fn moved_piece(&mut self, id: PairId, message: Message, len: u64, is_good: bool) {
+        let incoming = self.pairs[id.0 as usize].incoming.get_mut(&message);
+        let Some((incoming, (origin, moved))) = incoming.and_then(|it| it.direct.map(|direct| (it, direct))) else {
+            return;
+        };
+        incoming.direct = is_good.then_some((origin, moved + len));
+        if is_good {
+            self.move_on(id, message);
+        } else {
+            // All of it comes by buffers.
+            self.want(id);
+        }
     }
 
     /// A receive that nobody answers any more.

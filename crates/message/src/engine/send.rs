@@ -1,8 +1,8 @@
 //! Messages that go out.
 
 use super::pair::{Out, SegmentState, Sending, Stage, Way, parts};
-use super::{Breach, Cancel, Doing, Engine, Outcome, PIECE, PairId, RequestError, RequestId, Role, What, Work};
-use crate::control::{Control, Message, Tag, Target};
+use super::{Breach, Cancel, Doing, Engine, Outcome, PairId, RequestError, RequestId, Role, Ticket, What, Work};
+use crate::control::{Control, Message, Origin, Tag};
 use crate::cost::Scheme;
 use crate::step::Step;
 use std::collections::VecDeque;
@@ -74,9 +74,9 @@ impl Engine {
                     request,
                     tag,
                     len,
-                    direct: scheme == Scheme::ZeroCopy,
+                    direct: None,
                     ahead: early,
-                    stage: Stage::Unannounced,
+                    stage: if scheme == Scheme::ZeroCopy { Stage::Exposing } else { Stage::Unannounced },
                     parts,
                     begun: 0,
                     done: 0,
@@ -84,10 +84,13 @@ impl Engine {
                     asked: if early { parts } else { 1 },
                     granted: 0,
                     grants: VecDeque::new(),
-                    moved: 0,
                 },
             );
             pair.unannounced = Some(message);
+            if scheme == Scheme::ZeroCopy {
+                self.begin(Doing { pair: id, message, request, what: What::Expose }, (0, len), Work::Expose);
+                continue;
+            }
             if !early && scheme == Scheme::OneCopy && way == Way::Staged {
                 self.push(id);
                 // If no buffer may be filled before a grant, it is asked for at once.
@@ -142,46 +145,32 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn directed(&mut self, id: PairId, message: Message, target: Target) -> Result<(), Breach> {
-        let pair = &mut self.pairs[id.0 as usize];
-        if pair.failed.contains(&message) {
-            return Ok(());
+    /// The other end can read a message at `origin`; `None`: it cannot, and the message goes by buffers.
+    pub fn exposed(&mut self, ticket: Ticket, origin: Option<Origin>) {
+        let Some(doing) = self.complete(ticket) else { return };
+        let (id, message) = (doing.pair, doing.message);
+        if let Some(pair) = self.live(id)
+            && let Some(sending) = pair.sends.get_mut(&message).filter(|sending| sending.request == doing.request)
+        {
+            sending.direct = origin;
+            self.announce(id, message);
+            self.advance(id);
         }
-        let sending = pair.sends.get_mut(&message).ok_or(Breach::Grant)?;
-        if !sending.direct || !matches!(sending.stage, Stage::Announced | Stage::Withdrawing) {
-            return Err(Breach::Grant);
-        }
-        sending.stage = Stage::Moving(target);
-        self.move_on(id, message);
-        Ok(())
+        self.settle(&doing);
     }
 
-    /// The next piece from memory to memory, or the end.
-    fn move_on(&mut self, id: PairId, message: Message) {
+    /// The other end has read all of a message.
+    pub(super) fn was_moved(&mut self, id: PairId, message: Message) -> Result<(), Breach> {
         let pair = &mut self.pairs[id.0 as usize];
-        let Some(sending) = pair.sends.get(&message) else { return };
-        let Stage::Moving(target) = sending.stage else { return };
-        let (request, offset) = (sending.request, sending.moved);
-        let len = (sending.len - offset).min(PIECE);
-        if len > 0 {
-            let doing = Doing { pair: id, message, request, what: What::Move { len } };
-            self.begin(doing, (offset, len), Work::Move { target });
-            return;
+        let sending = pair.sends.get(&message).ok_or(Breach::Answer)?;
+        let may = sending.direct.is_some() && matches!(sending.stage, Stage::Announced | Stage::Withdrawing);
+        if !may {
+            return Err(Breach::Answer);
         }
+        let request = sending.request;
         pair.sends.remove(&message);
-        self.say(id, Out::Control(Control::Moved(message)));
         self.end(request, Outcome::Sent);
-    }
-
-    pub(super) fn moved_piece(&mut self, id: PairId, message: Message, len: u64, is_good: bool) {
-        if let Some(sending) = self.pairs[id.0 as usize].sends.get_mut(&message) {
-            sending.moved += len;
-            if is_good {
-                self.move_on(id, message);
-            } else {
-                self.fail(id, message);
-            }
-        }
+        Ok(())
     }
 
     pub(super) fn copied_in(&mut self, id: PairId, message: Message, segment: u32, is_good: bool) {
