@@ -117,7 +117,20 @@ impl Directory {
 
     /// A key opens nothing any more; when it returns, nobody is there.
     pub(crate) fn close_key(&self, slot: usize) {
-        self.close(&self.keys, slot as u32);
+        if self.begin_close_key(slot) {
+            self.outside.wait();
+        }
+    }
+
+    /// The first half of it, for many keys: whether [`Directory::end_close`] has to be called after them.
+    #[must_use]
+    pub(crate) fn begin_close_key(&self, slot: usize) -> bool {
+        begin_close(&self.keys, slot as u32)
+    }
+
+    /// When it returns, nobody is there by a key that was closed. Who stays inside is waited for once, not for each key.
+    pub(crate) fn end_close(&self) {
+        self.outside.wait();
     }
 
     /// The bytes of a slot can be mapped, from the next time on that it is opened; or cannot any more.
@@ -156,19 +169,11 @@ impl Directory {
 
     /// A queue pair is connected, or (`None`) is not any more; when it returns, nobody comes by the old connection.
     pub(crate) fn show_pair(&self, number: Qpn, pair: Option<&Pair>) {
-        self.close(&self.pairs, number.value());
+        if begin_close(&self.pairs, number.value()) {
+            self.outside.wait();
+        }
         if let Some(pair) = pair {
             self.open(&self.pairs, number.value(), pair.words(number));
-        }
-    }
-
-    fn close(&self, lines: &Slots64, line: u32) {
-        let at = line.wrapping_mul(LINE);
-        let version = lines.load(at);
-        if version & 1 == 1 {
-            // What is stored here is published by the fence in `wait`.
-            lines.store(at, version.wrapping_add(1));
-            self.outside.wait();
         }
     }
 
@@ -180,6 +185,17 @@ impl Directory {
         // Release pairs with the Acquire in `View::line`.
         lines.store_release(at, lines.load(at) | 1);
     }
+}
+
+/// Nobody comes in by that line any more, after the fence in `Outside::wait`. Whether it was open.
+fn begin_close(lines: &Slots64, line: u32) -> bool {
+    let at = line.wrapping_mul(LINE);
+    let version = lines.load(at);
+    let was_open = version & 1 == 1;
+    if was_open {
+        lines.store(at, version.wrapping_add(1));
+    }
+    was_open
 }
 
 /// Bytes in whole pages of a range.

@@ -195,7 +195,7 @@ impl Table {
 
     /// Notes that memory of the program was taken away. What is not the program's own mapping cannot be.
     pub(super) fn take_away(&mut self, ranges: &[Taken]) -> u64 {
-        let mut gone = 0;
+        let (mut gone, mut was_open) = (0, false);
         for (slot, entry) in self.entries.iter_mut().enumerate() {
             let Some(entry) = entry.as_mut().filter(|entry| !entry.gone && !entry.place.is_window()) else { continue };
             let first = entry.place.first() as u64;
@@ -203,8 +203,11 @@ impl Table {
             entry.gone = ranges.iter().any(|taken| taken.first < end && taken.end > first);
             gone += u64::from(entry.gone);
             if let Some(directory) = self.directory.as_ref().filter(|_| entry.gone) {
-                directory.close_key(slot);
+                was_open |= directory.begin_close_key(slot);
             }
+        }
+        if let Some(directory) = self.directory.as_ref().filter(|_| was_open) {
+            directory.end_close();
         }
         gone
     }
