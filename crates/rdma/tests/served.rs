@@ -17,6 +17,9 @@ mod share;
 #[path = "served/general.rs"]
 mod general;
 
+#[path = "served/waits.rs"]
+mod waits;
+
 const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const LEN: usize = 4 << 20;
@@ -68,7 +71,11 @@ fn again(region: &Region) -> Region {
 }
 
 fn end(service: &mut Service) -> End {
-    let number = service.enter(OWNER).unwrap();
+    end_of(service, OWNER)
+}
+
+fn end_of(service: &mut Service, account: Account) -> End {
+    let number = service.enter(account).unwrap();
     let mut program = Program::new(again(service.memory_of(number).unwrap()).window()).unwrap();
     let memory = Region::allocate(LEN, Pages::Ordinary).unwrap();
     let domain = service.create_domain(number).unwrap();

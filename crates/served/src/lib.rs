@@ -14,8 +14,8 @@
 //! * `bell`: by what the two wake each other.
 //! * `record`: one record of a seqpacket socket, with descriptors.
 //! * `server`: the side of the card. `worker`: its thread, in four files. `clients`, `answer`: who has called, and what is answered. `network`: the way to
-//!   other hosts. `closing`: what programs have handed over. `stalls`: whose
-//!   memory the thread waits for.
+//!   other hosts. `closing`: what programs have handed over. `stalls`: how
+//!   long the thread waits for memory. `pressure`: whether the machine is short of it.
 //! * `client`: the side of a program.
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod client;
 mod clients;
 mod closing;
 mod network;
+mod pressure;
 mod record;
 mod server;
 mod stalls;

@@ -1,11 +1,12 @@
 //! Memory of all programs of a card. A protection domain belongs to one program, so that every request says by its domain in
 //! whose memory it is; a key opens nothing in another's.
 
+use super::suspects::Suspects;
+use super::waits::{Wait, Watcher};
 use crate::local::{Connected, Far, Outcome};
 use crate::memory::{Asker, Binding, Kept, KeptTo, Memory, ProtectionDomain, Refused, Regions};
 use crate::number::{Gid, Key, Qpn};
 use crate::work::{Access, Data, Operation, Piece};
-use core::time::Duration;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
@@ -34,19 +35,12 @@ pub(super) struct Reach {
     version: u64,
     /// Bytes copied from one program to another, without packets.
     pub copied: u64,
-    /// It is looked whose memory makes the engine wait.
+    /// Whose memory was used.
+    pub suspects: Suspects,
+    /// Looks whether that made the engine wait.
     pub watcher: Option<Box<dyn Watcher>>,
-    /// Whose did, and how long.
-    pub waits: Vec<(usize, Duration)>,
-}
-
-/// Looks how long the engine waits for memory of a program.
-pub trait Watcher: Send {
-    /// Some of it is about to be used.
-    fn begin(&mut self);
-
-    /// It was used. How long the thread has slept meanwhile; what others than that memory had it wait for does not count.
-    fn end(&mut self) -> Duration;
+    /// Whose did, of those whose uses are looked at one by one.
+    pub waits: Vec<(usize, Wait)>,
 }
 
 /// A request between two programs that can be done at once.
@@ -60,8 +54,9 @@ struct Way {
 
 impl Reach {
     pub fn new(own: &[Gid]) -> Self {
-        let (domains, pairs, waits) = Default::default();
-        Self { regions: Slab::new(), domains, pairs, own: own.to_vec(), version: 0, copied: 0, watcher: None, waits }
+        let (domains, pairs, suspects, waits) = Default::default();
+        let (regions, own) = (Slab::new(), own.to_vec());
+        Self { regions, domains, pairs, own, version: 0, copied: 0, suspects, watcher: None, waits }
     }
 
     /// A domain of the engine is that one of an owner from now on; or (`None`) of nobody.
@@ -92,15 +87,25 @@ impl Reach {
         does: impl FnOnce(&mut Regions, Asker) -> Result<R, Refused>,
     ) -> Result<R, Refused> {
         let (owner, asker) = self.asker(asker).ok_or(Refused::Key)?;
-        let regions = self.regions.get_mut(owner).ok_or(Refused::Key)?;
-        let Some(watcher) = &mut self.watcher else { return does(regions, asker) };
-        watcher.begin();
-        let done = does(regions, asker);
-        let waited = watcher.end();
-        if !waited.is_zero() {
-            self.waits.push((owner, waited));
+        self.used(owner, |regions| does(regions, asker)).ok_or(Refused::Key)?
+    }
+
+    /// Uses memory of that program, and looks whether that makes the engine wait, if it is one of those.
+    #[inline]
+    fn used<R>(&mut self, owner: usize, does: impl FnOnce(&mut Regions) -> R) -> Option<R> {
+        let regions = self.regions.get_mut(owner)?;
+        self.suspects.note(owner);
+        let watcher = self.watcher.as_mut().filter(|_| self.suspects.is_watched(owner));
+        let Some(watcher) = watcher else { return Some(does(regions)) };
+        // Whoever has it wait in each page is not served before he is put out.
+        if self.waits.iter().any(|(other, wait)| *other == owner && wait.is_too_long()) {
+            return None;
         }
-        done
+        watcher.begin();
+        let done = does(regions);
+        let waited = watcher.end();
+        self.waits.extend(waited.map(|wait| (owner, wait)));
+        Some(done)
     }
 
     /// How a request goes that the other program has no part in; `None`: as packets.
@@ -133,24 +138,27 @@ impl Reach {
 
     /// Bytes given with a request.
     fn put(&mut self, way: &Way, parts: &[&[u8]]) -> Option<()> {
-        let to = self.regions.get_mut(way.to.0)?;
         let mut address = way.address;
-        for part in parts.iter().filter(|part| !part.is_empty()) {
-            let write = to.with_reached(way.to.1, way.rkey, address, part.len() as u32, way.access, |place, at| {
-                place.write(at, part, false)
-            });
-            write.ok()?.ok()?;
-            address = address.wrapping_add(part.len() as u64);
-        }
-        Some(())
+        self.used(way.to.0, |to| {
+            for part in parts.iter().filter(|part| !part.is_empty()) {
+                let write = to.with_reached(way.to.1, way.rkey, address, part.len() as u32, way.access, |place, at| {
+                    place.write(at, part, false)
+                });
+                write.ok()?.ok()?;
+                address = address.wrapping_add(part.len() as u64);
+            }
+            Some(())
+        })?
     }
 
     /// From one program to the other, or back. What stops in the middle goes as packets from the beginning: the same bytes to
     /// the same places.
     fn copy(&mut self, way: &Way, pieces: &[Piece], writes: bool) -> Option<()> {
-        if way.from.0 == way.to.0 {
-            return self.copy_within(way, pieces, writes);
+        let ends = [way.from.0, way.to.0];
+        if way.from.0 == way.to.0 || ends.iter().any(|end| self.suspects.is_watched(*end)) {
+            return self.copy_by_parts(way, pieces, writes);
         }
+        ends.iter().for_each(|end| self.suspects.note(*end));
         let right = if writes { Access::default() } else { Access::LOCAL_WRITE };
         let (from, to) = self.both(way)?;
         let (asker, other) = (way.from.1, way.to.1);
@@ -174,21 +182,21 @@ impl Reach {
         Some(())
     }
 
-    /// The same within one program, by a buffer between: its regions are one table.
-    fn copy_within(&mut self, way: &Way, pieces: &[Piece], writes: bool) -> Option<()> {
-        let regions = self.regions.get_mut(way.from.0)?;
-        let (asker, other) = (way.from.1, way.to.1);
+    /// The same by a buffer between, so that memory of one program is used at a time: within one program, because its regions are one table,
+    /// and where it is looked at whose memory makes the engine wait.
+    fn copy_by_parts(&mut self, way: &Way, pieces: &[Piece], writes: bool) -> Option<()> {
+        let ((from, asker), (to, other)) = (way.from, way.to);
         let (mut address, mut part) = (way.address, [0; PART]);
         for piece in pieces {
             for at in (0..piece.len).step_by(PART) {
                 let part = &mut part[..PART.min((piece.len - at) as usize)];
                 let own = piece.address.checked_add(at.into())?;
                 if writes {
-                    regions.gather(asker, piece.lkey, own, part).ok()?;
-                    regions.write(other, way.rkey, address, part).ok()?;
+                    self.used(from, |regions| regions.gather(asker, piece.lkey, own, part))?.ok()?;
+                    self.used(to, |regions| regions.write(other, way.rkey, address, part))?.ok()?;
                 } else {
-                    regions.read(other, way.rkey, address, part).ok()?;
-                    regions.scatter(asker, piece.lkey, own, part).ok()?;
+                    self.used(to, |regions| regions.read(other, way.rkey, address, part))?.ok()?;
+                    self.used(from, |regions| regions.scatter(asker, piece.lkey, own, part))?.ok()?;
                 }
                 address = address.wrapping_add(part.len() as u64);
             }
@@ -235,9 +243,7 @@ impl Memory for Reach {
     }
 
     fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
-        // While it is looked for who makes the engine wait, memory of one program is used at a time.
-        let way = self.way(far, operation, len).filter(|_| self.watcher.is_none());
-        let Some(way) = way else { return Outcome::No };
+        let Some(way) = self.way(far, operation, len) else { return Outcome::No };
         // All of it has to fit, before the first byte is moved.
         if !self.may(&way, len) {
             return Outcome::No;
@@ -256,7 +262,7 @@ impl Memory for Reach {
     }
 
     fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
-        self.watcher.is_none() && self.way(far, operation, len).is_some_and(|way| self.may(&way, len))
+        self.way(far, operation, len).is_some_and(|way| self.may(&way, len))
     }
 
     fn keep(&mut self, far: &Far<'_>, rkey: Key, address: u64) -> Option<Kept> {
@@ -268,9 +274,10 @@ impl Memory for Reach {
     #[inline(always)]
     fn write_again(&mut self, kept: &Kept, address: u64, bytes: &[u8]) -> bool {
         let KeptTo::Program { owner, asker, version } = kept.to else { return false };
-        if version != self.version || self.watcher.is_some() {
+        if version != self.version || self.suspects.is_watched(owner) {
             return false;
         }
+        self.suspects.note(owner);
         let Some(to) = self.regions.get_mut(owner) else { return false };
         let len = bytes.len() as u32;
         let done = to.with_reached(asker, kept.rkey, address, len, Access::REMOTE_WRITE, |place, at| {

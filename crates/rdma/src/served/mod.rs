@@ -12,7 +12,7 @@
 //!
 //! * `work`, `told`: what stands in the messages of both directions.
 //! * `program`: the side of a program.
-//! * `memory`: regions of all programs; a copy from one to another.
+//! * `memory`: regions of all programs; a copy from one to another. `suspects`, `waits`: for whose memory the engine has waited.
 //! * `service`: the side of the card. `objects`: who owns what. `books`: how much. `turn`: what is done again and again.
 //! * `mailbox`: packets between two programs of one card. `general`: queue pair 1, which they share.
 //!
@@ -25,16 +25,18 @@ mod memory;
 mod objects;
 mod program;
 mod service;
+mod suspects;
 mod told;
 mod turn;
+mod waits;
 mod work;
 
 pub use books::{Account, Amounts, Quota};
 pub use general::{GeneralCounters, ID_BITS};
-pub use memory::Watcher;
 pub use program::{Full, Program};
 pub use service::{Counters, Left, Number, PutOut, ServeError, Service};
 pub use turn::Turn;
+pub use waits::{Wait, Watcher};
 pub use work::{Apart, MOST_PIECES, Words, Work};
 
 /// Most bytes that a request may bring along.

@@ -3,8 +3,9 @@
 use super::books::{Account, Amounts, Books, Debt, Quota};
 use super::general::{General, GeneralCounters};
 use super::mailbox::Mailbox;
-use super::memory::{Reach, Watcher};
+use super::memory::Reach;
 use super::objects::Owned;
+use super::waits::{Waited, Waits};
 use super::work::Apart;
 use super::{EVENT_LINES, EVENTS_AT, SHARED_LEN, WORK_LINES};
 use crate::engine::{Engine, Error, Leftover, Options};
@@ -13,15 +14,11 @@ use crate::number::{Gid, Key, Moment, Qpn};
 use crate::show::{self, Shown};
 use crate::transport::Out;
 use crate::wire::Service as Kind;
-use core::time::Duration;
 use millrace_dma::{OutOfRange, Pages, Region, RegionError};
 use millrace_ring::lines::{MOST_WORDS, Receiver, Sender};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use std::collections::VecDeque;
-
-/// How long the engine waits for memory of a program, all together, while that is watched.
-const WAITED: Duration = Duration::from_millis(50);
 
 /// The number of a program, as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -95,7 +92,11 @@ pub struct Counters {
     pub strange: u64,
     /// Programs that were put out because they wrote what is no message.
     pub malformed: u64,
-    /// Programs that were put out because the engine had to wait for their memory.
+    /// How often the engine had to wait for memory, and for how long.
+    pub waits: u64,
+    /// In microseconds.
+    pub waited_us: u64,
+    /// Programs that were put out because of that.
     pub stalled: u64,
     /// Events that a program had no room for.
     pub events_lost: u64,
@@ -123,8 +124,8 @@ pub(super) struct Process {
     pub paid: FxHashMap<Key, Amounts>,
     /// Events for which its ring had no room.
     pub late: VecDeque<u64>,
-    /// How long the engine had to wait for its memory, since that was watched.
-    pub waited: Duration,
+    /// How long the engine had to wait for its memory, if it is the owner's.
+    pub waited: Waited,
 }
 
 /// What is left of a program that has gone: to be dropped. Its user pays for it until then.
@@ -195,6 +196,7 @@ pub struct Service {
     pub(super) shared: FxHashMap<u32, (Number, Amounts)>,
     pub(super) mailbox: Mailbox,
     pub(super) general: General,
+    pub(super) waits: Waits,
     /// All that could be sent waits for the wire.
     pub(super) is_blocked: bool,
     pub(super) counters: Counters,
@@ -224,6 +226,7 @@ impl Service {
             shared: FxHashMap::default(),
             mailbox: Mailbox::default(),
             general,
+            waits: Waits::default(),
             is_blocked: false,
             counters: Counters::default(),
             first: 0,
@@ -255,7 +258,7 @@ impl Service {
             taken: 0,
             paid: FxHashMap::default(),
             late: VecDeque::new(),
-            waited: Duration::ZERO,
+            waited: Waited::default(),
         };
         Ok(Number(self.processes.insert(process)))
     }
@@ -279,7 +282,10 @@ impl Service {
         let objects = self.destroy_all(&owned);
         let debt = self.books.owe(account, &owned.has);
         self.general.leave(program);
-        let regions = self.engine.memory().regions.try_remove(memory);
+        let reach = self.engine.memory();
+        let regions = reach.regions.try_remove(memory);
+        reach.suspects.forget(memory);
+        reach.waits.retain(|(owner, _)| *owner != memory);
         let process = self.processes.remove(program.0);
         self.bells.retain(|bell| *bell != program);
         let own = &self.own;
@@ -330,32 +336,6 @@ impl Service {
         self.put_out.pop()
     }
 
-    /// Watches from now on whose memory makes the engine wait, until `None` is given: whoever does so for longer than a moment is put out. Everything
-    /// goes as packets meanwhile.
-    pub fn watch(&mut self, watcher: Option<Box<dyn Watcher>>) {
-        if watcher.is_some() != self.engine.memory().watcher.is_some() {
-            self.processes.iter_mut().for_each(|(_, process)| process.waited = Duration::ZERO);
-        }
-        self.engine.memory().watcher = watcher;
-    }
-
-    /// Puts out those for whose memory the engine has waited for too long.
-    pub(super) fn put_out_stalled(&mut self, now: Moment) {
-        for (memory, waited) in core::mem::take(&mut self.engine.memory().waits) {
-            let Some((number, process)) = self.processes.iter_mut().find(|(_, process)| process.memory == memory)
-            else {
-                continue;
-            };
-            process.waited += waited;
-            if process.waited > WAITED {
-                self.counters.stalled += 1;
-                let number = Number(number);
-                let left = self.leave(now, number);
-                self.put_out.push(PutOut { number, left, has_stalled: true });
-            }
-        }
-    }
-
     /// What a program has now.
     pub fn show(&mut self, program: Number) -> Option<Shown> {
         let process = self.processes.get(program.0)?;
@@ -369,13 +349,27 @@ impl Service {
     /// JSON objects of what happened so far, of all programs together: counters of the transport, those of this, with some more, and those of
     /// queue pair 1.
     pub fn show_counters<const N: usize>(&mut self, more: [(&'static str, u64); N]) -> [String; 3] {
-        let Counters { taken, refused, strange, malformed, stalled, events_lost, forged, unconnected, packets, copied } =
-            self.counters();
+        let Counters {
+            taken,
+            refused,
+            strange,
+            malformed,
+            waits,
+            waited_us,
+            stalled,
+            events_lost,
+            forged,
+            unconnected,
+            packets,
+            copied,
+        } = self.counters();
         let own = [
             ("taken", taken),
             ("refused", refused),
             ("strange", strange),
             ("malformed", malformed),
+            ("waits", waits),
+            ("waited_us", waited_us),
             ("stalled", stalled),
             ("events_lost", events_lost),
             ("forged", forged),

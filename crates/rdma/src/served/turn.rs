@@ -63,7 +63,7 @@ impl Service {
         moved |= self.move_on(now, wire);
         moved |= self.tell();
         if !self.engine.memory().waits.is_empty() {
-            self.put_out_stalled(now);
+            self.charge_watched(now);
         }
         let mut next = self.engine.next_deadline();
         next = next.into_iter().chain(refused_next).min();

@@ -1,8 +1,6 @@
 //! What a program gets beside others that take all that they can.
 
 use super::*;
-use millrace_rdma::served::Watcher;
-use std::time::Duration;
 
 const ELSEWHERE: Path = Path { destination: Gid([9; 16]), ..PATH };
 
@@ -229,47 +227,4 @@ fn what_is_given_up_is_in_the_books_until_it_is_dropped() {
     assert_eq!(left_of(&mut service, eve), [512, 6, 8, 8]);
     drop(left);
     assert_eq!(left_of(&mut service, eve), all);
-}
-
-/// Every second access takes long.
-struct Slow(u32);
-
-impl Watcher for Slow {
-    fn begin(&mut self) {
-        self.0 += 1;
-    }
-
-    fn end(&mut self) -> Duration {
-        if self.0 % 2 == 1 { Duration::from_millis(20) } else { Duration::ZERO }
-    }
-}
-
-#[test]
-fn whose_memory_the_engine_waits_for_is_put_out_and_nobody_else() {
-    let (mut service, [mut a, mut b]) = two();
-    let mut now = 0;
-    service.watch(Some(Box::new(Slow(0))));
-    let (key, own) = (b.key, a.piece(0, 64));
-    // Of `a` bytes are read, slowly; those of `b` are written.
-    for id in 0..2 {
-        a.post(id, write_to(key, 0), &[own]).unwrap();
-        run(&mut service, &mut now);
-    }
-    assert_eq!((a.poll().len(), service.counters().copied), (2, 0), "all goes as packets");
-    assert!(service.take_put_out().is_none(), "that may happen");
-    a.post(3, write_to(key, 0), &[own]).unwrap();
-    run(&mut service, &mut now);
-    let out = service.take_put_out().unwrap();
-    assert!(out.has_stalled && out.number == a.number && service.take_put_out().is_none());
-    assert_eq!(service.counters().stalled, 1);
-    service.watch(None);
-    let mut c = end(&mut service);
-    service.modify_pair(b.number, b.qpn, &Attributes::state(State::Reset)).unwrap();
-    b.program.add_pair(b.qpn, &Capabilities { send_requests: 4, ..Capabilities::default() }, true);
-    join(&mut service, &b, &c);
-    let (key, own) = (c.key, b.piece(0, 64));
-    b.post(4, write_to(key, 0), &[own]).unwrap();
-    run(&mut service, &mut now);
-    assert_eq!((b.poll()[0].status, service.counters().copied), (Status::Success, 64));
-    assert!(c.poll().is_empty());
 }

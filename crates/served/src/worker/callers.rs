@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Programs at once: each costs the card memory.
 const MOST_PROGRAMS: usize = 256;
@@ -16,8 +16,6 @@ const MOST_PROGRAMS: usize = 256;
 const ACCEPTED: usize = 4;
 /// Connections of one process at once.
 const MOST_OF_PROCESS: usize = 8;
-/// How long a user whose memory it was is turned away.
-const BANNED: Duration = Duration::from_secs(60);
 
 impl Worker {
     pub(super) fn accept(&mut self) {
@@ -42,26 +40,24 @@ impl Worker {
 
     fn let_in(&mut self, socket: OwnedFd) {
         match Client::new(socket, &self.may) {
-            Ok(client) if self.is_banned(&client.caller) => self.turn_away(client.socket, Errno::ACCESS),
+            Ok(client) if self.service.is_out(self.now(), client.caller.account()) => {
+                self.turn_away(client.socket, Errno::ACCESS)
+            }
             Ok(client) if self.has_many(&client.caller) => self.turn_away(client.socket, Errno::USERS),
             Ok(client) => self.clients.push(client),
             Err(socket) => self.turn_away(Arc::new(socket), Errno::ACCESS),
         }
     }
 
-    pub(super) fn is_banned(&self, caller: &Caller) -> bool {
-        let now = Instant::now();
-        self.banned.iter().any(|(uid, until)| *uid == caller.uid && *until > now)
-    }
-
-    /// Memory of this program made the engine wait. The other programs of its user could do the same, one after the other.
+    /// The engine had to wait for memory of this program. The others of its user could have it wait as well, one after the other.
     pub(super) fn ban(&mut self, caller: Caller) {
         let Caller { pid, uid, is_limited } = caller;
-        tracing::warn!(pid, uid, "a program took away memory that it had registered, and is served no more");
+        tracing::warn!(
+            pid,
+            uid,
+            "the RDMA engine had to wait too long for memory of a program, which it serves no more"
+        );
         if is_limited {
-            let now = Instant::now();
-            self.banned.retain(|(_, until)| *until > now);
-            self.banned.push((uid, now + BANNED));
             self.clients.iter_mut().for_each(|client| client.is_over |= client.caller.uid == uid);
         }
     }

@@ -40,10 +40,6 @@ const SILENT: Duration = Duration::from_millis(1);
 
 /// Of those who were turned away, how many sockets may wait to be closed before nobody is let in.
 const MOST_STRANGERS: usize = 1024;
-/// Turns that take so much longer than they may: it is looked whether the thread has slept so long.
-const SLOW: Duration = Duration::from_millis(5);
-/// How long it is watched then whose memory it waits for.
-const WATCHED: Duration = Duration::from_secs(10);
 /// How soon the socket is looked at again that could not be, and whether somebody has greeted.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -73,23 +69,19 @@ pub(crate) struct Worker {
     first: usize,
     /// Makes text of what was asked for.
     scribe: Closer,
-    stalls: Stalls,
-    /// Until when it is watched whose memory the thread waits for.
-    watched: Option<Instant>,
-    /// Users who are turned away, and until when.
-    banned: Vec<(u32, Instant)>,
 }
 
 impl Worker {
-    /// Serves programs that call at `listener`, until somebody rings and says that it is to stop.
+    /// Serves programs that call at `listener`, until somebody rings and says that it is to stop. By the thread that is to do that.
     pub fn new(
-        service: Service,
+        mut service: Service,
         network: Option<Network>,
         (address, mtu): (Address, u16),
         (may, userfaultfd): (May, Option<OwnedFd>),
         listener: OwnedFd,
         bell: Arc<OwnedFd>,
     ) -> Self {
+        service.watch(Box::new(Stalls::new()));
         let (clients, graves, strangers, began) = (Vec::new(), Vec::new(), Closer::default(), Instant::now());
         let (waiting, turned_away, full, scarce, first, scribe) = (0, 0, None, None, 0, Closer::default());
         Self {
@@ -111,9 +103,6 @@ impl Worker {
             scarce,
             first,
             scribe,
-            stalls: Stalls::new(),
-            watched: None,
-            banned: Vec::new(),
         }
     }
 
@@ -148,7 +137,9 @@ impl Worker {
 
     /// Turns for a while, until it is time to look at the socket. When the next turn is to be.
     fn turns(&mut self, until: &mut Instant) -> Option<Moment> {
+        self.service.restart_watch();
         let began = Instant::now();
+        let mut last = began;
         loop {
             let mut turns = 0;
             for _ in 0..LOOKS {
@@ -168,28 +159,12 @@ impl Worker {
                 // Programs that poll may need this core.
                 std::thread::yield_now();
             }
+            self.service.look_for_waits(Moment::new((now - self.began).as_nanos() as u64), now - last);
+            self.part();
+            last = now;
             if now >= *until || now - began >= LOOK {
-                self.look_after(now, now - began);
                 return turn.next;
             }
-        }
-    }
-
-    /// After turns that took so long: if the thread has slept meanwhile, it has waited for memory of somebody.
-    fn look_after(&mut self, now: Instant, took: Duration) {
-        if took > LOOK + SLOW {
-            let slept = self.stalls.slept();
-            self.stalls.restart();
-            if slept > SLOW {
-                if self.watched.replace(now + WATCHED).is_none() {
-                    tracing::warn!(?slept, "the RDMA engine had to wait for memory: it looks now whose that is");
-                }
-                self.service.watch(Some(Box::new(Stalls::new())));
-            }
-        }
-        if self.watched.is_some_and(|until| now > until) {
-            self.watched = None;
-            self.service.watch(None);
         }
     }
 
@@ -223,8 +198,8 @@ impl Worker {
         turn
     }
 
-    /// Rings, and hangs up on who was put out. Before anybody else comes, so that its number is nobody else's yet.
-    fn after_turn(&mut self) {
+    /// Hangs up on who was put out. Before anybody else comes, so that its number is nobody else's yet.
+    fn part(&mut self) {
         while let Some(PutOut { number, left, has_stalled }) = self.service.take_put_out() {
             let is_it = |client: &Client| client.met.as_ref().is_some_and(|met| met.number == number);
             if let Some(at) = self.clients.iter().position(is_it) {
@@ -236,6 +211,11 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// What a turn leaves to do: to hang up, to answer, and to ring.
+    fn after_turn(&mut self) {
+        self.part();
         if self.waiting > 0 {
             self.serve_waiting();
         }
@@ -272,7 +252,6 @@ impl Worker {
         let left = left.chain(is_crowded.then_some(SILENT)).min();
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         self.look(left.as_ref(), wakes.as_ref());
-        self.stalls.restart();
         if let Some(network) = &mut self.network {
             network.awake();
         }

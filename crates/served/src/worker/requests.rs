@@ -58,10 +58,10 @@ impl Worker {
 
     /// Requests before which all is taken.
     pub(super) fn serve_waiting(&mut self) {
-        let began = Instant::now();
+        let (began, before) = (Instant::now(), self.waiting);
         for at in self.in_turn() {
             if began.elapsed() > REQUESTS {
-                return;
+                break;
             }
             if let Some((Until::Taken(position), number)) = self.waits(at)
                 && self.service.has_taken(number, position)
@@ -69,6 +69,10 @@ impl Worker {
                 self.waiting -= 1;
                 self.answer_waiting(at, number, None);
             }
+        }
+        // Memory that is mapped meanwhile is nobody's whom the engine waits for.
+        if self.waiting < before {
+            self.service.restart_watch();
         }
     }
 
