@@ -890,6 +890,7 @@ fn short_writes_go_where_those_before_went_as_long_as_they_may() {
             assert_eq!(b.bytes(8 * number as usize, 8), bytes, "{what}");
         }
         assert_eq!(ends[0].poll().iter().map(|line| line.id).collect::<Vec<_>>(), [4], "one was signaled");
+        assert_eq!(service.counters().again, 2, "where they go is kept from the second one on");
         change(&mut service, &ends);
         let [a, b] = &mut ends;
         a.program.write_short(a.qpn, 5, (64, key), &[5; 16], true).unwrap();
@@ -981,6 +982,7 @@ fn completions_that_have_no_room_are_told_when_there_is() {
     // The card would sleep; but not for ever.
     let turn = service.turn(Moment::new(now), &mut NoWire);
     assert!(!turn.moved && turn.next.is_some(), "{turn:?} {}", a.poll().len());
+    assert!(!service.wants_turn(), "a ring without room is not looked at all the time");
     assert_eq!(a.poll().len(), 16);
     now = turn.next.unwrap().nanoseconds();
     service.turn(Moment::new(now), &mut NoWire);

@@ -108,6 +108,8 @@ pub struct Counters {
     pub packets: u64,
     /// Bytes copied from one program to another, once and without packets.
     pub copied: u64,
+    /// Short WRITEs that were done by what was kept of the one before.
+    pub again: u64,
 }
 
 /// A program.
@@ -200,6 +202,8 @@ pub struct Service {
     /// All that could be sent waits for the wire.
     pub(super) is_blocked: bool,
     pub(super) counters: Counters,
+    /// Completion queues that had completions for which there was no room, after the last turn.
+    pub(super) left: usize,
     /// Whose turn is first.
     pub(super) first: usize,
     /// Programs whose events are to be looked at by them: somebody has to ring.
@@ -229,6 +233,7 @@ impl Service {
             waits: Waits::default(),
             is_blocked: false,
             counters: Counters::default(),
+            left: 0,
             first: 0,
             bells: VecDeque::new(),
             put_out: Vec::new(),
@@ -362,6 +367,7 @@ impl Service {
             unconnected,
             packets,
             copied,
+            again,
         } = self.counters();
         let own = [
             ("taken", taken),
@@ -376,6 +382,7 @@ impl Service {
             ("unconnected", unconnected),
             ("packets", packets),
             ("copied_bytes", copied),
+            ("written_again", again),
             ("programs", self.programs() as u64),
         ];
         let general = self.general.counters.pairs().chain([("services", self.general.services() as u64)]);

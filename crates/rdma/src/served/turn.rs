@@ -59,6 +59,7 @@ impl Service {
     /// to other addresses go to `wire`.
     pub fn turn<O: Out>(&mut self, now: Moment, wire: &mut O) -> Turn {
         let refused_next = self.general.expire(now);
+        self.first = (self.first + 1) % self.processes.capacity().max(1);
         let mut moved = self.take_all(&mut || now);
         moved |= self.move_on(now, wire);
         moved |= self.tell();
@@ -89,7 +90,8 @@ impl Service {
     /// Whether there is something to send or to tell, after [`Service::take`]: a turn does it.
     #[inline]
     pub fn wants_turn(&mut self) -> bool {
-        let is_told = self.engine.filled() == 0 && self.put_out.is_empty() && self.bells.is_empty();
+        // Queues whose rings have no room are looked at now and then (`LATE`), not for this.
+        let is_told = self.engine.filled() <= self.left && self.put_out.is_empty() && self.bells.is_empty();
         !is_told || !self.is_quiet() || !self.engine.memory().waits.is_empty()
     }
 
@@ -127,7 +129,6 @@ impl Service {
         for step in 0..count {
             moved |= self.take_of(now, Number((self.first + step) % count));
         }
-        self.first = (self.first + 1) % count.max(1);
         moved
     }
 
@@ -177,7 +178,9 @@ impl Service {
         let Some(short) = ShortWrite::read(words) else { return false };
         let is_own = self.pairs.get(&short.qpn).is_some_and(|of| of.owner == program);
         let (to, bytes) = ((short.address, short.rkey), &short.bytes[..short.len]);
-        is_own && self.engine.write_again(short.qpn, short.id, to, bytes, short.signaled)
+        let is_done = is_own && self.engine.write_again(short.qpn, short.id, to, bytes, short.signaled);
+        self.counters.again += u64::from(is_done);
+        is_done
     }
 
     /// One message. Bytes that it may have copied.
@@ -304,6 +307,7 @@ impl Service {
                 self.engine.list_filled(queue);
             }
         }
+        self.left = self.engine.filled();
         for _ in 0..EVENTS {
             let Some(event) = self.engine.take_event() else { break };
             if let Event::Completion(queue) = event
