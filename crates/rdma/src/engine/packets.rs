@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::memory::Memory;
-use crate::number::Moment;
+use crate::number::{Moment, Qpn};
 use crate::transport::{Origin, Out, Step};
 use crate::wire::Packet;
 
@@ -118,6 +118,16 @@ impl<M: Memory> Engine<M> {
             self.fail_overrun(now);
         }
         (count, last)
+    }
+
+    /// As [`acknowledge_again`](Self::acknowledge_again), out of turn: one packet at once, for which its group pays. Whether there was one.
+    pub fn acknowledge_now<O: Out>(&mut self, now: Moment, qpn: Qpn, out: &mut O) -> bool {
+        let Some(slot) = self.numbers.slot(qpn) else { return false };
+        let (pairs, mut env) = self.split(now);
+        let Some(pair) = pairs.get_mut(slot as usize) else { return false };
+        let (group, is_sent) = (pair.group, pair.say_last(&mut env, out) == Step::Sent);
+        self.turns.pay(group, usize::from(is_sent), 0);
+        is_sent
     }
 
     /// When [`transmit`](Self::transmit) is to be called although nothing comes and nothing is posted. It may turn out that there

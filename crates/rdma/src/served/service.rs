@@ -12,7 +12,6 @@ use crate::engine::{Engine, Error, Leftover, Options};
 use crate::memory::{Limits, Regions, RegisterError};
 use crate::number::{Gid, Key, Moment, Qpn};
 use crate::show::{self, Shown};
-use crate::transport::Out;
 use crate::wire::Service as Kind;
 use millrace_dma::{OutOfRange, Pages, Region, RegionError};
 use millrace_ring::lines::{MOST_WORDS, Receiver, Sender};
@@ -305,18 +304,6 @@ impl Service {
     pub fn lose_network(&mut self, now: Moment) {
         let own = &self.own;
         self.engine.break_pairs(now, |kind, path| kind != Kind::UnreliableDatagram && !own.contains(&path.destination));
-    }
-
-    /// Acknowledges twice more what has come to a queue pair that is about to be destroyed: the last acknowledgement may have been lost,
-    /// and nobody is left to be asked again.
-    pub fn say_farewell<O: Out>(&mut self, now: Moment, program: Number, qpn: Qpn, wire: &mut O) {
-        const FAREWELLS: usize = 2;
-        let is_its_own = self.pairs.get(&qpn).is_some_and(|of| of.owner == program);
-        for _ in 0..FAREWELLS {
-            if is_its_own && self.engine.acknowledge_again(qpn) {
-                self.move_on(now, wire);
-            }
-        }
     }
 
     /// Up to where the messages that a program has written by now are to be taken, so that a request by another way comes behind them;

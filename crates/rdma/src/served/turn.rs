@@ -266,6 +266,20 @@ impl Service {
         }
     }
 
+    /// Acknowledges twice more what has come to a queue pair that is about to be destroyed, at once, whoever's turn it is: the last
+    /// acknowledgement may have been lost, or have to wait, and nobody is left to be asked again.
+    pub fn say_farewell<O: Out>(&mut self, now: Moment, program: Number, qpn: Qpn, wire: &mut O) {
+        const FAREWELLS: usize = 2;
+        if self.pairs.get(&qpn).is_none_or(|of| of.owner != program) {
+            return;
+        }
+        let Self { engine, own, general, mailbox, .. } = self;
+        let mut switch = Switch { own, general, mailbox, wire, is_blocked: false };
+        for _ in 0..FAREWELLS {
+            engine.acknowledge_now(now, qpn, &mut switch);
+        }
+    }
+
     pub(super) fn move_on<O: Out>(&mut self, now: Moment, wire: &mut O) -> bool {
         let mut answers = core::mem::take(&mut self.general.answers);
         let mut switch =

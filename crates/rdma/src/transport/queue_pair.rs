@@ -343,9 +343,17 @@ impl QueuePair {
 
     /// What was taken from the other end is acknowledged once more. Returns whether there is anything to be said.
     pub fn acknowledge_again(&mut self) -> bool {
+        self.acknowledges() && self.responder.acknowledge_again()
+    }
+
+    /// The same at once, before the end.
+    pub fn say_last<M: Memory, O: Out>(&mut self, env: &mut Environment<'_, M>, out: &mut O) -> Step {
+        if self.acknowledges() { self.responder.say_last(&self.config, env, out) } else { Step::Idle }
+    }
+
+    fn acknowledges(&self) -> bool {
         let is_reliable = self.config.init.service == Service::ReliableConnection;
-        let receives = matches!(self.config.state, State::ReadyToReceive | State::ReadyToSend | State::Drained);
-        is_reliable && receives && self.responder.acknowledge_again()
+        is_reliable && matches!(self.config.state, State::ReadyToReceive | State::ReadyToSend | State::Drained)
     }
 
     /// A time has come.

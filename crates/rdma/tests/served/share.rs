@@ -128,6 +128,32 @@ fn who_waits_for_the_wire_with_many_queue_pairs_delays_nobody() {
     }
 }
 
+#[test]
+fn a_farewell_waits_for_nobodys_turn_and_gives_nobody_one() {
+    let (mut service, [mut a, mut b]) = two();
+    let mut now = 0;
+    // More programs with long WRITEs on their way than have a turn before the end.
+    let _crowds: Vec<[End; 2]> = (0..20).map(|_| crowd(&mut service, &mut now, 1)).collect();
+    let (key, own) = (b.key, a.piece(0, 64));
+    let immediate = Operation::Write { address: 0, rkey: key, immediate: Some([0; 4]) };
+    b.program.post_receive(b.qpn, 1, &[]).unwrap();
+    a.post(2, immediate, &[own]).unwrap();
+    while b.poll().is_empty() {
+        now += 1000;
+        service.turn(Moment::new(now), &mut NoWire);
+    }
+    assert!(a.poll().is_empty(), "the acknowledgement waits for its turn");
+    let before = service.counters().packets;
+    service.say_farewell(Moment::new(now), b.number, b.qpn, &mut NoWire);
+    service.say_farewell(Moment::new(now), a.number, b.qpn, &mut NoWire);
+    assert_eq!(service.counters().packets, before);
+    service.destroy_pair(b.number, b.qpn).unwrap();
+    now += 1000;
+    service.turn(Moment::new(now), &mut NoWire);
+    let ended: Vec<_> = a.poll().iter().map(|line| (line.id, line.status)).collect();
+    assert_eq!(ended, [(2, Status::Success)]);
+}
+
 /// How many pairs, regions, queues and shared receive queues a user takes with so many programs, until there are no more.
 fn greedy(service: &mut Service, account: Account, programs: usize) -> [usize; 4] {
     let mut taken = [0; 4];

@@ -49,6 +49,15 @@ impl Responder {
         Step::Idle
     }
 
+    /// Acknowledges once more what was taken, if anything was; not while there is something else to be said first.
+    pub fn say_last<M: Memory, O: Out>(&mut self, config: &Config, env: &mut Environment<'_, M>, out: &mut O) -> Step {
+        if self.msn == 0 || self.refusal.is_some() || !self.jobs.is_empty() {
+            return Step::Idle;
+        }
+        self.acknowledge = false;
+        self.say(config, env, out, self.expected - 1, Syndrome::Ack(NO_LIMIT))
+    }
+
     #[inline]
     fn credits(&mut self, config: &Config) -> u8 {
         if !config.extended || config.init.shared_receive_queue.is_some() {
