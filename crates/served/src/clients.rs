@@ -14,7 +14,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// How long a program may take to greet.
@@ -54,15 +54,7 @@ pub fn owner_only() -> May {
 /// A program that has gone, and whose descriptors are still being closed: it has its place until then.
 pub(crate) struct Grave {
     pub caller: Caller,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Grave {
-    /// What is not closed yet.
-    pub fn count(&self) -> usize {
-        // Relaxed: a count, which orders nothing.
-        self.waiting.load(Ordering::Relaxed)
-    }
+    pub closer: Closer,
 }
 
 /// A program that has called.
@@ -157,7 +149,7 @@ impl Client {
         if let Some(waiting) = waiting {
             closer.close_all(waiting.fds);
         }
-        Grave { caller, waiting: closer.waiting() }
+        Grave { caller, closer }
     }
 }
 

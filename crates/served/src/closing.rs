@@ -86,9 +86,17 @@ impl Closer {
         }
     }
 
-    /// Counts what waits, also when this is gone.
-    pub fn waiting(&self) -> Arc<AtomicUsize> {
-        self.waiting.clone()
+    /// Whether there was no thread for something that waits.
+    pub fn is_stuck(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Whether there is a thread now for all that waits.
+    pub fn try_again(&mut self) -> bool {
+        if self.is_stuck() {
+            self.start();
+        }
+        !self.is_stuck()
     }
 
     /// Whether so much waits that nothing more is to be taken.
@@ -155,7 +163,7 @@ mod tests {
         assert_eq!(own.count(), 1);
         scribe.run(1, move || place.close(slow));
         // Its program has gone; nothing keeps the other thread.
-        let waiting = own.waiting();
+        let waiting = own.waiting.clone();
         drop(own);
         let (done, is_done) = channel();
         scribe.run(1, move || done.send(()).unwrap());

@@ -20,7 +20,7 @@ const MOST_OF_PROCESS: usize = 8;
 impl Worker {
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTED {
-            self.graves.retain(|grave| grave.count() > 0);
+            self.graves.retain(|grave| grave.closer.count() > 0);
             if self.clients.len() + self.graves.len() >= MOST_PROGRAMS {
                 self.full = Some(Instant::now() + AGAIN);
                 return;

@@ -65,6 +65,8 @@ pub(crate) struct Worker {
     full: Option<Instant>,
     /// Too few descriptors for what a record may bring: none is taken until then.
     scarce: Option<Instant>,
+    /// There was no thread for what is to be closed: nobody tries to find one until then.
+    threadless: Option<Instant>,
     /// Whose request is first.
     first: usize,
     /// Makes text of what was asked for.
@@ -83,7 +85,7 @@ impl Worker {
     ) -> Self {
         service.watch(Box::new(Stalls::new()));
         let (clients, graves, strangers, began) = (Vec::new(), Vec::new(), Closer::default(), Instant::now());
-        let (waiting, turned_away, full, scarce, first, scribe) = (0, 0, None, None, 0, Closer::default());
+        let (waiting, turned_away, full, scarce, threadless) = (0, 0, None, None, None);
         Self {
             service,
             network,
@@ -101,8 +103,9 @@ impl Worker {
             began,
             full,
             scarce,
-            first,
-            scribe,
+            threadless,
+            first: 0,
+            scribe: Closer::default(),
         }
     }
 
@@ -245,6 +248,7 @@ impl Worker {
             || self.scarce.is_some()
             || self.strangers.waits_for(MOST_STRANGERS)
             || self.is_any_closing(MOST_CLOSING)
+            || self.is_stuck()
             || self.clients.iter().any(|client| client.met.is_none() || client.closer.is_full());
         // Nobody says that something is closed.
         let is_crowded = self.clients.iter().any(|client| client.waiting.is_some());

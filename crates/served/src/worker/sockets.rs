@@ -1,8 +1,9 @@
 //! What is ready at sockets and bells, and the end of programs.
 
-use super::{MOST_CLOSING, MOST_STRANGERS, REQUESTS, Worker};
+use super::{AGAIN, MOST_CLOSING, MOST_STRANGERS, REQUESTS, Worker};
 use crate::bell;
 use crate::clients::{Client, Waiting};
+use crate::closing::Closer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::time::Instant;
@@ -18,6 +19,7 @@ impl Worker {
         self.scarce = self.scarce.filter(|until| *until > now);
         self.clients.iter_mut().for_each(|client| client.is_over |= client.is_late(now));
         self.hang_up_some();
+        self.find_threads(now);
         self.serve_crowded(now);
         let unheard = self.unheard();
         let listens = if self.full.is_some() || self.strangers.waits_for(MOST_STRANGERS) {
@@ -98,6 +100,26 @@ impl Worker {
         self.graves.push(client.bury(left));
     }
 
+    /// All threads that close, and that which makes text.
+    fn closers(&mut self) -> impl Iterator<Item = &mut Closer> {
+        let clients = self.clients.iter_mut().map(|client| &mut client.closer);
+        let graves = self.graves.iter_mut().map(|grave| &mut grave.closer);
+        clients.chain(graves).chain([&mut self.strangers, &mut self.scribe])
+    }
+
+    /// Whether something waits for a thread that the machine did not have.
+    pub(super) fn is_stuck(&mut self) -> bool {
+        self.closers().any(|closer| closer.is_stuck())
+    }
+
+    /// It may have one now: otherwise what is to be closed would wait for ever, with the place of its program.
+    fn find_threads(&mut self, now: Instant) {
+        if self.threadless.is_none_or(|until| until <= now) {
+            let has_all = self.closers().all(Closer::try_again);
+            self.threadless = (!has_all).then(|| now + AGAIN);
+        }
+    }
+
     /// Whether so many descriptors of other users than the owner wait to be closed.
     pub(super) fn is_any_closing(&self, most: usize) -> bool {
         self.closing().map(|(_, count)| count).sum::<usize>() >= most
@@ -106,7 +128,7 @@ impl Worker {
     /// Of users other than the owner: what waits to be closed of each of their programs.
     fn closing(&self) -> impl Iterator<Item = (u32, usize)> {
         let clients = self.clients.iter().map(|client| (client.caller, client.closer.count()));
-        let graves = self.graves.iter().map(|grave| (grave.caller, grave.count()));
+        let graves = self.graves.iter().map(|grave| (grave.caller, grave.closer.count()));
         clients.chain(graves).filter(|(caller, _)| caller.is_limited).map(|(caller, count)| (caller.uid, count))
     }
 
