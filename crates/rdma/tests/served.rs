@@ -911,6 +911,30 @@ fn forbid_writes(service: &mut Service, b: &End) {
     service.modify_pair(b.number, b.qpn, &Attributes { access, ..Attributes::default() }).unwrap();
 }
 
+/// A number is nobody's while a queue pair is connected with who had it: that one would take the new owner for him.
+#[test]
+fn the_number_of_a_connections_end_is_not_given_to_another() {
+    let options = Options { seed: 1, first_qpn: 16, qpns: 8, ..Options::default() };
+    let mut service = Service::new(options, MAC, &[GID], Quota::default());
+    let [a, b] = [end(&mut service), end(&mut service)];
+    join(&mut service, &a, &b);
+    service.destroy_pair(b.number, b.qpn).unwrap();
+    let stranger = end(&mut service);
+    let wanted = init(stranger.domain, stranger.queue, Capabilities { send_requests: 1, ..Capabilities::default() });
+    let mut make = || service.create_pair(stranger.number, &wanted).map(|(qpn, _)| qpn);
+    let mut given = vec![stranger.qpn];
+    while let Ok(qpn) = make() {
+        given.push(qpn);
+    }
+    assert_eq!(given.len(), 6, "all numbers but two: {given:?}");
+    assert!(!given.contains(&b.qpn));
+    service.modify_pair(a.number, a.qpn, &Attributes::state(State::Reset)).unwrap();
+    service.destroy_pair(a.number, a.qpn).unwrap();
+    let mut last: Vec<Qpn> = (0..2).map(|_| service.create_pair(stranger.number, &wanted).unwrap().0).collect();
+    last.sort_unstable_by_key(|qpn| qpn.value());
+    assert_eq!(last, [a.qpn, b.qpn], "they are free when the connection has ended");
+}
+
 #[test]
 fn short_writes_keep_their_order() {
     let (mut service, [mut a, b]) = two();

@@ -27,7 +27,7 @@ pub(crate) fn remember_cores() {
 
 /// The thread of one program that closes; there is none before there is something to close.
 #[derive(Default)]
-pub(crate) struct Closer {
+pub struct Closer {
     thread: Option<Sender<Job>>,
     kept: Vec<Job>,
     waiting: Arc<AtomicUsize>,
@@ -55,7 +55,7 @@ impl Closer {
 
     /// A place for something that another thread uses first, and is not to close. It counts from now on. `None`: there is no thread that
     /// would close it.
-    pub fn place(&mut self) -> Option<Place> {
+    pub(crate) fn place(&mut self) -> Option<Place> {
         self.start();
         let thread = self.thread.clone()?;
         self.waiting.fetch_add(1, Ordering::Relaxed);

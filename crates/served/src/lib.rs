@@ -34,6 +34,7 @@ mod worker;
 
 pub use client::{CallError, Client};
 pub use clients::{Caller, May, owner_only};
+pub use closing::Closer;
 pub use server::{Address, Server, Start};
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! From the number of a queue pair to its place.
 
 use crate::number::Qpn;
+use rustc_hash::FxHashMap;
 
 const NONE: u32 = u32::MAX;
 
@@ -13,13 +14,22 @@ pub(super) struct Numbers {
     /// would come to the new one.
     next: u32,
     general: u32,
+    /// How many queue pairs of this engine are connected with that number, or were until now. It is given to nobody meanwhile: whoever has it
+    /// is the other end of these.
+    named: FxHashMap<Qpn, u32>,
 }
 
 impl Numbers {
     pub fn new(first: u32, count: u32) -> Self {
         let first = first.clamp(2, 0xff_fffe);
         let count = count.clamp(1, 0xff_ffff - first);
-        Self { first, slots: vec![NONE; count as usize].into_boxed_slice(), next: 0, general: NONE }
+        Self {
+            first,
+            slots: vec![NONE; count as usize].into_boxed_slice(),
+            next: 0,
+            general: NONE,
+            named: FxHashMap::default(),
+        }
     }
 
     /// Where the queue pair of that number is.
@@ -39,12 +49,28 @@ impl Numbers {
         for _ in 0..count {
             let at = self.next;
             self.next = (at + 1) % count;
-            if self.slots[at as usize] == NONE {
+            if self.slots[at as usize] == NONE && !self.named.contains_key(&Qpn::new(self.first + at)) {
                 self.slots[at as usize] = slot;
                 return Some(Qpn::new(self.first + at));
             }
         }
         None
+    }
+
+    /// A queue pair names `new` as its other end, and not `old` any more.
+    pub fn rename(&mut self, old: Qpn, new: Qpn) {
+        if old == new {
+            return;
+        }
+        if let Some(count) = self.named.get_mut(&old) {
+            *count -= 1;
+            if *count == 0 {
+                self.named.remove(&old);
+            }
+        }
+        if new != Qpn::default() {
+            *self.named.entry(new).or_insert(0) += 1;
+        }
     }
 
     /// The number 1 for what is at `slot`, unless somebody has it.

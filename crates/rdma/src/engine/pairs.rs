@@ -105,12 +105,15 @@ impl<M: Memory> Engine<M> {
         self.check_ranges(attributes, pair.config.path.format)?;
         let (pairs, mut env) = self.split(Moment::new(0));
         let Some(pair) = pairs.get_mut(slot as usize) else { return Err(Error::Missing("queue pair")) };
+        let before = pair.config.remote;
         pair.set(attributes, env.options);
+        let remote = pair.config.remote;
         pair.kept = None;
         // Nobody comes by the old connection while it changes.
         pair.hide(env.memory);
         pair.enter(&mut env, from, to);
         pair.show(env.memory);
+        self.numbers.rename(before, remote);
         self.fail_overrun(Moment::new(0));
         if to == State::Reset {
             self.forget_lines(qpn);
@@ -185,6 +188,7 @@ impl<M: Memory> Engine<M> {
         pair.hide(&mut self.memory);
         pair.responder.reset(&mut self.pool);
         self.numbers.take_back(qpn);
+        self.numbers.rename(pair.config.remote, Qpn::default());
         self.timers.remove(slot);
         self.turns.remove(pair.group, slot);
         let init = pair.config.init;

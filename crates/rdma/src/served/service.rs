@@ -201,8 +201,9 @@ pub struct Service {
     /// All that could be sent waits for the wire.
     pub(super) is_blocked: bool,
     pub(super) counters: Counters,
-    /// Completion queues that had completions for which there was no room, after the last turn.
-    pub(super) left: usize,
+    /// Completion queues that have completions for which there was no room, and when they are looked at again.
+    pub(super) full: Vec<u32>,
+    pub(super) full_due: Moment,
     /// Whose turn is first.
     pub(super) first: usize,
     /// Programs whose events are to be looked at by them: somebody has to ring.
@@ -232,7 +233,8 @@ impl Service {
             waits: Waits::default(),
             is_blocked: false,
             counters: Counters::default(),
-            left: 0,
+            full: Vec::new(),
+            full_due: Moment::new(0),
             first: 0,
             bells: VecDeque::new(),
             put_out: Vec::new(),

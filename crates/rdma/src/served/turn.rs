@@ -62,6 +62,7 @@ impl Service {
         self.first = (self.first + 1) % self.processes.capacity().max(1);
         let mut moved = self.take_all(&mut || now);
         moved |= self.move_on(now, wire);
+        self.look_at_full(now);
         moved |= self.tell();
         if !self.engine.memory().waits.is_empty() {
             self.charge_watched(now);
@@ -69,7 +70,7 @@ impl Service {
         let mut next = self.engine.next_deadline();
         next = next.into_iter().chain(refused_next).min();
         // Programs do not say that a ring has room again.
-        if self.tell_late() || self.engine.filled() > 0 {
+        if self.tell_late() || self.engine.filled() > 0 || !self.full.is_empty() {
             let soon = now + LATE;
             next = Some(next.map_or(soon, |next| next.min(soon)));
         }
@@ -90,8 +91,7 @@ impl Service {
     /// Whether there is something to send or to tell, after [`Service::take`]: a turn does it.
     #[inline]
     pub fn wants_turn(&mut self) -> bool {
-        // Queues whose rings have no room are looked at now and then (`LATE`), not for this.
-        let is_told = self.engine.filled() <= self.left && self.put_out.is_empty() && self.bells.is_empty();
+        let is_told = self.engine.filled() == 0 && self.put_out.is_empty() && self.bells.is_empty();
         !is_told || !self.is_quiet() || !self.engine.memory().waits.is_empty()
     }
 
@@ -310,6 +310,19 @@ impl Service {
         answered + sent + waiting > 0
     }
 
+    /// Rings that had no room are looked at now and then: programs do not say that they have taken something.
+    fn look_at_full(&mut self, now: Moment) {
+        if self.full.is_empty() {
+            self.full_due = now + LATE;
+        } else if now >= self.full_due {
+            self.full_due = now + LATE;
+            // Once each: one may have been filled again since.
+            self.full.sort_unstable();
+            self.full.dedup();
+            self.full.drain(..).for_each(|queue| self.engine.list_filled(queue));
+        }
+    }
+
     /// Completions go to their rings while these have room, then events.
     fn tell(&mut self) -> bool {
         let mut moved = false;
@@ -318,10 +331,9 @@ impl Service {
             let Some(of) = self.queues.get_mut(&queue) else { continue };
             moved |= of.fill(&mut self.engine, queue, COMPLETIONS) > 0;
             if self.engine.has_completions(queue) {
-                self.engine.list_filled(queue);
+                self.full.push(queue);
             }
         }
-        self.left = self.engine.filled();
         for _ in 0..EVENTS {
             let Some(event) = self.engine.take_event() else { break };
             if let Event::Completion(queue) = event

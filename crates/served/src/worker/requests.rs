@@ -2,7 +2,7 @@
 
 use super::{AGAIN, REQUESTS, Worker};
 use crate::answer::{Answer, answer};
-use crate::clients::{Client, Until, Waiting, greet};
+use crate::clients::{Caller, Client, Until, Waiting, greet};
 use crate::network::{Network, Outside};
 use crate::record;
 use crate::wire::{MOST_PARTS, Request, Welcome, Words, write_mac};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Addresses that a program may have asked for at a time.
 const MOST_ASKED: usize = 16;
 /// How long a request for which there is no room waits for what its user has given up to be closed.
-const CROWDED: Duration = Duration::from_secs(5);
+const CROWDED: Duration = Duration::from_millis(500);
 
 impl Worker {
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
@@ -188,7 +188,11 @@ impl Worker {
             let told = self.show_card();
             return record::send_bytes(socket, told.as_bytes(), &[]);
         };
-        let met = |client: &Client| Some((client.caller.pid, client.met.as_ref()?.number));
+        // Addresses, numbers and rights of a program are its user's, and the card's.
+        let asker = self.clients[at].caller;
+        let may = |caller: Caller| !asker.is_limited || caller.uid == asker.uid;
+        let met =
+            |client: &Client| Some((client.caller.pid, client.met.as_ref()?.number)).filter(|_| may(client.caller));
         let found = self.clients.iter().filter_map(met).nth(number as usize);
         let Some((pid, shown)) = found.and_then(|(pid, number)| Some((pid, self.service.show(number)?))) else {
             return record::send(&socket, &Words::refusal(Errno::NOENT.raw_os_error()), &[]);

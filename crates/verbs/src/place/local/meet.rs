@@ -7,7 +7,7 @@ use crate::boundary::Kept;
 use crate::place::{Place, Running};
 use millrace_dma::{Protection, Region, Seat};
 use millrace_rdma::local::{CHANNEL_LEN, Peer, Side};
-use millrace_served::bell;
+use millrace_served::{Closer, bell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
@@ -60,7 +60,14 @@ impl Meeting {
             return Ok(());
         }
         let Some(link) = name::call(card, mac)? else { return Ok(()) };
-        let pid = name::same_user(&link)?;
+        let pid = match name::same_user(&link) {
+            Ok(pid) => pid,
+            Err(stranger) => {
+                // What he has sent lies in it: to close that takes as long as he likes.
+                Closer::default().close(link);
+                return Err(stranger);
+            }
+        };
         let_near(place, pid)?;
         let channel = channel()?;
         let side = Side::Maker;

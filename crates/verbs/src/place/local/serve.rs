@@ -4,7 +4,7 @@ use super::{Said, files, name};
 use crate::boundary::Kept;
 use crate::place::Place;
 use crate::place::tap::{Batch, Tap};
-use millrace_served::bell;
+use millrace_served::{Closer, bell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -19,6 +19,8 @@ const MOST_CALLS: usize = 16;
 const MOST_OF_ONE: usize = 4;
 /// Calls that are accepted at once: other users, who are hung up on, may call without end.
 const ACCEPTED: usize = 64;
+/// Sockets of other users that may wait to be closed before nobody is let in.
+const MOST_STRANGERS: usize = 64;
 /// How long they may take.
 const GREETING: Duration = Duration::from_millis(500);
 /// How long a process may take from closing its socket to having ended; and how often it is looked at meanwhile.
@@ -33,6 +35,8 @@ pub struct Serving {
     bell: Arc<OwnedFd>,
     listener: Kept,
     calls: Vec<(Arc<Kept>, Instant, Option<Pid>)>,
+    /// Closes sockets of other users, with what they have sent: that takes as long as they like.
+    strangers: Closer,
     sessions: Vec<Watched>,
     generation: u64,
     capture: Option<Batch>,
@@ -49,14 +53,15 @@ struct Watched {
 impl Serving {
     /// `listener`: the socket of this process.
     pub fn new(bell: Arc<OwnedFd>, listener: Kept) -> Self {
-        Self { bell, listener, calls: Vec::new(), sessions: Vec::new(), generation: 0, capture: None }
+        let strangers = Closer::default();
+        Self { bell, listener, calls: Vec::new(), strangers, sessions: Vec::new(), generation: 0, capture: None }
     }
 
     /// Waits until something is to be looked at, or `more` is readable, at most `most`. Whether there was something.
     pub fn wait(&self, more: Option<&OwnedFd>, most: Duration) -> bool {
         let mut fds = vec![PollFd::new(&*self.bell, PollFlags::IN)];
         // Who calls waits while there are too many.
-        if self.calls.len() < MOST_CALLS {
+        if self.calls.len() < MOST_CALLS && !self.strangers.waits_for(MOST_STRANGERS) {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         fds.extend(self.calls.iter().map(|(link, ..)| PollFd::new(&**link, PollFlags::IN | PollFlags::RDHUP)));
@@ -141,7 +146,7 @@ impl Serving {
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTED {
-            if self.calls.len() >= MOST_CALLS {
+            if self.calls.len() >= MOST_CALLS || self.strangers.waits_for(MOST_STRANGERS) {
                 return;
             }
             match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -149,11 +154,12 @@ impl Serving {
                 Ok(link) => {
                     let until = Instant::now() + GREETING;
                     let of_one = |pid| self.calls.iter().filter(|(.., other)| *other == pid).count();
-                    if let Ok(pid) = name::same_user(&link)
-                        && of_one(pid) < MOST_OF_ONE
-                        && let Some(link) = Kept::new(link)
-                    {
-                        self.calls.push((Arc::new(link), until, pid));
+                    match name::same_user(&link) {
+                        Ok(pid) if of_one(pid) < MOST_OF_ONE => {
+                            self.calls.extend(Kept::new(link).map(|link| (Arc::new(link), until, pid)));
+                        }
+                        Ok(_) => {}
+                        Err(_) => self.strangers.close(link),
                     }
                 }
                 Err(Errno::INTR) => {}
