@@ -8,8 +8,8 @@ use millrace_tool::options::Shared;
 
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
-    card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, pktgen, ports, rdma, read,
-    receive, regs, stats, transmit, verbs, workers,
+    card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, message, pktgen, ports,
+    rdma, read, receive, regs, stats, transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -53,6 +53,10 @@ const USES: &Uses = &[
     (&["forward"], &["device", "queue", "engine", "count", "burst", "poll", "json"]),
     (&["verbs"], &["device"]),
     (&["rdma"], &["count", "json"]),
+    (&["message", "listen"], &["count", "json"]),
+    (&["message", "send"], &["count", "json"]),
+    (&["message", "latency"], &["count", "json"]),
+    (&["message"], &["json"]),
     (&["demo"], &["json"]),
     (&["explain"], &["device", "queue", "count", "json"]),
     // The first that fits counts.
@@ -149,6 +153,8 @@ Examples:
     Verbs(verbs::VerbsArgs),
     /// Show queue pairs, regions and counters of verbs programs
     Rdma(rdma::RdmaArgs),
+    /// Send messages between programs of this host, by name; measure what they cost
+    Message(message::MessageArgs),
     /// Measure, with the program millrace-bench
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

@@ -51,4 +51,4 @@ pub mod step;
 pub use control::Tag;
 pub use cost::Scheme;
 #[cfg(not(loom))]
-pub use endpoint::{Config, Endpoint, Peer};
+pub use endpoint::{Config, Endpoint, Peer, Request};

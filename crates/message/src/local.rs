@@ -261,17 +261,43 @@ impl Local {
         is_sent
     }
 
-    /// Takes a short message that is the next one of a pair, and that nobody has asked for before. `None`: [`Local::receive`] finds it, if
-    /// there is one.
+    /// Takes the first short message of a pair that fits, and that nobody has asked for before. `None`: there is none, or it is a long one,
+    /// which [`Local::receive`] takes.
     ///
     /// # Errors
-    /// [`Breach`]. The pair is lost.
+    /// [`Breach`]. The pair is lost, and has left no such message.
     #[inline]
     pub fn receive_short(&mut self, pair: PairId, tag: Tag, mask: u64, to: &mut [u8]) -> Result<Option<Taken>, Breach> {
-        match self.peers.get_mut(pair.0 as usize) {
-            Some(Some(peer)) => peer.channel.receive(&mut self.engine, pair, tag, mask, to),
-            _ => Err(Breach::Gone),
+        if !self.engine.is_plain(pair) {
+            return self.receive_waiting(pair, tag, mask, to);
         }
+        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
+        let taken = peer.channel.receive(&mut self.engine, pair, tag, mask, to);
+        if taken.is_err() {
+            self.end();
+        }
+        taken
+    }
+
+    /// The same, where others wait, or messages do.
+    #[cold]
+    fn receive_waiting(&mut self, pair: PairId, tag: Tag, mask: u64, to: &mut [u8]) -> Result<Option<Taken>, Breach> {
+        // What comes may be for those who have asked before.
+        let heard = self.hear(pair);
+        self.end();
+        let Some((tag, words, len)) = self.engine.take_waiting(pair, tag, mask) else {
+            return heard.map(|_| None);
+        };
+        let len = usize::from(len);
+        let taken = match to.get_mut(..len) {
+            Some(to) => {
+                copy(&words, to);
+                Taken::Message { tag, len }
+            }
+            None => Taken::TooLong { len },
+        };
+        self.engine.recycle(words);
+        Ok(Some(taken))
     }
 
     /// Waits for a message of as many bytes as `buffer` has, or fewer: from whom, or from anybody; with the bits of `tag` that are in
@@ -390,6 +416,7 @@ impl Local {
     /// Time goes on ([`Engine::tick`]).
     pub fn tick(&mut self) {
         self.engine.tick();
+        self.end();
     }
 
     /// The next message that has ended.
@@ -453,7 +480,11 @@ impl Local {
         let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
         let taken = peer.channel.bells_in.take(&self.filter);
         peer.has_bells = peer.has_bells && taken.is_ok() && peer.channel.bells_in.has_more();
-        taken.map_err(|_| self.engine.refuse(pair))
+        taken.map_err(|_| {
+            let breach = self.engine.refuse(pair);
+            self.end();
+            breach
+        })
     }
 
     fn keep(&mut self, request: RequestId, buffer: Vec<u8>) {
@@ -527,7 +558,7 @@ impl Local {
         len
     }
 
-    /// Takes what has ended.
+    /// Takes what has ended: after everything that may end something, because its number is the next one's.
     fn end(&mut self) {
         self.pull();
         while let Some(completion) = self.engine.completion() {

@@ -83,6 +83,7 @@ fn messages_of_any_size_wake_who_sleeps() {
             assert_eq!((received.from, received.buffer.len()), (Some(from), len));
             assert!(received.buffer == bytes(tag.0, len));
             assert!(other.wait(received.request, LONG).is_none(), "it is taken once");
+            assert!(other.cancel(received.request).is_err());
         });
     }
 }
@@ -167,6 +168,35 @@ fn short_messages_go_without_requests() {
                 None => {}
             }
         }
+    }
+}
+
+/// What the helper thread has taken meanwhile, and what others have asked for before.
+#[test]
+fn short_messages_are_found_wherever_they_are() {
+    let (one, other, to, from) = pair("found");
+    let mut buffer = [0; 200];
+    let mut take = |tag| other.receive_short(from, Tag(tag), u64::MAX, &mut buffer).unwrap();
+    let descriptor = other.descriptor().unwrap();
+    for tag in [1, 2, 1, 3] {
+        assert!(one.send_short(to, Tag(tag), &[9; 7]));
+    }
+    let wanted = other.receive(Some(from), Tag(2), u64::MAX, vec![0; 7]).unwrap();
+    let readable = poll(&mut [PollFd::new(&*descriptor, PollFlags::IN)], Some(&Timespec { tv_sec: 20, tv_nsec: 0 }));
+    assert_eq!(readable, Ok(1), "the helper thread has looked");
+    assert!(matches!(take(1), Some(Taken::Message { tag: Tag(1), len: 7 })));
+    assert_eq!(take(2), None, "it was asked for");
+    assert!(take(3).is_some() && take(1).is_some() && take(1).is_none());
+    assert!(other.wait(wanted, NOT_AT_ALL).is_some());
+    one.send(to, Tag(4), vec![0; 1000]).unwrap();
+    one.send(to, Tag(5), vec![0; 200]).unwrap();
+    drop(one);
+    let until = Instant::now() + LONG;
+    while !matches!(other.receive_short(from, Tag(5), u64::MAX, &mut [0; 100]), Ok(Some(Taken::TooLong { len: 200 }))) {
+        assert!(Instant::now() < until);
+    }
+    while other.receive_short(from, Tag(0), 0, &mut [0; 100]) != Err(Breach::Gone) {
+        assert!(Instant::now() < until);
     }
 }
 

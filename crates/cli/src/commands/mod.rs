@@ -14,6 +14,7 @@ pub mod locks;
 pub mod loopback;
 pub mod loopback_hw;
 pub mod man;
+pub mod message;
 pub mod pktgen;
 pub mod ports;
 pub mod rdma;

@@ -18,7 +18,7 @@ use crate::bell::{Bell, ClaimError, Full, Owner, Sent};
 use crate::channel::Taken;
 use crate::control::Tag;
 use crate::cost::Table;
-use crate::engine::{Breach, Cancel, Limits, Outcome, RequestError, RequestId, Terms};
+use crate::engine::{Breach, Cancel, Limits, Outcome, RequestError, Terms};
 use crate::local::Local;
 use crate::measure;
 use name::Name;
@@ -86,11 +86,30 @@ impl Peer {
     }
 }
 
+/// A message that this program sends or wants. No other one will ever have the same value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Request {
+    slot: u32,
+    serial: u32,
+}
+
+impl Request {
+    /// As a number, which is never 0.
+    pub const fn number(self) -> u64 {
+        (self.serial as u64) << 32 | self.slot as u64
+    }
+
+    /// Of a number that was one. Others are those of no message.
+    pub const fn of_number(number: u64) -> Self {
+        Self { slot: number as u32, serial: (number >> 32) as u32 }
+    }
+}
+
 /// A message that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Which.
-    pub request: RequestId,
+    pub request: Request,
     /// What became of it. The number of the pair in it is of use with [`Local`] only.
     pub outcome: Outcome,
     /// From whom it was received.
@@ -245,7 +264,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`RequestError`]: the other endpoint is gone.
-    pub fn send(&self, to: Peer, tag: Tag, buffer: Vec<u8>) -> Result<RequestId, RequestError> {
+    pub fn send(&self, to: Peer, tag: Tag, buffer: Vec<u8>) -> Result<Request, RequestError> {
         self.shared.with(|state| state.with_pair(to, |local, pair| local.send(pair, tag, buffer)))
     }
 
@@ -253,7 +272,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`RequestError`]: the other endpoint is gone.
-    pub fn send_by(&self, to: Peer, tag: Tag, buffer: Vec<u8>, scheme: Scheme) -> Result<RequestId, RequestError> {
+    pub fn send_by(&self, to: Peer, tag: Tag, buffer: Vec<u8>, scheme: Scheme) -> Result<Request, RequestError> {
         self.shared.with(|state| state.with_pair(to, |local, pair| local.send_by(pair, tag, buffer, scheme)))
     }
 
@@ -269,11 +288,11 @@ impl Endpoint {
         is_sent
     }
 
-    /// Takes a short message that is the next one of `from`, and that nobody has asked for before. `Ok(None)`:
-    /// [`Endpoint::receive`] finds it, if there is one.
+    /// Takes the first short message of `from` that fits, and that nobody has asked for before. `Ok(None)`: there is none, or it is a long
+    /// one, which [`Endpoint::receive`] takes.
     ///
     /// # Errors
-    /// [`Breach`]. The other endpoint is gone, or was lost.
+    /// [`Breach`]. The other endpoint is gone, or was lost, and has left no such message.
     #[inline]
     pub fn receive_short(&self, from: Peer, tag: Tag, mask: u64, to: &mut [u8]) -> Result<Option<Taken>, Breach> {
         let mut state = self.shared.lock();
@@ -291,14 +310,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`RequestError`]: the other endpoint is gone, and has left no such message.
-    pub fn receive(&self, from: Option<Peer>, tag: Tag, mask: u64, buffer: Vec<u8>) -> Result<RequestId, RequestError> {
+    pub fn receive(&self, from: Option<Peer>, tag: Tag, mask: u64, buffer: Vec<u8>) -> Result<Request, RequestError> {
         self.shared.with(|state| match from {
             Some(peer) => state.with_pair(peer, |local, pair| local.receive(Some(pair), tag, mask, buffer)),
-            None => {
-                let request = state.local.receive(None, tag, mask, buffer);
-                state.settle();
-                request
-            }
+            None => state.begin(|local| local.receive(None, tag, mask, buffer)),
         })
     }
 
@@ -306,9 +321,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`RequestError`]: there is no such message any more.
-    pub fn cancel(&self, request: RequestId) -> Result<Cancel, RequestError> {
+    pub fn cancel(&self, request: Request) -> Result<Cancel, RequestError> {
         self.shared.with(|state| {
-            let cancelled = state.local.cancel(request);
+            let open = state.open(request).ok_or(RequestError::Lost)?;
+            let cancelled = state.local.cancel(open);
             state.settle();
             cancelled
         })
@@ -323,7 +339,7 @@ impl Endpoint {
     }
 
     /// Waits until that message has ended. `None`: it has not in that time, or it was taken already.
-    pub fn wait(&self, request: RequestId, patience: Duration) -> Option<Ended> {
+    pub fn wait(&self, request: Request, patience: Duration) -> Option<Ended> {
         let found = self.wait_for(patience, |state| match state.take(Some(request)) {
             Some(ended) => Some(Some(ended)),
             None if state.is_open(request) => None,

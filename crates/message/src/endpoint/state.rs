@@ -2,7 +2,7 @@
 
 use super::name::Caller;
 use super::record::{Heard, hear, ring};
-use super::{Ended, Event, Peer};
+use super::{Ended, Event, Peer, Request};
 use crate::bell::Bell;
 use crate::channel::Side;
 use crate::engine::{Breach, Outcome, PairId, RequestError, RequestId, Terms};
@@ -56,6 +56,9 @@ pub struct State {
     /// By the numbers of pairs.
     others: Vec<Other>,
     serial: u32,
+    /// Of all messages there ever were, which has a number of the engine now; and the last one.
+    requests: Vec<u32>,
+    request: u32,
     epoll: Arc<OwnedFd>,
     done: VecDeque<Ended>,
     events: VecDeque<Event>,
@@ -81,6 +84,8 @@ impl State {
             local,
             others: Vec::new(),
             serial: 0,
+            requests: Vec::new(),
+            request: 0,
             epoll,
             done: VecDeque::new(),
             events: VecDeque::new(),
@@ -173,7 +178,10 @@ impl State {
         }
         while let Some(done) = self.local.done() {
             let from = if let Outcome::Received { pair, .. } = done.outcome { Some(self.peer(pair)) } else { None };
-            self.done.push_back(Ended { request: done.request, outcome: done.outcome, from, buffer: done.buffer });
+            let slot = done.request.0;
+            let serial = self.requests.get(slot as usize).copied().unwrap_or_default();
+            let request = Request { slot, serial };
+            self.done.push_back(Ended { request, outcome: done.outcome, from, buffer: done.buffer });
             self.news += 1;
         }
         let Self { local, others, .. } = self;
@@ -230,7 +238,7 @@ impl State {
     }
 
     /// The next message that has ended; or that one.
-    pub fn take(&mut self, request: Option<RequestId>) -> Option<Ended> {
+    pub fn take(&mut self, request: Option<Request>) -> Option<Ended> {
         let at = match request {
             Some(request) => self.done.iter().position(|done| done.request == request)?,
             None => 0,
@@ -241,8 +249,14 @@ impl State {
     }
 
     /// Whether that message has not ended, or was not taken.
-    pub fn is_open(&self, request: RequestId) -> bool {
-        self.local.engine().is_open(request) || self.done.iter().any(|done| done.request == request)
+    pub fn is_open(&self, request: Request) -> bool {
+        self.open(request).is_some() || self.done.iter().any(|done| done.request == request)
+    }
+
+    /// The number of the engine, if that message has not ended.
+    pub fn open(&self, request: Request) -> Option<RequestId> {
+        let is_it = self.requests.get(request.slot as usize) == Some(&request.serial);
+        Some(RequestId(request.slot)).filter(|open| is_it && self.local.engine().is_open(*open))
     }
 
     /// The next thing that has happened.
@@ -343,16 +357,32 @@ impl State {
         (0..self.others.len()).for_each(|at| self.unlink(PairId(at as u32)));
     }
 
-    /// Sends a message, or waits for one, or something else that begins with a pair.
-    pub fn with_pair<R>(
+    /// Begins a message with one of the others.
+    pub fn with_pair(
         &mut self,
         peer: Peer,
-        act: impl FnOnce(&mut Local, PairId) -> Result<R, RequestError>,
-    ) -> Result<R, RequestError> {
+        act: impl FnOnce(&mut Local, PairId) -> Result<RequestId, RequestError>,
+    ) -> Result<Request, RequestError> {
         let pair = self.pair(peer).ok_or(RequestError::Lost)?;
-        let result = act(&mut self.local, pair);
+        self.begin(|local| act(local, pair))
+    }
+
+    /// Begins a message. It may have ended already.
+    pub fn begin(
+        &mut self,
+        act: impl FnOnce(&mut Local) -> Result<RequestId, RequestError>,
+    ) -> Result<Request, RequestError> {
+        let begun = act(&mut self.local).map(|RequestId(slot)| {
+            self.request = self.request.wrapping_add(1).max(1);
+            if self.requests.len() <= slot as usize {
+                self.requests.resize(slot as usize + 1, 0);
+            }
+            // The one before with that number has ended, and was told of.
+            self.requests[slot as usize] = self.request;
+            Request { slot, serial: self.request }
+        });
         self.settle();
-        result
+        begun
     }
 }
 

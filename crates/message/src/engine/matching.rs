@@ -82,6 +82,23 @@ impl Engine {
         Ok(request)
     }
 
+    /// Takes the first message of a pair that has waited and fits, if it is an eager one: what for, and its words and bytes. The words go back by
+    /// [`Engine::recycle`].
+    pub fn take_waiting(&mut self, id: PairId, tag: Tag, mask: u64) -> Option<(Tag, Vec<u64>, u16)> {
+        let pair = self.pairs.get_mut(id.0 as usize)?;
+        let at = pair.unexpected.iter().position(|unexpected| (unexpected.tag.0 ^ tag.0) & mask == 0)?;
+        if !matches!(pair.unexpected[at].envelope, Envelope::Eager { .. }) {
+            return None;
+        }
+        let Unexpected { tag, envelope: Envelope::Eager { words, len }, .. } = pair.unexpected.remove(at)? else {
+            return None;
+        };
+        pair.consumed = pair.consumed.wrapping_add(1);
+        self.credit(id);
+        self.bury(id);
+        Some((tag, words, len))
+    }
+
     /// The first message of a pair that waits for such a receive: where, and when it came.
     fn waits(&self, pair: PairId, posted: &Posted) -> Option<(usize, u64)> {
         let unexpected = &self.pairs.get(pair.0 as usize)?.unexpected;

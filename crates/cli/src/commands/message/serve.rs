@@ -1,0 +1,336 @@
+//! `millrace message listen` and `receive`: the side that is called.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use millrace_abi::access::Names;
+use millrace_message::Request;
+use millrace_message::channel::Taken;
+use millrace_message::control::MOST_EAGER;
+use millrace_message::endpoint::{Config, Ended, Endpoint, Event, Peer, Users};
+use millrace_message::engine::Outcome;
+use millrace_tool::clock::Moment;
+use millrace_tool::failure::Failure;
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Output, Row, note};
+use millrace_tool::stop;
+
+use super::refused;
+use super::send::sum;
+use super::talk::{BEGIN, DATA, END, EXACT, LONGEST, LOOK, PING, READY, SEEN, Tally, WORDS, What, depth, heard, said};
+
+/// How long who sends pings may think.
+const THOUGHT: Duration = Duration::from_secs(1);
+
+/// Options of `message listen`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Opens the endpoint NAME, takes what `millrace message send` sends, and prints a row for each
+sender when it has everything; answers `millrace message latency`. Until Ctrl-C, or
+--count senders.
+
+Examples:
+  millrace message listen solver
+  millrace message listen solver --count 1 --json
+  millrace message listen solver --user alice --user 1001")]
+pub struct ListenArgs {
+    /// Name of the endpoint: letters, digits, '.', '_' and '-'
+    name: String,
+    #[command(flatten)]
+    users: UserArgs,
+}
+
+/// Options of `message receive`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Opens the endpoint NAME, and writes what one `millrace message send` sends to FILE,
+or to standard output.
+
+Examples:
+  millrace message receive solver results.bin
+  millrace message receive solver | tar x")]
+pub struct ReceiveArgs {
+    /// Name of the endpoint: letters, digits, '.', '_' and '-'
+    name: String,
+    /// File to write; - is standard output
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    #[command(flatten)]
+    users: UserArgs,
+}
+
+/// Who may send.
+#[derive(Debug, Args)]
+struct UserArgs {
+    /// Let this user send as well, by name or number; may be repeated
+    #[arg(long, value_name = "USER")]
+    user: Vec<String>,
+    /// Let every user send
+    #[arg(long)]
+    anybody: bool,
+}
+
+fn names() -> Names {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    Names::new(&read("/etc/passwd"), &read("/etc/group"))
+}
+
+fn number_of(user: &str) -> Result<u32, Failure> {
+    let wrong = || Failure::Usage(format!("/etc/passwd has no user {user}; a number needs no name"));
+    names().user(user).ok_or_else(wrong)
+}
+
+/// The name of an endpoint, with the user by number: `alice/solver`.
+pub fn named(name: &str) -> Result<String, Failure> {
+    match name.split_once('/') {
+        Some((user, rest)) => Ok(format!("{}/{rest}", number_of(user)?)),
+        None => Ok(name.to_owned()),
+    }
+}
+
+fn open(name: &str, args: &UserArgs) -> Result<Endpoint, Failure> {
+    let also = args.user.iter().map(|user| number_of(user)).collect::<Result<Vec<u32>, Failure>>()?;
+    let users = if args.anybody { Users::Anybody } else { Users::Also(also) };
+    let endpoint = Endpoint::with(Config { name: Some(name.to_owned()), users, ..Config::default() });
+    endpoint.map_err(refused)
+}
+
+/// Somebody who sends.
+struct Sender {
+    name: String,
+    what: What,
+    begin: Moment,
+    tally: Tally,
+    /// Receives that were posted, in order, and what of it has come before its turn.
+    posted: VecDeque<Request>,
+    early: HashMap<Request, Vec<u8>>,
+    /// What it says that it has sent.
+    end: Option<[u64; 3]>,
+}
+
+impl Sender {
+    fn is_complete(&self) -> bool {
+        self.end.is_some_and(|[messages, ..]| messages <= self.tally.messages)
+    }
+}
+
+/// All who send.
+struct Service {
+    endpoint: Endpoint,
+    senders: HashMap<Peer, Sender>,
+    /// Whom else is listened to is not looked at.
+    most: usize,
+}
+
+/// What has happened.
+enum Happened {
+    /// Nothing that matters.
+    Nothing,
+    /// Somebody has sent all, or has gone.
+    Ended(Sender, bool),
+}
+
+impl Service {
+    fn new(endpoint: Endpoint, most: usize) -> Result<Self, Failure> {
+        let service = Self { endpoint, senders: HashMap::new(), most };
+        service.wait_for_begin()?;
+        Ok(service)
+    }
+
+    fn wait_for_begin(&self) -> Result<(), Failure> {
+        let posted = self.endpoint.receive(None, BEGIN, EXACT, vec![0; WORDS]);
+        posted.map(drop).map_err(|error| Failure::Found(error.to_string()))
+    }
+
+    /// Waits for the next thing, a while. What is to be written is given to `write`.
+    fn next(&mut self, write: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<Happened, Failure> {
+        if let Some(ended) = self.endpoint.next(LOOK) {
+            return self.ended(ended, write);
+        }
+        // What came from who has gone was there before.
+        while let Some(event) = self.endpoint.event(Duration::ZERO) {
+            if let Event::Lost(peer, _) = event {
+                self.endpoint.leave(peer);
+                if let Some(sender) = self.senders.remove(&peer) {
+                    return Ok(Happened::Ended(sender, false));
+                }
+            }
+        }
+        Ok(Happened::Nothing)
+    }
+
+    fn ended(&mut self, ended: Ended, write: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<Happened, Failure> {
+        let (Outcome::Received { tag, .. }, Some(peer)) = (ended.outcome, ended.from) else {
+            return Ok(Happened::Nothing);
+        };
+        if tag == BEGIN {
+            self.begin(peer, &ended.buffer);
+            self.wait_for_begin()?;
+            return Ok(Happened::Nothing);
+        }
+        let Some(sender) = self.senders.get_mut(&peer) else { return Ok(Happened::Nothing) };
+        if tag == END {
+            sender.end = heard(&ended.buffer);
+            if sender.end.is_none() {
+                return Ok(self.end(peer, false));
+            }
+        } else {
+            sender.early.insert(ended.request, ended.buffer);
+            while let Some(bytes) = sender.posted.front().and_then(|first| sender.early.remove(first)) {
+                sender.posted.pop_front();
+                sender.tally.add(&bytes, sender.what);
+                write(&bytes).map_err(Failure::Output)?;
+                // Who has gone is told of as an event.
+                let mut bytes = bytes;
+                bytes.resize(bytes.capacity(), 0);
+                sender.posted.extend(self.endpoint.receive(Some(peer), DATA, EXACT, bytes));
+            }
+        }
+        if !sender.is_complete() {
+            return Ok(Happened::Nothing);
+        }
+        let words = sender.tally.words();
+        let is_right = sender.end == Some(words);
+        let answered = self.endpoint.send(peer, SEEN, said(words));
+        Ok(self.end(peer, is_right && answered.is_ok()))
+    }
+
+    fn end(&mut self, peer: Peer, is_right: bool) -> Happened {
+        let Some(sender) = self.senders.remove(&peer) else { return Happened::Nothing };
+        for request in &sender.posted {
+            let _ = self.endpoint.cancel(*request);
+        }
+        Happened::Ended(sender, is_right)
+    }
+
+    /// Somebody says what he will send.
+    fn begin(&mut self, peer: Peer, words: &[u8]) {
+        let Some([size @ ..=LONGEST, what @ 0..3, 0]) = heard(words) else {
+            return self.endpoint.leave(peer);
+        };
+        if self.senders.len() >= self.most || self.senders.contains_key(&peer) {
+            return self.endpoint.leave(peer);
+        }
+        if what == What::Pings as u64 {
+            return self.answer(peer, size as usize);
+        }
+        let what = if what == 0 { What::Count } else { What::Check };
+        let receive = |tag, len| self.endpoint.receive(Some(peer), tag, EXACT, vec![0; len]);
+        let posted = (0..depth(size)).filter_map(|_| receive(DATA, size as usize).ok()).collect();
+        let _ = receive(END, WORDS);
+        let name = self.endpoint.who(peer).map_or_else(String::new, |who| match who.pid {
+            Some(pid) => format!("process {pid}"),
+            None => format!("user {}", who.user),
+        });
+        let (begin, tally, early) = (Moment::now(), Tally::default(), HashMap::new());
+        self.senders.insert(peer, Sender { name, what, begin, tally, posted, early, end: None });
+        let _ = self.endpoint.send(peer, READY, said([0; 3]));
+    }
+
+    /// Sends back what comes from one, until it has had enough. Nobody else is looked at meanwhile.
+    fn answer(&self, peer: Peer, size: usize) {
+        let Ok(ready) = self.endpoint.send(peer, READY, said([0; 3])) else { return };
+        self.endpoint.wait(ready, THOUGHT);
+        if size > MOST_EAGER {
+            let mut buffer = vec![0; size];
+            loop {
+                let Ok(ping) = self.endpoint.receive(Some(peer), PING, EXACT, buffer) else { return };
+                let Some(came) = self.endpoint.wait(ping, THOUGHT) else { return self.endpoint.leave(peer) };
+                if came.buffer.is_empty() || !matches!(came.outcome, Outcome::Received { .. }) || stop::asked() {
+                    return;
+                }
+                let Ok(sent) = self.endpoint.send(peer, PING, came.buffer) else { return };
+                let Some(sent) = self.endpoint.wait(sent, THOUGHT) else { return self.endpoint.leave(peer) };
+                buffer = sent.buffer;
+                buffer.resize(size, 0);
+            }
+        }
+        let (mut buffer, mut last, mut looks) = (vec![0; size], Instant::now(), 0_u32);
+        loop {
+            match self.endpoint.receive_short(peer, PING, EXACT, &mut buffer) {
+                Ok(Some(Taken::Message { len: 1.., .. })) => {
+                    while !self.endpoint.send_short(peer, PING, &buffer) {
+                        self.endpoint.progress();
+                        if last.elapsed() > THOUGHT || stop::asked() {
+                            return self.endpoint.leave(peer);
+                        }
+                    }
+                    looks = 0;
+                }
+                Ok(Some(_)) | Err(_) => return,
+                Ok(None) => core::hint::spin_loop(),
+            }
+            looks += 1;
+            if looks == 1 {
+                last = Instant::now();
+            }
+            if looks.is_multiple_of(1 << 12) && (last.elapsed() > THOUGHT || stop::asked()) {
+                return self.endpoint.leave(peer);
+            }
+        }
+    }
+}
+
+fn row(command: &str, sender: &Sender, is_right: bool) -> Row {
+    let seconds = sender.begin.seconds();
+    let [messages, bytes, found] = sender.tally.words();
+    let row = Row::new()
+        .tag("command", command)
+        .text("from", &sender.name)
+        .count("messages", messages)
+        .count("bytes", bytes)
+        .number("seconds", seconds, 6)
+        .number("gbps", bytes as f64 * 8.0 / seconds / 1e9, 3);
+    sum(row, sender.what, found).text("complete", if is_right { "yes" } else { "no" })
+}
+
+/// Runs `listen`.
+pub fn listen(shared: &Shared, args: &ListenArgs) -> Result<(), Failure> {
+    let mut service = Service::new(open(&args.name, &args.users)?, usize::MAX)?;
+    note(format!("{} is open; Ctrl-C ends it", args.name));
+    let mut left = shared.count.unwrap_or(u64::MAX);
+    while left > 0 && !stop::asked() {
+        if let Happened::Ended(sender, is_right) = service.next(&mut |_| Ok(()))? {
+            Output::new(shared.json).rows("message listen", &[row("message listen", &sender, is_right)])?;
+            left -= 1;
+        }
+    }
+    if left > 0 && shared.count.is_some() { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// Runs `receive`.
+pub fn receive(shared: &Shared, args: &ReceiveArgs) -> Result<(), Failure> {
+    let is_standard = args.file == Path::new("-");
+    if is_standard && shared.json {
+        return Err(Failure::Usage(
+            "what is received goes to standard output: name a file, or leave out --json".to_owned(),
+        ));
+    }
+    let mut service = Service::new(open(&args.name, &args.users)?, 1)?;
+    let failed = |source| Failure::File { doing: "cannot write", path: args.file.clone(), source };
+    let mut file: Box<dyn Write> = match is_standard {
+        true => Box::new(io::stdout()),
+        false => Box::new(stop::at_once(|| File::create(&args.file)).map_err(failed)?),
+    };
+    note(format!("{} is open; Ctrl-C ends it", args.name));
+    while !stop::asked() {
+        let happened = service.next(&mut |bytes| stop::at_once(|| file.write_all(bytes)));
+        // Of the file, if it was one.
+        let happened = happened.map_err(|failure| match failure {
+            Failure::Output(source) if !is_standard => failed(source),
+            other => other,
+        })?;
+        let Happened::Ended(sender, is_right) = happened else { continue };
+        file.flush().map_err(failed)?;
+        if !is_standard {
+            Output::new(shared.json).rows("message receive", &[row("message receive", &sender, is_right)])?;
+        }
+        let broken = || Failure::Found("the sender has ended before it had sent everything".to_owned());
+        return if is_right { Ok(()) } else { Err(broken()) };
+    }
+    Err(Failure::Interrupted)
+}
