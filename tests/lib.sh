@@ -12,8 +12,8 @@ captures=${MILLRACE_CAPTURES:-$root/../shared/data/captures}
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/millrace-test.XXXXXX")
 pids=()
 unset MILLRACE_DEVICE
-# Not the card that somebody happens to run on this machine.
-export MILLRACE_SOCKET=$scratch/usual.sock
+# Not the card that somebody happens to run on this machine, and nothing that stays.
+export MILLRACE_SOCKET=$scratch/usual.sock XDG_STATE_HOME=$scratch/state
 
 cleanup() {
     local code=$? pid

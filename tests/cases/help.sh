@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every command explains itself, on standard output, with an example; what is no command or option is refused with 2.
 . "$(dirname "$0")/../lib.sh"
-commands="card clients locks info tree regs stats generate read receive transmit loopback forward loopback-hw pktgen explain flow verbs rdma bench demo"
+commands="card clients locks info tree regs stats generate read receive transmit loopback forward loopback-hw pktgen explain flow verbs rdma message bench demo"
 for command in $commands; do
     "$millrace" --help | grep -q "^  $command " || fail "--help does not list $command"
     "$millrace" "$command" --help >"$scratch/help" 2>"$scratch/error" || fail "$command --help failed"
@@ -60,6 +60,19 @@ options "flow capture all" --device --count --json
 options "flow modify x" --device --json
 options "flow keys --group 1 x" --device --count --json
 options "flow neighbours" --device --json
+options "message listen x" --count --json
+options "message receive x" --json
+options "message send x" --count --json
+options "message latency x" --count --json
+options "message table" --json
+options "message explain 64" --json
+refused 2 message send x --bytes 5GiB
+refused 2 message send x "$scratch/x" --bytes 5
+refused 2 message send x --by frame
+refused 2 message listen x --user nobody-of-that-name
+refused 2 message receive x --json
+refused 1 message listen 'no name'
+refused 1 message send "x" "$scratch/nothing"
 refused 2 stats --count 3
 refused 2 rdma capture
 refused 2 rdma qps x.pcap

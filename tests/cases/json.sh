@@ -59,6 +59,18 @@ if [ -e /usr/include/infiniband/verbs.h ] && [ -e "$(dirname "$millrace")/verbs/
         bench rdma --stages --seconds 0.1
 fi
 json "$names" bench peers --rounds 1 --seconds 0.1 --peers "$scratch/peers" --metric rtt_p50,tx_mpps_64,tx_gbps_1518
+json "command" message table
+json "command size way chosen ns times why" message explain 64KiB
+name=json-$$
+background listener "$millrace" message listen "$name" --json
+json "command to bytes_each messages bytes seconds mps gbps crc32" message send "$name" --bytes 2000 --count 100 --check
+json "command to bytes_each count $times" message latency "$name" --count 100
+python3 - "$scratch/listener.out" <<'END' || fail "message listen --json"
+import json, sys
+for line in open(sys.argv[1]):
+    row = json.loads(line)
+    assert row["complete"] == "yes" and {"command", "from", "messages", "bytes", "seconds", "gbps", "crc32"} <= row.keys(), row
+END
 json "demo engine" demo
 
 # Without a card: packets and what rules do with them. What is printed of a file of rules is one itself.

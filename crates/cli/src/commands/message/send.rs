@@ -109,14 +109,17 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
     let call = Call::begin(&args.name, size, what)?;
     let (mut flying, mut free) = (VecDeque::new(), vec![Vec::new(); depth(size)]);
     let (mut tally, start) = (Tally::default(), Moment::now());
-    let mut is_cut = false;
+    let mut is_cut;
     loop {
         let buffer = match free.pop() {
-            Some(buffer) => buffer,
-            None => call.wait(flying.pop_front().expect("what is not free is on its way"))?.buffer,
+            Some(buffer) => Ok(buffer),
+            None => call.wait(flying.pop_front().expect("what is not free is on its way")).map(|ended| ended.buffer),
         };
-        is_cut = is_cut || stop::asked();
-        let next = if is_cut { None } else { source.next(tally.messages, buffer)? };
+        is_cut = stop::asked();
+        let next = match buffer {
+            _ if is_cut => None,
+            buffer => source.next(tally.messages, buffer?)?,
+        };
         let Some(message) = next else { break };
         tally.add(&message, what);
         let sent = match args.by {
@@ -127,12 +130,12 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
     }
     let seen = call.post(SEEN)?;
     call.endpoint.send(call.peer, END, said(tally.words())).map_err(gone)?;
-    // Asked once more, it ends at once.
-    let seen = loop {
-        match call.wait(seen) {
-            Err(Failure::Interrupted) if is_cut => {}
-            other => break other?,
+    let seen = match call.wait(seen) {
+        Err(Failure::Interrupted) => {
+            is_cut = true;
+            call.wait_a_while(seen)?
         }
+        other => other?,
     };
     let seconds = start.seconds();
     let row = Row::new()

@@ -23,6 +23,8 @@ use super::refused;
 use super::send::sum;
 use super::talk::{BEGIN, DATA, END, EXACT, LONGEST, LOOK, PING, READY, SEEN, Tally, WORDS, What, depth, heard, said};
 
+/// Messages between two looks at who has come and gone.
+const LOOKS: u32 = 256;
 /// How long who sends pings may think.
 const THOUGHT: Duration = Duration::from_secs(1);
 
@@ -122,8 +124,9 @@ impl Sender {
 struct Service {
     endpoint: Endpoint,
     senders: HashMap<Peer, Sender>,
-    /// Whom else is listened to is not looked at.
+    /// More of them are hung up on.
     most: usize,
+    looks: u32,
 }
 
 /// What has happened.
@@ -136,7 +139,7 @@ enum Happened {
 
 impl Service {
     fn new(endpoint: Endpoint, most: usize) -> Result<Self, Failure> {
-        let service = Self { endpoint, senders: HashMap::new(), most };
+        let service = Self { endpoint, senders: HashMap::new(), most, looks: 0 };
         service.wait_for_begin()?;
         Ok(service)
     }
@@ -148,24 +151,25 @@ impl Service {
 
     /// Waits for the next thing, a while. What is to be written is given to `write`.
     fn next(&mut self, write: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<Happened, Failure> {
-        if let Some(ended) = self.endpoint.next(LOOK) {
-            return self.ended(ended, write);
-        }
-        // What came from who has gone was there before.
-        while let Some(event) = self.endpoint.event(Duration::ZERO) {
-            if let Event::Lost(peer, _) = event {
-                self.endpoint.leave(peer);
-                if let Some(sender) = self.senders.remove(&peer) {
-                    return Ok(Happened::Ended(sender, false));
+        let ended = self.endpoint.next(LOOK);
+        self.looks = self.looks.wrapping_add(1);
+        if ended.is_none() || self.looks.is_multiple_of(LOOKS) {
+            while let Some(event) = self.endpoint.event(Duration::ZERO) {
+                // Its receives have ended, and what was left was not asked for.
+                if let Event::Lost(peer, _) = event {
+                    self.endpoint.leave(peer);
                 }
             }
         }
-        Ok(Happened::Nothing)
+        ended.map_or(Ok(Happened::Nothing), |ended| self.ended(ended, write))
     }
 
     fn ended(&mut self, ended: Ended, write: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<Happened, Failure> {
         let (Outcome::Received { tag, .. }, Some(peer)) = (ended.outcome, ended.from) else {
-            return Ok(Happened::Nothing);
+            // Who has gone: all that came of it was before this.
+            let is_its = |sender: &Sender| ended.outcome == Outcome::Lost && sender.posted.contains(&ended.request);
+            let gone = self.senders.iter().find(|(_, sender)| is_its(sender)).map(|(peer, _)| *peer);
+            return Ok(gone.map_or(Happened::Nothing, |peer| self.end(peer, false)));
         };
         if tag == BEGIN {
             self.begin(peer, &ended.buffer);
@@ -184,14 +188,15 @@ impl Service {
                 sender.posted.pop_front();
                 sender.tally.add(&bytes, sender.what);
                 write(&bytes).map_err(Failure::Output)?;
-                // Who has gone is told of as an event.
                 let mut bytes = bytes;
                 bytes.resize(bytes.capacity(), 0);
                 sender.posted.extend(self.endpoint.receive(Some(peer), DATA, EXACT, bytes));
             }
         }
         if !sender.is_complete() {
-            return Ok(Happened::Nothing);
+            // Who has gone, and had sent less than it should.
+            let is_gone = sender.posted.is_empty();
+            return Ok(if is_gone { self.end(peer, false) } else { Happened::Nothing });
         }
         let words = sender.tally.words();
         let is_right = sender.end == Some(words);

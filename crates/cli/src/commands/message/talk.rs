@@ -117,21 +117,36 @@ impl Call {
         self.endpoint.receive(Some(self.peer), tag, EXACT, vec![0; WORDS]).map_err(gone)
     }
 
-    /// Waits until a message has ended, well.
+    /// Waits until a message has ended, well, or until Ctrl-C.
     pub fn wait(&self, request: Request) -> Result<Ended, Failure> {
         loop {
-            if let Some(ended) = self.endpoint.wait(request, LOOK) {
-                return match ended.outcome {
-                    Outcome::Sent | Outcome::Received { .. } => Ok(ended),
-                    Outcome::TooLong { .. } => {
-                        Err(Failure::Found("the other side has no room for messages of that size".to_owned()))
-                    }
-                    _ => Err(gone(RequestError::Lost)),
-                };
+            if let Some(ended) = self.has_ended(request)? {
+                return Ok(ended);
             }
             if stop::asked() {
                 return Err(Failure::Interrupted);
             }
+        }
+    }
+
+    /// The same, after Ctrl-C, for a while.
+    pub fn wait_a_while(&self, request: Request) -> Result<Ended, Failure> {
+        for _ in 0..20 {
+            if let Some(ended) = self.has_ended(request)? {
+                return Ok(ended);
+            }
+        }
+        Err(Failure::Interrupted)
+    }
+
+    fn has_ended(&self, request: Request) -> Result<Option<Ended>, Failure> {
+        let Some(ended) = self.endpoint.wait(request, LOOK) else { return Ok(None) };
+        match ended.outcome {
+            Outcome::Sent | Outcome::Received { .. } => Ok(Some(ended)),
+            Outcome::TooLong { .. } => {
+                Err(Failure::Found("the other side has no room for messages of that size".to_owned()))
+            }
+            _ => Err(gone(RequestError::Lost)),
         }
     }
 }
