@@ -100,6 +100,86 @@ enum millrace_flow_tap_wants {
 };
 
 /**
+ * How an endpoint is opened: flags of millrace_message_open().
+ */
+enum millrace_message_flags {
+    /**
+     * Endpoints of all users may connect. Otherwise those of the same user and of root.
+     */
+    MILLRACE_MESSAGE_ANYBODY = 1,
+};
+
+/**
+ * What happens to others.
+ */
+enum millrace_message_happening {
+    /**
+     * One has connected.
+     */
+    MILLRACE_MESSAGE_JOINED = 0,
+    /**
+     * One has gone. Short messages of it that are here can be received still.
+     */
+    MILLRACE_MESSAGE_GONE = 1,
+    /**
+     * One was lost because of what it did.
+     */
+    MILLRACE_MESSAGE_BROKEN = 2,
+};
+
+/**
+ * What became of a message.
+ */
+enum millrace_message_outcome {
+    /**
+     * Its bytes are not needed here any more.
+     */
+    MILLRACE_MESSAGE_SENT = 0,
+    /**
+     * It is here.
+     */
+    MILLRACE_MESSAGE_RECEIVED = 1,
+    /**
+     * As millrace_message_cancel() wanted.
+     */
+    MILLRACE_MESSAGE_CANCELLED = 2,
+    /**
+     * It is longer than the room that the receiver has.
+     */
+    MILLRACE_MESSAGE_TOO_LONG = 3,
+    /**
+     * A copy or a move did not work.
+     */
+    MILLRACE_MESSAGE_FAILED = 4,
+    /**
+     * The other end is gone.
+     */
+    MILLRACE_MESSAGE_LOST = 5,
+};
+
+/**
+ * Which way a message goes: way of millrace_message_send().
+ */
+enum millrace_message_way {
+    /**
+     * The way that is the fastest on this host.
+     */
+    MILLRACE_MESSAGE_FASTEST = 0,
+    /**
+     * In the ring, with its envelope; what is too long for that goes by one copy.
+     */
+    MILLRACE_MESSAGE_EAGER = 1,
+    /**
+     * Through buffers that both ends share.
+     */
+    MILLRACE_MESSAGE_ONE_COPY = 2,
+    /**
+     * The receiver reads the memory of the sender; where it may not, by one copy.
+     */
+    MILLRACE_MESSAGE_ZERO_COPY = 3,
+};
+
+/**
  * Flags of millrace_rx_open() and millrace_tx_open(). 0 is direct mode, and the queue for this opener alone: all that a
  * DD queue has.
  */
@@ -259,6 +339,12 @@ struct millrace_flow_watch;
  * Memory that program and card share. Any number of threads may use it at once.
  */
 struct millrace_memory;
+
+/**
+ * An endpoint: a name, connections to other endpoints of this host, messages and doorbells. Any number of threads may use it at once.
+ * docs/message.md has the whole.
+ */
+struct millrace_message;
 
 /**
  * An RX queue. One thread at a time.
@@ -542,6 +628,58 @@ struct millrace_slurpoe_end {
  * endpoint.
  */
 typedef void (*millrace_slurpoe_callback)(const struct millrace_slurpoe_end *end, void *context);
+
+/**
+ * Another endpoint.
+ */
+struct millrace_message_other {
+    /**
+     * What it calls itself, "" if it has no name.
+     */
+    char name[65];
+    /**
+     * Whose it is.
+     */
+    uint32_t user;
+    /**
+     * Its process; 0: it has no number in this container.
+     */
+    uint32_t pid;
+};
+
+/**
+ * A message that has ended: its memory is the program's again.
+ */
+struct millrace_message_end {
+    /**
+     * What millrace_message_send() or millrace_message_receive() gave.
+     */
+    uint64_t request;
+    /**
+     * Of a message that was received: from whom.
+     */
+    uint64_t peer;
+    /**
+     * And what for.
+     */
+    uint64_t tag;
+    /**
+     * And how many bytes. Of one that was too long: how many it has.
+     */
+    uint64_t len;
+    /**
+     * The memory that was handed over.
+     */
+    void *bytes;
+    /**
+     * One of enum millrace_message_outcome.
+     */
+    uint32_t outcome;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+};
 
 #ifdef __cplusplus
 extern "C" {
@@ -1219,6 +1357,142 @@ int millrace_slurpoe_refused(const struct millrace_slurpoe *endpoint, uint64_t (
  * The name of one of enum millrace_slurpoe_failed, such as "remote-access"; "done" for 0, "unknown" for others.
  */
 const char *millrace_slurpoe_failed_name(uint32_t failed);
+
+/**
+ * Opens an endpoint that others find by name: 1 to 64 letters, digits, '.', '_' and '-'. NULL: others do not find it, it connects. For flags
+ * of enum millrace_message_flags. -EADDRINUSE: another one of this user has the name.
+ */
+int millrace_message_open(const char *name,
+                          uint32_t flags,
+                          struct millrace_message **endpoint);
+
+/**
+ * Closes an endpoint. What has not ended is not sent, or received, any more, and its memory is the program's again.
+ */
+int millrace_message_close(struct millrace_message *endpoint);
+
+/**
+ * Connects to the endpoint of that name, of this user, or of the one that stands before it ("1000/solver"). One that is not there yet is
+ * waited for, for so many nanoseconds: -ECONNREFUSED.
+ */
+int millrace_message_connect(const struct millrace_message *endpoint,
+                             const char *name,
+                             uint64_t patience,
+                             uint64_t *peer);
+
+/**
+ * Waits for somebody who connects, for so many nanoseconds: -ETIMEDOUT.
+ */
+int millrace_message_accept(const struct millrace_message *endpoint, uint64_t patience, uint64_t *peer);
+
+/**
+ * Ends a connection. What waits for the other end, or it has left, is lost.
+ */
+int millrace_message_leave(const struct millrace_message *endpoint, uint64_t peer);
+
+/**
+ * Who that is. -ENOTCONN: nobody, or it is gone and forgotten.
+ */
+int millrace_message_who(const struct millrace_message *endpoint, uint64_t peer, struct millrace_message_other *who);
+
+/**
+ * Waits for what happens to others: one of enum millrace_message_happening, and to whom. -ETIMEDOUT: nothing in so many nanoseconds.
+ */
+int millrace_message_event(const struct millrace_message *endpoint,
+                           uint64_t patience,
+                           uint64_t *peer);
+
+/**
+ * Sends a message, by a way of enum millrace_message_way. Its memory is not to be changed until it has ended. -ENOTCONN: the other end is
+ * gone.
+ */
+int millrace_message_send(const struct millrace_message *endpoint,
+                          uint64_t peer,
+                          uint64_t tag,
+                          const void *bytes,
+                          size_t len,
+                          uint32_t way,
+                          uint64_t *request);
+
+/**
+ * Waits for a message of len bytes or fewer from peer, or from anybody (0), with those bits of tag that are set in mask. Its memory is not
+ * to be used until it has ended.
+ */
+int millrace_message_receive(const struct millrace_message *endpoint,
+                             uint64_t peer,
+                             uint64_t tag,
+                             uint64_t mask,
+                             void *bytes,
+                             size_t len,
+                             uint64_t *request);
+
+/**
+ * Waits until that message has ended, or any (0), for so many nanoseconds: -ETIMEDOUT. 0 nanoseconds: only looks, and moves everything on. An end
+ * is told once.
+ */
+int millrace_message_wait(const struct millrace_message *endpoint,
+                          uint64_t request,
+                          uint64_t patience,
+                          struct millrace_message_end *end);
+
+/**
+ * Ends a message before its time, if that is possible; its end says what came of it. 1: it is too late.
+ */
+int millrace_message_cancel(const struct millrace_message *endpoint, uint64_t request);
+
+/**
+ * Sends a short message that is not waited for, and whose memory is the program's at once. -EAGAIN: it cannot go now, and
+ * millrace_message_send() takes it.
+ */
+int millrace_message_send_short(const struct millrace_message *endpoint,
+                                uint64_t peer,
+                                uint64_t tag,
+                                const void *bytes,
+                                size_t len);
+
+/**
+ * Takes the first short message of peer with those bits of tag that nobody waits for; how many bytes it has. -EAGAIN: there is none.
+ * -EMSGSIZE: it has more than len, and is gone.
+ */
+int millrace_message_receive_short(const struct millrace_message *endpoint,
+                                   uint64_t peer,
+                                   uint64_t tag,
+                                   uint64_t mask,
+                                   void *bytes,
+                                   size_t len);
+
+/**
+ * This program wants the doorbells first to last, for one of its parts, which it calls owner. -EBUSY: some of them are wanted already.
+ */
+int millrace_message_claim(const struct millrace_message *endpoint,
+                           uint16_t first,
+                           uint16_t last,
+                           uint32_t owner);
+
+/**
+ * It does not want those of that owner any more.
+ */
+int millrace_message_release(const struct millrace_message *endpoint, uint32_t owner);
+
+/**
+ * Rings a doorbell of peer. once: unless the last one was the same, was rung so too, and waits; 1 then. -EAGAIN: as many wait as may.
+ * -ENXIO: nobody there wants it.
+ */
+int millrace_message_ring(const struct millrace_message *endpoint,
+                          uint64_t peer,
+                          uint16_t number,
+                          int once);
+
+/**
+ * Waits for a doorbell of anybody, for so many nanoseconds: -ETIMEDOUT. Its number; who has rung goes to peer.
+ */
+int millrace_message_bell(const struct millrace_message *endpoint, uint64_t patience, uint64_t *peer);
+
+/**
+ * A descriptor for poll(): readable as long as a message has ended, something has happened or a doorbell waits that was not taken. It is not to
+ * be read, and is closed with the endpoint.
+ */
+int millrace_message_descriptor(const struct millrace_message *endpoint);
 
 #ifdef __cplusplus
 } // extern "C"

@@ -50,15 +50,27 @@ pub enum JoinError {
     Memory(#[from] OutOfRange),
 }
 
+/// Memory of a message, as long as it has not ended.
+pub trait Buffer: AsRef<[u8]> + AsMut<[u8]> + Send + 'static {
+    /// So many bytes were received, not more than it has.
+    fn shorten(&mut self, len: usize);
+}
+
+impl Buffer for Vec<u8> {
+    fn shorten(&mut self, len: usize) {
+        self.truncate(len);
+    }
+}
+
 /// A message that has ended, with the buffer that it had.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct Done<B = Vec<u8>> {
     /// Which.
     pub request: RequestId,
     /// What became of it.
     pub outcome: Outcome,
     /// What was sent; or what was received, as many bytes as there are.
-    pub buffer: Vec<u8>,
+    pub buffer: B,
 }
 
 struct Peer {
@@ -105,20 +117,20 @@ impl Peer {
 }
 
 /// An endpoint.
-pub struct Local {
+pub struct Local<B: Buffer = Vec<u8>> {
     engine: Engine,
     peers: Vec<Option<Peer>>,
-    buffers: Vec<Option<Vec<u8>>>,
+    buffers: Vec<Option<B>>,
     filter: Filter,
     /// Copies that were not done in the last turn.
     open: VecDeque<Action>,
-    done: VecDeque<Done>,
+    done: VecDeque<Done<B>>,
     lost: VecDeque<(PairId, Breach)>,
     bells_noted: u64,
     thresholds: Vec<(u64, Scheme)>,
 }
 
-impl Local {
+impl<B: Buffer> Local<B> {
     /// An endpoint that knows nobody.
     ///
     /// # Errors
@@ -223,8 +235,8 @@ impl Local {
     ///
     /// # Errors
     /// [`RequestError`].
-    pub fn send(&mut self, pair: PairId, tag: Tag, buffer: Vec<u8>) -> Result<RequestId, RequestError> {
-        let len = buffer.len() as u64;
+    pub fn send(&mut self, pair: PairId, tag: Tag, buffer: B) -> Result<RequestId, RequestError> {
+        let len = buffer.as_ref().len() as u64;
         let scheme = self.thresholds.iter().rev().find(|threshold| threshold.0 <= len).map(|found| found.1);
         let is_short = len <= u64::from(self.engine.limits().eager);
         let otherwise = if is_short { Scheme::Eager } else { Scheme::OneCopy };
@@ -236,14 +248,8 @@ impl Local {
     ///
     /// # Errors
     /// [`RequestError`].
-    pub fn send_by(
-        &mut self,
-        pair: PairId,
-        tag: Tag,
-        buffer: Vec<u8>,
-        scheme: Scheme,
-    ) -> Result<RequestId, RequestError> {
-        let request = self.engine.send(pair, tag, buffer.len() as u64, scheme)?;
+    pub fn send_by(&mut self, pair: PairId, tag: Tag, buffer: B, scheme: Scheme) -> Result<RequestId, RequestError> {
+        let request = self.engine.send(pair, tag, buffer.as_ref().len() as u64, scheme)?;
         self.keep(request, buffer);
         self.pull();
         self.say(pair);
@@ -305,14 +311,8 @@ impl Local {
     ///
     /// # Errors
     /// [`RequestError`].
-    pub fn receive(
-        &mut self,
-        from: Option<PairId>,
-        tag: Tag,
-        mask: u64,
-        buffer: Vec<u8>,
-    ) -> Result<RequestId, RequestError> {
-        let request = self.engine.receive(from, tag, mask, buffer.len() as u64)?;
+    pub fn receive(&mut self, from: Option<PairId>, tag: Tag, mask: u64, buffer: B) -> Result<RequestId, RequestError> {
+        let request = self.engine.receive(from, tag, mask, buffer.as_ref().len() as u64)?;
         self.keep(request, buffer);
         self.end();
         Ok(request)
@@ -420,7 +420,7 @@ impl Local {
     }
 
     /// The next message that has ended.
-    pub fn done(&mut self) -> Option<Done> {
+    pub fn done(&mut self) -> Option<Done<B>> {
         self.done.pop_front()
     }
 
@@ -487,7 +487,7 @@ impl Local {
         })
     }
 
-    fn keep(&mut self, request: RequestId, buffer: Vec<u8>) {
+    fn keep(&mut self, request: RequestId, buffer: B) {
         let at = request.0 as usize;
         if self.buffers.len() <= at {
             self.buffers.resize_with(at + 1, || None);
@@ -499,7 +499,7 @@ impl Local {
     fn say(&mut self, pair: PairId) -> bool {
         let Self { engine, peers, buffers, .. } = self;
         let Some(Some(peer)) = peers.get_mut(pair.0 as usize) else { return true };
-        let bytes = |request: RequestId| buffers[request.0 as usize].as_deref().unwrap_or(&[]);
+        let bytes = |request: RequestId| buffers[request.0 as usize].as_ref().map_or(&[][..], B::as_ref);
         peer.has_said = true;
         peer.channel.say(engine, pair, TURN, bytes)
     }
@@ -530,7 +530,7 @@ impl Local {
             }
             // Where it is, is all that has to be known.
             let peer = self.peers.get(action.pair.0 as usize).and_then(Option::as_ref);
-            let bytes = self.buffers[action.request.0 as usize].as_deref().unwrap_or_default();
+            let bytes = self.buffers[action.request.0 as usize].as_ref().map_or(&[][..], B::as_ref);
             let address = bytes.as_ptr().expose_provenance() as u64;
             let may_read = peer.is_some_and(|peer| peer.process.is_some());
             self.engine.exposed(action.ticket, may_read.then_some(Origin { key: 0, address }));
@@ -542,15 +542,26 @@ impl Local {
         let Self { engine, peers, buffers, .. } = self;
         let Action { ticket, pair, request, offset, len, work } = action;
         let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
-        let bytes = buffers[request.0 as usize].as_deref_mut().unwrap_or_default();
-        let bytes = part(bytes.len(), offset, len).map(|part| &mut bytes[part]);
+        let buffer = &mut buffers[request.0 as usize];
+        let range = |bytes: &[u8]| part(bytes.len(), offset, len);
         let len = len as usize;
-        let done = bytes.zip(peer).and_then(|(bytes, peer)| match work {
+        let done = buffer.as_mut().zip(peer).and_then(|(buffer, peer)| match work {
+            // What is sent is only read.
             Work::Transfer { slot, .. } => {
-                Some(peer.others.span_mut(usize::from(slot) * peer.mtu.1, len)?.write_from(bytes))
+                let bytes = buffer.as_ref();
+                let to = peer.others.span_mut(usize::from(slot) * peer.mtu.1, len)?;
+                Some(to.write_from(&bytes[range(bytes)?]))
             }
-            Work::CopyOut { slot } => Some(peer.own.span(usize::from(slot) * peer.mtu.0, len)?.read_into(bytes)),
-            Work::Move { origin } => peer.read(origin, offset, bytes).then_some(len),
+            Work::CopyOut { slot } => {
+                let bytes = buffer.as_mut();
+                let range = range(bytes)?;
+                Some(peer.own.span(usize::from(slot) * peer.mtu.0, len)?.read_into(&mut bytes[range]))
+            }
+            Work::Move { origin } => {
+                let bytes = buffer.as_mut();
+                let range = range(bytes)?;
+                peer.read(origin, offset, &mut bytes[range]).then_some(len)
+            }
             // Of pairs whose ends do not reach each other's buffers; and done when it was pulled.
             Work::CopyIn { .. } | Work::Expose => None,
         });
@@ -562,9 +573,10 @@ impl Local {
     fn end(&mut self) {
         self.pull();
         while let Some(completion) = self.engine.completion() {
-            let mut buffer = self.buffers[completion.request.0 as usize].take().unwrap_or_default();
+            // There is one: each message that begins has brought it.
+            let Some(mut buffer) = self.buffers[completion.request.0 as usize].take() else { continue };
             if let Outcome::Received { len, .. } = completion.outcome {
-                buffer.truncate(len as usize);
+                buffer.shorten(len as usize);
             }
             self.done.push_back(Done { request: completion.request, outcome: completion.outcome, buffer });
         }
@@ -577,10 +589,10 @@ fn part(has: usize, offset: u64, len: u64) -> Option<core::ops::Range<usize>> {
     (to <= has).then_some(from..to)
 }
 
-fn deliver(buffers: &mut [Option<Vec<u8>>], request: RequestId, words: &[u64], len: usize) {
+fn deliver<B: Buffer>(buffers: &mut [Option<B>], request: RequestId, words: &[u64], len: usize) {
     if let Some(Some(buffer)) = buffers.get_mut(request.0 as usize)
-        && len <= buffer.len()
+        && let Some(to) = buffer.as_mut().get_mut(..len)
     {
-        copy(words, &mut buffer[..len]);
+        copy(words, to);
     }
 }

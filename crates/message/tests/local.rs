@@ -129,7 +129,7 @@ fn doorbells_go_to_whom_they_belong() {
 #[test]
 fn two_mappings_of_one_file_are_enough() {
     let limits = Limits::default();
-    let terms = Local::new(limits).unwrap().terms();
+    let terms = Local::<Vec<u8>>::new(limits).unwrap().terms();
     let len = memory_len(terms, terms);
     let memory = Region::allocate(len, Pages::Ordinary).unwrap();
     let fd = memory.fd().unwrap().try_clone_to_owned().unwrap();

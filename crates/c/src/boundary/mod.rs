@@ -12,6 +12,7 @@ mod arguments;
 mod device;
 mod flow;
 mod memory;
+mod message;
 mod registers;
 mod rx;
 mod slurpoe;

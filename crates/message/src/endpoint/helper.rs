@@ -6,6 +6,7 @@ use super::name::caller;
 use super::record::Greeting;
 use super::state::{State, was_woken};
 use super::{Config, Shared};
+use crate::local::Buffer;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -43,8 +44,8 @@ struct Call {
     pid: Option<Pid>,
 }
 
-struct Helper {
-    shared: Arc<Shared>,
+struct Helper<B: Buffer> {
+    shared: Arc<Shared<B>>,
     config: Arc<Config>,
     listener: Option<OwnedFd>,
     is_listening: bool,
@@ -53,13 +54,17 @@ struct Helper {
 }
 
 /// Starts it; it ends when the endpoint is closed.
-pub fn start(shared: Arc<Shared>, config: Arc<Config>, listener: Option<OwnedFd>) -> io::Result<JoinHandle<()>> {
+pub fn start<B: Buffer>(
+    shared: Arc<Shared<B>>,
+    config: Arc<Config>,
+    listener: Option<OwnedFd>,
+) -> io::Result<JoinHandle<()>> {
     let mut helper = Helper { shared, config, listener, is_listening: false, calls: BTreeMap::new(), next: WAKER + 1 };
     helper.listen();
     thread::Builder::new().name("millrace-message".to_owned()).spawn(move || helper.run())
 }
 
-impl Helper {
+impl<B: Buffer> Helper<B> {
     fn run(mut self) {
         let (mut seen, mut pause) = (0, Some(PATIENCE));
         let mut ticked = Instant::now();
@@ -191,7 +196,7 @@ impl Helper {
         match greeting {
             Ok(Some((Greeting::Hello(terms, name), None))) => {
                 // He is told why, if not.
-                let _ = welcome(&self.shared, &self.config, socket, terms, name);
+                let _ = welcome(&self.shared, &self.config, socket, (terms, name));
             }
             Err(Errno::BADMSG) => drop(Greeting::Refused(Refusal::Version).send(&socket, None)),
             _ => {}
@@ -200,7 +205,7 @@ impl Helper {
 }
 
 /// How long the helper may sleep; others ring. `None`: until somebody does.
-fn sleep(state: &mut State, before: Option<Duration>) -> Option<Duration> {
+fn sleep<B: Buffer>(state: &mut State<B>, before: Option<Duration>) -> Option<Duration> {
     if !state.doze() {
         // Something has come; or something cannot be said, because somebody does not listen.
         let longer = before.unwrap_or(PATIENCE) * 2;

@@ -13,7 +13,7 @@ use super::record::Greeting;
 use super::{Config, Peer, Shared, Users};
 use crate::channel::Side;
 use crate::engine::Terms;
-use crate::local::memory_len;
+use crate::local::{Buffer, memory_len};
 use millrace_dma::{Pages, Protection, Region};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -38,7 +38,7 @@ impl Users {
 }
 
 /// Calls an endpoint.
-pub fn connect(shared: &Shared, config: &Config, name: &str, patience: Duration) -> Result<Peer, Error> {
+pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patience: Duration) -> Result<Peer, Error> {
     let name = Name::parse(name)?;
     let until = Instant::now() + patience;
     let socket = loop {
@@ -89,7 +89,12 @@ fn answer(socket: &OwnedFd, until: Instant) -> Result<Option<(Greeting, Option<O
 }
 
 /// Who calls is let in, if he may.
-pub fn welcome(shared: &Shared, config: &Config, socket: OwnedFd, terms: Terms, name: String) -> Result<(), Refusal> {
+pub fn welcome<B: Buffer>(
+    shared: &Shared<B>,
+    config: &Config,
+    socket: OwnedFd,
+    (terms, name): (Terms, String),
+) -> Result<(), Refusal> {
     let Ok(caller) = caller(&socket) else { return Ok(()) };
     let refuse = |why: Refusal| Greeting::Refused(why).send(&socket, None).map_err(|_| why).and(Err(why));
     if !config.users.may(caller.user) {

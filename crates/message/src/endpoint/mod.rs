@@ -19,7 +19,7 @@ use crate::channel::Taken;
 use crate::control::Tag;
 use crate::cost::Table;
 use crate::engine::{Breach, Cancel, Limits, Outcome, RequestError, Terms};
-use crate::local::Local;
+use crate::local::{Buffer, Local};
 use crate::measure;
 use name::Name;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -107,7 +107,7 @@ impl Request {
 
 /// A message that has ended.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct Ended<B = Vec<u8>> {
     /// Which.
     pub request: Request,
     /// What became of it. The number of the pair in it is of use with [`Local`] only.
@@ -115,7 +115,7 @@ pub struct Ended {
     /// From whom it was received.
     pub from: Option<Peer>,
     /// What was sent; or what was received, as many bytes as there are.
-    pub buffer: Vec<u8>,
+    pub buffer: B,
 }
 
 /// What has happened to others.
@@ -137,8 +137,8 @@ impl Event {
 }
 
 /// What the endpoint and its thread share.
-struct Shared {
-    state: Mutex<State>,
+struct Shared<B: Buffer> {
+    state: Mutex<State<B>>,
     /// Something has ended, happened or rung.
     news: Condvar,
     epoll: Arc<OwnedFd>,
@@ -147,18 +147,18 @@ struct Shared {
     is_closed: AtomicBool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl<B: Buffer> Shared<B> {
+    fn lock(&self) -> MutexGuard<'_, State<B>> {
         // What a panic has left half done would be refused by the engine's own checks.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_lock(&self) -> TryLockResult<MutexGuard<'_, State>> {
+    fn try_lock(&self) -> TryLockResult<MutexGuard<'_, State<B>>> {
         self.state.try_lock()
     }
 
     /// Does something, and tells threads that sleep if there are news.
-    fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+    fn with<R>(&self, act: impl FnOnce(&mut State<B>) -> R) -> R {
         let mut state = self.lock();
         let before = state.news();
         let result = act(&mut state);
@@ -178,12 +178,13 @@ impl Shared {
 ///
 /// Messages move on while any of its calls is made, and otherwise by a thread of its own, which sleeps while nothing comes. When it is
 /// dropped, what has not ended is not sent any more; others learn that it is gone.
-pub struct Endpoint {
-    shared: Arc<Shared>,
+pub struct Endpoint<B: Buffer = Vec<u8>> {
+    shared: Arc<Shared<B>>,
     config: Arc<Config>,
     helper: Option<JoinHandle<()>>,
 }
 
+/// Messages in memory that the program hands over and is given back.
 impl Endpoint {
     /// An endpoint that others find by that name.
     ///
@@ -206,6 +207,16 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::open`]; [`Error::Limits`].
     pub fn with(config: Config) -> Result<Self, Error> {
+        Self::of_buffers(config)
+    }
+}
+
+impl<B: Buffer> Endpoint<B> {
+    /// An endpoint as `config` says, for messages in memory of any kind.
+    ///
+    /// # Errors
+    /// As [`Endpoint::with`].
+    pub fn of_buffers(config: Config) -> Result<Self, Error> {
         let mut local = Local::new(config.limits)?;
         let table = config.table.or_else(|| measure::of_this_host(&config.limits));
         local.choose(table.map(|table| table.thresholds(&Scheme::ALL)).unwrap_or_default());
@@ -264,7 +275,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`RequestError`]: the other endpoint is gone.
-    pub fn send(&self, to: Peer, tag: Tag, buffer: Vec<u8>) -> Result<Request, RequestError> {
+    pub fn send(&self, to: Peer, tag: Tag, buffer: B) -> Result<Request, RequestError> {
         self.shared.with(|state| state.with_pair(to, |local, pair| local.send(pair, tag, buffer)))
     }
 
@@ -272,7 +283,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`RequestError`]: the other endpoint is gone.
-    pub fn send_by(&self, to: Peer, tag: Tag, buffer: Vec<u8>, scheme: Scheme) -> Result<Request, RequestError> {
+    pub fn send_by(&self, to: Peer, tag: Tag, buffer: B, scheme: Scheme) -> Result<Request, RequestError> {
         self.shared.with(|state| state.with_pair(to, |local, pair| local.send_by(pair, tag, buffer, scheme)))
     }
 
@@ -310,7 +321,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`RequestError`]: the other endpoint is gone, and has left no such message.
-    pub fn receive(&self, from: Option<Peer>, tag: Tag, mask: u64, buffer: Vec<u8>) -> Result<Request, RequestError> {
+    pub fn receive(&self, from: Option<Peer>, tag: Tag, mask: u64, buffer: B) -> Result<Request, RequestError> {
         self.shared.with(|state| match from {
             Some(peer) => state.with_pair(peer, |local, pair| local.receive(Some(pair), tag, mask, buffer)),
             None => state.begin(|local| local.receive(None, tag, mask, buffer)),
@@ -339,7 +350,7 @@ impl Endpoint {
     }
 
     /// Waits until that message has ended. `None`: it has not in that time, or it was taken already.
-    pub fn wait(&self, request: Request, patience: Duration) -> Option<Ended> {
+    pub fn wait(&self, request: Request, patience: Duration) -> Option<Ended<B>> {
         let found = self.wait_for(patience, |state| match state.take(Some(request)) {
             Some(ended) => Some(Some(ended)),
             None if state.is_open(request) => None,
@@ -349,7 +360,7 @@ impl Endpoint {
     }
 
     /// Waits until any message has ended: the one that ended first of those that were not taken.
-    pub fn next(&self, patience: Duration) -> Option<Ended> {
+    pub fn next(&self, patience: Duration) -> Option<Ended<B>> {
         self.wait_for(patience, |state| state.take(None))
     }
 
@@ -423,7 +434,7 @@ impl Endpoint {
     }
 
     /// Waits until there is what is looked for: looks for a while, and then sleeps until there are news.
-    fn wait_for<T>(&self, patience: Duration, mut found: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+    fn wait_for<T>(&self, patience: Duration, mut found: impl FnMut(&mut State<B>) -> Option<T>) -> Option<T> {
         /// What cannot be said yet is tried again.
         const AGAIN: Duration = Duration::from_millis(1);
         let (mut begin, mut spun) = (None, None);
@@ -466,7 +477,7 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl<B: Buffer> Drop for Endpoint<B> {
     fn drop(&mut self) {
         self.shared.is_closed.store(true, Ordering::Release);
         wake_up(&self.shared.waker);

@@ -6,7 +6,7 @@ use super::{Ended, Event, Peer, Request};
 use crate::bell::Bell;
 use crate::channel::Side;
 use crate::engine::{Breach, Outcome, PairId, RequestError, RequestId, Terms};
-use crate::local::{JoinError, Local};
+use crate::local::{Buffer, JoinError, Local};
 use millrace_dma::{OtherProcess, Window};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -51,8 +51,8 @@ struct Link {
     rings: u64,
 }
 
-pub struct State {
-    pub local: Local,
+pub struct State<B: Buffer> {
+    pub local: Local<B>,
     /// By the numbers of pairs.
     others: Vec<Other>,
     serial: u32,
@@ -60,7 +60,7 @@ pub struct State {
     requests: Vec<u32>,
     request: u32,
     epoll: Arc<OwnedFd>,
-    done: VecDeque<Ended>,
+    done: VecDeque<Ended<B>>,
     events: VecDeque<Event>,
     /// How much has ended or happened, ever.
     news: u64,
@@ -78,8 +78,8 @@ pub struct State {
     is_readable: bool,
 }
 
-impl State {
-    pub fn new(local: Local, epoll: Arc<OwnedFd>, waker: Arc<OwnedFd>) -> Self {
+impl<B: Buffer> State<B> {
+    pub fn new(local: Local<B>, epoll: Arc<OwnedFd>, waker: Arc<OwnedFd>) -> Self {
         Self {
             local,
             others: Vec::new(),
@@ -238,7 +238,7 @@ impl State {
     }
 
     /// The next message that has ended; or that one.
-    pub fn take(&mut self, request: Option<Request>) -> Option<Ended> {
+    pub fn take(&mut self, request: Option<Request>) -> Option<Ended<B>> {
         let at = match request {
             Some(request) => self.done.iter().position(|done| done.request == request)?,
             None => 0,
@@ -361,7 +361,7 @@ impl State {
     pub fn with_pair(
         &mut self,
         peer: Peer,
-        act: impl FnOnce(&mut Local, PairId) -> Result<RequestId, RequestError>,
+        act: impl FnOnce(&mut Local<B>, PairId) -> Result<RequestId, RequestError>,
     ) -> Result<Request, RequestError> {
         let pair = self.pair(peer).ok_or(RequestError::Lost)?;
         self.begin(|local| act(local, pair))
@@ -370,7 +370,7 @@ impl State {
     /// Begins a message. It may have ended already.
     pub fn begin(
         &mut self,
-        act: impl FnOnce(&mut Local) -> Result<RequestId, RequestError>,
+        act: impl FnOnce(&mut Local<B>) -> Result<RequestId, RequestError>,
     ) -> Result<Request, RequestError> {
         let begun = act(&mut self.local).map(|RequestId(slot)| {
             self.request = self.request.wrapping_add(1).max(1);

@@ -1,0 +1,490 @@
+//! Messages: what `millrace_message` has, with pointers.
+
+use super::arguments::{give, give_new, string};
+use crate::failure::Failure;
+use crate::guard;
+use ::millrace_message::bell::{Full, Owner, Sent};
+use ::millrace_message::channel::Taken;
+use ::millrace_message::endpoint::{Config, Ended, Endpoint, Error, Event, Peer, Request, Users};
+use ::millrace_message::engine::{Cancel, Outcome, RequestError};
+use ::millrace_message::local::Buffer;
+use ::millrace_message::{Scheme, Tag};
+use core::mem::MaybeUninit;
+use core::slice;
+use core::time::Duration;
+use rustix::io::Errno;
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::AsRawFd;
+
+/// An endpoint: a name, connections to other endpoints of this host, messages and doorbells. Any number of threads may use it at once.
+/// docs/message.md has the whole.
+pub struct millrace_message(Endpoint<Lent>);
+
+/// How an endpoint is opened: flags of millrace_message_open().
+#[repr(C)]
+pub enum millrace_message_flags {
+    /// Endpoints of all users may connect. Otherwise those of the same user and of root.
+    MILLRACE_MESSAGE_ANYBODY = 1,
+}
+
+/// Which way a message goes: way of millrace_message_send().
+#[repr(C)]
+pub enum millrace_message_way {
+    /// The way that is the fastest on this host.
+    MILLRACE_MESSAGE_FASTEST = 0,
+    /// In the ring, with its envelope; what is too long for that goes by one copy.
+    MILLRACE_MESSAGE_EAGER = 1,
+    /// Through buffers that both ends share.
+    MILLRACE_MESSAGE_ONE_COPY = 2,
+    /// The receiver reads the memory of the sender; where it may not, by one copy.
+    MILLRACE_MESSAGE_ZERO_COPY = 3,
+}
+
+/// What became of a message.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum millrace_message_outcome {
+    /// Its bytes are not needed here any more.
+    MILLRACE_MESSAGE_SENT = 0,
+    /// It is here.
+    MILLRACE_MESSAGE_RECEIVED = 1,
+    /// As millrace_message_cancel() wanted.
+    MILLRACE_MESSAGE_CANCELLED = 2,
+    /// It is longer than the room that the receiver has.
+    MILLRACE_MESSAGE_TOO_LONG = 3,
+    /// A copy or a move did not work.
+    MILLRACE_MESSAGE_FAILED = 4,
+    /// The other end is gone.
+    MILLRACE_MESSAGE_LOST = 5,
+}
+
+/// What happens to others.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub enum millrace_message_happening {
+    /// One has connected.
+    MILLRACE_MESSAGE_JOINED = 0,
+    /// One has gone. Short messages of it that are here can be received still.
+    MILLRACE_MESSAGE_GONE = 1,
+    /// One was lost because of what it did.
+    MILLRACE_MESSAGE_BROKEN = 2,
+}
+
+/// A message that has ended: its memory is the program's again.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct millrace_message_end {
+    /// What millrace_message_send() or millrace_message_receive() gave.
+    pub request: u64,
+    /// Of a message that was received: from whom.
+    pub peer: u64,
+    /// And what for.
+    pub tag: u64,
+    /// And how many bytes. Of one that was too long: how many it has.
+    pub len: u64,
+    /// The memory that was handed over.
+    pub bytes: *mut c_void,
+    /// One of enum millrace_message_outcome.
+    pub outcome: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Another endpoint.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct millrace_message_other {
+    /// What it calls itself, "" if it has no name.
+    pub name: [c_char; 65],
+    /// Whose it is.
+    pub user: u32,
+    /// Its process; 0: it has no number in this container.
+    pub pid: u32,
+}
+
+const ANYBODY: u32 = millrace_message_flags::MILLRACE_MESSAGE_ANYBODY as u32;
+
+const FASTEST: u32 = millrace_message_way::MILLRACE_MESSAGE_FASTEST as u32;
+const EAGER: u32 = millrace_message_way::MILLRACE_MESSAGE_EAGER as u32;
+const ONE_COPY: u32 = millrace_message_way::MILLRACE_MESSAGE_ONE_COPY as u32;
+const ZERO_COPY: u32 = millrace_message_way::MILLRACE_MESSAGE_ZERO_COPY as u32;
+
+/// Memory of the program, as long as a message has not ended.
+struct Lent {
+    first: *mut u8,
+    len: usize,
+}
+
+// SAFETY: memory of the program, which it leaves alone until the message has ended, as the header says; whatever thread
+// copies meanwhile is the only one.
+unsafe impl Send for Lent {}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: not NULL, `len` bytes that nobody changes: the caller's promise.
+        unsafe { slice::from_raw_parts(self.first, self.len) }
+    }
+}
+
+impl AsMut<[u8]> for Lent {
+    fn as_mut(&mut self) -> &mut [u8] {
+        if self.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: not NULL, `len` bytes that nobody else uses: the caller's promise. Only of messages that are received.
+        unsafe { slice::from_raw_parts_mut(self.first, self.len) }
+    }
+}
+
+impl Buffer for Lent {
+    /// The end says how many came.
+    fn shorten(&mut self, _: usize) {}
+}
+
+fn lent(first: *mut c_void, len: usize) -> Result<Lent, Failure> {
+    if first.is_null() && len > 0 {
+        return Err(Failure::null("bytes"));
+    }
+    if isize::try_from(len).is_err() {
+        return Err(Failure::invalid(format!("there are no {len} bytes")));
+    }
+    Ok(Lent { first: first.cast(), len })
+}
+
+impl From<Error> for Failure {
+    #[cold]
+    fn from(error: Error) -> Self {
+        Self::new(Errno::from_raw_os_error(error.errno()), error.to_string())
+    }
+}
+
+impl From<RequestError> for Failure {
+    #[cold]
+    fn from(error: RequestError) -> Self {
+        Self::new(Errno::NOTCONN, error.to_string())
+    }
+}
+
+const NAME: &str = "endpoint";
+
+fn opened(endpoint: Option<&millrace_message>) -> Result<&Endpoint<Lent>, Failure> {
+    endpoint.map(|endpoint| &endpoint.0).ok_or_else(|| Failure::null(NAME))
+}
+
+fn gone() -> Failure {
+    Failure::new(Errno::NOTCONN, "the other endpoint is gone")
+}
+
+fn nothing() -> Failure {
+    Failure::new(Errno::TIMEDOUT, "nothing has come in that time")
+}
+
+fn told(ended: &Ended<Lent>) -> millrace_message_end {
+    use millrace_message_outcome::*;
+    let (outcome, tag, len) = match ended.outcome {
+        Outcome::Sent => (MILLRACE_MESSAGE_SENT, 0, ended.buffer.len as u64),
+        Outcome::Received { tag, len, .. } => (MILLRACE_MESSAGE_RECEIVED, tag.0, len),
+        Outcome::Cancelled => (MILLRACE_MESSAGE_CANCELLED, 0, 0),
+        Outcome::TooLong { len } => (MILLRACE_MESSAGE_TOO_LONG, 0, len),
+        Outcome::Failed => (MILLRACE_MESSAGE_FAILED, 0, 0),
+        Outcome::Lost => (MILLRACE_MESSAGE_LOST, 0, 0),
+    };
+    millrace_message_end {
+        request: ended.request.number(),
+        peer: ended.from.map_or(0, Peer::number),
+        tag,
+        len,
+        bytes: ended.buffer.first.cast(),
+        outcome: outcome as u32,
+        reserved: 0,
+    }
+}
+
+/// Opens an endpoint that others find by name: 1 to 64 letters, digits, '.', '_' and '-'. NULL: others do not find it, it connects. For flags
+/// of enum millrace_message_flags. -EADDRINUSE: another one of this user has the name.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_message_open(
+    name: *const c_char,
+    flags: u32,
+    endpoint: Option<&mut MaybeUninit<*mut millrace_message>>,
+) -> c_int {
+    give_new(endpoint, NAME, || {
+        if flags > ANYBODY {
+            return Err(Failure::invalid("flags of an endpoint are 0 or 1"));
+        }
+        // SAFETY: a string of the caller.
+        let name = if name.is_null() { None } else { Some(unsafe { string(name, "name") }?.to_owned()) };
+        let users = if flags & ANYBODY != 0 { Users::Anybody } else { Users::Own };
+        Ok(millrace_message(Endpoint::of_buffers(Config { name, users, ..Config::default() })?))
+    })
+}
+
+/// Closes an endpoint. What has not ended is not sent, or received, any more, and its memory is the program's again.
+#[no_mangle]
+pub extern "C" fn millrace_message_close(endpoint: Option<Box<millrace_message>>) -> c_int {
+    guard::run(|| {
+        drop(endpoint);
+        Ok(0)
+    })
+}
+
+/// Connects to the endpoint of that name, of this user, or of the one that stands before it ("1000/solver"). One that is not there yet is
+/// waited for, for so many nanoseconds: -ECONNREFUSED.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_message_connect(
+    endpoint: Option<&millrace_message>,
+    name: *const c_char,
+    patience: u64,
+    peer: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    give(peer, "peer", || {
+        // SAFETY: a string of the caller.
+        let name = unsafe { string(name, "name") }?;
+        Ok(opened(endpoint)?.connect(name, Duration::from_nanos(patience))?.number())
+    })
+}
+
+/// Waits for somebody who connects, for so many nanoseconds: -ETIMEDOUT.
+#[no_mangle]
+pub extern "C" fn millrace_message_accept(
+    endpoint: Option<&millrace_message>,
+    patience: u64,
+    peer: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    give(peer, "peer", || Ok(opened(endpoint)?.accept(Duration::from_nanos(patience)).ok_or_else(nothing)?.number()))
+}
+
+/// Ends a connection. What waits for the other end, or it has left, is lost.
+#[no_mangle]
+pub extern "C" fn millrace_message_leave(endpoint: Option<&millrace_message>, peer: u64) -> c_int {
+    guard::run(|| {
+        opened(endpoint)?.leave(Peer::of_number(peer));
+        Ok(0)
+    })
+}
+
+/// Who that is. -ENOTCONN: nobody, or it is gone and forgotten.
+#[no_mangle]
+pub extern "C" fn millrace_message_who(
+    endpoint: Option<&millrace_message>,
+    peer: u64,
+    who: Option<&mut MaybeUninit<millrace_message_other>>,
+) -> c_int {
+    give(who, "who", || {
+        let found = opened(endpoint)?.who(Peer::of_number(peer)).ok_or_else(gone)?;
+        let mut name = [0; 65];
+        // Names have 64 letters at most.
+        name.iter_mut().zip(found.name.bytes().take(64)).for_each(|(to, byte)| *to = byte as c_char);
+        Ok(millrace_message_other { name, user: found.user, pid: found.pid.unwrap_or(0) })
+    })
+}
+
+/// Waits for what happens to others: one of enum millrace_message_happening, and to whom. -ETIMEDOUT: nothing in so many nanoseconds.
+#[no_mangle]
+pub extern "C" fn millrace_message_event(
+    endpoint: Option<&millrace_message>,
+    patience: u64,
+    peer: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    guard::run(|| {
+        use millrace_message_happening::*;
+        let place = peer.ok_or_else(|| Failure::null("peer"))?;
+        let event = opened(endpoint)?.event(Duration::from_nanos(patience)).ok_or_else(nothing)?;
+        place.write(event.peer().number());
+        Ok(match event {
+            Event::Joined(_) => MILLRACE_MESSAGE_JOINED as c_int,
+            Event::Lost(_, None) => MILLRACE_MESSAGE_GONE as c_int,
+            Event::Lost(_, Some(_)) => MILLRACE_MESSAGE_BROKEN as c_int,
+        })
+    })
+}
+
+/// Sends a message, by a way of enum millrace_message_way. Its memory is not to be changed until it has ended. -ENOTCONN: the other end is
+/// gone.
+#[no_mangle]
+pub extern "C" fn millrace_message_send(
+    endpoint: Option<&millrace_message>,
+    peer: u64,
+    tag: u64,
+    bytes: *const c_void,
+    len: usize,
+    way: u32,
+    request: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    give(request, "request", || {
+        let (endpoint, peer, buffer) = (opened(endpoint)?, Peer::of_number(peer), lent(bytes.cast_mut(), len)?);
+        let scheme = match way {
+            FASTEST => return Ok(endpoint.send(peer, Tag(tag), buffer)?.number()),
+            EAGER => Scheme::Eager,
+            ONE_COPY => Scheme::OneCopy,
+            ZERO_COPY => Scheme::ZeroCopy,
+            _ => return Err(Failure::invalid("ways of a message are 0 to 3")),
+        };
+        Ok(endpoint.send_by(peer, Tag(tag), buffer, scheme)?.number())
+    })
+}
+
+/// Waits for a message of len bytes or fewer from peer, or from anybody (0), with those bits of tag that are set in mask. Its memory is not
+/// to be used until it has ended.
+#[no_mangle]
+pub extern "C" fn millrace_message_receive(
+    endpoint: Option<&millrace_message>,
+    peer: u64,
+    tag: u64,
+    mask: u64,
+    bytes: *mut c_void,
+    len: usize,
+    request: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    give(request, "request", || {
+        let from = (peer != 0).then(|| Peer::of_number(peer));
+        Ok(opened(endpoint)?.receive(from, Tag(tag), mask, lent(bytes, len)?)?.number())
+    })
+}
+
+/// Waits until that message has ended, or any (0), for so many nanoseconds: -ETIMEDOUT. 0 nanoseconds: only looks, and moves everything on. An end
+/// is told once.
+#[no_mangle]
+pub extern "C" fn millrace_message_wait(
+    endpoint: Option<&millrace_message>,
+    request: u64,
+    patience: u64,
+    end: Option<&mut MaybeUninit<millrace_message_end>>,
+) -> c_int {
+    give(end, "end", || {
+        let (endpoint, patience) = (opened(endpoint)?, Duration::from_nanos(patience));
+        let ended = match request {
+            0 => endpoint.next(patience),
+            number => endpoint.wait(Request::of_number(number), patience),
+        };
+        Ok(told(&ended.ok_or_else(nothing)?))
+    })
+}
+
+/// Ends a message before its time, if that is possible; its end says what came of it. 1: it is too late.
+#[no_mangle]
+pub extern "C" fn millrace_message_cancel(endpoint: Option<&millrace_message>, request: u64) -> c_int {
+    guard::run(|| {
+        let cancelled = opened(endpoint)?.cancel(Request::of_number(request));
+        let cancelled = cancelled.map_err(|_| Failure::new(Errno::NOENT, "there is no such message any more"))?;
+        Ok(c_int::from(cancelled == Cancel::TooLate))
+    })
+}
+
+/// Sends a short message that is not waited for, and whose memory is the program's at once. -EAGAIN: it cannot go now, and
+/// millrace_message_send() takes it.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_message_send_short(
+    endpoint: Option<&millrace_message>,
+    peer: u64,
+    tag: u64,
+    bytes: *const c_void,
+    len: usize,
+) -> c_int {
+    guard::run(|| {
+        let (endpoint, peer, bytes) = (opened(endpoint)?, Peer::of_number(peer), lent(bytes.cast_mut(), len)?);
+        if endpoint.send_short(peer, Tag(tag), bytes.as_ref()) {
+            return Ok(0);
+        }
+        let full = || Failure::new(Errno::AGAIN, "it cannot go at once: send it, or try again later");
+        Err(endpoint.who(peer).map_or_else(gone, |_| full()))
+    })
+}
+
+/// Takes the first short message of peer with those bits of tag that nobody waits for; how many bytes it has. -EAGAIN: there is none.
+/// -EMSGSIZE: it has more than len, and is gone.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_message_receive_short(
+    endpoint: Option<&millrace_message>,
+    peer: u64,
+    tag: u64,
+    mask: u64,
+    bytes: *mut c_void,
+    len: usize,
+) -> c_int {
+    guard::run(|| {
+        let (endpoint, mut to) = (opened(endpoint)?, lent(bytes, len)?);
+        match endpoint.receive_short(Peer::of_number(peer), Tag(tag), mask, to.as_mut()) {
+            // Not more than a ring has room for.
+            Ok(Some(Taken::Message { len, .. })) => Ok(len as c_int),
+            Ok(Some(Taken::TooLong { len })) => {
+                Err(Failure::new(Errno::MSGSIZE, format!("the message has {len} bytes, more than there is room for")))
+            }
+            Ok(None) => Err(Failure::new(Errno::AGAIN, "no short message has come")),
+            Err(breach) => Err(Failure::new(Errno::NOTCONN, breach.to_string())),
+        }
+    })
+}
+
+/// This program wants the doorbells first to last, for one of its parts, which it calls owner. -EBUSY: some of them are wanted already.
+#[no_mangle]
+pub extern "C" fn millrace_message_claim(
+    endpoint: Option<&millrace_message>,
+    first: u16,
+    last: u16,
+    owner: u32,
+) -> c_int {
+    guard::run(|| {
+        let claimed = opened(endpoint)?.claim(first..=last, Owner(owner));
+        claimed.map_err(|error| Failure::new(Errno::BUSY, error.to_string()))?;
+        Ok(0)
+    })
+}
+
+/// It does not want those of that owner any more.
+#[no_mangle]
+pub extern "C" fn millrace_message_release(endpoint: Option<&millrace_message>, owner: u32) -> c_int {
+    guard::run(|| {
+        opened(endpoint)?.release(Owner(owner));
+        Ok(0)
+    })
+}
+
+/// Rings a doorbell of peer. once: unless the last one was the same, was rung so too, and waits; 1 then. -EAGAIN: as many wait as may.
+/// -ENXIO: nobody there wants it.
+#[no_mangle]
+pub extern "C" fn millrace_message_ring(
+    endpoint: Option<&millrace_message>,
+    peer: u64,
+    number: u16,
+    once: c_int,
+) -> c_int {
+    guard::run(|| {
+        let (endpoint, peer) = (opened(endpoint)?, Peer::of_number(peer));
+        let rung = match once {
+            0 => endpoint.ring(peer, number).map(|rung| rung.map(|()| Sent::Rung)),
+            _ => endpoint.ring_once(peer, number),
+        };
+        match rung.ok_or_else(gone)? {
+            Ok(sent) => Ok(c_int::from(sent == Sent::Coalesced)),
+            Err(full @ Full::Queue) => Err(Failure::new(Errno::AGAIN, full.to_string())),
+            Err(full @ Full::Unwanted) => Err(Failure::new(Errno::NXIO, full.to_string())),
+        }
+    })
+}
+
+/// Waits for a doorbell of anybody, for so many nanoseconds: -ETIMEDOUT. Its number; who has rung goes to peer.
+#[no_mangle]
+pub extern "C" fn millrace_message_bell(
+    endpoint: Option<&millrace_message>,
+    patience: u64,
+    peer: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    guard::run(|| {
+        let place = peer.ok_or_else(|| Failure::null("peer"))?;
+        let heard = opened(endpoint)?.any_bell(Duration::from_nanos(patience));
+        let (from, bell) = heard.ok_or_else(nothing)?;
+        place.write(from.number());
+        Ok(c_int::from(bell.number))
+    })
+}
+
+/// A descriptor for poll(): readable as long as a message has ended, something has happened or a doorbell waits that was not taken. It is not to
+/// be read, and is closed with the endpoint.
+#[no_mangle]
+pub extern "C" fn millrace_message_descriptor(endpoint: Option<&millrace_message>) -> c_int {
+    guard::run(|| Ok(opened(endpoint)?.descriptor()?.as_raw_fd()))
+}

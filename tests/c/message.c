@@ -1,0 +1,153 @@
+/* Two processes that meet by name, by millrace_message_...:
+ *
+ *   message serve NAME    sends back what comes, and kills itself when it is told to
+ *   message drive NAME    messages of all sizes and ways, tags, doorbells, a descriptor, what is refused, and the death of the other one
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <millrace.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SECOND UINT64_C(1000000000)
+#define LONG (30 * SECOND)
+#define ALL UINT64_MAX
+#define MOST (3 << 20)
+
+enum { ECHO = 1, DIE = 2, BACK = 3 };
+
+static uint8_t out[MOST], in[MOST];
+static struct millrace_message *endpoint;
+
+#define CHECK(is) ((is) ? (void)0 : failed(#is, __LINE__))
+
+static void failed(const char *what, int line) {
+    fprintf(stderr, "line %d: %s (%s)\n", line, what, millrace_last_error());
+    exit(1);
+}
+
+static struct millrace_message_end ended(uint64_t request, uint32_t outcome) {
+    struct millrace_message_end end;
+    CHECK(millrace_message_wait(endpoint, request, LONG, &end) == 0);
+    if (end.outcome != outcome)
+        fprintf(stderr, "outcome %" PRIu32 "\n", end.outcome);
+    CHECK(end.outcome == outcome && end.request == request);
+    return end;
+}
+
+static void serve(const char *name) {
+    CHECK(millrace_message_open(name, 0, &endpoint) == 0);
+    CHECK(millrace_message_claim(endpoint, 10, 19, 1) == 0);
+    CHECK(millrace_message_claim(endpoint, 19, 20, 1) == -EBUSY);
+    for (;;) {
+        uint64_t request, bell_from;
+        CHECK(millrace_message_receive(endpoint, 0, 0, 0, in, MOST, &request) == 0);
+        struct millrace_message_end end = ended(request, MILLRACE_MESSAGE_RECEIVED);
+        if (end.tag == DIE)
+            raise(SIGKILL);
+        CHECK(end.bytes == in);
+        CHECK(millrace_message_send(endpoint, end.peer, BACK, in, end.len, MILLRACE_MESSAGE_FASTEST, &request) == 0);
+        ended(request, MILLRACE_MESSAGE_SENT);
+        int bell = millrace_message_bell(endpoint, 0, &bell_from);
+        if (bell >= 0)
+            CHECK(bell == 12 && bell_from == end.peer);
+    }
+}
+
+static void echo(uint64_t peer, size_t len, uint32_t way) {
+    uint64_t back, sent;
+    for (size_t at = 0; at < len; at++)
+        out[at] = (uint8_t)(at * 7 + at / 251 + len + way);
+    memset(in, 0, len);
+    CHECK(millrace_message_receive(endpoint, peer, BACK, ALL, in, len, &back) == 0);
+    CHECK(millrace_message_send(endpoint, peer, ECHO, out, len, way, &sent) == 0);
+    ended(sent, MILLRACE_MESSAGE_SENT);
+    struct millrace_message_end end = ended(back, MILLRACE_MESSAGE_RECEIVED);
+    CHECK(end.len == len && end.peer == peer && end.tag == BACK && memcmp(in, out, len) == 0);
+}
+
+static void short_message(uint64_t peer) {
+    char word[8];
+    int code;
+    while ((code = millrace_message_send_short(endpoint, peer, ECHO, "short", 6)) == -EAGAIN)
+        millrace_message_wait(endpoint, 0, 0, &(struct millrace_message_end){0});
+    CHECK(code == 0);
+    while ((code = millrace_message_receive_short(endpoint, peer, BACK, ALL, word, sizeof word)) == -EAGAIN)
+        ;
+    CHECK(code == 6 && strcmp(word, "short") == 0);
+}
+
+static void drive(const char *name) {
+    static const size_t lens[] = {0, 1, 40, 1328, 1329, 32768, 100000, MOST};
+    uint64_t peer, request, other;
+    struct millrace_message_end end;
+    struct millrace_message_other who;
+    CHECK(millrace_message_open("no name", 0, &endpoint) == -EINVAL && endpoint == NULL);
+    CHECK(millrace_message_open(NULL, 0, &endpoint) == 0);
+    CHECK(millrace_message_connect(endpoint, "nobody-has-this-name", 0, &peer) == -ECONNREFUSED);
+    CHECK(millrace_message_connect(endpoint, name, LONG, &peer) == 0 && peer != 0);
+    CHECK(millrace_message_who(endpoint, peer, &who) == 0);
+    CHECK(strcmp(who.name, name) == 0 && who.user == geteuid() && who.pid != (uint32_t)getpid());
+    for (uint32_t way = MILLRACE_MESSAGE_FASTEST; way <= MILLRACE_MESSAGE_ZERO_COPY; way++)
+        for (size_t at = 0; at < sizeof lens / sizeof *lens; at++)
+            echo(peer, lens[at], way);
+    printf("messages of all sizes and ways\n");
+    for (int count = 0; count < 10000; count++)
+        short_message(peer);
+    printf("10000 short messages\n");
+
+    CHECK(millrace_message_ring(endpoint, peer, 9, 0) == -ENXIO);
+    CHECK(millrace_message_ring(endpoint, peer, 12, 0) == 0);
+    echo(peer, 8, MILLRACE_MESSAGE_EAGER);
+    CHECK(millrace_message_bell(endpoint, 0, &other) == -ETIMEDOUT);
+    printf("doorbells\n");
+
+    struct pollfd descriptor = {.fd = millrace_message_descriptor(endpoint), .events = POLLIN};
+    CHECK(poll(&descriptor, 1, 0) == 0);
+    CHECK(millrace_message_receive(endpoint, 0, BACK, ALL, in, MOST, &request) == 0);
+    CHECK(millrace_message_send(endpoint, peer, ECHO, out, 500000, MILLRACE_MESSAGE_ONE_COPY, &other) == 0);
+    ended(other, MILLRACE_MESSAGE_SENT);
+    CHECK(poll(&descriptor, 1, 30000) == 1);
+    CHECK(millrace_message_wait(endpoint, 0, 0, &end) == 0 && end.request == request && end.len == 500000);
+    CHECK(poll(&descriptor, 1, 0) == 0);
+    CHECK(millrace_message_wait(endpoint, request, 0, &end) == -ETIMEDOUT);
+    printf("a descriptor\n");
+
+    CHECK(millrace_message_receive(endpoint, peer, 77, ALL, in, 8, &request) == 0);
+    CHECK(millrace_message_cancel(endpoint, request) == 0);
+    ended(request, MILLRACE_MESSAGE_CANCELLED);
+    CHECK(millrace_message_cancel(endpoint, request) == -ENOENT);
+    CHECK(millrace_message_send(endpoint, peer, ECHO, out, 8, 4, &request) == -EINVAL);
+    CHECK(millrace_message_send(endpoint, peer, ECHO, NULL, 8, 0, &request) == -EINVAL);
+    CHECK(millrace_message_send(endpoint, peer + 1, ECHO, out, 8, 0, &request) == -ENOTCONN);
+    CHECK(millrace_message_send(NULL, peer, ECHO, out, 8, 0, &request) == -EINVAL);
+    CHECK(millrace_message_event(endpoint, 0, &other) == -ETIMEDOUT);
+    printf("what cannot be is refused\n");
+
+    CHECK(millrace_message_receive(endpoint, peer, BACK, ALL, in, 8, &request) == 0);
+    CHECK(millrace_message_send(endpoint, peer, DIE, out, 8, 0, &other) == 0);
+    CHECK(millrace_message_event(endpoint, LONG, &other) == MILLRACE_MESSAGE_GONE && other == peer);
+    ended(request, MILLRACE_MESSAGE_LOST);
+    CHECK(millrace_message_send_short(endpoint, peer, ECHO, "x", 1) == -EAGAIN);
+    CHECK(millrace_message_leave(endpoint, peer) == 0);
+    CHECK(millrace_message_who(endpoint, peer, &who) == -ENOTCONN);
+    CHECK(millrace_message_send_short(endpoint, peer, ECHO, "x", 1) == -ENOTCONN);
+    CHECK(millrace_message_close(endpoint) == 0 && millrace_message_close(NULL) == 0);
+    printf("death: lost\n");
+}
+
+int main(int count, char **words) {
+    if (count == 3 && strcmp(words[1], "serve") == 0)
+        serve(words[2]);
+    else if (count == 3 && strcmp(words[1], "drive") == 0)
+        drive(words[2]);
+    else
+        fprintf(stderr, "message serve|drive NAME\n");
+    return count != 3;
+}
