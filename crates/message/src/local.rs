@@ -213,14 +213,14 @@ impl<B: Buffer> Local<B> {
                 break;
             }
         }
-        self.finish(usize::MAX);
+        while self.act_next().is_some() {}
         self.part(pair);
     }
 
     fn part(&mut self, pair: PairId) {
         self.engine.lose(pair);
         // Its copies first: they are about memory that goes now.
-        self.finish(usize::MAX);
+        while self.act_next().is_some() {}
         if let Some(peer) = self.peers.get_mut(pair.0 as usize) {
             *peer = None;
         }
@@ -342,14 +342,16 @@ impl<B: Buffer> Local<B> {
                 let _ = self.hear(PairId(at as u32));
             }
         }
-        has_moved |= self.finish(COPIED);
-        let mut again = Vec::new();
-        while let Some(pair) = self.engine.talker() {
-            if !self.say(pair) {
-                again.push(pair);
-            }
+        self.talk();
+        let mut copied = 0;
+        // The other end does its part of one copy while the next one is made.
+        while copied < COPIED
+            && let Some(len) = self.act_next()
+        {
+            has_moved = true;
+            copied += len;
+            self.talk();
         }
-        again.into_iter().for_each(|pair| self.engine.more_to_say(pair));
         while let Some((pair, breach)) = self.engine.given_up() {
             self.part(pair);
             self.lost.push_back((pair, breach));
@@ -504,17 +506,22 @@ impl<B: Buffer> Local<B> {
         peer.channel.say(engine, pair, TURN, bytes)
     }
 
-    /// Does copies, of up to `most` bytes and one more. Whether there were some.
-    fn finish(&mut self, most: usize) -> bool {
-        let mut copied = 0;
-        let mut has_moved = false;
-        while copied < most {
-            self.pull();
-            let Some(action) = self.open.pop_front() else { break };
-            has_moved = true;
-            copied += self.act(action);
+    /// Says what there is to say, as far as there is room.
+    fn talk(&mut self) {
+        let mut again = Vec::new();
+        while let Some(pair) = self.engine.talker() {
+            if !self.say(pair) {
+                again.push(pair);
+            }
         }
-        has_moved
+        again.into_iter().for_each(|pair| self.engine.more_to_say(pair));
+    }
+
+    /// Does the next copy: how many bytes it was. `None`: there is none.
+    fn act_next(&mut self) -> Option<usize> {
+        self.pull();
+        let action = self.open.pop_front()?;
+        Some(self.act(action))
     }
 
     /// Takes what the engine wants done. What is no matter of many bytes is done at once; completions of short messages are there already.

@@ -140,7 +140,12 @@ impl<B: Buffer> Helper<B> {
             }
         }
         let now = Instant::now();
-        self.calls.retain(|_, call| now < call.until);
+        let late: Vec<u64> = self.calls.iter().filter(|(_, call)| now >= call.until).map(|(key, _)| *key).collect();
+        for key in late {
+            // It may be this thread that was late.
+            self.hear(key);
+            self.calls.remove(&key);
+        }
         self.listen();
         !events.is_empty()
     }
