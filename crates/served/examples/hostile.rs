@@ -4,7 +4,7 @@
 //! cargo run --release -p millrace-served --example hostile [SECONDS [ATTACK...]]
 //! ```
 //!
-//! Attackers are processes of their own; each of them ends with its standard input.
+//! Attackers are processes of their own; each of them ends with its standard input. Those of the last two kinds are another user's, if root runs this.
 
 use millrace_dma::{Pages, Protection, Region};
 use millrace_rdma::memory::ProtectionDomain;
@@ -14,9 +14,14 @@ use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
 use millrace_rdma::wire::{Format, Path as Way, Service};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request as Post};
 use millrace_served::wire::{Bytes, Parts, Register, Request, qpn};
-use millrace_served::{Address, Client, Server, Start, bell, owner_only};
-use rustix::fd::OwnedFd;
+use millrace_served::{Address, Caller, Client, May, Server, Start, bell, owner_only};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::IoSlice;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,9 +35,20 @@ const CONNECTIONS: usize = 8;
 const GIB: usize = 1 << 30;
 const MIB: u32 = 1 << 20;
 
-/// Attacks, and how many processes do each.
-const ATTACKS: [(&str, usize); 7] =
-    [("nobody", 0), ("pairs", 1), ("questions", 24), ("requests", 24), ("leaving", 8), ("unmapping", 1), ("holes", 1)];
+/// Attacks, how many processes do each, and whether these are another user's.
+const ATTACKS: [(&str, usize, bool); 9] = [
+    ("nobody", 0, false),
+    ("pairs", 1, false),
+    ("questions", 24, false),
+    ("requests", 24, false),
+    ("leaving", 8, false),
+    ("unmapping", 1, false),
+    ("holes", 1, false),
+    ("punches", 1, true),
+    ("graves", 8, true),
+];
+/// The other user.
+const EVE: u32 = 1000;
 
 /// A program.
 struct End {
@@ -235,25 +251,86 @@ fn attack(kind: &str, path: &Path) {
         "holes" => {
             let [mut a, b] = two(path, GIB);
             loop {
-                for at in 0..GIB as u64 / u64::from(MIB) {
-                    while !a.post(a.qpn, write_to(b.key, at << 20), (0, MIB)) {
-                        a.poll();
-                    }
-                }
-                std::thread::scope(|scope| {
-                    scope.spawn(|| {
-                        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                        fallocate(b.memory.fd().expect("it has one"), how, 0, GIB as u64)
-                    });
-                    for at in (0..256).rev() {
-                        a.post(a.qpn, write_to(b.key, (at << 22) + 4096), (0, 64));
-                        a.poll();
-                    }
-                });
+                fill(&mut a, &b);
+                punch(&mut a, &b);
+            }
+        }
+        // Once, and again when that may be forgotten.
+        "punches" => {
+            let [mut a, b] = two(path, GIB);
+            loop {
+                fill(&mut a, &b);
+                punch(&mut a, &b);
+                std::thread::sleep(Duration::from_secs(11));
+            }
+        }
+        // Who goes leaves as much as he may have, behind what is slow to close.
+        "graves" => {
+            let mut peers = Vec::new();
+            loop {
+                peers.extend(grave(path));
+                std::thread::sleep(Duration::from_millis(10));
             }
         }
         _ => {}
     }
+}
+
+/// Writes all of the other end's memory, so that it is there.
+fn fill(a: &mut End, b: &End) {
+    for at in 0..GIB as u64 / u64::from(MIB) {
+        while !a.post(a.qpn, write_to(b.key, at << 20), (0, MIB)) {
+            a.poll();
+        }
+    }
+}
+
+/// Takes all of it away, and has the card use it meanwhile.
+fn punch(a: &mut End, b: &End) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(b.memory.fd().expect("it has one"), how, 0, GIB as u64)
+        });
+        for at in (0..256).rev() {
+            a.post(a.qpn, write_to(b.key, (at << 22) + 4096), (0, 64));
+            a.poll();
+        }
+    });
+}
+
+/// A TCP socket whose closing takes ten seconds: what it has sent is not read by anybody.
+fn lingers() -> std::io::Result<(OwnedFd, std::net::TcpStream)> {
+    use std::io::Write;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let mut one = std::net::TcpStream::connect(listener.local_addr()?)?;
+    let (other, _) = listener.accept()?;
+    rustix::net::sockopt::set_socket_linger(&one, Some(Duration::from_secs(10)))?;
+    one.set_nonblocking(true)?;
+    while one.write(&[0; 1 << 16]).is_ok() {}
+    Ok((one.into(), other))
+}
+
+/// Registers as much as there may be, has the card close something slow, and goes.
+fn grave(path: &Path) -> Option<std::net::TcpStream> {
+    let (slow, peer) = lingers().ok()?;
+    let client = Client::connect(path).ok()?;
+    client.call(&Request::Hello, &[]).ok()?;
+    let domain = ProtectionDomain(client.call(&Request::CreateDomain, &[]).ok()?.0.word()? as u32);
+    let memory = Region::allocate(4096, Pages::Ordinary).ok()?;
+    let bytes = Bytes { parts: Parts::new([(0, 4096)])?, skip: 0, len: 4096, base: 0 };
+    let asked = Request::Register(Register { domain, access: ALL, bytes });
+    while client.call(&asked, &[memory.fd()?]).is_ok() {}
+    let fds = [slow.as_fd()];
+    let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let last = Request::CreateDomain.write().bytes();
+    sendmsg(client.fd(), &[IoSlice::new(&last)], &mut ancillary, SendFlags::NOSIGNAL).ok()?;
+    // Before the card has closed its own.
+    drop(slow);
+    poll(&mut [PollFd::new(&client.fd(), PollFlags::IN)], None).ok()?;
+    Some(peer)
 }
 
 /// On as many connections as there may be, each with a thread.
@@ -298,14 +375,18 @@ fn main() {
     let seconds: f64 = words.first().map_or(5.0, |word| word.parse().expect("seconds"));
     let folder = std::env::temp_dir().join(format!("millrace-hostile-{}", std::process::id()));
     std::fs::create_dir(&folder).expect("a folder");
-    println!("| attack | SENDs | median us | p99 us | longest ms |\n|---|---|---|---|---|");
-    for (kind, processes) in
-        ATTACKS.into_iter().filter(|(kind, _)| words.len() < 2 || words[1..].iter().any(|word| word == kind))
+    println!(
+        "| attack | SENDs | median us | p99 us | longest ms | mappings | descriptors |\n|---|---|---|---|---|---|---|"
+    );
+    for (kind, processes, is_other) in
+        ATTACKS.into_iter().filter(|(kind, ..)| words.len() < 2 || words[1..].iter().any(|word| word == kind))
     {
         let path = folder.join("card.rdma");
         let mut server = Server::listen(path.clone()).expect("a socket");
-        let (quota, may) = (Quota::default(), owner_only());
+        let everybody = |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777));
+        everybody(&folder).and_then(|()| everybody(&path)).expect("they are ours");
         let address = Address { mac: MAC, gids: [GID, GID] };
+        let (quota, may) = (Quota::default(), everybody_may());
         let start = Start { address, quota, cpu: None, link: None, mtu: 4096, may, userfaultfd: None };
         server.start(start).expect("a thread");
         let mut ends = two(&path, 4096);
@@ -313,6 +394,9 @@ fn main() {
             .map(|_| {
                 let mut command = Command::new(std::env::current_exe().expect("this program"));
                 command.args(["attack", kind]).arg(&path).stdin(Stdio::piped()).stderr(Stdio::null());
+                if is_other && rustix::process::geteuid().is_root() {
+                    command.uid(EVE);
+                }
                 command.spawn().expect("a process")
             })
             .collect();
@@ -320,11 +404,35 @@ fn main() {
         measure(&mut ends, 2.0);
         let times = measure(&mut ends, seconds);
         let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64();
-        println!("| {kind} | {} | {:.1} | {:.0} | {:.1} |", times.len(), at(0.5) * 1e6, at(0.99) * 1e6, at(1.0) * 1e3);
+        let has = (count("/proc/self/map_files"), count("/proc/self/fd"));
+        println!(
+            "| {kind} | {} | {:.1} | {:.0} | {:.1} | {} | {} |",
+            times.len(),
+            at(0.5) * 1e6,
+            at(0.99) * 1e6,
+            at(1.0) * 1e3,
+            has.0,
+            has.1
+        );
         for mut attacker in attackers {
             drop(attacker.stdin.take());
             let _ = attacker.wait();
         }
     }
     let _ = std::fs::remove_dir_all(folder);
+}
+
+/// What lies in a folder.
+fn count(folder: &str) -> usize {
+    std::fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+/// Everybody, and whoever is not the owner is limited.
+fn everybody_may() -> May {
+    let owner = owner_only();
+    Box::new(move |socket: BorrowedFd<'_>| {
+        let credentials = rustix::net::sockopt::socket_peercred(socket).ok()?;
+        let (pid, uid) = (credentials.pid.as_raw_nonzero().get() as u32, credentials.uid.as_raw());
+        owner(socket).or(Some(Caller { pid, uid, is_limited: true }))
+    })
 }
