@@ -114,7 +114,7 @@ stop
 
 # WRITEs into memory of the other end are only counted.
 go ib_write_lat -D 60 -s 8
-"$millrace" rdma capture "$scratch/direct.pcap" --seconds 1 --json >"$scratch/capture.out" 2>"$scratch/capture.log" || fail "no capture"
+"$millrace" rdma capture "$scratch/direct.pcap" --seconds 4 --json >"$scratch/capture.out" 2>"$scratch/capture.log" || fail "no capture"
 said 'len(rows) == 2 and all(row["without_packets"] > 0 for row in rows)'
 grep -q "needed no packet" "$scratch/capture.log" || fail "it is not said: $(cat "$scratch/capture.log")"
 [ "$(frames "$scratch/direct.pcap" "infiniband.bth.opcode == 10")" -eq 0 ] || fail "WRITEs that were no packets"
