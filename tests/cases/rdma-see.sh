@@ -56,6 +56,8 @@ sees "rows and all(row['lkey'] == '' for row in rows if any('remote' in right fo
     fail "regions with place=card: $(cat "$scratch/rows")"
 sees "any(row['counter'] == 'entries' and row['value'] >= 1 for row in rows)" iotlb --pid "$client" ||
     fail "iotlb with place=card: $(cat "$scratch/rows")"
+sees "{row['counter'] for row in rows if row['value'] > 0} >= {'hits', 'lookups'}" iotlb --pid "$client" ||
+    fail "hits with place=card: $(cat "$scratch/rows")"
 sees "any(row['part'] == 'served' and row['counter'] == 'programs' and row['value'] == 2 for row in rows)" stats --pid "$engine" ||
     fail "stats of the engine: $(cat "$scratch/rows")"
 await 10 sees "any(row['counter'] == 'copied_bytes' and row['value'] > 0 for row in rows)" stats --pid "$engine" ||

@@ -16,6 +16,8 @@ pub(crate) struct Mapping {
     pub(crate) backing: Backing,
     /// Over what may lose its pages.
     pub(crate) guards: Vec<&'static Guard>,
+    /// All of it is of files that have huge pages only.
+    pub(crate) is_huge: bool,
 }
 
 /// How the memory came to be mapped, and so how it is unmapped.
@@ -59,9 +61,14 @@ impl Drop for Mapping {
 }
 
 impl Mapping {
+    /// Of ordinary pages, which nobody takes away.
+    pub(crate) fn new(base: NonNull<u8>, len: usize, backing: Backing) -> Self {
+        Self { base, len, backing, guards: Vec::new(), is_huge: false }
+    }
+
     /// The mapping that `guard` guards, to be unmapped with its last view.
     pub(crate) fn foreign(base: NonNull<u8>, len: usize, guard: &'static Guard) -> Self {
-        Self { base, len, backing: Backing::Mmap, guards: vec![guard] }
+        Self { base, len, backing: Backing::Mmap, guards: vec![guard], is_huge: false }
     }
 }
 

@@ -113,6 +113,11 @@ impl Place {
         self.window.is_some()
     }
 
+    /// Whether it is of files that have huge pages only.
+    pub fn is_huge(&self) -> bool {
+        self.window.as_ref().is_some_and(|mapping| mapping.is_huge)
+    }
+
     /// Whether it can be written.
     pub fn is_writable(&self) -> bool {
         self.writable

@@ -90,7 +90,7 @@ pub enum RegionError {
 pub(crate) fn own_memory(first: u64, len: u64, writable: bool) -> Option<Window> {
     let (first, len) = (usize::try_from(first).ok()?, usize::try_from(len).ok()?);
     let base = NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(first))?;
-    let mapping = Arc::new(Mapping { base, len, backing: Backing::Elsewhere, guards: Vec::new() });
+    let mapping = Arc::new(Mapping::new(base, len, Backing::Elsewhere));
     // SAFETY: the system has just listed these addresses as mapped with these rights (process.rs), and whoever gave them
     // to a card has promised, as above, that they stay so. The views only copy bytes and use atomics, so that the
     // program may use its memory meanwhile as it may under DMA.
@@ -208,9 +208,9 @@ impl Region {
     /// # Errors
     /// The same.
     pub fn map_parts<F: AsFd>(parts: &[(F, u64, usize)]) -> Result<Self, RegionError> {
-        let mut len = 0_usize;
+        let (mut len, mut is_huge) = (0_usize, !parts.is_empty());
         for (fd, offset, part) in parts {
-            Self::check_part(fd.as_fd(), *offset, *part)?;
+            is_huge &= Self::check_part(fd.as_fd(), *offset, *part)? > PAGE;
             len = len.checked_add(*part).ok_or(RegionError::Size(*part))?;
         }
         let failed = |source| RegionError::Map { len, source };
@@ -219,7 +219,8 @@ impl Region {
         let base = base.map_err(failed)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(failed(rustix::io::Errno::NOMEM))?;
         // From here on the mapping unmaps itself on every way out.
-        let mut mapping = Mapping { base, len, backing: Backing::Mmap, guards: Vec::new() };
+        let mut mapping = Mapping::new(base, len, Backing::Mmap);
+        mapping.is_huge = is_huge;
         let (prot, flags) = (Protection::ReadWrite.flags(), MapFlags::SHARED | MapFlags::FIXED);
         let mut at = 0;
         for (fd, offset, part) in parts {
@@ -234,22 +235,26 @@ impl Region {
         Ok(Self { window, fd: None, len })
     }
 
-    /// Whether a part is whole pages of a file that has them and cannot shrink. Whole huge pages, if it has such: the system would map
-    /// all of one, over what is behind it.
-    fn check_part(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), RegionError> {
+    /// Whether a part is whole pages of a file that has them and cannot shrink, and how large these are. Whole huge pages, if it has such:
+    /// the system would map all of one, over what is behind it.
+    fn check_part(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<usize, RegionError> {
         // Before anything is asked of a file: only one in memory has seals, and answers at once.
         Self::check(fd, 0)?;
-        let page = page_of(fd, len)? as u64;
+        let size = page_of(fd, len)?;
+        let page = size as u64;
         let end = offset.checked_add(len as u64).filter(|_| len > 0 && offset.is_multiple_of(page));
         let end = end.filter(|end| end.is_multiple_of(page)).ok_or(RegionError::Size(len))?;
-        Self::check(fd, usize::try_from(end).map_err(|_| RegionError::Size(len))?)
+        Self::check(fd, usize::try_from(end).map_err(|_| RegionError::Size(len))?)?;
+        Ok(size)
     }
 
     fn map_fd_guarded(fd: OwnedFd, len: usize, protection: Protection) -> Result<Self, RegionError> {
         let failed = |source| RegionError::Map { len, source };
         let whole = whole_pages(fd.as_fd(), len)?;
         let base = map_shared(fd.as_fd(), whole, protection.flags()).map_err(failed)?;
-        let mapping = Arc::new(Mapping::foreign(base, whole, Guard::over(base.as_ptr().addr(), whole)));
+        let mut mapping = Mapping::foreign(base, whole, Guard::over(base.as_ptr().addr(), whole));
+        mapping.is_huge = page_of(fd.as_fd(), len)? > PAGE;
+        let mapping = Arc::new(mapping);
         // SAFETY: `len` bytes of what was mapped, with this protection, for as long as the mapping lives; guarded.
         let window = unsafe { Window::over(base, len, protection == Protection::ReadWrite, mapping) };
         Ok(Self { window, fd: Some(Arc::new(fd)), len })
@@ -271,6 +276,7 @@ impl Region {
         let total = if doubled { len.checked_mul(2).ok_or(RegionError::Size(len))? } else { len };
         let writable = protection == Protection::ReadWrite;
         let prot = protection.flags();
+        let is_huge = page_of(fd.as_fd(), len)? > PAGE;
         let base = if doubled {
             // SAFETY: reserves fresh addresses; nothing of this process is replaced.
             unsafe { mmap_anonymous(core::ptr::null_mut(), total, ProtFlags::empty(), MapFlags::PRIVATE) }
@@ -284,6 +290,7 @@ impl Region {
             len: total,
             backing: Backing::Mmap,
             guards: Vec::new(),
+            is_huge,
         });
         if doubled {
             for half in [0, len] {
@@ -318,7 +325,7 @@ impl Region {
             .map_err(failed)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(failed(rustix::io::Errno::NOMEM))?;
         // From here on the mapping unmaps itself on every way out.
-        let mut mapping = Mapping { base, len: reserved, backing: Backing::Mmap, guards: Vec::new() };
+        let mut mapping = Mapping::new(base, reserved, Backing::Mmap);
         // SAFETY: less than the huge page that was reserved beyond `total`.
         let first = unsafe { base.add(base.as_ptr().align_offset(HUGE_PAGE)) };
         let (prot, flags) = (Protection::ReadWrite.flags(), MapFlags::SHARED | MapFlags::FIXED);
@@ -344,7 +351,7 @@ impl Region {
         // SAFETY: the layout has a size of at least one byte.
         let base = unsafe { alloc::alloc_zeroed(layout) };
         let base = NonNull::new(base).unwrap_or_else(|| alloc::handle_alloc_error(layout));
-        let mapping = Arc::new(Mapping { base, len, backing: Backing::Heap(layout), guards: Vec::new() });
+        let mapping = Arc::new(Mapping::new(base, len, Backing::Heap(layout)));
         // SAFETY: the allocation has `len` bytes and lives as long as the mapping.
         let window = unsafe { Window::over(base, len, true, mapping) };
         Self { window, fd: None, len }
@@ -460,6 +467,7 @@ mod tests {
             region.fd().unwrap().try_clone_to_owned().unwrap()
         };
         let both = Region::map_parts(&[(file(1), 4096, 8192), (file(2), 8192, 4096)]).unwrap();
+        assert!(!crate::Place::window(both.window()).is_huge());
         let mut found = [0; 3 * 4096];
         both.window().span(0, found.len()).unwrap().read_into(&mut found);
         assert!(found[..8192].iter().all(|byte| *byte == 1) && found[8192..].iter().all(|byte| *byte == 2));
@@ -542,6 +550,7 @@ mod tests {
         let ours = || Region::allocate_guarded(HUGE_PAGE, Pages::HugeIfAny).unwrap();
         for region in [&mapped as &dyn Fn() -> Region, &ours] {
             let region = region();
+            assert!(crate::Place::window(region.window()).is_huge());
             let theirs = dup(region.fd().unwrap()).unwrap();
             region.window().span_mut(100, 6).unwrap().write_from(b"packet");
             fallocate(&theirs, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, HUGE_PAGE as u64).unwrap();

@@ -17,6 +17,7 @@ pub struct Shown {
     pairs: usize,
     regions: Vec<Info>,
     all_regions: usize,
+    huge_regions: usize,
     limits: Limits,
     bytes: u64,
     counters: Counters,
@@ -32,6 +33,7 @@ impl Shown {
             pairs,
             regions: regions.some(MOST),
             all_regions: regions.count(),
+            huge_regions: regions.huge(),
             limits: regions.limits(),
             bytes: regions.bytes(),
             counters: regions.counters(),
@@ -53,16 +55,20 @@ impl Shown {
         )
     }
 
-    /// The table behind keys. It holds every region, so that nothing is evicted and a miss is a wrong key.
+    /// The table behind keys. It holds every region, so that nothing is ever evicted, and a miss is a wrong key.
     fn iotlb(&self) -> String {
-        let Self { limits, counters, watched, bytes, all_regions: entries, .. } = self;
+        let Self { limits, counters, watched, bytes, all_regions: entries, huge_regions, .. } = self;
+        let refused =
+            counters.refused_bounds + counters.refused_permission + counters.refused_alignment + counters.refused_gone;
+        let lookups = counters.hits + counters.refused_key + refused;
         format!(
-            "{{\"entries\":{entries},\"quota_entries\":{},\"bytes\":{},\"quota_bytes\":{},\"misses\":{},\"refused_bounds\":{},\
+            "{{\"entries\":{entries},\"quota_entries\":{},\"huge_entries\":{huge_regions},\"bytes\":{},\"quota_bytes\":{},\"lookups\":{lookups},\"hits\":{},\"misses\":{},\"evictions\":0,\"refused_bounds\":{},\
              \"refused_permission\":{},\"refused_alignment\":{},\"refused_gone\":{},\"taken_away\":{},\"lost\":{},\
              \"shootdowns\":{},\"shootdown_total_ns\":{},\"unmapped\":{},\"removed\":{},\"moved\":{}}}",
             limits.regions,
             bytes,
             limits.bytes,
+            counters.hits,
             counters.refused_key,
             counters.refused_bounds,
             counters.refused_permission,

@@ -262,6 +262,38 @@ fn a_program_that_ends_loses_everything_and_the_other_end_is_told() {
     assert_eq!(service.programs(), 3);
 }
 
+/// A counter of the table behind a program's keys, as it is shown.
+fn iotlb(service: &mut Service, program: Number, name: &str) -> u64 {
+    let told = service.show(program).unwrap().fields();
+    let (_, iotlb) = told.split_once("\"iotlb\":{").unwrap();
+    let (_, value) = iotlb.split_once(&format!("\"{name}\":")).unwrap();
+    value[..value.find([',', '}']).unwrap()].parse().unwrap()
+}
+
+#[test]
+fn what_keys_open_is_counted() {
+    let (mut service, [mut a, b]) = two();
+    let mut now = 0;
+    let all = ["entries", "huge_entries", "lookups", "hits", "misses", "evictions"];
+    let seen = |service: &mut Service, end: &End| all.map(|name| iotlb(service, end.number, name));
+    assert_eq!(seen(&mut service, &b), [1, 0, 0, 0, 0, 0]);
+    let own = [a.piece(0, 4096)];
+    a.post(1, write_to(b.key, 0), &own).unwrap();
+    run(&mut service, &mut now);
+    let [.., lookups, hits, misses, _] = seen(&mut service, &b);
+    assert!(hits > 0 && lookups == hits && misses == 0);
+    // On huge pages, where there are some.
+    let huge = Region::allocate(2 << 20, Pages::HugeIfAny).unwrap();
+    let is_huge = rustix::fs::fstatfs(huge.fd().unwrap()).unwrap().f_bsize as u64 > 4096;
+    let key = service.register(b.number, b.domain, &again(&huge), Some(0), ALL).unwrap().lkey;
+    assert_eq!(seen(&mut service, &b)[..2], [2, u64::from(is_huge)]);
+    service.deregister(b.number, key).unwrap();
+    a.post(2, write_to(key, 0), &own).unwrap();
+    run(&mut service, &mut now);
+    assert_eq!(a.poll()[1].status, Status::RemoteAccess);
+    assert_eq!(seen(&mut service, &b), [1, 0, hits + 1, hits, 1, 0]);
+}
+
 #[test]
 fn nobody_uses_what_belongs_to_another() {
     let (mut service, [mut a, b]) = two();

@@ -168,7 +168,7 @@ pub(super) fn private(len: usize, wiped: bool) -> Result<Window, RegionError> {
     // SAFETY: fresh addresses; nothing of this process is replaced.
     let base = unsafe { mmap_anonymous(core::ptr::null_mut(), len, rights, MapFlags::PRIVATE) }.map_err(failed)?;
     let base = NonNull::new(base.cast::<u8>()).ok_or(failed(Errno::NOMEM))?;
-    let mapping = Arc::new(Mapping { base, len, backing: Backing::Mmap, guards: Vec::new() });
+    let mapping = Arc::new(Mapping::new(base, len, Backing::Mmap));
     if wiped {
         // SAFETY: of our own mapping; changes what a child finds there.
         unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxWipeOnFork) }.map_err(failed)?;

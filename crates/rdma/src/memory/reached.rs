@@ -2,7 +2,7 @@
 
 use super::regions::{Regions, RegisterError, Way};
 use crate::number::Key;
-use millrace_dma::{AdoptError, Adopter, Adoption, Left, Piece, Scope};
+use millrace_dma::{AdoptError, Adopter, Adoption, Left, Piece, Refusal, Scope};
 use std::sync::Arc;
 
 /// How a region is reached.
@@ -45,6 +45,11 @@ impl Attempt {
 
     pub(super) fn shared(&self) -> u64 {
         self.shared
+    }
+
+    /// Whether it was found to stand on huge pages of the program's own.
+    pub(super) fn is_huge(&self) -> bool {
+        !self.left.is_empty() && self.shared == 0 && self.left.iter().all(|left| left.why == Refusal::HugePages)
     }
 
     pub(super) fn has_failed(&self) -> bool {

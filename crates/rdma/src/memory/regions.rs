@@ -168,6 +168,8 @@ pub struct Info {
     pub gone: bool,
     /// Windows bound to it.
     pub windows: usize,
+    /// Whether all of it stands on huge pages of a hugetlbfs.
+    pub huge: bool,
 }
 
 /// What was refused, and what was taken away.
@@ -191,11 +193,14 @@ pub struct Counters {
     pub lost: u64,
     /// Bytes copied between regions and packets.
     pub copied: u64,
+    /// How often a key opened what was wanted: the rest is above.
+    pub hits: u64,
 }
 
 /// What is rarely looked at of a region.
 pub(super) struct Held {
     pub(super) way: Way,
+    huge: bool,
     windows: usize,
     _cover: Option<Cover>,
     pub(super) attempt: Attempt,
@@ -209,7 +214,8 @@ impl Held {
             Some(_) => Way::Watched,
             None => Way::Unwatched,
         };
-        Self { way, windows: 0, _cover: cover, attempt }
+        let huge = place.is_huge() || attempt.is_huge();
+        Self { way, huge, windows: 0, _cover: cover, attempt }
     }
 }
 
@@ -225,6 +231,8 @@ pub struct Regions {
     domains: HashMap<ProtectionDomain, usize>,
     next_domain: u32,
     bytes: u64,
+    /// How many of them are huge.
+    huge: usize,
     gate: Gate,
     watch: &'static Watch,
     pub(super) counters: Counters,
@@ -249,7 +257,7 @@ impl Regions {
         let watch = Watch::of_process()?;
         let (held, domains, windows, counters) = Default::default();
         let (table, gate) = (Table::new(limits.regions, limits.windows), watch.gate()?);
-        Ok(Self { table, limits, windows, held, domains, next_domain: 1, bytes: 0, gate, watch, counters })
+        Ok(Self { table, limits, windows, held, domains, next_domain: 1, bytes: 0, huge: 0, gate, watch, counters })
     }
 
     /// A new protection domain. Numbers do not come again.
@@ -306,8 +314,16 @@ impl Regions {
         *self.users(domain)? += 1;
         let way = held.way;
         self.bytes += place.len() as u64;
-        self.held.insert(slot, held);
+        self.hold(slot, held);
         Ok(self.put(slot, domain, access, base, place, way))
+    }
+
+    /// Remembers what is rarely looked at of a region, instead of what was there.
+    fn hold(&mut self, slot: usize, held: Held) -> Option<Held> {
+        self.huge += usize::from(held.huge);
+        let old = self.held.insert(slot, held);
+        self.huge -= usize::from(old.as_ref().is_some_and(|held| held.huge));
+        old
     }
 
     fn put(
@@ -431,6 +447,7 @@ impl Regions {
         self.table.give_back(slot);
         self.table.share(slot, None);
         let held = self.held.remove(&slot);
+        self.huge -= usize::from(held.as_ref().is_some_and(|held| held.huge));
         Ok(Remains { _place: place, _held: held })
     }
 
@@ -490,7 +507,7 @@ impl Regions {
         let way = held.way;
         // The old bytes are watched until nobody reaches them by the old keys.
         let old_place = self.remains_of(slot);
-        let old = self.held.insert(slot, held);
+        let old = self.hold(slot, held);
         let put = self.put(slot, domain, access, base, place, way);
         Ok((put, Remains { _place: old_place, _held: old }))
     }
@@ -569,6 +586,11 @@ impl Regions {
         self.held.len()
     }
 
+    /// How many of them stand on huge pages of a hugetlbfs.
+    pub fn huge(&self) -> usize {
+        self.huge
+    }
+
     /// All of them, as they are now.
     pub fn list(&mut self) -> Vec<Info> {
         self.some(usize::MAX)
@@ -598,12 +620,13 @@ impl Regions {
             shared: held.attempt.shared(),
             gone: *gone,
             windows,
+            huge: held.huge,
         })
     }
 
-    /// What was refused so far.
+    /// What was refused so far, and what was not.
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters { hits: self.table.hits(), ..self.counters }
     }
 
     /// For how many registrations in the same slot no key of a region comes again, and for how many bindings none of a window.

@@ -5,6 +5,7 @@ use super::{Asker, ProtectionDomain, Refused};
 use crate::local::{Directory, Opened};
 use crate::number::{Key, Qpn};
 use crate::work::Access;
+use core::cell::Cell;
 use millrace_dma::{Place, Taken};
 use std::collections::VecDeque;
 
@@ -57,6 +58,8 @@ pub(super) struct Table {
     regions: usize,
     /// What other processes see of it.
     pub(super) directory: Option<Directory>,
+    /// How often a key opened what was wanted.
+    hits: Cell<u64>,
 }
 
 impl Table {
@@ -72,7 +75,13 @@ impl Table {
             free_windows,
             regions,
             directory: None,
+            hits: Cell::new(0),
         }
+    }
+
+    /// How often a key opened what was wanted. What others of this host do straight in memory is not looked up here.
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.get()
     }
 
     /// A free slot for a region.
@@ -190,7 +199,11 @@ impl Table {
         if wanted.len > room {
             return Err(Refused::Bounds);
         }
-        if entry.gone { Err(Refused::Gone) } else { Ok((entry, offset as usize)) }
+        if entry.gone {
+            return Err(Refused::Gone);
+        }
+        self.hits.set(self.hits.get() + 1);
+        Ok((entry, offset as usize))
     }
 
     /// Notes that memory of the program was taken away. What is not the program's own mapping cannot be.
