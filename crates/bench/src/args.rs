@@ -11,6 +11,8 @@ use crate::fairness::FairnessArgs;
 use crate::hostile::HostileArgs;
 use crate::latency::LatencyArgs;
 use crate::matrix::MatrixArgs;
+use crate::message::MessageArgs;
+use crate::message::end::EndArgs;
 use crate::nfb::NfbArgs;
 use crate::nodes::process::NodeArgs;
 use crate::peers::PeersArgs;
@@ -30,6 +32,8 @@ const USES: &Uses = &[
     (&["nfb"], &["device", "queue", "engine", "size", "json"]),
     (&["classify"], &["engine", "size", "json"]),
     (&["rdma"], &["json"]),
+    (&["message"], &["json"]),
+    (&["message-end"], &[]),
     (&["node"], &[]),
     (&["grammar"], &[]),
     (&["man"], &[]),
@@ -55,7 +59,8 @@ Examples:
   millrace bench nfb
   millrace bench fairness --metric flooded_share
   millrace bench classify
-  millrace bench rdma"
+  millrace bench rdma
+  millrace bench message"
 )]
 pub struct BenchArgs {
     /// What to do.
@@ -92,6 +97,8 @@ pub enum Bench {
     Classify(ClassifyArgs),
     /// Verbs programs beside UCX, libfabric, TCP and the system's own copy
     Rdma(RdmaArgs),
+    /// Messages between programs beside UCX, Open MPI, a cache line and the bare move
+    Message(MessageArgs),
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]
     Hostile(HostileArgs),
@@ -101,6 +108,9 @@ pub enum Bench {
     /// Be the sender or the receiver of `bench matrix --nodes`
     #[command(hide = true)]
     Node(NodeArgs),
+    /// Be the other end of `bench message`
+    #[command(hide = true)]
+    MessageEnd(EndArgs),
     /// Print the grammar, for `millrace completions`
     #[command(hide = true)]
     Grammar,

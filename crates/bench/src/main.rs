@@ -6,6 +6,7 @@ mod args;
 mod cacheline;
 mod choice;
 mod classify;
+mod ends;
 mod exchange;
 mod fairness;
 mod hostile;
@@ -14,6 +15,7 @@ mod lines;
 mod many;
 mod matrix;
 mod median;
+mod message;
 mod nfb;
 mod nodes;
 mod pages;
@@ -54,6 +56,7 @@ fn run(args: BenchArgs) -> Result<(), Failure> {
         Bench::Hostile(args) => hostile::run(&shared, args),
         Bench::Soak(args) => soak::run(&shared, args),
         Bench::Node(args) => nodes::process::run(args),
+        Bench::MessageEnd(args) => message::end::run(args),
         Bench::Grammar => Ok(put(&serde_json::json!(Grammar::of(&args::command())).to_string())?),
         Bench::Man { folder } => manual::write(&manual::pages(&args::command())?, folder),
         bench => measure(&shared, rig::Cores::choose(args.cores), bench),
@@ -75,8 +78,14 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         Bench::Fairness(args) => fairness::run(shared, cores, args),
         Bench::Classify(args) => classify::run(shared, cores, args),
         Bench::Rdma(args) => rdma::run(shared, cores, args),
+        Bench::Message(args) => message::run(shared, cores, args),
         // Done above.
-        Bench::Hostile(_) | Bench::Soak(_) | Bench::Node(_) | Bench::Grammar | Bench::Man { .. } => Ok(()),
+        Bench::Hostile(_)
+        | Bench::Soak(_)
+        | Bench::Node(_)
+        | Bench::MessageEnd(_)
+        | Bench::Grammar
+        | Bench::Man { .. } => Ok(()),
     }
 }
 
@@ -85,7 +94,7 @@ fn pages_of(bench: &Bench) -> u64 {
     match bench {
         Bench::Matrix(args) => pages::PER_PAIR * u64::from(args.most_queues()),
         // Their queues are too small for them, or too many.
-        Bench::Queues(_) | Bench::Fairness(_) | Bench::Classify(_) | Bench::Rdma(_) => 0,
+        Bench::Queues(_) | Bench::Fairness(_) | Bench::Classify(_) | Bench::Rdma(_) | Bench::Message(_) => 0,
         _ => pages::ONE_PAIR,
     }
 }

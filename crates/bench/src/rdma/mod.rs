@@ -178,6 +178,13 @@ pub fn run(shared: &Shared, cores: Cores, args: &RdmaArgs) -> Result<(), Failure
     failed.map_or(Ok(()), |why| Err(Failure::Found(why)))
 }
 
+/// WRITE of so many bytes on one host in GB/s: what moves bytes with nothing around it. Errors are sentences.
+pub fn raw_write(cores: Cores, seconds: f64, size: u64) -> Result<f64, String> {
+    let bench = Bench { cores, seconds, programs: Programs::build(None)? };
+    let cards = Cards::start(&bench, Metric::Write1mToCma.cards())?;
+    ours::measure(&bench, &cards, ours::Work { op: "write", measure: "bandwidth", size }).map(|line| line.value)
+}
+
 /// One sample. `None`: this metric has no such column. What else our programs have measured is added to `lines`. Errors are sentences.
 fn measure(bench: &Bench, metric: Metric, column: usize, lines: &mut Vec<Line>) -> Result<Option<f64>, String> {
     let (work, cards) = (metric.work(), metric.cards());

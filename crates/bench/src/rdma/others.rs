@@ -1,17 +1,15 @@
 //! What else moves bytes: UCX, libfabric, and the system between two processes.
 
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use super::Bench;
 use super::ours::{self, Work};
+use crate::ends::{Pair, field, iterations};
 use crate::peers::namespace::Namespace;
-use crate::peers::process::{Process, find};
+use crate::peers::process::find;
 
-/// Where UCX's programs find each other; the second end tries for so long.
+/// Where UCX's programs find each other.
 const PORT: u16 = 23_337;
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,82 +54,6 @@ fn cma(bench: &Bench, work: Work) -> Result<f64, String> {
     ours::line(command)?["value"].as_f64().ok_or_else(|| "it printed no value".to_owned())
 }
 
-/// A program with a server and a client; what the client's last line says.
-struct Pair {
-    program: PathBuf,
-    arguments: Vec<String>,
-    /// Of each end.
-    environment: [Vec<(&'static str, String)>; 2],
-    namespaces: Option<[Namespace; 2]>,
-    server: String,
-}
-
-impl Pair {
-    /// The command of one end, pinned to its core.
-    fn command(&self, bench: &Bench, end: usize) -> (PathBuf, Vec<String>) {
-        let mut words: Vec<String> = Vec::new();
-        if let Some(namespaces) = &self.namespaces {
-            words.push(namespaces[end].starter().display().to_string());
-            words.extend(namespaces[end].prefix().map(str::to_owned));
-        }
-        if let Some(core) = [bench.cores.card, bench.cores.app][end] {
-            words.extend(["taskset".to_owned(), "-c".to_owned(), core.to_string()]);
-        }
-        words.push(self.program.display().to_string());
-        (PathBuf::from(words.remove(0)), words)
-    }
-
-    /// Runs both ends to their end. Returns the last line of the client.
-    fn run(&self, bench: &Bench) -> Result<String, String> {
-        let folder = tempfile::Builder::new().prefix("millrace-bench-").tempdir();
-        let folder = folder.map_err(|why| format!("cannot make a temporary folder: {why}"))?;
-        let (program, words) = self.command(bench, 0);
-        let program = if program.is_absolute() { program } else { find(&program.display().to_string(), "util-linux")? };
-        let start = || {
-            Process::start("server", &program, folder.path(), |command| {
-                command.args(&words).args(&self.arguments).envs(self.environment[0].iter().cloned());
-            })
-        };
-        let mut server = start()?;
-        let begin = Instant::now();
-        loop {
-            let (program, words) = self.command(bench, 1);
-            let mut command = Command::new(program);
-            command.args(words).args(&self.arguments).arg(&self.server).envs(self.environment[1].iter().cloned());
-            let output = command.stdin(Stdio::null()).output().map_err(|why| format!("cannot start it: {why}"))?;
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let last = text.lines().rev().find(|line| line.split_whitespace().count() > 4).map(str::to_owned);
-            match last.filter(|_| output.status.success()) {
-                Some(last) => return Ok(last),
-                // The server may not listen yet, or have ended: where the port was in use a moment ago it does.
-                None if begin.elapsed() < PATIENCE => {
-                    if server.check().is_err() {
-                        server = start()?;
-                    }
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-                // UCX says its errors on standard output.
-                None => {
-                    let said = [text.trim(), String::from_utf8_lossy(&output.stderr).trim()].concat();
-                    let ended = server.check().err().map_or_else(String::new, |why| format!("; {why}"));
-                    let last = said.lines().last().unwrap_or_default();
-                    return Err(format!("{}: {last}{ended}", self.program.display()));
-                }
-            }
-        }
-    }
-}
-
-fn field(line: &str, at: usize) -> Result<f64, String> {
-    let word = line.split_whitespace().nth(at).and_then(|word| word.parse().ok());
-    word.ok_or_else(|| format!("what is this: {line}"))
-}
-
-/// Rounds that take about as long as they should.
-fn iterations(bench: &Bench, each_ns: f64) -> String {
-    ((bench.seconds * 1e9 / each_ns) as u64).clamp(10, 20_000_000).to_string()
-}
-
 fn ucx(bench: &Bench, other: Other, work: Work) -> Result<f64, String> {
     let is_memory = other == Other::UcxMemory;
     let is_latency = work.measure == "latency";
@@ -148,7 +70,13 @@ fn ucx(bench: &Bench, other: Other, work: Work) -> Result<f64, String> {
         (false, _) => 3_000_000.0,
     };
     let mut words = vec!["-p".to_owned(), PORT.to_string(), "-t".to_owned(), name.to_owned()];
-    words.extend(["-s".to_owned(), work.size.to_string(), "-n".to_owned(), iterations(bench, each), "-f".to_owned()]);
+    words.extend([
+        "-s".to_owned(),
+        work.size.to_string(),
+        "-n".to_owned(),
+        iterations(bench.seconds, each),
+        "-f".to_owned(),
+    ]);
     if is_memory {
         words.extend(["-d", "memory", "-x", "posix"].map(str::to_owned));
     }
@@ -162,7 +90,7 @@ fn ucx(bench: &Bench, other: Other, work: Work) -> Result<f64, String> {
     };
     let server = if namespaces.is_some() { "192.0.2.1" } else { "127.0.0.1" }.to_owned();
     let pair = Pair { program: find("ucx_perftest", "ucx-utils")?, arguments: words, environment, namespaces, server };
-    let line = pair.run(bench)?;
+    let line = pair.run(bench.cores)?;
     // iterations, us: median, average, overall; MB/s: average, overall; messages per second: average, overall.
     match work.measure {
         "latency" => Ok(field(&line, 1)? * 1e3),
@@ -190,11 +118,11 @@ fn joined() -> Result<[Namespace; 2], String> {
 
 fn libfabric(bench: &Bench, work: Work) -> Result<f64, String> {
     let program = find("fi_pingpong", "libfabric-bin")?;
-    let count = iterations(bench, 2_000.0);
+    let count = iterations(bench.seconds, 2_000.0);
     let words = ["-p", "shm", "-e", "rdm", "-S", &work.size.to_string(), "-I", &count];
     let arguments = words.map(str::to_owned).to_vec();
     let pair =
         Pair { program, arguments, environment: Default::default(), namespaces: None, server: "127.0.0.1".to_owned() };
     // bytes, sent, acknowledged, total, time, MB/s, us one way, M/s.
-    Ok(field(&pair.run(bench)?, 6)? * 1e3)
+    Ok(field(&pair.run(bench.cores)?, 6)? * 1e3)
 }
