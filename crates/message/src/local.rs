@@ -366,9 +366,16 @@ impl<B: Buffer> Local<B> {
         peer.channel.hear(engine, pair, TURN, |request, words, len| deliver(buffers, request, words, len))
     }
 
+    /// Whether nothing has come, and nothing is left to do: [`Local::progress`] would find nothing.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        let has_come = |peer: &Peer| peer.channel.has_more() || !peer.has_bells && peer.channel.bells_in.has_more();
+        !self.has_work() && !self.peers.iter().flatten().any(has_come)
+    }
+
     /// Whether something is left that [`Local::progress`] can do without hearing from anybody.
     pub fn has_work(&self) -> bool {
-        !self.open.is_empty() || self.engine.has_talkers()
+        !self.open.is_empty() || self.engine.has_talkers() || self.engine.has_given_up()
     }
 
     /// Says to all others that they are to wake this end. Whether it may sleep: nothing has come meanwhile, and nothing is left to do.

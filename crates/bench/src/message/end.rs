@@ -8,7 +8,7 @@ use millrace_message::bell::Owner;
 use millrace_message::channel::Taken;
 use millrace_message::control::MOST_EAGER;
 use millrace_message::endpoint::{Config, Ended, Endpoint, Peer};
-use millrace_message::engine::Outcome;
+use millrace_message::engine::{Limits, Outcome};
 use millrace_message::{Request, Scheme, Tag};
 use millrace_tool::clock::Moment;
 use millrace_tool::cores;
@@ -61,6 +61,27 @@ pub struct EndArgs {
     /// Core that it runs on
     #[arg(long)]
     core: Option<usize>,
+    #[command(flatten)]
+    buffers: BufferArgs,
+}
+
+/// Buffers of both ends.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct BufferArgs {
+    /// Bytes of a buffer, 1024 to 1048576
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().mtu)]
+    mtu: u32,
+    /// Receive buffers of a pair, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = Limits::default().slots)]
+    slots: u8,
+}
+
+impl BufferArgs {
+    fn config(self) -> Config {
+        let usual = Limits::default();
+        let rmbs = usual.rmbs.max(self.slots.into());
+        Config { limits: Limits { mtu: self.mtu, slots: self.slots, rmbs, ..usual }, ..Config::default() }
+    }
 }
 
 /// A way as a number: all three, and the fastest.
@@ -207,7 +228,7 @@ pub fn run(args: &EndArgs) -> Result<(), Failure> {
         let _ = cores::pin(core);
     }
     let found = |error: String| Failure::Found(error);
-    let config = Config { name: Some(args.name.clone()), ..Config::default() };
+    let config = Config { name: Some(args.name.clone()), ..args.buffers.config() };
     let endpoint = Endpoint::with(config).map_err(|error| found(error.to_string()))?;
     endpoint.claim(0..=u16::MAX, Owner(0)).map_err(|error| found(error.to_string()))?;
     let peer = endpoint.accept(PATIENCE).ok_or_else(|| found("nobody has called".to_owned()))?;
@@ -225,19 +246,23 @@ pub struct Ends {
 
 impl Ends {
     /// Starts the other end. Errors are sentences.
-    pub fn start(cores: Cores) -> Result<Self, String> {
+    pub fn start(cores: Cores, buffers: BufferArgs) -> Result<Self, String> {
         if let Some(app) = cores.app {
             let _ = cores::pin(app);
         }
         let program = std::env::current_exe().map_err(|why| format!("cannot find this program: {why}"))?;
         let name = format!("bench-{}", std::process::id());
         let mut command = Command::new(program);
-        command.arg("message-end").arg(&name).stdin(Stdio::null()).stdout(Stdio::null());
+        let (mtu, slots) = (buffers.mtu.to_string(), buffers.slots.to_string());
+        command
+            .args(["message-end", &name, "--mtu", &mtu, "--slots", &slots])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         if let Some(core) = cores.card {
             command.args(["--core", &core.to_string()]);
         }
         let other = command.spawn().map_err(|why| format!("cannot start the other end: {why}"))?;
-        let endpoint = Endpoint::nameless().map_err(|error| error.to_string())?;
+        let endpoint = Endpoint::with(buffers.config()).map_err(|error| error.to_string())?;
         endpoint.claim(0..=u16::MAX, Owner(0)).map_err(|error| error.to_string())?;
         let peer = endpoint.connect(&name, PATIENCE).map_err(|error| error.to_string())?;
         Ok(Self { both: Both { endpoint, peer }, other })

@@ -19,7 +19,7 @@ use crate::median::median;
 use crate::peers::samples::Samples;
 use crate::rig::Cores;
 use crate::steady;
-use end::{Ends, Line};
+use end::{BufferArgs, Ends, Line};
 use metric::Metric;
 
 /// Bytes of long messages.
@@ -62,6 +62,8 @@ pub struct MessageArgs {
     /// Measure all sizes and ways instead
     #[arg(long)]
     sweep: bool,
+    #[command(flatten)]
+    buffers: BufferArgs,
 }
 
 /// Columns of the samples.
@@ -73,7 +75,7 @@ const BESIDE: usize = 2;
 pub fn run(shared: &Shared, cores: Cores, args: &MessageArgs) -> Result<(), Failure> {
     cores::unpin();
     if args.sweep {
-        return sweep::run(shared, cores, args.seconds);
+        return sweep::run(shared, (cores, args.buffers), args.seconds);
     }
     let mut all: Vec<Samples<3, Metric>> = args.metric.iter().map(|&metric| Samples::new(metric)).collect();
     let mut lines: Vec<Vec<Line>> = vec![Vec::new(); all.len()];
@@ -98,12 +100,12 @@ pub fn run(shared: &Shared, cores: Cores, args: &MessageArgs) -> Result<(), Fail
                 let name = format!("{} {}", metric.word(), metric.column(column));
                 let taken = steady::take(cores, &name, shown, || match (metric, column) {
                     (Metric::Regret, OURS) => {
-                        let regret = sweep::regret(cores, args.seconds / 20.0)?;
+                        let regret = sweep::regret((cores, args.buffers), args.seconds / 20.0)?;
                         (fastest, worst) = (Some(regret.fastest), regret.size);
                         Ok(Some(regret.chosen))
                     }
                     (Metric::Regret, PEER) => Ok(fastest),
-                    _ => measure(cores, args.seconds, metric, column, lines),
+                    _ => measure((cores, args.buffers), args.seconds, metric, column, lines),
                 });
                 match taken {
                     Ok(sample) => samples.add(column, sample),
@@ -126,14 +128,14 @@ pub fn run(shared: &Shared, cores: Cores, args: &MessageArgs) -> Result<(), Fail
 
 /// One sample. `None`: this metric has no such column. Errors are sentences.
 fn measure(
-    cores: Cores,
+    (cores, buffers): (Cores, BufferArgs),
     seconds: f64,
     metric: Metric,
     column: usize,
     lines: &mut Vec<Line>,
 ) -> Result<Option<f64>, String> {
     if column == OURS {
-        let ends = Ends::start(cores)?;
+        let ends = Ends::start(cores, buffers)?;
         let line = match metric {
             Metric::SmallToUcx => ends.latency(8, None, seconds),
             Metric::DoorbellToCacheline => ends.bells(seconds),

@@ -8,7 +8,7 @@ use millrace_tool::output::{Output, Row};
 use millrace_tool::progress::Steps;
 use millrace_tool::{cores, stop};
 
-use super::end::Ends;
+use super::end::{BufferArgs, Ends};
 use crate::median::median;
 use crate::rig::Cores;
 
@@ -73,8 +73,8 @@ fn point(ends: &Ends, size: usize, seconds: f64) -> Result<Point, String> {
 }
 
 /// The worst choice of all sizes. Errors are sentences.
-pub fn regret(cores: Cores, seconds: f64) -> Result<Regret, String> {
-    let ends = Ends::start(cores)?;
+pub fn regret((cores, buffers): (Cores, BufferArgs), seconds: f64) -> Result<Regret, String> {
+    let ends = Ends::start(cores, buffers)?;
     let points = SIZES.iter().map(|&size| point(&ends, size, seconds)).collect::<Result<Vec<_>, _>>();
     cores::unpin();
     let points = points?;
@@ -84,8 +84,8 @@ pub fn regret(cores: Cores, seconds: f64) -> Result<Regret, String> {
 }
 
 /// Runs the sweep.
-pub fn run(shared: &Shared, cores: Cores, seconds: f64) -> Result<(), Failure> {
-    let ends = Ends::start(cores).map_err(Failure::Found)?;
+pub fn run(shared: &Shared, (cores, buffers): (Cores, BufferArgs), seconds: f64) -> Result<(), Failure> {
+    let ends = Ends::start(cores, buffers).map_err(Failure::Found)?;
     let steps = Steps::new("message", SIZES.len() as u64);
     let mut rows = Vec::new();
     for size in SIZES {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// How long the program may not have moved things on before this thread takes over.
 const PATIENCE: Duration = Duration::from_micros(100);
 /// How long it looks on when something has come.
-const LINGER: Duration = Duration::from_micros(50);
+const LINGER: Duration = Duration::from_micros(200);
 /// The longest pause while the program moves things on, or something is left to do that cannot be done.
 const LONGEST: Duration = Duration::from_millis(1);
 /// How often time goes on, for those who keep buffers that others want.

@@ -62,7 +62,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let spin = Duration::from_micros(50);
+        let spin = Duration::from_micros(200);
         Self { name: None, limits: Limits::default(), users: Users::Own, peers: 64, table: None, spin }
     }
 }
@@ -420,7 +420,11 @@ impl<B: Buffer> Endpoint<B> {
         let mut state = self.shared.lock();
         let pair = state.pair(from).ok_or(Breach::Gone)?;
         state.calls = state.calls.wrapping_add(1);
-        state.local.bell(pair)
+        let bell = state.local.bell(pair);
+        if bell.is_err() {
+            state.progress();
+        }
+        bell
     }
 
     /// Waits for a doorbell of anybody.
@@ -437,27 +441,33 @@ impl<B: Buffer> Endpoint<B> {
     fn wait_for<T>(&self, patience: Duration, mut found: impl FnMut(&mut State<B>) -> Option<T>) -> Option<T> {
         /// What cannot be said yet is tried again.
         const AGAIN: Duration = Duration::from_millis(1);
-        let (mut begin, mut spun) = (None, None);
+        /// Looks between two at the clock; and those during which nobody else gets the lock.
+        const LOOKS: u32 = 16;
+        let (mut begin, mut quiet_since) = (None, None);
         let mut state = self.shared.lock();
+        let mut seen = None;
         loop {
             state.calls = state.calls.wrapping_add(1);
-            let before = state.news();
-            let has_moved = state.progress();
-            if state.sleepers > 0 && state.news() != before {
-                self.shared.news.notify_all();
-            }
-            if let Some(found) = found(&mut state) {
-                return Some(found);
+            let is_quiet = (0..LOOKS).all(|_| state.local.is_quiet());
+            let mut has_moved = false;
+            if !is_quiet || seen != Some(state.news()) {
+                let before = state.news();
+                has_moved = state.progress();
+                if state.sleepers > 0 && state.news() != before {
+                    self.shared.news.notify_all();
+                }
+                if let Some(found) = found(&mut state) {
+                    return Some(found);
+                }
+                seen = Some(state.news());
+                quiet_since = quiet_since.filter(|_| !has_moved);
             }
             let now = Instant::now();
             let waited = now - *begin.get_or_insert(now);
             if waited >= patience {
                 return None;
             }
-            if has_moved || now - *spun.get_or_insert(now) < self.config.spin {
-                if has_moved {
-                    spun = Some(now);
-                }
+            if now - *quiet_since.get_or_insert(now) < self.config.spin || has_moved {
                 drop(state);
                 core::hint::spin_loop();
                 state = self.shared.lock();
@@ -472,7 +482,7 @@ impl<B: Buffer> Endpoint<B> {
             let slept = self.shared.news.wait_timeout(state, if has_work { most.min(AGAIN) } else { most });
             state = slept.unwrap_or_else(PoisonError::into_inner).0;
             state.sleepers -= 1;
-            spun = None;
+            quiet_since = None;
         }
     }
 }

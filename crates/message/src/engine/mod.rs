@@ -76,7 +76,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            mtu: 32 << 10,
+            mtu: 64 << 10,
             smbs: 32,
             rmbs: 32,
             slots: 8,
@@ -386,6 +386,11 @@ impl Engine {
     /// The next pair that the engine itself has lost, because its other end does what it may not.
     pub fn given_up(&mut self) -> Option<(PairId, Breach)> {
         self.given_up.pop_front()
+    }
+
+    /// Whether there is one.
+    pub fn has_given_up(&self) -> bool {
+        !self.given_up.is_empty()
     }
 
     /// Remembers up to `most` steps from now on, for [`Engine::step`].

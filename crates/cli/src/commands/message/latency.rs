@@ -41,12 +41,13 @@ pub fn run(shared: &Shared, args: &LatencyArgs) -> Result<(), Failure> {
     let size = args.bytes.max(1);
     let count = shared.count.unwrap_or(COUNT);
     let call = Call::begin(&args.name, size, What::Pings)?;
-    let (mut times, mut buffer) = (Distribution::new(), vec![7; size as usize]);
+    // The second one is that of long messages, which are there before they are asked for.
+    let (mut times, mut buffers) = (Distribution::new(), [vec![7; size as usize], vec![0; size as usize]]);
     let warm_up = WARM_UP.min(count);
     let mut made = 0;
     while made < warm_up + count && !stop::asked() {
         let start = Moment::now();
-        buffer = ping(&call, buffer)?;
+        buffers = ping(&call, buffers)?;
         if made >= warm_up {
             times.record(Moment::now().nanos_since(start) / 2);
         }
@@ -65,23 +66,23 @@ pub fn run(shared: &Shared, args: &LatencyArgs) -> Result<(), Failure> {
     if made < warm_up + count { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
-/// There and back. Gives the buffer back.
-fn ping(call: &Call, mut buffer: Vec<u8>) -> Result<Vec<u8>, Failure> {
+/// There and back. Gives the buffers back.
+fn ping(call: &Call, [mut buffer, room]: [Vec<u8>; 2]) -> Result<[Vec<u8>; 2], Failure> {
     if buffer.len() > MOST_EAGER {
-        let back = call.endpoint.receive(Some(call.peer), PING, EXACT, vec![0; buffer.len()]).map_err(gone)?;
-        call.endpoint.send(call.peer, PING, buffer).map_err(gone)?;
-        return Ok(call.wait(back)?.buffer);
+        let back = call.endpoint.receive(Some(call.peer), PING, EXACT, room).map_err(gone)?;
+        let sent = call.endpoint.send(call.peer, PING, buffer).map_err(gone)?;
+        return Ok([call.wait(back)?.buffer, call.wait(sent)?.buffer]);
     }
     while !call.endpoint.send_short(call.peer, PING, &buffer) {
         call.endpoint.progress();
         if stop::asked() {
-            return Ok(buffer);
+            return Ok([buffer, room]);
         }
     }
     let mut looks = 0_u32;
     loop {
         match call.endpoint.receive_short(call.peer, PING, EXACT, &mut buffer) {
-            Ok(Some(Taken::Message { .. })) => return Ok(buffer),
+            Ok(Some(Taken::Message { .. })) => return Ok([buffer, room]),
             Ok(Some(Taken::TooLong { .. })) => {
                 return Err(Failure::Found("what came back is longer than what was sent".to_owned()));
             }
@@ -90,7 +91,7 @@ fn ping(call: &Call, mut buffer: Vec<u8>) -> Result<Vec<u8>, Failure> {
         }
         looks += 1;
         if looks.is_multiple_of(1 << 16) && stop::asked() {
-            return Ok(buffer);
+            return Ok([buffer, room]);
         }
         core::hint::spin_loop();
     }

@@ -16,8 +16,8 @@ Registering memory with the RDMA engine and taking it back, copying it into shar
 moving it from the memory of another process, in ns, for 4 KiB to 1 MiB; and from
 which size on messages go which way. It is measured when a program of this host first opens an
 endpoint, kept in $XDG_STATE_HOME/millrace/message-table (~/.local/state), and
-measured again on another processor or kernel, or when copies or moves take half or
-twice as long.
+measured again on another processor or kernel, or when copies or moves take a
+quarter of the time, or four times as long.
 
 Examples:
   millrace message table
