@@ -420,6 +420,15 @@ impl<'a> Span<'a> {
         len
     }
 
+    /// The same for a part of many bytes, which need not stay in the caches: they are stored around them.
+    #[inline]
+    pub fn read_around_into(&self, to: &mut [u8]) -> usize {
+        let len = self.len.min(to.len());
+        // SAFETY: both ranges have at least `len` bytes; what is read is mapped for as long as this lives.
+        let copied = unsafe { crate::careful::copy_last_last(self.at.as_ptr(), to.as_mut_ptr(), len, true) };
+        if copied.is_ok() { len } else { 0 }
+    }
+
     /// Copies as many bytes as both have and returns how many that were. The two may overlap.
     #[inline]
     pub fn copy_to(&self, to: SpanMut<'_>) -> usize {

@@ -43,6 +43,7 @@ pub mod cost;
 #[cfg(not(loom))]
 pub mod endpoint;
 pub mod engine;
+#[cfg(not(loom))]
 pub mod local;
 #[cfg(not(loom))]
 pub mod measure;

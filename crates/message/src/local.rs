@@ -25,6 +25,8 @@ use std::ops::RangeInclusive;
 const TURN: usize = 64;
 /// Turns in which it is heard what somebody has said who has gone: all that there is room for.
 const LAST: usize = 64;
+/// Memory of that size has no room in the caches, where it would only drive out what has.
+const AROUND_FROM: usize = 8 << 20;
 /// Bytes of copies in one turn of the endpoint.
 const COPIED: usize = 1 << 20;
 
@@ -569,7 +571,10 @@ impl<B: Buffer> Local<B> {
             Work::CopyOut { slot } => {
                 let bytes = buffer.as_mut();
                 let range = range(bytes)?;
-                Some(peer.own.span(usize::from(slot) * peer.mtu.0, len)?.read_into(&mut bytes[range]))
+                let span = peer.own.span(usize::from(slot) * peer.mtu.0, len)?;
+                let is_large = bytes.len() >= AROUND_FROM;
+                let to = &mut bytes[range];
+                Some(if is_large { span.read_around_into(to) } else { span.read_into(to) })
             }
             Work::Move { origin } => {
                 let bytes = buffer.as_mut();
