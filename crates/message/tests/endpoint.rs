@@ -313,6 +313,47 @@ fn who_says_what_nobody_says_is_hung_up_on() {
     other.accept(LONG).unwrap();
 }
 
+/// A socket that takes a minute to close: it lingers, and nobody reads what was sent.
+fn slow_to_close() -> (std::net::TcpStream, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let slow = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (deaf, _) = listener.accept().unwrap();
+    slow.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut &slow, &[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&slow, Some(Duration::from_secs(60))).unwrap();
+    (slow, deaf)
+}
+
+#[test]
+fn descriptors_that_are_slow_to_close_hold_nobody_up() {
+    let other = open("slow");
+    let mut deaf = Vec::new();
+    // In a greeting, after one, and in a socket that is closed before it was read.
+    for what in 0..3 {
+        let socket = call("slow");
+        let (slow, end) = slow_to_close();
+        deaf.push(end);
+        if what > 0 {
+            send(&socket, &hello(), SendFlags::empty()).unwrap();
+        }
+        let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+        let (mut ancillary, fds) = (SendAncillaryBuffer::new(&mut space), [slow.as_fd()]);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        let record = if what == 0 { hello() } else { vec![0] };
+        for _ in 0..if what == 2 { 2 } else { 1 } {
+            sendmsg(&socket, &[IoSlice::new(&record)], &mut ancillary, SendFlags::empty()).unwrap();
+        }
+        drop(slow);
+        assert!(has_hung_up(&socket));
+    }
+    let one = Endpoint::with(SLEEPY).unwrap();
+    let to = one.connect(&name("slow"), LONG).unwrap();
+    one.send(to, Tag(0), vec![1; 10]).unwrap();
+    let request = other.receive(None, Tag(0), 0, vec![0; 10]).unwrap();
+    assert_eq!(other.wait(request, LONG).unwrap().buffer, [1; 10]);
+    drop(deaf);
+}
+
 const VICTIM: &str = "MILLRACE_TEST_VICTIM";
 
 /// No test, but what runs in processes that are killed: sends and receives messages of two parts and more without end, by the name that

@@ -1,8 +1,9 @@
 //! The thread of an endpoint: it answers who calls, learns who has gone, and moves messages on while the program computes or sleeps.
 
+use super::closer::Closer;
 use super::error::Refusal;
 use super::meet::welcome;
-use super::name::caller;
+use super::name::{Caller, caller};
 use super::record::Greeting;
 use super::state::{State, was_woken};
 use super::{Config, Shared};
@@ -13,7 +14,6 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, TryLockError};
@@ -41,7 +41,7 @@ pub const WAKER: u64 = 1;
 struct Call {
     socket: OwnedFd,
     until: Instant,
-    pid: Option<Pid>,
+    caller: Caller,
 }
 
 struct Helper<B: Buffer> {
@@ -51,6 +51,8 @@ struct Helper<B: Buffer> {
     is_listening: bool,
     calls: BTreeMap<u64, Call>,
     next: u64,
+    /// Of those who are not let in, and of other users who are.
+    closer: Closer,
 }
 
 /// Starts it; it ends when the endpoint is closed.
@@ -59,7 +61,15 @@ pub fn start<B: Buffer>(
     config: Arc<Config>,
     listener: Option<OwnedFd>,
 ) -> io::Result<JoinHandle<()>> {
-    let mut helper = Helper { shared, config, listener, is_listening: false, calls: BTreeMap::new(), next: WAKER + 1 };
+    let mut helper = Helper {
+        shared,
+        config,
+        listener,
+        is_listening: false,
+        calls: BTreeMap::new(),
+        next: WAKER + 1,
+        closer: Closer::default(),
+    };
     helper.listen();
     thread::Builder::new().name("millrace-message".to_owned()).spawn(move || helper.run())
 }
@@ -144,7 +154,9 @@ impl<B: Buffer> Helper<B> {
         for key in late {
             // It may be this thread that was late.
             self.hear(key);
-            self.calls.remove(&key);
+            if let Some(Call { socket, .. }) = self.calls.remove(&key) {
+                self.closer.hang_up(socket);
+            }
         }
         self.listen();
         !events.is_empty()
@@ -153,7 +165,7 @@ impl<B: Buffer> Helper<B> {
     /// Who calls waits while there are too many.
     fn listen(&mut self) {
         let Some(listener) = &self.listener else { return };
-        let may = self.calls.len() < MOST_CALLS;
+        let may = self.calls.len() < MOST_CALLS && !self.closer.is_full();
         if may && !self.is_listening {
             let added = epoll::add(&self.shared.epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN);
             self.is_listening = added.is_ok();
@@ -165,7 +177,7 @@ impl<B: Buffer> Helper<B> {
     fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
         for _ in 0..ACCEPTED {
-            if self.calls.len() >= MOST_CALLS {
+            if self.calls.len() >= MOST_CALLS || self.closer.is_full() {
                 return;
             }
             let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -173,17 +185,23 @@ impl<B: Buffer> Helper<B> {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(_) => return,
             };
-            // Who has called and says nothing is hung up on, and so is who does so too often.
             let Ok(caller) = caller(&socket) else { continue };
-            let of_one = self.calls.values().filter(|call| call.pid == caller.pid).count();
+            // Who may not takes no place; and what he has sent lies in the socket.
+            if !self.config.users.may(caller.user) {
+                let _ = Greeting::Refused(Refusal::User).send(&socket, None);
+                self.closer.hang_up(socket);
+                continue;
+            }
+            // Who has called and says nothing is hung up on, and so is who does so too often.
+            let of_one = self.calls.values().filter(|call| call.caller == caller).count();
             let key = EventData::new_u64(self.next);
-            if of_one >= MOST_OF_ONE
-                || epoll::add(&self.shared.epoll, &socket, key, EventFlags::IN | EventFlags::RDHUP).is_err()
-            {
+            let flags = EventFlags::IN | EventFlags::RDHUP;
+            if of_one >= MOST_OF_ONE || epoll::add(&self.shared.epoll, &socket, key, flags).is_err() {
+                self.closer.hang_up(socket);
                 continue;
             }
             let until = Instant::now() + GREETING;
-            self.calls.insert(self.next, Call { socket, until, pid: caller.pid });
+            self.calls.insert(self.next, Call { socket, until, caller });
             self.next = (self.next + 1) & u64::from(u32::MAX);
             self.next = self.next.max(WAKER + 1);
         }
@@ -192,20 +210,25 @@ impl<B: Buffer> Helper<B> {
     /// One who has called has said something.
     fn hear(&mut self, key: u64) {
         let Some(call) = self.calls.get(&key) else { return };
-        let greeting = Greeting::receive(&call.socket);
+        let mut fds = Vec::new();
+        let greeting = Greeting::receive(&call.socket, &mut fds);
         if matches!(greeting, Ok(None)) {
             return;
         }
-        let Some(Call { socket, .. }) = self.calls.remove(&key) else { return };
+        let Some(Call { socket, caller, .. }) = self.calls.remove(&key) else { return };
         let _ = epoll::delete(&self.shared.epoll, &socket);
-        match greeting {
-            Ok(Some((Greeting::Hello(terms, name), None))) => {
-                // He is told why, if not.
-                let _ = welcome(&self.shared, &self.config, socket, (terms, name));
+        let left = match greeting {
+            Ok(Some(Greeting::Hello(terms, name))) if fds.is_empty() => {
+                welcome(&self.shared, &self.config, (socket, caller), (terms, name))
             }
-            Err(Errno::BADMSG) => drop(Greeting::Refused(Refusal::Version).send(&socket, None)),
-            _ => {}
-        }
+            Err(Errno::BADMSG) => {
+                let _ = Greeting::Refused(Refusal::Version).send(&socket, None);
+                Some(socket)
+            }
+            _ => Some(socket),
+        };
+        left.into_iter().for_each(|socket| self.closer.hang_up(socket));
+        fds.into_iter().for_each(|fd| self.closer.close(fd));
     }
 }
 

@@ -8,7 +8,7 @@
 //! From then on the socket is what they wake each other by, and by which each learns that the other one has gone.
 
 use super::error::{Error, Refusal};
-use super::name::{Name, caller};
+use super::name::{Caller, Name, caller};
 use super::record::Greeting;
 use super::{Config, Peer, Shared, Users};
 use crate::channel::Side;
@@ -26,7 +26,7 @@ const AGAIN: Duration = Duration::from_millis(5);
 
 impl Users {
     /// Whether a user may connect. Root may look into every process anyway.
-    fn may(&self, user: u32) -> bool {
+    pub(super) fn may(&self, user: u32) -> bool {
         user == geteuid().as_raw()
             || user == 0
             || match self {
@@ -55,9 +55,10 @@ pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patie
     let silent = || Error::Silent(name.to_string());
     // It may have hung up already, and have said why.
     let _ = hello.send(&socket, None);
-    let (terms, memory) = match answer(&socket, until.max(Instant::now() + AGAIN)) {
-        Ok(Some((Greeting::Welcome(terms), Some(memory)))) => (terms, memory),
-        Ok(Some((Greeting::Refused(why), _))) => return Err(Error::Refused(name.to_string(), why)),
+    let mut fds = Vec::new();
+    let (terms, memory) = match (answer(&socket, until.max(Instant::now() + AGAIN), &mut fds), fds.pop()) {
+        (Ok(Some(Greeting::Welcome(terms))), Some(memory)) => (terms, memory),
+        (Ok(Some(Greeting::Refused(why))), _) => return Err(Error::Refused(name.to_string(), why)),
         _ => return Err(silent()),
     };
     let memory = Region::map_guarded(memory, memory_len(terms, shared.terms), Protection::ReadWrite)?;
@@ -71,9 +72,9 @@ pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patie
 }
 
 /// Waits for an answer. `Ok(None)`: there was none in time.
-fn answer(socket: &OwnedFd, until: Instant) -> Result<Option<(Greeting, Option<OwnedFd>)>, Errno> {
+fn answer(socket: &OwnedFd, until: Instant, fds: &mut Vec<OwnedFd>) -> Result<Option<Greeting>, Errno> {
     loop {
-        if let Some(answer) = Greeting::receive(socket)? {
+        if let Some(answer) = Greeting::receive(socket, fds)? {
             return Ok(Some(answer));
         }
         let left = until.saturating_duration_since(Instant::now());
@@ -88,31 +89,30 @@ fn answer(socket: &OwnedFd, until: Instant) -> Result<Option<(Greeting, Option<O
     }
 }
 
-/// Who calls is let in, if he may.
+/// Who calls and may is let in, or told why not. The socket comes back if it is not used.
 pub fn welcome<B: Buffer>(
     shared: &Shared<B>,
     config: &Config,
-    socket: OwnedFd,
+    (socket, caller): (OwnedFd, Caller),
     (terms, name): (Terms, String),
-) -> Result<(), Refusal> {
-    let Ok(caller) = caller(&socket) else { return Ok(()) };
-    let refuse = |why: Refusal| Greeting::Refused(why).send(&socket, None).map_err(|_| why).and(Err(why));
-    if !config.users.may(caller.user) {
-        return refuse(Refusal::User);
-    }
+) -> Option<OwnedFd> {
+    let refuse = |socket: OwnedFd| {
+        let _ = Greeting::Refused(Refusal::Full).send(&socket, None);
+        Some(socket)
+    };
     if shared.with(|state| state.count()) >= config.peers as usize {
-        return refuse(Refusal::Full);
+        return refuse(socket);
     }
     // Sealed, so that nobody makes it shorter, and empty until it is written to.
     let Ok(memory) = Region::allocate(memory_len(shared.terms, terms), Pages::Ordinary) else {
-        return refuse(Refusal::Full);
+        return refuse(socket);
     };
     // Before it is joined: nothing else is said by this socket before.
     if Greeting::Welcome(shared.terms).send(&socket, memory.fd().as_ref().map(|fd| fd.as_fd())).is_err() {
-        return Ok(());
+        return Some(socket);
     }
     shared.with(|state| {
         let _ = state.join((memory.window(), Side::Maker, terms), socket, (name, caller), false);
     });
-    Ok(())
+    None
 }

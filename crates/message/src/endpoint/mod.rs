@@ -1,8 +1,9 @@
 //! Endpoints that programs open by name, and that meet others of their host.
 //!
 //! * `name`: names and the sockets behind them. `record`: what is said by a socket. `meet`: how two endpoints come to share memory.
-//! * `state`: what is behind the lock. `helper`: the thread. `error`: why a call did nothing.
+//! * `state`: what is behind the lock. `helper`: the thread. `closer`: closes what may take long. `error`: why a call did nothing.
 
+mod closer;
 mod error;
 mod helper;
 mod meet;

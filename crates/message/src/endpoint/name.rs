@@ -1,6 +1,7 @@
 //! Names of endpoints, and the sockets behind them: in the abstract namespace, so that nothing is left behind, with the user in the name.
 //! Anybody may take such a name, so both ends look whose process is at the other one.
 
+use super::closer::Closer;
 use super::error::Error;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -68,6 +69,8 @@ impl Name {
         }
         let found = caller(&socket)?.user;
         if found != self.user {
+            // What he has sent lies in it.
+            Closer::default().hang_up(socket);
             return Err(Error::Stranger { name: self.to_string(), expected: self.user, found });
         }
         Ok(Some(socket))

@@ -7,8 +7,8 @@ use crate::engine::Terms;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, send, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, send, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -88,27 +88,36 @@ impl Greeting {
         sendmsg(socket, &[IoSlice::new(&self.write())], &mut ancillary, flags).map(drop)
     }
 
-    /// Takes what has come; `Ok(None)`: nothing has. `EPIPE`: the other end has hung up, `EBADMSG`: it is none.
-    pub fn receive(socket: impl AsFd) -> Result<Option<(Self, Option<OwnedFd>)>, Errno> {
+    /// Takes what has come; `Ok(None)`: nothing has. `EPIPE`: the other end has hung up, `EBADMSG`: it is none. Descriptors that came along are
+    /// given to `fds`: closing them is the caller's matter.
+    pub fn receive(socket: impl AsFd, fds: &mut Vec<OwnedFd>) -> Result<Option<Self>, Errno> {
         let mut bytes = [0; LEN + 1];
-        let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            other => other?,
-        };
-        let mut fd = None;
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fd = rights.last().or(fd);
-            }
-        }
-        match received.bytes {
-            0 => Err(Errno::PIPE),
-            len => Self::read(&bytes[..len]).map(|greeting| Some((greeting, fd))).ok_or(Errno::BADMSG),
+        match take(socket, &mut bytes, fds)? {
+            None => Ok(None),
+            Some(0) => Err(Errno::PIPE),
+            Some(len) => Self::read(&bytes[..len]).map(Some).ok_or(Errno::BADMSG),
         }
     }
+}
+
+/// As many descriptors as the system passes. If there were room for fewer, it would close the rest, and take as long as their maker likes.
+const MOST_FDS: usize = 253;
+
+/// Takes a record, without waiting. `None`: there is none.
+fn take(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Option<usize>, Errno> {
+    let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = match recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags) {
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        other => other?,
+    };
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok(Some(received.bytes))
 }
 
 /// Wakes who is at the other end. Never waits: where there is no room, it was woken.
@@ -125,21 +134,19 @@ pub enum Heard {
     Ring,
     /// The other end has hung up.
     End,
-    /// It has said what is not said here. What came along with it was closed by the system.
+    /// It has said what is not said here.
     Nonsense,
 }
 
-/// The next thing that has come.
-pub fn hear(socket: impl AsFd) -> Heard {
-    let mut byte = [0; 2];
-    let mut none = RecvAncillaryBuffer::default();
-    match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut none, RecvFlags::DONTWAIT) {
-        Ok(received) if received.flags.contains(ReturnFlags::CTRUNC) => Heard::Nonsense,
-        Ok(received) if received.bytes == 1 => Heard::Ring,
-        Ok(received) if received.bytes == 0 => Heard::End,
-        Ok(_) => Heard::Nonsense,
-        Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
-        Err(_) => Heard::End,
+/// The next thing that has come. Descriptors, with which it is nonsense, are given to `fds`.
+pub fn hear(socket: impl AsFd, fds: &mut Vec<OwnedFd>) -> Heard {
+    let before = fds.len();
+    match take(socket, &mut [0; 2], fds) {
+        Ok(None) => Heard::Nothing,
+        Ok(Some(_)) if fds.len() > before => Heard::Nonsense,
+        Ok(Some(1)) => Heard::Ring,
+        Ok(Some(0)) | Err(_) => Heard::End,
+        Ok(Some(_)) => Heard::Nonsense,
     }
 }
 
@@ -177,37 +184,40 @@ mod tests {
         let hellos = ["", "x", &"y".repeat(LONGEST)].map(|name| Greeting::Hello(terms, name.to_owned()));
         for greeting in hellos.into_iter().chain([Greeting::Welcome(terms)]).chain(refused) {
             greeting.send(&one, Some(one.as_fd())).unwrap();
-            let (came, fd) = Greeting::receive(&other).unwrap().unwrap();
-            assert!(came == greeting && fd.is_some());
+            let mut fds = Vec::new();
+            let came = Greeting::receive(&other, &mut fds).unwrap().unwrap();
+            assert!(came == greeting && fds.len() == 1);
         }
-        assert!(Greeting::receive(&other).unwrap().is_none());
+        let mut fds = Vec::new();
+        assert!(Greeting::receive(&other, &mut fds).unwrap().is_none());
         let impossible = Terms { mtu: 1, ..terms };
         let wrong = [Greeting::Welcome(impossible), Greeting::Hello(terms, "no name".to_owned())].map(|it| it.write());
         for nonsense in [&b"mrmess01"[..], &[0; LEN], &[1; 2 * LEN], &wrong[0], &wrong[1]] {
             send(&one, nonsense, SendFlags::empty()).unwrap();
-            assert_eq!(Greeting::receive(&other).unwrap_err(), Errno::BADMSG);
+            assert_eq!(Greeting::receive(&other, &mut fds).unwrap_err(), Errno::BADMSG);
         }
         drop(one);
-        assert_eq!(Greeting::receive(&other).unwrap_err(), Errno::PIPE);
+        assert_eq!(Greeting::receive(&other, &mut fds).unwrap_err(), Errno::PIPE);
     }
 
     #[test]
     fn a_ring_is_a_byte_and_nothing_else() {
-        let (one, other) = pair();
+        let ((one, other), mut fds) = (pair(), Vec::new());
         // It does not wait when nobody listens.
         (0..100_000).for_each(|_| ring(&one));
-        assert_eq!(hear(&other), Heard::Ring);
-        while hear(&other) == Heard::Ring {}
-        assert_eq!(hear(&other), Heard::Nothing);
+        assert_eq!(hear(&other, &mut fds), Heard::Ring);
+        while hear(&other, &mut fds) == Heard::Ring {}
+        assert_eq!(hear(&other, &mut fds), Heard::Nothing);
         let greeting = Greeting::Refused(Refusal::Full);
         greeting.send(&one, None).unwrap();
-        assert_eq!(hear(&other), Heard::Nonsense);
+        assert_eq!(hear(&other, &mut fds), Heard::Nonsense);
         let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
-        let (mut ancillary, fds) = (SendAncillaryBuffer::new(&mut space), [one.as_fd()]);
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        let (mut ancillary, sent) = (SendAncillaryBuffer::new(&mut space), [one.as_fd()]);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&sent)));
         sendmsg(&one, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty()).unwrap();
-        assert_eq!(hear(&other), Heard::Nonsense, "a descriptor came along");
+        assert_eq!(hear(&other, &mut fds), Heard::Nonsense, "a descriptor came along");
+        fds.clear();
         drop(one);
-        assert_eq!(hear(&other), Heard::End);
+        assert_eq!(hear(&other, &mut fds), Heard::End);
     }
 }

@@ -1,5 +1,6 @@
 //! What is behind the lock of an endpoint: the protocol with its memory, the other endpoints, and what the program has not taken yet.
 
+use super::closer::Closer;
 use super::name::Caller;
 use super::record::{Heard, hear, ring};
 use super::{Ended, Event, Peer, Request};
@@ -76,6 +77,7 @@ pub struct State<B: Buffer> {
     /// For programs that wait for a descriptor; and whether it is readable.
     descriptor: Option<Arc<OwnedFd>>,
     is_readable: bool,
+    closer: Closer,
 }
 
 impl<B: Buffer> State<B> {
@@ -97,6 +99,7 @@ impl<B: Buffer> State<B> {
             dozes: 0,
             descriptor: None,
             is_readable: false,
+            closer: Closer::default(),
         }
     }
 
@@ -296,8 +299,11 @@ impl<B: Buffer> State<B> {
     pub fn look(&mut self, pair: PairId) {
         let dozes = self.dozes;
         let Some(link) = self.others.get_mut(pair.0 as usize).and_then(|other| other.link.as_mut()) else { return };
+        let mut fds = Vec::new();
         for _ in 0..MOST_HEARD {
-            match hear(&*link.socket) {
+            let heard = hear(&*link.socket, &mut fds);
+            fds.drain(..).for_each(|fd| self.closer.close(fd));
+            match heard {
                 Heard::Ring => link.rings += 1,
                 Heard::Nothing => break,
                 Heard::End => return self.hang_up(pair, None),
@@ -349,6 +355,10 @@ impl<B: Buffer> State<B> {
         let _ = epoll::delete(&self.epoll, &*link.socket);
         if let Some(ended) = &link.ended {
             let _ = epoll::delete(&self.epoll, ended);
+        }
+        // What another user has sent lies in it. Nobody else has it then: memory is read of the own user's processes only.
+        if let Some(socket) = Arc::into_inner(link.socket) {
+            self.closer.close(socket);
         }
     }
 

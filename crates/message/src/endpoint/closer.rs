@@ -1,0 +1,75 @@
+//! Closes what other users have sent, or what it may lie in: that takes as long as they like (a socket that lingers, inside one that is
+//! closed), and is for nobody who has something else to do.
+
+use rustix::fd::OwnedFd;
+use rustix::net::{Shutdown, shutdown};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+/// What waits to be closed before nobody is listened to.
+const MOST: usize = 64;
+
+/// A thread of its own, which there is not before it is needed.
+#[derive(Default)]
+pub struct Closer {
+    thread: Option<Sender<OwnedFd>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Closer {
+    /// Closes it. Without a thread it is kept open: there is nothing that may wait for it.
+    pub fn close(&mut self, fd: OwnedFd) {
+        let thread = self.thread.get_or_insert_with(|| {
+            let (sender, receiver) = channel::<OwnedFd>();
+            let waiting = self.waiting.clone();
+            let work = move || {
+                for fd in receiver {
+                    drop(fd);
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                }
+            };
+            // Where it cannot be started, what is sent comes back below.
+            let _ = thread::Builder::new().name("millrace-close".to_owned()).spawn(work);
+            sender
+        });
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        if let Err(fd) = thread.send(fd) {
+            self.thread = None;
+            std::mem::forget(fd.0);
+        }
+    }
+
+    /// The same with a socket, whose other end learns at once that it is not used any more.
+    pub fn hang_up(&mut self, socket: OwnedFd) {
+        let _ = shutdown(&socket, Shutdown::Both);
+        self.close(socket);
+    }
+
+    /// Whether so much waits that there should not be more.
+    pub fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= MOST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+
+    #[test]
+    fn what_is_handed_over_is_closed() {
+        let mut closer = Closer::default();
+        for _ in 0..3 {
+            let (one, other) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            closer.hang_up(one);
+            assert_eq!(recv(&other, &mut [0_u8; 1][..], RecvFlags::empty()).unwrap().0, 0);
+        }
+        while closer.waiting.load(Ordering::Relaxed) > 0 {
+            thread::yield_now();
+        }
+        assert!(!closer.is_full());
+    }
+}
