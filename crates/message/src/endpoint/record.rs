@@ -108,7 +108,13 @@ fn take(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<O
     let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = match recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags) {
+    let mut receive = || recvmsg(&socket, &mut [IoSliceMut::new(&mut *bytes)], &mut ancillary, flags);
+    let received = match receive() {
+        // Said once, when the other end was closed before it had read all; what it has said itself comes after.
+        Err(Errno::CONNRESET) => receive(),
+        other => other,
+    };
+    let received = match received {
         Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
         other => other?,
     };
@@ -219,5 +225,11 @@ mod tests {
         fds.clear();
         drop(one);
         assert_eq!(hear(&other, &mut fds), Heard::End);
+        // What was said before somebody hung up who had not read all.
+        let (one, other) = pair();
+        ring(&other);
+        ring(&one);
+        drop(one);
+        assert_eq!([hear(&other, &mut fds), hear(&other, &mut fds)], [Heard::Ring, Heard::End]);
     }
 }
