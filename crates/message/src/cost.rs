@@ -11,7 +11,7 @@ pub const SIZES: [u64; 9] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128
 /// Nanoseconds for one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Row {
-    /// Registering memory of that size with the RDMA engine, and taking it back.
+    /// Registering memory of that size with the RDMA engine, and taking it back. 0: not measured.
     pub register: f64,
     /// Copying it by the processor.
     pub copy: f64,

@@ -63,26 +63,44 @@ impl Unmeasured {
 /// The table of this host, for endpoints of such limits; the same for all of a process. Where nothing can be measured, there is none.
 pub fn of_this_host(limits: &Limits) -> Option<Table> {
     static TABLE: OnceLock<Option<Table>> = OnceLock::new();
-    TABLE.get_or_init(|| keep(limits, false).ok().map(|kept| kept.table)).map(|table| table.of(limits))
+    TABLE.get_or_init(|| keep(limits, Wanted::Enough).ok().map(|kept| kept.table)).map(|table| table.of(limits))
 }
 
-/// The table of the file, if it fits, or a new one, which is kept there. `anew`: in any case.
+/// What of a table is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// What the choice of a way on one host needs. Registering is 0: to measure it, memory of the program would be watched from then
+    /// on, for which it has not asked.
+    Enough,
+    /// All.
+    All,
+    /// All, and measured now.
+    Anew,
+}
+
+/// The table of the file, if it fits, or a new one, which is kept there.
 ///
 /// # Errors
 /// [`Unmeasured`].
-pub fn keep(limits: &Limits, anew: bool) -> Result<Kept, Unmeasured> {
+pub fn keep(limits: &Limits, wanted: Wanted) -> Result<Kept, Unmeasured> {
     let path = path();
     let found = path.as_deref().and_then(|path| fs::read_to_string(path).ok());
-    let found = found.map(|text| read(&text, &host()).filter(|table| !anew && fits(table)));
-    if let Some(Some(table)) = found {
-        return Ok(Kept { table: table.of(limits), from: From::Kept, path });
-    }
-    let table = measure()?;
+    let found = found.map(|text| read(&text, &host()).filter(|table| wanted != Wanted::Anew && fits(table)));
+    let table = match found {
+        Some(Some(table)) if wanted == Wanted::Enough || table.rows[0].register > 0.0 => {
+            return Ok(Kept { table: table.of(limits), from: From::Kept, path });
+        }
+        Some(Some(mut table)) => {
+            register(&mut table)?;
+            table
+        }
+        _ => measure(wanted != Wanted::Enough)?,
+    };
     if let Some(path) = &path {
         // Without it, it is measured again.
         let _ = write(path, &table);
     }
-    let from = if found.is_some() { From::Refreshed } else { From::Measured };
+    let from = if found == Some(None) { From::Refreshed } else { From::Measured };
     Ok(Kept { table: table.of(limits), from, path })
 }
 
@@ -221,27 +239,38 @@ fn fits(table: &Table) -> bool {
     found.iter().all(|(now, then)| now / then < FACTOR && then / now < FACTOR)
 }
 
-/// Measures all of it: some 20 ms.
+/// Measures it, in some 20 ms.
 ///
 /// # Errors
 /// [`Unmeasured`].
-pub fn measure() -> Result<Table, Unmeasured> {
+pub fn measure(registers: bool) -> Result<Table, Unmeasured> {
     let mut table = Table { doorbell: doorbell()?, eager_word: eager_word()?, ..bare() };
     let mut bench = Bench::new()?;
+    for (row, len) in table.rows.iter_mut().zip(SIZES) {
+        *row = Row { register: 0.0, copy: bench.copy(len), transfer: bench.transfer(len) };
+    }
+    if registers {
+        register(&mut table)?;
+    }
+    table.check().map_err(Unmeasured::because)?;
+    Ok(table)
+}
+
+/// Registering with the RDMA engine, and taking back.
+fn register(table: &mut Table) -> Result<(), Unmeasured> {
+    let mut memory = vec![1_u8; SIZES[SIZES.len() - 1] as usize];
     let mut regions = Regions::new(RegionLimits::default()).map_err(Unmeasured::because)?;
     let domain = regions.allocate_domain().map_err(Unmeasured::because)?;
     let access = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
     for (row, len) in table.rows.iter_mut().zip(SIZES) {
-        let address = bench.to.as_mut_ptr().expose_provenance() as u64;
-        let register = fastest(len, || {
+        let address = memory.as_mut_ptr().expose_provenance() as u64;
+        let time = fastest(len, || {
             let region = regions.register(domain, Source::Own { address, len }, None, access);
             region.is_ok_and(|region| regions.deregister(region.lkey).is_ok())
         });
-        let register = register.unwrap_or(NEVER);
-        *row = Row { register, copy: bench.copy(len), transfer: bench.transfer(len) };
+        row.register = time.unwrap_or(NEVER);
     }
-    table.check().map_err(Unmeasured::because)?;
-    Ok(table)
+    Ok(())
 }
 
 /// A doorbell one way, between two threads.
@@ -322,13 +351,14 @@ mod tests {
 
     #[test]
     fn a_table_is_read_as_it_was_written() {
-        let table = measure().unwrap();
+        let table = measure(true).unwrap();
         assert!(table.rows.iter().all(|row| row.copy > 0.0 && row.transfer > 0.0 && row.register > 0.0), "{table:?}");
         assert!(table.rows[8].copy > table.rows[0].copy && table.doorbell > 0.0, "{table:?}");
         let text = written(&table, "here");
         let again = read(&text, "here").unwrap();
         assert_eq!(written(&again, "here"), text);
         assert_eq!(read(&text, "there"), None);
+        assert_eq!(measure(false).unwrap().rows[8].register, 0.0);
         for cut in 0..text.len() - 1 {
             assert!(read(&text[..cut], "here").is_none_or(|cut| cut.rows[..8] == again.rows[..8]), "{cut}");
         }
@@ -337,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_table_of_another_machine_does_not_fit() {
-        let table = measure().unwrap();
+        let table = measure(false).unwrap();
         let mut slow = table;
         slow.rows.iter_mut().for_each(|row| row.copy *= 100.0);
         assert!(!fits(&slow));

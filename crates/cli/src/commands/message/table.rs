@@ -4,7 +4,7 @@ use clap::Args;
 use millrace_message::Scheme;
 use millrace_message::cost::{SIZES, Table};
 use millrace_message::engine::Limits;
-use millrace_message::measure::{From, Kept, keep};
+use millrace_message::measure::{From, Kept, Wanted, keep};
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, note};
@@ -44,13 +44,13 @@ pub struct ExplainArgs {
     bytes: u64,
 }
 
-fn kept(anew: bool) -> Result<Kept, Failure> {
-    keep(&Limits::default(), anew).map_err(|error| Failure::Found(error.to_string()))
+fn kept(wanted: Wanted) -> Result<Kept, Failure> {
+    keep(&Limits::default(), wanted).map_err(|error| Failure::Found(error.to_string()))
 }
 
 /// Runs `table`.
 pub fn run(shared: &Shared, args: &TableArgs) -> Result<(), Failure> {
-    let Kept { table, from, path } = kept(args.measure)?;
+    let Kept { table, from, path } = kept(if args.measure { Wanted::Anew } else { Wanted::All })?;
     let output = Output::new(shared.json);
     let rows: Vec<Row> = SIZES
         .iter()
@@ -95,7 +95,7 @@ pub fn run(shared: &Shared, args: &TableArgs) -> Result<(), Failure> {
 
 /// Runs `explain`.
 pub fn explain(shared: &Shared, args: &ExplainArgs) -> Result<(), Failure> {
-    let table = kept(false)?.table;
+    let table = kept(Wanted::Enough)?.table;
     let explained = table.explain(args.bytes, &Scheme::ALL);
     let chosen = explained.costs.iter().find(|cost| cost.0 == explained.chosen).and_then(|cost| cost.1);
     let rows: Vec<Row> = explained
