@@ -648,6 +648,20 @@ struct millrace_message_other {
 };
 
 /**
+ * A piece of the memory of a message.
+ */
+struct millrace_message_piece {
+    /**
+     * Where it is.
+     */
+    void *bytes;
+    /**
+     * How many.
+     */
+    size_t len;
+};
+
+/**
  * A message that has ended: its memory is the program's again.
  */
 struct millrace_message_end {
@@ -668,7 +682,7 @@ struct millrace_message_end {
      */
     uint64_t len;
     /**
-     * The memory that was handed over.
+     * The memory that was handed over; of several pieces the first.
      */
     void *bytes;
     /**
@@ -1415,6 +1429,17 @@ int millrace_message_send(const struct millrace_message *endpoint,
                           uint64_t *request);
 
 /**
+ * The same with a message in several pieces. The list is not used afterwards.
+ */
+int millrace_message_send_pieces(const struct millrace_message *endpoint,
+                                 uint64_t peer,
+                                 uint64_t tag,
+                                 const struct millrace_message_piece *pieces,
+                                 size_t count,
+                                 uint32_t way,
+                                 uint64_t *request);
+
+/**
  * Waits for a message of len bytes or fewer from peer, or from anybody (0), with those bits of tag that are set in mask. Its memory is not
  * to be used until it has ended.
  */
@@ -1425,6 +1450,17 @@ int millrace_message_receive(const struct millrace_message *endpoint,
                              void *bytes,
                              size_t len,
                              uint64_t *request);
+
+/**
+ * The same into several pieces. The list is not used afterwards.
+ */
+int millrace_message_receive_pieces(const struct millrace_message *endpoint,
+                                    uint64_t peer,
+                                    uint64_t tag,
+                                    uint64_t mask,
+                                    const struct millrace_message_piece *pieces,
+                                    size_t count,
+                                    uint64_t *request);
 
 /**
  * Waits until that message has ended, or any (0), for so many nanoseconds: -ETIMEDOUT. 0 nanoseconds: only looks, and moves everything on. An end

@@ -72,6 +72,22 @@ static void echo(uint64_t peer, size_t len, uint32_t way) {
     CHECK(end.len == len && end.peer == peer && end.tag == BACK && memcmp(in, out, len) == 0);
 }
 
+/* Gathered from three pieces, and scattered to two. */
+static void in_pieces(uint64_t peer) {
+    uint64_t back, sent;
+    struct millrace_message_piece from[] = {{out, 10}, {NULL, 0}, {out + 10, 200000}, {out + 200010, 5}};
+    struct millrace_message_piece to[] = {{in, 1000}, {in + 1000, 300000}};
+    memset(in, 0, sizeof in);
+    CHECK(millrace_message_receive_pieces(endpoint, peer, BACK, ALL, to, 2, &back) == 0);
+    CHECK(millrace_message_send_pieces(endpoint, peer, ECHO, from, 4, MILLRACE_MESSAGE_FASTEST, &sent) == 0);
+    ended(sent, MILLRACE_MESSAGE_SENT);
+    struct millrace_message_end end = ended(back, MILLRACE_MESSAGE_RECEIVED);
+    CHECK(end.len == 200015 && end.bytes == in && memcmp(in, out, 200015) == 0);
+    from[1].len = 1;
+    CHECK(millrace_message_send_pieces(endpoint, peer, ECHO, from, 4, 0, &sent) == -EINVAL);
+    CHECK(millrace_message_send_pieces(endpoint, peer, ECHO, NULL, 4, 0, &sent) == -EINVAL);
+}
+
 static void short_message(uint64_t peer) {
     char word[8];
     int code;
@@ -97,6 +113,7 @@ static void drive(const char *name) {
     for (uint32_t way = MILLRACE_MESSAGE_FASTEST; way <= MILLRACE_MESSAGE_ZERO_COPY; way++)
         for (size_t at = 0; at < sizeof lens / sizeof *lens; at++)
             echo(peer, lens[at], way);
+    in_pieces(peer);
     printf("messages of all sizes and ways\n");
     for (int count = 0; count < 10000; count++)
         short_message(peer);

@@ -1,6 +1,7 @@
 //! Messages and doorbells between programs.
 //!
 //! * `endpoint`: what programs open, by name, and its thread.
+//! * `buffer`: memory of messages, in one piece or several.
 //! * `control`: what two endpoints say to each other. `bell`: doorbells.
 //! * `local`: an endpoint with buffers of the program, and the memory that it shares with others.
 //! * `engine`: the protocol, without a system call, a clock or a thread. `step`: its steps, by name.
@@ -37,6 +38,8 @@
 #![forbid(unsafe_code)]
 
 pub mod bell;
+#[cfg(not(loom))]
+pub mod buffer;
 pub mod channel;
 pub mod control;
 pub mod cost;

@@ -11,8 +11,9 @@
 
 use crate::Scheme;
 use crate::bell::{Bell, ClaimError, Filter, Full, Owner, Sent};
+use crate::buffer::Buffer;
 use crate::channel::{CHANNEL_LEN, Channel, Side, Taken, copy};
-use crate::control::{Origin, Tag};
+use crate::control::{MOST_EAGER, Origin, Tag};
 use crate::engine::{
     Action, Breach, Cancel, Delivery, Engine, Limits, LimitsError, Outcome, PairId, RequestError, RequestId, Terms,
     Way, Work,
@@ -50,18 +51,6 @@ pub enum JoinError {
     /// The memory is too short.
     #[error(transparent)]
     Memory(#[from] OutOfRange),
-}
-
-/// Memory of a message, as long as it has not ended.
-pub trait Buffer: AsRef<[u8]> + AsMut<[u8]> + Send + 'static {
-    /// So many bytes were received, not more than it has.
-    fn shorten(&mut self, len: usize);
-}
-
-impl Buffer for Vec<u8> {
-    fn shorten(&mut self, len: usize) {
-        self.truncate(len);
-    }
 }
 
 /// A message that has ended, with the buffer that it had.
@@ -238,7 +227,7 @@ impl<B: Buffer> Local<B> {
     /// # Errors
     /// [`RequestError`].
     pub fn send(&mut self, pair: PairId, tag: Tag, buffer: B) -> Result<RequestId, RequestError> {
-        let len = buffer.as_ref().len() as u64;
+        let len = buffer.len() as u64;
         let scheme = self.thresholds.iter().rev().find(|threshold| threshold.0 <= len).map(|found| found.1);
         let is_short = len <= u64::from(self.engine.limits().eager);
         let otherwise = if is_short { Scheme::Eager } else { Scheme::OneCopy };
@@ -251,7 +240,9 @@ impl<B: Buffer> Local<B> {
     /// # Errors
     /// [`RequestError`].
     pub fn send_by(&mut self, pair: PairId, tag: Tag, buffer: B, scheme: Scheme) -> Result<RequestId, RequestError> {
-        let request = self.engine.send(pair, tag, buffer.as_ref().len() as u64, scheme)?;
+        // In the ring they stand together.
+        let scheme = if buffer.whole().is_none() && scheme == Scheme::Eager { Scheme::OneCopy } else { scheme };
+        let request = self.engine.send(pair, tag, buffer.len() as u64, scheme)?;
         self.keep(request, buffer);
         self.pull();
         self.say(pair);
@@ -314,7 +305,7 @@ impl<B: Buffer> Local<B> {
     /// # Errors
     /// [`RequestError`].
     pub fn receive(&mut self, from: Option<PairId>, tag: Tag, mask: u64, buffer: B) -> Result<RequestId, RequestError> {
-        let request = self.engine.receive(from, tag, mask, buffer.as_ref().len() as u64)?;
+        let request = self.engine.receive(from, tag, mask, buffer.len() as u64)?;
         self.keep(request, buffer);
         self.end();
         Ok(request)
@@ -510,7 +501,7 @@ impl<B: Buffer> Local<B> {
     fn say(&mut self, pair: PairId) -> bool {
         let Self { engine, peers, buffers, .. } = self;
         let Some(Some(peer)) = peers.get_mut(pair.0 as usize) else { return true };
-        let bytes = |request: RequestId| buffers[request.0 as usize].as_ref().map_or(&[][..], B::as_ref);
+        let bytes = |request: RequestId| buffers[request.0 as usize].as_ref().and_then(B::whole).unwrap_or_default();
         peer.has_said = true;
         peer.channel.say(engine, pair, TURN, bytes)
     }
@@ -546,10 +537,10 @@ impl<B: Buffer> Local<B> {
             }
             // Where it is, is all that has to be known.
             let peer = self.peers.get(action.pair.0 as usize).and_then(Option::as_ref);
-            let bytes = self.buffers[action.request.0 as usize].as_ref().map_or(&[][..], B::as_ref);
-            let address = bytes.as_ptr().expose_provenance() as u64;
+            let bytes = self.buffers[action.request.0 as usize].as_ref().and_then(B::whole);
             let may_read = peer.is_some_and(|peer| peer.process.is_some());
-            self.engine.exposed(action.ticket, may_read.then_some(Origin { key: 0, address }));
+            let origin = bytes.filter(|_| may_read).map(|bytes| bytes.as_ptr().expose_provenance() as u64);
+            self.engine.exposed(action.ticket, origin.map(|address| Origin { key: 0, address }));
         }
     }
 
@@ -559,32 +550,30 @@ impl<B: Buffer> Local<B> {
         let Action { ticket, pair, request, offset, len, work } = action;
         let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
         let buffer = &mut buffers[request.0 as usize];
-        let range = |bytes: &[u8]| part(bytes.len(), offset, len);
-        let len = len as usize;
-        let done = buffer.as_mut().zip(peer).and_then(|(buffer, peer)| match work {
+        let (from, len) = (offset as usize, len as usize);
+        let done = buffer.as_mut().zip(peer).is_some_and(|(buffer, peer)| match work {
             // What is sent is only read.
-            Work::Transfer { slot, .. } => {
-                let bytes = buffer.as_ref();
-                let to = peer.others.span_mut(usize::from(slot) * peer.mtu.1, len)?;
-                Some(to.write_from(&bytes[range(bytes)?]))
-            }
+            Work::Transfer { slot, .. } => in_pieces(len, |done| {
+                let bytes = buffer.piece(from + done, len - done);
+                let to = peer.others.span_mut(usize::from(slot) * peer.mtu.1 + done, bytes.len());
+                to.map_or(0, |to| to.write_from(bytes))
+            }),
             Work::CopyOut { slot } => {
-                let bytes = buffer.as_mut();
-                let range = range(bytes)?;
-                let span = peer.own.span(usize::from(slot) * peer.mtu.0, len)?;
-                let is_large = bytes.len() >= AROUND_FROM;
-                let to = &mut bytes[range];
-                Some(if is_large { span.read_around_into(to) } else { span.read_into(to) })
+                let is_large = buffer.len() >= AROUND_FROM;
+                in_pieces(len, |done| {
+                    let to = buffer.piece_mut(from + done, len - done);
+                    let span = peer.own.span(usize::from(slot) * peer.mtu.0 + done, to.len());
+                    span.map_or(0, |span| if is_large { span.read_around_into(to) } else { span.read_into(to) })
+                })
             }
-            Work::Move { origin } => {
-                let bytes = buffer.as_mut();
-                let range = range(bytes)?;
-                peer.read(origin, offset, &mut bytes[range]).then_some(len)
-            }
+            Work::Move { origin } => in_pieces(len, |done| {
+                let to = buffer.piece_mut(from + done, len - done);
+                if peer.read(origin, offset + done as u64, to) { to.len() } else { 0 }
+            }),
             // Of pairs whose ends do not reach each other's buffers; and done when it was pulled.
-            Work::CopyIn { .. } | Work::Expose => None,
+            Work::CopyIn { .. } | Work::Expose => false,
         });
-        engine.finished(ticket, done == Some(len));
+        engine.finished(ticket, done);
         len
     }
 
@@ -602,16 +591,29 @@ impl<B: Buffer> Local<B> {
     }
 }
 
-fn part(has: usize, offset: u64, len: u64) -> Option<core::ops::Range<usize>> {
-    let from = usize::try_from(offset).ok()?;
-    let to = from.checked_add(usize::try_from(len).ok()?)?;
-    (to <= has).then_some(from..to)
+/// Copies so many bytes: `copy` says how many it has copied, behind those that were. Whether that were all.
+fn in_pieces(len: usize, mut copy: impl FnMut(usize) -> usize) -> bool {
+    let mut done = 0;
+    while done < len {
+        match copy(done) {
+            0 => return false,
+            count => done += count,
+        }
+    }
+    true
 }
 
 fn deliver<B: Buffer>(buffers: &mut [Option<B>], request: RequestId, words: &[u64], len: usize) {
-    if let Some(Some(buffer)) = buffers.get_mut(request.0 as usize)
-        && let Some(to) = buffer.as_mut().get_mut(..len)
-    {
-        copy(words, to);
+    let Some(Some(buffer)) = buffers.get_mut(request.0 as usize).filter(|_| len <= MOST_EAGER) else { return };
+    let to = buffer.piece_mut(0, len);
+    if to.len() == len {
+        return copy(words, to);
     }
+    let mut bytes = [0; MOST_EAGER];
+    copy(words, &mut bytes[..len]);
+    in_pieces(len, |done| {
+        let to = buffer.piece_mut(done, len - done);
+        to.copy_from_slice(&bytes[done..done + to.len()]);
+        to.len()
+    });
 }

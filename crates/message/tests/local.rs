@@ -4,6 +4,7 @@
 use millrace_dma::{Pages, Protection, Region};
 use millrace_message::Scheme;
 use millrace_message::bell::{Bell, Full, Owner};
+use millrace_message::buffer::Pieces;
 use millrace_message::channel::Side;
 use millrace_message::control::Tag;
 use millrace_message::engine::{Limits, Outcome, PairId};
@@ -109,6 +110,48 @@ proptest! {
         other.leave(from);
         prop_assert_eq!(one.engine().in_use(), (0, 0));
         prop_assert_eq!(other.engine().in_use(), (0, 0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// In as many pieces as one likes, at both ends: it is one message.
+    #[test]
+    fn pieces_are_one_message(
+        sent in prop::collection::vec(0usize..700, 0..8),
+        received in prop::collection::vec(0usize..700, 0..8),
+        scheme in prop_oneof![Just(Scheme::Eager), Just(Scheme::OneCopy)],
+    ) {
+        let cut = |bytes: &[u8], lens: &[usize]| {
+            let mut rest = bytes;
+            let mut next = |len: &usize| {
+                let (piece, left) = rest.split_at((*len).min(rest.len()));
+                rest = left;
+                piece.to_vec()
+            };
+            lens.iter().map(&mut next).collect::<Vec<_>>()
+        };
+        let (mut one, mut other) = (Local::<Pieces>::new(LIMITS).unwrap(), Local::<Pieces>::new(LIMITS).unwrap());
+        let memory = Region::heap(memory_len(one.terms(), other.terms()));
+        let to = one.join(memory.window(), Side::Maker, other.terms(), None).unwrap();
+        let from = other.join(memory.window(), Side::Taker, one.terms(), None).unwrap();
+        let (len, room) = (sent.iter().sum::<usize>(), received.iter().sum::<usize>());
+        let whole = bytes(7, len);
+        one.send_by(to, Tag(1), Pieces(cut(&whole, &sent)), scheme).unwrap();
+        let empty = Pieces(received.iter().map(|len| vec![0; *len]).collect());
+        other.receive(Some(from), Tag(1), u64::MAX, empty).unwrap();
+        let done = (0..1000).find_map(|_| {
+            one.progress();
+            other.progress();
+            other.done()
+        });
+        let done = done.unwrap();
+        if len <= room {
+            prop_assert_eq!(done.buffer.0, cut(&whole, &received));
+        } else {
+            prop_assert_eq!(done.outcome, Outcome::TooLong { len: len as u64 });
+        }
     }
 }
 

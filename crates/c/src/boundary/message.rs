@@ -1,13 +1,13 @@
 //! Messages: what `millrace_message` has, with pointers.
 
-use super::arguments::{give, give_new, string};
+use super::arguments::{array, give, give_new, string};
 use crate::failure::Failure;
 use crate::guard;
 use ::millrace_message::bell::{Full, Owner, Sent};
+use ::millrace_message::buffer::Buffer;
 use ::millrace_message::channel::Taken;
 use ::millrace_message::endpoint::{Config, Ended, Endpoint, Error, Event, Peer, Request, Users};
 use ::millrace_message::engine::{Cancel, Outcome, RequestError};
-use ::millrace_message::local::Buffer;
 use ::millrace_message::{Scheme, Tag};
 use core::mem::MaybeUninit;
 use core::slice;
@@ -82,7 +82,7 @@ pub struct millrace_message_end {
     pub tag: u64,
     /// And how many bytes. Of one that was too long: how many it has.
     pub len: u64,
-    /// The memory that was handed over.
+    /// The memory that was handed over; of several pieces the first.
     pub bytes: *mut c_void,
     /// One of enum millrace_message_outcome.
     pub outcome: u32,
@@ -109,49 +109,91 @@ const EAGER: u32 = millrace_message_way::MILLRACE_MESSAGE_EAGER as u32;
 const ONE_COPY: u32 = millrace_message_way::MILLRACE_MESSAGE_ONE_COPY as u32;
 const ZERO_COPY: u32 = millrace_message_way::MILLRACE_MESSAGE_ZERO_COPY as u32;
 
+/// A piece of the memory of a message.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct millrace_message_piece {
+    /// Where it is.
+    pub bytes: *mut c_void,
+    /// How many.
+    pub len: usize,
+}
+
 /// Memory of the program, as long as a message has not ended.
-struct Lent {
-    first: *mut u8,
-    len: usize,
+enum Lent {
+    One(millrace_message_piece),
+    Several(Vec<millrace_message_piece>),
 }
 
 // SAFETY: memory of the program, which it leaves alone until the message has ended, as the header says; whatever thread
 // copies meanwhile is the only one.
 unsafe impl Send for Lent {}
 
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        if self.len == 0 {
-            return &[];
+impl Lent {
+    fn pieces(&self) -> &[millrace_message_piece] {
+        match self {
+            Self::One(piece) => slice::from_ref(piece),
+            Self::Several(pieces) => pieces,
         }
-        // SAFETY: not NULL, `len` bytes that nobody changes: the caller's promise.
-        unsafe { slice::from_raw_parts(self.first, self.len) }
     }
-}
 
-impl AsMut<[u8]> for Lent {
-    fn as_mut(&mut self) -> &mut [u8] {
-        if self.len == 0 {
-            return &mut [];
+    /// Where bytes from `offset` on are, and how many of `most` lie there.
+    fn find(&self, mut offset: usize, most: usize) -> Option<(*mut u8, usize)> {
+        for piece in self.pieces() {
+            if offset < piece.len {
+                return Some((piece.bytes.cast::<u8>().wrapping_add(offset), most.min(piece.len - offset)));
+            }
+            offset -= piece.len;
         }
-        // SAFETY: not NULL, `len` bytes that nobody else uses: the caller's promise. Only of messages that are received.
-        unsafe { slice::from_raw_parts_mut(self.first, self.len) }
+        None
     }
 }
 
 impl Buffer for Lent {
+    fn len(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.len).sum()
+    }
+
+    fn piece(&self, offset: usize, most: usize) -> &[u8] {
+        let Some((first, len)) = self.find(offset, most) else { return &[] };
+        // SAFETY: within a piece, which is not NULL, and whose bytes nobody changes: the caller's promise.
+        unsafe { slice::from_raw_parts(first, len) }
+    }
+
+    fn piece_mut(&mut self, offset: usize, most: usize) -> &mut [u8] {
+        let Some((first, len)) = self.find(offset, most) else { return &mut [] };
+        // SAFETY: within a piece, which is not NULL, and whose bytes nobody else uses: the caller's promise. Only of messages that are
+        // received.
+        unsafe { slice::from_raw_parts_mut(first, len) }
+    }
+
     /// The end says how many came.
     fn shorten(&mut self, _: usize) {}
 }
 
-fn lent(first: *mut c_void, len: usize) -> Result<Lent, Failure> {
-    if first.is_null() && len > 0 {
+fn lent(bytes: *mut c_void, len: usize) -> Result<Lent, Failure> {
+    let piece = millrace_message_piece { bytes, len };
+    check(&[piece])?;
+    Ok(Lent::One(piece))
+}
+
+fn check(pieces: &[millrace_message_piece]) -> Result<(), Failure> {
+    if pieces.iter().any(|piece| piece.bytes.is_null() && piece.len > 0) {
         return Err(Failure::null("bytes"));
     }
-    if isize::try_from(len).is_err() {
-        return Err(Failure::invalid(format!("there are no {len} bytes")));
+    let all = pieces.iter().try_fold(0_usize, |all, piece| all.checked_add(piece.len));
+    match all.filter(|all| isize::try_from(*all).is_ok()) {
+        Some(_) => Ok(()),
+        None => Err(Failure::invalid("there are not so many bytes")),
     }
-    Ok(Lent { first: first.cast(), len })
+}
+
+/// The pieces of a list.
+unsafe fn several(list: *const millrace_message_piece, count: usize) -> Result<Lent, Failure> {
+    // SAFETY: so many pieces of the caller.
+    let pieces = unsafe { array(list, count, "pieces") }?.to_vec();
+    check(&pieces)?;
+    Ok(Lent::Several(pieces))
 }
 
 impl From<Error> for Failure {
@@ -185,7 +227,7 @@ fn nothing() -> Failure {
 fn told(ended: &Ended<Lent>) -> millrace_message_end {
     use millrace_message_outcome::*;
     let (outcome, tag, len) = match ended.outcome {
-        Outcome::Sent => (MILLRACE_MESSAGE_SENT, 0, ended.buffer.len as u64),
+        Outcome::Sent => (MILLRACE_MESSAGE_SENT, 0, ended.buffer.len() as u64),
         Outcome::Received { tag, len, .. } => (MILLRACE_MESSAGE_RECEIVED, tag.0, len),
         Outcome::Cancelled => (MILLRACE_MESSAGE_CANCELLED, 0, 0),
         Outcome::TooLong { len } => (MILLRACE_MESSAGE_TOO_LONG, 0, len),
@@ -197,7 +239,7 @@ fn told(ended: &Ended<Lent>) -> millrace_message_end {
         peer: ended.from.map_or(0, Peer::number),
         tag,
         len,
-        bytes: ended.buffer.first.cast(),
+        bytes: ended.buffer.pieces().first().map_or(core::ptr::null_mut(), |first| first.bytes),
         outcome: outcome as u32,
         reserved: 0,
     }
@@ -314,16 +356,36 @@ pub extern "C" fn millrace_message_send(
     way: u32,
     request: Option<&mut MaybeUninit<u64>>,
 ) -> c_int {
+    give(request, "request", || sent(opened(endpoint)?, (peer, tag, way), lent(bytes.cast_mut(), len)?))
+}
+
+fn sent(endpoint: &Endpoint<Lent>, (peer, tag, way): (u64, u64, u32), buffer: Lent) -> Result<u64, Failure> {
+    let peer = Peer::of_number(peer);
+    let scheme = match way {
+        FASTEST => return Ok(endpoint.send(peer, Tag(tag), buffer)?.number()),
+        EAGER => Scheme::Eager,
+        ONE_COPY => Scheme::OneCopy,
+        ZERO_COPY => Scheme::ZeroCopy,
+        _ => return Err(Failure::invalid("ways of a message are 0 to 3")),
+    };
+    Ok(endpoint.send_by(peer, Tag(tag), buffer, scheme)?.number())
+}
+
+/// The same with a message in several pieces. The list is not used afterwards.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_message_send_pieces(
+    endpoint: Option<&millrace_message>,
+    peer: u64,
+    tag: u64,
+    pieces: *const millrace_message_piece,
+    count: usize,
+    way: u32,
+    request: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
     give(request, "request", || {
-        let (endpoint, peer, buffer) = (opened(endpoint)?, Peer::of_number(peer), lent(bytes.cast_mut(), len)?);
-        let scheme = match way {
-            FASTEST => return Ok(endpoint.send(peer, Tag(tag), buffer)?.number()),
-            EAGER => Scheme::Eager,
-            ONE_COPY => Scheme::OneCopy,
-            ZERO_COPY => Scheme::ZeroCopy,
-            _ => return Err(Failure::invalid("ways of a message are 0 to 3")),
-        };
-        Ok(endpoint.send_by(peer, Tag(tag), buffer, scheme)?.number())
+        // SAFETY: so many pieces of the caller.
+        let buffer = unsafe { several(pieces, count) }?;
+        sent(opened(endpoint)?, (peer, tag, way), buffer)
     })
 }
 
@@ -342,6 +404,25 @@ pub extern "C" fn millrace_message_receive(
     give(request, "request", || {
         let from = (peer != 0).then(|| Peer::of_number(peer));
         Ok(opened(endpoint)?.receive(from, Tag(tag), mask, lent(bytes, len)?)?.number())
+    })
+}
+
+/// The same into several pieces. The list is not used afterwards.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_message_receive_pieces(
+    endpoint: Option<&millrace_message>,
+    peer: u64,
+    tag: u64,
+    mask: u64,
+    pieces: *const millrace_message_piece,
+    count: usize,
+    request: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    give(request, "request", || {
+        // SAFETY: so many pieces of the caller.
+        let buffer = unsafe { several(pieces, count) }?;
+        let from = (peer != 0).then(|| Peer::of_number(peer));
+        Ok(opened(endpoint)?.receive(from, Tag(tag), mask, buffer)?.number())
     })
 }
 
@@ -386,7 +467,7 @@ pub unsafe extern "C" fn millrace_message_send_short(
 ) -> c_int {
     guard::run(|| {
         let (endpoint, peer, bytes) = (opened(endpoint)?, Peer::of_number(peer), lent(bytes.cast_mut(), len)?);
-        if endpoint.send_short(peer, Tag(tag), bytes.as_ref()) {
+        if endpoint.send_short(peer, Tag(tag), bytes.piece(0, len)) {
             return Ok(0);
         }
         let full = || Failure::new(Errno::AGAIN, "it cannot go at once: send it, or try again later");
@@ -407,7 +488,7 @@ pub unsafe extern "C" fn millrace_message_receive_short(
 ) -> c_int {
     guard::run(|| {
         let (endpoint, mut to) = (opened(endpoint)?, lent(bytes, len)?);
-        match endpoint.receive_short(Peer::of_number(peer), Tag(tag), mask, to.as_mut()) {
+        match endpoint.receive_short(Peer::of_number(peer), Tag(tag), mask, to.piece_mut(0, len)) {
             // Not more than a ring has room for.
             Ok(Some(Taken::Message { len, .. })) => Ok(len as c_int),
             Ok(Some(Taken::TooLong { len })) => {

@@ -7,7 +7,7 @@ use super::name::{Caller, caller};
 use super::record::Greeting;
 use super::state::{State, was_woken};
 use super::{Config, Shared};
-use crate::local::Buffer;
+use crate::buffer::Buffer;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};

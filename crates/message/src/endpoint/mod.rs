@@ -16,11 +16,12 @@ pub use state::Who;
 
 use crate::Scheme;
 use crate::bell::{Bell, ClaimError, Full, Owner, Sent};
+use crate::buffer::Buffer;
 use crate::channel::Taken;
 use crate::control::Tag;
 use crate::cost::Table;
 use crate::engine::{Breach, Cancel, Limits, Outcome, RequestError, Terms};
-use crate::local::{Buffer, Local};
+use crate::local::Local;
 use crate::measure;
 use name::Name;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
