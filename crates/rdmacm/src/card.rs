@@ -47,6 +47,7 @@ unsafe extern "C" {
     fn ibv_init_ah_from_wc(context: *mut Context, port: u8, wc: *mut Wc, grh: *mut Grh, attr: *mut AhAttr) -> c_int;
     fn millrace_create_general_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
     fn millrace_general_ids(context: *mut Context, first: *mut u32, bits: *mut u8) -> c_int;
+    fn millrace_has_gone(context: *mut Context) -> c_int;
     fn millrace_offer_service(context: *mut Context, service: u64, offers: c_int) -> c_int;
     fn millrace_create_ah_now(pd: *mut Pd, attr: *const AhAttr, asks: c_int) -> *mut Ah;
 }
@@ -214,6 +215,12 @@ impl Card {
         // SAFETY: only flags of a descriptor that is open.
         let code = unsafe { libc::fcntl(self.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         if code == 0 { Ok(()) } else { Err(errno()) }
+    }
+
+    /// Whether there is no card any more. [`Card::fd`] is readable then.
+    pub fn has_gone(&self) -> bool {
+        // SAFETY: the context is open.
+        unsafe { millrace_has_gone(self.context) != 0 }
     }
 
     pub fn context(&self) -> *mut Context {

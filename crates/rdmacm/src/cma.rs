@@ -203,6 +203,7 @@ pub(crate) mod event {
     pub const REJECTED: u32 = 8;
     pub const ESTABLISHED: u32 = 9;
     pub const DISCONNECTED: u32 = 10;
+    pub const DEVICE_REMOVAL: u32 = 11;
     pub const TIMEWAIT_EXIT: u32 = 15;
 }
 

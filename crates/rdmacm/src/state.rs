@@ -89,6 +89,8 @@ pub(crate) struct One {
     pub reuse: bool,
     /// READs that it answers at once and has on the way at once, as the request says.
     pub depths: (u8, u8),
+    /// Whether its card has gone: nothing but destroying it does anything.
+    pub is_lost: bool,
 }
 
 /// What an identifier is told.
@@ -98,6 +100,8 @@ pub(crate) enum What {
     Resolved(Result<(), i32>),
     /// There is a way.
     Routed,
+    /// The card has gone.
+    Removed,
     /// Something about connections.
     Happened(Event),
 }
@@ -120,6 +124,8 @@ struct Port {
 /// All of it.
 pub(crate) struct State {
     pub card: Option<Card>,
+    /// Cards that have gone. Programs have their contexts and domains, so that they are closed when the process ends.
+    lost: Vec<Card>,
     pub manager: Manager,
     pub ones: HashMap<Handle, One>,
     notices: HashMap<u64, Notice>,
@@ -185,6 +191,7 @@ impl State {
     fn new() -> Self {
         Self {
             card: None,
+            lost: Vec::new(),
             manager: Manager::new(Options::default()),
             ones: HashMap::new(),
             notices: HashMap::new(),
@@ -231,7 +238,13 @@ impl State {
 
     /// The connection of an identifier.
     pub fn connection(&mut self, handle: Handle) -> Result<Id, i32> {
-        self.one(handle)?.connection.ok_or(libc::ENOTCONN)
+        self.usable(handle)?.connection.ok_or(libc::ENOTCONN)
+    }
+
+    /// An identifier whose card is there. ENODEV: it has gone.
+    pub fn usable(&mut self, handle: Handle) -> Result<&mut One, i32> {
+        let one = self.one(handle)?;
+        if one.is_lost { Err(libc::ENODEV) } else { Ok(one) }
     }
 
     /// From now on this connection is that identifier's.
@@ -252,6 +265,7 @@ impl State {
     /// Binds an identifier to an address: the one of this end, or any. `reserves`: others may call there, and no other process that has
     /// the same address may have the port.
     pub fn bind(&mut self, handle: Handle, address: SocketAddr, reserves: bool) -> Result<SocketAddr, i32> {
+        self.usable(handle)?;
         let gids = self.card()?.gids;
         let one = self.one(handle)?;
         if one.own.is_some() {
@@ -351,7 +365,7 @@ impl State {
 
     /// Offers the service of the port that an identifier is bound to.
     pub fn listen(&mut self, handle: Handle, backlog: i32) -> Result<(), i32> {
-        if self.one(handle)?.own.is_none() {
+        if self.usable(handle)?.own.is_none() {
             self.bind(handle, SocketAddr::from(([0; 4], 0)), true)?;
         }
         let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(MOST_BACKLOG);
@@ -415,7 +429,7 @@ impl State {
             self.owners.remove(&connection);
             self.manager.destroy(now, connection);
         }
-        if let Some(own) = one.own {
+        if let Some(own) = one.own.filter(|_| !one.is_lost) {
             self.unbind(one.space, own.port());
         }
         self.resolving.retain(|(_, other)| *other != handle);
@@ -428,6 +442,10 @@ impl State {
     pub fn step(&mut self) -> Option<Duration> {
         let now = self.now();
         let has_more = self.receive(now)?;
+        if self.card.as_ref().is_some_and(Card::has_gone) {
+            self.lose_card();
+            return None;
+        }
         self.manager.tick(now);
         while let Some(event) = self.manager.take_event() {
             self.pass_on(event);
@@ -438,6 +456,40 @@ impl State {
         let soon = if has_more { Some(Duration::ZERO) } else { is_asking.then_some(Duration::from_millis(1)) };
         let due = self.manager.next_due().map(|due| due.since(self.now()));
         soon.into_iter().chain(due).min()
+    }
+
+    /// The card has gone. Every identifier that had to do with it is told, as Linux does when a device is taken out, and can only be
+    /// destroyed from now on; those that are made now use the next card.
+    #[cold]
+    fn lose_card(&mut self) {
+        self.lost.extend(self.card.take());
+        self.owners.clear();
+        self.ports.clear();
+        self.waiting.clear();
+        self.strangers.clear();
+        self.resolving.clear();
+        // What has happened to connections can be done nothing about; that they are over comes after what their programs know already.
+        let is_request = |notice: &Notice| {
+            matches!(
+                notice.what,
+                What::Happened(Event::Requested { .. } | Event::ServiceRequested { .. } | Event::Replied(..))
+            )
+        };
+        for (number, notice) in self.notices.extract_if(|_, notice| is_request(notice)) {
+            if let Some(one) = self.ones.get(&notice.owner) {
+                one.queue.forget(|other| *other == number);
+            }
+        }
+        let mut lost = Vec::new();
+        for (handle, one) in &mut self.ones {
+            let uses_it = one.own.is_some() || one.peer.is_some() || one.connection.is_some();
+            if uses_it && !one.is_lost {
+                (one.is_lost, one.connection, one.service) = (true, None, None);
+                lost.push(*handle);
+            }
+        }
+        lost.sort_unstable();
+        lost.into_iter().for_each(|handle| self.tell(handle, What::Removed));
     }
 
     /// Gives what has come to the manager. Whether there may be more; nothing without a card.
@@ -560,7 +612,8 @@ impl State {
         // Nobody says it again afterwards, and where to, may still be asked for.
         let until = Instant::now() + LAST;
         let mut again = Instant::now() + LAST_PAUSE;
-        while (self.manager.is_leaving() || !self.waiting.is_empty()) && Instant::now() < until {
+        let is_there = |state: &Self| state.card.is_some();
+        while is_there(self) && (self.manager.is_leaving() || !self.waiting.is_empty()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
             if Instant::now() >= again {
                 again += LAST_PAUSE;
@@ -568,7 +621,9 @@ impl State {
             }
             self.step();
         }
-        if let Some(card) = self.card.take() {
+        let last = self.card.take().or_else(|| self.lost.pop());
+        self.lost.drain(..).for_each(Card::close);
+        if let Some(card) = last {
             let before = [("foreign", card.foreign), ("unreachable", self.unreachable), ("elsewhere", self.elsewhere)];
             crate::stats::write(&self.manager.counters(), before);
             card.close();

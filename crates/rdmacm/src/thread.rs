@@ -12,7 +12,7 @@ static BELL: OnceLock<OwnedFd> = OnceLock::new();
 /// The longest sleep. Nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Starts it. `fd` is readable when something has come, and stays open as long as the card.
+/// Starts it. `fd` is readable when something has come, and stays open as long as the process.
 pub(crate) fn start(fd: i32) -> Result<(), i32> {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| error.raw_os_error())?;
     let bell = BELL.get_or_init(|| bell);
@@ -31,15 +31,14 @@ pub(crate) fn wake() {
 }
 
 fn run(fd: i32, bell: &OwnedFd) {
-    let mut first = true;
     loop {
         let sleep = {
             let Ok(mut state) = state::lock() else { return };
-            // The card is set when the thread is there; it is taken away when the process ends.
-            if state.card.is_none() && !first {
+            // Who starts this thread sets the card before it unlocks the state. It is taken away when it has gone, or the process ends;
+            // the next one has its own thread.
+            if state.card.as_ref().is_none_or(|card| card.fd() != fd) {
                 return;
             }
-            first = false;
             state.step()
         };
         wait(fd, bell, sleep.unwrap_or(LONGEST));

@@ -81,7 +81,7 @@ unsafe fn dial(id: *mut CmId, param: &ConnParam) -> Result<(), i32> {
     // SAFETY: the caller's promise.
     let object = unsafe { IdObject::of(id) };
     let mut state = state::lock()?;
-    let one = state.one(object.handle)?;
+    let one = state.usable(object.handle)?;
     let (Some((peer, target)), Some(own), None) = (one.peer, one.own, one.connection) else { return Err(libc::EINVAL) };
     let (space, is_datagram) = (one.space, one.is_datagram);
     let (ack_timeout, traffic_class) = (one.ack_timeout, one.traffic_class);
@@ -156,6 +156,8 @@ unsafe fn accept(id: *mut CmId, param: &ConnParam) -> Result<(), i32> {
             drop(state);
             let made = pairs::connect(id, &terms);
             state = state::lock()?;
+            // The card may have gone meanwhile, and with it the connection.
+            state.connection(object.handle)?;
             if let Err(error) = made {
                 let now = state.now();
                 state.disown(connection);

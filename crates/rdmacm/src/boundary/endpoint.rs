@@ -95,7 +95,11 @@ pub unsafe extern "C" fn rdma_get_request(listen: *mut CmId, to: *mut *mut CmId)
             return Err(crate::card::errno());
         }
         if (*found).status != 0 || (*found).event != event::CONNECT_REQUEST {
-            let error = if (*found).status < 0 { -(*found).status } else { libc::EINVAL };
+            let error = match ((*found).event, (*found).status) {
+                (event::DEVICE_REMOVAL, _) => libc::ENODEV,
+                (_, status) if status < 0 => -status,
+                _ => libc::EINVAL,
+            };
             notices::rdma_ack_cm_event(found);
             return Err(error);
         }

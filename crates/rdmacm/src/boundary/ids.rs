@@ -105,6 +105,7 @@ pub(super) unsafe fn make_id(state: &mut Locked, new: &New) -> Result<*mut CmId,
         ack_timeout: ACK_TIMEOUT,
         reuse: false,
         depths: (0, 0),
+        is_lost: false,
     };
     state.ones.insert(handle, one);
     Ok(object.cast())
@@ -284,6 +285,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
             return Err(libc::EADDRNOTAVAIL);
         }
         let mut state = state::lock()?;
+        state.usable(object.handle)?;
         let (own, index) = state.own_towards(target.ip())?;
         let bound = state.one(object.handle)?.own;
         let port = match bound {
@@ -323,7 +325,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut CmId, _timeout_ms: c_int) -
         // SAFETY: the caller's promise.
         let object = unsafe { IdObject::of(id) };
         let mut state = state::lock()?;
-        if state.one(object.handle)?.peer.is_none() {
+        if state.usable(object.handle)?.peer.is_none() {
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller's promise.

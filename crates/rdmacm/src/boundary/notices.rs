@@ -125,6 +125,7 @@ unsafe fn made_of(state: Locked, id: *mut CmId, owner: Handle, what: What) -> Op
     let happened = match what {
         What::Resolved(Ok(())) => return Some(Made::new(id, event::ADDR_RESOLVED, 0)),
         What::Resolved(Err(error)) => return Some(Made::new(id, event::ADDR_ERROR, -error)),
+        What::Removed => return Some(Made::new(id, event::DEVICE_REMOVAL, 0)),
         What::Routed => return Some(Made::new(id, event::ROUTE_RESOLVED, 0)),
         What::Happened(happened) => happened,
     };
@@ -139,7 +140,7 @@ unsafe fn made_of(state: Locked, id: *mut CmId, owner: Handle, what: What) -> Op
         }
         Event::Replied(connection, reply) => {
             // SAFETY: the same.
-            return unsafe { replied(state, id, connection, &reply) };
+            return unsafe { replied(state, id, owner, connection, &reply) };
         }
         Event::ServiceReplied(_, reply) => service_replied(state, id, owner, &reply),
         Event::Established(_) => Made::new(id, event::ESTABLISHED, 0),
@@ -288,7 +289,7 @@ unsafe fn service_requested(
 ///
 /// # Safety
 /// `id` is an identifier that the program uses nowhere else now.
-unsafe fn replied(state: Locked, id: *mut CmId, connection: Id, reply: &Reply) -> Option<Made> {
+unsafe fn replied(state: Locked, id: *mut CmId, owner: Handle, connection: Id, reply: &Reply) -> Option<Made> {
     if state.manager.state(connection) != Some(Stands::Replied) {
         return None;
     }
@@ -313,6 +314,8 @@ unsafe fn replied(state: Locked, id: *mut CmId, connection: Id, reply: &Reply) -
     // SAFETY: the same.
     let made = unsafe { pairs::connect(id, &terms) };
     let mut state = state::lock().ok()?;
+    // The card may have gone meanwhile, and with it the connection.
+    state.connection(owner).ok().filter(|own| *own == connection)?;
     let now = state.now();
     let ready = match made {
         Ok(()) => state.manager.ready(now, connection).map_err(state::errno_of),
@@ -372,6 +375,7 @@ pub(super) unsafe fn complete(id: *mut CmId) -> Result<(), i32> {
         let found = &*(*id).event;
         match (found.event, found.status) {
             (event::REJECTED, _) => Err(libc::ECONNREFUSED),
+            (event::DEVICE_REMOVAL, _) => Err(libc::ENODEV),
             (_, 0) => Ok(()),
             (_, status) if status < 0 => Err(-status),
             _ => Err(libc::ECONNREFUSED),

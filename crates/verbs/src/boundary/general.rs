@@ -1,5 +1,5 @@
 //! What our `librdmacm.so.1` needs beyond verbs, under names of our own (node `MILLRACE_1`): the queue pair of the general service
-//! interface, address handles without waiting, and what the programs of a card have to agree on because they share that queue pair.
+//! interface, address handles without waiting, and what the programs of a card have to agree on because they share that queue pair; and whether the card is there.
 
 use super::device::ContextObject;
 use super::pair::{create, create_ah_now};
@@ -46,6 +46,19 @@ pub unsafe extern "C" fn millrace_general_ids(context: *mut Context, first: *mut
             }
             Err(error) => error,
         }
+    })
+}
+
+/// Whether the card of a device has gone, so that nothing goes by its queue pair 1 any more. Then its completion queues have events.
+///
+/// # Safety
+/// `context` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millrace_has_gone(context: *mut Context) -> c_int {
+    guarded(1, || {
+        // SAFETY: the caller's promise.
+        let opened = unsafe { &ContextObject::of(context).opened };
+        opened.place.with(|running| Ok(running.is_down())).map_or(1, c_int::from)
     })
 }
 
