@@ -20,6 +20,9 @@ mod general;
 #[path = "served/waits.rs"]
 mod waits;
 
+#[path = "served/guesses.rs"]
+mod guesses;
+
 const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const LEN: usize = 4 << 20;

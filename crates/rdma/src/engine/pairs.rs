@@ -230,6 +230,23 @@ impl<M: Memory> Engine<M> {
         }
     }
 
+    /// The other end has asked without packets, again and again, for what it has no access to: the queue pair fails as if one of these
+    /// had come as a packet.
+    pub fn refuse_access(&mut self, now: Moment, qpn: Qpn) {
+        let Some(slot) = self.numbers.slot(qpn) else { return };
+        let (pairs, mut env) = self.split(now);
+        let Some(pair) = pairs.get_mut(slot as usize) else { return };
+        // Of unreliable connections what is refused is dropped, however often (volume 1, 9.8.3).
+        let is_reliable = pair.config.init.service == Service::ReliableConnection;
+        if !is_reliable || matches!(pair.config.state, State::Reset | State::Init | State::Error) {
+            return;
+        }
+        pair.responder.refuse_access(&pair.config, &mut env);
+        pair.break_down(&mut env);
+        self.fail_overrun(now);
+        self.schedule(slot);
+    }
+
     /// The queue pair at the other end of a connection.
     pub fn remote_of(&self, qpn: Qpn) -> Option<Qpn> {
         let slot = self.numbers.slot(qpn)?;

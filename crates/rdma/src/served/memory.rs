@@ -16,12 +16,25 @@ pub(super) const AT_ONCE: u32 = 1 << 20;
 /// Bytes of a copy within one program at a time.
 const PART: usize = 4096;
 
+/// So many requests of a connection may ask for what they have no access to, each of them for something else. One is what an honest program
+/// has: its packet ends the connection. Whoever goes on sends packets that do not.
+const MOST_GUESSES: u8 = 4;
+
 /// A queue pair that is connected with another one of the same card.
 #[derive(Clone, Copy)]
 struct Shown {
     domain: ProtectionDomain,
     remote: Qpn,
     access: Access,
+    guesses: Guesses,
+}
+
+/// What the other end of a connection has asked for in vain.
+#[derive(Clone, Copy, Default)]
+struct Guesses {
+    count: u8,
+    /// The last time. A request may be looked at more than once.
+    last: (Key, u64, u32),
 }
 
 /// All of it.
@@ -41,6 +54,8 @@ pub(super) struct Reach {
     pub watcher: Option<Box<dyn Watcher>>,
     /// Whose did, of those whose uses are looked at one by one.
     pub waits: Vec<(usize, Wait)>,
+    /// Queue pairs whose other ends have guessed too often: they are to fail.
+    pub guessed: Vec<Qpn>,
 }
 
 /// A request between two programs that can be done at once.
@@ -55,8 +70,8 @@ struct Way {
 impl Reach {
     pub fn new(own: &[Gid]) -> Self {
         let (domains, pairs, suspects, waits) = Default::default();
-        let (regions, own) = (Slab::new(), own.to_vec());
-        Self { regions, domains, pairs, own, version: 0, copied: 0, suspects, watcher: None, waits }
+        let (regions, own, guessed) = (Slab::new(), own.to_vec(), Vec::new());
+        Self { regions, domains, pairs, own, version: 0, copied: 0, suspects, watcher: None, waits, guessed }
     }
 
     /// A domain of the engine is that one of an owner from now on; or (`None`) of nobody.
@@ -117,7 +132,8 @@ impl Reach {
         };
         let shown = self.pairs.get(&far.remote)?;
         let is_ours = self.own.contains(&far.path.destination) && shown.remote == far.asker.qpn;
-        if !is_ours || !shown.access.allows(access) || len == 0 || len > AT_ONCE {
+        let is_open = shown.guesses.count < MOST_GUESSES && shown.access.allows(access);
+        if !is_ours || !is_open || len == 0 || len > AT_ONCE {
             return None;
         }
         let (from, to) = (self.asker(far.asker)?, self.asker(Asker { domain: shown.domain, qpn: far.remote })?);
@@ -129,11 +145,25 @@ impl Reach {
         if is_there { self.regions.get2_mut(way.from.0, way.to.0) } else { None }
     }
 
-    fn may(&mut self, way: &Way, len: u32) -> bool {
-        let asker = way.to.1;
-        self.regions
-            .get_mut(way.to.0)
-            .is_some_and(|to| to.with_reached(asker, way.rkey, way.address, len, way.access, |_, _| ()).is_ok())
+    fn may(&mut self, way: &Way, len: u32) -> Result<(), Refused> {
+        let to = self.regions.get_mut(way.to.0).ok_or(Refused::Gone)?;
+        to.with_reached(way.to.1, way.rkey, way.address, len, way.access, |_, _| ())
+    }
+
+    /// A request that was refused goes as a packet, which is refused once more, and ends the connection. Unless it has a number that is not
+    /// expected: then nobody looks at its key, and the one who sends it has learned from the way that it went.
+    #[cold]
+    fn count_guess(&mut self, way: &Way, len: u32, refused: Refused) {
+        let qpn = way.to.1.qpn;
+        let Some(Shown { guesses, .. }) = self.pairs.get_mut(&qpn).filter(|_| refused != Refused::Gone) else { return };
+        let wanted = (way.rkey, way.address, len);
+        if guesses.count > 0 && guesses.last == wanted {
+            return;
+        }
+        (guesses.count, guesses.last) = (guesses.count.saturating_add(1), wanted);
+        if guesses.count == MOST_GUESSES {
+            self.guessed.push(qpn);
+        }
     }
 
     /// Bytes given with a request.
@@ -245,7 +275,8 @@ impl Memory for Reach {
     fn reach(&mut self, far: &Far<'_>, operation: Operation, data: Data<'_>, len: u32) -> Outcome {
         let Some(way) = self.way(far, operation, len) else { return Outcome::No };
         // All of it has to fit, before the first byte is moved.
-        if !self.may(&way, len) {
+        if let Err(refused) = self.may(&way, len) {
+            self.count_guess(&way, len, refused);
             return Outcome::No;
         }
         let done = match (operation, data) {
@@ -262,7 +293,8 @@ impl Memory for Reach {
     }
 
     fn may_reach(&mut self, far: &Far<'_>, operation: Operation, len: u32) -> bool {
-        self.way(far, operation, len).is_some_and(|way| self.may(&way, len))
+        // What its key opens is looked at when its turn has come, and then it counts: all that can be wrong with it now is a mistake.
+        self.way(far, operation, len).is_some()
     }
 
     fn keep(&mut self, far: &Far<'_>, rkey: Key, address: u64) -> Option<Kept> {
@@ -292,7 +324,8 @@ impl Memory for Reach {
         self.version += 1;
         match connected.filter(|connected| self.own.contains(&connected.path.destination)) {
             Some(&Connected { remote, access, .. }) => {
-                self.pairs.insert(asker.qpn, Shown { domain: asker.domain, remote, access });
+                let guesses = Guesses::default();
+                self.pairs.insert(asker.qpn, Shown { domain: asker.domain, remote, access, guesses });
             }
             None => {
                 self.pairs.remove(&asker.qpn);

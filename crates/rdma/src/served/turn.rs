@@ -92,7 +92,9 @@ impl Service {
     #[inline]
     pub fn wants_turn(&mut self) -> bool {
         let is_told = self.engine.filled() == 0 && self.put_out.is_empty() && self.bells.is_empty();
-        !is_told || !self.is_quiet() || !self.engine.memory().waits.is_empty()
+        let memory = self.engine.memory();
+        let is_owed = !memory.waits.is_empty() || !memory.guessed.is_empty();
+        !is_told || is_owed || !self.is_quiet()
     }
 
     /// Whether a turn would do something now. Times that are over, and rings that have room again, are not looked at: a turn is due
@@ -286,6 +288,9 @@ impl Service {
             Switch { own: &self.own, general: &self.general, mailbox: &mut self.mailbox, wire, is_blocked: false };
         let (answered, lost) = answers.send(&self.own, &mut switch);
         let sent = self.engine.transmit(now, PACKETS, &mut switch);
+        while let Some(qpn) = self.engine.memory().guessed.pop() {
+            self.engine.refuse_access(now, qpn);
+        }
         self.is_blocked = switch.is_blocked && sent == 0 && self.engine.has_tried_all();
         self.general.answers = answers;
         self.general.counters.no_room += lost;

@@ -4,6 +4,7 @@ use crate::common::link::{Faults, Link, PATH, origin_of};
 use crate::common::{Pair, Wish, connected};
 use millrace_rdma::engine::Options;
 use millrace_rdma::number::{Gid, Key, Moment, Psn, Qpn};
+use millrace_rdma::transport::{Event, State};
 use millrace_rdma::wire::{Aeth, AtomicEth, Deth, Format, Headers, Opcode, Packet, Place, Reth, Service, Syndrome};
 use millrace_rdma::work::{Access, Completion, Data, Flags, Operation, Piece, Request, Status};
 use proptest::prelude::*;
@@ -228,4 +229,29 @@ fn forged_answers_end_nothing() {
     assert_eq!(end.engine.poll(pairs[1].cq, &mut lines).unwrap(), 0);
     assert!(lines.iter().all(|line| line.status == Status::Success));
     assert_eq!(end.engine.counters().unexpected_answer, 1);
+}
+
+#[test]
+fn who_asks_again_for_what_he_has_no_access_to_loses_the_connection() {
+    let (mut ends, pairs) = connected([Options::default(); 2], &Wish::default());
+    ends[1].engine.memory().register(pairs[1].domain, 0, vec![0; 4096], Access(31));
+    let read = |psn, rkey| {
+        let mut headers = Headers::new(Service::ReliableConnection, Opcode::ReadRequest, pairs[1].qpn, Psn::new(psn));
+        headers.reth = Some(Reth { address: 0, rkey: Key::new(rkey), len: 8 });
+        headers
+    };
+    let mut ask = |headers| {
+        let end = &mut ends[1];
+        end.engine.receive(Moment::new(1), &Packet { headers, payload: &[] }, &origin_of(&PATH[0]));
+        end.take(Moment::new(1), 64).len()
+    };
+    assert_eq!(ask(read(0, 0x15a)), 1);
+    // What was read, again, and its key was given back meanwhile: that is no guess, however often it comes.
+    (0..100).for_each(|_| assert_eq!(ask(read(0, 0x33)), 0));
+    // The 16th is refused, and nothing is said to any other.
+    let guesses = 2 + (0x1000..0x2000).take_while(|rkey| ask(read(0, *rkey)) == 0).count();
+    assert_eq!(guesses, 16);
+    let engine = &mut ends[1].engine;
+    assert!(engine.queue_pairs().any(|(qpn, state)| qpn == pairs[1].qpn && state == State::Error));
+    assert_eq!((engine.take_event(), engine.take_event()), (Some(Event::AccessError(pairs[1].qpn)), None));
 }

@@ -16,7 +16,7 @@ mod unreliable;
 
 use super::{Config, Environment, Event};
 use crate::number::{Key, Moment, Psn};
-use crate::wire::{Headers, Syndrome};
+use crate::wire::{Headers, Reth, Syndrome};
 use crate::work::{Completion, Ended, Extra, ReceiveQueue, Status, Taken};
 use kept::Kept;
 pub(crate) use kept::Pool;
@@ -74,6 +74,8 @@ pub(crate) struct Responder {
     jobs: VecDeque<Job>,
     /// What atomic operations found, for the case that they come again.
     replay: VecDeque<(Psn, u64)>,
+    /// READs that came again and have no access, each to something else; and the last of them.
+    guesses: (u8, Option<Reth>),
     kept: Option<Box<Kept>>,
     /// Credits were promised for messages before this one.
     promised: u32,
@@ -103,6 +105,7 @@ impl Responder {
             last_words: None,
             jobs: VecDeque::new(),
             replay: VecDeque::new(),
+            guesses: (0, None),
             kept: None,
             promised: 0,
             established: false,

@@ -18,8 +18,7 @@ impl Responder {
     ) -> Result<(), Broken> {
         let ahead = packet.headers.psn.since(self.expected);
         if ahead < 0 {
-            self.duplicate(config, env, packet);
-            return Ok(());
+            return self.duplicate(config, env, packet);
         }
         if ahead > 0 {
             self.early(config, env, packet, ahead.unsigned_abs());
@@ -86,6 +85,11 @@ impl Responder {
             Syndrome::InvalidRequest => Event::RequestError(number),
             _ => Event::QueuePairFatal(number),
         });
+    }
+
+    /// The other end has no access to what it has asked for.
+    pub fn refuse_access<M>(&mut self, config: &Config, env: &mut Environment<'_, M>) {
+        self.break_off(config, env, Syndrome::RemoteAccess, Status::LocalProtection);
     }
 
     /// One before it is missing.
