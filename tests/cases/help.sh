@@ -79,6 +79,10 @@ refused 2 rdma qps x.pcap
 refused 2 rdma qps --seconds 3
 refused 2 rdma capture x.pcap --watch
 refused 2 rdma capture x.pcap --seconds 0
+refused 1 rdma stats --pid 4194305
+for address in 224.0.0.1 127.0.0.1 0.0.0.0 255.255.255.255 ff02::1; do
+    refused 2 card --rdma-cpu --rdma-ip $address
+done
 # Behind the program, options are the program's.
 refused 2 verbs --queue 1 true
 refused 2 verbs --set mtu true

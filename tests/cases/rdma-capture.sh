@@ -98,6 +98,9 @@ is_flawless "$scratch/ring.pcap"
 in_order "$scratch/ring.pcap" "0, 1, 2"
 [ "$(frames "$scratch/ring.pcap" "infiniband.bth.opcode == 17")" -gt 0 ] || fail "no acknowledgement"
 said "sum(row['packets'] for row in rows) == 1500 == $(frames "$scratch/ring.pcap" frame) and len(rows) == 2"
+# Into a pipe.
+"$millrace" rdma capture - --count 500 2>"$scratch/capture.log" | tshark -n -r - -T fields -e frame.number 2>>"$scratch/tshark.log" >"$scratch/piped" || fail "no pipe"
+[ "$(wc -l <"$scratch/piped")" -eq 500 ] || fail "$(wc -l <"$scratch/piped") packets come by a pipe"
 # Of one of both: what it sends and what it gets.
 "$millrace" rdma capture "$scratch/one.pcap" --pid "$server" --count 1000 --json >"$scratch/capture.out" || fail "no capture of one"
 is_flawless "$scratch/one.pcap"

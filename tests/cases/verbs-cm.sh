@@ -3,7 +3,7 @@
 # arrived; what nobody offers is refused.
 . "$(dirname "$0")/../lib.sh"
 . "$tests/verbs.sh"
-needs rping ucmatose udaddy rdma_server rdma_client
+needs rping ucmatose udaddy rdma_server rdma_client rdma_xclient cmtime
 [ -e "$verbs_library/librdmacm.so.1" ] || skip "$verbs_library/librdmacm.so.1 has not been built; \`make build\` does that"
 
 for program in ib_write_bw rping ucmatose udaddy rdma_server rdma_client rstream; do
@@ -61,6 +61,20 @@ connects rping -s -C 10 -v -- rping -c -a $server_address -C 10 -v
 connects ucmatose -- ucmatose -s $server_address
 connects udaddy -- udaddy -s $server_address
 connects rdma_server -- rdma_client -s $server_address
+# They ask for no bytes inline, and send some.
+connects rdma_xserver -- rdma_xclient -s $server_address
+
+# Many calls at once of one whom the server does not know yet: none is refused, and few have to be said again.
+await 30 all_free || fail "queues of the programs before are not closed"
+background server env LD_LIBRARY_PATH="$verbs_library" cmtime -c 300
+server=$started
+await 30 has_queues || fail "cmtime: the server opens no queues"
+MILLRACE_VERBS="$device stats=$scratch/calls" ours timeout 100 cmtime -c 300 -s $server_address >"$scratch/client.out" 2>&1 || fail "cmtime: $(tail -n 3 "$scratch/client.out")"
+! grep -q REJECTED "$scratch/client.out" || fail "$(grep -c REJECTED "$scratch/client.out") of 300 calls are refused"
+python3 -c 'import json, sys; sys.exit(json.load(open(sys.argv[1]))["connections"]["sent_again"] > 100)' "$scratch/calls.cm" ||
+    fail "many calls are lost: $(cat "$scratch/calls.cm")"
+kill "$server"
+ended "$server" 10
 echo "rping, ucmatose, udaddy, rdma_server and rdma_client"
 
 # Sockets over RDMA are refused with a word.

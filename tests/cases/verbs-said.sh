@@ -2,7 +2,7 @@
 # What the verbs library says where programs say little: an address that nobody has, one that two have, options that mean nothing, limits,
 # and queues that are in use.
 . "$(dirname "$0")/../lib.sh"
-needs ibv_devinfo ib_write_bw python3
+needs ibv_devinfo ib_write_bw ibv_rc_pingpong python3
 library=$(dirname "$millrace")/verbs
 [ -e "$library/libibverbs.so.1" ] || skip "$library/libibverbs.so.1 has not been built; \`make build\` does that"
 /usr/bin/python3 -c "import pyverbs.device" 2>/dev/null || skip "python3-pyverbs is not installed"
@@ -33,6 +33,9 @@ said "no way leads to the address 198.18.0.99" place=card /usr/bin/python3 "$scr
 for option in tx=0 rx=1 local=off helper=off extended=off; do
     said "tx=, rx=, local=off" "place=card $option" ibv_devinfo
 done
+said "adopt=off: the card reaches" "place=card adopt=off" ibv_devinfo
+said "ibv_devinfo\[[0-9]*\]: the engine of the card .*counts for all" "place=card report=on stats=$scratch/card.json" ibv_devinfo
+grep -q '"place":"card","card":{"pid":[0-9]*,"stats":{"transport"' "$scratch/card.json" || fail "no counters of the card: $(cat "$scratch/card.json")"
 # More queue pairs than there may be, and more requests than a queue may have.
 cat >"$scratch/pair.py" <<'END'
 import pyverbs.device, pyverbs.pd, pyverbs.cq, pyverbs.qp
@@ -42,6 +45,38 @@ cap = pyverbs.qp.QPCap(max_send_wr=1 << 20)
 pyverbs.qp.QP(domain, pyverbs.qp.QPInitAttr(qp_type=2, scq=queue, rcq=queue, cap=cap))
 END
 said "no queue pair was made: requests is out of its range" "" /usr/bin/python3 "$scratch/pair.py"
+# Who has its engine in a card is not captured, and that is said.
+MILLRACE_VERBS="$device place=card" background beside ibv_rc_pingpong -g 0 -p $((31000 + RANDOM % 1000))
+beside=$started
+in_card() {
+    "$millrace" rdma qps --json --pid "$beside" >/dev/null 2>&1
+}
+await 10 in_card || fail "the program is not there: $(cat "$scratch/beside.log")"
+! "$millrace" rdma capture "$scratch/none.pcap" --pid "$beside" 2>"$scratch/capture.err" || fail "a program of a card is captured"
+grep -q "process $beside has its engine in the card at .*rdma-wire" "$scratch/capture.err" || fail "it is not said: $(cat "$scratch/capture.err")"
+kill "$beside"
+ended "$beside" 10
+# Bytes inline: some that nobody has asked for, and no word where a program tries how many there may be.
+cat >"$scratch/inline.py" <<'END'
+import pyverbs.device, pyverbs.pd, pyverbs.cq, pyverbs.qp, pyverbs.pyverbs_error
+context = pyverbs.device.Context(name="millrace0")
+domain, queue = pyverbs.pd.PD(context), pyverbs.cq.CQ(context, 10)
+def made(inline):
+    cap = pyverbs.qp.QPCap(max_send_wr=8, max_inline_data=inline)
+    return pyverbs.qp.QP(domain, pyverbs.qp.QPInitAttr(qp_type=2, scq=queue, rcq=queue, cap=cap))
+print(*(made(wanted).query(1 << 20)[0].cap.max_inline_data for wanted in (0, 100)))
+try:
+    made(1 << 20)
+except pyverbs.pyverbs_error.PyverbsRDMAError:
+    print("refused")
+END
+for place in library card; do
+    MILLRACE_VERBS="$device place=$place" /usr/bin/python3 "$scratch/inline.py" >"$scratch/inline.out" 2>"$scratch/inline.err" ||
+        fail "place=$place: $(cat "$scratch/inline.err")"
+    [ "$(cat "$scratch/inline.out")" = "64 100
+refused" ] || fail "place=$place: bytes inline: $(cat "$scratch/inline.out")"
+    ! grep -q millrace "$scratch/inline.err" || fail "it complains: $(cat "$scratch/inline.err")"
+done
 
 # Both have 198.18.0.7.
 port=$((21000 + RANDOM % 9000))

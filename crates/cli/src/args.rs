@@ -84,9 +84,20 @@ pub struct Cli {
     pub shared: Shared,
 }
 
+/// What `--count` counts where that is not frames.
+const COUNTS: &[(&[&str], &str)] = &[
+    (&["rdma", "qps"], LOOKS),
+    (&["rdma", "regions"], LOOKS),
+    (&["rdma", "iotlb"], LOOKS),
+    (&["rdma", "stats"], LOOKS),
+    (&["rdma", "capture"], "Packets to capture, such as 1000, 10k or 1e6"),
+];
+const LOOKS: &str = "How often to look, with --watch";
+
 /// The whole command line, each command with the options that it uses.
 pub fn command() -> clap::Command {
-    applies::narrowed(Cli::command(), USES)
+    let root = applies::narrowed(Cli::command(), USES);
+    COUNTS.iter().fold(root, |root, (path, help)| applies::reworded(root, path, "count", help))
 }
 
 /// What was asked for; ends the process with an explanation when that makes no sense.

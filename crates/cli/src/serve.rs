@@ -90,6 +90,13 @@ impl RdmaEngine {
     /// Listens beside the card's socket, and opens the engine's own port if it is to have one.
     pub fn listen(card: &Path, options: &RdmaOptions) -> Result<Self, Failure> {
         let path = known_everywhere(socket_of(card));
+        let ip = options.ip();
+        if options.wire.is_some() && millrace_link::is_of_linux(ip) {
+            millrace_tool::output::note(format!(
+                "--rdma-ip: an interface of this host has the address {ip}, too. If it is on the wire of the engine, both answer for it: other hosts \
+                 lose Linux's end, and answers go to the wrong one. Choose a free address of that network"
+            ));
+        }
         let failed = |error| Failure::Usage(format!("--rdma-cpu: no socket at {}: {error}", path.display()));
         let server = Server::listen(path.clone()).map_err(failed)?;
         let link = match &options.wire {

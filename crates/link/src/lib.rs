@@ -12,6 +12,9 @@ use millrace_driver::{ClientError, place};
 use millrace_port::{Accept, DropReason, MAX_FRAME_LEN, PortQueue, PortSpec, TxOutcome};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::io::Write;
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 use thiserror::Error;
 
 /// What a link is to go by.
@@ -31,8 +34,8 @@ pub struct Wanted {
 #[derive(Debug, Error)]
 pub enum LinkError {
     /// No card runs there.
-    #[error("no card runs at {0}: start one with `millrace card`, or name one")]
-    NoCard(String),
+    #[error("no card runs at {0}: start one with `millrace card`, or name one, such as unix:PATH{1}")]
+    NoCard(String, String),
     /// The port cannot be opened.
     #[error("port={spec}: {problem}")]
     Port {
@@ -114,7 +117,7 @@ impl LinkError {
     /// The number of Linux for it.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::NoCard(_) | Self::Card { .. } => libc::ENODEV,
+            Self::NoCard(..) | Self::Card { .. } => libc::ENODEV,
             Self::Queue { .. } | Self::Memory(_) | Self::Place(_) => libc::EIO,
             Self::Thread(_) => libc::EAGAIN,
             Self::Descriptor(error) => error.raw_os_error(),
@@ -286,6 +289,14 @@ impl Link {
         }
     }
 
+    /// Whether it leads out of the card, to where other hosts may be.
+    pub fn has_wire(&self) -> bool {
+        match self {
+            Self::Card(card) => !sends_back(&card.device),
+            Self::Port(_) => true,
+        }
+    }
+
     /// The number by which this end gets an address that nobody gave it.
     pub fn number(&self) -> u32 {
         match self {
@@ -315,7 +326,7 @@ impl Link {
     pub fn receive(&mut self, budget: usize, mut take: impl FnMut(&[u8])) -> Result<usize, String> {
         match self {
             Self::Card(card) => {
-                let burst = card.rx.get(budget).map_err(|error| error.to_string())?;
+                let burst = card.rx.get(budget).map_err(ended)?;
                 burst.iter().for_each(|packet| take(packet.data));
                 Ok(burst.len())
             }
@@ -389,7 +400,7 @@ impl Link {
     #[inline]
     pub fn flush(&mut self) -> Result<(), String> {
         match self {
-            Self::Card(card) => card.tx.flush().map_err(|error| error.to_string()),
+            Self::Card(card) => card.tx.flush().map_err(ended),
             Self::Port(port) => {
                 port.queue.flush();
                 Ok(())
@@ -408,15 +419,45 @@ pub fn card(wanted: &Wanted) -> Result<Device, LinkError> {
         // The contexts of one program are one end, so an embedded card is the same one for all.
         return Device::open_shared(&card).map_err(|source| LinkError::Card { card, source: source.into() });
     }
+    let mut denied = None;
     for path in place::candidates() {
         let name = format!("unix:{}", path.display());
         match Device::open(&name) {
             Ok(device) => return Ok(device),
             Err(millrace::Error::Client(ClientError::Connect { source, .. })) if is_nobody(source) => {}
+            // As with commands: another one may be open to this user.
+            Err(source) if is_refused(&source) => denied = Some(LinkError::Card { card: name, source: source.into() }),
             Err(source) => return Err(LinkError::Card { card: name, source: source.into() }),
         }
     }
-    Err(LinkError::NoCard(place::usual().display().to_string()))
+    Err(denied.unwrap_or_else(nobody))
+}
+
+/// All places at which was looked, and who sits at one of them.
+fn nobody() -> LinkError {
+    let places: Vec<_> = place::places().iter().map(|path| path.display().to_string()).collect();
+    let stranger = place::strangers().map_or_else(String::new, |(path, uid)| {
+        format!(". What is at {} belongs to user {uid}, and is not used unless it is named", path.display())
+    });
+    LinkError::NoCard(places.join(", nor at "), stranger)
+}
+
+fn is_refused(error: &millrace::Error) -> bool {
+    matches!(error, millrace::Error::Client(ClientError::Connect { source: Errno::ACCESS | Errno::PERM, .. }))
+}
+
+/// A remark of a library for whoever started the program, in one write: programs share the place where it stands.
+pub fn say(library: &str, text: impl core::fmt::Display) {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
+    let line = format!("{library} (millrace) {program}[{}]: {text}\n", std::process::id());
+    // Nobody can be told that standard error is gone.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Whether an interface of this host has that address, so that Linux answers for it as well.
+pub fn is_of_linux(address: IpAddr) -> bool {
+    !address.is_loopback() && UdpSocket::bind((address, 0)).is_ok()
 }
 
 fn is_nobody(error: Errno) -> bool {
@@ -443,6 +484,12 @@ fn pairs(device: &Device, wanted: &Wanted, crossed: bool) -> Vec<(u32, u32)> {
     }
 }
 
+/// Why nothing more comes or goes. What is to be done then, whoever has the link says.
+fn ended(error: millrace::Error) -> String {
+    let is_gone = matches!(error, millrace::Error::Gone | millrace::Error::Client(ClientError::Gone));
+    if is_gone { "the card is gone".to_owned() } else { error.to_string() }
+}
+
 fn is_denied(error: &LinkError) -> bool {
     let LinkError::Queue { source, .. } = error else { return false };
     matches!(&**source, millrace::Error::Client(error) if error.code() == Some(ErrorCode::Denied))
@@ -462,5 +509,24 @@ fn free<Q>(
             Ok(None)
         }
         Err(source) => Err(LinkError::Queue { card: device.name().to_owned(), what, source: source.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_interfaces_are_known() {
+        let [lo, nobody, any] = ["127.0.0.1", "192.0.2.77", "2001:db8::77"].map(|text| text.parse().unwrap());
+        assert_eq!([lo, nobody, any].map(is_of_linux), [false; 3]);
+        // Whoever has a way out has an address to begin with.
+        let way = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+            socket.connect("192.0.2.1:9")?;
+            socket.local_addr()
+        });
+        if let Ok(own) = way {
+            assert!(is_of_linux(own.ip()) || own.ip().is_loopback(), "{own}");
+        }
     }
 }

@@ -25,9 +25,9 @@ pub(crate) type Queue = Events<u64>;
 /// Messages whose MAC addresses are being asked for, at most.
 const MOST_WAITING: usize = 256;
 /// Requests of others whose MAC addresses are being asked for, at most.
-const MOST_STRANGERS: usize = 256;
-/// The same, of one other end.
-const MOST_OF_ONE: usize = 64;
+const MOST_STRANGERS: usize = 2048;
+/// The same, of one other end: who calls with many connections at once has one answer for all of them.
+const MOST_OF_ONE: usize = 1024;
 /// How long a message waits for one. It is sent again later anyway.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long the end of the process waits for answers, and how soon what is not answered is said again.

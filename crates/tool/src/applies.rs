@@ -22,6 +22,13 @@ pub fn narrowed(root: Command, uses: &Uses) -> Command {
     })
 }
 
+/// The command line with the help of a shared option in words of that command's own.
+pub fn reworded(root: Command, path: &[&'static str], option: &str, help: &'static str) -> Command {
+    let found = root.get_arguments().find(|argument| argument.get_id() == option);
+    let Some(argument) = found.map(|argument| argument.clone().help(help)) else { return root };
+    within(root, path, |command| command.arg(argument))
+}
+
 fn within(command: Command, path: &[&'static str], change: impl FnOnce(Command) -> Command) -> Command {
     match path {
         [] => change(command),

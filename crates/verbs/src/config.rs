@@ -42,6 +42,8 @@ pub(crate) struct Config {
     pub local: bool,
     /// Which registered memory becomes shared memory, so that those processes store straight into it.
     pub adopt: Option<Scope>,
+    /// That none does was said, and not only left open.
+    pub adopts_nothing: bool,
     /// Whether it is said at the end how other ends were reached.
     pub report: bool,
     /// Whether a thread takes over when the program does not poll.
@@ -68,6 +70,7 @@ impl Default for Config {
             extended: true,
             local: true,
             adopt: None,
+            adopts_nothing: false,
             report: false,
             helper: true,
             in_card: false,
@@ -141,7 +144,10 @@ impl Config {
             "part" => self.part = number(value)?,
             "extended" => self.extended = switch(value)?,
             "local" => self.local = switch(value)?,
-            "adopt" => self.adopt = scope(value)?,
+            "adopt" => {
+                self.adopt = scope(value)?;
+                self.adopts_nothing = self.adopt.is_none();
+            }
             "report" => self.report = switch(value)?,
             "helper" => self.helper = switch(value)?,
             "place" => self.in_card = place(value)?,
@@ -163,7 +169,11 @@ fn name(value: &str) -> Result<String, &'static str> {
 
 fn address(value: &str) -> Result<IpAddr, &'static str> {
     let ip: IpAddr = value.parse().map_err(|_| "an IP address is meant, such as 10.0.0.1")?;
-    if Gid::from_ip(ip).is_single() { Ok(ip) } else { Err("the address of one host is meant") }
+    if Gid::from_ip(ip).is_end() {
+        Ok(ip)
+    } else {
+        Err("the address of one host is meant, such as 10.0.0.1: a free one of its network")
+    }
 }
 
 fn mac(value: &str) -> Option<[u8; 6]> {
@@ -247,6 +257,8 @@ mod tests {
         for word in [
             "ip=10.0.0",
             "ip=0.0.0.0",
+            "ip=127.0.0.1",
+            "ip=224.0.0.1",
             "mac=01:00:00:00:00:00",
             "mac=1:2:3",
             "mtu=1500",

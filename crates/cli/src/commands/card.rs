@@ -12,6 +12,7 @@ use millrace_abi::tree::CardDescription;
 use millrace_driver::Policy;
 use millrace_flow::language::RuleFile;
 use millrace_port::PortSpec;
+use millrace_rdma::number::Gid;
 use millrace_tool::cores;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
@@ -110,7 +111,7 @@ impl Args for CardArgs {
             "Payload of a packet of that engine: 256, 512, 1024, 2048 or 4096 [default: what fits; 1024 for a port]",
         );
         let wire = wire.value_parser(wire_of);
-        let address = address.value_parser(clap::value_parser!(IpAddr));
+        let address = address.value_parser(address_of);
         let mtu = mtu.value_parser(mtu_of);
         let command = command.after_help(HELP).args([config, listen, until_eof, rules, rdma, wire, address, mtu]);
         let command = flags().fold(command, |command, option| command.arg(flag(option)));
@@ -177,6 +178,16 @@ fn wire_of(text: &str) -> Result<Wire, String> {
             checked.map(|_| Wire::Port(text.to_owned())).map_err(|error: millrace_port::SpecError| error.to_string())
         }
     }
+}
+
+/// The address of an end: others answer to it by its MAC address.
+fn address_of(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| "expected an IP address, such as 192.0.2.1".to_owned())?;
+    if Gid::from_ip(address).is_end() {
+        return Ok(address);
+    }
+    Err("expected the address of one host, such as 192.0.2.1: choose a free one of the network that the wire leads to"
+        .to_owned())
 }
 
 fn mtu_of(text: &str) -> Result<u16, String> {
@@ -391,6 +402,12 @@ mod tests {
         assert_eq!(rdma("card --rdma-cpu"), Ok(Some(Rdma(None))));
         assert_eq!(rdma("card --rdma-cpu 1 --poll"), Ok(Some(Rdma(Some(1)))));
         assert_eq!(rdma("card --rdma-cpu one"), Err(()));
+        for address in ["192.0.2.1", "2001:db8::1", "fe80::1"] {
+            assert!(rdma(&format!("card --rdma-cpu --rdma-ip {address}")).is_ok(), "{address}");
+        }
+        for address in ["224.0.0.1", "127.0.0.1", "0.0.0.0", "255.255.255.255", "ff02::1", "::1", "::", "host"] {
+            assert!(rdma(&format!("card --rdma-cpu --rdma-ip {address}")).is_err(), "{address}");
+        }
     }
 
     #[test]

@@ -72,6 +72,13 @@ impl Gid {
         let some = |address: Ipv4Addr| !address.is_unspecified() && !address.is_broadcast();
         !self.is_group() && self.0 != [0; 16] && self.as_ipv4().is_none_or(some)
     }
+
+    /// Whether an end may have it: the address of one host, which is not always the own one.
+    pub fn is_end(self) -> bool {
+        let [.., last] = self.0;
+        let is_loopback = self.as_ipv4().map_or(self.0[..15] == [0; 15] && last == 1, |address| address.is_loopback());
+        self.is_single() && !is_loopback
+    }
 }
 
 /// The UDP source port for a flow label, as libibverbs has it: 0xc000 and 14 bits, into which the upper six of the label

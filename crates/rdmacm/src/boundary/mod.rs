@@ -104,7 +104,11 @@ fn set_errno(error: i32) {
 
 /// A remark for whoever started the program: there are only numbers for errors.
 pub(crate) fn say(text: impl core::fmt::Display) {
-    eprintln!("librdmacm (millrace): {text}");
+    // In one write: programs share the place where it stands.
+    let program = std::env::args_os().next().unwrap_or_default();
+    let program = std::path::Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
+    let line = format!("librdmacm (millrace) {program}[{}]: {text}\n", std::process::id());
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
 }
 
 /// An address of a program.

@@ -91,5 +91,5 @@ pub(crate) fn code(result: Result<(), i32>) -> i32 {
 
 /// A remark for whoever started the program: verbs has only numbers for errors.
 pub(crate) fn say(text: impl std::fmt::Display) {
-    eprintln!("libibverbs (millrace): {text}");
+    millrace_link::say("libibverbs", text);
 }

@@ -170,6 +170,9 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, init: *mut QpInitAttr) -> *m
     })
 }
 
+/// Bytes inline that every send queue has: more than was asked for, as hardware grants. There are programs that ask for none, and send some.
+const LEAST_INLINE: u32 = 64;
+
 /// Why there is no queue pair, once: the number that programs get is the same for many reasons.
 fn say_limit(why: impl std::fmt::Display) {
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -201,7 +204,7 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
             receive_requests: if shared.is_some() { 0 } else { attr.cap.max_recv_wr },
             send_pieces: attr.cap.max_send_sge,
             receive_pieces: attr.cap.max_recv_sge,
-            inline: attr.cap.max_inline_data,
+            inline: attr.cap.max_inline_data.max(if attr.cap.max_send_wr > 0 { LEAST_INLINE } else { 0 }),
         },
         signal_all: attr.sq_sig_all != 0,
         context: 0,
@@ -213,7 +216,9 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
             }
         }),
         None => running.engine.create_qp(&init).map_err(|error| {
-            if matches!(error, millrace_rdma::engine::Error::Limit(_) | millrace_rdma::engine::Error::Range(_)) {
+            use millrace_rdma::engine::Error;
+            // libfabric asks for more and more bytes inline until it is refused: that is no complaint.
+            if matches!(error, Error::Limit(_) | Error::Range(_)) && error != Error::Range("inline") {
                 say_limit(error);
             }
             error.errno()

@@ -78,6 +78,10 @@ impl InCard {
             let problem = "tx=, rx=, local=off, helper=off and extended=off are about an engine in the program: without place=card they do something";
             return Err(LinkError::Place(problem.to_owned()));
         }
+        if config.adopts_nothing {
+            let problem = "adopt=off: the card reaches registered memory because it becomes shared memory. Leave it out, or use place=library";
+            return Err(LinkError::Place(problem.to_owned()));
+        }
         let device = super::open_card(&config.wanted())?;
         let name = device.name().to_owned();
         let failed = |why: String| LinkError::Place(format!("the card {name}: {why}"));
@@ -116,6 +120,12 @@ impl InCard {
     /// Most bytes of payload of a packet.
     pub fn mtu(&self) -> u16 {
         self.welcome.mtu
+    }
+
+    /// What the card has counted, as JSON, if it is there.
+    pub fn counters(&self) -> Option<String> {
+        let told = self.client.show(0).ok().filter(|_| !self.is_gone)??;
+        String::from_utf8(told).ok()
     }
 
     /// The MAC address that leads to `gid`, if it is known; otherwise the card asks for it if it is to.

@@ -145,11 +145,18 @@ impl Place {
         };
         let (longest, usual) = link.as_ref().map_or((usize::MAX, None), |link| (link.longest(), link.usual_mtu()));
         let mtu = match &card {
-            Some(card) => config.mtu.map_or(card.mtu(), |mtu| mtu.min(card.mtu())),
+            Some(card) => in_card_mtu(config.mtu, card.mtu()),
             None => mtu(longest, config.mtu.or(usual))?,
         };
         let number = link.as_ref().map_or(0, Link::number);
         let address = card.as_ref().map_or_else(|| Address::new(config, number), InCard::address);
+        if link.as_ref().is_some_and(Link::has_wire) && millrace_link::is_of_linux(address.ip) {
+            crate::boundary::say(format_args!(
+                "an interface of this host has the address {}, too. If it is on the same wire, both answer for it: other hosts lose Linux's end while \
+                 this program runs, and answers go to the wrong one. Choose a free address of that network (ip=ADDRESS in MILLRACE_VERBS)",
+                address.ip
+            ));
+        }
         // Of the random keys that the system gives every process.
         let seed = RandomState::new().hash_one(std::process::id());
         let options = Options {
@@ -453,14 +460,10 @@ impl Place {
         let found = self.wait_for(gid);
         match found {
             Err(libc::EHOSTUNREACH) => crate::boundary::say(format_args!(
-                "nobody answers for the address {} ({}). Is its program there, with that address, and does a wire lead to it? {}",
+                "nobody answers for the address {} ({}). Is its program there, with that address, and does a wire lead to it?{}",
                 running::address(gid),
                 if gid.is_ipv4() { "ARP" } else { "neighbour discovery" },
-                match self.config.in_card {
-                    true =>
-                        "The engine of the card needs --rdma-wire, and with queue:N rules that lead ARP and its MAC address there",
-                    false => "On a card without a wire only queues 0 and 1, 2 and 3 reach each other (docs/rdma.md)",
-                }
+                self.what_leads_there()
             )),
             Err(libc::ENETUNREACH) => crate::boundary::say(format_args!(
                 "no way leads to the address {}: {}",
@@ -473,6 +476,21 @@ impl Place {
             _ => {}
         }
         found
+    }
+
+    /// What has to be so that others are reached.
+    fn what_leads_there(&self) -> String {
+        if self.config.in_card {
+            return " The engine of the card needs --rdma-wire, and with queue:N rules that lead ARP and its MAC address there".to_owned();
+        }
+        let own = self.with(|running| Ok(running.link.as_ref().filter(|link| !link.has_wire()).map(Link::number)));
+        own.ok().flatten().map_or_else(String::new, |own| {
+            format!(
+                " On a card without a wire only queues 0 and 1, 2 and 3 reach each other. This end has TX queue {own}, and reaches the one that has {}: \
+                 start both programs of a pair before those of the next one, or give each its queues (tx= and rx=, docs/rdma.md)",
+                own ^ 1
+            )
+        })
     }
 
     fn wait_for(&self, gid: Gid) -> Result<[u8; 6], i32> {
@@ -515,6 +533,16 @@ fn mtu(longest: usize, wanted: Option<u16>) -> Result<u16, LinkError> {
     let fits = |mtu: u16| usize::from(mtu) + OVERHEAD <= longest;
     let mtu = wanted.or_else(|| [4096, 2048, 1024, 512].into_iter().find(|&mtu| fits(mtu))).unwrap_or(256);
     if fits(mtu) { Ok(mtu) } else { Err(LinkError::ShortFrames { longest, mtu }) }
+}
+
+/// The engine of a card has one for all of its programs, which may only want less.
+fn in_card_mtu(wanted: Option<u16>, most: u16) -> u16 {
+    if let Some(wanted) = wanted.filter(|wanted| *wanted > most) {
+        crate::boundary::say(format_args!(
+            "mtu={wanted}: packets of the card's engine have {most} bytes at most (--rdma-mtu, --frame-max), and so have those of this program"
+        ));
+    }
+    wanted.map_or(most, |wanted| wanted.min(most))
 }
 
 /// An open context.

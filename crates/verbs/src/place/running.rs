@@ -41,7 +41,7 @@ pub(crate) struct Running {
     pub pairs: HashMap<Qpn, Told<AsyncEvent>>,
     pub shared: HashMap<u32, Told<AsyncEvent>>,
     /// None with the engine in the card.
-    link: Option<Link>,
+    pub(super) link: Option<Link>,
     /// The engine in the card: then the one here has nothing to do.
     pub card: Option<InCard>,
     maker: Maker,
@@ -202,12 +202,16 @@ impl Running {
 
     /// How other ends were reached, for `report=on`.
     pub fn report(&mut self) -> String {
+        if self.card.is_some() {
+            return "the engine of the card moves the bytes, and counts for all of its programs: `millrace rdma stats`"
+                .to_owned();
+        }
         let Sessions { sent, received, short_sent, short_received, dropped, malformed, put_out, .. } = &self.sessions;
         let reached = self.engine.memory().peers.counts();
         let unshared = self.engine.memory().shares.refused;
         let engine = self.engine.counters();
         format!(
-            "requests without packets: {} by mappings, {} by system calls, {} refused; regions beyond those that can be mapped: \
+            "requests without packets: {} by mappings, {} by system calls; {} that went as packets, because no way without them leads there; regions beyond those that can be mapped: \
              {unshared}; packets by rings: {sent} sent, {received} received, \
              {short_sent} and {short_received} of them short SENDs, {dropped} dropped, {malformed} malformed, {put_out} processes put out; packets: {} sent, {} received, {} again",
             reached.mapped, reached.system, reached.refused, engine.sent, engine.received, engine.repeated

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::program::{Program, Question, names};
+use super::program::{Program, Question, in_cards, names};
 
 const MAGIC: &[u8; 8] = b"mrtap001";
 const HEAD: usize = 40;
@@ -72,6 +73,9 @@ struct Capture {
     sources: Vec<Source>,
     /// Sockets that have refused.
     refused: HashSet<String>,
+    /// Programs with the engine of a card, of which it was said that they are not captured.
+    in_cards: HashSet<u64>,
+    is_standard_output: bool,
     /// By time, and by the order in which they came.
     waiting: BTreeMap<(u64, u64), Kept>,
     heard: u64,
@@ -83,21 +87,32 @@ struct Capture {
 /// Runs the command.
 pub fn run(shared: &Shared, wanted: &Wanted<'_>) -> Result<(), Failure> {
     let until = wanted.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    let is_standard_output = wanted.file == Path::new("-");
+    let writer = match is_standard_output {
+        true => Writer::named(File::from(std::io::stdout().as_fd().try_clone_to_owned()?), "standard output")?,
+        false => stop::at_once(|| Writer::create(wanted.file))?,
+    };
     let mut capture = Capture {
         sources: Vec::new(),
         refused: HashSet::new(),
+        in_cards: HashSet::new(),
+        is_standard_output,
         waiting: BTreeMap::new(),
         heard: 0,
-        writer: stop::at_once(|| Writer::create(wanted.file))?,
+        writer,
         count: 0,
         most: shared.count.unwrap_or(u64::MAX),
     };
     capture.look(wanted.pid)?;
+    capture.look_at_cards(wanted.pid)?;
     if capture.sources.is_empty() {
         match wanted.pid {
+            Some(pid) if capture.in_cards.contains(&pid) => {
+                return Err(Failure::Found(format!("process {pid} cannot be captured")));
+            }
             Some(pid) => {
                 return Err(Failure::Found(format!(
-                    "process {pid} is no verbs program of this user that can be captured; `millrace rdma qps` shows those that can"
+                    "process {pid} is no verbs program of this user that can be captured; `millrace rdma qps` shows those that can, but for those with place=card"
                 )));
             }
             None => note("no verbs program runs yet: waiting for one"),
@@ -114,6 +129,7 @@ pub fn run(shared: &Shared, wanted: &Wanted<'_>) -> Result<(), Failure> {
         }
         capture.take()?;
     }
+    capture.look_at_cards(wanted.pid)?;
     capture.write(u64::MAX)?;
     capture.writer.flush()?;
     let is_short = shared.count.is_some() && capture.count < capture.most;
@@ -150,6 +166,19 @@ impl Capture {
         Ok(())
     }
 
+    /// Says which programs are not seen here, because their packets are those of a card.
+    fn look_at_cards(&mut self, wanted: Option<u64>) -> Result<(), Failure> {
+        for (pid, socket) in in_cards()? {
+            if wanted.is_none_or(|wanted| wanted == pid) && self.in_cards.insert(pid) {
+                note(format!(
+                    "process {pid} has its engine in the card at {socket} (place=card), which has its packets: they are not captured here. Those that \
+                     leave the card: plug trace:FILE,port=(...) in below --rdma-wire; or start the program with place=library"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for packets, and takes what there is.
     fn take(&mut self) -> Result<(), Failure> {
         let running = || self.sources.iter().filter_map(|source| source.program.as_ref());
@@ -172,7 +201,12 @@ impl Capture {
             }
         }
         let now = CaptureTime::now().nanos();
-        self.write(now.saturating_sub(ORDER))
+        self.write(now.saturating_sub(ORDER))?;
+        if self.is_standard_output {
+            // Somebody looks at it meanwhile.
+            self.writer.flush()?;
+        }
+        Ok(())
     }
 
     /// Keeps the packets of a message. False: it is none.
@@ -232,6 +266,13 @@ impl Capture {
                 "{} requests of process {} needed no packet, because the other end is on this host (docs/rdma.md)",
                 source.direct, source.pid
             ));
+        }
+        if self.is_standard_output {
+            let heard = heard.iter().map(|source| {
+                format!("process {}: {} packets, {} dropped", source.pid, source.packets, source.dropped)
+            });
+            heard.for_each(note);
+            return Ok(());
         }
         Ok(Output::new(shared.json).rows(&format!("packets in {}", file.display()), &rows)?)
     }

@@ -6,7 +6,7 @@ mod program;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand};
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, printable};
@@ -23,41 +23,94 @@ const LONGEST: usize = 128 << 10;
 /// How long an answer may take, in seconds.
 const PATIENCE: i64 = 1;
 
+const WHO: &str = "\
+Verbs programs of this user are asked; those with helper=off are not, nor those of
+another network namespace. For programs with place=card their card answers.";
+
 /// Options of `rdma`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Verbs programs of this user are asked; those with helper=off are not. For
-programs with place=card their card answers; it counts for all of them together.
-At most 128 queue pairs and 128 regions of a
-process are shown. The lkey of a region that others may reach is its rkey, too,
-and is not shown. docs/rdma.md explains the counters.
-
-capture writes packets to FILE, those of programs that start later too, until
-Ctrl-C, --count or --seconds; with --pid until the program ends. What one program
-sends and another one takes is there once. What goes to another program of this
-host without a frame is written as the frame that it would have been; requests that
-need no packet (WRITE, READ into memory of this host) are only counted. No program
-waits for this: what comes faster than it is read is dropped and counted. One
-capture of a program at a time.
-
-Examples:
-  millrace rdma qps
-  millrace rdma regions --pid 4711 --json
-  millrace rdma stats --watch --count 10
-  millrace rdma capture out.pcap --pid 4711 --seconds 5")]
+#[command(after_help = WHO)]
 pub struct RdmaArgs {
     /// What to show
-    #[arg(value_name = "WHAT")]
+    #[command(subcommand)]
     what: What,
-    /// The capture to write
-    #[arg(value_name = "FILE", required_if_eq("what", "capture"))]
-    file: Option<PathBuf>,
+}
+
+/// Whom to ask, and how often.
+#[derive(Debug, Args)]
+struct Asked {
     /// Only the process with this number
     #[arg(long, value_name = "PID")]
     pid: Option<u64>,
     /// Again every second, until Ctrl-C or --count
     #[arg(long)]
     watch: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Show queue pairs
+    #[command(after_help = "\
+At most 128 queue pairs of a process are shown, and standard error says how many
+more there are.
+
+Examples:
+  millrace rdma qps
+  millrace rdma qps --pid 4711 --watch --count 10")]
+    Qps(Asked),
+    /// Show registered memory
+    #[command(after_help = "\
+At most 128 regions of a process are shown, and standard error says how many more
+there are. The lkey of a region that others may reach is its rkey, too, and is not
+shown. docs/rdma.md says what stands under `way`.
+
+Examples:
+  millrace rdma regions
+  millrace rdma regions --pid 4711 --json")]
+    Regions(Asked),
+    /// Show the table behind keys: entries, refusals, memory that was taken away
+    #[command(after_help = "\
+docs/rdma.md explains the counters. Programs with place=card share the table of
+their card, which counts for all of them together.
+
+Examples:
+  millrace rdma iotlb --pid 4711")]
+    Iotlb(Asked),
+    /// Show counters of transport, frames and port
+    #[command(after_help = "\
+Programs with place=card are counted by their card, for all of them together, under
+the number of the card's process. docs/rdma.md explains the counters.
+
+Examples:
+  millrace rdma stats
+  millrace rdma stats --watch --count 10")]
+    Stats(Asked),
+    /// Write packets into a file, for tshark or Wireshark
+    #[command(after_help = "\
+Packets of all programs are written, those of programs that start later too, until
+Ctrl-C, --count or --seconds; with --pid until the program ends. What one program
+sends and another one takes is there once. What goes to another program of this
+host without a frame is written as the frame that it would have been; requests that
+need no packet (WRITE, READ into memory of this host) are only counted. Programs
+with place=card are not captured: their card has the packets. No program waits for
+this: what comes faster than it is read is dropped and counted. One capture of a
+program at a time.
+
+Examples:
+  millrace rdma capture out.pcap --pid 4711 --seconds 5
+  millrace rdma capture - | tshark -r -")]
+    Capture(CaptureArgs),
+}
+
+/// Options of `rdma capture`.
+#[derive(Debug, Args)]
+struct CaptureArgs {
+    /// The capture to write; - is standard output
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Only the process with this number
+    #[arg(long, value_name = "PID")]
+    pid: Option<u64>,
     /// How long to capture
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<f64>,
@@ -68,37 +121,32 @@ fn seconds(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number of seconds above 0".to_owned())
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum What {
-    /// Queue pairs
+/// What tables are about.
+#[derive(Clone, Copy)]
+enum Table {
     Qps,
-    /// Registered memory
     Regions,
-    /// The table behind keys: entries, refusals, memory that was taken away
     Iotlb,
-    /// Counters of transport, frames and port
     Stats,
-    /// Packets, into a file
-    Capture,
 }
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &RdmaArgs) -> Result<(), Failure> {
-    if let (What::Capture, Some(file)) = (args.what, &args.file) {
-        if args.watch {
-            return Err(Failure::Usage("capture goes on by itself, and has no use for --watch".to_owned()));
+    let (table, asked) = match &args.what {
+        What::Qps(asked) => (Table::Qps, asked),
+        What::Regions(asked) => (Table::Regions, asked),
+        What::Iotlb(asked) => (Table::Iotlb, asked),
+        What::Stats(asked) => (Table::Stats, asked),
+        What::Capture(CaptureArgs { file, pid, seconds }) => {
+            return capture::run(shared, &capture::Wanted { file, pid: *pid, seconds: *seconds });
         }
-        return capture::run(shared, &capture::Wanted { file, pid: args.pid, seconds: args.seconds });
-    }
-    if args.file.is_some() || args.seconds.is_some() {
-        return Err(Failure::Usage("FILE and --seconds are those of `millrace rdma capture`".to_owned()));
-    }
-    if !args.watch && shared.count.is_some() {
+    };
+    if !asked.watch && shared.count.is_some() {
         return Err(Failure::Usage("--count says how often to look, and so needs --watch".to_owned()));
     }
-    let mut looks = if args.watch { shared.count.unwrap_or(u64::MAX) } else { 1 };
+    let mut looks = if asked.watch { shared.count.unwrap_or(u64::MAX) } else { 1 };
     loop {
-        look(shared, args)?;
+        look(shared, table, asked.pid)?;
         looks -= 1;
         if looks == 0 {
             return Ok(());
@@ -112,29 +160,34 @@ pub fn run(shared: &Shared, args: &RdmaArgs) -> Result<(), Failure> {
     }
 }
 
-fn look(shared: &Shared, args: &RdmaArgs) -> Result<(), Failure> {
-    let mut rows = Vec::new();
+fn look(shared: &Shared, table: Table, pid: Option<u64>) -> Result<(), Failure> {
+    let (mut rows, mut is_there) = (Vec::new(), false);
+    let mut take = |who: u64, told: &Value| {
+        if pid.is_none_or(|wanted| wanted == who) {
+            is_there = true;
+            add(&mut rows, table, who, told);
+        }
+    };
     for name in names()? {
         // It may have ended meanwhile, or be of another version.
-        let Ok(Some((pid, told))) = ask(&name) else { continue };
-        if args.pid.is_none_or(|wanted| wanted == pid) {
-            add(&mut rows, args.what, pid, &told);
+        if let Ok(Some((who, told))) = ask(&name) {
+            take(who, &told);
         }
     }
     for path in engines()? {
         // It may have ended meanwhile, be another user's, or another version's.
-        let _ = ask_engine(&path, |pid, told| {
-            if args.pid.is_none_or(|wanted| wanted == pid) {
-                add(&mut rows, args.what, pid, &told);
-            }
-        });
+        let _ = ask_engine(&path, |who, told| take(who, &told));
     }
-    let title = match args.what {
-        What::Qps => "queue pairs",
-        What::Regions => "regions",
-        What::Iotlb => "iotlb",
-        What::Stats => "counters",
-        What::Capture => return Ok(()),
+    if let Some(pid) = pid.filter(|_| !is_there) {
+        return Err(Failure::Found(format!(
+            "process {pid} is no verbs program of this user that answers, nor a card with an engine; `millrace rdma qps` shows those that do"
+        )));
+    }
+    let title = match table {
+        Table::Qps => "queue pairs",
+        Table::Regions => "regions",
+        Table::Iotlb => "iotlb",
+        Table::Stats => "counters",
     };
     Ok(Output::new(shared.json).rows(title, &rows)?)
 }
@@ -150,22 +203,21 @@ fn ask(name: &str) -> Result<Option<(u64, Value)>, Errno> {
     Ok(serde_json::from_slice(&answer[..len]).ok().map(|told| (pid, told)))
 }
 
-fn add(rows: &mut Vec<Row>, what: What, pid: u64, told: &Value) {
+fn add(rows: &mut Vec<Row>, table: Table, pid: u64, told: &Value) {
     let listed = |name: &str| told[name].as_array().cloned().unwrap_or_default();
-    match what {
-        What::Qps => {
+    match table {
+        Table::Qps => {
             rows.extend(listed("qps").iter().map(|pair| self::pair(pid, pair)));
             note_omitted(pid, &told["qps_omitted"], "queue pairs");
         }
-        What::Regions => {
+        Table::Regions => {
             rows.extend(listed("regions").iter().map(|region| self::region(pid, region)));
             note_omitted(pid, &told["regions_omitted"], "regions");
         }
-        What::Iotlb => counters(rows, pid, "iotlb", told["iotlb"].as_object()),
-        What::Stats => ["transport", "served", "connections", "frames", "port", "copied"]
+        Table::Iotlb => counters(rows, pid, "iotlb", told["iotlb"].as_object()),
+        Table::Stats => ["transport", "served", "connections", "frames", "port", "copied"]
             .iter()
             .for_each(|part| counters(rows, pid, part, told["stats"][part].as_object())),
-        What::Capture => {}
     }
 }
 

@@ -84,6 +84,20 @@ pub fn ask_engine(path: &str, mut take: impl FnMut(u64, Value)) -> Result<(), Ca
     Ok(())
 }
 
+/// Processes whose engine is that of a card, with the card's socket.
+pub fn in_cards() -> Result<Vec<(u64, String)>, Failure> {
+    let mut found = Vec::new();
+    for path in engines()? {
+        // Of the card itself only counters are told.
+        let _ = ask_engine(&path, |pid, told| {
+            if told["qps"].is_array() {
+                found.push((pid, path.clone()));
+            }
+        });
+    }
+    Ok(found)
+}
+
 impl Program {
     /// Calls the process at that socket. `None`: it is another user's. It may have ended meanwhile, which is an error.
     pub fn call(name: &str) -> Result<Option<Self>, Errno> {
