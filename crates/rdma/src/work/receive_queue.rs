@@ -8,11 +8,13 @@ struct Slot {
     pieces: u8,
 }
 
-/// A receive queue, of one queue pair or shared.
+/// A receive queue, of one queue pair or shared. Its memory is touched as that of a [`SendQueue`](super::SendQueue).
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
-    slots: Box<[Slot]>,
-    pieces: Box<[Piece]>,
+    slots: Vec<Slot>,
+    pieces: Vec<Piece>,
+    /// The number of slots that there will be, a power of two, less one.
+    mask: usize,
     /// Pieces of a slot.
     stride: usize,
     depth: u32,
@@ -48,8 +50,9 @@ impl ReceiveQueue {
         let slots = if depth == 0 { 0 } else { depth.next_power_of_two() as usize };
         let stride = stride as usize;
         Self {
-            slots: vec![Slot::default(); slots].into_boxed_slice(),
-            pieces: vec![Piece::default(); slots * stride].into_boxed_slice(),
+            slots: Vec::with_capacity(slots),
+            pieces: Vec::with_capacity(slots * stride),
+            mask: slots.saturating_sub(1),
             stride,
             depth,
             head: 0,
@@ -59,7 +62,15 @@ impl ReceiveQueue {
 
     #[inline]
     fn place(&self, position: u32) -> usize {
-        position as usize & (self.slots.len() - 1)
+        position as usize & self.mask
+    }
+
+    /// The next slot, for the first time: the one behind the last.
+    #[cold]
+    #[inline(never)]
+    fn add_slot(&mut self) {
+        self.slots.push(Slot::default());
+        self.pieces.resize(self.slots.len() * self.stride, Piece::default());
     }
 
     #[inline]
@@ -83,6 +94,9 @@ impl ReceiveQueue {
             return false;
         }
         let place = self.place(self.tail);
+        if place >= self.slots.len() {
+            self.add_slot();
+        }
         self.slots[place] = Slot { id, pieces: pieces.len() as u8 };
         self.pieces[place * self.stride..][..pieces.len()].copy_from_slice(pieces);
         self.tail = self.tail.wrapping_add(1);
@@ -120,5 +134,27 @@ impl ReceiveQueue {
 
     pub fn clear(&mut self) {
         self.head = self.tail;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_touched_when_buffers_come_and_none_is_made_then() {
+        let mut queue = ReceiveQueue::new(12, 2);
+        let room = (queue.slots.capacity(), queue.pieces.capacity());
+        assert_eq!(queue.slots.len(), 0);
+        let mut taken = Taken::new(2);
+        for id in 0..100 {
+            assert!(queue.post(id, &[Piece { address: id, ..Piece::default() }; 2]));
+            assert_eq!(queue.slots.len(), (id as usize + 1).min(16));
+            if id >= 5 {
+                assert!(queue.take(&mut taken));
+                assert_eq!((taken.id, taken.pieces()[1].address), (id - 5, id - 5));
+            }
+        }
+        assert_eq!((queue.slots.capacity(), queue.pieces.capacity()), room);
     }
 }

@@ -53,13 +53,17 @@ const EMPTY: Slot = Slot {
     fence: false,
 };
 
-/// A send queue.
+/// A send queue. Its memory is there from the beginning, and is touched when the first request comes to it: to fill all of it at once takes as
+/// long as whoever wants the queue likes.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    slots: Box<[Slot]>,
-    pieces: Box<[Piece]>,
-    inline: Box<[u8]>,
-    targets: Box<[Option<Target>]>,
+    slots: Vec<Slot>,
+    pieces: Vec<Piece>,
+    inline: Vec<u8>,
+    targets: Vec<Option<Target>>,
+    /// The number of slots that there will be, a power of two, less one.
+    mask: usize,
+    datagrams: bool,
     piece_stride: usize,
     inline_stride: usize,
     depth: u32,
@@ -75,10 +79,12 @@ impl SendQueue {
         let slots = if depth == 0 { 0 } else { depth.next_power_of_two() as usize };
         let (piece_stride, inline_stride) = (pieces as usize, inline as usize);
         Self {
-            slots: vec![EMPTY; slots].into_boxed_slice(),
-            pieces: vec![Piece::default(); slots * piece_stride].into_boxed_slice(),
-            inline: vec![0; slots * inline_stride].into_boxed_slice(),
-            targets: vec![None; if datagrams { slots } else { 0 }].into_boxed_slice(),
+            slots: Vec::with_capacity(slots),
+            pieces: Vec::with_capacity(slots * piece_stride),
+            inline: Vec::with_capacity(slots * inline_stride),
+            targets: Vec::with_capacity(if datagrams { slots } else { 0 }),
+            mask: slots.saturating_sub(1),
+            datagrams,
             piece_stride,
             inline_stride,
             depth,
@@ -89,7 +95,19 @@ impl SendQueue {
 
     #[inline]
     fn place(&self, position: u32) -> usize {
-        position as usize & (self.slots.len() - 1)
+        position as usize & self.mask
+    }
+
+    /// The next slot, for the first time. Positions go up one by one from 0, so that it is the one behind the last.
+    #[cold]
+    #[inline(never)]
+    fn add_slot(&mut self) {
+        self.slots.push(EMPTY);
+        self.pieces.resize(self.slots.len() * self.piece_stride, Piece::default());
+        self.inline.resize(self.slots.len() * self.inline_stride, 0);
+        if self.datagrams {
+            self.targets.push(None);
+        }
     }
 
     #[inline]
@@ -119,6 +137,9 @@ impl SendQueue {
     #[inline(always)]
     pub fn post(&mut self, request: &Request<'_>, len: u32, signaled: bool) {
         let place = self.place(self.end);
+        if place >= self.slots.len() {
+            self.add_slot();
+        }
         let slot = &mut self.slots[place];
         slot.id = request.id;
         slot.operation = request.operation;
@@ -188,5 +209,46 @@ impl SendQueue {
 
     pub fn clear(&mut self) {
         self.first = self.end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::Flags;
+
+    #[test]
+    fn memory_is_touched_when_requests_come_and_none_is_made_then() {
+        let mut queue = SendQueue::new(12, 2, 8, true);
+        let sizes = |queue: &SendQueue| {
+            let SendQueue { slots, pieces, inline, targets, .. } = queue;
+            [slots.len(), pieces.len(), inline.len(), targets.len()]
+        };
+        let room = |queue: &SendQueue| {
+            let SendQueue { slots, pieces, inline, targets, .. } = queue;
+            [slots.capacity(), pieces.capacity(), inline.capacity(), targets.capacity()]
+        };
+        let before = room(&queue);
+        assert_eq!(sizes(&queue), [0; 4]);
+        for id in 0..100 {
+            let bytes = [id as u8; 8];
+            let parts = [&bytes[..]];
+            let pieces = [Piece { address: id, ..Piece::default() }; 2];
+            let data = if id % 2 == 0 { Data::Inline(&parts) } else { Data::Pieces(&pieces) };
+            let request = Request { id, operation: Operation::Send, data, flags: Flags::default(), target: None };
+            queue.post(&request, 8, true);
+            let position = queue.end.wrapping_sub(1);
+            assert_eq!(queue.slot(position).map(|slot| slot.id), Some(id));
+            match id % 2 {
+                0 => assert_eq!(queue.inline(position), bytes),
+                _ => assert_eq!(queue.pieces(position), pieces),
+            }
+            let count = (id as usize + 1).min(16);
+            assert_eq!(sizes(&queue), [count, 2 * count, 8 * count, count]);
+            if queue.len() > 7 {
+                queue.first = queue.first.wrapping_add(5);
+            }
+        }
+        assert_eq!(room(&queue), before);
     }
 }
