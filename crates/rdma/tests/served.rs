@@ -20,6 +20,9 @@ mod general;
 #[path = "served/waits.rs"]
 mod waits;
 
+#[path = "served/flushes.rs"]
+mod flushes;
+
 #[path = "served/guesses.rs"]
 mod guesses;
 

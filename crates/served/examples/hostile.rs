@@ -34,15 +34,19 @@ const DEPTH: u32 = 4096;
 const CONNECTIONS: usize = 8;
 const GIB: usize = 1 << 30;
 const MIB: u32 = 1 << 20;
+/// Requests of a queue.
+const MANY: u32 = 16_384;
 
 /// Attacks, how many processes do each, and whether these are another user's.
-const ATTACKS: [(&str, usize, bool); 9] = [
+const ATTACKS: [(&str, usize, bool); 11] = [
     ("nobody", 0, false),
     ("pairs", 1, false),
     ("questions", 24, false),
     ("requests", 24, false),
     ("leaving", 8, false),
     ("unmapping", 1, false),
+    ("sizes", 1, false),
+    ("failing", 1, false),
     ("holes", 1, false),
     ("punches", 1, true),
     ("graves", 8, true),
@@ -98,6 +102,10 @@ impl End {
     fn pair(&mut self) -> Qpn {
         let capabilities =
             Capabilities { send_requests: 16, receive_requests: 16, send_pieces: 1, receive_pieces: 1, inline: 0 };
+        self.pair_of(capabilities)
+    }
+
+    fn pair_of(&mut self, capabilities: Capabilities) -> Qpn {
         let init = Init {
             service: Service::ReliableConnection,
             general: false,
@@ -248,6 +256,40 @@ fn attack(kind: &str, path: &Path) {
                 b.client.call(&Request::Deregister(key), &[]).expect("it is taken back");
             }
         }
+        // The largest queue pairs that there are.
+        "sizes" => {
+            let mut end = End::new(path, 4096);
+            let (send_requests, receive_requests) = (MANY, MANY);
+            loop {
+                let qpn = end.pair_of(Capabilities {
+                    send_requests,
+                    receive_requests,
+                    send_pieces: 16,
+                    receive_pieces: 16,
+                    inline: 1024,
+                });
+                end.client.call(&Request::DestroyPair(qpn), &[]).expect("it is destroyed");
+            }
+        }
+        // Two million buffers of queue pairs that fail together, because their completion queue has no room.
+        "failing" => loop {
+            let mut end = End::new(path, 4096);
+            let wanted = Capabilities { receive_requests: MANY, receive_pieces: 1, ..Capabilities::default() };
+            let pairs: Vec<Qpn> = (0..128).map(|_| end.pair_of(wanted)).collect();
+            for qpn in &pairs {
+                end.connect(*qpn, *qpn);
+                for _ in 0..MANY {
+                    while end.program.post_receive(*qpn, 0, &[]).is_err() {
+                        bell::ring_card(&end.to_card);
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            let failed = Request::ModifyPair(pairs[0], Attributes::state(State::Error));
+            end.client.call(&failed, &[]).expect("it changes");
+            // What has to end before that is answered.
+            end.client.call(&Request::QueryPair(pairs[0]), &[]).expect("it is there");
+        },
         "holes" => {
             let [mut a, b] = two(path, GIB);
             loop {

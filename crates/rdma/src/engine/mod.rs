@@ -14,10 +14,11 @@
 //! * `queues`: protection domains, completion queues, shared receive queues.
 //! * `pairs`: queue pairs, made, told and destroyed.
 //! * `post`: requests and buffers.
-//! * `packets`: what comes and what goes. `short`: SENDs that need no answer.
+//! * `packets`: what comes and what goes. `short`: SENDs that need no answer. `flushes`: what has failed ends.
 //! * `numbers`, `timers`, `turns`: which queue pair has which number; when each is to be looked at; whose turn it is to send.
 
 mod error;
+mod flushes;
 mod numbers;
 mod packets;
 mod pairs;
@@ -33,7 +34,7 @@ pub use queues::SharedReceiveQuery;
 pub use short::{Came, Near, Rings, Seen};
 
 use crate::memory::Memory;
-use crate::transport::{Environment, Events, Pool, QueuePair};
+use crate::transport::{Environment, Events, Flushes, Pool, QueuePair};
 use crate::work::{CompletionQueue, SharedReceiveQueue};
 use numbers::Numbers;
 use slab::Slab;
@@ -62,6 +63,7 @@ pub struct Engine<M> {
     events: Events,
     counters: Counters,
     pool: Pool,
+    flushes: Flushes,
 }
 
 impl<M: Memory> Engine<M> {
@@ -87,6 +89,7 @@ impl<M: Memory> Engine<M> {
             events: Events::default(),
             counters: Counters::default(),
             pool: Pool::new(options.reorder_bytes),
+            flushes: Flushes::new(options.flushed_in_turn),
             options,
         }
     }
@@ -137,6 +140,7 @@ impl<M: Memory> Engine<M> {
             events: &mut self.events,
             counters: &mut self.counters,
             pool: &mut self.pool,
+            flushes: &mut self.flushes,
             options: &self.options,
             now,
         };

@@ -38,6 +38,7 @@ impl<M: Memory> Engine<M> {
             self.start_late_timers(now);
         }
         self.expire(now);
+        self.flush_on(now);
         let (tries, mut sent) = (self.turns.open(), 0);
         while sent < budget {
             let Some(group) = self.turns.begin() else { break };
@@ -145,7 +146,7 @@ impl<M: Memory> Engine<M> {
     /// Whether no queue pair has anything to send now, and nothing is to be told.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.turns.is_empty() && self.events.is_empty()
+        self.turns.is_empty() && self.events.is_empty() && self.flushes.is_empty()
     }
 
     fn expire(&mut self, now: Moment) {

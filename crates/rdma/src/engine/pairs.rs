@@ -2,7 +2,7 @@
 
 use super::{Engine, Error, Event, Leftover};
 use crate::memory::Memory;
-use crate::number::{Key, Moment, Qpn};
+use crate::number::{Moment, Qpn};
 use crate::transport::{
     Attributes, Capabilities, Config, Init, Query, QueuePair, Requester, Responder, State, check_attributes,
 };
@@ -51,18 +51,8 @@ impl<M: Memory> Engine<M> {
         let receive = ReceiveQueue::new(granted.receive_requests, granted.receive_pieces);
         self.turns.know(group);
         let config = Config::new(number, init, granted);
-        let pair = QueuePair {
-            config,
-            requester: Requester::new(send),
-            responder: Responder::new(receive, Taken::new(taken_pieces)),
-            rate: None,
-            group,
-            scheduled: false,
-            has_answered: false,
-            is_late: false,
-            kept: None,
-            wrote_to: Key::default(),
-        };
+        let (requester, responder) = (Requester::new(send), Responder::new(receive, Taken::new(taken_pieces)));
+        let pair = QueuePair::new(config, group, requester, responder);
         self.pairs.insert(Box::new(pair));
         self.queue(init.send_queue)?.users.push(slot);
         self.queue(init.receive_queue)?.users.push(slot);

@@ -186,10 +186,7 @@ impl<M: Memory> Engine<M> {
     fn end_at_once(&mut self, slot: u32) {
         let (pairs, mut env) = self.split(Moment::new(0));
         if let Some(pair) = pairs.get_mut(slot as usize) {
-            pair.requester.flush(&pair.config, &mut env);
-            if pair.config.state == State::Error {
-                pair.responder.flush(&pair.config, &mut env);
-            }
+            pair.flush(&mut env);
         }
         self.fail_overrun(Moment::new(0));
     }

@@ -19,6 +19,9 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 use std::collections::VecDeque;
 
+/// Requests and buffers of queue pairs that have failed, of all programs, that end in one turn.
+const FLUSHED: u32 = 256;
+
 /// The number of a program, as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Number(pub(super) usize);
@@ -219,7 +222,7 @@ impl Service {
     pub fn new(options: Options, mac: [u8; 6], own: &[Gid], quota: Quota) -> Self {
         let general = General::new(own, options.seed);
         Self {
-            engine: Engine::new(Options { lists_filled: true, ..options }, Reach::new(own)),
+            engine: Engine::new(Options { lists_filled: true, flushed_in_turn: FLUSHED, ..options }, Reach::new(own)),
             mac,
             own: own.to_vec(),
             quota,
@@ -309,15 +312,19 @@ impl Service {
     }
 
     /// Up to where the messages that a program has written by now are to be taken, so that a request by another way comes behind them;
-    /// `None`: they were. What it writes meanwhile may count among them.
+    /// `None`: they were, and what has failed of it has ended. What it writes meanwhile may count among them.
     pub fn position_of_work(&self, program: Number) -> Option<u64> {
         let process = self.processes.get(program.0)?;
-        process.work.has_more().then(|| process.taken + u64::from(WORK_LINES))
+        match process.work.has_more() {
+            true => Some(process.taken + u64::from(WORK_LINES)),
+            false => self.engine.is_flushing(program.0 as u32).then_some(process.taken),
+        }
     }
 
-    /// Whether a program's messages are taken up to there, or there are no more.
+    /// Whether a program's messages are taken up to there, or there are no more, and what has failed of it has ended.
     pub fn has_taken(&self, program: Number, position: u64) -> bool {
-        self.processes.get(program.0).is_none_or(|process| process.taken >= position || !process.work.has_more())
+        let is_taken = |process: &Process| process.taken >= position || !process.work.has_more();
+        self.processes.get(program.0).is_none_or(is_taken) && !self.engine.is_flushing(program.0 as u32)
     }
 
     /// A program that is to be rung: it sleeps, and there is an event for it.

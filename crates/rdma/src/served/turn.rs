@@ -20,8 +20,9 @@ const BYTES: u64 = 1 << 20;
 const PACKETS: usize = 32;
 /// Completion queues that are looked after in one turn.
 const QUEUES: usize = 256;
-/// Completions of a queue in one turn.
+/// Completions of a queue in one turn, and of all.
 const COMPLETIONS: usize = 256;
+const TOLD: usize = 4096;
 /// Events in one turn.
 const EVENTS: usize = 256;
 
@@ -61,6 +62,7 @@ impl Service {
         let refused_next = self.general.expire(now);
         self.first = (self.first + 1) % self.processes.capacity().max(1);
         let mut moved = self.take_all(&mut || now);
+        moved |= self.engine.has_flushes();
         moved |= self.move_on(now, wire);
         self.look_at_full(now);
         moved |= self.tell();
@@ -136,7 +138,9 @@ impl Service {
 
     /// Takes work of one program, as much as a turn has. Whether there was some.
     fn take_of(&mut self, now: &mut dyn FnMut() -> Moment, program: Number) -> bool {
-        if !self.processes.get(program.0).is_some_and(|process| process.work.has_more()) {
+        // What has failed of it ends first: completions of what it asks for now would come before.
+        let is_asking = self.processes.get(program.0).is_some_and(|process| process.work.has_more());
+        if !is_asking || self.engine.is_flushing(program.0 as u32) {
             return false;
         }
         // Made once; it is away while a message is taken apart.
@@ -160,7 +164,7 @@ impl Service {
         scratch: &mut Scratch,
     ) -> Result<(), Malformed> {
         let (mut count, mut copied) = (0, 0);
-        while count < MESSAGES && copied < BYTES {
+        while count < MESSAGES && copied < BYTES && !self.engine.is_flushing(program.0 as u32) {
             let Some(process) = self.processes.get_mut(program.0) else { break };
             let Some(len) = process.work.take(&mut scratch.words)? else { break };
             process.taken += 1;
@@ -248,7 +252,7 @@ impl Service {
         let queue = if ended == Ended::Receive { of.receive_queue } else { of.send_queue };
         let completion = Completion { id, status: Status::LocalOperation, ended, qpn, ..Completion::default() };
         // Behind those that were there before, and it wakes whoever waits for one.
-        self.engine.complete(queue, completion);
+        self.engine.complete_behind(qpn, queue, completion);
     }
 
     fn arm(&mut self, program: Number, queue: u32, solicited_only: bool, taken: u32) {
@@ -331,12 +335,21 @@ impl Service {
     /// Completions go to their rings while these have room, then events.
     fn tell(&mut self) -> bool {
         let mut moved = false;
+        let mut told = 0;
         for _ in 0..self.engine.filled().min(QUEUES) {
+            if told >= TOLD {
+                break;
+            }
             let Some(queue) = self.engine.take_filled() else { break };
             let Some(of) = self.queues.get_mut(&queue) else { continue };
-            moved |= of.fill(&mut self.engine, queue, COMPLETIONS) > 0;
-            if self.engine.has_completions(queue) {
-                self.full.push(queue);
+            let count = of.fill(&mut self.engine, queue, COMPLETIONS);
+            told += count;
+            moved |= count > 0;
+            match self.engine.has_completions(queue) {
+                false => {}
+                // There is room for more, in the next turn.
+                true if count == COMPLETIONS => self.engine.list_filled(queue),
+                true => self.full.push(queue),
             }
         }
         for _ in 0..EVENTS {

@@ -1,7 +1,7 @@
 //! What queue pairs need of the engine.
 
 use super::responder::Pool;
-use super::{Counters, Event, Events, Options};
+use super::{Counters, Event, Events, Flushes, Options};
 use crate::number::Moment;
 use crate::work::{Added, Completion, CompletionQueue, SharedReceiveQueue};
 use slab::Slab;
@@ -14,6 +14,7 @@ pub(crate) struct Environment<'a, M> {
     pub events: &'a mut Events,
     pub counters: &'a mut Counters,
     pub pool: &'a mut Pool,
+    pub flushes: &'a mut Flushes,
     pub options: &'a Options,
     pub now: Moment,
 }

@@ -7,6 +7,7 @@
 //!
 //! * `attributes`, `state`: what a queue pair is told, and in which state it takes what.
 //! * `queue_pair`, `told`: both halves of one, how it fails, and how it takes what it is told.
+//! * `flushes`: what ends of those that have failed, and when.
 //! * `requester/`: what is asked: segments, sequence numbers, window, retries; and what comes of answers.
 //! * `responder/`: what is done for the other end, and what it is answered.
 //! * `short`: SENDs that need no answer.
@@ -17,6 +18,7 @@ mod attributes;
 mod counters;
 mod environment;
 mod event;
+mod flushes;
 mod options;
 mod origin;
 mod out;
@@ -40,6 +42,7 @@ pub use state::{State, Unfit};
 
 pub(crate) use environment::Environment;
 pub(crate) use event::Events;
+pub(crate) use flushes::Flushes;
 pub(crate) use queue_pair::{Broken, Config, QueuePair, Step};
 pub(crate) use requester::{Requester, SPAN};
 pub(crate) use responder::{Pool, Responder};

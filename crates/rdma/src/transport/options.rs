@@ -42,6 +42,9 @@ pub struct Options {
     /// Completions are taken at once, by whoever asks which queues have some ([`Engine::take_filled`](crate::engine::Engine::take_filled)),
     /// and whoever reads them knows which queue pairs there are: lines of one that is destroyed stay.
     pub lists_filled: bool,
+    /// Requests and buffers of queue pairs that have failed that end in one call of [`Engine::transmit`](crate::engine::Engine::transmit), and
+    /// since the last one. More of them end in the next calls.
+    pub flushed_in_turn: u32,
     /// The shortest time after which something is sent again, however short a queue pair's timeout is.
     pub min_timeout: Duration,
 }
@@ -67,6 +70,7 @@ impl Default for Options {
             rate_control: false,
             line_rate: 100_000_000_000,
             lists_filled: false,
+            flushed_in_turn: u32::MAX,
             min_timeout: Duration::ZERO,
         }
     }

@@ -8,7 +8,7 @@ use crate::local::{Connected, Far};
 use crate::memory::{Asker, Kept, Memory};
 use crate::number::{Key, Moment, Psn, Qpn};
 use crate::wire::{Format, Headers, Opcode, Packet, Path, Service};
-use crate::work::{Access, Data, Operation, Request, Status};
+use crate::work::{Access, Completion, Data, Operation, Request, Status};
 
 /// What came of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +170,33 @@ pub(crate) struct QueuePair {
     pub kept: Option<Kept>,
     /// The region that the last one went to.
     pub wrote_to: Key,
+    /// What has not ended of it ends in later turns.
+    pub flushing: bool,
+    /// Behind that it tells that it takes no more buffers,
+    tells_last: bool,
+    /// and this, of a request that was never in its queue.
+    pub behind: Option<(u32, Completion)>,
+}
+
+impl QueuePair {
+    /// In the state RESET.
+    pub fn new(config: Config, group: u32, requester: Requester, responder: Responder) -> Self {
+        Self {
+            config,
+            requester,
+            responder,
+            rate: None,
+            group,
+            scheduled: false,
+            has_answered: false,
+            is_late: false,
+            kept: None,
+            wrote_to: Key::default(),
+            flushing: false,
+            tells_last: false,
+            behind: None,
+        }
+    }
 }
 
 impl QueuePair {
@@ -384,10 +411,10 @@ impl QueuePair {
         self.hide(env.memory);
         if self.config.init.service == Service::ReliableConnection || self.config.state == State::Error {
             self.config.state = State::Error;
-            self.flush(env);
+            self.flush_all(env);
         } else {
             self.config.state = State::SendError;
-            self.requester.flush(&self.config, env);
+            self.flush(env);
         }
     }
 
@@ -396,7 +423,7 @@ impl QueuePair {
         if self.config.state != State::Reset {
             self.hide(env.memory);
             self.config.state = State::Error;
-            self.flush(env);
+            self.flush_all(env);
         }
     }
 
@@ -469,11 +496,29 @@ impl QueuePair {
         }
     }
 
-    /// Ends everything that waits.
-    pub fn flush<M: Memory>(&mut self, env: &mut Environment<'_, M>) {
-        self.requester.flush(&self.config, env);
-        self.responder.flush(&self.config, env);
-        if self.config.init.shared_receive_queue.is_some() {
+    /// It has failed: ends everything that waits.
+    pub fn flush_all<M>(&mut self, env: &mut Environment<'_, M>) {
+        self.tells_last = self.config.init.shared_receive_queue.is_some();
+        self.flush(env);
+    }
+
+    /// Ends what waits, of a queue pair that has failed, as much of it as may end now; it is known who goes on later.
+    pub fn flush<M>(&mut self, env: &mut Environment<'_, M>) {
+        let mut is_over = self.requester.flush(&self.config, env);
+        if self.config.state == State::Error {
+            is_over &= self.responder.flush(&self.config, env);
+        }
+        if !is_over {
+            if !core::mem::replace(&mut self.flushing, true) {
+                env.flushes.add(self.group, self.config.number());
+            }
+            return;
+        }
+        self.flushing = false;
+        if let Some((queue, completion)) = self.behind.take() {
+            env.complete(queue, completion);
+        }
+        if core::mem::take(&mut self.tells_last) {
             env.events.add_once(Event::LastBufferReached(self.config.number()));
         }
     }
@@ -481,6 +526,7 @@ impl QueuePair {
     /// Forgets everything, without telling.
     pub fn reset<M>(&mut self, env: &mut Environment<'_, M>) {
         self.config.state = State::Reset;
+        (self.flushing, self.tells_last, self.behind) = (false, false, None);
         (self.config.extended, self.config.is_stranger) = (false, false);
         self.rate = None;
         self.requester.begin(Psn::new(0), &self.config);

@@ -33,7 +33,7 @@ impl QueuePair {
             (_, State::Error) => {
                 self.config.state = to;
                 self.responder.fall_silent();
-                self.flush(env);
+                self.flush_all(env);
             }
             (State::Init, State::ReadyToReceive) => {
                 self.config.is_alone = false;

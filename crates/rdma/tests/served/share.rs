@@ -35,7 +35,7 @@ impl Out for FullWire {
 }
 
 /// Turns until a short SEND from one to the other has come and has ended.
-fn turns_of_a_send(service: &mut Service, now: &mut u64, [from, to]: [&mut End; 2], wire: &mut impl Out) -> usize {
+pub fn turns_of_a_send(service: &mut Service, now: &mut u64, [from, to]: [&mut End; 2], wire: &mut impl Out) -> usize {
     to.program.post_receive(to.qpn, 1, &[to.piece(0, 64)]).unwrap();
     from.post(2, Operation::Send, &[from.piece(0, 64)]).unwrap();
     let mut told = (false, false);

@@ -212,12 +212,13 @@ impl Requester {
         self.retire(config, env)
     }
 
-    /// Ends everything, in order.
-    pub fn flush<M>(&mut self, config: &Config, env: &mut Environment<'_, M>) {
-        while self.queue.len() > 0 {
+    /// Ends everything, in order, or as much as may end now. Whether that was all.
+    pub fn flush<M>(&mut self, config: &Config, env: &mut Environment<'_, M>) -> bool {
+        while self.queue.len() > 0 && env.flushes.take() {
             self.end_first(config, env, Status::Flushed);
         }
         let psn = self.end;
         self.begin(psn, config);
+        self.queue.len() == 0
     }
 }

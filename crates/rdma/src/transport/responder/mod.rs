@@ -137,8 +137,9 @@ impl Responder {
         *self = Self::new(queue, taken);
     }
 
-    /// Ends everything that waits for something to come. What the other end is still to be told stays.
-    pub fn flush<M>(&mut self, config: &Config, env: &mut Environment<'_, M>) {
+    /// Ends everything that waits for something to come, or as much as may end now. What the other end is still to be told stays. Whether that
+    /// was all.
+    pub fn flush<M>(&mut self, config: &Config, env: &mut Environment<'_, M>) -> bool {
         env.counters.kept_dropped += self.drop_kept(env.pool);
         self.message = Message::None;
         self.acknowledge = false;
@@ -146,7 +147,10 @@ impl Responder {
         if self.taken.in_use {
             self.end_taken(config, env, Status::Flushed, 0, None);
         }
-        while let Some(id) = self.queue.drop_first() {
+        while self.queue.len() > 0
+            && env.flushes.take()
+            && let Some(id) = self.queue.drop_first()
+        {
             let line = Completion {
                 id,
                 status: Status::Flushed,
@@ -156,6 +160,7 @@ impl Responder {
             };
             env.complete(config.init.receive_queue, line);
         }
+        self.queue.len() == 0
     }
 
     /// Forgets what it wanted to say. For when the program, not the other end, has ended it.
