@@ -115,9 +115,12 @@ pub struct Local<B: Buffer = Vec<u8>> {
     filter: Filter,
     /// Copies that were not done in the last turn.
     open: VecDeque<Action>,
-    done: VecDeque<Done<B>>,
     lost: VecDeque<(PairId, Breach)>,
     bells_noted: u64,
+    /// The pair whose doorbells are looked at first.
+    bells_next: usize,
+    /// Bytes that were read where they were.
+    moved: u64,
     thresholds: Vec<(u64, Scheme)>,
 }
 
@@ -133,9 +136,10 @@ impl<B: Buffer> Local<B> {
             buffers: Vec::new(),
             filter: Filter::default(),
             open: VecDeque::new(),
-            done: VecDeque::new(),
             lost: VecDeque::new(),
             bells_noted: 0,
+            bells_next: 0,
+            moved: 0,
             thresholds: Vec::new(),
         })
     }
@@ -204,18 +208,30 @@ impl<B: Buffer> Local<B> {
                 break;
             }
         }
-        while self.act_next().is_some() {}
+        // Not more than it had buffers for. Those of others have time.
+        while let Some(action) = self.next_of(pair) {
+            self.act(action);
+        }
         self.part(pair);
+    }
+
+    /// The next copy of that pair.
+    fn next_of(&mut self, pair: PairId) -> Option<Action> {
+        self.pull();
+        let at = self.open.iter().position(|action| action.pair == pair)?;
+        self.open.remove(at)
     }
 
     fn part(&mut self, pair: PairId) {
         self.engine.lose(pair);
-        // Its copies first: they are about memory that goes now.
-        while self.act_next().is_some() {}
+        // What is left to be copied is nobody's, and its memory goes now.
+        while let Some(action) = self.next_of(pair) {
+            self.engine.finished(action.ticket, false);
+        }
         if let Some(peer) = self.peers.get_mut(pair.0 as usize) {
             *peer = None;
         }
-        self.end();
+        self.pull();
     }
 
     fn peer(&mut self, pair: PairId) -> Option<&mut Peer> {
@@ -245,9 +261,9 @@ impl<B: Buffer> Local<B> {
         let request = self.engine.send(pair, tag, buffer.len() as u64, scheme)?;
         self.keep(request, buffer);
         self.pull();
-        self.say(pair);
-        // Its number, and those of others that have ended, may be the next one's.
-        self.end();
+        if self.say(pair) {
+            self.engine.said_all(pair);
+        }
         Ok(request)
     }
 
@@ -271,11 +287,7 @@ impl<B: Buffer> Local<B> {
             return self.receive_waiting(pair, tag, mask, to);
         }
         let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
-        let taken = peer.channel.receive(&mut self.engine, pair, tag, mask, to);
-        if taken.is_err() {
-            self.end();
-        }
-        taken
+        peer.channel.receive(&mut self.engine, pair, tag, mask, to)
     }
 
     /// The same, where others wait, or messages do.
@@ -283,7 +295,6 @@ impl<B: Buffer> Local<B> {
     fn receive_waiting(&mut self, pair: PairId, tag: Tag, mask: u64, to: &mut [u8]) -> Result<Option<Taken>, Breach> {
         // What comes may be for those who have asked before.
         let heard = self.hear(pair);
-        self.end();
         let Some((tag, words, len)) = self.engine.take_waiting(pair, tag, mask) else {
             return heard.map(|_| None);
         };
@@ -307,7 +318,7 @@ impl<B: Buffer> Local<B> {
     pub fn receive(&mut self, from: Option<PairId>, tag: Tag, mask: u64, buffer: B) -> Result<RequestId, RequestError> {
         let request = self.engine.receive(from, tag, mask, buffer.len() as u64)?;
         self.keep(request, buffer);
-        self.end();
+        self.pull();
         Ok(request)
     }
 
@@ -316,9 +327,7 @@ impl<B: Buffer> Local<B> {
     /// # Errors
     /// [`RequestError`].
     pub fn cancel(&mut self, request: RequestId) -> Result<Cancel, RequestError> {
-        let cancelled = self.engine.cancel(request)?;
-        self.end();
-        Ok(cancelled)
+        self.engine.cancel(request)
     }
 
     /// Moves everything on that can be moved, each pair by a bounded turn. Whether something was.
@@ -349,7 +358,6 @@ impl<B: Buffer> Local<B> {
             self.part(pair);
             self.lost.push_back((pair, breach));
         }
-        self.end();
         has_moved
     }
 
@@ -405,10 +413,13 @@ impl<B: Buffer> Local<B> {
 
     /// The next doorbell of any pair.
     pub fn any_bell(&mut self) -> Option<(PairId, Bell)> {
-        for at in 0..self.peers.len() {
+        let (count, first) = (self.peers.len(), self.bells_next);
+        for at in (0..count).map(|at| (first + at) % count) {
             let pair = PairId(at as u32);
             // Who writes nonsense is lost, and named by the engine.
             if let Ok(Some(bell)) = self.bell(pair) {
+                // Who rings without end has its turn with the others.
+                self.bells_next = at + 1;
                 return Some((pair, bell));
             }
         }
@@ -418,12 +429,37 @@ impl<B: Buffer> Local<B> {
     /// Time goes on ([`Engine::tick`]).
     pub fn tick(&mut self) {
         self.engine.tick();
-        self.end();
     }
 
-    /// The next message that has ended.
+    /// Whether a pair that has ended has left messages.
+    pub fn has_left(&self, pair: PairId) -> bool {
+        self.engine.has_left(pair)
+    }
+
+    /// The next message that has ended. Its number is used again from now on.
     pub fn done(&mut self) -> Option<Done<B>> {
-        self.done.pop_front()
+        // What has come for it is in its buffer first.
+        self.pull();
+        loop {
+            let completion = self.engine.completion()?;
+            // There is one: each message that begins has brought it.
+            let Some(mut buffer) = self.buffers[completion.request.0 as usize].take() else { continue };
+            if let Outcome::Received { len, .. } = completion.outcome {
+                buffer.shorten(len as usize);
+            }
+            return Some(Done { request: completion.request, outcome: completion.outcome, buffer });
+        }
+    }
+
+    /// Whether there is one.
+    #[inline]
+    pub fn has_done(&self) -> bool {
+        self.engine.has_completions()
+    }
+
+    /// Bytes of messages that were read in the memory of another process.
+    pub fn moved(&self) -> u64 {
+        self.moved
     }
 
     /// The next pair that was lost because its other end did what it may not.
@@ -481,12 +517,9 @@ impl<B: Buffer> Local<B> {
     pub fn bell(&mut self, pair: PairId) -> Result<Option<Bell>, Breach> {
         let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
         let taken = peer.channel.bells_in.take(&self.filter);
-        peer.has_bells = peer.has_bells && taken.is_ok() && peer.channel.bells_in.has_more();
-        taken.map_err(|_| {
-            let breach = self.engine.refuse(pair);
-            self.end();
-            breach
-        })
+        // Behind one that nobody wants others may wait, of which it is to be told.
+        peer.has_bells = peer.has_bells && matches!(taken, Ok(Some(_))) && peer.channel.bells_in.has_more();
+        taken.map_err(|_| self.engine.refuse(pair))
     }
 
     fn keep(&mut self, request: RequestId, buffer: B) {
@@ -546,7 +579,7 @@ impl<B: Buffer> Local<B> {
 
     /// Does an action: how many bytes it was.
     fn act(&mut self, action: Action) -> usize {
-        let Self { engine, peers, buffers, .. } = self;
+        let Self { engine, peers, buffers, moved, .. } = self;
         let Action { ticket, pair, request, offset, len, work } = action;
         let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
         let buffer = &mut buffers[request.0 as usize];
@@ -568,26 +601,15 @@ impl<B: Buffer> Local<B> {
             }
             Work::Move { origin } => in_pieces(len, |done| {
                 let to = buffer.piece_mut(from + done, len - done);
-                if peer.read(origin, offset + done as u64, to) { to.len() } else { 0 }
+                let count = if peer.read(origin, offset + done as u64, to) { to.len() } else { 0 };
+                *moved += count as u64;
+                count
             }),
             // Of pairs whose ends do not reach each other's buffers; and done when it was pulled.
             Work::CopyIn { .. } | Work::Expose => false,
         });
         engine.finished(ticket, done);
         len
-    }
-
-    /// Takes what has ended: after everything that may end something, because its number is the next one's.
-    fn end(&mut self) {
-        self.pull();
-        while let Some(completion) = self.engine.completion() {
-            // There is one: each message that begins has brought it.
-            let Some(mut buffer) = self.buffers[completion.request.0 as usize].take() else { continue };
-            if let Outcome::Received { len, .. } = completion.outcome {
-                buffer.shorten(len as usize);
-            }
-            self.done.push_back(Done { request: completion.request, outcome: completion.outcome, buffer });
-        }
     }
 }
 

@@ -92,15 +92,19 @@ fn messages_of_any_size_wake_who_sleeps() {
 #[test]
 fn messages_go_from_memory_to_memory() {
     let (one, other, to, from) = pair("direct");
+    let mut moved = 0;
     for (round, len) in [0, 1, 1000, 5_000_000].into_iter().enumerate() {
         let early = other.receive(Some(from), Tag(1), u64::MAX, vec![0; len]).unwrap();
         let sent = [1, 2].map(|tag| one.send_by(to, Tag(tag), bytes(tag, len), Scheme::ZeroCopy).unwrap());
         assert!(other.wait(early, LONG).unwrap().buffer == bytes(1, len), "{round}");
         assert_eq!(one.wait(sent[0], LONG).unwrap().outcome, Outcome::Sent);
-        assert_eq!(other.in_use(), (0, 0), "no buffer is used");
+        moved += len as u64;
+        assert_eq!(other.moved(), moved, "it came another way");
         assert!(one.wait(sent[1], NOT_AT_ALL).is_none(), "nobody has read it");
         let late = other.receive(Some(from), Tag(2), u64::MAX, vec![0; len]).unwrap();
         assert!(other.wait(late, LONG).unwrap().buffer == bytes(2, len));
+        moved += len as u64;
+        assert_eq!(other.moved(), moved);
         assert_eq!(one.wait(sent[1], LONG).unwrap().outcome, Outcome::Sent);
     }
     let sent = one.send_by(to, Tag(1), bytes(1, 100_000), Scheme::ZeroCopy).unwrap();
@@ -151,6 +155,16 @@ fn doorbells_wake_who_sleeps() {
     one.ring(to, 1).unwrap().unwrap();
     assert!(other.next(Duration::from_millis(50)).is_none());
     assert_eq!(other.bell(from).unwrap().unwrap().number, 1);
+    // A descriptor is readable as long as one waits, however it is taken.
+    let descriptor = other.descriptor().unwrap();
+    let is_readable = |most: i64| {
+        let most = Timespec { tv_sec: most, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&*descriptor, PollFlags::IN)], Some(&most)).unwrap() == 1
+    };
+    one.ring(to, 2).unwrap().unwrap();
+    assert!(is_readable(20));
+    assert_eq!(other.bell(from).unwrap().unwrap().number, 2);
+    assert!(!is_readable(0));
 }
 
 #[test]
@@ -352,6 +366,76 @@ fn descriptors_that_are_slow_to_close_hold_nobody_up() {
     let request = other.receive(None, Tag(0), 0, vec![0; 10]).unwrap();
     assert_eq!(other.wait(request, LONG).unwrap().buffer, [1; 10]);
     drop(deaf);
+}
+
+/// Who has called, and then only waits for a descriptor: its helper thread slept when it called, and knows the new one all the same.
+#[test]
+fn who_has_called_is_woken() {
+    for round in 0..20 {
+        let what = format!("woken-{round}");
+        let other = open(&what);
+        let one = Endpoint::with(SLEEPY).unwrap();
+        let descriptor = one.descriptor().unwrap();
+        let to = one.connect(&name(&what), Duration::MAX).unwrap();
+        let wanted = one.receive(Some(to), Tag(1), u64::MAX, vec![0; 3000]).unwrap();
+        let from = other.accept(LONG).unwrap();
+        other.send(from, Tag(1), bytes(round, 3000)).unwrap();
+        let most = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&*descriptor, PollFlags::IN)], Some(&most)), Ok(1), "{round}");
+        assert!(one.wait(wanted, NOT_AT_ALL).unwrap().buffer == bytes(round, 3000));
+    }
+}
+
+/// Who has called, left something and gone, before anybody has asked: the program learns of him, and can give his place to others.
+#[test]
+fn who_went_before_he_was_seen_is_told_of_if_he_has_left_something() {
+    let other = open("unseen");
+    let probe = Endpoint::with(SLEEPY).unwrap();
+    for round in 0..6 {
+        let one = Endpoint::with(SLEEPY).unwrap();
+        let to = one.connect(&name("unseen"), LONG).unwrap();
+        let leaves_some = round % 2 == 0;
+        assert!(!leaves_some || one.send_short(to, Tag(7), &[7; 9]));
+        drop(one);
+        // Who calls now is heard after that.
+        probe.connect(&name("unseen"), LONG).unwrap();
+        if leaves_some {
+            let Some(Event::Joined(peer)) = other.event(LONG) else { panic!("{round}") };
+            assert_eq!(other.event(LONG), Some(Event::Lost(peer, None)));
+            other.leave(peer);
+            assert_eq!(other.receive(Some(peer), Tag(7), 0, vec![0; 9]), Err(RequestError::Lost));
+        }
+        let Some(Event::Joined(called)) = other.event(LONG) else { panic!("{round}") };
+        other.leave(called);
+        assert!(matches!(probe.event(LONG), Some(Event::Lost(..))));
+    }
+    let wanted = other.receive(None, Tag(7), 0, vec![0; 9]).unwrap();
+    assert!(other.wait(wanted, Duration::from_millis(20)).is_none(), "what was left is gone with him");
+}
+
+/// A program that never asks what has happened: it is not remembered without end.
+#[test]
+fn events_are_not_kept_for_ever() {
+    let other = open("events");
+    let one = Endpoint::with(Config { peers: 8, ..SLEEPY }).unwrap();
+    let mut last = None;
+    for _ in 0..1100 {
+        let until = Instant::now() + LONG;
+        let to = loop {
+            match one.connect(&name("events"), LONG) {
+                Ok(to) => break to,
+                Err(Error::Refused(..) | Error::Full(_)) if Instant::now() < until => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
+        other.leave(other.accept(LONG).unwrap());
+        last = Some(to);
+    }
+    while one.send(last.unwrap(), Tag(0), Vec::new()).is_ok() {
+        std::thread::yield_now();
+    }
+    let told: Vec<Event> = core::iter::from_fn(|| one.event(NOT_AT_ALL)).collect();
+    assert_eq!((told.len(), told.last()), (1024, Some(&Event::Lost(last.unwrap(), None))));
 }
 
 const VICTIM: &str = "MILLRACE_TEST_VICTIM";

@@ -210,3 +210,107 @@ fn two_mappings_of_one_file_are_enough() {
         scope.spawn(move || work(Region::map(fd, len, Protection::ReadWrite, false).unwrap(), Side::Taker));
     });
 }
+
+/// A message that has ended has its number, and its bytes, until that was told.
+#[test]
+fn numbers_are_used_again_when_they_were_taken() {
+    let (mut one, mut other) = (Local::new(LIMITS).unwrap(), Local::new(LIMITS).unwrap());
+    let (_memory, to, from) = join(&mut one, &mut other);
+    let long = one.send_by(to, Tag(1), bytes(1, 500), Scheme::OneCopy).unwrap();
+    other.receive(Some(from), Tag(1), u64::MAX, vec![0; 10]).unwrap();
+    other.progress();
+    // It learns of it by the quick way, which tells of no ends.
+    assert_eq!(one.receive_short(to, Tag(0), 0, &mut []), Ok(None));
+    assert!(one.has_done());
+    let next = one.send_by(to, Tag(2), bytes(2, 500), Scheme::OneCopy).unwrap();
+    assert_ne!(long, next);
+    let ended = one.done().unwrap();
+    assert_eq!((ended.request, ended.outcome), (long, Outcome::TooLong { len: 500 }));
+    assert!(ended.buffer == bytes(1, 500) && one.done().is_none());
+    other.receive(Some(from), Tag(2), u64::MAX, vec![0; 500]).unwrap();
+    let ended = (0..100).find_map(|_| {
+        other.progress();
+        one.progress();
+        one.done()
+    });
+    let ended = ended.unwrap();
+    assert_eq!((ended.request, ended.outcome), (next, Outcome::Sent));
+    assert!(ended.buffer == bytes(2, 500));
+}
+
+/// One pair ends while what another one has sent is not copied yet: it is not done at once because of that.
+#[test]
+fn the_end_of_one_pair_costs_others_nothing() {
+    let limits = Limits { mtu: 1 << 20, slots: 4, rmbs: 4, ..LIMITS };
+    let [mut hub, mut busy, mut gone] = [(); 3].map(|()| Local::new(limits).unwrap());
+    let ((_one, to, from), (_other, _, left)) = (join(&mut busy, &mut hub), join(&mut gone, &mut hub));
+    let sent = bytes(1, 4 << 20);
+    hub.receive(Some(from), Tag(1), u64::MAX, vec![0; sent.len()]).unwrap();
+    busy.send_by(to, Tag(1), sent.clone(), Scheme::OneCopy).unwrap();
+    hub.progress();
+    (0..10).for_each(|_| _ = busy.progress());
+    // A part of the four.
+    hub.progress();
+    hub.hang_up(left);
+    assert!(hub.has_work() && !hub.has_done());
+    (0..10).for_each(|_| _ = hub.progress());
+    assert!(hub.done().is_some_and(|done| done.buffer == sent));
+    // Of one that ends, what has come counts.
+    hub.receive(Some(from), Tag(2), u64::MAX, vec![0; sent.len()]).unwrap();
+    busy.send_by(to, Tag(2), sent.clone(), Scheme::OneCopy).unwrap();
+    hub.progress();
+    (0..10).for_each(|_| _ = busy.progress());
+    hub.hang_up(from);
+    assert!(hub.done().is_some_and(|done| done.buffer == sent));
+    assert_eq!(hub.engine().in_use(), (0, 0));
+}
+
+/// A pair that was lost, of which nobody was told yet, is not taken for the one that comes after it.
+#[test]
+fn a_late_breach_is_that_of_who_did_it() {
+    let (mut one, mut other, mut third) =
+        (Local::new(LIMITS).unwrap(), Local::new(LIMITS).unwrap(), Local::new(LIMITS).unwrap());
+    let (memory, to, from) = join(&mut one, &mut other);
+    other.claim(0..=9, Owner(1)).unwrap();
+    assert_eq!(one.ring(to, 5), Some(Ok(())));
+    // Whatever stands in the line of a doorbell, but for the first word, which says that there is one.
+    let words = memory.window().slots64(131_584, 1 << 12).unwrap();
+    let line = (0..1 << 12).find(|at| words.load(*at) == 5).unwrap();
+    words.store(line, u64::MAX);
+    assert!(other.bell(from).is_err());
+    let (_memory, to, new) = join(&mut third, &mut other);
+    other.progress();
+    assert_eq!(other.lost().map(|lost| lost.0), Some(from));
+    assert_ne!(new, from);
+    assert_eq!(other.lost(), None);
+    assert_eq!(third.ring(to, 7), Some(Ok(())));
+    assert!(matches!(other.bell(new), Ok(Some(Bell { number: 7, .. }))));
+    // When that was told, it is free for the next one.
+    let (_memory, _, next) = join(&mut one, &mut other);
+    assert_eq!(next, from);
+}
+
+#[test]
+fn doorbells_of_all_have_their_turns() {
+    let [mut hub, mut one, mut other] = [(); 3].map(|()| Local::new(LIMITS).unwrap());
+    let ((_one, to, first), (_other, also_to, second)) = (join(&mut one, &mut hub), join(&mut other, &mut hub));
+    hub.claim(0..=8, Owner(1)).unwrap();
+    hub.claim(9..=9, Owner(2)).unwrap();
+    for number in 0..4 {
+        one.ring(to, number).unwrap().unwrap();
+        other.ring(also_to, number).unwrap().unwrap();
+    }
+    let who: Vec<PairId> = core::iter::from_fn(|| hub.any_bell()).map(|(pair, _)| pair).collect();
+    assert_eq!(who, [first, second].repeat(4));
+    // One that nobody wants any more, and one behind it.
+    one.ring(to, 9).unwrap().unwrap();
+    one.ring(to, 3).unwrap().unwrap();
+    hub.release(Owner(2));
+    hub.progress();
+    let before = hub.bells_noted();
+    assert_eq!(hub.any_bell(), None);
+    assert!(!hub.is_quiet(), "something waits of which nobody was told");
+    hub.progress();
+    assert_eq!(hub.bells_noted(), before + 1);
+    assert!(matches!(hub.any_bell(), Some((_, Bell { number: 3, .. }))));
+}

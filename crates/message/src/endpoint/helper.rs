@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_micros(100);
 /// How long it looks on when something has come.
 const LINGER: Duration = Duration::from_micros(200);
+/// How long it does so without looking at anything else: what comes without end is not to keep others from being let in.
+const TURN: Duration = Duration::from_millis(1);
 /// The longest pause while the program moves things on, or something is left to do that cannot be done.
 const LONGEST: Duration = Duration::from_millis(1);
 /// How often time goes on, for those who keep buffers that others want.
@@ -116,8 +118,9 @@ impl<B: Buffer> Helper<B> {
 
     /// Moves messages on while something comes and the program does not do it.
     fn look_on(&self, seen: u64) {
-        let mut last = Instant::now();
-        while last.elapsed() < LINGER {
+        let begin = Instant::now();
+        let mut last = begin;
+        while last.elapsed() < LINGER && begin.elapsed() < TURN && !self.shared.is_closed() {
             let (has_moved, calls) = self.shared.with(|state| (state.progress(), state.calls));
             if calls != seen {
                 return;
@@ -239,9 +242,7 @@ fn sleep<B: Buffer>(state: &mut State<B>, before: Option<Duration>) -> Option<Du
         let longer = before.unwrap_or(PATIENCE) * 2;
         return Some(if state.local.has_work() { longer.clamp(PATIENCE, LONGEST) } else { Duration::ZERO });
     }
-    if state.ticks() {
-        return Some(TICK);
-    }
     state.is_asleep = true;
-    None
+    state.is_ticking = state.ticks();
+    state.is_ticking.then_some(TICK)
 }

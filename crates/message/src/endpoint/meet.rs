@@ -41,12 +41,14 @@ impl Users {
 /// Calls an endpoint.
 pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patience: Duration) -> Result<Peer, Error> {
     let name = Name::parse(name)?;
-    let until = Instant::now() + patience;
+    // `None`: for ever.
+    let until = Instant::now().checked_add(patience);
+    let left = || until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
     let socket = loop {
         if let Some(socket) = name.call()? {
             break socket;
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = left();
         if left.is_zero() {
             return Err(Error::Nobody(name.to_string()));
         }
@@ -57,7 +59,7 @@ pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patie
     // It may have hung up already, and have said why.
     let _ = hello.send(&socket, None);
     let mut fds = Vec::new();
-    let (terms, memory) = match (answer(&socket, until.max(Instant::now() + AGAIN), &mut fds), fds.pop()) {
+    let (terms, memory) = match (answer(&socket, left().max(AGAIN), &mut fds), fds.pop()) {
         (Ok(Some(Greeting::Welcome(terms))), Some(memory)) => (terms, memory),
         (Ok(Some(Greeting::Refused(why))), _) => return Err(Error::Refused(name.to_string(), why)),
         _ => return Err(silent()),
@@ -73,12 +75,15 @@ pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patie
 }
 
 /// Waits for an answer. `Ok(None)`: there was none in time.
-fn answer(socket: &OwnedFd, until: Instant, fds: &mut Vec<OwnedFd>) -> Result<Option<Greeting>, Errno> {
+fn answer(socket: &OwnedFd, patience: Duration, fds: &mut Vec<OwnedFd>) -> Result<Option<Greeting>, Errno> {
+    /// Of one call.
+    const LONGEST: Duration = Duration::from_secs(3600);
+    let begin = Instant::now();
     loop {
         if let Some(answer) = Greeting::receive(socket, fds)? {
             return Ok(Some(answer));
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = patience.saturating_sub(begin.elapsed()).min(LONGEST);
         if left.is_zero() {
             return Ok(None);
         }
@@ -108,12 +113,16 @@ pub fn welcome<B: Buffer>(
     let Ok(memory) = Region::allocate(memory_len(shared.terms, terms), Pages::Ordinary) else {
         return refuse(socket);
     };
-    // Before it is joined: nothing else is said by this socket before.
-    if Greeting::Welcome(shared.terms).send(&socket, memory.fd().as_ref().map(|fd| fd.as_fd())).is_err() {
-        return Some(socket);
-    }
     shared.with(|state| {
+        // This program may have called somebody meanwhile.
+        if state.count() >= config.peers as usize {
+            return refuse(socket);
+        }
+        // Before it is joined: nothing else is said by this socket before.
+        if Greeting::Welcome(shared.terms).send(&socket, memory.fd().as_ref().map(|fd| fd.as_fd())).is_err() {
+            return Some(socket);
+        }
         let _ = state.join((memory.window(), Side::Maker, terms), socket, (name, caller), false);
-    });
-    None
+        None
+    })
 }

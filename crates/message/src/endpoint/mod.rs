@@ -312,8 +312,8 @@ impl<B: Buffer> Endpoint<B> {
         let pair = state.pair(from).ok_or(Breach::Gone)?;
         state.calls = state.calls.wrapping_add(1);
         let taken = state.local.receive_short(pair, tag, mask, to);
-        if state.local.has_work() || taken.is_err() {
-            state.progress();
+        if state.local.has_work() || state.local.has_done() || taken.is_err() {
+            self.progress_for_all(&mut state);
         }
         taken
     }
@@ -424,14 +424,29 @@ impl<B: Buffer> Endpoint<B> {
         state.calls = state.calls.wrapping_add(1);
         let bell = state.local.bell(pair);
         if bell.is_err() {
-            state.progress();
+            self.progress_for_all(&mut state);
         }
+        state.show();
         bell
     }
 
     /// Waits for a doorbell of anybody.
     pub fn any_bell(&self, patience: Duration) -> Option<(Peer, Bell)> {
         self.wait_for(patience, State::bell)
+    }
+
+    /// Moves everything on, and tells threads that sleep if there are news.
+    fn progress_for_all(&self, state: &mut State<B>) {
+        let before = state.news();
+        state.progress();
+        if state.sleepers > 0 && state.news() != before {
+            self.shared.news.notify_all();
+        }
+    }
+
+    /// Bytes of messages that were read where they were, in the memory of the other process.
+    pub fn moved(&self) -> u64 {
+        self.shared.lock().local.moved()
     }
 
     /// Send buffers and receive buffers that are in use.

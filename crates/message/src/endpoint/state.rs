@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// What is heard of one socket at a time.
 const MOST_HEARD: u32 = 64;
+/// Things that have happened and that the program has not asked for. More are forgotten, those first of others that are gone.
+const MOST_EVENTS: usize = 1024;
 /// Rings that nobody has asked for, and that are no reason to end a pair: some may be on their way twice.
 const SLACK: u64 = 64;
 
@@ -42,6 +44,8 @@ struct Other {
     link: Option<Link>,
     /// The program knows it.
     is_told: bool,
+    /// And that it is gone; or does not want it any more.
+    is_over: bool,
 }
 
 struct Link {
@@ -72,6 +76,10 @@ pub struct State<B: Buffer> {
     pub sleepers: u32,
     /// The helper thread sleeps until it is woken, and by what it is.
     pub is_asleep: bool,
+    /// It wakes by itself when time is to go on.
+    pub is_ticking: bool,
+    /// Pairs that are to be woken, which could not be said.
+    owed: Vec<PairId>,
     waker: Arc<OwnedFd>,
     /// How often others were told that this end sleeps.
     dozes: u64,
@@ -96,6 +104,8 @@ impl<B: Buffer> State<B> {
             calls: 0,
             sleepers: 0,
             is_asleep: false,
+            is_ticking: false,
+            owed: Vec::new(),
             waker,
             dozes: 0,
             descriptor: None,
@@ -127,7 +137,7 @@ impl<B: Buffer> State<B> {
         let pid = caller.pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
         let who = Who { name, user: caller.user, pid };
         let link = Some(Link { socket, ended, dozes: self.dozes, rings: 0 });
-        let other = Other { serial: self.serial, who, link, is_told };
+        let other = Other { serial: self.serial, who, link, is_told, is_over: false };
         match self.others.get_mut(pair.0 as usize) {
             Some(place) => *place = other,
             // The engine gives out the lowest number that is free.
@@ -137,12 +147,25 @@ impl<B: Buffer> State<B> {
         if !is_told {
             self.happens(Event::Joined(peer));
         }
+        // To the new one it has not said that it sleeps.
+        self.wake_helper();
         Ok(peer)
     }
 
     fn happens(&mut self, event: Event) {
+        if self.events.len() >= MOST_EVENTS {
+            let gone = self.events.iter().find(|event| matches!(event, Event::Lost(..))).map(|event| event.peer());
+            // There are fewer others at a time, so that one of them is gone.
+            self.events.retain(|event| Some(event.peer()) != gone);
+        }
         self.events.push_back(event);
         self.news += 1;
+    }
+
+    fn wake_helper(&mut self) {
+        if core::mem::take(&mut self.is_asleep) {
+            wake_up(&self.waker);
+        }
     }
 
     /// The pair that the program means, if it has not ended.
@@ -180,6 +203,22 @@ impl<B: Buffer> State<B> {
         while let Some((pair, breach)) = self.local.lost() {
             self.ends(pair, Some(breach));
         }
+        self.collect();
+        let Self { local, others, owed, .. } = self;
+        owed.retain(|pair| !wake(others, *pair));
+        local.wake(|pair| {
+            if !wake(others, pair) {
+                owed.push(pair);
+            }
+        });
+        if self.local.has_work() || !self.is_ticking && self.ticks() {
+            self.wake_helper();
+        }
+        self.show();
+    }
+
+    /// Takes what has ended.
+    fn collect(&mut self) {
         while let Some(done) = self.local.done() {
             let from = if let Outcome::Received { pair, .. } = done.outcome { Some(self.peer(pair)) } else { None };
             let slot = done.request.0;
@@ -188,16 +227,10 @@ impl<B: Buffer> State<B> {
             self.done.push_back(Ended { request, outcome: done.outcome, from, buffer: done.buffer });
             self.news += 1;
         }
-        let Self { local, others, .. } = self;
-        local.wake(|pair| wake(others, pair));
-        if self.is_asleep && (self.local.has_work() || self.ticks()) {
-            self.is_asleep = false;
-            wake_up(&self.waker);
-        }
-        self.show();
     }
 
-    fn show(&mut self) {
+    /// The descriptor of programs is readable, if there is one, and something to take.
+    pub fn show(&mut self) {
         let Some(descriptor) = &self.descriptor else { return };
         let has_some = !self.done.is_empty() || !self.events.is_empty() || self.local.has_bells();
         if has_some != self.is_readable {
@@ -220,14 +253,15 @@ impl<B: Buffer> State<B> {
     /// Says what was said to a pair by the quick way: who sleeps there is woken.
     #[inline]
     pub fn said(&mut self, pair: PairId) {
-        if self.local.must_wake(pair) {
-            wake(&self.others, pair);
+        if self.local.must_wake(pair) && !wake(&self.others, pair) {
+            self.owed.push(pair);
+            self.wake_helper();
         }
     }
 
-    /// Whether time has to go on: somebody has buffers.
+    /// Whether time has to go on: somebody has buffers, or is to be woken still.
     pub fn ticks(&self) -> bool {
-        self.local.engine().in_use().1 > 0
+        self.local.engine().in_use().1 > 0 || !self.owed.is_empty()
     }
 
     /// How much has ended, happened or rung, ever.
@@ -333,17 +367,19 @@ impl<B: Buffer> State<B> {
         self.local.leave(pair);
         if let Some(other) = self.others.get_mut(pair.0 as usize) {
             // It is nobody's any more.
-            other.serial = 0;
+            (other.serial, other.is_over) = (0, true);
         }
     }
 
     fn ends(&mut self, pair: PairId, breach: Option<Breach>) {
         self.unlink(pair);
         let peer = self.peer(pair);
-        if self.others.get(pair.0 as usize).is_some_and(|other| other.is_told) {
+        let Some(other) = self.others.get_mut(pair.0 as usize).filter(|other| !other.is_over) else { return };
+        other.is_over = true;
+        // Who came and went is nobody's matter, unless he has left something: then he keeps a place until he is left.
+        if other.is_told || self.local.has_left(pair) {
             self.happens(Event::Lost(peer, breach));
         } else {
-            // It came and went.
             self.events.retain(|event| *event != Event::Joined(peer));
         }
     }
@@ -383,6 +419,8 @@ impl<B: Buffer> State<B> {
         &mut self,
         act: impl FnOnce(&mut Local<B>) -> Result<RequestId, RequestError>,
     ) -> Result<Request, RequestError> {
+        // The numbers of those that have ended may be the next one's.
+        self.collect();
         let begun = act(&mut self.local).map(|RequestId(slot)| {
             self.request = self.request.wrapping_add(1).max(1);
             if self.requests.len() <= slot as usize {
@@ -402,10 +440,10 @@ fn key(serial: u32) -> u64 {
     u64::from(serial) << 32
 }
 
-fn wake(others: &[Other], pair: PairId) {
-    if let Some(link) = others.get(pair.0 as usize).and_then(|other| other.link.as_ref()) {
-        ring(&*link.socket);
-    }
+/// False: it is to be tried again.
+fn wake(others: &[Other], pair: PairId) -> bool {
+    let link = others.get(pair.0 as usize).and_then(|other| other.link.as_ref());
+    link.is_none_or(|link| ring(&*link.socket))
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {

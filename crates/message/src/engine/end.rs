@@ -107,10 +107,17 @@ impl Engine {
     }
 
     pub(super) fn bury(&mut self, id: PairId) {
-        let is_over = |pair: &Pair| pair.lost && pair.acting == 0 && pair.unexpected.is_empty();
+        // That it was given up is said before somebody else has its number.
+        let is_told = !self.given_up.iter().any(|(other, _)| *other == id);
+        let is_over = |pair: &Pair| is_told && pair.lost && pair.acting == 0 && pair.unexpected.is_empty();
         if self.pairs.get(id.0 as usize).is_some_and(is_over) {
             self.pairs.remove(id.0 as usize);
         }
+    }
+
+    /// Whether a pair that was lost has left short messages.
+    pub fn has_left(&self, id: PairId) -> bool {
+        self.pairs.get(id.0 as usize).is_some_and(|pair| pair.lost && !pair.unexpected.is_empty())
     }
 
     /// Short messages that a pair that was lost has left are not wanted either.
@@ -129,7 +136,7 @@ impl Engine {
     /// # Errors
     /// [`RequestError`]: there is none.
     pub fn cancel(&mut self, request: RequestId) -> Result<Cancel, RequestError> {
-        let held = self.requests.get(request.0 as usize).ok_or(RequestError::Lost)?;
+        let held = self.requests.get(request.0 as usize).filter(|held| !held.has_ended).ok_or(RequestError::Lost)?;
         if held.outcome.is_some() {
             return Ok(Cancel::TooLate);
         }

@@ -39,7 +39,7 @@ pub use receive::Arrived;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PairId(pub u32);
 
-/// A message that the program sends or wants. Its number is used again after its [`Completion`].
+/// A message that the program sends or wants. Its number is used again after its [`Completion`] was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u32);
 
@@ -257,6 +257,8 @@ struct Request {
     busy: u32,
     /// What it will be told when nobody uses its memory.
     outcome: Option<Outcome>,
+    /// Its completion waits to be taken.
+    has_ended: bool,
     role: Role,
 }
 
@@ -380,12 +382,24 @@ impl Engine {
     /// The next message that has ended. To be asked when all deliveries are taken: they may be about its memory.
     #[inline]
     pub fn completion(&mut self) -> Option<Completion> {
-        self.completions.pop_front()
+        let completion = self.completions.pop_front()?;
+        self.requests.remove(completion.request.0 as usize);
+        Some(completion)
+    }
+
+    /// Whether there is one.
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
     }
 
     /// The next pair that the engine itself has lost, because its other end does what it may not.
     pub fn given_up(&mut self) -> Option<(PairId, Breach)> {
-        self.given_up.pop_front()
+        let given_up = self.given_up.pop_front();
+        if let Some((id, _)) = given_up {
+            self.bury(id);
+        }
+        given_up
     }
 
     /// Whether there is one.
@@ -415,16 +429,16 @@ impl Engine {
 
     /// Whether that message has not ended.
     pub fn is_open(&self, request: RequestId) -> bool {
-        self.requests.contains(request.0 as usize)
+        self.requests.get(request.0 as usize).is_some_and(|request| !request.has_ended)
     }
 
     /// Messages that have not ended.
     pub fn open_requests(&self) -> usize {
-        self.requests.len()
+        self.requests.len() - self.completions.len()
     }
 
     fn request(&mut self, role: Role) -> RequestId {
-        RequestId(self.requests.insert(Request { busy: 0, outcome: None, role }) as u32)
+        RequestId(self.requests.insert(Request { busy: 0, outcome: None, has_ended: false, role }) as u32)
     }
 
     /// A pair that is not lost.
@@ -446,8 +460,8 @@ impl Engine {
     fn end(&mut self, request: RequestId, outcome: Outcome) {
         let held = &mut self.requests[request.0 as usize];
         let outcome = *held.outcome.get_or_insert(outcome);
-        if held.busy == 0 {
-            self.requests.remove(request.0 as usize);
+        // Its number stays its own until it is taken: there are no two messages with one.
+        if held.busy == 0 && !core::mem::replace(&mut held.has_ended, true) {
             self.completions.push_back(Completion { request, outcome });
         }
     }

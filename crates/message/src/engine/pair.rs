@@ -269,6 +269,17 @@ impl Engine {
         }
     }
 
+    /// All of a pair was said by who has not asked [`Engine::talker`].
+    pub fn said_all(&mut self, id: PairId) {
+        if self.talks.back() == Some(&id)
+            && let Some(pair) = self.live(id)
+            && pair.outbox.is_empty()
+        {
+            pair.talks = false;
+            self.talks.pop_back();
+        }
+    }
+
     /// Whether somebody has something to say.
     pub fn has_talkers(&self) -> bool {
         !self.talks.is_empty()
