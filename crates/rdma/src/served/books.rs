@@ -42,12 +42,14 @@ pub struct Amounts {
     pub pairs: u64,
     /// Bytes of the queues of queue pairs, and of shared receive queues.
     pub queue_bytes: u64,
+    /// Services of librdmacm, which are its ports.
+    pub services: u64,
 }
 
 impl Amounts {
     /// All of them, and what each is called.
-    fn rows(&self) -> [(u64, &'static str); 8] {
-        let Self { domains, regions, bytes, queues, completions, shared, pairs, queue_bytes } = *self;
+    fn rows(&self) -> [(u64, &'static str); 9] {
+        let Self { domains, regions, bytes, queues, completions, shared, pairs, queue_bytes, services } = *self;
         [
             (domains, "protection domains"),
             (regions, "parts of memory"),
@@ -57,6 +59,7 @@ impl Amounts {
             (shared, "shared receive queues"),
             (pairs, "queue pairs"),
             (queue_bytes, "bytes of queues of requests"),
+            (services, "services"),
         ]
     }
 
@@ -70,6 +73,7 @@ impl Amounts {
             shared: of(self.shared, other.shared),
             pairs: of(self.pairs, other.pairs),
             queue_bytes: of(self.queue_bytes, other.queue_bytes),
+            services: of(self.services, other.services),
         }
     }
 
@@ -102,6 +106,7 @@ impl Default for Quota {
             shared: 256,
             pairs: 1024,
             queue_bytes: 256 << 20,
+            services: 1024,
         };
         let all = Amounts {
             // Those of the engine.
@@ -115,6 +120,8 @@ impl Default for Quota {
             bytes: 1 << 46,
             completions: 1 << 24,
             queue_bytes: 4 << 30,
+            // The ports of a port space.
+            services: 65_536,
         };
         Self { program, all }
     }

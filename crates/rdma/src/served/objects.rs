@@ -36,9 +36,6 @@ impl Owned {
     }
 }
 
-const DOMAINS: Amounts =
-    Amounts { domains: 1, regions: 0, bytes: 0, queues: 0, completions: 0, shared: 0, pairs: 0, queue_bytes: 0 };
-
 /// Of a region.
 fn price_of(memory: &Window, mappings: usize) -> Amounts {
     Amounts { regions: mappings as u64, bytes: memory.len() as u64, ..Amounts::default() }
@@ -74,13 +71,13 @@ impl Service {
     }
 
     /// Whether a program may have so much more.
-    fn check_room(&mut self, program: Number, more: &Amounts) -> Result<(), ServeError> {
+    pub(super) fn check_room(&mut self, program: Number, more: &Amounts) -> Result<(), ServeError> {
         let owned = &self.processes.get(program.0).ok_or(ServeError::Gone)?.owned;
         self.books.check(owned.account, &owned.has, more)
     }
 
     /// It has so much more.
-    fn pay(&mut self, program: Number, more: &Amounts) {
+    pub(super) fn pay(&mut self, program: Number, more: &Amounts) {
         if let Some(process) = self.processes.get_mut(program.0) {
             process.owned.has = process.owned.has.plus(more);
             self.books.add(process.owned.account, more);
@@ -88,7 +85,7 @@ impl Service {
     }
 
     /// It has so much less.
-    fn give_back(&mut self, program: Number, less: &Amounts) {
+    pub(super) fn give_back(&mut self, program: Number, less: &Amounts) {
         if let Some(process) = self.processes.get_mut(program.0) {
             process.owned.has = process.owned.has.minus(less);
             self.books.sub(process.owned.account, less);
@@ -125,7 +122,8 @@ impl Service {
     /// # Errors
     /// [`ServeError`].
     pub fn create_domain(&mut self, program: Number) -> Result<ProtectionDomain, ServeError> {
-        self.check_room(program, &DOMAINS)?;
+        let price = Amounts { domains: 1, ..Amounts::default() };
+        self.check_room(program, &price)?;
         let memory = self.process(program)?.memory;
         let domain = self.engine.create_domain()?;
         let reach = self.engine.memory();
@@ -139,7 +137,7 @@ impl Service {
         };
         reach.join(domain, Some((memory, ours)));
         self.owned(program)?.domains.push(domain);
-        self.pay(program, &DOMAINS);
+        self.pay(program, &price);
         Ok(domain)
     }
 
@@ -163,7 +161,7 @@ impl Service {
         }
         reach.join(domain, None);
         self.owned(program)?.domains.retain(|one| *one != domain);
-        self.give_back(program, &DOMAINS);
+        self.give_back(program, &Amounts { domains: 1, ..Amounts::default() });
         Ok(())
     }
 
@@ -482,7 +480,8 @@ impl Service {
         has(&self.owned(program)?.pairs, &qpn, PAIR)?;
         let left = self.engine.take_qp(qpn)?;
         if self.general.is_one(qpn) {
-            self.general.leave(program);
+            let services = self.general.leave(program);
+            self.give_back(program, &Amounts { services, ..Amounts::default() });
         }
         let paid = self.pairs.remove(&qpn).map_or_else(Amounts::default, |of| of.paid);
         self.owned(program)?.pairs.retain(|one| *one != qpn);

@@ -708,3 +708,51 @@ proptest! {
         prop_assert_eq!(service.programs(), 4);
     }
 }
+
+/// How many ports a program takes, from that one on, until there are no more.
+fn ports(service: &mut Service, of: &End, first: u16) -> usize {
+    (first..).take_while(|number| service.offer(Moment::new(0), of.number, port(*number)).is_ok()).count()
+}
+
+/// With room for 64 ports.
+fn narrow() -> Service {
+    let few = Amounts { services: 64, ..Quota::default().all };
+    let quota = Quota { all: few, ..Quota::default() };
+    Service::new(Options { seed: 1, ..Options::default() }, MAC, &[GID], quota)
+}
+
+#[test]
+fn a_user_with_many_programs_leaves_ports_to_others() {
+    let mut service = narrow();
+    let [eve, bob] = [1000, 1001].map(|uid| Account { uid, is_owner: false });
+    let mut first = 0;
+    let mut of = |account, programs: usize| -> usize {
+        let of_one = |_| {
+            let mut end = end_of(&mut service, account);
+            join_general(&mut service, &mut end);
+            first += 1000;
+            ports(&mut service, &end, first)
+        };
+        (0..programs).map(of_one).sum()
+    };
+    assert_eq!(of(eve, 8), 16, "a half of what all but the owner have");
+    assert_eq!((of(bob, 8), of(OWNER, 1)), (8, 20));
+}
+
+#[test]
+fn ports_that_are_given_back_are_there_for_others() {
+    let mut service = narrow();
+    let mut ends = [end(&mut service), end(&mut service), end(&mut service)];
+    let pairs = ends.each_mut().map(|end| join_general(&mut service, end));
+    assert_eq!(ports(&mut service, &ends[0], 1000), 32, "as many as are left");
+    service.withdraw(ends[1].number, port(1000));
+    service.withdraw(ends[0].number, port(2000));
+    assert_eq!(ports(&mut service, &ends[0], 3000), 0);
+    service.withdraw(ends[0].number, port(1000));
+    service.offer(Moment::new(0), ends[0].number, port(1001)).unwrap();
+    assert_eq!(ports(&mut service, &ends[0], 3000), 1);
+    drop(service.destroy_pair(ends[0].number, pairs[0]).unwrap());
+    assert_eq!(ports(&mut service, &ends[1], 1000), 32);
+    drop(service.leave(Moment::new(0), ends[1].number));
+    assert_eq!(ports(&mut service, &ends[2], 1000), 32);
+}

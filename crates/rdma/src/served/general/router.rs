@@ -17,8 +17,6 @@ use std::collections::VecDeque;
 pub const ID_BITS: u8 = 20;
 /// Numbers of programs.
 const TAGS: u32 = 1 << (32 - ID_BITS);
-/// Services that a program may offer.
-const MOST_SERVICES: usize = 1024;
 /// Calls of which it is known to whom they were given. One more makes the oldest be forgotten: then its sender cannot take it back, and is
 /// answered once for nothing.
 const MOST_CALLS: usize = 4096;
@@ -94,14 +92,15 @@ impl General {
         }
     }
 
-    /// A program has its part no longer, nor what it offered.
-    pub fn leave(&mut self, program: Number) {
-        let Some(lease) = self.leases.remove(&program) else { return };
+    /// A program has its part no longer, nor what it offered. How many services that was.
+    pub fn leave(&mut self, program: Number) -> u64 {
+        let Some(lease) = self.leases.remove(&program) else { return 0 };
         self.pairs.remove(&lease.qpn);
         self.tags.remove(&lease.tag);
-        for service in lease.services {
-            self.services.remove(&service);
+        for service in &lease.services {
+            self.services.remove(service);
         }
+        lease.services.len() as u64
     }
 
     /// Whether a program has its part already.
@@ -134,30 +133,34 @@ impl General {
         self.services.len()
     }
 
-    /// A program offers a service, if nobody else does.
-    pub fn offer(&mut self, program: Number, service: ServiceId) -> Result<(), ServeError> {
-        let lease = self.leases.get_mut(&program).ok_or(ServeError::Gone)?;
+    /// Whether a program offers a service, which nobody else does; otherwise it may.
+    pub fn offers(&self, program: Number, service: ServiceId) -> Result<bool, ServeError> {
         match self.services.get(&service) {
-            Some(owner) if *owner == program => return Ok(()),
-            Some(_) => return Err(ServeError::Offered),
-            None if lease.services.len() >= MOST_SERVICES => {
-                return Err(ServeError::Quota { what: "services", limit: MOST_SERVICES as u64 });
-            }
-            None => {}
+            _ if !self.has(program) => Err(ServeError::Gone),
+            Some(owner) if *owner == program => Ok(true),
+            Some(_) => Err(ServeError::Offered),
+            None => Ok(false),
         }
-        lease.services.push(service);
-        self.services.insert(service, program);
-        Ok(())
     }
 
-    /// It does no longer.
-    pub fn withdraw(&mut self, program: Number, service: ServiceId) {
-        if self.services.get(&service) == Some(&program) {
+    /// A program offers a service that nobody does.
+    pub fn offer(&mut self, program: Number, service: ServiceId) {
+        if let Some(lease) = self.leases.get_mut(&program) {
+            lease.services.push(service);
+            self.services.insert(service, program);
+        }
+    }
+
+    /// It does no longer. Whether it did.
+    pub fn withdraw(&mut self, program: Number, service: ServiceId) -> bool {
+        let is_its = self.services.get(&service) == Some(&program);
+        if is_its {
             self.services.remove(&service);
             if let Some(lease) = self.leases.get_mut(&program) {
                 lease.services.retain(|one| *one != service);
             }
         }
+        is_its
     }
 
     /// A call that has waited for a service, and to which queue pair it goes now. It is offered.

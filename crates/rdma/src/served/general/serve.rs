@@ -2,10 +2,16 @@
 
 use crate::cm::address::ServiceId;
 use crate::number::{Moment, Qpn};
+use crate::served::books::Amounts;
 use crate::served::service::{Number, ServeError, Service};
 use crate::transport::Origin;
 use crate::wire::{Headers, Packet};
 use crate::work::{Data, Request, Target};
+
+/// A service more.
+fn one_more() -> Amounts {
+    Amounts { services: 1, ..Amounts::default() }
+}
 
 impl Service {
     /// The lowest number that connections of a program may have, once it has a queue pair of the general service interface;
@@ -17,10 +23,14 @@ impl Service {
     /// Calls of that service are for this program. Those that have waited for it come at once.
     ///
     /// # Errors
-    /// [`ServeError::Offered`]: they are another program's. [`ServeError::Quota`]; [`ServeError::Gone`] without a queue pair of
+    /// [`ServeError::Offered`]: they are another program's. [`ServeError::Quota`], [`ServeError::Crowded`]; [`ServeError::Gone`] without a queue pair of
     /// the general service interface.
     pub fn offer(&mut self, now: Moment, program: Number, service: ServiceId) -> Result<(), ServeError> {
-        self.general.offer(program, service)?;
+        if !self.general.offers(program, service)? {
+            self.check_room(program, &one_more())?;
+            self.general.offer(program, service);
+            self.pay(program, &one_more());
+        }
         while let Some((qpn, early)) = self.general.take_early(program, service) {
             let headers = Headers { destination: qpn, ..early.headers };
             self.engine.receive(now, &Packet { headers, payload: &early.payload }, &early.origin);
@@ -30,7 +40,9 @@ impl Service {
 
     /// They are so no longer.
     pub fn withdraw(&mut self, program: Number, service: ServiceId) {
-        self.general.withdraw(program, service);
+        if self.general.withdraw(program, service) {
+            self.give_back(program, &one_more());
+        }
     }
 
     /// A packet has come to queue pair 1.
