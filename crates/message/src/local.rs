@@ -21,6 +21,7 @@ use crate::engine::{
 use millrace_dma::{OtherProcess, OutOfRange, Window};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// What is heard from a pair, and said to it, in one turn.
 const TURN: usize = 64;
@@ -71,7 +72,7 @@ struct Peer {
     others: Window,
     mtu: (usize, usize),
     /// The process of the other end, if each may read the other one's memory.
-    process: Option<OtherProcess>,
+    process: Option<Arc<OtherProcess>>,
     /// Something was said, and rung, and it was not looked whether the other end sleeps.
     has_said: bool,
     has_rung: bool,
@@ -87,23 +88,36 @@ impl Peer {
         is_new
     }
 
-    /// Reads a part of a message where it is. What was read counts if the other end is there still: it says that it is not before it
-    /// uses the memory for something else.
-    fn read(&mut self, origin: Origin, offset: u64, to: &mut [u8]) -> bool {
-        let Some(process) = &self.process else { return false };
-        let is_read = process.read_bytes(origin.address.wrapping_add(offset), to).is_ok();
-        let is_there = process.is_there();
-        if !is_read && is_there {
-            // It may not be read, and is not tried again.
-            self.process = None;
-        }
-        is_read && is_there
-    }
-
     fn must_wake(&mut self) -> bool {
         let (has_said, has_rung) = (core::mem::take(&mut self.has_said), core::mem::take(&mut self.has_rung));
         // Both flags are to be taken down.
         (has_said && self.channel.must_wake()) | (has_rung && self.channel.bells_out.must_wake())
+    }
+}
+
+/// A part of a message that is to be read where it is, in the memory of another process: by whoever has it, who needs nothing of the endpoint
+/// meanwhile, because that may take as long as the other one likes.
+pub struct Reading<B> {
+    action: Action,
+    origin: Origin,
+    process: Arc<OtherProcess>,
+    buffer: B,
+    /// It could be read, and the other end is there still.
+    is_read: bool,
+    is_there: bool,
+}
+
+impl<B: Buffer> Reading<B> {
+    /// Reads it. What was read counts if the other end is there still: it says that it is not before it uses the memory for something else.
+    pub fn read(&mut self) {
+        let Self { action, origin, process, buffer, .. } = self;
+        let (from, len) = (action.offset as usize, action.len as usize);
+        self.is_read = in_pieces(len, |done| {
+            let to = buffer.piece_mut(from + done, len - done);
+            let address = origin.address.wrapping_add(action.offset + done as u64);
+            if process.read_bytes(address, to).is_ok() { to.len() } else { 0 }
+        });
+        self.is_there = process.is_there();
     }
 }
 
@@ -115,6 +129,8 @@ pub struct Local<B: Buffer = Vec<u8>> {
     filter: Filter,
     /// Copies that were not done in the last turn.
     open: VecDeque<Action>,
+    /// Parts of messages that are to be read where they are.
+    moves: VecDeque<(Action, Origin)>,
     lost: VecDeque<(PairId, Breach)>,
     bells_noted: u64,
     /// The pair whose doorbells are looked at first.
@@ -136,6 +152,7 @@ impl<B: Buffer> Local<B> {
             buffers: Vec::new(),
             filter: Filter::default(),
             open: VecDeque::new(),
+            moves: VecDeque::new(),
             lost: VecDeque::new(),
             bells_noted: 0,
             bells_next: 0,
@@ -189,6 +206,7 @@ impl<B: Buffer> Local<B> {
             self.peers.resize_with(at + 1, || None);
         }
         let mtu = (ours.mtu as usize, theirs.mtu as usize);
+        let process = process.map(Arc::new);
         let (has_said, has_rung, has_bells) = (false, false, false);
         self.peers[at] = Some(Peer { channel, own, others, mtu, process, has_said, has_rung, has_bells });
         Ok(pair)
@@ -228,6 +246,12 @@ impl<B: Buffer> Local<B> {
         while let Some(action) = self.next_of(pair) {
             self.engine.finished(action.ticket, false);
         }
+        self.moves.retain(|(action, _)| {
+            if action.pair == pair {
+                self.engine.finished(action.ticket, false);
+            }
+            action.pair != pair
+        });
         if let Some(peer) = self.peers.get_mut(pair.0 as usize) {
             *peer = None;
         }
@@ -332,6 +356,15 @@ impl<B: Buffer> Local<B> {
 
     /// Moves everything on that can be moved, each pair by a bounded turn. Whether something was.
     pub fn progress(&mut self) -> bool {
+        let has_moved = self.advance();
+        let Some(mut reading) = self.reading() else { return has_moved };
+        reading.read();
+        self.was_read(reading);
+        true
+    }
+
+    /// The same, but for what is read in the memory of others ([`Local::reading`]).
+    pub fn advance(&mut self) -> bool {
         let mut has_moved = false;
         for at in 0..self.peers.len() {
             let Some(peer) = &mut self.peers[at] else { continue };
@@ -361,6 +394,39 @@ impl<B: Buffer> Local<B> {
         has_moved
     }
 
+    /// The next part of a message that is to be read where it is. It comes back by [`Local::was_read`].
+    pub fn reading(&mut self) -> Option<Reading<B>> {
+        self.pull();
+        while let Some((action, origin)) = self.moves.pop_front() {
+            let process = self.peer(action.pair).and_then(|peer| peer.process.clone());
+            let place = &mut self.buffers[action.request.0 as usize];
+            if let Some(process) = process
+                && let Some(buffer) = place.take()
+            {
+                return Some(Reading { action, origin, process, buffer, is_read: false, is_there: true });
+            }
+            self.engine.finished(action.ticket, false);
+        }
+        None
+    }
+
+    /// A part of a message was read.
+    pub fn was_read(&mut self, reading: Reading<B>) {
+        let Reading { action, process, buffer, is_read, is_there, .. } = reading;
+        // It was the message's all the time: one that uses memory does not end.
+        self.buffers[action.request.0 as usize] = Some(buffer);
+        if is_read && is_there {
+            self.moved += action.len;
+        } else if is_there
+            && let Some(peer) = self.peer(action.pair)
+            && peer.process.as_ref().is_some_and(|held| Arc::ptr_eq(held, &process))
+        {
+            // It may not be read, and is not tried again.
+            peer.process = None;
+        }
+        self.engine.finished(action.ticket, is_read && is_there);
+    }
+
     fn hear(&mut self, pair: PairId) -> Result<usize, Breach> {
         let Self { engine, peers, buffers, .. } = self;
         let Some(Some(peer)) = peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
@@ -376,7 +442,7 @@ impl<B: Buffer> Local<B> {
 
     /// Whether something is left that [`Local::progress`] can do without hearing from anybody.
     pub fn has_work(&self) -> bool {
-        !self.open.is_empty() || self.engine.has_talkers() || self.engine.has_given_up()
+        !self.open.is_empty() || !self.moves.is_empty() || self.engine.has_talkers() || self.engine.has_given_up()
     }
 
     /// Says to all others that they are to wake this end. Whether it may sleep: nothing has come meanwhile, and nothing is left to do.
@@ -564,6 +630,10 @@ impl<B: Buffer> Local<B> {
             self.engine.recycle(words);
         }
         while let Some(action) = self.engine.action() {
+            if let Work::Move { origin } = action.work {
+                self.moves.push_back((action, origin));
+                continue;
+            }
             if action.work != Work::Expose {
                 self.open.push_back(action);
                 continue;
@@ -579,7 +649,7 @@ impl<B: Buffer> Local<B> {
 
     /// Does an action: how many bytes it was.
     fn act(&mut self, action: Action) -> usize {
-        let Self { engine, peers, buffers, moved, .. } = self;
+        let Self { engine, peers, buffers, .. } = self;
         let Action { ticket, pair, request, offset, len, work } = action;
         let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
         let buffer = &mut buffers[request.0 as usize];
@@ -599,14 +669,8 @@ impl<B: Buffer> Local<B> {
                     span.map_or(0, |span| if is_large { span.read_around_into(to) } else { span.read_into(to) })
                 })
             }
-            Work::Move { origin } => in_pieces(len, |done| {
-                let to = buffer.piece_mut(from + done, len - done);
-                let count = if peer.read(origin, offset + done as u64, to) { to.len() } else { 0 };
-                *moved += count as u64;
-                count
-            }),
-            // Of pairs whose ends do not reach each other's buffers; and done when it was pulled.
-            Work::CopyIn { .. } | Work::Expose => false,
+            // Of pairs whose ends do not reach each other's buffers; sorted out when it was pulled.
+            Work::CopyIn { .. } | Work::Move { .. } | Work::Expose => false,
         });
         engine.finished(ticket, done);
         len

@@ -1,7 +1,7 @@
 //! Endpoints over memory that they share: the bytes of messages of any size, from several others at once, while memory is spoiled or somebody
 //! goes.
 
-use millrace_dma::{Pages, Protection, Region};
+use millrace_dma::{OtherProcess, Pages, Protection, Region};
 use millrace_message::Scheme;
 use millrace_message::bell::{Bell, Full, Owner};
 use millrace_message::buffer::Pieces;
@@ -10,7 +10,10 @@ use millrace_message::control::Tag;
 use millrace_message::engine::{Limits, Outcome, PairId};
 use millrace_message::local::{Local, memory_len};
 use proptest::prelude::*;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LIMITS: Limits =
@@ -313,4 +316,45 @@ fn doorbells_of_all_have_their_turns() {
     hub.progress();
     assert_eq!(hub.bells_noted(), before + 1);
     assert!(matches!(hub.any_bell(), Some((_, Bell { number: 3, .. }))));
+}
+
+/// What is read in the memory of another process may take long: the endpoint goes on meanwhile, and the pair may end.
+#[test]
+fn an_endpoint_goes_on_while_somebody_reads() {
+    let (one_end, other_end) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    // The other process is this one.
+    let process = |end: OwnedFd| OtherProcess::new(rustix::process::getpid(), Arc::new(end));
+    for ends in [false, true] {
+        let (mut one, mut other) = (Local::new(LIMITS).unwrap(), Local::new(LIMITS).unwrap());
+        let memory = Region::heap(memory_len(one.terms(), other.terms()));
+        let ends_of = [&one_end, &other_end].map(|end| process(end.try_clone().unwrap()));
+        let [own, others] = ends_of;
+        let to = one.join(memory.window(), Side::Maker, other.terms(), own).unwrap();
+        let from = other.join(memory.window(), Side::Taker, one.terms(), others).unwrap();
+        let wanted = other.receive(Some(from), Tag(1), u64::MAX, vec![0; 5000]).unwrap();
+        let also = other.receive(Some(from), Tag(2), u64::MAX, vec![0; 100]).unwrap();
+        one.send_by(to, Tag(1), bytes(1, 5000), Scheme::ZeroCopy).unwrap();
+        one.send_by(to, Tag(2), bytes(2, 100), Scheme::Eager).unwrap();
+        other.advance();
+        let mut reading = other.reading().unwrap();
+        assert!(other.reading().is_none() && !other.has_work());
+        assert_eq!(other.done().unwrap().request, also);
+        if ends {
+            other.leave(from);
+        }
+        assert!(other.done().is_none(), "its memory is in use");
+        reading.read();
+        other.was_read(reading);
+        other.advance();
+        let done = other.done().unwrap();
+        let expected = match ends {
+            true => Outcome::Lost,
+            false => Outcome::Received { pair: from, tag: Tag(1), len: 5000 },
+        };
+        assert_eq!((done.request, done.outcome), (wanted, expected));
+        assert!(done.buffer == bytes(1, 5000));
+        one.progress();
+        assert_eq!(one.done().map(|done| done.outcome), Some(Outcome::Sent));
+    }
 }

@@ -121,7 +121,9 @@ impl<B: Buffer> Helper<B> {
         let begin = Instant::now();
         let mut last = begin;
         while last.elapsed() < LINGER && begin.elapsed() < TURN && !self.shared.is_closed() {
-            let (has_moved, calls) = self.shared.with(|state| (state.progress(), state.calls));
+            let (state, has_moved) = self.shared.progress(self.shared.lock());
+            let calls = state.calls;
+            drop(state);
             if calls != seen {
                 return;
             }

@@ -170,6 +170,25 @@ impl<B: Buffer> Shared<B> {
         result
     }
 
+    /// Moves everything on, and tells threads that sleep if there are news. Whether there was something.
+    fn progress<'s>(&'s self, mut state: MutexGuard<'s, State<B>>) -> (MutexGuard<'s, State<B>>, bool) {
+        let before = state.news();
+        let mut has_moved = state.progress();
+        if let Some(mut reading) = state.local.reading() {
+            // It may take as long as the other process likes, so that it is nobody's matter who wants the lock.
+            drop(state);
+            reading.read();
+            state = self.lock();
+            state.local.was_read(reading);
+            state.settle();
+            has_moved = true;
+        }
+        if state.sleepers > 0 && state.news() != before {
+            self.news.notify_all();
+        }
+        (state, has_moved)
+    }
+
     fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
@@ -313,7 +332,7 @@ impl<B: Buffer> Endpoint<B> {
         state.calls = state.calls.wrapping_add(1);
         let taken = state.local.receive_short(pair, tag, mask, to);
         if state.local.has_work() || state.local.has_done() || taken.is_err() {
-            self.progress_for_all(&mut state);
+            drop(self.shared.progress(state));
         }
         taken
     }
@@ -345,10 +364,9 @@ impl<B: Buffer> Endpoint<B> {
 
     /// Moves everything on. Whether there was something.
     pub fn progress(&self) -> bool {
-        self.shared.with(|state| {
-            state.calls = state.calls.wrapping_add(1);
-            state.progress()
-        })
+        let mut state = self.shared.lock();
+        state.calls = state.calls.wrapping_add(1);
+        self.shared.progress(state).1
     }
 
     /// Waits until that message has ended. `None`: it has not in that time, or it was taken already.
@@ -423,25 +441,16 @@ impl<B: Buffer> Endpoint<B> {
         let pair = state.pair(from).ok_or(Breach::Gone)?;
         state.calls = state.calls.wrapping_add(1);
         let bell = state.local.bell(pair);
-        if bell.is_err() {
-            self.progress_for_all(&mut state);
-        }
         state.show();
+        if bell.is_err() {
+            drop(self.shared.progress(state));
+        }
         bell
     }
 
     /// Waits for a doorbell of anybody.
     pub fn any_bell(&self, patience: Duration) -> Option<(Peer, Bell)> {
         self.wait_for(patience, State::bell)
-    }
-
-    /// Moves everything on, and tells threads that sleep if there are news.
-    fn progress_for_all(&self, state: &mut State<B>) {
-        let before = state.news();
-        state.progress();
-        if state.sleepers > 0 && state.news() != before {
-            self.shared.news.notify_all();
-        }
     }
 
     /// Bytes of messages that were read where they were, in the memory of the other process.
@@ -468,11 +477,7 @@ impl<B: Buffer> Endpoint<B> {
             let is_quiet = (0..LOOKS).all(|_| state.local.is_quiet());
             let mut has_moved = false;
             if !is_quiet || seen != Some(state.news()) {
-                let before = state.news();
-                has_moved = state.progress();
-                if state.sleepers > 0 && state.news() != before {
-                    self.shared.news.notify_all();
-                }
+                (state, has_moved) = self.shared.progress(state);
                 if let Some(found) = found(&mut state) {
                     return Some(found);
                 }

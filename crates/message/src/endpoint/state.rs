@@ -191,9 +191,9 @@ impl<B: Buffer> State<B> {
         self.local.engine().pairs()
     }
 
-    /// Moves everything on. Whether there was something.
+    /// Moves everything on but what is read in the memory of others ([`super::Shared::progress`]). Whether there was something.
     pub fn progress(&mut self) -> bool {
-        let has_moved = self.local.progress();
+        let has_moved = self.local.advance();
         self.settle();
         has_moved
     }
