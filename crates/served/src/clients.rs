@@ -87,27 +87,11 @@ pub(crate) struct Met {
     pub to_program: OwnedFd,
 }
 
-/// A request that is answered later.
+/// A request that is answered when what the program has posted before is taken, up to that position.
 pub(crate) struct Waiting {
     pub request: Request,
     pub fds: Vec<OwnedFd>,
-    pub until: Until,
-}
-
-/// Until what a request waits.
-#[derive(Clone, Copy)]
-pub(crate) enum Until {
-    /// What the program has posted before is taken, up to that position.
-    Taken(u64),
-    /// More is closed of what its user has given up than so much, for which there was no room; at most until then.
-    Closed(u64, Instant),
-}
-
-impl Waiting {
-    /// Whether it waits for what was posted before.
-    pub fn is_behind_work(&self) -> bool {
-        matches!(self.until, Until::Taken(_))
-    }
+    pub position: u64,
 }
 
 impl Client {

@@ -131,8 +131,8 @@ impl Default for Quota {
 #[derive(Default)]
 struct User {
     has: Amounts,
-    /// Debts among it.
-    debts: usize,
+    /// What of it none of his programs has any more.
+    owed: Amounts,
 }
 
 /// What everybody has.
@@ -144,7 +144,6 @@ pub(super) struct Books {
     all: Amounts,
     /// Debts that are over.
     over: (Sender<Paid>, Receiver<Paid>),
-    settled: u64,
 }
 
 /// So much is not there any more, and who has paid for it.
@@ -163,7 +162,7 @@ impl Drop for Debt {
 impl Books {
     pub fn new(quota: Quota) -> Self {
         let (users, others, all) = Default::default();
-        Self { quota, users, others, all, over: channel(), settled: 0 }
+        Self { quota, users, others, all, over: channel() }
     }
 
     /// Whether a program that has `own` may have so much more.
@@ -201,7 +200,7 @@ impl Books {
         if let Some(user) = self.users.get_mut(&account.uid) {
             user.has = user.has.minus(less);
             // Who has nothing is forgotten.
-            if user.has == Amounts::default() && user.debts == 0 {
+            if user.has == Amounts::default() && user.owed == Amounts::default() {
                 self.users.remove(&account.uid);
             }
         }
@@ -215,29 +214,24 @@ impl Books {
     pub fn owe(&mut self, account: Account, less: &Amounts) -> Debt {
         // No more of them are over than there were: their number is bounded by that of things.
         self.settle();
-        self.users.entry(account.uid).or_default().debts += 1;
+        let user = self.users.entry(account.uid).or_default();
+        user.owed = user.owed.plus(less);
         Debt(self.over.0.clone(), (account, *less))
     }
 
-    /// Whether a user has something that none of his programs has any more.
-    pub fn owes(&self, account: Account) -> bool {
-        self.users.get(&account.uid).is_some_and(|user| user.debts > 0)
-    }
-
-    /// How many debts are over: with more, there may be room where there was none.
-    pub fn settled(&mut self) -> u64 {
-        self.settle();
-        self.settled
+    /// Whether a user has something of that kind that none of his programs has any more.
+    pub fn owes(&self, account: Account, what: &str) -> bool {
+        let rows = self.users.get(&account.uid).map(|user| user.owed.rows());
+        rows.is_some_and(|rows| rows.iter().any(|(amount, name)| *name == what && *amount > 0))
     }
 
     fn settle(&mut self) {
         for _ in 0..SETTLED {
             let Ok((account, less)) = self.over.1.try_recv() else { return };
             if let Some(user) = self.users.get_mut(&account.uid) {
-                user.debts = user.debts.saturating_sub(1);
+                user.owed = user.owed.minus(&less);
             }
             self.sub(account, &less);
-            self.settled += 1;
         }
     }
 }
@@ -296,12 +290,12 @@ mod tests {
         let [eve, bob] = [1000, 1001].map(|uid| Account { uid, is_owner: false });
         books.add(eve, &pairs(4));
         let debt = books.owe(eve, &pairs(4));
-        assert!(books.owes(eve) && !books.owes(bob));
+        let owes = |books: &Books, account| books.owes(account, "queue pairs");
+        assert!(owes(&books, eve) && !owes(&books, bob) && !books.owes(eve, "completions"), "nothing else comes back");
         assert_eq!((fill(&mut books, bob), fill(&mut books, eve)), (3, 1), "as if eve had it");
         std::thread::spawn(move || drop(debt)).join().unwrap();
-        assert_eq!(books.settled(), 1);
-        assert!(!books.owes(eve));
         assert_eq!(fill(&mut books, eve), 3);
+        assert!(!owes(&books, eve));
     }
 
     proptest! {

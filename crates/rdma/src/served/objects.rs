@@ -107,14 +107,9 @@ impl Service {
         self.check_room(program, &Amounts { regions: mappings as u64, bytes, ..Amounts::default() })
     }
 
-    /// Whether something that the user of a program has given up is still there: then there may be room soon where there was none.
-    pub fn is_owed(&self, program: Number) -> bool {
-        self.processes.get(program.0).is_some_and(|process| self.books.owes(process.owned.account))
-    }
-
-    /// Of what programs have given up, how much is there no longer.
-    pub fn settled(&mut self) -> u64 {
-        self.books.settled()
+    /// Whether something of that kind that the user of a program has given up is still there: then there may be room soon where there was none.
+    pub fn is_owed(&self, program: Number, what: &str) -> bool {
+        self.processes.get(program.0).is_some_and(|process| self.books.owes(process.owned.account, what))
     }
 
     /// A protection domain.

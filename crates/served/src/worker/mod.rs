@@ -250,10 +250,7 @@ impl Worker {
             || self.is_any_closing(MOST_CLOSING)
             || self.is_stuck()
             || self.clients.iter().any(|client| client.met.is_none() || client.closer.is_full());
-        // Nobody says that something is closed.
-        let is_crowded = self.clients.iter().any(|client| client.waiting.is_some());
-        let left = left.into_iter().chain(most).chain(is_awaited.then_some(AGAIN));
-        let left = left.chain(is_crowded.then_some(SILENT)).min();
+        let left = left.into_iter().chain(most).chain(is_awaited.then_some(AGAIN)).min();
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         self.look(left.as_ref(), wakes.as_ref());
         if let Some(network) = &mut self.network {

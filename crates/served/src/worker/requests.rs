@@ -2,7 +2,7 @@
 
 use super::{AGAIN, REQUESTS, Worker};
 use crate::answer::{Answer, answer};
-use crate::clients::{Caller, Client, Until, Waiting, greet};
+use crate::clients::{Caller, Client, Waiting, greet};
 use crate::network::{Network, Outside};
 use crate::record;
 use crate::wire::{MOST_PARTS, Request, Welcome, Words, write_mac};
@@ -14,12 +14,10 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Addresses that a program may have asked for at a time.
 const MOST_ASKED: usize = 16;
-/// How long a request for which there is no room waits for what its user has given up to be closed.
-const CROWDED: Duration = Duration::from_millis(500);
 
 impl Worker {
     /// Takes one request of a program, and answers it, when what it has posted before is taken. An error: it is to be hung up on.
@@ -43,11 +41,11 @@ impl Worker {
             }
             (Some(request), Some(number)) if request != Request::Hello => {
                 if let Some(position) = self.service.position_of_work(number) {
-                    client.waiting = Some(Waiting { request, fds, until: Until::Taken(position) });
+                    client.waiting = Some(Waiting { request, fds, position });
                     self.waiting += 1;
                     return Ok(());
                 }
-                self.answer(at, number, (request, fds), None)
+                self.answer(at, number, (request, fds))
             }
             _ => {
                 client.close(fds);
@@ -63,30 +61,16 @@ impl Worker {
             if began.elapsed() > REQUESTS {
                 break;
             }
-            if let Some((Until::Taken(position), number)) = self.waits(at)
+            if let Some((position, number)) = self.waits(at)
                 && self.service.has_taken(number, position)
             {
                 self.waiting -= 1;
-                self.answer_waiting(at, number, None);
+                self.answer_waiting(at, number);
             }
         }
         // Memory that is mapped meanwhile is nobody's whom the engine waits for.
         if self.waiting < before {
             self.service.restart_watch();
-        }
-    }
-
-    /// Requests for which there was no room, if some of what their users have given up is closed now.
-    pub(super) fn serve_crowded(&mut self, now: Instant) {
-        for at in self.in_turn() {
-            if let Some((Until::Closed(settled, until), number)) = self.waits(at)
-                && (self.service.settled() > settled || until <= now)
-            {
-                self.answer_waiting(at, number, Some(until));
-                if now.elapsed() > REQUESTS {
-                    return;
-                }
-            }
         }
     }
 
@@ -96,26 +80,19 @@ impl Worker {
         (0..count).map(move |step| (first + step) % count)
     }
 
-    /// Until what a request of that client waits.
-    fn waits(&self, at: usize) -> Option<(Until, Number)> {
+    /// Up to where all is to be taken before a request of that client.
+    fn waits(&self, at: usize) -> Option<(u64, Number)> {
         let Client { waiting, met, .. } = &self.clients[at];
-        Some((waiting.as_ref()?.until, met.as_ref()?.number))
+        Some((waiting.as_ref()?.position, met.as_ref()?.number))
     }
 
-    fn answer_waiting(&mut self, at: usize, number: Number, until: Option<Instant>) {
+    fn answer_waiting(&mut self, at: usize, number: Number) {
         let Some(Waiting { request, fds, .. }) = self.clients[at].waiting.take() else { return };
-        self.clients[at].is_over |= self.answer(at, number, (request, fds), until).is_err();
+        self.clients[at].is_over |= self.answer(at, number, (request, fds)).is_err();
     }
 
-    /// Does what is asked for, or lets it wait: for what its user has given up, until then, if it has waited for that already.
-    fn answer(
-        &mut self,
-        at: usize,
-        number: Number,
-        (request, fds): (Request, Vec<OwnedFd>),
-        until: Option<Instant>,
-    ) -> Result<(), Errno> {
-        let settled = self.service.settled();
+    /// Does what is asked for. EAGAIN: there is no room, and there may be some when what its user has given up of that is closed.
+    fn answer(&mut self, at: usize, number: Number, (request, fds): (Request, Vec<OwnedFd>)) -> Result<(), Errno> {
         let answered = match request {
             Request::Resolve(gid, asks) => self.resolve(at, gid, asks).map(Answer::from),
             Request::Offer(offered) => {
@@ -129,15 +106,6 @@ impl Worker {
             }
             _ => answer(&mut self.service, number, request, &fds),
         };
-        if matches!(answered, Err(ServeError::Crowded { .. })) && self.service.is_owed(number) {
-            let now = Instant::now();
-            let until = until.unwrap_or(now + CROWDED);
-            if now < until {
-                let until = Until::Closed(settled, until);
-                self.clients[at].waiting = Some(Waiting { request, fds, until });
-                return Ok(());
-            }
-        }
         let client = &mut self.clients[at];
         client.close(fds);
         match answered {
@@ -147,7 +115,11 @@ impl Worker {
                 }
                 record::send(&client.socket, &words, fd.as_ref().map(AsFd::as_fd).as_slice())
             }
-            Err(error) => record::send(&client.socket, &Words::refusal(error.errno()), &[]),
+            Err(error) => {
+                let is_owed = matches!(error, ServeError::Crowded { what } if self.service.is_owed(number, what));
+                let errno = if is_owed { Errno::AGAIN.raw_os_error() } else { error.errno() };
+                record::send(&client.socket, &Words::refusal(errno), &[])
+            }
         }
     }
 

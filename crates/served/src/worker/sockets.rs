@@ -2,7 +2,7 @@
 
 use super::{AGAIN, MOST_CLOSING, MOST_STRANGERS, REQUESTS, Worker};
 use crate::bell;
-use crate::clients::{Client, Waiting};
+use crate::clients::Client;
 use crate::closing::Closer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -20,7 +20,6 @@ impl Worker {
         self.clients.iter_mut().for_each(|client| client.is_over |= client.is_late(now));
         self.hang_up_some();
         self.find_threads(now);
-        self.serve_crowded(now);
         let unheard = self.unheard();
         let listens = if self.full.is_some() || self.strangers.waits_for(MOST_STRANGERS) {
             PollFlags::empty()
@@ -80,7 +79,7 @@ impl Worker {
     /// Its place is free for another one.
     pub(super) fn remove(&mut self, at: usize) -> Client {
         let client = self.clients.swap_remove(at);
-        self.waiting -= usize::from(client.waiting.as_ref().is_some_and(Waiting::is_behind_work));
+        self.waiting -= usize::from(client.waiting.is_some());
         self.full = None;
         client
     }

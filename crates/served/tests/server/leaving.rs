@@ -3,8 +3,8 @@
 use super::*;
 use millrace_rdma::served::Amounts;
 use millrace_served::wire::Words;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use std::sync::atomic::AtomicBool;
 
 /// A program of a user who is not the owner, with a domain.
 struct Stranger {
@@ -47,10 +47,10 @@ impl Stranger {
     }
 }
 
-/// A card with 64 parts of memory, of which a user who is not the owner has 16, and one of his programs 8.
+/// A card with 64 parts of memory, of which a user who is not the owner has 16, and one of his programs 8; and with 16 queues.
 fn start_narrow(server: &mut Server) {
     let Quota { program, all } = Quota::default();
-    let quota = Quota { program, all: Amounts { regions: 64, ..all } };
+    let quota = Quota { program, all: Amounts { regions: 64, queues: 16, ..all } };
     let may = Box::new(|_: BorrowedFd<'_>| Some(Caller { pid: 0, uid: 1000, is_limited: true }));
     let address = Address { mac: MAC, gids: [GID, GID] };
     server.start(Start { address, quota, cpu: None, link: None, mtu: 4096, may, userfaultfd: None }).unwrap();
@@ -72,15 +72,21 @@ fn what_a_program_leaves_is_its_users_until_it_is_closed() {
     drop(first);
     let second = Stranger::new(&path);
     assert!((0..4).all(|_| second.register().is_ok()));
-    let is_closed = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| (second.register(), is_closed.load(Ordering::Acquire)));
-        // Long enough for an answer, if there were one.
-        std::thread::sleep(Duration::from_millis(500));
-        is_closed.store(true, Ordering::Release);
-        drop(peer);
-        let (made, was_closed) = waits.join().unwrap();
-        assert!(made.is_ok() && was_closed, "{made:?}, {was_closed}");
-    });
+    assert_eq!(second.register(), Err(Errno::AGAIN.raw_os_error()), "there will be room");
+    // Of what is short for another reason, nothing comes back.
+    let mut queues = 0;
+    let refused = loop {
+        match ask(&second.socket, &Request::CreateQueue(1), &[]) {
+            Ok(_) => queues += 1,
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!((refused, queues), (Errno::NOMEM.raw_os_error(), 2));
+    drop(peer);
+    let soon = Instant::now() + Duration::from_secs(20);
+    while second.register() == Err(Errno::AGAIN.raw_os_error()) {
+        assert!(Instant::now() < soon, "it is never closed");
+        std::thread::yield_now();
+    }
     assert!((0..3).all(|_| second.register().is_ok()));
 }

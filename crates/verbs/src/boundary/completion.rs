@@ -143,7 +143,7 @@ pub(super) unsafe fn create(
     }
     // SAFETY: the caller's promise.
     let opened = unsafe { ContextObject::of(context) }.opened.clone();
-    let made = opened.place.with(|running| {
+    let made = opened.place.with_room(|running| {
         if let Some(card) = &mut running.card {
             return card.create_queue(cqe as u32).map(|number| (number, cqe as u32));
         }
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
     guarded(libc::EIO, || {
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) };
-        let done = object.opened.place.with(|running| {
+        let done = object.opened.place.with_room(|running| {
             let depth = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
             if let Some(card) = &mut running.card {
                 return card.resize_queue(object.number, depth);

@@ -61,7 +61,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     guarded(core::ptr::null_mut(), || {
         // SAFETY: the caller's promise.
         let place = unsafe { ContextObject::of(context) }.opened.place.clone();
-        let made = place.with(|running| {
+        let made = place.with_room(|running| {
             if let Some(card) = &mut running.card {
                 return card.create_domain();
             }
@@ -128,8 +128,8 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, len: usize, base: u64, access
         }
         // SAFETY: the caller's promise.
         let object = unsafe { PdObject::of(pd) };
-        let source = Source::Own { address: addr as u64, len: len as u64 };
-        let made = object.place.with(|running| {
+        let source = || Source::Own { address: addr as u64, len: len as u64 };
+        let made = object.place.with_room(|running| {
             let base = if access & Access::ZERO_BASED.0 != 0 { 0 } else { base };
             if running.card.is_some() {
                 let memory = OwnMemory { address: addr as u64, len: len as u64, base };
@@ -139,7 +139,7 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, len: usize, base: u64, access
             let domain = reach.domain(object.domain).ok_or(libc::EINVAL)?;
             let made = reach
                 .regions
-                .register(domain, source, Some(base), Access(access & ACCESS))
+                .register(domain, source(), Some(base), Access(access & ACCESS))
                 .map_err(|error| errno(&error))?;
             if object.place.config().adopt.is_some() {
                 say_why_not_adopted(running, made.lkey);
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         let object = unsafe { &*mr.cast::<MrObject>() };
         // SAFETY: the caller's promise.
         let key = Key::new(unsafe { (*object.abi.get()).lkey });
-        let done = object.place.with(|running| {
+        let done = object.place.with_room(|running| {
             // SAFETY: the caller's promise.
             let domain = domain.then(|| unsafe { PdObject::of(pd) }.domain);
             let access = rights.then_some(Access(access as c_uint & ACCESS));

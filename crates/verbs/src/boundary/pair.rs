@@ -209,7 +209,7 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
         signal_all: attr.sq_sig_all != 0,
         context: 0,
     };
-    let (number, granted) = opened.place.with(|running| match &mut running.card {
+    let (number, granted) = opened.place.with_room(|running| match &mut running.card {
         Some(card) => card.create_pair(&init).inspect_err(|errno| {
             if *errno == libc::ENOMEM || *errno == libc::EDQUOT {
                 say_limit("the engine in the card gives a program no more queue pairs, or memory for them: 1,024 at most (docs/rdma.md)");
@@ -541,7 +541,7 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, init: *mut SrqInitAttr) -> 
         let (domain, attr, context) = unsafe { (PdObject::of(pd), &mut *init, (*pd).context) };
         // SAFETY: a domain is there as long as its context.
         let opened = unsafe { ContextObject::of(context) }.opened.clone();
-        let made = opened.place.with(|running| {
+        let made = opened.place.with_room(|running| {
             if let Some(card) = &mut running.card {
                 return card.create_shared(domain.domain, attr.attr.max_wr, attr.attr.max_sge);
             }

@@ -278,7 +278,9 @@ impl InCard {
 
     /// Calls of a service are for this program from now on.
     pub fn offer(&mut self, service: ServiceId) -> Result<(), i32> {
-        self.call(&wire::Request::Offer(service), &[]).map(drop)
+        // Ports are given back at once: there is nothing to wait for.
+        let offered = self.call(&wire::Request::Offer(service), &[]).map(drop);
+        offered.map_err(|error| if error == libc::EAGAIN { libc::ENOMEM } else { error })
     }
 
     /// They are so no longer.

@@ -72,6 +72,10 @@ const SPIN: Duration = Duration::from_micros(50);
 /// The same with the engine in the card: who lets others work wants to sleep meanwhile.
 const SPIN_BESIDE_CARD: Duration = Duration::from_micros(1);
 
+/// How long it is asked for what the card has no room for just now, and how often.
+const CROWDED: Duration = Duration::from_millis(500);
+const CROWDED_PAUSE: Duration = Duration::from_millis(2);
+
 /// How long a neighbour is asked for.
 const RESOLVE: Duration = Duration::from_secs(3);
 
@@ -291,6 +295,12 @@ impl Place {
         act(&mut *self.lock()?)
     }
 
+    /// The same, where the card may have no room just now, because it has not dropped yet what this user has given up: it is asked again for
+    /// a while, and others may use the engine meanwhile.
+    pub fn with_room<R>(&self, mut act: impl FnMut(&mut Running) -> Result<R, i32>) -> Result<R, i32> {
+        until_room(|| self.with(&mut act))
+    }
+
     /// In a child nobody may ever unlock it.
     #[inline]
     fn lock(&self) -> Result<MutexGuard<'_, Running>, i32> {
@@ -505,6 +515,22 @@ impl Place {
     }
 }
 
+/// Asks until the answer is another one than EAGAIN; ENOMEM if that takes too long.
+fn until_room<R>(mut ask: impl FnMut() -> Result<R, i32>) -> Result<R, i32> {
+    let mut until = None;
+    loop {
+        let done = ask();
+        if !matches!(done, Err(libc::EAGAIN)) {
+            return done;
+        }
+        let now = Instant::now();
+        if now >= *until.get_or_insert(now + CROWDED) {
+            return Err(libc::ENOMEM);
+        }
+        std::thread::sleep(CROWDED_PAUSE);
+    }
+}
+
 /// How other processes are met, and `millrace rdma` is answered. Both is done by the helper thread. Where there is no card there is
 /// nobody to meet by it.
 fn meeting(config: &Config, device: Option<&str>) -> Option<Meeting> {
@@ -577,5 +603,27 @@ impl Opened {
             Ok(())
         });
         Ok(Self { place, events })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_room_just_now_is_asked_for_again() {
+        let mut asked = 0;
+        let mut after = |count, then: Result<u8, i32>| {
+            asked = 0;
+            let done = until_room(|| {
+                asked += 1;
+                if asked > count { then } else { Err(libc::EAGAIN) }
+            });
+            (done, asked)
+        };
+        assert_eq!(after(3, Ok(7)), (Ok(7), 4));
+        assert_eq!(after(0, Err(libc::EINVAL)), (Err(libc::EINVAL), 1));
+        assert_eq!(after(0, Err(libc::ENOMEM)), (Err(libc::ENOMEM), 1));
+        assert_eq!(after(u32::MAX, Ok(7)).0, Err(libc::ENOMEM));
     }
 }
