@@ -60,6 +60,8 @@ pub struct Engine<M> {
     timers: Timers,
     /// Those whose timers are to be started: what they sent was sent without a look at the clock.
     late: Vec<u32>,
+    /// Bytes of the short SEND that is posted, where they lie in several places.
+    gathered: Box<[u8]>,
     events: Events,
     counters: Counters,
     pool: Pool,
@@ -86,6 +88,7 @@ impl<M: Memory> Engine<M> {
             turns: Turns::default(),
             timers: Timers::default(),
             late: Vec::new(),
+            gathered: vec![0; short::MOST_SHORT].into_boxed_slice(),
             events: Events::default(),
             counters: Counters::default(),
             pool: Pool::new(options.reorder_bytes),

@@ -88,10 +88,10 @@ impl<M: Memory> Engine<M> {
         self.fail_overrun(Moment::new(0));
     }
 
-    /// Takes the oldest line.
+    /// Takes the oldest lines, `most` of them. How many they were.
     #[inline]
-    pub fn take_completion(&mut self, cq: u32) -> Option<Completion> {
-        self.queues.get_mut(cq as usize)?.take()
+    pub fn take_completions(&mut self, cq: u32, most: usize, each: impl FnMut(&Completion)) -> usize {
+        self.queues.get_mut(cq as usize).map_or(0, |queue| queue.take(most, each))
     }
 
     /// A queue that was empty and has lines; with [`Options::lists_filled`](super::Options::lists_filled). Whoever leaves some of them

@@ -1,25 +1,26 @@
 //! Short SENDs: those of one packet to another process of this host, without answers ([`Short`]).
 
 use super::{Engine, Error};
-use crate::local::{Receiver, Sender, Short, Taken, What};
-use crate::memory::{Memory, Refused};
+use crate::local::{Receiver, Sender, Short, Source, Taken, TakenShort};
+use crate::memory::Memory;
 use crate::number::{Moment, Psn, Qpn};
-use crate::transport::{Origin, Sent, State, copy_out};
+use crate::transport::{Origin, State, copy_out};
 use crate::wire::{Headers, Packet, Path};
 use crate::work::{Data, Request};
 
 /// The way of short SENDs.
 pub trait Near {
-    /// One of `source`, a queue pair of this end, with `len` bytes, which `fill` writes. [`Sent::Full`]: it does not go this way,
-    /// now or ever.
-    fn short<F>(&mut self, path: &Path, source: Qpn, short: &Short, len: usize, fill: F) -> Sent
-    where
-        F: FnOnce(&mut [u8]) -> Result<(), Refused>;
+    /// One of a queue pair of this end. False: it does not go this way, now or ever.
+    fn short(&mut self, path: &Path, source: Source, short: &Short, payload: &[u8]) -> bool;
 }
 
-/// While nothing comes, it is looked only so often which short SENDs were done: each look takes the line of that word from the other
-/// end, which writes there next.
+/// Bytes of a short SEND that are gathered from several places, or from registered memory, at most; more go as packets.
+pub(super) const MOST_SHORT: usize = 4096;
+
+/// While nothing comes, it is looked only so often which short SENDs were done, with a program that waits for that and without: each
+/// look takes the line of that word from the other end, which writes there next.
 const LOOKS: u32 = 4;
+const LOOKS_OF_NOBODY: u32 = 64;
 
 /// Both rings between this process and another one.
 pub struct Rings {
@@ -38,6 +39,20 @@ impl Rings {
     pub fn new(sender: Sender, receiver: Receiver) -> Self {
         Self { sender, receiver, quiet: 0, last: (u8::MAX, None) }
     }
+}
+
+/// Where packets come from that went between these two of the GIDs of that end and of this one.
+#[inline(always)]
+fn sender_of(
+    last: &mut (u8, Option<Origin>),
+    gids: (u8, u8),
+    origin: impl Fn((u8, u8)) -> Option<Origin>,
+) -> Option<&Origin> {
+    let code = gids.0 << 4 | gids.1;
+    if last.0 != code || last.1.is_none() {
+        *last = (code, origin(gids));
+    }
+    last.1.as_ref()
 }
 
 /// Who is shown each packet that came, and where it came from.
@@ -76,43 +91,30 @@ impl<M: Memory> Engine<M> {
         let mut came = Came::default();
         let mut has_heard = false;
         while came.packets < budget {
-            let Taken { what, gids, payload } = match receiver.take() {
-                Ok(Some(taken)) => taken,
-                Ok(None) => break,
-                Err(_) => {
-                    (came.malformed, came.is_broken) = (came.malformed + 1, true);
-                    break;
-                }
-            };
-            came.packets += 1;
-            came.bytes += payload.len() as u64;
-            let code = gids.0 << 4 | gids.1;
-            if last.0 != code || last.1.is_none() {
-                *last = (code, origin(gids));
-            }
-            let Some(from) = &last.1 else {
-                came.malformed += 1;
-                if let What::Short { ticket, .. } = what {
-                    receiver.done(ticket, false);
+            let Some(TakenShort { short, gids, payload, heard, counts, ticket }) = receiver.take_short() else {
+                match receiver.take() {
+                    Ok(Some(taken)) => self.take_packet(now, taken, last, &origin, (&mut came, seen.as_mut())),
+                    Ok(None) => break,
+                    Err(_) => {
+                        (came.malformed, came.is_broken) = (came.malformed + 1, true);
+                        break;
+                    }
                 }
                 continue;
             };
-            let (short, heard, counts, ticket) = match what {
-                What::Short { short, heard, counts, ticket } => (short, heard, counts, ticket),
-                What::Packet(headers) => {
-                    if let Some(seen) = &mut seen {
-                        seen(from, &Packet { headers, payload });
-                    }
-                    self.receive(now(), &Packet { headers, payload }, from);
-                    continue;
-                }
+            came.packets += 1;
+            came.bytes += payload.len() as u64;
+            let Some(from) = sender_of(last, gids, &origin) else {
+                came.malformed += 1;
+                receiver.done(ticket, false);
+                continue;
             };
             if let Some(seen) = &mut seen {
                 seen(from, &Packet { headers: short.headers(), payload });
             }
             sender.hear(heard, |source, psn| {
                 (has_heard, came.settled) = (true, came.settled + 1);
-                self.settle(now(), source, psn);
+                self.settle(source, psn);
             });
             let is_done = counts && self.receive_short(&short, payload, from);
             came.shorts += u64::from(is_done);
@@ -127,21 +129,45 @@ impl<M: Memory> Engine<M> {
             receiver.give_back();
         }
         *quiet = if came.packets > 0 { 0 } else { quiet.wrapping_add(1) };
-        if sender.has_unsettled() && !has_heard && (came.packets > 0 || quiet.is_multiple_of(LOOKS)) {
+        let looks = if sender.is_awaited() { LOOKS } else { LOOKS_OF_NOBODY };
+        if sender.has_unsettled() && !has_heard && (came.packets > 0 || quiet.is_multiple_of(looks)) {
             sender.settle(|source, psn| {
                 came.settled += 1;
-                self.settle(now(), source, psn);
+                self.settle(source, psn);
             });
         }
         came
     }
 
+    /// A packet has come by a ring.
+    #[inline(never)]
+    fn take_packet(
+        &mut self,
+        now: &mut impl FnMut() -> Moment,
+        Taken { headers, gids, payload }: Taken<'_>,
+        last: &mut (u8, Option<Origin>),
+        origin: impl Fn((u8, u8)) -> Option<Origin>,
+        (came, seen): (&mut Came, Option<&mut Seen<'_>>),
+    ) {
+        came.packets += 1;
+        came.bytes += payload.len() as u64;
+        let Some(from) = sender_of(last, gids, origin) else {
+            came.malformed += 1;
+            return;
+        };
+        let packet = Packet { headers, payload };
+        if let Some(seen) = seen {
+            seen(from, &packet);
+        }
+        self.receive(now(), &packet, from);
+    }
+
     /// Learns which short SENDs the other process has done so far, whatever has come. How often it was told.
-    pub fn settle_ring(&mut self, now: Moment, rings: &mut Rings) -> u64 {
+    pub fn settle_ring(&mut self, rings: &mut Rings) -> u64 {
         let mut settled = 0;
         rings.sender.settle(|source, psn| {
             settled += 1;
-            self.settle(now, source, psn);
+            self.settle(source, psn);
         });
         settled
     }
@@ -167,18 +193,28 @@ impl<M: Memory> Engine<M> {
         (len, signaled): (u32, bool),
         near: &mut N,
     ) -> bool {
-        let (pairs, env) = self.split(Moment::new(0));
-        let Some(pair) = pairs.get_mut(slot as usize) else { return false };
-        let Some(short) = pair.as_short(&env, request, len) else { return false };
-        let (config, memory) = (&pair.config, env.memory);
-        let fill = |to: &mut [u8]| copy_out(memory, config, request.data, to);
-        if near.short(&config.path, config.number(), &short, len as usize, fill) != Sent::Taken {
+        let Some(pair) = self.pairs.get_mut(slot as usize) else { return false };
+        let Some(short) = pair.as_short(&self.options, request, len) else { return false };
+        let config = &pair.config;
+        let (payload, is_inline) = match request.data {
+            // Nearly always it is one.
+            Data::Inline(&[part]) => (part, true),
+            data => {
+                let Some(to) = self.gathered.get_mut(..len as usize) else { return false };
+                if copy_out(&mut self.memory, config, data, to).is_err() {
+                    return false;
+                }
+                (&*to, matches!(data, Data::Inline(_)))
+            }
+        };
+        let source = Source { qpn: config.number(), is_awaited: signaled };
+        if !near.short(&config.path, source, &short, payload) {
             return false;
         }
         pair.requester.post_short(request, len, signaled);
-        env.counters.sent += 1;
-        env.counters.sent_bytes += u64::from(len);
-        env.counters.inline_copied += if matches!(request.data, Data::Inline(_)) { len.into() } else { 0 };
+        self.counters.sent += 1;
+        self.counters.sent_bytes += u64::from(len);
+        self.counters.inline_copied += if is_inline { len.into() } else { 0 };
         if !core::mem::replace(&mut pair.is_late, true) {
             self.late.push(slot);
         }
@@ -200,18 +236,21 @@ impl<M: Memory> Engine<M> {
     }
 
     /// The other end has done the short SENDs of a queue pair up to that number.
-    #[inline]
-    fn settle(&mut self, now: Moment, qpn: Qpn, psn: Psn) {
+    #[inline(always)]
+    fn settle(&mut self, qpn: Qpn, psn: Psn) {
         let Some(slot) = self.numbers.slot(qpn) else { return };
-        let (pairs, mut env) = self.split(now);
+        let (pairs, mut env) = self.split(Moment::new(0));
         let Some(pair) = pairs.get_mut(slot as usize) else { return };
-        pair.settled(&mut env, psn);
+        let has_unsettled = pair.settled(&mut env, psn);
         let has_more = pair.requester.has_more();
+        if has_unsettled && !core::mem::replace(&mut pair.is_late, true) {
+            self.late.push(slot);
+        }
         if has_more {
             self.schedule(slot);
         }
         if !self.events.overrun.is_empty() {
-            self.fail_overrun(now);
+            self.fail_overrun(Moment::new(0));
         }
     }
 

@@ -35,5 +35,5 @@ pub use layout::{CHANNEL_LEN, Side};
 pub use line::Malformed;
 pub use peer::{Counts, Peer, PeerError};
 pub use peers::{Connected, Far, Kept, Outcome, Peers};
-pub use ring::{Receiver, Room, Sender, Taken, Ticket, What};
-pub use short::Short;
+pub use ring::{Receiver, Room, Sender, Taken, TakenShort, Ticket};
+pub use short::{Short, Source};

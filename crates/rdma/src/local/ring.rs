@@ -6,7 +6,7 @@
 
 use super::layout::{HEADERS, LINE, MOST_PAYLOAD, PAYLOADS, Side};
 use super::line::{self, Malformed, Words};
-use super::short::{Settled, Short, Unsettled, line_heard};
+use super::short::{Settled, Short, Source, Unsettled, line_heard};
 use crate::number::{Psn, Qpn};
 use crate::wire::Headers;
 use millrace_dma::{Ordering, OutOfRange, Slots64, Window, Word64, fence};
@@ -99,6 +99,11 @@ impl Sender {
     #[inline(always)]
     fn fits(&self, len: usize) -> bool {
         let (_, end) = payload_at(self.used, len, WITHIN);
+        self.fits_to(end)
+    }
+
+    #[inline(always)]
+    fn fits_to(&self, end: u32) -> bool {
         self.written.wrapping_sub(self.free.0) < HEADERS && end.wrapping_sub(self.free.1) <= PAYLOADS
     }
 
@@ -113,35 +118,36 @@ impl Sender {
         for (place, word) in (1..).zip(words) {
             self.headers.store(at + place, word);
         }
-        self.put::<{ WITHIN / 8 }>(payload);
+        self.put::<{ WITHIN / 8 }>(payload, payload_at(self.used, payload.len(), WITHIN));
         Room::Sent
     }
 
-    /// Adds a short SEND of `source` as [`Sender::send`] does; `heard` is what the receiver of this side says
-    /// ([`Receiver::heard`]).
+    /// Adds a short SEND of a queue pair, if there is room; `heard` is what the receiver of this side says ([`Receiver::heard`]).
     #[inline(always)]
-    pub fn send_short(&mut self, source: Qpn, short: &Short, gids: (u8, u8), heard: u16, payload: &[u8]) -> Room {
-        if !self.unsettled.has_room() || !self.fits(payload.len()) {
+    pub fn send_short(&mut self, source: Source, short: &Short, gids: (u8, u8), heard: u16, payload: &[u8]) -> Room {
+        let place = payload_at(self.used, payload.len(), WITHIN_SHORT);
+        let has_room = payload.len() <= MOST_PAYLOAD && self.unsettled.has_room();
+        if !has_room || !self.fits_to(place.1) && (self.has_room(payload.len()) != Room::Sent || !self.fits_to(place.1))
+        {
             return Room::None;
         }
         let words = line::write_short(short, gids, self.unsettled.epoch, heard);
-        self.unsettled.add(self.written, source, short.psn);
+        self.unsettled.add(self.written, source.qpn, short.psn, source.is_awaited);
         let at = self.written.wrapping_mul(LINE);
         self.headers.store(at + 1, words[0]);
         self.headers.store(at + 2, words[1]);
-        self.put::<{ WITHIN_SHORT / 8 }>(payload);
+        self.put::<{ WITHIN_SHORT / 8 }>(payload, place);
         Room::Sent
     }
 
-    /// Payload and first word of the next line. Up to `WORDS` words of payload stand at its end.
+    /// Payload and first word of the next line. Up to `WORDS` words of payload stand at its end, more where [`payload_at`] says.
     #[inline(always)]
-    fn put<const WORDS: usize>(&mut self, payload: &[u8]) {
+    fn put<const WORDS: usize>(&mut self, payload: &[u8], (first, end): (u32, u32)) {
         let at = self.written.wrapping_mul(LINE);
-        let (first, end) = payload_at(self.used, payload.len(), WORDS * 8);
         if payload.len() <= WORDS * 8 {
-            for (place, bytes) in (LINE - WORDS as u32..).zip(payload.chunks(8)) {
-                let mut word = [0; 8];
-                word[..bytes.len()].copy_from_slice(bytes);
+            let mut words = [[0; 8]; WORDS];
+            words.as_flattened_mut()[..payload.len()].copy_from_slice(payload);
+            for (place, word) in (LINE - WORDS as u32..).zip(words) {
                 self.headers.store(at + place, u64::from_le_bytes(word));
             }
         } else if let Some(span) = self.payload.span_mut((first % PAYLOADS) as usize * 64, payload.len()) {
@@ -157,6 +163,12 @@ impl Sender {
     #[inline]
     pub fn has_unsettled(&self) -> bool {
         !self.unsettled.is_empty()
+    }
+
+    /// Whether a program waits for one of them.
+    #[inline]
+    pub fn is_awaited(&self) -> bool {
+        self.unsettled.is_awaited()
     }
 
     /// Looks which short SENDs were done: the last one of each run of a queue pair.
@@ -193,33 +205,32 @@ impl Sender {
     }
 }
 
-/// What was taken: which GIDs of that end and of this one it went by, and its payload.
+/// A packet that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<'a> {
-    /// What it is.
-    pub what: What,
-    /// Of the GIDs of that end and of this one.
+    /// Its headers.
+    pub headers: Headers,
+    /// Which of the GIDs of that end and of this one it went by.
     pub gids: (u8, u8),
     /// Its bytes.
     pub payload: &'a [u8],
 }
 
-/// A packet, or a short SEND.
+/// A short SEND that was taken. It has no headers, which would be copied for nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// A packet.
-    Packet(Headers),
-    /// A short SEND.
-    Short {
-        /// What it says.
-        short: Short,
-        /// What its sender has taken, for [`Sender::hear`].
-        heard: u16,
-        /// It needs no answer if it is done; otherwise it is a packet that wants one.
-        counts: bool,
-        /// For [`Receiver::done`].
-        ticket: Ticket,
-    },
+pub struct TakenShort<'a> {
+    /// What it says.
+    pub short: Short,
+    /// As of [`Taken`].
+    pub gids: (u8, u8),
+    /// Its bytes.
+    pub payload: &'a [u8],
+    /// What its sender has taken, for [`Sender::hear`].
+    pub heard: u16,
+    /// It needs no answer if it is done; otherwise it is a packet that wants one.
+    pub counts: bool,
+    /// For [`Receiver::done`].
+    pub ticket: Ticket,
 }
 
 /// Which short SEND it is.
@@ -268,19 +279,38 @@ impl Receiver {
     /// Whether there is a packet.
     #[inline]
     pub fn has_more(&self) -> bool {
+        // Payload of the next packet most likely begins there: its line is on its way while the headers' is.
+        if let Some(span) = self.payload.span((self.used % PAYLOADS) as usize * 64, 64) {
+            span.prefetch();
+        }
         // Relaxed: whoever takes it looks again.
         self.headers.load(self.read.wrapping_mul(LINE)) as u32 == self.read.wrapping_add(1)
     }
 
-    /// The next packet. Its room is the sender's again with the next call of
-    /// [`Receiver::give_back`].
+    /// The next line, if it is a short SEND. Its room is the sender's again with the next call of [`Receiver::give_back`].
+    #[inline(always)]
+    pub fn take_short(&mut self) -> Option<TakenShort<'_>> {
+        let at = self.read.wrapping_mul(LINE);
+        // Acquire pairs with the Release in `Sender::put`.
+        let first = self.headers.load_acquire(at);
+        let (kind, len) = (self.headers.load(at + 1), (first >> 32) as usize);
+        if first as u32 != self.read.wrapping_add(1) || !line::is_short(kind) || len > MOST_PAYLOAD {
+            return None;
+        }
+        let (short, gids, epoch, heard) = line::read_short([kind, self.headers.load(at + 2)]);
+        let (counts, ticket) = (self.said.counts(epoch), Ticket { line: self.read, epoch });
+        self.copy::<{ WITHIN_SHORT / 8 }>(len);
+        Some(TakenShort { short, gids, payload: &self.bytes[..len], heard, counts, ticket })
+    }
+
+    /// The next line, if it is a packet. Its room is the sender's again with the next call of [`Receiver::give_back`].
     ///
     /// # Errors
     /// [`Malformed`]: nothing more is to be taken from this ring.
     #[inline]
     pub fn take(&mut self) -> Result<Option<Taken<'_>>, Malformed> {
         let at = self.read.wrapping_mul(LINE);
-        // Acquire pairs with the Release in `Sender::send`.
+        // Acquire pairs with the Release in `Sender::put`.
         let first = self.headers.load_acquire(at);
         if first as u32 != self.read.wrapping_add(1) {
             return Ok(None);
@@ -290,21 +320,13 @@ impl Receiver {
             return Err(Malformed);
         }
         let word = |place: u32| self.headers.load(at + place);
-        let kind = word(1);
-        let (what, gids) = if line::is_short(kind) {
-            let (short, gids, epoch, heard) = line::read_short([kind, word(2)]);
-            let (counts, ticket) = (self.said.counts(epoch), Ticket { line: self.read, epoch });
-            (What::Short { short, heard, counts, ticket }, gids)
-        } else {
-            let words: Words = [kind, word(2), word(3), word(4), word(5), word(6)];
-            let (headers, gids) = line::read(&words)?;
-            (What::Packet(headers), gids)
-        };
-        match what {
-            What::Short { .. } => self.copy::<{ WITHIN_SHORT / 8 }>(len),
-            What::Packet(_) => self.copy::<{ WITHIN / 8 }>(len),
+        let words: Words = [word(1), word(2), word(3), word(4), word(5), word(6)];
+        if line::is_short(words[0]) {
+            return Ok(None);
         }
-        Ok(Some(Taken { what, gids, payload: &self.bytes[..len] }))
+        let (headers, gids) = line::read(&words)?;
+        self.copy::<{ WITHIN / 8 }>(len);
+        Ok(Some(Taken { headers, gids, payload: &self.bytes[..len] }))
     }
 
     /// Copies the payload of the line that is looked at, and goes on to the next one.
@@ -312,13 +334,13 @@ impl Receiver {
     fn copy<const WORDS: usize>(&mut self, len: usize) {
         let at = self.read.wrapping_mul(LINE);
         let (line, end) = payload_at(self.used, len, WORDS * 8);
-        let to = &mut self.bytes[..len];
         if len <= WORDS * 8 {
-            for (place, bytes) in (LINE - WORDS as u32..).zip(to.chunks_mut(8)) {
-                bytes.copy_from_slice(&self.headers.load(at + place).to_le_bytes()[..bytes.len()]);
+            // All words, whatever the length: there is room for them.
+            for (place, bytes) in (LINE - WORDS as u32..LINE).zip(self.bytes.chunks_exact_mut(8)) {
+                bytes.copy_from_slice(&self.headers.load(at + place).to_le_bytes());
             }
         } else if let Some(span) = self.payload.span((line % PAYLOADS) as usize * 64, len) {
-            span.read_into(to);
+            span.read_into(&mut self.bytes[..len]);
         }
         (self.read, self.used) = (self.read.wrapping_add(1), end);
     }
@@ -395,6 +417,7 @@ mod tests {
         fn packets_come_as_they_went(turns in prop::collection::vec((0usize..=MOST_PAYLOAD, 1usize..40, 0usize..60), 1..60)) {
             let (_region, mut sender, mut receiver) = ring();
             let (mut sent, mut taken) = (0_u32, 0_u32);
+            let source = Source { qpn: Qpn::new(9), is_awaited: false };
             let payload = |number: u32, len: usize| (0..len).map(|i| (i as u32 * 31 + number) as u8).collect::<Vec<_>>();
             let mut lens = std::collections::VecDeque::new();
             for (len, sends, takes) in turns {
@@ -404,7 +427,7 @@ mod tests {
                         break;
                     }
                     let room = match sent % 3 {
-                        0 => sender.send_short(Qpn::new(9), &short(sent), (0, 1), 0, &payload(sent, len)),
+                        0 => sender.send_short(source, &short(sent), (0, 1), 0, &payload(sent, len)),
                         _ => sender.send(&headers(sent), (0, 1), &payload(sent, len)),
                     };
                     prop_assert_eq!(room, Room::Sent);
@@ -412,18 +435,15 @@ mod tests {
                     sent += 1;
                 }
                 for _ in 0..takes {
-                    let Some(Taken { what, gids, payload: bytes }) = receiver.take().unwrap() else { break };
-                    let (len, mut done) = (lens.pop_front().unwrap(), None);
-                    match what {
-                        What::Packet(found) => prop_assert_eq!((found, gids), (headers(taken), (0, 1))),
-                        What::Short { short, ticket, .. } => {
-                            prop_assert_eq!((short, gids), (self::short(taken), (0, 1)));
-                            done = Some(ticket);
-                        }
-                    }
-                    prop_assert!(bytes == &payload(taken, len)[..]);
-                    if let Some(ticket) = done {
+                    if let Some(TakenShort { short, ticket, gids, payload: bytes, .. }) = receiver.take_short() {
+                        prop_assert_eq!((short, gids), (self::short(taken), (0, 1)));
+                        prop_assert!(bytes == &payload(taken, lens.pop_front().unwrap())[..]);
                         receiver.done(ticket, true);
+                    } else if let Some(Taken { headers: found, gids, payload: bytes }) = receiver.take().unwrap() {
+                        prop_assert_eq!((found, gids), (headers(taken), (0, 1)));
+                        prop_assert!(bytes == &payload(taken, lens.pop_front().unwrap())[..]);
+                    } else {
+                        break;
                     }
                     taken += 1;
                 }
@@ -443,7 +463,7 @@ mod tests {
                 let number = u64::from(at / LINE) + 1;
                 slots.store(at, if at % LINE == 0 { word << 32 & 0x1fff_0000_0000 | number } else { word });
             }
-            while let Ok(Some(_)) = receiver.take() {}
+            while receiver.take_short().is_some() || matches!(receiver.take(), Ok(Some(_))) {}
             region.window().word64(Side::Taker.taken()).unwrap().store(taken, Ordering::Relaxed);
             for number in 0..2 * HEADERS {
                 if sender.has_room(100) == Room::Sent {
@@ -469,7 +489,7 @@ mod tests {
             let mut next = 0;
             while next < 20_000_u32 {
                 match receiver.take().unwrap() {
-                    Some(Taken { what: What::Packet(found), payload: bytes, .. }) => {
+                    Some(Taken { headers: found, payload: bytes, .. }) => {
                         assert_eq!(found.psn.value(), next);
                         assert!(
                             bytes.len() == next as usize * 37 % 300 && bytes.iter().all(|&byte| byte == next as u8)

@@ -43,12 +43,23 @@ impl Short {
     }
 }
 
+/// Whose a short SEND is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// Its program is told when it has ended.
+    pub is_awaited: bool,
+}
+
 /// What one side knows of the short SENDs that it has sent.
 #[derive(Debug, Default)]
 pub(super) struct Unsettled {
     pub epoch: u8,
-    /// Line, queue pair, number.
-    lines: VecDeque<(u32, Qpn, Psn)>,
+    /// Line, queue pair, number, and whether its program waits for its end.
+    lines: VecDeque<(u32, Qpn, Psn, bool)>,
+    /// How many of them are waited for.
+    awaited: usize,
 }
 
 impl Unsettled {
@@ -62,20 +73,28 @@ impl Unsettled {
         self.lines.is_empty()
     }
 
+    /// Whether a program waits for the end of one of them.
     #[inline]
-    pub fn add(&mut self, line: u32, source: Qpn, psn: Psn) {
-        self.lines.push_back((line, source, psn));
+    pub fn is_awaited(&self) -> bool {
+        self.awaited > 0
+    }
+
+    #[inline]
+    pub fn add(&mut self, line: u32, source: Qpn, psn: Psn, is_awaited: bool) {
+        self.lines.push_back((line, source, psn, is_awaited));
+        self.awaited += usize::from(is_awaited);
     }
 
     /// All before `line` were done: of each queue pair's run, the last number.
     #[inline]
     pub fn settle(&mut self, line: u32, mut each: impl FnMut(Qpn, Psn)) {
         let mut run: Option<(Qpn, Psn)> = None;
-        while let Some(&(at, source, psn)) = self.lines.front() {
+        while let Some(&(at, source, psn, is_awaited)) = self.lines.front() {
             if line.wrapping_sub(at) as i32 <= 0 {
                 break;
             }
             self.lines.pop_front();
+            self.awaited -= usize::from(is_awaited);
             if let Some((before, last)) = run.replace((source, psn))
                 && before != source
             {
@@ -95,13 +114,15 @@ impl Unsettled {
         if said.stuck == Some(self.epoch) {
             // These are answered by packets.
             self.lines.clear();
+            self.awaited = 0;
             self.epoch = self.epoch.wrapping_add(1);
         }
     }
 
     /// A queue pair begins anew: what it has sent before is not its own any more.
     pub fn forget(&mut self, source: Qpn) {
-        self.lines.retain(|(_, qpn, _)| *qpn != source);
+        self.lines.retain(|(_, qpn, ..)| *qpn != source);
+        self.awaited = self.lines.iter().filter(|(.., is_awaited)| *is_awaited).count();
     }
 }
 
@@ -187,7 +208,7 @@ mod tests {
             for (turn, fits) in turns {
                 match turn {
                     0 => {
-                        sender.add(written, Qpn::new(7), Psn::new(written));
+                        sender.add(written, Qpn::new(7), Psn::new(written), written % 3 == 0);
                         ring.push_back((written, sender.epoch));
                         written += 1;
                     }
@@ -206,7 +227,7 @@ mod tests {
             // A run is told by its last number, and none is told twice.
             prop_assert!(settled.is_sorted_by(|one, next| one < next), "{settled:?}");
             prop_assert!(settled.iter().all(|psn| !answered.contains(psn)));
-            prop_assert!(sender.is_empty());
+            prop_assert!(sender.is_empty() && !sender.is_awaited());
             let done = (0..written).rev().find(|line| !answered.contains(line));
             prop_assert_eq!(last, done);
         }

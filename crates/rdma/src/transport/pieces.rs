@@ -50,6 +50,15 @@ pub(super) fn scatter<M: Memory>(
     offset: u64,
     from: &[u8],
 ) -> Result<(), Refused> {
+    // Nearly always it is one, and all of the message.
+    if let ([piece], 0) = (pieces, offset) {
+        let fits = from.len() as u64 <= u64::from(piece.len);
+        return match (fits, from.is_empty()) {
+            (false, _) => Err(Refused::Bounds),
+            (true, true) => Ok(()),
+            (true, false) => memory.scatter(asker, piece.lkey, piece.address, from),
+        };
+    }
     walk(pieces, offset, from.len(), |piece, address, range| memory.scatter(asker, piece.lkey, address, &from[range]))
 }
 

@@ -1,7 +1,7 @@
 //! Short SENDs (`crate::local::Short`): the same numbers, buffers and completions as those of packets, with what can be left
 //! out where nothing is lost. What is not simple is left to packets.
 
-use super::{Config, Environment, Origin, QueuePair, Requester, Responder, State, pieces};
+use super::{Config, Environment, Options, Origin, QueuePair, Requester, Responder, State, pieces};
 use crate::local::Short;
 use crate::memory::{Memory, Refused};
 use crate::number::Psn;
@@ -19,7 +19,7 @@ fn is_open(config: &Config) -> bool {
 impl QueuePair {
     /// What a SEND would be as a short one, if it may be one: nothing before it waits to be sent.
     #[inline(always)]
-    pub fn as_short<M>(&self, env: &Environment<'_, M>, request: &Request<'_>, len: u32) -> Option<Short> {
+    pub fn as_short(&self, options: &Options, request: &Request<'_>, len: u32) -> Option<Short> {
         let immediate = match request.operation {
             Operation::Send => None,
             Operation::SendImmediate(data) => Some(data),
@@ -31,7 +31,7 @@ impl QueuePair {
             && !config.is_alone
             && len <= config.mtu()
             && self.rate.is_none()
-            && self.requester.may_send_short(env.options.window, request.operation);
+            && self.requester.may_send_short(options.window, request.operation);
         let psn = self.requester.end();
         may.then_some(Short { destination: config.remote, psn, immediate, solicited: request.flags.solicited })
     }
@@ -49,13 +49,17 @@ impl QueuePair {
         is_open(config) && config.is_from_peer(origin) && responder.take_short(config, env, short, payload)
     }
 
-    /// Short SENDs up to that number were done.
-    #[inline]
-    pub fn settled<M>(&mut self, env: &mut Environment<'_, M>, psn: Psn) {
-        if is_open(&self.config) {
-            self.requester.settled(&self.config, env, psn);
+    /// Short SENDs up to that number were done. Whether there are more, whose time begins anew.
+    #[inline(always)]
+    pub fn settled<M>(&mut self, env: &mut Environment<'_, M>, psn: Psn) -> bool {
+        if !is_open(&self.config) {
+            return false;
+        }
+        let has_unsettled = self.requester.settled(&self.config, env, psn);
+        if self.config.state == State::Drained {
             self.look_drained(env);
         }
+        has_unsettled
     }
 }
 
@@ -94,12 +98,22 @@ impl Requester {
         }
     }
 
-    /// Ends what was done. What can fail here has failed already, when it was sent.
-    #[inline]
-    fn settled<M>(&mut self, config: &Config, env: &mut Environment<'_, M>, psn: Psn) {
-        if psn.since(self.una) >= 0 && psn.since(self.end) < 0 {
-            let _ = self.advance(config, env, psn.next());
+    /// Ends what was done. What can fail here has failed already, when it was sent. Whether there is more, whose timer is to be started:
+    /// the clock was not read.
+    #[inline(always)]
+    fn settled<M>(&mut self, config: &Config, env: &mut Environment<'_, M>, psn: Psn) -> bool {
+        if psn.since(self.una) < 0 || psn.since(self.end) >= 0 {
+            return false;
         }
+        self.forget_timed();
+        let _ = self.advance(config, env, psn.next());
+        if self.queue.first == self.queue.end && self.cursor == self.queue.end {
+            // The places that were used last are in the caches.
+            self.queue.rewind();
+            self.cursor = self.queue.first;
+        }
+        self.stop_timer();
+        self.una != self.end
     }
 }
 

@@ -84,10 +84,20 @@ impl CompletionQueue {
         count
     }
 
-    /// Takes the oldest line.
+    /// Takes the oldest lines, `most` of them. How many they were.
     #[inline]
-    pub fn take(&mut self) -> Option<Completion> {
-        self.lines.pop_front()
+    pub fn take(&mut self, most: usize, mut each: impl FnMut(&Completion)) -> usize {
+        let count = most.min(self.lines.len());
+        for _ in 0..count {
+            if let Some(line) = self.lines.pop_front() {
+                each(&line);
+            }
+        }
+        if self.lines.is_empty() {
+            // The places that were used last are in the caches: `clear` begins with the first ones again.
+            self.lines.clear();
+        }
+        count
     }
 
     /// The next completion wakes; one that was asked for any does not become one for solicited only (volume 1,

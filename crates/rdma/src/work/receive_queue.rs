@@ -113,10 +113,16 @@ impl ReceiveQueue {
         let slot = self.slots[place];
         // A queue pair made for fewer pieces than its shared queue has would have no room; its creation sees to that.
         let count = usize::from(slot.pieces).min(to.pieces.len());
-        to.pieces[..count].copy_from_slice(&self.pieces[place * self.stride..][..count]);
-        to.count = count;
-        to.id = slot.id;
-        to.room = to.pieces[..count].iter().map(|piece| u64::from(piece.len)).sum();
+        let pieces = &self.pieces[place * self.stride..][..count];
+        (to.count, to.id) = (count, slot.id);
+        // Nearly always it is one.
+        if let ([piece], [to_piece, ..]) = (pieces, &mut *to.pieces) {
+            *to_piece = *piece;
+            to.room = piece.len.into();
+        } else {
+            to.pieces[..count].copy_from_slice(pieces);
+            to.room = pieces.iter().map(|piece| u64::from(piece.len)).sum();
+        }
         to.in_use = true;
         self.head = self.head.wrapping_add(1);
         true

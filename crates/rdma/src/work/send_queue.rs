@@ -207,6 +207,12 @@ impl SendQueue {
         self.targets.get(self.place(position))?.as_ref()
     }
 
+    /// An empty queue begins with its first place again.
+    #[inline]
+    pub fn rewind(&mut self) {
+        (self.first, self.end) = (0, 0);
+    }
+
     pub fn clear(&mut self) {
         self.first = self.end;
     }

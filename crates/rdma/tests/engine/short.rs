@@ -6,7 +6,7 @@ use crate::common::memory::Flat;
 use crate::common::{Pair, Wish, create, engine, make_ready};
 use millrace_dma::Region;
 use millrace_rdma::engine::{Came, Engine, Near, Options, Rings};
-use millrace_rdma::local::{CHANNEL_LEN, Receiver, Room, Sender, Short, Side};
+use millrace_rdma::local::{CHANNEL_LEN, Receiver, Room, Sender, Short, Side, Source};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Key, Moment, Qpn};
 use millrace_rdma::transport::{Origin, Out, Sent};
@@ -42,22 +42,9 @@ impl Out for Way<'_> {
 }
 
 impl Near for Way<'_> {
-    fn short<F>(&mut self, _path: &Path, source: Qpn, short: &Short, len: usize, fill: F) -> Sent
-    where
-        F: FnOnce(&mut [u8]) -> Result<(), Refused>,
-    {
-        let mut payload = vec![0; len];
-        if self.rings.sender.has_room(len) != Room::Sent {
-            return Sent::Full;
-        }
-        if let Err(refused) = fill(&mut payload) {
-            return Sent::Refused(refused);
-        }
+    fn short(&mut self, _path: &Path, source: Source, short: &Short, payload: &[u8]) -> bool {
         let heard = self.rings.receiver.heard();
-        match self.rings.sender.send_short(source, short, (0, 0), heard, &payload) {
-            Room::Sent => Sent::Taken,
-            _ => Sent::Full,
-        }
+        self.rings.sender.send_short(source, short, (0, 0), heard, payload) == Room::Sent
     }
 }
 

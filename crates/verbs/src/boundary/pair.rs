@@ -366,7 +366,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_i
                 if matches!(told.state, Some(State::Error | State::Reset)) {
                     // What the other end has done has ended well, although nobody has looked since.
                     running.progress(place.now());
-                    running.settle(place.now());
+                    running.settle();
                 }
                 running.sessions.forget_ways();
                 let state = running.engine.modify_qp(object.number, &told).map_err(|error| error.errno())?;

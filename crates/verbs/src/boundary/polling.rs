@@ -8,6 +8,7 @@ use crate::abi::{Context, CqEx, CqInitAttrEx, Wc};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint};
 use core::ptr;
+use millrace_rdma::work::Completion;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -98,19 +99,18 @@ unsafe fn take(queue: *mut CqEx) -> c_int {
     // SAFETY: queues are only made by `create`, as the beginning of this object.
     let object = unsafe { CqObject::of(queue.cast()) };
     let has_some = |running: &mut crate::place::Running| running.has_completions(object.number);
-    let taken = object.opened.place.taking(has_some, |running| running.poll(object.number));
-    match taken {
-        Ok(None) => libc::ENOENT,
-        Ok(Some(completion)) => {
-            let line = line(&completion);
-            // SAFETY: only the thread that polls comes here.
-            unsafe {
-                (*queue).wr_id = line.wr_id;
-                (*queue).status = line.status;
-                *object.polling.now.get() = Some(line);
-            }
-            0
+    let each = |completion: &Completion| {
+        let line = line(completion);
+        // SAFETY: only the thread that polls comes here.
+        unsafe {
+            (*queue).wr_id = line.wr_id;
+            (*queue).status = line.status;
+            *object.polling.now.get() = Some(line);
         }
+    };
+    match object.opened.place.taking(has_some, |running| running.poll(object.number, 1, each)) {
+        Ok(0) => libc::ENOENT,
+        Ok(_) => 0,
         Err(error) => error,
     }
 }

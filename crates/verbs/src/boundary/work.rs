@@ -252,20 +252,15 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, to: *mut Wc) -> c_int {
         let object = unsafe { CqObject::of(cq) };
         let Ok(most) = usize::try_from(count) else { return -1 };
         let has_some = |running: &mut Running| running.has_completions(object.number);
-        let taken = object.opened.place.taking(has_some, |running| {
-            let mut taken = 0;
-            while taken < most {
-                let completion = match running.poll(object.number) {
-                    Ok(Some(completion)) => completion,
-                    Err(error) if taken == 0 => return Err(error),
-                    Ok(None) | Err(_) => break,
-                };
-                // SAFETY: there is room for `count` (the caller's promise), and `taken` is below.
-                unsafe { to.add(taken).write(line(&completion)) };
-                taken += 1;
+        let mut at = to;
+        let each = |completion: &Completion| {
+            // SAFETY: there is room for `count` (the caller's promise), and there are no more than that.
+            unsafe {
+                at.write(line(completion));
+                at = at.add(1);
             }
-            Ok(taken)
-        });
+        };
+        let taken = object.opened.place.taking(has_some, |running| running.poll(object.number, most, each));
         taken.map_or(-1, |taken| taken as c_int)
     })
 }

@@ -424,14 +424,22 @@ impl InCard {
         self.program.has_completions(queue)
     }
 
-    /// Takes completions. When the card has gone, those that it has written still come.
+    /// Takes completions, `most` of them. How many they were. When the card has gone, those that it has written still come.
     #[inline]
-    pub fn poll(&mut self, queue: u32, to: &mut [Completion]) -> Result<usize, i32> {
-        let got = self.program.poll(queue, to).map_err(|_| {
-            self.give_up();
-            libc::EIO
-        })?;
-        if got == 0 && self.is_gone { Err(libc::EIO) } else { Ok(got) }
+    pub fn poll(&mut self, queue: u32, most: usize, mut each: impl FnMut(&Completion)) -> Result<usize, i32> {
+        let (mut count, mut one) = (0, [Completion::default()]);
+        while count < most {
+            match self.program.poll(queue, &mut one) {
+                Ok(0) => break,
+                Ok(_) => each(&one[0]),
+                Err(_) => {
+                    self.give_up();
+                    break;
+                }
+            }
+            count += 1;
+        }
+        if count == 0 && self.is_gone { Err(libc::EIO) } else { Ok(count) }
     }
 
     /// What has come is not from a card, or it does not answer: it is hung up on. The thread that looks at the socket sees that, and

@@ -4,7 +4,7 @@ use super::local::{Go, Sessions};
 use super::tap::{Tap, Way};
 use millrace_link::{Given, Link, write};
 use millrace_rdma::engine::Near;
-use millrace_rdma::local::Short;
+use millrace_rdma::local::{Short, Source};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::{Out, Sent};
@@ -157,19 +157,13 @@ pub(super) struct Rings<'l> {
 
 impl Near for Rings<'_> {
     #[inline(always)]
-    fn short<F>(&mut self, path: &Path, source: Qpn, short: &Short, len: usize, fill: F) -> Sent
-    where
-        F: FnOnce(&mut [u8]) -> Result<(), Refused>,
-    {
-        let Maker { ready, packet, .. } = &mut *self.maker;
+    fn short(&mut self, path: &Path, source: Source, short: &Short, payload: &[u8]) -> bool {
+        let (ready, qpn) = (&mut self.maker.ready, source.qpn);
         // A connected queue pair has one path until it is told another one, and then ways are found anew.
-        let way = match &ready[source.value() as usize % READY] {
-            Some(ready) if ready.source == source && ready.go.generation == self.sessions.generation => {
-                ready.go.session
-            }
-            _ => be_ready(ready, self.sessions, path, source).and_then(|ready| ready.go.session),
+        let way = match &ready[qpn.value() as usize % READY] {
+            Some(ready) if ready.source == qpn && ready.go.generation == self.sessions.generation => ready.go.session,
+            _ => be_ready(ready, self.sessions, path, qpn).and_then(|ready| ready.go.session),
         };
-        let (Some(way), Some(to)) = (way, packet.get_mut(..len)) else { return Sent::Full };
-        self.sessions.send_short(way, source, short, to, fill)
+        way.is_some_and(|way| self.sessions.send_short(way, source, short, payload))
     }
 }

@@ -239,8 +239,8 @@ impl Running {
     }
 
     /// Learns which short SENDs to other processes of this host were done.
-    pub fn settle(&mut self, now: Moment) {
-        self.sessions.settle(now, &mut self.engine);
+    pub fn settle(&mut self) {
+        self.sessions.settle(&mut self.engine);
     }
 
     /// Wakes other processes of this host to which something was posted.
@@ -318,20 +318,20 @@ impl Running {
         }
     }
 
-    /// Takes a completion, if there is one.
+    /// Takes completions, `most` of them. How many they were.
     #[inline]
-    pub fn poll(&mut self, queue: u32) -> Result<Option<Completion>, i32> {
-        let found = match &mut self.card {
-            None => self.engine.take_completion(queue),
-            Some(card) => {
-                let mut one = [Completion::default()];
-                (card.poll(queue, &mut one)? == 1).then_some(one[0])
+    pub fn poll(&mut self, queue: u32, most: usize, mut each: impl FnMut(&Completion)) -> Result<usize, i32> {
+        let Self { engine, card, stages, .. } = self;
+        let each = |completion: &Completion| {
+            if stages.is_some() && completion.ended == Ended::Receive {
+                stamp(stages, Stage::Polled);
             }
+            each(completion);
         };
-        if self.stages.is_some() && found.is_some_and(|completion| completion.ended == Ended::Receive) {
-            stamp(&mut self.stages, Stage::Polled);
+        match card {
+            None => Ok(engine.take_completions(queue, most, each)),
+            Some(card) => card.poll(queue, most, each),
         }
-        Ok(found)
     }
 
     /// Whether nothing that was asked for waits for the protocol to move on.

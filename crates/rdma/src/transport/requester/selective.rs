@@ -247,6 +247,13 @@ impl Requester {
         known.probe_at = Some(now + known.patience());
     }
 
+    /// What is on its way is not timed: the clock is not read when its answer comes.
+    pub(in crate::transport) fn forget_timed(&mut self) {
+        if let Some(known) = &mut self.selective {
+            known.timed = None;
+        }
+    }
+
     /// Answers came for what is from `before` to the oldest without one.
     #[inline]
     pub(super) fn forget_selected<M>(&mut self, _config: &Config, env: &Environment<'_, M>, before: Psn) {

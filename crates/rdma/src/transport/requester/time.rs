@@ -40,6 +40,12 @@ impl Requester {
         }
     }
 
+    /// What is on its way has the full time from when the timer is started.
+    #[inline]
+    pub(in crate::transport) fn stop_timer(&mut self) {
+        self.timer = None;
+    }
+
     /// Answers came: what is on its way now has the full time.
     #[inline]
     pub(super) fn set_timer<M>(&mut self, config: &Config, env: &Environment<'_, M>) {

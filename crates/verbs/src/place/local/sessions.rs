@@ -7,7 +7,7 @@ use crate::boundary::Kept;
 use crate::place::memory::Reach;
 use crate::place::tap::{Tap, Way};
 use millrace_rdma::engine::{Engine, Seen};
-use millrace_rdma::local::{Peer, Room, Short};
+use millrace_rdma::local::{Peer, Room, Short, Source};
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Moment, Qpn};
 use millrace_rdma::transport::{Origin, Sent};
@@ -126,7 +126,7 @@ impl Sessions {
                 break;
             }
         }
-        self.settle(now, engine);
+        self.settle(engine);
         let Some(session) = self.all.get_mut(place).and_then(Option::take) else { return };
         self.generation += 1;
         let memory = engine.memory();
@@ -243,40 +243,33 @@ impl Sessions {
         Sent::Taken
     }
 
-    /// Sends a short SEND. [`Sent::Full`]: it is to be a packet.
+    /// Sends a short SEND. False: it is to be a packet.
     #[inline(always)]
     pub fn send_short(
         &mut self,
         (place, gids): (usize, (u8, u8)),
-        source: Qpn,
+        source: Source,
         short: &Short,
-        to: &mut [u8],
-        fill: impl FnOnce(&mut [u8]) -> Result<(), Refused>,
-    ) -> Sent {
-        let Some(session) = self.all.get_mut(place).and_then(Option::as_mut) else { return Sent::Full };
-        if session.ring.sender.has_room(to.len()) != Room::Sent {
-            return Sent::Full;
-        }
-        if let Err(refused) = fill(to) {
-            return Sent::Refused(refused);
-        }
+        payload: &[u8],
+    ) -> bool {
+        let Some(session) = self.all.get_mut(place).and_then(Option::as_mut) else { return false };
         let heard = session.ring.receiver.heard();
-        if session.ring.sender.send_short(source, short, gids, heard, to) != Room::Sent {
-            return Sent::Full;
+        if session.ring.sender.send_short(source, short, gids, heard, payload) != Room::Sent {
+            return false;
         }
         (self.sent, self.short_sent) = (self.sent + 1, self.short_sent + 1);
-        self.copied += to.len() as u64;
+        self.copied += payload.len() as u64;
         (session.has_sent, self.has_sent) = (true, true);
         if let Some(tap) = &mut self.tap {
-            show(tap, &session.address, &self.own, gids, &Packet { headers: short.headers(), payload: to });
+            show(tap, &session.address, &self.own, gids, &Packet { headers: short.headers(), payload });
         }
-        Sent::Taken
+        true
     }
 
     /// Learns which short SENDs were done: before requests end that were not.
-    pub fn settle(&mut self, now: Moment, engine: &mut Engine<Reach>) {
+    pub fn settle(&mut self, engine: &mut Engine<Reach>) {
         for session in self.all.iter_mut().flatten().filter(|session| !session.is_broken) {
-            engine.settle_ring(now, &mut session.ring);
+            engine.settle_ring(&mut session.ring);
         }
     }
 
