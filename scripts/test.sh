@@ -85,6 +85,7 @@ step_loom() {
     # The second: memory that is taken away under those who use it.
     cargo_test -p millrace-ring --profile model --test ring loom &&
         cargo_test -p millrace-message --profile model --test message loom &&
+        cargo_test -p millrace-rdma --profile model --test loom &&
         cargo_test -p millrace-dma --profile model --lib model
 }
 

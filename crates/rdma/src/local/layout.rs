@@ -81,7 +81,7 @@ impl Side {
 
     /// The headers of what this side sends.
     pub(super) const fn headers(self) -> usize {
-        4096 + self.number() * RING
+        FRONT + self.number() * RING
     }
 
     /// The payload of what this side sends.
@@ -91,12 +91,14 @@ impl Side {
 }
 
 const WORDS: usize = 256;
-/// Headers in a ring.
-pub(super) const HEADERS: u32 = 1024;
+/// Bytes before the rings.
+const FRONT: usize = if cfg!(loom) { 2 * WORDS } else { 4096 };
+/// Headers in a ring. Models fill it with two.
+pub(super) const HEADERS: u32 = if cfg!(loom) { 2 } else { 1024 };
 /// Lines of 64 bytes of payload in a ring.
-pub(super) const PAYLOADS: u32 = 8192;
+pub(super) const PAYLOADS: u32 = if cfg!(loom) { 2 } else { 8192 };
 const RING: usize = (HEADERS * LINE * 8) as usize + PAYLOADS as usize * 64;
 /// Bytes of the memory of a channel.
-pub const CHANNEL_LEN: usize = 4096 + 2 * RING;
+pub const CHANNEL_LEN: usize = FRONT + 2 * RING;
 /// Most bytes of payload of one packet.
-pub(super) const MOST_PAYLOAD: usize = 4096;
+pub(super) const MOST_PAYLOAD: usize = if cfg!(loom) { 128 } else { 4096 };

@@ -20,20 +20,28 @@
 //! * `line`, `ring`: packets between two processes. `short`: SENDs that the ring acknowledges.
 //! * `peer`: the other process, and how its memory is reached. `peers`: all of them.
 
+#[cfg(not(loom))]
 mod directory;
 mod layout;
 mod line;
+#[cfg(not(loom))]
 mod peer;
+#[cfg(not(loom))]
 mod peers;
 mod ring;
 mod short;
+#[cfg(not(loom))]
 mod view;
 
+#[cfg(not(loom))]
 pub(crate) use directory::Opened;
+#[cfg(not(loom))]
 pub use directory::{Directory, DirectoryError, Shared};
 pub use layout::{CHANNEL_LEN, Side};
 pub use line::Malformed;
+#[cfg(not(loom))]
 pub use peer::{Counts, Peer, PeerError};
+#[cfg(not(loom))]
 pub use peers::{Connected, Far, Kept, Outcome, Peers};
 pub use ring::{Receiver, Room, Sender, Taken, TakenShort, Ticket};
 pub use short::{Short, Source};
