@@ -19,7 +19,7 @@
 //! The transport is that of the InfiniBand Architecture Specification, volume 1, chapters 9 to 11, with annexes A16 and
 //! A17 (RoCE).
 //!
-//! Under `--cfg loom` there are only the rings between two processes, and what stands in them: `tests/loom.rs`.
+//! Under `--cfg loom` there are only the rings between two processes, and what stands in them: `crates/rdma/tests/loom.rs`.
 #![forbid(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, unused_imports, reason = "models have no use for the most of it"))]
 
