@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../lib.sh"
 private_network "$@"
 . "$tests/verbs.sh"
-needs fi_pingpong
+needs fi_pingpong ibv_devinfo
 [ -e "$verbs_library/librdmacm.so.1" ] || skip "$verbs_library/librdmacm.so.1 has not been built; \`make build\` does that"
 
 ip link set lo up
@@ -36,3 +36,12 @@ for way in "verbs -e msg" "verbs;ofi_rxm -e rdm" "verbs -e dgram"; do
         echo "fi_pingpong -p $way: $(tail -n 1 "$scratch/client.out" | awk '{ print $1, "bytes", $2, "times" }')"
     done
 done
+
+# Where a wire leads out, an address of Linux's own is warned of: both would answer for it.
+for words in "port=af_packet:far ip=198.18.0.1|an interface of this host has the address 198.18.0.1" "port=af_packet:far ip=198.18.0.9|" "$device|"; do
+    MILLRACE_VERBS="${words%|*}" ours ibv_devinfo >"$scratch/own.out" 2>"$scratch/own.err" || fail "${words%|*}: $(cat "$scratch/own.err")"
+    [ -z "${words#*|}" ] || grep -q "${words#*|}" "$scratch/own.err" || fail "${words%|*}: it does not say: ${words#*|}"
+    [ -n "${words#*|}" ] || ! grep -q "an interface of this host" "$scratch/own.err" || fail "${words%|*}: $(cat "$scratch/own.err")"
+done
+start_card --queues 2 --rdma-cpu --rdma-wire af_packet:far --rdma-ip 198.18.0.1
+grep -q "an interface of this host has the address 198.18.0.1" "$scratch"/card*.log || fail "the card does not say it: $(cat "$scratch"/card*.log)"
