@@ -11,11 +11,11 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use millrace_dma::Window;
-use millrace_rdma::local::{CHANNEL_LEN, Receiver, Room, Sender, Short, Side, Taken, What};
+use millrace_rdma::local::{CHANNEL_LEN, Receiver, Room, Sender, Short, Side, Source, Taken, TakenShort};
 use millrace_rdma::number::{Psn, Qpn};
 use millrace_rdma::wire::{Headers, Opcode, Place, Service};
 
-const SOURCE: Qpn = Qpn::new(9);
+const SOURCE: Source = Source { qpn: Qpn::new(9), is_awaited: true };
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -46,16 +46,25 @@ fn send(sender: &mut Sender, psn: u32, len: usize) {
 }
 
 fn send_short(sender: &mut Sender, psn: u32, heard: u16) {
-    while sender.has_room(4) != Room::Sent {
+    while sender.send_short(SOURCE, &short(psn), (0, 1), heard, &[psn as u8; 4]) != Room::Sent {
         thread::yield_now();
     }
-    assert_eq!(sender.send_short(SOURCE, &short(psn), (0, 1), heard, &[psn as u8; 4]), Room::Sent);
 }
 
-/// What comes next.
-fn take<R>(receiver: &mut Receiver, mut does: impl FnMut(Taken<'_>) -> R) -> R {
+/// The next packet.
+fn take(receiver: &mut Receiver, does: impl Fn(Taken<'_>)) {
     loop {
         if let Some(taken) = receiver.take().unwrap() {
+            return does(taken);
+        }
+        thread::yield_now();
+    }
+}
+
+/// The next short SEND.
+fn take_short<R>(receiver: &mut Receiver, does: impl Fn(TakenShort<'_>) -> R) -> R {
+    loop {
+        if let Some(taken) = receiver.take_short() {
             return does(taken);
         }
         thread::yield_now();
@@ -76,7 +85,7 @@ fn packets_come_as_they_went() {
         });
         for (psn, len) in (1..).zip(sizes) {
             take(&mut receiver, |taken| {
-                assert_eq!((taken.what, taken.gids), (What::Packet(headers(psn)), (0, 1)));
+                assert_eq!((taken.headers, taken.gids), (headers(psn), (0, 1)));
                 assert_eq!(taken.payload, &[psn as u8; 128][..len]);
             });
             receiver.give_back();
@@ -98,7 +107,7 @@ fn what_is_settled_was_done() {
                 let mut last = 0;
                 while sender.has_unsettled() {
                     sender.settle(|source, psn| {
-                        assert_eq!(source, SOURCE);
+                        assert_eq!(source, SOURCE.qpn);
                         last = psn.value();
                     });
                     assert!(seen.load(Ordering::Relaxed) >= u64::from(last), "told before it was done");
@@ -113,16 +122,11 @@ fn what_is_settled_was_done() {
             assert_eq!(settle(&mut sender), 3);
         });
         for psn in 1..=3 {
-            let (found, counts, ticket) = take(&mut receiver, |taken| match taken.what {
-                What::Short { short, counts, ticket, .. } => {
-                    assert_eq!(taken.payload, [psn as u8; 4]);
-                    (short, counts, ticket)
-                }
-                What::Packet(_) => panic!("no short SEND"),
+            let ticket = take_short(&mut receiver, |taken| {
+                assert_eq!((taken.payload, taken.short, taken.gids), (&[psn as u8; 4][..], short(psn), (0, 1)));
+                assert!(taken.counts, "none was refused of its epoch");
+                taken.ticket
             });
-            assert_eq!(found, short(psn));
-            // Of the epoch in which one was not done no more may be left without an answer.
-            assert!(counts, "there is one of each epoch");
             let is_done = psn != 2;
             if is_done {
                 done.store(psn.into(), Ordering::Relaxed);
@@ -146,10 +150,7 @@ fn what_is_heard_was_done() {
         let done = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&done);
         let other = thread::spawn(move || {
-            let ticket = take(&mut there, |taken| match taken.what {
-                What::Short { ticket, .. } => ticket,
-                What::Packet(_) => panic!("no short SEND"),
-            });
+            let ticket = take_short(&mut there, |taken| taken.ticket);
             done.store(1, Ordering::Relaxed);
             there.done(ticket, true);
             let heard = there.heard();
@@ -157,10 +158,7 @@ fn what_is_heard_was_done() {
             there.give_back();
         });
         send_short(&mut sender, 1, receiver.heard());
-        let heard = take(&mut receiver, |taken| match taken.what {
-            What::Short { heard, .. } => heard,
-            What::Packet(_) => panic!("no short SEND"),
-        });
+        let heard = take_short(&mut receiver, |taken| taken.heard);
         let mut settled = Vec::new();
         sender.hear(heard, |_, psn| settled.push(psn.value()));
         assert_eq!((settled, sender.has_unsettled()), (vec![1], false));
@@ -190,8 +188,7 @@ fn no_wake_up_is_lost() {
             }
         }
         receiver.awake();
-        let found = receiver.take().unwrap().map(|taken| taken.what);
-        assert_eq!(found, Some(What::Packet(headers(7))));
+        assert_eq!(receiver.take().unwrap().map(|taken| taken.headers), Some(headers(7)));
         other.join().unwrap();
     });
 }

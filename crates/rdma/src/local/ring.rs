@@ -293,8 +293,11 @@ impl Receiver {
         let at = self.read.wrapping_mul(LINE);
         // Acquire pairs with the Release in `Sender::put`.
         let first = self.headers.load_acquire(at);
+        if first as u32 != self.read.wrapping_add(1) {
+            return None;
+        }
         let (kind, len) = (self.headers.load(at + 1), (first >> 32) as usize);
-        if first as u32 != self.read.wrapping_add(1) || !line::is_short(kind) || len > MOST_PAYLOAD {
+        if !line::is_short(kind) || len > MOST_PAYLOAD {
             return None;
         }
         let (short, gids, epoch, heard) = line::read_short([kind, self.headers.load(at + 2)]);
