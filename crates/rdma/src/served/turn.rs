@@ -108,7 +108,9 @@ impl Service {
 
     /// Whether there is nothing to send, or no room for it.
     fn is_quiet(&self) -> bool {
-        (self.engine.is_quiet() || self.is_blocked) && self.mailbox.len() == 0 && self.general.answers.is_empty()
+        // What has failed needs no wire to end.
+        let is_blocked = self.is_blocked && !self.engine.has_flushes();
+        (self.engine.is_quiet() || is_blocked) && self.mailbox.len() == 0 && self.general.answers.is_empty()
     }
 
     /// Asks all programs to ring when they want something. Whether the card may sleep until [`Turn::next`]: nothing has come

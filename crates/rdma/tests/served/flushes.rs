@@ -171,3 +171,32 @@ fn an_overrun_takes_turns_too() {
     assert!(rest > 8 * MANY as usize / A_TURN - 8, "{rest} turns");
     assert!(pairs.iter().all(|qpn| service.query_pair(c.number, *qpn).unwrap().attributes.state == Some(State::Error)));
 }
+
+#[test]
+fn a_wire_without_room_does_not_hold_up_what_ends() {
+    let (mut service, [mut a, b]) = two();
+    let mut now = 0;
+    // Its completion queue has no room: there is nothing to tell.
+    let (qpn, ..) = large(&mut service, &mut a, 1);
+    connect(&mut service, a.number, qpn, b.qpn);
+    fill(&mut service, &mut now, &mut a, qpn);
+    let mut c = end(&mut service);
+    connect_by(&mut service, (c.number, c.qpn), Qpn::new(77), share::ELSEWHERE);
+    let of_c = c.qpn;
+    share::ask(&mut c, of_c, Operation::Send, 64);
+    let mut turn = |service: &mut Service| {
+        now += 1000;
+        service.turn(Moment::new(now), &mut share::FullWire)
+    };
+    for _ in 0..10 {
+        turn(&mut service);
+    }
+    assert!(!service.wants_turn(), "there is nothing but what waits for the wire");
+    service.modify_pair(a.number, qpn, &Attributes::state(State::Error)).unwrap();
+    // The first is told, and that the others cannot be.
+    turn(&mut service);
+    while service.position_of_work(a.number).is_some() {
+        assert!(service.wants_turn());
+        turn(&mut service);
+    }
+}

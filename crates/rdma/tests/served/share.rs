@@ -2,7 +2,7 @@
 
 use super::*;
 
-const ELSEWHERE: Path = Path { destination: Gid([9; 16]), ..PATH };
+pub const ELSEWHERE: Path = Path { destination: Gid([9; 16]), ..PATH };
 
 /// Queue pairs of a program more, each with room for a request.
 fn pairs(service: &mut Service, of: &mut End, count: usize) -> Vec<Qpn> {
@@ -16,14 +16,14 @@ fn pairs(service: &mut Service, of: &mut End, count: usize) -> Vec<Qpn> {
     (0..count).map(one).collect()
 }
 
-fn ask(of: &mut End, qpn: Qpn, operation: Operation, len: u32) {
+pub fn ask(of: &mut End, qpn: Qpn, operation: Operation, len: u32) {
     let pieces = [of.piece(0, len)];
     let request = Request { id: 0, operation, data: Data::Pieces(&pieces), flags: Flags::default(), target: None };
     of.program.post_send(qpn, &request).unwrap();
 }
 
 /// A wire that never has room.
-struct FullWire;
+pub struct FullWire;
 
 impl Out for FullWire {
     fn packet<F>(&mut self, _: &Path, _: Qpn, _: &Headers, _: usize, _: F) -> Sent
