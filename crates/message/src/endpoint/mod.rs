@@ -441,9 +441,10 @@ impl<B: Buffer> Endpoint<B> {
         let pair = state.pair(from).ok_or(Breach::Gone)?;
         state.calls = state.calls.wrapping_add(1);
         let bell = state.local.bell(pair);
-        state.show();
-        if bell.is_err() {
-            drop(self.shared.progress(state));
+        match bell {
+            Ok(None) => {}
+            Ok(Some(_)) => state.show(),
+            Err(_) => drop(self.shared.progress(state)),
         }
         bell
     }
