@@ -25,7 +25,7 @@ both() {
     MILLRACE_VERBS=${ends[1]} ours timeout 120 "$@" -p "$port" localhost >"$scratch/client.out" 2>"$scratch/client.log" || code_of_client=$?
     ended "$server" 30
     [ "$code_of_client" -eq 0 ] ||
-        fail "$*: the client ended with $code_of_client: $(tail -n 3 "$scratch/client.out" "$scratch/client.log")"
+        fail "$*: the client ended with $code_of_client, the server with $code: $(tail -n 3 "$scratch"/{client,server}.{out,log})"
     [ "$code" -eq 0 ] || fail "$*: the server ended with $code: $(tail -n 3 "$scratch/server.out" "$scratch/server.log")"
 }
 

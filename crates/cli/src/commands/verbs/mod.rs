@@ -34,6 +34,7 @@ Examples:
   millrace card --queues 2 &
   millrace verbs ibv_devinfo
   millrace verbs --set mtu=4096 ib_write_bw
+  millrace verbs --isolate ib_write_bw
   UCX_TLS=rc_v,ud_v,self millrace verbs mpiexec -n 2 ./program";
 
 /// Options of `verbs`.
@@ -43,6 +44,9 @@ pub struct VerbsArgs {
     /// A word for MILLRACE_VERBS, such as ip=10.0.0.1; may be repeated
     #[arg(long, value_name = "WORD=VALUE", value_parser = word)]
     set: Vec<String>,
+    /// The card moves all bytes, and no program reaches into another one's memory: as --set place=card
+    #[arg(long)]
+    isolate: bool,
     /// Which /dev the program has
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     dev: Dev,
@@ -74,15 +78,17 @@ fn word(text: &str) -> Result<String, &'static str> {
 /// Becomes the program.
 pub fn run(shared: &Shared, args: &VerbsArgs) -> Result<(), Failure> {
     let folder = folder(&env::current_exe()?)?;
-    let (program, words) = args.program.split_first().expect("the grammar asks for a program");
+    let (program, arguments) = args.program.split_first().expect("the grammar asks for a program");
     match args.dev {
         Dev::Host => {}
         Dev::Auto if namespace::has_folder() => {}
         Dev::Auto | Dev::Private => namespace::enter()?,
     }
     let mut command = Command::new(program);
-    command.args(words).env("LD_LIBRARY_PATH", in_front(&folder, env::var_os("LD_LIBRARY_PATH").as_deref()));
-    if let Some(text) = configuration(shared.device.as_deref(), &args.set) {
+    command.args(arguments).env("LD_LIBRARY_PATH", in_front(&folder, env::var_os("LD_LIBRARY_PATH").as_deref()));
+    let isolated = args.isolate.then(|| "place=card".to_owned());
+    let words: Vec<_> = args.set.iter().cloned().chain(isolated).collect();
+    if let Some(text) = configuration(shared.device.as_deref(), &words) {
         command.env(VARIABLE, text);
     }
     let source = command.exec();
