@@ -36,10 +36,17 @@ fn run(fd: i32, bell: &OwnedFd) {
             let Ok(mut state) = state::lock() else { return };
             // Who starts this thread sets the card before it unlocks the state. It is taken away when it has gone, or the process ends;
             // the next one has its own thread.
-            if state.card.as_ref().is_none_or(|card| card.fd() != fd) {
+            let has_gone = |state: &state::State| state.card.as_ref().is_none_or(|card| card.fd() != fd);
+            if has_gone(&state) {
                 return;
             }
-            state.step()
+            let sleep = state.step();
+            if has_gone(&state) {
+                // What this thread was woken for may be the next one's.
+                wake();
+                return;
+            }
+            sleep
         };
         wait(fd, bell, sleep.unwrap_or(LONGEST));
     }

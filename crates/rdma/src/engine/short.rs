@@ -12,6 +12,9 @@ use crate::work::{Data, Request};
 pub trait Near {
     /// One of a queue pair of this end. False: it does not go this way, now or ever.
     fn short(&mut self, path: &Path, source: Source, short: &Short, payload: &[u8]) -> bool;
+
+    /// Something of that queue pair waits for short SENDs that are on their way.
+    fn hurry(&mut self, path: &Path, qpn: Qpn);
 }
 
 /// Bytes of a short SEND that are gathered from several places, or from registered memory, at most; more go as packets.
@@ -181,6 +184,8 @@ impl<M: Memory> Engine<M> {
         let (slot, len, signaled) = self.check(qpn, request)?;
         if !request.operation.takes_buffer() || !self.send_short(slot, request, (len, signaled), near) {
             self.post_checked(slot, request, len, signaled)?;
+            let pair = self.pairs.get(slot as usize).filter(|pair| pair.requester.has_unanswered());
+            pair.inspect(|pair| near.hurry(&pair.config.path, pair.config.number()));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! comes last; the receiver says up to where it has taken both.
 //!
 //! Payload stands in lines of 64 bytes behind one another, and never around the end of the ring: both sides leave out the
-//! same lines there. Up to eight bytes stand in the headers themselves.
+//! same lines there. Up to eight bytes of a packet, and 40 of a short SEND, stand in the headers themselves.
 
 use super::layout::{HEADERS, LINE, MOST_PAYLOAD, PAYLOADS, Side};
 use super::line::{self, Malformed, Words};
@@ -165,10 +165,15 @@ impl Sender {
         !self.unsettled.is_empty()
     }
 
-    /// Whether a program waits for one of them.
+    /// Whether somebody waits for one of them.
     #[inline]
     pub fn is_awaited(&self) -> bool {
         self.unsettled.is_awaited()
+    }
+
+    /// Something waits for all short SENDs that are on their way.
+    pub fn hurry(&mut self) {
+        self.unsettled.hurry();
     }
 
     /// Looks which short SENDs were done: the last one of each run of a queue pair.
@@ -329,6 +334,8 @@ impl Receiver {
         }
         let (headers, gids) = line::read(&words)?;
         self.copy::<{ WITHIN / 8 }>(len);
+        // What the other side hears in 16 bits is never as far behind as they count.
+        self.said.pass(self.read);
         Ok(Some(Taken { headers, gids, payload: &self.bytes[..len] }))
     }
 
@@ -473,6 +480,35 @@ mod tests {
                     sender.send(&headers(number), (0, 0), &[0; 100]);
                 }
             }
+        }
+    }
+
+    /// However many packets come between two short SENDs, what is heard of these says nothing of others.
+    #[test]
+    fn what_is_heard_is_right_behind_many_packets() {
+        let (_region, mut sender, mut receiver) = ring();
+        let source = Source { qpn: Qpn::new(9), is_awaited: false };
+        let mut settled = Vec::new();
+        for round in 0..3_u32 {
+            receiver.give_back();
+            assert_eq!(sender.send_short(source, &short(round), (0, 0), 0, &[]), Room::Sent);
+            let ticket = receiver.take_short().unwrap().ticket;
+            receiver.done(ticket, true);
+            for number in 0..32_767 {
+                while sender.has_room(0) != Room::Sent {
+                    receiver.give_back();
+                }
+                sender.send(&headers(number), (0, 0), &[]);
+                receiver.take().unwrap().unwrap();
+            }
+            sender.hear(receiver.heard(), |_, psn| settled.push(psn.value()));
+            assert_eq!(settled.len() as u32, round + 1);
+            receiver.give_back();
+            assert_eq!(sender.send_short(source, &short(7), (0, 0), 0, &[]), Room::Sent);
+            sender.hear(receiver.heard(), |_, _| panic!("it was not taken"));
+            let ticket = receiver.take_short().unwrap().ticket;
+            receiver.done(ticket, true);
+            sender.hear(receiver.heard(), |_, psn| assert_eq!(psn.value(), 7));
         }
     }
 

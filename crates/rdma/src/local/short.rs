@@ -60,6 +60,8 @@ pub(super) struct Unsettled {
     lines: VecDeque<(u32, Qpn, Psn, bool)>,
     /// How many of them are waited for.
     awaited: usize,
+    /// Something waits for all that are there now.
+    is_hurried: bool,
 }
 
 impl Unsettled {
@@ -73,10 +75,15 @@ impl Unsettled {
         self.lines.is_empty()
     }
 
-    /// Whether a program waits for the end of one of them.
+    /// Whether somebody waits for the end of one of them.
     #[inline]
     pub fn is_awaited(&self) -> bool {
-        self.awaited > 0
+        self.awaited > 0 || self.is_hurried
+    }
+
+    /// What is posted behind them waits for their end.
+    pub fn hurry(&mut self) {
+        self.is_hurried = !self.lines.is_empty();
     }
 
     #[inline]
@@ -102,6 +109,7 @@ impl Unsettled {
             }
         }
         if let Some((source, psn)) = run {
+            self.is_hurried &= !self.lines.is_empty();
             each(source, psn);
         }
     }
@@ -114,7 +122,7 @@ impl Unsettled {
         if said.stuck == Some(self.epoch) {
             // These are answered by packets.
             self.lines.clear();
-            self.awaited = 0;
+            (self.awaited, self.is_hurried) = (0, false);
             self.epoch = self.epoch.wrapping_add(1);
         }
     }
@@ -156,6 +164,14 @@ impl Settled {
     #[inline]
     pub fn done(&mut self, line: u32) {
         *self = Self { line: line.wrapping_add(1), stuck: None };
+    }
+
+    /// All before that line were done, or are no short SENDs.
+    #[inline]
+    pub fn pass(&mut self, line: u32) {
+        if self.stuck.is_none() {
+            self.line = line;
+        }
     }
 
     /// One of that epoch was not.

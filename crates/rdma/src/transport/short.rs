@@ -1,7 +1,7 @@
 //! Short SENDs (`crate::local::Short`): the same numbers, buffers and completions as those of packets, with what can be left
 //! out where nothing is lost. What is not simple is left to packets.
 
-use super::{Config, Environment, Options, Origin, QueuePair, Requester, Responder, State, pieces};
+use super::{Broken, Config, Environment, Options, Origin, QueuePair, Requester, Responder, State, pieces};
 use crate::local::Short;
 use crate::memory::{Memory, Refused};
 use crate::number::Psn;
@@ -51,11 +51,14 @@ impl QueuePair {
 
     /// Short SENDs up to that number were done. Whether there are more, whose time begins anew.
     #[inline(always)]
-    pub fn settled<M>(&mut self, env: &mut Environment<'_, M>, psn: Psn) -> bool {
+    pub fn settled<M: Memory>(&mut self, env: &mut Environment<'_, M>, psn: Psn) -> bool {
         if !is_open(&self.config) {
             return false;
         }
-        let has_unsettled = self.requester.settled(&self.config, env, psn);
+        let Ok(has_unsettled) = self.requester.settled(&self.config, env, psn) else {
+            self.fail(env);
+            return false;
+        };
         if self.config.state == State::Drained {
             self.look_drained(env);
         }
@@ -98,22 +101,24 @@ impl Requester {
         }
     }
 
-    /// Ends what was done. What can fail here has failed already, when it was sent. Whether there is more, whose timer is to be started:
-    /// the clock was not read.
+    /// Ends what was done. Whether there is more, whose timer is to be started: the clock was not read.
+    ///
+    /// # Errors
+    /// [`Broken`]: what comes next had failed already, and waited for those before it.
     #[inline(always)]
-    fn settled<M>(&mut self, config: &Config, env: &mut Environment<'_, M>, psn: Psn) -> bool {
+    fn settled<M>(&mut self, config: &Config, env: &mut Environment<'_, M>, psn: Psn) -> Result<bool, Broken> {
         if psn.since(self.una) < 0 || psn.since(self.end) >= 0 {
-            return false;
+            return Ok(false);
         }
-        self.forget_timed();
-        let _ = self.advance(config, env, psn.next());
+        self.advance(config, env, psn.next())?;
+        self.forget_times();
         if self.queue.first == self.queue.end && self.cursor == self.queue.end {
             // The places that were used last are in the caches.
             self.queue.rewind();
             self.cursor = self.queue.first;
         }
         self.stop_timer();
-        self.una != self.end
+        Ok(self.una != self.end)
     }
 }
 
@@ -135,6 +140,7 @@ impl Responder {
             return false;
         }
         self.expected = short.psn.next();
+        self.is_silent = false;
         self.msn = (self.msn + 1) & super::requester::MESSAGES;
         let extra = short.immediate.map_or(Extra::None, Extra::Immediate);
         self.end_taken_with(config, env, Status::Success, len as u32, (Ended::Receive, extra, short.solicited));

@@ -46,6 +46,10 @@ impl Near for Way<'_> {
         let heard = self.rings.receiver.heard();
         self.rings.sender.send_short(source, short, (0, 0), heard, payload) == Room::Sent
     }
+
+    fn hurry(&mut self, _path: &Path, _qpn: Qpn) {
+        self.rings.sender.hurry();
+    }
 }
 
 const SLOT: u32 = 256;
@@ -263,4 +267,87 @@ fn who_has_not_taken_them_is_asked_again_and_given_up() {
         }
     }
     panic!("it waits for ever");
+}
+
+/// Two ends that have met, of which the first has sent a packet that had to be one: it knows by now what else the other end may have.
+fn met(now: &mut u64, random: &mut Random) -> [End; 2] {
+    let mut ends = ends(1);
+    for me in [0, 1] {
+        ends[1 - me].offer(0);
+        ends[me].post(0, random, 0);
+    }
+    finish(&mut ends, now, random, 0);
+    ends
+}
+
+impl End {
+    /// Posts a SEND of 8 bytes by that key, with that identity.
+    fn send_by(&mut self, id: u64, key: Key, random: &mut Random) {
+        let pieces = [Piece { address: 0, len: 8, lkey: key }];
+        let flags = Flags { signaled: true, ..Flags::default() };
+        let request = Request { id, operation: Operation::Send, data: Data::Pieces(&pieces), flags, target: None };
+        let mut way = Way { rings: &mut self.rings, random, loss: 0 };
+        self.engine.post_send_near(self.pairs[0].qpn, &request, &mut way).unwrap();
+    }
+
+    /// Takes what has come, and sends what there is.
+    fn turn(&mut self, me: usize, now: u64, random: &mut Random) {
+        let origin = |_| Some(origin_of(&PATH[1 - me]));
+        self.engine.take_from_ring(&mut || Moment::new(now), &mut self.rings, 64, origin, None);
+        self.engine.transmit(Moment::new(now), 64, &mut Way { rings: &mut self.rings, random, loss: 0 });
+    }
+}
+
+#[test]
+fn what_failed_behind_a_short_send_ends_the_queue_pair() {
+    let (mut random, mut now) = (Random(3), 0);
+    let mut ends = met(&mut now, &mut random);
+    ends[1].offer(0);
+    let [key, _] = ends[0].keys[0];
+    for (id, key) in [(100, key), (101, Key::new(0x1234_5678)), (102, key)] {
+        ends[0].send_by(id, key, &mut random);
+    }
+    let mut found = Vec::new();
+    let mut lines = [Completion::default(); 8];
+    for _ in 0..200 {
+        now += 2000;
+        for me in [0, 1] {
+            ends[me].turn(me, now, &mut random);
+        }
+        let count = ends[0].engine.poll(ends[0].pairs[0].cq, &mut lines).unwrap();
+        let sent = lines[..count].iter().filter(|line| line.ended == Ended::Send);
+        found.extend(sent.map(|line| (line.id, line.status)));
+    }
+    assert_eq!(found, [(100, Status::Success), (101, Status::LocalProtection), (102, Status::Flushed)]);
+}
+
+#[test]
+fn who_hears_of_some_asks_for_no_others_early() {
+    let (mut random, mut now) = (Random(3), 0);
+    let mut ends = met(&mut now, &mut random);
+    let [key, _] = ends[0].keys[0];
+    // The clock runs for long before that.
+    now += 1_000_000_000;
+    for round in 0..50 {
+        (0..5).for_each(|_| ends[1].offer(0));
+        (0..3).for_each(|id| ends[0].send_by(id, key, &mut random));
+        ends[1].turn(1, now, &mut random);
+        // These two are on their way when it hears of the three.
+        (3..5).for_each(|id| ends[0].send_by(id, key, &mut random));
+        for _ in 0..4 {
+            ends[0].turn(0, now, &mut random);
+        }
+        assert_eq!(ends[0].engine.counters().repeated, 0, "round {round}");
+        for _ in 0..8 {
+            now += 1000;
+            ends[1].turn(1, now, &mut random);
+            ends[0].turn(0, now, &mut random);
+        }
+        ends[1].buffers[0] = ends[1].filled[0];
+        let mut lines = [Completion::default(); 16];
+        for end in &mut ends {
+            let cq = end.pairs[0].cq;
+            while end.engine.poll(cq, &mut lines).unwrap() > 0 {}
+        }
+    }
 }

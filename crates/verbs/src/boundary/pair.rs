@@ -210,11 +210,7 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
         context: 0,
     };
     let (number, granted) = opened.place.with_room(|running| match &mut running.card {
-        Some(card) => card.create_pair(&init).inspect_err(|errno| {
-            if *errno == libc::ENOMEM || *errno == libc::EDQUOT {
-                say_limit("the engine in the card gives a program no more queue pairs, or memory for them: 1,024 at most (docs/rdma.md)");
-            }
-        }),
+        Some(card) => card.create_pair(&init),
         None => running.engine.create_qp(&init).map_err(|error| {
             use millrace_rdma::engine::Error;
             // libfabric asks for more and more bytes inline until it is refused: that is no complaint.
@@ -223,6 +219,10 @@ pub(super) unsafe fn create(pd: *mut Pd, attr: &mut QpInitAttr, general: bool) -
             }
             error.errno()
         }),
+    }).inspect_err(|errno| {
+        if opened.place.config().in_card && matches!(*errno, libc::ENOMEM | libc::EDQUOT) {
+            say_limit("the engine in the card gives a program no more queue pairs, or memory for them: 1,024 at most (docs/rdma.md)");
+        }
     })?;
     attr.cap = caps(&granted);
     let base = Qp {

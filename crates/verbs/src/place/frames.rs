@@ -166,4 +166,11 @@ impl Near for Rings<'_> {
         };
         way.is_some_and(|way| self.sessions.send_short(way, source, short, payload))
     }
+
+    fn hurry(&mut self, path: &Path, qpn: Qpn) {
+        let ready = be_ready(&mut self.maker.ready, self.sessions, path, qpn);
+        if let Some((place, _)) = ready.and_then(|ready| ready.go.session) {
+            self.sessions.hurry(place);
+        }
+    }
 }

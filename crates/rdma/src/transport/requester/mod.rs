@@ -142,6 +142,12 @@ impl Requester {
         self.end
     }
 
+    /// Whether something is on its way.
+    #[inline]
+    pub fn has_unanswered(&self) -> bool {
+        self.una != self.end
+    }
+
     /// Whether there is something that was not sent.
     pub fn has_more(&self) -> bool {
         self.cursor != self.queue.end || self.selective.as_ref().is_some_and(|selective| selective.wants())

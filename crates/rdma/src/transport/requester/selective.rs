@@ -247,10 +247,11 @@ impl Requester {
         known.probe_at = Some(now + known.patience());
     }
 
-    /// What is on its way is not timed: the clock is not read when its answer comes.
-    pub(in crate::transport) fn forget_timed(&mut self) {
+    /// What is on its way is not timed, and the other end is not asked early whether it has come: the clock was not read when an answer
+    /// came.
+    pub(in crate::transport) fn forget_times(&mut self) {
         if let Some(known) = &mut self.selective {
-            known.timed = None;
+            (known.timed, known.probe_at) = (None, None);
         }
     }
 

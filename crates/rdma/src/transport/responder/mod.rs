@@ -61,7 +61,7 @@ pub(crate) struct Responder {
     pub(super) msn: u32,
     message: Message,
     /// It was said that something is missing; that is enough until it comes.
-    is_silent: bool,
+    pub(super) is_silent: bool,
     /// An acknowledgement is to be sent.
     acknowledge: bool,
     /// Something was kept since the other end was told what is missing.

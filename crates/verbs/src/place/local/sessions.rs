@@ -257,6 +257,7 @@ impl Sessions {
         if session.ring.sender.send_short(source, short, gids, heard, payload) != Room::Sent {
             return false;
         }
+        session.full_since = None;
         (self.sent, self.short_sent) = (self.sent + 1, self.short_sent + 1);
         self.copied += payload.len() as u64;
         (session.has_sent, self.has_sent) = (true, true);
@@ -264,6 +265,13 @@ impl Sessions {
             show(tap, &session.address, &self.own, gids, &Packet { headers: short.headers(), payload });
         }
         true
+    }
+
+    /// Something waits for all short SENDs to one of them.
+    pub fn hurry(&mut self, place: usize) {
+        if let Some(session) = self.all.get_mut(place).and_then(Option::as_mut) {
+            session.ring.sender.hurry();
+        }
     }
 
     /// Learns which short SENDs were done: before requests end that were not.
