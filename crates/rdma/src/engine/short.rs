@@ -95,6 +95,10 @@ impl<M: Memory> Engine<M> {
         let mut has_heard = false;
         while came.packets < budget {
             let Some(TakenShort { short, gids, payload, heard, counts, ticket }) = receiver.take_short() else {
+                // What it answers has ended before it comes: the other end has said so before it sent it.
+                if sender.has_unsettled() && receiver.has_more() {
+                    (has_heard, came.settled) = (true, came.settled + self.settle_by_word(sender));
+                }
                 match receiver.take() {
                     Ok(Some(taken)) => self.take_packet(now, taken, last, &origin, (&mut came, seen.as_mut())),
                     Ok(None) => break,
@@ -115,10 +119,13 @@ impl<M: Memory> Engine<M> {
             if let Some(seen) = &mut seen {
                 seen(from, &Packet { headers: short.headers(), payload });
             }
-            sender.hear(heard, |source, psn| {
+            let says = sender.hear(heard, |source, psn| {
                 (has_heard, came.settled) = (true, came.settled + 1);
                 self.settle(source, psn);
             });
+            if !says && sender.has_unsettled() {
+                (has_heard, came.settled) = (true, came.settled + self.settle_by_word(sender));
+            }
             let is_done = counts && self.receive_short(&short, payload, from);
             came.shorts += u64::from(is_done);
             if !is_done {
@@ -134,12 +141,19 @@ impl<M: Memory> Engine<M> {
         *quiet = if came.packets > 0 { 0 } else { quiet.wrapping_add(1) };
         let looks = if sender.is_awaited() { LOOKS } else { LOOKS_OF_NOBODY };
         if sender.has_unsettled() && !has_heard && (came.packets > 0 || quiet.is_multiple_of(looks)) {
-            sender.settle(|source, psn| {
-                came.settled += 1;
-                self.settle(source, psn);
-            });
+            came.settled += self.settle_by_word(sender);
         }
         came
+    }
+
+    #[inline]
+    fn settle_by_word(&mut self, sender: &mut Sender) -> u64 {
+        let mut settled = 0;
+        sender.settle(|source, psn| {
+            settled += 1;
+            self.settle(source, psn);
+        });
+        settled
     }
 
     /// A packet has come by a ring.
@@ -167,12 +181,7 @@ impl<M: Memory> Engine<M> {
 
     /// Learns which short SENDs the other process has done so far, whatever has come. How often it was told.
     pub fn settle_ring(&mut self, rings: &mut Rings) -> u64 {
-        let mut settled = 0;
-        rings.sender.settle(|source, psn| {
-            settled += 1;
-            self.settle(source, psn);
-        });
-        settled
+        self.settle_by_word(&mut rings.sender)
     }
 
     /// As [`Engine::post_send`]; what can be sent as a short SEND is sent at once.

@@ -183,12 +183,11 @@ impl Sender {
         self.unsettled.hear(self.settled.load(Ordering::Acquire), each);
     }
 
-    /// The same, by what came with a short SEND of the other side.
+    /// The same, by what came with a short SEND of the other side. False: that says nothing.
     #[inline]
-    pub fn hear(&mut self, heard: u16, each: impl FnMut(Qpn, Psn)) {
-        if let Some(line) = line_heard(heard, self.written) {
-            self.unsettled.settle(line, each);
-        }
+    pub fn hear(&mut self, heard: u16, each: impl FnMut(Qpn, Psn)) -> bool {
+        let line = line_heard(heard, self.written);
+        line.inspect(|line| self.unsettled.settle(*line, each)).is_some()
     }
 
     /// A queue pair begins anew: what it has sent before does not count.

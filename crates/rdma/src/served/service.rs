@@ -64,6 +64,9 @@ pub enum ServeError {
     /// Another program offers that service.
     #[error("another program of this card listens at that port: choose another port, or end that program")]
     Offered,
+    /// Ports below 1024 are for the owner of the card.
+    #[error("ports below 1024 are for root, and for the user who runs the card")]
+    Reserved,
 }
 
 impl ServeError {
@@ -79,6 +82,7 @@ impl ServeError {
             Self::Gone => 19,
             Self::NoHosts(errno) => *errno,
             Self::Offered => 98,
+            Self::Reserved => 13,
         }
     }
 }

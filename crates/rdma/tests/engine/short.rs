@@ -351,3 +351,36 @@ fn who_hears_of_some_asks_for_no_others_early() {
         }
     }
 }
+
+/// Programs (perftest) count on it: hardware acknowledges before a program can answer.
+#[test]
+fn a_send_ends_before_its_answer_comes_even_if_that_is_a_packet() {
+    let (mut random, mut now) = (Random(3), 0);
+    let mut ends = met(&mut now, &mut random);
+    let (mut lines, mut orders) = ([Completion::default(); 8], Vec::new());
+    for _ in 0..20 {
+        (0..2).for_each(|me| ends[me].offer(0));
+        let keys = [0, 1].map(|me: usize| ends[me].keys[0][0]);
+        ends[0].send_by(1, keys[0], &mut random);
+        ends[1].turn(1, now, &mut random);
+        // As a packet: not by way of short SENDs.
+        let pieces = [Piece { address: 0, len: 8, lkey: keys[1] }];
+        let (operation, flags) = (Operation::Send, Flags { signaled: true, ..Flags::default() });
+        let request = Request { id: 2, operation, data: Data::Pieces(&pieces), flags, target: None };
+        let pair = ends[1].pairs[0].qpn;
+        ends[1].engine.post_send(pair, &request).unwrap();
+        for me in [1, 0, 1, 0] {
+            ends[me].turn(me, now, &mut random);
+        }
+        now += 10_000;
+        let cq = ends[0].pairs[0].cq;
+        let count = ends[0].engine.poll(cq, &mut lines).unwrap();
+        orders.push(lines[..count].iter().map(|line| line.ended).collect::<Vec<_>>());
+        let cq = ends[1].pairs[0].cq;
+        while ends[1].engine.poll(cq, &mut lines).unwrap() > 0 {}
+        for end in &mut ends {
+            end.buffers[0] = end.filled[0];
+        }
+    }
+    assert!(orders.iter().all(|order| *order == [Ended::Send, Ended::Receive]), "{orders:?}");
+}

@@ -740,6 +740,23 @@ fn a_user_with_many_programs_leaves_ports_to_others() {
 }
 
 #[test]
+fn ports_below_1024_are_for_the_owner() {
+    let mut service = narrow();
+    let eve = Account { uid: 1000, is_owner: false };
+    let ends = [eve, OWNER].map(|account| {
+        let mut end = end_of(&mut service, account);
+        join_general(&mut service, &mut end);
+        end
+    });
+    let now = Moment::new(0);
+    for number in [1, 443, 1023] {
+        assert!(matches!(service.offer(now, ends[0].number, port(number)), Err(ServeError::Reserved)));
+        service.offer(now, ends[1].number, port(number)).unwrap();
+    }
+    service.offer(now, ends[0].number, port(1024)).unwrap();
+}
+
+#[test]
 fn ports_that_are_given_back_are_there_for_others() {
     let mut service = narrow();
     let mut ends = [end(&mut service), end(&mut service), end(&mut service)];

@@ -13,6 +13,9 @@ fn one_more() -> Amounts {
     Amounts { services: 1, ..Amounts::default() }
 }
 
+/// Ports before this one are for the owner of the card.
+const FIRST_FREE_PORT: u16 = 1024;
+
 impl Service {
     /// The lowest number that connections of a program may have, once it has a queue pair of the general service interface;
     /// [`ID_BITS`](super::ID_BITS) of it are its choice.
@@ -23,10 +26,14 @@ impl Service {
     /// Calls of that service are for this program. Those that have waited for it come at once.
     ///
     /// # Errors
-    /// [`ServeError::Offered`]: they are another program's. [`ServeError::Quota`], [`ServeError::Crowded`]; [`ServeError::Gone`] without a queue pair of
+    /// [`ServeError::Offered`]: they are another program's. [`ServeError::Reserved`]: a port below 1024, as for Linux's sockets. [`ServeError::Quota`], [`ServeError::Crowded`]; [`ServeError::Gone`] without a queue pair of
     /// the general service interface.
     pub fn offer(&mut self, now: Moment, program: Number, service: ServiceId) -> Result<(), ServeError> {
         if !self.general.offers(program, service)? {
+            let is_reserved = service.is_of_port() && (1..FIRST_FREE_PORT).contains(&service.port());
+            if is_reserved && !self.processes.get(program.0).ok_or(ServeError::Gone)?.owned.account.is_owner {
+                return Err(ServeError::Reserved);
+            }
             self.check_room(program, &one_more())?;
             self.general.offer(program, service);
             self.pay(program, &one_more());

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How long the other process may take to answer; it may have to wait for a core.
 const ANSWER: Duration = Duration::from_millis(200);
+/// Sessions with one process: two that call each other at once have two.
+const MOST_OF_ONE: usize = 4;
 
 /// What this process calls others with.
 pub(crate) struct Meeting {
@@ -105,6 +107,7 @@ impl Meeting {
         }
         let pid = name::same_user(link)?;
         let_near(place, pid)?;
+        let_one_be(place, address.mac, pid)?;
         let channel = Region::map_guarded(channel, CHANNEL_LEN, Protection::ReadWrite)
             .map_err(|error| LocalError::Peer(error.into()))?;
         let side = Side::Taker;
@@ -148,6 +151,23 @@ fn is_met(running: &mut Running, place: &Place, mac: [u8; 6]) -> bool {
 fn let_near(place: &Place, pid: Option<Pid>) -> Result<(), LocalError> {
     let is_kept_out = place.with(|running| Ok(running.sessions.is_kept_out(pid, place.now()))).unwrap_or(true);
     if is_kept_out { Err(LocalError::KeptOut) } else { Ok(()) }
+}
+
+/// Of those who have an address, the first one is believed, as long as it is there; and nobody has all places. Processes without a number
+/// here, of other containers, are not told apart.
+fn let_one_be(place: &Place, mac: [u8; 6], pid: Option<Pid>) -> Result<(), LocalError> {
+    let found = place.with(|running| {
+        let is_met = is_met(running, place, mac);
+        let all = || running.sessions.iter().map(|(_, session)| session).filter(|session| session.pid.is_some());
+        let is_anothers =
+            is_met && pid.is_some() && all().any(|session| session.address.mac == mac && session.pid != pid);
+        Ok((is_anothers, all().filter(|session| session.pid == pid).count()))
+    });
+    match found.map_err(|_| LocalError::Off)? {
+        (true, _) => Err(LocalError::Taken),
+        (false, MOST_OF_ONE..) => Err(LocalError::Full),
+        (false, _) => Ok(()),
+    }
 }
 
 /// The descriptor of the own directory, and the seat of the process that will have it: it is waited for before it can come in.

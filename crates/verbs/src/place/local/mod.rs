@@ -47,6 +47,8 @@ pub(crate) enum LocalError {
     Greeting,
     #[error("it does not answer")]
     Silent,
+    #[error("another process has its address, and is there")]
+    Taken,
     #[error("it stayed inside of this process's memory too long, too often")]
     KeptOut,
     #[error("there are as many processes as there may be")]
