@@ -13,29 +13,29 @@ both ibv_rc_pingpong -g 0 -n 50 -N
 both ibv_rc_pingpong -g 0 -n 100000
 
 for work in write read send; do
-    both ib_${work}_bw -a -n 20
-    both ib_${work}_bw -b -n 200 -s 4096
-    both ib_${work}_bw -q 8 -n 200 -s 4096
-    both ib_${work}_bw -m 256 -n 200 -s 10000
-    both ib_${work}_bw -x 1 -n 100
-    both ib_${work}_lat -a -n 20
+    both ib_${work}_bw -F -a -n 20
+    both ib_${work}_bw -F -b -n 200 -s 4096
+    both ib_${work}_bw -F -q 8 -n 200 -s 4096
+    both ib_${work}_bw -F -m 256 -n 200 -s 10000
+    both ib_${work}_bw -F -x 1 -n 100
+    both ib_${work}_lat -F -a -n 20
 done
-both ib_write_bw -l 16 -n 320 -s 4096
-both ib_write_bw -D 2
-both ib_atomic_bw -q 8 -n 200
+both ib_write_bw -F -l 16 -n 320 -s 4096
+both ib_write_bw -F -D 2
+both ib_atomic_bw -F -q 8 -n 200
 
 ends=("$device vendor=0x2c9 part=4129" "$device vendor=0x2c9 part=4129")
 for work in write read send; do
-    both ib_${work}_bw -q 8 -n 200 -s 4096
-    both ib_${work}_lat -n 200
+    both ib_${work}_bw -F -q 8 -n 200 -s 4096
+    both ib_${work}_lat -F -n 200
 done
-both ib_write_bw -c UC -n 200
-both ib_write_lat -c UC -n 200
-both ib_send_bw -c UC -n 200
-both ib_send_lat -c UC -n 200
-both ib_send_bw -e -n 200
-both ib_send_lat -e -n 200
-both ib_send_bw --use-srq -q 2 -n 200
-both ib_atomic_bw -b -n 200
-both ib_atomic_lat -n 200
+both ib_write_bw -F -c UC -n 200
+both ib_write_lat -F -c UC -n 200
+both ib_send_bw -F -c UC -n 200
+both ib_send_lat -F -c UC -n 200
+both ib_send_bw -F -e -n 200
+both ib_send_lat -F -e -n 200
+both ib_send_bw -F --use-srq -q 2 -n 200
+both ib_atomic_bw -F -b -n 200
+both ib_atomic_lat -F -n 200
 echo "perftest with options, and as a device that it knows"
