@@ -113,7 +113,12 @@ fn connect(service: &mut Service, number: Number, qpn: Qpn, remote: Qpn) {
     connect_by(service, (number, qpn), remote, PATH);
 }
 
-fn connect_by(service: &mut Service, (number, qpn): (Number, Qpn), remote: Qpn, path: Path) {
+fn connect_by(service: &mut Service, end: (Number, Qpn), remote: Qpn, path: Path) {
+    connect_from(service, end, remote, path, 0);
+}
+
+/// The same; what it sends has numbers from there on.
+fn connect_from(service: &mut Service, (number, qpn): (Number, Qpn), remote: Qpn, path: Path, send_psn: u32) {
     let init = Attributes { pkey_index: Some(0), port: Some(1), access: Some(ALL), ..Attributes::state(State::Init) };
     let receive = Attributes {
         path: Some(path),
@@ -125,7 +130,7 @@ fn connect_by(service: &mut Service, (number, qpn): (Number, Qpn), remote: Qpn, 
         ..Attributes::state(State::ReadyToReceive)
     };
     let send = Attributes {
-        send_psn: Some(Psn::new(0)),
+        send_psn: Some(Psn::new(send_psn)),
         timeout: Some(10),
         retry_count: Some(7),
         rnr_retry: Some(7),

@@ -24,6 +24,8 @@ pub(super) const MOST_SHORT: usize = 4096;
 /// look takes the line of that word from the other end, which writes there next.
 const LOOKS: u32 = 4;
 const LOOKS_OF_NOBODY: u32 = 64;
+/// After so many looks in which nothing came, what comes next comes alone.
+const ALONE: u32 = 3;
 
 /// Both rings between this process and another one.
 pub struct Rings {
@@ -139,6 +141,9 @@ impl<M: Memory> Engine<M> {
             receiver.give_back();
         }
         *quiet = if came.packets > 0 { 0 } else { quiet.wrapping_add(1) };
+        if *quiet >= ALONE {
+            receiver.prefetch();
+        }
         let looks = if sender.is_awaited() { LOOKS } else { LOOKS_OF_NOBODY };
         if sender.has_unsettled() && !has_heard && (came.packets > 0 || quiet.is_multiple_of(looks)) {
             came.settled += self.settle_by_word(sender);
@@ -193,8 +198,11 @@ impl<M: Memory> Engine<M> {
         let (slot, len, signaled) = self.check(qpn, request)?;
         if !request.operation.takes_buffer() || !self.send_short(slot, request, (len, signaled), near) {
             self.post_checked(slot, request, len, signaled)?;
-            let pair = self.pairs.get(slot as usize).filter(|pair| pair.requester.has_unanswered());
-            pair.inspect(|pair| near.hurry(&pair.config.path, pair.config.number()));
+            if let Some(pair) = self.pairs.get(slot as usize)
+                && pair.requester.has_unanswered()
+            {
+                near.hurry(&pair.config.path, pair.config.number());
+            }
         }
         Ok(())
     }

@@ -86,22 +86,22 @@ impl Sender {
         if len > MOST_PAYLOAD {
             return Room::Never;
         }
-        if self.fits(len) {
-            return Room::Sent;
-        }
-        // Acquire pairs with the Release in `Receiver::take`: what is overwritten was read before.
-        let taken = self.taken.load(Ordering::Acquire);
-        self.free = (taken as u32, (taken >> 32) as u32);
-        if self.fits(len) { Room::Sent } else { Room::None }
+        let (_, end) = payload_at(self.used, len, WITHIN);
+        if self.has_room_to(end) { Room::Sent } else { Room::None }
     }
 
-    /// A receiver that says nonsense gets nothing: then neither difference is one that there may be.
+    /// Whether there is room for one more packet, whose payload ends before that line.
     #[inline(always)]
-    fn fits(&self, len: usize) -> bool {
-        let (_, end) = payload_at(self.used, len, WITHIN);
+    fn has_room_to(&mut self, end: u32) -> bool {
+        if !self.fits_to(end) {
+            // Acquire pairs with the Release in `Receiver::give_back`: what is overwritten was read before.
+            let taken = self.taken.load(Ordering::Acquire);
+            self.free = (taken as u32, (taken >> 32) as u32);
+        }
         self.fits_to(end)
     }
 
+    /// A receiver that says nonsense gets nothing: then neither difference is one that there may be.
     #[inline(always)]
     fn fits_to(&self, end: u32) -> bool {
         self.written.wrapping_sub(self.free.0) < HEADERS && end.wrapping_sub(self.free.1) <= PAYLOADS
@@ -111,14 +111,15 @@ impl Sender {
     #[inline]
     pub fn send(&mut self, headers: &Headers, gids: (u8, u8), payload: &[u8]) -> Room {
         let Some(words) = line::write(headers, gids) else { return Room::Never };
-        if !self.fits(payload.len()) {
+        let place = payload_at(self.used, payload.len(), WITHIN);
+        if !self.fits_to(place.1) {
             return Room::None;
         }
         let at = self.written.wrapping_mul(LINE);
         for (place, word) in (1..).zip(words) {
             self.headers.store(at + place, word);
         }
-        self.put::<{ WITHIN / 8 }>(payload, payload_at(self.used, payload.len(), WITHIN));
+        self.put::<{ WITHIN / 8 }>(payload, place);
         Room::Sent
     }
 
@@ -126,9 +127,7 @@ impl Sender {
     #[inline(always)]
     pub fn send_short(&mut self, source: Source, short: &Short, gids: (u8, u8), heard: u16, payload: &[u8]) -> Room {
         let place = payload_at(self.used, payload.len(), WITHIN_SHORT);
-        let has_room = payload.len() <= MOST_PAYLOAD && self.unsettled.has_room();
-        if !has_room || !self.fits_to(place.1) && (self.has_room(payload.len()) != Room::Sent || !self.fits_to(place.1))
-        {
+        if payload.len() > MOST_PAYLOAD || !self.unsettled.has_room() || !self.has_room_to(place.1) {
             return Room::None;
         }
         let words = line::write_short(short, gids, self.unsettled.epoch, heard);
@@ -283,12 +282,17 @@ impl Receiver {
     /// Whether there is a packet.
     #[inline]
     pub fn has_more(&self) -> bool {
-        // Payload of the next packet most likely begins there: its line is on its way while the headers' is.
+        // Relaxed: whoever takes it looks again.
+        self.headers.load(self.read.wrapping_mul(LINE)) as u32 == self.read.wrapping_add(1)
+    }
+
+    /// Asks the processor for the line in which the payload of the next packet most likely begins, so that it comes with that of its headers.
+    /// Not while many come: it would be taken from the sender as he writes it.
+    #[inline(always)]
+    pub fn prefetch(&self) {
         if let Some(span) = self.payload.span((self.used % PAYLOADS) as usize * 64, 64) {
             span.prefetch();
         }
-        // Relaxed: whoever takes it looks again.
-        self.headers.load(self.read.wrapping_mul(LINE)) as u32 == self.read.wrapping_add(1)
     }
 
     /// The next line, if it is a short SEND. Its room is the sender's again with the next call of [`Receiver::give_back`].

@@ -77,11 +77,12 @@ impl CompletionQueue {
 
     #[inline]
     pub fn poll(&mut self, to: &mut [Completion]) -> usize {
-        let count = to.len().min(self.lines.len());
-        for (place, line) in to.iter_mut().zip(self.lines.drain(..count)) {
-            *place = line;
-        }
-        count
+        let mut places = to.iter_mut();
+        self.take(places.len(), |line| {
+            if let Some(place) = places.next() {
+                *place = *line;
+            }
+        })
     }
 
     /// Takes the oldest lines, `most` of them. How many they were.

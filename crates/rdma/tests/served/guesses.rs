@@ -2,30 +2,10 @@
 
 use super::*;
 
-/// Connected as [`connect`] does it, and what is sent has numbers from there on.
-fn connect_from(service: &mut Service, end: &End, remote: Qpn, send_psn: u32) {
+/// Connects it anew; what it sends has numbers from there on.
+fn connect_anew(service: &mut Service, end: &End, remote: Qpn, send_psn: u32) {
     service.modify_pair(end.number, end.qpn, &Attributes::state(State::Reset)).unwrap();
-    let init = Attributes { pkey_index: Some(0), port: Some(1), access: Some(ALL), ..Attributes::state(State::Init) };
-    let receive = Attributes {
-        path: Some(PATH),
-        path_mtu: Some(4096),
-        remote: Some(remote),
-        receive_psn: Some(Psn::new(0)),
-        max_dest_rd_atomic: Some(4),
-        min_rnr_timer: Some(1),
-        ..Attributes::state(State::ReadyToReceive)
-    };
-    let send = Attributes {
-        send_psn: Some(Psn::new(send_psn)),
-        timeout: Some(10),
-        retry_count: Some(7),
-        rnr_retry: Some(7),
-        max_rd_atomic: Some(4),
-        ..Attributes::state(State::ReadyToSend)
-    };
-    for told in [init, receive, send] {
-        service.modify_pair(end.number, end.qpn, &told).unwrap();
-    }
+    connect_from(service, (end.number, end.qpn), remote, PATH, send_psn);
 }
 
 fn state(service: &mut Service, end: &End) -> Option<State> {
@@ -58,7 +38,7 @@ fn guess(behind_another: bool, operation: impl Fn(Key) -> Operation) -> (u32, bo
             },
             false,
         );
-        connect_from(&mut service, &eve, bob.qpn, 500);
+        connect_anew(&mut service, &eve, bob.qpn, 500);
         let own = [eve.piece(0, 64)];
         if behind_another {
             // It waits for a buffer, and for ever.
@@ -100,7 +80,7 @@ fn guesses_of_one_connection_are_not_those_of_the_next() {
         let told: Vec<_> = core::iter::from_fn(|| b.program.take_event().unwrap()).collect();
         assert_eq!(told, [Event::AccessError(b.qpn)]);
         for (one, other) in [(&a, b.qpn), (&b, a.qpn)] {
-            connect_from(&mut service, one, other, 0);
+            connect_anew(&mut service, one, other, 0);
         }
         let granted = Capabilities {
             send_requests: DEPTH,

@@ -107,7 +107,7 @@ impl Meeting {
         }
         let pid = name::same_user(link)?;
         let_near(place, pid)?;
-        let_one_be(place, address.mac, pid)?;
+        check_address(place, address.mac, pid)?;
         let channel = Region::map_guarded(channel, CHANNEL_LEN, Protection::ReadWrite)
             .map_err(|error| LocalError::Peer(error.into()))?;
         let side = Side::Taker;
@@ -155,7 +155,7 @@ fn let_near(place: &Place, pid: Option<Pid>) -> Result<(), LocalError> {
 
 /// Of those who have an address, the first one is believed, as long as it is there; and nobody has all places. Processes without a number
 /// here, of other containers, are not told apart.
-fn let_one_be(place: &Place, mac: [u8; 6], pid: Option<Pid>) -> Result<(), LocalError> {
+fn check_address(place: &Place, mac: [u8; 6], pid: Option<Pid>) -> Result<(), LocalError> {
     let found = place.with(|running| {
         let is_met = is_met(running, place, mac);
         let all = || running.sessions.iter().map(|(_, session)| session).filter(|session| session.pid.is_some());
