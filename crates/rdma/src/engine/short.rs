@@ -24,8 +24,6 @@ pub(super) const MOST_SHORT: usize = 4096;
 /// look takes the line of that word from the other end, which writes there next.
 const LOOKS: u32 = 4;
 const LOOKS_OF_NOBODY: u32 = 64;
-/// After so many looks in which nothing came, what comes next comes alone.
-const ALONE: u32 = 3;
 
 /// Both rings between this process and another one.
 pub struct Rings {
@@ -141,9 +139,6 @@ impl<M: Memory> Engine<M> {
             receiver.give_back();
         }
         *quiet = if came.packets > 0 { 0 } else { quiet.wrapping_add(1) };
-        if *quiet >= ALONE {
-            receiver.prefetch();
-        }
         let looks = if sender.is_awaited() { LOOKS } else { LOOKS_OF_NOBODY };
         if sender.has_unsettled() && !has_heard && (came.packets > 0 || quiet.is_multiple_of(looks)) {
             came.settled += self.settle_by_word(sender);

@@ -282,17 +282,12 @@ impl Receiver {
     /// Whether there is a packet.
     #[inline]
     pub fn has_more(&self) -> bool {
-        // Relaxed: whoever takes it looks again.
-        self.headers.load(self.read.wrapping_mul(LINE)) as u32 == self.read.wrapping_add(1)
-    }
-
-    /// Asks the processor for the line in which the payload of the next packet most likely begins, so that it comes with that of its headers.
-    /// Not while many come: it would be taken from the sender as he writes it.
-    #[inline(always)]
-    pub fn prefetch(&self) {
+        // Payload of the next packet most likely begins there: its line is on its way while the headers' is.
         if let Some(span) = self.payload.span((self.used % PAYLOADS) as usize * 64, 64) {
             span.prefetch();
         }
+        // Relaxed: whoever takes it looks again.
+        self.headers.load(self.read.wrapping_mul(LINE)) as u32 == self.read.wrapping_add(1)
     }
 
     /// The next line, if it is a short SEND. Its room is the sender's again with the next call of [`Receiver::give_back`].

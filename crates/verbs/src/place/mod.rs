@@ -65,7 +65,7 @@ const MIN_TIMEOUT: Duration = Duration::from_millis(250);
 /// Polls that find completions without moving the protocol on.
 const MOST_SKIPPED: u32 = 32;
 /// Polls that look only at what other processes of this host have sent, between two that look at the card, too.
-const MOST_GLANCES: u32 = 15;
+const MOST_GLANCES: u32 = 3;
 
 /// How long who waits for an event looks for it before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
