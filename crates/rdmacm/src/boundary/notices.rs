@@ -13,6 +13,8 @@ use millrace_rdma::cm::connection::{Event, Id, Peer, State as Stands};
 use millrace_rdma::cm::message::{Reply, Request, ServiceReply, ServiceRequest};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 /// An event: what programs see, and what is behind it.
 #[repr(C)]
@@ -73,6 +75,11 @@ impl Made {
     }
 }
 
+/// How long who asks a channel that is not there waits for his answer. A thread that is told of the end asks again at once, while another one
+/// destroys the channel and returns from `main`; an error would make it end the process as failed (rping of Debian 12). With Linux it
+/// has mostly asked before, and waits for ever.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// `rdma_get_cm_event`: waits, unless the program has made the descriptor non-blocking.
 ///
 /// # Safety
@@ -80,7 +87,7 @@ impl Made {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_cm_event(channel: *mut EventChannel, to: *mut *mut CmEvent) -> c_int {
     call(|| {
-        let queue = queue_of(channel)?;
+        let queue = queue_of(channel).inspect_err(|_| thread::sleep(ENDING))?;
         loop {
             let number = queue.take(|_| ()).map_err(|error| error.raw_os_error())?;
             let mut state = state::lock()?;
