@@ -38,6 +38,8 @@ pub struct Config {
     pub peers: u32,
     /// Whether others may connect without having been asked.
     pub accept: bool,
+    /// Whether the end of each connection is told, among the ends of transfers, as [`Kind::Over`](crate::Kind::Over).
+    pub watch: bool,
 }
 
 impl Default for Config {
@@ -53,6 +55,7 @@ impl Default for Config {
             depth: 256,
             peers: 64,
             accept: true,
+            watch: false,
         }
     }
 }

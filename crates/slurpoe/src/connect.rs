@@ -13,6 +13,8 @@
 //! | 32 to 35 | queue pair of the receiver, as far as known, or 0 |
 //! | 36 to 39 | which connection of this opening: later ones have higher numbers |
 //!
+//! What a program tells others ([`Endpoint::tell`](crate::Endpoint::tell)) are datagrams between the same queue pairs: `SLPT`, and up to 200 bytes.
+//!
 //! All numbers are big-endian. An ask is repeated until it is answered; one that comes again is answered again.
 
 use millrace_rdma::number::{Psn, Qpn};
@@ -21,6 +23,9 @@ use millrace_rdma::number::{Psn, Qpn};
 pub(crate) const LEN: usize = 40;
 const MAGIC: &[u8; 4] = b"SLPE";
 const VERSION: u8 = 1;
+/// Before what a program tells others, and most bytes of that.
+pub(crate) const TOLD: &[u8; 4] = b"SLPT";
+pub(crate) const MOST: usize = 200;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,13 @@
 
 use crate::address::Address;
 use crate::config::Config;
+use crate::connect::MOST;
 use crate::error::Error;
 use crate::helper;
 use crate::region::{Access, Part, Region};
 use crate::running::{Running, Stage, allocate};
-use crate::transfer::{Completion, Notify, Transfer};
+use crate::transfer::{Completion, Notify, Told, Transfer};
+use millrace_dma::Window;
 use millrace_link::LinkError;
 use millrace_rdma::memory::Source;
 use millrace_rdma::number::{Key, Moment};
@@ -117,6 +119,18 @@ impl Endpoint {
         Ok(Region::new(&self.shared, key, len as u64, Some(window)))
     }
 
+    /// Registers shared memory that is there already. It may be registered at several endpoints.
+    ///
+    /// # Errors
+    /// [`Error::Register`]
+    pub fn share(&self, window: &Window, access: Access) -> Result<Region, Error> {
+        let mut running = self.shared.lock();
+        let domain = running.domain;
+        let key = running.engine.memory().register(domain, Source::Window(window.clone()), None, access.bits())?.lkey;
+        drop(running);
+        Ok(Region::new(&self.shared, key, window.len() as u64, Some(window.clone())))
+    }
+
     /// Registers memory of the program, which others then read and write behind its back: it has to be such that nothing is
     /// assumed of its bytes. Memory that is taken away later is not reached any more ([decision 55]).
     ///
@@ -177,6 +191,52 @@ impl Endpoint {
                 (None, stage) => Ok(stage.unwrap_or(Stage::Refused)),
             })?;
         }
+    }
+
+    /// The same without waiting: to be called again until the connection is there. Whether it is.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Itself`], [`Error::Peers`], [`Error::Lost`].
+    pub fn ask(&self, other: Address) -> Result<bool, Error> {
+        match self.shared.with(|running, now| running.ask(now, other))? {
+            Stage::Ready => Ok(true),
+            Stage::Asking => Ok(false),
+            Stage::Refused => Err(Error::Refused(other)),
+        }
+    }
+
+    /// Tells another end something, or all ends of the wire: up to 200 bytes, once. It may be lost.
+    ///
+    /// # Errors
+    /// [`Error::Told`], [`Error::Lost`].
+    pub fn tell(&self, other: Option<Address>, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() > MOST {
+            return Err(Error::Told(bytes.len()));
+        }
+        self.shared.with(|running, now| {
+            if let Some(why) = &running.broken {
+                return Err(Error::Lost(why.clone()));
+            }
+            running.tell(other, bytes);
+            running.send(now);
+            Ok(())
+        })
+    }
+
+    /// What others have told, the oldest first. 64 wait at most; what is more is counted (`told-dropped`).
+    pub fn told(&self) -> Option<Told> {
+        self.shared.lock().take_told()
+    }
+
+    /// The [descriptor](Self::descriptor) becomes readable when there is something to take: an end, or what was told. False: there is something
+    /// already.
+    pub fn arm(&self) -> bool {
+        self.shared.lock().arm()
+    }
+
+    /// Why nothing comes or goes any more, if that is so.
+    pub fn broken(&self) -> Option<String> {
+        self.shared.lock().broken.clone()
     }
 
     /// Whether there is a connection that works as far as is known.

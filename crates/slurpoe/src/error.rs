@@ -29,6 +29,9 @@ pub enum Error {
         /// Bytes of the region.
         region: u64,
     },
+    /// Too much to be told at once.
+    #[error("{0} bytes are too many to be told: 200 at most")]
+    Told(usize),
     /// No region of this endpoint has these bytes.
     #[error("no registered region has all of {len} bytes at {address:#x}")]
     Unregistered {
@@ -72,7 +75,7 @@ impl Error {
             Self::Engine(error) => return error.errno(),
             Self::Register(RegisterError::Limit { .. }) | Self::Allocate(..) => Errno::NOMEM,
             Self::Register(_) | Self::Range(_) | Self::Itself(_) => Errno::INVAL,
-            Self::Bounds { .. } => Errno::RANGE,
+            Self::Bounds { .. } | Self::Told(_) => Errno::RANGE,
             Self::Unregistered { .. } => Errno::FAULT,
             Self::NotConnected(_) => Errno::NOTCONN,
             Self::NoAnswer(_) => Errno::TIMEDOUT,

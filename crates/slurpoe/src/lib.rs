@@ -36,7 +36,8 @@
 //! | several network cards | an [`Endpoint`] for each | the same |
 //!
 //! Not in the papers: connections, which give reliability ([`Endpoint::connect`]); sending to posted buffers
-//! ([`Transfer::send`], [`Endpoint::receive`]); completion by a callback or a descriptor ([`Notify`]).
+//! ([`Transfer::send`], [`Endpoint::receive`]); completion by a callback or a descriptor ([`Notify`]); a few bytes to all ends of the
+//! wire ([`Endpoint::tell`]).
 //!
 //! Rooms: `config`, `address`, `transfer`, `region` are what a program says and is told; `endpoint` what it calls; `running` moves
 //! the protocol; `connect` agrees with other ends on queue pairs; `helper` is the thread
@@ -58,4 +59,4 @@ pub use config::{Config, Wire};
 pub use endpoint::Endpoint;
 pub use error::Error;
 pub use region::{Access, Part, Region};
-pub use transfer::{Completion, Failed, Kind, Notify, Transfer};
+pub use transfer::{Completion, Failed, Kind, Notify, Told, Transfer};

@@ -50,6 +50,9 @@ pub enum Kind {
     Send,
     /// A message that came to a buffer.
     Receive,
+    /// The connection to the other end: nothing comes from it any more ([`Config::watch`](crate::Config::watch)). Not told when this end
+    /// has ended it.
+    Over,
 }
 
 /// Why a transfer failed. The connection is over then: what else was on its way fails as [`Failed::Flushed`], and
@@ -123,6 +126,15 @@ pub struct Completion {
     pub index: u16,
     /// The other end; of a buffer that nothing came to, all zeros.
     pub other: Address,
+}
+
+/// What another end has told, or told all: [`Endpoint::tell`](crate::Endpoint::tell).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Who; on Ethernet anybody can say so.
+    pub from: Address,
+    /// What: anything.
+    pub bytes: Vec<u8>,
 }
 
 /// How a program is told of an end; chosen when posting.

@@ -257,3 +257,56 @@ fn queues_of_a_card() {
     there.load(0, &mut got).unwrap();
     assert!(got == sent);
 }
+
+/// What is told to one end or to all comes, and wakes who has armed the descriptor; so does the end of a connection, once, after what came before.
+#[test]
+fn ends_tell_each_other_and_hear_that_it_is_over() {
+    let Wired { ends: [a, b], .. } = wired(&Config { watch: true, ..jumbo() });
+    let is_readable = |end: &Endpoint, patience: i64| {
+        let mut waits = [rustix::event::PollFd::from_borrowed_fd(end.descriptor(), rustix::event::PollFlags::IN)];
+        let patience = rustix::time::Timespec { tv_sec: patience, tv_nsec: 20_000_000 };
+        rustix::event::poll(&mut waits, Some(&patience)).unwrap() == 1
+    };
+    assert!(b.arm() && !is_readable(&b, 0));
+    let long = bytes(200, 4);
+    a.tell(None, &long).unwrap();
+    assert!(is_readable(&b, 20));
+    rustix::io::read(b.descriptor(), &mut [0; 8]).unwrap();
+    assert!(!b.arm(), "there is something");
+    a.tell(Some(b.address()), b"").unwrap();
+    a.tell(Some(Address([2, 0, 0, 0, 0, 77])), b"not for b").unwrap();
+    assert!(matches!(a.tell(None, &[0; 201]), Err(Error::Told(201))));
+    let mut told = Vec::new();
+    let begin = Instant::now();
+    while told.len() < 2 {
+        b.progress();
+        told.extend(b.told());
+        assert!(begin.elapsed() < SOON);
+    }
+    assert!(told.iter().all(|told| told.from == a.address()));
+    assert_eq!([&told[0].bytes, &told[1].bytes], [&long, &Vec::new()]);
+    // More than anybody takes is counted, and no more is kept.
+    let dropped = |end: &Endpoint| end.counters().into_iter().find(|(name, _)| name == "told-dropped").unwrap().1;
+    while dropped(&b) < 36 {
+        a.tell(None, b"again").unwrap();
+        b.progress();
+        assert!(begin.elapsed() < SOON);
+    }
+    assert_eq!((0..).map_while(|_| b.told()).count(), 64);
+    // A message that came before, and then the end.
+    let memory = [&a, &b].map(|end| end.allocate(4096, Access::LOCAL).unwrap());
+    b.receive(memory[1].part(0, 64).unwrap(), 5, Notify::Poll).unwrap();
+    a.post(b.address(), &[Transfer::send(memory[0].part(0, 10).unwrap())], 1, Notify::Poll).unwrap();
+    done(&a, 1);
+    a.disconnect(b.address());
+    assert_eq!(b.wait(SOON).map(|end| (end.token, end.kind)), Some((5, Kind::Receive)));
+    let over = Completion { kind: Kind::Over, other: a.address(), ..Completion::default() };
+    assert_eq!(b.wait(SOON), Some(over));
+    assert_eq!((a.wait(Duration::from_millis(20)), b.wait(Duration::from_millis(20))), (None, None));
+    // It is asked for without waiting, from the other end.
+    while !b.ask(a.address()).unwrap() {
+        b.progress();
+        assert!(begin.elapsed() < SOON);
+    }
+    assert!(b.is_connected(a.address()));
+}

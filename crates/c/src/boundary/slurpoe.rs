@@ -173,7 +173,8 @@ fn told(end: &Completion) -> millrace_slurpoe_end {
         Kind::Write => MILLRACE_SLURPOE_WRITE,
         Kind::Read => MILLRACE_SLURPOE_READ,
         Kind::Send => MILLRACE_SLURPOE_SEND,
-        Kind::Receive => MILLRACE_SLURPOE_RECEIVE,
+        // The other one is told only who asks for it.
+        Kind::Receive | Kind::Over => MILLRACE_SLURPOE_RECEIVE,
     };
     let (failed, kind) = (failed as u32, kind as u32);
     millrace_slurpoe_end { token: end.token, len: end.len, failed, kind, index: end.index, other: end.other.0 }

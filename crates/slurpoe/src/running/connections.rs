@@ -1,10 +1,10 @@
 //! What ends agree on, by datagrams between their general queue pairs: they ask, answer, refuse, and say that it is over.
 
-use super::{Peer, QKEY, Running, SLOT, SLOTS, Stage, format, post_slot};
+use super::{EVERYBODY, MOST_TOLD, Peer, QKEY, Running, SLOT, SLOTS, Stage, format, post_slot};
 use crate::address::Address;
-use crate::connect::{LEN, Message, What};
+use crate::connect::{Message, TOLD, What};
 use crate::error::Error;
-use crate::transfer::Failed;
+use crate::transfer::{Failed, Told};
 use millrace_rdma::number::{Gid, Moment, Psn, Qpn};
 use millrace_rdma::transport::{Attributes, Capabilities, Init, State};
 use millrace_rdma::wire::{Path, Service};
@@ -42,6 +42,18 @@ impl Running {
         Ok(Stage::Asking)
     }
 
+    /// The same; one that was refused stays so until it is asked for again.
+    pub fn ask(&mut self, now: Moment, other: Address) -> Result<Stage, Error> {
+        match self.stage(other) {
+            Some(stage @ (Stage::Asking | Stage::Ready)) if self.broken.is_none() => Ok(stage),
+            Some(Stage::Refused) => {
+                self.drop_peer(other, Failed::Flushed);
+                Ok(Stage::Refused)
+            }
+            _ => self.connect(now, other),
+        }
+    }
+
     /// Where it is, without beginning anything.
     pub fn stage(&self, other: Address) -> Option<Stage> {
         self.peers.get(&other).filter(|peer| !peer.is_over).map(|peer| peer.stage)
@@ -61,7 +73,17 @@ impl Running {
         if self.stage(other) == Some(Stage::Ready) {
             self.say(other, What::Over);
         }
+        // Whoever says so need not be told.
+        if let Some(peer) = self.peers.get_mut(&other) {
+            peer.is_over = true;
+        }
         self.drop_peer(other, Failed::Flushed);
+    }
+
+    /// Tells another end something, or all of them: once, and it may be lost.
+    pub fn tell(&mut self, other: Option<Address>, bytes: &[u8]) {
+        let all = [&TOLD[..], bytes].concat();
+        self.send_datagram(other.unwrap_or(Address(EVERYBODY)), &all);
     }
 
     /// Tells all other ends that this one goes.
@@ -72,9 +94,8 @@ impl Running {
     }
 
     pub(super) fn give_up(&mut self, other: Address) {
-        let Some(peer) = self.peers.get_mut(&other) else { return };
-        peer.is_over = true;
-        let qpn = peer.qpn;
+        let Some(qpn) = self.peers.get(&other).map(|peer| peer.qpn) else { return };
+        self.is_over(other);
         // There is such a queue pair, and every state leads there.
         let _ = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
     }
@@ -147,6 +168,7 @@ impl Running {
         let _ = self.engine.modify_qp(qpn, &Attributes::state(State::Error));
         self.collect();
         self.fail_all(|pending| pending.qpn == qpn, failed);
+        self.is_over(other);
         let _ = self.engine.destroy_qp(qpn);
         self.peers.remove(&other);
         self.pairs.remove(&qpn);
@@ -161,19 +183,35 @@ impl Running {
                 continue;
             }
             let slot = line.id as usize % SLOTS;
-            let mut bytes = [0; GRH + LEN];
-            let span = self.inbox.span(slot * SLOT, bytes.len());
-            span.map(|span| span.read_into(&mut bytes));
-            let is_whole = line.len as usize == bytes.len();
+            let mut bytes = [0; SLOT];
+            let len = (line.len as usize).clamp(GRH, SLOT);
+            let span = self.inbox.span(slot * SLOT, len);
+            span.map(|span| span.read_into(&mut bytes[..len]));
             let gid = bytes[GRH_SOURCE..].first_chunk().map(|gid| Gid(*gid));
             let from = gid.and_then(Gid::mac_of_link_local).map(Address).filter(|from| from.is_single());
             // The slot was just taken: there is room for it.
             let _ = post_slot(&mut self.engine, self.general, self.inbox_key, slot);
-            match (from, Message::read(&bytes[GRH..])) {
-                (Some(from), Some(message)) if is_whole && from != self.address => self.heard(now, from, &message),
-                _ => self.malformed += 1,
+            let bytes = &bytes[GRH..len];
+            match (from.filter(|from| *from != self.address), Message::read(bytes)) {
+                (Some(from), Some(message)) => self.heard(now, from, &message),
+                (Some(from), None) => self.was_told(from, bytes),
+                // What goes to all comes back on some wires.
+                (None, _) => self.malformed += 1,
             }
         }
+    }
+
+    fn was_told(&mut self, from: Address, bytes: &[u8]) {
+        let Some(bytes) = bytes.strip_prefix(TOLD) else {
+            self.malformed += 1;
+            return;
+        };
+        if self.told.len() >= MOST_TOLD {
+            self.told_dropped += 1;
+            return;
+        }
+        self.told.push_back(Told { from, bytes: bytes.to_vec() });
+        self.signal(false);
     }
 
     fn heard(&mut self, now: Moment, from: Address, message: &Message) {
@@ -194,7 +232,9 @@ impl Running {
                     && (message.opening, message.qpn) == (peer.opening, peer.remote)
                     && message.receiver_opening == self.opening
                 {
-                    peer.is_over = true;
+                    // What came before is taken before.
+                    self.collect();
+                    self.is_over(from);
                     self.engine.lose(now, |path| path.destination_mac == from.0);
                 }
             }
@@ -307,12 +347,15 @@ impl Running {
     }
 
     fn say_this(&mut self, other: Address, message: &Message) {
+        self.send_datagram(other, &message.write());
+    }
+
+    fn send_datagram(&mut self, other: Address, bytes: &[u8]) {
         let target = Target { path: self.path(other), qpn: Qpn::GENERAL, qkey: QKEY };
-        let bytes = message.write();
         let request = Request {
             id: 0,
             operation: Operation::Send,
-            data: Data::Inline(&[&bytes]),
+            data: Data::Inline(&[bytes]),
             flags: Flags::default(),
             target: Some(&target),
         };

@@ -5,7 +5,7 @@ mod connections;
 use crate::address::Address;
 use crate::config::{Config, Wire};
 use crate::error::Error;
-use crate::transfer::{Completion, Failed, Kind, Notify, Transfer};
+use crate::transfer::{Completion, Failed, Kind, Notify, Told, Transfer};
 use millrace_dma::{Pages, Window};
 use millrace_link::{Frames, Link, LinkError, Maker, Wanted};
 use millrace_rdma::engine::{Engine, Options};
@@ -31,7 +31,11 @@ const BUFFERS: u32 = 4096;
 const MOST_DEPTH: u32 = 8192;
 /// Buffers for what ends agree on, and bytes of each.
 const SLOTS: usize = 64;
-const SLOT: usize = 128;
+const SLOT: usize = 320;
+/// What others have told and nobody has taken, at most.
+const MOST_TOLD: usize = 64;
+/// All ends of a wire.
+const EVERYBODY: [u8; 6] = [0xff; 6];
 /// The queue key of the general queue pair (volume 1, 10.2.5, says the upper bit is for such).
 const QKEY: u32 = 0x8001_0000;
 /// The other end is a thread that may have to wait for a core.
@@ -111,6 +115,12 @@ pub(crate) struct Running {
     /// Lines that may come, and ends that nobody has taken.
     outstanding: u32,
     ready: VecDeque<Completion>,
+    /// What others have told, and how much of it nobody has taken in time.
+    told: VecDeque<Told>,
+    told_dropped: u64,
+    watches: bool,
+    /// The descriptor is to become readable by the next thing that there is to take.
+    is_armed: bool,
     pub descriptor: OwnedFd,
     pub calls: Calls,
     /// Memory of the program, by first address: bytes and key.
@@ -175,6 +185,10 @@ impl Running {
             generation: 0,
             outstanding: 0,
             ready,
+            told: VecDeque::new(),
+            told_dropped: 0,
+            watches: config.watch,
+            is_armed: false,
             descriptor,
             calls,
             own,
@@ -212,7 +226,10 @@ impl Running {
         let Self { link, engine, reasons, foreign, address, wire, broken, .. } = self;
         let format = format(*wire);
         let came = link.receive(BURST, |frame| match parse(frame) {
-            Ok((packet, from)) if from.back.source_mac == address.0 && from.back.format == format => {
+            // Of what is for everybody only datagrams pass the parser.
+            Ok((packet, from))
+                if [address.0, EVERYBODY].contains(&from.back.source_mac) && from.back.format == format =>
+            {
                 let origin = Origin::of(&packet, &from);
                 engine.receive(now, &packet, &origin);
             }
@@ -245,6 +262,8 @@ impl Running {
         }
         if self.broken.is_some() {
             self.fail_all(|_| true, Failed::Unreachable);
+            let all: Vec<Address> = self.peers.keys().copied().collect();
+            all.into_iter().for_each(|other| self.is_over(other));
         }
         let mut lines = core::mem::take(&mut self.scratch);
         while let Ok(count @ 1..) = self.engine.poll(self.lines, &mut lines) {
@@ -259,10 +278,9 @@ impl Running {
         let failed = Failed::of(line.status);
         if failed.is_some()
             && line.ended != Ended::Receive
-            && let Some(peer) = self.pairs.get(&line.qpn).and_then(|address| self.peers.get_mut(address))
-            && peer.qpn == line.qpn
+            && let Some(other) = self.pairs.get(&line.qpn).copied()
         {
-            peer.is_over = true;
+            self.is_over(other);
         }
         // What was flushed behind the failure of a list says nothing new.
         let Some(pending) = self.pending.get_mut(slot).filter(|pending| pending.generation == generation) else {
@@ -295,12 +313,45 @@ impl Running {
             notify => {
                 self.outstanding += 1;
                 self.ready.push_back(completion);
-                if matches!(notify, Notify::Descriptor) {
-                    // It is full only if it is readable.
-                    let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
-                }
+                self.signal(matches!(notify, Notify::Descriptor));
             }
         }
+    }
+
+    /// There is something to take. `is_wanted`: the descriptor says so in any case.
+    #[inline]
+    fn signal(&mut self, is_wanted: bool) {
+        if core::mem::take(&mut self.is_armed) || is_wanted {
+            // It is full only if it is readable.
+            let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The descriptor becomes readable when there is something to take. False: there is something.
+    pub fn arm(&mut self) -> bool {
+        self.is_armed = self.ready.is_empty() && self.told.is_empty();
+        self.is_armed
+    }
+
+    /// Nothing comes any more from another end, and nothing goes to it.
+    fn is_over(&mut self, other: Address) {
+        let Some(peer) = self.peers.get_mut(&other) else { return };
+        if !core::mem::replace(&mut peer.is_over, true) && peer.stage == Stage::Ready {
+            self.tell_over(other);
+        }
+    }
+
+    fn tell_over(&mut self, other: Address) {
+        if self.watches {
+            self.outstanding += 1;
+            self.ready.push_back(Completion { kind: Kind::Over, other, ..Completion::default() });
+            self.signal(false);
+        }
+    }
+
+    /// What others have told, the oldest first.
+    pub fn take_told(&mut self) -> Option<Told> {
+        self.told.pop_front()
     }
 
     /// Ends everything of these other ends that has not ended.
@@ -426,6 +477,7 @@ impl Running {
             ("foreign", self.foreign),
             ("malformed", self.malformed),
             ("replaced", self.replaced),
+            ("told-dropped", self.told_dropped),
             ("unbuildable", self.maker.unbuildable),
         ]
         .map(|(name, count)| (name.to_owned(), count))
@@ -494,7 +546,7 @@ fn mtu(config: &Config, link: &Link) -> Result<u16, Error> {
 fn general(engine: &mut Engine<Regions>, domain: ProtectionDomain, lines: u32) -> Result<Qpn, Error> {
     let slots = SLOTS as u32;
     let capabilities =
-        Capabilities { send_requests: 256, receive_requests: slots, send_pieces: 1, receive_pieces: 1, inline: 64 };
+        Capabilities { send_requests: 256, receive_requests: slots, send_pieces: 1, receive_pieces: 1, inline: 256 };
     let init = Init {
         service: Service::UnreliableDatagram,
         general: true,
