@@ -247,8 +247,9 @@ impl Channel {
     }
 }
 
+/// Writes the head of an eager message and its bytes.
 #[inline(always)]
-fn fill(words: &mut [u64], head: [u64; 5], bytes: &[u8]) {
+pub(crate) fn fill(words: &mut [u64], head: [u64; 5], bytes: &[u8]) {
     words[..EAGER_AT].copy_from_slice(&head[..EAGER_AT]);
     let (whole, rest) = bytes.as_chunks::<8>();
     let mut at = EAGER_AT;

@@ -18,6 +18,7 @@ use crate::engine::{
     Action, Breach, Cancel, Delivery, Engine, Limits, LimitsError, Outcome, PairId, RequestError, RequestId, Terms,
     Way, Work,
 };
+use crate::hosts::{Ears, Hosts};
 use millrace_dma::{OtherProcess, OutOfRange, Window};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -138,6 +139,8 @@ pub struct Local<B: Buffer = Vec<u8>> {
     /// Bytes that were read where they were.
     moved: u64,
     thresholds: Vec<(u64, Scheme)>,
+    /// Those of other hosts, if any are reached.
+    hosts: Option<Box<Hosts>>,
 }
 
 impl<B: Buffer> Local<B> {
@@ -158,7 +161,28 @@ impl<B: Buffer> Local<B> {
             bells_next: 0,
             moved: 0,
             thresholds: Vec::new(),
+            hosts: None,
         })
+    }
+
+    /// Others of other hosts are reached from now on.
+    pub(crate) fn reach(&mut self, hosts: Hosts) {
+        self.hosts = Some(Box::new(hosts));
+    }
+
+    /// Those of other hosts, if any are reached.
+    pub(crate) fn hosts(&mut self) -> Option<&mut Hosts> {
+        self.hosts.as_deref_mut()
+    }
+
+    /// Whether it has to be looked from time to time what has become of those of other hosts.
+    pub(crate) fn must_look(&self) -> bool {
+        self.hosts.as_ref().is_some_and(|hosts| hosts.ticks())
+    }
+
+    /// The same, of which a pair is one.
+    fn hosts_of(&mut self, pair: PairId) -> Option<&mut Hosts> {
+        self.hosts.as_deref_mut().filter(|hosts| hosts.has(pair))
     }
 
     /// What another endpoint has to know of this one.
@@ -255,6 +279,9 @@ impl<B: Buffer> Local<B> {
         if let Some(peer) = self.peers.get_mut(pair.0 as usize) {
             *peer = None;
         }
+        if let Some(hosts) = &mut self.hosts {
+            hosts.part(pair, &mut self.engine);
+        }
         self.pull();
     }
 
@@ -294,7 +321,9 @@ impl<B: Buffer> Local<B> {
     /// Sends a short message that is not to be waited for. `false`: it cannot go at once, and [`Local::send`] takes it.
     #[inline]
     pub fn send_short(&mut self, pair: PairId, tag: Tag, bytes: &[u8]) -> bool {
-        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return false };
+        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
+            return self.hosts.as_mut().is_some_and(|hosts| hosts.send_short(pair, &mut self.engine, tag, bytes));
+        };
         let is_sent = peer.channel.send(&mut self.engine, pair, tag, bytes);
         peer.has_said |= is_sent;
         is_sent
@@ -307,7 +336,7 @@ impl<B: Buffer> Local<B> {
     /// [`Breach`]. The pair is lost, and has left no such message.
     #[inline]
     pub fn receive_short(&mut self, pair: PairId, tag: Tag, mask: u64, to: &mut [u8]) -> Result<Option<Taken>, Breach> {
-        if !self.engine.is_plain(pair) {
+        if !self.engine.is_plain(pair) || self.hosts_of(pair).is_some() {
             return self.receive_waiting(pair, tag, mask, to);
         }
         let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
@@ -318,7 +347,7 @@ impl<B: Buffer> Local<B> {
     #[cold]
     fn receive_waiting(&mut self, pair: PairId, tag: Tag, mask: u64, to: &mut [u8]) -> Result<Option<Taken>, Breach> {
         // What comes may be for those who have asked before.
-        let heard = self.hear(pair);
+        let heard = if self.hosts_of(pair).is_some() { self.hear_hosts(pair) } else { self.hear(pair) };
         let Some((tag, words, len)) = self.engine.take_waiting(pair, tag, mask) else {
             return heard.map(|_| None);
         };
@@ -377,6 +406,7 @@ impl<B: Buffer> Local<B> {
                 let _ = self.hear(PairId(at as u32));
             }
         }
+        has_moved |= self.advance_hosts();
         self.talk();
         let mut copied = 0;
         // The other end does its part of one copy while the next one is made.
@@ -427,6 +457,22 @@ impl<B: Buffer> Local<B> {
         self.engine.finished(action.ticket, is_read && is_there);
     }
 
+    /// Hears what has come from other hosts. Whether something has, if that pair is there still.
+    fn hear_hosts(&mut self, pair: PairId) -> Result<usize, Breach> {
+        let has_come = self.advance_hosts();
+        self.hosts_of(pair).map(|_| usize::from(has_come)).ok_or(Breach::Gone)
+    }
+
+    /// Moves on what goes between hosts. Whether there was something.
+    fn advance_hosts(&mut self) -> bool {
+        let Self { hosts: Some(hosts), engine, filter, buffers, .. } = self else { return false };
+        let deliver = &mut |request, words: &[u64], len| deliver(buffers, request, words, len);
+        let before = hosts.bells_noted();
+        let has_moved = hosts.progress(&mut Ears { engine, filter, deliver });
+        self.bells_noted += hosts.bells_noted() - before;
+        has_moved
+    }
+
     fn hear(&mut self, pair: PairId) -> Result<usize, Breach> {
         let Self { engine, peers, buffers, .. } = self;
         let Some(Some(peer)) = peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
@@ -437,19 +483,26 @@ impl<B: Buffer> Local<B> {
     #[inline]
     pub fn is_quiet(&self) -> bool {
         let has_come = |peer: &Peer| peer.channel.has_more() || !peer.has_bells && peer.channel.bells_in.has_more();
-        !self.has_work() && !self.peers.iter().flatten().any(has_come)
+        self.hosts.is_none() && !self.has_work() && !self.peers.iter().flatten().any(has_come)
     }
 
     /// Whether something is left that [`Local::progress`] can do without hearing from anybody.
     pub fn has_work(&self) -> bool {
-        !self.open.is_empty() || !self.moves.is_empty() || self.engine.has_talkers() || self.engine.has_given_up()
+        let has_news = self.hosts.as_ref().is_some_and(|hosts| hosts.has_news());
+        !self.open.is_empty()
+            || !self.moves.is_empty()
+            || self.engine.has_talkers()
+            || self.engine.has_given_up()
+            || has_news
     }
 
     /// Says to all others that they are to wake this end. Whether it may sleep: nothing has come meanwhile, and nothing is left to do.
     pub fn doze(&self) -> bool {
         // Bells that wait and were told of are no news.
         let mut peers = self.peers.iter().flatten();
-        !self.has_work() && peers.all(|peer| peer.channel.doze() & (peer.channel.bells_in.doze() || peer.has_bells))
+        let may = !self.has_work()
+            && peers.all(|peer| peer.channel.doze() & (peer.channel.bells_in.doze() || peer.has_bells));
+        may && self.hosts.as_ref().is_none_or(|hosts| hosts.doze())
     }
 
     /// Names those of the others that sleep, and that something was said to.
@@ -475,11 +528,13 @@ impl<B: Buffer> Local<B> {
     /// Whether there were doorbells when it was looked last.
     pub fn has_bells(&self) -> bool {
         self.peers.iter().flatten().any(|peer| peer.has_bells)
+            || self.hosts.as_ref().is_some_and(|hosts| hosts.has_bells())
     }
 
     /// The next doorbell of any pair.
     pub fn any_bell(&mut self) -> Option<(PairId, Bell)> {
-        let (count, first) = (self.peers.len(), self.bells_next);
+        let count = self.peers.len().max(self.hosts.as_ref().map_or(0, |hosts| hosts.places()));
+        let first = self.bells_next;
         for at in (0..count).map(|at| (first + at) % count) {
             let pair = PairId(at as u32);
             // Who writes nonsense is lost, and named by the engine.
@@ -549,8 +604,11 @@ impl<B: Buffer> Local<B> {
         self.publish();
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         self.peers.iter().flatten().for_each(|peer| peer.channel.bells_in.publish(&self.filter));
+        if let Some(hosts) = &mut self.hosts {
+            hosts.publish(&mut self.engine, &self.filter);
+        }
     }
 
     /// Rings a doorbell.
@@ -559,7 +617,10 @@ impl<B: Buffer> Local<B> {
     /// [`Full`]. `None`: the other endpoint is gone.
     #[inline]
     pub fn ring(&mut self, pair: PairId, number: u16) -> Option<Result<(), Full>> {
-        let peer = self.peer(pair)?;
+        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
+            let hosts = self.hosts.as_mut()?;
+            return Some(hosts.ring(pair, (number, false), &mut self.engine, &self.filter)?.map(drop));
+        };
         peer.has_rung = true;
         Some(peer.channel.bells_out.ring(number))
     }
@@ -570,7 +631,9 @@ impl<B: Buffer> Local<B> {
     /// [`Full`]. `None`: the other endpoint is gone.
     #[inline]
     pub fn ring_once(&mut self, pair: PairId, number: u16) -> Option<Result<Sent, Full>> {
-        let peer = self.peer(pair)?;
+        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
+            return self.hosts.as_mut()?.ring(pair, (number, true), &mut self.engine, &self.filter);
+        };
         peer.has_rung = true;
         Some(peer.channel.bells_out.ring_once(number))
     }
@@ -581,7 +644,10 @@ impl<B: Buffer> Local<B> {
     /// [`Breach`]. The pair is lost.
     #[inline]
     pub fn bell(&mut self, pair: PairId) -> Result<Option<Bell>, Breach> {
-        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else { return Err(Breach::Gone) };
+        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
+            let hosts = self.hosts.as_mut().ok_or(Breach::Gone)?;
+            return hosts.bell(pair, &mut self.engine, &self.filter);
+        };
         let taken = peer.channel.bells_in.take(&self.filter);
         // Behind one that nobody wants others may wait, of which it is to be told.
         peer.has_bells = peer.has_bells && matches!(taken, Ok(Some(_))) && peer.channel.bells_in.has_more();
@@ -598,9 +664,11 @@ impl<B: Buffer> Local<B> {
 
     /// Says what there is for a pair. Whether that was all.
     fn say(&mut self, pair: PairId) -> bool {
-        let Self { engine, peers, buffers, .. } = self;
-        let Some(Some(peer)) = peers.get_mut(pair.0 as usize) else { return true };
+        let Self { engine, peers, buffers, hosts, filter, .. } = self;
         let bytes = |request: RequestId| buffers[request.0 as usize].as_ref().and_then(B::whole).unwrap_or_default();
+        let Some(Some(peer)) = peers.get_mut(pair.0 as usize) else {
+            return hosts.as_mut().is_none_or(|hosts| hosts.say(pair, engine, filter, bytes));
+        };
         peer.has_said = true;
         peer.channel.say(engine, pair, TURN, bytes)
     }
@@ -649,6 +717,9 @@ impl<B: Buffer> Local<B> {
 
     /// Does an action: how many bytes it was.
     fn act(&mut self, action: Action) -> usize {
+        if self.hosts_of(action.pair).is_some() {
+            return self.act_between_hosts(action);
+        }
         let Self { engine, peers, buffers, .. } = self;
         let Action { ticket, pair, request, offset, len, work } = action;
         let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
@@ -672,6 +743,35 @@ impl<B: Buffer> Local<B> {
             // Of pairs whose ends do not reach each other's buffers; sorted out when it was pulled.
             Work::CopyIn { .. } | Work::Move { .. } | Work::Expose => false,
         });
+        engine.finished(ticket, done);
+        len
+    }
+}
+
+impl<B: Buffer> Local<B> {
+    /// The same with one of another host.
+    fn act_between_hosts(&mut self, action: Action) -> usize {
+        let Self { hosts: Some(hosts), engine, buffers, .. } = self else { return 0 };
+        let Action { ticket, pair, request, offset, len, work } = action;
+        let (from, len) = (offset as usize, len as usize);
+        let buffer = &mut buffers[request.0 as usize];
+        let done = buffer.as_mut().is_some_and(|buffer| match work {
+            Work::CopyIn { smb } => in_pieces(len, |done| {
+                let bytes = buffer.piece(from + done, len - done);
+                hosts.smb(smb, done, bytes.len()).map_or(0, |to| to.write_from(bytes))
+            }),
+            Work::CopyOut { slot } => in_pieces(len, |done| {
+                let to = buffer.piece_mut(from + done, len - done);
+                hosts.rmb(pair, slot, done, to.len()).map_or(0, |span| span.read_into(to))
+            }),
+            Work::Transfer { .. } => true,
+            Work::Move { .. } | Work::Expose => false,
+        });
+        if matches!(work, Work::Transfer { .. }) {
+            // The engine is told when it is there.
+            hosts.transfer(&action, engine);
+            return 0;
+        }
         engine.finished(ticket, done);
         len
     }

@@ -19,19 +19,12 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
 const NOT_AT_ALL: Duration = Duration::ZERO;
+const FEW: Limits =
+    Limits { mtu: 1024, smbs: 2, rmbs: 3, slots: 2, credits: 4, eager: 200, early_request: true, patience: 1000 };
 /// Nobody looks: who waits sleeps at once.
 const SLEEPY: Config = Config {
     name: None,
-    limits: Limits {
-        mtu: 1024,
-        smbs: 2,
-        rmbs: 3,
-        slots: 2,
-        credits: 4,
-        eager: 200,
-        early_request: true,
-        patience: 1000,
-    },
+    limits: FEW,
     users: millrace_message::endpoint::Users::Own,
     peers: 3,
     table: Some(Table {
@@ -44,6 +37,8 @@ const SLEEPY: Config = Config {
         is_mapped: true,
     }),
     spin: NOT_AT_ALL,
+    rails: Vec::new(),
+    host: None,
 };
 
 fn name(what: &str) -> String {
@@ -457,7 +452,7 @@ fn victim() {
     }
 }
 
-const KILLED: Limits = Limits { credits: 8, eager: 0, ..SLEEPY.limits };
+const KILLED: Limits = Limits { credits: 8, eager: 0, ..FEW };
 
 /// A hundred processes are killed between any two steps of messages to and from them. Who was connected has all buffers again at once, and
 /// what came was what was sent; who is beside it goes on.

@@ -7,6 +7,8 @@ mod explore;
 #[cfg(not(loom))]
 mod hostile;
 #[cfg(not(loom))]
+mod hosts;
+#[cfg(not(loom))]
 mod local;
 mod loom;
 #[cfg(not(loom))]

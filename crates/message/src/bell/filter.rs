@@ -64,6 +64,11 @@ impl Filter {
         self.ranges.retain(|range| range.2 != owner);
     }
 
+    /// All that is wanted, in order: the first number and the last of each range.
+    pub fn ranges(&self) -> impl ExactSizeIterator<Item = (u16, u16)> + '_ {
+        self.ranges.iter().map(|range| (range.0, range.1))
+    }
+
     /// Whose a number is.
     #[inline]
     pub fn owner(&self, number: u16) -> Option<Owner> {

@@ -23,7 +23,8 @@ pub enum Refusal {
 pub enum Error {
     /// That is no name.
     #[error(
-        "{0:?} is no name of an endpoint: use 1 to 64 letters, digits, '.', '_' and '-', such as solver, or 1000/solver for that of user 1000"
+        "{0:?} is no name of an endpoint: use 1 to 64 letters, digits, '.', '_' and '-', such as solver, 1000/solver for that of user 1000, \
+         or b:solver for that of host b"
     )]
     Name(String),
     /// Another endpoint has that name.
@@ -45,6 +46,24 @@ pub enum Error {
     /// It was called, and refuses.
     #[error("{0} refuses: {1}")]
     Refused(String, Refusal),
+    /// On several hosts there is one.
+    #[error("{name} is open on several hosts: say which, such as {host}:{name} ({all})")]
+    Several {
+        /// The name.
+        name: String,
+        /// One of the hosts.
+        host: String,
+        /// All of them.
+        all: String,
+    },
+    /// It is to be on another host, and none is reached.
+    #[error(
+        "{0} is on another host, and this endpoint has no rail that leads there: open it with one, a card or a port"
+    )]
+    NoRail(String),
+    /// A rail cannot be used.
+    #[error("rail {0} cannot be opened: {1}")]
+    Rail(usize, millrace_slurpoe::Error),
     /// It was called, and says nothing.
     #[error("{0} is open and does not answer: it is stopped, or not an endpoint of this version")]
     Silent(String),
@@ -79,7 +98,9 @@ impl Error {
     /// The number of Linux for it.
     pub fn errno(&self) -> i32 {
         let errno = match self {
-            Self::Name(_) | Self::Limits(_) => Errno::INVAL,
+            Self::Name(_) | Self::Limits(_) | Self::Several { .. } => Errno::INVAL,
+            Self::NoRail(_) => Errno::HOSTUNREACH,
+            Self::Rail(_, error) => return error.errno(),
             Self::Taken(_) => Errno::ADDRINUSE,
             Self::Nobody(_) | Self::Refused(..) => Errno::CONNREFUSED,
             Self::Stranger { .. } => Errno::ACCESS,

@@ -1,5 +1,6 @@
 //! The thread of an endpoint: it answers who calls, learns who has gone, and moves messages on while the program computes or sleeps.
 
+use super::between;
 use super::closer::Closer;
 use super::error::Refusal;
 use super::meet::welcome;
@@ -36,7 +37,7 @@ const MOST_OF_ONE: usize = 4;
 const GREETING: Duration = Duration::from_millis(500);
 const ACCEPTED: usize = 64;
 
-/// The keys of the two that are no pairs; those of calls are below 2^32 too.
+/// The keys of the two that are no pairs; those of calls are below 2^32 too. Those of pairs are multiples of 2^32, those of rails the others.
 const LISTENER: u64 = 0;
 pub const WAKER: u64 = 1;
 
@@ -147,6 +148,7 @@ impl<B: Buffer> Helper<B> {
                 LISTENER => self.accept(),
                 WAKER => was_woken(&shared.waker),
                 key if key <= u64::from(u32::MAX) => self.hear(key),
+                key if key as u32 != 0 => shared.with(|state| between::rung(state, key)),
                 key => shared.with(|state| {
                     if let Some(pair) = state.of_key(key) {
                         state.look(pair);

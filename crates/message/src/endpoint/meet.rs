@@ -7,8 +7,9 @@
 //!
 //! From then on the socket is what they wake each other by, and by which each learns that the other one has gone.
 
+use super::between::Call;
 use super::error::{Error, Refusal};
-use super::name::{Caller, Name, caller};
+use super::name::{Caller, caller};
 use super::record::Greeting;
 use super::{Config, Peer, Shared, Users};
 use crate::buffer::Buffer;
@@ -40,17 +41,24 @@ impl Users {
 
 /// Calls an endpoint.
 pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patience: Duration) -> Result<Peer, Error> {
-    let name = Name::parse(name)?;
     // `None`: for ever.
     let until = Instant::now().checked_add(patience);
     let left = || until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+    let mut call = Call::begin(shared, config, name)?;
+    let name = match call.here.take() {
+        Some(name) => name,
+        None => return call.wait(left),
+    };
     let socket = loop {
         if let Some(socket) = name.call()? {
             break socket;
         }
+        if let Some(peer) = call.look()? {
+            return Ok(peer);
+        }
         let left = left();
         if left.is_zero() {
-            return Err(Error::Nobody(name.to_string()));
+            return Err(call.nobody(&name));
         }
         std::thread::sleep(left.min(AGAIN));
     };

@@ -1,8 +1,9 @@
 //! Endpoints that programs open by name, and that meet others of their host.
 //!
-//! * `name`: names and the sockets behind them. `record`: what is said by a socket. `meet`: how two endpoints come to share memory.
+//! * `between`: with endpoints of other hosts. `name`: names and the sockets behind them. `record`: what is said by a socket. `meet`: how two endpoints come to share memory.
 //! * `state`: what is behind the lock. `helper`: the thread. `closer`: closes what may take long. `error`: why a call did nothing.
 
+mod between;
 mod closer;
 mod error;
 mod helper;
@@ -11,6 +12,8 @@ mod name;
 mod record;
 mod state;
 
+pub use crate::hosts::Counters;
+pub use between::rail;
 pub use error::{Error, Refusal};
 pub use state::Who;
 
@@ -60,12 +63,18 @@ pub struct Config {
     pub table: Option<Table>,
     /// How long a thread that waits looks itself before it sleeps (the source's optimisation 1). Zero: not at all.
     pub spin: Duration,
+    /// Queues of cards, or ports, by which endpoints of other hosts are reached, and by which they find this one if it has a name. All are used
+    /// together. None: only this host.
+    pub rails: Vec<millrace_slurpoe::Config>,
+    /// What this host is called by others. None: its own name.
+    pub host: Option<String>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let spin = Duration::from_micros(200);
-        Self { name: None, limits: Limits::default(), users: Users::Own, peers: 64, table: None, spin }
+        let (limits, users, rails) = (Limits::default(), Users::Own, Vec::new());
+        Self { name: None, limits, users, peers: 64, table: None, spin, rails, host: None }
     }
 }
 
@@ -247,6 +256,9 @@ impl<B: Buffer> Endpoint<B> {
         epoll::add(&epoll, &waker, EventData::new_u64(helper::WAKER), EventFlags::IN)
             .map_err(Error::when("add to an epoll"))?;
         let terms = local.terms();
+        if !config.rails.is_empty() {
+            local.reach(between::open(&config, terms, &epoll)?);
+        }
         let state = Mutex::new(State::new(local, epoll.clone(), waker.clone()));
         let (news, is_closed) = (Condvar::new(), AtomicBool::new(false));
         let shared = Arc::new(Shared { state, news, epoll, waker, terms, is_closed });
@@ -258,11 +270,13 @@ impl<B: Buffer> Endpoint<B> {
         Ok(Self { shared, config, helper: Some(helper) })
     }
 
-    /// Calls the endpoint of that name, of this user or of the one that stands before it (`1000/solver`). One that is not there yet is waited
-    /// for as long as `patience` says.
+    /// Calls the endpoint of that name, of this user or of the one that stands before it (`1000/solver`). If this host has none, it is looked for
+    /// by all rails; with a host before it (`b:solver`, `b:1000/solver`) only there, and without a user that of any. One that is not there yet is
+    /// waited for as long as `patience` says. One of another host to which there is a connection is not called again: it is the same.
     ///
     /// # Errors
-    /// [`Error::Nobody`], [`Error::Refused`], [`Error::Silent`], [`Error::Stranger`], [`Error::Name`], [`Error::Full`].
+    /// [`Error::Nobody`], [`Error::Refused`], [`Error::Silent`], [`Error::Stranger`], [`Error::Name`], [`Error::Full`]; [`Error::Several`],
+    /// [`Error::NoRail`].
     pub fn connect(&self, name: &str, patience: Duration) -> Result<Peer, Error> {
         meet::connect(&self.shared, &self.config, name, patience)
     }
@@ -459,6 +473,11 @@ impl<B: Buffer> Endpoint<B> {
         self.shared.lock().local.moved()
     }
 
+    /// What has happened between hosts. `None`: there are no rails.
+    pub fn between_hosts(&self) -> Option<Counters> {
+        self.shared.lock().local.hosts().map(|hosts| hosts.counters())
+    }
+
     /// Send buffers and receive buffers that are in use.
     pub fn in_use(&self) -> (u16, u16) {
         self.shared.lock().local.engine().in_use()
@@ -517,6 +536,7 @@ impl<B: Buffer> Drop for Endpoint<B> {
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
         }
+        between::linger(&self.shared);
         self.shared.lock().unlink_all();
     }
 }

@@ -8,6 +8,7 @@ use crate::bell::Bell;
 use crate::buffer::Buffer;
 use crate::channel::Side;
 use crate::engine::{Breach, Outcome, PairId, RequestError, RequestId, Terms};
+use crate::hosts::{Hosts, Joined};
 use crate::local::{JoinError, Local};
 use millrace_dma::{OtherProcess, Window};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -35,6 +36,8 @@ pub struct Who {
     pub user: u32,
     /// The number of its process. `None`: it has none in this container.
     pub pid: Option<u32>,
+    /// Its host, if that is another one, as it is called there. Host and user are what it says itself: between hosts nobody vouches for it.
+    pub host: Option<String>,
 }
 
 struct Other {
@@ -135,21 +138,44 @@ impl<B: Buffer> State<B> {
             let _ = epoll::add(&self.epoll, ended, key, EventFlags::IN);
         }
         let pid = caller.pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
-        let who = Who { name, user: caller.user, pid };
+        let who = Who { name, user: caller.user, pid, host: None };
         let link = Some(Link { socket, ended, dozes: self.dozes, rings: 0 });
-        let other = Other { serial: self.serial, who, link, is_told, is_over: false };
+        self.place(pair, Other { serial: self.serial, who, link, is_told, is_over: false });
+        // To the new one it has not said that it sleeps.
+        self.wake_helper();
+        Ok(self.joined(pair, is_told))
+    }
+
+    fn joined(&mut self, pair: PairId, is_told: bool) -> Peer {
+        let peer = self.peer(pair);
+        if !is_told {
+            self.happens(Event::Joined(peer));
+        }
+        peer
+    }
+
+    /// Those of other hosts that have come and gone.
+    fn look_at_hosts(&mut self) {
+        while let Some(joined) = self.local.hosts().and_then(Hosts::joined) {
+            let Joined { pair, name, host, user, is_called } = joined;
+            self.serial = self.serial.wrapping_add(1).max(1);
+            let who = Who { name, user, pid: None, host: Some(host) };
+            self.place(pair, Other { serial: self.serial, who, link: None, is_told: is_called, is_over: false });
+            self.joined(pair, is_called);
+            self.news += u64::from(is_called);
+        }
+        while let Some(pair) = self.local.hosts().and_then(Hosts::gone) {
+            self.local.hang_up(pair);
+            self.ends(pair, None);
+        }
+    }
+
+    fn place(&mut self, pair: PairId, other: Other) {
         match self.others.get_mut(pair.0 as usize) {
             Some(place) => *place = other,
             // The engine gives out the lowest number that is free.
             None => self.others.push(other),
         }
-        let peer = Peer { slot: pair.0, serial: self.serial };
-        if !is_told {
-            self.happens(Event::Joined(peer));
-        }
-        // To the new one it has not said that it sleeps.
-        self.wake_helper();
-        Ok(peer)
     }
 
     fn happens(&mut self, event: Event) {
@@ -182,7 +208,8 @@ impl<B: Buffer> State<B> {
         self.other(peer).map(|other| other.who.clone())
     }
 
-    fn peer(&self, pair: PairId) -> Peer {
+    /// The peer of a pair.
+    pub fn peer(&self, pair: PairId) -> Peer {
         Peer { slot: pair.0, serial: self.others.get(pair.0 as usize).map_or(0, |other| other.serial) }
     }
 
@@ -200,6 +227,7 @@ impl<B: Buffer> State<B> {
 
     /// Takes what has ended, wakes who is to be woken, and says whether there is something to take.
     pub fn settle(&mut self) {
+        self.look_at_hosts();
         while let Some((pair, breach)) = self.local.lost() {
             self.ends(pair, Some(breach));
         }
@@ -261,7 +289,7 @@ impl<B: Buffer> State<B> {
 
     /// Whether time has to go on: somebody has buffers, or is to be woken still.
     pub fn ticks(&self) -> bool {
-        self.local.engine().in_use().1 > 0 || !self.owed.is_empty()
+        self.local.engine().in_use().1 > 0 || !self.owed.is_empty() || self.local.must_look()
     }
 
     /// How much has ended, happened or rung, ever.

@@ -197,7 +197,7 @@ impl Engine {
     }
 
     /// The other end has done what it may not.
-    pub(super) fn give_up(&mut self, id: PairId, breach: Breach) {
+    pub(crate) fn give_up(&mut self, id: PairId, breach: Breach) {
         if self.live(id).is_some() {
             self.given_up.push_back((id, breach));
             self.lose(id);

@@ -34,13 +34,15 @@ pub struct LatencyArgs {
     /// Bytes of a message
     #[arg(long, value_name = "BYTES", value_parser = super::bytes, default_value = "8")]
     bytes: u64,
+    #[command(flatten)]
+    rails: super::RailArgs,
 }
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &LatencyArgs) -> Result<(), Failure> {
     let size = args.bytes.max(1);
     let count = shared.count.unwrap_or(COUNT);
-    let call = Call::begin(&args.name, size, What::Pings)?;
+    let call = Call::begin(&args.name, &args.rails, size, What::Pings)?;
     // The second one is that of long messages, which are there before they are asked for.
     let (mut times, mut buffers) = (Distribution::new(), [vec![7; size as usize], vec![0; size as usize]]);
     let warm_up = WARM_UP.min(count);

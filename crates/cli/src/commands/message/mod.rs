@@ -1,4 +1,4 @@
-//! `millrace message`: messages between programs of this host, by name.
+//! `millrace message`: messages between programs by name, of this host, and of others.
 //!
 //! - here: what can be asked for; `talk`: what two of these commands say to each other; `serve`: listen and receive; `send`,
 //!   `latency`: what they are called with; `table`: what messages cost here.
@@ -10,7 +10,7 @@ mod table;
 mod talk;
 
 use clap::{Args, Subcommand};
-use millrace_message::endpoint::Error;
+use millrace_message::endpoint::{Config, Error};
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 
@@ -46,6 +46,35 @@ pub fn run(shared: &Shared, args: &MessageArgs) -> Result<(), Failure> {
         MessageCommand::Latency(args) => latency::run(shared, args),
         MessageCommand::Table(args) => table::run(shared, args),
         MessageCommand::Explain(args) => table::explain(shared, args),
+    }
+}
+
+/// How other hosts are reached.
+#[derive(Debug, Args)]
+struct RailArgs {
+    /// Reach other hosts, and be found by them, by this card or port, such as unix:PATH or
+    /// virtio-user:PATH; may be repeated, and all are used together
+    #[arg(long, value_name = "CARD|PORT", value_parser = rail)]
+    rail: Vec<Rail>,
+    /// What this host is called by others [default: its own name]
+    #[arg(long, value_name = "NAME", requires = "rail")]
+    host: Option<String>,
+    /// Bytes in a packet: 256 to 4096, or 8192 [default: what fits into frames of the card, 1024 by a port]
+    #[arg(long, value_name = "BYTES", requires = "rail")]
+    rail_mtu: Option<u16>,
+}
+
+/// A rail that was named.
+type Rail = millrace_slurpoe::Config;
+
+fn rail(spec: &str) -> Result<Rail, std::convert::Infallible> {
+    Ok(millrace_message::endpoint::rail(spec))
+}
+
+impl RailArgs {
+    fn config(&self) -> Config {
+        let rails = self.rail.iter().map(|rail| Rail { mtu: self.rail_mtu, ..rail.clone() }).collect();
+        Config { rails, host: self.host.clone(), ..Config::default() }
     }
 }
 

@@ -27,13 +27,15 @@ Sends --count messages of --bytes bytes to the endpoint NAME, or a file in messa
 1 MiB, to `millrace message listen` or `receive`, and waits until all have arrived.
 One that is not there yet is waited for, for 5 seconds. With a file, and with
 --check, both sides add up the bytes (CRC-32), and the sums have to be the same.
-USER/NAME is the endpoint of another user, who has to let this one in.
+USER/NAME is the endpoint of another user, who has to let this one in. With --rail
+other hosts are asked too, if this one has no such endpoint; HOST:NAME is only there.
 
 Examples:
   millrace message send solver --bytes 1MiB --count 1000
   millrace message send solver results.bin
   tar c folder | millrace message send solver -
-  millrace message send solver --bytes 64KiB --by zero-copy --json")]
+  millrace message send solver --bytes 64KiB --by zero-copy --json
+  millrace message send b:solver results.bin --rail unix:/run/millrace/card.sock")]
 pub struct SendArgs {
     /// Endpoint to send to
     name: String,
@@ -49,6 +51,8 @@ pub struct SendArgs {
     /// Add up the bytes of messages at both sides
     #[arg(long)]
     check: bool,
+    #[command(flatten)]
+    rails: super::RailArgs,
 }
 
 fn scheme(text: &str) -> Result<Scheme, String> {
@@ -106,7 +110,7 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
         Some(path) => Source::File(open(path)?, path.clone()),
         None => Source::Pattern { left: shared.count.unwrap_or(COUNT), size },
     };
-    let call = Call::begin(&args.name, size, what)?;
+    let call = Call::begin(&args.name, &args.rails, size, what)?;
     let (mut flying, mut free) = (VecDeque::new(), vec![Vec::new(); depth(size)]);
     let (mut tally, start) = (Tally::default(), Moment::now());
     let mut is_cut;

@@ -38,12 +38,15 @@ sender when it has everything; answers `millrace message latency`. Until Ctrl-C,
 Examples:
   millrace message listen solver
   millrace message listen solver --count 1 --json
-  millrace message listen solver --user alice --user 1001")]
+  millrace message listen solver --user alice --user 1001
+  millrace message listen solver --rail unix:/run/millrace/card.sock")]
 pub struct ListenArgs {
     /// Name of the endpoint: letters, digits, '.', '_' and '-'
     name: String,
     #[command(flatten)]
     users: UserArgs,
+    #[command(flatten)]
+    rails: super::RailArgs,
 }
 
 /// Options of `message receive`.
@@ -63,6 +66,8 @@ pub struct ReceiveArgs {
     file: PathBuf,
     #[command(flatten)]
     users: UserArgs,
+    #[command(flatten)]
+    rails: super::RailArgs,
 }
 
 /// Who may send.
@@ -86,18 +91,19 @@ fn number_of(user: &str) -> Result<u32, Failure> {
     names().user(user).ok_or_else(wrong)
 }
 
-/// The name of an endpoint, with the user by number: `alice/solver`.
+/// The name of an endpoint, with the user by number: `alice/solver`, `b:alice/solver`.
 pub fn named(name: &str) -> Result<String, Failure> {
-    match name.split_once('/') {
-        Some((user, rest)) => Ok(format!("{}/{rest}", number_of(user)?)),
+    let (host, rest) = name.split_at(name.find(':').map_or(0, |at| at + 1));
+    match rest.split_once('/') {
+        Some((user, rest)) => Ok(format!("{host}{}/{rest}", number_of(user)?)),
         None => Ok(name.to_owned()),
     }
 }
 
-fn open(name: &str, args: &UserArgs) -> Result<Endpoint, Failure> {
+fn open(name: &str, args: &UserArgs, rails: &super::RailArgs) -> Result<Endpoint, Failure> {
     let also = args.user.iter().map(|user| number_of(user)).collect::<Result<Vec<u32>, Failure>>()?;
     let users = if args.anybody { Users::Anybody } else { Users::Also(also) };
-    let endpoint = Endpoint::with(Config { name: Some(name.to_owned()), users, ..Config::default() });
+    let endpoint = Endpoint::with(Config { name: Some(name.to_owned()), users, ..rails.config() });
     endpoint.map_err(refused)
 }
 
@@ -227,9 +233,10 @@ impl Service {
         let receive = |tag, len| self.endpoint.receive(Some(peer), tag, EXACT, vec![0; len]);
         let posted = (0..depth(size)).filter_map(|_| receive(DATA, size as usize).ok()).collect();
         let _ = receive(END, WORDS);
-        let name = self.endpoint.who(peer).map_or_else(String::new, |who| match who.pid {
-            Some(pid) => format!("process {pid}"),
-            None => format!("user {}", who.user),
+        let name = self.endpoint.who(peer).map_or_else(String::new, |who| match (who.host, who.pid) {
+            (Some(host), _) => format!("host {host}"),
+            (None, Some(pid)) => format!("process {pid}"),
+            (None, None) => format!("user {}", who.user),
         });
         let (begin, tally, early) = (Moment::now(), Tally::default(), HashMap::new());
         self.senders.insert(peer, Sender { name, what, begin, tally, posted, early, end: None });
@@ -295,7 +302,7 @@ fn row(command: &str, sender: &Sender, is_right: bool) -> Row {
 
 /// Runs `listen`.
 pub fn listen(shared: &Shared, args: &ListenArgs) -> Result<(), Failure> {
-    let mut service = Service::new(open(&args.name, &args.users)?, usize::MAX)?;
+    let mut service = Service::new(open(&args.name, &args.users, &args.rails)?, usize::MAX)?;
     note(format!("{} is open; Ctrl-C ends it", args.name));
     let mut left = shared.count.unwrap_or(u64::MAX);
     while left > 0 && !stop::asked() {
@@ -315,7 +322,7 @@ pub fn receive(shared: &Shared, args: &ReceiveArgs) -> Result<(), Failure> {
             "what is received goes to standard output: name a file, or leave out --json".to_owned(),
         ));
     }
-    let mut service = Service::new(open(&args.name, &args.users)?, 1)?;
+    let mut service = Service::new(open(&args.name, &args.users, &args.rails)?, 1)?;
     let failed = |source| Failure::File { doing: "cannot write", path: args.file.clone(), source };
     let mut file: Box<dyn Write> = match is_standard {
         true => Box::new(io::stdout()),

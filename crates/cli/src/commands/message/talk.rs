@@ -101,8 +101,8 @@ pub struct Call {
 
 impl Call {
     /// Calls an endpoint, and waits until it is ready.
-    pub fn begin(name: &str, size: u64, what: What) -> Result<Self, Failure> {
-        let endpoint = Endpoint::nameless().map_err(refused)?;
+    pub fn begin(name: &str, rails: &super::RailArgs, size: u64, what: What) -> Result<Self, Failure> {
+        let endpoint = Endpoint::with(rails.config()).map_err(refused)?;
         let name = super::serve::named(name)?;
         let peer = stop::at_once(|| endpoint.connect(&name, PATIENCE)).map_err(refused)?;
         let call = Self { endpoint, peer };

@@ -1,0 +1,463 @@
+//! How endpoints of different hosts meet: one asks on all its rails who has a name, and calls who answers.
+//!
+//! ```text
+//! question (to all ends of the wire) ------->
+//!                                    <------- answer: which opening, which rail
+//! a connection of the RDMA engine   <------->
+//! hello: terms, key of receive buffers ----->
+//!                                    <------- welcome: the same; which doorbells are wanted
+//! which doorbells are wanted ---------------->
+//! and for each other path: a connection, join, joined
+//! ```
+
+use super::discover::{Answer, Question, Target};
+use super::pair::{Lane, Memory, Remote, Stage};
+use super::rail::Rail;
+use super::record::{Card, MOST_PATHS, Record};
+use super::trunk::State;
+use super::{Hosts, Own};
+use crate::endpoint::Refusal;
+use crate::engine::{Engine, PairId};
+use millrace_slurpoe::{Address, Told};
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+/// How long after a question the next one goes, and how long answers are waited for after the first.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(20);
+/// How long a greeting may take.
+const GREETING: Duration = Duration::from_secs(2);
+/// Answers to one call.
+const MOST_ANSWERS: usize = 64;
+/// How long after a failure a path is asked for again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Why somebody who was called is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallError {
+    /// On several hosts there is one of that name.
+    Several(Vec<String>),
+    /// It does not want to.
+    Refused(Refusal),
+    /// There are as many others as there may be, so many.
+    Full(u32),
+    /// Memory cannot be had.
+    Memory(String),
+}
+
+#[derive(Debug)]
+enum Stands {
+    Asking,
+    /// With which of the others.
+    Greeting(u32),
+    Ended(Result<PairId, CallError>),
+}
+
+/// A call of the program.
+#[derive(Debug)]
+pub struct Call {
+    number: u64,
+    target: Target,
+    ask_at: Instant,
+    first: Option<Instant>,
+    answers: Vec<(usize, Address, Answer)>,
+    stands: Stands,
+    /// Somebody has answered the call, ever.
+    was_answered: bool,
+}
+
+impl Call {
+    pub fn waits_for(&self, id: u32) -> bool {
+        matches!(self.stands, Stands::Greeting(other) if other == id)
+    }
+
+    pub fn is_answered(&mut self, pair: PairId) {
+        self.stands = Stands::Ended(Ok(pair));
+    }
+
+    fn again(&mut self, now: Instant) {
+        (self.stands, self.first, self.ask_at) = (Stands::Asking, None, now);
+        self.answers.clear();
+    }
+}
+
+impl Hosts {
+    /// Begins to call somebody: a number for [`Hosts::called`] and [`Hosts::end_call`].
+    pub fn call(&mut self, target: Target) -> usize {
+        let number = RandomState::new().hash_one(self.calls.len());
+        let (ask_at, first, answers) = (Instant::now(), None, Vec::new());
+        let call = Call { number, target, ask_at, first, answers, stands: Stands::Asking, was_answered: false };
+        self.look_at = ask_at;
+        self.calls.insert(call)
+    }
+
+    /// What has come of a call, when something has.
+    pub fn called(&self, call: usize) -> Option<Result<PairId, CallError>> {
+        match &self.calls.get(call)?.stands {
+            Stands::Ended(result) => Some(result.clone()),
+            Stands::Asking | Stands::Greeting(_) => None,
+        }
+    }
+
+    /// Nobody waits for a call any more. Whether somebody has answered it.
+    pub fn end_call(&mut self, call: usize) -> bool {
+        let Some(call) = self.calls.try_remove(call) else { return false };
+        if let Stands::Greeting(id) = call.stands
+            && self.remotes.get(&id).is_some_and(|remote| remote.stage != Stage::Met && remote.has_called)
+        {
+            self.forget(id);
+        }
+        call.was_answered
+    }
+
+    /// Somebody has told this end something, or all.
+    pub(super) fn was_told(&mut self, rail: usize, told: &Told) {
+        if let Some(question) = Question::read(&told.bytes) {
+            self.was_asked(rail, told.from, &question);
+        } else if let Some(answer) = Answer::read(&told.bytes)
+            && let Some((_, call)) = self.calls.iter_mut().find(|(_, call)| call.number == answer.call)
+            && matches!(call.stands, Stands::Asking)
+            && call.answers.len() < MOST_ANSWERS
+            && answer.id != self.id
+        {
+            let is_known = call.answers.iter().any(|(at, from, _)| (*at, *from) == (rail, told.from));
+            if !is_known {
+                call.was_answered = true;
+                call.first.get_or_insert_with(Instant::now);
+                call.answers.push((rail, told.from, answer));
+            }
+        } else {
+            self.counters.strange += 1;
+        }
+    }
+
+    fn was_asked(&mut self, rail: usize, from: Address, question: &Question) {
+        let Own { name, host, user, .. } = &self.own;
+        let Target { host: wanted, user: whose, name: called } = &question.target;
+        let is_it = name.as_ref() == Some(called)
+            && wanted.as_ref().is_none_or(|wanted| wanted == host)
+            && whose.is_none_or(|whose| whose == *user);
+        if !is_it {
+            return;
+        }
+        if self.questions == 0 {
+            self.counters.questions_dropped += 1;
+            return;
+        }
+        self.questions -= 1;
+        let (rails, host) = (self.rails.len() as u8, host.clone());
+        let answer = Answer { call: question.call, id: self.id, user: *user, rail: rail as u8, rails, host };
+        if let Some(end) = self.rails[rail].end() {
+            let _ = end.tell(Some(from), &answer.write());
+        }
+    }
+
+    /// Moves calls on.
+    pub(super) fn look_at_calls(&mut self, now: Instant, engine: &Engine) {
+        let calls: Vec<usize> = self.calls.iter().map(|(at, _)| at).collect();
+        for at in calls {
+            match self.calls[at].stands {
+                Stands::Asking if self.calls[at].first.is_some_and(|first| now >= first + GATHER) => {
+                    let stands = self.choose(at, now, engine);
+                    match stands {
+                        Some(stands) => self.calls[at].stands = stands,
+                        None => self.calls[at].again(now),
+                    }
+                }
+                Stands::Asking if now >= self.calls[at].ask_at => self.ask(at, now),
+                Stands::Greeting(id) => self.look_at_greeting(at, id, now),
+                Stands::Asking | Stands::Ended(_) => {}
+            }
+        }
+    }
+
+    fn ask(&mut self, at: usize, now: Instant) {
+        let call = &mut self.calls[at];
+        call.ask_at = now + ASK_AGAIN;
+        let question = Question { call: call.number, target: call.target.clone() }.write();
+        for end in self.rails.iter().filter_map(Rail::end) {
+            let _ = end.tell(None, &question);
+        }
+    }
+
+    /// Who has answered is called. `None`: it is to be asked again.
+    fn choose(&mut self, at: usize, now: Instant, engine: &Engine) -> Option<Stands> {
+        let call = &self.calls[at];
+        let id = call.answers.first()?.2.id;
+        if call.answers.iter().any(|(.., answer)| answer.id != id) {
+            let mut hosts: Vec<String> = call.answers.iter().map(|(.., answer)| answer.host.clone()).collect();
+            hosts.sort();
+            hosts.dedup();
+            return Some(Stands::Ended(Err(CallError::Several(hosts))));
+        }
+        // Two ends have one connection at most.
+        if let Some(known) = self.of_card(id) {
+            return Some(match self.remotes[&known].pair {
+                Some(pair) => Stands::Ended(Ok(pair)),
+                None => Stands::Greeting(known),
+            });
+        }
+        if engine.pairs() >= self.own.peers as usize {
+            return Some(Stands::Ended(Err(CallError::Full(self.own.peers))));
+        }
+        let paths = assign(&call.answers);
+        let target = call.target.clone();
+        let memory = match Memory::new(self.own.terms) {
+            Ok(memory) => memory,
+            Err(error) => return Some(Stands::Ended(Err(CallError::Memory(error.to_string())))),
+        };
+        let mut remote = Remote::new(self.next_id(), RandomState::new().hash_one(id), true, memory, now);
+        remote.called = Some((id, target));
+        for (path, (rail, other)) in paths.into_iter().enumerate() {
+            let shared = self.rails[rail].share(&remote.memory).ok()?;
+            remote.lanes[path] = Some(Lane { rail, other, shared, key: 0, again: now });
+        }
+        let id = remote.id;
+        self.remotes.insert(id, remote);
+        Some(Stands::Greeting(id))
+    }
+
+    /// Which of the others is that opening of an endpoint, or was called as it.
+    fn of_card(&self, id: u64) -> Option<u32> {
+        let is_it = |remote: &Remote| {
+            remote.card.as_ref().is_some_and(|card| card.id == id)
+                || remote.called.as_ref().is_some_and(|called| called.0 == id)
+        };
+        self.remotes.iter().find(|(_, remote)| is_it(remote)).map(|(id, _)| *id)
+    }
+
+    fn next_id(&mut self) -> u32 {
+        self.next = (self.next + 1) & 0x7fff_ffff;
+        self.next
+    }
+
+    /// Says hello when there is a connection, by another path when there is none.
+    fn look_at_greeting(&mut self, at: usize, id: u32, now: Instant) {
+        let Some(remote) = self.remotes.get(&id) else { return self.calls[at].again(now) };
+        if remote.begun + GREETING < now {
+            self.forget(id);
+            return self.calls[at].again(now);
+        }
+        if remote.stage != Stage::Calling || remote.trunk.state(0) != State::Down || !remote.trunk.may_begin(0) {
+            return;
+        }
+        let card = self.card();
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let Some(lane) = &remote.lanes[0] else { return };
+        let asked = self.rails[lane.rail].end().map(|end| end.ask(lane.other));
+        match asked {
+            Some(Ok(true)) => {
+                remote.trunk.join(0);
+                let to = remote.called.as_ref().map_or(0, |called| called.0);
+                let hello = Record::Hello { pair: remote.number, to, key: lane.shared.key(), card };
+                remote.tell(0, &hello);
+            }
+            Some(Ok(false)) => {}
+            // It is full, or ends: by another path, or another time.
+            Some(Err(_)) | None => {
+                let count = remote.lanes.iter().flatten().count().max(1);
+                remote.lanes[..count].rotate_left(1);
+            }
+        }
+    }
+
+    /// What a stranger says: he may greet, or bring a path to one who has greeted.
+    pub(super) fn heard_from_stranger(&mut self, rail: usize, other: Address, record: Option<Record<'_>>) {
+        let is_taken = match record {
+            Some(Record::Hello { pair, to, key, card }) => self.greeted(rail, other, (pair, to, key), card),
+            Some(Record::Join { path, epoch, pair, key }) => self.joins(rail, other, (path, epoch), (pair, key)),
+            _ => false,
+        };
+        if !is_taken {
+            self.counters.strange += 1;
+            if let Some(end) = self.rails[rail].end() {
+                end.disconnect(other);
+            }
+        }
+    }
+
+    /// What ends say to each other before they are a pair, and of paths. Whether it was such.
+    pub(super) fn meets(&mut self, id: u32, rail: usize, other: Address, record: &Record<'_>) -> bool {
+        let Some(remote) = self.remotes.get_mut(&id) else { return true };
+        match record {
+            Record::Welcome { pair, key, card } if remote.stage == Stage::Calling && *pair == remote.number => {
+                if remote.called.as_ref().is_none_or(|called| called.0 != card.id) || !remote.trunk.begin(0, 1) {
+                    self.forget(id);
+                    return true;
+                }
+                remote.stage = Stage::Greeted;
+                remote.card = Some(card.clone());
+                if let Some(lane) = &mut remote.lanes[0] {
+                    lane.key = *key;
+                }
+                true
+            }
+            Record::Refused { pair, why } if remote.stage == Stage::Calling && *pair == remote.number => {
+                self.forget(id);
+                for (_, call) in self.calls.iter_mut().filter(|(_, call)| call.waits_for(id)) {
+                    call.stands = Stands::Ended(Err(CallError::Refused(*why)));
+                }
+                true
+            }
+            // Both have called. The one with the lower number has, and the other one is called.
+            Record::Hello { pair, to, key, card } => {
+                let is_ours =
+                    remote.stage == Stage::Calling && remote.called.as_ref().is_some_and(|called| called.0 == card.id);
+                if is_ours && self.id < card.id {
+                    return true;
+                }
+                let waiting: Vec<usize> =
+                    self.calls.iter().filter(|(_, call)| call.waits_for(id)).map(|(at, _)| at).collect();
+                if !is_ours {
+                    // It has forgotten this end, and calls again.
+                    match remote.pair {
+                        Some(pair) if !self.gone.contains(&pair) => self.gone.push_back(pair),
+                        Some(_) => {}
+                        None => drop(self.forget(id)),
+                    }
+                    return true;
+                }
+                // What was said by this end meets nobody: its connection stays.
+                self.remotes.remove(&id);
+                if self.greeted(rail, other, (*pair, *to, *key), card.clone())
+                    && let Some(now) = self.of_card(card.id)
+                {
+                    waiting.into_iter().for_each(|at| self.calls[at].stands = Stands::Greeting(now));
+                }
+                true
+            }
+            Record::Join { path, epoch, pair, key } => {
+                self.joins(rail, other, (*path, *epoch), (*pair, *key));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Somebody calls this end. Whether he is let in.
+    fn greeted(&mut self, rail: usize, other: Address, (pair, to, key): (u64, u64, u32), card: Card) -> bool {
+        let now = Instant::now();
+        if to != self.id || self.own.name.is_none() || card.id == self.id || self.of_card(card.id).is_some() {
+            return false;
+        }
+        let memory = Memory::new(self.own.terms);
+        let shared = memory.and_then(|memory| Ok((self.rails[rail].share(&memory)?, memory)));
+        let Ok((shared, memory)) = shared else { return false };
+        let mut remote = Remote::new(self.next_id(), pair, false, memory, now);
+        let own_key = shared.key();
+        remote.lanes[0] = Some(Lane { rail, other, shared, key, again: now });
+        remote.trunk.begin(0, 1);
+        remote.card = Some(card);
+        // As many as are to be, with those that have not said all.
+        let count =
+            self.remotes.values().filter(|remote| remote.pair.is_none()).count() + self.pairs.iter().flatten().count();
+        if count >= self.own.peers as usize {
+            remote.stage = Stage::Calling;
+            remote.tell(0, &Record::Refused { pair, why: Refusal::Full });
+        } else {
+            remote.tell(0, &Record::Welcome { pair, key: own_key, card: self.card() });
+        }
+        self.remotes.insert(remote.id, remote);
+        true
+    }
+
+    /// One that is known brings a path. Whether it is.
+    fn joins(&mut self, rail: usize, other: Address, (path, epoch): (u8, u32), (pair, key): (u64, u32)) -> bool {
+        let now = Instant::now();
+        let at = usize::from(path);
+        let is_it =
+            |remote: &&mut Remote| remote.number == pair && !remote.has_called && remote.stage != Stage::Calling;
+        let Some(remote) = self.remotes.values_mut().find(is_it) else { return false };
+        let is_elsewhere = remote.path_of(rail, other).is_some_and(|known| known != at);
+        if is_elsewhere || !remote.trunk.may_begin(at) {
+            return false;
+        }
+        let Ok(shared) = self.rails[rail].share(&remote.memory) else { return false };
+        if !remote.trunk.begin(at, epoch) {
+            return false;
+        }
+        self.counters.paths_begun += 1;
+        let own_key = shared.key();
+        remote.lanes[at] = Some(Lane { rail, other, shared, key, again: now });
+        remote.tell(at, &Record::Joined { path, epoch, pair, key: own_key });
+        true
+    }
+
+    /// Asks for paths that are not there, and forgets those who have greeted and no more.
+    pub(super) fn look_at_paths(&mut self, now: Instant) {
+        let is_late = |remote: &Remote| remote.pair.is_none() && !remote.has_called && remote.begun + GREETING < now;
+        let late: Vec<u32> = self.remotes.iter().filter(|(_, remote)| is_late(remote)).map(|(id, _)| *id).collect();
+        late.into_iter().for_each(|id| drop(self.forget(id)));
+        for remote in self.remotes.values_mut().filter(|remote| remote.has_called && remote.stage == Stage::Met) {
+            for path in 0..MOST_PATHS {
+                let is_due = |lane: &Lane| now >= lane.again;
+                let may = remote.trunk.state(path) == State::Down && remote.trunk.may_begin(path);
+                let Some(lane) = remote.lanes[path].as_mut().filter(|lane| may && is_due(lane)) else { continue };
+                let Some(end) = self.rails[lane.rail].end() else { continue };
+                match end.ask(lane.other) {
+                    Ok(true) => {
+                        // The rail may have been opened anew.
+                        let Ok(shared) = self.rails[lane.rail].share(&remote.memory) else { continue };
+                        lane.shared = shared;
+                        let (key, epoch) = (lane.shared.key(), remote.trunk.join(path));
+                        remote.tell(path, &Record::Join { path: path as u8, epoch, pair: remote.number, key });
+                    }
+                    Ok(false) => {}
+                    Err(_) => lane.again = now + AGAIN,
+                }
+            }
+        }
+    }
+}
+
+/// Which rail of this end speaks with which of the other one: each with another, as far as there are; and each with one at least.
+fn assign(answers: &[(usize, Address, Answer)]) -> Vec<(usize, Address)> {
+    let mut paths: Vec<(usize, Address, u8)> = Vec::new();
+    let uses = |paths: &[(usize, Address, u8)], theirs: u8| paths.iter().filter(|path| path.2 == theirs).count();
+    let used = |paths: &[(usize, Address, u8)], own: usize| paths.iter().filter(|path| path.0 == own).count();
+    let mut own: Vec<usize> = answers.iter().map(|answer| answer.0).collect();
+    own.sort_unstable();
+    own.dedup();
+    for rail in own {
+        let heard = answers.iter().filter(|answer| answer.0 == rail);
+        if let Some((_, other, answer)) = heard.min_by_key(|(.., answer)| (uses(&paths, answer.rail), answer.rail)) {
+            paths.push((rail, *other, answer.rail));
+        }
+    }
+    let mut theirs: Vec<u8> = answers.iter().map(|(.., answer)| answer.rail).collect();
+    theirs.sort_unstable();
+    theirs.dedup();
+    for rail in theirs {
+        if uses(&paths, rail) == 0 {
+            let heard = answers.iter().filter(|(.., answer)| answer.rail == rail);
+            if let Some((own, other, _)) = heard.min_by_key(|(own, ..)| (used(&paths, *own), *own)) {
+                paths.push((*own, *other, rail));
+            }
+        }
+    }
+    paths.truncate(MOST_PATHS);
+    paths.into_iter().map(|(own, other, _)| (own, other)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rails_are_joined_each_with_another() {
+        let answer = |own: usize, theirs: u8| {
+            let answer = Answer { call: 0, id: 1, user: 0, rail: theirs, rails: 2, host: "h".into() };
+            (own, Address([2, 0, 0, 0, 0, theirs]), answer)
+        };
+        let joined = |answers: &[(usize, u8)]| -> Vec<(usize, u8)> {
+            let answers: Vec<_> = answers.iter().map(|(own, theirs)| answer(*own, *theirs)).collect();
+            assign(&answers).into_iter().map(|(own, other)| (own, other.0[5])).collect()
+        };
+        assert_eq!(joined(&[(0, 0)]), [(0, 0)]);
+        assert_eq!(joined(&[(1, 0), (0, 1), (0, 0), (1, 1)]), [(0, 0), (1, 1)]);
+        assert_eq!(joined(&[(0, 1), (1, 0)]), [(0, 1), (1, 0)], "two wires");
+        assert_eq!(joined(&[(0, 0), (1, 0)]), [(0, 0), (1, 0)], "the other end has one");
+        assert_eq!(joined(&[(0, 1), (0, 0)]), [(0, 0), (0, 1)], "this end has one");
+        assert_eq!(joined(&[]), []);
+    }
+}

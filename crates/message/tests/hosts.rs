@@ -1,0 +1,169 @@
+//! Endpoints of two hosts: each has rails that lead to the other one, ports that are the ends of a wire.
+
+use millrace_message::Scheme;
+use millrace_message::bell::{Full, Owner};
+use millrace_message::channel::Taken;
+use millrace_message::control::Tag;
+use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer};
+use millrace_message::engine::{Limits, Outcome};
+use millrace_slurpoe as slurpoe;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// Wires, in a folder of their own.
+struct Wires(tempfile::TempDir);
+
+impl Wires {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// A rail at one end of a wire, of which `last` is the end of the address. `around`: what stands before the port.
+    fn rail(&self, wire: usize, last: u8, around: &str) -> slurpoe::Config {
+        let (kind, path) =
+            (if last < 128 { "vhost-user" } else { "virtio-user" }, self.0.path().join(format!("wire{wire}")));
+        let port = format!("{kind}:{}", path.display());
+        let port = if around.is_empty() { port } else { format!("{around},port=({port})") };
+        let address = Some(slurpoe::Address([2, 0, 0, 0, wire as u8, last]));
+        slurpoe::Config { port: Some(port), address, mtu: Some(4096), ..slurpoe::Config::default() }
+    }
+
+    fn rails(&self, count: usize, last: u8, around: &str) -> Vec<slurpoe::Config> {
+        (0..count).map(|wire| self.rail(wire, last, around)).collect()
+    }
+}
+
+fn name(what: &str) -> String {
+    format!("hosts-{}-{what}", std::process::id())
+}
+
+/// The endpoint that is called is on host `b`; the one that calls, without a name, on host `a`.
+fn ends(wires: &Wires, what: &str, limits: Limits, (rails, around): (usize, &str)) -> (Endpoint, Endpoint) {
+    let config = |name, host: &str, last| Config {
+        name,
+        limits,
+        host: Some(host.to_owned()),
+        rails: wires.rails(rails, last, around),
+        ..Config::default()
+    };
+    let other = Endpoint::with(config(Some(name(what)), "b", 1)).unwrap();
+    (Endpoint::with(config(None, "a", 129)).unwrap(), other)
+}
+
+fn pair(what: &str, limits: Limits, rails: (usize, &str)) -> (Wires, Endpoint, Endpoint, Peer, Peer) {
+    let wires = Wires::new();
+    let (one, other) = ends(&wires, what, limits, rails);
+    let to = one.connect(&format!("b:{}", name(what)), LONG).unwrap();
+    let from = other.accept(LONG).unwrap();
+    (wires, one, other, to, from)
+}
+
+fn bytes(number: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u64 * 13 + at as u64 / 256 + number) as u8).collect()
+}
+
+#[test]
+fn messages_of_any_size_go_between_hosts() {
+    let (_wires, one, other, to, from) = pair("sizes", Limits::default(), (1, ""));
+    let who = other.who(from).unwrap();
+    assert_eq!((who.host.as_deref(), who.pid), (Some("a"), None));
+    let who = one.who(to).unwrap();
+    assert_eq!((who.host.as_deref(), who.name), (Some("b"), name("sizes")));
+    for (number, len) in [0, 1, 40, 1328, 1329, 65_536, 65_537, 5_000_000].into_iter().enumerate() {
+        for scheme in Scheme::ALL {
+            let tag = Tag(number as u64);
+            let sent = one.send_by(to, tag, bytes(tag.0, len), scheme).unwrap();
+            let request = other.receive(Some(from), tag, u64::MAX, vec![0; len]).unwrap();
+            let received = other.wait(request, LONG).unwrap();
+            assert!(received.from == Some(from) && received.buffer == bytes(tag.0, len), "{len} bytes by {scheme:?}");
+            assert_eq!(one.wait(sent, LONG).unwrap().outcome, Outcome::Sent);
+        }
+    }
+    // The other way round, short, and too long.
+    let mut to_here = [0; 100];
+    assert!(other.send_short(from, Tag(1), b"short"));
+    let begin = Instant::now();
+    let taken = loop {
+        if let Some(taken) = one.receive_short(to, Tag(0), 0, &mut to_here).unwrap() {
+            break taken;
+        }
+        assert!(begin.elapsed() < LONG);
+    };
+    assert_eq!((taken, &to_here[..5]), (Taken::Message { tag: Tag(1), len: 5 }, &b"short"[..]));
+    let sent = other.send(from, Tag(2), bytes(0, 100_000)).unwrap();
+    let short = one.receive(None, Tag(2), u64::MAX, vec![0; 99_999]).unwrap();
+    assert_eq!(one.wait(short, LONG).unwrap().outcome, Outcome::TooLong { len: 100_000 });
+    assert_eq!(other.wait(sent, LONG).unwrap().outcome, Outcome::TooLong { len: 100_000 });
+    assert_eq!((one.in_use(), other.in_use()), ((0, 0), (0, 0)));
+    drop(one);
+    assert_eq!(other.event(LONG), Some(Event::Lost(from, None)));
+}
+
+#[test]
+fn doorbells_go_between_hosts() {
+    let (_wires, one, other, to, from) = pair("bells", Limits::default(), (1, ""));
+    assert_eq!(one.ring(to, 7), Some(Err(Full::Unwanted)));
+    other.claim(5..=9, Owner(1)).unwrap();
+    let begin = Instant::now();
+    while one.ring(to, 7) != Some(Ok(())) {
+        one.progress();
+        assert!(begin.elapsed() < LONG);
+    }
+    let (peer, bell) = other.any_bell(LONG).unwrap();
+    assert_eq!((peer, bell.number, bell.owner), (from, 7, Owner(1)));
+    // As many as may wait, in order; then it is full, until they are taken.
+    let rung = (0..300_u16).take_while(|number| one.ring(to, 5 + number % 5) == Some(Ok(()))).count();
+    assert!((192..=256).contains(&rung), "{rung}");
+    assert_eq!(one.ring(to, 5), Some(Err(Full::Queue)));
+    for number in 0..rung as u16 {
+        assert_eq!(other.any_bell(LONG).unwrap().1.number, 5 + number % 5);
+    }
+    while one.ring(to, 9) != Some(Ok(())) {
+        one.progress();
+        assert!(begin.elapsed() < LONG);
+    }
+    assert_eq!(other.any_bell(LONG).unwrap().1.number, 9);
+    // Who has claimed before he is called is known from the beginning.
+    one.claim(3..=3, Owner(2)).unwrap();
+    while other.ring_once(from, 3).is_some_and(|rung| rung.is_err()) {
+        other.progress();
+        assert!(begin.elapsed() < LONG);
+    }
+    assert_eq!(one.any_bell(LONG).unwrap().1.number, 3);
+    other.release(Owner(1));
+    while one.ring(to, 7) != Some(Err(Full::Unwanted)) {
+        one.progress();
+        assert!(begin.elapsed() < LONG);
+    }
+}
+
+/// Who is called by which name, and what is said when nobody is.
+#[test]
+fn names_are_found_on_the_wire() {
+    let soon = Duration::from_millis(300);
+    let wires = Wires::new();
+    let (one, other) = ends(&wires, "names", Limits::default(), (1, ""));
+    let whole = name("names");
+    // The same process has the name on this host as well: that is another endpoint of the same memory.
+    let user = rustix::process::geteuid().as_raw();
+    for wrong in [format!("c:{whole}"), format!("b:{}/{whole}", user + 1), "b:nobody".to_owned()] {
+        assert!(matches!(one.connect(&wrong, soon), Err(Error::Nobody(_))), "{wrong}");
+    }
+    for wrong in ["b:", "b:a b", "a b:c", "b:x:y"] {
+        assert!(matches!(one.connect(wrong, soon), Err(Error::Name(_))), "{wrong}");
+    }
+    assert!(matches!(Endpoint::nameless().unwrap().connect(&format!("b:{whole}"), soon), Err(Error::NoRail(_))));
+    let to = one.connect(&format!("b:{user}/{whole}"), LONG).unwrap();
+    // There is one connection between two ends.
+    assert_eq!(one.connect(&format!("b:{whole}"), LONG).unwrap(), to);
+    // Who has no name is not called, but called back over what there is.
+    let from = other.accept(LONG).unwrap();
+    one.leave(to);
+    assert_eq!(other.event(LONG), Some(Event::Lost(from, None)));
+    let again = one.connect(&format!("b:{whole}"), LONG).unwrap();
+    assert!(again != to && other.accept(LONG).is_some());
+    // A rail that there cannot be.
+    let rails = vec![slurpoe::Config { port: Some("nonsense:".to_owned()), ..slurpoe::Config::default() }];
+    assert!(matches!(Endpoint::with(Config { rails, ..Config::default() }), Err(Error::Rail(0, _))));
+}
