@@ -107,6 +107,15 @@ enum millrace_message_flags {
      * Endpoints of all users may connect. Otherwise those of the same user and of root.
      */
     MILLRACE_MESSAGE_ANYBODY = 1,
+    /**
+     * Memory of messages of 64 KiB and more that is sent again becomes shared memory in place, where the system allows it, so that receivers
+     * of the same user copy it once. Only for programs that do not count on zeros behind madvise(MADV_DONTNEED) in such memory.
+     */
+    MILLRACE_MESSAGE_ADOPT = 2,
+    /**
+     * The same with what malloc hands out again. Only for programs that do not fork while other threads allocate.
+     */
+    MILLRACE_MESSAGE_ADOPT_HEAP = 4,
 };
 
 /**

@@ -48,6 +48,8 @@ pub mod cost;
 pub mod endpoint;
 pub mod engine;
 #[cfg(not(loom))]
+pub mod files;
+#[cfg(not(loom))]
 mod hosts;
 #[cfg(not(loom))]
 pub mod local;

@@ -1,5 +1,5 @@
 //! An endpoint and the memory that it shares with others of its host: the protocol, its copies, and the program's buffers. Nobody but the
-//! program's calls moves it on, and it makes no system call but those that read the memory of another process.
+//! program's calls moves it on, and it makes no system call but those that read messages where they are.
 //!
 //! ```text
 //! 0                        the channel of both ends                        (`channel`)
@@ -18,6 +18,7 @@ use crate::engine::{
     Action, Breach, Cancel, Delivery, Engine, Limits, LimitsError, Outcome, PairId, RequestError, RequestId, Terms,
     Way, Work,
 };
+use crate::files::Files;
 use crate::hosts::{Ears, Hosts};
 use millrace_dma::{OtherProcess, OutOfRange, Window};
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ const TURN: usize = 64;
 const LAST: usize = 64;
 /// Memory of that size has no room in the caches, where it would only drive out what has.
 const AROUND_FROM: usize = 8 << 20;
+/// With so many bytes left to be read the other end is woken: it takes about as long.
+const NEARLY: u64 = 4 << 20;
 /// Bytes of copies in one turn of the endpoint.
 const COPIED: usize = 1 << 20;
 
@@ -66,14 +69,29 @@ pub struct Done<B = Vec<u8>> {
     pub buffer: B,
 }
 
+/// How messages of another end are read where they are.
+#[derive(Clone, Default)]
+pub struct Reach {
+    /// In the memory of its process, if each may read the other one's. It has to be told that this end is not there any more before messages
+    /// to it end as lost.
+    pub process: Option<Arc<OtherProcess>>,
+    /// In files that it gives.
+    pub files: Option<Arc<Files>>,
+}
+
+/// One of the two, for one message.
+enum From {
+    Process(Arc<OtherProcess>),
+    File(Arc<Files>),
+}
+
 struct Peer {
     channel: Channel,
     /// Receive buffers of this end, and of the other one, with the bytes of one.
     own: Window,
     others: Window,
     mtu: (usize, usize),
-    /// The process of the other end, if each may read the other one's memory.
-    process: Option<Arc<OtherProcess>>,
+    reach: Reach,
     /// Something was said, and rung, and it was not looked whether the other end sleeps.
     has_said: bool,
     has_rung: bool,
@@ -96,12 +114,14 @@ impl Peer {
     }
 }
 
-/// A part of a message that is to be read where it is, in the memory of another process: by whoever has it, who needs nothing of the endpoint
+/// A part of a message that is to be read where it is, in memory of another process: by whoever has it, who needs nothing of the endpoint
 /// meanwhile, because that may take as long as the other one likes.
 pub struct Reading<B> {
     action: Action,
     origin: Origin,
-    process: Arc<OtherProcess>,
+    from: From,
+    /// Nothing of the message is left behind it.
+    is_last: bool,
     buffer: B,
     /// It could be read, and the other end is there still.
     is_read: bool,
@@ -109,16 +129,28 @@ pub struct Reading<B> {
 }
 
 impl<B: Buffer> Reading<B> {
-    /// Reads it. What was read counts if the other end is there still: it says that it is not before it uses the memory for something else.
+    /// Reads it. What was read counts if the other end is there still when all was: it says that it is not before it uses the memory for
+    /// something else.
     pub fn read(&mut self) {
-        let Self { action, origin, process, buffer, .. } = self;
-        let (from, len) = (action.offset as usize, action.len as usize);
-        self.is_read = in_pieces(len, |done| {
-            let to = buffer.piece_mut(from + done, len - done);
-            let address = origin.address.wrapping_add(action.offset + done as u64);
-            if process.read_bytes(address, to).is_ok() { to.len() } else { 0 }
-        });
-        self.is_there = process.is_there();
+        let Self { action, origin, from, is_last, buffer, .. } = self;
+        let (offset, len, is_large) = (action.offset as usize, action.len as usize, buffer.len() >= AROUND_FROM);
+        let mut read = |read_at: &mut dyn FnMut(u64, &mut [u8]) -> bool| {
+            in_pieces(len, |done| {
+                let to = buffer.piece_mut(offset + done, len - done);
+                let address = origin.address.wrapping_add(action.offset + done as u64);
+                if read_at(address, to) { to.len() } else { 0 }
+            })
+        };
+        self.is_read = match from {
+            From::Process(process) => read(&mut |address, to| process.read_bytes(address, to).is_ok()),
+            From::File(files) => read(&mut |offset, to| files.read(origin.key, offset, to, is_large)),
+        };
+        if *is_last || !self.is_read {
+            self.is_there = match from {
+                From::Process(process) => process.is_there(),
+                From::File(files) => files.is_there(),
+            };
+        }
     }
 }
 
@@ -127,11 +159,13 @@ pub struct Local<B: Buffer = Vec<u8>> {
     engine: Engine,
     peers: Vec<Option<Peer>>,
     buffers: Vec<Option<B>>,
+    /// Where messages are in files that the other end has been given, by their numbers.
+    origins: Vec<Option<Origin>>,
     filter: Filter,
     /// Copies that were not done in the last turn.
     open: VecDeque<Action>,
-    /// Parts of messages that are to be read where they are.
-    moves: VecDeque<(Action, Origin)>,
+    /// Parts of messages that are to be read where they are, with the bytes that are left behind them.
+    moves: VecDeque<(Action, Origin, u64)>,
     lost: VecDeque<(PairId, Breach)>,
     bells_noted: u64,
     /// The pair whose doorbells are looked at first.
@@ -153,6 +187,7 @@ impl<B: Buffer> Local<B> {
             engine: Engine::new(limits)?,
             peers: Vec::new(),
             buffers: Vec::new(),
+            origins: Vec::new(),
             filter: Filter::default(),
             open: VecDeque::new(),
             moves: VecDeque::new(),
@@ -200,19 +235,12 @@ impl<B: Buffer> Local<B> {
         &self.engine
     }
 
-    /// Joins another endpoint by memory of [`memory_len`] bytes that only the two have, and that nobody has written to. `process`: the one of
-    /// the other end, for messages from memory to memory; it has to be told that it is not there any more before messages to it end as
-    /// lost.
+    /// Joins another endpoint by memory of [`memory_len`] bytes that only the two have, and that nobody has written to. `reach`: for messages that are read where
+    /// they are.
     ///
     /// # Errors
     /// [`JoinError`].
-    pub fn join(
-        &mut self,
-        memory: &Window,
-        side: Side,
-        theirs: Terms,
-        process: Option<OtherProcess>,
-    ) -> Result<PairId, JoinError> {
+    pub fn join(&mut self, memory: &Window, side: Side, theirs: Terms, reach: Reach) -> Result<PairId, JoinError> {
         if !theirs.is_possible() {
             return Err(JoinError::Terms);
         }
@@ -230,9 +258,8 @@ impl<B: Buffer> Local<B> {
             self.peers.resize_with(at + 1, || None);
         }
         let mtu = (ours.mtu as usize, theirs.mtu as usize);
-        let process = process.map(Arc::new);
         let (has_said, has_rung, has_bells) = (false, false, false);
-        self.peers[at] = Some(Peer { channel, own, others, mtu, process, has_said, has_rung, has_bells });
+        self.peers[at] = Some(Peer { channel, own, others, mtu, reach, has_said, has_rung, has_bells });
         Ok(pair)
     }
 
@@ -270,7 +297,7 @@ impl<B: Buffer> Local<B> {
         while let Some(action) = self.next_of(pair) {
             self.engine.finished(action.ticket, false);
         }
-        self.moves.retain(|(action, _)| {
+        self.moves.retain(|(action, ..)| {
             if action.pair == pair {
                 self.engine.finished(action.ticket, false);
             }
@@ -309,8 +336,26 @@ impl<B: Buffer> Local<B> {
     pub fn send_by(&mut self, pair: PairId, tag: Tag, buffer: B, scheme: Scheme) -> Result<RequestId, RequestError> {
         // In the ring they stand together.
         let scheme = if buffer.whole().is_none() && scheme == Scheme::Eager { Scheme::OneCopy } else { scheme };
+        self.begin(pair, tag, buffer, (scheme, None))
+    }
+
+    /// The same, of a message that is in a file that the other end has been given ([`Files`]): it is read there.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn send_from(&mut self, pair: PairId, tag: Tag, buffer: B, origin: Origin) -> Result<RequestId, RequestError> {
+        self.begin(pair, tag, buffer, (Scheme::ZeroCopy, Some(origin)))
+    }
+
+    fn begin(
+        &mut self,
+        pair: PairId,
+        tag: Tag,
+        buffer: B,
+        (scheme, origin): (Scheme, Option<Origin>),
+    ) -> Result<RequestId, RequestError> {
         let request = self.engine.send(pair, tag, buffer.len() as u64, scheme)?;
-        self.keep(request, buffer);
+        self.keep(request, buffer, origin);
         self.pull();
         if self.say(pair) {
             self.engine.said_all(pair);
@@ -370,7 +415,7 @@ impl<B: Buffer> Local<B> {
     /// [`RequestError`].
     pub fn receive(&mut self, from: Option<PairId>, tag: Tag, mask: u64, buffer: B) -> Result<RequestId, RequestError> {
         let request = self.engine.receive(from, tag, mask, buffer.len() as u64)?;
-        self.keep(request, buffer);
+        self.keep(request, buffer, None);
         self.pull();
         Ok(request)
     }
@@ -424,16 +469,38 @@ impl<B: Buffer> Local<B> {
         has_moved
     }
 
+    /// The pair whose message is to be read next, in a file that was not given yet: it may have been said by the other way.
+    pub fn misses_file(&mut self) -> Option<PairId> {
+        self.pull();
+        let (action, origin, _) = self.moves.front().filter(|(_, origin, _)| origin.key != 0)?;
+        let is_missed = !self.files(action.pair)?.has(origin.key);
+        is_missed.then_some(action.pair)
+    }
+
+    /// The files of another end. `None`: it may give none.
+    pub fn files(&self, pair: PairId) -> Option<&Arc<Files>> {
+        self.peers.get(pair.0 as usize)?.as_ref()?.reach.files.as_ref()
+    }
+
     /// The next part of a message that is to be read where it is. It comes back by [`Local::was_read`].
     pub fn reading(&mut self) -> Option<Reading<B>> {
         self.pull();
-        while let Some((action, origin)) = self.moves.pop_front() {
-            let process = self.peer(action.pair).and_then(|peer| peer.process.clone());
+        while let Some((action, origin, rest)) = self.moves.pop_front() {
+            let peer = self.peers.get_mut(action.pair.0 as usize).and_then(Option::as_mut);
+            let from = peer.and_then(|peer| {
+                // Who sleeps until the message has ended is awake by then.
+                peer.has_said |= rest < NEARLY;
+                match origin.key {
+                    0 => peer.reach.process.clone().map(From::Process),
+                    _ => peer.reach.files.clone().map(From::File),
+                }
+            });
             let place = &mut self.buffers[action.request.0 as usize];
-            if let Some(process) = process
+            if let Some(from) = from
                 && let Some(buffer) = place.take()
             {
-                return Some(Reading { action, origin, process, buffer, is_read: false, is_there: true });
+                let is_last = rest == 0;
+                return Some(Reading { action, origin, from, is_last, buffer, is_read: false, is_there: true });
             }
             self.engine.finished(action.ticket, false);
         }
@@ -442,17 +509,18 @@ impl<B: Buffer> Local<B> {
 
     /// A part of a message was read.
     pub fn was_read(&mut self, reading: Reading<B>) {
-        let Reading { action, process, buffer, is_read, is_there, .. } = reading;
+        let Reading { action, from, buffer, is_read, is_there, .. } = reading;
         // It was the message's all the time: one that uses memory does not end.
         self.buffers[action.request.0 as usize] = Some(buffer);
         if is_read && is_there {
             self.moved += action.len;
         } else if is_there
+            && let From::Process(process) = from
             && let Some(peer) = self.peer(action.pair)
-            && peer.process.as_ref().is_some_and(|held| Arc::ptr_eq(held, &process))
+            && peer.reach.process.as_ref().is_some_and(|held| Arc::ptr_eq(held, &process))
         {
             // It may not be read, and is not tried again.
-            peer.process = None;
+            peer.reach.process = None;
         }
         self.engine.finished(action.ticket, is_read && is_there);
     }
@@ -654,12 +722,13 @@ impl<B: Buffer> Local<B> {
         taken.map_err(|_| self.engine.refuse(pair))
     }
 
-    fn keep(&mut self, request: RequestId, buffer: B) {
+    fn keep(&mut self, request: RequestId, buffer: B, origin: Option<Origin>) {
         let at = request.0 as usize;
         if self.buffers.len() <= at {
             self.buffers.resize_with(at + 1, || None);
+            self.origins.resize(at + 1, None);
         }
-        self.buffers[at] = Some(buffer);
+        (self.buffers[at], self.origins[at]) = (Some(buffer), origin);
     }
 
     /// Says what there is for a pair. Whether that was all.
@@ -698,8 +767,8 @@ impl<B: Buffer> Local<B> {
             self.engine.recycle(words);
         }
         while let Some(action) = self.engine.action() {
-            if let Work::Move { origin } = action.work {
-                self.moves.push_back((action, origin));
+            if let Work::Move { origin, rest } = action.work {
+                self.moves.push_back((action, origin, rest));
                 continue;
             }
             if action.work != Work::Expose {
@@ -707,9 +776,13 @@ impl<B: Buffer> Local<B> {
                 continue;
             }
             // Where it is, is all that has to be known.
+            if let Some(origin) = self.origins[action.request.0 as usize] {
+                self.engine.exposed(action.ticket, Some(origin));
+                continue;
+            }
             let peer = self.peers.get(action.pair.0 as usize).and_then(Option::as_ref);
             let bytes = self.buffers[action.request.0 as usize].as_ref().and_then(B::whole);
-            let may_read = peer.is_some_and(|peer| peer.process.is_some());
+            let may_read = peer.is_some_and(|peer| peer.reach.process.is_some());
             let origin = bytes.filter(|_| may_read).map(|bytes| bytes.as_ptr().expose_provenance() as u64);
             self.engine.exposed(action.ticket, origin.map(|address| Origin { key: 0, address }));
         }

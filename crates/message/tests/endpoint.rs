@@ -5,10 +5,10 @@ use millrace_message::bell::{Full, Owner};
 use millrace_message::channel::Taken;
 use millrace_message::control::Tag;
 use millrace_message::cost::{Row, Table};
-use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer, Refusal};
+use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer, Refusal, Scope};
 use millrace_message::engine::{Breach, Cancel, Limits, Outcome, RequestError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, connect, recv, send, sendmsg, socket_with,
@@ -39,6 +39,7 @@ const SLEEPY: Config = Config {
     spin: NOT_AT_ALL,
     rails: Vec::new(),
     host: None,
+    adopt: None,
 };
 
 fn name(what: &str) -> String {
@@ -274,7 +275,7 @@ fn call(what: &str) -> OwnedFd {
 }
 
 fn hello() -> Vec<u8> {
-    let mut hello = b"mrmess01\x01\x02\x04\x00\x00\x04\x00\x00".to_vec();
+    let mut hello = b"mrmess02\x01\x02\x04\x00\x00\x04\x00\x00".to_vec();
     hello.resize(96, 0);
     hello
 }
@@ -295,24 +296,31 @@ fn who_says_what_nobody_says_is_hung_up_on() {
     // Who says nothing waits, a while, and only so many do.
     let silent: Vec<OwnedFd> = (0..30).map(|_| call("hostile")).collect();
     assert!(silent.iter().all(has_hung_up));
-    // After the greeting: descriptors, long records, and rings without end.
-    for (what, breach) in [(0, Breach::Nonsense), (1, Breach::Nonsense), (2, Breach::Rings)] {
+    // After the greeting: descriptors, long records, files that are none or have wrong numbers, and rings without end.
+    let file = millrace_dma::Region::allocate(1 << 20, millrace_dma::Pages::Ordinary).unwrap();
+    for what in 0..7 {
         let socket = call("hostile");
         send(&socket, &hello(), SendFlags::empty()).unwrap();
         let mut welcome = [0; 96];
         recv(&socket, &mut welcome[..], RecvFlags::empty()).unwrap();
-        assert_eq!(&welcome[..9], b"mrmess01\x02");
+        assert_eq!(&welcome[..9], b"mrmess02\x02");
         let peer = other.accept(LONG).unwrap();
+        let give = |number: u8, fd: BorrowedFd<'_>| {
+            let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+            let (mut ancillary, fds) = (SendAncillaryBuffer::new(&mut space), [fd]);
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+            sendmsg(&socket, &[IoSlice::new(&[number])], &mut ancillary, SendFlags::empty()).unwrap();
+        };
         match what {
-            0 => {
-                let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
-                let (mut ancillary, fds) = (SendAncillaryBuffer::new(&mut space), [socket.as_fd()]);
-                assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
-                sendmsg(&socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty()).unwrap();
-            }
+            0 => give(0, file.fd().unwrap()),
             1 => drop(send(&socket, b"more", SendFlags::empty()).unwrap()),
-            _ => while send(&socket, b"r", SendFlags::NOSIGNAL).is_ok() {},
+            2 => drop(send(&socket, &[1], SendFlags::empty()).unwrap()),
+            3 => give(1, socket.as_fd()),
+            4 => give(5, file.fd().unwrap()),
+            5 => (0..2).for_each(|_| give(1, file.fd().unwrap())),
+            _ => while send(&socket, &[0], SendFlags::NOSIGNAL).is_ok() {},
         }
+        let breach = if what < 6 { Breach::Nonsense } else { Breach::Rings };
         assert_eq!(other.event(LONG), Some(Event::Lost(peer, Some(breach))), "{what}");
         assert!(has_hung_up(&socket));
     }
@@ -433,6 +441,53 @@ fn events_are_not_kept_for_ever() {
     assert_eq!((told.len(), told.last()), (1024, Some(&Event::Lost(last.unwrap(), None))));
 }
 
+/// Memory that is sent again is read where it is, with one copy, by who waits; and an end of a message that began when the other one was about
+/// to go is not half a message.
+#[test]
+fn memory_that_is_sent_again_is_read_in_a_file() {
+    let adopter = match millrace_dma::Adopter::of_process() {
+        Ok(adopter) => adopter,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let config = || Config { adopt: Some(Scope::Mappings), ..SLEEPY };
+    let (one, other) = (Endpoint::with(config()).unwrap(), open("adopted"));
+    let to = one.connect(&name("adopted"), LONG).unwrap();
+    let from = other.accept(LONG).unwrap();
+    // More than a part that is mapped, and more than is read at once.
+    let len = (17 << 20) + 123;
+    let mut message = bytes(1, len);
+    let mut room = vec![0; len + 7];
+    for (turn, scheme) in
+        [Some(Scheme::OneCopy), None, None, Some(Scheme::ZeroCopy), Some(Scheme::OneCopy)].into_iter().enumerate()
+    {
+        message[turn] = turn as u8;
+        let before = other.moved();
+        let wanted = other.receive(Some(from), Tag(1), u64::MAX, room).unwrap();
+        let sent = match scheme {
+            Some(scheme) => one.send_by(to, Tag(1), message, scheme),
+            None => one.send(to, Tag(1), message),
+        };
+        message = one.wait(sent.unwrap(), LONG).unwrap().buffer;
+        room = other.wait(wanted, LONG).unwrap().buffer;
+        assert!(room == message, "turn {turn}");
+        room.resize(len + 7, 0);
+        // The first time it is only remembered that it was sent; with one copy nobody asks.
+        assert_eq!(adopter.counters().adopted >= len as u64, turn >= 2, "turn {turn}");
+        assert_eq!(other.moved() - before == len as u64, scheme != Some(Scheme::OneCopy), "turn {turn}");
+    }
+    // Through memory that was unmapped meanwhile, and is other memory by now.
+    drop(message);
+    for turn in 0..4 {
+        let message = bytes(2 + turn, len);
+        let wanted = other.receive(Some(from), Tag(1), u64::MAX, room).unwrap();
+        let sent = one.send(to, Tag(1), message.clone()).unwrap();
+        drop(one.wait(sent, LONG).unwrap());
+        room = other.wait(wanted, LONG).unwrap().buffer;
+        assert!(room == message);
+        room.resize(len + 7, 0);
+    }
+}
+
 const VICTIM: &str = "MILLRACE_TEST_VICTIM";
 
 /// No test, but what runs in processes that are killed: sends and receives messages of two parts and more without end, by the name that
@@ -440,7 +495,7 @@ const VICTIM: &str = "MILLRACE_TEST_VICTIM";
 #[test]
 fn victim() {
     let Ok(name) = std::env::var(VICTIM) else { return };
-    let end = Endpoint::with(Config { limits: KILLED, ..SLEEPY }).unwrap();
+    let end = Endpoint::with(Config { limits: KILLED, adopt: Some(Scope::Mappings), ..SLEEPY }).unwrap();
     let to = end.connect(&name, LONG).unwrap();
     for number in 0.. {
         let len = 900 * (1 + number as usize % 20);

@@ -8,7 +8,7 @@ use millrace_message::buffer::Pieces;
 use millrace_message::channel::Side;
 use millrace_message::control::Tag;
 use millrace_message::engine::{Limits, Outcome, PairId};
-use millrace_message::local::{Local, memory_len};
+use millrace_message::local::{Local, Reach, memory_len};
 use proptest::prelude::*;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -21,8 +21,8 @@ const LIMITS: Limits =
 
 fn join(one: &mut Local, other: &mut Local) -> (Region, PairId, PairId) {
     let memory = Region::heap(memory_len(one.terms(), other.terms()));
-    let to = one.join(memory.window(), Side::Maker, other.terms(), None).unwrap();
-    let from = other.join(memory.window(), Side::Taker, one.terms(), None).unwrap();
+    let to = one.join(memory.window(), Side::Maker, other.terms(), Reach::default()).unwrap();
+    let from = other.join(memory.window(), Side::Taker, one.terms(), Reach::default()).unwrap();
     (memory, to, from)
 }
 
@@ -137,8 +137,8 @@ proptest! {
         };
         let (mut one, mut other) = (Local::<Pieces>::new(LIMITS).unwrap(), Local::<Pieces>::new(LIMITS).unwrap());
         let memory = Region::heap(memory_len(one.terms(), other.terms()));
-        let to = one.join(memory.window(), Side::Maker, other.terms(), None).unwrap();
-        let from = other.join(memory.window(), Side::Taker, one.terms(), None).unwrap();
+        let to = one.join(memory.window(), Side::Maker, other.terms(), Reach::default()).unwrap();
+        let from = other.join(memory.window(), Side::Taker, one.terms(), Reach::default()).unwrap();
         let (len, room) = (sent.iter().sum::<usize>(), received.iter().sum::<usize>());
         let whole = bytes(7, len);
         one.send_by(to, Tag(1), Pieces(cut(&whole, &sent)), scheme).unwrap();
@@ -181,7 +181,7 @@ fn two_mappings_of_one_file_are_enough() {
     let fd = memory.fd().unwrap().try_clone_to_owned().unwrap();
     let work = move |region: Region, side: Side| {
         let mut end = Local::new(limits).unwrap();
-        let pair = end.join(region.window(), side, terms, None).unwrap();
+        let pair = end.join(region.window(), side, terms, Reach::default()).unwrap();
         for number in 0..64_u64 {
             let len = number as usize * 16_411;
             end.receive(Some(pair), Tag(number), u64::MAX, vec![0; len]).unwrap();
@@ -324,11 +324,12 @@ fn an_endpoint_goes_on_while_somebody_reads() {
     let (one_end, other_end) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     // The other process is this one.
-    let process = |end: OwnedFd| OtherProcess::new(rustix::process::getpid(), Arc::new(end));
+    let process = |end: OwnedFd| OtherProcess::new(rustix::process::getpid(), Arc::new(end)).map(Arc::new);
     for ends in [false, true] {
         let (mut one, mut other) = (Local::new(LIMITS).unwrap(), Local::new(LIMITS).unwrap());
         let memory = Region::heap(memory_len(one.terms(), other.terms()));
-        let ends_of = [&one_end, &other_end].map(|end| process(end.try_clone().unwrap()));
+        let ends_of =
+            [&one_end, &other_end].map(|end| Reach { process: process(end.try_clone().unwrap()), files: None });
         let [own, others] = ends_of;
         let to = one.join(memory.window(), Side::Maker, other.terms(), own).unwrap();
         let from = other.join(memory.window(), Side::Taker, one.terms(), others).unwrap();

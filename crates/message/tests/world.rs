@@ -360,7 +360,7 @@ impl World {
                 self.settle(end);
                 return;
             }
-            Work::Move { origin } if is_good && !self.hosts[other].is_dead => {
+            Work::Move { origin, .. } if is_good && !self.hosts[other].is_dead => {
                 assert_eq!(origin.key, other as u64);
                 let from = &self.hosts[other].open[&RequestId(origin.address as u32)];
                 let bytes = from.bytes[offset..][..len].to_vec();

@@ -7,7 +7,7 @@ use clap::Args;
 use millrace_message::bell::Owner;
 use millrace_message::channel::Taken;
 use millrace_message::control::MOST_EAGER;
-use millrace_message::endpoint::{Config, Ended, Endpoint, Peer};
+use millrace_message::endpoint::{Config, Ended, Endpoint, Peer, Scope};
 use millrace_message::engine::{Limits, Outcome};
 use millrace_message::{Request, Scheme, Tag};
 use millrace_tool::clock::Moment;
@@ -21,8 +21,11 @@ use crate::rig::Cores;
 
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Messages at once, as many as `bench/message/mpi.c` has.
-const DEPTH: usize = 4;
+/// Messages at once, as many as `bench/message/mpi.c` has. Of long ones it is one, in the same memory again and again, as the peers have it
+/// (UCX's tag_bw, WRITEs of `millrace bench rdma`): with several it would be compared what fits into the caches.
+const fn depth(size: usize) -> usize {
+    if size >= 8 << 20 { 1 } else { 4 }
+}
 /// Round trips between two looks at the clock, at most.
 const BATCH: u64 = 64;
 
@@ -74,13 +77,22 @@ pub struct BufferArgs {
     /// Receive buffers of a pair, 1 to 64
     #[arg(long, value_name = "N", default_value_t = Limits::default().slots)]
     slots: u8,
+    /// Memory that is sent again becomes shared memory in place; large messages are always measured so
+    #[arg(long)]
+    adopt: bool,
 }
 
 impl BufferArgs {
     fn config(self) -> Config {
         let usual = Limits::default();
         let rmbs = usual.rmbs.max(self.slots.into());
-        Config { limits: Limits { mtu: self.mtu, slots: self.slots, rmbs, ..usual }, ..Config::default() }
+        let limits = Limits { mtu: self.mtu, slots: self.slots, rmbs, ..usual };
+        Config { limits, adopt: self.adopt.then_some(Scope::Heap), ..Config::default() }
+    }
+
+    /// The same, with memory that becomes shared.
+    pub fn adopting(self) -> Self {
+        Self { adopt: true, ..self }
     }
 }
 
@@ -188,7 +200,8 @@ impl Both {
     /// Does what the other end orders, once.
     fn obey(&self) -> Result<(), String> {
         let [work, size, count, way] = self.hear(ORDER)?;
-        let mut buffers: Vec<Vec<u8>> = (0..DEPTH).map(|_| vec![1; size as usize]).collect();
+        let depth = depth(size as usize);
+        let mut buffers: Vec<Vec<u8>> = (0..depth).map(|_| vec![1; size as usize]).collect();
         let begin = used();
         match work {
             0 => {
@@ -203,9 +216,9 @@ impl Both {
                     buffers.into_iter().map(|buffer| self.receive(DATA, buffer)).collect::<Result<_, _>>()?;
                 self.say(READY, [0; 4])?;
                 for at in 0..count as usize {
-                    let buffer = self.wait(posted[at % DEPTH])?.buffer;
-                    if at + DEPTH < count as usize {
-                        posted[at % DEPTH] = self.receive(DATA, buffer)?;
+                    let buffer = self.wait(posted[at % depth])?.buffer;
+                    if at + depth < count as usize {
+                        posted[at % depth] = self.receive(DATA, buffer)?;
                     }
                 }
             }
@@ -258,6 +271,9 @@ impl Ends {
             .args(["message-end", &name, "--mtu", &mtu, "--slots", &slots])
             .stdin(Stdio::null())
             .stdout(Stdio::null());
+        if buffers.adopt {
+            command.arg("--adopt");
+        }
         if let Some(core) = cores.card {
             command.args(["--core", &core.to_string()]);
         }
@@ -333,26 +349,29 @@ impl Ends {
     /// Messages of that size in GB/s.
     pub fn bandwidth(&self, size: usize, scheme: Option<Scheme>, seconds: f64) -> Result<Line, String> {
         let way = number_of(scheme);
-        let mut buffers: Vec<Vec<u8>> = (0..DEPTH).map(|at| vec![at as u8 + 1; size]).collect();
+        let depth = depth(size);
+        let mut buffers: Vec<Vec<u8>> = (0..depth).map(|at| vec![at as u8 + 1; size]).collect();
         let mut take = |count: usize| -> Result<(f64, [f64; 2]), String> {
             self.order(Work::Take, size, count as u64, way)?;
             let (start, begin) = (Moment::now(), used());
             let mut flying: Vec<Request> = Vec::with_capacity(count);
             for at in 0..count {
-                let buffer = match at.checked_sub(DEPTH) {
+                let buffer = match at.checked_sub(depth) {
                     Some(before) => self.both.wait(flying[before])?.buffer,
                     None => buffers.pop().unwrap_or_default(),
                 };
                 flying.push(self.both.send(DATA, buffer, way)?);
             }
-            for request in &flying[count.saturating_sub(DEPTH)..] {
+            for request in &flying[count.saturating_sub(depth)..] {
                 buffers.push(self.both.wait(*request)?.buffer);
             }
             let [others, ..] = self.both.hear(DONE)?;
             let took = start.seconds();
             Ok((took, [(used() - begin) as f64 / took / 1e9, others as f64 / took / 1e9]))
         };
-        let few = 2 * DEPTH;
+        // Memory becomes shared when it is sent again: that is not what is measured.
+        let few = 4 * depth;
+        take(few)?;
         let (took, _) = take(few)?;
         let count = ((seconds / took * few as f64) as usize).max(few);
         let (took, cpu) = take(count)?;

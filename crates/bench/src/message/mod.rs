@@ -33,8 +33,10 @@ sleeping where messages are short. value is theirs, peer what stands beside it.
 
 small_to_ucx        8 bytes one way in ns, by UCX's tag_lat through shared memory
 doorbell_to_cacheline a doorbell one way in ns, by half the round trip of a cache line
-large_to_raw        16 MiB from ordinary memory to ordinary memory in GB/s, by
-                    WRITEs of 16 MiB of a verbs program (millrace bench rdma)
+large_to_raw        16 MiB from ordinary memory to ordinary memory in GB/s, where
+                    memory that is sent again becomes shared memory (Config::adopt),
+                    by WRITEs of 16 MiB of a verbs program (millrace bench rdma),
+                    which does so with its memory as well
 large_to_best_peer  the same, by the better of UCX's tag_bw and Open MPI
 regret              messages of 1 byte to 16 MiB one way in ns by the way that is
                     chosen (millrace message explain), by the fastest of all ways,
@@ -135,7 +137,8 @@ fn measure(
     lines: &mut Vec<Line>,
 ) -> Result<Option<f64>, String> {
     if column == OURS {
-        let ends = Ends::start(cores, buffers)?;
+        let is_large = !matches!(metric, Metric::SmallToUcx | Metric::DoorbellToCacheline);
+        let ends = Ends::start(cores, if is_large { buffers.adopting() } else { buffers })?;
         let line = match metric {
             Metric::SmallToUcx => ends.latency(8, None, seconds),
             Metric::DoorbellToCacheline => ends.bells(seconds),

@@ -6,7 +6,7 @@ use crate::guard;
 use ::millrace_message::bell::{Full, Owner, Sent};
 use ::millrace_message::buffer::Buffer;
 use ::millrace_message::channel::Taken;
-use ::millrace_message::endpoint::{Config, Ended, Endpoint, Error, Event, Peer, Request, Users};
+use ::millrace_message::endpoint::{Config, Ended, Endpoint, Error, Event, Peer, Request, Scope, Users};
 use ::millrace_message::engine::{Cancel, Outcome, RequestError};
 use ::millrace_message::{Scheme, Tag};
 use core::mem::MaybeUninit;
@@ -25,6 +25,11 @@ pub struct millrace_message(Endpoint<Lent>);
 pub enum millrace_message_flags {
     /// Endpoints of all users may connect. Otherwise those of the same user and of root.
     MILLRACE_MESSAGE_ANYBODY = 1,
+    /// Memory of messages of 64 KiB and more that is sent again becomes shared memory in place, where the system allows it, so that receivers
+    /// of the same user copy it once. Only for programs that do not count on zeros behind madvise(MADV_DONTNEED) in such memory.
+    MILLRACE_MESSAGE_ADOPT = 2,
+    /// The same with what malloc hands out again. Only for programs that do not fork while other threads allocate.
+    MILLRACE_MESSAGE_ADOPT_HEAP = 4,
 }
 
 /// Which way a message goes: way of millrace_message_send().
@@ -103,6 +108,8 @@ pub struct millrace_message_other {
 }
 
 const ANYBODY: u32 = millrace_message_flags::MILLRACE_MESSAGE_ANYBODY as u32;
+const ADOPT: u32 = millrace_message_flags::MILLRACE_MESSAGE_ADOPT as u32;
+const ADOPT_HEAP: u32 = millrace_message_flags::MILLRACE_MESSAGE_ADOPT_HEAP as u32;
 
 const FASTEST: u32 = millrace_message_way::MILLRACE_MESSAGE_FASTEST as u32;
 const EAGER: u32 = millrace_message_way::MILLRACE_MESSAGE_EAGER as u32;
@@ -254,13 +261,18 @@ pub unsafe extern "C" fn millrace_message_open(
     endpoint: Option<&mut MaybeUninit<*mut millrace_message>>,
 ) -> c_int {
     give_new(endpoint, NAME, || {
-        if flags > ANYBODY {
-            return Err(Failure::invalid("flags of an endpoint are 0 or 1"));
+        if flags & !(ANYBODY | ADOPT | ADOPT_HEAP) != 0 {
+            return Err(Failure::invalid("flags of an endpoint are those of enum millrace_message_flags"));
         }
         // SAFETY: a string of the caller.
         let name = if name.is_null() { None } else { Some(unsafe { string(name, "name") }?.to_owned()) };
         let users = if flags & ANYBODY != 0 { Users::Anybody } else { Users::Own };
-        Ok(millrace_message(Endpoint::of_buffers(Config { name, users, ..Config::default() })?))
+        let adopt = match flags & (ADOPT | ADOPT_HEAP) {
+            0 => None,
+            ADOPT => Some(Scope::Mappings),
+            _ => Some(Scope::Heap),
+        };
+        Ok(millrace_message(Endpoint::of_buffers(Config { name, users, adopt, ..Config::default() })?))
     })
 }
 

@@ -1,7 +1,7 @@
 //! Endpoints that programs open by name, and that meet others of their host.
 //!
 //! * `between`: with endpoints of other hosts. `name`: names and the sockets behind them. `record`: what is said by a socket. `meet`: how two endpoints come to share memory.
-//! * `state`: what is behind the lock. `helper`: the thread. `closer`: closes what may take long. `error`: why a call did nothing.
+//! * `places`: memory of messages that others can map. `state`: what is behind the lock. `helper`: the thread. `closer`: closes what may take long. `error`: why a call did nothing.
 
 mod between;
 mod closer;
@@ -9,6 +9,7 @@ mod error;
 mod helper;
 mod meet;
 mod name;
+mod places;
 mod record;
 mod state;
 
@@ -26,7 +27,9 @@ use crate::cost::Table;
 use crate::engine::{Breach, Cancel, Limits, Outcome, RequestError, Terms};
 use crate::local::Local;
 use crate::measure;
+pub use millrace_dma::Scope;
 use name::Name;
+use places::{Place, Places};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use state::{State, signal, wake_up};
@@ -68,13 +71,17 @@ pub struct Config {
     pub rails: Vec<millrace_slurpoe::Config>,
     /// What this host is called by others. None: its own name.
     pub host: Option<String>,
+    /// Memory of messages of 64 KiB and more that is sent again becomes shared memory in place, where the system allows it, so that receivers
+    /// of the same user copy it once ([`millrace_dma::Adopter`]): which memory may. Only for programs that count on nothing that `madvise`
+    /// does to such memory: allocators that take what `MADV_DONTNEED` has given back for zeros are none of them. That of glibc is one.
+    pub adopt: Option<Scope>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let spin = Duration::from_micros(200);
         let (limits, users, rails) = (Limits::default(), Users::Own, Vec::new());
-        Self { name: None, limits, users, peers: 64, table: None, spin, rails, host: None }
+        Self { name: None, limits, users, peers: 64, table: None, spin, rails, host: None, adopt: None }
     }
 }
 
@@ -155,6 +162,7 @@ struct Shared<B: Buffer> {
     epoll: Arc<OwnedFd>,
     waker: Arc<OwnedFd>,
     terms: Terms,
+    places: Option<Places>,
     is_closed: AtomicBool,
 }
 
@@ -184,6 +192,7 @@ impl<B: Buffer> Shared<B> {
         let before = state.news();
         let mut has_moved = state.progress();
         if let Some(mut reading) = state.local.reading() {
+            state.wake_others();
             // It may take as long as the other process likes, so that it is nobody's matter who wants the lock.
             drop(state);
             reading.read();
@@ -261,7 +270,8 @@ impl<B: Buffer> Endpoint<B> {
         }
         let state = Mutex::new(State::new(local, epoll.clone(), waker.clone()));
         let (news, is_closed) = (Condvar::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { state, news, epoll, waker, terms, is_closed });
+        let places = config.adopt.and_then(Places::new);
+        let shared = Arc::new(Shared { state, news, epoll, waker, terms, places, is_closed });
         let config = Arc::new(config);
         let helper = helper::start(shared.clone(), config.clone(), listener).map_err(|error| {
             let source = error.raw_os_error().map_or(rustix::io::Errno::AGAIN, rustix::io::Errno::from_raw_os_error);
@@ -311,7 +321,8 @@ impl<B: Buffer> Endpoint<B> {
     /// # Errors
     /// [`RequestError`]: the other endpoint is gone.
     pub fn send(&self, to: Peer, tag: Tag, buffer: B) -> Result<Request, RequestError> {
-        self.shared.with(|state| state.with_pair(to, |local, pair| local.send(pair, tag, buffer)))
+        let place = self.place(&buffer);
+        self.shared.with(|state| state.send(to, (tag, buffer), place, Local::send))
     }
 
     /// The same, by a way that the program chooses: one that is not possible is one copy.
@@ -319,7 +330,14 @@ impl<B: Buffer> Endpoint<B> {
     /// # Errors
     /// [`RequestError`]: the other endpoint is gone.
     pub fn send_by(&self, to: Peer, tag: Tag, buffer: B, scheme: Scheme) -> Result<Request, RequestError> {
-        self.shared.with(|state| state.with_pair(to, |local, pair| local.send_by(pair, tag, buffer, scheme)))
+        let place = if scheme == Scheme::ZeroCopy { self.place(&buffer) } else { None };
+        let by = |local: &mut Local<B>, pair, tag, buffer| local.send_by(pair, tag, buffer, scheme);
+        self.shared.with(|state| state.send(to, (tag, buffer), place, by))
+    }
+
+    /// In which file it is. Outside the lock, because memory may have to be copied there.
+    fn place(&self, buffer: &B) -> Option<Place> {
+        self.shared.places.as_ref()?.find(buffer)
     }
 
     /// Sends a short message that is not to be waited for. `false`: it cannot go at once, and [`Endpoint::send`] takes it.

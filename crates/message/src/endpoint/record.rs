@@ -1,5 +1,5 @@
 //! What two endpoints say to each other by their socket: a record each when they meet (`docs/spec/message.md` §9), and from then on records of
-//! a byte, which wake who sleeps.
+//! a byte, which wake who sleeps, and files in which messages are.
 
 use super::error::Refusal;
 use super::name::{LONGEST, is_name};
@@ -13,7 +13,7 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-const MAGIC: &[u8; 8] = b"mrmess01";
+const MAGIC: &[u8; 8] = b"mrmess02";
 const LEN: usize = 96;
 const NAME: usize = 18;
 
@@ -78,14 +78,7 @@ impl Greeting {
 
     /// Sends it, with memory. Never waits: nothing was sent by this socket before.
     pub fn send(&self, socket: impl AsFd, memory: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-        let fds = memory.as_slice();
-        let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(Errno::INVAL);
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        sendmsg(socket, &[IoSlice::new(&self.write())], &mut ancillary, flags).map(drop)
+        send_with(socket, &self.write(), memory)
     }
 
     /// Takes what has come; `Ok(None)`: nothing has. `EPIPE`: the other end has hung up, `EBADMSG`: it is none. Descriptors that came along are
@@ -98,6 +91,23 @@ impl Greeting {
             Some(len) => Self::read(&bytes[..len]).map(Some).ok_or(Errno::BADMSG),
         }
     }
+}
+
+/// Sends a record, with a descriptor or none, without waiting.
+fn send_with(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    let fds = fd.as_slice();
+    let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::INVAL);
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
+}
+
+/// Gives a file in which messages are, by a number from 1 on. Whether it was given.
+#[must_use]
+pub fn give(socket: impl AsFd, number: u8, file: BorrowedFd<'_>) -> bool {
+    send_with(socket, &[number], Some(file)).is_ok()
 }
 
 /// As many descriptors as the system passes. If there were room for fewer, it would close the rest, and take as long as their maker likes.
@@ -143,21 +153,23 @@ pub enum Heard {
     Nothing,
     /// This end was woken.
     Ring,
+    /// A file was given, by that number.
+    File(u8),
     /// The other end has hung up.
     End,
     /// It has said what is not said here.
     Nonsense,
 }
 
-/// The next thing that has come. Descriptors, with which it is nonsense, are given to `fds`.
+/// The next thing that has come. Descriptors are given to `fds`, which was empty: with a file it is one.
 pub fn hear(socket: impl AsFd, fds: &mut Vec<OwnedFd>) -> Heard {
-    let before = fds.len();
-    match take(socket, &mut [0; 2], fds) {
+    let mut bytes = [0; 2];
+    match take(socket, &mut bytes, fds) {
         Ok(None) => Heard::Nothing,
-        Ok(Some(_)) if fds.len() > before => Heard::Nonsense,
-        Ok(Some(1)) => Heard::Ring,
-        Ok(Some(0)) | Err(_) => Heard::End,
-        Ok(Some(_)) => Heard::Nonsense,
+        Ok(Some(1)) if fds.is_empty() && bytes[0] == 0 => Heard::Ring,
+        Ok(Some(1)) if fds.len() == 1 && bytes[0] != 0 => Heard::File(bytes[0]),
+        Ok(Some(0)) | Err(_) if fds.is_empty() => Heard::End,
+        _ => Heard::Nonsense,
     }
 }
 
@@ -176,7 +188,7 @@ mod tests {
         // docs/spec/message.md §9
         let terms = Terms { mtu: 0x1_0203, slots: 4, credits: 0x506 };
         let mut bytes = [0; LEN];
-        bytes[..22].copy_from_slice(b"mrmess01\x01\x04\x06\x05\x03\x02\x01\x00\x00\x04name");
+        bytes[..22].copy_from_slice(b"mrmess02\x01\x04\x06\x05\x03\x02\x01\x00\x00\x04name");
         assert_eq!(Greeting::Hello(terms, "name".to_owned()).write(), bytes);
         bytes[17..22].fill(0);
         bytes[8] = 2;
@@ -203,7 +215,7 @@ mod tests {
         assert!(Greeting::receive(&other, &mut fds).unwrap().is_none());
         let impossible = Terms { mtu: 1, ..terms };
         let wrong = [Greeting::Welcome(impossible), Greeting::Hello(terms, "no name".to_owned())].map(|it| it.write());
-        for nonsense in [&b"mrmess01"[..], &[0; LEN], &[1; 2 * LEN], &wrong[0], &wrong[1]] {
+        for nonsense in [&b"mrmess02"[..], &[0; LEN], &[1; 2 * LEN], &wrong[0], &wrong[1]] {
             send(&one, nonsense, SendFlags::empty()).unwrap();
             assert_eq!(Greeting::receive(&other, &mut fds).unwrap_err(), Errno::BADMSG);
         }
@@ -212,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_a_byte_and_nothing_else() {
+    fn a_ring_is_a_byte_and_a_file_a_number() {
         let ((one, other), mut fds) = (pair(), Vec::new());
         // It does not wait when nobody listens.
         assert!((0..100_000).all(|_| ring(&one)));
@@ -228,6 +240,11 @@ mod tests {
         sendmsg(&one, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty()).unwrap();
         assert_eq!(hear(&other, &mut fds), Heard::Nonsense, "a descriptor came along");
         fds.clear();
+        assert!(give(&one, 3, one.as_fd()));
+        assert_eq!((hear(&other, &mut fds), fds.len()), (Heard::File(3), 1));
+        fds.clear();
+        send(&one, &[3], SendFlags::empty()).unwrap();
+        assert_eq!(hear(&other, &mut fds), Heard::Nonsense, "no file came along");
         drop(one);
         assert_eq!(hear(&other, &mut fds), Heard::End);
         // What was said before somebody hung up who had not read all.

@@ -2,15 +2,18 @@
 
 use super::closer::Closer;
 use super::name::Caller;
-use super::record::{Heard, hear, ring};
+use super::places::Place;
+use super::record::{Heard, give, hear, ring};
 use super::{Ended, Event, Peer, Request};
 use crate::bell::Bell;
 use crate::buffer::Buffer;
 use crate::channel::Side;
+use crate::control::{Origin, Tag};
 use crate::engine::{Breach, Outcome, PairId, RequestError, RequestId, Terms};
+use crate::files::{Files, MOST_FILES};
 use crate::hosts::{Hosts, Joined};
-use crate::local::{JoinError, Local};
-use millrace_dma::{OtherProcess, Window};
+use crate::local::{JoinError, Local, Reach};
+use millrace_dma::{Identity, OtherProcess, Window};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -58,6 +61,9 @@ struct Link {
     /// It may have rung so often, and has.
     dozes: u64,
     rings: u64,
+    /// It may be told where messages are; and files that it was given, by their numbers from 1 on.
+    is_own: bool,
+    files: Vec<Identity>,
 }
 
 pub struct State<B: Buffer> {
@@ -127,9 +133,11 @@ impl<B: Buffer> State<B> {
     ) -> Result<Peer, JoinError> {
         let socket = Arc::new(socket);
         // Who may read the memory of whom is the system's matter, but where it is, is not told to other users.
-        let pid = caller.pid.filter(|_| caller.user == geteuid().as_raw());
-        let process = pid.and_then(|pid| OtherProcess::new(pid, socket.clone()));
-        let pair = self.local.join(memory, side, terms, process)?;
+        let is_own = caller.user == geteuid().as_raw();
+        let pid = caller.pid.filter(|_| is_own);
+        let process = pid.and_then(|pid| OtherProcess::new(pid, socket.clone())).map(Arc::new);
+        let files = is_own.then(|| Arc::new(Files::new(socket.clone())));
+        let pair = self.local.join(memory, side, terms, Reach { process, files })?;
         self.serial = self.serial.wrapping_add(1).max(1);
         let ended = caller.pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let key = EventData::new_u64(key(self.serial));
@@ -139,7 +147,7 @@ impl<B: Buffer> State<B> {
         }
         let pid = caller.pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
         let who = Who { name, user: caller.user, pid, host: None };
-        let link = Some(Link { socket, ended, dozes: self.dozes, rings: 0 });
+        let link = Some(Link { socket, ended, dozes: self.dozes, rings: 0, is_own, files: Vec::new() });
         self.place(pair, Other { serial: self.serial, who, link, is_told, is_over: false });
         // To the new one it has not said that it sleeps.
         self.wake_helper();
@@ -221,6 +229,10 @@ impl<B: Buffer> State<B> {
     /// Moves everything on but what is read in the memory of others ([`super::Shared::progress`]). Whether there was something.
     pub fn progress(&mut self) -> bool {
         let has_moved = self.local.advance();
+        if let Some(pair) = self.local.misses_file() {
+            // It was given before the message was told of.
+            self.look(pair);
+        }
         self.settle();
         has_moved
     }
@@ -232,6 +244,15 @@ impl<B: Buffer> State<B> {
             self.ends(pair, Some(breach));
         }
         self.collect();
+        self.wake_others();
+        if self.local.has_work() || !self.is_ticking && self.ticks() {
+            self.wake_helper();
+        }
+        self.show();
+    }
+
+    /// Wakes who is to be woken.
+    pub fn wake_others(&mut self) {
         let Self { local, others, owed, .. } = self;
         owed.retain(|pair| !wake(others, *pair));
         local.wake(|pair| {
@@ -239,10 +260,6 @@ impl<B: Buffer> State<B> {
                 owed.push(pair);
             }
         });
-        if self.local.has_work() || !self.is_ticking && self.ticks() {
-            self.wake_helper();
-        }
-        self.show();
     }
 
     /// Takes what has ended.
@@ -365,10 +382,23 @@ impl<B: Buffer> State<B> {
         let mut fds = Vec::new();
         for _ in 0..MOST_HEARD {
             let heard = hear(&*link.socket, &mut fds);
+            if let Heard::File(number) = heard
+                && let (Some(file), Some(files)) = (fds.pop(), self.local.files(pair))
+                && let Err(file) = files.give(number, file)
+            {
+                fds.push(file);
+            }
+            let is_left = !fds.is_empty();
             fds.drain(..).for_each(|fd| self.closer.close(fd));
             match heard {
-                Heard::Ring => link.rings += 1,
+                Heard::Ring => {
+                    link.rings += 1;
+                    // Something has come, or is about to: threads that sleep look as well.
+                    self.news += 1;
+                }
                 Heard::Nothing => break,
+                Heard::File(_) if !is_left => {}
+                Heard::File(_) => return self.hang_up(pair, Some(Breach::Nonsense)),
                 Heard::End => return self.hang_up(pair, None),
                 Heard::Nonsense => return self.hang_up(pair, Some(Breach::Nonsense)),
             }
@@ -430,6 +460,37 @@ impl<B: Buffer> State<B> {
     /// The endpoint is closed.
     pub fn unlink_all(&mut self) {
         (0..self.others.len()).for_each(|at| self.unlink(PairId(at as u32)));
+    }
+
+    /// Sends a message; `place`: in which file it is.
+    pub fn send(
+        &mut self,
+        peer: Peer,
+        (tag, buffer): (Tag, B),
+        place: Option<Place>,
+        otherwise: impl FnOnce(&mut Local<B>, PairId, Tag, B) -> Result<RequestId, RequestError>,
+    ) -> Result<Request, RequestError> {
+        let origin = place.and_then(|place| self.share(peer, &place));
+        self.with_pair(peer, |local, pair| match origin {
+            Some(origin) => local.send_from(pair, tag, buffer, origin),
+            None => otherwise(local, pair, tag, buffer),
+        })
+    }
+
+    /// What a place is for another end, which is given the file if it does not have it. `None`: it may not have it.
+    fn share(&mut self, peer: Peer, place: &Place) -> Option<Origin> {
+        let pair = self.pair(peer)?;
+        let link = self.others.get_mut(pair.0 as usize)?.link.as_mut().filter(|link| link.is_own)?;
+        let identity = place.file.identity();
+        let known = link.files.iter().position(|file| *file == identity);
+        let at = known.unwrap_or(link.files.len());
+        if known.is_none() {
+            if at >= MOST_FILES || !give(&*link.socket, at as u8 + 1, place.file.fd()) {
+                return None;
+            }
+            link.files.push(identity);
+        }
+        Some(Origin { key: at as u64 + 1, address: place.offset })
     }
 
     /// Begins a message with one of the others.

@@ -191,6 +191,8 @@ pub enum Work {
     Move {
         /// Where the whole message is.
         origin: Origin,
+        /// How many bytes of it are left behind this part.
+        rest: u64,
     },
 }
 

@@ -216,7 +216,7 @@ impl Engine {
         let len = (whole - offset).min(PIECE);
         if len > 0 {
             let doing = Doing { pair: id, message, request, what: What::Move { len } };
-            self.begin(doing, (offset, len), Work::Move { origin });
+            self.begin(doing, (offset, len), Work::Move { origin, rest: whole - offset - len });
             return;
         }
         pair.incoming.remove(&message);
