@@ -265,7 +265,9 @@ impl Hosts {
     pub(super) fn heard_from_stranger(&mut self, rail: usize, other: Address, record: Option<Record<'_>>) {
         let is_taken = match record {
             Some(Record::Hello { pair, to, key, card }) => self.greeted(rail, other, (pair, to, key), card),
-            Some(Record::Join { path, epoch, pair, key }) => self.joins(rail, other, (path, epoch), (pair, key)),
+            Some(Record::Join { path, epoch, pair, key, expected }) => {
+                self.joins(rail, other, (path, epoch, expected), (pair, key))
+            }
             _ => false,
         };
         if !is_taken {
@@ -326,8 +328,8 @@ impl Hosts {
                 }
                 true
             }
-            Record::Join { path, epoch, pair, key } => {
-                self.joins(rail, other, (*path, *epoch), (*pair, *key));
+            Record::Join { path, epoch, pair, key, expected } => {
+                self.joins(rail, other, (*path, *epoch, *expected), (*pair, *key));
                 true
             }
             _ => false,
@@ -362,18 +364,25 @@ impl Hosts {
     }
 
     /// One that is known brings a path. Whether it is.
-    fn joins(&mut self, rail: usize, other: Address, (path, epoch): (u8, u32), (pair, key): (u64, u32)) -> bool {
+    fn joins(
+        &mut self,
+        rail: usize,
+        other: Address,
+        (path, epoch, expected): (u8, u32, u32),
+        (pair, key): (u64, u32),
+    ) -> bool {
         let now = Instant::now();
         let at = usize::from(path);
         let is_it =
             |remote: &&mut Remote| remote.number == pair && !remote.has_called && remote.stage != Stage::Calling;
         let Some(remote) = self.remotes.values_mut().find(is_it) else { return false };
         let is_elsewhere = remote.path_of(rail, other).is_some_and(|known| known != at);
-        if is_elsewhere || !remote.trunk.may_begin(at) {
+        if is_elsewhere {
             return false;
         }
         let Ok(shared) = self.rails[rail].share(&remote.memory) else { return false };
-        if !remote.trunk.begin(at, epoch) {
+        // What it cannot know is no reason to lose the pair: a stranger may have said so.
+        if remote.trunk.is_wanted(at, epoch, expected) != Ok(true) {
             return false;
         }
         self.counters.paths_begun += 1;
@@ -399,8 +408,10 @@ impl Hosts {
                         // The rail may have been opened anew.
                         let Ok(shared) = self.rails[lane.rail].share(&remote.memory) else { continue };
                         lane.shared = shared;
-                        let (key, epoch) = (lane.shared.key(), remote.trunk.join(path));
-                        remote.tell(path, &Record::Join { path: path as u8, epoch, pair: remote.number, key });
+                        let (key, epoch, expected) =
+                            (lane.shared.key(), remote.trunk.join(path), remote.trunk.expected());
+                        remote
+                            .tell(path, &Record::Join { path: path as u8, epoch, pair: remote.number, key, expected });
                     }
                     Ok(false) => {}
                     Err(_) => lane.again = now + AGAIN,

@@ -17,6 +17,8 @@ mod rail;
 mod record;
 mod talk;
 mod trunk;
+#[cfg(test)]
+mod trunk_model;
 
 pub use discover::{Target, host_name};
 pub use meet::CallError;

@@ -41,8 +41,8 @@ pub enum Record<'w> {
     Welcome { pair: u64, key: u32, card: Card },
     /// Or not.
     Refused { pair: u64, why: Refusal },
-    /// The pair goes by this path as well.
-    Join { path: u8, epoch: u32, pair: u64, key: u32 },
+    /// The pair goes by this path as well. If it did before, that is over, with what the sender has of what was said in order.
+    Join { path: u8, epoch: u32, pair: u64, key: u32, expected: u32 },
     /// From the other end, too.
     Joined { path: u8, epoch: u32, pair: u64, key: u32 },
     /// The sender has ended its half of that path, and of what was said in order it has all before that number.
@@ -140,7 +140,9 @@ impl<'w> Record<'w> {
                 };
                 vec![head(3, 0, why), *pair]
             }
-            Self::Join { path, epoch, pair, key } => vec![head(4, *path, *epoch), *pair, u64::from(*key)],
+            Self::Join { path, epoch, pair, key, expected } => {
+                vec![head(4, *path, *epoch), *pair, u64::from(*key) | u64::from(*expected) << 32]
+            }
             Self::Joined { path, epoch, pair, key } => vec![head(5, *path, *epoch), *pair, u64::from(*key)],
             Self::Over { path, epoch, expected } => vec![head(6, *path, *epoch), u64::from(*expected)],
             Self::Alive => vec![head(7, 0, 0)],
@@ -167,7 +169,10 @@ impl<'w> Record<'w> {
                     _ => Refusal::Version,
                 },
             },
-            4 => Self::Join { path, epoch, pair: rest.next()?, key: rest.next32()? },
+            4 => {
+                let (pair, both) = (rest.next()?, rest.next()?);
+                Self::Join { path, epoch, pair, key: both as u32, expected: (both >> 32) as u32 }
+            }
             5 => Self::Joined { path, epoch, pair: rest.next()?, key: rest.next32()? },
             6 => Self::Over { path, epoch, expected: rest.next32()? },
             7 if upper == 0 => Self::Alive,
@@ -252,7 +257,11 @@ mod tests {
             (Record::Hello { pair: 5, to: 6, key: 7, card: card() }, &[0x0000_0007_0101_524d, 5, 6], &about),
             (Record::Welcome { pair: 5, key: 7, card: card() }, &[0x0000_0007_0201_524d, 5], &about),
             (Record::Refused { pair: 5, why: Refusal::Full }, &[0x0000_0002_0301_524d, 5], &[]),
-            (Record::Join { path: 2, epoch: 3, pair: 5, key: 7 }, &[0x0000_0003_0421_524d, 5, 7], &[]),
+            (
+                Record::Join { path: 2, epoch: 3, pair: 5, key: 7, expected: 9 },
+                &[0x0000_0003_0421_524d, 5, 0x9_0000_0007],
+                &[],
+            ),
             (Record::Joined { path: 2, epoch: 3, pair: 5, key: 7 }, &[0x0000_0003_0521_524d, 5, 7], &[]),
             (Record::Over { path: 2, epoch: 3, expected: 9 }, &[0x0000_0003_0621_524d, 9], &[]),
             (Record::Alive, &[0x0000_0000_0701_524d], &[]),

@@ -175,6 +175,23 @@ impl Trunk {
         path.epoch
     }
 
+    /// The other end wants to use a path anew: it has ended its half of the time before, and has so much. Whether it may be used.
+    ///
+    /// # Errors
+    /// [`Breach`].
+    pub fn is_wanted(&mut self, path: usize, epoch: u32, expected: u32) -> Result<bool, Breach> {
+        let held = self.path(path);
+        if held.state == State::Down && held.theirs.is_none() && is_later(epoch, held.epoch) {
+            self.was_over(path, self.paths[path].epoch, expected)?;
+        }
+        Ok(self.begin(path, epoch))
+    }
+
+    /// The next record of the other end that is wanted.
+    pub fn expected(&self) -> u32 {
+        self.expected
+    }
+
     /// Both ends use a path: the other one has answered, or asked. False: it may not be used like that.
     pub fn begin(&mut self, path: usize, epoch: u32) -> bool {
         let may_begin = self.may_begin(path);
@@ -248,24 +265,31 @@ impl Trunk {
     pub fn was_over(&mut self, path: usize, epoch: u32, expected: u32) -> Result<bool, Breach> {
         let oldest = self.kept.front().map_or(self.next, |kept| kept.number);
         let may_begin = self.may_begin(path);
-        let next = self.next;
+        let (next, goes_by) = (self.next, [self.through, self.waits_for].contains(&Some(path)));
         let held = self.path(path);
-        if held.state == State::Down && may_begin && is_later(epoch, held.epoch) {
-            // This end has never heard that it was there: it has ended its half, then.
-            *held = Path { state: State::Down, epoch, has_told: true, theirs: Some(expected), load: 0 };
-            self.news.push_back(path);
+        let is_newer = is_later(epoch, held.epoch);
+        if held.epoch != epoch && !is_newer || held.epoch == epoch && held.theirs.is_some() {
+            // It says so again, because what it has said may have been lost.
             return Ok(false);
         }
-        if held.epoch != epoch || held.theirs.is_some() {
-            // It says so again, because what it has said may have been lost.
-            return if is_later(epoch, held.epoch) { Err(Breach::Nonsense) } else { Ok(false) };
+        if is_newer {
+            // This end has not heard that it was there anew. So the time before is over, too, and this one is told of here as well.
+            held.epoch = epoch;
+            if may_begin {
+                held.theirs = Some(expected);
+                self.news.push_back(path);
+                return Ok(false);
+            }
         }
-        // Not fewer than it has acknowledged, and not more than there are.
-        if expected.wrapping_sub(oldest) > next.wrapping_sub(oldest) {
+        // Not fewer than it has acknowledged, and not more than there are. Where records go by another path, that goes on.
+        if goes_by && expected.wrapping_sub(oldest) > next.wrapping_sub(oldest) {
             return Err(Breach::Nonsense);
         }
         held.theirs = Some(expected);
         let must_close = matches!(held.state, State::Live | State::Joining);
+        if is_newer && held.state == State::Down {
+            self.news.push_back(path);
+        }
         self.resume(path);
         Ok(must_close)
     }
@@ -384,6 +408,10 @@ impl Trunk {
 
     /// The next path of which the other end is to be told that it is over: its epoch, and what this end has.
     pub fn news(&mut self) -> Option<(usize, u32, u32)> {
+        // Who uses a path anew knows that it was over.
+        while self.news.front().is_some_and(|path| self.paths[*path].state != State::Down) {
+            self.news.pop_front();
+        }
         let path = *self.news.front()?;
         Some((path, self.paths[path].epoch, self.expected))
     }
