@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(30);
 
 /// Wires, in a folder of their own.
-struct Wires(tempfile::TempDir);
+pub struct Wires(tempfile::TempDir);
 
 impl Wires {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
     /// A rail at one end of a wire, of which `last` is the end of the address. `around`: what stands before the port.
-    fn rail(&self, wire: usize, last: u8, around: &str) -> slurpoe::Config {
+    pub fn rail(&self, wire: usize, last: u8, around: &str) -> slurpoe::Config {
         let (kind, path) =
             (if last < 128 { "vhost-user" } else { "virtio-user" }, self.0.path().join(format!("wire{wire}")));
         let port = format!("{kind}:{}", path.display());
@@ -29,12 +29,12 @@ impl Wires {
         slurpoe::Config { port: Some(port), address, mtu: Some(4096), ..slurpoe::Config::default() }
     }
 
-    fn rails(&self, count: usize, last: u8, around: &str) -> Vec<slurpoe::Config> {
+    pub fn rails(&self, count: usize, last: u8, around: &str) -> Vec<slurpoe::Config> {
         (0..count).map(|wire| self.rail(wire, last, around)).collect()
     }
 }
 
-fn name(what: &str) -> String {
+pub fn name(what: &str) -> String {
     format!("hosts-{}-{what}", std::process::id())
 }
 
@@ -59,7 +59,7 @@ fn pair(what: &str, limits: Limits, rails: (usize, &str)) -> (Wires, Endpoint, E
     (wires, one, other, to, from)
 }
 
-fn bytes(number: u64, len: usize) -> Vec<u8> {
+pub fn bytes(number: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u64 * 13 + at as u64 / 256 + number) as u8).collect()
 }
 
@@ -166,4 +166,81 @@ fn names_are_found_on_the_wire() {
     // A rail that there cannot be.
     let rails = vec![slurpoe::Config { port: Some("nonsense:".to_owned()), ..slurpoe::Config::default() }];
     assert!(matches!(Endpoint::with(Config { rails, ..Config::default() }), Err(Error::Rail(0, _))));
+}
+
+/// Sends messages of random sizes and tags from one end to the other, and looks at what comes: for each tag in order, each once, as it was.
+fn exchange(from: &Endpoint, to: Peer, into: &Endpoint, whose: Peer, (count, mut seed): (u64, u64)) {
+    let mut draw = |most: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % most
+    };
+    let programs: Vec<(u64, usize)> = (0..count)
+        .map(|_| {
+            let most = [64, 1400, 5000, 300_000][draw(4) as usize];
+            (draw(3), draw(most) as usize)
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut open = std::collections::VecDeque::new();
+            for (number, (tag, len)) in programs.iter().enumerate() {
+                open.push_back(from.send(to, Tag(*tag), bytes(number as u64, *len)).unwrap());
+                if open.len() > 8 {
+                    let sent = from.wait(open.pop_front().unwrap(), LONG).expect("it is sent");
+                    assert_eq!(sent.outcome, Outcome::Sent);
+                }
+            }
+            for open in open {
+                assert_eq!(from.wait(open, LONG).expect("it is sent").outcome, Outcome::Sent);
+            }
+        });
+        for tag in 0..3 {
+            let programs = &programs;
+            scope.spawn(move || {
+                for (number, (_, len)) in programs.iter().enumerate().filter(|(_, program)| program.0 == tag) {
+                    let wanted = into.receive(Some(whose), Tag(tag), u64::MAX, vec![0; 300_000]).unwrap();
+                    let came = into.wait(wanted, LONG).expect("it comes");
+                    assert_eq!((came.outcome, came.buffer.len()), (received(whose, &came.outcome, tag, *len), *len));
+                    assert!(came.buffer == bytes(number as u64, *len), "message {number} is another one");
+                }
+            });
+        }
+    });
+}
+
+fn received(_: Peer, found: &Outcome, tag: u64, len: usize) -> Outcome {
+    let Outcome::Received { pair, .. } = *found else { panic!("{found:?}") };
+    Outcome::Received { pair, tag: Tag(tag), len: len as u64 }
+}
+
+#[test]
+fn several_rails_are_used_together() {
+    let (_wires, one, other, to, from) = pair("rails", Limits::default(), (2, ""));
+    let begin = Instant::now();
+    while [&one, &other].iter().any(|end| end.between_hosts().unwrap().paths_begun < 1) {
+        assert!(begin.elapsed() < LONG);
+        one.progress();
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| exchange(&one, to, &other, from, (300, 1)));
+        scope.spawn(|| exchange(&other, from, &one, to, (300, 2)));
+    });
+    for end in [&one, &other] {
+        let counters = end.between_hosts().unwrap();
+        assert!(counters.written.iter().all(|bytes| *bytes > 1 << 20), "{counters:?}");
+        assert_eq!((counters.paths_lost, counters.doubled, end.in_use()), (0, 0, (0, 0)));
+    }
+}
+
+/// Frames are lost, doubled, put in another order and spoilt: nothing comes wrong, or twice.
+#[test]
+fn a_bad_wire_is_not_noticed() {
+    let around = "fault:loss=0.3%,duplicate=1%,reorder=1%,seed=7";
+    let few = Limits { mtu: 8192, smbs: 4, rmbs: 4, slots: 3, credits: 8, ..Limits::default() };
+    let (_wires, one, other, to, from) = pair("faults", few, (2, around));
+    std::thread::scope(|scope| {
+        scope.spawn(|| exchange(&one, to, &other, from, (60, 3)));
+        scope.spawn(|| exchange(&other, from, &one, to, (60, 4)));
+    });
+    assert_eq!((one.in_use(), other.in_use()), ((0, 0), (0, 0)));
 }

@@ -9,6 +9,8 @@ mod hostile;
 #[cfg(not(loom))]
 mod hosts;
 #[cfg(not(loom))]
+mod hosts_hostile;
+#[cfg(not(loom))]
 mod local;
 mod loom;
 #[cfg(not(loom))]

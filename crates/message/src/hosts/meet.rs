@@ -311,11 +311,18 @@ impl Hosts {
                 let waiting: Vec<usize> =
                     self.calls.iter().filter(|(_, call)| call.waits_for(id)).map(|(at, _)| at).collect();
                 if !is_ours {
-                    // It has forgotten this end, and calls again.
+                    // It has forgotten this end, and calls again; it has to, once more, when this one has forgotten it.
                     match remote.pair {
                         Some(pair) if !self.gone.contains(&pair) => self.gone.push_back(pair),
                         Some(_) => {}
-                        None => drop(self.forget(id)),
+                        None => {
+                            self.forget(id);
+                            self.heard_from_stranger(rail, other, Some(record.clone()));
+                            return true;
+                        }
+                    }
+                    if let Some(end) = self.rails[rail].end() {
+                        end.disconnect(other);
                     }
                     return true;
                 }

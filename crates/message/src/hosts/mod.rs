@@ -79,8 +79,10 @@ pub struct Joined {
 }
 
 /// What was counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
+    /// Bytes of long messages that have gone by each rail.
+    pub written: Vec<u64>,
     /// Questions that were not answered, because there were too many.
     pub questions_dropped: u64,
     /// What was told or said by others that is nothing here.
@@ -310,7 +312,7 @@ impl Hosts {
         match heard {
             Heard::Nothing => {}
             Heard::Met(pair) => self.met(id, pair),
-            Heard::Over(path) => self.close(id, path),
+            Heard::Over(path) => self.end(id, path),
             Heard::Breach(breach) => self.lose(id, breach, ears.engine),
         }
     }
@@ -319,10 +321,18 @@ impl Hosts {
         self.remotes.iter().find_map(|(id, remote)| Some((*id, remote.path_of(rail, other)?)))
     }
 
-    /// A path ends here.
+    /// The other end has ended its half of a path: this one ends, too.
+    fn end(&mut self, id: u32, path: usize) {
+        if let Some(remote) = self.remotes.get(&id) {
+            remote.disconnect(path, &self.rails);
+        }
+        self.close(id, path);
+    }
+
+    /// A path is over: its connection has ended.
     fn close(&mut self, id: u32, path: usize) {
         if let Some(remote) = self.remotes.get_mut(&id)
-            && remote.close(path, &self.rails)
+            && remote.close(path)
         {
             self.counters.paths_lost += 1;
             self.has_closed = true;
@@ -369,11 +379,7 @@ impl Hosts {
     /// Nothing is left of another end: its paths are over here, and it is told.
     fn forget(&mut self, id: u32) -> Vec<crate::engine::Ticket> {
         let Some(mut remote) = self.remotes.remove(&id) else { return Vec::new() };
-        for lane in remote.lanes.iter().flatten() {
-            if let Some(end) = self.rails[lane.rail].end() {
-                end.disconnect(lane.other);
-            }
-        }
+        (0..remote.lanes.len()).for_each(|path| remote.disconnect(path, &self.rails));
         self.counters.doubled += remote.trunk.doubled;
         self.counters.unwanted += remote.bells.unwanted;
         remote.trunk.give_up()
@@ -436,11 +442,12 @@ impl Hosts {
 
     /// What was counted.
     pub fn counters(&self) -> Counters {
-        let mut all = self.counters;
+        let mut all = self.counters.clone();
         for remote in self.remotes.values() {
             all.doubled += remote.trunk.doubled;
             all.unwanted += remote.bells.unwanted;
         }
+        all.written = self.rails.iter().map(Rail::written).collect();
         all
     }
 }

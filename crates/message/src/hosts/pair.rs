@@ -145,15 +145,20 @@ impl Remote {
         }
     }
 
-    /// A path has died, or is to end: nothing goes by it any more. Whether that is new.
-    pub fn close(&mut self, path: usize, rails: &[Rail]) -> bool {
-        if !self.trunk.close(path) {
-            return false;
-        }
-        if let Some(lane) = &self.lanes[path]
+    /// Ends the connection of a path, if there is one.
+    pub fn disconnect(&self, path: usize, rails: &[Rail]) {
+        let has_one = self.stage == Stage::Calling || matches!(self.trunk.state(path), State::Live | State::Joining);
+        if let Some(lane) = self.lanes[path].as_ref().filter(|_| has_one)
             && let Some(end) = rails[lane.rail].end()
         {
             end.disconnect(lane.other);
+        }
+    }
+
+    /// A path has died: nothing goes by it any more, and its connection has ended. Whether that is new.
+    pub fn close(&mut self, path: usize) -> bool {
+        if !self.trunk.close(path) {
+            return false;
         }
         self.places
             .iter_mut()

@@ -7,6 +7,7 @@ use millrace_slurpoe as slurpoe;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use slurpoe::{Access, Address, Endpoint, Error, Notify, Transfer};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub struct Rail {
     epoll: (Arc<OwnedFd>, u64),
     again: Instant,
     opening: Option<Receiver<Result<Endpoint, Error>>>,
+    /// Bytes that were written to others, or have begun to be.
+    written: Cell<u64>,
 }
 
 impl Rail {
@@ -57,7 +60,7 @@ impl Rail {
         // When it is opened again, others find it where it was.
         let config = slurpoe::Config { address: Some(address), ..config };
         let (smbs, again) = (smbs.clone(), Instant::now());
-        let mut rail = Self { config, smbs, inbox, open: None, epoll, again, opening: None };
+        let mut rail = Self { config, smbs, inbox, open: None, epoll, again, opening: None, written: Cell::new(0) };
         rail.begin(end)?;
         Ok(rail)
     }
@@ -152,7 +155,14 @@ impl Rail {
     pub fn write(&self, other: Address, (from, len): (usize, u32), (key, to): (u32, u64), token: u64) -> bool {
         let Some(open) = &self.open else { return false };
         let part = open.smbs.part(from as u64, len);
-        self.post(other, part.map(|part| Transfer::write(part, key, to)), token)
+        let is_posted = self.post(other, part.map(|part| Transfer::write(part, key, to)), token);
+        self.written.set(self.written.get() + if is_posted { u64::from(len) } else { 0 });
+        is_posted
+    }
+
+    /// Bytes that were written to others by this rail.
+    pub fn written(&self) -> u64 {
+        self.written.get()
     }
 
     fn post(&self, other: Address, transfer: Result<Transfer, Error>, token: u64) -> bool {
