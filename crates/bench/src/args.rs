@@ -12,6 +12,7 @@ use crate::hostile::HostileArgs;
 use crate::latency::LatencyArgs;
 use crate::matrix::MatrixArgs;
 use crate::message::MessageArgs;
+use crate::message::emulation::{CableArgs, TcpArgs};
 use crate::message::end::EndArgs;
 use crate::nfb::NfbArgs;
 use crate::nodes::process::NodeArgs;
@@ -34,6 +35,8 @@ const USES: &Uses = &[
     (&["rdma"], &["json"]),
     (&["message"], &["json"]),
     (&["message-end"], &[]),
+    (&["message-cable"], &[]),
+    (&["message-tcp"], &[]),
     (&["node"], &[]),
     (&["grammar"], &[]),
     (&["man"], &[]),
@@ -111,6 +114,12 @@ pub enum Bench {
     /// Be the other end of `bench message`
     #[command(hide = true)]
     MessageEnd(EndArgs),
+    /// Be an end of the cable of `bench message`
+    #[command(hide = true)]
+    MessageCable(CableArgs),
+    /// Send or take by TCP for `bench message`
+    #[command(hide = true)]
+    MessageTcp(TcpArgs),
     /// Print the grammar, for `millrace completions`
     #[command(hide = true)]
     Grammar,

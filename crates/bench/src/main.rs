@@ -57,6 +57,8 @@ fn run(args: BenchArgs) -> Result<(), Failure> {
         Bench::Soak(args) => soak::run(&shared, args),
         Bench::Node(args) => nodes::process::run(args),
         Bench::MessageEnd(args) => message::end::run(args),
+        Bench::MessageCable(args) => message::emulation::cable(args),
+        Bench::MessageTcp(args) => message::emulation::tcp(args),
         Bench::Grammar => Ok(put(&serde_json::json!(Grammar::of(&args::command())).to_string())?),
         Bench::Man { folder } => manual::write(&manual::pages(&args::command())?, folder),
         bench => measure(&shared, rig::Cores::choose(args.cores), bench),
@@ -84,6 +86,8 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         | Bench::Soak(_)
         | Bench::Node(_)
         | Bench::MessageEnd(_)
+        | Bench::MessageCable(_)
+        | Bench::MessageTcp(_)
         | Bench::Grammar
         | Bench::Man { .. } => Ok(()),
     }

@@ -2,6 +2,7 @@
 
 use millrace_message::Scheme;
 use millrace_message::bell::{Full, Owner};
+use millrace_message::buffer::Buffer;
 use millrace_message::channel::Taken;
 use millrace_message::control::Tag;
 use millrace_message::cost::{Row, Table};
@@ -37,6 +38,7 @@ const SLEEPY: Config = Config {
         is_mapped: true,
     }),
     spin: NOT_AT_ALL,
+    waiters_work: true,
     rails: Vec::new(),
     host: None,
     adopt: None,
@@ -414,6 +416,57 @@ fn who_went_before_he_was_seen_is_told_of_if_he_has_left_something() {
     }
     let wanted = other.receive(None, Tag(7), 0, vec![0; 9]).unwrap();
     assert!(other.wait(wanted, Duration::from_millis(20)).is_none(), "what was left is gone with him");
+}
+
+/// Memory that notes who writes into it.
+#[derive(Debug)]
+struct Signed(Vec<u8>, Vec<Option<String>>);
+
+impl Buffer for Signed {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn piece(&self, offset: usize, most: usize) -> &[u8] {
+        self.0.piece(offset, most)
+    }
+
+    fn piece_mut(&mut self, offset: usize, most: usize) -> &mut [u8] {
+        self.1.push(std::thread::current().name().map(str::to_owned));
+        self.0.piece_mut(offset, most)
+    }
+
+    fn shorten(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+}
+
+/// Without optimisation 3 a thread that waits touches no message, whether it sleeps or looks; with it, it does.
+#[test]
+fn who_waits_leaves_the_work_to_the_thread_of_the_endpoint() {
+    for (spin, waiters_work) in [(0, false), (200, false), (10_000_000, true)] {
+        let spin = Duration::from_micros(spin);
+        let what = format!("leaves-{waiters_work}-{}", spin.as_micros());
+        let config = Config { name: Some(name(&what)), spin, waiters_work, ..SLEEPY };
+        let (one, other) = (Endpoint::with(SLEEPY).unwrap(), Endpoint::of_buffers(config).unwrap());
+        let to = one.connect(&name(&what), LONG).unwrap();
+        let from = other.accept(LONG).unwrap();
+        for len in [100, 100_000] {
+            let buffer = Signed(vec![0; len], Vec::new());
+            let request = other.receive(Some(from), Tag(1), u64::MAX, buffer).unwrap();
+            let ended = std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| other.wait(request, LONG).unwrap());
+                std::thread::sleep(Duration::from_millis(5));
+                let sent = one.send(to, Tag(1), bytes(1, len)).unwrap();
+                one.wait(sent, LONG).unwrap();
+                waiting.join().unwrap()
+            });
+            assert_eq!(ended.buffer.0, bytes(1, len));
+            let is_helpers = |who: &Option<String>| who.as_deref() == Some("millrace-message");
+            assert!(!ended.buffer.1.is_empty());
+            assert_eq!(ended.buffer.1.iter().all(is_helpers), !waiters_work, "{what}, {len}: {:?}", ended.buffer.1);
+        }
+    }
 }
 
 /// A program that never asks what has happened: it is not remembered without end.

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod cores;
 pub mod distribution;
 pub mod echo;
+pub mod ethernet;
 pub mod failure;
 pub mod grammar;
 pub mod host;

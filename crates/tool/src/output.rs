@@ -51,8 +51,14 @@ impl Row {
 
     /// Adds words that a table has in its title already.
     #[must_use]
-    pub fn tag(mut self, name: &'static str, text: impl ToString) -> Self {
-        self.0.push(Field { name, cell: Cell::Text(text.to_string()), in_table: false });
+    pub fn tag(self, name: &'static str, text: impl ToString) -> Self {
+        self.beside(name, Cell::Text(text.to_string()))
+    }
+
+    /// Adds a value that tables leave out.
+    #[must_use]
+    pub fn beside(mut self, name: &'static str, cell: Cell) -> Self {
+        self.0.push(Field { name, cell, in_table: false });
         self
     }
 

@@ -12,13 +12,27 @@ pub enum Metric {
     LargeToRaw,
     /// 16 MiB, by the better of UCX and Open MPI.
     LargeToBestPeer,
+    /// 16 MiB, by TCP over an Ethernet interface made of two endpoints.
+    LargeToEmulation,
+    /// 16 MiB, by messages of 4 KiB that are acknowledged one by one.
+    LargeToMessageMode,
     /// The way that is chosen, by the fastest one, at the size where that is worst.
     Regret,
+    /// How much of a transfer passes while the sender computes.
+    Overlap,
 }
 
 impl Metric {
-    pub const ALL: [Metric; 5] =
-        [Metric::SmallToUcx, Metric::DoorbellToCacheline, Metric::LargeToRaw, Metric::LargeToBestPeer, Metric::Regret];
+    pub const ALL: [Metric; 8] = [
+        Metric::SmallToUcx,
+        Metric::DoorbellToCacheline,
+        Metric::LargeToRaw,
+        Metric::LargeToBestPeer,
+        Metric::LargeToEmulation,
+        Metric::LargeToMessageMode,
+        Metric::Regret,
+        Metric::Overlap,
+    ];
 
     pub fn word(self) -> &'static str {
         match self {
@@ -26,19 +40,25 @@ impl Metric {
             Metric::DoorbellToCacheline => "doorbell_to_cacheline",
             Metric::LargeToRaw => "large_to_raw",
             Metric::LargeToBestPeer => "large_to_best_peer",
+            Metric::LargeToEmulation => "large_to_emulation",
+            Metric::LargeToMessageMode => "large_to_message_mode",
             Metric::Regret => "regret",
+            Metric::Overlap => "overlap",
         }
     }
 
     pub fn unit(self) -> &'static str {
         match self {
             Metric::SmallToUcx | Metric::DoorbellToCacheline | Metric::Regret => "ns",
-            Metric::LargeToRaw | Metric::LargeToBestPeer => "GB/s",
+            Metric::LargeToRaw | Metric::LargeToBestPeer | Metric::LargeToEmulation | Metric::LargeToMessageMode => {
+                "GB/s"
+            }
+            Metric::Overlap => "%",
         }
     }
 
     pub fn decimals(self) -> usize {
-        if self.unit() == "ns" { 1 } else { 3 }
+        if self.unit() == "GB/s" { 3 } else { 1 }
     }
 
     /// What a column is called.
@@ -47,9 +67,31 @@ impl Metric {
             (super::OURS, _) => "millrace",
             (_, Metric::DoorbellToCacheline) => "cache line",
             (_, Metric::LargeToRaw) => "WRITE",
+            (_, Metric::LargeToEmulation) => "TCP over a tap",
+            (_, Metric::LargeToMessageMode) => "message mode",
             (_, Metric::Regret) => "fastest way",
+            (_, Metric::Overlap) => "all of it",
             (super::PEER, _) => "ucx sm",
             (_, _) => "open mpi",
+        }
+    }
+
+    /// Bytes of its messages; for [`Metric::Regret`] they are what it finds.
+    pub fn size(self) -> u64 {
+        match self {
+            Metric::SmallToUcx => 8,
+            Metric::DoorbellToCacheline | Metric::Regret => 0,
+            Metric::Overlap => 1 << 20,
+            _ => super::LARGE,
+        }
+    }
+
+    /// How its messages go: by the way that is chosen, or by one.
+    pub fn scheme(self) -> Option<&'static str> {
+        match self {
+            Metric::DoorbellToCacheline => None,
+            Metric::Overlap => Some(millrace_message::Scheme::ZeroCopy.name()),
+            _ => Some("chosen"),
         }
     }
 
@@ -59,7 +101,10 @@ impl Metric {
             Metric::DoorbellToCacheline => "ratio <= 1.3",
             Metric::LargeToRaw => "ratio >= 0.95",
             Metric::LargeToBestPeer => "ratio >= 1.0",
+            Metric::LargeToEmulation => "ratio >= 4.9",
+            Metric::LargeToMessageMode => "ratio >= 1.53",
             Metric::Regret => "ratio <= 1.05",
+            Metric::Overlap => "ratio >= 0.9",
         }
     }
 }

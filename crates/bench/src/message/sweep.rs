@@ -8,7 +8,8 @@ use millrace_tool::output::{Output, Row};
 use millrace_tool::progress::Steps;
 use millrace_tool::{cores, stop};
 
-use super::end::{BufferArgs, Ends};
+use super::drive::{Ends, Line};
+use super::end::BufferArgs;
 use crate::median::median;
 use crate::rig::Cores;
 
@@ -94,24 +95,34 @@ pub fn run(shared: &Shared, (cores, buffers): (Cores, BufferArgs), seconds: f64)
         }
         steps.next(format!("{size} bytes"));
         let point = point(&ends, size, seconds / TURNS as f64).map_err(Failure::Found)?;
-        let of = |scheme| point.ways.iter().find(|way| way.0 == scheme).map(|way| way.1);
-        // Messages one after the other say little about how fast short ones go together.
-        let flow = ends.bandwidth(size, None, seconds / TURNS as f64).map_err(Failure::Found)?;
-        rows.push(
-            Row::new()
-                .tag("bench", "message")
-                .count("size", size as u64)
-                .maybe("eager_ns", of(Scheme::Eager), 1)
-                .maybe("one_copy_ns", of(Scheme::OneCopy), 1)
-                .maybe("zero_copy_ns", of(Scheme::ZeroCopy), 1)
-                .number("chosen_ns", point.chosen, 1)
-                .number("regret", point.regret(), 3)
-                .number("gbps", flow.value * 8.0, 3)
-                .number("cpu_send", flow.cpu[0], 2)
-                .number("cpu_receive", flow.cpu[1], 2),
-        );
+        let ways = point.ways.iter().map(|(way, time)| (Some(*way), *time)).chain([(None, point.chosen)]);
+        for (way, time) in ways {
+            // Messages one after the other say little about how fast short ones go together.
+            let flow = ends.bandwidth(size, way, seconds / TURNS as f64).map_err(Failure::Found)?;
+            rows.push(row((size, way), buffers, (time, &flow), way.is_none().then(|| point.regret())));
+        }
     }
     drop(steps);
     Output::new(shared.json).rows("messages one way, and one after the other", &rows)?;
     if stop::asked() { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+fn row(
+    (size, way): (usize, Option<Scheme>),
+    buffers: BufferArgs,
+    (time, flow): (f64, &Line),
+    regret: Option<f64>,
+) -> Row {
+    Row::new()
+        .tag("bench", "message")
+        .count("size", size as u64)
+        .text("scheme", way.map_or("chosen", Scheme::name))
+        .count("mtu", buffers.mtu.into())
+        .text("optimisations", buffers.optimisations)
+        .number("gbps", flow.value * 8.0, 3)
+        .number("latency_p50_ns", time, 1)
+        .number("cpu_send", flow.cpu[0], 2)
+        .number("cpu_receive", flow.cpu[1], 2)
+        .maybe("copies", flow.copies, 2)
+        .maybe("regret", regret, 3)
 }

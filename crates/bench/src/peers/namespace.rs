@@ -55,6 +55,13 @@ impl Namespace {
         self.ip(&["link", "add", one, "type", "veth", "peer", "name", other, "netns", &there.name])
     }
 
+    /// Moves an interface of the benchmark's own namespace into it, where it is down.
+    pub fn take(&self, interface: &str) -> Result<(), String> {
+        run(&self.ip, |command| {
+            command.args(["link", "set", interface, "netns", &self.name]);
+        })
+    }
+
     /// The program `ip`, which starts others in the namespace with [`Namespace::prefix`].
     pub fn starter(&self) -> &PathBuf {
         &self.ip

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// How long the program may not have moved things on before this thread takes over.
 const PATIENCE: Duration = Duration::from_micros(100);
-/// How long it looks on when something has come.
+/// How long it looks on when something has come, at most.
 const LINGER: Duration = Duration::from_micros(200);
 /// How long it does so without looking at anything else: what comes without end is not to keep others from being let in.
 const TURN: Duration = Duration::from_millis(1);
@@ -89,10 +89,11 @@ impl<B: Buffer> Helper<B> {
             let mut state = match self.shared.try_lock() {
                 Ok(state) => state,
                 // The program is about it.
-                Err(TryLockError::WouldBlock) => {
+                Err(TryLockError::WouldBlock) if self.config.waiters_work => {
                     pause = Some(PATIENCE);
                     continue;
                 }
+                Err(TryLockError::WouldBlock) => self.shared.lock(),
                 Err(TryLockError::Poisoned(state)) => state.into_inner(),
             };
             state.is_asleep = false;
@@ -120,16 +121,16 @@ impl<B: Buffer> Helper<B> {
     /// Moves messages on while something comes and the program does not do it.
     fn look_on(&self, seen: u64) {
         let begin = Instant::now();
-        let mut last = begin;
-        while last.elapsed() < LINGER && begin.elapsed() < TURN && !self.shared.is_closed() {
+        let (linger, mut last) = (LINGER.min(self.config.spin), begin);
+        while begin.elapsed() < TURN && !self.shared.is_closed() {
             let (state, has_moved) = self.shared.progress(self.shared.lock());
             let calls = state.calls;
             drop(state);
-            if calls != seen {
-                return;
-            }
             if has_moved {
                 last = Instant::now();
+            }
+            if calls != seen || !has_moved && last.elapsed() >= linger {
+                return;
             }
             thread::yield_now();
         }

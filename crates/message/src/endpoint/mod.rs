@@ -64,8 +64,12 @@ pub struct Config {
     pub peers: u32,
     /// By which the way of a message is chosen. None: what was measured on this host ([`crate::measure`]).
     pub table: Option<Table>,
-    /// How long a thread that waits looks itself before it sleeps (the source's optimisation 1). Zero: not at all.
+    /// How long a thread that waits looks itself before it sleeps (the source's optimisation 1). Zero: not at all. The endpoint's own thread looks
+    /// as long, 200 us at most.
     pub spin: Duration,
+    /// A thread that waits moves messages on where it sees what has come (optimisation 3). Otherwise it only waits to be told, and leaves that to the
+    /// endpoint's own thread.
+    pub waiters_work: bool,
     /// Queues of cards, or ports, by which endpoints of other hosts are reached, and by which they find this one if it has a name. All are used
     /// together. None: only this host.
     pub rails: Vec<millrace_slurpoe::Config>,
@@ -81,7 +85,8 @@ impl Default for Config {
     fn default() -> Self {
         let spin = Duration::from_micros(200);
         let (limits, users, rails) = (Limits::default(), Users::Own, Vec::new());
-        Self { name: None, limits, users, peers: 64, table: None, spin, rails, host: None, adopt: None }
+        let (table, waiters_work, host, adopt) = (None, true, None, None);
+        Self { name: None, limits, users, peers: 64, table, spin, waiters_work, rails, host, adopt }
     }
 }
 
@@ -507,6 +512,9 @@ impl<B: Buffer> Endpoint<B> {
         const AGAIN: Duration = Duration::from_millis(1);
         /// Looks between two at the clock; and those during which nobody else gets the lock.
         const LOOKS: u32 = 16;
+        if !self.config.waiters_work {
+            return self.wait_to_be_told(patience, found);
+        }
         let (mut begin, mut quiet_since) = (None, None);
         let mut state = self.shared.lock();
         let mut seen = None;
@@ -543,6 +551,32 @@ impl<B: Buffer> Endpoint<B> {
             state = slept.unwrap_or_else(PoisonError::into_inner).0;
             state.sleepers -= 1;
             quiet_since = None;
+        }
+    }
+
+    /// The same, while the endpoint's own thread does all that is to be done.
+    fn wait_to_be_told<T>(&self, patience: Duration, mut found: impl FnMut(&mut State<B>) -> Option<T>) -> Option<T> {
+        let begin = Instant::now();
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(found) = found(&mut state) {
+                return Some(found);
+            }
+            let waited = begin.elapsed();
+            if waited >= patience {
+                return None;
+            }
+            if waited < self.config.spin {
+                drop(state);
+                // It may have to run here.
+                std::thread::yield_now();
+                state = self.shared.lock();
+                continue;
+            }
+            state.sleepers += 1;
+            let slept = self.shared.news.wait_timeout(state, patience - waited);
+            state = slept.unwrap_or_else(PoisonError::into_inner).0;
+            state.sleepers -= 1;
         }
     }
 }

@@ -1,8 +1,9 @@
 //! `millrace message`: messages between programs by name, of this host, and of others.
 //!
 //! - here: what can be asked for; `talk`: what two of these commands say to each other; `serve`: listen and receive; `send`,
-//!   `latency`: what they are called with; `table`: what messages cost here.
+//!   `latency`: what they are called with; `ethernet`: an interface; `table`: what messages cost here.
 
+mod ethernet;
 mod latency;
 mod send;
 mod serve;
@@ -31,6 +32,8 @@ enum MessageCommand {
     Send(send::SendArgs),
     /// Measure how long a message takes to somebody who listens, and back
     Latency(latency::LatencyArgs),
+    /// Be one end of an Ethernet cable between two interfaces of Linux
+    Ethernet(ethernet::EthernetArgs),
     /// Print what registering, copying and moving costs on this host
     Table(table::TableArgs),
     /// Say which way a message of a size goes, why, and what the others would cost
@@ -44,6 +47,7 @@ pub fn run(shared: &Shared, args: &MessageArgs) -> Result<(), Failure> {
         MessageCommand::Receive(args) => serve::receive(shared, args),
         MessageCommand::Send(args) => send::run(shared, args),
         MessageCommand::Latency(args) => latency::run(shared, args),
+        MessageCommand::Ethernet(args) => ethernet::run(shared, args),
         MessageCommand::Table(args) => table::run(shared, args),
         MessageCommand::Explain(args) => table::explain(shared, args),
     }

@@ -72,7 +72,7 @@ pub struct ReceiveArgs {
 
 /// Who may send.
 #[derive(Debug, Args)]
-struct UserArgs {
+pub struct UserArgs {
     /// Let this user send as well, by name or number; may be repeated
     #[arg(long, value_name = "USER")]
     user: Vec<String>,
@@ -100,10 +100,16 @@ pub fn named(name: &str) -> Result<String, Failure> {
     }
 }
 
+impl UserArgs {
+    /// Those who may call.
+    pub fn users(&self) -> Result<Users, Failure> {
+        let also = self.user.iter().map(|user| number_of(user)).collect::<Result<Vec<u32>, Failure>>()?;
+        Ok(if self.anybody { Users::Anybody } else { Users::Also(also) })
+    }
+}
+
 fn open(name: &str, args: &UserArgs, rails: &super::RailArgs) -> Result<Endpoint, Failure> {
-    let also = args.user.iter().map(|user| number_of(user)).collect::<Result<Vec<u32>, Failure>>()?;
-    let users = if args.anybody { Users::Anybody } else { Users::Also(also) };
-    let endpoint = Endpoint::with(Config { name: Some(name.to_owned()), users, ..rails.config() });
+    let endpoint = Endpoint::with(Config { name: Some(name.to_owned()), users: args.users()?, ..rails.config() });
     endpoint.map_err(refused)
 }
 
