@@ -58,9 +58,10 @@ if [ -e /usr/include/infiniband/verbs.h ] && [ -e "$(dirname "$millrace")/verbs/
     json "bench op path placement wire size post_ns doorbell_ns engine_ns wire_ns deliver_ns poll_ns total_ns count" \
         bench rdma --stages --seconds 0.1
 fi
-json "bench metric size unit millrace peer peer_is ratio goal cpu_send cpu_receive count" \
-    bench message --rounds 1 --seconds 0.05 --metric small_to_ucx,doorbell_to_cacheline
-json "bench size eager_ns one_copy_ns zero_copy_ns chosen_ns regret gbps" bench message --sweep --seconds 0.01
+message="scheme mtu optimisations gbps latency_p50_ns cpu_send cpu_receive copies"
+json "bench metric size unit millrace peer peer_is ratio goal $message count" \
+    bench message --rounds 1 --seconds 0.05 --metric small_to_ucx,doorbell_to_cacheline,large_to_message_mode,overlap
+json "bench size $message regret" bench message --sweep --seconds 0.01
 json "$names" bench peers --rounds 1 --seconds 0.1 --peers "$scratch/peers" --metric rtt_p50,tx_mpps_64,tx_gbps_1518
 json "command" message table
 json "command size way chosen ns times why" message explain 64KiB

@@ -106,7 +106,7 @@ pub fn carry(endpoint: &Endpoint<Frame>, peer: Peer, tap: &mut TapPort) -> Resul
     (0..POSTED).for_each(|_| cable.post());
     while !cable.is_gone && !stop::asked() {
         // Both, each time.
-        if cable.to_linux() | cable.from_linux() {
+        if cable.deliver() | cable.collect() {
             continue;
         }
         cable.hear_who_is_gone();
@@ -136,7 +136,7 @@ impl Cable<'_> {
     }
 
     /// Gives Linux what has come. Whether something has ended.
-    fn to_linux(&mut self) -> bool {
+    fn deliver(&mut self) -> bool {
         let mut has_moved = false;
         for _ in 0..TURN {
             let Some(ended) = self.endpoint.next(NOT_AT_ALL) else { break };
@@ -184,7 +184,7 @@ impl Cable<'_> {
     }
 
     /// Sends what Linux has sent. Whether there was something.
-    fn from_linux(&mut self) -> bool {
+    fn collect(&mut self) -> bool {
         let Self { endpoint, peer, tap, flying, free, carried, is_gone, .. } = self;
         let mut has_moved = false;
         while *flying < FLYING && !*is_gone {

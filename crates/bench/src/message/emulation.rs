@@ -4,7 +4,6 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU16;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +22,7 @@ use super::LARGE;
 use super::end::PATIENCE;
 use crate::ends::field;
 use crate::peers::namespace::Namespace;
-use crate::peers::process::Process;
+use crate::peers::process::{Process, run};
 use crate::rig::Cores;
 
 /// Where who takes listens.
@@ -153,8 +152,11 @@ pub fn measure(cores: Cores, seconds: f64) -> Result<f64, String> {
             command.args(["message-cable", &name, &interface]).args(call).args(on[at].iter().flatten());
         })?;
         // The link of the interface stays with the program that has made it.
-        let path = format!("/sys/class/net/{interface}");
-        cable.wait_until("its interface", || Path::new(&path).exists())?;
+        let show = |command: &mut Command| {
+            command.args(["link", "show", "dev", &interface]);
+        };
+        let is_there = || run(space.starter(), show).is_ok();
+        cable.wait_until("its interface", is_there)?;
         space.take(&interface)?;
         space.ip(&["address", "add", ["10.77.14.2/24", "10.77.14.1/24"][at], "dev", &interface])?;
         space.ip(&["link", "set", &interface, "up"])?;

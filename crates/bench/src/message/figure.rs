@@ -20,9 +20,20 @@ use crate::rig::Cores;
 /// Bytes of a message: those of the figure, and shorter ones.
 const SIZES: [u64; 2] = [16 << 20, 1 << 20];
 
-/// 1 KiB to 1 MiB.
-fn mtus() -> impl Iterator<Item = u32> {
-    (10..=20).map(|bits| 1 << bits)
+/// 1 KiB to 1 MiB, but none below `from`.
+fn mtus(from: u32) -> impl Iterator<Item = u32> {
+    (10..=20).map(|bits| 1 << bits).filter(move |mtu| *mtu >= from)
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// Smallest buffers, in bytes.
+    pub from: u32,
+    /// How long each measurement takes.
+    pub seconds: f64,
+    /// Where to draw it.
+    pub svg: Option<&'a Path>,
 }
 
 /// What was measured for one size with one kind of buffers.
@@ -65,16 +76,12 @@ impl Point {
 }
 
 /// Measures all of it, and draws it if asked to.
-pub fn run(
-    shared: &Shared,
-    (cores, buffers): (Cores, BufferArgs),
-    seconds: f64,
-    svg: Option<&Path>,
-) -> Result<(), Failure> {
-    let count = mtus().count() * Optimisations::STEPS.len();
+pub fn run(shared: &Shared, (cores, buffers): (Cores, BufferArgs), work: Work<'_>) -> Result<(), Failure> {
+    let Work { from, seconds, svg } = work;
+    let count = mtus(from).count() * Optimisations::STEPS.len();
     let steps = Steps::new("message, buffers", count as u64);
     let mut points = Vec::new();
-    for mtu in mtus() {
+    for mtu in mtus(from) {
         for optimisations in Optimisations::STEPS {
             if stop::asked() {
                 return Err(Failure::Interrupted);
@@ -101,7 +108,9 @@ pub fn run(
     note(
         "source_model_gbps is a model of the source's machine (RapidIO of 10 Gb/s), made from costs that it has published",
     );
-    svg.map_or(Ok(()), |file| draw(file, "bytes of a buffer", &mtus().map(label).collect::<Vec<_>>(), &charts(&points)))
+    svg.map_or(Ok(()), |file| {
+        draw(file, "bytes of a buffer", &mtus(from).map(label).collect::<Vec<_>>(), &charts(&points))
+    })
 }
 
 fn label(mtu: u32) -> String {
@@ -137,7 +146,7 @@ mod tests {
             Point { size, mtu, optimisations, flow: line(f64::from(mtu) / 1e6), latency: line(5e3) }
         };
         let with = |mtu| Optimisations::STEPS.into_iter().flat_map(move |one| SIZES.map(|size| of(size, mtu, one)));
-        mtus().flat_map(with).collect()
+        mtus(0).flat_map(with).collect()
     }
 
     #[test]
@@ -177,6 +186,6 @@ mod tests {
         let charts = charts(&points());
         assert_eq!(charts.iter().map(|chart| chart.lines.len()).collect::<Vec<_>>(), [4, 4, 2]);
         assert!(charts.iter().flat_map(|chart| &chart.lines).all(|line| line.points.len() == 11));
-        assert_eq!(mtus().map(label).collect::<Vec<_>>()[..2], ["1 KiB", "2 KiB"]);
+        assert_eq!(mtus(0).map(label).collect::<Vec<_>>()[..2], ["1 KiB", "2 KiB"]);
     }
 }

@@ -101,7 +101,7 @@ impl<B: Buffer> Helper<B> {
                 ticked = Instant::now();
                 state.local.tick();
             }
-            if state.calls != seen && state.sleepers == 0 {
+            if state.calls != seen && state.sleepers == 0 && !state.is_watched() {
                 // The program looks itself.
                 seen = state.calls;
                 let longer = pause.map_or(LONGEST, |pause| (pause * 2).min(LONGEST));

@@ -284,6 +284,11 @@ impl<B: Buffer> State<B> {
         }
     }
 
+    /// Whether the program may wait for a descriptor: then it looks now and sleeps the next moment.
+    pub fn is_watched(&self) -> bool {
+        self.descriptor.is_some()
+    }
+
     /// A descriptor that is readable as long as there is something to take.
     pub fn descriptor(&mut self) -> Result<Arc<OwnedFd>, Errno> {
         if let Some(descriptor) = &self.descriptor {
