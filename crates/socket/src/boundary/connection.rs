@@ -1,0 +1,145 @@
+//! `connect`, `accept`, `shutdown`, and options.
+
+use super::{guarded, real, set_errno};
+use crate::counters::{Count, Reason, count};
+use crate::shared::End;
+use crate::stream::Stream;
+use crate::{sys, table};
+use core::ffi::{c_int, c_void};
+use libc::{sockaddr, socklen_t};
+use std::sync::Arc;
+
+fn begins(fd: c_int, end: End) {
+    count(Count::Connections, 1);
+    table::set_stream(fd, Some(Arc::new(Stream::new(end))));
+}
+
+/// # Safety
+/// As `connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: as the caller promises.
+    let done = unsafe { real::connect(fd, to, len) };
+    if to.is_null() || (len as usize) < size_of::<libc::sa_family_t>() || crate::library().config.is_off {
+        return done;
+    }
+    // SAFETY: at least the family is there.
+    let family = i32::from(unsafe { (*to).sa_family });
+    // SAFETY: this thread's own variable.
+    let error = unsafe { *libc::__errno_location() };
+    let goes_on = done == 0 || [libc::EINPROGRESS, libc::EINTR].contains(&error);
+    let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&family);
+    if goes_on && is_internet {
+        guarded(|| {
+            if table::stream(fd).is_none() && sys::is_tcp(fd) {
+                begins(fd, End::Connecting);
+            }
+            0
+        });
+        set_errno(error);
+    }
+    done
+}
+
+fn accepted(fd: c_int) -> c_int {
+    if fd < 0 || crate::library().config.is_off {
+        return fd;
+    }
+    guarded(|| {
+        let family = rustix::net::sockopt::socket_domain(sys::borrow(fd));
+        if matches!(family, Ok(rustix::net::AddressFamily::INET | rustix::net::AddressFamily::INET6)) {
+            begins(fd, End::Accepting);
+        }
+        fd
+    })
+}
+
+/// # Safety
+/// As `accept`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn accept(fd: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: as the caller promises.
+    accepted(unsafe { real::accept(fd, from, len) })
+}
+
+/// # Safety
+/// As `accept4`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn accept4(fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    accepted(unsafe { real::accept4(fd, from, len, flags) })
+}
+
+/// # Safety
+/// As `shutdown`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Some(stream) = table::stream_of(fd) {
+        let done = guarded(|| stream.shut_down(fd, how).unwrap_or(1));
+        if done != 1 {
+            return done;
+        }
+    }
+    // SAFETY: as the caller promises.
+    unsafe { real::shutdown(fd, how) }
+}
+
+/// Options that only the kernel can keep: whoever wants one has its connection there.
+fn is_for_kernel(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => [libc::SO_ZEROCOPY, libc::SO_OOBINLINE].contains(&name),
+        libc::IPPROTO_TCP => [libc::TCP_ULP, libc::TCP_REPAIR, libc::TCP_MD5SIG].contains(&name),
+        _ => false,
+    }
+}
+
+/// # Safety
+/// As `setsockopt`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if let Some(stream) = table::stream_of(fd) {
+        let is_low_water = level == libc::SOL_SOCKET && name == libc::SO_RCVLOWAT;
+        if is_low_water && stream.live().is_some() {
+            // A doorbell is one byte, and has to be enough.
+            return 0;
+        }
+        if (is_low_water || is_for_kernel(level, name)) && guarded(|| i32::from(!stream.leave(fd, Reason::Wanted))) != 0 {
+            set_errno(libc::ENOPROTOOPT);
+            return -1;
+        }
+    }
+    // SAFETY: as the caller promises.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// # Safety
+/// As `getsockopt`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let done = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if done == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(stream) = table::stream_of(fd)
+    {
+        // SAFETY: the kernel has just written a number there, of that length.
+        unsafe {
+            if *len as usize >= size_of::<c_int>() && value.cast::<c_int>().read_unaligned() == 0 {
+                value.cast::<c_int>().write_unaligned(stream.take_error());
+            }
+        }
+    }
+    done
+}

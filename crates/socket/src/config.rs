@@ -1,0 +1,80 @@
+//! What `MILLRACE_STREAMS` says.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The environment variable. `MILLRACE_SOCKET` is where cards listen.
+pub(crate) const VARIABLE: &str = "MILLRACE_STREAMS";
+
+/// How the library behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub is_off: bool,
+    /// To which file a line of counters is added when a process ends.
+    pub stats: Option<PathBuf>,
+    /// To which file a line is added for every connection.
+    pub log: Option<PathBuf>,
+    /// Bytes of the ring of each direction.
+    pub ring: usize,
+    /// How long it is looked before a thread sleeps.
+    pub spin: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let has_others = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+        let spin = Duration::from_micros(if has_others { 50 } else { 0 });
+        Self { is_off: false, stats: None, log: None, ring: 256 << 10, spin }
+    }
+}
+
+impl Config {
+    /// The words of a text, and those that mean nothing.
+    pub(crate) fn parse(text: &str) -> (Self, Vec<String>) {
+        let (mut config, mut unknown) = (Self::default(), Vec::new());
+        for word in text.split([' ', ',', '\t', '\n']).filter(|word| !word.is_empty()) {
+            if !config.take(word) {
+                unknown.push(word.to_owned());
+            }
+        }
+        (config, unknown)
+    }
+
+    fn take(&mut self, word: &str) -> bool {
+        match word.split_once('=') {
+            None if word == "off" => self.is_off = true,
+            Some(("stats", file)) if !file.is_empty() => self.stats = Some(file.into()),
+            Some(("log", file)) if !file.is_empty() => self.log = Some(file.into()),
+            Some(("ring", bytes)) => match bytes.parse::<usize>() {
+                Ok(bytes) if bytes.is_power_of_two() && RINGS.contains(&bytes) => self.ring = bytes,
+                _ => return false,
+            },
+            Some(("spin", time)) => match time.parse() {
+                Ok(time) if time <= 1_000_000 => self.spin = Duration::from_micros(time),
+                _ => return false,
+            },
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// Sizes that a ring may have.
+pub(crate) const RINGS: std::ops::RangeInclusive<usize> = 4096..=64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_understood_or_named() {
+        let (config, unknown) = Config::parse("stats=/tmp/s, log=/tmp/l ring=65536 spin=7");
+        assert!(unknown.is_empty() && !config.is_off);
+        assert_eq!((config.ring, config.spin), (65536, Duration::from_micros(7)));
+        assert_eq!((config.stats, config.log), (Some("/tmp/s".into()), Some("/tmp/l".into())));
+        assert!(Config::parse("off").0.is_off);
+        let (config, unknown) = Config::parse("ring=1000 spin=-1 stats= on ring=2048");
+        assert_eq!(unknown, ["ring=1000", "spin=-1", "stats=", "on", "ring=2048"]);
+        assert_eq!(config, Config::default());
+    }
+}

@@ -1,0 +1,432 @@
+//! The connections of an epoll.
+//!
+//! Until a connection has met, the kernel watches it as the program wants, and only the program's word beside it is kept here.
+//! Afterwards the kernel watches it for doorbells and its end, edge-triggered, and what the program hears comes from the rings.
+//! Those where something has happened lately are *hot*: every wait looks at them. The others have said that they sleep: their
+//! doorbell comes by the kernel, and makes them hot. So a wait costs what the busy ones cost, however many there are.
+
+use crate::counters::{Count, count};
+use crate::lock::{Held, Local};
+use crate::poll::Deadline;
+use crate::stream::Stream;
+use crate::{spin, sys, table};
+use millrace_dma::fence;
+use rustix::io::Errno;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// The upper half of our words in the kernel: no address, and no number of a file.
+const TAG: u64 = 0xa5c3_71e6;
+
+const OUT: u32 = libc::EPOLLOUT as u32;
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+/// What the kernel watches of a connection that has met.
+const BELLS: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32 | EDGE;
+
+/// A connection in which nothing happened for so many looks is hot no more.
+const COLD: u32 = 2000;
+/// So many doorbells may lie in the kernel.
+const LYING: u64 = 16;
+
+struct Entry {
+    stream: Arc<Stream>,
+    events: u32,
+    data: u64,
+    has_met: bool,
+    is_hot: bool,
+    /// Reported once, and not wanted again yet (`EPOLLONESHOT`).
+    is_off: bool,
+    /// Wanted anew: what is ready is an edge.
+    is_fresh: bool,
+    /// What had happened when it was reported last.
+    seen: (u64, u64, bool),
+    idle: u32,
+}
+
+impl Entry {
+    /// What the program is to hear now.
+    fn report(&mut self, fd: RawFd) -> Option<u32> {
+        if self.is_off || !self.has_met {
+            return None;
+        }
+        let shared = self.stream.live()?;
+        let now = self.stream.events(fd, shared) as u16 as u32 & (self.events | ALWAYS);
+        if now == 0 {
+            return None;
+        }
+        if self.events & EDGE != 0 {
+            let has_ended = shared.reader.has_ended() || self.stream.has_ended.load(Ordering::Relaxed);
+            let seen = (shared.reader.mark(), self.stream.news.load(Ordering::Relaxed), has_ended);
+            let has_room = now & OUT != 0 && self.stream.was_full.swap(false, Ordering::Relaxed);
+            if !self.is_fresh && !has_room && seen == self.seen {
+                return None;
+            }
+            (self.seen, self.is_fresh) = (seen, false);
+        }
+        self.is_off = self.events & ONCE != 0;
+        Some(now)
+    }
+
+    /// Says that it sleeps, so that a doorbell is rung.
+    fn doze(&self) {
+        let Some(shared) = self.stream.live() else { return };
+        shared.reader.mark_asleep();
+        if self.events & OUT != 0 && shared.writer.has_much_room() == Ok(false) {
+            shared.writer.doze();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Set {
+    entries: Vec<Option<Box<Entry>>>,
+    hot: Vec<RawFd>,
+    /// Where the next look begins.
+    next: usize,
+    met: usize,
+    looks: u32,
+}
+
+impl Set {
+    fn get(&mut self, fd: RawFd) -> Option<&mut Entry> {
+        self.entries.get_mut(usize::try_from(fd).ok()?)?.as_deref_mut()
+    }
+
+    fn heat(&mut self, fd: RawFd) {
+        if let Some(entry) = self.get(fd) {
+            entry.idle = 0;
+            if !entry.is_hot {
+                entry.is_hot = true;
+                self.hot.push(fd);
+            }
+        }
+    }
+
+    /// Writes what the program is to hear.
+    fn scan(&mut self, to: &mut [libc::epoll_event]) -> usize {
+        let (mut found, mut at) = (0, 0);
+        let all = self.hot.len();
+        while at < all && found < to.len() {
+            let fd = self.hot[(self.next + at) % all];
+            at += 1;
+            let Some(entry) = self.get(fd) else { continue };
+            match entry.report(fd) {
+                Some(events) => {
+                    entry.idle = 0;
+                    to[found] = libc::epoll_event { events, u64: entry.data };
+                    found += 1;
+                }
+                None => entry.idle += 1,
+            }
+        }
+        if all > 0 {
+            self.next = (self.next + at) % all;
+        }
+        self.looks += 1;
+        if self.looks.is_multiple_of(COLD) {
+            self.cool();
+        }
+        found
+    }
+
+    /// Connections in which nothing happens are not looked at any more.
+    fn cool(&mut self) {
+        let Self { entries, hot, .. } = self;
+        hot.retain(|&fd| {
+            let Some(Some(entry)) = entries.get_mut(fd as usize) else { return false };
+            if entry.idle < COLD {
+                return true;
+            }
+            entry.doze();
+            // Pairs with the fences of who rings, in `Writer::must_wake` and `Reader::must_wake`.
+            fence(Ordering::SeqCst);
+            let is_quiet = entry.stream.live().is_none_or(|shared| {
+                entry.is_off || entry.stream.events(fd, shared) as u16 as u32 & (entry.events | ALWAYS) == 0
+            });
+            entry.is_hot = !is_quiet;
+            !is_quiet
+        });
+    }
+
+    fn remove(&mut self, fd: RawFd) -> Option<Box<Entry>> {
+        let entry = self.entries.get_mut(usize::try_from(fd).ok()?)?.take()?;
+        self.hot.retain(|&other| other != fd);
+        self.met -= usize::from(entry.has_met);
+        Some(entry)
+    }
+}
+
+/// An epoll with connections in it.
+pub(crate) struct Epoll {
+    set: Local<Set>,
+    sleepers: AtomicU32,
+}
+
+fn tagged(fd: RawFd) -> u64 {
+    TAG << 32 | fd as u32 as u64
+}
+
+/// As `epoll_ctl`. `None` when it is no matter of ours.
+pub(crate) fn control(epoll: RawFd, what: i32, fd: RawFd, event: Option<(u32, u64)>) -> Option<Result<(), Errno>> {
+    let set = table::epoll(epoll);
+    let stream = table::stream_of(fd).filter(|stream| !stream.is_kernels());
+    match (what, set, event) {
+        (libc::EPOLL_CTL_ADD, set, Some((events, data))) => {
+            let stream = stream?;
+            stream.look(fd);
+            stream.settle();
+            let set = set.unwrap_or_else(|| {
+                let new = Arc::new(Epoll { set: Local::new(Set::default()), sleepers: AtomicU32::new(0) });
+                table::set_epoll(epoll, Some(new.clone()));
+                new
+            });
+            Some(set.add(epoll, fd, stream, events, data))
+        }
+        (libc::EPOLL_CTL_MOD, Some(set), Some((events, data))) => set.change(epoll, fd, events, data),
+        (libc::EPOLL_CTL_DEL, Some(set), _) => {
+            let entry = set.remove(fd)?;
+            entry.watch(epoll, fd, false);
+            Some(sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0))
+        }
+        _ => None,
+    }
+}
+
+impl Epoll {
+    fn add(&self, epoll: RawFd, fd: RawFd, stream: Arc<Stream>, events: u32, data: u64) -> Result<(), Errno> {
+        let has_met = stream.live().is_some();
+        let watched = if has_met { BELLS } else { events };
+        sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, watched, tagged(fd))?;
+        let mut set = self.set.lock();
+        set.remove(fd);
+        if set.entries.len() <= fd as usize {
+            set.entries.resize_with(fd as usize + 1, || None);
+        }
+        set.met += usize::from(has_met);
+        let entry = Entry {
+            stream: stream.clone(),
+            events,
+            data,
+            has_met,
+            is_hot: false,
+            is_off: false,
+            is_fresh: true,
+            seen: (0, 0, false),
+            idle: 0,
+        };
+        set.entries[fd as usize] = Some(Box::new(entry));
+        if has_met {
+            set.heat(fd);
+        }
+        drop(set);
+        stream.watch(epoll, fd, true);
+        // It may have met meanwhile, in another thread.
+        if !has_met && stream.live().is_some() {
+            self.met(epoll, fd);
+        }
+        Ok(())
+    }
+
+    fn change(&self, epoll: RawFd, fd: RawFd, events: u32, data: u64) -> Option<Result<(), Errno>> {
+        let mut set = self.set.lock();
+        let entry = set.get(fd)?;
+        if !entry.has_met
+            && let Err(error) = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, events, tagged(fd))
+        {
+            return Some(Err(error));
+        }
+        (entry.events, entry.data, entry.is_off, entry.is_fresh) = (events, data, false, true);
+        if entry.has_met {
+            set.heat(fd);
+            self.wake(epoll, &mut set, fd);
+        }
+        Some(Ok(()))
+    }
+
+    /// Threads that sleep in this epoll look at a connection anew: the kernel tells them of it once more.
+    fn wake(&self, epoll: RawFd, set: &mut Held<'_, Set>, fd: RawFd) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            if let Some(entry) = set.get(fd) {
+                entry.doze();
+            }
+            fence(Ordering::SeqCst);
+            // Any connection is writable there: at once there is an event, which those threads take.
+            let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, BELLS | OUT, tagged(fd));
+        }
+    }
+
+    /// A connection has met.
+    pub(crate) fn met(&self, epoll: RawFd, fd: RawFd) {
+        let mut set = self.set.lock();
+        let Some(entry) = set.get(fd) else { return };
+        if entry.has_met || entry.stream.live().is_none() {
+            return;
+        }
+        entry.has_met = true;
+        entry.is_fresh = true;
+        if sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, BELLS, tagged(fd)).is_err() {
+            // One that is watched exclusively cannot be changed.
+            let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, BELLS, tagged(fd));
+        }
+        set.met += 1;
+        set.heat(fd);
+        self.wake(epoll, &mut set, fd);
+    }
+
+    /// Forgets a connection.
+    pub(crate) fn remove(&self, fd: RawFd) -> Option<Arc<Stream>> {
+        self.set.lock().remove(fd).map(|entry| entry.stream)
+    }
+
+    /// Whether connections in it have met.
+    pub(crate) fn has_met(&self) -> bool {
+        self.set.lock().met > 0
+    }
+
+    /// Whether the program would hear something.
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut set = self.set.lock();
+        let Set { entries, hot, .. } = &mut *set;
+        hot.iter().any(|&fd| {
+            let Some(Some(entry)) = entries.get(fd as usize) else { return false };
+            let events = |shared| entry.stream.events(fd, shared) as u16 as u32 & (entry.events | ALWAYS);
+            !entry.is_off && entry.has_met && entry.stream.live().is_some_and(|shared| events(shared) != 0)
+        })
+    }
+
+    /// All hot ones say that they sleep.
+    pub(crate) fn arm(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let mut set = self.set.lock();
+        let Set { entries, hot, .. } = &mut *set;
+        for &fd in hot.iter() {
+            let Some(Some(entry)) = entries.get(fd as usize) else { continue };
+            entry.doze();
+            if let Some(shared) = entry.stream.live()
+                && shared.reader.bells() >= LYING
+            {
+                entry.stream.quieten(fd, shared);
+            }
+        }
+        // Pairs with the fences of who rings, in `Writer::must_wake` and `Reader::must_wake`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// They are awake, unless another thread sleeps for them.
+    pub(crate) fn disarm(&self) {
+        if self.sleepers.fetch_sub(1, Ordering::SeqCst) > 1 {
+            return;
+        }
+        let mut set = self.set.lock();
+        let Set { entries, hot, .. } = &mut *set;
+        for &fd in hot.iter() {
+            if let Some(Some(entry)) = entries.get(fd as usize)
+                && let Some(shared) = entry.stream.live()
+                && entry.stream.is_alone()
+                && shared.sleepers() == 0
+            {
+                shared.reader.awake();
+            }
+        }
+    }
+
+    fn scan(&self, to: &mut [libc::epoll_event]) -> usize {
+        self.set.lock().scan(to)
+    }
+
+    /// Asks the kernel. What is the program's is written; doorbells make their connections hot.
+    fn ask(
+        &self,
+        epoll: RawFd,
+        to: &mut [libc::epoll_event],
+        timeout: Option<Duration>,
+        signals: usize,
+    ) -> Result<usize, Errno> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let most = to.len().min(events.len());
+        let count = sys::epoll_wait(epoll, &mut events[..most], timeout, signals)?;
+        let mut set = self.set.lock();
+        let mut found = 0;
+        for event in &events[..count] {
+            let (said, data) = (event.events, event.u64);
+            let data = if data >> 32 == TAG {
+                let fd = data as u32 as RawFd;
+                // What is not known was closed, or is another process's.
+                let Some(entry) = set.get(fd) else { continue };
+                if entry.has_met {
+                    entry.stream.hear(said as i16);
+                    entry.stream.news.fetch_add(u64::from(said & !OUT != 0), Ordering::Relaxed);
+                    set.heat(fd);
+                    continue;
+                }
+                entry.is_off = entry.events & ONCE != 0;
+                entry.data
+            } else {
+                data
+            };
+            to[found] = libc::epoll_event { events: said, u64: data };
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    /// As `epoll_pwait`.
+    pub(crate) fn wait(
+        &self,
+        epoll: RawFd,
+        to: &mut [libc::epoll_event],
+        timeout: Option<Duration>,
+        signals: usize,
+    ) -> Result<usize, Errno> {
+        let deadline = Deadline::new(timeout);
+        loop {
+            let found = self.scan(to);
+            if found > 0 {
+                // Others are not to wait for ever behind those.
+                let asks = self.set.lock().looks.is_multiple_of(8) && found < to.len();
+                let more = if asks { self.ask(epoll, &mut to[found..], Some(Duration::ZERO), 0).unwrap_or(0) } else { 0 };
+                return Ok(found + more);
+            }
+            let has_met = self.has_met();
+            let left = deadline.left();
+            let is_over = timeout.is_some_and(|time| time.is_zero()) || left.is_some_and(|left| left.is_zero());
+            if has_met || is_over {
+                let found = self.ask(epoll, to, Some(Duration::ZERO), signals)?;
+                let found = found + self.scan(&mut to[found..]);
+                if found > 0 || is_over {
+                    return Ok(found);
+                }
+                let looked = spin::until(|turn| {
+                    let found = self.scan(to);
+                    if found > 0 {
+                        return Some(found);
+                    }
+                    let asks = turn % 64 == 63;
+                    let found = if asks { self.ask(epoll, to, Some(Duration::ZERO), signals).unwrap_or(0) } else { 0 };
+                    (found > 0).then_some(found)
+                });
+                if let Some(found) = looked {
+                    return Ok(found);
+                }
+            }
+            self.arm();
+            let found = self.scan(to);
+            let asked = if found == 0 {
+                count(Count::Sleeps, u64::from(has_met));
+                self.ask(epoll, to, deadline.left(), signals)
+            } else {
+                Ok(found)
+            };
+            self.disarm();
+            let found = asked?;
+            if found > 0 {
+                return Ok(found);
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `libmillrace-socket.so`: TCP connections between programs of one host go through shared memory, when both have this library,
+//! and through the kernel, unchanged, when one has not.
+//!
+//! The library is preloaded. A program's descriptor stays the kernel's TCP socket, with its addresses, options and end; only bytes
+//! take the other way, and one byte through TCP wakes who sleeps (`docs/socket.md`, decision 74).
+//!
+//! Rooms, in the order in which a call passes them:
+//! * `boundary`: the functions of the C library that are ours here.
+//! * `table`: which of the program's numbers are connections.
+//! * `transfer`, `poll`, `epoll`, `spin`: calls that may wait.
+//! * `stream`: a connection: which way its bytes go. `meet`: how both ends find each other. `shared`: the memory that they have.
+//! * `sys`, `files`, `lock`: the kernel, past the functions that are ours.
+//! * `config`, `counters`: what is wanted, and what was done.
+#![deny(unsafe_code)]
+
+#[cfg(not(test))]
+#[allow(unsafe_code)]
+mod boundary;
+mod config;
+mod counters;
+mod epoll;
+mod files;
+#[allow(unsafe_code)]
+mod lock;
+mod meet;
+mod poll;
+mod shared;
+mod spin;
+mod stream;
+#[allow(unsafe_code)]
+mod sys;
+mod table;
+mod transfer;
+
+use std::sync::OnceLock;
+
+/// What this library knows in a process.
+struct Library {
+    config: config::Config,
+}
+
+fn library() -> &'static Library {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let text = std::env::var(config::VARIABLE).unwrap_or_default();
+        let (config, unknown) = config::Config::parse(&text);
+        for word in unknown {
+            eprintln!("libmillrace-socket: {}: nothing is called {word:?}", config::VARIABLE);
+        }
+        Library { config }
+    })
+}

@@ -1,0 +1,237 @@
+//! `poll` over connections that have met, and anything else beside them; `select` and every call that waits come here too.
+
+use crate::counters::{Count, count};
+use crate::epoll::Epoll;
+use crate::shared::Shared;
+use crate::stream::Stream;
+use crate::{spin, sys, table};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// What of a list is ours, and where it stands.
+enum Watched {
+    Stream(usize, Arc<Stream>),
+    Epoll(usize, Arc<Epoll>),
+}
+
+impl Watched {
+    fn at(&self) -> usize {
+        match self {
+            Self::Stream(at, _) | Self::Epoll(at, _) => *at,
+        }
+    }
+}
+
+/// A time from now on, and what is left of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    /// What is left; `None` when there is no limit.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// As `ppoll`. `None` when nothing in the list is ours.
+pub(crate) fn poll(
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    signals: usize,
+) -> Option<Result<usize, Errno>> {
+    let watched = watched(fds);
+    (!watched.is_empty()).then(|| Poll { fds, watched }.run(timeout, signals))
+}
+
+fn watched(fds: &[libc::pollfd]) -> Vec<Watched> {
+    let ours = |(at, entry): (usize, &libc::pollfd)| {
+        if let Some(stream) = table::stream_of(entry.fd) {
+            stream.look(entry.fd);
+            stream.settle();
+            return stream.live().is_some().then_some(Watched::Stream(at, stream));
+        }
+        let epoll = table::epoll(entry.fd)?;
+        epoll.has_met().then_some(Watched::Epoll(at, epoll))
+    };
+    fds.iter().enumerate().filter(|(_, entry)| entry.fd >= 0).filter_map(ours).collect()
+}
+
+struct Poll<'a> {
+    fds: &'a mut [libc::pollfd],
+    watched: Vec<Watched>,
+}
+
+impl Poll<'_> {
+    fn run(mut self, timeout: Option<Duration>, signals: usize) -> Result<usize, Errno> {
+        let deadline = Deadline::new(timeout);
+        let has_others = self.watched.len() < self.fds.len();
+        loop {
+            if self.check() {
+                return self.result(has_others);
+            }
+            let is_over = timeout.is_some_and(|time| time.is_zero()) || deadline.left().is_some_and(|left| left.is_zero());
+            // Others may be ready already, and the end of ours is known to the kernel only.
+            if (has_others || is_over) && self.ask(Some(Duration::ZERO), signals, false)? {
+                return self.result(has_others);
+            }
+            if is_over {
+                let is_ready = self.check();
+                return if is_ready { self.result(false) } else { Ok(0) };
+            }
+            let looked = spin::until(|turn| {
+                if self.check() {
+                    return Some(());
+                }
+                let asks = has_others && turn % 64 == 63;
+                (asks && matches!(self.ask(Some(Duration::ZERO), signals, false), Ok(true))).then_some(())
+            });
+            if looked.is_some() {
+                return self.result(has_others);
+            }
+            if self.sleep(&deadline, signals)? {
+                return self.result(has_others);
+            }
+        }
+    }
+
+    /// Writes what is ready of ours into the list, and says whether there is any.
+    fn check(&mut self) -> bool {
+        let mut is_ready = false;
+        for one in &self.watched {
+            let entry = &mut self.fds[one.at()];
+            let events = match one {
+                Watched::Stream(_, stream) => stream.live().map_or(0, |shared| stream.events(entry.fd, shared)),
+                Watched::Epoll(_, epoll) if epoll.is_ready() => libc::POLLIN,
+                Watched::Epoll(..) => 0,
+            };
+            let always = libc::POLLERR | libc::POLLHUP;
+            let reads = if entry.events & libc::POLLRDNORM != 0 { libc::POLLIN } else { 0 };
+            let writes = if entry.events & libc::POLLWRNORM != 0 { libc::POLLOUT } else { 0 };
+            entry.revents = events & (entry.events | always | reads | writes);
+            if reads != 0 && entry.revents & libc::POLLIN != 0 {
+                entry.revents = entry.revents & !(libc::POLLIN & !entry.events) | libc::POLLRDNORM;
+            }
+            if writes != 0 && entry.revents & libc::POLLOUT != 0 {
+                entry.revents = entry.revents & !(libc::POLLOUT & !entry.events) | libc::POLLWRNORM;
+            }
+            is_ready |= entry.revents != 0;
+        }
+        is_ready
+    }
+
+    /// How many are ready, after the others have been asked for too.
+    fn result(&mut self, has_others: bool) -> Result<usize, Errno> {
+        if has_others {
+            self.ask(Some(Duration::ZERO), 0, false)?;
+        }
+        Ok(self.fds.iter().filter(|entry| entry.revents != 0).count())
+    }
+
+    /// Asks the kernel for everything; of ours, only what it alone knows. Whether others are ready. What is ready of ours stays in
+    /// the list.
+    fn ask(&mut self, timeout: Option<Duration>, signals: usize, sleeps: bool) -> Result<bool, Errno> {
+        let mut list = self.fds.to_vec();
+        for one in &self.watched {
+            let entry = &mut list[one.at()];
+            entry.events = match one {
+                Watched::Stream(_, stream) => wake_by(stream, entry.events, sleeps),
+                Watched::Epoll(..) => libc::POLLIN,
+            };
+        }
+        sys::poll(&mut list, timeout, signals)?;
+        let mut next = self.watched.iter().peekable();
+        let mut is_ready = false;
+        for (at, (entry, found)) in self.fds.iter_mut().zip(&list).enumerate() {
+            match next.next_if(|one| one.at() == at) {
+                Some(Watched::Stream(_, stream)) => stream.hear(found.revents),
+                Some(Watched::Epoll(..)) => {
+                    entry.revents |= found.revents & entry.events;
+                    is_ready |= entry.revents != 0;
+                }
+                None => {
+                    entry.revents = found.revents;
+                    is_ready |= found.revents != 0;
+                }
+            }
+        }
+        Ok(is_ready)
+    }
+
+    /// Sleeps in the kernel. Whether something is ready; if not, it is time to look again.
+    fn sleep(&mut self, deadline: &Deadline, signals: usize) -> Result<bool, Errno> {
+        let streams = |watched: &[Watched], each: &mut dyn FnMut(usize, &Stream, &Shared)| {
+            for one in watched {
+                match one {
+                    Watched::Stream(at, stream) => {
+                        if let Some(shared) = stream.live() {
+                            each(*at, stream, shared);
+                        }
+                    }
+                    Watched::Epoll(..) => {}
+                }
+            }
+        };
+        let (watched, mut is_quiet) = (std::mem::take(&mut self.watched), true);
+        streams(&watched, &mut |at, stream, shared| {
+            shared.sleeper(true);
+            let entry = self.fds[at];
+            shared.reader.doze();
+            if entry.events & (libc::POLLOUT | libc::POLLWRNORM) != 0 {
+                shared.writer.doze();
+            }
+            is_quiet &= stream.quieten(entry.fd, shared);
+            is_quiet &= wake_by(stream, entry.events, true) & libc::POLLIN != 0;
+        });
+        for one in &watched {
+            if let Watched::Epoll(_, epoll) = one {
+                epoll.arm();
+            }
+        }
+        self.watched = watched;
+        let mut is_ready = self.check();
+        let mut outcome = Ok(false);
+        if !is_ready {
+            count(Count::Sleeps, 1);
+            let left = deadline.left();
+            // Where doorbells cannot wake this thread, it looks by itself.
+            let soon = Duration::from_millis(1);
+            let time = if is_quiet { left } else { Some(left.map_or(soon, |left| left.min(soon))) };
+            outcome = self.ask(time, signals, true);
+        }
+        let watched = std::mem::take(&mut self.watched);
+        streams(&watched, &mut |_, stream, shared| {
+            // Who sleeps on wants his doorbell.
+            if shared.sleeper(false) == 0 && stream.watchers.load(Ordering::Relaxed) == 0 {
+                shared.reader.awake();
+            }
+        });
+        for one in &watched {
+            if let Watched::Epoll(_, epoll) = one {
+                epoll.disarm();
+            }
+        }
+        self.watched = watched;
+        let others = outcome?;
+        is_ready |= others | self.check();
+        Ok(is_ready)
+    }
+}
+
+/// What the kernel is asked for one of ours: a doorbell, or the end, unless it has been heard. To wait for what is there already
+/// would be no sleep.
+fn wake_by(stream: &Stream, wanted: i16, sleeps: bool) -> i16 {
+    let Some(shared) = stream.live() else { return wanted };
+    let reads = wanted & (libc::POLLIN | libc::POLLRDNORM) != 0;
+    if !shared.receives_here() && !reads {
+        return 0;
+    }
+    let has_ended = stream.has_ended.load(Ordering::Relaxed);
+    let has_bells = shared.receives_here() && (shared.reader.bells() > 0 && shared.sleepers() > 1);
+    if has_ended || sleeps && has_bells { 0 } else { libc::POLLIN | libc::POLLRDHUP }
+}
