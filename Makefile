@@ -33,10 +33,11 @@ bench: build ## how fast it is, beside DPDK, Open vSwitch, a bare ring and a cac
 soak: build ## kill programs and scribble on their memory for SOAK_SECONDS (default 3600): nothing may leak, nobody be hurt
 	@scripts/soak.sh
 
-build: ## target/release/millrace and millrace-bench, their manual pages, the extension library for libnfb, libibverbs.so.1 and librdmacm.so.1
+build: ## target/release/millrace and millrace-bench, their manual pages, the extension library for libnfb, the socket library, libibverbs.so.1 and librdmacm.so.1
 	@scripts/setup.sh --build
 	@$(RUN) cargo build --release --locked
 	@ln -f $(BUILT)/libnfb_ext_millrace.so $(BUILT)/libnfb-ext-millrace.so
+	@ln -f $(BUILT)/libmillrace_socket.so $(BUILT)/libmillrace-socket.so
 	@scripts/link-verbs.sh $(BUILT)
 	@$(MAKE) -s $(SHARE)/made
 
@@ -47,13 +48,14 @@ $(SHARE)/made: $(BUILT)/millrace $(BUILT)/millrace-bench
 	@touch $@
 
 # Where only files are installed, what is missing is not built.
-$(BUILT)/millrace $(BUILT)/millrace-bench $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1:
+$(BUILT)/millrace $(BUILT)/millrace-bench $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-socket.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1:
 	@echo "$@ has not been built; 'make build' does that" >&2; exit 1
 
-install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1 ## copy what `make build` has made to PREFIX (default /usr/local), below DESTDIR if given
+install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-socket.so $(BUILT)/libmillrace.so $(BUILT)/libmillrace.a $(BUILT)/verbs/libibverbs.so.1 $(BUILT)/verbs/librdmacm.so.1 ## copy what `make build` has made to PREFIX (default /usr/local), below DESTDIR if given
 	install -D -m 755 $(BUILT)/millrace $(TO)/bin/millrace
 	install -D -m 755 $(BUILT)/millrace-bench $(TO)/bin/millrace-bench
 	install -D -m 755 $(BUILT)/libnfb-ext-millrace.so $(TO)/lib/libnfb-ext-millrace.so
+	install -D -m 755 $(BUILT)/libmillrace-socket.so $(TO)/lib/libmillrace-socket.so
 	install -D -m 644 $(BUILT)/libmillrace.so $(TO)/lib/libmillrace.so.0
 	ln -sf libmillrace.so.0 $(TO)/lib/libmillrace.so
 	install -D -m 755 $(BUILT)/verbs/libibverbs.so.1 $(TO)/lib/millrace/libibverbs.so.1
@@ -75,7 +77,7 @@ deb: build ## a Debian package in target/debian, from what `make install` instal
 	@rm -rf $(BUILT)/package
 	@$(MAKE) -s install DESTDIR=$(BUILT)/package PREFIX=/usr ZSH=share/zsh/vendor-completions
 	@gzip -9n $(BUILT)/package/usr/share/man/man1/*.1
-	@cd $(BUILT)/package/usr && strip --strip-unneeded bin/millrace bin/millrace-bench lib/libmillrace.so.0 lib/libnfb-ext-millrace.so
+	@cd $(BUILT)/package/usr && strip --strip-unneeded bin/millrace bin/millrace-bench lib/libmillrace.so.0 lib/libmillrace-socket.so lib/libnfb-ext-millrace.so
 	@$(RUN) scripts/tool.sh cargo-deb 3.8.0
 	@$(RUN) PATH=$(CARGO_TARGET_DIR)/tools/bin:$$PATH cargo deb --no-build --locked -p millrace-cli
 

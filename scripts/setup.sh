@@ -72,6 +72,13 @@ to_test() {
     installed libmpich-dev || packages+=(libmpich-dev)
     need mpiexec.openmpi openmpi-bin
     installed libopenmpi-dev || packages+=(libopenmpi-dev)
+    # Programs over TCP, for the socket library.
+    need redis-server redis-server
+    need redis-benchmark redis-tools
+    need nginx nginx-light
+    need wrk wrk
+    need curl curl
+    need socat socat
     # Beside a Rust of Debian; rustup has its own.
     if ! find_rust || installed cargo-web; then
         installed rustfmt-web || packages+=(rustfmt-web)
@@ -90,12 +97,12 @@ if [ "$purpose" = --bench ]; then
     need fi_pingpong libfabric-bin
 fi
 
-# The package of Open vSwitch starts its services at once and at every start of the system. Benchmark and tests run copies of
-# their own in folders of their own, and only while they work; so where we install the package, nothing shall run afterwards.
+# The packages of Open vSwitch, redis and nginx start services at once and at every start of the system. Benchmark and tests run
+# copies of their own in folders of their own, and only while they work; so where we install them, nothing shall run afterwards.
 # policy-rc.d is how Debian asks whether a package may start something; an existing one is left alone.
 policy=/usr/sbin/policy-rc.d
 quiet_services() {
-    case " ${packages[*]} " in *" openvswitch-switch-dpdk "*) ;; *) return 0 ;; esac
+    case " ${packages[*]} " in *" openvswitch-switch-dpdk "* | *" nginx-light "* | *" redis-server "*) ;; *) return 0 ;; esac
     [ -e "$policy" ] && return 0
     printf '#!/bin/sh\n# From scripts/setup.sh of Millrace, for the time of one installation.\nexit 101\n' >"$policy"
     chmod +x "$policy"
@@ -109,6 +116,9 @@ loud_services() {
         systemctl disable openvswitch-switch ovs-vswitchd ovsdb-server >/dev/null 2>&1 || true
         echo "setup: Open vSwitch is installed, and not started; systemctl enable --now openvswitch-switch does that"
     fi
+    case " ${packages[*]} " in *" redis-server "* | *" nginx-light "*)
+        ! command -v systemctl >/dev/null || systemctl disable redis-server nginx >/dev/null 2>&1 || true ;;
+    esac
 }
 made_policy=no
 

@@ -19,6 +19,7 @@ bin/millrace
 bin/millrace-bench
 include/millrace.h
 lib/libmillrace.a
+lib/libmillrace-socket.so
 lib/libmillrace.so
 lib/libmillrace.so.0
 lib/libnfb-ext-millrace.so

@@ -43,7 +43,7 @@ struct Entry {
     /// Wanted anew: what is ready is an edge.
     is_fresh: bool,
     /// What had happened when it was reported last.
-    seen: (u64, u64, bool),
+    seen: (u64, u64, u32, bool),
     idle: u32,
 }
 
@@ -59,8 +59,11 @@ impl Entry {
             return None;
         }
         if self.events & EDGE != 0 {
-            let has_ended = shared.reader.has_ended() || self.stream.has_ended.load(Ordering::Relaxed);
-            let seen = (shared.reader.mark(), self.stream.news.load(Ordering::Relaxed), has_ended);
+            // Only what is watched makes an edge.
+            let reads = self.events & libc::EPOLLIN as u32 != 0;
+            let came = if reads { (shared.reader.mark(), self.stream.news.load(Ordering::Relaxed)) } else { (0, 0) };
+            let has_ended = reads && (shared.reader.has_ended() || self.stream.has_ended.load(Ordering::Relaxed));
+            let seen = (came.0, came.1, now & !(OUT | libc::EPOLLIN as u32), has_ended);
             let has_room = now & OUT != 0 && self.stream.was_full.swap(false, Ordering::Relaxed);
             if !self.is_fresh && !has_room && seen == self.seen {
                 return None;
@@ -215,7 +218,7 @@ impl Epoll {
             is_hot: false,
             is_off: false,
             is_fresh: true,
-            seen: (0, 0, false),
+            seen: (0, 0, 0, false),
             idle: 0,
         };
         set.entries[fd as usize] = Some(Box::new(entry));
@@ -267,7 +270,8 @@ impl Epoll {
             return;
         }
         entry.has_met = true;
-        entry.is_fresh = true;
+        // What the kernel would have said of bytes that came since it spoke last is not known.
+        entry.is_fresh |= entry.events & libc::EPOLLIN as u32 != 0;
         if sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, BELLS, tagged(fd)).is_err() {
             // One that is watched exclusively cannot be changed.
             let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
@@ -360,11 +364,13 @@ impl Epoll {
                 let Some(entry) = set.get(fd) else { continue };
                 if entry.has_met {
                     entry.stream.hear(said as i16);
-                    entry.stream.news.fetch_add(u64::from(said & !OUT != 0), Ordering::Relaxed);
+                    // A doorbell is news while it may be bytes; later, the ring says what is new.
+                    let may_be_bytes = entry.stream.live().is_some_and(|shared| !shared.receives_here());
+                    entry.stream.news.fetch_add(u64::from(may_be_bytes && said & !OUT != 0), Ordering::Relaxed);
                     set.heat(fd);
                     continue;
                 }
-                entry.is_off = entry.events & ONCE != 0;
+                (entry.is_off, entry.is_fresh) = (entry.events & ONCE != 0, false);
                 entry.data
             } else {
                 data
@@ -389,7 +395,8 @@ impl Epoll {
             if found > 0 {
                 // Others are not to wait for ever behind those.
                 let asks = self.set.lock().looks.is_multiple_of(8) && found < to.len();
-                let more = if asks { self.ask(epoll, &mut to[found..], Some(Duration::ZERO), 0).unwrap_or(0) } else { 0 };
+                let more =
+                    if asks { self.ask(epoll, &mut to[found..], Some(Duration::ZERO), 0).unwrap_or(0) } else { 0 };
                 return Ok(found + more);
             }
             let has_met = self.has_met();

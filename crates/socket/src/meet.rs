@@ -206,7 +206,7 @@ fn keep(number: RawFd, sockets: &[(RawFd, u64)]) -> Option<(Vec<RawFd>, Shared)>
     let shared = Shared::open(sys::own(number), None, End::Connecting).ok()?;
     let (cookie, end) = sockets.iter().find_map(|&(_, cookie)| Some((cookie, shared.end_of(cookie)?)))?;
     let fds = sockets.iter().filter(|socket| socket.1 == cookie).map(|socket| socket.0).collect();
-    Some((fds, shared.as_end(end)?))
+    Some((fds, shared.into_end(end)?))
 }
 
 fn descriptors() -> Vec<RawFd> {

@@ -75,7 +75,8 @@ impl Poll<'_> {
             if self.check() {
                 return self.result(has_others);
             }
-            let is_over = timeout.is_some_and(|time| time.is_zero()) || deadline.left().is_some_and(|left| left.is_zero());
+            let is_over =
+                timeout.is_some_and(|time| time.is_zero()) || deadline.left().is_some_and(|left| left.is_zero());
             // Others may be ready already, and the end of ours is known to the kernel only.
             if (has_others || is_over) && self.ask(Some(Duration::ZERO), signals, false)? {
                 return self.result(has_others);

@@ -189,7 +189,7 @@ impl Shared {
     }
 
     /// The same memory, seen from that end.
-    pub(crate) fn as_end(mut self, end: End) -> Option<Self> {
+    pub(crate) fn into_end(mut self, end: End) -> Option<Self> {
         let region = self.region.take()?;
         let (file, size) = (self.file, self.size);
         drop(self);

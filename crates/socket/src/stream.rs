@@ -139,8 +139,23 @@ impl Stream {
     /// To be called first in everything that the program does with it: offers memory, and notices that an offer was taken.
     #[inline]
     pub(crate) fn look(&self, fd: RawFd) {
-        if self.state.load(Ordering::Relaxed) == CANDIDATE && self.end == End::Connecting {
-            self.look_slowly(fd);
+        if self.state.load(Ordering::Relaxed) == CANDIDATE {
+            match self.end {
+                End::Connecting => self.look_slowly(fd),
+                End::Accepting if self.is_forked.load(Ordering::Relaxed) => self.join(fd),
+                End::Accepting => {}
+            }
+        }
+    }
+
+    /// Another process has it too, and may have taken the offer.
+    #[cold]
+    fn join(&self, fd: RawFd) {
+        let _early = self.early.lock();
+        if self.shared.get().is_none()
+            && let Err(reason) = self.take(fd)
+        {
+            self.leave(fd, reason);
         }
     }
 
@@ -310,10 +325,13 @@ impl Stream {
         if self.is_kernels() {
             return Ok(Step::Kernel);
         }
-        if !shared.receives_here() {
-            if let Some(step) = self.receive_from_kernel(fd, shared, to, flags)? {
-                return Ok(step);
-            }
+        if !shared.receives_here()
+            && let Some(step) = self.receive_from_kernel(fd, shared, to, flags)?
+        {
+            return Ok(match step {
+                Step::Moved(count) => Step::Moved(count + self.receive_more(fd, shared, to, flags, count)?),
+                step => step,
+            });
         }
         self.receive_here(fd, shared, to, flags)
     }
@@ -349,6 +367,33 @@ impl Stream {
         Ok((ours > 0).then_some(Step::Moved(ours)))
     }
 
+    /// Behind the last bytes from the kernel, of which there were `count`, the first of the ring.
+    fn receive_more(
+        &self,
+        fd: RawFd,
+        shared: &Shared,
+        to: &mut Places<'_, '_>,
+        flags: i32,
+        count: usize,
+    ) -> Result<usize, Errno> {
+        let seen = if flags & libc::MSG_PEEK != 0 { count as u64 } else { 0 };
+        if shared.reader.before().is_none_or(|before| shared.from_kernel.load(Ordering::Relaxed) + seen < before) {
+            return Ok(0);
+        }
+        let more = to.behind(count, |to| to.take(shared, flags)).map_err(|_| malformed())?;
+        self.count_received(fd, shared, flags, more);
+        Ok(more)
+    }
+
+    fn count_received(&self, fd: RawFd, shared: &Shared, flags: i32, count: usize) {
+        if count > 0 && flags & libc::MSG_PEEK == 0 {
+            counters::count(Count::Received, count as u64);
+            if shared.reader.must_wake() {
+                self.ring(fd, shared);
+            }
+        }
+    }
+
     /// Something came the usual way. An end that has the library has looked for the offer before it answers.
     fn count_answer(&self, fd: RawFd) {
         let most = if self.has_sent.load(Ordering::Relaxed) { 4 } else { 64 };
@@ -357,24 +402,13 @@ impl Stream {
         }
     }
 
-    fn receive_here(
-        &self,
-        fd: RawFd,
-        shared: &Shared,
-        to: &mut Places<'_, '_>,
-        flags: i32,
-    ) -> Result<Step, Errno> {
+    fn receive_here(&self, fd: RawFd, shared: &Shared, to: &mut Places<'_, '_>, flags: i32) -> Result<Step, Errno> {
         for is_last in [false, true] {
             // Before the bytes are looked at: what was written before the end is there.
             let has_ended = shared.reader.has_ended() || self.is_finished.load(Ordering::Acquire);
             let count = to.take(shared, flags).map_err(|_| malformed())?;
             if count > 0 {
-                if flags & libc::MSG_PEEK == 0 {
-                    counters::count(Count::Received, count as u64);
-                    if shared.reader.must_wake() {
-                        self.ring(fd, shared);
-                    }
-                }
+                self.count_received(fd, shared, flags, count);
                 return Ok(Step::Moved(count));
             }
             if has_ended {
@@ -566,6 +600,9 @@ impl Stream {
     pub(crate) fn events(&self, fd: RawFd, shared: &Shared) -> i16 {
         let mut events = 0;
         let ended = shared.reader.has_ended();
+        if ended {
+            events |= libc::POLLRDHUP;
+        }
         if shared.receives_here() {
             let has_ended = ended || self.has_ended.load(Ordering::Acquire);
             if shared.reader.available() != Ok(0) {
@@ -711,6 +748,15 @@ impl<'a, 'b> Places<'a, 'b> {
             count -= rest;
             (self.full, self.filled) = (self.full + 1, 0);
         }
+    }
+
+    /// Does something as if so many bytes more were filled.
+    fn behind<R>(&mut self, count: usize, work: impl FnOnce(&mut Self) -> R) -> R {
+        let before = (self.full, self.filled);
+        self.fill(count);
+        let done = work(self);
+        (self.full, self.filled) = before;
+        done
     }
 
     /// The pieces that the kernel may fill. One that is filled in part is made shorter for good.

@@ -169,4 +169,3 @@ pub(crate) fn raise_sigpipe() {
     // SAFETY: sends a signal, to this thread.
     unsafe { libc::syscall(libc::SYS_tgkill, process(), thread, libc::SIGPIPE) };
 }
-

@@ -33,12 +33,7 @@ pub(crate) fn receive(
     outcome
 }
 
-fn receive_all(
-    fd: RawFd,
-    stream: &Stream,
-    to: &mut Places<'_, '_>,
-    flags: i32,
-) -> Result<Option<usize>, Errno> {
+fn receive_all(fd: RawFd, stream: &Stream, to: &mut Places<'_, '_>, flags: i32) -> Result<Option<usize>, Errno> {
     let (mut got, mut deadline) = (0, None);
     if to.room() == 0 {
         return Ok(stream.live().map(|_| 0));
@@ -82,12 +77,7 @@ pub(crate) fn send(fd: RawFd, stream: &Stream, from: &[IoSlice<'_>], flags: i32)
     outcome
 }
 
-fn send_all(
-    fd: RawFd,
-    stream: &Stream,
-    from: &mut Sources<'_, '_>,
-    flags: i32,
-) -> Result<Option<usize>, Errno> {
+fn send_all(fd: RawFd, stream: &Stream, from: &mut Sources<'_, '_>, flags: i32) -> Result<Option<usize>, Errno> {
     let (mut sent, mut deadline) = (0, None);
     if from.left() == 0 {
         return Ok(stream.live().map(|_| 0));

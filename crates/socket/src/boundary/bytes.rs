@@ -44,9 +44,7 @@ unsafe fn entries<'a>(list: *const iovec, count: usize) -> &'a [iovec] {
     unsafe { core::slice::from_raw_parts(list, count.min(1024)) }
 }
 
-/// # Safety
-/// As [`place`].
-unsafe fn receive(fd: c_int, stream: &Stream, to: &mut [IoSliceMut<'_>], flags: c_int) -> Option<ssize_t> {
+fn receive(fd: c_int, stream: &Stream, to: &mut [IoSliceMut<'_>], flags: c_int) -> Option<ssize_t> {
     let mut outcome = None;
     guarded(|| {
         outcome = transfer::receive(fd, stream, to, flags).map(returned);
@@ -76,7 +74,8 @@ fn send(fd: c_int, stream: &Stream, from: &[IoSlice<'_>], flags: c_int) -> Optio
 pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     if let Some(stream) = table::stream_of(fd) {
         // SAFETY: as the caller promises.
-        if let Some(done) = unsafe { receive(fd, &stream, &mut [place(to, len)], 0) } {
+        let place = unsafe { place(to, len) };
+        if let Some(done) = receive(fd, &stream, &mut [place], 0) {
             return done;
         }
     }
@@ -90,7 +89,8 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) ->
 pub unsafe extern "C-unwind" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     if let Some(stream) = table::stream_of(fd) {
         // SAFETY: as the caller promises.
-        if let Some(done) = unsafe { receive(fd, &stream, &mut [place(to, len)], flags) } {
+        let place = unsafe { place(to, len) };
+        if let Some(done) = receive(fd, &stream, &mut [place], flags) {
             return done;
         }
     }
@@ -111,7 +111,8 @@ pub unsafe extern "C-unwind" fn recvfrom(
 ) -> ssize_t {
     if let Some(stream) = table::stream_of(fd) {
         // SAFETY: as the caller promises.
-        if let Some(done) = unsafe { receive(fd, &stream, &mut [place(to, len)], flags) } {
+        let place = unsafe { place(to, len) };
+        if let Some(done) = receive(fd, &stream, &mut [place], flags) {
             if !from.is_null() && !room.is_null() && done >= 0 {
                 // SAFETY: as the caller promises. TCP gives no address.
                 unsafe { *room = 0 };
@@ -133,8 +134,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, to: *const iovec, count: c_int)
         // SAFETY: as the caller promises.
         let mut pieces: Vec<_> =
             unsafe { entries(to, count as usize).iter().map(|entry| place(entry.iov_base, entry.iov_len)).collect() };
-        // SAFETY: as above.
-        if let Some(done) = unsafe { receive(fd, &stream, &mut pieces, 0) } {
+        if let Some(done) = receive(fd, &stream, &mut pieces, 0) {
             return done;
         }
     }
@@ -152,11 +152,10 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
         // SAFETY: as the caller promises.
         let header = unsafe { &mut *message };
         // SAFETY: as above.
-        let list = unsafe { entries(header.msg_iov, header.msg_iovlen as usize) };
+        let list = unsafe { entries(header.msg_iov, header.msg_iovlen) };
         // SAFETY: as above.
         let mut pieces: Vec<_> = list.iter().map(|entry| unsafe { place(entry.iov_base, entry.iov_len) }).collect();
-        // SAFETY: as above.
-        if let Some(done) = unsafe { receive(fd, &stream, &mut pieces, flags) } {
+        if let Some(done) = receive(fd, &stream, &mut pieces, flags) {
             if done >= 0 {
                 (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
             }
@@ -249,8 +248,9 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, from: *const iovec, count: c_i
         && (0..=1024).contains(&count)
     {
         // SAFETY: as the caller promises.
-        let pieces: Vec<_> =
-            unsafe { entries(from, count as usize).iter().map(|entry| source(entry.iov_base, entry.iov_len)).collect() };
+        let pieces: Vec<_> = unsafe {
+            entries(from, count as usize).iter().map(|entry| source(entry.iov_base, entry.iov_len)).collect()
+        };
         if let Some(done) = send(fd, &stream, &pieces, 0) {
             return done;
         }
@@ -271,15 +271,19 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
     let header = unsafe { &*message };
     if let Some(stream) = table::stream_of(fd) {
         // SAFETY: as above.
-        let list = unsafe { entries(header.msg_iov, header.msg_iovlen as usize) };
+        let list = unsafe { entries(header.msg_iov, header.msg_iovlen) };
         // SAFETY: as above.
         let pieces: Vec<_> = list.iter().map(|entry| unsafe { source(entry.iov_base, entry.iov_len) }).collect();
         if let Some(done) = send(fd, &stream, &pieces, flags) {
             return done;
         }
-    } else if header.msg_controllen > 0 && !unsafe { may_pass(header) } {
-        set_errno(libc::EOPNOTSUPP);
-        return -1;
+    } else if header.msg_controllen > 0 {
+        // SAFETY: as above.
+        let may = unsafe { may_pass(header) };
+        if !may {
+            set_errno(libc::EOPNOTSUPP);
+            return -1;
+        }
     }
     // SAFETY: as the caller promises.
     unsafe { real::sendmsg(fd, message, flags) }
@@ -321,7 +325,8 @@ unsafe fn may_pass(header: &msghdr) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
     // SAFETY: as the caller promises.
-    let hands_over = || unsafe { (0..count.min(1024)).any(|at| (*messages.add(at as usize)).msg_hdr.msg_controllen > 0) };
+    let hands_over =
+        || unsafe { (0..count.min(1024)).any(|at| (*messages.add(at as usize)).msg_hdr.msg_controllen > 0) };
     if count > 0 && !messages.is_null() && (table::stream(fd).is_some() || hands_over()) {
         // One is a part of them.
         // SAFETY: as the caller promises.
@@ -427,7 +432,13 @@ pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, to: *mut c_void, len: size
 /// # Safety
 /// As `recv`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __recv_chk(fd: c_int, to: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
     check(len, room);
     // SAFETY: as the caller promises.
     unsafe { recv(fd, to, len, flags) }

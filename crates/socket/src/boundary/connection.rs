@@ -109,7 +109,8 @@ pub unsafe extern "C-unwind" fn setsockopt(
             // A doorbell is one byte, and has to be enough.
             return 0;
         }
-        if (is_low_water || is_for_kernel(level, name)) && guarded(|| i32::from(!stream.leave(fd, Reason::Wanted))) != 0 {
+        if (is_low_water || is_for_kernel(level, name)) && guarded(|| i32::from(!stream.leave(fd, Reason::Wanted))) != 0
+        {
             set_errno(libc::ENOPROTOOPT);
             return -1;
         }

@@ -147,11 +147,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, what: c_int, argument: usize) -
     match what {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, done),
         libc::F_SETFD if done == 0 => {
-            if let Some(stream) = table::stream_of(fd)
-                && let Some(shared) = stream.memory()
-            {
-                follow_exec(fd, shared);
-            }
+            keep(fd);
             done
         }
         _ => done,
@@ -188,7 +184,20 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, what: libc::c_ulong, argument: 
         }
     }
     // SAFETY: as the caller promises.
-    unsafe { real::ioctl(fd, what, argument) }
+    let done = unsafe { real::ioctl(fd, what, argument) };
+    if what == libc::FIONCLEX && done == 0 {
+        keep(fd);
+    }
+    done
+}
+
+/// A program that this one becomes has the connection, and is to have its memory.
+fn keep(fd: c_int) {
+    if let Some(stream) = table::stream_of(fd)
+        && let Some(shared) = stream.memory()
+    {
+        follow_exec(fd, shared);
+    }
 }
 
 /// A connection that stays with the kernel is looked at no more, unless an epoll knows it by our word.

@@ -182,9 +182,8 @@ pub unsafe extern "C-unwind" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let time = unsafe { timeout.as_ref() }.map(|time| {
-        Duration::from_secs(time.tv_sec.max(0) as u64) + Duration::from_micros(time.tv_usec.max(0) as u64)
-    });
+    let time = unsafe { timeout.as_ref() }
+        .map(|time| Duration::from_secs(time.tv_sec.max(0) as u64) + Duration::from_micros(time.tv_usec.max(0) as u64));
     let begin = std::time::Instant::now();
     let mut outcome = None;
     guarded(|| {
