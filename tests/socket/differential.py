@@ -9,6 +9,7 @@ whose answer depends on it, the end waits until it has what was sent to it.
 import json
 import os
 import random
+import select
 import subprocess
 import sys
 
@@ -30,9 +31,10 @@ class End:
     def do(self, **command):
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
-        line = self.process.stdout.readline()
+        # Nothing here takes long: whoever does not answer sleeps for ever.
+        line = self.process.stdout.readline() if select.select([self.process.stdout], [], [], 60)[0] else None
         if not line:
-            raise RuntimeError(f"the worker has ended at {command}")
+            raise RuntimeError(f"the worker has ended, or hangs, at {command}")
         return json.loads(line)
 
     def stop(self):
@@ -149,7 +151,11 @@ def run(kind, seed, ends, port, length):
             if ready is not None:
                 before = "\n".join(f"    {line}" for line in told[-15:])
                 sys.exit(f"failed: program {seed}, {kind}, call {len(told)}:\n{before}\n  {ready}")
-        answer = ends[me].do(**command)
+        try:
+            answer = ends[me].do(**command)
+        except RuntimeError as error:
+            before = "\n".join(f"    {line}" for line in told[-15:])
+            sys.exit(f"failed: program {seed}, {kind}, call {len(told)}:\n{before}\n  {error}")
         program.note(me, command, answer)
         told.append((me, command, answer))
     # What is left comes too, and then the end.
