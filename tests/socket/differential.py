@@ -101,7 +101,10 @@ class Program:
             # The epoll knows the old number.
             return None if self.watched[me] else {"do": "duplicate", "how": draw.choice(["dup", "dup2", "fcntl"])}
         if kind == "child":
+            before = list(self.watched), list(self.nonblocking)
             inner = self.step(me)
+            # What is not done changes nothing.
+            self.watched, self.nonblocking = before
             if inner is None or inner["do"] not in ("send", "receive", "wait") or inner.get("how") == "epoll":
                 return None
             return {"do": "child", "command": inner}
