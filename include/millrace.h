@@ -164,6 +164,10 @@ enum millrace_message_outcome {
      * The other end is gone.
      */
     MILLRACE_MESSAGE_LOST = 5,
+    /**
+     * It is here, in memory that the other end has handed over: see given of struct millrace_message_end.
+     */
+    MILLRACE_MESSAGE_HELD = 6,
 };
 
 /**
@@ -354,6 +358,16 @@ struct millrace_memory;
  * docs/message.md has the whole.
  */
 struct millrace_message;
+
+/**
+ * Memory that is filled, and then handed over to another endpoint of this host.
+ */
+struct millrace_message_block;
+
+/**
+ * Memory of a message that another endpoint has handed over.
+ */
+struct millrace_message_given;
 
 /**
  * An RX queue. One thread at a time.
@@ -691,7 +705,8 @@ struct millrace_message_end {
      */
     uint64_t len;
     /**
-     * The memory that was handed over; of several pieces the first.
+     * The memory of the program that the message was sent from, or received into; of several pieces the first. Of MILLRACE_MESSAGE_HELD: where it
+     * is, len bytes that the other end could still change.
      */
     void *bytes;
     /**
@@ -702,6 +717,10 @@ struct millrace_message_end {
      * 0.
      */
     uint32_t reserved;
+    /**
+     * Of MILLRACE_MESSAGE_HELD, for millrace_message_give_back(): until then the memory is not the other end's again. Otherwise NULL.
+     */
+    struct millrace_message_given *given;
 };
 
 #ifdef __cplusplus
@@ -1461,6 +1480,18 @@ int millrace_message_receive(const struct millrace_message *endpoint,
                              uint64_t *request);
 
 /**
+ * The same, of a message that may have been handed over (millrace_message_give()): that is not copied, but ends as MILLRACE_MESSAGE_HELD. Others
+ * come to bytes.
+ */
+int millrace_message_receive_held(const struct millrace_message *endpoint,
+                                  uint64_t peer,
+                                  uint64_t tag,
+                                  uint64_t mask,
+                                  void *bytes,
+                                  size_t len,
+                                  uint64_t *request);
+
+/**
  * The same into several pieces. The list is not used afterwards.
  */
 int millrace_message_receive_pieces(const struct millrace_message *endpoint,
@@ -1538,6 +1569,36 @@ int millrace_message_bell(const struct millrace_message *endpoint, uint64_t pati
  * be read, and is closed with the endpoint.
  */
 int millrace_message_descriptor(const struct millrace_message *endpoint);
+
+/**
+ * Allocates a block for a message to peer, which has to be on this host: 16 MiB at most. If what was handed over before has not been given
+ * back, it waits for so many nanoseconds: -EAGAIN. *bytes is its memory, which peer can see from now on.
+ */
+int millrace_message_allocate(const struct millrace_message *endpoint,
+                              uint64_t peer,
+                              size_t len,
+                              uint64_t patience,
+                              struct millrace_message_block **block,
+                              void **bytes);
+
+/**
+ * Hands a block over to the peer that it was allocated for, as a message. It is gone for this program, also when this fails. -ENOTCONN: the
+ * other end is gone; -EINVAL: it was allocated for another one.
+ */
+int millrace_message_give(const struct millrace_message *endpoint,
+                          uint64_t peer,
+                          uint64_t tag,
+                          struct millrace_message_block *block);
+
+/**
+ * Frees a block that is not handed over.
+ */
+int millrace_message_block_free(struct millrace_message_block *block);
+
+/**
+ * Gives back what another endpoint has handed over (given of struct millrace_message_end). Its memory is not to be used any more.
+ */
+int millrace_message_give_back(struct millrace_message_given *given);
 
 #ifdef __cplusplus
 } // extern "C"

@@ -20,7 +20,7 @@
 #define ALL UINT64_MAX
 #define MOST (3 << 20)
 
-enum { ECHO = 1, DIE = 2, BACK = 3 };
+enum { ECHO = 1, DIE = 2, BACK = 3, GIVE = 4 };
 
 static uint8_t out[MOST], in[MOST];
 static struct millrace_message *endpoint;
@@ -52,6 +52,14 @@ static void serve(const char *name) {
         if (end.tag == DIE)
             raise(SIGKILL);
         CHECK(end.bytes == in);
+        if (end.tag == GIVE) {
+            struct millrace_message_block *block;
+            void *bytes;
+            CHECK(millrace_message_allocate(endpoint, end.peer, end.len, LONG, &block, &bytes) == 0);
+            memcpy(bytes, in, end.len);
+            CHECK(millrace_message_give(endpoint, end.peer, BACK, block) == 0);
+            continue;
+        }
         CHECK(millrace_message_send(endpoint, end.peer, BACK, in, end.len, MILLRACE_MESSAGE_FASTEST, &request) == 0);
         ended(request, MILLRACE_MESSAGE_SENT);
         int bell = millrace_message_bell(endpoint, 0, &bell_from);
@@ -135,6 +143,24 @@ static void drive(const char *name) {
     CHECK(poll(&descriptor, 1, 0) == 0);
     CHECK(millrace_message_wait(endpoint, request, 0, &end) == -ETIMEDOUT);
     printf("a descriptor\n");
+
+    struct millrace_message_block *block;
+    void *bytes;
+    for (int turn = 0; turn < 20; turn++) {
+        CHECK(millrace_message_allocate(endpoint, peer, MOST, LONG, &block, &bytes) == 0);
+        memset(bytes, turn + 1, MOST);
+        CHECK(millrace_message_receive_held(endpoint, peer, BACK, ALL, NULL, 0, &request) == 0);
+        CHECK(millrace_message_give(endpoint, peer, GIVE, block) == 0);
+        end = ended(request, MILLRACE_MESSAGE_HELD);
+        CHECK(end.len == MOST && end.peer == peer && end.tag == BACK && end.given != NULL);
+        memset(out, turn + 1, MOST);
+        CHECK(memcmp(end.bytes, out, MOST) == 0);
+        CHECK(millrace_message_give_back(end.given) == 0);
+    }
+    CHECK(millrace_message_allocate(endpoint, peer, (16 << 20) + 1, 0, &block, &bytes) == -EMSGSIZE);
+    CHECK(millrace_message_allocate(endpoint, peer, 16 << 20, LONG, &block, &bytes) == 0);
+    CHECK(millrace_message_block_free(block) == 0 && millrace_message_block_free(NULL) == 0);
+    printf("memory that is handed over\n");
 
     CHECK(millrace_message_receive(endpoint, peer, 77, ALL, in, 8, &request) == 0);
     CHECK(millrace_message_cancel(endpoint, request) == 0);

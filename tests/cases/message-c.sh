@@ -16,6 +16,7 @@ messages of all sizes and ways
 10000 short messages
 doorbells
 a descriptor
+memory that is handed over
 what cannot be is refused
 death: lost
 SAID

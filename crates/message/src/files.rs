@@ -3,14 +3,16 @@
 use millrace_dma::{Region, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{SealFlags, fcntl_get_seals};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Files of one other end, at most; they are numbered from 1 on.
 pub const MOST_FILES: usize = 4;
+/// The number of the one with its pool ([`crate::block`]), which is no longer than a part.
+pub const POOL: u8 = 4;
 /// What is mapped at a time begins at a multiple of that, and has so many bytes.
-const PART: u64 = 16 << 20;
+pub const PART: u64 = 16 << 20;
 /// Parts of one other end that are mapped, at most.
 const MOST_PARTS: usize = 64;
 
@@ -21,15 +23,17 @@ type Part = (u64, u64, Region);
 pub struct Files {
     /// Whose other end it has; it shuts it before it uses memory of a message that has not ended for something else.
     link: Arc<OwnedFd>,
+    /// It may give others than its pool: it is of the same user, and may have this end wait.
+    is_own: bool,
     given: Mutex<[Option<OwnedFd>; MOST_FILES]>,
     /// Those used last are at the end. Held while it is read, which may take as long as the other end likes.
     parts: Mutex<VecDeque<Part>>,
 }
 
 impl Files {
-    /// None yet, of whoever has the other end of `link`.
-    pub fn new(link: Arc<OwnedFd>) -> Self {
-        Self { link, given: Mutex::default(), parts: Mutex::default() }
+    /// None yet, of whoever has the other end of `link`; of another user there is a pool at most.
+    pub fn new(link: Arc<OwnedFd>, is_own: bool) -> Self {
+        Self { link, is_own, given: Mutex::default(), parts: Mutex::default() }
     }
 
     fn given(&self) -> MutexGuard<'_, [Option<OwnedFd>; MOST_FILES]> {
@@ -39,10 +43,18 @@ impl Files {
     /// One more.
     ///
     /// # Errors
-    /// It is no file in memory that is sealed against shrinking, there is no such number, or it was given already: the file comes back.
+    /// It is no file in memory that is sealed against shrinking, there is no such number, it was given already, or it may not be given: the file
+    /// comes back.
     pub fn give(&self, number: u8, file: OwnedFd) -> Result<(), OwnedFd> {
         // Nothing else has seals; and nothing else takes long to close.
         if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+            return Err(file);
+        }
+        if number == POOL {
+            if !fstat(&file).is_ok_and(|stat| stat.st_size as u64 <= PART) {
+                return Err(file);
+            }
+        } else if !self.is_own {
             return Err(file);
         }
         let mut given = self.given();
@@ -75,6 +87,21 @@ impl Files {
         true
     }
 
+    /// Bytes of a file where they are. `None`: they are not there.
+    pub fn window(&self, number: u64, offset: u64, len: u64) -> Option<Window> {
+        let (within, len) = (offset % PART, usize::try_from(len).ok()?);
+        if within + len as u64 <= PART {
+            let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+            return self.part(&mut parts, (number, offset - within))?.part(within as usize, len).ok();
+        }
+        let page = rustix::param::page_size() as u64;
+        let first = offset & !(page - 1);
+        let whole = offset.checked_add(len as u64)?.checked_next_multiple_of(page)? - first;
+        let file = self.given()[at(number)?].as_ref()?.try_clone().ok()?;
+        let region = Region::map_part(file, first, usize::try_from(whole).ok()?).ok()?;
+        region.part((offset - first) as usize, len).ok()
+    }
+
     /// The part of a file that begins there.
     fn part<'p>(&self, parts: &'p mut VecDeque<Part>, (number, first): (u64, u64)) -> Option<&'p Window> {
         let found = parts.iter().rposition(|part| (part.0, part.1) == (number, first));
@@ -85,7 +112,8 @@ impl Files {
                 if parts.len() >= MOST_PARTS {
                     parts.pop_front();
                 }
-                (number, first, Region::map_part(file, first, PART as usize).ok()?)
+                let len = if number == u64::from(POOL) { fstat(&file).ok()?.st_size as u64 } else { PART };
+                (number, first, Region::map_part(file, first, usize::try_from(len).ok()?).ok()?)
             }
         };
         parts.push_back(part);
@@ -112,7 +140,7 @@ mod tests {
 
     fn files() -> (Files, OwnedFd) {
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        (Files::new(Arc::new(one)), other)
+        (Files::new(Arc::new(one), true), other)
     }
 
     #[test]

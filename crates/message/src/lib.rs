@@ -40,6 +40,8 @@
 
 pub mod bell;
 #[cfg(not(loom))]
+pub mod block;
+#[cfg(not(loom))]
 pub mod buffer;
 pub mod channel;
 pub mod control;

@@ -11,17 +11,18 @@
 
 use crate::Scheme;
 use crate::bell::{Bell, ClaimError, Filter, Full, Owner, Sent};
+use crate::block::Block;
 use crate::buffer::Buffer;
 use crate::channel::{CHANNEL_LEN, Channel, Side, Taken, copy};
-use crate::control::{MOST_EAGER, Origin, Tag};
+use crate::control::{MOST_EAGER, Message, Origin, Tag};
 use crate::engine::{
-    Action, Breach, Cancel, Delivery, Engine, Limits, LimitsError, Outcome, PairId, RequestError, RequestId, Terms,
-    Way, Work,
+    Action, Breach, Cancel, Completion, Delivery, Engine, Limits, LimitsError, Outcome, PairId, RequestError,
+    RequestId, Terms, Way, Work,
 };
 use crate::files::Files;
 use crate::hosts::{Ears, Hosts};
-use millrace_dma::{OtherProcess, OutOfRange, Window};
-use std::collections::VecDeque;
+use millrace_dma::{OtherProcess, OutOfRange, SpanMut, Window};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -161,11 +162,16 @@ pub struct Local<B: Buffer = Vec<u8>> {
     buffers: Vec<Option<B>>,
     /// Where messages are in files that the other end has been given, by their numbers.
     origins: Vec<Option<Origin>>,
+    /// Messages that are handed over, by their numbers; and how many of those were taken back.
+    blocks: Vec<Option<Block>>,
+    returned: u64,
+    /// Messages that are held where they are.
+    held: BTreeMap<RequestId, Window>,
     filter: Filter,
     /// Copies that were not done in the last turn.
     open: VecDeque<Action>,
-    /// Parts of messages that are to be read where they are, with the bytes that are left behind them.
-    moves: VecDeque<(Action, Origin, u64)>,
+    /// Parts of messages that are to be read, or seen, where they are.
+    moves: VecDeque<(Action, Origin)>,
     lost: VecDeque<(PairId, Breach)>,
     bells_noted: u64,
     /// The pair whose doorbells are looked at first.
@@ -188,6 +194,9 @@ impl<B: Buffer> Local<B> {
             peers: Vec::new(),
             buffers: Vec::new(),
             origins: Vec::new(),
+            blocks: Vec::new(),
+            returned: 0,
+            held: BTreeMap::new(),
             filter: Filter::default(),
             open: VecDeque::new(),
             moves: VecDeque::new(),
@@ -297,7 +306,7 @@ impl<B: Buffer> Local<B> {
         while let Some(action) = self.next_of(pair) {
             self.engine.finished(action.ticket, false);
         }
-        self.moves.retain(|(action, ..)| {
+        self.moves.retain(|(action, _)| {
             if action.pair == pair {
                 self.engine.finished(action.ticket, false);
             }
@@ -356,11 +365,57 @@ impl<B: Buffer> Local<B> {
     ) -> Result<RequestId, RequestError> {
         let request = self.engine.send(pair, tag, buffer.len() as u64, scheme)?;
         self.keep(request, buffer, origin);
+        self.begun(pair);
+        Ok(request)
+    }
+
+    fn begun(&mut self, pair: PairId) {
         self.pull();
         if self.say(pair) {
             self.engine.said_all(pair);
         }
+    }
+
+    /// Hands a block over, which is in a file that the other end has been given: it is not told when that ends ([`Local::returned`]).
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn give(&mut self, pair: PairId, tag: Tag, block: Block, origin: Origin) -> Result<RequestId, RequestError> {
+        let request = self.engine.send(pair, tag, block.len() as u64, Scheme::ZeroCopy)?;
+        let at = self.room_for(request);
+        (self.blocks[at], self.origins[at]) = (Some(block), Some(origin));
+        self.begun(pair);
         Ok(request)
+    }
+
+    /// How many blocks that were handed over are this end's again, ever.
+    pub fn returned(&self) -> u64 {
+        self.returned
+    }
+
+    /// As [`Local::receive`]; a message that is in a file of the sender stays there, and is held ([`Outcome::Held`]).
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn receive_held(
+        &mut self,
+        from: Option<PairId>,
+        tag: Tag,
+        mask: u64,
+        buffer: B,
+    ) -> Result<RequestId, RequestError> {
+        let request = self.engine.receive_held(from, tag, mask, buffer.len() as u64)?;
+        self.keep(request, buffer, None);
+        self.pull();
+        Ok(request)
+    }
+
+    /// A message that was held is not needed any more.
+    pub fn give_back(&mut self, pair: PairId, message: Message) {
+        self.engine.release(pair, message);
+        if self.say(pair) {
+            self.engine.said_all(pair);
+        }
     }
 
     /// Sends a short message that is not to be waited for. `false`: it cannot go at once, and [`Local::send`] takes it.
@@ -431,6 +486,7 @@ impl<B: Buffer> Local<B> {
     /// Moves everything on that can be moved, each pair by a bounded turn. Whether something was.
     pub fn progress(&mut self) -> bool {
         let has_moved = self.advance();
+        self.hold();
         let Some(mut reading) = self.reading() else { return has_moved };
         reading.read();
         self.was_read(reading);
@@ -469,12 +525,13 @@ impl<B: Buffer> Local<B> {
         has_moved
     }
 
-    /// The pair whose message is to be read next, in a file that was not given yet: it may have been said by the other way.
+    /// A pair of which a message is to be read in a file that was not given yet: it may have been said by the other way.
     pub fn misses_file(&mut self) -> Option<PairId> {
         self.pull();
-        let (action, origin, _) = self.moves.front().filter(|(_, origin, _)| origin.key != 0)?;
-        let is_missed = !self.files(action.pair)?.has(origin.key);
-        is_missed.then_some(action.pair)
+        let is_missed = |(action, origin): &&(Action, Origin)| {
+            origin.key != 0 && self.files(action.pair).is_some_and(|files| !files.has(origin.key))
+        };
+        self.moves.iter().find(is_missed).map(|(action, _)| action.pair)
     }
 
     /// The files of another end. `None`: it may give none.
@@ -485,7 +542,8 @@ impl<B: Buffer> Local<B> {
     /// The next part of a message that is to be read where it is. It comes back by [`Local::was_read`].
     pub fn reading(&mut self) -> Option<Reading<B>> {
         self.pull();
-        while let Some((action, origin, rest)) = self.moves.pop_front() {
+        while let Some((action, origin)) = self.moves.pop_front() {
+            let Work::Move { rest, .. } = action.work else { continue };
             let peer = self.peers.get_mut(action.pair.0 as usize).and_then(Option::as_mut);
             let from = peer.and_then(|peer| {
                 // Who sleeps until the message has ended is awake by then.
@@ -505,6 +563,19 @@ impl<B: Buffer> Local<B> {
             self.engine.finished(action.ticket, false);
         }
         None
+    }
+
+    /// Messages that are to stay where they are do.
+    pub fn hold(&mut self) {
+        self.pull();
+        let is_hold = |(action, _): &(Action, Origin)| matches!(action.work, Work::Hold { .. });
+        while let Some((action, origin)) = self.moves.iter().position(is_hold).and_then(|at| self.moves.remove(at)) {
+            let files = self.files(action.pair);
+            let window = files.and_then(|files| files.window(origin.key, origin.address, action.len));
+            let is_there = window.is_some();
+            self.held.extend(window.map(|window| (action.request, window)));
+            self.engine.finished(action.ticket, is_there);
+        }
     }
 
     /// A part of a message was read.
@@ -630,14 +701,21 @@ impl<B: Buffer> Local<B> {
         // What has come for it is in its buffer first.
         self.pull();
         loop {
-            let completion = self.engine.completion()?;
-            // There is one: each message that begins has brought it.
-            let Some(mut buffer) = self.buffers[completion.request.0 as usize].take() else { continue };
-            if let Outcome::Received { len, .. } = completion.outcome {
+            let Completion { request, outcome } = self.engine.completion()?;
+            let at = request.0 as usize;
+            self.returned += u64::from(self.blocks[at].take().is_some());
+            // There is one but for blocks: each message that begins has brought it.
+            let Some(mut buffer) = self.buffers[at].take() else { continue };
+            if let Outcome::Received { len, .. } = outcome {
                 buffer.shorten(len as usize);
             }
-            return Some(Done { request: completion.request, outcome: completion.outcome, buffer });
+            return Some(Done { request, outcome, buffer });
         }
+    }
+
+    /// Where a message is that is held, after it has ended ([`Outcome::Held`]).
+    pub fn take_held(&mut self, request: RequestId) -> Option<Window> {
+        self.held.remove(&request)
     }
 
     /// Whether there is one.
@@ -723,12 +801,18 @@ impl<B: Buffer> Local<B> {
     }
 
     fn keep(&mut self, request: RequestId, buffer: B, origin: Option<Origin>) {
+        let at = self.room_for(request);
+        (self.buffers[at], self.origins[at]) = (Some(buffer), origin);
+    }
+
+    fn room_for(&mut self, request: RequestId) -> usize {
         let at = request.0 as usize;
         if self.buffers.len() <= at {
             self.buffers.resize_with(at + 1, || None);
+            self.blocks.resize_with(at + 1, || None);
             self.origins.resize(at + 1, None);
         }
-        (self.buffers[at], self.origins[at]) = (Some(buffer), origin);
+        at
     }
 
     /// Says what there is for a pair. Whether that was all.
@@ -767,8 +851,8 @@ impl<B: Buffer> Local<B> {
             self.engine.recycle(words);
         }
         while let Some(action) = self.engine.action() {
-            if let Work::Move { origin, rest } = action.work {
-                self.moves.push_back((action, origin, rest));
+            if let Work::Move { origin, .. } | Work::Hold { origin } = action.work {
+                self.moves.push_back((action, origin));
                 continue;
             }
             if action.work != Work::Expose {
@@ -793,8 +877,17 @@ impl<B: Buffer> Local<B> {
         if self.hosts_of(action.pair).is_some() {
             return self.act_between_hosts(action);
         }
-        let Self { engine, peers, buffers, .. } = self;
+        let Self { engine, peers, buffers, blocks, .. } = self;
         let Action { ticket, pair, request, offset, len, work } = action;
+        if let (Work::Transfer { slot, .. }, Some(block)) = (work, &blocks[request.0 as usize]) {
+            let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
+            let done = peer.is_some_and(|peer| {
+                let to = |done, len| peer.others.span_mut(usize::from(slot) * peer.mtu.1 + done, len);
+                copy_block((block, offset as usize), len as usize, to)
+            });
+            engine.finished(ticket, done);
+            return len as usize;
+        }
         let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
         let buffer = &mut buffers[request.0 as usize];
         let (from, len) = (offset as usize, len as usize);
@@ -814,7 +907,7 @@ impl<B: Buffer> Local<B> {
                 })
             }
             // Of pairs whose ends do not reach each other's buffers; sorted out when it was pulled.
-            Work::CopyIn { .. } | Work::Move { .. } | Work::Expose => false,
+            Work::CopyIn { .. } | Work::Move { .. } | Work::Hold { .. } | Work::Expose => false,
         });
         engine.finished(ticket, done);
         len
@@ -838,7 +931,7 @@ impl<B: Buffer> Local<B> {
                 hosts.rmb(pair, slot, done, to.len()).map_or(0, |span| span.read_into(to))
             }),
             Work::Transfer { .. } => true,
-            Work::Move { .. } | Work::Expose => false,
+            Work::Move { .. } | Work::Hold { .. } | Work::Expose => false,
         });
         if matches!(work, Work::Transfer { .. }) {
             // The engine is told when it is there.
@@ -848,6 +941,21 @@ impl<B: Buffer> Local<B> {
         engine.finished(ticket, done);
         len
     }
+}
+
+/// Copies bytes of a block, which the other end cannot see, to where it can.
+fn copy_block<'w>(
+    (block, from): (&Block, usize),
+    len: usize,
+    to: impl Fn(usize, usize) -> Option<SpanMut<'w>>,
+) -> bool {
+    let mut bytes = [0; 4096];
+    in_pieces(len, |done| {
+        let bytes = &mut bytes[..(len - done).min(4096)];
+        let span = block.window().span(from + done, bytes.len()).filter(|span| span.read_into(bytes) == bytes.len());
+        let to = span.and_then(|_| to(done, bytes.len()));
+        to.map_or(0, |to| to.write_from(bytes))
+    })
 }
 
 /// Copies so many bytes: `copy` says how many it has copied, behind those that were. Whether that were all.

@@ -2,6 +2,7 @@
 
 use millrace_message::Scheme;
 use millrace_message::bell::{Full, Owner};
+use millrace_message::block::{AllocateError, GiveError};
 use millrace_message::buffer::Buffer;
 use millrace_message::channel::Taken;
 use millrace_message::control::Tag;
@@ -42,6 +43,7 @@ const SLEEPY: Config = Config {
     rails: Vec::new(),
     host: None,
     adopt: None,
+    pool: 1 << 20,
 };
 
 fn name(what: &str) -> String {
@@ -539,6 +541,66 @@ fn memory_that_is_sent_again_is_read_in_a_file() {
         assert!(room == message);
         room.resize(len + 7, 0);
     }
+}
+
+/// What was handed over is seen where it is, as long as it is held; who does not hold it gets a copy. A pool that is held altogether is no
+/// matter of anybody else, and whole again when who holds it goes.
+#[test]
+fn blocks_are_handed_over() {
+    let len = 3 << 20;
+    let config = || Config { pool: 8 << 20, ..SLEEPY };
+    let one = Endpoint::with(config()).unwrap();
+    let other = Endpoint::with(Config { name: Some(name("blocks")), ..config() }).unwrap();
+    let to = one.connect(&name("blocks"), LONG).unwrap();
+    let from = other.accept(LONG).unwrap();
+    let filled = |number: u64| {
+        let mut block = one.allocate(to, len, LONG).unwrap();
+        block.write(0, &bytes(number, len)).unwrap();
+        block
+    };
+    let hold = |tag| other.receive_held(Some(from), Tag(tag), u64::MAX, vec![0; 10]).unwrap();
+    let wanted = [hold(1), hold(2)];
+    one.give(to, Tag(1), filled(1)).unwrap();
+    one.give(to, Tag(2), filled(2)).unwrap();
+    let given = wanted.map(|wanted| other.wait(wanted, LONG).unwrap());
+    for (number, ended) in (1..).zip(&given) {
+        assert!(
+            matches!(ended.outcome, Outcome::Held { tag: Tag(tag), len: found, .. } if (tag, found) == (number, len as u64))
+        );
+        assert!(ended.from == Some(from) && ended.buffer == [0; 10]);
+        assert!(ended.given.as_ref().unwrap().to_vec() == bytes(number, len));
+    }
+    // All that there is room for is held.
+    assert!(matches!(one.allocate(to, len, NOT_AT_ALL), Err(AllocateError::Full)));
+    assert!(matches!(one.allocate(to, 9 << 20, LONG), Err(AllocateError::TooLong(most)) if most == 8 << 20));
+    let [first, second] = given;
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| one.allocate(to, len, LONG).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        drop(first);
+        waits.join().unwrap();
+    });
+    // Short ones, and what is not in a file, come into the buffer; what is too long for it does not.
+    for (tag, sent, found) in [(3, 5, true), (4, 5000, false)] {
+        let wanted = hold(tag);
+        one.send(to, Tag(tag), bytes(tag, sent)).unwrap();
+        let ended = other.wait(wanted, LONG).unwrap();
+        assert_eq!((ended.outcome == Outcome::TooLong { len: 5000 }, ended.given), (!found, None));
+        assert!(!found || ended.buffer == bytes(tag, sent));
+    }
+    // Who does not hold it gets a copy.
+    let wanted = other.receive(Some(from), Tag(5), u64::MAX, vec![0; len]).unwrap();
+    one.give(to, Tag(5), filled(5)).unwrap();
+    assert!(other.wait(wanted, LONG).unwrap().buffer == bytes(5, len));
+    // A block is for one other end.
+    let also = one.connect(&name("blocks"), LONG).unwrap();
+    assert_eq!(one.give(also, Tag(5), filled(5)), Err(GiveError::Elsewhere));
+    // What is held is there when the endpoint that has given it is gone, and the other way round.
+    let block = filled(6);
+    drop(one);
+    assert!(second.given.as_ref().unwrap().to_vec() == bytes(2, len));
+    drop(other);
+    drop((second, block));
 }
 
 const VICTIM: &str = "MILLRACE_TEST_VICTIM";

@@ -12,6 +12,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 enum Turn {
     Send { from: usize, to: usize, tag: u64, len: usize, scheme: Scheme },
     Receive { end: usize, from: Option<usize>, tag: u64, mask: u64, capacity: usize },
+    Hold { end: usize, from: Option<usize>, tag: u64, mask: u64 },
     Cancel { end: usize, which: usize },
     Run { steps: usize },
     Fail { steps: usize },
@@ -51,6 +52,7 @@ fn turn(ends: usize) -> impl Strategy<Value = Turn> {
     prop_oneof![
         6 => (0..ends, 1..ends, 0u64..3, len, scheme).prop_map(move |(from, step, tag, len, scheme)| Turn::Send { from, to: (from + step) % ends, tag, len, scheme }),
         6 => (0..ends, prop::option::of(1..ends), 0u64..3, mask, capacity).prop_map(move |(end, from, tag, mask, capacity)| Turn::Receive { end, from: from.map(|step| (end + step) % ends), tag, mask, capacity }),
+        2 => (0..ends, prop::option::of(1..ends), 0u64..3, Just(u64::MAX)).prop_map(move |(end, from, tag, mask)| Turn::Hold { end, from: from.map(|step| (end + step) % ends), tag, mask }),
         1 => (0..ends, 0usize..100).prop_map(|(end, which)| Turn::Cancel { end, which }),
         6 => (1usize..60).prop_map(|steps| Turn::Run { steps }),
         1 => (1usize..3).prop_map(|steps| Turn::Fail { steps }),
@@ -115,6 +117,9 @@ fn check(program: &Program) -> Result<(), TestCaseError> {
             Turn::Receive { end, from, tag, mask, capacity } if !is_dead(&world, end) => {
                 world.receive(end, from, Tag(tag), mask, capacity);
             }
+            Turn::Hold { end, from, tag, mask } if !is_dead(&world, end) => {
+                world.receive_held(end, from, Tag(tag), mask, 20_000);
+            }
             Turn::Cancel { end, which } if !is_dead(&world, end) => {
                 let open = world.open_requests(end);
                 if !open.is_empty() {
@@ -157,7 +162,7 @@ fn check(program: &Program) -> Result<(), TestCaseError> {
         for told in &host.told {
             let has_died = told.is_send && world.hosts[world.sent[told.number].to].is_dead;
             match told.outcome {
-                Outcome::Received { pair, tag, len } => {
+                Outcome::Received { pair, tag, len } | Outcome::Held { pair, tag, len, .. } => {
                     let Some(Expected::Bytes(came)) = world.expected.get(&told.number) else {
                         return Err(TestCaseError::fail(format!("{told:?} got what the model gave nobody")));
                     };

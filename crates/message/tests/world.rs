@@ -1,7 +1,7 @@
 //! Endpoints with memory and wires between them, in one thread: every step is a move that a test chooses.
 
 use millrace_message::Scheme;
-use millrace_message::control::{Control, Origin, Tag};
+use millrace_message::control::{Control, Message, Origin, Tag};
 use millrace_message::engine::{
     Action, Arrived, Cancel, Completion, Delivery, Engine, Limits, Outcome, Outgoing, PairId, RequestId, Source, Way,
     Work,
@@ -20,6 +20,8 @@ pub enum Move {
     Hear(End, End),
     /// An end does one of its actions.
     Act(End, usize),
+    /// An end gives back one of the messages that it holds.
+    Release(End, usize),
 }
 
 /// A message, as the world knows it.
@@ -57,6 +59,8 @@ pub struct Host {
     open: BTreeMap<RequestId, Open>,
     smbs: BTreeMap<u16, Vec<u8>>,
     rmbs: BTreeMap<(End, u8), Vec<u8>>,
+    /// Messages that are held where they are.
+    held: Vec<(PairId, Message)>,
     pub told: Vec<Told>,
     pub is_dead: bool,
 }
@@ -119,6 +123,7 @@ impl World {
             open: BTreeMap::new(),
             smbs: BTreeMap::new(),
             rmbs: BTreeMap::new(),
+            held: Vec::new(),
             told: Vec::new(),
             is_dead: false,
         };
@@ -166,9 +171,29 @@ impl World {
     }
 
     pub fn receive(&mut self, end: End, from: Option<End>, tag: Tag, mask: u64, capacity: usize) -> Option<RequestId> {
+        self.post(end, from, (tag, mask), capacity, false)
+    }
+
+    /// The same; what is in a file is held there.
+    pub fn receive_held(&mut self, end: End, from: Option<End>, tag: Tag, mask: u64, capacity: usize) {
+        self.post(end, from, (tag, mask), capacity, true);
+    }
+
+    fn post(
+        &mut self,
+        end: End,
+        from: Option<End>,
+        (tag, mask): (Tag, u64),
+        capacity: usize,
+        holds: bool,
+    ) -> Option<RequestId> {
         let number = self.posted;
         let host = &mut self.hosts[end];
-        let request = host.engine.receive(from.map(|from| host.pairs[&from]), tag, mask, capacity as u64).ok()?;
+        let (pair, room) = (from.map(|from| host.pairs[&from]), capacity as u64);
+        let request = match holds {
+            true => host.engine.receive_held(pair, tag, mask, room).ok()?,
+            false => host.engine.receive(pair, tag, mask, room).ok()?,
+        };
         self.posted += 1;
         host.open.insert(request, Open { is_send: false, number, bytes: vec![0; capacity] });
         // The model: the first that came and fits.
@@ -223,6 +248,9 @@ impl World {
             }
             let Some(Completion { request, outcome }) = host.engine.completion() else { return };
             let open = host.open.remove(&request).expect("it ends once");
+            if let Outcome::Held { pair, message, .. } = outcome {
+                host.held.push((pair, message));
+            }
             let told = Told { is_send: open.is_send, number: open.number, outcome, bytes: open.bytes };
             host.told.push(told.clone());
             if matches!(outcome, Outcome::Cancelled | Outcome::Failed | Outcome::Lost) {
@@ -266,6 +294,7 @@ impl World {
         }
         for (end, host) in self.hosts.iter().enumerate().filter(|(_, host)| !host.is_dead) {
             moves.extend((0..host.pending.len()).map(|at| Move::Act(end, at)));
+            moves.extend((0..host.held.len()).map(|at| Move::Release(end, at)));
         }
         moves
     }
@@ -320,6 +349,12 @@ impl World {
                 self.settle(to);
             }
             Move::Act(end, at) => self.act(end, at),
+            Move::Release(end, at) => {
+                let host = &mut self.hosts[end];
+                let (pair, message) = host.held.remove(at);
+                host.engine.release(pair, message);
+                self.settle(end);
+            }
         }
     }
 
@@ -367,7 +402,13 @@ impl World {
                 let to = self.hosts[end].open.get_mut(&request).expect("it waits still");
                 to.bytes[offset..][..len].copy_from_slice(&bytes);
             }
-            Work::Move { .. } => {}
+            Work::Hold { origin } if is_good && !self.hosts[other].is_dead => {
+                // Nobody copies it: it is there for as long as it is held.
+                let from = &self.hosts[other].open[&RequestId(origin.address as u32)];
+                let bytes = from.bytes.clone();
+                self.hosts[end].open.get_mut(&request).expect("it waits still").bytes = bytes;
+            }
+            Work::Move { .. } | Work::Hold { .. } => {}
         }
         // What a receive buffer of a failed move has is not looked at.
         let host = &mut self.hosts[end];

@@ -1,6 +1,7 @@
 //! Messages: what `millrace_message` has, with pointers.
 
 use super::arguments::{array, give, give_new, string};
+use super::block::millrace_message_given;
 use crate::failure::Failure;
 use crate::guard;
 use ::millrace_message::bell::{Full, Owner, Sent};
@@ -18,7 +19,7 @@ use std::os::fd::AsRawFd;
 
 /// An endpoint: a name, connections to other endpoints of this host, messages and doorbells. Any number of threads may use it at once.
 /// docs/message.md has the whole.
-pub struct millrace_message(Endpoint<Lent>);
+pub struct millrace_message(pub(super) Endpoint<Lent>);
 
 /// How an endpoint is opened: flags of millrace_message_open().
 #[repr(C)]
@@ -61,6 +62,8 @@ pub enum millrace_message_outcome {
     MILLRACE_MESSAGE_FAILED = 4,
     /// The other end is gone.
     MILLRACE_MESSAGE_LOST = 5,
+    /// It is here, in memory that the other end has handed over: see given of struct millrace_message_end.
+    MILLRACE_MESSAGE_HELD = 6,
 }
 
 /// What happens to others.
@@ -87,12 +90,15 @@ pub struct millrace_message_end {
     pub tag: u64,
     /// And how many bytes. Of one that was too long: how many it has.
     pub len: u64,
-    /// The memory that was handed over; of several pieces the first.
+    /// The memory of the program that the message was sent from, or received into; of several pieces the first. Of MILLRACE_MESSAGE_HELD: where it
+    /// is, len bytes that the other end could still change.
     pub bytes: *mut c_void,
     /// One of enum millrace_message_outcome.
     pub outcome: u32,
     /// 0.
     pub reserved: u32,
+    /// Of MILLRACE_MESSAGE_HELD, for millrace_message_give_back(): until then the memory is not the other end's again. Otherwise NULL.
+    pub given: *mut millrace_message_given,
 }
 
 /// Another endpoint.
@@ -127,7 +133,7 @@ pub struct millrace_message_piece {
 }
 
 /// Memory of the program, as long as a message has not ended.
-enum Lent {
+pub(super) enum Lent {
     One(millrace_message_piece),
     Several(Vec<millrace_message_piece>),
 }
@@ -219,11 +225,11 @@ impl From<RequestError> for Failure {
 
 const NAME: &str = "endpoint";
 
-fn opened(endpoint: Option<&millrace_message>) -> Result<&Endpoint<Lent>, Failure> {
+pub(super) fn opened(endpoint: Option<&millrace_message>) -> Result<&Endpoint<Lent>, Failure> {
     endpoint.map(|endpoint| &endpoint.0).ok_or_else(|| Failure::null(NAME))
 }
 
-fn gone() -> Failure {
+pub(super) fn gone() -> Failure {
     Failure::new(Errno::NOTCONN, "the other endpoint is gone")
 }
 
@@ -231,7 +237,7 @@ fn nothing() -> Failure {
     Failure::new(Errno::TIMEDOUT, "nothing has come in that time")
 }
 
-fn told(ended: &Ended<Lent>) -> millrace_message_end {
+fn told(ended: Ended<Lent>) -> millrace_message_end {
     use millrace_message_outcome::*;
     let (outcome, tag, len) = match ended.outcome {
         Outcome::Sent => (MILLRACE_MESSAGE_SENT, 0, ended.buffer.len() as u64),
@@ -240,15 +246,21 @@ fn told(ended: &Ended<Lent>) -> millrace_message_end {
         Outcome::TooLong { len } => (MILLRACE_MESSAGE_TOO_LONG, 0, len),
         Outcome::Failed => (MILLRACE_MESSAGE_FAILED, 0, 0),
         Outcome::Lost => (MILLRACE_MESSAGE_LOST, 0, 0),
+        Outcome::Held { tag, len, .. } => (MILLRACE_MESSAGE_HELD, tag.0, len),
     };
+    let own = ended.buffer.pieces().first().map_or(core::ptr::null_mut(), |first| first.bytes);
+    let held = ended.given.as_ref().and_then(|given| given.window().span(0, given.len()));
+    let bytes = held.map_or(own, |span| span.as_ptr().cast_mut().cast());
+    let given = ended.given.map(|given| Box::into_raw(Box::new(millrace_message_given(given))));
     millrace_message_end {
         request: ended.request.number(),
         peer: ended.from.map_or(0, Peer::number),
         tag,
         len,
-        bytes: ended.buffer.pieces().first().map_or(core::ptr::null_mut(), |first| first.bytes),
+        bytes,
         outcome: outcome as u32,
         reserved: 0,
+        given: given.unwrap_or(core::ptr::null_mut()),
     }
 }
 
@@ -419,6 +431,24 @@ pub extern "C" fn millrace_message_receive(
     })
 }
 
+/// The same, of a message that may have been handed over (millrace_message_give()): that is not copied, but ends as MILLRACE_MESSAGE_HELD. Others
+/// come to bytes.
+#[no_mangle]
+pub extern "C" fn millrace_message_receive_held(
+    endpoint: Option<&millrace_message>,
+    peer: u64,
+    tag: u64,
+    mask: u64,
+    bytes: *mut c_void,
+    len: usize,
+    request: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    give(request, "request", || {
+        let from = (peer != 0).then(|| Peer::of_number(peer));
+        Ok(opened(endpoint)?.receive_held(from, Tag(tag), mask, lent(bytes, len)?)?.number())
+    })
+}
+
 /// The same into several pieces. The list is not used afterwards.
 #[no_mangle]
 pub unsafe extern "C" fn millrace_message_receive_pieces(
@@ -453,7 +483,7 @@ pub extern "C" fn millrace_message_wait(
             0 => endpoint.next(patience),
             number => endpoint.wait(Request::of_number(number), patience),
         };
-        Ok(told(&ended.ok_or_else(nothing)?))
+        Ok(told(ended.ok_or_else(nothing)?))
     })
 }
 

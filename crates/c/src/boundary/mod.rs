@@ -9,6 +9,7 @@
 #![allow(non_camel_case_types)]
 
 mod arguments;
+mod block;
 mod device;
 mod flow;
 mod memory;

@@ -20,11 +20,13 @@ pub use state::Who;
 
 use crate::Scheme;
 use crate::bell::{Bell, ClaimError, Full, Owner, Sent};
+use crate::block::{AllocateError, Block, GiveError, Given, TakesBack};
 use crate::buffer::Buffer;
 use crate::channel::Taken;
-use crate::control::Tag;
+use crate::control::{Message, Tag};
 use crate::cost::Table;
 use crate::engine::{Breach, Cancel, Limits, Outcome, RequestError, Terms};
+use crate::files::PART;
 use crate::local::Local;
 use crate::measure;
 pub use millrace_dma::Scope;
@@ -35,7 +37,7 @@ use rustix::fd::OwnedFd;
 use state::{State, signal, wake_up};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockResult};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockResult, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -79,6 +81,8 @@ pub struct Config {
     /// of the same user copy it once ([`millrace_dma::Adopter`]): which memory may. Only for programs that count on nothing that `madvise`
     /// does to such memory: allocators that take what `MADV_DONTNEED` has given back for zeros are none of them. That of glibc is one.
     pub adopt: Option<Scope>,
+    /// Bytes of a pool for blocks that are handed over ([`Endpoint::allocate`]), for each other end: 16 MiB at most. It takes memory when it is used.
+    pub pool: usize,
 }
 
 impl Default for Config {
@@ -86,7 +90,8 @@ impl Default for Config {
         let spin = Duration::from_micros(200);
         let (limits, users, rails) = (Limits::default(), Users::Own, Vec::new());
         let (table, waiters_work, host, adopt) = (None, true, None, None);
-        Self { name: None, limits, users, peers: 64, table, spin, waiters_work, rails, host, adopt }
+        let pool = PART as usize;
+        Self { name: None, limits, users, peers: 64, table, spin, waiters_work, rails, host, adopt, pool }
     }
 }
 
@@ -139,6 +144,8 @@ pub struct Ended<B = Vec<u8>> {
     pub from: Option<Peer>,
     /// What was sent; or what was received, as many bytes as there are.
     pub buffer: B,
+    /// What was handed over ([`Outcome::Held`]): then nothing is in the buffer.
+    pub given: Option<Given>,
 }
 
 /// What has happened to others.
@@ -212,8 +219,24 @@ impl<B: Buffer> Shared<B> {
         (state, has_moved)
     }
 
+    /// What was held is not needed any more.
+    fn give_back(&self, peer: Peer, message: Message) {
+        self.with(|state| {
+            if let Some(pair) = state.pair(peer) {
+                state.local.give_back(pair, message);
+                state.settle();
+            }
+        });
+    }
+
     fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
+    }
+}
+
+impl<B: Buffer> TakesBack for Shared<B> {
+    fn take_back(&self, peer: Peer, message: Message) {
+        self.give_back(peer, message);
     }
 }
 
@@ -273,10 +296,12 @@ impl<B: Buffer> Endpoint<B> {
         if !config.rails.is_empty() {
             local.reach(between::open(&config, terms, &epoll)?);
         }
-        let state = Mutex::new(State::new(local, epoll.clone(), waker.clone()));
         let (news, is_closed) = (Condvar::new(), AtomicBool::new(false));
         let places = config.adopt.and_then(Places::new);
-        let shared = Arc::new(Shared { state, news, epoll, waker, terms, places, is_closed });
+        let shared = Arc::new_cyclic(|me: &Weak<Shared<B>>| {
+            let state = Mutex::new(State::new(local, epoll.clone(), waker.clone(), me.clone()));
+            Shared { state, news, epoll, waker, terms, places, is_closed }
+        });
         let config = Arc::new(config);
         let helper = helper::start(shared.clone(), config.clone(), listener).map_err(|error| {
             let source = error.raw_os_error().map_or(rustix::io::Errno::AGAIN, rustix::io::Errno::from_raw_os_error);
@@ -383,6 +408,41 @@ impl<B: Buffer> Endpoint<B> {
         self.shared.with(|state| match from {
             Some(peer) => state.with_pair(peer, |local, pair| local.receive(Some(pair), tag, mask, buffer)),
             None => state.begin(|local| local.receive(None, tag, mask, buffer)),
+        })
+    }
+
+    /// Memory for a message to another end of this host that is handed over: filled here, and seen there, by whatever user in whatever container it runs.
+    /// If what was handed over before has not been given back, it waits as long as `patience` says.
+    ///
+    /// # Errors
+    /// [`AllocateError`].
+    pub fn allocate(&self, to: Peer, len: usize, patience: Duration) -> Result<Block, AllocateError> {
+        let pool = self.config.pool.min(PART as usize);
+        let found = self.wait_for(patience, |state| match state.allocate(to, len, pool) {
+            Err(AllocateError::Full) => None,
+            other => Some(other),
+        });
+        found.unwrap_or(Err(AllocateError::Full))
+    }
+
+    /// Hands a block over, as a message: its memory comes back when nobody needs it any more, which this program is not told. A receive that
+    /// does not hold it ([`Endpoint::receive_held`]) gets a copy.
+    ///
+    /// # Errors
+    /// [`GiveError`].
+    pub fn give(&self, to: Peer, tag: Tag, block: Block) -> Result<(), GiveError> {
+        self.shared.with(|state| state.give(to, tag, block))
+    }
+
+    /// As [`Endpoint::receive`]; what was handed over is not copied, but held where it is ([`Ended::given`]), until that is dropped. Other messages
+    /// come into the buffer, if it is long enough.
+    ///
+    /// # Errors
+    /// [`RequestError`]: the other endpoint is gone, and has left no such message.
+    pub fn receive_held(&self, from: Option<Peer>, tag: Tag, mask: u64, buffer: B) -> Result<Request, RequestError> {
+        self.shared.with(|state| match from {
+            Some(peer) => state.with_pair(peer, |local, pair| local.receive_held(Some(pair), tag, mask, buffer)),
+            None => state.begin(|local| local.receive_held(None, tag, mask, buffer)),
         })
     }
 

@@ -6,11 +6,12 @@ use super::places::Place;
 use super::record::{Heard, give, hear, ring};
 use super::{Ended, Event, Peer, Request};
 use crate::bell::Bell;
+use crate::block::{AllocateError, Block, GiveError, Given, Pool, TakesBack};
 use crate::buffer::Buffer;
 use crate::channel::Side;
 use crate::control::{Origin, Tag};
 use crate::engine::{Breach, Outcome, PairId, RequestError, RequestId, Terms};
-use crate::files::{Files, MOST_FILES};
+use crate::files::{Files, POOL};
 use crate::hosts::{Hosts, Joined};
 use crate::local::{JoinError, Local, Reach};
 use millrace_dma::{Identity, OtherProcess, Window};
@@ -21,7 +22,7 @@ use rustix::io::{Errno, read, write};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What is heard of one socket at a time.
 const MOST_HEARD: u32 = 64;
@@ -64,6 +65,8 @@ struct Link {
     /// It may be told where messages are; and files that it was given, by their numbers from 1 on.
     is_own: bool,
     files: Vec<Identity>,
+    /// Memory of messages that are handed over to it.
+    pool: Option<Arc<Pool>>,
 }
 
 pub struct State<B: Buffer> {
@@ -96,11 +99,14 @@ pub struct State<B: Buffer> {
     descriptor: Option<Arc<OwnedFd>>,
     is_readable: bool,
     closer: Closer,
+    /// Whoever takes back what is not needed any more: what this is behind the lock of.
+    me: Weak<dyn TakesBack>,
 }
 
 impl<B: Buffer> State<B> {
-    pub fn new(local: Local<B>, epoll: Arc<OwnedFd>, waker: Arc<OwnedFd>) -> Self {
+    pub fn new(local: Local<B>, epoll: Arc<OwnedFd>, waker: Arc<OwnedFd>, me: Weak<dyn TakesBack>) -> Self {
         Self {
+            me,
             local,
             others: Vec::new(),
             serial: 0,
@@ -136,7 +142,7 @@ impl<B: Buffer> State<B> {
         let is_own = caller.user == geteuid().as_raw();
         let pid = caller.pid.filter(|_| is_own);
         let process = pid.and_then(|pid| OtherProcess::new(pid, socket.clone())).map(Arc::new);
-        let files = is_own.then(|| Arc::new(Files::new(socket.clone())));
+        let files = Some(Arc::new(Files::new(socket.clone(), is_own)));
         let pair = self.local.join(memory, side, terms, Reach { process, files })?;
         self.serial = self.serial.wrapping_add(1).max(1);
         let ended = caller.pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -147,7 +153,7 @@ impl<B: Buffer> State<B> {
         }
         let pid = caller.pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
         let who = Who { name, user: caller.user, pid, host: None };
-        let link = Some(Link { socket, ended, dozes: self.dozes, rings: 0, is_own, files: Vec::new() });
+        let link = Some(Link { socket, ended, dozes: self.dozes, rings: 0, is_own, files: Vec::new(), pool: None });
         self.place(pair, Other { serial: self.serial, who, link, is_told, is_over: false });
         // To the new one it has not said that it sleeps.
         self.wake_helper();
@@ -233,6 +239,7 @@ impl<B: Buffer> State<B> {
             // It was given before the message was told of.
             self.look(pair);
         }
+        self.local.hold();
         self.settle();
         has_moved
     }
@@ -265,13 +272,61 @@ impl<B: Buffer> State<B> {
     /// Takes what has ended.
     fn collect(&mut self) {
         while let Some(done) = self.local.done() {
-            let from = if let Outcome::Received { pair, .. } = done.outcome { Some(self.peer(pair)) } else { None };
+            let from = match done.outcome {
+                Outcome::Received { pair, .. } | Outcome::Held { pair, .. } => Some(self.peer(pair)),
+                _ => None,
+            };
+            let given = match (done.outcome, from, self.local.take_held(done.request)) {
+                (Outcome::Held { message, .. }, Some(peer), Some(window)) => {
+                    Some(Given::new(window, peer, message, self.me.clone()))
+                }
+                _ => None,
+            };
             let slot = done.request.0;
             let serial = self.requests.get(slot as usize).copied().unwrap_or_default();
             let request = Request { slot, serial };
-            self.done.push_back(Ended { request, outcome: done.outcome, from, buffer: done.buffer });
+            self.done.push_back(Ended { request, outcome: done.outcome, from, buffer: done.buffer, given });
             self.news += 1;
         }
+    }
+
+    /// A block for another end, of a pool of so many bytes.
+    pub fn allocate(&mut self, peer: Peer, len: usize, pool_len: usize) -> Result<Block, AllocateError> {
+        if len > pool_len {
+            return Err(AllocateError::TooLong(pool_len));
+        }
+        let pair = self.pair(peer).ok_or(AllocateError::Lost)?;
+        let other = self.others.get_mut(pair.0 as usize).filter(|other| !other.is_over).ok_or(AllocateError::Lost)?;
+        let link = other.link.as_mut().ok_or(AllocateError::Elsewhere)?;
+        let pool = match &link.pool {
+            Some(pool) => pool,
+            None => {
+                let pool = Pool::new(pool_len)?;
+                if !pool.file().is_some_and(|file| give(&*link.socket, POOL, file)) {
+                    return Err(AllocateError::Full);
+                }
+                link.pool.insert(pool)
+            }
+        };
+        pool.allocate(len).ok_or(AllocateError::Full)
+    }
+
+    /// Hands a block over.
+    pub fn give(&mut self, peer: Peer, tag: Tag, block: Block) -> Result<(), GiveError> {
+        let pair = self.pair(peer).ok_or(GiveError::Lost)?;
+        let link = self.others.get(pair.0 as usize).and_then(|other| other.link.as_ref()).ok_or(GiveError::Lost)?;
+        if !link.pool.as_ref().is_some_and(|pool| block.is_of(pool)) {
+            return Err(GiveError::Elsewhere);
+        }
+        let origin = Origin { key: POOL.into(), address: block.offset() };
+        self.collect();
+        let RequestId(slot) = self.local.give(pair, tag, block, origin).map_err(|_| GiveError::Lost)?;
+        // It is no message that the program waits for.
+        if let Some(number) = self.requests.get_mut(slot as usize) {
+            *number = 0;
+        }
+        self.settle();
+        Ok(())
     }
 
     /// The descriptor of programs is readable, if there is one, and something to take.
@@ -316,7 +371,7 @@ impl<B: Buffer> State<B> {
 
     /// How much has ended, happened or rung, ever.
     pub fn news(&self) -> u64 {
-        self.news + self.local.bells_noted()
+        self.news + self.local.bells_noted() + self.local.returned()
     }
 
     /// Says to all others that they are to wake this end. Whether it may sleep.
@@ -490,7 +545,7 @@ impl<B: Buffer> State<B> {
         let known = link.files.iter().position(|file| *file == identity);
         let at = known.unwrap_or(link.files.len());
         if known.is_none() {
-            if at >= MOST_FILES || !give(&*link.socket, at as u8 + 1, place.file.fd()) {
+            if at + 1 >= POOL.into() || !give(&*link.socket, at as u8 + 1, place.file.fd()) {
                 return None;
             }
             link.files.push(identity);

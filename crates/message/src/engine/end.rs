@@ -76,7 +76,8 @@ impl Engine {
             }
             What::CopyOut { slot } => self.copied_out(id, message, slot, is_good),
             What::Move { len } if !is_lost => self.moved_piece(id, message, len, is_good),
-            What::Move { .. } | What::Expose => {}
+            What::Hold if !is_lost => self.held(id, message, is_good),
+            What::Move { .. } | What::Hold | What::Expose => {}
         }
         self.settle(&doing);
     }
@@ -167,6 +168,8 @@ impl Engine {
         pair.lost = true;
         let sends = core::mem::take(&mut pair.sends);
         let incoming = core::mem::take(&mut pair.incoming);
+        // Whoever has them does not lose them; but there is nobody to be told.
+        pair.kept.clear();
         let (waiting, posted) = (core::mem::take(&mut pair.waiting), core::mem::take(&mut pair.posted));
         // Long ones cannot be fetched any more.
         pair.unexpected.retain(|left| matches!(left.envelope, Envelope::Eager { .. }));

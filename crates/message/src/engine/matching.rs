@@ -1,7 +1,7 @@
 //! Which message is for whom: by sender and tag, in the order in which messages came and receives were posted.
 
 use super::pair::{Incoming, Out, parts};
-use super::{Delivery, Engine, Outcome, PairId, RequestError, RequestId, Role};
+use super::{Delivery, Doing, Engine, Outcome, PairId, RequestError, RequestId, Role, What, Work};
 use crate::control::{Control, Message, Origin, Tag};
 use std::collections::VecDeque;
 
@@ -12,6 +12,8 @@ pub(super) struct Posted {
     pub tag: Tag,
     pub mask: u64,
     pub capacity: u64,
+    /// A message that is in a file is held there.
+    pub holds: bool,
     pub turn: u64,
 }
 
@@ -30,6 +32,11 @@ pub(super) enum Envelope {
 }
 
 impl Posted {
+    /// Whether a message that is there stays there. Memory of a process (key 0) is nobody else's.
+    fn may_hold(&self, direct: Option<Origin>) -> bool {
+        self.holds && direct.is_some_and(|origin| origin.key != 0)
+    }
+
     const fn fits(&self, tag: Tag) -> bool {
         (self.tag.0 ^ tag.0) & self.mask == 0
     }
@@ -53,9 +60,33 @@ impl Engine {
         mask: u64,
         capacity: u64,
     ) -> Result<RequestId, RequestError> {
+        self.post(from, (tag, mask), capacity, false)
+    }
+
+    /// The same; a message that is in a file of the sender is not moved, but held where it is until [`Engine::release`], whatever room there is.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn receive_held(
+        &mut self,
+        from: Option<PairId>,
+        tag: Tag,
+        mask: u64,
+        capacity: u64,
+    ) -> Result<RequestId, RequestError> {
+        self.post(from, (tag, mask), capacity, true)
+    }
+
+    fn post(
+        &mut self,
+        from: Option<PairId>,
+        (tag, mask): (Tag, u64),
+        capacity: u64,
+        holds: bool,
+    ) -> Result<RequestId, RequestError> {
         let request = self.request(Role::Receive { from });
         self.turn += 1;
-        let posted = Posted { request, tag, mask, capacity, turn: self.turn };
+        let posted = Posted { request, tag, mask, capacity, holds, turn: self.turn };
         // What pairs have left that were lost, too.
         let found = match from {
             Some(pair) => self.waits(pair, &posted).map(|at| (pair, at.0)),
@@ -130,12 +161,12 @@ impl Engine {
                 self.deliveries.push_back(Delivery { request, words, len });
                 self.end(request, Outcome::Received { pair: id, tag, len: len.into() });
             }
-            Envelope::Long { message, len, .. } if len > posted.capacity => {
+            Envelope::Long { message, len, direct, .. } if len > posted.capacity && !posted.may_hold(direct) => {
                 self.say(id, Out::Control(Control::TooLong(message)));
                 self.end(request, Outcome::TooLong { len });
             }
             Envelope::Long { message, len, direct, ahead } => {
-                self.accept(id, (message, tag, len), (direct, ahead), request)
+                self.accept(id, (message, tag, len), (direct, ahead), posted)
             }
         }
         let pair = &mut self.pairs[id.0 as usize];
@@ -148,7 +179,7 @@ impl Engine {
         id: PairId,
         (message, tag, len): (Message, Tag, u64),
         (direct, ahead): (Option<Origin>, bool),
-        request: RequestId,
+        posted: &Posted,
     ) {
         let pair = &mut self.pairs[id.0 as usize];
         // Looked at when it came.
@@ -157,7 +188,8 @@ impl Engine {
         pair.incoming.insert(
             message,
             Incoming {
-                request,
+                request: posted.request,
+                capacity: posted.capacity,
                 tag,
                 len,
                 parts,
@@ -170,7 +202,10 @@ impl Engine {
                 failed: false,
             },
         );
-        if direct.is_some() {
+        if let Some(origin) = direct.filter(|_| posted.may_hold(direct)) {
+            let doing = Doing { pair: id, message, request: posted.request, what: What::Hold };
+            self.begin(doing, (0, len), Work::Hold { origin });
+        } else if direct.is_some() {
             self.move_on(id, message);
         } else {
             self.want(id);

@@ -24,7 +24,7 @@ mod pools;
 mod receive;
 mod send;
 
-use crate::control::{MOST_EAGER, Origin, Tag};
+use crate::control::{MOST_EAGER, Message, Origin, Tag};
 use crate::step::{Event, Trace};
 use matching::Posted;
 use pair::Pair;
@@ -194,6 +194,11 @@ pub enum Work {
         /// How many bytes of it are left behind this part.
         rest: u64,
     },
+    /// It stays where it is, and who waits for it is to see it there.
+    Hold {
+        /// Where the whole message is.
+        origin: Origin,
+    },
 }
 
 /// An eager message that has waited, and that is to be copied to whom it is for. Needs no answer; the words go back by
@@ -217,6 +222,17 @@ pub enum Outcome {
     Received {
         /// From whom.
         pair: PairId,
+        /// What for.
+        tag: Tag,
+        /// How many bytes.
+        len: u64,
+    },
+    /// It is where the sender has it, until [`Engine::release`].
+    Held {
+        /// From whom.
+        pair: PairId,
+        /// Which of that pair.
+        message: Message,
         /// What for.
         tag: Tag,
         /// How many bytes.
@@ -286,6 +302,7 @@ enum What {
     CopyOut { slot: u8 },
     Expose,
     Move { len: u64 },
+    Hold,
 }
 
 /// One endpoint.

@@ -99,6 +99,8 @@ pub(super) struct Pair {
     pub unexpected: VecDeque<Unexpected>,
     pub posted: VecDeque<Posted>,
     pub incoming: BTreeMap<Message, Incoming>,
+    /// Messages that the program holds where the other end has them.
+    pub kept: BTreeSet<Message>,
     /// Receive buffers that the other end has, and that are being copied out.
     pub granted: u64,
     pub copying: u64,
@@ -166,6 +168,8 @@ pub(super) enum SegmentState {
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Incoming {
     pub request: RequestId,
+    /// Bytes that there is room for.
+    pub capacity: u64,
     pub tag: Tag,
     pub len: u64,
     pub parts: u32,
@@ -222,6 +226,7 @@ impl Pair {
             unexpected: VecDeque::new(),
             posted: VecDeque::new(),
             incoming: BTreeMap::new(),
+            kept: BTreeSet::new(),
             granted: 0,
             copying: 0,
             moved: true,

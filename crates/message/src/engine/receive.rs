@@ -108,6 +108,7 @@ impl Engine {
             Control::Eager { .. } => Err(Breach::Nonsense),
             Control::Request { message, tag, len, direct, ahead } => {
                 let is_new = !pair.incoming.contains_key(&message)
+                    && !pair.kept.contains(&message)
                     && !pair.unexpected.iter().any(|held| is_it(&held.envelope, message));
                 if !is_new || parts(len, pair.mtu).is_none() {
                     return Err(Breach::Nonsense);
@@ -222,6 +223,33 @@ impl Engine {
         pair.incoming.remove(&message);
         self.say(id, Out::Control(Control::Moved(message)));
         self.end(request, Outcome::Received { pair: id, tag, len: whole });
+    }
+
+    /// A message can be seen where it is, or cannot.
+    pub(super) fn held(&mut self, id: PairId, message: Message, is_good: bool) {
+        let pair = &mut self.pairs[id.0 as usize];
+        let Some(incoming) = pair.incoming.get_mut(&message) else { return };
+        let (request, tag, len) = (incoming.request, incoming.tag, incoming.len);
+        if is_good {
+            pair.incoming.remove(&message);
+            pair.kept.insert(message);
+            self.end(request, Outcome::Held { pair: id, message, tag, len });
+        } else if len > incoming.capacity {
+            pair.incoming.remove(&message);
+            self.say(id, Out::Control(Control::TooLong(message)));
+            self.end(request, Outcome::TooLong { len });
+        } else {
+            incoming.direct = None;
+            self.want(id);
+        }
+    }
+
+    /// The program does not need a message any more that it holds ([`Outcome::Held`]): the sender's memory is its own again. Nothing happens if
+    /// it does not.
+    pub fn release(&mut self, id: PairId, message: Message) {
+        if self.live(id).is_some_and(|pair| pair.kept.remove(&message)) {
+            self.say(id, Out::Control(Control::Moved(message)));
+        }
     }
 
     pub(super) fn moved_piece(&mut self, id: PairId, message: Message, len: u64, is_good: bool) {
