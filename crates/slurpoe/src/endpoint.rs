@@ -60,6 +60,15 @@ impl Shared {
         self.with(|running, now| running.progress(now))
     }
 
+    /// Nobody looks from now on. By what the helper is woken when something comes, and how long it may sleep; `None`: it is to look again.
+    pub fn doze(&self) -> Option<(OwnedFd, Option<Duration>)> {
+        self.with(|running, now| {
+            let (fd, due) = running.doze(now)?;
+            let left = |due: Moment| Duration::from_nanos(due.nanoseconds().saturating_sub(now.nanoseconds()));
+            Some((fd, due.map(left)))
+        })
+    }
+
     pub fn deregister(&self, key: Key) -> Result<(), Error> {
         let mut running = self.lock();
         running.own.retain(|_, regions| {

@@ -133,6 +133,8 @@ pub(crate) struct Running {
     pub broken: Option<String>,
     /// Nobody is to be told of anything any more.
     pub is_closed: bool,
+    /// The helper thread sleeps until something comes by the link.
+    is_dozing: bool,
     scratch: Vec<Line>,
 }
 
@@ -198,6 +200,7 @@ impl Running {
             replaced: 0,
             broken: None,
             is_closed: false,
+            is_dozing: false,
             scratch: vec![Line::default(); BURST],
         })
     }
@@ -209,6 +212,9 @@ impl Running {
             self.collect();
             return false;
         }
+        if core::mem::take(&mut self.is_dozing) {
+            self.link.awake();
+        }
         self.engine.memory().sync_if_behind();
         let came = self.receive(now);
         if self.engine.has_completions(self.general_lines) {
@@ -219,6 +225,21 @@ impl Running {
         self.collect();
         while self.engine.take_event().is_some() {}
         came + sent > 0
+    }
+
+    /// Nobody looks from now on: by what whoever sleeps is woken when something comes, and when something is due. `None`: something has come,
+    /// waits to be sent, or nobody wakes.
+    pub fn doze(&mut self, now: Moment) -> Option<(OwnedFd, Option<Moment>)> {
+        if self.broken.is_some() || self.is_closed || !self.engine.is_quiet() {
+            return None;
+        }
+        let fd = self.link.prepare_sleep();
+        self.is_dozing = true;
+        if self.receive(now) > 0 || fd.is_none() {
+            self.progress(now);
+            return None;
+        }
+        fd.map(|fd| (fd, self.engine.next_deadline()))
     }
 
     #[inline]
