@@ -66,17 +66,37 @@ ended "$sender" 10
 
 # Two rails, of which one dies in the middle, and is there again later.
 listen listen "$two_b" --json
-background sender "$millrace" message send "b:$name" --count 4000 --bytes 1MiB --check --json $two_a
+listener=$started
+background sender "$millrace" message send "b:$name" --count 2500 --bytes 1MiB --check --json $two_a
 sender=$started
 sleep 2
 slay "$victim"
 sleep 3
 start_rail 1 a
+victim=$started
 ended "$sender" 60
 [ "$code" -eq 0 ] || fail "a rail has died, and the sender ended with $code: $(cat "$scratch/sender.log")"
-[ "$(field messages <"$scratch/sender.out")" = 4000 ] || fail "$(cat "$scratch/sender.out")"
+[ "$(field messages <"$scratch/sender.out")" = 2500 ] || fail "$(cat "$scratch/sender.out")"
 frames() { "$millrace" stats --device "unix:$scratch/a1.sock" --json | python3 -c '
 import json, sys
 print(sum(queue["passed"] for queue in json.load(sys.stdin)["queues"]))'; }
+[ "$(field complete <"$scratch/listen.out")" = yes ] || fail "the listener has seen something else: $(cat "$scratch/listen.out")"
 echo "by the card that came back: $(frames) frames"
 [ "$(frames)" -gt 1000 ] || fail "the rail that is back is not used"
+
+# The other host dies: who sends is told, as soon as the transport has given up.
+background sender "$millrace" message send "b:$name" --count 1G --bytes 300000 $two_a
+sender=$started
+sleep 2
+slay "$listener"
+ended "$sender" 10
+[ "$code" -eq 1 ] && grep -q "ended before it had everything" "$scratch/sender.log" || fail "$code $(cat "$scratch/sender.log")"
+
+# Wires that lose, double and reorder frames.
+slay "$victim"
+start_rail 1 a "fault:loss=0.2%,duplicate=1%,reorder=1%,seed=3,port=("
+listen receive "$two_b" "$scratch/came" --json
+listener=$started
+"$millrace" message send "b:$name" "$scratch/file" $two_a >/dev/null || fail "the file was not sent over a bad wire"
+ended "$listener" 20
+[ "$code" -eq 0 ] && cmp "$scratch/file" "$scratch/came" || fail "over a bad wire the file arrived as something else: $(cat "$scratch/listen.log")"
