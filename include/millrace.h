@@ -370,6 +370,11 @@ struct millrace_message_block;
 struct millrace_message_given;
 
 /**
+ * Memory of another endpoint that this one writes and reads.
+ */
+struct millrace_message_window;
+
+/**
  * An RX queue. One thread at a time.
  */
 struct millrace_rx;
@@ -1599,6 +1604,55 @@ int millrace_message_block_free(struct millrace_message_block *block);
  * Gives back what another endpoint has handed over (given of struct millrace_message_end). Its memory is not to be used any more.
  */
 int millrace_message_give_back(struct millrace_message_given *given);
+
+/**
+ * By which number the endpoint that a block was allocated for finds it: for millrace_message_window(), as long as the block is neither given
+ * nor freed.
+ */
+int millrace_message_block_number(const struct millrace_message_block *block,
+                                  uint64_t *number);
+
+/**
+ * Opens memory of peer: len bytes of the block with that number, which it has allocated for this endpoint, and whose number it has told. -ENXIO: there
+ * is none.
+ */
+int millrace_message_window_open(const struct millrace_message *endpoint,
+                                 uint64_t peer,
+                                 uint64_t number,
+                                 uint64_t len,
+                                 struct millrace_message_window **window);
+
+/**
+ * Writes bytes to memory of another endpoint, without a response (NWRITE). A doorbell or message of this thread arrives behind them. -ERANGE: they
+ * are not in the window.
+ */
+int millrace_message_nwrite(const struct millrace_message_window *window,
+                            size_t offset,
+                            const void *bytes,
+                            size_t len);
+
+/**
+ * The same with a response (NWRITE_R): when it returns, whoever looks there sees them.
+ */
+int millrace_message_nwrite_r(const struct millrace_message_window *window,
+                              size_t offset,
+                              const void *bytes,
+                              size_t len);
+
+/**
+ * Writes whole double words, without a response (SWRITE). -EINVAL: offset or len is no multiple of 8.
+ */
+int millrace_message_swrite(const struct millrace_message_window *window, size_t offset, const void *bytes, size_t len);
+
+/**
+ * Reads bytes of memory of another endpoint (NREAD). -ERANGE: they are not in the window.
+ */
+int millrace_message_nread(const struct millrace_message_window *window, size_t offset, void *bytes, size_t len);
+
+/**
+ * Closes a window.
+ */
+int millrace_message_window_close(struct millrace_message_window *window);
 
 #ifdef __cplusplus
 } // extern "C"

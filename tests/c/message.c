@@ -20,7 +20,7 @@
 #define ALL UINT64_MAX
 #define MOST (3 << 20)
 
-enum { ECHO = 1, DIE = 2, BACK = 3, GIVE = 4 };
+enum { ECHO = 1, DIE = 2, BACK = 3, GIVE = 4, WINDOW = 5 };
 
 static uint8_t out[MOST], in[MOST];
 static struct millrace_message *endpoint;
@@ -52,6 +52,21 @@ static void serve(const char *name) {
         if (end.tag == DIE)
             raise(SIGKILL);
         CHECK(end.bytes == in);
+        if (end.tag == WINDOW) {
+            struct millrace_message_window *window;
+            uint64_t number;
+            memcpy(&number, in, sizeof number);
+            CHECK(millrace_message_window_open(endpoint, end.peer, number, 1 << 30, &window) == -ENXIO);
+            CHECK(millrace_message_window_open(endpoint, end.peer, number, 64, &window) == 0);
+            CHECK(millrace_message_nread(window, 60, in, 4) == 0 && memcmp(in, "word", 4) == 0);
+            CHECK(millrace_message_nread(window, 61, in, 4) == -ERANGE);
+            CHECK(millrace_message_swrite(window, 4, "12345678", 8) == -EINVAL);
+            CHECK(millrace_message_swrite(window, 8, "12345678", 8) == 0);
+            CHECK(millrace_message_nwrite(window, 1, "n", 1) == 0 && millrace_message_nwrite_r(window, 2, "r", 1) == 0);
+            CHECK(millrace_message_window_close(window) == 0);
+            CHECK(millrace_message_send_short(endpoint, end.peer, BACK, "", 0) == 0);
+            continue;
+        }
         if (end.tag == GIVE) {
             struct millrace_message_block *block;
             void *bytes;
@@ -161,6 +176,18 @@ static void drive(const char *name) {
     CHECK(millrace_message_allocate(endpoint, peer, 16 << 20, LONG, &block, &bytes) == 0);
     CHECK(millrace_message_block_free(block) == 0 && millrace_message_block_free(NULL) == 0);
     printf("memory that is handed over\n");
+
+    uint64_t number;
+    CHECK(millrace_message_allocate(endpoint, peer, 64, LONG, &block, &bytes) == 0);
+    CHECK(millrace_message_block_number(block, &number) == 0);
+    memset(bytes, 0, 64);
+    memcpy((char *)bytes + 60, "word", 4);
+    CHECK(millrace_message_receive(endpoint, peer, BACK, ALL, NULL, 0, &request) == 0);
+    CHECK(millrace_message_send_short(endpoint, peer, WINDOW, &number, sizeof number) == 0);
+    ended(request, MILLRACE_MESSAGE_RECEIVED);
+    CHECK(memcmp(bytes, "\0nr\0\0\0\0\0" "12345678", 16) == 0);
+    CHECK(millrace_message_block_free(block) == 0);
+    printf("memory that the other one writes\n");
 
     CHECK(millrace_message_receive(endpoint, peer, 77, ALL, in, 8, &request) == 0);
     CHECK(millrace_message_cancel(endpoint, request) == 0);

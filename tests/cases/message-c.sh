@@ -17,6 +17,7 @@ messages of all sizes and ways
 doorbells
 a descriptor
 memory that is handed over
+memory that the other one writes
 what cannot be is refused
 death: lost
 SAID

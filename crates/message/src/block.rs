@@ -128,14 +128,24 @@ impl Block {
         Ok(())
     }
 
+    /// Copies bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`OutOfRange`]: there are not so many.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfRange> {
+        let part = self.window.part(offset, to.len())?;
+        part.span(0, to.len()).map(|span| span.read_into(to));
+        Ok(())
+    }
+
+    /// By which the other end finds it ([`crate::Endpoint::window`]), as long as it is not given and not dropped.
+    pub fn number(&self) -> u64 {
+        self.at as u64
+    }
+
     /// Whether it is of that pool.
     pub(crate) fn is_of(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
-    }
-
-    /// Where in the pool it is.
-    pub(crate) fn offset(&self) -> u64 {
-        self.at as u64
     }
 }
 
@@ -248,7 +258,7 @@ mod tests {
         for holds in [false, true] {
             let mut block = pool.allocate(bytes.len()).unwrap();
             block.write(0, &bytes).unwrap();
-            let origin = Origin { key: 4, address: block.offset() };
+            let origin = Origin { key: 4, address: block.number() };
             one.give(to, Tag(1), block, origin).unwrap();
             let room: Vec<u8> = vec![0; bytes.len()];
             match holds {

@@ -58,6 +58,8 @@ pub mod local;
 #[cfg(not(loom))]
 pub mod measure;
 pub mod step;
+#[cfg(not(loom))]
+pub mod window;
 
 pub use control::Tag;
 pub use cost::Scheme;

@@ -9,6 +9,7 @@ use millrace_message::control::Tag;
 use millrace_message::cost::{Row, Table};
 use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer, Refusal, Scope};
 use millrace_message::engine::{Breach, Cancel, Limits, Outcome, RequestError};
+use millrace_message::window::{AccessError, WindowError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -601,6 +602,47 @@ fn blocks_are_handed_over() {
     assert!(second.given.as_ref().unwrap().to_vec() == bytes(2, len));
     drop(other);
     drop((second, block));
+}
+
+/// Memory of the other end is read and written without its doing, as far as it has allocated it for this one.
+#[test]
+fn windows_are_written_and_read() {
+    let (one, other, to, from) = pair("windows");
+    one.claim(7..=7, Owner(0)).unwrap();
+    // `other` owns it.
+    let block = other.allocate(from, 4096, NOT_AT_ALL).unwrap();
+    assert!(matches!(one.window(to, block.number(), (1 << 20) + 1), Err(WindowError::Nowhere)));
+    let window = one.window(to, block.number(), 4096).unwrap();
+    let number = block.number();
+    window.nwrite(1, b"one").unwrap();
+    window.nwrite_r(5, b"two").unwrap();
+    window.swrite(4088, b"12345678").unwrap();
+    let mut found = [0; 8];
+    block.read(0, &mut found).unwrap();
+    assert_eq!(&found, b"\0one\0two");
+    window.nread(4088, &mut found).unwrap();
+    assert_eq!(&found, b"12345678");
+    for (offset, len) in [(0, 7), (1, 8), (12, 4)] {
+        assert_eq!(window.swrite(offset, &bytes(1, len)), Err(AccessError::Unaligned));
+    }
+    assert!(matches!(window.nwrite(4096, b"1"), Err(AccessError::Range(_))));
+    assert!(matches!(window.nread(usize::MAX, &mut found), Err(AccessError::Range(_))));
+    assert!(matches!(window.swrite(4096, &[0; 8]), Err(AccessError::Range(_))));
+    // It has allocated nothing for the other way.
+    assert!(matches!(other.window(from, number, 1), Err(WindowError::Nowhere)));
+    // A doorbell comes behind what was written.
+    for round in 0..1000_u64 {
+        block.window().span_mut(8, 8).unwrap().write_from(&round.to_le_bytes());
+        other.ring(from, 7).unwrap().unwrap();
+        assert_eq!(one.any_bell(LONG).unwrap().1.number, 7);
+        let mut word = [0; 8];
+        window.nread(8, &mut word).unwrap();
+        assert_eq!(u64::from_le_bytes(word), round);
+    }
+    drop(other);
+    assert!(one.event(LONG).is_some());
+    window.nwrite(0, b"there is nobody").unwrap();
+    assert!(matches!(one.window(to, number, 1), Err(WindowError::Lost | WindowError::Nowhere)));
 }
 
 const VICTIM: &str = "MILLRACE_TEST_VICTIM";

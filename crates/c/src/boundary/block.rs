@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
 /// Memory that is filled, and then handed over to another endpoint of this host.
-pub struct millrace_message_block(Block);
+pub struct millrace_message_block(pub(super) Block);
 
 /// Memory of a message that another endpoint has handed over.
 pub struct millrace_message_given(pub(super) Given);

@@ -18,6 +18,7 @@ mod registers;
 mod rx;
 mod slurpoe;
 mod tx;
+mod window;
 
 use crate::device::{Memory, Opened};
 use crate::failure;

@@ -29,6 +29,7 @@ use crate::engine::{Breach, Cancel, Limits, Outcome, RequestError, Terms};
 use crate::files::PART;
 use crate::local::Local;
 use crate::measure;
+use crate::window::{Remote, WindowError};
 pub use millrace_dma::Scope;
 use name::Name;
 use places::{Place, Places};
@@ -423,6 +424,15 @@ impl<B: Buffer> Endpoint<B> {
             other => Some(other),
         });
         found.unwrap_or(Err(AllocateError::Full))
+    }
+
+    /// Memory of another end of this host: a block that it has allocated for this one, and told the number of ([`Block::number`]). It is there as long as
+    /// the other end keeps it; afterwards it is memory of some other block for this one.
+    ///
+    /// # Errors
+    /// [`WindowError`].
+    pub fn window(&self, of: Peer, number: u64, len: u64) -> Result<Remote, WindowError> {
+        self.shared.with(|state| state.window(of, number, len))
     }
 
     /// Hands a block over, as a message: its memory comes back when nobody needs it any more, which this program is not told. A receive that

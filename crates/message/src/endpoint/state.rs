@@ -14,6 +14,7 @@ use crate::engine::{Breach, Outcome, PairId, RequestError, RequestId, Terms};
 use crate::files::{Files, POOL};
 use crate::hosts::{Hosts, Joined};
 use crate::local::{JoinError, Local, Reach};
+use crate::window::{Remote, WindowError};
 use millrace_dma::{Identity, OtherProcess, Window};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -311,6 +312,17 @@ impl<B: Buffer> State<B> {
         pool.allocate(len).ok_or(AllocateError::Full)
     }
 
+    /// Memory that another end has allocated for this one.
+    pub fn window(&mut self, peer: Peer, number: u64, len: u64) -> Result<Remote, WindowError> {
+        let pair = self.pair(peer).ok_or(WindowError::Lost)?;
+        if self.local.files(pair).is_some_and(|files| !files.has(POOL.into())) {
+            // It was given before this end could hear of its number.
+            self.look(pair);
+        }
+        let files = self.local.files(pair).ok_or(WindowError::Nowhere)?;
+        files.window(POOL.into(), number, len).map(Remote::new).ok_or(WindowError::Nowhere)
+    }
+
     /// Hands a block over.
     pub fn give(&mut self, peer: Peer, tag: Tag, block: Block) -> Result<(), GiveError> {
         let pair = self.pair(peer).ok_or(GiveError::Lost)?;
@@ -318,7 +330,7 @@ impl<B: Buffer> State<B> {
         if !link.pool.as_ref().is_some_and(|pool| block.is_of(pool)) {
             return Err(GiveError::Elsewhere);
         }
-        let origin = Origin { key: POOL.into(), address: block.offset() };
+        let origin = Origin { key: POOL.into(), address: block.number() };
         self.collect();
         let RequestId(slot) = self.local.give(pair, tag, block, origin).map_err(|_| GiveError::Lost)?;
         // It is no message that the program waits for.
