@@ -62,6 +62,7 @@ install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-sock
 	install -D -m 755 $(BUILT)/verbs/librdmacm.so.1 $(TO)/lib/millrace/librdmacm.so.1
 	install -D -m 644 $(BUILT)/libmillrace.a $(TO)/lib/libmillrace.a
 	install -D -m 644 include/millrace.h $(TO)/include/millrace.h
+	install -D -m 644 python/millrace.py $(TO)/lib/python3/dist-packages/millrace.py
 	install -D -m 644 crates/c/millrace.pc $(TO)/lib/pkgconfig/millrace.pc
 	install -d $(TO)/share/man/man1
 	install -m 644 $(SHARE)/man/*.1 $(TO)/share/man/man1

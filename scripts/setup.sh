@@ -68,6 +68,7 @@ to_test() {
     need ucx_info ucx-utils
     installed ibverbs-providers || packages+=(ibverbs-providers)
     installed python3-pyverbs || packages+=(python3-pyverbs)
+    installed python3-numpy || packages+=(python3-numpy)
     need mpicc.mpich mpich
     installed libmpich-dev || packages+=(libmpich-dev)
     need mpiexec.openmpi openmpi-bin

@@ -26,6 +26,7 @@ lib/libnfb-ext-millrace.so
 lib/millrace/libibverbs.so.1
 lib/millrace/librdmacm.so.1
 lib/pkgconfig/millrace.pc
+lib/python3/dist-packages/millrace.py
 lib/systemd/system/millrace-card@.service
 share/bash-completion/completions/millrace
 share/doc/millrace/examples/card.toml
