@@ -354,7 +354,7 @@ struct millrace_flow_watch;
 struct millrace_memory;
 
 /**
- * An endpoint: a name, connections to other endpoints of this host, messages and doorbells. Any number of threads may use it at once.
+ * An endpoint: a name, connections to other endpoints of this host and of others, messages and doorbells. Any number of threads may use it at once.
  * docs/message.md has the whole.
  */
 struct millrace_message;
@@ -670,9 +670,13 @@ struct millrace_message_other {
      */
     uint32_t user;
     /**
-     * Its process; 0: it has no number in this container.
+     * Its process; 0: it has no number in this container, or is on another host.
      */
     uint32_t pid;
+    /**
+     * Its host, if that is another one, as it is called there; otherwise "". Between hosts nobody vouches for what an endpoint says of itself.
+     */
+    char host[65];
 };
 
 /**
@@ -1412,6 +1416,18 @@ const char *millrace_slurpoe_failed_name(uint32_t failed);
 int millrace_message_open(const char *name,
                           uint32_t flags,
                           struct millrace_message **endpoint);
+
+/**
+ * The same with rails, by which endpoints of other hosts are reached, and by which they find this one if it has a name: cards ("unix:PATH") and ports
+ * ("virtio-user:PATH"; docs/ports.md), up to 8, which are used together. host: what this host is called by others; NULL: its own name. Names of other hosts are
+ * those of millrace_message_connect() with the host before: "b:solver".
+ */
+int millrace_message_open_between(const char *name,
+                                  uint32_t flags,
+                                  const char *const *rails,
+                                  size_t count,
+                                  const char *host,
+                                  struct millrace_message **endpoint);
 
 /**
  * Closes an endpoint. What has not ended is not sent, or received, any more, and its memory is the program's again.

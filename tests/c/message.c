@@ -2,6 +2,8 @@
  *
  *   message serve NAME    sends back what comes, and kills itself when it is told to
  *   message drive NAME    messages of all sizes and ways, tags, doorbells, a descriptor, what is refused, and the death of the other one
+ *
+ * With a rail behind that, a card or a port, they are two hosts, of which the first is b.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <millrace.h>
@@ -41,8 +43,15 @@ static struct millrace_message_end ended(uint64_t request, uint32_t outcome) {
     return end;
 }
 
-static void serve(const char *name) {
-    CHECK(millrace_message_open(name, 0, &endpoint) == 0);
+static void open_as(const char *name, const char *rail, const char *host) {
+    if (rail == NULL)
+        CHECK(millrace_message_open(name, 0, &endpoint) == 0);
+    else
+        CHECK(millrace_message_open_between(name, 0, &rail, 1, host, &endpoint) == 0);
+}
+
+static void serve(const char *name, const char *rail) {
+    open_as(name, rail, "b");
     CHECK(millrace_message_claim(endpoint, 10, 19, 1) == 0);
     CHECK(millrace_message_claim(endpoint, 19, 20, 1) == -EBUSY);
     for (;;) {
@@ -122,17 +131,20 @@ static void short_message(uint64_t peer) {
     CHECK(code == 6 && strcmp(word, "short") == 0);
 }
 
-static void drive(const char *name) {
+static void drive(const char *name, const char *rail) {
     static const size_t lens[] = {0, 1, 40, 1328, 1329, 32768, 100000, MOST};
     uint64_t peer, request, other;
     struct millrace_message_end end;
     struct millrace_message_other who;
     CHECK(millrace_message_open("no name", 0, &endpoint) == -EINVAL && endpoint == NULL);
-    CHECK(millrace_message_open(NULL, 0, &endpoint) == 0);
+    open_as(NULL, rail, NULL);
     CHECK(millrace_message_connect(endpoint, "nobody-has-this-name", 0, &peer) == -ECONNREFUSED);
-    CHECK(millrace_message_connect(endpoint, name, LONG, &peer) == 0 && peer != 0);
+    char called[80];
+    snprintf(called, sizeof called, "%s%s", rail ? "b:" : "", name);
+    CHECK(millrace_message_connect(endpoint, called, LONG, &peer) == 0 && peer != 0);
     CHECK(millrace_message_who(endpoint, peer, &who) == 0);
     CHECK(strcmp(who.name, name) == 0 && who.user == geteuid() && who.pid != (uint32_t)getpid());
+    CHECK(strcmp(who.host, rail ? "b" : "") == 0 && (who.pid == 0) == (rail != NULL));
     for (uint32_t way = MILLRACE_MESSAGE_FASTEST; way <= MILLRACE_MESSAGE_ZERO_COPY; way++)
         for (size_t at = 0; at < sizeof lens / sizeof *lens; at++)
             echo(peer, lens[at], way);
@@ -161,7 +173,7 @@ static void drive(const char *name) {
 
     struct millrace_message_block *block;
     void *bytes;
-    for (int turn = 0; turn < 20; turn++) {
+    for (int turn = 0; turn < 20 && rail == NULL; turn++) {
         CHECK(millrace_message_allocate(endpoint, peer, MOST, LONG, &block, &bytes) == 0);
         memset(bytes, turn + 1, MOST);
         CHECK(millrace_message_receive_held(endpoint, peer, BACK, ALL, NULL, 0, &request) == 0);
@@ -172,9 +184,13 @@ static void drive(const char *name) {
         CHECK(memcmp(end.bytes, out, MOST) == 0);
         CHECK(millrace_message_give_back(end.given) == 0);
     }
-    CHECK(millrace_message_allocate(endpoint, peer, (16 << 20) + 1, 0, &block, &bytes) == -EMSGSIZE);
-    CHECK(millrace_message_allocate(endpoint, peer, 16 << 20, LONG, &block, &bytes) == 0);
-    CHECK(millrace_message_block_free(block) == 0 && millrace_message_block_free(NULL) == 0);
+    if (rail != NULL) {
+        CHECK(millrace_message_allocate(endpoint, peer, 1, 0, &block, &bytes) == -EOPNOTSUPP);
+    } else {
+        CHECK(millrace_message_allocate(endpoint, peer, (16 << 20) + 1, 0, &block, &bytes) == -EMSGSIZE);
+        CHECK(millrace_message_allocate(endpoint, peer, 16 << 20, LONG, &block, &bytes) == 0);
+        CHECK(millrace_message_block_free(block) == 0 && millrace_message_block_free(NULL) == 0);
+    }
     printf("memory that is handed over\n");
 
     uint64_t number;
@@ -213,11 +229,12 @@ static void drive(const char *name) {
 }
 
 int main(int count, char **words) {
-    if (count == 3 && strcmp(words[1], "serve") == 0)
-        serve(words[2]);
-    else if (count == 3 && strcmp(words[1], "drive") == 0)
-        drive(words[2]);
+    int is_right = count == 3 || count == 4;
+    if (is_right && strcmp(words[1], "serve") == 0)
+        serve(words[2], words[3]);
+    else if (is_right && strcmp(words[1], "drive") == 0)
+        drive(words[2], words[3]);
     else
-        fprintf(stderr, "message serve|drive NAME\n");
-    return count != 3;
+        fprintf(stderr, "message serve|drive NAME [RAIL]\n");
+    return !is_right;
 }

@@ -1,7 +1,7 @@
 //! Somebody on the wire who says what no endpoint says: he is lost by name, and nobody else notices.
 
 use crate::hosts::{Wires, bytes, name};
-use millrace_message::control::{Control, Message, Tag};
+use millrace_message::control::{Control, Message, Origin, Tag};
 use millrace_message::endpoint::{Config, Endpoint, Event, Peer};
 use millrace_message::engine::{Breach, Outcome};
 use millrace_slurpoe::{Access, Address, Completion, Kind, Notify, Region, Transfer};
@@ -195,6 +195,21 @@ fn who_says_what_nobody_says_is_lost_by_name() {
     three.stranger.said(&control(Control::Grant(Message(0), 0)));
     three.is_lost(peer, Breach::Grant, "a wrong key");
     assert_eq!(three.victim.wait(sent, LONG).unwrap().outcome, Outcome::Lost);
+    // A message that is said to lie in memory of the sender's process, or in a file: between hosts there is none, and it is to come by buffers.
+    for key in [0, 5] {
+        let peer = three.stranger.meet(&three.victim, 1);
+        let held = three.victim.receive_held(Some(peer), Tag(4), 0, vec![0; 8192]).unwrap();
+        let direct = Some(Origin { key, address: 0x1000 });
+        three.stranger.said(&control(Control::Request { message, tag: Tag(4), len: 5000, direct, ahead: true }));
+        let begin = Instant::now();
+        while three.victim.in_use() != (0, 1) {
+            three.victim.progress();
+            assert!(begin.elapsed() < LONG, "nothing is granted");
+        }
+        three.stranger.end.disconnect(VICTIM);
+        assert_eq!(three.victim.event(LONG), Some(Event::Lost(peer, None)));
+        assert_eq!(three.victim.wait(held, LONG).unwrap().outcome, Outcome::Lost);
+    }
     three.works(100);
     assert_eq!(three.victim.in_use(), (0, 0));
 }

@@ -7,7 +7,7 @@ use crate::guard;
 use ::millrace_message::bell::{Full, Owner, Sent};
 use ::millrace_message::buffer::Buffer;
 use ::millrace_message::channel::Taken;
-use ::millrace_message::endpoint::{Config, Ended, Endpoint, Error, Event, Peer, Request, Scope, Users};
+use ::millrace_message::endpoint::{rail, Config, Ended, Endpoint, Error, Event, Peer, Request, Scope, Users};
 use ::millrace_message::engine::{Cancel, Outcome, RequestError};
 use ::millrace_message::{Scheme, Tag};
 use core::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 
-/// An endpoint: a name, connections to other endpoints of this host, messages and doorbells. Any number of threads may use it at once.
+/// An endpoint: a name, connections to other endpoints of this host and of others, messages and doorbells. Any number of threads may use it at once.
 /// docs/message.md has the whole.
 pub struct millrace_message(pub(super) Endpoint<Lent>);
 
@@ -109,8 +109,10 @@ pub struct millrace_message_other {
     pub name: [c_char; 65],
     /// Whose it is.
     pub user: u32,
-    /// Its process; 0: it has no number in this container.
+    /// Its process; 0: it has no number in this container, or is on another host.
     pub pid: u32,
+    /// Its host, if that is another one, as it is called there; otherwise "". Between hosts nobody vouches for what an endpoint says of itself.
+    pub host: [c_char; 65],
 }
 
 const ANYBODY: u32 = millrace_message_flags::MILLRACE_MESSAGE_ANYBODY as u32;
@@ -272,20 +274,51 @@ pub unsafe extern "C" fn millrace_message_open(
     flags: u32,
     endpoint: Option<&mut MaybeUninit<*mut millrace_message>>,
 ) -> c_int {
+    // SAFETY: a string of the caller; no rails.
+    give_new(endpoint, NAME, || unsafe { open(name, flags, &[], core::ptr::null()) })
+}
+
+/// The same with rails, by which endpoints of other hosts are reached, and by which they find this one if it has a name: cards ("unix:PATH") and ports
+/// ("virtio-user:PATH"; docs/ports.md), up to 8, which are used together. host: what this host is called by others; NULL: its own name. Names of other hosts are
+/// those of millrace_message_connect() with the host before: "b:solver".
+#[no_mangle]
+pub unsafe extern "C" fn millrace_message_open_between(
+    name: *const c_char,
+    flags: u32,
+    rails: *const *const c_char,
+    count: usize,
+    host: *const c_char,
+    endpoint: Option<&mut MaybeUninit<*mut millrace_message>>,
+) -> c_int {
     give_new(endpoint, NAME, || {
-        if flags & !(ANYBODY | ADOPT | ADOPT_HEAP) != 0 {
-            return Err(Failure::invalid("flags of an endpoint are those of enum millrace_message_flags"));
-        }
-        // SAFETY: a string of the caller.
-        let name = if name.is_null() { None } else { Some(unsafe { string(name, "name") }?.to_owned()) };
-        let users = if flags & ANYBODY != 0 { Users::Anybody } else { Users::Own };
-        let adopt = match flags & (ADOPT | ADOPT_HEAP) {
-            0 => None,
-            ADOPT => Some(Scope::Mappings),
-            _ => Some(Scope::Heap),
-        };
-        Ok(millrace_message(Endpoint::of_buffers(Config { name, users, adopt, ..Config::default() })?))
+        // SAFETY: an array of strings of the caller, and two strings.
+        unsafe { open(name, flags, array(rails, count, "rails")?, host) }
     })
+}
+
+/// # Safety
+/// All are strings, or NULL where that is allowed.
+unsafe fn open(
+    name: *const c_char,
+    flags: u32,
+    rails: &[*const c_char],
+    host: *const c_char,
+) -> Result<millrace_message, Failure> {
+    if flags & !(ANYBODY | ADOPT | ADOPT_HEAP) != 0 {
+        return Err(Failure::invalid("flags of an endpoint are those of enum millrace_message_flags"));
+    }
+    // SAFETY: strings of the caller.
+    let given = |text: *const c_char, what| unsafe { string(text, what) }.map(str::to_owned);
+    let own = |text: *const c_char, what| if text.is_null() { Ok(None) } else { given(text, what).map(Some) };
+    let (name, host) = (own(name, "name")?, own(host, "host")?);
+    let rails = rails.iter().map(|spec| Ok(rail(&given(*spec, "rails")?))).collect::<Result<Vec<_>, Failure>>()?;
+    let users = if flags & ANYBODY != 0 { Users::Anybody } else { Users::Own };
+    let adopt = match flags & (ADOPT | ADOPT_HEAP) {
+        0 => None,
+        ADOPT => Some(Scope::Mappings),
+        _ => Some(Scope::Heap),
+    };
+    Ok(millrace_message(Endpoint::of_buffers(Config { name, users, adopt, rails, host, ..Config::default() })?))
 }
 
 /// Closes an endpoint. What has not ended is not sent, or received, any more, and its memory is the program's again.
@@ -341,10 +374,14 @@ pub extern "C" fn millrace_message_who(
 ) -> c_int {
     give(who, "who", || {
         let found = opened(endpoint)?.who(Peer::of_number(peer)).ok_or_else(gone)?;
-        let mut name = [0; 65];
-        // Names have 64 letters at most.
-        name.iter_mut().zip(found.name.bytes().take(64)).for_each(|(to, byte)| *to = byte as c_char);
-        Ok(millrace_message_other { name, user: found.user, pid: found.pid.unwrap_or(0) })
+        let letters = |text: &str| {
+            let mut letters = [0; 65];
+            // Names have 64 letters at most.
+            letters.iter_mut().zip(text.bytes().take(64)).for_each(|(to, byte)| *to = byte as c_char);
+            letters
+        };
+        let (name, host) = (letters(&found.name), letters(found.host.as_deref().unwrap_or_default()));
+        Ok(millrace_message_other { name, user: found.user, pid: found.pid.unwrap_or(0), host })
     })
 }
 

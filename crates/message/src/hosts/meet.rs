@@ -12,8 +12,9 @@
 
 use super::discover::{Answer, Question, Target};
 use super::pair::{Lane, Memory, Remote, Stage};
+use super::paths::assign;
 use super::rail::Rail;
-use super::record::{Card, MOST_PATHS, Record};
+use super::record::{Card, Record};
 use super::trunk::State;
 use super::{Hosts, Own};
 use crate::endpoint::Refusal;
@@ -26,12 +27,9 @@ use std::time::{Duration, Instant};
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const GATHER: Duration = Duration::from_millis(20);
 /// How long a greeting may take.
-const GREETING: Duration = Duration::from_secs(2);
+pub(super) const GREETING: Duration = Duration::from_secs(2);
 /// Answers to one call.
 const MOST_ANSWERS: usize = 64;
-/// How long after a failure a path is asked for again.
-const AGAIN: Duration = Duration::from_millis(500);
-
 /// Why somebody who was called is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallError {
@@ -114,6 +112,10 @@ impl Hosts {
     pub(super) fn was_told(&mut self, rail: usize, told: &Told) {
         if let Some(question) = Question::read(&told.bytes) {
             self.was_asked(rail, told.from, &question);
+        } else if let Some(answer) = Answer::read(&told.bytes)
+            && let Some(id) = self.searches(&answer)
+        {
+            self.found(id, rail, told.from, &answer);
         } else if let Some(answer) = Answer::read(&told.bytes)
             && let Some((_, call)) = self.calls.iter_mut().find(|(_, call)| call.number == answer.call)
             && matches!(call.stands, Stands::Asking)
@@ -202,15 +204,18 @@ impl Hosts {
         }
         let paths = assign(&call.answers);
         let target = call.target.clone();
+        let theirs = call.answers.first()?.2.rails;
         let memory = match Memory::new(self.own.terms) {
             Ok(memory) => memory,
             Err(error) => return Some(Stands::Ended(Err(CallError::Memory(error.to_string())))),
         };
         let mut remote = Remote::new(self.next_id(), RandomState::new().hash_one(id), true, memory, now);
         remote.called = Some((id, target));
-        for (path, (rail, other)) in paths.into_iter().enumerate() {
+        remote.search.number = RandomState::new().hash_one(remote.number);
+        remote.search.rails = theirs;
+        for (path, (rail, other, theirs)) in paths.into_iter().enumerate() {
             let shared = self.rails[rail].share(&remote.memory).ok()?;
-            remote.lanes[path] = Some(Lane { rail, other, shared, key: 0, again: now });
+            remote.lanes[path] = Some(Lane { rail, other, theirs, shared, key: 0, again: now });
         }
         let id = remote.id;
         self.remotes.insert(id, remote);
@@ -354,7 +359,7 @@ impl Hosts {
         let Ok((shared, memory)) = shared else { return false };
         let mut remote = Remote::new(self.next_id(), pair, false, memory, now);
         let own_key = shared.key();
-        remote.lanes[0] = Some(Lane { rail, other, shared, key, again: now });
+        remote.lanes[0] = Some(Lane { rail, other, theirs: 0, shared, key, again: now });
         remote.trunk.begin(0, 1);
         remote.card = Some(card);
         // As many as are to be, with those that have not said all.
@@ -368,114 +373,5 @@ impl Hosts {
         }
         self.remotes.insert(remote.id, remote);
         true
-    }
-
-    /// One that is known brings a path. Whether it is.
-    fn joins(
-        &mut self,
-        rail: usize,
-        other: Address,
-        (path, epoch, expected): (u8, u32, u32),
-        (pair, key): (u64, u32),
-    ) -> bool {
-        let now = Instant::now();
-        let at = usize::from(path);
-        let is_it =
-            |remote: &&mut Remote| remote.number == pair && !remote.has_called && remote.stage != Stage::Calling;
-        let Some(remote) = self.remotes.values_mut().find(is_it) else { return false };
-        let is_elsewhere = remote.path_of(rail, other).is_some_and(|known| known != at);
-        if is_elsewhere {
-            return false;
-        }
-        let Ok(shared) = self.rails[rail].share(&remote.memory) else { return false };
-        // What it cannot know is no reason to lose the pair: a stranger may have said so.
-        if remote.trunk.is_wanted(at, epoch, expected) != Ok(true) {
-            return false;
-        }
-        self.counters.paths_begun += 1;
-        let own_key = shared.key();
-        remote.lanes[at] = Some(Lane { rail, other, shared, key, again: now });
-        remote.tell(at, &Record::Joined { path, epoch, pair, key: own_key });
-        true
-    }
-
-    /// Asks for paths that are not there, and forgets those who have greeted and no more.
-    pub(super) fn look_at_paths(&mut self, now: Instant) {
-        let is_late = |remote: &Remote| remote.pair.is_none() && !remote.has_called && remote.begun + GREETING < now;
-        let late: Vec<u32> = self.remotes.iter().filter(|(_, remote)| is_late(remote)).map(|(id, _)| *id).collect();
-        late.into_iter().for_each(|id| drop(self.forget(id)));
-        for remote in self.remotes.values_mut().filter(|remote| remote.has_called && remote.stage == Stage::Met) {
-            for path in 0..MOST_PATHS {
-                let is_due = |lane: &Lane| now >= lane.again;
-                let may = remote.trunk.state(path) == State::Down && remote.trunk.may_begin(path);
-                let Some(lane) = remote.lanes[path].as_mut().filter(|lane| may && is_due(lane)) else { continue };
-                let Some(end) = self.rails[lane.rail].end() else { continue };
-                match end.ask(lane.other) {
-                    Ok(true) => {
-                        // The rail may have been opened anew.
-                        let Ok(shared) = self.rails[lane.rail].share(&remote.memory) else { continue };
-                        lane.shared = shared;
-                        let (key, epoch, expected) =
-                            (lane.shared.key(), remote.trunk.join(path), remote.trunk.expected());
-                        remote
-                            .tell(path, &Record::Join { path: path as u8, epoch, pair: remote.number, key, expected });
-                    }
-                    Ok(false) => {}
-                    Err(_) => lane.again = now + AGAIN,
-                }
-            }
-        }
-    }
-}
-
-/// Which rail of this end speaks with which of the other one: each with another, as far as there are; and each with one at least.
-fn assign(answers: &[(usize, Address, Answer)]) -> Vec<(usize, Address)> {
-    let mut paths: Vec<(usize, Address, u8)> = Vec::new();
-    let uses = |paths: &[(usize, Address, u8)], theirs: u8| paths.iter().filter(|path| path.2 == theirs).count();
-    let used = |paths: &[(usize, Address, u8)], own: usize| paths.iter().filter(|path| path.0 == own).count();
-    let mut own: Vec<usize> = answers.iter().map(|answer| answer.0).collect();
-    own.sort_unstable();
-    own.dedup();
-    for rail in own {
-        let heard = answers.iter().filter(|answer| answer.0 == rail);
-        if let Some((_, other, answer)) = heard.min_by_key(|(.., answer)| (uses(&paths, answer.rail), answer.rail)) {
-            paths.push((rail, *other, answer.rail));
-        }
-    }
-    let mut theirs: Vec<u8> = answers.iter().map(|(.., answer)| answer.rail).collect();
-    theirs.sort_unstable();
-    theirs.dedup();
-    for rail in theirs {
-        if uses(&paths, rail) == 0 {
-            let heard = answers.iter().filter(|(.., answer)| answer.rail == rail);
-            if let Some((own, other, _)) = heard.min_by_key(|(own, ..)| (used(&paths, *own), *own)) {
-                paths.push((*own, *other, rail));
-            }
-        }
-    }
-    paths.truncate(MOST_PATHS);
-    paths.into_iter().map(|(own, other, _)| (own, other)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rails_are_joined_each_with_another() {
-        let answer = |own: usize, theirs: u8| {
-            let answer = Answer { call: 0, id: 1, user: 0, rail: theirs, rails: 2, host: "h".into() };
-            (own, Address([2, 0, 0, 0, 0, theirs]), answer)
-        };
-        let joined = |answers: &[(usize, u8)]| -> Vec<(usize, u8)> {
-            let answers: Vec<_> = answers.iter().map(|(own, theirs)| answer(*own, *theirs)).collect();
-            assign(&answers).into_iter().map(|(own, other)| (own, other.0[5])).collect()
-        };
-        assert_eq!(joined(&[(0, 0)]), [(0, 0)]);
-        assert_eq!(joined(&[(1, 0), (0, 1), (0, 0), (1, 1)]), [(0, 0), (1, 1)]);
-        assert_eq!(joined(&[(0, 1), (1, 0)]), [(0, 1), (1, 0)], "two wires");
-        assert_eq!(joined(&[(0, 0), (1, 0)]), [(0, 0), (1, 0)], "the other end has one");
-        assert_eq!(joined(&[(0, 1), (0, 0)]), [(0, 0), (0, 1)], "this end has one");
-        assert_eq!(joined(&[]), []);
     }
 }

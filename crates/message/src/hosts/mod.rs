@@ -13,6 +13,7 @@ mod bells;
 mod discover;
 mod meet;
 mod pair;
+mod paths;
 mod rail;
 mod record;
 mod talk;

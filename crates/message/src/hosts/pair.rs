@@ -13,7 +13,7 @@ use crate::engine::{Arrived, Breach, Engine, Outgoing, PairId, RequestId, Terms,
 use millrace_dma::Window;
 use millrace_slurpoe::{Address, Error};
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Places for what is not said in order, and bytes of each.
 const NEWS: usize = 8;
@@ -40,12 +40,30 @@ impl Memory {
 pub struct Lane {
     pub rail: usize,
     pub other: Address,
+    /// Which rail of the other end it is, where this end has called.
+    pub theirs: u8,
     pub shared: Shared,
     /// Of the receive buffers of the other end.
     pub key: u32,
     /// When the connection is asked for again.
     pub again: Instant,
 }
+
+/// A question for more paths to an end that is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    /// A random number, as that of a call.
+    pub number: u64,
+    /// How many rails the other end has.
+    pub rails: u8,
+    /// When it is asked again, and how long after.
+    pub at: Instant,
+    pub pause: Duration,
+}
+
+/// How long after a question for more paths the next one goes: at first, and at last.
+const SEARCH: Duration = Duration::from_millis(250);
+pub const LATEST_SEARCH: Duration = Duration::from_secs(30);
 
 /// How far two ends are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +109,8 @@ pub struct Remote {
     pub has_called: bool,
     /// Which opening of an endpoint was called, and as what.
     pub called: Option<(u64, Target)>,
+    /// By which it is looked for more paths.
+    pub search: Search,
     pub begun: Instant,
     pub lanes: [Option<Lane>; MOST_PATHS],
     pub trunk: Trunk,
@@ -114,6 +134,7 @@ impl Remote {
             card: None,
             has_called,
             called: None,
+            search: Search { number: 0, rails: 1, at: now, pause: SEARCH },
             begun: now,
             lanes: [const { None }; MOST_PATHS],
             trunk: Trunk::default(),
@@ -127,6 +148,22 @@ impl Remote {
 
     fn terms(&self) -> Option<Terms> {
         self.card.as_ref().map(|card| card.terms)
+    }
+
+    /// Whether there may be paths that are not there: rails of this end, so many, or of the other one, go by none.
+    pub fn lacks_paths(&self, own: usize) -> bool {
+        let lanes = || self.lanes.iter().flatten();
+        let has_own = |rail: usize| lanes().any(|lane| lane.rail == rail);
+        let has_theirs = |rail: u8| lanes().any(|lane| lane.theirs == rail);
+        let has_room = self.lanes.iter().any(Option::is_none);
+        has_room && !((0..own).all(has_own) && (0..self.search.rails).all(has_theirs))
+    }
+
+    /// Where a path by these rails would stand, if it is one that is lacking.
+    pub fn place_for(&self, rail: usize, theirs: u8) -> Option<usize> {
+        let mut lanes = self.lanes.iter().flatten();
+        let is_new = lanes.clone().all(|lane| lane.rail != rail) || lanes.all(|lane| lane.theirs != theirs);
+        self.lanes.iter().position(Option::is_none).filter(|_| is_new)
     }
 
     /// Says something besides by a path.
