@@ -321,6 +321,10 @@ impl Hosts {
                         Some(pair) if !self.gone.contains(&pair) => self.gone.push_back(pair),
                         Some(_) => {}
                         None => {
+                            // The connection is the new one's by now.
+                            if let Some(path) = remote.path_of(rail, other) {
+                                remote.lanes[path] = None;
+                            }
                             self.forget(id);
                             self.heard_from_stranger(rail, other, Some(record.clone()));
                             return true;
