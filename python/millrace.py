@@ -35,7 +35,7 @@ _WAYS = {"fastest": 0, "eager": 1, "one-copy": 2, "zero-copy": 3}
 _ADOPT = {None: 0, "mappings": 2, "heap": 4}
 _SENT, _RECEIVED, _CANCELLED, _TOO_LONG, _FAILED, _LOST, _HELD = range(7)
 
-Who = collections.namedtuple("Who", "name user pid")
+Who = collections.namedtuple("Who", "name user pid host")
 
 
 class Lost(ConnectionError):
@@ -54,7 +54,8 @@ class _End(ctypes.Structure):
 
 
 class _Other(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char * 65), ("user", ctypes.c_uint32), ("pid", ctypes.c_uint32)]
+    _fields_ = [("name", ctypes.c_char * 65), ("user", ctypes.c_uint32), ("pid", ctypes.c_uint32),
+                ("host", ctypes.c_char * 65)]
 
 
 class _PyBuffer(ctypes.Structure):
@@ -93,7 +94,8 @@ def _load():
         ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint16, ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
     out = ctypes.POINTER(ctypes.c_void_p)
     for name, arguments in {
-        "open": [ctypes.c_char_p, u32, out], "close": [address], "connect": [address, ctypes.c_char_p, u64, number],
+        "open_between": [ctypes.c_char_p, u32, ctypes.POINTER(ctypes.c_char_p), size, ctypes.c_char_p, out], "close": [address],
+        "connect": [address, ctypes.c_char_p, u64, number],
         "accept": [address, u64, number], "leave": [address, u64], "who": [address, u64, ctypes.POINTER(_Other)],
         "event": [address, u64, number], "send": [address, u64, u64, address, size, u32, number],
         "receive": [address, u64, u64, u64, address, size, number], "receive_held": [address, u64, u64, u64, address, size, number],
@@ -286,13 +288,16 @@ class Window:
 class Endpoint:
     """An endpoint, found by name, or nameless. Any number of threads may use it. A child of os.fork() must not use that of its parent."""
 
-    def __init__(self, name=None, *, anybody=False, adopt=None):
+    def __init__(self, name=None, *, anybody=False, adopt=None, rails=(), host=None):
         """anybody: endpoints of all users may connect. adopt: memory that is sent again becomes shared memory in place, "mappings" or "heap"
-        (docs/message.md says what that means)."""
+        (docs/message.md says what that means). rails: cards ("unix:PATH") and ports by which endpoints of other hosts are reached ("b:solver"), and by
+        which they find this one; host: what they call this host."""
         self._handle, self._lock, self._messages, self._ends = None, threading.Lock(), {}, {}
         handle = ctypes.c_void_p()
         flags = (1 if anybody else 0) | _ADOPT[adopt]
-        _call("open", None if name is None else name.encode(), flags, ctypes.byref(handle))
+        specs = (ctypes.c_char_p * len(rails))(*[rail.encode() for rail in rails])
+        own = [None if text is None else text.encode() for text in (name, host)]
+        _call("open_between", own[0], flags, specs, len(rails), own[1], ctypes.byref(handle))
         self._handle = handle
 
     def _open(self):
@@ -342,7 +347,7 @@ class Endpoint:
         """Who that is: its name, user and process."""
         other = _Other()
         _call("who", self._open(), peer, ctypes.byref(other))
-        return Who(other.name.decode(), other.user, other.pid)
+        return Who(other.name.decode(), other.user, other.pid, other.host.decode() or None)
 
     def leave(self, peer):
         """Ends a connection."""

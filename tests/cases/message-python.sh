@@ -19,6 +19,16 @@ short messages
 memory that is handed over
 ends
 SAID
+# As two hosts.
+timeout 60 /usr/bin/python3 - "$scratch/wire" <<'END' >"$scratch/hosts.log" 2>&1 || fail "between hosts: $(cat "$scratch/hosts.log")"
+import sys, millrace
+with millrace.Endpoint("solver", rails=["vhost-user:" + sys.argv[1]], host="b") as one, \
+        millrace.Endpoint(rails=["virtio-user:" + sys.argv[1]], host="a") as other:
+    to, room = other.connect("b:solver", 30), bytearray(300_000)
+    wanted, sent = one.receive(room, tag=7), other.send(to, bytes(range(250)) * 1000, tag=7)
+    assert wanted.wait(30) and sent.wait(30) and room[:250_000] == bytes(range(250)) * 1000
+    assert (other.who(to).host, one.who(wanted.peer).host) == ("b", "a")
+END
 # The document's ten lines.
 /usr/bin/python3 - "$tests/../docs/message.md" <<'END' >"$scratch/both.py" || fail "docs/message.md has no program in Python"
 import re, sys
