@@ -732,6 +732,11 @@ struct millrace_message_end {
     struct millrace_message_given *given;
 };
 
+/**
+ * A function that is told of the end of a message, by a thread of the library. It may begin other messages; it must not close the endpoint.
+ */
+typedef void (*millrace_message_callback)(const struct millrace_message_end *end, void *context);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1531,6 +1536,15 @@ int millrace_message_wait(const struct millrace_message *endpoint,
                           uint64_t request,
                           uint64_t patience,
                           struct millrace_message_end *end);
+
+/**
+ * Has a function called when that message has ended, instead of waiting for it. -ENOENT: there is no such message, or its end was told already.
+ * Functions that were not called when the endpoint is closed are not called.
+ */
+int millrace_message_then(const struct millrace_message *endpoint,
+                          uint64_t request,
+                          millrace_message_callback callback,
+                          void *context);
 
 /**
  * Ends a message before its time, if that is possible; its end says what came of it. 1: it is too late.

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SECOND UINT64_C(1000000000)
@@ -120,6 +121,11 @@ static void in_pieces(uint64_t peer) {
     CHECK(millrace_message_send_pieces(endpoint, peer, ECHO, NULL, 4, 0, &sent) == -EINVAL);
 }
 
+static void called(const struct millrace_message_end *end, void *context) {
+    *(struct millrace_message_end *)context = *end;
+    CHECK(millrace_message_ring(endpoint, end->peer, 12, 0) == 0);
+}
+
 static void short_message(uint64_t peer) {
     char word[8];
     int code;
@@ -170,6 +176,19 @@ static void drive(const char *name, const char *rail) {
     CHECK(poll(&descriptor, 1, 0) == 0);
     CHECK(millrace_message_wait(endpoint, request, 0, &end) == -ETIMEDOUT);
     printf("a descriptor\n");
+
+    static struct millrace_message_end told;
+    CHECK(millrace_message_receive(endpoint, 0, BACK, ALL, in, MOST, &request) == 0);
+    CHECK(millrace_message_then(endpoint, request, NULL, NULL) == -EINVAL);
+    CHECK(millrace_message_then(endpoint, request, called, &told) == 0);
+    CHECK(millrace_message_send(endpoint, peer, ECHO, out, 500000, MILLRACE_MESSAGE_FASTEST, &other) == 0);
+    ended(other, MILLRACE_MESSAGE_SENT);
+    for (int turn = 0; turn < 3000 && *(volatile uint64_t *)&told.request == 0; turn++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    CHECK(told.request == request && told.outcome == MILLRACE_MESSAGE_RECEIVED && told.len == 500000 && told.bytes == in);
+    CHECK(millrace_message_then(endpoint, request, called, &told) == -ENOENT);
+    echo(peer, 8, MILLRACE_MESSAGE_EAGER);
+    printf("a function that is called\n");
 
     struct millrace_message_block *block;
     void *bytes;

@@ -20,6 +20,7 @@ messages of all sizes and ways
 10000 short messages
 doorbells
 a descriptor
+a function that is called
 memory that is handed over
 memory that the other one writes
 what cannot be is refused

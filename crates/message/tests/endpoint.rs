@@ -645,6 +645,59 @@ fn windows_are_written_and_read() {
     assert!(matches!(one.window(to, number, 1), Err(WindowError::Lost | WindowError::Nowhere)));
 }
 
+/// Functions are called when messages have ended, or had before; they may begin others.
+#[test]
+fn functions_are_called_when_messages_have_ended() {
+    let (one, other, to, from) = pair("then");
+    let (said, heard) = std::sync::mpsc::channel();
+    let other = std::sync::Arc::new(other);
+    // An answer to each message, without a thread that waits.
+    fn answers(end: &std::sync::Arc<Endpoint>, to: Peer) {
+        let (again, wanted) = (end.clone(), end.receive(Some(to), Tag(1), u64::MAX, vec![0; 100_000]).unwrap());
+        assert!(end.then(wanted, move |ended| {
+            if ended.outcome == Outcome::Lost {
+                return;
+            }
+            again.send(to, Tag(2), ended.buffer).unwrap();
+            answers(&again, to);
+        }));
+    }
+    answers(&other, from);
+    for turn in 0..100_u64 {
+        let len = 1000 * turn as usize;
+        let back = one.receive(Some(to), Tag(2), u64::MAX, vec![0; 100_000]).unwrap();
+        let said = said.clone();
+        assert!(one.then(back, move |ended| said.send(ended.buffer).unwrap()));
+        assert!(one.send(to, Tag(1), bytes(turn, len)).is_ok());
+        assert!(heard.recv_timeout(LONG).unwrap() == bytes(turn, len));
+        assert!(one.wait(back, NOT_AT_ALL).is_none() && !one.then(back, |_| panic!("it was told")));
+    }
+    // One that has ended already, and one that panics.
+    let back = one.receive(Some(to), Tag(2), u64::MAX, vec![0; 8]).unwrap();
+    let sent = one.send(to, Tag(1), vec![1]).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(one.then(back, |_| panic!("as it should")));
+    let also = said.clone();
+    assert!(one.then(sent, move |ended| also.send(ended.buffer).unwrap()));
+    assert_eq!(heard.recv_timeout(LONG).unwrap(), [1]);
+    let lost = one.receive(Some(to), Tag(9), u64::MAX, vec![0; 3]).unwrap();
+    let also = said.clone();
+    assert!(one.then(lost, move |ended| also.send(vec![u8::from(ended.outcome == Outcome::Lost)]).unwrap()));
+    other.leave(from);
+    assert_eq!(heard.recv_timeout(LONG).unwrap(), [1]);
+    // The function that waits there is the last one that has the endpoint.
+    drop(other);
+    let gone = Instant::now();
+    while Endpoint::open(&name("then")).is_err() {
+        assert!(gone.elapsed() < LONG);
+    }
+    // Those that are never called are dropped with the endpoint.
+    let wanted = one.receive(None, Tag(9), u64::MAX, vec![]).unwrap();
+    assert!(one.then(wanted, move |_| drop(said)));
+    drop(one);
+    assert!(heard.recv_timeout(LONG).is_err());
+}
+
 const VICTIM: &str = "MILLRACE_TEST_VICTIM";
 
 /// No test, but what runs in processes that are killed: sends and receives messages of two parts and more without end, by the name that

@@ -524,6 +524,42 @@ pub extern "C" fn millrace_message_wait(
     })
 }
 
+/// A function that is told of the end of a message, by a thread of the library. It may begin other messages; it must not close the endpoint.
+pub type millrace_message_callback =
+    Option<unsafe extern "C" fn(end: *const millrace_message_end, context: *mut c_void)>;
+
+/// What a program wants to be handed back.
+struct Context(*mut c_void);
+
+// SAFETY: the program has said, by giving it, that its function takes it on any thread.
+unsafe impl Send for Context {}
+
+/// Has a function called when that message has ended, instead of waiting for it. -ENOENT: there is no such message, or its end was told already.
+/// Functions that were not called when the endpoint is closed are not called.
+#[no_mangle]
+pub unsafe extern "C" fn millrace_message_then(
+    endpoint: Option<&millrace_message>,
+    request: u64,
+    callback: millrace_message_callback,
+    context: *mut c_void,
+) -> c_int {
+    guard::run(|| {
+        let function = callback.ok_or_else(|| Failure::null("callback"))?;
+        let context = Context(context);
+        let waits = opened(endpoint)?.then(Request::of_number(request), move |ended| {
+            let Context(context) = &context;
+            let end = told(ended);
+            // SAFETY: the caller's promise: the function takes these, from any thread, until the endpoint is closed.
+            unsafe { function(&end, *context) }
+        });
+        if waits {
+            Ok(0)
+        } else {
+            Err(Failure::new(Errno::NOENT, "there is no such message any more"))
+        }
+    })
+}
+
 /// Ends a message before its time, if that is possible; its end says what came of it. 1: it is too late.
 #[no_mangle]
 pub extern "C" fn millrace_message_cancel(endpoint: Option<&millrace_message>, request: u64) -> c_int {

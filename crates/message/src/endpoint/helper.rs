@@ -86,6 +86,7 @@ impl<B: Buffer> Helper<B> {
             if self.shared.is_closed() {
                 return;
             }
+            self.shared.call_back();
             let mut state = match self.shared.try_lock() {
                 Ok(state) => state,
                 // The program is about it.

@@ -37,6 +37,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use state::{State, signal, wake_up};
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockResult, Weak};
 use std::thread::JoinHandle;
@@ -218,6 +219,19 @@ impl<B: Buffer> Shared<B> {
             self.news.notify_all();
         }
         (state, has_moved)
+    }
+
+    /// Calls functions that wait for messages which have ended; not without end.
+    fn call_back(&self) {
+        const MOST: u32 = 64;
+        for left in (0..MOST).rev() {
+            let Some((callback, ended)) = self.lock().called() else { return };
+            // A panic is told by its hook, and no reason to end the thread.
+            let _ = catch_unwind(AssertUnwindSafe(|| callback(ended)));
+            if left == 0 {
+                wake_up(&self.waker);
+            }
+        }
     }
 
     /// What was held is not needed any more.
@@ -491,6 +505,13 @@ impl<B: Buffer> Endpoint<B> {
         self.wait_for(patience, |state| state.take(None))
     }
 
+    /// Has a function called when that message has ended, instead of waiting for it: by the thread of the endpoint, which moves nothing on meanwhile.
+    /// It may make calls of the endpoint. `false`: there is no such message, or its end was taken already. When the endpoint is dropped, functions
+    /// that were not called are dropped.
+    pub fn then(&self, request: Request, callback: impl FnOnce(Ended<B>) + Send + 'static) -> bool {
+        self.shared.with(|state| state.then(request, Box::new(callback)))
+    }
+
     /// A descriptor that is readable as long as something can be taken: messages that have ended, events, doorbells. It is not to be read.
     ///
     /// # Errors
@@ -655,7 +676,8 @@ impl<B: Buffer> Drop for Endpoint<B> {
     fn drop(&mut self) {
         self.shared.is_closed.store(true, Ordering::Release);
         wake_up(&self.shared.waker);
-        if let Some(helper) = self.helper.take() {
+        // A function that it calls may be the last one that has the endpoint: then it ends by itself.
+        if let Some(helper) = self.helper.take().filter(|helper| helper.thread().id() != std::thread::current().id()) {
             let _ = helper.join();
         }
         between::linger(&self.shared);

@@ -22,7 +22,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, read, write};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{PidfdFlags, geteuid, pidfd_open};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 /// What is heard of one socket at a time.
@@ -44,6 +44,9 @@ pub struct Who {
     /// Its host, if that is another one, as it is called there. Host and user are what it says itself: between hosts nobody vouches for it.
     pub host: Option<String>,
 }
+
+/// Called once, with the message that has ended.
+pub type Callback<B> = Box<dyn FnOnce(Ended<B>) + Send>;
 
 struct Other {
     /// Of all that were ever met, which.
@@ -80,6 +83,9 @@ pub struct State<B: Buffer> {
     request: u32,
     epoll: Arc<OwnedFd>,
     done: VecDeque<Ended<B>>,
+    /// Functions that are called when messages end, and those that are to be called now.
+    callbacks: BTreeMap<Request, Callback<B>>,
+    called: VecDeque<(Callback<B>, Ended<B>)>,
     events: VecDeque<Event>,
     /// How much has ended or happened, ever.
     news: u64,
@@ -115,6 +121,8 @@ impl<B: Buffer> State<B> {
             request: 0,
             epoll,
             done: VecDeque::new(),
+            callbacks: BTreeMap::new(),
+            called: VecDeque::new(),
             events: VecDeque::new(),
             news: 0,
             calls: 0,
@@ -286,9 +294,36 @@ impl<B: Buffer> State<B> {
             let slot = done.request.0;
             let serial = self.requests.get(slot as usize).copied().unwrap_or_default();
             let request = Request { slot, serial };
-            self.done.push_back(Ended { request, outcome: done.outcome, from, buffer: done.buffer, given });
+            let ended = Ended { request, outcome: done.outcome, from, buffer: done.buffer, given };
+            match self.callbacks.remove(&request) {
+                Some(callback) => self.calls_back(callback, ended),
+                None => self.done.push_back(ended),
+            }
             self.news += 1;
         }
+    }
+
+    /// A function is called when a message has ended. `false`: there is no such message, or its end was taken.
+    pub fn then(&mut self, request: Request, callback: Callback<B>) -> bool {
+        if let Some(ended) = self.take(Some(request)) {
+            self.calls_back(callback, ended);
+        } else if self.open(request).is_some() {
+            self.callbacks.insert(request, callback);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn calls_back(&mut self, callback: Callback<B>, ended: Ended<B>) {
+        self.called.push_back((callback, ended));
+        // The thread may be asleep, or about to be.
+        wake_up(&self.waker);
+    }
+
+    /// The next function that is to be called.
+    pub fn called(&mut self) -> Option<(Callback<B>, Ended<B>)> {
+        self.called.pop_front()
     }
 
     /// A block for another end, of a pool of so many bytes.
