@@ -27,7 +27,10 @@ run queues queues
 run classify classify
 run rdma rdma
 run rdma-sizes rdma --sweep --svg "$results/rdma.svg"
-echo "results, latency.svg, matrix.svg, nodes.svg and rdma.svg are in $results"
+run message message
+run message-sizes message --sweep
+run message-buffers message --sweep=mtu --seconds 0.1 --svg "$results/message.svg"
+echo "results, latency.svg, matrix.svg, nodes.svg, rdma.svg and message.svg are in $results"
 if [ ${#failed[@]} -gt 0 ]; then
     echo "not everything could be measured: ${failed[*]}; a machine with nothing else to do helps"
     exit 1
