@@ -17,6 +17,9 @@ use crate::rig::Cores;
 /// Round trips between two looks at the clock, at most.
 const BATCH: u64 = 64;
 
+/// When the first messages take so many times as long as all may, others are not measured.
+const SLOW: f64 = 10.0;
+
 /// What both ends have measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Line {
@@ -165,14 +168,19 @@ impl Ends {
             let took = start.seconds();
             Ok((took, [(used() - begin) as f64 / took / 1e9, others as f64 / took / 1e9], moved))
         };
-        // Memory becomes shared when it is sent again: that is not what is measured.
         let few = 4 * depth(size);
-        take(few)?;
+        let line = |count: usize, (took, cpu, moved): (f64, [f64; 2], u64)| {
+            let bytes = count as u64 * size as u64;
+            Line { value: bytes as f64 / took / 1e9, cpu, copies: copies(moved, bytes) }
+        };
+        // Memory becomes shared when it is sent again: that is not what is measured. What is very slow is so from the beginning.
+        let first = take(few)?;
+        if first.0 > SLOW * seconds {
+            return Ok(line(few, first));
+        }
         let (took, ..) = take(few)?;
         let count = ((seconds / took * few as f64) as usize).max(few);
-        let (took, cpu, moved) = take(count)?;
-        let bytes = count as u64 * size as u64;
-        Ok(Line { value: bytes as f64 / took / 1e9, cpu, copies: copies(moved, bytes) })
+        Ok(line(count, take(count)?))
     }
 
     /// How much of the transfer of a message of that size passes while this end computes, in percent: it goes from memory to memory, and the

@@ -36,15 +36,18 @@ pub struct Work<'a> {
     pub svg: Option<&'a Path>,
 }
 
+/// From which time on, in ns, round trips of a message are left out.
+const SLOW: f64 = 1e8;
+
 /// What was measured for one size with one kind of buffers.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     size: u64,
     mtu: u32,
     optimisations: Optimisations,
-    /// GB/s, and ns one way.
+    /// GB/s, and ns one way, if that is not very long.
     flow: Line,
-    latency: Line,
+    latency: Option<Line>,
 }
 
 impl Point {
@@ -68,7 +71,7 @@ impl Point {
             .text("optimisations", self.optimisations)
             .number("gbps", self.gbps(), 3)
             .maybe("source_model_gbps", self.model(), 3)
-            .number("latency_p50_ns", self.latency.value, 0)
+            .maybe("latency_p50_ns", self.latency.map(|line| line.value), 0)
             .number("cpu_send", self.flow.cpu[0], 2)
             .number("cpu_receive", self.flow.cpu[1], 2)
             .maybe("copies", self.flow.copies, 2)
@@ -92,7 +95,8 @@ pub fn run(shared: &Shared, (cores, buffers): (Cores, BufferArgs), work: Work<'_
                 let one_copy = Some(Scheme::OneCopy);
                 SIZES.iter().try_for_each(|&size| {
                     let flow = ends.bandwidth(size as usize, one_copy, seconds)?;
-                    let latency = ends.latency(size as usize, one_copy, seconds)?;
+                    let is_slow = size as f64 / flow.value > SLOW;
+                    let latency = (!is_slow).then(|| ends.latency(size as usize, one_copy, seconds)).transpose()?;
                     points.push(Point { size, mtu, optimisations, flow, latency });
                     Ok::<_, String>(())
                 })
@@ -143,7 +147,7 @@ mod tests {
     fn points() -> Vec<Point> {
         let of = |size, mtu, optimisations| {
             let line = |value| Line { value, cpu: [0.9, 0.8], copies: Some(2.0) };
-            Point { size, mtu, optimisations, flow: line(f64::from(mtu) / 1e6), latency: line(5e3) }
+            Point { size, mtu, optimisations, flow: line(f64::from(mtu) / 1e6), latency: Some(line(5e3)) }
         };
         let with = |mtu| Optimisations::STEPS.into_iter().flat_map(move |one| SIZES.map(|size| of(size, mtu, one)));
         mtus(0).flat_map(with).collect()
