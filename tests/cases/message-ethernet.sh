@@ -102,7 +102,8 @@ assert all(row["count"] == 0 or row["millrace"] > 0 and row["peer"] > 0 and row[
 assert {(row["size"], row["mtu"], row["optimisations"]) for row in mtus} == {
     (size, mtu, which) for size in (16 << 20, 1 << 20) for mtu in (1 << 19, 1 << 20) for which in ("none", "1", "12", "123")
 }, mtus
-assert all(row["gbps"] > 0 and row["latency_p50_ns"] > 0 and row["copies"] == 2 and row["scheme"] == "one-copy" for row in mtus), mtus
+# What is very slow is not measured one by one.
+assert all(row["gbps"] > 0 and row["latency_p50_ns"] != 0 and row["copies"] == 2 and row["scheme"] == "one-copy" for row in mtus), mtus
 assert all((row["source_model_gbps"] is not None) == (row["optimisations"] in ("none", "123")) for row in mtus), mtus
 assert "optimisations 123" in open(sys.argv[3]).read()
 END
