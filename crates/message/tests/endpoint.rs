@@ -7,7 +7,7 @@ use millrace_message::buffer::Buffer;
 use millrace_message::channel::Taken;
 use millrace_message::control::Tag;
 use millrace_message::cost::{Row, Table};
-use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer, Refusal, Scope};
+use millrace_message::endpoint::{Config, Ended, Endpoint, Error, Event, Peer, Refusal, Scope};
 use millrace_message::engine::{Breach, Cancel, Limits, Outcome, RequestError};
 use millrace_message::window::{AccessError, WindowError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -419,6 +419,57 @@ fn who_went_before_he_was_seen_is_told_of_if_he_has_left_something() {
     }
     let wanted = other.receive(None, Tag(7), 0, vec![0; 9]).unwrap();
     assert!(other.wait(wanted, Duration::from_millis(20)).is_none(), "what was left is gone with him");
+}
+
+/// The next message that has ended, by sleeping on the descriptor after each look, as programs with a loop of their own do.
+fn next_by_descriptor(end: &Endpoint, descriptor: &OwnedFd) -> Ended {
+    let long = Timespec { tv_sec: 20, tv_nsec: 0 };
+    loop {
+        if let Some(ended) = end.next(NOT_AT_ALL) {
+            return ended;
+        }
+        assert_eq!(poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&long)), Ok(1), "nothing comes");
+    }
+}
+
+/// Who calls, and sleeps on the descriptor the next moment, is woken at once, and not when the thread of the endpoint looks by itself, a
+/// millisecond later.
+#[test]
+fn who_sleeps_on_the_descriptor_is_woken_at_once() {
+    let (one, other, to, from) = pair("descriptor-wakes");
+    let trips = |count: usize| -> Duration {
+        let turn = |end: &Endpoint, peer: Peer, begins: bool| -> Vec<Duration> {
+            let descriptor = end.descriptor().unwrap();
+            let took = (0..count).map(|_| {
+                let begin = Instant::now();
+                end.receive(Some(peer), Tag(1), u64::MAX, vec![0; 8]).unwrap();
+                let (mut has_begun, mut has_sent, mut has_received) = (false, false, false);
+                while !has_sent || !has_received {
+                    if !has_begun && (begins || has_received) {
+                        end.send(peer, Tag(1), vec![1; 8]).unwrap();
+                        has_begun = true;
+                    }
+                    match next_by_descriptor(end, &descriptor).outcome {
+                        Outcome::Sent => has_sent = true,
+                        Outcome::Received { .. } => has_received = true,
+                        outcome => panic!("{outcome:?}"),
+                    }
+                }
+                begin.elapsed()
+            });
+            took.collect()
+        };
+        let mut took = std::thread::scope(|scope| {
+            scope.spawn(|| turn(&other, from, false));
+            turn(&one, to, true)
+        });
+        took.sort();
+        took[count / 2]
+    };
+    // Others use the machine.
+    let fastest = (0..5).map(|_| trips(40)).min().unwrap();
+    println!("there and back in {fastest:?}");
+    assert!(fastest < Duration::from_micros(900), "{fastest:?}");
 }
 
 /// Memory that notes who writes into it.
