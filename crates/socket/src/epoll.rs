@@ -40,6 +40,8 @@ struct Entry {
     is_hot: bool,
     /// Reported once, and not wanted again yet (`EPOLLONESHOT`).
     is_off: bool,
+    /// The program has taken it out, and the kernel has not been told: programs put it in again for every answer.
+    is_out: bool,
     /// Wanted anew: what is ready is an edge.
     is_fresh: bool,
     /// What had happened when it was reported last.
@@ -50,7 +52,7 @@ struct Entry {
 impl Entry {
     /// What the program is to hear now.
     fn report(&mut self, fd: RawFd) -> Option<u32> {
-        if self.is_off || !self.has_met {
+        if self.is_off || self.is_out || !self.has_met {
             return None;
         }
         let shared = self.stream.live()?;
@@ -76,7 +78,7 @@ impl Entry {
 
     /// Says that it sleeps, so that a doorbell is rung.
     fn doze(&self) {
-        let Some(shared) = self.stream.live() else { return };
+        let Some(shared) = self.stream.live().filter(|_| !self.is_out) else { return };
         shared.reader.mark_asleep();
         if self.events & OUT != 0 && shared.writer.has_much_room() == Ok(false) {
             shared.writer.doze();
@@ -148,7 +150,9 @@ impl Set {
             // Pairs with the fences of who rings, in `Writer::must_wake` and `Reader::must_wake`.
             fence(Ordering::SeqCst);
             let is_quiet = entry.stream.live().is_none_or(|shared| {
-                entry.is_off || entry.stream.events(fd, shared) as u16 as u32 & (entry.events | ALWAYS) == 0
+                entry.is_off
+                    || entry.is_out
+                    || entry.stream.events(fd, shared) as u16 as u32 & (entry.events | ALWAYS) == 0
             });
             entry.is_hot = !is_quiet;
             !is_quiet
@@ -190,17 +194,16 @@ pub(crate) fn control(epoll: RawFd, what: i32, fd: RawFd, event: Option<(u32, u6
             Some(set.add(epoll, fd, stream, events, data))
         }
         (libc::EPOLL_CTL_MOD, Some(set), Some((events, data))) => set.change(epoll, fd, events, data),
-        (libc::EPOLL_CTL_DEL, Some(set), _) => {
-            let entry = set.remove(fd)?;
-            entry.watch(epoll, fd, false);
-            Some(sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0))
-        }
+        (libc::EPOLL_CTL_DEL, Some(set), _) => set.take_out(epoll, fd),
         _ => None,
     }
 }
 
 impl Epoll {
     fn add(&self, epoll: RawFd, fd: RawFd, stream: Arc<Stream>, events: u32, data: u64) -> Result<(), Errno> {
+        if let Some(done) = self.put_back(epoll, &stream, fd, events, data) {
+            return done;
+        }
         let has_met = stream.live().is_some();
         let watched = if has_met { BELLS } else { events };
         sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, watched, tagged(fd))?;
@@ -217,6 +220,7 @@ impl Epoll {
             has_met,
             is_hot: false,
             is_off: false,
+            is_out: false,
             is_fresh: true,
             seen: (0, 0, 0, false),
             idle: 0,
@@ -234,9 +238,52 @@ impl Epoll {
         Ok(())
     }
 
+    /// Takes a connection out. One that has met stays in the kernel's set until its number is closed.
+    fn take_out(&self, epoll: RawFd, fd: RawFd) -> Option<Result<(), Errno>> {
+        let mut set = self.set.lock();
+        let entry = set.get(fd)?;
+        if entry.is_out {
+            return Some(Err(Errno::NOENT));
+        }
+        if entry.has_met && self.sleepers.load(Ordering::SeqCst) == 0 {
+            entry.is_out = true;
+            return Some(Ok(()));
+        }
+        let entry = set.remove(fd)?;
+        drop(set);
+        entry.stream.watch(epoll, fd, false);
+        Some(sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0))
+    }
+
+    /// Puts back what was taken out. `None`: it is to be added.
+    fn put_back(
+        &self,
+        epoll: RawFd,
+        stream: &Arc<Stream>,
+        fd: RawFd,
+        events: u32,
+        data: u64,
+    ) -> Option<Result<(), Errno>> {
+        let mut set = self.set.lock();
+        let entry = set.get(fd)?;
+        if !Arc::ptr_eq(&entry.stream, stream) {
+            return None;
+        }
+        if !entry.is_out {
+            return Some(Err(Errno::EXIST));
+        }
+        (entry.events, entry.data, entry.is_off, entry.is_out, entry.is_fresh) = (events, data, false, false, true);
+        set.heat(fd);
+        self.wake(epoll, &mut set, fd);
+        Some(Ok(()))
+    }
+
     fn change(&self, epoll: RawFd, fd: RawFd, events: u32, data: u64) -> Option<Result<(), Errno>> {
         let mut set = self.set.lock();
         let entry = set.get(fd)?;
+        if entry.is_out {
+            return Some(Err(Errno::NOENT));
+        }
         if !entry.has_met
             && let Err(error) = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, events, tagged(fd))
         {
@@ -283,8 +330,12 @@ impl Epoll {
     }
 
     /// Forgets a connection.
-    pub(crate) fn remove(&self, fd: RawFd) -> Option<Arc<Stream>> {
-        self.set.lock().remove(fd).map(|entry| entry.stream)
+    pub(crate) fn remove(&self, epoll: RawFd, fd: RawFd) {
+        let entry = self.set.lock().remove(fd);
+        // A copy of the number would keep it in the kernel's set.
+        if entry.is_some_and(|entry| entry.is_out) {
+            let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
     }
 
     /// Whether connections in it have met.
@@ -299,7 +350,10 @@ impl Epoll {
         hot.iter().any(|&fd| {
             let Some(Some(entry)) = entries.get(fd as usize) else { return false };
             let events = |shared| entry.stream.events(fd, shared) as u16 as u32 & (entry.events | ALWAYS);
-            !entry.is_off && entry.has_met && entry.stream.live().is_some_and(|shared| events(shared) != 0)
+            !entry.is_off
+                && !entry.is_out
+                && entry.has_met
+                && entry.stream.live().is_some_and(|shared| events(shared) != 0)
         })
     }
 
@@ -362,6 +416,10 @@ impl Epoll {
                 let fd = data as u32 as RawFd;
                 // What is not known was closed, or is another process's.
                 let Some(entry) = set.get(fd) else { continue };
+                if entry.is_out {
+                    entry.stream.hear(said as i16);
+                    continue;
+                }
                 if entry.has_met {
                     entry.stream.hear(said as i16);
                     // A doorbell is news while it may be bytes; later, the ring says what is new.

@@ -297,7 +297,7 @@ impl Stream {
         let watched = self.watched.lock().clone();
         for (epoll, _) in watched.into_iter().filter(|&(_, other)| other == fd) {
             if let Some(set) = crate::table::epoll(epoll) {
-                set.remove(fd);
+                set.remove(epoll, fd);
             }
             self.watch(epoll, fd, false);
         }
