@@ -1,7 +1,8 @@
 //! Sending and receiving as programs know it: with waiting, time limits and all at once, over tries of a [`Stream`].
 
+use crate::pieces::{Places, Sources};
 use crate::poll::{self, Deadline};
-use crate::stream::{Places, Sources, Step, Stream};
+use crate::stream::{Step, Stream};
 use crate::sys;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
