@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# The socket library beside the kernel: random programs of socket calls do the same with it at both ends, at one, and at none.
+# The socket library beside the kernel: random programs of socket calls do the same with it at both ends, at one, and at none; and what
+# is not everyday: full buffers, time limits, killed ends, children and threads that share a connection, thousands of connections.
 #
 # MILLRACE_PROGRAMS: how many (100).
 . "$(dirname "$0")/../lib.sh"
 . "$tests/socket.sh"
-needs python3
+needs /usr/bin/python3
 programs=${MILLRACE_PROGRAMS:-100}
 
-timeout 500 python3 "$tests/socket/differential.py" "$library" "$programs" || fail "the differential test"
+timeout 100 /usr/bin/python3 "$tests/socket/nasty.py" || fail "the test itself, by the kernel"
+LD_PRELOAD=$library timeout 100 /usr/bin/python3 "$tests/socket/nasty.py" || fail "what is not everyday"
+[ "$(counted python3 met)" -gt 3000 ] || fail "connections did not meet: $(cat "$scratch/stats")"
+rm "$scratch/stats"
+
+timeout 500 /usr/bin/python3 "$tests/socket/differential.py" "$library" "$programs" || fail "the differential test"
 [ "$(counted python3 met)" -gt "$programs" ] || fail "connections did not meet: $(cat "$scratch/stats")"
 [ "$(counted python3 malformed)" = 0 ] || fail "nonsense in a ring"

@@ -22,8 +22,8 @@ pub(crate) struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let has_others = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
-        let spin = Duration::from_micros(if has_others { 50 } else { 0 });
+        // Of the host: the other end may have a core that this process may not use.
+        let spin = Duration::from_micros(if crate::sys::cores() > 1 { 50 } else { 0 });
         Self { is_off: false, stats: None, log: None, ring: 256 << 10, spin }
     }
 }

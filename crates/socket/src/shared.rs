@@ -9,7 +9,7 @@
 //! 48    the kernel's number of the socket that accepted
 //! 128   the connecting end: who sends, who receives (a line each)
 //! 256   the accepting end: the same
-//! 384   the connecting end: bytes received from the kernel; how many sleep
+//! 384   the connecting end: bytes received from the kernel; how many sleep; 1: it resets the connection
 //! 448   the accepting end: the same
 //! 4096  the stream to the accepting end (`millrace_ring::stream`)
 //! ...   the stream to the connecting end
@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     /// Bytes of the program's that this end has received from the kernel.
     pub(crate) from_kernel: Word64,
     sleepers: Word64,
+    resets: Word64,
+    resets_us: Word64,
     pub(crate) writer: Writer,
     pub(crate) reader: Reader,
 }
@@ -143,6 +145,8 @@ impl Shared {
             receiving: Common::new(window.word64(192 + at * 128)?),
             from_kernel: window.word64(384 + at * 64)?,
             sleepers: window.word64(392 + at * 64)?,
+            resets: window.word64(400 + at * 64)?,
+            resets_us: window.word64(400 + (1 - at) * 64)?,
             writer: Writer::new(&out, size)?,
             reader: Reader::new(&into, size)?,
             region: Some(region),
@@ -230,6 +234,19 @@ impl Shared {
                 Err(other) => count = other,
             }
         }
+    }
+
+    /// This end is about to be closed so that the other one hears of an error (`SO_LINGER`).
+    pub(crate) fn reset(&self) {
+        // Release pairs with the Acquire in `was_reset`.
+        self.resets.store(1, Ordering::Release);
+    }
+
+    /// Whether an error of the connection is the program's: the other end has reset it, or left what we sent unread. Else it has
+    /// left a doorbell unread, of which programs know nothing.
+    pub(crate) fn was_reset(&self) -> bool {
+        // Acquire pairs with the Release in `reset`.
+        self.resets_us.load(Ordering::Acquire) != 0 || self.writer.unread() != Ok(0)
     }
 
     /// How many processes and threads of this end sleep. One that was killed meanwhile is counted for ever.

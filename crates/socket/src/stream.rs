@@ -447,6 +447,7 @@ impl Stream {
                     }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::CONNRESET) if !shared.was_reset() => self.finish(0),
                 Err(error) => self.finish(error.raw_os_error()),
             }
             return;
@@ -466,10 +467,10 @@ impl Stream {
     /// Rings the doorbell of the other end, which has said that it sleeps.
     pub(crate) fn ring(&self, fd: RawFd, shared: &Shared) {
         shared.writer.count_bell();
-        self.ring_counted(fd);
+        self.ring_counted(fd, shared);
     }
 
-    fn ring_counted(&self, fd: RawFd) {
+    fn ring_counted(&self, fd: RawFd, shared: &Shared) {
         count(Count::Bells, 1);
         match sys::send(fd, &[rustix::io::IoSlice::new(&[0])], libc::MSG_NOSIGNAL) {
             // No room: as much waits at the other end, which is awake by that.
@@ -477,7 +478,9 @@ impl Stream {
             Err(Errno::PIPE) => self.has_hung_up.store(true, Ordering::Relaxed),
             Err(error) => {
                 self.has_hung_up.store(true, Ordering::Relaxed);
-                self.error.store(error.raw_os_error(), Ordering::Relaxed);
+                if error != Errno::CONNRESET || shared.was_reset() {
+                    self.error.store(error.raw_os_error(), Ordering::Relaxed);
+                }
             }
         }
     }
@@ -516,7 +519,7 @@ impl Stream {
         }
         counters::count(Count::Sent, count as u64);
         if shared.writer.must_wake() {
-            self.ring_counted(fd);
+            self.ring_counted(fd, shared);
         }
         Ok(Step::Moved(count))
     }
@@ -582,7 +585,7 @@ impl Stream {
             let _held = shared.sending.lock();
             shared.writer.end();
             if shared.writer.must_wake() {
-                self.ring_counted(fd);
+                self.ring_counted(fd, shared);
             }
         }
         (how == libc::SHUT_WR).then_some(0)
@@ -591,6 +594,9 @@ impl Stream {
     /// Before the program closes its last number: what is left in the kernel would end the connection as an error.
     pub(crate) fn before_close(&self, fd: RawFd) {
         let Some(shared) = self.live() else { return };
+        if rustix::net::sockopt::socket_linger(sys::borrow(fd)) == Ok(Some(std::time::Duration::ZERO)) {
+            shared.reset();
+        }
         let Some(_held) = shared.receiving.lock() else { return };
         if shared.receives_here() && shared.reader.bells() > 0 && shared.reader.available() == Ok(0) {
             self.take_bells(fd, shared);

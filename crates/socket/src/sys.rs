@@ -163,6 +163,12 @@ pub(crate) fn process() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32
 }
 
+/// How many cores the host has.
+pub(crate) fn cores() -> i64 {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }
+}
+
 /// Ends this thread with the signal for who writes to nobody, or does what the program wants then.
 pub(crate) fn raise_sigpipe() {
     let thread = rustix::thread::gettid().as_raw_nonzero().get();

@@ -20,10 +20,14 @@ pub enum Metric {
     Regret,
     /// How much of a transfer passes while the sender computes.
     Overlap,
+    /// Requests to redis through the socket library, by loopback TCP.
+    RedisToTcp,
+    /// Bytes of iperf3 through the socket library, by loopback TCP.
+    IperfToTcp,
 }
 
 impl Metric {
-    pub const ALL: [Metric; 8] = [
+    pub const ALL: [Metric; 10] = [
         Metric::SmallToUcx,
         Metric::DoorbellToCacheline,
         Metric::LargeToRaw,
@@ -32,6 +36,8 @@ impl Metric {
         Metric::LargeToMessageMode,
         Metric::Regret,
         Metric::Overlap,
+        Metric::RedisToTcp,
+        Metric::IperfToTcp,
     ];
 
     pub fn word(self) -> &'static str {
@@ -44,16 +50,21 @@ impl Metric {
             Metric::LargeToMessageMode => "large_to_message_mode",
             Metric::Regret => "regret",
             Metric::Overlap => "overlap",
+            Metric::RedisToTcp => "redis_to_tcp",
+            Metric::IperfToTcp => "iperf_to_tcp",
         }
     }
 
     pub fn unit(self) -> &'static str {
         match self {
             Metric::SmallToUcx | Metric::DoorbellToCacheline | Metric::Regret => "ns",
-            Metric::LargeToRaw | Metric::LargeToBestPeer | Metric::LargeToEmulation | Metric::LargeToMessageMode => {
-                "GB/s"
-            }
+            Metric::LargeToRaw
+            | Metric::LargeToBestPeer
+            | Metric::LargeToEmulation
+            | Metric::LargeToMessageMode
+            | Metric::IperfToTcp => "GB/s",
             Metric::Overlap => "%",
+            Metric::RedisToTcp => "requests/s",
         }
     }
 
@@ -71,6 +82,7 @@ impl Metric {
             (_, Metric::LargeToMessageMode) => "message mode",
             (_, Metric::Regret) => "fastest way",
             (_, Metric::Overlap) => "all of it",
+            (_, Metric::RedisToTcp | Metric::IperfToTcp) => "loopback TCP",
             (super::PEER, _) => "ucx sm",
             (_, _) => "open mpi",
         }
@@ -80,7 +92,7 @@ impl Metric {
     pub fn size(self) -> u64 {
         match self {
             Metric::SmallToUcx => 8,
-            Metric::DoorbellToCacheline | Metric::Regret => 0,
+            Metric::DoorbellToCacheline | Metric::Regret | Metric::RedisToTcp | Metric::IperfToTcp => 0,
             Metric::Overlap => 1 << 20,
             _ => super::LARGE,
         }
@@ -89,7 +101,7 @@ impl Metric {
     /// How its messages go: by the way that is chosen, or by one.
     pub fn scheme(self) -> Option<&'static str> {
         match self {
-            Metric::DoorbellToCacheline => None,
+            Metric::DoorbellToCacheline | Metric::RedisToTcp | Metric::IperfToTcp => None,
             Metric::Overlap => Some(millrace_message::Scheme::ZeroCopy.name()),
             _ => Some("chosen"),
         }
@@ -105,6 +117,7 @@ impl Metric {
             Metric::LargeToMessageMode => "ratio >= 1.53",
             Metric::Regret => "ratio <= 1.05",
             Metric::Overlap => "ratio >= 0.9",
+            Metric::RedisToTcp | Metric::IperfToTcp => "ratio >= 1.5",
         }
     }
 }

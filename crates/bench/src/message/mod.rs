@@ -1,7 +1,7 @@
 //! `millrace bench message`: messages between two programs of one host, beside what others have, in turns, round by round.
 //!
 //! * [`metric`]: what is compared, and the goals. [`end`]: our two ends; [`drive`]: the one that measures; [`overlap`]: what it computes meanwhile.
-//!   [`optimisations`]: those of the source. [`others`]: UCX and Open MPI; [`emulation`]: TCP
+//!   [`optimisations`]: those of the source. [`others`]: UCX and Open MPI; [`sockets`]: TCP programs; [`emulation`]: TCP
 //!   over an Ethernet of messages. [`sweep`]: all sizes and ways. [`figure`]: all sizes of buffers; [`source`]: the
 //!   source's machine.
 
@@ -13,6 +13,7 @@ mod metric;
 mod optimisations;
 mod others;
 mod overlap;
+mod sockets;
 mod source;
 mod sweep;
 
@@ -64,9 +65,13 @@ overlap             how much of the transfer of 1 MiB passes while the sender
                     computing alone - both together) / transfer alone. The message
                     goes from memory to memory (zero-copy): the receiver, which
                     waits for it, reads it. No engine in a card moves it
+redis_to_tcp        TCP programs with libmillrace-socket.so (docs/socket.md): requests per
+                    second of redis-benchmark, SET and GET of 3 bytes by 50 connections,
+                    by the same without the library
+iperf_to_tcp        the same for GB/s of one connection of iperf3
 
 UCX is Debian's ucx-utils, Open MPI openmpi-bin and libopenmpi-dev; without them their columns
-are empty. cpu_send and cpu_receive are the cores that both programs use, copies is how
+are empty. Debian has redis-server, redis-tools and iperf3. cpu_send and cpu_receive are the cores that both programs use, copies is how
 often each byte was copied.
 
 --sweep measures all sizes and ways. --sweep=mtu measures 16 MiB and 1 MiB with buffers of
@@ -192,6 +197,9 @@ fn measure(
     column: usize,
     lines: &mut Vec<Line>,
 ) -> Result<Option<f64>, String> {
+    if let Some(rate) = sockets(cores, seconds, metric, column) {
+        return rate;
+    }
     if column == OURS {
         let is_large = !matches!(metric, Metric::SmallToUcx | Metric::DoorbellToCacheline);
         let ends = Ends::start(cores, if is_large { buffers.adopting() } else { buffers })?;
@@ -221,6 +229,20 @@ fn measure(
         (Metric::LargeToBestPeer, BESIDE) => others::mpi(cores, LARGE, seconds).map(Some),
         _ => Ok(None),
     }
+}
+
+/// A sample of TCP programs; `None`: it is none of theirs.
+fn sockets(cores: Cores, seconds: f64, metric: Metric, column: usize) -> Option<Result<Option<f64>, String>> {
+    let measure = match metric {
+        Metric::RedisToTcp => sockets::redis,
+        Metric::IperfToTcp => sockets::iperf,
+        _ => return None,
+    };
+    Some(match column {
+        OURS => measure(cores, sockets::Way::Library, seconds).map(Some),
+        PEER => measure(cores, sockets::Way::Kernel, seconds).map(Some),
+        _ => Ok(None),
+    })
 }
 
 fn row(samples: &Samples<3, Metric>, lines: &[Line], (worst, buffers): (usize, BufferArgs)) -> Row {
