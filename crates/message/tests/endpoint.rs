@@ -749,6 +749,38 @@ fn functions_are_called_when_messages_have_ended() {
     assert!(heard.recv_timeout(LONG).is_err());
 }
 
+/// Nothing counts bytes in 32 bits.
+#[test]
+fn a_message_may_have_more_than_4_gib() {
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = memory.lines().find(|line| line.starts_with("MemAvailable")).unwrap();
+    if line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() < 8 << 20 {
+        return eprintln!("skipped: less than 8 GiB of memory are available");
+    }
+    let limits = Limits { mtu: 1 << 20, slots: 8, rmbs: 8, ..SLEEPY.limits };
+    let one = Endpoint::with(Config { limits, ..SLEEPY }).unwrap();
+    let other = Endpoint::with(Config { name: Some(name("long")), limits, ..SLEEPY }).unwrap();
+    let to = one.connect(&name("long"), LONG).unwrap();
+    let from = other.accept(LONG).unwrap();
+    let len = (4 << 30) + 5;
+    // What nobody has written to takes no memory.
+    let (mut message, mut room) = (vec![0_u8; len], vec![0_u8; len]);
+    let zeros = vec![0; 1 << 20];
+    let marks = [0, 1 << 20, (4 << 30) - 1, 4 << 30, len - 1];
+    for (scheme, value) in [(Scheme::OneCopy, 1), (Scheme::ZeroCopy, 2)] {
+        marks.iter().for_each(|mark| message[*mark] = value);
+        let wanted = other.receive(Some(from), Tag(1), u64::MAX, room).unwrap();
+        let sent = one.send_by(to, Tag(1), message, scheme).unwrap();
+        message = one.wait(sent, LONG * 3).unwrap().buffer;
+        let ended = other.wait(wanted, LONG).unwrap();
+        assert!(matches!(ended.outcome, Outcome::Received { len: found, .. } if found == len as u64));
+        room = ended.buffer;
+        assert!(marks.iter().all(|mark| room[*mark] == value));
+        let is_marked = room.chunks(1 << 20).filter(|chunk| **chunk != zeros[..chunk.len()]);
+        assert_eq!(is_marked.count(), 4, "a mark for each of four parts, and two in the last one");
+    }
+}
+
 const VICTIM: &str = "MILLRACE_TEST_VICTIM";
 
 /// No test, but what runs in processes that are killed: sends and receives messages of two parts and more without end, by the name that
