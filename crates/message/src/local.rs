@@ -603,7 +603,7 @@ impl<B: Buffer> Local<B> {
     }
 
     /// Moves on what goes between hosts. Whether there was something.
-    fn advance_hosts(&mut self) -> bool {
+    pub(crate) fn advance_hosts(&mut self) -> bool {
         let Self { hosts: Some(hosts), engine, filter, buffers, .. } = self else { return false };
         let deliver = &mut |request, words: &[u64], len| deliver(buffers, request, words, len);
         let before = hosts.bells_noted();

@@ -56,7 +56,8 @@ pub fn linger<B: Buffer>(shared: &Shared<B>) {
         if state.local.hosts().is_none_or(|hosts| hosts.is_quiet()) || begin.elapsed() > FAREWELL {
             return;
         }
-        state.progress();
+        // Nothing new is said.
+        state.local.advance_hosts();
         drop(state);
         std::thread::yield_now();
     }

@@ -259,7 +259,8 @@ impl<B: Buffer> TakesBack for Shared<B> {
 /// `fork` must not use that of its parent.
 ///
 /// Messages move on while any of its calls is made, and otherwise by a thread of its own, which sleeps while nothing comes. When it is
-/// dropped, what has not ended is not sent any more; others learn that it is gone.
+/// dropped, what has not ended is not sent any more; others learn that it is gone. What has, and goes to another host, has up to 2 s to arrive
+/// there.
 pub struct Endpoint<B: Buffer = Vec<u8>> {
     shared: Arc<Shared<B>>,
     config: Arc<Config>,
