@@ -9,7 +9,9 @@ use millrace_abi::name::{CardOptions, MAX_PATH};
 use millrace_card::Card;
 use millrace_driver::{Driver, Policy, SocketIdentity, peer_of};
 use millrace_flow::language::RuleFile;
+use millrace_hosted::{Server as Messages, Start as StartMessages};
 use millrace_link::{Link, LinkError, Wanted};
+use millrace_message::hosted;
 use millrace_rdma::number::Gid;
 use millrace_rdma::served::Quota;
 use millrace_rdma::wire::Format;
@@ -132,6 +134,35 @@ impl RdmaEngine {
         let start = Start { address: options.address(), quota: Quota::default(), cpu, link, mtu, may, userfaultfd };
         let started = self.server.start(start);
         started.map_err(|error| Failure::Usage(format!("--rdma-cpu: no thread for the engine: {error}")))
+    }
+}
+
+/// The engine of messages of a card, which programs reach by a socket of its own.
+pub struct MessageEngine {
+    path: PathBuf,
+    server: Messages,
+}
+
+impl MessageEngine {
+    /// Listens beside the card's socket.
+    pub fn listen(card: &Path) -> Result<Self, Failure> {
+        let path = known_everywhere(hosted::socket_of(card));
+        let failed = |error| Failure::Usage(format!("--message-cpu: no socket at {}: {error}", path.display()));
+        let server = Messages::listen(path.clone()).map_err(failed)?;
+        Ok(Self { path, server })
+    }
+
+    /// Its socket, and which one that is.
+    pub fn socket(&self) -> (&Path, SocketIdentity) {
+        let (device, inode) = self.server.socket();
+        (&self.path, SocketIdentity { device, inode })
+    }
+
+    /// Serves programs of those whom `policy` lets, on that core or any.
+    pub fn start(&mut self, core: Option<u32>, policy: Policy) -> Result<(), Failure> {
+        let start = StartMessages { cpu: core.map(|core| core as usize), may: may(policy) };
+        let started = self.server.start(start);
+        started.map_err(|error| Failure::Usage(format!("--message-cpu: no thread for the engine: {error}")))
     }
 }
 

@@ -52,8 +52,13 @@ pub(crate) struct Pool {
 impl Pool {
     /// One of so many bytes.
     pub(crate) fn new(len: usize) -> Result<Arc<Self>, RegionError> {
-        let region = Region::allocate(len, Pages::Ordinary)?;
-        Ok(Arc::new(Self { region, free: Mutex::new(BTreeMap::from([(0, len & !(GRAIN - 1))])) }))
+        Ok(Self::behind(Region::allocate(len, Pages::Ordinary)?, 0))
+    }
+
+    /// That of a region from `first` on, a multiple of 64.
+    pub(crate) fn behind(region: Region, first: usize) -> Arc<Self> {
+        let len = region.len().saturating_sub(first) & !(GRAIN - 1);
+        Arc::new(Self { region, free: Mutex::new(BTreeMap::from([(first, len)])) })
     }
 
     /// The file that the other end needs.
@@ -141,6 +146,13 @@ impl Block {
     /// By which the other end finds it ([`crate::Endpoint::window`]), as long as it is not given and not dropped.
     pub fn number(&self) -> u64 {
         self.at as u64
+    }
+
+    /// All of it.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        let _ = self.read(0, &mut bytes);
+        bytes
     }
 
     /// Whether it is of that pool.

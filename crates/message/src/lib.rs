@@ -4,7 +4,7 @@
 //! * `buffer`: memory of messages, in one piece or several.
 //! * `control`: what two endpoints say to each other. `bell`: doorbells.
 //! * `local`: an endpoint with buffers of the program, and the memory that it shares with others.
-//! * `hosts`: endpoints of other hosts, over cards and ports.
+//! * `hosts`: endpoints of other hosts, over cards and ports. `hosted`: endpoints whose work a card does.
 //! * `engine`: the protocol, without a system call, a clock or a thread. `step`: its steps, by name.
 //! * `channel`: the shared memory of two endpoints of one host, by which they say it.
 //! * `cost`: what the ways of a message cost, and which is chosen. `measure`: what it is on this machine.
@@ -51,6 +51,8 @@ pub mod endpoint;
 pub mod engine;
 #[cfg(not(loom))]
 pub mod files;
+#[cfg(not(loom))]
+pub mod hosted;
 #[cfg(not(loom))]
 mod hosts;
 #[cfg(not(loom))]

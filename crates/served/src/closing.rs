@@ -18,8 +18,8 @@ type Job = (Box<dyn FnOnce() + Send>, usize);
 /// The cores on which such threads run: all of the process's, and not the one to which the engine's thread, which starts them, keeps.
 static CORES: OnceLock<CpuSet> = OnceLock::new();
 
-/// To be called by a thread that may run on all cores of the process.
-pub(crate) fn remember_cores() {
+/// To be called by a thread that may run on all cores of the process, before there is a [`Closer`].
+pub fn remember_cores() {
     if let Ok(cores) = sched_getaffinity(None) {
         let _ = CORES.set(cores);
     }

@@ -24,6 +24,7 @@ pub mod bell;
 mod client;
 mod clients;
 mod closing;
+mod listener;
 mod network;
 mod pressure;
 mod record;
@@ -34,7 +35,8 @@ mod worker;
 
 pub use client::{CallError, Client};
 pub use clients::{Caller, May, owner_only};
-pub use closing::Closer;
+pub use closing::{Closer, remember_cores};
+pub use listener::Listener;
 pub use server::{Address, Server, Start};
 
 use std::path::{Path, PathBuf};

@@ -2,6 +2,7 @@
 
 use crate::clients::May;
 use crate::closing;
+use crate::listener::Listener;
 use crate::network::Network;
 use crate::worker::Worker;
 use millrace_link::Link;
@@ -11,14 +12,11 @@ use millrace_rdma::served::{Quota, Service};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, write};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-const BACKLOG: i32 = 32;
 /// Who all programs of the card are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -48,10 +46,7 @@ pub struct Start {
 
 /// A socket that programs find; it is removed when this is dropped, and what was served ends.
 pub struct Server {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
-    listener: Option<OwnedFd>,
+    listener: Listener,
     stop: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -64,27 +59,14 @@ impl Server {
     /// # Errors
     /// Those of the system; `EADDRINUSE` when something else is there.
     pub fn listen(path: PathBuf) -> Result<Self, Errno> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let address = SocketAddrUnix::new(&path)?;
-        if let Ok(found) = std::fs::symlink_metadata(&path) {
-            let is_dead = found.file_type().is_socket() && connect(socket()?, &address) == Err(Errno::CONNREFUSED);
-            if !is_dead {
-                return Err(Errno::ADDRINUSE);
-            }
-            std::fs::remove_file(&path).map_err(|_| Errno::ADDRINUSE)?;
-        }
-        let listener = socket()?;
-        bind(&listener, &address)?;
-        listen(&listener, BACKLOG)?;
-        let (device, inode) = std::fs::symlink_metadata(&path).map_or((0, 0), |found| (found.dev(), found.ino()));
+        let listener = Listener::at(path)?;
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        Ok(Self { path, device, inode, listener: Some(listener), stop: Arc::default(), bell, thread: None })
+        Ok(Self { listener, stop: Arc::default(), bell, thread: None })
     }
 
     /// Which socket it is, whatever it is called: the numbers of its file system, and there.
     pub fn socket(&self) -> (u64, u64) {
-        (self.device, self.inode)
+        self.listener.socket()
     }
 
     /// Serves programs from now on. To be called when the process has the rights that it
@@ -128,10 +110,6 @@ impl Drop for Server {
         let _ = write(&*self.bell, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        }
-        // Another card may have taken the place since somebody removed our socket.
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
-            let _ = std::fs::remove_file(&self.path);
         }
     }
 }

@@ -23,7 +23,7 @@ use millrace_tool::stop;
 use crate::policy::{self, PolicyArgs};
 use crate::privileges::{self, Plan, SocketAccess};
 use crate::rules;
-use crate::serve::{Daemon, RdmaEngine, RdmaOptions, Wire};
+use crate::serve::{Daemon, MessageEngine, RdmaEngine, RdmaOptions, Wire};
 
 const HELP: &str = "\
 Runs until Ctrl-C. Prints the name under which other programs find the card,
@@ -42,6 +42,7 @@ Examples:
   millrace card --queues 4 --rules rules.txt
   millrace card --rdma-cpu          RDMA engine for verbs programs (place=card)
   millrace card --rdma-cpu 1 --rdma-wire af_xdp:eth1 --rdma-ip 192.0.2.1
+  millrace card --message-cpu       engine of messages for programs (message --card)
   millrace card --config /etc/millrace/lab.toml --poll";
 
 /// How often the daemon looks whether it is to end.
@@ -61,10 +62,12 @@ pub struct CardArgs {
     /// The file of rules that it begins with.
     rules: Option<PathBuf>,
     /// Whether there is an RDMA engine for programs, and on which core it works.
-    rdma: Option<Rdma>,
+    rdma: Option<Core>,
     rdma_address: Option<IpAddr>,
     rdma_wire: Option<Wire>,
     rdma_mtu: Option<u16>,
+    /// Whether there is an engine of messages for programs, and on which core it works.
+    messages: Option<Core>,
     /// Who else may use the card.
     pub policy: PolicyArgs,
     /// Word and value of each flag given.
@@ -93,8 +96,13 @@ impl Args for CardArgs {
         );
         let rdma =
             Arg::new("rdma-cpu").long("rdma-cpu").value_name("CORE").num_args(0..=1).default_missing_value("any");
-        let rdma = rdma.value_parser(Rdma::parse).help(
+        let rdma = rdma.value_parser(Core::parse).help(
             "Run an RDMA engine that verbs programs share (place=card, docs/rdma.md), on this core; without a number, on any",
+        );
+        let messages =
+            Arg::new("message-cpu").long("message-cpu").value_name("CORE").num_args(0..=1).default_missing_value("any");
+        let messages = messages.value_parser(Core::parse).help(
+            "Do the messages of programs that use this card for it (message --card, docs/message.md), on this core; without a number, on any",
         );
         let option = |id: &'static str, value: &'static str, help: &'static str| {
             Arg::new(id).long(id).value_name(value).help(help)
@@ -113,7 +121,8 @@ impl Args for CardArgs {
         let wire = wire.value_parser(wire_of);
         let address = address.value_parser(address_of);
         let mtu = mtu.value_parser(mtu_of);
-        let command = command.after_help(HELP).args([config, listen, until_eof, rules, rdma, wire, address, mtu]);
+        let command =
+            command.after_help(HELP).args([config, listen, until_eof, rules, rdma, wire, address, mtu, messages]);
         let command = flags().fold(command, |command, option| command.arg(flag(option)));
         PolicyArgs::augment_args(command)
     }
@@ -137,12 +146,13 @@ impl FromArgMatches for CardArgs {
         let policy = PolicyArgs::from_arg_matches(matches)?;
         let path = |id| matches.get_one::<PathBuf>(id).cloned();
         let until_eof = matches.get_flag("until-eof");
-        let rdma = matches.get_one::<Rdma>("rdma-cpu").copied();
+        let rdma = matches.get_one::<Core>("rdma-cpu").copied();
         let rdma_address = matches.get_one::<IpAddr>("rdma-ip").copied();
         let rdma_wire = matches.get_one::<Wire>("rdma-wire").cloned();
         let rdma_mtu = matches.get_one::<u16>("rdma-mtu").copied();
+        let messages = matches.get_one::<Core>("message-cpu").copied();
         let (config, listen, rules) = (path("config"), path("listen"), path("rules"));
-        Ok(Self { config, listen, until_eof, rules, rdma, rdma_address, rdma_wire, rdma_mtu, policy, given })
+        Ok(Self { config, listen, until_eof, rules, rdma, rdma_address, rdma_wire, rdma_mtu, messages, policy, given })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -151,11 +161,11 @@ impl FromArgMatches for CardArgs {
     }
 }
 
-/// On which core the RDMA engine works; on any without a number.
+/// On which core an engine works; on any without a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rdma(Option<u32>);
+struct Core(Option<u32>);
 
-impl Rdma {
+impl Core {
     fn parse(text: &str) -> Result<Self, String> {
         match text {
             "any" => Ok(Self(None)),
@@ -223,7 +233,7 @@ impl CardArgs {
 
     /// The RDMA engine that the flags describe, if there is to be one.
     fn rdma(&self) -> Option<RdmaOptions> {
-        let Rdma(core) = self.rdma?;
+        let Core(core) = self.rdma?;
         Some(RdmaOptions { core, address: self.rdma_address, wire: self.rdma_wire.clone(), mtu: self.rdma_mtu })
     }
 
@@ -258,6 +268,7 @@ pub struct Prepared {
     socket_access: Option<SocketAccess>,
     rules: RuleFile,
     rdma: Option<RdmaOptions>,
+    messages: Option<Core>,
 }
 
 /// Reads the options and gives up privileges. To be called before any thread is made.
@@ -266,10 +277,12 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
     let (policy, plan) = args.policy.read()?;
     policy::check(&policy, &options)?;
     check_cores(&options, cores::can_be_had)?;
-    if let Some(Rdma(Some(core))) = args.rdma
-        && !cores::can_be_had(core as usize)
-    {
-        return Err(Failure::Usage(format!("--rdma-cpu {core}: this machine has no such core, or not for the card")));
+    for (core, option) in [(args.rdma, "--rdma-cpu"), (args.messages, "--message-cpu")] {
+        if let Some(Core(Some(core))) = core
+            && !cores::can_be_had(core as usize)
+        {
+            return Err(Failure::Usage(format!("{option} {core}: this machine has no such core, or not for the card")));
+        }
     }
     // While the file can still be read.
     let rules = args.rules.as_deref().map_or_else(
@@ -290,7 +303,7 @@ pub fn prepare(shared: &Shared, args: &CardArgs) -> Result<Prepared, Failure> {
         ports.push(port.clone());
     }
     privileges::narrow(&plan, &ports)?;
-    Ok(Prepared { options, policy, plan, socket_access, rules, rdma })
+    Ok(Prepared { options, policy, plan, socket_access, rules, rdma, messages: args.messages })
 }
 
 /// Refuses cores to which no worker can be pinned: it would run on any other.
@@ -303,15 +316,19 @@ fn check_cores(options: &CardOptions, can_be_had: impl Fn(usize) -> bool) -> Res
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), Failure> {
-    let Prepared { options, policy, plan, socket_access, rules, rdma } = prepared;
+    let Prepared { options, policy, plan, socket_access, rules, rdma, messages } = prepared;
     let path = args.listen.clone().unwrap_or_else(place::usual);
     if path.as_os_str().len() > MAX_PATH {
         return Err(Failure::Usage(format!("--listen {}: longer than {MAX_PATH} bytes", path.display())));
     }
     let daemon = Daemon::start(&path, &options, policy.clone(), &rules)?;
     let mut engine = rdma.as_ref().map(|options| RdmaEngine::listen(&path, options)).transpose()?;
+    let mut message_engine = messages.map(|_| MessageEngine::listen(&path)).transpose()?;
     if let (Some(socket_access), Some(own)) = (socket_access, daemon.socket()) {
         socket_access.open(&path, own)?;
+        if let Some((path, own)) = message_engine.as_ref().map(MessageEngine::socket) {
+            socket_access.open(path, own)?;
+        }
         if let Some((path, own)) = engine.as_ref().map(RdmaEngine::socket) {
             socket_access.open(path, own)?;
         }
@@ -322,6 +339,9 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
         output::note(format!("privileges of root that the card keeps: {}", privileges::kept()));
     }
     // Threads have the rights that they begin with.
+    if let (Some(engine), Some(Core(core))) = (&mut message_engine, messages) {
+        engine.start(core, policy.clone())?;
+    }
     if let (Some(engine), Some(options)) = (&mut engine, &rdma) {
         engine.start(&path, options, policy)?;
     }
@@ -333,6 +353,7 @@ pub fn run(shared: &Shared, args: &CardArgs, prepared: Prepared) -> Result<(), F
         thread::sleep(NAP);
     }
     drop(engine);
+    drop(message_engine);
     drop(daemon);
     Ok(())
 }
@@ -399,8 +420,8 @@ mod tests {
     fn the_rdma_engine_has_a_core_any_or_is_not_there() {
         let rdma = |line: &str| Only::try_parse_from(line.split(' ')).map(|only| only.args.rdma).map_err(drop);
         assert_eq!(rdma("card --poll"), Ok(None));
-        assert_eq!(rdma("card --rdma-cpu"), Ok(Some(Rdma(None))));
-        assert_eq!(rdma("card --rdma-cpu 1 --poll"), Ok(Some(Rdma(Some(1)))));
+        assert_eq!(rdma("card --rdma-cpu"), Ok(Some(Core(None))));
+        assert_eq!(rdma("card --rdma-cpu 1 --poll"), Ok(Some(Core(Some(1)))));
         assert_eq!(rdma("card --rdma-cpu one"), Err(()));
         for address in ["192.0.2.1", "2001:db8::1", "fe80::1"] {
             assert!(rdma(&format!("card --rdma-cpu --rdma-ip {address}")).is_ok(), "{address}");

@@ -16,6 +16,8 @@ mod state;
 pub use crate::hosts::Counters;
 pub use between::rail;
 pub use error::{Error, Refusal};
+pub(crate) use name::{Name, is_name};
+pub(crate) use record::{send_with as send_record, take as receive_record};
 pub use state::Who;
 
 use crate::Scheme;
@@ -31,7 +33,6 @@ use crate::local::Local;
 use crate::measure;
 use crate::window::{Remote, WindowError};
 pub use millrace_dma::Scope;
-use name::Name;
 use places::{Place, Places};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;

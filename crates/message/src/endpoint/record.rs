@@ -94,7 +94,7 @@ impl Greeting {
 }
 
 /// Sends a record, with a descriptor or none, without waiting.
-fn send_with(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+pub(crate) fn send_with(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
     let fds = fd.as_slice();
     let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -114,7 +114,7 @@ pub fn give(socket: impl AsFd, number: u8, file: BorrowedFd<'_>) -> bool {
 const MOST_FDS: usize = 253;
 
 /// Takes a record, without waiting. `None`: there is none.
-fn take(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Option<usize>, Errno> {
+pub(crate) fn take(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Option<usize>, Errno> {
     let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;

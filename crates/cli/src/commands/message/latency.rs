@@ -11,7 +11,7 @@ use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row};
 use millrace_tool::stop;
 
-use super::talk::{Call, EXACT, PING, What, gone};
+use super::talk::{Call, EXACT, PING, What};
 
 /// Round trips before those that count, and without --count.
 const WARM_UP: u64 = 1000;
@@ -27,7 +27,8 @@ a time.
 
 Examples:
   millrace message latency solver
-  millrace message latency solver --bytes 64KiB --count 10k --json")]
+  millrace message latency solver --bytes 64KiB --count 10k --json
+  millrace message latency solver --card")]
 pub struct LatencyArgs {
     /// Endpoint to ask
     name: String,
@@ -36,13 +37,15 @@ pub struct LatencyArgs {
     bytes: u64,
     #[command(flatten)]
     rails: super::RailArgs,
+    #[command(flatten)]
+    card: super::side::CardArgs,
 }
 
 /// Runs the command.
 pub fn run(shared: &Shared, args: &LatencyArgs) -> Result<(), Failure> {
     let size = args.bytes.max(1);
     let count = shared.count.unwrap_or(COUNT);
-    let call = Call::begin(&args.name, &args.rails, size, What::Pings)?;
+    let call = Call::begin(&args.name, (&args.rails, &args.card), size, What::Pings)?;
     // The second one is that of long messages, which are there before they are asked for.
     let (mut times, mut buffers) = (Distribution::new(), [vec![7; size as usize], vec![0; size as usize]]);
     let warm_up = WARM_UP.min(count);
@@ -55,8 +58,8 @@ pub fn run(shared: &Shared, args: &LatencyArgs) -> Result<(), Failure> {
         }
         made += 1;
     }
-    if !call.endpoint.send_short(call.peer, PING, &[]) {
-        let last = call.endpoint.send(call.peer, PING, Vec::new()).map_err(gone)?;
+    if !call.endpoint.own().is_some_and(|own| own.send_short(call.peer, PING, &[])) {
+        let last = call.endpoint.send(call.peer, PING, Vec::new(), None)?;
         call.wait(last)?;
     }
     let row = Row::new()
@@ -70,20 +73,20 @@ pub fn run(shared: &Shared, args: &LatencyArgs) -> Result<(), Failure> {
 
 /// There and back. Gives the buffers back.
 fn ping(call: &Call, [mut buffer, room]: [Vec<u8>; 2]) -> Result<[Vec<u8>; 2], Failure> {
-    if buffer.len() > MOST_EAGER {
-        let back = call.endpoint.receive(Some(call.peer), PING, EXACT, room).map_err(gone)?;
-        let sent = call.endpoint.send(call.peer, PING, buffer).map_err(gone)?;
+    let Some(own) = call.endpoint.own().filter(|_| buffer.len() <= MOST_EAGER) else {
+        let back = call.endpoint.receive(Some(call.peer), PING, EXACT, room)?;
+        let sent = call.endpoint.send(call.peer, PING, buffer, None)?;
         return Ok([call.wait(back)?.buffer, call.wait(sent)?.buffer]);
-    }
-    while !call.endpoint.send_short(call.peer, PING, &buffer) {
-        call.endpoint.progress();
+    };
+    while !own.send_short(call.peer, PING, &buffer) {
+        own.progress();
         if stop::asked() {
             return Ok([buffer, room]);
         }
     }
     let mut looks = 0_u32;
     loop {
-        match call.endpoint.receive_short(call.peer, PING, EXACT, &mut buffer) {
+        match own.receive_short(call.peer, PING, EXACT, &mut buffer) {
             Ok(Some(Taken::Message { .. })) => return Ok([buffer, room]),
             Ok(Some(Taken::TooLong { .. })) => {
                 return Err(Failure::Found("what came back is longer than what was sent".to_owned()));

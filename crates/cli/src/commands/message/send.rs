@@ -13,7 +13,7 @@ use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row};
 use millrace_tool::stop;
 
-use super::talk::{Call, DATA, END, SEEN, Tally, What, depth, gone, heard, said};
+use super::talk::{Call, DATA, END, SEEN, Tally, What, depth, heard, said};
 
 /// Bytes of a message of a file.
 const PART: u64 = 1 << 20;
@@ -35,7 +35,8 @@ Examples:
   millrace message send solver results.bin
   tar c folder | millrace message send solver -
   millrace message send solver --bytes 64KiB --by zero-copy --json
-  millrace message send b:solver results.bin --rail unix:/run/millrace/card.sock")]
+  millrace message send b:solver results.bin --rail unix:/run/millrace/card.sock
+  millrace message send solver results.bin --card=/run/millrace/card.sock")]
 pub struct SendArgs {
     /// Endpoint to send to
     name: String,
@@ -46,13 +47,15 @@ pub struct SendArgs {
     #[arg(long, value_name = "BYTES", value_parser = super::bytes)]
     bytes: Option<u64>,
     /// Which way messages go [default: what is fastest here, see `millrace message explain`]
-    #[arg(long, value_name = "WAY", value_parser = scheme)]
+    #[arg(long, value_name = "WAY", value_parser = scheme, conflicts_with = "card")]
     by: Option<Scheme>,
     /// Add up the bytes of messages at both sides
     #[arg(long)]
     check: bool,
     #[command(flatten)]
     rails: super::RailArgs,
+    #[command(flatten)]
+    card: super::side::CardArgs,
 }
 
 fn scheme(text: &str) -> Result<Scheme, String> {
@@ -110,7 +113,7 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
         Some(path) => Source::File(open(path)?, path.clone()),
         None => Source::Pattern { left: shared.count.unwrap_or(COUNT), size },
     };
-    let call = Call::begin(&args.name, &args.rails, size, what)?;
+    let call = Call::begin(&args.name, (&args.rails, &args.card), size, what)?;
     let (mut flying, mut free) = (VecDeque::new(), vec![Vec::new(); depth(size)]);
     let (mut tally, start) = (Tally::default(), Moment::now());
     let mut is_cut;
@@ -126,14 +129,10 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
         };
         let Some(message) = next else { break };
         tally.add(&message, what);
-        let sent = match args.by {
-            Some(scheme) => call.endpoint.send_by(call.peer, DATA, message, scheme),
-            None => call.endpoint.send(call.peer, DATA, message),
-        };
-        flying.push_back(sent.map_err(gone)?);
+        flying.push_back(call.endpoint.send(call.peer, DATA, message, args.by)?);
     }
     let seen = call.post(SEEN)?;
-    call.endpoint.send(call.peer, END, said(tally.words())).map_err(gone)?;
+    call.endpoint.send(call.peer, END, said(tally.words()), None)?;
     let seen = match call.wait(seen) {
         Err(Failure::Interrupted) => {
             is_cut = true;

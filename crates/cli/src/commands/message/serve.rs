@@ -11,7 +11,7 @@ use millrace_abi::access::Names;
 use millrace_message::Request;
 use millrace_message::channel::Taken;
 use millrace_message::control::MOST_EAGER;
-use millrace_message::endpoint::{Config, Ended, Endpoint, Event, Peer, Users};
+use millrace_message::endpoint::{Event, Peer, Users};
 use millrace_message::engine::Outcome;
 use millrace_tool::clock::Moment;
 use millrace_tool::failure::Failure;
@@ -19,8 +19,8 @@ use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, note};
 use millrace_tool::stop;
 
-use super::refused;
 use super::send::sum;
+use super::side::{CardArgs, Ended, Side};
 use super::talk::{BEGIN, DATA, END, EXACT, LONGEST, LOOK, PING, READY, SEEN, Tally, WORDS, What, depth, heard, said};
 
 /// Messages between two looks at who has come and gone.
@@ -39,7 +39,8 @@ Examples:
   millrace message listen solver
   millrace message listen solver --count 1 --json
   millrace message listen solver --user alice --user 1001
-  millrace message listen solver --rail unix:/run/millrace/card.sock")]
+  millrace message listen solver --rail unix:/run/millrace/card.sock
+  millrace message listen solver --card=/run/millrace/card.sock")]
 pub struct ListenArgs {
     /// Name of the endpoint: letters, digits, '.', '_' and '-'
     name: String,
@@ -47,6 +48,8 @@ pub struct ListenArgs {
     users: UserArgs,
     #[command(flatten)]
     rails: super::RailArgs,
+    #[command(flatten)]
+    card: CardArgs,
 }
 
 /// Options of `message receive`.
@@ -68,6 +71,8 @@ pub struct ReceiveArgs {
     users: UserArgs,
     #[command(flatten)]
     rails: super::RailArgs,
+    #[command(flatten)]
+    card: CardArgs,
 }
 
 /// Who may send.
@@ -108,9 +113,11 @@ impl UserArgs {
     }
 }
 
-fn open(name: &str, args: &UserArgs, rails: &super::RailArgs) -> Result<Endpoint, Failure> {
-    let endpoint = Endpoint::with(Config { name: Some(name.to_owned()), users: args.users()?, ..rails.config() });
-    endpoint.map_err(refused)
+/// Memory at a card: what is waited for of one sender.
+const POOL: u64 = 80 << 20;
+
+fn open(name: &str, args: &UserArgs, rails: &super::RailArgs, card: &CardArgs) -> Result<Side, Failure> {
+    Side::open(Some(name), args.users()?, rails, card, POOL)
 }
 
 /// Somebody who sends.
@@ -134,7 +141,7 @@ impl Sender {
 
 /// All who send.
 struct Service {
-    endpoint: Endpoint,
+    endpoint: Side,
     senders: HashMap<Peer, Sender>,
     /// More of them are hung up on.
     most: usize,
@@ -150,23 +157,22 @@ enum Happened {
 }
 
 impl Service {
-    fn new(endpoint: Endpoint, most: usize) -> Result<Self, Failure> {
+    fn new(endpoint: Side, most: usize) -> Result<Self, Failure> {
         let service = Self { endpoint, senders: HashMap::new(), most, looks: 0 };
         service.wait_for_begin()?;
         Ok(service)
     }
 
     fn wait_for_begin(&self) -> Result<(), Failure> {
-        let posted = self.endpoint.receive(None, BEGIN, EXACT, vec![0; WORDS]);
-        posted.map(drop).map_err(|error| Failure::Found(error.to_string()))
+        self.endpoint.receive(None, BEGIN, EXACT, vec![0; WORDS]).map(drop)
     }
 
     /// Waits for the next thing, a while. What is to be written is given to `write`.
     fn next(&mut self, write: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<Happened, Failure> {
-        let ended = self.endpoint.next(LOOK);
+        let ended = self.endpoint.next(LOOK)?;
         self.looks = self.looks.wrapping_add(1);
         if ended.is_none() || self.looks.is_multiple_of(LOOKS) {
-            while let Some(event) = self.endpoint.event(Duration::ZERO) {
+            while let Some(event) = self.endpoint.event()? {
                 // Its receives have ended, and what was left was not asked for.
                 if let Event::Lost(peer, _) = event {
                     self.endpoint.leave(peer);
@@ -212,14 +218,14 @@ impl Service {
         }
         let words = sender.tally.words();
         let is_right = sender.end == Some(words);
-        let answered = self.endpoint.send(peer, SEEN, said(words));
+        let answered = self.endpoint.send(peer, SEEN, said(words), None);
         Ok(self.end(peer, is_right && answered.is_ok()))
     }
 
     fn end(&mut self, peer: Peer, is_right: bool) -> Happened {
         let Some(sender) = self.senders.remove(&peer) else { return Happened::Nothing };
         for request in &sender.posted {
-            let _ = self.endpoint.cancel(*request);
+            self.endpoint.cancel(*request);
         }
         Happened::Ended(sender, is_right)
     }
@@ -246,33 +252,33 @@ impl Service {
         });
         let (begin, tally, early) = (Moment::now(), Tally::default(), HashMap::new());
         self.senders.insert(peer, Sender { name, what, begin, tally, posted, early, end: None });
-        let _ = self.endpoint.send(peer, READY, said([0; 3]));
+        let _ = self.endpoint.send(peer, READY, said([0; 3]), None);
     }
 
     /// Sends back what comes from one, until it has had enough. Nobody else is looked at meanwhile.
     fn answer(&self, peer: Peer, size: usize) {
-        let Ok(ready) = self.endpoint.send(peer, READY, said([0; 3])) else { return };
-        self.endpoint.wait(ready, THOUGHT);
-        if size > MOST_EAGER {
+        let Ok(ready) = self.endpoint.send(peer, READY, said([0; 3]), None) else { return };
+        let _ = self.endpoint.wait(ready, THOUGHT);
+        let Some(own) = self.endpoint.own().filter(|_| size <= MOST_EAGER) else {
             let mut buffer = vec![0; size];
             loop {
                 let Ok(ping) = self.endpoint.receive(Some(peer), PING, EXACT, buffer) else { return };
-                let Some(came) = self.endpoint.wait(ping, THOUGHT) else { return self.endpoint.leave(peer) };
+                let Ok(Some(came)) = self.endpoint.wait(ping, THOUGHT) else { return self.endpoint.leave(peer) };
                 if came.buffer.is_empty() || !matches!(came.outcome, Outcome::Received { .. }) || stop::asked() {
                     return;
                 }
-                let Ok(sent) = self.endpoint.send(peer, PING, came.buffer) else { return };
-                let Some(sent) = self.endpoint.wait(sent, THOUGHT) else { return self.endpoint.leave(peer) };
+                let Ok(sent) = self.endpoint.send(peer, PING, came.buffer, None) else { return };
+                let Ok(Some(sent)) = self.endpoint.wait(sent, THOUGHT) else { return self.endpoint.leave(peer) };
                 buffer = sent.buffer;
                 buffer.resize(size, 0);
             }
-        }
+        };
         let (mut buffer, mut last, mut looks) = (vec![0; size], Instant::now(), 0_u32);
         loop {
-            match self.endpoint.receive_short(peer, PING, EXACT, &mut buffer) {
+            match own.receive_short(peer, PING, EXACT, &mut buffer) {
                 Ok(Some(Taken::Message { len: 1.., .. })) => {
-                    while !self.endpoint.send_short(peer, PING, &buffer) {
-                        self.endpoint.progress();
+                    while !own.send_short(peer, PING, &buffer) {
+                        own.progress();
                         if last.elapsed() > THOUGHT || stop::asked() {
                             return self.endpoint.leave(peer);
                         }
@@ -308,7 +314,7 @@ fn row(command: &str, sender: &Sender, is_right: bool) -> Row {
 
 /// Runs `listen`.
 pub fn listen(shared: &Shared, args: &ListenArgs) -> Result<(), Failure> {
-    let mut service = Service::new(open(&args.name, &args.users, &args.rails)?, usize::MAX)?;
+    let mut service = Service::new(open(&args.name, &args.users, &args.rails, &args.card)?, usize::MAX)?;
     note(format!("{} is open; Ctrl-C ends it", args.name));
     let mut left = shared.count.unwrap_or(u64::MAX);
     while left > 0 && !stop::asked() {
@@ -328,7 +334,7 @@ pub fn receive(shared: &Shared, args: &ReceiveArgs) -> Result<(), Failure> {
             "what is received goes to standard output: name a file, or leave out --json".to_owned(),
         ));
     }
-    let mut service = Service::new(open(&args.name, &args.users, &args.rails)?, 1)?;
+    let mut service = Service::new(open(&args.name, &args.users, &args.rails, &args.card)?, 1)?;
     let failed = |source| Failure::File { doing: "cannot write", path: args.file.clone(), source };
     let mut file: Box<dyn Write> = match is_standard {
         true => Box::new(io::stdout()),

@@ -13,13 +13,13 @@
 
 use std::time::Duration;
 
-use millrace_message::endpoint::{Ended, Endpoint, Peer};
+use millrace_message::endpoint::{Peer, Users};
 use millrace_message::engine::{Outcome, RequestError};
 use millrace_message::{Request, Tag};
 use millrace_tool::failure::Failure;
 use millrace_tool::stop;
 
-use super::refused;
+use super::side::{CardArgs, Ended, Side, lost};
 
 /// The longest message.
 pub const LONGEST: u64 = 4 << 30;
@@ -95,26 +95,32 @@ pub fn gone(_: RequestError) -> Failure {
 
 /// Somebody who listens, and who was told what begins.
 pub struct Call {
-    pub endpoint: Endpoint,
+    pub endpoint: Side,
     pub peer: Peer,
 }
 
 impl Call {
     /// Calls an endpoint, and waits until it is ready.
-    pub fn begin(name: &str, rails: &super::RailArgs, size: u64, what: What) -> Result<Self, Failure> {
-        let endpoint = Endpoint::with(rails.config()).map_err(refused)?;
+    pub fn begin(
+        name: &str,
+        (rails, card): (&super::RailArgs, &CardArgs),
+        size: u64,
+        what: What,
+    ) -> Result<Self, Failure> {
+        let pool = (depth(size) as u64 + 2).saturating_mul(size).saturating_add(1 << 20);
+        let endpoint = Side::open(None, Users::Own, rails, card, pool)?;
         let name = super::serve::named(name)?;
-        let peer = stop::at_once(|| endpoint.connect(&name, PATIENCE)).map_err(refused)?;
+        let peer = stop::at_once(|| endpoint.connect(&name, PATIENCE))?;
         let call = Self { endpoint, peer };
         let ready = call.post(READY)?;
-        call.endpoint.send(peer, BEGIN, said([size, what as u64, 0])).map_err(gone)?;
+        call.endpoint.send(peer, BEGIN, said([size, what as u64, 0]), None)?;
         call.wait(ready)?;
         Ok(call)
     }
 
     /// Waits for words from now on.
     pub fn post(&self, tag: Tag) -> Result<Request, Failure> {
-        self.endpoint.receive(Some(self.peer), tag, EXACT, vec![0; WORDS]).map_err(gone)
+        self.endpoint.receive(Some(self.peer), tag, EXACT, vec![0; WORDS])
     }
 
     /// Waits until a message has ended, well, or until Ctrl-C.
@@ -140,13 +146,13 @@ impl Call {
     }
 
     fn has_ended(&self, request: Request) -> Result<Option<Ended>, Failure> {
-        let Some(ended) = self.endpoint.wait(request, LOOK) else { return Ok(None) };
+        let Some(ended) = self.endpoint.wait(request, LOOK)? else { return Ok(None) };
         match ended.outcome {
             Outcome::Sent | Outcome::Received { .. } => Ok(Some(ended)),
             Outcome::TooLong { .. } => {
                 Err(Failure::Found("the other side has no room for messages of that size".to_owned()))
             }
-            _ => Err(gone(RequestError::Lost)),
+            _ => Err(lost()),
         }
     }
 }

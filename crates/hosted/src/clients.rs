@@ -1,0 +1,122 @@
+//! Programs that have called: they greet with their memory, and are let in or turned away.
+
+use millrace_dma::{Protection, Region};
+use millrace_message::hosted::greeting::{self, Greeting, LEN, MOST_MEMORY};
+use millrace_message::hosted::{EnterError, Owner, ProgramId, Service, wire};
+use millrace_served::{Caller, Closer, bell};
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::time::{Duration, Instant};
+
+/// How long a program may take to greet.
+const GREETING: Duration = Duration::from_secs(2);
+
+/// What program and card have in common.
+pub(crate) struct Met {
+    pub number: ProgramId,
+    /// By which the program wakes the card.
+    pub bell: OwnedFd,
+}
+
+/// A program that has called.
+pub(crate) struct Client {
+    pub socket: OwnedFd,
+    /// Readable when the process has ended. Children may hold its socket.
+    pub ended: Option<OwnedFd>,
+    pub caller: Caller,
+    called: Instant,
+    /// After its greeting.
+    pub met: Option<Met>,
+    pub closer: Closer,
+    /// It is to be hung up on.
+    pub is_over: bool,
+}
+
+impl Client {
+    /// Somebody who may use the card. The socket comes back where the system has no descriptor for his end.
+    pub fn new(socket: OwnedFd, caller: Caller) -> Result<Self, OwnedFd> {
+        // A process of another container has the number 0, which is not one: then only its socket says that it has ended.
+        let pid = i32::try_from(caller.pid).ok().and_then(Pid::from_raw);
+        let Ok(ended) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose() else { return Err(socket) };
+        let called = Instant::now();
+        Ok(Self { socket, ended, caller, called, met: None, closer: Closer::default(), is_over: false })
+    }
+
+    /// Whether it has had time enough to greet.
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.met.is_none() && now - self.called > GREETING
+    }
+
+    /// What is looked for at its socket: its greeting, and its end.
+    pub fn wants(&self) -> PollFlags {
+        if self.is_over { PollFlags::empty() } else { PollFlags::IN | PollFlags::RDHUP }
+    }
+
+    /// Takes what it says. Once: who has greeted has nothing to say by the socket. `Err`: it is hung up on.
+    pub fn hear(&mut self, service: &mut Service) -> Result<(), Errno> {
+        let (mut bytes, mut fds) = ([0; LEN + 1], Vec::new());
+        let taken = greeting::receive(&self.socket, &mut bytes, &mut fds);
+        let file = fds.pop();
+        self.closer.close_all(fds);
+        let said = match taken? {
+            None => return Ok(()),
+            Some(len) if self.met.is_none() => Greeting::read(&bytes[..len]),
+            Some(_) => None,
+        };
+        let (Some(Greeting::Hello { name, users, len }), Some(file)) = (said, file) else {
+            return Err(Errno::PROTO);
+        };
+        let owner = Owner { user: self.caller.uid, pid: self.caller.pid, name, users };
+        let met = self.meet(service, owner, file, len);
+        let answer = |answer: &Greeting, fd| greeting::send(&self.socket, answer, fd);
+        match met {
+            Ok((met, for_program)) => {
+                let answered = answer(&Greeting::Welcome, Some(for_program.as_fd()));
+                self.met = Some(met);
+                answered
+            }
+            Err(why) => {
+                let _ = answer(&Greeting::Refused(why), None);
+                Err(why)
+            }
+        }
+    }
+
+    fn meet(&mut self, service: &mut Service, owner: Owner, file: OwnedFd, len: u64) -> Result<(Met, OwnedFd), Errno> {
+        let whole = usize::try_from(len).ok().filter(|_| len <= MOST_MEMORY).ok_or(Errno::FBIG)?;
+        if whole <= wire::POOL_AT || !whole.is_multiple_of(4096) {
+            self.closer.close(file);
+            return Err(Errno::INVAL);
+        }
+        let region = Region::map(file, whole, Protection::ReadWrite, false).map_err(|_| Errno::INVAL)?;
+        let checked = check(&region, len);
+        let window = region.window().clone();
+        // The window keeps the mapping.
+        self.closer.close(region);
+        checked?;
+        let (bell, for_program) = bell::of_card()?;
+        let number = service.enter(owner, window).map_err(|error| match error {
+            EnterError::Taken => Errno::ADDRINUSE,
+            EnterError::Memory => Errno::INVAL,
+        })?;
+        Ok((Met { number, bell }, for_program))
+    }
+
+    /// Wakes it.
+    pub fn ring(&self) {
+        let _ = send(&self.socket, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+}
+
+/// Whether the card can use it without ever waiting: nobody takes pages out of it from now on, and all of them are there, so that its program
+/// has paid for them.
+fn check(region: &Region, len: u64) -> Result<(), Errno> {
+    region.seal_future_writes().map_err(|_| Errno::PERM)?;
+    let found = fstat(region.fd().ok_or(Errno::BADF)?)?;
+    let has = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
+    if has < len { Err(Errno::NOSPC) } else { Ok(()) }
+}

@@ -1,0 +1,78 @@
+//! Why a call did nothing.
+
+use super::port::Memory;
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+/// Why a call did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No card there does messages.
+    #[error(
+        "no card at {path} does messages ({source}): start one with `millrace card --message-cpu`, or name another one"
+    )]
+    NoCard {
+        /// Its socket.
+        path: PathBuf,
+        /// What the system says.
+        source: Errno,
+    },
+    /// It does not let this program in.
+    #[error("the card does not let this program in: {0}")]
+    TurnedAway(Errno),
+    /// It has ended, or has hung up on this program.
+    #[error("the card has gone: messages that have not ended are lost, and the endpoint has to be opened anew")]
+    Gone,
+    /// It does not answer.
+    #[error("the card does not answer: it is stopped, or has no core")]
+    Silent,
+    /// That is no name.
+    #[error(
+        "{0:?} is no name of an endpoint: use 1 to 64 letters, digits, '.', '_' and '-', such as solver, or 1000/solver"
+    )]
+    Name(String),
+    /// Another endpoint of the card has that name.
+    #[error("{0} is open already: close the other one, or choose another name")]
+    Taken(String),
+    /// No endpoint of the card has that name.
+    #[error("nobody has opened {0} at this card: start the other program first, or say whose it is, such as 1000/{0}")]
+    Nobody(String),
+    /// It does not take endpoints of this user.
+    #[error("{0} does not take endpoints of this user: open it for other users")]
+    Refused(String),
+    /// One of both knows as many as it may.
+    #[error("there are as many connections as there may be: end one")]
+    Full,
+    /// The other end is gone.
+    #[error("the other endpoint is gone")]
+    Lost,
+    /// As many messages have not ended as there may be.
+    #[error("1024 messages have not ended: wait for some")]
+    Busy,
+    /// The pool has no block for it.
+    #[error(
+        "the pool has no {0} bytes for this message: wait until others have ended, or open the endpoint with a larger pool"
+    )]
+    NoRoom(usize),
+    /// Memory cannot be had.
+    #[error(transparent)]
+    Memory(#[from] millrace_dma::RegionError),
+    /// The system does not do it.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What was to be done.
+        doing: &'static str,
+        /// What the system says.
+        source: Errno,
+    },
+}
+
+/// A message was not taken. Its memory is here.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct Refused {
+    /// Why.
+    pub why: Error,
+    /// Its memory.
+    pub memory: Memory,
+}

@@ -1,0 +1,60 @@
+//! A socket at a path, at which programs find a card.
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
+
+const BACKLOG: i32 = 32;
+
+/// A socket that programs find; it is removed when this is dropped.
+pub struct Listener {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    socket: Option<OwnedFd>,
+}
+
+impl Listener {
+    /// Listens at `path`, where nothing may be but the socket of a card that has died.
+    ///
+    /// # Errors
+    /// Those of the system; `EADDRINUSE` when something else is there.
+    pub fn at(path: PathBuf) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let address = SocketAddrUnix::new(&path)?;
+        if let Ok(found) = std::fs::symlink_metadata(&path) {
+            let is_dead = found.file_type().is_socket() && connect(socket()?, &address) == Err(Errno::CONNREFUSED);
+            if !is_dead {
+                return Err(Errno::ADDRINUSE);
+            }
+            std::fs::remove_file(&path).map_err(|_| Errno::ADDRINUSE)?;
+        }
+        let socket = socket()?;
+        bind(&socket, &address)?;
+        listen(&socket, BACKLOG)?;
+        let (device, inode) = std::fs::symlink_metadata(&path).map_or((0, 0), |found| (found.dev(), found.ino()));
+        Ok(Self { path, device, inode, socket: Some(socket) })
+    }
+
+    /// Which socket it is, whatever it is called: the numbers of its file system, and there.
+    pub fn socket(&self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
+
+    /// The socket, once, for whoever accepts.
+    pub fn take(&mut self) -> Option<OwnedFd> {
+        self.socket.take()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Another card may have taken the place since somebody removed our socket.
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Messages whose work a card does: files and sizes arrive as they were; whoever is killed is told of by name, also in the middle of a transfer, and
+# others go on; a card that is killed is an error at once; another user needs the right.
+. "$(dirname "$0")/../lib.sh"
+needs python3
+export RUST_BACKTRACE=1
+start_card --message-cpu
+socket=${device#unix:}
+by="--card=$socket"
+await 10 test -S "$socket.messages" || fail "the card does no messages"
+
+# listen NAME OPTION...: its process id is in $started.
+listen() {
+    background "listen-$1" "$millrace" message listen "$@" "$by" --json
+    local log=$scratch/listen-$1.log
+    await 10 grep -q "is open" "$log" || fail "$1 is not open: $(cat "$log")"
+}
+
+# A file, and sizes around all limits, with a sum at both sides.
+head -c 20000001 /dev/urandom >"$scratch/file"
+background receive "$millrace" message receive solver "$scratch/came" "$by" --json
+"$millrace" message send solver "$scratch/file" "$by" >/dev/null || fail "the file was not sent"
+ended "$started" 10
+[ "$code" -eq 0 ] || fail "receive ended with $code: $(cat "$scratch/receive.log")"
+cmp "$scratch/file" "$scratch/came" || fail "another file has come"
+listen echo
+listener=$started
+for size in 0 1 40 1320 1321 65536 1MiB 5000000; do
+    "$millrace" message send echo "$by" --bytes $size --count 20 --check --json >"$scratch/send.out" ||
+        fail "$size bytes: $(cat "$scratch/send.out")"
+done
+for size in 8 64KiB; do
+    "$millrace" message latency echo "$by" --bytes $size --count 200 --json >"$scratch/latency.out" || fail "latency of $size bytes"
+done
+
+# The program has no thread for it, only those of the command: an endpoint of its own has one more.
+threads() { ls "/proc/$1/task" | wc -l; }
+background own "$millrace" message listen "own-$$"
+await 10 grep -q "is open" "$scratch/own.log" || fail "no endpoint: $(cat "$scratch/own.log")"
+[ "$(threads "$listener")" -eq "$(($(threads "$started") - 1))" ] || fail "the listener has $(threads "$listener") threads"
+
+# Somebody is killed in the middle of what he sends, twenty times; the listener hears of each, and others go on.
+for turn in $(seq 20); do
+    background victim "$millrace" message send echo "$by" --bytes 1MiB --count 100000
+    victim=$started
+    sleep "0.0$((turn % 9 + 1))"
+    slay "$victim"
+done
+"$millrace" message send echo "$by" --bytes 100000 --count 20 --check >/dev/null || fail "nobody is served any more"
+kill -0 "$listener" || fail "the listener has ended: $(cat "$scratch/listen-echo.log")"
+
+# It goes for others of the machine as the rights say.
+if is_root; then
+    code=0
+    chmod 755 "$scratch"
+    chmod 666 "$socket" "$socket.messages"
+    setpriv --reuid 65534 --regid 65534 --clear-groups "$millrace" message send echo "$by" 2>"$scratch/told.log" || code=$?
+    [ "$code" -ne 0 ] || fail "another user was let in without the right"
+fi
+
+# The card is killed while much is on its way: both ends say so, and neither hangs.
+background sender "$millrace" message send echo "$by" --bytes 4MiB --count 1000000
+sender=$started
+sleep 0.3
+kill -0 "$sender" || fail "the sender has ended: $(cat "$scratch/sender.log")"
+slay "$card"
+ended "$sender" 5
+[ "$code" -ne 0 ] && grep -q "card has gone" "$scratch/sender.log" || fail "the sender ended with $code: $(cat "$scratch/sender.log")"
+ended "$listener" 5
+[ "$code" -ne 0 ] && grep -q "card has gone" "$scratch/listen-echo.log" || fail "the listener ended with $code: $(cat "$scratch/listen-echo.log")"
+code=0
+"$millrace" message send echo "$by" 2>"$scratch/told.log" || code=$?
+[ "$code" -ne 0 ] && grep -q "message-cpu" "$scratch/told.log" || fail "without a card: $code $(cat "$scratch/told.log")"
