@@ -13,8 +13,16 @@ pub const MOST_FILES: usize = 4;
 pub const POOL: u8 = 4;
 /// What is mapped at a time begins at a multiple of that, and has so many bytes.
 pub const PART: u64 = 16 << 20;
+/// A message of the same user that is longer is not held, but copied: it would be mapped for itself.
+const MOST_SEEN: usize = 1 << 30;
 /// Parts of one other end that are mapped, at most.
 const MOST_PARTS: usize = 64;
+
+/// A file, and how long it was when it was given: it may have grown since.
+struct File {
+    fd: OwnedFd,
+    len: u64,
+}
 
 /// A part of a file that is mapped: the number of the file, where the part begins, and the mapping.
 type Part = (u64, u64, Region);
@@ -25,8 +33,8 @@ pub struct Files {
     link: Arc<OwnedFd>,
     /// It may give others than its pool: it is of the same user, and may have this end wait.
     is_own: bool,
-    given: Mutex<[Option<OwnedFd>; MOST_FILES]>,
-    /// Those used last are at the end. Held while it is read, which may take as long as the other end likes.
+    given: Mutex<[Option<File>; MOST_FILES]>,
+    /// Those used last are at the end. Never held while memory is read, which may take as long as the other end likes.
     parts: Mutex<VecDeque<Part>>,
 }
 
@@ -36,7 +44,7 @@ impl Files {
         Self { link, is_own, given: Mutex::default(), parts: Mutex::default() }
     }
 
-    fn given(&self) -> MutexGuard<'_, [Option<OwnedFd>; MOST_FILES]> {
+    fn given(&self) -> MutexGuard<'_, [Option<File>; MOST_FILES]> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,16 +58,14 @@ impl Files {
         if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
             return Err(file);
         }
-        if number == POOL {
-            if !fstat(&file).is_ok_and(|stat| stat.st_size as u64 <= PART) {
-                return Err(file);
-            }
-        } else if !self.is_own {
+        let Ok(len) = fstat(&file).map(|stat| stat.st_size as u64) else { return Err(file) };
+        let may = if number == POOL { len <= PART } else { self.is_own };
+        if !may {
             return Err(file);
         }
         let mut given = self.given();
         match at(number.into()) {
-            Some(at) if given[at].is_none() => given[at] = Some(file),
+            Some(at) if given[at].is_none() => given[at] = Some(File { fd: file, len }),
             _ => return Err(file),
         }
         Ok(())
@@ -73,13 +79,12 @@ impl Files {
     /// Reads bytes of a file, from `offset` on. `around`: past the caches. Whether all of them are there; what is no part of the file any more
     /// is zeros.
     pub fn read(&self, number: u64, offset: u64, to: &mut [u8], around: bool) -> bool {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut done = 0;
         while done < to.len() {
             let Some(at) = offset.checked_add(done as u64) else { return false };
             let within = (at % PART) as usize;
             let len = (to.len() - done).min(PART as usize - within);
-            let Some(window) = self.part(&mut parts, (number, at - at % PART)) else { return false };
+            let Some(window) = self.part(number, at - at % PART) else { return false };
             let Some(span) = window.span(within, len) else { return false };
             let to = &mut to[done..done + len];
             done += if around { span.read_around_into(to) } else { span.read_into(to) };
@@ -91,33 +96,42 @@ impl Files {
     pub fn window(&self, number: u64, offset: u64, len: u64) -> Option<Window> {
         let (within, len) = (offset % PART, usize::try_from(len).ok()?);
         if within + len as u64 <= PART {
-            let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-            return self.part(&mut parts, (number, offset - within))?.part(within as usize, len).ok();
+            return self.part(number, offset - within)?.part(within as usize, len).ok();
+        }
+        if number == u64::from(POOL) || len > MOST_SEEN {
+            return None;
         }
         let page = rustix::param::page_size() as u64;
         let first = offset & !(page - 1);
         let whole = offset.checked_add(len as u64)?.checked_next_multiple_of(page)? - first;
-        let file = self.given()[at(number)?].as_ref()?.try_clone().ok()?;
+        let (file, _) = self.file(number)?;
         let region = Region::map_part(file, first, usize::try_from(whole).ok()?).ok()?;
         region.part((offset - first) as usize, len).ok()
     }
 
     /// The part of a file that begins there.
-    fn part<'p>(&self, parts: &'p mut VecDeque<Part>, (number, first): (u64, u64)) -> Option<&'p Window> {
+    fn part(&self, number: u64, first: u64) -> Option<Window> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let found = parts.iter().rposition(|part| (part.0, part.1) == (number, first));
         let part = match found.and_then(|at| parts.remove(at)) {
             Some(part) => part,
             None => {
-                let file = self.given()[at(number)?].as_ref()?.try_clone().ok()?;
+                let (file, has) = self.file(number)?;
                 if parts.len() >= MOST_PARTS {
                     parts.pop_front();
                 }
-                let len = if number == u64::from(POOL) { fstat(&file).ok()?.st_size as u64 } else { PART };
+                let len = has.checked_sub(first)?.min(PART);
                 (number, first, Region::map_part(file, first, usize::try_from(len).ok()?).ok()?)
             }
         };
         parts.push_back(part);
-        parts.back().map(|part| part.2.window())
+        parts.back().map(|part| part.2.window().clone())
+    }
+
+    fn file(&self, number: u64) -> Option<(OwnedFd, u64)> {
+        let given = self.given();
+        let file = given[at(number)?].as_ref()?;
+        Some((file.fd.try_clone().ok()?, file.len))
     }
 
     /// Whether whoever has given them still is at the other end.
@@ -180,6 +194,17 @@ mod tests {
             assert!(files.read(1, at * PART, &mut [0; 8], false));
         }
         assert_eq!(files.parts.lock().unwrap().len(), MOST_PARTS);
+        // A pool that grows later has only the bytes that it had.
+        let pool =
+            rustix::fs::memfd_create("p", rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING)
+                .unwrap();
+        rustix::fs::ftruncate(&pool, 8192).unwrap();
+        rustix::fs::fcntl_add_seals(&pool, SealFlags::SHRINK).unwrap();
+        files.give(POOL, pool.try_clone().unwrap()).unwrap();
+        rustix::fs::ftruncate(&pool, 1 << 44).unwrap();
+        let pool = u64::from(POOL);
+        assert!(files.window(pool, 0, 8192).is_some() && files.window(pool, 0, 8193).is_none());
+        assert!(files.window(pool, PART, 1).is_none() && files.window(pool, 0, 2 * PART).is_none());
         // A file that can shrink is none.
         for no_file in [rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap(), other] {
             assert!(files.give(2, no_file).is_err() && !files.has(2));

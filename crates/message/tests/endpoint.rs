@@ -632,6 +632,14 @@ fn blocks_are_handed_over() {
         drop(first);
         waits.join().unwrap();
     });
+    // One that is not given is free for others as well.
+    let kept = [one.allocate(to, len, LONG).unwrap()];
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| one.allocate(to, len, LONG).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        drop(kept);
+        waits.join().unwrap();
+    });
     // Short ones, and what is not in a file, come into the buffer; what is too long for it does not.
     for (tag, sent, found) in [(3, 5, true), (4, 5000, false)] {
         let wanted = hold(tag);

@@ -434,12 +434,23 @@ impl<B: Buffer> Endpoint<B> {
     /// # Errors
     /// [`AllocateError`].
     pub fn allocate(&self, to: Peer, len: usize, patience: Duration) -> Result<Block, AllocateError> {
+        /// A block that this program drops itself is no news.
+        const AGAIN: Duration = Duration::from_millis(10);
         let pool = self.config.pool.min(PART as usize);
-        let found = self.wait_for(patience, |state| match state.allocate(to, len, pool) {
-            Err(AllocateError::Full) => None,
-            other => Some(other),
-        });
-        found.unwrap_or(Err(AllocateError::Full))
+        let begin = Instant::now();
+        loop {
+            let left = patience.saturating_sub(begin.elapsed());
+            let found = self.wait_for(left.min(AGAIN), |state| match state.allocate(to, len, pool) {
+                Err(AllocateError::Full) => None,
+                other => Some(other),
+            });
+            if let Some(found) = found {
+                return found;
+            }
+            if left <= AGAIN {
+                return Err(AllocateError::Full);
+            }
+        }
     }
 
     /// Memory of another end of this host: a block that it has allocated for this one, and told the number of ([`Block::number`]). It is there as long as
@@ -508,10 +519,11 @@ impl<B: Buffer> Endpoint<B> {
     }
 
     /// Has a function called when that message has ended, instead of waiting for it: by the thread of the endpoint, which moves nothing on meanwhile.
-    /// It may make calls of the endpoint. `false`: there is no such message, or its end was taken already. When the endpoint is dropped, functions
+    /// It may make calls of the endpoint. One that was said before for the same message is dropped. `false`: there is no such message, or its end was taken already. When the endpoint is dropped, functions
     /// that were not called are dropped.
     pub fn then(&self, request: Request, callback: impl FnOnce(Ended<B>) + Send + 'static) -> bool {
-        self.shared.with(|state| state.then(request, Box::new(callback)))
+        let (waits, _left) = self.shared.with(|state| state.then(request, Box::new(callback)));
+        waits
     }
 
     /// A descriptor that is readable as long as something can be taken: messages that have ended, events, doorbells. It is not to be read.

@@ -148,7 +148,8 @@ impl<B: Buffer> State<B> {
     ) -> Result<Peer, JoinError> {
         let socket = Arc::new(socket);
         // Who may read the memory of whom is the system's matter, but where it is, is not told to other users.
-        let is_own = caller.user == geteuid().as_raw();
+        // Whose process cannot be seen is in another container, whoever its user is there.
+        let is_own = caller.user == geteuid().as_raw() && caller.pid.is_some();
         let pid = caller.pid.filter(|_| is_own);
         let process = pid.and_then(|pid| OtherProcess::new(pid, socket.clone())).map(Arc::new);
         let files = Some(Arc::new(Files::new(socket.clone(), is_own)));
@@ -303,16 +304,17 @@ impl<B: Buffer> State<B> {
         }
     }
 
-    /// A function is called when a message has ended. `false`: there is no such message, or its end was taken.
-    pub fn then(&mut self, request: Request, callback: Callback<B>) -> bool {
+    /// A function is called when a message has ended. One that is not called any more comes back: that, if there is no such message or its end was
+    /// taken; or the one before. To be dropped without the lock.
+    pub fn then(&mut self, request: Request, callback: Callback<B>) -> (bool, Option<Callback<B>>) {
         if let Some(ended) = self.take(Some(request)) {
             self.calls_back(callback, ended);
-        } else if self.open(request).is_some() {
-            self.callbacks.insert(request, callback);
-        } else {
-            return false;
+            return (true, None);
         }
-        true
+        if self.open(request).is_none() {
+            return (false, Some(callback));
+        }
+        (true, self.callbacks.insert(request, callback))
     }
 
     fn calls_back(&mut self, callback: Callback<B>, ended: Ended<B>) {
