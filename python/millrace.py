@@ -24,6 +24,7 @@ import ctypes
 import errno
 import os
 import threading
+import time
 import weakref
 
 __all__ = ["ANY", "Block", "Endpoint", "Lost", "Message", "TooLong", "Window"]
@@ -132,6 +133,47 @@ def _nanoseconds(patience):
     return ANY if patience is None else max(0, int(patience * 1e9))
 
 
+def _patiently(patience, attempt):
+    """Tries for a tenth of a second at a time, so that Ctrl-C is heard, and another thread can close the endpoint. None: not in that time."""
+    piece = 100_000_000
+    until = None if patience is None else time.monotonic() + patience
+    while True:
+        left = piece if until is None else max(0, int((until - time.monotonic()) * 1e9))
+        found = attempt(min(left, piece))
+        if found is not None or (until is not None and left <= piece):
+            return found
+
+
+class _Handle:
+    """Something of the library that is destroyed when no thread is in a call of it any more."""
+
+    def __init__(self, raw, destroy):
+        self._raw, self._destroy, self._running, self._changes = raw, destroy, 0, threading.Condition()
+
+    def call(self, name, *arguments, maybe=()):
+        with self._changes:
+            raw = self._raw
+            if raw is None:
+                raise ValueError("it is closed")
+            self._running += 1
+        try:
+            return _call(name, raw, *arguments, maybe=maybe)
+        finally:
+            with self._changes:
+                self._running -= 1
+                self._changes.notify_all()
+
+    def destroy(self):
+        """False: it was before."""
+        with self._changes:
+            raw, self._raw = self._raw, None
+            while self._running:
+                self._changes.wait()
+        if raw is not None:
+            _call(self._destroy, raw)
+        return raw is not None
+
+
 class _Shared:
     """Memory that both ends have, as one may see it as long as this is not let go."""
 
@@ -159,7 +201,7 @@ class Message:
 
     def wait(self, patience=None):
         """Waits until it has ended: False if it has not in that time. Raises Lost, TooLong or OSError if it has ended badly."""
-        if self._end is None and not self._endpoint._wait(self, _nanoseconds(patience)):
+        if self._end is None and not self._endpoint._wait(self, patience):
             return False
         if self._end.outcome == _LOST:
             raise Lost(errno.ENOTCONN, "the other endpoint is gone")
@@ -171,7 +213,7 @@ class Message:
 
     def cancel(self):
         """Ends it before its time, if that is possible: False if it is too late. wait() says what came of it."""
-        return self._end is None and _call("cancel", self._endpoint._open(), self._number, maybe=(errno.ENOENT,)) == 0
+        return self._end is None and self._endpoint._handle.call("cancel", self._number, maybe=(errno.ENOENT,)) == 0
 
     @property
     def is_cancelled(self):
@@ -224,10 +266,11 @@ class Block:
         self.number = number.value
 
     def _take(self):
-        if self._handle is None:
-            raise ValueError("the block was given, or freed")
         self._shared.let_go()
-        handle, self._handle = self._handle, None
+        # One thread gets it.
+        handle = self.__dict__.pop("_handle", None)
+        if handle is None:
+            raise ValueError("the block was given, or freed")
         return handle
 
     @property
@@ -251,12 +294,12 @@ class Window:
     """Memory of another end: NREAD, NWRITE, NWRITE_R and SWRITE."""
 
     def __init__(self, handle):
-        self._handle = handle
+        self._handle = _Handle(handle, "window_close")
 
     def _move(self, name, offset, buffer, writable=False):
         memory = _Memory(buffer, writable)
         try:
-            _call(name, self._handle, offset, memory.address, memory.len)
+            self._handle.call(name, offset, memory.address, memory.len)
         finally:
             memory.release()
 
@@ -277,9 +320,7 @@ class Window:
         self._move("nread", offset, buffer, True)
 
     def close(self):
-        if self._handle is not None:
-            _call("window_close", self._handle)
-            self._handle = None
+        self._handle.destroy()
 
     def __del__(self):
         self.close()
@@ -292,24 +333,18 @@ class Endpoint:
         """anybody: endpoints of all users may connect. adopt: memory that is sent again becomes shared memory in place, "mappings" or "heap"
         (docs/message.md says what that means). rails: cards ("unix:PATH") and ports by which endpoints of other hosts are reached ("b:solver"), and by
         which they find this one; host: what they call this host."""
-        self._handle, self._lock, self._messages, self._ends = None, threading.Lock(), {}, {}
+        self._handle, self._lock, self._messages = None, threading.Lock(), {}
         handle = ctypes.c_void_p()
         flags = (1 if anybody else 0) | _ADOPT[adopt]
         specs = (ctypes.c_char_p * len(rails))(*[rail.encode() for rail in rails])
         own = [None if text is None else text.encode() for text in (name, host)]
         _call("open_between", own[0], flags, specs, len(rails), own[1], ctypes.byref(handle))
-        self._handle = handle
-
-    def _open(self):
-        if self._handle is None:
-            raise ValueError("the endpoint is closed")
-        return self._handle
+        self._handle = _Handle(handle, "close")
 
     def close(self):
-        """Closes it. Messages that have not ended are not sent, or received, any more."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            _call("close", handle)
+        """Closes it, when other threads have come out of their calls, in which they get a ValueError next. Messages that have not ended are not sent, or
+        received, any more."""
+        if self._handle is not None and self._handle.destroy():
             for message in self._messages.values():
                 message._memory.release()
             self._messages.clear()
@@ -326,32 +361,35 @@ class Endpoint:
 
     def connect(self, name, patience=5.0):
         """Connects to the endpoint of that name; waits for one that is not there yet."""
-        return self._peer("connect", name.encode(), _nanoseconds(patience))
+        peer = ctypes.c_uint64()
+        self._handle.call("connect", name.encode(), _nanoseconds(patience), ctypes.byref(peer))
+        return peer.value
 
     def accept(self, patience=None):
         """Waits for somebody who connects; None if nobody has."""
-        return self._peer("accept", _nanoseconds(patience), maybe=(errno.ETIMEDOUT,))
+        found = self._from("accept", patience)
+        return found and found[1]
 
-    def _peer(self, name, *arguments, maybe=()):
+    def _from(self, name, patience):
+        """What a call that waits says, and of whom."""
         peer = ctypes.c_uint64()
-        code = _call(name, self._open(), *arguments, ctypes.byref(peer), maybe=maybe)
-        return None if code is None else peer.value
+        code = _patiently(patience, lambda most: self._handle.call(name, most, ctypes.byref(peer), maybe=(errno.ETIMEDOUT,)))
+        return None if code is None else (code, peer.value)
 
     def event(self, patience=None):
         """Waits for what happens to others: ("joined" | "gone" | "broken", peer); None if nothing has."""
-        peer = ctypes.c_uint64()
-        code = _call("event", self._open(), _nanoseconds(patience), ctypes.byref(peer), maybe=(errno.ETIMEDOUT,))
-        return None if code is None else (_EVENTS[code], peer.value)
+        found = self._from("event", patience)
+        return found and (_EVENTS[found[0]], found[1])
 
     def who(self, peer):
         """Who that is: its name, user and process."""
         other = _Other()
-        _call("who", self._open(), peer, ctypes.byref(other))
+        self._handle.call("who", peer, ctypes.byref(other))
         return Who(other.name.decode(), other.user, other.pid, other.host.decode() or None)
 
     def leave(self, peer):
         """Ends a connection."""
-        _call("leave", self._open(), peer)
+        self._handle.call("leave", peer)
 
     def send(self, peer, buffer, tag=0, way="fastest"):
         """Sends a message. way: "fastest", "eager", "one-copy" or "zero-copy"."""
@@ -371,7 +409,7 @@ class Endpoint:
         with self._lock:
             # No other thread hears of its end before it is known.
             try:
-                _call(name, self._open(), *arguments(memory.address, memory.len), ctypes.byref(number))
+                self._handle.call(name, *arguments(memory.address, memory.len), ctypes.byref(number))
             except BaseException:
                 memory.release()
                 raise
@@ -379,12 +417,17 @@ class Endpoint:
             self._messages[number.value] = message
         return message
 
-    def _wait(self, message, nanoseconds):
+    def _wait(self, message, patience):
+        def attempt(most):
+            # Another thread may have been told of it.
+            return True if message._end is not None else self._ended(message._number, most)
+        return _patiently(patience, attempt) is not None
+
+    def _ended(self, number, nanoseconds):
+        """The message that has ended: that one, or any (0)."""
         end = _End()
-        code = _call("wait", self._open(), message._number, nanoseconds, ctypes.byref(end), maybe=(errno.ETIMEDOUT,))
-        if code is not None:
-            self._told(end)
-        return message._end is not None
+        code = self._handle.call("wait", number, nanoseconds, ctypes.byref(end), maybe=(errno.ETIMEDOUT,))
+        return None if code is None else self._told(end)
 
     def _told(self, end):
         with self._lock:
@@ -394,15 +437,13 @@ class Endpoint:
 
     def next(self, patience=None):
         """Waits until any message has ended; None if none has. Message.wait() says what came of it."""
-        end = _End()
-        code = _call("wait", self._open(), 0, _nanoseconds(patience), ctypes.byref(end), maybe=(errno.ETIMEDOUT,))
-        return None if code is None else self._told(end)
+        return _patiently(patience, lambda most: self._ended(0, most))
 
     def send_short(self, peer, buffer, tag=0):
         """Sends a message of up to 1,328 bytes that is not waited for: False if it cannot go at once."""
         memory = _Memory(buffer, False)
         try:
-            return _call("send_short", self._open(), peer, tag, memory.address, memory.len, maybe=(errno.EAGAIN,)) is not None
+            return self._handle.call("send_short", peer, tag, memory.address, memory.len, maybe=(errno.EAGAIN,)) is not None
         finally:
             memory.release()
 
@@ -410,44 +451,46 @@ class Endpoint:
         """Takes a short message that is there: how many bytes it has, or None."""
         memory = _Memory(buffer, True)
         try:
-            return _call("receive_short", self._open(), peer, tag, mask, memory.address, memory.len, maybe=(errno.EAGAIN,))
+            return self._handle.call("receive_short", peer, tag, mask, memory.address, memory.len, maybe=(errno.EAGAIN,))
         finally:
             memory.release()
 
     def claim(self, first, last, owner=0):
         """This program wants these doorbells."""
-        _call("claim", self._open(), first, last, owner)
+        self._handle.call("claim", first, last, owner)
 
     def release(self, owner=0):
         """Nobody wants the doorbells of that owner any more."""
-        _call("release", self._open(), owner)
+        self._handle.call("release", owner)
 
     def ring(self, peer, number, once=False):
         """Rings a doorbell, a number of 16 bits: False if as many wait as may, or the same one does already (once)."""
-        return _call("ring", self._open(), peer, number, once, maybe=(errno.EAGAIN,)) == 0
+        return self._handle.call("ring", peer, number, once, maybe=(errno.EAGAIN,)) == 0
 
     def bell(self, patience=None):
         """Waits for a doorbell: (number, peer); None if there was none."""
-        peer = ctypes.c_uint64()
-        code = _call("bell", self._open(), _nanoseconds(patience), ctypes.byref(peer), maybe=(errno.ETIMEDOUT,))
-        return None if code is None else (code, peer.value)
+        return self._from("bell", patience)
 
     def fileno(self):
         """A descriptor for select, poll and asyncio: readable as long as there is something that was not taken. It is not to be read."""
-        return _call("descriptor", self._open())
+        return self._handle.call("descriptor")
 
     def allocate(self, peer, length, patience=None):
         """Memory for a message to another end of this host that is handed over instead of being copied."""
         handle, address = ctypes.c_void_p(), ctypes.c_void_p()
-        _call("allocate", self._open(), peer, length, _nanoseconds(patience), ctypes.byref(handle), ctypes.byref(address))
+
+        def attempt(most, maybe=(errno.EAGAIN,)):
+            return self._handle.call("allocate", peer, length, most, ctypes.byref(handle), ctypes.byref(address), maybe=maybe)
+        if _patiently(patience, attempt) is None:
+            attempt(0, ())
         return Block(handle, address.value, length)
 
     def give(self, peer, block, tag=0):
         """Hands a block over. BufferError: somebody still looks at its memory."""
-        _call("give", self._open(), peer, tag, block._take())
+        self._handle.call("give", peer, tag, block._take())
 
     def window(self, peer, number, length):
         """Memory of another end: a block that it has allocated for this one, and told the number of."""
         handle = ctypes.c_void_p()
-        _call("window_open", self._open(), peer, number, length, ctypes.byref(handle))
+        self._handle.call("window_open", peer, number, length, ctypes.byref(handle))
         return Window(handle)

@@ -72,6 +72,20 @@ def drive(name):
     refused(BufferError, lambda: endpoint.send(peer, memoryview(b"0123")[::2], ECHO))
     refused(BufferError, lambda: endpoint.receive(b"constant", peer))
     refused(millrace.Lost, lambda: endpoint.send(peer + 1, b"x"))
+    # Closed while another thread waits in it.
+    other, raised = millrace.Endpoint(), []
+
+    def waits():
+        try:
+            other.accept()
+        except ValueError:
+            raised.append(True)
+    thread = threading.Thread(target=waits)
+    thread.start()
+    time.sleep(0.05)
+    other.close()
+    thread.join()
+    assert raised == [True]
     print("buffers of all kinds")
     try:
         import numpy
