@@ -16,3 +16,6 @@ rm "$scratch/stats"
 timeout 500 /usr/bin/python3 "$tests/socket/differential.py" "$library" "$programs" || fail "the differential test"
 [ "$(counted python3 met)" -gt "$programs" ] || fail "connections did not meet: $(cat "$scratch/stats")"
 [ "$(counted python3 malformed)" = 0 ] || fail "nonsense in a ring"
+
+timeout 60 /usr/bin/python3 "$tests/socket/wakes.py" || fail "the test of wake-ups itself, by the kernel"
+LD_PRELOAD=$library timeout 60 /usr/bin/python3 "$tests/socket/wakes.py" || fail "a wake-up was lost"

@@ -512,9 +512,11 @@ impl Stream {
             return Err(broken(flags));
         }
         self.ask_whether_it_lives(fd, shared, flags)?;
-        let count = from.put(shared).map_err(|_| malformed())?;
+        let mut count = from.put(shared).map_err(|_| malformed())?;
+        if count == 0 && !self.is_full(shared) {
+            count = from.put(shared).map_err(|_| malformed())?;
+        }
         if count == 0 {
-            self.was_full.store(true, Ordering::Relaxed);
             return Ok(Step::Nothing);
         }
         counters::count(Count::Sent, count as u64);
@@ -522,6 +524,17 @@ impl Stream {
             self.ring_counted(fd, shared);
         }
         Ok(Step::Moved(count))
+    }
+
+    /// There was no room, and whoever watches is to hear of new room: an epoll may sleep already, from when there was room. Whether
+    /// there still is none.
+    pub(crate) fn is_full(&self, shared: &Shared) -> bool {
+        self.was_full.store(true, Ordering::Relaxed);
+        if self.watchers.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        shared.writer.doze();
+        shared.writer.room().unwrap_or(0) == 0
     }
 
     /// Sends to the kernel what a connection that is left to it has not sent.

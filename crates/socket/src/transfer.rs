@@ -156,12 +156,15 @@ pub(crate) fn send_file(
     let may_wait = waits(fd, 0);
     let (mut buffer, mut sent) = (vec![0; PART.min(count)], 0);
     while count > 0 {
-        let room = shared.filter(|_| !may_wait).map_or(PART, |shared| shared.writer.room().unwrap_or(0));
-        if room == 0 {
-            stream.was_full.store(true, std::sync::atomic::Ordering::Relaxed);
+        let room = || shared.filter(|_| !may_wait).map_or(PART, |shared| shared.writer.room().unwrap_or(0));
+        let mut room_now = room();
+        if room_now == 0 && shared.is_some_and(|shared| !stream.is_full(shared)) {
+            room_now = room();
+        }
+        if room_now == 0 {
             break;
         }
-        let part = count.min(room).min(PART);
+        let part = count.min(room_now).min(PART);
         let read = match sys::read_file(file, &mut buffer[..part], Some(*place)) {
             Ok(0) => return Some(Ok(sent)),
             Ok(read) => read,
