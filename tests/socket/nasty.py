@@ -280,6 +280,33 @@ def children():
     ended(pid)
 
 
+def asleep():
+    """Who sleeps is woken at once, whatever TCP keeps back: nothing comes the other way, so that it has no reason to acknowledge."""
+    rounds = 100
+
+    def listen(end):
+        slowest = 0
+        while data := end.recv(8):
+            rests.append(time.monotonic() - struct.unpack("d", data)[0])
+            slowest = max(slowest, rests[-1])
+        # A core that is busy with others may be late, but not each time that TCP would wait.
+        late = sum(rest > 0.01 for rest in rests)
+        assert late < rounds // 4, f"{late} of {rounds} came late, one after {slowest} s"
+    rests = []
+    end, pid = pair(listen)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if HAS_LIBRARY:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK) == 1
+    assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    for _ in range(rounds):
+        end.sendall(struct.pack("d", time.monotonic()))
+        # Longer than anybody looks before it sleeps.
+        time.sleep(0.003)
+    end.close()
+    ended(pid)
+
+
 def handed_over():
     """A connection that has met is not for others, who are told so; one of the kernel goes."""
     end, pid = pair(lambda end: end.recv(1))
@@ -369,7 +396,7 @@ def client_of_many(address, count):
 
 
 def main():
-    for test in (full, time_limits, killed, killed_while_waited_for, reset, threads, children, handed_over, stdio):
+    for test in (full, time_limits, killed, killed_while_waited_for, reset, threads, children, asleep, handed_over, stdio):
         start = time.monotonic()
         test()
         print(f"{test.__name__}: {time.monotonic() - start:.1f} s", flush=True)

@@ -10,6 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// How long a thread sleeps that no doorbell can wake: one lies there for another thread, or for bytes that this one does not want.
+const SOON: Duration = Duration::from_micros(200);
+
 /// What of a list is ours, and where it stands.
 enum Watched {
     Stream(usize, Arc<Stream>),
@@ -78,7 +81,7 @@ impl Poll<'_> {
             let is_over =
                 timeout.is_some_and(|time| time.is_zero()) || deadline.left().is_some_and(|left| left.is_zero());
             // Others may be ready already, and the end of ours is known to the kernel only.
-            if (has_others || is_over) && self.ask(Some(Duration::ZERO), signals, false)? {
+            if (has_others || is_over) && self.ask(Some(Duration::ZERO), signals)? {
                 return self.result(has_others);
             }
             if is_over {
@@ -90,7 +93,7 @@ impl Poll<'_> {
                     return Some(());
                 }
                 let asks = has_others && turn % 64 == 63;
-                (asks && matches!(self.ask(Some(Duration::ZERO), signals, false), Ok(true))).then_some(())
+                (asks && matches!(self.ask(Some(Duration::ZERO), signals), Ok(true))).then_some(())
             });
             if looked.is_some() {
                 return self.result(has_others);
@@ -129,22 +132,37 @@ impl Poll<'_> {
     /// How many are ready, after the others have been asked for too.
     fn result(&mut self, has_others: bool) -> Result<usize, Errno> {
         if has_others {
-            self.ask(Some(Duration::ZERO), 0, false)?;
+            self.ask(Some(Duration::ZERO), 0)?;
         }
         Ok(self.fds.iter().filter(|entry| entry.revents != 0).count())
     }
 
     /// Asks the kernel for everything; of ours, only what it alone knows. Whether others are ready. What is ready of ours stays in
     /// the list.
-    fn ask(&mut self, timeout: Option<Duration>, signals: usize, sleeps: bool) -> Result<bool, Errno> {
+    fn ask(&mut self, timeout: Option<Duration>, signals: usize) -> Result<bool, Errno> {
+        let list = self.for_kernel();
+        self.ask_for(list, timeout, signals)
+    }
+
+    /// What the kernel is asked for.
+    fn for_kernel(&self) -> Vec<libc::pollfd> {
         let mut list = self.fds.to_vec();
         for one in &self.watched {
             let entry = &mut list[one.at()];
             entry.events = match one {
-                Watched::Stream(_, stream) => wake_by(stream, entry.events, sleeps),
+                Watched::Stream(_, stream) => wake_by(stream, entry.events),
                 Watched::Epoll(..) => libc::POLLIN,
             };
         }
+        list
+    }
+
+    fn ask_for(
+        &mut self,
+        mut list: Vec<libc::pollfd>,
+        timeout: Option<Duration>,
+        signals: usize,
+    ) -> Result<bool, Errno> {
         sys::poll(&mut list, timeout, signals)?;
         let mut next = self.watched.iter().peekable();
         let mut is_ready = false;
@@ -178,7 +196,7 @@ impl Poll<'_> {
                 }
             }
         };
-        let (watched, mut is_quiet) = (std::mem::take(&mut self.watched), true);
+        let (watched, mut is_quiet) = (std::mem::take(&mut self.watched), vec![true; self.fds.len()]);
         streams(&watched, &mut |at, stream, shared| {
             shared.sleeper(true);
             let entry = self.fds[at];
@@ -186,8 +204,7 @@ impl Poll<'_> {
             if entry.events & (libc::POLLOUT | libc::POLLWRNORM) != 0 {
                 shared.writer.doze();
             }
-            is_quiet &= stream.quieten(entry.fd, shared);
-            is_quiet &= wake_by(stream, entry.events, true) & libc::POLLIN != 0;
+            is_quiet[at] = stream.quieten(entry.fd, shared);
         });
         for one in &watched {
             if let Watched::Epoll(_, epoll) = one {
@@ -201,9 +218,17 @@ impl Poll<'_> {
             count(Count::Sleeps, 1);
             let left = deadline.left();
             // Where doorbells cannot wake this thread, it looks by itself.
-            let soon = Duration::from_millis(1);
-            let time = if is_quiet { left } else { Some(left.map_or(soon, |left| left.min(soon))) };
-            outcome = self.ask(time, signals, true);
+            let mut list = self.for_kernel();
+            let mut is_woken = true;
+            for one in &self.watched {
+                let entry = &mut list[one.at()];
+                if !is_quiet[one.at()] {
+                    entry.events = 0;
+                }
+                is_woken &= entry.events != 0;
+            }
+            let time = if is_woken { left } else { Some(left.map_or(SOON, |left| left.min(SOON))) };
+            outcome = self.ask_for(list, time, signals);
         }
         let watched = std::mem::take(&mut self.watched);
         streams(&watched, &mut |_, stream, shared| {
@@ -226,13 +251,12 @@ impl Poll<'_> {
 
 /// What the kernel is asked for one of ours: a doorbell, or the end, unless it has been heard. To wait for what is there already
 /// would be no sleep.
-fn wake_by(stream: &Stream, wanted: i16, sleeps: bool) -> i16 {
+fn wake_by(stream: &Stream, wanted: i16) -> i16 {
     let Some(shared) = stream.live() else { return wanted };
     let reads = wanted & (libc::POLLIN | libc::POLLRDNORM) != 0;
     if !shared.receives_here() && !reads {
         return 0;
     }
     let has_ended = stream.has_ended.load(Ordering::Relaxed);
-    let has_bells = shared.receives_here() && (shared.reader.bells() > 0 && shared.sleepers() > 1);
-    if has_ended || sleeps && has_bells { 0 } else { libc::POLLIN | libc::POLLRDHUP }
+    if has_ended { 0 } else { libc::POLLIN | libc::POLLRDHUP }
 }

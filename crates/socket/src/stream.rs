@@ -19,6 +19,9 @@ const CANDIDATE: u8 = 0;
 const LIVE: u8 = 1;
 const KERNEL: u8 = 2;
 
+/// The options by which TCP keeps small segments back, and how a doorbell goes at once.
+const PROMPT: [(i32, i32); 2] = [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)];
+
 /// What happened at one try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -63,6 +66,8 @@ pub(crate) struct Stream {
     is_forked: AtomicBool,
     /// They know that it has met.
     is_settled: AtomicBool,
+    /// What the program has said of `TCP_NODELAY` and `TCP_CORK`: a doorbell must not wait.
+    delays: [AtomicI32; 2],
     /// When it was asked whether the other end lives.
     asked: AtomicU64,
 }
@@ -95,6 +100,7 @@ impl Stream {
             news: AtomicU64::new(0),
             was_full: AtomicBool::new(false),
             watchers: AtomicU32::new(0),
+            delays: [const { AtomicI32::new(0) }; 2],
             asked: AtomicU64::new(0),
         }
     }
@@ -255,6 +261,10 @@ impl Stream {
             shared.writer.begin(tcp.sent);
         }
         if self.state.compare_exchange(CANDIDATE, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            for ((name, value), said) in PROMPT.into_iter().zip(&self.delays) {
+                said.store(sys::tcp_option(fd, name).unwrap_or(0), Ordering::Relaxed);
+                sys::set_tcp_option(fd, name, value);
+            }
             self.is_settled.store(false, Ordering::Release);
             counters::met(&name(fd));
         }
@@ -268,6 +278,12 @@ impl Stream {
     /// Another process has it too from now on.
     pub(crate) fn fork(&self) {
         self.is_forked.store(true, Ordering::Relaxed);
+    }
+
+    /// What the program has said of an option by which bytes wait for others, if it is one, and the connection has met.
+    pub(crate) fn delay(&self, name: i32) -> Option<&AtomicI32> {
+        self.live()?;
+        PROMPT.into_iter().zip(&self.delays).find(|((prompt, _), _)| *prompt == name).map(|(_, said)| said)
     }
 
     /// Tells the epolls that watch it that it has met. To be called without any lock.

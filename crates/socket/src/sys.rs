@@ -70,6 +70,18 @@ pub(crate) fn network(fd: RawFd) -> Option<u64> {
     (len == 8).then(|| u64::from_ne_bytes(bytes))
 }
 
+/// An option of TCP that is a number.
+pub(crate) fn tcp_option(fd: RawFd, name: i32) -> Option<i32> {
+    number(fd, libc::IPPROTO_TCP, name).map(|value| value as i32)
+}
+
+/// Sets an option of TCP.
+pub(crate) fn set_tcp_option(fd: RawFd, name: i32, value: i32) {
+    let len = size_of::<i32>();
+    // SAFETY: the kernel reads a number.
+    unsafe { libc::syscall(libc::SYS_setsockopt, fd, libc::IPPROTO_TCP, name, &raw const value, len) };
+}
+
 fn number(fd: RawFd, level: i32, name: i32) -> Option<u32> {
     let mut bytes = [0; 4];
     option(fd, level, name, &mut bytes)?;

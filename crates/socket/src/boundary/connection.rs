@@ -8,6 +8,7 @@ use crate::{sys, table};
 use core::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 fn begins(fd: c_int, end: End) {
     count(Count::Connections, 1);
@@ -104,6 +105,16 @@ pub unsafe extern "C-unwind" fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     if let Some(stream) = table::stream_of(fd) {
+        if level == libc::IPPROTO_TCP
+            && let Some(said) = stream.delay(name)
+            && !value.is_null()
+            && len as usize >= size_of::<c_int>()
+        {
+            // SAFETY: so many bytes can be read, as the caller promises.
+            let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+            said.store(on.into(), Ordering::Relaxed);
+            return 0;
+        }
         let is_low_water = level == libc::SOL_SOCKET && name == libc::SO_RCVLOWAT;
         if is_low_water && stream.live().is_some() {
             // A doorbell is one byte, and has to be enough.
@@ -131,6 +142,18 @@ pub unsafe extern "C-unwind" fn getsockopt(
 ) -> c_int {
     // SAFETY: as the caller promises.
     let done = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if done == 0
+        && level == libc::IPPROTO_TCP
+        && let Some(stream) = table::stream_of(fd)
+        && let Some(said) = stream.delay(name)
+    {
+        // SAFETY: the kernel has just written a number there, of that length.
+        unsafe {
+            if *len as usize >= size_of::<c_int>() {
+                value.cast::<c_int>().write_unaligned(said.load(Ordering::Relaxed));
+            }
+        }
+    }
     if done == 0
         && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
         && let Some(stream) = table::stream_of(fd)
