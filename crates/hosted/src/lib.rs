@@ -7,4 +7,5 @@ mod clients;
 mod server;
 mod worker;
 
+pub use millrace_served::{May, owner_only};
 pub use server::{Server, Start};

@@ -1,6 +1,7 @@
 //! Programs at a card, over its socket and its rings: the whole way, in one process.
 
 mod faults;
+mod model;
 
 use millrace_hosted::{Server, Start};
 use millrace_message::Tag;

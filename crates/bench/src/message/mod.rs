@@ -1,6 +1,6 @@
 //! `millrace bench message`: messages between two programs of one host, beside what others have, in turns, round by round.
 //!
-//! * [`metric`]: what is compared, and the goals. [`end`]: our two ends; [`drive`]: the one that measures; [`overlap`]: what it computes meanwhile.
+//! * [`metric`]: what is compared, and the goals. [`end`]: our two ends; [`drive`]: the one that measures; [`overlap`]: what it computes meanwhile; [`hosted`]: the same with a card.
 //!   [`optimisations`]: those of the source. [`others`]: UCX and Open MPI; [`sockets`]: TCP programs; [`emulation`]: TCP
 //!   over an Ethernet of messages. [`sweep`]: all sizes and ways. [`figure`]: all sizes of buffers; [`source`]: the
 //!   source's machine.
@@ -9,6 +9,7 @@ mod drive;
 pub mod emulation;
 pub mod end;
 mod figure;
+mod hosted;
 mod metric;
 mod optimisations;
 mod others;
@@ -62,9 +63,11 @@ regret              messages of 1 byte to 16 MiB one way in ns by the way that i
                     at the size where that is worst
 overlap             how much of the transfer of 1 MiB passes while the sender
                     computes, and makes no call, in percent: (transfer alone +
-                    computing alone - both together) / transfer alone. The message
-                    goes from memory to memory (zero-copy): the receiver, which
-                    waits for it, reads it. No engine in a card moves it
+                    computing alone - both together) / transfer alone. The thread
+                    of a card (millrace card --message-cpu) moves it, on the core
+                    of the card, to who has said before where it is to go
+overlap_by_receiver the same without a card: the message goes from memory to memory
+                    (zero-copy), and the receiver, which waits for it, reads it
 redis_to_tcp        TCP programs with libmillrace-socket.so (docs/socket.md): requests per
                     second of redis-benchmark, SET and GET of 3 bytes by 50 connections,
                     by the same without the library
@@ -200,13 +203,20 @@ fn measure(
     if let Some(rate) = sockets(cores, seconds, metric, column) {
         return rate;
     }
+    if (metric, column) == (Metric::Overlap, OURS) {
+        let line = hosted::measure(cores, metric.size() as usize, seconds);
+        cores::unpin();
+        let line = line?;
+        lines.push(line);
+        return Ok(Some(line.value));
+    }
     if column == OURS {
         let is_large = !matches!(metric, Metric::SmallToUcx | Metric::DoorbellToCacheline);
         let ends = Ends::start(cores, if is_large { buffers.adopting() } else { buffers })?;
         let line = match metric {
             Metric::SmallToUcx => ends.latency(8, None, seconds),
             Metric::DoorbellToCacheline => ends.bells(seconds),
-            Metric::Overlap => ends.overlap(metric.size() as usize, seconds),
+            Metric::OverlapByReceiver => ends.overlap(metric.size() as usize, seconds),
             _ => ends.bandwidth(metric.size() as usize, None, seconds),
         };
         cores::unpin();
@@ -225,7 +235,7 @@ fn measure(
             cores::unpin();
             mail.map(|line| Some(line.value))
         }
-        (Metric::Overlap, PEER) => Ok(Some(100.0)),
+        (Metric::Overlap | Metric::OverlapByReceiver, PEER) => Ok(Some(100.0)),
         (Metric::LargeToBestPeer, BESIDE) => others::mpi(cores, LARGE, seconds).map(Some),
         _ => Ok(None),
     }
