@@ -266,10 +266,15 @@ impl Port {
     }
 
     fn lost(&mut self, peer: Peer) {
-        if self.events.len() >= EVENTS {
-            self.events.retain(|event| event.peer() != peer);
+        // Of who has come and gone while nobody asked, nothing is said when there are many.
+        let untold = self.events.iter().position(|event| *event == Event::Joined(peer));
+        match untold.filter(|_| self.events.len() >= EVENTS) {
+            Some(at) => {
+                self.events.remove(at);
+                self.forget(peer);
+            }
+            None => self.events.push_back(Event::Lost(peer, None)),
         }
-        self.events.push_back(Event::Lost(peer, None));
     }
 
     /// A message that has ended: that one, or the first.
