@@ -78,7 +78,73 @@ def room_for_a_sleeper():
     ended(pid)
 
 
-TESTS = (room_for_a_sleeper,)
+def by_poll(end):
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    return end.recv(6) if poll.poll(20000) else b""
+
+
+def by_epoll(end):
+    with select.epoll() as epoll:
+        epoll.register(end, select.EPOLLIN)
+        return end.recv(6) if epoll.poll(20) else b""
+
+
+WAYS = (lambda end: end.recv(6), by_poll, lambda end: end.recv(6) if select.select([end], [], [], 20)[0] else b"", by_epoll)
+
+
+def in_thread(work):
+    """Starts it; what it returned is asked for with a call, and comes soon."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread.start()
+
+    def result():
+        thread.join(5)
+        assert not thread.is_alive(), "it sleeps for ever"
+        return found[0]
+    return result
+
+
+def banner():
+    """One thread sleeps already when another one is the first to send (SSH, SMTP)."""
+    def child(end):
+        assert end.recv(6) == b"banner"
+        time.sleep(0.05)
+        end.sendall(b"answer")
+        assert end.recv(1) == b""
+    for way in WAYS:
+        end, pid = pair(child, greets=False)
+        answer = in_thread(lambda way=way, end=end: way(end))
+        time.sleep(0.05)
+        end.sendall(b"banner")
+        assert answer() == b"answer"
+        end.close()
+        ended(pid)
+
+
+def asleep_before_the_other():
+    """The end that has connected: one thread sleeps since before the ends have met, and another one sleeps and wakes meanwhile."""
+    def serve(end):
+        assert end.recv(5) == b"hello"
+        time.sleep(0.4)
+        end.sendall(b"answer")
+
+    for way in WAYS:
+        def child(end, way=way):
+            end.sendall(b"hello")
+            answer = in_thread(lambda: way(end))
+            time.sleep(0.1)
+            poll = select.poll()
+            poll.register(end, select.POLLIN)
+            assert not poll.poll(100)
+            assert answer() == b"answer"
+        end, pid = pair(child, serve, greets=False)
+        ended(pid)
+        end.close()
+
+
+TESTS = (room_for_a_sleeper, banner, asleep_before_the_other)
 
 
 def main():

@@ -3,7 +3,7 @@
 use crate::counters::{Count, count};
 use crate::epoll::Epoll;
 use crate::shared::Shared;
-use crate::stream::Stream;
+use crate::stream::{Stream, Waiting};
 use crate::{spin, sys, table};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -48,21 +48,43 @@ pub(crate) fn poll(
     timeout: Option<Duration>,
     signals: usize,
 ) -> Option<Result<usize, Errno>> {
-    let watched = watched(fds);
-    (!watched.is_empty()).then(|| Poll { fds, watched }.run(timeout, signals))
+    let deadline = Deadline::new(timeout);
+    let mut left = timeout;
+    loop {
+        let (watched, early) = ours(fds);
+        let waiting: Vec<Waiting> = early.iter().filter_map(Stream::wait_early).collect();
+        let outcome = match (waiting.len() < early.len(), watched.is_empty(), early.is_empty()) {
+            // Some have met in this moment.
+            (true, ..) => continue,
+            (_, true, true) if left == timeout => return None,
+            (_, true, _) => sys::poll(fds, left, signals),
+            (_, false, _) => Poll { fds: &mut *fds, watched }.run(left, signals),
+        };
+        // What the kernel says of one that has met while we waited may be no more than a doorbell. It happens once to each.
+        if outcome.is_err() || waiting.iter().all(|waiting| waiting.0.live().is_none()) {
+            return Some(outcome);
+        }
+        left = deadline.left();
+    }
 }
 
-fn watched(fds: &[libc::pollfd]) -> Vec<Watched> {
-    let ours = |(at, entry): (usize, &libc::pollfd)| {
+/// What of a list has met, and what may meet yet.
+fn ours(fds: &[libc::pollfd]) -> (Vec<Watched>, Vec<Arc<Stream>>) {
+    let (mut watched, mut early) = (Vec::new(), Vec::new());
+    for (at, entry) in fds.iter().enumerate().filter(|(_, entry)| entry.fd >= 0) {
         if let Some(stream) = table::stream_of(entry.fd) {
             stream.look(entry.fd);
             stream.settle();
-            return stream.live().is_some().then_some(Watched::Stream(at, stream));
+            if stream.live().is_some() {
+                watched.push(Watched::Stream(at, stream));
+            } else if !stream.is_kernels() {
+                early.push(stream);
+            }
+        } else if let Some(epoll) = table::epoll(entry.fd).filter(|epoll| epoll.has_met()) {
+            watched.push(Watched::Epoll(at, epoll));
         }
-        let epoll = table::epoll(entry.fd)?;
-        epoll.has_met().then_some(Watched::Epoll(at, epoll))
-    };
-    fds.iter().enumerate().filter(|(_, entry)| entry.fd >= 0).filter_map(ours).collect()
+    }
+    (watched, early)
 }
 
 struct Poll<'a> {
@@ -233,7 +255,8 @@ impl Poll<'_> {
         let watched = std::mem::take(&mut self.watched);
         streams(&watched, &mut |_, stream, shared| {
             // Who sleeps on wants his doorbell.
-            if shared.sleeper(false) == 0 && stream.watchers.load(Ordering::Relaxed) == 0 {
+            let is_last = shared.sleeper(false) == 0 && stream.watchers.load(Ordering::Relaxed) == 0;
+            if is_last && !stream.is_slept_for_early() {
                 shared.reader.awake();
             }
         });

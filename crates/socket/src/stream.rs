@@ -12,8 +12,8 @@ use crate::shared::{Agreement, End, Shared};
 use crate::{counters, sys};
 use rustix::io::Errno;
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const CANDIDATE: u8 = 0;
 const LIVE: u8 = 1;
@@ -64,12 +64,26 @@ pub(crate) struct Stream {
     watched: Local<Vec<(RawFd, RawFd)>>,
     /// A process had it when it forked.
     is_forked: AtomicBool,
+    /// Threads that wait for it in the kernel since before it met: they have not said in the memory that they sleep.
+    waiting: AtomicU32,
+    /// Another process may have such threads.
+    is_forked_early: AtomicBool,
     /// They know that it has met.
     is_settled: AtomicBool,
     /// What the program has said of `TCP_NODELAY` and `TCP_CORK`: a doorbell must not wait.
     delays: [AtomicI32; 2],
     /// When it was asked whether the other end lives.
     asked: AtomicU64,
+}
+
+/// A thread waits in the kernel for a connection that has not met.
+pub(crate) struct Waiting(pub(crate) Arc<Stream>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // In the child of a fork there may be none left to be counted.
+        let _ = self.0.waiting.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |count| count.checked_sub(1));
+    }
 }
 
 /// How often the other end was looked for.
@@ -94,6 +108,8 @@ impl Stream {
             is_finished: AtomicBool::new(false),
             is_settled: AtomicBool::new(true),
             is_forked: AtomicBool::new(false),
+            waiting: AtomicU32::new(0),
+            is_forked_early: AtomicBool::new(false),
             watched: Local::new(Vec::new()),
             error: AtomicI32::new(0),
             has_news: AtomicBool::new(true),
@@ -242,6 +258,8 @@ impl Stream {
                 }
             }
         }
+        // Whoever waits for it in the kernel already cannot say so.
+        shared.reader.mark_asleep();
         if !shared.take(cookie) {
             return Err(Reason::Short);
         }
@@ -260,7 +278,8 @@ impl Stream {
         {
             shared.writer.begin(tcp.sent);
         }
-        if self.state.compare_exchange(CANDIDATE, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        // SeqCst pairs with `wait_early`.
+        if self.state.compare_exchange(CANDIDATE, LIVE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
             for ((name, value), said) in PROMPT.into_iter().zip(&self.delays) {
                 said.store(sys::tcp_option(fd, name).unwrap_or(0), Ordering::Relaxed);
                 sys::set_tcp_option(fd, name, value);
@@ -272,12 +291,40 @@ impl Stream {
 
     /// Whether nobody else can sleep for it by an epoll.
     pub(crate) fn is_alone(&self) -> bool {
-        self.watchers.load(Ordering::Relaxed) <= 1 && !self.is_forked.load(Ordering::Relaxed)
+        self.watchers.load(Ordering::Relaxed) <= 1
+            && !self.is_forked.load(Ordering::Relaxed)
+            && !self.is_slept_for_early()
+    }
+
+    /// Whether somebody may sleep for it who has not said so in the memory: then nobody says that all are awake.
+    pub(crate) fn is_slept_for_early(&self) -> bool {
+        self.has_waiting() || self.is_forked_early.load(Ordering::Relaxed)
+    }
+
+    fn has_waiting(&self) -> bool {
+        // SeqCst pairs with `wait_early`.
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// A thread is about to wait for it in the kernel, unless it has met: then that is done by way of the memory.
+    pub(crate) fn wait_early(self: &Arc<Self>) -> Option<Waiting> {
+        // SeqCst pairs with `meet` and `has_waiting`: either it is seen here that it has met, or there that this thread waits.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let waiting = Waiting(self.clone());
+        (self.state.load(Ordering::SeqCst) != LIVE).then_some(waiting)
     }
 
     /// Another process has it too from now on.
     pub(crate) fn fork(&self) {
         self.is_forked.store(true, Ordering::Relaxed);
+        if self.state.load(Ordering::Relaxed) == CANDIDATE {
+            self.is_forked_early.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// This is the other process: the threads of its parent are not here.
+    pub(crate) fn begin_child(&self) {
+        self.waiting.store(0, Ordering::Relaxed);
     }
 
     /// What the program has said of an option by which bytes wait for others, if it is one, and the connection has met.
@@ -688,7 +735,7 @@ impl Stream {
             return true;
         }
         let Some(_held) = shared.receiving.lock() else { return false };
-        if shared.sleepers() > 1 || shared.reader.available() != Ok(0) {
+        if shared.sleepers() > 1 || self.has_waiting() || shared.reader.available() != Ok(0) {
             return false;
         }
         self.take_bells(fd, shared);

@@ -37,19 +37,24 @@ extern "C" fn at_exit() {
     let _ = std::panic::catch_unwind(counters::tell);
 }
 
-extern "C" fn before_fork() {
+fn each_stream(what: fn(&Stream)) {
     let _ = std::panic::catch_unwind(|| {
         for fd in table::streams(0, i32::MAX) {
             if let Some(stream) = table::stream_of(fd) {
-                stream.fork();
+                what(&stream);
             }
         }
     });
 }
 
+extern "C" fn before_fork() {
+    each_stream(Stream::fork);
+}
+
 extern "C" fn in_child() {
     lock::learn();
     counters::forget();
+    each_stream(Stream::begin_child);
 }
 
 /// Ends the process at once; what was counted is told before.
