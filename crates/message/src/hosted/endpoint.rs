@@ -420,11 +420,12 @@ impl Endpoint {
             }
             quiet_since = quiet_since.filter(|_| !has_come);
             if now - *quiet_since.get_or_insert(now) < self.spin {
-                for _ in 0..LOOKS {
-                    if self.port.has_come() {
-                        break;
-                    }
+                if !(0..LOOKS).any(|_| {
                     core::hint::spin_loop();
+                    self.port.has_come()
+                }) {
+                    // Whoever is to answer may need this core: there are at least three of us.
+                    std::thread::yield_now();
                 }
                 continue;
             }
