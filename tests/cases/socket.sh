@@ -21,3 +21,5 @@ timeout 500 /usr/bin/python3 "$tests/socket/differential.py" "$library" "$progra
 
 timeout 60 /usr/bin/python3 "$tests/socket/wakes.py" || fail "the test of wake-ups itself, by the kernel"
 LD_PRELOAD=$library timeout 60 /usr/bin/python3 "$tests/socket/wakes.py" || fail "a wake-up was lost"
+MILLRACE_STREAMS=spin=100000 LD_PRELOAD=$library timeout 60 /usr/bin/python3 "$tests/socket/wakes.py" signal_at_a_look ||
+    fail "a signal was swallowed"

@@ -3,8 +3,11 @@ library (LD_PRELOAD) and without.
 
 With names of tests: only those.
 """
+import ctypes
+import errno
 import os
 import select
+import signal
 import socket
 import sys
 import threading
@@ -144,7 +147,45 @@ def asleep_before_the_other():
         end.close()
 
 
-TESTS = (room_for_a_sleeper, banner, asleep_before_the_other)
+def signal_at_a_look():
+    """A signal that only a `ppoll` lets through ends it, at any time (MILLRACE_STREAMS=spin=100000 makes it a long look)."""
+    c = ctypes.CDLL(None, use_errno=True)
+
+    class Entry(ctypes.Structure):
+        _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
+    into, _out = os.pipe()
+    end, pid = pair(lambda end: end.recv(1))
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    entries = (Entry * 2)(Entry(end.fileno(), select.POLLIN), Entry(into, select.POLLIN))
+    time_limit, nothing = (ctypes.c_long * 2)(5, 0), ctypes.create_string_buffer(128)
+    # Nothing is left for the kernel to say.
+    assert c.ppoll(entries, 2, (ctypes.c_long * 2)(0, 200_000_000), nothing) == 0
+    victim = threading.get_ident()
+    threading.Timer(0.02, lambda: signal.pthread_kill(victim, signal.SIGUSR1)).start()
+    done = c.ppoll(entries, 2, time_limit, nothing)
+    assert (done, ctypes.get_errno()) == (-1, errno.EINTR), (done, ctypes.get_errno())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+    end.close()
+    ended(pid)
+
+
+def others_behind_the_busy():
+    """A connection that is always ready does not keep a program from hearing of a pipe, one event at a time."""
+    into, out = os.pipe()
+    end, pid = pair(lambda end: end.sendall(b"unread") or end.recv(1))
+    with select.epoll() as epoll:
+        epoll.register(end, select.EPOLLIN)
+        assert epoll.poll(5)
+        epoll.register(into, select.EPOLLIN)
+        os.write(out, b"x")
+        assert into in {epoll.poll(5, 1)[0][0] for _ in range(100)}
+    assert end.recv(6) == b"unread"
+    end.close()
+    ended(pid)
+
+
+TESTS = (room_for_a_sleeper, banner, asleep_before_the_other, signal_at_a_look, others_behind_the_busy)
 
 
 def main():

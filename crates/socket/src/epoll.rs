@@ -449,13 +449,12 @@ impl Epoll {
     ) -> Result<usize, Errno> {
         let deadline = Deadline::new(timeout);
         loop {
-            let found = self.scan(to);
+            // Others are not to wait for ever behind those that are ours.
+            let asks_first = self.set.lock().looks.is_multiple_of(8);
+            let others = if asks_first { self.ask(epoll, to, Some(Duration::ZERO), 0).unwrap_or(0) } else { 0 };
+            let found = others + self.scan(&mut to[others..]);
             if found > 0 {
-                // Others are not to wait for ever behind those.
-                let asks = self.set.lock().looks.is_multiple_of(8) && found < to.len();
-                let more =
-                    if asks { self.ask(epoll, &mut to[found..], Some(Duration::ZERO), 0).unwrap_or(0) } else { 0 };
-                return Ok(found + more);
+                return Ok(found);
             }
             let has_met = self.has_met();
             let left = deadline.left();
@@ -469,14 +468,17 @@ impl Epoll {
                 let looked = spin::until(|turn| {
                     let found = self.scan(to);
                     if found > 0 {
-                        return Some(found);
+                        return Some(Ok(found));
                     }
-                    let asks = turn % 64 == 63;
-                    let found = if asks { self.ask(epoll, to, Some(Duration::ZERO), signals).unwrap_or(0) } else { 0 };
-                    (found > 0).then_some(found)
+                    if turn % 64 != 63 {
+                        return None;
+                    }
+                    // A signal that was handled here ends the call: there is no other word of it.
+                    let asked = self.ask(epoll, to, Some(Duration::ZERO), signals);
+                    asked.map(|found| (found > 0).then_some(found)).transpose()
                 });
-                if let Some(found) = looked {
-                    return Ok(found);
+                if let Some(outcome) = looked {
+                    return outcome;
                 }
             }
             self.arm();

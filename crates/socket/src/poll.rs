@@ -112,12 +112,16 @@ impl Poll<'_> {
             }
             let looked = spin::until(|turn| {
                 if self.check() {
-                    return Some(());
+                    return Some(Ok(()));
                 }
-                let asks = has_others && turn % 64 == 63;
-                (asks && matches!(self.ask(Some(Duration::ZERO), signals), Ok(true))).then_some(())
+                if !has_others || turn % 64 != 63 {
+                    return None;
+                }
+                // A signal that is handled here ends the call: nobody will hear of it again.
+                self.ask(Some(Duration::ZERO), signals).map(|is_ready| is_ready.then_some(())).transpose()
             });
-            if looked.is_some() {
+            if let Some(outcome) = looked {
+                outcome?;
                 return self.result(has_others);
             }
             if self.sleep(&deadline, signals)? {
