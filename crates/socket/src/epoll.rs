@@ -368,7 +368,7 @@ impl Epoll {
             if let Some(shared) = entry.stream.live()
                 && shared.reader.bells() >= LYING
             {
-                entry.stream.quieten(fd, shared);
+                entry.stream.quieten(fd, shared, 0);
             }
         }
         // Pairs with the fences of who rings, in `Writer::must_wake` and `Reader::must_wake`.
@@ -381,6 +381,10 @@ impl Epoll {
             return;
         }
         let mut set = self.set.lock();
+        // One that came meanwhile has said so before it takes the lock.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            return;
+        }
         let Set { entries, hot, .. } = &mut *set;
         for &fd in hot.iter() {
             if let Some(Some(entry)) = entries.get(fd as usize)

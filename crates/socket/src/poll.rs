@@ -230,7 +230,9 @@ impl Poll<'_> {
             if entry.events & (libc::POLLOUT | libc::POLLWRNORM) != 0 {
                 shared.writer.doze();
             }
-            is_quiet[at] = stream.quieten(entry.fd, shared);
+            // An epoll that has just looked whether anybody else sleeps may take the flag down once more.
+            let is_first = !stream.has_slept.swap(true, Ordering::SeqCst) && stream.watchers.load(Ordering::SeqCst) > 0;
+            is_quiet[at] = stream.quieten(entry.fd, shared, 1) && !is_first;
         });
         for one in &watched {
             if let Watched::Epoll(_, epoll) = one {
@@ -257,12 +259,9 @@ impl Poll<'_> {
             outcome = self.ask_for(list, time, signals);
         }
         let watched = std::mem::take(&mut self.watched);
-        streams(&watched, &mut |_, stream, shared| {
-            // Who sleeps on wants his doorbell.
-            let is_last = shared.sleeper(false) == 0 && stream.watchers.load(Ordering::Relaxed) == 0;
-            if is_last && !stream.is_slept_for_early() {
-                shared.reader.awake();
-            }
+        streams(&watched, &mut |_, _, shared| {
+            // The flag stays as it is: it may be that of another thread by now. At worst a doorbell is rung for nobody.
+            shared.sleeper(false);
         });
         for one in &watched {
             if let Watched::Epoll(_, epoll) = one {

@@ -62,6 +62,8 @@ pub(crate) struct Stream {
     pub(crate) watchers: AtomicU32,
     /// Which epolls those are, and under which number each knows it.
     watched: Local<Vec<(RawFd, RawFd)>>,
+    /// A thread has slept for it otherwise than by an epoll.
+    pub(crate) has_slept: AtomicBool,
     /// A process had it when it forked.
     is_forked: AtomicBool,
     /// Threads that wait for it in the kernel since before it met: they have not said in the memory that they sleep.
@@ -110,6 +112,7 @@ impl Stream {
             is_forked: AtomicBool::new(false),
             waiting: AtomicU32::new(0),
             is_forked_early: AtomicBool::new(false),
+            has_slept: AtomicBool::new(false),
             watched: Local::new(Vec::new()),
             error: AtomicI32::new(0),
             has_news: AtomicBool::new(true),
@@ -292,6 +295,7 @@ impl Stream {
     /// Whether nobody else can sleep for it by an epoll.
     pub(crate) fn is_alone(&self) -> bool {
         self.watchers.load(Ordering::Relaxed) <= 1
+            && !self.has_slept.load(Ordering::SeqCst)
             && !self.is_forked.load(Ordering::Relaxed)
             && !self.is_slept_for_early()
     }
@@ -483,7 +487,13 @@ impl Stream {
             if is_last || is_told {
                 return Ok(Step::Nothing);
             }
-            self.take_bells(fd, shared);
+            // A doorbell that lies there may be for somebody who sleeps; the end is for all.
+            if shared.sleepers() > 0 {
+                self.ask_kernel(fd);
+            }
+            if shared.sleepers() == 0 || self.has_ended.load(Ordering::Relaxed) {
+                self.take_bells(fd, shared);
+            }
             if !self.is_finished.load(Ordering::Acquire) {
                 return Ok(Step::Nothing);
             }
@@ -674,7 +684,8 @@ impl Stream {
             shared.reset();
         }
         let Some(_held) = shared.receiving.lock() else { return };
-        if shared.receives_here() && shared.reader.bells() > 0 && shared.reader.available() == Ok(0) {
+        let is_quiet = shared.sleepers() == 0 && shared.reader.available() == Ok(0);
+        if is_quiet && shared.receives_here() && shared.reader.bells() > 0 {
             self.take_bells(fd, shared);
         }
     }
@@ -730,12 +741,14 @@ impl Stream {
 
     /// Before a thread sleeps in the kernel: doorbells that lie there would wake it. Whether it may sleep for long; where others of
     /// this end sleep too, the doorbell may be theirs.
-    pub(crate) fn quieten(&self, fd: RawFd, shared: &Shared) -> bool {
+    /// `mine` is how many sleepers the caller is counted as. Whoever is counted and has been here hears of every doorbell after that:
+    /// others take none while somebody sleeps, and what was taken before shows in what is looked at next.
+    pub(crate) fn quieten(&self, fd: RawFd, shared: &Shared, mine: u64) -> bool {
+        let Some(_held) = shared.receiving.lock() else { return false };
         if !shared.receives_here() || shared.reader.bells() == 0 {
             return true;
         }
-        let Some(_held) = shared.receiving.lock() else { return false };
-        if shared.sleepers() > 1 || self.has_waiting() || shared.reader.available() != Ok(0) {
+        if shared.sleepers() > mine || self.has_waiting() || shared.reader.available() != Ok(0) {
             return false;
         }
         self.take_bells(fd, shared);
