@@ -348,6 +348,53 @@ def stdio():
     ended(pid)
 
 
+def printed():
+    """What the C library writes by itself: `dprintf`, and `printf` after a connection has become standard output."""
+    import ctypes
+    c = ctypes.CDLL(None, use_errno=True)
+    c.setvbuf.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t]
+    buffer = ctypes.create_string_buffer(4096)
+    c.fileno.argtypes = [ctypes.c_void_p]
+
+    def child(end):
+        numbers = [ctypes.c_double(number / 4) for number in range(1, 11)]
+        count = c.dprintf(end.fileno(), b"%d %s" + b" %.2f" * 10 + b" %d %d %d\n", 7, b"text", *numbers, 8, 9, 10)
+        assert count == 64, count
+        assert c.__dprintf_chk(end.fileno(), 1, b"%s %.1f %d\n", b"checked", ctypes.c_double(1.5), 3) == 14
+        c.setvbuf(ctypes.c_void_p.in_dll(c, "stdout"), buffer, 0, 4096)
+        c.printf(b"before, ")
+        os.dup2(end.fileno(), 1)
+        c.printf(b"behind %d\n", 5)
+        c.fflush(None)
+        assert c.fileno(ctypes.c_void_p.in_dll(c, "stdout")) == 1
+        end.close()
+        os.close(1)
+    end, pid = pair(child)
+    with end.makefile() as lines:
+        numbers = " ".join(f"{number / 4:.2f}" for number in range(1, 11))
+        assert lines.read() == f"7 text {numbers} 8 9 10\nchecked 1.5 3\nbefore, behind 5\n"
+    ended(pid)
+
+
+def stray():
+    """A byte that is sent past the library is lost, and counted; nobody looks at it again and again."""
+    import ctypes
+
+    def child(end):
+        time.sleep(0.1)
+        assert ctypes.CDLL(None).syscall(1, end.fileno(), b"x", 1) == 1
+        time.sleep(0.6)
+        end.sendall(b"rest")
+    end, pid = pair(child)
+    if HAS_LIBRARY and os.uname().machine == "x86_64":
+        start = time.process_time()
+        assert end.recv(100) == b"rest"
+        assert time.process_time() - start < 0.3, "it has not slept"
+    assert end.recv(100, socket.MSG_WAITALL) in (b"", b"xrest")
+    end.close()
+    ended(pid)
+
+
 def many():
     """Many connections in one epoll, of which some are quiet for long."""
     count = 1500
@@ -396,7 +443,8 @@ def client_of_many(address, count):
 
 
 def main():
-    for test in (full, time_limits, killed, killed_while_waited_for, reset, threads, children, asleep, handed_over, stdio):
+    for test in (full, time_limits, killed, killed_while_waited_for, reset, threads, children, asleep, handed_over, stdio, printed,
+                 stray):
         start = time.monotonic()
         test()
         print(f"{test.__name__}: {time.monotonic() - start:.1f} s", flush=True)

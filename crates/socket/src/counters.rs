@@ -67,9 +67,11 @@ pub(crate) enum Count {
     Refused,
     /// The other end has written nonsense.
     Malformed,
+    /// Bytes that came by TCP where only doorbells may come, and were none: the other end has written past the library.
+    Stray,
 }
 
-const COUNTS: [(&str, Count); 9] = [
+const COUNTS: [(&str, Count); 10] = [
     ("connections", Count::Connections),
     ("met", Count::Met),
     ("kept", Count::Kept),
@@ -79,6 +81,7 @@ const COUNTS: [(&str, Count); 9] = [
     ("sleeps", Count::Sleeps),
     ("refused", Count::Refused),
     ("malformed", Count::Malformed),
+    ("stray", Count::Stray),
 ];
 
 static COUNTED: [AtomicU64; COUNTS.len()] = [const { AtomicU64::new(0) }; COUNTS.len()];

@@ -427,7 +427,7 @@ impl Stream {
         let ours = shared.of_program(count);
         if flags & libc::MSG_PEEK == 0 {
             shared.count_from_kernel(ours);
-            shared.reader.count_taken((count - ours) as u64);
+            self.count_bells(shared, count - ours);
         }
         if shared.agreement() == Agreement::Offered {
             self.count_answer(fd);
@@ -504,6 +504,13 @@ impl Stream {
         }
     }
 
+    /// So many bytes came as doorbells. There are no more doorbells than were rung.
+    fn count_bells(&self, shared: &Shared, count: usize) {
+        let bells = shared.reader.bells().min(count as u64);
+        shared.reader.count_taken(bells);
+        counters::count(Count::Stray, count as u64 - bells);
+    }
+
     /// Takes doorbells out of the kernel, and hears there of the end. By the holder of `receiving`, once all else was received from
     /// the kernel.
     fn take_bells(&self, fd: RawFd, shared: &Shared) {
@@ -513,7 +520,7 @@ impl Stream {
             match sys::receive(fd, &mut [rustix::io::IoSliceMut::new(&mut bytes)], 0) {
                 Ok(0) => self.finish(0),
                 Ok(count) => {
-                    shared.reader.count_taken(count as u64);
+                    self.count_bells(shared, count);
                     // Behind the last one may be the end, which is asked for when something says so.
                     if shared.reader.bells() > 0 || self.has_ended.load(Ordering::Relaxed) {
                         continue;
@@ -745,7 +752,9 @@ impl Stream {
     /// others take none while somebody sleeps, and what was taken before shows in what is looked at next.
     pub(crate) fn quieten(&self, fd: RawFd, shared: &Shared, mine: u64) -> bool {
         let Some(_held) = shared.receiving.lock() else { return false };
-        if !shared.receives_here() || shared.reader.bells() == 0 {
+        // What the kernel has said may be a byte that is no doorbell.
+        let has_news = self.has_news.swap(false, Ordering::Relaxed);
+        if !shared.receives_here() || shared.reader.bells() == 0 && !has_news {
             return true;
         }
         if shared.sleepers() > mine || self.has_waiting() || shared.reader.available() != Ok(0) {

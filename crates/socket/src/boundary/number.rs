@@ -96,6 +96,9 @@ fn copied(fd: c_int, copy: c_int) -> c_int {
         }
         if !is_borrowed() {
             forget(copy);
+            if stream.as_ref().is_some_and(|stream| !stream.is_kernels()) {
+                super::stdio::replace(copy);
+            }
             table::set_stream(copy, stream);
             table::set_epoll(copy, epoll);
         }

@@ -64,6 +64,9 @@ real! {
     shutdown(fd: c_int, how: c_int) -> c_int;
     close(fd: c_int) -> c_int;
     close_range(first: u32, last: u32, flags: c_int) -> c_int;
+    fileno(file: *mut libc::FILE) -> c_int;
+    vdprintf(fd: c_int, format: *const core::ffi::c_char, arguments: *mut c_void) -> c_int;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const core::ffi::c_char, arguments: *mut c_void) -> c_int;
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
