@@ -176,6 +176,26 @@ def killed_while_waited_for():
         assert end.recv(1) == b""
 
 
+def end_of_a_watched_one():
+    """That the other end was killed is seen by receiving and by looking, whoever else watches, and though nobody asks him."""
+    for flags in (0, socket.MSG_PEEK):
+        end, pid = pair(lambda _: time.sleep(60))
+        end.setblocking(False)
+        with select.epoll() as epoll:
+            epoll.register(end, select.EPOLLIN)
+            assert not epoll.poll(0.05)
+            os.kill(pid, signal.SIGKILL)
+            ended(pid, signal.SIGKILL)
+            start = time.monotonic()
+            while True:
+                assert time.monotonic() - start < 5, "nobody says that the other end is gone"
+                try:
+                    assert end.recv(1, flags) == b""
+                    break
+                except BlockingIOError:
+                    pass
+
+
 def poll_for(end, events):
     poll = select.poll()
     poll.register(end, events)
@@ -443,8 +463,8 @@ def client_of_many(address, count):
 
 
 def main():
-    for test in (full, time_limits, killed, killed_while_waited_for, reset, threads, children, asleep, handed_over, stdio, printed,
-                 stray):
+    for test in (full, time_limits, killed, killed_while_waited_for, end_of_a_watched_one, reset, threads, children, asleep,
+                 handed_over, stdio, printed, stray):
         start = time.monotonic()
         test()
         print(f"{test.__name__}: {time.monotonic() - start:.1f} s", flush=True)

@@ -338,6 +338,16 @@ impl Epoll {
         }
     }
 
+    /// Its only number is closed: it watches nothing any more.
+    pub(crate) fn end(&self, epoll: RawFd) {
+        let entries = std::mem::take(&mut *self.set.lock()).entries;
+        for (fd, entry) in entries.into_iter().enumerate() {
+            if let Some(entry) = entry {
+                entry.stream.watch(epoll, fd as RawFd, false);
+            }
+        }
+    }
+
     /// Whether connections in it have met.
     pub(crate) fn has_met(&self) -> bool {
         self.set.lock().met > 0

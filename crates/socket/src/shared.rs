@@ -218,6 +218,11 @@ impl Shared {
         self.reader.before().map_or(count, |before| count.min(usize::try_from(rest(before)).unwrap_or(usize::MAX)))
     }
 
+    /// The program has so many bytes from the kernel before the ends meet. Of two processes that take an offer at once, the first says.
+    pub(crate) fn begin_behind(&self, count: u64) {
+        let _ = self.from_kernel.compare_exchange(0, count);
+    }
+
     /// The program has so many bytes more from the kernel. By the holder of `receiving`.
     pub(crate) fn count_from_kernel(&self, count: usize) {
         let all = self.from_kernel.load(Ordering::Relaxed).wrapping_add(count as u64);
@@ -275,4 +280,22 @@ fn look(fd: &OwnedFd) -> Option<(usize, Token)> {
     let size = usize::try_from(word(8)).ok()?;
     let is_ours = word(0) == MAGIC && size.is_power_of_two() && crate::config::RINGS.contains(&size);
     is_ours.then(|| (size, [word(24), word(32)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_who_take_an_offer_count_the_same_bytes_once() {
+        let offered = Shared::offer(4096, [1, 2], 3).unwrap();
+        let file = rustix::io::fcntl_dupfd_cloexec(sys::borrow(offered.file()), 0).unwrap();
+        let taken = Shared::open(file, Some([1, 2]), End::Accepting).unwrap();
+        taken.begin_behind(7);
+        taken.begin_behind(7);
+        assert!(taken.take(5) && taken.take(5) && !taken.take(6));
+        assert_eq!((taken.from_kernel.load(Ordering::Relaxed), offered.from_kernel.load(Ordering::Relaxed)), (7, 0));
+        taken.count_from_kernel(2);
+        assert_eq!(taken.from_kernel.load(Ordering::Relaxed), 9);
+    }
 }

@@ -215,7 +215,7 @@ impl Stream {
         }
         let received = received(fd)?;
         let (shared, left) = meet::offer(fd, &addresses, crate::library().config.ring)?;
-        shared.count_from_kernel(received as usize);
+        shared.begin_behind(received);
         follow_exec(fd, &shared);
         *self.left.lock() = Some(left);
         let _ = self.shared.set(shared);
@@ -254,7 +254,7 @@ impl Stream {
         let is_first = shared.agreement() == Agreement::Offered;
         if is_first {
             match received(fd) {
-                Ok(received) => shared.count_from_kernel(received as usize),
+                Ok(received) => shared.begin_behind(received),
                 Err(reason) => {
                     shared.withdraw();
                     return Err(reason);
@@ -482,9 +482,12 @@ impl Stream {
             if has_ended {
                 break;
             }
-            // Whoever watches is told by the kernel, and need not ask.
-            let is_told = self.watchers.load(Ordering::Relaxed) > 0 && !self.has_ended.load(Ordering::Relaxed);
-            if is_last || is_told {
+            // Whoever watches is told by the kernel, and need not ask each time.
+            let is_watched = self.watchers.load(Ordering::Relaxed) > 0;
+            if is_watched && !self.has_ended.load(Ordering::Relaxed) {
+                self.ask_now_and_then(fd);
+            }
+            if is_last || is_watched && !self.has_ended.load(Ordering::Relaxed) {
                 return Ok(Step::Nothing);
             }
             // A doorbell that lies there may be for somebody who sleeps; the end is for all.
@@ -628,11 +631,9 @@ impl Stream {
             if shared.writer.unread().map_err(|_| malformed())? == 0 {
                 return Ok(());
             }
-            let now = milliseconds();
-            if self.asked.swap(now, Ordering::Relaxed) == now {
+            if !self.ask_now_and_then(fd) {
                 return Ok(());
             }
-            self.ask_kernel(fd);
         }
         match self.error.swap(0, Ordering::Relaxed) {
             0 => {}
@@ -652,6 +653,16 @@ impl Stream {
         if sys::poll(&mut entry, Some(std::time::Duration::ZERO), 0).is_ok() {
             self.hear(entry[0].revents);
         }
+    }
+
+    /// The same, if that was not done just now. Whether it was done.
+    fn ask_now_and_then(&self, fd: RawFd) -> bool {
+        let now = milliseconds();
+        let is_due = self.asked.swap(now, Ordering::Relaxed) != now;
+        if is_due {
+            self.ask_kernel(fd);
+        }
+        is_due
     }
 
     /// What the kernel has said, in the words of `poll`.
@@ -753,8 +764,9 @@ impl Stream {
     pub(crate) fn quieten(&self, fd: RawFd, shared: &Shared, mine: u64) -> bool {
         let Some(_held) = shared.receiving.lock() else { return false };
         // What the kernel has said may be a byte that is no doorbell.
-        let has_news = self.has_news.swap(false, Ordering::Relaxed);
-        if !shared.receives_here() || shared.reader.bells() == 0 && !has_news {
+        let is_here = shared.receives_here();
+        let has_news = is_here && self.has_news.swap(false, Ordering::Relaxed);
+        if !is_here || shared.reader.bells() == 0 && !has_news {
             return true;
         }
         if shared.sleepers() > mine || self.has_waiting() || shared.reader.available() != Ok(0) {

@@ -10,7 +10,16 @@ pub(super) fn forget(fd: c_int) {
     if let Some(stream) = table::set_stream(fd, None) {
         stream.unwatch(fd);
     }
-    table::set_epoll(fd, None);
+    forget_epoll(fd);
+}
+
+/// The program has no epoll under this number any more.
+fn forget_epoll(fd: c_int) {
+    if let Some(set) = table::set_epoll(fd, None)
+        && std::sync::Arc::strong_count(&set) == 1
+    {
+        set.end(fd);
+    }
 }
 
 fn before_close(fd: c_int) {
@@ -20,7 +29,7 @@ fn before_close(fd: c_int) {
         stream.before_close(fd);
         forget(fd);
     } else if table::epoll(fd).is_some() && !is_borrowed() {
-        table::set_epoll(fd, None);
+        forget_epoll(fd);
     }
 }
 
