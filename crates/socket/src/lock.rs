@@ -7,7 +7,6 @@ use millrace_dma::{Ordering, Word64};
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::time::{Duration, Instant};
 
 /// The number of this process, as locks know it. Set again after a `fork`.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -122,54 +121,65 @@ thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
+/// So many short sleeps of a thread are a second, or a little less.
+const SECOND: u32 = 10_000;
+
 /// A lock between the processes that are one end of a connection.
 pub(crate) struct Common {
+    /// Between the threads of this process, of which none takes it from another.
+    threads: Local<()>,
     holder: Word64,
 }
 
 impl Common {
     pub(crate) fn new(holder: Word64) -> Self {
-        Self { holder }
+        Self { threads: Local::new(()), holder }
     }
 
     /// The lock; `None` in a signal handler that has interrupted its holder. Whoever has died is no holder; and the other end,
-    /// which can write what it wants there, can make us wait for a second, once for each call.
+    /// which can write what it wants there, can make us wait for a second, once for each call. That second is counted in our own
+    /// sleeps: when all of us are stopped for a while (`SIGSTOP`, `docker pause`), nobody's time runs.
     pub(crate) fn lock(&self) -> Option<CommonHeld<'_>> {
         let name = core::ptr::from_ref(self).addr();
         if HELD.get() == name {
             return None;
         }
+        let before = HELD.replace(name);
+        let threads = Some(self.threads.lock());
         process();
         let me = IDENTITY.load(Ordering::Relaxed);
-        let (mut patience, mut since) = (Patience::new(), None);
+        let mut patience = Patience::new();
         loop {
             match self.holder.compare_exchange(0, me) {
                 Ok(_) => break,
                 Err(holder) if patience.turn() => {
-                    let long = since.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(1);
+                    let is_long = patience.turns > SECOND;
                     let is_dead = started((holder >> 32) as u32) != Some(holder as u32);
-                    if (is_dead || long) && self.holder.compare_exchange(holder, me).is_ok() {
+                    if (is_dead || is_long) && self.holder.compare_exchange(holder, me).is_ok() {
                         break;
                     }
                 }
                 Err(_) => {}
             }
         }
-        Some(CommonHeld { lock: self, before: HELD.replace(name) })
+        Some(CommonHeld { lock: self, threads, me, before })
     }
 }
 
 /// The lock is held.
 pub(crate) struct CommonHeld<'a> {
     lock: &'a Common,
+    me: u64,
     before: usize,
+    threads: Option<Held<'a, ()>>,
 }
 
 impl Drop for CommonHeld<'_> {
     fn drop(&mut self) {
+        // Somebody may have taken it from us. AcqRel pairs with the same in `Common::lock`.
+        let _ = self.lock.holder.compare_exchange(self.me, 0);
+        self.threads = None;
         HELD.set(self.before);
-        // Release pairs with the AcqRel in `Word64::compare_exchange`.
-        self.lock.holder.store(0, Ordering::Release);
     }
 }
 
@@ -219,8 +229,13 @@ mod tests {
         let region = Region::heap(64);
         let word = region.window().word64(0).unwrap();
         word.store(1 << 32 | u64::from(started(1).unwrap()), Ordering::Relaxed);
-        let begin = Instant::now();
-        assert!(Common::new(word).lock().is_some());
-        assert!(begin.elapsed() > Duration::from_millis(900));
+        let begin = std::time::Instant::now();
+        let common = Common::new(word.clone());
+        let held = common.lock().unwrap();
+        assert!(begin.elapsed() > std::time::Duration::from_millis(450));
+        // Another one waits as long, and is not robbed by who lets go of what was his.
+        word.store(7, Ordering::Relaxed);
+        drop(held);
+        assert_eq!(word.load(Ordering::Relaxed), 7);
     }
 }

@@ -389,7 +389,8 @@ impl Stream {
             self.find(fd, &mut early, true);
             return Ok(moved(count));
         };
-        let Some(_held) = shared.receiving.lock() else { return Ok(Step::Nothing) };
+        // A signal handler has interrupted who receives: to wait for him would be for ever.
+        let Some(_held) = shared.receiving.lock() else { return Err(Errno::AGAIN) };
         if self.is_kernels() {
             return Ok(Step::Kernel);
         }
@@ -583,7 +584,8 @@ impl Stream {
             drop(early);
             return self.send(fd, from, flags);
         };
-        let Some(_held) = shared.sending.lock() else { return Ok(Step::Nothing) };
+        // A signal handler has interrupted who sends.
+        let Some(_held) = shared.sending.lock() else { return Err(Errno::AGAIN) };
         if self.is_kernels() {
             return Ok(Step::Kernel);
         }
