@@ -2,7 +2,7 @@
 //! of RapidIO.
 //!
 //! Frames arrive in order. One that comes when Linux has no room for it is dropped, and counted; those that Linux sends wait in the interface's own
-//! queue while there are [`FLYING`] on their way.
+//! queue while there are `FLYING` on their way.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! `millrace bench message`: messages between two programs of one host, beside what others have, in turns, round by round.
 //!
 //! * [`metric`]: what is compared, and the goals. [`end`]: our two ends; [`drive`]: the one that measures; [`overlap`]: what it computes meanwhile; [`hosted`]: the same with a card.
-//!   [`optimisations`]: those of the source. [`others`]: UCX and Open MPI; [`sockets`]: TCP programs; [`emulation`]: TCP
+//!   [`optimisations`]: those of the source. [`others`]: UCX and Open MPI; [`mod@sockets`]: TCP programs; [`emulation`]: TCP
 //!   over an Ethernet of messages. [`sweep`]: all sizes and ways. [`figure`]: all sizes of buffers; [`source`]: the
 //!   source's machine.
 
