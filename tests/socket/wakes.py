@@ -185,7 +185,32 @@ def others_behind_the_busy():
     ended(pid)
 
 
-TESTS = (room_for_a_sleeper, banner, asleep_before_the_other, signal_at_a_look, others_behind_the_busy)
+def restarted():
+    """A signal whose handler wants it (SA_RESTART) does not end a `recv`; another one does. Before the ends have met, and after."""
+    c = ctypes.CDLL(None, use_errno=True)
+
+    def child(end):
+        for _ in range(2):
+            time.sleep(0.1)
+            os.kill(os.getppid(), signal.SIGUSR1)
+            time.sleep(0.1)
+            end.sendall(b"!")
+        assert end.recv(1) == b""
+    for greets in (False, True):
+        for restarts in (True, False):
+            signal.signal(signal.SIGUSR1, lambda *_: None)
+            signal.siginterrupt(signal.SIGUSR1, not restarts)
+            end, pid = pair(child, greets=greets)
+            to, got = ctypes.create_string_buffer(4), []
+            while len(got) < (2 if restarts else 4):
+                count = c.recv(end.fileno(), to, 1, 0)
+                got.append((count, ctypes.get_errno() if count < 0 else 0))
+            assert got == [(1, 0)] * 2 if restarts else [(-1, errno.EINTR), (1, 0)] * 2, (greets, restarts, got)
+            end.close()
+            ended(pid)
+
+
+TESTS = (room_for_a_sleeper, banner, asleep_before_the_other, signal_at_a_look, others_behind_the_busy, restarted)
 
 
 def main():

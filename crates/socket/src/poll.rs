@@ -6,6 +6,7 @@ use crate::shared::Shared;
 use crate::stream::{Stream, Waiting};
 use crate::{spin, sys, table};
 use rustix::io::Errno;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ pub(crate) fn poll(
             (true, ..) => continue,
             (_, true, true) if left == timeout => return None,
             (_, true, _) => sys::poll(fds, left, signals),
-            (_, false, _) => Poll { fds: &mut *fds, watched }.run(left, signals),
+            (_, false, _) => Poll { fds: &mut *fds, watched, receives: false }.run(left, signals),
         };
         // What the kernel says of one that has met while we waited may be no more than a doorbell. It happens once to each.
         if outcome.is_err() || waiting.iter().all(|waiting| waiting.0.live().is_none()) {
@@ -66,6 +67,19 @@ pub(crate) fn poll(
         }
         left = deadline.left();
     }
+}
+
+/// Waits until it is worth to receive, without a limit. A signal ends that only if the program wants it (no `SA_RESTART`), as it ends
+/// `recv`: the kernel sleeps in that, and not in `poll`.
+pub(crate) fn wait_to_receive(fd: RawFd) -> Result<(), Errno> {
+    let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    let (watched, early) = ours(&fds);
+    if watched.is_empty() {
+        let waiting: Vec<Waiting> = early.iter().filter_map(Stream::wait_early).collect();
+        // One that has met in this moment is to be tried again.
+        return if waiting.len() < early.len() { Ok(()) } else { sys::wait_for_byte(fd).map(drop) };
+    }
+    Poll { fds: &mut fds, watched, receives: true }.run(None, 0).map(drop)
 }
 
 /// What of a list has met, and what may meet yet.
@@ -90,6 +104,8 @@ fn ours(fds: &[libc::pollfd]) -> (Vec<Watched>, Vec<Arc<Stream>>) {
 struct Poll<'a> {
     fds: &'a mut [libc::pollfd],
     watched: Vec<Watched>,
+    /// The one that is waited for is about to be received from.
+    receives: bool,
 }
 
 impl Poll<'_> {
@@ -256,7 +272,10 @@ impl Poll<'_> {
                 is_woken &= entry.events != 0;
             }
             let time = if is_woken { left } else { Some(left.map_or(SOON, |left| left.min(SOON))) };
-            outcome = self.ask_for(list, time, signals);
+            outcome = match &self.watched[..] {
+                [Watched::Stream(_, stream)] if self.receives && time.is_none() => sleep_to_receive(list[0].fd, stream),
+                _ => self.ask_for(list, time, signals),
+            };
         }
         let watched = std::mem::take(&mut self.watched);
         streams(&watched, &mut |_, _, shared| {
@@ -273,6 +292,18 @@ impl Poll<'_> {
         is_ready |= others | self.check();
         Ok(is_ready)
     }
+}
+
+/// Sleeps in the kernel's `recv` until a doorbell comes, or the end.
+fn sleep_to_receive(fd: RawFd, stream: &Stream) -> Result<bool, Errno> {
+    match (sys::wait_for_byte(fd), stream.live()) {
+        (Ok(0), _) => stream.hear(libc::POLLRDHUP),
+        (Ok(_), _) => stream.hear(libc::POLLIN),
+        (Err(Errno::INTR), _) => return Err(Errno::INTR),
+        (Err(Errno::AGAIN), _) | (_, None) => {}
+        (Err(error), Some(shared)) => stream.fail(shared, error),
+    }
+    Ok(false)
 }
 
 /// What the kernel is asked for one of ours: a doorbell, or the end, unless it has been heard. To wait for what is there already

@@ -531,11 +531,16 @@ impl Stream {
                     }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::CONNRESET) if !shared.was_reset() => self.finish(0),
-                Err(error) => self.finish(error.raw_os_error()),
+                Err(error) => self.fail(shared, error),
             }
             return;
         }
+    }
+
+    /// The kernel has said that the connection is over, by an error, which is the program's unless only a doorbell was left.
+    pub(crate) fn fail(&self, shared: &Shared, error: Errno) {
+        let is_ours = error == Errno::CONNRESET && !shared.was_reset();
+        self.finish(if is_ours { 0 } else { error.raw_os_error() });
     }
 
     /// The kernel has said that nothing comes any more.

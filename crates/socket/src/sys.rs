@@ -20,6 +20,14 @@ pub(crate) fn receive(fd: RawFd, to: &mut [IoSliceMut<'_>], flags: i32) -> Resul
     Ok(message.bytes)
 }
 
+/// Waits until a byte can be received, or the end; how many are there, one at most. Unlike `poll`, the kernel goes on after a signal
+/// of which the program wants that (`SA_RESTART`).
+pub(crate) fn wait_for_byte(fd: RawFd) -> Result<usize, Errno> {
+    let mut byte = [0];
+    let to = &mut [IoSliceMut::new(&mut byte)];
+    Ok(rustix::net::recvmsg(borrow(fd), to, &mut RecvAncillaryBuffer::default(), RecvFlags::PEEK)?.bytes)
+}
+
 /// Sends what there is room for.
 pub(crate) fn send(fd: RawFd, from: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
     let flags = SendFlags::from_bits_retain(flags as u32) | SendFlags::DONTWAIT;
