@@ -415,6 +415,22 @@ def stray():
     ended(pid)
 
 
+def wide_select():
+    """A `select` that names all numbers there may be, with sets of the usual size: what lies behind them is not touched."""
+    import ctypes
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 16384), hard), hard))
+    end, pid = pair(lambda end: end.sendall(b"x") or end.recv(1))
+    reads = ctypes.create_string_buffer(b"\0" * 128 + b"\xff" * 8192, 8320)
+    reads[end.fileno() // 8] = 1 << end.fileno() % 8
+    before = reads.raw
+    done = ctypes.CDLL(None).select(resource.getrlimit(resource.RLIMIT_NOFILE)[0], reads, None, None, (ctypes.c_long * 2)(5, 0))
+    assert done == 1 and reads.raw == before and end.recv(1) == b"x"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    end.close()
+    ended(pid)
+
+
 def many():
     """Many connections in one epoll, of which some are quiet for long."""
     count = 1500
@@ -464,7 +480,7 @@ def client_of_many(address, count):
 
 def main():
     for test in (full, time_limits, killed, killed_while_waited_for, end_of_a_watched_one, reset, threads, children, asleep,
-                 handed_over, stdio, printed, stray):
+                 handed_over, stdio, printed, stray, wide_select):
         start = time.monotonic()
         test()
         print(f"{test.__name__}: {time.monotonic() - start:.1f} s", flush=True)

@@ -209,7 +209,8 @@ fn keep(number: RawFd, sockets: &[(RawFd, u64)]) -> Option<(Vec<RawFd>, Shared)>
     Some((fds, shared.into_end(end)?))
 }
 
-fn descriptors() -> Vec<RawFd> {
+/// All numbers of files that this process has open.
+pub(crate) fn descriptors() -> Vec<RawFd> {
     let mut numbers = Vec::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(fd) = rustix::fs::open("/proc/self/fd", flags, Mode::empty()) else { return numbers };

@@ -154,11 +154,12 @@ fn timespec(time: Duration) -> libc::timespec {
     libc::timespec { tv_sec: time.as_secs().min(i64::MAX as u64) as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
-/// The same file under a number far from those that the program gets, and not for programs that this one becomes.
+/// The same file under a number far from those that the program gets, and not for programs that this one becomes. Three quarters of
+/// few numbers are the program's own.
 pub(crate) fn move_away(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     const FAR: u64 = 16 << 10;
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(FAR * 2);
-    let moved = rustix::io::fcntl_dupfd_cloexec(&fd, (most / 2).min(FAR) as RawFd);
+    let moved = rustix::io::fcntl_dupfd_cloexec(&fd, (most / 4 * 3).min(FAR) as RawFd);
     close(fd);
     moved
 }

@@ -125,6 +125,17 @@ const READS: i16 = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
 const WRITES: i16 = libc::POLLOUT | libc::POLLERR;
 const OTHERS: i16 = libc::POLLPRI;
 
+/// How many numbers the sets of a `select` have. Programs say more than that, and Linux does not look behind the numbers that a process
+/// has room for; our own, which are high, are not the program's.
+fn bounded(count: c_int) -> c_int {
+    const USUAL: c_int = libc::FD_SETSIZE as c_int;
+    if count <= USUAL {
+        return count;
+    }
+    let numbers = crate::meet::descriptors().into_iter().filter(|&fd| !table::is_ours(fd));
+    count.min(numbers.max().map_or(0, |last| last + 1).max(USUAL))
+}
+
 /// # Safety
 /// As `select`.
 unsafe fn select_ours(
@@ -181,6 +192,7 @@ pub unsafe extern "C-unwind" fn select(
     others: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    let count = bounded(count);
     // SAFETY: as the caller promises.
     let time = unsafe { timeout.as_ref() }
         .map(|time| Duration::from_secs(time.tv_sec.max(0) as u64) + Duration::from_micros(time.tv_usec.max(0) as u64));
@@ -215,6 +227,7 @@ pub unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     signals: *const sigset_t,
 ) -> c_int {
+    let count = bounded(count);
     let mut outcome = None;
     guarded(|| {
         // SAFETY: as the caller promises.
