@@ -145,9 +145,9 @@ static void drive(const char *name, const char *rail) {
     CHECK(millrace_message_open("no name", 0, &endpoint) == -EINVAL && endpoint == NULL);
     open_as(NULL, rail, NULL);
     CHECK(millrace_message_connect(endpoint, "nobody-has-this-name", 0, &peer) == -ECONNREFUSED);
-    char called[80];
-    snprintf(called, sizeof called, "%s%s", rail ? "b:" : "", name);
-    CHECK(millrace_message_connect(endpoint, called, LONG, &peer) == 0 && peer != 0);
+    char theirs[80];
+    snprintf(theirs, sizeof theirs, "%s%s", rail ? "b:" : "", name);
+    CHECK(millrace_message_connect(endpoint, theirs, LONG, &peer) == 0 && peer != 0);
     CHECK(millrace_message_who(endpoint, peer, &who) == 0);
     CHECK(strcmp(who.name, name) == 0 && who.user == geteuid() && who.pid != (uint32_t)getpid());
     CHECK(strcmp(who.host, rail ? "b" : "") == 0 && (who.pid == 0) == (rail != NULL));

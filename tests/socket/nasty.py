@@ -464,6 +464,40 @@ def many():
     ended(pid)
 
 
+def watched_early():
+    # In an epoll before it is connected, edge-triggered: no edge is lost.
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+    total = 3 << 20
+    for _ in range(4):
+        pid = os.fork()
+        if pid == 0:
+            end, _ = listener.accept()
+            end.recv(4)
+            end.sendall(b"z" * total)
+            end.recv(1)
+            os._exit(0)
+        end = socket.socket()
+        end.setblocking(False)
+        epoll = select.epoll()
+        epoll.register(end, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)
+        end.connect_ex(listener.getsockname())
+        epoll.poll(10)
+        end.send(b"go\n\n")
+        got = 0
+        while got < total:
+            assert epoll.poll(10), f"nothing is said after {got} bytes"
+            try:
+                while got < total:
+                    got += len(end.recv(4096))
+            except BlockingIOError:
+                pass
+        end.close()
+        epoll.close()
+        ended(pid)
+
+
 def client_of_many(address, count):
     ends = [socket.create_connection(address) for _ in range(count)]
     for turn in range(4):
@@ -480,7 +514,7 @@ def client_of_many(address, count):
 
 def main():
     for test in (full, time_limits, killed, killed_while_waited_for, end_of_a_watched_one, reset, threads, children, asleep,
-                 handed_over, stdio, printed, stray, wide_select):
+                 handed_over, stdio, printed, stray, wide_select, watched_early):
         start = time.monotonic()
         test()
         print(f"{test.__name__}: {time.monotonic() - start:.1f} s", flush=True)

@@ -118,5 +118,6 @@ fn check(region: &Region, len: u64) -> Result<(), Errno> {
     region.seal_future_writes().map_err(|_| Errno::PERM)?;
     let found = fstat(region.fd().ok_or(Errno::BADF)?)?;
     let has = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
-    if has < len { Err(Errno::NOSPC) } else { Ok(()) }
+    // Of a longer file, pages behind what is used would count.
+    if found.st_size as u64 != len || has < len { Err(Errno::NOSPC) } else { Ok(()) }
 }

@@ -15,6 +15,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
+use rustix::process::geteuid;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, TryLockError};
@@ -34,6 +35,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// Calls that have not greeted yet; those of one process; how long they may take; and how many are accepted at once.
 const MOST_CALLS: usize = 16;
 const MOST_OF_ONE: usize = 4;
+/// Those of one other user, and of all of them together.
+const MOST_OF_USER: usize = 4;
+const MOST_OF_OTHERS: usize = 12;
 const GREETING: Duration = Duration::from_millis(500);
 const ACCEPTED: usize = 64;
 
@@ -205,7 +209,12 @@ impl<B: Buffer> Helper<B> {
             let of_one = self.calls.values().filter(|call| call.caller == caller).count();
             let key = EventData::new_u64(self.next);
             let flags = EventFlags::IN | EventFlags::RDHUP;
-            if of_one >= MOST_OF_ONE || epoll::add(&self.shared.epoll, &socket, key, flags).is_err() {
+            let own = |call: &Call| call.caller.user == geteuid().as_raw();
+            let is_other = caller.user != geteuid().as_raw();
+            let of_user = self.calls.values().filter(|call| call.caller.user == caller.user).count();
+            let of_others = self.calls.values().filter(|call| !own(call)).count();
+            let is_too_many = is_other && (of_user >= MOST_OF_USER || of_others >= MOST_OF_OTHERS);
+            if is_too_many || of_one >= MOST_OF_ONE || epoll::add(&self.shared.epoll, &socket, key, flags).is_err() {
                 self.closer.hang_up(socket);
                 continue;
             }

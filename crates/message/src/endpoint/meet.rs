@@ -114,7 +114,14 @@ pub fn welcome<B: Buffer>(
         let _ = Greeting::Refused(Refusal::Full).send(&socket, None);
         Some(socket)
     };
-    if shared.with(|state| state.count()) >= config.peers as usize {
+    // One other user has a quarter of the places, so that something is left to everybody; and none while what he may have sent cannot be closed.
+    let is_other = caller.user != geteuid().as_raw();
+    let may_have = (config.peers as usize).div_ceil(4);
+    let is_full = shared.with(|state| {
+        state.count() >= config.peers as usize
+            || is_other && (state.count_of(caller.user) >= may_have || state.has_much_to_close())
+    });
+    if is_full {
         return refuse(socket);
     }
     // Sealed, so that nobody makes it shorter, and empty until it is written to.

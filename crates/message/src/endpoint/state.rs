@@ -237,6 +237,16 @@ impl<B: Buffer> State<B> {
         Peer { slot: pair.0, serial: self.others.get(pair.0 as usize).map_or(0, |other| other.serial) }
     }
 
+    /// Others of a user that there are.
+    pub fn count_of(&self, user: u32) -> usize {
+        self.others.iter().filter(|other| other.link.is_some() && other.who.user == user).count()
+    }
+
+    /// Whether so much waits to be closed that it should not be more.
+    pub fn has_much_to_close(&self) -> bool {
+        self.closer.is_full()
+    }
+
     /// Others that there are, or that have left something.
     pub fn count(&self) -> usize {
         self.local.engine().pairs()

@@ -34,6 +34,12 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: soc
         guarded(|| {
             if table::stream(fd).is_none() && sys::is_tcp(fd) {
                 begins(fd, End::Connecting);
+                if table::was_put_in_epoll(fd)
+                    && let Some(stream) = table::stream_of(fd)
+                {
+                    // That epoll hears of it by the kernel only.
+                    stream.leave(fd, Reason::Wanted);
+                }
             }
             0
         });

@@ -41,6 +41,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if table::is_ours(fd) {
         return 0;
     }
+    table::closed(fd);
     if table::is_used(fd) {
         guarded(|| {
             before_close(fd);
@@ -62,6 +63,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         guarded(|| {
             let all = table::streams(from, to).into_iter().chain(table::epolls(from, to));
             all.for_each(before_close);
+            (from..=to.min(1 << 20)).for_each(table::closed);
             0
         });
     }

@@ -257,6 +257,9 @@ pub unsafe extern "C-unwind" fn epoll_ctl(epoll: c_int, what: c_int, fd: c_int, 
             return done;
         }
     }
+    if what == libc::EPOLL_CTL_ADD {
+        table::put_in_epoll(fd);
+    }
     // SAFETY: as the caller promises.
     unsafe { real::epoll_ctl(epoll, what, fd, event) }
 }
