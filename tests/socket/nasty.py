@@ -415,6 +415,28 @@ def stray():
     ended(pid)
 
 
+def connected_again():
+    """A socket that gives up its connection (AF_UNSPEC) and makes another one."""
+    import ctypes
+    c = ctypes.CDLL(None, use_errno=True)
+
+    def child(end):
+        unspecified = bytes(16)
+        assert c.connect(end.fileno(), unspecified, len(unspecified)) == 0
+        end.connect(second.getsockname())
+        end.sendall(b"once more")
+        assert end.recv(100) == b"welcome"
+    second = socket.create_server(("127.0.0.1", 0))
+    end, pid = pair(child)
+    other = second.accept()[0]
+    other.settimeout(10)
+    assert other.recv(100) == b"once more"
+    other.sendall(b"welcome")
+    ended(pid)
+    other.close()
+    end.close()
+
+
 def wide_select():
     """A `select` that names all numbers there may be, with sets of the usual size: what lies behind them is not touched."""
     import ctypes
@@ -514,7 +536,7 @@ def client_of_many(address, count):
 
 def main():
     for test in (full, time_limits, killed, killed_while_waited_for, end_of_a_watched_one, reset, threads, children, asleep,
-                 handed_over, stdio, printed, stray, wide_select, watched_early):
+                 handed_over, stdio, printed, stray, connected_again, wide_select, watched_early):
         start = time.monotonic()
         test()
         print(f"{test.__name__}: {time.monotonic() - start:.1f} s", flush=True)

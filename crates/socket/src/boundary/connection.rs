@@ -30,6 +30,13 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: soc
     let error = unsafe { *libc::__errno_location() };
     let goes_on = done == 0 || [libc::EINPROGRESS, libc::EINTR].contains(&error);
     let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&family);
+    if done == 0 && family == libc::AF_UNSPEC && table::stream(fd).is_some() {
+        // The connection is no more, and there may be another one under this number.
+        guarded(|| {
+            super::number::forget(fd);
+            0
+        });
+    }
     if goes_on && is_internet {
         guarded(|| {
             if table::stream(fd).is_none() && sys::is_tcp(fd) {
