@@ -8,6 +8,9 @@ start_card --message-cpu --grant user:65534=rdma
 socket=${device#unix:}
 by="--card=$socket"
 await 10 test -S "$socket.messages" || fail "the card does no messages"
+# Without a path it is the usual card.
+MILLRACE_SOCKET=$scratch/none.sock "$millrace" message send nobody --card 2>"$scratch/usual.log" && fail "there is no usual card, and it works"
+grep -q "none.sock.*message-cpu" "$scratch/usual.log" || fail "another card than the usual one: $(cat "$scratch/usual.log")"
 
 # listen NAME OPTION...: its process id is in $started.
 listen() {

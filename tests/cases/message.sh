@@ -49,6 +49,19 @@ done
 "$millrace" message receive "$name" 2>"$scratch/receive.log" | cmp - "$scratch/file" || fail "another file came out of the pipe"
 wait $!
 
+# A file that is cut short by Ctrl-C is not complete.
+truncate -s 100G "$scratch/large"
+background receive "$millrace" message receive "$name" /dev/null --json
+receiver=$started
+background send "$millrace" message send "$name" "$scratch/large"
+sleep 1
+kill -INT "$started"
+ended "$started" 10
+[ "$code" -eq 130 ] || fail "send was interrupted, and ended with $code: $(cat "$scratch/send.log")"
+ended "$receiver" 10
+[ "$code" -eq 1 ] && [ "$(field complete <"$scratch/receive.out")" = no ] ||
+    fail "receive got a part of a file, and ended with $code: $(cat "$scratch/receive.out" "$scratch/receive.log")"
+
 # Sizes around all limits, by each way, with a sum at both sides.
 listen "$name"
 listener=$started

@@ -131,6 +131,10 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
         tally.add(&message, what);
         flying.push_back(call.endpoint.send(call.peer, DATA, message, args.by)?);
     }
+    if is_cut && args.file.is_some() {
+        // The other end learns that it is not all of it.
+        return Err(Failure::Interrupted);
+    }
     let seen = call.post(SEEN)?;
     call.endpoint.send(call.peer, END, said(tally.words()), None)?;
     let seen = match call.wait(seen) {

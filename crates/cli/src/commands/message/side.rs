@@ -20,8 +20,8 @@ use super::{RailArgs, refused};
 pub struct CardArgs {
     /// Let a card do the work, and reach those who do the same: the one that listens at PATH, or the usual one (see
     /// `millrace card --message-cpu`)
-    #[arg(long, value_name = "PATH", num_args(0..=1), require_equals = true, default_missing_value = "", conflicts_with = "rail")]
-    card: Option<PathBuf>,
+    #[arg(long, value_name = "PATH", num_args(0..=1), require_equals = true, conflicts_with = "rail")]
+    card: Option<Option<PathBuf>>,
 }
 
 /// A message that has ended.
@@ -69,7 +69,7 @@ impl Side {
         let Some(path) = &card.card else {
             return Endpoint::with(Config { name, users, ..rails.config() }).map(Self::Own).map_err(refused);
         };
-        let path = if path.as_os_str().is_empty() { place::usual() } else { path.clone() };
+        let path = path.clone().unwrap_or_else(place::usual);
         let pool = usize::try_from(pool).unwrap_or(usize::MAX);
         let opened = hosted::Endpoint::open(&path, hosted::Config { name, users, pool, ..hosted::Config::default() });
         opened.map(|endpoint| Self::Card(Box::new(RefCell::new(endpoint)))).map_err(found)
