@@ -242,13 +242,14 @@ impl Poll<'_> {
         streams(&watched, &mut |at, stream, shared| {
             shared.sleeper(true);
             let entry = self.fds[at];
-            shared.reader.doze();
             if entry.events & (libc::POLLOUT | libc::POLLWRNORM) != 0 {
                 shared.writer.doze();
             }
             // An epoll that has just looked whether anybody else sleeps may take the flag down once more.
             let is_first = !stream.has_slept.swap(true, Ordering::SeqCst) && stream.watchers.load(Ordering::SeqCst) > 0;
             is_quiet[at] = stream.quieten(entry.fd, shared, 1) && !is_first;
+            // Behind that: a doorbell that was taken there, or by somebody else before, has taken the flag down.
+            shared.reader.doze();
         });
         for one in &watched {
             if let Watched::Epoll(_, epoll) = one {
