@@ -210,7 +210,8 @@ def restarted():
             ended(pid)
 
 
-TESTS = (room_for_a_sleeper, banner, asleep_before_the_other, signal_at_a_look, others_behind_the_busy, restarted)
+# The first in a process that has no threads yet.
+TESTS = (restarted, room_for_a_sleeper, banner, asleep_before_the_other, signal_at_a_look, others_behind_the_busy)
 
 
 def main():

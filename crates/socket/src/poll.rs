@@ -69,17 +69,20 @@ pub(crate) fn poll(
     }
 }
 
-/// Waits until it is worth to receive, without a limit. A signal ends that only if the program wants it (no `SA_RESTART`), as it ends
-/// `recv`: the kernel sleeps in that, and not in `poll`.
-pub(crate) fn wait_to_receive(fd: RawFd) -> Result<(), Errno> {
+/// As [`poll`], until it is worth to receive. A signal ends that only if the program wants it (no `SA_RESTART`), as it ends `recv`: the
+/// kernel sleeps in that, and not in `poll`. `None` where others may receive too.
+pub(crate) fn wait_to_receive(fd: RawFd) -> Option<Result<(), Errno>> {
+    if !sys::is_single_threaded() || table::stream_of(fd).is_none_or(|stream| stream.has_forked()) {
+        return None;
+    }
     let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
     let (watched, early) = ours(&fds);
     if watched.is_empty() {
         let waiting: Vec<Waiting> = early.iter().filter_map(Stream::wait_early).collect();
         // One that has met in this moment is to be tried again.
-        return if waiting.len() < early.len() { Ok(()) } else { sys::wait_for_byte(fd).map(drop) };
+        return Some(if waiting.len() < early.len() { Ok(()) } else { sys::wait_for_byte(fd).map(drop) });
     }
-    Poll { fds: &mut fds, watched, receives: true }.run(None, 0).map(drop)
+    Some(Poll { fds: &mut fds, watched, receives: true }.run(None, 0).map(drop))
 }
 
 /// What of a list has met, and what may meet yet.

@@ -326,6 +326,11 @@ impl Stream {
         }
     }
 
+    /// Whether another process may have it.
+    pub(crate) fn has_forked(&self) -> bool {
+        self.is_forked.load(Ordering::Relaxed)
+    }
+
     /// This is the other process: the threads of its parent are not here.
     pub(crate) fn begin_child(&self) {
         self.waiting.store(0, Ordering::Relaxed);

@@ -20,8 +20,20 @@ pub(crate) fn receive(fd: RawFd, to: &mut [IoSliceMut<'_>], flags: i32) -> Resul
     Ok(message.bytes)
 }
 
+/// Whether this process has no thread but this one, as far as the C library knows.
+pub(crate) fn is_single_threaded() -> bool {
+    static KNOWN: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    let at = *KNOWN.get_or_init(|| {
+        // SAFETY: a name that ends with 0.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) }.expose_provenance()
+    });
+    // SAFETY: where it is there (glibc since 2.32), it is a `char` that stays.
+    at != 0 && unsafe { core::ptr::with_exposed_provenance::<libc::c_char>(at).read_volatile() } != 0
+}
+
 /// Waits until a byte can be received, or the end; how many are there, one at most. Unlike `poll`, the kernel goes on after a signal
-/// of which the program wants that (`SA_RESTART`).
+/// of which the program wants that (`SA_RESTART`). Nobody else may receive meanwhile: Linux then may not see what comes ("race in
+/// MSG_PEEK", tcp.c).
 pub(crate) fn wait_for_byte(fd: RawFd) -> Result<usize, Errno> {
     let mut byte = [0];
     let to = &mut [IoSliceMut::new(&mut byte)];

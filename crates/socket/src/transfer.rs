@@ -129,8 +129,11 @@ fn wait(fd: RawFd, events: i16, deadline: &mut Option<Deadline>) -> Result<(), E
     let limit = || rustix::net::sockopt::socket_timeout(sys::borrow(fd), which).ok().flatten();
     let deadline = deadline.get_or_insert_with(|| Deadline::new(limit()));
     let left = deadline.left();
-    if events & libc::POLLIN != 0 && left.is_none() {
-        return poll::wait_to_receive(fd);
+    if events & libc::POLLIN != 0
+        && left.is_none()
+        && let Some(outcome) = poll::wait_to_receive(fd)
+    {
+        return outcome;
     }
     let mut entry = [libc::pollfd { fd, events, revents: 0 }];
     let count = poll::poll(&mut entry, left, 0).unwrap_or_else(|| sys::poll(&mut entry, left, 0))?;
