@@ -271,9 +271,10 @@ impl Poll<'_> {
             for one in &self.watched {
                 let entry = &mut list[one.at()];
                 if !is_quiet[one.at()] {
-                    entry.events = 0;
+                    // The end is for all who sleep.
+                    entry.events &= libc::POLLRDHUP;
                 }
-                is_woken &= entry.events != 0;
+                is_woken &= is_quiet[one.at()] && entry.events != 0;
             }
             let time = if is_woken { left } else { Some(left.map_or(SOON, |left| left.min(SOON))) };
             outcome = match &self.watched[..] {
