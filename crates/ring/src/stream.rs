@@ -216,11 +216,6 @@ impl Writer {
     pub fn doze(&self) {
         self.sleeper.announce();
     }
-
-    /// Is awake.
-    pub fn awake(&self) {
-        self.sleeper.awake();
-    }
 }
 
 /// The side that reads.

@@ -29,6 +29,22 @@ fn mapped(window: Option<&millrace_message_window>) -> Result<&Remote, Failure> 
     window.map(|window| &window.0).ok_or_else(|| Failure::null("window"))
 }
 
+/// Writes so many bytes, one way or another.
+///
+/// # Safety
+/// There are so many bytes.
+unsafe fn write(
+    window: Option<&millrace_message_window>,
+    (offset, bytes, len): (usize, *const c_void, usize),
+    by: impl FnOnce(&Remote, usize, &[u8]) -> Result<(), AccessError>,
+) -> c_int {
+    guard::run(|| {
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { array(bytes.cast::<u8>(), len, "bytes") }?;
+        Ok(by(mapped(window)?, offset, bytes).map(|()| 0)?)
+    })
+}
+
 /// By which number the endpoint that a block was allocated for finds it: for millrace_message_window(), as long as the block is neither given
 /// nor freed.
 #[no_mangle]
@@ -71,11 +87,8 @@ pub unsafe extern "C" fn millrace_message_nwrite(
     bytes: *const c_void,
     len: usize,
 ) -> c_int {
-    guard::run(|| {
-        // SAFETY: so many bytes of the caller.
-        let bytes = unsafe { array(bytes.cast::<u8>(), len, "bytes") }?;
-        Ok(mapped(window)?.nwrite(offset, bytes).map(|()| 0)?)
-    })
+    // SAFETY: as the caller promises.
+    unsafe { write(window, (offset, bytes, len), Remote::nwrite) }
 }
 
 /// The same with a response (NWRITE_R): when it returns, whoever looks there sees them.
@@ -86,11 +99,8 @@ pub unsafe extern "C" fn millrace_message_nwrite_r(
     bytes: *const c_void,
     len: usize,
 ) -> c_int {
-    guard::run(|| {
-        // SAFETY: so many bytes of the caller.
-        let bytes = unsafe { array(bytes.cast::<u8>(), len, "bytes") }?;
-        Ok(mapped(window)?.nwrite_r(offset, bytes).map(|()| 0)?)
-    })
+    // SAFETY: as the caller promises.
+    unsafe { write(window, (offset, bytes, len), Remote::nwrite_r) }
 }
 
 /// Writes whole double words, without a response (SWRITE). -EINVAL: offset or len is no multiple of 8.
@@ -101,11 +111,8 @@ pub unsafe extern "C" fn millrace_message_swrite(
     bytes: *const c_void,
     len: usize,
 ) -> c_int {
-    guard::run(|| {
-        // SAFETY: so many bytes of the caller.
-        let bytes = unsafe { array(bytes.cast::<u8>(), len, "bytes") }?;
-        Ok(mapped(window)?.swrite(offset, bytes).map(|()| 0)?)
-    })
+    // SAFETY: as the caller promises.
+    unsafe { write(window, (offset, bytes, len), Remote::swrite) }
 }
 
 /// Reads bytes of memory of another endpoint (NREAD). -ERANGE: they are not in the window.
