@@ -106,6 +106,13 @@ pub(crate) fn closed(fd: RawFd) {
     }
 }
 
+/// Numbers from one to another are closed.
+pub(crate) fn closed_all(first: RawFd, last: RawFd) {
+    let words = EARLY.iter().enumerate().filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
+    let numbers = words.flat_map(|(at, _)| (at * 64..at * 64 + 64).map(|number| number as RawFd));
+    numbers.filter(|number| (first..=last).contains(number)).for_each(closed);
+}
+
 /// The connection behind a number.
 #[inline]
 pub(crate) fn stream(fd: RawFd) -> Option<Guard<Option<Arc<Stream>>>> {

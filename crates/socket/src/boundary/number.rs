@@ -63,7 +63,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         guarded(|| {
             let all = table::streams(from, to).into_iter().chain(table::epolls(from, to));
             all.for_each(before_close);
-            (from..=to.min(1 << 20)).for_each(table::closed);
+            table::closed_all(from, to);
             0
         });
     }
