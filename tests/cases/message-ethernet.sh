@@ -96,9 +96,19 @@ END
 python3 - "$scratch/rows" "$scratch/mtus" "$scratch/mtu.svg" <<'END' || fail "the benchmarks say something else"
 import json, sys
 rows, mtus = ([json.loads(line) for line in open(name)] for name in sys.argv[1:3])
-# On a busy machine a sample may be left out, and says so.
-assert [row["metric"] for row in rows] == ["large_to_emulation", "large_to_message_mode", "overlap"], rows
-assert all(row["count"] == 0 or row["millrace"] > 0 and row["peer"] > 0 and row["ratio"] for row in rows), rows
+for row in rows + mtus:
+    print({key: row.get(key) for key in ("metric", "count", "millrace", "peer", "ratio", "size", "mtu", "optimisations", "gbps", "latency_p50_ns", "copies")})
+assert [row["metric"] for row in rows] == ["large_to_emulation", "large_to_message_mode", "overlap"]
+for row in rows:
+    # On a busy machine a sample is left out. Peers are so slow there that three decimals can be 0.000.
+    ours, peer = row["millrace"], row["peer"]
+    if row["count"] == 0 or ours is None or peer is None:
+        print("left out:", row["metric"])
+    elif row["metric"] == "overlap":
+        # None of it is a share, too: the thread of the card has waited for its core.
+        assert -10 <= ours <= 110 and peer == 100, row
+    else:
+        assert ours > 0 and peer >= 0 and (peer == 0 or row["ratio"] > 0), row
 assert {(row["size"], row["mtu"], row["optimisations"]) for row in mtus} == {
     (size, mtu, which) for size in (16 << 20, 1 << 20) for mtu in (1 << 19, 1 << 20) for which in ("none", "1", "12", "123")
 }, mtus

@@ -10,7 +10,7 @@ use millrace_tool::cores;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::end::{Both, BufferArgs, DATA, DONE, FASTEST, ORDER, PATIENCE, READY, WORDS, Work, depth, number_of, used};
-use super::overlap::{Computing, overlap};
+use super::overlap::{Computing, middle, overlap};
 use crate::median::median;
 use crate::rig::Cores;
 
@@ -184,8 +184,8 @@ impl Ends {
     }
 
     /// How much of the transfer of a message of that size passes while this end computes, in percent: it goes from memory to memory, and the
-    /// receiver, which waits for it, reads it. This end makes no call meanwhile.
-    pub fn overlap(&self, size: usize, seconds: f64) -> Result<Line, String> {
+    /// receiver, which waits for it, reads it. This end makes no call meanwhile. `None`: the cores were another's.
+    pub fn overlap(&self, size: usize, seconds: f64) -> Result<Option<Line>, String> {
         let way = number_of(Some(Scheme::ZeroCopy));
         let mut buffer = vec![5; size];
         let mut send = |computing: Option<Computing>| -> Result<f64, String> {
@@ -212,8 +212,8 @@ impl Ends {
         let (own, took) = ((used() - begin) as f64, start.seconds());
         let [others, moved, ..] = self.both.hear(DONE)?;
         let cpu = [own / took / 1e9, others as f64 / took / 1e9];
-        let value = median(&shares).unwrap_or(f64::NAN);
-        Ok(Line { value, cpu, copies: copies(moved, 2 * count * size as u64) })
+        let copies = copies(moved, 2 * count * size as u64);
+        Ok(middle(&shares).map(|value| Line { value, cpu, copies }))
     }
 }
 

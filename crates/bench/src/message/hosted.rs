@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::drive::Line;
 use super::end::{PATIENCE, used};
-use super::overlap::{Computing, overlap};
+use super::overlap::{Computing, middle, overlap};
 use crate::median::median;
 use crate::rig::Cores;
 
@@ -89,7 +89,8 @@ fn own() -> u64 {
 }
 
 /// How much of the transfer of a message of that size passes while its sender computes, and makes no call, in percent.
-pub fn measure(cores: Cores, size: usize, seconds: f64) -> Result<Line, String> {
+/// `None`: the cores were another's.
+pub fn measure(cores: Cores, size: usize, seconds: f64) -> Result<Option<Line>, String> {
     let mut card = Card::start(cores)?;
     let room = |endpoint: &Endpoint| endpoint.allocate(size).ok_or("no block for a message");
     let mut blocks = [room(&card.sender)?, room(&card.receiver)?];
@@ -113,5 +114,5 @@ pub fn measure(cores: Cores, size: usize, seconds: f64) -> Result<Line, String> 
     }
     let (all, own, took) = ((used() - begin) as f64, (own() - begin_own) as f64, start.seconds());
     let cpu = [own / took / 1e9, (all - own) / took / 1e9];
-    Ok(Line { value: median(&shares).unwrap_or(f64::NAN), cpu, copies: Some(1.0) })
+    Ok(middle(&shares).map(|value| Line { value, cpu, copies: Some(1.0) }))
 }

@@ -192,7 +192,7 @@ pub fn run(shared: &Shared, cores: Cores, args: &MessageArgs) -> Result<(), Fail
     failed.map_or(Ok(()), |why| Err(Failure::Found(why)))
 }
 
-/// One sample. `None`: this metric has no such column. Errors are sentences.
+/// One sample. `None`: this metric has no such column, or the sample says nothing. Errors are sentences.
 fn measure(
     (cores, buffers): (Cores, BufferArgs),
     seconds: f64,
@@ -203,26 +203,12 @@ fn measure(
     if let Some(rate) = sockets(cores, seconds, metric, column) {
         return rate;
     }
-    if (metric, column) == (Metric::Overlap, OURS) {
-        let line = hosted::measure(cores, metric.size() as usize, seconds);
-        cores::unpin();
-        let line = line?;
-        lines.push(line);
-        return Ok(Some(line.value));
-    }
     if column == OURS {
-        let is_large = !matches!(metric, Metric::SmallToUcx | Metric::DoorbellToCacheline);
-        let ends = Ends::start(cores, if is_large { buffers.adopting() } else { buffers })?;
-        let line = match metric {
-            Metric::SmallToUcx => ends.latency(8, None, seconds),
-            Metric::DoorbellToCacheline => ends.bells(seconds),
-            Metric::OverlapByReceiver => ends.overlap(metric.size() as usize, seconds),
-            _ => ends.bandwidth(metric.size() as usize, None, seconds),
-        };
+        let line = ours((cores, buffers), seconds, metric);
         cores::unpin();
         let line = line?;
-        lines.push(line);
-        return Ok(Some(line.value));
+        lines.extend(line);
+        return Ok(line.map(|line| line.value));
     }
     match (metric, column) {
         (Metric::SmallToUcx, PEER) => others::ucx(cores, 8, true, seconds).map(Some),
@@ -238,6 +224,22 @@ fn measure(
         (Metric::Overlap | Metric::OverlapByReceiver, PEER) => Ok(Some(100.0)),
         (Metric::LargeToBestPeer, BESIDE) => others::mpi(cores, LARGE, seconds).map(Some),
         _ => Ok(None),
+    }
+}
+
+/// A sample of our two ends. `None`: it says nothing, because the cores were another's.
+fn ours((cores, buffers): (Cores, BufferArgs), seconds: f64, metric: Metric) -> Result<Option<Line>, String> {
+    let size = metric.size() as usize;
+    if metric == Metric::Overlap {
+        return hosted::measure(cores, size, seconds);
+    }
+    let is_large = !matches!(metric, Metric::SmallToUcx | Metric::DoorbellToCacheline);
+    let ends = Ends::start(cores, if is_large { buffers.adopting() } else { buffers })?;
+    match metric {
+        Metric::SmallToUcx => ends.latency(8, None, seconds).map(Some),
+        Metric::DoorbellToCacheline => ends.bells(seconds).map(Some),
+        Metric::OverlapByReceiver => ends.overlap(size, seconds),
+        _ => ends.bandwidth(size, None, seconds).map(Some),
     }
 }
 

@@ -3,6 +3,12 @@
 use std::hint::black_box;
 
 use millrace_tool::clock::Moment;
+use millrace_tool::output::note;
+
+use crate::median::median;
+
+/// By how much a share of what nobody disturbs is beside 0 % or 100 %.
+const NOISE: f64 = 10.0;
 
 /// Steps by which a processor is measured.
 const PROBE: u64 = 1 << 18;
@@ -44,6 +50,19 @@ pub fn overlap(transfer: f64, computing: f64, both: f64) -> f64 {
     (transfer + computing - both) / transfer * 100.0
 }
 
+/// The median of such shares. `None`: it is no share of a transfer, because something else has run on one of the cores; whoever reads on standard
+/// error is told.
+pub fn middle(shares: &[f64]) -> Option<f64> {
+    let middle = median(shares)?;
+    let is_share = (-NOISE..=100.0 + NOISE).contains(&middle);
+    if !is_share {
+        note(format!(
+            "left out for this round: {middle:.1} % of a transfer is none, so something else runs on these cores"
+        ));
+    }
+    is_share.then_some(middle)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,6 +72,13 @@ mod tests {
         assert_eq!(overlap(200.0, 200.0, 200.0), 100.0);
         assert_eq!(overlap(200.0, 200.0, 400.0), 0.0);
         assert_eq!(overlap(200.0, 300.0, 320.0), 90.0);
+    }
+
+    #[test]
+    fn what_is_no_share_is_left_out() {
+        assert_eq!([98.0, -3.0, 101.0].map(|share| middle(&[share])), [Some(98.0), Some(-3.0), Some(101.0)]);
+        assert_eq!([-117.6, 130.0, f64::NAN].map(|share| middle(&[share])), [None; 3]);
+        assert_eq!(middle(&[]), None);
     }
 
     #[test]
