@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Real programs over the socket library at both ends, at one, and with one end killed in the middle: iperf3, redis, nginx and wrk,
-# Python's web server, curl, socat. What is to go through shared memory has gone there, and what cannot went through the kernel.
+# nginx as a proxy, Python's web server, curl, socat. What is to go through shared memory has gone there, and what cannot went through the kernel.
 . "$(dirname "$0")/../lib.sh"
 . "$tests/socket.sh"
 needs iperf3 redis-server redis-benchmark redis-cli nginx wrk curl socat /usr/bin/python3 cmp
@@ -89,6 +89,36 @@ END
     ! grep -E "Socket errors|Non-2xx" "$scratch/wrk.txt" || fail "wrk: $(cat "$scratch/wrk.txt")"
     quit QUIT
     went nginx 20000000
+    proxy "$@"
+}
+
+# nginx before another web server: it puts its sockets in an epoll, and connects them then.
+proxy() {
+    local front=$((port + 2)) behind=$((port + 1)) before
+    port=$behind
+    serve http "$1" /usr/bin/python3 -m http.server $port --bind 127.0.0.1 --directory "$scratch/www"
+    local http=$server
+    port=$front
+    cat >"$scratch/proxy.conf" <<END
+$(! is_root || echo "user root;")
+worker_processes 1; daemon off; pid $scratch/proxy.pid; error_log $scratch/proxy-error.log;
+events { worker_connections 1000; }
+http {
+    access_log off; client_body_temp_path $scratch/p1; proxy_temp_path $scratch/p2; fastcgi_temp_path $scratch/p3;
+    uwsgi_temp_path $scratch/p4; scgi_temp_path $scratch/p5;
+    server { listen 127.0.0.1:$front reuseport; location / { proxy_pass http://127.0.0.1:$behind; } }
+}
+END
+    before=$(counted nginx met)
+    serve proxy "$2" nginx -e "$scratch/proxy-error.log" -c "$scratch/proxy.conf"
+    # Here, the client has no library: what nginx has met is the server behind it.
+    for _ in 1 2 3; do fetch -; done
+    [ "$(curl -sS "http://127.0.0.1:$port/small")" = hello ] || fail "nginx as a proxy"
+    quit QUIT
+    server=$http
+    quit INT
+    [ $(($(counted nginx met) - before)) = "$([ "$both" = yes ] && echo 4 || echo 0)" ] ||
+        fail "nginx as a proxy has not met the server behind it: $(cat "$scratch/stats")"
 }
 
 fetch() {
@@ -138,7 +168,7 @@ for who in both server client; do
     redis "$first" "$second"
     web "$first" "$second" "$([ "$who" = both ] && echo on || echo off)"
     relay "$first" "$second"
-    echo "$who: iperf3, redis, nginx, wrk, http.server, curl, socat"
+    echo "$who: iperf3, redis, nginx, nginx as a proxy, wrk, http.server, curl, socat"
 done
 rm -f "$scratch/stats"
 killed

@@ -140,7 +140,9 @@ class Program:
 def run(kind, seed, ends, port, length):
     """Runs a program, and returns what the ends answered."""
     program, told = Program(seed), []
-    ends[0].do(do="connect", port=port, how=program.random.choice(["blocking", "nonblocking"]))
+    how = program.random.choice(["blocking", "nonblocking", "watched"])
+    ends[0].do(do="connect", port=port, how=how)
+    program.watched[0] = how == "watched"
     ends[1].do(do="accept")
     for _ in range(length):
         me = program.random.randint(0, 1)

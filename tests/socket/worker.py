@@ -64,6 +64,11 @@ def connect(command):
         select.select([], [new], [])
         assert new.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
         new.setblocking(True)
+    elif command["how"] == "watched":
+        # As nginx does.
+        state["epoll"] = select.epoll()
+        state["epoll"].register(new, select.EPOLLIN | select.EPOLLOUT)
+        new.connect(("127.0.0.1", command["port"]))
     else:
         new.connect(("127.0.0.1", command["port"]))
     begin(new)

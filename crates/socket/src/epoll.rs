@@ -187,7 +187,7 @@ pub(crate) fn control(epoll: RawFd, what: i32, fd: RawFd, event: Option<(u32, u6
             stream.look(fd);
             stream.settle();
             let set = set.unwrap_or_else(|| {
-                let new = Arc::new(Epoll { set: Local::new(Set::default()), sleepers: AtomicU32::new(0) });
+                let new = Arc::new(Epoll::new());
                 table::set_epoll(epoll, Some(new.clone()));
                 new
             });
@@ -200,6 +200,10 @@ pub(crate) fn control(epoll: RawFd, what: i32, fd: RawFd, event: Option<(u32, u6
 }
 
 impl Epoll {
+    pub(crate) fn new() -> Self {
+        Self { set: Local::new(Set::default()), sleepers: AtomicU32::new(0) }
+    }
+
     fn add(&self, epoll: RawFd, fd: RawFd, stream: Arc<Stream>, events: u32, data: u64) -> Result<(), Errno> {
         if let Some(done) = self.put_back(epoll, &stream, fd, events, data) {
             return done;
@@ -329,6 +333,24 @@ impl Epoll {
         self.wake(epoll, &mut set, fd);
     }
 
+    /// Another connection is to be watched in the place of one that is no more. Whether it is.
+    pub(crate) fn renew(&self, epoll: RawFd, fd: RawFd, stream: &Arc<Stream>) -> bool {
+        let mut set = self.set.lock();
+        let Some(mut entry) = set.remove(fd) else { return false };
+        if entry.is_out {
+            let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            return false;
+        }
+        if entry.has_met {
+            // One that was reported once is not wanted until the program says so.
+            let events = if entry.is_off { 0 } else { entry.events };
+            let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, events, tagged(fd));
+        }
+        (entry.stream, entry.has_met, entry.is_hot, entry.is_fresh) = (stream.clone(), false, false, true);
+        set.entries[fd as usize] = Some(entry);
+        true
+    }
+
     /// Forgets a connection.
     pub(crate) fn remove(&self, epoll: RawFd, fd: RawFd) {
         let entry = self.set.lock().remove(fd);
@@ -411,7 +433,7 @@ impl Epoll {
         self.set.lock().scan(to)
     }
 
-    /// Asks the kernel. What is the program's is written; doorbells make their connections hot.
+    /// Asks the kernel. What is the program's stays in the list; doorbells make their connections hot.
     fn ask(
         &self,
         epoll: RawFd,
@@ -419,13 +441,11 @@ impl Epoll {
         timeout: Option<Duration>,
         signals: usize,
     ) -> Result<usize, Errno> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        let most = to.len().min(events.len());
-        let count = sys::epoll_wait(epoll, &mut events[..most], timeout, signals)?;
+        let count = sys::epoll_wait(epoll, to, timeout, signals)?;
         let mut set = self.set.lock();
         let mut found = 0;
-        for event in &events[..count] {
-            let (said, data) = (event.events, event.u64);
+        for at in 0..count {
+            let (said, data) = (to[at].events, to[at].u64);
             let data = if data >> 32 == TAG {
                 let fd = data as u32 as RawFd;
                 // What is not known was closed, or is another process's.
@@ -464,7 +484,7 @@ impl Epoll {
         let deadline = Deadline::new(timeout);
         loop {
             // Others are not to wait for ever behind those that are ours.
-            let asks_first = self.set.lock().looks.is_multiple_of(8);
+            let asks_first = self.has_met() && self.set.lock().looks.is_multiple_of(8);
             let others = if asks_first { self.ask(epoll, to, Some(Duration::ZERO), 0).unwrap_or(0) } else { 0 };
             let found = others + self.scan(&mut to[others..]);
             if found > 0 {

@@ -82,6 +82,12 @@ pub(crate) fn is_tcp(fd: RawFd) -> bool {
     number(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP as u32)
 }
 
+/// Whether the socket has no other end, and waits for none.
+pub(crate) fn is_unconnected(fd: RawFd) -> bool {
+    number(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(0)
+        && rustix::net::getpeername(borrow(fd)) == Err(Errno::NOTCONN)
+}
+
 /// Which network the socket belongs to, by a number that Linux gives no other one.
 pub(crate) fn network(fd: RawFd) -> Option<u64> {
     const SO_NETNS_COOKIE: i32 = 71;

@@ -75,44 +75,6 @@ static EPOLLS: Numbers<Epoll> = Numbers::new();
 /// Numbers of files of ours that the program must not close, a bit for each.
 static OURS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
-/// Numbers that were put in an epoll when they were no connection yet: the kernel tells of them, and knows nothing of rings.
-static EARLY: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
-
-fn early(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
-    let at = usize::try_from(fd).ok()?;
-    Some((EARLY.get(at / 64)?, 1 << (at % 64)))
-}
-
-/// A number is put in an epoll, and is no connection.
-pub(crate) fn put_in_epoll(fd: RawFd) {
-    if let Some((word, bit)) = early(fd) {
-        word.fetch_or(bit, Ordering::Relaxed);
-    }
-}
-
-/// Whether it was put in an epoll before it was a connection.
-#[inline]
-pub(crate) fn was_put_in_epoll(fd: RawFd) -> bool {
-    early(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
-}
-
-/// A number is closed.
-#[inline]
-pub(crate) fn closed(fd: RawFd) {
-    if was_put_in_epoll(fd)
-        && let Some((word, bit)) = early(fd)
-    {
-        word.fetch_and(!bit, Ordering::Relaxed);
-    }
-}
-
-/// Numbers from one to another are closed.
-pub(crate) fn closed_all(first: RawFd, last: RawFd) {
-    let words = EARLY.iter().enumerate().filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
-    let numbers = words.flat_map(|(at, _)| (at * 64..at * 64 + 64).map(|number| number as RawFd));
-    numbers.filter(|number| (first..=last).contains(number)).for_each(closed);
-}
-
 /// The connection behind a number.
 #[inline]
 pub(crate) fn stream(fd: RawFd) -> Option<Guard<Option<Arc<Stream>>>> {

@@ -1,7 +1,7 @@
 //! `connect`, `accept`, `shutdown`, and options.
 
 use super::{guarded, real, set_errno};
-use crate::counters::{Count, Reason, count};
+use crate::counters::Reason;
 use crate::shared::End;
 use crate::stream::Stream;
 use crate::{sys, table};
@@ -10,9 +10,23 @@ use libc::{sockaddr, socklen_t};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// A new connection under this number.
 fn begins(fd: c_int, end: End) {
-    count(Count::Connections, 1);
-    table::set_stream(fd, Some(Arc::new(Stream::new(end))));
+    let stream = Arc::new(Stream::new(end));
+    stream.begin(fd);
+    table::set_stream(fd, Some(stream));
+}
+
+/// The connection under this number, and under its copies, is no more, and there may be another one. Epolls go on with that.
+fn begins_anew(fd: c_int) {
+    let Some(old) = table::stream_of(fd) else { return };
+    let new = Arc::new(Stream::new(End::Connecting));
+    for number in table::streams(0, c_int::MAX) {
+        if table::stream(number).is_some_and(|stream| stream.as_ref().is_some_and(|stream| Arc::ptr_eq(stream, &old))) {
+            table::set_stream(number, Some(new.clone()));
+            old.hand_on(number, &new);
+        }
+    }
 }
 
 /// # Safety
@@ -30,23 +44,18 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: soc
     let error = unsafe { *libc::__errno_location() };
     let goes_on = done == 0 || [libc::EINPROGRESS, libc::EINTR].contains(&error);
     let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&family);
-    if done == 0 && family == libc::AF_UNSPEC && table::stream(fd).is_some() {
-        // The connection is no more, and there may be another one under this number.
+    if done == 0 && family == libc::AF_UNSPEC {
         guarded(|| {
-            super::number::forget(fd);
+            begins_anew(fd);
             0
         });
     }
     if goes_on && is_internet {
         guarded(|| {
-            if table::stream(fd).is_none() && sys::is_tcp(fd) {
-                begins(fd, End::Connecting);
-                if table::was_put_in_epoll(fd)
-                    && let Some(stream) = table::stream_of(fd)
-                {
-                    // That epoll hears of it by the kernel only.
-                    stream.leave(fd, Reason::Wanted);
-                }
+            match table::stream_of(fd) {
+                Some(stream) => stream.begin(fd),
+                None if sys::is_tcp(fd) => begins(fd, End::Connecting),
+                None => {}
             }
             0
         });
@@ -82,6 +91,22 @@ pub unsafe extern "C-unwind" fn accept(fd: c_int, from: *mut sockaddr, len: *mut
 pub unsafe extern "C-unwind" fn accept4(fd: c_int, from: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     // SAFETY: as the caller promises.
     accepted(unsafe { real::accept4(fd, from, len, flags) })
+}
+
+/// # Safety
+/// As `listen`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    let done = unsafe { real::listen(fd, backlog) };
+    if done == 0
+        && let Some(stream) = table::stream_of(fd)
+    {
+        // It was in an epoll before.
+        stream.dismiss();
+        super::number::leave(fd);
+    }
+    done
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! `close`, `dup`, `fcntl`, `ioctl`: what happens to numbers.
 
 use super::{guarded, is_borrowed, real, set_errno};
-use crate::stream::follow_exec;
+use crate::stream::{follow_exec, foresee};
 use crate::table;
 use core::ffi::{c_int, c_uint};
 
@@ -41,7 +41,6 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if table::is_ours(fd) {
         return 0;
     }
-    table::closed(fd);
     if table::is_used(fd) {
         guarded(|| {
             before_close(fd);
@@ -63,7 +62,6 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         guarded(|| {
             let all = table::streams(from, to).into_iter().chain(table::epolls(from, to));
             all.for_each(before_close);
-            table::closed_all(from, to);
             0
         });
     }
@@ -101,6 +99,9 @@ fn copied(fd: c_int, copy: c_int) -> c_int {
         return copy;
     }
     guarded(|| {
+        if !is_borrowed() && !crate::library().config.is_off {
+            foresee(fd);
+        }
         let (stream, epoll) = (table::stream_of(fd), table::epoll(fd));
         if let Some(shared) = stream.as_ref().and_then(|stream| stream.memory()) {
             follow_exec(copy, shared);

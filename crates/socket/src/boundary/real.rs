@@ -67,6 +67,7 @@ real! {
     fileno(file: *mut libc::FILE) -> c_int;
     vdprintf(fd: c_int, format: *const core::ffi::c_char, arguments: *mut c_void) -> c_int;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const core::ffi::c_char, arguments: *mut c_void) -> c_int;
+    listen(fd: c_int, backlog: c_int) -> c_int;
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
@@ -78,6 +79,8 @@ real! {
     ppoll(fds: *mut pollfd, count: libc::nfds_t, timeout: *const libc::timespec, signals: *const libc::sigset_t) -> c_int;
     select(count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set, timeout: *mut libc::timeval) -> c_int;
     pselect(count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set, timeout: *const libc::timespec, signals: *const libc::sigset_t) -> c_int;
+    epoll_create(size: c_int) -> c_int;
+    epoll_create1(flags: c_int) -> c_int;
     epoll_ctl(epoll: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
     epoll_wait(epoll: c_int, to: *mut epoll_event, most: c_int, timeout: c_int) -> c_int;
     epoll_pwait(epoll: c_int, to: *mut epoll_event, most: c_int, timeout: c_int, signals: *const libc::sigset_t) -> c_int;

@@ -1,6 +1,7 @@
 //! `poll`, `select` and `epoll`.
 
 use super::{guarded, real, returned, set_errno};
+use crate::stream::foresee;
 use crate::{epoll, poll as engine, table};
 use core::ffi::{c_int, c_long};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
@@ -241,10 +242,43 @@ pub unsafe extern "C-unwind" fn pselect(
     unsafe { real::pselect(count, reads, writes, others, timeout, signals) }
 }
 
+/// An epoll is known from its beginning: threads may sleep in it, and it may have other numbers, before a connection is in it.
+fn made(epoll: c_int) -> c_int {
+    if epoll >= 0 && !crate::library().config.is_off && !super::is_borrowed() {
+        guarded(|| {
+            table::set_epoll(epoll, Some(std::sync::Arc::new(epoll::Epoll::new())));
+            0
+        });
+    }
+    epoll
+}
+
+/// # Safety
+/// As `epoll_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    made(unsafe { real::epoll_create(size) })
+}
+
+/// # Safety
+/// As `epoll_create1`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    made(unsafe { real::epoll_create1(flags) })
+}
+
 /// # Safety
 /// As `epoll_ctl`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_ctl(epoll: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    if what == libc::EPOLL_CTL_ADD && !crate::library().config.is_off {
+        guarded(|| {
+            foresee(fd);
+            0
+        });
+    }
     if table::is_used(fd) || table::is_used(epoll) {
         // SAFETY: as the caller promises.
         let wanted = unsafe { event.as_ref() }.map(|event| (event.events, event.u64));
@@ -256,9 +290,6 @@ pub unsafe extern "C-unwind" fn epoll_ctl(epoll: c_int, what: c_int, fd: c_int, 
         if let Some(done) = outcome {
             return done;
         }
-    }
-    if what == libc::EPOLL_CTL_ADD {
-        table::put_in_epoll(fd);
     }
     // SAFETY: as the caller promises.
     unsafe { real::epoll_ctl(epoll, what, fd, event) }

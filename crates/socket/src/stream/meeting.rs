@@ -71,7 +71,9 @@ impl Stream {
 
     /// Looks for the memory of the end that has connected, after bytes have come (`must_be`) or before something is sent.
     pub(super) fn find(&self, fd: RawFd, early: &mut Early, must_be: bool) {
-        if self.state.load(Ordering::Relaxed) != CANDIDATE || self.shared.get().is_some() {
+        // Only the end that has accepted looks.
+        if self.end == End::Connecting || self.state.load(Ordering::Relaxed) != CANDIDATE || self.shared.get().is_some()
+        {
             return;
         }
         // It may not have been offered yet: fewer and fewer looks.

@@ -18,6 +18,7 @@ use crate::counters::{self, Count, Reason, count};
 use crate::lock::Local;
 use crate::meet::Left;
 use crate::shared::{Agreement, End, Shared};
+use crate::sys;
 use rustix::io::Errno;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -47,6 +48,8 @@ pub(crate) enum Step {
 pub(crate) struct Stream {
     pub(crate) end: End,
     state: AtomicU8,
+    /// The program has connected it, or accepted it. Before that it is a socket that may be connected yet.
+    has_begun: AtomicBool,
     shared: OnceLock<Shared>,
     /// What the end that has accepted does before there is memory, one thread at a time.
     early: Local<Early>,
@@ -96,6 +99,14 @@ impl Drop for Waiting {
     }
 }
 
+/// A number that is put in an epoll or copied, and is no connection: a socket that may be connected later is known from now on, so
+/// that what watches it, and its other numbers, belong to the connection then.
+pub(crate) fn foresee(fd: RawFd) {
+    if !crate::table::is_used(fd) && sys::is_tcp(fd) && sys::is_unconnected(fd) {
+        crate::table::set_stream(fd, Some(Arc::new(Stream::new(End::Connecting))));
+    }
+}
+
 /// How often the other end was looked for.
 #[derive(Default)]
 struct Early {
@@ -108,6 +119,7 @@ impl Stream {
         Self {
             end,
             state: AtomicU8::new(CANDIDATE),
+            has_begun: AtomicBool::new(false),
             shared: OnceLock::new(),
             early: Local::new(Early::default()),
             left: Local::new(None),
@@ -137,6 +149,7 @@ impl Stream {
         let stream = Self::new(shared.end);
         let state = if shared.agreement() == Agreement::Taken { LIVE } else { CANDIDATE };
         stream.state.store(state, Ordering::Relaxed);
+        stream.has_begun.store(true, Ordering::Relaxed);
         let _ = stream.shared.set(shared);
         stream
     }
@@ -165,9 +178,26 @@ impl Stream {
         }
         if self.state.swap(KERNEL, Ordering::AcqRel) != KERNEL {
             *self.left.lock() = None;
-            counters::left(&meeting::name(fd), reason);
+            if self.has_begun.load(Ordering::Relaxed) {
+                counters::left(&meeting::name(fd), reason);
+            }
         }
         true
+    }
+
+    /// The program has connected or accepted it, which is counted once.
+    pub(crate) fn begin(&self, fd: RawFd) {
+        if !self.has_begun.swap(true, Ordering::Relaxed) {
+            count(Count::Connections, 1);
+            if self.is_kernels() {
+                counters::left(&meeting::name(fd), Reason::Wanted);
+            }
+        }
+    }
+
+    /// It will never be a connection: it listens.
+    pub(crate) fn dismiss(&self) {
+        self.state.store(KERNEL, Ordering::Relaxed);
     }
 
     /// Whether nobody else can sleep for it by an epoll.
@@ -241,6 +271,19 @@ impl Stream {
             watched.push((epoll, fd));
         }
         self.watchers.store(watched.len() as u32, Ordering::Relaxed);
+    }
+
+    /// The socket is this connection no more, and will be another one: the epolls that watch it under that number go on with that.
+    pub(crate) fn hand_on(&self, fd: RawFd, to: &Arc<Self>) {
+        let watched = self.watched.lock().clone();
+        for (epoll, _) in watched.into_iter().filter(|&(_, other)| other == fd) {
+            self.watch(epoll, fd, false);
+            if let Some(set) = crate::table::epoll(epoll)
+                && set.renew(epoll, fd, to)
+            {
+                to.watch(epoll, fd, true);
+            }
+        }
     }
 
     /// The number is closed: the epolls that watch it under that number forget it.
