@@ -1,6 +1,6 @@
 //! From the kernel to the rings: offering, looking for an offer, and the moment from which both ends have the memory.
 
-use super::{CANDIDATE, Early, LIVE, PROMPT, Stream};
+use super::{CANDIDATE, Early, LIVE, PROMPT, Stream, follow_exec};
 use crate::counters::{self, Reason};
 use crate::meet::{self, Addresses};
 use crate::shared::{Agreement, End, Shared};
@@ -139,13 +139,6 @@ impl Stream {
             self.is_settled.store(false, Ordering::Release);
             counters::met(&name(fd));
         }
-    }
-}
-
-/// Whether a program that this one becomes has the connection, it is to have the memory too.
-pub(crate) fn follow_exec(fd: RawFd, shared: &Shared) {
-    if rustix::io::fcntl_getfd(sys::borrow(fd)) == Ok(rustix::io::FdFlags::empty()) {
-        let _ = rustix::io::fcntl_setfd(sys::borrow(shared.file()), rustix::io::FdFlags::empty());
     }
 }
 

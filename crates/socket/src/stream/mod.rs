@@ -12,8 +12,6 @@ mod meeting;
 mod receiving;
 mod sending;
 
-pub(crate) use meeting::follow_exec;
-
 use crate::counters::{self, Count, Reason, count};
 use crate::lock::Local;
 use crate::meet::Left;
@@ -295,6 +293,13 @@ impl Stream {
             }
             self.watch(epoll, fd, false);
         }
+    }
+}
+
+/// Whether a program that this one becomes has the connection, it is to have the memory too.
+pub(crate) fn follow_exec(fd: RawFd, shared: &Shared) {
+    if rustix::io::fcntl_getfd(sys::borrow(fd)) == Ok(rustix::io::FdFlags::empty()) {
+        let _ = rustix::io::fcntl_setfd(sys::borrow(shared.file()), rustix::io::FdFlags::empty());
     }
 }
 
