@@ -1,0 +1,317 @@
+//! What Linux has, kept up to date by its events, and what each event changes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use super::address::Address;
+use super::link::{self, Link, PortVlan};
+use super::neighbour::{Neighbour, Station};
+use super::route::{Multicast, Rule};
+use super::socket::{Error, Questions};
+use super::wire::{self, Message, Request};
+
+/// Groups of rtnetlink that are listened to, as bits: links, neighbours, traffic control, addresses, routes and rules of both families, multicast
+/// routes, VLANs of bridges, next-hop objects.
+pub const GROUPS: u32 = group(1)
+    | group(3)
+    | group(4)
+    | group(5)
+    | group(6)
+    | group(7)
+    | group(8)
+    | group(9)
+    | group(10)
+    | group(11)
+    | group(19)
+    | group(32);
+
+const fn group(number: u32) -> u32 {
+    1 << (number - 1)
+}
+
+/// More neighbours, or addresses in forwarding databases, than this are not kept: what concerns them is taken for a change.
+const MOST: usize = 1 << 20;
+
+/// What an event changes for forwarded packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Routes, rules, next-hop objects: every flow may go elsewhere.
+    Routes,
+    /// An interface came, went, or is another one now.
+    Link(u32),
+    /// Addresses: what was forwarded may be for this host now.
+    Addresses(u32),
+    /// The way to a neighbour.
+    Neighbour(u32, IpAddr),
+    /// Where a frame goes in a bridge.
+    Station(Station, Move),
+    /// Multicast routes.
+    Multicast,
+    /// Qdiscs and filters of an interface.
+    Shaping(u32),
+}
+
+/// What happened to an entry of a forwarding database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// It is there, or at this port now.
+    Here,
+    /// It is not there any more.
+    Gone,
+}
+
+/// What Linux has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mirror {
+    /// Interfaces by number.
+    pub links: BTreeMap<u32, Link>,
+    /// VLANs of ports of bridges.
+    pub port_vlans: BTreeMap<u32, Vec<PortVlan>>,
+    /// Addresses of interfaces.
+    pub addresses: BTreeSet<Address>,
+    /// Neighbours by interface and address, but for those whose Ethernet address follows from their own: of these come and go no events.
+    pub neighbours: HashMap<(u32, IpAddr), Neighbour>,
+    /// Forwarding databases of bridges, by [`Station::key`].
+    pub stations: HashMap<(u32, u16, [u8; 6]), Station>,
+    /// Policy rules.
+    pub rules: BTreeSet<Rule>,
+    /// Multicast routes by sender and group.
+    pub multicast: HashMap<(IpAddr, IpAddr), Multicast>,
+    /// Events that concern routes, since the beginning.
+    pub route_events: u64,
+    /// Entries for which there was no room.
+    pub left_out: u64,
+}
+
+const NEW_LINK: u16 = 16;
+const DELETE_LINK: u16 = 17;
+const GET_LINK: u16 = 18;
+const NEW_ADDRESS: u16 = 20;
+const DELETE_ADDRESS: u16 = 21;
+const GET_ADDRESS: u16 = 22;
+const NEW_ROUTE: u16 = 24;
+const DELETE_ROUTE: u16 = 25;
+const GET_ROUTE: u16 = 26;
+const NEW_NEIGHBOUR: u16 = 28;
+const DELETE_NEIGHBOUR: u16 = 29;
+const GET_NEIGHBOUR: u16 = 30;
+const NEW_RULE: u16 = 32;
+const DELETE_RULE: u16 = 33;
+const GET_RULE: u16 = 34;
+const QDISC_AND_FILTER: [u16; 6] = [36, 37, 40, 41, 44, 45];
+const NEW_NEXT_HOP: u16 = 104;
+const DELETE_NEXT_HOP: u16 = 105;
+
+impl Mirror {
+    /// Reads everything anew.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read(questions: &mut Questions) -> Result<Self, Error> {
+        const BRIDGE: u8 = 7;
+        let mut mirror = Self::default();
+        // VLANs of ports take a filter of their own (`RTEXT_FILTER_BRVLAN_COMPRESSED`).
+        let vlans = Request::new(GET_LINK, wire::DUMP, &header::<16>(BRIDGE)).with(29, &4_u32.to_ne_bytes());
+        let requests = [
+            (Request::new(GET_LINK, wire::DUMP, &header::<16>(0)), true),
+            (vlans, false),
+            (Request::new(GET_ADDRESS, wire::DUMP, &header::<8>(0)), true),
+            (Request::new(GET_NEIGHBOUR, wire::DUMP, &header::<12>(0)), true),
+            (Request::new(GET_NEIGHBOUR, wire::DUMP, &header::<12>(BRIDGE)), false),
+            (Request::new(GET_RULE, wire::DUMP, &header::<12>(0)), false),
+            (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(super::route::MULTICAST_IPV4)), false),
+            (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(super::route::MULTICAST_IPV6)), false),
+        ];
+        for (request, is_needed) in requests {
+            // A list that begins anew adds what it said before once more, which changes nothing; what went away meanwhile comes as an event.
+            match questions.ask(
+                request,
+                || (),
+                |message| {
+                    mirror.apply(&message);
+                },
+            ) {
+                Err(Error::Refused(_)) if !is_needed => {}
+                other => other?,
+            }
+        }
+        Ok(mirror)
+    }
+
+    /// Takes in an event of rtnetlink; what it changes for forwarded packets.
+    pub fn apply(&mut self, message: &Message<'_>) -> Option<Change> {
+        let body = message.body;
+        match message.kind {
+            NEW_LINK => self.new_link(body),
+            DELETE_LINK => self.delete_link(body),
+            NEW_ADDRESS => {
+                let address = Address::read(body)?;
+                self.addresses.insert(address).then_some(Change::Addresses(address.interface))
+            }
+            DELETE_ADDRESS => {
+                let address = Address::read(body)?;
+                self.addresses.remove(&address).then_some(Change::Addresses(address.interface))
+            }
+            NEW_NEIGHBOUR => self.new_neighbour(body),
+            DELETE_NEIGHBOUR => self.delete_neighbour(body),
+            NEW_ROUTE | DELETE_ROUTE => self.route(message.kind, body),
+            NEW_RULE => self.rules.insert(Rule::read(body)?).then_some(Change::Routes),
+            DELETE_RULE => self.rules.remove(&Rule::read(body)?).then_some(Change::Routes),
+            // They are not kept: the kernel does not tell of those that go with their interface.
+            NEW_NEXT_HOP | DELETE_NEXT_HOP => Some(Change::Routes),
+            kind if QDISC_AND_FILTER.contains(&kind) => wire::u32_at(body, 4).map(Change::Shaping),
+            _ => None,
+        }
+    }
+
+    fn new_link(&mut self, body: &[u8]) -> Option<Change> {
+        if let Some((index, vlans)) = link::port_vlans(body) {
+            let before = self.port_vlans.insert(index, vlans);
+            return (before.as_ref() != self.port_vlans.get(&index)).then_some(Change::Link(index));
+        }
+        let link = Link::read(body)?;
+        let index = link.index;
+        let before = self.links.insert(index, link);
+        (before.as_ref() != self.links.get(&index)).then_some(Change::Link(index))
+    }
+
+    fn delete_link(&mut self, body: &[u8]) -> Option<Change> {
+        const AF_BRIDGE: u8 = 7;
+        let index = wire::u32_at(body, 4)?;
+        self.port_vlans.remove(&index);
+        // It is no longer a port; whether it is gone is said apart.
+        if body.first() == Some(&AF_BRIDGE) {
+            return Some(Change::Link(index));
+        }
+        self.addresses.retain(|address| address.interface != index);
+        self.neighbours.retain(|(interface, _), _| *interface != index);
+        self.stations.retain(|_, station| station.port != index && station.bridge != index);
+        self.links.remove(&index).map(|_| Change::Link(index))
+    }
+
+    fn new_neighbour(&mut self, body: &[u8]) -> Option<Change> {
+        let Some(neighbour) = Neighbour::read(body) else { return self.new_station(Station::read(body)?) };
+        let key = (neighbour.interface, neighbour.address);
+        let before = self.neighbours.get(&key).copied();
+        if before.is_none() && self.neighbours.len() >= MOST {
+            self.left_out += 1;
+            return Some(Change::Neighbour(key.0, key.1));
+        }
+        self.neighbours.insert(key, neighbour);
+        let is_same = before.map_or(neighbour.mac.is_none(), |before| before.is_same_way(&neighbour));
+        (!is_same).then_some(Change::Neighbour(key.0, key.1))
+    }
+
+    fn delete_neighbour(&mut self, body: &[u8]) -> Option<Change> {
+        if let Some(neighbour) = Neighbour::read(body) {
+            let key = (neighbour.interface, neighbour.address);
+            let before = self.neighbours.remove(&key)?;
+            return before.mac.map(|_| Change::Neighbour(key.0, key.1));
+        }
+        let gone = Station::read(body)?;
+        // An address that has moved is gone from its old port, and may be known at the new one already.
+        let known = self.stations.get(&gone.key()).copied().filter(|known| known.port == gone.port)?;
+        self.stations.remove(&known.key());
+        Some(Change::Station(known, Move::Gone))
+    }
+
+    fn new_station(&mut self, station: Station) -> Option<Change> {
+        let before = self.stations.get(&station.key());
+        if before == Some(&station) {
+            return None;
+        }
+        match before.is_some() || self.stations.len() < MOST {
+            true => drop(self.stations.insert(station.key(), station)),
+            false => self.left_out += 1,
+        }
+        Some(Change::Station(station, Move::Here))
+    }
+
+    fn route(&mut self, kind: u16, body: &[u8]) -> Option<Change> {
+        let Some(entry) = Multicast::read(body) else {
+            self.route_events += 1;
+            return Some(Change::Routes);
+        };
+        let key = (entry.source, entry.group);
+        match kind {
+            DELETE_ROUTE => drop(self.multicast.remove(&key)),
+            _ if self.multicast.len() < MOST => drop(self.multicast.insert(key, entry)),
+            _ => self.left_out += 1,
+        }
+        Some(Change::Multicast)
+    }
+
+    /// The interface of that name.
+    pub fn named(&self, name: &str) -> Option<&Link> {
+        self.links.values().find(|link| link.name == name)
+    }
+
+    /// Its name, or its number where it has none any more.
+    pub fn name_of(&self, index: u32) -> String {
+        self.links.get(&index).map_or_else(|| format!("#{index}"), |link| link.name.clone())
+    }
+}
+
+fn header<const N: usize>(family: u8) -> [u8; N] {
+    let mut header = [0; N];
+    header[0] = family;
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(kind: u16, body: &[u8]) -> Message<'_> {
+        Message { kind, flags: 0, sequence: 0, body }
+    }
+
+    fn station(kind: u16, port: u32, state: u16) -> Vec<u8> {
+        let mut header = header::<12>(7);
+        header[4..8].copy_from_slice(&port.to_ne_bytes());
+        header[8..10].copy_from_slice(&state.to_ne_bytes());
+        let request = Request::new(kind, 0, &header).with(2, &[2, 0, 0, 0, 0, 9]).with(9, &4_u32.to_ne_bytes());
+        request.clone().numbered(0)[16..].to_owned()
+    }
+
+    #[test]
+    fn an_address_that_moved_is_not_gone_with_its_old_port() {
+        let mut mirror = Mirror::default();
+        let mut tell = |kind, port| mirror.apply(&message(kind, &station(kind, port, 2)));
+        assert!(matches!(tell(NEW_NEIGHBOUR, 5), Some(Change::Station(_, Move::Here))));
+        assert_eq!(tell(NEW_NEIGHBOUR, 5), None, "nothing new");
+        assert!(matches!(tell(NEW_NEIGHBOUR, 6), Some(Change::Station(Station { port: 6, .. }, Move::Here))));
+        assert_eq!(tell(DELETE_NEIGHBOUR, 5), None);
+        assert!(matches!(tell(DELETE_NEIGHBOUR, 6), Some(Change::Station(_, Move::Gone))));
+        assert_eq!(tell(DELETE_NEIGHBOUR, 6), None);
+    }
+
+    #[test]
+    fn a_neighbour_that_is_asked_for_again_changes_nothing() {
+        let neighbour = |state: u16, last: u8| {
+            let mut header = header::<12>(2);
+            header[8..10].copy_from_slice(&state.to_ne_bytes());
+            let request = Request::new(28, 0, &header).with(1, &[10, 0, 0, 9]).with(2, &[2, 0, 0, 0, 0, last]);
+            request.clone().numbered(0)[16..].to_owned()
+        };
+        let mut mirror = Mirror::default();
+        let mut tell = |state, last| mirror.apply(&message(NEW_NEIGHBOUR, &neighbour(state, last))).is_some();
+        let changes =
+            [(0x20, 1), (2, 1), (4, 1), (8, 1), (2, 2), (0x20, 2), (0x20, 2)].map(|(state, last)| tell(state, last));
+        assert_eq!(changes, [false, true, false, false, true, true, false]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_survived(bodies in prop::collection::vec((14_u16..110, prop::collection::vec(any::<u8>(), 0..200)), 0..40)) {
+            let mut mirror = Mirror::default();
+            for (kind, body) in &bodies {
+                mirror.apply(&message(*kind, body));
+                let netfilter = message(*kind << 8 | *kind, body);
+                let _ = (super::super::conntrack::event(&netfilter), super::super::netfilter::new_generation(&netfilter));
+            }
+            prop_assert!(mirror.links.len() + mirror.stations.len() <= bodies.len());
+        }
+    }
+}

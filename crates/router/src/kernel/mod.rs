@@ -1,0 +1,22 @@
+//! What Linux has decided and been told, read from it by netlink.
+//!
+//! - here: nothing but the list; `wire`: messages as bytes; `socket`: how they come and go;
+//! - `link`, `address`, `neighbour`, `route`: one kind of thing each; `mirror`: all of them, kept up to date by events;
+//! - `netfilter`, `conntrack`, `policy`, `shaping`: who else looks at forwarded packets;
+//! - `offloads`, `settings`: how cards and the namespace are set.
+//!
+//! Why no crate does this: decision 86.
+
+pub mod address;
+pub mod conntrack;
+pub mod link;
+pub mod mirror;
+pub mod neighbour;
+pub mod netfilter;
+pub mod offloads;
+pub mod policy;
+pub mod route;
+pub mod settings;
+pub mod shaping;
+pub mod socket;
+pub mod wire;

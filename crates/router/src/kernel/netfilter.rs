@@ -1,0 +1,241 @@
+//! Whether Linux's firewall looks at forwarded packets: base chains of nftables, tables of the old iptables, and the generation that changes
+//! with every change (`linux/netfilter/nf_tables.h`).
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+use super::socket::{Error, Questions};
+use super::wire::{self, Message, Request};
+
+/// Numbers of nftables within netfilter's protocol.
+const NFTABLES: u16 = 10 << 8;
+const GET_CHAIN: u16 = NFTABLES | 4;
+const NEW_CHAIN: u16 = NFTABLES | 3;
+const NEW_GENERATION: u16 = NFTABLES | 15;
+const GET_GENERATION: u16 = NFTABLES | 16;
+
+/// Length of netfilter's own header: family, version, resource.
+pub const HEADER: usize = 4;
+
+/// More base chains than that are not remembered by name.
+const MOST_CHAINS: usize = 256;
+
+/// Where packets pass that are forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+    /// Frames that a bridge forwards.
+    Bridge,
+    /// Frames at an interface, before everything else.
+    Netdev,
+}
+
+/// A base chain: a place where nftables looks at packets.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BaseChain {
+    /// Of which packets.
+    pub families: Vec<Family>,
+    /// Number of the hook: 0 prerouting, 1 input, 2 forward, 3 output, 4 postrouting; of an interface 0 ingress, 1 egress.
+    pub hook: u32,
+    /// `table chain`.
+    pub name: String,
+    /// At which interfaces, if at some only.
+    pub interfaces: Vec<String>,
+}
+
+/// What looks at packets on their way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hooks {
+    /// Those of nftables (`iptables-nft` makes them too).
+    pub chains: BTreeSet<BaseChain>,
+    /// Tables of the old iptables, by family.
+    pub legacy: Vec<(Family, String)>,
+    /// There were more chains than are remembered; all families count as looked at.
+    pub are_too_many: bool,
+}
+
+impl Hooks {
+    /// Reads what there is.
+    ///
+    /// # Errors
+    /// When the kernel does not answer; one without nftables has none.
+    pub fn read(questions: &mut Questions) -> Result<Self, Error> {
+        let mut hooks = Self::default();
+        let chains = std::cell::RefCell::new((BTreeSet::new(), false));
+        let request = Request::new(GET_CHAIN, wire::DUMP, &[0; HEADER]);
+        let keep = |message: Message<'_>| {
+            if let Some(chain) = chain(message) {
+                let (known, are_too_many) = &mut *chains.borrow_mut();
+                match known.len() < MOST_CHAINS {
+                    true => drop(known.insert(chain)),
+                    false => *are_too_many = true,
+                }
+            }
+        };
+        match questions.ask(request, || *chains.borrow_mut() = (BTreeSet::new(), false), keep) {
+            Ok(()) => (hooks.chains, hooks.are_too_many) = chains.into_inner(),
+            Err(Error::Refused(error)) if is_absent(error) => {}
+            Err(error) => return Err(error),
+        }
+        hooks.legacy = legacy();
+        Ok(hooks)
+    }
+
+    /// Whether something looks at forwarded packets of this family: it may change or drop them.
+    pub fn look_at(&self, family: Family) -> bool {
+        let forwards = |chain: &&BaseChain| family == Family::Netdev || matches!(chain.hook, 0 | 2 | 4);
+        self.are_too_many
+            || self.chains.iter().filter(forwards).any(|chain| chain.families.contains(&family))
+            || self.legacy.iter().any(|(of, _)| *of == family)
+    }
+
+    /// The chain that looks at frames at this interface.
+    pub fn at_interface(&self, name: &str) -> Option<&BaseChain> {
+        let here =
+            |chain: &&BaseChain| chain.interfaces.is_empty() || chain.interfaces.iter().any(|other| other == name);
+        self.chains.iter().filter(|chain| chain.families.contains(&Family::Netdev)).find(here)
+    }
+}
+
+/// This kernel has it not.
+pub fn is_absent(error: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(error, Errno::INVAL | Errno::OPNOTSUPP | Errno::PROTONOSUPPORT | Errno::NOENT | Errno::PERM)
+}
+
+/// The generation of the ruleset; it changes with each change.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn generation(questions: &mut Questions) -> Result<Option<u32>, Error> {
+    match questions.one(Request::new(GET_GENERATION, wire::ACK, &[0; HEADER]), read_generation) {
+        Err(Error::Refused(error)) if is_absent(error) => Ok(None),
+        other => other,
+    }
+}
+
+/// The generation that an event announces; `None`: it is another event.
+pub fn new_generation(message: &Message<'_>) -> Option<u32> {
+    (message.kind == NEW_GENERATION).then(|| read_generation(message.body))?
+}
+
+fn read_generation(body: &[u8]) -> Option<u32> {
+    const ID: u16 = 1;
+    wire::attributes(body, HEADER).find(ID).and_then(wire::be32_of)
+}
+
+/// Reads a chain; `None` for those that only others jump to.
+fn chain(message: Message<'_>) -> Option<BaseChain> {
+    const TABLE: u16 = 1;
+    const NAME: u16 = 3;
+    const HOOK: u16 = 4;
+    (message.kind == NEW_CHAIN).then_some(())?;
+    let all = wire::attributes(message.body, HEADER);
+    let hook = all.clone().find(HOOK)?;
+    let text = |kind| all.clone().find(kind).and_then(wire::text_of).unwrap_or_default();
+    let families = families(*message.body.first()?, hook_number(hook)?);
+    let name = format!("{} {}", text(TABLE), text(NAME));
+    Some(BaseChain { families, hook: hook_number(hook)?, name, interfaces: devices(hook) })
+}
+
+fn hook_number(hook: &[u8]) -> Option<u32> {
+    const NUMBER: u16 = 1;
+    wire::nested(hook).find(NUMBER).and_then(wire::be32_of)
+}
+
+/// Interfaces of a chain that is at interfaces.
+fn devices(hook: &[u8]) -> Vec<String> {
+    const DEVICE: u16 = 3;
+    const DEVICES: u16 = 4;
+    const MOST: usize = 256;
+    let one = wire::nested(hook).find(DEVICE).and_then(wire::text_of);
+    let several = wire::nested(wire::nested(hook).find(DEVICES).unwrap_or_default());
+    one.into_iter().chain(several.filter_map(|(_, name)| wire::text_of(name))).take(MOST).collect()
+}
+
+/// Of which packets a family of nftables is.
+fn families(number: u8, hook: u32) -> Vec<Family> {
+    const INET: u8 = 1;
+    const IPV4: u8 = 2;
+    const NETDEV: u8 = 5;
+    const BRIDGE: u8 = 7;
+    const IPV6: u8 = 10;
+    const INGRESS_OF_INET: u32 = 5;
+    match number {
+        INET if hook == INGRESS_OF_INET => vec![Family::Netdev],
+        INET => vec![Family::Ipv4, Family::Ipv6],
+        IPV4 => vec![Family::Ipv4],
+        IPV6 => vec![Family::Ipv6],
+        BRIDGE => vec![Family::Bridge],
+        NETDEV => vec![Family::Netdev],
+        _ => Vec::new(),
+    }
+}
+
+/// Tables of the old iptables, which each namespace has once somebody has looked at them there.
+fn legacy() -> Vec<(Family, String)> {
+    const MOST: usize = 16;
+    let mut all = Vec::new();
+    for (family, path) in [(Family::Ipv4, "ip_tables_names"), (Family::Ipv6, "ip6_tables_names")] {
+        // Absent: this kernel has it not. Of the thread's own namespace, not of the process's first thread.
+        let names = fs::read_to_string(format!("/proc/thread-self/net/{path}")).unwrap_or_default();
+        all.extend(names.lines().take(MOST).map(|name| (family, name.to_owned())));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, family: u8, fill: impl FnOnce(Request) -> Request) -> Vec<u8> {
+        fill(Request::new(kind, 0, &[family, 0, 0, 0])).numbered(0).to_owned()
+    }
+
+    fn base(family: u8, number: u32, device: Option<&[u8]>) -> Option<BaseChain> {
+        let bytes = message(NEW_CHAIN, family, |request| {
+            request.with(1, b"t\0").with(3, b"c\0").within(4, |hook| {
+                let hook = hook.with(1, &number.to_be_bytes()).with(2, &[0; 4]);
+                device.map_or(hook.clone(), |device| hook.within(4, |list| list.with(1, device)))
+            })
+        });
+        chain(wire::messages(&bytes).next().unwrap())
+    }
+
+    #[test]
+    fn only_what_forwarded_packets_pass_counts() {
+        let of =
+            |family, number| Hooks { chains: base(family, number, None).into_iter().collect(), ..Hooks::default() };
+        let input = of(2, 1);
+        assert!(!input.look_at(Family::Ipv4));
+        let forward = of(2, 2);
+        assert!(forward.look_at(Family::Ipv4) && !forward.look_at(Family::Ipv6) && !forward.look_at(Family::Bridge));
+        let inet = of(1, 4);
+        assert!(inet.look_at(Family::Ipv4) && inet.look_at(Family::Ipv6));
+        let ingress = Hooks { chains: base(5, 0, Some(b"eth0\0")).into_iter().collect(), ..Hooks::default() };
+        assert!(ingress.at_interface("eth0").is_some() && ingress.at_interface("eth1").is_none());
+        assert!(!ingress.look_at(Family::Ipv4));
+        let legacy = Hooks { legacy: vec![(Family::Ipv6, "nat".to_owned())], ..Hooks::default() };
+        assert!(legacy.look_at(Family::Ipv6) && !legacy.look_at(Family::Ipv4));
+    }
+
+    #[test]
+    fn a_chain_that_is_jumped_to_is_not_one() {
+        let bytes = message(NEW_CHAIN, 2, |request| request.with(1, b"t\0").with(3, b"c\0"));
+        assert_eq!(chain(wire::messages(&bytes).next().unwrap()), None);
+    }
+
+    #[test]
+    fn a_generation_is_announced() {
+        let bytes = message(NEW_GENERATION, 0, |request| request.with(1, &77_u32.to_be_bytes()));
+        assert_eq!(new_generation(&wire::messages(&bytes).next().unwrap()), Some(77));
+        let bytes = message(NEW_CHAIN, 0, |request| request.with(1, &77_u32.to_be_bytes()));
+        assert_eq!(new_generation(&wire::messages(&bytes).next().unwrap()), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! Traffic control: qdiscs that delay or drop, and filters that look at what comes in (`man 8 tc`, `linux/rtnetlink.h`).
+
+use serde::{Deserialize, Serialize};
+
+use super::socket::{Error, Questions};
+use super::wire::{self, Message, Request};
+
+const GET_QDISC: u16 = 38;
+const NEW_QDISC: u16 = 36;
+const GET_FILTER: u16 = 46;
+const NEW_FILTER: u16 = 44;
+const HEADER: usize = 20;
+
+/// The parent of what is no child of another: the root, and the place of `ingress` and `clsact`.
+const ROOT: u32 = u32::MAX;
+const INGRESS: u32 = 0xffff_fff1;
+
+/// Where filters of `clsact` are.
+const AT_INGRESS: u32 = 0xffff_fff2;
+const AT_EGRESS: u32 = 0xffff_fff3;
+
+/// Qdiscs that send what they have as soon as they can: who goes around them changes nothing but the order.
+const PLAIN: [&str; 8] = ["noqueue", "pfifo_fast", "pfifo", "bfifo", "mq", "fq", "fq_codel", "noop"];
+
+/// What traffic control does at an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shaping {
+    /// The root qdisc, if it is one that delays, drops or marks on purpose.
+    pub qdisc: Option<String>,
+    /// Filters for what comes in, by the kernel's names of them; ours are left out.
+    pub ingress: Vec<String>,
+    /// Filters for what goes out.
+    pub egress: Vec<String>,
+}
+
+impl Shaping {
+    /// Reads what there is at an interface. Filters of classifier `bpf` whose name begins with `ours` do not count.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read(questions: &mut Questions, interface: u32, ours: &str) -> Result<Self, Error> {
+        let mut shaping = Self::default();
+        let mut has_filters = false;
+        let keep = |message: Message<'_>| {
+            let Some((parent, name)) = qdisc(&message, interface) else { return };
+            has_filters |= parent == INGRESS;
+            if parent == ROOT && !PLAIN.contains(&name.as_str()) {
+                shaping.qdisc = Some(name);
+            }
+        };
+        questions.ask(Request::new(GET_QDISC, wire::DUMP, &header(interface, 0)), || (), keep)?;
+        if has_filters {
+            shaping.ingress = filters(questions, interface, AT_INGRESS, ours)?;
+            shaping.egress = filters(questions, interface, AT_EGRESS, ours)?;
+        }
+        Ok(shaping)
+    }
+}
+
+fn header(interface: u32, parent: u32) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[4..8].copy_from_slice(&interface.to_ne_bytes());
+    header[12..16].copy_from_slice(&parent.to_ne_bytes());
+    header
+}
+
+/// Parent and name of a qdisc at that interface.
+fn qdisc(message: &Message<'_>, interface: u32) -> Option<(u32, String)> {
+    const KIND: u16 = 1;
+    (message.kind == NEW_QDISC && wire::u32_at(message.body, 4)? == interface).then_some(())?;
+    let name = wire::attributes(message.body, HEADER).find(KIND).and_then(wire::text_of)?;
+    Some((wire::u32_at(message.body, 12)?, name))
+}
+
+/// Names of the filters in one place.
+fn filters(questions: &mut Questions, interface: u32, parent: u32, ours: &str) -> Result<Vec<String>, Error> {
+    /// One is enough to know that the place is taken.
+    const MOST: usize = 64;
+    let found = std::cell::RefCell::new(Vec::new());
+    let keep = |message: Message<'_>| {
+        let name = filter(&message, interface)
+            .filter(|name| !name.strip_prefix("bpf ").is_some_and(|name| name.starts_with(ours)));
+        let mut found = found.borrow_mut();
+        if let Some(name) = name.filter(|name| found.len() < MOST && !found.contains(name)) {
+            found.push(name);
+        }
+    };
+    let request = Request::new(GET_FILTER, wire::DUMP, &header(interface, parent));
+    questions.ask(request, || found.borrow_mut().clear(), keep)?;
+    Ok(found.into_inner())
+}
+
+/// The kind of a filter, and the name of its program if it is one of BPF; `None` for the head of a list, which says nothing.
+fn filter(message: &Message<'_>, interface: u32) -> Option<String> {
+    const KIND: u16 = 1;
+    const OPTIONS: u16 = 2;
+    const BPF_NAME: u16 = 7;
+    (message.kind == NEW_FILTER && wire::u32_at(message.body, 4)? == interface).then_some(())?;
+    let all = wire::attributes(message.body, HEADER);
+    let (kind, options) = (all.clone().find(KIND).and_then(wire::text_of)?, all.clone().find(OPTIONS)?);
+    let name = wire::nested(options).find(BPF_NAME).and_then(wire::text_of);
+    match (kind.as_str(), name) {
+        ("bpf", Some(name)) => Some(format!("bpf {name}")),
+        _ => Some(kind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_named_and_lists_without_one_are_none() {
+        let message = |fill: &dyn Fn(Request) -> Request| {
+            fill(Request::new(NEW_FILTER, 0, &header(7, AT_INGRESS))).numbered(0).to_owned()
+        };
+        let name = |bytes: &[u8], interface| filter(&wire::messages(bytes).next().unwrap(), interface);
+        let program = message(&|request| request.with(1, b"bpf\0").within(2, |options| options.with(7, b"theirs\0")));
+        assert_eq!(name(&program, 7).as_deref(), Some("bpf theirs"));
+        assert_eq!(name(&program, 8), None);
+        assert_eq!(
+            name(&message(&|request| request.with(1, b"flower\0").within(2, |options| options)), 7).as_deref(),
+            Some("flower")
+        );
+        assert_eq!(name(&message(&|request| request.with(1, b"flower\0")), 7), None);
+    }
+}
