@@ -58,6 +58,10 @@ to_test() {
     need rping rdmacm-utils
     need fi_pingpong libfabric-bin
     need ethtool ethtool
+    # What configures the router of tests/router.
+    need nft nftables
+    need iptables iptables
+    need conntrack conntrack
     need ping iputils-ping
     need valgrind valgrind
     need cbindgen cbindgen

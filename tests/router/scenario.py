@@ -1,0 +1,63 @@
+"""What a scenario is made of. Files in scenarios/ make lists of them; judge.py runs them."""
+
+from dataclasses import dataclass, field
+from typing import Callable, Union
+
+from compare import Taken
+
+Frames = Union[list[bytes], Callable[[Taken], list[bytes]]]
+
+
+@dataclass
+class Send:
+    """Frames into the wire at an end. A function makes them of what has come so far, to answer it."""
+
+    end: str
+    frames: Frames
+    # Seconds between two of them.
+    gap: float = 0.0
+
+
+@dataclass
+class Do:
+    """Something changes in the router."""
+
+    script: str
+
+
+@dataclass
+class Settle:
+    """The engine gets time to bring its rules up to what has happened. Linux needs none."""
+
+    seconds: float = 0.1
+
+
+@dataclass
+class Wait:
+    """Time passes, for both."""
+
+    seconds: float
+
+
+Step = Union[Send, Do, Settle, Wait]
+
+
+@dataclass
+class Scenario:
+    name: str
+    steps: list[Step]
+    # The router, beside what every router of the judge has (places.py).
+    setup: str = ""
+    ends: tuple[str, ...] = ("left", "right")
+    # Frames that come to each end by Linux: a scenario in which nothing passes judges nothing. Without it, any number above zero.
+    comes: dict[str, int] = field(default_factory=dict)
+    # Packets that the engine must have taken, at least.
+    fast: int = 0
+    # Interfaces of the router that the engine gets; all ends if there are none.
+    interfaces: tuple[str, ...] = ()
+    # Programs in the router, each of which prints a line when it is ready.
+    background: tuple[str, ...] = ()
+    # What Linux chooses anew each time beside what compare.py knows.
+    masks: tuple[Callable[[bytes], bytes], ...] = ()
+    # What Linux does at once is awaited in any case; what it does later comes within so many seconds of one another.
+    quiet: float = 0.001

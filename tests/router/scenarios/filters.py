@@ -1,0 +1,173 @@
+"""Packet filters: with and without conntrack, and what happens when they change under a flow."""
+
+from packets import between, both_ways, one_way
+from places import v4
+from scenario import Do, Scenario, Send, Settle, Wait
+from scenarios.nat import MASQUERADE
+
+there, back = between(("left", 2), ("right", 2))
+there6, back6 = between(("left", 2), ("right", 2), version=6)
+
+
+def chain(*rules: str, hook: str = "forward", priority: str = "0", policy: str = "accept", table: str = "inet t") -> str:
+    joined = "\n".join(rules)
+    return f"""nft -f - <<'END'
+table {table} {{
+    chain c {{
+        type filter hook {hook} priority {priority}; policy {policy}
+        {joined}
+    }}
+}}
+END
+"""
+
+
+STATEFUL = chain("ct state established,related accept", "iifname left accept", policy="drop")
+CLOSED = "nft flush ruleset\n" + chain("iifname lo accept", policy="drop")
+
+
+def changed(*scripts: str) -> list:
+    """A flow both ways, and after each change some packets each way, at once and later."""
+    steps = both_ways(there.but(), back.but())
+    for script in scripts:
+        steps += [
+            Do(script),
+            Send("left", there.but().udp(3)),
+            Send("right", back.but().udp(3)),
+            Settle(),
+            Send("left", there.but().udp(3)),
+            Send("right", back.but().udp(3)),
+        ]
+    return steps
+
+
+def iptables(rule: str, command: str = "iptables") -> str:
+    return f"{command} -A FORWARD {rule}"
+
+
+SCENARIOS = [
+    Scenario("stateful", both_ways(there, back), setup=STATEFUL, comes={"right": 9, "left": 8}, fast=12),
+    Scenario("stateful, IPv6", both_ways(there6, back6), setup=STATEFUL, comes={"right": 9, "left": 8}, fast=12),
+    Scenario("stateful, not allowed to begin", both_ways(back.but(), there.but()), setup=STATEFUL, comes={"right": 8, "left": 7}),
+    # Established or not: from now on nothing passes.
+    Scenario("policy drop after a reload", changed(CLOSED), setup=STATEFUL, comes={"right": 9, "left": 8}, fast=12),
+    Scenario(
+        "drop and back again", changed(CLOSED, "nft flush ruleset\n" + STATEFUL), setup=STATEFUL, comes={"right": 15, "left": 14}, fast=18
+    ),
+    Scenario("drop, without conntrack before", changed(CLOSED), comes={"right": 9, "left": 8}, fast=12),
+    Scenario(
+        "a rule inserted", changed("nft insert rule inet t c udp dport 2000 drop"), setup=STATEFUL, comes={"right": 9, "left": 14}, fast=12
+    ),
+    Scenario(
+        "a rule deleted",
+        changed("nft flush chain inet t c"),
+        setup=chain("udp dport 4000 accept", "accept") + STATEFUL.replace("inet t", "inet u"),
+        fast=12,
+    ),
+    Scenario(
+        "an element of a set",
+        changed(f"nft add element inet t bad {{ {v4('left', 2)} }}", f"nft delete element inet t bad {{ {v4('left', 2)} }}"),
+        setup="nft add table inet t; nft add set inet t bad { type ipv4_addr\\; }\n" + chain("ip saddr @bad drop"),
+        comes={"right": 15, "left": 20},
+        fast=12,
+    ),
+    Scenario("rejected", changed("nft insert rule inet t c udp dport 2000 reject", "nft flush ruleset"), setup=STATEFUL, fast=12),
+    Scenario(
+        "iptables, a rule inserted",
+        changed("iptables -I FORWARD -p udp --dport 2000 -j DROP", "iptables -F"),
+        setup=iptables("-m conntrack --ctstate ESTABLISHED -j ACCEPT"),
+        comes={"right": 15, "left": 20},
+        fast=12,
+    ),
+    Scenario(
+        "iptables, policy",
+        changed("iptables -P FORWARD DROP; iptables -F"),
+        setup=iptables("-m conntrack --ctstate ESTABLISHED -j ACCEPT"),
+        comes={"right": 9, "left": 8},
+        fast=12,
+    ),
+    Scenario(
+        "stateless",
+        one_way(there.but()) + one_way(there.but(ports=(1000, 4000))),
+        setup=chain("udp dport 4000 drop"),
+        comes={"right": 9},
+        fast=6,
+    ),
+    Scenario("stateless, by length", one_way(there.but()), setup=chain("meta length gt 200 drop")),
+    Scenario(
+        "stateless, by ttl",
+        one_way(there.but()) + [Send("left", there.but(ip={"ttl": 7}).udp(3))],
+        setup=chain("ip ttl lt 10 drop"),
+        comes={"right": 9},
+    ),
+    Scenario(
+        "stateless, by dscp",
+        one_way(there.but()) + [Send("left", there.but(ip={"tos": 0xB8}).udp(3))],
+        setup=chain("ip dscp ef drop"),
+        comes={"right": 9},
+    ),
+    Scenario("stateless, by payload", one_way(there.but()), setup=chain("@th,64,8 35 drop"), comes={"right": 8}),
+    Scenario(
+        "by ethernet address",
+        one_way(there.but()) + [Send("left", [frame[:6] + b"\2\0\0\0\1\x44" + frame[12:] for frame in there.but().udp(3)])],
+        setup=chain("ether saddr 02:00:00:00:01:44 drop"),
+        comes={"right": 9},
+    ),
+    Scenario(
+        "dropped before routing",
+        one_way(there.but()) + one_way(there.but(ports=(1000, 4000))),
+        setup=chain("udp dport 4000 drop", hook="prerouting", priority="raw"),
+        comes={"right": 9},
+        fast=6,
+    ),
+    Scenario(
+        "dropped after routing",
+        one_way(there.but()) + one_way(there.but(ports=(1000, 4000))),
+        setup=chain("udp dport 4000 drop", hook="postrouting"),
+        comes={"right": 9},
+        fast=6,
+    ),
+    Scenario(
+        "at ingress",
+        one_way(there.but()) + one_way(there.but(ports=(1000, 4000))),
+        comes={"right": 9},
+        setup=chain("udp dport 4000 drop", hook="ingress device left", table="netdev t"),
+    ),
+    Scenario(
+        "at egress",
+        one_way(there.but()) + one_way(there.but(ports=(1000, 4000))),
+        comes={"right": 9},
+        setup=chain("udp dport 4000 drop", hook="egress device right", table="netdev t"),
+    ),
+    # As many as the limit says, and not one more because they are fast.
+    Scenario("limited", one_way(there.but(), rest=20), setup=chain("limit rate over 1/hour burst 9 packets drop"), comes={"right": 9}),
+    Scenario("quota", one_way(there.but(), rest=20), setup=chain("quota over 2000 bytes drop")),
+    Scenario("every third", one_way(there.but(), rest=20), setup=chain("numgen inc mod 3 0 drop")),
+    Scenario(
+        "notrack",
+        both_ways(there.but(), back.but()) + changed("nft flush ruleset"),
+        setup=chain("notrack", hook="prerouting", priority="raw")
+        + STATEFUL.replace("inet t", "inet u").replace("established,related", "untracked"),
+        fast=12,
+    ),
+    Scenario(
+        "notrack beside masquerade",
+        both_ways(there.but(), back.but()) + one_way(there.but(ports=(1000, 4000))),
+        setup=chain("udp dport 2000 notrack", hook="prerouting", priority="raw") + MASQUERADE,
+        comes={"right": 18, "left": 8},
+        fast=12,
+    ),
+    # The packets of a flow are counted by conntrack, and one rule looks at that.
+    Scenario(
+        "by bytes of the connection",
+        one_way(there.but(), rest=20),
+        setup="sysctl -qw net.netfilter.nf_conntrack_acct=1\n" + chain("ct state new accept", "ct bytes > 3000 drop"),
+    ),
+    Scenario(
+        "time passes",
+        both_ways(there.but(), back.but()) + [Wait(1.5), Send("left", there.but().udp(2)), Send("right", back.but().udp(2))],
+        setup=STATEFUL + "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=1 net.netfilter.nf_conntrack_udp_timeout_stream=1",
+        comes={"right": 11, "left": 10},
+        fast=12,
+    ),
+]

@@ -1,0 +1,86 @@
+"""Packets that are too long: refused with ICMP, or cut."""
+
+from scapy.layers.inet import UDP
+
+from packets import Way, one_way
+from places import v4, v6
+from scenario import Do, Scenario, Send, Settle
+from scenarios.nat import MASQUERADE
+
+way = Way("left", 2, v4("right", 2))
+way6 = Way("left", 2, v6("right", 2))
+
+
+def long(one: Way, length: int, count: int = 2, **ip) -> list[bytes]:
+    """UDP packets of that length with the IP header."""
+    header = 28 if one.version == 4 else 48
+    made = one.but(ip=ip)
+    return [
+        made.frame(UDP(sport=1000, dport=2000) / bytes((at + number) % 251 for at in range(length - header))) for number in range(count)
+    ]
+
+
+def lengths(one: Way, edge: int, **ip) -> list[bytes]:
+    return [frame for length in (edge - 1, edge, edge + 1, 1499, 1500) for frame in long(one, length, **ip)]
+
+
+NARROW = "ip link set right mtu 1300"
+
+SCENARIOS = [
+    Scenario(
+        "do not fragment",
+        one_way(way) + [Send("left", lengths(way, 1300, flags="DF")), Settle(), Send("left", lengths(way, 1300, flags="DF"))],
+        setup=NARROW,
+        comes={"right": 17, "left": 12},
+        fast=10,
+    ),
+    Scenario(
+        "may be fragmented",
+        one_way(way.but()) + [Send("left", lengths(way, 1300)), Settle(), Send("left", lengths(way, 1300))],
+        setup=NARROW,
+        comes={"right": 41},
+        fast=10,
+    ),
+    Scenario(
+        "too big for IPv6",
+        one_way(way6) + [Send("left", lengths(way6, 1300)), Settle(), Send("left", lengths(way6, 1300))],
+        setup=NARROW,
+        comes={"right": 17, "left": 12},
+        fast=10,
+    ),
+    Scenario(
+        "of a route",
+        one_way(way.but()) + [Send("left", lengths(way, 1200, flags="DF")), Settle(), Send("left", lengths(way, 1200, flags="DF"))],
+        setup=f"ip route add {v4('right', 2)}/32 dev right mtu 1200",
+        fast=10,
+    ),
+    Scenario(
+        "of a route, IPv6",
+        one_way(way6.but()) + [Send("left", lengths(way6, 1290)), Settle(), Send("left", lengths(way6, 1290))],
+        setup=f"ip route add {v6('right', 2)}/128 dev right mtu 1290",
+        fast=10,
+    ),
+    Scenario(
+        "behind masquerade",
+        one_way(way.but()) + [Send("left", lengths(way, 1300, flags="DF")), Settle(), Send("left", lengths(way, 1300))],
+        setup=f"{NARROW}; {MASQUERADE}",
+        fast=5,
+    ),
+    Scenario(
+        "becomes smaller and larger",
+        one_way(way.but())
+        + [
+            Send("left", long(way, 1400, flags="DF")),
+            Do(NARROW),
+            Send("left", long(way, 1400, flags="DF")),
+            Settle(),
+            Send("left", long(way, 1400, flags="DF")),
+            Do("ip link set right mtu 1500"),
+            Send("left", long(way, 1400, flags="DF")),
+            Settle(),
+            Send("left", long(way, 1400, flags="DF")),
+        ],
+        comes={"right": 15, "left": 4},
+        fast=8,
+    ),
+]
