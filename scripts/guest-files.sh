@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER [rxe|ppp]
+# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER [rxe|ppp|ipsec]
 #
 # Debian's kernel for virtual machines, the drivers of a virtio network interface, and busybox. With `rxe` or `ppp` Debian's
-# ordinary kernel, because only that has the RDMA device of Linux in software, or PPP, and the modules of it. The packages are unpacked,
-# not installed: installing a kernel would write into /boot, make an initramfs and change what the machine boots. And so
-# it takes no root.
+# ordinary kernel, because only that has the RDMA device of Linux in software, or PPP, and the modules of it. With `ipsec` the usual
+# kernel with ESP and its ciphers. The packages are unpacked, not installed: installing a kernel would write into /boot, make an
+# initramfs and change what the machine boots. And so it takes no root.
 set -euo pipefail
 case ${2:-} in
 "") image=linux-image-cloud-amd64 wanted=(virtio_pci virtio_net) ;;
@@ -12,9 +12,12 @@ case ${2:-} in
 rxe) image=linux-image-amd64 wanted=(virtio_pci virtio_net crc32_generic rdma_rxe ib_uverbs rdma_ucm) ;;
 # Frames of PPP by the kernel's PPPoE, and by a terminal.
 ppp) image=linux-image-amd64 wanted=(virtio_pci virtio_net af_packet pppoe ppp_async ppp_synctty n_hdlc) ;;
+# The ciphers are for the names of their templates, which nothing would load either.
+ipsec) image=linux-image-cloud-amd64 wanted=(virtio_pci virtio_net esp4 esp6 xfrm_user nlmon gcm ghash-generic ctr seqiv echainiv
+    authenc authencesn sha512_generic drbg chacha_generic poly1305_generic chacha20poly1305) ;;
 *) image= ;;
 esac
-[ $# -ge 1 ] && [ -n "$image" ] || { echo "usage: $0 FOLDER [rxe|ppp]" >&2; exit 2; }
+[ $# -ge 1 ] && [ -n "$image" ] || { echo "usage: $0 FOLDER [rxe|ppp|ipsec]" >&2; exit 2; }
 [ -e "$1/vmlinuz" ] && exit 0
 mkdir -p "$(dirname "$1")"
 folder=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")

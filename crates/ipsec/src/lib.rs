@@ -8,6 +8,7 @@
 //! * [`selector`], [`policy`]: which packets have to be protected by what.
 //! * [`database`]: associations and policies together, and what is to be reported.
 //! * [`refusal`], [`counter`]: why packets did not pass, and how often.
+//! * [`netlink`]: what the kernel says of associations and policies, and what it is told. [`text`]: both in files, in the words of `ip xfrm`.
 #![forbid(unsafe_code)]
 
 pub mod algorithm;
@@ -17,8 +18,10 @@ pub mod counter;
 pub mod database;
 pub mod ip;
 pub mod lifetime;
+pub mod netlink;
 pub mod policy;
 pub mod refusal;
 pub mod selector;
+pub mod text;
 pub mod traversal;
 pub mod window;

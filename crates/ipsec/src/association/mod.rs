@@ -86,6 +86,8 @@ pub struct Parameters {
     pub is_extended: bool,
     /// The anti-replay window in packets, at most 4,096; 0 for none.
     pub window: u32,
+    /// Words of the kernel's bitmap, where that is a ring of its own (`XFRMA_REPLAY_ESN_VAL`): what it is told later has as many.
+    pub kernel_words: Option<u32>,
     /// Ports, for ESP in UDP.
     pub encapsulation: Option<Encapsulation>,
     /// When it ends.
@@ -115,6 +117,7 @@ impl Parameters {
             reqid: 0,
             is_extended: false,
             window: 64,
+            kernel_words: None,
             encapsulation: None,
             limits: Limits::NONE,
             selector: Selector::ALL,
