@@ -3,6 +3,7 @@
 //! Why it is built as it is: decision 82.
 #![forbid(unsafe_code)]
 
+pub mod daemon;
 pub mod kernel;
 pub mod step;
 

@@ -11,7 +11,7 @@ use super::socket::{Error, Questions};
 use super::wire::{self, Message, Request};
 
 /// Groups of rtnetlink that are listened to, as bits: links, neighbours, traffic control, addresses, routes and rules of both families, multicast
-/// routes, VLANs of bridges, next-hop objects.
+/// routes, settings of interfaces, next-hop objects.
 pub const GROUPS: u32 = group(1)
     | group(3)
     | group(4)
@@ -23,6 +23,8 @@ pub const GROUPS: u32 = group(1)
     | group(10)
     | group(11)
     | group(19)
+    | group(24)
+    | group(25)
     | group(32);
 
 const fn group(number: u32) -> u32 {
@@ -49,6 +51,8 @@ pub enum Change {
     Multicast,
     /// Qdiscs and filters of an interface.
     Shaping(u32),
+    /// Forwarding, `rp_filter` or the like, of one interface or all.
+    Settings,
 }
 
 /// What happened to an entry of a forwarding database.
@@ -99,6 +103,7 @@ const NEW_RULE: u16 = 32;
 const DELETE_RULE: u16 = 33;
 const GET_RULE: u16 = 34;
 const QDISC_AND_FILTER: [u16; 6] = [36, 37, 40, 41, 44, 45];
+const SETTINGS: u16 = 80;
 const NEW_NEXT_HOP: u16 = 104;
 const DELETE_NEXT_HOP: u16 = 105;
 
@@ -159,6 +164,7 @@ impl Mirror {
             DELETE_RULE => self.rules.remove(&Rule::read(body)?).then_some(Change::Routes),
             // They are not kept: the kernel does not tell of those that go with their interface.
             NEW_NEXT_HOP | DELETE_NEXT_HOP => Some(Change::Routes),
+            SETTINGS => Some(Change::Settings),
             kind if QDISC_AND_FILTER.contains(&kind) => wire::u32_at(body, 4).map(Change::Shaping),
             _ => None,
         }

@@ -1,0 +1,106 @@
+//! Why the fast path is not on at an interface that it was asked for. Each reason has a name, and a sentence that says what to do.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "reason", content = "of")]
+pub enum Off {
+    /// There is no such interface; it is taken when it comes.
+    Absent,
+    /// `millrace router off --interface`.
+    SwitchedOff,
+    /// It is down.
+    Down,
+    /// It has no Ethernet frames.
+    NotEthernet,
+    /// It is a VLAN, a bridge or a session: its packets are taken at the interface below.
+    Upper(String),
+    /// It is of a kind that the fast path does not know, such as `macvlan`, `bond`, `wireguard`.
+    Kind(String),
+    /// It is part of a bond, a VRF, Open vSwitch or the like.
+    Member(String),
+    /// A bridge's port that does not forward, by the spanning tree.
+    PortState(u8),
+    /// A bridge's port that is isolated or locked.
+    PortGuarded,
+    /// An XDP program of somebody else, by its number.
+    ForeignXdp(u32),
+    /// Another router's programs are there.
+    OtherRouter(String),
+    /// Its qdisc delays or drops on purpose, and XDP would go around it.
+    Shaped(String),
+    /// Somebody's filters look at what comes in.
+    IngressFilter(String),
+    /// Somebody's filters look at what goes out, and XDP would go around them.
+    EgressFilter(String),
+    /// A chain of nftables at the interface.
+    NetdevHook(String),
+    /// The programs could not be attached.
+    Failed(String),
+}
+
+impl Off {
+    /// Its name, as in JSON and documents.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::SwitchedOff => "switched-off",
+            Self::Down => "down",
+            Self::NotEthernet => "not-ethernet",
+            Self::Upper(_) => "upper",
+            Self::Kind(_) => "kind",
+            Self::Member(_) => "member",
+            Self::PortState(_) => "port-state",
+            Self::PortGuarded => "port-guarded",
+            Self::ForeignXdp(_) => "foreign-xdp",
+            Self::OtherRouter(_) => "other-router",
+            Self::Shaped(_) => "shaped",
+            Self::IngressFilter(_) => "ingress-filter",
+            Self::EgressFilter(_) => "egress-filter",
+            Self::NetdevHook(_) => "netdev-hook",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+impl fmt::Display for Off {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("there is no such interface; it is taken when it comes"),
+            Self::SwitchedOff => f.write_str("switched off; `millrace router on --interface` switches it on"),
+            Self::Down => f.write_str("it is down; `ip link set up` changes that"),
+            Self::NotEthernet => f.write_str("it has no Ethernet frames"),
+            Self::Upper(kind) => {
+                write!(f, "it is a {kind}: its packets are taken at the interface below, so name that one")
+            }
+            Self::Kind(kind) => write!(f, "it is a {kind}, which the fast path does not know"),
+            Self::Member(kind) => {
+                write!(f, "it is part of a {kind}, which does with its packets what the fast path does not know")
+            }
+            Self::PortState(state) => write!(f, "the spanning tree does not let the port forward (state {state})"),
+            Self::PortGuarded => f.write_str("the port is isolated or locked in its bridge"),
+            Self::ForeignXdp(program) => {
+                write!(
+                    f,
+                    "XDP program {program} of somebody else is on it; `bpftool prog show id {program}` tells whose, `ip link set xdp off` removes it"
+                )
+            }
+            Self::OtherRouter(who) => write!(f, "another router has it: {who}"),
+            Self::Shaped(qdisc) => {
+                write!(f, "qdisc {qdisc} delays or drops what it sends, and XDP would go around it: use --mode tc")
+            }
+            Self::IngressFilter(filter) => {
+                write!(f, "filter {filter} of somebody else looks at what comes in (`tc filter show dev ... ingress`)")
+            }
+            Self::EgressFilter(filter) => write!(
+                f,
+                "filter {filter} of somebody else looks at what goes out, and XDP would go around it: use --mode tc"
+            ),
+            Self::NetdevHook(chain) => write!(f, "chain {chain} of nftables is at the interface"),
+            Self::Failed(why) => write!(f, "its programs could not be attached: {why}"),
+        }
+    }
+}
