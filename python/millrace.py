@@ -133,9 +133,9 @@ def _nanoseconds(patience):
     return ANY if patience is None else max(0, int(patience * 1e9))
 
 
-def _patiently(patience, attempt):
-    """Tries for a tenth of a second at a time, so that Ctrl-C is heard, and another thread can close the endpoint. None: not in that time."""
-    piece = 100_000_000
+def _patiently(patience, attempt, piece=100_000_000):
+    """Tries for a tenth of a second at a time, or so many nanoseconds, so that Ctrl-C is heard, and another thread can close the endpoint. None: not in that
+    time."""
     until = None if patience is None else time.monotonic() + patience
     while True:
         left = piece if until is None else max(0, int((until - time.monotonic()) * 1e9))
@@ -361,9 +361,22 @@ class Endpoint:
 
     def connect(self, name, patience=5.0):
         """Connects to the endpoint of that name; waits for one that is not there yet."""
-        peer = ctypes.c_uint64()
-        self._handle.call("connect", name.encode(), _nanoseconds(patience), ctypes.byref(peer))
-        return peer.value
+        peer, why = ctypes.c_uint64(), None
+
+        def attempt(most):
+            nonlocal why
+            try:
+                self._handle.call("connect", name.encode(), most, ctypes.byref(peer))
+            except (ConnectionRefusedError, TimeoutError) as error:
+                # Nobody is there, or nobody answers, yet.
+                why = error
+                return None
+            return peer.value
+
+        found = _patiently(patience, attempt, 500_000_000)
+        if found is None:
+            raise why
+        return found
 
     def accept(self, patience=None):
         """Waits for somebody who connects; None if nobody has."""

@@ -64,8 +64,9 @@ if is_root; then
     listen all --anybody
     as 65534 0/all --bytes 100000 --count 3 --check >/dev/null || fail "who has the right is not let in: $(cat "$scratch/told.log")"
     ! as 65534 0/echo || fail "an endpoint of its user only takes another one"
-    grep -q "does not take" "$scratch/told.log" || fail "it is not said why: $(cat "$scratch/told.log")"
+    grep -q "takes no endpoints of user 65534" "$scratch/told.log" || fail "it is not said why: $(cat "$scratch/told.log")"
     ! as 65533 0/all || fail "another user was let in without the right"
+    grep -q -- "--grant user:65533=rdma" "$scratch/told.log" || fail "it is not said what he needs: $(cat "$scratch/told.log")"
 fi
 
 # The card is killed while much is on its way: both ends say so, and neither hangs.

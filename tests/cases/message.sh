@@ -31,6 +31,11 @@ told 0 "measured now" "$millrace" message table
 told 0 "from $state/millrace/message-table" "$millrace" message table
 sed -i '2s/.*/another machine/' "$state/millrace/message-table"
 told 0 "measured again" "$millrace" message table --json
+"$millrace" message explain 100 --json >"$scratch/explain.out" && python3 - "$scratch/explain.out" <<'END' || fail "$(cat "$scratch/explain.out")"
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+sys.exit(not (len(rows) == 3 and all(row["size"] == 100 and isinstance(row["ns"], (int, float)) for row in rows)))
+END
 "$millrace" message explain 100 | grep -q "eager *yes" || fail "100 bytes do not go eager"
 "$millrace" message explain 16MiB | grep -q "eager *no *- *- *has 1328 bytes" || fail "16 MiB go eager"
 
@@ -48,6 +53,15 @@ done
 ("$millrace" message send "$name" - <"$scratch/file" >/dev/null) &
 "$millrace" message receive "$name" 2>"$scratch/receive.log" | cmp - "$scratch/file" || fail "another file came out of the pipe"
 wait $!
+
+# What was there stays until all has come: nobody calls.
+echo before >"$scratch/stays"
+background receive "$millrace" message receive "$name" "$scratch/stays"
+await 10 is_open "$name" || fail "$name is not open"
+[ "$(cat "$scratch/stays")" = before ] || fail "the file is empty before anybody has called"
+kill -INT "$started"
+ended "$started" 10
+[ "$(cat "$scratch/stays")" = before ] && [ -z "$(ls -A "$scratch" | grep '^\.stays')" ] || fail "Ctrl-C leaves $(ls -A "$scratch")"
 
 # A file that is cut short by Ctrl-C is not complete.
 truncate -s 100G "$scratch/large"
@@ -67,6 +81,10 @@ listen "$name"
 listener=$started
 for way in eager one-copy zero-copy; do
     for size in 0 1 1328 1329 32768 32769 1MiB 5000000; do
+        if [ $way = eager ] && [ "$size" != 0 ] && [ "$size" != 1 ] && [ "$size" != 1328 ]; then
+            told 2 "1328 bytes at most" "$millrace" message send "$name" --bytes $size --by eager
+            continue
+        fi
         "$millrace" message send "$name" --bytes $size --count 20 --check --by $way --json >"$scratch/send.out" ||
             fail "$size bytes by $way: $(cat "$scratch/send.out")"
     done
@@ -100,7 +118,7 @@ import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
 wrong = [row for row in rows if row["complete"] != "yes"]
 print(f"{len(rows)} senders, {len(wrong)} of them cut short, {sum(row['bytes'] for row in rows)} bytes")
-sys.exit(not (len(rows) - len(wrong) >= 27 and len(wrong) > 0))
+sys.exit(not (len(rows) - len(wrong) >= 22 and len(wrong) > 0))
 END
 
 # A listener that is killed, or stopped; a name that nobody has, or that somebody has.
@@ -124,8 +142,9 @@ if is_root && command -v setpriv >/dev/null && setpriv --reuid=65534 --regid=655
     chmod 755 "$scratch"
     cp "$millrace" "$scratch/millrace"
     as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups -- env -u XDG_STATE_HOME HOME=/nonexistent)
-    told 1 "nobody has opened" "${as_nobody[@]}" "$scratch/millrace" message send "$name"
-    told 1 "does not take endpoints of this user" "${as_nobody[@]}" "$scratch/millrace" message send "root/$name"
+    told 1 "if another user runs it, say who: 1000/$name" "${as_nobody[@]}" "$scratch/millrace" message send "$name"
+    told 0 "cannot be written" "${as_nobody[@]}" XDG_STATE_HOME="$state" "$scratch/millrace" message table --measure
+    told 1 "takes no endpoints of user 65534: whoever opens it has to let that user in" "${as_nobody[@]}" "$scratch/millrace" message send "root/$name"
     listen "$name-open" --user 65534
     "${as_nobody[@]}" "$scratch/millrace" message send "root/$name-open" --bytes 1MiB --count 20 --check --by zero-copy >/dev/null ||
         fail "nobody may not send"

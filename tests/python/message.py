@@ -65,6 +65,12 @@ def drive(name):
     refused(OSError, lambda: millrace.Endpoint("no name"))
     endpoint = millrace.Endpoint(adopt="heap")
     refused(ConnectionRefusedError, lambda: endpoint.connect("nobody-has-this-name", 0))
+    # Ctrl-C ends a call of somebody who is not there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    began = time.monotonic()
+    refused(KeyboardInterrupt, lambda: endpoint.connect("nobody-has-this-name", LONG))
+    assert time.monotonic() - began < LONG / 2
     peer = endpoint.connect(name, LONG)
     assert endpoint.who(peer).name == name and endpoint.who(peer).user == os.geteuid()
     for buffer in [b"", b"bytes", bytearray(100_000), array.array("d", range(9999)), memoryview(b"0123456789")[3:7]]:

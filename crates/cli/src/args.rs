@@ -90,6 +90,9 @@ const COUNTS: &[(&[&str], &str)] = &[
     (&["rdma", "regions"], LOOKS),
     (&["rdma", "iotlb"], LOOKS),
     (&["rdma", "stats"], LOOKS),
+    (&["message", "listen"], "Senders to listen to, such as 1 [default: until Ctrl-C]"),
+    (&["message", "send"], "Messages to send, such as 1000, 10M or 1e6 [default: 1000]"),
+    (&["message", "latency"], "Messages to send there and back, such as 1000, 10M or 1e6"),
     (&["rdma", "capture"], "Packets to capture, such as 1000, 10k or 1e6"),
 ];
 const LOOKS: &str = "How often to look, with --watch";
@@ -274,6 +277,12 @@ mod tests {
         };
         let (info, plug, generate) = (help(&["info"]), help(&["ports", "plug"]), help(&["generate"]));
         assert!(info.contains("--device") && !info.contains("--size") && !info.contains("--count"), "{info}");
+        let (send, table) = (help(&["message", "send"]), help(&["message", "table"]));
+        assert!(
+            send.contains("--count <N>") && send.contains("Messages to send") && !send.contains("--device"),
+            "{send}"
+        );
+        assert!(!table.contains("--count <N>"), "{table}");
         assert!(plug.contains("--device") && !plug.contains("--burst"), "{plug}");
         assert!(applies::ALL.iter().all(|option| generate.contains(&format!("--{option}"))), "{generate}");
     }

@@ -53,6 +53,9 @@ mod process;
 mod region;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
+mod rights;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
 mod signal;
 mod table;
 mod watch;
@@ -75,6 +78,8 @@ pub use other::OtherProcess;
 pub use place::{Place, PlaceError};
 #[cfg(not(loom))]
 pub use region::{Pages, Protection, Region, RegionError};
+#[cfg(not(loom))]
+pub use rights::{refuse_descriptors, send_when_taken, take_descriptors};
 
 #[cfg(not(loom))]
 pub use watch::{Cover, Watch, WatchCounters, WatchError};

@@ -4,7 +4,6 @@ use millrace_dma::{Protection, Region};
 use millrace_message::hosted::greeting::{self, Greeting, LEN, MOST_MEMORY};
 use millrace_message::hosted::{EnterError, Owner, ProgramId, Service, wire};
 use millrace_served::{Caller, Closer, bell};
-use rustix::event::PollFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::fstat;
 use rustix::io::Errno;
@@ -49,11 +48,6 @@ impl Client {
     /// Whether it has had time enough to greet.
     pub fn is_late(&self, now: Instant) -> bool {
         self.met.is_none() && now - self.called > GREETING
-    }
-
-    /// What is looked for at its socket: its greeting, and its end.
-    pub fn wants(&self) -> PollFlags {
-        if self.is_over { PollFlags::empty() } else { PollFlags::IN | PollFlags::RDHUP }
     }
 
     /// Takes what it says. Once: who has greeted has nothing to say by the socket. `Err`: it is hung up on.

@@ -1,6 +1,9 @@
 //! The thread of the card that does the work of all programs: it turns while something moves, and sleeps otherwise. It waits for no program.
 
 use crate::clients::Client;
+use crate::joins::{Joins, worked};
+use millrace_dma::take_descriptors;
+use millrace_message::hosted::greeting::{self, Greeting};
 use millrace_message::hosted::{Doze, ProgramId, Service};
 use millrace_served::{Closer, May, bell};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,8 +24,6 @@ const TURNS: u32 = 16;
 const IMPATIENT: Duration = Duration::from_millis(5);
 /// How soon it is looked again whether somebody has greeted, or there is a place.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Calls that are accepted at a look.
-const ACCEPTED: usize = 4;
 /// Programs at once; of one user who is not the card's; of one process. Each costs the card up to 4 MiB for short messages.
 const MOST_PROGRAMS: usize = 128;
 const MOST_OF_USER: usize = 32;
@@ -39,14 +40,15 @@ pub(crate) struct Worker {
     /// Of those that have gone, what is still being closed: they have their places until then.
     graves: Vec<(u32, u32, Closer)>,
     strangers: Closer,
+    joins: Joins,
     /// No place, or no descriptor, for one more until then.
     full: Option<Instant>,
 }
 
 impl Worker {
     pub fn new(may: May, listener: OwnedFd, bell: Arc<OwnedFd>) -> Self {
-        let (service, clients, graves, strangers, full) = Default::default();
-        Self { service, may, listener, bell, clients, graves, strangers, full }
+        let (service, clients, graves, strangers, joins, full) = Default::default();
+        Self { service, may, listener, bell, clients, graves, strangers, joins, full }
     }
 
     /// Serves programs until somebody rings and says that it is to stop.
@@ -120,7 +122,8 @@ impl Worker {
         let is_awaited = self.full.is_some()
             || self.strangers.waits_for(MOST_STRANGERS)
             || self.clients.iter().any(|client| client.met.is_none() || client.closer.is_stuck());
-        let most = most.into_iter().chain(is_awaited.then_some(AGAIN)).min();
+        let is_postponed = self.joins.has_waiting(Instant::now());
+        let most = most.into_iter().chain(is_awaited.then_some(AGAIN)).chain(is_postponed.then_some(IMPATIENT)).min();
         self.look(most);
         self.service.awake();
     }
@@ -140,27 +143,42 @@ impl Worker {
             PollFd::new(&*self.bell, PollFlags::IN),
         ];
         for client in &self.clients {
-            fds.push(PollFd::new(&client.socket, client.wants()));
-            // Three each; the socket, of which nothing is asked, stands for what is missing.
-            for fd in [client.ended.as_ref(), client.met.as_ref().map(|met| &met.bell)] {
-                let (fd, wanted) = fd.map_or((&client.socket, PollFlags::empty()), |fd| (fd, PollFlags::IN));
+            // Three each; the own bell, of which nothing is asked, stands for what is missing.
+            let is_heard = client.met.is_some() || self.joins.may(client.caller.uid, now);
+            let wanted = if is_heard { PollFlags::IN | PollFlags::RDHUP } else { PollFlags::RDHUP };
+            let fds_of = [
+                Some((&client.socket, wanted)),
+                client.ended.as_ref().map(|fd| (fd, PollFlags::IN)),
+                client.met.as_ref().map(|met| (&met.bell, PollFlags::IN)),
+            ];
+            for fd in fds_of {
+                let (fd, wanted) = fd.filter(|_| !client.is_over).unwrap_or((&self.bell, PollFlags::empty()));
                 fds.push(PollFd::new(fd, wanted));
             }
         }
+        // Who is to be hung up on is not looked at any more.
+        let is_done = self.clients.iter().all(|client| !client.is_over);
+        let most = if is_done { most } else { Some(Duration::ZERO) };
         let most = most.map(|most| Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() });
         if !matches!(poll(&mut fds, most.as_ref()), Ok(1..)) {
             return;
         }
         let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
         drop(fds);
+        let mut has_greeted = false;
         for (client, ready) in self.clients.iter_mut().zip(ready[2..].chunks_exact(3)) {
             if let Some(met) = client.met.as_ref().filter(|_| ready[2].contains(PollFlags::IN)) {
                 bell::heard_by_card(&met.bell);
             }
             let has_ended = client.ended.is_some() && ready[1].contains(PollFlags::IN);
             client.is_over |= has_ended || !ready[0].is_empty() && !ready[0].contains(PollFlags::IN);
-            if !client.is_over && ready[0].contains(PollFlags::IN) {
+            // One greeting at a look: what programs say in their rings goes on between.
+            let is_greeting = client.met.is_none();
+            if !client.is_over && ready[0].contains(PollFlags::IN) && !(is_greeting && has_greeted) {
+                has_greeted |= is_greeting;
+                let began = worked();
                 client.is_over |= client.hear(&mut self.service).is_err();
+                self.joins.charge(client.caller.uid, worked().saturating_sub(began), Instant::now());
             }
         }
         self.hang_up_some();
@@ -169,31 +187,26 @@ impl Worker {
         }
     }
 
+    /// One call at a look.
     fn accept(&mut self) {
-        for _ in 0..ACCEPTED {
-            self.graves.retain_mut(|(.., closer)| {
-                closer.try_again();
-                closer.count() > 0
-            });
-            if self.clients.len() + self.graves.len() >= MOST_PROGRAMS {
-                self.full = Some(Instant::now() + AGAIN);
-                return;
-            }
-            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.let_in(socket),
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(Errno::AGAIN) => return,
-                // No descriptors.
-                Err(_) => {
-                    self.full = Some(Instant::now() + AGAIN);
-                    return;
-                }
-            }
+        self.graves.retain_mut(|(.., closer)| {
+            closer.try_again();
+            closer.count() > 0
+        });
+        if self.clients.len() + self.graves.len() >= MOST_PROGRAMS {
+            self.full = Some(Instant::now() + AGAIN);
+            return;
+        }
+        match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => self.let_in(socket),
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
+            // No descriptors.
+            Err(_) => self.full = Some(Instant::now() + AGAIN),
         }
     }
 
     fn let_in(&mut self, socket: OwnedFd) {
-        let Some(caller) = (self.may)(socket.as_fd()) else { return self.strangers.close(socket) };
+        let Some(caller) = (self.may)(socket.as_fd()) else { return self.turn_away(socket, Errno::ACCESS) };
         let callers = || {
             let clients = self.clients.iter().map(|client| (client.caller.uid, client.caller.pid));
             clients.chain(self.graves.iter().map(|(uid, pid, _)| (*uid, *pid)))
@@ -201,12 +214,22 @@ impl Worker {
         let of_process = callers().filter(|(_, pid)| caller.pid != 0 && *pid == caller.pid).count();
         let of_user = callers().filter(|(uid, _)| *uid == caller.uid).count();
         if of_process >= MOST_OF_PROCESS || caller.is_limited && of_user >= MOST_OF_USER {
-            return self.strangers.close(socket);
+            return self.turn_away(socket, Errno::USERS);
         }
         match Client::new(socket, caller) {
-            Ok(client) => self.clients.push(client),
-            Err(socket) => self.strangers.close(socket),
+            Ok(client) => {
+                // Its memory, now that it is known that it may give some. An older system always lets it.
+                let _ = take_descriptors(&client.socket);
+                self.clients.push(client);
+            }
+            Err(socket) => self.turn_away(socket, Errno::NFILE),
         }
+    }
+
+    /// Hangs up, and says why.
+    fn turn_away(&mut self, socket: OwnedFd, why: Errno) {
+        let _ = greeting::send(&socket, &Greeting::Refused(why), None);
+        self.strangers.close(socket);
     }
 
     fn hang_up_some(&mut self) {
@@ -217,11 +240,13 @@ impl Worker {
     }
 
     fn hang_up(&mut self, at: usize) {
+        let began = worked();
         let Client { socket, ended, met, mut closer, caller, .. } = self.clients.swap_remove(at);
         self.full = None;
         let left = met.as_ref().and_then(|met| self.service.leave(met.number));
         closer.close((left, ended, met));
         closer.close(socket);
         self.graves.push((caller.uid, caller.pid, closer));
+        self.joins.charge(caller.uid, worked().saturating_sub(began), Instant::now());
     }
 }

@@ -1,12 +1,12 @@
 //! Programs and cards that end, and programs that write what they like.
 
 use crate::{ALL, Card, PATIENCE, bytes};
-use millrace_dma::{Pages, Region};
+use millrace_dma::{Pages, Region, refuse_descriptors, send_when_taken};
 use millrace_message::Tag;
 use millrace_message::endpoint::{Event, Users};
 use millrace_message::engine::Outcome;
 use millrace_message::hosted::greeting::{self, Greeting, LEN};
-use millrace_message::hosted::{Error, socket_of, wire};
+use millrace_message::hosted::{Config, Endpoint, Error, socket_of, wire};
 use proptest::prelude::*;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals};
@@ -68,11 +68,16 @@ struct Stranger {
     bell: OwnedFd,
 }
 
-fn hello(card: &Card, file: &Region, len: u64) -> Result<(OwnedFd, OwnedFd), Errno> {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+fn call(card: &Card) -> Result<OwnedFd, Errno> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     connect(&socket, &SocketAddrUnix::new(socket_of(&card.path))?)?;
-    greeting::send(&socket, &Greeting::Hello { name: None, users: Users::Own, len }, file.fd())?;
+    Ok(socket)
+}
+
+fn hello(card: &Card, file: &Region, len: u64) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let socket = call(card)?;
+    let hello = Greeting::Hello { name: None, users: Users::Own, len };
+    send_when_taken(&socket, PATIENCE, || greeting::send(&socket, &hello, file.fd()))?;
     let (mut bytes, mut fds) = ([0; LEN], Vec::new());
     let begin = Instant::now();
     loop {
@@ -112,6 +117,20 @@ fn memory_that_could_make_the_card_wait_is_not_taken() {
     assert!(fcntl_get_seals(fd).unwrap().contains(SealFlags::FUTURE_WRITE | SealFlags::SHRINK));
     let hole = fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096);
     assert_eq!(hole, Err(Errno::PERM));
+}
+
+/// Who may not use the card is told so, and cannot send anything that would have to be closed for him.
+#[test]
+fn strangers_send_no_descriptors() {
+    let card = Card::for_users(Box::new(|_| None));
+    let opened = Endpoint::open(&card.path, Config { pool: 4096, ..Config::default() }).map(drop);
+    assert!(matches!(opened, Err(Error::NoRight { .. })), "{opened:?}");
+    let socket = call(&card).unwrap();
+    if refuse_descriptors(&socket).is_ok() {
+        let hello = Greeting::Hello { name: None, users: Users::Own, len: 1 << 20 };
+        let sent = greeting::send(&socket, &hello, Some(socket.as_fd()));
+        assert!(matches!(sent, Err(Errno::PERM | Errno::PIPE)), "{sent:?}");
+    }
 }
 
 /// Whatever a program writes into its ring: others go on, and it is served or hung up on.

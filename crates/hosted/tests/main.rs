@@ -2,8 +2,9 @@
 
 mod faults;
 mod model;
+mod storm;
 
-use millrace_hosted::{Server, Start};
+use millrace_hosted::{May, Server, Start};
 use millrace_message::Tag;
 use millrace_message::bell::{Full, Owner};
 use millrace_message::endpoint::{Event, Users};
@@ -25,10 +26,14 @@ pub(crate) struct Card {
 
 impl Card {
     pub(crate) fn new() -> Self {
+        Self::for_users(millrace_served::owner_only())
+    }
+
+    pub(crate) fn for_users(may: May) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("card.sock");
         let mut server = Server::listen(socket_of(&path)).unwrap();
-        server.start(Start { cpu: None, may: millrace_served::owner_only() }).unwrap();
+        server.start(Start { cpu: None, may }).unwrap();
         Self { path, server: Some(server), _folder: folder }
     }
 

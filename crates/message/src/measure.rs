@@ -25,7 +25,7 @@ const RUN: u64 = 64 << 10;
 const LOOKED_AT: usize = 4;
 const FACTOR: f64 = 4.0;
 /// The first line of the file.
-const MAGIC: &str = "millrace message table 1";
+const MAGIC: &str = "millrace message table 2";
 
 /// Where a table comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum From {
 }
 
 /// A table and where it comes from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Kept {
     /// What things cost.
     pub table: Table,
@@ -47,6 +47,8 @@ pub struct Kept {
     pub from: From,
     /// The file. `None`: there is no home to keep it in.
     pub path: Option<PathBuf>,
+    /// Why what was measured is not in the file.
+    pub unkept: Option<std::io::Error>,
 }
 
 /// It cannot be measured.
@@ -88,7 +90,7 @@ pub fn keep(limits: &Limits, wanted: Wanted) -> Result<Kept, Unmeasured> {
     let found = found.map(|text| read(&text, &host()).filter(|table| wanted != Wanted::Anew && fits(table)));
     let table = match found {
         Some(Some(table)) if wanted == Wanted::Enough || table.rows[0].register > 0.0 => {
-            return Ok(Kept { table: table.of(limits), from: From::Kept, path });
+            return Ok(Kept { table: table.of(limits), from: From::Kept, path, unkept: None });
         }
         Some(Some(mut table)) => {
             register(&mut table)?;
@@ -96,12 +98,10 @@ pub fn keep(limits: &Limits, wanted: Wanted) -> Result<Kept, Unmeasured> {
         }
         _ => measure(wanted != Wanted::Enough)?,
     };
-    if let Some(path) = &path {
-        // Without it, it is measured again.
-        let _ = write(path, &table);
-    }
+    // Without it, it is measured again.
+    let unkept = path.as_deref().and_then(|path| write(path, &table).err());
     let from = if found == Some(None) { From::Refreshed } else { From::Measured };
-    Ok(Kept { table: table.of(limits), from, path })
+    Ok(Kept { table: table.of(limits), from, path, unkept })
 }
 
 /// `$XDG_STATE_HOME/millrace/message-table`.
@@ -124,7 +124,7 @@ fn host() -> String {
 }
 
 fn written(table: &Table, host: &str) -> String {
-    let mut text = format!("{MAGIC}\n{host}\n{:.1} {:.3}\n", table.doorbell, table.eager_word);
+    let mut text = format!("{MAGIC}\n{host}\n{:.1} {:.1} {:.3}\n", table.doorbell, table.record, table.eager_word);
     for row in &table.rows {
         text += &format!("{:.1} {:.1} {:.1}\n", row.register, row.copy, row.transfer);
     }
@@ -137,13 +137,13 @@ fn read(text: &str, host: &str) -> Option<Table> {
         return None;
     }
     let mut numbers = || -> Option<Vec<f64>> { lines.next()?.split(' ').map(|word| word.parse().ok()).collect() };
-    let [doorbell, eager_word] = numbers()?[..] else { return None };
+    let [doorbell, record, eager_word] = numbers()?[..] else { return None };
     let mut rows = [Row::default(); SIZES.len()];
     for row in &mut rows {
         let [register, copy, transfer] = numbers()?[..] else { return None };
         *row = Row { register, copy, transfer };
     }
-    let table = Table { rows, doorbell, eager_word, ..bare() };
+    let table = Table { rows, doorbell, record, eager_word, ..bare() };
     table.check().is_ok().then_some(table)
 }
 
@@ -151,8 +151,11 @@ fn read(text: &str, host: &str) -> Option<Table> {
 fn write(path: &Path, table: &Table) -> std::io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     let part = path.with_extension(std::process::id().to_string());
-    fs::write(&part, written(table, &host()))?;
-    fs::rename(part, path)
+    let written = fs::write(&part, written(table, &host())).and_then(|()| fs::rename(&part, path));
+    if written.is_err() {
+        let _ = fs::remove_file(part);
+    }
+    written
 }
 
 /// One with nothing in it.
@@ -161,6 +164,7 @@ fn bare() -> Table {
     Table {
         rows: [Row::default(); SIZES.len()],
         doorbell: 0.0,
+        record: 0.0,
         eager_word: 0.0,
         most_eager: MOST_EAGER as u64,
         mtu: mtu.into(),
@@ -244,7 +248,8 @@ fn fits(table: &Table) -> bool {
 /// # Errors
 /// [`Unmeasured`].
 pub fn measure(registers: bool) -> Result<Table, Unmeasured> {
-    let mut table = Table { doorbell: doorbell()?, eager_word: eager_word()?, ..bare() };
+    let (record, eager_word) = eager()?;
+    let mut table = Table { doorbell: doorbell()?, record, eager_word, ..bare() };
     let mut bench = Bench::new()?;
     for (row, len) in table.rows.iter_mut().zip(SIZES) {
         *row = Row { register: 0.0, copy: bench.copy(len), transfer: bench.transfer(len) };
@@ -322,8 +327,8 @@ fn doorbell() -> Result<f64, Unmeasured> {
     })
 }
 
-/// A word of eight bytes in an eager message, at both ends together.
-fn eager_word() -> Result<f64, Unmeasured> {
+/// What both ends do for an eager message of eight bytes, and for each eight bytes more.
+fn eager() -> Result<(f64, f64), Unmeasured> {
     let region = Region::allocate(CHANNEL_LEN, Pages::Ordinary).map_err(Unmeasured::because)?;
     let end = |side| -> Result<_, Unmeasured> {
         let mut engine = Engine::new(Limits::default()).map_err(Unmeasured::because)?;
@@ -342,7 +347,7 @@ fn eager_word() -> Result<f64, Unmeasured> {
         })
     };
     let (short, long) = time(8).zip(time(MOST_EAGER)).ok_or_else(|| Unmeasured("no message comes".to_owned()))?;
-    Ok(((long - short) / (MOST_EAGER / 8 - 1) as f64).max(0.01))
+    Ok((short, ((long - short) / (MOST_EAGER / 8 - 1) as f64).max(0.01)))
 }
 
 #[cfg(test)]
@@ -378,6 +383,11 @@ mod tests {
         write(&path, &table).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(read(&text, &host()).is_some());
+        // What cannot be written leaves nothing behind.
+        let folder = dir.join("folder");
+        fs::create_dir_all(folder.join("full")).unwrap();
+        assert!(write(&folder, &table).is_err());
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
         fs::remove_dir_all(dir).unwrap();
     }
 }

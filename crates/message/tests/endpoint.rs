@@ -1,5 +1,6 @@
 //! Endpoints that meet by name: what comes, who wakes whom, who is refused, and what is left of who has gone.
 
+use millrace_dma::take_descriptors;
 use millrace_message::Scheme;
 use millrace_message::bell::{Full, Owner};
 use millrace_message::block::{AllocateError, GiveError};
@@ -12,6 +13,7 @@ use millrace_message::engine::{Breach, Cancel, Limits, Outcome, RequestError};
 use millrace_message::window::{AccessError, WindowError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, connect, recv, send, sendmsg, socket_with,
@@ -33,6 +35,7 @@ const SLEEPY: Config = Config {
     table: Some(Table {
         rows: [Row { register: 2000.0, copy: 1000.0, transfer: 5000.0 }; 9],
         doorbell: 100.0,
+        record: 0.0,
         eager_word: 1.0,
         most_eager: 200,
         mtu: 1024,
@@ -251,7 +254,7 @@ fn what_cannot_be_is_refused_by_name() {
     let whole = name("refused");
     assert!(matches!(Endpoint::open(&whole), Err(Error::Taken(_))));
     assert!(matches!(Endpoint::open("no name"), Err(Error::Name(_))));
-    assert!(matches!(Endpoint::open("4294967290/solver"), Err(Error::Name(_))));
+    assert!(matches!(Endpoint::open("4294967290/solver"), Err(Error::Foreign(_))));
     let one = Endpoint::with(SLEEPY).unwrap();
     assert!(matches!(one.connect(&name("nobody"), Duration::from_millis(20)), Err(Error::Nobody(_))));
     let ends: Vec<Endpoint> = (0..4).map(|_| Endpoint::with(SLEEPY).unwrap()).collect();
@@ -335,6 +338,19 @@ fn who_says_what_nobody_says_is_hung_up_on() {
     other.accept(LONG).unwrap();
 }
 
+/// Has the thread of an endpoint stand still, by a function that it calls, until what comes back is dropped.
+fn stopped(other: &Endpoint, one: &Endpoint, to: Peer) -> std::sync::mpsc::Sender<()> {
+    let ((gate, opens), (told, stands)) = (std::sync::mpsc::channel::<()>(), std::sync::mpsc::channel());
+    let request = other.receive(None, Tag(99), u64::MAX, vec![]).unwrap();
+    assert!(other.then(request, move |_| {
+        told.send(()).unwrap();
+        let _ = opens.recv();
+    }));
+    one.send(to, Tag(99), vec![]).unwrap();
+    stands.recv_timeout(LONG).unwrap();
+    gate
+}
+
 /// A socket that takes a minute to close: it lingers, and nobody reads what was sent.
 fn slow_to_close() -> (std::net::TcpStream, std::net::TcpStream) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -350,26 +366,41 @@ fn slow_to_close() -> (std::net::TcpStream, std::net::TcpStream) {
 fn descriptors_that_are_slow_to_close_hold_nobody_up() {
     let other = open("slow");
     let mut deaf = Vec::new();
+    let one = Endpoint::with(SLEEPY).unwrap();
+    let to = one.connect(&name("slow"), LONG).unwrap();
     // In a greeting, after one, and in a socket that is closed before it was read.
     for what in 0..3 {
-        let socket = call("slow");
         let (slow, end) = slow_to_close();
         deaf.push(end);
+        let socket = call("slow");
+        let can_refuse = take_descriptors(&socket).is_ok();
         if what > 0 {
             send(&socket, &hello(), SendFlags::empty()).unwrap();
+            // It is let in.
+            let most = Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&most)), Ok(1));
         }
         let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(1))];
         let (mut ancillary, fds) = (SendAncillaryBuffer::new(&mut space), [slow.as_fd()]);
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
         let record = if what == 0 { hello() } else { vec![0] };
+        if what == 0 && can_refuse {
+            // It is not sent at all, so that there is nothing to close.
+            let sent = sendmsg(&socket, &[IoSlice::new(&record)], &mut ancillary, SendFlags::empty());
+            assert_eq!(sent, Err(Errno::PERM));
+            // Which this thread would wait for.
+            deaf.pop();
+            continue;
+        }
+        // So that it is the last to close it, and not this thread.
+        let gate = stopped(&other, &one, to);
         for _ in 0..if what == 2 { 2 } else { 1 } {
             sendmsg(&socket, &[IoSlice::new(&record)], &mut ancillary, SendFlags::empty()).unwrap();
         }
         drop(slow);
+        drop(gate);
         assert!(has_hung_up(&socket));
     }
-    let one = Endpoint::with(SLEEPY).unwrap();
-    let to = one.connect(&name("slow"), LONG).unwrap();
     one.send(to, Tag(0), vec![1; 10]).unwrap();
     let request = other.receive(None, Tag(0), 0, vec![0; 10]).unwrap();
     assert_eq!(other.wait(request, LONG).unwrap().buffer, [1; 10]);

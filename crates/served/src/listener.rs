@@ -1,5 +1,6 @@
 //! A socket at a path, at which programs find a card.
 
+use millrace_dma::refuse_descriptors;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
@@ -17,7 +18,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, where nothing may be but the socket of a card that has died.
+    /// Listens at `path`, where nothing may be but the socket of a card that has died. What is accepted from it takes no descriptors before
+    /// [`millrace_dma::take_descriptors`], with Linux 6.16 and later.
     ///
     /// # Errors
     /// Those of the system; `EADDRINUSE` when something else is there.
@@ -34,6 +36,8 @@ impl Listener {
         }
         let socket = socket()?;
         bind(&socket, &address)?;
+        // Who calls has to wait with descriptors until he is let in, if the system can do that.
+        let _ = refuse_descriptors(&socket);
         listen(&socket, BACKLOG)?;
         let (device, inode) = std::fs::symlink_metadata(&path).map_or((0, 0), |found| (found.dev(), found.ino()));
         Ok(Self { path, device, inode, socket: Some(socket) })

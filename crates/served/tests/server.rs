@@ -14,6 +14,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 #[path = "server/holes.rs"]
@@ -278,25 +279,62 @@ fn lingers() -> (OwnedFd, std::net::TcpStream) {
     (one.into(), other)
 }
 
-/// Calls, and sends requests of which the first brings descriptors along that nobody has any more.
-fn call_with(path: &std::path::Path, records: &[Vec<u8>], fds: Vec<OwnedFd>) -> OwnedFd {
+fn call(path: &std::path::Path) -> OwnedFd {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+/// Sends requests of which the first brings descriptors along that nobody has any more.
+fn send_all(socket: &OwnedFd, records: &[Vec<u8>], fds: Vec<OwnedFd>) {
     let mut borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     for bytes in records {
-        send_with(&socket, bytes, &core::mem::take(&mut borrowed));
+        send_with(socket, bytes, &core::mem::take(&mut borrowed));
     }
-    socket
+}
+
+/// Who may is everybody; but when so many have been let in, the card's thread stands still at the next call: it says so, until it is told to go on.
+fn after(calls: usize, caller: impl Fn(BorrowedFd<'_>) -> Option<Caller> + Send + 'static) -> (May, Gate) {
+    let ((gate, opens), (told, stands)) = (channel::<()>(), channel());
+    let count = core::cell::Cell::new(0);
+    let may: May = Box::new(move |socket| {
+        count.set(count.get() + 1);
+        if count.get() == calls + 1 {
+            told.send(()).unwrap();
+            let _ = opens.recv();
+        }
+        caller(socket)
+    });
+    (may, Gate { stands, _gate: gate })
+}
+
+struct Gate {
+    stands: Receiver<()>,
+    /// Dropped, it opens.
+    _gate: Sender<()>,
+}
+
+impl Gate {
+    /// One more calls, and the card's thread stands still.
+    fn shut(&self, path: &std::path::Path) -> OwnedFd {
+        let last = call(path);
+        self.stands.recv_timeout(Duration::from_secs(20)).unwrap();
+        last
+    }
 }
 
 fn send_with(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
-    let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(64))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
-    }
-    sendmsg(socket, &[std::io::IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+    // It takes none before it has seen who calls.
+    let sent = millrace_dma::send_when_taken(socket, Duration::from_secs(20), || {
+        let mut space = [const { core::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(64))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+        }
+        sendmsg(socket, &[std::io::IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+    });
+    sent.unwrap();
 }
 
 #[test]
@@ -316,14 +354,16 @@ fn what_takes_long_to_close_keeps_nobody_else() {
     let [hello, create] = [Request::Hello, Request::CreateDomain].map(|request| request.write().bytes());
     // With requests that take none, more than any request takes, with what is no request, and behind one for which their sender is hung up on. They wait in the
     // sockets, so that the card is the last to close them.
-    let _callers = [
-        call_with(&path, &[hello.clone(), create.clone()], slow(1)),
-        call_with(&path, &[create, hello.clone()], slow(1)),
-        call_with(&path, &[hello], slow(20)),
-        call_with(&path, &[vec![7; 5]], slow(1)),
-        call_with(&path, &[vec![0; 600]], slow(1)),
-    ];
-    start(&mut server);
+    let callers = [(); 5].map(|()| call(&path));
+    let (may, gate) = after(callers.len(), owner_only());
+    start_for(&mut server, may);
+    let _last = gate.shut(&path);
+    send_all(&callers[0], &[hello.clone(), create.clone()], slow(1));
+    send_all(&callers[1], &[create, hello.clone()], slow(1));
+    send_all(&callers[2], &[hello], slow(20));
+    send_all(&callers[3], &[vec![7; 5]], slow(1));
+    send_all(&callers[4], &[vec![0; 600]], slow(1));
+    drop(gate);
     // Answers within 5 s, or an error.
     let (mut a, b) = (End::new(&path), End::new(&path));
     a.connect(b.qpn);

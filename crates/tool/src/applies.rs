@@ -13,11 +13,12 @@ pub type Uses = [(&'static [&'static str], &'static [&'static str])];
 /// The command line with those options left out of each command's help that it does not use.
 pub fn narrowed(root: Command, uses: &Uses) -> Command {
     uses.iter().fold(root, |root, (path, used)| {
-        let hidden = ALL.iter().filter(|option| !used.contains(option));
-        let arguments: Vec<_> =
-            hidden.filter_map(|option| root.get_arguments().find(|arg| arg.get_id() == option)).collect();
-        // A command keeps its own definition of an option when the one for all is handed down.
-        let arguments: Vec<_> = arguments.into_iter().map(|argument| argument.clone().hide(true)).collect();
+        // A command keeps its own definition of an option when that of the command above it, which may be hidden there, is handed down.
+        let own = |option: &&str| {
+            let argument = root.get_arguments().find(|arg| arg.get_id() == option)?.clone();
+            Some(argument.hide(!used.contains(option)))
+        };
+        let arguments: Vec<_> = ALL.iter().filter_map(own).collect();
         within(root, path, |command| command.args(&arguments))
     })
 }
@@ -26,7 +27,10 @@ pub fn narrowed(root: Command, uses: &Uses) -> Command {
 pub fn reworded(root: Command, path: &[&'static str], option: &str, help: &'static str) -> Command {
     let found = root.get_arguments().find(|argument| argument.get_id() == option);
     let Some(argument) = found.map(|argument| argument.clone().help(help)) else { return root };
-    within(root, path, |command| command.arg(argument))
+    within(root, path, |command| {
+        let has_own = command.get_arguments().any(|own| own.get_id() == option);
+        if has_own { command.mut_arg(option, |own| own.help(help)) } else { command.arg(argument) }
+    })
 }
 
 fn within(command: Command, path: &[&'static str], change: impl FnOnce(Command) -> Command) -> Command {

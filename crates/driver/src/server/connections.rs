@@ -180,6 +180,8 @@ impl Server {
         if let Some(pidfd) = &pidfd {
             let _ = self.poll.add(pidfd, token + 1);
         }
+        // It waits for what is said to it first.
+        let _ = millrace_dma::take_descriptors(&socket);
         self.next_client += 1;
         let client = Connected {
             socket,

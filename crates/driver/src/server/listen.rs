@@ -154,6 +154,8 @@ fn socket_beside(path: &Path) -> Result<(OwnedFd, NewName), DriverError> {
         match rustix::net::bind(&socket, &SocketAddrUnix::new(&name).map_err(failed)?) {
             Ok(()) => {
                 let new = NewName::of(name).map_err(failed)?;
+                // Who connects sends no descriptors before he is let in, if the system can do that.
+                let _ = millrace_dma::refuse_descriptors(&socket);
                 rustix::net::listen(&socket, BACKLOG).map_err(failed)?;
                 return Ok((socket, new));
             }

@@ -3,6 +3,7 @@
 
 use rustix::fd::OwnedFd;
 use rustix::net::{Shutdown, shutdown};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -49,7 +50,29 @@ impl Closer {
 
     /// Whether so much waits that there should not be more.
     pub fn is_full(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) >= MOST
+        self.waiting() >= MOST
+    }
+
+    fn waiting(&self) -> usize {
+        // Relaxed: a count, which orders nothing.
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// A thread for each user of whom something waits: who sends what is slow to close stops up only himself.
+#[derive(Default)]
+pub struct Closers(BTreeMap<u32, Closer>);
+
+impl Closers {
+    /// That of a user. Those that have nothing left to do end.
+    pub fn of(&mut self, user: u32) -> &mut Closer {
+        self.0.retain(|other, closer| *other == user || closer.waiting() > 0);
+        self.0.entry(user).or_default()
+    }
+
+    /// Whether so much of a user's waits that there should not be more.
+    pub fn is_full(&self, user: u32) -> bool {
+        self.0.get(&user).is_some_and(Closer::is_full)
     }
 }
 
@@ -67,9 +90,35 @@ mod tests {
             closer.hang_up(one);
             assert_eq!(recv(&other, &mut [0_u8; 1][..], RecvFlags::empty()).unwrap().0, 0);
         }
-        while closer.waiting.load(Ordering::Relaxed) > 0 {
+        while closer.waiting() > 0 {
             thread::yield_now();
         }
         assert!(!closer.is_full());
+    }
+
+    #[test]
+    fn who_sends_what_is_slow_to_close_stops_up_only_himself() {
+        let mut closers = Closers::default();
+        let (listener, mut deaf) = (std::net::TcpListener::bind("127.0.0.1:0").unwrap(), Vec::new());
+        for _ in 0..MOST {
+            let slow = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            if deaf.is_empty() {
+                slow.set_nonblocking(true).unwrap();
+                while std::io::Write::write(&mut &slow, &[0; 1 << 16]).is_ok() {}
+                rustix::net::sockopt::set_socket_linger(&slow, Some(std::time::Duration::from_secs(60))).unwrap();
+            }
+            deaf.push(listener.accept().unwrap());
+            assert!(!closers.is_full(7));
+            closers.of(7).close(slow.into());
+        }
+        assert!(closers.is_full(7) && !closers.is_full(8));
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        closers.of(8).close(one);
+        assert_eq!(recv(&other, &mut [0_u8; 1][..], RecvFlags::empty()).unwrap().0, 0, "it is closed at once");
+        drop(deaf);
+        while closers.of(8).waiting() > 0 || closers.of(7).waiting() > 0 {
+            thread::yield_now();
+        }
+        assert_eq!((closers.0.len(), closers.is_full(7)), (1, false));
     }
 }

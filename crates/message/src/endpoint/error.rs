@@ -3,12 +3,16 @@
 use crate::engine::{LimitsError, RequestError};
 use millrace_dma::RegionError;
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 /// Why another endpoint does not take this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It is another user's.
-    #[error("it does not take endpoints of this user: open it for other users")]
+    #[error(
+        "it takes no endpoints of user {0}: whoever opens it has to let that user in (`Config::users`, `millrace message listen --user {0}`)",
+        geteuid().as_raw()
+    )]
     User,
     /// It knows as many as it may.
     #[error("it is connected to as many as it may be: open it for more, or end one")]
@@ -23,15 +27,20 @@ pub enum Refusal {
 pub enum Error {
     /// That is no name.
     #[error(
-        "{0:?} is no name of an endpoint: use 1 to 64 letters, digits, '.', '_' and '-', such as solver, 1000/solver for that of user 1000, \
-         or b:solver for that of host b"
+        "{0:?} is no name of an endpoint: use 1 to 64 letters, digits, '.', '_' and '-', such as solver. Who calls may say whose it is before it: \
+         1000/solver is that of user 1000, b:solver that of host b"
     )]
     Name(String),
+    /// It is to be opened as another user's, or another host's.
+    #[error(
+        "{0} cannot be opened: an endpoint is of the user and of the host who open it, so leave out what stands before '/' or ':'"
+    )]
+    Foreign(String),
     /// Another endpoint has that name.
     #[error("{0} is open already: close the other one, or choose another name")]
     Taken(String),
     /// No endpoint has that name.
-    #[error("nobody has opened {0}: start the other program first, or say whose it is, such as 1000/{0}")]
+    #[error("nobody has opened {0}: {hint}", hint = how_to_find(.0))]
     Nobody(String),
     /// Somebody else has taken that name.
     #[error("{name} is not open as user {expected}, but user {found} has taken its name: tell him to leave it")]
@@ -89,6 +98,21 @@ pub enum Error {
     },
 }
 
+/// What to do about a name that nobody has.
+pub(crate) fn how_to_find(name: &str) -> String {
+    match (name.split_once(':'), name.contains('/')) {
+        (Some((host, _)), _) => {
+            format!("start it on host {host} first, with a rail on the same wire as one of this end")
+        }
+        (None, true) => "start the program of that user first".to_owned(),
+        (None, false) => {
+            format!(
+                "start the other program first; or, if another user runs it, say who: 1000/{name} is that of user 1000"
+            )
+        }
+    }
+}
+
 impl Error {
     /// What the system said when something was to be done.
     pub(super) const fn when(doing: &'static str) -> impl FnOnce(Errno) -> Self {
@@ -98,18 +122,32 @@ impl Error {
     /// The number of Linux for it.
     pub fn errno(&self) -> i32 {
         let errno = match self {
-            Self::Name(_) | Self::Limits(_) | Self::Several { .. } => Errno::INVAL,
+            Self::Name(_) | Self::Foreign(_) | Self::Limits(_) | Self::Several { .. } => Errno::INVAL,
             Self::NoRail(_) => Errno::HOSTUNREACH,
             Self::Rail(_, error) => return error.errno(),
             Self::Taken(_) => Errno::ADDRINUSE,
-            Self::Nobody(_) | Self::Refused(..) => Errno::CONNREFUSED,
-            Self::Stranger { .. } => Errno::ACCESS,
+            Self::Nobody(_) => Errno::CONNREFUSED,
+            Self::Refused(_, Refusal::Version) => Errno::PROTO,
+            Self::Stranger { .. } | Self::Refused(_, Refusal::User) => Errno::ACCESS,
             Self::Silent(_) => Errno::TIMEDOUT,
-            Self::Full(_) => Errno::USERS,
+            Self::Full(_) | Self::Refused(_, Refusal::Full) => Errno::USERS,
             Self::Request(_) => Errno::NOTCONN,
             Self::Memory(_) => Errno::NOMEM,
             Self::System { source, .. } => *source,
         };
         errno.raw_os_error()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_found_is_looked_for_in_the_right_place() {
+        let said = |name: &str| Error::Nobody(name.to_owned()).to_string();
+        assert!(said("solver").ends_with("1000/solver is that of user 1000"), "{}", said("solver"));
+        assert!(said("7/solver").ends_with("start the program of that user first"), "{}", said("7/solver"));
+        assert!(said("b:7/solver").contains("on host b first"), "{}", said("b:7/solver"));
     }
 }

@@ -16,7 +16,7 @@ use crate::buffer::Buffer;
 use crate::channel::Side;
 use crate::engine::Terms;
 use crate::local::memory_len;
-use millrace_dma::{Pages, Protection, Region};
+use millrace_dma::{Pages, Protection, Region, take_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -119,7 +119,7 @@ pub fn welcome<B: Buffer>(
     let may_have = (config.peers as usize).div_ceil(4);
     let is_full = shared.with(|state| {
         state.count() >= config.peers as usize
-            || is_other && (state.count_of(caller.user) >= may_have || state.has_much_to_close())
+            || is_other && (state.count_of(caller.user) >= may_have || state.has_much_to_close(caller.user))
     });
     if is_full {
         return refuse(socket);
@@ -133,6 +133,8 @@ pub fn welcome<B: Buffer>(
         if state.count() >= config.peers as usize {
             return refuse(socket);
         }
+        // From now on it may give files in which messages are. An older system always lets it.
+        let _ = take_descriptors(&socket);
         // Before it is joined: nothing else is said by this socket before.
         if Greeting::Welcome(shared.terms).send(&socket, memory.fd().as_ref().map(|fd| fd.as_fd())).is_err() {
             return Some(socket);

@@ -15,6 +15,7 @@ mod state;
 
 pub use crate::hosts::Counters;
 pub use between::rail;
+pub(crate) use error::how_to_find;
 pub use error::{Error, Refusal};
 pub(crate) use name::{Name, is_name};
 pub(crate) use record::{send_with as send_record, take as receive_record};
@@ -273,7 +274,7 @@ impl Endpoint {
     /// An endpoint that others find by that name.
     ///
     /// # Errors
-    /// [`Error::Name`], [`Error::Taken`]; [`Error::System`].
+    /// [`Error::Name`], [`Error::Foreign`], [`Error::Taken`]; [`Error::System`].
     pub fn open(name: &str) -> Result<Self, Error> {
         Self::with(Config { name: Some(name.to_owned()), ..Config::default() })
     }
@@ -304,7 +305,7 @@ impl<B: Buffer> Endpoint<B> {
         let mut local = Local::new(config.limits)?;
         let table = config.table.or_else(|| measure::of_this_host(&config.limits));
         local.choose(table.map(|table| table.thresholds(&Scheme::ALL)).unwrap_or_default());
-        let listener = config.name.as_deref().map(|name| Name::parse(name)?.open()).transpose()?;
+        let listener = config.name.as_deref().map(|name| Name::own(name)?.open()).transpose()?;
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC).map_err(Error::when("make an epoll"))?);
         let waker = Arc::new(signal().map_err(Error::when("make an eventfd"))?);
         epoll::add(&epoll, &waker, EventData::new_u64(helper::WAKER), EventFlags::IN)

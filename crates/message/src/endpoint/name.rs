@@ -3,6 +3,7 @@
 
 use super::closer::Closer;
 use super::error::Error;
+use millrace_dma::{refuse_descriptors, take_descriptors};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fd::{AsFd, OwnedFd};
@@ -40,15 +41,22 @@ impl Name {
         if is_name(text) { Ok(Self { user, text: text.to_owned() }) } else { Err(wrong()) }
     }
 
+    /// A name that is to be opened: this user's, on this host.
+    pub fn own(text: &str) -> Result<Self, Error> {
+        let rest = text.rsplit_once([':', '/']).map_or(text, |found| found.1);
+        match Self::parse(text) {
+            Ok(name) if name.user == geteuid().as_raw() => Ok(name),
+            Err(error) if rest == text || !is_name(rest) => Err(error),
+            _ => Err(Error::Foreign(text.to_owned())),
+        }
+    }
+
     fn address(&self) -> Result<SocketAddrUnix, Errno> {
         SocketAddrUnix::new_abstract_name(format!("millrace-message/{}/{}", self.user, self.text).as_bytes())
     }
 
     /// Listens as that endpoint.
     pub fn open(&self) -> Result<OwnedFd, Error> {
-        if self.user != geteuid().as_raw() {
-            return Err(Error::Name(self.to_string()));
-        }
         let socket = socket()?;
         let bound = self.address().and_then(|address| bind(&socket, &address));
         bound.map_err(|error| match error {
@@ -73,6 +81,7 @@ impl Name {
             Closer::default().hang_up(socket);
             return Err(Error::Stranger { name: self.to_string(), expected: self.user, found });
         }
+        let _ = take_descriptors(&socket);
         Ok(Some(socket))
     }
 }
@@ -83,9 +92,14 @@ impl fmt::Display for Name {
     }
 }
 
+/// One that takes no descriptors before it is known who is at the other end; what is accepted from it neither. Systems older than Linux 6.16 cannot do
+/// that: there [`Closer`] has to do with what strangers send.
 fn socket() -> Result<OwnedFd, Error> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(Error::when("make a socket"))
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = socket.map_err(Error::when("make a socket"))?;
+    let _ = refuse_descriptors(&socket);
+    Ok(socket)
 }
 
 /// Whose process is at the other end of a socket.
@@ -117,6 +131,13 @@ mod tests {
         let longer = "x".repeat(LONGEST + 1);
         for text in ["", "a b", "a/b", "1000/", "-1/x", "1/2/x", "ä", "a\0", &*longer] {
             assert!(matches!(Name::parse(text), Err(Error::Name(_))), "{text:?}");
+        }
+        assert_eq!(Name::own(&format!("{own}/x")).unwrap(), Name::own("x").unwrap());
+        for text in [format!("{}/x", own + 1), "b:x".to_owned(), "alice/x".to_owned()] {
+            assert!(matches!(Name::own(&text), Err(Error::Foreign(_))), "{text}");
+        }
+        for text in ["a b", "b:a b", "b:", ""] {
+            assert!(matches!(Name::own(text), Err(Error::Name(_))), "{text}");
         }
     }
 }

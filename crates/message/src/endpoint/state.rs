@@ -1,6 +1,6 @@
 //! What is behind the lock of an endpoint: the protocol with its memory, the other endpoints, and what the program has not taken yet.
 
-use super::closer::Closer;
+use super::closer::Closers;
 use super::name::Caller;
 use super::places::Place;
 use super::record::{Heard, give, hear, ring};
@@ -105,7 +105,7 @@ pub struct State<B: Buffer> {
     /// For programs that wait for a descriptor; and whether it is readable.
     descriptor: Option<Arc<OwnedFd>>,
     is_readable: bool,
-    closer: Closer,
+    closers: Closers,
     /// Whoever takes back what is not needed any more: what this is behind the lock of.
     me: Weak<dyn TakesBack>,
 }
@@ -134,7 +134,7 @@ impl<B: Buffer> State<B> {
             dozes: 0,
             descriptor: None,
             is_readable: false,
-            closer: Closer::default(),
+            closers: Closers::default(),
         }
     }
 
@@ -242,9 +242,9 @@ impl<B: Buffer> State<B> {
         self.others.iter().filter(|other| other.link.is_some() && other.who.user == user).count()
     }
 
-    /// Whether so much waits to be closed that it should not be more.
-    pub fn has_much_to_close(&self) -> bool {
-        self.closer.is_full()
+    /// Whether so much of a user's waits to be closed that it should not be more.
+    pub fn has_much_to_close(&self, user: u32) -> bool {
+        self.closers.is_full(user)
     }
 
     /// Others that there are, or that have left something.
@@ -497,7 +497,9 @@ impl<B: Buffer> State<B> {
     /// Looks what has become of another endpoint.
     pub fn look(&mut self, pair: PairId) {
         let dozes = self.dozes;
-        let Some(link) = self.others.get_mut(pair.0 as usize).and_then(|other| other.link.as_mut()) else { return };
+        let Some(other) = self.others.get_mut(pair.0 as usize) else { return };
+        let user = other.who.user;
+        let Some(link) = other.link.as_mut() else { return };
         let mut fds = Vec::new();
         for _ in 0..MOST_HEARD {
             let heard = hear(&*link.socket, &mut fds);
@@ -508,7 +510,7 @@ impl<B: Buffer> State<B> {
                 fds.push(file);
             }
             let is_left = !fds.is_empty();
-            fds.drain(..).for_each(|fd| self.closer.close(fd));
+            fds.drain(..).for_each(|fd| self.closers.of(user).close(fd));
             match heard {
                 Heard::Ring => {
                     link.rings += 1;
@@ -563,7 +565,9 @@ impl<B: Buffer> State<B> {
 
     /// Says to another one that this one is not there any more, before memory is used for something else that it may be reading.
     fn unlink(&mut self, pair: PairId) {
-        let Some(link) = self.others.get_mut(pair.0 as usize).and_then(|other| other.link.take()) else { return };
+        let Some(other) = self.others.get_mut(pair.0 as usize) else { return };
+        let user = other.who.user;
+        let Some(link) = other.link.take() else { return };
         // A child may have them still, and then closing them does not do it.
         let _ = shutdown(&*link.socket, Shutdown::Both);
         let _ = epoll::delete(&self.epoll, &*link.socket);
@@ -572,7 +576,7 @@ impl<B: Buffer> State<B> {
         }
         // What another user has sent lies in it. Nobody else has it then: memory is read of the own user's processes only.
         if let Some(socket) = Arc::into_inner(link.socket) {
-            self.closer.close(socket);
+            self.closers.of(user).close(socket);
         }
     }
 

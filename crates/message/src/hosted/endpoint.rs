@@ -8,9 +8,9 @@ use super::wire::{Asked, POOL_AT};
 use crate::bell::{Bell, ClaimError, Full, Owner};
 use crate::block::Block;
 use crate::control::Tag;
-use crate::endpoint::{Event, Name, Peer, Request, Users, Who};
+use crate::endpoint::{Error as NameError, Event, Name, Peer, Request, Users, Who};
 use crate::engine::Cancel;
-use millrace_dma::{Pages, Region};
+use millrace_dma::{Pages, Region, send_when_taken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -71,14 +71,10 @@ impl Endpoint {
     /// An endpoint of the card that listens at `card`.
     ///
     /// # Errors
-    /// [`Error::NoCard`], [`Error::TurnedAway`], [`Error::Taken`], [`Error::Name`]; [`Error::Memory`], [`Error::System`].
+    /// [`Error::NoCard`], [`Error::NoRight`], [`Error::TurnedAway`], [`Error::Taken`], [`Error::Name`], [`Error::Foreign`]; [`Error::Memory`], [`Error::System`].
     pub fn open(card: &Path, config: Config) -> Result<Self, Error> {
         let Config { name, users, pool, spin } = config;
-        if let Some(name) = &name
-            && !crate::endpoint::is_name(name)
-        {
-            return Err(Error::Name(name.clone()));
-        }
+        let name = name.map(own_name).transpose()?;
         let len = POOL_AT.saturating_add(pool).next_multiple_of(4096).min(MOST_MEMORY as usize);
         let memory = Region::allocate(len, Pages::Ordinary)?;
         let failed = |doing| move |source| Error::System { doing, source };
@@ -87,12 +83,23 @@ impl Endpoint {
         fallocate(file, FallocateFlags::empty(), 0, len as u64).map_err(failed("allocate memory"))?;
         let socket = call(card)?;
         let hello = Greeting::Hello { name: name.clone(), users, len: len as u64 };
-        let no_card = |source| Error::NoCard { path: socket_of(card), source };
-        greeting::send(&socket, &hello, Some(file)).map_err(no_card)?;
-        let card = match answer(&socket)? {
+        // It takes memory of those only who may use it, and looks first who calls.
+        match send_when_taken(&socket, ANSWER, || greeting::send(&socket, &hello, Some(file))) {
+            Ok(()) => {}
+            // It has hung up, and may have said why.
+            Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(Errno::PERM) => {
+                return match answer(&socket, Duration::ZERO)? {
+                    (Greeting::Refused(why), _) => Err(Error::turned_away(why)),
+                    _ => Err(Error::TurnedAway(Errno::PROTO)),
+                };
+            }
+            Err(source) => return Err(Error::NoCard { path: socket_of(card), source }),
+        }
+        let card = match answer(&socket, ANSWER)? {
             (Greeting::Welcome, Some(card)) => card,
             (Greeting::Refused(Errno::ADDRINUSE), _) => return Err(Error::Taken(name.unwrap_or_default())),
-            (Greeting::Refused(why), _) => return Err(Error::TurnedAway(why)),
+            (Greeting::Refused(why), _) => return Err(Error::turned_away(why)),
             _ => return Err(Error::TurnedAway(Errno::PROTO)),
         };
         let mut memory = memory;
@@ -447,6 +454,15 @@ impl Endpoint {
     }
 }
 
+/// A name without the user before it, which is this one.
+fn own_name(text: String) -> Result<String, Error> {
+    match Name::own(&text) {
+        Ok(name) => Ok(name.text),
+        Err(NameError::Foreign(_)) => Err(Error::Foreign(text)),
+        Err(_) => Err(Error::Name(text)),
+    }
+}
+
 /// Calls the card.
 fn call(card: &Path) -> Result<OwnedFd, Error> {
     let path = socket_of(card);
@@ -459,8 +475,8 @@ fn call(card: &Path) -> Result<OwnedFd, Error> {
 }
 
 /// Waits for what the card says to a greeting.
-fn answer(socket: &OwnedFd) -> Result<(Greeting, Option<OwnedFd>), Error> {
-    let until = Instant::now() + ANSWER;
+fn answer(socket: &OwnedFd, patience: Duration) -> Result<(Greeting, Option<OwnedFd>), Error> {
+    let until = Instant::now() + patience;
     let (mut bytes, mut fds) = ([0; LEN + 1], Vec::new());
     loop {
         match greeting::receive(socket, &mut bytes, &mut fds) {

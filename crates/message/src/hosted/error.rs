@@ -1,6 +1,7 @@
 //! Why a call did nothing.
 
 use super::port::Memory;
+use crate::endpoint::{Refusal, how_to_find};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
@@ -17,6 +18,17 @@ pub enum Error {
         /// What the system says.
         source: Errno,
     },
+    /// It does not let programs of this user in.
+    #[error(
+        "user {user} may not use messages of this card: start it with `--grant user:{user}=rdma`, or run this program as the card's user"
+    )]
+    NoRight {
+        /// The user of this program.
+        user: u32,
+    },
+    /// It has as many programs as it takes.
+    #[error("the card has as many programs of this process or user as it takes: end one")]
+    ManyPrograms,
     /// It does not let this program in.
     #[error("the card does not let this program in: {0}")]
     TurnedAway(Errno),
@@ -28,17 +40,21 @@ pub enum Error {
     Silent,
     /// That is no name.
     #[error(
-        "{0:?} is no name of an endpoint: use 1 to 64 letters, digits, '.', '_' and '-', such as solver, or 1000/solver"
+        "{0:?} is no name of an endpoint: use 1 to 64 letters, digits, '.', '_' and '-', such as solver. Who calls may say whose it is before it: \
+         1000/solver is that of user 1000"
     )]
     Name(String),
+    /// It is to be opened as another user's.
+    #[error("{0} cannot be opened: an endpoint is of the user who opens it, so leave out what stands before '/'")]
+    Foreign(String),
     /// Another endpoint of the card has that name.
     #[error("{0} is open already: close the other one, or choose another name")]
     Taken(String),
     /// No endpoint of the card has that name.
-    #[error("nobody has opened {0} at this card: start the other program first, or say whose it is, such as 1000/{0}")]
+    #[error("nobody has opened {0} at this card: {hint}", hint = how_to_find(.0))]
     Nobody(String),
     /// It does not take endpoints of this user.
-    #[error("{0} does not take endpoints of this user: open it for other users")]
+    #[error("{name} refuses: {why}", name = .0, why = Refusal::User)]
     Refused(String),
     /// One of both knows as many as it may.
     #[error("there are as many connections as there may be: end one")]
@@ -65,6 +81,17 @@ pub enum Error {
         /// What the system says.
         source: Errno,
     },
+}
+
+impl Error {
+    /// What a card says to a program that it does not let in.
+    pub(super) fn turned_away(why: Errno) -> Self {
+        match why {
+            Errno::ACCESS => Self::NoRight { user: rustix::process::geteuid().as_raw() },
+            Errno::USERS => Self::ManyPrograms,
+            _ => Self::TurnedAway(why),
+        }
+    }
 }
 
 /// A message was not taken. Its memory is here.

@@ -4,6 +4,7 @@ use super::{AGAIN, Worker};
 use crate::clients::{Caller, Client};
 use crate::record;
 use crate::wire::Words;
+use millrace_dma::take_descriptors;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -44,7 +45,11 @@ impl Worker {
                 self.turn_away(client.socket, Errno::ACCESS)
             }
             Ok(client) if self.has_many(&client.caller) => self.turn_away(client.socket, Errno::USERS),
-            Ok(client) => self.clients.push(client),
+            Ok(client) => {
+                // Its greeting has none, so that it has nothing to wait for.
+                let _ = take_descriptors(&*client.socket);
+                self.clients.push(client);
+            }
             Err(socket) => self.turn_away(Arc::new(socket), Errno::ACCESS),
         }
     }

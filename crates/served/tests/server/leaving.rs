@@ -35,7 +35,8 @@ impl Stranger {
     }
 
     fn new(path: &std::path::Path) -> Self {
-        let socket = call_with(path, &[Request::Hello.write().bytes()], Vec::new());
+        let socket = call(path);
+        send_all(&socket, &[Request::Hello.write().bytes()], Vec::new());
         answered(&socket).unwrap();
         Self::of(socket)
     }
@@ -48,12 +49,13 @@ impl Stranger {
 }
 
 /// A card with 64 parts of memory, of which a user who is not the owner has 16, and one of his programs 8; and with 16 queues.
-fn start_narrow(server: &mut Server) {
+fn start_narrow(server: &mut Server, calls: usize) -> Gate {
     let Quota { program, all } = Quota::default();
     let quota = Quota { program, all: Amounts { regions: 64, queues: 16, ..all } };
-    let may = Box::new(|_: BorrowedFd<'_>| Some(Caller { pid: 0, uid: 1000, is_limited: true }));
+    let (may, gate) = after(calls, |_: BorrowedFd<'_>| Some(Caller { pid: 0, uid: 1000, is_limited: true }));
     let address = Address { mac: MAC, gids: [GID, GID] };
     server.start(Start { address, quota, cpu: None, link: None, mtu: 4096, may, userfaultfd: None }).unwrap();
+    gate
 }
 
 #[test]
@@ -63,8 +65,11 @@ fn what_a_program_leaves_is_its_users_until_it_is_closed() {
     let mut server = Server::listen(path.clone()).unwrap();
     // The memory waits behind a descriptor that is slow to close. It waits in the socket, so that the card is the last to close it.
     let (slow, peer) = lingers();
-    let first = call_with(&path, &[Request::Hello.write().bytes()], vec![slow]);
-    start_narrow(&mut server);
+    let first = call(&path);
+    let gate = start_narrow(&mut server, 1);
+    let last = gate.shut(&path);
+    send_all(&first, &[Request::Hello.write().bytes()], vec![slow]);
+    drop((gate, last));
     answered(&first).unwrap();
     let first = Stranger::of(first);
     assert!((0..8).all(|_| first.register().is_ok()));

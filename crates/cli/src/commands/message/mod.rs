@@ -1,9 +1,10 @@
 //! `millrace message`: messages between programs by name, of this host, and of others.
 //!
-//! - here: what can be asked for; `talk`: what two of these commands say to each other; `side`: by which endpoint; `serve`: listen and receive; `send`,
+//! - here: what can be asked for; `file`: what is received into; `talk`: what two of these commands say to each other; `side`: by which endpoint; `serve`: listen and receive; `send`,
 //!   `latency`: what they are called with; `ethernet`: an interface; `table`: what messages cost here.
 
 mod ethernet;
+mod file;
 mod latency;
 mod send;
 mod serve;

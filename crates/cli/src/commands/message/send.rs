@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use millrace_message::Scheme;
+use millrace_message::control::MOST_EAGER;
 use millrace_tool::clock::Moment;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
@@ -107,8 +108,13 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
     if args.file.is_some() && shared.count.is_some() {
         return Err(Failure::Usage("a file is sent once: leave out --count".to_owned()));
     }
-    let what = if args.check || args.file.is_some() { What::Check } else { What::Count };
     let size = args.file.as_ref().map_or(args.bytes.unwrap_or(64), |_| PART);
+    if args.by == Some(Scheme::Eager) && size > MOST_EAGER as u64 {
+        return Err(Failure::Usage(format!(
+            "--by eager: messages have {MOST_EAGER} bytes at most, and these have {size}: leave out --by, or send shorter ones by --bytes"
+        )));
+    }
+    let what = if args.check || args.file.is_some() { What::Check } else { What::Count };
     let mut source = match &args.file {
         Some(path) => Source::File(open(path)?, path.clone()),
         None => Source::Pattern { left: shared.count.unwrap_or(COUNT), size },

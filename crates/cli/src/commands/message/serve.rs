@@ -1,8 +1,8 @@
 //! `millrace message listen` and `receive`: the side that is called.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, note};
 use millrace_tool::stop;
 
+use super::file::Target;
 use super::send::sum;
 use super::side::{CardArgs, Ended, Side};
 use super::talk::{BEGIN, DATA, END, EXACT, LONGEST, LOOK, PING, READY, SEEN, Tally, WORDS, What, depth, heard, said};
@@ -56,7 +57,8 @@ pub struct ListenArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Opens the endpoint NAME, and writes what one `millrace message send` sends to FILE,
-or to standard output.
+or to standard output. A file that is there is replaced when all has come, and not
+before.
 
 Examples:
   millrace message receive solver results.bin
@@ -336,20 +338,19 @@ pub fn receive(shared: &Shared, args: &ReceiveArgs) -> Result<(), Failure> {
     }
     let mut service = Service::new(open(&args.name, &args.users, &args.rails, &args.card)?, 1)?;
     let failed = |source| Failure::File { doing: "cannot write", path: args.file.clone(), source };
-    let mut file: Box<dyn Write> = match is_standard {
-        true => Box::new(io::stdout()),
-        false => Box::new(stop::at_once(|| File::create(&args.file)).map_err(failed)?),
-    };
+    let mut file = Target::open(&args.file).map_err(failed)?;
     note(format!("{} is open; Ctrl-C ends it", args.name));
     while !stop::asked() {
-        let happened = service.next(&mut |bytes| stop::at_once(|| file.write_all(bytes)));
+        let happened = service.next(&mut |bytes| file.write(bytes));
         // Of the file, if it was one.
         let happened = happened.map_err(|failure| match failure {
             Failure::Output(source) if !is_standard => failed(source),
             other => other,
         })?;
         let Happened::Ended(sender, is_right) = happened else { continue };
-        file.flush().map_err(failed)?;
+        if is_right {
+            file.complete().map_err(failed)?;
+        }
         if !is_standard {
             Output::new(shared.json).rows("message receive", &[row("message receive", &sender, is_right)])?;
         }

@@ -7,7 +7,7 @@ use millrace_message::engine::Limits;
 use millrace_message::measure::{From, Kept, Wanted, keep};
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
-use millrace_tool::output::{Output, Row, note};
+use millrace_tool::output::{Cell, Output, Row, note};
 
 /// Options of `message table`.
 #[derive(Debug, Args)]
@@ -50,7 +50,7 @@ fn kept(wanted: Wanted) -> Result<Kept, Failure> {
 
 /// Runs `table`.
 pub fn run(shared: &Shared, args: &TableArgs) -> Result<(), Failure> {
-    let Kept { table, from, path } = kept(if args.measure { Wanted::Anew } else { Wanted::All })?;
+    let Kept { table, from, path, unkept } = kept(if args.measure { Wanted::Anew } else { Wanted::All })?;
     let output = Output::new(shared.json);
     let rows: Vec<Row> = SIZES
         .iter()
@@ -75,14 +75,20 @@ pub fn run(shared: &Shared, args: &TableArgs) -> Result<(), Failure> {
         })
         .collect();
     output.rows("ways", &ways)?;
-    let small = Row::new().tag("command", "message table").number("doorbell_ns", table.doorbell, 1).number(
-        "eager_word_ns",
-        table.eager_word,
-        3,
-    );
-    output.rows("doorbell one way; eight bytes of an eager message", &[small])?;
-    let place =
-        path.map_or_else(|| "nowhere: set HOME or XDG_STATE_HOME".to_owned(), |path| path.display().to_string());
+    let small = Row::new()
+        .tag("command", "message table")
+        .number("doorbell_ns", table.doorbell, 1)
+        .number("record_ns", table.record, 1)
+        .number("eager_word_ns", table.eager_word, 3);
+    output.rows("doorbell one way; what both ends do for a record; eight bytes of an eager message", &[small])?;
+    let place = match (path, unkept) {
+        (None, _) => "nowhere: set HOME or XDG_STATE_HOME".to_owned(),
+        (Some(path), None) => path.display().to_string(),
+        (Some(path), Some(error)) => format!(
+            "nowhere, {} cannot be written ({error}): make its folder writable, or set XDG_STATE_HOME to another one",
+            path.display()
+        ),
+    };
     note(match from {
         From::Measured => format!("measured now; kept: {place}"),
         From::Refreshed => {
@@ -104,7 +110,7 @@ pub fn explain(shared: &Shared, args: &ExplainArgs) -> Result<(), Failure> {
         .map(|(scheme, cost)| {
             Row::new()
                 .tag("command", "message explain")
-                .tag("size", args.bytes)
+                .beside("size", Cell::Count(args.bytes))
                 .text("way", scheme.name())
                 .text("chosen", if *scheme == explained.chosen { "yes" } else { "no" })
                 .maybe("ns", *cost, 0)
@@ -118,11 +124,11 @@ pub fn explain(shared: &Shared, args: &ExplainArgs) -> Result<(), Failure> {
 fn why(table: &Table, scheme: Scheme, size: u64) -> String {
     match scheme {
         Scheme::Eager if size > table.most_eager => format!("has {} bytes at most", table.most_eager),
-        Scheme::Eager => format!("a doorbell, and {} words in the ring", size.div_ceil(8)),
+        Scheme::Eager => format!("a record, and {} words in the ring", size.div_ceil(8)),
         Scheme::OneCopy => {
             let parts = size.div_ceil(table.mtu).max(1);
-            format!("3 doorbells, {parts} times {} bytes in and out, which overlap", table.mtu.min(size))
+            format!("3 records, {parts} times {} bytes in and out, which overlap", table.mtu.min(size))
         }
-        Scheme::ZeroCopy => format!("a doorbell, and system calls that read {size} bytes"),
+        Scheme::ZeroCopy => format!("a record, and system calls that read {size} bytes"),
     }
 }
