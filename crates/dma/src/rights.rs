@@ -9,7 +9,7 @@ use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// `SO_PASSRIGHTS` of Linux 6.16 (`include/uapi/asm-generic/socket.h`), which `libc` does not know yet.
+/// `SO_PASSRIGHTS` of Linux 6.16 (`asm-generic/socket.h`), which `libc` does not know yet.
 const SO_PASSRIGHTS: libc::c_int = 83;
 /// How often it is tried again.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };

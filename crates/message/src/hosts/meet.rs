@@ -28,6 +28,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 const GATHER: Duration = Duration::from_millis(20);
 /// How long a greeting may take.
 pub(super) const GREETING: Duration = Duration::from_secs(2);
+/// Calls that are being refused, at a time.
+const MOST_REFUSED: usize = 8;
 /// Answers to one call.
 const MOST_ANSWERS: usize = 64;
 /// Why somebody who was called is not there.
@@ -358,7 +360,14 @@ impl Hosts {
         if to != self.id || self.own.name.is_none() || card.id == self.id || self.of_card(card.id).is_some() {
             return false;
         }
-        let memory = Memory::new(self.own.terms);
+        // As many as are to be, with those that have not said all. Who is one too many is told so, and costs no receive buffers; of those there are a few.
+        let count =
+            self.remotes.values().filter(|remote| remote.pair.is_none()).count() + self.pairs.iter().flatten().count();
+        let most = self.own.peers as usize;
+        if count >= most + MOST_REFUSED {
+            return false;
+        }
+        let memory = if count < most { Memory::new(self.own.terms) } else { Memory::to_refuse() };
         let shared = memory.and_then(|memory| Ok((self.rails[rail].share(&memory)?, memory)));
         let Ok((shared, memory)) = shared else { return false };
         let mut remote = Remote::new(self.next_id(), pair, false, memory, now);
@@ -366,10 +375,7 @@ impl Hosts {
         remote.lanes[0] = Some(Lane { rail, other, theirs: 0, shared, key, again: now });
         remote.trunk.begin(0, 1);
         remote.card = Some(card);
-        // As many as are to be, with those that have not said all.
-        let count =
-            self.remotes.values().filter(|remote| remote.pair.is_none()).count() + self.pairs.iter().flatten().count();
-        if count >= self.own.peers as usize {
+        if count >= most {
             remote.stage = Stage::Calling;
             remote.tell(0, &Record::Refused { pair, why: Refusal::Full });
         } else {

@@ -34,6 +34,11 @@ impl Memory {
         let rmbs = usize::from(terms.slots) * terms.mtu as usize;
         Ok(Self { out: memory(PLACES * LEN + NEWS * NEWS_LEN)?, rmbs: memory(rmbs)? })
     }
+
+    /// For somebody who is only told that he is refused.
+    pub fn to_refuse() -> Result<Self, Error> {
+        Ok(Self { out: memory(PLACES * LEN + NEWS * NEWS_LEN)?, rmbs: memory(4096)? })
+    }
 }
 
 /// One end of a path.
