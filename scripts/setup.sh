@@ -30,13 +30,17 @@ to_build() {
     need cc build-essential
     need make make
     [ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
+    # The router's program for the kernel; without clang the build leaves that out.
+    need clang clang
+    need pkg-config pkg-config
+    installed libelf-dev || [ -e /usr/include/libelf.h ] || packages+=(libelf-dev)
+    installed zlib1g-dev || [ -e /usr/include/zlib.h ] || packages+=(zlib1g-dev)
     # Debian keeps a current Rust beside the one it was released with, for its browsers; hence the names.
     find_rust || packages+=(rustc-web cargo-web)
 }
 
 # What tests and benchmarks both have at the other end of a port.
 to_meet_others() {
-    need pkg-config pkg-config
     need python3 python3
     need ip iproute2
     need setpriv util-linux

@@ -4,7 +4,7 @@ use crate::guard::Guard;
 use crate::mapping::{Backing, Mapping, map_shared, map_shared_at};
 use crate::{OutOfRange, Window};
 use core::ptr::NonNull;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use std::{alloc, sync::Arc};
@@ -233,6 +233,27 @@ impl Region {
         // SAFETY: `len` bytes without a gap, readable and writable, for as long as the mapping lives; all of it is guarded.
         let window = unsafe { Window::over(base, len, true, Arc::new(mapping)) };
         Ok(Self { window, fd: None, len })
+    }
+
+    /// Maps the first `len` bytes of a map of BPF that was made to be mapped (`BPF_F_MMAPABLE`). Such a map never shrinks, and keeps its
+    /// memory as long as this mapping is there.
+    ///
+    /// # Errors
+    /// [`RegionError::NotInMemory`] when the file is no such map, [`RegionError::Size`], [`RegionError::Map`].
+    pub fn map_bpf(fd: OwnedFd, len: usize, protection: Protection) -> Result<Self, RegionError> {
+        let whole = len.checked_next_multiple_of(PAGE).filter(|_| len > 0).ok_or(RegionError::Size(len))?;
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let name = rustix::fs::readlink(path, Vec::new()).map_err(|source| RegionError::Map { len, source })?;
+        if name.as_bytes() != b"anon_inode:bpf-map" {
+            return Err(RegionError::NotInMemory);
+        }
+        let base =
+            map_shared(fd.as_fd(), whole, protection.flags()).map_err(|source| RegionError::Map { len, source })?;
+        let mapping = Arc::new(Mapping::new(base, whole, Backing::Mmap));
+        // SAFETY: `len` of the `whole` bytes that were mapped with this protection, for as long as the mapping lives. The kernel refuses to map
+        // more than the map has, and neither shrinks a map nor takes its pages away.
+        let window = unsafe { Window::over(base, len, protection == Protection::ReadWrite, mapping) };
+        Ok(Self { window, fd: Some(Arc::new(fd)), len })
     }
 
     /// Whether a part is whole pages of a file that has them and cannot shrink, and how large these are. Whole huge pages, if it has such:

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Step 8 and what hangs on it: the rule of a packet, made if there is none; once for each version of IP, which is V. No guard: it is there twice. */
+#define JOIN_(name, version) name##version
+#define JOIN(name, version) JOIN_(name, version)
+#define OF(name) JOIN(name, V)
+
+/* The key of a packet whose header has been checked to be there. */
+static __always_inline bool OF(read_key)(struct view *v, const struct packet *p, struct OF(key) *key)
+{
+    u32 l3 = p->l3 & 63;
+    struct JOIN(ipv, V) *ip = v->data + l3;
+
+    if ((void *)(ip + 1) > v->end)
+        return false;
+#if V == 4
+    key->addresses = (u64)ip->saddr | (u64)ip->daddr << 32;
+#else
+    __builtin_memcpy(key->saddr, ip->saddr, 32);
+#endif
+    key->rest = key_rest(p);
+    key->in = p->in;
+    return true;
+}
+
+static __always_inline bool OF(read_question)(struct view *v, const struct packet *p, struct question *q)
+{
+    u32 l3 = p->l3 & 63;
+    struct JOIN(ipv, V) *ip = v->data + l3;
+
+    if ((void *)(ip + 1) > v->end || v->data + 16 > v->end)
+        return false;
+#if V == 4
+    q->saddr[0] = ip->saddr;
+    q->daddr[0] = ip->daddr;
+#else
+    __builtin_memcpy(q->saddr, ip->saddr, 16);
+    __builtin_memcpy(q->daddr, ip->daddr, 16);
+#endif
+    q->dmac = *(u64 *)v->data & MAC_BITS;
+    q->smac = *(u64 *)(v->data + 6) & MAC_BITS;
+    q->version = V;
+    q->sport = p->sport;
+    q->dport = p->dport;
+    q->in = p->in;
+    q->bridge = p->bridge;
+    q->flags = p->flags;
+    q->vlan = p->vlan;
+    q->tag = p->tag;
+    q->tag_proto = p->tag_proto;
+    q->proto = p->proto;
+    q->tos = p->tos;
+    return true;
+}
+
+static __always_inline void OF(write_answer)(struct OF(rule) *rule, const struct question *q, const struct answer *a)
+{
+    u32 addresses = 0, ports;
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u64 both = (u64)(u32)~q->saddr[i] + (u32)~q->daddr[i] + a->saddr[i] + a->daddr[i];
+
+        both = (both & 0xffff) + ((both >> 16) & 0xffff) + (both >> 32);
+        addresses += both;
+        if (V == 4)
+            break;
+    }
+    addresses = (addresses & 0xffff) + (addresses >> 16);
+    addresses = (addresses & 0xffff) + (addresses >> 16);
+    ports = addresses + (u16)~q->sport + (u16)~q->dport + a->sport + a->dport;
+    ports = (ports & 0xffff) + (ports >> 16);
+    ports = (ports & 0xffff) + (ports >> 16);
+    rule->l3_delta = addresses;
+    rule->l4_delta = ports;
+#if V == 4
+    rule->new_saddr = a->saddr[0];
+    rule->new_daddr = a->daddr[0];
+#else
+    __builtin_memcpy(rule->new_saddr, a->saddr, 16);
+    __builtin_memcpy(rule->new_daddr, a->daddr, 16);
+#endif
+    rule->new_sport = a->sport;
+    rule->new_dport = a->dport;
+    rule->hop = a->hop;
+    rule->hop_epoch = a->hop_epoch;
+}
+
+/* Whether the answer is what the rule does already, the next hop's epoch aside. */
+static __always_inline bool OF(is_same)(const struct OF(rule) *rule, u32 flags, const struct answer *a)
+{
+#if V == 4
+    bool addresses = rule->new_saddr == a->saddr[0] && rule->new_daddr == a->daddr[0];
+#else
+    const u64 *have = (const u64 *)rule->new_saddr, *saddr = (const u64 *)a->saddr, *daddr = (const u64 *)a->daddr;
+    bool addresses = have[0] == saddr[0] && have[1] == saddr[1] && have[2] == daddr[0] && have[3] == daddr[1];
+#endif
+    return addresses && rule->new_sport == a->sport && rule->new_dport == a->dport && rule->hop == a->hop &&
+           (flags & ~RULE_LEARNED) == a->flags;
+}
+
+/* The slot of a new rule, written and published: on trial, or refused for `reason`. What it was refused for, or why there is no rule. */
+static __noinline int OF(publish)(const struct OF(key) *key, const struct question *q, const struct answer *a, u32 reason, u32 epoch)
+{
+    volatile struct globals *g = settings();
+    u32 hash = OF(hash)(key), word, number, jiffies = now();
+    struct OF(rule) *rule;
+    int full;
+
+    if (!g)
+        return REASON_OFF;
+    rule = OF(claim)(key, hash, jiffies, 2 * g->hz, &word, &number, &full);
+    if (!rule)
+        return full;
+#if V == 4
+    *(u64 *)&rule->saddr = key->addresses;
+#else
+    __builtin_memcpy(rule->saddr, key->saddr, 32);
+#endif
+    rule->in = key->in;
+    rule->sport = q->sport;
+    rule->dport = q->dport;
+    rule->proto = q->proto;
+    rule->dscp = rule->out_dscp = q->tos >> 2;
+    rule->reason = reason;
+    rule->epoch = epoch;
+    rule->counter = 0;
+    rule->seen = jiffies;
+    rule->asked = 0;
+    OF(write_answer)(rule, q, a);
+    __sync_lock_test_and_set(&rule->state, RULE_WORD(reason ? RULE_REFUSED : RULE_TRIAL, reason ? 0 : a->flags, word));
+    tell(reason ? EVENT_REFUSED : EVENT_MADE, reason, number, q);
+    return reason ? reason : REASON_NEW_RULE;
+}
+
+/* Writes down what Linux will send if the rule is right. */
+static __always_inline void OF(await)(struct view *v, const struct packet *p, struct OF(rule) *rule, u32 number, u32 word, u32 ticket,
+                                struct expected_key *key)
+{
+    u32 l3 = p->l3 & 63;
+    struct JOIN(ipv, V) *ip = v->data + l3;
+
+    if ((void *)(ip + 1) > v->end)
+        return;
+    __builtin_memset(key, 0, sizeof(*key));
+    __builtin_memcpy(key->saddr, &rule->new_saddr, sizeof(rule->new_saddr));
+    __builtin_memcpy(key->daddr, &rule->new_daddr, sizeof(rule->new_daddr));
+    key->sport = rule->new_sport;
+    key->dport = rule->new_dport;
+#if V == 4
+    key->id = ip->id;
+#endif
+    key->proto = p->proto;
+    key->version = V;
+    key->print = print_of(v, l3 + sizeof(*ip), p->proto);
+    expect(key, number, word, p, ticket);
+}
+
+static __always_inline void OF(refuse)(struct OF(rule) *rule, u32 word, u32 number, u32 reason, const struct question *q)
+{
+    rule->reason = reason;
+    WORD(&rule->seen) = now();
+    if (__sync_val_compare_and_swap(&rule->state, word, RULE_WORD(RULE_REFUSED, RULE_FLAGS(word), word)) == word)
+        tell(EVENT_REFUSED, reason, number, q);
+}
+
+/* One more packet of a rule on trial. */
+static __always_inline int OF(on_trial)(struct view *v, const struct packet *p, struct OF(rule) *rule, u32 word, u32 number,
+                                        struct work *work, volatile struct globals *g)
+{
+    if (WORD(&rule->asked) < g->trial_packets) {
+        __sync_fetch_and_add(&rule->asked, 1);
+        OF(await)(v, p, rule, number, word, 0, &work->expected);
+    } else if (now() - WORD(&rule->seen) > g->hz / 8) {
+        OF(refuse)(rule, word, number, REASON_LINUX_SILENT, &work->q);
+        return REASON_LINUX_SILENT;
+    }
+    return REASON_TRIAL;
+}
+
+/* Everything but a rule in force that is up to date. 0: now there is such a rule. */
+static __always_inline int OF(slow)(void *ctx, const bool skb, const struct packet *p)
+{
+    volatile struct globals *g = settings();
+    struct work *work = clean_work(skb);
+    struct view v;
+    struct OF(rule) *rule;
+    u32 word, number, epoch, ruleset, jiffies = now();
+    u64 epochs;
+    int reason;
+
+    look(ctx, skb, &v);
+    if (!g || !work || !OF(read_key)(&v, p, &work->OF(key)) || !OF(read_question)(&v, p, &work->q))
+        return REASON_IP_HEADER;
+    epochs = g->epochs;
+    epoch = epochs;
+    ruleset = epochs >> 32;
+    rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
+    if (rule && RULE_STATE(word) == RULE_REFUSED && rule->epoch == epoch && jiffies - WORD(&rule->seen) < g->hz)
+        return rule->reason;
+    if (rule && RULE_STATE(word) != RULE_REFUSED) {
+        u32 at = rule->hop;
+        struct hop *hop = bpf_map_lookup_elem(&hops, &at);
+
+        if (rule->epoch == epoch && hop && (u16)WORD(&hop->epoch) == rule->hop_epoch)
+            return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(on_trial)(&v, p, rule, word, number, work, g);
+    }
+    /* There is none, or what it was made from may have changed. The epoch was read before anything is asked, so what changes from now on
+     * makes what is written here out of date, too. */
+    reason = compile_route(ctx, skb, work);
+    if (rule && !reason && RULE_STATE(word) != RULE_REFUSED && OF(is_same)(rule, RULE_FLAGS(word), &work->a) &&
+        (s32)(rule->epoch - ruleset) >= 0) {
+        /* The epoch last: who sees it finds the epoch of the hop. Of two processors that do this, both write what is true. */
+        *(volatile u32 *)&rule->hop = work->a.hop | (u32)work->a.hop_epoch << 16;
+        WORD(&rule->epoch) = epoch;
+        return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(on_trial)(&v, p, rule, word, number, work, g);
+    }
+    if (rule && OF(end)(rule, word, jiffies))
+        tell(EVENT_ENDED, reason ? reason : REASON_EPOCH, number, &work->q);
+    if (reason && is_passing(reason))
+        return reason;
+    reason = OF(publish)(&work->OF(key), &work->q, &work->a, reason, epoch);
+    if (reason == REASON_NEW_RULE) {
+        rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
+        if (rule && RULE_STATE(word) == RULE_TRIAL)
+            OF(on_trial)(&v, p, rule, word, number, work, g);
+    }
+    return reason;
+}
+
+/* Step 10 every few seconds: conntrack still has the entry, it still says the same, and it lives on. */
+static __always_inline int OF(alive)(void *ctx, const bool skb, const struct packet *p)
+{
+    struct work *work = clean_work(skb);
+    struct view v;
+    struct OF(rule) *rule;
+    u32 word, number;
+    int reason;
+
+    look(ctx, skb, &v);
+    if (!work || !OF(read_key)(&v, p, &work->OF(key)) || !OF(read_question)(&v, p, &work->q))
+        return REASON_IP_HEADER;
+    rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
+    if (!rule)
+        return REASON_NO_CONNTRACK;
+    WORD(&rule->asked) = now();
+    if (RULE_FLAGS(word) & RULE_BRIDGED)
+        return REASON_FDB_REFRESH;
+    reason = ask_conntrack(ctx, skb, &work->q, &work->a, true);
+    work->a.hop = rule->hop;
+    work->a.flags = RULE_FLAGS(word) & ~RULE_LEARNED;
+    if (!reason && !OF(is_same)(rule, RULE_FLAGS(word), &work->a))
+        reason = REASON_NO_CONNTRACK;
+    if (reason && OF(end)(rule, word, now()))
+        tell(EVENT_ENDED, reason, number, &work->q);
+    return reason;
+}
+
+/* A connection ends, or begins anew: its rule does not live longer. */
+static __always_inline int OF(finish)(void *ctx, const bool skb, const struct packet *p)
+{
+    struct work *work = clean_work(skb);
+    struct view v;
+    struct OF(rule) *rule;
+    u32 word, number;
+
+    look(ctx, skb, &v);
+    if (!work || !OF(read_key)(&v, p, &work->OF(key)) || !OF(read_question)(&v, p, &work->q))
+        return REASON_IP_HEADER;
+    rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
+    if (rule && OF(end)(rule, word, now()))
+        tell(EVENT_ENDED, REASON_TCP_FLAGS, number, &work->q);
+    return REASON_TCP_FLAGS;
+}
+
+/* One of each for the verifier, as in compile.h. */
+static __noinline int OF(slow_xdp)(void *ctx, const struct packet *p)
+{
+    return OF(slow)(ctx, false, p);
+}
+static __noinline int OF(slow_skb)(void *ctx, const struct packet *p)
+{
+    return OF(slow)(ctx, true, p);
+}
+static __noinline int OF(alive_xdp)(void *ctx, const struct packet *p)
+{
+    return OF(alive)(ctx, false, p);
+}
+static __noinline int OF(alive_skb)(void *ctx, const struct packet *p)
+{
+    return OF(alive)(ctx, true, p);
+}
+static __noinline int OF(finish_xdp)(void *ctx, const struct packet *p)
+{
+    return OF(finish)(ctx, false, p);
+}
+static __noinline int OF(finish_skb)(void *ctx, const struct packet *p)
+{
+    return OF(finish)(ctx, true, p);
+}
+#define EITHER(name) (skb ? OF(name##_skb)(ctx, p) : OF(name##_xdp)(ctx, p))
+
+/* A packet from step 8 to its end. 0 with the verdict, or why it goes to Linux. */
+static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, struct packet *p, volatile struct globals *g, u32 jiffies,
+                                  int *verdict)
+{
+    struct OF(key) key = {};
+    struct OF(rule) *rule;
+    struct action action = {};
+    struct hop *hop;
+    u32 hash, word, number, at, hop_word;
+    int reason;
+
+    if (p->proto == PROTO_TCP && (p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)))
+        return EITHER(finish);
+    if (!OF(read_key)(v, p, &key))
+        return REASON_IP_HEADER;
+    hash = OF(hash)(&key);
+    rule = OF(find)(&key, hash, &word, &number);
+    if (!rule || RULE_STATE(word) != RULE_ACTIVE)
+        goto slow;
+    hop_word = *(volatile u32 *)&rule->hop;
+    at = hop_word & 0xffff;
+    hop = bpf_map_lookup_elem(&hops, &at);
+    if (!hop || (u16)WORD(&hop->epoch) != hop_word >> 16 || WORD(&rule->epoch) != (u32)g->epochs)
+        goto slow;
+    if (p->ttl <= 1 && !p->bridge)
+        return REASON_TTL;
+    if (p->size > hop->mtu) {
+        struct __sk_buff *buffer = ctx;
+
+        if (!skb || buffer->gso_segs < 2)
+            return REASON_MTU;
+        if (buffer->gso_size + p->l4_size + sizeof(struct JOIN(ipv, V)) > hop->mtu)
+            return REASON_BIG;
+    }
+    if (RULE_FLAGS(word) & (RULE_CONNTRACK | RULE_BRIDGED)) {
+        if (jiffies - WORD(&rule->asked) >= g->keep) {
+            reason = EITHER(alive);
+            if (reason)
+                return reason;
+            look(ctx, skb, v);
+        }
+    }
+    if (hop->flags & HOP_BRIDGED) {
+        if (v->data + 14 > v->end)
+            return REASON_SHORT;
+        u32 *have = v->data, *want = (u32 *)hop->dmac;
+
+        if (have[0] != want[0] || have[1] != want[1] || have[2] != want[2])
+            return REASON_FDB_MOVED;
+    }
+    action.dscp = rule->out_dscp;
+    action.flags = RULE_FLAGS(word);
+    action.l3_delta = rule->l3_delta;
+    action.l4_delta = rule->l4_delta;
+    action.sport = rule->new_sport;
+    action.dport = rule->new_dport;
+    __builtin_memcpy(action.saddr, &rule->new_saddr, sizeof(rule->new_saddr));
+    __builtin_memcpy(action.daddr, &rule->new_daddr, sizeof(rule->new_daddr));
+    if (WORD(&rule->state) != word)
+        return REASON_BUSY;
+    reason = skb ? change_buffer(ctx, v, p, hop, &action, V) : change_frame(ctx, v, p, hop, &action, V);
+    if (reason)
+        return reason;
+    __sync_fetch_and_add(&rule->counter, COUNTER_ADD(p->size));
+    if (WORD(&rule->seen) != jiffies)
+        WORD(&rule->seen) = jiffies;
+    *verdict = skb ? bpf_redirect(hop->out, 0) : bpf_redirect_map(&targets, hop->slot, 0);
+    return 0;
+slow:
+    reason = EITHER(slow);
+    /* 0: it is up to date again, and the next packet finds it so; this one takes Linux's way, which is as right. */
+    return reason ? reason : REASON_EPOCH;
+}
+
+#undef EITHER
+#undef OF
+#undef JOIN
+#undef JOIN_

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* What the program in the kernel and the daemon both see in maps. The same in Rust: ../src/engine/layout.rs; a test compares the two.
+ *
+ * Addresses, ports, tags, sessions and Ethernet types are as on the wire; everything else is in the order of the processor, which is
+ * little-endian. */
+#ifndef MILLRACE_LAYOUT_H
+#define MILLRACE_LAYOUT_H
+
+#include <linux/types.h>
+
+/* ---- rules ---- */
+
+/* The state of a rule is the low byte of its word; then come its flags, then a number that each claim of the slot adds one to. */
+enum rule_state {
+    RULE_EMPTY = 0,
+    RULE_BUSY = 1,    /* being written by the processor that has claimed it */
+    RULE_TRIAL = 2,   /* written; nobody has seen yet that Linux does the same */
+    RULE_ACTIVE = 3,  /* in force */
+    RULE_REFUSED = 4, /* the flow stays with Linux, for `reason`, until the epoch changes or a second has passed */
+    RULE_DEAD = 5,    /* not there any more; the slot is claimed again two seconds after `seen` at the earliest */
+};
+
+#define RULE_STATE(word) ((word) & 0xff)
+#define RULE_FLAGS(word) (((word) >> 8) & 0xff)
+#define RULE_WORD(state, flags, word) ((state) | ((flags) << 8) | ((word) & 0xffff0000))
+#define RULE_GENERATION 0x10000
+
+/* Flags of a rule. */
+#define RULE_CONNTRACK 1 /* conntrack has an entry for it, which is kept alive */
+#define RULE_NAT 2       /* addresses or ports change */
+#define RULE_BRIDGED 4   /* a frame that is bridged: nothing changes but the interface */
+#define RULE_LEARNED 8   /* the DSCP to set has been learned */
+
+/* One flow of IPv4 in one direction: one cache line. */
+struct rule4 {
+    __u32 state;
+    __u32 in; /* the interface it comes by: the one that has the address, not the card below */
+    __u32 saddr;
+    __u32 daddr;
+    __u16 sport; /* the identifier of an ICMP echo in both */
+    __u16 dport;
+    __u8 proto;
+    __u8 dscp;
+    __u8 out_dscp;
+    __u8 reason;
+    __u32 epoch; /* in which it was made */
+    __u16 hop;   /* which next hop, and the epoch of that when this was made */
+    __u16 hop_epoch;
+    __u32 new_saddr;
+    __u32 new_daddr;
+    __u16 new_sport;
+    __u16 new_dport;
+    __u16 l3_delta; /* what the new addresses add to the checksum of IP */
+    __u16 l4_delta; /* what addresses and ports add to that of TCP or UDP */
+    __u64 counter;  /* packets in the low 28 bits, bytes above */
+    __u32 seen;     /* jiffies of the last packet; of REFUSED and DEAD: since when */
+    __u32 asked;    /* jiffies of when conntrack was asked last; on trial: packets so far */
+};
+
+/* The same of IPv6: two cache lines. */
+struct rule6 {
+    __u32 state;
+    __u32 in;
+    __u8 saddr[16];
+    __u8 daddr[16];
+    __u16 sport;
+    __u16 dport;
+    __u8 proto;
+    __u8 dscp;
+    __u8 out_dscp;
+    __u8 reason;
+    __u32 epoch;
+    __u16 hop;
+    __u16 hop_epoch;
+    __u64 counter;
+    __u32 seen;
+    __u32 asked;
+    __u8 new_saddr[16];
+    __u8 new_daddr[16];
+    __u16 new_sport;
+    __u16 new_dport;
+    __u16 l3_delta; /* nothing of IPv6 has one */
+    __u16 l4_delta;
+    __u8 reserved[16];
+};
+
+#define COUNTER_PACKETS_BITS 28
+#define COUNTER_ADD(bytes) (((__u64)(bytes) << COUNTER_PACKETS_BITS) + 1)
+
+/* ---- next hops ---- */
+
+struct tag {
+    __u16 proto; /* 0: none */
+    __u16 tci;
+};
+
+#define HOP_BRIDGED 1 /* Ethernet addresses stay, and have to be those of the hop */
+#define HOP_USER 2    /* the engine in user space does it */
+
+/* What a packet gets in front of it, and where it goes. All before `epoch` is the key by which equal ones are found. */
+struct hop {
+    __u32 out;     /* the interface of the frame */
+    __u32 logical; /* the interface of the route */
+    __u16 slot;    /* of `out`, in `ports` and in `targets` */
+    __u16 flags;
+    __u8 dmac[6];
+    __u8 smac[6];
+    struct tag tags[2]; /* the outer first */
+    __u16 session;      /* of PPPoE; 0: none */
+    __u16 mtu;
+    __u32 epoch;
+    __u8 reserved[24];
+};
+#define HOP_KEY_SIZE 36
+
+/* ---- interfaces ---- */
+
+#define DEVICE_ON 0x0001          /* packets that come by it are looked at */
+#define DEVICE_TC 0x0002          /* by the program at tc, not by XDP */
+#define DEVICE_PORT 0x0004        /* of the bridge `master` */
+#define DEVICE_BRIDGE 0x0008
+#define DEVICE_VLAN 0x0010        /* on top of `lower` */
+#define DEVICE_PPPOE 0x0020       /* a session on top of `lower` */
+#define DEVICE_RP_STRICT 0x0040
+#define DEVICE_RP_LOOSE 0x0080
+#define DEVICE_FORWARD4 0x0100
+#define DEVICE_FORWARD6 0x0200
+#define DEVICE_UP 0x0400
+#define DEVICE_VLAN_AWARE 0x0800  /* a bridge that filters VLANs */
+#define DEVICE_L3 0x1000          /* packets of it begin with IP: a TUN, a session of PPP */
+#define DEVICE_USER 0x2000        /* what leaves by it is done by the engine in user space: frames go to its AF_XDP socket */
+
+/* An interface, by its number. */
+struct device {
+    __u32 flags;
+    __u32 lower;
+    __u32 master;
+    __u32 mtu;
+    __u16 vlan_proto; /* of a VLAN interface; as on the wire */
+    __u16 vlan_id;    /* as on the wire */
+    __u16 session;    /* of PPPoE; as on the wire */
+    __u16 slot;       /* 0xffff: the engine is not attached to it */
+    __u8 mac[6];
+    __u8 peer[6];     /* of PPPoE: the concentrator */
+    __u16 pvid;       /* of a port of a bridge that filters VLANs; in the processor's order; 0: none */
+    __u16 reserved;
+};
+
+/* The same for those that the engine is attached to, found without a search: in slot `ifindex % PORTS`, or `devices` if two want one slot.
+ * `word` has the address in its low 48 bits, in the order of the wire, and the flags above, so that one load sees both. */
+struct port {
+    __u64 word;
+    __u32 ifindex;
+    __u32 master;
+    __u32 mtu;
+    __u16 slot;
+    __u16 pvid;
+    __u32 failed; /* nonzero: frames that were redirected to it were lost, so it is left alone until the engine clears this */
+    __u32 reserved;
+};
+#define PORTS 4096
+#define TARGETS 1024
+#define HOPS 4096
+#define QUEUES 16 /* of each slot in `sockets`, the map of AF_XDP sockets: slot * QUEUES + queue */
+#define NO_SLOT 0xffff
+
+enum upper_kind {
+    UPPER_VLAN = 1,  /* id: proto << 16 | VLAN, as on the wire */
+    UPPER_PPPOE = 2, /* id: the session, as on the wire */
+};
+
+/* Which interface lies on another one for a tag or a session. */
+struct upper_key {
+    __u32 lower;
+    __u32 kind;
+    __u32 id;
+};
+
+struct fdb_key {
+    __u32 bridge;
+    __u16 vlan; /* in the processor's order; 0: the bridge does not filter VLANs */
+    __u8 mac[6];
+};
+
+#define FDB_LOCAL 1  /* an address of the bridge itself */
+#define FDB_TAGGED 2 /* the port sends this VLAN with its tag */
+
+struct fdb_value {
+    __u32 port;
+    __u32 flags;
+    __u32 refreshed; /* jiffies of when Linux last saw a frame from it; 0: never since the entry was written */
+};
+
+/* ---- what is set for all ---- */
+
+enum mode {
+    MODE_OFF = 0,
+    MODE_ROUTE = 1,     /* no hook of netfilter: conntrack is not asked */
+    MODE_CONNTRACK = 2, /* what conntrack has no entry for stays with Linux */
+};
+
+#define PART_FDB 1
+#define PART_VLAN 2
+#define PART_PPPOE 4
+#define PART_IPV4 8
+#define PART_IPV6 16
+#define PART_NAT 32
+#define PART_TOS 64
+
+struct globals {
+    /* Written by the daemon, read for each packet. */
+    __u64 epochs; /* low half: the epoch; high half: the epoch of the last change of the ruleset. One word, so that both are seen together. */
+    __u32 parts;
+    __u32 mode;
+    __u32 heartbeat;       /* jiffies */
+    __u32 heartbeat_limit; /* jiffies without one after which everything goes to Linux; 0: for ever */
+    __u32 shadow;          /* one in so many packets is compared; 0: none */
+    __u32 keep;            /* jiffies between two questions to conntrack about a flow */
+    __u32 tcp_ms;          /* what conntrack's timeouts are set to */
+    __u32 udp_ms;
+    __u32 trial_packets;
+    __u32 hz;
+    __u32 jiffies; /* written by the program `clock` */
+    __u32 bridge_netfilter; /* nonzero: bridged packets go through hooks of netfilter */
+    __u32 reserved[2];
+    /* Written by the program. */
+    __u32 trial_until;  /* jiffies until which the program at the egress has something to look for */
+    __u32 shadow_until;
+    __u32 hops;         /* how many next hops have been given out */
+    __u32 shadow_lost;  /* copies that found no room */
+    __u32 events_lost;
+    __u32 reserved2[11];
+};
+
+/* ---- what the egress waits for ---- */
+
+/* What no router changes of a packet, and what a rule will have made of the rest: by this the packet is known again when Linux sends it. */
+struct expected_key {
+    __u8 saddr[16]; /* IPv4 in the first four bytes */
+    __u8 daddr[16];
+    __u16 sport;
+    __u16 dport;
+    __u32 print; /* of TCP the sequence number, of ICMP that of the echo, of UDP its length and checksum less addresses and ports */
+    __u16 id;    /* of IPv4 */
+    __u8 proto;
+    __u8 version;
+};
+
+struct expected {
+    __u32 rule;
+    __u32 state; /* the word of the rule when it was written here */
+    __u32 since; /* jiffies */
+    __u8 ttl;    /* that Linux will have set */
+    __u8 dscp;   /* that it came with */
+    __u8 shadow; /* nonzero: to be copied for a comparison */
+    __u8 reserved;
+    __u32 ticket; /* of the comparison */
+};
+
+/* ---- events and copies ---- */
+
+enum event_kind {
+    EVENT_MADE = 1,
+    EVENT_ACTIVE = 2,
+    EVENT_REFUSED = 3,
+    EVENT_MISMATCH = 4,
+    EVENT_ENDED = 5,
+};
+
+struct event {
+    __u64 time; /* CLOCK_MONOTONIC, ns */
+    __u32 rule; /* its number in the table */
+    __u32 in;
+    __u8 kind;
+    __u8 version;
+    __u8 reason;
+    __u8 proto;
+    __u16 sport;
+    __u16 dport;
+    __u8 saddr[16];
+    __u8 daddr[16];
+    __u8 dscp;
+    __u8 reserved[7];
+};
+
+#define SHADOW_BYTES 2048
+enum shadow_side {
+    SHADOW_OURS = 1,
+    SHADOW_LINUX = 2,
+};
+
+struct shadow {
+    __u32 ticket; /* the same for both sides of a pair */
+    __u32 rule;
+    __u32 state; /* the word of the rule then */
+    __u32 out;   /* the interface that the frame left by, or would have */
+    __u32 in_len;
+    __u32 len;   /* of the frame, which may be longer than what is here */
+    __u8 side;
+    __u8 version;
+    __u16 reserved;
+    __u32 reserved2;
+    __u8 frame[SHADOW_BYTES];
+};
+
+#endif

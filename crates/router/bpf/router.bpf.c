@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Millrace's router in the kernel: what Linux decided about the first packets of a flow is done for the rest. The chain of a packet is that of
+ * ../src/step.rs; why it is built so: docs/decisions/0082-router.md. One source for XDP and for tc; `skb` says which. */
+#include "execute.h"
+
+#define V 4
+#include "flow.h"
+#undef V
+#define V 6
+#include "flow.h"
+#undef V
+
+#define TC_NEXT (-1) /* TC_ACT_UNSPEC: the next filter, and Linux */
+#define TC_ACT_SHOT 2
+
+/* Enough for the headers that are looked at: two tags, a session, IPv6, TCP. */
+#define HEADERS 96
+
+static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 len, int *verdict)
+{
+    volatile struct globals *g = settings();
+    struct port *port = port_of(ifindex);
+    struct packet p = {};
+    u32 jiffies = now(), slot;
+    struct view v;
+    u64 word;
+    int reason;
+
+    if (!g || !port)
+        return REASON_OFF;
+    word = *(volatile u64 *)&port->word;
+    if (!(FLAGS(word) & DEVICE_ON) || !g->mode || !!(FLAGS(word) & DEVICE_TC) != skb)
+        return REASON_OFF;
+    if (g->heartbeat_limit && jiffies - g->heartbeat > g->heartbeat_limit)
+        return REASON_STALE;
+    if (skb) {
+        struct __sk_buff *buffer = ctx;
+        u32 wanted = len < HEADERS ? len : HEADERS;
+
+        if ((void *)(long)buffer->data + HEADERS > (void *)(long)buffer->data_end)
+            bpf_skb_pull_data(buffer, wanted);
+    }
+    look(ctx, skb, &v);
+    p.len = len;
+    slot = p.slot = port->slot;
+    reason = parse_ethernet(&v, &p, g, port, word, ifindex);
+    if (reason)
+        return reason;
+    if (p.bridge) {
+        if (ifindex > 0xfffff)
+            return REASON_FDB_OFF;
+        /* The same addresses in two VLANs are two flows. */
+        p.in = ifindex | (u32)(p.vlan ? p.vlan : bpf_ntohs(p.tag) & 0xfff) << 20;
+    }
+    if (p.ethertype == ETH_IPV4) {
+        if (!(g->parts & PART_IPV4))
+            return REASON_FAMILY_OFF;
+        reason = parse_ipv4(&v, &p);
+        if (!reason)
+            reason = go4(ctx, skb, &v, &p, g, jiffies, verdict);
+    } else if (p.ethertype == ETH_IPV6) {
+        if (!(g->parts & PART_IPV6))
+            return REASON_FAMILY_OFF;
+        reason = parse_ipv6(&v, &p);
+        if (!reason)
+            reason = go6(ctx, skb, &v, &p, g, jiffies, verdict);
+    } else {
+        reason = REASON_NOT_IP;
+    }
+    if (!reason) {
+        u32 at = slot;
+        u64 *packets = bpf_map_lookup_elem(&fast, &at);
+
+        if (packets)
+            *packets += 1;
+    }
+    return reason;
+}
+
+SEC("xdp")
+int router_xdp(struct xdp_md *ctx)
+{
+    int verdict = XDP_PASS;
+    int reason = router(ctx, false, ctx->ingress_ifindex, ctx->data_end - ctx->data, &verdict);
+
+    if (!reason && verdict == XDP_REDIRECT)
+        return verdict;
+    if (!reason) {
+        /* The map has lost the interface since the rule was looked at; the frame is changed already. */
+        count(REASON_REDIRECT_FAILED);
+        return XDP_DROP;
+    }
+    count(reason);
+    return XDP_PASS;
+}
+
+SEC("tc")
+int router_tc(struct __sk_buff *skb)
+{
+    int verdict = TC_NEXT;
+    int reason = router(skb, true, skb->ifindex, skb->len, &verdict);
+
+    if (!reason)
+        return verdict;
+    count(reason);
+    return TC_NEXT;
+}
+
+/* At the egress: does Linux do what rules on trial would have done? */
+SEC("tc")
+int router_judge(struct __sk_buff *skb)
+{
+    volatile struct globals *g = settings();
+    struct expected_key key = {};
+    struct expected *found, copy;
+    struct packet p = {};
+    struct view v;
+    bool has_ethernet;
+    int reason;
+
+    if (!g || (s32)(g->trial_until - now()) < 0)
+        return TC_NEXT;
+    if ((void *)(long)skb->data + HEADERS > (void *)(long)skb->data_end)
+        bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
+    look(skb, true, &v);
+    has_ethernet = !(FLAGS(device_word(skb->ifindex)) & (DEVICE_L3 | DEVICE_PPPOE));
+    if (!open_frame(skb, &v, &p, has_ethernet))
+        return TC_NEXT;
+    if (p.ethertype == ETH_IPV4) {
+        u32 l3 = p.l3 & 63;
+        struct ipv4 *ip = v.data + l3;
+
+        reason = parse_ipv4(&v, &p);
+        if (reason || (void *)(ip + 1) > v.end)
+            return TC_NEXT;
+        __builtin_memcpy(key.saddr, &ip->saddr, 4);
+        __builtin_memcpy(key.daddr, &ip->daddr, 4);
+        key.id = ip->id;
+        key.print = print_of(&v, l3 + sizeof(*ip), p.proto);
+    } else {
+        u32 l3 = p.l3 & 63;
+        struct ipv6 *ip = v.data + l3;
+
+        reason = parse_ipv6(&v, &p);
+        if (reason || (void *)(ip + 1) > v.end)
+            return TC_NEXT;
+        __builtin_memcpy(key.saddr, ip->saddr, 16);
+        __builtin_memcpy(key.daddr, ip->daddr, 16);
+        key.print = print_of(&v, l3 + sizeof(*ip), p.proto);
+    }
+    key.sport = p.sport;
+    key.dport = p.dport;
+    key.proto = p.proto;
+    key.version = p.version;
+    found = bpf_map_lookup_elem(&expected, &key);
+    if (!found)
+        return TC_NEXT;
+    copy = *found;
+    bpf_map_delete_elem(&expected, &key);
+    if (p.version == 4)
+        judge4(skb, &v, &p, &copy, has_ethernet);
+    else
+        judge6(skb, &v, &p, &copy, has_ethernet);
+    return TC_NEXT;
+}
+
+/* The clock of the programs, for the daemon, which has no jiffies: run by BPF_PROG_TEST_RUN. */
+SEC("xdp")
+int router_clock(struct xdp_md *ctx)
+{
+    volatile struct globals *g = settings();
+
+    if (g)
+        g->jiffies = now();
+    return XDP_PASS;
+}
+
+/* For interfaces to which frames are redirected, but from which none are taken. */
+SEC("xdp")
+int router_pass(struct xdp_md *ctx)
+{
+    return XDP_PASS;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

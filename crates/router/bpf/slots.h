@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Finding, claiming and ending a rule; once for each version of IP, which is V. No guard: it is there twice. */
+#define JOIN_(name, version) name##version
+#define JOIN(name, version) JOIN_(name, version)
+#define OF(name) JOIN(name, V)
+
+/* The live rule of a flow and its number; its word as it was when it was found. */
+static __always_inline struct OF(rule) *OF(find)(const struct OF(key) *key, u32 hash, u32 *word, u32 *number)
+{
+    for (u32 probe = 0; probe < PROBES; probe++) {
+        u32 at = (hash + probe) & JOIN(JOIN(RULES, V), _MASK);
+        struct OF(rule) *rule = bpf_map_lookup_elem(&OF(rules), &at);
+        u32 seen;
+
+        if (!rule)
+            return 0;
+        seen = WORD(&rule->state);
+        if (seen == RULE_EMPTY)
+            return 0;
+        rule = after(rule, seen);
+        if (is_live(seen) && OF(is)(rule, key)) {
+            *word = seen;
+            *number = at;
+            return rule;
+        }
+    }
+    return 0;
+}
+
+/* Claims a slot. Gives its rule with the word to publish in `word`, state and flags zero; or nothing, with why in `reason`. */
+static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32 hash, u32 jiffies, u32 rest, u32 *word, u32 *number,
+                                                  int *reason)
+{
+    for (u32 probe = 0; probe < PROBES; probe++) {
+        u32 at = (hash + probe) & JOIN(JOIN(RULES, V), _MASK);
+        struct OF(rule) *rule = bpf_map_lookup_elem(&OF(rules), &at);
+        u32 seen, claimed;
+
+        if (!rule)
+            break;
+        seen = WORD(&rule->state);
+        if (RULE_STATE(seen) == RULE_BUSY || (is_live(seen) && OF(is)(rule, key))) {
+            /* It may be this very flow that another processor is at. */
+            *reason = REASON_BUSY;
+            return 0;
+        }
+        if (is_live(seen) || (RULE_STATE(seen) == RULE_DEAD && jiffies - WORD(&rule->seen) < rest))
+            continue;
+        claimed = (seen & 0xffff0000) + RULE_GENERATION + RULE_BUSY;
+        if (__sync_val_compare_and_swap(&rule->state, seen, claimed) != seen) {
+            *reason = REASON_BUSY;
+            return 0;
+        }
+        *word = claimed & 0xffff0000;
+        *number = at;
+        return rule;
+    }
+    *reason = REASON_TABLE_FULL;
+    return 0;
+}
+
+/* Ends a rule, if it is still the one of `word`. */
+static __always_inline bool OF(end)(struct OF(rule) *rule, u32 word, u32 jiffies)
+{
+    WORD(&rule->seen) = jiffies;
+    return __sync_val_compare_and_swap(&rule->state, word, RULE_WORD(RULE_DEAD, 0, word)) == word;
+}
+
+#undef OF
+#undef JOIN
+#undef JOIN_

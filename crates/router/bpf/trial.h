@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* A rule on trial: what is written down when its packet goes to Linux, and the judgement when Linux sends the packet. */
+#ifndef MILLRACE_TRIAL_H
+#define MILLRACE_TRIAL_H
+
+#include "compile.h"
+
+static __noinline void tell(u8 kind, u8 reason, u32 number, const struct question *q)
+{
+    struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+    volatile struct globals *g = settings();
+
+    if (!event) {
+        if (g)
+            __sync_fetch_and_add(&g->events_lost, 1);
+        return;
+    }
+    __builtin_memset(event, 0, sizeof(*event));
+    event->time = bpf_ktime_get_ns();
+    event->rule = number;
+    event->kind = kind;
+    event->reason = reason;
+    event->in = q->in;
+    event->version = q->version;
+    event->proto = q->proto;
+    event->dscp = q->tos >> 2;
+    event->sport = q->sport;
+    event->dport = q->dport;
+    __builtin_memcpy(event->saddr, q->saddr, 16);
+    __builtin_memcpy(event->daddr, q->daddr, 16);
+    bpf_ringbuf_submit(event, 0);
+}
+
+/* What no router changes of a packet, so that it is known again. `l4` is a header that has been checked to be there. */
+static __always_inline u32 print_of(struct view *v, u32 l4, u8 proto)
+{
+    u32 *words = v->data + l4;
+
+    if ((void *)(words + 2) > v->end)
+        return 0;
+    if (proto == PROTO_TCP)
+        return words[1];
+    if (proto == PROTO_UDP) {
+        u32 print = words[1] & 0xffff; /* the length; the checksum changes with NAT */
+
+        if ((void *)(words + 3) <= v->end)
+            print ^= words[2] * 0x9e3779b1;
+        return print;
+    }
+    return words[1];
+}
+
+/* Reasons that pass by themselves in less than a second: a rule that remembers them would only be in the way. */
+static __always_inline bool is_passing(u32 reason)
+{
+    return reason == REASON_NO_CONNTRACK || reason == REASON_NOT_ESTABLISHED || reason == REASON_NEIGHBOUR ||
+           reason == REASON_FDB_UNKNOWN || reason == REASON_FDB_MOVED || reason == REASON_FDB_REFRESH;
+}
+
+/* Whether the judge has something to look for. */
+static __always_inline void expect_until(volatile u32 *until, u32 jiffies)
+{
+    if (*until != jiffies)
+        *until = jiffies;
+}
+
+static __noinline void expect(const struct expected_key *key, u32 number, u32 word, const struct packet *p, u32 ticket)
+{
+    volatile struct globals *g = settings();
+    u32 jiffies = now();
+    struct expected value = { .rule = number, .state = word, .since = jiffies };
+
+    if (!g)
+        return;
+    value.ttl = p->bridge ? p->ttl : p->ttl - 1;
+    value.dscp = p->tos >> 2;
+    value.ticket = ticket;
+    value.shadow = ticket != 0;
+    expect_until(&g->trial_until, jiffies + g->hz);
+    bpf_map_update_elem(&expected, key, &value, BPF_ANY);
+}
+
+/* Whether the frame at the egress has the Ethernet header that `hop` would have written. */
+static __always_inline bool same_ethernet(struct __sk_buff *skb, struct view *v, const struct hop *hop, u32 l3, const struct packet *seen)
+{
+    u16 *head = v->data;
+    u16 *macs = (u16 *)hop->dmac;
+
+    if (v->data + 14 > v->end)
+        return false;
+    for (int i = 0; i < 6; i++)
+        if (head[i] != macs[i])
+            return false;
+    return seen->tag_proto == hop->tags[0].proto && seen->tag == hop->tags[0].tci && seen->vlan == hop->tags[1].tci &&
+           seen->session == hop->session;
+}
+
+/* The tags and the session of a frame that leaves, and where IP begins. */
+static __always_inline bool open_frame(struct __sk_buff *skb, struct view *v, struct packet *p, bool has_ethernet)
+{
+    u16 kind = skb->protocol;
+    u32 at = 0;
+    bool first = true;
+
+    p->len = skb->len;
+    if (has_ethernet) {
+        if (v->data + 14 > v->end)
+            return false;
+        kind = *(u16 *)(v->data + 12);
+        at = 14;
+        if (skb->vlan_present) {
+            p->tag_proto = skb->vlan_proto;
+            p->tag = bpf_htons(skb->vlan_tci);
+            first = false;
+        }
+#pragma unroll
+        for (int tags = 0; tags < 2; tags++) {
+            u16 *next = v->data + at;
+
+            if (kind != ETH_VLAN && kind != ETH_QINQ)
+                break;
+            if ((void *)(next + 2) > v->end)
+                return false;
+            if (first) {
+                p->tag_proto = kind;
+                p->tag = next[0];
+                first = false;
+            } else {
+                p->vlan = next[0];
+            }
+            kind = next[1];
+            at += 4;
+        }
+        if (kind == ETH_PPPOE) {
+            u16 *head = v->data + at;
+
+            if ((void *)(head + 4) > v->end)
+                return false;
+            p->session = head[1];
+            p->size = bpf_ntohs(head[2]) - 2;
+            kind = head[3] == PPP_IPV4 ? ETH_IPV4 : head[3] == PPP_IPV6 ? ETH_IPV6 : 0;
+            at += 8;
+        }
+    }
+    p->ethertype = kind;
+    p->l3 = at;
+    return kind == ETH_IPV4 || kind == ETH_IPV6;
+}
+
+#define V 4
+#include "verdict.h"
+#undef V
+#define V 6
+#include "verdict.h"
+#undef V
+
+#endif

@@ -1,0 +1,130 @@
+//! On which interfaces the program is, and how.
+
+use super::layout::{TARGETS, device_flag as flag};
+use super::mirror::Change;
+use super::{Engine, EngineError};
+use libbpf_rs::{Link, MapCore, MapFlags, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
+use std::os::fd::AsFd;
+
+/// How the program is attached to an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// As XDP, in the driver where it can, in front of Linux otherwise.
+    Xdp,
+    /// At the ingress of tc: for interfaces whose frames come as large segments, which XDP would break up.
+    Tc,
+}
+
+/// What has been attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attached {
+    /// How.
+    pub how: How,
+    /// Its slot in the program's maps.
+    pub slot: u16,
+}
+
+/// The program on one interface; dropped, it is not there any more.
+pub(super) struct Attachment {
+    how: How,
+    pub(super) slot: u16,
+    _link: Option<Link>,
+    hooks: Vec<TcHook>,
+}
+
+impl Attachment {
+    /// The flags that the maps have of it.
+    pub(super) fn flags(&self) -> u32 {
+        match self.how {
+            How::Xdp => flag::ON,
+            How::Tc => flag::ON | flag::TC,
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        for hook in &mut self.hooks {
+            // Gone with its interface, or already: there is nothing left to be done about it.
+            let _ = hook.detach();
+        }
+    }
+}
+
+/// By these the program's filters are known again after a crash: behind all others, so that what is judged at the egress is what leaves.
+const PRIORITY: u32 = 49_151;
+const HANDLE: u32 = 0x4d52;
+
+impl Engine {
+    /// Attaches the program to an interface: to what comes by it, in the way that is asked for, and to what leaves by it, where rules on
+    /// trial are judged. What a dead process left there is replaced. The interface has to be told of with
+    /// [`set_device`](Self::set_device), before or after.
+    ///
+    /// # Errors
+    /// [`EngineError::Attach`], [`EngineError::Slots`], [`EngineError::Update`].
+    pub fn attach(&self, ifindex: u32, how: How) -> Result<Attached, EngineError> {
+        self.detach(ifindex)?;
+        let failed = |source| EngineError::Attach { ifindex, source };
+        let slot = self.free_slot()?;
+        let mut hooks = vec![self.hook("router_judge", ifindex, TC_EGRESS).map_err(failed)?];
+        let link = match how {
+            How::Xdp => {
+                let program = self.object.progs_mut().find(|program| program.name() == "router_xdp");
+                let program = program.ok_or(EngineError::Missing("router_xdp"))?;
+                let link = program.attach_xdp(ifindex as i32).map_err(failed)?;
+                let target =
+                    self.maps.targets.update(&u32::from(slot).to_le_bytes(), &ifindex.to_le_bytes(), MapFlags::ANY);
+                target.map_err(failed)?;
+                Some(link)
+            }
+            How::Tc => {
+                hooks.push(self.hook("router_tc", ifindex, TC_INGRESS).map_err(failed)?);
+                None
+            }
+        };
+        let attachment = Attachment { how, slot, _link: link, hooks };
+        self.attached.lock().expect("no holder panics").insert(ifindex, attachment);
+        let device = self.devices.lock().expect("no holder panics").get(&ifindex).copied();
+        if let Some(device) = device {
+            self.write_device(ifindex, &device)?;
+        }
+        self.bump(Change::Ruleset);
+        Ok(Attached { how, slot })
+    }
+
+    /// Takes the program from an interface. Rules that lead out of it are refused from then on.
+    ///
+    /// # Errors
+    /// [`EngineError::Update`].
+    pub fn detach(&self, ifindex: u32) -> Result<(), EngineError> {
+        let Some(attachment) = self.attached.lock().expect("no holder panics").remove(&ifindex) else { return Ok(()) };
+        // First nothing is sent there any more, then the program goes.
+        let device = self.devices.lock().expect("no holder panics").get(&ifindex).copied();
+        if let Some(device) = device {
+            self.write_device(ifindex, &device)?;
+        }
+        self.bump(Change::Ruleset);
+        let _ = self.maps.targets.delete(&u32::from(attachment.slot).to_le_bytes());
+        drop(attachment);
+        Ok(())
+    }
+
+    fn free_slot(&self) -> Result<u16, EngineError> {
+        let attached = self.attached.lock().expect("no holder panics");
+        let is_free = |slot: &u16| attached.values().all(|attachment| attachment.slot != *slot);
+        (0..TARGETS as u16).find(is_free).ok_or(EngineError::Slots)
+    }
+
+    fn hook(&self, program: &'static str, ifindex: u32, point: libbpf_rs::TcAttachPoint) -> libbpf_rs::Result<TcHook> {
+        let program = self
+            .object
+            .progs()
+            .find(|found| found.name() == program)
+            .expect("the programs were found when they were loaded");
+        let mut builder = TcHookBuilder::new(program.as_fd());
+        builder.ifindex(ifindex as i32).replace(true).handle(HANDLE).priority(PRIORITY);
+        let mut hook = builder.hook(point);
+        hook.create()?;
+        hook.attach()
+    }
+}

@@ -1,0 +1,333 @@
+//! What the maps of the kernel hold, byte for byte: the mirror of `bpf/layout.h`. A test compares the two by the types that the program carries.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The state of a rule: the low byte of its word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// Nothing was ever there.
+    Empty = 0,
+    /// A processor is writing it.
+    Busy = 1,
+    /// Linux has not shown yet that it does the same.
+    Trial = 2,
+    /// In force.
+    Active = 3,
+    /// The flow stays with Linux.
+    Refused = 4,
+    /// Not there any more.
+    Dead = 5,
+}
+
+impl State {
+    /// That of a rule's word.
+    pub fn of(word: u32) -> Option<Self> {
+        [Self::Empty, Self::Busy, Self::Trial, Self::Active, Self::Refused, Self::Dead]
+            .into_iter()
+            .find(|s| *s as u32 == word & 0xff)
+    }
+}
+
+/// Flags of a rule.
+pub mod rule_flag {
+    /// Conntrack has an entry for it, which is kept alive.
+    pub const CONNTRACK: u8 = 1;
+    /// Addresses or ports change.
+    pub const NAT: u8 = 2;
+    /// A frame that is bridged.
+    pub const BRIDGED: u8 = 4;
+    /// The DSCP has been learned.
+    pub const LEARNED: u8 = 8;
+}
+
+/// Bytes of a rule of IPv4 and of IPv6, of a next hop and of an interface.
+pub const RULE4: usize = 64;
+/// See [`RULE4`].
+pub const RULE6: usize = 128;
+/// See [`RULE4`].
+pub const HOP: usize = 64;
+/// Bytes of the next hop's key, which are its first.
+pub const HOP_KEY: usize = 36;
+/// Where the epoch of a next hop is.
+pub const HOP_EPOCH: usize = 36;
+/// See [`RULE4`].
+pub const PORT: usize = 32;
+/// Slots for interfaces.
+pub const PORTS: u32 = 4096;
+/// Interfaces that the engine can be attached to at a time.
+pub const TARGETS: u32 = 1024;
+/// Next hops.
+pub const HOPS: u32 = 4096;
+/// AF_XDP sockets of one slot.
+pub const QUEUES: u32 = 16;
+/// The slot of an interface that the engine is not attached to.
+pub const NO_SLOT: u16 = 0xffff;
+/// Bytes of a device.
+pub const DEVICE: usize = 40;
+/// Bytes of an event.
+pub const EVENT: usize = 72;
+/// Bytes in front of the frame in a copy.
+pub const SHADOW_HEAD: usize = 32;
+/// Bytes of a frame that a copy has at most.
+pub const SHADOW_BYTES: usize = 2048;
+
+/// Flags of a device.
+pub mod device_flag {
+    /// Packets that come by it are looked at.
+    pub const ON: u32 = 0x0001;
+    /// By the program at tc.
+    pub const TC: u32 = 0x0002;
+    /// A port of a bridge.
+    pub const PORT: u32 = 0x0004;
+    /// A bridge.
+    pub const BRIDGE: u32 = 0x0008;
+    /// A VLAN on another one.
+    pub const VLAN: u32 = 0x0010;
+    /// A session of PPPoE on another one.
+    pub const PPPOE: u32 = 0x0020;
+    /// `rp_filter` is strict.
+    pub const RP_STRICT: u32 = 0x0040;
+    /// `rp_filter` is loose.
+    pub const RP_LOOSE: u32 = 0x0080;
+    /// IPv4 that comes by it is forwarded.
+    pub const FORWARD4: u32 = 0x0100;
+    /// The same of IPv6.
+    pub const FORWARD6: u32 = 0x0200;
+    /// It is up.
+    pub const UP: u32 = 0x0400;
+    /// A bridge that filters VLANs.
+    pub const VLAN_AWARE: u32 = 0x0800;
+    /// Packets of it begin with IP.
+    pub const L3: u32 = 0x1000;
+    /// What leaves by it is done by the engine in user space.
+    pub const USER: u32 = 0x2000;
+}
+
+/// Offsets in `struct globals`.
+pub mod global {
+    /// The epoch, and that of the last change of the ruleset above it.
+    pub const EPOCHS: usize = 0;
+    /// Bits of the parts that are on.
+    pub const PARTS: usize = 8;
+    /// What a miss asks.
+    pub const MODE: usize = 12;
+    /// Jiffies of the last heartbeat.
+    pub const HEARTBEAT: usize = 16;
+    /// Jiffies without one, after which everything goes to Linux.
+    pub const HEARTBEAT_LIMIT: usize = 20;
+    /// One in so many packets is compared.
+    pub const SHADOW: usize = 24;
+    /// Jiffies between two questions about a flow.
+    pub const KEEP: usize = 28;
+    /// Milliseconds that TCP's entries are kept.
+    pub const TCP_MS: usize = 32;
+    /// The same of UDP.
+    pub const UDP_MS: usize = 36;
+    /// Packets of a rule on trial.
+    pub const TRIAL_PACKETS: usize = 40;
+    /// Jiffies of a second.
+    pub const HZ: usize = 44;
+    /// What the program `router_clock` has written.
+    pub const JIFFIES: usize = 48;
+    /// Whether bridged packets go through hooks of netfilter.
+    pub const BRIDGE_NETFILTER: usize = 52;
+    /// Next hops given out.
+    pub const HOPS: usize = 72;
+    /// Copies that found no room.
+    pub const SHADOW_LOST: usize = 76;
+    /// Events that found no room.
+    pub const EVENTS_LOST: usize = 80;
+    /// All of it.
+    pub const SIZE: usize = 128;
+}
+
+/// Which flow of one direction: what a rule is found by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The interface that its packets come by: the one that has the address, not the card below. Of a bridged frame: the port, and the VLAN above
+    /// bit 20.
+    pub input: u32,
+    /// From where. Both addresses are of one version.
+    pub source: IpAddr,
+    /// To where, before any translation.
+    pub destination: IpAddr,
+    /// From which port; of ICMP the identifier of the echo.
+    pub source_port: u16,
+    /// To which port; of ICMP the identifier of the echo.
+    pub destination_port: u16,
+    /// 6 TCP, 17 UDP, 1 ICMP, 58 ICMPv6.
+    pub protocol: u8,
+    /// With which DSCP it comes.
+    pub dscp: u8,
+}
+
+/// A rule, as it was at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// Its number in its table.
+    pub number: u32,
+    /// Its word: state, flags, and how often the slot has been claimed.
+    pub word: u32,
+    /// Which flow.
+    pub key: Key,
+    /// What it is now.
+    pub state: State,
+    /// Bits of [`rule_flag`].
+    pub flags: u8,
+    /// The reason's number, when it is refused.
+    pub reason: u8,
+    /// In which epoch it was made.
+    pub epoch: u32,
+    /// Which next hop.
+    pub hop: u16,
+    /// The epoch of that then.
+    pub hop_epoch: u16,
+    /// What the source becomes.
+    pub new_source: IpAddr,
+    /// What the destination becomes.
+    pub new_destination: IpAddr,
+    /// What the source port becomes.
+    pub new_source_port: u16,
+    /// What the destination port becomes.
+    pub new_destination_port: u16,
+    /// What the DSCP becomes.
+    pub new_dscp: u8,
+    /// Packets sent on, modulo 2^28.
+    pub packets: u64,
+    /// Bytes of IP sent on, modulo 2^36.
+    pub bytes: u64,
+    /// Jiffies of the last packet, or of the end.
+    pub seen: u32,
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn port_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+fn v4_at(bytes: &[u8], at: usize) -> IpAddr {
+    Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]).into()
+}
+
+fn v6_at(bytes: &[u8], at: usize) -> IpAddr {
+    let mut address = [0; 16];
+    address.copy_from_slice(&bytes[at..at + 16]);
+    Ipv6Addr::from(address).into()
+}
+
+const COUNTER_PACKETS: u32 = 28;
+
+/// Where the members of a rule are that the two versions have at different places.
+struct Places {
+    /// The source port, behind which the destination port, protocol, both DSCPs, the reason, epoch and hop follow.
+    ports: usize,
+    addresses: [usize; 4],
+    new_ports: usize,
+    counter: usize,
+    seen: usize,
+}
+
+const PLACES4: Places = Places { ports: 16, addresses: [8, 12, 32, 36], new_ports: 40, counter: 48, seen: 56 };
+const PLACES6: Places = Places { ports: 40, addresses: [8, 24, 72, 88], new_ports: 104, counter: 56, seen: 64 };
+
+impl Rule {
+    /// A rule of IPv4 from its bytes; `None` for a slot without one.
+    pub fn from_v4(number: u32, bytes: &[u8; RULE4]) -> Option<Self> {
+        Self::from_places(number, bytes, &PLACES4, v4_at)
+    }
+
+    /// A rule of IPv6 from its bytes; `None` for a slot without one.
+    pub fn from_v6(number: u32, bytes: &[u8; RULE6]) -> Option<Self> {
+        Self::from_places(number, bytes, &PLACES6, v6_at)
+    }
+
+    fn from_places(number: u32, bytes: &[u8], places: &Places, address: fn(&[u8], usize) -> IpAddr) -> Option<Self> {
+        let word = u32_at(bytes, 0);
+        let state = State::of(word).filter(|state| !matches!(state, State::Empty | State::Busy))?;
+        let (ports, [source, destination, new_source, new_destination]) = (places.ports, places.addresses);
+        let counter = u64_at(bytes, places.counter);
+        Some(Self {
+            number,
+            word,
+            key: Key {
+                input: u32_at(bytes, 4),
+                source: address(bytes, source),
+                destination: address(bytes, destination),
+                source_port: port_at(bytes, ports),
+                destination_port: port_at(bytes, ports + 2),
+                protocol: bytes[ports + 4],
+                dscp: bytes[ports + 5],
+            },
+            state,
+            flags: (word >> 8) as u8,
+            reason: bytes[ports + 7],
+            epoch: u32_at(bytes, ports + 8),
+            hop: u16_at(bytes, ports + 12),
+            hop_epoch: u16_at(bytes, ports + 14),
+            new_source: address(bytes, new_source),
+            new_destination: address(bytes, new_destination),
+            new_source_port: port_at(bytes, places.new_ports),
+            new_destination_port: port_at(bytes, places.new_ports + 2),
+            new_dscp: bytes[ports + 6],
+            packets: counter & ((1 << COUNTER_PACKETS) - 1),
+            bytes: counter >> COUNTER_PACKETS,
+            seen: u32_at(bytes, places.seen),
+        })
+    }
+}
+
+/// A next hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hop {
+    /// The interface that frames leave by.
+    pub out: u32,
+    /// The interface of the route.
+    pub logical: u32,
+    /// Its slot.
+    pub slot: u16,
+    /// 1: bridged, 2: the engine in user space.
+    pub flags: u16,
+    /// To which Ethernet address.
+    pub destination: [u8; 6],
+    /// From which.
+    pub source: [u8; 6],
+    /// Ethernet type and TCI of up to two tags, the outer first; a type of 0 is none.
+    pub tags: [(u16, u16); 2],
+    /// The session of PPPoE; 0 is none.
+    pub session: u16,
+    /// Bytes that IP may have.
+    pub mtu: u16,
+    /// Its epoch.
+    pub epoch: u32,
+}
+
+impl Hop {
+    /// From its bytes.
+    pub fn from_bytes(bytes: &[u8; HOP]) -> Self {
+        let mac = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3], bytes[at + 4], bytes[at + 5]];
+        Self {
+            out: u32_at(bytes, 0),
+            logical: u32_at(bytes, 4),
+            slot: u16_at(bytes, 8),
+            flags: u16_at(bytes, 10),
+            destination: mac(12),
+            source: mac(18),
+            tags: [(port_at(bytes, 24), port_at(bytes, 26)), (port_at(bytes, 28), port_at(bytes, 30))],
+            session: port_at(bytes, 32),
+            mtu: u16_at(bytes, 34),
+            epoch: u32_at(bytes, HOP_EPOCH),
+        }
+    }
+}

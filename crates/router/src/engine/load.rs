@@ -1,0 +1,139 @@
+//! Loading the program and finding its parts.
+
+use super::layout::{self, global};
+use super::{Engine, EngineError, Globals, Maps};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
+use millrace_dma::{Protection, Region};
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// The program, from the build; empty where that had no clang.
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/router.bpf.o"));
+
+/// How large the tables are, and how careful the engine is.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Rules of IPv4, a power of two; each takes 64 bytes.
+    pub rules4: u32,
+    /// Rules of IPv6, a power of two; each takes 128 bytes.
+    pub rules6: u32,
+    /// Packets of a flow that may be looked for at the egress before the flow is refused.
+    pub trial_packets: u32,
+    /// How often conntrack is asked about a flow.
+    pub keep: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { rules4: 1 << 18, rules6: 1 << 16, trial_packets: 16, keep: Duration::from_secs(2) }
+    }
+}
+
+impl Engine {
+    /// Loads the program. Nothing is attached yet, and the mode is [`Mode::Off`](super::Mode::Off).
+    ///
+    /// # Errors
+    /// [`EngineError::NotBuilt`] where the build had no clang, [`EngineError::Size`], [`EngineError::Load`].
+    pub fn load(config: &Config) -> Result<Self, EngineError> {
+        if PROGRAM.is_empty() {
+            return Err(EngineError::NotBuilt(env!("ROUTER_PROBLEM")));
+        }
+        for size in [config.rules4, config.rules6] {
+            if !size.is_power_of_two() || !(1024..=1 << 24).contains(&size) {
+                return Err(EngineError::Size(size));
+            }
+        }
+        // What goes wrong comes back as an error; libbpf would write lines of its own to stderr, also about what is no error to us.
+        libbpf_rs::set_print(None);
+        // A copy, because nothing aligns the bytes of the program in this file.
+        let program = PROGRAM.to_vec();
+        let mut open = ObjectBuilder::default().open_memory(&program).map_err(EngineError::Load)?;
+        set_constants(&mut open, config)?;
+        let object = open.load().map_err(EngineError::Load)?;
+        let engine = Self {
+            maps: Maps::find(&object)?,
+            globals: Globals::new(map(&object, "globals", global::SIZE)?)?,
+            rules4: map(&object, "rules4", config.rules4 as usize * layout::RULE4)?,
+            rules6: map(&object, "rules6", config.rules6 as usize * layout::RULE6)?,
+            hops: map(&object, "hops", layout::HOPS as usize * layout::HOP)?,
+            ports: map(&object, "ports", layout::PORTS as usize * layout::PORT)?,
+            attached: Mutex::default(),
+            devices: Mutex::default(),
+            _watch: None,
+            object,
+        };
+        engine.set_up(config)?;
+        Ok(engine)
+    }
+
+    fn set_up(&self, config: &Config) -> Result<(), EngineError> {
+        let hz = self.measure_hz()?;
+        self.globals.word(global::HZ).store(hz, std::sync::atomic::Ordering::Relaxed);
+        self.set(global::TRIAL_PACKETS, config.trial_packets);
+        self.set(global::KEEP, self.jiffies_of(config.keep));
+        self.set(global::TCP_MS, 432_000_000);
+        self.set(global::UDP_MS, 120_000);
+        self.set(global::PARTS, super::mirror::ALL_PARTS);
+        // Epoch 1, so that rules of epoch 0, which nobody makes, are old.
+        self.globals.epochs.store(1 << 32 | 1, std::sync::atomic::Ordering::Relaxed);
+        self.heartbeat()
+    }
+
+    /// Jiffies of a second, from two looks at the kernel's clock: no interface tells them.
+    fn measure_hz(&self) -> Result<u32, EngineError> {
+        let (begin, first) = (Instant::now(), self.jiffies()?);
+        std::thread::sleep(Duration::from_millis(60));
+        let (passed, then) = (begin.elapsed(), self.jiffies()?);
+        let measured = f64::from(then.wrapping_sub(first)) / passed.as_secs_f64();
+        let nearest =
+            |a: &&u32, b: &&u32| (f64::from(**a) - measured).abs().total_cmp(&(f64::from(**b) - measured).abs());
+        Ok(*[100, 250, 300, 1000].iter().min_by(nearest).expect("there are four"))
+    }
+}
+
+fn set_constants(open: &mut OpenObject, config: &Config) -> Result<(), EngineError> {
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        match name.as_str() {
+            "rules4" => map.set_max_entries(config.rules4).map_err(EngineError::Load)?,
+            "rules6" => map.set_max_entries(config.rules6).map_err(EngineError::Load)?,
+            _ if name.ends_with(".rodata") => {
+                let bytes = map
+                    .initial_value_mut()
+                    .filter(|bytes| bytes.len() == 16)
+                    .ok_or(EngineError::Missing("constants"))?;
+                bytes[..4].copy_from_slice(&(config.rules4 - 1).to_le_bytes());
+                bytes[4..8].copy_from_slice(&(config.rules6 - 1).to_le_bytes());
+                bytes[8..].copy_from_slice(&fastrand::u64(..).to_le_bytes());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A map that can be mapped.
+fn map(object: &Object, name: &'static str, len: usize) -> Result<Region, EngineError> {
+    let map = object.maps().find(|map| map.name() == name).ok_or(EngineError::Missing(name))?;
+    let fd = map.as_fd().try_clone_to_owned().map_err(|_| EngineError::Missing(name))?;
+    Ok(Region::map_bpf(fd, len, Protection::ReadWrite)?)
+}
+
+impl Maps {
+    fn find(object: &Object) -> Result<Self, EngineError> {
+        let handle = |name: &'static str| {
+            let map = object.maps().find(|map| map.name() == name).ok_or(EngineError::Missing(name))?;
+            MapHandle::try_from(&map).map_err(EngineError::Load)
+        };
+        Ok(Self {
+            devices: handle("devices")?,
+            uppers: handle("uppers")?,
+            fdb: handle("fdb")?,
+            targets: handle("targets")?,
+            counters: handle("counters")?,
+            fast: handle("fast")?,
+            events: handle("events")?,
+        })
+    }
+}

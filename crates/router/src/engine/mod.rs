@@ -1,0 +1,117 @@
+//! The engine in the kernel: loads the program of `bpf/`, attaches it, fills its maps, reads what it has made.
+//!
+//! * [`Engine`] is the loaded program; dropped, it takes its rules and its attachments with it.
+//! * [`attach`](Engine::attach): on which interfaces, as XDP or at tc.
+//! * [`Device`], [`Upper`], [`Fdb`]: what Linux has, as the daemon mirrors it.
+//! * [`Rule`], [`Key`], [`Hop`]: what the program has made of it.
+//! * [`Event`]: what it has to tell.
+//!
+//! The rules are made by the program itself (`bpf/flow.h`); nothing here is on a packet's way.
+
+mod attach;
+mod events;
+pub mod layout;
+mod load;
+mod mirror;
+mod run;
+mod table;
+
+pub use attach::{Attached, How};
+pub use events::{Event, EventKind};
+pub use layout::{Hop, Key, Rule, State};
+pub use load::Config;
+pub use mirror::{Change, Device, Fdb, Mode, Upper, UpperKind};
+pub use run::Outcome;
+pub use table::{Counter, Rules};
+
+use layout::global;
+use libbpf_rs::{Link, MapHandle, Object};
+use millrace_dma::{Region, Word32, Word64};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Why the engine cannot do something.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The program was not compiled.
+    #[error("this build of Millrace has no engine for the kernel: {0}")]
+    NotBuilt(&'static str),
+    /// The kernel does not take it.
+    #[error(
+        "the kernel does not take the router's program: {0}; it needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON) and Linux 6.1 or newer with BTF"
+    )]
+    Load(#[source] libbpf_rs::Error),
+    /// A number in the configuration cannot be.
+    #[error("the table of rules cannot have {0} entries: it has a power of two, 1024 to 16777216 of them")]
+    Size(u32),
+    /// A map cannot be mapped.
+    #[error("a table of the router's program cannot be mapped: {0}")]
+    Map(#[from] millrace_dma::RegionError),
+    /// The program and this code do not fit.
+    #[error("the router's program has no {0}; it was built from other sources")]
+    Missing(&'static str),
+    /// A map does not take an entry.
+    #[error("{what}: {source}")]
+    Update {
+        /// What was to be written.
+        what: &'static str,
+        /// What the kernel said.
+        source: libbpf_rs::Error,
+    },
+    /// The program cannot be attached.
+    #[error("the router cannot be attached to interface {ifindex}: {source}")]
+    Attach {
+        /// To which interface.
+        ifindex: u32,
+        /// What the kernel said.
+        source: libbpf_rs::Error,
+    },
+    /// More interfaces than there is room for.
+    #[error("the router is attached to {} interfaces already, which is all that it can be", layout::TARGETS)]
+    Slots,
+}
+
+/// The program in the kernel.
+pub struct Engine {
+    object: Object,
+    maps: Maps,
+    globals: Globals,
+    rules4: Region,
+    rules6: Region,
+    hops: Region,
+    ports: Region,
+    /// What is attached to which interface.
+    attached: Mutex<HashMap<u32, attach::Attachment>>,
+    /// All interfaces that the engine was told of.
+    devices: Mutex<HashMap<u32, Device>>,
+    /// Watches for frames that were lost after a redirect.
+    _watch: Option<Link>,
+}
+
+/// The maps that are filled by calls.
+struct Maps {
+    devices: MapHandle,
+    uppers: MapHandle,
+    fdb: MapHandle,
+    targets: MapHandle,
+    counters: MapHandle,
+    fast: MapHandle,
+    events: MapHandle,
+}
+
+/// What is set for all packets, word by word.
+struct Globals {
+    region: Region,
+    epochs: Word64,
+}
+
+impl Globals {
+    fn new(region: Region) -> Result<Self, EngineError> {
+        let epochs = region.window().word64(global::EPOCHS).map_err(|_| EngineError::Missing("globals"))?;
+        Ok(Self { region, epochs })
+    }
+
+    fn word(&self, offset: usize) -> Word32 {
+        self.region.window().word32(offset).expect("an offset of layout::global is inside the map")
+    }
+}
