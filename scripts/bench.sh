@@ -29,6 +29,7 @@ run rdma rdma
 run rdma-sizes rdma --sweep --svg "$results/rdma.svg"
 run message message
 run message-sizes message --sweep
+run router router
 run message-buffers message --sweep=mtu --seconds 0.1 --svg "$results/message.svg"
 echo "results, latency.svg, matrix.svg, nodes.svg, rdma.svg and message.svg are in $results"
 if [ ${#failed[@]} -gt 0 ]; then

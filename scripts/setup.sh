@@ -29,6 +29,11 @@ installed() {
 to_build() {
     need cc build-essential
     need make make
+    # Programs of BPF, and what libbpf is built with.
+    need clang clang
+    need pkg-config pkg-config
+    [ -e /usr/include/libelf.h ] || packages+=(libelf-dev)
+    [ -e /usr/include/zlib.h ] || packages+=(zlib1g-dev)
     [ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
     # The router's program for the kernel; without clang the build leaves that out.
     need clang clang
@@ -107,6 +112,10 @@ to_build
 if [ "$purpose" = --bench ]; then
     need ucx_perftest ucx-utils
     need fi_pingpong libfabric-bin
+    # The three namespaces of `bench router`.
+    need ethtool ethtool
+    need nft nftables
+    need iperf3 iperf3
 fi
 
 # The packages of Open vSwitch, redis and nginx start services at once and at every start of the system. Benchmark and tests run

@@ -58,6 +58,11 @@ if [ -e /usr/include/infiniband/verbs.h ] && [ -e "$(dirname "$millrace")/verbs/
     json "bench op path placement wire size post_ns doorbell_ns engine_ns wire_ns deliver_ns poll_ns total_ns count" \
         bench rdma --stages --seconds 0.1
 fi
+# Not everybody may make network namespaces.
+if is_root && unshare -n true 2>/dev/null && command -v nft ethtool >/dev/null; then
+    json "bench path work protocol size flows cores mpps gbps rounds ns ns_net ratio_to_kernel ratio_net" \
+        bench router --only-cells --work route,snat --frame 64 --flows 1,10 --path kernel --rounds 1 --seconds 0.01
+fi
 message="scheme mtu optimisations gbps latency_p50_ns cpu_send cpu_receive copies"
 json "bench metric size unit millrace peer peer_is ratio goal $message count" \
     bench message --rounds 1 --seconds 0.05 --metric small_to_ucx,doorbell_to_cacheline,large_to_message_mode,overlap

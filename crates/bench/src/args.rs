@@ -20,6 +20,7 @@ use crate::peers::PeersArgs;
 use crate::queues::QueuesArgs;
 use crate::rdma::RdmaArgs;
 use crate::rig::CoreArgs;
+use crate::router::RouterArgs;
 use crate::soak::SoakArgs;
 use crate::throughput::ThroughputArgs;
 
@@ -34,6 +35,7 @@ const USES: &Uses = &[
     (&["classify"], &["engine", "size", "json"]),
     (&["rdma"], &["json"]),
     (&["message"], &["json"]),
+    (&["router"], &["json"]),
     (&["message-end"], &[]),
     (&["message-cable"], &[]),
     (&["message-tcp"], &[]),
@@ -63,7 +65,8 @@ Examples:
   millrace bench fairness --metric flooded_share
   millrace bench classify
   millrace bench rdma
-  millrace bench message"
+  millrace bench message
+  millrace bench router"
 )]
 pub struct BenchArgs {
     /// What to do.
@@ -102,6 +105,8 @@ pub enum Bench {
     Rdma(RdmaArgs),
     /// Messages between programs beside UCX, Open MPI, a cache line and the bare move
     Message(MessageArgs),
+    /// Packets through a router, by Linux alone and by Millrace beside it
+    Router(RouterArgs),
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]
     Hostile(HostileArgs),

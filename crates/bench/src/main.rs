@@ -24,6 +24,7 @@ mod plot;
 mod queues;
 mod rdma;
 mod rig;
+mod router;
 mod soak;
 mod steady;
 mod sync;
@@ -81,6 +82,7 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         Bench::Classify(args) => classify::run(shared, cores, args),
         Bench::Rdma(args) => rdma::run(shared, cores, args),
         Bench::Message(args) => message::run(shared, cores, args),
+        Bench::Router(args) => router::run(shared, cores, args),
         // Done above.
         Bench::Hostile(_)
         | Bench::Soak(_)
@@ -98,7 +100,12 @@ fn pages_of(bench: &Bench) -> u64 {
     match bench {
         Bench::Matrix(args) => pages::PER_PAIR * u64::from(args.most_queues()),
         // Their queues are too small for them, or too many.
-        Bench::Queues(_) | Bench::Fairness(_) | Bench::Classify(_) | Bench::Rdma(_) | Bench::Message(_) => 0,
+        Bench::Queues(_)
+        | Bench::Fairness(_)
+        | Bench::Classify(_)
+        | Bench::Rdma(_)
+        | Bench::Message(_)
+        | Bench::Router(_) => 0,
         _ => pages::ONE_PAIR,
     }
 }

@@ -1,6 +1,6 @@
 //! A network namespace of the benchmark's own, with pairs of interfaces in it. Everything goes with the namespace.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::process::{find, run};
@@ -55,11 +55,27 @@ impl Namespace {
         self.ip(&["link", "add", one, "type", "veth", "peer", "name", other, "netns", &there.name])
     }
 
+    /// Makes two interfaces of so many queues that are joined, one here and one there, which are down.
+    pub fn add_pair_with(&self, one: &str, there: &Self, other: &str, queues: usize) -> Result<(), String> {
+        let queues = queues.to_string();
+        let shape = ["numrxqueues", &queues, "numtxqueues", &queues];
+        let mut words = vec!["link", "add", one];
+        words.extend(shape);
+        words.extend(["type", "veth", "peer", "name", other, "netns", &there.name]);
+        words.extend(shape);
+        self.ip(&words)
+    }
+
     /// Moves an interface of the benchmark's own namespace into it, where it is down.
     pub fn take(&self, interface: &str) -> Result<(), String> {
         run(&self.ip, |command| {
             command.args(["link", "set", interface, "netns", &self.name]);
         })
+    }
+
+    /// The file by which a thread enters it.
+    pub fn path(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.name)
     }
 
     /// The program `ip`, which starts others in the namespace with [`Namespace::prefix`].
