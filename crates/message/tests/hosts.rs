@@ -4,7 +4,7 @@ use millrace_message::Scheme;
 use millrace_message::bell::{Full, Owner};
 use millrace_message::channel::Taken;
 use millrace_message::control::Tag;
-use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer};
+use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer, Refusal};
 use millrace_message::engine::{Limits, Outcome};
 use millrace_slurpoe as slurpoe;
 use std::time::{Duration, Instant};
@@ -243,4 +243,31 @@ fn a_bad_wire_is_not_noticed() {
         scope.spawn(|| exchange(&other, from, &one, to, (60, 4)));
     });
     assert_eq!((one.in_use(), other.in_use()), ((0, 0), (0, 0)));
+}
+
+/// Who is one too many is told so, as often as he asks, and is let in when there is a place.
+#[test]
+fn who_is_one_too_many_is_refused_by_name() {
+    let wires = Wires::new();
+    let open = |name, host: &str, peers, rails| {
+        Endpoint::with(Config { name, peers, host: Some(host.to_owned()), rails, ..Config::default() }).unwrap()
+    };
+    let called = open(Some(name("full")), "b", 1, vec![wires.rail(0, 1, ""), wires.rail(1, 1, "")]);
+    let first = open(None, "a", 8, vec![wires.rail(0, 129, "")]);
+    let second = open(None, "c", 8, vec![wires.rail(1, 129, "")]);
+    let whole = format!("b:{}", name("full"));
+    first.connect(&whole, LONG).unwrap();
+    let from = called.accept(LONG).unwrap();
+    for _ in 0..3 {
+        let refused = second.connect(&whole, LONG);
+        assert!(matches!(refused, Err(Error::Refused(_, Refusal::Full))), "{refused:?}");
+    }
+    drop(first);
+    assert_eq!(called.event(LONG), Some(Event::Lost(from, None)));
+    called.leave(from);
+    let begin = Instant::now();
+    while second.connect(&whole, LONG).is_err() {
+        assert!(begin.elapsed() < LONG);
+    }
+    assert!(called.accept(LONG).is_some());
 }
