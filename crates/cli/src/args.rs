@@ -9,7 +9,7 @@ use millrace_tool::options::Shared;
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
     card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, message, pktgen, ports,
-    rdma, read, receive, regs, stats, transmit, verbs, workers,
+    rdma, read, receive, regs, socket, stats, transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -57,6 +57,7 @@ const USES: &Uses = &[
     (&["message", "send"], &["count", "json"]),
     (&["message", "latency"], &["count", "json"]),
     (&["message"], &["json"]),
+    (&["socket"], &[]),
     (&["demo"], &["json"]),
     (&["explain"], &["device", "queue", "count", "json"]),
     // The first that fits counts.
@@ -169,6 +170,8 @@ Examples:
     Rdma(rdma::RdmaArgs),
     /// Send messages between programs of this host, by name; measure what they cost
     Message(message::MessageArgs),
+    /// Run a TCP program whose connections on this host go through shared memory
+    Socket(socket::SocketArgs),
     /// Measure, with the program millrace-bench
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

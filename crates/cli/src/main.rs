@@ -29,6 +29,9 @@ fn main() -> ExitCode {
     if let Command::Verbs(args) = &cli.command {
         return end(commands::verbs::run(&cli.shared, args));
     }
+    if let Command::Socket(args) = &cli.command {
+        return commands::socket::run(args).unwrap_or_else(|failure| failure.report());
+    }
     limits::raise();
     log::show(usual_log(&cli.command));
     end(config::complete(cli, env::args_os()).and_then(|cli| run(&cli)))
@@ -68,7 +71,12 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
     let shared = &cli.shared;
     match &cli.command {
         // Done above.
-        Command::Card(_) | Command::Verbs(_) | Command::Bench(_) | Command::Hostile(_) | Command::Soak(_) => Ok(()),
+        Command::Card(_)
+        | Command::Verbs(_)
+        | Command::Socket(_)
+        | Command::Bench(_)
+        | Command::Hostile(_)
+        | Command::Soak(_) => Ok(()),
         Command::Clients(args) => run::clients::run(shared, args),
         Command::Locks(args) => run::locks::run(shared, args),
         Command::Ports(args) => run::ports::run(shared, args),

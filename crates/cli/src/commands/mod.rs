@@ -21,6 +21,7 @@ pub mod rdma;
 pub mod read;
 pub mod receive;
 pub mod regs;
+pub mod socket;
 pub mod stats;
 pub mod transmit;
 pub mod tree;
