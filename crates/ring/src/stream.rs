@@ -37,9 +37,9 @@ const WRITER: usize = 192;
 const BYTES: usize = 256;
 
 /// Of a long run of bytes, so much is shown at once: the other side works on it while the next part is copied.
-const PART: usize = 32 << 10;
+const PART: usize = if cfg!(loom) { 8 } else { 32 << 10 };
 /// An empty ring goes on behind its last byte as long as it is not further than this from its beginning.
-const NEAR: u64 = 4 << 10;
+const NEAR: u64 = if cfg!(loom) { 8 } else { 4 << 10 };
 
 /// Bytes of memory of a stream with a ring of `size` bytes.
 pub const fn bytes_of(size: usize) -> usize {

@@ -4,4 +4,5 @@
 mod budget;
 mod loom;
 mod loom_lines;
+mod loom_stream;
 mod loom_virtio;

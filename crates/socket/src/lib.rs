@@ -8,7 +8,7 @@
 //! * `boundary`: the functions of the C library that are ours here.
 //! * `table`: which of the program's numbers are connections.
 //! * `transfer`, `poll`, `epoll`, `spin`: calls that may wait.
-//! * `stream`: a connection: which way its bytes go. `pieces`: where they are in the program. `meet`: how both ends find each other. `shared`: the memory that they have.
+//! * `stream`: a connection: which way its bytes go. `pieces`: where they are in the program. `meet`, `folder`: how both ends find each other, and where. `shared`: the memory that they have.
 //! * `sys`, `files`, `lock`: the kernel, past the functions that are ours.
 //! * `config`, `counters`: what is wanted, and what was done.
 #![deny(unsafe_code)]
@@ -22,6 +22,7 @@ mod config;
 mod counters;
 mod epoll;
 mod files;
+mod folder;
 #[allow(unsafe_code)]
 mod lock;
 mod meet;

@@ -1,21 +1,21 @@
 //! How the two ends of a connection find each other.
 //!
-//! The end that has connected makes memory and leaves a symbolic link in a folder of its user's in `/dev/shm`. The name is the
+//! The end that has connected makes memory and leaves a symbolic link in a folder of its user's (`folder`). The name is the
 //! network and both addresses; the text says which process has the memory open under which number. The end that has accepted
 //! looks there, opens the memory through `/proc`, and takes the offer. Only the user can make, read or follow such a link, and
 //! the kernel opens files of a process only for who may trace it: whoever gets at a stream could have done so before. Nothing is
 //! sent to an end that has not this library.
 
 use crate::counters::Reason;
+use crate::folder;
 use crate::shared::{End, Shared, Token};
 use crate::sys;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The two addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,48 +72,6 @@ fn processes() -> &'static str {
     })
 }
 
-/// The folder of this user, made if it is not there; `None` if it is not only this user's.
-fn folder() -> Option<PathBuf> {
-    static CHECKED: AtomicU32 = AtomicU32::new(u32::MAX);
-    let user = rustix::process::geteuid().as_raw();
-    let path = PathBuf::from(format!("/dev/shm/millrace-streams-{user}"));
-    if CHECKED.load(Ordering::Relaxed) != user {
-        match rustix::fs::mkdir(&path, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(_) => return None,
-        }
-        let found = rustix::fs::lstat(&path).ok()?;
-        let is_folder = FileType::from_raw_mode(found.st_mode).is_dir();
-        if !is_folder || found.st_uid != user || found.st_mode & 0o077 != 0 {
-            return None;
-        }
-        sweep(&path);
-        CHECKED.store(user, Ordering::Relaxed);
-    }
-    Some(path)
-}
-
-/// Removes what processes have left that were killed. Once in a process, and not more than so many.
-fn sweep(folder: &Path) {
-    const MOST: usize = 4096;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(fd) = rustix::fs::open(folder, flags, Mode::empty()) else { return };
-    let mut room = Vec::with_capacity(16 << 10);
-    let mut entries = rustix::fs::RawDir::new(&fd, room.spare_capacity_mut());
-    for _ in 0..MOST {
-        let Some(Ok(entry)) = entries.next() else { break };
-        if entry.file_name().to_bytes().starts_with(b".") {
-            continue;
-        }
-        let path = folder.join(entry.file_name().to_string_lossy().as_ref());
-        let is_dead = read_link(&path).is_none_or(|link| !Path::new(&format!("/proc/{}", link.process)).exists());
-        if is_dead {
-            let _ = rustix::fs::unlink(&path);
-        }
-    }
-    sys::close(fd);
-}
-
 /// What a link says.
 struct Link {
     process: u32,
@@ -127,6 +85,11 @@ fn read_link(path: &Path) -> Option<Link> {
     let (process, file) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let mut word = || u64::from_str_radix(words.next()?, 16).ok();
     Some(Link { process, file, token: [word()?, word()?] })
+}
+
+/// The process that has left a link.
+pub(crate) fn process_of(path: &Path) -> Option<u32> {
+    Some(read_link(path)?.process)
 }
 
 /// A link that was left, removed by the process that has left it.
@@ -147,30 +110,39 @@ impl Drop for Left {
 pub(crate) fn offer(fd: RawFd, addresses: &Addresses, size: usize) -> Result<(Shared, Left), Reason> {
     let network = sys::network(fd).ok_or(Reason::Kernel)?;
     let cookie = rustix::net::sockopt::socket_cookie(sys::borrow(fd)).map_err(|_| Reason::Kernel)?;
-    let folder = folder().ok_or(Reason::Folder)?;
+    let folders = folders()?;
     let mut random = [0_u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|_| Reason::Kernel)?;
     let random = u128::from_ne_bytes(random);
     let token = [random as u64, (random >> 64) as u64];
     let shared = Shared::offer(size, token, cookie)?;
-    let path = folder.join(addresses.name(End::Connecting, network));
     let process = sys::process();
     let text = format!("{process}:{}:{:x}:{:x}", shared.file(), token[0], token[1]);
-    // What is there under this name is of a connection that is no more.
-    if rustix::fs::symlink(&text, &path) == Err(Errno::EXIST) {
-        let _ = rustix::fs::unlink(&path);
-        rustix::fs::symlink(&text, &path).map_err(|_| Reason::Folder)?;
-    } else if rustix::fs::readlink(&path, Vec::with_capacity(128)).is_err() {
-        return Err(Reason::Folder);
-    }
+    let name = addresses.name(End::Connecting, network);
+    let places = folders.into_iter().map(|folder| folder.join(&name));
+    let path = places.into_iter().find(|path| leave(&text, path)).ok_or(Reason::Folder)?;
     Ok((shared, Left { path, process }))
+}
+
+/// Leaves a link. Whether it is there now.
+fn leave(text: &str, path: &Path) -> bool {
+    match rustix::fs::symlink(text, path) {
+        // What is there under this name is of a connection that is no more.
+        Err(Errno::EXIST) => rustix::fs::unlink(path).is_ok() && rustix::fs::symlink(text, path).is_ok(),
+        done => done.is_ok(),
+    }
+}
+
+/// The folders that this process may use.
+fn folders() -> Result<Vec<PathBuf>, Reason> {
+    Some(folder::usable()).filter(|found| !found.is_empty()).ok_or(Reason::Folder)
 }
 
 /// The memory that the end that has connected offers, if it does.
 pub(crate) fn find(fd: RawFd, addresses: &Addresses) -> Result<Option<Shared>, Reason> {
     let network = sys::network(fd).ok_or(Reason::Kernel)?;
-    let path = folder().ok_or(Reason::Folder)?.join(addresses.name(End::Accepting, network));
-    let Some(link) = read_link(&path) else { return Ok(None) };
+    let name = addresses.name(End::Accepting, network);
+    let Some(link) = folders()?.into_iter().find_map(|folder| read_link(&folder.join(&name))) else { return Ok(None) };
     let file = format!("/proc/{}/fd/{}", link.process, link.file);
     // Nothing but memory may be opened to be looked at: a device, or a pipe, could do something at that.
     let kind = rustix::fs::readlink(&file, Vec::with_capacity(128)).ok();
@@ -178,6 +150,11 @@ pub(crate) fn find(fd: RawFd, addresses: &Addresses) -> Result<Option<Shared>, R
         return Ok(None);
     }
     let Ok(opened) = rustix::fs::open(&file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else { return Ok(None) };
+    // Root may open what anybody has.
+    if rustix::fs::fstat(&opened).map(|found| found.st_uid) != Ok(rustix::process::geteuid().as_raw()) {
+        sys::close(opened);
+        return Ok(None);
+    }
     let opened = sys::move_away(opened).map_err(|_| Reason::Files)?;
     Shared::open(opened, Some(link.token), End::Accepting).map(Some)
 }
