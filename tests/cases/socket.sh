@@ -19,6 +19,9 @@ timeout 500 /usr/bin/python3 "$tests/socket/differential.py" "$library" "$progra
 [ "$(counted python3 met)" -gt "$programs" ] || fail "connections did not meet: $(cat "$scratch/stats")"
 [ "$(counted python3 malformed)" = 0 ] || fail "nonsense in a ring"
 
+timeout 60 /usr/bin/python3 "$tests/socket/signals.py" || fail "the test of signals itself, by the kernel"
+LD_PRELOAD=$library timeout 60 /usr/bin/python3 "$tests/socket/signals.py" || fail "a signal, or a program that was started"
+
 timeout 60 /usr/bin/python3 "$tests/socket/early.py" || fail "the test of sockets that are watched early itself, by the kernel"
 LD_PRELOAD=$library timeout 60 /usr/bin/python3 "$tests/socket/early.py" || fail "a socket that was watched before it was connected"
 

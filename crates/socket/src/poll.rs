@@ -59,7 +59,7 @@ pub(crate) fn poll(
             (true, ..) => continue,
             (_, true, true) if left == timeout => return None,
             (_, true, _) => sys::poll(fds, left, signals),
-            (_, false, _) => Poll { fds: &mut *fds, watched, receives: false }.run(left, signals),
+            (_, false, _) => Poll { fds: &mut *fds, watched, is_alone: false }.run(left, signals),
         };
         // What the kernel says of one that has met while we waited may be no more than a doorbell. It happens once to each.
         if outcome.is_err() || waiting.iter().all(|waiting| waiting.0.live().is_none()) {
@@ -69,20 +69,23 @@ pub(crate) fn poll(
     }
 }
 
-/// As [`poll`], until it is worth to receive. A signal ends that only if the program wants it (no `SA_RESTART`), as it ends `recv`: the
-/// kernel sleeps in that, and not in `poll`. `None` where others may receive too.
-pub(crate) fn wait_to_receive(fd: RawFd) -> Option<Result<(), Errno>> {
+/// As [`poll`], until it is worth to receive or to send (`events`). A signal ends that only if the program wants it (no `SA_RESTART`), as
+/// it ends `recv`: the kernel sleeps in that, and not in `poll`. `None` where others may receive too, and to send by the kernel.
+pub(crate) fn wait_alone(fd: RawFd, events: i16) -> Option<Result<(), Errno>> {
     if !sys::is_single_threaded() || table::stream_of(fd).is_none_or(|stream| stream.has_forked()) {
         return None;
     }
-    let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    let mut fds = [libc::pollfd { fd, events, revents: 0 }];
     let (watched, early) = ours(&fds);
+    if watched.is_empty() && events & libc::POLLIN == 0 {
+        return None;
+    }
     if watched.is_empty() {
         let waiting: Vec<Waiting> = early.iter().filter_map(Stream::wait_early).collect();
         // One that has met in this moment is to be tried again.
         return Some(if waiting.len() < early.len() { Ok(()) } else { sys::wait_for_byte(fd).map(drop) });
     }
-    Some(Poll { fds: &mut fds, watched, receives: true }.run(None, 0).map(drop))
+    Some(Poll { fds: &mut fds, watched, is_alone: true }.run(None, 0).map(drop))
 }
 
 /// What of a list has met, and what may meet yet.
@@ -107,8 +110,8 @@ fn ours(fds: &[libc::pollfd]) -> (Vec<Watched>, Vec<Arc<Stream>>) {
 struct Poll<'a> {
     fds: &'a mut [libc::pollfd],
     watched: Vec<Watched>,
-    /// The one that is waited for is about to be received from.
-    receives: bool,
+    /// Nobody else receives from the one that is waited for.
+    is_alone: bool,
 }
 
 impl Poll<'_> {
@@ -278,7 +281,7 @@ impl Poll<'_> {
             }
             let time = if is_woken { left } else { Some(left.map_or(SOON, |left| left.min(SOON))) };
             outcome = match &self.watched[..] {
-                [Watched::Stream(_, stream)] if self.receives && time.is_none() => sleep_to_receive(list[0].fd, stream),
+                [Watched::Stream(_, stream)] if self.is_alone && time.is_none() => sleep_in_recv(list[0].fd, stream),
                 _ => self.ask_for(list, time, signals),
             };
         }
@@ -300,7 +303,7 @@ impl Poll<'_> {
 }
 
 /// Sleeps in the kernel's `recv` until a doorbell comes, or the end.
-fn sleep_to_receive(fd: RawFd, stream: &Stream) -> Result<bool, Errno> {
+fn sleep_in_recv(fd: RawFd, stream: &Stream) -> Result<bool, Errno> {
     match (sys::wait_for_byte(fd), stream.live()) {
         (Ok(0), _) => stream.hear(libc::POLLRDHUP),
         (Ok(_), _) => stream.hear(libc::POLLIN),

@@ -55,7 +55,7 @@ fn receive_all(fd: RawFd, stream: &Stream, to: &mut Places<'_, '_>, flags: i32) 
                 if !waits(fd, flags) {
                     return if got > 0 { Ok(Some(got)) } else { Err(Errno::AGAIN) };
                 }
-                match wait(fd, libc::POLLIN, &mut deadline) {
+                match wait(fd, libc::POLLIN, &mut deadline, got == 0) {
                     Ok(()) => {}
                     Err(_) if got > 0 => return Ok(Some(got)),
                     Err(error) => return Err(error),
@@ -104,14 +104,14 @@ fn send_all(fd: RawFd, stream: &Stream, from: &mut Sources<'_, '_>, flags: i32) 
                         return Ok(Some(sent));
                     }
                 }
-                Err(Errno::AGAIN) if waits(fd, flags) && wait(fd, libc::POLLOUT, &mut deadline).is_ok() => {}
+                Err(Errno::AGAIN) if waits(fd, flags) && wait(fd, libc::POLLOUT, &mut deadline, false).is_ok() => {}
                 Err(_) => return Ok(Some(sent)),
             },
             Ok(Step::Nothing) => {
                 if !waits(fd, flags) {
                     return if sent > 0 { Ok(Some(sent)) } else { Err(Errno::AGAIN) };
                 }
-                match wait(fd, libc::POLLOUT, &mut deadline) {
+                match wait(fd, libc::POLLOUT, &mut deadline, sent == 0) {
                     Ok(()) => {}
                     Err(_) if sent > 0 => return Ok(Some(sent)),
                     Err(error) => return Err(error),
@@ -123,15 +123,16 @@ fn send_all(fd: RawFd, stream: &Stream, from: &mut Sources<'_, '_>, flags: i32) 
     }
 }
 
-/// Waits until it is worth to try again, or the socket's time limit is over.
-fn wait(fd: RawFd, events: i16, deadline: &mut Option<Deadline>) -> Result<(), Errno> {
+/// Waits until it is worth to try again, or the socket's time limit is over. A signal ends that, unless its handler wants to go on and
+/// nothing was moved (`may_go_on`).
+fn wait(fd: RawFd, events: i16, deadline: &mut Option<Deadline>, may_go_on: bool) -> Result<(), Errno> {
     let which = if events & libc::POLLIN != 0 { Timeout::Recv } else { Timeout::Send };
     let limit = || rustix::net::sockopt::socket_timeout(sys::borrow(fd), which).ok().flatten();
     let deadline = deadline.get_or_insert_with(|| Deadline::new(limit()));
     let left = deadline.left();
-    if events & libc::POLLIN != 0
+    if may_go_on
         && left.is_none()
-        && let Some(outcome) = poll::wait_to_receive(fd)
+        && let Some(outcome) = poll::wait_alone(fd, events)
     {
         return outcome;
     }

@@ -1,7 +1,7 @@
 //! `close`, `dup`, `fcntl`, `ioctl`: what happens to numbers.
 
 use super::{guarded, is_borrowed, real, set_errno};
-use crate::stream::{follow_exec, foresee};
+use crate::stream::{follow_exec, foresee, inherit};
 use crate::table;
 use core::ffi::{c_int, c_uint};
 
@@ -165,6 +165,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, what: c_int, argument: usize) -
             keep(fd);
             done
         }
+        libc::F_SETFL if done == 0 && argument & libc::O_ASYNC as usize != 0 => signals(fd, done),
         _ => done,
     }
 }
@@ -203,6 +204,11 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, what: libc::c_ulong, argument: 
     if what == libc::FIONCLEX && done == 0 {
         keep(fd);
     }
+    if what == FIOASYNC && done == 0 {
+        // SAFETY: this request has a number of the program's, which the kernel has just read.
+        let is_wanted = unsafe { core::ptr::with_exposed_provenance::<c_int>(argument).read_unaligned() } != 0;
+        return if is_wanted { signals(fd, done) } else { done };
+    }
     done
 }
 
@@ -213,6 +219,37 @@ fn keep(fd: c_int) {
     {
         follow_exec(fd, shared);
     }
+}
+
+/// The request that asks for a signal whenever something comes.
+const FIOASYNC: libc::c_ulong = 0x5452;
+
+/// The program wants a signal whenever something comes.
+fn signals(fd: c_int, done: c_int) -> c_int {
+    if let Some(stream) = table::stream_of(fd) {
+        stream.signals();
+    }
+    done
+}
+
+/// A program that is about to be started has a copy of a connection: it is to have the memory too. What else is asked for is done by
+/// the C library in the new process, past this library.
+///
+/// # Safety
+/// As `posix_spawn_file_actions_adddup2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
+    actions: *mut libc::posix_spawn_file_actions_t,
+    fd: c_int,
+    copy: c_int,
+) -> c_int {
+    if let Some(stream) = table::stream_of(fd)
+        && let Some(shared) = stream.memory()
+    {
+        inherit(shared);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, copy) }
 }
 
 /// A connection that stays with the kernel is looked at no more, unless an epoll knows it by our word.

@@ -68,6 +68,7 @@ real! {
     vdprintf(fd: c_int, format: *const core::ffi::c_char, arguments: *mut c_void) -> c_int;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const core::ffi::c_char, arguments: *mut c_void) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;
+    posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int, copy: c_int) -> c_int;
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;

@@ -136,6 +136,9 @@ impl Stream {
                 said.store(sys::tcp_option(fd, name).unwrap_or(0), Ordering::Relaxed);
                 sys::set_tcp_option(fd, name, value);
             }
+            if rustix::fs::fcntl_getfl(sys::borrow(fd)).is_ok_and(|flags| flags.bits() & libc::O_ASYNC as u32 != 0) {
+                self.signals();
+            }
             self.is_settled.store(false, Ordering::Release);
             counters::met(&name(fd));
         }

@@ -73,6 +73,8 @@ pub(crate) struct Stream {
     watched: Local<Vec<(RawFd, RawFd)>>,
     /// A thread has slept for it otherwise than by an epoll.
     pub(crate) has_slept: AtomicBool,
+    /// The program wants a signal (`O_ASYNC`) whenever something comes.
+    is_async: AtomicBool,
     /// A process had it when it forked.
     is_forked: AtomicBool,
     /// Threads that wait for it in the kernel since before it met: they have not said in the memory that they sleep.
@@ -127,6 +129,7 @@ impl Stream {
             has_hung_up: AtomicBool::new(false),
             is_finished: AtomicBool::new(false),
             is_settled: AtomicBool::new(true),
+            is_async: AtomicBool::new(false),
             is_forked: AtomicBool::new(false),
             waiting: AtomicU32::new(0),
             is_forked_early: AtomicBool::new(false),
@@ -232,6 +235,16 @@ impl Stream {
         }
     }
 
+    /// The program wants a signal whenever something comes (`O_ASYNC`): the kernel sends it with a doorbell, which is always rung.
+    pub(crate) fn signals(&self) {
+        self.is_async.store(true, Ordering::Relaxed);
+        // No epoll says that nobody sleeps.
+        self.has_slept.store(true, Ordering::SeqCst);
+        if let Some(shared) = self.live() {
+            shared.reader.doze();
+        }
+    }
+
     /// Whether another process may have it.
     pub(crate) fn has_forked(&self) -> bool {
         self.is_forked.load(Ordering::Relaxed)
@@ -299,8 +312,13 @@ impl Stream {
 /// Whether a program that this one becomes has the connection, it is to have the memory too.
 pub(crate) fn follow_exec(fd: RawFd, shared: &Shared) {
     if rustix::io::fcntl_getfd(sys::borrow(fd)) == Ok(rustix::io::FdFlags::empty()) {
-        let _ = rustix::io::fcntl_setfd(sys::borrow(shared.file()), rustix::io::FdFlags::empty());
+        inherit(shared);
     }
+}
+
+/// A program that this one becomes, or starts, has the memory.
+pub(crate) fn inherit(shared: &Shared) {
+    let _ = rustix::io::fcntl_setfd(sys::borrow(shared.file()), rustix::io::FdFlags::empty());
 }
 
 fn malformed() -> Errno {

@@ -111,6 +111,10 @@ impl Stream {
     }
 
     fn receive_here(&self, fd: RawFd, shared: &Shared, to: &mut Places<'_, '_>, flags: i32) -> Result<Step, Errno> {
+        if self.is_async.load(Ordering::Relaxed) {
+            // What is written after this is said by a doorbell.
+            shared.reader.doze();
+        }
         for is_last in [false, true] {
             // Before the bytes are looked at: what was written before the end is there.
             let has_ended = shared.reader.has_ended() || self.is_finished.load(Ordering::Acquire);

@@ -77,7 +77,7 @@ impl Stream {
     /// there still is none.
     pub(crate) fn is_full(&self, shared: &Shared) -> bool {
         self.was_full.store(true, Ordering::Relaxed);
-        if self.watchers.load(Ordering::Relaxed) == 0 {
+        if self.watchers.load(Ordering::Relaxed) == 0 && !self.is_async.load(Ordering::Relaxed) {
             return true;
         }
         shared.writer.doze();
