@@ -4,8 +4,8 @@
 //! `cargo run --release -p millrace-message --example latency [SIZE]`
 
 use millrace_dma::{Ordering, Pages, Protection, Region, Word64};
-use millrace_message::bell::{Filter, Owner};
-use millrace_message::channel::{CHANNEL_LEN, Channel, Side, Taken};
+use millrace_message::bell::{Filter, Owner, Receiver, Sender};
+use millrace_message::channel::{CHANNEL_LEN, Channel, Side, Taken, doorbells};
 use millrace_message::control::Tag;
 use millrace_message::engine::{Engine, Limits, PairId, Way};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -23,6 +23,8 @@ const LEN: usize = CHANNEL_LEN.next_multiple_of(4096) + 4096;
 
 struct End {
     channel: Channel,
+    bells_out: Sender,
+    bells_in: Receiver,
     engine: Engine,
     pair: PairId,
     filter: Filter,
@@ -37,16 +39,17 @@ struct End {
 impl End {
     fn new(region: &Region, side: Side, size: usize) -> Result<Self, Box<dyn Error>> {
         let channel = Channel::new(region.window(), side)?;
+        let (bells_out, bells_in) = doorbells(region.window(), side)?;
         let mut filter = Filter::default();
         filter.claim(0..=u16::MAX, Owner(0))?;
-        channel.bells_in.publish(&filter);
+        bells_in.publish(&filter);
         let mut engine = Engine::new(Limits::default())?;
         let pair = engine.connect(Way::Mapped, engine.terms()).ok_or("no such end")?;
         let word = |number: usize| region.window().word64(LEN - 4096 + number * 256);
         let is_first = side == Side::Maker;
         let (own, other) = if is_first { (word(0)?, word(1)?) } else { (word(1)?, word(0)?) };
         let (bytes, into) = (vec![7; size], vec![0; size]);
-        Ok(Self { channel, engine, pair, filter, own, other, trips: 0, is_first, bytes, into })
+        Ok(Self { channel, bells_out, bells_in, engine, pair, filter, own, other, trips: 0, is_first, bytes, into })
     }
 
     /// So many round trips.
@@ -77,13 +80,13 @@ impl End {
     fn bell(&mut self) {
         self.run(
             |end| {
-                while end.channel.bells_out.ring(end.trips as u16).is_err() {
+                while end.bells_out.ring(end.trips as u16).is_err() {
                     core::hint::spin_loop();
                 }
             },
             |end| {
                 loop {
-                    match end.channel.bells_in.take(&end.filter) {
+                    match end.bells_in.take(&end.filter) {
                         Ok(Some(bell)) => break assert_eq!(bell.number, end.trips as u16),
                         Ok(None) => core::hint::spin_loop(),
                         Err(error) => panic!("{error}"),

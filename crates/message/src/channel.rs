@@ -33,6 +33,26 @@ pub enum Side {
     Taker,
 }
 
+impl Side {
+    /// Which of the two rings is written, and which is read.
+    const fn numbers(self) -> (usize, usize) {
+        match self {
+            Self::Maker => (0, 1),
+            Self::Taker => (1, 0),
+        }
+    }
+}
+
+/// The doorbells of that end of a channel: those to the other end, and those from it.
+///
+/// # Errors
+/// The window is shorter than [`CHANNEL_LEN`].
+pub fn doorbells(window: &Window, side: Side) -> Result<(bell::Sender, bell::Receiver), OutOfRange> {
+    let queue = |number: usize| window.part(BELLS_AT + number * bell::bytes_of(BELLS), bell::bytes_of(BELLS));
+    let (own, other) = side.numbers();
+    Ok((bell::Sender::new(&queue(own)?, BELLS)?, bell::Receiver::new(&queue(other)?, BELLS)?))
+}
+
 /// A message that was taken from the ring by who asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
@@ -54,10 +74,6 @@ pub enum Taken {
 pub struct Channel {
     out: lines::Sender,
     into: lines::Receiver,
-    /// Doorbells to the other end.
-    pub bells_out: bell::Sender,
-    /// Doorbells from it.
-    pub bells_in: bell::Receiver,
     /// What is looked at: nothing is believed that the other end could still change.
     words: Box<[u64; MOST_WORDS]>,
     /// Lines that were taken and not given back.
@@ -74,13 +90,10 @@ impl Channel {
     /// The window is shorter than [`CHANNEL_LEN`].
     pub fn new(window: &Window, side: Side) -> Result<Self, OutOfRange> {
         let ring = |number: usize| window.part(number * WORDS_LEN, WORDS_LEN);
-        let bells = |number: usize| window.part(BELLS_AT + number * bell::bytes_of(BELLS), bell::bytes_of(BELLS));
-        let (own, other) = if side == Side::Maker { (0, 1) } else { (1, 0) };
+        let (own, other) = side.numbers();
         Ok(Self {
             out: lines::Sender::new(&ring(own)?, LINES)?,
             into: lines::Receiver::new(&ring(other)?, LINES)?,
-            bells_out: bell::Sender::new(&bells(own)?, BELLS)?,
-            bells_in: bell::Receiver::new(&bells(other)?, BELLS)?,
             words: Box::new([0; MOST_WORDS]),
             taken: 0,
         })

@@ -1,7 +1,7 @@
 //! The table of costs of this machine (`cost`): measured at first use, kept in a file, and measured again when it does not fit any more.
 
-use crate::bell::{Filter, Owner};
-use crate::channel::{CHANNEL_LEN, Channel, Side};
+use crate::bell::{Filter, Owner, Receiver, Sender};
+use crate::channel::{CHANNEL_LEN, Channel, Side, doorbells};
 use crate::control::{MOST_EAGER, Tag};
 use crate::cost::{Row, SIZES, Table};
 use crate::engine::{Engine, Limits, Way};
@@ -287,17 +287,17 @@ fn doorbell() -> Result<f64, Unmeasured> {
     const MOST: f64 = 1000.0;
     let region = Region::allocate(CHANNEL_LEN, Pages::Ordinary).map_err(Unmeasured::because)?;
     let end = |side| -> Result<_, Unmeasured> {
-        let channel = Channel::new(region.window(), side).map_err(Unmeasured::because)?;
+        let (out, into) = doorbells(region.window(), side).map_err(Unmeasured::because)?;
         let mut filter = Filter::default();
         filter.claim(0..=1, Owner(0)).map_err(Unmeasured::because)?;
-        channel.bells_in.publish(&filter);
-        Ok((channel, filter))
+        into.publish(&filter);
+        Ok((out, into, filter))
     };
     let (mut one, mut other) = (end(Side::Maker)?, end(Side::Taker)?);
-    let wait = |(channel, filter): &mut (Channel, Filter)| {
+    let wait = |(_, into, filter): &mut (Sender, Receiver, Filter)| {
         let mut looks = 0_u32;
         loop {
-            match channel.bells_in.take(filter) {
+            match into.take(filter) {
                 Ok(Some(bell)) => return bell.number,
                 Ok(None) => {}
                 Err(_) => return 1,
@@ -306,7 +306,7 @@ fn doorbell() -> Result<f64, Unmeasured> {
             if looks.is_multiple_of(256) { thread::yield_now() } else { core::hint::spin_loop() }
         }
     };
-    let ring = |(channel, _): &mut (Channel, Filter), number| while channel.bells_out.ring(number).is_err() {};
+    let ring = |(out, ..): &mut (Sender, Receiver, Filter), number| while out.ring(number).is_err() {};
     thread::scope(|scope| {
         scope.spawn(|| {
             while wait(&mut other) == 0 {

@@ -117,11 +117,11 @@ impl Ends {
 
     /// Doorbells one way.
     pub fn bells(&self, seconds: f64) -> Result<Line, String> {
-        let mut number = 0_u16;
+        let (mut number, mut bells) = (0_u16, self.both.doorbells()?);
         self.trips(Work::Bells, (0, FASTEST), seconds, || {
             number = number.wrapping_add(1);
-            self.both.bell(number)?;
-            self.both.await_bell()
+            bells.ring(number)?;
+            bells.hear()
         })
     }
 

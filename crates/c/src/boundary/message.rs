@@ -658,6 +658,7 @@ pub extern "C" fn millrace_message_ring(
         match rung.ok_or_else(gone)? {
             Ok(sent) => Ok(c_int::from(sent == Sent::Coalesced)),
             Err(full @ Full::Queue) => Err(Failure::new(Errno::AGAIN, full.to_string())),
+            Err(full @ Full::Lent) => Err(Failure::new(Errno::BUSY, full.to_string())),
             Err(full @ Full::Unwanted) => Err(Failure::new(Errno::NXIO, full.to_string())),
         }
     })

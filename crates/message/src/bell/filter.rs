@@ -91,6 +91,7 @@ impl Filter {
 }
 
 /// The bits in shared memory. The receiver writes them, senders read them.
+#[derive(Clone)]
 pub struct View {
     bits: Slots64,
 }

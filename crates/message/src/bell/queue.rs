@@ -21,7 +21,7 @@
 use super::Filter;
 use super::filter::{LEN as FILTER, Owner, View};
 use millrace_dma::{Ordering, OutOfRange, Window, fence};
-use millrace_ring::lines::{self, MOST_WORDS, Malformed};
+use millrace_ring::lines::{self, Malformed};
 
 /// Doorbells that wait, by default.
 const BELLS: u32 = 256;
@@ -49,6 +49,9 @@ pub enum Full {
     /// Nobody there wants this number.
     #[error("nobody has claimed this doorbell at the other endpoint")]
     Unwanted,
+    /// Another thread has all that is needed to ring there.
+    #[error("a DoorbellSender rings the doorbells of this pair: ring by that one, or drop it first")]
+    Lent,
 }
 
 /// What became of a doorbell.
@@ -112,7 +115,7 @@ impl Sender {
         if !self.wanted.is_wanted(number) {
             return Err(Full::Unwanted);
         }
-        if self.lines.send(&[u64::from(number) | flag]) { Ok(()) } else { Err(Full::Queue) }
+        if self.lines.send_word(u64::from(number) | flag) { Ok(()) } else { Err(Full::Queue) }
     }
 
     /// Whether the receiver is to be woken, after something was sent. It says so once.
@@ -135,7 +138,6 @@ pub struct Bell {
 pub struct Receiver {
     lines: lines::Receiver,
     wanted: View,
-    words: Box<[u64; MOST_WORDS]>,
     /// Doorbells that nobody had claimed: their senders did not look, or they were released on the way.
     pub unwanted: u64,
 }
@@ -147,7 +149,12 @@ impl Receiver {
     /// The window is too short, or `bells` is no power of two.
     pub fn new(window: &Window, bells: u32) -> Result<Self, OutOfRange> {
         let (ring, wanted) = parts(window, bells)?;
-        Ok(Self { lines: lines::Receiver::new(&ring, bells)?, wanted, words: Box::new([0; MOST_WORDS]), unwanted: 0 })
+        Ok(Self { lines: lines::Receiver::new(&ring, bells)?, wanted, unwanted: 0 })
+    }
+
+    /// Where it is said which numbers are wanted, for whoever says it instead of this.
+    pub fn view(&self) -> View {
+        self.wanted.clone()
     }
 
     /// Says to the sender which numbers are wanted.
@@ -167,10 +174,9 @@ impl Receiver {
     /// [`Malformed`]: nothing more is to be taken from this queue.
     #[inline]
     pub fn take(&mut self, filter: &Filter) -> Result<Option<Bell>, Malformed> {
-        let Some(len) = self.lines.take(&mut self.words)? else { return Ok(None) };
+        let Some(word) = self.lines.take_word()? else { return Ok(None) };
         self.lines.give_back();
-        let word = self.words[0];
-        if len != 1 || word >= 2 * COALESCED {
+        if word >= 2 * COALESCED {
             return Err(Malformed);
         }
         if word & COALESCED != 0 {

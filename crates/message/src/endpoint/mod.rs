@@ -1,10 +1,11 @@
 //! Endpoints that programs open by name, and that meet others of their host.
 //!
 //! * `between`: with endpoints of other hosts. `name`: names and the sockets behind them. `record`: what is said by a socket. `meet`: how two endpoints come to share memory.
-//! * `places`: memory of messages that others can map. `state`: what is behind the lock. `helper`: the thread. `closer`: closes what may take long. `error`: why a call did nothing.
+//! * `doorbells`: those of one pair without the lock. `places`: memory of messages that others can map. `state`: what is behind the lock. `helper`: the thread. `closer`: closes what may take long. `error`: why a call did nothing.
 
 mod between;
 mod closer;
+mod doorbells;
 mod error;
 mod helper;
 mod meet;
@@ -15,6 +16,7 @@ mod state;
 
 pub use crate::hosts::Counters;
 pub use between::rail;
+pub use doorbells::{DoorbellReceiver, DoorbellSender};
 pub(crate) use error::how_to_find;
 pub use error::{Error, Refusal};
 pub(crate) use name::{Name, is_name};

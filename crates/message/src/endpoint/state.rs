@@ -212,7 +212,8 @@ impl<B: Buffer> State<B> {
         self.news += 1;
     }
 
-    fn wake_helper(&mut self) {
+    /// The endpoint's own thread looks.
+    pub fn wake_helper(&mut self) {
         if core::mem::take(&mut self.is_asleep) {
             wake_up(&self.waker);
         }
@@ -417,7 +418,14 @@ impl<B: Buffer> State<B> {
     /// Says what was said to a pair by the quick way: who sleeps there is woken.
     #[inline]
     pub fn said(&mut self, pair: PairId) {
-        if self.local.must_wake(pair) && !wake(&self.others, pair) {
+        if self.local.must_wake(pair) {
+            self.wake(pair);
+        }
+    }
+
+    /// Wakes who sleeps there.
+    pub fn wake(&mut self, pair: PairId) {
+        if !wake(&self.others, pair) {
             self.owed.push(pair);
             self.wake_helper();
         }

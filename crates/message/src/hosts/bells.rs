@@ -183,6 +183,7 @@ mod tests {
                         }
                         Err(Full::Unwanted) => prop_assert!(!(10..30).contains(&number) || number == 21),
                         Err(Full::Queue) => prop_assert!(expected.len() > 192),
+                        Err(Full::Lent) => prop_assert!(false),
                     }
                     prop_assert!(expected.len() <= 256);
                 }

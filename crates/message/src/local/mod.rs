@@ -9,11 +9,15 @@
 //!
 //! Each pair has memory of its own, so that a sender can spoil its own messages only.
 
+mod bells;
+
+pub(crate) use bells::Lent;
+
 use crate::Scheme;
-use crate::bell::{Bell, ClaimError, Filter, Full, Owner, Sent};
+use crate::bell::Filter;
 use crate::block::Block;
 use crate::buffer::Buffer;
-use crate::channel::{CHANNEL_LEN, Channel, Side, Taken, copy};
+use crate::channel::{CHANNEL_LEN, Channel, Side, Taken, copy, doorbells};
 use crate::control::{MOST_EAGER, Message, Origin, Tag};
 use crate::engine::{
     Action, Breach, Cancel, Completion, Delivery, Engine, Limits, LimitsError, Outcome, PairId, RequestError,
@@ -21,9 +25,9 @@ use crate::engine::{
 };
 use crate::files::Files;
 use crate::hosts::{Ears, Hosts};
+use bells::Doorbells;
 use millrace_dma::{OtherProcess, OutOfRange, SpanMut, Window};
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// What is heard from a pair, and said to it, in one turn.
@@ -93,25 +97,16 @@ struct Peer {
     others: Window,
     mtu: (usize, usize),
     reach: Reach,
-    /// Something was said, and rung, and it was not looked whether the other end sleeps.
+    /// Something was said, and it was not looked whether the other end sleeps.
     has_said: bool,
-    has_rung: bool,
-    /// Doorbells wait, and that was told.
-    has_bells: bool,
+    bells: Doorbells,
 }
 
 impl Peer {
-    /// Whether doorbells wait of which that was not said before.
-    fn notes_bells(&mut self) -> bool {
-        let is_new = !self.has_bells && self.channel.bells_in.has_more();
-        self.has_bells |= is_new;
-        is_new
-    }
-
     fn must_wake(&mut self) -> bool {
-        let (has_said, has_rung) = (core::mem::take(&mut self.has_said), core::mem::take(&mut self.has_rung));
+        let has_said = core::mem::take(&mut self.has_said);
         // Both flags are to be taken down.
-        (has_said && self.channel.must_wake()) | (has_rung && self.channel.bells_out.must_wake())
+        (has_said && self.channel.must_wake()) | self.bells.must_wake()
     }
 }
 
@@ -229,6 +224,11 @@ impl<B: Buffer> Local<B> {
         self.hosts.as_deref_mut().filter(|hosts| hosts.has(pair))
     }
 
+    /// Whether a pair goes to another host.
+    pub(crate) fn is_elsewhere(&self, pair: PairId) -> bool {
+        self.hosts.as_ref().is_some_and(|hosts| hosts.has(pair))
+    }
+
     /// What another endpoint has to know of this one.
     pub fn terms(&self) -> Terms {
         self.engine.terms()
@@ -260,15 +260,15 @@ impl<B: Buffer> Local<B> {
         let taken = memory.part(first + buffers_len(maker), buffers_len(taker))?;
         let (own, others) = if side == Side::Maker { (made, taken) } else { (taken, made) };
         let channel = Channel::new(memory, side)?;
-        channel.bells_in.publish(&self.filter);
+        let bells = Doorbells::new(doorbells(memory, side)?);
+        bells.publish(&self.filter);
         let pair = self.engine.connect(Way::Mapped, theirs).ok_or(JoinError::Terms)?;
         let at = pair.0 as usize;
         if self.peers.len() <= at {
             self.peers.resize_with(at + 1, || None);
         }
         let mtu = (ours.mtu as usize, theirs.mtu as usize);
-        let (has_said, has_rung, has_bells) = (false, false, false);
-        self.peers[at] = Some(Peer { channel, own, others, mtu, reach, has_said, has_rung, has_bells });
+        self.peers[at] = Some(Peer { channel, own, others, mtu, reach, has_said: false, bells });
         Ok(pair)
     }
 
@@ -499,7 +499,7 @@ impl<B: Buffer> Local<B> {
         for at in 0..self.peers.len() {
             let Some(peer) = &mut self.peers[at] else { continue };
             let has_more = peer.channel.has_more();
-            let has_bells = peer.notes_bells();
+            let has_bells = peer.bells.are_new();
             self.bells_noted += u64::from(has_bells);
             has_moved |= has_more | has_bells;
             if has_more {
@@ -621,7 +621,7 @@ impl<B: Buffer> Local<B> {
     /// Whether nothing has come, and nothing is left to do: [`Local::progress`] would find nothing.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        let has_come = |peer: &Peer| peer.channel.has_more() || !peer.has_bells && peer.channel.bells_in.has_more();
+        let has_come = |peer: &Peer| peer.channel.has_more() || peer.bells.have_come();
         self.hosts.is_none() && !self.has_work() && !self.peers.iter().flatten().any(has_come)
     }
 
@@ -639,8 +639,7 @@ impl<B: Buffer> Local<B> {
     pub fn doze(&self) -> bool {
         // Bells that wait and were told of are no news.
         let mut peers = self.peers.iter().flatten();
-        let may = !self.has_work()
-            && peers.all(|peer| peer.channel.doze() & (peer.channel.bells_in.doze() || peer.has_bells));
+        let may = !self.has_work() && peers.all(|peer| peer.channel.doze() & peer.bells.doze());
         may && self.hosts.as_ref().is_none_or(|hosts| hosts.doze())
     }
 
@@ -657,33 +656,6 @@ impl<B: Buffer> Local<B> {
     #[inline]
     pub fn must_wake(&mut self, pair: PairId) -> bool {
         self.peer(pair).is_some_and(Peer::must_wake)
-    }
-
-    /// How often doorbells came when there were none.
-    pub fn bells_noted(&self) -> u64 {
-        self.bells_noted
-    }
-
-    /// Whether there were doorbells when it was looked last.
-    pub fn has_bells(&self) -> bool {
-        self.peers.iter().flatten().any(|peer| peer.has_bells)
-            || self.hosts.as_ref().is_some_and(|hosts| hosts.has_bells())
-    }
-
-    /// The next doorbell of any pair.
-    pub fn any_bell(&mut self) -> Option<(PairId, Bell)> {
-        let count = self.peers.len().max(self.hosts.as_ref().map_or(0, |hosts| hosts.places()));
-        let first = self.bells_next;
-        for at in (0..count).map(|at| (first + at) % count) {
-            let pair = PairId(at as u32);
-            // Who writes nonsense is lost, and named by the engine.
-            if let Ok(Some(bell)) = self.bell(pair) {
-                // Who rings without end has its turn with the others.
-                self.bells_next = at + 1;
-                return Some((pair, bell));
-            }
-        }
-        None
     }
 
     /// Time goes on ([`Engine::tick`]).
@@ -732,72 +704,6 @@ impl<B: Buffer> Local<B> {
     /// The next pair that was lost because its other end did what it may not.
     pub fn lost(&mut self) -> Option<(PairId, Breach)> {
         self.lost.pop_front()
-    }
-
-    /// This program wants these doorbells, from now on, from all.
-    ///
-    /// # Errors
-    /// [`ClaimError`].
-    pub fn claim(&mut self, numbers: RangeInclusive<u16>, owner: Owner) -> Result<(), ClaimError> {
-        self.filter.claim(numbers, owner)?;
-        self.publish();
-        Ok(())
-    }
-
-    /// Nobody wants the doorbells of that owner any more.
-    pub fn release(&mut self, owner: Owner) {
-        self.filter.release(owner);
-        self.publish();
-    }
-
-    fn publish(&mut self) {
-        self.peers.iter().flatten().for_each(|peer| peer.channel.bells_in.publish(&self.filter));
-        if let Some(hosts) = &mut self.hosts {
-            hosts.publish(&mut self.engine, &self.filter);
-        }
-    }
-
-    /// Rings a doorbell.
-    ///
-    /// # Errors
-    /// [`Full`]. `None`: the other endpoint is gone.
-    #[inline]
-    pub fn ring(&mut self, pair: PairId, number: u16) -> Option<Result<(), Full>> {
-        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
-            let hosts = self.hosts.as_mut()?;
-            return Some(hosts.ring(pair, (number, false), &mut self.engine, &self.filter)?.map(drop));
-        };
-        peer.has_rung = true;
-        Some(peer.channel.bells_out.ring(number))
-    }
-
-    /// Rings a doorbell, unless the last one is the same, and waits.
-    ///
-    /// # Errors
-    /// [`Full`]. `None`: the other endpoint is gone.
-    #[inline]
-    pub fn ring_once(&mut self, pair: PairId, number: u16) -> Option<Result<Sent, Full>> {
-        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
-            return self.hosts.as_mut()?.ring(pair, (number, true), &mut self.engine, &self.filter);
-        };
-        peer.has_rung = true;
-        Some(peer.channel.bells_out.ring_once(number))
-    }
-
-    /// The next doorbell of a pair.
-    ///
-    /// # Errors
-    /// [`Breach`]. The pair is lost.
-    #[inline]
-    pub fn bell(&mut self, pair: PairId) -> Result<Option<Bell>, Breach> {
-        let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
-            let hosts = self.hosts.as_mut().ok_or(Breach::Gone)?;
-            return hosts.bell(pair, &mut self.engine, &self.filter);
-        };
-        let taken = peer.channel.bells_in.take(&self.filter);
-        // Behind one that nobody wants others may wait, of which it is to be told.
-        peer.has_bells = peer.has_bells && matches!(taken, Ok(Some(_))) && peer.channel.bells_in.has_more();
-        taken.map_err(|_| self.engine.refuse(pair))
     }
 
     fn keep(&mut self, request: RequestId, buffer: B, origin: Option<Origin>) {

@@ -1,0 +1,158 @@
+//! Doorbells of one pair without the lock of the endpoint: whoever has one of these is the only one who rings that pair, or hears it, and a call is some
+//! loads and stores.
+
+use super::state::State;
+use super::{Endpoint, Peer};
+use crate::bell::{Bell, Filter, Full, Receiver, Sender, Sent};
+use crate::buffer::Buffer;
+use crate::engine::{Breach, PairId};
+use crate::local::Lent;
+
+/// Rings doorbells of one pair: no other way rings them meanwhile ([`Full::Lent`]).
+pub struct DoorbellSender<'e, B: Buffer = Vec<u8>> {
+    endpoint: &'e Endpoint<B>,
+    peer: Peer,
+    /// `None`: the pair goes to another host, by the endpoint.
+    lent: Option<Lent<Sender>>,
+}
+
+/// Hears doorbells of one pair: no other call, thread or descriptor is told of them meanwhile, and nobody is woken by them. It is for a thread that looks again and
+/// again. One that is to sleep drops it, and waits for the endpoint.
+pub struct DoorbellReceiver<'e, B: Buffer = Vec<u8>> {
+    endpoint: &'e Endpoint<B>,
+    peer: Peer,
+    lent: Option<(Lent<Receiver>, Filter)>,
+}
+
+impl<B: Buffer> Endpoint<B> {
+    /// What rings the doorbells of a pair faster than [`Endpoint::ring`]. `None`: the other endpoint is gone, or somebody has it already.
+    pub fn doorbells_to(&self, to: Peer) -> Option<DoorbellSender<'_, B>> {
+        let lent = self.lend(to, |state, pair| state.local.lend_sender(pair))?;
+        Some(DoorbellSender { endpoint: self, peer: to, lent })
+    }
+
+    /// What hears the doorbells of a pair faster than [`Endpoint::bell`]. `None`: the other endpoint is gone, or somebody has it already.
+    pub fn doorbells_from(&self, from: Peer) -> Option<DoorbellReceiver<'_, B>> {
+        let lent = self.lend(from, |state, pair| state.local.lend_receiver(pair))?;
+        Some(DoorbellReceiver { endpoint: self, peer: from, lent })
+    }
+
+    /// `Some(None)`: there is nothing to lend of a pair that goes to another host.
+    fn lend<T>(&self, peer: Peer, lend: impl FnOnce(&mut State<B>, PairId) -> Option<T>) -> Option<Option<T>> {
+        let mut state = self.shared.lock();
+        let pair = state.pair(peer)?;
+        if state.local.is_elsewhere(pair) {
+            return Some(None);
+        }
+        let lent = lend(&mut state, pair);
+        // Those that wait are nobody's news any more.
+        state.show();
+        lent.map(Some)
+    }
+}
+
+impl<B: Buffer> DoorbellSender<'_, B> {
+    /// Rings a doorbell.
+    ///
+    /// # Errors
+    /// [`Full`]. `None`: the other endpoint is gone.
+    #[inline]
+    pub fn ring(&mut self, number: u16) -> Option<Result<(), Full>> {
+        let Some(lent) = &mut self.lent else { return self.endpoint.ring(self.peer, number) };
+        if lent.has_changed() && !is_there(self.endpoint, self.peer, lent) {
+            return None;
+        }
+        let rung = lent.half.ring(number);
+        if rung.is_ok() && lent.half.must_wake() {
+            wake(self.endpoint, self.peer);
+        }
+        Some(rung)
+    }
+
+    /// Rings a doorbell, unless the last one is the same, and waits.
+    ///
+    /// # Errors
+    /// [`Full`]. `None`: the other endpoint is gone.
+    #[inline]
+    pub fn ring_once(&mut self, number: u16) -> Option<Result<Sent, Full>> {
+        let Some(lent) = &mut self.lent else { return self.endpoint.ring_once(self.peer, number) };
+        if lent.has_changed() && !is_there(self.endpoint, self.peer, lent) {
+            return None;
+        }
+        let rung = lent.half.ring_once(number);
+        if rung.is_ok() && lent.half.must_wake() {
+            wake(self.endpoint, self.peer);
+        }
+        Some(rung)
+    }
+}
+
+impl<B: Buffer> DoorbellReceiver<'_, B> {
+    /// The next doorbell, if there is one.
+    ///
+    /// # Errors
+    /// [`Breach`]. The other endpoint is gone, or was lost.
+    #[inline]
+    pub fn take(&mut self) -> Result<Option<Bell>, Breach> {
+        let Some((lent, filter)) = &mut self.lent else { return self.endpoint.bell(self.peer) };
+        if lent.has_changed() {
+            look(self.endpoint, self.peer, (lent, filter))?;
+        }
+        lent.half.take(filter).map_err(|_| refuse(self.endpoint, self.peer))
+    }
+}
+
+#[cold]
+fn is_there<B: Buffer>(endpoint: &Endpoint<B>, peer: Peer, lent: &mut Lent<Sender>) -> bool {
+    let mut state = endpoint.shared.lock();
+    state.pair(peer).is_some_and(|pair| state.local.wanted(pair, lent).is_some())
+}
+
+/// Which numbers are wanted now.
+#[cold]
+fn look<B: Buffer>(
+    endpoint: &Endpoint<B>,
+    peer: Peer,
+    (lent, filter): (&mut Lent<Receiver>, &mut Filter),
+) -> Result<(), Breach> {
+    let mut state = endpoint.shared.lock();
+    let pair = state.pair(peer).ok_or(Breach::Gone)?;
+    *filter = state.local.wanted(pair, lent).ok_or(Breach::Gone)?;
+    Ok(())
+}
+
+#[cold]
+fn wake<B: Buffer>(endpoint: &Endpoint<B>, peer: Peer) {
+    let mut state = endpoint.shared.lock();
+    if let Some(pair) = state.pair(peer) {
+        state.wake(pair);
+    }
+}
+
+#[cold]
+fn refuse<B: Buffer>(endpoint: &Endpoint<B>, peer: Peer) -> Breach {
+    let mut state = endpoint.shared.lock();
+    let breach = state.pair(peer).map_or(Breach::Gone, |pair| state.local.refuse(pair));
+    drop(endpoint.shared.progress(state));
+    breach
+}
+
+impl<B: Buffer> Drop for DoorbellSender<'_, B> {
+    fn drop(&mut self) {
+        let mut state = self.endpoint.shared.lock();
+        if let Some((lent, pair)) = self.lent.take().zip(state.pair(self.peer)) {
+            state.local.take_sender_back(pair, lent);
+        }
+    }
+}
+
+impl<B: Buffer> Drop for DoorbellReceiver<'_, B> {
+    fn drop(&mut self) {
+        let mut state = self.endpoint.shared.lock();
+        if let Some(((lent, _), pair)) = self.lent.take().zip(state.pair(self.peer)) {
+            state.local.take_receiver_back(pair, lent);
+            // The thread of the endpoint may sleep, and has not said so by these.
+            state.wake_helper();
+        }
+    }
+}
