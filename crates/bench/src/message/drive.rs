@@ -7,6 +7,7 @@ use millrace_message::endpoint::Endpoint;
 use millrace_message::{Request, Scheme};
 use millrace_tool::clock::Moment;
 use millrace_tool::cores;
+use millrace_tool::output::note;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::end::{Both, BufferArgs, DATA, DONE, FASTEST, ORDER, PATIENCE, READY, WORDS, Work, depth, number_of, used};
@@ -144,6 +145,13 @@ impl Ends {
             }
             Ok(())
         })
+    }
+
+    /// Says why memory that was sent again is copied twice, if it is.
+    pub fn tell_what_was_not_adopted(&self) {
+        if let Some(why) = self.both.endpoint.adopted().and_then(|adopted| adopted.why) {
+            note(format!("memory of messages did not become shared memory, so that it is copied twice: {why}"));
+        }
     }
 
     /// Messages of that size in GB/s in the message mode.

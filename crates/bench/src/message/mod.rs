@@ -239,7 +239,11 @@ fn ours((cores, buffers): (Cores, BufferArgs), seconds: f64, metric: Metric) -> 
         Metric::SmallToUcx => ends.latency(8, None, seconds).map(Some),
         Metric::DoorbellToCacheline => ends.bells(seconds).map(Some),
         Metric::OverlapByReceiver => ends.overlap(size, seconds),
-        _ => ends.bandwidth(size, None, seconds).map(Some),
+        _ => {
+            let line = ends.bandwidth(size, None, seconds);
+            ends.tell_what_was_not_adopted();
+            line.map(Some)
+        }
     }
 }
 

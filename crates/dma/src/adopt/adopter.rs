@@ -9,6 +9,7 @@ use crate::{Entered, Gate, Pages, Region, Taken, Watch};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,6 +50,8 @@ pub(super) struct State {
     pub(super) orphans: Vec<Orphan>,
     gate: Gate,
     next: u64,
+    /// Where in the file memory of `malloc` is, by the upper bits of its addresses.
+    heaps: BTreeMap<u64, u64>,
     pub(super) counters: AdoptCounters,
 }
 
@@ -97,8 +100,8 @@ impl Adopter {
         check_watch(watch)?;
         let file = Arc::new(SharedFile::new().map_err(AdoptError::File)?);
         let base = sys::reserve((ASIDE + request::CHUNK) as usize).map_err(AdoptError::File)?;
-        let (index, orphans, counters) = Default::default();
-        let state = Mutex::new(State { index, orphans, gate: watch.gate()?, next: 1, counters });
+        let (index, orphans, heaps, counters) = Default::default();
+        let state = Mutex::new(State { index, orphans, gate: watch.gate()?, next: 1, heaps, counters });
         let (sender, receiver) = channel();
         let aside = base.next_multiple_of(request::CHUNK);
         let adopter = Box::new(Self { state, requests: Mutex::new(sender), watch, faults, proc, file, aside });
@@ -192,6 +195,18 @@ impl State {
             _ => {}
         }
         Some(entered != Entered::Same)
+    }
+
+    /// Where in the file memory at an address goes that `malloc` hands out again and again: always to the same place, so that neighbours lie together
+    /// whenever they were adopted, and a block that reaches over several of them is one piece. Nobody moves that by `mremap`, so that it needs no room behind it.
+    pub(super) fn place_in_heap(&mut self, first: u64) -> Option<u64> {
+        let (part, within) = (first / EXTENT, first % EXTENT);
+        let extent = *self.heaps.entry(part).or_insert_with(|| {
+            // The last one may reach into the next part.
+            self.next += 2;
+            self.next - 2
+        });
+        (self.next < 1 << 21).then_some(extent * EXTENT + within)
     }
 
     /// Where in the file one more adoption begins. Each has room of its own behind it.

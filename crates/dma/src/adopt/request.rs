@@ -72,7 +72,7 @@ impl Work {
             match part.what {
                 What::Leave(why) => self.leave(part.first, part.end, why),
                 What::Shared(identity, offset) => self.share(&maps, part, identity, offset)?,
-                What::Adopt => self.adopt(part.first, part.end, page)?,
+                What::Adopt => self.adopt(part.first, part.end, is_heap(&maps, part.first, page))?,
             }
         }
         Ok(())
@@ -106,10 +106,12 @@ impl Work {
         Ok(())
     }
 
-    /// Adopts private memory of one mapping.
-    fn adopt(&mut self, first: u64, end: u64, page: u64) -> Result<(), AdoptError> {
+    /// Adopts private memory of one mapping. `is_heap`: it is handed out by `malloc` again and again.
+    fn adopt(&mut self, first: u64, end: u64, is_heap: bool) -> Result<(), AdoptError> {
+        let page = rustix::param::page_size() as u64;
         let base = match &mut *self.adopter.state() {
             state if state.index.len() >= ENTRIES => Err(Refusal::Mappings),
+            state if is_heap => state.place_in_heap(first).ok_or(Refusal::System(Errno::NOSPC)),
             state => state.extent(first, end - first).ok_or(Refusal::System(Errno::NOSPC)),
         };
         let base = match base {
@@ -196,6 +198,14 @@ impl Work {
         }
         (outcome.len, outcome.stopped)
     }
+}
+
+/// Whether private memory at an address is what `malloc` hands out again and again.
+fn is_heap(maps: &[Mapped], at: u64, page: u64) -> bool {
+    let mapped = |at: u64| maps.iter().find(|mapped| mapped.first <= at && at < mapped.end);
+    let start = at & !(ARENA - 1);
+    mapped(at).is_some_and(|mapped| mapped.kind == Kind::Heap)
+        || mapped(start).is_some_and(|mapped| mapped.writable) && arena_of(start, page).is_some()
 }
 
 /// Whose part begins at `at`, where parts of arenas of `malloc` do: each begins with the address of its arena, which is

@@ -35,7 +35,9 @@ use crate::files::PART;
 use crate::local::Local;
 use crate::measure;
 use crate::window::{Remote, WindowError};
+use millrace_dma::AdoptError;
 pub use millrace_dma::Scope;
+pub use places::Adopted;
 use places::{Place, Places};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
@@ -180,7 +182,8 @@ struct Shared<B: Buffer> {
     epoll: Arc<OwnedFd>,
     waker: Arc<OwnedFd>,
     terms: Terms,
-    places: Option<Places>,
+    /// Memory that is sent again becomes shared memory, if it may.
+    places: Option<Result<Places, AdoptError>>,
     is_closed: AtomicBool,
 }
 
@@ -317,7 +320,7 @@ impl<B: Buffer> Endpoint<B> {
             local.reach(between::open(&config, terms, &epoll)?);
         }
         let (news, is_closed) = (Condvar::new(), AtomicBool::new(false));
-        let places = config.adopt.and_then(Places::new);
+        let places = config.adopt.map(Places::new);
         let shared = Arc::new_cyclic(|me: &Weak<Shared<B>>| {
             let state = Mutex::new(State::new(local, epoll.clone(), waker.clone(), me.clone()));
             Shared { state, news, epoll, waker, terms, places, is_closed }
@@ -387,7 +390,7 @@ impl<B: Buffer> Endpoint<B> {
 
     /// In which file it is. Outside the lock, because memory may have to be copied there.
     fn place(&self, buffer: &B) -> Option<Place> {
-        self.shared.places.as_ref()?.find(buffer)
+        self.shared.places.as_ref()?.as_ref().ok()?.find(buffer)
     }
 
     /// Sends a short message that is not to be waited for. `false`: it cannot go at once, and [`Endpoint::send`] takes it.
@@ -597,6 +600,12 @@ impl<B: Buffer> Endpoint<B> {
     /// Waits for a doorbell of anybody.
     pub fn any_bell(&self, patience: Duration) -> Option<(Peer, Bell)> {
         self.wait_for(patience, State::bell)
+    }
+
+    /// What has become of memory that was sent again ([`Config::adopt`]), and why not, if it did not become shared memory. `None`: nobody wants it to.
+    pub fn adopted(&self) -> Option<Adopted> {
+        let refused = |why: &AdoptError| Adopted { why: Some(why.to_string()), ..Adopted::default() };
+        Some(self.shared.places.as_ref()?.as_ref().map_or_else(refused, Places::adopted))
     }
 
     /// Bytes of messages that were read where they were, in the memory of the other process.

@@ -2,9 +2,9 @@
 //! decision 58), so that the receiver copies each byte once.
 
 use crate::buffer::Buffer;
-use millrace_dma::{Adopter, Scope, SharedFile};
+use millrace_dma::{AdoptError, Adopter, Scope, SharedFile};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shorter messages go by buffers: what is said of them costs more than the second copy.
 const LEAST: usize = 64 << 10;
@@ -19,71 +19,98 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// What is known of memory that was sent.
+/// Memory that was sent, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    /// It was sent.
-    Sent,
-    /// It does not become shared memory.
-    Left,
+struct Sent {
+    first: u64,
+    len: u64,
+    times: u32,
+}
+
+/// What has become of memory that was sent again ([`Config::adopt`](super::Config::adopt)).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// Messages that the receiver could read where they were.
+    pub found: u64,
+    /// How often memory that was sent again did not become shared memory: its messages are copied twice.
+    pub refused: u64,
+    /// Why not, the last time.
+    pub why: Option<String>,
+}
+
+#[derive(Default)]
+struct Memory {
+    sent: VecDeque<Sent>,
+    told: Adopted,
 }
 
 /// Finds memory of messages that is shared, and makes it so.
 pub struct Places {
     adopter: &'static Adopter,
     scope: Scope,
-    sent: Mutex<VecDeque<(u64, u64, Known)>>,
+    memory: Mutex<Memory>,
 }
 
 impl Places {
-    /// `None`: this process may not do that (`AdoptError`).
-    pub fn new(scope: Scope) -> Option<Self> {
-        Some(Self { adopter: Adopter::of_process().ok()?, scope, sent: Mutex::default() })
+    /// In that memory.
+    ///
+    /// # Errors
+    /// This process may not do that.
+    pub fn new(scope: Scope) -> Result<Self, AdoptError> {
+        Ok(Self { adopter: Adopter::of_process()?, scope, memory: Mutex::default() })
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has become of it.
+    pub fn adopted(&self) -> Adopted {
+        self.memory().told.clone()
     }
 
     /// Where the bytes of a message are, if others can map them. What is sent for the second time is adopted, which takes about as long as
-    /// sending it twice.
+    /// sending it twice. If that is refused, it is tried again at the 4th time, the 8th and so on: what was in the way may be gone.
     pub fn find<B: Buffer>(&self, buffer: &B) -> Option<Place> {
         let bytes = buffer.whole().filter(|bytes| bytes.len() >= LEAST)?;
         let (first, len) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
-        self.shared(first, len).or_else(|| {
-            if !self.is_sent_again(first, len) {
-                return None;
-            }
-            let (pages, pages_len) = pages(first, len);
-            let _ = self.adopter.adopt(pages, pages_len, self.scope);
-            let found = self.shared(first, len);
-            if found.is_none() {
-                self.remember((first, len, Known::Left));
-            }
-            found
-        })
+        let found =
+            self.shared(first, len).or_else(|| self.adopt(first, len).unwrap_or_else(|why| self.refuse(why)))?;
+        self.memory().told.found += 1;
+        Some(found)
     }
 
-    /// Whether it was sent before, and is worth a try.
-    fn is_sent_again(&self, first: u64, len: u64) -> bool {
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = sent.iter().position(|one| (one.0, one.1) == (first, len));
-        match known.and_then(|at| sent.remove(at)) {
-            Some((_, _, Known::Sent)) => true,
-            Some(left) => {
-                sent.push_back(left);
-                false
-            }
-            None => {
-                drop(sent);
-                self.remember((first, len, Known::Sent));
-                false
-            }
+    /// Makes it shared memory, if it was sent often enough. Errors are sentences.
+    fn adopt(&self, first: u64, len: u64) -> Result<Option<Place>, String> {
+        if !self.is_to_be_tried(first, len) {
+            return Ok(None);
         }
+        let (pages, pages_len) = pages(first, len);
+        let adoption = self.adopter.adopt(pages, pages_len, self.scope).map_err(|error| error.to_string())?;
+        if let Some(left) = adoption.left.first() {
+            return Err(format!("{} of {pages_len} bytes at {:#x}: {}", left.len, left.first, left.why));
+        }
+        let found = self.shared(first, len);
+        found.map(Some).ok_or_else(|| "its pages lie apart, in several files or in several places of one".to_owned())
     }
 
-    fn remember(&self, one: (u64, u64, Known)) {
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+    #[cold]
+    fn refuse(&self, why: String) -> Option<Place> {
+        let told = &mut self.memory().told;
+        (told.refused, told.why) = (told.refused + 1, Some(why));
+        None
+    }
+
+    /// It is sent once more: whether for the second time, the 4th, the 8th and so on.
+    fn is_to_be_tried(&self, first: u64, len: u64) -> bool {
+        let sent = &mut self.memory().sent;
+        let known = sent.iter().position(|one| (one.first, one.len) == (first, len));
+        let times = known.and_then(|at| sent.remove(at)).map_or(1, |one| one.times.saturating_add(1));
         if sent.len() >= REMEMBERED {
             sent.pop_front();
         }
-        sent.push_back(one);
+        sent.push_back(Sent { first, len, times });
+        times > 1 && times.is_power_of_two()
     }
 
     /// Where bytes are that are shared already, and lie together.
@@ -114,12 +141,55 @@ fn pages(first: u64, len: u64) -> (u64, u64) {
 mod tests {
     use super::*;
 
+    fn places(scope: Scope) -> Option<Places> {
+        let places = Places::new(scope);
+        if let Err(why) = &places {
+            eprintln!("skipped: {why}");
+        }
+        places.ok()
+    }
+
+    /// Of whatever size and wherever it lies in what was adopted before, whoever had it, with the threshold from which on `malloc` maps blocks wherever it
+    /// has gone: memory that is sent twice is shared, whole.
+    #[test]
+    fn memory_of_the_heap_is_adopted_across_what_was_adopted_before() {
+        let Some(places) = places(Scope::Heap) else { return };
+        let run = |seed: usize| {
+            let mut random = seed;
+            let mut next = |most: usize| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (random >> 33) % most
+            };
+            // The first page of an arena is never shared.
+            let _head = vec![0_u8; 8192];
+            let mut kept: VecDeque<Vec<u8>> = VecDeque::new();
+            for _ in 0..60 {
+                let buffer = vec![next(250) as u8; LEAST + next(5 << 20)];
+                let pattern = buffer[0];
+                assert!(places.find(&buffer).is_some() | places.find(&buffer).is_some(), "{:?}", places.adopted());
+                assert!(buffer.iter().all(|byte| *byte == pattern));
+                kept.push_back(buffer);
+                // What is freed is next to what is not.
+                let at = next(kept.len());
+                if next(3) > 0 {
+                    kept.remove(at);
+                }
+                kept.truncate(8);
+            }
+            assert!(kept.iter().all(|buffer| buffer.iter().all(|byte| *byte == buffer[0])));
+        };
+        // And in the arenas of other threads.
+        run(1);
+        std::thread::scope(|scope| (2..5).for_each(|seed| drop(scope.spawn(move || run(seed)))));
+        run(9);
+        let last = vec![7_u8; 16 << 20];
+        assert!(places.find(&last).is_some() | places.find(&last).is_some());
+        assert_eq!(places.adopted().refused, 0, "{:?}", places.adopted());
+    }
+
     #[test]
     fn memory_is_adopted_when_it_is_sent_again() {
-        let Some(places) = Places::new(Scope::Mappings) else {
-            eprintln!("skipped: this process may not adopt memory");
-            return;
-        };
+        let Some(places) = places(Scope::Mappings) else { return };
         let bytes: Vec<u8> = (0..4_u32 << 20).map(|at| (at * 13) as u8).collect();
         let before = bytes.clone();
         assert!(places.find(&bytes).is_none());
@@ -131,12 +201,12 @@ mod tests {
         // From now on it is known.
         assert_eq!(places.find(&bytes).unwrap().offset, place.offset);
         assert!(places.find(&vec![0_u8; LEAST - 1]).is_none());
-        assert!(places.sent.lock().unwrap().is_empty());
+        assert_eq!(places.adopted(), Adopted { found: 2, refused: 0, why: None });
     }
 
     #[test]
-    fn what_cannot_be_shared_is_not_tried_again() {
-        let Some(places) = Places::new(Scope::Mappings) else { return };
+    fn what_cannot_be_shared_is_tried_ever_less_often_and_told() {
+        let Some(places) = places(Scope::Mappings) else { return };
         static CONSTANT: [u8; LEAST] = [1; LEAST];
         struct Fixed;
         impl Buffer for Fixed {
@@ -151,13 +221,17 @@ mod tests {
             }
             fn shorten(&mut self, _: usize) {}
         }
-        for _ in 0..4 {
+        let mut refused = Vec::new();
+        for _ in 0..9 {
             assert!(places.find(&Fixed).is_none());
+            refused.push(places.adopted().refused);
         }
-        assert_eq!(places.sent.lock().unwrap()[0].2, Known::Left);
+        assert_eq!(refused, [0, 1, 1, 2, 2, 2, 2, 3, 3]);
+        let why = places.adopted().why.unwrap();
+        assert!(why.contains("private mapping of a file") || why.contains("cannot be written"), "{why}");
         for len in LEAST..LEAST + 2 * REMEMBERED {
             places.find(&vec![0_u8; len]);
         }
-        assert!(places.sent.lock().unwrap().len() <= REMEMBERED);
+        assert!(places.memory().sent.len() <= REMEMBERED);
     }
 }

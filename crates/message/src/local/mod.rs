@@ -8,17 +8,22 @@
 //! ```
 //!
 //! Each pair has memory of its own, so that a sender can spoil its own messages only.
+//!
+//! * `bells`: doorbells. `copies`: bytes to and fro. `reads`: messages that are read, or held, where they are.
 
 mod bells;
+mod copies;
+mod reads;
 
 pub(crate) use bells::Lent;
+pub use reads::Reading;
 
 use crate::Scheme;
 use crate::bell::Filter;
 use crate::block::Block;
 use crate::buffer::Buffer;
 use crate::channel::{CHANNEL_LEN, Channel, Side, Taken, copy, doorbells};
-use crate::control::{MOST_EAGER, Message, Origin, Tag};
+use crate::control::{Message, Origin, Tag};
 use crate::engine::{
     Action, Breach, Cancel, Completion, Delivery, Engine, Limits, LimitsError, Outcome, PairId, RequestError,
     RequestId, Terms, Way, Work,
@@ -26,7 +31,8 @@ use crate::engine::{
 use crate::files::Files;
 use crate::hosts::{Ears, Hosts};
 use bells::Doorbells;
-use millrace_dma::{OtherProcess, OutOfRange, SpanMut, Window};
+use copies::deliver;
+use millrace_dma::{OtherProcess, OutOfRange, Window};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -34,10 +40,6 @@ use std::sync::Arc;
 const TURN: usize = 64;
 /// Turns in which it is heard what somebody has said who has gone: all that there is room for.
 const LAST: usize = 64;
-/// Memory of that size has no room in the caches, where it would only drive out what has.
-const AROUND_FROM: usize = 8 << 20;
-/// With so many bytes left to be read the other end is woken: it takes about as long.
-const NEARLY: u64 = 4 << 20;
 /// Bytes of copies in one turn of the endpoint.
 const COPIED: usize = 1 << 20;
 
@@ -84,12 +86,6 @@ pub struct Reach {
     pub files: Option<Arc<Files>>,
 }
 
-/// One of the two, for one message.
-enum From {
-    Process(Arc<OtherProcess>),
-    File(Arc<Files>),
-}
-
 struct Peer {
     channel: Channel,
     /// Receive buffers of this end, and of the other one, with the bytes of one.
@@ -107,46 +103,6 @@ impl Peer {
         let has_said = core::mem::take(&mut self.has_said);
         // Both flags are to be taken down.
         (has_said && self.channel.must_wake()) | self.bells.must_wake()
-    }
-}
-
-/// A part of a message that is to be read where it is, in memory of another process: by whoever has it, who needs nothing of the endpoint
-/// meanwhile, because that may take as long as the other one likes.
-pub struct Reading<B> {
-    action: Action,
-    origin: Origin,
-    from: From,
-    /// Nothing of the message is left behind it.
-    is_last: bool,
-    buffer: B,
-    /// It could be read, and the other end is there still.
-    is_read: bool,
-    is_there: bool,
-}
-
-impl<B: Buffer> Reading<B> {
-    /// Reads it. What was read counts if the other end is there still when all was: it says that it is not before it uses the memory for
-    /// something else.
-    pub fn read(&mut self) {
-        let Self { action, origin, from, is_last, buffer, .. } = self;
-        let (offset, len, is_large) = (action.offset as usize, action.len as usize, buffer.len() >= AROUND_FROM);
-        let mut read = |read_at: &mut dyn FnMut(u64, &mut [u8]) -> bool| {
-            in_pieces(len, |done| {
-                let to = buffer.piece_mut(offset + done, len - done);
-                let address = origin.address.wrapping_add(action.offset + done as u64);
-                if read_at(address, to) { to.len() } else { 0 }
-            })
-        };
-        self.is_read = match from {
-            From::Process(process) => read(&mut |address, to| process.read_bytes(address, to).is_ok()),
-            From::File(files) => read(&mut |offset, to| files.read(origin.key, offset, to, is_large)),
-        };
-        if *is_last || !self.is_read {
-            self.is_there = match from {
-                From::Process(process) => process.is_there(),
-                From::File(files) => files.is_there(),
-            };
-        }
     }
 }
 
@@ -525,77 +481,6 @@ impl<B: Buffer> Local<B> {
         has_moved
     }
 
-    /// A pair of which a message is to be read in a file that was not given yet: it may have been said by the other way.
-    pub fn misses_file(&mut self) -> Option<PairId> {
-        self.pull();
-        let is_missed = |(action, origin): &&(Action, Origin)| {
-            origin.key != 0 && self.files(action.pair).is_some_and(|files| !files.has(origin.key))
-        };
-        self.moves.iter().find(is_missed).map(|(action, _)| action.pair)
-    }
-
-    /// The files of another end. `None`: it may give none.
-    pub fn files(&self, pair: PairId) -> Option<&Arc<Files>> {
-        self.peers.get(pair.0 as usize)?.as_ref()?.reach.files.as_ref()
-    }
-
-    /// The next part of a message that is to be read where it is. It comes back by [`Local::was_read`].
-    pub fn reading(&mut self) -> Option<Reading<B>> {
-        self.pull();
-        while let Some((action, origin)) = self.moves.pop_front() {
-            let Work::Move { rest, .. } = action.work else { continue };
-            let peer = self.peers.get_mut(action.pair.0 as usize).and_then(Option::as_mut);
-            let from = peer.and_then(|peer| {
-                // Who sleeps until the message has ended is awake by then.
-                peer.has_said |= rest < NEARLY;
-                match origin.key {
-                    0 => peer.reach.process.clone().map(From::Process),
-                    _ => peer.reach.files.clone().map(From::File),
-                }
-            });
-            let place = &mut self.buffers[action.request.0 as usize];
-            if let Some(from) = from
-                && let Some(buffer) = place.take()
-            {
-                let is_last = rest == 0;
-                return Some(Reading { action, origin, from, is_last, buffer, is_read: false, is_there: true });
-            }
-            self.engine.finished(action.ticket, false);
-        }
-        None
-    }
-
-    /// Messages that are to stay where they are do.
-    pub fn hold(&mut self) {
-        self.pull();
-        let is_hold = |(action, _): &(Action, Origin)| matches!(action.work, Work::Hold { .. });
-        while let Some((action, origin)) = self.moves.iter().position(is_hold).and_then(|at| self.moves.remove(at)) {
-            let files = self.files(action.pair);
-            let window = files.and_then(|files| files.window(origin.key, origin.address, action.len));
-            let is_there = window.is_some();
-            self.held.extend(window.map(|window| (action.request, window)));
-            self.engine.finished(action.ticket, is_there);
-        }
-    }
-
-    /// A part of a message was read.
-    pub fn was_read(&mut self, reading: Reading<B>) {
-        let Reading { action, from, buffer, is_read, is_there, .. } = reading;
-        // It was the message's all the time: one that uses memory does not end.
-        self.buffers[action.request.0 as usize] = Some(buffer);
-        if is_read && is_there {
-            self.moved += action.len;
-        } else if is_there
-            && let From::Process(process) = from
-            && let Some(peer) = self.peer(action.pair)
-            && peer.reach.process.as_ref().is_some_and(|held| Arc::ptr_eq(held, &process))
-        {
-            // It may not be read, and is not tried again.
-            peer.reach.process = None;
-        }
-        self.engine.finished(action.ticket, is_read && is_there);
-    }
-
     /// Hears what has come from other hosts. Whether something has, if that pair is there still.
     fn hear_hosts(&mut self, pair: PairId) -> Result<usize, Breach> {
         let has_come = self.advance_hosts();
@@ -685,20 +570,10 @@ impl<B: Buffer> Local<B> {
         }
     }
 
-    /// Where a message is that is held, after it has ended ([`Outcome::Held`]).
-    pub fn take_held(&mut self, request: RequestId) -> Option<Window> {
-        self.held.remove(&request)
-    }
-
     /// Whether there is one.
     #[inline]
     pub fn has_done(&self) -> bool {
         self.engine.has_completions()
-    }
-
-    /// Bytes of messages that were read in the memory of another process.
-    pub fn moved(&self) -> u64 {
-        self.moved
     }
 
     /// The next pair that was lost because its other end did what it may not.
@@ -743,13 +618,6 @@ impl<B: Buffer> Local<B> {
         again.into_iter().for_each(|pair| self.engine.more_to_say(pair));
     }
 
-    /// Does the next copy: how many bytes it was. `None`: there is none.
-    fn act_next(&mut self) -> Option<usize> {
-        self.pull();
-        let action = self.open.pop_front()?;
-        Some(self.act(action))
-    }
-
     /// Takes what the engine wants done. What is no matter of many bytes is done at once; completions of short messages are there already.
     fn pull(&mut self) {
         while let Some(Delivery { request, words, len }) = self.engine.delivery() {
@@ -777,116 +645,4 @@ impl<B: Buffer> Local<B> {
             self.engine.exposed(action.ticket, origin.map(|address| Origin { key: 0, address }));
         }
     }
-
-    /// Does an action: how many bytes it was.
-    fn act(&mut self, action: Action) -> usize {
-        if self.hosts_of(action.pair).is_some() {
-            return self.act_between_hosts(action);
-        }
-        let Self { engine, peers, buffers, blocks, .. } = self;
-        let Action { ticket, pair, request, offset, len, work } = action;
-        if let (Work::Transfer { slot, .. }, Some(block)) = (work, &blocks[request.0 as usize]) {
-            let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
-            let done = peer.is_some_and(|peer| {
-                let to = |done, len| peer.others.span_mut(usize::from(slot) * peer.mtu.1 + done, len);
-                copy_block((block, offset as usize), len as usize, to)
-            });
-            engine.finished(ticket, done);
-            return len as usize;
-        }
-        let peer = peers.get_mut(pair.0 as usize).and_then(Option::as_mut);
-        let buffer = &mut buffers[request.0 as usize];
-        let (from, len) = (offset as usize, len as usize);
-        let done = buffer.as_mut().zip(peer).is_some_and(|(buffer, peer)| match work {
-            // What is sent is only read.
-            Work::Transfer { slot, .. } => in_pieces(len, |done| {
-                let bytes = buffer.piece(from + done, len - done);
-                let to = peer.others.span_mut(usize::from(slot) * peer.mtu.1 + done, bytes.len());
-                to.map_or(0, |to| to.write_from(bytes))
-            }),
-            Work::CopyOut { slot } => {
-                let is_large = buffer.len() >= AROUND_FROM;
-                in_pieces(len, |done| {
-                    let to = buffer.piece_mut(from + done, len - done);
-                    let span = peer.own.span(usize::from(slot) * peer.mtu.0 + done, to.len());
-                    span.map_or(0, |span| if is_large { span.read_around_into(to) } else { span.read_into(to) })
-                })
-            }
-            // Of pairs whose ends do not reach each other's buffers; sorted out when it was pulled.
-            Work::CopyIn { .. } | Work::Move { .. } | Work::Hold { .. } | Work::Expose => false,
-        });
-        engine.finished(ticket, done);
-        len
-    }
-}
-
-impl<B: Buffer> Local<B> {
-    /// The same with one of another host.
-    fn act_between_hosts(&mut self, action: Action) -> usize {
-        let Self { hosts: Some(hosts), engine, buffers, .. } = self else { return 0 };
-        let Action { ticket, pair, request, offset, len, work } = action;
-        let (from, len) = (offset as usize, len as usize);
-        let buffer = &mut buffers[request.0 as usize];
-        let done = buffer.as_mut().is_some_and(|buffer| match work {
-            Work::CopyIn { smb } => in_pieces(len, |done| {
-                let bytes = buffer.piece(from + done, len - done);
-                hosts.smb(smb, done, bytes.len()).map_or(0, |to| to.write_from(bytes))
-            }),
-            Work::CopyOut { slot } => in_pieces(len, |done| {
-                let to = buffer.piece_mut(from + done, len - done);
-                hosts.rmb(pair, slot, done, to.len()).map_or(0, |span| span.read_into(to))
-            }),
-            Work::Transfer { .. } => true,
-            Work::Move { .. } | Work::Hold { .. } | Work::Expose => false,
-        });
-        if matches!(work, Work::Transfer { .. }) {
-            // The engine is told when it is there.
-            hosts.transfer(&action, engine);
-            return 0;
-        }
-        engine.finished(ticket, done);
-        len
-    }
-}
-
-/// Copies bytes of a block, which the other end cannot see, to where it can.
-fn copy_block<'w>(
-    (block, from): (&Block, usize),
-    len: usize,
-    to: impl Fn(usize, usize) -> Option<SpanMut<'w>>,
-) -> bool {
-    let mut bytes = [0; 4096];
-    in_pieces(len, |done| {
-        let bytes = &mut bytes[..(len - done).min(4096)];
-        let span = block.window().span(from + done, bytes.len()).filter(|span| span.read_into(bytes) == bytes.len());
-        let to = span.and_then(|_| to(done, bytes.len()));
-        to.map_or(0, |to| to.write_from(bytes))
-    })
-}
-
-/// Copies so many bytes: `copy` says how many it has copied, behind those that were. Whether that were all.
-fn in_pieces(len: usize, mut copy: impl FnMut(usize) -> usize) -> bool {
-    let mut done = 0;
-    while done < len {
-        match copy(done) {
-            0 => return false,
-            count => done += count,
-        }
-    }
-    true
-}
-
-fn deliver<B: Buffer>(buffers: &mut [Option<B>], request: RequestId, words: &[u64], len: usize) {
-    let Some(Some(buffer)) = buffers.get_mut(request.0 as usize).filter(|_| len <= MOST_EAGER) else { return };
-    let to = buffer.piece_mut(0, len);
-    if to.len() == len {
-        return copy(words, to);
-    }
-    let mut bytes = [0; MOST_EAGER];
-    copy(words, &mut bytes[..len]);
-    in_pieces(len, |done| {
-        let to = buffer.piece_mut(done, len - done);
-        to.copy_from_slice(&bytes[done..done + to.len()]);
-        to.len()
-    });
 }
