@@ -14,7 +14,7 @@
 
 mod error;
 mod slot;
-mod sys;
+pub(crate) mod sys;
 
 pub use error::AfPacketError;
 

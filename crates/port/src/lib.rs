@@ -19,6 +19,8 @@
 //! | `virtio-user:PATH[,client\|server,queues=N]` | what a vhost-user back end sends ([`virtio_user`]) | what it shall receive |
 //! | `loopback` | no port at all: the card copies TX to RX itself | |
 //!
+//! Beside these, for protocols that Millrace itself speaks: frames of one Ethernet type ([`ether`]), and interfaces of IP packets ([`tun`]).
+//!
 //! A specification is parsed into a [`PortSpec`] and opened with [`open`]. Everything that can be known to be wrong
 //! then is an [`OpenError`]; what shows up later is a named counter ([`DropReason`]), a warning in the log and, when
 //! nothing sensible can follow, the end of the stream. Nothing here panics on what a file or the kernel delivers, and
@@ -44,6 +46,7 @@
 pub mod af_packet;
 pub mod af_xdp;
 pub mod counters;
+pub mod ether;
 pub mod fault;
 pub mod generator;
 mod lend;
@@ -60,6 +63,7 @@ mod sink;
 pub mod spec;
 pub mod tap;
 pub mod trace;
+pub mod tun;
 mod unfinished;
 pub mod vhost_user;
 pub mod virtio_user;

@@ -3,5 +3,5 @@
 mod interface;
 mod watch;
 
-pub(crate) use interface::{Interface, Reports};
+pub(crate) use interface::{Interface, Reports, ask};
 pub(crate) use watch::{State, Watch};

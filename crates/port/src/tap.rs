@@ -12,7 +12,7 @@
 //! over N ports, each with a worker's full attention.
 
 mod error;
-mod sys;
+pub(crate) mod sys;
 
 pub use error::TapError;
 
@@ -37,7 +37,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const TUN: &str = "/dev/net/tun";
+pub(crate) const TUN: &str = "/dev/net/tun";
 
 /// How long an interface that is down is left alone before we look again.
 const LINK_LAG: Duration = Duration::from_millis(100);

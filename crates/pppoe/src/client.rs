@@ -111,6 +111,8 @@ pub struct Client {
     session: Option<Session>,
     /// Since when there is a session.
     since: Moment,
+    /// Why packets cannot go any more, while the end of the session is waited for.
+    down: Option<Failure>,
     retry: Duration,
     closing: bool,
     frames: VecDeque<Vec<u8>>,
@@ -136,6 +138,7 @@ impl Client {
             phase: Phase::Waiting(now),
             session: None,
             since: now,
+            down: None,
             closing: false,
             frames: VecDeque::new(),
             events: VecDeque::new(),
@@ -346,7 +349,7 @@ impl Client {
     fn told(&mut self, now: Moment, found: &Found, news: News) {
         match news {
             News::Up => {
-                self.since = now;
+                (self.since, self.down) = (now, None);
                 self.session = self.describe(found);
                 let up = self.session.clone().map(Event::Up);
                 up.into_iter().for_each(|event| self.happened(event));
@@ -359,9 +362,10 @@ impl Client {
                 }
             }
             News::Small => self.happened(Event::SmallOnly),
-            News::Suspended => {
+            News::Suspended(why) => {
                 self.session = None;
-                self.happened(Event::Down(Failure::Renegotiation));
+                self.down = Some(why.clone());
+                self.happened(Event::Down(why));
             }
             News::Ended(failure) => {
                 self.send_padt(found.ac, found.session);
@@ -398,7 +402,9 @@ impl Client {
             self.retry = self.config.retry_first;
         }
         let reluctant = failure.needs_somebody();
-        self.happened(if was_up { Event::Down(failure) } else { Event::Failed(failure) });
+        if self.down.take().as_ref() != Some(&failure) {
+            self.happened(if was_up { Event::Down(failure) } else { Event::Failed(failure) });
+        }
         if self.closing {
             return self.over();
         }

@@ -44,7 +44,8 @@ impl DataError {
         Self::NAMES[self.index()]
     }
 
-    pub(crate) fn index(&self) -> usize {
+    /// Which of [`NAMES`](Self::NAMES).
+    pub fn index(&self) -> usize {
         match self {
             Self::Stranger => 0,
             Self::OtherSession(_) => 1,

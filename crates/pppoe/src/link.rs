@@ -22,8 +22,8 @@ pub(crate) enum News {
     Up,
     /// They still can; addresses or sizes have changed.
     Changed,
-    /// They cannot for now.
-    Suspended,
+    /// They cannot for now, or not any more.
+    Suspended(Failure),
     /// Large packets do not get through: the MTU is the usual one now. [`News::Changed`] follows.
     Small,
     /// It is over.
@@ -355,8 +355,11 @@ impl Link {
     fn suspend(&mut self, now: Moment, news: &mut Vec<News>) {
         if std::mem::replace(&mut self.up, false) {
             (self.echo, self.deadline) = (None, now + self.config.setup);
-            if self.failure.is_none() {
-                news.push(News::Suspended);
+            if self.failure.is_none() && !self.ended {
+                // Until the end that the other side has begun, RFC 1661 waits a while.
+                let theirs = self.lcp.state() == State::Stopping;
+                let why = if theirs { Failure::Terminated(self.farewell.clone()) } else { Failure::Renegotiation };
+                news.push(News::Suspended(why));
             }
         }
     }

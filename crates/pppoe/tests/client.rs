@@ -150,14 +150,22 @@ fn a_session_that_is_lost_comes_back() {
     ac.alive = false;
     let events = wait(&mut client, &mut [&mut ac], SECOND * 110, SECOND * 160);
     assert_eq!(*failure(&events), Failure::Gone(3));
+    let why = |event: &&Event| matches!(event, Event::Down(_) | Event::Failed(_));
+    assert_eq!(events.iter().filter(why).count(), 1, "{events:?}");
     ac.alive = true;
     up(&wait(&mut client, &mut [&mut ac], SECOND * 160, SECOND * 300));
     // It ends PPP, in words.
     let bye = ac.frame(0xc021, &packet(5, 1, b"maintenance\n"));
     client.receive(SECOND * 300, &bye);
     let events = wait(&mut client, &mut [&mut ac], SECOND * 300, SECOND * 320);
-    assert_eq!(*failure(&events), Failure::Renegotiation);
-    assert!(events.contains(&Event::Failed(Failure::Terminated("maintenance?".into()))), "{events:?}");
+    assert_eq!(events[0], Event::Down(Failure::Terminated("maintenance?".into())));
+    assert_eq!(events.iter().filter(why).count(), 1, "{events:?}");
+    up(&events);
+    // It begins again, in the same session.
+    let again = ac.frame(0xc021, &packet(1, 1, &[5, 6, 0, 0, 0, 9]));
+    client.receive(SECOND * 320, &again);
+    let events = wait(&mut client, &mut [&mut ac], SECOND * 320, SECOND * 330);
+    assert_eq!(events[0], Event::Down(Failure::Renegotiation));
     up(&events);
 }
 

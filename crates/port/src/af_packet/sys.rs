@@ -90,10 +90,16 @@ pub(super) fn bind(socket: impl AsFd, index: u32) -> io::Result<()> {
     let mut request: libc::packet_mreq = unsafe { zeroed() };
     (request.mr_ifindex, request.mr_type) = (index.cast_signed(), libc::PACKET_MR_PROMISC as u16);
     set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)?;
+    bind_to(socket, index, ALL_PROTOCOLS)
+}
+
+/// Binds the socket to an interface, and to the frames of one protocol there, in the byte order of the network.
+pub(crate) fn bind_to(socket: impl AsFd, index: u32, protocol: u16) -> io::Result<()> {
+    let socket = socket.as_fd();
     // SAFETY: a structure of integers.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = ALL_PROTOCOLS;
+    address.sll_protocol = protocol;
     address.sll_ifindex = index.cast_signed();
     let len = size_of_val(&address) as socklen_t;
     // SAFETY: the kernel reads `len` bytes of the address.

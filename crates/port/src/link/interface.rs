@@ -17,6 +17,7 @@ const GET_LINK: u16 = 18;
 const REQUEST: u16 = 1;
 const ACKNOWLEDGE: u16 = 4;
 const LINK_GROUP: u32 = 1;
+const ATTRIBUTE_ADDRESS: u16 = 1;
 const ATTRIBUTE_MTU: u16 = 4;
 const ATTRIBUTE_XDP: u16 = 43;
 const ATTRIBUTE_XDP_PROGRAM: u16 = 4;
@@ -42,6 +43,8 @@ pub(crate) struct Interface {
     pub kind: u16,
     /// The largest packet behind an Ethernet header, in bytes.
     pub mtu: u32,
+    /// Its MAC address, if it has one.
+    pub mac: Option<[u8; 6]>,
     /// The number of the XDP program on it.
     pub program: Option<u32>,
     flags: u32,
@@ -86,14 +89,19 @@ impl Interface {
         if self.flags & UP != 0 {
             return Ok(());
         }
-        let socket = route_socket(0)?;
-        send(&socket, &request(NEW_LINK, REQUEST | ACKNOWLEDGE, self.index, UP, UP), SendFlags::empty())?;
-        let mut buffer = vec![0; MESSAGE_LEN];
-        let (len, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
-        match messages(&buffer[..len]).next() {
-            Some(Err(errno)) => Err(errno),
-            _ => Ok(()),
-        }
+        ask(&request(NEW_LINK, REQUEST | ACKNOWLEDGE, self.index, UP, UP))
+    }
+}
+
+/// Asks Linux for a change, by a message that wants to be acknowledged.
+pub(crate) fn ask(message: &[u8]) -> io::Result<()> {
+    let socket = route_socket(0)?;
+    send(&socket, message, SendFlags::empty())?;
+    let mut buffer = vec![0; MESSAGE_LEN];
+    let (len, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+    match messages(&buffer[..len]).next() {
+        Some(Err(errno)) => Err(errno),
+        _ => Ok(()),
     }
 }
 
@@ -178,9 +186,10 @@ fn messages(bytes: &[u8]) -> impl Iterator<Item = Result<News, Errno>> {
 
 fn link(message: &[u8]) -> Option<Interface> {
     let (kind, index, flags) = (word16(message, 2)?, word32(message, 4)?, word32(message, 8)?);
-    let mut interface = Interface { index, kind, mtu: 0, program: None, flags };
+    let mut interface = Interface { index, kind, mtu: 0, mac: None, program: None, flags };
     for (kind, value) in attributes(message.get(LINK_HEADER_LEN..)?) {
         match kind {
+            ATTRIBUTE_ADDRESS => interface.mac = value.try_into().ok(),
             ATTRIBUTE_MTU => interface.mtu = word32(value, 0)?,
             ATTRIBUTE_XDP => {
                 let program = attributes(value).find(|(kind, _)| *kind == ATTRIBUTE_XDP_PROGRAM);
@@ -238,12 +247,20 @@ mod tests {
     #[test]
     fn messages_are_understood() {
         let xdp = attribute(ATTRIBUTE_XDP | 0x8000, &[attribute(2, &[1]), attribute(4, &77u32.to_ne_bytes())].concat());
-        let attributes = [attribute(3, b"eth7\0"), attribute(ATTRIBUTE_MTU, &9000u32.to_ne_bytes()), xdp].concat();
+        let mac = attribute(ATTRIBUTE_ADDRESS, &[2, 0, 0, 0, 0, 1]);
+        let attributes = [attribute(3, b"eth7\0"), attribute(ATTRIBUTE_MTU, &9000u32.to_ne_bytes()), mac, xdp].concat();
         let bytes =
             [message(NEW_LINK, 0, 7, &attributes), message(DELETE_LINK, 7, 7, &[]), message(DELETE_LINK, 0, 8, &[])]
                 .concat();
         let news: Vec<_> = messages(&bytes).flatten().collect();
-        let interface = Interface { index: 7, kind: 0, mtu: 9000, program: Some(77), flags: UP | LOWER_UP };
+        let interface = Interface {
+            index: 7,
+            kind: 0,
+            mtu: 9000,
+            mac: Some([2, 0, 0, 0, 0, 1]),
+            program: Some(77),
+            flags: UP | LOWER_UP,
+        };
         assert!(interface.has_link());
         assert_eq!(news, [News::Changed(interface), News::Deleted(8)]);
         for len in 0..bytes.len() {

@@ -26,6 +26,7 @@ const SIOCGIFFLAGS: Opcode = 0x8913;
 /// `SIOCSIFFLAGS` of `linux/sockios.h`.
 const SIOCSIFFLAGS: Opcode = 0x8914;
 
+const IFF_TUN: u16 = 0x0001;
 const IFF_TAP: u16 = 0x0002;
 const IFF_MULTI_QUEUE: u16 = 0x0100;
 const IFF_NO_PI: u16 = 0x1000;
@@ -66,6 +67,11 @@ fn request<const OPCODE: Opcode>(fd: impl AsFd, request: &mut InterfaceRequest) 
 pub(super) fn attach(tun: impl AsFd, name: &InterfaceName, several: bool) -> io::Result<()> {
     let several = if several { IFF_MULTI_QUEUE } else { 0 };
     request::<TUNSETIFF>(tun, &mut InterfaceRequest::new(name, IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | several))
+}
+
+/// Makes `tun`, which is `/dev/net/tun`, the TUN interface `name`, which has packets without an Ethernet header, creating that if need be.
+pub(crate) fn attach_packets(tun: impl AsFd, name: &InterfaceName) -> io::Result<()> {
+    request::<TUNSETIFF>(tun, &mut InterfaceRequest::new(name, IFF_TUN | IFF_NO_PI))
 }
 
 /// Says what a header looks like and what Linux may leave to us, and returns what may be left to Linux.
