@@ -9,7 +9,7 @@ use millrace_tool::options::Shared;
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
     card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, message, pktgen, ports,
-    rdma, read, receive, regs, socket, stats, transmit, verbs, workers,
+    pppoe, rdma, read, receive, regs, socket, stats, transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -58,6 +58,7 @@ const USES: &Uses = &[
     (&["message", "latency"], &["count", "json"]),
     (&["message"], &["json"]),
     (&["socket"], &[]),
+    (&["pppoe"], &["json"]),
     (&["demo"], &["json"]),
     (&["explain"], &["device", "queue", "count", "json"]),
     // The first that fits counts.
@@ -172,6 +173,8 @@ Examples:
     Message(message::MessageArgs),
     /// Run a TCP program whose connections on this host go through shared memory
     Socket(socket::SocketArgs),
+    /// Have a PPPoE session, where the kernel has no PPP
+    Pppoe(pppoe::PppoeArgs),
     /// Measure, with the program millrace-bench
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

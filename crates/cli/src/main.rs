@@ -97,6 +97,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Flow(args) => run::flow::run(shared, args),
         Command::Rdma(args) => run::rdma::run(shared, args),
         Command::Message(args) => run::message::run(shared, args),
+        Command::Pppoe(args) => run::pppoe::run(shared, args),
         Command::Demo => run::demo::run(shared),
         Command::Completions(args) => run::completions::run(args, &args::command()),
         Command::Man(args) => run::man::run(args, &args::command()),

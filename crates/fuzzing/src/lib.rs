@@ -2,7 +2,7 @@
 //! arbitrary memory, and arbitrary calls of the rings of `millrace-ring` over them; any bytes as a frame for the parser
 //! of `millrace-packet`, and as traffic for the QUIC steering of `millrace-flow`; any actions of that on any frame, and any
 //! text as its rules; any bytes as a frame of RDMA for `millrace-rdma`, and as a
-//! request to its engine in the card.
+//! request to its engine in the card; any bytes as frames for the client of `millrace-pppoe`.
 //!
 //! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
 //! there is no `cargo fuzz`.
@@ -11,6 +11,7 @@
 mod execute;
 mod language;
 mod parse;
+mod pppoe;
 mod quic;
 mod rdma_cm;
 mod rdma_served;
@@ -21,6 +22,7 @@ mod virtio;
 pub use execute::execute;
 pub use language::language;
 pub use parse::parse;
+pub use pppoe::pppoe;
 pub use quic::quic;
 pub use rdma_cm::rdma_cm;
 pub use rdma_served::rdma_served;

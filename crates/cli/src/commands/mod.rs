@@ -17,6 +17,7 @@ pub mod man;
 pub mod message;
 pub mod pktgen;
 pub mod ports;
+pub mod pppoe;
 pub mod rdma;
 pub mod read;
 pub mod receive;

@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# A session of PPPoE with the server that Linux has: pppoe-server and pppd, in a guest, whose kernel has PPP. PAP, CHAP and MS-CHAPv2; packets of both protocols, as
+# large as they may be, and TCP; a server that dies, one that ends the session, a wire that is cut, a client that is killed; a wrong password; an MTU of 1500. In the end a
+# capture of all of it goes to tshark, which finds nothing malformed.
+# alone: the guest is an emulated machine, and both ends have timers
+guest_kind=ppp
+. "$(dirname "$0")/../lib.sh"
+. "$tests/guest.sh"
+needs ping tcpdump tshark pppd pppoe pppoe-server
+[ -c /dev/net/tun ] || skip "there is no /dev/net/tun"
+private_network "$@"
+
+for program in pppd pppoe pppoe-server; do
+    guest_has+=("$(command -v $program)")
+done
+
+ip link set lo up
+ip tuntap add isp0 mode tap
+ip link set isp0 mtu 1508 up
+background capture tcpdump -i isp0 -U -w "$scratch/session.pcap" --immediate-mode
+start_guest isp -netdev tap,id=wire,ifname=isp0,script=no,downscript=no -device virtio-net-pci,netdev=wire,romfile=
+guest isp 'mkdir -p /etc/ppp /var/run /var/log /dev/pts; mount -t devpts devpts /dev/pts; ln -sf /proc/mounts /etc/mtab; mknod /dev/ppp c 108 0 2>/dev/null;
+    echo "me * secret *" >/etc/ppp/pap-secrets; echo "me * secret *" >/etc/ppp/chap-secrets; chmod 600 /etc/ppp/*-secrets; touch /etc/ppp/options;
+    head -c 300000 /dev/urandom >/tmp/data; ip link set eth0 mtu 1508 up'
+echo secret >"$scratch/password"
+echo other >"$scratch/wrong"
+
+# serve_with OPTION...: the server asks for that (options of pppd, and --mtu N for it).
+serve_with() {
+    local options
+    options=$(printf '%s\n' "$@" nobsdcomp nodeflate "ms-dns 192.0.2.53" "ipv6 ::1,::2" "lcp-echo-interval 5" "lcp-echo-failure 3" nodetach \
+        "logfile /var/log/pppd" debug | sed 's/.*/echo "&";/')
+    guest isp "{ $options } >/etc/ppp/serve;
+        (exec /usr/sbin/pppoe-server -F -I eth0 -C bras -S internet -L 192.0.2.1 -R 192.0.2.10 -N 4 -O /etc/ppp/serve >/var/log/serve 2>&1) &"
+}
+
+# stop_serving SIGNAL
+stop_serving() {
+    guest isp "killall -$1 pppoe-server pppd; while pidof pppd pppoe-server >/dev/null; do killall -9 pppoe-server; usleep 50000; done; true" >/dev/null
+}
+
+# connect OPTION...: our end; its process is $client.
+connect() {
+    rm -f "$scratch/client.out"
+    background client "$millrace" pppoe connect --interface isp0 --user me --password-file "$scratch/password" --json \
+        --state "$scratch/pppoe.json" --echo-interval 1 "$@"
+    client=$started
+}
+
+# happened EVENT N: whether it has, so many times.
+happened() {
+    [ "$(grep -c "\"event\":\"$1\"" "$scratch/client.out")" -ge "$2" ]
+}
+
+# is_up N: waits for the Nth session, and looks whether packets get through.
+is_up() {
+    await 12 happened up "$1" || { guest isp 'tail -n 30 /var/log/pppd /var/log/serve' || true; fail "no session: $(tail -n 3 "$scratch/client.out")"; }
+    ping -c 2 -i 0.1 -W 5 192.0.2.1 >"$scratch/ping.log" || fail "no answer to ping 192.0.2.1"
+}
+
+# of_session FIELD: of the state file.
+of_session() {
+    field "$1" <"$scratch/pppoe.json"
+}
+
+# disconnect: Ctrl-C, and what is left then.
+disconnect() {
+    kill -INT "$client"
+    ended "$client" 10
+    [ "$code" -eq 0 ] || fail "connect ended with $code"
+    happened closed 1 || fail "it does not say that it is closed"
+    [ ! -e "$scratch/pppoe.json" ] || fail "the state file is still there"
+    [ ! -e /proc/sys/net/ipv4/conf/ppp0 ] || fail "ppp0 is still there"
+}
+
+# carries BYTES: packets as large as that, and no larger ones, go through.
+carries() {
+    local bytes=$1
+    [ "$(of_session mtu)" -eq "$bytes" ] || fail "the MTU is $(of_session mtu) and not $bytes"
+    ping -c 2 -i 0.1 -W 5 -M do -s $((bytes - 28)) 192.0.2.1 >"$scratch/ping.log" || fail "no answer to a packet of $bytes bytes"
+    ! ping -c 1 -W 1 -M do -s $((bytes - 27)) 192.0.2.1 >"$scratch/ping.log" 2>&1 || fail "a packet of $((bytes + 1)) bytes got through"
+}
+
+serve_with require-pap "mtu 1492" "mru 1492"
+connect --service internet --ac bras --default-route
+is_up 1
+[ "$(of_session method)" = pap ] && [ "$(of_session ac_name)" = bras ] || fail "not PAP with bras: $(cat "$scratch/pppoe.json")"
+[ "$(of_session dns)" = "['192.0.2.53']" ] || fail "no DNS: $(cat "$scratch/pppoe.json")"
+ping -c 2 -i 0.1 -W 5 fe80::1%ppp0 >"$scratch/ping.log" || fail "no answer to ping of fe80::1"
+carries 1492
+ip route show default | grep -q "dev ppp0" || fail "there is no default route"
+# TCP with an MSS that is too large: Linux would not say more than the interface can, unless told to.
+ip route replace 192.0.2.1/32 dev ppp0 advmss 1460
+guest isp 'httpd -h /tmp'
+wanted=$(guest isp 'md5sum </tmp/data')
+got=$(timeout 60 python3 "$tests/fetch.py" http://192.0.2.1/data | md5sum)
+[ "$wanted" = "$got" ] || fail "what came by TCP is not what was sent"
+echo "PAP, IPv4, IPv6, TCP; packets of 1492 bytes"
+
+stop_serving TERM
+await 20 happened down 1 || fail "the session is not down: $(tail -n 2 "$scratch/client.out")"
+[ ! -e "$scratch/pppoe.json" ] || fail "the state file of a session that is over"
+serve_with require-chap "mtu 1492" "mru 1492"
+is_up 2
+[ "$(of_session method)" = chap ] || fail "not CHAP"
+echo "a server that ends is noticed ($(grep '"down"' "$scratch/client.out" | field reason)); CHAP with the next one"
+
+# Nobody says anything.
+guest isp 'ip link set eth0 down'
+await 20 happened down 2 || fail "a wire that is cut is not noticed"
+reason=$(grep '"down"' "$scratch/client.out" | field reason)
+[ "$reason" = gone ] || fail "a wire that is cut is $reason"
+guest isp 'ip link set eth0 up'
+is_up 3
+disconnect
+echo "a wire that is cut, and comes back"
+
+# What a killed client leaves is ended by the next one.
+connect
+is_up 1
+slay "$client"
+[ -e "$scratch/pppoe.json" ] || fail "there is no state file"
+before=$(of_session session)
+connect
+is_up 1
+grep -q "ends session $(printf 0x%04x "$before")" "$scratch/client.log" || fail "the session that was left is not ended"
+await 10 guest isp '[ "$(pidof pppd | wc -w)" -eq 1 ]' || fail "the server has still the session that was left"
+disconnect
+echo "a client that is killed"
+
+code=0
+timeout 60 "$millrace" pppoe connect --interface isp0 --user me --password-file "$scratch/wrong" >"$scratch/wrong.out" 2>"$scratch/wrong.log" || code=$?
+[ "$code" -eq 1 ] && grep -q "wrong user name or password (CHAP)" "$scratch/wrong.log" || fail "a wrong password is: $(cat "$scratch/wrong.out" "$scratch/wrong.log")"
+stop_serving KILL
+echo "a wrong password"
+
+serve_with require-mschap-v2 "mtu 1500" "mru 1500"
+connect --mru 1500
+is_up 1
+[ "$(of_session method)" = mschapv2 ] || fail "not MS-CHAPv2"
+carries 1500
+grep -q small-only "$scratch/client.out" && fail "large packets do not get through"
+disconnect
+stop_serving TERM
+echo "MS-CHAPv2; packets of 1500 bytes"
+stop_guest isp
+sleep 0.2 # until the last frame is in the file
+
+tshark -r "$scratch/session.pcap" -Y '_ws.malformed || _ws.expert.severity == error' >"$scratch/malformed" 2>"$scratch/tshark.log"
+[ ! -s "$scratch/malformed" ] || fail "tshark finds: $(head -n 5 "$scratch/malformed")"
+count() { tshark -r "$scratch/session.pcap" -Y "$1" 2>>"$scratch/tshark.log" | wc -l; }
+for what in "pppoe.code == 0x65" "pppoe.code == 0xa7" lcp pap chap ipcp ipv6cp "pppoe.code == 0x65 && pppoed.tags.max_payload" "tcp.flags.syn == 1"; do
+    [ "$(count "$what")" -gt 0 ] || fail "the capture has no $what"
+done
+[ "$(count 'tcp.options.mss_val > 1452')" -eq 0 ] || fail "an MSS that is too large was not lowered"
+echo "$(count frame) frames, none malformed"
