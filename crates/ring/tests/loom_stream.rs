@@ -110,8 +110,8 @@ fn check(reader: &Reader, mut next: u64, last: u64, here: &Bells, there: &Bells)
 }
 
 /// Both sleep: the writer while the ring is full, the reader while it is empty, and to hear of the end. Catches: Release in
-/// `Writer::write`, Acquire in `Reader::available`, Acquire in `Writer::room`, Acquire in `Reader::has_ended`, the fences in
-/// `Writer::must_wake` and `Reader::must_wake`, in `doze` of either. Without Release in `Reader::take` it did not end in 150 s.
+/// `Writer::write`, Acquire in `Reader::available`, Release in `Reader::take`, Acquire in `Writer::room`, Acquire in
+/// `Reader::has_ended`, the fences in `Writer::must_wake` and `Reader::must_wake`, in `doze` of either.
 #[test]
 fn who_sleeps_is_woken_and_nothing_is_lost() {
     const LAST: u64 = 3;
