@@ -178,13 +178,12 @@ static __always_inline int ask_conntrack(void *ctx, const bool skb, const struct
 /* The number of the next hop with this content, which gets one if it is new. */
 static __noinline int intern(const struct hop *hop, struct answer *a)
 {
-    struct hop_key key;
+    const void *key = hop; /* its first HOP_KEY_SIZE bytes */
     volatile struct globals *g = settings();
     struct hop *place;
     u32 *known, at;
 
-    __builtin_memcpy(&key, hop, HOP_KEY_SIZE);
-    known = bpf_map_lookup_elem(&hop_index, &key);
+    known = bpf_map_lookup_elem(&hop_index, key);
     if (!known) {
         if (!g || g->hops >= HOPS)
             return REASON_HOPS_FULL;
@@ -195,8 +194,8 @@ static __noinline int intern(const struct hop *hop, struct answer *a)
         __builtin_memcpy(place, hop, HOP_KEY_SIZE);
         /* If another processor was faster, its number is taken, and this one is lost until the engine starts again. The map's own lock
          * orders what was written to the place before whoever finds its number. */
-        bpf_map_update_elem(&hop_index, &key, &at, BPF_NOEXIST);
-        known = bpf_map_lookup_elem(&hop_index, &key);
+        bpf_map_update_elem(&hop_index, key, &at, BPF_NOEXIST);
+        known = bpf_map_lookup_elem(&hop_index, key);
         if (!known)
             return REASON_HOPS_FULL;
     }
@@ -207,6 +206,16 @@ static __noinline int intern(const struct hop *hop, struct answer *a)
     a->hop = at;
     a->hop_epoch = WORD(&place->epoch);
     return 0;
+}
+
+/* Whether the engine is attached to an interface, and frames get there. */
+static __always_inline int can_be_target(u32 slot)
+{
+    u32 *lost = bpf_map_lookup_elem(&failed, &slot);
+
+    if (!lost)
+        return REASON_OUT_UNKNOWN;
+    return *lost ? REASON_REDIRECT_FAILED : 0;
 }
 
 /* Steps 15 to 17: from the interface of the route down to the one that sends frames. */
@@ -263,7 +272,7 @@ static __noinline int descend(struct hop *hop, u16 vlan)
                 hop->flags |= HOP_USER;
                 return 0;
             }
-            return device->slot == NO_SLOT ? REASON_OUT_UNKNOWN : 0;
+            return can_be_target(device->slot);
         }
     }
     return REASON_TAGS;
@@ -276,16 +285,20 @@ static __noinline int bridge_hop(const struct question *q, struct hop *hop)
     struct fdb_value *to = fdb_of(q->bridge, q->vlan, q->dmac);
     struct fdb_value *from = fdb_of(q->bridge, q->vlan, q->smac);
     struct device *port;
+    int reason;
 
     if (!bridge || !to || to->port == (q->in & 0xfffff))
         return REASON_FDB_UNKNOWN;
     if (!from || from->port != (q->in & 0xfffff))
         return REASON_FDB_MOVED;
     port = bpf_map_lookup_elem(&devices, &to->port);
-    if (!port || port->slot == NO_SLOT)
+    if (!port)
         return REASON_OUT_UNKNOWN;
     if (!(port->flags & DEVICE_UP))
         return REASON_OUT_DOWN;
+    reason = can_be_target(port->slot);
+    if (reason)
+        return reason;
     hop->out = hop->logical = to->port;
     hop->slot = port->slot;
     hop->flags = HOP_BRIDGED;
@@ -424,7 +437,7 @@ static __always_inline int compile_route_of(void *ctx, const bool skb, struct wo
         return REASON_MARTIAN;
     if (!(q->flags & (q->version == 4 ? DEVICE_FORWARD4 : DEVICE_FORWARD6)))
         return REASON_FORWARDING_OFF;
-    if (g->mode == MODE_CONNTRACK) {
+    if ((q->version == 4 ? g->mode : g->mode6) == MODE_CONNTRACK) {
         reason = ask_conntrack(ctx, skb, q, a, false);
         if (reason)
             return reason;

@@ -132,20 +132,15 @@ static __always_inline void write_front(void *data, const struct hop *hop, const
 static __always_inline int fit_frame(struct xdp_md *ctx, struct view *v, const struct packet *p, const struct hop *hop, u32 *l3)
 {
     u32 wanted = size_in_front(hop), spare = p->len - p->l3 - p->size;
-    bool changed = false;
 
     *l3 = wanted;
     if (wanted != p->l3) {
         if (bpf_xdp_adjust_head(ctx, (int)p->l3 - (int)wanted))
             return REASON_ROOM;
-        changed = true;
     }
-    if (spare && !p->bridge) {
+    if (spare && !p->bridge)
         bpf_xdp_adjust_tail(ctx, -(int)spare);
-        changed = true;
-    }
-    if (changed)
-        look(ctx, false, v);
+    look(ctx, false, v);
     return 0;
 }
 

@@ -195,7 +195,9 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
     epoch = epochs;
     ruleset = epochs >> 32;
     rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
-    if (rule && RULE_STATE(word) == RULE_REFUSED && rule->epoch == epoch && jiffies - WORD(&rule->seen) < g->hz)
+    /* For a second, or until something changes if a comparison has shown that the program does not know what Linux does. */
+    if (rule && RULE_STATE(word) == RULE_REFUSED && rule->epoch == epoch &&
+        (rule->reason == REASON_MISMATCH_SHADOW || jiffies - WORD(&rule->seen) < g->hz))
         return rule->reason;
     if (rule && RULE_STATE(word) != RULE_REFUSED) {
         u32 at = rule->hop;
@@ -299,6 +301,71 @@ static __noinline int OF(finish_skb)(void *ctx, const struct packet *p)
 }
 #define EITHER(name) (skb ? OF(name##_skb)(ctx, p) : OF(name##_xdp)(ctx, p))
 
+/* What a rule does, copied at once; false if another one is in its slot meanwhile. */
+static __always_inline bool OF(read_action)(struct OF(rule) *rule, u32 word, struct action *action)
+{
+    action->dscp = rule->out_dscp;
+    action->flags = RULE_FLAGS(word);
+    action->l3_delta = rule->l3_delta;
+    action->l4_delta = rule->l4_delta;
+    action->sport = rule->new_sport;
+    action->dport = rule->new_dport;
+    __builtin_memcpy(action->saddr, &rule->new_saddr, sizeof(rule->new_saddr));
+    __builtin_memcpy(action->daddr, &rule->new_daddr, sizeof(rule->new_daddr));
+    return WORD(&rule->state) == word;
+}
+
+/* One packet in so many goes to Linux, with a copy of what the rule makes of it for the daemon. */
+static __always_inline int OF(compare)(void *ctx, const bool skb, const struct packet *p)
+{
+    volatile struct globals *g = settings();
+    struct work *work = clean_work(skb);
+    struct OF(rule) *rule;
+    struct action action;
+    struct shadow *copy;
+    struct hop *hop;
+    struct view v;
+    u32 ticket, word, number, at;
+    int reason;
+
+    look(ctx, skb, &v);
+    if (!g || !work || !OF(read_key)(&v, p, &work->OF(key)))
+        return REASON_UNCOMPARED;
+    rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
+    if (!rule || !OF(read_action)(rule, word, &action))
+        return REASON_UNCOMPARED;
+    at = rule->hop;
+    hop = bpf_map_lookup_elem(&hops, &at);
+    copy = bpf_ringbuf_reserve(&shadows, sizeof(*copy), 0);
+    if (!copy) {
+        __sync_fetch_and_add(&g->shadow_lost, 1);
+        return REASON_UNCOMPARED;
+    }
+    ticket = __sync_fetch_and_add(&g->tickets, 1) + 1;
+    if (!hop) {
+        bpf_ringbuf_discard(copy, 0);
+        return REASON_UNCOMPARED;
+    }
+    fill_shadow(copy, ticket, number, word, hop->out, 0, SHADOW_OURS, V);
+    reason = skb ? copy_buffer(ctx, &v, p, hop, &action, V, copy) : copy_frame(ctx, &v, p, hop, &action, V, copy);
+    if (reason) {
+        bpf_ringbuf_discard(copy, 0);
+        return reason;
+    }
+    bpf_ringbuf_submit(copy, 0);
+    look(ctx, skb, &v);
+    OF(await)(&v, p, rule, number, word, ticket, &work->expected);
+    return REASON_SHADOW;
+}
+static __noinline int OF(compare_xdp)(void *ctx, const struct packet *p)
+{
+    return OF(compare)(ctx, false, p);
+}
+static __noinline int OF(compare_skb)(void *ctx, const struct packet *p)
+{
+    return OF(compare)(ctx, true, p);
+}
+
 /* A packet from step 8 to its end. 0 with the verdict, or why it goes to Linux. */
 static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, struct packet *p, volatile struct globals *g, u32 jiffies,
                                   int *verdict)
@@ -349,16 +416,15 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
         if (have[0] != want[0] || have[1] != want[1] || have[2] != want[2])
             return REASON_FDB_MOVED;
     }
-    action.dscp = rule->out_dscp;
-    action.flags = RULE_FLAGS(word);
-    action.l3_delta = rule->l3_delta;
-    action.l4_delta = rule->l4_delta;
-    action.sport = rule->new_sport;
-    action.dport = rule->new_dport;
-    __builtin_memcpy(action.saddr, &rule->new_saddr, sizeof(rule->new_saddr));
-    __builtin_memcpy(action.daddr, &rule->new_daddr, sizeof(rule->new_daddr));
-    if (WORD(&rule->state) != word)
+    if (!OF(read_action)(rule, word, &action))
         return REASON_BUSY;
+    if (is_chosen(g)) {
+        reason = EITHER(compare);
+        if (reason != REASON_UNCOMPARED)
+            return reason;
+        count(reason);
+        look(ctx, skb, v);
+    }
     reason = skb ? change_buffer(ctx, v, p, hop, &action, V) : change_frame(ctx, v, p, hop, &action, V);
     if (reason)
         return reason;

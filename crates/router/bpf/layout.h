@@ -155,8 +155,7 @@ struct port {
     __u32 mtu;
     __u16 slot;
     __u16 pvid;
-    __u32 failed; /* nonzero: frames that were redirected to it were lost, so it is left alone until the engine clears this */
-    __u32 reserved;
+    __u32 reserved[2];
 };
 #define PORTS 4096
 #define TARGETS 1024
@@ -211,7 +210,7 @@ struct globals {
     /* Written by the daemon, read for each packet. */
     __u64 epochs; /* low half: the epoch; high half: the epoch of the last change of the ruleset. One word, so that both are seen together. */
     __u32 parts;
-    __u32 mode;
+    __u32 mode; /* of IPv4; that of IPv6 is below */
     __u32 heartbeat;       /* jiffies */
     __u32 heartbeat_limit; /* jiffies without one after which everything goes to Linux; 0: for ever */
     __u32 shadow;          /* one in so many packets is compared; 0: none */
@@ -222,14 +221,16 @@ struct globals {
     __u32 hz;
     __u32 jiffies; /* written by the program `clock` */
     __u32 bridge_netfilter; /* nonzero: bridged packets go through hooks of netfilter */
-    __u32 reserved[2];
+    __u32 mode6;
+    __u32 targets; /* the number of the map of that name, by which failures are known to be ours */
     /* Written by the program. */
     __u32 trial_until;  /* jiffies until which the program at the egress has something to look for */
     __u32 shadow_until;
     __u32 hops;         /* how many next hops have been given out */
     __u32 shadow_lost;  /* copies that found no room */
     __u32 events_lost;
-    __u32 reserved2[11];
+    __u32 tickets;      /* of comparisons */
+    __u32 reserved2[10];
 };
 
 /* ---- what the egress waits for ---- */
@@ -298,8 +299,9 @@ struct shadow {
     __u32 len;   /* of the frame, which may be longer than what is here */
     __u8 side;
     __u8 version;
+    __u16 tag_proto; /* of a tag that Linux keeps beside the frame; as on the wire; 0: none */
+    __u16 tag;
     __u16 reserved;
-    __u32 reserved2;
     __u8 frame[SHADOW_BYTES];
 };
 

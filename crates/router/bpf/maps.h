@@ -13,6 +13,10 @@ const volatile u32 RULES4_MASK = (1 << 18) - 1;
 const volatile u32 RULES6_MASK = (1 << 16) - 1;
 const volatile u64 SEED = 1;
 
+/* So that the types of what lies in rings are written down in the program, where a test of the engine looks for them. */
+__attribute__((used)) const struct event *const volatile TYPE_OF_EVENTS = 0;
+__attribute__((used)) const struct shadow *const volatile TYPE_OF_SHADOWS = 0;
+
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);
@@ -95,6 +99,14 @@ struct {
     __type(key, u32);
     __type(value, u32);
 } targets SEC(".maps");
+
+/* By slot: nonzero if frames that were redirected to the interface were lost, so that it is left alone until it is attached anew. */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, TARGETS);
+    __type(key, u32);
+    __type(value, u32);
+} failed SEC(".maps");
 
 /* AF_XDP sockets of the engine in user space. */
 struct {

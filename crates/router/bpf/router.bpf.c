@@ -2,6 +2,8 @@
 /* Millrace's router in the kernel: what Linux decided about the first packets of a flow is done for the rest. The chain of a packet is that of
  * ../src/step.rs; why it is built so: docs/decisions/0082-router.md. One source for XDP and for tc; `skb` says which. */
 #include "execute.h"
+#include "shadow.h"
+#include "watch.h"
 
 #define V 4
 #include "flow.h"
@@ -29,7 +31,7 @@ static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 le
     if (!g || !port)
         return REASON_OFF;
     word = *(volatile u64 *)&port->word;
-    if (!(FLAGS(word) & DEVICE_ON) || !g->mode || !!(FLAGS(word) & DEVICE_TC) != skb)
+    if (!(FLAGS(word) & DEVICE_ON) || !!(FLAGS(word) & DEVICE_TC) != skb)
         return REASON_OFF;
     if (g->heartbeat_limit && jiffies - g->heartbeat > g->heartbeat_limit)
         return REASON_STALE;
@@ -53,12 +55,16 @@ static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 le
         p.in = ifindex | (u32)(p.vlan ? p.vlan : bpf_ntohs(p.tag) & 0xfff) << 20;
     }
     if (p.ethertype == ETH_IPV4) {
+        if (!g->mode)
+            return REASON_OFF;
         if (!(g->parts & PART_IPV4))
             return REASON_FAMILY_OFF;
         reason = parse_ipv4(&v, &p);
         if (!reason)
             reason = go4(ctx, skb, &v, &p, g, jiffies, verdict);
     } else if (p.ethertype == ETH_IPV6) {
+        if (!g->mode6)
+            return REASON_OFF;
         if (!(g->parts & PART_IPV6))
             return REASON_FAMILY_OFF;
         reason = parse_ipv6(&v, &p);
@@ -157,6 +163,10 @@ int router_judge(struct __sk_buff *skb)
         return TC_NEXT;
     copy = *found;
     bpf_map_delete_elem(&expected, &key);
+    if (copy.shadow) {
+        copy_linux(skb, &copy, p.version);
+        return TC_NEXT;
+    }
     if (p.version == 4)
         judge4(skb, &v, &p, &copy, has_ethernet);
     else

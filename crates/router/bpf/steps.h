@@ -67,7 +67,9 @@
     REASON(REDIRECT_FAILED, EGRESS, "the interface that it leaves by does not take frames from XDP") \
     REASON(SHADOW, EGRESS, "it was compared: Linux sent it, and its copy was what the rule makes of it") \
     REASON(BIG, HOP, "it is a large segment whose parts are longer than the next link takes") \
-    REASON(PARTIAL, TAG, "a large segment for a session of PPPoE")
+    REASON(PARTIAL, TAG, "at tc, neither sessions of PPPoE nor two tags are written") \
+    REASON(QUEUE_FULL, EGRESS, "it is lost: the interface that it was to leave by had no room") \
+    REASON(UNCOMPARED, EGRESS, "it was to be compared, and there was no room for the copy, or Linux had merged it with others")
 
 #define REASON(name, step, sentence) REASON_##name,
 enum reason { REASONS REASON_COUNT };

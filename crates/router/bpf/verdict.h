@@ -5,7 +5,7 @@
 #define OF(name) JOIN(name, V)
 
 /* What Linux sends against what the rule would have sent. 0: the same. */
-static __always_inline int OF(compare)(struct __sk_buff *skb, struct view *v, struct packet *p, struct OF(rule) *rule,
+static __always_inline int OF(difference)(struct __sk_buff *skb, struct view *v, struct packet *p, struct OF(rule) *rule,
                                        const struct expected *e, bool has_ethernet)
 {
     u32 at = rule->hop;
@@ -47,7 +47,7 @@ static __always_inline void OF(judge)(struct __sk_buff *skb, struct view *v, str
     q.dport = rule->dport;
     __builtin_memcpy(q.saddr, &rule->saddr, sizeof(rule->saddr));
     __builtin_memcpy(q.daddr, &rule->daddr, sizeof(rule->daddr));
-    reason = OF(compare)(skb, v, p, rule, e, has_ethernet);
+    reason = OF(difference)(skb, v, p, rule, e, has_ethernet);
     if (!reason && p->tos >> 2 != rule->dscp && !(g->parts & PART_TOS))
         reason = REASON_TOS_OFF;
     if (reason) {

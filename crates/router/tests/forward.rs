@@ -3,7 +3,8 @@
 mod net;
 
 use millrace_router::Reason;
-use millrace_router::engine::{Engine, How, Mode, State};
+use millrace_router::engine::shadow::Shadow;
+use millrace_router::engine::{Change, Engine, How, Mode, State};
 use net::{Net, run};
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -73,4 +74,72 @@ fn addresses_are_translated_as_conntrack_says() {
         assert!(seen.iter().all(|from| from == &seen[0]), "{how:?}: the port stays");
         assert!(packets(&engine, Reason::Fast) >= 90, "{how:?}: only the first of each direction go by Linux");
     }
+}
+
+#[test]
+fn what_rules_make_of_packets_is_what_linux_makes_of_them() {
+    let Some(net) = Net::new() else { return };
+    run("nft add table ip nat; nft 'add chain ip nat post { type nat hook postrouting priority 100; }'; nft add rule ip nat post oifname right masquerade");
+    for how in [How::Xdp, How::Tc] {
+        let engine = net.engine(how, Mode::Conntrack);
+        engine.set_modes(Mode::Conntrack, Mode::Route);
+        engine.set_shadow(1);
+        let shadow = Shadow::new(&engine);
+        for v6 in [false, true] {
+            talk(&net, v6, 20, 5002);
+            shadow.poll(Duration::ZERO, |mismatch| panic!("{how:?}: {mismatch:?}")).unwrap();
+        }
+        show(&engine);
+        eprintln!("{how:?}: {:?}", shadow.tally());
+        assert!(shadow.tally().same >= 60, "{how:?}: {:?}", shadow.tally());
+        assert_eq!((shadow.tally().different, shadow.lost()), (0, 0));
+        assert_eq!(packets(&engine, Reason::Fast), 0, "{how:?}: all of them were compared, and sent by Linux");
+    }
+}
+
+#[test]
+fn a_rule_that_linux_does_not_follow_any_more_is_found_by_comparing() {
+    let Some(net) = Net::new() else { return };
+    let engine = net.engine(How::Xdp, Mode::Route);
+    talk(&net, false, 5, 5003);
+    // Nobody tells the engine of this.
+    run("nft add table ip m; nft 'add chain ip m post { type filter hook postrouting priority 0; }'; nft add rule ip m post oifname right ip dscp set 10");
+    engine.set_shadow(1);
+    let shadow = Shadow::new(&engine);
+    talk(&net, false, 5, 5003);
+    let mut found = Vec::new();
+    shadow.poll(Duration::ZERO, |mismatch| found.push(mismatch)).unwrap();
+    assert!(!found.is_empty());
+    let (ours, linux) = (&found[0].ours.frame, &found[0].linux.frame);
+    assert_eq!((ours[15] >> 2, linux[15] >> 2), (0, 10), "the DSCP is what is different");
+    assert_eq!(ours.len(), linux.len());
+    engine.set_shadow(0);
+    let before = packets(&engine, Reason::MismatchShadow);
+    talk(&net, false, 5, 5003);
+    assert_eq!(packets(&engine, Reason::MismatchShadow) - before, 5, "the flow stays with Linux");
+    // Until the engine hears that something has changed: then the DSCP is learned.
+    engine.bump(Change::Ruleset);
+    let fast = packets(&engine, Reason::Fast);
+    talk(&net, false, 10, 5003);
+    show(&engine);
+    assert!(packets(&engine, Reason::Fast) - fast >= 16);
+    assert!(engine.rules().any(|rule| rule.state == State::Active && rule.new_dscp == 10 && rule.key.dscp == 0));
+}
+
+#[test]
+fn an_interface_that_takes_no_frames_is_left_alone() {
+    let Some(net) = Net::new() else { return };
+    net.right.run("ethtool -K eth0 gro off");
+    let engine = net.engine(How::Xdp, Mode::Route);
+    let right = net.right.act(|| UdpSocket::bind("10.2.0.2:5004").unwrap());
+    let left = net.left.act(|| UdpSocket::bind("10.1.0.2:4000").unwrap());
+    right.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let mut lost = 0;
+    for number in 0..20_u32 {
+        left.send_to(&number.to_be_bytes(), "10.2.0.2:5004").unwrap();
+        lost += u32::from(right.recv(&mut [0; 16]).is_err());
+    }
+    show(&engine);
+    assert!((1..=2).contains(&lost), "{lost} packets are lost until that is seen");
+    assert!(packets(&engine, Reason::RedirectFailed) >= 15);
 }

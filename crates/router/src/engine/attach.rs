@@ -66,12 +66,14 @@ impl Engine {
         self.detach(ifindex)?;
         let failed = |source| EngineError::Attach { ifindex, source };
         let slot = self.free_slot()?;
+        let fresh = self.maps.failed.update(&u32::from(slot).to_le_bytes(), &[0; 4], MapFlags::ANY);
+        fresh.map_err(|source| EngineError::Update { what: "an interface cannot be told to the router's program", source })?;
         let mut hooks = vec![self.hook("router_judge", ifindex, TC_EGRESS).map_err(failed)?];
         let link = match how {
             How::Xdp => {
                 let program = self.object.progs_mut().find(|program| program.name() == "router_xdp");
                 let program = program.ok_or(EngineError::Missing("router_xdp"))?;
-                let link = program.attach_xdp(ifindex as i32).map_err(failed)?;
+                let link = self.attach_xdp(&program, ifindex).map_err(failed)?;
                 let target =
                     self.maps.targets.update(&u32::from(slot).to_le_bytes(), &ifindex.to_le_bytes(), MapFlags::ANY);
                 target.map_err(failed)?;
@@ -105,8 +107,20 @@ impl Engine {
         }
         self.bump(Change::Ruleset);
         let _ = self.maps.targets.delete(&u32::from(attachment.slot).to_le_bytes());
+        self.unpin(ifindex);
         drop(attachment);
         Ok(())
+    }
+
+    /// Removes filters of tc that a dead process has left on an interface that the engine is not attached to.
+    pub fn remove_filters(&self, ifindex: u32) {
+        let Ok(program) = self.program("router_tc") else { return };
+        for point in [TC_INGRESS, TC_EGRESS] {
+            let mut builder = TcHookBuilder::new(program.as_fd());
+            builder.ifindex(ifindex as i32).handle(HANDLE).priority(PRIORITY);
+            // Mostly there is none.
+            let _ = builder.hook(point).detach();
+        }
     }
 
     fn free_slot(&self) -> Result<u16, EngineError> {

@@ -5,6 +5,7 @@ use super::{Engine, EngineError};
 use crate::Reason;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What has happened to a rule.
@@ -91,6 +92,11 @@ impl Engine {
         };
         builder.add(&self.maps.events, reader).map_err(failed)?;
         builder.build().map_err(failed)
+    }
+
+    /// Becomes readable when there are events, for who waits for other things too.
+    pub fn events_fd(&self) -> BorrowedFd<'_> {
+        self.maps.events.as_fd()
     }
 
     /// Events that found no room, because nobody read.

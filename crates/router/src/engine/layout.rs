@@ -66,7 +66,7 @@ pub const NO_SLOT: u16 = 0xffff;
 /// Bytes of a device.
 pub const DEVICE: usize = 40;
 /// Bytes of an event.
-pub const EVENT: usize = 72;
+pub const EVENT: usize = 64;
 /// Bytes in front of the frame in a copy.
 pub const SHADOW_HEAD: usize = 32;
 /// Bytes of a frame that a copy has at most.
@@ -132,6 +132,10 @@ pub mod global {
     pub const JIFFIES: usize = 48;
     /// Whether bridged packets go through hooks of netfilter.
     pub const BRIDGE_NETFILTER: usize = 52;
+    /// As [`MODE`], for IPv6.
+    pub const MODE6: usize = 56;
+    /// The number of the map of targets.
+    pub const TARGETS: usize = 60;
     /// Next hops given out.
     pub const HOPS: usize = 72;
     /// Copies that found no room.
@@ -328,6 +332,82 @@ impl Hop {
             session: port_at(bytes, 32),
             mtu: u16_at(bytes, 34),
             epoch: u32_at(bytes, HOP_EPOCH),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libbpf_rs::HasSize;
+    use libbpf_rs::btf::Btf;
+    use libbpf_rs::btf::types::{MemberAttr, Struct};
+
+    /// The size of a structure of bpf/layout.h, and where its members are.
+    fn structure(btf: &Btf<'_>, name: &str) -> (usize, Vec<(String, usize)>) {
+        let found = btf.type_by_name::<Struct<'_>>(name).unwrap_or_else(|| panic!("the program has no struct {name}"));
+        let members = found.iter().map(|member| {
+            let bits = match member.attr {
+                MemberAttr::Normal { offset } => offset,
+                MemberAttr::BitField { offset, .. } => offset,
+            };
+            (member.name.unwrap_or_default().to_string_lossy().into_owned(), bits as usize / 8)
+        });
+        (found.size(), members.collect())
+    }
+
+    #[test]
+    fn the_program_has_the_same_layout() {
+        let path = concat!(env!("OUT_DIR"), "/router.bpf.o");
+        if std::fs::metadata(path).unwrap().len() == 0 {
+            eprintln!("skipped: this build has no program: {}", env!("ROUTER_PROBLEM"));
+            return;
+        }
+        let btf = Btf::from_path(path).unwrap();
+        let expected: &[(&str, usize, &[(&str, usize)])] = &[
+            ("rule4", RULE4, &[
+                ("in", 4), ("saddr", PLACES4.addresses[0]), ("daddr", PLACES4.addresses[1]), ("sport", PLACES4.ports), ("proto", 20), ("dscp", 21),
+                ("out_dscp", 22), ("reason", 23), ("epoch", 24), ("hop", 28), ("hop_epoch", 30), ("new_saddr", PLACES4.addresses[2]),
+                ("new_daddr", PLACES4.addresses[3]), ("new_sport", PLACES4.new_ports), ("counter", PLACES4.counter), ("seen", PLACES4.seen),
+            ]),
+            ("rule6", RULE6, &[
+                ("in", 4), ("saddr", PLACES6.addresses[0]), ("daddr", PLACES6.addresses[1]), ("sport", PLACES6.ports), ("proto", 44), ("dscp", 45),
+                ("out_dscp", 46), ("reason", 47), ("epoch", 48), ("hop", 52), ("hop_epoch", 54), ("new_saddr", PLACES6.addresses[2]),
+                ("new_daddr", PLACES6.addresses[3]), ("new_sport", PLACES6.new_ports), ("counter", PLACES6.counter), ("seen", PLACES6.seen),
+            ]),
+            ("hop", HOP, &[
+                ("out", 0), ("logical", 4), ("slot", 8), ("flags", 10), ("dmac", 12), ("smac", 18), ("tags", 24), ("session", 32), ("mtu", 34),
+                ("epoch", HOP_EPOCH),
+            ]),
+            ("hop_key", HOP_KEY, &[]),
+            ("port", PORT, &[("word", 0), ("ifindex", 8), ("master", 12), ("mtu", 16), ("slot", 20), ("pvid", 22)]),
+            ("device", DEVICE, &[
+                ("flags", 0), ("lower", 4), ("master", 8), ("mtu", 12), ("vlan_proto", 16), ("vlan_id", 18), ("session", 20), ("slot", 22),
+                ("mac", 24), ("peer", 30), ("pvid", 36),
+            ]),
+            ("globals", global::SIZE, &[
+                ("epochs", global::EPOCHS), ("parts", global::PARTS), ("mode", global::MODE), ("heartbeat", global::HEARTBEAT),
+                ("heartbeat_limit", global::HEARTBEAT_LIMIT), ("shadow", global::SHADOW), ("keep", global::KEEP), ("tcp_ms", global::TCP_MS),
+                ("udp_ms", global::UDP_MS), ("trial_packets", global::TRIAL_PACKETS), ("hz", global::HZ), ("jiffies", global::JIFFIES),
+                ("bridge_netfilter", global::BRIDGE_NETFILTER), ("mode6", global::MODE6), ("targets", global::TARGETS), ("hops", global::HOPS),
+                ("shadow_lost", global::SHADOW_LOST), ("events_lost", global::EVENTS_LOST),
+            ]),
+            ("event", EVENT, &[
+                ("time", 0), ("rule", 8), ("in", 12), ("kind", 16), ("version", 17), ("reason", 18), ("proto", 19), ("sport", 20), ("dport", 22),
+                ("saddr", 24), ("daddr", 40), ("dscp", 56),
+            ]),
+            ("shadow", SHADOW_HEAD + SHADOW_BYTES, &[
+                ("ticket", 0), ("rule", 4), ("state", 8), ("out", 12), ("len", 20), ("side", 24), ("version", 25), ("tag_proto", 26), ("tag", 28),
+                ("frame", SHADOW_HEAD),
+            ]),
+        ];
+        for (name, size, members) in expected {
+            let (has, found) = structure(&btf, name);
+            assert_eq!(has, *size, "bytes of struct {name}");
+            for (member, offset) in *members {
+                let place = found.iter().find(|(name, _)| name == member).unwrap_or_else(|| panic!("struct {name} has no {member}")).1;
+                assert_eq!(place, *offset, "struct {name}, {member}");
+            }
         }
     }
 }

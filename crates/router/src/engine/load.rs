@@ -5,6 +5,7 @@ use super::{Engine, EngineError, Globals, Maps};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use millrace_dma::{Protection, Region};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,15 @@ pub struct Config {
     pub trial_packets: u32,
     /// How often conntrack is asked about a flow.
     pub keep: Duration,
+    /// A folder in a file system of BPF (`/sys/fs/bpf`), where what is attached as XDP is kept if the process is killed: the rules then go on
+    /// until the heartbeat's limit, and the next process that attaches to the interface takes its place without a gap. `None`: it ends with
+    /// the process.
+    pub pins: Option<PathBuf>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { rules4: 1 << 18, rules6: 1 << 16, trial_packets: 16, keep: Duration::from_secs(2) }
+        Self { rules4: 1 << 18, rules6: 1 << 16, trial_packets: 16, keep: Duration::from_secs(2), pins: None }
     }
 }
 
@@ -51,6 +56,12 @@ impl Engine {
         let mut open = ObjectBuilder::default().open_memory(&program).map_err(EngineError::Load)?;
         set_constants(&mut open, config)?;
         let object = open.load().map_err(EngineError::Load)?;
+        // Both, or what is lost would be counted half.
+        let watch = ["router_redirect_failed", "router_transmitted"].map(|name| {
+            let program = object.progs_mut().find(|program| program.name() == name).ok_or(EngineError::Missing(name))?;
+            program.attach().map_err(EngineError::Load)
+        });
+        let [failed, transmitted] = watch;
         let engine = Self {
             maps: Maps::find(&object)?,
             globals: Globals::new(map(&object, "globals", global::SIZE)?)?,
@@ -60,7 +71,8 @@ impl Engine {
             ports: map(&object, "ports", layout::PORTS as usize * layout::PORT)?,
             attached: Mutex::default(),
             devices: Mutex::default(),
-            _watch: None,
+            _watch: [failed?, transmitted?],
+            pins: config.pins.as_deref().map(super::pins::folder).transpose()?,
             object,
         };
         engine.set_up(config)?;
@@ -75,6 +87,7 @@ impl Engine {
         self.set(global::TCP_MS, 432_000_000);
         self.set(global::UDP_MS, 120_000);
         self.set(global::PARTS, super::mirror::ALL_PARTS);
+        self.set(global::TARGETS, self.maps.targets.info().map_err(EngineError::Load)?.info.id);
         // Epoch 1, so that rules of epoch 0, which nobody makes, are old.
         self.globals.epochs.store(1 << 32 | 1, std::sync::atomic::Ordering::Relaxed);
         self.heartbeat()
@@ -101,11 +114,11 @@ fn set_constants(open: &mut OpenObject, config: &Config) -> Result<(), EngineErr
             _ if name.ends_with(".rodata") => {
                 let bytes = map
                     .initial_value_mut()
-                    .filter(|bytes| bytes.len() == 16)
+                    .filter(|bytes| bytes.len() == 32)
                     .ok_or(EngineError::Missing("constants"))?;
                 bytes[..4].copy_from_slice(&(config.rules4 - 1).to_le_bytes());
                 bytes[4..8].copy_from_slice(&(config.rules6 - 1).to_le_bytes());
-                bytes[8..].copy_from_slice(&fastrand::u64(..).to_le_bytes());
+                bytes[8..16].copy_from_slice(&fastrand::u64(..).to_le_bytes());
             }
             _ => {}
         }
@@ -131,9 +144,11 @@ impl Maps {
             uppers: handle("uppers")?,
             fdb: handle("fdb")?,
             targets: handle("targets")?,
+            failed: handle("failed")?,
             counters: handle("counters")?,
             fast: handle("fast")?,
             events: handle("events")?,
+            shadows: handle("shadows")?,
         })
     }
 }

@@ -114,9 +114,15 @@ impl Engine {
         self.globals.word(offset).store(value, Relaxed);
     }
 
-    /// What a packet without a rule is asked for. Rules that were made in another mode are made again.
+    /// What a packet without a rule is asked for, of both versions of IP. Rules that were made in another mode are made again.
     pub fn set_mode(&self, mode: Mode) {
-        self.set(global::MODE, mode as u32);
+        self.set_modes(mode, mode);
+    }
+
+    /// As [`set_mode`](Self::set_mode), for IPv4 and IPv6 apart: where only one of them has hooks of netfilter.
+    pub fn set_modes(&self, v4: Mode, v6: Mode) {
+        self.set(global::MODE, v4 as u32);
+        self.set(global::MODE6, v6 as u32);
         self.bump(Change::Ruleset);
     }
 

@@ -13,7 +13,9 @@ mod events;
 pub mod layout;
 mod load;
 mod mirror;
+mod pins;
 mod run;
+pub mod shadow;
 mod table;
 
 pub use attach::{Attached, How};
@@ -28,6 +30,7 @@ use layout::global;
 use libbpf_rs::{Link, MapHandle, Object};
 use millrace_dma::{Region, Word32, Word64};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 /// Why the engine cannot do something.
@@ -66,6 +69,14 @@ pub enum EngineError {
         /// What the kernel said.
         source: libbpf_rs::Error,
     },
+    /// What is to outlive the process has no place.
+    #[error("attachments cannot be kept in {path}: {source}; mount a file system of BPF there (mount -t bpf bpf /sys/fs/bpf)")]
+    Pin {
+        /// Where.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// More interfaces than there is room for.
     #[error("the router is attached to {} interfaces already, which is all that it can be", layout::TARGETS)]
     Slots,
@@ -85,7 +96,9 @@ pub struct Engine {
     /// All interfaces that the engine was told of.
     devices: Mutex<HashMap<u32, Device>>,
     /// Watches for frames that were lost after a redirect.
-    _watch: Option<Link>,
+    _watch: [Link; 2],
+    /// Where attachments are kept for the next process.
+    pins: Option<PathBuf>,
 }
 
 /// The maps that are filled by calls.
@@ -94,9 +107,11 @@ struct Maps {
     uppers: MapHandle,
     fdb: MapHandle,
     targets: MapHandle,
+    failed: MapHandle,
     counters: MapHandle,
     fast: MapHandle,
     events: MapHandle,
+    shadows: MapHandle,
 }
 
 /// What is set for all packets, word by word.

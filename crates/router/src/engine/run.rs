@@ -30,8 +30,13 @@ impl Engine {
         Ok(self.globals.word(global::JIFFIES).load(Relaxed))
     }
 
+    /// Jiffies of a second.
+    pub fn hz(&self) -> u32 {
+        self.globals.word(global::HZ).load(Relaxed)
+    }
+
     pub(super) fn jiffies_of(&self, time: Duration) -> u32 {
-        let hz = u64::from(self.globals.word(global::HZ).load(Relaxed));
+        let hz = u64::from(self.hz());
         u32::try_from(time.as_millis() as u64 * hz / 1000).unwrap_or(u32::MAX).max(1)
     }
 

@@ -97,6 +97,22 @@ impl Engine {
         Ok(window.word32(rule.number as usize * size).map_err(missing)?.compare_exchange(rule.word, dead).is_ok())
     }
 
+    /// Leaves a flow to Linux because a comparison has shown that its rule is wrong; until something
+    /// changes.
+    pub(super) fn refuse(&self, rule: &Rule) -> Result<bool, EngineError> {
+        let is_v6 = rule.key.source.is_ipv6();
+        let (table, size, seen, reason) = if is_v6 { (&self.rules6, RULE6, 64, 44) } else { (&self.rules4, RULE4, 56, 20) };
+        let (window, at) = (table.window(), rule.number as usize * size);
+        let missing = |_| EngineError::Missing("rule of this number");
+        let jiffies = self.jiffies()?;
+        window.word32(at + seen).map_err(missing)?.store(jiffies, Relaxed);
+        // Protocol and both DSCPs stay; the reason is the last byte of their word.
+        let word = window.word32(at + reason).map_err(missing)?;
+        word.store(word.load(Relaxed) & 0x00ff_ffff | (Reason::MismatchShadow as u32) << 24, Relaxed);
+        let refused = rule.word & 0xffff_ff00 | State::Refused as u32;
+        Ok(window.word32(at).map_err(missing)?.compare_exchange(rule.word, refused).is_ok())
+    }
+
     /// What has been counted by reason; the step of each is [`Reason::step`].
     ///
     /// # Errors
