@@ -79,7 +79,9 @@ fn addresses_are_translated_as_conntrack_says() {
 #[test]
 fn what_rules_make_of_packets_is_what_linux_makes_of_them() {
     let Some(net) = Net::new() else { return };
-    run("nft add table ip nat; nft 'add chain ip nat post { type nat hook postrouting priority 100; }'; nft add rule ip nat post oifname right masquerade");
+    run(
+        "nft add table ip nat; nft 'add chain ip nat post { type nat hook postrouting priority 100; }'; nft add rule ip nat post oifname right masquerade",
+    );
     for how in [How::Xdp, How::Tc] {
         let engine = net.engine(how, Mode::Conntrack);
         engine.set_modes(Mode::Conntrack, Mode::Route);
@@ -103,7 +105,9 @@ fn a_rule_that_linux_does_not_follow_any_more_is_found_by_comparing() {
     let engine = net.engine(How::Xdp, Mode::Route);
     talk(&net, false, 5, 5003);
     // Nobody tells the engine of this.
-    run("nft add table ip m; nft 'add chain ip m post { type filter hook postrouting priority 0; }'; nft add rule ip m post oifname right ip dscp set 10");
+    run(
+        "nft add table ip m; nft 'add chain ip m post { type filter hook postrouting priority 0; }'; nft add rule ip m post oifname right ip dscp set 10",
+    );
     engine.set_shadow(1);
     let shadow = Shadow::new(&engine);
     talk(&net, false, 5, 5003);

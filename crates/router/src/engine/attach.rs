@@ -67,7 +67,10 @@ impl Engine {
         let failed = |source| EngineError::Attach { ifindex, source };
         let slot = self.free_slot()?;
         let fresh = self.maps.failed.update(&u32::from(slot).to_le_bytes(), &[0; 4], MapFlags::ANY);
-        fresh.map_err(|source| EngineError::Update { what: "an interface cannot be told to the router's program", source })?;
+        fresh.map_err(|source| EngineError::Update {
+            what: "an interface cannot be told to the router's program",
+            source,
+        })?;
         let mut hooks = vec![self.hook("router_judge", ifindex, TC_EGRESS).map_err(failed)?];
         let link = match how {
             How::Xdp => {

@@ -365,47 +365,153 @@ mod tests {
         }
         let btf = Btf::from_path(path).unwrap();
         let expected: &[(&str, usize, &[(&str, usize)])] = &[
-            ("rule4", RULE4, &[
-                ("in", 4), ("saddr", PLACES4.addresses[0]), ("daddr", PLACES4.addresses[1]), ("sport", PLACES4.ports), ("proto", 20), ("dscp", 21),
-                ("out_dscp", 22), ("reason", 23), ("epoch", 24), ("hop", 28), ("hop_epoch", 30), ("new_saddr", PLACES4.addresses[2]),
-                ("new_daddr", PLACES4.addresses[3]), ("new_sport", PLACES4.new_ports), ("counter", PLACES4.counter), ("seen", PLACES4.seen),
-            ]),
-            ("rule6", RULE6, &[
-                ("in", 4), ("saddr", PLACES6.addresses[0]), ("daddr", PLACES6.addresses[1]), ("sport", PLACES6.ports), ("proto", 44), ("dscp", 45),
-                ("out_dscp", 46), ("reason", 47), ("epoch", 48), ("hop", 52), ("hop_epoch", 54), ("new_saddr", PLACES6.addresses[2]),
-                ("new_daddr", PLACES6.addresses[3]), ("new_sport", PLACES6.new_ports), ("counter", PLACES6.counter), ("seen", PLACES6.seen),
-            ]),
-            ("hop", HOP, &[
-                ("out", 0), ("logical", 4), ("slot", 8), ("flags", 10), ("dmac", 12), ("smac", 18), ("tags", 24), ("session", 32), ("mtu", 34),
-                ("epoch", HOP_EPOCH),
-            ]),
+            (
+                "rule4",
+                RULE4,
+                &[
+                    ("in", 4),
+                    ("saddr", PLACES4.addresses[0]),
+                    ("daddr", PLACES4.addresses[1]),
+                    ("sport", PLACES4.ports),
+                    ("proto", 20),
+                    ("dscp", 21),
+                    ("out_dscp", 22),
+                    ("reason", 23),
+                    ("epoch", 24),
+                    ("hop", 28),
+                    ("hop_epoch", 30),
+                    ("new_saddr", PLACES4.addresses[2]),
+                    ("new_daddr", PLACES4.addresses[3]),
+                    ("new_sport", PLACES4.new_ports),
+                    ("counter", PLACES4.counter),
+                    ("seen", PLACES4.seen),
+                ],
+            ),
+            (
+                "rule6",
+                RULE6,
+                &[
+                    ("in", 4),
+                    ("saddr", PLACES6.addresses[0]),
+                    ("daddr", PLACES6.addresses[1]),
+                    ("sport", PLACES6.ports),
+                    ("proto", 44),
+                    ("dscp", 45),
+                    ("out_dscp", 46),
+                    ("reason", 47),
+                    ("epoch", 48),
+                    ("hop", 52),
+                    ("hop_epoch", 54),
+                    ("new_saddr", PLACES6.addresses[2]),
+                    ("new_daddr", PLACES6.addresses[3]),
+                    ("new_sport", PLACES6.new_ports),
+                    ("counter", PLACES6.counter),
+                    ("seen", PLACES6.seen),
+                ],
+            ),
+            (
+                "hop",
+                HOP,
+                &[
+                    ("out", 0),
+                    ("logical", 4),
+                    ("slot", 8),
+                    ("flags", 10),
+                    ("dmac", 12),
+                    ("smac", 18),
+                    ("tags", 24),
+                    ("session", 32),
+                    ("mtu", 34),
+                    ("epoch", HOP_EPOCH),
+                ],
+            ),
             ("hop_key", HOP_KEY, &[]),
             ("port", PORT, &[("word", 0), ("ifindex", 8), ("master", 12), ("mtu", 16), ("slot", 20), ("pvid", 22)]),
-            ("device", DEVICE, &[
-                ("flags", 0), ("lower", 4), ("master", 8), ("mtu", 12), ("vlan_proto", 16), ("vlan_id", 18), ("session", 20), ("slot", 22),
-                ("mac", 24), ("peer", 30), ("pvid", 36),
-            ]),
-            ("globals", global::SIZE, &[
-                ("epochs", global::EPOCHS), ("parts", global::PARTS), ("mode", global::MODE), ("heartbeat", global::HEARTBEAT),
-                ("heartbeat_limit", global::HEARTBEAT_LIMIT), ("shadow", global::SHADOW), ("keep", global::KEEP), ("tcp_ms", global::TCP_MS),
-                ("udp_ms", global::UDP_MS), ("trial_packets", global::TRIAL_PACKETS), ("hz", global::HZ), ("jiffies", global::JIFFIES),
-                ("bridge_netfilter", global::BRIDGE_NETFILTER), ("mode6", global::MODE6), ("targets", global::TARGETS), ("hops", global::HOPS),
-                ("shadow_lost", global::SHADOW_LOST), ("events_lost", global::EVENTS_LOST),
-            ]),
-            ("event", EVENT, &[
-                ("time", 0), ("rule", 8), ("in", 12), ("kind", 16), ("version", 17), ("reason", 18), ("proto", 19), ("sport", 20), ("dport", 22),
-                ("saddr", 24), ("daddr", 40), ("dscp", 56),
-            ]),
-            ("shadow", SHADOW_HEAD + SHADOW_BYTES, &[
-                ("ticket", 0), ("rule", 4), ("state", 8), ("out", 12), ("len", 20), ("side", 24), ("version", 25), ("tag_proto", 26), ("tag", 28),
-                ("frame", SHADOW_HEAD),
-            ]),
+            (
+                "device",
+                DEVICE,
+                &[
+                    ("flags", 0),
+                    ("lower", 4),
+                    ("master", 8),
+                    ("mtu", 12),
+                    ("vlan_proto", 16),
+                    ("vlan_id", 18),
+                    ("session", 20),
+                    ("slot", 22),
+                    ("mac", 24),
+                    ("peer", 30),
+                    ("pvid", 36),
+                ],
+            ),
+            (
+                "globals",
+                global::SIZE,
+                &[
+                    ("epochs", global::EPOCHS),
+                    ("parts", global::PARTS),
+                    ("mode", global::MODE),
+                    ("heartbeat", global::HEARTBEAT),
+                    ("heartbeat_limit", global::HEARTBEAT_LIMIT),
+                    ("shadow", global::SHADOW),
+                    ("keep", global::KEEP),
+                    ("tcp_ms", global::TCP_MS),
+                    ("udp_ms", global::UDP_MS),
+                    ("trial_packets", global::TRIAL_PACKETS),
+                    ("hz", global::HZ),
+                    ("jiffies", global::JIFFIES),
+                    ("bridge_netfilter", global::BRIDGE_NETFILTER),
+                    ("mode6", global::MODE6),
+                    ("targets", global::TARGETS),
+                    ("hops", global::HOPS),
+                    ("shadow_lost", global::SHADOW_LOST),
+                    ("events_lost", global::EVENTS_LOST),
+                ],
+            ),
+            (
+                "event",
+                EVENT,
+                &[
+                    ("time", 0),
+                    ("rule", 8),
+                    ("in", 12),
+                    ("kind", 16),
+                    ("version", 17),
+                    ("reason", 18),
+                    ("proto", 19),
+                    ("sport", 20),
+                    ("dport", 22),
+                    ("saddr", 24),
+                    ("daddr", 40),
+                    ("dscp", 56),
+                ],
+            ),
+            (
+                "shadow",
+                SHADOW_HEAD + SHADOW_BYTES,
+                &[
+                    ("ticket", 0),
+                    ("rule", 4),
+                    ("state", 8),
+                    ("out", 12),
+                    ("len", 20),
+                    ("side", 24),
+                    ("version", 25),
+                    ("tag_proto", 26),
+                    ("tag", 28),
+                    ("frame", SHADOW_HEAD),
+                ],
+            ),
         ];
         for (name, size, members) in expected {
             let (has, found) = structure(&btf, name);
             assert_eq!(has, *size, "bytes of struct {name}");
             for (member, offset) in *members {
-                let place = found.iter().find(|(name, _)| name == member).unwrap_or_else(|| panic!("struct {name} has no {member}")).1;
+                let place = found
+                    .iter()
+                    .find(|(name, _)| name == member)
+                    .unwrap_or_else(|| panic!("struct {name} has no {member}"))
+                    .1;
                 assert_eq!(place, *offset, "struct {name}, {member}");
             }
         }

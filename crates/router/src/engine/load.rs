@@ -58,7 +58,8 @@ impl Engine {
         let object = open.load().map_err(EngineError::Load)?;
         // Both, or what is lost would be counted half.
         let watch = ["router_redirect_failed", "router_transmitted"].map(|name| {
-            let program = object.progs_mut().find(|program| program.name() == name).ok_or(EngineError::Missing(name))?;
+            let program =
+                object.progs_mut().find(|program| program.name() == name).ok_or(EngineError::Missing(name))?;
             program.attach().map_err(EngineError::Load)
         });
         let [failed, transmitted] = watch;

@@ -70,7 +70,9 @@ pub enum EngineError {
         source: libbpf_rs::Error,
     },
     /// What is to outlive the process has no place.
-    #[error("attachments cannot be kept in {path}: {source}; mount a file system of BPF there (mount -t bpf bpf /sys/fs/bpf)")]
+    #[error(
+        "attachments cannot be kept in {path}: {source}; mount a file system of BPF there (mount -t bpf bpf /sys/fs/bpf)"
+    )]
     Pin {
         /// Where.
         path: String,

@@ -101,7 +101,8 @@ impl Engine {
     /// changes.
     pub(super) fn refuse(&self, rule: &Rule) -> Result<bool, EngineError> {
         let is_v6 = rule.key.source.is_ipv6();
-        let (table, size, seen, reason) = if is_v6 { (&self.rules6, RULE6, 64, 44) } else { (&self.rules4, RULE4, 56, 20) };
+        let (table, size, seen, reason) =
+            if is_v6 { (&self.rules6, RULE6, 64, 44) } else { (&self.rules4, RULE4, 56, 20) };
         let (window, at) = (table.window(), rule.number as usize * size);
         let missing = |_| EngineError::Missing("rule of this number");
         let jiffies = self.jiffies()?;
