@@ -343,6 +343,9 @@ mod tests {
     use libbpf_rs::btf::Btf;
     use libbpf_rs::btf::types::{MemberAttr, Struct};
 
+    /// A structure: its name, its bytes, and where some of its members are.
+    type Expected = (&'static str, usize, &'static [(&'static str, usize)]);
+
     /// The size of a structure of bpf/layout.h, and where its members are.
     fn structure(btf: &Btf<'_>, name: &str) -> (usize, Vec<(String, usize)>) {
         let found = btf.type_by_name::<Struct<'_>>(name).unwrap_or_else(|| panic!("the program has no struct {name}"));
@@ -364,7 +367,7 @@ mod tests {
             return;
         }
         let btf = Btf::from_path(path).unwrap();
-        let expected: &[(&str, usize, &[(&str, usize)])] = &[
+        let expected: &[Expected] = &[
             (
                 "rule4",
                 RULE4,
