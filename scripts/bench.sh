@@ -25,6 +25,7 @@ run nfb nfb
 run matrix matrix --svg "$results/matrix.svg" --nodes "$results/nodes.svg"
 run queues queues
 run classify classify
+run esp esp --size 64,576,1400
 run rdma rdma
 run rdma-sizes rdma --sweep --svg "$results/rdma.svg"
 run message message

@@ -10,7 +10,7 @@ for command in $commands; do
     longest=$(awk '{ if (length > most) most = length } END { print most }' "$scratch/help")
     [ "$longest" -le 100 ] || fail "$command --help has a line of $longest letters"
 done
-for bench in sync latency throughput peers matrix queues nfb fairness classify rdma message; do
+for bench in sync latency throughput peers matrix queues nfb fairness classify rdma message esp; do
     "$millrace" bench $bench --help >"$scratch/help" || fail "bench $bench --help failed"
 done
 "$millrace" --version | grep -Eq '^millrace [0-9]+\.[0-9]+\.[0-9]+' || fail "--version"

@@ -52,6 +52,8 @@ json "bench metric unit value rules" bench classify --rounds 1 --seconds 0.01 --
 json "bench metric size value rss one no_rules count" bench classify --rounds 1 --seconds 0.1 --metric rss_overhead
 json "bench metric size value on off encap decap ovs ratio_to_ovs count" \
     bench classify --rounds 1 --seconds 0.1 --metric vxlan_ratio --size 64
+json "bench path work metric algorithm size value goal seal_ns cipher_ns open_to_cipher open_ns mpps gbps count" \
+    bench esp --rounds 1 --seconds 0.01 --algorithm aes-gcm-128,chacha20-poly1305,aes-cbc-128-sha256
 if [ -e /usr/include/infiniband/verbs.h ] && [ -e "$(dirname "$millrace")/verbs/libibverbs.so.1" ]; then
     json "bench metric op size placement wire unit millrace peer peer_is ratio goal cpu_app cpu_target cpu_card copies count" \
         bench rdma --rounds 1 --seconds 0.1 --metric register_1m_again_us,write_1m_to_cma,slurpoe_to_roce

@@ -7,6 +7,7 @@ use millrace_tool::applies::{self, Uses};
 use millrace_tool::options::Shared;
 
 use crate::classify::ClassifyArgs;
+use crate::esp::EspArgs;
 use crate::fairness::FairnessArgs;
 use crate::hostile::HostileArgs;
 use crate::latency::LatencyArgs;
@@ -36,6 +37,7 @@ const USES: &Uses = &[
     (&["rdma"], &["json"]),
     (&["message"], &["json"]),
     (&["router"], &["json"]),
+    (&["esp"], &["size", "json"]),
     (&["message-end"], &[]),
     (&["message-cable"], &[]),
     (&["message-tcp"], &[]),
@@ -66,7 +68,8 @@ Examples:
   millrace bench classify
   millrace bench rdma
   millrace bench message
-  millrace bench router"
+  millrace bench router
+  millrace bench esp"
 )]
 pub struct BenchArgs {
     /// What to do.
@@ -107,6 +110,8 @@ pub enum Bench {
     Message(MessageArgs),
     /// Packets through a router, by Linux alone and by Millrace beside it
     Router(RouterArgs),
+    /// ESP of the router beside the bare cipher
+    Esp(EspArgs),
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]
     Hostile(HostileArgs),

@@ -7,6 +7,7 @@ mod cacheline;
 mod choice;
 mod classify;
 mod ends;
+mod esp;
 mod exchange;
 mod fairness;
 mod hostile;
@@ -83,6 +84,7 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         Bench::Rdma(args) => rdma::run(shared, cores, args),
         Bench::Message(args) => message::run(shared, cores, args),
         Bench::Router(args) => router::run(shared, cores, args),
+        Bench::Esp(args) => esp::run(shared, args),
         // Done above.
         Bench::Hostile(_)
         | Bench::Soak(_)
@@ -105,7 +107,8 @@ fn pages_of(bench: &Bench) -> u64 {
         | Bench::Classify(_)
         | Bench::Rdma(_)
         | Bench::Message(_)
-        | Bench::Router(_) => 0,
+        | Bench::Router(_)
+        | Bench::Esp(_) => 0,
         _ => pages::ONE_PAIR,
     }
 }

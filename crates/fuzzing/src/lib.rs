@@ -2,12 +2,14 @@
 //! arbitrary memory, and arbitrary calls of the rings of `millrace-ring` over them; any bytes as a frame for the parser
 //! of `millrace-packet`, and as traffic for the QUIC steering of `millrace-flow`; any actions of that on any frame, and any
 //! text as its rules; any bytes as a frame of RDMA for `millrace-rdma`, and as a
-//! request to its engine in the card; any bytes as frames for the client of `millrace-pppoe`.
+//! request to its engine in the card; any bytes as frames for the client of `millrace-pppoe`, and as packets, messages and texts
+//! of `millrace-ipsec`.
 //!
 //! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
 //! there is no `cargo fuzz`.
 #![forbid(unsafe_code)]
 
+mod esp;
 mod execute;
 mod language;
 mod parse;
@@ -19,6 +21,7 @@ mod rdma_wire;
 mod rings;
 mod virtio;
 
+pub use esp::esp;
 pub use execute::execute;
 pub use language::language;
 pub use parse::parse;

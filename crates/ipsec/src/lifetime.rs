@@ -108,8 +108,9 @@ impl Lifetime {
     /// A packet of so many bytes was protected or opened.
     #[inline]
     pub fn count(&mut self, bytes: usize, now: u64) {
-        self.usage.bytes += bytes as u64;
-        self.usage.packets += 1;
+        // What the kernel hands over may be anything.
+        self.usage.bytes = self.usage.bytes.saturating_add(bytes as u64);
+        self.usage.packets = self.usage.packets.saturating_add(1);
         self.last_used = now;
         if self.usage.used == 0 {
             self.usage.used = now;
