@@ -309,7 +309,12 @@ impl Database {
         let Some(arrival) = Arrival::find(bytes, PORT)? else { return Ok(None) };
         let id = Id { destination: arrival.header.destination, spi: arrival.spi(bytes) };
         let handle = self.find_arriving(id, mark)?;
-        let mut opened = self.with(handle, |association| association.open(buffer, packet, &arrival, now))?;
+        let mut opened = self.with(handle, |association| {
+            let mut opened = association.open(buffer, packet, &arrival, now)?;
+            // It comes by the XFRM interface of its association.
+            opened.flow.if_id = association.parameters().if_id;
+            Ok(opened)
+        })?;
         opened.flow.mark = mark;
         Ok(Some((opened, handle)))
     }

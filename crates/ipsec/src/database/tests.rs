@@ -139,6 +139,17 @@ fn packets_of_another_association_are_refused() {
 }
 
 #[test]
+fn packets_come_by_the_interface_of_their_association() {
+    let mut database = gateway();
+    let own = Parameters { if_id: 7, ..parameters("192.0.2.9", "192.0.2.1", 0x5000, 1) };
+    database.apply(Change::Associate(Box::new(own.clone())), NOW).unwrap();
+    let mut other = Association::new(own, NOW).unwrap();
+    let (flow, by) = arriving(&mut database, &mut other, &packet("10.2.0.6", "10.1.0.5")).unwrap();
+    assert_eq!(flow.if_id, 7);
+    assert_eq!(database.check(Direction::Forward, &flow, Some(by)), Err(Refusal::NoPolicy), "the policy is of none");
+}
+
+#[test]
 fn policies_in_their_order() {
     let mut database = gateway();
     let flow = Flow::of(&packet("10.1.0.5", "10.2.0.6")).unwrap();
