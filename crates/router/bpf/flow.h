@@ -125,7 +125,7 @@ static __noinline int OF(publish)(const struct OF(key) *key, const struct questi
     rule->epoch = epoch;
     rule->counter = 0;
     rule->seen = jiffies;
-    rule->asked = 0;
+    *(u32 *)&rule->asked = 0;
     OF(write_answer)(rule, q, a);
     __sync_lock_test_and_set(&rule->state, RULE_WORD(reason ? RULE_REFUSED : RULE_TRIAL, reason ? 0 : a->flags, word));
     tell(reason ? EVENT_REFUSED : EVENT_MADE, reason, number, q);
@@ -167,8 +167,8 @@ static __always_inline void OF(refuse)(struct OF(rule) *rule, u32 word, u32 numb
 static __always_inline int OF(on_trial)(struct view *v, const struct packet *p, struct OF(rule) *rule, u32 word, u32 number,
                                         struct work *work, volatile struct globals *g)
 {
-    if (WORD(&rule->asked) < g->trial_packets) {
-        __sync_fetch_and_add(&rule->asked, 1);
+    if (rule->asked < g->trial_packets) {
+        __sync_fetch_and_add((u32 *)&rule->asked, 1);
         OF(await)(v, p, rule, number, word, 0, &work->expected);
     } else if (now() - WORD(&rule->seen) > g->hz / 8) {
         OF(refuse)(rule, word, number, REASON_LINUX_SILENT, &work->q);
@@ -211,7 +211,10 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
     reason = compile_route(ctx, skb, work);
     if (rule && !reason && RULE_STATE(word) != RULE_REFUSED && OF(is_same)(rule, RULE_FLAGS(word), &work->a) &&
         (s32)(rule->epoch - ruleset) >= 0) {
-        /* The epoch last: who sees it finds the epoch of the hop. Of two processors that do this, both write what is true. */
+        /* The epoch last: who sees it finds the epoch of the hop. Of two processors that do this, both write what is true. How long a packet
+         * may be is not in the answer: that has to be shown again. */
+        if (RULE_STATE(word) == RULE_ACTIVE)
+            *(volatile u16 *)&rule->proved = 0;
         *(volatile u32 *)&rule->hop = work->a.hop | (u32)work->a.hop_epoch << 16;
         WORD(&rule->epoch) = epoch;
         return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(on_trial)(&v, p, rule, word, number, work, g);
@@ -244,7 +247,7 @@ static __always_inline int OF(alive)(void *ctx, const bool skb, const struct pac
     rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
     if (!rule)
         return REASON_NO_CONNTRACK;
-    WORD(&rule->asked) = now();
+    *(volatile u16 *)&rule->asked = now();
     if (RULE_FLAGS(word) & RULE_BRIDGED)
         return REASON_FDB_REFRESH;
     reason = ask_conntrack(ctx, skb, &work->q, &work->a, true);
@@ -367,6 +370,31 @@ __noinline int OF(compare_skb)(struct __sk_buff *ctx, const struct packet *p)
     return p ? OF(compare)(ctx, true, p) : REASON_IP_HEADER;
 }
 
+/* A packet longer than any before it: whether the route takes it is seen at the egress. */
+static __always_inline int OF(prove)(void *ctx, const bool skb, const struct packet *p)
+{
+    struct work *work = clean_work(skb);
+    struct OF(rule) *rule;
+    u32 word, number;
+    struct view v;
+
+    look(ctx, skb, &v);
+    if (!work || !OF(read_key)(&v, p, &work->OF(key)))
+        return REASON_IP_HEADER;
+    rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
+    if (rule && RULE_STATE(word) == RULE_ACTIVE)
+        OF(await)(&v, p, rule, number, word, 0, &work->expected);
+    return REASON_LONGER;
+}
+__noinline int OF(prove_xdp)(struct xdp_md *ctx, const struct packet *p)
+{
+    return p ? OF(prove)(ctx, false, p) : REASON_IP_HEADER;
+}
+__noinline int OF(prove_skb)(struct __sk_buff *ctx, const struct packet *p)
+{
+    return p ? OF(prove)(ctx, true, p) : REASON_IP_HEADER;
+}
+
 /* A packet from step 8 to its end. 0 with the verdict, or why it goes to Linux. */
 static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, struct packet *p, volatile struct globals *g, u32 jiffies,
                                   int *verdict)
@@ -375,7 +403,7 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
     struct OF(rule) *rule;
     struct action action = {};
     struct hop *hop;
-    u32 hash, word, number, at, hop_word;
+    u32 hash, word, number, at, hop_word, size;
     int reason;
 
     if (p->proto == PROTO_TCP && (p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)))
@@ -393,21 +421,29 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
         goto slow;
     if (p->ttl <= 1 && !p->bridge)
         return REASON_TTL;
-    if (p->size > hop->mtu) {
-        struct __sk_buff *buffer = ctx;
-
-        if (!skb || buffer->gso_segs < 2)
-            return REASON_MTU;
-        if (buffer->gso_size + p->l4_size + sizeof(struct JOIN(ipv, V)) > hop->mtu)
-            return REASON_BIG;
+    if (p->size > rule->proved) {
+        size = p->size;
+        if (skb)
+            size = size_of_segments(ctx, p, size);
+        if (size > hop->mtu)
+            return size == p->size ? REASON_MTU : REASON_BIG;
+        if (size > rule->proved)
+            return EITHER(prove);
     }
     if (RULE_FLAGS(word) & (RULE_CONNTRACK | RULE_BRIDGED)) {
-        if (jiffies - WORD(&rule->asked) >= g->keep) {
+        /* Half of the jiffies is enough for as long as packets come; if none came for long, the other number says so. */
+        if ((u16)(jiffies - rule->asked) >= g->keep || jiffies - WORD(&rule->seen) >= g->keep) {
             reason = EITHER(alive);
             if (reason)
                 return reason;
             look(ctx, skb, v);
         }
+    }
+    if (hop->flags & HOP_USER) {
+        reason = to_user(ctx, skb, p->slot, verdict);
+        if (!reason && WORD(&rule->seen) != jiffies)
+            WORD(&rule->seen) = jiffies;
+        return reason;
     }
     if (hop->flags & HOP_BRIDGED) {
         if (v->data + 14 > v->end)

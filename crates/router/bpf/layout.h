@@ -54,7 +54,8 @@ struct rule4 {
     __u16 l4_delta; /* what addresses and ports add to that of TCP or UDP */
     __u64 counter;  /* packets in the low 28 bits, bytes above */
     __u32 seen;     /* jiffies of the last packet; of REFUSED and DEAD: since when */
-    __u32 asked;    /* jiffies of when conntrack was asked last; on trial: packets so far */
+    __u16 asked;    /* the low half of the jiffies of when conntrack was asked last; on trial: packets so far */
+    __u16 proved;   /* the longest packet that Linux was seen to send on: a longer one shows first whether it is too long for the route */
 };
 
 /* The same of IPv6: two cache lines. */
@@ -74,7 +75,8 @@ struct rule6 {
     __u16 hop_epoch;
     __u64 counter;
     __u32 seen;
-    __u32 asked;
+    __u16 asked;
+    __u16 proved;
     __u8 new_saddr[16];
     __u8 new_daddr[16];
     __u16 new_sport;
@@ -190,6 +192,12 @@ struct fdb_value {
     __u32 refreshed; /* jiffies of when Linux last saw a frame from it; 0: never since the entry was written */
 };
 
+/* An association of ESP that the engine in user space decrypts. */
+struct sa_key {
+    __u8 daddr[16]; /* IPv4 in the first four bytes */
+    __u32 spi;      /* as on the wire */
+};
+
 /* ---- what is set for all ---- */
 
 enum mode {
@@ -230,7 +238,9 @@ struct globals {
     __u32 shadow_lost;  /* copies that found no room */
     __u32 events_lost;
     __u32 tickets;      /* of comparisons */
-    __u32 reserved2[10];
+    /* Written by the daemon again. */
+    __u32 sas; /* associations of ESP in `sas`; 0: nobody looks there */
+    __u32 reserved2[9];
 };
 
 /* ---- what the egress waits for ---- */

@@ -116,6 +116,15 @@ struct {
     __type(value, u32);
 } sockets SEC(".maps");
 
+/* Associations of ESP; the value means nothing. */
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 65536);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct sa_key);
+    __type(value, u32);
+} sas SEC(".maps");
+
 /* Packets by reason, for each processor. */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

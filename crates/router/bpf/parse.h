@@ -16,7 +16,10 @@
 #define PROTO_ICMP 1
 #define PROTO_TCP 6
 #define PROTO_UDP 17
+#define PROTO_ESP 50
 #define PROTO_ICMP6 58
+
+#define PORT_NAT_TRAVERSAL bpf_htons(4500)
 
 struct ipv4 {
     u8 version_length;

@@ -3,6 +3,7 @@
  * ../src/step.rs; why it is built so: docs/decisions/0082-router.md. One source for XDP and for tc; `skb` says which. */
 #include "execute.h"
 #include "shadow.h"
+#include "user.h"
 #include "watch.h"
 
 #define V 4
@@ -59,16 +60,18 @@ static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 le
             return REASON_OFF;
         if (!(g->parts & PART_IPV4))
             return REASON_FAMILY_OFF;
-        reason = parse_ipv4(&v, &p);
-        if (!reason)
+        reason = decrypt(ctx, skb, &p, g, parse_ipv4(&v, &p), verdict);
+        look(ctx, skb, &v);
+        if (!reason && *verdict != XDP_REDIRECT)
             reason = go4(ctx, skb, &v, &p, g, jiffies, verdict);
     } else if (p.ethertype == ETH_IPV6) {
         if (!g->mode6)
             return REASON_OFF;
         if (!(g->parts & PART_IPV6))
             return REASON_FAMILY_OFF;
-        reason = parse_ipv6(&v, &p);
-        if (!reason)
+        reason = decrypt(ctx, skb, &p, g, parse_ipv6(&v, &p), verdict);
+        look(ctx, skb, &v);
+        if (!reason && *verdict != XDP_REDIRECT)
             reason = go6(ctx, skb, &v, &p, g, jiffies, verdict);
     } else {
         reason = REASON_NOT_IP;

@@ -69,7 +69,10 @@
     REASON(BIG, HOP, "it is a large segment whose parts are longer than the next link takes") \
     REASON(PARTIAL, TAG, "at tc, neither sessions of PPPoE nor two tags are written") \
     REASON(QUEUE_FULL, EGRESS, "it is lost: the interface that it was to leave by had no room") \
-    REASON(UNCOMPARED, EGRESS, "it was to be compared, and there was no room for the copy, or Linux had merged it with others")
+    REASON(UNCOMPARED, EGRESS, "it was to be compared, and there was no room for the copy, or Linux had merged it with others") \
+    REASON(LONGER, HOP, "it is the longest of its flow so far: Linux shows whether the route takes it") \
+    REASON(MISMATCH_DSCP, FLOW, "Linux sends it with another DSCP than the rule would") \
+    REASON(NO_ENGINE, DECRYPT, "the engine in user space does not serve the queue that it came by")
 
 #define REASON(name, step, sentence) REASON_##name,
 enum reason { REASONS REASON_COUNT };

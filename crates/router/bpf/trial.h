@@ -147,6 +147,14 @@ static __always_inline bool open_frame(struct __sk_buff *skb, struct view *v, st
     return kind == ETH_IPV4 || kind == ETH_IPV6;
 }
 
+/* What of a merged or not yet segmented packet goes over a link at a time. `size` is that of the whole. */
+static __always_inline u32 size_of_segments(struct __sk_buff *skb, const struct packet *p, u32 size)
+{
+    if (skb->gso_segs < 2)
+        return size;
+    return skb->gso_size + p->l4_size + (p->version == 4 ? sizeof(struct ipv4) : sizeof(struct ipv6));
+}
+
 #define V 4
 #include "verdict.h"
 #undef V

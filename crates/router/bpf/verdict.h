@@ -26,17 +26,17 @@ static __always_inline int OF(difference)(struct __sk_buff *skb, struct view *v,
     return 0;
 }
 
-/* A rule on trial whose packet Linux sends: it is in force, or refused. */
+/* A packet that was looked for, which Linux sends: a rule on trial is in force, or refused; one in force may be for longer packets, too. */
 static __always_inline void OF(judge)(struct __sk_buff *skb, struct view *v, struct packet *p, const struct expected *e,
                                       bool has_ethernet)
 {
     volatile struct globals *g = settings();
     struct OF(rule) *rule = bpf_map_lookup_elem(&OF(rules), &e->rule);
     struct question q = {};
-    u32 word = e->state, flags = RULE_FLAGS(word);
+    u32 word = e->state, flags = RULE_FLAGS(word), size = size_of_segments(skb, p, p->size);
     int reason;
 
-    if (!rule || !g || WORD(&rule->state) != word || RULE_STATE(word) != RULE_TRIAL)
+    if (!rule || !g || WORD(&rule->state) != word || (RULE_STATE(word) != RULE_TRIAL && RULE_STATE(word) != RULE_ACTIVE))
         return;
     rule = after(rule, word);
     q.version = V;
@@ -50,6 +50,13 @@ static __always_inline void OF(judge)(struct __sk_buff *skb, struct view *v, str
     reason = OF(difference)(skb, v, p, rule, e, has_ethernet);
     if (!reason && p->tos >> 2 != rule->dscp && !(g->parts & PART_TOS))
         reason = REASON_TOS_OFF;
+    if (!reason && RULE_STATE(word) == RULE_ACTIVE && p->tos >> 2 != rule->out_dscp)
+        reason = REASON_MISMATCH_DSCP;
+    if (!reason && RULE_STATE(word) == RULE_ACTIVE) {
+        if (size > rule->proved)
+            *(volatile u16 *)&rule->proved = size;
+        return;
+    }
     if (reason) {
         rule->reason = reason;
         WORD(&rule->seen) = now();
@@ -61,7 +68,7 @@ static __always_inline void OF(judge)(struct __sk_buff *skb, struct view *v, str
     }
     /* Two judges write the same, or the second fails at the word. */
     rule->out_dscp = p->tos >> 2;
-    WORD(&rule->asked) = now();
+    WORD(&rule->asked) = (now() & 0xffff) | size << 16;
     if (__sync_val_compare_and_swap(&rule->state, word, RULE_WORD(RULE_ACTIVE, flags | RULE_LEARNED, word)) == word)
         tell(EVENT_ACTIVE, 0, e->rule, &q);
 }

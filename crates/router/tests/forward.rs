@@ -147,3 +147,31 @@ fn an_interface_that_takes_no_frames_is_left_alone() {
     assert!((1..=2).contains(&lost), "{lost} packets are lost until that is seen");
     assert!(packets(&engine, Reason::RedirectFailed) >= 15);
 }
+
+#[test]
+fn the_mtu_of_a_route_is_linuxs_to_tell() {
+    let Some(net) = Net::new() else { return };
+    // The routing tables do not tell it to the program: bpf_fib_lookup gives the interface's.
+    run("ip route add 10.2.0.2/32 dev right mtu 1200");
+    let engine = net.engine(How::Xdp, Mode::Route);
+    let right = net.right.act(|| UdpSocket::bind("10.2.0.2:5005").unwrap());
+    let left = net.left.act(|| UdpSocket::bind("10.1.0.2:4000").unwrap());
+    right.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let send = |len: usize| {
+        let sent = left.send_to(&vec![7; len], "10.2.0.2:5005");
+        sent.is_ok() && right.recv(&mut [0; 2048]).is_ok_and(|got| got == len)
+    };
+    for _ in 0..10 {
+        assert!(send(500));
+    }
+    let fast = packets(&engine, Reason::Fast);
+    assert!(fast >= 8);
+    assert!(send(1172), "as long as the route takes it");
+    assert_eq!(packets(&engine, Reason::Fast), fast, "the first of that length is Linux's");
+    assert!(send(1172));
+    assert_eq!(packets(&engine, Reason::Fast), fast + 1);
+    assert!(!send(1173), "longer, and not to be fragmented: Linux tells the sender");
+    assert!(send(1173), "who has been told sends fragments");
+    assert_eq!(packets(&engine, Reason::Fragment), 2);
+    show(&engine);
+}

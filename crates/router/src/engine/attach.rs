@@ -3,7 +3,7 @@
 use super::layout::{TARGETS, device_flag as flag};
 use super::mirror::Change;
 use super::{Engine, EngineError};
-use libbpf_rs::{Link, MapCore, MapFlags, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, TC_EGRESS, TC_INGRESS, TcHookBuilder};
 use std::os::fd::AsFd;
 
 /// How the program is attached to an interface.
@@ -24,12 +24,12 @@ pub struct Attached {
     pub slot: u16,
 }
 
-/// The program on one interface; dropped, it is not there any more.
+/// The program on one interface.
 pub(super) struct Attachment {
     how: How,
     pub(super) slot: u16,
+    /// As XDP; dropped, it is not there any more. Filters of tc are removed by [`Engine::remove_filters`].
     _link: Option<Link>,
-    hooks: Vec<TcHook>,
 }
 
 impl Attachment {
@@ -38,15 +38,6 @@ impl Attachment {
         match self.how {
             How::Xdp => flag::ON,
             How::Tc => flag::ON | flag::TC,
-        }
-    }
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        for hook in &mut self.hooks {
-            // Gone with its interface, or already: there is nothing left to be done about it.
-            let _ = hook.detach();
         }
     }
 }
@@ -71,7 +62,7 @@ impl Engine {
             what: "an interface cannot be told to the router's program",
             source,
         })?;
-        let mut hooks = vec![self.hook("router_judge", ifindex, TC_EGRESS).map_err(failed)?];
+        self.hook("router_judge", ifindex, TC_EGRESS).map_err(failed)?;
         let link = match how {
             How::Xdp => {
                 let program = self.object.progs_mut().find(|program| program.name() == "router_xdp");
@@ -83,11 +74,11 @@ impl Engine {
                 Some(link)
             }
             How::Tc => {
-                hooks.push(self.hook("router_tc", ifindex, TC_INGRESS).map_err(failed)?);
+                self.hook("router_tc", ifindex, TC_INGRESS).map_err(failed)?;
                 None
             }
         };
-        let attachment = Attachment { how, slot, _link: link, hooks };
+        let attachment = Attachment { how, slot, _link: link };
         self.attached.lock().expect("no holder panics").insert(ifindex, attachment);
         let device = self.devices.lock().expect("no holder panics").get(&ifindex).copied();
         if let Some(device) = device {
@@ -111,11 +102,11 @@ impl Engine {
         self.bump(Change::Ruleset);
         let _ = self.maps.targets.delete(&u32::from(attachment.slot).to_le_bytes());
         self.unpin(ifindex);
-        drop(attachment);
+        self.remove_filters(ifindex);
         Ok(())
     }
 
-    /// Removes filters of tc that a dead process has left on an interface that the engine is not attached to.
+    /// Removes the engine's filters of tc from an interface: also those that a dead process has left where this one is not attached.
     pub fn remove_filters(&self, ifindex: u32) {
         let Ok(program) = self.program("router_tc") else { return };
         for point in [TC_INGRESS, TC_EGRESS] {
@@ -132,7 +123,7 @@ impl Engine {
         (0..TARGETS as u16).find(is_free).ok_or(EngineError::Slots)
     }
 
-    fn hook(&self, program: &'static str, ifindex: u32, point: libbpf_rs::TcAttachPoint) -> libbpf_rs::Result<TcHook> {
+    fn hook(&self, program: &'static str, ifindex: u32, point: libbpf_rs::TcAttachPoint) -> libbpf_rs::Result<()> {
         let program = self
             .object
             .progs()
@@ -142,6 +133,6 @@ impl Engine {
         builder.ifindex(ifindex as i32).replace(true).handle(HANDLE).priority(PRIORITY);
         let mut hook = builder.hook(point);
         hook.create()?;
-        hook.attach()
+        hook.attach().map(drop)
     }
 }

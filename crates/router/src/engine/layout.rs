@@ -142,6 +142,8 @@ pub mod global {
     pub const SHADOW_LOST: usize = 76;
     /// Events that found no room.
     pub const EVENTS_LOST: usize = 80;
+    /// Associations of ESP that the engine in user space has.
+    pub const SAS: usize = 88;
     /// All of it.
     pub const SIZE: usize = 128;
 }
@@ -467,6 +469,7 @@ mod tests {
                     ("mode6", global::MODE6),
                     ("targets", global::TARGETS),
                     ("hops", global::HOPS),
+                    ("sas", global::SAS),
                     ("shadow_lost", global::SHADOW_LOST),
                     ("events_lost", global::EVENTS_LOST),
                 ],

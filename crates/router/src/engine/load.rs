@@ -150,6 +150,8 @@ impl Maps {
             fast: handle("fast")?,
             events: handle("events")?,
             shadows: handle("shadows")?,
+            sas: handle("sas")?,
+            sockets: handle("sockets")?,
         })
     }
 }

@@ -3,6 +3,8 @@
 use super::layout::{self, HOP, HOP_EPOCH, HOPS, Hop, NO_SLOT, PORT, PORTS, device_flag as flag, global};
 use super::{Engine, EngineError};
 use libbpf_rs::{MapCore, MapFlags};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
@@ -295,6 +297,41 @@ impl Engine {
         Ok(())
     }
 
+    /// An association of ESP that the engine in user space decrypts: packets to that address with that index go to its sockets.
+    ///
+    /// # Errors
+    /// [`EngineError::Update`].
+    pub fn set_sa(&self, destination: IpAddr, spi: u32) -> Result<(), EngineError> {
+        let what = "an association of ESP cannot be told to the router's program";
+        let fresh = self.maps.sas.update(&sa_key(destination, spi), &[0; 4], MapFlags::NO_EXIST);
+        match fresh {
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => return Ok(()),
+            other => other.map_err(|source| EngineError::Update { what, source })?,
+        }
+        let count = self.globals.word(global::SAS);
+        count.store(count.load(Relaxed) + 1, Relaxed);
+        Ok(())
+    }
+
+    /// That it has it no more.
+    ///
+    /// # Errors
+    /// [`EngineError::Update`].
+    pub fn remove_sa(&self, destination: IpAddr, spi: u32) -> Result<(), EngineError> {
+        let deleted = self.maps.sas.delete(&sa_key(destination, spi));
+        if deleted.is_ok() {
+            let count = self.globals.word(global::SAS);
+            count.store(count.load(Relaxed).saturating_sub(1), Relaxed);
+        }
+        gone(deleted, "an association of ESP cannot be taken from the router's program")
+    }
+
+    /// The map of AF_XDP sockets of the engine in user space: the socket of a queue is at `slot * QUEUES + queue` of the interface that it is
+    /// bound to; [`Attached`](super::Attached) has the slot.
+    pub fn sockets(&self) -> BorrowedFd<'_> {
+        self.maps.sockets.as_fd()
+    }
+
     /// Something has changed: the rules that may have been made from it are made again by their next packets.
     pub fn bump(&self, change: Change) {
         match change {
@@ -344,6 +381,16 @@ impl Engine {
             Some((number, Hop::from_bytes(&bytes)))
         })
     }
+}
+
+fn sa_key(destination: IpAddr, spi: u32) -> [u8; 20] {
+    let mut key = [0; 20];
+    match destination {
+        IpAddr::V4(v4) => key[..4].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => key[..16].copy_from_slice(&v6.octets()),
+    }
+    key[16..].copy_from_slice(&spi.to_be_bytes());
+    key
 }
 
 /// What was not there need not be taken away.

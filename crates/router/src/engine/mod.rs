@@ -114,6 +114,8 @@ struct Maps {
     fast: MapHandle,
     events: MapHandle,
     shadows: MapHandle,
+    sas: MapHandle,
+    sockets: MapHandle,
 }
 
 /// What is set for all packets, word by word.

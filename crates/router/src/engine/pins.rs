@@ -86,6 +86,7 @@ impl Drop for Engine {
         let attached: Vec<u32> = self.attached.lock().expect("no holder panics").keys().copied().collect();
         for ifindex in attached {
             self.unpin(ifindex);
+            self.remove_filters(ifindex);
         }
     }
 }
