@@ -6,7 +6,7 @@ use millrace_router::Reason;
 use millrace_router::engine::layout::device_flag as flag;
 use millrace_router::engine::{Change, Device, Engine, How, Key, Mode, Rule, State, Upper, UpperKind};
 use net::{Net, run};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const PASS: u32 = 2;
 const REDIRECT: u32 = 4;
@@ -214,6 +214,12 @@ fn what_is_not_as_it_should_be_goes_to_linux_unchanged() {
     }
 }
 
+/// Where the collection of captures is: said, or beside the repository. Without one the other frames have to do.
+fn captures() -> PathBuf {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/captures");
+    std::env::var_os("MILLRACE_CAPTURES").map_or_else(beside, PathBuf::from)
+}
+
 /// Frames of captures of Ethernet in `folder`; pcapng and other links are left out.
 fn captured(folder: &Path) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
@@ -247,7 +253,7 @@ fn whatever_comes_is_sent_on_by_a_rule_or_left_as_it_is() {
     let frame = datagram(&ethernet(left), 4000, 64);
     trusted(&engine, net.left_index, &frame);
     let mut random = fastrand::Rng::with_seed(15);
-    let mut frames = captured(Path::new("/work/shared/data/captures"));
+    let mut frames = captured(&captures());
     let real = frames.len();
     // The same for us, which the router looks at more closely.
     for number in 0..real {
