@@ -54,7 +54,8 @@ impl EtherInterface {
         let reports = Reports::subscribe().map_err(failed("look for"))?;
         let index = name_to_index(&reports, name.as_str()).map_err(failed("find"))?;
         let interface = Interface::find(index).map_err(failed("find"))?;
-        let mac = interface.mac.filter(|_| interface.is_ethernet());
+        // The loopback's frames look the same, and come from nobody.
+        let mac = interface.mac.filter(|mac| interface.is_ethernet() && *mac != [0; 6]);
         let mac = mac.ok_or_else(|| EtherError::NotEthernet(name.clone()))?;
         interface.bring_up().map_err(failed("set up"))?;
         Ok(Self { name: name.clone(), index, mac, mtu: interface.mtu })
@@ -115,5 +116,17 @@ impl EtherSocket {
 impl AsFd for EtherSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_ethernet_interface_is_refused() {
+        let open = |name: &str| EtherInterface::open(&name.parse().unwrap()).unwrap_err();
+        assert!(matches!(open("lo"), EtherError::NotEthernet(_)), "{}", open("lo"));
+        assert!(matches!(open("nosuch0"), EtherError::NoInterface(_)), "{}", open("nosuch0"));
     }
 }
