@@ -112,11 +112,10 @@ impl Association {
         self.lifetime.count(payload, now);
         self.note_end(self.lifetime.end(now));
         self.note_place(arrival);
-        let inner = match self.parameters.mode {
+        let (inner, header) = match self.parameters.mode {
             Mode::Tunnel => self.inner(bytes, at..at + payload, follows, arrival.header.class)?,
             Mode::Transport => joined(bytes, &arrival.header, at..at + payload, follows)?,
         };
-        let header = Header::parse(&bytes[inner.clone()]).map_err(|_| Refusal::InnerHeader)?;
         if arrival.udp_source.is_some() && self.parameters.mode == Mode::Transport {
             let inner = &mut bytes[inner.clone()];
             ip::mend_transport_checksum(inner, &header, follows, header.len..header.total);
@@ -154,9 +153,15 @@ impl Association {
         }
     }
 
-    /// The packet in a tunnel's, at this place; its header gets what the outer one has learned on the way (RFC 6040 §4.2).
+    /// Where the packet in a tunnel's is, and its header, in which is then what the outer one has learned on the way (RFC 6040 §4.2).
     #[inline]
-    fn inner(&self, bytes: &mut [u8], at: Range<usize>, follows: u8, outer: u8) -> Result<Range<usize>, Refusal> {
+    fn inner(
+        &self,
+        bytes: &mut [u8],
+        at: Range<usize>,
+        follows: u8,
+        outer: u8,
+    ) -> Result<(Range<usize>, Header), Refusal> {
         let inner = &mut bytes[at.clone()];
         let header = Header::parse(inner).map_err(|_| Refusal::InnerHeader)?;
         let is_v4 = header.source.is_ipv4();
@@ -169,7 +174,7 @@ impl Association {
         if header.class != dscp | ecn {
             ip::change_class(inner, is_v4, dscp | ecn);
         }
-        Ok(at.start..at.start + header.total)
+        Ok((at.start..at.start + header.total, header))
     }
 }
 
@@ -200,10 +205,17 @@ fn without_trailer(text: &[u8]) -> Result<(usize, u8), Refusal> {
 
 /// Moves the IP header of a transport packet to what was protected, and makes it say what that is.
 #[inline]
-fn joined(bytes: &mut [u8], header: &Header, payload: Range<usize>, follows: u8) -> Result<Range<usize>, Refusal> {
+fn joined(
+    bytes: &mut [u8],
+    header: &Header,
+    payload: Range<usize>,
+    follows: u8,
+) -> Result<(Range<usize>, Header), Refusal> {
     let start = payload.start - header.len;
     bytes.copy_within(..header.len, start);
     let inner = start..payload.end;
     ip::change(&mut bytes[inner.clone()], header, follows)?;
-    Ok(inner)
+    // What follows may be more headers.
+    let header = Header::parse(&bytes[inner.clone()]).map_err(|_| Refusal::InnerHeader)?;
+    Ok((inner, header))
 }
