@@ -3,8 +3,9 @@
 mod net;
 
 use millrace_router::Reason;
+use millrace_router::engine::layout::device_flag as flag;
 use millrace_router::engine::shadow::Shadow;
-use millrace_router::engine::{Change, Engine, How, Mode, State};
+use millrace_router::engine::{Change, Device, Engine, Fdb, How, Mode, State};
 use net::{Net, run};
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -174,4 +175,49 @@ fn the_mtu_of_a_route_is_linuxs_to_tell() {
     assert!(send(1173), "who has been told sends fragments");
     assert_eq!(packets(&engine, Reason::Fragment), 2);
     show(&engine);
+}
+
+#[test]
+fn a_bridge_sends_on_without_linux() {
+    let Some(net) = Net::new() else { return };
+    run(
+        "ip addr flush dev left; ip addr flush dev right; ip link add span type bridge; ip link set span up; ip link set left master span; ip link set right master span",
+    );
+    net.right.run("ip addr flush dev eth0; ip addr add 10.1.0.3/16 dev eth0");
+    net.left.run("ip neigh flush dev eth0; ping -qc1 -W2 10.1.0.3 >/dev/null");
+    let engine = net.engine(How::Xdp, Mode::Route);
+    let bridge = net::index("span");
+    engine
+        .set_device(
+            bridge,
+            &Device { flags: flag::UP | flag::BRIDGE, mac: net::mac("span"), mtu: 1500, ..Device::default() },
+        )
+        .unwrap();
+    for (name, ifindex, host) in [("left", net.left_index, &net.left), ("right", net.right_index, &net.right)] {
+        let port = Device { flags: flag::UP | flag::PORT, master: bridge, ..net::device(name) };
+        engine.set_device(ifindex, &port).unwrap();
+        let mac = host.act(|| net::mac("eth0"));
+        engine.set_fdb(&Fdb { bridge, vlan: 0, mac }, ifindex, false, false).unwrap();
+    }
+    let right = net.right.act(|| UdpSocket::bind("10.1.0.3:5006").unwrap());
+    let left = net.left.act(|| UdpSocket::bind("10.1.0.2:4000").unwrap());
+    right.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let send = |count: u32| {
+        for number in 0..count {
+            left.send_to(&number.to_be_bytes(), "10.1.0.3:5006").unwrap();
+            let mut buffer = [0; 16];
+            assert_eq!(right.recv(&mut buffer).unwrap(), 4);
+            assert_eq!(buffer[..4], number.to_be_bytes());
+        }
+    };
+    send(50);
+    show(&engine);
+    assert!(packets(&engine, Reason::Fast) >= 46);
+    // The right host is not there any more: the frame is the bridge's to flood.
+    let gone = net.right.act(|| net::mac("eth0"));
+    engine.remove_fdb(&Fdb { bridge, vlan: 0, mac: gone }).unwrap();
+    let fast = packets(&engine, Reason::Fast);
+    send(5);
+    assert_eq!(packets(&engine, Reason::Fast), fast);
+    assert_eq!(packets(&engine, Reason::FdbUnknown), 5);
 }

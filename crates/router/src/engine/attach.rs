@@ -1,10 +1,11 @@
 //! On which interfaces the program is, and how.
 
-use super::layout::{TARGETS, device_flag as flag};
+use super::layout::{TARGETS, device_flag as flag, global};
 use super::mirror::Change;
 use super::{Engine, EngineError};
-use libbpf_rs::{Link, MapCore, MapFlags, TC_EGRESS, TC_INGRESS, TcHookBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHookBuilder};
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How the program is attached to an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Attached {
 pub(super) struct Attachment {
     how: How,
     pub(super) slot: u16,
+    /// Whether the judge is at its egress.
+    is_judged: bool,
     /// As XDP; dropped, it is not there any more. Filters of tc are removed by [`Engine::remove_filters`].
     _link: Option<Link>,
 }
@@ -62,7 +65,6 @@ impl Engine {
             what: "an interface cannot be told to the router's program",
             source,
         })?;
-        self.hook("router_judge", ifindex, TC_EGRESS).map_err(failed)?;
         let link = match how {
             How::Xdp => {
                 let program = self.object.progs_mut().find(|program| program.name() == "router_xdp");
@@ -78,14 +80,31 @@ impl Engine {
                 None
             }
         };
-        let attachment = Attachment { how, slot, _link: link };
+        let attachment = Attachment { how, slot, is_judged: false, _link: link };
         self.attached.lock().expect("no holder panics").insert(ifindex, attachment);
         let device = self.devices.lock().expect("no holder panics").get(&ifindex).copied();
         if let Some(device) = device {
             self.write_device(ifindex, &device)?;
         }
+        self.look_after_judges()?;
         self.bump(Change::Ruleset);
         Ok(Attached { how, slot })
+    }
+
+    /// Judges stand at the egress of all interfaces while rules are made, and of none while everything goes to Linux: they cost Linux more than
+    /// the program at the ingress does.
+    pub(super) fn look_after_judges(&self) -> Result<(), EngineError> {
+        let is_on = [global::MODE, global::MODE6].iter().any(|mode| self.globals.word(*mode).load(Relaxed) != 0);
+        for (ifindex, attachment) in self.attached.lock().expect("no holder panics").iter_mut() {
+            if is_on && !attachment.is_judged {
+                let failed = |source| EngineError::Attach { ifindex: *ifindex, source };
+                self.hook("router_judge", *ifindex, TC_EGRESS).map_err(failed)?;
+            } else if !is_on && attachment.is_judged {
+                self.remove_filter(*ifindex, TC_EGRESS);
+            }
+            attachment.is_judged = is_on;
+        }
+        Ok(())
     }
 
     /// Takes the program from an interface. Rules that lead out of it are refused from then on.
@@ -108,13 +127,16 @@ impl Engine {
 
     /// Removes the engine's filters of tc from an interface: also those that a dead process has left where this one is not attached.
     pub fn remove_filters(&self, ifindex: u32) {
+        self.remove_filter(ifindex, TC_INGRESS);
+        self.remove_filter(ifindex, TC_EGRESS);
+    }
+
+    fn remove_filter(&self, ifindex: u32, point: TcAttachPoint) {
         let Ok(program) = self.program("router_tc") else { return };
-        for point in [TC_INGRESS, TC_EGRESS] {
-            let mut builder = TcHookBuilder::new(program.as_fd());
-            builder.ifindex(ifindex as i32).handle(HANDLE).priority(PRIORITY);
-            // Mostly there is none.
-            let _ = builder.hook(point).detach();
-        }
+        let mut builder = TcHookBuilder::new(program.as_fd());
+        builder.ifindex(ifindex as i32).handle(HANDLE).priority(PRIORITY);
+        // Often there is none.
+        let _ = builder.hook(point).detach();
     }
 
     fn free_slot(&self) -> Result<u16, EngineError> {
@@ -123,7 +145,7 @@ impl Engine {
         (0..TARGETS as u16).find(is_free).ok_or(EngineError::Slots)
     }
 
-    fn hook(&self, program: &'static str, ifindex: u32, point: libbpf_rs::TcAttachPoint) -> libbpf_rs::Result<()> {
+    fn hook(&self, program: &'static str, ifindex: u32, point: TcAttachPoint) -> libbpf_rs::Result<()> {
         let program = self
             .object
             .progs()

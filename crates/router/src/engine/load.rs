@@ -31,7 +31,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { rules4: 1 << 18, rules6: 1 << 16, trial_packets: 16, keep: Duration::from_secs(2), pins: None }
+        Self { rules4: 1 << 18, rules6: 1 << 16, trial_packets: 16, keep: Duration::from_secs(5), pins: None }
     }
 }
 

@@ -125,6 +125,8 @@ impl Engine {
     pub fn set_modes(&self, v4: Mode, v6: Mode) {
         self.set(global::MODE, v4 as u32);
         self.set(global::MODE6, v6 as u32);
+        // If it fails, the next heartbeat says so, and until then no rule gets in force.
+        let _ = self.look_after_judges();
         self.bump(Change::Ruleset);
     }
 
@@ -152,14 +154,14 @@ impl Engine {
         self.set(global::SHADOW, one_in);
     }
 
-    /// Says that the daemon lives.
+    /// Says that the daemon lives, and sees to it that rules on trial are judged.
     ///
     /// # Errors
-    /// [`EngineError::Update`].
+    /// [`EngineError::Update`], [`EngineError::Attach`].
     pub fn heartbeat(&self) -> Result<(), EngineError> {
         let jiffies = self.jiffies()?;
         self.set(global::HEARTBEAT, jiffies);
-        Ok(())
+        self.look_after_judges()
     }
 
     /// After how long without a heartbeat everything goes to Linux; `None` is never.
