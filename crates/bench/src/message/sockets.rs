@@ -1,6 +1,5 @@
 //! TCP programs as they are, with the socket library and without it: redis and iperf3, each with both ends on this host.
 
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -117,10 +116,37 @@ fn library() -> Result<PathBuf, String> {
     found.ok_or_else(|| "libmillrace-socket.so is not there; `make build` makes it".to_owned())
 }
 
+/// Whether somebody listens there. The kernel is asked: who connects to find that out is a client to iperf3, which refuses the next one
+/// until it has noticed that this one has gone.
 fn listens(port: u16) -> bool {
-    TcpStream::connect(("127.0.0.1", port)).is_ok()
+    const LISTEN: &str = "0A";
+    let place = format!(":{port:04X}");
+    let is_there = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|here| here.ends_with(&place)) && words.nth(1) == Some(LISTEN)
+    };
+    let mut tables =
+        ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().filter_map(|table| std::fs::read_to_string(table).ok());
+    tables.any(|table| table.lines().any(is_there))
 }
 
 fn cores_there() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn who_listens_is_seen_and_nobody_connects() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        listener.set_nonblocking(true).unwrap();
+        assert!(listens(port));
+        assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        drop(listener);
+        assert!(!listens(port));
+    }
 }
