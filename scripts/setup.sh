@@ -93,6 +93,9 @@ to_test() {
     need wrk wrk
     need curl curl
     need socat socat
+    need memcached memcached
+    need haproxy haproxy
+    need openssl openssl
     # A PPPoE server, for a guest.
     need pppd ppp
     need pppoe-server pppoe

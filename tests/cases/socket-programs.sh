@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Real programs over the socket library at both ends, at one, and with one end killed in the middle: iperf3, redis, nginx and wrk,
-# nginx as a proxy, Python's web server, curl, socat. What is to go through shared memory has gone there, and what cannot went through the kernel.
+# nginx and haproxy as proxies, Python's web server, curl, socat, memcached, asyncio, openssl. What is to go through shared memory has gone there, and what cannot went through the kernel.
 . "$(dirname "$0")/../lib.sh"
 . "$tests/socket.sh"
-needs iperf3 redis-server redis-benchmark redis-cli nginx wrk curl socat /usr/bin/python3 cmp
+needs iperf3 redis-server redis-benchmark redis-cli nginx wrk curl socat memcached haproxy openssl /usr/bin/python3 cmp
 mkdir "$scratch/www" "$scratch/redis"
 head -c 20000000 /dev/urandom >"$scratch/www/big"
 echo hello >"$scratch/www/small"
@@ -143,6 +143,77 @@ relay() {
     ended "$server" 10
 }
 
+# haproxy before another web server.
+balance() {
+    local behind=$((port + 1)) front=$((port + 2)) http
+    port=$behind
+    serve http "$1" /usr/bin/python3 -m http.server $port --bind 127.0.0.1 --directory "$scratch/www"
+    http=$server
+    port=$front
+    cat >"$scratch/haproxy.cfg" <<END
+defaults
+    mode http
+    timeout connect 10s
+    timeout client 10s
+    timeout server 10s
+listen front
+    bind 127.0.0.1:$front
+    server behind 127.0.0.1:$behind
+END
+    serve haproxy "$2" haproxy -db -f "$scratch/haproxy.cfg"
+    # With the library it meets the server behind it at both ends, and who asks only the first three times.
+    for _ in 1 2 3; do fetch "$2"; done
+    [ "$(curl -sS "http://127.0.0.1:$port/small")" = hello ] || fail "haproxy"
+    quit USR1
+    server=$http
+    quit INT
+    [ "$both" = no ] || [ "$(counted haproxy met)" = 7 ] || fail "haproxy has not met all: $(cat "$scratch/stats")"
+}
+
+# Questions and answers: a server with threads, and one with an event loop.
+talk() {
+    port=$((port + 1))
+    serve memcached "$1" memcached -u "$(id -un)" -U 0 -l 127.0.0.1 -p $port -t 2
+    (with "$2" timeout 60 /usr/bin/python3 "$tests/socket/talk.py" memcached $port) || fail "memcached"
+    quit TERM
+    went memcached 10000000
+    port=$((port + 1))
+    serve asyncio "$1" /usr/bin/python3 "$tests/socket/talk.py" serve $port
+    (with "$2" timeout 60 /usr/bin/python3 "$tests/socket/talk.py" ask $port) || fail "asyncio"
+    quit TERM
+}
+
+# TLS, which is the program's own: files of the server, and bytes that both ends send at once.
+secret() {
+    port=$((port + 1))
+    background tls in_www "$1" openssl s_server -WWW -naccept 1 -accept 127.0.0.1:$port -cert "$scratch/pem" -key "$scratch/pem"
+    server=$started
+    await 10 listens $port || fail "openssl s_server does not listen: $(tail -n 3 "$scratch/tls.log")"
+    (with "$2" timeout 60 curl -sSk "https://127.0.0.1:$port/big") | cmp - "$scratch/www/big" || fail "openssl s_server -WWW"
+    ended "$server" 10
+
+    port=$((port + 1))
+    background tls gets "$1" openssl s_server -quiet -naccept 1 -accept 127.0.0.1:$port -cert "$scratch/pem" -key "$scratch/pem"
+    server=$started
+    await 10 listens $port || fail "openssl s_server does not listen: $(tail -n 3 "$scratch/tls.log")"
+    gets "$2" timeout 60 openssl s_client -quiet -connect 127.0.0.1:$port >"$scratch/tls.got" 2>"$scratch/tls.err" ||
+        fail "openssl s_client: $(tail -n 3 "$scratch/tls.err")"
+    ended "$server" 10
+    cmp "$scratch/tls.got" "$scratch/www/big" || fail "openssl s_client"
+    cmp "$scratch/tls.out" "$scratch/www/big" || fail "openssl s_server"
+    went openssl 20000000
+}
+
+in_www() {
+    cd "$scratch/www" || return
+    with "$@"
+}
+
+# gets LIBRARY COMMAND...: the command with a file to read, whose end comes when the other end has had the time to send its own.
+gets() {
+    { cat "$scratch/www/big"; sleep 2; } | (with "$@")
+}
+
 # One end is killed while bytes go: the other one ends, soon.
 killed() {
     local victim round
@@ -160,6 +231,10 @@ killed() {
     done
 }
 
+openssl req -x509 -newkey rsa:2048 -nodes -keyout "$scratch/key" -out "$scratch/certificate" -days 2 -subj /CN=localhost 2>"$scratch/req.err" ||
+    fail "openssl req: $(tail -n 3 "$scratch/req.err")"
+cat "$scratch/key" "$scratch/certificate" >"$scratch/pem"
+
 for who in both server client; do
     both=no first=$library second=$library
     case $who in both) both=yes ;; server) second=- ;; client) first=- ;; esac
@@ -168,7 +243,10 @@ for who in both server client; do
     redis "$first" "$second"
     web "$first" "$second" "$([ "$who" = both ] && echo on || echo off)"
     relay "$first" "$second"
-    echo "$who: iperf3, redis, nginx, nginx as a proxy, wrk, http.server, curl, socat"
+    balance "$first" "$second"
+    talk "$first" "$second"
+    secret "$first" "$second"
+    echo "$who: iperf3, redis, nginx, nginx as a proxy, wrk, http.server, curl, socat, haproxy, memcached, asyncio, openssl"
 done
 rm -f "$scratch/stats"
 killed
