@@ -439,6 +439,10 @@ static __always_inline int compile_route_of(void *ctx, const bool skb, struct wo
         return REASON_FORWARDING_OFF;
     if ((q->version == 4 ? g->mode : g->mode6) == MODE_CONNTRACK) {
         reason = ask_conntrack(ctx, skb, q, a, false);
+        if (reason == REASON_CONNTRACK_ICMP) {
+            a->flags = RULE_SHOWN | RULE_NAT;
+            return g->parts & PART_NAT ? 0 : REASON_NAT_OFF;
+        }
         if (reason)
             return reason;
     }

@@ -44,6 +44,14 @@ static __always_inline void translate_l4(void *l4, void *end, u8 proto, const st
 {
     u16 *ports = l4;
 
+    if (proto == PROTO_ICMP) /* the identifier stays, and addresses are not in its checksum */
+        return;
+    if (proto == PROTO_ICMP6) {
+        struct icmp *icmp = l4;
+
+        icmp->sum = adjust(icmp->sum, action->l4_delta);
+        return;
+    }
     ports[0] = action->sport;
     ports[1] = action->dport;
     if (proto == PROTO_TCP) {
@@ -176,7 +184,7 @@ static __always_inline int change_buffer(struct __sk_buff *skb, struct view *v, 
 {
     u32 head = version == 4 ? sizeof(struct ipv4) : sizeof(struct ipv6);
     u32 l4 = 14 + head;
-    u32 sum = p->proto == PROTO_TCP ? l4 + 16 : l4 + 6;
+    u32 sum = p->proto == PROTO_TCP ? l4 + 16 : p->proto == PROTO_UDP ? l4 + 6 : l4 + 2;
     u64 udp = p->proto == PROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 
     if (p->l3 != 14 || hop->session || hop->tags[1].proto)
@@ -185,15 +193,17 @@ static __always_inline int change_buffer(struct __sk_buff *skb, struct view *v, 
         return REASON_ROOM;
     if (hop->tags[0].proto && bpf_skb_vlan_push(skb, hop->tags[0].proto, bpf_ntohs(hop->tags[0].tci)))
         return REASON_ROOM;
-    if (!(action->flags & RULE_BRIDGED) && (action->flags & RULE_NAT)) {
+    if (!(action->flags & RULE_BRIDGED) && (action->flags & RULE_NAT) && p->proto != PROTO_ICMP) {
         /* Addresses are part of the pseudo header, ports are not: of a checksum that the card will complete, only the former is there. */
         u32 ports = (u32)(u16)~p->sport + (u16)~p->dport + action->sport + action->dport;
         u16 both[2] = { action->sport, action->dport };
 
         ports = (ports & 0xffff) + (ports >> 16);
         bpf_l4_csum_replace(skb, sum, 0, action->l3_delta, BPF_F_PSEUDO_HDR | udp);
-        bpf_l4_csum_replace(skb, sum, 0, ports, udp);
-        bpf_skb_store_bytes(skb, l4, both, 4, 0);
+        if (p->proto != PROTO_ICMP6) {
+            bpf_l4_csum_replace(skb, sum, 0, ports, udp);
+            bpf_skb_store_bytes(skb, l4, both, 4, 0);
+        }
     }
     look(skb, true, v);
     if (v->data + l4 > v->end)

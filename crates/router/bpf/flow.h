@@ -52,39 +52,6 @@ static __always_inline bool OF(read_question)(struct view *v, const struct packe
     return true;
 }
 
-static __always_inline void OF(write_answer)(struct OF(rule) *rule, const struct question *q, const struct answer *a)
-{
-    u32 addresses = 0, ports;
-
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u64 both = (u64)(u32)~q->saddr[i] + (u32)~q->daddr[i] + a->saddr[i] + a->daddr[i];
-
-        both = (both & 0xffff) + ((both >> 16) & 0xffff) + (both >> 32);
-        addresses += both;
-        if (V == 4)
-            break;
-    }
-    addresses = (addresses & 0xffff) + (addresses >> 16);
-    addresses = (addresses & 0xffff) + (addresses >> 16);
-    ports = addresses + (u16)~q->sport + (u16)~q->dport + a->sport + a->dport;
-    ports = (ports & 0xffff) + (ports >> 16);
-    ports = (ports & 0xffff) + (ports >> 16);
-    rule->l3_delta = addresses;
-    rule->l4_delta = ports;
-#if V == 4
-    rule->new_saddr = a->saddr[0];
-    rule->new_daddr = a->daddr[0];
-#else
-    __builtin_memcpy(rule->new_saddr, a->saddr, 16);
-    __builtin_memcpy(rule->new_daddr, a->daddr, 16);
-#endif
-    rule->new_sport = a->sport;
-    rule->new_dport = a->dport;
-    rule->hop = a->hop;
-    rule->hop_epoch = a->hop_epoch;
-}
-
 /* Whether the answer is what the rule does already, the next hop's epoch aside. */
 static __always_inline bool OF(is_same)(const struct OF(rule) *rule, u32 flags, const struct answer *a)
 {
@@ -142,8 +109,10 @@ static __always_inline void OF(await)(struct view *v, const struct packet *p, st
     if ((void *)(ip + 1) > v->end)
         return;
     __builtin_memset(key, 0, sizeof(*key));
-    __builtin_memcpy(key->saddr, &rule->new_saddr, sizeof(rule->new_saddr));
-    __builtin_memcpy(key->daddr, &rule->new_daddr, sizeof(rule->new_daddr));
+    if (!(RULE_FLAGS(word) & RULE_SHOWN) || RULE_STATE(word) == RULE_ACTIVE) {
+        __builtin_memcpy(key->saddr, &rule->new_saddr, sizeof(rule->new_saddr));
+        __builtin_memcpy(key->daddr, &rule->new_daddr, sizeof(rule->new_daddr));
+    }
     key->sport = rule->new_sport;
     key->dport = rule->new_dport;
 #if V == 4
@@ -203,13 +172,15 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
         u32 at = rule->hop;
         struct hop *hop = bpf_map_lookup_elem(&hops, &at);
 
-        if (rule->epoch == epoch && hop && (u16)WORD(&hop->epoch) == rule->hop_epoch)
+        bool is_to_be_shown = RULE_STATE(word) == RULE_TRIAL && (RULE_FLAGS(word) & RULE_SHOWN);
+
+        if (rule->epoch == epoch && hop && (is_to_be_shown || (u16)WORD(&hop->epoch) == rule->hop_epoch))
             return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(on_trial)(&v, p, rule, word, number, work, g);
     }
     /* There is none, or what it was made from may have changed. The epoch was read before anything is asked, so what changes from now on
      * makes what is written here out of date, too. */
     reason = compile_route(ctx, skb, work);
-    if (rule && !reason && RULE_STATE(word) != RULE_REFUSED && OF(is_same)(rule, RULE_FLAGS(word), &work->a) &&
+    if (rule && !reason && RULE_STATE(word) != RULE_REFUSED && !(RULE_FLAGS(word) & RULE_SHOWN) && OF(is_same)(rule, RULE_FLAGS(word), &work->a) &&
         (s32)(rule->epoch - ruleset) >= 0) {
         /* The epoch last: who sees it finds the epoch of the hop. Of two processors that do this, both write what is true. How long a packet
          * may be is not in the answer: that has to be shown again. */
@@ -250,6 +221,12 @@ static __always_inline int OF(alive)(void *ctx, const bool skb, const struct pac
     *(volatile u16 *)&rule->asked = now();
     if (RULE_FLAGS(word) & RULE_BRIDGED)
         return REASON_FDB_REFRESH;
+    if (RULE_FLAGS(word) & RULE_SHOWN) {
+        /* The entry of conntrack lives on by this packet, and shows by the next one whether it still says the same. */
+        if (OF(end)(rule, word, now()))
+            tell(EVENT_ENDED, REASON_CONNTRACK_ICMP, number, &work->q);
+        return REASON_CONNTRACK_ICMP;
+    }
     reason = ask_conntrack(ctx, skb, &work->q, &work->a, true);
     work->a.hop = rule->hop;
     work->a.flags = RULE_FLAGS(word) & ~RULE_LEARNED;
@@ -430,7 +407,7 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
         if (size > rule->proved)
             return EITHER(prove);
     }
-    if (RULE_FLAGS(word) & (RULE_CONNTRACK | RULE_BRIDGED)) {
+    if (RULE_FLAGS(word) & (RULE_CONNTRACK | RULE_BRIDGED | RULE_SHOWN)) {
         /* Half of the jiffies is enough for as long as packets come; if none came for long, the other number says so. */
         if ((u16)(jiffies - rule->asked) >= g->keep || jiffies - WORD(&rule->seen) >= g->keep) {
             reason = EITHER(alive);

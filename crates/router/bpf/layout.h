@@ -30,6 +30,7 @@ enum rule_state {
 #define RULE_NAT 2       /* addresses or ports change */
 #define RULE_BRIDGED 4   /* a frame that is bridged: nothing changes but the interface */
 #define RULE_LEARNED 8   /* the DSCP to set has been learned */
+#define RULE_SHOWN 16    /* conntrack cannot be asked about it: addresses and next hop are what Linux was seen to make of a packet */
 
 /* One flow of IPv4 in one direction: one cache line. */
 struct rule4 {

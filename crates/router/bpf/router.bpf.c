@@ -19,6 +19,14 @@
 /* Enough for the headers that are looked at: two tags, a session, IPv6, TCP. */
 #define HEADERS 96
 
+/* Looked at before anything else, so that a router that is off costs next to nothing. */
+static __always_inline bool is_off(void)
+{
+    volatile struct globals *g = settings();
+
+    return !g || !(g->mode | g->mode6);
+}
+
 static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 len, int *verdict)
 {
     volatile struct globals *g = settings();
@@ -90,8 +98,13 @@ SEC("xdp")
 int router_xdp(struct xdp_md *ctx)
 {
     int verdict = XDP_PASS;
-    int reason = router(ctx, false, ctx->ingress_ifindex, ctx->data_end - ctx->data, &verdict);
+    int reason;
 
+    if (is_off()) {
+        count(REASON_OFF);
+        return XDP_PASS;
+    }
+    reason = router(ctx, false, ctx->ingress_ifindex, ctx->data_end - ctx->data, &verdict);
     if (!reason && verdict == XDP_REDIRECT)
         return verdict;
     if (!reason) {
@@ -107,8 +120,13 @@ SEC("tc")
 int router_tc(struct __sk_buff *skb)
 {
     int verdict = TC_NEXT;
-    int reason = router(skb, true, skb->ifindex, skb->len, &verdict);
+    int reason;
 
+    if (is_off()) {
+        count(REASON_OFF);
+        return TC_NEXT;
+    }
+    reason = router(skb, true, skb->ifindex, skb->len, &verdict);
     if (!reason)
         return verdict;
     count(reason);
@@ -162,6 +180,12 @@ int router_judge(struct __sk_buff *skb)
     key.proto = p.proto;
     key.version = p.version;
     found = bpf_map_lookup_elem(&expected, &key);
+    if (!found && (p.proto == PROTO_ICMP || p.proto == PROTO_ICMP6)) {
+        /* Of an echo nobody may have known which addresses it would have. */
+        __builtin_memset(key.saddr, 0, sizeof(key.saddr));
+        __builtin_memset(key.daddr, 0, sizeof(key.daddr));
+        found = bpf_map_lookup_elem(&expected, &key);
+    }
     if (!found)
         return TC_NEXT;
     copy = *found;

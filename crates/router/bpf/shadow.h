@@ -80,7 +80,7 @@ static __always_inline int copy_buffer(struct __sk_buff *skb, struct view *v, co
     u32 at = 1, saved = bounded(p->len, SAVED);
     struct saved *original = bpf_map_lookup_elem(&originals, &at);
     u32 head = version == 4 ? sizeof(struct ipv4) : sizeof(struct ipv6);
-    u32 sum = p->proto == PROTO_TCP ? 14 + head + 16 : 14 + head + 6;
+    u32 sum = p->proto == PROTO_TCP ? 14 + head + 16 : p->proto == PROTO_UDP ? 14 + head + 6 : 14 + head + 2;
     u64 udp = p->proto == PROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
     int reason;
 
@@ -91,7 +91,7 @@ static __always_inline int copy_buffer(struct __sk_buff *skb, struct view *v, co
         return reason;
     copy->len = skb->len;
     bpf_skb_load_bytes(skb, 0, copy->frame, bounded(skb->len, SHADOW_BYTES));
-    if (!(action->flags & RULE_BRIDGED) && (action->flags & RULE_NAT)) {
+    if (!(action->flags & RULE_BRIDGED) && (action->flags & RULE_NAT) && p->proto != PROTO_ICMP) {
         /* What the kernel keeps beside the frame of its checksum goes back, too; then the bytes. */
         u32 ports = (u32)p->sport + p->dport + (u16)~action->sport + (u16)~action->dport;
 

@@ -47,7 +47,7 @@
     REASON(HELPER, STATE, "a helper of conntrack reads along") \
     REASON(SEQUENCE_ADJUST, STATE, "conntrack changes sequence numbers of it") \
     REASON(TIMEOUT_POLICY, STATE, "its entry in conntrack has timeouts of its own") \
-    REASON(CONNTRACK_ICMP, STATE, "conntrack cannot be asked about ICMP from the fast path") \
+    REASON(CONNTRACK_ICMP, STATE, "conntrack cannot be asked about ICMP: Linux shows again every few seconds what it does with the echo") \
     REASON(CONNTRACK_MISSING, STATE, "this kernel does not let the fast path ask conntrack") \
     REASON(NAT_OFF, NAT, "the part for NAT is off") \
     REASON(TOS_OFF, TOS, "Linux changes the DSCP, and the part for that is off") \

@@ -155,6 +155,44 @@ static __always_inline u32 size_of_segments(struct __sk_buff *skb, const struct 
     return skb->gso_size + p->l4_size + (p->version == 4 ? sizeof(struct ipv4) : sizeof(struct ipv6));
 }
 
+static __always_inline bool same_words(const void *one, const void *other, const u32 count)
+{
+    const u32 *a = one, *b = other;
+    bool same = true;
+
+#pragma unroll
+    for (u32 i = 0; i < 4; i++)
+        if (i < count && a[i] != b[i])
+            same = false;
+    return same;
+}
+
+/* The next hop that a frame of Linux shows. */
+static __noinline int shown_hop(struct __sk_buff *skb, const struct packet *seen, struct work *work)
+{
+    u32 out = skb->ifindex;
+    struct device *device = bpf_map_lookup_elem(&devices, &out);
+    struct hop *hop;
+
+    if (!device || !work || !seen)
+        return REASON_OUT_UNKNOWN;
+    hop = &work->hop;
+    __builtin_memset(hop, 0, sizeof(*hop));
+    hop->out = hop->logical = out;
+    hop->slot = device->slot;
+    hop->mtu = device->mtu > 0xffff ? 0xffff : device->mtu;
+    hop->tags[0].proto = seen->tag_proto;
+    hop->tags[0].tci = seen->tag;
+    if (seen->vlan) {
+        hop->tags[1].proto = ETH_VLAN;
+        hop->tags[1].tci = seen->vlan;
+    }
+    hop->session = seen->session;
+    if (bpf_skb_load_bytes(skb, 0, hop->dmac, 12))
+        return REASON_OUT_UNKNOWN;
+    return can_be_target(device->slot);
+}
+
 #define V 4
 #include "verdict.h"
 #undef V

@@ -221,3 +221,30 @@ fn a_bridge_sends_on_without_linux() {
     assert_eq!(packets(&engine, Reason::Fast), fast);
     assert_eq!(packets(&engine, Reason::FdbUnknown), 5);
 }
+
+#[test]
+fn echoes_are_translated_as_linux_shows() {
+    let Some(net) = Net::new() else { return };
+    for family in ["ip", "ip6"] {
+        run(&format!(
+            "nft add table {family} nat; nft 'add chain {family} nat post {{ type nat hook postrouting priority 100; }}'"
+        ));
+        run(&format!("nft add rule {family} nat post oifname right masquerade"));
+    }
+    for how in [How::Xdp, How::Tc] {
+        for address in ["10.2.0.2", "fd02::2"] {
+            let engine = net.engine(how, Mode::Conntrack);
+            net.left.run(&format!("ping -qc40 -i0.02 -W2 {address} | grep -q ' 0% packet loss'"));
+            show(&engine);
+            assert!(packets(&engine, Reason::Fast) >= 70, "{how:?} {address}");
+            let translated =
+                engine.rules().any(|rule| rule.state == State::Active && rule.key.source != rule.new_source);
+            assert!(translated, "{how:?} {address}");
+            engine.set_shadow(1);
+            let shadow = Shadow::new(&engine);
+            net.left.run(&format!("ping -qc20 -i0.02 -W2 {address} | grep -q ' 0% packet loss'"));
+            shadow.poll(Duration::ZERO, |mismatch| panic!("{how:?}: {mismatch:?}")).unwrap();
+            assert!(shadow.tally().same >= 30, "{how:?} {address}: {:?}", shadow.tally());
+        }
+    }
+}
