@@ -25,6 +25,12 @@ LD_PRELOAD=$library timeout 60 /usr/bin/python3 "$tests/socket/signals.py" || fa
 timeout 60 /usr/bin/python3 "$tests/socket/early.py" || fail "the test of sockets that are watched early itself, by the kernel"
 LD_PRELOAD=$library timeout 60 /usr/bin/python3 "$tests/socket/early.py" || fail "a socket that was watched before it was connected"
 
+if command -v cc >/dev/null; then
+    cc -Wall -o "$scratch/cancel" "$tests/socket/cancel.c" -lpthread
+    "$scratch/cancel" >/dev/null || fail "the test of cancelled threads itself, by the kernel"
+    LD_PRELOAD=$library "$scratch/cancel" >/dev/null || fail "a thread that sleeps in an epoll of eventfds cannot be cancelled"
+fi
+
 timeout 60 /usr/bin/python3 "$tests/socket/wakes.py" || fail "the test of wake-ups itself, by the kernel"
 LD_PRELOAD=$library timeout 60 /usr/bin/python3 "$tests/socket/wakes.py" || fail "a wake-up was lost"
 MILLRACE_STREAMS=spin=100000 LD_PRELOAD=$library timeout 60 /usr/bin/python3 "$tests/socket/wakes.py" signal_at_a_look ||

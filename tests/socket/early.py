@@ -251,7 +251,63 @@ def copied_before():
     ended(pid)
 
 
-TESTS = (modes, several, refused_before, connected_again, listens_later, copied_before)
+def put_in_while_asleep():
+    """A thread sleeps in an epoll with nothing in it; a connection that has met, and has bytes, is put in."""
+    def child(end):
+        assert end.recv(2, socket.MSG_WAITALL) == b"go"
+        end.sendall(b"word")
+        assert end.recv(1) == b""
+    for events in (select.EPOLLIN, select.EPOLLIN | select.EPOLLET):
+        listener, pid = serve(child)
+        end = socket.create_connection(listener.getsockname())
+        end.sendall(b"go")
+        assert end.recv(1, socket.MSG_PEEK) == b"w" and has_met(end) == HAS_LIBRARY
+        epoll, found = select.epoll(), []
+        sleeper = threading.Thread(target=lambda: found.extend(epoll.poll(10)))
+        sleeper.start()
+        time.sleep(0.1)
+        epoll.register(end, events)
+        start = time.monotonic()
+        sleeper.join(12)
+        assert found == [(end.fileno(), select.EPOLLIN)], found
+        assert time.monotonic() - start < 5
+        assert end.recv(4, socket.MSG_WAITALL) == b"word"
+        end.close()
+        ended(pid)
+
+
+def closed_by_a_child():
+    """A connection that was taken out of an epoll, and is closed by a child meanwhile, is heard of when it is put in again."""
+    def child(end):
+        for _ in range(2):
+            assert end.recv(2, socket.MSG_WAITALL) == b"go"
+            time.sleep(0.3)
+            end.sendall(b"word")
+        assert end.recv(1) == b""
+    listener, pid = serve(child)
+    end = socket.create_connection(listener.getsockname())
+    epoll = select.epoll()
+    epoll.register(end, select.EPOLLIN)
+    end.sendall(b"go")
+    until(epoll, end, select.EPOLLIN)
+    assert end.recv(4, socket.MSG_WAITALL) == b"word" and has_met(end) == HAS_LIBRARY
+    epoll.unregister(end)
+    other = os.fork()
+    if other == 0:
+        end.close()
+        os._exit(0)
+    ended(other)
+    epoll.register(end, select.EPOLLIN)
+    start = time.monotonic()
+    end.sendall(b"go")
+    until(epoll, end, select.EPOLLIN)
+    assert time.monotonic() - start < 5, "only the end of a sleep has shown it"
+    assert end.recv(4, socket.MSG_WAITALL) == b"word"
+    end.close()
+    ended(pid)
+
+
+TESTS = (modes, several, refused_before, connected_again, listens_later, copied_before, put_in_while_asleep, closed_by_a_child)
 
 
 def main():

@@ -170,6 +170,14 @@ def spawned():
     environment = dict(os.environ)
     actions = [(os.POSIX_SPAWN_DUP2, end.fileno(), 1)]
     ended(os.posix_spawn("/bin/echo", ["echo", "by echo"], environment, file_actions=actions))
+    # Nothing of it is left to programs that are started later.
+    reading, writing = os.pipe()
+    list_files = [(os.POSIX_SPAWN_DUP2, writing, 1)]
+    bare = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
+    ended(os.posix_spawn("/bin/ls", ["ls", "-l", "/proc/self/fd"], bare, file_actions=list_files))
+    os.close(writing)
+    listed = os.read(reading, 1 << 16)
+    assert b"memfd" not in listed, listed
     os.set_inheritable(end.fileno(), True)
     code = f"import os; os.write({end.fileno()}, b'by python, ')"
     ended(os.posix_spawn(sys.executable, [sys.executable, "-c", code], environment))

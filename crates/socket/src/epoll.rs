@@ -6,7 +6,7 @@
 //! doorbell comes by the kernel, and makes them hot. So a wait costs what the busy ones cost, however many there are.
 
 use crate::counters::{Count, count};
-use crate::lock::{Held, Local};
+use crate::lock::{self, Held, Local};
 use crate::poll::Deadline;
 use crate::stream::Stream;
 use crate::{spin, sys, table};
@@ -42,6 +42,8 @@ struct Entry {
     is_off: bool,
     /// The program has taken it out, and the kernel has not been told: programs put it in again for every answer.
     is_out: bool,
+    /// Which process did that. What another one has not told the kernel, this one does not either: they share what the kernel watches.
+    out_in: u32,
     /// Wanted anew: what is ready is an edge.
     is_fresh: bool,
     /// What had happened when it was reported last.
@@ -93,6 +95,7 @@ struct Set {
     /// Where the next look begins.
     next: usize,
     met: usize,
+    filled: usize,
     looks: u32,
 }
 
@@ -163,7 +166,24 @@ impl Set {
         let entry = self.entries.get_mut(usize::try_from(fd).ok()?)?.take()?;
         self.hot.retain(|&other| other != fd);
         self.met -= usize::from(entry.has_met);
+        self.filled -= 1;
         Some(entry)
+    }
+
+    fn insert(&mut self, fd: RawFd, entry: Box<Entry>) {
+        if self.entries.len() <= fd as usize {
+            self.entries.resize_with(fd as usize + 1, || None);
+        }
+        self.filled += 1;
+        self.met += usize::from(entry.has_met);
+        self.entries[fd as usize] = Some(entry);
+    }
+}
+
+impl Entry {
+    /// Whether the kernel still watches what this process has taken out.
+    fn is_left_behind(&self) -> bool {
+        self.is_out && self.out_in == lock::process()
     }
 }
 
@@ -171,6 +191,8 @@ impl Set {
 pub(crate) struct Epoll {
     set: Local<Set>,
     sleepers: AtomicU32,
+    /// How many numbers it has. Written where the table is.
+    pub(crate) numbers: AtomicU32,
 }
 
 fn tagged(fd: RawFd) -> u64 {
@@ -180,10 +202,13 @@ fn tagged(fd: RawFd) -> u64 {
 /// As `epoll_ctl`. `None` when it is no matter of ours.
 pub(crate) fn control(epoll: RawFd, what: i32, fd: RawFd, event: Option<(u32, u64)>) -> Option<Result<(), Errno>> {
     let set = table::epoll(epoll);
-    let stream = table::stream_of(fd).filter(|stream| !stream.is_kernels());
+    // Without a connection under that number there is no entry: a signal handler may ask for such a one while its thread has the lock.
+    let stream = table::stream_of(fd)?;
     match (what, set, event) {
         (libc::EPOLL_CTL_ADD, set, Some((events, data))) => {
-            let stream = stream?;
+            if stream.is_kernels() {
+                return None;
+            }
             stream.look(fd);
             stream.settle();
             let set = set.unwrap_or_else(|| {
@@ -201,7 +226,7 @@ pub(crate) fn control(epoll: RawFd, what: i32, fd: RawFd, event: Option<(u32, u6
 
 impl Epoll {
     pub(crate) fn new() -> Self {
-        Self { set: Local::new(Set::default()), sleepers: AtomicU32::new(0) }
+        Self { set: Local::new(Set::default()), sleepers: AtomicU32::new(0), numbers: AtomicU32::new(0) }
     }
 
     fn add(&self, epoll: RawFd, fd: RawFd, stream: Arc<Stream>, events: u32, data: u64) -> Result<(), Errno> {
@@ -213,10 +238,6 @@ impl Epoll {
         sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, watched, tagged(fd))?;
         let mut set = self.set.lock();
         set.remove(fd);
-        if set.entries.len() <= fd as usize {
-            set.entries.resize_with(fd as usize + 1, || None);
-        }
-        set.met += usize::from(has_met);
         let entry = Entry {
             stream: stream.clone(),
             events,
@@ -225,13 +246,16 @@ impl Epoll {
             is_hot: false,
             is_off: false,
             is_out: false,
+            out_in: 0,
             is_fresh: true,
             seen: (0, 0, 0, false),
             idle: 0,
         };
-        set.entries[fd as usize] = Some(Box::new(entry));
+        set.insert(fd, Box::new(entry));
         if has_met {
             set.heat(fd);
+            // Who sleeps has not told this one so: it would ring no doorbell for what lies there.
+            self.wake(epoll, &mut set, fd);
         }
         drop(set);
         stream.watch(epoll, fd, true);
@@ -250,7 +274,7 @@ impl Epoll {
             return Some(Err(Errno::NOENT));
         }
         if entry.has_met && self.sleepers.load(Ordering::SeqCst) == 0 {
-            entry.is_out = true;
+            (entry.is_out, entry.out_in) = (true, lock::process());
             return Some(Ok(()));
         }
         let entry = set.remove(fd)?;
@@ -338,7 +362,9 @@ impl Epoll {
         let mut set = self.set.lock();
         let Some(mut entry) = set.remove(fd) else { return false };
         if entry.is_out {
-            let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            if entry.is_left_behind() {
+                let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
             return false;
         }
         if entry.has_met {
@@ -347,7 +373,7 @@ impl Epoll {
             let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, events, tagged(fd));
         }
         (entry.stream, entry.has_met, entry.is_hot, entry.is_fresh) = (stream.clone(), false, false, true);
-        set.entries[fd as usize] = Some(entry);
+        set.insert(fd, entry);
         true
     }
 
@@ -355,7 +381,7 @@ impl Epoll {
     pub(crate) fn remove(&self, epoll: RawFd, fd: RawFd) {
         let entry = self.set.lock().remove(fd);
         // A copy of the number would keep it in the kernel's set.
-        if entry.is_some_and(|entry| entry.is_out) {
+        if entry.is_some_and(|entry| entry.is_left_behind()) {
             let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
     }
@@ -433,7 +459,30 @@ impl Epoll {
         self.set.lock().scan(to)
     }
 
-    /// Asks the kernel. What is the program's stays in the list; doorbells make their connections hot.
+    /// A thread is about to sleep in the C library's call, because no connection is in this set. Whether that is so. Then
+    /// [`has_slept`](Self::has_slept) is called afterwards; a thread that is cancelled there is counted for ever, and connections are put in
+    /// with a word to the kernel that nobody needs.
+    pub(crate) fn is_to_sleep_empty(&self) -> bool {
+        if self.set.lock().filled > 0 {
+            return false;
+        }
+        // Before it is looked again: who puts a connection in afterwards, under the same lock, sees that somebody sleeps.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let is_empty = self.set.lock().filled == 0;
+        if !is_empty {
+            self.disarm();
+        }
+        is_empty
+    }
+
+    /// What the kernel has said meanwhile: what of it is the program's stays at the beginning of the list.
+    pub(crate) fn has_slept(&self, to: &mut [libc::epoll_event]) -> usize {
+        let found = self.sort(to);
+        self.disarm();
+        found
+    }
+
+    /// Asks the kernel.
     fn ask(
         &self,
         epoll: RawFd,
@@ -442,9 +491,14 @@ impl Epoll {
         signals: usize,
     ) -> Result<usize, Errno> {
         let count = sys::epoll_wait(epoll, to, timeout, signals)?;
+        Ok(self.sort(&mut to[..count]))
+    }
+
+    /// Of what the kernel has said the program's stays in the list; doorbells make their connections hot.
+    fn sort(&self, to: &mut [libc::epoll_event]) -> usize {
         let mut set = self.set.lock();
         let mut found = 0;
-        for at in 0..count {
+        for at in 0..to.len() {
             let (said, data) = (to[at].events, to[at].u64);
             let data = if data >> 32 == TAG {
                 let fd = data as u32 as RawFd;
@@ -470,7 +524,7 @@ impl Epoll {
             to[found] = libc::epoll_event { events: said, u64: data };
             found += 1;
         }
-        Ok(found)
+        found
     }
 
     /// As `epoll_pwait`.

@@ -18,8 +18,7 @@ const STICKY: u32 = 0o1000;
 pub(crate) fn usable() -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let session = PathBuf::from(format!("/run/user/{user}"));
-    let named =
-        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && *path != session);
+    let named = crate::library().session.clone().filter(|path| path.is_absolute() && *path != session);
     let shared = is_sticky(Path::new("/dev/shm")).then(|| PathBuf::from(format!("/dev/shm/millrace-streams-{user}")));
     let own = [Some(session), named].into_iter().flatten().filter(|path| is_own(path, user));
     let all = shared.into_iter().chain(own.map(|path| path.join("millrace-streams")));

@@ -41,6 +41,8 @@ use std::sync::OnceLock;
 /// What this library knows in a process.
 struct Library {
     config: config::Config,
+    /// `XDG_RUNTIME_DIR`. Read once: threads of programs in C may change the environment later.
+    session: Option<std::path::PathBuf>,
 }
 
 fn library() -> &'static Library {
@@ -51,6 +53,6 @@ fn library() -> &'static Library {
         for word in unknown {
             eprintln!("libmillrace-socket: {}: nothing is called {word:?}", config::VARIABLE);
         }
-        Library { config }
+        Library { config, session: std::env::var_os("XDG_RUNTIME_DIR").map(Into::into) }
     })
 }

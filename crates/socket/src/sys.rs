@@ -137,9 +137,20 @@ pub(crate) fn epoll_wait(
     timeout: Option<Duration>,
     signals: usize,
 ) -> Result<usize, Errno> {
+    let most = to.len().min(i32::MAX as usize);
+    if let Some(short) = timeout.filter(|time| !time.is_zero() && *time < Duration::from_millis(1)) {
+        let time = timespec(short);
+        // SAFETY: as below; the kernel reads the time.
+        let count = unsafe {
+            libc::syscall(libc::SYS_epoll_pwait2, fd, to.as_mut_ptr(), most, &raw const time, signals, SIGNALS)
+        };
+        // Linux before 5.11 has no such call, and a filter may not know it.
+        if !matches!(result(count), Err(Errno::NOSYS | Errno::PERM)) {
+            return result(count);
+        }
+    }
     // Rounded up: a timer that ends early makes its program look twice.
     let time = timeout.map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
-    let most = to.len().min(i32::MAX as usize);
     // SAFETY: the kernel writes at most as many entries as there are; the set of signals is the program's, or none.
     let count = unsafe { libc::syscall(libc::SYS_epoll_pwait, fd, to.as_mut_ptr(), most, time, signals, SIGNALS) };
     result(count)

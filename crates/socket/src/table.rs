@@ -56,6 +56,15 @@ impl<T> Numbers<T> {
         old
     }
 
+    /// What stands there from now on, if nothing did.
+    fn begin(&self, fd: RawFd, value: Arc<T>) {
+        let Some(at) = usize::try_from(fd).ok().filter(|&at| at < MOST) else { return };
+        let slots = self.parts[at / PART].get_or_init(|| (0..PART).map(|_| ArcSwapOption::empty()).collect());
+        if slots[at % PART].compare_and_swap(&None::<Arc<T>>, Some(value)).is_none() {
+            self.used.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// All numbers up to `last` that have something, from `first` on.
     fn each(&self, first: RawFd, last: RawFd) -> Vec<RawFd> {
         if self.used.load(Ordering::Relaxed) == 0 {
@@ -102,9 +111,18 @@ pub(crate) fn epoll(fd: RawFd) -> Option<Arc<Epoll>> {
     EPOLLS.get(fd).and_then(|found| (*found).clone())
 }
 
-/// The set that is behind a number from now on, or none.
+/// A connection that is behind a number which has none.
+pub(crate) fn begin_stream(fd: RawFd, stream: Arc<Stream>) {
+    STREAMS.begin(fd, stream);
+}
+
+/// The set that is behind a number from now on, or none; the one that was there, if that was its only number.
 pub(crate) fn set_epoll(fd: RawFd, epoll: Option<Arc<Epoll>>) -> Option<Arc<Epoll>> {
-    EPOLLS.set(fd, epoll)
+    if let Some(epoll) = &epoll {
+        epoll.numbers.fetch_add(1, Ordering::Relaxed);
+    }
+    // Of two who take away the last two numbers at once, one sees that it was the last.
+    EPOLLS.set(fd, epoll).filter(|old| old.numbers.fetch_sub(1, Ordering::Relaxed) == 1)
 }
 
 /// The sets from one number to another.

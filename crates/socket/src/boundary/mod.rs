@@ -6,12 +6,13 @@
 //!
 //! Files: `real` (the functions behind ours), `start` (the beginning and end of a process, and `fork`), `connection` (`connect`,
 //! `accept`, `shutdown`, options), `number` (`close`, `dup`, `fcntl`), `bytes` (`read`, `write` and their kind), `wait` (`poll`,
-//! `select`, `epoll`), `stdio` (what the C library buffers).
+//! `select`, `epoll`), `spawn` (`posix_spawn`), `stdio` (what the C library buffers).
 
 mod bytes;
 mod connection;
 mod number;
 mod real;
+mod spawn;
 mod start;
 mod stdio;
 mod wait;

@@ -1,7 +1,7 @@
 //! `close`, `dup`, `fcntl`, `ioctl`: what happens to numbers.
 
 use super::{guarded, is_borrowed, real, set_errno};
-use crate::stream::{follow_exec, foresee, inherit};
+use crate::stream::{follow_exec, foresee};
 use crate::table;
 use core::ffi::{c_int, c_uint};
 
@@ -15,9 +15,7 @@ pub(super) fn forget(fd: c_int) {
 
 /// The program has no epoll under this number any more.
 fn forget_epoll(fd: c_int) {
-    if let Some(set) = table::set_epoll(fd, None)
-        && std::sync::Arc::strong_count(&set) == 1
-    {
+    if let Some(set) = table::set_epoll(fd, None) {
         set.end(fd);
     }
 }
@@ -230,26 +228,6 @@ fn signals(fd: c_int, done: c_int) -> c_int {
         stream.signals();
     }
     done
-}
-
-/// A program that is about to be started has a copy of a connection: it is to have the memory too. What else is asked for is done by
-/// the C library in the new process, past this library.
-///
-/// # Safety
-/// As `posix_spawn_file_actions_adddup2`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
-    actions: *mut libc::posix_spawn_file_actions_t,
-    fd: c_int,
-    copy: c_int,
-) -> c_int {
-    if let Some(stream) = table::stream_of(fd)
-        && let Some(shared) = stream.memory()
-    {
-        inherit(shared);
-    }
-    // SAFETY: as the caller promises.
-    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, copy) }
 }
 
 /// A connection that stays with the kernel is looked at no more, unless an epoll knows it by our word.

@@ -69,6 +69,10 @@ real! {
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const core::ffi::c_char, arguments: *mut c_void) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;
     posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int, copy: c_int) -> c_int;
+    posix_spawn_file_actions_init(actions: *mut libc::posix_spawn_file_actions_t) -> c_int;
+    posix_spawn_file_actions_destroy(actions: *mut libc::posix_spawn_file_actions_t) -> c_int;
+    posix_spawn(process: *mut libc::pid_t, path: *const core::ffi::c_char, actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t, arguments: *const *mut core::ffi::c_char, environment: *const *mut core::ffi::c_char) -> c_int;
+    posix_spawnp(process: *mut libc::pid_t, file: *const core::ffi::c_char, actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t, arguments: *const *mut core::ffi::c_char, environment: *const *mut core::ffi::c_char) -> c_int;
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;

@@ -5,6 +5,7 @@ use crate::stream::foresee;
 use crate::{epoll, poll as engine, table};
 use core::ffi::{c_int, c_long};
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use std::sync::Arc;
 use std::time::Duration;
 
 fn milliseconds(timeout: c_int) -> Option<Duration> {
@@ -246,7 +247,7 @@ pub unsafe extern "C-unwind" fn pselect(
 fn made(epoll: c_int) -> c_int {
     if epoll >= 0 && !crate::library().config.is_off && !super::is_borrowed() {
         guarded(|| {
-            table::set_epoll(epoll, Some(std::sync::Arc::new(epoll::Epoll::new())));
+            table::set_epoll(epoll, Some(Arc::new(epoll::Epoll::new())));
             0
         });
     }
@@ -273,7 +274,7 @@ pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 /// As `epoll_ctl`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_ctl(epoll: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    if what == libc::EPOLL_CTL_ADD && !crate::library().config.is_off {
+    if what == libc::EPOLL_CTL_ADD && !crate::library().config.is_off && !super::is_borrowed() {
         guarded(|| {
             foresee(fd);
             0
@@ -296,21 +297,34 @@ pub unsafe extern "C-unwind" fn epoll_ctl(epoll: c_int, what: c_int, fd: c_int, 
 }
 
 /// # Safety
-/// `to` has room for `most` entries.
+/// `to` has room for `most` entries; `kernels` is the C library's call with them.
 unsafe fn wait_ours(
     epoll: c_int,
     to: *mut epoll_event,
     most: c_int,
     timeout: Option<Duration>,
     signals: usize,
-) -> Option<c_int> {
-    let set = table::epoll(epoll)?;
-    if to.is_null() || most <= 0 {
-        return None;
-    }
+    kernels: impl FnOnce() -> c_int,
+) -> c_int {
+    let set = if to.is_null() || most <= 0 { None } else { table::epoll(epoll) };
+    let Some(set) = set else { return kernels() };
     // SAFETY: as the caller promises.
     let to = unsafe { core::slice::from_raw_parts_mut(to, most as usize) };
-    Some(guarded(|| returned(set.wait(epoll, to, timeout, signals))))
+    if set.is_to_sleep_empty() {
+        let deadline = engine::Deadline::new(timeout);
+        // A thread may be cancelled in there: nothing in this frame is to be dropped then, and the set is lost.
+        let held = Arc::into_raw(set);
+        let count = kernels();
+        // SAFETY: from `into_raw`, once.
+        let set = unsafe { Arc::from_raw(held) };
+        let found = set.has_slept(&mut to[..usize::try_from(count).unwrap_or(0)]);
+        if count <= 0 || found > 0 {
+            return if count <= 0 { count } else { found as c_int };
+        }
+        // A connection was put in meanwhile, and all that was said was of it.
+        return guarded(|| returned(set.wait(epoll, to, deadline.left(), signals)));
+    }
+    guarded(|| returned(set.wait(epoll, to, timeout, signals)))
 }
 
 /// # Safety
@@ -318,11 +332,9 @@ unsafe fn wait_ours(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_wait(epoll: c_int, to: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
     // SAFETY: as the caller promises.
-    if let Some(done) = unsafe { wait_ours(epoll, to, most, milliseconds(timeout), 0) } {
-        return done;
-    }
+    let kernels = || unsafe { real::epoll_wait(epoll, to, most, timeout) };
     // SAFETY: as the caller promises.
-    unsafe { real::epoll_wait(epoll, to, most, timeout) }
+    unsafe { wait_ours(epoll, to, most, milliseconds(timeout), 0, kernels) }
 }
 
 /// # Safety
@@ -336,11 +348,9 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     signals: *const sigset_t,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    if let Some(done) = unsafe { wait_ours(epoll, to, most, milliseconds(timeout), signals.expose_provenance()) } {
-        return done;
-    }
+    let kernels = || unsafe { real::epoll_pwait(epoll, to, most, timeout, signals) };
     // SAFETY: as the caller promises.
-    unsafe { real::epoll_pwait(epoll, to, most, timeout, signals) }
+    unsafe { wait_ours(epoll, to, most, milliseconds(timeout), signals.expose_provenance(), kernels) }
 }
 
 /// # Safety
@@ -354,9 +364,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     signals: *const sigset_t,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    if let Some(done) = unsafe { wait_ours(epoll, to, most, time(timeout), signals.expose_provenance()) } {
-        return done;
-    }
+    let kernels = || unsafe { real::epoll_pwait2(epoll, to, most, timeout, signals) };
     // SAFETY: as the caller promises.
-    unsafe { real::epoll_pwait2(epoll, to, most, timeout, signals) }
+    unsafe { wait_ours(epoll, to, most, time(timeout), signals.expose_provenance(), kernels) }
 }

@@ -103,7 +103,7 @@ impl Drop for Waiting {
 /// that what watches it, and its other numbers, belong to the connection then.
 pub(crate) fn foresee(fd: RawFd) {
     if !crate::table::is_used(fd) && sys::is_tcp(fd) && sys::is_unconnected(fd) {
-        crate::table::set_stream(fd, Some(Arc::new(Stream::new(End::Connecting))));
+        crate::table::begin_stream(fd, Arc::new(Stream::new(End::Connecting)));
     }
 }
 
@@ -312,13 +312,14 @@ impl Stream {
 /// Whether a program that this one becomes has the connection, it is to have the memory too.
 pub(crate) fn follow_exec(fd: RawFd, shared: &Shared) {
     if rustix::io::fcntl_getfd(sys::borrow(fd)) == Ok(rustix::io::FdFlags::empty()) {
-        inherit(shared);
+        inherit(shared, true);
     }
 }
 
-/// A program that this one becomes, or starts, has the memory.
-pub(crate) fn inherit(shared: &Shared) {
-    let _ = rustix::io::fcntl_setfd(sys::borrow(shared.file()), rustix::io::FdFlags::empty());
+/// Whether a program that this one becomes, or starts, has the memory.
+pub(crate) fn inherit(shared: &Shared, has: bool) {
+    let flags = if has { rustix::io::FdFlags::empty() } else { rustix::io::FdFlags::CLOEXEC };
+    let _ = rustix::io::fcntl_setfd(sys::borrow(shared.file()), flags);
 }
 
 fn malformed() -> Errno {
