@@ -29,13 +29,8 @@ installed() {
 to_build() {
     need cc build-essential
     need make make
-    # Programs of BPF, and what libbpf is built with.
-    need clang clang
-    need pkg-config pkg-config
-    [ -e /usr/include/libelf.h ] || packages+=(libelf-dev)
-    [ -e /usr/include/zlib.h ] || packages+=(zlib1g-dev)
     [ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
-    # The router's program for the kernel; without clang the build leaves that out.
+    # The programs for the kernel of the router and of its benchmark; without clang the build leaves those out.
     need clang clang
     need pkg-config pkg-config
     installed libelf-dev || [ -e /usr/include/libelf.h ] || packages+=(libelf-dev)

@@ -36,6 +36,10 @@ class Way:
     def version(self) -> int:
         return 6 if ":" in self.to else 4
 
+    def to_host(self) -> int:
+        """The number of the host at `right` with the address."""
+        return int(self.to.rsplit("." if self.version == 4 else ":", 1)[1], 16 if self.version == 6 else 10)
+
     def header(self):
         source = self.source or host(self.end, self.number, self.version)
         if self.version == 6:
@@ -78,10 +82,16 @@ def between(one: tuple[str, int], other: tuple[str, int], ports=(1000, 2000), ve
     return there, Way(*other, host(*one, version), ports[::-1])
 
 
-def one_way(way: Way, kind: str = "udp", first: int = 3, rest: int = 6) -> list:
-    """A few packets, for Linux, then those that should be fast."""
+def one_way(way: Way, kind: str = "udp", first: int = 3, rest: int = 6, back: Way | None = None) -> list:
+    """A few packets, for Linux, then those that should be fast. Where conntrack is on, that takes an answer, which `back` gives."""
     make = getattr(way, kind)
-    return [Send(way.end, make(first)), Settle(), Send(way.end, make(rest))]
+    answer = [Send(back.end, getattr(back, kind)(1)), Send(way.end, make(1))] if back else []
+    return [Send(way.end, make(first)), *answer, Settle(), Send(way.end, make(rest))]
+
+
+def answering(way: Way, to: str = "") -> Way:
+    """The other direction of a flow from `left` to `right`; to an address that NAT has made of the source, if there is one."""
+    return Way("right", way.to_host(), to or way.source or host(way.end, way.number, way.version), way.ports[::-1])
 
 
 def both_ways(there: Way, back: Way, rounds: int = 6) -> list:

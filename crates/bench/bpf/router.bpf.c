@@ -38,11 +38,12 @@ struct job {
 	/* Where the half of an address stands to which FLOW / PORTS is added, and that half. */
 	u32 half_at;
 	u32 half;
-	/* Sums over the headers without that half, the source port and the checksums themselves. */
+	/* Sums over the headers without that half, that port and the checksums themselves. */
 	u32 ip_sum;
 	u32 l4_sum;
 	u32 l4_sum_at;
-	u32 padding;
+	/* Where the port of the flow stands: of the source, or in answers of the destination. */
+	u32 port_at;
 	u64 headers[HEADERS / 8];
 };
 
@@ -105,7 +106,7 @@ SEC("xdp") int generate(struct xdp_md *ctx)
 		*(u64 *)(data + 8 * word) = job->headers[word];
 	/* The verifier wants numbers here. */
 	*(u16 *)(data + (job->half_at == 28 ? 28 : 32)) = swapped(half);
-	*(u16 *)(data + 34) = swapped(port);
+	*(u16 *)(data + (job->port_at == 34 ? 34 : 36)) = swapped(port);
 	*(u16 *)(data + 24) = folded(job->ip_sum + half);
 	*(u16 *)(data + (job->l4_sum_at == 40 ? 40 : 50)) = folded(job->l4_sum + half + port);
 	job->sent++;

@@ -2,7 +2,7 @@
 
 from scapy.layers.inet import UDP
 
-from packets import Way, both_ways, one_way
+from packets import Way, answering, both_ways, one_way
 from places import v4, v6
 from scenario import Scenario, Send, Settle
 from scenarios.nat import MASQUERADE, table
@@ -34,18 +34,21 @@ def sums_of_every_kind() -> list[bytes]:
     return made
 
 
-def among(one: Way, made: list[bytes]) -> list:
-    return one_way(one.but()) + [Send("left", made), Settle(), Send("left", made), Send("left", one.but().udp(2))]
+def among(one: Way, made: list[bytes], back: Way | None = None) -> list:
+    return one_way(one.but(), back=back) + [Send("left", made), Settle(), Send("left", made), Send("left", one.but().udp(2))]
 
 
+# Who answers, so that conntrack calls the flow established, under each set of rules.
+BACK = {"routed": None, "conntrack": answering(way), "masquerade": answering(way, v4("right"))}
+BACK6 = {"routed": None, "masquerade": answering(way6, v6("right"))}
 MASQUERADE6 = table("post oifname right masquerade", family="ip6")
 SCENARIOS = [
     Scenario("of IP", among(way, of_ip()), fast=8),
-    Scenario("of IP behind masquerade", among(way, of_ip()), setup=MASQUERADE, fast=8),
+    Scenario("of IP behind masquerade", among(way, of_ip(), BACK["masquerade"]), setup=MASQUERADE, fast=8),
 ]
 for name, setup in {"routed": "", "conntrack": TRACKED, "masquerade": MASQUERADE}.items():
     SCENARIOS += [
-        Scenario(f"of UDP, {name}", among(way, of_udp(way)), setup=setup, fast=8),
+        Scenario(f"of UDP, {name}", among(way, of_udp(way), BACK[name]), setup=setup, fast=8),
         Scenario(
             f"of TCP, {name}",
             [Send("left", [way.but().tcp("S", 999)]), Send("left", of_tcp(way)), Settle(), Send("left", of_tcp(way))],
@@ -53,14 +56,19 @@ for name, setup in {"routed": "", "conntrack": TRACKED, "masquerade": MASQUERADE
         ),
     ]
 for name, setup in {"routed": "", "masquerade": MASQUERADE6}.items():
-    SCENARIOS += [Scenario(f"of UDP, IPv6, {name}", among(way6, of_udp(way6)), setup=setup, fast=8)]
+    SCENARIOS += [Scenario(f"of UDP, IPv6, {name}", among(way6, of_udp(way6), BACK6[name]), setup=setup, fast=8)]
 SCENARIOS += [
-    Scenario("every sum", among(way, sums_of_every_kind()), setup=MASQUERADE, fast=500),
+    Scenario("every sum", among(way, sums_of_every_kind(), BACK["masquerade"]), setup=MASQUERADE, fast=500),
     Scenario(
         "every sum, routed", among(way, [frame for number in range(0, 65536, 131) for frame in way.but(ip={"id": number}).udp(1)]), fast=500
     ),
     # Linux can be told not to look.
-    Scenario("not looked at", among(way, of_udp(way)), setup=MASQUERADE + "\nsysctl -qw net.netfilter.nf_conntrack_checksum=0", fast=8),
+    Scenario(
+        "not looked at",
+        among(way, of_udp(way), BACK["masquerade"]),
+        setup=MASQUERADE + "\nsysctl -qw net.netfilter.nf_conntrack_checksum=0",
+        fast=8,
+    ),
     Scenario(
         "of replies",
         both_ways(way.but(), back) + [Send("right", of_udp(back)), Settle(), Send("right", of_udp(back))],

@@ -104,13 +104,12 @@ SCENARIOS = [
             Send("left", [frame for port in range(20) for frame in there.but(ports=(port + 1, 53)).udp(3)]),
         ],
         setup="nft add table inet t\n" + chain("ct state new ct count over 9 drop"),
-        fast=20,
     ),
     Scenario(
         "marked and accepted by the mark",
-        one_way(there.but()),
+        one_way(there.but(), back=back.but()),
         setup=chain("ct state new ct mark set 5", "ct mark 5 accept", policy="drop"),
-        comes={"right": 9},
+        comes={"right": 10, "left": 1},
         fast=6,
     ),
 ]

@@ -1,6 +1,6 @@
 """DSCP and ECN: as rules set them, and as they come."""
 
-from packets import Way, both_ways, one_way
+from packets import Way, answering, both_ways, one_way
 from places import v4, v6
 from scenario import Do, Scenario, Send, Settle
 from scenarios.nat import MASQUERADE
@@ -10,8 +10,12 @@ answer = Way("right", 2, v4("left", 2), (53, 1000))
 client6 = Way("left", 2, v6("right", 2), (1000, 53))
 
 
-def mangle(*rules: str) -> str:
-    joined = "\n".join(rules)
+# Whoever looks at the state switches conntrack on, without which a rule of nft may look at anything, and no flow is fast.
+TRACKED = "ct state established counter"
+
+
+def mangle(*rules: str, tracked: bool = True) -> str:
+    joined = "\n".join((TRACKED,) * tracked + rules)
     return f"""nft -f - <<'END'
 table inet marks {{
     chain c {{
@@ -41,7 +45,13 @@ SCENARIOS = [
         comes={"right": 9, "left": 8},
         fast=12,
     ),
-    Scenario("set by nft, IPv6", one_way(client6.but()), setup=mangle("iifname left ip6 dscp set ef"), comes={"right": 9}, fast=6),
+    Scenario(
+        "set by nft, IPv6",
+        one_way(client6.but(), back=answering(client6)),
+        setup=mangle("iifname left ip6 dscp set ef"),
+        comes={"right": 10, "left": 1},
+        fast=6,
+    ),
     Scenario(
         "set both ways, with masquerade",
         both_ways(client.but(), answer.but(to=v4("right"))),
@@ -52,9 +62,9 @@ SCENARIOS = [
     # ECN stays when DSCP is set: the TOS of what comes out depends on that of what goes in.
     Scenario(
         "set by nft, with ECN",
-        one_way(client.but(ip={"tos": 2})) + [Send("left", of_all(client)), Settle(), Send("left", of_all(client))],
+        one_way(client.but(ip={"tos": 2}), back=answering(client)) + [Send("left", of_all(client)), Settle(), Send("left", of_all(client))],
         setup=mangle("iifname left ip dscp set af41"),
-        comes={"right": 113},
+        comes={"right": 114, "left": 1},
         fast=6,
     ),
     Scenario(
@@ -65,9 +75,9 @@ SCENARIOS = [
     ),
     Scenario(
         "set by iptables DSCP",
-        one_way(client.but()),
-        setup="iptables -t mangle -A FORWARD -p udp -j DSCP --set-dscp 46",
-        comes={"right": 9},
+        one_way(client.but(), back=answering(client)),
+        setup="iptables -t mangle -A FORWARD -m conntrack --ctstate NEW; iptables -t mangle -A FORWARD -p udp -j DSCP --set-dscp 46",
+        comes={"right": 10, "left": 1},
         fast=6,
     ),
     Scenario(
@@ -78,7 +88,7 @@ SCENARIOS = [
     ),
     Scenario(
         "the rule changes",
-        one_way(client.but())
+        one_way(client.but(), back=answering(client))
         + [
             Do("nft flush ruleset; " + mangle("iifname left ip dscp set ef")),
             Send("left", client.but().udp(4)),
@@ -90,7 +100,7 @@ SCENARIOS = [
             Send("left", client.but().udp(4)),
         ],
         setup=mangle("iifname left ip dscp set af41"),
-        comes={"right": 25},
+        comes={"right": 26, "left": 1},
         fast=14,
     ),
 ]

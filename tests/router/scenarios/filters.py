@@ -69,7 +69,6 @@ SCENARIOS = [
         changed(f"nft add element inet t bad {{ {v4('left', 2)} }}", f"nft delete element inet t bad {{ {v4('left', 2)} }}"),
         setup="nft add table inet t; nft add set inet t bad { type ipv4_addr\\; }\n" + chain("ip saddr @bad drop"),
         comes={"right": 15, "left": 20},
-        fast=12,
     ),
     Scenario("rejected", changed("nft insert rule inet t c udp dport 2000 reject", "nft flush ruleset"), setup=STATEFUL, fast=12),
     Scenario(
@@ -91,7 +90,6 @@ SCENARIOS = [
         one_way(there.but()) + one_way(there.but(ports=(1000, 4000))),
         setup=chain("udp dport 4000 drop"),
         comes={"right": 9},
-        fast=6,
     ),
     Scenario("stateless, by length", one_way(there.but()), setup=chain("meta length gt 200 drop")),
     Scenario(
@@ -118,14 +116,12 @@ SCENARIOS = [
         one_way(there.but()) + one_way(there.but(ports=(1000, 4000))),
         setup=chain("udp dport 4000 drop", hook="prerouting", priority="raw"),
         comes={"right": 9},
-        fast=6,
     ),
     Scenario(
         "dropped after routing",
         one_way(there.but()) + one_way(there.but(ports=(1000, 4000))),
         setup=chain("udp dport 4000 drop", hook="postrouting"),
         comes={"right": 9},
-        fast=6,
     ),
     Scenario(
         "at ingress",
@@ -148,14 +144,12 @@ SCENARIOS = [
         both_ways(there.but(), back.but()) + changed("nft flush ruleset"),
         setup=chain("notrack", hook="prerouting", priority="raw")
         + STATEFUL.replace("inet t", "inet u").replace("established,related", "untracked"),
-        fast=12,
     ),
     Scenario(
         "notrack beside masquerade",
         both_ways(there.but(), back.but()) + one_way(there.but(ports=(1000, 4000))),
         setup=chain("udp dport 2000 notrack", hook="prerouting", priority="raw") + MASQUERADE,
         comes={"right": 18, "left": 8},
-        fast=12,
     ),
     # The packets of a flow are counted by conntrack, and one rule looks at that.
     Scenario(

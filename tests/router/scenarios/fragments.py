@@ -3,7 +3,7 @@
 from scapy.layers.inet import UDP
 from scapy.layers.inet6 import IPv6ExtHdrFragment
 
-from packets import Way, both_ways, one_way
+from packets import Way, answering, both_ways, one_way
 from places import v4, v6
 from scenario import Scenario, Send, Settle
 from scenarios.nat import MASQUERADE, table
@@ -61,8 +61,8 @@ def without_fragment_id(frame: bytes) -> bytes:
     return frame[:58] + b"\0\0\0\0" + frame[62:]
 
 
-def among(one: Way, made: list[bytes]) -> list:
-    return one_way(one.but()) + [
+def among(one: Way, made: list[bytes], back: Way | None = None) -> list:
+    return one_way(one.but(), back=back) + [
         Send("left", made),
         Send("left", one.but().udp(2)),
         Settle(),
@@ -71,17 +71,20 @@ def among(one: Way, made: list[bytes]) -> list:
     ]
 
 
+# Who answers, so that conntrack calls the flow established, under each set of rules.
+BACK = {"routed": None, "conntrack": answering(way), "masquerade": answering(way, v4("right"))}
+BACK6 = {"routed": None, "conntrack": answering(way6), "masquerade": answering(way6, v6("right"))}
 SCENARIOS = []
 for name, setup in {"routed": "", "conntrack": TRACKED, "masquerade": MASQUERADE}.items():
     SCENARIOS += [
-        Scenario(f"whole, {name}", among(way, plain(way)), setup=setup, fast=10),
-        Scenario(f"torn, {name}", among(way, torn(way)), setup=setup, fast=10),
+        Scenario(f"whole, {name}", among(way, plain(way), BACK[name]), setup=setup, fast=10),
+        Scenario(f"torn, {name}", among(way, torn(way), BACK[name]), setup=setup, fast=10),
     ]
 for name, setup in {"routed": "", "conntrack": TRACKED, "masquerade": table("post oifname right masquerade", family="ip6")}.items():
     masks = (without_fragment_id,) if setup else ()
     SCENARIOS += [
-        Scenario(f"whole, IPv6, {name}", among(way6, plain(way6)), setup=setup, masks=masks, fast=10),
-        Scenario(f"torn, IPv6, {name}", among(way6, torn(way6)), setup=setup, masks=masks, fast=10),
+        Scenario(f"whole, IPv6, {name}", among(way6, plain(way6), BACK6[name]), setup=setup, masks=masks, fast=10),
+        Scenario(f"torn, IPv6, {name}", among(way6, torn(way6), BACK6[name]), setup=setup, masks=masks, fast=10),
     ]
 SCENARIOS += [
     Scenario(
@@ -92,5 +95,7 @@ SCENARIOS += [
     ),
     # Atomic: a fragment header on a whole packet.
     Scenario("atomic", among(way6, pieces(way6, 9, [(0, 208, False)], whole(way6, 200))), fast=10),
-    Scenario("atomic, conntrack", among(way6, pieces(way6, 9, [(0, 208, False)], whole(way6, 200))), setup=TRACKED, fast=10),
+    Scenario(
+        "atomic, conntrack", among(way6, pieces(way6, 9, [(0, 208, False)], whole(way6, 200)), BACK6["conntrack"]), setup=TRACKED, fast=10
+    ),
 ]

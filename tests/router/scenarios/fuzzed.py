@@ -2,7 +2,7 @@
 
 import random
 
-from packets import Way, one_way
+from packets import Way, answering, one_way
 from places import v4, v6
 from scenario import Scenario, Send, Settle
 from scenarios.nat import MASQUERADE, table, without_source_port
@@ -38,18 +38,18 @@ def traffic(seed: int) -> list[bytes]:
     return [changed(chance.choice(sound), chance) for _ in range(COUNT)]
 
 
-def all_of(seed: int) -> list:
-    warm = one_way(way.but()) + one_way(way6.but()) + [Send("left", [way.but().tcp("S", 999)]), Settle()]
+def all_of(seed: int, back: Way | None = None, back6: Way | None = None) -> list:
+    warm = one_way(way.but(), back=back) + one_way(way6.but(), back=back6) + [Send("left", [way.but().tcp("S", 999)]), Settle()]
     made = traffic(seed)
     return warm + [Send("left", made[at : at + 500]) for at in range(0, COUNT, 500)] + [Send("left", way.but().udp(4))]
 
 
 SCENARIOS = [
     Scenario("routed", all_of(1), fast=16),
-    Scenario("filtered", all_of(2), setup=ACCEPT, fast=16),
+    Scenario("filtered", all_of(2, answering(way), answering(way6)), setup=ACCEPT, fast=16),
     Scenario(
         "translated",
-        all_of(3),
+        all_of(3, answering(way, v4("right")), answering(way6, v6("right"))),
         fast=16,
         masks=(without_source_port,),
         setup=MASQUERADE + "\n" + table("post oifname right masquerade", family="ip6"),

@@ -3,18 +3,20 @@
 from scapy.layers.inet import UDP, IPOption, IPOption_LSRR, IPOption_RR, IPOption_Router_Alert, IPOption_SSRR, IPOption_Timestamp
 from scapy.layers.inet6 import IPv6ExtHdrDestOpt, IPv6ExtHdrHopByHop, IPv6ExtHdrRouting, PadN, RouterAlert
 
-from packets import Way, one_way
+from packets import Way, answering, one_way
 from places import v4, v6
 from scenario import Scenario, Send, Settle
 from scenarios.nat import MASQUERADE
 
 way = Way("left", 2, v4("right", 2))
 way6 = Way("left", 2, v6("right", 2))
+# Answers to what masquerade has made of it.
+BACK = answering(way, v4("right"))
 
 
-def after_warm(one: Way, made: list[bytes], before: list | None = None) -> list:
+def after_warm(one: Way, made: list[bytes], back: Way | None = None) -> list:
     """The unusual among the usual, whose rule is in force: twice, with usual ones behind."""
-    return (before or one_way(one.but())) + [
+    return one_way(one.but(), back=back) + [
         Send("left", made),
         Send("left", one.but().udp(2)),
         Settle(),
@@ -101,11 +103,11 @@ def extensions() -> list[bytes]:
 
 SCENARIOS = [
     Scenario("ttl", after_warm(way, with_ttl(0, 1, 2, 3, 255)), fast=10),
-    Scenario("ttl behind masquerade", after_warm(way, with_ttl(0, 1, 2, 255)), setup=MASQUERADE, fast=10),
+    Scenario("ttl behind masquerade", after_warm(way, with_ttl(0, 1, 2, 255), BACK), setup=MASQUERADE, fast=10),
     Scenario("hop limit", after_warm(way6, with_hop_limit(0, 1, 2, 255)), fast=10),
     Scenario("ttl set by a rule", one_way(way.but()), setup="iptables -t mangle -A FORWARD -j TTL --ttl-set 33", comes={"right": 9}),
     Scenario("options", after_warm(way, with_options()), fast=10),
-    Scenario("options behind masquerade", after_warm(way, with_options()), setup=MASQUERADE, fast=10),
+    Scenario("options behind masquerade", after_warm(way, with_options(), BACK), setup=MASQUERADE, fast=10),
     Scenario(
         "source routes refused",
         after_warm(way, with_options()),
@@ -128,7 +130,7 @@ SCENARIOS = [
         setup="for i in all left; do sysctl -qw net.ipv4.conf.$i.accept_source_route=1; done",
     ),
     Scenario("lengths and versions", after_warm(way, wrong_lengths()), fast=10),
-    Scenario("lengths and versions behind masquerade", after_warm(way, wrong_lengths()), setup=MASQUERADE, fast=10),
+    Scenario("lengths and versions behind masquerade", after_warm(way, wrong_lengths(), BACK), setup=MASQUERADE, fast=10),
     Scenario("lengths and versions of IPv6", after_warm(way6, wrong_lengths6()), fast=10),
     Scenario("extension headers", after_warm(way6, extensions()), fast=10),
     # Reserved flag and identification 0: forwarded as they are.

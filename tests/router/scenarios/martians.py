@@ -1,6 +1,6 @@
 """Addresses that should not be there: martians, land attacks, and rp_filter."""
 
-from packets import Way, one_way
+from packets import Way, answering, one_way
 from places import v4, v6
 from scenario import Do, Scenario, Send, Settle
 from scenarios.nat import MASQUERADE, without_source_port
@@ -59,8 +59,8 @@ def strangers(one: Way, sources: list[str], destinations: list[str]) -> list[byt
     return made + [frame for address in (one.to, destinations[-1]) for frame in one.but(to=address, source=address, ports=(80, 80)).udp(2)]
 
 
-def among(one: Way, made: list[bytes]) -> list:
-    return one_way(one.but()) + [Send("left", made), Settle(), Send("left", made), Send("left", one.but().udp(2))]
+def among(one: Way, made: list[bytes], back: Way | None = None) -> list:
+    return one_way(one.but(), back=back) + [Send("left", made), Settle(), Send("left", made), Send("left", one.but().udp(2))]
 
 
 def land(one: Way) -> list[bytes]:
@@ -80,7 +80,7 @@ SCENARIOS = [
     Scenario("martians", among(way, strangers(way, SOURCES, DESTINATIONS)), fast=8),
     Scenario(
         "martians behind masquerade",
-        among(way, strangers(way, SOURCES, DESTINATIONS)),
+        among(way, strangers(way, SOURCES, DESTINATIONS), answering(way, v4("right"))),
         setup=MASQUERADE,
         fast=8,
         masks=(without_source_port,),

@@ -2,7 +2,7 @@
 
 from scapy.layers.inet import UDP
 
-from packets import Way, one_way
+from packets import Way, answering, one_way
 from places import v4, v6
 from scenario import Do, Scenario, Send, Settle
 from scenarios.nat import MASQUERADE
@@ -62,7 +62,8 @@ SCENARIOS = [
     ),
     Scenario(
         "behind masquerade",
-        one_way(way.but()) + [Send("left", lengths(way, 1300, flags="DF")), Settle(), Send("left", lengths(way, 1300))],
+        one_way(way.but(), back=answering(way, v4("right")))
+        + [Send("left", lengths(way, 1300, flags="DF")), Settle(), Send("left", lengths(way, 1300))],
         setup=f"{NARROW}; {MASQUERADE}",
         fast=5,
     ),

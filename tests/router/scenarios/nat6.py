@@ -43,7 +43,6 @@ SCENARIOS = [
         "prefix by iptables",
         both_ways(client.but(), answer.but(to="2001:db8:99:0:ff67::2")),
         comes={"right": 9, "left": 8},
-        fast=12,
         setup="""ip6tables -t mangle -A POSTROUTING -o right -s 2001:db8:1::/64 -j SNPT --src-pfx 2001:db8:1::/64 --dst-pfx 2001:db8:99::/64
                       ip6tables -t mangle -A PREROUTING -i right -d 2001:db8:99::/64 -j DNPT --src-pfx 2001:db8:99::/64 --dst-pfx 2001:db8:1::/64""",
     ),

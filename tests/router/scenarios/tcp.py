@@ -135,6 +135,6 @@ SCENARIOS += [
         "clamped",
         life(*LIVES["conntrack"][1:], "close"),
         fast=14,
-        setup="iptables -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss 1200",
+        setup="iptables -A FORWARD -m conntrack --ctstate NEW; iptables -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss 1200",
     ),
 ]

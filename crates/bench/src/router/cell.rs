@@ -2,6 +2,7 @@
 
 use millrace_tool::output::Row;
 
+use super::describe;
 use super::inline::{Inline, Passed, Wire};
 use super::lab::{Ends, Lab};
 use super::path::{Path, Router};
@@ -36,10 +37,13 @@ impl Rig {
         let lab = Lab::new(traffic.work, cores.len(), Ends::Dumb)?;
         let router = if path == Path::Kernel { None } else { Some(Router::start(&lab, path)?) };
         let mut rig = Self { path, router, inline: Inline::new(lab, cores)?, values: Vec::new() };
-        // Every flow is there before anything counts; in two orders, so that what is learned from the second packet is.
-        for _ in 0..2 {
+        // Every flow is there, answered and known before anything counts.
+        for turn in 0..3 {
             let each = FIRST.max(2 * traffic.flows) / cores.len() as u32;
             rig.run(traffic, Wire::Routed, each)?;
+            if turn == 0 && traffic.work.is_tracked() {
+                rig.inline.answer(traffic)?;
+            }
         }
         let tracked = if traffic.work.is_tracked() { u64::from(traffic.flows) } else { 0 };
         match rig.inline.lab.tracked()? {
@@ -65,18 +69,17 @@ impl Rig {
     fn measure(&mut self, traffic: Traffic, wire: Wire, seconds: f64) -> Result<f64, String> {
         let first = self.run(traffic, wire, FIRST)?;
         let frames = (1e9 / first.ns() * seconds).clamp(1e3, 1e8) as u32;
-        let before = self.fast();
+        let before = self.fast()?;
         let passed = self.run(traffic, wire, frames)?;
-        if let (Path::Xdp, Wire::Routed, Some((before, after))) = (self.path, wire, before.zip(self.fast()))
-            && ((after - before) as f64) < FAST * passed.sent as f64
-        {
-            return Err(format!("of {} packets {} were fast", passed.sent, after - before));
+        let fast = self.fast()? - before;
+        if self.path.is_fast() && wire == Wire::Routed && (fast as f64) < FAST * passed.sent as f64 {
+            return Err(format!("{}: of {} packets {fast} were fast", describe(traffic), passed.sent));
         }
         Ok(passed.ns())
     }
 
-    fn fast(&self) -> Option<u64> {
-        self.router.as_ref()?.fast(&self.inline.lab)
+    fn fast(&self) -> Result<u64, String> {
+        self.router.as_ref().map_or(Ok(0), |router| router.fast(&self.inline.lab))
     }
 }
 
@@ -152,8 +155,7 @@ impl Cell {
 
 /// Nothing is lost, and everything is as the work makes it.
 fn check(traffic: Traffic, path: Path, passed: Passed) -> Result<(), String> {
-    let Traffic { work, size, flows, .. } = traffic;
-    let what = format!("{} by {}, {size} bytes, {flows} flows", work.word(), path.word());
+    let what = format!("{} by {}", describe(traffic), path.word());
     if passed.came != passed.sent {
         return Err(format!("{what}: of {} frames {} came", passed.sent, passed.came));
     }

@@ -3,6 +3,7 @@
 use millrace_tool::output::Row;
 
 use super::cell::Cell;
+use super::delay::Delays;
 use super::path::Path;
 use super::streams::Stream;
 use super::work::{Protocol, Traffic, Work};
@@ -19,13 +20,19 @@ impl Figure {
         Row::new()
             .tag("bench", "router")
             .text("metric", self.metric)
-            .maybe("value", self.value, 2)
+            .maybe("value", self.value, 3)
             .text("goal", self.goal)
     }
 }
 
 /// All of them; those that could not be measured have no value. `single` are those with one core that sends.
-pub fn figures(single: &[Cell], off: Option<&Cell>, double: Option<&Cell>, streams: &[Stream]) -> Vec<Figure> {
+pub fn figures(
+    single: &[Cell],
+    off: Option<&Cell>,
+    double: Option<&Cell>,
+    streams: &[Stream],
+    delays: Option<&Delays>,
+) -> Vec<Figure> {
     let cell = |protocol, size, flows| {
         let traffic = Traffic { work: Work::Snat, protocol, size, flows };
         single.iter().find(|cell| cell.traffic == traffic)
@@ -34,7 +41,7 @@ pub fn figures(single: &[Cell], off: Option<&Cell>, double: Option<&Cell>, strea
     let gain = |ratio: Option<f64>| ratio.map(|ratio| 100.0 * (ratio - 1.0));
     let stream = |protocol, offloads| {
         let found = streams.iter().find(|one| one.kind.protocol == protocol && one.kind.offloads == offloads)?;
-        found.gbps(Path::Xdp).zip(found.gbps(Path::Kernel)).map(|(xdp, kernel)| xdp / kernel)
+        found.gbps(found.kind.fast()).zip(found.gbps(Path::Kernel)).map(|(fast, kernel)| fast / kernel)
     };
     let ns = |flows| cell(Protocol::Udp, 64, flows)?.ns(Path::Xdp);
     let two_cores = || {
@@ -53,6 +60,8 @@ pub fn figures(single: &[Cell], off: Option<&Cell>, double: Option<&Cell>, strea
         figure("iperf3_tcp_offloads_gain_percent", gain(stream(Protocol::Tcp, true)), ">= 0"),
         figure("flows_100000_to_1", ns(1).zip(ns(100_000)).map(|(one, many)| one / many), ">= 0.75"),
         figure("two_cores_to_one", two_cores(), ">= 1.8"),
+        figure("rule_delay_p50_ms", delays.and_then(|delays| delays.quantile(0.5)), "<= 0.05"),
+        figure("rule_delay_p99_ms", delays.and_then(|delays| delays.quantile(0.99)), "<= 1"),
         figure(
             "off_cost_percent",
             off.and_then(|cell| cell.ratio(Path::Off)).map(|ratio| 100.0 * (1.0 / ratio - 1.0)),

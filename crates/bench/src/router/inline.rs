@@ -11,6 +11,7 @@ use super::lab::{Lab, SHORT, WIRE};
 use super::place::{enter, inside};
 use super::program::Programs;
 use super::work::{LEFT_MAC, SINK_MAC, Template, Traffic, stride};
+use crate::peers::namespace::Namespace;
 
 /// Where frames go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Inline {
     /// After them: interfaces end with it.
     pub lab: Lab,
     devices: [u32; 2],
+    /// The sink's to the router.
+    back: u32,
     /// The cores that send.
     cores: Vec<usize>,
     /// Each run goes through the flows in another order.
@@ -71,7 +74,8 @@ impl Inline {
             Ok([programs.attach("sink", index(WIRE)?)?, programs.attach("sink", index(SHORT)?)?])
         })?;
         let devices = inside(&lab.source, || Ok([index(WIRE)?, index(SHORT)?]))?;
-        Ok(Self { programs, _sinks: sinks, lab, devices, cores: cores.to_vec(), turn: 0 })
+        let back = inside(&lab.sink, || index(WIRE))?;
+        Ok(Self { programs, _sinks: sinks, lab, devices, back, cores: cores.to_vec(), turn: 0 })
     }
 
     /// Sends so many frames by each core, as fast as they go.
@@ -110,9 +114,23 @@ impl Inline {
         Ok(Passed { sent, came: counted.0, wrong: counted.1, seconds })
     }
 
+    /// Sends an answer of the sink to each flow, so that conntrack calls it established. Nobody counts them.
+    pub fn answer(&self, traffic: Traffic) -> Result<(), String> {
+        let (template, core) = (Template::answer(traffic), self.cores.first().copied().unwrap_or(0));
+        self.programs.set("jobs", core as u32, &template.job(self.back, traffic.flows, stride(traffic.flows, 0), 0))?;
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| self.send_from(&self.lab.sink, core, &template, traffic.flows));
+            sender.join().map_err(|_| "a sender has panicked".to_owned())?
+        })
+    }
+
     fn send(&self, core: usize, template: &Template, frames: u32) -> Result<(), String> {
+        self.send_from(&self.lab.source, core, template, frames)
+    }
+
+    fn send_from(&self, place: &Namespace, core: usize, template: &Template, frames: u32) -> Result<(), String> {
         cores::pin(core)?;
-        enter(&self.lab.source)?;
+        enter(place)?;
         self.programs.run("generate", &template.frame, frames)
     }
 

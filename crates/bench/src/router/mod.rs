@@ -2,9 +2,10 @@
 //!
 //! * [`lab`]: three network namespaces, of which [`place`] puts threads into one. [`work`]: what the router does, and the packets.
 //! * [`inline`]: generator and sink, which are BPF ([`program`]). [`path`]: who forwards. [`cell`]: one kind of traffic by everybody.
-//! * [`streams`]: iperf3. [`figure`]: what goals are set for.
+//! * [`streams`]: iperf3. [`delay`]: how soon a flow is fast. [`figure`]: what goals are set for.
 
 mod cell;
+mod delay;
 mod figure;
 mod inline;
 mod lab;
@@ -23,6 +24,7 @@ use millrace_tool::{cores, stop};
 
 use crate::rig::Cores;
 use cell::Cell;
+use delay::Delays;
 use path::Path;
 use streams::{Kind, Stream};
 use work::{MOST_FLOWS, Protocol, Traffic, Work};
@@ -35,8 +37,8 @@ router and a sink. The source injects frames, the sink counts and drops them in
 XDP, and the router is in between, all of it inline on one core, so that the
 router is what limits and nothing is lost: a loss is an error. Needs root.
 
-path   kernel: Linux alone. xdp: millrace router. off: the same, switched off.
-       alone: generator and sink on a wire of their own
+path   kernel: Linux alone. xdp and tc: millrace router there. off: as xdp, switched
+       off. alone: generator and sink on a wire of their own
 work   route: no conntrack. snat: masquerade. dnat: to the sink's address
 flows  differ in their source port, from 40,000 on also in an address
 ns     what a packet takes; ns_net and ratio_net are without generator and sink
@@ -50,6 +52,7 @@ tcp_1400_gain_percent  how much faster frames of 1400 bytes go with the router
 iperf3_*_gain_percent  the same by iperf3, with offloads off
 flows_100000_to_1      rate of 100,000 flows by that of one, 64 bytes
 two_cores_to_one       rate of two cores by that of one, 64 bytes, 1,000 flows
+rule_delay_p99_ms      from a flow's answer to its first fast packet, 2,000 begin a second
 off_cost_percent       how much slower Linux is with the router switched off
 
 Examples:
@@ -105,7 +108,7 @@ impl Plan<'_> {
     fn measure(&self, shared: &Shared) -> Result<(), Failure> {
         let output = Output::new(shared.json);
         let kinds = self.kinds();
-        let more = if self.args.only_cells { 0 } else { 2 + Kind::ALL.len() };
+        let more = if self.args.only_cells { 0 } else { 3 + Kind::ALL.len() };
         let steps = Steps::new("router", (kinds.len() + more) as u64);
         let mut single = Vec::new();
         for traffic in kinds {
@@ -127,6 +130,12 @@ impl Plan<'_> {
             true => Some(self.cell(traffic(Work::Route, 1), &[Path::Kernel, Path::Off], 1)?),
             false => None,
         };
+        steps.next("new flows");
+        let delays = match self.paths.iter().find(|path| path.is_fast()) {
+            Some(path) => Some(Delays::measure(*path, &self.cores).map_err(Failure::Found)?),
+            None => None,
+        };
+        interrupted()?;
         let mut streams = Vec::new();
         for kind in Kind::ALL {
             steps.next(format!("iperf3, {}", kind.protocol.word()));
@@ -137,7 +146,7 @@ impl Plan<'_> {
         let cells = single.iter().chain(&double).chain(&off);
         self.print(&output, &cells.flat_map(Cell::rows).collect::<Vec<_>>())?;
         self.print(&output, &streams.iter().flat_map(Stream::rows).collect::<Vec<_>>())?;
-        let figures = figure::figures(&single, off.as_ref(), double.as_ref(), &streams);
+        let figures = figure::figures(&single, off.as_ref(), double.as_ref(), &streams, delays.as_ref());
         self.print(&output, &figures.iter().map(figure::Figure::row).collect::<Vec<_>>())
     }
 

@@ -1,5 +1,6 @@
 //! Who forwards: Linux, or `millrace router` beside it.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use millrace_tool::programs;
@@ -7,16 +8,18 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::lab::{LEFT, Lab, RIGHT};
-use crate::peers::process::{Process, run};
+use crate::peers::process::Process;
 
 /// Who forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Path {
     /// Linux alone.
     Kernel,
-    /// `millrace router`, by BPF.
+    /// `millrace router`, as XDP.
     Xdp,
-    /// `millrace router`, switched off.
+    /// `millrace router`, at tc.
+    Tc,
+    /// `millrace router`, as XDP, switched off.
     Off,
 }
 
@@ -25,6 +28,7 @@ impl Path {
         match self {
             Path::Kernel => "kernel",
             Path::Xdp => "xdp",
+            Path::Tc => "tc",
             Path::Off => "off",
         }
     }
@@ -32,6 +36,20 @@ impl Path {
     /// Whether this command has what it takes.
     pub fn is_there(self) -> bool {
         self == Path::Kernel || has_router()
+    }
+
+    /// Whether packets are to go without Linux.
+    pub fn is_fast(self) -> bool {
+        matches!(self, Path::Xdp | Path::Tc)
+    }
+
+    /// Options of `millrace router start`.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Path::Kernel | Path::Xdp => &["--mode", "xdp"],
+            Path::Tc => &["--mode", "tc"],
+            Path::Off => &["--mode", "xdp", "--off"],
+        }
     }
 }
 
@@ -49,9 +67,10 @@ fn has_router() -> bool {
 
 /// `millrace router` in the router's namespace, until it is dropped.
 pub struct Router {
-    process: Process,
-    program: std::path::PathBuf,
-    folder: TempDir,
+    _process: Process,
+    program: PathBuf,
+    /// For what it says.
+    _folder: TempDir,
 }
 
 impl Router {
@@ -60,40 +79,31 @@ impl Router {
         let folder = tempfile::Builder::new().prefix("millrace-bench-").tempdir();
         let folder = folder.map_err(|why| format!("cannot make a temporary folder: {why}"))?;
         let program = programs::beside(programs::MILLRACE).map_err(|why| format!("where is millrace? {why}"))?;
-        let process = Process::start("millrace router", lab.router.starter(), folder.path(), |command| {
+        let mut process = Process::start("millrace router", lab.router.starter(), folder.path(), |command| {
             command.args(lab.router.prefix()).arg(&program).args(["router", "start", "--interfaces"]);
-            command.arg(format!("{LEFT},{RIGHT}")).env("XDG_RUNTIME_DIR", folder.path());
+            command.arg(format!("{LEFT},{RIGHT}")).args(path.options());
         })?;
-        let mut router = Self { process, program, folder };
-        let (program, folder) = (router.program.clone(), router.folder.path().to_owned());
-        let asks = || status(lab, &program, &folder).is_some();
-        router.process.wait_until("its status", asks)?;
-        if path == Path::Off {
-            run(lab.router.starter(), |command| {
-                command.args(lab.router.prefix()).arg(&router.program).args(["router", "off"]);
-                command.env("XDG_RUNTIME_DIR", router.folder.path());
-            })?;
-        }
-        Ok(router)
+        process.wait_until("its status", || ask(lab, &program, &["status"]).is_some())?;
+        Ok(Self { _process: process, program, _folder: folder })
     }
 
-    /// What it says of itself.
-    pub fn status(&self, lab: &Lab) -> Option<Value> {
-        status(lab, &self.program, self.folder.path())
+    /// What `millrace router WORDS --json` prints, line by line.
+    pub fn ask(&self, lab: &Lab, words: &[&str]) -> Result<Vec<Value>, String> {
+        ask(lab, &self.program, words).ok_or_else(|| format!("`millrace router {}` does not answer", words.join(" ")))
     }
 
     /// How many packets were fast.
-    pub fn fast(&self, lab: &Lab) -> Option<u64> {
-        let status = self.status(lab)?;
-        // Packets that each interface took, and of these how many without Linux.
-        Some(status["interfaces"].as_array()?.iter().filter_map(|interface| interface["packets"][1].as_u64()).sum())
+    pub fn fast(&self, lab: &Lab) -> Result<u64, String> {
+        let status = self.ask(lab, &["status"])?;
+        let fast = status.first().and_then(|status| status["fast"].as_u64());
+        fast.ok_or_else(|| "`millrace router status` does not say how many packets were fast".to_owned())
     }
 }
 
-fn status(lab: &Lab, program: &std::path::Path, folder: &std::path::Path) -> Option<Value> {
+fn ask(lab: &Lab, program: &PathBuf, words: &[&str]) -> Option<Vec<Value>> {
     let mut command = Command::new(lab.router.starter());
-    command.args(lab.router.prefix()).arg(program).args(["router", "status", "--json"]);
-    command.env("XDG_RUNTIME_DIR", folder).stdin(Stdio::null()).stderr(Stdio::null());
+    command.args(lab.router.prefix()).arg(program).arg("router").args(words).arg("--json");
+    command.stdin(Stdio::null()).stderr(Stdio::null());
     let output = command.output().ok().filter(|output| output.status.success())?;
-    serde_json::from_slice(&output.stdout).ok()
+    serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>().collect::<Result<_, _>>().ok()
 }

@@ -14,6 +14,11 @@ pub struct Programs(Object);
 impl Programs {
     /// Loads them. The error is a sentence.
     pub fn load() -> Result<Self, String> {
+        // Why there are none; empty if there are.
+        let problem = env!("ROUTER_BENCH_PROBLEM");
+        if !problem.is_empty() {
+            return Err(format!("this was built without the BPF programs of the benchmark: {problem}"));
+        }
         let mut builder = ObjectBuilder::default();
         let open = builder.name("millrace_bench").and_then(|builder| builder.open_memory(OBJECT));
         open.and_then(|open| open.load()).map(Self).map_err(|why| format!("the BPF programs cannot be loaded: {why}"))

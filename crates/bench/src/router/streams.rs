@@ -45,12 +45,23 @@ impl Kind {
         Kind { protocol: Protocol::Tcp, offloads: true },
         Kind { protocol: Protocol::Udp, offloads: true },
     ];
+
+    /// The router's way for it: large segments are for tc.
+    pub fn fast(self) -> Path {
+        if self.offloads { Path::Tc } else { Path::Xdp }
+    }
 }
 
 impl Stream {
-    /// Measures it by these paths, in turns.
+    /// Measures it by these paths, in turns; those of the router are one.
     pub fn measure(kind: Kind, paths: &[Path], rounds: u32) -> Result<Self, String> {
-        let mut measured: Vec<(Path, Vec<f64>)> = paths.iter().map(|path| (*path, Vec::new())).collect();
+        let mut measured: Vec<(Path, Vec<f64>)> = Vec::new();
+        if paths.contains(&Path::Kernel) {
+            measured.push((Path::Kernel, Vec::new()));
+        }
+        if paths.iter().any(|path| path.is_fast()) {
+            measured.push((kind.fast(), Vec::new()));
+        }
         for _ in 0..rounds {
             for (path, values) in &mut measured {
                 values.push(gbps(kind, *path)?);

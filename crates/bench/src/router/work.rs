@@ -18,7 +18,7 @@ pub const RIGHT_MAC: [u8; 6] = [2, 0, 0, 0, 2, 1];
 pub const SINK_MAC: [u8; 6] = [2, 0, 0, 0, 2, 2];
 
 /// The service at the other end.
-const SERVICE: u16 = 9;
+pub const SERVICE: u16 = 9;
 /// Flows that differ in their source port alone, as in `bpf/router.bpf.c`.
 const PORTS: u32 = 40_000;
 /// The most flows: their other half of an address must not run into the next network.
@@ -96,12 +96,18 @@ impl Work {
         }
     }
 
-    /// Where in a frame the half of an address stands that differs: its lower one, of the source or the destination.
-    fn half_at(self) -> usize {
+    /// From and to which addresses the sink answers.
+    fn answered(self) -> (Ipv4Addr, Ipv4Addr) {
         match self {
-            Work::Route | Work::Snat => 32,
-            Work::Dnat => 28,
+            Work::Route => (FAR, SOURCE),
+            Work::Snat => (FAR, ROUTER_RIGHT),
+            Work::Dnat => (SINK, SOURCE),
         }
+    }
+
+    /// Whether flows differ in the address of the source.
+    fn is_source_many(self) -> bool {
+        self == Work::Dnat
     }
 }
 
@@ -131,17 +137,35 @@ pub struct Template {
     pub ip_sum: u32,
     pub l4_sum: u32,
     pub l4_sum_at: u32,
+    pub port_at: u32,
 }
 
 impl Template {
-    /// A frame to `to`, with everything but the port, the half of an address and the checksums.
+    /// What the source sends to `to`.
     pub fn new(traffic: Traffic, to: [u8; 6]) -> Self {
+        let half_at = if traffic.work.is_source_many() { 28 } else { 32 };
+        Self::made(traffic, [to, SOURCE_MAC], traffic.work.sent(), half_at, 34)
+    }
+
+    /// What the sink answers.
+    pub fn answer(traffic: Traffic) -> Self {
+        let half_at = if traffic.work.is_source_many() { 32 } else { 28 };
+        Self::made(traffic, [RIGHT_MAC, SINK_MAC], traffic.work.answered(), half_at, 36)
+    }
+
+    /// A frame with everything but the port, the half of an address and the checksums.
+    fn made(
+        traffic: Traffic,
+        macs: [[u8; 6]; 2],
+        (source, destination): (Ipv4Addr, Ipv4Addr),
+        half_at: usize,
+        port_at: usize,
+    ) -> Self {
         let (number, header, sum_at) = traffic.protocol.numbers();
-        let (source, destination) = traffic.work.sent();
         let length = usize::from(traffic.size);
         let mut frame = vec![0x5a; length];
-        frame[..6].copy_from_slice(&to);
-        frame[6..12].copy_from_slice(&SOURCE_MAC);
+        frame[..6].copy_from_slice(&macs[0]);
+        frame[6..12].copy_from_slice(&macs[1]);
         frame[12..14].copy_from_slice(&[8, 0]);
         frame[14..24].copy_from_slice(&[0x45, 0, 0, 0, 0, 1, 0, 0, 64, number]);
         frame[16..18].copy_from_slice(&(traffic.size - 14).to_be_bytes());
@@ -149,19 +173,19 @@ impl Template {
         frame[26..30].copy_from_slice(&source.octets());
         frame[30..34].copy_from_slice(&destination.octets());
         frame[34..34 + header].fill(0);
-        frame[36..38].copy_from_slice(&SERVICE.to_be_bytes());
+        // The other port.
+        frame[70 - port_at..72 - port_at].copy_from_slice(&SERVICE.to_be_bytes());
         match traffic.protocol {
             Protocol::Udp => frame[38..40].copy_from_slice(&(traffic.size - 34).to_be_bytes()),
             // Numbers, a header of five words, ACK, a window.
             Protocol::Tcp => frame[38..50].copy_from_slice(&[0, 0, 1, 0, 0, 0, 2, 0, 0x50, 0x10, 0x40, 0]),
         }
-        let half_at = traffic.work.half_at();
         let half = u32::from(u16::from_be_bytes([frame[half_at], frame[half_at + 1]]));
         frame[half_at..half_at + 2].fill(0);
         let ip_sum = sum(&frame[14..34]);
         // The pseudo header: addresses, protocol, length.
         let l4_sum = fold(sum(&frame[26..]) + u32::from(number) + u32::from(traffic.size - 34));
-        Self { frame, half_at: half_at as u32, half, ip_sum, l4_sum, l4_sum_at: sum_at as u32 }
+        Self { frame, half_at: half_at as u32, half, ip_sum, l4_sum, l4_sum_at: sum_at as u32, port_at: port_at as u32 }
     }
 
     /// The frame of a flow, as the generator makes it.
@@ -172,7 +196,7 @@ impl Template {
         let (half, port) = (self.half + flow / PORTS, FIRST_PORT + flow % PORTS);
         let mut put = |at: u32, value: u32| frame[at as usize..][..2].copy_from_slice(&(value as u16).to_be_bytes());
         put(self.half_at, half);
-        put(34, port);
+        put(self.port_at, port);
         put(24, !fold(self.ip_sum + half));
         put(self.l4_sum_at, !fold(self.l4_sum + half + port));
         frame
@@ -181,8 +205,18 @@ impl Template {
     /// `struct job` of the generator.
     pub fn job(&self, device: u32, flows: u32, stride: u32, flow: u32) -> Vec<u8> {
         let mut job = 0u64.to_ne_bytes().to_vec();
-        let numbers =
-            [device, flows, stride, flow, self.half_at, self.half, self.ip_sum, self.l4_sum, self.l4_sum_at, 0];
+        let numbers = [
+            device,
+            flows,
+            stride,
+            flow,
+            self.half_at,
+            self.half,
+            self.ip_sum,
+            self.l4_sum,
+            self.l4_sum_at,
+            self.port_at,
+        ];
         job.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
         job.extend_from_slice(&self.frame[..HEADERS]);
         job
@@ -225,8 +259,9 @@ mod tests {
         for work in Work::ALL {
             for protocol in [Protocol::Udp, Protocol::Tcp] {
                 let traffic = Traffic { work, protocol, size: 64, flows: MOST_FLOWS };
-                let template = Template::new(traffic, LEFT_MAC);
-                for flow in [0, 1, PORTS - 1, PORTS, 100_000, MOST_FLOWS - 1] {
+                let templates = [Template::new(traffic, LEFT_MAC), Template::answer(traffic)];
+                let flows = [0, 1, PORTS - 1, PORTS, 100_000, MOST_FLOWS - 1];
+                for (template, flow) in templates.iter().flat_map(|one| flows.map(|flow| (one, flow))) {
                     let frame = template.of_flow(flow);
                     assert_eq!(sum(&frame[14..34]), 0xffff, "{work:?} {flow}");
                     let (number, ..) = protocol.numbers();
