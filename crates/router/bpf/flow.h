@@ -383,8 +383,8 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
     u32 hash, word, number, at, hop_word, size;
     int reason;
 
-    if (p->proto == PROTO_TCP && (p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)))
-        return EITHER(finish);
+    if (p->proto == PROTO_TCP && (p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK)
+        return p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST) ? EITHER(finish) : REASON_TCP_FLAGS;
     if (!OF(read_key)(v, p, &key))
         return REASON_IP_HEADER;
     hash = OF(hash)(&key);

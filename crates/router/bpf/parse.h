@@ -72,6 +72,7 @@ struct icmp {
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
+#define TCP_ACK 0x10
 
 /* A packet as far as it has been understood. */
 struct packet {

@@ -41,7 +41,7 @@
     REASON(MISMATCH_TTL, FLOW, "Linux sends it with another hop limit than the rule would") \
     REASON(MISMATCH_SHADOW, FLOW, "a packet of it was compared with what Linux made of it, and was different") \
     REASON(KILLED, FLOW, "its rule was taken away by the daemon") \
-    REASON(TCP_FLAGS, STATE, "SYN, FIN and RST of TCP are conntrack's business") \
+    REASON(TCP_FLAGS, STATE, "SYN, FIN and RST of TCP, and segments without ACK, are conntrack's business") \
     REASON(NO_CONNTRACK, STATE, "conntrack has no entry for it") \
     REASON(NOT_ESTABLISHED, STATE, "conntrack has not seen both directions yet, or sees the connection end") \
     REASON(HELPER, STATE, "a helper of conntrack reads along") \
