@@ -36,14 +36,20 @@ impl Default for Config {
 }
 
 impl Engine {
+    /// Whether this build has a program to load.
+    ///
+    /// # Errors
+    /// [`EngineError::NotBuilt`] where it had no clang.
+    pub fn is_built() -> Result<(), EngineError> {
+        if PROGRAM.is_empty() { Err(EngineError::NotBuilt(env!("ROUTER_PROBLEM"))) } else { Ok(()) }
+    }
+
     /// Loads the program. Nothing is attached yet, and the mode is [`Mode::Off`](super::Mode::Off).
     ///
     /// # Errors
     /// [`EngineError::NotBuilt`] where the build had no clang, [`EngineError::Size`], [`EngineError::Load`].
     pub fn load(config: &Config) -> Result<Self, EngineError> {
-        if PROGRAM.is_empty() {
-            return Err(EngineError::NotBuilt(env!("ROUTER_PROBLEM")));
-        }
+        Self::is_built()?;
         for size in [config.rules4, config.rules6] {
             if !size.is_power_of_two() || !(1024..=1 << 24).contains(&size) {
                 return Err(EngineError::Size(size));

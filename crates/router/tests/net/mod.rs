@@ -57,6 +57,10 @@ pub struct Net {
 
 impl Net {
     pub fn new() -> Option<Self> {
+        if let Err(error) = Engine::is_built() {
+            eprintln!("skipped: {error}");
+            return None;
+        }
         if unshare(CloneFlags::CLONE_NEWNET).is_err() {
             eprintln!("skipped: a network namespace takes root");
             return None;
