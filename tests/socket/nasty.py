@@ -208,6 +208,44 @@ def epoll_for(end, events):
         assert epoll.poll(20)
 
 
+def closed_behind_much():
+    """Who has waited for room and closes has closed one direction: what he sent is read, and nobody hears of an end of both."""
+    def child(end):
+        end.setblocking(False)
+        # It is to hear of room.
+        epoll, sent = select.epoll(), 0
+        epoll.register(end, select.EPOLLOUT)
+        try:
+            while True:
+                sent += end.send(bytes(65536))
+        except BlockingIOError:
+            pass
+        end.close()
+        os.write(out, b"%d" % sent)
+    for is_epoll in (True, False):
+        into, out = os.pipe()
+        end, pid = pair(child)
+        sent, got = int(os.read(into, 100)), 0
+        ended(pid)
+        watch = select.epoll() if is_epoll else select.poll()
+        watch.register(end, select.POLLIN | select.POLLRDHUP)
+        # What nobody asks for would be said all the same.
+        over = select.POLLHUP | select.POLLERR
+        while True:
+            found = watch.poll(5 if is_epoll else 5000)
+            assert found and not found[0][1] & over, found
+            part = end.recv(4096)
+            if not part:
+                break
+            got += len(part)
+        assert got == sent, (got, sent)
+        watch.modify(end, 0)
+        before = time.process_time()
+        assert not watch.poll(0.3 if is_epoll else 300)
+        assert time.process_time() - before < 0.15, "it does not sleep"
+        end.close()
+
+
 def reset():
     """SO_LINGER with 0 seconds: ECONNRESET, perhaps behind what was sent before, then the end."""
     def child(end):
@@ -535,8 +573,8 @@ def client_of_many(address, count):
 
 
 def main():
-    for test in (full, time_limits, killed, killed_while_waited_for, end_of_a_watched_one, reset, threads, children, asleep,
-                 handed_over, stdio, printed, stray, connected_again, wide_select, watched_early):
+    for test in (full, time_limits, killed, killed_while_waited_for, end_of_a_watched_one, closed_behind_much, reset, threads, children,
+                 asleep, handed_over, stdio, printed, stray, connected_again, wide_select, watched_early):
         start = time.monotonic()
         test()
         print(f"{test.__name__}: {time.monotonic() - start:.1f} s", flush=True)

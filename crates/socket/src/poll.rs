@@ -201,6 +201,12 @@ impl Poll<'_> {
                 Watched::Stream(_, stream) => wake_by(stream, entry.events),
                 Watched::Epoll(..) => libc::POLLIN,
             };
+            // The kernel would say again that it is over, whatever it is asked for.
+            if let Watched::Stream(_, stream) = one
+                && stream.is_cut.load(Ordering::Relaxed)
+            {
+                entry.fd = -1;
+            }
         }
         list
     }
@@ -281,7 +287,9 @@ impl Poll<'_> {
             }
             let time = if is_woken { left } else { Some(left.map_or(SOON, |left| left.min(SOON))) };
             outcome = match &self.watched[..] {
-                [Watched::Stream(_, stream)] if self.is_alone && time.is_none() => sleep_in_recv(list[0].fd, stream),
+                [Watched::Stream(at, stream)] if self.is_alone && time.is_none() => {
+                    sleep_in_recv(self.fds[*at].fd, stream)
+                }
                 _ => self.ask_for(list, time, signals),
             };
         }

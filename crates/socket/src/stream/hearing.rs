@@ -31,11 +31,20 @@ impl Stream {
             self.has_ended.store(true, Ordering::Release);
         }
         if events & (libc::POLLHUP | libc::POLLERR) != 0 {
-            self.has_hung_up.store(true, Ordering::Release);
+            self.hang_up();
         }
         if events & libc::POLLIN != 0 {
             self.has_news.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The kernel has said that both directions are over. If only a doorbell has met nobody, which programs know nothing of, the other
+    /// end has closed after it had read everything: nothing comes any more, and what is in the ring is there.
+    pub(super) fn hang_up(&self) {
+        let by_doorbell = |shared: &Shared| shared.receives_here() && shared.writer.has_begun() && !shared.was_reset();
+        let over = if self.live().is_some_and(by_doorbell) { &self.is_cut } else { &self.has_hung_up };
+        over.store(true, Ordering::Release);
+        self.has_ended.store(true, Ordering::Release);
     }
 
     /// What `poll` says of a connection that has met.

@@ -58,6 +58,8 @@ pub(crate) struct Stream {
     /// The kernel has said that nothing comes any more, or that both directions are over.
     pub(crate) has_ended: AtomicBool,
     pub(crate) has_hung_up: AtomicBool,
+    /// The kernel has said that both directions are over, and to the program only what comes is.
+    pub(crate) is_cut: AtomicBool,
     /// That was heard by receiving: all that came before is there.
     is_finished: AtomicBool,
     /// What the kernel has said to a doorbell, and the program has not heard.
@@ -127,6 +129,7 @@ impl Stream {
             received: AtomicU32::new(0),
             has_ended: AtomicBool::new(false),
             has_hung_up: AtomicBool::new(false),
+            is_cut: AtomicBool::new(false),
             is_finished: AtomicBool::new(false),
             is_settled: AtomicBool::new(true),
             is_async: AtomicBool::new(false),

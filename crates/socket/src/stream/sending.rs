@@ -21,9 +21,9 @@ impl Stream {
         match sys::send(fd, &[IoSlice::new(&[0])], libc::MSG_NOSIGNAL) {
             // No room: as much waits at the other end, which is awake by that.
             Ok(_) | Err(Errno::AGAIN) => {}
-            Err(Errno::PIPE) => self.has_hung_up.store(true, Ordering::Relaxed),
+            Err(Errno::PIPE) => self.hang_up(),
             Err(error) => {
-                self.has_hung_up.store(true, Ordering::Relaxed);
+                self.hang_up();
                 if error != Errno::CONNRESET || shared.was_reset() {
                     self.error.store(error.raw_os_error(), Ordering::Relaxed);
                 }
