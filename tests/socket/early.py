@@ -140,8 +140,9 @@ def several():
     def both():
         assert until(level, end, select.EPOLLIN)
         assert until(edge, end, select.EPOLLIN)
+        # Before all is read: a sleeper on a busy machine would find nothing any more.
+        sleeper.join(10)
     fetch(end, both)
-    sleeper.join(10)
     assert not sleeper.is_alive() and found[0][0] == end.fileno(), found
     end.close()
     ended(pid)
