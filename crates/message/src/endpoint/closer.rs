@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-/// What waits to be closed before nobody is listened to.
+/// What waits to be closed before nobody is listened to; with a thread for each user, what waits of one of them.
 const MOST: usize = 64;
+/// What waits of all users: whoever has many user numbers is many of them, and each has a thread and descriptors of this process.
+const MOST_OF_ALL: usize = 4 * MOST;
 
 /// A thread of its own, which there is not before it is needed.
 #[derive(Default)]
@@ -70,9 +72,10 @@ impl Closers {
         self.0.entry(user).or_default()
     }
 
-    /// Whether so much of a user's waits that there should not be more.
+    /// Whether so much of a user's waits, or of all users', that there should not be more.
     pub fn is_full(&self, user: u32) -> bool {
         self.0.get(&user).is_some_and(Closer::is_full)
+            || self.0.values().map(Closer::waiting).sum::<usize>() >= MOST_OF_ALL
     }
 }
 
@@ -96,20 +99,24 @@ mod tests {
         assert!(!closer.is_full());
     }
 
+    /// A socket that is slow to close while the other end of it is there.
+    fn slow() -> (OwnedFd, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let slow = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        slow.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &slow, &[0; 1 << 16]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&slow, Some(std::time::Duration::from_secs(60))).unwrap();
+        (slow.into(), listener.accept().unwrap().0)
+    }
+
     #[test]
     fn who_sends_what_is_slow_to_close_stops_up_only_himself() {
         let mut closers = Closers::default();
-        let (listener, mut deaf) = (std::net::TcpListener::bind("127.0.0.1:0").unwrap(), Vec::new());
-        for _ in 0..MOST {
-            let slow = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            if deaf.is_empty() {
-                slow.set_nonblocking(true).unwrap();
-                while std::io::Write::write(&mut &slow, &[0; 1 << 16]).is_ok() {}
-                rustix::net::sockopt::set_socket_linger(&slow, Some(std::time::Duration::from_secs(60))).unwrap();
-            }
-            deaf.push(listener.accept().unwrap());
+        let (first, deaf) = slow();
+        closers.of(7).close(first);
+        for _ in 1..MOST {
             assert!(!closers.is_full(7));
-            closers.of(7).close(slow.into());
+            closers.of(7).close(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
         }
         assert!(closers.is_full(7) && !closers.is_full(8));
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -120,5 +127,23 @@ mod tests {
             thread::yield_now();
         }
         assert_eq!((closers.0.len(), closers.is_full(7)), (1, false));
+    }
+
+    #[test]
+    fn many_users_together_are_listened_to_no_more_either() {
+        let mut closers = Closers::default();
+        let (firsts, deaf): (Vec<_>, Vec<_>) = (0..8).map(|_| slow()).unzip();
+        for (first, user) in firsts.into_iter().zip(1000..) {
+            closers.of(user).close(first);
+            for _ in 1..MOST_OF_ALL / 8 {
+                assert!(!closers.is_full(1) && !closers.is_full(user));
+                closers.of(user).close(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
+            }
+        }
+        assert!(closers.is_full(1) && closers.is_full(1000));
+        drop(deaf);
+        while closers.is_full(1) {
+            thread::yield_now();
+        }
     }
 }

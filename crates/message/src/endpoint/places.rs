@@ -91,6 +91,10 @@ impl Places {
             return Err(format!("{} of {pages_len} bytes at {:#x}: {}", left.len, left.first, left.why));
         }
         let found = self.shared(first, len);
+        if found.is_some() {
+            // What is unmapped, and mapped at the same place again, is sent for the first time then.
+            self.memory().sent.retain(|one| (one.first, one.len) != (first, len));
+        }
         found.map(Some).ok_or_else(|| "its pages lie apart, in several files or in several places of one".to_owned())
     }
 
@@ -202,6 +206,17 @@ mod tests {
         assert_eq!(places.find(&bytes).unwrap().offset, place.offset);
         assert!(places.find(&vec![0_u8; LEAST - 1]).is_none());
         assert_eq!(places.adopted(), Adopted { found: 2, refused: 0, why: None });
+    }
+
+    /// A block of this size is mapped by itself, and the next one lies where the last one was.
+    #[test]
+    fn memory_that_is_mapped_again_at_the_same_place_is_adopted_as_soon_as_ever() {
+        let Some(places) = places(Scope::Mappings) else { return };
+        for life in 0..6 {
+            let bytes = vec![life; (32 << 20) + (8 << 10)];
+            let found = [places.find(&bytes), places.find(&bytes)].map(|place| place.is_some());
+            assert_eq!(found, [false, true], "life {life} at {:p}: {:?}", bytes.as_ptr(), places.adopted());
+        }
     }
 
     #[test]
