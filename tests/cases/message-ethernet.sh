@@ -89,31 +89,44 @@ sys.exit(not (len(rows) == 2 and rows[0]["sent_bytes"] > 20_000_000 and rows[1][
 END
 
 # What is compared with it, and the sweep of buffers with its drawing.
-"$millrace" bench message --rounds 1 --seconds 0.05 --metric large_to_emulation,large_to_message_mode,overlap --json \
-    >"$scratch/rows" 2>"$scratch/bench.log" || fail "bench message"
+cat >"$scratch/rows.py" <<'END'
+import json, sys
+rows = {row["metric"]: row for row in map(json.loads, sys.stdin)}
+print({metric: (row["count"], row["millrace"], row["peer"], row["ratio"]) for metric, row in rows.items()})
+assert list(rows) == ["large_to_emulation", "large_to_message_mode", "overlap"], rows
+# On a busy machine a sample is left out. Peers are so slow there that three decimals can be 0.000.
+measured = {metric: row for metric, row in rows.items() if row["count"] and None not in (row["millrace"], row["peer"])}
+overlap = measured.pop("overlap", {"millrace": 0, "peer": 100})
+assert all(row["millrace"] > 0 and row["peer"] >= 0 and (row["peer"] == 0 or row["ratio"] > 0) for row in measured.values()), measured
+assert overlap["millrace"] <= 110 and overlap["peer"] == 100, overlap
+# Most of a transfer passes beside what is computed, unless others have the cores: then once more.
+sys.exit(0 if len(measured) == 2 and overlap["millrace"] >= 50 else 3)
+END
+# is_as_said: the benchmark, once.
+is_as_said() {
+    "$millrace" bench message --rounds 1 --seconds 0.05 --metric large_to_emulation,large_to_message_mode,overlap --json \
+        >"$scratch/rows" 2>"$scratch/bench.log" || fail "bench message: $(cat "$scratch/bench.log")"
+    code=0
+    python3 "$scratch/rows.py" <"$scratch/rows" || code=$?
+    [ "$code" -eq 0 ] || [ "$code" -eq 3 ] || fail "the benchmark says something else"
+    [ "$code" -eq 0 ]
+}
+for turn in $(seq 12); do
+    ! is_as_said || break
+    [ "$turn" -lt 12 ] || fail "less than half of a transfer passes beside what is computed, or something was never measured"
+done
 "$millrace" bench message --sweep=mtu --from 524288 --seconds 0.01 --svg "$scratch/mtu.svg" --json \
     >"$scratch/mtus" 2>>"$scratch/bench.log" || fail "bench message --sweep=mtu"
-python3 - "$scratch/rows" "$scratch/mtus" "$scratch/mtu.svg" <<'END' || fail "the benchmarks say something else"
+python3 - "$scratch/mtus" "$scratch/mtu.svg" <<'END' || fail "the benchmarks say something else"
 import json, sys
-rows, mtus = ([json.loads(line) for line in open(name)] for name in sys.argv[1:3])
-for row in rows + mtus:
+mtus = [json.loads(line) for line in open(sys.argv[1])]
+for row in mtus:
     print({key: row.get(key) for key in ("metric", "count", "millrace", "peer", "ratio", "size", "mtu", "optimisations", "gbps", "latency_p50_ns", "copies")})
-assert [row["metric"] for row in rows] == ["large_to_emulation", "large_to_message_mode", "overlap"]
-for row in rows:
-    # On a busy machine a sample is left out. Peers are so slow there that three decimals can be 0.000.
-    ours, peer = row["millrace"], row["peer"]
-    if row["count"] == 0 or ours is None or peer is None:
-        print("left out:", row["metric"])
-    elif row["metric"] == "overlap":
-        # None of it is a share, too: the thread of the card has waited for its core.
-        assert -10 <= ours <= 110 and peer == 100, row
-    else:
-        assert ours > 0 and peer >= 0 and (peer == 0 or row["ratio"] > 0), row
 assert {(row["size"], row["mtu"], row["optimisations"]) for row in mtus} == {
     (size, mtu, which) for size in (16 << 20, 1 << 20) for mtu in (1 << 19, 1 << 20) for which in ("none", "1", "12", "123")
 }, mtus
 # What is very slow is not measured one by one.
 assert all(row["gbps"] > 0 and row["latency_p50_ns"] != 0 and row["copies"] == 2 and row["scheme"] == "one-copy" for row in mtus), mtus
 assert all((row["source_model_gbps"] is not None) == (row["optimisations"] in ("none", "123")) for row in mtus), mtus
-assert "optimisations 123" in open(sys.argv[3]).read()
+assert "optimisations 123" in open(sys.argv[2]).read()
 END
