@@ -9,7 +9,7 @@ use millrace_tool::options::Shared;
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
     card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, message, pktgen, ports,
-    pppoe, rdma, read, receive, regs, socket, stats, transmit, verbs, workers,
+    pppoe, rdma, read, receive, regs, router, socket, stats, transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -59,6 +59,18 @@ const USES: &Uses = &[
     (&["message"], &["json"]),
     (&["socket"], &[]),
     (&["pppoe"], &["json"]),
+    // Before the others: it has a `--mode` of its own.
+    (&["router", "start"], &["json"]),
+    (&["router", "status"], &["count", "json"]),
+    (&["router", "watch"], &["count", "json"]),
+    (&["router", "stop"], &[]),
+    (&["router", "on"], &[]),
+    (&["router", "off"], &[]),
+    (&["router", "only"], &[]),
+    (&["router", "add"], &[]),
+    (&["router", "remove"], &[]),
+    (&["router", "flush"], &[]),
+    (&["router"], &["json"]),
     (&["demo"], &["json"]),
     (&["explain"], &["device", "queue", "count", "json"]),
     // The first that fits counts.
@@ -95,6 +107,8 @@ const COUNTS: &[(&[&str], &str)] = &[
     (&["message", "listen"], "Senders to listen to, such as 1 [default: until Ctrl-C]"),
     (&["message", "send"], "Messages to send, such as 1000, 10M or 1e6 [default: 1000]"),
     (&["message", "latency"], "Messages to send there and back, such as 1000, 10M or 1e6"),
+    (&["router", "status"], LOOKS),
+    (&["router", "watch"], "How often to look"),
     (&["rdma", "capture"], "Packets to capture, such as 1000, 10k or 1e6"),
 ];
 const LOOKS: &str = "How often to look, with --watch";
@@ -175,6 +189,8 @@ Examples:
     Socket(socket::SocketArgs),
     /// Have a PPPoE session, where the kernel has no PPP
     Pppoe(pppoe::PppoeArgs),
+    /// Make a Linux router faster: what Linux does with a flow is done for the rest of it without Linux
+    Router(router::RouterArgs),
     /// Measure, with the program millrace-bench
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

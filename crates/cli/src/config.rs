@@ -1,4 +1,4 @@
-//! The configuration file of a card: the options of `millrace card`, by the same names, in TOML.
+//! Configuration files: the options of `millrace card`, or of `millrace router start`, by the same names, in TOML.
 //!
 //! What a file says is turned into words of a command line, and parsed together with those that were typed. Names, kinds
 //! and values are therefore those of the options, and cannot differ from them.
@@ -9,16 +9,49 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory, Parser};
+use clap::{Arg, ArgAction, ArgMatches, FromArgMatches};
 use millrace_tool::failure::Failure;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::args::{Cli, Command};
+use crate::args::{self, Cli, Command};
+use crate::commands::router::{RouterArgs, RouterCommand};
 use crate::policy::read_file;
 
+/// A command whose options can be in a file.
+struct Kind {
+    /// Its name, word by word.
+    path: &'static [&'static str],
+    /// Options that a file cannot set, and why.
+    not_in_files: &'static [(&'static str, &'static str)],
+    /// Options of which one on the command line also takes the place of another in the file.
+    instead: &'static [(&'static str, &'static str)],
+    /// Whether values fit together that clap looks at one by one.
+    check: fn(&Cli) -> Result<(), Failure>,
+}
+
+static CARD: Kind = Kind { path: &["card"], not_in_files: &NOT_OF_CARDS, instead: &INSTEAD, check: check_card };
+static ROUTER: Kind =
+    Kind { path: &["router", "start"], not_in_files: &NOT_OF_ROUTERS, instead: &[], check: |_| Ok(()) };
+
+/// Options of `router start` that a file cannot set.
+const NOT_OF_ROUTERS: [(&str, &str); 12] = [
+    ("config", "a file names no other file"),
+    ("until-eof", "whoever starts the router says how long it lives"),
+    ("json", "whoever reads the output says how it is written"),
+    ("help", "it is a question"),
+    ("version", "it is a question"),
+    ("device", "a router uses no card"),
+    ("queue", "a router uses no card"),
+    ("engine", "a router uses no card"),
+    ("size", "a router uses no card"),
+    ("count", "a router uses no card"),
+    ("burst", "a router uses no card"),
+    ("poll", "a router uses no card"),
+];
+
 /// Options of `card` that a file cannot set, and why.
-const NOT_IN_FILES: [(&str, &str); 11] = [
+const NOT_OF_CARDS: [(&str, &str); 11] = [
     ("config", "a file names no other file"),
     ("until-eof", "whoever starts the card says how long it lives"),
     ("json", "whoever reads the output says how it is written"),
@@ -38,17 +71,27 @@ const INSTEAD: [(&str, &str); 4] =
 
 /// Adds what the configuration file says, if these `words` name one.
 pub fn complete(cli: Cli, words: impl Iterator<Item = OsString>) -> Result<Cli, Failure> {
-    let Command::Card(card) = &cli.command else { return Ok(cli) };
-    let Some(file) = card.config.as_deref().map(File::read).transpose()?.flatten() else { return Ok(cli) };
+    let (kind, config) = match &cli.command {
+        Command::Card(card) => (&CARD, &card.config),
+        Command::Router(RouterArgs { command: RouterCommand::Start(start) }) => (&ROUTER, &start.config),
+        _ => return Ok(cli),
+    };
+    let read = |path: &Path| File::read(kind, path);
+    let Some(file) = config.as_deref().map(read).transpose()?.flatten() else { return Ok(cli) };
     let mut words: Vec<OsString> = words.collect();
-    // Behind it there would be no options, and a card takes nothing else.
+    // Behind it there would be no options, and these commands take nothing else.
     if words.last().is_some_and(|word| word == "--") {
         words.pop();
     }
-    let typed = Cli::command().try_get_matches_from(&words).map_err(|error| Failure::Usage(first_line(&error)))?;
-    let typed = typed.subcommand_matches("card").expect("the command is card");
+    let typed = args::command().try_get_matches_from(&words).map_err(|error| Failure::Usage(first_line(&error)))?;
+    let below = |typed: &ArgMatches, word: &&str| typed.subcommand_matches(word).expect("it is that command").clone();
+    let typed = &kind.path.iter().fold(typed, |typed, word| below(&typed, word));
     words.extend(file.words(typed)?.into_iter().map(OsString::from));
-    Cli::try_parse_from(words).map_err(|error| Failure::Usage(format!("{}: {}", file.name, first_line(&error))))
+    parsed(words).map_err(|error| Failure::Usage(format!("{}: {}", file.name, first_line(&error))))
+}
+
+fn parsed(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&args::command().try_get_matches_from(words)?)
 }
 
 /// What clap says, without the advice about the command line.
@@ -60,6 +103,8 @@ fn first_line(error: &clap::Error) -> String {
 
 /// A configuration file.
 struct File {
+    /// Of which command.
+    kind: &'static Kind,
     /// Its path, for people.
     name: String,
     text: String,
@@ -67,11 +112,11 @@ struct File {
 
 impl File {
     /// `None`: there is none, and a `-` in front says that there need not be.
-    fn read(path: &Path) -> Result<Option<Self>, Failure> {
+    fn read(kind: &'static Kind, path: &Path) -> Result<Option<Self>, Failure> {
         let optional = path.to_str().and_then(|path| path.strip_prefix('-')).map(PathBuf::from);
         let path = optional.as_deref().unwrap_or(path);
         match read_file("--config", path) {
-            Ok(text) => Ok(Some(Self { name: path.display().to_string(), text })),
+            Ok(text) => Ok(Some(Self { kind, name: path.display().to_string(), text })),
             Err(Failure::File { source, .. }) if optional.is_some() && source.kind() == io::ErrorKind::NotFound => {
                 Ok(None)
             }
@@ -86,7 +131,7 @@ impl File {
             .into_inner();
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
-        let options = options();
+        let options = self.kind.options();
         let is_typed = |option: &Arg| typed.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
         let typed: Vec<&str> = options.iter().filter(|option| is_typed(option)).filter_map(Arg::get_long).collect();
         let mut words = Vec::new();
@@ -94,7 +139,7 @@ impl File {
             let option = self.option(&options, key)?;
             let new = self.checked(option, value)?;
             let name = key.get_ref().as_ref();
-            let replaced = INSTEAD.iter().any(|(one, other)| *other == name && typed.contains(one));
+            let replaced = self.kind.instead.iter().any(|(one, other)| *other == name && typed.contains(one));
             if !replaced && !typed.contains(&name) {
                 words.extend(new);
             }
@@ -104,21 +149,21 @@ impl File {
 
     fn option<'a>(&self, options: &'a [Arg], key: &Spanned<std::borrow::Cow<'_, str>>) -> Result<&'a Arg, Failure> {
         let name = key.get_ref().as_ref();
-        if let Some((_, why)) = NOT_IN_FILES.iter().find(|(option, _)| *option == name) {
+        if let Some((_, why)) = self.kind.not_in_files.iter().find(|(option, _)| *option == name) {
             return Err(self.wrong(key.span(), &format!("{name} cannot be set in a file: {why}")));
         }
         let unknown = || {
-            let known = settable(options).collect::<Vec<_>>().join(", ");
+            let known = self.kind.settable(options).collect::<Vec<_>>().join(", ");
             self.wrong(key.span(), &format!("{name:?} is not an option; there are {known}"))
         };
         options.iter().find(|option| option.get_long() == Some(name)).ok_or_else(unknown)
     }
 
-    /// The words of one option, each of which a card could take if it were alone.
+    /// The words of one option, each of which the command could take if it were alone.
     fn checked(&self, option: &Arg, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Failure> {
         let words = spelled(option, value.get_ref()).ok_or_else(|| self.wrong(value.span(), &expected(option)))?;
         for word in &words {
-            check(word).map_err(|text| self.wrong(value.span(), &text))?;
+            self.kind.check(word).map_err(|text| self.wrong(value.span(), &text))?;
         }
         Ok(words)
     }
@@ -129,16 +174,34 @@ impl File {
     }
 }
 
-/// All options of `card`.
-fn options() -> Vec<Arg> {
-    let mut command = Cli::command();
-    command.build();
-    command.find_subcommand("card").expect("there is such a command").get_arguments().cloned().collect()
+impl Kind {
+    /// All options of the command.
+    fn options(&self) -> Vec<Arg> {
+        let mut command = args::command();
+        command.build();
+        let found = self
+            .path
+            .iter()
+            .fold(&command, |command, word| command.find_subcommand(word).expect("there is such a command"));
+        found.get_arguments().cloned().collect()
+    }
+
+    /// Names of those that a file can set.
+    fn settable<'a>(&self, options: &'a [Arg]) -> impl Iterator<Item = &'a str> {
+        let names = options.iter().filter_map(Arg::get_long);
+        names.filter(|name| self.not_in_files.iter().all(|(other, _)| other != name))
+    }
+
+    fn check(&self, word: &str) -> Result<(), String> {
+        let words = ["millrace"].iter().chain(self.path).copied().chain([word]);
+        let cli = parsed(words).map_err(|error| first_line(&error))?;
+        (self.check)(&cli).map_err(|failure| failure.to_string())
+    }
 }
 
-/// Names of those that a file can set.
-fn settable(options: &[Arg]) -> impl Iterator<Item = &str> {
-    options.iter().filter_map(Arg::get_long).filter(|name| NOT_IN_FILES.iter().all(|(other, _)| other != name))
+fn check_card(cli: &Cli) -> Result<(), Failure> {
+    let Command::Card(card) = &cli.command else { return Ok(()) };
+    card.check_values(&cli.shared)
 }
 
 /// The words that say the same on a command line. `None`: the option takes something else.
@@ -170,18 +233,13 @@ fn expected(option: &Arg) -> String {
     }
 }
 
-fn check(word: &str) -> Result<(), String> {
-    let cli = Cli::try_parse_from(["millrace", "card", word]).map_err(|error| first_line(&error))?;
-    let Command::Card(card) = &cli.command else { return Ok(()) };
-    card.check_values(&cli.shared).map_err(|failure| failure.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
     const EXAMPLE: &str = include_str!("../../../packaging/card.toml");
+    const EXAMPLE_OF_ROUTER: &str = include_str!("../../../packaging/router.toml");
 
     /// The card of a file, and of what was typed behind `--config FILE`.
     fn card(text: &str, typed: &str) -> Result<Cli, String> {
@@ -194,7 +252,7 @@ mod tests {
 
     fn read(line: &str) -> Result<Cli, Failure> {
         let words = || line.split_whitespace();
-        complete(Cli::try_parse_from(words()).unwrap(), words().map(OsString::from))
+        complete(parsed(words()).unwrap(), words().map(OsString::from))
     }
 
     fn assert_same(text: &str, typed: &str, line: &str) {
@@ -271,23 +329,58 @@ mod tests {
         read("millrace card --config=-/nowhere/card.toml").unwrap();
     }
 
-    /// Lines of the example that set something, without the `#` of those that are only shown.
-    fn examples() -> impl Iterator<Item = &'static str> {
-        let lines = EXAMPLE.lines().map(|line| line.strip_prefix('#').unwrap_or(line));
+    /// Lines of an example that set something, without the `#` of those that are only shown.
+    fn examples(text: &'static str) -> impl Iterator<Item = &'static str> {
+        let lines = text.lines().map(|line| line.strip_prefix('#').unwrap_or(line));
         lines.filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()))
     }
 
     #[test]
     fn the_example_works_as_it_is_and_line_by_line() {
         card(EXAMPLE, "").unwrap();
-        for line in examples() {
+        for line in examples(EXAMPLE) {
             card(line, "").unwrap_or_else(|error| panic!("{line}: {error}"));
         }
     }
 
     #[test]
     fn every_option_is_in_the_example_or_has_a_reason_not_to_be() {
-        let shown: BTreeSet<&str> = examples().map(|line| line.split(' ').next().unwrap()).collect();
-        assert_eq!(shown, settable(&options()).collect());
+        for (kind, example) in [(&CARD, EXAMPLE), (&ROUTER, EXAMPLE_OF_ROUTER)] {
+            let shown: BTreeSet<&str> = examples(example).map(|line| line.split(' ').next().unwrap()).collect();
+            assert_eq!(shown, kind.settable(&kind.options()).collect());
+        }
+    }
+
+    #[test]
+    fn a_file_makes_the_router_that_the_options_make() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("router.toml");
+        let start = |text: &str, typed: &str| {
+            std::fs::write(&path, text).unwrap();
+            let cli = read(&format!("millrace router start --config {} {typed}", path.display()));
+            let cli = cli.map_err(|failure| failure.to_string().replace(&path.display().to_string(), "FILE"))?;
+            let Command::Router(RouterArgs { command: RouterCommand::Start(start) }) = cli.command else {
+                panic!("another command")
+            };
+            Ok::<_, String>(format!("{:?}", start.options().map_err(|failure| failure.to_string())?))
+        };
+        let typed = start("", "--interfaces eth0,eth* --mode tc --shadow all --off").unwrap();
+        assert_eq!(
+            start("interfaces = [\"eth0\", \"eth*\"]\nmode = \"tc\"\nshadow = \"all\"\noff = true", ""),
+            Ok(typed.clone())
+        );
+        assert_eq!(
+            start(
+                "interfaces = \"x\"\nmode = \"xdp\"\nshadow = \"all\"\noff = true",
+                "--interfaces eth0,eth* --mode tc"
+            ),
+            Ok(typed)
+        );
+        assert!(start("\nmode = \"wood\"", "").unwrap_err().starts_with("FILE:2: invalid value 'wood'"));
+        assert!(start("", "").unwrap_err().contains("--interfaces"));
+        start(EXAMPLE_OF_ROUTER, "").unwrap();
+        for line in examples(EXAMPLE_OF_ROUTER) {
+            start(line, "--interfaces eth0").unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
     }
 }

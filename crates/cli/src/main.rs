@@ -44,9 +44,10 @@ fn end(done: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// What of the log a command shows unless told otherwise. Whoever runs a card wants to know who uses it.
+/// What of the log a command shows unless told otherwise. Whoever runs a card wants to know who uses it, and of a router what
+/// happens to its interfaces.
 fn usual_log(command: &Command) -> LevelFilter {
-    if matches!(command, Command::Card(_)) { LevelFilter::INFO } else { LevelFilter::WARN }
+    if matches!(command, Command::Card(_) | Command::Router(_)) { LevelFilter::INFO } else { LevelFilter::WARN }
 }
 
 fn run(cli: &Cli) -> Result<(), Failure> {
@@ -98,6 +99,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Rdma(args) => run::rdma::run(shared, args),
         Command::Message(args) => run::message::run(shared, args),
         Command::Pppoe(args) => run::pppoe::run(shared, args),
+        Command::Router(args) => run::router::run(shared, args),
         Command::Demo => run::demo::run(shared),
         Command::Completions(args) => run::completions::run(args, &args::command()),
         Command::Man(args) => run::man::run(args, &args::command()),

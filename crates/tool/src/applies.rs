@@ -2,7 +2,7 @@
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 
 /// Every shared option, in the order of the help.
 pub const ALL: [&str; 9] = ["device", "queue", "engine", "mode", "size", "count", "burst", "poll", "json"];
@@ -19,7 +19,14 @@ pub fn narrowed(root: Command, uses: &Uses) -> Command {
             Some(argument.hide(!used.contains(option)))
         };
         let arguments: Vec<_> = ALL.iter().filter_map(own).collect();
-        within(root, path, |command| command.args(&arguments))
+        within(root, path, |command| {
+            // A command may have an option of its own by that name, which means something else.
+            let is_own = |long: &str| command.get_arguments().any(|own| own.get_long() == Some(long));
+            let nameless =
+                |argument: Arg| if argument.get_long().is_some_and(is_own) { argument.long(None) } else { argument };
+            let arguments: Vec<Arg> = arguments.into_iter().map(nameless).collect();
+            command.args(arguments)
+        })
     })
 }
 

@@ -22,6 +22,7 @@ pub mod rdma;
 pub mod read;
 pub mod receive;
 pub mod regs;
+pub mod router;
 pub mod socket;
 pub mod stats;
 pub mod transmit;

@@ -1,11 +1,14 @@
 //! What of Linux would better be switched for the fast path: said when it starts, and never done.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::choice::Place;
+use crate::kernel::address::Address;
 use crate::kernel::link::{Kind, Link};
+use crate::kernel::mirror::Mirror;
 use crate::kernel::netfilter::{Family, Hooks};
 use crate::kernel::settings;
 
@@ -23,19 +26,22 @@ fn advice(what: impl Into<String>, command: impl Into<String>) -> Advice {
 }
 
 /// What concerns the whole network namespace.
-pub fn of_namespace(hooks: &Hooks) -> Vec<Advice> {
+pub fn of_namespace(hooks: &Hooks, mirror: &Mirror) -> Vec<Advice> {
     let number = |name: &str| settings::number(name);
     let mut all = Vec::new();
     if number("ipv4/ip_forward") == Some(0) {
         all.push(advice("Linux does not forward IPv4, and so nothing becomes fast", "sysctl -w net.ipv4.ip_forward=1"));
     }
-    if number("ipv6/conf/all/forwarding") == Some(0) {
+    // Those of one link alone do not count: every interface has one.
+    let is_global = |address: &Address| matches!(address.address, IpAddr::V6(v6) if !v6.is_loopback() && !v6.is_unicast_link_local());
+    if number("ipv6/conf/all/forwarding") == Some(0) && mirror.addresses.iter().any(is_global) {
         all.push(advice(
             "Linux does not forward IPv6, and so nothing of it becomes fast",
             "sysctl -w net.ipv6.conf.all.forwarding=1",
         ));
     }
-    if hooks.look_at(Family::Ipv4) || hooks.look_at(Family::Ipv6) {
+    let is_ruled = hooks.look_at(Family::Ipv4) || hooks.look_at(Family::Ipv6);
+    if is_ruled {
         if number("netfilter/nf_conntrack_count").is_none() {
             let what = "the ruleset looks at forwarded packets, and this kernel has no conntrack: flows stay slow";
             all.push(advice(what, "modprobe nf_conntrack"));
@@ -46,11 +52,10 @@ pub fn of_namespace(hooks: &Hooks) -> Vec<Advice> {
         }
     }
     let bridged = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
-    for name in bridged {
+    let has_bridge = mirror.links.values().any(|link| matches!(link.kind, Kind::Bridge { .. }));
+    for name in bridged.into_iter().filter(|_| has_bridge && is_ruled) {
         if number(&format!("bridge/{name}")) == Some(1) {
-            let what = format!(
-                "{name} is on: bridged packets pass the rules for routed ones, and stay slow where there are such rules"
-            );
+            let what = format!("{name} is on: bridged packets pass the rules for routed ones, and so stay slow");
             all.push(advice(what, format!("sysctl -w net.bridge.{name}=0")));
         }
     }

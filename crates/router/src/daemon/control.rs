@@ -232,6 +232,24 @@ fn groups_of(pid: i32, uid: u32) -> Vec<u32> {
     if !users.is_empty() && users.iter().all(|&user| user == uid) { numbers("Groups:") } else { Vec::new() }
 }
 
+/// Takes an abstract name for as long as the descriptor lives, so that no other router of this namespace has what it stands for.
+///
+/// # Errors
+/// Who has it, in words.
+pub fn claim(name: &str) -> Result<OwnedFd, String> {
+    let failed = |error: Errno| error.to_string();
+    let address = address(name).map_err(|error| error.to_string())?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(failed)?;
+    match bind(&socket, &address) {
+        Ok(()) => listen(&socket, 0).map(|()| socket).map_err(failed),
+        Err(Errno::ADDRINUSE) => Err(who_has(&address).map_or_else(
+            || "of this network namespace".to_owned(),
+            |(pid, uid)| format!("process {pid} of user {uid}"),
+        )),
+        Err(error) => Err(failed(error)),
+    }
+}
+
 fn who_has(address: &SocketAddrUnix) -> Option<(i32, u32)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;

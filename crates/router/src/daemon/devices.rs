@@ -5,13 +5,14 @@ use crate::kernel::link::{Kind, Link, PortVlan};
 use crate::kernel::mirror::Mirror;
 use crate::kernel::settings;
 
-use super::choice::Place;
+/// `rp_filter`: the way back has to be the same interface.
+pub const STRICT: u8 = 1;
+/// `rp_filter`: there has to be a way back.
+pub const LOOSE: u8 = 2;
 
 /// An interface, as the engine sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Packets that come by it are looked at, in that place.
-    pub on: Option<Place>,
     /// It is up.
     pub is_up: bool,
     /// It is a bridge; whether that looks at tags.
@@ -26,7 +27,7 @@ pub struct Device {
     pub mac: [u8; 6],
     /// The VLAN of what comes without a tag, at a port of a bridge that looks at them.
     pub untagged_vlan: Option<u16>,
-    /// `rp_filter`: 0 off, 1 strict, 2 loose.
+    /// `rp_filter`: [`STRICT`], [`LOOSE`], or 0.
     pub rp_filter: u8,
     /// Linux forwards IPv4 that comes by it.
     pub forwards_ipv4: bool,
@@ -54,14 +55,13 @@ impl Forwarding {
 
 impl Device {
     /// What there is to say of an interface.
-    pub fn of(mirror: &Mirror, link: &Link, on: Option<Place>, forwarding: Forwarding) -> Self {
+    pub fn of(mirror: &Mirror, link: &Link, forwarding: Forwarding) -> Self {
         let setting = |family, name| settings::of_interface(family, &link.name, name).unwrap_or_default();
         let port_of = link.master.filter(|_| link.port.is_some());
         let filters = port_of.and_then(|bridge| mirror.links.get(&bridge)).is_some_and(filters_vlans);
         let vlans = mirror.port_vlans.get(&link.index).filter(|_| filters);
         let untagged = |vlans: &Vec<PortVlan>| vlans.iter().find(|vlan| vlan.is_untagged_in).map(|vlan| vlan.id);
         Self {
-            on,
             is_up: link.is_up(),
             bridge: if let Kind::Bridge { vlan_filtering } = link.kind { Some(vlan_filtering) } else { None },
             port_of,
@@ -123,7 +123,7 @@ mod tests {
         };
         let vlan = |id, is_untagged_in| PortVlan { id, is_untagged_in, is_untagged_out: is_untagged_in };
         mirror.port_vlans.insert(4, vec![vlan(7, false), vlan(9, true)]);
-        let of = |mirror: &Mirror| Device::of(mirror, &port, Some(Place::Xdp), Forwarding { rp_filter: 2, ipv6: true });
+        let of = |mirror: &Mirror| Device::of(mirror, &port, Forwarding { rp_filter: 2, ipv6: true });
         let device = of(&mirror);
         assert_eq!((device.port_of, device.untagged_vlan, device.rp_filter), (Some(3), Some(9), 2));
         assert_eq!(
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_vlan_names_what_it_lies_on() {
         let vlan = Link { parent: Some(4), ..link(5, Kind::Vlan(Vlan { ethertype: 0x8100, id: 42 })) };
-        let device = Device::of(&Mirror::default(), &vlan, None, Forwarding::default());
-        assert_eq!((device.vlan, device.on, device.forwards_ipv6), (Some((4, 0x8100, 42)), None, false));
+        let device = Device::of(&Mirror::default(), &vlan, Forwarding::default());
+        assert_eq!((device.vlan, device.forwards_ipv6), (Some((4, 0x8100, 42)), false));
     }
 }

@@ -1,17 +1,36 @@
 //! The daemon: what Linux has, told to the engine the moment that it changes.
 //!
-//! - `pattern`, `choice`, `off`: which interfaces, where, and why not; `parts`: which work is done;
-//! - `capabilities`, `advice`: what the process may do, and what Linux would better be told;
-//! - `delays`: how long it took.
+//! - `router`: the daemon itself, one thread; `options`: how it is started; `changes`: from an event to the engine; `requests`: from a client;
+//! - `sight`: all that is known of Linux; `devices`, `tell`: what of it the engine is told; `flows`: what the engine has made of it;
+//!   `compared`: what comparing packets has found;
+//! - `pattern`, `choice`, `off`, `attach`: which interfaces, where, and why not; `parts`: which work is done;
+//! - `capabilities`, `advice`: what the process may do, and what Linux would better be told; `delays`: how long it took;
+//! - `protocol`, `control`, `client`: how it is asked.
 
 pub mod advice;
+#[cfg(feature = "bpf")]
+mod attach;
 pub mod capabilities;
+#[cfg(feature = "bpf")]
+mod changes;
 pub mod choice;
 pub mod client;
+#[cfg(feature = "bpf")]
+mod compared;
 pub mod control;
 pub mod delays;
 pub mod devices;
+#[cfg(feature = "bpf")]
+mod flows;
 pub mod off;
+pub mod options;
 pub mod parts;
 pub mod pattern;
 pub mod protocol;
+#[cfg(feature = "bpf")]
+mod requests;
+#[cfg(feature = "bpf")]
+pub mod router;
+pub mod sight;
+#[cfg(feature = "bpf")]
+mod tell;

@@ -2,11 +2,8 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 /// Why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "reason", content = "of")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Off {
     /// There is no such interface; it is taken when it comes.
     Absent,
@@ -101,6 +98,44 @@ impl fmt::Display for Off {
             ),
             Self::NetdevHook(chain) => write!(f, "chain {chain} of nftables is at the interface"),
             Self::Failed(why) => write!(f, "its programs could not be attached: {why}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reason;
+
+    const DOCUMENT: &str = include_str!("../../../../docs/router.md");
+
+    #[test]
+    fn every_reason_is_in_the_document() {
+        let text = String::new;
+        let all = [
+            Off::Absent,
+            Off::SwitchedOff,
+            Off::Down,
+            Off::NotEthernet,
+            Off::Upper(text()),
+            Off::Kind(text()),
+            Off::Member(text()),
+            Off::PortState(0),
+            Off::PortGuarded,
+            Off::ForeignXdp(0),
+            Off::OtherRouter(text()),
+            Off::Shaped(text()),
+            Off::IngressFilter(text()),
+            Off::EgressFilter(text()),
+            Off::NetdevHook(text()),
+            Off::Failed(text()),
+        ];
+        for off in all {
+            assert!(DOCUMENT.contains(&format!("`{}`", off.name())), "{}", off.name());
+        }
+        for reason in Reason::ALL.into_iter().filter(|reason| *reason != Reason::Fast) {
+            let line = format!("| {} | `{reason}` | ", reason.step());
+            assert!(DOCUMENT.contains(&line), "docs/router.md lacks the line\n{line}{} |", reason.sentence());
         }
     }
 }

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use super::advice::Advice;
 use super::choice::Place;
 use super::delays::Summary;
-use super::off::Off;
 use super::parts::Parts;
 use super::pattern::Pattern;
 use crate::Step;
@@ -159,6 +158,12 @@ pub struct Status {
     pub advice: Vec<Advice>,
     /// What this kernel or process cannot do, in words.
     pub missing: Vec<String>,
+    /// Rules that ended because nobody used them.
+    pub aged: u64,
+    /// Rules that ended with their connection.
+    pub ended: u64,
+    /// Connections whose windows conntrack still checks, for it could not be told.
+    pub not_liberal: u64,
 }
 
 /// An interface that was asked for.
@@ -170,10 +175,12 @@ pub struct Interface {
     pub index: u32,
     /// Where the program is; `None`: nowhere.
     pub place: Option<Place>,
-    /// Why it is not on.
-    pub off: Option<Off>,
-    /// Packets that it took, and of these how many without Linux.
-    pub packets: Option<[u64; 2]>,
+    /// Name of the reason why it is not on ([`Off::name`](super::off::Off::name)).
+    pub off: Option<String>,
+    /// That in a sentence.
+    pub why: Option<String>,
+    /// Packets that came by it and went without Linux.
+    pub fast: Option<u64>,
 }
 
 /// How many rules there are.
@@ -288,6 +295,48 @@ mod tests {
         assert!(fits(Some("10.9.0.1:80"), Some("10.0.0.1:0")) && fits(Some("10.0.0.1:1000"), Some("10.9.0.1:80")));
         assert!(!fits(Some("10.0.0.1:1001"), None) && !fits(Some("10.0.0.1:1000"), Some("10.9.0.1:81")));
         assert!(!Filter { protocol: Some(17), ..Filter::default() }.fits(6, ends, translated));
+    }
+
+    #[test]
+    fn what_is_sent_is_what_arrives() {
+        let interface = Interface {
+            name: "eth0".to_owned(),
+            index: 2,
+            place: Some(Place::Tc),
+            off: Some("shaped".to_owned()),
+            why: Some("tbf".to_owned()),
+            fast: Some(7),
+        };
+        let advice = Advice { what: "a".to_owned(), command: "b".to_owned() };
+        let status =
+            Status { interfaces: vec![interface], parts: Some(Parts::ALL), advice: vec![advice], ..Status::default() };
+        let rule = RuleInfo {
+            id: 1,
+            state: "active".to_owned(),
+            input: "left".to_owned(),
+            protocol: 6,
+            source: ("10.0.0.1".parse().unwrap(), 1),
+            destination: ("fd00::1".parse().unwrap(), 2),
+            new_source: ("10.0.0.1".parse().unwrap(), 1),
+            new_destination: ("fd00::1".parse().unwrap(), 2),
+            dscp: 0,
+            new_dscp: 46,
+            output: "right".to_owned(),
+            is_bridged: false,
+            packets: u64::MAX,
+            bytes: u64::MAX,
+            idle_s: 0.5,
+            age_s: Some(1.0),
+            step: 8,
+            reason: "linux-silent".to_owned(),
+            meaning: "it is filtered, held back, or for the router itself, and so on".to_owned(),
+        };
+        let page = Answer::Rules { rules: vec![rule; PAGE], next: Some(u64::MAX) };
+        for answer in [Answer::Status(Box::new(status)), page, Answer::Shadow(Shadow::default())] {
+            let bytes = postcard::to_stdvec(&answer).unwrap();
+            assert!(bytes.len() <= LONGEST, "{}", bytes.len());
+            assert_eq!(postcard::from_bytes(&bytes), Ok(answer));
+        }
     }
 
     #[test]

@@ -235,6 +235,17 @@ fn port(data: Attributes<'_>) -> BridgePort {
     BridgePort { state: byte(1), hairpin: set(4), learning: set(8), isolated: set(33), locked: set(39) }
 }
 
+/// Reads what a port of a bridge is from `RTM_NEWLINK` of the bridge's family, which alone tells when that changes; `None` for other messages.
+pub fn bridge_port(body: &[u8]) -> Option<(u32, BridgePort)> {
+    const AF_BRIDGE: u8 = 7;
+    const PORT: u16 = 12;
+    (body.first() == Some(&AF_BRIDGE)).then_some(())?;
+    let index = wire::u32_at(body, 4)?;
+    // In old kernels one byte, the state alone.
+    let all = wire::attributes(body, HEADER).find(PORT).filter(|all| all.len() > 4)?;
+    Some((index, port(wire::nested(all))))
+}
+
 /// Reads the VLANs of a port from `RTM_NEWLINK` of the bridge's family; `None` for other messages.
 pub fn port_vlans(body: &[u8]) -> Option<(u32, Vec<PortVlan>)> {
     const AF_BRIDGE: u8 = 7;
@@ -313,6 +324,16 @@ mod tests {
             .with(IFLA_LINK, &3_u32.to_ne_bytes())
             .with(IFLA_LINK_NETNSID, &0_u32.to_ne_bytes());
         assert_eq!(Link::read(&body(request)).unwrap().parent, None);
+    }
+
+    #[test]
+    fn a_bridge_tells_of_its_ports_apart() {
+        let request =
+            |family| Request::new(16, 0, &header(family, 1)).within(12, |port| port.with(1, &[3]).with(33, &[1]));
+        let port = BridgePort { state: 3, isolated: true, ..BridgePort::default() };
+        assert_eq!(bridge_port(&body(request(7))), Some((7, port)));
+        assert_eq!(bridge_port(&body(request(0))), None);
+        assert_eq!(bridge_port(&body(Request::new(16, 0, &header(7, 1)).with(12, &[3]))), None);
     }
 
     #[test]

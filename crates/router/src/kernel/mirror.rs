@@ -7,6 +7,7 @@ use super::address::Address;
 use super::link::{self, Link, PortVlan};
 use super::neighbour::{Neighbour, Station};
 use super::route::{Multicast, Rule};
+use super::shaping;
 use super::socket::{Error, Questions};
 use super::wire::{self, Message, Request};
 
@@ -43,8 +44,8 @@ pub enum Change {
     Link(u32),
     /// Addresses: what was forwarded may be for this host now.
     Addresses(u32),
-    /// The way to a neighbour.
-    Neighbour(u32, IpAddr),
+    /// The way to a neighbour at an interface, whose Ethernet address was this.
+    Neighbour(u32, [u8; 6]),
     /// Where a frame goes in a bridge.
     Station(Station, Move),
     /// Multicast routes.
@@ -102,6 +103,8 @@ const GET_NEIGHBOUR: u16 = 30;
 const NEW_RULE: u16 = 32;
 const DELETE_RULE: u16 = 33;
 const GET_RULE: u16 = 34;
+const NEW_FILTER: u16 = 44;
+const DELETE_FILTER: u16 = 45;
 const QDISC_AND_FILTER: [u16; 6] = [36, 37, 40, 41, 44, 45];
 const SETTINGS: u16 = 80;
 const NEW_NEXT_HOP: u16 = 104;
@@ -165,20 +168,38 @@ impl Mirror {
             // They are not kept: the kernel does not tell of those that go with their interface.
             NEW_NEXT_HOP | DELETE_NEXT_HOP => Some(Change::Routes),
             SETTINGS => Some(Change::Settings),
+            NEW_FILTER | DELETE_FILTER if shaping::is_ours(body) => None,
             kind if QDISC_AND_FILTER.contains(&kind) => wire::u32_at(body, 4).map(Change::Shaping),
             _ => None,
         }
     }
 
     fn new_link(&mut self, body: &[u8]) -> Option<Change> {
-        if let Some((index, vlans)) = link::port_vlans(body) {
-            let before = self.port_vlans.insert(index, vlans);
-            return (before.as_ref() != self.port_vlans.get(&index)).then_some(Change::Link(index));
+        const AF_BRIDGE: u8 = 7;
+        if body.first() == Some(&AF_BRIDGE) {
+            return self.new_port(body);
         }
         let link = Link::read(body)?;
         let index = link.index;
         let before = self.links.insert(index, link);
         (before.as_ref() != self.links.get(&index)).then_some(Change::Link(index))
+    }
+
+    /// A bridge says what a port of it is now.
+    fn new_port(&mut self, body: &[u8]) -> Option<Change> {
+        let mut changed = None;
+        if let Some((index, vlans)) = link::port_vlans(body) {
+            let before = self.port_vlans.insert(index, vlans);
+            changed = (before.as_ref() != self.port_vlans.get(&index)).then_some(index);
+        }
+        if let Some((index, port)) = link::bridge_port(body)
+            && let Some(link) = self.links.get_mut(&index)
+            && link.port.is_some_and(|before| before != port)
+        {
+            link.port = Some(port);
+            changed = Some(index);
+        }
+        changed.map(Change::Link)
     }
 
     fn delete_link(&mut self, body: &[u8]) -> Option<Change> {
@@ -201,18 +222,20 @@ impl Mirror {
         let before = self.neighbours.get(&key).copied();
         if before.is_none() && self.neighbours.len() >= MOST {
             self.left_out += 1;
-            return Some(Change::Neighbour(key.0, key.1));
+            // Whatever it was before.
+            return Some(Change::Link(neighbour.interface));
         }
         self.neighbours.insert(key, neighbour);
-        let is_same = before.map_or(neighbour.mac.is_none(), |before| before.is_same_way(&neighbour));
-        (!is_same).then_some(Change::Neighbour(key.0, key.1))
+        // Who had no address has no packets on the way to it.
+        let old = before?.mac?;
+        (neighbour.mac != Some(old)).then_some(Change::Neighbour(key.0, old))
     }
 
     fn delete_neighbour(&mut self, body: &[u8]) -> Option<Change> {
         if let Some(neighbour) = Neighbour::read(body) {
             let key = (neighbour.interface, neighbour.address);
             let before = self.neighbours.remove(&key)?;
-            return before.mac.map(|_| Change::Neighbour(key.0, key.1));
+            return before.mac.map(|old| Change::Neighbour(key.0, old));
         }
         let gone = Station::read(body)?;
         // An address that has moved is gone from its old port, and may be known at the new one already.
@@ -305,7 +328,20 @@ mod tests {
         let mut tell = |state, last| mirror.apply(&message(NEW_NEIGHBOUR, &neighbour(state, last))).is_some();
         let changes =
             [(0x20, 1), (2, 1), (4, 1), (8, 1), (2, 2), (0x20, 2), (0x20, 2)].map(|(state, last)| tell(state, last));
-        assert_eq!(changes, [false, true, false, false, true, true, false]);
+        assert_eq!(changes, [false, false, false, false, true, true, false]);
+    }
+
+    #[test]
+    fn the_routers_own_filters_change_nothing() {
+        let filter = |priority: u32| {
+            let mut header = header::<20>(0);
+            header[4..8].copy_from_slice(&7_u32.to_ne_bytes());
+            header[16..20].copy_from_slice(&(priority << 16 | 0x300).to_ne_bytes());
+            header
+        };
+        let tell = |kind, priority| Mirror::default().apply(&message(kind, &filter(priority)));
+        assert_eq!((tell(NEW_FILTER, 1), tell(DELETE_FILTER, 1)), (Some(Change::Shaping(7)), Some(Change::Shaping(7))));
+        assert_eq!((tell(NEW_FILTER, shaping::OUR_PRIORITY), tell(DELETE_FILTER, shaping::OUR_PRIORITY)), (None, None));
     }
 
     proptest! {

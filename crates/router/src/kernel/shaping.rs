@@ -22,6 +22,15 @@ const AT_EGRESS: u32 = 0xffff_fff3;
 /// Qdiscs that send what they have as soon as they can: who goes around them changes nothing but the order.
 const PLAIN: [&str; 8] = ["noqueue", "pfifo_fast", "pfifo", "bfifo", "mq", "fq", "fq_codel", "noop"];
 
+/// The priority of the router's own filters, behind those of others: they come and go all the time.
+pub const OUR_PRIORITY: u32 = 49_151;
+
+/// Whether a message about a filter is about one of the router's own.
+pub fn is_ours(body: &[u8]) -> bool {
+    const INFO: usize = 16;
+    wire::u32_at(body, INFO).is_some_and(|info| info >> 16 == OUR_PRIORITY)
+}
+
 /// What traffic control does at an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shaping {

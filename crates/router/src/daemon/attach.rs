@@ -1,0 +1,252 @@
+//! Keeps the engine attached where it should be: decides for each interface that was asked for, and attaches and detaches what is different.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use rustix::fd::OwnedFd;
+
+use super::advice::{self, Advice};
+use super::choice::{self, Look, Place};
+use super::control;
+use super::off::Off;
+use super::pattern::Pattern;
+use super::protocol::Interface;
+use super::sight::Sight;
+use crate::engine::{Engine, How};
+use crate::kernel::link::Link;
+use crate::kernel::shaping::Shaping;
+
+/// An interface that could not be attached to is tried again after that.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Interfaces of the router.
+pub struct Interfaces {
+    wanted: Vec<Pattern>,
+    /// `None`: where it does best.
+    place: Option<Place>,
+    known: BTreeMap<u32, Known>,
+    switched_off: Vec<Pattern>,
+}
+
+/// An interface that was asked for.
+struct Known {
+    name: String,
+    /// Where the engine is.
+    place: Option<Place>,
+    off: Option<Off>,
+    /// Number of our own XDP program there.
+    own_xdp: u32,
+    failed: Option<Instant>,
+    /// Says to other routers that this one has the interface; goes with the process.
+    claim: Option<OwnedFd>,
+    features: BTreeSet<String>,
+}
+
+/// The name by which an interface is claimed.
+pub fn claim_of(index: u32) -> String {
+    format!("{}-interface-{index}", control::NAME)
+}
+
+impl Interfaces {
+    /// Those that fit.
+    pub fn new(wanted: Vec<Pattern>, place: Option<Place>) -> Self {
+        Self { wanted, place, known: BTreeMap::new(), switched_off: Vec::new() }
+    }
+
+    /// Takes more of them.
+    pub fn add(&mut self, more: Vec<Pattern>) {
+        for pattern in more {
+            if !self.wanted.contains(&pattern) {
+                self.wanted.push(pattern);
+            }
+        }
+    }
+
+    /// Asks no more for these; whether one of them was asked for.
+    pub fn remove(&mut self, less: &[Pattern]) -> bool {
+        let before = self.wanted.len();
+        self.wanted.retain(|pattern| !less.contains(pattern));
+        self.wanted.len() < before
+    }
+
+    /// Switches interfaces on or off; whether one that was asked for fits.
+    pub fn switch(&mut self, on: bool, which: &Pattern) -> bool {
+        let fits = self.known.values().any(|known| which.fits(&known.name)) || self.wanted.contains(which);
+        self.switched_off.retain(|pattern| pattern != which);
+        if on {
+            // Those that were switched off by a wider name come back too.
+            let known = &self.known;
+            self.switched_off
+                .retain(|pattern| !known.values().any(|one| pattern.fits(&one.name) && which.fits(&one.name)));
+        } else if fits {
+            self.switched_off.push(which.clone());
+        }
+        fits
+    }
+
+    /// Brings the engine to where it should be.
+    pub fn settle(&mut self, sight: &mut Sight, engine: &Engine) {
+        let wanted: Vec<Link> =
+            sight.mirror.links.values().filter(|link| choice::is_wanted(&self.wanted, link)).cloned().collect();
+        let gone: Vec<u32> =
+            self.known.keys().filter(|index| !wanted.iter().any(|link| link.index == **index)).copied().collect();
+        for index in gone {
+            self.known.remove(&index);
+            if let Err(error) = engine.detach(index) {
+                tracing::warn!("{error}");
+            }
+        }
+        let looks: Vec<(Link, Shaping)> =
+            wanted.into_iter().map(|link| (sight.shaping(link.index), link)).map(|(s, l)| (l, s)).collect();
+        let place = self.place_for_all(&looks, sight);
+        for (link, shaping) in &looks {
+            self.one(link, shaping, place, sight, engine);
+        }
+    }
+
+    /// One place for all interfaces: frames that come by one leave by another. `auto` takes XDP where that is best for each of them, and goes
+    /// around nobody.
+    fn place_for_all(&mut self, looks: &[(Link, Shaping)], sight: &mut Sight) -> Place {
+        if let Some(place) = self.place {
+            return place;
+        }
+        let xdp_is_best = looks.iter().all(|(link, shaping)| {
+            let features = match self.known.get(&link.index).filter(|known| known.place.is_some()) {
+                // Those that it had before: attaching XDP changes them.
+                Some(known) => known.features.clone(),
+                None => sight.features(link.index),
+            };
+            let look = self.look(link, shaping, sight, &features);
+            choice::obstacle(&look).is_some()
+                || (choice::against_xdp(&look).is_none() && choice::best(&look) == Place::Xdp)
+        });
+        if xdp_is_best { Place::Xdp } else { Place::Tc }
+    }
+
+    fn look<'a>(
+        &self,
+        link: &'a Link,
+        shaping: &'a Shaping,
+        sight: &'a Sight,
+        offloads: &'a BTreeSet<String>,
+    ) -> Look<'a> {
+        let is_switched_off = self.switched_off.iter().any(|pattern| pattern.fits(&link.name));
+        let own_xdp = self.known.get(&link.index).map_or(0, |known| known.own_xdp);
+        Look { link, shaping, hooks: &sight.hooks, offloads, own_xdp, is_switched_off }
+    }
+
+    fn one(&mut self, link: &Link, shaping: &Shaping, place: Place, sight: &mut Sight, engine: &Engine) {
+        let none = BTreeSet::new();
+        let look = self.look(link, shaping, sight, &none);
+        let mut off = choice::obstacle(&look);
+        if place == Place::Xdp {
+            off = off.or_else(|| choice::against_xdp(&look));
+        }
+        let features = sight.features(link.index);
+        let known = self.known.entry(link.index).or_insert_with(|| Known {
+            name: String::new(),
+            place: None,
+            off: None,
+            own_xdp: 0,
+            failed: None,
+            claim: None,
+            features: BTreeSet::new(),
+        });
+        known.name.clone_from(&link.name);
+        if let Some(off) = off {
+            known.leave(link.index, off, engine);
+            return;
+        }
+        if known.place == Some(place) || known.failed.is_some_and(|failed| failed.elapsed() < AGAIN) {
+            return;
+        }
+        if known.place.is_none() {
+            known.features = features;
+        }
+        known.take(link, place, sight, engine);
+    }
+
+    /// Whether one could not be attached to, and should be tried again by now.
+    pub fn has_failed(&self) -> bool {
+        self.known.values().any(|known| known.failed.is_some_and(|failed| failed.elapsed() >= AGAIN))
+    }
+
+    /// Whether the engine is attached to an interface.
+    pub fn is_attached(&self, index: u32) -> bool {
+        self.known.get(&index).is_some_and(|known| known.place.is_some())
+    }
+
+    /// How they are.
+    pub fn status(&self, engine: &Engine) -> Vec<Interface> {
+        let fast = engine.fast().unwrap_or_default();
+        let count = |index| fast.iter().find(|(other, _)| *other == index).map(|(_, packets)| *packets);
+        let one = |(&index, known): (&u32, &Known)| Interface {
+            name: known.name.clone(),
+            index,
+            place: known.place,
+            off: known.off.as_ref().map(|off| off.name().to_owned()),
+            why: known.off.as_ref().map(ToString::to_string),
+            fast: count(index),
+        };
+        self.known.iter().map(one).collect()
+    }
+
+    /// Names that fit nothing yet.
+    pub fn awaited(&self) -> Vec<String> {
+        let fits = |pattern: &Pattern| self.known.values().any(|known| pattern.fits(&known.name));
+        self.wanted.iter().filter(|pattern| !fits(pattern)).map(ToString::to_string).collect()
+    }
+
+    /// What Linux would better be told about them.
+    pub fn advice(&self, sight: &Sight) -> Vec<Advice> {
+        let of = |(index, known): (&u32, &Known)| {
+            let link = sight.mirror.links.get(index)?;
+            Some(advice::of_interface(link, known.place?, &known.features))
+        };
+        self.known.iter().filter_map(of).flatten().collect()
+    }
+}
+
+impl Known {
+    fn leave(&mut self, index: u32, off: Off, engine: &Engine) {
+        if self.place.take().is_some() {
+            tracing::info!("{}: the fast path is off: {off}", self.name);
+            if let Err(error) = engine.detach(index) {
+                tracing::warn!("{}: {error}", self.name);
+            }
+        }
+        // The number of the program stays ours: Linux tells a little later that it is not there any more.
+        (self.off, self.claim, self.failed) = (Some(off), None, None);
+    }
+
+    fn take(&mut self, link: &Link, place: Place, sight: &mut Sight, engine: &Engine) {
+        if self.claim.is_none() {
+            match control::claim(&claim_of(link.index)) {
+                Ok(claim) => self.claim = Some(claim),
+                Err(who) => {
+                    self.off = Some(Off::OtherRouter(who));
+                    self.failed = Some(Instant::now());
+                    return;
+                }
+            }
+        }
+        let how = match place {
+            Place::Xdp => How::Xdp,
+            Place::Tc => How::Tc,
+        };
+        match engine.attach(link.index, how) {
+            Ok(_) => {
+                tracing::info!("{}: the fast path is on, by {}", self.name, place.name());
+                (self.place, self.off, self.failed) = (Some(place), None, None);
+                if place == Place::Xdp {
+                    self.own_xdp = sight.xdp_of(link.index);
+                }
+            }
+            Err(error) => {
+                tracing::warn!("{}: {error}", self.name);
+                (self.place, self.claim) = (None, None);
+                (self.off, self.failed) = (Some(Off::Failed(error.to_string())), Some(Instant::now()));
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! From an event of Linux to the engine: first the epoch, which makes every rule that may be stale ask again, and then what takes longer.
+
+use std::collections::BTreeMap;
+
+use super::sight::Sight;
+use super::tell::Told;
+use crate::engine::{self, Engine};
+use crate::kernel::mirror::Change;
+
+/// What has to be done after an event, when the epoch has moved: once for however many events.
+#[derive(Debug, Default)]
+pub struct After {
+    /// Interfaces may have to be taken or left.
+    pub settle: bool,
+    /// Settings are to be read again.
+    pub settings: bool,
+    /// The ruleset is.
+    pub ruleset: bool,
+    /// Policies are.
+    pub policies: bool,
+    /// Everything is.
+    pub everything: bool,
+}
+
+/// Epochs by what has moved them.
+pub type Counts = BTreeMap<&'static str, u64>;
+
+/// Does at once what an event of rtnetlink makes necessary.
+pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
+    let (name, moved) = match change {
+        Change::Routes => ("routes", Some(engine::Change::Routes)),
+        Change::Link(index) => ("link", Some(engine::Change::Device(index))),
+        Change::Addresses(_) => ("addresses", Some(engine::Change::Ruleset)),
+        Change::Neighbour(interface, mac) => ("neighbour", Some(engine::Change::Neighbour(interface, mac))),
+        Change::Shaping(_) => ("traffic-control", Some(engine::Change::Ruleset)),
+        Change::Settings => ("settings", Some(engine::Change::Ruleset)),
+        // Telling of it moves what leads there; and the engine replicates no multicast.
+        Change::Station(..) => ("fdb", None),
+        Change::Multicast => ("multicast", None),
+    };
+    if let Some(moved) = moved {
+        engine.bump(moved);
+    }
+    *counts.entry(name).or_default() += 1;
+}
+
+/// Tells the engine what it did not know, and notes what is to be done later.
+pub fn then(change: Change, sight: &Sight, told: &mut Told, engine: &Engine, after: &mut After) {
+    match change {
+        Change::Link(index) => {
+            after.settle = true;
+            report(told.device(index, sight, engine));
+            // Its ports, if it is a bridge that begins to filter, or ends to.
+            let ports = sight.mirror.links.values().filter(|link| link.master == Some(index)).map(|link| link.index);
+            ports.for_each(|port| report(told.device(port, sight, engine)));
+        }
+        Change::Station(station, moved) => told.station(&station, moved, sight, engine),
+        Change::Shaping(_) => after.settle = true,
+        Change::Settings => after.settings = true,
+        Change::Routes | Change::Addresses(_) | Change::Neighbour(..) | Change::Multicast => {}
+    }
+}
+
+/// What the engine does not take stays with Linux, for it does not know of it.
+pub fn report(result: Result<(), engine::EngineError>) {
+    if let Err(error) = result {
+        tracing::warn!("{error}");
+    }
+}

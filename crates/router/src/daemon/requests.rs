@@ -1,0 +1,147 @@
+//! What clients ask, answered.
+
+use super::flows::{self, Flows};
+use super::protocol::{Answer, Counter, Filter, PAGE, Request, RuleInfo};
+use super::router::State;
+use crate::Reason;
+use crate::engine::layout::rule_flag;
+use crate::engine::{self, Engine, Rule};
+
+/// Rules that are looked at for one answer.
+const LOOKED_AT: u64 = 32 << 10;
+
+impl State {
+    /// Answers one request.
+    pub(super) fn answer(&mut self, engine: &Engine, request: Request) -> Answer {
+        match request {
+            Request::Status => Answer::Status(Box::new(self.status(engine))),
+            Request::Counters => counters(engine),
+            Request::Rules { from, filter } => self.rules(engine, from, &filter),
+            Request::Shadow => Answer::Shadow(self.compared.told(self.options.compare, self.tally)),
+            Request::Compare(share) => {
+                self.options.compare = share;
+                engine.set_shadow(share);
+                Answer::Done
+            }
+            Request::Only(parts) => {
+                self.options.parts = parts;
+                engine.set_parts(parts.0);
+                Answer::Done
+            }
+            Request::Switch { on, interface: None } => {
+                self.options.is_on = on;
+                self.set_mode(engine);
+                Answer::Done
+            }
+            Request::Switch { on, interface: Some(which) } => match self.interfaces.switch(on, &which) {
+                true => self.settled(engine),
+                false => Answer::Refused(format!(
+                    "no interface of the router is called {which}; `millrace router status` lists them"
+                )),
+            },
+            Request::Add(more) => {
+                self.interfaces.add(more);
+                self.settled(engine)
+            }
+            Request::Remove(less) => match self.interfaces.remove(&less) {
+                true => self.settled(engine),
+                false => Answer::Refused(
+                    "none of these was asked for; names are to be as they were given at the start".to_owned(),
+                ),
+            },
+            Request::Flush => {
+                engine.bump(engine::Change::Ruleset);
+                for rule in engine.rules() {
+                    let _ = engine.kill(&rule);
+                }
+                Answer::Done
+            }
+            Request::Stop => {
+                self.is_stopping = true;
+                Answer::Done
+            }
+        }
+    }
+
+    fn settled(&mut self, engine: &Engine) -> Answer {
+        self.interfaces.settle(&mut self.sight, engine);
+        Answer::Done
+    }
+
+    fn rules(&mut self, engine: &Engine, from: u64, filter: &Filter) -> Answer {
+        let (first, second) = (u64::from(self.room[0]), u64::from(self.room[1]));
+        let end = from.saturating_add(LOOKED_AT).min(first + second);
+        let (now, clock) = (engine.jiffies().unwrap_or_default(), monotonic());
+        let mut rules = Vec::new();
+        for at in from..end {
+            let (is_v6, number) = if at < first { (false, at) } else { (true, at - first) };
+            let Some(rule) = engine.rule(is_v6, number as u32).filter(|rule| rule.state != engine::State::Dead) else {
+                continue;
+            };
+            let info = self.told(engine, &rule, at, now, clock);
+            if filter.fits(info.protocol, [info.source, info.destination], [info.new_source, info.new_destination]) {
+                rules.push(info);
+            }
+            if rules.len() == PAGE {
+                return Answer::Rules { rules, next: Some(at + 1) };
+            }
+        }
+        Answer::Rules { rules, next: (end < first + second).then_some(end) }
+    }
+
+    fn told(&mut self, engine: &Engine, rule: &Rule, id: u64, now: u32, clock: u64) -> RuleInfo {
+        let key = &rule.key;
+        let (packets, bytes) = self.flows.add_up(rule);
+        let is_known = matches!(rule.state, engine::State::Active | engine::State::Trial);
+        let hop = engine.hops().nth(usize::from(rule.hop)).filter(|_| is_known);
+        let reason = Reason::from_number(rule.reason).filter(|_| rule.state == engine::State::Refused);
+        let name = |index: u32| self.sight.mirror.name_of(index);
+        let bridged = rule.flags & rule_flag::BRIDGED != 0;
+        RuleInfo {
+            id,
+            state: match rule.state {
+                engine::State::Active => "active",
+                engine::State::Trial => "trial",
+                _ => "refused",
+            }
+            .to_owned(),
+            // Of a bridged flow the VLAN is above bit 20.
+            input: name(if bridged { key.input & 0xf_ffff } else { key.input }),
+            protocol: key.protocol,
+            source: (key.source, key.source_port),
+            destination: (key.destination, key.destination_port),
+            new_source: (rule.new_source, rule.new_source_port),
+            new_destination: (rule.new_destination, rule.new_destination_port),
+            dscp: key.dscp,
+            new_dscp: rule.new_dscp,
+            output: hop.map_or_else(String::new, |(_, hop)| name(hop.logical)),
+            is_bridged: bridged,
+            packets,
+            bytes,
+            idle_s: flows::idle(rule, now, self.hz).as_secs_f64(),
+            age_s: Flows::age(&self.flows, rule, clock),
+            step: reason.map_or(0, |reason| reason.step() as u8),
+            reason: reason.map_or_else(String::new, |reason| reason.name().to_owned()),
+            meaning: reason.map_or_else(String::new, |reason| reason.sentence().to_owned()),
+        }
+    }
+}
+
+fn counters(engine: &Engine) -> Answer {
+    let told = |counter: engine::Counter| Counter {
+        step: counter.reason.step() as u8,
+        reason: counter.reason.name().to_owned(),
+        meaning: counter.reason.sentence().to_owned(),
+        packets: counter.packets,
+    };
+    match engine.counters() {
+        Ok(all) => Answer::Counters(all.into_iter().map(told).collect()),
+        Err(error) => Answer::Refused(error.to_string()),
+    }
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub(super) fn monotonic() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,456 @@
+//! The daemon: one thread that waits for events of Linux, of the engine and of clients, and does first what makes rules stale.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+
+use super::advice;
+use super::attach::{self, Interfaces};
+use super::capabilities;
+use super::changes::{self, After, Counts, report};
+use super::compared::Compared;
+use super::control::{self, Control};
+use super::delays::Delays;
+use super::devices::Forwarding;
+use super::flows::Flows;
+use super::options::{KEPT_SECONDS, OnDeath, Options};
+use super::protocol::Status;
+use super::sight::{Ears, Sight};
+use super::tell::Told;
+use crate::engine::shadow::{Shadow, Tally};
+use crate::engine::{self, Config, Engine, EngineError, Event, Mode};
+use crate::kernel::conntrack::{self, Tuple};
+use crate::kernel::netfilter::{self, Family};
+use crate::kernel::settings::{self, Timeouts};
+use crate::kernel::socket::{self, Events, Received};
+use crate::kernel::{policy, wire};
+
+/// Datagrams of one socket that are taken in one turn; others, and clients, have their turn then.
+const DATAGRAMS: usize = 64;
+
+/// Connections that conntrack is told about in one turn.
+const LIBERAL: usize = 64;
+
+/// Those that may wait to be told about; the windows of others stay conntrack's business, and their FIN may be invalid to it.
+const LIBERAL_WAITING: usize = 1 << 16;
+
+/// How often copies of packets are compared; what comes in between has room.
+const COMPARE: Duration = Duration::from_millis(50);
+
+/// How often the engine hears that somebody looks after it, and how long it waits for that.
+const HEARTBEAT: Duration = Duration::from_millis(200);
+const SILENCE: Duration = Duration::from_millis(1000);
+
+/// Why a router does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The process may not do what it has to.
+    #[error("these capabilities are missing: {}; run it as root, or `setcap cap_net_admin,cap_bpf,cap_perfmon+ep` the program", .0.join("; "))]
+    Capabilities(Vec<String>),
+    /// Another one runs.
+    #[error(transparent)]
+    Control(#[from] control::Error),
+    /// The kernel cannot be asked.
+    #[error("what Linux has cannot be read: {0}")]
+    Kernel(#[from] socket::Error),
+    /// The program cannot be loaded.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// No events, no loop.
+    #[error("waiting for events failed: {0}")]
+    Wait(#[from] Errno),
+}
+
+/// A router. Dropped, it takes its programs away.
+pub struct Router {
+    engine: Engine,
+    state: State,
+    ears: Ears,
+    control: Control,
+}
+
+/// Everything that changes.
+pub(super) struct State {
+    pub options: Options,
+    pub sight: Sight,
+    pub interfaces: Interfaces,
+    pub flows: Flows,
+    told: Told,
+    /// Places for rules of IPv4 and IPv6.
+    pub room: [u32; 2],
+    /// Jiffies of a second.
+    pub hz: u32,
+    /// Of IPv4 and of IPv6.
+    modes: (Mode, Mode),
+    pub compared: Compared,
+    pub tally: Tally,
+    liberal: VecDeque<Tuple>,
+    not_liberal: u64,
+    after: After,
+    counts: Counts,
+    overruns: Counts,
+    delays: Delays,
+    events_lost: u32,
+    began: Instant,
+    beat: Instant,
+    looked: Instant,
+    compared_at: Instant,
+    pub is_stopping: bool,
+}
+
+impl Router {
+    /// Loads the engine, attaches it, and listens.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(options: Options) -> Result<Self, StartError> {
+        let missing = capabilities::missing();
+        if !missing.is_empty() {
+            return Err(StartError::Capabilities(missing));
+        }
+        let control = Control::listen(&options.socket, options.group)?;
+        // First the ears, then the eyes: what changes in between is heard.
+        let ears = Ears::open()?;
+        let sight = Sight::open()?;
+        let room = [options.rules, (options.rules / 4).max(1024)];
+        // Of this namespace: interfaces of others have the same numbers.
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |found| found.ino());
+        // A file system of BPF has no dots.
+        let name: String =
+            options.socket.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
+        let pins = || PathBuf::from(format!("/sys/fs/bpf/{name}-{namespace}"));
+        let pins = (options.on_death == OnDeath::Keep || pins().exists()).then(pins);
+        let engine = Engine::load(&Config { rules4: room[0], rules6: room[1], pins, ..Config::default() })?;
+        let mut state = State::new(options, sight, room, engine.hz());
+        state.begin(&engine)?;
+        Ok(Self { engine, state, ears, control })
+    }
+
+    /// How it is.
+    pub fn status(&self) -> Status {
+        self.state.status(&self.engine)
+    }
+
+    /// Works until `is_over` says so, or a client.
+    ///
+    /// # Errors
+    /// When the sockets of events are of no more use.
+    pub fn run(&mut self, is_over: impl Fn() -> bool) -> Result<(), StartError> {
+        let Self { engine, state, ears, control } = self;
+        let happened = RefCell::new(Vec::new());
+        let ring = engine.events(|event| happened.borrow_mut().push(event))?;
+        let shadow = Shadow::new(engine);
+        while !is_over() && !state.is_stopping {
+            let woken = wait(ears, control, engine.events_fd(), state.pace())?;
+            state.hear(engine, ears, woken)?;
+            ring.consume()
+                .map_err(|source| EngineError::Update { what: "events of the engine cannot be read", source })?;
+            state.happened(engine, &happened);
+            state.later(engine)?;
+            state.compare(&shadow)?;
+            control.turn(|request| state.answer(engine, request));
+            state.look_after(engine)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn new(options: Options, sight: Sight, room: [u32; 2], hz: u32) -> Self {
+        let now = Instant::now();
+        Self {
+            interfaces: Interfaces::new(options.interfaces.clone(), options.place),
+            options,
+            sight,
+            flows: Flows::new(room),
+            told: Told::default(),
+            room,
+            hz,
+            modes: (Mode::Off, Mode::Off),
+            compared: Compared::default(),
+            tally: Tally::default(),
+            liberal: VecDeque::new(),
+            not_liberal: 0,
+            after: After::default(),
+            counts: Counts::new(),
+            overruns: Counts::new(),
+            delays: Delays::default(),
+            events_lost: 0,
+            began: now,
+            beat: now,
+            looked: now,
+            compared_at: now,
+            is_stopping: false,
+        }
+    }
+
+    fn begin(&mut self, engine: &Engine) -> Result<(), StartError> {
+        engine.set_parts(self.options.parts.0);
+        engine.set_shadow(self.options.compare);
+        let limit = match self.options.on_death {
+            OnDeath::Flush => SILENCE,
+            OnDeath::Keep => Duration::from_secs(KEPT_SECONDS.into()),
+        };
+        engine.set_heartbeat_limit(Some(limit));
+        self.read_settings(engine);
+        self.told.everything(&self.sight, engine)?;
+        self.set_mode(engine);
+        self.interfaces.settle(&mut self.sight, engine);
+        engine.heartbeat()?;
+        // What a router left that was killed, on interfaces that nobody asks for any more.
+        engine.drop_leftovers()?;
+        let left = self.sight.mirror.links.keys().filter(|index| !self.interfaces.is_attached(**index));
+        // Those of a router that lives are its own.
+        left.filter(|index| control::claim(&attach::claim_of(**index)).is_ok())
+            .for_each(|index| engine.remove_filters(*index));
+        Ok(())
+    }
+
+    /// Whether conntrack is asked: where something looks at forwarded packets.
+    pub fn set_mode(&mut self, engine: &Engine) {
+        let hooks = &self.sight.hooks;
+        let of = |family| match hooks.look_at(family) {
+            _ if !self.options.is_on => Mode::Off,
+            true => Mode::Conntrack,
+            false => Mode::Route,
+        };
+        let wanted = (of(Family::Ipv4), of(Family::Ipv6));
+        if wanted != self.modes {
+            engine.set_modes(wanted.0, wanted.1);
+            self.modes = wanted;
+        }
+        let is_ruled = hooks.look_at(Family::Ipv4) || hooks.look_at(Family::Ipv6);
+        let bridged = hooks.look_at(Family::Bridge) || is_ruled && bridges_call_iptables();
+        if self.told.bridge_netfilter != Some(bridged) {
+            engine.set_bridge_netfilter(bridged);
+            self.told.bridge_netfilter = Some(bridged);
+        }
+    }
+
+    fn read_settings(&mut self, engine: &Engine) {
+        self.sight.forwarding = Forwarding::read();
+        let timeouts = Timeouts::read();
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        engine.set_timeouts(seconds(timeouts.tcp), seconds(timeouts.udp_stream));
+    }
+
+    /// Takes in what has come from Linux since `woken`.
+    fn hear(&mut self, engine: &Engine, ears: &mut Ears, woken: Instant) -> Result<(), StartError> {
+        let overrun = each(&mut ears.route, |message| {
+            if let Some(change) = self.sight.mirror.apply(message) {
+                changes::at_once(change, engine, &mut self.counts);
+                self.delays.add(woken.elapsed());
+                changes::then(change, &self.sight, &mut self.told, engine, &mut self.after);
+            }
+        })?;
+        self.overrun(engine, "route", overrun);
+        let overrun = each_of(&mut ears.ruleset, |message| {
+            if netfilter::new_generation(message).is_some() {
+                engine.bump(engine::Change::Ruleset);
+                self.delays.add(woken.elapsed());
+                *self.counts.entry("ruleset").or_default() += 1;
+                self.after.ruleset = true;
+            }
+        })?;
+        self.overrun(engine, "ruleset", overrun);
+        let overrun = each_of(&mut ears.policies, |message| {
+            if policy::is_change(message) {
+                engine.bump(engine::Change::Ruleset);
+                self.delays.add(woken.elapsed());
+                *self.counts.entry("policies").or_default() += 1;
+                self.after.policies = true;
+            }
+        })?;
+        self.overrun(engine, "policies", overrun);
+        let overrun = each_of(&mut ears.conntrack, |message| {
+            if let Some(conntrack::Event::Gone(gone)) = conntrack::event(message) {
+                self.flows.end(engine, &[gone.original, gone.reply]);
+            }
+        })?;
+        self.overrun(engine, "conntrack", overrun);
+        Ok(())
+    }
+
+    /// What was lost may have been anything: every rule asks again, and everything is read again.
+    fn overrun(&mut self, engine: &Engine, socket: &'static str, overrun: bool) {
+        if overrun {
+            engine.bump(engine::Change::Ruleset);
+            *self.overruns.entry(socket).or_default() += 1;
+            // Connections that are gone are found by the rules themselves, which ask for them now.
+            self.after.everything |= socket != "conntrack";
+        }
+    }
+
+    /// Takes in what the engine has told.
+    fn happened(&mut self, engine: &Engine, happened: &RefCell<Vec<Event>>) {
+        for event in happened.borrow_mut().drain(..) {
+            let mode = if event.key.source.is_ipv4() { self.modes.0 } else { self.modes.1 };
+            let tcp = self.flows.event(&event).filter(|_| mode == Mode::Conntrack);
+            match tcp {
+                Some(_) if self.liberal.len() >= LIBERAL_WAITING => self.not_liberal += 1,
+                Some(tuple) => self.liberal.push_back(tuple),
+                None => {}
+            }
+        }
+        let lost = engine.events_lost();
+        if lost != self.events_lost {
+            self.events_lost = lost;
+            self.flows.start_again();
+        }
+        for _ in 0..LIBERAL {
+            let Some(tuple) = self.liberal.pop_front() else { return };
+            self.not_liberal += u64::from(!self.sight.be_liberal(&tuple));
+        }
+    }
+
+    /// Compares what has been copied.
+    fn compare(&mut self, shadow: &Shadow<'_>) -> Result<(), StartError> {
+        if self.options.compare != 0 && self.compared_at.elapsed() >= COMPARE {
+            self.compared_at = Instant::now();
+            shadow.poll(Duration::ZERO, |mismatch| self.compared.keep(&mismatch))?;
+            self.tally = shadow.tally();
+        }
+        Ok(())
+    }
+
+    /// Does what can wait until the epoch has moved, once for many events.
+    fn later(&mut self, engine: &Engine) -> Result<(), StartError> {
+        let after = std::mem::take(&mut self.after);
+        if after.everything {
+            self.sight.read()?;
+            report(self.told.everything(&self.sight, engine));
+            // What changed while it was read comes as events; but what was lost before may concern any rule.
+            engine.bump(engine::Change::Ruleset);
+        }
+        if after.settings || after.everything {
+            self.read_settings(engine);
+            report(self.told.everything(&self.sight, engine));
+        }
+        if after.ruleset {
+            self.sight.read_hooks()?;
+        }
+        if after.policies {
+            self.sight.read_policies()?;
+        }
+        if after.settle || after.ruleset || after.everything || self.interfaces.has_failed() {
+            self.set_mode(engine);
+            self.interfaces.settle(&mut self.sight, engine);
+        }
+        Ok(())
+    }
+
+    /// The heartbeat, and the next part of the table of rules.
+    fn look_after(&mut self, engine: &Engine) -> Result<(), StartError> {
+        if self.beat.elapsed() >= HEARTBEAT {
+            engine.heartbeat()?;
+            self.beat = Instant::now();
+        }
+        if self.looked.elapsed() >= self.flows.pace() {
+            self.looked = Instant::now();
+            if self.flows.turn(engine, engine.jiffies()?, self.hz) {
+                let used = self.flows.used(engine);
+                self.sight.keep_neighbours(&used);
+            }
+        }
+        Ok(())
+    }
+
+    fn pace(&self) -> Duration {
+        let busy = !self.liberal.is_empty() || self.after.everything;
+        let until = |last: Instant, every: Duration| every.saturating_sub(last.elapsed());
+        let compares = if self.options.compare != 0 && self.flows.is_busy() { COMPARE } else { HEARTBEAT };
+        if busy {
+            Duration::ZERO
+        } else {
+            until(self.looked, self.flows.pace()).min(until(self.beat, HEARTBEAT)).min(compares)
+        }
+    }
+
+    /// How it is.
+    pub fn status(&self, engine: &Engine) -> Status {
+        let named = |counts: &Counts| counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        let hooks = &self.sight.hooks;
+        let chains = hooks.chains.iter().map(|chain| format!("nft {}", chain.name));
+        let legacy = hooks.legacy.iter().map(|(_, table)| format!("iptables {table}"));
+        let mut advice = advice::of_namespace(hooks, &self.sight.mirror);
+        advice.extend(self.interfaces.advice(&self.sight));
+        Status {
+            pid: std::process::id(),
+            uptime_s: self.began.elapsed().as_secs_f64(),
+            is_on: self.options.is_on,
+            mode: match (mode_name(self.modes.0), mode_name(self.modes.1)) {
+                (ipv4, ipv6) if ipv4 == ipv6 => ipv4.to_owned(),
+                (ipv4, ipv6) => format!("{ipv4}, IPv6 {ipv6}"),
+            },
+            hooks: chains.chain(legacy).take(64).collect(),
+            parts: Some(self.options.parts),
+            interfaces: self.interfaces.status(engine),
+            awaited: self.interfaces.awaited(),
+            rules: self.flows.counts(),
+            epoch: engine.epochs().0,
+            changes: named(&self.counts),
+            overruns: named(&self.overruns),
+            lost_events: self.events_lost.into(),
+            delay: self.delays.summary(),
+            compare: self.options.compare,
+            on_death: self.options.on_death.name().to_owned(),
+            advice,
+            missing: Vec::new(),
+            aged: self.flows.aged,
+            ended: self.flows.ended,
+            not_liberal: self.not_liberal,
+        }
+    }
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Off => "off",
+        Mode::Route => "route",
+        Mode::Conntrack => "conntrack",
+    }
+}
+
+/// Whether bridged packets pass the rules for routed ones.
+fn bridges_call_iptables() -> bool {
+    ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"]
+        .iter()
+        .any(|name| settings::number(name) == Some(1))
+}
+
+/// Waits for something to happen; the moment when it did.
+fn wait(ears: &Ears, control: &Control, ring: BorrowedFd<'_>, time: Duration) -> Result<Instant, StartError> {
+    let others = [&ears.ruleset, &ears.conntrack, &ears.policies];
+    let of_linux = std::iter::once(&ears.route).chain(others.into_iter().flatten()).map(|events| events.as_fd());
+    let mut fds: Vec<PollFd<'_>> =
+        of_linux.chain([ring]).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    fds.extend(control.poll_fds());
+    let time = Timespec::try_from(time).unwrap_or_default();
+    match poll(&mut fds, Some(&time)) {
+        Ok(_) | Err(Errno::INTR) => Ok(Instant::now()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Hands over what has come, up to a limit; whether something was lost.
+fn each(events: &mut Events, mut take: impl FnMut(&wire::Message<'_>)) -> Result<bool, StartError> {
+    let mut overrun = false;
+    for _ in 0..DATAGRAMS {
+        match events.receive()? {
+            Received::Nothing => break,
+            Received::Overrun => overrun = true,
+            Received::Bytes(bytes) => wire::messages(bytes).for_each(|message| take(&message)),
+        }
+    }
+    Ok(overrun)
+}
+
+fn each_of(events: &mut Option<Events>, take: impl FnMut(&wire::Message<'_>)) -> Result<bool, StartError> {
+    events.as_mut().map_or(Ok(false), |events| each(events, take))
+}

@@ -1,0 +1,169 @@
+//! All that the daemon knows of Linux, and the sockets by which it knows.
+
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
+
+use super::devices::Forwarding;
+use crate::kernel::conntrack::{self, Tuple};
+use crate::kernel::link::Link;
+use crate::kernel::mirror::{GROUPS, Mirror};
+use crate::kernel::neighbour::Neighbour;
+use crate::kernel::netfilter::Hooks;
+use crate::kernel::offloads::Offloads;
+use crate::kernel::policy::Policies;
+use crate::kernel::shaping::Shaping;
+use crate::kernel::socket::{Error, Events, Protocol, Questions};
+use crate::kernel::wire::{self, Request};
+
+/// Filters of this name in traffic control are the router's own.
+const OUR_FILTERS: &str = "router_";
+
+/// What is known, and whom to ask.
+pub struct Sight {
+    /// Interfaces, neighbours and the like.
+    pub mirror: Mirror,
+    /// The firewall.
+    pub hooks: Hooks,
+    /// IPsec.
+    pub policies: Policies,
+    /// Settings of all interfaces.
+    pub forwarding: Forwarding,
+    route: Questions,
+    netfilter: Option<Questions>,
+    xfrm: Option<Questions>,
+    offloads: Option<Offloads>,
+}
+
+impl Sight {
+    /// Looks for the first time.
+    ///
+    /// # Errors
+    /// When rtnetlink does not answer; what else this kernel has not is taken as empty.
+    pub fn open() -> Result<Self, Error> {
+        let mut sight = Self {
+            mirror: Mirror::default(),
+            hooks: Hooks::default(),
+            policies: Policies::default(),
+            forwarding: Forwarding::default(),
+            route: Questions::open(Protocol::Route)?,
+            netfilter: Questions::open(Protocol::Netfilter).ok(),
+            xfrm: Questions::open(Protocol::Xfrm).ok(),
+            offloads: Offloads::open().ok().flatten(),
+        };
+        sight.read()?;
+        Ok(sight)
+    }
+
+    /// Reads everything anew.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read(&mut self) -> Result<(), Error> {
+        let (route_events, left_out) = (self.mirror.route_events, self.mirror.left_out);
+        self.mirror = Mirror::read(&mut self.route)?;
+        self.mirror.route_events += route_events;
+        self.mirror.left_out += left_out;
+        self.forwarding = Forwarding::read();
+        self.read_hooks()?;
+        self.read_policies()
+    }
+
+    /// Reads what looks at packets.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read_hooks(&mut self) -> Result<(), Error> {
+        if let Some(netfilter) = &mut self.netfilter {
+            self.hooks = Hooks::read(netfilter)?;
+        }
+        Ok(())
+    }
+
+    /// Reads policies of IPsec.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read_policies(&mut self) -> Result<(), Error> {
+        if let Some(xfrm) = &mut self.xfrm {
+            self.policies = Policies::read(xfrm)?;
+        }
+        Ok(())
+    }
+
+    /// Traffic control at an interface; nothing where it cannot be read.
+    pub fn shaping(&mut self, interface: u32) -> Shaping {
+        Shaping::read(&mut self.route, interface, OUR_FILTERS).unwrap_or_default()
+    }
+
+    /// Features of an interface that are on; none where they cannot be read.
+    pub fn features(&mut self, interface: u32) -> BTreeSet<String> {
+        self.offloads.as_mut().and_then(|offloads| offloads.on(interface).ok()).unwrap_or_default()
+    }
+
+    /// The number of the XDP program that is on an interface now; 0 for none.
+    pub fn xdp_of(&mut self, interface: u32) -> u32 {
+        const GET_LINK: u16 = 18;
+        let mut header = [0; 16];
+        header[4..8].copy_from_slice(&interface.to_ne_bytes());
+        let request = Request::new(GET_LINK, wire::ACK, &header);
+        self.route.one(request, Link::read).ok().flatten().map_or(0, |link| link.xdp)
+    }
+
+    /// Has Linux ask those neighbours whether they are still there that it takes for unused: packets without Linux go to them.
+    pub fn keep_neighbours(&mut self, used: &HashSet<(u32, [u8; 6])>) {
+        const NEW_NEIGHBOUR: u16 = 28;
+        const STALE: u16 = 0x04;
+        const USE: u8 = 1;
+        const MOST: usize = 256;
+        let is_used =
+            |one: &&Neighbour| one.state == STALE && one.mac.is_some_and(|mac| used.contains(&(one.interface, mac)));
+        let stale: Vec<Neighbour> = self.mirror.neighbours.values().filter(is_used).take(MOST).copied().collect();
+        for one in stale {
+            let mut header = [0; 12];
+            header[0] = if one.address.is_ipv4() { 2 } else { 10 };
+            header[4..8].copy_from_slice(&one.interface.to_ne_bytes());
+            header[10] = USE;
+            let octets = match one.address {
+                IpAddr::V4(address) => address.octets().to_vec(),
+                IpAddr::V6(address) => address.octets().to_vec(),
+            };
+            // One that is gone by now is not missed.
+            let _ = self.route.ask(Request::new(NEW_NEIGHBOUR, wire::ACK, &header).with(1, &octets), || (), |_| ());
+        }
+    }
+
+    /// Makes conntrack liberal about windows of a connection of TCP; whether that was so.
+    pub fn be_liberal(&mut self, of: &Tuple) -> bool {
+        self.netfilter.as_mut().is_some_and(|netfilter| conntrack::be_liberal(netfilter, of, 0).is_ok())
+    }
+}
+
+/// What tells of changes, each kind by a socket of its own, so that many of one kind do not push out another.
+pub struct Ears {
+    /// Links, routes, neighbours.
+    pub route: Events,
+    /// Rulesets of nftables.
+    pub ruleset: Option<Events>,
+    /// Connections that end.
+    pub conntrack: Option<Events>,
+    /// Policies of IPsec.
+    pub policies: Option<Events>,
+}
+
+impl Ears {
+    /// Listens.
+    ///
+    /// # Errors
+    /// Without rtnetlink. What else this kernel has not is not listened to.
+    pub fn open() -> Result<Self, Error> {
+        const DESTROYED: u32 = 1 << 2;
+        const NFTABLES: u32 = 1 << 6;
+        const POLICY: u32 = 1 << 3;
+        Ok(Self {
+            route: Events::listen(Protocol::Route, GROUPS)?,
+            ruleset: Events::listen(Protocol::Netfilter, NFTABLES).ok(),
+            conntrack: Events::listen(Protocol::Netfilter, DESTROYED).ok(),
+            policies: Events::listen(Protocol::Xfrm, POLICY).ok(),
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! Telling the engine what Linux has: interfaces, what lies on them, and where addresses are in bridges. What was told is remembered, so that only
+//! what is different is told again.
+
+use std::collections::{HashMap, HashSet};
+
+use super::devices::{self, Device, sends_tagged};
+use super::sight::Sight;
+use crate::engine::layout::device_flag as flag;
+use crate::engine::{self, Engine, EngineError, Fdb, Upper, UpperKind};
+use crate::kernel::mirror::Move;
+use crate::kernel::neighbour::Station;
+
+/// What the engine knows.
+#[derive(Debug, Default)]
+pub struct Told {
+    devices: HashSet<u32>,
+    uppers: HashMap<Upper, u32>,
+    stations: HashMap<Fdb, (u32, bool, bool)>,
+    /// Whether bridged packets pass hooks.
+    pub bridge_netfilter: Option<bool>,
+    /// Entries that the engine had no room for, or did not take.
+    pub refused: u64,
+}
+
+impl Told {
+    /// Tells everything, and takes back what is not so any more.
+    ///
+    /// # Errors
+    /// When the engine does not take an interface.
+    pub fn everything(&mut self, sight: &Sight, engine: &Engine) -> Result<(), EngineError> {
+        let there: HashSet<u32> = sight.mirror.links.keys().copied().collect();
+        for gone in self.devices.difference(&there).copied().collect::<Vec<_>>() {
+            self.without(gone, engine)?;
+        }
+        for index in there {
+            self.device(index, sight, engine)?;
+        }
+        self.every_station(sight, engine);
+        Ok(())
+    }
+
+    /// Tells of one interface, or that it is gone.
+    ///
+    /// # Errors
+    /// When the engine does not take it.
+    pub fn device(&mut self, index: u32, sight: &Sight, engine: &Engine) -> Result<(), EngineError> {
+        let Some(link) = sight.mirror.links.get(&index) else { return self.without(index, engine) };
+        let device = Device::of(&sight.mirror, link, sight.forwarding);
+        engine.set_device(index, &in_words_of_the_engine(&device))?;
+        self.devices.insert(index);
+        let upper = device.vlan.map(|(lower, ethertype, id)| Upper { lower, kind: UpperKind::Vlan(ethertype, id) });
+        // It may have been another VLAN, or may have lain on another interface.
+        let old: Vec<Upper> =
+            self.uppers.iter().filter(|(key, of)| **of == index && Some(**key) != upper).map(|(key, _)| *key).collect();
+        for upper in old {
+            self.uppers.remove(&upper);
+            engine.remove_upper(&upper)?;
+        }
+        if let Some(upper) = upper
+            && self.uppers.insert(upper, index) != Some(index)
+        {
+            engine.set_upper(&upper, index)?;
+            engine.bump(engine::Change::Ruleset);
+        }
+        Ok(())
+    }
+
+    fn without(&mut self, index: u32, engine: &Engine) -> Result<(), EngineError> {
+        if self.devices.remove(&index) {
+            engine.detach(index)?;
+            engine.remove_device(index)?;
+        }
+        let gone: Vec<Upper> =
+            self.uppers.iter().filter(|(key, of)| **of == index || key.lower == index).map(|(key, _)| *key).collect();
+        for upper in gone {
+            self.uppers.remove(&upper);
+            engine.remove_upper(&upper)?;
+        }
+        Ok(())
+    }
+
+    /// Tells where every address is.
+    pub fn every_station(&mut self, sight: &Sight, engine: &Engine) {
+        let there: HashSet<Fdb> = sight.mirror.stations.values().map(entry).collect();
+        let gone: Vec<Fdb> = self.stations.keys().filter(|entry| !there.contains(entry)).copied().collect();
+        for entry in gone {
+            self.stations.remove(&entry);
+            self.refused += u64::from(engine.remove_fdb(&entry).is_err());
+        }
+        for station in sight.mirror.stations.values() {
+            self.station(station, Move::Here, sight, engine);
+        }
+    }
+
+    /// Tells of one address.
+    pub fn station(&mut self, station: &Station, moved: Move, sight: &Sight, engine: &Engine) {
+        let entry = entry(station);
+        let done = match moved {
+            Move::Gone => {
+                self.stations.remove(&entry);
+                engine.remove_fdb(&entry)
+            }
+            Move::Here => {
+                let is_tagged = sends_tagged(&sight.mirror, station.port, station.vlan).unwrap_or(false);
+                let value = (station.port, station.is_local, is_tagged);
+                if self.stations.insert(entry, value) == Some(value) {
+                    return;
+                }
+                engine.set_fdb(&entry, station.port, station.is_local, is_tagged)
+            }
+        };
+        if done.is_err() {
+            // Full: what the engine does not know goes through Linux. What is not told must not be remembered as told.
+            self.stations.remove(&entry);
+            self.refused += 1;
+        }
+    }
+}
+
+fn entry(station: &Station) -> Fdb {
+    Fdb { bridge: station.bridge, vlan: station.vlan, mac: station.mac }
+}
+
+fn in_words_of_the_engine(device: &Device) -> engine::Device {
+    let mut flags = 0;
+    let mut set = |is: bool, bit| flags |= if is { bit } else { 0 };
+    set(device.is_up, flag::UP);
+    set(device.bridge.is_some(), flag::BRIDGE);
+    set(device.bridge == Some(true), flag::VLAN_AWARE);
+    set(device.port_of.is_some(), flag::PORT);
+    set(device.vlan.is_some(), flag::VLAN);
+    set(device.rp_filter == devices::STRICT, flag::RP_STRICT);
+    set(device.rp_filter == devices::LOOSE, flag::RP_LOOSE);
+    set(device.forwards_ipv4, flag::FORWARD4);
+    set(device.forwards_ipv6, flag::FORWARD6);
+    engine::Device {
+        flags,
+        lower: device.vlan.map_or(0, |(lower, _, _)| lower),
+        master: device.port_of.unwrap_or(0),
+        mtu: device.mtu.into(),
+        vlan: device.vlan.map_or((0, 0), |(_, ethertype, id)| (ethertype, id)),
+        mac: device.mac,
+        pvid: device.untagged_vlan.unwrap_or(0),
+        ..engine::Device::default()
+    }
+}

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# The router's daemon comes and goes: stopped it leaves nothing behind; killed it lets everything through Linux within a second, and the next start takes the place of
+# what it left; a second one is refused by name; a connection through it goes on all the time. What is missing is named.
+. "$(dirname "$0")/../lib.sh"
+private_network "$@"
+. "$tests/router/ends.sh"
+
+attached() { tc filter show dev left ingress | grep -q router_ || ip -details link show dev left | grep -q 'prog/xdp'; }
+
+start_router
+is_so "s['mode'] == 'route' and s['is_on'] and all(i['off'] is None for i in s['interfaces'])" || fail "it is not on everywhere"
+gets_fast || fail "nothing is fast: $("$millrace" router status)"
+attached || fail "no program is there"
+
+# Another one, by the same name and by another.
+code=0
+"$millrace" router start --interfaces left,right >"$scratch/second.out" 2>&1 || code=$?
+[ "$code" -eq 2 ] || fail "a second router: $code"
+grep -q "process $router " "$scratch/second.out" || fail "it is not said who runs: $(cat "$scratch/second.out")"
+background other "$millrace" router start --interfaces left --socket other-$$ --json
+other=$started
+await 15 grep -q routing "$scratch/other.out" || fail "the other router does not start"
+"$millrace" router status --socket other-$$ | grep -q "other-router.*process $router " || fail "two routers on one interface: $("$millrace" router status --socket other-$$)"
+"$millrace" router stop --socket other-$$
+ended "$other" 5
+[ "$code" -eq 0 ] || fail "the other router ends with $code"
+gets_fast || fail "the other router has taken the programs of the first with it"
+
+# Killed, and started again, under a connection.
+listen 5201
+background client nsenter -t "$left_end" -n iperf3 -c 10.0.2.2 -t 8 --json
+client=$started
+sleep 1
+for options in "" "--mode xdp" "--mode tc --on-death keep"; do
+    slay "$router"
+    sleep 1.2
+    at_left ping -q -c 3 -i 0.2 -W 1 10.0.2.2 >/dev/null || fail "nothing goes through Linux after the router was killed"
+    # shellcheck disable=SC2086
+    start_router $options
+    await 5 gets_fast || fail "the next router ($options) does not take over: $("$millrace" router status)"
+done
+ended "$client" 12
+[ "$code" -eq 0 ] || fail "the connection broke: $(tail -3 "$scratch/client.out")"
+python3 - "$scratch/client.out" <<'END' || fail "the connection stood still"
+import json, sys
+# A part of a second is not one in which it stood still, on a machine as busy as ours.
+sys.exit(any(part["sum"]["bytes"] == 0 for part in json.load(open(sys.argv[1]))["intervals"]))
+END
+
+"$millrace" router stop
+ended "$router" 5
+[ "$code" -eq 0 ] || fail "stopped, it ends with $code"
+! attached || fail "a program is left behind"
+for command in status rules "why 10.0.2.2" off stop; do
+    # shellcheck disable=SC2086
+    ! "$millrace" router $command >"$scratch/nobody.out" 2>&1 || fail "$command without a router"
+    grep -q "no router runs" "$scratch/nobody.out" || fail "$command does not say that there is no router"
+done
+
+# Interfaces that come later, by a name and by a pattern.
+background late "$millrace" router start --interfaces 'left,late*' --json
+router=$started
+await 15 grep -q routing "$scratch/late.out" || fail "a router whose interfaces are not all there does not start"
+is_so "s['awaited'] == ['late*']" || fail "it is not said what is awaited"
+ip link add late7 type veth peer name other7
+ip link set late7 up
+ip link set other7 up
+await 5 is_so "any(i['name'] == 'late7' and i['off'] is None for i in s['interfaces'])" || fail "late7 is not taken: $("$millrace" router status)"
+ip link del late7
+await 5 is_so "s['awaited'] == ['late*']" || fail "late7 is not forgotten"
+"$millrace" router add right
+is_so "any(i['name'] == 'right' and i['place'] for i in s['interfaces'])" || fail "right is not added"
+"$millrace" router remove right
+is_so "not any(i['name'] == 'right' for i in s['interfaces'])" || fail "right is not removed"
+kill "$router"
+ended "$router" 5
+[ "$code" -eq 0 ] || fail "after SIGTERM it ends with $code"
+
+# Without what it takes.
+code=0
+setpriv --bounding-set=-net_admin,-bpf,-perfmon,-sys_admin "$millrace" router start --interfaces left >"$scratch/poor.out" 2>&1 || code=$?
+[ "$code" -eq 2 ] || fail "without capabilities: $code"
+for name in CAP_NET_ADMIN CAP_BPF CAP_PERFMON; do
+    grep -q "$name" "$scratch/poor.out" || fail "$name is missing, and it is not said: $(cat "$scratch/poor.out")"
+done
