@@ -44,7 +44,7 @@ static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32
             *reason = REASON_BUSY;
             return 0;
         }
-        if (is_live(seen) || (RULE_STATE(seen) == RULE_DEAD && jiffies - WORD(&rule->seen) < rest))
+        if (RULE_STATE(seen) == RULE_ACTIVE || (RULE_STATE(seen) != RULE_EMPTY && jiffies - WORD(&rule->seen) < rest))
             continue;
         claimed = (seen & 0xffff0000) + RULE_GENERATION + RULE_BUSY;
         if (__sync_val_compare_and_swap(&rule->state, seen, claimed) != seen) {

@@ -2,7 +2,8 @@
 /* The table of rules: open addressing, at most PROBES slots in a row.
  *
  * Who may write what, and which store pairs with which load:
- *  - A slot is claimed by cmpxchg from EMPTY, or from DEAD two seconds after `seen`, to BUSY. The claimer alone writes the rest.
+ *  - A slot is claimed by cmpxchg to BUSY: from EMPTY, and two seconds after `seen` from DEAD, and from REFUSED and TRIAL, too, so that who sends
+ *    from many addresses does not fill the table with flows that come to nothing. The claimer alone writes the rest.
  *  - It publishes with an atomic exchange of the word to TRIAL or REFUSED: a full barrier, behind which nothing of the rule is written but
  *    epoch, hop (a word), counter, seen, asked, out_dscp and reason. That exchange pairs with the load of the word in `find`, upon which
  *    the address of everything else depends (`after`): so no processor reads the rest earlier than the word.

@@ -367,3 +367,47 @@ fn processors_that_meet_in_the_table_leave_it_whole() {
     assert_eq!(live.len(), distinct.len(), "no flow has two rules");
     assert!(packets(&engine, Reason::Fast) > 0);
 }
+
+#[test]
+fn next_hops_are_given_back_before_there_are_none() {
+    let Some((net, engine, left, _)) = router() else { return };
+    let frame = datagram(&ethernet(left), 4000, 64);
+    trusted(&engine, net.left_index, &frame);
+    let first = engine.hops().count();
+    // Each change of the neighbour's address is another next hop.
+    for number in 0..32 {
+        run(&format!("ip neigh replace 10.2.0.2 lladdr 02:00:00:00:01:{number:02x} dev right nud permanent"));
+        engine.bump(Change::Routes);
+        engine.try_frame(net.left_index, &datagram(&ethernet(left), 5000 + number, 64)).unwrap();
+    }
+    assert!(engine.hops().count() >= first + 30);
+    engine.renew_hops().unwrap();
+    assert_eq!(engine.hops().count(), 0);
+    // Whoever had a rule makes it again.
+    engine.rules().filter(|rule| rule.state == State::Trial).for_each(|rule| drop(engine.kill(&rule)));
+    trusted(&engine, net.left_index, &frame);
+    assert_eq!(engine.try_frame(net.left_index, &frame).unwrap().verdict, REDIRECT);
+    assert_eq!(engine.hops().count(), 1);
+}
+
+#[test]
+fn flows_that_come_to_nothing_do_not_fill_the_table() {
+    let Some(net) = Net::new() else { return };
+    let engine = Engine::load(&millrace_router::engine::Config { rules4: 1024, ..Default::default() }).unwrap();
+    for (name, ifindex) in [("left", net.left_index), ("right", net.right_index)] {
+        engine.set_device(ifindex, &net::device(name)).unwrap();
+        engine.attach(ifindex, How::Xdp).unwrap();
+    }
+    engine.set_mode(Mode::Route);
+    let left = net::mac("left");
+    for port in 0..4000 {
+        engine.try_frame(net.left_index, &datagram(&ethernet(left), port, 64)).unwrap();
+    }
+    assert!(packets(&engine, Reason::TableFull) > 1000, "{:?}", counted(&engine));
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    let before = packets(&engine, Reason::NewRule);
+    for port in 10_000..10_100 {
+        engine.try_frame(net.left_index, &datagram(&ethernet(left), port, 64)).unwrap();
+    }
+    assert_eq!(packets(&engine, Reason::NewRule), before + 100, "{:?}", counted(&engine));
+}

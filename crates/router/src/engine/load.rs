@@ -157,6 +157,7 @@ impl Maps {
             events: handle("events")?,
             shadows: handle("shadows")?,
             sas: handle("sas")?,
+            hop_index: handle("hop_index")?,
             sockets: handle("sockets")?,
         })
     }

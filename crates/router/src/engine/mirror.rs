@@ -161,7 +161,29 @@ impl Engine {
     pub fn heartbeat(&self) -> Result<(), EngineError> {
         let jiffies = self.jiffies()?;
         self.set(global::HEARTBEAT, jiffies);
+        if self.globals.word(global::HOPS).load(Relaxed) > HOPS / 4 * 3 {
+            self.renew_hops()?;
+        }
         self.look_after_judges()
+    }
+
+    /// Gives all next hops back, for nobody knows which are still in use. For some milliseconds everything goes to Linux, and then each rule is
+    /// made again. [`heartbeat`](Self::heartbeat) does it when three quarters are taken.
+    ///
+    /// # Errors
+    /// [`EngineError::Update`].
+    pub fn renew_hops(&self) -> Result<(), EngineError> {
+        let modes = [global::MODE, global::MODE6].map(|mode| (mode, self.globals.word(mode).load(Relaxed)));
+        modes.iter().for_each(|(mode, _)| self.set(*mode, 0));
+        self.bump(Change::Ruleset);
+        // Until no processor is at a packet that it began before: that takes microseconds.
+        std::thread::sleep(Duration::from_millis(20));
+        for key in self.maps.hop_index.keys() {
+            gone(self.maps.hop_index.delete(&key), "a next hop cannot be taken from the router's program")?;
+        }
+        self.set(global::HOPS, 0);
+        modes.iter().for_each(|(mode, before)| self.set(*mode, *before));
+        Ok(())
     }
 
     /// After how long without a heartbeat everything goes to Linux; `None` is never.

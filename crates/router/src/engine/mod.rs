@@ -115,6 +115,7 @@ struct Maps {
     events: MapHandle,
     shadows: MapHandle,
     sas: MapHandle,
+    hop_index: MapHandle,
     sockets: MapHandle,
 }
 
