@@ -173,6 +173,11 @@ impl Policies {
         self.defaults[direction as usize] = action;
     }
 
+    /// What becomes of packets of which no policy speaks.
+    pub const fn default_of(&self, direction: Direction) -> Action {
+        self.defaults[direction as usize]
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.lists.iter().map(Vec::len).sum()

@@ -2,6 +2,7 @@
 //!
 //! * [`Step`] and [`Reason`]: the names of everything that a packet meets.
 //! * [`engine`]: the program in the kernel that does it, loaded, attached, filled and read.
+//! * [`user`]: what the kernel cannot do, done here: IPsec.
 //!
 //! Why it is built as it is: decision 82.
 #![forbid(unsafe_code)]
@@ -12,6 +13,8 @@ pub mod engine;
 pub mod kernel;
 mod reason;
 pub mod step;
+#[cfg(feature = "ipsec")]
+pub mod user;
 
 pub use reason::Reason;
 pub use step::Step;

@@ -5,7 +5,7 @@
 //!   `compared`: what comparing packets has found;
 //! - `pattern`, `choice`, `off`, `attach`: which interfaces, where, and why not; `parts`: which work is done;
 //! - `capabilities`, `advice`: what the process may do, and what Linux would better be told; `delays`: how long it took;
-//! - `protocol`, `control`, `client`: how it is asked.
+//! - `protocol`, `ipsec`, `control`, `client`: how it is asked.
 
 pub mod advice;
 #[cfg(feature = "bpf")]
@@ -22,6 +22,7 @@ pub mod delays;
 pub mod devices;
 #[cfg(feature = "bpf")]
 mod flows;
+pub mod ipsec;
 pub mod off;
 pub mod options;
 pub mod parts;

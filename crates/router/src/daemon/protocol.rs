@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::advice::Advice;
 use super::choice::Place;
 use super::delays::Summary;
+use super::ipsec;
 use super::parts::Parts;
 use super::pattern::Pattern;
 use crate::Step;
@@ -64,12 +65,18 @@ pub enum Request {
     Flush,
     /// End.
     Stop,
+    /// Associations and policies of IPsec.
+    Ipsec(ipsec::Request),
 }
 
 impl Request {
     /// Whether it changes something: then only root and whoever runs the daemon may ask.
     pub fn changes(&self) -> bool {
-        !matches!(self, Self::Status | Self::Counters | Self::Rules { .. } | Self::Shadow)
+        match self {
+            Self::Status | Self::Counters | Self::Rules { .. } | Self::Shadow => false,
+            Self::Ipsec(request) => request.changes(),
+            _ => true,
+        }
     }
 }
 
@@ -117,6 +124,8 @@ pub enum Answer {
     },
     /// To [`Request::Shadow`].
     Shadow(Shadow),
+    /// To [`Request::Ipsec`].
+    Ipsec(ipsec::Answer),
 }
 
 /// How the daemon is.

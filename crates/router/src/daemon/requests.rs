@@ -60,6 +60,10 @@ impl State {
                 self.is_stopping = true;
                 Answer::Done
             }
+            Request::Ipsec(_) => Answer::Refused(
+                "this router has no associations of IPsec; `millrace router ipsec start` starts a gateway that has"
+                    .to_owned(),
+            ),
         }
     }
 

@@ -1,10 +1,13 @@
 //! `millrace router`: a fast path beside Linux's forwarding.
 //!
 //! - here: what can be asked for; `start`: the daemon; `status`: how it is, once or again and again; `rules`: what it has; `why`: why a flow is
-//!   fast or not; `change`: switch, add, remove, end; `shadow`: what was compared.
+//!   fast or not; `change`: switch, add, remove, end; `shadow`: what was compared;
+//! - `ipsec`: a gateway of IPsec; `sa`: its associations and policies.
 
 mod change;
+mod ipsec;
 mod rules;
+mod sa;
 mod shadow;
 pub mod start;
 mod status;
@@ -52,6 +55,10 @@ pub enum RouterCommand {
     Shadow(shadow::ShadowArgs),
     /// Show a table of what it does, every second
     Watch(status::WatchArgs),
+    /// Be a gateway of IPsec where the kernel has no ESP: start it, say how it is, end it
+    Ipsec(ipsec::IpsecArgs),
+    /// List, add and delete associations and policies of IPsec
+    Sa(sa::SaArgs),
 }
 
 /// Which router.
@@ -94,5 +101,7 @@ pub fn run(shared: &Shared, args: &RouterArgs) -> Result<(), Failure> {
         RouterCommand::Why(args) => why::run(shared, args),
         RouterCommand::Shadow(args) => shadow::run(shared, args),
         RouterCommand::Watch(args) => status::watch(shared, args),
+        RouterCommand::Ipsec(args) => ipsec::run(shared, args),
+        RouterCommand::Sa(args) => sa::run(shared, args),
     }
 }
