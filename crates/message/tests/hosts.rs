@@ -1,7 +1,7 @@
 //! Endpoints of two hosts: each has rails that lead to the other one, ports that are the ends of a wire.
 
 use millrace_message::Scheme;
-use millrace_message::bell::{Full, Owner};
+use millrace_message::bell::{Bell, Full, Owner, Sent};
 use millrace_message::channel::Taken;
 use millrace_message::control::Tag;
 use millrace_message::endpoint::{Config, Endpoint, Error, Event, Peer, Refusal};
@@ -124,6 +124,27 @@ fn doorbells_go_between_hosts() {
         assert!(begin.elapsed() < LONG);
     }
     assert_eq!(other.any_bell(LONG).unwrap().1.number, 9);
+    let (mut ringer, mut hearer) = (one.doorbells_to(to).unwrap(), other.doorbells_from(from).unwrap());
+    assert!(one.doorbells_to(to).is_none() && other.doorbells_from(from).is_none(), "each is the only one");
+    assert_eq!((one.ring(to, 7), one.ring_once(to, 7)), (Some(Err(Full::Lent)), Some(Err(Full::Lent))));
+    assert_eq!((ringer.ring(8), ringer.ring_once(5)), (Some(Ok(())), Some(Ok(Sent::Rung))));
+    assert!(other.any_bell(Duration::from_millis(50)).is_none() && other.bell(from) == Ok(None));
+    for number in [8, 5] {
+        let heard = std::iter::repeat_with(|| hearer.take().unwrap()).flatten().next();
+        assert_eq!(heard, Some(Bell { number, owner: Owner(1) }));
+    }
+    ringer.ring(6).unwrap().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    // What waits is the endpoint's, and who sleeps is woken.
+    std::thread::scope(|scope| {
+        let heard = scope.spawn(|| other.any_bell(LONG).unwrap().1.number);
+        std::thread::sleep(Duration::from_millis(50));
+        drop(hearer);
+        assert_eq!(heard.join().unwrap(), 6);
+    });
+    drop(ringer);
+    assert_eq!(one.ring(to, 7), Some(Ok(())));
+    assert_eq!(other.any_bell(LONG).unwrap().1.number, 7);
     // Who has claimed before he is called is known from the beginning.
     one.claim(3..=3, Owner(2)).unwrap();
     while other.ring_once(from, 3).is_some_and(|rung| rung.is_err()) {

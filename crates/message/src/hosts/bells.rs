@@ -26,6 +26,9 @@ pub struct Bells {
     told: u32,
     /// What this end wants has changed since it was said.
     has_changed: bool,
+    /// Somebody is the only one who rings them, or hears them.
+    pub is_out_lent: bool,
+    pub is_into_lent: bool,
     /// Doorbells that nobody has claimed here.
     pub unwanted: u64,
 }
@@ -63,7 +66,7 @@ impl Bells {
         owner.map(|owner| Bell { number, owner })
     }
 
-    /// Whether some have come.
+    /// Whether some have come, for whoever asks.
     pub fn has_more(&self) -> bool {
         !self.came.is_empty()
     }

@@ -25,6 +25,8 @@ pub use discover::{Target, host_name};
 pub use meet::CallError;
 pub use record::is_name;
 
+pub(crate) use bells::Bells;
+
 use crate::bell::Filter;
 use crate::engine::{Breach, Engine, PairId, Terms};
 use meet::Call;
@@ -308,7 +310,7 @@ impl Hosts {
         let bells = remote.bells.has_more();
         let was_live = remote.trunk.state(path) == trunk::State::Live;
         let heard = remote.hear(path, &record, ears);
-        self.bells_noted += u64::from(!bells && remote.bells.has_more());
+        self.bells_noted += u64::from(!bells && remote.bells.has_more() && !remote.bells.is_into_lent);
         self.counters.paths_begun += u64::from(!was_live && remote.trunk.state(path) == trunk::State::Live);
         match heard {
             Heard::Nothing => {}

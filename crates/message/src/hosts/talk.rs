@@ -1,9 +1,9 @@
 //! What is done for one pair: messages, their parts, and doorbells.
 
-use super::Hosts;
 use super::pair::Remote;
 use super::rail::Rail;
 use super::trunk::Write;
+use super::{Bells, Hosts};
 use crate::bell::{Bell, Filter, Full, Sent};
 use crate::control::Tag;
 use crate::engine::{Action, Breach, Engine, PairId, RequestId, Source, Work};
@@ -110,9 +110,15 @@ impl Hosts {
         Ok(bell)
     }
 
-    /// Whether some have come.
+    /// Whether some have come that are not for one who hears them by himself.
     pub fn has_bells(&self) -> bool {
-        self.remotes.values().any(|remote| remote.pair.is_some() && remote.bells.has_more())
+        let bells = self.remotes.values().filter(|remote| remote.pair.is_some()).map(|remote| &remote.bells);
+        bells.filter(|bells| !bells.is_into_lent).any(Bells::has_more)
+    }
+
+    /// Doorbells of a pair.
+    pub fn bells_of(&mut self, pair: PairId) -> Option<&mut Bells> {
+        self.with(pair).map(|with| &mut with.remote.bells)
     }
 
     /// Numbers of pairs there may be.

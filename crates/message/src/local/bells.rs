@@ -5,6 +5,7 @@ use super::Local;
 use crate::bell::{Bell, ClaimError, Filter, Full, Owner, Receiver, Sender, Sent, View};
 use crate::buffer::Buffer;
 use crate::engine::{Breach, PairId};
+use crate::hosts;
 use millrace_ring::lines::Malformed;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -162,6 +163,28 @@ impl<B: Buffer> Local<B> {
         self.doorbells(pair).filter(|bells| Arc::ptr_eq(&bells.changes.0, &lent.changes.0))
     }
 
+    /// Doorbells of a pair of another host: of those nothing is lent, but it is kept who is the only one.
+    pub(crate) fn bells_elsewhere(&mut self, pair: PairId) -> Option<&mut hosts::Bells> {
+        self.hosts.as_mut()?.bells_of(pair)
+    }
+
+    /// Rings a doorbell there, for the only one who may; `once`: unless the last one is the same, and waits.
+    pub(crate) fn ring_elsewhere(&mut self, pair: PairId, number: u16, once: bool) -> Option<Result<Sent, Full>> {
+        self.hosts.as_mut()?.ring(pair, (number, once), &mut self.engine, &self.filter)
+    }
+
+    /// The next doorbell from there, for the only one who hears them.
+    pub(crate) fn bell_elsewhere(&mut self, pair: PairId) -> Result<Option<Bell>, Breach> {
+        self.hosts.as_mut().ok_or(Breach::Gone)?.bell(pair, &mut self.engine, &self.filter)
+    }
+
+    /// They are for everybody again.
+    pub(crate) fn take_back_from_elsewhere(&mut self, pair: PairId) {
+        let Some(bells) = self.bells_elsewhere(pair) else { return };
+        bells.is_into_lent = false;
+        self.bells_noted += u64::from(bells.has_more());
+    }
+
     /// The numbers that are wanted now, for whoever was lent what hears them. `None`: the pair has ended.
     pub(crate) fn wanted<T>(&mut self, pair: PairId, lent: &mut Lent<T>) -> Option<Filter> {
         // Whoever is told that the pair has ended is told so each time.
@@ -232,8 +255,12 @@ impl<B: Buffer> Local<B> {
     #[inline]
     pub fn ring(&mut self, pair: PairId, number: u16) -> Option<Result<(), Full>> {
         let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
-            let hosts = self.hosts.as_mut()?;
-            return Some(hosts.ring(pair, (number, false), &mut self.engine, &self.filter)?.map(drop));
+            let is_lent = self.bells_elsewhere(pair)?.is_out_lent;
+            return if is_lent {
+                Some(Err(Full::Lent))
+            } else {
+                Some(self.ring_elsewhere(pair, number, false)?.map(drop))
+            };
         };
         Some(peer.bells.ring(number))
     }
@@ -245,7 +272,8 @@ impl<B: Buffer> Local<B> {
     #[inline]
     pub fn ring_once(&mut self, pair: PairId, number: u16) -> Option<Result<Sent, Full>> {
         let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
-            return self.hosts.as_mut()?.ring(pair, (number, true), &mut self.engine, &self.filter);
+            let is_lent = self.bells_elsewhere(pair)?.is_out_lent;
+            return if is_lent { Some(Err(Full::Lent)) } else { self.ring_elsewhere(pair, number, true) };
         };
         Some(peer.bells.ring_once(number))
     }
@@ -257,8 +285,8 @@ impl<B: Buffer> Local<B> {
     #[inline]
     pub fn bell(&mut self, pair: PairId) -> Result<Option<Bell>, Breach> {
         let Some(Some(peer)) = self.peers.get_mut(pair.0 as usize) else {
-            let hosts = self.hosts.as_mut().ok_or(Breach::Gone)?;
-            return hosts.bell(pair, &mut self.engine, &self.filter);
+            let is_lent = self.bells_elsewhere(pair).ok_or(Breach::Gone)?.is_into_lent;
+            return if is_lent { Ok(None) } else { self.bell_elsewhere(pair) };
         };
         peer.bells.take(&self.filter).map_err(|_| self.engine.refuse(pair))
     }

@@ -180,11 +180,6 @@ impl<B: Buffer> Local<B> {
         self.hosts.as_deref_mut().filter(|hosts| hosts.has(pair))
     }
 
-    /// Whether a pair goes to another host.
-    pub(crate) fn is_elsewhere(&self, pair: PairId) -> bool {
-        self.hosts.as_ref().is_some_and(|hosts| hosts.has(pair))
-    }
-
     /// What another endpoint has to know of this one.
     pub fn terms(&self) -> Terms {
         self.engine.terms()
