@@ -1442,7 +1442,7 @@ int millrace_message_close(struct millrace_message *endpoint);
 /**
  * Connects to the endpoint of that name, of this user, or of the one that stands before it ("1000/solver"). One that is not there yet is
  * waited for, for so many nanoseconds: -ECONNREFUSED. -EACCES: it does not take endpoints of this user; -EUSERS: it has as many as it may; -EPROTO: it is of
- * another version; -ETIMEDOUT: it is there, and does not answer.
+ * another version; -ETIMEDOUT: it is there, and does not answer, for which it has a second at least.
  */
 int millrace_message_connect(const struct millrace_message *endpoint,
                              const char *name,

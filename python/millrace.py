@@ -333,7 +333,7 @@ class Endpoint:
         """anybody: endpoints of all users may connect. adopt: memory that is sent again becomes shared memory in place, "mappings" or "heap"
         (docs/message.md says what that means). rails: cards ("unix:PATH") and ports by which endpoints of other hosts are reached ("b:solver"), and by
         which they find this one; host: what they call this host."""
-        self._handle, self._lock, self._messages = None, threading.Lock(), {}
+        self._handle, self._lock, self._messages, self._has_rails = None, threading.Lock(), {}, bool(rails)
         handle = ctypes.c_void_p()
         flags = (1 if anybody else 0) | _ADOPT[adopt]
         specs = (ctypes.c_char_p * len(rails))(*[rail.encode() for rail in rails])
@@ -367,11 +367,17 @@ class Endpoint:
             nonlocal why
             try:
                 self._handle.call("connect", name.encode(), most, ctypes.byref(peer))
-            except (ConnectionRefusedError, TimeoutError) as error:
-                # Nobody is there, or nobody answers, yet.
+            except ConnectionRefusedError as error:
+                # Nobody is there yet.
                 why = error
-                return None
-            return peer.value
+            except TimeoutError as error:
+                # Whoever has been called on this host and does not answer may have let this one in: it is called once. A host may take longer.
+                if not self._has_rails:
+                    raise
+                why = error
+            else:
+                return peer.value
+            return None
 
         found = _patiently(patience, attempt, 500_000_000)
         if found is None:

@@ -332,7 +332,7 @@ pub extern "C" fn millrace_message_close(endpoint: Option<Box<millrace_message>>
 
 /// Connects to the endpoint of that name, of this user, or of the one that stands before it ("1000/solver"). One that is not there yet is
 /// waited for, for so many nanoseconds: -ECONNREFUSED. -EACCES: it does not take endpoints of this user; -EUSERS: it has as many as it may; -EPROTO: it is of
-/// another version; -ETIMEDOUT: it is there, and does not answer.
+/// another version; -ETIMEDOUT: it is there, and does not answer, for which it has a second at least.
 #[no_mangle]
 pub unsafe extern "C" fn millrace_message_connect(
     endpoint: Option<&millrace_message>,

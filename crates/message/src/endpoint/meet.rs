@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// How often a name is called that nobody has yet.
 const AGAIN: Duration = Duration::from_millis(5);
+/// How long is waited for an answer at least: who greets and goes at once is somebody to the other end all the same.
+const ANSWERED: Duration = Duration::from_secs(1);
 
 impl Users {
     /// Whether a user may connect. Root may look into every process anyway.
@@ -67,7 +69,7 @@ pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patie
     // It may have hung up already, and have said why.
     let _ = hello.send(&socket, None);
     let mut fds = Vec::new();
-    let (terms, memory) = match (answer(&socket, left().max(AGAIN), &mut fds), fds.pop()) {
+    let (terms, memory) = match (answer(&socket, left().max(ANSWERED), &mut fds), fds.pop()) {
         (Ok(Some(Greeting::Welcome(terms))), Some(memory)) => (terms, memory),
         (Ok(Some(Greeting::Refused(why))), _) => return Err(Error::Refused(name.to_string(), why)),
         _ => return Err(silent()),

@@ -335,7 +335,7 @@ impl<B: Buffer> Endpoint<B> {
 
     /// Calls the endpoint of that name, of this user or of the one that stands before it (`1000/solver`). If this host has none, it is looked for
     /// by all rails; with a host before it (`b:solver`, `b:1000/solver`) only there, and without a user that of any. One that is not there yet is
-    /// waited for as long as `patience` says. One of another host to which there is a connection is not called again: it is the same.
+    /// waited for as long as `patience` says; one that is there has a second at least to answer. One of another host to which there is a connection is not called again: it is the same.
     ///
     /// # Errors
     /// [`Error::Nobody`], [`Error::Refused`], [`Error::Silent`], [`Error::Stranger`], [`Error::Name`], [`Error::Full`]; [`Error::Several`],
