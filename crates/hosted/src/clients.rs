@@ -11,8 +11,9 @@ use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::time::{Duration, Instant};
 
-/// How long a program may take to greet.
+/// How long a program may take to greet, while the card would hear it; and in all.
 const GREETING: Duration = Duration::from_secs(2);
+const LONGEST_GREETING: Duration = Duration::from_secs(60);
 
 /// What program and card have in common.
 pub(crate) struct Met {
@@ -28,6 +29,9 @@ pub(crate) struct Client {
     pub ended: Option<OwnedFd>,
     pub caller: Caller,
     called: Instant,
+    /// How long it could have been heard since, and until when that was counted.
+    heard: Duration,
+    looked: Instant,
     /// After its greeting.
     pub met: Option<Met>,
     pub closer: Closer,
@@ -42,12 +46,17 @@ impl Client {
         let pid = i32::try_from(caller.pid).ok().and_then(Pid::from_raw);
         let Ok(ended) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose() else { return Err(socket) };
         let called = Instant::now();
-        Ok(Self { socket, ended, caller, called, met: None, closer: Closer::default(), is_over: false })
+        let (heard, looked) = (Duration::ZERO, called);
+        Ok(Self { socket, ended, caller, called, heard, looked, met: None, closer: Closer::default(), is_over: false })
     }
 
-    /// Whether it has had time enough to greet.
-    pub fn is_late(&self, now: Instant) -> bool {
-        self.met.is_none() && now - self.called > GREETING
+    /// Whether it has had time enough to greet. A pause that the card makes (`is_its_turn`: there is none) is not its own.
+    pub fn is_late(&mut self, is_its_turn: bool, now: Instant) -> bool {
+        if is_its_turn {
+            self.heard += now - self.looked;
+        }
+        self.looked = now;
+        self.met.is_none() && (self.heard > GREETING || now - self.called > LONGEST_GREETING)
     }
 
     /// Takes what it says. Once: who has greeted has nothing to say by the socket. `Err`: it is hung up on.
@@ -114,4 +123,25 @@ fn check(region: &Region, len: u64) -> Result<(), Errno> {
     let has = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
     // Of a longer file, pages behind what is used would count.
     if found.st_size as u64 != len || has < len { Err(Errno::NOSPC) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn a_pause_that_the_card_makes_is_not_its_clients() {
+        let (_program, socket) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut client = Client::new(socket, Caller { pid: std::process::id(), uid: 7, is_limited: true }).unwrap();
+        let begin = client.called;
+        let mut is_late = |is_its_turn, millis| client.is_late(is_its_turn, begin + Duration::from_millis(millis));
+        assert_eq!([is_late(false, 10_000), is_late(true, 11_900), is_late(false, 15_000)], [false; 3]);
+        assert!(!is_late(true, 15_050) && is_late(true, 15_150), "it has not greeted when it could");
+        let (_program, socket) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut client = Client::new(socket, Caller { pid: std::process::id(), uid: 7, is_limited: true }).unwrap();
+        assert!(client.is_late(false, client.called + LONGEST_GREETING + Duration::from_millis(1)), "nor ever");
+    }
 }

@@ -1,5 +1,6 @@
 //! How much of the card's thread a user may have for coming and going: each greeting and each farewell takes it a while, and who joins and leaves without end
-//! would have all of it. When a user's have taken a while, his next one waits for eight times as long; who goes does not wait, and nobody goes who has not come.
+//! would have all of it. When a user's have taken a while, his next one waits for eight times as long; who goes does not wait, and nobody has greeted in vain.
+//! Who calls and goes without a greeting is not limited by this, but by one call at a look.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;

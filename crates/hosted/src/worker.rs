@@ -36,6 +36,7 @@ pub(crate) struct Worker {
     may: May,
     listener: OwnedFd,
     bell: Arc<OwnedFd>,
+    /// In the order in which they have called: who has waited longest to be heard is heard first.
     clients: Vec<Client>,
     /// Of those that have gone, what is still being closed: they have their places until then.
     graves: Vec<(u32, u32, Closer)>,
@@ -133,7 +134,7 @@ impl Worker {
         let now = Instant::now();
         self.full = self.full.filter(|until| *until > now);
         self.clients.iter_mut().for_each(|client| {
-            client.is_over |= client.is_late(now);
+            client.is_over |= client.is_late(self.joins.may(client.caller.uid, now), now);
             client.closer.try_again();
         });
         self.hang_up_some();
@@ -241,7 +242,7 @@ impl Worker {
 
     fn hang_up(&mut self, at: usize) {
         let began = worked();
-        let Client { socket, ended, met, mut closer, caller, .. } = self.clients.swap_remove(at);
+        let Client { socket, ended, met, mut closer, caller, .. } = self.clients.remove(at);
         self.full = None;
         let left = met.as_ref().and_then(|met| self.service.leave(met.number));
         closer.close((left, ended, met));
