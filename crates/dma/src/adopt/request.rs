@@ -205,7 +205,16 @@ fn is_heap(maps: &[Mapped], at: u64, page: u64) -> bool {
     let mapped = |at: u64| maps.iter().find(|mapped| mapped.first <= at && at < mapped.end);
     let start = at & !(ARENA - 1);
     mapped(at).is_some_and(|mapped| mapped.kind == Kind::Heap)
-        || mapped(start).is_some_and(|mapped| mapped.writable) && arena_of(start, page).is_some()
+        || mapped(start).is_some_and(|mapped| mapped.writable)
+            && arena_of(start, page).is_some()
+            && has_room(maps, start)
+}
+
+/// Whether what begins at `start` has room behind it that cannot be written and ends where a part of an arena does: so says the system. Words in memory may be
+/// anybody's, such as whoever sends to a buffer that lies there. A part that is full counts as none.
+fn has_room(maps: &[Mapped], start: u64) -> bool {
+    let end = start + ARENA;
+    maps.iter().any(|mapped| mapped.first > start && mapped.end == end && !mapped.writable)
 }
 
 /// Whose part begins at `at`, where parts of arenas of `malloc` do: each begins with the address of its arena, which is
@@ -307,6 +316,30 @@ fn unmapped(lines: &[Line], orphan: &Orphan) -> Vec<(u64, u64)> {
 mod tests {
     use super::super::file::SharedFile;
     use super::*;
+
+    /// A block that `malloc` maps by itself, and may move, whose bytes somebody else has chosen.
+    #[test]
+    fn a_block_that_looks_like_an_arena_is_none() {
+        let page = rustix::param::page_size() as u64;
+        let mut block = vec![0_u8; 3 * ARENA as usize];
+        let first = block.as_ptr().expose_provenance() as u64;
+        let start = first.next_multiple_of(ARENA);
+        let words = [start + 48, 0, ARENA, ARENA];
+        let at = (start - first) as usize;
+        block[at..at + 32].copy_from_slice(words.map(u64::to_ne_bytes).as_flattened());
+        assert_eq!(arena_of(start, page), Some(start));
+        assert!(!is_heap(&maps::read().unwrap(), start + 5 * page, page));
+        drop(block);
+        // Those of threads are, unless they are full.
+        std::thread::spawn(move || {
+            let blocks: Vec<Vec<u8>> = (0..8).map(|_| vec![1; 100 << 10]).collect();
+            let at = blocks[7].as_ptr().expose_provenance() as u64;
+            let is_of_thread = arena_of(at & !(ARENA - 1), page).is_some();
+            assert!(is_heap(&maps::read().unwrap(), at, page) || !is_of_thread);
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn what_is_mapped_nowhere_is_found_with_the_room_behind_it() {
