@@ -121,7 +121,7 @@ static __always_inline int read_conntrack(struct nf_conn *ct, u8 dir, const stru
     else
         TURN(ct, 1, a);
     a->flags |= RULE_CONNTRACK;
-    if (refresh && g && bpf_ksym_exists(bpf_ct_change_timeout))
+    if (refresh && g)
         bpf_ct_change_timeout(ct, q->proto == PROTO_TCP ? g->tcp_ms : g->udp_ms);
     return 0;
 }
@@ -135,7 +135,7 @@ static __always_inline int ask_conntrack_of(void *ctx, const bool skb, const str
 
     if (q->proto != PROTO_TCP && q->proto != PROTO_UDP)
         return REASON_CONNTRACK_ICMP;
-    if (!bpf_ksym_exists(bpf_ct_release) || !(skb ? bpf_ksym_exists(bpf_skb_ct_lookup) : bpf_ksym_exists(bpf_xdp_ct_lookup)))
+    if (!HAS_CONNTRACK)
         return REASON_CONNTRACK_MISSING;
     if (q->version == 4) {
         tuple.ipv4.saddr = q->saddr[0];

@@ -13,6 +13,10 @@ const volatile u32 RULES4_MASK = (1 << 18) - 1;
 const volatile u32 RULES6_MASK = (1 << 16) - 1;
 const volatile u64 SEED = 1;
 
+/* Whether the kernel has the functions that ask conntrack. The engine looks, because Linux 6.1 has no way to ask for that in a program; where
+ * they are missing, what calls them is never read by the verifier. */
+const volatile u64 HAS_CONNTRACK = 1;
+
 /* So that the types of what lies in rings are written down in the program, where a test of the engine looks for them. */
 __attribute__((used)) const struct event *const volatile TYPE_OF_EVENTS = 0;
 __attribute__((used)) const struct shadow *const volatile TYPE_OF_SHADOWS = 0;

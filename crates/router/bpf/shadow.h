@@ -19,12 +19,15 @@ struct {
     __type(value, struct saved);
 } originals SEC(".maps");
 
-/* A number from 1 to `limit`, in a way that the verifier follows. */
-static __always_inline u32 bounded(u32 len, u32 limit)
+/* At most `limit`, a power of two, of a length that is not 0: in a way that the verifier of Linux 6.1 follows. */
+static __always_inline u32 bounded(u32 len, const u32 limit)
 {
-    len = len < 1 ? 1 : len;
-    asm volatile("" : "+r"(len));
-    return len > limit ? limit : len;
+    u32 last = len - 1;
+
+    if (last >= limit)
+        last = limit - 1;
+    asm volatile("" : "+r"(last)); /* so that the compiler does not see that the next line changes nothing */
+    return (last & (limit - 1)) + 1;
 }
 
 static __always_inline bool is_chosen(volatile struct globals *g)

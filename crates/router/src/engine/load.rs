@@ -2,8 +2,10 @@
 
 use super::layout::{self, global};
 use super::{Engine, EngineError, Globals, Maps};
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel};
 use millrace_dma::{Protection, Region};
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -56,12 +58,16 @@ impl Engine {
             }
         }
         // What goes wrong comes back as an error; libbpf would write lines of its own to stderr, also about what is no error to us.
-        libbpf_rs::set_print(None);
+        libbpf_rs::set_print(Some((PrintLevel::Warn, keep_lines)));
         // A copy, because nothing aligns the bytes of the program in this file.
         let program = PROGRAM.to_vec();
         let mut open = ObjectBuilder::default().open_memory(&program).map_err(EngineError::Load)?;
         set_constants(&mut open, config)?;
-        let object = open.load().map_err(EngineError::Load)?;
+        LINES.lock().expect("no holder panics").clear();
+        let object = open.load().map_err(|source| {
+            let lines = LINES.lock().expect("no holder panics");
+            EngineError::Refused { source, lines: lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n") }
+        })?;
         // Both, or what is lost would be counted half.
         let watch = ["router_redirect_failed", "router_transmitted"].map(|name| {
             let program =
@@ -112,6 +118,34 @@ impl Engine {
     }
 }
 
+/// The last lines that libbpf has said: among them those of the verifier, if it was that which refused the program.
+static LINES: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+
+fn keep_lines(_: PrintLevel, text: String) {
+    let mut lines = LINES.lock().expect("no holder panics");
+    for line in text.lines() {
+        if lines.len() == 30 {
+            lines.pop_front();
+        }
+        lines.push_back(line.to_owned());
+    }
+}
+
+/// Whether the kernel has all functions by which the program asks conntrack: Linux 6.1 or newer with nf_conntrack, which has to be loaded by now.
+fn asks_conntrack() -> bool {
+    let mut missing = vec!["bpf_xdp_ct_lookup", "bpf_skb_ct_lookup", "bpf_ct_release", "bpf_ct_change_timeout"];
+    let Ok(symbols) = std::fs::File::open("/proc/kallsyms") else { return false };
+    for line in BufReader::new(symbols).lines().map_while(Result::ok) {
+        // Address, kind, name, and the module in brackets.
+        let name = line.split_whitespace().nth(2).unwrap_or_default();
+        missing.retain(|wanted| *wanted != name);
+        if missing.is_empty() {
+            return true;
+        }
+    }
+    false
+}
+
 fn set_constants(open: &mut OpenObject, config: &Config) -> Result<(), EngineError> {
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
@@ -121,11 +155,12 @@ fn set_constants(open: &mut OpenObject, config: &Config) -> Result<(), EngineErr
             _ if name.ends_with(".rodata") => {
                 let bytes = map
                     .initial_value_mut()
-                    .filter(|bytes| bytes.len() == 32)
+                    .filter(|bytes| bytes.len() == 40)
                     .ok_or(EngineError::Missing("constants"))?;
                 bytes[..4].copy_from_slice(&(config.rules4 - 1).to_le_bytes());
                 bytes[4..8].copy_from_slice(&(config.rules6 - 1).to_le_bytes());
                 bytes[8..16].copy_from_slice(&fastrand::u64(..).to_le_bytes());
+                bytes[16..24].copy_from_slice(&u64::from(asks_conntrack()).to_le_bytes());
             }
             _ => {}
         }

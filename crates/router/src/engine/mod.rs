@@ -44,6 +44,16 @@ pub enum EngineError {
         "the kernel does not take the router's program: {0}; it needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON) and Linux 6.1 or newer with BTF"
     )]
     Load(#[source] libbpf_rs::Error),
+    /// The kernel has read the program and does not take it.
+    #[error(
+        "the kernel does not take the router's program: {source}; it needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON) and Linux 6.1 or newer with BTF. The last that was said of it:\n{lines}"
+    )]
+    Refused {
+        /// What it said.
+        source: libbpf_rs::Error,
+        /// The last lines of libbpf and of the verifier.
+        lines: String,
+    },
     /// A number in the configuration cannot be.
     #[error("the table of rules cannot have {0} entries: it has a power of two, 1024 to 16777216 of them")]
     Size(u32),
