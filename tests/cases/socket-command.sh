@@ -50,6 +50,13 @@ kill -TERM "$started"
 ended "$started" 10
 [ "$code" = 9 ] || fail "SIGTERM was not handed on: $code"
 
+# A program that knows nothing of signals ends by them.
+background told "$millrace" socket --stats sleep 20
+sleep 0.3
+kill -TERM "$started"
+ended "$started" 5
+[ "$code" = 143 ] || fail "sleep has not ended by SIGTERM: $code"
+
 # A command without its library says where it has looked.
 mkdir "$scratch/bin"
 cp "$millrace" "$scratch/bin/millrace"

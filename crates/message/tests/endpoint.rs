@@ -351,6 +351,32 @@ fn has_hung_up(socket: &OwnedFd) -> bool {
 }
 
 #[test]
+fn a_flood_of_callers_does_not_make_an_endpoint_deaf() {
+    let _other = open("flooded");
+    for _ in 0..5 {
+        let until = Instant::now() + Duration::from_millis(300);
+        let flood = |_| {
+            std::thread::spawn(move || {
+                let address = SocketAddrUnix::new_abstract_name(
+                    format!("millrace-message/{}/{}", rustix::process::geteuid().as_raw(), name("flooded")).as_bytes(),
+                );
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                while Instant::now() < until {
+                    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+                    let _ = connect(&socket, address.as_ref().unwrap());
+                }
+            })
+        };
+        let floods: Vec<_> = (0..4).map(flood).collect();
+        floods.into_iter().for_each(|flood| flood.join().unwrap());
+        // It sleeps when nobody calls any more; then somebody does.
+        std::thread::sleep(Duration::from_millis(50));
+        let one = Endpoint::with(SLEEPY).unwrap();
+        one.connect(&name("flooded"), LONG).unwrap();
+    }
+}
+
+#[test]
 fn who_says_what_nobody_says_is_hung_up_on() {
     let other = open("hostile");
     for nonsense in [&b"hello"[..], &[0; 96], &[1; 200]] {

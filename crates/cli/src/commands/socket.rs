@@ -93,9 +93,9 @@ fn wait_for(command: &mut Command) -> std::io::Result<ExitStatus> {
     [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP]
         .into_iter()
         .for_each(|signal| signals.add(signal));
-    // Not in the child: `Command` lets all signals through there.
-    signals.thread_block()?;
+    // The program is started first: it would begin with these signals blocked, too.
     let mut child = command.spawn()?;
+    signals.thread_block()?;
     let process = Pid::from_raw(child.id().cast_signed());
     std::thread::spawn(move || {
         while let Ok(signal) = signals.wait() {

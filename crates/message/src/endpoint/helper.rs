@@ -32,6 +32,8 @@ const TURN: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(1);
 /// How often time goes on, for those who keep buffers that others want.
 const TICK: Duration = Duration::from_millis(100);
+/// How long nobody is listened to before it is looked again whether there is room.
+const DEAF: Duration = Duration::from_millis(10);
 /// Calls that have not greeted yet; those of one process; how long they may take; and how many are accepted at once.
 const MOST_CALLS: usize = 16;
 const MOST_OF_ONE: usize = 4;
@@ -119,6 +121,10 @@ impl<B: Buffer> Helper<B> {
             pause = self.shared.with(|state| sleep(state, pause));
             if !self.calls.is_empty() {
                 pause = Some(pause.unwrap_or(TICK).min(TICK));
+            }
+            if self.listener.is_some() && !self.is_listening {
+                // Nobody tells this thread when sockets have been closed.
+                pause = Some(pause.unwrap_or(DEAF).min(DEAF));
             }
         }
     }

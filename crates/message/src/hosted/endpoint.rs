@@ -467,11 +467,23 @@ fn own_name(text: String) -> Result<String, Error> {
 fn call(card: &Path) -> Result<OwnedFd, Error> {
     let path = socket_of(card);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let until = Instant::now() + ANSWER;
     let called = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).and_then(|socket| {
-        connect(&socket, &SocketAddrUnix::new(&path)?)?;
+        let address = SocketAddrUnix::new(&path)?;
+        // Others are before us, and the card takes one after the other.
+        while let Err(why) = connect(&socket, &address) {
+            if why != Errno::AGAIN || Instant::now() >= until {
+                return Err(why);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(socket)
     });
-    called.map_err(|source| Error::NoCard { path, source })
+    called.map_err(|source| match source {
+        Errno::AGAIN => Error::Silent,
+        Errno::ACCESS => Error::NoRight { user: rustix::process::geteuid().as_raw() },
+        source => Error::NoCard { path, source },
+    })
 }
 
 /// Waits for what the card says to a greeting.
