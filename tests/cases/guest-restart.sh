@@ -11,6 +11,8 @@ private_network "$@"
 # start_wire ROLE: a card, which is that on its socket, and the namespace as host 1 at its other port.
 start_wire() {
     start_card --port "vhost-user:$scratch/one.sock,$1" --port tap:mill0 --connect 0-1
+    # Always the same address: the guest believes in the one that it knows while its interface was down for less than a second.
+    ip link set mill0 address 02:00:00:00:00:01
     be_host 1 mill0
 }
 
