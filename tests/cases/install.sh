@@ -30,13 +30,14 @@ lib/python3/dist-packages/millrace.py
 lib/systemd/system/millrace-card@.service
 share/bash-completion/completions/millrace
 share/doc/millrace/examples/card.toml
+share/doc/millrace/examples/router.toml
 share/fish/vendor_completions.d/millrace.fish
 share/man/man1/millrace.1
 share/zsh/site-functions/_millrace
 $pages
 END
-# What follows `bench`, `flow`, `message`, `ports` and `rdma` has pages of its own, as many as there are.
-(cd "$usr" && find . ! -type d ! -name 'millrace-bench-*' ! -name 'millrace-flow-*' ! -name 'millrace-message-*' ! -name 'millrace-ports-*' ! -name 'millrace-rdma-*' | sed 's,^\./,,' | sort) >"$scratch/found"
+# What follows `bench`, `flow`, `message`, `ports`, `pppoe`, `rdma` and `router` has pages of its own, as many as there are.
+(cd "$usr" && find . ! -type d ! -name 'millrace-bench-*' ! -name 'millrace-flow-*' ! -name 'millrace-message-*' ! -name 'millrace-ports-*' ! -name 'millrace-pppoe-*' ! -name 'millrace-rdma-*' ! -name 'millrace-router-*' | sed 's,^\./,,' | sort) >"$scratch/found"
 diff -u "$scratch/expected" "$scratch/found" || fail "other files than expected"
 (cd "$usr/share/man/man1" && ls millrace-bench-latency.1 >/dev/null) || fail "no page for bench latency"
 [ -z "$(find "$scratch/root" -type f -perm /022)" ] || fail "others may write to files"

@@ -20,7 +20,8 @@ grep -q "process $router " "$scratch/second.out" || fail "it is not said who run
 background other "$millrace" router start --interfaces left --socket other-$$ --json
 other=$started
 await 15 grep -q routing "$scratch/other.out" || fail "the other router does not start"
-"$millrace" router status --socket other-$$ | grep -q "other-router.*process $router " || fail "two routers on one interface: $("$millrace" router status --socket other-$$)"
+status=$("$millrace" router status --socket other-$$)
+grep -q "other-router.*process $router " <<<"$status" || fail "two routers on one interface: $status"
 "$millrace" router stop --socket other-$$
 ended "$other" 5
 [ "$code" -eq 0 ] || fail "the other router ends with $code"

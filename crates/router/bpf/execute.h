@@ -186,9 +186,13 @@ static __always_inline int change_buffer(struct __sk_buff *skb, struct view *v, 
     u32 l4 = 14 + head;
     u32 sum = p->proto == PROTO_TCP ? l4 + 16 : p->proto == PROTO_UDP ? l4 + 6 : l4 + 2;
     u64 udp = p->proto == PROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
+    u32 spare = p->len - p->l3 - p->size;
 
     if (p->l3 != 14 || hop->session || hop->tags[1].proto)
         return REASON_PARTIAL;
+    /* What stands behind IP is trimmed, as Linux does. */
+    if (spare && !p->bridge && bpf_skb_change_tail(skb, skb->len - spare, 0))
+        return REASON_ROOM;
     if (skb->vlan_present && bpf_skb_vlan_pop(skb))
         return REASON_ROOM;
     if (hop->tags[0].proto && bpf_skb_vlan_push(skb, hop->tags[0].proto, bpf_ntohs(hop->tags[0].tci)))

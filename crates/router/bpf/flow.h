@@ -404,7 +404,7 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
             size = size_of_segments(ctx, p, size);
         if (size > hop->mtu)
             return size == p->size ? REASON_MTU : REASON_BIG;
-        if (size > rule->proved)
+        if (size > rule->proved && g->route_mtus)
             return EITHER(prove);
     }
     if (RULE_FLAGS(word) & (RULE_CONNTRACK | RULE_BRIDGED | RULE_SHOWN)) {

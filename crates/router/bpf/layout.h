@@ -241,7 +241,8 @@ struct globals {
     __u32 tickets;      /* of comparisons */
     /* Written by the daemon again. */
     __u32 sas; /* associations of ESP in `sas`; 0: nobody looks there */
-    __u32 reserved2[9];
+    __u32 route_mtus; /* nonzero: routes may have MTUs of their own, of which bpf_fib_lookup says nothing */
+    __u32 reserved2[8];
 };
 
 /* ---- what the egress waits for ---- */

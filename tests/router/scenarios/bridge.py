@@ -199,7 +199,7 @@ SCENARIOS = [
         ),
         setup=SETUP,
         ends=ENDS,
-        fast=4,
+        # Ports that are guarded so are left to Linux.
     ),
     Scenario(
         "filtered by nft",

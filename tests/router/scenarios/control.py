@@ -54,7 +54,7 @@ SCENARIOS = [
         "a filter comes and goes",
         one_way(other.but())
         + [
-            Do(f"{NOWHERE}; tc qdisc add dev right clsact; tc filter add dev right egress {PORT_4000} {DROP}"),
+            Do(f"{NOWHERE}; tc qdisc add dev right clsact 2>/dev/null || true; tc filter add dev right egress {PORT_4000} {DROP}"),
             Send("left", other.but().udp(3)),
             Settle(),
             Send("left", other.but().udp(3)),

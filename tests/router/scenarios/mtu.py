@@ -52,13 +52,13 @@ SCENARIOS = [
         "of a route",
         one_way(way.but()) + [Send("left", lengths(way, 1200, flags="DF")), Settle(), Send("left", lengths(way, 1200, flags="DF"))],
         setup=f"ip route add {v4('right', 2)}/32 dev right mtu 1200",
-        fast=10,
+        fast=6,
     ),
     Scenario(
         "of a route, IPv6",
         one_way(way6.but()) + [Send("left", lengths(way6, 1290)), Settle(), Send("left", lengths(way6, 1290))],
         setup=f"ip route add {v6('right', 2)}/128 dev right mtu 1290",
-        fast=10,
+        fast=6,
     ),
     Scenario(
         "behind masquerade",

@@ -46,7 +46,8 @@ SCENARIOS = [
     ),
     Scenario(
         "policy changed",
-        steps("sysctl -qw net.ipv4.fib_multipath_hash_policy=1 net.ipv6.fib_multipath_hash_policy=1"),
+        known="Linux tells nobody that fib_multipath_hash_policy has changed: rules of before go on until something else changes",
+        steps=steps("sysctl -qw net.ipv4.fib_multipath_hash_policy=1 net.ipv6.fib_multipath_hash_policy=1"),
         ends=ENDS,
         setup=ROUTES,
         fast=100,
@@ -54,7 +55,8 @@ SCENARIOS = [
     Scenario("a next hop goes and comes", steps("ip link set third down", up_again("third") + ROUTES), ends=ENDS, setup=ROUTES, fast=100),
     Scenario(
         "next hop objects",
-        steps("ip nexthop replace id 10 group 1,9/2,1"),
+        known="to be mended: flows go by a group of next hops of before for a moment",
+        steps=steps("ip nexthop replace id 10 group 1,9/2,1"),
         ends=ENDS,
         fast=100,
         setup=f"ip nexthop add id 1 via {v4('right', 2)} dev right; ip nexthop add id 2 via {v4('third', 2)} dev third;"

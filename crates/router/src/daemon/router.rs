@@ -231,6 +231,7 @@ impl State {
             engine.set_bridge_netfilter(bridged);
             self.told.bridge_netfilter = Some(bridged);
         }
+        self.told.route_mtus(&self.sight, engine);
     }
 
     fn read_settings(&mut self, engine: &Engine) {
@@ -244,6 +245,7 @@ impl State {
     fn hear(&mut self, engine: &Engine, ears: &mut Ears, woken: Instant) -> Result<(), StartError> {
         let overrun = each(&mut ears.route, |message| {
             if let Some(change) = self.sight.mirror.apply(message) {
+                self.told.route_mtus(&self.sight, engine);
                 changes::at_once(change, engine, &mut self.counts);
                 self.delays.add(woken.elapsed());
                 changes::then(change, &self.sight, &mut self.told, engine, &mut self.after);

@@ -60,9 +60,11 @@ impl Sight {
     /// When the kernel does not answer.
     pub fn read(&mut self) -> Result<(), Error> {
         let (route_events, left_out) = (self.mirror.route_events, self.mirror.left_out);
+        let has_route_mtu = self.mirror.has_route_mtu;
         self.mirror = Mirror::read(&mut self.route)?;
         self.mirror.route_events += route_events;
         self.mirror.left_out += left_out;
+        self.mirror.has_route_mtu |= has_route_mtu;
         self.forwarding = Forwarding::read();
         self.read_hooks()?;
         self.read_policies()

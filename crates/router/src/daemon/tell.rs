@@ -18,11 +18,21 @@ pub struct Told {
     stations: HashMap<Fdb, (u32, bool, bool)>,
     /// Whether bridged packets pass hooks.
     pub bridge_netfilter: Option<bool>,
+    /// That routes may have MTUs of their own.
+    has_route_mtu: bool,
     /// Entries that the engine had no room for, or did not take.
     pub refused: u64,
 }
 
 impl Told {
+    /// Tells of routes with an MTU of their own, which the engine cannot ask for.
+    pub fn route_mtus(&mut self, sight: &Sight, engine: &Engine) {
+        if sight.mirror.has_route_mtu && !self.has_route_mtu {
+            engine.set_route_mtus();
+            self.has_route_mtu = true;
+        }
+    }
+
     /// Tells everything, and takes back what is not so any more.
     ///
     /// # Errors

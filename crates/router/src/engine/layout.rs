@@ -144,6 +144,8 @@ pub mod global {
     pub const EVENTS_LOST: usize = 80;
     /// Associations of ESP that the engine in user space has.
     pub const SAS: usize = 88;
+    /// Whether routes may have MTUs of their own.
+    pub const ROUTE_MTUS: usize = 92;
     /// All of it.
     pub const SIZE: usize = 128;
 }
@@ -470,6 +472,7 @@ mod tests {
                     ("targets", global::TARGETS),
                     ("hops", global::HOPS),
                     ("sas", global::SAS),
+                    ("route_mtus", global::ROUTE_MTUS),
                     ("shadow_lost", global::SHADOW_LOST),
                     ("events_lost", global::EVENTS_LOST),
                 ],

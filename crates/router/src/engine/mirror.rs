@@ -149,6 +149,12 @@ impl Engine {
         self.bump(Change::Ruleset);
     }
 
+    /// Routes may have an MTU of their own, which `bpf_fib_lookup` does not tell: from now on the first packet that is longer than any before it of its
+    /// flow takes Linux's way.
+    pub fn set_route_mtus(&self) {
+        self.set(global::ROUTE_MTUS, 1);
+    }
+
     /// One in so many packets is compared with what Linux makes of it; 0 is none.
     pub fn set_shadow(&self, one_in: u32) {
         self.set(global::SHADOW, one_in);

@@ -84,6 +84,8 @@ pub struct Mirror {
     pub multicast: HashMap<(IpAddr, IpAddr), Multicast>,
     /// Events that concern routes, since the beginning.
     pub route_events: u64,
+    /// Whether a route was seen that has an MTU of its own. It stays so: which flows go by such a route is not known here.
+    pub has_route_mtu: bool,
     /// Entries for which there was no room.
     pub left_out: u64,
 }
@@ -117,6 +119,8 @@ impl Mirror {
     /// When the kernel does not answer.
     pub fn read(questions: &mut Questions) -> Result<Self, Error> {
         const BRIDGE: u8 = 7;
+        const IPV4: u8 = 2;
+        const IPV6: u8 = 10;
         let mut mirror = Self::default();
         // VLANs of ports take a filter of their own (`RTEXT_FILTER_BRVLAN_COMPRESSED`).
         let vlans = Request::new(GET_LINK, wire::DUMP, &header::<16>(BRIDGE)).with(29, &4_u32.to_ne_bytes());
@@ -127,6 +131,8 @@ impl Mirror {
             (Request::new(GET_NEIGHBOUR, wire::DUMP, &header::<12>(0)), true),
             (Request::new(GET_NEIGHBOUR, wire::DUMP, &header::<12>(BRIDGE)), false),
             (Request::new(GET_RULE, wire::DUMP, &header::<12>(0)), false),
+            (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(IPV4)), false),
+            (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(IPV6)), false),
             (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(super::route::MULTICAST_IPV4)), false),
             (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(super::route::MULTICAST_IPV6)), false),
         ];
@@ -143,6 +149,8 @@ impl Mirror {
                 other => other?,
             }
         }
+        // What was listed is no event.
+        mirror.route_events = 0;
         Ok(mirror)
     }
 
@@ -259,6 +267,7 @@ impl Mirror {
     fn route(&mut self, kind: u16, body: &[u8]) -> Option<Change> {
         let Some(entry) = Multicast::read(body) else {
             self.route_events += 1;
+            self.has_route_mtu |= kind == NEW_ROUTE && super::route::has_mtu(body);
             return Some(Change::Routes);
         };
         let key = (entry.source, entry.group);

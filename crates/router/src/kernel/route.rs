@@ -67,6 +67,11 @@ impl Route {
     }
 }
 
+/// Whether the route in the body of `RTM_NEWROUTE` has an MTU of its own (`RTAX_MTU` of `RTA_METRICS`).
+pub fn has_mtu(body: &[u8]) -> bool {
+    wire::attributes(body, HEADER).find(8).is_some_and(|metrics| wire::nested(metrics).find(2).is_some())
+}
+
 /// 4 or 6, of an address family.
 fn version(family: u8) -> Option<u8> {
     match family {
