@@ -155,6 +155,7 @@ fn the_mtu_of_a_route_is_linuxs_to_tell() {
     // The routing tables do not tell it to the program: bpf_fib_lookup gives the interface's.
     run("ip route add 10.2.0.2/32 dev right mtu 1200");
     let engine = net.engine(How::Xdp, Mode::Route);
+    engine.set_route_mtus();
     let right = net.right.act(|| UdpSocket::bind("10.2.0.2:5005").unwrap());
     let left = net.left.act(|| UdpSocket::bind("10.1.0.2:4000").unwrap());
     right.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
