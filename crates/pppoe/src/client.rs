@@ -101,7 +101,7 @@ enum Phase {
     Closed,
 }
 
-/// A client. See the [crate](crate).
+/// A client. See the [crate].
 #[derive(Debug)]
 pub struct Client {
     config: Config,

@@ -130,7 +130,7 @@ impl<B: Buffer> Local<B> {
         self.engine.finished(action.ticket, is_read && is_there);
     }
 
-    /// Where a message is that is held, after it has ended ([`Outcome::Held`]).
+    /// Where a message is that is held, after it has ended ([`Outcome::Held`](crate::engine::Outcome::Held)).
     pub fn take_held(&mut self, request: RequestId) -> Option<Window> {
         self.held.remove(&request)
     }
