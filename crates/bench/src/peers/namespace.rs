@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::process::{find, run};
 
@@ -32,7 +33,10 @@ impl Namespace {
         if !rustix::process::geteuid().is_root() {
             return Err("network namespaces and AF_XDP need root; run this as root".to_owned());
         }
-        let name = format!("mrpeers{}{ending}", std::process::id());
+        // A benchmark may have several of one kind at once.
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mrpeers{}-{serial}{ending}", std::process::id());
         run(&ip, |command| {
             command.args(["netns", "add", &name]);
         })?;
