@@ -206,6 +206,24 @@ static void lengths(void)
     CHECK(posted >= 15 && posted < 100);
 }
 
+/* Milliseconds until a SEND arrives whose buffer is posted only when the refusal is on its way back, or has come; `timer`: those of the
+ * receiver's code. */
+static double refused_once(double timer)
+{
+    renew();
+    double begin = now();
+    post(left, 1, IBV_WR_SEND, ours, 8, from->lkey, 0, 0);
+    double wait = timer < 4 ? 0.002 : timer * 0.5e-3;
+    for (double until = begin + wait; now() < until;) {
+        struct ibv_wc none;
+        CHECK(ibv_poll_cq(cq, 1, &none) == 0);
+    }
+    offer(70, 8);
+    expect(70, IBV_WC_SUCCESS);
+    expect(1, IBV_WC_SUCCESS);
+    return (now() - begin) * 1e3;
+}
+
 static void rnr(void)
 {
     /* Milliseconds, by code (volume 1, table 45). */
@@ -214,19 +232,10 @@ static void rnr(void)
     set_up(0);
     for (int code = 0; code < 32; code++) {
         rnr_timer = code;
-        renew();
-        double begin = now();
-        post(left, 1, IBV_WR_SEND, ours, 8, from->lkey, 0, 0);
-        /* The refusal is on its way back, or has come. */
-        double wait = TIMES[code] < 4 ? 0.002 : TIMES[code] * 0.5e-3;
-        for (double until = begin + wait; now() < until;) {
-            struct ibv_wc none;
-            CHECK(ibv_poll_cq(cq, 1, &none) == 0);
-        }
-        offer(70, 8);
-        expect(70, IBV_WC_SUCCESS);
-        expect(1, IBV_WC_SUCCESS);
-        double took = (now() - begin) * 1e3;
+        /* On a busy machine the request may come only when there is a buffer; then nothing was refused. */
+        double took = 0;
+        for (int tries = 0; took < TIMES[code] && tries < 5; tries++)
+            took = refused_once(TIMES[code]);
         if (took < TIMES[code]) {
             printf("code %d: it came again after %.3f ms, and not after %.2f\n", code, took, TIMES[code]);
             exit(1);

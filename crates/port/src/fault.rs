@@ -69,7 +69,6 @@ fn settle_tx(lane: &mut Lane, counters: &PortCounters) {
 struct FaultySink<'a> {
     lane: &'a mut Lane,
     sink: &'a mut dyn Sink,
-    now: Instant,
     /// Frames that the inner port counts as passed, and those that the card took.
     inner: Passed,
     card: Passed,
@@ -102,8 +101,9 @@ fn give(sink: &mut dyn Sink, card: &mut Passed, frame: Span<'_>) -> Out {
 
 impl Sink for FaultySink<'_> {
     fn take(&mut self, frame: Span<'_>) -> Accept {
-        let Self { lane, sink, now, card, .. } = self;
-        match lane.pass(frame, *now, &mut |frame| give(*sink, card, frame)) {
+        let Self { lane, sink, card, .. } = self;
+        // The time of this frame: if the worker was stopped since it began to receive, an earlier one would shorten the delay.
+        match lane.pass(frame, lane.now(), &mut |frame| give(*sink, card, frame)) {
             Out::Full => Accept::Full,
             Out::Passed | Out::Dropped | Out::Lost => {
                 self.inner.add(frame.len());
@@ -147,12 +147,12 @@ impl PortQueue for FaultPort {
         self.release_tx();
         let Some(lane) = &mut self.rx else { return self.inner.receive(budget, sink) };
         let can_wait = self.inner.can_wait();
-        let (none, now) = (Passed::default(), lane.now());
-        let mut faulty = FaultySink { lane, sink, now, inner: none, card: none };
+        let none = Passed::default();
+        let mut faulty = FaultySink { lane, sink, inner: none, card: none };
         let mut no_room = 0;
         if faulty.lane.holds() {
             let FaultySink { lane, sink, card, .. } = &mut faulty;
-            lane.release(now, budget, &mut |frame| match give(*sink, card, frame) {
+            lane.release(lane.now(), budget, &mut |frame| match give(*sink, card, frame) {
                 Out::Full if !can_wait => {
                     no_room += 1;
                     Out::Dropped

@@ -29,7 +29,7 @@ fn somebody_elses_padi() {
     let padi = Discovery::parse(frame).unwrap();
     assert_eq!((padi.code, padi.session, padi.destination.0), (code::PADI, 0, [0xff; 6]));
     let tags: Vec<_> = Tags::new(padi.tags).map(Result::unwrap).map(|(kind, _)| kind).collect();
-    assert_eq!(tags, [tag::SERVICE_NAME, tag::HOST_UNIQ]);
+    assert_eq!(tags, [tag::SERVICE_NAME, tag::PPP_MAX_PAYLOAD, tag::HOST_UNIQ]);
     assert_eq!(client(config()).receive(Duration::ZERO, frame), Received::Unheard(Unheard::Stranger));
 }
 
