@@ -72,7 +72,7 @@ fi
 # The card is killed while much is on its way: both ends say so, and neither hangs.
 background sender "$millrace" message send echo "$by" --bytes 4MiB --count 1000000
 sender=$started
-sleep 0.3
+sleep 1
 kill -0 "$sender" || fail "the sender has ended: $(cat "$scratch/sender.log")"
 slay "$card"
 ended "$sender" 5

@@ -497,6 +497,7 @@ fn answer(socket: &OwnedFd, patience: Duration) -> Result<(Greeting, Option<Owne
                 let greeting = Greeting::read(&bytes[..len]).ok_or(Error::TurnedAway(Errno::PROTO))?;
                 return Ok((greeting, fds.pop()));
             }
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(Error::Gone),
             Err(error) => return Err(Error::TurnedAway(error)),
         }
         let left = until.saturating_duration_since(Instant::now());
