@@ -157,17 +157,24 @@ impl Region {
         ftruncate(&fd, len as u64).map_err(failed)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(failed)?;
         if guarded {
-            return Self::map_fd_guarded(fd, len, Protection::ReadWrite);
+            return Self::map_fd_guarded(fd.into(), len, Protection::ReadWrite);
         }
-        Self::map_fd(fd, len, Protection::ReadWrite, doubled)
+        Self::map_fd(fd.into(), len, Protection::ReadWrite, doubled)
     }
 
-    /// Maps memory that somebody else allocated: the first `len` bytes of `fd`, once or twice in a row.
+    /// Maps memory that somebody else allocated: the first `len` bytes of `fd`, once or twice in a row. Who must not wait until
+    /// what is not taken is closed keeps an [`Arc`] of it.
     ///
     /// # Errors
     /// [`RegionError::NotSealed`] unless the file is sealed against shrinking or lets us seal it,
     /// [`RegionError::TooSmall`], [`RegionError::Map`].
-    pub fn map(fd: OwnedFd, len: usize, protection: Protection, doubled: bool) -> Result<Self, RegionError> {
+    pub fn map(
+        fd: impl Into<Arc<OwnedFd>>,
+        len: usize,
+        protection: Protection,
+        doubled: bool,
+    ) -> Result<Self, RegionError> {
+        let fd = fd.into();
         if len == 0 || (doubled && !len.is_multiple_of(PAGE)) {
             return Err(RegionError::Size(len));
         }
@@ -181,7 +188,8 @@ impl Region {
     ///
     /// # Errors
     /// As [`Region::map`].
-    pub fn map_guarded(fd: OwnedFd, len: usize, protection: Protection) -> Result<Self, RegionError> {
+    pub fn map_guarded(fd: impl Into<Arc<OwnedFd>>, len: usize, protection: Protection) -> Result<Self, RegionError> {
+        let fd = fd.into();
         if len == 0 {
             return Err(RegionError::Size(len));
         }
@@ -269,7 +277,7 @@ impl Region {
         Ok(size)
     }
 
-    fn map_fd_guarded(fd: OwnedFd, len: usize, protection: Protection) -> Result<Self, RegionError> {
+    fn map_fd_guarded(fd: Arc<OwnedFd>, len: usize, protection: Protection) -> Result<Self, RegionError> {
         let failed = |source| RegionError::Map { len, source };
         let whole = whole_pages(fd.as_fd(), len)?;
         let base = map_shared(fd.as_fd(), whole, protection.flags()).map_err(failed)?;
@@ -278,7 +286,7 @@ impl Region {
         let mapping = Arc::new(mapping);
         // SAFETY: `len` bytes of what was mapped, with this protection, for as long as the mapping lives; guarded.
         let window = unsafe { Window::over(base, len, protection == Protection::ReadWrite, mapping) };
-        Ok(Self { window, fd: Some(Arc::new(fd)), len })
+        Ok(Self { window, fd: Some(fd), len })
     }
 
     /// Whether a file has `len` bytes and cannot shrink.
@@ -292,7 +300,7 @@ impl Region {
         if has < len as u64 { Err(RegionError::TooSmall { has, needs: len as u64 }) } else { Ok(()) }
     }
 
-    fn map_fd(fd: OwnedFd, len: usize, protection: Protection, doubled: bool) -> Result<Self, RegionError> {
+    fn map_fd(fd: Arc<OwnedFd>, len: usize, protection: Protection, doubled: bool) -> Result<Self, RegionError> {
         let failed = |source| RegionError::Map { len, source };
         let total = if doubled { len.checked_mul(2).ok_or(RegionError::Size(len))? } else { len };
         let writable = protection == Protection::ReadWrite;
@@ -324,7 +332,7 @@ impl Region {
         }
         // SAFETY: the mapping has `total` bytes with this protection for as long as it lives.
         let window = unsafe { Window::over(mapping.base, total, writable, mapping.clone()) };
-        Ok(Self { window, fd: Some(Arc::new(fd)), len })
+        Ok(Self { window, fd: Some(fd), len })
     }
 
     /// Maps regions once more, each at the first page behind the one before: for a kernel that takes one range of addresses
@@ -519,7 +527,7 @@ mod tests {
         ftruncate(&file, 8192).unwrap();
         let cut = dup(&file).unwrap();
         // As a file on huge pages whose pages are gone: no file that cannot shrink does the like everywhere.
-        let theirs = Region::map_fd(file, 8192, Protection::ReadWrite, false).unwrap();
+        let theirs = Region::map_fd(file.into(), 8192, Protection::ReadWrite, false).unwrap();
         let (both, starts) = Region::adjoin(&[&theirs, &own]).unwrap();
         both.span_mut(5000, 6).unwrap().write_from(b"packet");
         ftruncate(&cut, 0).unwrap();

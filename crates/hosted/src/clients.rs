@@ -9,6 +9,7 @@ use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a program may take to greet, while the card would hear it; and in all.
@@ -63,14 +64,27 @@ impl Client {
     pub fn hear(&mut self, service: &mut Service) -> Result<(), Errno> {
         let (mut bytes, mut fds) = ([0; LEN + 1], Vec::new());
         let taken = greeting::receive(&self.socket, &mut bytes, &mut fds);
-        let file = fds.pop();
+        let file = fds.pop().map(Arc::new);
         self.closer.close_all(fds);
-        let said = match taken? {
-            None => return Ok(()),
-            Some(len) if self.met.is_none() => Greeting::read(&bytes[..len]),
-            Some(_) => None,
+        let heard = match taken {
+            Ok(None) => Ok(()),
+            Ok(Some(len)) => self.answer(service, Greeting::read(&bytes[..len]), file.as_ref()),
+            Err(error) => Err(error),
         };
-        let (Some(Greeting::Hello { name, users, len }), Some(file)) = (said, file) else {
+        // Whatever became of it, the last to close it is not this thread: it need not be memory.
+        if let Some(file) = file {
+            self.closer.close(file);
+        }
+        heard
+    }
+
+    fn answer(
+        &mut self,
+        service: &mut Service,
+        said: Option<Greeting>,
+        file: Option<&Arc<OwnedFd>>,
+    ) -> Result<(), Errno> {
+        let (Some(Greeting::Hello { name, users, len }), Some(file), None) = (said, file, &self.met) else {
             return Err(Errno::PROTO);
         };
         let owner = Owner { user: self.caller.uid, pid: self.caller.pid, name, users };
@@ -89,13 +103,18 @@ impl Client {
         }
     }
 
-    fn meet(&mut self, service: &mut Service, owner: Owner, file: OwnedFd, len: u64) -> Result<(Met, OwnedFd), Errno> {
+    fn meet(
+        &mut self,
+        service: &mut Service,
+        owner: Owner,
+        file: &Arc<OwnedFd>,
+        len: u64,
+    ) -> Result<(Met, OwnedFd), Errno> {
         let whole = usize::try_from(len).ok().filter(|_| len <= MOST_MEMORY).ok_or(Errno::FBIG)?;
         if whole <= wire::POOL_AT || !whole.is_multiple_of(4096) {
-            self.closer.close(file);
             return Err(Errno::INVAL);
         }
-        let region = Region::map(file, whole, Protection::ReadWrite, false).map_err(|_| Errno::INVAL)?;
+        let region = Region::map(file.clone(), whole, Protection::ReadWrite, false).map_err(|_| Errno::INVAL)?;
         let checked = check(&region, len);
         let window = region.window().clone();
         // The window keeps the mapping.

@@ -205,6 +205,40 @@ fn descriptors_and_words_by_the_socket_are_the_end() {
     assert!(greeting::receive(&stranger._socket, &mut bytes, &mut fds).is_err());
 }
 
+/// A connection that is slow to close while the other end of it is there, which reads nothing.
+fn slow() -> (OwnedFd, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let slow = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    slow.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut &slow, &[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&slow, Some(Duration::from_secs(60))).unwrap();
+    (slow.into(), listener.accept().unwrap().0)
+}
+
+/// Who gives what is slow to close for his memory, in a greeting or in nonsense, keeps nobody else from coming, nor from what he has to say.
+#[test]
+fn what_is_no_memory_and_slow_to_close_holds_up_nobody() {
+    let card = Card::new();
+    let mut deaf = Vec::new();
+    for is_greeting in [true, false] {
+        let (given, other_end) = slow();
+        deaf.push(other_end);
+        let socket = call(&card).unwrap();
+        let hello = Greeting::Hello { name: None, users: Users::Own, len: 1 << 20 };
+        let said = if is_greeting { hello } else { Greeting::Welcome };
+        send_when_taken(&socket, PATIENCE, || greeting::send(&socket, &said, Some(given.as_fd()))).unwrap();
+        // From now on the card has the last one.
+        drop(given);
+        let begin = Instant::now();
+        let (mut one, mut other) = card.pair();
+        let wanted = one.receive(None, Tag(1), ALL, vec![0; 8]).unwrap();
+        let to = other.connect("one", PATIENCE).unwrap();
+        other.send(to, Tag(1), vec![1; 8]).unwrap();
+        assert!(one.wait(wanted, PATIENCE).unwrap().is_some());
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    }
+}
+
 /// Who does not take what he is told costs nobody anything but himself.
 #[test]
 fn who_takes_nothing_holds_up_nobody() {
