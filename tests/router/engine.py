@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -26,6 +27,9 @@ class Linux:
             router.run(self.spoil)
 
     def settle(self, seconds: float) -> None:
+        pass
+
+    def freeze(self, until: bool) -> None:
         pass
 
     def look(self) -> None:
@@ -71,6 +75,9 @@ class Millrace(Linux):
 
     def settle(self, seconds: float) -> None:
         wait(seconds)
+
+    def freeze(self, until: bool) -> None:
+        self.process.send_signal(signal.SIGCONT if until else signal.SIGSTOP)
 
     def look(self) -> None:
         if self.process.poll() is not None:

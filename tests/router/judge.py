@@ -22,7 +22,7 @@ import frames  # noqa: E402
 from compare import Taken, difference  # noqa: E402
 from engine import Linux, Millrace  # noqa: E402
 from places import Barrier, Failed, Network, wait  # noqa: E402
-from scenario import Do, Scenario, Send, Settle, Wait  # noqa: E402
+from scenario import Do, Freeze, Scenario, Send, Settle, Wait  # noqa: E402
 
 
 def label(step) -> str:
@@ -47,6 +47,8 @@ def act(step, network: Network, taken: Taken, engine) -> None:
         wait(step.seconds)
     elif isinstance(step, Settle):
         engine.settle(step.seconds)
+    elif isinstance(step, Freeze):
+        engine.freeze(step.until)
 
 
 def run(scenario: Scenario, engine) -> Taken:

@@ -39,7 +39,14 @@ class Wait:
     seconds: float
 
 
-Step = Union[Send, Do, Settle, Wait]
+@dataclass
+class Freeze:
+    """The engine's daemon does nothing until the next step of this kind, as on a busy machine; its program in the kernel goes on."""
+
+    until: bool = False
+
+
+Step = Union[Send, Do, Settle, Wait, Freeze]
 
 
 @dataclass

@@ -40,6 +40,7 @@ struct answer {
     u16 hop;
     u16 hop_epoch;
     u32 flags;
+    bool has_windows; /* conntrack looks at windows of TCP: what it does not see makes the next packet that it sees invalid */
 };
 
 /* What one packet is compiled with; too much for the stack. One for XDP and one for tc, of each processor: both run with interrupts of the
@@ -121,6 +122,8 @@ static __always_inline int read_conntrack(struct nf_conn *ct, u8 dir, const stru
     else
         TURN(ct, 1, a);
     a->flags |= RULE_CONNTRACK;
+    a->has_windows = q->proto == PROTO_TCP &&
+                     !(ct->proto.tcp.seen[0].flags & ct->proto.tcp.seen[1].flags & IP_CT_TCP_FLAG_BE_LIBERAL);
     if (refresh && g)
         bpf_ct_change_timeout(ct, q->proto == PROTO_TCP ? g->tcp_ms : g->udp_ms);
     return 0;

@@ -132,10 +132,18 @@ static __always_inline void OF(refuse)(struct OF(rule) *rule, u32 word, u32 numb
         tell(EVENT_REFUSED, reason, number, q);
 }
 
-/* One more packet of a rule on trial. */
-static __always_inline int OF(on_trial)(struct view *v, const struct packet *p, struct OF(rule) *rule, u32 word, u32 number,
-                                        struct work *work, volatile struct globals *g)
+/* One more packet of a rule on trial. That of a connection stays there until conntrack needs no more to see every packet of it. */
+static __always_inline int OF(on_trial)(void *ctx, const bool skb, struct view *v, const struct packet *p, struct OF(rule) *rule, u32 word,
+                                        u32 number, struct work *work, volatile struct globals *g)
 {
+    if (p->proto == PROTO_TCP && (RULE_FLAGS(word) & RULE_CONNTRACK)) {
+        int reason = ask_conntrack(ctx, skb, &work->q, &work->a, false);
+
+        if (reason && OF(end)(rule, word, now()))
+            tell(EVENT_ENDED, reason, number, &work->q);
+        if (reason || work->a.has_windows)
+            return reason ? reason : REASON_WINDOWS;
+    }
     if (rule->asked < g->trial_packets) {
         __sync_fetch_and_add((u32 *)&rule->asked, 1);
         OF(await)(v, p, rule, number, word, 0, &work->expected);
@@ -175,20 +183,20 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
         bool is_to_be_shown = RULE_STATE(word) == RULE_TRIAL && (RULE_FLAGS(word) & RULE_SHOWN);
 
         if (rule->epoch == epoch && hop && (is_to_be_shown || (u16)WORD(&hop->epoch) == rule->hop_epoch))
-            return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(on_trial)(&v, p, rule, word, number, work, g);
+            return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(on_trial)(ctx, skb, &v, p, rule, word, number, work, g);
     }
     /* There is none, or what it was made from may have changed. The epoch was read before anything is asked, so what changes from now on
      * makes what is written here out of date, too. */
     reason = compile_route(ctx, skb, work);
     if (rule && !reason && RULE_STATE(word) != RULE_REFUSED && !(RULE_FLAGS(word) & RULE_SHOWN) && OF(is_same)(rule, RULE_FLAGS(word), &work->a) &&
-        (s32)(rule->epoch - ruleset) >= 0) {
+        (s32)(rule->epoch - ruleset) >= 0 && !(RULE_STATE(word) == RULE_ACTIVE && work->a.has_windows)) {
         /* The epoch last: who sees it finds the epoch of the hop. Of two processors that do this, both write what is true. How long a packet
          * may be is not in the answer: that has to be shown again. */
         if (RULE_STATE(word) == RULE_ACTIVE)
             *(volatile u16 *)&rule->proved = 0;
         *(volatile u32 *)&rule->hop = work->a.hop | (u32)work->a.hop_epoch << 16;
         WORD(&rule->epoch) = epoch;
-        return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(on_trial)(&v, p, rule, word, number, work, g);
+        return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(on_trial)(ctx, skb, &v, p, rule, word, number, work, g);
     }
     if (rule && OF(end)(rule, word, jiffies))
         tell(EVENT_ENDED, reason ? reason : REASON_EPOCH, number, &work->q);
@@ -198,7 +206,7 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
     if (reason == REASON_NEW_RULE) {
         rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
         if (rule && RULE_STATE(word) == RULE_TRIAL)
-            OF(on_trial)(&v, p, rule, word, number, work, g);
+            OF(on_trial)(ctx, skb, &v, p, rule, word, number, work, g);
     }
     return reason;
 }
@@ -232,6 +240,8 @@ static __always_inline int OF(alive)(void *ctx, const bool skb, const struct pac
     work->a.flags = RULE_FLAGS(word) & ~RULE_LEARNED;
     if (!reason && !OF(is_same)(rule, RULE_FLAGS(word), &work->a))
         reason = REASON_NO_CONNTRACK;
+    if (!reason && work->a.has_windows) /* another entry than that which the daemon has told of */
+        reason = REASON_WINDOWS;
     if (reason && OF(end)(rule, word, now()))
         tell(EVENT_ENDED, reason, number, &work->q);
     return reason;

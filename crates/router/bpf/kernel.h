@@ -44,7 +44,11 @@ struct nf_conntrack_tuple_hash {
 struct nf_ct_ext {
     u8 offset[4];
 };
+struct ip_ct_tcp_state {
+    u8 flags;
+};
 struct ip_ct_tcp {
+    struct ip_ct_tcp_state seen[2];
     u8 state;
 };
 union nf_conntrack_proto {
@@ -75,6 +79,7 @@ enum nf_ct_ext_id {
 #define IPS_UNTRACKED (1 << 12)
 #define IPS_HELPER (1 << 13)
 #define TCP_CONNTRACK_ESTABLISHED 3
+#define IP_CT_TCP_FLAG_BE_LIBERAL 8 /* of each direction: include/uapi/linux/netfilter/nf_conntrack_tcp.h */
 
 /* The first form of the kernel's bpf_ct_opts, which newer kernels take as well. */
 struct ct_opts {

@@ -2,7 +2,7 @@
 
 from packets import Talk, Way, between
 from places import v4, v6
-from scenario import Do, Scenario, Send, Settle
+from scenario import Do, Freeze, Scenario, Send, Settle
 from scenarios.nat import MASQUERADE, table
 
 TRACKED = """nft -f - <<'END'
@@ -54,6 +54,11 @@ def strange(client: Way, server: Way) -> list:
     return steps + [Send(client.end, [client.but().tcp(one, talk.ours, talk.theirs) for one in flags]), Settle()] + talk.say(2, 2)
 
 
+def late(client: Way, server: Way) -> list:
+    talk = Talk(client.but(), server.but())
+    return [Freeze(), *talk.open(), *talk.say(3, 3), *talk.say(3, 3), Freeze(until=True), Settle(), *talk.say(8, 8), *talk.close()]
+
+
 def simultaneous(client: Way, server: Way) -> list:
     talk = Talk(client.but(), server.but())
     return (
@@ -94,6 +99,10 @@ for name in ("no conntrack", "conntrack", "masquerade"):
         Scenario(f"both close, {name}", simultaneous(client, server), setup=setup, fast=5),
         Scenario(f"options and urgent, {name}", urgent(client, server), setup=setup, fast=1),
     ]
+for name in ("conntrack", "conntrack, IPv6", "masquerade"):
+    setup, client, server = LIVES[name]
+    # Conntrack looks at windows until the daemon has told it not to: no packet may go around it before.
+    SCENARIOS += [Scenario(f"the daemon is late, {name}", late(client, server), setup=setup, fast=14)]
 SCENARIOS += [
     Scenario(
         "conntrack -D under a connection",

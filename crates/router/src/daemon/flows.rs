@@ -30,6 +30,8 @@ pub struct Flows {
     totals: HashMap<Id, Total>,
     /// Next hops of rules in force, by number, in this look at all of them.
     hops: HashSet<u16>,
+    /// Connections of TCP whose rules were on trial in the look just now.
+    on_trial: Vec<Tuple>,
     cursor: Cursor,
     counts: RuleCounts,
     counting: RuleCounts,
@@ -68,6 +70,7 @@ impl Flows {
             made: HashMap::new(),
             totals: HashMap::new(),
             hops: HashSet::new(),
+            on_trial: Vec::new(),
             cursor: Cursor { is_v6: false, at: 0 },
             counts: RuleCounts::default(),
             counting: RuleCounts::default(),
@@ -179,11 +182,21 @@ impl Flows {
         !self.cursor.is_v6
     }
 
+    /// Connections of TCP whose rules were on trial in the last turn: conntrack may not have been told of them, for an event was lost.
+    pub fn on_trial(&mut self) -> Vec<Tuple> {
+        std::mem::take(&mut self.on_trial)
+    }
+
     fn look_at(&mut self, engine: &Engine, rule: &Rule, now: u32, hz: u32) {
         let id = (rule.key.source.is_ipv6(), rule.number);
         match rule.state {
             State::Active => self.counting.active += 1,
-            State::Trial => self.counting.trial += 1,
+            State::Trial => {
+                self.counting.trial += 1;
+                if rule.key.protocol == TCP {
+                    self.on_trial.push(tuple(&rule.key));
+                }
+            }
             State::Refused => self.counting.refused += 1,
             State::Empty | State::Busy | State::Dead => return,
         }

@@ -37,7 +37,7 @@ const DATAGRAMS: usize = 64;
 /// Connections that conntrack is told about in one turn.
 const LIBERAL: usize = 64;
 
-/// Those that may wait to be told about; the windows of others stay conntrack's business, and their FIN may be invalid to it.
+/// Those that may wait to be told about; others are found on trial by the next look at all rules, and are slow until then.
 const LIBERAL_WAITING: usize = 1 << 16;
 
 /// How often copies of packets are compared; what comes in between has room.
@@ -293,11 +293,8 @@ impl State {
     fn happened(&mut self, engine: &Engine, happened: &RefCell<Vec<Event>>) {
         for event in happened.borrow_mut().drain(..) {
             let mode = if event.key.source.is_ipv4() { self.modes.0 } else { self.modes.1 };
-            let tcp = self.flows.event(&event).filter(|_| mode == Mode::Conntrack);
-            match tcp {
-                Some(_) if self.liberal.len() >= LIBERAL_WAITING => self.not_liberal += 1,
-                Some(tuple) => self.liberal.push_back(tuple),
-                None => {}
+            if let Some(tuple) = self.flows.event(&event).filter(|_| mode == Mode::Conntrack) {
+                self.need_no_windows(tuple);
             }
         }
         let lost = engine.events_lost();
@@ -308,6 +305,15 @@ impl State {
         for _ in 0..LIBERAL {
             let Some(tuple) = self.liberal.pop_front() else { return };
             self.not_liberal += u64::from(!self.sight.be_liberal(&tuple));
+        }
+    }
+
+    /// Conntrack is to be told of a connection, whose rule waits for that.
+    fn need_no_windows(&mut self, tuple: Tuple) {
+        if self.liberal.len() >= LIBERAL_WAITING {
+            self.not_liberal += 1;
+        } else {
+            self.liberal.push_back(tuple);
         }
     }
 
@@ -355,7 +361,14 @@ impl State {
         }
         if self.looked.elapsed() >= self.flows.pace() {
             self.looked = Instant::now();
-            if self.flows.turn(engine, engine.jiffies()?, self.hz) {
+            let is_last = self.flows.turn(engine, engine.jiffies()?, self.hz);
+            for tuple in self.flows.on_trial() {
+                let mode = if tuple.source.is_ipv4() { self.modes.0 } else { self.modes.1 };
+                if mode == Mode::Conntrack {
+                    self.need_no_windows(tuple);
+                }
+            }
+            if is_last {
                 let used = self.flows.used(engine);
                 self.sight.keep_neighbours(&used);
             }
