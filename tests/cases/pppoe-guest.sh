@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # A session of PPPoE with the server that Linux has: pppoe-server and pppd, in a guest, whose kernel has PPP. PAP, CHAP and MS-CHAPv2; packets of both protocols, as
-# large as they may be, and TCP; a server that dies, one that ends the session, a wire that is cut, a client that is killed; a wrong password; an MTU of 1500. In the end a
+# large as they may be, and TCP; the same without Linux, by the router, for a host behind it; a server that dies, one that ends the session, a wire that is cut, a client that is killed; a wrong password; an MTU of 1500. In the end a
 # capture of all of it goes to tshark, which finds nothing malformed.
 # alone: the guest is an emulated machine, and both ends have timers
 guest_kind=ppp
 . "$(dirname "$0")/../lib.sh"
 . "$tests/guest.sh"
-needs ping tcpdump tshark pppd pppoe pppoe-server
+needs ping tcpdump tshark pppd pppoe pppoe-server unshare nsenter
 [ -c /dev/net/tun ] || skip "there is no /dev/net/tun"
 private_network "$@"
 
@@ -15,10 +15,15 @@ for program in pppd pppoe pppoe-server; do
 done
 
 ip link set lo up
-ip tuntap add isp0 mode tap
-ip link set isp0 mtu 1508 up
+# Our interface is one end of a pair, as the router takes those; from its other end a bridge leads to the guest.
+ip link add isp0 type veth peer name far
+ip link add wire type bridge
+ip tuntap add tap0 mode tap
+for interface in tap0 far; do ip link set "$interface" master wire; done
+for interface in isp0 far tap0 wire; do ip link set "$interface" mtu 1508 up; done
+ethtool -K far gro on >/dev/null
 background capture tcpdump -i isp0 -U -w "$scratch/session.pcap" --immediate-mode
-start_guest isp -netdev tap,id=wire,ifname=isp0,script=no,downscript=no -device virtio-net-pci,netdev=wire,romfile=
+start_guest isp -netdev tap,id=wire,ifname=tap0,script=no,downscript=no -device virtio-net-pci,netdev=wire,romfile=
 guest isp 'mkdir -p /etc/ppp /var/run /var/log /dev/pts; mount -t devpts devpts /dev/pts; ln -sf /proc/mounts /etc/mtab; mknod /dev/ppp c 108 0 2>/dev/null;
     echo "me * secret *" >/etc/ppp/pap-secrets; echo "me * secret *" >/etc/ppp/chap-secrets; chmod 600 /etc/ppp/*-secrets; touch /etc/ppp/options;
     head -c 300000 /dev/urandom >/tmp/data; ip link set eth0 mtu 1508 up'
@@ -97,12 +102,74 @@ got=$(timeout 60 python3 "$tests/fetch.py" http://192.0.2.1/data | md5sum)
 [ "$wanted" = "$got" ] || fail "what came by TCP is not what was sent"
 echo "PAP, IPv4, IPv6, TCP; packets of 1492 bytes"
 
+# A host behind us: its packets go by the session without Linux, in both directions, and are what Linux makes of them, byte for byte.
+background lan unshare -n sleep 1000
+lan=$started
+await 5 test ! "/proc/$lan/ns/net" -ef /proc/self/ns/net || fail "there is no namespace"
+in_lan() { nsenter -t "$lan" -n "$@"; }
+ip link add lan0 type veth peer name eth0 netns "$lan"
+ip address add 10.9.0.1/24 dev lan0
+ip link set lan0 up
+in_lan ip address add 10.9.0.2/24 dev eth0
+in_lan ip link set eth0 up
+in_lan ip route add default via 10.9.0.1
+in_lan ethtool -K eth0 tx off gro on >/dev/null
+sysctl -qw net.ipv4.ip_forward=1
+guest isp 'ip route add 10.9.0.0/24 dev ppp0'
+background router "$millrace" router start --interfaces isp0,lan0 --mode xdp --shadow all
+router=$started
+# sees EXPRESSION: it is so of the router's status, which is s; r are its reasons.
+sees() {
+    "$millrace" router status --json 2>/dev/null | python3 -c '
+import json, sys
+s = json.loads(sys.stdin.read() or "{}")
+if not s: sys.exit(1)
+r = {c["reason"]: c["packets"] for c in s["counters"]}
+sys.exit(not eval(sys.argv[1]))' "$1"
+}
+show() { "$millrace" router status; "$millrace" router rules; "$millrace" router shadow; }
+await 15 sees "len(s['sessions']) == 1 and all(i['place'] == 'xdp' for i in s['interfaces'])" || fail "the router has no session: $(show)"
+in_lan ping -c 1 -W 5 192.0.2.1 >"$scratch/ping.log" || fail "the host has no answer from the server"
+fetched() {
+    local got
+    got=$(in_lan timeout 60 python3 "$tests/fetch.py" http://192.0.2.1/data | md5sum)
+    [ "$wanted" = "$got" ] || fail "the host gets other bytes than were sent: $1"
+}
+fetched "compared"
+await 5 sees "r['shadow'] > 50 and s['rules']['active'] >= 2" || fail "nothing was compared: $(show)"
+"$millrace" router shadow --json | python3 -c '
+import json, sys
+s = json.loads(sys.stdin.readline())
+assert s["compared"] > 50 and s["different"] == 0, s' || fail "Linux makes something else of the packets: $(show)"
+"$millrace" router shadow --compare off >/dev/null
+sees "s['fast'] == 0" || fail "packets were sent that were to be compared: $(show)"
+fetched "fast"
+sees "s['fast'] > 200" || fail "the host's packets took Linux's way: $(show)"
+in_lan ping -c 20 -i 0.05 -W 5 -s 1000 192.0.2.1 >"$scratch/ping.log" || fail "pings are lost: $(show)"
+"$millrace" router why 192.0.2.1 10.9.0.2 >"$scratch/why" && grep -q ": fast for" "$scratch/why" || fail "no flow is fast: $(cat "$scratch/why")"
+echo "a host behind the router: $("$millrace" router status --json | field fast) packets without Linux"
+
 stop_serving TERM
 await 20 happened down 1 || fail "the session is not down: $(tail -n 2 "$scratch/client.out")"
 [ ! -e "$scratch/pppoe.json" ] || fail "the state file of a session that is over"
+await 5 sees "not s['sessions']" || fail "the router has a session that is over: $(show)"
+in_lan ping -c 2 -i 0.2 -W 1 192.0.2.1 >"$scratch/ping.log" && fail "who answers, without a session?"
+"$millrace" router rules --json | python3 -c '
+import json, sys
+for line in sys.stdin:
+    rule = json.loads(line)
+    assert not (rule["state"] == "active" and rule["output"] == "ppp0" and rule["idle_s"] < 0.5), rule' || fail "a rule leads into a session that is over"
 serve_with require-chap "mtu 1492" "mru 1492"
 is_up 2
 [ "$(of_session method)" = chap ] || fail "not CHAP"
+guest isp 'ip route add 10.9.0.0/24 dev ppp0'
+await 5 sees "len(s['sessions']) == 1" || fail "the router has no second session: $(show)"
+before=$("$millrace" router status --json | field fast)
+fetched "by the next session"
+sees "s['fast'] > $before + 200" || fail "the next session is not fast: $(show)"
+"$millrace" router stop >/dev/null
+ended "$router" 10
+grep -q panicked "$scratch/router.log" && fail "a panic"
 echo "a server that ends is noticed ($(grep '"down"' "$scratch/client.out" | field reason)); CHAP with the next one"
 
 # Nobody says anything.

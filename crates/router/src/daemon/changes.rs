@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::sessions::Sessions;
 use super::sight::Sight;
 use super::tell::Told;
 use crate::engine::{self, Engine};
@@ -45,14 +46,14 @@ pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
 }
 
 /// Tells the engine what it did not know, and notes what is to be done later.
-pub fn then(change: Change, sight: &Sight, told: &mut Told, engine: &Engine, after: &mut After) {
+pub fn then(change: Change, sight: &Sight, sessions: &Sessions, told: &mut Told, engine: &Engine, after: &mut After) {
     match change {
         Change::Link(index) => {
             after.settle = true;
-            report(told.device(index, sight, engine));
+            report(told.device(index, sight, sessions, engine));
             // Its ports, if it is a bridge that begins to filter, or ends to.
             let ports = sight.mirror.links.values().filter(|link| link.master == Some(index)).map(|link| link.index);
-            ports.for_each(|port| report(told.device(port, sight, engine)));
+            ports.for_each(|port| report(told.device(port, sight, sessions, engine)));
         }
         Change::Station(station, moved) => told.station(&station, moved, sight, engine),
         Change::Shaping(_) => after.settle = true,

@@ -2,7 +2,7 @@
 //!
 //! - `router`: the daemon itself, one thread; `options`: how it is started; `changes`: from an event to the engine; `requests`: from a client;
 //! - `sight`: all that is known of Linux; `devices`, `tell`: what of it the engine is told; `flows`: what the engine has made of it;
-//!   `compared`: what comparing packets has found;
+//!   `compared`: what comparing packets has found; `sessions`: sessions of PPPoE that programs tell of;
 //! - `pattern`, `choice`, `off`, `attach`: which interfaces, where, and why not; `parts`: which work is done;
 //! - `capabilities`, `advice`: what the process may do, and what Linux would better be told; `delays`: how long it took;
 //! - `protocol`, `ipsec`, `control`, `client`: how it is asked.
@@ -32,6 +32,7 @@ pub mod protocol;
 mod requests;
 #[cfg(feature = "bpf")]
 pub mod router;
+pub mod sessions;
 pub mod sight;
 #[cfg(feature = "bpf")]
 mod tell;

@@ -67,6 +67,10 @@ pub enum Request {
     Stop,
     /// Associations and policies of IPsec.
     Ipsec(ipsec::Request),
+    /// A program has this session of PPPoE; to be said again within [`LEASE`](super::sessions::LEASE).
+    Session(Session),
+    /// The session of the interface of this name is over.
+    NoSession(String),
 }
 
 impl Request {
@@ -78,6 +82,21 @@ impl Request {
             _ => true,
         }
     }
+}
+
+/// A session of PPPoE that a program in user space has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// The interface that packets are routed to.
+    pub name: String,
+    /// The Ethernet interface that frames of the session leave by.
+    pub interface: String,
+    /// The number of the session.
+    pub session: u16,
+    /// Ethernet address of the access concentrator.
+    pub ac: [u8; 6],
+    /// Our own.
+    pub own: [u8; 6],
 }
 
 /// Which rules.
@@ -173,6 +192,8 @@ pub struct Status {
     pub ended: u64,
     /// Connections whose windows conntrack still checks, for it could not be told.
     pub not_liberal: u64,
+    /// Sessions of PPPoE that programs have told of.
+    pub sessions: Vec<Session>,
 }
 
 /// An interface that was asked for.

@@ -1,5 +1,7 @@
 //! What clients ask, answered.
 
+use std::time::Instant;
+
 use super::flows::{self, Flows};
 use super::protocol::{Answer, Counter, Filter, PAGE, Request, RuleInfo};
 use super::router::State;
@@ -60,10 +62,28 @@ impl State {
                 self.is_stopping = true;
                 Answer::Done
             }
+            Request::Session(told) => match self.sessions.tell(told.clone(), Instant::now()) {
+                Ok(_) => self.session_told(engine, &told.name),
+                Err(why) => Answer::Refused(why),
+            },
+            Request::NoSession(name) => {
+                self.sessions.over(&name);
+                self.session_told(engine, &name)
+            }
             Request::Ipsec(_) => Answer::Refused(
                 "this router has no associations of IPsec; `millrace router ipsec start` starts a gateway that has"
                     .to_owned(),
             ),
+        }
+    }
+
+    /// Tells the engine of a session, or that there is none; what it knows already is not told again.
+    pub(super) fn session_told(&mut self, engine: &Engine, name: &str) -> Answer {
+        let index = self.sight.mirror.links.values().find(|link| link.name == name).map(|link| link.index);
+        match index.map(|index| self.told.device(index, &self.sight, &self.sessions, engine)) {
+            Some(Err(error)) => Answer::Refused(error.to_string()),
+            // Where the interface comes later, its event does it.
+            _ => Answer::Done,
         }
     }
 

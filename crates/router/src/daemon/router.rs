@@ -21,6 +21,7 @@ use super::devices::Forwarding;
 use super::flows::Flows;
 use super::options::{KEPT_SECONDS, OnDeath, Options};
 use super::protocol::Status;
+use super::sessions::Sessions;
 use super::sight::{Ears, Sight};
 use super::tell::Told;
 use crate::engine::shadow::{Shadow, Tally};
@@ -81,7 +82,8 @@ pub(super) struct State {
     pub sight: Sight,
     pub interfaces: Interfaces,
     pub flows: Flows,
-    told: Told,
+    pub told: Told,
+    pub sessions: Sessions,
     /// Places for rules of IPv4 and IPv6.
     pub room: [u32; 2],
     /// Jiffies of a second.
@@ -170,6 +172,7 @@ impl State {
             sight,
             flows: Flows::new(room),
             told: Told::default(),
+            sessions: Sessions::default(),
             room,
             hz,
             modes: (Mode::Off, Mode::Off),
@@ -199,7 +202,7 @@ impl State {
         };
         engine.set_heartbeat_limit(Some(limit));
         self.read_settings(engine);
-        self.told.everything(&self.sight, engine)?;
+        self.told.everything(&self.sight, &self.sessions, engine)?;
         self.set_mode(engine);
         self.interfaces.settle(&mut self.sight, engine);
         engine.heartbeat()?;
@@ -248,7 +251,7 @@ impl State {
                 self.told.route_mtus(&self.sight, engine);
                 changes::at_once(change, engine, &mut self.counts);
                 self.delays.add(woken.elapsed());
-                changes::then(change, &self.sight, &mut self.told, engine, &mut self.after);
+                changes::then(change, &self.sight, &self.sessions, &mut self.told, engine, &mut self.after);
             }
         })?;
         self.overrun(engine, "route", overrun);
@@ -332,13 +335,13 @@ impl State {
         let after = std::mem::take(&mut self.after);
         if after.everything {
             self.sight.read()?;
-            report(self.told.everything(&self.sight, engine));
+            report(self.told.everything(&self.sight, &self.sessions, engine));
             // What changed while it was read comes as events; but what was lost before may concern any rule.
             engine.bump(engine::Change::Ruleset);
         }
         if after.settings || after.everything {
             self.read_settings(engine);
-            report(self.told.everything(&self.sight, engine));
+            report(self.told.everything(&self.sight, &self.sessions, engine));
         }
         if after.ruleset {
             self.sight.read_hooks()?;
@@ -358,6 +361,10 @@ impl State {
         if self.beat.elapsed() >= HEARTBEAT {
             engine.heartbeat()?;
             self.beat = Instant::now();
+            for name in self.sessions.forget(self.beat) {
+                tracing::warn!("{name}: nobody has told of its session for too long");
+                self.session_told(engine, &name);
+            }
         }
         if self.looked.elapsed() >= self.flows.pace() {
             self.looked = Instant::now();
@@ -420,6 +427,7 @@ impl State {
             aged: self.flows.aged,
             ended: self.flows.ended,
             not_liberal: self.not_liberal,
+            sessions: self.sessions.all(),
         }
     }
 }

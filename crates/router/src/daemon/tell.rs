@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::devices::{self, Device, sends_tagged};
+use super::sessions::{Carried, Sessions};
 use super::sight::Sight;
 use crate::engine::layout::device_flag as flag;
 use crate::engine::{self, Engine, EngineError, Fdb, Upper, UpperKind};
@@ -37,13 +38,13 @@ impl Told {
     ///
     /// # Errors
     /// When the engine does not take an interface.
-    pub fn everything(&mut self, sight: &Sight, engine: &Engine) -> Result<(), EngineError> {
+    pub fn everything(&mut self, sight: &Sight, sessions: &Sessions, engine: &Engine) -> Result<(), EngineError> {
         let there: HashSet<u32> = sight.mirror.links.keys().copied().collect();
         for gone in self.devices.difference(&there).copied().collect::<Vec<_>>() {
             self.without(gone, engine)?;
         }
         for index in there {
-            self.device(index, sight, engine)?;
+            self.device(index, sight, sessions, engine)?;
         }
         self.every_station(sight, engine);
         Ok(())
@@ -53,13 +54,22 @@ impl Told {
     ///
     /// # Errors
     /// When the engine does not take it.
-    pub fn device(&mut self, index: u32, sight: &Sight, engine: &Engine) -> Result<(), EngineError> {
+    pub fn device(
+        &mut self,
+        index: u32,
+        sight: &Sight,
+        sessions: &Sessions,
+        engine: &Engine,
+    ) -> Result<(), EngineError> {
         let Some(link) = sight.mirror.links.get(&index) else { return self.without(index, engine) };
         let device = Device::of(&sight.mirror, link, sight.forwarding);
-        engine.set_device(index, &in_words_of_the_engine(&device))?;
+        let session = sessions.of(&link.name, &sight.mirror).filter(|_| link.mac.is_none());
+        engine.set_device(index, &in_words_of_the_engine(&device, session))?;
         self.devices.insert(index);
-        let upper = device.vlan.map(|(lower, ethertype, id)| Upper { lower, kind: UpperKind::Vlan(ethertype, id) });
-        // It may have been another VLAN, or may have lain on another interface.
+        let vlan = device.vlan.map(|(lower, ethertype, id)| Upper { lower, kind: UpperKind::Vlan(ethertype, id) });
+        let upper =
+            session.map(|session| Upper { lower: session.lower, kind: UpperKind::Pppoe(session.session) }).or(vlan);
+        // It may have been another VLAN or session, or may have lain on another interface.
         let old: Vec<Upper> =
             self.uppers.iter().filter(|(key, of)| **of == index && Some(**key) != upper).map(|(key, _)| *key).collect();
         for upper in old {
@@ -131,7 +141,7 @@ fn entry(station: &Station) -> Fdb {
     Fdb { bridge: station.bridge, vlan: station.vlan, mac: station.mac }
 }
 
-fn in_words_of_the_engine(device: &Device) -> engine::Device {
+fn in_words_of_the_engine(device: &Device, session: Option<Carried>) -> engine::Device {
     let mut flags = 0;
     let mut set = |is: bool, bit| flags |= if is { bit } else { 0 };
     set(device.is_up, flag::UP);
@@ -139,18 +149,20 @@ fn in_words_of_the_engine(device: &Device) -> engine::Device {
     set(device.bridge == Some(true), flag::VLAN_AWARE);
     set(device.port_of.is_some(), flag::PORT);
     set(device.vlan.is_some(), flag::VLAN);
+    set(session.is_some(), flag::PPPOE | flag::L3);
     set(device.rp_filter == devices::STRICT, flag::RP_STRICT);
     set(device.rp_filter == devices::LOOSE, flag::RP_LOOSE);
     set(device.forwards_ipv4, flag::FORWARD4);
     set(device.forwards_ipv6, flag::FORWARD6);
     engine::Device {
         flags,
-        lower: device.vlan.map_or(0, |(lower, _, _)| lower),
+        lower: session.map(|session| session.lower).or(device.vlan.map(|(lower, _, _)| lower)).unwrap_or(0),
         master: device.port_of.unwrap_or(0),
         mtu: device.mtu.into(),
         vlan: device.vlan.map_or((0, 0), |(_, ethertype, id)| (ethertype, id)),
-        mac: device.mac,
+        mac: session.map_or(device.mac, |session| session.own),
+        session: session.map_or(0, |session| session.session),
+        peer: session.map_or([0; 6], |session| session.ac),
         pvid: device.untagged_vlan.unwrap_or(0),
-        ..engine::Device::default()
     }
 }

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ConnectArgs;
 use super::network::Network;
+use super::router::Told;
 use super::state::{Content, StateFile};
 use super::told::tell;
 
@@ -48,6 +49,7 @@ struct Carrier<'a> {
     session: EtherSocket,
     network: Network,
     state: StateFile,
+    router: Told,
     carried: Carried,
     /// There has been a session.
     was_up: bool,
@@ -84,6 +86,7 @@ pub(super) fn run(shared: &Shared, args: &ConnectArgs) -> Result<(), Failure> {
         client.forget(left.session.ac, left.session.session);
         state.remove();
     }
+    let router = Told::new(&args.router, args.interface.to_string(), args.name.to_string());
     let (output, begin, carried) = (Output::new(shared.json), Instant::now(), Carried::default());
     let carrier = Carrier {
         args,
@@ -94,6 +97,7 @@ pub(super) fn run(shared: &Shared, args: &ConnectArgs) -> Result<(), Failure> {
         session,
         network,
         state,
+        router,
         carried,
         was_up: false,
         over: false,
@@ -141,6 +145,7 @@ impl Carrier<'_> {
             match &event {
                 Event::Up(session) | Event::Changed(session) => self.up(session)?,
                 Event::Down(why) => {
+                    self.router.session(None);
                     self.state.remove();
                     self.give_up(now, why, self.args.once);
                 }
@@ -169,6 +174,7 @@ impl Carrier<'_> {
     fn up(&mut self, session: &Session) -> Result<(), Failure> {
         self.was_up = true;
         self.network.follow(session)?;
+        self.router.session(Some(session));
         let (interface, name) = (self.args.interface.to_string(), self.args.name.to_string());
         self.state.write(&Content { interface, name, pid: std::process::id(), session: session.clone() });
         Ok(())

@@ -1,10 +1,11 @@
 //! `millrace pppoe`: a PPPoE session, and an interface of Linux for it.
 //!
-//! - here: what can be asked for; `connect`: carries frames and packets; `network`: the interface; `state`: the file that says which session there is; `told`: what people and
-//!   programs are told.
+//! - here: what can be asked for; `connect`: carries frames and packets; `network`: the interface; `state`: the file that says which session there is; `router`: tells a
+//!   router of it; `told`: what people and programs are told.
 
 mod connect;
 mod network;
+mod router;
 mod state;
 mod told;
 
@@ -87,6 +88,9 @@ pub struct ConnectArgs {
     /// File that says which session there is [default: /run/millrace/pppoe-NAME.json]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Socket of the router that is told of the session, if one runs
+    #[arg(long, value_name = "NAME", default_value = millrace_router::daemon::control::NAME)]
+    router: String,
 }
 
 impl ConnectArgs {

@@ -1,4 +1,4 @@
-//! The file that says which session there is: for the router, and for the next start, which ends what a killed program has left.
+//! The file that says which session there is: for other programs, and for the next start, which ends what a killed program has left.
 
 use std::fs;
 use std::io::{self, Read};
@@ -54,7 +54,7 @@ impl StateFile {
             && !std::mem::replace(&mut self.warned, true)
         {
             note(format!(
-                "cannot write {}: {error}; the router does not learn of the session (--state)",
+                "cannot write {}: {error}; the next start cannot end the session if this one is killed (--state)",
                 self.path.display()
             ));
         }

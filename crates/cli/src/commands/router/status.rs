@@ -3,9 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use millrace_pppoe::MacAddress;
 use millrace_router::daemon::client::Client;
 use millrace_router::daemon::options::Share;
-use millrace_router::daemon::protocol::{Answer, Counter, Interface, Request, Status};
+use millrace_router::daemon::protocol::{Answer, Counter, Interface, Request, Session, Status};
 use millrace_tool::clock::Moment;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
@@ -116,6 +117,10 @@ fn show(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> R
     }
     output.rows("router", &[router_row(look, before)])?;
     output.rows("interfaces", &look.status.interfaces.iter().map(interface_row).collect::<Vec<_>>())?;
+    let sessions: Vec<Row> = look.status.sessions.iter().map(session_row).collect();
+    if !sessions.is_empty() {
+        output.rows("sessions", &sessions)?;
+    }
     let waiting: Vec<Row> = look.status.awaited.iter().map(|name| Row::new().text("name", name)).collect();
     if !waiting.is_empty() {
         output.rows("awaited, and not there yet", &waiting)?;
@@ -168,6 +173,14 @@ fn interface_row(interface: &Interface) -> Row {
         .text("is", interface.off.as_deref().unwrap_or("on"))
         .maybe_count("fast", interface.fast)
         .text("why", interface.why.as_deref().unwrap_or_default())
+}
+
+fn session_row(session: &Session) -> Row {
+    Row::new()
+        .text("name", &session.name)
+        .text("interface", &session.interface)
+        .text("session", format!("{:#06x}", session.session))
+        .text("ac", MacAddress(session.ac))
 }
 
 fn counter_row(counter: &Counter, look: &Look, before: Option<&Look>) -> Row {
