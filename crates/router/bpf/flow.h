@@ -62,7 +62,7 @@ static __always_inline bool OF(is_same)(const struct OF(rule) *rule, u32 flags, 
     bool addresses = have[0] == saddr[0] && have[1] == saddr[1] && have[2] == daddr[0] && have[3] == daddr[1];
 #endif
     return addresses && rule->new_sport == a->sport && rule->new_dport == a->dport && rule->hop == a->hop &&
-           (flags & ~RULE_LEARNED) == a->flags;
+           (flags & ~(RULE_LEARNED | RULE_AGAIN)) == a->flags;
 }
 
 /* The slot of a new rule, written and published: on trial, or refused for `reason`. What it was refused for, or why there is no rule. */
@@ -161,13 +161,14 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
     struct work *work = clean_work(skb);
     struct view v;
     struct OF(rule) *rule;
-    u32 word, number, epoch, ruleset, jiffies = now();
+    u32 word = 0, number = 0, epoch, ruleset, moved, jiffies = now();
     u64 epochs;
     int reason;
 
     look(ctx, skb, &v);
     if (!g || !work || !OF(read_key)(&v, p, &work->OF(key)) || !OF(read_question)(&v, p, &work->q))
         return REASON_IP_HEADER;
+    moved = g->moved;
     epochs = g->epochs;
     epoch = epochs;
     ruleset = epochs >> 32;
@@ -188,8 +189,14 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
     /* There is none, or what it was made from may have changed. The epoch was read before anything is asked, so what changes from now on
      * makes what is written here out of date, too. */
     reason = compile_route(ctx, skb, work);
-    if (rule && !reason && RULE_STATE(word) != RULE_REFUSED && !(RULE_FLAGS(word) & RULE_SHOWN) && OF(is_same)(rule, RULE_FLAGS(word), &work->a) &&
-        (s32)(rule->epoch - ruleset) >= 0 && !(RULE_STATE(word) == RULE_ACTIVE && work->a.has_windows)) {
+    /* The epoch of the next hop is read when it is known which one it is. If any has grown since the first question, that was too late. */
+    if (__sync_fetch_and_add(&g->moved, 0) != moved)
+        return REASON_BUSY;
+    if (rule && !reason && RULE_STATE(word) != RULE_REFUSED && !(RULE_FLAGS(word) & RULE_SHOWN) && OF(is_same)(rule, RULE_FLAGS(word), &work->a)) {
+        if ((s32)(rule->epoch - ruleset) < 0 || (RULE_STATE(word) == RULE_ACTIVE && work->a.has_windows)) {
+            word = OF(again)(rule, word, work->a.hop | (u32)work->a.hop_epoch << 16, epoch, jiffies);
+            return word ? OF(on_trial)(ctx, skb, &v, p, rule, word, number, work, g) : REASON_BUSY;
+        }
         /* The epoch last: who sees it finds the epoch of the hop. Of two processors that do this, both write what is true. How long a packet
          * may be is not in the answer: that has to be shown again. */
         if (RULE_STATE(word) == RULE_ACTIVE)
@@ -214,10 +221,11 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
 /* Step 10 every few seconds: conntrack still has the entry, it still says the same, and it lives on. */
 static __always_inline int OF(alive)(void *ctx, const bool skb, const struct packet *p)
 {
+    volatile struct globals *g = settings();
     struct work *work = clean_work(skb);
     struct view v;
     struct OF(rule) *rule;
-    u32 word, number;
+    u32 word = 0, number = 0;
     int reason;
 
     look(ctx, skb, &v);
@@ -227,8 +235,13 @@ static __always_inline int OF(alive)(void *ctx, const bool skb, const struct pac
     if (!rule)
         return REASON_NO_CONNTRACK;
     *(volatile u16 *)&rule->asked = now();
-    if (RULE_FLAGS(word) & RULE_BRIDGED)
+    if (RULE_FLAGS(word) & RULE_BRIDGED) {
+        /* What a bridge looks at beside its table (VLANs of ports, states of the spanning tree) is seen by whether this frame leaves. */
+        word = g ? OF(again)(rule, word, *(volatile u32 *)&rule->hop, rule->epoch, now()) : 0;
+        if (word)
+            OF(on_trial)(ctx, skb, &v, p, rule, word, number, work, g);
         return REASON_FDB_REFRESH;
+    }
     if (RULE_FLAGS(word) & RULE_SHOWN) {
         /* The entry of conntrack lives on by this packet, and shows by the next one whether it still says the same. */
         if (OF(end)(rule, word, now()))

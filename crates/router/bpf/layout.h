@@ -31,6 +31,7 @@ enum rule_state {
 #define RULE_BRIDGED 4   /* a frame that is bridged: nothing changes but the interface */
 #define RULE_LEARNED 8   /* the DSCP to set has been learned */
 #define RULE_SHOWN 16    /* conntrack cannot be asked about it: addresses and next hop are what Linux was seen to make of a packet */
+#define RULE_AGAIN 32    /* it was made before, and has been put on trial again where it is: its counter goes on */
 
 /* One flow of IPv4 in one direction: one cache line. */
 struct rule4 {
@@ -234,7 +235,9 @@ struct globals {
     __u32 targets; /* the number of the map of that name, by which failures are known to be ours */
     /* Written by the program. */
     __u32 trial_until;  /* jiffies until which the program at the egress has something to look for */
-    __u32 shadow_until;
+    /* Written by the daemon again: grows before the epoch of any next hop does. */
+    __u32 moved;
+    /* Written by the program again. */
     __u32 hops;         /* how many next hops have been given out */
     __u32 shadow_lost;  /* copies that found no room */
     __u32 events_lost;
@@ -268,6 +271,7 @@ struct expected {
     __u8 shadow; /* nonzero: to be copied for a comparison */
     __u8 reserved;
     __u32 ticket; /* of the comparison */
+    __u32 moved; /* that of the globals then */
 };
 
 /* ---- events and copies ---- */

@@ -66,6 +66,23 @@ static __always_inline bool OF(end)(struct OF(rule) *rule, u32 word, u32 jiffies
     return __sync_val_compare_and_swap(&rule->state, word, RULE_WORD(RULE_DEAD, 0, word)) == word;
 }
 
+/* Puts a rule on trial again, if it is still the one of `word`: what it does stays, but nothing that was learned of Linux. Its new word, or 0. */
+static __always_inline u32 OF(again)(struct OF(rule) *rule, u32 word, u32 hop, u32 epoch, u32 jiffies)
+{
+    u32 flags = (RULE_FLAGS(word) & ~RULE_LEARNED) | RULE_AGAIN, next = word + RULE_GENERATION;
+
+    if (__sync_val_compare_and_swap(&rule->state, word, RULE_WORD(RULE_BUSY, flags, next)) != word)
+        return 0;
+    *(volatile u32 *)&rule->hop = hop;
+    *(volatile u32 *)&rule->asked = 0;
+    rule->out_dscp = rule->dscp;
+    WORD(&rule->seen) = jiffies;
+    WORD(&rule->epoch) = epoch;
+    next = RULE_WORD(RULE_TRIAL, flags, next);
+    __sync_lock_test_and_set(&rule->state, next);
+    return next;
+}
+
 #undef OF
 #undef JOIN
 #undef JOIN_

@@ -7,8 +7,10 @@
  *  - It publishes with an atomic exchange of the word to TRIAL or REFUSED: a full barrier, behind which nothing of the rule is written but
  *    epoch, hop (a word), counter, seen, asked, out_dscp and reason. That exchange pairs with the load of the word in `find`, upon which
  *    the address of everything else depends (`after`): so no processor reads the rest earlier than the word.
- *  - The judge of a rule that Linux has to show takes it from TRIAL to BUSY, writes, and publishes it as ACTIVE in the same way.
- *  - A user of a rule copies what it needs and loads the word again (`still`): if it is another, it has seen a mixture and lets the packet go
+ *  - A judge takes a rule from TRIAL to BUSY, writes, and publishes it as ACTIVE in the same way: two of them never write at once.
+ *  - Who puts a rule on trial again where it is takes it to BUSY with the next number, and publishes it as TRIAL. The flow and what is done to it
+ *    stay as they are, so that who reads it meanwhile sees no mixture; whatever was awaited for it before has the old number.
+ *  - A user of a rule copies what it needs and loads the word again: if it is another, it has seen a mixture and lets the packet go
  *    to Linux. On processors that do not keep loads in order, the two seconds do what the second load would not.
  *  - Anybody may exchange TRIAL, ACTIVE or REFUSED for DEAD, after having stored `seen`: from then on the slot rests for two seconds.
  *  - A word has a number that grows with each claim, so that a cmpxchg never mistakes one rule for the next in its slot. */

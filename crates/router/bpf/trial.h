@@ -75,6 +75,7 @@ static __noinline void expect(const struct expected_key *key, u32 number, u32 wo
     value.ttl = p->bridge ? p->ttl : p->ttl - 1;
     value.dscp = p->tos >> 2;
     value.ticket = ticket;
+    value.moved = g->moved;
     value.shadow = ticket != 0;
     expect_until(&g->trial_until, jiffies + g->hz);
     bpf_map_update_elem(&expected, key, &value, BPF_ANY);

@@ -65,6 +65,7 @@ static __always_inline void OF(write_answer)(struct OF(rule) *rule, const struct
 static __always_inline int OF(learn)(struct __sk_buff *skb, struct view *v, struct packet *p, struct OF(rule) *rule,
                                      const struct expected *e, struct question *q)
 {
+    volatile struct globals *g = settings();
     u32 one = 1, l3 = p->l3 & 63, word = e->state, flags = RULE_FLAGS(word), busy = RULE_WORD(RULE_BUSY, flags, word);
     struct work *work = bpf_map_lookup_elem(&works, &one);
     struct JOIN(ipv, V) *ip = v->data + l3;
@@ -86,6 +87,9 @@ static __always_inline int OF(learn)(struct __sk_buff *skb, struct view *v, stru
         reason = intern(&work->hop, &work->a);
     if (reason)
         return reason;
+    /* What has been seen may have been true before something moved only: the next packet shows it again. */
+    if (!g || __sync_fetch_and_add(&g->moved, 0) != e->moved)
+        return 0;
     if (__sync_val_compare_and_swap(&rule->state, word, busy) != word)
         return 0;
     OF(write_answer)(rule, q, &work->a);
@@ -142,10 +146,12 @@ static __always_inline void OF(judge)(struct __sk_buff *skb, struct view *v, str
         }
         return;
     }
-    /* Two judges write the same, or the second fails at the word. */
+    if (__sync_val_compare_and_swap(&rule->state, word, RULE_WORD(RULE_BUSY, flags, word)) != word)
+        return; /* another judge was faster */
     rule->out_dscp = p->tos >> 2;
     WORD(&rule->asked) = (now() & 0xffff) | size << 16;
-    if (__sync_val_compare_and_swap(&rule->state, word, RULE_WORD(RULE_ACTIVE, flags | RULE_LEARNED, word)) == word)
+    __sync_lock_test_and_set(&rule->state, RULE_WORD(RULE_ACTIVE, flags | RULE_LEARNED, word));
+    if (!(flags & RULE_AGAIN))
         tell(EVENT_ACTIVE, 0, e->rule, &q);
 }
 

@@ -132,6 +132,38 @@ fn a_rule_that_linux_does_not_follow_any_more_is_found_by_comparing() {
 }
 
 #[test]
+fn a_rule_whose_packets_linux_drops_is_on_trial_again() {
+    let Some(net) = Net::new() else { return };
+    let engine = net.engine(How::Xdp, Mode::Route);
+    talk(&net, false, 5, 5004);
+    let active = || engine.rules().filter(|rule| rule.state == State::Active).count();
+    assert!(active() >= 2);
+    // Nobody tells the engine of this.
+    run(
+        "nft add table ip m; nft 'add chain ip m f { type filter hook forward priority 0; }'; nft add rule ip m f udp dport 5004 drop",
+    );
+    let left = net.left.act(|| UdpSocket::bind("10.1.0.2:4000").unwrap());
+    let send = |count: u32| {
+        let before = packets(&engine, Reason::Fast);
+        (0..count).for_each(|_| assert_eq!(left.send_to(&[1; 8], "10.2.0.2:5004").unwrap(), 8));
+        packets(&engine, Reason::Fast) - before
+    };
+    assert_eq!(send(2), 2, "they go around it");
+    engine.set_shadow(1);
+    let shadow = Shadow::new(&engine);
+    send(1);
+    engine.set_shadow(0);
+    let look = || shadow.poll(Duration::ZERO, |mismatch| panic!("{mismatch:?}")).unwrap();
+    look();
+    assert_eq!(send(1), 1, "it may still come");
+    std::thread::sleep(Duration::from_millis(1050));
+    look();
+    assert_eq!(shadow.tally().unpaired, 1);
+    assert_eq!(send(20), 0);
+    assert_eq!(active(), 1, "the other direction");
+}
+
+#[test]
 fn an_interface_that_takes_no_frames_is_left_alone() {
     let Some(net) = Net::new() else { return };
     net.right.run("ethtool -K eth0 gro off");

@@ -1,6 +1,6 @@
 """Policy routing: tables chosen by source, interface, mark, DSCP and port."""
 
-from packets import Way, one_way
+from packets import Way, answering, both_ways, one_way
 from places import v4, v6
 from scenario import Do, Scenario, Send, Settle
 
@@ -14,6 +14,27 @@ other6 = Way("left", 3, "2001:db8:77::7")
 
 def two(one: Way, another: Way) -> list:
     return one_way(one.but()) + one_way(another.but())
+
+
+# All that comes by `left` has a mark, which is not known before Linux has handled a packet.
+MARKED = f"""{ELSEWHERE}
+nft -f - <<'END'
+table inet t {{
+    chain c {{
+        type filter hook prerouting priority mangle
+        iifname left ct state new,established meta mark set 7
+    }}
+}}
+END
+"""
+
+
+def marked(way: Way, *scripts: str) -> list:
+    """A marked flow, and after each change some packets of it, at once and later."""
+    steps = both_ways(way, answering(way).but(source=way.to))
+    for script in scripts:
+        steps += [Do(script), Send("left", way.udp(3)), Settle(), Send("left", way.udp(3))]
+    return steps
 
 
 SCENARIOS = [
@@ -83,6 +104,36 @@ END""",
             ip rule add fwmark 7 table 100
             iptables -t mangle -A PREROUTING -p udp --dport 443 -m conntrack --ctstate NEW -j CONNMARK --set-mark 7
             iptables -t mangle -A PREROUTING -j CONNMARK --restore-mark""",
+    ),
+    Scenario(
+        "what is marked is prohibited",
+        marked(far.but(), "ip rule add fwmark 7 prohibit", "ip rule delete fwmark 7 prohibit"),
+        ends=ENDS,
+        # Each packet that is prohibited is answered.
+        comes={"right": 15, "left": 13},
+        fast=12,
+        setup=MARKED,
+    ),
+    Scenario(
+        "the table of what is marked changes",
+        marked(
+            far.but(),
+            f"ip route replace default via {v4('third', 2)} table 100",
+            "ip route replace blackhole default table 100",
+            f"ip route replace default via {v4('right', 2)} table 100",
+        ),
+        ends=ENDS,
+        comes={"right": 15, "left": 8, "third": 6},
+        fast=12,
+        setup=MARKED + f"ip rule add fwmark 7 table 100; ip route replace default via {v4('right', 2)} table 100",
+    ),
+    Scenario(
+        "the table of what is marked changes, IPv6",
+        marked(far6.but(), "ip -6 route replace blackhole default table 100"),
+        ends=ENDS,
+        comes={"right": 9, "left": 8},
+        fast=12,
+        setup=MARKED + f"ip -6 rule add fwmark 7 table 100; ip -6 route replace default via {v6('right', 2)} table 100",
     ),
     Scenario(
         "rule comes and goes",

@@ -30,6 +30,7 @@ pub type Counts = BTreeMap<&'static str, u64>;
 pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
     let (name, moved) = match change {
         Change::Routes => ("routes", Some(engine::Change::Routes)),
+        Change::MarkedRoutes => ("routes", Some(engine::Change::Ruleset)),
         Change::Link(index) => ("link", Some(engine::Change::Device(index))),
         Change::Addresses(_) => ("addresses", Some(engine::Change::Ruleset)),
         Change::Neighbour(interface, mac) => ("neighbour", Some(engine::Change::Neighbour(interface, mac))),
@@ -58,7 +59,7 @@ pub fn then(change: Change, sight: &Sight, sessions: &Sessions, told: &mut Told,
         Change::Station(station, moved) => told.station(&station, moved, sight, engine),
         Change::Shaping(_) => after.settle = true,
         Change::Settings => after.settings = true,
-        Change::Routes | Change::Addresses(_) | Change::Neighbour(..) | Change::Multicast => {}
+        Change::Routes | Change::MarkedRoutes | Change::Addresses(_) | Change::Neighbour(..) | Change::Multicast => {}
     }
 }
 

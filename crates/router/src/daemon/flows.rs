@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use crate::engine::layout::rule_flag;
 use crate::engine::{Engine, Event, EventKind, Rule, State};
 use crate::kernel::conntrack::{TCP, Tuple};
 
@@ -231,7 +232,8 @@ impl Flows {
         const GENERATION: u32 = 0xffff_0000;
         let id = (rule.key.source.is_ipv6(), rule.number);
         let total = self.totals.entry(id).or_default();
-        if (total.word ^ rule.word) & GENERATION != 0 || total.word == 0 {
+        let is_another = (total.word ^ rule.word) & GENERATION != 0 && rule.flags & rule_flag::AGAIN == 0;
+        if is_another || total.word == 0 {
             *total = Total { word: rule.word, ..Total::default() };
         }
         total.sum.0 += rule.packets.wrapping_sub(total.seen.0) & PACKETS;

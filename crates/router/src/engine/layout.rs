@@ -39,6 +39,8 @@ pub mod rule_flag {
     pub const BRIDGED: u8 = 4;
     /// The DSCP has been learned.
     pub const LEARNED: u8 = 8;
+    /// It has been put on trial again where it is: its counter goes on.
+    pub const AGAIN: u8 = 32;
 }
 
 /// Bytes of a rule of IPv4 and of IPv6, of a next hop and of an interface.
@@ -136,6 +138,8 @@ pub mod global {
     pub const MODE6: usize = 56;
     /// The number of the map of targets.
     pub const TARGETS: usize = 60;
+    /// Grows before the epoch of any next hop does.
+    pub const MOVED: usize = 68;
     /// Next hops given out.
     pub const HOPS: usize = 72;
     /// Copies that found no room.
@@ -470,6 +474,7 @@ mod tests {
                     ("bridge_netfilter", global::BRIDGE_NETFILTER),
                     ("mode6", global::MODE6),
                     ("targets", global::TARGETS),
+                    ("moved", global::MOVED),
                     ("hops", global::HOPS),
                     ("sas", global::SAS),
                     ("route_mtus", global::ROUTE_MTUS),

@@ -390,6 +390,13 @@ impl Engine {
     }
 
     fn bump_hops(&self, concerns: impl Fn(&Hop) -> bool) {
+        // Who asks at this moment may read the epoch of its next hop when it is new already, and what it leads to when that was old: it sees by this
+        // that it has to ask again (`slow` in bpf/flow.h reads the two in the other order).
+        let moved = self.globals.word(global::MOVED);
+        let mut before = moved.load(Relaxed);
+        while let Err(now) = moved.compare_exchange(before, before.wrapping_add(1)) {
+            before = now;
+        }
         for (number, hop) in self.hops() {
             if concerns(&hop) {
                 let epoch =

@@ -6,13 +6,16 @@
 use super::layout::{Rule, SHADOW_BYTES, SHADOW_HEAD, State, global};
 use super::{Engine, EngineError};
 use libbpf_rs::RingBufferBuilder;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Copies whose other half has not come that are kept; an older one is given up as unpaired.
 const WAITING: usize = 1024;
+
+/// How long what Linux makes of a packet may be on its way.
+const LATE: Duration = Duration::from_secs(1);
 
 /// A frame, as the rule or Linux would send it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,23 +81,30 @@ impl Half {
 #[derive(Default)]
 struct Waiting {
     halves: HashMap<u32, Half>,
-    order: VecDeque<u32>,
+    order: VecDeque<(u32, Instant)>,
 }
 
 impl Waiting {
-    /// The other half, if it is here; otherwise this one waits. The second is how many were given up for it.
-    fn meet(&mut self, half: Half) -> (Option<(Half, Half)>, u64) {
+    /// The other half, if it is here; otherwise this one waits.
+    fn meet(&mut self, half: Half, now: Instant) -> Option<(Half, Half)> {
         if let Some(other) = self.halves.remove(&half.ticket) {
-            return (if other.is_ours { Some((other, half)) } else { Some((half, other)) }, 0);
+            return if other.is_ours { Some((other, half)) } else { Some((half, other)) };
         }
-        self.order.push_back(half.ticket);
+        self.order.push_back((half.ticket, now));
         self.halves.insert(half.ticket, half);
-        let mut given_up = 0;
-        while self.order.len() > WAITING {
-            let oldest = self.order.pop_front().expect("it is longer than nothing");
-            given_up += u64::from(self.halves.remove(&oldest).is_some());
+        None
+    }
+
+    /// Those that have waited too long, or are too many.
+    fn give_up(&mut self, now: Instant) -> Vec<Half> {
+        let mut given_up = Vec::new();
+        while let Some((ticket, since)) = self.order.front().copied()
+            && (self.order.len() > WAITING || now.duration_since(since) >= LATE)
+        {
+            self.order.pop_front();
+            given_up.extend(self.halves.remove(&ticket));
         }
-        (None, given_up)
+        given_up
     }
 }
 
@@ -103,12 +113,14 @@ pub struct Shadow<'a> {
     engine: &'a Engine,
     waiting: RefCell<Waiting>,
     tally: RefCell<Tally>,
+    /// Copies lost until the last look.
+    lost: Cell<u32>,
 }
 
 impl<'a> Shadow<'a> {
     /// A comparison that begins now. How many packets are compared is said with [`Engine::set_shadow`].
     pub fn new(engine: &'a Engine) -> Self {
-        Self { engine, waiting: RefCell::default(), tally: RefCell::default() }
+        Self { engine, waiting: RefCell::default(), tally: RefCell::default(), lost: Cell::default() }
     }
 
     /// Compares what has come, waiting up to `time` for the first of it. `mismatch` gets what is different, after its rule has been ended.
@@ -134,15 +146,30 @@ impl<'a> Shadow<'a> {
             }
             mismatch(Mismatch { rule, ours: ours.copy, linux: linux.copy });
         }
+        self.doubt();
         Ok(())
+    }
+
+    /// What Linux did not send within a second it may have dropped, for a reason that nobody has told of: the rule is on trial again.
+    fn doubt(&self) {
+        let given_up = self.waiting.borrow_mut().give_up(Instant::now());
+        self.tally.borrow_mut().unpaired += given_up.len() as u64;
+        let lost = self.lost();
+        // Where copies found no room, what is missing says nothing.
+        if self.lost.replace(lost) != lost {
+            return;
+        }
+        for half in given_up.into_iter().filter(|half| half.is_ours) {
+            if let Some(rule) = self.engine.rule(half.is_v6, half.rule).filter(|rule| same_rule(rule.word, half.word)) {
+                self.engine.doubt(&rule);
+            }
+        }
     }
 
     /// A pair that is different.
     fn take(&self, half: Half) -> Option<(Half, Half)> {
-        let (pair, given_up) = self.waiting.borrow_mut().meet(half);
+        let (ours, linux) = self.waiting.borrow_mut().meet(half, Instant::now())?;
         let mut tally = self.tally.borrow_mut();
-        tally.unpaired += given_up;
-        let (ours, linux) = pair?;
         if ours.copy == linux.copy {
             tally.same += 1;
             return None;

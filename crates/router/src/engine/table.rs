@@ -97,6 +97,16 @@ impl Engine {
         Ok(window.word32(rule.number as usize * size).map_err(missing)?.compare_exchange(rule.word, dead).is_ok())
     }
 
+    /// Has a rule put on trial again by its next packet, as if the ruleset had changed. If another rule is in its slot by now, that one is.
+    pub(super) fn doubt(&self, rule: &Rule) {
+        let (table, size, epoch) =
+            if rule.key.source.is_ipv6() { (&self.rules6, RULE6, 48) } else { (&self.rules4, RULE4, 24) };
+        let before = self.epochs().1.wrapping_sub(1);
+        if let Ok(word) = table.window().word32(rule.number as usize * size + epoch) {
+            word.store(before, Relaxed);
+        }
+    }
+
     /// Leaves a flow to Linux because a comparison has shown that its rule is wrong; until something
     /// changes.
     pub(super) fn refuse(&self, rule: &Rule) -> Result<bool, EngineError> {

@@ -40,6 +40,8 @@ const MOST: usize = 1 << 20;
 pub enum Change {
     /// Routes, rules, next-hop objects: every flow may go elsewhere.
     Routes,
+    /// The same, where a rule is about marks or the like, which are not known before Linux has handled a packet.
+    MarkedRoutes,
     /// An interface came, went, or is another one now.
     Link(u32),
     /// Addresses: what was forwarded may be for this host now.
@@ -80,6 +82,8 @@ pub struct Mirror {
     pub stations: HashMap<(u32, u16, [u8; 6]), Station>,
     /// Policy rules.
     pub rules: BTreeSet<Rule>,
+    /// How many of them look further ([`Rule::looks_further`]).
+    pub further: usize,
     /// Multicast routes by sender and group.
     pub multicast: HashMap<(IpAddr, IpAddr), Multicast>,
     /// Events that concern routes, since the beginning.
@@ -171,10 +175,10 @@ impl Mirror {
             NEW_NEIGHBOUR => self.new_neighbour(body),
             DELETE_NEIGHBOUR => self.delete_neighbour(body),
             NEW_ROUTE | DELETE_ROUTE => self.route(message.kind, body),
-            NEW_RULE => self.rules.insert(Rule::read(body)?).then_some(Change::Routes),
-            DELETE_RULE => self.rules.remove(&Rule::read(body)?).then_some(Change::Routes),
+            NEW_RULE => self.new_rule(Rule::read(body)?),
+            DELETE_RULE => self.delete_rule(&Rule::read(body)?),
             // They are not kept: the kernel does not tell of those that go with their interface.
-            NEW_NEXT_HOP | DELETE_NEXT_HOP => Some(Change::Routes),
+            NEW_NEXT_HOP | DELETE_NEXT_HOP => Some(self.routes()),
             SETTINGS => Some(Change::Settings),
             NEW_FILTER | DELETE_FILTER if shaping::is_ours(body) => None,
             kind if QDISC_AND_FILTER.contains(&kind) => wire::u32_at(body, 4).map(Change::Shaping),
@@ -264,11 +268,32 @@ impl Mirror {
         Some(Change::Station(station, Move::Here))
     }
 
+    fn routes(&self) -> Change {
+        if self.further > 0 { Change::MarkedRoutes } else { Change::Routes }
+    }
+
+    fn new_rule(&mut self, rule: Rule) -> Option<Change> {
+        let further = usize::from(rule.looks_further());
+        self.rules.insert(rule).then(|| {
+            self.further += further;
+            self.routes()
+        })
+    }
+
+    fn delete_rule(&mut self, rule: &Rule) -> Option<Change> {
+        // As long as it is there, and that is until now.
+        let change = self.routes();
+        self.rules.remove(rule).then(|| {
+            self.further -= usize::from(rule.looks_further());
+            change
+        })
+    }
+
     fn route(&mut self, kind: u16, body: &[u8]) -> Option<Change> {
         let Some(entry) = Multicast::read(body) else {
             self.route_events += 1;
             self.has_route_mtu |= kind == NEW_ROUTE && super::route::has_mtu(body);
-            return Some(Change::Routes);
+            return Some(self.routes());
         };
         let key = (entry.source, entry.group);
         match kind {

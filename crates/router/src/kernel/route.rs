@@ -158,6 +158,8 @@ pub struct Rule {
     pub input: Option<String>,
     /// Mark and mask.
     pub mark: Option<(u32, u32)>,
+    /// The TOS that it is about; 0 for all.
+    pub tos: u8,
     /// Everything else that it says, as the kernel writes it.
     pub rest: Vec<(u16, Vec<u8>)>,
 }
@@ -179,11 +181,23 @@ impl Rule {
             destination: network(1, to),
             input: all.clone().find(3).and_then(wire::text_of),
             mark: number(10).map(|mark| (mark, number(16).unwrap_or(u32::MAX))),
+            tos: *body.get(3)?,
             rest: all
                 .filter(|(kind, _)| !matches!(kind, 1 | 2 | 3 | 6 | 10 | 15 | 16))
                 .map(|(kind, value)| (kind, value.to_owned()))
                 .collect(),
         })
+    }
+
+    /// Whether it is about something that the program's question to the tables (`bpf_fib_lookup`) does not have: marks above all. Where such a rule
+    /// is, the same answer does not mean that Linux does the same.
+    pub fn looks_further(&self) -> bool {
+        /// Where to go on, realms, what is not good enough, padding, VRFs, who has made it, protocol and ports (`FRA_*`). Of VRFs the router takes no
+        /// interface, and protocol and ports are asked with.
+        const KNOWN: [u16; 11] = [4, 11, 13, 14, 17, 18, 19, 21, 22, 23, 24];
+        // The question has the TOS of IPv4 only.
+        let by_class = self.version == 6 && self.tos != 0;
+        self.mark.is_some() || by_class || self.rest.iter().any(|(kind, _)| !KNOWN.contains(kind))
     }
 }
 
