@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER [rxe|ppp|ipsec]
+# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER [rxe|ppp|ipsec|router]
 #
 # Debian's kernel for virtual machines, the drivers of a virtio network interface, and busybox. With `rxe` or `ppp` Debian's
 # ordinary kernel, because only that has the RDMA device of Linux in software, or PPP, and the modules of it. With `ipsec` the usual
-# kernel with ESP and its ciphers. The packages are unpacked, not installed: installing a kernel would write into /boot, make an
+# kernel with ESP and its ciphers. With `router` the ordinary kernel with all that it has of networks, for a guest that sees the files of this
+# machine and loads modules when it needs them. The packages are unpacked, not installed: installing a kernel would write into /boot, make an
 # initramfs and change what the machine boots. And so it takes no root.
 set -euo pipefail
 case ${2:-} in
@@ -15,9 +16,10 @@ ppp) image=linux-image-amd64 wanted=(virtio_pci virtio_net af_packet pppoe ppp_a
 # The ciphers are for the names of their templates, which nothing would load either.
 ipsec) image=linux-image-cloud-amd64 wanted=(virtio_pci virtio_net esp4 esp6 xfrm_user nlmon gcm ghash-generic ctr seqiv echainiv
     authenc authencesn sha512_generic drbg chacha_generic poly1305_generic chacha20poly1305) ;;
+router) image=linux-image-amd64 wanted=(virtio_pci 9p 9pnet_virtio) ;;
 *) image= ;;
 esac
-[ $# -ge 1 ] && [ -n "$image" ] || { echo "usage: $0 FOLDER [rxe|ppp|ipsec]" >&2; exit 2; }
+[ $# -ge 1 ] && [ -n "$image" ] || { echo "usage: $0 FOLDER [rxe|ppp|ipsec|router]" >&2; exit 2; }
 [ -e "$1/vmlinuz" ] && exit 0
 mkdir -p "$(dirname "$1")"
 folder=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
@@ -41,17 +43,25 @@ add() {
     local file needed
     file=$(find files -name "$1.ko" -print -quit)
     # One that is not there is in the kernel itself or was added.
-    [ -n "$file" ] || return 0
+    [ -n "$file" ] && [ ! -e "made/$1.ko" ] || return 0
     for needed in $(grep -a -o -m 1 'depends=[a-z0-9_,-]*' "$file" | head -n 1 | sed 's/depends=//; s/,/ /g'); do
         add "$needed"
     done
-    mv "$file" made
+    cp "$file" made
     basename "$file" .ko >>made/modules
 }
 mkdir made
 for module in "${wanted[@]}"; do
     add "$module"
 done
+if [ "${2:-}" = router ]; then
+    tree=$(echo files/lib/modules/*)
+    mkdir -p "made/${tree#files/}/kernel/drivers/net"
+    mv "$tree"/modules.{order,builtin,builtin.modinfo} "made/${tree#files/}"
+    mv "$tree"/kernel/{net,crypto,lib,arch} "made/${tree#files/}/kernel"
+    mv "$tree"/kernel/drivers/net/{veth.ko,dummy.ko,tun.ko,ppp,slip} "made/${tree#files/}/kernel/drivers/net"
+    PATH=$PATH:/usr/sbin:/sbin depmod -b made "$(basename "$tree")"
+fi
 mv files/boot/vmlinuz-* made/vmlinuz
 mv files/bin/busybox made/busybox
 # In one step; somebody else may have been faster.

@@ -12,6 +12,12 @@ guest_files=${MILLRACE_GUEST:-${CARGO_TARGET_DIR:-$root/target}/guest}${guest_ki
 declare -A guests=()
 # Files of this machine, programs among them, that guests have too.
 guest_has=()
+# Of this kind are guests that see the files of this machine, and use its programs.
+guest_memory=256M guest_sees=() guest_words=
+if [ "${guest_kind:-}" = router ]; then
+    guest_memory=768M guest_words="files=$guest_files"
+    guest_sees=(-virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
+fi
 # How QEMU makes a processor.
 guest_processor=(-accel "tcg,thread=multi")
 # All waits are for as long as an emulated machine on a busy one may take.
@@ -76,9 +82,9 @@ launch_guest() {
     : >"$scratch/$name-serial.out"
     # The memory has to be a file that the card can map as well. The kernel's check of its timer fails on a busy machine.
     background "$name-qemu" qemu-system-x86_64 "${guest_processor[@]}" -nodefaults -no-user-config -nographic -no-reboot \
-        -machine pc,memory-backend=memory -object memory-backend-memfd,id=memory,size=256M,share=on -m 256M \
-        -kernel "$guest_files/vmlinuz" -initrd "$scratch/guest.cpio" -append "console=ttyS0 quiet panic=-1 no_timer_check" \
-        -serial "file:$scratch/$name-console.log" -serial "pipe:$scratch/$name-serial" "$@"
+        -machine pc,memory-backend=memory -object memory-backend-memfd,id=memory,size=$guest_memory,share=on -m "$guest_memory" \
+        -kernel "$guest_files/vmlinuz" -initrd "$scratch/guest.cpio" -append "console=ttyS0 quiet panic=-1 no_timer_check $guest_words" \
+        -serial "file:$scratch/$name-console.log" -serial "pipe:$scratch/$name-serial" "${guest_sees[@]}" "$@"
     guests[$name]=$started
 }
 

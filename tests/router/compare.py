@@ -52,10 +52,17 @@ def is_ip(frame: bytes) -> bool:
     return len(frame) >= 34 and frame[12:14] == b"\x08\0" and frame[14] >> 4 == 4
 
 
+def untagged(frame: bytes) -> bytes:
+    while frame[12:14] in (b"\x81\0", b"\x88\xa8"):
+        frame = frame[:12] + frame[16:]
+    return frame
+
+
 def is_own_question(frame: bytes) -> bool:
     """ARP, neighbour discovery and IGMP that the router sends for itself."""
     if frame[6:10] != b"\x02\0\0\0" or frame[11] != 1:
         return False
+    frame = untagged(frame)
     kind = frame[12:14]
     if kind == b"\x08\x06":
         return frame[20:22] == b"\0\x01"

@@ -322,8 +322,8 @@ def ordinary(ends: tuple[str, ...]) -> str:
     if "right" in ends:
         lines += [f"route add default via {v4('right', 2)}", f"route add ::/0 via {v6('right', 2)}"]
     # Not all kernels have all of them.
-    settings = "".join(f"sysctl -qw {name}={value} 2>/dev/null || true\n" for name, value in sysctls.items())
-    return settings + batch(lines)
+    settings = " ".join(f"{name}={value}" for name, value in sysctls.items())
+    return f"sysctl -qew {settings} 2>/dev/null || true\n" + batch(lines)
 
 
 def wait(seconds: float) -> None:

@@ -187,33 +187,46 @@ static __noinline int through_bridge(struct packet *p, u64 dmac, u32 master, u16
     return 0;
 }
 
-/* Tags in the frame and the session of PPPoE: what most frames have not. */
-static __always_inline int unwrap(struct view *v, struct packet *p, u16 kind, u32 parts, bool is_port)
+/* One tag more. */
+static __always_inline int take_tag(struct packet *p, u16 proto, u16 tci, u32 parts, bool is_port)
 {
-    u32 at = 14;
+    if (!(parts & PART_VLAN))
+        return REASON_VLAN_OFF;
+    if (!is_port)
+        return untag(p, proto, tci);
+    p->tag_proto = proto;
+    p->tag = tci;
+    return 0;
+}
 
+/* Tags and the session of PPPoE: what most frames have not. The first tag of a buffer is beside its frame: Linux has taken it off. */
+static __always_inline int unwrap(void *ctx, const bool skb, struct view *v, struct packet *p, u16 kind, u32 parts, bool is_port)
+{
+    u32 at = 14, most = 2;
+    int reason;
+
+    if (skb && ((struct __sk_buff *)ctx)->vlan_present) {
+        struct __sk_buff *buffer = ctx;
+
+        reason = take_tag(p, buffer->vlan_proto, bpf_htons(buffer->vlan_tci), parts, is_port);
+        if (reason)
+            return reason;
+        most = 1;
+    }
 #pragma unroll
     for (int tags = 0; tags < 2; tags++) {
         u16 *next = v->data + at;
-        int reason;
 
         if (kind != ETH_VLAN && kind != ETH_QINQ)
             break;
-        if (!(parts & PART_VLAN))
-            return REASON_VLAN_OFF;
+        /* A bridge looks at one tag; what is behind that is its own guest. */
+        if (tags >= most || (is_port && p->tag_proto))
+            return REASON_TAGS;
         if ((void *)(next + 2) > v->end)
             return REASON_SHORT;
-        if (is_port) {
-            /* A bridge looks at one tag; what is behind that is its own guest. */
-            if (tags)
-                return REASON_TAGS;
-            p->tag_proto = kind;
-            p->tag = next[0];
-        } else {
-            reason = untag(p, kind, next[0]);
-            if (reason)
-                return reason;
-        }
+        reason = take_tag(p, kind, next[0], parts, is_port);
+        if (reason)
+            return reason;
         kind = next[1];
         at += 4;
     }
@@ -250,8 +263,8 @@ static __always_inline int unwrap(struct view *v, struct packet *p, u16 kind, u3
 }
 
 /* Steps 1 to 5. `word` is that of the interface that the frame has come by, of which `in` is the number. */
-static __always_inline int parse_ethernet(struct view *v, struct packet *p, volatile struct globals *g, struct port *port, u64 word,
-                                          u32 in)
+static __always_inline int parse_ethernet(void *ctx, const bool skb, struct view *v, struct packet *p, volatile struct globals *g,
+                                          struct port *port, u64 word, u32 in)
 {
     u64 dmac;
     u16 kind;
@@ -266,12 +279,12 @@ static __always_inline int parse_ethernet(struct view *v, struct packet *p, vola
     p->flags = FLAGS(word);
     p->ethertype = kind;
     p->l3 = 14;
-    if (kind != ETH_IPV4 && kind != ETH_IPV6) {
+    if ((kind != ETH_IPV4 && kind != ETH_IPV6) || (skb && ((struct __sk_buff *)ctx)->vlan_present)) {
         int reason;
 
-        if (kind != ETH_VLAN && kind != ETH_QINQ && kind != ETH_PPPOE)
+        if (kind != ETH_VLAN && kind != ETH_QINQ && kind != ETH_PPPOE && kind != ETH_IPV4 && kind != ETH_IPV6)
             return REASON_NOT_IP;
-        reason = unwrap(v, p, kind, g->parts, FLAGS(word) & DEVICE_PORT);
+        reason = unwrap(ctx, skb, v, p, kind, g->parts, FLAGS(word) & DEVICE_PORT);
         if (reason)
             return reason;
     }

@@ -54,7 +54,7 @@ static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 le
     look(ctx, skb, &v);
     p.len = len;
     slot = p.slot = port->slot;
-    reason = parse_ethernet(&v, &p, g, port, word, ifindex);
+    reason = parse_ethernet(ctx, skb, &v, &p, g, port, word, ifindex);
     if (reason)
         return reason;
     if (p.bridge) {
