@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::choice::Place;
+use super::options::OnDeath;
+use crate::engine::pins;
 use crate::kernel::address::Address;
 use crate::kernel::link::{Kind, Link};
 use crate::kernel::mirror::Mirror;
@@ -60,6 +62,17 @@ pub fn of_namespace(hooks: &Hooks, mirror: &Mirror) -> Vec<Advice> {
         }
     }
     all
+}
+
+/// What concerns what is to outlive the router.
+pub fn of_pins(on_death: OnDeath) -> Option<Advice> {
+    let is_in_vain = on_death == OnDeath::Keep && !pins::outlive_process();
+    is_in_vain.then(|| {
+        advice(
+            "--on-death keep keeps nothing: /sys/fs/bpf is seen by this command alone, as `ip netns exec` makes it",
+            "nsenter --net=/run/netns/NAME millrace router start ...",
+        )
+    })
 }
 
 /// What concerns an interface with the program in that place.

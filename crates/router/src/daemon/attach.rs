@@ -96,8 +96,10 @@ impl Interfaces {
                 tracing::warn!("{error}");
             }
         }
+        let shapings = sight.shaping(&wanted.iter().map(|link| link.index).collect());
+        let of = |link: &Link| shapings.get(&link.index).cloned().unwrap_or_default();
         let looks: Vec<(Link, Shaping)> =
-            wanted.into_iter().map(|link| (sight.shaping(link.index), link)).map(|(s, l)| (l, s)).collect();
+            wanted.into_iter().map(|link| (of(&link), link)).map(|(s, l)| (l, s)).collect();
         let place = self.place_for_all(&looks, sight);
         for (link, shaping) in &looks {
             self.one(link, shaping, place, sight, engine);
@@ -156,6 +158,10 @@ impl Interfaces {
         if let Some(off) = off {
             known.leave(link.index, off, engine);
             return;
+        }
+        if known.place.is_some() && engine.lacks_filters(link.index, shaping.ours) {
+            tracing::warn!("{}: somebody has taken the router's filters away; they are put back", known.name);
+            known.place = None;
         }
         if known.place == Some(place) || known.failed.is_some_and(|failed| failed.elapsed() < AGAIN) {
             return;
@@ -223,8 +229,12 @@ impl Known {
         if self.claim.is_none() {
             match control::claim(&claim_of(link.index)) {
                 Ok(claim) => self.claim = Some(claim),
+                // Who may run no router has none there.
+                Err(who) if !who.may_be_router() => {
+                    tracing::warn!("{}: its claim is held by {who}, which is passed over", self.name);
+                }
                 Err(who) => {
-                    self.off = Some(Off::OtherRouter(who));
+                    self.off = Some(Off::OtherRouter(who.to_string()));
                     self.failed = Some(Instant::now());
                     return;
                 }

@@ -22,6 +22,9 @@ const MOST_CLIENTS: usize = 32;
 /// Requests of one turn, over all clients.
 const MOST_REQUESTS: usize = 32;
 
+/// How long answers of one turn may take, the last of them not counted: what makes rules stale comes first.
+const MOST_TIME: Duration = Duration::from_millis(5);
+
 /// Who asks nothing for so long is let go.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -116,13 +119,14 @@ impl Control {
     /// Takes what has come, and answers. Never waits.
     pub fn turn(&mut self, mut answer: impl FnMut(Request) -> Answer) {
         self.welcome();
-        let mut served = 0;
+        let (mut served, begin) = (0, Instant::now());
         let mut buffer = vec![0; LONGEST];
-        let mut gone = 0;
+        let (mut gone, mut looked_at) = (0, 0);
         self.clients.retain_mut(|client| {
-            if served == MOST_REQUESTS {
+            if served == MOST_REQUESTS || served > 0 && begin.elapsed() >= MOST_TIME {
                 return true;
             }
+            looked_at += 1;
             match client.serve(&mut buffer, &mut answer) {
                 Served::Nothing => client.heard.elapsed() < PATIENCE,
                 Served::One => {
@@ -137,10 +141,10 @@ impl Control {
             }
         });
         self.turned_away += gone;
-        // Who was served last comes last.
-        if served == MOST_REQUESTS {
-            let half = self.clients.len() / 2;
-            self.clients.rotate_left(half);
+        // Who was not looked at comes first.
+        let count = self.clients.len();
+        if looked_at < count {
+            self.clients.rotate_left(looked_at);
         }
     }
 
@@ -232,19 +236,47 @@ fn groups_of(pid: i32, uid: u32) -> Vec<u32> {
     if !users.is_empty() && users.iter().all(|&user| user == uid) { numbers("Groups:") } else { Vec::new() }
 }
 
+/// Who has a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A process of a user.
+    Process(i32, u32),
+    /// Somebody who does not say so, or the system that refuses it.
+    Unknown(String),
+}
+
+impl Holder {
+    /// Whether it may be a router: root's, or one of this user.
+    pub fn may_be_router(&self) -> bool {
+        match self {
+            Self::Process(_, uid) => *uid == 0 || *uid == rustix::process::geteuid().as_raw(),
+            Self::Unknown(_) => true,
+        }
+    }
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Process(pid, uid) => write!(f, "process {pid} of user {uid}"),
+            Self::Unknown(why) => f.write_str(why),
+        }
+    }
+}
+
 /// Takes an abstract name for as long as the descriptor lives, so that no other router of this namespace has what it stands for.
 ///
 /// # Errors
-/// Who has it, in words.
-pub fn claim(name: &str) -> Result<OwnedFd, String> {
-    let failed = |error: Errno| error.to_string();
-    let address = address(name).map_err(|error| error.to_string())?;
+/// Who has it.
+pub fn claim(name: &str) -> Result<OwnedFd, Holder> {
+    let failed = |error: Errno| Holder::Unknown(error.to_string());
+    let address = address(name).map_err(|error| Holder::Unknown(error.to_string()))?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(failed)?;
     match bind(&socket, &address) {
         Ok(()) => listen(&socket, 0).map(|()| socket).map_err(failed),
         Err(Errno::ADDRINUSE) => Err(who_has(&address).map_or_else(
-            || "of this network namespace".to_owned(),
-            |(pid, uid)| format!("process {pid} of user {uid}"),
+            || Holder::Unknown("somebody of this network namespace".to_owned()),
+            |(pid, uid)| Holder::Process(pid, uid),
         )),
         Err(error) => Err(failed(error)),
     }

@@ -131,11 +131,11 @@ impl Flows {
     }
 
     /// Ends the rules of a connection that is gone.
-    pub fn end(&mut self, engine: &Engine, of: &[Tuple]) {
+    pub fn end(&mut self, engine: &Engine, of: &[Tuple], jiffies: u32) {
         for tuple in of {
             for id in self.by_tuple.get(tuple).cloned().unwrap_or_default() {
                 let rule = engine.rule(id.0, id.1).filter(|rule| self::tuple(&rule.key) == *tuple);
-                if rule.is_some_and(|rule| engine.kill(&rule).unwrap_or(false)) {
+                if rule.is_some_and(|rule| engine.kill_at(&rule, jiffies).unwrap_or(false)) {
                     self.ended += 1;
                 }
                 self.forget(id);

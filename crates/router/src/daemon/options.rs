@@ -27,7 +27,7 @@ pub struct Options {
     pub socket: String,
     /// Who may look, besides root and the owner.
     pub group: Option<u32>,
-    /// Places for rules of IPv4, and half as many of IPv6.
+    /// Places for rules of IPv4, and a quarter as many of IPv6.
     pub rules: u32,
 }
 

@@ -13,7 +13,7 @@ use super::pattern::Pattern;
 use crate::Step;
 
 /// Both sides must have the same; each request says its own first.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The longest message.
 pub const LONGEST: usize = 64 << 10;
@@ -194,6 +194,14 @@ pub struct Status {
     pub not_liberal: u64,
     /// Sessions of PPPoE that programs have told of.
     pub sessions: Vec<Session>,
+    /// Neighbours, entries of bridges and multicast routes for which there was no room: what concerns them goes through Linux.
+    pub left_out: u64,
+    /// Clients that were refused, let go or cut off.
+    pub turned_away: u64,
+    /// Copies of packets to compare for which there was no room.
+    pub uncopied: u64,
+    /// How often all next hops were given back because their table was nearly full: every rule is made again then.
+    pub renewals: u64,
 }
 
 /// An interface that was asked for.

@@ -53,8 +53,10 @@ impl State {
             },
             Request::Flush => {
                 engine.bump(engine::Change::Ruleset);
+                // They are out of date by now; what is left is to make room.
+                let jiffies = engine.jiffies().unwrap_or_default();
                 for rule in engine.rules() {
-                    let _ = engine.kill(&rule);
+                    let _ = engine.kill_at(&rule, jiffies);
                 }
                 Answer::Done
             }
@@ -102,9 +104,10 @@ impl State {
             let Some(rule) = engine.rule(is_v6, number as u32).filter(|rule| rule.state != engine::State::Dead) else {
                 continue;
             };
-            let info = self.told(engine, &rule, at, now, clock);
-            if filter.fits(info.protocol, [info.source, info.destination], [info.new_source, info.new_destination]) {
-                rules.push(info);
+            let (key, new) = (&rule.key, [rule.new_source, rule.new_destination]);
+            let of = [(key.source, key.source_port), (key.destination, key.destination_port)];
+            if filter.fits(key.protocol, of, [(new[0], rule.new_source_port), (new[1], rule.new_destination_port)]) {
+                rules.push(self.told(engine, &rule, at, now, clock));
             }
             if rules.len() == PAGE {
                 return Answer::Rules { rules, next: Some(at + 1) };
@@ -117,7 +120,7 @@ impl State {
         let key = &rule.key;
         let (packets, bytes) = self.flows.add_up(rule);
         let is_known = matches!(rule.state, engine::State::Active | engine::State::Trial);
-        let hop = engine.hops().nth(usize::from(rule.hop)).filter(|_| is_known);
+        let hop = engine.hop(rule.hop).filter(|_| is_known);
         let reason = Reason::from_number(rule.reason).filter(|_| rule.state == engine::State::Refused);
         let name = |index: u32| self.sight.mirror.name_of(index);
         let bridged = rule.flags & rule_flag::BRIDGED != 0;
@@ -138,7 +141,7 @@ impl State {
             new_destination: (rule.new_destination, rule.new_destination_port),
             dscp: key.dscp,
             new_dscp: rule.new_dscp,
-            output: hop.map_or_else(String::new, |(_, hop)| name(hop.logical)),
+            output: hop.map_or_else(String::new, |hop| name(hop.logical)),
             is_bridged: bridged,
             packets,
             bytes,

@@ -48,6 +48,9 @@ const COMPARE: Duration = Duration::from_millis(50);
 const HEARTBEAT: Duration = Duration::from_millis(200);
 const SILENCE: Duration = Duration::from_millis(1000);
 
+/// When Linux is asked again what it has not said.
+const AGAIN: Duration = Duration::from_millis(100);
+
 /// Why a router does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -92,13 +95,19 @@ pub(super) struct State {
     modes: (Mode, Mode),
     pub compared: Compared,
     pub tally: Tally,
+    /// Copies that the engine had no room for.
+    uncopied: u64,
     liberal: VecDeque<Tuple>,
     not_liberal: u64,
     after: After,
+    /// Something could not be read, the last time at this moment.
+    unread: Option<Instant>,
     counts: Counts,
     overruns: Counts,
     delays: Delays,
     events_lost: u32,
+    /// Clients that were refused, let go or cut off.
+    turned_away: u64,
     began: Instant,
     beat: Instant,
     looked: Instant,
@@ -154,9 +163,10 @@ impl Router {
             ring.consume()
                 .map_err(|source| EngineError::Update { what: "events of the engine cannot be read", source })?;
             state.happened(engine, &happened);
-            state.later(engine)?;
+            state.later(engine);
             state.compare(&shadow)?;
             control.turn(|request| state.answer(engine, request));
+            state.turned_away = control.turned_away;
             state.look_after(engine)?;
         }
         Ok(())
@@ -178,13 +188,16 @@ impl State {
             modes: (Mode::Off, Mode::Off),
             compared: Compared::default(),
             tally: Tally::default(),
+            uncopied: 0,
             liberal: VecDeque::new(),
             not_liberal: 0,
             after: After::default(),
+            unread: None,
             counts: Counts::new(),
             overruns: Counts::new(),
             delays: Delays::default(),
             events_lost: 0,
+            turned_away: 0,
             began: now,
             beat: now,
             looked: now,
@@ -205,7 +218,7 @@ impl State {
         self.told.everything(&self.sight, &self.sessions, engine)?;
         self.set_mode(engine);
         self.interfaces.settle(&mut self.sight, engine);
-        engine.heartbeat()?;
+        engine.heartbeat()?.into_iter().for_each(|(_, error)| tracing::warn!("{error}"));
         // What a router left that was killed, on interfaces that nobody asks for any more.
         engine.drop_leftovers()?;
         let left = self.sight.mirror.links.keys().filter(|index| !self.interfaces.is_attached(**index));
@@ -219,7 +232,7 @@ impl State {
     pub fn set_mode(&mut self, engine: &Engine) {
         let hooks = &self.sight.hooks;
         let of = |family| match hooks.look_at(family) {
-            _ if !self.options.is_on => Mode::Off,
+            _ if !self.options.is_on || self.unread.is_some() => Mode::Off,
             true => Mode::Conntrack,
             false => Mode::Route,
         };
@@ -247,7 +260,7 @@ impl State {
     /// Takes in what has come from Linux since `woken`.
     fn hear(&mut self, engine: &Engine, ears: &mut Ears, woken: Instant) -> Result<(), StartError> {
         let overrun = each(&mut ears.route, |message| {
-            if let Some(change) = self.sight.mirror.apply(message) {
+            if let Some(change) = self.sight.apply(message) {
                 self.told.route_mtus(&self.sight, engine);
                 changes::at_once(change, engine, &mut self.counts);
                 self.delays.add(woken.elapsed());
@@ -273,9 +286,12 @@ impl State {
             }
         })?;
         self.overrun(engine, "policies", overrun);
+        let mut jiffies = None;
         let overrun = each_of(&mut ears.conntrack, |message| {
             if let Some(conntrack::Event::Gone(gone)) = conntrack::event(message) {
-                self.flows.end(engine, &[gone.original, gone.reply]);
+                // Asked once for many.
+                let jiffies = *jiffies.get_or_insert_with(|| engine.jiffies().unwrap_or_default());
+                self.flows.end(engine, &[gone.original, gone.reply], jiffies);
             }
         })?;
         self.overrun(engine, "conntrack", overrun);
@@ -326,15 +342,35 @@ impl State {
             self.compared_at = Instant::now();
             shadow.poll(Duration::ZERO, |mismatch| self.compared.keep(&mismatch))?;
             self.tally = shadow.tally();
+            self.uncopied = shadow.lost().into();
         }
         Ok(())
     }
 
     /// Does what can wait until the epoch has moved, once for many events.
-    fn later(&mut self, engine: &Engine) -> Result<(), StartError> {
-        let after = std::mem::take(&mut self.after);
+    fn later(&mut self, engine: &Engine) {
+        let mut after = std::mem::take(&mut self.after);
+        after.everything |= self.unread.is_some_and(|since| since.elapsed() >= AGAIN);
+        match self.read_what_changed(engine, &after) {
+            Ok(()) if after.everything => self.unread = None,
+            Ok(()) => {}
+            Err(error) => {
+                if self.unread.is_none() {
+                    tracing::warn!("{error}; it is read again, and until then everything goes through Linux");
+                }
+                self.unread = Some(Instant::now());
+                *self.overruns.entry("unread").or_default() += 1;
+            }
+        }
+        if after.settle || after.ruleset || after.everything || self.interfaces.has_failed() {
+            self.set_mode(engine);
+            self.interfaces.settle(&mut self.sight, engine);
+        }
+    }
+
+    fn read_what_changed(&mut self, engine: &Engine, after: &After) -> Result<(), socket::Error> {
         if after.everything {
-            self.sight.read()?;
+            self.sight.read_again()?;
             report(self.told.everything(&self.sight, &self.sessions, engine));
             // What changed while it was read comes as events; but what was lost before may concern any rule.
             engine.bump(engine::Change::Ruleset);
@@ -349,17 +385,13 @@ impl State {
         if after.policies {
             self.sight.read_policies()?;
         }
-        if after.settle || after.ruleset || after.everything || self.interfaces.has_failed() {
-            self.set_mode(engine);
-            self.interfaces.settle(&mut self.sight, engine);
-        }
         Ok(())
     }
 
     /// The heartbeat, and the next part of the table of rules.
     fn look_after(&mut self, engine: &Engine) -> Result<(), StartError> {
         if self.beat.elapsed() >= HEARTBEAT {
-            engine.heartbeat()?;
+            engine.heartbeat()?.into_iter().for_each(|(_, error)| tracing::warn!("{error}"));
             self.beat = Instant::now();
             for name in self.sessions.forget(self.beat) {
                 tracing::warn!("{name}: nobody has told of its session for too long");
@@ -402,6 +434,7 @@ impl State {
         let legacy = hooks.legacy.iter().map(|(_, table)| format!("iptables {table}"));
         let mut advice = advice::of_namespace(hooks, &self.sight.mirror);
         advice.extend(self.interfaces.advice(&self.sight));
+        advice.extend(advice::of_pins(self.options.on_death));
         Status {
             pid: std::process::id(),
             uptime_s: self.began.elapsed().as_secs_f64(),
@@ -428,6 +461,10 @@ impl State {
             ended: self.flows.ended,
             not_liberal: self.not_liberal,
             sessions: self.sessions.all(),
+            left_out: self.sight.mirror.left_out + self.told.refused,
+            turned_away: self.turned_away,
+            uncopied: self.uncopied,
+            renewals: engine.renewals(),
         }
     }
 }

@@ -1,19 +1,19 @@
 //! All that the daemon knows of Linux, and the sockets by which it knows.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use super::devices::Forwarding;
 use crate::kernel::conntrack::{self, Tuple};
 use crate::kernel::link::Link;
-use crate::kernel::mirror::{GROUPS, Mirror};
+use crate::kernel::mirror::{Change, GROUPS, Mirror};
 use crate::kernel::neighbour::Neighbour;
 use crate::kernel::netfilter::Hooks;
 use crate::kernel::offloads::Offloads;
 use crate::kernel::policy::Policies;
 use crate::kernel::shaping::Shaping;
 use crate::kernel::socket::{Error, Events, Protocol, Questions};
-use crate::kernel::wire::{self, Request};
+use crate::kernel::wire::{self, Message, Request};
 
 /// Filters of this name in traffic control are the router's own.
 const OUR_FILTERS: &str = "router_";
@@ -32,6 +32,9 @@ pub struct Sight {
     netfilter: Option<Questions>,
     xfrm: Option<Questions>,
     offloads: Option<Offloads>,
+    /// Traffic control and features of interfaces, until an event speaks of them.
+    shapings: BTreeMap<u32, Shaping>,
+    features: BTreeMap<u32, BTreeSet<String>>,
 }
 
 impl Sight {
@@ -49,6 +52,8 @@ impl Sight {
             netfilter: Questions::open(Protocol::Netfilter).ok(),
             xfrm: Questions::open(Protocol::Xfrm).ok(),
             offloads: Offloads::open().ok().flatten(),
+            shapings: BTreeMap::new(),
+            features: BTreeMap::new(),
         };
         sight.read()?;
         Ok(sight)
@@ -59,12 +64,28 @@ impl Sight {
     /// # Errors
     /// When the kernel does not answer.
     pub fn read(&mut self) -> Result<(), Error> {
-        let (route_events, left_out) = (self.mirror.route_events, self.mirror.left_out);
-        let has_route_mtu = self.mirror.has_route_mtu;
         self.mirror = Mirror::read(&mut self.route)?;
-        self.mirror.route_events += route_events;
-        self.mirror.left_out += left_out;
-        self.mirror.has_route_mtu |= has_route_mtu;
+        Mirror::read_routes(&mut self.route, &mut self.mirror)?;
+        self.read_the_rest()
+    }
+
+    /// Reads everything but routes, after events have been lost: a full table takes seconds. One of those that were not seen may have an MTU of its
+    /// own, so that is taken for granted.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read_again(&mut self) -> Result<(), Error> {
+        let mut mirror = Mirror::read(&mut self.route)?;
+        mirror.route_events = self.mirror.route_events;
+        mirror.left_out += self.mirror.left_out;
+        mirror.has_route_mtu = true;
+        self.mirror = mirror;
+        self.read_the_rest()
+    }
+
+    fn read_the_rest(&mut self) -> Result<(), Error> {
+        self.shapings.clear();
+        self.features.clear();
         self.forwarding = Forwarding::read();
         self.read_hooks()?;
         self.read_policies()
@@ -92,14 +113,34 @@ impl Sight {
         Ok(())
     }
 
-    /// Traffic control at an interface; nothing where it cannot be read.
-    pub fn shaping(&mut self, interface: u32) -> Shaping {
-        Shaping::read(&mut self.route, interface, OUR_FILTERS).unwrap_or_default()
+    /// Takes in an event of rtnetlink; what it changes for forwarded packets.
+    pub fn apply(&mut self, message: &Message<'_>) -> Option<Change> {
+        // Headers of links, qdiscs and filters have the interface at the same place. Links are told of also when only a feature has changed.
+        const LINKS: std::ops::RangeInclusive<u16> = 16..=17;
+        const TRAFFIC_CONTROL: std::ops::RangeInclusive<u16> = 36..=45;
+        if LINKS.contains(&message.kind) || TRAFFIC_CONTROL.contains(&message.kind) {
+            let index = wire::u32_at(message.body, 4).unwrap_or_default();
+            self.shapings.remove(&index);
+            self.features.remove(&index);
+        }
+        self.mirror.apply(message)
+    }
+
+    /// Traffic control at interfaces; nothing where it cannot be read.
+    pub fn shaping(&mut self, interfaces: &BTreeSet<u32>) -> &BTreeMap<u32, Shaping> {
+        let unknown: BTreeSet<u32> =
+            interfaces.iter().filter(|index| !self.shapings.contains_key(index)).copied().collect();
+        if !unknown.is_empty() {
+            self.shapings.extend(Shaping::read(&mut self.route, &unknown, OUR_FILTERS).unwrap_or_default());
+        }
+        &self.shapings
     }
 
     /// Features of an interface that are on; none where they cannot be read.
     pub fn features(&mut self, interface: u32) -> BTreeSet<String> {
-        self.offloads.as_mut().and_then(|offloads| offloads.on(interface).ok()).unwrap_or_default()
+        let offloads = &mut self.offloads;
+        let ask = || offloads.as_mut().and_then(|offloads| offloads.on(interface).ok()).unwrap_or_default();
+        self.features.entry(interface).or_insert_with(ask).clone()
     }
 
     /// The number of the XDP program that is on an interface now; 0 for none.

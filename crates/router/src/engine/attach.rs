@@ -58,13 +58,20 @@ impl Engine {
     /// [`EngineError::Attach`], [`EngineError::Slots`], [`EngineError::Update`].
     pub fn attach(&self, ifindex: u32, how: How) -> Result<Attached, EngineError> {
         self.detach(ifindex)?;
+        let attached = self.attach_afresh(ifindex, how);
+        if attached.is_err() {
+            // Not half of it.
+            self.detach(ifindex)?;
+            self.unpin(ifindex);
+            self.remove_filters(ifindex);
+        }
+        attached
+    }
+
+    fn attach_afresh(&self, ifindex: u32, how: How) -> Result<Attached, EngineError> {
         let failed = |source| EngineError::Attach { ifindex, source };
         let slot = self.free_slot()?;
-        let fresh = self.maps.failed.update(&u32::from(slot).to_le_bytes(), &[0; 4], MapFlags::ANY);
-        fresh.map_err(|source| EngineError::Update {
-            what: "an interface cannot be told to the router's program",
-            source,
-        })?;
+        self.zero_counters(slot)?;
         let link = match how {
             How::Xdp => {
                 let program = self.object.progs_mut().find(|program| program.name() == "router_xdp");
@@ -86,25 +93,47 @@ impl Engine {
         if let Some(device) = device {
             self.write_device(ifindex, &device)?;
         }
-        self.look_after_judges()?;
+        let own = self.look_after_judges().into_iter().find(|(failed, _)| *failed == ifindex);
+        own.map_or(Ok(()), |(_, error)| Err(error))?;
         self.bump(Change::Ruleset);
         Ok(Attached { how, slot })
     }
 
+    /// What another interface had in this slot is not this one's.
+    fn zero_counters(&self, slot: u16) -> Result<(), EngineError> {
+        let key = u32::from(slot).to_le_bytes();
+        let failed =
+            |source| EngineError::Update { what: "an interface cannot be told to the router's program", source };
+        self.maps.failed.update(&key, &[0; 4], MapFlags::ANY).map_err(failed)?;
+        let none = vec![vec![0; 8]; libbpf_rs::num_possible_cpus().map_err(failed)?];
+        self.maps.fast.update_percpu(&key, &none, MapFlags::ANY).map_err(failed)
+    }
+
+    /// Whether a filter of the engine's is missing at an interface, where those that it has are said: for what comes in, and for what goes out.
+    pub fn lacks_filters(&self, ifindex: u32, (ingress, egress): (bool, bool)) -> bool {
+        let attached = self.attached.lock().expect("no holder panics");
+        let lacks = |one: &Attachment| one.how == How::Tc && !ingress || one.is_judged && !egress;
+        attached.get(&ifindex).is_some_and(lacks)
+    }
+
     /// Judges stand at the egress of all interfaces while rules are made, and of none while everything goes to Linux: they cost Linux more than
     /// the program at the ingress does.
-    pub(super) fn look_after_judges(&self) -> Result<(), EngineError> {
+    pub(super) fn look_after_judges(&self) -> Vec<(u32, EngineError)> {
         let is_on = [global::MODE, global::MODE6].iter().any(|mode| self.globals.word(*mode).load(Relaxed) != 0);
+        let mut failed = Vec::new();
         for (ifindex, attachment) in self.attached.lock().expect("no holder panics").iter_mut() {
             if is_on && !attachment.is_judged {
-                let failed = |source| EngineError::Attach { ifindex: *ifindex, source };
-                self.hook("router_judge", *ifindex, TC_EGRESS).map_err(failed)?;
+                if let Err(source) = self.hook("router_judge", *ifindex, TC_EGRESS) {
+                    // It may have gone just now. Without a judge no rule that leads out of it gets in force.
+                    failed.push((*ifindex, EngineError::Attach { ifindex: *ifindex, source }));
+                    continue;
+                }
             } else if !is_on && attachment.is_judged {
                 self.remove_filter(*ifindex, TC_EGRESS);
             }
             attachment.is_judged = is_on;
         }
-        Ok(())
+        failed
     }
 
     /// Takes the program from an interface. Rules that lead out of it are refused from then on.
@@ -112,7 +141,9 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Update`].
     pub fn detach(&self, ifindex: u32) -> Result<(), EngineError> {
+        let sent = self.fast_of(ifindex);
         let Some(attachment) = self.attached.lock().expect("no holder panics").remove(&ifindex) else { return Ok(()) };
+        self.fast_before.fetch_add(sent, Relaxed);
         // First nothing is sent there any more, then the program goes.
         let device = self.devices.lock().expect("no holder panics").get(&ifindex).copied();
         if let Some(device) = device {

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// The program, from the build; empty where that had no clang.
@@ -86,6 +87,8 @@ impl Engine {
             devices: Mutex::default(),
             _watch: [failed?, transmitted?],
             pins: config.pins.as_deref().map(super::pins::folder).transpose()?,
+            fast_before: AtomicU64::new(0),
+            renewals: AtomicU64::new(0),
             object,
         };
         engine.set_up(config)?;
@@ -103,7 +106,8 @@ impl Engine {
         self.set(global::TARGETS, self.maps.targets.info().map_err(EngineError::Load)?.info.id);
         // Epoch 1, so that rules of epoch 0, which nobody makes, are old.
         self.globals.epochs.store(1 << 32 | 1, std::sync::atomic::Ordering::Relaxed);
-        self.heartbeat()
+        // Nothing is attached yet, so nothing is judged.
+        self.heartbeat().map(drop)
     }
 
     /// Jiffies of a second, from two looks at the kernel's clock: no interface tells them.

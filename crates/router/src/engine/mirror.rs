@@ -125,8 +125,8 @@ impl Engine {
     pub fn set_modes(&self, v4: Mode, v6: Mode) {
         self.set(global::MODE, v4 as u32);
         self.set(global::MODE6, v6 as u32);
-        // If it fails, the next heartbeat says so, and until then no rule gets in force.
-        let _ = self.look_after_judges();
+        // Where it fails the next heartbeat tries again, and until then no rule that leads there gets in force.
+        drop(self.look_after_judges());
         self.bump(Change::Ruleset);
     }
 
@@ -160,17 +160,17 @@ impl Engine {
         self.set(global::SHADOW, one_in);
     }
 
-    /// Says that the daemon lives, and sees to it that rules on trial are judged.
+    /// Says that the daemon lives, and sees to it that rules on trial are judged; where they cannot be.
     ///
     /// # Errors
-    /// [`EngineError::Update`], [`EngineError::Attach`].
-    pub fn heartbeat(&self) -> Result<(), EngineError> {
+    /// [`EngineError::Update`].
+    pub fn heartbeat(&self) -> Result<Vec<(u32, EngineError)>, EngineError> {
         let jiffies = self.jiffies()?;
         self.set(global::HEARTBEAT, jiffies);
         if self.globals.word(global::HOPS).load(Relaxed) > HOPS / 4 * 3 {
             self.renew_hops()?;
         }
-        self.look_after_judges()
+        Ok(self.look_after_judges())
     }
 
     /// Gives all next hops back, for nobody knows which are still in use. For some milliseconds everything goes to Linux, and then each rule is
@@ -180,6 +180,7 @@ impl Engine {
     /// [`EngineError::Update`].
     pub fn renew_hops(&self) -> Result<(), EngineError> {
         let modes = [global::MODE, global::MODE6].map(|mode| (mode, self.globals.word(mode).load(Relaxed)));
+        self.renewals.fetch_add(1, Relaxed);
         modes.iter().for_each(|(mode, _)| self.set(*mode, 0));
         self.bump(Change::Ruleset);
         // Until no processor is at a packet that it began before: that takes microseconds.
@@ -190,6 +191,11 @@ impl Engine {
         self.set(global::HOPS, 0);
         modes.iter().for_each(|(mode, before)| self.set(*mode, *before));
         Ok(())
+    }
+
+    /// How often all next hops were given back.
+    pub fn renewals(&self) -> u64 {
+        self.renewals.load(Relaxed)
     }
 
     /// After how long without a heartbeat everything goes to Linux; `None` is never.
@@ -407,6 +413,15 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// The next hop of that number, if it has been given out.
+    pub fn hop(&self, number: u16) -> Option<Hop> {
+        let count = self.globals.word(global::HOPS).load(Acquire).min(HOPS);
+        let mut bytes = [0; HOP];
+        (u32::from(number) < count).then_some(())?;
+        self.hops.window().span(usize::from(number) * HOP, HOP)?.read_into(&mut bytes);
+        Some(Hop::from_bytes(&bytes))
     }
 
     /// The next hops that have been given out.

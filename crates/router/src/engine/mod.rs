@@ -13,7 +13,7 @@ mod events;
 pub mod layout;
 mod load;
 mod mirror;
-mod pins;
+pub mod pins;
 mod run;
 pub mod shadow;
 mod table;
@@ -32,6 +32,7 @@ use millrace_dma::{Region, Word32, Word64};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
 /// Why the engine cannot do something.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +112,10 @@ pub struct Engine {
     _watch: [Link; 2],
     /// Where attachments are kept for the next process.
     pins: Option<PathBuf>,
+    /// Packets sent on that came by interfaces where the program is no more.
+    fast_before: AtomicU64,
+    /// How often all next hops were given back.
+    renewals: AtomicU64,
 }
 
 /// The maps that are filled by calls.

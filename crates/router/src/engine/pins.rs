@@ -4,6 +4,7 @@ use super::{Engine, EngineError};
 use libbpf_rs::{Link, ProgramMut};
 use rustix::fs::statfs;
 use rustix::mount::{MountFlags, mount};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// That of a file system of BPF: `linux/magic.h`.
@@ -17,13 +18,20 @@ fn failed(path: &Path, source: impl Into<std::io::Error>) -> EngineError {
 pub(super) fn folder(path: &Path) -> Result<PathBuf, EngineError> {
     let root = Path::new("/sys/fs/bpf");
     if path.starts_with(root) && !is_bpf(root) {
-        mount("bpf", root, "bpf", MountFlags::empty(), None).map_err(|error| failed(root, error))?;
+        mount("bpf", root, "bpf", MountFlags::empty(), Some(c"mode=0700")).map_err(|error| failed(root, error))?;
     }
     std::fs::create_dir_all(path).map_err(|error| failed(path, error))?;
     if !is_bpf(path) {
         return Err(failed(path, std::io::ErrorKind::Unsupported));
     }
     Ok(path.to_owned())
+}
+
+/// Whether what is pinned is seen by the first process of the system, too. In mounts of their own, as `ip netns exec` makes them, it goes with the last
+/// process that sees it.
+pub fn outlive_process() -> bool {
+    let of = |root: &str| std::fs::metadata(format!("{root}/sys/fs/bpf")).ok().map(|found| found.dev());
+    of("").is_some() && of("") == of("/proc/1/root")
 }
 
 fn is_bpf(path: &Path) -> bool {

@@ -17,6 +17,9 @@ const WAITING: usize = 1024;
 /// How long what Linux makes of a packet may be on its way.
 const LATE: Duration = Duration::from_secs(1);
 
+/// Copies that are taken in one turn, whatever still comes meanwhile.
+pub const TURN: u32 = 1024;
+
 /// A frame, as the rule or Linux would send it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
@@ -123,21 +126,27 @@ impl<'a> Shadow<'a> {
         Self { engine, waiting: RefCell::default(), tally: RefCell::default(), lost: Cell::default() }
     }
 
-    /// Compares what has come, waiting up to `time` for the first of it. `mismatch` gets what is different, after its rule has been ended.
+    /// Compares what has come, waiting up to `time` for the first of it, at most [`TURN`] of it. `mismatch` gets what is different, after its rule has
+    /// been ended.
     ///
     /// # Errors
     /// [`EngineError::Update`].
     pub fn poll(&self, time: Duration, mut mismatch: impl FnMut(Mismatch)) -> Result<(), EngineError> {
         let failed = |source| EngineError::Update { what: "copies of packets cannot be read", source };
-        let mut found = Vec::new();
+        let (mut found, left) = (Vec::new(), Cell::new(TURN));
         {
             let mut builder = RingBufferBuilder::new();
             let take = |bytes: &[u8]| {
                 found.extend(Half::from_bytes(bytes).and_then(|half| self.take(half)));
-                0
+                left.set(left.get() - 1);
+                // The one that says so has been taken; the rest comes next time.
+                if left.get() == 0 { -rustix::io::Errno::AGAIN.raw_os_error() } else { 0 }
             };
             builder.add(&self.engine.maps.shadows, take).map_err(failed)?;
-            builder.build().map_err(failed)?.poll(time).map_err(failed)?;
+            match builder.build().map_err(failed)?.poll(time) {
+                Err(_) if left.get() == 0 => {}
+                other => other.map_err(failed)?,
+            }
         }
         for (ours, linux) in found {
             let rule = self.engine.rule(ours.is_v6, ours.rule).filter(|rule| same_rule(rule.word, ours.word));

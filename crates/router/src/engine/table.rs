@@ -83,6 +83,14 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Update`].
     pub fn kill(&self, rule: &Rule) -> Result<bool, EngineError> {
+        self.kill_at(rule, self.jiffies()?)
+    }
+
+    /// The same, for who ends many: `jiffies` are those of a moment ago.
+    ///
+    /// # Errors
+    /// [`EngineError::Update`].
+    pub fn kill_at(&self, rule: &Rule, jiffies: u32) -> Result<bool, EngineError> {
         let is_v6 = rule.key.source.is_ipv6();
         let (table, size, seen) = if is_v6 { (&self.rules6, RULE6, 64) } else { (&self.rules4, RULE4, 56) };
         if rule.state == State::Dead {
@@ -90,7 +98,6 @@ impl Engine {
         }
         let window = table.window();
         let missing = |_| EngineError::Missing("rule of this number");
-        let jiffies = self.jiffies()?;
         // Before the word, as in bpf/slots.h: from the moment that it is dead the slot rests for two seconds.
         window.word32(rule.number as usize * size + seen).map_err(missing)?.store(jiffies, Relaxed);
         let dead = rule.word & 0xffff_0000 | State::Dead as u32;
@@ -142,12 +149,26 @@ impl Engine {
     /// [`EngineError::Update`].
     pub fn counters(&self) -> Result<Vec<Counter>, EngineError> {
         let counters = Reason::ALL.into_iter().filter(|reason| *reason != Reason::Fast);
-        let mut all =
-            vec![Counter { reason: Reason::Fast, packets: self.fast()?.iter().map(|(_, packets)| packets).sum() }];
+        let mut all = vec![Counter { reason: Reason::Fast, packets: self.fast_in_all()? }];
         for reason in counters {
             all.push(Counter { reason, packets: sum(&self.maps.counters, reason as u32)? });
         }
         Ok(all)
+    }
+
+    /// Packets sent on by rules, whatever has become of the interfaces that they came by.
+    ///
+    /// # Errors
+    /// [`EngineError::Update`].
+    pub fn fast_in_all(&self) -> Result<u64, EngineError> {
+        let now: u64 = self.fast()?.iter().map(|(_, packets)| packets).sum();
+        Ok(now + self.fast_before.load(Relaxed))
+    }
+
+    /// Those that came by one interface; 0 where it is not one of the engine's.
+    pub(super) fn fast_of(&self, ifindex: u32) -> u64 {
+        let slot = self.attached.lock().expect("no holder panics").get(&ifindex).map(|attachment| attachment.slot);
+        slot.map_or(0, |slot| sum(&self.maps.fast, slot.into()).unwrap_or(0))
     }
 
     /// Packets sent on by rules, by the interface that they came by.

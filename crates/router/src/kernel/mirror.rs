@@ -110,21 +110,18 @@ const NEW_RULE: u16 = 32;
 const DELETE_RULE: u16 = 33;
 const GET_RULE: u16 = 34;
 const NEW_FILTER: u16 = 44;
-const DELETE_FILTER: u16 = 45;
 const QDISC_AND_FILTER: [u16; 6] = [36, 37, 40, 41, 44, 45];
 const SETTINGS: u16 = 80;
 const NEW_NEXT_HOP: u16 = 104;
 const DELETE_NEXT_HOP: u16 = 105;
 
 impl Mirror {
-    /// Reads everything anew.
+    /// Reads everything anew but [routes](Self::read_routes).
     ///
     /// # Errors
     /// When the kernel does not answer.
     pub fn read(questions: &mut Questions) -> Result<Self, Error> {
         const BRIDGE: u8 = 7;
-        const IPV4: u8 = 2;
-        const IPV6: u8 = 10;
         let mut mirror = Self::default();
         // VLANs of ports take a filter of their own (`RTEXT_FILTER_BRVLAN_COMPRESSED`).
         let vlans = Request::new(GET_LINK, wire::DUMP, &header::<16>(BRIDGE)).with(29, &4_u32.to_ne_bytes());
@@ -135,27 +132,39 @@ impl Mirror {
             (Request::new(GET_NEIGHBOUR, wire::DUMP, &header::<12>(0)), true),
             (Request::new(GET_NEIGHBOUR, wire::DUMP, &header::<12>(BRIDGE)), false),
             (Request::new(GET_RULE, wire::DUMP, &header::<12>(0)), false),
-            (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(IPV4)), false),
-            (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(IPV6)), false),
             (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(super::route::MULTICAST_IPV4)), false),
             (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(super::route::MULTICAST_IPV6)), false),
         ];
         for (request, is_needed) in requests {
-            // A list that begins anew adds what it said before once more, which changes nothing; what went away meanwhile comes as an event.
-            match questions.ask(
-                request,
-                || (),
-                |message| {
-                    mirror.apply(&message);
-                },
-            ) {
-                Err(Error::Refused(_)) if !is_needed => {}
-                other => other?,
-            }
+            mirror.list(questions, request, is_needed)?;
+        }
+        Ok(mirror)
+    }
+
+    /// Reads routes, of which is kept whether one has an MTU of its own.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read_routes(questions: &mut Questions, mirror: &mut Self) -> Result<(), Error> {
+        const IPV4: u8 = 2;
+        const IPV6: u8 = 10;
+        for family in [IPV4, IPV6] {
+            mirror.list(questions, Request::new(GET_ROUTE, wire::DUMP, &header::<12>(family)), false)?;
         }
         // What was listed is no event.
         mirror.route_events = 0;
-        Ok(mirror)
+        Ok(())
+    }
+
+    fn list(&mut self, questions: &mut Questions, request: Request, is_needed: bool) -> Result<(), Error> {
+        // A list that begins anew adds what it said before once more, which changes nothing; what went away meanwhile comes as an event.
+        let take = |message: Message<'_>| {
+            self.apply(&message);
+        };
+        match questions.ask(request, || (), take) {
+            Err(Error::Refused(_)) if !is_needed => Ok(()),
+            other => other,
+        }
     }
 
     /// Takes in an event of rtnetlink; what it changes for forwarded packets.
@@ -180,7 +189,8 @@ impl Mirror {
             // They are not kept: the kernel does not tell of those that go with their interface.
             NEW_NEXT_HOP | DELETE_NEXT_HOP => Some(self.routes()),
             SETTINGS => Some(Change::Settings),
-            NEW_FILTER | DELETE_FILTER if shaping::is_ours(body) => None,
+            NEW_FILTER if shaping::is_ours(body) => None,
+            // Ours may have been taken away by somebody.
             kind if QDISC_AND_FILTER.contains(&kind) => wire::u32_at(body, 4).map(Change::Shaping),
             _ => None,
         }
@@ -374,8 +384,13 @@ mod tests {
             header
         };
         let tell = |kind, priority| Mirror::default().apply(&message(kind, &filter(priority)));
-        assert_eq!((tell(NEW_FILTER, 1), tell(DELETE_FILTER, 1)), (Some(Change::Shaping(7)), Some(Change::Shaping(7))));
-        assert_eq!((tell(NEW_FILTER, shaping::OUR_PRIORITY), tell(DELETE_FILTER, shaping::OUR_PRIORITY)), (None, None));
+        const DELETE_FILTER: u16 = 45;
+        let there = Some(Change::Shaping(7));
+        assert_eq!((tell(NEW_FILTER, 1), tell(DELETE_FILTER, 1)), (there, there));
+        assert_eq!(
+            (tell(NEW_FILTER, shaping::OUR_PRIORITY), tell(DELETE_FILTER, shaping::OUR_PRIORITY)),
+            (None, there)
+        );
     }
 
     proptest! {

@@ -1,5 +1,7 @@
 //! Traffic control: qdiscs that delay or drop, and filters that look at what comes in (`man 8 tc`, `linux/rtnetlink.h`).
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use super::socket::{Error, Questions};
@@ -40,29 +42,40 @@ pub struct Shaping {
     pub ingress: Vec<String>,
     /// Filters for what goes out.
     pub egress: Vec<String>,
+    /// Whether ours are there: for what comes in, and for what goes out.
+    pub ours: (bool, bool),
 }
 
 impl Shaping {
-    /// Reads what there is at an interface. Filters of classifier `bpf` whose name begins with `ours` do not count.
+    /// Reads what there is at these interfaces. Filters of classifier `bpf` whose name begins with `ours` are ours.
     ///
     /// # Errors
     /// When the kernel does not answer.
-    pub fn read(questions: &mut Questions, interface: u32, ours: &str) -> Result<Self, Error> {
-        let mut shaping = Self::default();
-        let mut has_filters = false;
+    pub fn read(
+        questions: &mut Questions,
+        interfaces: &BTreeSet<u32>,
+        ours: &str,
+    ) -> Result<BTreeMap<u32, Self>, Error> {
+        let mut all: BTreeMap<u32, Self> = interfaces.iter().map(|index| (*index, Self::default())).collect();
+        let mut with_filters = BTreeSet::new();
         let keep = |message: Message<'_>| {
-            let Some((parent, name)) = qdisc(&message, interface) else { return };
-            has_filters |= parent == INGRESS;
-            if parent == ROOT && !PLAIN.contains(&name.as_str()) {
+            let Some((interface, parent, name)) = qdisc(&message) else { return };
+            let Some(shaping) = all.get_mut(&interface) else { return };
+            if parent == INGRESS {
+                with_filters.insert(interface);
+            } else if parent == ROOT && !PLAIN.contains(&name.as_str()) {
                 shaping.qdisc = Some(name);
             }
         };
-        questions.ask(Request::new(GET_QDISC, wire::DUMP, &header(interface, 0)), || (), keep)?;
-        if has_filters {
-            shaping.ingress = filters(questions, interface, AT_INGRESS, ours)?;
-            shaping.egress = filters(questions, interface, AT_EGRESS, ours)?;
+        // The kernel lists those of all interfaces, whichever is asked for.
+        questions.ask(Request::new(GET_QDISC, wire::DUMP, &header(0, 0)), || (), keep)?;
+        for interface in with_filters {
+            let (ingress, ours_in) = filters(questions, interface, AT_INGRESS, ours)?;
+            let (egress, ours_out) = filters(questions, interface, AT_EGRESS, ours)?;
+            let shaping = all.entry(interface).or_default();
+            (shaping.ingress, shaping.egress, shaping.ours) = (ingress, egress, (ours_in, ours_out));
         }
-        Ok(shaping)
+        Ok(all)
     }
 }
 
@@ -73,29 +86,30 @@ fn header(interface: u32, parent: u32) -> [u8; HEADER] {
     header
 }
 
-/// Parent and name of a qdisc at that interface.
-fn qdisc(message: &Message<'_>, interface: u32) -> Option<(u32, String)> {
+/// Interface, parent and name of a qdisc.
+fn qdisc(message: &Message<'_>) -> Option<(u32, u32, String)> {
     const KIND: u16 = 1;
-    (message.kind == NEW_QDISC && wire::u32_at(message.body, 4)? == interface).then_some(())?;
+    (message.kind == NEW_QDISC).then_some(())?;
     let name = wire::attributes(message.body, HEADER).find(KIND).and_then(wire::text_of)?;
-    Some((wire::u32_at(message.body, 12)?, name))
+    Some((wire::u32_at(message.body, 4)?, wire::u32_at(message.body, 12)?, name))
 }
 
-/// Names of the filters in one place.
-fn filters(questions: &mut Questions, interface: u32, parent: u32, ours: &str) -> Result<Vec<String>, Error> {
+/// Names of the filters of others in one place, and whether ours is there.
+fn filters(questions: &mut Questions, interface: u32, parent: u32, ours: &str) -> Result<(Vec<String>, bool), Error> {
     /// One is enough to know that the place is taken.
     const MOST: usize = 64;
-    let found = std::cell::RefCell::new(Vec::new());
+    let found = std::cell::RefCell::new((Vec::new(), false));
     let keep = |message: Message<'_>| {
-        let name = filter(&message, interface)
-            .filter(|name| !name.strip_prefix("bpf ").is_some_and(|name| name.starts_with(ours)));
-        let mut found = found.borrow_mut();
-        if let Some(name) = name.filter(|name| found.len() < MOST && !found.contains(name)) {
-            found.push(name);
+        let Some(name) = filter(&message, interface) else { return };
+        let (names, is_ours_there) = &mut *found.borrow_mut();
+        if name.strip_prefix("bpf ").is_some_and(|name| name.starts_with(ours)) {
+            *is_ours_there = true;
+        } else if names.len() < MOST && !names.contains(&name) {
+            names.push(name);
         }
     };
     let request = Request::new(GET_FILTER, wire::DUMP, &header(interface, parent));
-    questions.ask(request, || found.borrow_mut().clear(), keep)?;
+    questions.ask(request, || *found.borrow_mut() = (Vec::new(), false), keep)?;
     Ok(found.into_inner())
 }
 

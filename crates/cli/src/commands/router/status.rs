@@ -125,6 +125,10 @@ fn show(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> R
     if !waiting.is_empty() {
         output.rows("awaited, and not there yet", &waiting)?;
     }
+    let lost = lost_rows(&look.status);
+    if !lost.is_empty() {
+        output.rows("lost, or without room", &lost)?;
+    }
     let mut counters: Vec<&Counter> = look.counters.iter().filter(|one| one.packets > 0).collect();
     counters.sort_by_key(|one| (one.step, std::cmp::Reverse(one.packets)));
     output.rows(
@@ -164,6 +168,28 @@ fn router_row(look: &Look, before: Option<&Look>) -> Row {
         .number("delay_p99_us", status.delay.p99_us, 1)
         .text("compared", Share(status.compare))
         .number("uptime_s", status.uptime_s, 0)
+}
+
+/// What the router has missed, as far as there is something.
+fn lost_rows(status: &Status) -> Vec<Row> {
+    let overruns = status.overruns.iter().map(|(socket, count)| {
+        let unread = socket == "unread";
+        let meaning =
+            if unread { "Linux could not be asked; it was asked again" } else { "events were lost; all was read anew" };
+        (socket.as_str(), *count, meaning)
+    });
+    let others = [
+        ("events", status.lost_events, "events of the engine had no room; its table was read"),
+        ("left-out", status.left_out, "no room for a neighbour or an entry of a bridge: through Linux"),
+        ("turned-away", status.turned_away, "clients that were refused, let go or cut off"),
+        ("uncopied", status.uncopied, "no room for the copy of a packet that was to be compared"),
+        ("renewals", status.renewals, "the table of next hops was nearly full; all rules were made again"),
+        ("not-liberal", status.not_liberal, "connections whose windows conntrack still checks"),
+    ];
+    let row = |(what, count, meaning): (&str, u64, &str)| {
+        Row::new().text("what", what).count("count", count).text("meaning", meaning)
+    };
+    overruns.chain(others).filter(|(_, count, _)| *count > 0).map(row).collect()
 }
 
 fn interface_row(interface: &Interface) -> Row {
