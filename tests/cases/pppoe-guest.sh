@@ -93,7 +93,7 @@ is_up 1
 [ "$(of_session dns)" = "['192.0.2.53']" ] || fail "no DNS: $(cat "$scratch/pppoe.json")"
 ping -c 2 -i 0.1 -W 5 fe80::1%ppp0 >"$scratch/ping.log" || fail "no answer to ping of fe80::1"
 carries 1492
-ip route show default | grep -q "dev ppp0" || fail "there is no default route"
+[[ $(ip route show default) == *"dev ppp0"* ]] || fail "there is no default route"
 # TCP with an MSS that is too large: Linux would not say more than the interface can, unless told to.
 ip route replace 192.0.2.1/32 dev ppp0 advmss 1460
 guest isp 'httpd -h /tmp'
@@ -177,14 +177,23 @@ guest isp 'ip link set eth0 down'
 await 20 happened down 2 || fail "a wire that is cut is not noticed"
 reason=$(grep '"down"' "$scratch/client.out" | field reason)
 [ "$reason" = gone ] || fail "a wire that is cut is $reason"
+[[ $(ip route show default) != *"dev ppp0"* ]] || fail "without a session there is still a default route by it"
 guest isp 'ip link set eth0 up'
 is_up 3
+[[ $(ip route show default) == *"dev ppp0"* ]] || fail "the default route does not come back"
 disconnect
 echo "a wire that is cut, and comes back"
 
-# What a killed client leaves is ended by the next one.
-connect
+# What a killed client leaves is ended by the next one. A default route of others stays; and a host that wants no IPv6 has IPv4.
+ip route add unreachable default
+sysctl -qw net.ipv6.conf.default.disable_ipv6=1
+connect --default-route
 is_up 1
+[[ $(ip route show default) == "unreachable default"* ]] || fail "the default route of others is gone: $(ip route show default)"
+grep -q "which stays: choose another metric" "$scratch/client.log" || fail "it is not said that there is a default route: $(cat "$scratch/client.log")"
+grep -q "ppp0 goes on without fe80::" "$scratch/client.log" || fail "it is not said that IPv6 is off: $(cat "$scratch/client.log")"
+ip route del unreachable default
+sysctl -qw net.ipv6.conf.default.disable_ipv6=0
 slay "$client"
 [ -e "$scratch/pppoe.json" ] || fail "there is no state file"
 before=$(of_session session)

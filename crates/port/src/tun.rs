@@ -106,13 +106,21 @@ impl Tun {
         }
     }
 
-    /// Makes it the way to everywhere, by the protocol of that address.
+    /// Makes it the way to everywhere, by IPv6 or IPv4. False: there is one of this metric already, by whatever interface, and it stays.
     ///
     /// # Errors
     /// [`TunError`].
-    pub fn add_default_route(&self, protocol: &IpAddr, metric: u32) -> Result<(), TunError> {
-        settings::default_route(self.index, protocol.is_ipv6(), metric)
-            .map_err(|errno| from_errno(errno, "make a route by", &self.name))
+    pub fn add_default_route(&self, ipv6: bool, metric: u32) -> Result<bool, TunError> {
+        match settings::default_route(self.index, ipv6, metric, true) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(errno) => Err(from_errno(errno, "make a route by", &self.name)),
+        }
+    }
+
+    /// Takes that away again. What is not there need not be.
+    pub fn remove_default_route(&self, ipv6: bool, metric: u32) {
+        let _ = settings::default_route(self.index, ipv6, metric, false);
     }
 
     /// The next packet that Linux sends; `None` when there is none.
@@ -182,7 +190,8 @@ mod tests {
             tun.add(&address).unwrap();
             tun.add(&address).unwrap();
         }
-        tun.add_default_route(&first.own, 50).unwrap();
+        assert!(tun.add_default_route(false, 50).unwrap());
+        assert!(!tun.add_default_route(false, 50).unwrap());
         assert!(ip("route get 203.0.113.9 oif tun7"), "there is no route");
         let socket = UdpSocket::bind("192.0.2.7:1000").unwrap();
         socket.send_to(b"hello", "203.0.113.9:2000").unwrap();

@@ -10,10 +10,13 @@ const NEW_LINK: u16 = 16;
 const NEW_ADDRESS: u16 = 20;
 const DELETE_ADDRESS: u16 = 21;
 const NEW_ROUTE: u16 = 24;
+const DELETE_ROUTE: u16 = 25;
 /// `NLM_F_REQUEST`, `NLM_F_ACK`.
 const PLAIN: u16 = 1 | 4;
 /// With `NLM_F_REPLACE`, `NLM_F_CREATE`.
 const REPLACE: u16 = PLAIN | 0x100 | 0x400;
+/// With `NLM_F_EXCL`, `NLM_F_CREATE`.
+const NEW: u16 = PLAIN | 0x200 | 0x400;
 const UP: u32 = 1;
 const LINK_MTU: u16 = 4;
 const ADDRESS_PEER: u16 = 1;
@@ -51,13 +54,16 @@ pub(super) fn address(index: u32, address: &Address, there: bool) -> io::Result<
     }
 }
 
-/// To everywhere.
-pub(super) fn default_route(index: u32, ipv6: bool, metric: u32) -> io::Result<()> {
+/// To everywhere, to be there or not. `EEXIST`: another one of this metric is there, and stays.
+pub(super) fn default_route(index: u32, ipv6: bool, metric: u32, there: bool) -> io::Result<()> {
     let scope = if ipv6 { 0 } else { SCOPE_LINK };
     let mut body = vec![family(ipv6).0, 0, 0, 0, MAIN, STATIC, scope, UNICAST, 0, 0, 0, 0];
     put(&mut body, ROUTE_INTERFACE, &index.to_ne_bytes());
     put(&mut body, ROUTE_METRIC, &metric.to_ne_bytes());
-    change(NEW_ROUTE, REPLACE, &body)
+    match there {
+        true => change(NEW_ROUTE, NEW, &body),
+        false => change(DELETE_ROUTE, PLAIN, &body),
+    }
 }
 
 /// `AF_INET6` or `AF_INET`, and the bits of an address.

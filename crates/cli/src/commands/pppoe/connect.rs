@@ -143,8 +143,9 @@ impl Carrier<'_> {
         while let Some(event) = self.client.take_event() {
             tell(self.output, &event)?;
             match &event {
-                Event::Up(session) | Event::Changed(session) => self.up(session)?,
+                Event::Up(session) | Event::Changed(session) => self.up(now, session),
                 Event::Down(why) => {
+                    self.network.leave();
                     self.router.session(None);
                     self.state.remove();
                     self.give_up(now, why, self.args.once);
@@ -171,13 +172,17 @@ impl Carrier<'_> {
         }
     }
 
-    fn up(&mut self, session: &Session) -> Result<(), Failure> {
+    fn up(&mut self, now: Duration, session: &Session) {
         self.was_up = true;
-        self.network.follow(session)?;
+        if let Err(error) = self.network.follow(session) {
+            // The other side is told that the session ends.
+            self.error.get_or_insert(error);
+            self.client.close(now);
+            return;
+        }
         self.router.session(Some(session));
         let (interface, name) = (self.args.interface.to_string(), self.args.name.to_string());
         self.state.write(&Content { interface, name, pid: std::process::id(), session: session.clone() });
-        Ok(())
     }
 
     fn sleep(&self, now: Duration) {

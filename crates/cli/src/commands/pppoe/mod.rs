@@ -73,7 +73,7 @@ pub struct ConnectArgs {
     /// Leave IPv4 out
     #[arg(long, conflicts_with = "no_ipv6")]
     no_ipv4: bool,
-    /// Send by the session whatever has no other way; METRIC says how much others are preferred
+    /// Send by the session whatever has no better way: a default route with this METRIC, while there is a session
     #[arg(long, value_name = "METRIC", num_args = 0..=1, default_missing_value = "0", require_equals = true)]
     default_route: Option<u32>,
     /// Seconds between two questions whether the access concentrator is there
