@@ -52,9 +52,12 @@ def is_ip(frame: bytes) -> bool:
     return len(frame) >= 34 and frame[12:14] == b"\x08\0" and frame[14] >> 4 == 4
 
 
-def untagged(frame: bytes) -> bytes:
+def unwrapped(frame: bytes) -> bytes:
+    """Without tags and the session of PPPoE."""
     while frame[12:14] in (b"\x81\0", b"\x88\xa8"):
         frame = frame[:12] + frame[16:]
+    if frame[12:16] == b"\x88\x64\x11\0":
+        frame = frame[:12] + {b"\0\x21": b"\x08\0", b"\0\x57": b"\x86\xdd"}.get(frame[20:22], b"\0\0") + frame[22:]
     return frame
 
 
@@ -62,7 +65,7 @@ def is_own_question(frame: bytes) -> bool:
     """ARP, neighbour discovery and IGMP that the router sends for itself."""
     if frame[6:10] != b"\x02\0\0\0" or frame[11] != 1:
         return False
-    frame = untagged(frame)
+    frame = unwrapped(frame)
     kind = frame[12:14]
     if kind == b"\x08\x06":
         return frame[20:22] == b"\0\x01"

@@ -70,6 +70,10 @@ enum nf_ct_ext_id {
     NF_CT_EXT_TIMEOUT,
 };
 
+enum skb_ext_id {
+    SKB_EXT_SEC_PATH,
+};
+
 /* Bits of `status`: include/uapi/linux/netfilter/nf_conntrack_common.h. */
 #define IPS_SEEN_REPLY (1 << 1)
 #define IPS_CONFIRMED (1 << 3)

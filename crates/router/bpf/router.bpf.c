@@ -27,6 +27,15 @@ static __always_inline bool is_off(void)
     return !g || !(g->mode | g->mode6);
 }
 
+/* Whether Linux has decrypted the packet, which comes by the same interface once more then. In the clear its flow may be one that is dropped. */
+static __always_inline bool is_decrypted(struct __sk_buff *skb)
+{
+    struct bpf_xfrm_state state;
+
+    /* A kernel without IPsec has no such function either. */
+    return bpf_core_enum_value_exists(enum skb_ext_id, SKB_EXT_SEC_PATH) && !bpf_skb_get_xfrm_state(skb, 0, &state, sizeof(state), 0);
+}
+
 static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 len, int *verdict)
 {
     volatile struct globals *g = settings();
@@ -44,6 +53,8 @@ static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 le
         return REASON_OFF;
     if (g->heartbeat_limit && jiffies - g->heartbeat > g->heartbeat_limit)
         return REASON_STALE;
+    if (skb && is_decrypted(ctx))
+        return REASON_DECRYPTED;
     if (skb) {
         struct __sk_buff *buffer = ctx;
         u32 wanted = len < HEADERS ? len : HEADERS;

@@ -73,7 +73,8 @@
     REASON(LONGER, HOP, "it is the longest of its flow so far: Linux shows whether the route takes it") \
     REASON(MISMATCH_DSCP, FLOW, "Linux sends it with another DSCP than the rule would") \
     REASON(NO_ENGINE, DECRYPT, "the engine in user space does not serve the queue that it came by") \
-    REASON(WINDOWS, STATE, "conntrack still looks at windows of this connection; the daemon is about to tell it not to")
+    REASON(WINDOWS, STATE, "conntrack still looks at windows of this connection; the daemon is about to tell it not to") \
+    REASON(DECRYPTED, DECRYPT, "Linux has decrypted it, and asks its policy about each packet")
 
 #define REASON(name, step, sentence) REASON_##name,
 enum reason { REASONS REASON_COUNT };

@@ -19,6 +19,8 @@ pub struct After {
     pub ruleset: bool,
     /// Policies are.
     pub policies: bool,
+    /// Sessions of PPPoE are.
+    pub sessions: bool,
     /// Everything is.
     pub everything: bool,
 }
@@ -50,7 +52,7 @@ pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
 pub fn then(change: Change, sight: &Sight, sessions: &Sessions, told: &mut Told, engine: &Engine, after: &mut After) {
     match change {
         Change::Link(index) => {
-            after.settle = true;
+            (after.settle, after.sessions) = (true, true);
             report(told.device(index, sight, sessions, engine));
             // Its ports, if it is a bridge that begins to filter, or ends to.
             let ports = sight.mirror.links.values().filter(|link| link.master == Some(index)).map(|link| link.index);

@@ -84,7 +84,7 @@ impl Request {
     }
 }
 
-/// A session of PPPoE that a program in user space has.
+/// A session of PPPoE, of a program in user space or of the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     /// The interface that packets are routed to.
@@ -192,7 +192,7 @@ pub struct Status {
     pub ended: u64,
     /// Connections whose windows conntrack still checks, for it could not be told.
     pub not_liberal: u64,
-    /// Sessions of PPPoE that programs have told of.
+    /// Sessions of PPPoE: those that programs have told of, and the kernel's.
     pub sessions: Vec<Session>,
     /// Neighbours, entries of bridges and multicast routes for which there was no room: what concerns them goes through Linux.
     pub left_out: u64,

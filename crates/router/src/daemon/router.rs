@@ -215,6 +215,7 @@ impl State {
         };
         engine.set_heartbeat_limit(Some(limit));
         self.read_settings(engine);
+        self.sessions.look(&self.sight.mirror);
         self.told.everything(&self.sight, &self.sessions, engine)?;
         self.set_mode(engine);
         self.interfaces.settle(&mut self.sight, engine);
@@ -371,6 +372,7 @@ impl State {
     fn read_what_changed(&mut self, engine: &Engine, after: &After) -> Result<(), socket::Error> {
         if after.everything {
             self.sight.read_again()?;
+            self.sessions.look(&self.sight.mirror);
             report(self.told.everything(&self.sight, &self.sessions, engine));
             // What changed while it was read comes as events; but what was lost before may concern any rule.
             engine.bump(engine::Change::Ruleset);
@@ -378,6 +380,13 @@ impl State {
         if after.settings || after.everything {
             self.read_settings(engine);
             report(self.told.everything(&self.sight, &self.sessions, engine));
+        }
+        if after.sessions {
+            for name in self.sessions.look(&self.sight.mirror) {
+                self.session_told(engine, &name);
+                // What lies on it may be another session now.
+                engine.bump(engine::Change::Ruleset);
+            }
         }
         if after.ruleset {
             self.sight.read_hooks()?;

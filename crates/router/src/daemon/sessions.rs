@@ -1,10 +1,13 @@
-//! Sessions of PPPoE that programs in user space have: each tells of its own again and again, and has an interface that goes when it dies.
+//! Sessions of PPPoE. Programs in user space tell of theirs again and again, and each has an interface that goes when the program dies. The kernel's
+//! are looked for when an interface has changed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::protocol::Session;
+use crate::kernel::link::Kind;
 use crate::kernel::mirror::Mirror;
+use crate::kernel::pppoe;
 
 /// Who has not told of a session for so long has none any more.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -16,6 +19,7 @@ const MOST: usize = 64;
 #[derive(Debug, Default)]
 pub struct Sessions {
     known: BTreeMap<String, (Session, Instant)>,
+    of_kernel: Option<Session>,
 }
 
 /// A session as the engine is told of it.
@@ -68,22 +72,49 @@ impl Sessions {
         old
     }
 
+    /// Looks for the kernel's session; the names of interfaces for which something is different now.
+    pub fn look(&mut self, mirror: &Mirror) -> Vec<String> {
+        let has_any = mirror.links.values().any(|link| link.kind == Kind::Ppp);
+        self.of_kernel_is(if has_any { the_only(&pppoe::sessions(), mirror) } else { None })
+    }
+
+    fn of_kernel_is(&mut self, found: Option<Session>) -> Vec<String> {
+        if found == self.of_kernel {
+            return Vec::new();
+        }
+        let before = std::mem::replace(&mut self.of_kernel, found);
+        [&before, &self.of_kernel].into_iter().flatten().map(|session| session.name.clone()).collect()
+    }
+
     /// The session that an interface of this name is for, if the one below is there.
     pub fn of(&self, name: &str, mirror: &Mirror) -> Option<Carried> {
-        let (told, _) = self.known.get(name)?;
+        let of_kernel = self.of_kernel.as_ref().filter(|session| session.name == name);
+        let told = self.known.get(name).map(|(told, _)| told).or(of_kernel)?;
         let lower = mirror.links.values().find(|link| link.name == told.interface)?.index;
         Some(Carried { lower, session: told.session, ac: told.ac, own: told.own })
     }
 
     /// All of them.
     pub fn all(&self) -> Vec<Session> {
-        self.known.values().map(|(told, _)| told.clone()).collect()
+        self.known.values().map(|(told, _)| told).chain(&self.of_kernel).cloned().collect()
     }
+}
+
+/// The kernel's session, if it has one, and one interface that it can be for: of several nobody says which is whose.
+fn the_only(found: &[pppoe::Session], mirror: &Mirror) -> Option<Session> {
+    let [session] = found else { return None };
+    let mut interfaces = mirror.links.values().filter(|link| link.kind == Kind::Ppp);
+    let (Some(link), None) = (interfaces.next(), interfaces.next()) else { return None };
+    let own = mirror.named(&session.interface)?.mac?;
+    let (interface, ac) = (session.interface.clone(), session.peer);
+    Some(Session { name: link.name.clone(), interface, session: session.number, ac, own })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::link::Link;
+    use crate::kernel::wire::Request;
 
     fn session(name: &str, number: u16) -> Session {
         Session {
@@ -104,6 +135,34 @@ mod tests {
         assert_eq!(sessions.tell(session("ppp0", 2), begin + LEASE), Ok(true));
         assert_eq!(sessions.forget(begin + LEASE * 3), ["ppp0"]);
         assert!(sessions.all().is_empty() && !sessions.over("ppp0"));
+    }
+
+    #[test]
+    fn the_kernels_session_is_that_of_the_only_interface_for_one() {
+        let link = |index: u32, name: &str, medium: u16| {
+            let mut header = [0; 16];
+            header[2..4].copy_from_slice(&medium.to_ne_bytes());
+            header[4..8].copy_from_slice(&index.to_ne_bytes());
+            let mut request = Request::new(16, 0, &header).with(3, &[name.as_bytes(), b"\0"].concat());
+            if medium == 1 {
+                request = request.with(1, &[2, 0, 0, 0, 0, 2]);
+            }
+            Link::read(&request.numbered(0)[16..]).unwrap()
+        };
+        let mut mirror = Mirror::default();
+        mirror.links.insert(2, link(2, "eth0", 1));
+        let found = [pppoe::Session { number: 1, peer: [2, 0, 0, 0, 0, 1], interface: "eth0".to_owned() }];
+        assert_eq!(the_only(&found, &mirror), None);
+        mirror.links.insert(3, link(3, "ppp0", 512));
+        assert_eq!(the_only(&found, &mirror), Some(session("ppp0", 1)));
+        assert_eq!(the_only(&[found.clone(), found.clone()].concat(), &mirror), None);
+        let mut sessions = Sessions::default();
+        assert_eq!(sessions.of_kernel_is(the_only(&found, &mirror)), ["ppp0"]);
+        assert_eq!(sessions.of("ppp0", &mirror).map(|carried| (carried.lower, carried.session)), Some((2, 1)));
+        assert!(sessions.of_kernel_is(the_only(&found, &mirror)).is_empty());
+        mirror.links.insert(4, link(4, "ppp1", 512));
+        assert_eq!(sessions.of_kernel_is(the_only(&found, &mirror)), ["ppp0"]);
+        assert!(sessions.all().is_empty());
     }
 
     #[test]

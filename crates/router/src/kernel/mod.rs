@@ -2,7 +2,7 @@
 //!
 //! - here: nothing but the list; `wire`: messages as bytes; `socket`: how they come and go;
 //! - `link`, `address`, `neighbour`, `route`: one kind of thing each; `mirror`: all of them, kept up to date by events;
-//! - `netfilter`, `conntrack`, `policy`, `shaping`: who else looks at forwarded packets;
+//! - `netfilter`, `conntrack`, `policy`, `shaping`: who else looks at forwarded packets; `pppoe`: sessions;
 //! - `offloads`, `settings`: how cards and the namespace are set.
 //!
 //! Why no crate does this: decision 86.
@@ -15,6 +15,7 @@ pub mod neighbour;
 pub mod netfilter;
 pub mod offloads;
 pub mod policy;
+pub mod pppoe;
 pub mod route;
 pub mod settings;
 pub mod shaping;

@@ -13,6 +13,8 @@ const DELETE_POLICY: u16 = 0x14;
 const GET_POLICY: u16 = 0x15;
 const UPDATE_POLICY: u16 = 0x19;
 const FLUSH_POLICY: u16 = 0x1d;
+/// What becomes of packets of which no policy speaks: the event has the number of the answer, too.
+const DEFAULTS: [u16; 2] = [0x27, 0x28];
 
 /// More than that are not remembered one by one.
 const MOST: usize = 1024;
@@ -85,6 +87,7 @@ impl Policy {
 /// Whether an event says that policies have changed.
 pub fn is_change(message: &Message<'_>) -> bool {
     matches!(message.kind, NEW_POLICY | DELETE_POLICY | UPDATE_POLICY | FLUSH_POLICY)
+        || DEFAULTS.contains(&message.kind)
 }
 
 fn within((network, length): (IpAddr, u8), address: IpAddr) -> bool {
