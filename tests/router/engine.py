@@ -22,7 +22,7 @@ class Linux:
         self.fast = None
         self.said = ""
 
-    def start(self, router: Place, interfaces: tuple[str, ...]) -> None:
+    def start(self, router: Place, interfaces: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
         if self.spoil:
             router.run(self.spoil)
 
@@ -52,9 +52,9 @@ class Millrace(Linux):
     def command(self, *words: str) -> list[str]:
         return self.router.command("env", f"XDG_RUNTIME_DIR={self.folder.name}", self.millrace, "router", *words)
 
-    def start(self, router: Place, interfaces: tuple[str, ...]) -> None:
+    def start(self, router: Place, interfaces: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
         self.router = router
-        words = self.command("start", "--interfaces", ",".join(interfaces), *self.options)
+        words = self.command("start", "--interfaces", ",".join(interfaces), *self.options, *options)
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *words],

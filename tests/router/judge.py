@@ -59,7 +59,7 @@ def run(scenario: Scenario, engine) -> Taken:
         for script in scenario.background:
             network.start(script)
         network.links_settle()
-        engine.start(network.router, scenario.interfaces or scenario.ends)
+        engine.start(network.router, scenario.interfaces or scenario.ends, scenario.options)
         try:
             # What the router says by itself when it begins.
             network.taken(scenario.quiet)

@@ -14,6 +14,10 @@ from scenario import Send, Settle
 conf.route.routes, conf.route6.routes = [], []
 
 
+# Where frames come one by one, as on a wire: errors and multicast are fast there only.
+XDP = ("--mode", "xdp")
+
+
 def host(end: str, number: int, version: int = 4) -> str:
     return v4(end, number) if version == 4 else v6(end, number)
 

@@ -64,6 +64,8 @@ class Scenario:
     known: str = ""
     # Interfaces of the router that the engine gets; all ends if there are none.
     interfaces: tuple[str, ...] = ()
+    # Options of the engine.
+    options: tuple[str, ...] = ()
     # Programs in the router, each of which prints a line when it is ready.
     background: tuple[str, ...] = ()
     # What Linux chooses anew each time beside what compare.py knows.

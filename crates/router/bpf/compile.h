@@ -53,6 +53,9 @@ struct work {
     struct expected_key expected;
     struct key4 key4;
     struct key6 key6;
+    struct quoted_key quoted;
+    struct said said;
+    u32 inner[12];
 };
 
 struct {
@@ -322,7 +325,8 @@ static __always_inline void fill_route(struct bpf_fib_lookup *fib, const struct 
 {
     __builtin_memset(fib, 0, sizeof(*fib));
     fib->family = q->version == 4 ? AF_INET : AF_INET6;
-    fib->l4_protocol = q->proto;
+    /* Of fragments Linux knows no ports. */
+    fib->l4_protocol = q->version == 4 && q->proto == PROTO_FRAGMENT ? bpf_ntohs(q->sport) : q->proto;
     fib->ifindex = q->in;
     if (q->version == 4)
         fib->tos = q->tos & 0x1c; /* what Linux has of it for routing: IPTOS_RT_MASK and no more */
@@ -357,7 +361,7 @@ static __noinline int ask_routes(void *ctx, struct work *work)
     struct bpf_fib_lookup *fib = &work->fib;
 
     fill_route(fib, q);
-    fib->sport = q->sport;
+    fib->sport = q->proto == PROTO_FRAGMENT ? 0 : q->sport;
     fib->dport = a->dport;
     fib->tot_len = sizeof(struct ipv4); /* so that the MTU of the route is given */
     if (q->version == 4) {

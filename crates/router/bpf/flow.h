@@ -120,7 +120,7 @@ static __always_inline void OF(await)(struct view *v, const struct packet *p, st
 #endif
     key->proto = p->proto;
     key->version = V;
-    key->print = print_of(v, l3 + sizeof(*ip), p->proto);
+    key->print = print_of(v, l3 + sizeof(*ip), p);
     expect(key, number, word, p, ticket);
 }
 
@@ -420,13 +420,15 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
     if (!hop || (u16)WORD(&hop->epoch) != hop_word >> 16 || WORD(&rule->epoch) != (u32)g->epochs)
         goto slow;
     if (p->ttl <= 1 && !p->bridge)
-        return REASON_TTL;
+        return skb ? REASON_TTL : tell_sender(ctx, p, rule, number, word, ERROR_TTL, jiffies, verdict);
     if (p->size > rule->proved) {
         size = p->size;
         if (skb)
             size = size_of_segments(ctx, p, size);
-        if (size > hop->mtu)
+        if (size > hop->mtu && (skb || p->bridge))
             return size == p->size ? REASON_MTU : REASON_BIG;
+        if (size > hop->mtu)
+            return tell_sender(ctx, p, rule, number, word, ERROR_SIZE, jiffies, verdict);
         if (size > rule->proved && g->route_mtus)
             return EITHER(prove);
     }
@@ -440,6 +442,8 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
         }
     }
     if (hop->flags & HOP_USER) {
+        if (p->proto == PROTO_FRAGMENT)
+            return REASON_FRAGMENT;
         reason = to_user(ctx, skb, p->slot, verdict);
         if (!reason && WORD(&rule->seen) != jiffies)
             WORD(&rule->seen) = jiffies;

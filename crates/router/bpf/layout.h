@@ -39,9 +39,9 @@ struct rule4 {
     __u32 in; /* the interface it comes by: the one that has the address, not the card below */
     __u32 saddr;
     __u32 daddr;
-    __u16 sport; /* the identifier of an ICMP echo in both */
+    __u16 sport; /* the identifier of an ICMP echo in both; of fragments what they are pieces of, and 0 */
     __u16 dport;
-    __u8 proto;
+    __u8 proto; /* of fragments PROTO_FRAGMENT */
     __u8 dscp;
     __u8 out_dscp;
     __u8 reason;
@@ -215,6 +215,13 @@ enum mode {
 #define PART_IPV6 16
 #define PART_NAT 32
 #define PART_TOS 64
+#define PART_FRAGMENT 128
+#define PART_ICMP 256
+
+/* Nothing of netfilter looks at packets of this version of IP anywhere, those of the router itself included: nobody puts fragments together,
+ * and nobody filters what the router says. */
+#define BARE4 1
+#define BARE6 2
 
 struct globals {
     /* Written by the daemon, read for each packet. */
@@ -245,7 +252,13 @@ struct globals {
     /* Written by the daemon again. */
     __u32 sas; /* associations of ESP in `sas`; 0: nobody looks there */
     __u32 route_mtus; /* nonzero: routes may have MTUs of their own, of which bpf_fib_lookup says nothing */
-    __u32 reserved2[8];
+    __u32 bare; /* BARE4, BARE6 */
+    __u32 error_limits;   /* which errors of ICMP are limited: ERROR_LIMIT */
+    __u32 error_interval; /* jiffies between two errors to one host, for IPv4 in the long run */
+    __u32 error_interval6;
+    __u32 error_rate;  /* of all together: a second, and at once */
+    __u32 error_burst;
+    __u64 error_tokens; /* written by the program: jiffies above, and what is left of the burst */
 };
 
 /* ---- what the egress waits for ---- */
@@ -256,7 +269,8 @@ struct expected_key {
     __u8 daddr[16];
     __u16 sport;
     __u16 dport;
-    __u32 print; /* of TCP the sequence number, of ICMP that of the echo, of UDP its length and checksum less addresses and ports */
+    __u32 print; /* of TCP the sequence number, of ICMP that of the echo, of UDP its length and checksum less addresses and ports, of a fragment
+                    its place */
     __u16 id;    /* of IPv4 */
     __u8 proto;
     __u8 version;
@@ -272,6 +286,61 @@ struct expected {
     __u8 reserved;
     __u32 ticket; /* of the comparison */
     __u32 moved; /* that of the globals then */
+};
+
+/* ---- what the router says to senders ---- */
+
+enum error_kind {
+    ERROR_TTL = 1,  /* time exceeded */
+    ERROR_SIZE = 2, /* fragmentation needed, packet too big */
+};
+
+/* Whether errors of a kind are limited: its bit in `error_limits`. */
+#define ERROR_LIMIT(version, kind) (1 << ((kind) + ((version) == 6 ? 8 : 0)))
+
+/* A packet that cannot go on, as Linux will quote it, and as it may find it in a translated flow. */
+struct quoted_key {
+    __u8 saddr[16]; /* IPv4 in the first four bytes */
+    __u8 daddr[16];
+    __u16 sport;
+    __u16 dport;
+    __u32 print; /* what comes behind the ports */
+    __u16 id;    /* of IPv4 */
+    __u8 proto;
+    __u8 version;
+};
+
+struct quoted {
+    __u32 rule;
+    __u32 state; /* the word of the rule then */
+    __u32 epoch;
+    __u16 size; /* of the packet */
+    __u8 kind;
+    __u8 ecn;
+};
+
+/* What Linux was seen to say about packets of a flow. */
+struct said_key {
+    __u32 rule;
+    __u32 state;
+    __u8 kind;
+    __u8 ecn; /* of the packet, part of which may be in the answer */
+    __u16 reserved;
+};
+
+struct said {
+    __u32 epoch; /* in which the packet was handed to Linux */
+    __u32 since; /* jiffies */
+    __u16 hop;   /* by which it goes back */
+    __u16 hop_epoch;
+    __u32 rest;   /* the second word of ICMP: the MTU */
+    __u8 head[40]; /* the header of IP */
+};
+
+/* What a host may still be told: in jiffies, as Linux counts it. */
+struct patience {
+    __u32 tokens;
+    __u32 since;
 };
 
 /* ---- events and copies ---- */

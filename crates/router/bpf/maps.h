@@ -152,6 +152,34 @@ struct {
     __type(value, struct expected);
 } expected SEC(".maps");
 
+/* Packets about which Linux is expected to say something. */
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 4096);
+    __type(key, struct quoted_key);
+    __type(value, struct quoted);
+} quotes SEC(".maps");
+
+/* What it says. */
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 16384);
+    __type(key, struct said_key);
+    __type(value, struct said);
+} sayings SEC(".maps");
+
+struct host {
+    u8 addr[16];
+};
+
+/* How often each host may be told something. */
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 16384);
+    __type(key, struct host);
+    __type(value, struct patience);
+} patiences SEC(".maps");
+
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 1 << 20);

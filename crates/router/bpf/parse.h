@@ -16,6 +16,7 @@
 #define PROTO_ICMP 1
 #define PROTO_TCP 6
 #define PROTO_UDP 17
+#define PROTO_FRAGMENT 44 /* of IPv6 on the wire; here of both versions */
 #define PROTO_ESP 50
 #define PROTO_ICMP6 58
 
@@ -96,6 +97,8 @@ struct packet {
     u8 version;
     u8 tcp_flags;
     u8 l4_size; /* of the header of TCP or UDP */
+    u8 leaves;  /* it is one that Linux sends */
+    u32 print;  /* of a fragment: its place */
 };
 
 /* The beginning of the frame and what is behind its end. */
@@ -332,6 +335,22 @@ static __always_inline int parse_l4(struct view *v, struct packet *p, u32 l4, u3
     return 0;
 }
 
+/* Step 7: where nobody puts fragments together, they are a flow of their own, whatever ports the first one has. */
+static __always_inline int fragment_of(struct packet *p, u8 proto, u32 print)
+{
+    volatile struct globals *g = settings();
+
+    if (!g || !(p->bridge || p->leaves || (g->bare & (p->version == 4 ? BARE4 : BARE6))))
+        return REASON_FRAGMENT;
+    if (!p->leaves && !(g->parts & PART_FRAGMENT))
+        return REASON_FRAGMENT_OFF;
+    p->sport = bpf_htons(proto);
+    p->dport = 0;
+    p->proto = PROTO_FRAGMENT;
+    p->print = print;
+    return 0;
+}
+
 /* Steps 6 and 7 of IPv4. `whole` is how long a packet that has been merged or is not yet segmented may be behind its header. */
 static __always_inline int parse_ipv4(struct view *v, struct packet *p)
 {
@@ -355,12 +374,14 @@ static __always_inline int parse_ipv4(struct view *v, struct packet *p)
     sum = (sum & 0xffff) + (sum >> 16);
     if (sum != 0xffff)
         return REASON_IP_CHECKSUM;
-    if (ip->fragment & ~bpf_htons(0x4000))
+    if (ip->fragment & bpf_htons(0x8000))
         return REASON_FRAGMENT;
     p->version = 4;
     p->size = size;
     p->tos = ip->tos;
     p->ttl = ip->ttl;
+    if (ip->fragment & bpf_htons(0x3fff))
+        return fragment_of(p, ip->proto, ip->fragment | (u32)ip->len << 16);
     p->proto = ip->proto;
     if (p->proto != PROTO_TCP && p->proto != PROTO_UDP && p->proto != PROTO_ICMP)
         return REASON_PROTOCOL;
@@ -386,8 +407,14 @@ static __always_inline int parse_ipv6(struct view *v, struct packet *p)
     p->tos = word >> 20;
     p->ttl = ip->ttl;
     p->proto = ip->proto;
-    if (p->proto == 44)
-        return REASON_FRAGMENT;
+    if (p->proto == PROTO_FRAGMENT) {
+        u32 *head = (u32 *)(ip + 1);
+
+        /* What a fragment of an extension header is part of, is for Linux to see. */
+        if ((void *)(head + 2) > v->end || size < sizeof(*ip) + 8)
+            return REASON_FRAGMENT;
+        return fragment_of(p, head[0], (head[0] >> 16) * 0x9e3779b1 ^ head[1] ^ size);
+    }
     if (p->proto == 0 || p->proto == 43 || p->proto == 60)
         return REASON_IP_OPTIONS;
     if (p->proto != PROTO_TCP && p->proto != PROTO_UDP && p->proto != PROTO_ICMP6)

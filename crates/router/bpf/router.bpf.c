@@ -3,6 +3,7 @@
  * ../src/step.rs; why it is built so: docs/decisions/0082-router.md. One source for XDP and for tc; `skb` says which. */
 #include "execute.h"
 #include "shadow.h"
+#include "error.h"
 #include "user.h"
 #include "watch.h"
 
@@ -116,6 +117,12 @@ int router_xdp(struct xdp_md *ctx)
         return XDP_PASS;
     }
     reason = router(ctx, false, ctx->ingress_ifindex, ctx->data_end - ctx->data, &verdict);
+    if (reason == LOST)
+        return XDP_DROP;
+    if (reason == REASON_ERROR_SENT || reason == REASON_ERROR_LIMITED) {
+        count(reason);
+        return verdict;
+    }
     if (!reason && verdict == XDP_REDIRECT)
         return verdict;
     if (!reason) {
@@ -161,6 +168,7 @@ int router_judge(struct __sk_buff *skb)
     if ((void *)(long)skb->data + HEADERS > (void *)(long)skb->data_end)
         bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
     look(skb, true, &v);
+    p.leaves = 1;
     has_ethernet = !(FLAGS(device_word(skb->ifindex)) & (DEVICE_L3 | DEVICE_PPPOE));
     if (!open_frame(skb, &v, &p, has_ethernet))
         return TC_NEXT;
@@ -169,22 +177,26 @@ int router_judge(struct __sk_buff *skb)
         struct ipv4 *ip = v.data + l3;
 
         reason = parse_ipv4(&v, &p);
+        if (reason == REASON_PROTOCOL && p.proto == PROTO_ICMP && has_ethernet)
+            hear_error(skb, &p);
         if (reason || (void *)(ip + 1) > v.end)
             return TC_NEXT;
         __builtin_memcpy(key.saddr, &ip->saddr, 4);
         __builtin_memcpy(key.daddr, &ip->daddr, 4);
         key.id = ip->id;
-        key.print = print_of(&v, l3 + sizeof(*ip), p.proto);
+        key.print = print_of(&v, l3 + sizeof(*ip), &p);
     } else {
         u32 l3 = p.l3 & 63;
         struct ipv6 *ip = v.data + l3;
 
         reason = parse_ipv6(&v, &p);
+        if (reason == REASON_PROTOCOL && p.proto == PROTO_ICMP6 && has_ethernet)
+            hear_error(skb, &p);
         if (reason || (void *)(ip + 1) > v.end)
             return TC_NEXT;
         __builtin_memcpy(key.saddr, ip->saddr, 16);
         __builtin_memcpy(key.daddr, ip->daddr, 16);
-        key.print = print_of(&v, l3 + sizeof(*ip), p.proto);
+        key.print = print_of(&v, l3 + sizeof(*ip), &p);
     }
     key.sport = p.sport;
     key.dport = p.dport;

@@ -27,7 +27,7 @@
     REASON(IP_CHECKSUM, IP, "the checksum of the header is wrong") \
     REASON(IP_OPTIONS, IP, "it has options or extension headers") \
     REASON(MARTIAN, IP, "no packet that is routed has such an address") \
-    REASON(FRAGMENT, FRAGMENT, "it is a fragment") \
+    REASON(FRAGMENT, FRAGMENT, "it is a fragment, and Linux may put it together with others before it looks at it") \
     REASON(PROTOCOL, FLOW, "it is neither TCP, UDP nor an ICMP echo") \
     REASON(L4_HEADER, FLOW, "the header of TCP, UDP or ICMP is wrong or cut off") \
     REASON(TRIAL, FLOW, "the rule is on trial: Linux shows what it does with the flow") \
@@ -74,7 +74,11 @@
     REASON(MISMATCH_DSCP, FLOW, "Linux sends it with another DSCP than the rule would") \
     REASON(NO_ENGINE, DECRYPT, "the engine in user space does not serve the queue that it came by") \
     REASON(WINDOWS, STATE, "conntrack still looks at windows of this connection; the daemon is about to tell it not to") \
-    REASON(DECRYPTED, DECRYPT, "Linux has decrypted it, and asks its policy about each packet")
+    REASON(DECRYPTED, DECRYPT, "Linux has decrypted it, and asks its policy about each packet") \
+    REASON(FRAGMENT_OFF, FRAGMENT, "it is a fragment, and the part for fragments is off") \
+    REASON(ERROR_SHOWN, HOP, "it cannot go on, and Linux shows what the sender is told about that") \
+    REASON(ERROR_SENT, HOP, "it cannot go on: it is lost, and its sender was told so without Linux") \
+    REASON(ERROR_LIMITED, HOP, "it cannot go on: it is lost, and its sender was told so often enough")
 
 #define REASON(name, step, sentence) REASON_##name,
 enum reason { REASONS REASON_COUNT };

@@ -32,10 +32,13 @@ static __noinline void tell(u8 kind, u8 reason, u32 number, const struct questio
 }
 
 /* What no router changes of a packet, so that it is known again. `l4` is a header that has been checked to be there. */
-static __always_inline u32 print_of(struct view *v, u32 l4, u8 proto)
+static __always_inline u32 print_of(struct view *v, u32 l4, const struct packet *p)
 {
     u32 *words = v->data + l4;
+    u8 proto = p->proto;
 
+    if (proto == PROTO_FRAGMENT)
+        return p->print;
     if ((void *)(words + 2) > v->end)
         return 0;
     if (proto == PROTO_TCP)

@@ -3,7 +3,7 @@
 from scapy.layers.inet import UDP
 from scapy.layers.inet6 import IPv6ExtHdrFragment
 
-from packets import Way, answering, both_ways, one_way
+from packets import XDP, Way, answering, both_ways, one_way
 from places import v4, v6
 from scenario import Scenario, Send, Settle
 from scenarios.nat import MASQUERADE, table
@@ -76,17 +76,24 @@ BACK = {"routed": None, "conntrack": answering(way), "masquerade": answering(way
 BACK6 = {"routed": None, "conntrack": answering(way6), "masquerade": answering(way6, v6("right"))}
 SCENARIOS = []
 for name, setup in {"routed": "", "conntrack": TRACKED, "masquerade": MASQUERADE}.items():
+    # Without netfilter each fragment is forwarded as it comes.
+    fast = 10 if setup else 24
     SCENARIOS += [
-        Scenario(f"whole, {name}", among(way, plain(way), BACK[name]), setup=setup, fast=10),
-        Scenario(f"torn, {name}", among(way, torn(way), BACK[name]), setup=setup, fast=10),
+        Scenario(f"whole, {name}", among(way, plain(way), BACK[name]), setup=setup, fast=fast),
+        Scenario(f"torn, {name}", among(way, torn(way), BACK[name]), setup=setup, fast=fast),
     ]
 for name, setup in {"routed": "", "conntrack": TRACKED, "masquerade": table("post oifname right masquerade", family="ip6")}.items():
     masks = (without_fragment_id,) if setup else ()
+    fast = 10 if setup else 24
     SCENARIOS += [
-        Scenario(f"whole, IPv6, {name}", among(way6, plain(way6), BACK6[name]), setup=setup, masks=masks, fast=10),
-        Scenario(f"torn, IPv6, {name}", among(way6, torn(way6), BACK6[name]), setup=setup, masks=masks, fast=10),
+        Scenario(f"whole, IPv6, {name}", among(way6, plain(way6), BACK6[name]), setup=setup, masks=masks, fast=fast),
+        Scenario(f"torn, IPv6, {name}", among(way6, torn(way6), BACK6[name]), setup=setup, masks=masks, fast=fast),
     ]
 SCENARIOS += [
+    # Rules for what comes to the router itself, and conntrack with them: nothing looks at what is forwarded, but fragments are put together.
+    Scenario("torn, conntrack at the input", among(way, torn(way)), setup="iptables -A INPUT -m conntrack --ctstate INVALID -j DROP", fast=10),
+    Scenario("whole, XDP", among(way, plain(way)), fast=24, options=XDP),
+    Scenario("whole, the part is off", among(way, plain(way)), fast=10, options=("--only", "ipv4,ipv6")),
     Scenario(
         "of replies",
         both_ways(way.but(), back) + [Send("right", plain(back)), Settle(), Send("right", plain(back))],

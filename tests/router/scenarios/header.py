@@ -3,7 +3,7 @@
 from scapy.layers.inet import UDP, IPOption, IPOption_LSRR, IPOption_RR, IPOption_Router_Alert, IPOption_SSRR, IPOption_Timestamp
 from scapy.layers.inet6 import IPv6ExtHdrDestOpt, IPv6ExtHdrHopByHop, IPv6ExtHdrRouting, PadN, RouterAlert
 
-from packets import Way, answering, one_way
+from packets import XDP, Way, answering, one_way
 from places import v4, v6
 from scenario import Scenario, Send, Settle
 from scenarios.nat import MASQUERADE
@@ -105,6 +105,21 @@ SCENARIOS = [
     Scenario("ttl", after_warm(way, with_ttl(0, 1, 2, 3, 255)), fast=10),
     Scenario("ttl behind masquerade", after_warm(way, with_ttl(0, 1, 2, 255), BACK), setup=MASQUERADE, fast=10),
     Scenario("hop limit", after_warm(way6, with_hop_limit(0, 1, 2, 255)), fast=10),
+    Scenario("ttl, XDP", after_warm(way, with_ttl(0, 1, 2, 3, 255)), fast=30, options=XDP),
+    Scenario("ttl behind masquerade, XDP", after_warm(way, with_ttl(0, 1, 2, 255), BACK), setup=MASQUERADE, fast=24, options=XDP),
+    Scenario("hop limit, XDP", after_warm(way6, with_hop_limit(0, 1, 2, 255)), fast=26, options=XDP),
+    # Six at once, and then one in a second: it is Linux's own limit, by which the fast path has said as many in the end.
+    Scenario(
+        "ttl, limited, XDP",
+        after_warm(way, with_ttl(1, 1, 1, 1, 1)),
+        setup="sysctl -qw net.ipv4.icmp_ratelimit=10000",
+        comes={"right": 13, "left": 6},
+        fast=15,
+        options=XDP,
+    ),
+    Scenario(
+        "ttl, the part is off, XDP", after_warm(way, with_ttl(1, 2)), fast=10, options=(*XDP, "--only", "ipv4,ipv6")
+    ),
     Scenario("ttl set by a rule", one_way(way.but()), setup="iptables -t mangle -A FORWARD -j TTL --ttl-set 33", comes={"right": 9}),
     Scenario("options", after_warm(way, with_options()), fast=10),
     Scenario("options behind masquerade", after_warm(way, with_options(), BACK), setup=MASQUERADE, fast=10),

@@ -2,7 +2,7 @@
 
 from scapy.layers.inet import UDP
 
-from packets import Way, answering, one_way
+from packets import XDP, Way, answering, both_ways, one_way
 from places import v4, v6
 from scenario import Do, Scenario, Send, Settle
 from scenarios.nat import MASQUERADE
@@ -16,7 +16,7 @@ def long(one: Way, length: int, count: int = 2, **ip) -> list[bytes]:
     header = 28 if one.version == 4 else 48
     made = one.but(ip=ip)
     return [
-        made.frame(UDP(sport=1000, dport=2000) / bytes((at + number) % 251 for at in range(length - header))) for number in range(count)
+        made.frame(UDP(sport=one.ports[0], dport=one.ports[1]) / bytes((at + number) % 251 for at in range(length - header))) for number in range(count)
     ]
 
 
@@ -26,7 +26,50 @@ def lengths(one: Way, edge: int, **ip) -> list[bytes]:
 
 NARROW = "ip link set right mtu 1300"
 
-SCENARIOS = [
+def refused(one: Way, edge: int, back: Way | None = None, **ip) -> list:
+    return one_way(one.but(), back=back) + [Send("left", lengths(one, edge, **ip)), Settle(), Send("left", lengths(one, edge, **ip))]
+
+
+# The first of the twelve that are refused Linux refuses; by its answer the others are known.
+BY_XDP = [
+    Scenario(
+        "do not fragment, XDP",
+        refused(way, 1300, flags="DF"),
+        setup=NARROW,
+        comes={"right": 17, "left": 12},
+        fast=26,
+        options=XDP,
+    ),
+    Scenario("too big for IPv6, XDP", refused(way6, 1300), setup=NARROW, comes={"right": 17, "left": 12}, fast=26, options=XDP),
+    Scenario(
+        "behind masquerade, XDP",
+        refused(way, 1300, answering(way, v4("right")), flags="DF"),
+        setup=f"{NARROW}; {MASQUERADE}",
+        comes={"right": 18, "left": 13},
+        fast=24,
+        options=XDP,
+    ),
+    # What is refused is quoted as it was sent, though it is another one by now.
+    Scenario(
+        "answers behind masquerade, XDP",
+        both_ways(there := Way("left", 2, v4("right", 2), (1000, 53)), back := Way("right", 2, v4("right"), (53, 1000)))
+        + [Send("right", long(back, 1400, 6, flags="DF"))],
+        setup=f"ip link set left mtu 1300; {MASQUERADE}",
+        comes={"right": 15, "left": 8},
+        fast=17,
+        options=XDP,
+    ),
+    # A filter may drop what the router itself says; then the router says nothing.
+    Scenario(
+        "nobody is told, XDP",
+        refused(way, 1300, answering(way), flags="DF"),
+        setup=f"{NARROW}; iptables -A OUTPUT -p icmp -j DROP",
+        comes={"right": 18, "left": 1},
+        options=XDP,
+    ),
+]
+
+SCENARIOS = BY_XDP + [
     Scenario(
         "do not fragment",
         one_way(way) + [Send("left", lengths(way, 1300, flags="DF")), Settle(), Send("left", lengths(way, 1300, flags="DF"))],

@@ -20,6 +20,7 @@ mod compared;
 pub mod control;
 pub mod delays;
 pub mod devices;
+mod errors;
 #[cfg(feature = "bpf")]
 mod flows;
 pub mod ipsec;

@@ -23,11 +23,16 @@ pub enum Part {
     Nat,
     /// A DSCP that Linux sets.
     Tos,
+    /// Fragments.
+    Fragment,
+    /// Errors of ICMP that the router itself says.
+    Icmp,
 }
 
 impl Part {
     /// All of them, in the order of the steps.
-    pub const ALL: [Self; 7] = [Self::Fdb, Self::Vlan, Self::Pppoe, Self::Ipv4, Self::Ipv6, Self::Nat, Self::Tos];
+    pub const ALL: [Self; 9] =
+        [Self::Fdb, Self::Vlan, Self::Pppoe, Self::Ipv4, Self::Ipv6, Self::Nat, Self::Tos, Self::Fragment, Self::Icmp];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -39,6 +44,8 @@ impl Part {
             Self::Ipv6 => "ipv6",
             Self::Nat => "nat",
             Self::Tos => "tos",
+            Self::Fragment => "fragment",
+            Self::Icmp => "icmp",
         }
     }
 
@@ -69,13 +76,13 @@ impl Parts {
 /// A word that is no part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no part of the router; there are all, fdb, vlan, pppoe, ipv4, ipv6, nat and tos, with commas between them"
+    "{0:?} is no part of the router; there are all, fdb, vlan, pppoe, ipv4, ipv6, nat, tos, fragment and icmp, with commas between them"
 )]
 pub struct BadPart(String);
 
 impl FromStr for Parts {
     type Err = BadPart;
-    /// Translation takes place between routed networks: `nat` alone means both versions of IP too.
+    /// Translation, fragments and errors are work on what is routed: they alone mean both versions of IP too.
     fn from_str(text: &str) -> Result<Self, BadPart> {
         let mut parts = Self(0);
         for word in text.split(',') {
@@ -86,7 +93,8 @@ impl FromStr for Parts {
                 (_, None) => return Err(BadPart(word.to_owned())),
             }
         }
-        if parts.has(Part::Nat) && !parts.has(Part::Ipv4) && !parts.has(Part::Ipv6) {
+        let is_routed = [Part::Nat, Part::Fragment, Part::Icmp].into_iter().any(|part| parts.has(part));
+        if is_routed && !parts.has(Part::Ipv4) && !parts.has(Part::Ipv6) {
             parts.0 |= Part::Ipv4.bit() | Part::Ipv6.bit();
         }
         Ok(parts)

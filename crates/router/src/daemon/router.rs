@@ -18,6 +18,7 @@ use super::compared::Compared;
 use super::control::{self, Control};
 use super::delays::Delays;
 use super::devices::Forwarding;
+use super::errors::Errors;
 use super::flows::Flows;
 use super::options::{KEPT_SECONDS, OnDeath, Options};
 use super::protocol::Status;
@@ -40,6 +41,9 @@ const LIBERAL: usize = 64;
 
 /// Those that may wait to be told about; others are found on trial by the next look at all rules, and are slow until then.
 const LIBERAL_WAITING: usize = 1 << 16;
+
+/// How often it is read how often errors are said.
+const ERRORS: Duration = Duration::from_secs(1);
 
 /// How often copies of packets are compared; what comes in between has room.
 const COMPARE: Duration = Duration::from_millis(50);
@@ -87,6 +91,8 @@ pub(super) struct State {
     pub flows: Flows,
     pub told: Told,
     pub sessions: Sessions,
+    errors: Option<Errors>,
+    errors_at: Instant,
     /// Places for rules of IPv4 and IPv6.
     pub room: [u32; 2],
     /// Jiffies of a second.
@@ -183,6 +189,8 @@ impl State {
             flows: Flows::new(room),
             told: Told::default(),
             sessions: Sessions::default(),
+            errors: None,
+            errors_at: now,
             room,
             hz,
             modes: (Mode::Off, Mode::Off),
@@ -216,6 +224,7 @@ impl State {
         engine.set_heartbeat_limit(Some(limit));
         self.read_settings(engine);
         self.sessions.look(&self.sight.mirror);
+        self.read_errors(engine);
         self.told.everything(&self.sight, &self.sessions, engine)?;
         self.set_mode(engine);
         self.interfaces.settle(&mut self.sight, engine);
@@ -242,6 +251,11 @@ impl State {
             engine.set_modes(wanted.0, wanted.1);
             self.modes = wanted;
         }
+        let bare = (hooks.are_none(Family::Ipv4), hooks.are_none(Family::Ipv6));
+        if self.told.bare != Some(bare) {
+            engine.set_bare(bare.0, bare.1);
+            self.told.bare = Some(bare);
+        }
         let is_ruled = hooks.look_at(Family::Ipv4) || hooks.look_at(Family::Ipv6);
         let bridged = hooks.look_at(Family::Bridge) || is_ruled && bridges_call_iptables();
         if self.told.bridge_netfilter != Some(bridged) {
@@ -256,6 +270,15 @@ impl State {
         let timeouts = Timeouts::read();
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         engine.set_timeouts(seconds(timeouts.tcp), seconds(timeouts.udp_stream));
+    }
+
+    /// How often errors are said may change without a word of the kernel.
+    fn read_errors(&mut self, engine: &Engine) {
+        let errors = Errors::read();
+        if errors.tell(self.errors.replace(errors), engine) {
+            engine.bump(engine::Change::Ruleset);
+        }
+        self.errors_at = Instant::now();
     }
 
     /// Takes in what has come from Linux since `woken`.
@@ -406,6 +429,9 @@ impl State {
                 tracing::warn!("{name}: nobody has told of its session for too long");
                 self.session_told(engine, &name);
             }
+        }
+        if self.errors_at.elapsed() >= ERRORS {
+            self.read_errors(engine);
         }
         if self.looked.elapsed() >= self.flows.pace() {
             self.looked = Instant::now();

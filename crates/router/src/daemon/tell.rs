@@ -19,6 +19,8 @@ pub struct Told {
     stations: HashMap<Fdb, (u32, bool, bool)>,
     /// Whether bridged packets pass hooks.
     pub bridge_netfilter: Option<bool>,
+    /// Whether nothing looks at packets of IPv4 and of IPv6.
+    pub bare: Option<(bool, bool)>,
     /// That routes may have MTUs of their own.
     has_route_mtu: bool,
     /// Entries that the engine had no room for, or did not take.

@@ -150,6 +150,18 @@ pub mod global {
     pub const SAS: usize = 88;
     /// Whether routes may have MTUs of their own.
     pub const ROUTE_MTUS: usize = 92;
+    /// For which versions of IP nothing of netfilter looks at packets: 1 IPv4, 2 IPv6.
+    pub const BARE: usize = 96;
+    /// Which errors of ICMP are limited.
+    pub const ERROR_LIMITS: usize = 100;
+    /// Jiffies between two errors to one host, of IPv4.
+    pub const ERROR_INTERVAL: usize = 104;
+    /// The same of IPv6.
+    pub const ERROR_INTERVAL6: usize = 108;
+    /// Errors in a second.
+    pub const ERROR_RATE: usize = 112;
+    /// Errors at once.
+    pub const ERROR_BURST: usize = 116;
     /// All of it.
     pub const SIZE: usize = 128;
 }
@@ -478,6 +490,12 @@ mod tests {
                     ("hops", global::HOPS),
                     ("sas", global::SAS),
                     ("route_mtus", global::ROUTE_MTUS),
+                    ("bare", global::BARE),
+                    ("error_limits", global::ERROR_LIMITS),
+                    ("error_interval", global::ERROR_INTERVAL),
+                    ("error_interval6", global::ERROR_INTERVAL6),
+                    ("error_rate", global::ERROR_RATE),
+                    ("error_burst", global::ERROR_BURST),
                     ("shadow_lost", global::SHADOW_LOST),
                     ("events_lost", global::EVENTS_LOST),
                 ],

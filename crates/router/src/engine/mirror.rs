@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-pub(super) const ALL_PARTS: u32 = 0x7f;
+pub(super) const ALL_PARTS: u32 = 0x1ff;
 
 /// What a packet without a rule is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +98,31 @@ impl Fdb {
     }
 }
 
+/// Which errors of ICMP are limited: bits of [`ErrorLimits::limited`].
+pub mod error_limit {
+    /// Time exceeded.
+    pub const TTL4: u32 = 1 << 1;
+    /// The same of IPv6.
+    pub const TTL6: u32 = 1 << 9;
+    /// Packet too big.
+    pub const SIZE6: u32 = 1 << 10;
+}
+
+/// How often errors of ICMP are said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ErrorLimits {
+    /// Which are limited at all: bits of [`error_limit`].
+    pub limited: u32,
+    /// The time between two of IPv4 to one host, in the long run; six may be said at once.
+    pub interval4: Duration,
+    /// The same of IPv6.
+    pub interval6: Duration,
+    /// How many in a second, to all hosts.
+    pub rate: u32,
+    /// How many at once, to all hosts.
+    pub burst: u32,
+}
+
 /// What has changed, so that rules have to be made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -130,7 +155,7 @@ impl Engine {
         self.bump(Change::Ruleset);
     }
 
-    /// Which parts are on: bits in the order fdb, vlan, pppoe, ipv4, ipv6, nat, tos.
+    /// Which parts are on: bits in the order fdb, vlan, pppoe, ipv4, ipv6, nat, tos, fragment, icmp.
     pub fn set_parts(&self, parts: u32) {
         self.set(global::PARTS, parts & ALL_PARTS);
         self.bump(Change::Ruleset);
@@ -153,6 +178,22 @@ impl Engine {
     /// flow takes Linux's way.
     pub fn set_route_mtus(&self) {
         self.set(global::ROUTE_MTUS, 1);
+    }
+
+    /// For which versions of IP nothing of netfilter looks at any packet: then fragments are forwarded one by one.
+    pub fn set_bare(&self, v4: bool, v6: bool) {
+        self.set(global::BARE, u32::from(v4) | u32::from(v6) << 1);
+        self.bump(Change::Ruleset);
+    }
+
+    /// How often errors of ICMP are said.
+    pub fn set_error_limits(&self, limits: &ErrorLimits) {
+        let interval = |time: Duration| if time.is_zero() { 0 } else { self.jiffies_of(time) };
+        self.set(global::ERROR_INTERVAL, interval(limits.interval4));
+        self.set(global::ERROR_INTERVAL6, interval(limits.interval6));
+        self.set(global::ERROR_RATE, limits.rate);
+        self.set(global::ERROR_BURST, limits.burst);
+        self.set(global::ERROR_LIMITS, limits.limited);
     }
 
     /// One in so many packets is compared with what Linux makes of it; 0 is none.

@@ -22,7 +22,7 @@ pub use attach::{Attached, How};
 pub use events::{Event, EventKind};
 pub use layout::{Hop, Key, Rule, State};
 pub use load::Config;
-pub use mirror::{Change, Device, Fdb, Mode, Upper, UpperKind};
+pub use mirror::{Change, Device, ErrorLimits, Fdb, Mode, Upper, UpperKind, error_limit};
 pub use run::Outcome;
 pub use table::{Counter, Rules};
 

@@ -56,6 +56,9 @@ pub struct Hooks {
     pub chains: BTreeSet<BaseChain>,
     /// Tables of the old iptables, by family.
     pub legacy: Vec<(Family, String)>,
+    /// Versions of IP of which somebody else looks at packets first: conntrack, or what puts fragments together. What Linux before 5.14 does not tell
+    /// is not known here.
+    pub first: BTreeSet<Family>,
     /// There were more chains than are remembered; all families count as looked at.
     pub are_too_many: bool,
 }
@@ -84,6 +87,11 @@ impl Hooks {
             Err(error) => return Err(error),
         }
         hooks.legacy = legacy();
+        for (family, number) in [(Family::Ipv4, 2), (Family::Ipv6, 10)] {
+            if has_prerouting(questions, number)? {
+                hooks.first.insert(family);
+            }
+        }
         Ok(hooks)
     }
 
@@ -95,11 +103,33 @@ impl Hooks {
             || self.legacy.iter().any(|(of, _)| *of == family)
     }
 
+    /// Whether nothing looks at packets of this family anywhere, those of this host included: nobody puts fragments together.
+    pub fn are_none(&self, family: Family) -> bool {
+        !self.are_too_many
+            && !self.first.contains(&family)
+            && !self.chains.iter().any(|chain| chain.families.contains(&family))
+            && !self.legacy.iter().any(|(of, _)| *of == family)
+    }
+
     /// The chain that looks at frames at this interface.
     pub fn at_interface(&self, name: &str) -> Option<&BaseChain> {
         let here =
             |chain: &&BaseChain| chain.interfaces.is_empty() || chain.interfaces.iter().any(|other| other == name);
         self.chains.iter().filter(|chain| chain.families.contains(&Family::Netdev)).find(here)
+    }
+}
+
+/// Whether functions are called before routing, whoever they belong to (`linux/netfilter/nfnetlink_hook.h`).
+fn has_prerouting(questions: &mut Questions, family: u8) -> Result<bool, Error> {
+    const GET_HOOK: u16 = 12 << 8;
+    const NUMBER: u16 = 1;
+    let request = Request::new(GET_HOOK, wire::DUMP, &[family, 0, 0, 0]).with(NUMBER, &0_u32.to_be_bytes());
+    let found = std::cell::Cell::new(false);
+    let is_hook = |message: Message<'_>| found.set(found.get() || message.kind == GET_HOOK);
+    match questions.ask(request, || found.set(false), is_hook) {
+        Ok(()) => Ok(found.get()),
+        Err(Error::Refused(error)) if is_absent(error) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -213,7 +243,7 @@ mod tests {
         let of =
             |family, number| Hooks { chains: base(family, number, None).into_iter().collect(), ..Hooks::default() };
         let input = of(2, 1);
-        assert!(!input.look_at(Family::Ipv4));
+        assert!(!input.look_at(Family::Ipv4) && !input.are_none(Family::Ipv4) && input.are_none(Family::Ipv6));
         let forward = of(2, 2);
         assert!(forward.look_at(Family::Ipv4) && !forward.look_at(Family::Ipv6) && !forward.look_at(Family::Bridge));
         let inet = of(1, 4);

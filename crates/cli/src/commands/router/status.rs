@@ -94,6 +94,11 @@ fn looks(shared: &Shared, which: &Which, every: Option<Duration>) -> Result<(), 
     }
 }
 
+/// Whether packets that are counted so did not go through Linux.
+fn is_done(reason: &str) -> bool {
+    matches!(reason, "fast" | "error-sent" | "error-limited")
+}
+
 fn look(client: &mut Client) -> Result<Look, Failure> {
     let Answer::Status(status) = client.ask(Request::Status).map_err(|error| refused(&error))? else {
         return Err(strange());
@@ -102,7 +107,7 @@ fn look(client: &mut Client) -> Result<Look, Failure> {
         return Err(strange());
     };
     let packets =
-        |is_fast: bool| counters.iter().filter(|one| (one.reason == "fast") == is_fast).map(|one| one.packets).sum();
+        |is_fast: bool| counters.iter().filter(|one| is_done(&one.reason) == is_fast).map(|one| one.packets).sum();
     Ok(Look { fast: packets(true), slow: packets(false), status: *status, counters, at: Moment::now() })
 }
 
