@@ -276,10 +276,11 @@ fn a_late_breach_is_that_of_who_did_it() {
     let (memory, to, from) = join(&mut one, &mut other);
     other.claim(0..=9, Owner(1)).unwrap();
     assert_eq!(one.ring(to, 5), Some(Ok(())));
-    // Whatever stands in the line of a doorbell, but for the first word, which says that there is one.
-    let words = memory.window().slots64(131_584, 1 << 12).unwrap();
-    let line = (0..1 << 12).find(|at| words.load(*at) == 5).unwrap();
-    words.store(line, u64::MAX);
+    // Whatever stands in the word of a doorbell, but for the stamp, which says that there is one.
+    let words = memory.window().slots64(131_584, 1 << 11).unwrap();
+    let said = 1 | 5 << 32;
+    let place = (0..1 << 11).find(|at| words.load(*at) == said).unwrap();
+    words.store(place, 1 | u64::from(u32::MAX) << 32);
     assert!(other.bell(from).is_err());
     let (_memory, to, new) = join(&mut third, &mut other);
     other.progress();

@@ -6,6 +6,7 @@
 //! * [`virtio`]: split virtqueues of a network device.
 //! * [`dd`]: descriptors with a done bit and a launch time (`docs/spec/dd.md`).
 //! * [`lines`]: short messages of words between two processes.
+//! * [`words`]: single words between two processes.
 //! * [`stream`]: a stream of bytes between two processes, as of a TCP connection.
 //! * [`wake`]: how either side sleeps without losing a wake-up.
 //! * [`cursor`]: the word by which one of several readers of an RX queue says how far it is.
@@ -38,6 +39,7 @@ pub mod stream;
 pub mod sze;
 pub mod virtio;
 pub mod wake;
+pub mod words;
 
 use millrace_abi::control::FaultKind;
 use millrace_dma::{Fault, Iova, Span};

@@ -122,20 +122,6 @@ impl Sender {
         true
     }
 
-    /// The same with a message of one word.
-    #[inline(always)]
-    pub fn send_word(&mut self, word: u64) -> bool {
-        if !self.has_room(1) {
-            return false;
-        }
-        let at = self.written.wrapping_mul(LINE);
-        self.slots.store(at.wrapping_add(1), word);
-        self.written = self.written.wrapping_add(1);
-        // Release pairs with the Acquire in `Receiver::take` and `Receiver::take_word`.
-        self.slots.store_release(at, u64::from(self.written) | 1 << 32);
-        true
-    }
-
     /// Whether the receiver has not taken all that was sent.
     #[inline]
     pub fn has_waiting(&self) -> bool {
@@ -215,26 +201,6 @@ impl Receiver {
         Ok(Some(words))
     }
 
-    /// The same in a ring whose messages have one word each.
-    ///
-    /// # Errors
-    /// [`Malformed`]. So is a message of more words.
-    #[inline(always)]
-    pub fn take_word(&mut self) -> Result<Option<u64>, Malformed> {
-        let at = self.read.wrapping_mul(LINE);
-        let next = self.read.wrapping_add(1);
-        // Acquire pairs with the Release in `Sender::send_word`.
-        let first = self.slots.load_acquire(at);
-        if first as u32 != next {
-            return Ok(None);
-        }
-        if first >> 32 != 1 {
-            return Err(Malformed);
-        }
-        self.read = next;
-        Ok(Some(self.slots.load(at.wrapping_add(1))))
-    }
-
     /// The sender may use the lines of all that was taken.
     #[inline]
     pub fn give_back(&self) {
@@ -285,9 +251,7 @@ mod tests {
                 for _ in 0..sends {
                     let used: u32 = waiting.iter().map(|(_, words)| lines_of(*words)).sum();
                     let words_of_it = message(sent, words);
-                    let was_sent = if words == 1 && sent % 3 == 1 {
-                        sender.send_word(words_of_it[0])
-                    } else if words <= ROOM && sent % 2 == 1 {
+                    let was_sent = if words <= ROOM && sent % 2 == 1 {
                         let mut line = [0; ROOM];
                         line[..words].copy_from_slice(&words_of_it);
                         sender.send_line(&line, words)
@@ -303,11 +267,6 @@ mod tests {
                 }
                 for _ in 0..takes {
                     prop_assert_eq!(receiver.has_more(), !waiting.is_empty());
-                    if waiting.front().is_some_and(|(number, words)| *words == 1 && number % 2 == 1) {
-                        let (number, words) = waiting.pop_front().unwrap();
-                        prop_assert_eq!(receiver.take_word().unwrap(), Some(message(number, words)[0]));
-                        continue;
-                    }
                     let Some(found) = receiver.take(&mut to).unwrap() else { break };
                     let (number, words) = waiting.pop_front().unwrap();
                     prop_assert_eq!(&to[..found], &message(number, words)[..]);
@@ -375,15 +334,14 @@ mod tests {
         assert!(!sender.send(&[]) && !sender.send(&[0; MOST_WORDS + 1]));
         assert!(!sender.send_line(&[0; ROOM], 0) && !sender.send_line(&[0; ROOM], ROOM + 1));
         assert!(!sender.must_wake() && receiver.doze());
-        assert_eq!(receiver.take_word(), Ok(None));
+        let mut to = [0; MOST_WORDS];
+        assert_eq!(receiver.take(&mut to), Ok(None));
         assert!(sender.send(&[1]));
         assert!(sender.must_wake() && !sender.must_wake());
         assert!(!receiver.doze(), "something is there");
         receiver.awake();
         assert!(!sender.must_wake());
-        assert_eq!(receiver.take_word(), Ok(Some(1)));
-        assert!(sender.send(&[1, 2]));
-        assert_eq!(receiver.take_word(), Err(Malformed));
+        assert_eq!((receiver.take(&mut to), to[0]), (Ok(Some(1)), 1));
         let short = Region::heap(bytes_of(SIZE) - 1);
         assert!(Sender::new(short.window(), SIZE).is_err() && Receiver::new(short.window(), 24).is_err());
     }

@@ -278,7 +278,8 @@ impl Both {
     }
 }
 
-/// Doorbells of both ends without the lock, which are looked for without a pause: a pause is longer than the way of one.
+/// Doorbells of both ends without the lock. Who looks makes a pause between two looks, as who looks at a bare cache line does: without one, looks
+/// keep the line from who writes to it.
 pub struct Doorbells<'e> {
     out: DoorbellSender<'e>,
     into: DoorbellReceiver<'e>,
@@ -296,7 +297,7 @@ impl Doorbells<'_> {
         loop {
             match self.into.take() {
                 Ok(Some(_)) => return Ok(()),
-                Ok(None) => {}
+                Ok(None) => core::hint::spin_loop(),
                 Err(error) => return Err(error.to_string()),
             }
         }

@@ -1,12 +1,12 @@
-//! The queue of doorbells of one sender to one receiver, in shared memory: a ring of lines (`millrace_ring::lines`), so that a doorbell
-//! moves one line of the cache.
+//! The queue of doorbells of one sender to one receiver, in shared memory: a ring of words (`millrace_ring::words`), so that a doorbell
+//! is one store, and moves one line of the cache.
 //!
 //! ```text
-//! 0                      the ring: who writes and reads what, says `lines`
-//! bytes_of_lines         a bit for each number that the receiver wants     (`filter`)
+//! 0                      the ring: who writes and reads what, says `words`
+//! bytes_of_words         a bit for each number that the receiver wants     (`filter`)
 //! ```
 //!
-//! A doorbell that may be *coalesced* with the one before says so in its line. The sender leaves it out if the last one that it has
+//! A doorbell that may be *coalesced* with the one before says so in its word. The sender leaves it out if the last one that it has
 //! sent has the same number and is not taken yet:
 //!
 //! ```text
@@ -21,22 +21,25 @@
 use super::Filter;
 use super::filter::{LEN as FILTER, Owner, View};
 use millrace_dma::{Ordering, OutOfRange, Window, fence};
-use millrace_ring::lines::{self, Malformed};
+use millrace_ring::lines::Malformed;
+use millrace_ring::words;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Doorbells that wait, by default.
 const BELLS: u32 = 256;
 /// Bytes of a queue of as many doorbells as there are by default.
 pub const BELLS_LEN: usize = bytes_of(BELLS);
 /// The bit beside the number: it may be coalesced.
-const COALESCED: u64 = 1 << 16;
+const COALESCED: u32 = 1 << 16;
 
 /// Bytes of a queue of so many doorbells, a power of two.
 pub const fn bytes_of(bells: u32) -> usize {
-    lines::bytes_of(bells) + FILTER
+    words::bytes_of(bells) + FILTER
 }
 
 fn parts(window: &Window, bells: u32) -> Result<(Window, View), OutOfRange> {
-    let ring = lines::bytes_of(bells);
+    let ring = words::bytes_of(bells);
     Ok((window.part(0, ring)?, View::new(&window.part(ring, FILTER)?)?))
 }
 
@@ -65,7 +68,7 @@ pub enum Sent {
 
 /// The side that rings.
 pub struct Sender {
-    lines: lines::Sender,
+    words: words::Sender,
     wanted: View,
     /// The last one, if it may stand for the next.
     last: Option<u16>,
@@ -78,7 +81,7 @@ impl Sender {
     /// The window is too short, or `bells` is no power of two.
     pub fn new(window: &Window, bells: u32) -> Result<Self, OutOfRange> {
         let (ring, wanted) = parts(window, bells)?;
-        Ok(Self { lines: lines::Sender::new(&ring, bells)?, wanted, last: None })
+        Ok(Self { words: words::Sender::new(&ring, bells)?, wanted, last: None })
     }
 
     /// Sends a doorbell.
@@ -101,7 +104,7 @@ impl Sender {
         if self.last == Some(number) {
             // Pairs with the fence in `Receiver::take`.
             fence(Ordering::SeqCst);
-            if self.lines.has_waiting() {
+            if self.words.has_waiting() {
                 return Ok(Sent::Coalesced);
             }
         }
@@ -111,17 +114,17 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn send(&mut self, number: u16, flag: u64) -> Result<(), Full> {
+    fn send(&mut self, number: u16, flag: u32) -> Result<(), Full> {
         if !self.wanted.is_wanted(number) {
             return Err(Full::Unwanted);
         }
-        if self.lines.send_word(u64::from(number) | flag) { Ok(()) } else { Err(Full::Queue) }
+        if self.words.send(u32::from(number) | flag) { Ok(()) } else { Err(Full::Queue) }
     }
 
     /// Whether the receiver is to be woken, after something was sent. It says so once.
     #[inline]
     pub fn must_wake(&self) -> bool {
-        self.lines.must_wake()
+        self.words.must_wake()
     }
 }
 
@@ -136,10 +139,10 @@ pub struct Bell {
 
 /// The side that is rung.
 pub struct Receiver {
-    lines: lines::Receiver,
+    words: words::Receiver,
     wanted: View,
     /// Doorbells that nobody had claimed: their senders did not look, or they were released on the way.
-    pub unwanted: u64,
+    unwanted: Arc<AtomicU64>,
 }
 
 impl Receiver {
@@ -149,7 +152,12 @@ impl Receiver {
     /// The window is too short, or `bells` is no power of two.
     pub fn new(window: &Window, bells: u32) -> Result<Self, OutOfRange> {
         let (ring, wanted) = parts(window, bells)?;
-        Ok(Self { lines: lines::Receiver::new(&ring, bells)?, wanted, unwanted: 0 })
+        Ok(Self { words: words::Receiver::new(&ring, bells)?, wanted, unwanted: Arc::default() })
+    }
+
+    /// Doorbells that nobody has claimed are counted there, with those of others.
+    pub fn count_in(&mut self, unwanted: &Arc<AtomicU64>) {
+        self.unwanted = Arc::clone(unwanted);
     }
 
     /// Where it is said which numbers are wanted, for whoever says it instead of this.
@@ -165,7 +173,7 @@ impl Receiver {
     /// Whether something has come.
     #[inline]
     pub fn has_more(&self) -> bool {
-        self.lines.has_more()
+        self.words.has_more()
     }
 
     /// The next doorbell; its place is the sender's again. One that nobody wants is counted, and ends this call as if there were none.
@@ -174,8 +182,8 @@ impl Receiver {
     /// [`Malformed`]: nothing more is to be taken from this queue.
     #[inline]
     pub fn take(&mut self, filter: &Filter) -> Result<Option<Bell>, Malformed> {
-        let Some(word) = self.lines.take_word()? else { return Ok(None) };
-        self.lines.give_back();
+        let Some(word) = self.words.take() else { return Ok(None) };
+        self.words.give_back();
         if word >= 2 * COALESCED {
             return Err(Malformed);
         }
@@ -185,7 +193,8 @@ impl Receiver {
         }
         let number = word as u16;
         let Some(owner) = filter.owner(number) else {
-            self.unwanted += 1;
+            // Relaxed: a count, which orders nothing.
+            self.unwanted.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         };
         Ok(Some(Bell { number, owner }))
@@ -193,12 +202,12 @@ impl Receiver {
 
     /// Says that the sender is to wake this side. Whether it may sleep: nothing has come meanwhile.
     pub fn doze(&self) -> bool {
-        self.lines.doze()
+        self.words.doze()
     }
 
     /// Is awake.
     pub fn awake(&self) {
-        self.lines.awake();
+        self.words.awake();
     }
 }
 
@@ -260,12 +269,11 @@ mod tests {
 
         /// Whatever the sender writes, the receiver takes doorbells that are claimed, counts others, or says that it is none.
         #[test]
-        fn nonsense_does_no_harm(words in prop::collection::vec((0..SIZE * 8, any::<u64>()), 0..100)) {
+        fn nonsense_does_no_harm(words in prop::collection::vec((0..SIZE, any::<u32>()), 0..100)) {
             let (region, _sender, mut receiver, filter) = queue();
-            let slots = region.window().slots64(256, SIZE * 8).unwrap();
+            let slots = region.window().slots64(128, SIZE).unwrap();
             for (at, word) in words {
-                let stamp = u64::from(at / 8 + 1) | 1 << 32;
-                slots.store(at, if at % 8 == 0 { stamp } else { word & 0x1_ffff });
+                slots.store(at, u64::from(at + 1) | u64::from(word & 0x3_ffff) << 32);
             }
             let mut count = 0;
             while let Ok(bell) = receiver.take(&filter) {
@@ -287,7 +295,7 @@ mod tests {
         filter.release(Owner(1));
         assert_eq!(receiver.take(&filter), Ok(None));
         assert_eq!(receiver.take(&filter), Ok(Some(Bell { number: 25, owner: Owner(2) })));
-        assert_eq!(receiver.unwanted, 1);
+        assert_eq!(receiver.unwanted.load(Ordering::Relaxed), 1);
         receiver.publish(&filter);
         assert_eq!(sender.ring(15), Err(Full::Unwanted));
     }

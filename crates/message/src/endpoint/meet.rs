@@ -8,6 +8,7 @@
 //! From then on the socket is what they wake each other by, and by which each learns that the other one has gone.
 
 use super::between::Call;
+use super::closer::Closer;
 use super::error::{Error, Refusal};
 use super::name::{Caller, caller};
 use super::record::Greeting;
@@ -21,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often a name is called that nobody has yet.
@@ -69,19 +71,40 @@ pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patie
     // It may have hung up already, and have said why.
     let _ = hello.send(&socket, None);
     let mut fds = Vec::new();
-    let (terms, memory) = match (answer(&socket, left().max(ANSWERED), &mut fds), fds.pop()) {
-        (Ok(Some(Greeting::Welcome(terms))), Some(memory)) => (terms, memory),
-        (Ok(Some(Greeting::Refused(why))), _) => return Err(Error::Refused(name.to_string(), why)),
-        _ => return Err(silent()),
+    let answered = answer(&socket, left().max(ANSWERED), &mut fds);
+    let memory = fds.pop().map(Arc::new);
+    forget(fds);
+    let met = match (answered, &memory) {
+        (Ok(Some(Greeting::Welcome(terms))), Some(memory)) => {
+            let len = memory_len(terms, shared.terms);
+            Region::map_guarded(Arc::clone(memory), len, Protection::ReadWrite)
+                .map_err(Error::from)
+                .and_then(|region| Ok((terms, region, caller(&socket)?)))
+        }
+        (Ok(Some(Greeting::Refused(why))), _) => Err(Error::Refused(name.to_string(), why)),
+        _ => Err(silent()),
     };
-    let memory = Region::map_guarded(memory, memory_len(terms, shared.terms), Protection::ReadWrite)?;
-    let whose = (name.text.clone(), caller(&socket)?);
+    let (terms, region, caller) = match met {
+        Ok(met) => met,
+        Err(error) => {
+            forget(memory.and_then(Arc::into_inner).into_iter().chain([socket]));
+            return Err(error);
+        }
+    };
     shared.with(|state| {
         if state.count() >= config.peers as usize {
+            forget([socket]);
             return Err(Error::Full(config.peers));
         }
-        state.join((memory.window(), Side::Taker, terms), socket, whose, true).map_err(|_| silent())
+        let whose = (name.text.clone(), caller);
+        state.join((region.window(), Side::Taker, terms), socket, whose, true).map_err(|_| silent())
     })
+}
+
+/// Closes what another one has sent, or what it may lie in: that may take as long as that one likes, and who has called does not wait for it.
+fn forget(fds: impl IntoIterator<Item = OwnedFd>) {
+    let mut closer = Closer::default();
+    fds.into_iter().for_each(|fd| closer.close(fd));
 }
 
 /// Waits for an answer. `Ok(None)`: there was none in time.

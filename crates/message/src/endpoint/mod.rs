@@ -613,6 +613,11 @@ impl<B: Buffer> Endpoint<B> {
         self.shared.lock().local.moved()
     }
 
+    /// Doorbells that came and that nobody had claimed: they were released on the way, or their sender did not look.
+    pub fn bells_unwanted(&self) -> u64 {
+        self.shared.lock().local.bells_unwanted()
+    }
+
     /// What has happened between hosts. `None`: there are no rails.
     pub fn between_hosts(&self) -> Option<Counters> {
         self.shared.lock().local.hosts().map(|hosts| hosts.counters())

@@ -13,7 +13,7 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-const MAGIC: &[u8; 8] = b"mrmess02";
+const MAGIC: &[u8; 8] = b"mrmess03";
 const LEN: usize = 96;
 const NAME: usize = 18;
 
@@ -188,7 +188,7 @@ mod tests {
         // docs/spec/message.md §9
         let terms = Terms { mtu: 0x1_0203, slots: 4, credits: 0x506 };
         let mut bytes = [0; LEN];
-        bytes[..22].copy_from_slice(b"mrmess02\x01\x04\x06\x05\x03\x02\x01\x00\x00\x04name");
+        bytes[..22].copy_from_slice(b"mrmess03\x01\x04\x06\x05\x03\x02\x01\x00\x00\x04name");
         assert_eq!(Greeting::Hello(terms, "name".to_owned()).write(), bytes);
         bytes[17..22].fill(0);
         bytes[8] = 2;
@@ -215,7 +215,7 @@ mod tests {
         assert!(Greeting::receive(&other, &mut fds).unwrap().is_none());
         let impossible = Terms { mtu: 1, ..terms };
         let wrong = [Greeting::Welcome(impossible), Greeting::Hello(terms, "no name".to_owned())].map(|it| it.write());
-        for nonsense in [&b"mrmess02"[..], &[0; LEN], &[1; 2 * LEN], &wrong[0], &wrong[1]] {
+        for nonsense in [&b"mrmess03"[..], &[0; LEN], &[1; 2 * LEN], &wrong[0], &wrong[1]] {
             send(&one, nonsense, SendFlags::empty()).unwrap();
             assert_eq!(Greeting::receive(&other, &mut fds).unwrap_err(), Errno::BADMSG);
         }

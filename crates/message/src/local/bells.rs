@@ -72,7 +72,8 @@ impl Drop for Doorbells {
 }
 
 impl Doorbells {
-    pub fn new((out, into): (Sender, Receiver)) -> Self {
+    pub fn new((out, mut into): (Sender, Receiver), unwanted: &Arc<AtomicU64>) -> Self {
+        into.count_in(unwanted);
         let (wanted, changes) = (into.view(), Changes::default());
         Self { out: Some(out), into: Some(into), wanted, changes, has_rung: false, were_noted: false }
     }
@@ -201,6 +202,13 @@ impl<B: Buffer> Local<B> {
     /// How often doorbells came when there were none.
     pub fn bells_noted(&self) -> u64 {
         self.bells_noted
+    }
+
+    /// Doorbells that came and that nobody had claimed, ever.
+    pub fn bells_unwanted(&self) -> u64 {
+        let elsewhere = self.hosts.as_ref().map_or(0, |hosts| hosts.counters().unwanted);
+        // Relaxed: a count, which orders nothing.
+        self.unwanted.load(Ordering::Relaxed) + elsewhere
     }
 
     /// Whether there were doorbells when it was looked last.

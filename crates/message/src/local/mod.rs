@@ -35,6 +35,7 @@ use copies::deliver;
 use millrace_dma::{OtherProcess, OutOfRange, Window};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// What is heard from a pair, and said to it, in one turn.
 const TURN: usize = 64;
@@ -125,6 +126,8 @@ pub struct Local<B: Buffer = Vec<u8>> {
     moves: VecDeque<(Action, Origin)>,
     lost: VecDeque<(PairId, Breach)>,
     bells_noted: u64,
+    /// Doorbells that nobody had claimed, of all pairs of this host.
+    unwanted: Arc<AtomicU64>,
     /// The pair whose doorbells are looked at first.
     bells_next: usize,
     /// Bytes that were read where they were.
@@ -153,6 +156,7 @@ impl<B: Buffer> Local<B> {
             moves: VecDeque::new(),
             lost: VecDeque::new(),
             bells_noted: 0,
+            unwanted: Arc::default(),
             bells_next: 0,
             moved: 0,
             thresholds: Vec::new(),
@@ -211,7 +215,7 @@ impl<B: Buffer> Local<B> {
         let taken = memory.part(first + buffers_len(maker), buffers_len(taker))?;
         let (own, others) = if side == Side::Maker { (made, taken) } else { (taken, made) };
         let channel = Channel::new(memory, side)?;
-        let bells = Doorbells::new(doorbells(memory, side)?);
+        let bells = Doorbells::new(doorbells(memory, side)?, &self.unwanted);
         bells.publish(&self.filter);
         let pair = self.engine.connect(Way::Mapped, theirs).ok_or(JoinError::Terms)?;
         let at = pair.0 as usize;
