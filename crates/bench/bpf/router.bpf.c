@@ -44,6 +44,9 @@ struct job {
 	u32 l4_sum_at;
 	/* Where the port of the flow stands: of the source, or in answers of the destination. */
 	u32 port_at;
+	/* What is between Ethernet's addresses and its type: nothing, or four bytes of a tag. All of the above is without it. */
+	u32 shift;
+	u32 reserved;
 	u64 headers[HEADERS / 8];
 };
 
@@ -51,11 +54,14 @@ struct job {
 struct count {
 	u64 frames;
 	u64 bytes;
-	/* Those whose addresses are not the expected ones. */
+	/* Those whose type or addresses are not the expected ones. */
 	u64 wrong;
 	/* Source and destination, in network byte order, where the mask has ones. */
 	u32 source, source_mask;
 	u32 destination, destination_mask;
+	/* The Ethernet type that they should have, as on the wire. */
+	u32 kind;
+	u32 reserved;
 };
 
 struct {
@@ -84,12 +90,23 @@ static inline u16 folded(u32 sum)
 	return swapped(~sum);
 }
 
+/* What differs between flows. The verifier wants numbers. */
+static inline __attribute__((always_inline)) void write_flow(u8 *data, const struct job *job, u32 flow)
+{
+	u32 port = FIRST_PORT + flow % PORTS, half = job->half + flow / PORTS;
+
+	*(u16 *)(data + (job->half_at == 28 ? 28 : 32)) = swapped(half);
+	*(u16 *)(data + (job->port_at == 34 ? 34 : 36)) = swapped(port);
+	*(u16 *)(data + 24) = folded(job->ip_sum + half);
+	*(u16 *)(data + (job->l4_sum_at == 40 ? 40 : 50)) = folded(job->l4_sum + half + port);
+}
+
 SEC("xdp") int generate(struct xdp_md *ctx)
 {
 	u32 core = get_smp_processor_id();
 	struct job *job = map_lookup_elem(&jobs, &core);
 	u8 *data = (u8 *)(long)ctx->data, *end = (u8 *)(long)ctx->data_end;
-	u32 flow, next, port, half;
+	u32 flow, next;
 
 	if (!job || data + HEADERS > end)
 		return XDP_DROP;
@@ -98,17 +115,14 @@ SEC("xdp") int generate(struct xdp_md *ctx)
 	if (next >= job->flows)
 		next -= job->flows;
 	job->flow = next;
-	port = FIRST_PORT + flow % PORTS;
-	half = job->half + flow / PORTS;
 
 #pragma unroll
 	for (u32 word = 0; word < HEADERS / 8; word++)
 		*(u64 *)(data + 8 * word) = job->headers[word];
-	/* The verifier wants numbers here. */
-	*(u16 *)(data + (job->half_at == 28 ? 28 : 32)) = swapped(half);
-	*(u16 *)(data + (job->port_at == 34 ? 34 : 36)) = swapped(port);
-	*(u16 *)(data + 24) = folded(job->ip_sum + half);
-	*(u16 *)(data + (job->l4_sum_at == 40 ? 40 : 50)) = folded(job->l4_sum + half + port);
+	if (job->shift == 4)
+		write_flow(data + 4, job, flow);
+	else
+		write_flow(data, job, flow);
 	job->sent++;
 	return redirect(job->device, 0);
 }
@@ -117,15 +131,24 @@ SEC("xdp") int sink(struct xdp_md *ctx)
 {
 	u32 core = get_smp_processor_id();
 	struct count *count = map_lookup_elem(&counts, &core);
-	u8 *data = (u8 *)(long)ctx->data, *end = (u8 *)(long)ctx->data_end;
+	u8 *data = (u8 *)(long)ctx->data, *end = (u8 *)(long)ctx->data_end, *ip;
+	u16 kind;
 
-	/* What Linux says by itself does not count. */
-	if (!count || data + 34 > end || *(u16 *)(data + 12) != swapped(0x0800))
+	if (!count || data + 42 > end)
 		return XDP_DROP;
+	kind = *(u16 *)(data + 12);
+	if (kind == swapped(0x8100))
+		ip = data + 18;
+	else if (kind == swapped(0x8864))
+		ip = data + 22;
+	else if (kind == swapped(0x0800))
+		ip = data + 14;
+	else
+		return XDP_DROP; /* what Linux says by itself does not count */
 	count->frames++;
 	count->bytes += end - data;
-	if (((*(u32 *)(data + 26) ^ count->source) & count->source_mask) ||
-	    ((*(u32 *)(data + 30) ^ count->destination) & count->destination_mask))
+	if (kind != count->kind || ((*(u32 *)(ip + 12) ^ count->source) & count->source_mask) ||
+	    ((*(u32 *)(ip + 16) ^ count->destination) & count->destination_mask))
 		count->wrong++;
 	return XDP_DROP;
 }

@@ -102,6 +102,14 @@ pub fn run(shared: &Shared, args: &EspArgs) -> Result<(), Failure> {
     Ok(Output::new(shared.json).rows(&format!("medians of {} rounds, ns per packet, one core", args.rounds), &rows)?)
 }
 
+/// The row of AES-GCM-128 with 1400 bytes, on this thread's core.
+pub fn beside_the_cipher(rounds: u32, seconds: f64) -> Result<Row, Failure> {
+    const SIZE: usize = 1400;
+    let costs: Result<Vec<Costs>, Failure> =
+        (0..rounds).map(|_| measure(Algorithm::AesGcm128, SIZE, seconds)).collect();
+    Ok(row(Algorithm::AesGcm128, SIZE, &costs?))
+}
+
 fn row(algorithm: Algorithm, size: usize, costs: &[Costs]) -> Row {
     let of = |part: fn(&Costs) -> f64| median(&costs.iter().map(part).collect::<Vec<_>>());
     let ratio = |cipher: fn(&Costs) -> f64, esp: fn(&Costs) -> f64| {

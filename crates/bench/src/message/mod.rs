@@ -147,7 +147,8 @@ pub fn run(shared: &Shared, cores: Cores, args: &MessageArgs) -> Result<(), Fail
     let mut absent: Vec<(Metric, usize)> = Vec::new();
     let (mut failed, mut worst) = (None, 0);
     let steps = Steps::new("message", u64::from(args.rounds) * all.len() as u64);
-    for _ in 0..args.rounds {
+    // What was measured until it is interrupted is printed.
+    'all: for _ in 0..args.rounds {
         for (samples, lines) in all.iter_mut().zip(&mut lines) {
             let metric = samples.metric;
             steps.next(metric.word());
@@ -156,7 +157,7 @@ pub fn run(shared: &Shared, cores: Cores, args: &MessageArgs) -> Result<(), Fail
             let mut fastest = None;
             for column in [OURS, PEER, BESIDE] {
                 if stop::asked() {
-                    return Err(Failure::Interrupted);
+                    break 'all;
                 }
                 if absent.contains(&(metric, column)) {
                     continue;
@@ -189,6 +190,9 @@ pub fn run(shared: &Shared, cores: Cores, args: &MessageArgs) -> Result<(), Fail
     let rows: Vec<Row> =
         all.iter().zip(&lines).map(|(samples, lines)| row(samples, lines, (worst, args.buffers))).collect();
     Output::new(shared.json).rows(&format!("medians of up to {} rounds", args.rounds), &rows)?;
+    if stop::asked() {
+        return Err(Failure::Interrupted);
+    }
     failed.map_or(Ok(()), |why| Err(Failure::Found(why)))
 }
 

@@ -12,6 +12,28 @@ pub struct Namespace {
     ip: PathBuf,
 }
 
+/// What names of namespaces begin with; then comes the number of the process that has made them.
+const PREFIX: &str = "mrpeers";
+
+/// Removes, once, what benchmarks that were killed have left.
+fn remove_leftovers(ip: &Path) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let Ok(folder) = std::fs::read_dir("/run/netns") else { return };
+        for name in folder.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+            if owner(&name).is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+                // Somebody else may be at it, too.
+                let _ = Command::new(ip).args(["netns", "del", &name]).stderr(Stdio::null()).status();
+            }
+        }
+    });
+}
+
+/// The process that has made a namespace, if it was a benchmark.
+fn owner(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}
+
 /// What an interface has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -33,10 +55,11 @@ impl Namespace {
         if !rustix::process::geteuid().is_root() {
             return Err("network namespaces and AF_XDP need root; run this as root".to_owned());
         }
+        remove_leftovers(&ip);
         // A benchmark may have several of one kind at once.
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let name = format!("mrpeers{}-{serial}{ending}", std::process::id());
+        let name = format!("{PREFIX}{}-{serial}{ending}", std::process::id());
         run(&ip, |command| {
             command.args(["netns", "add", &name]);
         })?;
@@ -136,6 +159,14 @@ impl Drop for Namespace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn owners_are_processes() {
+        assert_eq!(owner("mrpeers4711-0a"), Some(4711));
+        for name in ["mrpeers", "mrpeers-1", "other4711-0", "mrpeersx-0"] {
+            assert_eq!(owner(name), None);
+        }
+    }
 
     #[test]
     fn counters_are_read_or_missed() {

@@ -2,10 +2,13 @@
 
 use millrace_tool::output::Row;
 
+use millrace_router::engine::Engine;
+
 use super::describe;
 use super::inline::{Inline, Passed, Wire};
 use super::lab::{Ends, Lab};
 use super::path::{Path, Router};
+use super::stand_in;
 use super::work::Traffic;
 use crate::median::median;
 
@@ -16,10 +19,21 @@ const TRIES: u32 = 6;
 /// How much of what is sent must have been fast where the router is on.
 const FAST: f64 = 0.99;
 
+/// Who forwards.
+enum Forwarder {
+    /// Linux, and nobody else.
+    Linux,
+    /// `millrace router` beside it.
+    Router(Router),
+    /// Its engine alone.
+    Engine(Box<Engine>),
+}
+
 /// A lab with who forwards in it, and what was measured there: nanoseconds for a packet.
 struct Rig {
+    traffic: Traffic,
     path: Path,
-    router: Option<Router>,
+    forwarder: Forwarder,
     inline: Inline,
     values: Vec<f64>,
 }
@@ -35,12 +49,29 @@ pub struct Cell {
 impl Rig {
     fn new(traffic: Traffic, path: Path, cores: &[usize]) -> Result<Self, String> {
         let lab = Lab::new(traffic.work, cores.len(), Ends::Dumb)?;
-        let router = if path == Path::Kernel { None } else { Some(Router::start(&lab, path)?) };
-        let mut rig = Self { path, router, inline: Inline::new(lab, cores)?, values: Vec::new() };
-        // Every flow is there, answered and known before anything counts.
+        let forwarder = match path {
+            Path::Kernel => Forwarder::Linux,
+            path => Forwarder::Router(Router::start(&lab, path)?),
+        };
+        Self::settle(Self { traffic, path, forwarder, inline: Inline::new(lab, cores)?, values: Vec::new() }, cores)
+    }
+
+    /// One without the daemon, by XDP.
+    fn with_engine(traffic: Traffic, cores: &[usize]) -> Result<Self, String> {
+        let lab = Lab::new(traffic.work, cores.len(), Ends::Dumb)?;
+        let engine = stand_in::engine(&lab, traffic.work)?;
+        let mut inline = Inline::new(lab, cores)?;
+        stand_in::begin(&engine, &mut inline, traffic)?;
+        let forwarder = Forwarder::Engine(Box::new(engine));
+        Self::settle(Self { traffic, path: Path::Xdp, forwarder, inline, values: Vec::new() }, cores)
+    }
+
+    /// Every flow is there, answered and known before anything counts.
+    fn settle(mut rig: Self, cores: &[usize]) -> Result<Self, String> {
+        let traffic = rig.traffic;
         for turn in 0..3 {
             let each = FIRST.max(2 * traffic.flows) / cores.len() as u32;
-            rig.run(traffic, Wire::Routed, each)?;
+            rig.run(Wire::Routed, each)?;
             if turn == 0 && traffic.work.is_tracked() {
                 rig.inline.answer(traffic)?;
             }
@@ -53,7 +84,8 @@ impl Rig {
     }
 
     /// Sends so many frames, none of which is lost.
-    fn run(&mut self, traffic: Traffic, wire: Wire, frames: u32) -> Result<Passed, String> {
+    fn run(&mut self, wire: Wire, frames: u32) -> Result<Passed, String> {
+        let traffic = self.traffic;
         let mut problem = String::new();
         for _ in 0..TRIES {
             let passed = self.inline.run(traffic, wire, frames)?;
@@ -66,20 +98,24 @@ impl Rig {
     }
 
     /// One sample.
-    fn measure(&mut self, traffic: Traffic, wire: Wire, seconds: f64) -> Result<f64, String> {
-        let first = self.run(traffic, wire, FIRST)?;
+    fn measure(&mut self, wire: Wire, seconds: f64) -> Result<f64, String> {
+        let first = self.run(wire, FIRST)?;
         let frames = (1e9 / first.ns() * seconds).clamp(1e3, 1e8) as u32;
         let before = self.fast()?;
-        let passed = self.run(traffic, wire, frames)?;
+        let passed = self.run(wire, frames)?;
         let fast = self.fast()? - before;
         if self.path.is_fast() && wire == Wire::Routed && (fast as f64) < FAST * passed.sent as f64 {
-            return Err(format!("{}: of {} packets {fast} were fast", describe(traffic), passed.sent));
+            return Err(format!("{}: of {} packets {fast} were fast", describe(self.traffic), passed.sent));
         }
         Ok(passed.ns())
     }
 
     fn fast(&self) -> Result<u64, String> {
-        self.router.as_ref().map_or(Ok(0), |router| router.fast(&self.inline.lab))
+        match &self.forwarder {
+            Forwarder::Linux => Ok(0),
+            Forwarder::Router(router) => router.fast(&self.inline.lab),
+            Forwarder::Engine(engine) => stand_in::fast(engine),
+        }
     }
 }
 
@@ -93,18 +129,24 @@ impl Cell {
         seconds: f64,
     ) -> Result<Self, String> {
         let rigs: Result<Vec<Rig>, String> = paths.iter().map(|path| Rig::new(traffic, *path, cores)).collect();
-        let (mut rigs, mut alone) = (rigs?, Vec::new());
-        for _ in 0..rounds {
-            if let Some(first) = rigs.first_mut() {
-                alone.push(first.measure(traffic, Wire::Short, seconds)?);
-            }
-            for rig in &mut rigs {
-                let value = rig.measure(traffic, Wire::Routed, seconds)?;
-                rig.values.push(value);
-            }
-        }
+        let mut rigs = rigs?;
+        let alone = take_turns(&mut rigs, rounds, seconds)?;
         let paths = rigs.into_iter().map(|rig| (rig.path, rig.values)).collect();
         Ok(Self { traffic, cores: cores.len(), paths, alone })
+    }
+
+    /// Measures these beside one another, by the engine alone on one core: a cell for each.
+    pub fn measure_engine(kinds: &[Traffic], core: usize, rounds: u32, seconds: f64) -> Result<Vec<Self>, String> {
+        let rigs: Result<Vec<Rig>, String> = kinds.iter().map(|kind| Rig::with_engine(*kind, &[core])).collect();
+        let mut rigs = rigs?;
+        let alone = take_turns(&mut rigs, rounds, seconds)?;
+        let cell = |rig: Rig| Self {
+            traffic: rig.traffic,
+            cores: 1,
+            paths: vec![(rig.path, rig.values)],
+            alone: alone.clone(),
+        };
+        Ok(rigs.into_iter().map(cell).collect())
     }
 
     /// Nanoseconds for a packet.
@@ -153,6 +195,21 @@ impl Cell {
     }
 }
 
+/// One sample of each in every round. What is returned are those of generator and sink alone.
+fn take_turns(rigs: &mut [Rig], rounds: u32, seconds: f64) -> Result<Vec<f64>, String> {
+    let mut alone = Vec::new();
+    for _ in 0..rounds {
+        if let Some(first) = rigs.first_mut() {
+            alone.push(first.measure(Wire::Short, seconds)?);
+        }
+        for rig in &mut *rigs {
+            let value = rig.measure(Wire::Routed, seconds)?;
+            rig.values.push(value);
+        }
+    }
+    Ok(alone)
+}
+
 /// Nothing is lost, and everything is as the work makes it.
 fn check(traffic: Traffic, path: Path, passed: Passed) -> Result<(), String> {
     let what = format!("{} by {}", describe(traffic), path.word());
@@ -160,7 +217,10 @@ fn check(traffic: Traffic, path: Path, passed: Passed) -> Result<(), String> {
         return Err(format!("{what}: of {} frames {} came", passed.sent, passed.came));
     }
     if passed.wrong != 0 {
-        return Err(format!("{what}: {} of {} frames came with wrong addresses", passed.wrong, passed.came));
+        return Err(format!(
+            "{what}: {} of {} frames came with a wrong type or wrong addresses",
+            passed.wrong, passed.came
+        ));
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_tool::cores;
+use rustix::net::sockopt;
 
 use super::lab::{Ends, Lab};
 use super::path::{Path, Router};
@@ -21,6 +22,8 @@ const PER_SECOND: u64 = 2_000;
 const FLOWS: u64 = 4_000;
 /// When packets of a flow are sent, in microseconds after its answer: as fast as they go, and then more and more rarely.
 const PLAN: [u64; 20] = [0, 0, 0, 0, 0, 0, 20, 40, 60, 80, 100, 150, 200, 300, 500, 1_000, 2_000, 3_000, 5_000, 10_000];
+/// Bytes that wait for the sink, which may not have its core for some time: all packets of all flows.
+const ROOM: usize = FLOWS as usize * (PLAN.len() + 1) * 1024;
 /// Until the last packets have arrived and the router has told of its rules; and how long answers are waited for.
 const REST: Duration = Duration::from_millis(300);
 
@@ -92,6 +95,7 @@ fn answer(lab: &Lab, core: Option<usize>, ended: &AtomicBool) -> Result<(), Stri
     enter(&lab.sink)?;
     let socket = UdpSocket::bind((SINK, SERVICE)).map_err(cannot)?;
     socket.set_read_timeout(Some(Duration::from_millis(20))).map_err(cannot)?;
+    sockopt::set_socket_recv_buffer_size_force(&socket, ROOM).map_err(|why| cannot(why.into()))?;
     let mut data = [0; 64];
     // Relaxed: the end of the measurement, sooner or later.
     while !ended.load(Ordering::Relaxed) {

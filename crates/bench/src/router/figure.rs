@@ -25,9 +25,11 @@ impl Figure {
     }
 }
 
-/// All of them; those that could not be measured have no value. `single` are those with one core that sends.
+/// All of them; those that could not be measured have no value. `single` are those with one core that sends, `beside` those of the engine
+/// alone.
 pub fn figures(
     single: &[Cell],
+    beside: &[Cell],
     off: Option<&Cell>,
     double: Option<&Cell>,
     streams: &[Stream],
@@ -48,6 +50,8 @@ pub fn figures(
         let (one, two) = (ns(1_000)?, double?.ns(Path::Xdp)?);
         Some(one / two)
     };
+    let by_engine = |work| beside.iter().find(|cell| cell.traffic.work == work)?.ns(Path::Xdp);
+    let to_route = |work| by_engine(Work::Route).zip(by_engine(work)).map(|(route, ns)| route / ns);
     let figure = |metric, value, goal| Figure { metric, value, goal };
     vec![
         figure("nat_64", ratio(Protocol::Udp, 64, 1), ">= 3.7"),
@@ -60,6 +64,8 @@ pub fn figures(
         figure("iperf3_tcp_offloads_gain_percent", gain(stream(Protocol::Tcp, true)), ">= 0"),
         figure("flows_100000_to_1", ns(1).zip(ns(100_000)).map(|(one, many)| one / many), ">= 0.75"),
         figure("two_cores_to_one", two_cores(), ">= 1.8"),
+        figure("vlan_to_route", to_route(Work::Vlan), "-"),
+        figure("pppoe_to_route", to_route(Work::Pppoe), "-"),
         figure("rule_delay_p50_ms", delays.and_then(|delays| delays.quantile(0.5)), "<= 0.05"),
         figure("rule_delay_p99_ms", delays.and_then(|delays| delays.quantile(0.99)), "<= 1"),
         figure(

@@ -1,5 +1,7 @@
 //! Generator and sink: frames injected into a wire and counted where they come out, all of it in one softirq on one core.
 
+use std::process::{Command, Stdio};
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use super::place::{enter, inside};
 use super::program::Programs;
 use super::work::{LEFT_MAC, SINK_MAC, Template, Traffic, stride};
 use crate::peers::namespace::Namespace;
+use crate::peers::process::find;
 
 /// Where frames go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +46,7 @@ pub struct Inline {
 pub struct Passed {
     pub sent: u64,
     pub came: u64,
-    /// With addresses other than the work makes.
+    /// With a type or addresses other than the work makes.
     pub wrong: u64,
     pub seconds: f64,
 }
@@ -58,7 +61,16 @@ impl Passed {
 /// Frames that may still be on their way when the generator has ended: they are there within this time, or lost.
 const LATE: Duration = Duration::from_millis(200);
 /// A `struct count` of the sink: three numbers, and what is expected.
-const COUNT: usize = 40;
+const COUNT: usize = 48;
+
+/// Lets nobody else have this thread's core while it works, as far as the system allows: the packet's whole way is in this thread, and would
+/// be interrupted by whatever else runs.
+fn take_core() -> Result<(), String> {
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let chrt = find("chrt", "util-linux")?;
+    let status = Command::new(chrt).args(["--fifo", "--pid", "1", &thread]).stderr(Stdio::null()).status();
+    status.map(drop).map_err(|why| format!("cannot start chrt: {why}"))
+}
 
 /// The number of an interface in this thread's namespace.
 pub fn index(name: &str) -> Result<u32, String> {
@@ -93,12 +105,14 @@ impl Inline {
             self.programs.set("jobs", *core as u32, &job)?;
         }
         self.expect(traffic, wire)?;
-        let start = Instant::now();
-        thread::scope(|scope| {
-            let senders: Vec<_> =
-                self.cores.iter().map(|core| scope.spawn(|| self.send(*core, &template, frames))).collect();
-            senders.into_iter().try_for_each(|sender| sender.join().map_err(|_| "a sender has panicked".to_owned())?)
-        })?;
+        let ready = Barrier::new(self.cores.len());
+        let starts: Result<Vec<Instant>, String> = thread::scope(|scope| {
+            let send = |core: usize| self.send(&self.lab.source, core, &template, frames, &ready);
+            let senders: Vec<_> = self.cores.iter().map(|core| scope.spawn(move || send(*core))).collect();
+            let started = senders.into_iter().map(|sender| sender.join());
+            started.map(|start| start.map_err(|_| "a sender has panicked".to_owned())?).collect()
+        });
+        let start = starts?.into_iter().min().unwrap_or_else(Instant::now);
         let sent = u64::from(frames) * self.cores.len() as u64;
         // All of it was done inline, unless Linux has left some to a thread of its own.
         let (mut seconds, ended) = (start.elapsed().as_secs_f64(), Instant::now());
@@ -119,19 +133,27 @@ impl Inline {
         let (template, core) = (Template::answer(traffic), self.cores.first().copied().unwrap_or(0));
         self.programs.set("jobs", core as u32, &template.job(self.back, traffic.flows, stride(traffic.flows, 0), 0))?;
         thread::scope(|scope| {
-            let sender = scope.spawn(|| self.send_from(&self.lab.sink, core, &template, traffic.flows));
-            sender.join().map_err(|_| "a sender has panicked".to_owned())?
+            let alone = Barrier::new(1);
+            let sender = scope.spawn(move || self.send(&self.lab.sink, core, &template, traffic.flows, &alone));
+            sender.join().map_err(|_| "a sender has panicked".to_owned())?.map(drop)
         })
     }
 
-    fn send(&self, core: usize, template: &Template, frames: u32) -> Result<(), String> {
-        self.send_from(&self.lab.source, core, template, frames)
-    }
-
-    fn send_from(&self, place: &Namespace, core: usize, template: &Template, frames: u32) -> Result<(), String> {
-        cores::pin(core)?;
-        enter(place)?;
-        self.programs.run("generate", &template.frame, frames)
+    /// Sends by this core, and says when it began, with all others.
+    fn send(
+        &self,
+        place: &Namespace,
+        core: usize,
+        template: &Template,
+        frames: u32,
+        ready: &Barrier,
+    ) -> Result<Instant, String> {
+        let prepared = cores::pin(core).and_then(|()| enter(place)).and_then(|()| take_core());
+        ready.wait();
+        let start = Instant::now();
+        prepared?;
+        self.programs.run("generate", &template.frame, frames)?;
+        Ok(start)
     }
 
     /// Tells the sink what to count from now on.
@@ -145,6 +167,9 @@ impl Inline {
             value.extend(address.map_or([0; 4], |address| address.octets()));
             value.extend(if address.is_some() { [0xff; 4] } else { [0; 4] });
         }
+        let kind = if wire == Wire::Routed { traffic.work.seen_type() } else { traffic.work.sent_type() };
+        value.extend(u32::from(kind.to_be()).to_ne_bytes());
+        value.extend([0; 4]);
         // Linux may take a packet to another core.
         cores::allowed().iter().try_for_each(|core| self.programs.set("counts", *core as u32, &value))
     }

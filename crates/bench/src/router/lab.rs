@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use super::inline::index;
 use super::place::inside;
 use super::work::{LEFT_MAC, RIGHT_MAC, ROUTER_LEFT, ROUTER_RIGHT, SINK, SINK_MAC, SOURCE, SOURCE_MAC, Work};
 use crate::peers::namespace::Namespace;
@@ -114,6 +115,26 @@ impl Lab {
             }
         }
         self.router.run(&["sh", "-euc", &script])
+    }
+
+    /// Makes an interface of the router that has the addresses and routes which were those of `of`, and says its number. To be called in the
+    /// router's namespace.
+    pub fn stand_in(&self, of: &str, name: &str) -> Result<u32, String> {
+        let (own, end, end_mac) =
+            if of == LEFT { (ROUTER_LEFT, SOURCE, SOURCE_MAC) } else { (ROUTER_RIGHT, SINK, SINK_MAC) };
+        let way = if of == LEFT { String::new() } else { format!("ip route replace default via {end} dev {name}") };
+        let script = format!(
+            "ip address flush dev {of}\n\
+             ip link add {name} type veth peer name {name}-end\n\
+             ip link set {name} up\n\
+             ip link set {name}-end up\n\
+             ip address add {own}/24 dev {name}\n\
+             ip neighbour replace {end} lladdr {} dev {name} nud permanent\n\
+             {way}",
+            mac(end_mac)
+        );
+        self.router.run(&["sh", "-euc", &script])?;
+        index(name)
     }
 
     /// How many connections conntrack has in the router.

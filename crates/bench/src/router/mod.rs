@@ -2,6 +2,7 @@
 //!
 //! * [`lab`]: three network namespaces, of which [`place`] puts threads into one. [`work`]: what the router does, and the packets.
 //! * [`inline`]: generator and sink, which are BPF ([`program`]). [`path`]: who forwards. [`cell`]: one kind of traffic by everybody.
+//! * [`stand_in`]: the engine alone, for what the kernel at hand has no interfaces for.
 //! * [`streams`]: iperf3. [`delay`]: how soon a flow is fast. [`figure`]: what goals are set for.
 
 mod cell;
@@ -12,6 +13,7 @@ mod lab;
 mod path;
 mod place;
 mod program;
+mod stand_in;
 mod streams;
 mod work;
 
@@ -39,9 +41,17 @@ router is what limits and nothing is lost: a loss is an error. Needs root.
 
 path   kernel: Linux alone. xdp and tc: millrace router there. off: as xdp, switched
        off. alone: generator and sink on a wire of their own
-work   route: no conntrack. snat: masquerade. dnat: to the sink's address
+work   route: no conntrack. snat: masquerade. dnat: to the sink's address.
+       vlan: out of a VLAN into another one. pppoe: into a session. esp: see
+       millrace bench esp
 flows  differ in their source port, from 40,000 on also in an address
 ns     what a packet takes; ns_net and ratio_net are without generator and sink
+
+vlan and pppoe have no peer: kernels without 8021q and PPP are common, and this
+one may be such. They are measured by the router's program alone, beside route by
+the same (vlan_to_route, pppoe_to_route): interfaces of another kind have the
+addresses, and rules are put in force without Linux having shown the same. Nor
+has esp a peer in a kernel without ESP: its measure is the bare cipher.
 
 Beside one core that sends, two are measured (1,000 flows), and iperf3 with
 packets of 1400 bytes, whose ends share the cores with the router.
@@ -51,6 +61,7 @@ nat_64, nat_1400, nat_64_100000  snat by xdp, by the kernel's rate; 1 and 100,00
 tcp_1400_gain_percent  how much faster frames of 1400 bytes go with the router
 iperf3_*_gain_percent  the same by iperf3, with offloads off
 flows_100000_to_1      rate of 100,000 flows by that of one, 64 bytes
+vlan_to_route, pppoe_to_route  rate by that of route, in turns with it, 64 bytes
 two_cores_to_one       rate of two cores by that of one, 64 bytes, 1,000 flows
 rule_delay_p99_ms      from a flow's answer to its first fast packet, 2,000 begin a second
 off_cost_percent       how much slower Linux is with the router switched off
@@ -60,8 +71,8 @@ Examples:
   millrace bench router --work snat --frame 64 --flows 1,100000 --rounds 9 --json")]
 pub struct RouterArgs {
     /// What the router does
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = Work::ALL.map(Work::word))]
-    work: Vec<Work>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["route", "snat", "dnat", "vlan", "pppoe", "esp"])]
+    work: Vec<Asked>,
     /// Bytes of a frame, without FCS
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [64, 1400], value_parser = clap::value_parser!(u16).range(64..=1514))]
     frame: Vec<u16>,
@@ -80,6 +91,37 @@ pub struct RouterArgs {
     /// Only what one core sends, and no figures
     #[arg(long)]
     only_cells: bool,
+}
+
+/// What the router can be asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Asked {
+    /// Routing alone; conntrack is not there
+    Route,
+    /// The source's address becomes the router's (masquerade)
+    Snat,
+    /// The router's address becomes the sink's
+    Dnat,
+    /// Routing from one VLAN into another one
+    Vlan,
+    /// Routing into a session of PPPoE
+    Pppoe,
+    /// Packets into a tunnel of ESP, in user space
+    Esp,
+}
+
+impl Asked {
+    /// What the router does in a lab.
+    fn work(self) -> Option<Work> {
+        match self {
+            Asked::Route => Some(Work::Route),
+            Asked::Snat => Some(Work::Snat),
+            Asked::Dnat => Some(Work::Dnat),
+            Asked::Vlan => Some(Work::Vlan),
+            Asked::Pppoe => Some(Work::Pppoe),
+            Asked::Esp => None,
+        }
+    }
 }
 
 /// What is measured, and with what.
@@ -108,16 +150,21 @@ impl Plan<'_> {
     fn measure(&self, shared: &Shared) -> Result<(), Failure> {
         let output = Output::new(shared.json);
         let kinds = self.kinds();
-        let more = if self.args.only_cells { 0 } else { 3 + Kind::ALL.len() };
+        let more = if self.args.only_cells { 2 } else { 5 + Kind::ALL.len() };
         let steps = Steps::new("router", (kinds.len() + more) as u64);
         let mut single = Vec::new();
         for traffic in kinds {
             steps.next(describe(traffic));
             single.push(self.cell(traffic, &self.paths, 1)?);
         }
+        steps.next("vlan and pppoe");
+        let beside = self.beside_route()?;
+        steps.next("esp");
+        let esp = self.esp()?;
         if self.args.only_cells {
             drop(steps);
-            return self.print(&output, &single.iter().flat_map(Cell::rows).collect::<Vec<_>>());
+            self.print(&output, &single.iter().chain(&beside).flat_map(Cell::rows).collect::<Vec<_>>())?;
+            return self.print(&output, &esp);
         }
         let traffic = |work, flows| Traffic { work, protocol: Protocol::Udp, size: 64, flows };
         steps.next("two cores");
@@ -143,30 +190,64 @@ impl Plan<'_> {
             interrupted()?;
         }
         drop(steps);
-        let cells = single.iter().chain(&double).chain(&off);
+        let cells = single.iter().chain(&beside).chain(&double).chain(&off);
         self.print(&output, &cells.flat_map(Cell::rows).collect::<Vec<_>>())?;
         self.print(&output, &streams.iter().flat_map(Stream::rows).collect::<Vec<_>>())?;
-        let figures = figure::figures(&single, off.as_ref(), double.as_ref(), &streams, delays.as_ref());
+        self.print(&output, &esp)?;
+        let figures = figure::figures(&single, &beside, off.as_ref(), double.as_ref(), &streams, delays.as_ref());
         self.print(&output, &figures.iter().map(figure::Figure::row).collect::<Vec<_>>())
     }
 
     /// What one core sends.
     fn kinds(&self) -> Vec<Traffic> {
         let mut kinds = Vec::new();
-        for work in &self.args.work {
+        for work in self.args.work.iter().filter_map(|asked| asked.work()).filter(|work| !work.is_encapsulated()) {
             for size in &self.args.frame {
                 kinds.extend(self.args.flows.iter().map(|flows| Traffic {
-                    work: *work,
+                    work,
                     protocol: Protocol::Udp,
                     size: *size,
                     flows: *flows,
                 }));
             }
-            if *work == Work::Snat && !self.args.only_cells {
-                kinds.push(Traffic { work: *work, protocol: Protocol::Tcp, size: 1400, flows: 1 });
+            if work == Work::Snat && !self.args.only_cells {
+                kinds.push(Traffic { work, protocol: Protocol::Tcp, size: 1400, flows: 1 });
             }
         }
         kinds
+    }
+
+    /// One flow through the engine alone: route, and beside it what has no peer in the kernel. Nothing if that was not asked for.
+    fn beside_route(&self) -> Result<Vec<Cell>, Failure> {
+        let asked = self.args.work.iter().filter_map(|asked| asked.work()).filter(|work| work.is_encapsulated());
+        let works: Vec<Work> = std::iter::once(Work::Route).chain(asked).collect();
+        if works.len() == 1 || !self.paths.contains(&Path::Xdp) {
+            return Ok(Vec::new());
+        }
+        note("vlan, pppoe: the router's program alone, beside route by the same; no row by the kernel");
+        let kinds: Vec<Traffic> =
+            works.iter().map(|work| Traffic { work: *work, protocol: Protocol::Udp, size: 64, flows: 1 }).collect();
+        let core = self.cores.first().copied().unwrap_or(0);
+        let cells = Cell::measure_engine(&kinds, core, self.args.rounds, self.args.seconds).map_err(Failure::Found)?;
+        interrupted()?;
+        Ok(cells)
+    }
+
+    /// A packet into a tunnel beside the bare cipher, on one core.
+    fn esp(&self) -> Result<Vec<Row>, Failure> {
+        if !self.args.work.contains(&Asked::Esp) {
+            return Ok(Vec::new());
+        }
+        let (rounds, seconds) = (self.args.rounds, self.args.seconds);
+        let core = self.cores.first().copied();
+        let measure = move || {
+            core.map_or(Ok(()), cores::pin).map_err(Failure::Found)?;
+            crate::esp::beside_the_cipher(rounds, seconds)
+        };
+        let row = std::thread::spawn(measure).join();
+        let row = row.map_err(|_| Failure::Found("a thread of the benchmark has panicked".to_owned()))??;
+        interrupted()?;
+        Ok(vec![row])
     }
 
     fn cell(&self, traffic: Traffic, paths: &[Path], cores: usize) -> Result<Cell, Failure> {
@@ -177,6 +258,9 @@ impl Plan<'_> {
     }
 
     fn print(&self, output: &Output, rows: &[Row]) -> Result<(), Failure> {
+        if rows.is_empty() {
+            return Ok(());
+        }
         Ok(output.rows(&format!("medians of {} rounds", self.args.rounds), rows)?)
     }
 }

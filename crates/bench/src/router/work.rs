@@ -25,7 +25,7 @@ const PORTS: u32 = 40_000;
 pub const MOST_FLOWS: u32 = 200 * PORTS;
 
 /// What the router does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Routing alone; conntrack is not there.
     Route,
@@ -33,7 +33,16 @@ pub enum Work {
     Snat,
     /// The router's address becomes the sink's.
     Dnat,
+    /// Routing from one VLAN into another one.
+    Vlan,
+    /// Routing into a session of PPPoE.
+    Pppoe,
 }
+
+/// The VLANs, and the session.
+pub const VLAN_IN: u16 = 10;
+pub const VLAN_OUT: u16 = 20;
+pub const SESSION: u16 = 0x4321;
 
 /// What is in the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,20 +62,48 @@ pub struct Traffic {
 }
 
 impl Work {
-    pub const ALL: [Work; 3] = [Work::Route, Work::Snat, Work::Dnat];
+    #[cfg(test)]
+    const ALL: [Work; 5] = [Work::Route, Work::Snat, Work::Dnat, Work::Vlan, Work::Pppoe];
 
     pub fn word(self) -> &'static str {
         match self {
             Work::Route => "route",
             Work::Snat => "snat",
             Work::Dnat => "dnat",
+            Work::Vlan => "vlan",
+            Work::Pppoe => "pppoe",
+        }
+    }
+
+    /// Whether that takes interfaces that a kernel may not have.
+    pub fn is_encapsulated(self) -> bool {
+        matches!(self, Work::Vlan | Work::Pppoe)
+    }
+
+    /// What is between the addresses and the type of the frames that the source sends.
+    fn front(self) -> &'static [u8] {
+        const TAG: [u8; 4] = [0x81, 0, 0, VLAN_IN as u8];
+        if self == Work::Vlan { &TAG } else { &[] }
+    }
+
+    /// The Ethernet type of the frames that the source sends.
+    pub fn sent_type(self) -> u16 {
+        if self == Work::Vlan { 0x8100 } else { 0x0800 }
+    }
+
+    /// That of the frames that the sink sees.
+    pub fn seen_type(self) -> u16 {
+        match self {
+            Work::Route | Work::Snat | Work::Dnat => 0x0800,
+            Work::Vlan => 0x8100,
+            Work::Pppoe => 0x8864,
         }
     }
 
     /// The ruleset of nft, which does not take chains on one line.
     pub fn ruleset(self) -> Option<String> {
         let (hook, priority, rule) = match self {
-            Work::Route => return None,
+            Work::Route | Work::Vlan | Work::Pppoe => return None,
             Work::Snat => ("postrouting", "srcnat", "oifname right masquerade".to_owned()),
             Work::Dnat => ("prerouting", "dstnat", format!("ip daddr {PUBLIC} dnat to {SINK}")),
         };
@@ -75,14 +112,14 @@ impl Work {
 
     /// Whether conntrack has an entry for each flow.
     pub fn is_tracked(self) -> bool {
-        self != Work::Route
+        matches!(self, Work::Snat | Work::Dnat)
     }
 
     /// From and to which addresses the source sends; that of its flows is higher in one of them.
     pub fn sent(self) -> (Ipv4Addr, Ipv4Addr) {
         match self {
             // A source port of the router is one flow to each destination.
-            Work::Route | Work::Snat => (SOURCE, FAR),
+            Work::Route | Work::Snat | Work::Vlan | Work::Pppoe => (SOURCE, FAR),
             Work::Dnat => (SOURCE, PUBLIC),
         }
     }
@@ -90,7 +127,7 @@ impl Work {
     /// From and to which addresses the sink sees packets come; nothing where flows differ.
     pub fn seen(self) -> (Option<Ipv4Addr>, Option<Ipv4Addr>) {
         match self {
-            Work::Route => (Some(SOURCE), None),
+            Work::Route | Work::Vlan | Work::Pppoe => (Some(SOURCE), None),
             Work::Snat => (Some(ROUTER_RIGHT), None),
             Work::Dnat => (None, Some(SINK)),
         }
@@ -99,7 +136,7 @@ impl Work {
     /// From and to which addresses the sink answers.
     fn answered(self) -> (Ipv4Addr, Ipv4Addr) {
         match self {
-            Work::Route => (FAR, SOURCE),
+            Work::Route | Work::Vlan | Work::Pppoe => (FAR, SOURCE),
             Work::Snat => (FAR, ROUTER_RIGHT),
             Work::Dnat => (SINK, SOURCE),
         }
@@ -138,6 +175,8 @@ pub struct Template {
     pub l4_sum: u32,
     pub l4_sum_at: u32,
     pub port_at: u32,
+    /// Bytes of a tag, which the places above are without.
+    pub shift: u32,
 }
 
 impl Template {
@@ -162,13 +201,15 @@ impl Template {
         port_at: usize,
     ) -> Self {
         let (number, header, sum_at) = traffic.protocol.numbers();
-        let length = usize::from(traffic.size);
+        let front = traffic.work.front();
+        let size = traffic.size - front.len() as u16;
+        let length = usize::from(size);
         let mut frame = vec![0x5a; length];
         frame[..6].copy_from_slice(&macs[0]);
         frame[6..12].copy_from_slice(&macs[1]);
         frame[12..14].copy_from_slice(&[8, 0]);
         frame[14..24].copy_from_slice(&[0x45, 0, 0, 0, 0, 1, 0, 0, 64, number]);
-        frame[16..18].copy_from_slice(&(traffic.size - 14).to_be_bytes());
+        frame[16..18].copy_from_slice(&(size - 14).to_be_bytes());
         frame[24..26].fill(0);
         frame[26..30].copy_from_slice(&source.octets());
         frame[30..34].copy_from_slice(&destination.octets());
@@ -176,7 +217,7 @@ impl Template {
         // The other port.
         frame[70 - port_at..72 - port_at].copy_from_slice(&SERVICE.to_be_bytes());
         match traffic.protocol {
-            Protocol::Udp => frame[38..40].copy_from_slice(&(traffic.size - 34).to_be_bytes()),
+            Protocol::Udp => frame[38..40].copy_from_slice(&(size - 34).to_be_bytes()),
             // Numbers, a header of five words, ACK, a window.
             Protocol::Tcp => frame[38..50].copy_from_slice(&[0, 0, 1, 0, 0, 0, 2, 0, 0x50, 0x10, 0x40, 0]),
         }
@@ -184,8 +225,10 @@ impl Template {
         frame[half_at..half_at + 2].fill(0);
         let ip_sum = sum(&frame[14..34]);
         // The pseudo header: addresses, protocol, length.
-        let l4_sum = fold(sum(&frame[26..]) + u32::from(number) + u32::from(traffic.size - 34));
-        Self { frame, half_at: half_at as u32, half, ip_sum, l4_sum, l4_sum_at: sum_at as u32, port_at: port_at as u32 }
+        let l4_sum = fold(sum(&frame[26..]) + u32::from(number) + u32::from(size - 34));
+        frame.splice(12..12, front.iter().copied());
+        let [half_at, l4_sum_at, port_at, shift] = [half_at, sum_at, port_at, front.len()].map(|at| at as u32);
+        Self { frame, half_at, half, ip_sum, l4_sum, l4_sum_at, port_at, shift }
     }
 
     /// The frame of a flow, as the generator makes it.
@@ -194,7 +237,9 @@ impl Template {
         const FIRST_PORT: u32 = 10_000;
         let mut frame = self.frame.clone();
         let (half, port) = (self.half + flow / PORTS, FIRST_PORT + flow % PORTS);
-        let mut put = |at: u32, value: u32| frame[at as usize..][..2].copy_from_slice(&(value as u16).to_be_bytes());
+        let mut put = |at: u32, value: u32| {
+            frame[(at + self.shift) as usize..][..2].copy_from_slice(&(value as u16).to_be_bytes());
+        };
         put(self.half_at, half);
         put(self.port_at, port);
         put(24, !fold(self.ip_sum + half));
@@ -216,6 +261,8 @@ impl Template {
             self.l4_sum,
             self.l4_sum_at,
             self.port_at,
+            self.shift,
+            0,
         ];
         job.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
         job.extend_from_slice(&self.frame[..HEADERS]);
@@ -262,10 +309,18 @@ mod tests {
                 let templates = [Template::new(traffic, LEFT_MAC), Template::answer(traffic)];
                 let flows = [0, 1, PORTS - 1, PORTS, 100_000, MOST_FLOWS - 1];
                 for (template, flow) in templates.iter().flat_map(|one| flows.map(|flow| (one, flow))) {
-                    let frame = template.of_flow(flow);
+                    let mut frame = template.of_flow(flow);
+                    assert_eq!(frame.len(), 64);
+                    let type_at = 12 + template.shift as usize;
+                    assert_eq!(frame[type_at..type_at + 2], [8, 0]);
+                    frame.drain(12..type_at);
                     assert_eq!(sum(&frame[14..34]), 0xffff, "{work:?} {flow}");
                     let (number, ..) = protocol.numbers();
-                    assert_eq!(fold(sum(&frame[26..]) + u32::from(number) + 30), 0xffff, "{work:?} {flow}");
+                    assert_eq!(
+                        fold(sum(&frame[26..]) + u32::from(number) + frame.len() as u32 - 34),
+                        0xffff,
+                        "{work:?} {flow}"
+                    );
                 }
             }
         }
@@ -290,6 +345,6 @@ mod tests {
     #[test]
     fn jobs_have_the_size_of_the_map() {
         let traffic = Traffic { work: Work::Snat, protocol: Protocol::Udp, size: 1400, flows: 1 };
-        assert_eq!(Template::new(traffic, LEFT_MAC).job(1, 1, 0, 0).len(), 104);
+        assert_eq!(Template::new(traffic, LEFT_MAC).job(1, 1, 0, 0).len(), 112);
     }
 }
