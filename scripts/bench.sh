@@ -28,9 +28,9 @@ run classify classify
 run esp esp --size 64,576,1400
 run rdma rdma
 run rdma-sizes rdma --sweep --svg "$results/rdma.svg"
-run message message
+run message message --rounds 3
 run message-sizes message --sweep
-run router router
+run router router --rounds 3
 run message-buffers message --sweep=mtu --seconds 0.1 --svg "$results/message.svg"
 echo "results, latency.svg, matrix.svg, nodes.svg, rdma.svg and message.svg are in $results"
 if [ ${#failed[@]} -gt 0 ]; then
