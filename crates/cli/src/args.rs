@@ -8,8 +8,8 @@ use millrace_tool::options::Shared;
 
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
-    card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, message, pktgen, ports,
-    pppoe, rdma, read, receive, regs, router, socket, stats, transmit, verbs, workers,
+    agent, card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, message, pktgen,
+    ports, pppoe, rdma, read, receive, regs, router, socket, stats, transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -59,6 +59,8 @@ const USES: &Uses = &[
     (&["message"], &["json"]),
     (&["socket"], &[]),
     (&["pppoe"], &["json"]),
+    (&["agent", "status"], &["json"]),
+    (&["agent"], &["device"]),
     // Before the others: it has a `--mode` of its own.
     (&["router", "start"], &["json"]),
     (&["router", "status"], &["count", "json"]),
@@ -195,6 +197,8 @@ Examples:
     Pppoe(pppoe::PppoeArgs),
     /// Make a Linux router faster: what Linux does with a flow is done for the rest of it without Linux
     Router(router::RouterArgs),
+    /// Serve the flow table of a card to OpenFlow controllers
+    Agent(agent::AgentArgs),
     /// Measure, with the program millrace-bench
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod agent;
 pub mod bench;
 pub mod card;
 pub mod clients;

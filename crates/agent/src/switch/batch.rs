@@ -1,0 +1,82 @@
+//! Changes that go to the datapath together, and how they are taken back when it does not take them.
+
+use super::datapath::{Change, FlowKey};
+use super::entries::Entry;
+use super::groups::Group;
+use super::meters::Metering;
+use crate::wire::Message;
+
+/// What was there before.
+#[derive(Debug)]
+pub(super) enum Undo {
+    Flow(Box<FlowKey>, Option<Box<Entry>>),
+    Group(u32, Option<Box<Group>>),
+    Meter(u32, Option<Box<Metering>>),
+}
+
+/// An entry that goes, and of which somebody wants to know.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub entry: Entry,
+    pub reason: u8,
+    /// With which version.
+    pub version: u64,
+}
+
+/// A message that is a part of a batch.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub controller: u64,
+    pub xid: u32,
+    pub message: Message,
+    /// Its beginning, for an error.
+    pub head: Vec<u8>,
+}
+
+/// Most messages of a batch.
+pub(super) const MOST_ITEMS: usize = 512;
+
+/// What has been done to the switch and not yet to the datapath.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub changes: Vec<Change>,
+    pub undo: Vec<Undo>,
+    pub added: Vec<FlowKey>,
+    pub leaving: Vec<(FlowKey, Leaving)>,
+    pub items: Vec<Item>,
+    /// All that is in it, as it was asked for.
+    pub messages: Vec<Message>,
+}
+
+/// How far it was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    pub changes: usize,
+    pub undo: usize,
+    pub added: usize,
+    pub leaving: usize,
+    pub messages: usize,
+}
+
+impl Batch {
+    pub fn mark(&self) -> Mark {
+        Mark {
+            changes: self.changes.len(),
+            undo: self.undo.len(),
+            added: self.added.len(),
+            leaving: self.leaving.len(),
+            messages: self.messages.len(),
+        }
+    }
+
+    /// Forgets what came since; what is to be undone, the last first.
+    pub fn back_to(&mut self, mark: Mark) -> Vec<Undo> {
+        self.changes.truncate(mark.changes);
+        self.added.truncate(mark.added);
+        self.leaving.truncate(mark.leaving);
+        self.messages.truncate(mark.messages);
+        let mut undo = self.undo.split_off(mark.undo);
+        undo.reverse();
+        undo
+    }
+}

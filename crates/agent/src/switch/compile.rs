@@ -1,0 +1,320 @@
+//! What instructions and actions of a controller are in the flow table.
+
+use super::datapath::FlowKey;
+use super::fields::{has_tag, is_of_tag, port_of, set};
+use super::groups::Groups;
+use super::meters::Meters;
+use crate::wire::action::Action as Asked;
+use crate::wire::error::{Refusal, action as refused, instruction as instruction_refused};
+use crate::wire::instruction::Instruction;
+use crate::wire::port::number;
+use millrace_flow::Action;
+use millrace_flow::action::Reason;
+use millrace_flow::field::{Field, LOCAL, Wide};
+use millrace_flow::rule::{RuleError, RuleSpec, TABLES};
+
+/// What compiling has to know.
+pub(super) struct World<'a> {
+    pub groups: &'a Groups,
+    pub meters: &'a Meters,
+    /// Ports of the datapath that there are.
+    pub ports: &'a [u32],
+    /// Those of them with somebody at the other end.
+    pub live: &'a [u32],
+    /// Queues of the host.
+    pub queues: u32,
+}
+
+/// What an entry depends on, so that it is compiled again when that changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Use {
+    Group(u32),
+    Meter(u32),
+    /// All ports, or the state of some.
+    Ports,
+    /// It sends packets to controllers.
+    Controller,
+}
+
+/// What becomes of an entry.
+#[derive(Debug, Default)]
+pub(super) struct Compiled {
+    pub actions: Vec<Action>,
+    pub uses: Vec<Use>,
+}
+
+/// Actions that are being put together.
+struct Line<'a> {
+    world: &'a World<'a>,
+    reason: Reason,
+    /// The queue at the port that comes next.
+    queue: Option<u32>,
+    tagged: bool,
+    done: Compiled,
+    /// The frame is not what it is to be any more for what comes behind a group.
+    spoilt: bool,
+}
+
+/// The actions of an entry.
+///
+/// # Errors
+/// What cannot be, by type and code.
+pub(super) fn entry(key: &FlowKey, instructions: &[Instruction], world: &World<'_>) -> Result<Compiled, Refusal> {
+    let reason = if key.is_miss() { Reason::NoMatch } else { Reason::Action };
+    let mut line = Line::new(world, reason, has_tag(&key.matching));
+    let parts = Parts::of(instructions)?;
+    if let Some(meter) = parts.meter {
+        if !world.meters.has(meter) {
+            return Err(crate::wire::error::meter_mod::UNKNOWN_METER);
+        }
+        line.done.uses.push(Use::Meter(meter));
+        line.done.actions.push(Action::Meter(meter));
+    }
+    line.all(parts.apply)?;
+    let set = action_set(parts.write)?;
+    line.queue = None;
+    line.all(&set)?;
+    if let Some((metadata, mask)) = parts.metadata.filter(|(_, mask)| *mask != 0) {
+        line.push(Action::SetField {
+            field: Field::Metadata,
+            value: Wide::new(metadata & mask),
+            mask: Wide::new(mask),
+        })?;
+    }
+    if let Some(table) = parts.goto {
+        if table <= key.table || table >= TABLES {
+            return Err(instruction_refused::BAD_TABLE_ID);
+        }
+        // A table finds the action set as the one before has left it; here it is always empty.
+        if !parts.write.is_empty() {
+            return Err(instruction_refused::UNSUP_INST);
+        }
+        line.push(Action::GotoTable(table))?;
+    }
+    let mut compiled = line.done;
+    if compiled.actions.is_empty() {
+        compiled.actions.push(Action::Drop);
+    }
+    let rule = RuleSpec {
+        table: key.table,
+        priority: key.priority,
+        matching: key.matching,
+        actions: compiled.actions.clone(),
+        ..RuleSpec::default()
+    };
+    rule.check().map_err(|wrong| refused_by(&wrong))?;
+    Ok(compiled)
+}
+
+/// The actions of a packet from the controller, which may be anything.
+///
+/// # Errors
+/// What cannot be.
+pub(super) fn packet(actions: &[Asked], world: &World<'_>) -> Result<Vec<Action>, Refusal> {
+    let mut line = Line::new(world, Reason::Action, true);
+    line.all(actions)?;
+    Ok(line.done.actions)
+}
+
+/// Instructions by what they are. Each may be there once.
+#[derive(Default)]
+struct Parts<'a> {
+    meter: Option<u32>,
+    apply: &'a [Asked],
+    write: &'a [Asked],
+    metadata: Option<(u64, u64)>,
+    goto: Option<u8>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(instructions: &'a [Instruction]) -> Result<Self, Refusal> {
+        let mut parts = Self::default();
+        for (at, instruction) in instructions.iter().enumerate() {
+            let same = |other: &Instruction| std::mem::discriminant(other) == std::mem::discriminant(instruction);
+            if instructions[..at].iter().any(same) {
+                return Err(instruction_refused::UNSUP_INST);
+            }
+            match instruction {
+                Instruction::GotoTable(table) => parts.goto = Some(*table),
+                Instruction::WriteMetadata { metadata, mask } => parts.metadata = Some((*metadata, *mask)),
+                Instruction::WriteActions(actions) => parts.write = actions,
+                Instruction::ApplyActions(actions) => parts.apply = actions,
+                // It is empty already.
+                Instruction::ClearActions => {}
+                Instruction::Meter(meter) => parts.meter = Some(*meter),
+                Instruction::Experimenter { .. } => return Err(instruction_refused::BAD_EXPERIMENTER),
+            }
+        }
+        Ok(parts)
+    }
+}
+
+/// The order of an action set (section 5.10), whatever the order in which it was written; of each kind the last one counts.
+fn action_set(written: &[Asked]) -> Result<Vec<Asked>, Refusal> {
+    let rank = |action: &Asked| match action {
+        Asked::CopyTtlIn => 0,
+        Asked::PopVlan | Asked::PopMpls(_) | Asked::PopPbb => 1,
+        Asked::PushMpls(_) => 2,
+        Asked::PushPbb(_) => 3,
+        Asked::PushVlan(_) => 4,
+        Asked::CopyTtlOut => 5,
+        Asked::DecNwTtl | Asked::DecMplsTtl => 6,
+        Asked::SetField(_) | Asked::SetNwTtl(_) | Asked::SetMplsTtl(_) => 7,
+        Asked::SetQueue(_) => 8,
+        Asked::Group(_) => 9,
+        Asked::Output { .. } | Asked::Experimenter { .. } => 10,
+    };
+    let same = |one: &Asked, other: &Asked| match (one, other) {
+        (Asked::SetField(one), Asked::SetField(other)) => (one.class, one.field) == (other.class, other.field),
+        (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
+    };
+    let mut set: Vec<Asked> = Vec::new();
+    for action in written {
+        set.retain(|other| !same(other, action));
+        set.push(action.clone());
+    }
+    set.sort_by_key(rank);
+    let has_group = set.iter().any(|action| matches!(action, Asked::Group(_)));
+    // With a group, the output is left out (section 5.10).
+    set.retain(|action| !has_group || !matches!(action, Asked::Output { .. }));
+    // Who gets a packet comes last; without, nobody does, and nothing has to be done to it.
+    let someone = set.iter().any(|action| matches!(action, Asked::Group(_) | Asked::Output { .. }));
+    Ok(if someone { set } else { Vec::new() })
+}
+
+impl<'a> Line<'a> {
+    fn new(world: &'a World<'a>, reason: Reason, tagged: bool) -> Self {
+        Self { world, reason, queue: None, tagged, done: Compiled::default(), spoilt: false }
+    }
+
+    fn all(&mut self, actions: &[Asked]) -> Result<(), Refusal> {
+        actions.iter().try_for_each(|action| self.one(action))
+    }
+
+    fn push(&mut self, action: Action) -> Result<(), Refusal> {
+        if self.spoilt {
+            return Err(refused::UNSUPPORTED_ORDER);
+        }
+        self.done.actions.push(action);
+        Ok(())
+    }
+
+    fn one(&mut self, action: &Asked) -> Result<(), Refusal> {
+        match action {
+            Asked::Output { port, .. } => self.output(*port),
+            Asked::SetQueue(queue) => {
+                if *queue >= self.world.queues {
+                    return Err(refused::BAD_QUEUE);
+                }
+                self.queue = Some(*queue);
+                Ok(())
+            }
+            Asked::Group(group) => self.group(*group),
+            Asked::SetField(field) => {
+                let action = set(field)?;
+                if matches!(action, Action::SetField { field, .. } if is_of_tag(field)) && !self.tagged {
+                    return Err(refused::MATCH_INCONSISTENT);
+                }
+                self.push(action)
+            }
+            Asked::SetNwTtl(ttl) => {
+                let (field, value) = (Field::NwTtl, Wide::new((*ttl).into()));
+                self.push(Action::SetField { field, value, mask: field.full() })
+            }
+            Asked::SetMplsTtl(ttl) => {
+                let (field, value) = (Field::MplsTtl, Wide::new((*ttl).into()));
+                self.push(Action::SetField { field, value, mask: field.full() })
+            }
+            Asked::DecNwTtl => self.push(Action::DecTtl),
+            Asked::PushVlan(kind) => {
+                if !matches!(kind, 0x8100 | 0x88a8) {
+                    return Err(refused::BAD_ARGUMENT);
+                }
+                self.tagged = true;
+                self.push(Action::PushVlan(*kind))
+            }
+            Asked::PopVlan => {
+                if !std::mem::replace(&mut self.tagged, false) {
+                    return Err(refused::MATCH_INCONSISTENT);
+                }
+                self.push(Action::PopVlan)
+            }
+            Asked::Experimenter { .. } => Err(refused::BAD_EXPERIMENTER),
+            Asked::CopyTtlOut
+            | Asked::CopyTtlIn
+            | Asked::DecMplsTtl
+            | Asked::PushMpls(_)
+            | Asked::PopMpls(_)
+            | Asked::PushPbb(_)
+            | Asked::PopPbb => Err(refused::BAD_TYPE),
+        }
+    }
+
+    fn output(&mut self, port: u32) -> Result<(), Refusal> {
+        match port {
+            number::IN_PORT => self.push(Action::InPort),
+            number::CONTROLLER => {
+                self.done.uses.push(Use::Controller);
+                self.push(Action::Punt(self.reason))
+            }
+            number::LOCAL => {
+                let action = match self.queue {
+                    Some(queue) => Action::Queue(u16::try_from(queue).map_err(|_| refused::BAD_QUEUE)?),
+                    None => Action::Output(LOCAL),
+                };
+                self.push(action)
+            }
+            number::ALL | number::FLOOD => {
+                self.done.uses.push(Use::Ports);
+                // Where a frame came in, `output` leaves it out.
+                self.world.ports.iter().try_for_each(|port| self.push(Action::Output(*port)))
+            }
+            _ => {
+                let port = port_of(port).filter(|port| self.world.ports.contains(port)).ok_or(refused::BAD_OUT_PORT)?;
+                self.done.uses.push(Use::Ports);
+                self.push(Action::Output(port))
+            }
+        }
+    }
+
+    /// What buckets do is done to the frame as it was before the group. A bucket that changes it is done last, and nothing comes behind it.
+    fn group(&mut self, number: u32) -> Result<(), Refusal> {
+        let group = self.world.groups.get(number).ok_or(refused::BAD_OUT_GROUP)?;
+        self.done.uses.push(Use::Group(number));
+        if group.spreads() {
+            return self.push(Action::Rss(number));
+        }
+        self.done.uses.push(Use::Ports);
+        let mut parts = Vec::new();
+        for bucket in group.active(self.world.live) {
+            let mut part = Line::new(self.world, self.reason, self.tagged);
+            part.all(&bucket.actions)?;
+            let changes = part.done.actions.iter().any(|action| !millrace_flow::execute::emits(action));
+            // Without anybody who gets it, nothing has to be done to it.
+            if part.done.actions.iter().any(millrace_flow::execute::emits) {
+                parts.push((changes, part.done.actions));
+            }
+            self.done.uses.extend(part.done.uses);
+        }
+        parts.sort_by_key(|(changes, _)| *changes);
+        for (changes, actions) in parts {
+            actions.into_iter().try_for_each(|action| self.push(action))?;
+            self.spoilt |= changes;
+        }
+        Ok(())
+    }
+}
+
+fn refused_by(wrong: &RuleError) -> Refusal {
+    match wrong {
+        RuleError::NoTable(_) => crate::wire::error::flow_mod::BAD_TABLE_ID,
+        RuleError::Backward { .. } => instruction_refused::BAD_TABLE_ID,
+        RuleError::TooManyActions(_) => refused::TOO_MANY,
+        RuleError::NotSettable(_) => refused::BAD_SET_TYPE,
+        RuleError::SetValue(_) => refused::BAD_SET_ARGUMENT,
+        RuleError::Needs { .. } => refused::MATCH_INCONSISTENT,
+        RuleError::AfterGoto | RuleError::DropNotAlone | RuleError::NoAction => refused::UNSUPPORTED_ORDER,
+        RuleError::Range { .. } => refused::BAD_ARGUMENT,
+        RuleError::Meaningless | RuleError::Match(_) => crate::wire::error::matching::BAD_PREREQ,
+    }
+}

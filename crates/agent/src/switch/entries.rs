@@ -1,0 +1,130 @@
+//! Flow entries: which there are, by table, priority and match, and what they depend on.
+
+use super::compile::Use;
+use super::datapath::FlowKey;
+use crate::wire::flow::FlowMod;
+use crate::wire::instruction::Instruction;
+use crate::wire::oxm::Oxm;
+use std::collections::{HashMap, HashSet};
+
+/// A flow entry.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub cookie: u64,
+    pub flags: u16,
+    pub idle_timeout: u16,
+    pub hard_timeout: u16,
+    /// As it was asked for.
+    pub matching: Vec<Oxm>,
+    pub instructions: Vec<Instruction>,
+    pub uses: Vec<Use>,
+    /// The order in which entries were added.
+    pub sequence: u64,
+    /// The version with which it was added; `u64::MAX` until it is known.
+    pub added: u64,
+}
+
+impl Entry {
+    /// The message that adds it.
+    pub fn message(&self, key: &FlowKey) -> FlowMod {
+        FlowMod {
+            cookie: self.cookie,
+            cookie_mask: 0,
+            table: key.table,
+            command: crate::wire::flow::command::ADD,
+            idle_timeout: self.idle_timeout,
+            hard_timeout: self.hard_timeout,
+            priority: key.priority,
+            buffer: crate::wire::flow::NO_BUFFER,
+            out_port: crate::wire::port::number::ANY,
+            out_group: crate::wire::group::number::ANY,
+            flags: self.flags,
+            matching: self.matching.clone(),
+            instructions: self.instructions.clone(),
+        }
+    }
+
+    /// Whether it sends to a port.
+    pub fn sends(&self, port: u32) -> bool {
+        use crate::wire::action::Action;
+        self.any_action(|action| matches!(action, Action::Output { port: to, .. } if *to == port))
+    }
+
+    /// Whether it uses a group.
+    pub fn has_group(&self, group: u32) -> bool {
+        self.any_action(|action| matches!(action, crate::wire::action::Action::Group(used) if *used == group))
+    }
+
+    fn any_action(&self, mut is: impl FnMut(&crate::wire::action::Action) -> bool) -> bool {
+        self.instructions.iter().any(|instruction| match instruction {
+            Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => actions.iter().any(&mut is),
+            _ => false,
+        })
+    }
+}
+
+/// All entries.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    all: HashMap<FlowKey, Entry>,
+    users: HashMap<Use, HashSet<FlowKey>>,
+    in_table: HashMap<u8, usize>,
+}
+
+impl Entries {
+    pub fn get(&self, key: &FlowKey) -> Option<&Entry> {
+        self.all.get(key)
+    }
+
+    pub fn get_mut(&mut self, key: &FlowKey) -> Option<&mut Entry> {
+        self.all.get_mut(key)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&FlowKey, &Entry)> {
+        self.all.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// How many there are in a table.
+    pub fn in_table(&self, table: u8) -> usize {
+        self.in_table.get(&table).copied().unwrap_or(0)
+    }
+
+    /// Those that depend on something.
+    pub fn users(&self, of: Use) -> Vec<FlowKey> {
+        self.users.get(&of).map(|keys| keys.iter().copied().collect()).unwrap_or_default()
+    }
+
+    pub fn count_users(&self, of: Use) -> usize {
+        self.users.get(&of).map_or(0, HashSet::len)
+    }
+
+    /// Adds an entry, exchanges it or takes it away; what was there.
+    pub fn put(&mut self, key: FlowKey, entry: Option<Entry>) -> Option<Entry> {
+        let count = self.in_table.entry(key.table).or_default();
+        *count += usize::from(entry.is_some());
+        for of in entry.iter().flat_map(|entry| &entry.uses) {
+            self.users.entry(*of).or_default().insert(key);
+        }
+        let kept: Vec<Use> = entry.as_ref().map(|entry| entry.uses.clone()).unwrap_or_default();
+        let old = match entry {
+            Some(entry) => self.all.insert(key, entry),
+            None => self.all.remove(&key),
+        };
+        if let Some(old) = &old {
+            *count -= 1;
+            for of in old.uses.iter().filter(|of| !kept.contains(of)) {
+                if let Some(keys) = self.users.get_mut(of) {
+                    keys.remove(&key);
+                    if keys.is_empty() {
+                        self.users.remove(of);
+                    }
+                }
+            }
+        }
+        old
+    }
+}

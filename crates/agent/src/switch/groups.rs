@@ -1,0 +1,156 @@
+//! Groups: which there are, what they may be, and which buckets count.
+
+use crate::wire::action::Action;
+use crate::wire::error::{Refusal, group_mod as refused};
+use crate::wire::group::{Bucket, GroupDesc, kind};
+use crate::wire::port::number;
+use millrace_flow::rss::{GroupSpec, MAX_TABLE, MICROSOFT_KEY};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Most groups.
+pub const MOST_GROUPS: usize = 4096;
+/// Most buckets of a group.
+pub const MOST_BUCKETS: usize = 256;
+
+/// A group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// As it was asked for.
+    pub desc: GroupDesc,
+    /// When it was set up.
+    pub since: Duration,
+    /// What it is at the datapath, if it spreads over queues of the host.
+    pub(super) spread: Option<GroupSpec>,
+}
+
+/// All groups.
+#[derive(Debug, Default)]
+pub struct Groups {
+    all: BTreeMap<u32, Group>,
+}
+
+impl Groups {
+    /// The group of that number.
+    pub fn get(&self, number: u32) -> Option<&Group> {
+        self.all.get(&number)
+    }
+
+    /// All, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Group> {
+        self.all.values()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Sets one up, exchanges it or takes it away; what was there.
+    pub(super) fn put(&mut self, number: u32, group: Option<Group>) -> Option<Group> {
+        match group {
+            Some(group) => self.all.insert(number, group),
+            None => self.all.remove(&number),
+        }
+    }
+}
+
+impl Group {
+    /// A group as it was asked for, if it can be.
+    pub(super) fn new(desc: GroupDesc, since: Duration, queues: u32) -> Result<Self, Refusal> {
+        if desc.group > crate::wire::group::number::MAX {
+            return Err(refused::INVALID_GROUP);
+        }
+        if desc.buckets.len() > MOST_BUCKETS {
+            return Err(refused::OUT_OF_BUCKETS);
+        }
+        let chained = |bucket: &Bucket| bucket.actions.iter().any(|action| matches!(action, Action::Group(_)));
+        if desc.buckets.iter().any(chained) {
+            return Err(refused::CHAINING_UNSUPPORTED);
+        }
+        let mut spread = None;
+        match desc.kind {
+            kind::ALL => {}
+            kind::INDIRECT if desc.buckets.len() == 1 => {}
+            kind::INDIRECT => return Err(refused::INVALID_GROUP),
+            kind::SELECT => spread = select(&desc.buckets, queues)?,
+            kind::FAST_FAILOVER => watched(&desc.buckets)?,
+            _ => return Err(refused::BAD_TYPE),
+        }
+        if desc.kind != kind::SELECT && desc.buckets.iter().any(|bucket| bucket.weight > 1) {
+            return Err(refused::WEIGHT_UNSUPPORTED);
+        }
+        Ok(Self { desc, since, spread })
+    }
+
+    /// Whether it is a group of the datapath.
+    pub(super) fn spreads(&self) -> bool {
+        self.spread.is_some()
+    }
+
+    /// The buckets that count, while these ports have somebody at the other end.
+    pub(super) fn active(&self, live: &[u32]) -> &[Bucket] {
+        let buckets = &self.desc.buckets;
+        let alive = |bucket: &Bucket| {
+            bucket.watch_port == number::LOCAL
+                || super::fields::port_of(bucket.watch_port).is_some_and(|port| live.contains(&port))
+        };
+        match self.desc.kind {
+            kind::FAST_FAILOVER => match buckets.iter().position(alive) {
+                Some(first) => &buckets[first..=first],
+                None => &[],
+            },
+            _ => buckets,
+        }
+    }
+}
+
+/// Every bucket of a group that goes by liveness watches a port.
+fn watched(buckets: &[Bucket]) -> Result<(), Refusal> {
+    for bucket in buckets {
+        if bucket.watch_group != crate::wire::group::number::ANY {
+            return Err(refused::WATCH_UNSUPPORTED);
+        }
+        if super::fields::port_of(bucket.watch_port).is_none() {
+            return Err(refused::BAD_WATCH);
+        }
+    }
+    Ok(())
+}
+
+/// What a group that selects is at the datapath: a table of queues, by weight. With one bucket, or none, there is nothing to select.
+fn select(buckets: &[Bucket], queues: u32) -> Result<Option<GroupSpec>, Refusal> {
+    let weighty: Vec<_> = buckets.iter().filter(|bucket| bucket.weight > 0).collect();
+    let queue = |bucket: &&Bucket| match bucket.actions[..] {
+        [Action::SetQueue(queue), Action::Output { port: number::LOCAL, .. }] if queue < queues => {
+            u16::try_from(queue).ok()
+        }
+        _ => None,
+    };
+    let chosen: Option<Vec<u16>> = weighty.iter().map(queue).collect();
+    match chosen {
+        Some(chosen) if !chosen.is_empty() => {
+            let weights: Vec<_> = weighty.iter().map(|bucket| bucket.weight).collect();
+            Ok(Some(GroupSpec { table: table(&chosen, &weights), ..GroupSpec::spread(&MICROSOFT_KEY, 1, 1) }))
+        }
+        // The datapath selects among queues of the host only.
+        _ if buckets.len() > 1 => Err(refused::BAD_BUCKET),
+        _ => Ok(None),
+    }
+}
+
+/// An indirection table in which each queue has its share, as nearly as its entries allow; at least one entry.
+fn table(queues: &[u16], weights: &[u16]) -> Vec<u16> {
+    let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
+    let even = weights.windows(2).all(|pair| pair[0] == pair[1]);
+    let len = if even { queues.len().next_power_of_two().clamp(128, MAX_TABLE) } else { MAX_TABLE };
+    let mut had = vec![0u64; queues.len()];
+    // Each entry goes to whoever has least of what is due so far.
+    let due = |at: usize, had: &[u64]| had[at] * sum * 1000 / u64::from(weights[at]);
+    (0..len)
+        .map(|_| {
+            let next = (0..queues.len()).min_by_key(|&at| due(at, &had)).unwrap_or(0);
+            had[next] += 1;
+            queues[next]
+        })
+        .collect()
+}

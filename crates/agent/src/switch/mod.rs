@@ -1,0 +1,418 @@
+//! What a switch is: tables of entries, groups, meters, ports, and controllers with their roles. It compiles what controllers ask for
+//! into rules of the flow table, and answers them.
+//!
+//! - [`datapath`]: what it asks of whoever moves the packets; [`fields`]: fields of messages and of the flow table.
+//! - `compile`: instructions as actions of the flow table; `entries`, `flows`: flow entries and their changes; `groups`, `meters`.
+//! - `batch`: changes that go to the datapath together; `bundles`: those that controllers want to be done together.
+//! - `controllers`: roles, and who wants what; `answers`: questions about all of it; `features`: what it can do; `packets`: in and out.
+//!
+//! Changes of entries are collected until [`Switch::settle`], or until somebody asks something: a datapath that takes a thousand at once is quicker
+//! than one that takes each by itself. If it refuses them, they are taken back and done one by one, so that each has its own answer.
+
+mod answers;
+mod batch;
+mod bundles;
+mod changes;
+mod compile;
+mod controllers;
+pub mod datapath;
+mod entries;
+mod features;
+pub mod fields;
+mod flows;
+mod groups;
+mod meters;
+mod packets;
+mod ports;
+
+use crate::wire::error::{ErrorMessage, Refusal, flow_mod, group_mod, hello, meter_mod, request, switch_config};
+use crate::wire::group::GroupMod;
+use crate::wire::hello::Hello;
+use crate::wire::meter::MeterMod;
+use crate::wire::oxm::ONF;
+use crate::wire::switch::Config;
+use crate::wire::{Header, Message};
+use batch::{Batch, Item, Leaving, MOST_ITEMS, Undo};
+use compile::World;
+use controllers::Controller;
+use datapath::{Change, Datapath, FlowKey, PortInfo, QueueInfo, Rejected};
+use entries::Entries;
+use groups::Groups;
+use meters::Meters;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+pub use controllers::MOST_CONTROLLERS;
+pub use packets::{Heard, PUNTS};
+
+/// Who the switch says that it is.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// Its number, unique in the network.
+    pub datapath: u64,
+    /// Version of the software.
+    pub version: String,
+    /// Its serial number.
+    pub serial: String,
+    /// For people.
+    pub description: String,
+}
+
+/// What is to become of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on.
+    Go,
+    /// It ends, when it has got what is there for it.
+    End,
+}
+
+/// A message for a controller.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// Which controller.
+    pub controller: u64,
+    /// The number of what is answered; 0: nothing is.
+    pub xid: u32,
+    /// What.
+    pub message: Message,
+}
+
+/// A switch.
+#[derive(Debug)]
+pub struct Switch {
+    identity: Identity,
+    entries: Entries,
+    groups: Groups,
+    meters: Meters,
+    ports: Vec<PortInfo>,
+    port_numbers: Vec<u32>,
+    live: Vec<u32>,
+    queues: Vec<QueueInfo>,
+    controllers: BTreeMap<u64, Controller>,
+    generation: Option<u64>,
+    config: Config,
+    batch: Batch,
+    leaving: HashMap<FlowKey, Leaving>,
+    sequence: u64,
+    packets: packets::Packets,
+    outgoing: Vec<Outgoing>,
+    now: Duration,
+    /// What was done since [`Switch::take_done`] was asked.
+    done: Vec<Message>,
+}
+
+impl Switch {
+    /// A switch with nothing in it.
+    pub fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            entries: Entries::default(),
+            groups: Groups::default(),
+            meters: Meters::default(),
+            ports: Vec::new(),
+            port_numbers: Vec::new(),
+            live: Vec::new(),
+            queues: Vec::new(),
+            controllers: BTreeMap::new(),
+            generation: None,
+            config: Config { flags: 0, miss_send_len: 128 },
+            batch: Batch::default(),
+            leaving: HashMap::new(),
+            sequence: 0,
+            packets: packets::Packets::default(),
+            outgoing: Vec::new(),
+            now: Duration::ZERO,
+            done: Vec::new(),
+        }
+    }
+
+    /// What time it is, by any clock that goes on.
+    pub fn set_now(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// Messages for controllers, in order.
+    pub fn take_outgoing(&mut self) -> Vec<Outgoing> {
+        std::mem::take(&mut self.outgoing)
+    }
+
+    /// How many entries, groups and meters there are.
+    pub fn counts(&self) -> [usize; 3] {
+        [self.entries.len(), self.groups.len(), self.meters.len()]
+    }
+
+    /// Changes that were done since this was asked last, in order: whoever keeps them has what [`Switch::messages`] says.
+    pub fn take_done(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// Takes up what another switch has done; what the datapath is to have then. If it `is_known`, entries with a time to live that it has not got
+    /// any more have gone by themselves.
+    ///
+    /// # Errors
+    /// The datapath does not answer.
+    pub fn restore(
+        &mut self,
+        messages: &[Message],
+        is_known: bool,
+        datapath: &mut dyn Datapath,
+    ) -> Result<Vec<Change>, Rejected> {
+        for message in messages {
+            // What cannot be any more, such as a port that is not there, is left out.
+            let _ = self.apply(message);
+            self.batch = Batch::default();
+        }
+        if is_known {
+            let there: HashSet<_> = datapath.snapshot()?.rules.into_iter().map(|(key, _)| key).collect();
+            let mortal = |entry: &entries::Entry| entry.idle_timeout > 0 || entry.hard_timeout > 0;
+            let over = self.entries.iter().filter(|(key, entry)| mortal(entry) && !there.contains(key));
+            for key in over.map(|(key, _)| *key).collect::<Vec<_>>() {
+                self.entries.put(key, None);
+            }
+        }
+        self.done.clear();
+        let groups =
+            self.groups.iter().filter_map(|group| Some(Change::Group(group.desc.group, group.spread.clone()?)));
+        let meters = self.meters.iter().map(|meter| Change::Meter(meter.config.meter, meter.spec));
+        let mut changes: Vec<_> = groups.chain(meters).collect();
+        let mut keys: Vec<_> = self.entries.iter().map(|(key, entry)| (entry.sequence, *key)).collect();
+        keys.sort_by_key(|(sequence, _)| *sequence);
+        for (_, key) in keys {
+            changes.extend(self.rule_of(&key).map(Change::Add));
+            if let Some(entry) = self.entries.get_mut(&key) {
+                // Whatever happens to it happens later.
+                entry.added = 0;
+            }
+        }
+        Ok(changes)
+    }
+
+    /// The messages that make a new switch the same: meters and groups before the entries that use them.
+    pub fn messages(&self) -> impl Iterator<Item = Message> {
+        use crate::wire::{group, meter};
+        let meters = self.meters.iter().map(|one| {
+            let config = &one.config;
+            let (flags, meter, bands) = (config.flags, config.meter, config.bands.clone());
+            Message::MeterMod(MeterMod { command: meter::command::ADD, flags, meter, bands })
+        });
+        let groups = self.groups.iter().map(|one| {
+            let desc = &one.desc;
+            let (kind, group, buckets) = (desc.kind, desc.group, desc.buckets.clone());
+            Message::GroupMod(GroupMod { command: group::command::ADD, kind, group, buckets })
+        });
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_by_key(|(_, entry)| entry.sequence);
+        meters.chain(groups).chain(entries.into_iter().map(|(key, entry)| Message::FlowMod(entry.message(key))))
+    }
+
+    fn world(&self) -> World<'_> {
+        World {
+            groups: &self.groups,
+            meters: &self.meters,
+            ports: &self.port_numbers,
+            live: &self.live,
+            queues: self.queues.len() as u32,
+        }
+    }
+
+    /// A message of a controller; `bytes` is all of it.
+    pub fn handle(&mut self, controller: u64, header: &Header, bytes: &[u8], datapath: &mut dyn Datapath) -> Verdict {
+        let message = match Message::decode(header, bytes) {
+            Ok(message) => message,
+            Err(refusal) => {
+                self.refuse(controller, header.xid, refusal, bytes);
+                let greeted = self.controllers.get(&controller).is_some_and(|known| known.greeted);
+                return if greeted { Verdict::Go } else { Verdict::End };
+            }
+        };
+        if let Message::Hello(hello) = &message {
+            return self.greet(controller, header, hello);
+        }
+        let Some(known) = self.controllers.get(&controller).filter(|known| known.greeted) else { return Verdict::End };
+        if known.is_slave() && controllers::is_for_masters(&message) {
+            self.refuse(controller, header.xid, request::IS_SLAVE, bytes);
+            return Verdict::Go;
+        }
+        // Changes of entries wait for one another; all else finds them done.
+        if matches!(message, Message::FlowMod(_)) {
+            self.collect(controller, header.xid, message, bytes, datapath);
+            return Verdict::Go;
+        }
+        self.settle(datapath);
+        if let Err(refusal) = self.answer(controller, header.xid, message, datapath) {
+            self.refuse(controller, header.xid, refusal, bytes);
+        }
+        Verdict::Go
+    }
+
+    fn greet(&mut self, controller: u64, header: &Header, hello: &Hello) -> Verdict {
+        let Some(known) = self.controllers.get_mut(&controller) else { return Verdict::End };
+        if hello.agrees(header.version) {
+            known.greeted = true;
+            return Verdict::Go;
+        }
+        let data = b"this switch speaks OpenFlow 1.3 (version 0x04)".to_vec();
+        let error = ErrorMessage { refusal: hello::INCOMPATIBLE, experimenter: 0, data };
+        self.say(controller, header.xid, Message::Error(error));
+        Verdict::End
+    }
+
+    fn answer(
+        &mut self,
+        controller: u64,
+        xid: u32,
+        message: Message,
+        datapath: &mut dyn Datapath,
+    ) -> Result<(), Refusal> {
+        let answer = match message {
+            // What the other end answers is of no interest; that it does so is.
+            Message::Hello(_) | Message::Error(_) | Message::EchoReply(_) => return Ok(()),
+            Message::EchoRequest(data) => Message::EchoReply(data),
+            Message::FeaturesRequest => Message::FeaturesReply(self.features()),
+            Message::GetConfigRequest => Message::GetConfigReply(self.config),
+            Message::SetConfig(config) => {
+                if config.flags != 0 {
+                    return Err(switch_config::BAD_FLAGS);
+                }
+                self.config = config;
+                return Ok(());
+            }
+            Message::FlowMod(_) | Message::GroupMod(_) | Message::MeterMod(_) => return self.change(message, datapath),
+            Message::PortMod(change) => return self.port_mod(&change),
+            Message::TableMod(change) => return features::table_mod(&change),
+            Message::PacketOut(packet) => return self.packet_out(&packet, datapath),
+            Message::MultipartRequest(flags, question) => {
+                return self.multipart(controller, xid, flags, question, datapath);
+            }
+            Message::BarrierRequest => Message::BarrierReply,
+            Message::QueueConfigRequest(port) => self.queue_config(port)?,
+            Message::RoleRequest(role) => self.role(controller, role)?,
+            Message::WantsRequest => Message::WantsReply(self.wants(controller)),
+            Message::SetWants(wants) => {
+                self.set_wants(controller, wants);
+                return Ok(());
+            }
+            Message::BundleControl(control) => self.bundle_control(controller, control, datapath)?,
+            Message::BundleAdd(add) => return self.bundle_add(controller, xid, add),
+            Message::Experimenter(..) => return Err(request::BAD_EXPERIMENTER),
+            _ => return Err(request::BAD_TYPE),
+        };
+        self.say(controller, xid, answer);
+        Ok(())
+    }
+
+    /// Does a change by itself.
+    fn change(&mut self, message: Message, datapath: &mut dyn Datapath) -> Result<(), Refusal> {
+        self.apply(&message)?;
+        self.commit(datapath).map_err(|rejected| refusal_of(&message, &rejected))?;
+        Ok(())
+    }
+
+    /// Does a change to the switch; the datapath comes later. If it is refused, nothing was done.
+    fn apply(&mut self, message: &Message) -> Result<(), Refusal> {
+        let mark = self.batch.mark();
+        let done = match message {
+            Message::FlowMod(change) => self.flow_mod(change),
+            Message::GroupMod(change) => self.group_mod(change),
+            Message::MeterMod(change) => self.meter_mod(change),
+            _ => Err(request::BAD_TYPE),
+        };
+        match done {
+            Ok(()) => self.batch.messages.push(message.clone()),
+            Err(_) => {
+                let undo = self.batch.back_to(mark);
+                self.undo(undo);
+            }
+        }
+        done
+    }
+
+    fn undo(&mut self, undo: Vec<Undo>) {
+        for one in undo {
+            match one {
+                Undo::Flow(key, old) => drop(self.entries.put(*key, old.map(|entry| *entry))),
+                Undo::Group(number, old) => drop(self.groups.put(number, old.map(|group| *group))),
+                Undo::Meter(number, old) => drop(self.meters.put(number, old.map(|meter| *meter))),
+            }
+        }
+    }
+
+    /// Does a change of entries, together with others.
+    fn collect(&mut self, controller: u64, xid: u32, message: Message, bytes: &[u8], datapath: &mut dyn Datapath) {
+        match self.apply(&message) {
+            Ok(()) => self.batch.items.push(Item { controller, xid, message, head: head(bytes) }),
+            Err(refusal) => self.refuse(controller, xid, refusal, bytes),
+        }
+        if self.batch.items.len() >= MOST_ITEMS || self.batch.changes.len() >= MOST_ITEMS {
+            self.settle(datapath);
+        }
+    }
+
+    /// Does at the datapath what was collected.
+    pub fn settle(&mut self, datapath: &mut dyn Datapath) {
+        let items = std::mem::take(&mut self.batch.items);
+        if self.commit(datapath).is_ok() {
+            return;
+        }
+        // Each by itself, so that those that can be are done, and each has its own answer.
+        for item in items {
+            if let Err(refusal) = self.change(item.message, datapath) {
+                self.refuse(item.controller, item.xid, refusal, &item.head);
+            }
+        }
+    }
+
+    /// All that is collected, or nothing.
+    fn commit(&mut self, datapath: &mut dyn Datapath) -> Result<(), Rejected> {
+        let batch = std::mem::take(&mut self.batch);
+        if batch.changes.is_empty() {
+            self.done.extend(batch.messages);
+            return Ok(());
+        }
+        match datapath.commit(&batch.changes) {
+            Ok(version) => {
+                self.done.extend(batch.messages);
+                for key in batch.added {
+                    if let Some(entry) = self.entries.get_mut(&key) {
+                        entry.added = version;
+                    }
+                }
+                self.leaving.extend(batch.leaving.into_iter().map(|(key, one)| (key, Leaving { version, ..one })));
+                Ok(())
+            }
+            Err(rejected) => {
+                self.undo(batch.undo.into_iter().rev().collect());
+                Err(rejected)
+            }
+        }
+    }
+
+    fn say(&mut self, controller: u64, xid: u32, message: Message) {
+        self.outgoing.push(Outgoing { controller, xid, message });
+    }
+
+    fn refuse(&mut self, controller: u64, xid: u32, refusal: Refusal, bytes: &[u8]) {
+        let experimenter = if refusal.kind == crate::wire::error::EXPERIMENTER { ONF } else { 0 };
+        self.say(controller, xid, Message::Error(ErrorMessage { refusal, experimenter, data: head(bytes) }));
+    }
+}
+
+/// What an error message has of the message that it is about.
+fn head(bytes: &[u8]) -> Vec<u8> {
+    bytes[..bytes.len().min(64)].to_vec()
+}
+
+/// What is said when the datapath does not take a change.
+fn refusal_of(message: &Message, rejected: &Rejected) -> Refusal {
+    match (message, rejected) {
+        (Message::GroupMod(_), Rejected::Full(_)) => group_mod::OUT_OF_GROUPS,
+        (Message::GroupMod(_), Rejected::Denied(_)) => group_mod::EPERM,
+        (Message::GroupMod(_), _) => group_mod::INVALID_GROUP,
+        (Message::MeterMod(_), Rejected::Full(_)) => meter_mod::OUT_OF_METERS,
+        (Message::MeterMod(_), _) => meter_mod::UNKNOWN,
+        (_, Rejected::Full(_)) => flow_mod::TABLE_FULL,
+        (_, Rejected::Denied(_)) => flow_mod::EPERM,
+        (_, _) => flow_mod::UNKNOWN,
+    }
+}

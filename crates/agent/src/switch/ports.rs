@@ -1,0 +1,112 @@
+//! Ports: what is told of them, and that they have changed (sections 7.2.1, 7.4.3).
+
+use super::Switch;
+use super::compile::Use;
+use super::datapath::{Datapath, PortInfo};
+use crate::wire::Message;
+use crate::wire::error::{Refusal, port_mod as refused};
+use crate::wire::port::{Port, PortMod, PortStatus, number, state, status};
+
+/// Feature bits: 10 Gb/s, fibre. What a software port is nearest to; nobody measures it.
+const FEATURES: u32 = 1 << 6 | 1 << 12;
+/// In kilobits per second.
+const SPEED: u32 = 10_000_000;
+
+impl Switch {
+    /// Reads ports and queues; without an answer they stay as they are known.
+    pub(super) fn read_ports(&mut self, datapath: &mut dyn Datapath) -> Vec<PortInfo> {
+        let Ok((ports, queues)) = datapath.ports() else { return self.ports.clone() };
+        self.port_numbers = ports.iter().map(|port| port.port).collect();
+        self.live = ports.iter().filter(|port| port.plugged && port.link).map(|port| port.port).collect();
+        self.queues = queues;
+        std::mem::replace(&mut self.ports, ports)
+    }
+
+    /// Looks at the ports: tells controllers of what has changed, and lets entries follow. Asked from time to time.
+    pub fn look_at_ports(&mut self, datapath: &mut dyn Datapath) {
+        self.settle(datapath);
+        let (queues, live) = (self.queues.len(), self.live.clone());
+        let before = self.read_ports(datapath);
+        let same = |one: &PortInfo, other: &PortInfo| {
+            (&one.name, one.plugged, one.link) == (&other.name, other.plugged, other.link)
+        };
+        let now = self.ports.clone();
+        let mut changed: Vec<(u8, Port)> = Vec::new();
+        for port in &now {
+            match before.iter().find(|old| old.port == port.port) {
+                None => changed.push((status::ADD, self.description(port))),
+                Some(old) if !same(old, port) => changed.push((status::MODIFY, self.description(port))),
+                Some(_) => {}
+            }
+        }
+        let gone = before.iter().filter(|old| now.iter().all(|port| port.port != old.port));
+        changed.extend(gone.map(|old| (status::DELETE, self.description(old))));
+        if queues != self.queues.len() {
+            changed.push((status::MODIFY, self.host()));
+        }
+        let moved = live != self.live || changed.iter().any(|(reason, _)| *reason != status::MODIFY);
+        for (reason, port) in changed {
+            self.tell(Message::PortStatus(PortStatus { reason, port }), |wants| wants.port_status, reason);
+        }
+        if moved {
+            self.follow_ports(datapath);
+        }
+    }
+
+    /// Entries that depend on which ports there are, and which are alive.
+    fn follow_ports(&mut self, datapath: &mut dyn Datapath) {
+        for key in self.entries.users(Use::Ports) {
+            // One that sends to a port that has gone stays as it is.
+            let mark = self.batch.mark();
+            if self.renew(key).is_err() {
+                let undo = self.batch.back_to(mark);
+                self.undo(undo);
+            }
+        }
+        // It is tried again when something changes the next time.
+        let _ = self.commit(datapath);
+    }
+
+    /// All ports, and the host.
+    pub(super) fn descriptions(&self) -> Vec<Port> {
+        self.ports.iter().map(|port| self.description(port)).chain([self.host()]).collect()
+    }
+
+    fn description(&self, port: &PortInfo) -> Port {
+        let up = port.plugged && port.link;
+        Port {
+            number: port.port + 1,
+            mac: self.mac(port.port as u16 + 1),
+            name: port.name.clone(),
+            config: 0,
+            state: if up { state::LIVE } else { state::LINK_DOWN },
+            features: [FEATURES, 0, 0, 0],
+            speed: SPEED,
+            max_speed: SPEED,
+        }
+    }
+
+    /// The host: its queues are the card's RX queues.
+    fn host(&self) -> Port {
+        Port { number: number::LOCAL, mac: self.mac(0), name: "host".to_owned(), state: state::LIVE, ..Port::default() }
+    }
+
+    /// A locally administered address, from the number of the switch and that of the port.
+    fn mac(&self, port: u16) -> [u8; 6] {
+        let [.., a, b, c] = self.identity.datapath.to_be_bytes();
+        let [high, low] = port.to_be_bytes();
+        [0x02, a, b, c, high, low]
+    }
+
+    /// Ports are not configured by controllers: what is plugged in is the card's user's.
+    pub(super) fn port_mod(&self, change: &PortMod) -> Result<(), Refusal> {
+        let known = self.descriptions().into_iter().find(|port| port.number == change.number);
+        let port = known.ok_or(refused::BAD_PORT)?;
+        match change {
+            PortMod { mac, .. } if *mac != port.mac => Err(refused::BAD_HW_ADDR),
+            PortMod { config, mask, .. } if config & mask != 0 => Err(refused::BAD_CONFIG),
+            PortMod { advertise, .. } if *advertise != 0 => Err(refused::BAD_ADVERTISE),
+            _ => Ok(()),
+        }
+    }
+}

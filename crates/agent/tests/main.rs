@@ -1,0 +1,4 @@
+//! Tests of the agent.
+
+mod switch;
+mod wire;

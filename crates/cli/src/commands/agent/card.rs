@@ -1,0 +1,227 @@
+//! The flow table of a card, as the switch asks for it.
+
+use std::time::Duration;
+
+use millrace::flow::{FlowChange, FlowEvent, FlowFrame, FlowKind, FlowReason, FlowTap, FlowTapWants};
+use millrace::{Device, Direction, ErrorCode, FlowListener, FlowWatch};
+use millrace_agent::switch::datapath::{
+    Change, Counts, Datapath, FlowKey, Gone, PortInfo, QueueInfo, Rejected, Snapshot, Why,
+};
+use millrace_agent::switch::{Heard, PUNTS};
+use millrace_driver::ClientError;
+use millrace_flow::language::{Item, parse_rule};
+use millrace_flow::{Action, RuleSpec};
+use millrace_tool::output::note;
+
+use super::packets::Sender;
+
+/// Most bytes of a packet that a controller gets.
+const SNAP: u32 = 16 * 1024;
+
+/// A card.
+pub struct Card<'a> {
+    device: &'a Device,
+    watch: FlowWatch,
+    sender: Sender,
+    ports: u32,
+    listener: Option<FlowListener>,
+    /// It was said that nobody can listen.
+    is_deaf: bool,
+    /// Why the card is of no use any more.
+    pub gone: Option<String>,
+}
+
+impl<'a> Card<'a> {
+    /// Watches what becomes of rules from now on.
+    pub fn new(device: &'a Device) -> Result<Self, millrace::Error> {
+        let watch = device.flows().watch()?;
+        let (sender, listener) = (Sender::default(), None);
+        Ok(Self { device, watch, sender, ports: 0, listener, is_deaf: false, gone: None })
+    }
+
+    /// What can be read when something has become of rules.
+    pub fn watched(&self) -> &FlowWatch {
+        &self.watch
+    }
+
+    /// What has become of rules. If so much has happened that some of it is lost, nothing is known of it.
+    pub fn happened(&mut self) -> Vec<Gone> {
+        match self.watch.next(Duration::ZERO) {
+            Ok(events) => events.events.iter().filter_map(gone).collect(),
+            Err(error) => {
+                self.rejected(error);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Listens to packets for controllers, or does so no more. Whether somebody listens.
+    pub fn listen(&mut self, wanted: bool, rate: u32) -> bool {
+        if !wanted {
+            self.listener = None;
+        } else if self.listener.is_none() {
+            let wants = FlowTapWants::Cookie { cookie: PUNTS, mask: PUNTS };
+            match self.device.flows().tap(FlowTap { wants, snap: SNAP, after: true, rate }) {
+                Ok(listener) => self.listener = Some(listener),
+                Err(error) => {
+                    if !std::mem::replace(&mut self.is_deaf, true) {
+                        note(format!("controllers get no packets: {error}"));
+                    }
+                }
+            }
+        }
+        self.listener.is_some()
+    }
+
+    /// Packets for controllers.
+    pub fn heard(&mut self) -> Vec<Heard> {
+        let Some(listener) = &mut self.listener else { return Vec::new() };
+        match listener.next(Duration::ZERO) {
+            Ok(heard) => heard.frames.into_iter().filter_map(packet).collect(),
+            Err(_) => {
+                self.listener = None;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Makes these all rules that the card keeps for this user. What meets no entry is dropped, as section 5.4 has it.
+    pub fn take_over(&mut self, changes: &[Change]) -> Result<(), Rejected> {
+        let transaction = self.device.flows().transaction().keep().replace().add("miss=drop");
+        let done = transaction.changes(changes.iter().map(in_words)).commit();
+        done.map(|_| ()).map_err(|error| self.rejected(error))
+    }
+
+    fn rejected(&mut self, error: millrace::Error) -> Rejected {
+        let text = error.to_string();
+        match error {
+            millrace::Error::Client(ClientError::Refused { code, .. }) => match code {
+                ErrorCode::Quota => Rejected::Full(text),
+                ErrorCode::Denied | ErrorCode::Busy => Rejected::Denied(text),
+                _ => Rejected::Invalid(text),
+            },
+            _ => {
+                self.gone = Some(text.clone());
+                Rejected::Gone(text)
+            }
+        }
+    }
+}
+
+impl Datapath for Card<'_> {
+    fn commit(&mut self, changes: &[Change]) -> Result<u64, Rejected> {
+        let transaction = self.device.flows().transaction().keep().changes(changes.iter().map(in_words));
+        transaction.commit().map(|done| done.version).map_err(|error| self.rejected(error))
+    }
+
+    fn snapshot(&mut self) -> Result<Snapshot, Rejected> {
+        let flows = self.device.flows();
+        let entries = flows.list("").map_err(|error| self.rejected(error))?;
+        let info = flows.info().map_err(|error| self.rejected(error))?;
+        let mut snapshot = Snapshot { unmatched: info.unmatched, ..Snapshot::default() };
+        for entry in entries {
+            if let Some(had) = entry.rule {
+                let Ok(rule) = parse_rule(&entry.line) else { continue };
+                let (packets, bytes, age_ns, number) = (had.packets, had.bytes, had.age_ns, had.number);
+                snapshot.rules.push((FlowKey::of(&rule), Counts { packets, bytes, age_ns, number }));
+            } else if let Some(dropped) = entry.metered
+                && let Some(number) = meter_number(&entry.line)
+            {
+                snapshot.metered.push((number, dropped));
+            }
+        }
+        Ok(snapshot)
+    }
+
+    fn ports(&mut self) -> Result<(Vec<PortInfo>, Vec<QueueInfo>), Rejected> {
+        let stats = self.device.stats().map_err(|error| self.rejected(error))?;
+        self.ports = stats.ports.len() as u32;
+        let ports = stats.ports.iter().map(|port| {
+            let sum = |counts: &[millrace::stats::Count]| counts.iter().map(|count| count.count).sum();
+            let counters = [
+                port.rx_frames,
+                port.tx_frames,
+                port.rx_bytes,
+                port.tx_bytes,
+                sum(&port.rx_drops),
+                sum(&port.tx_drops),
+            ];
+            let plugged = port.spec != "none";
+            PortInfo { port: port.port, name: name(&port.spec, port.port), plugged, link: port.link, counters }
+        });
+        let host = stats.queues.iter().filter(|queue| queue.queue.direction == Direction::Rx);
+        let queues = host.map(|queue| QueueInfo {
+            queue: queue.queue.index,
+            packets: queue.passed,
+            bytes: queue.passed_bytes,
+            errors: queue.drops.iter().map(|count| count.count).sum(),
+        });
+        Ok((ports.collect(), queues.collect()))
+    }
+
+    fn send(&mut self, frame: &[u8], in_port: u32, actions: &[Action]) -> Result<(), Rejected> {
+        let sent = self.sender.send(self.device, self.ports, frame, in_port, actions);
+        // A queue that cannot be had is no end of the card.
+        sent.map(|_| ()).map_err(|error| Rejected::Invalid(error.to_string()))
+    }
+}
+
+/// What a controller is told of a frame. One that nobody got, because of a meter, is not told.
+fn packet(frame: FlowFrame) -> Option<Heard> {
+    let FlowFrame { port, rules, len, bytes, sent, .. } = frame;
+    (!sent.is_empty()).then_some(Heard { port, rules, len, bytes })
+}
+
+/// The name of a port: what is plugged in, without its kind, up to 15 bytes.
+fn name(spec: &str, port: u32) -> String {
+    let inside = spec.split_once(':').map_or("", |(_, inside)| inside);
+    let short = inside.split(',').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+    let fits: String = short.chars().filter(char::is_ascii_graphic).take(15).collect();
+    if fits.is_empty() { format!("port{port}") } else { fits }
+}
+
+fn meter_number(line: &str) -> Option<u32> {
+    line.strip_prefix("meter=")?.split(',').next()?.parse().ok()
+}
+
+/// A change in the language of rules.
+fn in_words(change: &Change) -> FlowChange {
+    match change {
+        Change::Add(rule) => FlowChange::Add(rule.to_string()),
+        Change::Modify(rule) => {
+            FlowChange::Modify(format!("{},actions={}", exactly(&FlowKey::of(rule)), actions(rule)))
+        }
+        Change::Delete(key) => FlowChange::Delete(exactly(key)),
+        Change::Group(number, rss) => FlowChange::Add(Item::Group { number: *number, rss: rss.clone() }.to_string()),
+        Change::DeleteGroup(number) => FlowChange::DeleteGroup(*number),
+        Change::Meter(number, bucket) => FlowChange::Add(Item::Meter { number: *number, bucket: *bucket }.to_string()),
+        Change::DeleteMeter(number) => FlowChange::DeleteMeter(*number),
+    }
+}
+
+fn exactly(key: &FlowKey) -> String {
+    let matching = key.matching.to_string();
+    let comma = if matching.is_empty() { "" } else { "," };
+    format!("table={},priority={},strict{comma}{matching}", key.table, key.priority)
+}
+
+fn actions(rule: &RuleSpec) -> String {
+    rule.actions.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn gone(event: &FlowEvent) -> Option<Gone> {
+    let had = event.rule.filter(|_| event.kind == FlowKind::Removed)?;
+    let rule = parse_rule(&event.line).ok()?;
+    let why = match event.reason {
+        Some(FlowReason::Idle) => Why::Idle,
+        Some(FlowReason::Hard) => Why::Hard,
+        _ => Why::Delete,
+    };
+    let (packets, bytes, age_ns, number) = (had.packets, had.bytes, had.age_ns, had.number);
+    Some(Gone {
+        key: FlowKey::of(&rule),
+        version: event.version,
+        why,
+        counts: Counts { packets, bytes, age_ns, number },
+    })
+}

@@ -1,0 +1,102 @@
+//! `millrace agent`: serves the flow table of a card to OpenFlow controllers.
+//!
+//! - here: what can be asked for; `address`: where controllers are; `link`: one connection; `packets`: packets from controllers; `server`: all of them, and the card; `card`: the
+//!   flow table of a card as the switch asks for it; `state`: entries that outlive the agent; `status`: how the agent is.
+
+mod address;
+mod card;
+mod link;
+mod packets;
+mod server;
+mod state;
+mod status;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use address::Address;
+use clap::{Args, Subcommand};
+use millrace_tool::failure::Failure;
+use millrace_tool::options::Shared;
+
+use millrace_tool::session::Session;
+
+/// Options of `agent`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+An OpenFlow 1.3 switch whose tables are those of the card. Port 1 of the switch is port 0 of
+the card, and so on; LOCAL is the host, and queue N of LOCAL is RX queue N. Rules that a
+controller sets up stay when it, or the agent, ends. What works and what not is in docs/agent.md.
+
+Examples:
+  millrace agent --listen ptcp:6653
+  millrace agent --connect tcp:192.0.2.1:6653 --connect tcp:192.0.2.2:6653
+  millrace agent --listen ptcp:6653:127.0.0.1 --state /var/lib/millrace/agent.state
+  millrace agent status
+  ovs-ofctl -O OpenFlow13 dump-flows tcp:127.0.0.1:6653"
+)]
+pub struct AgentArgs {
+    #[command(subcommand)]
+    command: Option<AgentCommand>,
+    /// Where controllers may connect: ptcp:PORT or ptcp:PORT:ADDRESS; may be repeated
+    #[arg(long, value_name = "WHERE")]
+    listen: Vec<Address>,
+    /// A controller to connect to: tcp:ADDRESS or tcp:ADDRESS:PORT; may be repeated
+    #[arg(long, value_name = "WHERE")]
+    connect: Vec<Address>,
+    /// Number of the switch, unique in the network [default: made of the names of host and card]
+    #[arg(long, value_name = "NUMBER", value_parser = datapath)]
+    datapath_id: Option<u64>,
+    /// Keep entries in this file, also for a card that is started again
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Seconds without a message until a controller is asked whether it is there; it has as long to answer
+    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    probe: u16,
+    /// Most packets a second for controllers
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    packet_in_rate: u32,
+    /// Where `millrace agent status` asks [default: beside the card's socket]
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum AgentCommand {
+    /// Show controllers, and what the switch has
+    Status(status::StatusArgs),
+}
+
+/// Decimal, or hexadecimal digits behind 0x.
+fn datapath(text: &str) -> Result<u64, String> {
+    let number = text.strip_prefix("0x").map_or_else(|| text.parse(), |digits| u64::from_str_radix(digits, 16));
+    number.map_err(|_| "write a number such as 42 or 0x2a".to_owned())
+}
+
+/// Runs the command.
+pub fn run(shared: &Shared, args: &AgentArgs) -> Result<(), Failure> {
+    if let Some(AgentCommand::Status(status)) = &args.command {
+        return status::run(shared, status);
+    }
+    if args.listen.is_empty() && args.connect.is_empty() {
+        return Err(Failure::Usage(
+            "say where controllers are: --listen ptcp:6653, or --connect tcp:ADDRESS".to_owned(),
+        ));
+    }
+    if let Some(address) = args.listen.iter().find(|address| !address.listens) {
+        return Err(Failure::Usage(format!("--listen {address}: write p{address}, or --connect {address}")));
+    }
+    if let Some(address) = args.connect.iter().find(|address| address.listens) {
+        return Err(Failure::Usage(format!("--connect {address}: this is for --listen")));
+    }
+    let session = Session::open_running(shared, "there is no flow table to serve")?;
+    server::Server::new(shared, args, &session.device)?.run()
+}
+
+impl AgentArgs {
+    fn probe(&self) -> Duration {
+        Duration::from_secs(self.probe.into())
+    }
+}

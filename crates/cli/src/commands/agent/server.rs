@@ -1,0 +1,335 @@
+//! All connections, and the card: one thread, which gives each a bounded turn.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use millrace::Device;
+use millrace_agent::switch::{Identity, MOST_CONTROLLERS, Switch, Verdict};
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::options::Shared;
+use millrace_tool::output::note;
+use millrace_tool::stop;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
+
+use super::AgentArgs;
+use super::card::Card;
+use super::link::Link;
+use super::state::State;
+use super::status;
+
+/// Messages of one connection before the others have their turn.
+const TURN: usize = 256;
+/// How long is slept at most, and how often ports are looked at.
+const NAP: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(500);
+/// The same while packets for controllers are listened to: workers make no system call to say that they have something.
+const LISTEN: Duration = Duration::from_millis(2);
+/// How long until a controller is dialled again: from the first to the longest.
+const SOON: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(8);
+
+/// A controller that is dialled.
+struct Dialled {
+    peer: SocketAddr,
+    /// When it is dialled next, if there is no connection.
+    next: Instant,
+    wait: Duration,
+}
+
+/// All of it.
+pub struct Server<'a> {
+    args: &'a AgentArgs,
+    card: Card<'a>,
+    switch: Switch,
+    listeners: Vec<TcpListener>,
+    dialled: Vec<Dialled>,
+    links: BTreeMap<u64, Link>,
+    last: u64,
+    state: State,
+    control: Option<UnixListener>,
+    begin: Instant,
+    looked: Instant,
+    /// Connections for which there was no room.
+    turned_away: u64,
+    /// Packets for controllers are listened to.
+    listens: bool,
+}
+
+impl<'a> Server<'a> {
+    /// Listens, and takes up what the last agent has left.
+    pub fn new(shared: &Shared, args: &'a AgentArgs, device: &'a Device) -> Result<Self, Failure> {
+        let doing = || "cannot serve the card's flow table".to_owned();
+        let mut card = Card::new(device).doing(doing)?;
+        let now = Instant::now();
+        let listeners = args.listen.iter().map(|address| {
+            let listener = TcpListener::bind(address.socket);
+            let listener = listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+            listener.map_err(|error| Failure::Found(format!("cannot listen at {address}: {error}")))
+        });
+        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        let dial = |peer| Dialled { peer, next: now, wait: SOON };
+        let dialled = args.connect.iter().map(|address| dial(address.socket)).collect();
+        let mut switch = Switch::new(identity(args, device));
+        let mut state = State::open(args.state.as_deref(), device)?;
+        switch.look_at_ports(&mut card);
+        let left = state.left();
+        let known = switch.restore(&left.messages, left.is_of_this_card, &mut card);
+        let changes = known.map_err(|why| Failure::Found(format!("cannot take up {}: {why:?}", state.place())))?;
+        card.take_over(&changes).map_err(|why| Failure::Found(format!("the card takes no rules: {why:?}")))?;
+        let [flows, groups, meters] = switch.counts();
+        if flows + groups + meters > 0 {
+            note(format!("took up {flows} entries, {groups} groups, {meters} meters from {}", state.place()));
+        }
+        state.write_all(&switch);
+        let control = status::listen(shared, args.control.as_deref());
+        for address in &args.listen {
+            note(format!("controllers may connect to {address}"));
+        }
+        Ok(Self {
+            args,
+            card,
+            switch,
+            listeners,
+            dialled,
+            links: BTreeMap::new(),
+            last: 0,
+            state,
+            control,
+            begin: now,
+            looked: now,
+            turned_away: 0,
+            listens: false,
+        })
+    }
+
+    /// Serves, until Ctrl-C or the card ends.
+    pub fn run(mut self) -> Result<(), Failure> {
+        while !stop::asked() {
+            self.sleep();
+            let now = Instant::now();
+            self.switch.set_now(now - self.begin);
+            self.accept(now);
+            self.dial(now);
+            self.hear(now);
+            self.switch.settle(&mut self.card);
+            let gone = self.card.happened();
+            self.switch.gone(&gone);
+            let wanted = self.switch.wants_packets();
+            self.listens = self.card.listen(wanted, self.args.packet_in_rate);
+            for heard in self.card.heard() {
+                self.switch.packet_in(heard, &mut self.card);
+            }
+            if now - self.looked >= LOOK {
+                self.looked = now;
+                self.switch.look_at_ports(&mut self.card);
+            }
+            self.state.write(&mut self.switch);
+            self.tell(now);
+            self.answer_status(now);
+            if let Some(why) = self.card.gone.take() {
+                return Err(Failure::Found(why));
+            }
+        }
+        Ok(())
+    }
+
+    fn sleep(&self) {
+        let busy = self.links.values().any(Link::has_message);
+        let nap = match self.listens {
+            _ if busy => Duration::ZERO,
+            true => LISTEN,
+            false => NAP,
+        };
+        let mut fds: Vec<_> = self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+        fds.push(PollFd::new(self.card.watched(), PollFlags::IN));
+        fds.extend(self.control.iter().map(|control| PollFd::new(control, PollFlags::IN)));
+        for link in self.links.values() {
+            let (reads, writes) = link.interest();
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, reads);
+            flags.set(PollFlags::OUT, writes);
+            fds.push(PollFd::new(link.socket(), flags));
+        }
+        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) };
+        // A signal is as good as the time.
+        let _ = poll(&mut fds, Some(&nap));
+    }
+
+    fn accept(&mut self, now: Instant) {
+        let mut came = Vec::new();
+        for listener in &self.listeners {
+            // A bounded number, so that those who are there have their turn.
+            came.extend(std::iter::from_fn(|| listener.accept().ok()).take(16));
+        }
+        for (stream, peer) in came {
+            if self.links.len() >= MOST_CONTROLLERS {
+                self.turned_away += 1;
+                continue;
+            }
+            if let Ok(link) = Link::new(stream, peer, None, now) {
+                self.last += 1;
+                self.links.insert(self.last, link);
+                self.switch.connected(self.last);
+            }
+        }
+    }
+
+    /// Connects to those who are not connected, when it is time.
+    fn dial(&mut self, now: Instant) {
+        for at in 0..self.dialled.len() {
+            let there = self.links.values().any(|link| link.dialled == Some(at));
+            let dialled = &mut self.dialled[at];
+            if there || dialled.next > now {
+                continue;
+            }
+            dialled.next = now + dialled.wait;
+            dialled.wait = (dialled.wait * 2).min(LATE);
+            let link = begin(dialled.peer).and_then(|stream| Link::new(stream, dialled.peer, Some(at), now));
+            if let Ok(link) = link {
+                self.last += 1;
+                self.links.insert(self.last, link);
+            }
+        }
+    }
+
+    /// A turn for each who has said something.
+    fn hear(&mut self, now: Instant) {
+        let mut ended = Vec::new();
+        for (&number, link) in &mut self.links {
+            if !link.connected {
+                match arrived(link) {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        link.connected = true;
+                        link.since = now;
+                        self.switch.connected(number);
+                    }
+                    Err(error) => ended.push((number, error.to_string())),
+                }
+                continue;
+            }
+            if link.interest().0
+                && let Err(error) = link.read(now)
+            {
+                // What has come before the end counts.
+                turn(&mut self.switch, &mut self.card, number, link, now);
+                ended.push((number, error.to_string()));
+                continue;
+            }
+            turn(&mut self.switch, &mut self.card, number, link, now);
+            if let Some(why) = link.look(now, self.args.probe()) {
+                ended.push((number, why.to_owned()));
+            }
+        }
+        for (number, why) in ended {
+            self.end(number, &why, now);
+        }
+    }
+
+    /// Writes what is there for each.
+    fn tell(&mut self, now: Instant) {
+        for outgoing in self.switch.take_outgoing() {
+            if let Some(link) = self.links.get_mut(&outgoing.controller) {
+                link.say(outgoing.xid, &outgoing.message);
+            }
+        }
+        let mut ended = Vec::new();
+        for (&number, link) in self.links.iter_mut().filter(|(_, link)| link.connected) {
+            match link.write(now) {
+                Ok(()) if link.ending && link.is_empty() => {
+                    ended.push((number, "it speaks another protocol".to_owned()))
+                }
+                Ok(()) => {}
+                Err(error) => ended.push((number, error.to_string())),
+            }
+        }
+        for (number, why) in ended {
+            self.end(number, &why, now);
+        }
+    }
+
+    fn end(&mut self, number: u64, why: &str, now: Instant) {
+        let Some(link) = self.links.remove(&number) else { return };
+        self.switch.disconnected(number);
+        if let Some(dialled) = link.dialled.and_then(|at| self.dialled.get_mut(at)) {
+            if link.messages[0] > 0 {
+                // It was there: it is asked for soon again.
+                dialled.wait = SOON;
+                dialled.next = now + SOON;
+            }
+            note(format!("controller {} is gone: {why}", link.peer));
+        }
+    }
+
+    fn answer_status(&self, now: Instant) {
+        let Some(control) = &self.control else { return };
+        let Ok((stream, _)) = control.accept() else { return };
+        let controllers = self.links.iter().map(|(&number, link)| status::Controller {
+            peer: link.peer.to_string(),
+            dialled: link.dialled.is_some(),
+            role: self.switch.role_name(number).unwrap_or("-").to_owned(),
+            seconds: (now - link.since).as_secs(),
+            received: link.messages[0],
+            sent: link.messages[1],
+            lost: link.lost,
+        });
+        let [flows, groups, meters] = self.switch.counts().map(|count| count as u64);
+        let turned_away = self.turned_away;
+        status::answer(
+            stream,
+            &status::Status { flows, groups, meters, turned_away, controllers: controllers.collect() },
+        );
+    }
+}
+
+fn turn(switch: &mut Switch, card: &mut Card<'_>, number: u64, link: &mut Link, now: Instant) {
+    for _ in 0..TURN {
+        let Some((header, bytes)) = link.next(now) else { return };
+        if switch.handle(number, &header, &bytes, card) == Verdict::End {
+            link.ending = true;
+        }
+    }
+}
+
+/// Begins to connect.
+fn begin(peer: SocketAddr) -> io::Result<TcpStream> {
+    let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &peer) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the connection is there by now.
+fn arrived(link: &Link) -> io::Result<bool> {
+    let mut fds = [PollFd::new(link.socket(), PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut fds, Some(&now))? == 0 {
+        return Ok(false);
+    }
+    sockopt::socket_error(link.socket())?.map_err(io::Error::from)?;
+    Ok(true)
+}
+
+/// Who the switch is: unless told otherwise, by the names of host and card.
+fn identity(args: &AgentArgs, device: &Device) -> Identity {
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy().into_owned();
+    let name = format!("{host} {}", device.name());
+    // FNV-1a; the upper 16 bits stay 0, as with the bridges of Open vSwitch.
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    Identity {
+        datapath: args.datapath_id.unwrap_or((hash & 0xffff_ffff_ffff).max(1)),
+        version: millrace_tool::VERSION.to_owned(),
+        serial: device.card_pid().to_string(),
+        description: name,
+    }
+}

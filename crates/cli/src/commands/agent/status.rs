@@ -1,0 +1,132 @@
+//! `millrace agent status`: how the agent is.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use millrace_tool::failure::Failure;
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Output, Row, note};
+use serde::{Deserialize, Serialize};
+
+use super::state::beside;
+
+/// How long an agent has to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Options of `agent status`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Controllers that are connected, with role, seconds, messages from and to each, and those that
+were left out since it does not read; and how many entries, groups and meters there are.
+
+Examples:
+  millrace agent status
+  millrace agent status --json")]
+pub struct StatusArgs {
+    /// The socket of the agent [default: beside the card's socket]
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+}
+
+/// How it is.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Entries.
+    pub flows: u64,
+    /// Groups.
+    pub groups: u64,
+    /// Meters.
+    pub meters: u64,
+    /// Connections for which there was no room.
+    pub turned_away: u64,
+    /// Controllers.
+    pub controllers: Vec<Controller>,
+}
+
+/// A controller that is connected.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Controller {
+    /// Address and port.
+    pub peer: String,
+    /// Whether the agent has connected to it.
+    pub dialled: bool,
+    /// `equal`, `master`, `slave`; `-`: it has not said hello.
+    pub role: String,
+    /// Since when.
+    pub seconds: u64,
+    /// Messages from it.
+    pub received: u64,
+    /// Messages to it.
+    pub sent: u64,
+    /// Messages that were left out.
+    pub lost: u64,
+}
+
+/// Where the agent is asked. One that was killed has left its socket behind.
+pub(super) fn listen(_: &Shared, asked: Option<&Path>) -> Option<UnixListener> {
+    let path = asked.map_or_else(usual, Path::to_owned);
+    if UnixStream::connect(&path).is_err() {
+        let _ = fs::remove_file(&path);
+    }
+    match UnixListener::bind(&path).and_then(|listener| listener.set_nonblocking(true).map(|()| listener)) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            note(format!("`millrace agent status` will find nobody: {}: {error}", path.display()));
+            None
+        }
+    }
+}
+
+fn usual() -> PathBuf {
+    beside("millrace-agent.sock")
+}
+
+/// Answers; whoever does not read has asked in vain.
+pub(super) fn answer(mut stream: UnixStream, status: &Status) {
+    let _ = stream.set_nonblocking(true);
+    if let Ok(text) = serde_json::to_vec(status) {
+        let _ = stream.write_all(&text);
+    }
+}
+
+/// Runs `agent status`.
+pub(super) fn run(shared: &Shared, args: &StatusArgs) -> Result<(), Failure> {
+    let path = args.control.clone().unwrap_or_else(usual);
+    let file = |source| Failure::File { doing: "no agent answers at", path: path.clone(), source };
+    let mut stream = UnixStream::connect(&path).map_err(file)?;
+    stream.set_read_timeout(Some(ANSWER)).map_err(file)?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).map_err(file)?;
+    let strange = |error| Failure::Found(format!("{} answers nonsense: {error}", path.display()));
+    let status: Status = serde_json::from_str(&text).map_err(strange)?;
+    let output = Output::new(shared.json);
+    output.object(&status)?;
+    if output.is_json() {
+        return Ok(());
+    }
+    let counts = Row::new()
+        .count("entries", status.flows)
+        .count("groups", status.groups)
+        .count("meters", status.meters)
+        .count("turned away", status.turned_away);
+    output.rows("agent", &[counts])?;
+    let rows: Vec<_> = status
+        .controllers
+        .iter()
+        .map(|one| {
+            Row::new()
+                .text("controller", &one.peer)
+                .text("role", &one.role)
+                .count("seconds", one.seconds)
+                .count("received", one.received)
+                .count("sent", one.sent)
+                .count("lost", one.lost)
+        })
+        .collect();
+    output.rows("controllers", &rows)?;
+    Ok(())
+}

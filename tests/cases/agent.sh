@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# The card as an OpenFlow switch: every sub-command of ovs-ofctl that applies; the rules that come of it carry pings between two hosts; groups,
+# meters, bundles; what cannot be is refused; entries outlive the agent, and with --state the card; hostile controllers; and a learning switch of
+# os-ken, where that is installed.
+. "$(dirname "$0")/../lib.sh"
+needs ovs-ofctl ping python3
+[ -c /dev/net/tun ] || skip "there is no /dev/net/tun"
+private_network "$@"
+. "$tests/network.sh"
+ip link set lo up
+second_network
+start_card --port tap:of-a --port tap:of-b --queues 4
+ip link set of-b netns "$second"
+be_host 1 of-a
+there "ip link set lo up; ip address add 192.0.2.2/24 dev of-b; ip link set of-b up"
+
+agents=0
+start_agent() {
+    agents=$((agents + 1))
+    background "agent$agents" "$millrace" agent --control "$scratch/agent.sock" --state "$scratch/agent.state" "$@"
+    agent=$started
+    await 10 "$millrace" agent status --control "$scratch/agent.sock" >"$scratch/status" 2>&1 ||
+        fail "the agent does not answer: $(cat "$scratch/agent$agents.log")"
+}
+switch=tcp:127.0.0.1:6653
+ofctl() {
+    timeout 20 ovs-ofctl -O OpenFlow13 "$1" "${@:2}"
+}
+# holds FILE TEXT...
+holds() {
+    local text
+    for text in "${@:2}"; do
+        grep -qF -- "$text" "$1" || fail "no '$text' in: $(head -c 3000 "$1")"
+    done
+}
+# says TEXT COMMAND...: its output has the text.
+says() {
+    # What is refused ends with a code of its own.
+    ofctl "${@:2}" >"$scratch/said" 2>&1 || true
+    holds "$scratch/said" "$1"
+}
+must() {
+    ofctl "$@" >"$scratch/said" 2>&1 || fail "ovs-ofctl $*: $(head -c 2000 "$scratch/said")"
+    ! grep -q "OFPT_ERROR\|_FAILED" "$scratch/said" || fail "ovs-ofctl $*: $(head -c 2000 "$scratch/said")"
+}
+start_agent --listen ptcp:6653:127.0.0.1
+
+# Who it is.
+says "n_tables:64" show $switch
+holds "$scratch/said" "1(of-a)" "2(of-b)" "LOCAL(host)"
+says "Manufacturer: Millrace" dump-desc $switch
+says "OFPST_PORT reply" dump-ports $switch
+says "2(of-b)" dump-ports-desc $switch
+says "table 0" dump-tables $switch
+says "max_entries=1048576" dump-table-features $switch
+says "max_groups" dump-group-features $switch
+says "band_types: drop" meter-features $switch
+says "port LOCAL queue 3" queue-stats $switch
+says "xid=" ping $switch
+must set-frags $switch normal
+says "normal" get-frags $switch
+
+# Entries carry pings, one way and back.
+must add-flow $switch "cookie=0x11,priority=5,in_port=1,actions=output:2"
+must add-flow $switch "cookie=0x12,priority=5,in_port=2,actions=output:1"
+ping -c 3 -i 0.05 -W 5 -w 20 192.0.2.2 >"$scratch/ping.log" || fail "no way through the entries: $(ofctl dump-flows $switch)"
+says "cookie=0x11" dump-flows $switch
+grep "cookie=0x11" "$scratch/said" | grep -q "n_packets=[1-9]" || fail "no packets: $(cat "$scratch/said")"
+says "packet_count=" dump-aggregate $switch
+
+# Files of entries: added, replaced, compared; in bundles and without.
+printf 'table=1,priority=%d,tcp,tcp_dst=%d,actions=drop\n' 1 80 2 81 3 82 >"$scratch/flows"
+must --bundle add-flows $switch "$scratch/flows"
+says "flow_count=5" dump-aggregate $switch
+must mod-flows $switch "table=1,tcp,actions=output:1"
+says "actions=output" dump-flows $switch table=1
+must --strict del-flows $switch "table=1,priority=1,tcp,tcp_dst=80"
+says "flow_count=4" dump-aggregate $switch
+must --bundle replace-flows $switch "$scratch/flows"
+says "flow_count=3" dump-aggregate $switch
+ofctl diff-flows $switch "$scratch/flows" >"$scratch/said" 2>&1 || fail "they differ: $(cat "$scratch/said")"
+# One of a bundle cannot be, and so is none.
+printf 'table=2,priority=1,actions=drop\ntable=2,priority=2,actions=output:77\n' >"$scratch/wrong"
+! ofctl --bundle add-flows $switch "$scratch/wrong" >"$scratch/said" 2>&1 || fail "a bundle with a wrong port is taken"
+holds "$scratch/said" OFPBAC_BAD_OUT_PORT
+says "flow_count=0" dump-aggregate $switch table=2
+must del-flows $switch
+
+# What cannot be has the right name.
+says OFPBAC_BAD_OUT_PORT add-flow $switch "actions=output:77"
+says OFPBAC_BAD_OUT_PORT add-flow $switch "actions=NORMAL"
+says OFPBAC_BAD_OUT_GROUP add-flow $switch "actions=group:9"
+says OFPBAC_BAD_TYPE add-flow $switch "mpls,actions=pop_mpls:0x800"
+says OFPMMFC_BAD_BAND add-meter $switch "meter=9,kbps,band=type=dscp_remark,rate=10,prec_level=1"
+says OFPGMFC_BAD_BUCKET add-group $switch "group_id=9,type=select,bucket=output:1,bucket=output:2"
+says OFPFMFC_BAD_TABLE_ID add-flow $switch "table=100,actions=drop"
+
+# Groups and meters.
+must add-group $switch "group_id=1,type=all,bucket=output:1,bucket=output:2"
+must add-group $switch "group_id=2,type=select,bucket=set_queue:0,LOCAL,bucket=set_queue:1,LOCAL"
+must add-group $switch "group_id=3,type=ff,bucket=watch_port:1,output:1,bucket=watch_port:2,output:2"
+must add-meter $switch "meter=1,pktps,burst,band=type=drop,rate=5,burst_size=5"
+must add-flow $switch "priority=5,in_port=1,actions=group:1"
+must add-flow $switch "priority=5,in_port=2,actions=group:3"
+must add-flow $switch "priority=9,icmp,nw_dst=192.0.2.2,icmp_type=8,actions=meter:1,output:2"
+must add-flow $switch "priority=7,udp,actions=group:2"
+"$millrace" flow list >"$scratch/list"
+holds "$scratch/list" "rss:2" "meter:1,output:1" "group=2,rss,queues=0-1"
+ping -c 30 -i 0.01 -W 1 -w 2 192.0.2.2 >"$scratch/ping.log" || true
+! grep -q " 0% packet loss" "$scratch/ping.log" || fail "the meter admits all: $(tail -3 "$scratch/ping.log")"
+says "ref_count=1,packet_count=" dump-group-stats $switch
+says "group_id=3,type=ff" dump-groups $switch
+says "rate=5 burst_size=5" dump-meters $switch
+says "meter:1 flow_count:1" meter-stats $switch
+grep -q "packet_count:[1-9]" "$scratch/said" || fail "the meter counts nothing: $(cat "$scratch/said")"
+must mod-group $switch "group_id=1,type=indirect,bucket=output:2"
+"$millrace" flow list >"$scratch/list"
+holds "$scratch/list" "in_port=0,actions=output:1"
+must del-meters $switch
+must del-groups $switch
+says "flow_count=0" dump-aggregate $switch
+
+# It is told what has gone, and packets come and go.
+export OVS_RUNDIR=$scratch
+background monitor timeout 60 ovs-ofctl -O OpenFlow13 monitor $switch 65534
+await 3 bash -c "'$millrace' agent status --control '$scratch/agent.sock' | grep -q equal" || fail "nobody watches"
+must add-flow $switch "cookie=0x77,send_flow_rem,hard_timeout=1,in_port=1,actions=drop"
+must add-flow $switch "priority=0,cookie=0x99,actions=CONTROLLER"
+await 10 grep -q "FLOW_REMOVED.*" "$scratch/monitor.log" "$scratch/monitor.out" || fail "no word: $(cat "$scratch"/monitor.*)"
+ping -c 1 -W 1 192.0.2.2 >/dev/null || true
+await 10 grep -q "PACKET_IN.*cookie=0x99.*" "$scratch/monitor.log" "$scratch/monitor.out" || fail "no packet: $(cat "$scratch"/monitor.*)"
+kill "$started"
+there "timeout 20 python3 -c '
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88b5)); s.bind((\"of-b\", 0x88b5)); print(s.recv(100).hex(), flush=True)
+'" >"$scratch/got" &
+got=$!
+until [ -s "$scratch/got" ] || ! kill -0 $got 2>/dev/null; do
+    must packet-out $switch "in_port=controller packet=ffffffffffff02000000000188b5$(printf '41%.0s' {1..46}) actions=output:2"
+    sleep 0.1
+done
+holds "$scratch/got" 88b54141
+
+# Entries outlive the agent, with what they have had, and the card.
+must del-flows $switch
+must add-flow $switch "cookie=0x11,priority=5,in_port=1,actions=output:2"
+must add-flow $switch "cookie=0x12,priority=5,in_port=2,actions=output:1"
+ping -c 3 -i 0.05 -W 5 -w 20 192.0.2.2 >"$scratch/ping.log" || fail "no way through the entries"
+slay "$agent" || true
+ping -c 1 -W 5 192.0.2.2 >"$scratch/ping.log" || fail "packets go no more without the agent"
+start_agent --listen ptcp:6653:127.0.0.1
+says "cookie=0x11" dump-flows $switch
+grep "cookie=0x11" "$scratch/said" | grep -q "n_packets=[1-9]" || fail "it has forgotten: $(cat "$scratch/said")"
+grep -q "took up 2 entries" "$scratch/agent$agents.log" || fail "$(cat "$scratch/agent$agents.log")"
+
+# Others who behave badly hold nobody back.
+timeout 100 python3 "$tests/openflow.py" 6653 >"$scratch/hostile" 2>&1 || fail "$(cat "$scratch/hostile")"
+says "flow_count=2" dump-aggregate $switch
+ping -c 1 -W 5 192.0.2.2 >"$scratch/ping.log" || fail "packets go no more"
+
+# A learning switch, to which the agent connects.
+must del-flows $switch
+python=${OS_KEN_PYTHON:-$root/target/os-ken/bin/python}
+if "$python" -c "import os_ken" 2>/dev/null; then
+    kill "$agent"
+    await 10 is_gone "$agent" || fail "the agent does not end"
+    background learning "$python" "$tests/learning.py" 6690
+    learning=$started
+    start_agent --connect tcp:127.0.0.1:6690
+    await 20 grep -q "^switch" "$scratch/learning.out" || fail "no controller: $(cat "$scratch/learning.log" "$scratch/agent$agents.log")"
+    ping -c 5 -i 0.2 -W 5 -w 30 192.0.2.2 >"$scratch/ping.log" ||
+        fail "the learning switch does not learn: $(cat "$scratch"/learning.* "$scratch/agent$agents.log")"
+    await 10 grep -q "^learned" "$scratch/learning.out" || fail "it has learned nothing"
+    ! grep -q "^error" "$scratch/learning.out" || fail "$(cat "$scratch/learning.out")"
+    # The controller is killed: what it has set up stays.
+    slay "$learning" || true
+    ping -c 1 -W 5 192.0.2.2 >"$scratch/ping.log" || fail "packets go no more without a controller"
+else
+    echo "os-ken is not installed: no learning switch"
+fi
