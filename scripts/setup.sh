@@ -93,6 +93,9 @@ to_test() {
     need openssl openssl
     # Modules of a guest's kernel.
     need depmod kmod
+    # IKE, for a guest.
+    need swanctl strongswan-swanctl
+    need charon-systemd charon-systemd
     # A PPPoE server, for a guest.
     need pppd ppp
     need pppoe-server pppoe
@@ -118,12 +121,12 @@ if [ "$purpose" = --bench ]; then
     need iperf3 iperf3
 fi
 
-# The packages of Open vSwitch, redis and nginx start services at once and at every start of the system. Benchmark and tests run
+# The packages of Open vSwitch, redis, nginx and strongSwan start services at once and at every start of the system. Benchmark and tests run
 # copies of their own in folders of their own, and only while they work; so where we install them, nothing shall run afterwards.
 # policy-rc.d is how Debian asks whether a package may start something; an existing one is left alone.
 policy=/usr/sbin/policy-rc.d
 quiet_services() {
-    case " ${packages[*]} " in *" openvswitch-switch-dpdk "* | *" nginx-light "* | *" redis-server "*) ;; *) return 0 ;; esac
+    case " ${packages[*]} " in *" openvswitch-switch-dpdk "* | *" nginx-light "* | *" redis-server "* | *" charon-systemd "*) ;; *) return 0 ;; esac
     [ -e "$policy" ] && return 0
     printf '#!/bin/sh\n# From scripts/setup.sh of Millrace, for the time of one installation.\nexit 101\n' >"$policy"
     chmod +x "$policy"
@@ -137,6 +140,9 @@ loud_services() {
         systemctl disable openvswitch-switch ovs-vswitchd ovsdb-server >/dev/null 2>&1 || true
         echo "setup: Open vSwitch is installed, and not started; systemctl enable --now openvswitch-switch does that"
     fi
+    case " ${packages[*]} " in *" charon-systemd "*)
+        ! command -v systemctl >/dev/null || systemctl disable strongswan >/dev/null 2>&1 || true ;;
+    esac
     case " ${packages[*]} " in *" redis-server "* | *" nginx-light "*)
         ! command -v systemctl >/dev/null || systemctl disable redis-server nginx >/dev/null 2>&1 || true ;;
     esac
