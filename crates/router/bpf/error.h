@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* Step 13 where a packet ends: time exceeded, fragmentation needed, packet too big. What Linux says about one packet of a flow is what is said about
- * the next ones: from whom, with which hop limit, by which way, and whether at all. So nothing of that is known here. Only at XDP. */
+/* Step 13 where a packet ends: time exceeded, fragmentation needed, packet too big. What Linux says about one packet of a flow is what is said
+ * about the next ones: from whom, with which hop limit, by which way, and whether at all. So nothing of that is known here. Only at XDP. */
 #ifndef MILLRACE_ERROR_H
 #define MILLRACE_ERROR_H
 

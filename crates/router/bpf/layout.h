@@ -217,6 +217,7 @@ enum mode {
 #define PART_TOS 64
 #define PART_FRAGMENT 128
 #define PART_ICMP 256
+#define PART_MULTICAST 512
 
 /* Nothing of netfilter looks at packets of this version of IP anywhere, those of the router itself included: nobody puts fragments together,
  * and nobody filters what the router says. */
@@ -259,6 +260,8 @@ struct globals {
     __u32 error_rate;  /* of all together: a second, and at once */
     __u32 error_burst;
     __u64 error_tokens; /* written by the program: jiffies above, and what is left of the burst */
+    __u32 groups; /* multicast routes in `groups`; 0: nobody looks there */
+    __u32 reserved2[15];
 };
 
 /* ---- what the egress waits for ---- */
@@ -286,6 +289,25 @@ struct expected {
     __u8 reserved;
     __u32 ticket; /* of the comparison */
     __u32 moved; /* that of the globals then */
+};
+
+/* ---- multicast ---- */
+
+#define SETS 256   /* of interfaces that groups go to */
+#define SET_SIZE 32 /* as many as the kernel has */
+
+struct group_key {
+    __u32 in;
+    __u8 saddr[16]; /* IPv4 in the first four bytes */
+    __u8 daddr[16];
+};
+
+struct group {
+    __u32 set; /* in `sets` */
+    __u16 mtu; /* the least of all interfaces */
+    __u8 ttl;  /* the hop limit has to be higher */
+    __u8 reserved;
+    __u32 refreshed; /* jiffies of when Linux last saw a packet; 0: never since this was written */
 };
 
 /* ---- what the router says to senders ---- */

@@ -152,6 +152,30 @@ struct {
     __type(value, struct expected);
 } expected SEC(".maps");
 
+/* Multicast routes. */
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 65536);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct group_key);
+    __type(value, struct group);
+} groups SEC(".maps");
+
+/* The interfaces that a group goes to, each with the program for its copy. */
+struct set {
+    __uint(type, BPF_MAP_TYPE_DEVMAP);
+    __uint(max_entries, SET_SIZE);
+    __type(key, u32);
+    __uint(value_size, sizeof(struct bpf_devmap_val));
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+    __uint(max_entries, SETS);
+    __type(key, u32);
+    __array(values, struct set);
+} sets SEC(".maps");
+
 /* Packets about which Linux is expected to say something. */
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);

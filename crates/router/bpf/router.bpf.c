@@ -4,6 +4,7 @@
 #include "execute.h"
 #include "shadow.h"
 #include "error.h"
+#include "group.h"
 #include "user.h"
 #include "watch.h"
 
@@ -67,6 +68,12 @@ static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 le
     p.len = len;
     slot = p.slot = port->slot;
     reason = parse_ethernet(ctx, skb, &v, &p, g, port, word, ifindex);
+    if (reason == REASON_MULTICAST && !skb && g->groups && !(FLAGS(word) & DEVICE_PORT)) {
+        reason = to_group(ctx, ifindex);
+        if (!reason)
+            *verdict = XDP_REDIRECT;
+        goto counted;
+    }
     if (reason)
         return reason;
     if (p.bridge) {
@@ -96,6 +103,7 @@ static __always_inline int router(void *ctx, const bool skb, u32 ifindex, u32 le
     } else {
         reason = REASON_NOT_IP;
     }
+counted:
     if (!reason) {
         u32 at = slot;
         u64 *packets = bpf_map_lookup_elem(&fast, &at);

@@ -78,7 +78,12 @@
     REASON(FRAGMENT_OFF, FRAGMENT, "it is a fragment, and the part for fragments is off") \
     REASON(ERROR_SHOWN, HOP, "it cannot go on, and Linux shows what the sender is told about that") \
     REASON(ERROR_SENT, HOP, "it cannot go on: it is lost, and its sender was told so without Linux") \
-    REASON(ERROR_LIMITED, HOP, "it cannot go on: it is lost, and its sender was told so often enough")
+    REASON(ERROR_LIMITED, HOP, "it cannot go on: it is lost, and its sender was told so often enough") \
+    REASON(GROUP_OFF, FLOW, "it is to a group, and the part for multicast is off") \
+    REASON(GROUP_NONE, FLOW, "it is to a group, and Linux has no route for it from this sender and interface, or one that is not for the fast path") \
+    REASON(GROUP_REFRESH, FLOW, "Linux sees one packet to each group every few seconds, so that it knows that the group is in use") \
+    REASON(GROUP_TTL, HOP, "it is to a group, and its hop limit is too low for one of the interfaces") \
+    REASON(GROUP_LONG, HOP, "it is to a group, and longer than one of the interfaces takes")
 
 #define REASON(name, step, sentence) REASON_##name,
 enum reason { REASONS REASON_COUNT };

@@ -90,8 +90,14 @@ for name, setup in {"routed": "", "conntrack": TRACKED, "masquerade": table("pos
         Scenario(f"torn, IPv6, {name}", among(way6, torn(way6), BACK6[name]), setup=setup, masks=masks, fast=fast),
     ]
 SCENARIOS += [
-    # Rules for what comes to the router itself, and conntrack with them: nothing looks at what is forwarded, but fragments are put together.
-    Scenario("torn, conntrack at the input", among(way, torn(way)), setup="iptables -A INPUT -m conntrack --ctstate INVALID -j DROP", fast=10),
+    # Rules for what comes to the router itself, and conntrack with them: nothing looks at what is forwarded, but fragments are put
+    # together.
+    Scenario(
+        "torn, conntrack at the input",
+        among(way, torn(way)),
+        setup="iptables -A INPUT -m conntrack --ctstate INVALID -j DROP",
+        fast=10,
+    ),
     Scenario("whole, XDP", among(way, plain(way)), fast=24, options=XDP),
     Scenario("whole, the part is off", among(way, plain(way)), fast=10, options=("--only", "ipv4,ipv6")),
     Scenario(

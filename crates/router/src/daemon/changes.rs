@@ -13,6 +13,8 @@ use crate::kernel::mirror::Change;
 pub struct After {
     /// Interfaces may have to be taken or left.
     pub settle: bool,
+    /// Multicast routes may lead elsewhere.
+    pub groups: bool,
     /// Settings are to be read again.
     pub settings: bool,
     /// The ruleset is.
@@ -38,7 +40,7 @@ pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
         Change::Neighbour(interface, mac) => ("neighbour", Some(engine::Change::Neighbour(interface, mac))),
         Change::Shaping(_) => ("traffic-control", Some(engine::Change::Ruleset)),
         Change::Settings => ("settings", Some(engine::Change::Ruleset)),
-        // Telling of it moves what leads there; and the engine replicates no multicast.
+        // Telling of them moves what leads there.
         Change::Station(..) => ("fdb", None),
         Change::Multicast => ("multicast", None),
     };
@@ -50,6 +52,7 @@ pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
 
 /// Tells the engine what it did not know, and notes what is to be done later.
 pub fn then(change: Change, sight: &Sight, sessions: &Sessions, told: &mut Told, engine: &Engine, after: &mut After) {
+    after.groups |= matches!(change, Change::Multicast | Change::Link(_) | Change::Addresses(_) | Change::Settings);
     match change {
         Change::Link(index) => {
             (after.settle, after.sessions) = (true, true);

@@ -2,6 +2,7 @@
 //!
 //! - `router`: the daemon itself, one thread; `options`: how it is started; `changes`: from an event to the engine; `requests`: from a client;
 //! - `sight`: all that is known of Linux; `devices`, `tell`: what of it the engine is told; `flows`: what the engine has made of it;
+//!   `errors`: how often Linux says errors of ICMP; `groups`: multicast routes;
 //!   `compared`: what comparing packets has found; `sessions`: sessions of PPPoE that programs tell of;
 //! - `pattern`, `choice`, `off`, `attach`: which interfaces, where, and why not; `parts`: which work is done;
 //! - `capabilities`, `advice`: what the process may do, and what Linux would better be told; `delays`: how long it took;
@@ -20,9 +21,12 @@ mod compared;
 pub mod control;
 pub mod delays;
 pub mod devices;
+#[cfg(feature = "bpf")]
 mod errors;
 #[cfg(feature = "bpf")]
 mod flows;
+#[cfg(feature = "bpf")]
+mod groups;
 pub mod ipsec;
 pub mod off;
 pub mod options;

@@ -27,12 +27,24 @@ pub enum Part {
     Fragment,
     /// Errors of ICMP that the router itself says.
     Icmp,
+    /// Packets to groups.
+    Multicast,
 }
 
 impl Part {
     /// All of them, in the order of the steps.
-    pub const ALL: [Self; 9] =
-        [Self::Fdb, Self::Vlan, Self::Pppoe, Self::Ipv4, Self::Ipv6, Self::Nat, Self::Tos, Self::Fragment, Self::Icmp];
+    pub const ALL: [Self; 10] = [
+        Self::Fdb,
+        Self::Vlan,
+        Self::Pppoe,
+        Self::Ipv4,
+        Self::Ipv6,
+        Self::Nat,
+        Self::Tos,
+        Self::Fragment,
+        Self::Icmp,
+        Self::Multicast,
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -46,6 +58,7 @@ impl Part {
             Self::Tos => "tos",
             Self::Fragment => "fragment",
             Self::Icmp => "icmp",
+            Self::Multicast => "multicast",
         }
     }
 
@@ -76,13 +89,13 @@ impl Parts {
 /// A word that is no part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no part of the router; there are all, fdb, vlan, pppoe, ipv4, ipv6, nat, tos, fragment and icmp, with commas between them"
+    "{0:?} is no part of the router; there are all, fdb, vlan, pppoe, ipv4, ipv6, nat, tos, fragment, icmp and multicast, with commas between them"
 )]
 pub struct BadPart(String);
 
 impl FromStr for Parts {
     type Err = BadPart;
-    /// Translation, fragments and errors are work on what is routed: they alone mean both versions of IP too.
+    /// Translation, fragments, errors and multicast are work on what is routed: they alone mean both versions of IP too.
     fn from_str(text: &str) -> Result<Self, BadPart> {
         let mut parts = Self(0);
         for word in text.split(',') {
@@ -93,7 +106,8 @@ impl FromStr for Parts {
                 (_, None) => return Err(BadPart(word.to_owned())),
             }
         }
-        let is_routed = [Part::Nat, Part::Fragment, Part::Icmp].into_iter().any(|part| parts.has(part));
+        let is_routed =
+            [Part::Nat, Part::Fragment, Part::Icmp, Part::Multicast].into_iter().any(|part| parts.has(part));
         if is_routed && !parts.has(Part::Ipv4) && !parts.has(Part::Ipv6) {
             parts.0 |= Part::Ipv4.bit() | Part::Ipv6.bit();
         }

@@ -20,6 +20,7 @@ use super::delays::Delays;
 use super::devices::Forwarding;
 use super::errors::Errors;
 use super::flows::Flows;
+use super::groups;
 use super::options::{KEPT_SECONDS, OnDeath, Options};
 use super::protocol::Status;
 use super::sessions::Sessions;
@@ -228,6 +229,7 @@ impl State {
         self.told.everything(&self.sight, &self.sessions, engine)?;
         self.set_mode(engine);
         self.interfaces.settle(&mut self.sight, engine);
+        groups::tell(&mut self.sight, engine);
         engine.heartbeat()?.into_iter().for_each(|(_, error)| tracing::warn!("{error}"));
         // What a router left that was killed, on interfaces that nobody asks for any more.
         engine.drop_leftovers()?;
@@ -389,6 +391,10 @@ impl State {
         if after.settle || after.ruleset || after.everything || self.interfaces.has_failed() {
             self.set_mode(engine);
             self.interfaces.settle(&mut self.sight, engine);
+            after.groups = true;
+        }
+        if after.groups {
+            groups::tell(&mut self.sight, engine);
         }
     }
 
@@ -432,6 +438,9 @@ impl State {
         }
         if self.errors_at.elapsed() >= ERRORS {
             self.read_errors(engine);
+            // Nor does it tell who is a member of a group.
+            self.sight.read_multicast();
+            groups::tell(&mut self.sight, engine);
         }
         if self.looked.elapsed() >= self.flows.pace() {
             self.looked = Instant::now();

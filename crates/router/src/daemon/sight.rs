@@ -143,6 +143,20 @@ impl Sight {
         self.features.entry(interface).or_insert_with(ask).clone()
     }
 
+    /// Whether frames of XDP can be sent out of an interface, as far as the kernel tells.
+    pub fn sends_xdp(&mut self, interface: u32) -> bool {
+        self.offloads.as_mut().and_then(|offloads| offloads.sends_xdp(interface)).unwrap_or(true)
+    }
+
+    /// Reads multicast routes again, if there were some.
+    pub fn read_multicast(&mut self) {
+        if !self.mirror.multicast.is_empty()
+            && let Err(error) = self.mirror.read_multicast(&mut self.route)
+        {
+            tracing::warn!("{error}");
+        }
+    }
+
     /// The number of the XDP program that is on an interface now; 0 for none.
     pub fn xdp_of(&mut self, interface: u32) -> u32 {
         const GET_LINK: u16 = 18;

@@ -36,6 +36,11 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
+    /// The slot, if XDP can send frames there.
+    pub(super) fn target(&self) -> Option<u16> {
+        (self.how == How::Xdp).then_some(self.slot)
+    }
+
     /// The flags that the maps have of it.
     pub(super) fn flags(&self) -> u32 {
         match self.how {

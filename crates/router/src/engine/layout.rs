@@ -74,6 +74,13 @@ pub const SHADOW_HEAD: usize = 32;
 /// Bytes of a frame that a copy has at most.
 pub const SHADOW_BYTES: usize = 2048;
 
+/// Bytes of a multicast route.
+pub const GROUP: usize = 12;
+/// Sets of interfaces that groups go to.
+pub const SETS: u32 = 256;
+/// Interfaces of one of them.
+pub const SET_SIZE: u32 = 32;
+
 /// Flags of a device.
 pub mod device_flag {
     /// Packets that come by it are looked at.
@@ -162,8 +169,10 @@ pub mod global {
     pub const ERROR_RATE: usize = 112;
     /// Errors at once.
     pub const ERROR_BURST: usize = 116;
+    /// Multicast routes.
+    pub const GROUPS: usize = 128;
     /// All of it.
-    pub const SIZE: usize = 128;
+    pub const SIZE: usize = 192;
 }
 
 /// Which flow of one direction: what a rule is found by.
@@ -496,6 +505,7 @@ mod tests {
                     ("error_interval6", global::ERROR_INTERVAL6),
                     ("error_rate", global::ERROR_RATE),
                     ("error_burst", global::ERROR_BURST),
+                    ("groups", global::GROUPS),
                     ("shadow_lost", global::SHADOW_LOST),
                     ("events_lost", global::EVENTS_LOST),
                 ],

@@ -85,6 +85,7 @@ impl Engine {
             ports: map(&object, "ports", layout::PORTS as usize * layout::PORT)?,
             attached: Mutex::default(),
             devices: Mutex::default(),
+            groups: Mutex::default(),
             _watch: [failed?, transmitted?],
             pins: config.pins.as_deref().map(super::pins::folder).transpose()?,
             fast_before: AtomicU64::new(0),
@@ -196,6 +197,8 @@ impl Maps {
             events: handle("events")?,
             shadows: handle("shadows")?,
             sas: handle("sas")?,
+            groups: handle("groups")?,
+            sets: handle("sets")?,
             hop_index: handle("hop_index")?,
             sockets: handle("sockets")?,
         })

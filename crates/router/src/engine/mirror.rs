@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-pub(super) const ALL_PARTS: u32 = 0x1ff;
+pub(super) const ALL_PARTS: u32 = 0x3ff;
 
 /// What a packet without a rule is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl Engine {
         self.bump(Change::Ruleset);
     }
 
-    /// Which parts are on: bits in the order fdb, vlan, pppoe, ipv4, ipv6, nat, tos, fragment, icmp.
+    /// Which parts are on: bits in the order fdb, vlan, pppoe, ipv4, ipv6, nat, tos, fragment, icmp, multicast.
     pub fn set_parts(&self, parts: u32) {
         self.set(global::PARTS, parts & ALL_PARTS);
         self.bump(Change::Ruleset);
@@ -487,7 +487,7 @@ fn sa_key(destination: IpAddr, spi: u32) -> [u8; 20] {
 }
 
 /// What was not there need not be taken away.
-fn gone(result: libbpf_rs::Result<()>, what: &'static str) -> Result<(), EngineError> {
+pub(super) fn gone(result: libbpf_rs::Result<()>, what: &'static str) -> Result<(), EngineError> {
     match result {
         Err(source) if source.kind() != libbpf_rs::ErrorKind::NotFound => Err(EngineError::Update { what, source }),
         _ => Ok(()),

@@ -10,6 +10,7 @@
 
 mod attach;
 mod events;
+mod groups;
 pub mod layout;
 mod load;
 mod mirror;
@@ -20,6 +21,7 @@ mod table;
 
 pub use attach::{Attached, How};
 pub use events::{Event, EventKind};
+pub use groups::{Group, Ways};
 pub use layout::{Hop, Key, Rule, State};
 pub use load::Config;
 pub use mirror::{Change, Device, ErrorLimits, Fdb, Mode, Upper, UpperKind, error_limit};
@@ -108,6 +110,8 @@ pub struct Engine {
     attached: Mutex<HashMap<u32, attach::Attachment>>,
     /// All interfaces that the engine was told of.
     devices: Mutex<HashMap<u32, Device>>,
+    /// Multicast routes that the program was told of.
+    groups: Mutex<groups::Told>,
     /// Watches for frames that were lost after a redirect.
     _watch: [Link; 2],
     /// Where attachments are kept for the next process.
@@ -130,6 +134,8 @@ struct Maps {
     events: MapHandle,
     shadows: MapHandle,
     sas: MapHandle,
+    groups: MapHandle,
+    sets: MapHandle,
     hop_index: MapHandle,
     sockets: MapHandle,
 }

@@ -167,6 +167,26 @@ impl Mirror {
         }
     }
 
+    /// Reads multicast routes alone: no event tells that an interface of theirs is not one of multicast routing any more.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read_multicast(&mut self, questions: &mut Questions) -> Result<(), Error> {
+        let mut fresh = Self::default();
+        for family in [super::route::MULTICAST_IPV4, super::route::MULTICAST_IPV6] {
+            let request = Request::new(GET_ROUTE, wire::DUMP, &header::<12>(family));
+            let keep = |message: Message<'_>| {
+                fresh.apply(&message);
+            };
+            match questions.ask(request, || (), keep) {
+                Err(Error::Refused(_)) => {}
+                other => other?,
+            }
+        }
+        self.multicast = fresh.multicast;
+        Ok(())
+    }
+
     /// Takes in an event of rtnetlink; what it changes for forwarded packets.
     pub fn apply(&mut self, message: &Message<'_>) -> Option<Change> {
         let body = message.body;

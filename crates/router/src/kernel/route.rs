@@ -210,27 +210,30 @@ pub struct Multicast {
     pub group: IpAddr,
     /// By which interface it has to come.
     pub input: Option<u32>,
-    /// By which interfaces it leaves.
-    pub outputs: Vec<u32>,
+    /// By which interfaces it leaves, and what the hop limit has to be higher than there.
+    pub outputs: Vec<(u32, u8)>,
+    /// It is in the table that is asked where no rule says otherwise.
+    pub is_default: bool,
 }
 
 impl Multicast {
     /// Reads the body of `RTM_NEWROUTE` or `RTM_DELROUTE`; `None` for routes to one.
     pub fn read(body: &[u8]) -> Option<Self> {
-        matches!(*body.first()?, MULTICAST_IPV4 | MULTICAST_IPV6).then_some(())?;
+        let default = match *body.first()? {
+            MULTICAST_IPV4 => 253,
+            MULTICAST_IPV6 => 254,
+            _ => return None,
+        };
+        let table = u32::from(*body.get(4)?);
         let all = wire::attributes(body, HEADER);
+        let outputs = all.clone().find(9).map(next_hops).unwrap_or_default();
         Some(Self {
             source: all.clone().find(2).and_then(wire::address_of)?,
             group: all.clone().find(1).and_then(wire::address_of)?,
             input: all.clone().find(3).and_then(wire::u32_of),
-            outputs: all
-                .clone()
-                .find(9)
-                .map(next_hops)
-                .unwrap_or_default()
-                .into_iter()
-                .map(|(output, _)| output)
-                .collect(),
+            // What is a weight in other routes is one more.
+            outputs: outputs.into_iter().map(|(output, weight)| (output, weight - 1)).collect(),
+            is_default: all.clone().find(15).and_then(wire::u32_of).unwrap_or(table) == default,
         })
     }
 }
@@ -263,12 +266,13 @@ mod tests {
 
     #[test]
     fn multicast_is_told_from_routes() {
-        let body = body(&[128, 32, 32, 0, 0, 0, 0, 5, 0, 0, 0, 0], |request| {
+        let body = body(&[128, 32, 32, 0, 253, 0, 0, 5, 0, 0, 0, 0], |request| {
             request.with(1, &[239, 0, 0, 1]).with(2, &[10, 0, 0, 1]).with(3, &7_u32.to_ne_bytes()).with(9, &two_ways())
         });
         assert_eq!(Route::read(&body), None);
         let entry = Multicast::read(&body).unwrap();
-        assert_eq!((entry.input, entry.outputs), (Some(7), vec![3, 4]));
+        assert_eq!((entry.input, entry.outputs), (Some(7), vec![(3, 0), (4, 9)]));
+        assert!(entry.is_default);
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub struct StartArgs {
     /// Share of packets that is compared with what Linux makes of them: off, all, or such as 1/1024
     #[arg(long, value_name = "SHARE", default_value = "1/1024")]
     shadow: Share,
-    /// Do only this work: fdb, vlan, pppoe, ipv4, ipv6, nat, tos, fragment, icmp, with commas between them
+    /// Do only this work: fdb, vlan, pppoe, ipv4, ipv6, nat, tos, fragment, icmp, multicast, with commas between them
     #[arg(long, value_name = "PARTS", default_value = "all")]
     only: Parts,
     /// Start switched off; `millrace router on` switches it on
