@@ -29,33 +29,33 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The words of a text, and those that mean nothing.
+    /// The words of a text; and those that mean nothing, with what is wrong.
     pub(crate) fn parse(text: &str) -> (Self, Vec<String>) {
-        let (mut config, mut unknown) = (Self::default(), Vec::new());
+        let (mut config, mut wrong) = (Self::default(), Vec::new());
         for word in text.split([' ', ',', '\t', '\n']).filter(|word| !word.is_empty()) {
-            if !config.take(word) {
-                unknown.push(word.to_owned());
+            if let Err(why) = config.take(word) {
+                wrong.push(format!("{word}: {why}"));
             }
         }
-        (config, unknown)
+        (config, wrong)
     }
 
-    fn take(&mut self, word: &str) -> bool {
+    fn take(&mut self, word: &str) -> Result<(), &'static str> {
         match word.split_once('=') {
             None if word == "off" => self.is_off = true,
             Some(("stats", file)) if !file.is_empty() => self.stats = Some(file.into()),
             Some(("log", file)) if !file.is_empty() => self.log = Some(file.into()),
             Some(("ring", bytes)) => match bytes.parse::<usize>() {
                 Ok(bytes) if bytes.is_power_of_two() && RINGS.contains(&bytes) => self.ring = bytes,
-                _ => return false,
+                _ => return Err("a ring has a power of two of bytes, from 4096 to 67108864 (64 MiB)"),
             },
             Some(("spin", time)) => match time.parse() {
                 Ok(time) if time <= 1_000_000 => self.spin = Duration::from_micros(time),
-                _ => return false,
+                _ => return Err("spin is a number of microseconds, up to 1000000"),
             },
-            _ => return false,
+            _ => return Err("the words are off, stats=FILE, log=FILE, ring=BYTES, spin=MICROSECONDS"),
         }
-        true
+        Ok(())
     }
 }
 
@@ -73,8 +73,14 @@ mod tests {
         assert_eq!((config.ring, config.spin), (65536, Duration::from_micros(7)));
         assert_eq!((config.stats, config.log), (Some("/tmp/s".into()), Some("/tmp/l".into())));
         assert!(Config::parse("off").0.is_off);
-        let (config, unknown) = Config::parse("ring=1000 spin=-1 stats= on ring=2048");
-        assert_eq!(unknown, ["ring=1000", "spin=-1", "stats=", "on", "ring=2048"]);
+        let (config, wrong) = Config::parse("ring=5000 spin=-1 stats= on ring=2048");
+        let words: Vec<_> = wrong.iter().map(|text| text.split(": ").next().unwrap()).collect();
+        assert_eq!(words, ["ring=5000", "spin=-1", "stats=", "on", "ring=2048"]);
+        assert!(
+            wrong[0].contains("power of two")
+                && wrong[1].contains("microseconds")
+                && wrong[3].contains("the words are")
+        );
         assert_eq!(config, Config::default());
     }
 }

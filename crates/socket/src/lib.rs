@@ -49,9 +49,9 @@ fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let text = std::env::var(config::VARIABLE).unwrap_or_default();
-        let (config, unknown) = config::Config::parse(&text);
-        for word in unknown {
-            eprintln!("libmillrace-socket: {}: nothing is called {word:?}", config::VARIABLE);
+        let (config, wrong) = config::Config::parse(&text);
+        for text in wrong {
+            eprintln!("libmillrace-socket: {}: {}", config::VARIABLE, text.escape_debug());
         }
         Library { config, session: std::env::var_os("XDG_RUNTIME_DIR").map(Into::into) }
     })

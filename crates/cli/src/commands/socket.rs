@@ -52,14 +52,27 @@ pub struct SocketArgs {
     program: Vec<OsString>,
 }
 
+/// A word that the library takes (`crates/socket/src/config.rs`), which would only say so and go on without.
 fn word(text: &str) -> Result<String, &'static str> {
-    let key = text.split_once('=').map_or(text, |(key, _)| key);
-    if !["off", "stats", "log", "ring", "spin"].contains(&key) {
-        Err("the words are off, stats=FILE, log=FILE, ring=BYTES, spin=MICROSECONDS")
-    } else if text.contains([' ', ',', '\t', '\n']) {
-        Err("a word has no blanks and no commas")
-    } else {
+    if text.contains([' ', ',', '\t', '\n']) {
+        return Err("a word has no blanks and no commas");
+    }
+    let is_right = match text.split_once('=') {
+        None => text == "off",
+        Some(("ring", bytes)) => match bytes.parse::<u64>() {
+            Ok(bytes) if bytes.is_power_of_two() && (4096..=64 << 20).contains(&bytes) => true,
+            _ => return Err("a ring has a power of two of bytes, from 4096 to 67108864 (64 MiB)"),
+        },
+        Some(("spin", time)) => match time.parse::<u64>() {
+            Ok(0..=1_000_000) => true,
+            _ => return Err("spin is a number of microseconds, up to 1000000"),
+        },
+        Some((key, file)) => ["stats", "log"].contains(&key) && !file.is_empty(),
+    };
+    if is_right {
         Ok(text.to_owned())
+    } else {
+        Err("the words are off, stats=FILE, log=FILE, ring=BYTES, spin=MICROSECONDS")
     }
 }
 
@@ -71,10 +84,12 @@ pub fn run(args: &SocketArgs) -> Result<ExitCode, Failure> {
     command.args(arguments).env("LD_PRELOAD", behind(&library, env::var_os("LD_PRELOAD").as_deref()));
     let told = args.stats.then(tempfile::NamedTempFile::new).transpose()?;
     let mut words = args.set.clone();
+    let mut is_off = words.iter().any(|word| word == "off");
     words.extend(told.as_ref().map(|file| format!("stats={}", file.path().display())));
     if !words.is_empty() {
         let usual = env::var(VARIABLE).ok().filter(|text| !text.is_empty());
         let all: Vec<&str> = usual.as_deref().into_iter().chain(words.iter().map(String::as_str)).collect();
+        is_off |= all.iter().any(|words| words.split([' ', ',', '\t', '\n']).any(|word| word == "off"));
         command.env(VARIABLE, all.join(" "));
     }
     let Some(told) = told else {
@@ -83,7 +98,13 @@ pub fn run(args: &SocketArgs) -> Result<ExitCode, Failure> {
     };
     let status = wait_for(&mut command).map_err(|source| Failure::Program { path: program.into(), source })?;
     let text = std::fs::read_to_string(told.path())?;
-    describe(&text).into_iter().for_each(note);
+    if is_off {
+        note(
+            "the library is off (the word off of MILLRACE_STREAMS, or --set off): all connections were the kernel's, and were not counted",
+        );
+    } else {
+        describe(&text).into_iter().for_each(note);
+    }
     Ok(code_of(status))
 }
 
@@ -227,6 +248,9 @@ mod tests {
     fn words_are_those_of_the_library() {
         assert!(word("ring=4096").is_ok() && word("off").is_ok() && word("log=/tmp/l").is_ok());
         assert!(word("rings=4096").is_err() && word("log=/tmp/a b").is_err() && word("").is_err());
+        assert!(word("ring=5000").is_err_and(|why| why.contains("power of two")));
+        assert!(word("spin=-1").is_err_and(|why| why.contains("microseconds")));
+        assert!(word("off=1").is_err() && word("stats=").is_err() && word("spin=0").is_ok());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use millrace_message::engine::Outcome;
 use millrace_tool::clock::Moment;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
-use millrace_tool::output::{Output, Row, note};
+use millrace_tool::output::{Cell, Output, Row, note};
 use millrace_tool::stop;
 
 use super::file::Target;
@@ -167,6 +167,11 @@ impl Service {
 
     fn wait_for_begin(&self) -> Result<(), Failure> {
         self.endpoint.receive(None, BEGIN, EXACT, vec![0; WORDS]).map(drop)
+    }
+
+    /// Doorbells that nobody wants: this program wants none. A card refuses them where they are rung.
+    fn bells_unwanted(&self) -> Cell {
+        self.endpoint.own().map_or(Cell::Missing, |own| Cell::Count(own.bells_unwanted()))
     }
 
     /// Waits for the next thing, a while. What is to be written is given to `write`.
@@ -321,7 +326,8 @@ pub fn listen(shared: &Shared, args: &ListenArgs) -> Result<(), Failure> {
     let mut left = shared.count.unwrap_or(u64::MAX);
     while left > 0 && !stop::asked() {
         if let Happened::Ended(sender, is_right) = service.next(&mut |_| Ok(()))? {
-            Output::new(shared.json).rows("message listen", &[row("message listen", &sender, is_right)])?;
+            let row = row("message listen", &sender, is_right).beside("bells_unwanted", service.bells_unwanted());
+            Output::new(shared.json).rows("message listen", &[row])?;
             left -= 1;
         }
     }

@@ -17,6 +17,7 @@ use millrace_message::endpoint::{Peer, Users};
 use millrace_message::engine::{Outcome, RequestError};
 use millrace_message::{Request, Tag};
 use millrace_tool::failure::Failure;
+use millrace_tool::output::note;
 use millrace_tool::stop;
 
 use super::side::{CardArgs, Ended, Side, lost};
@@ -27,6 +28,9 @@ pub const LONGEST: u64 = 4 << 30;
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How long one wait is at most: after it Ctrl-C is looked at.
 pub const LOOK: Duration = Duration::from_millis(50);
+
+/// Such waits before it is said what is waited for.
+const BUSY: u32 = 20;
 
 pub const BEGIN: Tag = Tag(1);
 pub const READY: Tag = Tag(2);
@@ -114,8 +118,24 @@ impl Call {
         let call = Self { endpoint, peer };
         let ready = call.post(READY)?;
         call.endpoint.send(peer, BEGIN, said([size, what as u64, 0]), None)?;
-        call.wait(ready)?;
+        call.wait_for_answer(ready, &name)?;
         Ok(call)
+    }
+
+    /// Waits until the other end is ready. It may be busy with somebody else for as long as that one likes.
+    fn wait_for_answer(&self, ready: Request, name: &str) -> Result<(), Failure> {
+        for _ in 0..BUSY {
+            if self.has_ended(ready)?.is_some() {
+                return Ok(());
+            }
+            if stop::asked() {
+                return Err(Failure::Interrupted);
+            }
+        }
+        note(format!(
+            "{name} has not answered for a second: it is stopped, or answers a `millrace message latency` (one at a time, and nothing else meanwhile); waiting for it, until Ctrl-C"
+        ));
+        self.wait(ready).map(drop)
     }
 
     /// Waits for words from now on.
