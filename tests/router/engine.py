@@ -10,8 +10,8 @@ from pathlib import Path
 
 from places import CORES, Failed, Place, wait
 
-# How long the router may take to start and to end, in seconds.
-PATIENCE = 20
+# How long the router may take to start and to end, in seconds: in a guest on a busy machine the verifier alone takes twenty.
+PATIENCE = 60
 
 
 class Linux:
