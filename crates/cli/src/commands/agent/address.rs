@@ -12,12 +12,14 @@ const PORT: u16 = 6653;
 pub struct Address {
     /// Whether others connect to it.
     pub listens: bool,
+    /// Whether TLS is spoken.
+    pub tls: bool,
     /// Where.
     pub socket: SocketAddr,
 }
 
-const FORM: &str = "write ptcp:PORT or ptcp:PORT:ADDRESS to listen, tcp:ADDRESS or tcp:ADDRESS:PORT to connect; \
-     an address is a number, in brackets if it is of IPv6";
+const FORM: &str = "write ptcp:PORT or ptcp:PORT:ADDRESS to listen, tcp:ADDRESS or tcp:ADDRESS:PORT to connect, \
+     pssl and ssl for TLS; an address is a number, in brackets if it is of IPv6";
 
 impl FromStr for Address {
     type Err = String;
@@ -25,8 +27,8 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         let (method, rest) = text.split_once(':').unwrap_or((text, ""));
         let read = match method {
-            "ptcp" => listening(rest).map(|socket| Self { listens: true, socket }),
-            "tcp" => connecting(rest).map(|socket| Self { listens: false, socket }),
+            "ptcp" | "pssl" => listening(rest).map(|socket| Self { listens: true, tls: method == "pssl", socket }),
+            "tcp" | "ssl" => connecting(rest).map(|socket| Self { listens: false, tls: method == "ssl", socket }),
             _ => None,
         };
         read.ok_or_else(|| FORM.to_owned())
@@ -60,7 +62,8 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ip, port) = (self.socket.ip(), self.socket.port());
         let ip = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
-        if self.listens { write!(f, "ptcp:{port}:{ip}") } else { write!(f, "tcp:{ip}:{port}") }
+        let method = if self.tls { "ssl" } else { "tcp" };
+        if self.listens { write!(f, "p{method}:{port}:{ip}") } else { write!(f, "{method}:{ip}:{port}") }
     }
 }
 
@@ -75,6 +78,8 @@ mod tests {
             ("ptcp:6633", "ptcp:6633:0.0.0.0"),
             ("ptcp:6633:127.0.0.1", "ptcp:6633:127.0.0.1"),
             ("ptcp:6633:[::1]", "ptcp:6633:[::1]"),
+            ("pssl:", "pssl:6653:0.0.0.0"),
+            ("ssl:192.0.2.1", "ssl:192.0.2.1:6653"),
             ("tcp:192.0.2.1", "tcp:192.0.2.1:6653"),
             ("tcp:192.0.2.1:6633", "tcp:192.0.2.1:6633"),
             ("tcp:[2001:db8::1]", "tcp:[2001:db8::1]:6653"),

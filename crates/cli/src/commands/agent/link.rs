@@ -1,11 +1,13 @@
 //! One connection with a controller: bytes in, bytes out, and how long each may take.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use millrace_agent::wire::message::kind;
 use millrace_agent::wire::{Header, LONGEST, Message, first};
+
+use super::stream::{Stream, is_later};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
@@ -20,7 +22,7 @@ const STALL: Duration = Duration::from_secs(30);
 
 /// A connection.
 pub struct Link {
-    stream: TcpStream,
+    stream: Stream,
     /// Who is at the other end.
     pub peer: SocketAddr,
     /// The `--connect` that it came of.
@@ -49,11 +51,8 @@ pub struct Link {
 
 impl Link {
     /// A connection that is there, or on its way.
-    pub fn new(stream: TcpStream, peer: SocketAddr, dialled: Option<usize>, now: Instant) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        // What is said is said at once.
-        let _ = stream.set_nodelay(true);
-        Ok(Self {
+    pub fn new(stream: Stream, peer: SocketAddr, dialled: Option<usize>, now: Instant) -> Self {
+        Self {
             stream,
             peer,
             dialled,
@@ -71,17 +70,20 @@ impl Link {
             ending: false,
             lost: 0,
             messages: [0; 2],
-        })
+        }
     }
 
     /// What to wait for.
     pub fn socket(&self) -> &TcpStream {
-        &self.stream
+        self.stream.socket()
     }
 
     /// Whether something can be read, and whether something is to be written.
     pub fn interest(&self) -> (bool, bool) {
-        (self.connected && !self.ending && self.unwritten() < FULL, !self.connected || self.unwritten() > 0)
+        (
+            self.connected && !self.ending && self.unwritten() < FULL,
+            !self.connected || self.unwritten() > 0 || self.stream.wants_write(),
+        )
     }
 
     fn unwritten(&self) -> usize {
@@ -100,18 +102,11 @@ impl Link {
         }
         self.input.drain(..std::mem::take(&mut self.done));
         let begin = self.input.len();
-        self.input.resize(begin + CHUNK, 0);
-        let read = self.stream.read(&mut self.input[begin..]);
-        self.input.truncate(begin + *read.as_ref().unwrap_or(&0));
-        match read {
-            Ok(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "it has closed the connection")),
-            Ok(_) => {
-                (self.heard, self.probed) = (now, false);
-                Ok(())
-            }
-            Err(error) if is_later(&error) => Ok(()),
-            Err(error) => Err(error),
+        let goes_on = self.stream.read(&mut self.input, CHUNK)?;
+        if self.input.len() > begin {
+            (self.heard, self.probed) = (now, false);
         }
+        if goes_on { Ok(()) } else { Err(io::Error::new(ErrorKind::UnexpectedEof, "it has closed the connection")) }
     }
 
     /// The next whole message.
@@ -155,6 +150,7 @@ impl Link {
 
     /// Writes what it takes.
     pub fn write(&mut self, now: Instant) -> io::Result<()> {
+        self.stream.flush()?;
         while self.unwritten() > 0 {
             match self.stream.write(&self.output[self.written..]) {
                 Ok(len) => {
@@ -179,7 +175,7 @@ impl Link {
 
     /// Whether everything is written.
     pub fn is_empty(&self) -> bool {
-        self.unwritten() == 0
+        self.unwritten() == 0 && !self.stream.wants_write()
     }
 
     /// Asks whether it is still there, if it has been quiet for long; why it ends, if it has been too long.
@@ -205,8 +201,4 @@ impl Link {
         }
         None
     }
-}
-
-fn is_later(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

@@ -1,6 +1,6 @@
 //! `millrace agent`: serves the flow table of a card to OpenFlow controllers.
 //!
-//! - here: what can be asked for; `address`: where controllers are; `link`: one connection; `packets`: packets from controllers; `server`: all of them, and the card; `card`: the
+//! - here: what can be asked for; `address`: where controllers are; `tls`, `stream`: bytes to and from one; `link`: one connection; `packets`: packets from controllers; `server`: all of them, and the card; `card`: the
 //!   flow table of a card as the switch asks for it; `state`: entries that outlive the agent; `status`: how the agent is.
 
 mod address;
@@ -10,6 +10,8 @@ mod packets;
 mod server;
 mod state;
 mod status;
+mod stream;
+mod tls;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,16 +36,17 @@ Examples:
   millrace agent --listen ptcp:6653
   millrace agent --connect tcp:192.0.2.1:6653 --connect tcp:192.0.2.2:6653
   millrace agent --listen ptcp:6653:127.0.0.1 --state /var/lib/millrace/agent.state
+  millrace agent --listen pssl:6653 --tls-key key.pem --tls-cert cert.pem --tls-ca ca.pem
   millrace agent status
   ovs-ofctl -O OpenFlow13 dump-flows tcp:127.0.0.1:6653"
 )]
 pub struct AgentArgs {
     #[command(subcommand)]
     command: Option<AgentCommand>,
-    /// Where controllers may connect: ptcp:PORT or ptcp:PORT:ADDRESS; may be repeated
+    /// Where controllers may connect: ptcp:PORT or ptcp:PORT:ADDRESS, pssl for TLS; may be repeated
     #[arg(long, value_name = "WHERE")]
     listen: Vec<Address>,
-    /// A controller to connect to: tcp:ADDRESS or tcp:ADDRESS:PORT; may be repeated
+    /// A controller to connect to: tcp:ADDRESS or tcp:ADDRESS:PORT, ssl for TLS; may be repeated
     #[arg(long, value_name = "WHERE")]
     connect: Vec<Address>,
     /// Number of the switch, unique in the network [default: made of the names of host and card]
@@ -58,6 +61,8 @@ pub struct AgentArgs {
     /// Most packets a second for controllers
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     packet_in_rate: u32,
+    #[command(flatten)]
+    tls: tls::TlsArgs,
     /// Where `millrace agent status` asks [default: beside the card's socket]
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,

@@ -16,10 +16,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use super::AgentArgs;
+use super::address::Address;
 use super::card::Card;
 use super::link::Link;
 use super::state::State;
 use super::status;
+use super::stream::Stream;
+use super::tls::Tls;
 
 /// Messages of one connection before the others have their turn.
 const TURN: usize = 256;
@@ -34,7 +37,7 @@ const LATE: Duration = Duration::from_secs(8);
 
 /// A controller that is dialled.
 struct Dialled {
-    peer: SocketAddr,
+    to: Address,
     /// When it is dialled next, if there is no connection.
     next: Instant,
     wait: Duration,
@@ -45,7 +48,8 @@ pub struct Server<'a> {
     args: &'a AgentArgs,
     card: Card<'a>,
     switch: Switch,
-    listeners: Vec<TcpListener>,
+    tls: Option<Tls>,
+    listeners: Vec<(TcpListener, bool)>,
     dialled: Vec<Dialled>,
     links: BTreeMap<u64, Link>,
     last: u64,
@@ -62,17 +66,22 @@ pub struct Server<'a> {
 impl<'a> Server<'a> {
     /// Listens, and takes up what the last agent has left.
     pub fn new(shared: &Shared, args: &'a AgentArgs, device: &'a Device) -> Result<Self, Failure> {
+        let tls = Tls::new(&args.tls)?;
+        if let Some(address) = args.listen.iter().chain(&args.connect).find(|address| address.tls && tls.is_none()) {
+            return Err(Failure::Usage(format!("{address} takes --tls-key, --tls-cert and --tls-ca")));
+        }
         let doing = || "cannot serve the card's flow table".to_owned();
         let mut card = Card::new(device).doing(doing)?;
         let now = Instant::now();
         let listeners = args.listen.iter().map(|address| {
             let listener = TcpListener::bind(address.socket);
             let listener = listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+            let listener = listener.map(|listener| (listener, address.tls));
             listener.map_err(|error| Failure::Found(format!("cannot listen at {address}: {error}")))
         });
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
-        let dial = |peer| Dialled { peer, next: now, wait: SOON };
-        let dialled = args.connect.iter().map(|address| dial(address.socket)).collect();
+        let dial = |to: &Address| Dialled { to: *to, next: now, wait: SOON };
+        let dialled = args.connect.iter().map(dial).collect();
         let mut switch = Switch::new(identity(args, device));
         let mut state = State::open(args.state.as_deref(), device)?;
         switch.look_at_ports(&mut card);
@@ -93,6 +102,7 @@ impl<'a> Server<'a> {
             args,
             card,
             switch,
+            tls,
             listeners,
             dialled,
             links: BTreeMap::new(),
@@ -144,7 +154,7 @@ impl<'a> Server<'a> {
             true => LISTEN,
             false => NAP,
         };
-        let mut fds: Vec<_> = self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+        let mut fds: Vec<_> = self.listeners.iter().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)).collect();
         fds.push(PollFd::new(self.card.watched(), PollFlags::IN));
         fds.extend(self.control.iter().map(|control| PollFd::new(control, PollFlags::IN)));
         for link in self.links.values() {
@@ -161,18 +171,21 @@ impl<'a> Server<'a> {
 
     fn accept(&mut self, now: Instant) {
         let mut came = Vec::new();
-        for listener in &self.listeners {
+        for (listener, tls) in &self.listeners {
             // A bounded number, so that those who are there have their turn.
-            came.extend(std::iter::from_fn(|| listener.accept().ok()).take(16));
+            let some = std::iter::from_fn(|| listener.accept().ok()).take(16);
+            came.extend(some.map(|(socket, peer)| (socket, peer, *tls)));
         }
-        for (stream, peer) in came {
+        for (socket, peer, tls) in came {
             if self.links.len() >= MOST_CONTROLLERS {
                 self.turned_away += 1;
                 continue;
             }
-            if let Ok(link) = Link::new(stream, peer, None, now) {
+            let secret = self.tls.as_ref().filter(|_| tls).map(Tls::accept).transpose();
+            let Ok(secret) = secret else { continue };
+            if let Ok(stream) = Stream::new(socket, secret) {
                 self.last += 1;
-                self.links.insert(self.last, link);
+                self.links.insert(self.last, Link::new(stream, peer, None, now));
                 self.switch.connected(self.last);
             }
         }
@@ -188,10 +201,12 @@ impl<'a> Server<'a> {
             }
             dialled.next = now + dialled.wait;
             dialled.wait = (dialled.wait * 2).min(LATE);
-            let link = begin(dialled.peer).and_then(|stream| Link::new(stream, dialled.peer, Some(at), now));
-            if let Ok(link) = link {
+            let to = dialled.to;
+            let secret = self.tls.as_ref().filter(|_| to.tls).map(|tls| tls.connect(to.socket.ip())).transpose();
+            let Ok(secret) = secret else { continue };
+            if let Ok(stream) = begin(to.socket).and_then(|socket| Stream::new(socket, secret)) {
                 self.last += 1;
-                self.links.insert(self.last, link);
+                self.links.insert(self.last, Link::new(stream, to.socket, Some(at), now));
             }
         }
     }
