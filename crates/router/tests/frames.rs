@@ -185,8 +185,8 @@ fn what_is_not_as_it_should_be_goes_to_linux_unchanged() {
     wrong_sum[24] ^= 1;
     let cases: Vec<(Reason, Vec<u8>)> = vec![
         (Reason::IpChecksum, wrong_sum),
-        (Reason::Ttl, with(&|frame| frame[22] = 1)),
-        (Reason::Ttl, with(&|frame| frame[22] = 0)),
+        (Reason::ErrorShown, with(&|frame| frame[22] = 1)),
+        (Reason::ErrorShown, with(&|frame| frame[22] = 0)),
         (Reason::IpOptions, with(&|frame| frame[14] = 0x46)),
         (Reason::IpHeader, with(&|frame| frame[14] = 0x44)),
         (Reason::IpHeader, with(&|frame| frame[14] = 0x65)),
