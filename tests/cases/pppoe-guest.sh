@@ -21,7 +21,8 @@ ip link add wire type bridge
 ip tuntap add tap0 mode tap
 for interface in tap0 far; do ip link set "$interface" master wire; done
 for interface in isp0 far tap0 wire; do ip link set "$interface" mtu 1508 up; done
-ethtool -K far gro on >/dev/null
+ethtool -K far gro on txvlan off >/dev/null
+ethtool -K isp0 rxvlan off >/dev/null
 background capture tcpdump -i isp0 -U -w "$scratch/session.pcap" --immediate-mode
 start_guest isp -netdev tap,id=wire,ifname=tap0,script=no,downscript=no -device virtio-net-pci,netdev=wire,romfile=
 guest isp 'mkdir -p /etc/ppp /var/run /var/log /dev/pts; mount -t devpts devpts /dev/pts; ln -sf /proc/mounts /etc/mtab; mknod /dev/ppp c 108 0 2>/dev/null;
@@ -113,7 +114,8 @@ ip link set lan0 up
 in_lan ip address add 10.9.0.2/24 dev eth0
 in_lan ip link set eth0 up
 in_lan ip route add default via 10.9.0.1
-in_lan ethtool -K eth0 tx off gro on >/dev/null
+in_lan ethtool -K eth0 tx off txvlan off gro on >/dev/null
+ethtool -K lan0 rxvlan off >/dev/null
 sysctl -qw net.ipv4.ip_forward=1
 guest isp 'ip route add 10.9.0.0/24 dev ppp0'
 background router "$millrace" router start --interfaces isp0,lan0 --mode xdp --shadow all

@@ -14,7 +14,7 @@ start_guest one
 case $1 in
 xdp) scenarios="vlan pppoe xfrm" ;;
 # Where Linux has taken the first tag off already, and what it has decrypted comes by once more.
-tc) scenarios="vlan/routed vlan/bridge xfrm/inwards" ;;
+tc) scenarios="vlan/routed vlan/bridge bridge_vlans/changes xfrm/inwards" ;;
 strongswan)
     guest one "$tests/router/strongswan.sh $millrace" || fail "strongSwan"
     scenarios=

@@ -21,8 +21,10 @@ end_of right 2
 sysctl -qw net.ipv4.ip_forward=1
 # As XDP wants them, switched while both ends are up.
 for end in "$left_end" "$right_end"; do
-    nsenter -t "$end" -n ethtool -K wire gro on tx off >/dev/null
+    nsenter -t "$end" -n ethtool -K wire gro on tx off txvlan off >/dev/null
 done
+ethtool -K left rxvlan off >/dev/null
+ethtool -K right rxvlan off >/dev/null
 at_left() { nsenter -t "$left_end" -n "$@"; }
 at_right() { nsenter -t "$right_end" -n "$@"; }
 

@@ -121,8 +121,10 @@ class End(Place):
         # With GRO a veth takes frames that XDP sends it; one frame at a time, it joins none.
         self.run(
             "ip link set wire arp off addrgenmode none; sysctl -qw net.ipv6.conf.wire.disable_ipv6=1;"
-            "ethtool -K wire gro on >/dev/null; ip link set wire mtu 1500 promisc on up"
+            "ethtool -K wire gro on txvlan off >/dev/null; ip link set wire mtu 1500 promisc on up"
         )
+        # So tags stay in frames, where XDP sees them, and this says so.
+        router.run(f"ethtool -K {name} rxvlan off >/dev/null")
         self.socket = self.wire("wire")
 
     def send(self, frame: bytes) -> bool:

@@ -29,8 +29,9 @@ ip -n far address add 10.2.0.1/24 dev lo
 for link in "left wire" "gate left" "gate right" "far wire"; do
     ip -n "${link% *}" link set "${link#* }" up
 done
-in_place left ethtool -K wire gro on tx off >/dev/null
-in_place far ethtool -K wire gro on tx off >/dev/null
+in_place left ethtool -K wire gro on tx off txvlan off >/dev/null
+in_place far ethtool -K wire gro on tx off txvlan off >/dev/null
+in_place gate sh -c "ethtool -K left rxvlan off; ethtool -K right rxvlan off" >/dev/null
 ip -n left route add default via 10.1.0.1
 ip -n gate route add 10.2.0.0/24 via 192.0.2.2
 ip -n far route add 10.1.0.0/24 via 192.0.2.1

@@ -311,6 +311,8 @@ static __noinline int bridge_hop(const struct question *q, struct hop *hop)
     hop->mtu = port->mtu > 0xffff ? 0xffff : port->mtu;
     __builtin_memcpy(hop->dmac, &q->dmac, 6);
     __builtin_memcpy(hop->smac, &q->smac, 6);
+    hop->in.proto = q->tag_proto;
+    hop->in.tci = q->tag;
     if (!(bridge->flags & DEVICE_VLAN_AWARE)) {
         hop->tags[0].proto = q->tag_proto;
         hop->tags[0].tci = q->tag;

@@ -213,10 +213,12 @@ static __always_inline int change_buffer(struct __sk_buff *skb, struct view *v, 
     if (v->data + l4 > v->end)
         return REASON_ROOM;
     if (!(action->flags & RULE_BRIDGED)) {
-        if (version == 4)
+        if (version == 4) {
             write_ipv4(v->data + 14, action);
-        else
+            skb->priority = priority_of(action->dscp << 2);
+        } else {
             write_ipv6(v->data + 14, action);
+        }
     }
     write_front(v->data, hop, p, 14, version);
     return 0;

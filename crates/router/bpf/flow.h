@@ -456,6 +456,9 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
 
         if (have[0] != want[0] || have[1] != want[1] || have[2] != want[2])
             return REASON_FDB_MOVED;
+        /* Its VLAN is part of the flow; of the rest of the tag, the bridge keeps what each frame has. */
+        if (p->tag_proto != hop->in.proto || p->tag != hop->in.tci)
+            return REASON_FDB_TAG;
     }
     if (!OF(read_action)(rule, word, &action))
         return REASON_BUSY;

@@ -112,10 +112,11 @@ struct hop {
     struct tag tags[2]; /* the outer first */
     __u16 session;      /* of PPPoE; 0: none */
     __u16 mtu;
+    struct tag in;      /* of a bridged frame: the tag that it comes with */
     __u32 epoch;
-    __u8 reserved[24];
+    __u8 reserved[20];
 };
-#define HOP_KEY_SIZE 36
+#define HOP_KEY_SIZE 40
 
 /* ---- interfaces ---- */
 
@@ -133,6 +134,7 @@ struct hop {
 #define DEVICE_VLAN_AWARE 0x0800  /* a bridge that filters VLANs */
 #define DEVICE_L3 0x1000          /* packets of it begin with IP: a TUN, a session of PPP */
 #define DEVICE_USER 0x2000        /* what leaves by it is done by the engine in user space: frames go to its AF_XDP socket */
+#define DEVICE_SHAPED 0x4000      /* a qdisc of it tells packets apart by what Linux writes beside them */
 
 /* An interface, by its number. */
 struct device {

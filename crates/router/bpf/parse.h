@@ -310,7 +310,7 @@ static __always_inline int parse_l4(struct view *v, struct packet *p, u32 l4, u3
     struct tcp *tcp = v->data + l4;
 
     if (p->proto == PROTO_TCP) {
-        if ((void *)(tcp + 1) > v->end || size < sizeof(*tcp) || (tcp->offset >> 4) < 5)
+        if ((void *)(tcp + 1) > v->end || size < sizeof(*tcp) || (tcp->offset >> 4) < 5 || (tcp->offset >> 4) * 4u > size)
             return REASON_L4_HEADER;
         p->tcp_flags = tcp->flags;
         p->l4_size = (tcp->offset >> 4) * 4;

@@ -99,6 +99,14 @@ static __always_inline bool same_ethernet(struct __sk_buff *skb, struct view *v,
            seen->session == hop->session;
 }
 
+/* By which Linux (`rt_tos2priority`) sorts packets of IPv4 that it forwards: bulk, interactive, both. */
+static __always_inline u32 priority_of(u8 tos)
+{
+    u32 kind = (tos >> 3) & 3;
+
+    return kind == 1 ? 2 : kind == 2 ? 6 : kind == 3 ? 4 : 0;
+}
+
 /* The tags and the session of a frame that leaves, and where IP begins. */
 static __always_inline bool open_frame(struct __sk_buff *skb, struct view *v, struct packet *p, bool has_ethernet)
 {

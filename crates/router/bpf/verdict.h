@@ -23,6 +23,9 @@ static __always_inline int OF(difference)(struct __sk_buff *skb, struct view *v,
     }
     if (p->ttl != e->ttl)
         return REASON_MISMATCH_TTL;
+    if ((FLAGS(device_word(skb->ifindex)) & DEVICE_SHAPED) &&
+        (skb->mark || skb->priority != (V == 4 && !(hop->flags & HOP_BRIDGED) ? priority_of(p->tos) : 0)))
+        return REASON_MISMATCH_MARK;
     return 0;
 }
 

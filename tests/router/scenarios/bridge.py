@@ -46,7 +46,26 @@ def bridged(*steps) -> list:
     return LEARN + [Send("left", lan(A, B, 2)), Settle()] + list(steps)
 
 
+def tagged(frames: list[bytes], vlan: int, prio: int = 0, kind: int = 0x8100) -> list[bytes]:
+    return [frame[:12] + kind.to_bytes(2, "big") + (prio << 13 | vlan).to_bytes(2, "big") + frame[12:] for frame in frames]
+
+
 SCENARIOS = [
+    Scenario(
+        "priority in the tag, no VLANs",
+        bridged(
+            Send("left", lan(A, B, 4)),
+            Send("left", tagged(lan(A, B, 4), 0, prio=3)),
+            Send("left", tagged(lan(A, B, 4), 7)),
+            Settle(),
+            Send("left", tagged(lan(A, B, 4), 7, prio=3)),
+            Send("left", tagged(lan(A, B, 4), 7, kind=0x88A8)),
+            Send("left", tagged(lan(A, B, 4), 7)),
+        ),
+        setup=SETUP,
+        ends=ENDS,
+        fast=10,
+    ),
     Scenario(
         "two ports",
         bridged(Send("left", lan(A, B, 6)), Send("right", lan(B, A, 6)), Send("left", lan(A, C, 6))),

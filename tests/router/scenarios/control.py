@@ -1,11 +1,12 @@
 """Traffic control: filters at ingress and egress, and shaping, which hold for what is fast too."""
 
-from packets import Way, one_way
+from packets import Way, between, both_ways, one_way
 from places import v4
 from scenario import Do, Scenario, Send, Settle
 
 way = Way("left", 2, v4("right", 2))
 other = Way("left", 2, v4("right", 2), (1000, 4000))
+there, back = between(("left", 2), ("right", 2))
 PORT_4000 = "protocol ip u32 match ip protocol 17 0xff match ip dport 4000 0xffff"
 
 # This kernel has no action that drops; what is sent to an interface that is down is lost as well.
@@ -73,6 +74,39 @@ SCENARIOS = [
         one_way(way.but()) + [Do("tc qdisc add dev right root tbf rate 64kbit burst 2000 limit 3000"), Send("left", way.but().udp(100))],
         quiet=0.5,
         fast=6,
+    ),
+    # Two classes, one of which has next to nothing: Linux chooses by what nft writes beside packets.
+    Scenario(
+        "a class by priority",
+        both_ways(there.but(), back.but()) + [Send("left", there.but().udp(60))],
+        setup="""tc qdisc add dev right root handle 1: htb default 20
+            tc class add dev right parent 1: classid 1:10 htb rate 1gbit
+            tc class add dev right parent 1: classid 1:20 htb rate 64kbit burst 2000
+            tc qdisc add dev right parent 1:20 handle 20: pfifo limit 2
+            nft -f - <<'END'
+            table inet t {
+                chain c {
+                    type filter hook forward priority 0
+                    oifname right ct state new,established meta priority set 1:10
+                }
+            }
+END""",
+        comes={"right": 69, "left": 8},
+        quiet=0.3,
+        # The other direction.
+        fast=6,
+    ),
+    Scenario(
+        "a class by default, and a TOS",
+        both_ways(there.but(ip={"tos": 0xB8}), back.but()),
+        setup="tc qdisc add dev right root handle 1: htb default 10; tc class add dev right parent 1: classid 1:10 htb rate 1gbit",
+        fast=12,
+    ),
+    Scenario(
+        "shaped below mq",
+        one_way(way.but(), rest=100),
+        setup="tc qdisc add dev right root handle 1: mq; tc qdisc add dev right parent 1:1 tbf rate 64kbit burst 2000 limit 3000",
+        quiet=0.5,
     ),
     Scenario(
         "a short queue of packets", one_way(way.but(), rest=20), setup="tc qdisc add dev right root pfifo limit 1000", comes={"right": 23}

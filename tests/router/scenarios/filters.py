@@ -45,7 +45,29 @@ def iptables(rule: str, command: str = "iptables") -> str:
     return f"{command} -A FORWARD {rule}"
 
 
+def unannounced(*scripts: str, before: list = both_ways(there.but(), back.but())) -> list:
+    """As `changed`, where nobody tells the engine: it looks once a second."""
+    steps = list(before)
+    for script in scripts:
+        steps += [Do(script), Settle(1.3), Send("left", there.but().udp(3)), Send("right", back.but().udp(3))]
+    return steps
+
+
+def tagged(frames: list[bytes], vlan: int) -> list[bytes]:
+    return [frame[:12] + b"\x81\x00" + vlan.to_bytes(2, "big") + frame[12:] for frame in frames]
+
+
 SCENARIOS = [
+    # What comes with the tag of a VLAN that nobody has is for nobody, though its addresses and ports are those of a flow that is fast.
+    Scenario(
+        "tagged",
+        both_ways(there.but(), back.but())
+        + [Send("left", tagged(there.but().udp(4), vlan)) for vlan in (10, 20, 0)]
+        + [Send("left", there.but().udp(4))],
+        setup=STATEFUL,
+        comes={"right": 17, "left": 8},
+        fast=14,
+    ),
     Scenario("stateful", both_ways(there, back), setup=STATEFUL, comes={"right": 9, "left": 8}, fast=12),
     Scenario("stateful, IPv6", both_ways(there6, back6), setup=STATEFUL, comes={"right": 9, "left": 8}, fast=12),
     Scenario("stateful, not allowed to begin", both_ways(back.but(), there.but()), setup=STATEFUL, comes={"right": 8, "left": 7}),
@@ -83,6 +105,28 @@ SCENARIOS = [
         changed("iptables -P FORWARD DROP; iptables -F"),
         setup=iptables("-m conntrack --ctstate ESTABLISHED -j ACCEPT"),
         comes={"right": 9, "left": 8},
+        fast=12,
+    ),
+    Scenario(
+        "old iptables, rules inserted and deleted",
+        unannounced("iptables-legacy -I FORWARD -p udp --dport 2000 -j DROP", "iptables-legacy -D FORWARD 1"),
+        setup=iptables("-m conntrack --ctstate ESTABLISHED -j ACCEPT", "iptables-legacy"),
+        comes={"right": 12, "left": 14},
+        fast=14,
+    ),
+    Scenario(
+        "old iptables, the first rule of all",
+        unannounced("iptables-legacy -A FORWARD -p udp --dport 2000 -j DROP"),
+        comes={"right": 9, "left": 11},
+        fast=12,
+    ),
+    Scenario(
+        "a packet adds an element",
+        both_ways(there.but(), back.but())
+        + [Send("left", there.but(ports=(1000, 9)).udp(1)), Settle(1.3), Send("left", there.but().udp(3)), Send("right", back.but().udp(3))],
+        setup="nft add table inet t; nft add set inet t bad { type ipv4_addr\\; flags dynamic\\; }\n"
+        + chain("ip saddr @bad drop", "udp dport 9 add @bad { ip saddr } drop", "ct state established accept"),
+        comes={"right": 9, "left": 11},
         fast=12,
     ),
     Scenario(

@@ -104,6 +104,22 @@ for name in ("conntrack", "conntrack, IPv6", "masquerade"):
     # Conntrack looks at windows until the daemon has told it not to: no packet may go around it before.
     SCENARIOS += [Scenario(f"the daemon is late, {name}", late(client, server), setup=setup, fast=14)]
 SCENARIOS += [
+    # Conntrack calls it invalid when the header is said to be longer than the packet.
+    Scenario(
+        "a header longer than the packet",
+        (
+            lambda talk: (
+                talk.open()
+                + talk.say(2, 2)
+                + [Settle()]
+                + talk.say(4, 4)
+                + [Send("left", [talk.client.tcp("A", talk.ours, talk.theirs, b"x" * 8, dataofs=15)])]
+                + talk.say(1, 1)
+            )
+        )(Talk(LIVES["conntrack"][1].but(), LIVES["conntrack"][2].but())),
+        setup=TRACKED,
+        fast=8,
+    ),
     Scenario(
         "conntrack -D under a connection",
         (

@@ -94,8 +94,8 @@ impl Lab {
             place.ip(&["link", "set", name, "address", &mac(address)])?;
             place.ip(&["link", "set", name, "up"])?;
             // Only with GRO, which it gets while it is up, or with a program of its own, does a veth take frames that XDP sends. GRO
-            // does not join these.
-            place.run(&["ethtool", "-K", name, "gro", "on"])?;
+            // does not join these. Tags stay in frames, where XDP sees them.
+            place.run(&["ethtool", "-K", name, "gro", "on", "rxvlan", "off", "txvlan", "off"])?;
         }
         Ok(())
     }

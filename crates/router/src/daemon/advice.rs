@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::choice::Place;
+use super::choice::{self, Place};
 use super::options::OnDeath;
 use crate::engine::pins;
 use crate::kernel::address::Address;
@@ -95,12 +95,16 @@ pub fn of_interface(link: &Link, place: Place, offloads: &BTreeSet<String>) -> V
         let what = format!("{name} merges what it receives (rx-gro-hw), which XDP cannot forward");
         all.push(advice(what, format!("ethtool -K {name} rx-gro-hw off")));
     }
+    if place == Place::Tc && on(choice::TAGS_TAKEN) && !on("tx-tcp-segmentation") {
+        let what = format!("{name} takes VLAN tags off (rxvlan) before XDP, which is faster, would see them");
+        all.push(advice(what, format!("ethtool -K {name} rxvlan off")));
+    }
     if place == Place::Xdp && link.kind == Kind::Veth {
         let what = format!(
-            "XDP on {name} switches off segmentation at the other end of the pair, and frames from there must have their checksums; with large \
-             segments --mode tc is faster"
+            "XDP on {name} switches off segmentation at the other end of the pair, and frames from there must have their checksums, and \
+             their VLAN tags in them; with large segments --mode tc is faster"
         );
-        all.push(advice(what, "ethtool -K OTHER_END tx off"));
+        all.push(advice(what, "ethtool -K OTHER_END tx off txvlan off"));
     }
     all
 }
@@ -130,7 +134,8 @@ mod tests {
         let all = of_interface(&link, Place::Xdp, &offloads);
         let commands: Vec<&str> = all.iter().map(|advice| advice.command.as_str()).collect();
         assert!(
-            commands.contains(&"ethtool -K nosuch0 lro off") && commands.contains(&"ethtool -K OTHER_END tx off"),
+            commands.contains(&"ethtool -K nosuch0 lro off")
+                && commands.contains(&"ethtool -K OTHER_END tx off txvlan off"),
             "{commands:?}"
         );
         assert!(!of_interface(&link, Place::Tc, &offloads).iter().any(|advice| advice.command.contains("gro-hw")));

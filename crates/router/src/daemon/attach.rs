@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::OwnedFd;
 
 use super::advice::{self, Advice};
+use super::changes::report;
 use super::choice::{self, Look, Place};
 use super::control;
 use super::off::Off;
@@ -40,6 +41,8 @@ struct Known {
     /// Says to other routers that this one has the interface; goes with the process.
     claim: Option<OwnedFd>,
     features: BTreeSet<String>,
+    /// Whether it took tags off when it was looked at last; Linux does not tell when that changes.
+    tags_taken: bool,
 }
 
 /// The name by which an interface is claimed.
@@ -102,6 +105,7 @@ impl Interfaces {
             wanted.into_iter().map(|link| (of(&link), link)).map(|(s, l)| (l, s)).collect();
         let place = self.place_for_all(&looks, sight);
         for (link, shaping) in &looks {
+            report(engine.set_shaped(link.index, shaping.qdisc.is_some()));
             self.one(link, shaping, place, sight, engine);
         }
     }
@@ -113,11 +117,14 @@ impl Interfaces {
             return place;
         }
         let xdp_is_best = looks.iter().all(|(link, shaping)| {
-            let features = match self.known.get(&link.index).filter(|known| known.place.is_some()) {
-                // Those that it had before: attaching XDP changes them.
-                Some(known) => known.features.clone(),
-                None => sight.features(link.index),
-            };
+            let mut features = sight.features(link.index);
+            if let Some(known) = self.known.get(&link.index).filter(|known| known.place.is_some()) {
+                // Those that it had before: attaching XDP changes them. But not where tags are.
+                let tags_taken = features.take(choice::TAGS_TAKEN);
+                features.clone_from(&known.features);
+                features.remove(choice::TAGS_TAKEN);
+                features.extend(tags_taken);
+            }
             let look = self.look(link, shaping, sight, &features);
             choice::obstacle(&look).is_some()
                 || (choice::against_xdp(&look).is_none() && choice::best(&look) == Place::Xdp)
@@ -138,13 +145,12 @@ impl Interfaces {
     }
 
     fn one(&mut self, link: &Link, shaping: &Shaping, place: Place, sight: &mut Sight, engine: &Engine) {
-        let none = BTreeSet::new();
-        let look = self.look(link, shaping, sight, &none);
+        let features = sight.features(link.index);
+        let look = self.look(link, shaping, sight, &features);
         let mut off = choice::obstacle(&look);
         if place == Place::Xdp {
             off = off.or_else(|| choice::against_xdp(&look));
         }
-        let features = sight.features(link.index);
         let known = self.known.entry(link.index).or_insert_with(|| Known {
             name: String::new(),
             place: None,
@@ -153,8 +159,10 @@ impl Interfaces {
             failed: None,
             claim: None,
             features: BTreeSet::new(),
+            tags_taken: false,
         });
         known.name.clone_from(&link.name);
+        known.tags_taken = features.contains(choice::TAGS_TAKEN);
         if let Some(off) = off {
             known.leave(link.index, off, engine);
             return;
@@ -175,6 +183,13 @@ impl Interfaces {
     /// Whether one could not be attached to, and should be tried again by now.
     pub fn has_failed(&self) -> bool {
         self.known.values().any(|known| known.failed.is_some_and(|failed| failed.elapsed() >= AGAIN))
+    }
+
+    /// Whether one takes tags off by now that did not, or the other way round.
+    pub fn takes_tags_anew(&self, sight: &mut Sight) -> bool {
+        self.known.iter().any(|(index, known)| {
+            known.place.is_some() && sight.features(*index).contains(choice::TAGS_TAKEN) != known.tags_taken
+        })
     }
 
     /// Whether the engine is attached to an interface.

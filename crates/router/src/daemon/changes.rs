@@ -6,7 +6,7 @@ use super::sessions::Sessions;
 use super::sight::Sight;
 use super::tell::Told;
 use crate::engine::{self, Engine};
-use crate::kernel::mirror::Change;
+use crate::kernel::mirror::{Change, Move};
 
 /// What has to be done after an event, when the epoch has moved: once for however many events.
 #[derive(Debug, Default)]
@@ -36,6 +36,7 @@ pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
         Change::Routes => ("routes", Some(engine::Change::Routes)),
         Change::MarkedRoutes => ("routes", Some(engine::Change::Ruleset)),
         Change::Link(index) => ("link", Some(engine::Change::Device(index))),
+        Change::PortVlans(_) => ("link", Some(engine::Change::Ruleset)),
         Change::Addresses(_) => ("addresses", Some(engine::Change::Ruleset)),
         Change::Neighbour(interface, mac) => ("neighbour", Some(engine::Change::Neighbour(interface, mac))),
         Change::Shaping(_) => ("traffic-control", Some(engine::Change::Ruleset)),
@@ -54,12 +55,17 @@ pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
 pub fn then(change: Change, sight: &Sight, sessions: &Sessions, told: &mut Told, engine: &Engine, after: &mut After) {
     after.groups |= matches!(change, Change::Multicast | Change::Link(_) | Change::Addresses(_) | Change::Settings);
     match change {
-        Change::Link(index) => {
+        Change::Link(index) | Change::PortVlans(index) => {
             (after.settle, after.sessions) = (true, true);
             report(told.device(index, sight, sessions, engine));
             // Its ports, if it is a bridge that begins to filter, or ends to.
             let ports = sight.mirror.links.values().filter(|link| link.master == Some(index)).map(|link| link.index);
             ports.for_each(|port| report(told.device(port, sight, sessions, engine)));
+            if matches!(change, Change::PortVlans(_)) {
+                // With or without a tag.
+                let there = sight.mirror.stations.values().filter(|station| station.port == index);
+                there.for_each(|station| told.station(station, Move::Here, sight, engine));
+            }
         }
         Change::Station(station, moved) => told.station(&station, moved, sight, engine),
         Change::Shaping(_) => after.settle = true,

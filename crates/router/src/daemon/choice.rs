@@ -97,8 +97,14 @@ fn member(link: &Link) -> Option<Off> {
     (port.isolated || port.locked).then_some(Off::PortGuarded)
 }
 
-/// Why XDP must not send frames out of this interface: it would go around somebody.
+/// The feature by which a card takes the tag off a frame (`ethtool -K rxvlan`): XDP sees frames of all VLANs as if they had none.
+pub const TAGS_TAKEN: &str = "rx-vlan-hw-parse";
+
+/// Why XDP must not be here: it would go around somebody, or take one VLAN for another.
 pub fn against_xdp(look: &Look<'_>) -> Option<Off> {
+    if look.offloads.contains(TAGS_TAKEN) {
+        return Some(Off::VlanOffload);
+    }
     if let Some(qdisc) = &look.shaping.qdisc {
         return Some(Off::Shaped(qdisc.clone()));
     }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use crate::Reason;
 use crate::engine::layout::rule_flag;
 use crate::engine::{Engine, Event, EventKind, Rule, State};
 use crate::kernel::conntrack::{TCP, Tuple};
@@ -128,6 +129,25 @@ impl Flows {
     pub fn start_again(&mut self) {
         self.by_tuple.clear();
         self.made.clear();
+    }
+
+    /// A packet has ended its rule that may end its connection: the rule of the other direction asks conntrack again, too.
+    pub fn end_other_direction(&mut self, engine: &Engine, event: &Event) {
+        if event.kind != EventKind::Ended || event.reason != Some(Reason::TcpFlags) {
+            return;
+        }
+        // A dead rule can still be read for two seconds.
+        let rule = engine.rule(event.key.source.is_ipv6(), event.rule).filter(|rule| rule.key == event.key);
+        if let Some(rule) = rule {
+            let other = Tuple {
+                source: rule.new_destination,
+                destination: rule.new_source,
+                protocol: rule.key.protocol,
+                source_port: rule.new_destination_port,
+                destination_port: rule.new_source_port,
+            };
+            self.end(engine, &[other], engine.jiffies().unwrap_or_default());
+        }
     }
 
     /// Ends the rules of a connection that is gone.

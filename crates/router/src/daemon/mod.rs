@@ -4,6 +4,7 @@
 //! - `sight`: all that is known of Linux; `devices`, `tell`: what of it the engine is told; `flows`: what the engine has made of it;
 //!   `errors`: how often Linux says errors of ICMP; `groups`: multicast routes;
 //!   `compared`: what comparing packets has found; `sessions`: sessions of PPPoE that programs tell of;
+//! - `quiet`: what changes without an event;
 //! - `pattern`, `choice`, `off`, `attach`: which interfaces, where, and why not; `parts`: which work is done;
 //! - `capabilities`, `advice`: what the process may do, and what Linux would better be told; `delays`: how long it took;
 //! - `protocol`, `ipsec`, `control`, `client`: how it is asked.
@@ -33,6 +34,8 @@ pub mod options;
 pub mod parts;
 pub mod pattern;
 pub mod protocol;
+#[cfg(feature = "bpf")]
+mod quiet;
 #[cfg(feature = "bpf")]
 mod requests;
 #[cfg(feature = "bpf")]

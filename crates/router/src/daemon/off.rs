@@ -33,6 +33,8 @@ pub enum Off {
     IngressFilter(String),
     /// Somebody's filters look at what goes out, and XDP would go around them.
     EgressFilter(String),
+    /// The card takes tags off, and XDP would take frames of every VLAN for such without one.
+    VlanOffload,
     /// A chain of nftables at the interface.
     NetdevHook(String),
     /// The programs could not be attached.
@@ -57,6 +59,7 @@ impl Off {
             Self::Shaped(_) => "shaped",
             Self::IngressFilter(_) => "ingress-filter",
             Self::EgressFilter(_) => "egress-filter",
+            Self::VlanOffload => "vlan-offload",
             Self::NetdevHook(_) => "netdev-hook",
             Self::Failed(_) => "failed",
         }
@@ -96,6 +99,10 @@ impl fmt::Display for Off {
                 f,
                 "filter {filter} of somebody else looks at what goes out, and XDP would go around it: use --mode tc"
             ),
+            Self::VlanOffload => f.write_str(
+                "the card takes VLAN tags off before XDP sees a frame: `ethtool -K ... rxvlan off` (of a pair of veth also txvlan off at the other \
+                 end), or --mode tc",
+            ),
             Self::NetdevHook(chain) => write!(f, "chain {chain} of nftables is at the interface"),
             Self::Failed(why) => write!(f, "its programs could not be attached: {why}"),
         }
@@ -127,6 +134,7 @@ mod tests {
             Off::Shaped(text()),
             Off::IngressFilter(text()),
             Off::EgressFilter(text()),
+            Off::VlanOffload,
             Off::NetdevHook(text()),
             Off::Failed(text()),
         ];

@@ -23,6 +23,7 @@ use super::flows::Flows;
 use super::groups;
 use super::options::{KEPT_SECONDS, OnDeath, Options};
 use super::protocol::Status;
+use super::quiet;
 use super::sessions::Sessions;
 use super::sight::{Ears, Sight};
 use super::tell::Told;
@@ -106,10 +107,10 @@ pub(super) struct State {
     uncopied: u64,
     liberal: VecDeque<Tuple>,
     not_liberal: u64,
-    after: After,
+    pub after: After,
     /// Something could not be read, the last time at this moment.
     unread: Option<Instant>,
-    counts: Counts,
+    pub counts: Counts,
     overruns: Counts,
     delays: Delays,
     events_lost: u32,
@@ -118,6 +119,7 @@ pub(super) struct State {
     began: Instant,
     beat: Instant,
     looked: Instant,
+    quiet_at: Instant,
     compared_at: Instant,
     pub is_stopping: bool,
 }
@@ -210,6 +212,7 @@ impl State {
             began: now,
             beat: now,
             looked: now,
+            quiet_at: now,
             compared_at: now,
             is_stopping: false,
         }
@@ -341,6 +344,7 @@ impl State {
             if let Some(tuple) = self.flows.event(&event).filter(|_| mode == Mode::Conntrack) {
                 self.need_no_windows(tuple);
             }
+            self.flows.end_other_direction(engine, &event);
         }
         let lost = engine.events_lost();
         if lost != self.events_lost {
@@ -442,6 +446,10 @@ impl State {
             self.sight.read_multicast();
             groups::tell(&mut self.sight, engine);
         }
+        if self.quiet_at.elapsed() >= quiet::EVERY {
+            self.look_for_quiet_changes(engine);
+            self.quiet_at = Instant::now();
+        }
         if self.looked.elapsed() >= self.flows.pace() {
             self.looked = Instant::now();
             let is_last = self.flows.turn(engine, engine.jiffies()?, self.hz);
@@ -475,7 +483,6 @@ impl State {
         let named = |counts: &Counts| counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
         let hooks = &self.sight.hooks;
         let chains = hooks.chains.iter().map(|chain| format!("nft {}", chain.name));
-        let legacy = hooks.legacy.iter().map(|(_, table)| format!("iptables {table}"));
         let mut advice = advice::of_namespace(hooks, &self.sight.mirror);
         advice.extend(self.interfaces.advice(&self.sight));
         advice.extend(advice::of_pins(self.options.on_death));
@@ -487,7 +494,7 @@ impl State {
                 (ipv4, ipv6) if ipv4 == ipv6 => ipv4.to_owned(),
                 (ipv4, ipv6) => format!("{ipv4}, IPv6 {ipv6}"),
             },
-            hooks: chains.chain(legacy).take(64).collect(),
+            hooks: chains.chain(hooks.unannounced()).take(64).collect(),
             parts: Some(self.options.parts),
             interfaces: self.interfaces.status(engine),
             awaited: self.interfaces.awaited(),

@@ -102,6 +102,11 @@ impl Sight {
         Ok(())
     }
 
+    /// Looks for hooks that come and go without an event; whether one has.
+    pub fn look_again(&mut self) -> bool {
+        self.netfilter.as_mut().is_some_and(|netfilter| self.hooks.look_again(netfilter))
+    }
+
     /// Reads policies of IPsec.
     ///
     /// # Errors

@@ -50,9 +50,9 @@ pub const RULE6: usize = 128;
 /// See [`RULE4`].
 pub const HOP: usize = 64;
 /// Bytes of the next hop's key, which are its first.
-pub const HOP_KEY: usize = 36;
+pub const HOP_KEY: usize = 40;
 /// Where the epoch of a next hop is.
-pub const HOP_EPOCH: usize = 36;
+pub const HOP_EPOCH: usize = 40;
 /// See [`RULE4`].
 pub const PORT: usize = 32;
 /// Slots for interfaces.
@@ -111,6 +111,8 @@ pub mod device_flag {
     pub const L3: u32 = 0x1000;
     /// What leaves by it is done by the engine in user space.
     pub const USER: u32 = 0x2000;
+    /// A qdisc of it tells packets apart by what Linux writes beside them.
+    pub const SHAPED: u32 = 0x4000;
 }
 
 /// Offsets in `struct globals`.
@@ -454,6 +456,7 @@ mod tests {
                     ("tags", 24),
                     ("session", 32),
                     ("mtu", 34),
+                    ("in", 36),
                     ("epoch", HOP_EPOCH),
                 ],
             ),

@@ -86,6 +86,7 @@ impl Engine {
             attached: Mutex::default(),
             devices: Mutex::default(),
             groups: Mutex::default(),
+            shaped: Mutex::default(),
             _watch: [failed?, transmitted?],
             pins: config.pins.as_deref().map(super::pins::folder).transpose()?,
             fast_before: AtomicU64::new(0),

@@ -262,7 +262,8 @@ impl Engine {
     pub(super) fn write_device(&self, ifindex: u32, device: &Device) -> Result<(), EngineError> {
         let (own, slot) =
             self.attached.lock().expect("no holder panics").get(&ifindex).map_or((0, NO_SLOT), |a| (a.flags(), a.slot));
-        let flags = device.flags & !(flag::ON | flag::TC) | own;
+        let is_shaped = self.shaped.lock().expect("no holder panics").contains(&ifindex);
+        let flags = device.flags & !(flag::ON | flag::TC) | own | if is_shaped { flag::SHAPED } else { 0 };
         let mut value = [0; layout::DEVICE];
         for (at, word) in [flags, device.lower, device.master, device.mtu].iter().enumerate() {
             value[4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());
@@ -303,6 +304,22 @@ impl Engine {
         word32(20).store(u32::from(slot) | u32::from(device.pvid) << 16, Relaxed);
         word32(8).store(ifindex, Release);
         word.store(mac | u64::from(flags) << 48, Release);
+    }
+
+    /// Whether a qdisc of an interface tells packets apart by their mark or priority: then those of rules have to have what Linux gives them.
+    ///
+    /// # Errors
+    /// [`EngineError::Update`].
+    pub fn set_shaped(&self, ifindex: u32, is_shaped: bool) -> Result<(), EngineError> {
+        let mut shaped = self.shaped.lock().expect("no holder panics");
+        let is_news = if is_shaped { shaped.insert(ifindex) } else { shaped.remove(&ifindex) };
+        drop(shaped);
+        let device = self.devices.lock().expect("no holder panics").get(&ifindex).copied();
+        if let Some(device) = device.filter(|_| is_news) {
+            self.write_device(ifindex, &device)?;
+            self.bump(Change::Ruleset);
+        }
+        Ok(())
     }
 
     /// Forgets an interface that is gone. It has to be detached first.

@@ -31,7 +31,7 @@ pub use table::{Counter, Rules};
 use layout::global;
 use libbpf_rs::{Link, MapHandle, Object};
 use millrace_dma::{Region, Word32, Word64};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -112,6 +112,8 @@ pub struct Engine {
     devices: Mutex<HashMap<u32, Device>>,
     /// Multicast routes that the program was told of.
     groups: Mutex<groups::Told>,
+    /// Interfaces of which a qdisc tells packets apart.
+    shaped: Mutex<HashSet<u32>>,
     /// Watches for frames that were lost after a redirect.
     _watch: [Link; 2],
     /// Where attachments are kept for the next process.

@@ -44,6 +44,8 @@ pub enum Change {
     MarkedRoutes,
     /// An interface came, went, or is another one now.
     Link(u32),
+    /// VLANs of a port of a bridge, or of the bridge.
+    PortVlans(u32),
     /// Addresses: what was forwarded may be for this host now.
     Addresses(u32),
     /// The way to a neighbour at an interface, whose Ethernet address was this.
@@ -232,16 +234,16 @@ impl Mirror {
         let mut changed = None;
         if let Some((index, vlans)) = link::port_vlans(body) {
             let before = self.port_vlans.insert(index, vlans);
-            changed = (before.as_ref() != self.port_vlans.get(&index)).then_some(index);
+            changed = (before.as_ref() != self.port_vlans.get(&index)).then_some(Change::PortVlans(index));
         }
         if let Some((index, port)) = link::bridge_port(body)
             && let Some(link) = self.links.get_mut(&index)
             && link.port.is_some_and(|before| before != port)
         {
             link.port = Some(port);
-            changed = Some(index);
+            changed = changed.or(Some(Change::Link(index)));
         }
-        changed.map(Change::Link)
+        changed
     }
 
     fn delete_link(&mut self, body: &[u8]) -> Option<Change> {

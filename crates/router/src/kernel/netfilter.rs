@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,10 @@ pub struct Hooks {
     pub first: BTreeSet<Family>,
     /// There were more chains than are remembered; all families count as looked at.
     pub are_too_many: bool,
+    /// Sets of nftables whose elements packets add, or that forget them after a time: nobody is told.
+    pub quiet_sets: Vec<String>,
+    /// What else changes without a word: `ebtables filter`, `ipset`.
+    pub others: Vec<String>,
 }
 
 impl Hooks {
@@ -86,13 +91,32 @@ impl Hooks {
             Err(Error::Refused(error)) if is_absent(error) => {}
             Err(error) => return Err(error),
         }
-        hooks.legacy = legacy();
         for (family, number) in [(Family::Ipv4, 2), (Family::Ipv6, 10)] {
             if has_prerouting(questions, number)? {
                 hooks.first.insert(family);
             }
         }
+        hooks.quiet_sets = quiet_sets(questions)?;
+        hooks.look_again(questions);
         Ok(hooks)
+    }
+
+    /// Looks for what comes and goes without an event; whether something has.
+    pub fn look_again(&mut self, questions: &mut Questions) -> bool {
+        let now = (legacy(), others(questions));
+        let is_news = (&self.legacy, &self.others) != (&now.0, &now.1);
+        (self.legacy, self.others) = now;
+        is_news
+    }
+
+    /// What looks at packets and changes without an event: `iptables filter`, `nft set t bad`.
+    pub fn unannounced(&self) -> impl Iterator<Item = String> + '_ {
+        let legacy = self.legacy.iter().map(|(family, table)| match family {
+            Family::Ipv6 => format!("ip6tables {table}"),
+            _ => format!("iptables {table}"),
+        });
+        let sets = self.quiet_sets.iter().map(|set| format!("nft set {set}"));
+        legacy.chain(sets).chain(self.others.iter().cloned())
     }
 
     /// Whether something looks at forwarded packets of this family: it may change or drop them.
@@ -208,6 +232,64 @@ fn families(number: u8, hook: u32) -> Vec<Family> {
     }
 }
 
+/// Sets whose elements packets add (`dynamic`) or that forget them (`timeout`), as `table set`.
+fn quiet_sets(questions: &mut Questions) -> Result<Vec<String>, Error> {
+    const GET_SET: u16 = NFTABLES | 10;
+    const MOST: usize = 64;
+    let found = std::cell::RefCell::new(Vec::new());
+    let keep = |message: Message<'_>| {
+        let mut found = found.borrow_mut();
+        if let Some(name) = quiet_set(&message).filter(|_| found.len() < MOST) {
+            found.push(name);
+        }
+    };
+    match questions.ask(Request::new(GET_SET, wire::DUMP, &[0; HEADER]), || found.borrow_mut().clear(), keep) {
+        Err(Error::Refused(error)) if !is_absent(error) => Err(Error::Refused(error)),
+        Ok(()) | Err(Error::Refused(_)) => Ok(found.into_inner()),
+        Err(error) => Err(error),
+    }
+}
+
+fn quiet_set(message: &Message<'_>) -> Option<String> {
+    const NEW_SET: u16 = NFTABLES | 9;
+    const TABLE: u16 = 1;
+    const NAME: u16 = 2;
+    const FLAGS: u16 = 3;
+    const TIMEOUT_OR_DYNAMIC: u32 = 0x10 | 0x20;
+    (message.kind == NEW_SET).then_some(())?;
+    let all = wire::attributes(message.body, HEADER);
+    let flags = all.clone().find(FLAGS).and_then(wire::be32_of)?;
+    let text = |kind| all.clone().find(kind).and_then(wire::text_of).unwrap_or_default();
+    (flags & TIMEOUT_OR_DYNAMIC != 0).then(|| format!("{} {}", text(TABLE), text(NAME)))
+}
+
+/// Tables of the old ebtables, and sets of `ipset`.
+fn others(questions: &mut Questions) -> Vec<String> {
+    // Which tables a namespace has is said nowhere; those that are loaded may be its.
+    let tables = ["broute", "filter", "nat"].into_iter();
+    let mut all: Vec<String> = tables
+        .filter(|table| Path::new(&format!("/sys/module/ebtable_{table}")).exists())
+        .map(|table| format!("ebtables {table}"))
+        .collect();
+    // Asking would load the module.
+    if Path::new("/sys/module/ip_set").exists() && has_ip_sets(questions) {
+        all.push("ipset".to_owned());
+    }
+    all
+}
+
+fn has_ip_sets(questions: &mut Questions) -> bool {
+    const LIST: u16 = 6 << 8 | 7;
+    const PROTOCOL: u16 = 1;
+    const FLAGS: u16 = 8;
+    const NAMES_ONLY: u32 = 1 << 1;
+    let mut found = false;
+    let header = [2, 0, 0, 0];
+    let request = Request::new(LIST, wire::DUMP, &header).with(PROTOCOL, &[6]).with(FLAGS, &NAMES_ONLY.to_be_bytes());
+    // A kernel that refuses has them in another form, or not at all.
+    questions.ask(request, || (), |message| found |= message.kind == LIST).is_ok() && found
+}
+
 /// Tables of the old iptables, which each namespace has once somebody has looked at them there.
 fn legacy() -> Vec<(Family, String)> {
     const MOST: usize = 16;
@@ -253,6 +335,22 @@ mod tests {
         assert!(!ingress.look_at(Family::Ipv4));
         let legacy = Hooks { legacy: vec![(Family::Ipv6, "nat".to_owned())], ..Hooks::default() };
         assert!(legacy.look_at(Family::Ipv6) && !legacy.look_at(Family::Ipv4));
+    }
+
+    #[test]
+    fn sets_that_change_by_themselves_are_told_from_others() {
+        let of = |flags: u32| {
+            let fill = |request: Request| request.with(1, b"t\0").with(2, b"bad\0").with(3, &flags.to_be_bytes());
+            let bytes = fill(Request::new(NFTABLES | 9, 0, &[1, 0, 0, 0])).numbered(0).to_owned();
+            quiet_set(&wire::messages(&bytes).next().unwrap())
+        };
+        assert_eq!((of(0x4), of(0x20).as_deref(), of(0x14).as_deref()), (None, Some("t bad"), Some("t bad")));
+        let quiet = Hooks {
+            quiet_sets: vec!["t bad".to_owned()],
+            legacy: vec![(Family::Ipv6, "nat".to_owned())],
+            ..Hooks::default()
+        };
+        assert_eq!(quiet.unannounced().collect::<Vec<_>>(), ["ip6tables nat", "nft set t bad"]);
     }
 
     #[test]

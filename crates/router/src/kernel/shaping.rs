@@ -13,8 +13,7 @@ const GET_FILTER: u16 = 46;
 const NEW_FILTER: u16 = 44;
 const HEADER: usize = 20;
 
-/// The parent of what is no child of another: the root, and the place of `ingress` and `clsact`.
-const ROOT: u32 = u32::MAX;
+/// The place of `ingress` and `clsact`.
 const INGRESS: u32 = 0xffff_fff1;
 
 /// Where filters of `clsact` are.
@@ -36,7 +35,7 @@ pub fn is_ours(body: &[u8]) -> bool {
 /// What traffic control does at an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shaping {
-    /// The root qdisc, if it is one that delays, drops or marks on purpose.
+    /// A qdisc, the root or one below, that delays, drops or marks on purpose.
     pub qdisc: Option<String>,
     /// Filters for what comes in, by the kernel's names of them; ours are left out.
     pub ingress: Vec<String>,
@@ -63,8 +62,8 @@ impl Shaping {
             let Some(shaping) = all.get_mut(&interface) else { return };
             if parent == INGRESS {
                 with_filters.insert(interface);
-            } else if parent == ROOT && !PLAIN.contains(&name.as_str()) {
-                shaping.qdisc = Some(name);
+            } else if !PLAIN.contains(&name.as_str()) || has_limit(&message, &name) {
+                shaping.qdisc.get_or_insert(name);
             }
         };
         // The kernel lists those of all interfaces, whichever is asked for.
@@ -92,6 +91,15 @@ fn qdisc(message: &Message<'_>) -> Option<(u32, u32, String)> {
     (message.kind == NEW_QDISC).then_some(())?;
     let name = wire::attributes(message.body, HEADER).find(KIND).and_then(wire::text_of)?;
     Some((wire::u32_at(message.body, 4)?, wire::u32_at(message.body, 12)?, name))
+}
+
+/// Whether `fq` has a limit for each flow (`maxrate`).
+fn has_limit(message: &Message<'_>, name: &str) -> bool {
+    const OPTIONS: u16 = 2;
+    const FLOW_MAX_RATE: u16 = 7;
+    let options = wire::attributes(message.body, HEADER).find(OPTIONS).filter(|_| name == "fq");
+    let rate = options.and_then(|options| wire::nested(options).find(FLOW_MAX_RATE)).and_then(wire::u32_of);
+    rate.is_some_and(|rate| rate != u32::MAX)
 }
 
 /// Names of the filters of others in one place, and whether ours is there.
@@ -131,6 +139,18 @@ fn filter(message: &Message<'_>, interface: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_of_each_flow_is_shaping() {
+        let of = |kind: &[u8], rate: u32| {
+            let request = Request::new(NEW_QDISC, 0, &header(7, 0));
+            let request = request.with(1, kind).within(2, |options| options.with(7, &rate.to_ne_bytes()));
+            let bytes = request.clone().numbered(0).to_owned();
+            let name = wire::text_of(kind).unwrap();
+            has_limit(&wire::messages(&bytes).next().unwrap(), &name)
+        };
+        assert_eq!((of(b"fq\0", 1000), of(b"fq\0", u32::MAX), of(b"pfifo\0", 1000)), (true, false, false));
+    }
 
     #[test]
     fn filters_are_named_and_lists_without_one_are_none() {

@@ -29,8 +29,8 @@ CAP_BPF and CAP_PERFMON. A router belongs to the network namespace that it is
 started in.
 
 Places: xdp is before Linux has made a packet of a frame, and fastest where frames
-come one by one; tc takes large segments as they are. auto chooses for each
-interface.
+come one by one; tc takes large segments as they are. auto chooses. Cards that take
+VLAN tags off frames hide them from XDP: `ethtool -K eth0 rxvlan off`.
 
 Examples:
   millrace router start --interfaces eth0,eth1

@@ -1,0 +1,28 @@
+//! What changes in Linux without an event: tables of the old iptables and ebtables, sets that packets fill, programs of BPF. It is looked for every
+//! second, and where there is such a thing, every rule is on trial again then: what Linux drops since a second is not forwarded any more.
+
+use std::time::Duration;
+
+use super::router::State;
+use crate::engine::{self, Engine};
+
+/// How often.
+pub const EVERY: Duration = Duration::from_secs(1);
+
+impl State {
+    /// Looks, and has rules put on trial.
+    pub fn look_for_quiet_changes(&mut self, engine: &Engine) {
+        if self.sight.look_again() {
+            engine.bump(engine::Change::Ruleset);
+            self.after.settle = true;
+        }
+        // A card takes tags off by now, or leaves them.
+        self.after.settle |= self.interfaces.takes_tags_anew(&mut self.sight);
+        // `bridge-nf-call-iptables` is another of them.
+        self.set_mode(engine);
+        if self.sight.hooks.unannounced().next().is_some() {
+            engine.bump(engine::Change::Ruleset);
+            *self.counts.entry("unannounced").or_default() += 1;
+        }
+    }
+}
