@@ -26,9 +26,9 @@ class Taken:
     def add(self, label: str, frames: dict[str, list[bytes]]) -> None:
         self.steps.append((label, frames))
 
-    def frames(self, end: str) -> list[bytes]:
-        """All that came to the end."""
-        return [frame for _, frames in self.steps for frame in frames[end] if not is_own_question(frame)]
+    def frames(self, end: str, own: bool = False) -> list[bytes]:
+        """All that came to the end; with `own`, what the router asked its neighbours, too."""
+        return [frame for _, frames in self.steps for frame in frames[end] if own or not is_own_question(frame)]
 
     def last(self, end: str) -> list[bytes]:
         """What the last step brought there."""
@@ -72,6 +72,13 @@ def is_own_question(frame: bytes) -> bool:
     if kind == b"\x86\xdd" and len(frame) >= 56:
         return (frame[20] == 58 and frame[54] in OWN_ICMP6) or (frame[20] == 0 and len(frame) >= 63 and frame[62] in OWN_ICMP6)
     return is_ip(frame) and frame[23] == 2 and frame[22] == 1
+
+
+def is_counted(frame: bytes) -> bool:
+    """Errors of routes (network or host unreachable, prohibited) and redirects: Linux sends each host only so many of them."""
+    if is_ip(frame) and frame[23] == 1:
+        return frame[34:36] in (b"\x03\x00", b"\x03\x01", b"\x03\x0d") or frame[34] == 5
+    return frame[12:14] == b"\x86\xdd" and frame[20:21] == b"\x3a" and frame[54:55] == b"\x89"
 
 
 def without_identification(frame: bytes) -> bytes:

@@ -10,7 +10,9 @@ Exit code: 0 equal, 1 different, 2 a scenario that does not work, 77 this machin
 
 import argparse
 import importlib
+import itertools
 import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -19,9 +21,9 @@ FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]
 
 import frames  # noqa: E402
-from compare import Taken, difference  # noqa: E402
+from compare import Taken, difference, is_counted  # noqa: E402
 from engine import Linux, Millrace  # noqa: E402
-from places import Barrier, Failed, Network, wait  # noqa: E402
+from places import Failed, Wires, wait  # noqa: E402
 from scenario import Do, Freeze, Scenario, Send, Settle, Wait  # noqa: E402
 
 
@@ -31,63 +33,111 @@ def label(step) -> str:
     return " ".join(step.script.split())[:60] if isinstance(step, Do) else "time passes"
 
 
-def act(step, network: Network, taken: Taken, engine) -> None:
+class Side:
+    """A scenario at one of the two engines."""
+
+    def __init__(self, engine: Linux, scenario: Scenario):
+        self.engine, self.network, self.taken = engine, engine.network, Taken(scenario.masks)
+
+    def frames(self, step: Send) -> list[bytes]:
+        return step.frames(self.taken) if callable(step.frames) else step.frames
+
+
+def send(step: Send, sides: list[Side], wires: Wires) -> None:
+    """One frame each in turns, so that for both of them as much time passes."""
+    made = [side.frames(step) for side in sides]
+    for number, frames_of_both in enumerate(itertools.zip_longest(*made), 1):
+        for side, frame in zip(sides, frames_of_both):
+            if frame is not None:
+                side.network.ends[step.end].send(frame)
+        if step.gap:
+            wait(step.gap)
+        if number % (wires.AT_MOST // len(sides)) == 0:
+            wires.wait()
+
+
+def together(script: str, sides: list[Side]) -> None:
+    """The script in both routers at once, and all that it does to links."""
+    for begun in [side.network.router.begin(script) for side in sides]:
+        begun.end()
+    for side in sides:
+        side.network.links_settle()
+        # What has changed is known to the daemon some microseconds later, or milliseconds on a busy machine.
+        side.engine.settle()
+
+
+def act(step, sides: list[Side], wires: Wires) -> None:
     if isinstance(step, Send):
-        made = step.frames(taken) if callable(step.frames) else step.frames
-        for number, frame in enumerate(made, 1):
-            network.ends[step.end].send(frame)
-            if step.gap:
-                wait(step.gap)
-            if number % Barrier.AT_MOST == 0:
-                network.barrier.wait()
+        send(step, sides, wires)
     elif isinstance(step, Do):
-        network.router.run(step.script)
-        network.links_settle()
+        together(step.script, sides)
     elif isinstance(step, Wait):
         wait(step.seconds)
-    elif isinstance(step, Settle):
-        engine.settle(step.seconds)
-    elif isinstance(step, Freeze):
-        engine.freeze(step.until)
+    else:
+        for side in sides:
+            if isinstance(step, Settle):
+                side.engine.settle()
+            elif isinstance(step, Freeze):
+                side.engine.freeze(step.until)
 
 
-def run(scenario: Scenario, engine) -> Taken:
-    """What the scenario brings with this engine, which has counted what was fast when this returns."""
-    with Network(scenario.ends) as network:
-        if scenario.setup:
-            network.router.run(scenario.setup)
-        for script in scenario.background:
-            network.start(script)
-        network.links_settle()
-        engine.start(network.router, scenario.interfaces or scenario.ends, scenario.options)
-        try:
-            # What the router says by itself when it begins.
-            network.taken(scenario.quiet)
-            taken = Taken(scenario.masks)
-            for step in scenario.steps:
-                act(step, network, taken, engine)
-                taken.add(label(step), network.taken(scenario.quiet))
+def take(sides: list[Side], wires: Wires, quiet: float) -> list[dict[str, list[bytes]]]:
+    """What has come at the ends, and what still comes until nothing has come for so many seconds."""
+    found = [{name: [] for name in side.network.ends} for side in sides]
+    sockets = {end.socket: (end, frames[name]) for side, frames in zip(sides, found) for name, end in side.network.ends.items()}
+    wires.wait()
+    while True:
+        ready, _, _ = select.select(list(sockets), [], [], quiet)
+        for one in ready:
+            end, frames_there = sockets[one]
+            frames_there += end.taken()
+        if not ready:
+            return found
+
+
+def run(scenario: Scenario, engines: list[Linux], wires: Wires) -> list[Taken]:
+    """What the scenario brings with each engine, all of them step by step beside one another; what was fast is counted when this returns."""
+    for engine in engines:
+        engine.prepare(scenario.ends, scenario.options)
+    sides = [Side(engine, scenario) for engine in engines]
+    try:
+        together(scenario.setup, sides)
+        for side in sides:
+            for script in scenario.background:
+                side.network.start(script)
+            side.engine.take(scenario.interfaces or scenario.ends)
+        # What the router says by itself when it begins.
+        take(sides, wires, scenario.quiet)
+        for step in scenario.steps:
+            act(step, sides, wires)
+            for side, found in zip(sides, take(sides, wires, scenario.quiet)):
+                side.taken.add(label(step), found)
+        for engine in engines:
             engine.look()
-        finally:
-            engine.stop()
-    return taken
+    finally:
+        for engine in engines:
+            engine.leave()
+    # Linux counts route errors and redirects by host for some seconds, whatever the scenario.
+    if scenario.is_remembered() or any(is_counted(frame) for end in scenario.ends for frame in sides[0].taken.frames(end, own=True)):
+        for engine in engines:
+            engine.close()
+    return [side.taken for side in sides]
 
 
-def judge(scenario: Scenario, engine, keep: Path | None) -> str:
+def judge(scenario: Scenario, engines: list[Linux], wires: Wires, keep: Path | None) -> str:
     """What is wrong, in words; nothing if all is well."""
-    linux = run(scenario, Linux())
-    came = {end: len(linux.frames(end)) for end in scenario.ends}
+    engine = engines[1]
+    linux, other = run(scenario, engines, wires)
     if keep:
         save(keep / scenario.name / "linux", linux, scenario)
+        save(keep / scenario.name / engine.name, other, scenario)
+    came = {end: len(linux.frames(end)) for end in scenario.ends}
     wanted = {end: scenario.comes.get(end, 0) for end in scenario.ends} if scenario.comes else came
     if came != wanted or not sum(came.values()):
         raise Failed(f"by Linux alone came {came}; the scenario expects {wanted}")
-    other = run(scenario, engine)
-    if keep:
-        save(keep / scenario.name / engine.name, other, scenario)
     said = difference(linux, other, engine.name)
     if not said and engine.fast is not None and engine.fast < scenario.fast:
-        said = f"equal, but only {engine.fast} packets were fast; at least {scenario.fast} should have been\n{engine.said}"
+        said = f"equal, but only {engine.fast} packets were fast; at least {scenario.fast} should have been\n{engine.said()}"
     return said
 
 
@@ -132,13 +182,19 @@ def main() -> int:
         print("skipped: network namespaces take root")
         return 77
     code = 0
+    wires = Wires()
+    engine = Millrace(wires, args.millrace, args.options.split()) if args.millrace else Linux(wires, "Linux again", args.spoil)
+    engines = [Linux(wires), engine]
     for scenario in scenarios:
         start = time.monotonic()
-        engine = Millrace(args.millrace, args.options.split()) if args.millrace else Linux("Linux again", args.spoil)
+        engine.fast = None if not args.millrace else 0
         try:
-            said, verdict = judge(scenario, engine, args.keep), 1
+            said, verdict = judge(scenario, engines, wires, args.keep), 1
         except Failed as why:
             said, verdict = str(why), 2
+            # Whatever it has left behind goes with everything else.
+            for one in engines:
+                one.close()
         fast = f", {engine.fast} fast" if engine.fast is not None else ""
         if said and verdict == 1 and scenario.known and engine.fast is not None:
             print(f"{scenario.name:<32} known  ({time.monotonic() - start:.1f} s{fast}): {scenario.known}", flush=True)
@@ -148,6 +204,8 @@ def main() -> int:
         if said:
             print(f"  {said}", flush=True)
             code = max(code, verdict)
+    for one in (*engines, wires):
+        one.close()
     return code
 
 

@@ -1,18 +1,20 @@
-"""The router and its ends: a network namespace for each, joined by veth.
+"""The router and its ends: network namespaces, joined by veth.
 
 End `left` is number 1, `right` 2, `third` 3, `fourth` 4. Its network is 10.0.N.0/24 and 2001:db8:N::/64, host H there has the addresses
 10.0.N.H and 2001:db8:N::H and the Ethernet address 02:00:00:00:0N:H; host 1 is the router, whose interface has the name of the end.
 Ends have no addresses and answer nothing: what is on their wires is what the judge sent and what the router made of it.
 """
 
-import ctypes
+import array
 import fcntl
+import itertools
 import os
-import select
 import socket
 import struct
 import subprocess
 import time
+
+from links import SETTINGS, SOL_PACKET, PACKET_AUXDATA, Links, inside, packet_socket, restore, settings
 
 ENDS = ("left", "right", "third", "fourth")
 # Hosts of each network that the router knows, so that nothing waits for an answer to ARP.
@@ -20,12 +22,10 @@ HOSTS = range(2, 10)
 # On one core everything is sent and received, so that it has an order; the cores of cases that run beside one another differ.
 CORES = sorted(os.sched_getaffinity(0))
 CORE = CORES[os.getpid() % len(CORES)]
-LIBC = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWNET = 0x40000000
-# linux/if_packet.h
-SOL_PACKET, PACKET_AUXDATA, PACKET_OUTGOING, PACKET_IGNORE_OUTGOING = 263, 8, 4, 23
-SO_RCVBUFFORCE = 33
-CHECKSUM_NOT_READY, VLAN_VALID = 1 << 3, 1 << 4
+# linux/sockios.h, linux/ethtool.h
+SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCETHTOOL, ETHTOOL_SGRO = 0x8913, 0x8914, 0x8946, 0x2C
+UP, RUNNING, NOARP, PROMISCUOUS = 1, 0x40, 0x80, 0x100
+VLAN_VALID = 1 << 4
 
 
 class Failed(Exception):
@@ -56,33 +56,18 @@ class Place:
         if self.process.poll() is not None:
             raise Failed("a network namespace cannot be made here")
 
+    def inside(self):
+        return inside(self.process.pid)
+
     def command(self, *words: str) -> list[str]:
         return ["nsenter", "-t", str(self.process.pid), "-n", "-m", *words]
 
+    def begin(self, script: str) -> "Script":
+        return Script(script, self.command("sh", "-euc", script))
+
     def run(self, script: str) -> str:
         """What the shell script prints."""
-        done = subprocess.run(self.command("sh", "-euc", script), stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if done.returncode:
-            shown = " ".join(script.split())
-            raise Failed(f"in the router: {shown[:300]}{'...' * (len(shown) > 300)}: {done.stderr.strip() or done.returncode}")
-        return done.stdout
-
-    def wire(self, interface: str) -> socket.socket:
-        """A packet socket there."""
-        with open("/proc/self/ns/net") as home, open(f"/proc/{self.process.pid}/ns/net") as there:
-            if LIBC.setns(there.fileno(), CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns")
-            try:
-                opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-                opened.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
-                opened.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
-                opened.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-                # 3: every protocol.
-                opened.bind((interface, 3))
-            finally:
-                LIBC.setns(home.fileno(), CLONE_NEWNET)
-        opened.setblocking(False)
-        return opened
+        return self.begin(script).end()
 
     def close(self) -> None:
         self.process.kill()
@@ -90,42 +75,82 @@ class Place:
         self.process.stdout.close()
 
 
-class End(Place):
+class Script:
+    """A shell script that runs."""
+
+    def __init__(self, script: str, command: list[str]):
+        self.script = script
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def end(self) -> str:
+        """What it has printed."""
+        said, errors = self.process.communicate()
+        if self.process.returncode:
+            shown = " ".join(self.script.split())
+            raise Failed(f"in the router: {shown[:300]}{'...' * (len(shown) > 300)}: {errors.strip() or self.process.returncode}")
+        return said
+
+
+class Wires(Place):
+    """Where the ends of all wires are, and a barrier.
+
+    The barrier says when Linux has done all that it does at once with the frames sent before. It works off what is to be received by one
+    core in turn: when a frame has come through a wire of the barrier's, so has what was sent before it on this core as far as the next
+    wire; and no frame passes more wires than ROUNDS.
+    """
+
+    ROUNDS = 10
+    FRAME = b"\x02\0\0\0\0\x01\x02\0\0\0\0\x02\x88\xb5"
+    # Linux drops what comes while more than 1,000 frames wait on a core, ours or anybody's.
+    AT_MOST = 50
+
+    def __init__(self):
+        os.sched_setaffinity(0, {CORE})
+        super().__init__()
+        self.names = (f"wire{number}" for number in itertools.count())
+        with self.inside():
+            write("net.ipv6.conf.default.disable_ipv6", 1)
+            self.links = Links()
+        self.run("ip link add near type veth peer name far; ip link set near up; ip link set far up")
+        while not all(self.links.up().get(name) for name in ("near", "far")):
+            wait(0.002)
+        self.links.wait_for_others()
+        with self.inside():
+            self.near, self.far = packet_socket("near"), packet_socket("far")
+        self.far.settimeout(1)
+        self.number = 0
+
+    def wait(self) -> None:
+        for _ in range(self.ROUNDS):
+            self.number += 1
+            frame = self.FRAME + self.number.to_bytes(46, "big")
+            # One that is dropped is sent again.
+            for _ in range(60):
+                try:
+                    self.near.send(frame)
+                    while self.far.recv(64) != frame:
+                        pass
+                    break
+                except TimeoutError:
+                    continue
+            else:
+                raise Failed("this machine is so busy that it drops every frame")
+
+    def close(self) -> None:
+        for one in (self.near, self.far, self.links):
+            one.close()
+        super().close()
+
+
+class End:
     """One end of a wire to the router."""
 
-    def __init__(self, name: str, router: Place):
-        super().__init__()
-        self.name = name
-        subprocess.run(
-            [
-                "ip",
-                "link",
-                "add",
-                name,
-                "netns",
-                str(router.process.pid),
-                "address",
-                mac(name),
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "wire",
-                "netns",
-                str(self.process.pid),
-                "address",
-                mac(name, 2),
-            ],
-            check=True,
-        )
-        # With GRO a veth takes frames that XDP sends it; one frame at a time, it joins none.
-        self.run(
-            "ip link set wire arp off addrgenmode none; sysctl -qw net.ipv6.conf.wire.disable_ipv6=1;"
-            "ethtool -K wire gro on txvlan off >/dev/null; ip link set wire mtu 1500 promisc on up"
-        )
-        # So tags stay in frames, where XDP sees them, and this says so.
-        router.run(f"ethtool -K {name} rxvlan off >/dev/null")
-        self.socket = self.wire("wire")
+    def __init__(self, interface: str):
+        """In the namespace that has the interface."""
+        self.interface = interface.encode()
+        self.settings = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.go_up()
+        self.socket = packet_socket(interface)
 
     def send(self, frame: bytes) -> bool:
         """Whether it was short enough for the wire. Linux forwards it, as a rule, before this returns."""
@@ -138,11 +163,17 @@ class End(Place):
             return False
         return True
 
+    def go_up(self) -> None:
+        """As an end that takes everything and answers nothing. With GRO a veth takes frames that XDP sends it; one at a time, it joins none."""
+        fcntl.ioctl(self.settings, SIOCSIFFLAGS, struct.pack("16sH22x", self.interface, UP | NOARP | PROMISCUOUS))
+        # struct ethtool_value; struct ifreq with a pointer to it.
+        value = array.array("I", [ETHTOOL_SGRO, 1])
+        fcntl.ioctl(self.settings, SIOCETHTOOL, struct.pack("16sP16x", self.interface, value.buffer_info()[0]))
+
     def is_running(self) -> bool:
         """Whether the wire is up, with a carrier."""
-        # SIOCGIFFLAGS, IFF_RUNNING.
-        answer = fcntl.ioctl(self.socket, 0x8913, struct.pack("16s24x", b"wire"))
-        return bool(struct.unpack_from("H", answer, 16)[0] & 0x40)
+        answer = fcntl.ioctl(self.settings, SIOCGIFFLAGS, struct.pack("16s24x", self.interface))
+        return bool(struct.unpack_from("H", answer, 16)[0] & RUNNING)
 
     def taken(self) -> list[bytes]:
         """What has come until now."""
@@ -155,8 +186,8 @@ class End(Place):
             frames.append(whole(frame, control))
 
     def close(self) -> None:
+        self.settings.close()
         self.socket.close()
-        super().close()
 
 
 def whole(frame: bytes, control) -> bytes:
@@ -170,66 +201,71 @@ def whole(frame: bytes, control) -> bytes:
     return frame
 
 
-class Barrier:
-    """Says when Linux has done all that it does at once with the frames sent before.
-
-    It works off what is to be received by one core in turn: when a frame has come through a wire of the barrier's, so has what was sent
-    before it on this core as far as the next wire; and no frame passes more wires than ROUNDS.
-    """
-
-    ROUNDS = 10
-    FRAME = b"\x02\0\0\0\0\x01\x02\0\0\0\0\x02\x88\xb5"
-    # Linux drops what comes while more than 1,000 frames wait on a core, ours or anybody's.
-    AT_MOST = 50
-
-    def __init__(self):
-        self.place = Place()
-        self.place.run(
-            "ip link add near type veth peer name far; for i in near far; do sysctl -qw net.ipv6.conf.$i.disable_ipv6=1; ip link set $i up; done"
-        )
-        self.place.run("until ip -o link show far | grep -q 'state UP'; do sleep 0.01; done; ip link set lo up")
-        self.near, self.far = self.place.wire("near"), self.place.wire("far")
-        self.far.settimeout(1)
-        self.number = 0
-
-    def wait(self) -> None:
-        for _ in range(self.ROUNDS):
-            self.number += 1
-            frame = self.FRAME + self.number.to_bytes(46, "big")
-            # One that is dropped is sent again.
-            for _ in range(30):
-                try:
-                    self.near.send(frame)
-                    while self.far.recv(64) != frame:
-                        pass
-                    break
-                except TimeoutError:
-                    continue
-            else:
-                raise Failed("this machine is so busy that it drops every frame")
-
-    def close(self) -> None:
-        self.near.close()
-        self.far.close()
-        self.place.close()
+# Interfaces of this group are deleted at once, which is much quicker than one after the other.
+TO_GO = 7
+# What a scenario may leave beside interfaces and what is at them. `ip` says what is not there, and does the rest.
+CLEAN = """nexthop flush
+route flush table all type blackhole
+route flush table all type unreachable
+route flush table all type prohibit
+route flush table all type throw
+address flush dev lo scope global
+xfrm policy flush
+xfrm state flush
+xfrm policy setdefault in accept fwd accept out accept
+END
+ip -6 -force -batch - <<'END' 2>/dev/null || true
+route flush table all type blackhole
+route flush table all type unreachable
+route flush table all type prohibit
+route flush table all type throw
+END
+nft flush ruleset
+conntrack -F 2>/dev/null || true
+"""
+# By this it is known whether there is something else.
+STATE = """for family in -4 -6; do ip $family rule; ip $family route show table all; done; ip -oneline address; ip nexthop; ip xfrm policy; ip xfrm state
+ip xfrm policy getdefault 2>/dev/null || true
+nft list ruleset; conntrack -L 2>/dev/null || true; ls /proc/sys/net/ipv4/conf"""
 
 
 class Network:
     """A router between ends."""
 
-    def __init__(self, ends: tuple[str, ...]):
-        os.sched_setaffinity(0, {CORE})
-        self.barrier = Barrier()
+    def __init__(self, wires: Wires):
+        self.wires = wires
         self.router = Place()
         self.ends = {}
         self.background = []
-        try:
-            for name in ends:
-                self.ends[name] = End(name, self.router)
-            self.router.run(ordinary(ends))
-        except BaseException:
-            self.close()
-            raise
+        with self.router.inside():
+            self.links = Links()
+            for name, value in ORDINARY.items():
+                write(name, value)
+        # What it is like without ends: of those that are used again.
+        self.bare = None
+
+    def build(self, ends: tuple[str, ...]) -> None:
+        names = {end: next(self.wires.names) for end in ends}
+        # Tags stay in frames, where XDP sees them, and `rxvlan off` says so.
+        untouched = "".join(f"ethtool -K {end} rxvlan off >/dev/null\n" for end in ends)
+        self.router.run(batch(ordinary(names, self.wires.process.pid)) + untouched)
+        self.wires.run("".join(f"ethtool -K {name} txvlan off >/dev/null\n" for name in names.values()))
+        with self.wires.inside():
+            self.ends = {end: End(name) for end, name in names.items()}
+
+    def remember(self) -> None:
+        """That it is bare, as it will be again."""
+        with self.router.inside():
+            self.bare = (settings(), self.router.run(STATE))
+
+    def clear(self) -> bool:
+        """Takes away the ends and whatever a scenario has done; whether it is as bare as it was."""
+        self.leave()
+        gone = [f"link set {name} group {TO_GO}" for name in self.links.all() if name != "lo"] + [f"link delete group {TO_GO}"]
+        self.router.run("ip -force -batch - <<'END' 2>/dev/null || true\n" + "\n".join(gone) + "\n" + CLEAN)
+        with self.router.inside():
+            is_restored = restore(self.bare[0])
+        return is_restored and self.router.run(STATE) == self.bare[1]
 
     def start(self, script: str) -> None:
         """A program that runs in the router until the end, and prints a line when it is ready."""
@@ -241,46 +277,33 @@ class Network:
 
     def links_settle(self) -> None:
         """Waits until Linux has done what it does some time after a link goes up or down: until then it loses what is sent there."""
-        # The last command waits for whoever is at work on links.
-        up = self.router.run(
-            "for i in $(seq 500); do ip -o link show up | grep -qw -e NO-CARRIER -e DOWN -e LOWERLAYERDOWN || break; sleep 0.01; done;"
-            "ip -o link show up; ip link set lo up"
-        )
-        for name, end in self.ends.items():
-            wanted = f": {name}@" in up
-            for _ in range(500):
-                if end.is_running() == wanted:
-                    break
-                wait(0.01)
-            else:
-                raise Failed(f"the wire of {name} does not go {'up' if wanted else 'down'}")
-        self.router.run("ip link set lo up")
-
-    def taken(self, quiet: float) -> dict[str, list[bytes]]:
-        """What has come at the ends, and what still comes until nothing has come for so many seconds."""
-        frames = {name: [] for name in self.ends}
-        self.barrier.wait()
+        self.links.wait_for_others()
+        end = time.monotonic() + 20
         while True:
-            ready, _, _ = select.select([end.socket for end in self.ends.values()], [], [], quiet)
-            for name, end in self.ends.items():
-                if end.socket in ready:
-                    frames[name] += end.taken()
-            if not ready:
-                return frames
+            up = self.links.up()
+            late = [name for name, wire in self.ends.items() if wire.is_running() != (name in up)]
+            if all(up.values()) and not late:
+                break
+            if time.monotonic() > end:
+                if late:
+                    raise Failed(f"the wire of {late[0]} does not go {'up' if late[0] in up else 'down'}")
+                break
+            wait(0.002)
+        self.links.wait_for_others()
 
-    def close(self) -> None:
+    def leave(self) -> None:
         for started in self.background:
             started.terminate()
             started.wait()
             started.stdout.close()
-        for place in [*self.ends.values(), self.router, self.barrier]:
-            place.close()
+        for end in self.ends.values():
+            end.close()
+        self.background, self.ends = [], {}
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
+    def close(self) -> None:
+        self.leave()
+        self.links.close()
+        self.router.close()
 
 
 def attached(end: str) -> list[str]:
@@ -301,31 +324,39 @@ def up_again(end: str) -> str:
     return batch(attached(end))
 
 
-def ordinary(ends: tuple[str, ...]) -> str:
-    """A router as most are, and one that says every time what it says only now and then otherwise."""
-    sysctls = {
-        "net.ipv4.ip_forward": 1,
-        "net.ipv6.conf.all.forwarding": 1,
-        "net.ipv4.icmp_ratelimit": 0,
-        "net.ipv6.icmp.ratelimit": 0,
-        "net.ipv4.icmp_msgs_per_sec": 1000000,
-        "net.ipv4.icmp_msgs_burst": 1000000,
-        "net.ipv4.conf.all.rp_filter": 0,
-        "net.ipv4.conf.default.rp_filter": 0,
-        "net.ipv4.conf.all.send_redirects": 0,
-        "net.ipv4.conf.default.send_redirects": 0,
-        "net.ipv6.conf.all.accept_dad": 0,
-        "net.ipv6.conf.default.accept_dad": 0,
-    }
+# A router as most are, and one that says every time what it says only now and then otherwise. Not all kernels have all of them.
+ORDINARY = {
+    "net.ipv4.ip_forward": 1,
+    "net.ipv6.conf.all.forwarding": 1,
+    "net.ipv4.icmp_ratelimit": 0,
+    "net.ipv6.icmp.ratelimit": 0,
+    "net.ipv4.icmp_msgs_per_sec": 1000000,
+    "net.ipv4.icmp_msgs_burst": 1000000,
+    "net.ipv4.conf.all.rp_filter": 0,
+    "net.ipv4.conf.default.rp_filter": 0,
+    "net.ipv4.conf.all.send_redirects": 0,
+    "net.ipv4.conf.default.send_redirects": 0,
+    "net.ipv6.conf.all.accept_dad": 0,
+    "net.ipv6.conf.default.accept_dad": 0,
+}
+
+
+def write(setting: str, value: int) -> None:
+    """In the namespace that this thread is in."""
+    file = SETTINGS.parent / setting.replace(".", "/")
+    if file.exists():
+        file.write_text(f"{value}\n")
+
+
+def ordinary(wires: dict[str, str], place: int) -> list[str]:
+    """Commands of `ip -batch`: interfaces to these ends, whose other ends have these names in the network namespace of a process."""
     lines = []
-    for end in ends:
-        sysctls |= {f"net.ipv4.conf.{end}.rp_filter": 0, f"net.ipv4.conf.{end}.send_redirects": 0}
-        lines += [f"link set {end} addrgenmode none", *attached(end)]
-    if "right" in ends:
+    for end, wire in wires.items():
+        peer = f"name {wire} netns {place} address {mac(end, 2)} mtu 1500"
+        lines += [f"link add name {end} address {mac(end)} type veth peer {peer}", f"link set {end} addrgenmode none", *attached(end)]
+    if "right" in wires:
         lines += [f"route add default via {v4('right', 2)}", f"route add ::/0 via {v6('right', 2)}"]
-    # Not all kernels have all of them.
-    settings = " ".join(f"{name}={value}" for name, value in sysctls.items())
-    return f"sysctl -qew {settings} 2>/dev/null || true\n" + batch(lines)
+    return lines
 
 
 def wait(seconds: float) -> None:

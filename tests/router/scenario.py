@@ -1,5 +1,6 @@
 """What a scenario is made of. Files in scenarios/ make lists of them; judge.py runs them."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Callable, Union
 
@@ -27,9 +28,7 @@ class Do:
 
 @dataclass
 class Settle:
-    """The engine gets time to bring its rules up to what has happened. Linux needs none."""
-
-    seconds: float = 0.1
+    """The engine brings its rules up to what has happened. Linux needs no time for that."""
 
 
 @dataclass
@@ -47,6 +46,10 @@ class Freeze:
 
 
 Step = Union[Send, Do, Settle, Wait, Freeze]
+
+
+# What somebody remembers when it is gone: Linux that there were rules of routing once, or local routes by hand, the engine an MTU of a route.
+REMEMBERED = re.compile(r"ip (-6 )?rule |ip (-6 )?route add local |ip (-6 )?route .* mtu ")
 
 
 @dataclass
@@ -72,3 +75,8 @@ class Scenario:
     masks: tuple[Callable[[bytes], bytes], ...] = ()
     # What Linux does at once is awaited in any case; what it does later comes within so many seconds of one another.
     quiet: float = 0.001
+
+    def is_remembered(self) -> bool:
+        """Whether the next scenario needs a new router."""
+        scripts = [self.setup, *(step.script for step in self.steps if isinstance(step, Do))]
+        return any(REMEMBERED.search(script) for script in scripts)

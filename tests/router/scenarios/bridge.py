@@ -92,16 +92,18 @@ SCENARIOS = [
         setup=SETUP,
         ends=ENDS,
     ),
-    # A host that moves is found at its new port at once, and not at the old one.
+    # A host that moves is found at its new port as soon as the daemon has heard of it, and not at the old one.
     Scenario(
         "a host moves",
         bridged(
             Send("left", lan(A, B, 4)),
             Send("third", lan(B, A, 2)),
+            Settle(),
             Send("left", lan(A, B, 4)),
             Settle(),
             Send("left", lan(A, B, 4)),
             Send("right", lan(B, A, 1)),
+            Settle(),
             Send("left", lan(A, B, 4)),
             Settle(),
             Send("left", lan(A, B, 4)),
