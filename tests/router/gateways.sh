@@ -71,11 +71,11 @@ entries() {
     tail -n 8 "$scratch/all.conf" >"$scratch/there.conf"
 }
 
-# start_gateway SIDE OPTION...: its process is in the variable SIDE_gateway.
+# start_gateway SIDE OPTION...: its process is in the variable SIDE_gateway. GATEWAY_OPTIONS are for all of them (--interfaces wire,inner).
 start_gateway() {
     local side=$1
     shift
-    background "gateway-$side" nsenter -t "${!side}" -n "$millrace" router ipsec start --json --file "$scratch/$side.conf" "$@"
+    background "gateway-$side" nsenter -t "${!side}" -n "$millrace" router ipsec start --json --file "$scratch/$side.conf" ${GATEWAY_OPTIONS:-} "$@"
     declare -g "${side}_gateway=$started"
     await 15 grep -q '"event":"ready"' "$scratch/gateway-$side.out" || fail "the gateway $side does not start"
     case $side in

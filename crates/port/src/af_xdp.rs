@@ -9,6 +9,7 @@
 //! card or the kernel had none. Each queue of the interface is a port of its own; they share the wire and its memory.
 
 mod checksum;
+pub mod direct;
 mod error;
 mod lent;
 mod loan;

@@ -178,6 +178,27 @@ static __always_inline int change_frame(struct xdp_md *ctx, struct view *v, cons
     return 0;
 }
 
+/* What Linux would give to a tunnel interface: the packet, where it lies. 0, or why not; then nothing has changed. */
+static __always_inline int change_packet(struct xdp_md *ctx, struct view *v, const struct packet *p, const struct action *action,
+                                         const u8 version)
+{
+    u32 l3 = p->l3 & 63, head = version == 4 ? sizeof(struct ipv4) : sizeof(struct ipv6);
+    void *ip, *l4;
+
+    look(ctx, false, v);
+    ip = v->data + l3;
+    l4 = ip + head;
+    if (l4 + 8 > v->end)
+        return REASON_ROOM;
+    if (action->flags & RULE_NAT)
+        translate_l4(l4, v->end, p->proto, action);
+    if (version == 4)
+        write_ipv4(ip, action);
+    else
+        write_ipv6(ip, action);
+    return 0;
+}
+
 /* The same to a buffer of Linux, whose checksum may not be there yet, and whose tags are beside the frame. */
 static __always_inline int change_buffer(struct __sk_buff *skb, struct view *v, const struct packet *p, const struct hop *hop,
                                          const struct action *action, const u8 version)

@@ -444,10 +444,19 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
     if (hop->flags & HOP_USER) {
         if (p->proto == PROTO_FRAGMENT)
             return REASON_FRAGMENT;
-        reason = to_user(ctx, skb, p->slot, verdict);
-        if (!reason && WORD(&rule->seen) != jiffies)
+        if (!OF(read_action)(rule, word, &action))
+            return REASON_BUSY;
+        reason = to_user(ctx, skb, p, NOTE_SEAL, number, verdict);
+        if (!reason)
+            reason = change_packet(ctx, v, p, &action, V);
+        if (reason) {
+            *verdict = XDP_PASS;
+            return reason;
+        }
+        __sync_fetch_and_add(&rule->counter, COUNTER_ADD(p->size));
+        if (WORD(&rule->seen) != jiffies)
             WORD(&rule->seen) = jiffies;
-        return reason;
+        return 0;
     }
     if (hop->flags & HOP_BRIDGED) {
         if (v->data + 14 > v->end)

@@ -202,6 +202,34 @@ struct sa_key {
     __u32 spi;      /* as on the wire */
 };
 
+/* ---- to the engine in user space and back ---- */
+
+#define NOTE_OPEN 1 /* ESP, to be decrypted */
+#define NOTE_SEAL 2 /* changed by its rule already, to be encrypted */
+
+/* In front of each frame that goes to the engine in user space (XDP's metadata). */
+struct note {
+    __u32 rule; /* its number, of what is to be encrypted */
+    __u16 l3;   /* where IP begins */
+    __u16 size; /* of the packet of IP */
+    __u8 version;
+    __u8 what;
+    __u16 reserved;
+    __u32 in; /* the interface that it has come by for IP */
+};
+
+/* What Linux makes of the packets that an association sends: the first bytes of the last frame. By what Linux has shown, the engine in user space
+ * sends the next ones itself. The key is a `struct sa_key`. */
+#define OUTER_HEAD 64
+struct outer {
+    __u32 out;
+    __u32 sequence; /* of ESP; as on the wire */
+    __u32 l3;
+    __u16 tag_proto; /* of a tag that Linux keeps beside the frame */
+    __u16 tag;
+    __u8 head[OUTER_HEAD];
+};
+
 /* ---- what is set for all ---- */
 
 enum mode {
@@ -263,7 +291,9 @@ struct globals {
     __u32 error_burst;
     __u64 error_tokens; /* written by the program: jiffies above, and what is left of the burst */
     __u32 groups; /* multicast routes in `groups`; 0: nobody looks there */
-    __u32 reserved2[15];
+    __u32 changes; /* of anything that a rule may have been made of */
+    __u32 outer_until; /* jiffies until which packets of ESP are looked at when Linux sends them */
+    __u32 reserved2[13];
 };
 
 /* ---- what the egress waits for ---- */

@@ -129,6 +129,15 @@ struct {
     __type(value, u32);
 } sas SEC(".maps");
 
+/* By association: what Linux makes of the packets that it sends. The engine in user space says of which ones it wants to know. */
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 4096);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct sa_key);
+    __type(value, struct outer);
+} outers SEC(".maps");
+
 /* Packets by reason, for each processor. */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

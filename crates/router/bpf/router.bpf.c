@@ -168,10 +168,15 @@ int router_judge(struct __sk_buff *skb)
     struct expected *found, copy;
     struct packet p = {};
     struct view v;
-    bool has_ethernet;
+    bool has_ethernet, is_trial, is_outer;
+    u32 jiffies = now();
     int reason;
 
-    if (!g || (s32)(g->trial_until - now()) < 0)
+    if (!g)
+        return TC_NEXT;
+    is_trial = (s32)(g->trial_until - jiffies) >= 0;
+    is_outer = g->sas && (s32)(g->outer_until - jiffies) >= 0;
+    if (!is_trial && !is_outer)
         return TC_NEXT;
     if ((void *)(long)skb->data + HEADERS > (void *)(long)skb->data_end)
         bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
@@ -187,6 +192,10 @@ int router_judge(struct __sk_buff *skb)
         reason = parse_ipv4(&v, &p);
         if (reason == REASON_PROTOCOL && p.proto == PROTO_ICMP && has_ethernet)
             hear_error(skb, &p);
+        if (is_outer && is_esp(&p, reason)) {
+            record_outer(skb, &p);
+            return TC_NEXT;
+        }
         if (reason || (void *)(ip + 1) > v.end)
             return TC_NEXT;
         __builtin_memcpy(key.saddr, &ip->saddr, 4);
@@ -200,6 +209,10 @@ int router_judge(struct __sk_buff *skb)
         reason = parse_ipv6(&v, &p);
         if (reason == REASON_PROTOCOL && p.proto == PROTO_ICMP6 && has_ethernet)
             hear_error(skb, &p);
+        if (is_outer && is_esp(&p, reason)) {
+            record_outer(skb, &p);
+            return TC_NEXT;
+        }
         if (reason || (void *)(ip + 1) > v.end)
             return TC_NEXT;
         __builtin_memcpy(key.saddr, ip->saddr, 16);

@@ -83,7 +83,7 @@ impl Dropped {
     /// What the kernel's counters mean. When it copies, a frame that finds the fill ring empty is counted twice, by
     /// that name and as dropped; what else is dropped was longer than a frame of ours. When it does not copy, the
     /// driver asks for frames in advance, and that it got none says nothing of frames from the wire.
-    fn of(statistics: &XdpStatistics, zero_copy: bool) -> Self {
+    pub(super) fn of(statistics: &XdpStatistics, zero_copy: bool) -> Self {
         let unfilled = statistics.rx_fill_ring_empty_descs.filter(|_| !zero_copy).unwrap_or(statistics.rx_dropped);
         let too_long = statistics.rx_dropped.saturating_sub(unfilled);
         Self {
@@ -91,6 +91,11 @@ impl Dropped {
             too_long,
             not_sent: statistics.tx_invalid_descs,
         }
+    }
+
+    /// For want of room, too long, and not sent.
+    pub(super) const fn numbers(self) -> [u64; 3] {
+        [self.no_room, self.too_long, self.not_sent]
     }
 }
 

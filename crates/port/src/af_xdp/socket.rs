@@ -149,7 +149,7 @@ fn run_queue(
     Ok(queue)
 }
 
-fn size_rings(socket: &OwnedFd) -> io::Result<()> {
+pub(super) fn size_rings(socket: &OwnedFd) -> io::Result<()> {
     sockopt::set_xdp_umem_fill_ring_size(socket, RING)?;
     sockopt::set_xdp_umem_completion_ring_size(socket, RING)?;
     sockopt::set_xdp_rx_ring_size(socket, RING)?;
@@ -157,7 +157,7 @@ fn size_rings(socket: &OwnedFd) -> io::Result<()> {
 }
 
 /// How long a queue may still be busy whose socket has been closed: Linux lets go of it in a kernel thread.
-const RELEASE: Duration = Duration::from_millis(500);
+pub(super) const RELEASE: Duration = Duration::from_millis(500);
 
 fn bind_queue(
     spec: &AfXdpSpec,
@@ -206,7 +206,7 @@ pub(super) fn too_long(name: &InterfaceName, interface: &Interface) -> AfXdpErro
 }
 
 /// What makes it faster and is no harm where it is missing.
-fn tune(socket: &OwnedFd, busy_poll: bool) {
+pub(super) fn tune(socket: &OwnedFd, busy_poll: bool) {
     let _ = sys::set_option(socket, SocketOption::TransmitBudget, RING as i32);
     let _ = sockopt::set_socket_send_buffer_size_force(socket, 4 << 20);
     if busy_poll {

@@ -102,6 +102,8 @@ pub struct Status {
     pub linux: Vec<(String, u64)>,
     /// Events that nobody took in time.
     pub lost_events: u64,
+    /// Packets that were decrypted, and encrypted, and left without Linux; `None`: there is no fast way.
+    pub fast: Option<(u64, u64)>,
 }
 
 /// An association or a policy.

@@ -29,6 +29,8 @@ pub struct Options {
     pub group: Option<u32>,
     /// Places for rules of IPv4, and a quarter as many of IPv6.
     pub rules: u32,
+    /// The tunnel interface of a gateway of IPsec in this process.
+    pub tunnel: Option<String>,
 }
 
 impl Default for Options {
@@ -43,6 +45,7 @@ impl Default for Options {
             socket: control::NAME.to_owned(),
             group: None,
             rules: 1 << 18,
+            tunnel: None,
         }
     }
 }

@@ -295,6 +295,8 @@ pub struct RuleInfo {
     pub reason: String,
     /// In a sentence.
     pub meaning: String,
+    /// The engine in user space has a part in it: IPsec.
+    pub is_user: bool,
 }
 
 /// What the shadow has found.
@@ -368,6 +370,7 @@ mod tests {
             step: 8,
             reason: "linux-silent".to_owned(),
             meaning: "it is filtered, held back, or for the router itself, and so on".to_owned(),
+            is_user: true,
         };
         let page = Answer::Rules { rules: vec![rule; PAGE], next: Some(u64::MAX) };
         for answer in [Answer::Status(Box::new(status)), page, Answer::Shadow(Shadow::default())] {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -79,7 +80,7 @@ pub enum StartError {
 
 /// A router. Dropped, it takes its programs away.
 pub struct Router {
-    engine: Engine,
+    engine: Arc<Engine>,
     state: State,
     ears: Ears,
     control: Control,
@@ -149,7 +150,12 @@ impl Router {
         let engine = Engine::load(&Config { rules4: room[0], rules6: room[1], pins, ..Config::default() })?;
         let mut state = State::new(options, sight, room, engine.hz());
         state.begin(&engine)?;
-        Ok(Self { engine, state, ears, control })
+        Ok(Self { engine: Arc::new(engine), state, ears, control })
+    }
+
+    /// The engine, for the one in user space.
+    pub fn engine(&self) -> Arc<Engine> {
+        self.engine.clone()
     }
 
     /// How it is.
@@ -163,6 +169,7 @@ impl Router {
     /// When the sockets of events are of no more use.
     pub fn run(&mut self, is_over: impl Fn() -> bool) -> Result<(), StartError> {
         let Self { engine, state, ears, control } = self;
+        let engine = &**engine;
         let happened = RefCell::new(Vec::new());
         let ring = engine.events(|event| happened.borrow_mut().push(event))?;
         let shadow = Shadow::new(engine);
@@ -187,10 +194,10 @@ impl State {
         let now = Instant::now();
         Self {
             interfaces: Interfaces::new(options.interfaces.clone(), options.place),
+            told: Told::new(options.tunnel.clone()),
             options,
             sight,
             flows: Flows::new(room),
-            told: Told::default(),
             sessions: Sessions::default(),
             errors: None,
             errors_at: now,
@@ -236,7 +243,12 @@ impl State {
         engine.heartbeat()?.into_iter().for_each(|(_, error)| tracing::warn!("{error}"));
         // What a router left that was killed, on interfaces that nobody asks for any more.
         engine.drop_leftovers()?;
-        let left = self.sight.mirror.links.keys().filter(|index| !self.interfaces.is_attached(**index));
+        let left = self
+            .sight
+            .mirror
+            .links
+            .keys()
+            .filter(|index| !self.interfaces.is_attached(**index) && !self.told.is_tunnel(**index));
         // Those of a router that lives are its own.
         left.filter(|index| control::claim(&attach::claim_of(**index)).is_ok())
             .for_each(|index| engine.remove_filters(*index));

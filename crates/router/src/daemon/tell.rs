@@ -23,11 +23,24 @@ pub struct Told {
     pub bare: Option<(bool, bool)>,
     /// That routes may have MTUs of their own.
     has_route_mtu: bool,
+    /// The interface whose packets the engine in user space has.
+    tunnel: Option<String>,
+    tunnel_index: Option<u32>,
     /// Entries that the engine had no room for, or did not take.
     pub refused: u64,
 }
 
 impl Told {
+    /// With a tunnel interface of that name, or none.
+    pub fn new(tunnel: Option<String>) -> Self {
+        Self { tunnel, ..Self::default() }
+    }
+
+    /// Whether it is the tunnel interface.
+    pub fn is_tunnel(&self, index: u32) -> bool {
+        self.tunnel_index == Some(index)
+    }
+
     /// Tells of routes with an MTU of their own, which the engine cannot ask for.
     pub fn route_mtus(&mut self, sight: &Sight, engine: &Engine) {
         if sight.mirror.has_route_mtu && !self.has_route_mtu {
@@ -66,8 +79,16 @@ impl Told {
         let Some(link) = sight.mirror.links.get(&index) else { return self.without(index, engine) };
         let device = Device::of(&sight.mirror, link, sight.forwarding);
         let session = sessions.of(&link.name, &sight.mirror).filter(|_| link.mac.is_none());
-        engine.set_device(index, &in_words_of_the_engine(&device, session))?;
-        self.devices.insert(index);
+        let mut told = in_words_of_the_engine(&device, session);
+        let is_tunnel = self.tunnel.as_ref() == Some(&link.name);
+        if is_tunnel {
+            self.tunnel_index = Some(index);
+            told.flags |= flag::USER | flag::L3;
+        }
+        engine.set_device(index, &told)?;
+        if self.devices.insert(index) && is_tunnel {
+            engine.attach(index, engine::How::User)?;
+        }
         let vlan = device.vlan.map(|(lower, ethertype, id)| Upper { lower, kind: UpperKind::Vlan(ethertype, id) });
         let upper =
             session.map(|session| Upper { lower: session.lower, kind: UpperKind::Pppoe(session.session) }).or(vlan);

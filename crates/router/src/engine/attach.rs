@@ -14,6 +14,8 @@ pub enum How {
     Xdp,
     /// At the ingress of tc: for interfaces whose frames come as large segments, which XDP would break up.
     Tc,
+    /// Not at all: the engine in user space has what comes by it ([`Engine::carrier`]). What leaves by it is judged.
+    User,
 }
 
 /// What has been attached.
@@ -41,10 +43,14 @@ impl Attachment {
         (self.how == How::Xdp).then_some(self.slot)
     }
 
+    pub(super) fn is_xdp(&self) -> bool {
+        self.how == How::Xdp
+    }
+
     /// The flags that the maps have of it.
     pub(super) fn flags(&self) -> u32 {
         match self.how {
-            How::Xdp => flag::ON,
+            How::Xdp | How::User => flag::ON,
             How::Tc => flag::ON | flag::TC,
         }
     }
@@ -91,6 +97,7 @@ impl Engine {
                 self.hook("router_tc", ifindex, TC_INGRESS).map_err(failed)?;
                 None
             }
+            How::User => None,
         };
         let attachment = Attachment { how, slot, is_judged: false, _link: link };
         self.attached.lock().expect("no holder panics").insert(ifindex, attachment);

@@ -37,6 +37,8 @@ pub mod rule_flag {
     pub const NAT: u8 = 2;
     /// A frame that is bridged.
     pub const BRIDGED: u8 = 4;
+    /// Only Linux can show what it does.
+    pub const SHOWN: u8 = 16;
     /// The DSCP has been learned.
     pub const LEARNED: u8 = 8;
     /// It has been put on trial again where it is: its counter goes on.
@@ -173,6 +175,10 @@ pub mod global {
     pub const ERROR_BURST: usize = 116;
     /// Multicast routes.
     pub const GROUPS: usize = 128;
+    /// How often anything has changed.
+    pub const CHANGES: usize = 132;
+    /// Jiffies until which packets of ESP are looked at at the egress.
+    pub const OUTER_UNTIL: usize = 136;
     /// All of it.
     pub const SIZE: usize = 192;
 }
@@ -509,10 +515,13 @@ mod tests {
                     ("error_rate", global::ERROR_RATE),
                     ("error_burst", global::ERROR_BURST),
                     ("groups", global::GROUPS),
+                    ("changes", global::CHANGES),
+                    ("outer_until", global::OUTER_UNTIL),
                     ("shadow_lost", global::SHADOW_LOST),
                     ("events_lost", global::EVENTS_LOST),
                 ],
             ),
+            ("outer", 80, &[("out", 0), ("sequence", 4), ("l3", 8), ("tag_proto", 12), ("tag", 14), ("head", 16)]),
             (
                 "event",
                 EVENT,

@@ -63,7 +63,8 @@ impl Engine {
         // A copy, because nothing aligns the bytes of the program in this file.
         let program = PROGRAM.to_vec();
         let mut open = ObjectBuilder::default().open_memory(&program).map_err(EngineError::Load)?;
-        set_constants(&mut open, config)?;
+        let seed = fastrand::u64(..);
+        set_constants(&mut open, config, seed)?;
         LINES.lock().expect("no holder panics").clear();
         let object = open.load().map_err(|source| {
             let lines = LINES.lock().expect("no holder panics");
@@ -92,6 +93,7 @@ impl Engine {
             fast_before: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
             object,
+            seed,
         };
         engine.set_up(config)?;
         Ok(engine)
@@ -152,7 +154,7 @@ fn asks_conntrack() -> bool {
     false
 }
 
-fn set_constants(open: &mut OpenObject, config: &Config) -> Result<(), EngineError> {
+fn set_constants(open: &mut OpenObject, config: &Config, seed: u64) -> Result<(), EngineError> {
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
@@ -165,7 +167,7 @@ fn set_constants(open: &mut OpenObject, config: &Config) -> Result<(), EngineErr
                     .ok_or(EngineError::Missing("constants"))?;
                 bytes[..4].copy_from_slice(&(config.rules4 - 1).to_le_bytes());
                 bytes[4..8].copy_from_slice(&(config.rules6 - 1).to_le_bytes());
-                bytes[8..16].copy_from_slice(&fastrand::u64(..).to_le_bytes());
+                bytes[8..16].copy_from_slice(&seed.to_le_bytes());
                 bytes[16..24].copy_from_slice(&u64::from(asks_conntrack()).to_le_bytes());
             }
             _ => {}
@@ -200,6 +202,7 @@ impl Maps {
             sas: handle("sas")?,
             groups: handle("groups")?,
             sets: handle("sets")?,
+            outers: handle("outers")?,
             hop_index: handle("hop_index")?,
             sockets: handle("sockets")?,
         })

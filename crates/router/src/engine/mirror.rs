@@ -4,7 +4,6 @@ use super::layout::{self, HOP, HOP_EPOCH, HOPS, Hop, NO_SLOT, PORT, PORTS, devic
 use super::{Engine, EngineError};
 use libbpf_rs::{MapCore, MapFlags};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
@@ -420,14 +419,13 @@ impl Engine {
         gone(deleted, "an association of ESP cannot be taken from the router's program")
     }
 
-    /// The map of AF_XDP sockets of the engine in user space: the socket of a queue is at `slot * QUEUES + queue` of the interface that it is
-    /// bound to; [`Attached`](super::Attached) has the slot.
-    pub fn sockets(&self) -> BorrowedFd<'_> {
-        self.maps.sockets.as_fd()
-    }
-
     /// Something has changed: the rules that may have been made from it are made again by their next packets.
     pub fn bump(&self, change: Change) {
+        let changes = self.globals.word(global::CHANGES);
+        let mut before = changes.load(Relaxed);
+        while let Err(now) = changes.compare_exchange(before, before.wrapping_add(1)) {
+            before = now;
+        }
         match change {
             Change::Routes => self.next_epoch(false),
             Change::Ruleset => self.next_epoch(true),
@@ -493,7 +491,7 @@ impl Engine {
     }
 }
 
-fn sa_key(destination: IpAddr, spi: u32) -> [u8; 20] {
+pub(super) fn sa_key(destination: IpAddr, spi: u32) -> [u8; 20] {
     let mut key = [0; 20];
     match destination {
         IpAddr::V4(v4) => key[..4].copy_from_slice(&v4.octets()),

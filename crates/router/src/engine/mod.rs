@@ -4,11 +4,13 @@
 //! * [`attach`](Engine::attach): on which interfaces, as XDP or at tc.
 //! * [`Device`], [`Upper`], [`Fdb`]: what Linux has, as the daemon mirrors it.
 //! * [`Rule`], [`Key`], [`Hop`]: what the program has made of it.
-//! * [`Event`]: what it has to tell.
+//! * [`Event`]: what it has to tell;
+//! * [`Carrier`], [`user`]: its rules and its frames for the engine in user space.
 //!
 //! The rules are made by the program itself (`bpf/flow.h`); nothing here is on a packet's way.
 
 mod attach;
+mod carry;
 mod events;
 mod groups;
 pub mod layout;
@@ -18,8 +20,10 @@ pub mod pins;
 mod run;
 pub mod shadow;
 mod table;
+pub mod user;
 
 pub use attach::{Attached, How};
+pub use carry::{Carrier, Front};
 pub use events::{Event, EventKind};
 pub use groups::{Group, Ways};
 pub use layout::{Hop, Key, Rule, State};
@@ -122,6 +126,8 @@ pub struct Engine {
     fast_before: AtomicU64,
     /// How often all next hops were given back.
     renewals: AtomicU64,
+    /// What makes flows lie where nobody else knows.
+    seed: u64,
 }
 
 /// The maps that are filled by calls.
@@ -138,6 +144,7 @@ struct Maps {
     sas: MapHandle,
     groups: MapHandle,
     sets: MapHandle,
+    outers: MapHandle,
     hop_index: MapHandle,
     sockets: MapHandle,
 }

@@ -30,11 +30,17 @@ pub enum Drop {
     NoRoom,
     /// Sending has failed for another reason.
     SendFailed,
+    /// A frame of the fast way found no place, because frames came faster than they could be looked at.
+    RingFull,
+    /// A frame was longer than the fast way's memory has room for.
+    LongFrame,
+    /// Not dropped: Linux has sent a protected packet with another header than it had, so the next ones go by Linux, too.
+    Changed,
 }
 
 impl Drop {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Unprotected,
         Self::Loop,
         Self::NoIp,
@@ -47,6 +53,9 @@ impl Drop {
         Self::NotPermitted,
         Self::NoRoom,
         Self::SendFailed,
+        Self::RingFull,
+        Self::LongFrame,
+        Self::Changed,
     ];
 
     /// Its name in counters.
@@ -64,6 +73,9 @@ impl Drop {
             Self::NotPermitted => "not_permitted",
             Self::NoRoom => "no_room_to_send",
             Self::SendFailed => "send_failed",
+            Self::RingFull => "ring_full",
+            Self::LongFrame => "long_frame",
+            Self::Changed => "changed_by_linux",
         }
     }
 
@@ -110,7 +122,7 @@ mod tests {
         assert_eq!(names.len(), Drop::ALL.len());
         assert!(Drop::ALL.iter().enumerate().all(|(at, reason)| *reason as usize == at));
         let mut drops = Drops::default();
-        drops.count(Drop::SendFailed);
-        assert_eq!(drops.all().last(), Some((Drop::SendFailed, 1)));
+        drops.count(Drop::Changed);
+        assert_eq!(drops.all().last(), Some((Drop::Changed, 1)));
     }
 }

@@ -15,6 +15,8 @@ use rustix::io::Errno;
 
 use super::batch::Batch;
 use super::drops::Drops;
+#[cfg(feature = "bpf")]
+use super::fast::Fast;
 use super::guard::{Guard, GuardError};
 use super::outward::Outward;
 use super::own::Own;
@@ -78,6 +80,10 @@ pub enum StartError {
     /// The kernel cannot be asked.
     #[error(transparent)]
     Kernel(#[from] socket::Error),
+    /// The router's engine has no fast way.
+    #[cfg(feature = "bpf")]
+    #[error(transparent)]
+    Engine(#[from] crate::engine::EngineError),
     /// The tunnel interface is gone, or the system is out of something.
     #[error("{0}")]
     System(#[from] std::io::Error),
@@ -125,6 +131,8 @@ pub struct Gateway {
     outward: Outward,
     sender: Sender,
     port: Port,
+    #[cfg(feature = "bpf")]
+    fast: Option<Fast>,
     paths: Paths,
     own: Own,
     drops: Drops,
@@ -172,6 +180,8 @@ impl Gateway {
             outward: Outward::new(index),
             sender,
             port: Port::hold(),
+            #[cfg(feature = "bpf")]
+            fast: None,
             paths,
             own,
             drops: Drops::default(),
@@ -211,6 +221,33 @@ impl Gateway {
         Ok(())
     }
 
+    /// Takes frames of the router's interfaces, too, which `engine` gives to user space; the router was told of the tunnel interface.
+    ///
+    /// # Errors
+    /// When the engine's tables cannot be looked at, or conntrack cannot be made to look at connections.
+    #[cfg(feature = "bpf")]
+    pub fn serve(&mut self, engine: std::sync::Arc<crate::engine::Engine>) -> Result<(), StartError> {
+        if self.options.guard {
+            self.guard.track();
+            self.guard.set(self.database.policies(), self.database.changes())?;
+        }
+        let tunnel = requests::index_of(self.options.interface.as_str()).ok_or(std::io::Error::from(Errno::NODEV))?;
+        let mut fast = Fast::new(engine, tunnel)?;
+        fast.follow(&self.database, &self.own, &mut self.drops);
+        self.fast = Some(fast);
+        Ok(())
+    }
+
+    #[cfg(feature = "bpf")]
+    fn fast_packets(&self) -> Option<(u64, u64)> {
+        self.fast.as_ref().map(|fast| (fast.opened, fast.sealed))
+    }
+
+    #[cfg(not(feature = "bpf"))]
+    const fn fast_packets(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// Ends: the rules that keep packets in the clear out go, too.
     pub fn end(mut self) -> Result<(), StartError> {
         if self.options.guard {
@@ -223,6 +260,9 @@ impl Gateway {
         let mut fds = vec![PollFd::new(&self.tun, PollFlags::IN), PollFd::new(&self.own, PollFlags::IN)];
         fds.extend(self.receivers.iter().map(|receiver| PollFd::new(receiver, PollFlags::IN)));
         let own = fds.len();
+        #[cfg(feature = "bpf")]
+        fds.extend(self.fast.iter().flat_map(Fast::fds).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let controls = fds.len();
         fds.extend(self.control.poll_fds());
         let left = if is_busy { Duration::ZERO } else { TICK.saturating_sub(self.ticked.elapsed()).min(TICK / 5) };
         let left = Timespec::try_from(left).unwrap_or_default();
@@ -235,13 +275,29 @@ impl Gateway {
             tun: is_ready(&fds[0]),
             own: is_ready(&fds[1]),
             receivers: fds[2..own].iter().map(is_ready).collect(),
-            control: fds[own..].iter().any(is_ready),
+            #[cfg(feature = "bpf")]
+            fast: fds[own..controls].iter().any(is_ready),
+            control: fds[controls..].iter().any(is_ready),
         })
     }
 
     /// One batch of each source; whether there may be more of one.
     fn carry(&mut self, ready: &Ready, now: u64) -> Result<bool, StartError> {
         let mut is_busy = false;
+        #[cfg(feature = "bpf")]
+        if ready.fast
+            && let Some(fast) = &mut self.fast
+        {
+            let mut with = outward::With {
+                tun: &self.tun,
+                database: &mut self.database,
+                sender: &mut self.sender,
+                paths: &mut self.paths,
+                drops: &mut self.drops,
+                now,
+            };
+            is_busy |= fast.turn(&mut self.outward, &self.own, &mut with)?;
+        }
         if ready.tun {
             let mut with = outward::With {
                 tun: &self.tun,
@@ -273,6 +329,10 @@ impl Gateway {
         self.database.tick(now);
         self.paths.forget();
         self.outward.look_at_paths(&mut self.database, &mut self.paths);
+        #[cfg(feature = "bpf")]
+        if let Some(fast) = &mut self.fast {
+            fast.follow(&self.database, &self.own, &mut self.drops);
+        }
         if self.kept_alive.elapsed() >= KEEPALIVE {
             self.kept_alive = self.ticked;
             let all = self.database.associations().map(millrace_ipsec::association::Association::parameters);
@@ -390,6 +450,7 @@ impl Gateway {
             drops,
             linux: counters.as_linux().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
             lost_events: self.database.lost_events(),
+            fast: self.fast_packets(),
         }
     }
 }
@@ -399,6 +460,8 @@ struct Ready {
     tun: bool,
     own: bool,
     receivers: Vec<bool>,
+    #[cfg(feature = "bpf")]
+    fast: bool,
     control: bool,
 }
 

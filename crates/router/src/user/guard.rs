@@ -42,6 +42,8 @@ icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neigh
 pub(super) struct Guard {
     table: String,
     interface: String,
+    /// Conntrack is to have all connections: by it the router's fast path knows them.
+    tracks: bool,
     changes: Option<u64>,
 }
 
@@ -51,8 +53,14 @@ impl Guard {
         Self {
             table: format!("millrace_{}", interface.replace(['-', '.'], "_")),
             interface: interface.to_owned(),
+            tracks: false,
             changes: None,
         }
+    }
+
+    /// From now on conntrack has an entry of every connection.
+    pub(super) fn track(&mut self) {
+        (self.tracks, self.changes) = (true, None);
     }
 
     /// The table's name.
@@ -89,6 +97,9 @@ impl Guard {
             // Writing into a string does not fail.
             let _ = writeln!(text, "chain {chain} {{\ntype filter hook {hook} priority -150; policy accept;");
             let loopback = if direction == Direction::Forward { String::new() } else { format!("{side} lo accept\n") };
+            if self.tracks {
+                text.push_str("ct state invalid\n");
+            }
             let _ = write!(text, "{side}name \"{interface}\" accept\n{loopback}{EXEMPT}{ike}");
             for policy in policies.iter().filter(|policy| policy.direction == direction) {
                 rule(&mut text, policy, side);

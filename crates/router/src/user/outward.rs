@@ -45,7 +45,7 @@ pub(super) struct With<'a> {
 }
 
 /// Why a packet is not sent.
-enum Not {
+pub(super) enum Not {
     Dropped(Drop),
     /// It was counted elsewhere: the database has refused it, or its pieces were sent.
     Counted,
@@ -63,12 +63,17 @@ impl Outward {
         Self { flows: FxHashMap::default(), changes: 0, in_use: FxHashMap::default(), interface, batch: Batch::new() }
     }
 
+    /// Forgets what was made of associations and policies that have changed.
+    pub(super) fn follow(&mut self, database: &Database) {
+        if self.changes != database.changes() {
+            self.flows.clear();
+            self.changes = database.changes();
+        }
+    }
+
     /// Takes what Linux has for the tunnel, at most one batch, and sends it; whether there may be more.
     pub(super) fn turn(&mut self, with: &mut With<'_>) -> io::Result<bool> {
-        if self.changes != with.database.changes() {
-            self.flows.clear();
-            self.changes = with.database.changes();
-        }
+        self.follow(with.database);
         let mut batch = std::mem::replace(&mut self.batch, Batch::none());
         batch.empty();
         let mut came = 0;
@@ -80,7 +85,7 @@ impl Outward {
             match with.tun.receive(&mut place[BEFORE..BEFORE + LONGEST]) {
                 Ok(Some(len)) => {
                     match self.seal(place, BEFORE..BEFORE + len, with) {
-                        Ok(packet) => batch.keep(came, packet),
+                        Ok((packet, _)) => batch.keep(came, packet),
                         Err(Not::Dropped(reason)) => with.drops.count(reason),
                         Err(Not::Counted) => {}
                     }
@@ -131,7 +136,13 @@ impl Outward {
         Ok(handle)
     }
 
-    fn seal(&mut self, place: &mut [u8], packet: Range<usize>, with: &mut With<'_>) -> Result<Range<usize>, Not> {
+    /// Encrypts a packet of the tunnel interface; where it lies then, and by which association.
+    pub(super) fn seal(
+        &mut self,
+        place: &mut [u8],
+        packet: Range<usize>,
+        with: &mut With<'_>,
+    ) -> Result<(Range<usize>, Handle), Not> {
         let bytes = &place[packet.clone()];
         let header = Header::parse(bytes).map_err(|_| Not::Dropped(Drop::NoIp))?;
         if header.protocol == protocol::ESP {
@@ -144,7 +155,7 @@ impl Outward {
             return Err(Self::shorten(bytes, &header, handle, with));
         }
         match with.database.seal(handle, place, packet.clone(), with.now) {
-            Ok(packet) => Ok(packet),
+            Ok(packet) => Ok((packet, handle)),
             Err(refusal @ (Refusal::Expired | Refusal::SequenceOver)) => {
                 // There may be a younger one.
                 self.flows.remove(&flow);

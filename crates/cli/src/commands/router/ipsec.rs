@@ -2,12 +2,17 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use clap::{Args, Subcommand};
+use clap::{ArgAction, Args, Subcommand};
 use millrace_port::spec::InterfaceName;
+use millrace_router::daemon::choice::Place;
 use millrace_router::daemon::client::{Client, Error};
 use millrace_router::daemon::ipsec::{self, Answer, Request, Status};
+use millrace_router::daemon::options as router;
+use millrace_router::daemon::pattern::Pattern;
+use millrace_router::daemon::router::Router;
 use millrace_router::daemon::{control, protocol};
 use millrace_router::user::gateway::{Gateway, Notice, Options, StartError};
 use millrace_tool::failure::Failure;
@@ -74,11 +79,16 @@ Associations and policies are in the words of `ip xfrm`, from a file that `ip
 a policy wants protected are refused by a table of nft that the gateway owns. It
 stays if the gateway is killed, and goes when it is ended.
 
+With --interfaces, packets that Linux has shown the way of go without Linux: by
+XDP, AF_XDP and the rules of `millrace router`, whose commands ask this one, too.
+
 It needs root, or CAP_NET_ADMIN and CAP_NET_RAW, and nft. See docs/ipsec.md.
 
 Examples:
   millrace router ipsec start --file /etc/millrace/ipsec.conf --address 10.1.0.1
-  ip route add 10.2.0.0/16 dev ipsec0 src 10.1.0.1")]
+  ip route add 10.2.0.0/16 dev ipsec0 src 10.1.0.1
+  millrace router ipsec start --file ipsec.conf --interfaces eth0,eth1
+  millrace router status; millrace router why 10.2.0.7")]
 struct StartArgs {
     /// Associations and policies to begin with, in the words of `ip xfrm`
     #[arg(long, value_name = "FILE")]
@@ -95,8 +105,15 @@ struct StartArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u16).range(576..))]
     mtu: u16,
     /// Whether to refuse packets in the clear that a policy wants protected: nft or off
-    #[arg(long, value_name = "HOW", default_value = "nft", value_parser = guard)]
+    #[arg(long, value_name = "HOW", default_value = "nft", value_parser = guard, action = ArgAction::Set)]
     guard: bool,
+    /// Interfaces between which packets go without Linux, those to and from the tunnel too: the
+    /// router (millrace router start) runs as a part of the gateway
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    interfaces: Vec<Pattern>,
+    /// Abstract name of that router's socket
+    #[arg(long, value_name = "NAME", default_value = control::NAME)]
+    router: String,
     /// Mark protected packets, for a rule of routing that keeps them out of the tunnel interface
     #[arg(long, value_name = "NUMBER")]
     mark: Option<u32>,
@@ -159,9 +176,43 @@ fn start(shared: &Shared, args: &StartArgs) -> Result<(), Failure> {
     if args.until_eof {
         thread::spawn(stop::with_standard_input);
     }
-    let result = gateway.run(stop::asked, |notice| tell(&output, &notice));
+    let result = match args.interfaces.is_empty() {
+        true => gateway.run(stop::asked, |notice| tell(&output, &notice)),
+        false => with_router(args, &mut gateway, &output)?,
+    };
     let ended = gateway.end();
     result.and(ended).map_err(|error| Failure::Found(error.to_string()))
+}
+
+/// Runs the gateway with a router beside it, each in a thread of its own. Without the gateway there is no router; without the router the gateway goes on.
+fn with_router(args: &StartArgs, gateway: &mut Gateway, output: &Output) -> Result<Result<(), StartError>, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Found(error.to_string());
+    let options = router::Options {
+        interfaces: args.interfaces.clone(),
+        place: Some(Place::Xdp),
+        socket: args.router.clone(),
+        tunnel: Some(args.interface.to_string()),
+        ..router::Options::default()
+    };
+    let mut router = Router::start(options).map_err(|error| failed(&error))?;
+    for interface in router.status().interfaces.iter().filter(|interface| interface.off.is_some()) {
+        note(format!("{} is not fast: {}", interface.name, interface.why.as_deref().unwrap_or_default()));
+    }
+    gateway.serve(router.engine()).map_err(|error| failed(&error))?;
+    let is_over = AtomicBool::new(false);
+    Ok(thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            if let Err(error) = router.run(|| is_over.load(Ordering::Relaxed)) {
+                note(format!("the router has ended, and all packets go by Linux: {error}"));
+            }
+            // Its programs go before the gateway does.
+            drop(router);
+        });
+        let result = gateway.run(stop::asked, |notice| tell(output, &notice));
+        is_over.store(true, Ordering::Relaxed);
+        let _ = beside.join();
+        result
+    }))
 }
 
 /// What happened, as a line of JSON or a note.
@@ -211,6 +262,8 @@ fn show(shared: &Shared, status: &Status) -> Result<(), Failure> {
         .count("policies", status.policies)
         .count("sealed", status.sealed.0)
         .count("opened", status.opened.0)
+        .maybe_count("fast_sealed", status.fast.map(|fast| fast.1))
+        .maybe_count("fast_opened", status.fast.map(|fast| fast.0))
         .number("uptime_s", status.uptime_s, 0)
         .text("guard", &status.guard);
     output.rows("ipsec", &[row])?;

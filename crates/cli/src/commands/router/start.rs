@@ -107,6 +107,7 @@ impl StartArgs {
             socket: self.socket.clone(),
             group: self.group,
             rules: self.rules,
+            tunnel: None,
         })
     }
 }

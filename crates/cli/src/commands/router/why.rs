@@ -134,6 +134,9 @@ fn looked_at_twice(client: &mut Client, filter: &Filter) -> Result<(Vec<Explaine
 fn sentence(rule: &RuleInfo) -> String {
     let since = rule.age_s.map_or_else(String::new, |age| format!(" for {age:.0} s"));
     match rule.state.as_str() {
+        "active" if rule.is_user => {
+            format!("fast{since}: its packets go without Linux, through the engine in user space (IPsec)")
+        }
         "active" => format!("fast{since}: its packets go without Linux"),
         "trial" => format!("not yet{since}: the rule is on trial, and Linux shows what it does with the flow"),
         _ => format!("slow{since}, by step {} ({}): {}", step(rule.step), rule.reason, rule.meaning),
