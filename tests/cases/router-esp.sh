@@ -88,6 +88,28 @@ socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(bytes(4) + b"message of 
 await 5 grep -q "message of IKE" "$scratch/ike.out" || fail "IKE does not get its messages"
 ping_both "beside IKE"
 
+kill "$started"
+
+# A translator changes the port of the other end: packets follow, and those for its neighbours, which have another number, do not.
+fresh "$gcm" udp
+neighbour="src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1fff"
+in_ here "$millrace" router sa add "state add $neighbour reqid 2 mode tunnel $gcm encap espinudp 4500 4500 0.0.0.0"
+in_ there nft -f - <<'END'
+table ip translator {
+    chain post {
+        type nat hook postrouting priority 100;
+        oifname "wire" udp sport 4500 snat to 192.0.2.2:40001
+    }
+}
+END
+in_ host2 ping -qc 2 -i 0.2 -W 2 10.1.0.2 >/dev/null || true
+await 5 grep -q '"event":"moved".*"port":40001.*"followed":"*true' "$scratch/gateway-here.out" || fail "the port is not followed: $(tail -n 3 "$scratch/gateway-here.out")"
+ping_both "behind a translator"
+in_ here "$millrace" router sa list >"$scratch/sa"
+[ "$(grep -c "encap.*dport 40001" "$scratch/sa")" -eq 1 ] || fail "what goes to the other end does not: $(cat "$scratch/sa")"
+[ "$(grep -A9 00001fff "$scratch/sa" | grep -c "dport 4500")" -eq 1 ] || fail "what goes to its neighbour follows, too: $(cat "$scratch/sa")"
+in_ there nft delete table ip translator
+
 # What came once does not come twice.
 fresh "$gcm" 4
 cat >"$scratch/replay.py" <<'P'
@@ -177,6 +199,18 @@ entries $((number + 1)) 4 "$gcm"
 in_ there "$millrace" router sa add --file "$scratch/there.conf"
 start_gateway here
 ping_both "after a death"
+# The interface is taken away: the gateway ends, and nothing leaves in the clear.
+in_ here ip link del ipsec0
+ended "$here_gateway" 10
+[ "$code" -eq 1 ] && grep -q "still refused in the clear" "$scratch/gateway-here.log" || fail "without its interface: $code $(cat "$scratch/gateway-here.log")"
+bypass add
+reaches && fail "it leaves in the clear when the gateway has ended by an error"
+bypass del
+entries $((number + 2)) 4 "$gcm"
+in_ there "$millrace" router sa flush
+in_ there "$millrace" router sa add --file "$scratch/there.conf"
+start_gateway here
+ping_both "after an error"
 in_ here "$millrace" router ipsec stop
 ended "$here_gateway" 10
 [ "$code" -eq 0 ] || fail "the gateway has ended with $code"

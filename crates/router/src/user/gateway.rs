@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use millrace_ipsec::association::Parameters;
+use millrace_ipsec::association::{Association, Id, Parameters};
 use millrace_ipsec::database::{Change, Database, Event};
 use millrace_ipsec::lifetime::End;
 use millrace_ipsec::refusal::Way;
@@ -156,20 +156,24 @@ impl Gateway {
             let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
             requests::add(&mut database, &text, seconds()).map_err(failed)?;
         }
-        let mut guard = Guard::of(options.interface.as_str());
-        if options.guard {
-            guard.set(database.policies(), database.changes())?;
-        }
         let receivers = Receiver::all().map_err(StartError::Sockets)?;
         let sender = Sender::open(options.mark).map_err(StartError::Sockets)?;
         let (paths, own) = (Paths::open(options.mark)?, Own::read()?);
-        let tun = Tun::open(&options.interface)?;
-        of_no_xfrm(options.interface.as_str());
-        tun.set_up(options.mtu)?;
-        for own in &options.addresses {
-            tun.add(&Address { own: *own, peer: None })?;
+        let mut guard = Guard::of(options.interface.as_str());
+        // One that was there before is what a gateway has left that was killed: it stays whatever becomes of this one.
+        let is_new = options.guard && !guard.is_there();
+        if options.guard {
+            guard.set(database.policies(), database.changes())?;
         }
-        let index = requests::index_of(options.interface.as_str()).ok_or(std::io::Error::from(Errno::NODEV))?;
+        let (tun, index) = match interface(&options) {
+            Ok(made) => made,
+            Err(error) => {
+                if is_new {
+                    guard.remove()?;
+                }
+                return Err(error);
+            }
+        };
         let now = Instant::now();
         Ok(Self {
             started: now,
@@ -248,7 +252,12 @@ impl Gateway {
         None
     }
 
-    /// Ends: the rules that keep packets in the clear out go, too.
+    /// The table of the rules that keep packets in the clear out, and stay unless it [ends](Self::end) as it should.
+    pub fn guard(&self) -> Option<&str> {
+        self.options.guard.then(|| self.guard.table())
+    }
+
+    /// Ends because somebody has asked for it: the rules that keep packets in the clear out go, too.
     pub fn end(mut self) -> Result<(), StartError> {
         if self.options.guard {
             self.guard.remove()?;
@@ -329,13 +338,17 @@ impl Gateway {
         self.database.tick(now);
         self.paths.forget();
         self.outward.look_at_paths(&mut self.database, &mut self.paths);
+        if self.options.guard {
+            // Again, if it has failed; the status says why.
+            let _ = self.guard.set(self.database.policies(), self.database.changes());
+        }
         #[cfg(feature = "bpf")]
         if let Some(fast) = &mut self.fast {
             fast.follow(&self.database, &self.own, &mut self.drops);
         }
         if self.kept_alive.elapsed() >= KEEPALIVE {
             self.kept_alive = self.ticked;
-            let all = self.database.associations().map(millrace_ipsec::association::Association::parameters);
+            let all = self.database.associations().map(Association::parameters);
             let of_us = all.filter(|parameters| self.own.has(parameters.source));
             let ports = of_us.filter_map(|parameters| {
                 parameters.encapsulation.map(|ports| (parameters.id.destination, ports.destination_port))
@@ -355,30 +368,35 @@ impl Gateway {
                 used: (usage.packets, usage.bytes),
             },
             Event::Moved { id, source, port } => {
-                let is_followed = self.follow(id.destination, source, port, now);
+                let is_followed = self.follow(id, source, port, now);
                 Notice::Moved { destination: id.destination, spi: id.spi, source, port, is_followed }
             }
         }
     }
 
-    /// Sends to another port what goes from `own` to `other` in UDP, because genuine packets come from there (RFC 7296 §2.23).
-    fn follow(&mut self, own: IpAddr, other: IpAddr, port: u16, now: u64) -> bool {
+    /// Sends to another port what goes in UDP to the peer of an association, because genuine packets of it come from there (RFC 7296 §2.23). Other peers behind
+    /// the same translator have other numbers (`reqid`), and ports of their own.
+    fn follow(&mut self, id: Id, source: IpAddr, port: u16, now: u64) -> bool {
+        let all = || self.database.associations();
+        let Some(came) = all().map(Association::parameters).find(|parameters| parameters.id == id) else { return false };
         let is_it = |parameters: &Parameters| {
-            parameters.source == own && parameters.id.destination == other && parameters.encapsulation.is_some()
+            (parameters.source, parameters.id.destination) == (id.destination, source)
+                && parameters.reqid == came.reqid
+                && parameters.encapsulation.is_some()
         };
-        let all = self.database.associations().filter(|association| is_it(association.parameters()));
-        let news: Vec<_> = all
-            .map(|association| {
-                let mut news = association.parameters().clone();
-                news.progress = association.progress();
-                if let Some(ports) = &mut news.encapsulation {
-                    ports.destination_port = port;
-                }
-                news
-            })
-            .collect();
-        let is_followed = !news.is_empty();
-        for parameters in news {
+        let moved = |association: &Association| {
+            let mut news = association.parameters().clone();
+            news.progress = association.progress();
+            if let Some(ports) = &mut news.encapsulation {
+                if news.id == id { ports.source_port = port } else { ports.destination_port = port }
+            }
+            news
+        };
+        let leaving: Vec<_> = all().filter(|one| is_it(one.parameters())).map(moved).collect();
+        let is_followed = !leaving.is_empty();
+        // From now on it is expected from there.
+        let arriving: Vec<_> = all().filter(|one| is_followed && one.parameters().id == id).map(moved).collect();
+        for parameters in leaving.into_iter().chain(arriving) {
             // They were there a moment ago.
             let _ = self.database.apply(Change::Associate(Box::new(parameters)), now);
         }
@@ -439,7 +457,10 @@ impl Gateway {
             uptime_s: self.started.elapsed().as_secs_f64(),
             interface: self.options.interface.to_string(),
             guard: match self.options.guard {
-                true => format!("nft, table inet {}", self.guard.table()),
+                true => match self.guard.failed() {
+                    None => format!("nft, table inet {}", self.guard.table()),
+                    Some(why) => format!("nft, table inet {}, which is not what policies say: {why}", self.guard.table()),
+                },
                 false => "off".to_owned(),
             },
             ike: self.port.said().to_owned(),
@@ -463,6 +484,18 @@ struct Ready {
     #[cfg(feature = "bpf")]
     fast: bool,
     control: bool,
+}
+
+/// The tunnel interface, and its number.
+fn interface(options: &Options) -> Result<(Tun, u32), StartError> {
+    let tun = Tun::open(&options.interface)?;
+    of_no_xfrm(options.interface.as_str());
+    tun.set_up(options.mtu)?;
+    for own in &options.addresses {
+        tun.add(&Address { own: *own, peer: None })?;
+    }
+    let index = requests::index_of(options.interface.as_str()).ok_or(std::io::Error::from(Errno::NODEV))?;
+    Ok((tun, index))
 }
 
 fn flush(database: &mut Database, associations: bool, policies: bool, now: u64) -> u64 {

@@ -44,7 +44,11 @@ pub(super) struct Guard {
     interface: String,
     /// Conntrack is to have all connections: by it the router's fast path knows them.
     tracks: bool,
+    /// How often the database had changed when the rules were written last, and those rules: associations change nothing of them.
     changes: Option<u64>,
+    written: Option<String>,
+    /// Why they are not what the policies say.
+    failed: Option<String>,
 }
 
 impl Guard {
@@ -55,6 +59,8 @@ impl Guard {
             interface: interface.to_owned(),
             tracks: false,
             changes: None,
+            written: None,
+            failed: None,
         }
     }
 
@@ -68,20 +74,37 @@ impl Guard {
         &self.table
     }
 
-    /// Writes the rules if anything has changed since they were written last: all of them at once, so that there is no time between.
+    /// Writes the rules if anything of them has changed since they were written last: all of them at once, so that there is no time between.
     pub(super) fn set(&mut self, policies: &Policies, changes: u64) -> Result<(), GuardError> {
         if self.changes == Some(changes) {
             return Ok(());
         }
-        run(&self.script(policies))?;
+        let script = self.script(policies);
+        if self.written.as_ref() != Some(&script) {
+            let done = run(&script);
+            self.failed = done.as_ref().err().map(GuardError::to_string);
+            done?;
+            self.written = Some(script);
+        }
         self.changes = Some(changes);
         Ok(())
+    }
+
+    /// Why the rules are not what the policies say, if they are not.
+    pub(super) fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// Whether the table is there: one that a gateway has left that was killed.
+    pub(super) fn is_there(&self) -> bool {
+        let listed = Command::new("nft").args(["list", "table", "inet", &self.table]).stdin(Stdio::null()).output();
+        listed.is_ok_and(|output| output.status.success())
     }
 
     /// Takes the rules away.
     pub(super) fn remove(&mut self) -> Result<(), GuardError> {
         let table = &self.table;
-        self.changes = None;
+        (self.changes, self.written) = (None, None);
         run(&format!("table inet {table}\ndelete table inet {table}\n"))
     }
 

@@ -9,7 +9,8 @@ use millrace_ipsec::ip::{Header, protocol};
 use millrace_ipsec::refusal::{Refusal, Way};
 use millrace_ipsec::selector::Flow;
 use millrace_port::tun::Tun;
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
+use std::collections::{HashMap, VecDeque};
 
 use super::batch::{BEFORE, Batch, LONGEST, MOST};
 use super::drops::{Drop, Drops};
@@ -25,10 +26,13 @@ const MOST_PATHS: usize = 64;
 
 /// What is remembered of flows.
 pub(super) struct Outward {
-    flows: FxHashMap<Flow, Handle>,
+    /// Others choose these: the hash has a key.
+    flows: HashMap<Flow, Handle>,
     /// How often the database had changed when they were asked for.
     changes: u64,
-    in_use: FxHashMap<Handle, ()>,
+    in_use: FxHashSet<Handle>,
+    /// Those in the order in which their paths are looked at.
+    in_turn: VecDeque<Handle>,
     interface: u32,
     batch: Batch,
 }
@@ -60,7 +64,7 @@ impl From<Refusal> for Not {
 impl Outward {
     /// For the tunnel interface of that number.
     pub(super) fn new(interface: u32) -> Self {
-        Self { flows: FxHashMap::default(), changes: 0, in_use: FxHashMap::default(), interface, batch: Batch::new() }
+        Self { flows: HashMap::new(), changes: 0, in_use: FxHashSet::default(), in_turn: VecDeque::new(), interface, batch: Batch::new() }
     }
 
     /// Forgets what was made of associations and policies that have changed.
@@ -102,11 +106,13 @@ impl Outward {
         result
     }
 
-    /// Looks again how long packets may be: once a second.
+    /// Looks again how long packets may be: once a second, at some in turn.
     pub(super) fn look_at_paths(&mut self, database: &mut Database, paths: &mut Paths) {
-        let handles: Vec<_> = self.in_use.keys().copied().take(MOST_PATHS).collect();
-        for handle in handles {
-            if !self.set_path(handle, database, paths) || self.in_use.len() > MOST_PATHS {
+        for _ in 0..MOST_PATHS.min(self.in_turn.len()) {
+            let Some(handle) = self.in_turn.pop_front() else { return };
+            if self.set_path(handle, database, paths) {
+                self.in_turn.push_back(handle);
+            } else {
                 self.in_use.remove(&handle);
             }
         }
@@ -126,7 +132,8 @@ impl Outward {
             return Ok(*handle);
         }
         let handle = with.database.find_leaving(flow, with.now)?.ok_or(Not::Dropped(Drop::Unprotected))?;
-        if self.in_use.insert(handle, ()).is_none() {
+        if self.in_use.insert(handle) {
+            self.in_turn.push_back(handle);
             self.set_path(handle, with.database, with.paths);
         }
         if self.flows.len() >= MOST_FLOWS {

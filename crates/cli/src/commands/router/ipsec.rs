@@ -178,10 +178,21 @@ fn start(shared: &Shared, args: &StartArgs) -> Result<(), Failure> {
     }
     let result = match args.interfaces.is_empty() {
         true => gateway.run(stop::asked, |notice| tell(&output, &notice)),
-        false => with_router(args, &mut gateway, &output)?,
+        false => match with_router(args, &mut gateway, &output) {
+            Ok(result) => result,
+            // It has not begun.
+            Err(failure) => return gateway.end().map_err(|error| Failure::Found(error.to_string())).and(Err(failure)),
+        },
     };
-    let ended = gateway.end();
-    result.and(ended).map_err(|error| Failure::Found(error.to_string()))
+    match result {
+        Ok(()) => gateway.end().map_err(|error| Failure::Found(error.to_string())),
+        Err(error) => Err(Failure::Found(match gateway.guard() {
+            Some(table) => format!(
+                "{error}; what policies want protected is still refused in the clear: start the gateway again, or `nft delete table inet {table}`"
+            ),
+            None => error.to_string(),
+        })),
+    }
 }
 
 /// Runs the gateway with a router beside it, each in a thread of its own. Without the gateway there is no router; without the router the gateway goes on.
