@@ -2,7 +2,7 @@
 # Two gateways of IPsec, each a namespace with a host behind it, for the cases `router-esp*`. A case includes this behind `private_network "$@"`.
 #
 #   host 10.1.0.2 - inner [this namespace] wire 192.0.2.1 - 192.0.2.2 wire [there] inner - host 10.2.0.2
-needs ip nsenter ping python3 nft
+needs ip nsenter ping python3 nft ethtool
 export RUST_BACKTRACE=1
 
 # namespace NAME: its process is in the variable NAME.
@@ -30,6 +30,9 @@ link() {
     in_ "$1" ip link add "$2" type veth peer name "$5" netns "${!4}" || skip "there is no veth here"
     for address in $3; do in_ "$1" ip address add "$address" dev "$2" nodad 2>/dev/null || in_ "$1" ip address add "$address" dev "$2"; done
     for address in $6; do in_ "$4" ip address add "$address" dev "$5" nodad 2>/dev/null || in_ "$4" ip address add "$address" dev "$5"; done
+    # XDP sees tags only where no end keeps them beside the frame.
+    in_ "$1" ethtool -K "$2" rxvlan off txvlan off >/dev/null
+    in_ "$4" ethtool -K "$5" rxvlan off txvlan off >/dev/null
     in_ "$1" ip link set "$2" up
     in_ "$4" ip link set "$5" up
 }
