@@ -378,7 +378,9 @@ impl Gateway {
     /// the same translator have other numbers (`reqid`), and ports of their own.
     fn follow(&mut self, id: Id, source: IpAddr, port: u16, now: u64) -> bool {
         let all = || self.database.associations();
-        let Some(came) = all().map(Association::parameters).find(|parameters| parameters.id == id) else { return false };
+        let Some(came) = all().map(Association::parameters).find(|parameters| parameters.id == id) else {
+            return false;
+        };
         let is_it = |parameters: &Parameters| {
             (parameters.source, parameters.id.destination) == (id.destination, source)
                 && parameters.reqid == came.reqid
@@ -459,7 +461,9 @@ impl Gateway {
             guard: match self.options.guard {
                 true => match self.guard.failed() {
                     None => format!("nft, table inet {}", self.guard.table()),
-                    Some(why) => format!("nft, table inet {}, which is not what policies say: {why}", self.guard.table()),
+                    Some(why) => {
+                        format!("nft, table inet {}, which is not what policies say: {why}", self.guard.table())
+                    }
                 },
                 false => "off".to_owned(),
             },

@@ -64,7 +64,14 @@ impl From<Refusal> for Not {
 impl Outward {
     /// For the tunnel interface of that number.
     pub(super) fn new(interface: u32) -> Self {
-        Self { flows: HashMap::new(), changes: 0, in_use: FxHashSet::default(), in_turn: VecDeque::new(), interface, batch: Batch::new() }
+        Self {
+            flows: HashMap::new(),
+            changes: 0,
+            in_use: FxHashSet::default(),
+            in_turn: VecDeque::new(),
+            interface,
+            batch: Batch::new(),
+        }
     }
 
     /// Forgets what was made of associations and policies that have changed.
