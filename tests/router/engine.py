@@ -122,8 +122,8 @@ class Millrace(Linux):
 
     def count(self) -> int:
         counters = self.control.counters()
-        # A packet that is drawn for comparison went by its rule, too.
-        return counters["fast"] + counters["shadow"]
+        # A packet that is drawn for comparison went by its rule, too, and an error may have been said without Linux, as `status` counts it.
+        return sum(counters.get(reason, 0) for reason in ("fast", "shadow", "error-sent", "error-limited"))
 
     def look(self) -> None:
         if self.process.poll() is not None:

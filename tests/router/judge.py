@@ -74,6 +74,8 @@ def act(step, sides: list[Side], wires: Wires) -> None:
     elif isinstance(step, Wait):
         wait(step.seconds)
     else:
+        if isinstance(step, Settle) and step.seconds:
+            wait(step.seconds)
         for side in sides:
             if isinstance(step, Settle):
                 side.engine.settle()
@@ -98,6 +100,9 @@ def take(sides: list[Side], wires: Wires, quiet: float) -> list[dict[str, list[b
 def run(scenario: Scenario, engines: list[Linux], wires: Wires) -> list[Taken]:
     """What the scenario brings with each engine, all of them step by step beside one another; what was fast is counted when this returns."""
     for engine in engines:
+        # What errors were said before counts for their limits.
+        if "ratelimit" in scenario.setup:
+            engine.close()
         engine.prepare(scenario.ends, scenario.options)
     sides = [Side(engine, scenario) for engine in engines]
     try:

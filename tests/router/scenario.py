@@ -30,6 +30,9 @@ class Do:
 class Settle:
     """The engine brings its rules up to what has happened. Linux needs no time for that."""
 
+    # What the daemon looks at by the clock, errors that Linux has sent for one, takes it twice 50 ms; some things take longer.
+    seconds: float = 0.1
+
 
 @dataclass
 class Wait:
@@ -48,8 +51,9 @@ class Freeze:
 Step = Union[Send, Do, Settle, Wait, Freeze]
 
 
-# What somebody remembers when it is gone: Linux that there were rules of routing once, or local routes by hand, the engine an MTU of a route.
-REMEMBERED = re.compile(r"ip (-6 )?rule |ip (-6 )?route add local |ip (-6 )?route .* mtu ")
+# What somebody remembers when it is gone: Linux that there were rules of routing once, or local routes by hand, and its old tables of iptables;
+# the engine an MTU of a route.
+REMEMBERED = re.compile(r"ip (-6 )?rule |ip (-6 )?route add local |ip (-6 )?route .* mtu |tables-legacy")
 
 
 @dataclass
