@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::choice::{self, Place};
+#[cfg(feature = "bpf")]
 use super::options::OnDeath;
+#[cfg(feature = "bpf")]
 use crate::engine::pins;
 use crate::kernel::address::Address;
 use crate::kernel::link::{Kind, Link};
@@ -65,6 +67,7 @@ pub fn of_namespace(hooks: &Hooks, mirror: &Mirror) -> Vec<Advice> {
 }
 
 /// What concerns what is to outlive the router.
+#[cfg(feature = "bpf")]
 pub fn of_pins(on_death: OnDeath) -> Option<Advice> {
     let is_in_vain = on_death == OnDeath::Keep && !pins::outlive_process();
     is_in_vain.then(|| {
