@@ -102,7 +102,8 @@ static __always_inline int copy_buffer(struct __sk_buff *skb, struct view *v, co
         bpf_l4_csum_replace(skb, sum, 0, (u16)~action->l3_delta, BPF_F_PSEUDO_HDR | udp);
         bpf_l4_csum_replace(skb, sum, 0, ports, udp);
     }
-    bpf_skb_store_bytes(skb, 0, original->bytes, saved, 0);
+    /* Behind IP there may have been padding, which is off now; Linux would take it off, too. */
+    bpf_skb_store_bytes(skb, 0, original->bytes, bounded(saved < skb->len ? saved : skb->len, SAVED), 0);
     return 0;
 }
 
