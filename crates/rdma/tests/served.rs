@@ -647,7 +647,7 @@ fn as_a_program_of_its_own() {
     let [pid, shared, ring, queue, qpn, lkey, rkey, count] = told[..] else { panic!("{told:?}") };
     let map = |fd: u64, len: usize| {
         let file = std::fs::File::options().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}")).unwrap();
-        Region::map(file.into(), len, Protection::ReadWrite, false).unwrap()
+        Region::map(std::os::fd::OwnedFd::from(file), len, Protection::ReadWrite, false).unwrap()
     };
     let lines = millrace_rdma::served::queue_lines(256);
     let mut program = Program::new(map(shared, SHARED_LEN).window()).unwrap();
