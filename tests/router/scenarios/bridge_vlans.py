@@ -61,7 +61,7 @@ SCENARIOS = [
         ),
         setup=VLANS,
         ends=ENDS,
-        fast=20,
+        fast=8,
     ),
     Scenario(
         "the bridge filters no more",
