@@ -10,6 +10,14 @@ private_network "$@"
 ip link set lo up
 second_network
 start_card --port tap:of-a --port tap:of-b --queues 4
+
+# A file that was named by mistake stays as it is.
+echo precious >"$scratch/precious"
+background mistaken "$millrace" agent --listen ptcp:6699:127.0.0.1 --control "$scratch/precious" --state "$scratch/mistaken.state"
+await 10 grep -q "will find nobody" "$scratch/mistaken.log" || fail "it is not said that the name is taken: $(cat "$scratch/mistaken.log")"
+[ "$(cat "$scratch/precious")" = precious ] || fail "a file was deleted"
+kill -INT "$started"
+ended "$started" 10
 ip link set of-b netns "$second"
 be_host 1 of-a
 there "ip link set lo up; ip address add 192.0.2.2/24 dev of-b; ip link set of-b up"

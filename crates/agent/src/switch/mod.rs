@@ -137,6 +137,11 @@ impl Switch {
         std::mem::take(&mut self.outgoing)
     }
 
+    /// How many there are: who asks for long lists is not heard again before they are on their way.
+    pub fn outgoing(&self) -> usize {
+        self.outgoing.len()
+    }
+
     /// How many entries, groups and meters there are.
     pub fn counts(&self) -> [usize; 3] {
         [self.entries.len(), self.groups.len(), self.meters.len()]

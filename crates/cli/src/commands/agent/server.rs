@@ -26,6 +26,8 @@ use super::tls::Tls;
 
 /// Messages of one connection before the others have their turn.
 const TURN: usize = 256;
+/// Above so many answers that wait to be written nobody is heard: one question may have thousands of them.
+const ANSWERS: usize = 1024;
 /// How long is slept at most, and how often ports are looked at.
 const NAP: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(500);
@@ -61,6 +63,8 @@ pub struct Server<'a> {
     turned_away: u64,
     /// Packets for controllers are listened to.
     listens: bool,
+    /// Who had the last turn: the next one begins behind.
+    turned: u64,
 }
 
 impl<'a> Server<'a> {
@@ -113,6 +117,7 @@ impl<'a> Server<'a> {
             looked: now,
             turned_away: 0,
             listens: false,
+            turned: 0,
         })
     }
 
@@ -214,7 +219,13 @@ impl<'a> Server<'a> {
     /// A turn for each who has said something.
     fn hear(&mut self, now: Instant) {
         let mut ended = Vec::new();
-        for (&number, link) in &mut self.links {
+        let (behind, before): (Vec<_>, Vec<_>) = self.links.keys().copied().partition(|number| *number > self.turned);
+        for number in behind.into_iter().chain(before) {
+            if self.switch.outgoing() > ANSWERS {
+                break;
+            }
+            let Some(link) = self.links.get_mut(&number) else { continue };
+            self.turned = number;
             if !link.connected {
                 match arrived(link) {
                     Ok(false) => {}
@@ -303,6 +314,9 @@ impl<'a> Server<'a> {
 
 fn turn(switch: &mut Switch, card: &mut Card<'_>, number: u64, link: &mut Link, now: Instant) {
     for _ in 0..TURN {
+        if switch.outgoing() > ANSWERS {
+            return;
+        }
         let Some((header, bytes)) = link.next(now) else { return };
         if switch.handle(number, &header, &bytes, card) == Verdict::End {
             link.ending = true;

@@ -73,8 +73,10 @@ impl State {
         let mut bytes = Vec::new();
         Message::EchoRequest(self.card.clone()).encode(0, &mut bytes);
         switch.messages().for_each(|message| message.encode(0, &mut bytes));
-        let new = self.path.with_extension("new");
-        let written = OpenOptions::new().write(true).create(true).truncate(true).open(&new).and_then(|mut file| {
+        // A name of this process alone, and never through a link of somebody's.
+        let mut new = self.path.clone().into_os_string();
+        new.push(format!(".{}.new", std::process::id()));
+        let written = OpenOptions::new().write(true).create_new(true).open(&new).and_then(|mut file| {
             file.write_all(&bytes)?;
             file.sync_data()?;
             fs::rename(&new, &self.path)?;

@@ -1,7 +1,8 @@
 //! `millrace agent status`: how the agent is.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -69,7 +70,9 @@ pub struct Controller {
 /// Where the agent is asked. One that was killed has left its socket behind.
 pub(super) fn listen(_: &Shared, asked: Option<&Path>) -> Option<UnixListener> {
     let path = asked.map_or_else(usual, Path::to_owned);
-    if UnixStream::connect(&path).is_err() {
+    // Only what is a socket, and nobody's: a file that was named by mistake stays.
+    let is_socket = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
         let _ = fs::remove_file(&path);
     }
     match UnixListener::bind(&path).and_then(|listener| listener.set_nonblocking(true).map(|()| listener)) {
