@@ -49,7 +49,7 @@ use rustix::io::Errno;
 use stages::{Stage, Stages, stamp};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 /// Regions that there may be, and windows.
@@ -75,6 +75,9 @@ const SPIN_BESIDE_CARD: Duration = Duration::from_micros(1);
 /// How long it is asked for what the card has no room for just now, and how often.
 const CROWDED: Duration = Duration::from_millis(500);
 const CROWDED_PAUSE: Duration = Duration::from_millis(2);
+
+/// How long the end of the process waits for a thread that is at work.
+const AT_EXIT: Duration = Duration::from_millis(100);
 
 /// How long a neighbour is asked for.
 const RESOLVE: Duration = Duration::from_secs(3);
@@ -222,29 +225,33 @@ impl Place {
         }
     }
 
-    /// The process ends, and contexts are open: what was to be told at the end is told now. Not after a panic, nor while another
-    /// thread is at work, which ends with the process.
+    /// The process ends, and contexts are open: what was to be told at the end is told now. Not after a panic, nor if another
+    /// thread is at work for longer than [`AT_EXIT`]: it ends with the process, and may be the one that called `exit`.
     pub fn finish_at_exit() {
-        if let Some(place) = Self::current()
-            && place.contexts.load(Ordering::Relaxed) > 0
-            && !place.is_inherited()
-            && place.running.try_lock().is_ok()
-        {
-            place.finish();
+        let Some(place) = Self::current() else { return };
+        if place.contexts.load(Ordering::Relaxed) == 0 || place.is_inherited() {
+            return;
+        }
+        let until = Instant::now() + AT_EXIT;
+        loop {
+            match place.running.try_lock() {
+                Ok(mut running) => return place.finish(&mut running),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::yield_now(),
+                Err(_) => return,
+            }
         }
     }
 
     /// The last context is closed. What was answered last must still go: the other end would wait for it until its retries are
     /// over. The helper thread may keep the place for a moment longer, so this is not left to its end.
-    fn finish(&self) {
-        let Ok(mut running) = self.lock() else { return };
+    fn finish(&self, running: &mut Running) {
         running.progress(self.now());
-        tap::finish(&mut running, self.address.mac);
+        tap::finish(running, self.address.mac);
         if self.config.report {
             crate::boundary::say(running.report());
         }
         let told = running.stages.as_ref().map(|stages| stages.json());
-        let stats = self.config.stats.as_ref().map(|file| ("stats", file, stats::json(&mut running)));
+        let stats = self.config.stats.as_ref().map(|file| ("stats", file, stats::json(running)));
         let stages = self.config.profile.as_ref().zip(told).map(|(file, told)| ("profile", file, told));
         for (option, file, text) in stats.into_iter().chain(stages) {
             if let Err(error) = std::fs::write(file, text + "\n") {
@@ -586,7 +593,9 @@ impl Drop for Opened {
         }
         // Relaxed: what the last one does is behind the lock.
         if self.place.contexts.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.place.finish();
+            if let Ok(mut running) = self.place.lock() {
+                self.place.finish(&mut running);
+            }
         }
     }
 }
