@@ -1,5 +1,6 @@
 //! What the card counted, in the shape in which `millrace stats --json` prints it.
 
+use crate::launch::{BUCKETS, bucket_end};
 use crate::{control::QueueState, queue::Engine, queue::QueueId};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,8 @@ pub struct QueueStats {
     pub copies: u64,
     /// Why the others were not passed: `offered = passed + sum of these`. Only reasons with a count above 0.
     pub drops: Vec<Count>,
+    /// What became of frames with a launch time; `None` before the first.
+    pub launch: Option<LaunchStats>,
     /// Translations answered by the last mapping used.
     pub iotlb_hits: u64,
     /// Translations that had to search the domain.
@@ -52,6 +55,51 @@ pub struct QueueStats {
     pub refused: u64,
     /// Why the last of them was, if none has worked since.
     pub refusal: Option<String>,
+}
+
+/// Verdicts on the frames of a queue that had a launch time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchStats {
+    /// Frames with a verdict: the sum of `verdicts`.
+    pub frames: u64,
+    /// How many by verdict ([`Reason`](crate::launch::Reason)). Only those with a count above 0.
+    pub verdicts: Vec<Count>,
+    /// How late those were that left, in ns: half of them no later than this, as the upper end of a bucket.
+    pub late_p50_ns: u64,
+    /// The same for 99 of 100.
+    pub late_p99_ns: u64,
+    /// The latest of them, in ns, exactly.
+    pub late_max_ns: u64,
+    /// How many were how late. Only buckets with a count above 0.
+    pub late: Vec<LateBucket>,
+}
+
+/// A bucket of a histogram of lateness. Each begins where the one before ends, and they end at 64 ns, 128 ns and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LateBucket {
+    /// Frames in it were late by less than so many ns; `None`: it has no end.
+    pub below_ns: Option<u64>,
+    /// How many.
+    pub count: u64,
+}
+
+impl LateBucket {
+    /// Those of counts by [bucket](crate::launch::bucket_of), without the empty ones.
+    pub fn of(counts: &[u64; BUCKETS]) -> Vec<Self> {
+        let buckets = counts.iter().enumerate().filter(|&(_, &count)| count > 0);
+        buckets.map(|(at, &count)| Self { below_ns: bucket_end(at), count }).collect()
+    }
+
+    /// The end of the bucket below which this share of all counts lies; `None`: it has none, or there are no counts.
+    pub fn share(counts: &[u64; BUCKETS], share: f64) -> Option<u64> {
+        let wanted = (counts.iter().sum::<u64>() as f64 * share).ceil();
+        let mut sum = 0;
+        let at = counts.iter().position(|&count| {
+            sum += count;
+            count > 0 && sum as f64 >= wanted
+        });
+        at.and_then(bucket_end)
+    }
 }
 
 /// Counters of one port and its MACs, since the card started; the MACs' own registers count since their last reset.

@@ -3,25 +3,26 @@
 use crate::affinity::{Affinity, Homes};
 use crate::cage::Cage;
 use crate::command::Command;
-use crate::counters::{Counts, QueueDrop};
+use crate::counters::Counts;
 use crate::flows::{Flows, now_ns};
 use crate::mac::{Mac, MacLane};
 use crate::mailbox::Mailbox;
 use crate::opener::{Attachment, Opener};
 use crate::pass_clock::PassClock;
 use crate::phy::Phy;
-use crate::ports::{PortEntry, Wiring, WiringError, Wirings};
+use crate::ports::{PortEntry, WiringError, Wirings};
 use crate::queue::{Queue, RingProgram, StartError};
 use crate::registers::Bus;
 use crate::shard::{Answer, Detached, Loans, RxSlot, Shard, TxQueue, TxSlot};
 use crate::sleep::Sleep;
+use crate::statistics::{named, port_stats, queue_stats};
 use crate::tsu::{Stamper, Tsu};
 use crate::turns::Turns;
 use crate::worker::{Worker, WorkerCounts};
 use millrace_abi::control::QueueState;
 use millrace_abi::name::{CardOptions, OptionError};
 use millrace_abi::queue::{Direction, Engine, Laggard, QueueId};
-use millrace_abi::stats::{CardStats, Count, PortStats, QueueStats, WorkerStats};
+use millrace_abi::stats::{CardStats, WorkerStats};
 use millrace_abi::tree::{BuildError, CardDescription};
 use millrace_dma::{Domain, Pinned};
 use millrace_flow::language::{ParseError, RuleFile};
@@ -269,6 +270,11 @@ impl Card {
         }
     }
 
+    /// Somebody new opens a queue: what becomes of late frames is what it was at first.
+    pub fn forget_launch_policy(&self, id: QueueId) {
+        self.bus.queue(id).into_iter().for_each(|queue| queue.forget_launch_policy());
+    }
+
     /// Adds an opener to a running queue: with a policy, as a subscriber whose cursor begins now. `false` when the
     /// queue has no room for another subscriber or is not shared.
     pub fn join(&self, id: QueueId, opener: Opener, cursor: Option<(Laggard, Arc<Losses>)>) -> bool {
@@ -430,62 +436,6 @@ fn pin_to(cpu: u32) {
     if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
         tracing::warn!(cpu, %error, "cannot pin the worker to this core; it runs where the system puts it");
     }
-}
-
-fn queue_stats(queue: &Queue, worker: Option<u32>) -> QueueStats {
-    let status = &queue.status;
-    let mut counts: Counts = status.counts.read();
-    let too_long = &mut counts.drops[QueueDrop::TooLong as usize];
-    *too_long = too_long.saturating_add(queue.never_posted.load(Ordering::Relaxed));
-    let (refused, refusal) = queue.refusals();
-    let reasons = QueueDrop::ALL.iter().map(|reason| reason.name()).zip(counts.drops);
-    QueueStats {
-        queue: status.id,
-        engine: status.engine,
-        state: status.state(),
-        holders: Vec::new(),
-        worker: worker.unwrap_or(0),
-        offered: counts.passed.saturating_add(counts.dropped()),
-        passed: counts.passed,
-        passed_bytes: counts.passed_bytes,
-        copies: counts.copies,
-        drops: named(reasons),
-        iotlb_hits: counts.iotlb_hits,
-        iotlb_misses: counts.iotlb_misses,
-        iotlb_faults: counts.iotlb_faults,
-        fault_iova: status.fault_iova(),
-        refused,
-        refusal: refusal.map(|why| why.to_string()),
-    }
-}
-
-fn port_stats(index: usize, port: &PortEntry, wiring: &Wiring) -> PortStats {
-    let (rx, tx) = (port.mac.received(), port.mac.sent());
-    let (rx_copies, tx_copies) = port.mac.copies();
-    let [rx_events, tx_events] = port.mac.events();
-    PortStats {
-        port: index as u32,
-        spec: wiring.spec.clone(),
-        link: port.mac.link(),
-        mode: port.mac.mode(),
-        connected: wiring.patch.map(|other| other as u32),
-        rx_frames: rx.passed(),
-        rx_bytes: rx.passed_bytes(),
-        rx_copies,
-        tx_frames: tx.sent(),
-        tx_bytes: tx.sent_bytes(),
-        tx_copies,
-        rx_drops: named(rx.drops()),
-        tx_drops: named(tx.drops()),
-        rx_events: named(rx_events.into_iter()),
-        tx_events: named(tx_events.into_iter()),
-    }
-}
-
-/// The reasons that have struck.
-fn named(drops: impl Iterator<Item = (&'static str, u64)>) -> Vec<Count> {
-    let struck = drops.filter(|(_, count)| *count > 0);
-    struck.map(|(reason, count)| Count { reason: reason.to_owned(), count }).collect()
 }
 
 impl WorkerEntry {

@@ -20,11 +20,13 @@ pub enum QueueDrop {
     NoRxQueue,
     /// DD TX: a launch time further ahead than the card waits.
     LaunchTooFar,
+    /// DD TX: later behind its launch time than the queue sends.
+    LaunchTooLate,
 }
 
 impl QueueDrop {
     /// All reasons, in the order in which they are printed.
-    pub const ALL: [QueueDrop; 7] = [
+    pub const ALL: [QueueDrop; 8] = [
         QueueDrop::NoRoom,
         QueueDrop::TooLong,
         QueueDrop::TooShort,
@@ -32,6 +34,7 @@ impl QueueDrop {
         QueueDrop::Faulted,
         QueueDrop::NoRxQueue,
         QueueDrop::LaunchTooFar,
+        QueueDrop::LaunchTooLate,
     ];
 
     /// The name in statistics.
@@ -44,6 +47,7 @@ impl QueueDrop {
             QueueDrop::Faulted => "queue-faulted",
             QueueDrop::NoRxQueue => "no-rx-queue",
             QueueDrop::LaunchTooFar => "launch-too-far",
+            QueueDrop::LaunchTooLate => "launch-too-late",
         }
     }
 }
@@ -138,8 +142,8 @@ mod tests {
     fn counts_survive_their_words() {
         let mut counts = Counts { passed: 1, passed_bytes: 2, dropped_bytes: 3, copies: 4, ..Counts::default() };
         counts.pointers = [7, 9];
-        counts.drops = [1, 2, 3, 4, 5, 6, 7];
+        counts.drops = [1, 2, 3, 4, 5, 6, 7, 8];
         assert_eq!(Counts::from_words(counts.to_words()), counts);
-        assert_eq!(counts.dropped(), 28);
+        assert_eq!(counts.dropped(), 36);
     }
 }

@@ -47,6 +47,7 @@ mod queue_status;
 mod registers;
 mod shard;
 mod sleep;
+mod statistics;
 mod tsu;
 mod turns;
 mod wiring;

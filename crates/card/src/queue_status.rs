@@ -2,9 +2,11 @@
 
 use crate::counters::SharedCounts;
 use millrace_abi::control::{FAULT_IOVA_AT, QueueState, STATE_AT};
-use millrace_abi::queue::{Engine, QueueId};
+use millrace_abi::queue::{Direction, Engine, QueueId};
 use millrace_dma::{Ordering, Window};
 use millrace_ring::EngineFault;
+use millrace_ring::dd::LaunchCounts;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 /// Shows a state in a control page.
@@ -26,6 +28,8 @@ pub(crate) struct QueueStatus {
     pub engine: Engine,
     /// Written by the worker that serves the queue.
     pub counts: SharedCounts,
+    /// The same, of frames with launch times; of TX queues of DD.
+    pub launches: Option<Arc<LaunchCounts>>,
     state: AtomicU32,
     fault_iova: AtomicU64,
     stop: AtomicBool,
@@ -33,9 +37,11 @@ pub(crate) struct QueueStatus {
 
 impl QueueStatus {
     pub fn new(id: QueueId, engine: Engine) -> Self {
+        let has_launches = engine == Engine::Dd && id.direction == Direction::Tx;
         Self {
             id,
             engine,
+            launches: has_launches.then(Arc::default),
             counts: SharedCounts::default(),
             state: AtomicU32::new(QueueState::Stopped.to_word()),
             fault_iova: AtomicU64::new(0),

@@ -9,6 +9,7 @@ use crate::rx::IdleRx;
 use crate::shared;
 use crate::supplied::{SuppliedRx, SuppliedTx};
 use crate::tx::IdleTx;
+use millrace_abi::launch::LaunchPolicy;
 use millrace_abi::message::{Buffers, Change, ErrorCode, Locked};
 use millrace_abi::name::DeviceName;
 use millrace_abi::queue::{Joiners, Mode, QueueId, Sharing};
@@ -356,7 +357,8 @@ impl Device {
     /// Begins to open TX queue `index`: direct and exclusive unless told otherwise.
     pub fn tx(&self, index: u32) -> TxOptions {
         let client = self.client.clone();
-        TxOptions { client, queue: QueueId::tx(index), mode: Mode::Direct, sharing: Sharing::Exclusive }
+        let (mode, sharing, launch) = (Mode::Direct, Sharing::Exclusive, LaunchPolicy::default());
+        TxOptions { client, queue: QueueId::tx(index), mode, sharing, launch }
     }
 }
 
@@ -419,7 +421,8 @@ impl RxOptions {
     /// [`Error::Client`]; [`Error::Unfit`] when the queue has another engine, or the pool another card.
     pub fn open_on(self, pool: &Pool, entries: u32) -> Result<PoolRx, Error> {
         let Self { client, queue, mode, sharing, .. } = self;
-        PoolRx::start(Wish { client, queue, mode, sharing }, pool, entries)
+        let launch = LaunchPolicy::default();
+        PoolRx::start(Wish { client, queue, mode, sharing, launch }, pool, entries)
     }
 }
 
@@ -429,6 +432,7 @@ pub struct TxOptions {
     queue: QueueId,
     mode: Mode,
     sharing: Sharing,
+    launch: LaunchPolicy,
 }
 
 impl TxOptions {
@@ -443,6 +447,13 @@ impl TxOptions {
     #[must_use]
     pub fn sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
+        self
+    }
+
+    /// What becomes of frames whose launch time cannot be kept; for queues over a pool ([`TxOptions::open_on`]).
+    #[must_use]
+    pub fn launch(mut self, launch: LaunchPolicy) -> Self {
+        self.launch = launch;
         self
     }
 
@@ -470,7 +481,7 @@ impl TxOptions {
     /// # Errors
     /// As [`RxOptions::open_on`].
     pub fn open_on(self, pool: &Pool, entries: u32) -> Result<PoolTx, Error> {
-        let Self { client, queue, mode, sharing } = self;
-        PoolTx::start(Wish { client, queue, mode, sharing }, pool, entries)
+        let Self { client, queue, mode, sharing, launch } = self;
+        PoolTx::start(Wish { client, queue, mode, sharing, launch }, pool, entries)
     }
 }

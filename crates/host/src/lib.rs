@@ -69,6 +69,7 @@ mod rx;
 mod shared;
 mod supplied;
 mod tx;
+mod verdict;
 
 pub use device::{Device, RxOptions, TxOptions};
 pub use error::{Error, FrameLimit};
@@ -76,16 +77,19 @@ pub use flows::{FlowListener, FlowWatch, Flows, Transaction};
 pub use lock::ComponentLock;
 pub use mapping::Mapping;
 pub use millrace_abi::control::{FaultKind, QueueState};
+pub use millrace_abi::launch::{FarPolicy, LatePolicy, LaunchPolicy, Reason};
 pub use millrace_abi::message::{ErrorCode, Locked};
 pub use millrace_abi::queue::{Direction, Engine, Joiners, Laggard, Mode, QueueId, Sharing};
 pub use millrace_abi::{flow, stats, visible};
 pub use millrace_dma::{Iova, Pages, Region};
+pub use millrace_ring::dd::Outcome;
 pub use millrace_ring::medusa::RxHeader;
 pub use pool::{Buffer, Pool};
 pub use pooled::{PoolRx, PoolTx};
 pub use rx::{IdleRx, RxBurst, RxPacket, RxQueue};
 pub use supplied::{SuppliedRx, SuppliedTx};
 pub use tx::{IdleTx, TxBurst, TxQueue};
+pub use verdict::Verdict;
 
 /// Most packets that one burst hands out.
 pub const MAX_BURST: usize = 1024;

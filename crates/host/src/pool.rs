@@ -12,6 +12,7 @@
 //! two descriptors. What the card hands back is looked up among those that it owes; nothing that it writes is an index.
 
 use crate::mapping::Mapping;
+use crate::verdict::Verdicts;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -97,20 +98,41 @@ pub(crate) fn stride_of(size: u16) -> usize {
 /// A TX ring of the hardware and the software's ring beside it.
 pub(crate) struct Sender {
     pub host: HostTx,
-    // Which buffer stands in which descriptor.
-    places: Box<[Option<Slot>]>,
+    // Which buffer stands in which descriptor, and its launch time.
+    places: Box<[Option<(Slot, u64)>]>,
     oldest: u32,
+    // Only if somebody wants them.
+    verdicts: Option<Verdicts>,
 }
 
 impl Sender {
     pub fn new(host: HostTx) -> Self {
         let places = (0..host.entries()).map(|_| None).collect();
-        Self { host, places, oldest: 0 }
+        Self { host, places, oldest: 0, verdicts: None }
     }
 
-    fn place(&mut self, at: u32) -> &mut Option<Slot> {
+    /// The frame with this launch time that was posted at `at` is back.
+    #[cold]
+    fn note_verdict(&mut self, at: u32, scheduled: u64) {
+        let Self { host, verdicts, .. } = self;
+        if let (Some(verdicts), Some((outcome, actual))) = (verdicts, host.outcome_at(at)) {
+            verdicts.note(scheduled, actual, outcome);
+        }
+    }
+
+    fn place(&mut self, at: u32) -> &mut Option<(Slot, u64)> {
         let mask = self.places.len() - 1;
         &mut self.places[at as usize & mask]
+    }
+
+    /// From now on verdicts are kept, so many of them; those that there are stay.
+    pub fn keep_verdicts(&mut self, most: usize) {
+        self.verdicts.get_or_insert_default().set_room(most);
+    }
+
+    /// The verdicts that are kept.
+    pub fn verdicts(&mut self) -> Option<&mut Verdicts> {
+        self.verdicts.as_mut()
     }
 }
 
@@ -161,7 +183,12 @@ impl Inner {
             let mut shelf = self.shelf.borrow_mut();
             for _ in 0..count {
                 let at = sender.oldest;
-                shelf.free.extend(sender.place(at).take());
+                if let Some((slot, launch)) = sender.place(at).take() {
+                    shelf.free.push(slot);
+                    if launch != 0 {
+                        sender.note_verdict(at, launch);
+                    }
+                }
                 sender.oldest = at.wrapping_add(1);
             }
         }
@@ -170,7 +197,8 @@ impl Inner {
 
     /// Takes everything out of a ring that the card is done with for good.
     pub fn empty(&self, sender: &mut Sender) {
-        self.shelf.borrow_mut().free.extend(sender.places.iter_mut().filter_map(Option::take));
+        let slots = sender.places.iter_mut().filter_map(Option::take).map(|(slot, _)| slot);
+        self.shelf.borrow_mut().free.extend(slots);
     }
 
     /// Looks into all TX rings for buffers that have come back.
@@ -223,7 +251,7 @@ impl Inner {
         let at = sender.host.posted();
         let frame = millrace_ring::dd::Frame { iova, len: buffer.len, launch: buffer.launch, cookie: number.into() };
         if sender.host.post(frame) {
-            *sender.place(at) = Some(slot);
+            *sender.place(at) = Some((slot, buffer.launch));
         } else {
             // Cannot be: the caller has looked.
             buffer.slot = Some(slot);
@@ -331,8 +359,9 @@ impl Buffer {
     }
 
     /// When the frame is to be sent, in nanoseconds of the card's clock; 0 or a time that has passed: at once. It holds
-    /// back what is sent behind it through the same queue. A time more than a second ahead is an error: the card drops
-    /// the frame and counts it (`launch-too-far`).
+    /// back what is sent behind it through the same queue. What becomes of it when the card comes too late, and of a time
+    /// more than a second ahead, [`TxOptions::launch`](crate::TxOptions::launch) says; what has become of it,
+    /// [`PoolTx::verdicts`](crate::PoolTx::verdicts).
     #[inline(always)]
     pub fn set_launch(&mut self, nanoseconds: u64) {
         self.launch = nanoseconds;

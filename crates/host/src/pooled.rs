@@ -4,9 +4,13 @@ use crate::error::{Error, FrameLimit};
 use crate::handle::QueueHandle;
 use crate::pool::{Buffer, Inner, Pool, Sender};
 use crate::rx::dd_ring;
+use crate::verdict::Verdict;
 use core::cell::RefCell;
+use millrace_abi::launch::LaunchPolicy;
 use millrace_abi::message::Layout;
 use millrace_abi::queue::{Mode, QueueId, Sharing};
+use millrace_abi::register::dd;
+use millrace_abi::register::map::Component;
 use millrace_dma::Region;
 use millrace_driver::{Client, Opened};
 use millrace_ring::dd::{HostRx, HostTx, Ring};
@@ -32,10 +36,12 @@ pub(crate) struct Wish {
     pub queue: QueueId,
     pub mode: Mode,
     pub sharing: Sharing,
+    /// TX: what becomes of frames with launch times.
+    pub launch: LaunchPolicy,
 }
 
 fn start(wish: Wish, pool: &Pool, entries: u32) -> Result<Parts, Error> {
-    let Wish { client, queue, mode, sharing } = wish;
+    let Wish { client, queue, mode, sharing, launch } = wish;
     if !pool.inner.belongs_to(&client) {
         let text =
             format!("the pool was made by another open of the card than {queue}; make it with the same `Device`");
@@ -46,6 +52,13 @@ fn start(wish: Wish, pool: &Pool, entries: u32) -> Result<Parts, Error> {
     let handle = QueueHandle::new(client, queue, handle, control, kick)?;
     let Layout::Dd { entries, .. } = layout else { return Err(handle.bad("a ring that is none of DD")) };
     let ring = dd_ring(&handle, &status, entries)?;
+    if launch != LaunchPolicy::default()
+        && let Some(base) = Component::Dma(queue).base()
+    {
+        for (register, value) in [dd::LAUNCH, dd::SLACK].iter().zip(launch.to_registers()) {
+            handle.client.write(base + register.bytes(), &value.to_le_bytes())?;
+        }
+    }
     handle.client.start(handle.handle)?;
     Ok(Parts { handle, ring, _status: status })
 }
@@ -250,6 +263,24 @@ impl PoolTx {
     /// so by itself, and so does a pool that has no more.
     pub fn reclaim(&mut self) -> usize {
         self.pool.reclaim(&mut self.sender.borrow_mut()) as usize
+    }
+
+    /// Keeps the verdicts on up to `most` frames with launch times from now on, for [`PoolTx::verdicts`]. Without this none is
+    /// kept.
+    pub fn keep_verdicts(&mut self, most: usize) {
+        self.sender.borrow_mut().keep_verdicts(most);
+    }
+
+    /// Moves the verdicts on frames with launch times whose buffers have come back to the end of `to`, in the order in which
+    /// the frames were sent, and returns how many.
+    pub fn verdicts(&mut self, to: &mut Vec<Verdict>) -> usize {
+        self.reclaim();
+        self.sender.borrow_mut().verdicts().map_or(0, |verdicts| verdicts.take(to))
+    }
+
+    /// Verdicts that were lost because nobody read them, and more came than were to be kept.
+    pub fn lost_verdicts(&self) -> u64 {
+        self.sender.borrow_mut().verdicts().map_or(0, |verdicts| verdicts.lost())
     }
 
     /// Frames given to the card whose buffers have not come back, as far as is known without looking.

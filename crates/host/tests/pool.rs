@@ -1,7 +1,10 @@
 //! DD queues over a pool: frames move by their descriptors.
 
 use crate::common::*;
-use millrace::{Buffer, Device, Error, ErrorCode, Laggard, Mode, Pool, PoolRx, PoolTx, Sharing};
+use millrace::{
+    Buffer, Device, Error, ErrorCode, FarPolicy, Laggard, LatePolicy, LaunchPolicy, Mode, Pool, PoolRx, PoolTx, Reason,
+    Sharing, Verdict,
+};
 use millrace_driver::ClientError;
 use std::time::{Duration, Instant};
 
@@ -185,6 +188,50 @@ fn time_stamps_and_launch_times_are_those_of_one_clock() {
         assert!(begin.elapsed() < PATIENCE);
     }
     assert_eq!((drops()[0].reason.as_str(), drops()[0].count), ("launch-too-far", 1));
+}
+
+#[test]
+fn every_frame_with_a_launch_time_has_a_verdict_and_the_statistics_say_the_same() {
+    let device = Device::open("embedded:engine=dd,spin=20,tsu").unwrap();
+    let policy = LaunchPolicy { late: LatePolicy::Drop, slack: 1_000_000_000, far: FarPolicy::Refuse };
+    let pool = device.pool(256, SIZE).unwrap();
+    let mut rx = device.rx(0).open_on(&pool, RING).unwrap();
+    let mut tx = device.tx(0).launch(policy).open_on(&pool, RING).unwrap();
+    tx.keep_verdicts(64);
+    tx.send(&mut made(&pool, 0, 1, 100)).unwrap();
+    let now = received(&mut rx, 0, 1)[0].received_at().unwrap().0;
+    let launches = [now + 3_000_000, now - 20_000_000_000, now + 40_000_000_000, now + 4_000_000];
+    for (number, launch) in (1..).zip(launches) {
+        let mut frames = made(&pool, number, 1, 100);
+        frames[0].set_launch(launch);
+        tx.send(&mut frames).unwrap();
+    }
+    let (begin, mut verdicts) = (Instant::now(), Vec::new());
+    while verdicts.len() < launches.len() {
+        assert!(begin.elapsed() < PATIENCE, "{verdicts:?}");
+        tx.verdicts(&mut verdicts);
+    }
+    assert_eq!(verdicts.iter().map(|verdict| verdict.scheduled).collect::<Vec<_>>(), launches);
+    let reasons: Vec<_> = verdicts.iter().map(|verdict| verdict.reason(policy.slack).unwrap()).collect();
+    assert_eq!(reasons, [Reason::OnTime, Reason::TooLate, Reason::TooFar, Reason::OnTime]);
+    assert!(verdicts.iter().filter(|verdict| verdict.is_sent()).all(|verdict| verdict.actual >= verdict.scheduled));
+    let stats = device.stats().unwrap().queues.into_iter().find_map(|queue| queue.launch).unwrap();
+    let counted: Vec<_> = stats.verdicts.iter().map(|count| (count.reason.as_str(), count.count)).collect();
+    assert_eq!((stats.frames, counted), (4, vec![("on-time", 2), ("too-late", 1), ("too-far", 1)]));
+    let latest = verdicts.iter().filter(|verdict| verdict.is_sent()).map(Verdict::lateness).max().unwrap();
+    assert_eq!((stats.late_max_ns, stats.late.iter().map(|bucket| bucket.count).sum::<u64>()), (latest, 2));
+    // Who opens the queue next has said nothing.
+    tx.close().unwrap();
+    let mut tx = device.tx(0).open_on(&pool, RING).unwrap();
+    let mut frames = made(&pool, 5, 1, 100);
+    frames[0].set_launch(now - 20_000_000_000);
+    tx.send(&mut frames).unwrap();
+    let mut late = Vec::new();
+    tx.keep_verdicts(1);
+    while tx.verdicts(&mut late) == 0 {
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    assert_eq!(late[0].reason(10_000), Some(Reason::Late));
 }
 
 #[test]

@@ -114,6 +114,8 @@ pub struct Served {
     pub too_long: u64,
     /// DD: frames thrown away because their launch time was further ahead than the card waits.
     pub too_far: u64,
+    /// DD: frames thrown away because they were later than the queue sends.
+    pub too_late: u64,
     /// Entries of the ring that were looked at, which is what the call cost besides the bytes: fewer than
     /// [`budget::MOST_LOOKS`].
     pub looked: u32,

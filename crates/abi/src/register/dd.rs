@@ -12,6 +12,8 @@ registers! {
     HEAD = 0x18, W32, RO, "place of the next descriptor that the card takes";
     DONE = 0x1c, W32, RO, "place of the next descriptor that the card hands back";
     TIMEOUT = 0x20, W32, RW, "accepted and kept; a software card needs no timeout";
+    LAUNCH = 0x24, W32, RW, "latched at start: bits 1:0, a frame later than SLACK is 0 sent, 1 dropped, 2 marked; bit 4, one too far ahead is held";
+    SLACK = 0x28, W32, RW, "latched at start: from so many ns behind its launch time on a frame is late";
     BASE = 0x40, W64, RW, "IOVA of the descriptor ring, 64-byte aligned";
     SIZE = 0x58, W32, RD, "descriptors of the ring less one, latched at start; all ones reads as the limit";
     PASSED_FRAMES = 0x60, W64, RO, "frames received or sent, as of the last strobe";

@@ -7,6 +7,7 @@ use crate::tsu::Tsu;
 use millrace_abi::register::medusa as m;
 use millrace_dma::{Access, Iotlb, Iova, Pinned, Window, Word64};
 use millrace_ring::FrameLimits;
+use millrace_ring::dd::LaunchCounts;
 use std::sync::Arc;
 
 /// What one more ring of a TX queue is made of: the registers that START would look at.
@@ -28,6 +29,8 @@ pub(super) struct Build<'a> {
     pub attached: &'a Attached,
     pub limits: FrameLimits,
     pub tsu: &'a Arc<Tsu>,
+    /// Where verdicts on frames with launch times are counted.
+    pub launches: Option<&'a Arc<LaunchCounts>>,
     pub pins: &'a mut Vec<Pinned>,
 }
 

@@ -6,6 +6,7 @@ use crate::counters::Counts;
 use crate::mailbox::Mailbox;
 use crate::opener::{Attachment, Opener};
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT};
+use millrace_abi::launch::LaunchPolicy;
 use millrace_abi::queue::QueueId;
 use millrace_dma::{Domain, Ordering, Pinned, Window, Word64};
 use millrace_ring::shared::Reclaimer;
@@ -21,6 +22,8 @@ pub(super) struct Latches {
     pub irq: u32,
     pub max_request: u32,
     pub exper: u32,
+    /// LAUNCH and SLACK.
+    pub launch: LaunchPolicy,
     pub ring_mask: u32,
     pub masks: [u32; 2],
     pub desc_base: u64,

@@ -21,6 +21,7 @@ use crate::opener::Attachment;
 use crate::queue_status::QueueStatus;
 use crate::tsu::Tsu;
 use latches::{Attached, Latches};
+use millrace_abi::launch::LaunchPolicy;
 use millrace_abi::queue::{Engine, QueueId};
 use millrace_abi::register::Controller;
 use millrace_ring::FrameLimits;
@@ -121,6 +122,11 @@ impl Queue {
         if !self.status.is_running() {
             self.status.has_stopped();
         }
+    }
+
+    /// Who opens it now has said nothing of launch times yet.
+    pub fn forget_launch_policy(&self) {
+        self.latches().launch = LaunchPolicy::default();
     }
 
     pub fn set_reclaimer(&self, reclaimer: Box<Reclaimer>) {

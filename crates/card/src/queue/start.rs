@@ -44,7 +44,8 @@ impl Queue {
         drop(old);
         let mut pins = Vec::new();
         let attached = latches.attached.as_ref().ok_or(StartError::NotAttached(self.status.id))?;
-        let build = Build { latches, attached, limits, tsu: &self.tsu, pins: &mut pins };
+        let launches = self.status.launches.as_ref();
+        let build = Build { latches, attached, limits, tsu: &self.tsu, launches, pins: &mut pins };
         let built = match self.status.id.direction {
             Direction::Tx => Built::Tx(self.protocol.tx(build)?),
             Direction::Rx => Built::Rx(self.protocol.rx(build)?),
@@ -96,7 +97,8 @@ impl Queue {
         let latches = Latches { desc_base, update_base, ring_mask: mask, masks: [mask, 0], ..Latches::default() };
         let attached = Attached::of_ring(domain, control, buffers.clone())?;
         let mut pins = Vec::new();
-        let build = Build { latches: &latches, attached: &attached, limits, tsu: &self.tsu, pins: &mut pins };
+        let launches = self.status.launches.as_ref();
+        let build = Build { latches: &latches, attached: &attached, limits, tsu: &self.tsu, launches, pins: &mut pins };
         Ok((self.protocol.tx(build)?, pins))
     }
 

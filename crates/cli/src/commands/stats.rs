@@ -125,6 +125,10 @@ fn print(shared: &Shared, look: &Look, before: Option<&Look>, watched: bool) -> 
     let row = |queue| queue_row(queue, rates(look, before, queue));
     let queues: Vec<Row> = look.stats.queues.iter().map(row).collect();
     output.rows("queues", &queues)?;
+    let launches: Vec<Row> = look.stats.queues.iter().filter_map(launch_row).collect();
+    if !launches.is_empty() {
+        output.rows("frames with launch times", &launches)?;
+    }
     let rated = |port| port_rates(port_row(port), port, look, before);
     output.rows("ports", &look.stats.ports.iter().map(rated).collect::<Vec<_>>())?;
     output.rows("workers", &look.stats.workers.iter().map(worker_row).collect::<Vec<_>>())?;
@@ -248,6 +252,19 @@ pub fn worker_row(worker: &WorkerStats) -> Row {
         .count("sleeps", worker.sleeps)
 }
 
+/// How late the frames of a queue were that had a launch time; `None`: it had none.
+fn launch_row(queue: &QueueStats) -> Option<Row> {
+    let launch = queue.launch.as_ref()?;
+    let row = Row::new()
+        .text("queue", queue.queue)
+        .count("frames", launch.frames)
+        .count("late_p50_ns", launch.late_p50_ns)
+        .count("late_p99_ns", launch.late_p99_ns)
+        .count("late_max_ns", launch.late_max_ns)
+        .list("verdicts", reasons(&launch.verdicts));
+    Some(row)
+}
+
 fn flow_row(count: &Count) -> Row {
     Row::new().text("what", &count.reason).count("count", count.count)
 }
@@ -265,6 +282,7 @@ mod tests {
     use super::*;
     use millrace_abi::control::QueueState;
     use millrace_abi::queue::{Engine, QueueId};
+    use millrace_abi::stats::LaunchStats;
 
     fn queue(offered: u64, passed: u64, dropped: u64) -> QueueStats {
         QueueStats {
@@ -282,6 +300,7 @@ mod tests {
             iotlb_misses: 1,
             iotlb_faults: 0,
             fault_iova: None,
+            launch: None,
             refused: 0,
             refusal: None,
         }
@@ -295,6 +314,22 @@ mod tests {
         let refused = QueueStats { refused: 2, refusal: Some("it rains".into()), ..queue(0, 0, 0) };
         let json = queue_row(&refused, Rates::default()).to_json();
         assert!(json.contains("2 starts refused, the last one because it rains"), "{json}");
+    }
+
+    #[test]
+    fn a_queue_without_launch_times_has_no_row_about_them() {
+        assert!(launch_row(&queue(1, 1, 0)).is_none());
+        let launch = LaunchStats {
+            frames: 7,
+            verdicts: vec![Count { reason: "on-time".into(), count: 7 }],
+            late_p50_ns: 64,
+            ..LaunchStats::default()
+        };
+        let row = launch_row(&QueueStats { launch: Some(launch), ..queue(7, 7, 0) }).unwrap().to_json();
+        assert!(
+            row.contains(r#""frames":7,"late_p50_ns":64,"#) && row.contains(r#""verdicts":["7 on-time"]"#),
+            "{row}"
+        );
     }
 
     #[test]

@@ -97,6 +97,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         wish.check(engine)?;
         let pool = wish.pool(domain, mapped)?;
+        card.forget_launch_policy(wish.id);
         let exclusive = wish.sharing == Sharing::Exclusive;
         let own = exclusive && wish.mode == Mode::Direct;
         let domain = if own { domain.clone() } else { Arc::new(Domain::new()) };

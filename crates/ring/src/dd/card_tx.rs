@@ -1,20 +1,18 @@
 //! The card's half of a DD TX queue.
 
+use super::launch::{Judge, LaunchCounts};
 use super::layout::{Outcome, Ring, Status, given_length};
 use crate::serve::{self, After, BATCH, Reader, Source, Stop};
 use crate::{Accept, EngineFault, FrameLimits, FrameSink, Served};
 use core::time::Duration;
+use millrace_abi::launch::LaunchPolicy;
 use millrace_dma::{Access, Iotlb, Iova, Span};
+use std::sync::Arc;
 
 /// The card's clock. Asked for frames with a launch time only.
 pub trait Clock: Send {
-    /// Nanoseconds; may be those of a while ago, so that many frames cost one reading.
+    /// Nanoseconds, read anew: a frame is never early, and what its descriptor says is when it left.
     fn now(&self) -> u64;
-
-    /// Nanoseconds, read anew.
-    fn exactly(&self) -> u64 {
-        self.now()
-    }
 }
 
 impl<F: Fn() -> u64 + Send> Clock for F {
@@ -23,41 +21,38 @@ impl<F: Fn() -> u64 + Send> Clock for F {
     }
 }
 
-/// How far ahead a launch time may lie, in nanoseconds: a frame with one beyond it is dropped and counted, so that a
-/// wild value cannot hold its queue for ever.
-pub const HORIZON: u64 = 1_000_000_000;
-
 /// The card's half of a TX queue.
 ///
 /// Descriptors are taken at `head` and handed back at `done`, in order. [`CardTx::serve`] does both at once; a port
 /// that sends from the buffers themselves takes them with [`CardTx::serve_deferred`] and says later how many it is done
 /// with.
 pub struct CardTx {
-    ring: Ring,
+    pub(super) ring: Ring,
     ring_at: Iova,
     // Places from the start, modulo 2^32: the next to be taken, and the next to be handed back.
-    head: u32,
+    pub(super) head: u32,
     done: u32,
     // Status words of descriptors taken; those with the done bit can be handed back as soon as all before them are.
     finished: Box<[u64]>,
     // Whether what the sink takes now is done with at once.
-    at_once: bool,
+    pub(super) at_once: bool,
     // Where the last frame lay, and how far behind the one before it.
     last: Iova,
     step: u64,
     // Launch time of the frame at the head, as last read; 0: none waits.
-    held: u64,
+    pub(super) held: u64,
     limits: FrameLimits,
-    iotlb: Iotlb,
-    clock: Box<dyn Clock>,
+    pub(super) iotlb: Iotlb,
+    pub(super) clock: Box<dyn Clock>,
+    pub(super) judge: Judge,
 }
 
 /// Why a frame is not sent now.
 pub(crate) enum Unfit {
     /// Never, for this reason; its length.
     Dropped(Outcome, u16),
-    /// Not before this time.
-    Waits(u64),
+    /// It has this launch time; its length.
+    Timed(u64, u16),
 }
 
 impl CardTx {
@@ -77,7 +72,15 @@ impl CardTx {
             limits,
             iotlb,
             clock,
+            judge: Judge::default(),
         }
+    }
+
+    /// With this policy for frames with launch times, whose verdicts are counted there.
+    #[must_use]
+    pub fn launching(mut self, policy: LaunchPolicy, counts: Arc<LaunchCounts>) -> Self {
+        self.judge = Judge { policy, counts };
+        self
     }
 
     /// From now on launch times are those of this clock.
@@ -166,7 +169,7 @@ impl CardTx {
     /// the clock was set back meanwhile.
     #[cold]
     fn wait(&self) -> u64 {
-        Some(self.held.saturating_sub(self.clock.now())).filter(|&left| left <= HORIZON).unwrap_or(0)
+        Some(self.held.saturating_sub(self.clock.now())).filter(|&left| self.judge.waits(left)).unwrap_or(0)
     }
 
     /// Takes frames out of the ring until the sink is full, the ring is empty, a frame has to wait for its launch time,
@@ -208,18 +211,19 @@ impl CardTx {
     }
 
     #[cold]
-    fn drop_frame(&mut self, outcome: Outcome, len: u16, served: &mut Served) {
+    pub(super) fn drop_frame(&mut self, outcome: Outcome, len: u16, served: &mut Served) {
         match outcome {
             Outcome::TooShort => served.too_short += 1,
             Outcome::TooLong => served.too_long += 1,
-            Outcome::TooFar | Outcome::Passed => served.too_far += 1,
+            Outcome::TooLate => served.too_late += 1,
+            Outcome::TooFar | Outcome::Passed | Outcome::Late => served.too_far += 1,
         }
         self.take(Status { len, outcome: outcome as u8, port: 0, done: true });
     }
 
     /// Takes the descriptor at the head, to be handed back with `status`.
     #[inline(always)]
-    fn take(&mut self, status: Status) {
+    pub(super) fn take(&mut self, status: Status) {
         self.finished[self.ring.index(self.head) as usize] = status.encode();
         self.head = self.head.wrapping_add(1);
     }
@@ -260,7 +264,7 @@ impl Source for CardTx {
     fn look_ahead<'a>(&'a self, frames: &mut [Span<'a>], places: &mut [Iova]) -> (usize, Stop<Unfit>) {
         // A descriptor that was not handed back yet still reads as the card's.
         let most = (self.ring.entries() - self.in_flight()) as usize;
-        let (mut reader, mut found, mut now) = (Reader::new(&self.iotlb), 0, None);
+        let (mut reader, mut found) = (Reader::new(&self.iotlb), 0);
         let stop = loop {
             if found == frames.len() {
                 break Stop::Enough;
@@ -279,14 +283,7 @@ impl Source for CardTx {
             };
             let time = self.ring.time(at);
             if time != 0 {
-                let now = *now.get_or_insert_with(|| self.clock.now());
-                match time.saturating_sub(now) {
-                    0 => {}
-                    1..=HORIZON => break Stop::Other(Unfit::Waits(time)),
-                    // Nobody loses a frame because the reading was old.
-                    _ if time.saturating_sub(self.clock.exactly()) <= HORIZON => break Stop::Other(Unfit::Waits(time)),
-                    _ => break Stop::Other(Unfit::Dropped(Outcome::TooFar, len)),
-                }
+                break Stop::Other(Unfit::Timed(time, len));
             }
             let (iova, len) = (self.ring.address(at), usize::from(len));
             let frame = match reader.read(iova, len) {
@@ -313,11 +310,10 @@ impl Source for CardTx {
         }
     }
 
-    #[cold]
     fn serve_other(
         &mut self,
         other: Unfit,
-        _: &mut impl FnMut(&[Span<'_>], &[Iova]) -> usize,
+        take: &mut impl FnMut(&[Span<'_>], &[Iova]) -> usize,
         served: &mut Served,
     ) -> Result<After, EngineFault> {
         served.looked += 1;
@@ -326,10 +322,7 @@ impl Source for CardTx {
                 self.drop_frame(outcome, len, served);
                 Ok(After::Frame)
             }
-            Unfit::Waits(time) => {
-                self.held = time;
-                Ok(After::Nothing)
-            }
+            Unfit::Timed(time, len) => self.launch(time, len, take, served),
         }
     }
 

@@ -118,10 +118,15 @@ impl HostTx {
 
     /// What became of a frame that is back: `ago` 0 is the one that came back last. The card may write anything there.
     pub fn outcome(&self, ago: u32) -> Option<Outcome> {
-        let status = Status::decode(self.ring.status(self.completed.wrapping_sub(ago).wrapping_sub(1)));
-        [Outcome::Passed, Outcome::TooShort, Outcome::TooLong, Outcome::TooFar]
-            .get(usize::from(status.outcome))
-            .copied()
+        self.outcome_at(self.completed.wrapping_sub(ago).wrapping_sub(1)).map(|(outcome, _)| outcome)
+    }
+
+    /// What became of the frame that was posted at this place, counted from the start, and is back; and, if it had a launch time, what
+    /// the card's clock showed then, in nanoseconds. The card may write anything there.
+    pub fn outcome_at(&self, at: u32) -> Option<(Outcome, u64)> {
+        let status = Status::decode(self.ring.status(at));
+        let outcome = Outcome::ALL.get(usize::from(status.outcome)).copied()?;
+        Some((outcome, self.ring.time(at)))
     }
 
     /// Place of the next frame to be posted.

@@ -29,8 +29,18 @@ pub enum Outcome {
     TooShort = 1,
     /// It was longer than the card sends.
     TooLong = 2,
-    /// Its launch time lies further ahead than the card waits ([`super::HORIZON`]).
+    /// Its launch time lies further ahead than the card waits ([`HORIZON`](millrace_abi::launch::HORIZON)).
     TooFar = 3,
+    /// It was sent, later than the slack behind its launch time, from a queue that marks such frames.
+    Late = 4,
+    /// It was not sent because it would have been later than that.
+    TooLate = 5,
+}
+
+impl Outcome {
+    /// All, in the order of their numbers.
+    pub(super) const ALL: [Self; 6] =
+        [Self::Passed, Self::TooShort, Self::TooLong, Self::TooFar, Self::Late, Self::TooLate];
 }
 
 /// The status word of a descriptor.

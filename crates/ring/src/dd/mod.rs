@@ -13,12 +13,15 @@ mod card_rx;
 mod card_tx;
 mod fixed;
 mod host;
+mod launch;
 mod layout;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use card_rx::{CardRx, PostedBuffer};
-pub use card_tx::{CardTx, Clock, HORIZON};
+pub use card_tx::{CardTx, Clock};
 pub use fixed::{FixedRx, FixedTx, Found};
 pub use host::{Frame, HostRx, HostTx, Received};
+pub use launch::LaunchCounts;
 pub use layout::{DESCRIPTOR, Outcome, Ring, Status};
+pub use millrace_abi::launch::HORIZON;

@@ -168,6 +168,7 @@ impl TxSlot {
             counts.drops[QueueDrop::TooShort as usize] += served.too_short;
             counts.drops[QueueDrop::TooLong as usize] += served.too_long;
             counts.drops[QueueDrop::LaunchTooFar as usize] += served.too_far;
+            counts.drops[QueueDrop::LaunchTooLate as usize] += served.too_late;
             if let Some(engine) = self.engine.running() {
                 if self.ring == 0 {
                     counts.pointers = engine.pointers();

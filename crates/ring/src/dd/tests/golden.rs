@@ -15,7 +15,7 @@ fn a_descriptor_of_a_frame_to_be_sent_and_what_the_card_makes_of_it() {
     assert_eq!(memory.descriptor(0), [memory.iova(2).get(), 64, 400, 0xc0ffee]);
     assert_eq!(memory.tail.load(Ordering::Relaxed), 1);
     assert_eq!(serve_all(&mut card).0.frames, 1);
-    assert_eq!(memory.descriptor(0), [memory.iova(2).get(), 1 << 63 | 64, 400, 0xc0ffee]);
+    assert_eq!(memory.descriptor(0), [memory.iova(2).get(), 1 << 63 | 64, 500, 0xc0ffee], "when it left");
     host.post(memory.frame(0, 59));
     host.flush();
     serve_all(&mut card);

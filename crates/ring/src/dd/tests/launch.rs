@@ -2,6 +2,7 @@
 
 use super::*;
 use core::time::Duration;
+use millrace_abi::launch::{FarPolicy, LatePolicy, LaunchPolicy};
 
 const START: u64 = 5_000_000_000;
 
@@ -77,37 +78,138 @@ fn a_frame_that_is_taken_back_while_it_waits_keeps_nobody_awake() {
     assert!(!card.pending() && card.launch_in().is_none());
 }
 
-/// A clock of which readings may be old: what it shows, and what it would.
-struct Old(Arc<AtomicU64>, Arc<AtomicU64>);
+fn judged(late: LatePolicy, far: FarPolicy) -> (Memory, HostTx, CardTx, Arc<LaunchCounts>) {
+    let (memory, host, card) = timed();
+    let counts = Arc::new(LaunchCounts::default());
+    (memory, host, card.launching(LaunchPolicy { late, slack: 100, far }, counts.clone()), counts)
+}
 
-impl Clock for Old {
-    fn now(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn exactly(&self) -> u64 {
-        self.1.load(Ordering::Relaxed)
+#[test]
+fn what_is_late_is_sent_dropped_or_marked() {
+    for (late, outcome, counted) in [
+        (LatePolicy::Send, Outcome::Passed, [2, 1, 0, 0]),
+        (LatePolicy::Mark, Outcome::Late, [2, 1, 0, 0]),
+        (LatePolicy::Drop, Outcome::TooLate, [2, 0, 1, 0]),
+    ] {
+        let (memory, mut host, mut card, counts) = judged(late, FarPolicy::Refuse);
+        for (i, launch) in [(0, START - 101), (1, START - 100), (2, START)] {
+            host.post(Frame { launch, ..memory.frame(i, 60) });
+        }
+        host.flush();
+        let served = serve_all(&mut card).0;
+        assert_eq!((host.reclaim(), served.frames + served.too_late), (3, 3));
+        assert_eq!(counts.reasons(), counted, "{late:?}");
+        // Each says when it left, or did not.
+        assert_eq!(host.outcome_at(0), Some((outcome, START)));
+        assert_eq!([1, 2].map(|at| host.outcome_at(at)), [Some((Outcome::Passed, START)); 2]);
+        assert_eq!(counts.latest(), if late == LatePolicy::Drop { 100 } else { 101 });
     }
 }
 
 #[test]
-fn nobody_loses_a_frame_because_a_reading_is_old() {
-    let memory = Memory::new(8, 8);
-    let (mut host, mut card) = (memory.host_tx(), memory.card_tx(LIMITS));
-    let (old, new) = (Arc::new(AtomicU64::new(START)), Arc::new(AtomicU64::new(START + 500)));
-    card.set_clock(Box::new(Old(old.clone(), new.clone())));
-    for (i, launch) in [(0, START + HORIZON + 500), (1, START + HORIZON + 2000)] {
-        assert!(host.post(Frame { launch, ..memory.frame(i, 60) }));
-    }
+fn a_queue_that_holds_waits_for_any_time() {
+    let (memory, mut host, mut card, counts) = judged(LatePolicy::Send, FarPolicy::Hold);
+    host.post(Frame { launch: START + 3 * HORIZON, ..memory.frame(0, 60) });
+    host.post(Frame { launch: u64::MAX, ..memory.frame(1, 60) });
     host.flush();
-    let served = card.serve(9, &mut |_: Span<'_>| Accept::Taken);
-    assert_eq!((served.frames, served.too_far, card.launch_in().is_some()), (0, 0, true));
-    // The first leaves, and the second is too far ahead by any reading.
-    old.store(START + HORIZON + 500, Ordering::Relaxed);
-    new.store(START + 999, Ordering::Relaxed);
-    let served = card.serve(9, &mut |_: Span<'_>| Accept::Taken);
-    assert_eq!((served.frames, served.too_far), (1, 0), "1500 ns ahead");
-    old.store(START + 999, Ordering::Relaxed);
-    let served = card.serve(9, &mut |_: Span<'_>| Accept::Taken);
-    assert_eq!((served.frames, served.too_far), (0, 1));
+    assert_eq!(serve_all(&mut card).0.frames, 0);
+    assert_eq!(card.launch_in(), Some(Duration::from_nanos(3 * HORIZON)));
+    at(&memory, START + 3 * HORIZON);
+    assert_eq!((serve_all(&mut card).0.frames, counts.reasons()), (1, [1, 0, 0, 0]));
+    assert!(!card.pending() && card.is_held());
+}
+
+#[test]
+fn a_sink_without_room_leaves_the_frame_where_it_is_and_no_verdict() {
+    let (memory, mut host, mut card, counts) = judged(LatePolicy::Drop, FarPolicy::Refuse);
+    host.post(Frame { launch: START, ..memory.frame(0, 60) });
+    host.flush();
+    assert_eq!(card.serve(9, &mut |_: Span<'_>| Accept::Full).frames, 0);
+    assert_eq!((counts.reasons(), card.pending()), ([0; 4], true));
+    at(&memory, START + 50);
+    assert_eq!(serve_all(&mut card).0.frames, 1);
+    assert_eq!((counts.reasons(), counts.latest(), host.reclaim()), ([1, 0, 0, 0], 50, 1));
+}
+
+/// Numbers as from a die.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+
+    /// A launch time: none, about now, some time ahead, the same as the one before, or absurd.
+    fn launch(&mut self, now: u64, before: u64) -> u64 {
+        match self.below(16) {
+            0 => 0,
+            1..=3 => (now + self.below(400)).saturating_sub(200),
+            4..=11 => now + self.below(20_000),
+            12 | 13 => before,
+            14 => now + HORIZON + self.below(1000),
+            _ => u64::MAX - self.below(9),
+        }
+    }
+}
+
+#[test]
+fn of_millions_of_frames_none_is_early_all_keep_their_order_and_the_verdicts_add_up() {
+    const FRAMES: u64 = 2_000_000;
+    let memory = Memory::new(64, 64);
+    let (mut host, counts) = (memory.host_tx(), Arc::new(LaunchCounts::default()));
+    let policy = LaunchPolicy { late: LatePolicy::Drop, slack: 1000, far: FarPolicy::Refuse };
+    let mut card = memory.card_tx(LIMITS).launching(policy, counts.clone());
+    let (mut dice, mut now, mut launch) = (Dice(0x5eed), START, START);
+    let mut posted = std::collections::VecDeque::new();
+    let (mut sent, mut dropped, mut back, mut untimed) = (0, 0, 0, 0);
+    while back < FRAMES {
+        for _ in 0..dice.below(9).min(host.room().into()) {
+            launch = dice.launch(now, launch);
+            posted.push_back(launch);
+            untimed += u64::from(launch == 0);
+            assert!(host.post(Frame { launch, ..memory.frame(0, 60) }));
+        }
+        host.flush();
+        now += dice.below(900) * u64::from(dice.below(4) != 0);
+        at(&memory, now);
+        // Now and then there is little room.
+        let mut room = if dice.below(8) == 0 { dice.below(3) } else { 64 };
+        let served = card.serve(64, &mut |_: Span<'_>| {
+            let has_room = room > 0;
+            room = room.saturating_sub(1);
+            if has_room { Accept::Taken } else { Accept::Full }
+        });
+        sent += served.frames;
+        dropped += served.too_far + served.too_late;
+        // In order: each descriptor that is back is that of the oldest frame posted.
+        for at in back..back + u64::from(host.reclaim()) {
+            let (scheduled, (outcome, actual)) = (posted.pop_front().unwrap(), host.outcome_at(at as u32).unwrap());
+            let late = actual.saturating_sub(scheduled);
+            match outcome {
+                _ if scheduled == 0 => assert_eq!((outcome, actual), (Outcome::Passed, 0)),
+                Outcome::Passed => {
+                    assert!(actual >= scheduled && actual <= now && late <= 1000, "{scheduled} {actual}")
+                }
+                Outcome::TooLate => assert!(actual == now && late > 1000, "{scheduled} {actual}"),
+                Outcome::TooFar => assert!(scheduled - actual > HORIZON, "{scheduled} {actual}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        back = sent + dropped;
+        // What stands still has not come to its time.
+        if !served.has_moved() && card.is_held() && host.room() == 0 {
+            now += card.launch_in().unwrap().as_nanos() as u64;
+        }
+    }
+    let [on_time, late, too_late, too_far] = counts.reasons();
+    assert_eq!((on_time + untimed - posted.iter().filter(|&&launch| launch == 0).count() as u64, late), (sent, 0));
+    assert_eq!((too_late + too_far, counts.late().iter().sum::<u64>()), (dropped, on_time));
+    assert!(
+        [on_time, too_late, too_far].iter().all(|&count| count > FRAMES / 100),
+        "all kinds: {:?}",
+        counts.reasons()
+    );
 }
