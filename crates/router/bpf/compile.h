@@ -40,6 +40,7 @@ struct answer {
     u16 hop;
     u16 hop_epoch;
     u32 flags;
+    u16 tag_proto;    /* of a bridged frame, that it comes with */
     bool has_windows; /* conntrack looks at windows of TCP: what it does not see makes the next packet that it sees invalid */
 };
 
@@ -284,7 +285,8 @@ static __noinline int descend(struct hop *hop, u16 vlan)
     return REASON_TAGS;
 }
 
-/* Step 4 for a frame that is bridged: where its sender and its receiver are, and that both may be believed. */
+/* Step 4 for a frame that is bridged: where its sender and its receiver are, and that both may be believed. The next hop is a port, whoever talks to
+ * whom by it: however many hosts there are, and whatever they send, they take no more of them than there are ports. */
 static __noinline int bridge_hop(const struct question *q, struct hop *hop)
 {
     struct device *bridge = bpf_map_lookup_elem(&devices, &q->bridge);
@@ -309,18 +311,43 @@ static __noinline int bridge_hop(const struct question *q, struct hop *hop)
     hop->slot = port->slot;
     hop->flags = HOP_BRIDGED;
     hop->mtu = port->mtu > 0xffff ? 0xffff : port->mtu;
-    __builtin_memcpy(hop->dmac, &q->dmac, 6);
-    __builtin_memcpy(hop->smac, &q->smac, 6);
-    hop->in.proto = q->tag_proto;
-    hop->in.tci = q->tag;
-    if (!(bridge->flags & DEVICE_VLAN_AWARE)) {
-        hop->tags[0].proto = q->tag_proto;
-        hop->tags[0].tci = q->tag;
-    } else if (to->flags & FDB_TAGGED) {
-        hop->tags[0].proto = q->tag_proto ? q->tag_proto : ETH_VLAN;
-        hop->tags[0].tci = bpf_htons(q->vlan) | (q->tag & bpf_htons(0xf000));
-    }
+    if (bridge->flags & DEVICE_VLAN_AWARE)
+        hop->flags |= to->flags & FDB_TAGGED ? HOP_TAGGED : HOP_UNTAGGED;
     return 0;
+}
+
+/* The tag that a bridged frame leaves with: of its VLAN, with the priority that it came with. */
+static __always_inline struct tag bridged_tag(u16 flags, u16 vlan, struct tag came)
+{
+    struct tag tag = {};
+
+    if (flags & HOP_TAGGED) {
+        tag.proto = came.proto ? came.proto : ETH_VLAN;
+        tag.tci = bpf_htons(vlan) | (came.tci & bpf_htons(0xf000));
+    } else if (!(flags & HOP_UNTAGGED)) {
+        tag = came;
+    }
+    return tag;
+}
+
+/* What a rule of bridged frames has instead of new addresses and ports. */
+static __always_inline void keep_ethernet(const struct question *q, struct answer *a)
+{
+    u32 words[3] = { q->dmac, (q->dmac >> 32 & 0xffff) | q->smac << 16, q->smac >> 16 };
+
+    __builtin_memset(a->saddr, 0, sizeof(a->saddr));
+    __builtin_memset(a->daddr, 0, sizeof(a->daddr));
+    a->sport = a->dport = 0;
+    a->saddr[0] = words[0];
+    if (q->version == 4) {
+        a->daddr[0] = words[1];
+        a->sport = words[2];
+        a->dport = words[2] >> 16;
+    } else {
+        a->saddr[1] = words[1];
+        a->saddr[2] = words[2];
+    }
+    a->tag_proto = q->tag_proto;
 }
 
 static __always_inline void fill_route(struct bpf_fib_lookup *fib, const struct question *q)
@@ -439,6 +466,7 @@ static __always_inline int compile_route_of(void *ctx, const bool skb, struct wo
         if (g->bridge_netfilter)
             return REASON_FDB_OFF;
         a->flags = RULE_BRIDGED;
+        keep_ethernet(q, a);
         reason = bridge_hop(q, &work->hop);
         return reason ? reason : intern(&work->hop, a);
     }

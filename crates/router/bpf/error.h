@@ -280,7 +280,7 @@ static __always_inline int send_answer(struct xdp_md *ctx, const struct packet *
     size = compose(ctx, p, said, kind);
     if (!size)
         return REASON_ROOM;
-    front = size_in_front(hop);
+    front = size_in_front(hop, p);
     back.size = size;
     write_front(ahead, hop, &back, front, p->version);
     /* In front of a frame there is room, behind it often not. */

@@ -28,10 +28,12 @@ static __always_inline u16 adjust(u16 sum, u32 delta)
     return ~total;
 }
 
-static __always_inline u32 size_in_front(const struct hop *hop)
+static __always_inline u32 size_in_front(const struct hop *hop, const struct packet *p)
 {
     u32 size = 14;
 
+    if (hop->flags & HOP_BRIDGED)
+        return hop->flags & HOP_TAGGED ? 18 : hop->flags & HOP_UNTAGGED ? 14 : p->l3 & 63;
     if (hop->tags[0].proto)
         size += hop->tags[1].proto ? 8 : 4;
     if (hop->session)
@@ -100,6 +102,27 @@ static __always_inline void write_ipv6(struct ipv6 *ip, const struct action *act
     }
 }
 
+/* Step 16 of a bridged frame: its addresses, which are those of the rule, and its tag, in front of what kind of packet it is. */
+static __always_inline void write_bridged(void *data, const struct hop *hop, const struct packet *p, const struct action *action,
+                                          const u8 version)
+{
+    struct tag came = { .proto = p->tag_proto, .tci = p->tag }, tag = bridged_tag(hop->flags, p->vlan, came);
+    u32 *words = data;
+    u16 *at = data + 12;
+
+    if (!(hop->flags & (HOP_TAGGED | HOP_UNTAGGED)))
+        return;
+    words[0] = action->saddr[0];
+    words[1] = version == 4 ? action->daddr[0] : action->saddr[1];
+    words[2] = version == 4 ? action->sport | (u32)action->dport << 16 : action->saddr[2];
+    if (tag.proto) {
+        at[0] = tag.proto;
+        at[1] = tag.tci;
+        at += 2;
+    }
+    at[0] = version == 4 ? ETH_IPV4 : ETH_IPV6;
+}
+
 /* Steps 15 and 16: the frame's head, `l3` bytes of it. */
 static __always_inline void write_front(void *data, const struct hop *hop, const struct packet *p, u32 l3, const u8 version)
 {
@@ -139,7 +162,7 @@ static __always_inline void write_front(void *data, const struct hop *hop, const
 /* The room in front of IP as the hop wants it, and nothing behind it, as Linux would trim it. 0, or why not; then nothing has changed. */
 static __always_inline int fit_frame(struct xdp_md *ctx, struct view *v, const struct packet *p, const struct hop *hop, u32 *l3)
 {
-    u32 wanted = size_in_front(hop), spare = p->len - p->l3 - p->size;
+    u32 wanted = size_in_front(hop, p), spare = p->len - p->l3 - p->size;
 
     *l3 = wanted;
     if (wanted != p->l3) {
@@ -174,7 +197,10 @@ static __always_inline int change_frame(struct xdp_md *ctx, struct view *v, cons
         else
             write_ipv6(ip, action);
     }
-    write_front(v->data, hop, p, l3, version);
+    if (hop->flags & HOP_BRIDGED)
+        write_bridged(v->data, hop, p, action, version);
+    else
+        write_front(v->data, hop, p, l3, version);
     return 0;
 }
 
@@ -208,16 +234,21 @@ static __always_inline int change_buffer(struct __sk_buff *skb, struct view *v, 
     u32 sum = p->proto == PROTO_TCP ? l4 + 16 : p->proto == PROTO_UDP ? l4 + 6 : l4 + 2;
     u64 udp = p->proto == PROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
     u32 spare = p->len - p->l3 - p->size;
+    struct tag came = { .proto = p->tag_proto, .tci = p->tag };
+    struct tag tag = hop->flags & HOP_BRIDGED ? bridged_tag(hop->flags, p->vlan, came) : hop->tags[0];
+    bool is_as_it_came = (hop->flags & (HOP_BRIDGED | HOP_TAGGED | HOP_UNTAGGED)) == HOP_BRIDGED;
 
     if (p->l3 != 14 || hop->session || hop->tags[1].proto)
         return REASON_PARTIAL;
     /* What stands behind IP is trimmed, as Linux does. */
     if (spare && !p->bridge && bpf_skb_change_tail(skb, skb->len - spare, 0))
         return REASON_ROOM;
-    if (skb->vlan_present && bpf_skb_vlan_pop(skb))
-        return REASON_ROOM;
-    if (hop->tags[0].proto && bpf_skb_vlan_push(skb, hop->tags[0].proto, bpf_ntohs(hop->tags[0].tci)))
-        return REASON_ROOM;
+    if (!is_as_it_came) {
+        if (skb->vlan_present && bpf_skb_vlan_pop(skb))
+            return REASON_ROOM;
+        if (tag.proto && bpf_skb_vlan_push(skb, tag.proto, bpf_ntohs(tag.tci)))
+            return REASON_ROOM;
+    }
     if (!(action->flags & RULE_BRIDGED) && (action->flags & RULE_NAT) && p->proto != PROTO_ICMP) {
         /* Addresses are part of the pseudo header, ports are not: of a checksum that the card will complete, only the former is there. */
         u32 ports = (u32)(u16)~p->sport + (u16)~p->dport + action->sport + action->dport;
@@ -241,7 +272,8 @@ static __always_inline int change_buffer(struct __sk_buff *skb, struct view *v, 
             write_ipv6(v->data + 14, action);
         }
     }
-    write_front(v->data, hop, p, 14, version);
+    if (!(hop->flags & HOP_BRIDGED))
+        write_front(v->data, hop, p, 14, version);
     return 0;
 }
 

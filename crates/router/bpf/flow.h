@@ -62,7 +62,7 @@ static __always_inline bool OF(is_same)(const struct OF(rule) *rule, u32 flags, 
     bool addresses = have[0] == saddr[0] && have[1] == saddr[1] && have[2] == daddr[0] && have[3] == daddr[1];
 #endif
     return addresses && rule->new_sport == a->sport && rule->new_dport == a->dport && rule->hop == a->hop &&
-           (flags & ~(RULE_LEARNED | RULE_AGAIN)) == a->flags;
+           (flags & ~(RULE_LEARNED | RULE_AGAIN)) == a->flags && (!(a->flags & RULE_BRIDGED) || rule->l3_delta == a->tag_proto);
 }
 
 /* The slot of a new rule, written and published: on trial, or refused for `reason`. What it was refused for, or why there is no rule. */
@@ -94,7 +94,7 @@ static __noinline int OF(publish)(const struct OF(key) *key, const struct questi
     rule->seen = jiffies;
     *(u32 *)&rule->asked = 0;
     OF(write_answer)(rule, q, a);
-    __sync_lock_test_and_set(&rule->state, RULE_WORD(reason ? RULE_REFUSED : RULE_TRIAL, reason ? 0 : a->flags, word));
+    __sync_lock_test_and_set(&rule->state, RULE_WORD(reason ? RULE_REFUSED : RULE_TRIAL, reason ? a->flags & RULE_BRIDGED : a->flags, word));
     tell(reason ? EVENT_REFUSED : EVENT_MADE, reason, number, q);
     return reason ? reason : REASON_NEW_RULE;
 }
@@ -109,12 +109,15 @@ static __always_inline void OF(await)(struct view *v, const struct packet *p, st
     if ((void *)(ip + 1) > v->end)
         return;
     __builtin_memset(key, 0, sizeof(*key));
-    if (!(RULE_FLAGS(word) & RULE_SHOWN) || RULE_STATE(word) == RULE_ACTIVE) {
+    if (RULE_FLAGS(word) & RULE_BRIDGED) {
+        __builtin_memcpy(key->saddr, &rule->saddr, sizeof(rule->saddr));
+        __builtin_memcpy(key->daddr, &rule->daddr, sizeof(rule->daddr));
+    } else if (!(RULE_FLAGS(word) & RULE_SHOWN) || RULE_STATE(word) == RULE_ACTIVE) {
         __builtin_memcpy(key->saddr, &rule->new_saddr, sizeof(rule->new_saddr));
         __builtin_memcpy(key->daddr, &rule->new_daddr, sizeof(rule->new_daddr));
     }
-    key->sport = rule->new_sport;
-    key->dport = rule->new_dport;
+    key->sport = RULE_FLAGS(word) & RULE_BRIDGED ? rule->sport : rule->new_sport;
+    key->dport = RULE_FLAGS(word) & RULE_BRIDGED ? rule->dport : rule->new_dport;
 #if V == 4
     key->id = ip->id;
 #endif
@@ -132,18 +135,13 @@ static __always_inline void OF(refuse)(struct OF(rule) *rule, u32 word, u32 numb
         tell(EVENT_REFUSED, reason, number, q);
 }
 
-/* One more packet of a rule on trial. That of a connection stays there until conntrack needs no more to see every packet of it. */
-static __always_inline int OF(on_trial)(void *ctx, const bool skb, struct view *v, const struct packet *p, struct OF(rule) *rule, u32 word,
-                                        u32 number, struct work *work, volatile struct globals *g)
+/* One more packet of a rule on trial. That of a connection stays there until conntrack needs no more to see every packet of it, which the answer in
+ * `work` says. */
+static __always_inline int OF(try_rule)(struct view *v, const struct packet *p, struct OF(rule) *rule, u32 word, u32 number, struct work *work,
+                                        volatile struct globals *g)
 {
-    if (p->proto == PROTO_TCP && (RULE_FLAGS(word) & RULE_CONNTRACK)) {
-        int reason = ask_conntrack(ctx, skb, &work->q, &work->a, false);
-
-        if (reason && OF(end)(rule, word, now()))
-            tell(EVENT_ENDED, reason, number, &work->q);
-        if (reason || work->a.has_windows)
-            return reason ? reason : REASON_WINDOWS;
-    }
+    if (p->proto == PROTO_TCP && (RULE_FLAGS(word) & RULE_CONNTRACK) && work->a.has_windows)
+        return REASON_WINDOWS;
     if (rule->asked < g->trial_packets) {
         __sync_fetch_and_add((u32 *)&rule->asked, 1);
         OF(await)(v, p, rule, number, word, 0, &work->expected);
@@ -152,6 +150,21 @@ static __always_inline int OF(on_trial)(void *ctx, const bool skb, struct view *
         return REASON_LINUX_SILENT;
     }
     return REASON_TRIAL;
+}
+
+/* The same for who has not asked conntrack about this packet. */
+static __always_inline int OF(on_trial)(void *ctx, const bool skb, struct view *v, const struct packet *p, struct OF(rule) *rule, u32 word,
+                                        u32 number, struct work *work, volatile struct globals *g)
+{
+    if (p->proto == PROTO_TCP && (RULE_FLAGS(word) & RULE_CONNTRACK)) {
+        int reason = ask_conntrack(ctx, skb, &work->q, &work->a, false);
+
+        if (reason && OF(end)(rule, word, now()))
+            tell(EVENT_ENDED, reason, number, &work->q);
+        if (reason)
+            return reason;
+    }
+    return OF(try_rule)(v, p, rule, word, number, work, g);
 }
 
 /* Everything but a rule in force that is up to date. 0: now there is such a rule. */
@@ -195,7 +208,7 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
     if (rule && !reason && RULE_STATE(word) != RULE_REFUSED && !(RULE_FLAGS(word) & RULE_SHOWN) && OF(is_same)(rule, RULE_FLAGS(word), &work->a)) {
         if ((s32)(rule->epoch - ruleset) < 0 || (RULE_STATE(word) == RULE_ACTIVE && work->a.has_windows)) {
             word = OF(again)(rule, word, work->a.hop | (u32)work->a.hop_epoch << 16, epoch, jiffies);
-            return word ? OF(on_trial)(ctx, skb, &v, p, rule, word, number, work, g) : REASON_BUSY;
+            return word ? OF(try_rule)(&v, p, rule, word, number, work, g) : REASON_BUSY;
         }
         /* The epoch last: who sees it finds the epoch of the hop. Of two processors that do this, both write what is true. How long a packet
          * may be is not in the answer: that has to be shown again. */
@@ -203,7 +216,7 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
             *(volatile u16 *)&rule->proved = 0;
         *(volatile u32 *)&rule->hop = work->a.hop | (u32)work->a.hop_epoch << 16;
         WORD(&rule->epoch) = epoch;
-        return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(on_trial)(ctx, skb, &v, p, rule, word, number, work, g);
+        return RULE_STATE(word) == RULE_ACTIVE ? 0 : OF(try_rule)(&v, p, rule, word, number, work, g);
     }
     if (rule && OF(end)(rule, word, jiffies))
         tell(EVENT_ENDED, reason ? reason : REASON_EPOCH, number, &work->q);
@@ -213,7 +226,7 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
     if (reason == REASON_NEW_RULE) {
         rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
         if (rule && RULE_STATE(word) == RULE_TRIAL)
-            OF(on_trial)(ctx, skb, &v, p, rule, word, number, work, g);
+            OF(try_rule)(&v, p, rule, word, number, work, g);
     }
     return reason;
 }
@@ -239,7 +252,7 @@ static __always_inline int OF(alive)(void *ctx, const bool skb, const struct pac
         /* What a bridge looks at beside its table (VLANs of ports, states of the spanning tree) is seen by whether this frame leaves. */
         word = g ? OF(again)(rule, word, *(volatile u32 *)&rule->hop, rule->epoch, now()) : 0;
         if (word)
-            OF(on_trial)(ctx, skb, &v, p, rule, word, number, work, g);
+            OF(try_rule)(&v, p, rule, word, number, work, g);
         return REASON_FDB_REFRESH;
     }
     if (RULE_FLAGS(word) & RULE_SHOWN) {
@@ -461,12 +474,12 @@ static __always_inline int OF(go)(void *ctx, const bool skb, struct view *v, str
     if (hop->flags & HOP_BRIDGED) {
         if (v->data + 14 > v->end)
             return REASON_SHORT;
-        u32 *have = v->data, *want = (u32 *)hop->dmac;
+        const u32 *have = v->data, *want = (const u32 *)&rule->new_saddr;
 
         if (have[0] != want[0] || have[1] != want[1] || have[2] != want[2])
             return REASON_FDB_MOVED;
-        /* Its VLAN is part of the flow; of the rest of the tag, the bridge keeps what each frame has. */
-        if (p->tag_proto != hop->in.proto || p->tag != hop->in.tci)
+        /* Its VLAN is part of the flow, its priority its own; but whether a bridge that filters looks at a tag is a matter of its type. */
+        if ((hop->flags & (HOP_TAGGED | HOP_UNTAGGED)) && p->tag_proto != rule->l3_delta)
             return REASON_FDB_TAG;
     }
     if (!OF(read_action)(rule, word, &action))

@@ -30,7 +30,7 @@ enum rule_state {
 #define RULE_NAT 2       /* addresses or ports change */
 #define RULE_BRIDGED 4   /* a frame that is bridged: nothing changes but the interface */
 #define RULE_LEARNED 8   /* the DSCP to set has been learned */
-#define RULE_SHOWN 16    /* conntrack cannot be asked about it: addresses and next hop are what Linux was seen to make of a packet */
+#define RULE_SHOWN 16    /* of ICMP, about which conntrack cannot be asked: addresses and next hop were learned from a packet that Linux has sent */
 #define RULE_AGAIN 32    /* it was made before, and has been put on trial again where it is: its counter goes on */
 
 /* One flow of IPv4 in one direction: one cache line. */
@@ -48,11 +48,11 @@ struct rule4 {
     __u32 epoch; /* in which it was made */
     __u16 hop;   /* which next hop, and the epoch of that when this was made */
     __u16 hop_epoch;
-    __u32 new_saddr;
+    __u32 new_saddr; /* of a bridged frame, whose packet does not change: here and in the next three its two Ethernet addresses, as they lie in it */
     __u32 new_daddr;
     __u16 new_sport;
     __u16 new_dport;
-    __u16 l3_delta; /* what the new addresses add to the checksum of IP */
+    __u16 l3_delta; /* what the new addresses add to the checksum of IP; of a bridged frame the type of the tag that it comes with */
     __u16 l4_delta; /* what addresses and ports add to that of TCP or UDP */
     __u64 counter;  /* packets in the low 28 bits, bytes above */
     __u32 seen;     /* jiffies of the last packet; of REFUSED and DEAD: since when */
@@ -79,11 +79,11 @@ struct rule6 {
     __u32 seen;
     __u16 asked;
     __u16 proved;
-    __u8 new_saddr[16];
+    __u8 new_saddr[16]; /* of a bridged frame in the first twelve its two Ethernet addresses */
     __u8 new_daddr[16];
     __u16 new_sport;
     __u16 new_dport;
-    __u16 l3_delta; /* nothing of IPv6 has one */
+    __u16 l3_delta; /* no packet of IPv6 has one; of a bridged frame the type of the tag that it comes with */
     __u16 l4_delta;
     __u8 reserved[16];
 };
@@ -98,8 +98,10 @@ struct tag {
     __u16 tci;
 };
 
-#define HOP_BRIDGED 1 /* Ethernet addresses stay, and have to be those of the hop */
-#define HOP_USER 2    /* the engine in user space does it */
+#define HOP_BRIDGED 1  /* a port of a bridge: Ethernet addresses stay, and have to be those of the rule */
+#define HOP_USER 2     /* the engine in user space does it */
+#define HOP_TAGGED 4   /* a port of a bridge that filters VLANs: frames leave with a tag, */
+#define HOP_UNTAGGED 8 /* or without one. Of another bridge they leave as they came */
 
 /* What a packet gets in front of it, and where it goes. All before `epoch` is the key by which equal ones are found. */
 struct hop {
@@ -112,7 +114,7 @@ struct hop {
     struct tag tags[2]; /* the outer first */
     __u16 session;      /* of PPPoE; 0: none */
     __u16 mtu;
-    struct tag in;      /* of a bridged frame: the tag that it comes with */
+    __u32 nothing;
     __u32 epoch;
     __u8 reserved[20];
 };
@@ -321,6 +323,7 @@ struct expected {
     __u8 reserved;
     __u32 ticket; /* of the comparison */
     __u32 moved; /* that of the globals then */
+    struct tag tag; /* of a bridged frame, that it came with */
 };
 
 /* ---- multicast ---- */

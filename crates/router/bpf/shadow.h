@@ -56,7 +56,7 @@ static __always_inline void fill_shadow(struct shadow *copy, u32 ticket, u32 rul
 static __always_inline int copy_frame(struct xdp_md *ctx, struct view *v, const struct packet *p, const struct hop *hop,
                                       const struct action *action, const u8 version, struct shadow *copy)
 {
-    u32 at = 0, saved = bounded(p->len, SAVED), wanted = size_in_front(hop), spare = p->len - p->l3 - p->size, len;
+    u32 at = 0, saved = bounded(p->len, SAVED), wanted = size_in_front(hop, p), spare = p->len - p->l3 - p->size, len;
     struct saved *original = bpf_map_lookup_elem(&originals, &at);
     int reason;
 
@@ -87,7 +87,7 @@ static __always_inline int copy_buffer(struct __sk_buff *skb, struct view *v, co
     u64 udp = p->proto == PROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
     int reason;
 
-    if (!original || skb->vlan_present || hop->tags[0].proto || skb->gso_segs > 1 || bpf_skb_load_bytes(skb, 0, original->bytes, saved))
+    if (!original || skb->vlan_present || hop->tags[0].proto || (hop->flags & HOP_TAGGED) || skb->gso_segs > 1 || bpf_skb_load_bytes(skb, 0, original->bytes, saved))
         return REASON_UNCOMPARED;
     reason = change_buffer(skb, v, p, hop, action, version);
     if (reason)

@@ -84,7 +84,7 @@
     REASON(GROUP_REFRESH, FLOW, "Linux sees one packet to each group every few seconds, so that it knows that the group is in use") \
     REASON(GROUP_TTL, HOP, "it is to a group, and its hop limit is too low for one of the interfaces") \
     REASON(GROUP_LONG, HOP, "it is to a group, and longer than one of the interfaces takes") \
-    REASON(FDB_TAG, FDB, "its tag has another priority or type than that of the frame by which the rule was made") \
+    REASON(FDB_TAG, FDB, "its tag is of another type than that of the frame by which the rule was made, and the bridge looks at tags") \
     REASON(MISMATCH_MARK, FLOW, "Linux marks it, or gives it another priority than the rule would, and a qdisc may look at that")
 
 #define REASON(name, step, sentence) REASON_##name,

@@ -80,23 +80,24 @@ static __noinline void expect(const struct expected_key *key, u32 number, u32 wo
     value.ticket = ticket;
     value.moved = g->moved;
     value.shadow = ticket != 0;
+    value.tag.proto = p->tag_proto;
+    value.tag.tci = p->tag;
     expect_until(&g->trial_until, jiffies + g->hz);
     bpf_map_update_elem(&expected, key, &value, BPF_ANY);
 }
 
-/* Whether the frame at the egress has the Ethernet header that `hop` would have written. */
-static __always_inline bool same_ethernet(struct __sk_buff *skb, struct view *v, const struct hop *hop, u32 l3, const struct packet *seen)
+/* Whether the frame at the egress has the addresses that `hop`, or of a bridged frame its rule, would have written, the tag, and what follows. */
+static __always_inline bool same_ethernet(struct view *v, const void *addresses, struct tag tag, const struct hop *hop,
+                                          const struct packet *seen)
 {
-    u16 *head = v->data;
-    u16 *macs = (u16 *)hop->dmac;
+    const u16 *head = v->data, *macs = addresses;
 
     if (v->data + 14 > v->end)
         return false;
     for (int i = 0; i < 6; i++)
         if (head[i] != macs[i])
             return false;
-    return seen->tag_proto == hop->tags[0].proto && seen->tag == hop->tags[0].tci && seen->vlan == hop->tags[1].tci &&
-           seen->session == hop->session;
+    return seen->tag_proto == tag.proto && seen->tag == tag.tci && seen->vlan == hop->tags[1].tci && seen->session == hop->session;
 }
 
 /* By which Linux (`rt_tos2priority`) sorts packets of IPv4 that it forwards: bulk, interactive, both. */

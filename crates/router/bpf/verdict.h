@@ -16,7 +16,8 @@ static __always_inline int OF(difference)(struct __sk_buff *skb, struct view *v,
     if (has_ethernet) {
         if (skb->ifindex != hop->out)
             return REASON_MISMATCH_OUT;
-        if (!same_ethernet(skb, v, hop, p->l3, p))
+        if (!(hop->flags & HOP_BRIDGED ? same_ethernet(v, &rule->new_saddr, bridged_tag(hop->flags, rule->in >> 20, e->tag), hop, p)
+                                       : same_ethernet(v, hop->dmac, hop->tags[0], hop, p)))
             return REASON_MISMATCH_ETHERNET;
     } else if (skb->ifindex != hop->logical) {
         return REASON_MISMATCH_OUT;
@@ -48,7 +49,7 @@ static __always_inline void OF(write_answer)(struct OF(rule) *rule, const struct
     ports = addresses + (u16)~q->sport + (u16)~q->dport + a->sport + a->dport;
     ports = (ports & 0xffff) + (ports >> 16);
     ports = (ports & 0xffff) + (ports >> 16);
-    rule->l3_delta = addresses;
+    rule->l3_delta = a->flags & RULE_BRIDGED ? a->tag_proto : addresses;
     rule->l4_delta = ports;
 #if V == 4
     rule->new_saddr = a->saddr[0];

@@ -5,7 +5,7 @@
 //! * [`user`]: what the kernel cannot do, done here: IPsec.
 //!
 //! Why it is built as it is: decision 82.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod daemon;
 #[cfg(feature = "bpf")]

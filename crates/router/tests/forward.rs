@@ -230,7 +230,7 @@ fn a_bridge_sends_on_without_linux() {
         let port = Device { flags: flag::UP | flag::PORT, master: bridge, ..net::device(name) };
         engine.set_device(ifindex, &port).unwrap();
         let mac = host.act(|| net::mac("eth0"));
-        engine.set_fdb(&Fdb { bridge, vlan: 0, mac }, ifindex, false, false).unwrap();
+        engine.set_fdb(&Fdb { bridge, vlan: 0, mac }, ifindex, false, false, None).unwrap();
     }
     let right = net.right.act(|| UdpSocket::bind("10.1.0.3:5006").unwrap());
     let left = net.left.act(|| UdpSocket::bind("10.1.0.2:4000").unwrap());
@@ -248,7 +248,7 @@ fn a_bridge_sends_on_without_linux() {
     assert!(packets(&engine, Reason::Fast) >= 46);
     // The right host is not there any more: the frame is the bridge's to flood.
     let gone = net.right.act(|| net::mac("eth0"));
-    engine.remove_fdb(&Fdb { bridge, vlan: 0, mac: gone }).unwrap();
+    engine.remove_fdb(&Fdb { bridge, vlan: 0, mac: gone }, net.right_index).unwrap();
     let fast = packets(&engine, Reason::Fast);
     send(5);
     assert_eq!(packets(&engine, Reason::Fast), fast);

@@ -4,7 +4,7 @@ mod net;
 
 use millrace_router::Reason;
 use millrace_router::engine::layout::device_flag as flag;
-use millrace_router::engine::{Change, Device, Engine, How, Key, Mode, Rule, State, Upper, UpperKind};
+use millrace_router::engine::{Change, Device, Engine, Fdb, How, Key, Mode, Rule, State, Upper, UpperKind};
 use net::{Net, run};
 use std::path::{Path, PathBuf};
 
@@ -332,7 +332,21 @@ fn many_rules_are_compiled_ahead() {
 fn processors_that_meet_in_the_table_leave_it_whole() {
     let Some((net, engine, left, _)) = router() else { return };
     let flows = 200;
-    let frames: Vec<_> = (0..flows).map(|flow| datagram(&ethernet(left), 5000 + flow, 64)).collect();
+    // To several hosts, so that a mixture of two rules would go to the wrong one.
+    let host = |flow: u16| (flow % 8 + 10) as u8;
+    for number in 10..18 {
+        run(&format!("ip neigh replace 10.2.0.{number} lladdr 02:00:00:00:01:{number:02x} dev right nud permanent"));
+    }
+    let frames: Vec<_> = (0..flows)
+        .map(|flow| {
+            let mut frame = datagram(&ethernet(left), 5000 + flow, 64);
+            frame[33] = host(flow);
+            frame[24..26].fill(0);
+            let header = !sum(&frame[14..34]);
+            frame[24..26].copy_from_slice(&header.to_be_bytes());
+            frame
+        })
+        .collect();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for seed in 0..3 {
@@ -340,11 +354,13 @@ fn processors_that_meet_in_the_table_leave_it_whole() {
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(seed);
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let frame = &frames[random.usize(..frames.len())];
+                    let flow = random.usize(..frames.len());
+                    let frame = &frames[flow];
                     let outcome = engine.try_frame(net.left_index, frame).unwrap();
                     assert!(outcome.verdict == REDIRECT || &outcome.frame == frame);
                     // What is sent on is sent on right, whatever the others do.
                     if outcome.verdict == REDIRECT {
+                        assert_eq!(outcome.frame[..6], [2, 0, 0, 0, 1, host(flow as u16)]);
                         assert_eq!((&outcome.frame[26..38], outcome.frame[22]), (&frame[26..38], 63));
                     }
                 }
@@ -413,4 +429,57 @@ fn flows_that_come_to_nothing_do_not_fill_the_table() {
         engine.try_frame(net.left_index, &datagram(&ethernet(left), port, 64)).unwrap();
     }
     assert_eq!(packets(&engine, Reason::NewRule), before + 100, "{:?}", counted(&engine));
+}
+
+#[test]
+fn hosts_of_a_bridge_take_no_more_next_hops_than_it_has_ports() {
+    let Some(net) = Net::new() else { return };
+    run("ip addr flush dev left; ip addr flush dev right; ip link add span type bridge; ip link set span up");
+    run("ip link set left master span; ip link set right master span");
+    let (engine, bridge) = (net.engine(How::Xdp, Mode::Route), net::index("span"));
+    let span = Device { flags: flag::UP | flag::BRIDGE, mac: net::mac("span"), mtu: 1500, ..Device::default() };
+    engine.set_device(bridge, &span).unwrap();
+    for (name, ifindex) in [("left", net.left_index), ("right", net.right_index)] {
+        let port = Device { flags: flag::UP | flag::PORT, master: bridge, ..net::device(name) };
+        engine.set_device(ifindex, &port).unwrap();
+    }
+    let host = |side: u8, number: u8| [2, 0, 0, 0, side, number];
+    for number in 0..60 {
+        for (side, port) in [(1, net.left_index), (2, net.right_index)] {
+            engine.set_fdb(&Fdb { bridge, vlan: 0, mac: host(side, number) }, port, false, false, None).unwrap();
+        }
+    }
+    // Everybody talks to everybody, and one host puts every tag on its frames that there is.
+    let front = |to, from, tag: Option<u16>| {
+        let tag = tag.map_or(Vec::new(), |tag| [&[0x81, 0][..], &tag.to_be_bytes()].concat());
+        [&host(2, to)[..], &host(1, from), &tag, &[8, 0]].concat()
+    };
+    for pair in 0..3600_u16 {
+        let front = front((pair % 60) as u8, (pair / 60) as u8, None);
+        engine.try_frame(net.left_index, &datagram(&front, 1000 + pair, 64)).unwrap();
+    }
+    for tag in 0..4095 {
+        engine.try_frame(net.left_index, &datagram(&front(1, 1, Some(tag << 13 | tag)), 1, 64)).unwrap();
+    }
+    assert!(packets(&engine, Reason::NewRule) > 7000, "{:?}", counted(&engine));
+    assert_eq!(engine.hops().count(), 1, "the other port");
+    // A rule is of two hosts, whatever the next hop is; a frame keeps its tag, and its priority.
+    let frame = datagram(&front(3, 4, Some(7)), 9, 64);
+    engine.try_frame(net.left_index, &frame).unwrap();
+    let rule = engine.rules().find(|rule| rule.key.source_port == 9).unwrap();
+    assert!(engine.trust(&rule));
+    assert_eq!((rule.new_source, rule.new_source_port), (rule.key.source, 9), "nothing is translated");
+    let with_priority = datagram(&front(3, 4, Some(5 << 13 | 7)), 9, 64);
+    for frame in [frame, with_priority] {
+        let outcome = engine.try_frame(net.left_index, &frame).unwrap();
+        assert_eq!((outcome.verdict, &outcome.frame), (REDIRECT, &frame));
+    }
+    let another = datagram(&front(5, 4, Some(7)), 9, 64);
+    assert_eq!(engine.try_frame(net.left_index, &another).unwrap().verdict, PASS);
+    assert_eq!(packets(&engine, Reason::FdbMoved), 1);
+    // The receiver has moved: what leads to its port asks again, and another receiver's rule says the same.
+    engine
+        .set_fdb(&Fdb { bridge, vlan: 0, mac: host(2, 3) }, net.left_index, false, false, Some(net.right_index))
+        .unwrap();
+    assert_eq!(engine.try_frame(net.left_index, &datagram(&front(3, 4, Some(7)), 9, 64)).unwrap().verdict, PASS);
 }

@@ -1,8 +1,11 @@
 """Traffic control: filters at ingress and egress, and shaping, which hold for what is fast too."""
 
-from packets import Way, between, both_ways, one_way
+from pathlib import Path
+
+from packets import XDP, Way, between, both_ways, one_way
 from places import v4
 from scenario import Do, Scenario, Send, Settle
+from scenarios.filters import unannounced
 
 way = Way("left", 2, v4("right", 2))
 other = Way("left", 2, v4("right", 2), (1000, 4000))
@@ -12,6 +15,8 @@ PORT_4000 = "protocol ip u32 match ip protocol 17 0xff match ip dport 4000 0xfff
 # This kernel has no action that drops; what is sent to an interface that is down is lost as well.
 DROP = "action mirred egress redirect dev nowhere"
 NOWHERE = "ip link add nowhere type ifb"
+
+BPF = f"python3 '{Path(__file__).parent.parent / 'bpf.py'}'"
 
 
 def two() -> list:
@@ -66,6 +71,33 @@ SCENARIOS = [
         ],
         comes={"right": 15},
         fast=6,
+    ),
+    # Programs beside the filters, of which no event tells. XDP would go around both.
+    Scenario(
+        "a program of tcx comes and goes, ingress",
+        unannounced(f"{BPF} tcx-ingress left 2 /sys/fs/bpf/theirs", "rm /sys/fs/bpf/theirs"),
+        comes={"right": 12, "left": 14},
+        fast=14,
+        options=XDP,
+    ),
+    Scenario(
+        "a program of tcx comes and goes, egress",
+        unannounced(f"{BPF} tcx-egress right 2 /sys/fs/bpf/theirs", "rm /sys/fs/bpf/theirs"),
+        comes={"right": 12, "left": 14},
+        fast=14,
+        options=XDP,
+    ),
+    Scenario(
+        "a program of tcx at tc",
+        unannounced(f"{BPF} tcx-ingress left 2 /sys/fs/bpf/theirs", "rm /sys/fs/bpf/theirs"),
+        comes={"right": 12, "left": 14},
+        fast=14,
+    ),
+    Scenario(
+        "a program of netfilter comes and goes",
+        unannounced(f"{BPF} netfilter 5 0 /sys/fs/bpf/theirs", "rm /sys/fs/bpf/theirs"),
+        comes={"right": 12, "left": 11},
+        fast=14,
     ),
     # 64 kbit/s and a queue of 3,000 bytes: of 30 kB that come at once, what does not fit is lost.
     Scenario("shaped", one_way(way.but(), rest=100), setup="tc qdisc add dev right root tbf rate 64kbit burst 2000 limit 3000", quiet=0.5),

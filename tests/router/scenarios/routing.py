@@ -82,8 +82,10 @@ SCENARIOS = [
             there.but(),
             f"ip neighbour replace {v4('right', 2)} lladdr 02:00:00:00:99:99 dev right nud permanent",
             f"ip neighbour replace {v4('right', 2)} lladdr {mac('right', 7)} dev right nud permanent",
+            f"ip neighbour replace {v4('right', 2)} lladdr {mac('right', 8)} dev right nud noarp",
+            f"ip neighbour replace {v4('right', 2)} lladdr {mac('right', 6)} dev right nud noarp",
         ),
-        comes={"right": 25},
+        comes={"right": 41},
         fast=14,
     ),
     Scenario(

@@ -334,7 +334,8 @@ impl Database {
         self.policies.check(direction, flow, by).map_err(|refusal| self.counters.refuse(Way::In, refusal))
     }
 
-    /// Looks whether associations are over because time has passed. Takes as long as there are associations: once a second.
+    /// Looks whether associations are over because time has passed, tells of those that are, and removes them, as Linux does. Takes as long as there are
+    /// associations: once a second.
     pub fn tick(&mut self, now: u64) {
         let indices: Vec<_> = self.entries.iter().map(|(index, entry)| (index, entry.number)).collect();
         for (index, number) in indices {
@@ -344,6 +345,10 @@ impl Database {
                 association.tick(now);
                 Ok(())
             });
+            if self.entries[index].association.lifetime().end(now) == End::Hard {
+                self.remove(index);
+                self.changes += 1;
+            }
         }
     }
 

@@ -247,9 +247,13 @@ fn ends_and_moves_are_reported() {
     assert_eq!(database.next_event(), Some(moved));
     arriving(&mut database, &mut other, &back).unwrap();
     assert_eq!(database.next_event(), None);
+    let before = database.changes();
     database.tick(NOW + 60);
     assert!(matches!(database.next_event(), Some(Event::End { end: End::Hard, .. })));
     assert_eq!((database.next_event(), database.lost_events()), (None, 0));
+    // What is over is not kept: with keys that are renewed there would be more and more of them.
+    assert_eq!((database.associations().count(), database.changes()), (0, before + 1));
+    assert_eq!(arriving(&mut database, &mut other, &back).unwrap_err(), Refusal::NoAssociation);
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
         Change::PortVlans(_) => ("link", Some(engine::Change::Ruleset)),
         Change::Addresses(_) => ("addresses", Some(engine::Change::Ruleset)),
         Change::Neighbour(interface, mac) => ("neighbour", Some(engine::Change::Neighbour(interface, mac))),
+        Change::Neighbours(interface) => ("neighbour", Some(engine::Change::Neighbours(interface))),
         Change::Shaping(_) => ("traffic-control", Some(engine::Change::Ruleset)),
         Change::Settings => ("settings", Some(engine::Change::Ruleset)),
         // Telling of them moves what leads there.
@@ -70,7 +71,12 @@ pub fn then(change: Change, sight: &Sight, sessions: &Sessions, told: &mut Told,
         Change::Station(station, moved) => told.station(&station, moved, sight, engine),
         Change::Shaping(_) => after.settle = true,
         Change::Settings => after.settings = true,
-        Change::Routes | Change::MarkedRoutes | Change::Addresses(_) | Change::Neighbour(..) | Change::Multicast => {}
+        Change::Routes
+        | Change::MarkedRoutes
+        | Change::Addresses(_)
+        | Change::Neighbour(..)
+        | Change::Neighbours(_)
+        | Change::Multicast => {}
     }
 }
 

@@ -79,8 +79,8 @@ pub fn obstacle(look: &Look<'_>) -> Option<Off> {
     if let Some(chain) = look.hooks.at_interface(&link.name) {
         return Some(Off::NetdevHook(chain.name.clone()));
     }
-    if let Some(filter) = look.shaping.ingress.first() {
-        return Some(Off::IngressFilter(filter.clone()));
+    if let Some(filter) = look.shaping.looks_in() {
+        return Some(Off::IngressFilter(filter));
     }
     member(link)
 }
@@ -108,7 +108,7 @@ pub fn against_xdp(look: &Look<'_>) -> Option<Off> {
     if let Some(qdisc) = &look.shaping.qdisc {
         return Some(Off::Shaped(qdisc.clone()));
     }
-    look.shaping.egress.first().map(|filter| Off::EgressFilter(filter.clone()))
+    look.shaping.looks_out().map(Off::EgressFilter)
 }
 
 /// Where the program does best: XDP, but where frames come as large segments.
@@ -127,6 +127,7 @@ mod tests {
     use super::*;
     use crate::kernel::link::{BridgePort, Vlan};
     use crate::kernel::netfilter::{BaseChain, Family};
+    use crate::kernel::shaping::Programs;
 
     fn link() -> Link {
         Link {
@@ -178,6 +179,9 @@ mod tests {
         assert_eq!((port(3, false), port(4, false), port(3, true)), (None, Some("port-state"), Some("port-guarded")));
         let filtered = Shaping { ingress: vec!["flower".to_owned()], ..Shaping::default() };
         assert_eq!(reason(&link(), &filtered, &none), Some("ingress-filter"));
+        let programs = Programs { ingress: vec![12], egress: Vec::new() };
+        let filtered = Shaping { programs, ..Shaping::default() };
+        assert_eq!(reason(&link(), &filtered, &none), Some("ingress-filter"));
         let chain = BaseChain {
             families: vec![Family::Netdev],
             hook: 0,
@@ -203,6 +207,9 @@ mod tests {
         };
         assert_eq!(against_xdp(&look(&shaping, &offloads)).map(|off| off.name()), Some("shaped"));
         assert_eq!(best(&look(&shaping, &offloads)), Place::Xdp);
+        let programs = Programs { ingress: Vec::new(), egress: vec![12] };
+        let shaping = Shaping { programs, ..Shaping::default() };
+        assert_eq!(against_xdp(&look(&shaping, &offloads)), Some(Off::EgressFilter("tcx 12".to_owned())));
         let offloads = BTreeSet::from(["tx-tcp-segmentation".to_owned()]);
         assert_eq!(best(&look(&shaping, &offloads)), Place::Tc);
     }

@@ -93,7 +93,10 @@ impl fmt::Display for Off {
                 write!(f, "qdisc {qdisc} delays or drops what it sends, and XDP would go around it: use --mode tc")
             }
             Self::IngressFilter(filter) => {
-                write!(f, "filter {filter} of somebody else looks at what comes in (`tc filter show dev ... ingress`)")
+                write!(
+                    f,
+                    "filter {filter} of somebody else looks at what comes in (`tc filter show dev ... ingress`, `bpftool net`)"
+                )
             }
             Self::EgressFilter(filter) => write!(
                 f,

@@ -6,11 +6,8 @@ use super::flows::{self, Flows};
 use super::protocol::{Answer, Counter, Filter, PAGE, Request, RuleInfo};
 use super::router::State;
 use crate::Reason;
-use crate::engine::layout::rule_flag;
+use crate::engine::layout::{hop_flag, rule_flag};
 use crate::engine::{self, Engine, Rule};
-
-/// Of a next hop: the engine in user space does it.
-const USER: u16 = 2;
 
 /// Rules that are looked at for one answer.
 const LOOKED_AT: u64 = 32 << 10;
@@ -153,7 +150,7 @@ impl State {
             step: reason.map_or(0, |reason| reason.step() as u8),
             reason: reason.map_or_else(String::new, |reason| reason.name().to_owned()),
             meaning: reason.map_or_else(String::new, |reason| reason.sentence().to_owned()),
-            is_user: self.told.is_tunnel(key.input) || hop.is_some_and(|hop| hop.flags & USER != 0),
+            is_user: self.told.is_tunnel(key.input) || hop.is_some_and(|hop| hop.flags & hop_flag::USER != 0),
         }
     }
 }

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use super::devices::Forwarding;
 use crate::kernel::conntrack::{self, Tuple};
 use crate::kernel::link::Link;
-use crate::kernel::mirror::{Change, GROUPS, Mirror};
+use crate::kernel::mirror::{Change, GROUPS, Mirror, VLANS};
 use crate::kernel::neighbour::Neighbour;
 use crate::kernel::netfilter::Hooks;
 use crate::kernel::offloads::Offloads;
 use crate::kernel::policy::Policies;
-use crate::kernel::shaping::Shaping;
+use crate::kernel::shaping::{Programs, Shaping};
 use crate::kernel::socket::{Error, Events, Protocol, Questions};
 use crate::kernel::wire::{self, Message, Request};
 
@@ -102,9 +102,12 @@ impl Sight {
         Ok(())
     }
 
-    /// Looks for hooks that come and go without an event; whether one has.
+    /// Looks for hooks, and programs at interfaces, that come and go without an event; whether one has.
     pub fn look_again(&mut self) -> bool {
-        self.netfilter.as_mut().is_some_and(|netfilter| self.hooks.look_again(netfilter))
+        let known = self.shapings.len();
+        self.shapings.retain(|index, shaping| programs(*index) == shaping.programs);
+        let have_hooks_moved = self.netfilter.as_mut().is_some_and(|netfilter| self.hooks.look_again(netfilter));
+        have_hooks_moved || self.shapings.len() != known
     }
 
     /// Reads policies of IPsec.
@@ -136,7 +139,9 @@ impl Sight {
         let unknown: BTreeSet<u32> =
             interfaces.iter().filter(|index| !self.shapings.contains_key(index)).copied().collect();
         if !unknown.is_empty() {
-            self.shapings.extend(Shaping::read(&mut self.route, &unknown, OUR_FILTERS).unwrap_or_default());
+            let mut read = Shaping::read(&mut self.route, &unknown, OUR_FILTERS).unwrap_or_default();
+            read.iter_mut().for_each(|(index, shaping)| shaping.programs = programs(*index));
+            self.shapings.extend(read);
         }
         &self.shapings
     }
@@ -200,6 +205,14 @@ impl Sight {
     }
 }
 
+/// Programs at an interface that are no filters. Without an engine in this build nobody asks.
+fn programs(interface: u32) -> Programs {
+    #[cfg(feature = "bpf")]
+    return crate::kernel::tcx::programs(interface);
+    #[cfg(not(feature = "bpf"))]
+    return (interface, Programs::default()).1;
+}
+
 /// What tells of changes, each kind by a socket of its own, so that many of one kind do not push out another.
 pub struct Ears {
     /// Links, routes, neighbours.
@@ -221,8 +234,13 @@ impl Ears {
         const DESTROYED: u32 = 1 << 2;
         const NFTABLES: u32 = 1 << 6;
         const POLICY: u32 = 1 << 3;
+        let route = Events::listen(Protocol::Route, GROUPS)?;
+        if let Err(error) = route.join(VLANS) {
+            // Before Linux 5.8 there are none.
+            tracing::debug!("VLANs of bridges are heard of with their ports only: {error}");
+        }
         Ok(Self {
-            route: Events::listen(Protocol::Route, GROUPS)?,
+            route,
             ruleset: Events::listen(Protocol::Netfilter, NFTABLES).ok(),
             conntrack: Events::listen(Protocol::Netfilter, DESTROYED).ok(),
             policies: Events::listen(Protocol::Xfrm, POLICY).ok(),

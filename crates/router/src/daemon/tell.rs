@@ -127,8 +127,9 @@ impl Told {
         let there: HashSet<Fdb> = sight.mirror.stations.values().map(entry).collect();
         let gone: Vec<Fdb> = self.stations.keys().filter(|entry| !there.contains(entry)).copied().collect();
         for entry in gone {
-            self.stations.remove(&entry);
-            self.refused += u64::from(engine.remove_fdb(&entry).is_err());
+            if let Some((port, ..)) = self.stations.remove(&entry) {
+                self.refused += u64::from(engine.remove_fdb(&entry, port).is_err());
+            }
         }
         for station in sight.mirror.stations.values() {
             self.station(station, Move::Here, sight, engine);
@@ -138,24 +139,29 @@ impl Told {
     /// Tells of one address.
     pub fn station(&mut self, station: &Station, moved: Move, sight: &Sight, engine: &Engine) {
         let entry = entry(station);
+        let before = self.stations.get(&entry).copied();
+        let was = before.map(|(port, ..)| port);
         let done = match moved {
             Move::Gone => {
                 self.stations.remove(&entry);
-                engine.remove_fdb(&entry)
+                was.map_or(Ok(()), |was| engine.remove_fdb(&entry, was))
             }
             Move::Here => {
                 let is_tagged = sends_tagged(&sight.mirror, station.port, station.vlan).unwrap_or(false);
                 let value = (station.port, station.is_local, is_tagged);
-                if self.stations.insert(entry, value) == Some(value) {
+                if before == Some(value) {
                     return;
                 }
-                engine.set_fdb(&entry, station.port, station.is_local, is_tagged)
+                self.stations.insert(entry, value);
+                engine.set_fdb(&entry, station.port, station.is_local, is_tagged, was)
             }
         };
         if done.is_err() {
             // Full: what the engine does not know goes through Linux. What is not told must not be remembered as told.
             self.stations.remove(&entry);
             self.refused += 1;
+            // Nor what was told before.
+            let _ = was.map(|was| engine.remove_fdb(&entry, was));
         }
     }
 }

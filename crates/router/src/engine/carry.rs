@@ -2,7 +2,7 @@
 //! that does. The same as `bpf/flow.h` and `bpf/execute.h` do; a test compares the two byte by byte (`crates/router/tests/carry.rs`). Whatever is not plain is asked of the
 //! program in the kernel ([`Engine::try_frame`](super::Engine::try_frame)), which makes the rules, too.
 
-use super::layout::{HOP, HOP_EPOCH, HOPS, Hop, RULE4, RULE6, State, global, rule_flag};
+use super::layout::{HOP, HOP_EPOCH, HOPS, Hop, RULE4, RULE6, State, global, hop_flag, rule_flag};
 use super::{Engine, EngineError};
 use millrace_dma::{Slots32, Slots64, Window, Word32, Word64};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -15,8 +15,8 @@ const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 
-/// Flags of a next hop: it is none of Ethernet's alone.
-const NOT_HERE: u16 = 3;
+/// Flags of a next hop that is none of Ethernet's alone.
+const NOT_HERE: u16 = hop_flag::BRIDGED | hop_flag::USER;
 
 /// What comes in front of a packet, and where it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

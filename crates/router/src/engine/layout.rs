@@ -117,6 +117,18 @@ pub mod device_flag {
     pub const SHAPED: u32 = 0x4000;
 }
 
+/// Flags of a next hop.
+pub mod hop_flag {
+    /// A port of a bridge.
+    pub const BRIDGED: u16 = 1;
+    /// The engine in user space does it.
+    pub const USER: u16 = 2;
+    /// A port of a bridge that filters VLANs: frames leave with a tag.
+    pub const TAGGED: u16 = 4;
+    /// They leave without one.
+    pub const UNTAGGED: u16 = 8;
+}
+
 /// Offsets in `struct globals`.
 pub mod global {
     /// The epoch, and that of the last change of the ruleset above it.
@@ -299,6 +311,12 @@ impl Rule {
         let state = State::of(word).filter(|state| !matches!(state, State::Empty | State::Busy))?;
         let (ports, [source, destination, new_source, new_destination]) = (places.ports, places.addresses);
         let counter = u64_at(bytes, places.counter);
+        let flags = (word >> 8) as u8;
+        // Of a bridged frame the Ethernet addresses are in the places of new ones, for its packet does not change.
+        let is_bridged = flags & rule_flag::BRIDGED != 0;
+        let (new_source, new_destination) =
+            if is_bridged { (source, destination) } else { (new_source, new_destination) };
+        let new_ports = if is_bridged { ports } else { places.new_ports };
         Some(Self {
             number,
             word,
@@ -312,15 +330,15 @@ impl Rule {
                 dscp: bytes[ports + 5],
             },
             state,
-            flags: (word >> 8) as u8,
+            flags,
             reason: bytes[ports + 7],
             epoch: u32_at(bytes, ports + 8),
             hop: u16_at(bytes, ports + 12),
             hop_epoch: u16_at(bytes, ports + 14),
             new_source: address(bytes, new_source),
             new_destination: address(bytes, new_destination),
-            new_source_port: port_at(bytes, places.new_ports),
-            new_destination_port: port_at(bytes, places.new_ports + 2),
+            new_source_port: port_at(bytes, new_ports),
+            new_destination_port: port_at(bytes, new_ports + 2),
             new_dscp: bytes[ports + 6],
             packets: counter & ((1 << COUNTER_PACKETS) - 1),
             bytes: counter >> COUNTER_PACKETS,
@@ -338,9 +356,9 @@ pub struct Hop {
     pub logical: u32,
     /// Its slot.
     pub slot: u16,
-    /// 1: bridged, 2: the engine in user space.
+    /// Bits of [`hop_flag`].
     pub flags: u16,
-    /// To which Ethernet address.
+    /// To which Ethernet address; of a port of a bridge none, for addresses are the rule's.
     pub destination: [u8; 6],
     /// From which.
     pub source: [u8; 6],
@@ -462,7 +480,6 @@ mod tests {
                     ("tags", 24),
                     ("session", 32),
                     ("mtu", 34),
-                    ("in", 36),
                     ("epoch", HOP_EPOCH),
                 ],
             ),

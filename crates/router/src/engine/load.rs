@@ -92,6 +92,7 @@ impl Engine {
             pins: config.pins.as_deref().map(super::pins::folder).transpose()?,
             fast_before: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
+            renewed: Mutex::new(None),
             object,
             seed,
         };

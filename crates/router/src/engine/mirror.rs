@@ -1,11 +1,11 @@
 //! What the daemon tells the program: interfaces, what lies on them, the bridges' tables, and that something has changed.
 
-use super::layout::{self, HOP, HOP_EPOCH, HOPS, Hop, NO_SLOT, PORT, PORTS, device_flag as flag, global};
+use super::layout::{self, HOP, HOP_EPOCH, HOPS, Hop, NO_SLOT, PORT, PORTS, device_flag as flag, global, hop_flag};
 use super::{Engine, EngineError};
 use libbpf_rs::{MapCore, MapFlags};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) const ALL_PARTS: u32 = 0x3ff;
 
@@ -133,6 +133,8 @@ pub enum Change {
     Device(u32),
     /// A neighbour at an interface: what leaves to that Ethernet address.
     Neighbour(u32, [u8; 6]),
+    /// Some neighbour at an interface.
+    Neighbours(u32),
 }
 
 impl Engine {
@@ -207,10 +209,21 @@ impl Engine {
     pub fn heartbeat(&self) -> Result<Vec<(u32, EngineError)>, EngineError> {
         let jiffies = self.jiffies()?;
         self.set(global::HEARTBEAT, jiffies);
-        if self.globals.word(global::HOPS).load(Relaxed) > HOPS / 4 * 3 {
+        if self.globals.word(global::HOPS).load(Relaxed) > HOPS / 4 * 3 && self.may_renew() {
             self.renew_hops()?;
         }
         Ok(self.look_after_judges())
+    }
+
+    /// Whether the last renewal was long enough ago: it puts every rule on trial, which somebody who takes one next hop after the other must not have often.
+    fn may_renew(&self) -> bool {
+        const SELDOM: Duration = Duration::from_secs(10);
+        let mut last = self.renewed.lock().expect("no holder panics");
+        let may = last.is_none_or(|last| last.elapsed() >= SELDOM);
+        if may {
+            *last = Some(Instant::now());
+        }
+        may
     }
 
     /// Gives all next hops back, for nobody knows which are still in use. For some milliseconds everything goes to Linux, and then each rule is
@@ -360,11 +373,19 @@ impl Engine {
         gone(self.maps.uppers.delete(&upper.key()), "a VLAN or a session cannot be taken from the router's program")
     }
 
-    /// Where an address is in a bridge. `is_local`: it is the bridge's own; `is_tagged`: the port sends this VLAN with its tag.
+    /// Where an address is in a bridge. `is_local`: it is the bridge's own; `is_tagged`: the port sends this VLAN with its tag; `was`: the port at which it
+    /// has been until now.
     ///
     /// # Errors
     /// [`EngineError::Update`].
-    pub fn set_fdb(&self, entry: &Fdb, port: u32, is_local: bool, is_tagged: bool) -> Result<(), EngineError> {
+    pub fn set_fdb(
+        &self,
+        entry: &Fdb,
+        port: u32,
+        is_local: bool,
+        is_tagged: bool,
+        was: Option<u32>,
+    ) -> Result<(), EngineError> {
         let mut value = [0; 12];
         value[..4].copy_from_slice(&port.to_le_bytes());
         value[4..8].copy_from_slice(&(u32::from(is_local) | u32::from(is_tagged) << 1).to_le_bytes());
@@ -373,20 +394,25 @@ impl Engine {
             .fdb
             .update(&entry.key(), &value, MapFlags::ANY)
             .map_err(|source| EngineError::Update { what, source })?;
-        self.bump_hops(|hop| hop.destination == entry.mac);
+        was.into_iter().for_each(|port| self.left_port(entry, port));
         Ok(())
     }
 
-    /// That an address is not there any more.
+    /// Rules that lead to an address in a bridge, at the port where it was until now, ask again. To one that was nowhere leads none.
+    fn left_port(&self, entry: &Fdb, port: u32) {
+        self.bump_hops(|hop| hop.flags & hop_flag::BRIDGED != 0 && hop.out == port || hop.destination == entry.mac);
+    }
+
+    /// That an address is not there any more, and where it was.
     ///
     /// # Errors
     /// [`EngineError::Update`].
-    pub fn remove_fdb(&self, entry: &Fdb) -> Result<(), EngineError> {
+    pub fn remove_fdb(&self, entry: &Fdb, was: u32) -> Result<(), EngineError> {
         gone(
             self.maps.fdb.delete(&entry.key()),
             "an entry of a bridge's table cannot be taken from the router's program",
         )?;
-        self.bump_hops(|hop| hop.destination == entry.mac);
+        self.left_port(entry, was);
         Ok(())
     }
 
@@ -430,7 +456,8 @@ impl Engine {
             Change::Routes => self.next_epoch(false),
             Change::Ruleset => self.next_epoch(true),
             Change::Device(ifindex) => self.bump_hops(|hop| hop.out == ifindex || hop.logical == ifindex),
-            Change::Neighbour(ifindex, mac) => self.bump_hops(|hop| hop.logical == ifindex && hop.destination == mac),
+            Change::Neighbour(ifindex, mac) => self.bump_hops(|hop| leads_to(hop, ifindex) && hop.destination == mac),
+            Change::Neighbours(ifindex) => self.bump_hops(|hop| leads_to(hop, ifindex)),
         }
     }
 
@@ -489,6 +516,11 @@ impl Engine {
             Some((number, Hop::from_bytes(&bytes)))
         })
     }
+}
+
+/// Whether a next hop may be to a neighbour at an interface. What Linux was seen to do (`RULE_SHOWN`) says only by which card, which may be below it.
+fn leads_to(hop: &Hop, ifindex: u32) -> bool {
+    hop.logical == ifindex || hop.logical == hop.out
 }
 
 pub(super) fn sa_key(destination: IpAddr, spi: u32) -> [u8; 20] {

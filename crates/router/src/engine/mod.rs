@@ -39,6 +39,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 /// Why the engine cannot do something.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +127,8 @@ pub struct Engine {
     fast_before: AtomicU64,
     /// How often all next hops were given back.
     renewals: AtomicU64,
+    /// When they were given back last because there were too many.
+    renewed: Mutex<Option<Instant>>,
     /// What makes flows lie where nobody else knows.
     seed: u64,
 }

@@ -28,6 +28,9 @@ pub const GROUPS: u32 = group(1)
     | group(25)
     | group(32);
 
+/// The group beyond those: VLANs of bridges.
+pub const VLANS: u32 = 33;
+
 const fn group(number: u32) -> u32 {
     1 << (number - 1)
 }
@@ -50,6 +53,8 @@ pub enum Change {
     Addresses(u32),
     /// The way to a neighbour at an interface, whose Ethernet address was this.
     Neighbour(u32, [u8; 6]),
+    /// The way to some neighbour at an interface, of which nothing is kept.
+    Neighbours(u32),
     /// Where a frame goes in a bridge.
     Station(Station, Move),
     /// Multicast routes.
@@ -115,6 +120,8 @@ const NEW_FILTER: u16 = 44;
 const QDISC_AND_FILTER: [u16; 6] = [36, 37, 40, 41, 44, 45];
 const SETTINGS: u16 = 80;
 const NEW_NEXT_HOP: u16 = 104;
+const NEW_VLAN: u16 = 112;
+const DELETE_VLAN: u16 = 113;
 const DELETE_NEXT_HOP: u16 = 105;
 
 impl Mirror {
@@ -211,6 +218,8 @@ impl Mirror {
             // They are not kept: the kernel does not tell of those that go with their interface.
             NEW_NEXT_HOP | DELETE_NEXT_HOP => Some(self.routes()),
             SETTINGS => Some(Change::Settings),
+            // States of the spanning tree by VLAN come by these alone (`struct br_vlan_msg`); VLANs themselves also with their port.
+            NEW_VLAN | DELETE_VLAN => wire::u32_at(body, 4).map(Change::PortVlans),
             NEW_FILTER if shaping::is_ours(body) => None,
             // Ours may have been taken away by somebody.
             kind if QDISC_AND_FILTER.contains(&kind) => wire::u32_at(body, 4).map(Change::Shaping),
@@ -261,6 +270,9 @@ impl Mirror {
     }
 
     fn new_neighbour(&mut self, body: &[u8]) -> Option<Change> {
+        if let Some(interface) = Neighbour::without_question(body) {
+            return Some(self.without_question(interface, body));
+        }
         let Some(neighbour) = Neighbour::read(body) else { return self.new_station(Station::read(body)?) };
         let key = (neighbour.interface, neighbour.address);
         let before = self.neighbours.get(&key).copied();
@@ -275,7 +287,19 @@ impl Mirror {
         (neighbour.mac != Some(old)).then_some(Change::Neighbour(key.0, old))
     }
 
+    /// It may have been asked for before; as it is now, it is not kept.
+    fn without_question(&mut self, interface: u32, body: &[u8]) -> Change {
+        const ADDRESS: u16 = 1;
+        if let Some(address) = wire::attributes(body, 12).find(ADDRESS).and_then(wire::address_of) {
+            self.neighbours.remove(&(interface, address));
+        }
+        Change::Neighbours(interface)
+    }
+
     fn delete_neighbour(&mut self, body: &[u8]) -> Option<Change> {
+        if let Some(interface) = Neighbour::without_question(body) {
+            return Some(self.without_question(interface, body));
+        }
         if let Some(neighbour) = Neighbour::read(body) {
             let key = (neighbour.interface, neighbour.address);
             let before = self.neighbours.remove(&key)?;
@@ -395,6 +419,30 @@ mod tests {
         let changes =
             [(0x20, 1), (2, 1), (4, 1), (8, 1), (2, 2), (0x20, 2), (0x20, 2)].map(|(state, last)| tell(state, last));
         assert_eq!(changes, [false, false, false, false, true, true, false]);
+    }
+
+    #[test]
+    fn a_neighbour_set_without_a_question_moves_what_leads_to_its_interface() {
+        let neighbour = |state: u16| {
+            let mut header = header::<12>(2);
+            header[4..8].copy_from_slice(&7_u32.to_ne_bytes());
+            header[8..10].copy_from_slice(&state.to_ne_bytes());
+            let request = Request::new(28, 0, &header).with(1, &[10, 0, 0, 9]).with(2, &[2, 0, 0, 0, 0, 9]);
+            request.clone().numbered(0)[16..].to_owned()
+        };
+        const NO_ARP: u16 = 0x40;
+        let mut mirror = Mirror::default();
+        mirror.apply(&message(NEW_NEIGHBOUR, &neighbour(2)));
+        assert_eq!(mirror.apply(&message(NEW_NEIGHBOUR, &neighbour(NO_ARP))), Some(Change::Neighbours(7)));
+        assert!(mirror.neighbours.is_empty());
+        assert_eq!(mirror.apply(&message(DELETE_NEIGHBOUR, &neighbour(NO_ARP))), Some(Change::Neighbours(7)));
+    }
+
+    #[test]
+    fn states_of_vlans_at_a_port_move_rules() {
+        let mut body = header::<8>(7);
+        body[4..8].copy_from_slice(&5_u32.to_ne_bytes());
+        assert_eq!(Mirror::default().apply(&message(NEW_VLAN, &body)), Some(Change::PortVlans(5)));
     }
 
     #[test]

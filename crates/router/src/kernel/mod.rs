@@ -1,14 +1,15 @@
 //! What Linux has decided and been told, read from it by netlink.
 //!
-//! - here: nothing but the list; `wire`: messages as bytes; `socket`: how they come and go;
+//! - here: nothing but the list; `wire`: messages as bytes; `socket`, `join`: how they come and go;
 //! - `link`, `address`, `neighbour`, `route`: one kind of thing each; `mirror`: all of them, kept up to date by events;
-//! - `netfilter`, `conntrack`, `policy`, `shaping`: who else looks at forwarded packets; `pppoe`: sessions;
+//! - `netfilter`, `conntrack`, `policy`, `shaping`, `tcx`: who else looks at forwarded packets; `pppoe`: sessions;
 //! - `offloads`, `settings`: how cards and the namespace are set.
 //!
 //! Why no crate does this: decision 86.
 
 pub mod address;
 pub mod conntrack;
+mod join;
 pub mod link;
 pub mod mirror;
 pub mod neighbour;
@@ -20,4 +21,6 @@ pub mod route;
 pub mod settings;
 pub mod shaping;
 pub mod socket;
+#[cfg(feature = "bpf")]
+pub mod tcx;
 pub mod wire;

@@ -33,6 +33,13 @@ const VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 const NO_ARP: u16 = 0x40;
 
 impl Neighbour {
+    /// The interface of a neighbour that needs no question, if the body of `RTM_NEWNEIGH` or `RTM_DELNEIGH` is about one. Of those that Linux makes
+    /// itself come no events; so somebody has set it by hand.
+    pub fn without_question(body: &[u8]) -> Option<u32> {
+        let is_one = *body.first()? != AF_BRIDGE && wire::u16_at(body, 8)? & NO_ARP != 0;
+        is_one.then(|| wire::u32_at(body, 4))?
+    }
+
     /// Reads the body of `RTM_NEWNEIGH` or `RTM_DELNEIGH`; `None` for entries of bridges, and for those that need no question.
     pub fn read(body: &[u8]) -> Option<Self> {
         (*body.first()? != AF_BRIDGE).then_some(())?;

@@ -1,7 +1,7 @@
 //! Whether Linux's firewall looks at forwarded packets: base chains of nftables, tables of the old iptables, and the generation that changes
 //! with every change (`linux/netfilter/nf_tables.h`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -16,6 +16,10 @@ const GET_CHAIN: u16 = NFTABLES | 4;
 const NEW_CHAIN: u16 = NFTABLES | 3;
 const NEW_GENERATION: u16 = NFTABLES | 15;
 const GET_GENERATION: u16 = NFTABLES | 16;
+
+/// Numbers of families.
+const IPV4: u8 = 2;
+const IPV6: u8 = 10;
 
 /// Length of netfilter's own header: family, version, resource.
 pub const HEADER: usize = 4;
@@ -60,6 +64,8 @@ pub struct Hooks {
     /// Versions of IP of which somebody else looks at packets first: conntrack, or what puts fragments together. What Linux before 5.14 does not tell
     /// is not known here.
     pub first: BTreeSet<Family>,
+    /// Programs of BPF, by family and number. What they do may change with each entry of their maps, of which nobody is told.
+    pub programs: BTreeSet<(Family, u32)>,
     /// There were more chains than are remembered; all families count as looked at.
     pub are_too_many: bool,
     /// Sets of nftables whose elements packets add, or that forget them after a time: nobody is told.
@@ -91,8 +97,8 @@ impl Hooks {
             Err(Error::Refused(error)) if is_absent(error) => {}
             Err(error) => return Err(error),
         }
-        for (family, number) in [(Family::Ipv4, 2), (Family::Ipv6, 10)] {
-            if has_prerouting(questions, number)? {
+        for (family, number) in [(Family::Ipv4, IPV4), (Family::Ipv6, IPV6)] {
+            if called(questions, number, 0)?.is_some_and(|(functions, _)| functions > 0) {
                 hooks.first.insert(family);
             }
         }
@@ -103,9 +109,9 @@ impl Hooks {
 
     /// Looks for what comes and goes without an event; whether something has.
     pub fn look_again(&mut self, questions: &mut Questions) -> bool {
-        let now = (legacy(), others(questions));
-        let is_news = (&self.legacy, &self.others) != (&now.0, &now.1);
-        (self.legacy, self.others) = now;
+        let now = (legacy(), others(questions), programs(questions));
+        let is_news = (&self.legacy, &self.others, &self.programs) != (&now.0, &now.1, &now.2);
+        (self.legacy, self.others, self.programs) = now;
         is_news
     }
 
@@ -116,7 +122,8 @@ impl Hooks {
             _ => format!("iptables {table}"),
         });
         let sets = self.quiet_sets.iter().map(|set| format!("nft set {set}"));
-        legacy.chain(sets).chain(self.others.iter().cloned())
+        let programs = self.programs.iter().map(|(_, number)| format!("bpf {number}"));
+        legacy.chain(sets).chain(self.others.iter().cloned()).chain(programs)
     }
 
     /// Whether something looks at forwarded packets of this family: it may change or drop them.
@@ -125,6 +132,7 @@ impl Hooks {
         self.are_too_many
             || self.chains.iter().filter(forwards).any(|chain| chain.families.contains(&family))
             || self.legacy.iter().any(|(of, _)| *of == family)
+            || self.programs.iter().any(|(of, _)| *of == family)
     }
 
     /// Whether nothing looks at packets of this family anywhere, those of this host included: nobody puts fragments together.
@@ -133,6 +141,7 @@ impl Hooks {
             && !self.first.contains(&family)
             && !self.chains.iter().any(|chain| chain.families.contains(&family))
             && !self.legacy.iter().any(|(of, _)| *of == family)
+            && !self.programs.iter().any(|(of, _)| *of == family)
     }
 
     /// The chain that looks at frames at this interface.
@@ -143,18 +152,75 @@ impl Hooks {
     }
 }
 
-/// Whether functions are called before routing, whoever they belong to (`linux/netfilter/nfnetlink_hook.h`).
-fn has_prerouting(questions: &mut Questions, family: u8) -> Result<bool, Error> {
-    const GET_HOOK: u16 = 12 << 8;
+const GET_HOOK: u16 = 12 << 8;
+
+/// What is called at a hook (`linux/netfilter/nfnetlink_hook.h`): how many functions, and the numbers of those that are programs of BPF. `None`: this
+/// kernel does not tell.
+fn called(questions: &mut Questions, family: u8, hook: u32) -> Result<Option<(usize, Vec<u32>)>, Error> {
     const NUMBER: u16 = 1;
-    let request = Request::new(GET_HOOK, wire::DUMP, &[family, 0, 0, 0]).with(NUMBER, &0_u32.to_be_bytes());
-    let found = std::cell::Cell::new(false);
-    let is_hook = |message: Message<'_>| found.set(found.get() || message.kind == GET_HOOK);
-    match questions.ask(request, || found.set(false), is_hook) {
-        Ok(()) => Ok(found.get()),
-        Err(Error::Refused(error)) if is_absent(error) => Ok(false),
+    let request = Request::new(GET_HOOK, wire::DUMP, &[family, 0, 0, 0]).with(NUMBER, &hook.to_be_bytes());
+    let found = std::cell::RefCell::new((0, Vec::new()));
+    let keep = |message: Message<'_>| {
+        let (functions, programs) = &mut *found.borrow_mut();
+        *functions += usize::from(message.kind == GET_HOOK);
+        programs.extend(program(&message));
+    };
+    match questions.ask(request, || *found.borrow_mut() = (0, Vec::new()), keep) {
+        Ok(()) => Ok(Some(found.into_inner())),
+        Err(Error::Refused(error)) if is_absent(error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The number of a program of BPF that is called; `None` for another function, of which Linux before 6.4 has no others.
+fn program(message: &Message<'_>) -> Option<u32> {
+    const CHAIN: u16 = 6;
+    const DESCRIPTION: u16 = 1;
+    const KIND: u16 = 2;
+    const PROGRAM: u32 = 2;
+    const NUMBER: u16 = 1;
+    let chain = wire::attributes(message.body, HEADER).find(CHAIN).filter(|_| message.kind == GET_HOOK)?;
+    let kind = wire::nested(chain).find(KIND).and_then(wire::be32_of)?;
+    let description = wire::nested(chain).find(DESCRIPTION).filter(|_| kind == PROGRAM)?;
+    wire::nested(description).find(NUMBER).and_then(wire::be32_of)
+}
+
+/// Programs of BPF that forwarded packets pass. Where the kernel does not tell what is called, those of all network namespaces count, if this process
+/// may see them (CAP_SYS_ADMIN).
+fn programs(questions: &mut Questions) -> BTreeSet<(Family, u32)> {
+    const FORWARDED: [u32; 3] = [0, 2, 4];
+    let (mut all, mut links) = (BTreeSet::new(), None);
+    for (family, number) in [(Family::Ipv4, IPV4), (Family::Ipv6, IPV6)] {
+        for hook in FORWARDED {
+            let programs = match called(questions, number, hook) {
+                Ok(Some((_, programs))) => programs,
+                Ok(None) => links.get_or_insert_with(linked).get(&(number.into(), hook)).cloned().unwrap_or_default(),
+                Err(_) => Vec::new(),
+            };
+            all.extend(programs.into_iter().map(|program| (family, program)));
+        }
+    }
+    all
+}
+
+/// Programs by family and hook, as their links say.
+#[cfg(feature = "bpf")]
+fn linked() -> BTreeMap<(u32, u32), Vec<u32>> {
+    use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
+    const MOST: usize = 1 << 16;
+    let mut all = BTreeMap::<_, Vec<u32>>::new();
+    for link in LinkInfoIter::default().take(MOST) {
+        if let LinkTypeInfo::Netfilter(one) = link.info {
+            all.entry((one.protocol_family, one.hooknum)).or_default().push(link.prog_id);
+        }
+    }
+    all
+}
+
+/// Nobody asks without an engine.
+#[cfg(not(feature = "bpf"))]
+fn linked() -> BTreeMap<(u32, u32), Vec<u32>> {
+    BTreeMap::new()
 }
 
 /// This kernel has it not.
@@ -216,10 +282,8 @@ fn devices(hook: &[u8]) -> Vec<String> {
 /// Of which packets a family of nftables is.
 fn families(number: u8, hook: u32) -> Vec<Family> {
     const INET: u8 = 1;
-    const IPV4: u8 = 2;
     const NETDEV: u8 = 5;
     const BRIDGE: u8 = 7;
-    const IPV6: u8 = 10;
     const INGRESS_OF_INET: u32 = 5;
     match number {
         INET if hook == INGRESS_OF_INET => vec![Family::Netdev],
@@ -335,6 +399,24 @@ mod tests {
         assert!(!ingress.look_at(Family::Ipv4));
         let legacy = Hooks { legacy: vec![(Family::Ipv6, "nat".to_owned())], ..Hooks::default() };
         assert!(legacy.look_at(Family::Ipv6) && !legacy.look_at(Family::Ipv4));
+    }
+
+    #[test]
+    fn programs_are_told_from_chains_and_other_functions() {
+        let of = |kind: u32| {
+            let bytes = message(GET_HOOK, IPV4, |request| {
+                request.with(4, b"f\0").within(6, |chain| {
+                    chain.with(2, &kind.to_be_bytes()).within(1, |inner| inner.with(1, &77_u32.to_be_bytes()))
+                })
+            });
+            program(&wire::messages(&bytes).next().unwrap())
+        };
+        assert_eq!((of(1), of(2)), (None, Some(77)));
+        let plain = message(GET_HOOK, IPV4, |request| request.with(4, b"ipv4_conntrack_in\0"));
+        assert_eq!(program(&wire::messages(&plain).next().unwrap()), None);
+        let hooks = Hooks { programs: [(Family::Ipv6, 77)].into(), ..Hooks::default() };
+        assert!(hooks.look_at(Family::Ipv6) && !hooks.are_none(Family::Ipv6) && !hooks.look_at(Family::Ipv4));
+        assert_eq!(hooks.unannounced().collect::<Vec<_>>(), ["bpf 77"]);
     }
 
     #[test]

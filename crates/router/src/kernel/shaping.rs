@@ -43,9 +43,30 @@ pub struct Shaping {
     pub egress: Vec<String>,
     /// Whether ours are there: for what comes in, and for what goes out.
     pub ours: (bool, bool),
+    /// Programs beside the filters.
+    pub programs: Programs,
+}
+
+/// Programs of BPF at an interface that are no filters (tcx), by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Programs {
+    /// For what comes in.
+    pub ingress: Vec<u32>,
+    /// For what goes out.
+    pub egress: Vec<u32>,
 }
 
 impl Shaping {
+    /// Somebody who looks at what comes in: a filter, `flower`, or a program, `tcx 12`.
+    pub fn looks_in(&self) -> Option<String> {
+        first_of(&self.ingress, &self.programs.ingress)
+    }
+
+    /// Somebody who looks at what goes out.
+    pub fn looks_out(&self) -> Option<String> {
+        first_of(&self.egress, &self.programs.egress)
+    }
+
     /// Reads what there is at these interfaces. Filters of classifier `bpf` whose name begins with `ours` are ours.
     ///
     /// # Errors
@@ -76,6 +97,10 @@ impl Shaping {
         }
         Ok(all)
     }
+}
+
+fn first_of(filters: &[String], programs: &[u32]) -> Option<String> {
+    filters.first().cloned().or_else(|| programs.first().map(|number| format!("tcx {number}")))
 }
 
 fn header(interface: u32, parent: u32) -> [u8; HEADER] {

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
+use super::join::join;
 use super::wire::{self, Message, Request};
 
 /// The kernel writes answers in pieces of at most 32 KiB.
@@ -81,6 +82,14 @@ impl Events {
         sockopt::set_socket_recv_buffer_size_force(&socket, WAITING)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, WAITING))?;
         Ok(Self { socket, buffer: vec![0; BUFFER].into_boxed_slice() })
+    }
+
+    /// Listens to one more group, whose number is above those of the mask.
+    ///
+    /// # Errors
+    /// When this kernel has no such group.
+    pub fn join(&self, group: u32) -> Result<(), Error> {
+        join(self.socket.as_fd(), group).map_err(Error::from)
     }
 
     /// The next datagram, without waiting.
@@ -232,6 +241,13 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>, Errno> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_without_a_bit_is_joined_if_there_is_one() {
+        let events = Events::listen(Protocol::Route, 0).unwrap();
+        events.join(super::super::mirror::VLANS).unwrap();
+        assert!(matches!(events.join(100_000), Err(Error::Socket(Errno::INVAL))));
+    }
 
     #[test]
     fn the_kernel_answers_and_says_no() {
