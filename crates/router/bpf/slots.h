@@ -4,11 +4,22 @@
 #define JOIN(name, version) JOIN_(name, version)
 #define OF(name) JOIN(name, V)
 
+/* The slots of a flow, in the order in which they are tried: half of them in the first half of the table, which is full before the second one
+ * is used much. So rules lie close together: 100,000 of IPv4 need half of the pages, and half of the cache where it fetches lines by two. */
+static __always_inline u32 OF(place)(u32 hash, u32 probe)
+{
+    u32 half = JOIN(JOIN(RULES, V), _MASK) >> 1;
+
+    if (probe < PROBES / 2)
+        return (hash + probe) & half;
+    return half + 1 + ((hash + probe - PROBES / 2) & half);
+}
+
 /* The live rule of a flow and its number; its word as it was when it was found. */
 static __always_inline struct OF(rule) *OF(find)(const struct OF(key) *key, u32 hash, u32 *word, u32 *number)
 {
     for (u32 probe = 0; probe < PROBES; probe++) {
-        u32 at = (hash + probe) & JOIN(JOIN(RULES, V), _MASK);
+        u32 at = OF(place)(hash, probe);
         struct OF(rule) *rule = bpf_map_lookup_elem(&OF(rules), &at);
         u32 seen;
 
@@ -32,7 +43,7 @@ static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32
                                                   int *reason)
 {
     for (u32 probe = 0; probe < PROBES; probe++) {
-        u32 at = (hash + probe) & JOIN(JOIN(RULES, V), _MASK);
+        u32 at = OF(place)(hash, probe);
         struct OF(rule) *rule = bpf_map_lookup_elem(&OF(rules), &at);
         u32 seen, claimed;
 

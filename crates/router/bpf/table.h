@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* The table of rules: open addressing, at most PROBES slots in a row.
+/* The table of rules: open addressing, at most PROBES slots, half of them in a row in each half of it.
  *
  * Who may write what, and which store pairs with which load:
  *  - A slot is claimed by cmpxchg to BUSY: from EMPTY, and two seconds after `seen` from DEAD, and from REFUSED and TRIAL, too, so that who sends

@@ -82,6 +82,17 @@ struct Table {
     mask: u32,
 }
 
+impl Table {
+    /// The slot that is tried as the one of that number: `place` of `bpf/slots.h`.
+    fn place(&self, hash: u32, probe: u32) -> u32 {
+        let half = self.mask >> 1;
+        if probe < PROBES / 2 {
+            return hash.wrapping_add(probe) & half;
+        }
+        half + 1 + (hash.wrapping_add(probe - PROBES / 2) & half)
+    }
+}
+
 /// Where things are in a rule, in words; what has 16 bits is named for its word.
 struct Places {
     addresses: usize,
@@ -242,7 +253,7 @@ impl Carrier {
             self.mix(long(12), rest, input.into())
         };
         for probe in 0..PROBES {
-            let first = (hash.wrapping_add(probe) & table.mask) * table.size;
+            let first = table.place(hash, probe) * table.size;
             let before = table.words.load(first);
             match State::of(before) {
                 Some(State::Active) => {}
