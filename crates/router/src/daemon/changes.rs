@@ -59,6 +59,8 @@ pub fn then(change: Change, sight: &Sight, sessions: &Sessions, told: &mut Told,
         Change::Link(index) | Change::PortVlans(index) => {
             (after.settle, after.sessions) = (true, true);
             report(told.device(index, sight, sessions, engine));
+            // It may have a carrier again.
+            report(engine.trust_again(index));
             // Its ports, if it is a bridge that begins to filter, or ends to.
             let ports = sight.mirror.links.values().filter(|link| link.master == Some(index)).map(|link| link.index);
             ports.for_each(|port| report(told.device(port, sight, sessions, engine)));

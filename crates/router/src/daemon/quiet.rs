@@ -1,10 +1,12 @@
-//! What changes in Linux without an event: tables of the old iptables and ebtables, sets that packets fill, programs of BPF. It is looked for every
+//! What changes in Linux without an event: tables of the old iptables and ebtables, sets that packets fill, programs of BPF, the choice
+//! between next hops. It is looked for every
 //! second, and where there is such a thing, every rule is on trial again then: what Linux drops since a second is not forwarded any more.
 
 use std::time::Duration;
 
 use super::router::State;
 use crate::engine::{self, Engine};
+use crate::kernel::settings;
 
 /// How often.
 pub const EVERY: Duration = Duration::from_secs(1);
@@ -15,6 +17,12 @@ impl State {
         if self.sight.look_again() {
             engine.bump(engine::Change::Ruleset);
             self.after.settle = true;
+        }
+        // By what Linux chooses between next hops.
+        let choices = settings::choices();
+        if choices != std::mem::replace(&mut self.sight.choices, choices) {
+            engine.bump(engine::Change::Ruleset);
+            *self.counts.entry("settings").or_default() += 1;
         }
         // A card takes tags off by now, or leaves them.
         self.after.settle |= self.interfaces.takes_tags_anew(&mut self.sight);

@@ -11,6 +11,7 @@ use crate::kernel::neighbour::Neighbour;
 use crate::kernel::netfilter::Hooks;
 use crate::kernel::offloads::Offloads;
 use crate::kernel::policy::Policies;
+use crate::kernel::settings;
 use crate::kernel::shaping::{Programs, Shaping};
 use crate::kernel::socket::{Error, Events, Protocol, Questions};
 use crate::kernel::wire::{self, Message, Request};
@@ -28,6 +29,8 @@ pub struct Sight {
     pub policies: Policies,
     /// Settings of all interfaces.
     pub forwarding: Forwarding,
+    /// How Linux chooses between next hops.
+    pub choices: [Option<i64>; 5],
     route: Questions,
     netfilter: Option<Questions>,
     xfrm: Option<Questions>,
@@ -48,6 +51,7 @@ impl Sight {
             hooks: Hooks::default(),
             policies: Policies::default(),
             forwarding: Forwarding::default(),
+            choices: settings::choices(),
             route: Questions::open(Protocol::Route)?,
             netfilter: Questions::open(Protocol::Netfilter).ok(),
             xfrm: Questions::open(Protocol::Xfrm).ok(),
@@ -70,7 +74,7 @@ impl Sight {
     }
 
     /// Reads everything but routes, after events have been lost: a full table takes seconds. One of those that were not seen may have an MTU of its
-    /// own, so that is taken for granted.
+    /// own, or several next hops, so that is taken for granted.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -79,6 +83,7 @@ impl Sight {
         mirror.route_events = self.mirror.route_events;
         mirror.left_out += self.mirror.left_out;
         mirror.has_route_mtu = true;
+        mirror.has_choice = true;
         self.mirror = mirror;
         self.read_the_rest()
     }

@@ -121,6 +121,23 @@ impl Engine {
         self.maps.fast.update_percpu(&key, &none, MapFlags::ANY).map_err(failed)
     }
 
+    /// Sends frames out of an interface again, after some were lost there: the other end of a pair that was down takes them when it is up.
+    ///
+    /// # Errors
+    /// [`EngineError::Update`].
+    pub fn trust_again(&self, ifindex: u32) -> Result<(), EngineError> {
+        let failed =
+            |source| EngineError::Update { what: "an interface cannot be told to the router's program", source };
+        let slot = self.attached.lock().expect("no holder panics").get(&ifindex).map(|one| one.slot);
+        let Some(key) = slot.map(|slot| u32::from(slot).to_le_bytes()) else { return Ok(()) };
+        let lost = self.maps.failed.lookup(&key, MapFlags::ANY).map_err(failed)?;
+        if lost.is_some_and(|lost| lost.iter().any(|byte| *byte != 0)) {
+            self.maps.failed.update(&key, &[0; 4], MapFlags::ANY).map_err(failed)?;
+            self.bump(Change::Ruleset);
+        }
+        Ok(())
+    }
+
     /// Whether a filter of the engine's is missing at an interface, where those that it has are said: for what comes in, and for what goes out.
     pub fn lacks_filters(&self, ifindex: u32, (ingress, egress): (bool, bool)) -> bool {
         let attached = self.attached.lock().expect("no holder panics");

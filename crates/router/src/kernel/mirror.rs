@@ -43,7 +43,7 @@ const MOST: usize = 1 << 20;
 pub enum Change {
     /// Routes, rules, next-hop objects: every flow may go elsewhere.
     Routes,
-    /// The same, where a rule is about marks or the like, which are not known before Linux has handled a packet.
+    /// The same, where Linux looks at what is not known before it has handled a packet: marks, or a hash by which it chooses one of several next hops.
     MarkedRoutes,
     /// An interface came, went, or is another one now.
     Link(u32),
@@ -97,6 +97,9 @@ pub struct Mirror {
     pub route_events: u64,
     /// Whether a route was seen that has an MTU of its own. It stays so: which flows go by such a route is not known here.
     pub has_route_mtu: bool,
+    /// Whether a route was seen that has several next hops, or a group of next-hop objects. It stays so. Linux chooses by a hash that a card or a socket has
+    /// made, by flow labels, and by which neighbours are there.
+    pub has_choice: bool,
     /// Entries for which there was no room.
     pub left_out: u64,
 }
@@ -123,6 +126,7 @@ const NEW_NEXT_HOP: u16 = 104;
 const NEW_VLAN: u16 = 112;
 const DELETE_VLAN: u16 = 113;
 const DELETE_NEXT_HOP: u16 = 105;
+const GET_NEXT_HOP: u16 = 106;
 
 impl Mirror {
     /// Reads everything anew but [routes](Self::read_routes).
@@ -141,6 +145,7 @@ impl Mirror {
             (Request::new(GET_NEIGHBOUR, wire::DUMP, &header::<12>(0)), true),
             (Request::new(GET_NEIGHBOUR, wire::DUMP, &header::<12>(BRIDGE)), false),
             (Request::new(GET_RULE, wire::DUMP, &header::<12>(0)), false),
+            (Request::new(GET_NEXT_HOP, wire::DUMP, &header::<8>(0)), false),
             (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(super::route::MULTICAST_IPV4)), false),
             (Request::new(GET_ROUTE, wire::DUMP, &header::<12>(super::route::MULTICAST_IPV6)), false),
         ];
@@ -216,7 +221,10 @@ impl Mirror {
             NEW_RULE => self.new_rule(Rule::read(body)?),
             DELETE_RULE => self.delete_rule(&Rule::read(body)?),
             // They are not kept: the kernel does not tell of those that go with their interface.
-            NEW_NEXT_HOP | DELETE_NEXT_HOP => Some(self.routes()),
+            NEW_NEXT_HOP | DELETE_NEXT_HOP => {
+                self.has_choice |= message.kind == NEW_NEXT_HOP && super::route::is_group(body);
+                Some(self.routes())
+            }
             SETTINGS => Some(Change::Settings),
             // States of the spanning tree by VLAN come by these alone (`struct br_vlan_msg`); VLANs themselves also with their port.
             NEW_VLAN | DELETE_VLAN => wire::u32_at(body, 4).map(Change::PortVlans),
@@ -282,8 +290,13 @@ impl Mirror {
             return Some(Change::Link(neighbour.interface));
         }
         self.neighbours.insert(key, neighbour);
+        let old = before.and_then(|before| before.mac);
+        // Of a group of next hops Linux takes those whose neighbours it knows.
+        if self.has_choice && old.is_some() != neighbour.mac.is_some() {
+            return Some(self.routes());
+        }
         // Who had no address has no packets on the way to it.
-        let old = before?.mac?;
+        let old = old?;
         (neighbour.mac != Some(old)).then_some(Change::Neighbour(key.0, old))
     }
 
@@ -302,8 +315,8 @@ impl Mirror {
         }
         if let Some(neighbour) = Neighbour::read(body) {
             let key = (neighbour.interface, neighbour.address);
-            let before = self.neighbours.remove(&key)?;
-            return before.mac.map(|old| Change::Neighbour(key.0, old));
+            let old = self.neighbours.remove(&key)?.mac?;
+            return Some(if self.has_choice { self.routes() } else { Change::Neighbour(key.0, old) });
         }
         let gone = Station::read(body)?;
         // An address that has moved is gone from its old port, and may be known at the new one already.
@@ -325,7 +338,7 @@ impl Mirror {
     }
 
     fn routes(&self) -> Change {
-        if self.further > 0 { Change::MarkedRoutes } else { Change::Routes }
+        if self.further > 0 || self.has_choice { Change::MarkedRoutes } else { Change::Routes }
     }
 
     fn new_rule(&mut self, rule: Rule) -> Option<Change> {
@@ -349,6 +362,7 @@ impl Mirror {
         let Some(entry) = Multicast::read(body) else {
             self.route_events += 1;
             self.has_route_mtu |= kind == NEW_ROUTE && super::route::has_mtu(body);
+            self.has_choice |= kind == NEW_ROUTE && super::route::has_choice(body);
             return Some(self.routes());
         };
         let key = (entry.source, entry.group);
@@ -461,6 +475,30 @@ mod tests {
             (tell(NEW_FILTER, shaping::OUR_PRIORITY), tell(DELETE_FILTER, shaping::OUR_PRIORITY)),
             (None, there)
         );
+    }
+
+    #[test]
+    fn where_linux_chooses_between_next_hops_every_change_puts_rules_on_trial() {
+        let header8 = header::<8>(0);
+        let object = |kind: u16| Request::new(NEW_NEXT_HOP, 0, &header8).with(kind, &[1, 0, 0, 0, 0, 0, 0, 0]);
+        let neighbour = |state: u16| {
+            let mut header = header::<12>(2);
+            header[8..10].copy_from_slice(&state.to_ne_bytes());
+            Request::new(NEW_NEIGHBOUR, 0, &header).with(1, &[10, 0, 0, 9]).with(2, &[2, 0, 0, 0, 0, 9])
+        };
+        let route = Request::new(NEW_ROUTE, 0, &header::<12>(2)).with(9, &[8, 0, 0, 0, 3, 0, 0, 0]);
+        let mut mirror = Mirror::default();
+        let mut tell = |kind, request: &Request| mirror.apply(&message(kind, &request.clone().numbered(0)[16..]));
+        const FAILED: u16 = 0x20;
+        assert_eq!(tell(NEW_NEXT_HOP, &object(1)), Some(Change::Routes));
+        assert_eq!((tell(NEW_NEIGHBOUR, &neighbour(FAILED)), tell(NEW_NEIGHBOUR, &neighbour(2))), (None, None));
+        assert_eq!(tell(NEW_NEXT_HOP, &object(2)), Some(Change::MarkedRoutes));
+        assert_eq!(tell(NEW_NEIGHBOUR, &neighbour(4)), None, "it is there as before");
+        assert_eq!(tell(NEW_NEIGHBOUR, &neighbour(FAILED)), Some(Change::MarkedRoutes));
+        assert_eq!(tell(NEW_NEIGHBOUR, &neighbour(2)), Some(Change::MarkedRoutes));
+        assert_eq!(tell(DELETE_NEIGHBOUR, &neighbour(2)), Some(Change::MarkedRoutes));
+        let mut other = Mirror::default();
+        assert_eq!(other.apply(&message(NEW_ROUTE, &route.clone().numbered(0)[16..])), Some(Change::MarkedRoutes));
     }
 
     proptest! {

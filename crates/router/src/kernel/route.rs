@@ -72,6 +72,16 @@ pub fn has_mtu(body: &[u8]) -> bool {
     wire::attributes(body, HEADER).find(8).is_some_and(|metrics| wire::nested(metrics).find(2).is_some())
 }
 
+/// Whether the route in the body of `RTM_NEWROUTE` leads by several next hops (`RTA_MULTIPATH`).
+pub fn has_choice(body: &[u8]) -> bool {
+    wire::attributes(body, HEADER).find(9).is_some()
+}
+
+/// Whether the next-hop object in the body of `RTM_NEWNEXTHOP` is a group of others (`NHA_GROUP`).
+pub fn is_group(body: &[u8]) -> bool {
+    wire::attributes(body, 8).find(2).is_some()
+}
+
 /// 4 or 6, of an address family.
 fn version(family: u8) -> Option<u8> {
     match family {

@@ -19,6 +19,18 @@ pub fn of_interface(family: &str, interface: &str, name: &str) -> Option<i64> {
     number(&format!("{family}/conf/{interface}/{name}"))
 }
 
+/// By what Linux chooses between next hops, of IPv4 and of IPv6, and whether it looks at neighbours for that.
+pub fn choices() -> [Option<i64>; 5] {
+    [
+        "ipv4/fib_multipath_hash_policy",
+        "ipv4/fib_multipath_hash_fields",
+        "ipv4/fib_multipath_use_neigh",
+        "ipv6/fib_multipath_hash_policy",
+        "ipv6/fib_multipath_hash_fields",
+    ]
+    .map(number)
+}
+
 /// Seconds after which conntrack forgets, by kind of flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
