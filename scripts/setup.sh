@@ -96,6 +96,8 @@ to_test() {
     # IKE, for a guest.
     need swanctl strongswan-swanctl
     need charon-systemd charon-systemd
+    # Routing daemons, beside the router.
+    [ -x /usr/lib/frr/zebra ] || packages+=(frr)
     # A PPPoE server, for a guest.
     need pppd ppp
     need pppoe-server pppoe
@@ -121,12 +123,12 @@ if [ "$purpose" = --bench ]; then
     need iperf3 iperf3
 fi
 
-# The packages of Open vSwitch, redis, nginx and strongSwan start services at once and at every start of the system. Benchmark and tests run
+# The packages of Open vSwitch, redis, nginx, strongSwan and FRR start services at once and at every start of the system. Benchmark and tests run
 # copies of their own in folders of their own, and only while they work; so where we install them, nothing shall run afterwards.
 # policy-rc.d is how Debian asks whether a package may start something; an existing one is left alone.
 policy=/usr/sbin/policy-rc.d
 quiet_services() {
-    case " ${packages[*]} " in *" openvswitch-switch-dpdk "* | *" nginx-light "* | *" redis-server "* | *" charon-systemd "*) ;; *) return 0 ;; esac
+    case " ${packages[*]} " in *" openvswitch-switch-dpdk "* | *" nginx-light "* | *" redis-server "* | *" charon-systemd "* | *" frr "*) ;; *) return 0 ;; esac
     [ -e "$policy" ] && return 0
     printf '#!/bin/sh\n# From scripts/setup.sh of Millrace, for the time of one installation.\nexit 101\n' >"$policy"
     chmod +x "$policy"
@@ -142,6 +144,9 @@ loud_services() {
     fi
     case " ${packages[*]} " in *" charon-systemd "*)
         ! command -v systemctl >/dev/null || systemctl disable strongswan >/dev/null 2>&1 || true ;;
+    esac
+    case " ${packages[*]} " in *" frr "*)
+        ! command -v systemctl >/dev/null || systemctl disable frr >/dev/null 2>&1 || true ;;
     esac
     case " ${packages[*]} " in *" redis-server "* | *" nginx-light "*)
         ! command -v systemctl >/dev/null || systemctl disable redis-server nginx >/dev/null 2>&1 || true ;;
