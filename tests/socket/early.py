@@ -99,6 +99,43 @@ def fetch(end, waits):
     assert has_met(end) == HAS_LIBRARY, "it has not met"
 
 
+def renamed():
+    """An epoll whose first number is closed goes on under its copy, and that number may be another epoll's."""
+    reads, writes = select.EPOLLIN | select.EPOLLRDHUP, select.EPOLLOUT
+    for more in (0, select.EPOLLET):
+        for watches_first in (True, False):
+            listener, pid = serve(answers)
+            first = select.epoll()
+            end = socket.socket()
+            end.setblocking(False)
+            if watches_first:
+                first.register(end, reads | writes | more)
+            number, copy = first.fileno(), select.epoll.fromfd(os.dup(first.fileno()))
+            if not watches_first:
+                first.register(end, reads | writes | more)
+            first.close()
+            other, (one, another) = select.epoll(), socket.socketpair()
+            assert other.fileno() == number
+            other.register(one, select.EPOLLIN)
+            connect(end, listener)
+            until(copy, end, writes)
+            if not more:
+                copy.modify(end, reads)
+            fetch(end, lambda: until(copy, end, select.EPOLLIN))
+            assert other.poll(0) == []
+            another.send(b"x")
+            assert other.poll(10) == [(one.fileno(), select.EPOLLIN)]
+            # Nothing of it is left in either: who has its number next is watched by nobody.
+            was = end.fileno()
+            end.close()
+            next_one, peer = socket.socketpair()
+            peer.send(b"x")
+            assert was in (next_one.fileno(), peer.fileno()) and copy.poll(0) == []
+            for file in (copy, other, one, another, next_one, peer, listener):
+                file.close()
+            ended(pid)
+
+
 def modes():
     """Level, edge, once: by poll, through the epoll, and through a copy of it that was made when it was empty."""
     reads, writes = select.EPOLLIN | select.EPOLLRDHUP, select.EPOLLOUT
@@ -308,7 +345,7 @@ def closed_by_a_child():
     ended(pid)
 
 
-TESTS = (modes, several, refused_before, connected_again, listens_later, copied_before, put_in_while_asleep, closed_by_a_child)
+TESTS = (modes, renamed, several, refused_before, connected_again, listens_later, copied_before, put_in_while_asleep, closed_by_a_child)
 
 
 def main():

@@ -191,8 +191,8 @@ impl Entry {
 pub(crate) struct Epoll {
     set: Local<Set>,
     sleepers: AtomicU32,
-    /// How many numbers it has. Written where the table is.
-    pub(crate) numbers: AtomicU32,
+    /// Its numbers, the oldest one first: what a connection has to say to the kernel goes by that.
+    numbers: Local<Vec<RawFd>>,
 }
 
 fn tagged(fd: RawFd) -> u64 {
@@ -226,10 +226,33 @@ pub(crate) fn control(epoll: RawFd, what: i32, fd: RawFd, event: Option<(u32, u6
 
 impl Epoll {
     pub(crate) fn new() -> Self {
-        Self { set: Local::new(Set::default()), sleepers: AtomicU32::new(0), numbers: AtomicU32::new(0) }
+        Self { set: Local::new(Set::default()), sleepers: AtomicU32::new(0), numbers: Local::new(Vec::new()) }
     }
 
-    fn add(&self, epoll: RawFd, fd: RawFd, stream: Arc<Stream>, events: u32, data: u64) -> Result<(), Errno> {
+    /// It has one more number.
+    pub(crate) fn called(&self, epoll: RawFd) {
+        self.numbers.lock().push(epoll);
+    }
+
+    /// It has that number no more. Whether that was the last one.
+    pub(crate) fn uncalled(&self, epoll: RawFd) -> bool {
+        let mut numbers = self.numbers.lock();
+        numbers.retain(|&number| number != epoll);
+        numbers.is_empty()
+    }
+
+    fn number(&self) -> Option<RawFd> {
+        self.numbers.lock().first().copied()
+    }
+
+    fn add(
+        self: &Arc<Self>,
+        epoll: RawFd,
+        fd: RawFd,
+        stream: Arc<Stream>,
+        events: u32,
+        data: u64,
+    ) -> Result<(), Errno> {
         if let Some(done) = self.put_back(epoll, &stream, fd, events, data) {
             return done;
         }
@@ -258,10 +281,10 @@ impl Epoll {
             self.wake(epoll, &mut set, fd);
         }
         drop(set);
-        stream.watch(epoll, fd, true);
+        stream.watch(self, fd);
         // It may have met meanwhile, in another thread.
         if !has_met && stream.live().is_some() {
-            self.met(epoll, fd);
+            self.met(fd);
         }
         Ok(())
     }
@@ -279,7 +302,7 @@ impl Epoll {
         }
         let entry = set.remove(fd)?;
         drop(set);
-        entry.stream.watch(epoll, fd, false);
+        entry.stream.watch_no_more(self, fd);
         Some(sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0))
     }
 
@@ -338,7 +361,8 @@ impl Epoll {
     }
 
     /// A connection has met.
-    pub(crate) fn met(&self, epoll: RawFd, fd: RawFd) {
+    pub(crate) fn met(&self, fd: RawFd) {
+        let Some(epoll) = self.number() else { return };
         let mut set = self.set.lock();
         let Some(entry) = set.get(fd) else { return };
         if entry.has_met || entry.stream.live().is_none() {
@@ -358,7 +382,8 @@ impl Epoll {
     }
 
     /// Another connection is to be watched in the place of one that is no more. Whether it is.
-    pub(crate) fn renew(&self, epoll: RawFd, fd: RawFd, stream: &Arc<Stream>) -> bool {
+    pub(crate) fn renew(&self, fd: RawFd, stream: &Arc<Stream>) -> bool {
+        let Some(epoll) = self.number() else { return false };
         let mut set = self.set.lock();
         let Some(mut entry) = set.remove(fd) else { return false };
         if entry.is_out {
@@ -378,20 +403,22 @@ impl Epoll {
     }
 
     /// Forgets a connection.
-    pub(crate) fn remove(&self, epoll: RawFd, fd: RawFd) {
+    pub(crate) fn remove(&self, fd: RawFd) {
         let entry = self.set.lock().remove(fd);
-        // A copy of the number would keep it in the kernel's set.
-        if entry.is_some_and(|entry| entry.is_left_behind()) {
+        // A copy of the connection's number would keep it in the kernel's set.
+        if entry.is_some_and(|entry| entry.is_left_behind())
+            && let Some(epoll) = self.number()
+        {
             let _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
     }
 
-    /// Its only number is closed: it watches nothing any more.
-    pub(crate) fn end(&self, epoll: RawFd) {
+    /// Its last number is closed: it watches nothing any more.
+    pub(crate) fn end(&self) {
         let entries = std::mem::take(&mut *self.set.lock()).entries;
         for (fd, entry) in entries.into_iter().enumerate() {
             if let Some(entry) = entry {
-                entry.stream.watch(epoll, fd as RawFd, false);
+                entry.stream.watch_no_more(self, fd as RawFd);
             }
         }
     }

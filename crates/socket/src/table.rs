@@ -119,10 +119,10 @@ pub(crate) fn begin_stream(fd: RawFd, stream: Arc<Stream>) {
 /// The set that is behind a number from now on, or none; the one that was there, if that was its only number.
 pub(crate) fn set_epoll(fd: RawFd, epoll: Option<Arc<Epoll>>) -> Option<Arc<Epoll>> {
     if let Some(epoll) = &epoll {
-        epoll.numbers.fetch_add(1, Ordering::Relaxed);
+        epoll.called(fd);
     }
     // Of two who take away the last two numbers at once, one sees that it was the last.
-    EPOLLS.set(fd, epoll).filter(|old| old.numbers.fetch_sub(1, Ordering::Relaxed) == 1)
+    EPOLLS.set(fd, epoll).filter(|old| old.uncalled(fd))
 }
 
 /// The sets from one number to another.

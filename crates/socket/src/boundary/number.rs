@@ -16,7 +16,7 @@ pub(super) fn forget(fd: c_int) {
 /// The program has no epoll under this number any more.
 fn forget_epoll(fd: c_int) {
     if let Some(set) = table::set_epoll(fd, None) {
-        set.end(fd);
+        set.end();
     }
 }
 

@@ -13,6 +13,7 @@ mod receiving;
 mod sending;
 
 use crate::counters::{self, Count, Reason, count};
+use crate::epoll::Epoll;
 use crate::lock::Local;
 use crate::meet::Left;
 use crate::shared::{Agreement, End, Shared};
@@ -20,7 +21,7 @@ use crate::sys;
 use rustix::io::Errno;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 const CANDIDATE: u8 = 0;
 const LIVE: u8 = 1;
@@ -71,8 +72,8 @@ pub(crate) struct Stream {
     pub(crate) was_full: AtomicBool,
     /// Epolls that watch it: they hear of its end.
     pub(crate) watchers: AtomicU32,
-    /// Which epolls those are, and under which number each knows it.
-    watched: Local<Vec<(RawFd, RawFd)>>,
+    /// Which epolls those are, whatever their own numbers, and under which number each knows it.
+    watched: Local<Vec<(Weak<Epoll>, RawFd)>>,
     /// A thread has slept for it otherwise than by an epoll.
     pub(crate) has_slept: AtomicBool,
     /// The program wants a signal (`O_ASYNC`) whenever something comes.
@@ -268,46 +269,50 @@ impl Stream {
     #[inline]
     pub(crate) fn settle(&self) {
         if !self.is_settled.load(Ordering::Relaxed) && !self.is_settled.swap(true, Ordering::AcqRel) {
-            let watched = self.watched.lock().clone();
-            for (epoll, fd) in watched {
-                if let Some(set) = crate::table::epoll(epoll) {
-                    set.met(epoll, fd);
-                }
+            for (epoll, fd) in self.watching() {
+                epoll.met(fd);
             }
         }
     }
 
-    /// An epoll watches it under this number, or does no more.
-    pub(crate) fn watch(&self, epoll: RawFd, fd: RawFd, begins: bool) {
+    /// The epolls that watch it, and under which number.
+    fn watching(&self) -> Vec<(Arc<Epoll>, RawFd)> {
+        let watched = self.watched.lock();
+        watched.iter().filter_map(|(epoll, fd)| Some((epoll.upgrade()?, *fd))).collect()
+    }
+
+    /// An epoll watches it under this number.
+    pub(crate) fn watch(&self, epoll: &Arc<Epoll>, fd: RawFd) {
+        self.watch_otherwise(epoll, fd, Some((Arc::downgrade(epoll), fd)));
+    }
+
+    /// An epoll watches it under this number no more.
+    pub(crate) fn watch_no_more(&self, epoll: &Epoll, fd: RawFd) {
+        self.watch_otherwise(epoll, fd, None);
+    }
+
+    fn watch_otherwise(&self, epoll: &Epoll, fd: RawFd, from_now_on: Option<(Weak<Epoll>, RawFd)>) {
         let mut watched = self.watched.lock();
-        watched.retain(|&other| other != (epoll, fd));
-        if begins {
-            watched.push((epoll, fd));
-        }
+        watched.retain(|(other, number)| *number != fd || !std::ptr::eq(other.as_ptr(), epoll));
+        watched.extend(from_now_on);
         self.watchers.store(watched.len() as u32, Ordering::Relaxed);
     }
 
     /// The socket is this connection no more, and will be another one: the epolls that watch it under that number go on with that.
     pub(crate) fn hand_on(&self, fd: RawFd, to: &Arc<Self>) {
-        let watched = self.watched.lock().clone();
-        for (epoll, _) in watched.into_iter().filter(|&(_, other)| other == fd) {
-            self.watch(epoll, fd, false);
-            if let Some(set) = crate::table::epoll(epoll)
-                && set.renew(epoll, fd, to)
-            {
-                to.watch(epoll, fd, true);
+        for (epoll, _) in self.watching().into_iter().filter(|&(_, other)| other == fd) {
+            self.watch_no_more(&epoll, fd);
+            if epoll.renew(fd, to) {
+                to.watch(&epoll, fd);
             }
         }
     }
 
     /// The number is closed: the epolls that watch it under that number forget it.
     pub(crate) fn unwatch(&self, fd: RawFd) {
-        let watched = self.watched.lock().clone();
-        for (epoll, _) in watched.into_iter().filter(|&(_, other)| other == fd) {
-            if let Some(set) = crate::table::epoll(epoll) {
-                set.remove(epoll, fd);
-            }
-            self.watch(epoll, fd, false);
+        for (epoll, _) in self.watching().into_iter().filter(|&(_, other)| other == fd) {
+            epoll.remove(fd);
+            self.watch_no_more(&epoll, fd);
         }
     }
 }
