@@ -30,6 +30,7 @@ mod soak;
 mod steady;
 mod sync;
 mod throughput;
+mod turns;
 
 use std::process::ExitCode;
 

@@ -23,8 +23,9 @@ pub struct Sample {
     pub cacheline_ns: Option<f64>,
 }
 
-/// Takes a sample, and takes it again if the distance has changed meanwhile. `None`: there is nothing to be measured, or it
-/// never stayed the same. `name` and `shown` are for what standard error is told.
+/// Takes a sample, and takes it again if the distance has changed meanwhile. `None`: there is nothing to be measured, it never stayed
+/// the same, or Ctrl-C came meanwhile, which ends what is measured too early, and as an error at times. `name` and `shown` are for what
+/// standard error is told.
 pub fn take<E>(
     cores: Cores,
     name: &str,
@@ -34,14 +35,17 @@ pub fn take<E>(
     let distance = || Trips::make(cores, PROBE).map(|trips| trips.distance());
     for _ in 0..TRIES {
         let before = distance();
-        let Some(value) = measure()? else { return Ok(None) };
+        let measured = measure();
+        if stop::asked() {
+            return Ok(None);
+        }
+        let Some(value) = measured? else { return Ok(None) };
         let after = distance();
         let line = |ns: Option<f64>| ns.map_or_else(|| "unknown".to_owned(), |ns| format!("{ns:.0} ns"));
         note(format!("{name}: {}; cache line {} before, {} after", shown(value), line(before), line(after)));
-        let steady = before.zip(after).is_none_or(|(before, after)| is_steady(before, after));
-        if steady || stop::asked() {
+        if before.zip(after).is_none_or(|(before, after)| is_steady(before, after)) {
             let cacheline_ns = before.zip(after).map(|(before, after)| (before + after) / 2.0);
-            return Ok(steady.then_some(Sample { value, cacheline_ns }));
+            return Ok(Some(Sample { value, cacheline_ns }));
         }
     }
     note(format!("{name}: given up for this round, the cores moved in each of {TRIES} tries"));

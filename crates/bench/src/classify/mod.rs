@@ -20,6 +20,7 @@ use millrace_tool::stop;
 use crate::median::median;
 use crate::rig::Cores;
 use crate::steady::{self, Sample};
+use crate::turns;
 use lookup::Case;
 use updates::Counted;
 
@@ -138,24 +139,8 @@ pub fn run(shared: &Shared, cores: Cores, args: &ClassifyArgs) -> Result<(), Fai
     let wanted = |metric| args.metric.contains(&metric);
     let mut vxlan = vxlan::Comparison::new(shared, wanted(Metric::VxlanRatio))?;
     let mut rss = wanted(Metric::RssOverhead).then(rss::Comparison::new).transpose()?;
-    let frames = traffic::frames(FLOWS);
-    let each = all.len() + vxlan.len() + usize::from(rss.is_some());
-    let steps = Steps::new("classify", u64::from(args.rounds) * each as u64);
-    for _ in 0..args.rounds {
-        for series in &mut all {
-            steps.next(format!("{}, {} rules", series.metric.words().0, series.rules));
-            series.sample(cores, &frames, args.seconds)?;
-            if stop::asked() {
-                return Err(Failure::Interrupted);
-            }
-        }
-        vxlan.measure(cores, args.seconds, &steps)?;
-        if let Some(rss) = &mut rss {
-            steps.next("rss_overhead");
-            rss.measure(shared, cores, args.seconds)?;
-        }
-    }
-    drop(steps);
+    // What was measured until it is interrupted, or fails, is printed.
+    let measured = measure_all(shared, cores, args, (&mut all, &mut vxlan, rss.as_mut()));
     let (output, rounds) = (Output::new(shared.json), args.rounds);
     let rows: Vec<Row> = all.iter().map(|series| series.row(megahertz())).collect();
     let tables = [
@@ -166,10 +151,39 @@ pub fn run(shared: &Shared, cores: Cores, args: &ClassifyArgs) -> Result<(), Fai
     for (title, rows) in tables.iter().filter(|(_, rows)| !rows.is_empty()) {
         output.rows(title, rows)?;
     }
-    match all.iter().map(|series| series.counted.wrong + series.counted.halves).sum::<u64>() {
-        0 => Ok(()),
-        wrong => Err(Failure::Found(format!("{wrong} lookups saw what no version has"))),
+    measured?;
+    let wrong: u64 = all.iter().map(|series| series.counted.wrong + series.counted.halves).sum();
+    if wrong > 0 {
+        return Err(Failure::Found(format!("{wrong} lookups saw what no version has")));
     }
+    turns::end(None)
+}
+
+/// All rounds, as far as they come.
+fn measure_all(
+    shared: &Shared,
+    cores: Cores,
+    args: &ClassifyArgs,
+    (all, vxlan, mut rss): (&mut [Series], &mut vxlan::Comparison, Option<&mut rss::Comparison>),
+) -> Result<(), Failure> {
+    let frames = traffic::frames(FLOWS);
+    let each = all.len() + vxlan.len() + usize::from(rss.is_some());
+    let steps = Steps::new("classify", u64::from(args.rounds) * each as u64);
+    for _ in 0..args.rounds {
+        for series in &mut *all {
+            if stop::asked() {
+                return Ok(());
+            }
+            steps.next(format!("{}, {} rules", series.metric.words().0, series.rules));
+            series.sample(cores, &frames, args.seconds)?;
+        }
+        vxlan.measure(cores, args.seconds, &steps)?;
+        if let Some(rss) = &mut rss {
+            steps.next("rss_overhead");
+            rss.measure(shared, cores, args.seconds)?;
+        }
+    }
+    Ok(())
 }
 
 impl Series {

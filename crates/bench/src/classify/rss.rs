@@ -59,7 +59,7 @@ impl Comparison {
         self.samples.begin();
         for (at, (name, rules)) in CASES.into_iter().enumerate() {
             if stop::asked() {
-                return Err(Failure::Interrupted);
+                break;
             }
             let shown = |value: f64| format!("{value:.3} Mpps");
             let sample = steady::take(cores, &format!("rss_overhead, {name}"), shown, || {

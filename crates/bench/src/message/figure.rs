@@ -84,11 +84,8 @@ pub fn run(shared: &Shared, (cores, buffers): (Cores, BufferArgs), work: Work<'_
     let count = mtus(from).count() * Optimisations::STEPS.len();
     let steps = Steps::new("message, buffers", count as u64);
     let mut points = Vec::new();
-    for mtu in mtus(from) {
+    'all: for mtu in mtus(from) {
         for optimisations in Optimisations::STEPS {
-            if stop::asked() {
-                return Err(Failure::Interrupted);
-            }
             steps.next(format!("buffers of {mtu} bytes, optimisations {optimisations}"));
             let ends = Ends::start(cores, BufferArgs { mtu, optimisations, ..buffers });
             let measured = ends.and_then(|ends| {
@@ -102,6 +99,10 @@ pub fn run(shared: &Shared, (cores, buffers): (Cores, BufferArgs), work: Work<'_
                 })
             });
             cores::unpin();
+            // What was measured until it is interrupted is printed.
+            if stop::asked() {
+                break 'all;
+            }
             measured.map_err(Failure::Found)?;
         }
     }
@@ -112,6 +113,9 @@ pub fn run(shared: &Shared, (cores, buffers): (Cores, BufferArgs), work: Work<'_
     note(
         "source_model_gbps is a model of the source's machine (RapidIO of 10 Gb/s), made from costs that it has published",
     );
+    if stop::asked() {
+        return Err(Failure::Interrupted);
+    }
     svg.map_or(Ok(()), |file| {
         draw(file, "bytes of a buffer", &mtus(from).map(label).collect::<Vec<_>>(), &charts(&points))
     })

@@ -1,5 +1,7 @@
 //! What is compared, and the goals.
 
+use crate::turns::{Compared, OURS, PEER};
+
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -43,55 +45,6 @@ impl Metric {
         Metric::IperfToTcp,
     ];
 
-    pub fn word(self) -> &'static str {
-        match self {
-            Metric::SmallToUcx => "small_to_ucx",
-            Metric::DoorbellToCacheline => "doorbell_to_cacheline",
-            Metric::LargeToRaw => "large_to_raw",
-            Metric::LargeToBestPeer => "large_to_best_peer",
-            Metric::LargeToEmulation => "large_to_emulation",
-            Metric::LargeToMessageMode => "large_to_message_mode",
-            Metric::Regret => "regret",
-            Metric::Overlap => "overlap",
-            Metric::OverlapByReceiver => "overlap_by_receiver",
-            Metric::RedisToTcp => "redis_to_tcp",
-            Metric::IperfToTcp => "iperf_to_tcp",
-        }
-    }
-
-    pub fn unit(self) -> &'static str {
-        match self {
-            Metric::SmallToUcx | Metric::DoorbellToCacheline | Metric::Regret => "ns",
-            Metric::LargeToRaw
-            | Metric::LargeToBestPeer
-            | Metric::LargeToEmulation
-            | Metric::LargeToMessageMode
-            | Metric::IperfToTcp => "GB/s",
-            Metric::Overlap | Metric::OverlapByReceiver => "%",
-            Metric::RedisToTcp => "requests/s",
-        }
-    }
-
-    pub fn decimals(self) -> usize {
-        if self.unit() == "GB/s" { 3 } else { 1 }
-    }
-
-    /// What a column is called.
-    pub fn column(self, column: usize) -> &'static str {
-        match (column, self) {
-            (super::OURS, _) => "millrace",
-            (_, Metric::DoorbellToCacheline) => "cache line",
-            (_, Metric::LargeToRaw) => "WRITE",
-            (_, Metric::LargeToEmulation) => "TCP over a tap",
-            (_, Metric::LargeToMessageMode) => "message mode",
-            (_, Metric::Regret) => "fastest way",
-            (_, Metric::Overlap | Metric::OverlapByReceiver) => "all of it",
-            (_, Metric::RedisToTcp | Metric::IperfToTcp) => "loopback TCP",
-            (super::PEER, _) => "ucx sm",
-            (_, _) => "open mpi",
-        }
-    }
-
     /// Bytes of its messages; for [`Metric::Regret`] they are what it finds.
     pub fn size(self) -> u64 {
         match self {
@@ -123,6 +76,56 @@ impl Metric {
             Metric::Overlap | Metric::OverlapByReceiver => "ratio >= 0.9",
             Metric::RedisToTcp | Metric::IperfToTcp => "ratio >= 1.5",
         }
+    }
+}
+
+impl Compared for Metric {
+    fn word(self) -> &'static str {
+        match self {
+            Metric::SmallToUcx => "small_to_ucx",
+            Metric::DoorbellToCacheline => "doorbell_to_cacheline",
+            Metric::LargeToRaw => "large_to_raw",
+            Metric::LargeToBestPeer => "large_to_best_peer",
+            Metric::LargeToEmulation => "large_to_emulation",
+            Metric::LargeToMessageMode => "large_to_message_mode",
+            Metric::Regret => "regret",
+            Metric::Overlap => "overlap",
+            Metric::OverlapByReceiver => "overlap_by_receiver",
+            Metric::RedisToTcp => "redis_to_tcp",
+            Metric::IperfToTcp => "iperf_to_tcp",
+        }
+    }
+
+    fn column(self, column: usize) -> &'static str {
+        match (column, self) {
+            (OURS, _) => "millrace",
+            (_, Metric::DoorbellToCacheline) => "cache line",
+            (_, Metric::LargeToRaw) => "WRITE",
+            (_, Metric::LargeToEmulation) => "TCP over a tap",
+            (_, Metric::LargeToMessageMode) => "message mode",
+            (_, Metric::Regret) => "fastest way",
+            (_, Metric::Overlap | Metric::OverlapByReceiver) => "all of it",
+            (_, Metric::RedisToTcp | Metric::IperfToTcp) => "loopback TCP",
+            (PEER, _) => "ucx sm",
+            (_, _) => "open mpi",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Metric::SmallToUcx | Metric::DoorbellToCacheline | Metric::Regret => "ns",
+            Metric::LargeToRaw
+            | Metric::LargeToBestPeer
+            | Metric::LargeToEmulation
+            | Metric::LargeToMessageMode
+            | Metric::IperfToTcp => "GB/s",
+            Metric::Overlap | Metric::OverlapByReceiver => "%",
+            Metric::RedisToTcp => "requests/s",
+        }
+    }
+
+    fn decimals(self) -> usize {
+        if self.unit() == "GB/s" { 3 } else { 1 }
     }
 }
 

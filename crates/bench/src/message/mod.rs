@@ -21,17 +21,16 @@ mod sweep;
 use std::path::PathBuf;
 
 use clap::Args;
+use millrace_tool::cores;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
-use millrace_tool::output::{Cell, Output, Row, note};
-use millrace_tool::progress::Steps;
-use millrace_tool::{cores, stop};
+use millrace_tool::output::{Cell, Output, Row};
 
 use crate::cacheline::Trips;
 use crate::median::median;
 use crate::peers::samples::Samples;
 use crate::rig::Cores;
-use crate::steady;
+use crate::turns::{self, BESIDE, Compared, OURS, PEER};
 use drive::{Ends, Line};
 use end::BufferArgs;
 use metric::Metric;
@@ -123,11 +122,6 @@ enum Sweep {
     Mtu,
 }
 
-/// Columns of the samples.
-const OURS: usize = 0;
-const PEER: usize = 1;
-const BESIDE: usize = 2;
-
 /// Runs the benchmark.
 pub fn run(shared: &Shared, cores: Cores, args: &MessageArgs) -> Result<(), Failure> {
     cores::unpin();
@@ -144,56 +138,21 @@ pub fn run(shared: &Shared, cores: Cores, args: &MessageArgs) -> Result<(), Fail
     }
     let mut all: Vec<Samples<3, Metric>> = args.metric.iter().map(|&metric| Samples::new(metric)).collect();
     let mut lines: Vec<Vec<Line>> = vec![Vec::new(); all.len()];
-    let mut absent: Vec<(Metric, usize)> = Vec::new();
-    let (mut failed, mut worst) = (None, 0);
-    let steps = Steps::new("message", u64::from(args.rounds) * all.len() as u64);
-    // What was measured until it is interrupted is printed.
-    'all: for _ in 0..args.rounds {
-        for (samples, lines) in all.iter_mut().zip(&mut lines) {
-            let metric = samples.metric;
-            steps.next(metric.word());
-            samples.begin();
-            // Both columns of it come from one sweep.
-            let mut fastest = None;
-            for column in [OURS, PEER, BESIDE] {
-                if stop::asked() {
-                    break 'all;
-                }
-                if absent.contains(&(metric, column)) {
-                    continue;
-                }
-                let shown = |value: f64| format!("{value:.*} {}", metric.decimals(), metric.unit());
-                let name = format!("{} {}", metric.word(), metric.column(column));
-                let taken = steady::take(cores, &name, shown, || match (metric, column) {
-                    (Metric::Regret, OURS) => {
-                        let regret = sweep::regret((cores, args.buffers), args.seconds / 20.0)?;
-                        (fastest, worst) = (Some(regret.fastest), regret.size);
-                        Ok(Some(regret.chosen))
-                    }
-                    (Metric::Regret, PEER) => Ok(fastest),
-                    _ => measure((cores, args.buffers), args.seconds, metric, column, lines),
-                });
-                match taken {
-                    Ok(sample) => samples.add(column, sample),
-                    Err(why) => {
-                        note(format!("{name}: left out: {why}"));
-                        absent.push((metric, column));
-                        if column == OURS {
-                            failed.get_or_insert(format!("{name}: {why}"));
-                        }
-                    }
-                }
-            }
+    // Both columns of the regret come from one sweep.
+    let (mut worst, mut fastest) = (0, None);
+    let failed = turns::take("message", cores, args.rounds, &mut all, |at, metric, column| match (metric, column) {
+        (Metric::Regret, OURS) => {
+            let regret = sweep::regret((cores, args.buffers), args.seconds / 20.0)?;
+            (fastest, worst) = (Some(regret.fastest), regret.size);
+            Ok(Some(regret.chosen))
         }
-    }
-    drop(steps);
+        (Metric::Regret, PEER) => Ok(fastest),
+        _ => measure((cores, args.buffers), args.seconds, metric, column, &mut lines[at]),
+    });
     let rows: Vec<Row> =
         all.iter().zip(&lines).map(|(samples, lines)| row(samples, lines, (worst, args.buffers))).collect();
     Output::new(shared.json).rows(&format!("medians of up to {} rounds", args.rounds), &rows)?;
-    if stop::asked() {
-        return Err(Failure::Interrupted);
-    }
-    failed.map_or(Ok(()), |why| Err(Failure::Found(why)))
+    turns::end(failed)
 }
 
 /// One sample. `None`: this metric has no such column, or the sample says nothing. Errors are sentences.

@@ -12,6 +12,7 @@ use super::drive::{Ends, Line};
 use super::end::BufferArgs;
 use crate::median::median;
 use crate::rig::Cores;
+use crate::turns;
 
 /// 1 byte to 16 MiB.
 const SIZES: [usize; 14] = [
@@ -63,6 +64,9 @@ fn point(ends: &Ends, size: usize, seconds: f64) -> Result<Point, String> {
     let ways: Vec<Option<Scheme>> = Scheme::ALL.into_iter().filter(possible).map(Some).chain([None]).collect();
     let mut times = vec![Vec::new(); ways.len()];
     for _ in 0..TURNS {
+        if stop::asked() {
+            return Err("interrupted".to_owned());
+        }
         for (way, times) in ways.iter().zip(&mut times) {
             times.push(ends.latency(size, *way, seconds)?.value);
         }
@@ -90,21 +94,28 @@ pub fn run(shared: &Shared, (cores, buffers): (Cores, BufferArgs), seconds: f64)
     let steps = Steps::new("message", SIZES.len() as u64);
     let mut rows = Vec::new();
     for size in SIZES {
+        steps.next(format!("{size} bytes"));
+        let of_size = rows_of((&ends, buffers), size, seconds / TURNS as f64);
+        // What was measured until it is interrupted is printed.
         if stop::asked() {
             break;
         }
-        steps.next(format!("{size} bytes"));
-        let point = point(&ends, size, seconds / TURNS as f64).map_err(Failure::Found)?;
-        let ways = point.ways.iter().map(|(way, time)| (Some(*way), *time)).chain([(None, point.chosen)]);
-        for (way, time) in ways {
-            // Messages one after the other say little about how fast short ones go together.
-            let flow = ends.bandwidth(size, way, seconds / TURNS as f64).map_err(Failure::Found)?;
-            rows.push(row((size, way), buffers, (time, &flow), way.is_none().then(|| point.regret())));
-        }
+        rows.extend(of_size.map_err(Failure::Found)?);
     }
     drop(steps);
     Output::new(shared.json).rows("messages one way, and one after the other", &rows)?;
-    if stop::asked() { Err(Failure::Interrupted) } else { Ok(()) }
+    turns::end(None)
+}
+
+fn rows_of((ends, buffers): (&Ends, BufferArgs), size: usize, seconds: f64) -> Result<Vec<Row>, String> {
+    let point = point(ends, size, seconds)?;
+    let ways = point.ways.iter().map(|(way, time)| (Some(*way), *time)).chain([(None, point.chosen)]);
+    let row_of = |(way, time): (Option<Scheme>, f64)| {
+        // Messages one after the other say little about how fast short ones go together.
+        let flow = ends.bandwidth(size, way, seconds)?;
+        Ok(row((size, way), buffers, (time, &flow), way.is_none().then(|| point.regret())))
+    };
+    ways.map(row_of).collect()
 }
 
 fn row(

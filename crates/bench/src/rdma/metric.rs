@@ -4,6 +4,7 @@ use super::cards::Wire;
 use super::others::Other;
 use super::ours::Work;
 use super::slurpoe::Frames;
+use crate::turns::{Compared, OURS, PEER};
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -91,27 +92,6 @@ impl Metric {
         Metric::Slurpoe1mToRoce,
     ];
 
-    pub fn word(self) -> &'static str {
-        match self {
-            Metric::Write1mToCma => "write_1m_to_cma",
-            Metric::WriteColdToCma => "write_cold_to_cma",
-            Metric::Read1mToCma => "read_1m_to_cma",
-            Metric::Write1mToUcx => "write_1m_to_ucx",
-            Metric::Write8ToUcx => "write_8_to_ucx",
-            Metric::Write8ByCardToCacheline => "write_8_by_card_to_cacheline",
-            Metric::Send64ToLibfabric => "send_64_to_libfabric",
-            Metric::Wire8ToTcp => "wire_8_to_tcp",
-            Metric::Wire1mToTcp => "wire_1m_to_tcp",
-            Metric::Veth8ToTcp => "veth_8_to_tcp",
-            Metric::WritesPerS => "writes_per_s",
-            Metric::LossGoodput => "loss_goodput",
-            Metric::Register1mAgainUs => "register_1m_again_us",
-            Metric::AppCpuPercent => "app_cpu_percent",
-            Metric::SlurpoeToRoce => "slurpoe_to_roce",
-            Metric::Slurpoe1mToRoce => "slurpoe_1m_to_roce",
-        }
-    }
-
     /// What the two programs do.
     pub fn work(self) -> Work {
         let (op, measure, size) = match self {
@@ -161,8 +141,8 @@ impl Metric {
     pub fn frames(self, column: usize) -> Option<Frames> {
         use millrace_slurpoe::Wire::{RoceV2, Slurpoe};
         let (wire, mtu) = match (self, column) {
-            (Metric::SlurpoeToRoce | Metric::Slurpoe1mToRoce, super::OURS) => (Slurpoe, 4096),
-            (Metric::SlurpoeToRoce | Metric::Slurpoe1mToRoce, super::PEER) => (RoceV2, 4096),
+            (Metric::SlurpoeToRoce | Metric::Slurpoe1mToRoce, OURS) => (Slurpoe, 4096),
+            (Metric::SlurpoeToRoce | Metric::Slurpoe1mToRoce, PEER) => (RoceV2, 4096),
             // RoCE v2 has no packets of that size.
             (Metric::Slurpoe1mToRoce, _) => (Slurpoe, 8192),
             _ => return None,
@@ -173,35 +153,6 @@ impl Metric {
     /// Cards of a third column.
     pub fn beside(self) -> Option<Wire> {
         (self == Metric::LossGoodput).then_some(Wire::LossyPlain)
-    }
-
-    /// What a column is called.
-    pub fn column(self, column: usize) -> &'static str {
-        match (column, self.peer()) {
-            (super::OURS, _) => "millrace",
-            (super::PEER, Peer::Other(other)) => other.word(),
-            (super::PEER, Peer::Cards(Wire::None)) => "library",
-            (super::PEER, Peer::Cards(_)) => "no loss",
-            (super::PEER, Peer::Line) => "cache line",
-            (super::PEER, Peer::First) => "first time",
-            (super::PEER, Peer::Frames) => "RoCE v2",
-            (_, Peer::Frames) => "8192 bytes in a packet",
-            _ => "go-back-N",
-        }
-    }
-
-    pub fn unit(self) -> &'static str {
-        match self.work().measure {
-            "latency" | "alone" => "ns",
-            "asleep" => "%",
-            "rate" => "M/s",
-            "register" => "us",
-            _ => "GB/s",
-        }
-    }
-
-    pub fn decimals(self) -> usize {
-        if self.unit() == "ns" { 0 } else { 3 }
     }
 
     pub fn goal(self) -> &'static str {
@@ -220,6 +171,57 @@ impl Metric {
             Metric::SlurpoeToRoce => "ratio < 1",
             Metric::Slurpoe1mToRoce => "ratio > 1",
         }
+    }
+}
+
+impl Compared for Metric {
+    fn word(self) -> &'static str {
+        match self {
+            Metric::Write1mToCma => "write_1m_to_cma",
+            Metric::WriteColdToCma => "write_cold_to_cma",
+            Metric::Read1mToCma => "read_1m_to_cma",
+            Metric::Write1mToUcx => "write_1m_to_ucx",
+            Metric::Write8ToUcx => "write_8_to_ucx",
+            Metric::Write8ByCardToCacheline => "write_8_by_card_to_cacheline",
+            Metric::Send64ToLibfabric => "send_64_to_libfabric",
+            Metric::Wire8ToTcp => "wire_8_to_tcp",
+            Metric::Wire1mToTcp => "wire_1m_to_tcp",
+            Metric::Veth8ToTcp => "veth_8_to_tcp",
+            Metric::WritesPerS => "writes_per_s",
+            Metric::LossGoodput => "loss_goodput",
+            Metric::Register1mAgainUs => "register_1m_again_us",
+            Metric::AppCpuPercent => "app_cpu_percent",
+            Metric::SlurpoeToRoce => "slurpoe_to_roce",
+            Metric::Slurpoe1mToRoce => "slurpoe_1m_to_roce",
+        }
+    }
+
+    fn column(self, column: usize) -> &'static str {
+        match (column, self.peer()) {
+            (OURS, _) => "millrace",
+            (PEER, Peer::Other(other)) => other.word(),
+            (PEER, Peer::Cards(Wire::None)) => "library",
+            (PEER, Peer::Cards(_)) => "no loss",
+            (PEER, Peer::Line) => "cache line",
+            (PEER, Peer::First) => "first time",
+            (PEER, Peer::Frames) => "RoCE v2",
+            (_, Peer::Frames) => "8192 bytes in a packet",
+            _ => "go-back-N",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self.work().measure {
+            "latency" | "alone" => "ns",
+            "asleep" => "%",
+            "rate" => "M/s",
+            "register" => "us",
+            _ => "GB/s",
+        }
+    }
+
+    fn decimals(self) -> usize {
+        if self.unit() == "ns" { 0 } else { 3 }
     }
 }
 

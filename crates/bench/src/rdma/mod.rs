@@ -15,17 +15,16 @@ mod sweep;
 use std::path::PathBuf;
 
 use clap::Args;
+use millrace_tool::cores;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
-use millrace_tool::output::{Output, Row, note};
-use millrace_tool::progress::Steps;
-use millrace_tool::{cores, stop};
+use millrace_tool::output::{Output, Row};
 
 use crate::cacheline::Trips;
 use crate::median::median;
 use crate::peers::samples::Samples;
 use crate::rig::Cores;
-use crate::steady;
+use crate::turns::{self, BESIDE, Compared, OURS, PEER};
 use cards::Cards;
 use metric::Metric;
 use ours::{Line, Programs};
@@ -123,11 +122,6 @@ struct Bench {
     programs: Programs,
 }
 
-/// Columns of the samples.
-const OURS: usize = 0;
-const PEER: usize = 1;
-const BESIDE: usize = 2;
-
 /// Runs the benchmark.
 pub fn run(shared: &Shared, cores: Cores, args: &RdmaArgs) -> Result<(), Failure> {
     // The programs pin themselves.
@@ -142,40 +136,12 @@ pub fn run(shared: &Shared, cores: Cores, args: &RdmaArgs) -> Result<(), Failure
     }
     let mut all: Vec<Samples<3, Metric>> = args.metric.iter().map(|&metric| Samples::new(metric)).collect();
     let mut lines: Vec<Vec<Line>> = vec![Vec::new(); all.len()];
-    let mut absent: Vec<(Metric, usize)> = Vec::new();
-    let mut failed = None;
-    let steps = Steps::new("rdma", u64::from(args.rounds) * all.len() as u64);
-    for _ in 0..args.rounds {
-        for (samples, lines) in all.iter_mut().zip(&mut lines) {
-            let metric = samples.metric;
-            steps.next(metric.word());
-            samples.begin();
-            for column in [OURS, PEER, BESIDE] {
-                if stop::asked() {
-                    return Err(Failure::Interrupted);
-                }
-                if absent.contains(&(metric, column)) {
-                    continue;
-                }
-                let shown = |value: f64| format!("{value:.*} {}", metric.decimals(), metric.unit());
-                let name = format!("{} {}", metric.word(), metric.column(column));
-                match steady::take(cores, &name, shown, || measure(&bench, metric, column, lines)) {
-                    Ok(sample) => samples.add(column, sample),
-                    Err(why) => {
-                        note(format!("{name}: left out: {why}"));
-                        absent.push((metric, column));
-                        if column == OURS {
-                            failed.get_or_insert(format!("{name}: {why}"));
-                        }
-                    }
-                }
-            }
-        }
-    }
-    drop(steps);
+    let failed = turns::take("rdma", cores, args.rounds, &mut all, |at, metric, column| {
+        measure(&bench, metric, column, &mut lines[at])
+    });
     let rows: Vec<Row> = all.iter().zip(&lines).map(|(samples, lines)| row(samples, lines)).collect();
     Output::new(shared.json).rows(&format!("medians of up to {} rounds", args.rounds), &rows)?;
-    failed.map_or(Ok(()), |why| Err(Failure::Found(why)))
+    turns::end(failed)
 }
 
 /// WRITE of so many bytes on one host in GB/s: what moves bytes with nothing around it. Errors are sentences.

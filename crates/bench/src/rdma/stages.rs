@@ -13,6 +13,7 @@ use super::Bench;
 use super::cards::{Cards, Wire};
 use super::ours::{self, Work};
 use crate::median::median;
+use crate::turns;
 
 const SIZES: [u64; 3] = [8, 4096, 64 << 10];
 const WAYS: [(Wire, &str); 3] = [(Wire::None, "one host"), (Wire::Card, "frames by a card"), (Wire::Memory, "a wire")];
@@ -31,13 +32,15 @@ struct Stamp {
 pub fn run(shared: &Shared, bench: &Bench) -> Result<(), Failure> {
     let mut rows = Vec::new();
     let steps = Steps::new("rdma, stages", (WAYS.len() * SIZES.len()) as u64);
-    for (wire, path) in WAYS {
+    'all: for (wire, path) in WAYS {
         for size in SIZES {
-            if stop::asked() {
-                return Err(Failure::Interrupted);
-            }
             steps.next(format!("{path}, {size} bytes"));
-            match measure(bench, wire, size) {
+            let measured = measure(bench, wire, size);
+            // What was measured until it is interrupted is printed.
+            if stop::asked() {
+                break 'all;
+            }
+            match measured {
                 Ok(trips) => rows.push(row(wire, path, size, &trips)),
                 Err(why) => note(format!("{path}, {size} bytes: {why}")),
             }
@@ -45,7 +48,7 @@ pub fn run(shared: &Shared, bench: &Bench) -> Result<(), Failure> {
     }
     drop(steps);
     Output::new(shared.json).rows("one SEND, medians in ns", &rows)?;
-    if rows.is_empty() { Err(Failure::Found("nothing could be measured".to_owned())) } else { Ok(()) }
+    turns::end(rows.is_empty().then(|| "nothing could be measured".to_owned()))
 }
 
 /// A SEND: how long each stage took, and all of them.

@@ -48,20 +48,25 @@ struct Point {
 pub fn run(shared: &Shared, bench: &Bench, svg: Option<&Path>) -> Result<(), Failure> {
     let mut points = Vec::new();
     let steps = Steps::new("rdma, sizes", (3 * WAYS.len() * SIZES.len()) as u64);
-    for op in ["write", "read", "send"] {
+    'all: for op in ["write", "read", "send"] {
         for (way, (_, name)) in WAYS.iter().enumerate() {
             for size in SIZES {
-                if stop::asked() {
-                    return Err(Failure::Interrupted);
-                }
                 steps.next(format!("{op}, {name}, {size} bytes"));
-                points.push(measure(bench, op, way, size));
+                let point = measure(bench, op, way, size);
+                // What was measured until it is interrupted is printed.
+                if stop::asked() {
+                    break 'all;
+                }
+                points.push(point);
             }
         }
     }
     drop(steps);
     let rows: Vec<Row> = points.iter().map(row).collect();
     Output::new(shared.json).rows("by size of message", &rows)?;
+    if stop::asked() {
+        return Err(Failure::Interrupted);
+    }
     svg.map_or(Ok(()), |file| picture(file, &points))
 }
 
@@ -84,7 +89,9 @@ fn measure(bench: &Bench, op: &'static str, way: usize, size: u64) -> Point {
             Ok(())
         }),
     };
-    if let Err(why) = result {
+    if let Err(why) = result
+        && !stop::asked()
+    {
         note(format!("{op}, {}, {size} bytes: {why}", WAYS[way].1));
     }
     point
