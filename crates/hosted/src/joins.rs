@@ -4,6 +4,8 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often as long as it took a user waits until it is his turn again: he has a ninth of the thread.
@@ -19,24 +21,35 @@ pub(crate) fn worked() -> Duration {
 
 /// Users who have come or gone a moment ago, and from when on they may again.
 #[derive(Default)]
-pub(crate) struct Joins(BTreeMap<u32, Instant>);
+pub(crate) struct Joins {
+    users: BTreeMap<u32, Instant>,
+    /// What all of it has taken, ever, in nanoseconds.
+    spent: Arc<AtomicU64>,
+}
 
 impl Joins {
+    /// What it takes is added there.
+    pub fn new(spent: Arc<AtomicU64>) -> Self {
+        Self { users: BTreeMap::new(), spent }
+    }
+
     /// Whether it is that user's turn.
     pub fn may(&self, user: u32, now: Instant) -> bool {
-        self.0.get(&user).is_none_or(|from| *from <= now)
+        self.users.get(&user).is_none_or(|from| *from <= now)
     }
 
     /// Somebody of that user has come or gone, which has taken so long until now.
     pub fn charge(&mut self, user: u32, took: Duration, now: Instant) {
-        self.0.retain(|_, from| *from > now);
-        let from = self.0.get(&user).copied().unwrap_or(now) + took * PAUSE;
-        self.0.insert(user, from.min(now + LONGEST));
+        self.users.retain(|_, from| *from > now);
+        let from = self.users.get(&user).copied().unwrap_or(now) + took * PAUSE;
+        self.users.insert(user, from.min(now + LONGEST));
+        // Relaxed: a count, which orders nothing.
+        self.spent.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Whether somebody has to wait.
     pub fn has_waiting(&self, now: Instant) -> bool {
-        self.0.values().any(|from| *from > now)
+        self.users.values().any(|from| *from > now)
     }
 }
 
@@ -66,6 +79,6 @@ mod tests {
         now += LONGEST;
         assert!(joins.may(7, now) && !joins.has_waiting(now));
         joins.charge(8, took, now);
-        assert_eq!(joins.0.len(), 1, "who waits for nothing is forgotten");
+        assert_eq!(joins.users.len(), 1, "who waits for nothing is forgotten");
     }
 }

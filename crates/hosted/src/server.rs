@@ -7,8 +7,9 @@ use rustix::fd::OwnedFd;
 use rustix::io::{Errno, write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// With what the engine of messages of a card starts.
 pub struct Start {
@@ -23,6 +24,7 @@ pub struct Server {
     listener: Listener,
     stop: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
+    spent: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,12 +36,18 @@ impl Server {
     pub fn listen(path: PathBuf) -> Result<Self, Errno> {
         let listener = Listener::at(path)?;
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        Ok(Self { listener, stop: Arc::default(), bell, thread: None })
+        Ok(Self { listener, stop: Arc::default(), bell, spent: Arc::default(), thread: None })
     }
 
     /// Which socket it is, whatever it is called: the numbers of its file system, and there.
     pub fn socket(&self) -> (u64, u64) {
         self.listener.socket()
+    }
+
+    /// How much of a core its thread has spent on programs that come and go, ever.
+    pub fn spent_on_joins(&self) -> Duration {
+        // Relaxed: a count, which orders nothing.
+        Duration::from_nanos(self.spent.load(Ordering::Relaxed))
     }
 
     /// Serves programs from now on. To be called when the process has the rights that it keeps.
@@ -49,7 +57,7 @@ impl Server {
     pub fn start(&mut self, start: Start) -> std::io::Result<()> {
         let Start { cpu, may } = start;
         let Some(listener) = self.listener.take() else { return Ok(()) };
-        let (stop, bell) = (self.stop.clone(), self.bell.clone());
+        let (stop, bell, spent) = (self.stop.clone(), self.bell.clone(), self.spent.clone());
         millrace_served::remember_cores();
         let run = move || {
             if let Some(cpu) = cpu {
@@ -58,7 +66,7 @@ impl Server {
                 // A core that has gone since it was looked at: then it runs on any other.
                 let _ = rustix::thread::sched_setaffinity(None, &set);
             }
-            Worker::new(may, listener, bell).run(&stop);
+            Worker::new(may, listener, bell, spent).run(&stop);
         };
         self.thread = Some(std::thread::Builder::new().name("millrace-mess".into()).spawn(run)?);
         Ok(())

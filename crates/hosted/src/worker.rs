@@ -11,7 +11,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often the sockets are looked at while something moves.
@@ -47,8 +47,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub fn new(may: May, listener: OwnedFd, bell: Arc<OwnedFd>) -> Self {
-        let (service, clients, graves, strangers, joins, full) = Default::default();
+    /// `spent`: to which is added what coming and going takes, in nanoseconds.
+    pub fn new(may: May, listener: OwnedFd, bell: Arc<OwnedFd>, spent: Arc<AtomicU64>) -> Self {
+        let (service, clients, graves, strangers, full) = Default::default();
+        let joins = Joins::new(spent);
         Self { service, may, listener, bell, clients, graves, strangers, joins, full }
     }
 

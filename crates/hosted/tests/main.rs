@@ -51,6 +51,11 @@ impl Card {
         (one, other)
     }
 
+    /// How much of a core the card has spent on programs that come and go.
+    pub(crate) fn spent_on_joins(&self) -> Duration {
+        self.server.as_ref().unwrap().spent_on_joins()
+    }
+
     pub(crate) fn end(&mut self) {
         self.server = None;
     }
