@@ -1,4 +1,5 @@
 //! Tests of the agent.
 
+mod captures;
 mod switch;
 mod wire;
