@@ -27,6 +27,7 @@ run queues queues
 run classify classify
 run esp esp --size 64,576,1400
 run rdma rdma
+run agent agent
 run rdma-sizes rdma --sweep --svg "$results/rdma.svg"
 run message message --rounds 3
 run message-sizes message --sweep

@@ -204,7 +204,7 @@ fi
 [ "$purpose" != --test ] || "$(dirname "$0")/quic-peers.sh" "$target/quic-peers"
 # A controller of OpenFlow, for the case `agent`.
 if [ "$purpose" = --test ] && ! "$target/os-ken/bin/python" -c "import os_ken" 2>/dev/null; then
-    { python3 -m venv "$target/os-ken" && "$target/os-ken/bin/pip" install --quiet os-ken; } ||
+    { python3 -m venv "$target/os-ken" && "$target/os-ken/bin/pip" install --quiet --disable-pip-version-check os-ken==4.2.2; } ||
         echo "setup: os-ken cannot be had, so the case agent has no learning switch"
 fi
 echo "setup: $(cargo --version), $(command -v cargo)"

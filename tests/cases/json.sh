@@ -54,6 +54,10 @@ json "bench metric size value on off encap decap ovs ratio_to_ovs count" \
     bench classify --rounds 1 --seconds 0.1 --metric vxlan_ratio --size 64
 json "bench path work metric algorithm size value goal seal_ns cipher_ns open_to_cipher open_ns mpps gbps count" \
     bench esp --rounds 1 --seconds 0.01 --algorithm aes-gcm-128,chacha20-poly1305,aes-cbc-128-sha256
+if command -v ovs-ofctl >/dev/null; then
+    json "bench controller way flows flow_mods flow_mods_per_s goal refused frames_per_s frames dropped longest_us" \
+        bench agent --flows 100 --seconds 0.1
+fi
 if [ -e /usr/include/infiniband/verbs.h ] && [ -e "$(dirname "$millrace")/verbs/libibverbs.so.1" ]; then
     json "bench metric op size placement wire unit millrace peer peer_is ratio goal cpu_app cpu_target cpu_card copies count" \
         bench rdma --rounds 1 --seconds 0.1 --metric register_1m_again_us,write_1m_to_cma,slurpoe_to_roce

@@ -55,7 +55,10 @@ pub enum FlowRequest {
     /// Asks how much there is.
     Info,
     /// Asks for an eventfd that can be read when something has happened to the flow table. A later one takes its place.
-    Watch,
+    Watch {
+        /// Whether only rules that have gone count, and are told of.
+        removed: bool,
+    },
     /// Asks what has happened.
     Events {
         /// After which event.
@@ -169,6 +172,8 @@ pub struct FlowOptions {
     pub everyone: bool,
     /// Whether what it adds is to be all that there is: what else is meant goes, and what is there already stays as it is.
     pub replace: bool,
+    /// Whether numbers are enough for an answer: what was changed is not listed.
+    pub brief: bool,
 }
 
 /// One change.
@@ -374,7 +379,7 @@ pub struct FlowCommitted {
     pub modified: u64,
     /// Rules that went, and nothing took their place.
     pub removed: u64,
-    /// Rules, groups and meters that the transaction has changed, as lines: the first of them.
+    /// Rules, groups and meters that the transaction has changed, as lines: the first of them; none if the answer was to be brief.
     pub changed: Vec<FlowChanged>,
     /// How many more there are.
     pub omitted: u64,

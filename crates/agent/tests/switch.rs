@@ -244,6 +244,15 @@ fn loose_and_strict_changes_mean_what_section_6_4_says() {
     let strict = FlowMod { command: command::DELETE_STRICT, ..flow(9, tcp(80), vec![]) };
     assert_eq!(world.refused(&Message::FlowMod(strict)), None);
     assert_eq!(world.rules().len(), 4);
+    // One that is meant by its match in all tables, and no other: this is what ovs-ofctl says.
+    let second = FlowMod { table: 1, ..flow(2, tcp(80), vec![output(1)]) };
+    assert_eq!(world.refused(&Message::FlowMod(second)), None);
+    let strict = |priority| FlowMod { command: command::DELETE_STRICT, table: 255, ..flow(priority, tcp(80), vec![]) };
+    assert_eq!(world.refused(&Message::FlowMod(strict(9))), None);
+    assert_eq!(world.rules().len(), 5);
+    assert_eq!(world.refused(&Message::FlowMod(strict(2))), None);
+    assert_eq!(world.rules().len(), 3);
+    assert_eq!(world.refused(&Message::FlowMod(flow(2, tcp(80), vec![output(2)]))), None);
     // Only what sends to port 1.
     let filtered = FlowMod { command: command::DELETE, out_port: 1, ..flow(0, tcp(80), vec![]) };
     assert_eq!(world.refused(&Message::FlowMod(filtered)), None);

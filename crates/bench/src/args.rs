@@ -6,6 +6,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use millrace_tool::applies::{self, Uses};
 use millrace_tool::options::Shared;
 
+use crate::agent::AgentArgs;
 use crate::classify::ClassifyArgs;
 use crate::esp::EspArgs;
 use crate::fairness::FairnessArgs;
@@ -38,6 +39,7 @@ const USES: &Uses = &[
     (&["message"], &["json"]),
     (&["router"], &["json"]),
     (&["esp"], &["size", "json"]),
+    (&["agent"], &["engine", "json"]),
     (&["message-end"], &[]),
     (&["message-cable"], &[]),
     (&["message-tcp"], &[]),
@@ -69,7 +71,8 @@ Examples:
   millrace bench rdma
   millrace bench message
   millrace bench router
-  millrace bench esp"
+  millrace bench esp
+  millrace bench agent"
 )]
 pub struct BenchArgs {
     /// What to do.
@@ -112,6 +115,8 @@ pub enum Bench {
     Router(RouterArgs),
     /// ESP of the router beside the bare cipher
     Esp(EspArgs),
+    /// Flow modifications of an OpenFlow controller while frames pass
+    Agent(AgentArgs),
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]
     Hostile(HostileArgs),

@@ -2,6 +2,7 @@
 //! [`rig`] is the card that they measure.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod args;
 mod cacheline;
 mod choice;
@@ -86,6 +87,7 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         Bench::Message(args) => message::run(shared, cores, args),
         Bench::Router(args) => router::run(shared, cores, args),
         Bench::Esp(args) => esp::run(shared, args),
+        Bench::Agent(args) => agent::run(shared, cores, args),
         // Done above.
         Bench::Hostile(_)
         | Bench::Soak(_)
@@ -109,7 +111,8 @@ fn pages_of(bench: &Bench) -> u64 {
         | Bench::Rdma(_)
         | Bench::Message(_)
         | Bench::Router(_)
-        | Bench::Esp(_) => 0,
+        | Bench::Esp(_)
+        | Bench::Agent(_) => 0,
         _ => pages::ONE_PAIR,
     }
 }

@@ -99,12 +99,12 @@ impl Client {
     }
 
     /// An eventfd that can be read when something has happened to the flow table, and the number of the last event so far. A later
-    /// one takes its place.
+    /// one takes its place. If `removed`, only rules that have gone count.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn watch_flows(&self) -> Result<(OwnedFd, u64), ClientError> {
-        let (reply, fds) = self.ask_flow(FlowRequest::Watch)?;
+    pub fn watch_flows(&self, removed: bool) -> Result<(OwnedFd, u64), ClientError> {
+        let (reply, fds) = self.ask_flow(FlowRequest::Watch { removed })?;
         match (reply, fds.into_iter().next()) {
             (FlowReply::Watching { last }, Some(fd)) => Ok((fd, last)),
             _ => Err(ClientError::Unexpected),

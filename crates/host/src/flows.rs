@@ -99,7 +99,19 @@ impl Flows {
     /// # Errors
     /// [`Error::Client`].
     pub fn watch(&self) -> Result<FlowWatch, Error> {
-        let (fd, last) = self.client.watch_flows()?;
+        self.watch_these(false)
+    }
+
+    /// The same, but of rules that go only, in whatever way: for a program that makes many changes itself.
+    ///
+    /// # Errors
+    /// [`Error::Client`].
+    pub fn watch_removed(&self) -> Result<FlowWatch, Error> {
+        self.watch_these(true)
+    }
+
+    fn watch_these(&self, removed: bool) -> Result<FlowWatch, Error> {
+        let (fd, last) = self.client.watch_flows(removed)?;
         Ok(FlowWatch { client: self.client.clone(), fd, next: last })
     }
 
@@ -172,6 +184,12 @@ impl Transaction {
     /// user then.
     pub fn keep(mut self) -> Self {
         self.options.keep = true;
+        self
+    }
+
+    /// The answer has numbers only: [`FlowCommitted::changed`](crate::flow::FlowCommitted::changed) is empty. For many transactions a second.
+    pub fn brief(mut self) -> Self {
+        self.options.brief = true;
         self
     }
 

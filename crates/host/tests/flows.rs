@@ -85,6 +85,23 @@ fn rules_belong_to_a_device_and_go_with_it() {
 }
 
 #[test]
+fn who_watches_what_goes_hears_of_nothing_else() {
+    let device = Device::open("embedded:queues=4").unwrap();
+    let flows = device.flows();
+    let mut watch = flows.watch_removed().unwrap();
+    let done = flows.transaction().brief().add("tcp,actions=drop").add("udp,actions=drop").commit().unwrap();
+    assert_eq!((done.added, done.changed.len()), (2, 0));
+    assert!(watch.next(Duration::from_millis(50)).unwrap().events.is_empty());
+    flows.transaction().delete("udp").add("arp,actions=drop").commit().unwrap();
+    let told = watch.next(PATIENCE).unwrap().events;
+    assert_eq!(
+        (told.len(), told[0].kind, &told[0].line[told[0].line.len() - 16..]),
+        (1, FlowKind::Removed, "udp,actions=drop")
+    );
+    assert!(watch.next(Duration::ZERO).unwrap().events.is_empty());
+}
+
+#[test]
 fn a_frame_is_explained_under_any_version() {
     let device = Device::open("embedded:queues=4").unwrap();
     let flows = device.flows();

@@ -155,15 +155,15 @@ impl Switch {
                     && (change.out_group == ANY_GROUP || entry.has_group(change.out_group));
             filtered && (entry.cookie ^ change.cookie) & change.cookie_mask == 0
         };
-        if strict && change.table != ALL_TABLES {
-            let key = FlowKey { table: change.table, priority: change.priority, matching };
-            return self.entries.get(&key).filter(|entry| is_meant(entry)).map(|_| key).into_iter().collect();
+        if strict {
+            // Controllers delete in all tables: one of each is found without looking at the others.
+            let tables = (0..TABLES).filter(|table| change.table == ALL_TABLES || change.table == *table);
+            let keys = tables.filter(|table| self.entries.in_table(*table) > 0);
+            let keys = keys.map(|table| FlowKey { table, priority: change.priority, matching });
+            return keys.filter(|key| self.entries.get(key).is_some_and(is_meant)).collect();
         }
-        let covers = |key: &FlowKey| {
-            let here = change.table == ALL_TABLES || change.table == key.table;
-            let same = strict && key.priority == change.priority && key.matching == matching;
-            here && (same || !strict && key.matching.within(&matching))
-        };
+        let covers =
+            |key: &FlowKey| (change.table == ALL_TABLES || change.table == key.table) && key.matching.within(&matching);
         let meant = self.entries.iter().filter(|(key, entry)| covers(key) && is_meant(entry));
         meant.map(|(key, _)| *key).collect()
     }

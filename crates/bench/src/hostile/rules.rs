@@ -72,7 +72,7 @@ fn burst(peer: &Peer, step: u32) -> Result<u64, Errno> {
     let list = |filter: &str| FlowRequest::List { filter: filter.to_owned(), version: None };
     let requests = [
         FlowRequest::Once { options, changes: rules.clone(), dry_run: false },
-        FlowRequest::Watch,
+        FlowRequest::Watch { removed: true },
         list(""),
         FlowRequest::List { filter: String::new(), version: Some(1) },
         FlowRequest::Once { options, changes: vec![FlowChange::Delete(String::new()); 100], dry_run: false },

@@ -43,6 +43,11 @@ pub enum Happened {
 }
 
 impl Happened {
+    /// Whether a rule has gone.
+    fn is_removal(&self) -> bool {
+        matches!(self, Self::Removed(..))
+    }
+
     /// About how many bytes it keeps in memory.
     fn bytes(&self) -> usize {
         let own = match self {
@@ -76,6 +81,8 @@ pub struct Since {
     pub events: Vec<Event>,
     /// How many there were before them that are not kept any more.
     pub lost: u64,
+    /// Up to this one all were looked at.
+    pub next: u64,
     /// The number of the last event, handed out or not.
     pub last: u64,
 }
@@ -85,6 +92,8 @@ pub struct Since {
 pub(super) struct Events {
     queue: VecDeque<Event>,
     last: u64,
+    /// The last one about a rule that has gone.
+    last_removed: u64,
     /// Of the queue.
     bytes: usize,
 }
@@ -158,6 +167,9 @@ impl Events {
                 Happened::Set(_) | Happened::Unset(_) => None,
             };
             self.last += 1;
+            if happened.is_removal() {
+                self.last_removed = self.last;
+            }
             self.bytes += happened.bytes();
             self.queue.push_back(Event { number: self.last, version, time_ns, happened, owner });
             while (self.queue.len() > KEPT || self.bytes > MAX_BYTES)
@@ -168,17 +180,19 @@ impl Events {
         }
     }
 
-    /// The number of the last event.
-    pub fn last(&self) -> u64 {
-        self.last
+    /// The number of the last event; if `removed`, of the last rule that has gone.
+    pub fn last(&self, removed: bool) -> u64 {
+        if removed { self.last_removed } else { self.last }
     }
 
-    /// The events after `after`, at most `most`.
-    pub fn since(&self, after: u64, most: usize) -> Since {
+    /// The events after `after`, at most `most`; if `removed`, rules that have gone only.
+    pub fn since(&self, after: u64, most: usize, removed: bool) -> Since {
         let before = self.last - self.queue.len() as u64;
         let lost = before.saturating_sub(after);
         let skip = after.saturating_sub(before).min(self.queue.len() as u64) as usize;
-        let events = self.queue.iter().skip(skip).take(most).cloned().collect();
-        Since { events, lost, last: self.last }
+        let wanted = self.queue.iter().skip(skip).filter(|event| !removed || event.happened.is_removal());
+        let events: Vec<Event> = wanted.take(most).cloned().collect();
+        let next = events.last().filter(|_| events.len() == most).map_or(self.last, |event| event.number);
+        Since { events, lost, next, last: self.last }
     }
 }

@@ -228,14 +228,14 @@ impl Card {
         self.flows.state().book.rules_of(owner)
     }
 
-    /// What has happened to the flow table after event `after`, at most `most` events.
-    pub fn flow_events(&self, after: u64, most: usize) -> Since {
-        self.flows.state().events.since(after, most)
+    /// What has happened to the flow table after event `after`, at most `most` events; if `removed`, rules that have gone only.
+    pub fn flow_events(&self, after: u64, most: usize, removed: bool) -> Since {
+        self.flows.state().events.since(after, most, removed)
     }
 
-    /// The number of the last event.
-    pub fn last_flow_event(&self) -> u64 {
-        self.flows.state().events.last()
+    /// The number of the last event; if `removed`, of the last rule that has gone.
+    pub fn last_flow_event(&self, removed: bool) -> u64 {
+        self.flows.state().events.last(removed)
     }
 }
 

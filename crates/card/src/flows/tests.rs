@@ -104,7 +104,7 @@ fn replacing_leaves_what_is_the_same_and_what_is_others() {
         })
     };
     let kept = numbers("in_port=2");
-    let after = card.last_flow_event();
+    let after = card.last_flow_event(false);
     let second = [
         "meter=7,rate=1kpps,burst=1k",
         "in_port=1,actions=queue:1",
@@ -116,7 +116,7 @@ fn replacing_leaves_what_is_the_same_and_what_is_others() {
     assert_eq!(rules(&card).len(), 4);
     assert_eq!(numbers("in_port=2"), kept);
     card.flows(|writer| assert!(writer.group(1).is_none() && Arc::ptr_eq(writer.meter(7).unwrap(), &meter)));
-    let since = card.flow_events(after, 100);
+    let since = card.flow_events(after, 100, false);
     let kinds: Vec<&str> = since
         .events
         .iter()
@@ -135,7 +135,7 @@ fn replacing_leaves_what_is_the_same_and_what_is_others() {
 fn a_try_changes_nothing() {
     let card = card();
     add(&card, ONE, &["in_port=1,actions=drop"]).unwrap();
-    let (version, after) = (card.flows(|writer| writer.current().version()), card.last_flow_event());
+    let (version, after) = (card.flows(|writer| writer.current().version()), card.last_flow_event(false));
     let transaction = Transaction {
         changes: changes(&["group=1,rss,queues=0", "in_port=2,actions=rss:1"]),
         replace: true,
@@ -143,7 +143,7 @@ fn a_try_changes_nothing() {
     };
     let done = card.change_flows_for(&own(ONE), transaction, &|_| Err("no".to_owned())).unwrap();
     assert_eq!((done.committed.added, done.committed.removed), (1, 1));
-    assert_eq!((card.flows(|writer| writer.current().version()), card.last_flow_event()), (version, after));
+    assert_eq!((card.flows(|writer| writer.current().version()), card.last_flow_event(false)), (version, after));
     assert_eq!(rules(&card).len(), 1);
 }
 
@@ -178,14 +178,14 @@ fn rules_end_with_their_time_and_say_which() {
         &["hard_timeout=1,in_port=1,actions=drop", "idle_timeout=1,in_port=2,actions=drop", "in_port=3,actions=drop"],
     )
     .unwrap();
-    let after = card.last_flow_event();
+    let after = card.last_flow_event(false);
     assert_eq!(card.expire_flows(), (Vec::new(), Later::Some));
     let begin = std::time::Instant::now();
     while card.expire_flows().1 != Later::Nothing && begin.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut whys: Vec<String> = card
-        .flow_events(after, 10)
+        .flow_events(after, 10, true)
         .events
         .iter()
         .map(|event| match &event.happened {
@@ -208,13 +208,22 @@ fn who_asks_too_late_is_told_what_is_lost() {
     let happened = 1 + (1 << 17) / 1000;
     (0..happened).for_each(|version| events.note(version, 0, &steps, |_| Why::Deleted, |_| ONE));
     let all = happened * 1000;
-    let since = events.since(0, 10);
+    let since = events.since(0, 10, false);
     assert_eq!((since.lost, since.last, since.events.len()), (all - (1 << 17), all, 10));
     assert_eq!(since.events[0].number, all - (1 << 17) + 1);
-    let since = events.since(all - 3, 10);
+    let since = events.since(all - 3, 10, false);
     assert_eq!((since.lost, since.events.len()), (0, 3));
+    // Who wants rules that have gone only has looked at the others as well.
+    let gone = [Op::Remove(rule(&card))];
+    events.note(happened, 0, &[&steps[..3], &gone].concat(), |_| Why::Deleted, |_| ONE);
+    let since = events.since(all, 10, true);
+    assert_eq!((since.events.len(), since.events[0].number, since.next), (1, all + 4, all + 4));
+    events.note(happened, 0, &steps[..3], |_| Why::Deleted, |_| ONE);
+    let since = events.since(all, 10, true);
+    assert_eq!((since.events.len(), since.next, events.last(true), events.last(false)), (1, all + 7, all + 4, all + 7));
+    assert_eq!(events.since(all, 1, true).next, all + 4);
     // Nonsense of whoever asks.
-    assert_eq!(events.since(u64::MAX, 10).events.len(), 0);
+    assert_eq!(events.since(u64::MAX, 10, false).events.len(), 0);
 }
 
 #[test]
@@ -270,7 +279,7 @@ fn events_are_bounded_in_bytes_too() {
     let steps = vec![Op::Insert(Arc::clone(&rule)); 1000];
     let mut events = Events::default();
     (0..40).for_each(|version| events.note(version, 0, &steps, |_| Why::Deleted, |_| ONE));
-    let since = events.since(0, 1);
+    let since = events.since(0, 1, false);
     let kept = (since.last - since.lost) as usize;
     assert!(since.lost > 0 && kept * rule.bytes() <= 192 << 20 && kept > 1000, "{kept} of {} bytes", rule.bytes());
 }

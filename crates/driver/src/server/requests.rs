@@ -127,7 +127,7 @@ impl Server {
 
     /// Whether there are fds for what lasts longer than the request.
     fn has_fds_for(&self, number: u64, request: &Request) -> bool {
-        let watches = matches!(request, Request::Flow(FlowRequest::Watch));
+        let watches = matches!(request, Request::Flow(FlowRequest::Watch { .. }));
         let lasts = watches || matches!(request, Request::Open { .. } | Request::Call { .. } | Request::Map { .. });
         let own = self.clients.get(&number).is_some_and(|client| client.own);
         !lasts || own || self.fds.has_some_left()

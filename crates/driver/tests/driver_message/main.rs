@@ -101,7 +101,7 @@ impl Random {
 
     fn flow_request(&mut self) -> FlowRequest {
         let flag = |random: &mut Self| random.below(3) == 0;
-        let options = FlowOptions { keep: flag(self), everyone: flag(self), replace: flag(self) };
+        let options = FlowOptions { keep: flag(self), everyone: flag(self), replace: flag(self), brief: flag(self) };
         match self.below(15) {
             0 | 1 => FlowRequest::Begin(options),
             2 | 3 => FlowRequest::Add(self.flow_changes()),
@@ -109,7 +109,7 @@ impl Random {
             5 => FlowRequest::Abort,
             6 => FlowRequest::List { filter: self.filter(), version: flag(self).then(|| self.number()) },
             7 => FlowRequest::More,
-            8 => FlowRequest::Watch,
+            8 => FlowRequest::Watch { removed: flag(self) },
             9 => FlowRequest::Events { after: self.number() },
             10 => FlowRequest::Explain {
                 version: flag(self).then(|| self.number()),

@@ -22,6 +22,8 @@ const SNAP: u32 = 16 * 1024;
 pub struct Card<'a> {
     device: &'a Device,
     watch: FlowWatch,
+    /// More has become of rules than was told at once.
+    has_more: bool,
     sender: Sender,
     ports: u32,
     listener: Option<FlowListener>,
@@ -34,9 +36,10 @@ pub struct Card<'a> {
 impl<'a> Card<'a> {
     /// Watches what becomes of rules from now on.
     pub fn new(device: &'a Device) -> Result<Self, millrace::Error> {
-        let watch = device.flows().watch()?;
+        // What is added and modified is known: it is done here.
+        let watch = device.flows().watch_removed()?;
         let (sender, listener) = (Sender::default(), None);
-        Ok(Self { device, watch, sender, ports: 0, listener, is_deaf: false, gone: None })
+        Ok(Self { device, watch, has_more: false, sender, ports: 0, listener, is_deaf: false, gone: None })
     }
 
     /// What can be read when something has become of rules.
@@ -44,10 +47,18 @@ impl<'a> Card<'a> {
         &self.watch
     }
 
+    /// Whether there is more of it, whatever can be read.
+    pub fn has_more(&self) -> bool {
+        self.has_more
+    }
+
     /// What has become of rules. If so much has happened that some of it is lost, nothing is known of it.
     pub fn happened(&mut self) -> Vec<Gone> {
         match self.watch.next(Duration::ZERO) {
-            Ok(events) => events.events.iter().filter_map(gone).collect(),
+            Ok(events) => {
+                self.has_more = events.more;
+                events.events.iter().filter_map(gone).collect()
+            }
             Err(error) => {
                 self.rejected(error);
                 Vec::new()
@@ -87,7 +98,7 @@ impl<'a> Card<'a> {
 
     /// Makes these all rules that the card keeps for this user. What meets no entry is dropped, as section 5.4 has it.
     pub fn take_over(&mut self, changes: &[Change]) -> Result<(), Rejected> {
-        let transaction = self.device.flows().transaction().keep().replace().add("miss=drop");
+        let transaction = self.device.flows().transaction().keep().brief().replace().add("miss=drop");
         let done = transaction.changes(changes.iter().map(in_words)).commit();
         done.map(|_| ()).map_err(|error| self.rejected(error))
     }
@@ -110,7 +121,7 @@ impl<'a> Card<'a> {
 
 impl Datapath for Card<'_> {
     fn commit(&mut self, changes: &[Change]) -> Result<u64, Rejected> {
-        let transaction = self.device.flows().transaction().keep().changes(changes.iter().map(in_words));
+        let transaction = self.device.flows().transaction().keep().brief().changes(changes.iter().map(in_words));
         transaction.commit().map(|done| done.version).map_err(|error| self.rejected(error))
     }
 

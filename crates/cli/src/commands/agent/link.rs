@@ -9,8 +9,6 @@ use millrace_agent::wire::{Header, LONGEST, Message, first};
 
 use super::stream::{Stream, is_later};
 
-/// Bytes that are read at once.
-const CHUNK: usize = 64 << 10;
 /// Above so many bytes that a controller has not read, nothing is told that it has not asked for.
 const ENOUGH: usize = 1 << 20;
 /// Above so many, nothing is read from it.
@@ -102,7 +100,7 @@ impl Link {
         }
         self.input.drain(..std::mem::take(&mut self.done));
         let begin = self.input.len();
-        let goes_on = self.stream.read(&mut self.input, CHUNK)?;
+        let goes_on = self.stream.read(&mut self.input)?;
         if self.input.len() > begin {
             (self.heard, self.probed) = (now, false);
         }

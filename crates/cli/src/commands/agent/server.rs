@@ -45,6 +45,16 @@ struct Dialled {
     wait: Duration,
 }
 
+/// What is to be looked at.
+struct News {
+    /// Somebody connects.
+    callers: bool,
+    /// Something has become of rules.
+    rules: bool,
+    /// Somebody asks for the status.
+    status: bool,
+}
+
 /// All of it.
 pub struct Server<'a> {
     args: &'a AgentArgs,
@@ -124,15 +134,22 @@ impl<'a> Server<'a> {
     /// Serves, until Ctrl-C or the card ends.
     pub fn run(mut self) -> Result<(), Failure> {
         while !stop::asked() {
-            self.sleep();
+            let news = self.sleep();
             let now = Instant::now();
             self.switch.set_now(now - self.begin);
-            self.accept(now);
+            if news.callers {
+                self.accept(now);
+            }
             self.dial(now);
             self.hear(now);
             self.switch.settle(&mut self.card);
-            let gone = self.card.happened();
-            self.switch.gone(&gone);
+            // Whoever waits for an answer has it before all else is looked after.
+            self.state.write(&mut self.switch);
+            self.tell(now);
+            if news.rules {
+                let gone = self.card.happened();
+                self.switch.gone(&gone);
+            }
             let wanted = self.switch.wants_packets();
             self.listens = self.card.listen(wanted, self.args.packet_in_rate);
             for heard in self.card.heard() {
@@ -144,7 +161,9 @@ impl<'a> Server<'a> {
             }
             self.state.write(&mut self.switch);
             self.tell(now);
-            self.answer_status(now);
+            if news.status {
+                self.answer_status(now);
+            }
             if let Some(why) = self.card.gone.take() {
                 return Err(Failure::Found(why));
             }
@@ -152,16 +171,19 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    fn sleep(&self) {
+    /// Waits for something to do.
+    fn sleep(&self) -> News {
         let busy = self.links.values().any(Link::has_message);
         let nap = match self.listens {
-            _ if busy => Duration::ZERO,
+            _ if busy || self.card.has_more() => Duration::ZERO,
             true => LISTEN,
             false => NAP,
         };
         let mut fds: Vec<_> = self.listeners.iter().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)).collect();
+        let callers = fds.len();
         fds.push(PollFd::new(self.card.watched(), PollFlags::IN));
         fds.extend(self.control.iter().map(|control| PollFd::new(control, PollFlags::IN)));
+        let own = fds.len();
         for link in self.links.values() {
             let (reads, writes) = link.interest();
             let mut flags = PollFlags::empty();
@@ -172,6 +194,12 @@ impl<'a> Server<'a> {
         let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) };
         // A signal is as good as the time.
         let _ = poll(&mut fds, Some(&nap));
+        let any = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
+        News {
+            callers: any(&fds[..callers]),
+            rules: any(&fds[callers..=callers]) || self.card.has_more(),
+            status: any(&fds[callers + 1..own]),
+        }
     }
 
     fn accept(&mut self, now: Instant) {

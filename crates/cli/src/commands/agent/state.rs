@@ -13,7 +13,7 @@ use millrace_tool::failure::Failure;
 use millrace_tool::output::note;
 
 /// The file is written anew when it is longer than this, and twice as long as it was then.
-const LONG: u64 = 1 << 20;
+const LONG: u64 = 8 << 20;
 
 /// What was left by an agent before.
 #[derive(Default)]

@@ -7,11 +7,15 @@ use rustls::Connection;
 
 /// Reads of the system for one read here.
 const MOST_READS: usize = 32;
+/// Bytes of one read.
+const CHUNK: usize = 64 << 10;
 
 /// A stream.
 pub struct Stream {
     socket: TcpStream,
     tls: Option<Box<Connection>>,
+    /// What is read goes through it: a part of a vector that is to be read into would have to be cleared each time.
+    scratch: Box<[u8]>,
 }
 
 impl Stream {
@@ -20,7 +24,7 @@ impl Stream {
         socket.set_nonblocking(true)?;
         // What is said is said at once.
         let _ = socket.set_nodelay(true);
-        Ok(Self { socket, tls: tls.map(Box::new) })
+        Ok(Self { socket, tls: tls.map(Box::new), scratch: vec![0; CHUNK].into() })
     }
 
     /// What to wait for.
@@ -33,13 +37,13 @@ impl Stream {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Reads up to about `most` bytes behind `to`. `false`: nothing more will come.
-    pub fn read(&mut self, to: &mut Vec<u8>, most: usize) -> io::Result<bool> {
-        let Some(tls) = &mut self.tls else { return append(&mut self.socket, to, most) };
+    /// Reads some 64 KiB behind `to`, if they are there. `false`: nothing more will come.
+    pub fn read(&mut self, to: &mut Vec<u8>) -> io::Result<bool> {
+        let Some(tls) = &mut self.tls else { return append(&mut self.socket, to, &mut self.scratch) };
         let begin = to.len();
         let (mut goes_on, mut left) = (true, MOST_READS);
         // Records may be empty: their number counts, too.
-        while goes_on && to.len() - begin < most && left > 0 {
+        while goes_on && to.len() - begin < CHUNK && left > 0 {
             left -= 1;
             match tls.read_tls(&mut self.socket) {
                 Ok(0) => goes_on = false,
@@ -53,7 +57,7 @@ impl Stream {
                 return Err(io::Error::new(ErrorKind::InvalidData, error));
             }
             // What has come is whole records, which are a few; the end is seen above.
-            let _ = append(&mut tls.reader(), to, most);
+            let _ = append(&mut tls.reader(), to, &mut self.scratch);
         }
         Ok(goes_on)
     }
@@ -79,13 +83,12 @@ impl Stream {
 }
 
 /// Reads once.
-fn append(from: &mut impl Read, to: &mut Vec<u8>, most: usize) -> io::Result<bool> {
-    let begin = to.len();
-    to.resize(begin + most, 0);
-    let read = from.read(&mut to[begin..]);
-    to.truncate(begin + *read.as_ref().unwrap_or(&0));
-    match read {
-        Ok(len) => Ok(len > 0),
+fn append(from: &mut impl Read, to: &mut Vec<u8>, scratch: &mut [u8]) -> io::Result<bool> {
+    match from.read(scratch) {
+        Ok(len) => {
+            to.extend_from_slice(&scratch[..len]);
+            Ok(len > 0)
+        }
         Err(error) if is_later(&error) => Ok(true),
         Err(error) => Err(error),
     }

@@ -58,6 +58,8 @@ struct Customer {
 /// How somebody is told that something has happened.
 struct Watch {
     fd: OwnedFd,
+    /// Whether only rules that have gone count.
+    removed: bool,
     /// The last event that it has told of.
     told: u64,
     _paid: Charge,
@@ -130,7 +132,7 @@ impl Clerk {
             }
             FlowRequest::More => self.list_more(number),
             FlowRequest::Info => answer(FlowReply::Info(self.info(applicant))),
-            FlowRequest::Watch => self.watch(applicant),
+            FlowRequest::Watch { removed } => self.watch(applicant, removed),
             FlowRequest::Events { after } => answer(FlowReply::Events(self.events(applicant, after))),
             FlowRequest::Explain { version, port, frame, better } => self.explain(version, port, &frame, better),
             FlowRequest::Tap(wanted) => self.tap(applicant, wanted),
@@ -192,7 +194,7 @@ impl Clerk {
         let done = self.card.change_flows_for(&authority, transaction, &agree);
         touched.into_inner().into_iter().for_each(|owner| paid.settle(owner, self.card.rule_units_of(owner) as u64));
         let done = done.map_err(|error| refused(error, replace))?;
-        answer(FlowReply::Committed(words::committed(&done)))
+        answer(FlowReply::Committed(words::committed(&done, options.brief)))
     }
 
     /// Ends what belongs to a connection: some of it. Whether there is more.
@@ -227,9 +229,10 @@ impl Clerk {
 
     /// Tells those who watch that something has happened.
     pub fn tell(&mut self) {
-        let last = self.card.last_flow_event();
+        let [any, removed] = [false, true].map(|removed| self.card.last_flow_event(removed));
         for watch in self.customers.values_mut().filter_map(|customer| customer.watch.as_mut()) {
-            if watch.told != last {
+            let last = if watch.removed { removed } else { any };
+            if watch.told < last {
                 watch.told = last;
                 // One that is full is readable already.
                 let _ = rustix::io::write(&watch.fd, &1u64.to_ne_bytes());
@@ -237,15 +240,15 @@ impl Clerk {
         }
     }
 
-    fn watch(&mut self, applicant: Applicant) -> Served {
+    fn watch(&mut self, applicant: Applicant, removed: bool) -> Served {
         let customer = self.customers.entry(applicant.asker.connection).or_default();
         customer.watch = None;
         let paid = self.paid.charge_fd(applicant.account).map_err(|text| Refusal::new(ErrorCode::Quota, text))?;
         let failed = |errno| Refusal::new(ErrorCode::System, errno);
         let watch = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let theirs = rustix::io::fcntl_dupfd_cloexec(&watch, 0).map_err(failed)?;
-        let last = self.card.last_flow_event();
-        customer.watch = Some(Watch { fd: watch, told: last, _paid: paid });
+        let last = self.card.last_flow_event(false);
+        customer.watch = Some(Watch { fd: watch, removed, told: last, _paid: paid });
         Ok((Reply::Flow(FlowReply::Watching { last }), Some(theirs)))
     }
 
@@ -271,7 +274,8 @@ impl Clerk {
     }
 
     fn events(&self, applicant: Applicant, after: u64) -> FlowEvents {
-        let since = self.card.flow_events(after, EVENTS);
+        let watch = self.customers.get(&applicant.asker.connection).and_then(|customer| customer.watch.as_ref());
+        let since = self.card.flow_events(after, EVENTS, watch.is_some_and(|watch| watch.removed));
         let (now, mut room) = (words::now_ns(), MAX_FLOW_REPLY);
         let mut told = FlowEvents { lost: since.lost, next: after.saturating_add(since.lost), ..FlowEvents::default() };
         for event in &since.events {
@@ -283,6 +287,9 @@ impl Clerk {
             room = left;
             told.next = event.number;
             told.events.push(event);
+        }
+        if told.events.len() == since.events.len() {
+            told.next = told.next.max(since.next);
         }
         told.more = told.next < since.last;
         told

@@ -132,8 +132,8 @@ fn unset(part: Part) -> String {
     }
 }
 
-/// What a transaction has done.
-pub(super) fn committed(done: &Done) -> FlowCommitted {
+/// What a transaction has done; numbers only, if that is enough.
+pub(super) fn committed(done: &Done, brief: bool) -> FlowCommitted {
     let all = flow_changes(&done.steps);
     let mut told = FlowCommitted { version: done.committed.version, ..FlowCommitted::default() };
     let mut room = MAX_FLOW_REPLY;
@@ -144,7 +144,7 @@ pub(super) fn committed(done: &Done) -> FlowCommitted {
             Happened::Removed(..) => told.removed += 1,
             Happened::Set(_) | Happened::Unset(_) => {}
         }
-        if told.omitted > 0 {
+        if brief || told.omitted > 0 {
             told.omitted += 1;
             continue;
         }
