@@ -329,6 +329,11 @@ enum millrace_slurpoe_kind {
 };
 
 /**
+ * The clock of a card. Any number of threads may use it at once.
+ */
+struct millrace_clock;
+
+/**
  * A lock on features of a component.
  */
 struct millrace_component_lock;
@@ -544,6 +549,45 @@ struct millrace_flow_frame {
      * How many there are in sent; none: it was dropped.
      */
     uint32_t sent_count;
+};
+
+/**
+ * What the clock of a card shows, and how it does.
+ */
+struct millrace_clock_status {
+    /**
+     * The time, in ns, mostly since 1970.
+     */
+    uint64_t ns;
+    /**
+     * The clock less what it follows, in ns, when they were last compared; 0 before.
+     */
+    int64_t offset_ns;
+    /**
+     * The path to what it follows, one way, in ns; 0 when it is not known.
+     */
+    int64_t path_delay_ns;
+    /**
+     * How much faster than nominal it is told to go, in 2^-16 of a millionth.
+     */
+    int64_t scaled_ppm;
+    /**
+     * How long its state has been what it is, in ns.
+     */
+    uint64_t state_ns;
+    /**
+     * How often it was set or stepped.
+     */
+    uint64_t steps;
+    /**
+     * 0: nobody leads it. 1: it is being led, and not there yet. 2: it goes with what it follows. 3: holdover, it has lost that
+     * and goes on at the speed that it had. 4: others follow it.
+     */
+    uint32_t state;
+    /**
+     * What it follows. 0: nothing. 1: the clock of the host. 2: a PTP master.
+     */
+    uint32_t source;
 };
 
 /**
@@ -1031,6 +1075,65 @@ int millrace_lock(const struct millrace_device *device,
  * Returns 0.
  */
 int millrace_unlock(struct millrace_component_lock *lock);
+
+/**
+ * Maps the page that the card's clock is read from.
+ *
+ * clock: where to put the clock, NULL after an error. To be closed with millrace_clock_close(), before or after the device.
+ *
+ * Returns 0; -EINVAL: an argument is NULL; -EOPNOTSUPP: the clock cannot be read here, which the text says more of; -ENODEV:
+ * the card is gone.
+ */
+int millrace_clock_open(const struct millrace_device *device,
+                        struct millrace_clock **clock);
+
+/**
+ * The time that the card's clock shows, in ns, mostly since 1970. No system call where the kernel has CLOCK_MONOTONIC in its
+ * vDSO. A card that is gone does not stop it.
+ *
+ * Returns 0; -EINVAL: an argument is NULL; -EOPNOTSUPP: the card has ended in the very moment in which it set the clock.
+ */
+int millrace_clock_now(const struct millrace_clock *clock,
+                       uint64_t *ns);
+
+/**
+ * What the clock shows and how it does, of one moment.
+ *
+ * Returns as millrace_clock_now().
+ */
+int millrace_clock_read(const struct millrace_clock *clock, struct millrace_clock_status *status);
+
+/**
+ * Sets the clock.
+ *
+ * Returns 0; -EINVAL: an argument is NULL, or more than a clock of 32 bits of seconds can show; -EACCES: this program has not
+ * the right `configure:clock`; -EBUSY: another program leads the clock; -ENODEV: the card is gone.
+ */
+int millrace_clock_set(const struct millrace_clock *clock,
+                       uint64_t ns);
+
+/**
+ * Moves the clock by so many ns at once, forward or, if they are less than 0, back.
+ *
+ * Returns as millrace_clock_set().
+ */
+int millrace_clock_step(const struct millrace_clock *clock, int64_t ns);
+
+/**
+ * Has the clock go faster than its nominal speed from now on, by so much, in 2^-16 of a millionth each as in the `freq` of
+ * clock_adjtime(2): at most a tenth. 0 is nominal.
+ *
+ * Returns as millrace_clock_set().
+ */
+int millrace_clock_frequency(const struct millrace_clock *clock,
+                             int64_t scaled_ppm);
+
+/**
+ * Closes a clock; NULL is closed already.
+ *
+ * Returns 0.
+ */
+int millrace_clock_close(struct millrace_clock *clock);
 
 /**
  * Opens RX queue number index. Packets come after millrace_rx_start().

@@ -13,7 +13,7 @@ esac
 # It reads one file: all without what says which file it is, the types behind the functions.
 both=$(mktemp --suffix=.rs)
 trap 'rm -f "$both"' EXIT
-for name in boundary/{mod,device,flow,registers,rx,tx,memory,slurpoe,message,block,window} types; do
+for name in boundary/{mod,device,flow,registers,clock,rx,tx,memory,slurpoe,message,block,window} types; do
     grep -v '^//!\|^#!\|^mod ' "crates/c/src/$name.rs"
 done >"$both"
 cbindgen --quiet --config crates/c/cbindgen.toml --output "$1" "$both"

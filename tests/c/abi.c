@@ -234,6 +234,22 @@ static void control(void)
     CHECK(memcmp(blob, "\xd0\x0d\xfe\xed", 4) == 0);
     CHECK(millrace_device_tree(device, &again, &len) == 0 && again == blob);
 
+    struct millrace_clock *clock = NULL;
+    struct millrace_clock_status status;
+    uint64_t now = 0, later = 0;
+    CHECK(millrace_clock_open(device, &clock) == 0 && clock);
+    CHECK(millrace_clock_set(clock, 5 * SECOND) == 0 && millrace_clock_step(clock, -2 * (int64_t)SECOND) == 0);
+    CHECK(millrace_clock_now(clock, &now) == 0 && now >= 3 * SECOND && now < 60 * SECOND);
+    CHECK(millrace_clock_frequency(clock, -65536) == 0 && millrace_clock_frequency(clock, INT64_MAX) == -EINVAL);
+    CHECK(millrace_clock_read(clock, &status) == 0 && status.ns >= now && status.steps >= 2 && status.state == 0);
+    CHECK(status.scaled_ppm >= -65538 && status.scaled_ppm <= -65534);
+    CHECK(millrace_clock_set(clock, UINT64_MAX) == -EINVAL);
+    CHECK(millrace_clock_open(NULL, &clock) == -EINVAL && !clock);
+    CHECK(millrace_clock_open(device, &clock) == 0 && millrace_clock_now(clock, &later) == 0 && later >= now);
+    CHECK(millrace_clock_now(NULL, &now) == -EINVAL && millrace_clock_now(clock, NULL) == -EINVAL);
+    CHECK(millrace_clock_read(NULL, &status) == -EINVAL && millrace_clock_set(NULL, 1) == -EINVAL);
+    CHECK(millrace_clock_frequency(clock, 0) == 0 && millrace_clock_close(clock) == 0 && millrace_clock_close(NULL) == 0);
+
     /* The test space of the card begins at 0. */
     uint32_t word = 0;
     uint64_t both = 0;

@@ -9,6 +9,9 @@
 //! 0x084   card        state of the queue, see [`QueueState`]
 //! 0x088   card        detail of a fault: the IOVA that could not be reached
 //! 0x0c0   software    software_sleeps: 1 = somebody waits, signal the call eventfd after the update word
+//! 0x0c4   software    wants_stamps: not 0 = the card says when frames leave, of a TX queue with one opener
+//! 0x100   card        departure, 4 words of 64 bits: a sequence, odd while the others are written; frames that have left since
+//!                     START; the card's clock in ns before and after the last of them was handed to the port
 //! ```
 //!
 //! Whoever is to signal a sleeper takes the sleeper's flag down first; otherwise each writer has cache lines of its own. A page belongs to one opener, so a hostile opener reaches only its own
@@ -39,9 +42,14 @@ pub const STATE_AT: usize = 0x084;
 pub const FAULT_IOVA_AT: usize = 0x088;
 /// Offset of `software_sleeps`, 32 bits.
 pub const SOFTWARE_SLEEPS_AT: usize = 0x0c0;
+/// Offset of `wants_stamps`, 32 bits.
+pub const WANTS_STAMPS_AT: usize = 0x0c4;
+/// Offset of the departure, four words of 64 bits: sequence, frames, before, after.
+pub const DEPARTURE_AT: usize = 0x100;
 
 const _: () = {
     assert!(DOORBELL_AT / 64 != CARD_SLEEPS_AT / 64 && CARD_SLEEPS_AT / 64 != SOFTWARE_SLEEPS_AT / 64);
+    assert!(WANTS_STAMPS_AT / 64 == SOFTWARE_SLEEPS_AT / 64 && DEPARTURE_AT.is_multiple_of(64));
     assert!(CARD_SLEEPS_AT / 64 == STATE_AT / 64 && STATE_AT / 64 == FAULT_IOVA_AT / 64);
 };
 

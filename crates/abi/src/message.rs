@@ -5,6 +5,7 @@
 //! [`Request::Hello`]; a peer that sends something else, something that cannot be decoded, or too much, is told why and
 //! disconnected. Nothing of this is on the data path of direct mode.
 
+use crate::clock::ClockRequest;
 use crate::flow::{FlowReply, FlowRequest};
 use crate::queue::{Engine, Joiners, Mode, QueueId, Sharing};
 use crate::stats::CardStats;
@@ -12,7 +13,7 @@ use crate::visible::{ClientInfo, LockInfo, UserUse};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages; both sides must have the same.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Largest encoded message in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Most bytes that one [`Request::Read`] or [`Request::Write`] moves.
@@ -181,6 +182,8 @@ pub enum Request {
     },
     /// Something about the flow table.
     Flow(FlowRequest),
+    /// Something about the card's clock.
+    Clock(ClockRequest),
 }
 
 /// Which locks are meant.
@@ -318,6 +321,8 @@ pub enum Reply {
     Use(Vec<UserUse>),
     /// To [`Request::Flow`], unless [`Reply::Done`] says it all.
     Flow(FlowReply),
+    /// To [`ClockRequest::Page`]. Fds: the page, to be mapped for reading.
+    ClockPage,
     /// It was not done.
     Error {
         /// What kind of failure.

@@ -89,12 +89,14 @@ impl From<host::Error> for Failure {
 
 fn errno(error: &host::Error) -> Errno {
     use host::Error::*;
+    use host::PageError;
     match error {
         Name(_) | Unfit(_) => Errno::INVAL,
         FrameTooLong { .. } => Errno::MSGSIZE,
         BurstTooLong { .. } => Errno::TOOBIG,
         Evicted(_) => Errno::STALE,
         Stopped(_) => Errno::SHUTDOWN,
+        Clock(PageError::Namespace | PageError::Torn | PageError::Strange) => Errno::OPNOTSUPP,
         NotDrained(_) => Errno::TIMEDOUT,
         error if error.must_reopen() => Errno::NODEV,
         Client(refused) => refused.code().map(refusal).or_else(|| of_the_system(error)).unwrap_or(Errno::IO),

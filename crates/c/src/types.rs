@@ -25,6 +25,28 @@ pub enum millrace_open_flags {
     MILLRACE_OPEN_JOINERS_EVICT = 64,
 }
 
+/// What the clock of a card shows, and how it does.
+#[repr(C)]
+pub struct millrace_clock_status {
+    /// The time, in ns, mostly since 1970.
+    pub ns: u64,
+    /// The clock less what it follows, in ns, when they were last compared; 0 before.
+    pub offset_ns: i64,
+    /// The path to what it follows, one way, in ns; 0 when it is not known.
+    pub path_delay_ns: i64,
+    /// How much faster than nominal it is told to go, in 2^-16 of a millionth.
+    pub scaled_ppm: i64,
+    /// How long its state has been what it is, in ns.
+    pub state_ns: u64,
+    /// How often it was set or stepped.
+    pub steps: u64,
+    /// 0: nobody leads it. 1: it is being led, and not there yet. 2: it goes with what it follows. 3: holdover, it has lost that
+    /// and goes on at the speed that it had. 4: others follow it.
+    pub state: u32,
+    /// What it follows. 0: nothing. 1: the clock of the host. 2: a PTP master.
+    pub source: u32,
+}
+
 /// One packet of a burst. The pointers are valid until the burst is put.
 #[repr(C)]
 pub struct millrace_packet {

@@ -16,19 +16,22 @@ use crate::registers::Bus;
 use crate::shard::{Answer, Detached, Loans, RxSlot, Shard, TxQueue, TxSlot};
 use crate::sleep::Sleep;
 use crate::statistics::{named, port_stats, queue_stats};
-use crate::tsu::{Stamper, Tsu};
+use crate::tsu::{Stamper, SteeringError, Tsu};
 use crate::turns::Turns;
 use crate::worker::{Worker, WorkerCounts};
+use millrace_abi::clock::{Report, Steering};
 use millrace_abi::control::QueueState;
 use millrace_abi::name::{CardOptions, OptionError};
 use millrace_abi::queue::{Direction, Engine, Laggard, QueueId};
 use millrace_abi::stats::{CardStats, WorkerStats};
 use millrace_abi::tree::{BuildError, CardDescription};
+use millrace_clock::PageError;
 use millrace_dma::{Domain, Pinned};
 use millrace_flow::language::{ParseError, RuleFile};
 use millrace_port::{OpenError, SpecError};
 use millrace_ring::FrameLimits;
 use millrace_ring::shared::{Losses, Reclaimer};
+use rustix::fd::BorrowedFd;
 use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,6 +67,9 @@ pub enum CardError {
     /// The device tree could not be written.
     #[error(transparent)]
     Tree(#[from] BuildError),
+    /// There is no page for the clock.
+    #[error(transparent)]
+    Clock(#[from] PageError),
     /// A rule that cannot be.
     #[error("rules: {0}")]
     Rules(ParseError),
@@ -120,7 +126,7 @@ impl Card {
         options.validate()?;
         let description = CardDescription { build_time: seconds_since_1970(), ..CardDescription::new(options) };
         let tree = description.to_blob()?;
-        let tsu = Arc::new(Tsu::new(options.tsu));
+        let tsu = Arc::new(Tsu::new(options.tsu)?);
         let queues = |direction, count| -> Vec<Arc<Queue>> {
             let ids = (0..count).map(|index| QueueId { direction, index });
             ids.map(|id| Arc::new(Queue::new(id, options.engine_of(id), tsu.clone()))).collect()
@@ -217,6 +223,41 @@ impl Card {
     /// Writes registers. Any address and length; what is not there is not written.
     pub fn write(&self, address: u32, from: &[u8]) {
         self.bus.write(address, from);
+    }
+
+    /// The page that programs read the card's clock from.
+    pub fn clock_page(&self) -> Option<BorrowedFd<'_>> {
+        self.bus.tsu.page()
+    }
+
+    /// Steers the clock; workers go by it from their next look on.
+    ///
+    /// # Errors
+    /// [`SteeringError`].
+    pub fn steer_clock(&self, steering: Steering) -> Result<(), SteeringError> {
+        self.bus.tsu.steer(steering)?;
+        self.bus.clock_has_changed();
+        Ok(())
+    }
+
+    /// Makes the oscillator wrong by so much, in 2^-16 of a millionth: for tests.
+    ///
+    /// # Errors
+    /// [`SteeringError::TooWrong`].
+    pub fn bend_clock(&self, scaled_ppm: i64) -> Result<(), SteeringError> {
+        self.bus.tsu.bend(scaled_ppm)?;
+        self.bus.clock_has_changed();
+        Ok(())
+    }
+
+    /// Says on the clock page how the clock does.
+    pub fn report_clock(&self, report: Report) {
+        self.bus.tsu.report(report);
+    }
+
+    /// Who led the clock does so no longer: it goes on as it went, and its page says so.
+    pub fn release_clock(&self) {
+        self.bus.tsu.release();
     }
 
     /// Gives a queue its memory, control page and openers. It must not run.

@@ -65,3 +65,4 @@ pub use millrace_flow::neighbour::{Neighbour, State as NeighbourState};
 pub use opener::{Attachment, Opener};
 pub use ports::WiringError;
 pub use queue::{RingProgram, StartError};
+pub use tsu::SteeringError;

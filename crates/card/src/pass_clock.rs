@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_pass_has_one_reading_if_anybody_asks() {
-        let clock = PassClock::new(Arc::new(Tsu::new(true)));
+        let clock = PassClock::new(Arc::new(Tsu::new(true).unwrap()));
         (0..100).for_each(|_| clock.begin());
         assert_eq!(clock.readings.load(Relaxed), 0);
         let (card, ticks) = (clock.card(), clock.ticks());
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn it_goes_on_while_the_words_of_the_clock_are_written() {
-        let tsu = Arc::new(Tsu::new(true));
+        let tsu = Arc::new(Tsu::new(true).unwrap());
         let clock = Arc::new(PassClock::new(tsu.clone()));
         let ring = clock.of_rings();
         let before = ring.now();
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_steered_is_waited_for_as_long_as_it_takes() {
-        let tsu = Arc::new(Tsu::new(false));
+        let tsu = Arc::new(Tsu::new(false).unwrap());
         let clock = PassClock::new(tsu.clone());
         let ticks = |ns| clock.ticks_after(ns) - clock.ticks();
         let (second, nominal) = (ticks(TICKS_PER_SECOND), Increment::of_frequency(TICKS_PER_SECOND).fractions());

@@ -159,14 +159,18 @@ impl Bus {
             Component::TestSpace => self.test_word(offset, |word| *word = value),
             Component::Tsu => {
                 if self.tsu.write(offset, value) {
-                    // A worker that sleeps until a launch time may have to get up for it earlier.
-                    self.affinity.rouse_all();
+                    self.clock_has_changed();
                 }
             }
             // The buffers are not reached in words, but by `write_buffer`.
             Component::I2c(_) | Component::Pmd(_) | Component::Pcs(_) => {}
             Component::TxData(_) | Component::TxHeaders(_) => {}
         }
+    }
+
+    /// A worker that sleeps until a launch time may have to get up for it earlier.
+    pub fn clock_has_changed(&self) {
+        self.affinity.rouse_all();
     }
 
     fn test_word<T: Default>(&self, offset: u32, f: impl FnOnce(&mut u32) -> T) -> T {

@@ -1,9 +1,11 @@
 //! The time-stamp unit (`docs/spec/nfb-card.md` §2.8): the card's clock as registers show it, and as lanes read it.
 
 use crate::published::Published;
+use millrace_abi::clock::{MOST_DRIFT_PPM, MOST_PPM, Report, SCALED_PER_PPM, State, Steering};
 use millrace_abi::header::{LEN, RxMetadata};
 use millrace_abi::register::{Offset, tsu as r};
-use millrace_clock::{Increment, TICKS_PER_SECOND, Ticks, Time, Timebase};
+use millrace_clock::{ClockPage, Increment, PageError, Snapshot, TICKS_PER_SECOND, Ticks, Time, Timebase, nominal};
+use rustix::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,25 +14,52 @@ const WORDS: usize = Timebase::WORDS + 1;
 /// One oscillator, and one pulse per second: that of the system's clock.
 const SOURCES: u32 = 1 << r::SOURCES_CLOCK_SHIFT | 1;
 
-/// The time-stamp unit: the side of the registers.
+/// The time-stamp unit: the side of the registers, and of those who steer it by requests.
 pub(crate) struct Tsu {
+    // For workers.
     clock: Published<WORDS>,
+    // For programs.
+    page: ClockPage,
     latches: Mutex<Latches>,
+}
+
+/// A steering that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SteeringError {
+    /// Too fast or too slow.
+    #[error("the clock can be steered by at most {MOST_PPM} ppm from its nominal speed")]
+    TooFar,
+    /// More than a test needs.
+    #[error("the oscillator can be made wrong by at most {MOST_DRIFT_PPM} ppm")]
+    TooWrong,
 }
 
 struct Latches {
     // Bits 31:0, 63:32, 95:64.
     window: [u32; 3],
-    timebase: Timebase,
-    enabled: bool,
+    // Of the oscillator as it is: what software has set, and by how much it was made wrong.
+    increment: Increment,
+    said: Snapshot,
 }
 
 impl Latches {
     fn to_words(&self) -> [u64; WORDS] {
         let mut words = [0; WORDS];
-        words[..Timebase::WORDS].copy_from_slice(&self.timebase.to_words());
-        words[Timebase::WORDS] = self.enabled.into();
+        words[..Timebase::WORDS].copy_from_slice(&self.said.timebase.to_words());
+        words[Timebase::WORDS] = self.said.stamps.into();
         words
+    }
+
+    fn set_time(&mut self, now: Ticks, time: Time) {
+        self.said.timebase.set_time(now, time);
+        self.said.steps += 1;
+    }
+
+    /// The increment that software wants, of an oscillator that may be wrong.
+    fn set_increment(&mut self, now: Ticks, increment: Increment) {
+        self.increment = increment;
+        self.said.scaled_ppm = increment.faster_than(nominal());
+        self.said.timebase.set_increment(now, increment.faster(self.said.drift));
     }
 
     fn show(&mut self, time: Time) {
@@ -50,14 +79,84 @@ fn time_of_day() -> Time {
 
 impl Tsu {
     /// A clock that is not enabled and shows 0, or one that is and shows the time of day.
-    pub fn new(enabled: bool) -> Self {
+    pub fn new(enabled: bool) -> Result<Self, PageError> {
         let now = Ticks::now();
         let mut timebase = Timebase::new(now);
         if enabled {
             timebase.set_time(now, time_of_day());
         }
-        let latches = Latches { window: [0; 3], timebase, enabled };
-        Self { clock: Published::new(latches.to_words()), latches: Mutex::new(latches) }
+        let said = Snapshot { stamps: enabled, ..Snapshot::new(timebase, now) };
+        let latches = Latches { window: [0; 3], increment: timebase.increment(), said };
+        let (clock, page) = (Published::new(latches.to_words()), ClockPage::new(&said)?);
+        Ok(Self { clock, page, latches: Mutex::new(latches) })
+    }
+
+    /// The page that programs read the clock from.
+    pub fn page(&self) -> Option<BorrowedFd<'_>> {
+        self.page.fd()
+    }
+
+    /// Steers the clock.
+    pub fn steer(&self, steering: Steering) -> Result<(), SteeringError> {
+        let mut latches = self.latches();
+        let now = Ticks::now();
+        match steering {
+            Steering::Set { seconds, fraction } => latches.set_time(now, Time { seconds, fraction }),
+            Steering::Step { ns } => {
+                let time = latches.said.timebase.at(now).plus_nanoseconds(ns);
+                latches.set_time(now, time);
+            }
+            Steering::Frequency { scaled_ppm } => {
+                if scaled_ppm.unsigned_abs() > MOST_PPM.unsigned_abs() * SCALED_PER_PPM.unsigned_abs() {
+                    return Err(SteeringError::TooFar);
+                }
+                latches.set_increment(now, nominal().faster(scaled_ppm));
+            }
+        }
+        self.publish(&latches);
+        Ok(())
+    }
+
+    /// Makes the oscillator wrong, for a test. The time does not jump.
+    pub fn bend(&self, scaled_ppm: i64) -> Result<(), SteeringError> {
+        if scaled_ppm.unsigned_abs() > MOST_DRIFT_PPM.unsigned_abs() * SCALED_PER_PPM.unsigned_abs() {
+            return Err(SteeringError::TooWrong);
+        }
+        let mut latches = self.latches();
+        let increment = latches.increment;
+        latches.said.drift = scaled_ppm;
+        latches.set_increment(Ticks::now(), increment);
+        self.publish(&latches);
+        Ok(())
+    }
+
+    /// Says how the clock does. What is said together with an offset has just been measured.
+    pub fn report(&self, report: Report) {
+        let (mut latches, now) = (self.latches(), Ticks::now());
+        let before = latches.said.report;
+        if (before.state, before.source) != (report.state, report.source) {
+            latches.said.changed = now;
+        }
+        if report.offset_ns.is_some() && report.state != State::Holdover {
+            latches.said.reported = Some(now);
+        }
+        latches.said.report = report;
+        self.page.publish(&latches.said);
+    }
+
+    /// Nobody leads the clock any more, who did: it goes on as it went.
+    pub fn release(&self) {
+        let report = self.latches().said.report;
+        let state = if report.state == State::Master { State::Free } else { State::Holdover };
+        // Who has only begun has led it nowhere.
+        let state = if report.offset_ns.is_none() { State::Free } else { state };
+        self.report(Report { state, ..report });
+    }
+
+    /// Makes readable what has changed.
+    fn publish(&self, latches: &Latches) {
+        self.clock.publish(&latches.to_words());
+        self.page.publish(&latches.said);
     }
 
     fn latches(&self) -> MutexGuard<'_, Latches> {
@@ -89,7 +188,7 @@ impl Tsu {
             r::DATA_MIDDLE => latches.window[1],
             r::DATA_HIGH => latches.window[2],
             r::STATUS => r::STATUS_PPS_ACTIVE | r::STATUS_CLOCK_ACTIVE,
-            r::ENABLE => latches.enabled.into(),
+            r::ENABLE => latches.said.stamps.into(),
             r::FREQUENCY => (TICKS_PER_SECOND - 1) as u32,
             r::SOURCES => SOURCES,
             // Of each kind of source there is one, so that no other can be selected.
@@ -105,14 +204,14 @@ impl Tsu {
             r::DATA_LOW => latches.window[0] = value,
             r::DATA_MIDDLE => latches.window[1] = value,
             r::DATA_HIGH => latches.window[2] = value,
-            r::ENABLE => latches.enabled = value & 1 != 0,
+            r::ENABLE => latches.said.stamps = value & 1 != 0,
             r::COMMAND => obey(&mut latches, value),
             _ => return false,
         }
         let words = latches.to_words();
         let changes = self.clock.read() != words;
         if changes {
-            self.clock.publish(&words);
+            self.publish(&latches);
         }
         changes
     }
@@ -127,25 +226,25 @@ fn obey(latches: &mut Latches, command: u32) {
     match command {
         r::COMMAND_WRITE_INCREMENT => {
             let increment = Increment::new(latches.fraction());
-            latches.timebase.set_increment(now, increment);
+            latches.set_increment(now, increment);
         }
         r::COMMAND_WRITE_TIME => {
             let time = Time { seconds: latches.window[2], fraction: latches.fraction() };
-            latches.timebase.set_time(now, time);
+            latches.set_time(now, time);
         }
         r::COMMAND_READ_INCREMENT => {
-            let fraction = latches.timebase.increment().fractions();
+            let fraction = latches.increment.fractions();
             latches.show(Time { seconds: 0, fraction });
         }
         r::COMMAND_READ_TIME => {
-            let time = latches.timebase.at(now);
+            let time = latches.said.timebase.at(now);
             latches.show(time);
         }
         r::COMMAND_READ_PPS_TIME => {
             // The pulse comes when the system's clock begins a second.
             let since_pulse = u64::from(time_of_day().nanoseconds());
             let pulse = Ticks::new(now.get().saturating_sub(since_pulse));
-            let time = latches.timebase.at(pulse);
+            let time = latches.said.timebase.at(pulse);
             latches.show(time);
         }
         _ => {}

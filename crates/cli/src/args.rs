@@ -8,8 +8,8 @@ use millrace_tool::options::Shared;
 
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
-    agent, card, clients, completions, explain, flow, forward, generate, locks, loopback_hw, man, message, pktgen,
-    ports, pppoe, rdma, read, receive, regs, router, socket, stats, transmit, verbs, workers,
+    agent, card, clients, clock, completions, explain, flow, forward, generate, locks, loopback_hw, man, message,
+    pktgen, ports, pppoe, rdma, read, receive, regs, router, socket, stats, transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -46,6 +46,11 @@ const USES: &Uses = &[
     (&["tree"], &["device", "engine", "json"]),
     (&["regs"], &["device", "engine", "json"]),
     (&["stats"], &["device", "queue", "count", "json"]),
+    (&["clock", "show"], &["device", "count", "json"]),
+    (&["clock", "set"], &["device"]),
+    (&["clock", "adjust"], &["device"]),
+    (&["clock", "follow", "ptp"], &["device", "queue", "json"]),
+    (&["clock"], &["device", "json"]),
     (&["read"], QUEUES),
     (&["receive"], QUEUES),
     (&["transmit"], QUEUES),
@@ -106,6 +111,7 @@ pub struct Cli {
 
 /// What `--count` counts where that is not frames.
 const COUNTS: &[(&[&str], &str)] = &[
+    (&["clock", "show"], LOOKS),
     (&["rdma", "qps"], LOOKS),
     (&["rdma", "regions"], LOOKS),
     (&["rdma", "iotlb"], LOOKS),
@@ -158,6 +164,8 @@ pub enum Command {
     Regs(regs::RegsArgs),
     /// Print what the card has counted
     Stats(stats::StatsArgs),
+    /// Read, set, adjust or lead the clock of a card
+    Clock(clock::ClockArgs),
     /// Send structured frames
     Generate(generate::GenerateArgs),
     /// Receive frames and count them

@@ -3,7 +3,8 @@
 //! A time-stamp unit adds an increment to a 96-bit time at every tick of an oscillator (`docs/spec/nfb-card.md` §2.8).
 //! Software steers it by writing the increment, a fraction of a second, and sets it by writing the time. Here the
 //! oscillator is a clock of the system ([`Ticks::now`], 1 GHz), and nothing is added tick by tick: [`Timebase`] says what
-//! the time was at one tick, and from there it is a multiplication.
+//! the time was at one tick, and from there it is a multiplication. Programs read it from a page ([`ClockReader`]) without a
+//! system call; a [`Servo`] leads it after another clock.
 //!
 //! ```
 //! use millrace_clock::{Increment, Ticks, Time, Timebase};
@@ -17,8 +18,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod page;
+mod servo;
 mod time;
 mod timebase;
 
+pub use page::{ClockPage, ClockReader, PageError, Snapshot, nominal};
+pub use servo::{Correction, Servo};
 pub use time::{Increment, Time};
 pub use timebase::{TICKS_PER_SECOND, Ticks, Timebase};

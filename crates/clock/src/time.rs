@@ -14,6 +14,8 @@ pub struct Time {
 pub struct Increment(u64);
 
 const NANOSECONDS: u64 = 1_000_000_000;
+/// 2^-16 of a millionth in one.
+const MILLIONTHS: i128 = 1_000_000 << 16;
 /// A second, counted in fractions.
 const SECOND: u128 = 1 << 64;
 
@@ -45,6 +47,25 @@ impl Time {
         Self { seconds: (all >> 64) as u32, fraction: all as u64 }
     }
 
+    /// The time so many nanoseconds later, or earlier if they are less than none.
+    #[must_use]
+    pub const fn plus_nanoseconds(self, nanoseconds: i64) -> Self {
+        let whole = nanoseconds.unsigned_abs() as u128;
+        // Fractions of a second, a second at a time: all of it does not fit.
+        let fractions =
+            ((whole / NANOSECONDS as u128) << 64) + ((whole % NANOSECONDS as u128) << 64) / NANOSECONDS as u128;
+        if nanoseconds < 0 { self.minus(fractions) } else { self.plus(fractions) }
+    }
+
+    /// This time less `other`, in nanoseconds, as the nearer way round the 136 years; what does not fit is the largest that does.
+    pub const fn nanoseconds_since(self, other: Self) -> i64 {
+        let seconds = self.seconds.wrapping_sub(other.seconds) as i32 as i64;
+        let fraction = self.fraction as i128 - other.fraction as i128;
+        // Rounded to the nearest: times that were made of nanoseconds differ by as many.
+        let nanoseconds = (fraction * NANOSECONDS as i128 + (1 << 63)) >> 64;
+        seconds * NANOSECONDS as i64 + nanoseconds as i64
+    }
+
     /// The time so many fractions earlier.
     #[must_use]
     pub const fn minus(self, fractions: u128) -> Self {
@@ -70,6 +91,31 @@ impl Increment {
     pub const fn fractions(self) -> u64 {
         self.0
     }
+
+    /// The increment of a clock that goes faster by so much, in 2^-16 of a millionth, as for Linux' `adjfine`; 0 for one that would
+    /// go back, and the largest for what is too fast.
+    #[must_use]
+    pub const fn faster(self, scaled_ppm: i64) -> Self {
+        let fractions = self.0 as i128;
+        // Rounded to the nearest: a servo that steers by less than one fraction gets half of what it asks for otherwise.
+        let more = fractions * scaled_ppm as i128 + (MILLIONTHS / 2) * scaled_ppm.signum() as i128;
+        let fractions = fractions + more / MILLIONTHS;
+        let most = (1i128 << Self::BITS) - 1;
+        Self(if fractions < 0 {
+            0
+        } else if fractions > most {
+            most as u64
+        } else {
+            fractions as u64
+        })
+    }
+
+    /// How much faster a clock with this increment goes than one with `nominal`, in 2^-16 of a millionth, rounded to the nearest.
+    pub const fn faster_than(self, nominal: Self) -> i64 {
+        let (more, nominal) = ((self.0 as i128 - nominal.0 as i128) * MILLIONTHS, nominal.0 as i128);
+        let half = if more < 0 { -nominal / 2 } else { nominal / 2 };
+        if nominal == 0 { 0 } else { ((more + half) / nominal) as i64 }
+    }
 }
 
 #[cfg(test)]
@@ -93,7 +139,26 @@ mod tests {
         assert_eq!(Time::default().minus(1), Time { seconds: u32::MAX, fraction: u64::MAX });
     }
 
+    #[test]
+    fn speeds_are_told_as_they_were_set() {
+        let nominal = Increment::of_frequency(NANOSECONDS);
+        for scaled_ppm in [0, 1, -1, 65_536, -65_536, 100 << 16, -(100_000 << 16), 100_000 << 16] {
+            assert!((nominal.faster(scaled_ppm).faster_than(nominal) - scaled_ppm).abs() <= 2, "{scaled_ppm}");
+        }
+        assert_eq!(nominal.faster(1_000_000 << 16).fractions(), 2 * nominal.fractions());
+        assert_eq!((nominal.faster(i64::MIN).fractions(), Increment::new(0).faster_than(Increment::new(0))), (0, 0));
+        assert_eq!(nominal.faster(i64::MAX).fractions(), (1 << 39) - 1);
+    }
+
     proptest! {
+        #[test]
+        fn differences_are_what_was_added(seconds: u32, nanoseconds in 0u32..1_000_000_000, more in -1i64 << 60..1i64 << 60) {
+            let time = Time::new(seconds, nanoseconds);
+            let later = time.plus_nanoseconds(more);
+            prop_assert!((later.nanoseconds_since(time) - more).abs() <= 1);
+            prop_assert!(later.plus_nanoseconds(-more).nanoseconds_since(time).abs() <= 1);
+        }
+
         #[test]
         fn nanoseconds_survive(nanoseconds in 0u32..1_000_000_000, seconds: u32) {
             let time = Time::new(seconds, nanoseconds);

@@ -1,18 +1,15 @@
 //! A clock as a straight line: the time at one tick, and what each tick adds.
 
 use crate::time::{Increment, Time};
-use std::sync::LazyLock;
-use std::time::Instant;
+use rustix::time::{ClockId, clock_gettime};
 
-/// Ticks of the oscillator behind a card's clock, at [`TICKS_PER_SECOND`]; comparable within one process.
+/// Ticks of the oscillator behind a card's clock, at [`TICKS_PER_SECOND`]: `CLOCK_MONOTONIC` in ns, the same for all processes of
+/// a host but those of another time namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticks(u64);
 
 /// Nominal frequency of the oscillator in Hz.
 pub const TICKS_PER_SECOND: u64 = 1_000_000_000;
-
-/// The first reading. Not 0: what happened a little before it, such as the last pulse, has a number too.
-const FIRST: u64 = 3600 * TICKS_PER_SECOND;
 
 impl Ticks {
     /// A reading of the oscillator.
@@ -25,9 +22,8 @@ impl Ticks {
     /// has it in its vDSO.
     #[inline]
     pub fn now() -> Self {
-        static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-        let begin = *BEGIN;
-        Self(FIRST + Instant::now().duration_since(begin).as_nanos() as u64)
+        let now = clock_gettime(ClockId::Monotonic);
+        Self(now.tv_sec as u64 * TICKS_PER_SECOND + now.tv_nsec as u64)
     }
 
     /// The reading.

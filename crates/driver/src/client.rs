@@ -4,6 +4,7 @@ use crate::codec::{WireError, no_place};
 use crate::native;
 use crate::server::Driver;
 use crate::talk::{self, Talk, TalkError};
+use millrace_abi::clock::ClockRequest;
 use millrace_abi::message::{
     Buffers, Change, ErrorCode, Handle, Layout, Locked, MAX_REGISTER_BYTES, Reply, Request, VERSION,
 };
@@ -550,6 +551,26 @@ impl Client {
     /// [`ClientError`].
     pub fn count_too_long(&self, handle: Handle, frames: u32) -> Result<(), ClientError> {
         self.tell(&Request::CountTooLong { handle, frames })
+    }
+
+    /// The page that the card's clock is read from.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn clock_page(&self) -> Result<OwnedFd, ClientError> {
+        match self.ask(&Request::Clock(ClockRequest::Page), &[])? {
+            (Reply::ClockPage, fds) => fds.into_iter().next().ok_or(ClientError::Unexpected),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Steers the clock, leads it, says how it does; not for [`ClockRequest::Page`].
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with [`ErrorCode::Denied`], with [`ErrorCode::Busy`] while another program leads it, or with
+    /// [`ErrorCode::Invalid`].
+    pub fn clock(&self, request: ClockRequest) -> Result<(), ClientError> {
+        self.tell(&Request::Clock(request))
     }
 
     /// Ends a connection; its program is told.

@@ -1,3 +1,4 @@
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::flows::Flows;
 use crate::lock::ComponentLock;
@@ -258,6 +259,14 @@ impl Device {
     /// [`Error::Client`].
     pub fn move_queue(&self, queue: QueueId, worker: u32) -> Result<(), Error> {
         Ok(self.client.change(Change::Move { queue, worker })?)
+    }
+
+    /// The card's clock, to be read without a system call and, by who has the right `configure:clock`, steered.
+    ///
+    /// # Errors
+    /// [`Error::Client`]; [`Error::Clock`] where it cannot be read, as in another time namespace.
+    pub fn clock(&self) -> Result<Clock, Error> {
+        Clock::new(self.client.clone())
     }
 
     /// The flow table: rules that say which frames go to which queues and ports.

@@ -3,6 +3,7 @@ use millrace_abi::message::ErrorCode;
 use millrace_abi::name::NameError;
 use millrace_abi::queue::QueueId;
 use millrace_card::CardError;
+use millrace_clock::PageError;
 use millrace_driver::{ClientError, DriverError};
 
 /// Why something did not work; the text says what to do.
@@ -75,6 +76,9 @@ pub enum Error {
     /// The queue of this option belongs to another engine, mode or kind of buffers.
     #[error("{0}")]
     Unfit(String),
+    /// The card's clock cannot be read here.
+    #[error(transparent)]
+    Clock(#[from] PageError),
     /// Waiting failed.
     #[error("waiting failed: {0}")]
     Wait(std::io::Error),

@@ -4,7 +4,7 @@ use crate::error::Error;
 use millrace_abi::control::{CARD_SLEEPS_AT, DOORBELL_AT, FAULT_IOVA_AT, QueueState, SOFTWARE_SLEEPS_AT, STATE_AT};
 use millrace_abi::message::{ErrorCode, Handle};
 use millrace_abi::queue::QueueId;
-use millrace_dma::{Ordering, Region, Word32, Word64};
+use millrace_dma::{Ordering, Region, Window, Word32, Word64};
 use millrace_driver::{Client, ClientError};
 use millrace_ring::wake::{Ringer, Sleeper};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -54,6 +54,11 @@ impl QueueHandle {
 
     pub fn bad(&self, what: impl ToString) -> Error {
         Error::BadRing { queue: self.queue, what: what.to_string() }
+    }
+
+    /// The control page.
+    pub fn page(&self) -> &Window {
+        self.control.window()
     }
 
     pub fn doorbell(&self) -> Result<Word64, Error> {

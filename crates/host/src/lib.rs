@@ -57,6 +57,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod clock;
 mod device;
 mod error;
 mod flows;
@@ -71,16 +72,19 @@ mod supplied;
 mod tx;
 mod verdict;
 
+pub use clock::{Clock, Leader};
 pub use device::{Device, RxOptions, TxOptions};
 pub use error::{Error, FrameLimit};
 pub use flows::{FlowListener, FlowWatch, Flows, Transaction};
 pub use lock::ComponentLock;
 pub use mapping::Mapping;
+pub use millrace_abi::clock::{Report as ClockReport, Source as ClockSource, State as ClockState};
 pub use millrace_abi::control::{FaultKind, QueueState};
 pub use millrace_abi::launch::{FarPolicy, LatePolicy, LaunchPolicy, Reason};
 pub use millrace_abi::message::{ErrorCode, Locked};
 pub use millrace_abi::queue::{Direction, Engine, Joiners, Laggard, Mode, QueueId, Sharing};
 pub use millrace_abi::{flow, stats, visible};
+pub use millrace_clock::{PageError, Snapshot as ClockSnapshot, Ticks, Time, Timebase};
 pub use millrace_dma::{Iova, Pages, Region};
 pub use millrace_ring::dd::Outcome;
 pub use millrace_ring::medusa::RxHeader;
@@ -88,7 +92,7 @@ pub use pool::{Buffer, Pool};
 pub use pooled::{PoolRx, PoolTx};
 pub use rx::{IdleRx, RxBurst, RxPacket, RxQueue};
 pub use supplied::{SuppliedRx, SuppliedTx};
-pub use tx::{IdleTx, TxBurst, TxQueue};
+pub use tx::{Departure, Departures, IdleTx, TxBurst, TxQueue};
 pub use verdict::Verdict;
 
 /// Most packets that one burst hands out.

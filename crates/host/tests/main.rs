@@ -2,6 +2,7 @@
 
 mod common;
 
+mod clock;
 mod flows;
 mod hostile_memory;
 mod hostile_socket;
@@ -42,6 +43,7 @@ fn role() {
         "one of several writers" => writers::writer(),
         "holder of buffers" => pool::holder(),
         "other" => rights::other(),
+        "leader" => clock::leader(),
         "hasty" => silent_card::hasty(),
         "stranger" => wiring::stranger(),
         other => panic!("no role {other}"),

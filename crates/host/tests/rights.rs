@@ -68,6 +68,7 @@ pub fn other() {
             }
             "read" => device.read32(number(1)).map(drop),
             "write" => device.write32(number(1), 0),
+            "clock" => device.clock().and_then(|clock| clock.now().map_err(Error::from).and(clock.step(1))),
             "plug" => device.plug(0, "null"),
             "move" => device.move_queue(QueueId::rx(0), 0),
             "lock" => device.try_lock(words[1], 1).map(drop),
@@ -139,6 +140,7 @@ fn another_user_gets_two_queues_and_nothing_else() {
     is_denied(&ask(&mut bob, &format!("write {}", dma_base(QueueId::rx(0)).unwrap())), "use:rx0");
     is_denied(&ask(&mut bob, &format!("write {}", Component::TxData(0).base().unwrap())), "use:tx0");
     is_denied(&ask(&mut bob, "plug"), "configure:ports");
+    is_denied(&ask(&mut bob, "clock"), "configure:clock");
     is_denied(&ask(&mut bob, "move"), "configure:workers");
     is_denied(&ask(&mut bob, "lock /mac"), "registers:write");
     is_denied(&ask(&mut bob, "end"), "admin");

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 /// The number of an error, as `errno` has it: positive.
 pub fn of(error: &Error) -> i32 {
     match error {
+        Error::Clock(_) => libc::EOPNOTSUPP,
         Error::Name(_) | Error::Card(_) => libc::EINVAL,
         Error::FrameTooLong { .. } | Error::BurstTooLong { .. } | Error::Unfit(_) => libc::EINVAL,
         Error::Driver(_) => libc::ENODEV,

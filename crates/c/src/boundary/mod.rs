@@ -10,6 +10,7 @@
 
 mod arguments;
 mod block;
+mod clock;
 mod device;
 mod flow;
 mod memory;
@@ -57,6 +58,8 @@ const _: () = {
 
 /// An open card. Any number of threads may use it at once.
 pub struct millrace_device(Opened);
+/// The clock of a card. Any number of threads may use it at once.
+pub struct millrace_clock(host::Clock);
 /// A lock on features of a component.
 pub struct millrace_component_lock(#[allow(dead_code)] host::ComponentLock);
 /// An RX queue. One thread at a time.
@@ -80,6 +83,7 @@ const _: () = {
     // What the header promises about threads.
     from_any_thread::<millrace_device>();
     from_any_thread::<millrace_memory>();
+    from_any_thread::<millrace_clock>();
     one_thread_at_a_time::<(millrace_device, millrace_component_lock, millrace_memory)>();
     one_thread_at_a_time::<(millrace_flow_watch, millrace_flow_tap)>();
     one_thread_at_a_time::<(millrace_rx, millrace_tx, millrace_supplied_rx, millrace_supplied_tx)>();

@@ -73,7 +73,8 @@ impl Program {
 /// A worker with one port into which something is plugged, and a queue for each of `owners`; those of one owner have
 /// one kick.
 fn scene(owners: &[u32], port_queue: Box<dyn PortQueue>) -> (Worker, Vec<Program>) {
-    let (mut worker, queues) = worker(Engine::Medusa, owners.len() as u32, &Arc::new(Tsu::new(false)), port_queue);
+    let (mut worker, queues) =
+        worker(Engine::Medusa, owners.len() as u32, &Arc::new(Tsu::new(false).unwrap()), port_queue);
     let mut kicks = std::collections::BTreeMap::new();
     let programs = owners.iter().zip(queues).map(|(&owner, queue)| {
         let kick = kicks.entry(owner).or_insert_with(|| Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap())).clone();

@@ -4,6 +4,7 @@ pub mod agent;
 pub mod bench;
 pub mod card;
 pub mod clients;
+pub mod clock;
 pub mod completions;
 pub mod demo;
 pub mod explain;

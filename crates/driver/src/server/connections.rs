@@ -240,6 +240,7 @@ impl Server {
         }
         self.end_natives(|_, native, _| native.client == number);
         self.locks.release_all(Owner::Client(number));
+        self.leave_clock(number);
     }
 
     /// Ends a connection that has done nothing wrong by itself; its program is told why.

@@ -163,6 +163,7 @@ impl Driver {
             locks: Locks::default(),
             ledger,
             flows,
+            clock_leader: None,
             policy,
             tree: device_tree,
             fds,

@@ -10,11 +10,13 @@
 //!   comes of it.
 //! * `policy`: what the administrator says; `rights`: who may ask for it; `quotas`: how much of it; `standing`: both, for
 //!   one connection; `charges`: what it pays.
+//! * `clock`: who leads the card's clock.
 //! * `reaper`, `changes`, `flows`: what may take long, on threads of its own; `pause`, `fds`: what is put off and
 //!   refused when there is too much.
 
 mod changes;
 mod charges;
+mod clock;
 mod connected;
 mod connections;
 mod driver;
@@ -113,6 +115,8 @@ struct Server {
     turned_away: TurnedAway,
     changes: Changes,
     flows: Flows,
+    // The connection that leads the card's clock.
+    clock_leader: Option<u64>,
     reaper: Reaper,
     buffer: Box<[u8]>,
 }

@@ -244,6 +244,7 @@ impl Server {
                 done
             }
             Request::Flow(request) => self.order_flow(number, request),
+            Request::Clock(request) => self.order_clock(number, request),
             Request::Open { .. } => Err(Refusal::new(ErrorCode::Protocol, "open is answered elsewhere")),
         }
     }

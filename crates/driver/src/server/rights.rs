@@ -9,6 +9,7 @@ use super::replies::Refusal;
 use crate::locks::Owner;
 use crate::native;
 use millrace_abi::access::{Configure, Names, Right};
+use millrace_abi::clock::ClockRequest;
 use millrace_abi::flow::FlowRequest;
 use millrace_abi::message::{Change, ErrorCode, Request};
 use millrace_abi::queue::QueueId;
@@ -73,6 +74,8 @@ impl Server {
                 need(Right::Configure(Configure::Rules), "program rules")?;
                 if options.everyone { need(Right::Admin, "change rules of others") } else { Ok(()) }
             }
+            Request::Clock(ClockRequest::Page) => Ok(()),
+            Request::Clock(_) => need(Right::Configure(Configure::Clock), "steer the clock"),
             Request::EndClient { .. } => need(Right::Admin, "end connections"),
             Request::EndLocks { .. } => need(Right::Admin, "end locks"),
             // What needs a queue has asked when it was opened; memory is a matter of quotas; the rest only tells.

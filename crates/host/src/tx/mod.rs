@@ -1,15 +1,17 @@
 //! Sending.
 //!
 //! * `idle`: before START. `ring`: what differs between engines and modes; `room`: had for a burst; `burst`: in hand;
-//!   `post`: on its way.
+//!   `post`: on its way; `departures`: gone, and when.
 
 mod burst;
+mod departures;
 mod idle;
 mod post;
 mod ring;
 mod room;
 
 pub use burst::TxBurst;
+pub use departures::{Departure, Departures};
 pub use idle::IdleTx;
 
 use crate::MAX_BURST;
@@ -238,6 +240,15 @@ impl TxQueue {
                 })
             }
         }
+    }
+
+    /// Has the card say when frames leave this queue, until what this returns is dropped. Of queues in direct mode that this program
+    /// has for itself, whose frames go straight to what is plugged into their port; of others nothing is said.
+    ///
+    /// # Errors
+    /// [`Error::BadRing`].
+    pub fn departures(&self) -> Result<Departures, Error> {
+        Departures::new(self.idle.handle.page()).map_err(|error| self.idle.handle.bad(error))
     }
 
     /// Where we stand, in units of the queue.

@@ -3,6 +3,7 @@
 use super::{BUDGET, end_of_burst, lent, loop_back};
 use crate::counters::Counts;
 use crate::mac::MacLane;
+use crate::pass_clock::PassClock;
 use crate::shard::slots::{PortSlot, TxSlot};
 use crate::shard::state::Shard;
 use crate::turns::{Look, cost};
@@ -50,7 +51,7 @@ impl Shard {
     /// One burst from a ring that has something. Returns whether anything moved, and whether the TX queue stays active.
     #[inline(always)]
     fn send(&mut self, at: usize) -> (bool, bool) {
-        let Self { ports, tx, tx_counts, port_queues, rx, rx_places, touched, .. } = self;
+        let Self { ports, tx, tx_counts, port_queues, rx, rx_places, touched, clock, .. } = self;
         let slot = &mut tx[at];
         let port = &mut ports[slot.port];
         let counts = &mut tx_counts[slot.counts_at];
@@ -63,6 +64,9 @@ impl Shard {
             return loop_back::loop_back(slot, counts, to, rx, touched, &mut port.mac);
         }
         match port.place(slot.bundle) {
+            Some(place) if slot.openers.want_stamps() => {
+                transmit_stamped(&mut port_queues[place], at, slot, counts, &mut port.mac, clock)
+            }
             Some(place) => transmit(&mut port_queues[place], at, slot, counts, &mut port.mac),
             None => lose(slot, counts, &mut port.mac),
         }
@@ -106,6 +110,24 @@ fn transmit(
     counts.copies += port.counters().tx_copies() - copies;
     mac.tx.count_sent(served.bytes);
     end_of_burst(tx, counts, served, mac)
+}
+
+/// As [`transmit`], of a program that wants to know when its frames leave.
+#[cold]
+fn transmit_stamped(
+    port_queue: &mut PortSlot,
+    place: usize,
+    tx: &mut TxSlot,
+    counts: &mut Counts,
+    mac: &mut MacLane,
+    clock: &PassClock,
+) -> (bool, bool) {
+    let (left, before) = (tx.left, clock.exactly());
+    let outcome = transmit(port_queue, place, tx, counts, mac);
+    if tx.left != left {
+        tx.openers.say_departure(tx.left, before, clock.exactly());
+    }
+    outcome
 }
 
 /// One burst from a TX queue that a disabled MAC, or one without a link, takes and drops. Returns as [`Shard::send`].

@@ -1,6 +1,7 @@
 //! What is in a shard: rings and port queues with all that belongs to them, and what moves of them between workers.
 
 mod answer;
+mod departure;
 mod detached;
 mod engine_state;
 mod loan;

@@ -1,10 +1,11 @@
 //! The openers of a queue as its worker sees them: who wakes it, and whom it wakes.
 
+use super::departure::Departure;
 use crate::opener::Opener;
 use crate::queue_status::show_state;
 use crate::sleep::Sleep;
 use crate::turns::{Kick, Owner};
-use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT};
+use millrace_abi::control::{CARD_SLEEPS_AT, QueueState, SOFTWARE_SLEEPS_AT, WANTS_STAMPS_AT};
 use millrace_dma::{Ordering, Word32, fence};
 use millrace_ring::EngineFault;
 use millrace_ring::wake::{Ringer, Sleeper};
@@ -28,6 +29,10 @@ struct OpenerState {
     sleeper: Option<Sleeper>,
     // software_sleeps: the opener's.
     ringer: Option<Ringer>,
+    // wants_stamps: the opener's.
+    wants_stamps: Option<Word32>,
+    // Only of those who want it.
+    departure: Option<Box<Departure>>,
 }
 
 impl OpenerState {
@@ -35,7 +40,8 @@ impl OpenerState {
         let word = |at| -> Option<Word32> { opener.control.word32(at).ok() };
         let sleeper = word(CARD_SLEEPS_AT).map(Sleeper::new);
         let ringer = word(SOFTWARE_SLEEPS_AT).map(Ringer::new);
-        Self { opener, sleeper, ringer }
+        let wants_stamps = word(WANTS_STAMPS_AT);
+        Self { opener, sleeper, ringer, wants_stamps, departure: None }
     }
 
     fn signal(&self) {
@@ -68,6 +74,26 @@ impl Openers {
             if entry.ringer.as_ref().is_some_and(Ringer::claim) {
                 entry.signal();
             }
+        }
+    }
+
+    /// Whether there is one opener, who wants to know when frames leave.
+    #[inline(always)]
+    pub fn want_stamps(&self) -> bool {
+        let [entry] = &self.0[..] else { return false };
+        // On the line that was just looked at, or will be.
+        entry.wants_stamps.as_ref().is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Says that so many frames have left, the last of them between these two times.
+    #[cold]
+    pub fn say_departure(&mut self, frames: u64, before: u64, after: u64) {
+        let [entry] = &mut self.0[..] else { return };
+        if entry.departure.is_none() {
+            entry.departure = Departure::new(&entry.opener.control).ok().map(Box::new);
+        }
+        if let Some(departure) = &entry.departure {
+            departure.say(frames, before, after);
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct TxSlot {
     pub ticket: u64,
     /// What the last burst is charged with.
     pub cost: u32,
+    /// Frames that have left since it was started.
+    pub left: u64,
     // Whether frames come one at a time.
     is_lone: bool,
     // Whether those who sleep are to be woken at the end of the turn.
@@ -63,6 +65,7 @@ impl TxSlot {
             openers: Openers::default(),
             ticket: 0,
             cost: 0,
+            left: 0,
             is_lone: false,
             is_touched: false,
             translations: (0, 0),
@@ -88,6 +91,7 @@ impl TxSlot {
 
     pub fn begin(&mut self, engine: Box<TxEngine>) {
         self.translations = engine.iotlb_counts();
+        self.left = 0;
         self.ticket = NEXT_TICKET.fetch_add(1, Ordering::Relaxed);
         self.engine = EngineState::Running(engine);
     }
@@ -163,6 +167,7 @@ impl TxSlot {
         self.cost = cost::of(served.frames.max(served.looked.into()), served.bytes);
         if moved {
             self.is_lone = served.frames == 1;
+            self.left += served.frames;
             counts.passed += served.frames;
             counts.passed_bytes += served.bytes;
             counts.drops[QueueDrop::TooShort as usize] += served.too_short;

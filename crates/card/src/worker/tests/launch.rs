@@ -49,7 +49,7 @@ struct Scene {
 
 impl Scene {
     fn new(count: u32) -> Self {
-        let tsu = Arc::new(Tsu::new(true));
+        let tsu = Arc::new(Tsu::new(true).unwrap());
         let (mut worker, queues) = worker(Engine::Dd, count, &tsu, Box::new(NullPort::new()));
         let launchers = queues.into_iter().map(|queue| start(&mut worker, queue)).collect();
         Self { tsu, worker, launchers }

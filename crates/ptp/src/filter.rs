@@ -1,0 +1,103 @@
+//! What becomes of measurements: statime hands them to a filter, which leads the clock. This one is a [`Servo`], behind the middle
+//! one of the last delays; it says what it was told, and keeps what it has found out of the oscillator for the next master.
+
+use millrace_clock::{Correction, Servo};
+use statime::filters::{Filter, FilterEstimate, FilterUpdate};
+use statime::port::Measurement;
+use statime::time::Duration;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// What the filter was told last.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Offsets that it was told.
+    pub offsets: u64,
+    /// The last one, in ns.
+    pub offset_ns: i64,
+    /// The middle one of the last delays, in ns.
+    pub delay_ns: Option<i64>,
+    /// At which speed the clock neither gains nor loses, in millionths from nominal.
+    pub ppm: f64,
+}
+
+/// Offsets above it are stepped, in ns.
+const STEP_ABOVE: i64 = 1_000_000;
+/// How far the clock is steered at most, in millionths.
+const MOST_PPM: f64 = 1_000.0;
+/// In which time offsets go away, in s.
+const SECONDS: f64 = 2.0;
+/// Delays of which the middle one counts.
+const DELAYS: usize = 9;
+
+/// The filter.
+pub struct Watched {
+    servo: Servo,
+    seen: Rc<Cell<Seen>>,
+    delays: [i64; DELAYS],
+    count: usize,
+}
+
+fn nanoseconds(duration: Duration) -> i64 {
+    duration.nanos_rounded().clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+impl Watched {
+    fn take_delay(&mut self, delay: Duration) -> i64 {
+        self.delays[self.count % DELAYS] = nanoseconds(delay);
+        self.count += 1;
+        let (mut delays, count) = (self.delays, self.count.min(DELAYS));
+        delays[..count].sort_unstable();
+        delays[count / 2]
+    }
+}
+
+impl Filter for Watched {
+    type Config = Rc<Cell<Seen>>;
+
+    fn new(seen: Self::Config) -> Self {
+        let servo = Servo::new(STEP_ABOVE, MOST_PPM, SECONDS, seen.get().ppm);
+        Self { servo, seen, delays: [0; DELAYS], count: 0 }
+    }
+
+    fn measurement<C: statime::Clock>(&mut self, measurement: Measurement, clock: &mut C) -> FilterUpdate {
+        let mut seen = self.seen.get();
+        let mut update = FilterUpdate::default();
+        if let Some(delay) = measurement.delay.or(measurement.peer_delay) {
+            let delay = self.take_delay(delay);
+            seen.delay_ns = Some(delay);
+            update.mean_delay = Some(Duration::from_nanos(delay));
+        }
+        if let Some(offset) = measurement.offset {
+            (seen.offsets, seen.offset_ns) = (seen.offsets + 1, nanoseconds(offset));
+            let now = measurement.event_time.nanos().to_num::<u128>() as u64;
+            // What the clock refuses its owner hears of by itself.
+            let _ = match self.servo.sample(now, seen.offset_ns) {
+                Correction::Frequency(ppm) => clock.set_frequency(ppm),
+                Correction::Step(ns, ppm) => {
+                    clock.set_frequency(ppm).and_then(|_| clock.step_clock(Duration::from_nanos(ns)))
+                }
+            };
+            seen.ppm = self.servo.holdover();
+        }
+        self.seen.set(seen);
+        update
+    }
+
+    fn update<C: statime::Clock>(&mut self, clock: &mut C) -> FilterUpdate {
+        let _ = clock.set_frequency(self.servo.holdover());
+        FilterUpdate::default()
+    }
+
+    fn demobilize<C: statime::Clock>(self, clock: &mut C) {
+        let _ = clock.set_frequency(self.servo.holdover());
+    }
+
+    fn current_estimates(&self) -> FilterEstimate {
+        let seen = self.seen.get();
+        FilterEstimate {
+            offset_from_master: Duration::from_nanos(seen.offset_ns),
+            mean_delay: Duration::from_nanos(seen.delay_ns.unwrap_or_default()),
+        }
+    }
+}
