@@ -98,6 +98,8 @@ to_test() {
     need charon-systemd charon-systemd
     # Routing daemons, beside the router.
     [ -x /usr/lib/frr/zebra ] || packages+=(frr)
+    # The other end of PTP.
+    [ -x /usr/sbin/ptp4l ] || packages+=(linuxptp)
     # A PPPoE server, for a guest.
     need pppd ppp
     need pppoe-server pppoe
