@@ -468,6 +468,43 @@ fn packets_go_to_controllers_and_come_from_them() {
 }
 
 #[test]
+fn a_packet_of_which_a_part_is_told_is_kept_and_used_once() {
+    let mut world = World::new();
+    let some = Action::Output { port: number::CONTROLLER, max_len: 20 };
+    assert_eq!(world.refused(&Message::FlowMod(flow(0, vec![], vec![some]))), None);
+    let hear = |world: &mut World, len: u32| {
+        let heard = Heard { port: 1, rules: vec![7], len, bytes: vec![9; 60] };
+        world.switch.packet_in(heard, &mut world.table);
+        let said = world.said();
+        let Message::PacketIn(packet) = &said[0] else { panic!("{said:?}") };
+        (packet.buffer, packet.len, packet.data.len())
+    };
+    // Of one of which the end is not there, all is told that is.
+    assert_eq!(hear(&mut world, 2000), (0xffff_ffff, 2000, 60));
+    assert_eq!(hear(&mut world, 60), (1, 60, 20));
+    assert_eq!(hear(&mut world, 60), (2, 60, 20));
+    let out = |buffer| {
+        let (actions, data) = (vec![output(3)], vec![]);
+        Message::PacketOut(millrace_agent::wire::packet::PacketOut { buffer, in_port: 2, actions, data })
+    };
+    assert_eq!(world.refused(&out(1)), None);
+    assert_eq!(world.refused(&out(1)), Some(error::request::BUFFER_EMPTY));
+    assert_eq!(world.refused(&out(3)), Some(error::request::BUFFER_UNKNOWN));
+    // An entry takes it along; it is there without, and is kept without the number.
+    let entry = |priority, buffer| Message::FlowMod(FlowMod { buffer, ..flow(priority, ip(), vec![output(1)]) });
+    assert_eq!(world.refused(&entry(5, 2)), None);
+    assert_eq!(world.table.sent, [(60, 1, "output:2".to_owned()), (60, 1, "output:0".to_owned())]);
+    assert_eq!(world.refused(&entry(6, 2)), Some(error::request::BUFFER_EMPTY));
+    assert_eq!(world.rules().len(), 2);
+    assert!(world.switch.take_done().iter().all(|done| !matches!(done, Message::FlowMod(change) if change.buffer == 2)));
+    // The oldest makes room.
+    let last = (0..257).map(|_| hear(&mut world, 60).0).last();
+    assert_eq!(last, Some(259));
+    assert_eq!(world.refused(&out(3)), Some(error::request::BUFFER_EMPTY));
+    assert_eq!(world.refused(&out(4)), None);
+}
+
+#[test]
 fn a_switch_is_made_again_of_what_was_done() {
     let mut world = World::new();
     for priority in 1..=2 {

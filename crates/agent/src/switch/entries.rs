@@ -44,6 +44,20 @@ impl Entry {
         }
     }
 
+    /// How many bytes of a packet it sends to controllers; all, unless it says less.
+    pub fn told_of(&self) -> u16 {
+        use crate::wire::action::Action;
+        let actions = self.instructions.iter().flat_map(|instruction| match instruction {
+            Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => &actions[..],
+            _ => &[],
+        });
+        let mut told = actions.filter_map(|action| match action {
+            Action::Output { port: crate::wire::port::number::CONTROLLER, max_len } => Some(*max_len),
+            _ => None,
+        });
+        told.next().unwrap_or(u16::MAX)
+    }
+
     /// Whether it sends to a port.
     pub fn sends(&self, port: u32) -> bool {
         use crate::wire::action::Action;

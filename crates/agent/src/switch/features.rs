@@ -4,6 +4,7 @@ use super::Switch;
 use super::fields::{Listed, headers};
 use super::groups::MOST_GROUPS;
 use super::meters::MOST_METERS;
+use super::packets::MOST_BUFFERS;
 use crate::wire::action::kind as action;
 use crate::wire::error::{Refusal, table_mod as refused};
 use crate::wire::group::{GroupFeatures, kind as group};
@@ -34,7 +35,7 @@ impl Switch {
     pub(super) fn features(&self) -> Features {
         Features {
             datapath: self.identity.datapath,
-            buffers: 0,
+            buffers: MOST_BUFFERS as u32,
             tables: TABLES,
             auxiliary: 0,
             capabilities: capability::FLOW_STATS

@@ -26,6 +26,7 @@ mod packets;
 mod ports;
 
 use crate::wire::error::{ErrorMessage, Refusal, flow_mod, group_mod, hello, meter_mod, request, switch_config};
+use crate::wire::flow::{NO_BUFFER, command};
 use crate::wire::group::GroupMod;
 use crate::wire::hello::Hello;
 use crate::wire::meter::MeterMod;
@@ -344,7 +345,21 @@ impl Switch {
     }
 
     /// Does a change of entries, together with others.
-    fn collect(&mut self, controller: u64, xid: u32, message: Message, bytes: &[u8], datapath: &mut dyn Datapath) {
+    fn collect(&mut self, controller: u64, xid: u32, mut message: Message, bytes: &[u8], datapath: &mut dyn Datapath) {
+        // A packet that waits for the entry goes when that is there; what is kept of the change does not name it.
+        if let Message::FlowMod(change) = &mut message
+            && change.buffer != NO_BUFFER
+            && matches!(change.command, command::ADD | command::MODIFY_STRICT)
+        {
+            let kept = self.packets.take(std::mem::replace(&mut change.buffer, NO_BUFFER));
+            let change = change.clone();
+            self.settle(datapath);
+            match kept.and_then(|kept| self.change(message, datapath).map(|()| kept)) {
+                Ok(kept) => self.send_kept(&kept, &change, datapath),
+                Err(refusal) => self.refuse(controller, xid, refusal, bytes),
+            }
+            return;
+        }
         match self.apply(&message) {
             Ok(()) => self.batch.items.push(Item { controller, xid, message, head: head(bytes) }),
             Err(refusal) => self.refuse(controller, xid, refusal, bytes),

@@ -1,19 +1,24 @@
-//! Packets to controllers and from them (sections 6.1.1, 7.3.7, 7.4.1). None is buffered: controllers get all of each, and send all of each.
+//! Packets to controllers and from them (sections 6.1.1, 7.3.7, 7.4.1). Of those of which a controller wants a part, the whole is kept for a while.
 
 use super::datapath::{Datapath, FlowKey, Snapshot};
 use super::entries::Entry;
-use super::fields::{in_port, port_of};
+use super::fields::{self, in_port, port_of};
 use super::{Switch, compile};
 use crate::wire::Message;
 use crate::wire::error::{Refusal, action as action_refused, request};
-use crate::wire::flow::NO_BUFFER;
+use crate::wire::flow::{FlowMod, NO_BUFFER};
 use crate::wire::packet::{PacketIn, PacketOut, reason};
 use crate::wire::port::number;
 use millrace_flow::field::LOCAL;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// Most bytes of a packet in a message, which has 64 KiB.
 const MOST_BYTES: usize = 60_000;
+
+/// Most packets that are kept for controllers; the oldest makes room.
+pub const MOST_BUFFERS: usize = 256;
+/// Their numbers begin again behind this one.
+const LAST_BUFFER: u32 = i32::MAX as u32;
 
 /// A bit of the cookies of rules at the datapath: the rule sends packets to controllers. What controllers see is the cookie that they have given.
 pub const PUNTS: u64 = 1 << 63;
@@ -31,10 +36,47 @@ pub struct Heard {
     pub bytes: Vec<u8>,
 }
 
-/// Which rule has which number.
+/// A packet that is kept until a controller says what becomes of it.
+#[derive(Debug)]
+pub(super) struct Buffered {
+    number: u32,
+    /// The port of the datapath where it came in.
+    pub port: u32,
+    pub bytes: Vec<u8>,
+}
+
+/// Which rule has which number, and the packets that are kept.
 #[derive(Debug, Default)]
 pub(super) struct Packets {
     numbers: HashMap<u64, FlowKey>,
+    buffers: VecDeque<Buffered>,
+    last: u32,
+}
+
+impl Packets {
+    /// Keeps a packet; its number.
+    fn keep(&mut self, port: u32, bytes: Vec<u8>) -> u32 {
+        self.last = if self.last >= LAST_BUFFER { 1 } else { self.last + 1 };
+        if self.buffers.len() == MOST_BUFFERS {
+            self.buffers.pop_front();
+        }
+        self.buffers.push_back(Buffered { number: self.last, port, bytes });
+        self.last
+    }
+
+    /// A packet that was kept: it is so once only.
+    pub fn take(&mut self, number: u32) -> Result<Buffered, Refusal> {
+        let at = self.buffers.iter().position(|kept| kept.number == number);
+        let was_there = (1..=self.last).contains(&number);
+        let gone = if was_there { request::BUFFER_EMPTY } else { request::BUFFER_UNKNOWN };
+        at.and_then(|at| self.buffers.remove(at)).ok_or(gone)
+    }
+}
+
+/// What can be done to a packet of a controller: it goes to ports.
+fn goes(action: &millrace_flow::Action) -> bool {
+    use millrace_flow::Action::{Output, Punt, Queue, Rss};
+    !matches!(action, Queue(_) | Rss(_) | Punt(_) | Output(LOCAL))
 }
 
 impl Switch {
@@ -60,12 +102,19 @@ impl Switch {
             |key: &FlowKey| self.entries.get(key).is_some_and(|entry| entry.uses.contains(&compile::Use::Controller));
         let met = heard.rules.iter().rev().filter_map(|rule| self.packets.numbers.get(rule)).copied();
         let Some(key) = met.into_iter().find(sends) else { return };
-        let Some(cookie) = self.entries.get(&key).map(|entry: &Entry| entry.cookie) else { return };
+        let told = |entry: &Entry| (entry.cookie, usize::from(entry.told_of()));
+        let Some((cookie, most)) = self.entries.get(&key).map(told) else { return };
         let why = if key.is_miss() { reason::NO_MATCH } else { reason::ACTION };
         let mut data = heard.bytes;
         data.truncate(MOST_BYTES);
+        let mut buffer = NO_BUFFER;
+        // One of which the end is not there is told as it is.
+        if data.len() > most && data.len() == heard.len as usize {
+            let part = data[..most].to_vec();
+            buffer = self.packets.keep(heard.port, std::mem::replace(&mut data, part));
+        }
         let packet = PacketIn {
-            buffer: NO_BUFFER,
+            buffer,
             len: u16::try_from(heard.len).unwrap_or(u16::MAX),
             reason: why,
             table: key.table,
@@ -77,28 +126,36 @@ impl Switch {
     }
 
     pub(super) fn packet_out(&mut self, packet: &PacketOut, datapath: &mut dyn Datapath) -> Result<(), Refusal> {
-        if packet.buffer != NO_BUFFER {
-            return Err(request::BUFFER_UNKNOWN);
-        }
+        let kept = match packet.buffer {
+            NO_BUFFER => None,
+            number => Some(self.packets.take(number)?),
+        };
+        let data = kept.as_ref().map_or(&packet.data, |kept| &kept.bytes);
         let port = match packet.in_port {
             number::CONTROLLER | number::LOCAL => LOCAL,
             other => port_of(other).ok_or(request::BAD_PORT)?,
         };
-        if packet.data.len() < 14 {
+        if data.len() < 14 {
             return Err(request::BAD_PACKET);
         }
         let actions = compile::packet(&packet.actions, &self.world())?;
-        // What comes from a controller goes to ports.
-        let goes = |action: &millrace_flow::Action| {
-            use millrace_flow::Action::{Output, Punt, Queue, Rss};
-            !matches!(action, Queue(_) | Rss(_) | Punt(_) | Output(LOCAL))
-        };
         if !actions.iter().all(goes) {
             return Err(action_refused::BAD_OUT_PORT);
         }
         if actions.is_empty() {
             return Ok(());
         }
-        datapath.send(&packet.data, port, &actions).map_err(|_| action_refused::BAD_OUT_PORT)
+        datapath.send(data, port, &actions).map_err(|_| action_refused::BAD_OUT_PORT)
+    }
+
+    /// Does to a packet that was kept what a new entry says, as far as the entry's own actions go: ports get it, and no other table.
+    pub(super) fn send_kept(&mut self, kept: &Buffered, change: &FlowMod, datapath: &mut dyn Datapath) {
+        let Ok(matching) = fields::matching(&change.matching) else { return };
+        let key = FlowKey { table: change.table, priority: change.priority, matching };
+        let Some(rule) = self.rule_of(&key) else { return };
+        let own = |action: &millrace_flow::Action| !matches!(action, millrace_flow::Action::GotoTable(_));
+        let actions: Vec<_> = rule.actions.into_iter().filter(|action| goes(action) && own(action)).collect();
+        // A port that takes nothing has lost it, as on a wire.
+        let _ = datapath.send(&kept.bytes, kept.port, &actions);
     }
 }
