@@ -496,7 +496,9 @@ fn a_packet_of_which_a_part_is_told_is_kept_and_used_once() {
     assert_eq!(world.table.sent, [(60, 1, "output:2".to_owned()), (60, 1, "output:0".to_owned())]);
     assert_eq!(world.refused(&entry(6, 2)), Some(error::request::BUFFER_EMPTY));
     assert_eq!(world.rules().len(), 2);
-    assert!(world.switch.take_done().iter().all(|done| !matches!(done, Message::FlowMod(change) if change.buffer == 2)));
+    assert!(
+        world.switch.take_done().iter().all(|done| !matches!(done, Message::FlowMod(change) if change.buffer == 2))
+    );
     // The oldest makes room.
     let last = (0..257).map(|_| hear(&mut world, 60).0).last();
     assert_eq!(last, Some(259));

@@ -6,6 +6,7 @@ use super::{Switch, features};
 use crate::wire::error::{Refusal, group_mod, meter_mod, queue_op, request, table_features};
 use crate::wire::flow::{FlowQuestion, FlowStats, Lifetime};
 use crate::wire::group::{GroupStats, kind, number as group_number};
+use crate::wire::instruction::Instruction;
 use crate::wire::meter::{MeterStats, number as meter_number};
 use crate::wire::multipart::{Answer, MORE, Question};
 use crate::wire::port::{PortStats, QueueConfig, QueueStats, UNKNOWN, number};
@@ -150,19 +151,32 @@ impl Switch {
         Ok(asked.iter().filter_map(stats).collect())
     }
 
-    /// How many packets were looked up is known of table 0, as long as no other has entries.
+    /// How many packets were looked up is known of table 0 as long as no other has entries, and of the others by the entries that send there, unless
+    /// those have meters.
     fn table_stats(&mut self, datapath: &mut dyn Datapath) -> Vec<TableStats> {
         let (counts, snapshot) = self.look(datapath);
         let mut matched = [0u64; TABLES as usize];
         counts.iter().for_each(|(key, counts)| matched[usize::from(key.table)] += counts.packets);
         let only_first = self.entries.in_table(0) == self.entries.len();
+        let mut sent = [Some(0u64); TABLES as usize];
+        for (key, counts) in &counts {
+            let instructions = self.entries.get(key).map_or(&[][..], |entry| &entry.instructions);
+            let is_metered = instructions.iter().any(|one| matches!(one, Instruction::Meter(_)));
+            for instruction in instructions {
+                if let Instruction::GotoTable(to) = instruction
+                    && let Some(sum) = sent.get_mut(usize::from(*to))
+                {
+                    *sum = sum.filter(|_| !is_metered).map(|sum| sum + counts.packets);
+                }
+            }
+        }
         (0..TABLES)
             .map(|table| {
                 let had = matched[usize::from(table)];
                 let lookups = match table {
                     0 if only_first => had + snapshot.unmatched,
-                    _ if only_first => 0,
-                    _ => UNKNOWN,
+                    0 => UNKNOWN,
+                    _ => sent[usize::from(table)].unwrap_or(UNKNOWN),
                 };
                 TableStats { table, active: self.entries.in_table(table) as u32, lookups, matched: had }
             })
