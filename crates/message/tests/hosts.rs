@@ -189,6 +189,22 @@ fn names_are_found_on_the_wire() {
     assert!(matches!(Endpoint::with(Config { rails, ..Config::default() }), Err(Error::Rail(0, _))));
 }
 
+/// A caller whose patience is over while the other end lets it in waits for that: the other end has nobody who has gone at once.
+#[test]
+fn who_has_little_patience_leaves_no_ghosts() {
+    for round in 0..4 {
+        let (wires, what) = (Wires::new(), format!("hasty-{round}"));
+        let (one, other) = ends(&wires, &what, Limits::default(), (1, ""));
+        let whole = format!("b:{}", name(&what));
+        // Of these, some end while the answers are gathered, some while this end greets.
+        let patience = (0..).map(|turn| Duration::from_millis(19 + round + turn % 8));
+        let calls = patience.take(1000).find_map(|patience| one.connect(&whole, patience).ok());
+        let from = other.accept(LONG).expect("it is connected");
+        assert_eq!(other.event(Duration::from_millis(200)), None, "the first one that has come has gone");
+        assert!(calls.is_some() && other.who(from).is_some());
+    }
+}
+
 /// Sends messages of random sizes and tags from one end to the other, and looks at what comes: for each tag in order, each once, as it was.
 fn exchange(from: &Endpoint, to: Peer, into: &Endpoint, whose: Peer, (count, mut seed): (u64, u64)) {
     let mut draw = |most: u64| {

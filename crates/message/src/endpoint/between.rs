@@ -6,7 +6,7 @@ use super::state::State;
 use super::{Config, Peer, Shared};
 use crate::buffer::Buffer;
 use crate::engine::Terms;
-use crate::hosts::{CallError, Hosts, Own, Target, host_name, is_name};
+use crate::hosts::{CallError, GREETING, Hosts, Own, Target, host_name, is_name};
 use rustix::fd::OwnedFd;
 use rustix::process::geteuid;
 use std::sync::Arc;
@@ -70,6 +70,8 @@ pub struct Call<'c, B: Buffer> {
     /// Whom to call on this host; `None`: nobody.
     pub here: Option<Name>,
     call: Option<usize>,
+    /// Since when the caller's patience is over.
+    over: Option<Instant>,
 }
 
 impl<'c, B: Buffer> Call<'c, B> {
@@ -84,14 +86,14 @@ impl<'c, B: Buffer> Call<'c, B> {
         if config.rails.is_empty() {
             return match host {
                 Some(_) => Err(Error::NoRail(text.to_owned())),
-                None => Ok(Self { shared, text: text.to_owned(), here: Some(name), call: None }),
+                None => Ok(Self { shared, text: text.to_owned(), here: Some(name), call: None, over: None }),
             };
         }
         let user = rest.contains('/').then_some(name.user);
         let target = Target { host: host.clone(), user, name: name.text.clone() };
         let here = Some(name).filter(|_| host.is_none());
         let call = shared.lock().local.hosts().map(|hosts| hosts.call(target));
-        Ok(Self { shared, text: text.to_owned(), here, call })
+        Ok(Self { shared, text: text.to_owned(), here, call, over: None })
     }
 
     /// Moves it on. Whether somebody is there.
@@ -121,15 +123,23 @@ impl<'c, B: Buffer> Call<'c, B> {
                 return Ok(peer);
             }
             let left = left();
-            if left.is_zero() {
+            if left.is_zero() && self.is_over() {
                 return Err(if self.end() {
                     Error::Silent(self.text.clone())
                 } else {
                     Error::Nobody(self.text.clone())
                 });
             }
-            std::thread::sleep(left.min(LOOK));
+            std::thread::sleep(LOOK);
         }
+    }
+
+    /// The caller's patience is over: whether the call is. Who has answered is waited for, as on one host: he may have let this end in by now, and would
+    /// have somebody who has gone at once.
+    pub fn is_over(&mut self) -> bool {
+        let over = *self.over.get_or_insert_with(Instant::now);
+        let is_answered = |call| self.shared.lock().local.hosts().is_some_and(|hosts| hosts.is_answered(call));
+        !self.call.is_some_and(is_answered) || over.elapsed() > GREETING
     }
 
     /// There is nobody, or nobody who speaks.

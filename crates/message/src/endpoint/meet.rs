@@ -61,10 +61,10 @@ pub fn connect<B: Buffer>(shared: &Shared<B>, config: &Config, name: &str, patie
             return Ok(peer);
         }
         let left = left();
-        if left.is_zero() {
+        if left.is_zero() && call.is_over() {
             return Err(call.nobody(&name));
         }
-        std::thread::sleep(left.min(AGAIN));
+        std::thread::sleep(if left.is_zero() { AGAIN } else { left.min(AGAIN) });
     };
     let hello = Greeting::Hello(shared.terms, config.name.clone().unwrap_or_default());
     let silent = || Error::Silent(name.to_string());

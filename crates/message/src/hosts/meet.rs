@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const GATHER: Duration = Duration::from_millis(20);
 /// How long a greeting may take.
-pub(super) const GREETING: Duration = Duration::from_secs(2);
+pub(crate) const GREETING: Duration = Duration::from_secs(2);
 /// Calls that are being refused, at a time.
 const MOST_REFUSED: usize = 8;
 /// Answers to one call.
@@ -97,6 +97,12 @@ impl Hosts {
             Stands::Ended(result) => Some(result.clone()),
             Stands::Asking | Stands::Greeting(_) => None,
         }
+    }
+
+    /// Whether somebody has answered a call, of whom it is not known yet what comes of it.
+    pub fn is_answered(&self, call: usize) -> bool {
+        let is_it = |call: &Call| matches!(call.stands, Stands::Greeting(_)) || call.first.is_some();
+        self.calls.get(call).is_some_and(|call| is_it(call) && !matches!(call.stands, Stands::Ended(_)))
     }
 
     /// Nobody waits for a call any more. Whether somebody has answered it.

@@ -23,6 +23,7 @@ mod trunk_model;
 
 pub use discover::{Target, host_name};
 pub use meet::CallError;
+pub(crate) use meet::GREETING;
 pub use record::is_name;
 
 pub(crate) use bells::Bells;
