@@ -213,9 +213,10 @@ struct {
     __type(value, struct patience);
 } patiences SEC(".maps");
 
+#define EVENTS_BYTES (1 << 20)
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
-    __uint(max_entries, 1 << 20);
+    __uint(max_entries, EVENTS_BYTES);
 } events SEC(".maps");
 
 struct {

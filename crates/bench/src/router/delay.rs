@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use millrace_tool::cores;
 use rustix::net::sockopt;
 
+use super::inline::take_core;
 use super::lab::{Ends, Lab};
 use super::path::{Path, Router};
 use super::place::{enter, inside};
@@ -48,6 +49,8 @@ impl Delays {
                 if let Some(core) = cores.first() {
                     cores::pin(*core)?;
                 }
+                // Who waits for a core between two packets measures that.
+                take_core()?;
                 send()
             });
             // Relaxed: nothing but the word itself is read there.
@@ -93,6 +96,7 @@ fn answer(lab: &Lab, core: Option<usize>, ended: &AtomicBool) -> Result<(), Stri
         cores::pin(core)?;
     }
     enter(&lab.sink)?;
+    take_core()?;
     let socket = UdpSocket::bind((SINK, SERVICE)).map_err(cannot)?;
     socket.set_read_timeout(Some(Duration::from_millis(20))).map_err(cannot)?;
     sockopt::set_socket_recv_buffer_size_force(&socket, ROOM).map_err(|why| cannot(why.into()))?;

@@ -16,6 +16,11 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// Whether it was measured.
+    pub fn is_known(&self) -> bool {
+        self.value.is_some()
+    }
+
     pub fn row(&self) -> Row {
         Row::new()
             .tag("bench", "router")

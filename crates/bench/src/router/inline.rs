@@ -65,7 +65,7 @@ const COUNT: usize = 48;
 
 /// Lets nobody else have this thread's core while it works, as far as the system allows: the packet's whole way is in this thread, and would
 /// be interrupted by whatever else runs.
-fn take_core() -> Result<(), String> {
+pub fn take_core() -> Result<(), String> {
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
     let chrt = find("chrt", "util-linux")?;
     let status = Command::new(chrt).args(["--fifo", "--pid", "1", &thread]).stderr(Stdio::null()).status();

@@ -91,6 +91,9 @@ pub struct RouterArgs {
     /// Only what one core sends, and no figures
     #[arg(long)]
     only_cells: bool,
+    /// Only how long new flows are slow
+    #[arg(long, conflicts_with = "only_cells")]
+    only_new_flows: bool,
 }
 
 /// What the router can be asked to do.
@@ -149,6 +152,12 @@ pub fn run(shared: &Shared, cores: Cores, args: &RouterArgs) -> Result<(), Failu
 impl Plan<'_> {
     fn measure(&self, shared: &Shared) -> Result<(), Failure> {
         let output = Output::new(shared.json);
+        if self.args.only_new_flows {
+            let delays = self.delays()?;
+            let figures = figure::figures(&[], &[], None, None, &[], delays.as_ref());
+            let known = figures.iter().filter(|figure| figure.is_known());
+            return self.print(&output, &known.map(figure::Figure::row).collect::<Vec<_>>());
+        }
         let kinds = self.kinds();
         let more = if self.args.only_cells { 2 } else { 5 + Kind::ALL.len() };
         let steps = Steps::new("router", (kinds.len() + more) as u64);
@@ -178,11 +187,7 @@ impl Plan<'_> {
             false => None,
         };
         steps.next("new flows");
-        let delays = match self.paths.iter().find(|path| path.is_fast()) {
-            Some(path) => Some(Delays::measure(*path, &self.cores).map_err(Failure::Found)?),
-            None => None,
-        };
-        interrupted()?;
+        let delays = self.delays()?;
         let mut streams = Vec::new();
         for kind in Kind::ALL {
             steps.next(format!("iperf3, {}", kind.protocol.word()));
@@ -248,6 +253,13 @@ impl Plan<'_> {
         let row = row.map_err(|_| Failure::Found("a thread of the benchmark has panicked".to_owned()))??;
         interrupted()?;
         Ok(vec![row])
+    }
+
+    fn delays(&self) -> Result<Option<Delays>, Failure> {
+        let fast = self.paths.iter().find(|path| path.is_fast());
+        let delays = fast.map(|path| Delays::measure(*path, &self.cores).map_err(Failure::Found)).transpose()?;
+        interrupted()?;
+        Ok(delays)
     }
 
     fn cell(&self, traffic: Traffic, paths: &[Path], cores: usize) -> Result<Cell, Failure> {

@@ -179,6 +179,7 @@ impl Router {
             ring.consume()
                 .map_err(|source| EngineError::Update { what: "events of the engine cannot be read", source })?;
             state.happened(engine, &happened);
+            state.hear_ends(engine, ears)?;
             state.later(engine);
             state.compare(&shadow)?;
             control.turn(|request| state.answer(engine, request));
@@ -327,6 +328,11 @@ impl State {
             }
         })?;
         self.overrun(engine, "policies", overrun);
+        Ok(())
+    }
+
+    /// Takes in which connections are gone: when it is known which rules they have, of which the engine tells without waking anybody.
+    fn hear_ends(&mut self, engine: &Engine, ears: &mut Ears) -> Result<(), StartError> {
         let mut jiffies = None;
         let overrun = each_of(&mut ears.conntrack, |message| {
             if let Some(conntrack::Event::Gone(gone)) = conntrack::event(message) {
