@@ -430,6 +430,31 @@ fn it_is_told_what_has_gone_and_why() {
 }
 
 #[test]
+fn what_has_gone_untold_is_found() {
+    let mut world = World::new();
+    for priority in 1..=3 {
+        let change = FlowMod { flags: flag::SEND_FLOW_REM, ..flow(priority, ip(), vec![output(1)]) };
+        assert_eq!(world.refused(&Message::FlowMod(change)), None);
+    }
+    let delete = FlowMod { command: command::DELETE_STRICT, ..flow(1, ip(), vec![]) };
+    assert_eq!(world.refused(&Message::FlowMod(delete)), None);
+    world.switch.take_done();
+    world.table.rules.retain(|key, _| key.priority != 2);
+    world.switch.look_for_gone(&mut world.table);
+    let priority = |said| match said {
+        Message::FlowRemoved(removed) => removed.priority,
+        other => panic!("{other:?}"),
+    };
+    let mut told: Vec<_> = world.said().into_iter().map(priority).collect();
+    told.sort_unstable();
+    assert_eq!((told, world.switch.counts()), (vec![1, 2], [1, 0, 0]));
+    let done = world.switch.take_done();
+    assert!(matches!(&done[..], [Message::FlowMod(change)] if change.priority == 2));
+    world.switch.look_for_gone(&mut world.table);
+    assert_eq!((world.said().len(), world.switch.take_done().len()), (0, 0));
+}
+
+#[test]
 fn there_is_one_master_and_slaves_change_nothing() {
     let mut world = World::new();
     world.join(2);

@@ -512,3 +512,18 @@ fn what_is_wrong_has_a_name() {
     assert_eq!(flow("0001000400000000 0001000c00000000", "0040"), instruction::BAD_LEN);
     assert_eq!(matching::BAD_LEN.to_string(), "matching BAD_LEN");
 }
+
+/// Names have a zero behind them, and need not be UTF-8.
+#[test]
+fn a_name_that_fills_its_field_is_read_as_it_can_be_written() {
+    for byte in [b'a', 0xff] {
+        let mut bytes = vec![4, 12, 0, 80, 0, 0, 0, 1];
+        bytes.extend([0; 72]);
+        // Behind reason, number and address.
+        bytes[32..48].fill(byte);
+        let (_, message) = read(&bytes).unwrap();
+        let Message::PortStatus(status) = &message else { panic!("{message:?}") };
+        assert!((13..=15).contains(&status.port.name.len()), "{:?}", status.port.name);
+        assert_eq!(read(&written(&message, 1)).unwrap().1, message);
+    }
+}

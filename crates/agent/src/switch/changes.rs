@@ -3,7 +3,7 @@
 use super::Switch;
 use super::batch::Undo;
 use super::compile::Use;
-use super::datapath::{Change, Gone, Why};
+use super::datapath::{Change, Counts, Datapath, Gone, Why};
 use super::groups::{Group, MOST_GROUPS};
 use super::meters::{MOST_METERS, Metering};
 use crate::wire::Message;
@@ -11,6 +11,7 @@ use crate::wire::error::{Refusal, group_mod, meter_mod};
 use crate::wire::flow::{FlowMod, FlowRemoved, Lifetime, command as flow_command, flag, removed};
 use crate::wire::group::{GroupDesc, GroupMod, command, number as group_number};
 use crate::wire::meter::{MeterConfig, MeterMod, command as meter_command, number as meter_number};
+use std::collections::HashSet;
 
 impl Switch {
     pub(super) fn group_mod(&mut self, change: &GroupMod) -> Result<(), Refusal> {
@@ -129,6 +130,18 @@ impl Switch {
                 }
             }
         }
+    }
+
+    /// Something has gone of which nobody has told: looks for what the datapath has not got any more. What those entries had is not known.
+    pub fn look_for_gone(&mut self, datapath: &mut dyn Datapath) {
+        self.settle(datapath);
+        let Ok(snapshot) = datapath.snapshot() else { return };
+        let there: HashSet<_> = snapshot.rules.iter().map(|(key, _)| *key).collect();
+        let missing = self.entries.iter().map(|(key, _)| *key).filter(|key| !there.contains(key));
+        let mut gone: Vec<_> = missing.map(|key| (key, u64::MAX)).collect();
+        gone.extend(self.leaving.iter().map(|(key, leaving)| (*key, leaving.version)));
+        let of = |(key, version)| Gone { key, version, why: Why::Delete, counts: Counts::default() };
+        self.gone(&gone.into_iter().map(of).collect::<Vec<_>>());
     }
 
     fn tell_removed(&mut self, gone: &Gone, entry: &super::entries::Entry, reason: u8) {

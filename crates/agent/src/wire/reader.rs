@@ -73,13 +73,25 @@ impl<'a> Reader<'a> {
     pub fn text(&mut self, len: usize) -> Result<String, Refusal> {
         let bytes = self.take(len)?;
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(len);
-        Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        let mut text = String::from_utf8_lossy(&bytes[..end]).into_owned();
+        // What is no UTF-8 becomes longer, and a zero has to be behind it when it is written.
+        text.truncate(fitting(&text, len));
+        Ok(text)
     }
 
     /// Nothing may be left.
     pub fn end(&self) -> Result<(), Refusal> {
         if self.is_empty() { Ok(()) } else { Err(self.short) }
     }
+}
+
+/// How many bytes of a text fit into a field of `len` bytes, of which the last is zero.
+fn fitting(text: &str, len: usize) -> usize {
+    let mut end = text.len().min(len.saturating_sub(1));
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    end
 }
 
 /// What is written, field after field.
@@ -124,10 +136,7 @@ impl Put for Vec<u8> {
     }
 
     fn text(&mut self, text: &str, len: usize) {
-        let mut end = text.len().min(len.saturating_sub(1));
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = fitting(text, len);
         self.extend_from_slice(&text.as_bytes()[..end]);
         self.zeros(len - end);
     }

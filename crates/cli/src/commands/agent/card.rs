@@ -24,6 +24,8 @@ pub struct Card<'a> {
     watch: FlowWatch,
     /// More has become of rules than was told at once.
     has_more: bool,
+    /// Some of it was not told.
+    has_lost: bool,
     sender: Sender,
     ports: u32,
     listener: Option<FlowListener>,
@@ -39,7 +41,17 @@ impl<'a> Card<'a> {
         // What is added and modified is known: it is done here.
         let watch = device.flows().watch_removed()?;
         let (sender, listener) = (Sender::default(), None);
-        Ok(Self { device, watch, has_more: false, sender, ports: 0, listener, is_deaf: false, gone: None })
+        Ok(Self {
+            device,
+            watch,
+            has_more: false,
+            has_lost: false,
+            sender,
+            ports: 0,
+            listener,
+            is_deaf: false,
+            gone: None,
+        })
     }
 
     /// What can be read when something has become of rules.
@@ -52,11 +64,17 @@ impl<'a> Card<'a> {
         self.has_more
     }
 
-    /// What has become of rules. If so much has happened that some of it is lost, nothing is known of it.
+    /// Whether something has become of rules that was not told, since so much has happened. It is said once.
+    pub fn has_lost(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost)
+    }
+
+    /// What has become of rules.
     pub fn happened(&mut self) -> Vec<Gone> {
         match self.watch.next(Duration::ZERO) {
             Ok(events) => {
                 self.has_more = events.more;
+                self.has_lost |= events.lost > 0;
                 events.events.iter().filter_map(gone).collect()
             }
             Err(error) => {

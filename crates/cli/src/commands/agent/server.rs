@@ -149,6 +149,10 @@ impl<'a> Server<'a> {
             if news.rules {
                 let gone = self.card.happened();
                 self.switch.gone(&gone);
+                if self.card.has_lost() {
+                    note("more rules have gone than could be told: looking for them in the card");
+                    self.switch.look_for_gone(&mut self.card);
+                }
             }
             let wanted = self.switch.wants_packets();
             self.listens = self.card.listen(wanted, self.args.packet_in_rate);
