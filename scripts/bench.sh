@@ -26,6 +26,7 @@ run matrix matrix --svg "$results/matrix.svg" --nodes "$results/nodes.svg"
 run queues queues
 run classify classify
 run esp esp --size 64,576,1400
+run launch launch
 run rdma rdma
 run agent agent
 run rdma-sizes rdma --sweep --svg "$results/rdma.svg"

@@ -12,6 +12,7 @@ use crate::esp::EspArgs;
 use crate::fairness::FairnessArgs;
 use crate::hostile::HostileArgs;
 use crate::latency::LatencyArgs;
+use crate::launch::LaunchArgs;
 use crate::matrix::MatrixArgs;
 use crate::message::MessageArgs;
 use crate::message::emulation::{CableArgs, TcpArgs};
@@ -40,6 +41,7 @@ const USES: &Uses = &[
     (&["router"], &["json"]),
     (&["esp"], &["size", "json"]),
     (&["agent"], &["engine", "json"]),
+    (&["launch"], &["json"]),
     (&["message-end"], &[]),
     (&["message-cable"], &[]),
     (&["message-tcp"], &[]),
@@ -72,7 +74,8 @@ Examples:
   millrace bench message
   millrace bench router
   millrace bench esp
-  millrace bench agent"
+  millrace bench agent
+  millrace bench launch"
 )]
 pub struct BenchArgs {
     /// What to do.
@@ -117,6 +120,8 @@ pub enum Bench {
     Esp(EspArgs),
     /// Flow modifications of an OpenFlow controller while frames pass
     Agent(AgentArgs),
+    /// How late frames with launch times leave, beside a bare spin and beside a sleep
+    Launch(LaunchArgs),
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]
     Hostile(HostileArgs),

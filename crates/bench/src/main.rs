@@ -13,6 +13,7 @@ mod exchange;
 mod fairness;
 mod hostile;
 mod latency;
+mod launch;
 mod lines;
 mod many;
 mod matrix;
@@ -88,6 +89,7 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         Bench::Router(args) => router::run(shared, cores, args),
         Bench::Esp(args) => esp::run(shared, args),
         Bench::Agent(args) => agent::run(shared, cores, args),
+        Bench::Launch(args) => launch::run(shared, cores, args),
         // Done above.
         Bench::Hostile(_)
         | Bench::Soak(_)
@@ -112,7 +114,8 @@ fn pages_of(bench: &Bench) -> u64 {
         | Bench::Message(_)
         | Bench::Router(_)
         | Bench::Esp(_)
-        | Bench::Agent(_) => 0,
+        | Bench::Agent(_)
+        | Bench::Launch(_) => 0,
         _ => pages::ONE_PAIR,
     }
 }

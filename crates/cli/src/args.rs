@@ -9,7 +9,7 @@ use millrace_tool::options::Shared;
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
     agent, card, clients, clock, completions, explain, flow, forward, generate, locks, loopback_hw, man, message,
-    pktgen, ports, pppoe, rdma, read, receive, regs, router, socket, stats, transmit, verbs, workers,
+    pktgen, ports, pppoe, rdma, read, receive, regs, router, send, socket, stats, transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -54,6 +54,7 @@ const USES: &Uses = &[
     (&["read"], QUEUES),
     (&["receive"], QUEUES),
     (&["transmit"], QUEUES),
+    (&["send"], &["device", "queue", "size", "count", "json"]),
     (&["loopback"], QUEUES),
     (&["forward"], &["device", "queue", "engine", "count", "burst", "poll", "json"]),
     (&["verbs"], &["device"]),
@@ -174,6 +175,8 @@ pub enum Command {
     Receive(receive::ReceiveArgs),
     /// Send the frames of a pcap file
     Transmit(transmit::TransmitArgs),
+    /// Send frames at the times that they are told, and say what became of each
+    Send(send::SendArgs),
     /// Send back every frame that is received
     #[command(after_help = "\
 Every frame received on queue N is copied and sent on queue N, until --count

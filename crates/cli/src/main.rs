@@ -90,6 +90,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Read(args) => run::read::run(shared, args),
         Command::Receive(args) => run::receive::run(shared, args),
         Command::Transmit(args) => run::transmit::run(shared, args),
+        Command::Send(args) => run::send::run(shared, args),
         Command::Loopback => run::loopback::run(shared),
         Command::Forward(args) => run::forward::run(shared, args),
         Command::LoopbackHw(args) => run::loopback_hw::run(shared, args),

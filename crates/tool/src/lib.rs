@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 pub mod applies;
+pub mod card_time;
 pub mod clock;
 pub mod cores;
 pub mod distribution;
+pub mod duration;
 pub mod echo;
 pub mod ethernet;
 pub mod failure;

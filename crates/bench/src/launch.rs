@@ -1,0 +1,245 @@
+//! `millrace bench launch`: how late frames with launch times leave.
+//!
+//! On one core, in turns: a worker of a card sends frames at their times; a thread spins on the time-stamp counter until times as
+//! far apart; a thread sleeps until such times by `clock_nanosleep` and then calls `sendto`. The turns of the spin show what the
+//! machine itself does to a program that only waits: on a shared one that is most of the higher percentiles.
+//!
+//! Of the card, how late a frame is its own verdict says: what its clock showed right before the frame was handed to the port.
+//! Of the sleeper, the moment at which `sendto` has returned counts.
+
+use std::hint;
+use std::net::UdpSocket;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use millrace_tool::card_time::CardTime;
+use millrace_tool::clock::Moment;
+use millrace_tool::cores;
+use millrace_tool::distribution::Distribution;
+use millrace_tool::failure::{Failure, While};
+use millrace_tool::host::{Buffer, Device, Pool, PoolTx, Verdict};
+use millrace_tool::options::Shared;
+use millrace_tool::output::{Output, Row};
+use millrace_tool::progress::Steps;
+use millrace_tool::stop;
+use rustix::thread::ClockId;
+use rustix::time::{Timespec, clock_gettime};
+
+use crate::rig::Cores;
+
+/// Numbers of queues whose frames wait at once.
+const QUEUES: [u32; 2] = [1, 1000];
+/// Frames of a turn: one of each queue where there are most.
+const FRAMES: u32 = 1000;
+/// From one launch time to the next, in ns.
+const GAP: u64 = 20_000;
+/// How long before the first launch time everything is armed, in ns.
+const LEAD: u64 = 20_000_000;
+/// Bytes of a frame.
+const SIZE: usize = 64;
+
+/// Options of `bench launch`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The card is one of this process and sends to nowhere (port null). Each turn is
+1,000 frames, 20 us apart. `early` has to be 0.
+
+Examples:
+  millrace bench launch
+  millrace bench launch --turns 100 --json")]
+pub struct LaunchArgs {
+    /// Turns of each kind
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    turns: u32,
+}
+
+/// Runs the benchmark.
+pub fn run(shared: &Shared, cores: Cores, args: &LaunchArgs) -> Result<(), Failure> {
+    let steps = Steps::new("launch", QUEUES.len() as u64);
+    let mut rows = Vec::new();
+    for queues in QUEUES {
+        steps.next(format!("{queues} queues"));
+        let figures = measure(cores, queues, args.turns)?;
+        rows.push(figures.row(queues));
+        if stop::asked() {
+            return Err(Failure::Interrupted);
+        }
+    }
+    Ok(Output::new(shared.json).rows("lateness of launches", &rows)?)
+}
+
+/// What was found for so many queues.
+#[derive(Default)]
+struct Figures {
+    card: Distribution,
+    spin: Distribution,
+    sleep: Distribution,
+    early: u64,
+}
+
+impl Figures {
+    fn row(&self, queues: u32) -> Row {
+        let ratio = spread(&self.card).zip(spread(&self.sleep)).map(|(card, sleep)| card / sleep.max(1.0));
+        Row::new()
+            .tag("bench", "launch")
+            .count("queues", queues.into())
+            .count("frames", self.card.count())
+            .maybe_count("late_p50_ns", self.card.quantile(0.5))
+            .maybe_count("late_p99_ns", self.card.quantile(0.99))
+            .maybe_count("spin_p50_ns", self.spin.quantile(0.5))
+            .maybe_count("spin_p99_ns", self.spin.quantile(0.99))
+            .count("early", self.early)
+            .maybe("nanosleep_jitter_ratio", ratio, 5)
+            .maybe_count("nanosleep_p50_ns", self.sleep.quantile(0.5))
+            .maybe_count("nanosleep_p99_ns", self.sleep.quantile(0.99))
+    }
+}
+
+/// Jitter: from the 1st percentile to the 99th, in ns.
+fn spread(times: &Distribution) -> Option<f64> {
+    let (low, high) = times.quantile(0.01).zip(times.quantile(0.99))?;
+    Some((high - low) as f64)
+}
+
+fn measure(cores: Cores, queues: u32, turns: u32) -> Result<Figures, Failure> {
+    let mut rig = Rig::new(cores, queues)?;
+    let mut figures = Figures::default();
+    for turn in 0..turns {
+        if stop::asked() {
+            break;
+        }
+        rig.launch(turn, &mut figures)?;
+        // The worker sleeps now.
+        on_core(cores.card, || spin(&mut figures.spin));
+        on_core(cores.card, || sleep(&mut figures.sleep)).doing_io()?;
+    }
+    Ok(figures)
+}
+
+/// A card and queues of it, over one pool.
+struct Rig {
+    device: Device,
+    pool: Pool,
+    queues: Vec<PoolTx>,
+    random: fastrand::Rng,
+}
+
+impl Rig {
+    fn new(cores: Cores, queues: u32) -> Result<Self, Failure> {
+        let cpu = cores.card.map_or_else(String::new, |core| format!(",cpu={core}"));
+        let name = format!("embedded:rx=1,tx={queues},engine=dd,port=null,workers=1,tsu,spin=200{cpu}");
+        let device = Device::open(&name).doing(|| format!("cannot open card {name}"))?;
+        let failed = || "cannot start a queue".to_owned();
+        let pool = device.pool(2 * FRAMES, SIZE).doing(failed)?;
+        let ring = (2 * FRAMES / queues).next_power_of_two().max(8);
+        let open = |index| {
+            let mut queue = device.tx(index).open_on(&pool, ring)?;
+            queue.keep_verdicts(2 * FRAMES as usize);
+            Ok(queue)
+        };
+        let queues = (0..queues).map(open).collect::<Result<Vec<_>, _>>().doing(failed)?;
+        Ok(Self { device, pool, queues, random: fastrand::Rng::with_seed(7) })
+    }
+
+    /// Arms all queues, waits until all frames have left, and takes the verdicts. The first turn is to warm up.
+    fn launch(&mut self, turn: u32, figures: &mut Figures) -> Result<(), Failure> {
+        let failed = || "cannot send".to_owned();
+        let time = CardTime::read(&self.device)?;
+        let begin = time.now() + LEAD;
+        let mut order: Vec<usize> = (0..FRAMES as usize).map(|frame| frame % self.queues.len()).collect();
+        self.random.shuffle(&mut order);
+        let mut one: Vec<Buffer> = Vec::with_capacity(1);
+        for (number, &queue) in (0..).zip(&order) {
+            one.extend(self.pool.take());
+            let Some(buffer) = one.first_mut() else { break };
+            buffer.set_len(SIZE);
+            // Not all at the same place within a microsecond.
+            buffer.set_launch(begin + number * GAP + self.random.u64(0..GAP / 2));
+            self.queues[queue].send(&mut one).doing(failed)?;
+        }
+        let end = begin + u64::from(FRAMES) * GAP;
+        thread::sleep(Duration::from_nanos(end.saturating_sub(time.now())));
+        let (mut verdicts, waited) = (Vec::new(), Moment::now());
+        while verdicts.len() < FRAMES as usize {
+            self.queues.iter_mut().for_each(|queue| _ = queue.verdicts(&mut verdicts));
+            if waited.seconds() > 5.0 {
+                let text = format!("of {FRAMES} frames {} have a verdict", verdicts.len());
+                return Err(Failure::Found(text));
+            }
+        }
+        for verdict in verdicts.iter().filter(|verdict| turn > 0 && verdict.is_sent()) {
+            figures.early += u64::from(verdict.actual < verdict.scheduled);
+            figures.card.record(Verdict::lateness(verdict));
+        }
+        Ok(())
+    }
+}
+
+/// Runs something on a thread of the card's core.
+fn on_core<T: Send>(core: Option<usize>, work: impl FnOnce() -> T + Send) -> T {
+    let pinned = || {
+        // Where that is denied, so was pinning the card.
+        core.into_iter().for_each(|core| _ = cores::pin(core));
+        work()
+    };
+    thread::scope(|scope| scope.spawn(pinned).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+}
+
+/// A bare spin on the time-stamp counter.
+fn spin(late: &mut Distribution) {
+    let begin = Moment::now();
+    for number in 1..=u64::from(FRAMES) {
+        let target = number * GAP;
+        let mut now = Moment::now().nanos_since(begin);
+        while now < target {
+            hint::spin_loop();
+            now = Moment::now().nanos_since(begin);
+        }
+        late.record(now - target);
+    }
+}
+
+/// A sleep until the time, and a system call that sends.
+fn sleep(late: &mut Distribution) -> std::io::Result<()> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    let to = socket.local_addr()?;
+    let now = || {
+        let now = clock_gettime(ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    };
+    let (mut target, frame) = (now(), [0; SIZE]);
+    for _ in 0..FRAMES / 10 {
+        target += 10 * GAP;
+        let until = Timespec { tv_sec: (target / 1_000_000_000) as i64, tv_nsec: (target % 1_000_000_000) as i64 };
+        rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &until)?;
+        socket.send_to(&frame, to)?;
+        late.record(now().saturating_sub(target));
+    }
+    Ok(())
+}
+
+/// What the system refuses, as a failure.
+trait DoingIo<T> {
+    fn doing_io(self) -> Result<T, Failure>;
+}
+
+impl<T> DoingIo<T> for std::io::Result<T> {
+    fn doing_io(self) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Found(format!("cannot sleep and send: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_frame_is_early_and_all_have_verdicts() {
+        let cores = Cores { app: None, card: None };
+        let figures = measure(cores, 10, 2).unwrap();
+        assert_eq!((figures.early, figures.card.count()), (0, u64::from(FRAMES)));
+        assert_eq!((figures.spin.count(), figures.sleep.count()), (2 * u64::from(FRAMES), u64::from(FRAMES) / 5));
+        assert!(spread(&figures.sleep).is_some_and(|spread| spread > 0.0));
+    }
+}

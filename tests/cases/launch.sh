@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Launch times: frames of `millrace send` leave at their times and never before, with a verdict on each that the statistics of the card agree with; what is
+# late or too far ahead is treated as asked; Ctrl-C ends with a report; and the example of docs/time.md works.
+. "$(dirname "$0")/../lib.sh"
+needs python3
+start_card --engine dd --queues 4 --port null --tsu
+
+# rows PROGRAM: the JSON lines of $scratch/rows, for the Python program; `row` is the last.
+rows() {
+    python3 -c "
+import json
+rows = [json.loads(line) for line in open('$scratch/rows')]
+row = rows[-1]
+$1" || fail "$1: $(cat "$scratch/rows")"
+}
+
+"$millrace" send --at +20ms --period 50us --count 2000 --slack 1s --verdicts --json >"$scratch/rows" || fail "send"
+rows "each = rows[:-1]
+assert len(each) == 2000 and all(one['actual_ns'] >= one['scheduled_ns'] for one in each)
+assert [b['scheduled_ns'] - a['scheduled_ns'] for a, b in zip(each, each[1:])] == [50_000] * 1999
+assert all(a['actual_ns'] <= b['actual_ns'] for a, b in zip(each, each[1:]))
+assert row['frames'] == row['sent'] == row['on_time'] == 2000 and row['early'] == row['waiting'] == 0
+assert row['late_p50_ns'] <= row['late_p99_ns'] <= row['late_max_ns']"
+
+# Times long gone: dropped, or marked and sent.
+"$millrace" send --at 5 --period 1us --count 30 --late drop --queue 1 --json >"$scratch/rows" && fail "nothing was sent, and that is fine?"
+rows "assert (row['too_late'], row['sent'], row['frames']) == (30, 0, 30)"
+"$millrace" send --at 5 --period 1us --count 30 --late mark --queue 1 --json >"$scratch/rows" || fail "send --late mark"
+rows "assert (row['late'], row['sent']) == (30, 30)"
+# Too far: refused at once.
+"$millrace" send --at +100s --count 3 --period 1s --too-far refuse --queue 2 --json >"$scratch/rows" && fail "100 s are not too far?"
+rows "assert (row['too_far'], row['sent']) == (3, 0)"
+# Held, until Ctrl-C.
+"$millrace" send --at +100s --too-far hold --queue 2 --json >"$scratch/held" 2>"$scratch/held.log" &
+held=$!
+sleep 0.5
+kill -INT $held
+wait $held && fail "a frame of in 100 s was sent"
+cp "$scratch/held" "$scratch/rows"
+rows "assert (row['frames'], row['waiting']) == (0, 1)"
+
+# What the card counted is the same.
+"$millrace" stats --json >"$scratch/rows"
+rows "queues = {queue['queue']: queue for queue in row['queues'] if queue['launch']}
+told = {name: {one['reason']: one['count'] for one in queue['launch']['verdicts']} for name, queue in queues.items()}
+assert told == {'tx0': {'on-time': 2000}, 'tx1': {'late': 30, 'too-late': 30}, 'tx2': {'too-far': 3}}, told
+for queue in queues.values():
+    launch = queue['launch']
+    assert launch['frames'] == sum(one['count'] for one in launch['verdicts'])
+    assert queue['passed'] == sum(bucket['count'] for bucket in launch['late'])"
+check_counting
