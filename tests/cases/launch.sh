@@ -49,3 +49,34 @@ for queue in queues.values():
     assert launch['frames'] == sum(one['count'] for one in launch['verdicts'])
     assert queue['passed'] == sum(bucket['count'] for bucket in launch['late'])"
 check_counting
+
+# A gate of class 6 that is open 100 us in 1 ms: frames of queue 3 leave in bunches, those of the other queues whenever they like but then.
+cat >"$scratch/line.toml" <<'TOML'
+port = 0
+speed = "1G"
+[[gate]]
+open = [6]
+lasts = "100us"
+[[gate]]
+open = [0]
+lasts = "900us"
+[[queue]]
+queues = "3"
+class = 6
+TOML
+"$millrace" schedule set "$scratch/line.toml" --json >"$scratch/rows" || fail "schedule set"
+rows "assert row['cycle_ns'] == 1_000_000 and row['queues'] == [{'queue': 3, 'class': 6, 'rate': 0}]"
+"$millrace" send --queue 3 --at +10ms --period 10us --count 1000 --slack 3s --json >"$scratch/rows" || fail "send in a schedule"
+rows "assert row['sent'] == 1000 and row['early'] == 0 and row['late_p50_ns'] > 100_000, row"
+"$millrace" schedule show --json >"$scratch/rows"
+rows "assert row['port'] == 0 and len(row['gates']) == 2"
+sed 's/class = 6/class = 9/' "$scratch/line.toml" >"$scratch/bad.toml"
+"$millrace" schedule set "$scratch/bad.toml" 2>"$scratch/said" && fail "a class 9"
+grep -q "class from 0 to 7" "$scratch/said" || fail "it is not said what is wrong: $(cat "$scratch/said")"
+"$millrace" schedule clear 0 --json >"$scratch/rows"
+[ ! -s "$scratch/rows" ] || fail "the schedule is still there"
+check_counting
+
+# The example of the document.
+cd "$root"
+follow "$(shown docs/time.md "Five minutes")"

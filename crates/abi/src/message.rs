@@ -8,6 +8,7 @@
 use crate::clock::ClockRequest;
 use crate::flow::{FlowReply, FlowRequest};
 use crate::queue::{Engine, Joiners, Mode, QueueId, Sharing};
+use crate::schedule::Schedule;
 use crate::stats::CardStats;
 use crate::visible::{ClientInfo, LockInfo, UserUse};
 use serde::{Deserialize, Serialize};
@@ -353,6 +354,13 @@ pub enum Change {
     Disconnect {
         /// Index of one of the ports.
         port: u32,
+    },
+    /// Gives the queues of a port a schedule, in place of the one that there is.
+    Schedule {
+        /// Index of the port.
+        port: u32,
+        /// `None`: they send whenever they like.
+        schedule: Option<Schedule>,
     },
     /// Has a queue, and what belongs to it, served by another worker.
     Move {

@@ -1,6 +1,7 @@
 //! What the card counted, in the shape in which `millrace stats --json` prints it.
 
 use crate::launch::{BUCKETS, bucket_end};
+use crate::schedule::Schedule;
 use crate::{control::QueueState, queue::Engine, queue::QueueId};
 use serde::{Deserialize, Serialize};
 
@@ -118,6 +119,8 @@ pub struct PortStats {
     pub mode: String,
     /// The port that it is connected with inside the card.
     pub connected: Option<u32>,
+    /// When its queues may send; `None`: always.
+    pub schedule: Option<Schedule>,
     /// Frames that came in from the wire and that the MAC let through.
     pub rx_frames: u64,
     /// Their bytes.

@@ -25,7 +25,7 @@ use millrace_abi::name::{CardOptions, OptionError};
 use millrace_abi::queue::{Direction, Engine, Laggard, QueueId};
 use millrace_abi::stats::{CardStats, WorkerStats};
 use millrace_abi::tree::{BuildError, CardDescription};
-use millrace_clock::PageError;
+use millrace_clock::{PageError, Ticks};
 use millrace_dma::{Domain, Pinned};
 use millrace_flow::language::{ParseError, RuleFile};
 use millrace_port::{OpenError, SpecError};
@@ -379,6 +379,11 @@ impl Card {
 
     pub(crate) fn affinity(&self) -> &Affinity {
         &self.bus.affinity
+    }
+
+    /// What the card's clock shows, in ns.
+    pub(crate) fn clock_now(&self) -> u64 {
+        self.bus.tsu.timebase().at(Ticks::now()).total_nanoseconds()
     }
 
     /// Has the worker of a queue carry out a command.

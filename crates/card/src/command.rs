@@ -2,6 +2,7 @@
 
 use crate::engine::{RxEngine, TxEngine};
 use crate::opener::Opener;
+use crate::schedule::PortSchedule;
 use crate::shard::{Classifying, Detach, Detached, Shape, SlowEnds, Tapper};
 use millrace_abi::queue::{Laggard, QueueId};
 use millrace_ring::shared::{Losses, Reclaimer};
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     Adopt(Box<Detached>),
     /// What a port is from now on.
     Shape(usize, Shape),
+    /// When the queues of a port may send from now on.
+    Schedule(usize, Option<Arc<PortSchedule>>),
     /// Frames are classified from now on while there are rules.
     Classify(Box<Classifying>),
     /// Somebody finds neighbours of tunnels from now on.
@@ -70,6 +73,7 @@ impl Command {
             Command::Detach(..)
             | Command::Adopt(..)
             | Command::Shape(..)
+            | Command::Schedule(..)
             | Command::Classify(_)
             | Command::Neighbours(_) => Lateness::Wait,
         }

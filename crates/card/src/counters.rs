@@ -22,11 +22,13 @@ pub enum QueueDrop {
     LaunchTooFar,
     /// DD TX: later behind its launch time than the queue sends.
     LaunchTooLate,
+    /// TX: longer than any window of its class in the schedule of the port.
+    NoWindow,
 }
 
 impl QueueDrop {
     /// All reasons, in the order in which they are printed.
-    pub const ALL: [QueueDrop; 8] = [
+    pub const ALL: [QueueDrop; 9] = [
         QueueDrop::NoRoom,
         QueueDrop::TooLong,
         QueueDrop::TooShort,
@@ -35,6 +37,7 @@ impl QueueDrop {
         QueueDrop::NoRxQueue,
         QueueDrop::LaunchTooFar,
         QueueDrop::LaunchTooLate,
+        QueueDrop::NoWindow,
     ];
 
     /// The name in statistics.
@@ -48,6 +51,7 @@ impl QueueDrop {
             QueueDrop::NoRxQueue => "no-rx-queue",
             QueueDrop::LaunchTooFar => "launch-too-far",
             QueueDrop::LaunchTooLate => "launch-too-late",
+            QueueDrop::NoWindow => "no-window",
         }
     }
 }
@@ -142,8 +146,8 @@ mod tests {
     fn counts_survive_their_words() {
         let mut counts = Counts { passed: 1, passed_bytes: 2, dropped_bytes: 3, copies: 4, ..Counts::default() };
         counts.pointers = [7, 9];
-        counts.drops = [1, 2, 3, 4, 5, 6, 7, 8];
+        counts.drops = [1, 2, 3, 4, 5, 6, 7, 8, 9];
         assert_eq!(Counts::from_words(counts.to_words()), counts);
-        assert_eq!(counts.dropped(), 36);
+        assert_eq!(counts.dropped(), 45);
     }
 }

@@ -45,6 +45,7 @@ mod published;
 mod queue;
 mod queue_status;
 mod registers;
+mod schedule;
 mod shard;
 mod sleep;
 mod statistics;

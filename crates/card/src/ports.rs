@@ -1,7 +1,9 @@
 //! The ports of the card: which queues each has, what is behind it at the moment, and who serves it.
 
 use crate::mac::Mac;
+use crate::schedule::PortSchedule;
 use millrace_abi::queue::{Direction, QueueId};
+use millrace_abi::schedule::ScheduleError;
 use millrace_port::{OpenError, PortSpec, SpecError};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +29,12 @@ pub enum WiringError {
     /// A queue that is not there.
     #[error("there is no queue {0}")]
     NoQueue(QueueId),
+    /// A schedule that cannot be kept.
+    #[error("port {0}: {1}")]
+    Schedule(u32, ScheduleError),
+    /// A schedule that names a queue of another port.
+    #[error("port {0} has no queue {1}")]
+    NotOfPort(u32, QueueId),
     /// A worker that is not there.
     #[error("there is no worker {0}; the card has {1}, counted from 0")]
     NoWorker(u32, usize),
@@ -61,7 +69,7 @@ pub(crate) enum Kind {
 }
 
 /// A port of the card: what is behind it at the moment.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Wiring {
     pub spec: String,
     pub kind: Kind,
@@ -71,6 +79,8 @@ pub(crate) struct Wiring {
     pub loans: Vec<u64>,
     /// Worker of every bundle.
     pub workers: Vec<u32>,
+    /// When its queues may send.
+    pub schedule: Option<Arc<PortSchedule>>,
 }
 
 impl Wiring {
@@ -81,6 +91,7 @@ impl Wiring {
             patch: None,
             loans: Vec::new(),
             workers: Vec::new(),
+            schedule: None,
         }
     }
 

@@ -65,6 +65,7 @@ pub(crate) fn port_stats(index: usize, port: &PortEntry, wiring: &Wiring) -> Por
         link: port.mac.link(),
         mode: port.mac.mode(),
         connected: wiring.patch.map(|other| other as u32),
+        schedule: wiring.schedule.as_ref().map(|schedule| schedule.said.clone()),
         rx_frames: rx.passed(),
         rx_bytes: rx.passed_bytes(),
         rx_copies,

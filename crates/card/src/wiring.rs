@@ -9,9 +9,12 @@
 use crate::card::Card;
 use crate::command::Command;
 use crate::ports::{Kind, PortEntry, Wiring, WiringError};
+use crate::schedule::PortSchedule;
 use crate::shard::{Detach, Detached, Patch, PortSlot, Shape};
 use millrace_abi::queue::QueueId;
+use millrace_abi::schedule::Schedule;
 use millrace_port::{PortQueue, PortSpec};
+use std::sync::Arc;
 
 impl Card {
     /// Plugs a port queue into a port, by its specification, in place of what is there; `none` unplugs. Queues run on.
@@ -120,6 +123,35 @@ impl Card {
         let Some(other) = wirings[port].patch else { return };
         let both = if other == port { &[port][..] } else { &[port, other] };
         self.rewire(wirings, both, |wirings, _| (wirings[port].patch, wirings[other].patch) = (None, None));
+    }
+
+    /// Says when the queues of a port may send; `None`: whenever they like.
+    ///
+    /// # Errors
+    /// [`WiringError`].
+    pub fn schedule(&self, port: u32, schedule: Option<&Schedule>) -> Result<(), WiringError> {
+        let entry = self.port_entry(port)?;
+        if let Some(schedule) = schedule {
+            schedule.check().map_err(|error| WiringError::Schedule(port, error))?;
+            let others = schedule.queues.iter().find(|queue| !entry.tx.contains(&queue.queue));
+            if let Some(other) = others {
+                return Err(WiringError::NotOfPort(port, QueueId::tx(other.queue)));
+            }
+        }
+        let _change = self.wirings.begin_change();
+        let mut wirings = self.wirings.lock();
+        let wiring = &mut wirings[port as usize];
+        if wiring.kind == Kind::Loopback && schedule.is_some() {
+            return Err(WiringError::Loopback(port));
+        }
+        let now = self.clock_now();
+        wiring.schedule = schedule.map(|said| Arc::new(PortSchedule::new(said.clone(), now, wiring.schedule.as_ref())));
+        let schedule = wiring.schedule.clone();
+        drop(wirings);
+        for mailbox in self.affinity().mailboxes() {
+            drop(mailbox.ask(Command::Schedule(port as usize, schedule.clone())));
+        }
+        Ok(())
     }
 
     /// Has a queue served by another worker from now on, and with it all that belongs to its bundle: in loopback the

@@ -76,7 +76,7 @@ impl Worker {
     #[inline(always)]
     fn pass(&mut self) -> bool {
         let (mut worked, mut group) = (false, 0);
-        self.shard.clock.begin();
+        self.shard.begin_pass();
         if self.turns.has_waiting() {
             self.attend_waiting();
         }
@@ -265,6 +265,11 @@ impl Worker {
             }
             Command::Adopt(detached) => shard.adopt(*detached, sleep, turns),
             Command::Shape(port, shape) => shard.set_shape(port, shape),
+            Command::Schedule(port, schedule) => {
+                shard.set_schedule(port, schedule);
+                // What waits for a gate may not have to any more, or for longer.
+                turns.judge_again();
+            }
             Command::Classify(classifying) => shard.set_classifying(classifying, turns),
             Command::Neighbours(ends) => shard.add_slow(*ends, turns),
             Command::Tap(tapper) => return done(shard.tap(*tapper)),

@@ -9,7 +9,7 @@ use millrace_tool::options::Shared;
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
     agent, card, clients, clock, completions, explain, flow, forward, generate, locks, loopback_hw, man, message,
-    pktgen, ports, pppoe, rdma, read, receive, regs, router, send, socket, stats, transmit, verbs, workers,
+    pktgen, ports, pppoe, rdma, read, receive, regs, router, schedule, send, socket, stats, transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -39,6 +39,7 @@ const USES: &Uses = &[
     (&["card"], &["engine", "poll", "json"]),
     (&["ports"], &["device", "json"]),
     (&["workers"], &["device", "json"]),
+    (&["schedule"], &["device", "json"]),
     (&["clients"], &["device", "json"]),
     (&["locks"], &["device", "json"]),
     // With `--device embedded`, an engine is one of the card that is made.
@@ -149,6 +150,8 @@ pub enum Command {
     Ports(ports::PortsArgs),
     /// Show which worker serves which queues; move queues
     Workers(workers::WorkersArgs),
+    /// Show or change when the queues of a port may send: gates, classes, rates
+    Schedule(schedule::ScheduleArgs),
     /// Show who is connected to a card; end a connection
     Clients(clients::ClientsArgs),
     /// Show who holds which lock; end locks

@@ -113,6 +113,7 @@ mod tests {
             link: false,
             mode: String::new(),
             connected: None,
+            schedule: None,
             rx_frames: 0,
             rx_bytes: 0,
             rx_copies: 0,

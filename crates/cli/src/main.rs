@@ -81,6 +81,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Clients(args) => run::clients::run(shared, args),
         Command::Locks(args) => run::locks::run(shared, args),
         Command::Ports(args) => run::ports::run(shared, args),
+        Command::Schedule(args) => run::schedule::run(shared, args),
         Command::Workers(args) => run::workers::run(shared, args),
         Command::Info => run::info::run(shared),
         Command::Tree { dtb } => run::tree::run(shared, dtb.as_deref()),

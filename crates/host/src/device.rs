@@ -14,6 +14,7 @@ use millrace_abi::launch::LaunchPolicy;
 use millrace_abi::message::{Buffers, Change, ErrorCode, Locked};
 use millrace_abi::name::DeviceName;
 use millrace_abi::queue::{Joiners, Mode, QueueId, Sharing};
+use millrace_abi::schedule::Schedule;
 use millrace_abi::stats::CardStats;
 use millrace_abi::visible::{ClientInfo, LockInfo, UserUse};
 use millrace_card::Card;
@@ -250,6 +251,15 @@ impl Device {
     /// [`Error::Client`].
     pub fn disconnect(&self, port: u32) -> Result<(), Error> {
         Ok(self.client.change(Change::Disconnect { port })?)
+    }
+
+    /// Says when the TX queues of a port may send; `None`: whenever they like. With a cycle it counts from its base on, or if that
+    /// has passed from the next cycle on.
+    ///
+    /// # Errors
+    /// [`Error::Client`]; the text says what is wrong.
+    pub fn schedule(&self, port: u32, schedule: Option<Schedule>) -> Result<(), Error> {
+        Ok(self.client.change(Change::Schedule { port, schedule })?)
     }
 
     /// Has a queue served by another worker of the card from now on, and with it what belongs to it: in loopback the queue

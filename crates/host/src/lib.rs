@@ -83,7 +83,7 @@ pub use millrace_abi::control::{FaultKind, QueueState};
 pub use millrace_abi::launch::{FarPolicy, LatePolicy, LaunchPolicy, Reason};
 pub use millrace_abi::message::{ErrorCode, Locked};
 pub use millrace_abi::queue::{Direction, Engine, Joiners, Laggard, Mode, QueueId, Sharing};
-pub use millrace_abi::{flow, stats, visible};
+pub use millrace_abi::{flow, schedule, stats, visible};
 pub use millrace_clock::{PageError, Snapshot as ClockSnapshot, Ticks, Time, Timebase};
 pub use millrace_dma::{Iova, Pages, Region};
 pub use millrace_ring::dd::Outcome;

@@ -10,6 +10,8 @@ use crate::affinity::Homes;
 use crate::counters::Counts;
 use crate::mac::MacLane;
 use crate::pass_clock::PassClock;
+use crate::schedule::PortSchedule;
+use millrace_abi::schedule::CLASSES;
 use slab::Slab;
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,6 +52,17 @@ pub(super) struct Port {
     /// The first of them that this worker serves.
     pub first_rx: u32,
     pub held: Option<Held>,
+    /// When its rings may send; `None`: whenever they like.
+    pub schedule: Option<Scheduling>,
+}
+
+/// The schedule of a port as one worker has it.
+pub(super) struct Scheduling {
+    pub schedule: Arc<PortSchedule>,
+    /// In which pass a ring of each class had something to send last.
+    pub ahead: [u64; CLASSES as usize],
+    /// When a ring of each class may send that waits for that, in ns of the card's clock, as far as it was not looked at since.
+    pub due: [u64; CLASSES as usize],
 }
 
 impl Port {
@@ -93,6 +106,8 @@ pub(crate) struct Shard {
     pub(super) receiving: usize,
     /// From the first rule on.
     pub(super) classifying: Option<Box<Classifying>>,
+    /// Turns of the rings of ports with schedules, which have an order.
+    pub(super) passes: u64,
 }
 
 impl Shard {
@@ -106,6 +121,7 @@ impl Shard {
             rx,
             first_rx: NOWHERE,
             held: None,
+            schedule: None,
         };
         let wanted = Arc::new(Wanted::new(homes.rx.len()));
         Self {
@@ -124,7 +140,15 @@ impl Shard {
             marked: Vec::new(),
             receiving: 0,
             classifying: None,
+            passes: 0,
         }
+    }
+
+    /// Another pass begins.
+    #[inline(always)]
+    pub fn begin_pass(&mut self) {
+        self.clock.begin();
+        self.passes += 1;
     }
 
     /// The place of an RX queue.

@@ -2,6 +2,7 @@
 
 mod asleep;
 mod launch;
+mod schedule;
 
 use super::*;
 use crate::affinity::Homes;

@@ -25,6 +25,7 @@ pub mod read;
 pub mod receive;
 pub mod regs;
 pub mod router;
+pub mod schedule;
 pub mod send;
 pub mod socket;
 pub mod stats;

@@ -90,6 +90,7 @@ fn make(card: &Card, change: &Change) -> Result<(), String> {
         Change::Plug { port, ref spec } => card.plug(port, spec),
         Change::Connect { one, other } => card.connect(one, other),
         Change::Disconnect { port } => card.disconnect(port),
+        Change::Schedule { port, ref schedule } => card.schedule(port, schedule.as_ref()),
         Change::Move { queue, worker } => card.move_queue(queue, worker),
     };
     made.inspect(|()| millrace_port::notice::info(|| in_words(change))).map_err(|error| error.to_string())
@@ -101,6 +102,10 @@ fn in_words(change: &Change) -> String {
         Change::Plug { port, spec } if spec == "none" => format!("port {port}: unplugged"),
         Change::Plug { port, spec } => format!("port {port}: plugged with {spec:?}"),
         Change::Connect { one, other } => format!("port {one}: connected with port {other}"),
+        Change::Schedule { port, schedule: None } => format!("port {port}: its queues send whenever they like"),
+        Change::Schedule { port, schedule: Some(schedule) } => {
+            format!("port {port}: its queues have a schedule of {} gates from now on", schedule.gates.len())
+        }
         Change::Disconnect { port } => format!("port {port}: disconnected"),
         Change::Move { queue, worker } => format!("{queue}: served by worker {worker} from now on"),
     }

@@ -50,7 +50,7 @@ impl Server {
             Request::Read { .. } => need(Right::ReadRegisters, "read registers"),
             Request::Write { address, bytes } => self.permit_write(number, client, *address, bytes.len()),
             Request::Change(change) => match change {
-                Change::Plug { .. } | Change::Connect { .. } | Change::Disconnect { .. } => {
+                Change::Plug { .. } | Change::Connect { .. } | Change::Disconnect { .. } | Change::Schedule { .. } => {
                     need(Right::Configure(Configure::Ports), "configure ports")
                 }
                 Change::Move { .. } => need(Right::Configure(Configure::Workers), "configure workers"),

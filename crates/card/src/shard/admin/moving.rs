@@ -1,18 +1,33 @@
 //! Queues and port queues come and go.
 
 use crate::counters::Counts;
+use crate::schedule::{Discipline, PortSchedule};
 use crate::shard::classify::{Classifying, SlowEnds, Tapper};
 use crate::shard::slots::{Detach, Detached, PortSlot, RxSlot, TxQueue, TxSlot, wake_fence};
-use crate::shard::state::{NOWHERE, Shape, Shard};
+use crate::shard::state::{NOWHERE, Port, Scheduling, Shape, Shard};
 use crate::sleep::Sleep;
 use crate::turns::{Item, Owner, Turns};
 use millrace_abi::queue::{Direction, QueueId};
+use millrace_abi::schedule::CLASSES;
+use std::sync::Arc;
 
 impl Shard {
     /// What a port is from now on.
     pub fn set_shape(&mut self, port: usize, shape: Shape) {
         if let Some(port) = self.ports.get_mut(port) {
             port.shape = shape;
+        }
+    }
+
+    /// When the rings of a port may send from now on.
+    pub fn set_schedule(&mut self, port: usize, schedule: Option<Arc<PortSchedule>>) {
+        let Some(entry) = self.ports.get_mut(port) else { return };
+        entry.schedule = schedule.map(|schedule| {
+            let none = [0; CLASSES as usize];
+            Scheduling { schedule, ahead: none, due: none }
+        });
+        for (_, slot) in self.tx.iter_mut().filter(|(_, slot)| slot.port == port) {
+            slot.discipline = discipline_of(entry, slot.queue.id.index);
         }
     }
 
@@ -156,6 +171,7 @@ impl Shard {
         slot.counts_at = first.unwrap_or(place);
         slot.use_clock(&self.clock);
         let index = slot.queue.id.index;
+        slot.discipline = discipline_of(&self.ports[slot.port], index);
         entry.insert(slot);
         if self.tx_counts.len() <= place {
             self.tx_counts.resize(place + 1, Counts::default());
@@ -202,4 +218,10 @@ impl Shard {
             Direction::Tx => self.tx_place(queue.index).is_some(),
         }
     }
+}
+
+/// What the frames of a TX queue have to keep to on that port.
+fn discipline_of(port: &Port, queue: u32) -> Option<Box<Discipline>> {
+    let scheduling = port.schedule.as_ref()?;
+    Some(Box::new(Discipline::new(scheduling.schedule.clone(), queue)))
 }

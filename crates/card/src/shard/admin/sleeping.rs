@@ -99,7 +99,7 @@ impl Shard {
     /// When the ring's next frame wants to leave, in ns of the oscillator; `None`: there is none that waits.
     fn launch_at(&self, item: Item) -> Option<u64> {
         let Item::Ring(at) = item else { return None };
-        let left = self.tx[at as usize].launch_in()?;
+        let left = self.tx[at as usize].launch_in(&self.clock)?;
         Some(self.clock.ticks_after(left.as_nanos() as u64))
     }
 

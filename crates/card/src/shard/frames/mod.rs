@@ -9,13 +9,15 @@
 //! ```
 //!
 //! * `send`: from TX rings. `loop_back`: those of a port that loops back. `receive`: from port queues. `patch`: from one port to another. `lent`: port queues that
-//!   work on the pool of an application. `with_rules`: the same sources when there are rules.
+//!   work on the pool of an application. `with_rules`: the same sources when there are rules. `scheduled`: from TX
+//!   rings of a port with a schedule.
 
 mod held;
 mod lent;
 mod loop_back;
 mod patch;
 mod receive;
+mod scheduled;
 mod send;
 mod with_rules;
 

@@ -25,6 +25,9 @@ impl Shard {
             return (if slot.is_held() { Look::Waits } else { Look::Quiet }, cost::LOOK);
         }
         let has_parked = slot.parked.is_some();
+        if !has_parked && slot.discipline.is_some() {
+            return self.look_at_scheduled_ring(at);
+        }
         if self.classifying.is_some() && (has_parked || self.meets_rules(at)) {
             return self.look_at_ring_with_rules(at);
         }
@@ -42,7 +45,7 @@ impl Shard {
 
     /// Whether rules concern what comes out of a ring. A MAC that loops back for tests does so without them.
     #[inline(always)]
-    fn meets_rules(&self, at: usize) -> bool {
+    pub(super) fn meets_rules(&self, at: usize) -> bool {
         let port = &self.ports[self.tx[at].port];
         let Some(classifying) = &self.classifying else { return false };
         classifying.has_rules() && (port.shape.loopback || (classifying.looks_at_local() && !port.mac.rules.looped))
@@ -50,7 +53,7 @@ impl Shard {
 
     /// One burst from a ring that has something. Returns whether anything moved, and whether the TX queue stays active.
     #[inline(always)]
-    fn send(&mut self, at: usize) -> (bool, bool) {
+    pub(super) fn send(&mut self, at: usize) -> (bool, bool) {
         let Self { ports, tx, tx_counts, port_queues, rx, rx_places, touched, clock, .. } = self;
         let slot = &mut tx[at];
         let port = &mut ports[slot.port];
@@ -74,7 +77,7 @@ impl Shard {
 }
 
 /// A port queue as the sink of a TX ring.
-struct PortSink<'p>(&'p mut dyn PortQueue);
+pub(super) struct PortSink<'p>(pub &'p mut dyn PortQueue);
 
 impl FrameSink for PortSink<'_> {
     fn take(&mut self, frame: Span<'_>) -> Accept {

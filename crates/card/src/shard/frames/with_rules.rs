@@ -156,6 +156,20 @@ impl Shard {
         }
     }
 
+    /// Rules decide on what has just been taken from a ring into the stage.
+    pub(super) fn classify_staged(&mut self, at: usize, moved: bool) {
+        let Some(mut classifying) = self.classifying.take() else { return };
+        let source = self.source_of_ring(at);
+        let parked = classifying.run(self, &source);
+        let slot = &mut self.tx[at];
+        slot.parked = parked;
+        if moved {
+            slot.steady.note(classifying.only(), classifying.staged_frames());
+        }
+        slot.cost += classifying.take_work();
+        self.classifying = Some(classifying);
+    }
+
     /// What a program sends on a port that loops back comes in there.
     fn source_of_loopback(&self, at: usize) -> Source {
         let slot = &self.tx[at];

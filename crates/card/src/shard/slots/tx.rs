@@ -6,6 +6,7 @@ use crate::counters::{Counts, QueueDrop};
 use crate::engine::TxEngine;
 use crate::pass_clock::PassClock;
 use crate::queue_status::QueueStatus;
+use crate::schedule::Discipline;
 use crate::sleep::Sleep;
 use crate::turns::{ColdRing, Item, cost};
 use millrace_abi::control::{FaultKind, QueueState};
@@ -34,6 +35,8 @@ pub(crate) struct TxSlot {
     pub parked: Option<Box<Parked>>,
     /// With rules: to whom its frames go.
     pub steady: Steady,
+    /// On a port with a schedule: what its frames have to keep to.
+    pub discipline: Option<Box<Discipline>>,
     pub engine: EngineState<TxEngine>,
     pub openers: Openers,
     /// Tells one start of a ring from another: frames that a port still has may outlive the ring.
@@ -61,6 +64,7 @@ impl TxSlot {
             others: 0,
             parked: None,
             steady: Steady::default(),
+            discipline: None,
             engine: EngineState::None,
             openers: Openers::default(),
             ticket: 0,
@@ -155,9 +159,12 @@ impl TxSlot {
         self.engine.running().is_some_and(|engine| engine.is_held())
     }
 
-    /// How long the next frame waits for its launch time, by the card's clock; `None`: it does not.
-    pub fn launch_in(&self) -> Option<Duration> {
-        self.engine.running().and_then(|engine| engine.launch_in())
+    /// How long the next frame waits for its launch time, or for the schedule of its port, by the card's clock; `None`: it does
+    /// not.
+    pub fn launch_in(&self, clock: &PassClock) -> Option<Duration> {
+        let launch = self.engine.running()?.launch_in();
+        let waits = self.discipline.as_ref().map(|discipline| discipline.waits(clock)).filter(|&left| left > 0);
+        launch.or(waits.map(Duration::from_nanos))
     }
 
     /// Takes over what a burst did, if it did anything: `served` does not name frames that were dropped behind the

@@ -9,24 +9,29 @@ const SECOND: u64 = 1_000_000_000;
 const ENTRIES: u32 = 16;
 
 /// A queue as its program has it.
-struct Launcher {
-    queue: Arc<Queue>,
-    host: dd::HostTx,
+pub(super) struct Launcher {
+    pub queue: Arc<Queue>,
+    pub host: dd::HostTx,
     frame: Iova,
 }
 
 impl Launcher {
     fn post(&mut self, launch: u64) {
-        while self.host.reclaim() > 0 {}
-        assert!(self.host.post(dd::Frame { iova: self.frame, len: FRAME, launch, cookie: 0 }) && self.host.flush());
+        assert!(self.post_one(FRAME, launch));
     }
 
-    fn passed(&self) -> u64 {
+    /// `false`: there is no room.
+    pub fn post_one(&mut self, len: u16, launch: u64) -> bool {
+        while self.host.reclaim() > 0 {}
+        self.host.post(dd::Frame { iova: self.frame, len, launch, cookie: 0 }) && self.host.flush()
+    }
+
+    pub fn passed(&self) -> u64 {
         self.queue.status.counts.read().passed
     }
 }
 
-fn start(worker: &mut Worker, queue: Arc<Queue>) -> Launcher {
+pub(super) fn start(worker: &mut Worker, queue: Arc<Queue>) -> Launcher {
     let (memory, control) = (Region::heap(0x2000), Region::heap(PAGE_SIZE));
     let domain = Arc::new(Domain::new());
     let at = domain.map(memory.window().clone(), Access::ReadWrite, None).unwrap();
