@@ -74,6 +74,8 @@ install: $(SHARE)/made $(BUILT)/libnfb-ext-millrace.so $(BUILT)/libmillrace-sock
 	install -d $(TO)/lib/systemd/system
 	sed 's,/usr/local/,$(HOME_OF)/,' 'systemd/millrace-card@.service' >'$(TO)/lib/systemd/system/millrace-card@.service'
 	chmod 644 '$(TO)/lib/systemd/system/millrace-card@.service'
+	sed 's,/usr/local/,$(HOME_OF)/,' systemd/millrace-router.service >'$(TO)/lib/systemd/system/millrace-router.service'
+	chmod 644 '$(TO)/lib/systemd/system/millrace-router.service'
 
 deb: build ## a Debian package in target/debian, from what `make install` installs
 	@rm -rf $(BUILT)/package

@@ -6,8 +6,10 @@
 #   SOAK_SECONDS=60 scripts/soak.sh      a minute, and as many kills as belong to it
 #   scripts/soak.sh --kills 500 --json   any options of `millrace soak`
 #
-# Before that, 1,000 connections of each QUIC stack, of which `make test` has fewer where a stack is slow.
+# Before that, 1,000 connections of each QUIC stack, of which `make test` has fewer where a stack is slow, and ten minutes of a router with 10,000 flows in
+# which everything changes.
 set -euo pipefail
 . "$(dirname "$0")/env.sh"
 QUIC_CLIENTS=1000 CARGO_TARGET_DIR=$target "$root/tests/run.sh" quic-stacks
+CASE_SECONDS=1800 CHANGES_SECONDS=${CHANGES_SECONDS:-600} CHANGES_FLOWS=10000 CARGO_TARGET_DIR=$target "$root/tests/run.sh" router-changes
 exec "$target/release/millrace" soak "$@"

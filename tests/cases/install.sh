@@ -28,6 +28,7 @@ lib/millrace/librdmacm.so.1
 lib/pkgconfig/millrace.pc
 lib/python3/dist-packages/millrace.py
 lib/systemd/system/millrace-card@.service
+lib/systemd/system/millrace-router.service
 share/bash-completion/completions/millrace
 share/doc/millrace/examples/card.toml
 share/doc/millrace/examples/router.toml
@@ -62,6 +63,14 @@ if command -v man >/dev/null; then
     MANPAGER=cat man --warnings -l "$usr/share/man/man1/millrace-card.1" >"$scratch/page" 2>"$scratch/warnings"
     grep -q -- '--config' "$scratch/page" || fail "the page of card does not name its options"
     [ ! -s "$scratch/warnings" ] || fail "the page of card: $(cat "$scratch/warnings")"
+fi
+
+# That of the router does, too.
+grep -qx 'ExecStart=/usr/bin/millrace router start --config /etc/millrace/router.toml' "$usr/lib/systemd/system/millrace-router.service" || fail "the router's unit"
+if command -v systemd-analyze >/dev/null; then
+    sed "s,/usr/bin/,$usr/bin/," "$usr/lib/systemd/system/millrace-router.service" >"$scratch/millrace-router.service"
+    said=$(systemd-analyze verify "$scratch/millrace-router.service" 2>&1 | grep millrace-router.service | grep -v "Command 'man") || true
+    [ -z "$said" ] || fail "systemd does not like the router's unit: $said"
 fi
 
 # The unit runs this program, with the file of the card if there is one; the example is such a file.

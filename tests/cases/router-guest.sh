@@ -12,7 +12,7 @@ needs ip nft bridge ethtool nsenter unshare setpriv sysctl
 millrace=$(realpath "$millrace")
 start_guest one
 case $1 in
-xdp) scenarios="vlan pppoe xfrm" ;;
+xdp) scenarios="vlan bridge_vlans pppoe xfrm" ;;
 # Where Linux has taken the first tag off already, and what it has decrypted comes by once more.
 tc) scenarios="vlan/routed vlan/bridge bridge_vlans/changes xfrm/inwards" ;;
 strongswan)

@@ -99,7 +99,26 @@ kill "$router"
 ended "$router" 5
 [ "$code" -eq 0 ] || fail "after SIGTERM it ends with $code"
 
-# Without what it takes.
+# With what the unit for systemd leaves it, and no more.
+unit=$root/systemd/millrace-router.service
+left=$(sed -n 's/^CapabilityBoundingSet=//p' "$unit" | tr 'A-Z' 'a-z' | sed 's/cap_//g; s/ /,+/g')
+printf 'interfaces = ["left", "right"]\n' >"$scratch/router.toml"
+read -ra words <<<"$(sed -n 's,^ExecStart=[^ ]*/millrace,,p' "$unit" | sed "s,/etc/millrace/router.toml,$scratch/router.toml,")"
+background unit setpriv --bounding-set="-all,+$left" --no-new-privs "$millrace" "${words[@]}" --json
+unit_router=$started
+await 15 grep -q '"event":"routing"' "$scratch/unit.out" || fail "with the capabilities of the unit it does not start"
+await 5 gets_fast || fail "with the capabilities of the unit nothing is fast: $("$millrace" router status)"
+kill "$unit_router"
+ended "$unit_router" 5
+
+# Without what it takes: as somebody, and as root with less.
+as_nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+# Whose program may be where nobody may look.
+if as_nobody test -x "$millrace"; then
+    code=0
+    as_nobody "$millrace" router start --interfaces left >"$scratch/nobody.out" 2>&1 || code=$?
+    { [ "$code" -eq 2 ] && grep -q CAP_BPF "$scratch/nobody.out"; } || fail "as nobody: $code, $(cat "$scratch/nobody.out")"
+fi
 code=0
 setpriv --bounding-set=-net_admin,-bpf,-perfmon,-sys_admin "$millrace" router start --interfaces left >"$scratch/poor.out" 2>&1 || code=$?
 [ "$code" -eq 2 ] || fail "without capabilities: $code"

@@ -32,6 +32,8 @@ struct question {
 };
 
 /* What the rule will do. */
+#define NO_RULE 0xffffffff
+
 struct answer {
     u32 saddr[4];
     u32 daddr[4];
@@ -41,7 +43,20 @@ struct answer {
     u16 hop_epoch;
     u32 flags;
     u16 tag_proto;    /* of a bridged frame, that it comes with */
+    u32 number;       /* of the rule that was made of it; NO_RULE where there was no room for one */
     bool has_windows; /* conntrack looks at windows of TCP: what it does not see makes the next packet that it sees invalid */
+};
+
+/* A rule as it was at one moment. */
+struct action {
+    u32 saddr[4];
+    u32 daddr[4];
+    u16 sport;
+    u16 dport;
+    u16 l3_delta;
+    u16 l4_delta;
+    u8 dscp;
+    u8 flags;
 };
 
 /* What one packet is compiled with; too much for the stack. One for XDP and one for tc, of each processor: both run with interrupts of the
@@ -57,6 +72,7 @@ struct work {
     struct quoted_key quoted;
     struct said said;
     u32 inner[12];
+    struct action action;
 };
 
 struct {

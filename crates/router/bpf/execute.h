@@ -6,18 +6,6 @@
 
 #include "trial.h"
 
-/* A rule as it was at one moment. */
-struct action {
-    u32 saddr[4];
-    u32 daddr[4];
-    u16 sport;
-    u16 dport;
-    u16 l3_delta;
-    u16 l4_delta;
-    u8 dscp;
-    u8 flags;
-};
-
 /* ~(~sum + delta), as in RFC 1624. */
 static __always_inline u16 adjust(u16 sum, u32 delta)
 {

@@ -65,14 +65,16 @@ static __always_inline bool OF(is_same)(const struct OF(rule) *rule, u32 flags, 
            (flags & ~(RULE_LEARNED | RULE_AGAIN)) == a->flags && (!(a->flags & RULE_BRIDGED) || rule->l3_delta == a->tag_proto);
 }
 
-/* The slot of a new rule, written and published: on trial, or refused for `reason`. What it was refused for, or why there is no rule. */
-static __noinline int OF(publish)(const struct OF(key) *key, const struct question *q, const struct answer *a, u32 reason, u32 epoch)
+/* The slot of a new rule, written and published: on trial, or refused for `reason`. What it was refused for, or why there is no rule; where there is one,
+ * its number is in the answer, and the caller tells of it: one call more would be too much for the stack in Linux 6.1. */
+static __noinline int OF(publish)(const struct OF(key) *key, const struct question *q, struct answer *a, u32 reason, u32 epoch)
 {
     volatile struct globals *g = settings();
     u32 hash = OF(hash)(key), word, number, jiffies = now();
     struct OF(rule) *rule;
     int full;
 
+    a->number = NO_RULE;
     if (!g)
         return REASON_OFF;
     rule = OF(claim)(key, hash, jiffies, 2 * g->hz, &word, &number, &full);
@@ -95,7 +97,7 @@ static __noinline int OF(publish)(const struct OF(key) *key, const struct questi
     *(u32 *)&rule->asked = 0;
     OF(write_answer)(rule, q, a);
     __sync_lock_test_and_set(&rule->state, RULE_WORD(reason ? RULE_REFUSED : RULE_TRIAL, reason ? a->flags & RULE_BRIDGED : a->flags, word));
-    tell(reason ? EVENT_REFUSED : EVENT_MADE, reason, number, q);
+    a->number = number;
     return reason ? reason : REASON_NEW_RULE;
 }
 
@@ -223,6 +225,8 @@ static __always_inline int OF(slow)(void *ctx, const bool skb, const struct pack
     if (reason && is_passing(reason))
         return reason;
     reason = OF(publish)(&work->OF(key), &work->q, &work->a, reason, epoch);
+    if (work->a.number != NO_RULE)
+        tell(reason == REASON_NEW_RULE ? EVENT_MADE : EVENT_REFUSED, reason == REASON_NEW_RULE ? 0 : reason, work->a.number, &work->q);
     if (reason == REASON_NEW_RULE) {
         rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
         if (rule && RULE_STATE(word) == RULE_TRIAL)
@@ -338,7 +342,6 @@ static __always_inline int OF(compare)(void *ctx, const bool skb, const struct p
     volatile struct globals *g = settings();
     struct work *work = clean_work(skb);
     struct OF(rule) *rule;
-    struct action action;
     struct shadow *copy;
     struct hop *hop;
     struct view v;
@@ -349,7 +352,7 @@ static __always_inline int OF(compare)(void *ctx, const bool skb, const struct p
     if (!g || !work || !OF(read_key)(&v, p, &work->OF(key)))
         return REASON_UNCOMPARED;
     rule = OF(find)(&work->OF(key), OF(hash)(&work->OF(key)), &word, &number);
-    if (!rule || !OF(read_action)(rule, word, &action))
+    if (!rule || !OF(read_action)(rule, word, &work->action))
         return REASON_UNCOMPARED;
     at = rule->hop;
     hop = bpf_map_lookup_elem(&hops, &at);
@@ -364,7 +367,7 @@ static __always_inline int OF(compare)(void *ctx, const bool skb, const struct p
         return REASON_UNCOMPARED;
     }
     fill_shadow(copy, ticket, number, word, hop->out, 0, SHADOW_OURS, V);
-    reason = skb ? copy_buffer(ctx, &v, p, hop, &action, V, copy) : copy_frame(ctx, &v, p, hop, &action, V, copy);
+    reason = skb ? copy_buffer(ctx, &v, p, hop, &work->action, V, copy) : copy_frame(ctx, &v, p, hop, &work->action, V, copy);
     if (reason) {
         bpf_ringbuf_discard(copy, 0);
         return reason;

@@ -437,7 +437,7 @@ struct shadow {
     __u32 rule;
     __u32 state; /* the word of the rule then */
     __u32 out;   /* the interface that the frame left by, or would have */
-    __u32 in_len;
+    __u32 changes; /* how often Linux had changed then */
     __u32 len;   /* of the frame, which may be longer than what is here */
     __u8 side;
     __u8 version;

@@ -39,12 +39,14 @@ static __always_inline bool is_chosen(volatile struct globals *g)
 
 static __always_inline void fill_shadow(struct shadow *copy, u32 ticket, u32 rule, u32 word, u32 out, u32 len, u8 side, u8 version)
 {
+    volatile struct globals *g = settings();
+
     copy->ticket = ticket;
     copy->rule = rule;
     copy->state = word;
     copy->out = out;
     copy->len = len;
-    copy->in_len = 0;
+    copy->changes = g ? g->changes : 0;
     copy->side = side;
     copy->version = version;
     copy->tag_proto = 0;

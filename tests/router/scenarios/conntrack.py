@@ -1,8 +1,10 @@
 """What conntrack knows beside NAT: zones, helpers, expectations, limits, marks."""
 
+from pathlib import Path
+
 from packets import Talk, Way, between, one_way
 from places import v4
-from scenario import Scenario, Send, Settle
+from scenario import Do, Scenario, Send, Settle
 from scenarios.filters import chain
 
 there, back = between(("left", 2), ("right", 2))
@@ -77,7 +79,31 @@ def ftp() -> list:
     return steps + data.open() + [Settle()] + data.say(4, 4) + data.close()
 
 
+FULL = Path(__file__).resolve().parent.parent / "full.py"
+ONLY_FROM_LEFT = """nft -f - <<'END'
+table inet t {
+    chain c {
+        type filter hook forward priority 0; policy drop
+        ct state established,related accept
+        iifname left ct state new accept
+    }
+}
+END"""
+
+
+def full() -> list:
+    """A flow goes on, a new one has no place, and both are new when the table has been emptied: then what comes from `right` is dropped first."""
+    other = there.but(ports=(3000, 2000))
+    answer = back.but(ports=(2000, 3000))
+    steps = [Send("left", there.udp(2)), Send("right", back.udp(2)), Send("left", there.udp(1)), Settle(), Send("left", there.udp(4)), Send("right", back.udp(4))]
+    steps += [Do(f"/usr/bin/python3 -B {FULL}"), Send("left", there.udp(6)), Send("right", back.udp(6))]
+    steps += [Send("left", other.udp(4)), Send("right", answer.udp(2)), Settle(), Send("left", other.udp(4)), Send("right", answer.udp(2))]
+    steps += [Do("conntrack -F 2>/dev/null"), Send("right", back.udp(4)), Send("right", answer.udp(2)), Settle(), Send("right", back.udp(4))]
+    return steps + one_way(there, back=back) + one_way(other, back=answer) + [Send("right", back.udp(4)), Send("right", answer.udp(4))]
+
+
 SCENARIOS = [
+    Scenario("full", full(), setup=ONLY_FROM_LEFT, fast=30),
     Scenario(
         "zones",
         one_way(inside)

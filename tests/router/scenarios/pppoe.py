@@ -20,6 +20,8 @@ UP = batch(
         "route add 2001:db8:51::/48 dev ppp0",
     ]
 )
+SECOND = 0x4321
+UP2 = batch(["address add 192.0.2.5 peer 192.0.2.6 dev ppp1", "link set ppp1 mtu 1492 up", "route add 203.0.113.0/24 dev ppp1"])
 MASQUERADE = """nft -f - <<'END'
 table ip nat {
     chain postrouting {
@@ -47,6 +49,8 @@ def comes(make: Way, count: int, **how) -> Send:
 
 OUT, OUT6 = Way("left", 2, "198.51.100.7"), Way("left", 2, "2001:db8:51::7")
 BACK, BACK6 = answering(OUT).but(source="198.51.100.7"), answering(OUT6).but(source="2001:db8:51::7")
+# By the other session.
+ELSEWHERE = Way("left", 2, "203.0.113.7")
 # Masqueraded, and its answers.
 HIDDEN = OUT.but(ports=(1001, 2000))
 SHOWN = Way("right", 9, "192.0.2.1", (2000, 1001), source="198.51.100.7")
@@ -68,5 +72,15 @@ SCENARIOS = [
         setup=batch(vlan("right", 7, "right")),
         background=(PROGRAM,),
         fast=38,
+    ),
+    # Two sessions, and nobody tells which interface is whose: Linux has both, and none of the one goes by the other.
+    Scenario(
+        "two sessions",
+        [Do(UP + UP2), Settle()]
+        + warm(OUT.but())
+        + [comes(BACK.but(), 3), comes(BACK.but(), 3, session=SECOND), Send("left", ELSEWHERE.udp(3)), Settle()]
+        + [comes(BACK.but(), 3), comes(BACK.but(), 3, session=SECOND), Send("left", ELSEWHERE.udp(3))],
+        setup=batch(vlan("right", 7, "right")),
+        background=(PROGRAM, f"/usr/bin/python3 {FOLDER / 'pppoe.py'} v7 {SECOND} {AC}"),
     ),
 ]

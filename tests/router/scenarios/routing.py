@@ -2,7 +2,7 @@
 
 from packets import Way, between, both_ways, one_way
 from places import mac, up_again, v4, v6
-from scenario import Do, Scenario, Send, Settle
+from scenario import Do, Scenario, Send, Settle, Wait
 
 there, back = between(("left", 2), ("right", 2))
 there6, back6 = between(("left", 2), ("right", 3), version=6)
@@ -75,6 +75,29 @@ SCENARIOS = [
         changed(far.but(), "ip route delete default", "ip route add prohibit default", rest=1),
         comes={"right": 9, "left": 4},
         fast=6,
+    ),
+    Scenario(
+        "no route, IPv6",
+        changed(far6.but(), "ip -6 route delete default", "ip -6 route add prohibit default", "ip -6 route replace blackhole default", rest=1),
+        comes={"right": 9, "left": 4},
+        fast=6,
+    ),
+    # Nobody answers: Linux asks, gives up, and says so about each packet that has waited, and at once while it remembers.
+    *(
+        Scenario(
+            f"neighbour that is gone, {name}",
+            one_way(way.but())
+            + [Do(f"ip neighbour delete {address} dev right"), Send("left", way.udp(2)), Wait(0.5), Send("left", way.udp(2)), Wait(0.5)]
+            + [Do(f"ip neighbour replace {address} lladdr {mac('right', 2)} dev right nud permanent"), Send("left", way.udp(1)), Settle()]
+            + [Send("left", way.udp(4))],
+            setup=f"sysctl -qw net.{family}.neigh.right.mcast_solicit=1 net.{family}.neigh.right.retrans_time_ms=20",
+            comes={"right": 14, "left": 4},
+            fast=9,
+        )
+        for name, family, address, way in (
+            ("IPv4", "ipv4", v4("right", 2), Way("left", 2, v4("right", 2))),
+            ("IPv6", "ipv6", v6("right", 2), Way("left", 2, v6("right", 2))),
+        )
     ),
     Scenario(
         "neighbour changed",

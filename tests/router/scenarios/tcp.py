@@ -2,7 +2,7 @@
 
 from packets import Talk, Way, between
 from places import v4, v6
-from scenario import Do, Freeze, Scenario, Send, Settle
+from scenario import Do, Freeze, Scenario, Send, Settle, Wait
 from scenarios.nat import MASQUERADE, table
 
 TRACKED = """nft -f - <<'END'
@@ -85,11 +85,39 @@ def urgent(client: Way, server: Way) -> list:
     return talk.open() + talk.say(1, 1) + [Settle(), Send(client.end, made)]
 
 
-SCENARIOS = []
+def from_the_server(client: Way, server: Way, flags: str) -> list:
+    """The server ends the connection, by FIN or RST, and both go on as if it had not; the same ports once more."""
+    talk = Talk(client.but(), server.but())
+    steps = talk.open() + talk.say(2, 2) + [Settle()] + talk.say(8, 8)
+    steps += [Send(talk.server.end, [talk.server.tcp(flags, talk.theirs, talk.ours)])]
+    talk.theirs += flags == "FA"
+    steps += talk.say(2, 2) + [Settle()] + talk.say(2, 2)
+    if flags == "FA":
+        steps += [Send(talk.client.end, [talk.client.tcp("FA", talk.ours, talk.theirs)])]
+        talk.ours += 1
+        steps += [Send(talk.server.end, [talk.server.tcp("A", talk.theirs, talk.ours)])] + talk.say(0, 2)
+    return steps + [Settle()] + talk.open() + talk.say(2, 2)
+
+
+# Conntrack forgets what has been reset after a second; what comes from the server then is a connection that nobody wants. It does not believe an RST whose
+# number it does not know, because it has not seen what went without Linux: then the connection is one of which nothing is acknowledged.
+SOON = TRACKED + "\nsysctl -qw net.netfilter.nf_conntrack_tcp_timeout_close=1 net.netfilter.nf_conntrack_tcp_timeout_unacknowledged=1"
+
+
+def forgotten(client: Way, server: Way, by: str) -> list:
+    talk = Talk(client.but(), server.but())
+    steps = talk.open() + talk.say(2, 2) + [Settle()] + talk.say(8, 8)
+    one, (ours, theirs) = (talk.client, (talk.ours, talk.theirs)) if by == "client" else (talk.server, (talk.theirs, talk.ours))
+    return [*steps, Send(one.end, [one.tcp("RA", ours, theirs)]), Settle(), Wait(1.3), *talk.say(0, 4), Settle(), *talk.say(0, 2)]
+
+
+SCENARIOS = [Scenario(f"reset by the {by} and forgotten", forgotten(*LIVES["conntrack"][1:], by), setup=SOON, fast=14) for by in ("client", "server")]
 for name, (setup, client, server) in LIVES.items():
     SCENARIOS += [
         Scenario(f"to the end, {name}", life(client, server, "close"), setup=setup, fast=14),
         Scenario(f"to a reset, {name}", life(client, server, "reset"), setup=setup, fast=14),
+        Scenario(f"the server closes, {name}", from_the_server(client, server, "FA"), setup=setup, fast=14),
+        Scenario(f"the server resets, {name}", from_the_server(client, server, "RA"), setup=setup, fast=14),
     ]
 for name in ("no conntrack", "conntrack", "masquerade"):
     setup, client, server = LIVES[name]

@@ -31,7 +31,13 @@ pub struct After {
 pub type Counts = BTreeMap<&'static str, u64>;
 
 /// Does at once what an event of rtnetlink makes necessary.
-pub fn at_once(change: Change, engine: &Engine, counts: &mut Counts) {
+///
+/// `has_choice`: Linux chooses between next hops ([`Mirror::has_choice`](crate::kernel::mirror::Mirror)).
+pub fn at_once(change: Change, has_choice: bool, engine: &Engine, counts: &mut Counts) {
+    // With an interface, routes come and go of which no event tells: next hops of several that are dead or alive again.
+    if matches!(change, Change::Link(_)) {
+        engine.bump(if has_choice { engine::Change::Ruleset } else { engine::Change::Routes });
+    }
     let (name, moved) = match change {
         Change::Routes => ("routes", Some(engine::Change::Routes)),
         Change::MarkedRoutes => ("routes", Some(engine::Change::Ruleset)),

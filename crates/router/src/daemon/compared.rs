@@ -46,6 +46,7 @@ impl Compared {
             compared: tally.same + tally.different,
             different: tally.different,
             unpaired: tally.unpaired,
+            overtaken: tally.overtaken,
             captures: self.captures.iter().map(|path| path.display().to_string()).collect(),
             last: self.last.clone(),
         }

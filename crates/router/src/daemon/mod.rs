@@ -38,6 +38,7 @@ pub mod protocol;
 mod quiet;
 #[cfg(feature = "bpf")]
 mod requests;
+mod resets;
 #[cfg(feature = "bpf")]
 pub mod router;
 pub mod sessions;

@@ -25,11 +25,13 @@ use super::groups;
 use super::options::{KEPT_SECONDS, OnDeath, Options};
 use super::protocol::Status;
 use super::quiet;
+use super::resets::Resets;
 use super::sessions::Sessions;
 use super::sight::{Ears, Sight};
 use super::tell::Told;
+use crate::Reason;
 use crate::engine::shadow::{Shadow, Tally};
-use crate::engine::{self, Config, Engine, EngineError, Event, Mode};
+use crate::engine::{self, Config, Engine, EngineError, Event, EventKind, Mode};
 use crate::kernel::conntrack::{self, Tuple};
 use crate::kernel::netfilter::{self, Family};
 use crate::kernel::settings::{self, Timeouts};
@@ -108,6 +110,7 @@ pub(super) struct State {
     uncopied: u64,
     liberal: VecDeque<Tuple>,
     not_liberal: u64,
+    resets: Resets,
     pub after: After,
     /// Something could not be read, the last time at this moment.
     unread: Option<Instant>,
@@ -210,6 +213,7 @@ impl State {
             uncopied: 0,
             liberal: VecDeque::new(),
             not_liberal: 0,
+            resets: Resets::default(),
             after: After::default(),
             unread: None,
             counts: Counts::new(),
@@ -304,7 +308,7 @@ impl State {
         let overrun = each(&mut ears.route, |message| {
             if let Some(change) = self.sight.apply(message) {
                 self.told.route_mtus(&self.sight, engine);
-                changes::at_once(change, engine, &mut self.counts);
+                changes::at_once(change, self.sight.mirror.has_choice, engine, &mut self.counts);
                 self.delays.add(woken.elapsed());
                 changes::then(change, &self.sight, &self.sessions, &mut self.told, engine, &mut self.after);
             }
@@ -363,12 +367,16 @@ impl State {
                 self.need_no_windows(tuple);
             }
             self.flows.end_other_direction(engine, &event);
+            if mode == Mode::Conntrack && event.kind == EventKind::Ended && event.reason == Some(Reason::TcpFlags) {
+                self.resets.add(super::flows::tuple(&event.key), Instant::now());
+            }
         }
         let lost = engine.events_lost();
         if lost != self.events_lost {
             self.events_lost = lost;
             self.flows.start_again();
         }
+        self.resets.turn(&mut self.sight, Instant::now());
         for _ in 0..LIBERAL {
             let Some(tuple) = self.liberal.pop_front() else { return };
             self.not_liberal += u64::from(!self.sight.be_liberal(&tuple));
@@ -492,7 +500,8 @@ impl State {
         if busy {
             Duration::ZERO
         } else {
-            until(self.looked, self.flows.pace()).min(until(self.beat, HEARTBEAT)).min(compares)
+            let resets = self.resets.due(Instant::now()).unwrap_or(HEARTBEAT);
+            until(self.looked, self.flows.pace()).min(until(self.beat, HEARTBEAT)).min(compares).min(resets)
         }
     }
 
@@ -528,7 +537,7 @@ impl State {
             missing: Vec::new(),
             aged: self.flows.aged,
             ended: self.flows.ended,
-            not_liberal: self.not_liberal,
+            not_liberal: self.not_liberal + self.resets.left_out,
             sessions: self.sessions.all(),
             left_out: self.sight.mirror.left_out + self.told.refused,
             turned_away: self.turned_away,

@@ -204,6 +204,13 @@ impl Sight {
         }
     }
 
+    /// Has conntrack forget a connection of TCP sooner that it takes for established though it was reset. One that is gone is not missed.
+    pub fn forget_sooner(&mut self, of: &Tuple, seconds: u32) {
+        if let Some(netfilter) = &mut self.netfilter {
+            let _ = conntrack::forget_sooner(netfilter, of, 0, seconds);
+        }
+    }
+
     /// Makes conntrack liberal about windows of a connection of TCP; whether that was so.
     pub fn be_liberal(&mut self, of: &Tuple) -> bool {
         self.netfilter.as_mut().is_some_and(|netfilter| conntrack::be_liberal(netfilter, of, 0).is_ok())

@@ -51,6 +51,8 @@ pub struct Tally {
     pub different: u64,
     /// Copies whose other half never came: Linux did not send the packet, or there was no room for the copy.
     pub unpaired: u64,
+    /// Pairs that were different because something has changed in Linux after the packet came, or just before: the rule asks again anyway.
+    pub overtaken: u64,
 }
 
 /// One half of a pair, as it lies in the ring.
@@ -60,6 +62,8 @@ struct Half {
     word: u32,
     is_ours: bool,
     is_v6: bool,
+    /// How often Linux had changed by then.
+    changes: u32,
     copy: Copy,
 }
 
@@ -76,7 +80,15 @@ impl Half {
             whole += 4;
         }
         let copy = Copy { out: word(12), frame, len: whole };
-        Some(Self { ticket: word(0), rule: word(4), word: word(8), is_ours, is_v6: head[25] == 6, copy })
+        Some(Self {
+            ticket: word(0),
+            rule: word(4),
+            word: word(8),
+            is_ours,
+            is_v6: head[25] == 6,
+            changes: word(16),
+            copy,
+        })
     }
 }
 
@@ -116,6 +128,8 @@ pub struct Shadow<'a> {
     engine: &'a Engine,
     waiting: RefCell<Waiting>,
     tally: RefCell<Tally>,
+    /// Ours of pairs that a change has overtaken.
+    overtaken: RefCell<Vec<Half>>,
     /// Copies lost until the last look.
     lost: Cell<u32>,
 }
@@ -123,7 +137,13 @@ pub struct Shadow<'a> {
 impl<'a> Shadow<'a> {
     /// A comparison that begins now. How many packets are compared is said with [`Engine::set_shadow`].
     pub fn new(engine: &'a Engine) -> Self {
-        Self { engine, waiting: RefCell::default(), tally: RefCell::default(), lost: Cell::default() }
+        Self {
+            engine,
+            waiting: RefCell::default(),
+            tally: RefCell::default(),
+            overtaken: RefCell::default(),
+            lost: Cell::default(),
+        }
     }
 
     /// Compares what has come, waiting up to `time` for the first of it, at most [`TURN`] of it. `mismatch` gets what is different, after its rule has
@@ -155,6 +175,9 @@ impl<'a> Shadow<'a> {
             }
             mismatch(Mismatch { rule, ours: ours.copy, linux: linux.copy });
         }
+        for half in self.overtaken.take() {
+            self.doubt_rule(&half);
+        }
         self.doubt();
         Ok(())
     }
@@ -169,9 +192,13 @@ impl<'a> Shadow<'a> {
             return;
         }
         for half in given_up.into_iter().filter(|half| half.is_ours) {
-            if let Some(rule) = self.engine.rule(half.is_v6, half.rule).filter(|rule| same_rule(rule.word, half.word)) {
-                self.engine.doubt(&rule);
-            }
+            self.doubt_rule(&half);
+        }
+    }
+
+    fn doubt_rule(&self, half: &Half) {
+        if let Some(rule) = self.engine.rule(half.is_v6, half.rule).filter(|rule| same_rule(rule.word, half.word)) {
+            self.engine.doubt(&rule);
         }
     }
 
@@ -181,6 +208,13 @@ impl<'a> Shadow<'a> {
         let mut tally = self.tally.borrow_mut();
         if ours.copy == linux.copy {
             tally.same += 1;
+            return None;
+        }
+        // The packet went to Linux, which has heard of a change before the daemon has: none of the two is wrong. What is wrong all the same shows when nothing
+        // changes.
+        if ours.changes != self.engine.globals.word(global::CHANGES).load(Relaxed) {
+            tally.overtaken += 1;
+            self.overtaken.borrow_mut().push(ours);
             return None;
         }
         tally.different += 1;

@@ -194,6 +194,23 @@ pub fn be_liberal(questions: &mut Questions, of: &Tuple, zone: u16) -> Result<()
     questions.ask(request, || (), |_| ())
 }
 
+/// Has conntrack forget a connection of TCP, which it takes for established, in so many seconds if no packet comes; whether it was such a one, and would
+/// have been kept longer.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn forget_sooner(questions: &mut Questions, of: &Tuple, zone: u16, seconds: u32) -> Result<bool, Error> {
+    const ESTABLISHED: u8 = 3;
+    let is_kept = |found: &Connection| {
+        found.tcp_state == Some(ESTABLISHED) && found.timeout.is_some_and(|timeout| timeout > seconds)
+    };
+    if !find(questions, of, zone)?.is_some_and(|found| is_kept(&found)) {
+        return Ok(false);
+    }
+    questions.ask(named(NEW, of, zone).with(TIMEOUT, &seconds.to_be_bytes()), || (), |_| ())?;
+    Ok(true)
+}
+
 /// A request about one connection.
 fn named(kind: u16, of: &Tuple, zone: u16) -> Request {
     const AF_INET: u8 = 2;

@@ -52,4 +52,5 @@ fn row(shadow: &Shadow) -> Row {
         .count("compared", shadow.compared)
         .count("different", shadow.different)
         .count("unpaired", shadow.unpaired)
+        .count("overtaken", shadow.overtaken)
 }
