@@ -37,18 +37,20 @@ gets_fast || fail "the other router has taken the programs of the first with it"
 
 # Killed, and started again, under a connection.
 listen 5201
-background client nsenter -t "$left_end" -n iperf3 -c 10.0.2.2 -t 8 --json
+background client nsenter -t "$left_end" -n iperf3 -c 10.0.2.2 -t 10 --json
 client=$started
 sleep 1
-for options in "" "--mode xdp" "--mode tc --on-death keep"; do
+# Programs of XDP that are kept in the file system of BPF stay when their router is killed, for one of the same place and for one of another.
+for options in "" "--mode xdp --on-death keep" "--mode xdp" "--mode tc --on-death keep"; do
     slay "$router"
     sleep 1.2
     at_left ping -q -c 3 -i 0.2 -W 1 10.0.2.2 >/dev/null || fail "nothing goes through Linux after the router was killed"
     # shellcheck disable=SC2086
     start_router $options
+    is_so "all(i['off'] is None for i in s['interfaces'])" || fail "the next router ($options) is not on everywhere: $("$millrace" router status)"
     await 5 gets_fast || fail "the next router ($options) does not take over: $("$millrace" router status)"
 done
-ended "$client" 12
+ended "$client" 14
 [ "$code" -eq 0 ] || fail "the connection broke: $(tail -3 "$scratch/client.out")"
 python3 - "$scratch/client.out" <<'END' || fail "the connection stood still"
 import json, sys
@@ -61,6 +63,7 @@ END
 ended "$router" 5
 [ "$code" -eq 0 ] || fail "stopped, it ends with $code"
 ! attached || fail "a program is left behind"
+! ip -details link show dev right | grep -q prog/xdp || fail "a program of a router that was killed is left behind"
 for command in status rules "why 10.0.2.2" off stop; do
     # shellcheck disable=SC2086
     ! "$millrace" router $command >"$scratch/nobody.out" 2>&1 || fail "$command without a router"

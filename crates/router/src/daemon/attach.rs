@@ -27,6 +27,8 @@ pub struct Interfaces {
     place: Option<Place>,
     known: BTreeMap<u32, Known>,
     switched_off: Vec<Pattern>,
+    /// Numbers of XDP programs that a dead router has left, by interface. Linux tells late, or not at all, that another one has their place.
+    left: BTreeMap<u32, u32>,
 }
 
 /// An interface that was asked for.
@@ -53,7 +55,7 @@ pub fn claim_of(index: u32) -> String {
 impl Interfaces {
     /// Those that fit.
     pub fn new(wanted: Vec<Pattern>, place: Option<Place>) -> Self {
-        Self { wanted, place, known: BTreeMap::new(), switched_off: Vec::new() }
+        Self { wanted, place, known: BTreeMap::new(), switched_off: Vec::new(), left: BTreeMap::new() }
     }
 
     /// Takes more of them.
@@ -99,6 +101,11 @@ impl Interfaces {
                 tracing::warn!("{error}");
             }
         }
+        for link in wanted.iter().filter(|link| link.xdp != 0 && !self.known.contains_key(&link.index)) {
+            if let Some(program) = engine.left_xdp(link.index) {
+                self.left.insert(link.index, program);
+            }
+        }
         let shapings = sight.shaping(&wanted.iter().map(|link| link.index).collect());
         let of = |link: &Link| shapings.get(&link.index).cloned().unwrap_or_default();
         let looks: Vec<(Link, Shaping)> =
@@ -140,7 +147,8 @@ impl Interfaces {
         offloads: &'a BTreeSet<String>,
     ) -> Look<'a> {
         let is_switched_off = self.switched_off.iter().any(|pattern| pattern.fits(&link.name));
-        let own_xdp = self.known.get(&link.index).map_or(0, |known| known.own_xdp);
+        let own = self.known.get(&link.index).map_or(0, |known| known.own_xdp);
+        let own_xdp = [own, self.left.get(&link.index).copied().unwrap_or_default()];
         Look { link, shaping, hooks: &sight.hooks, offloads, own_xdp, is_switched_off }
     }
 

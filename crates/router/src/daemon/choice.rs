@@ -41,8 +41,8 @@ pub struct Look<'a> {
     pub hooks: &'a Hooks,
     /// Features that are on (`ethtool -k`).
     pub offloads: &'a BTreeSet<String>,
-    /// Number of our own XDP program on it; 0 for none.
-    pub own_xdp: u32,
+    /// Numbers of XDP programs on it that are this router's, or were left there by a dead one whose place it takes; 0 for none.
+    pub own_xdp: [u32; 2],
     /// Whether somebody has switched it off.
     pub is_switched_off: bool,
 }
@@ -73,7 +73,7 @@ pub fn obstacle(look: &Look<'_>) -> Option<Off> {
     if !link.is_up() {
         return Some(Off::Down);
     }
-    if link.xdp != 0 && link.xdp != look.own_xdp {
+    if link.xdp != 0 && !look.own_xdp.contains(&link.xdp) {
         return Some(Off::ForeignXdp(link.xdp));
     }
     if let Some(chain) = look.hooks.at_interface(&link.name) {
@@ -155,7 +155,7 @@ mod tests {
 
     fn reason(link: &Link, shaping: &Shaping, hooks: &Hooks) -> Option<&'static str> {
         let offloads = BTreeSet::new();
-        let look = Look { link, shaping, hooks, offloads: &offloads, own_xdp: 5, is_switched_off: false };
+        let look = Look { link, shaping, hooks, offloads: &offloads, own_xdp: [5, 7], is_switched_off: false };
         obstacle(&look).map(|off| off.name())
     }
 
@@ -169,6 +169,7 @@ mod tests {
         assert_eq!(of(&|link| link.mac = None), Some("not-ethernet"));
         assert_eq!(of(&|link| link.flags = 0), Some("down"));
         assert_eq!((of(&|link| link.xdp = 5), of(&|link| link.xdp = 6)), (None, Some("foreign-xdp")));
+        assert_eq!(of(&|link| link.xdp = 7), None, "a dead router has left it");
         assert_eq!(of(&|link| (link.master, link.master_kind) = (Some(3), Some("bond".to_owned()))), Some("member"));
         let port = |state, isolated| {
             of(&|link: &mut Link| {
@@ -202,7 +203,7 @@ mod tests {
             shaping,
             hooks: &hooks,
             offloads,
-            own_xdp: 0,
+            own_xdp: [0; 2],
             is_switched_off: false,
         };
         assert_eq!(against_xdp(&look(&shaping, &offloads)).map(|off| off.name()), Some("shaped"));

@@ -1,5 +1,6 @@
 //! What outlives the process: attachments in a file system of BPF, from which the next process takes them over.
 
+use super::attach::Attachment;
 use super::{Engine, EngineError};
 use libbpf_rs::{Link, ProgramMut};
 use rustix::fs::statfs;
@@ -61,7 +62,13 @@ impl Engine {
         Ok(link)
     }
 
-    /// Detaches what a dead process has left on interfaces that this one is not attached to. Called once all are attached.
+    /// The number of the XDP program that a dead process has left on an interface, and whose place this one takes.
+    pub fn left_xdp(&self, ifindex: u32) -> Option<u32> {
+        let folder = self.pins.as_ref()?;
+        Link::open(place(folder, ifindex)).ok()?.info().ok().map(|link| link.prog_id)
+    }
+
+    /// Detaches what a dead process has left on interfaces where this one has no XDP program. Called once all are attached.
     ///
     /// # Errors
     /// [`EngineError::Pin`].
@@ -72,7 +79,7 @@ impl Engine {
         for entry in std::fs::read_dir(folder).map_err(|error| failed(folder, error))? {
             let name = entry.map_err(|error| failed(folder, error))?.file_name().to_string_lossy().into_owned();
             let ifindex = name.strip_prefix("xdp-").and_then(|number| number.parse().ok());
-            if ifindex.is_some_and(|ifindex: u32| !attached.contains_key(&ifindex)) {
+            if ifindex.is_some_and(|ifindex: u32| !attached.get(&ifindex).is_some_and(Attachment::is_xdp)) {
                 std::fs::remove_file(folder.join(&name)).map_err(|error| failed(folder, error))?;
                 dropped += 1;
             }
