@@ -94,13 +94,18 @@ impl Client {
         let asked = Asked { version: VERSION, request };
         let bytes = postcard::to_stdvec(&asked).map_err(|_| Error::Strange)?;
         self.wait(PollFlags::OUT)?;
-        send(&self.socket, &bytes, SendFlags::NOSIGNAL).map_err(|error| match error {
-            // It may have said why.
-            Errno::PIPE | Errno::CONNRESET => Error::Closed,
-            error => error.into(),
-        })?;
+        match send(&self.socket, &bytes, SendFlags::NOSIGNAL) {
+            // It may have said why before it hung up.
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(error) => return Err(error.into()),
+        }
         self.wait(PollFlags::IN)?;
-        let length = match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
+        let mut said = recv(&self.socket, &mut self.buffer[..], RecvFlags::empty());
+        if said.is_err_and(|error| error == Errno::CONNRESET) {
+            // The router has not read the question. That is told once, and then what it has sent.
+            said = recv(&self.socket, &mut self.buffer[..], RecvFlags::empty());
+        }
+        let length = match said {
             Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(Error::Closed),
             other => other?.1,
         };
@@ -194,6 +199,29 @@ mod tests {
         });
         assert!(matches!(Client::connect(&name), Err(Error::Nobody(_))));
         assert!(matches!(Client::connect(""), Err(Error::Name(_))));
+    }
+
+    #[test]
+    fn who_is_refused_before_the_question_hears_why() {
+        use rustix::net::{accept, bind, listen};
+        let name = format!("millrace-test-c-{}", std::process::id());
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&listener, &address(&name).unwrap()).unwrap();
+        listen(&listener, 2).unwrap();
+        let refusal = postcard::to_stdvec(&Answer::Refused("not you".to_owned())).unwrap();
+        let heard = |client: &mut Client| client.ask(Request::Status).unwrap_err().to_string();
+        // Closed before the question is sent.
+        let mut early = Client::connect(&name).unwrap();
+        send(accept(&listener).unwrap(), &refusal, SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(heard(&mut early), "not you");
+        // Closed when it is there and has not been read.
+        let mut late = Client::connect(&name).unwrap();
+        let end = accept(&listener).unwrap();
+        let asked = postcard::to_stdvec(&Asked { version: VERSION, request: Request::Status }).unwrap();
+        send(&late.socket, &asked, SendFlags::NOSIGNAL).unwrap();
+        send(&end, &refusal, SendFlags::NOSIGNAL).unwrap();
+        drop(end);
+        assert_eq!(heard(&mut late), "not you");
     }
 
     #[test]
