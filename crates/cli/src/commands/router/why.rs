@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use millrace_router::daemon::client::Client;
+use millrace_router::daemon::parts::Part;
 use millrace_router::daemon::protocol::{Answer, Filter, Request, RuleInfo, Status};
 use millrace_router::kernel::conntrack::{self, Connection, protocol_name};
 use millrace_router::kernel::policy::Policies;
@@ -77,7 +78,7 @@ pub fn run(shared: &Shared, args: &WhyArgs) -> Result<(), Failure> {
     let Answer::Status(status) = client.ask(Request::Status).map_err(|error| refused(&error))? else {
         return Err(strange());
     };
-    let (flows, more) = looked_at_twice(&mut client, &filter)?;
+    let (flows, more) = looked_at_twice(&mut client, &filter, &status)?;
     if flows.is_empty() {
         let reasons = without_rule(args, &status);
         let rows: Vec<Row> =
@@ -98,7 +99,7 @@ pub fn run(shared: &Shared, args: &WhyArgs) -> Result<(), Failure> {
     Ok(output.text(&lines)?)
 }
 
-fn looked_at_twice(client: &mut Client, filter: &Filter) -> Result<(Vec<Explained>, bool), Failure> {
+fn looked_at_twice(client: &mut Client, filter: &Filter, status: &Status) -> Result<(Vec<Explained>, bool), Failure> {
     let mut look = || {
         let (mut found, mut more) = (Vec::new(), false);
         client
@@ -126,9 +127,27 @@ fn looked_at_twice(client: &mut Client, filter: &Filter) -> Result<(Vec<Explaine
             earlier.map_or(0.0, |earlier| of(&rule).saturating_sub(of(earlier)) as f64 / seconds)
         };
         let (packets_per_s, bits_per_s) = (rate(|rule| rule.packets), 8.0 * rate(|rule| rule.bytes));
-        Explained { is_fast: rule.state == "active", why: sentence(&rule), packets_per_s, bits_per_s, rule }
+        let idle = idle(&rule, status);
+        let is_fast = rule.state == "active" && idle.is_none();
+        let why = idle.map_or_else(|| sentence(&rule), |why| format!("slow: {why}"));
+        Explained { is_fast, why, packets_per_s, bits_per_s, rule }
     };
     Ok((now.into_iter().map(explained).collect(), more))
+}
+
+/// Why a rule is not used, whatever its state: what has been switched off meanwhile.
+fn idle(rule: &RuleInfo, status: &Status) -> Option<String> {
+    if !status.is_on {
+        return Some("the router is off; `millrace router on` switches it on".to_owned());
+    }
+    let part = if rule.source.0.is_ipv4() { Part::Ipv4 } else { Part::Ipv6 };
+    if !rule.is_bridged && status.parts.is_some_and(|parts| !parts.has(part)) {
+        let name = part.name();
+        return Some(format!("the part {name} is switched off; `millrace router only all` switches it on"));
+    }
+    let is_of = |name: &str| name == rule.input || name == rule.output;
+    let off = status.interfaces.iter().find(|interface| interface.off.is_some() && is_of(&interface.name))?;
+    Some(format!("the fast path is off at {}: {}", off.name, off.why.as_deref().unwrap_or_default()))
 }
 
 fn sentence(rule: &RuleInfo) -> String {
