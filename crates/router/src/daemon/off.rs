@@ -70,8 +70,8 @@ impl fmt::Display for Off {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.write_str("there is no such interface; it is taken when it comes"),
-            Self::SwitchedOff => f.write_str("switched off; `millrace router on --interface` switches it on"),
-            Self::Down => f.write_str("it is down; `ip link set up` changes that"),
+            Self::SwitchedOff => f.write_str("switched off; `millrace router on --interface NAME` switches it on"),
+            Self::Down => f.write_str("it is down; `ip link set dev NAME up` changes that"),
             Self::NotEthernet => f.write_str("it has no Ethernet frames"),
             Self::Upper(kind) => {
                 write!(f, "it is a {kind}: its packets are taken at the interface below, so name that one")
@@ -85,7 +85,7 @@ impl fmt::Display for Off {
             Self::ForeignXdp(program) => {
                 write!(
                     f,
-                    "XDP program {program} of somebody else is on it; `bpftool prog show id {program}` tells whose, `ip link set xdp off` removes it"
+                    "XDP program {program} of somebody else is on it; `bpftool prog show id {program}` tells whose, `ip link set dev NAME xdp off` removes it"
                 )
             }
             Self::OtherRouter(who) => write!(f, "another router has it: {who}"),
