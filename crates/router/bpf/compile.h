@@ -406,8 +406,10 @@ static __noinline int ask_routes(void *ctx, struct work *work)
     struct bpf_fib_lookup *fib = &work->fib;
 
     fill_route(fib, q);
-    fib->sport = q->proto == PROTO_FRAGMENT ? 0 : q->sport;
-    fib->dport = a->dport;
+    if (q->proto == PROTO_TCP || q->proto == PROTO_UDP) {
+        fib->sport = q->sport;
+        fib->dport = a->dport;
+    }
     fib->tot_len = sizeof(struct ipv4); /* so that the MTU of the route is given */
     if (q->version == 4) {
         fib->ipv4_src = q->saddr[0];

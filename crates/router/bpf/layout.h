@@ -39,7 +39,7 @@ struct rule4 {
     __u32 in; /* the interface it comes by: the one that has the address, not the card below */
     __u32 saddr;
     __u32 daddr;
-    __u16 sport; /* the identifier of an ICMP echo in both; of fragments what they are pieces of, and 0 */
+    __u16 sport; /* of an ICMP echo its identifier, and type and code; of fragments what they are pieces of, and 0 */
     __u16 dport;
     __u8 proto; /* of fragments PROTO_FRAGMENT */
     __u8 dscp;

@@ -20,6 +20,12 @@
 #define PROTO_ESP 50
 #define PROTO_ICMP6 58
 
+/* Of echoes: type and code, as they lie in a packet. */
+#define ECHO4 bpf_htons(0x0800)
+#define ECHO_REPLY4 bpf_htons(0x0000)
+#define ECHO6 bpf_htons(0x8000)
+#define ECHO_REPLY6 bpf_htons(0x8100)
+
 #define PORT_NAT_TRAVERSAL bpf_htons(4500)
 
 struct ipv4 {
@@ -325,9 +331,11 @@ static __always_inline int parse_l4(struct view *v, struct packet *p, u32 l4, u3
 
         if ((void *)(icmp + 1) > v->end || size < sizeof(*icmp))
             return REASON_L4_HEADER;
-        if (p->version == 4 ? icmp->type != 8 && icmp->type != 0 : icmp->type != 128 && icmp->type != 129)
+        /* What asks and what answers are two flows, which filters tell apart; conntrack keeps type and code at this place, too. */
+        p->sport = icmp->id;
+        p->dport = *(u16 *)icmp;
+        if (p->version == 4 ? p->dport != ECHO4 && p->dport != ECHO_REPLY4 : p->dport != ECHO6 && p->dport != ECHO_REPLY6)
             return REASON_PROTOCOL;
-        p->sport = p->dport = icmp->id;
         return 0;
     }
     p->sport = tcp->sport;

@@ -102,7 +102,12 @@ fn compare(engine: &Engine, carrier: &Carrier, input: u32, mac: [u8; 6], key: &K
 fn key(input: u32, v6: bool, protocol: u8, dscp: u8) -> Key {
     let (source, destination) = if v6 { ("fd01::2", "fd02::2") } else { ("10.1.0.2", "10.2.0.2") };
     let [source, destination] = [source, destination].map(|text| text.parse().unwrap());
-    let ports = if matches!(protocol, 1 | 58) { (77, 77) } else { (4000, 5000) };
+    // Of a request for an echo the identifier, and type and code.
+    let ports = match protocol {
+        1 => (77, 0x0800),
+        58 => (77, 0x8000),
+        _ => (4000, 5000),
+    };
     Key { input, source, destination, source_port: ports.0, destination_port: ports.1, protocol, dscp }
 }
 

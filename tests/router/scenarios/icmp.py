@@ -37,6 +37,34 @@ def errors6() -> list[bytes]:
     return [answer6.but().frame(ICMPv6DestUnreach(code=4) / inner), answer6.but().frame(ICMPv6PacketTooBig(mtu=1300) / inner)]
 
 
+def filtered(family: str, more: str = "") -> str:
+    """Who is inside, at `left`, may ask; who is outside may answer. `more` are chains beside that."""
+    return f"""nft -f - <<'END'
+table {family} f {{
+    chain c {{
+        type filter hook forward priority 0; policy drop
+        ct state invalid drop
+        ct state established,related accept
+        iifname left accept
+    }}
+    {more}
+}}
+END"""
+
+
+FILTER_AND_MASQUERADE = filtered("ip", "chain post { type nat hook postrouting priority srcnat; oifname right masquerade; }")
+
+
+def coded(way: Way, count: int) -> list[bytes]:
+    """Answers to echoes with a code that no answer has."""
+    return [way.frame(ICMP(type=0, code=9, id=77, seq=way.count + 1) / way.payload()) for _ in range(count)]
+
+
+def the_wrong_way(one: Way, other: Way) -> list:
+    """Echoes, and then their packets from the end that sends no such ones: requests from outside, answers from inside."""
+    return [*echoes(one, other), Send("right", other.echo(6)), Send("left", one.echo(6, 0))]
+
+
 def echoes(one: Way, other: Way) -> list:
     return [
         Send("left", one.echo(2)),
@@ -50,6 +78,29 @@ def echoes(one: Way, other: Way) -> list:
 SCENARIOS = [
     Scenario("echo", echoes(client, answer), setup=MASQUERADE, comes={"right": 8, "left": 8}, fast=10),
     Scenario("echo of IPv6", echoes(client6, answer6), setup=MASQUERADE6, comes={"right": 8, "left": 8}, fast=10),
+    # Linux asks conntrack about each of them, for which a request and its answer are two things.
+    Scenario(
+        "echo the wrong way",
+        the_wrong_way(client.but(), answer.but(to=v4("left", 2))) + [Send("right", coded(answer.but(to=v4("left", 2)), 6))],
+        setup=filtered("ip"),
+        comes={"right": 8, "left": 8},
+        fast=10,
+    ),
+    Scenario(
+        "echo the wrong way, translated",
+        the_wrong_way(client.but(), answer.but()) + [Send("right", coded(answer.but(), 6))],
+        setup=FILTER_AND_MASQUERADE,
+        # The router answers requests to itself.
+        comes={"right": 14, "left": 8},
+        fast=10,
+    ),
+    Scenario(
+        "echo of IPv6 the wrong way",
+        the_wrong_way(client6.but(), answer6.but(to=v6("left", 2))),
+        setup=filtered("ip6"),
+        comes={"right": 8, "left": 8},
+        fast=10,
+    ),
     Scenario(
         "echo by dnat",
         [

@@ -282,11 +282,6 @@ pub fn idle(rule: &Rule, now: u32, hz: u32) -> Duration {
 
 /// A flow as conntrack names it.
 pub fn tuple(key: &crate::engine::Key) -> Tuple {
-    Tuple {
-        source: key.source,
-        destination: key.destination,
-        protocol: key.protocol,
-        source_port: key.source_port,
-        destination_port: key.destination_port,
-    }
+    let [(source, source_port), (destination, destination_port)] = key.ends();
+    Tuple { source, destination, protocol: key.protocol, source_port, destination_port }
 }

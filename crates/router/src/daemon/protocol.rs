@@ -13,7 +13,7 @@ use super::pattern::Pattern;
 use crate::Step;
 
 /// Both sides must have the same; each request says its own first.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The longest message.
 pub const LONGEST: usize = 64 << 10;
@@ -269,6 +269,8 @@ pub struct RuleInfo {
     pub source: (IpAddr, u16),
     /// To where.
     pub destination: (IpAddr, u16),
+    /// It is about answers to echoes; of an echo both ports are its identifier.
+    pub is_echo_reply: bool,
     /// From where, as it leaves.
     pub new_source: (IpAddr, u16),
     /// To where, as it leaves.
@@ -359,6 +361,7 @@ mod tests {
             protocol: 6,
             source: ("10.0.0.1".parse().unwrap(), 1),
             destination: ("fd00::1".parse().unwrap(), 2),
+            is_echo_reply: false,
             new_source: ("10.0.0.1".parse().unwrap(), 1),
             new_destination: ("fd00::1".parse().unwrap(), 2),
             dscp: 0,

@@ -104,9 +104,7 @@ impl State {
             let Some(rule) = engine.rule(is_v6, number as u32).filter(|rule| rule.state != engine::State::Dead) else {
                 continue;
             };
-            let (key, new) = (&rule.key, [rule.new_source, rule.new_destination]);
-            let of = [(key.source, key.source_port), (key.destination, key.destination_port)];
-            if filter.fits(key.protocol, of, [(new[0], rule.new_source_port), (new[1], rule.new_destination_port)]) {
+            if filter.fits(rule.key.protocol, rule.key.ends(), rule.new_ends()) {
                 rules.push(self.told(engine, &rule, at, now, clock));
             }
             if rules.len() == PAGE {
@@ -118,6 +116,7 @@ impl State {
 
     fn told(&mut self, engine: &Engine, rule: &Rule, id: u64, now: u32, clock: u64) -> RuleInfo {
         let key = &rule.key;
+        let ([source, destination], [new_source, new_destination]) = (key.ends(), rule.new_ends());
         let (packets, bytes) = self.flows.add_up(rule);
         let is_known = matches!(rule.state, engine::State::Active | engine::State::Trial);
         let hop = engine.hop(rule.hop).filter(|_| is_known);
@@ -135,10 +134,11 @@ impl State {
             // Of a bridged flow the VLAN is above bit 20.
             input: name(if bridged { key.input & 0xf_ffff } else { key.input }),
             protocol: key.protocol,
-            source: (key.source, key.source_port),
-            destination: (key.destination, key.destination_port),
-            new_source: (rule.new_source, rule.new_source_port),
-            new_destination: (rule.new_destination, rule.new_destination_port),
+            source,
+            destination,
+            is_echo_reply: key.is_echo_reply(),
+            new_source,
+            new_destination,
             dscp: key.dscp,
             new_dscp: rule.new_dscp,
             output: hop.map_or_else(String::new, |hop| name(hop.logical)),

@@ -309,8 +309,9 @@ fn parse(packet: &[u8]) -> Option<Packet> {
         TCP => size >= l4 + 20 && packet[l4 + 12] >> 4 >= 5 && packet[l4 + 13] & 0x17 == 0x10,
         UDP => usize::from(half(l4 + 4)) == size - l4,
         ICMP | ICMP_V6 if is_v6 == (protocol == ICMP_V6) => {
-            ports = [packet[l4 + 4], packet[l4 + 5], packet[l4 + 4], packet[l4 + 5]];
-            if is_v6 { matches!(packet[l4], 128 | 129) } else { matches!(packet[l4], 0 | 8) }
+            // The identifier, and type and code.
+            ports = [packet[l4 + 4], packet[l4 + 5], packet[l4], packet[l4 + 1]];
+            packet[l4 + 1] == 0 && if is_v6 { matches!(packet[l4], 128 | 129) } else { matches!(packet[l4], 0 | 8) }
         }
         _ => false,
     };

@@ -207,12 +207,31 @@ pub struct Key {
     pub destination: IpAddr,
     /// From which port; of ICMP the identifier of the echo.
     pub source_port: u16,
-    /// To which port; of ICMP the identifier of the echo.
+    /// To which port; of ICMP the type of the echo above its code, which is 0.
     pub destination_port: u16,
     /// 6 TCP, 17 UDP, 1 ICMP, 58 ICMPv6.
     pub protocol: u8,
     /// With which DSCP it comes.
     pub dscp: u8,
+}
+
+impl Key {
+    /// From where and to where. Of an echo both ports are its identifier, whether it asks or answers.
+    pub fn ends(&self) -> [(IpAddr, u16); 2] {
+        let second = if self.is_echo() { self.source_port } else { self.destination_port };
+        [(self.source, self.source_port), (self.destination, second)]
+    }
+
+    fn is_echo(&self) -> bool {
+        const ICMP: u8 = 1;
+        const ICMP_V6: u8 = 58;
+        matches!(self.protocol, ICMP | ICMP_V6)
+    }
+
+    /// Whether its packets are answers to echoes (RFC 792: type 0; RFC 4443: type 129).
+    pub fn is_echo_reply(&self) -> bool {
+        self.is_echo() && matches!(self.destination_port >> 8, 0 | 129)
+    }
 }
 
 /// A rule, as it was at one moment.
@@ -296,6 +315,12 @@ const PLACES4: Places = Places { ports: 16, addresses: [8, 12, 32, 36], new_port
 const PLACES6: Places = Places { ports: 40, addresses: [8, 24, 72, 88], new_ports: 104, counter: 56, seen: 64 };
 
 impl Rule {
+    /// What [`Key::ends`] become.
+    pub fn new_ends(&self) -> [(IpAddr, u16); 2] {
+        let second = if self.key.is_echo() { self.new_source_port } else { self.new_destination_port };
+        [(self.new_source, self.new_source_port), (self.new_destination, second)]
+    }
+
     /// A rule of IPv4 from its bytes; `None` for a slot without one.
     pub fn from_v4(number: u32, bytes: &[u8; RULE4]) -> Option<Self> {
         Self::from_places(number, bytes, &PLACES4, v4_at)

@@ -145,7 +145,8 @@ pub(super) fn synthetic(mac: [u8; 6], key: &Key) -> Vec<u8> {
 fn l4(key: &Key) -> Vec<u8> {
     let mut l4 = Vec::with_capacity(20);
     if matches!(key.protocol, 1 | 58) {
-        l4.extend_from_slice(&[if key.protocol == 1 { 8 } else { 128 }, 0, 0, 0]);
+        l4.extend_from_slice(&key.destination_port.to_be_bytes());
+        l4.extend_from_slice(&[0, 0]);
         l4.extend_from_slice(&key.source_port.to_be_bytes());
         l4.extend_from_slice(&[0, 0]);
         return l4;
