@@ -68,12 +68,12 @@ class Way:
     def tcp(self, flags: str, seq: int, ack: int = 0, payload: bytes = b"", **fields) -> bytes:
         return self.frame(TCP(sport=self.ports[0], dport=self.ports[1], flags=flags, seq=seq, ack=ack, window=20000, **fields) / payload)
 
-    def echo(self, count: int = 1, kind: int = 8, identifier: int = 77) -> list[bytes]:
+    def echo(self, count: int = 1, kind: int = 8, identifier: int = 77, data: bytes = b"") -> list[bytes]:
         """ICMP echo requests (8) or replies (0), of the version of the addresses."""
         if self.version == 4:
-            return [self.frame(ICMP(type=kind, id=identifier, seq=self.count + 1) / self.payload()) for _ in range(count)]
+            return [self.frame(ICMP(type=kind, id=identifier, seq=self.count + 1) / (data or self.payload())) for _ in range(count)]
         layer = ICMPv6EchoRequest if kind == 8 else ICMPv6EchoReply
-        return [self.frame(layer(id=identifier, seq=self.count + 1) / self.payload()) for _ in range(count)]
+        return [self.frame(layer(id=identifier, seq=self.count + 1) / (data or self.payload())) for _ in range(count)]
 
     def but(self, **fields) -> "Way":
         """The same with other fields, counting anew."""

@@ -54,6 +54,9 @@ struct ip_ct_tcp {
 union nf_conntrack_proto {
     struct ip_ct_tcp tcp;
 };
+struct sk_buff {
+    unsigned long _nfct;
+};
 struct nf_conn {
     struct nf_conntrack_tuple_hash tuplehash[2];
     unsigned long status;
@@ -83,6 +86,9 @@ enum skb_ext_id {
 #define IPS_UNTRACKED (1 << 12)
 #define IPS_HELPER (1 << 13)
 #define TCP_CONNTRACK_ESTABLISHED 3
+/* What lies beside the pointer to the entry in a buffer's `_nfct`: include/linux/skbuff.h, include/uapi/linux/netfilter/nf_conntrack_common.h. */
+#define NFCT_INFOMASK 7UL
+#define IP_CT_IS_REPLY 3
 #define IP_CT_TCP_FLAG_BE_LIBERAL 8 /* of each direction: include/uapi/linux/netfilter/nf_conntrack_tcp.h */
 
 /* The first form of the kernel's bpf_ct_opts, which newer kernels take as well. */

@@ -191,6 +191,45 @@ static __always_inline bool same_words(const void *one, const void *other, const
     return same;
 }
 
+/* Whose packet it is that Linux sends. */
+enum whose {
+    WHOSE_UNKNOWN, /* conntrack has not seen it */
+    WHOSE_OURS,
+    WHOSE_OTHER,
+};
+
+#define READ_TUPLE(ct, dir, came) \
+    do { \
+        bpf_core_read((came)->saddr, 16, &(ct)->tuplehash[dir].tuple.src.u3); \
+        bpf_core_read((came)->daddr, 16, &(ct)->tuplehash[dir].tuple.dst.u3); \
+        bpf_core_read(&(came)->sport, 2, &(ct)->tuplehash[dir].tuple.src.u); \
+        bpf_core_read(&(came)->dport, 2, &(ct)->tuplehash[dir].tuple.dst.u); \
+    } while (0)
+
+/* Whether a packet came with the addresses and ports of `q`, before any translation: by the entry of conntrack that Linux keeps beside it. What the
+ * packet looks like when it leaves does not say that: whoever knows what is waited for can send the same from an address of his own. */
+static __noinline int whose_is(struct __sk_buff *skb, const struct question *q)
+{
+    struct question came = {};
+    unsigned long word = 0;
+    struct nf_conn *ct;
+
+    if (!HAS_CONNTRACK || !q)
+        return WHOSE_UNKNOWN;
+    bpf_core_read(&word, sizeof(word), &((struct sk_buff *)skb)->_nfct);
+    ct = (struct nf_conn *)(word & ~NFCT_INFOMASK);
+    if (!ct)
+        return WHOSE_UNKNOWN;
+    if ((word & NFCT_INFOMASK) >= IP_CT_IS_REPLY)
+        READ_TUPLE(ct, 1, &came);
+    else
+        READ_TUPLE(ct, 0, &came);
+    for (int i = 0; i < 4; i++)
+        if (came.saddr[i] != q->saddr[i] || came.daddr[i] != q->daddr[i])
+            return WHOSE_OTHER;
+    return came.sport == q->sport && came.dport == q->dport ? WHOSE_OURS : WHOSE_OTHER;
+}
+
 /* The next hop that a frame of Linux shows. */
 static __noinline int shown_hop(struct __sk_buff *skb, const struct packet *seen, struct work *work)
 {

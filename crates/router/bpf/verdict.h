@@ -65,11 +65,13 @@ static __always_inline void OF(write_answer)(struct OF(rule) *rule, const struct
 }
 
 /* A rule on trial about which only Linux could tell: what its packet has become is what the rule will do. The rule is claimed for that, so that
- * nobody reads a half of it; at least one of the two addresses has stayed, or it would be a guess. */
+ * nobody reads a half of it. `is_ours`: conntrack says that it is a packet of this flow; what it has not seen nobody has translated. At least one of
+ * the two addresses has stayed, or it would be a guess. */
 static __always_inline int OF(learn)(struct __sk_buff *skb, struct view *v, struct packet *p, struct OF(rule) *rule,
-                                     const struct expected *e, struct question *q)
+                                     const struct expected *e, struct question *q, bool is_ours)
 {
     volatile struct globals *g = settings();
+    bool same_source, same_destination;
     u32 one = 1, l3 = p->l3 & 63, word = e->state, flags = RULE_FLAGS(word), busy = RULE_WORD(RULE_BUSY, flags, word);
     struct work *work = bpf_map_lookup_elem(&works, &one);
     struct JOIN(ipv, V) *ip = v->data + l3;
@@ -84,7 +86,11 @@ static __always_inline int OF(learn)(struct __sk_buff *skb, struct view *v, stru
     __builtin_memcpy(work->a.daddr, &ip->daddr, sizeof(ip->daddr));
     work->a.sport = q->sport;
     work->a.dport = q->dport;
-    if (!same_words(&ip->saddr, &rule->saddr, sizeof(ip->saddr) / 4) && !same_words(&ip->daddr, &rule->daddr, sizeof(ip->daddr) / 4))
+    same_source = same_words(&ip->saddr, &rule->saddr, sizeof(ip->saddr) / 4);
+    same_destination = same_words(&ip->daddr, &rule->daddr, sizeof(ip->daddr) / 4);
+    if (!is_ours && !(same_source && same_destination))
+        return 0; /* anybody's */
+    if (!same_source && !same_destination)
         return REASON_MISMATCH_OUT;
     reason = shown_hop(skb, p, work);
     if (!reason)
@@ -112,7 +118,7 @@ static __always_inline void OF(judge)(struct __sk_buff *skb, struct view *v, str
     struct OF(rule) *rule = bpf_map_lookup_elem(&OF(rules), &e->rule);
     struct question q = {};
     u32 word = e->state, flags = RULE_FLAGS(word), size = size_of_segments(skb, p, p->size);
-    int reason;
+    int reason, whose = WHOSE_UNKNOWN;
 
     if (!rule || !g || WORD(&rule->state) != word || (RULE_STATE(word) != RULE_TRIAL && RULE_STATE(word) != RULE_ACTIVE))
         return;
@@ -125,8 +131,12 @@ static __always_inline void OF(judge)(struct __sk_buff *skb, struct view *v, str
     q.dport = rule->dport;
     __builtin_memcpy(q.saddr, &rule->saddr, sizeof(rule->saddr));
     __builtin_memcpy(q.daddr, &rule->daddr, sizeof(rule->daddr));
+    if (flags & (RULE_CONNTRACK | RULE_SHOWN))
+        whose = whose_is(skb, &q);
+    if (whose == WHOSE_OTHER)
+        return;
     if (RULE_STATE(word) == RULE_TRIAL && (flags & RULE_SHOWN)) {
-        reason = has_ethernet ? OF(learn)(skb, v, p, rule, e, &q) : REASON_OUT_UNKNOWN;
+        reason = has_ethernet ? OF(learn)(skb, v, p, rule, e, &q, whose == WHOSE_OURS) : REASON_OUT_UNKNOWN;
         if (!reason)
             return;
     } else {

@@ -12,6 +12,11 @@ client = Way("left", 2, v4("right", 2), (1000, 53))
 answer = Way("right", 2, v4("right"), (53, 1000))
 client6 = Way("left", 2, v6("right", 2), (1000, 53))
 answer6 = Way("right", 2, v6("right"), (53, 1000))
+victim = Way("left", 2, v4("right", 2), ip={"flags": "DF"})
+other_host = Way("left", 3, v4("right", 2), ip={"flags": "DF"})
+TOO_LONG = b"B" * 1440
+# Shorter, with the same checksum.
+AS_THE_LONG_ONE = TOO_LONG[:998] + (TOO_LONG[998:].count(b"BB") * 0x4242 % 0xFFFF).to_bytes(2)
 MASQUERADE6 = table("post oifname right masquerade", family="ip6", name="t6")
 
 
@@ -134,6 +139,20 @@ SCENARIOS = [
         setup=MASQUERADE6,
         comes={"right": 9, "left": 12},
         fast=12,
+    ),
+    # A host waits until the router waits for a packet of another one that Linux drops, and sends one that looks the same. Both are at `left`.
+    Scenario(
+        "a ping that another one proves",
+        [
+            Send("left", other_host.echo(30, data=TOO_LONG)),
+            Settle(),
+            Send("left", victim.but(ip={"id": 999, "flags": "DF"}).echo(1, data=TOO_LONG)),
+            Send("left", other_host.but(ip={"id": 999, "flags": "DF"}).echo(1, data=AS_THE_LONG_ONE)),
+            Settle(),
+            Send("left", victim.echo(8)),
+        ],
+        setup="ip link set right mtu 1400\n" + filtered("ip"),
+        comes={"right": 9, "left": 31},
     ),
     # Without NAT, but with conntrack: an error about nothing that it knows is dropped by this rule.
     Scenario(
