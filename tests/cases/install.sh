@@ -45,12 +45,12 @@ diff -u "$scratch/expected" "$scratch/found" || fail "other files than expected"
 
 "$usr/bin/millrace" --version | grep -Eq '^millrace [0-9.]+( \([0-9a-f]+\))?$' || fail "--version"
 bash -n "$usr/share/bash-completion/completions/millrace" || fail "bash cannot read the completions"
-# What bash offers behind `millrace bench la` and `millrace h`.
+# What bash offers behind `millrace bench lat` and `millrace h`.
 offered() {
     bash -c '. "$1"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _millrace millrace "${!#}" "${@: -2:1}"
         echo "${COMPREPLY[*]}"' _ "$usr/share/bash-completion/completions/millrace" "$@"
 }
-[ "$(offered millrace bench la)" = latency ] || fail "completions: $(offered millrace bench la)"
+[ "$(offered millrace bench lat)" = latency ] || fail "completions: $(offered millrace bench lat)"
 [ "$(offered millrace h)" = help ] || fail "hidden commands are offered: $(offered millrace h)"
 [[ " $(offered millrace card --conf) " == *" --config "* ]] || fail "completions: $(offered millrace card --conf)"
 if command -v zsh >/dev/null; then

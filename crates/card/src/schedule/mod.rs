@@ -53,7 +53,7 @@ impl PortSchedule {
     }
 
     /// The one that counts at a time.
-    fn at<'s>(self: &'s Arc<Self>, now: u64) -> Option<&'s Arc<Self>> {
+    fn at(self: &Arc<Self>, now: u64) -> Option<&Arc<Self>> {
         if now >= self.from { Some(self) } else { self.before.as_ref() }
     }
 

@@ -592,10 +592,10 @@ impl Drop for Opened {
             return;
         }
         // Relaxed: what the last one does is behind the lock.
-        if self.place.contexts.fetch_sub(1, Ordering::Relaxed) == 1 {
-            if let Ok(mut running) = self.place.lock() {
-                self.place.finish(&mut running);
-            }
+        if self.place.contexts.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Ok(mut running) = self.place.lock()
+        {
+            self.place.finish(&mut running);
         }
     }
 }
