@@ -113,6 +113,7 @@ fn frames_leave_in_the_windows_of_their_class_the_higher_class_first_one_at_a_ti
     let mut random = fastrand::Rng::with_seed(5);
     for _ in 0..20_000 {
         let backlog = waiting;
+        #[allow(clippy::needless_range_loop, reason = "the queue is a number of others, too")]
         for queue in 0..3 {
             // The highest class has little to say.
             let wants = if queue == 2 { random.u32(0..8) == 0 } else { random.bool() };
