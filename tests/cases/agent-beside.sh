@@ -3,7 +3,8 @@
 # groups, meters. Where they are known to differ, they do so as is known. Then the card goes, and what a controller has set up is there with the
 # next one, as --state says.
 . "$(dirname "$0")/../lib.sh"
-needs python3 ip ovs-ofctl ovsdb-server ovsdb-tool ovs-vsctl ovs-vswitchd
+. "$tests/openvswitch.sh"
+needs python3 ip ovs-ofctl ovs-vswitchd
 private_network "$@"
 ip link set lo up
 for port in p1 p2; do
@@ -17,18 +18,7 @@ for port in q1 q2; do
     ip link set "$port-end" up
 done
 
-mkdir "$scratch/ovs"
-export OVS_RUNDIR=$scratch/ovs OVS_LOGDIR=$scratch/ovs OVS_DBDIR=$scratch/ovs OVS_SYSCONFDIR=$scratch/ovs
-configure() {
-    ovs-vsctl --db="unix:$OVS_RUNDIR/db.sock" --timeout=20 "$@" || fail "ovs-vsctl $*"
-}
-ovsdb-tool create "$OVS_DBDIR/conf.db" /usr/share/openvswitch/vswitch.ovsschema
-background database ovsdb-server "$OVS_DBDIR/conf.db" --remote="punix:$OVS_RUNDIR/db.sock" --no-chdir \
-    --pidfile="$OVS_RUNDIR/ovsdb.pid" --unixctl="$OVS_RUNDIR/ovsdb.ctl"
-await 10 test -S "$OVS_RUNDIR/db.sock" || fail "there is no database"
-configure --no-wait init
-background switch ovs-vswitchd "unix:$OVS_RUNDIR/db.sock" --no-chdir --pidfile="$OVS_RUNDIR/switch.pid" \
-    --unixctl="$OVS_RUNDIR/switch.ctl"
+start_open_vswitch
 configure add-br br -- set bridge br datapath_type=netdev protocols=OpenFlow13 fail_mode=secure \
     -- add-port br p1 -- set Interface p1 ofport_request=1 -- add-port br p2 -- set Interface p2 ofport_request=2 \
     -- set-controller br ptcp:6654:127.0.0.1

@@ -2,7 +2,8 @@
 # The switch conformance tests of os-ken, some of them: entries of the agent decide on frames that Open vSwitch sends through the card and looks at
 # behind it. Tests with headers of MPLS and PBB are refused, as docs/agent.md says.
 . "$(dirname "$0")/../lib.sh"
-needs python3 ip ovs-ofctl ovsdb-server ovsdb-tool ovs-vsctl ovs-vswitchd
+. "$tests/openvswitch.sh"
+needs python3 ip ovs-ofctl ovs-vswitchd
 python=${OS_KEN_PYTHON:-$root/target/os-ken/bin/python}
 "$python" -c "import os_ken" 2>/dev/null || skip "os-ken is not installed: scripts/setup.sh"
 private_network "$@"
@@ -15,18 +16,7 @@ for port in 1 2 3; do
     done
 done
 
-mkdir "$scratch/ovs"
-export OVS_RUNDIR=$scratch/ovs OVS_LOGDIR=$scratch/ovs OVS_DBDIR=$scratch/ovs OVS_SYSCONFDIR=$scratch/ovs
-configure() {
-    ovs-vsctl --db="unix:$OVS_RUNDIR/db.sock" --timeout=20 "$@" || fail "ovs-vsctl $*"
-}
-ovsdb-tool create "$OVS_DBDIR/conf.db" /usr/share/openvswitch/vswitch.ovsschema
-background database ovsdb-server "$OVS_DBDIR/conf.db" --remote="punix:$OVS_RUNDIR/db.sock" --no-chdir \
-    --pidfile="$OVS_RUNDIR/ovsdb.pid" --unixctl="$OVS_RUNDIR/ovsdb.ctl"
-await 10 test -S "$OVS_RUNDIR/db.sock" || fail "there is no database"
-configure --no-wait init
-background switch ovs-vswitchd "unix:$OVS_RUNDIR/db.sock" --no-chdir --pidfile="$OVS_RUNDIR/switch.pid" \
-    --unixctl="$OVS_RUNDIR/switch.ctl"
+start_open_vswitch
 configure add-br br -- set bridge br datapath_type=netdev protocols=OpenFlow13 fail_mode=secure \
     other_config:datapath-id=0000000000000002
 for port in 1 2 3; do
