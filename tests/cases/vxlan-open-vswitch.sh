@@ -2,7 +2,8 @@
 # VXLAN between a card and Open vSwitch (userspace datapath), over IPv4 and IPv6, with checksums of UDP and without. Nobody is told
 # where the other is. TCP both ways.
 . "$(dirname "$0")/../lib.sh"
-needs python3 ip ping ethtool nsenter ovsdb-server ovsdb-tool ovs-vsctl ovs-vswitchd
+. "$tests/openvswitch.sh"
+needs python3 ip ping ethtool nsenter ovs-vswitchd
 [ -c /dev/net/tun ] || skip "there is no /dev/net/tun"
 private_network "$@"
 . "$tests/network.sh"
@@ -22,18 +23,7 @@ ip link set host netns "$second"
 there "ip link set lo up && ip link set host up && ip address add 198.51.100.1/24 dev host"
 start_card --port af_packet:port0 --port af_packet:port1 --queues 2 --workers 2
 
-mkdir "$scratch/ovs"
-export OVS_RUNDIR=$scratch/ovs OVS_LOGDIR=$scratch/ovs OVS_DBDIR=$scratch/ovs OVS_SYSCONFDIR=$scratch/ovs
-configure() {
-    ovs-vsctl --db="unix:$OVS_RUNDIR/db.sock" --timeout=20 "$@" || fail "ovs-vsctl $*"
-}
-ovsdb-tool create "$OVS_DBDIR/conf.db" /usr/share/openvswitch/vswitch.ovsschema
-background database ovsdb-server "$OVS_DBDIR/conf.db" --remote="punix:$OVS_RUNDIR/db.sock" --no-chdir \
-    --pidfile="$OVS_RUNDIR/ovsdb.pid" --unixctl="$OVS_RUNDIR/ovsdb.ctl"
-await 10 test -S "$OVS_RUNDIR/db.sock" || fail "there is no database"
-configure --no-wait init
-background switch ovs-vswitchd "unix:$OVS_RUNDIR/db.sock" --no-chdir --pidfile="$OVS_RUNDIR/switch.pid" \
-    --unixctl="$OVS_RUNDIR/switch.ctl"
+start_open_vswitch
 configure add-br outside -- set bridge outside datapath_type=netdev -- add-port outside switch \
     -- add-br inside -- set bridge inside datapath_type=netdev
 ip address add 192.0.2.2/24 dev outside

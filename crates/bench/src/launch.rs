@@ -13,7 +13,6 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use millrace_tool::card_time::CardTime;
 use millrace_tool::clock::Moment;
 use millrace_tool::cores;
 use millrace_tool::distribution::Distribution;
@@ -145,8 +144,9 @@ impl Rig {
     /// Arms all queues, waits until all frames have left, and takes the verdicts. The first turn is to warm up.
     fn launch(&mut self, turn: u32, figures: &mut Figures) -> Result<(), Failure> {
         let failed = || "cannot send".to_owned();
-        let time = CardTime::read(&self.device)?;
-        let begin = time.now() + LEAD;
+        let cannot_read = || "cannot read the card's clock".to_owned();
+        let clock = self.device.clock().doing(cannot_read)?;
+        let begin = clock.nanoseconds().doing(cannot_read)? + LEAD;
         let mut order: Vec<usize> = (0..FRAMES as usize).map(|frame| frame % self.queues.len()).collect();
         self.random.shuffle(&mut order);
         let mut one: Vec<Buffer> = Vec::with_capacity(1);
@@ -159,7 +159,7 @@ impl Rig {
             self.queues[queue].send(&mut one).doing(failed)?;
         }
         let end = begin + u64::from(FRAMES) * GAP;
-        thread::sleep(Duration::from_nanos(end.saturating_sub(time.now())));
+        thread::sleep(Duration::from_nanos(end.saturating_sub(clock.nanoseconds().doing(cannot_read)?)));
         let (mut verdicts, waited) = (Vec::new(), Moment::now());
         while verdicts.len() < FRAMES as usize {
             self.queues.iter_mut().for_each(|queue| _ = queue.verdicts(&mut verdicts));

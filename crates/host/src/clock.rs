@@ -47,6 +47,15 @@ impl Clock {
         self.reader.now()
     }
 
+    /// The same in ns, as launch times are given.
+    ///
+    /// # Errors
+    /// [`Error::Clock`] as [`Clock::now`].
+    #[inline]
+    pub fn nanoseconds(&self) -> Result<u64, Error> {
+        Ok(self.now()?.total_nanoseconds())
+    }
+
     /// How it goes: for whoever has more than one moment to convert.
     ///
     /// # Errors

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod applies;
-pub mod card_time;
 pub mod clock;
 pub mod cores;
 pub mod distribution;

@@ -7,11 +7,10 @@ use clap::{Args, ValueEnum};
 use millrace_abi::launch::{FarPolicy, LatePolicy, LaunchPolicy, Reason, SLACK_DEFAULT};
 use millrace_abi::queue::{Engine, QueueId};
 use millrace_packet::structured::{self, Sequence};
-use millrace_tool::card_time::CardTime;
 use millrace_tool::distribution::Distribution;
 use millrace_tool::duration::nanoseconds;
 use millrace_tool::failure::{Failure, While};
-use millrace_tool::host::{Buffer, Pool, PoolTx, Verdict};
+use millrace_tool::host::{Buffer, Clock, Pool, PoolTx, Verdict};
 use millrace_tool::list::Sizes;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row};
@@ -25,8 +24,6 @@ const RING: u32 = 1024;
 const AHEAD: u64 = 400_000_000;
 /// How long a program sleeps that waits for room or verdicts.
 const PAUSE: Duration = Duration::from_micros(200);
-/// The card's clock is read anew so often, in ns.
-const READ_AGAIN: u64 = 1_000_000_000;
 
 /// Options of `send`.
 #[derive(Debug, Args)]
@@ -132,15 +129,15 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
     let pool = session.device.pool(2 * RING, sizes.largest() as usize).doing(failed)?;
     let mut tx = session.device.tx(index).launch(policy).open_on(&pool, RING).doing(failed)?;
     tx.keep_verdicts(2 * RING as usize);
-    let time = CardTime::read(&session.device)?;
+    let clock = session.device.clock().doing(cannot_read)?;
     let first = match args.at {
         Start::At(at) => at,
-        Start::In(ahead) => time.now().saturating_add(ahead),
+        Start::In(ahead) => now(&clock)?.saturating_add(ahead),
     };
     let goal = shared.count.or(args.period.is_none().then_some(1));
     let ahead = if args.too_far.is_some() { u64::MAX } else { AHEAD };
     let plan = Plan { first, period: args.period.unwrap_or(0), goal: goal.unwrap_or(u64::MAX), ahead };
-    let mut sending = Sending { session: &session, pool, sizes, plan, time, random: fastrand::Rng::new(), posted: 0 };
+    let mut sending = Sending { pool, sizes, plan, clock, random: fastrand::Rng::new(), posted: 0 };
     let mut report = Report { output: Output::new(shared.json), policy, each: args.verdicts, ..Report::new(queue) };
     sending.run(&mut tx, &mut report)?;
     report.waiting = sending.posted - report.frames();
@@ -149,6 +146,15 @@ pub fn run(shared: &Shared, args: &SendArgs) -> Result<(), Failure> {
     drop(tx);
     report.print()?;
     ended
+}
+
+fn cannot_read() -> String {
+    "cannot read the card's clock".to_owned()
+}
+
+/// What the card's clock shows, in ns.
+fn now(clock: &Clock) -> Result<u64, Failure> {
+    clock.nanoseconds().doing(cannot_read)
 }
 
 fn plan_ended(report: &Report, goal: Option<u64>) -> Result<(), Failure> {
@@ -172,25 +178,19 @@ struct Plan {
     ahead: u64,
 }
 
-struct Sending<'s> {
-    session: &'s Session<'s>,
+struct Sending {
     pool: Pool,
     sizes: Sizes,
     plan: Plan,
-    time: CardTime,
+    clock: Clock,
     random: fastrand::Rng,
     posted: u64,
 }
 
-impl Sending<'_> {
+impl Sending {
     fn run(&mut self, tx: &mut PoolTx, report: &mut Report) -> Result<(), Failure> {
         let (mut frames, mut verdicts) = (Vec::new(), Vec::new());
-        let mut read = self.time.now();
         while report.frames() < self.plan.goal && !stop::asked() {
-            if self.time.now().saturating_sub(read) > READ_AGAIN {
-                self.time = CardTime::read(&self.session.device)?;
-                read = self.time.now();
-            }
             self.fill(&mut frames, tx.in_flight())?;
             tx.send(&mut frames).doing(|| "cannot send".to_owned())?;
             if tx.verdicts(&mut verdicts) == 0 {
@@ -205,7 +205,7 @@ impl Sending<'_> {
 
     /// Makes the frames for which it is time, as many as there is room for.
     fn fill(&mut self, frames: &mut Vec<Buffer>, in_flight: usize) -> Result<(), Failure> {
-        let until = self.time.now().saturating_add(self.plan.ahead);
+        let until = now(&self.clock)?.saturating_add(self.plan.ahead);
         while self.posted < self.plan.goal && frames.len() + in_flight < RING as usize {
             let launch = self.plan.first.saturating_add(self.plan.period.saturating_mul(self.posted));
             if launch > until {
