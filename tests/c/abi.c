@@ -244,6 +244,7 @@ static void control(void)
     CHECK(millrace_clock_read(clock, &status) == 0 && status.ns >= now && status.steps >= 2 && status.state == 0);
     CHECK(status.scaled_ppm >= -65538 && status.scaled_ppm <= -65534);
     CHECK(millrace_clock_set(clock, UINT64_MAX) == -EINVAL);
+    CHECK(millrace_clock_close(clock) == 0);
     CHECK(millrace_clock_open(NULL, &clock) == -EINVAL && !clock);
     CHECK(millrace_clock_open(device, &clock) == 0 && millrace_clock_now(clock, &later) == 0 && later >= now);
     CHECK(millrace_clock_now(NULL, &now) == -EINVAL && millrace_clock_now(clock, NULL) == -EINVAL);

@@ -76,9 +76,11 @@ we_serve() {
     background server ours timeout 100 "$@" "${gids[1]}" -p "$tcp_port"
     server=$started
     await 30 listens "$tcp_port" "$server"
-    said=$(guest one "timeout 200 $* ${gids[0]} -p $tcp_port 10.0.2.2 2>&1") ||
-        last_is_lost "$said" || fail "$*: the client in the guest failed: $(tail -n 5 <<<"$said"; tail -n 3 "$scratch/server.out")"
-    ended "$server" 30
+    local code_of_client=0
+    said=$(guest one "timeout 200 $* ${gids[0]} -p $tcp_port 10.0.2.2 2>&1") || code_of_client=$?
+    ended "$server" 100
+    [ "$code_of_client" -eq 0 ] || last_is_lost "$said" || last_is_lost "$(cat "$scratch"/server.*)" ||
+        fail "$*: the client in the guest failed with $code_of_client (we: $code): $(tail -n 5 <<<"$said"; tail -n 5 "$scratch/server.out" "$scratch/server.log")"
     [ "$code" -eq 0 ] || last_is_lost "$(cat "$scratch"/server.*)" || fail "$*: our server ended with $code: $(tail -n 3 "$scratch/server.out" "$scratch/server.log")"
 }
 
