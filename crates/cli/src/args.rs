@@ -9,7 +9,8 @@ use millrace_tool::options::Shared;
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
     agent, card, clients, clock, completions, explain, flow, forward, generate, locks, loopback_hw, man, message,
-    pktgen, ports, pppoe, rdma, read, receive, regs, router, schedule, send, socket, stats, transmit, verbs, workers,
+    metrics, pktgen, ports, pppoe, rdma, read, receive, regs, router, schedule, send, socket, stats, transmit, verbs,
+    workers,
 };
 
 const EXAMPLES: &str = "\
@@ -47,6 +48,7 @@ const USES: &Uses = &[
     (&["tree"], &["device", "engine", "json"]),
     (&["regs"], &["device", "engine", "json"]),
     (&["stats"], &["device", "queue", "count", "json"]),
+    (&["metrics"], &["device"]),
     (&["clock", "show"], &["device", "count", "json"]),
     (&["clock", "set"], &["device"]),
     (&["clock", "adjust"], &["device"]),
@@ -170,6 +172,8 @@ pub enum Command {
     Stats(stats::StatsArgs),
     /// Read, set, adjust or lead the clock of a card
     Clock(clock::ClockArgs),
+    /// Tell Prometheus what a card counts
+    Metrics(metrics::MetricsArgs),
     /// Send structured frames
     Generate(generate::GenerateArgs),
     /// Receive frames and count them

@@ -102,6 +102,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Message(args) => run::message::run(shared, args),
         Command::Pppoe(args) => run::pppoe::run(shared, args),
         Command::Router(args) => run::router::run(shared, args),
+        Command::Metrics(args) => run::metrics::run(shared, args),
         Command::Clock(args) => run::clock::run(shared, args),
         Command::Agent(args) => run::agent::run(shared, args),
         Command::Demo => run::demo::run(shared),

@@ -17,6 +17,7 @@ pub mod loopback;
 pub mod loopback_hw;
 pub mod man;
 pub mod message;
+pub mod metrics;
 pub mod pktgen;
 pub mod ports;
 pub mod pppoe;
