@@ -17,7 +17,7 @@ export CARGO_INCREMENTAL=0
 
 steps=(setup format clippy doc header build unit loom fuzz sanitize unsafe licences documents end-to-end)
 logs=$target/test-logs
-fuzz_seconds=${FUZZ_SECONDS:-10}
+fuzz_seconds=${FUZZ_SECONDS:-6}
 
 skip() {
     echo "skipped: $*"

@@ -6,6 +6,8 @@
 # printed as they end, and those that failed once more at the end, where a reader looks first. Lines of a case that say otherwise:
 #
 #   # variants: NAME...    it runs once for each of them, with its name as the argument
+#   # long: WHY            it begins before the others, so that nothing waits for it at the end
+#   # waits: WHY           it hardly computes, so as many of these run beside as many of the others
 #   # alone: WHY           it runs after the others, with nothing beside it
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +22,7 @@ jobs=${CASE_JOBS:-$((2 * $(nproc)))}
 outputs=$(mktemp -d "${TMPDIR:-/tmp}/millrace-cases.XXXXXX")
 passed=0 failed=0 skipped=0 failures=()
 # Of what runs, by process id.
-declare -A names=() starts=()
+declare -A names=() starts=() lists=()
 
 # A process group for each case, in which Ctrl-C means what it means elsewhere: without this, programs in the background
 # ignore it.
@@ -69,30 +71,51 @@ finish() {
     esac
 }
 
-# run MOST "CASE [VARIANT]"...: all of them, at most so many at a time.
+# run MOST NAME...: the cases in the arrays of these names, at most so many of each at a time.
 run() {
-    local most=$1 words
+    local most=$1 name pid words
     shift
-    for words; do
-        [ ${#names[@]} -lt "$most" ] || finish
-        # shellcheck disable=SC2086
-        launch "${words% *}" ${words##* }
+    local -A next=() busy=()
+    while :; do
+        for name; do
+            local -n list=$name
+            busy[$name]=0
+            for pid in "${!names[@]}"; do [ "${lists[$pid]}" != "$name" ] || busy[$name]=$((busy[$name] + 1)); done
+            while [ "${busy[$name]}" -lt "$most" ] && [ "${next[$name]:-0}" -lt ${#list[@]} ]; do
+                words=${list[${next[$name]:-0}]}
+                # shellcheck disable=SC2086
+                launch "${words% *}" ${words##* }
+                lists[$!]=$name
+                busy[$name]=$((busy[$name] + 1)) next[$name]=$((${next[$name]:-0} + 1))
+            done
+        done
+        [ ${#names[@]} -gt 0 ] || break
+        finish
     done
-    while [ ${#names[@]} -gt 0 ]; do finish; done
 }
 
-together=() alone=()
+long=() together=() waiting=() alone=()
 for word in "${cases[@]}"; do
     case=${word%%:*} variants=
     [[ $word != *:* ]] || variants=${word#*:}
     [ -e "$case" ] || case=$here/cases/$case.sh
     [ -n "$variants" ] || variants=$(said variants "$case")
     for variant in ${variants:-""}; do
-        if [ -n "$(said alone "$case")" ]; then alone+=("$case $variant"); else together+=("$case $variant"); fi
+        if [ -n "$(said alone "$case")" ]; then
+            alone+=("$case $variant")
+        elif [ -n "$(said waits "$case")" ]; then
+            waiting+=("$case $variant")
+        elif [ -n "$(said long "$case")" ]; then
+            long+=("$case $variant")
+        else
+            together+=("$case $variant")
+        fi
     done
 done
-run "$jobs" "${together[@]}"
-run 1 "${alone[@]}"
+# shellcheck disable=SC2034
+together=("${long[@]}" "${together[@]}")
+run "$jobs" together waiting
+run 1 alone
 for name in "${failures[@]}"; do
     echo
     echo "failed: $name"

@@ -2,6 +2,7 @@
 # An agent and Open vSwitch beside one another: the same commands of ovs-ofctl to both, in the same order, have the same answers: errors, entries,
 # groups, meters. Where they are known to differ, they do so as is known. Then the card goes, and what a controller has set up is there with the
 # next one, as --state says.
+# waits: for timers, of entries and of connections
 . "$(dirname "$0")/../lib.sh"
 . "$tests/openvswitch.sh"
 needs python3 ip ovs-ofctl ovs-vswitchd

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The switch conformance tests of os-ken, some of them: entries of the agent decide on frames that Open vSwitch sends through the card and looks at
 # behind it. Tests with headers of MPLS and PBB are refused, as docs/agent.md says.
+# waits: for timers, of entries and of connections
 . "$(dirname "$0")/../lib.sh"
 . "$tests/openvswitch.sh"
 needs python3 ip ovs-ofctl ovs-vswitchd

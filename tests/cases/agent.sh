@@ -2,6 +2,7 @@
 # The card as an OpenFlow switch: every sub-command of ovs-ofctl that applies; the rules that come of it carry pings between two hosts; groups,
 # meters, bundles; what cannot be is refused; entries outlive the agent, and with --state the card; hostile controllers; and a learning switch of
 # os-ken, where that is installed.
+# waits: for timers, of entries and of connections
 . "$(dirname "$0")/../lib.sh"
 needs ovs-ofctl ping python3
 [ -c /dev/net/tun ] || skip "there is no /dev/net/tun"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Routing daemons (FRR) change the router's routes under load: OSPF by costs, by a link that fails, by two ways that are equally good; BGP by a thousand routes that come
 # and go. Packets follow Linux's routes at once, those that have a way are not lost, and what there is no route for does not pass.
+# waits: for timers of Linux and of rules
 . "$(dirname "$0")/../lib.sh"
 private_network "$@"
 . "$tests/router/ends.sh"

@@ -3,6 +3,7 @@
 # variant is a subject, a file of scenarios; `itself` sees whether the judge sees what is wrong. Without `millrace router` Linux is
 # compared with Linux, which shows that nothing varies by itself.
 # variants: itself routing policy multipath nat nat6 icmp tcp dscp bridge mtu header fragments checksums martians multicast filters conntrack control captures fuzzed
+# waits: for timers of Linux and of rules
 . "$(dirname "$0")/../lib.sh"
 needs ip nft iptables ip6tables conntrack tc bridge ethtool nsenter unshare setpriv sysctl
 # The one for which Debian has scapy.

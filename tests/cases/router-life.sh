@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The router's daemon comes and goes: stopped it leaves nothing behind; killed it lets everything through Linux within a second, and the next start takes the place of
 # what it left; a second one is refused by name; a connection through it goes on all the time. What is missing is named.
+# waits: for timers of Linux and of rules
 . "$(dirname "$0")/../lib.sh"
 private_network "$@"
 . "$tests/router/ends.sh"

@@ -37,6 +37,14 @@ pub struct Footprint {
     openers: u64,
 }
 
+/// The names of its threads, which say whose one too many is.
+fn thread_names(card: &Rig) -> String {
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
+    let pid = card.process().map_or(0, |pid| pid.as_raw_nonzero().get());
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(name).map(|name| name.trim().to_owned()).collect::<Vec<_>>().join(", ")
+}
+
 impl Footprint {
     fn of(card: &Rig) -> Result<Self, Failure> {
         let pid = card.process().ok_or_else(|| Failure::Found("the card is none of ours".to_owned()))?;
@@ -82,8 +90,11 @@ impl Footprint {
         let start = Instant::now();
         loop {
             let after = Self::of(card)?;
-            let leaks = before.leaks(&after);
+            let mut leaks = before.leaks(&after);
             if leaks.is_empty() || start.elapsed() > patience {
+                if after.threads > before.threads {
+                    leaks.push(format!("its threads are {}", thread_names(card)));
+                }
                 return Ok((after, leaks));
             }
             thread::sleep(NAP);
