@@ -1,7 +1,7 @@
 """Packet filters: with and without conntrack, and what happens when they change under a flow."""
 
-from packets import between, both_ways, one_way
-from places import v4
+from packets import Way, between, both_ways, one_way
+from places import mac, v4
 from scenario import Do, Scenario, Send, Settle, Wait
 from scenarios.nat import MASQUERADE
 
@@ -56,6 +56,33 @@ def unannounced(*scripts: str, before: list = both_ways(there.but(), back.but())
 def tagged(frames: list[bytes], vlan: int) -> list[bytes]:
     return [frame[:12] + b"\x81\x00" + vlan.to_bytes(2, "big") + frame[12:] for frame in frames]
 
+
+def one_way_changed(script: str, undo: str) -> list:
+    """A flow both ways, of which one is dropped after a change, and not any more after another."""
+    return [
+        *both_ways(there.but(), back.but()),
+        Do(script),
+        Send("left", there.but().udp(3)),
+        Settle(),
+        Send("left", there.but().udp(3)),
+        Do(undo),
+        Send("left", there.but().udp(3)),
+    ]
+
+
+def from_another(frames: list[bytes]) -> list[bytes]:
+    return [frame[:6] + b"\2\0\0\0\1\x44" + frame[12:] for frame in frames]
+
+
+# A flow of a host whose Ethernet address is the only one that may send.
+ANOTHER_SENDS = [
+    *both_ways(there.but(), back.but()),
+    Settle(1.3),
+    Send("left", from_another(there.but().udp(3))),
+    Send("left", there.but().udp(3)),
+]
+HOST = v4("left", 2)
+ESTABLISHED = "-m conntrack --ctstate ESTABLISHED -j ACCEPT"
 
 SCENARIOS = [
     # What comes with the tag of a VLAN that nobody has is for nobody, though its addresses and ports are those of a flow that is fast.
@@ -154,6 +181,70 @@ SCENARIOS = [
         one_way(there.but()) + [Send("left", [frame[:6] + b"\2\0\0\0\1\x44" + frame[12:] for frame in there.but().udp(3)])],
         setup=chain("ether saddr 02:00:00:00:01:44 drop"),
         comes={"right": 9},
+    ),
+    # The rule does not know the address: it is in doubt each second.
+    Scenario(
+        "by ethernet address, another sender",
+        ANOTHER_SENDS,
+        setup=chain(f"iifname left ether saddr != {mac('left', 2)} drop", "ct state established accept"),
+        comes={"right": 12, "left": 8},
+        fast=12,
+    ),
+    Scenario(
+        "by ethernet address, another sender, iptables",
+        ANOTHER_SENDS,
+        setup=f"{iptables(ESTABLISHED.replace('ACCEPT', 'RETURN'))}; iptables -I FORWARD -i left -m mac ! --mac-source {mac('left', 2)} -j DROP",
+        comes={"right": 12, "left": 8},
+        fast=12,
+    ),
+    # Packets go the same way as before: the ruleset alone looks at what has changed.
+    Scenario(
+        "a route that the ruleset asks for",
+        one_way_changed(f"ip route add {HOST}/32 via {v4('third', 2)} dev third", f"ip route delete {HOST}/32 dev third"),
+        ends=("left", "right", "third"),
+        setup=chain("fib saddr . iif oif missing drop", hook="prerouting", priority="raw") + STATEFUL.replace("inet t", "inet u"),
+        comes={"right": 12, "left": 8},
+        fast=12,
+    ),
+    Scenario(
+        "a rule that asks for routes comes later",
+        [
+            *both_ways(there.but(), back.but()),
+            Do("nft add rule inet t c fib saddr . iif oif missing drop"),
+            *both_ways(there.but(), back.but()),
+            *one_way_changed(f"ip route add {HOST}/32 via {v4('third', 2)} dev third", f"ip route delete {HOST}/32 dev third"),
+        ],
+        ends=("left", "right", "third"),
+        setup=chain(hook="prerouting", priority="raw") + STATEFUL.replace("inet t", "inet u"),
+        comes={"right": 30, "left": 24},
+        fast=36,
+    ),
+    Scenario(
+        "the sender's address is the router's own",
+        one_way_changed(f"ip route add local {HOST}/32 dev lo", f"ip route delete local {HOST}/32 dev lo"),
+        comes={"right": 12, "left": 8},
+        fast=12,
+    ),
+    Scenario(
+        "a group of interfaces",
+        changed("ip link set left group 5", "ip link set left group default"),
+        setup=chain("iifgroup 5 drop", "ct state established accept"),
+        comes={"right": 15, "left": 20},
+        fast=12,
+    ),
+    Scenario(
+        "accept_local",
+        [
+            *one_way(Way("left", 2, v4("right", 2), source=v4("right"))),
+            # That it was on has to be seen, too.
+            Settle(1.3),
+            Do("sysctl -qw net.ipv4.conf.left.accept_local=0"),
+            Settle(1.3),
+            Send("left", Way("left", 2, v4("right", 2), source=v4("right")).udp(3)),
+        ],
+        setup="sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.left.rp_filter=0 net.ipv4.conf.left.accept_local=1",
+        comes={"right": 9},
+        fast=6,
     ),
     Scenario(
         "dropped before routing",

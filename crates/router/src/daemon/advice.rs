@@ -51,7 +51,7 @@ pub fn of_namespace(hooks: &Hooks, mirror: &Mirror) -> Vec<Advice> {
             all.push(advice(what, "modprobe nf_conntrack"));
         }
         if number("netfilter/nf_conntrack_events") == Some(0) {
-            let what = "conntrack tells nobody when connections end: rules of ended flows stay until they age";
+            let what = "conntrack tells nobody when connections end or are deleted: their packets go on for up to five seconds";
             all.push(advice(what, "sysctl -w net.netfilter.nf_conntrack_events=1"));
         }
     }
@@ -132,6 +132,7 @@ mod tests {
             xdp: 0,
             qdisc: String::new(),
             rx_queues: 1,
+            group: 0,
         };
         let offloads = ["rx-lro", "rx-gro-hw"].map(str::to_owned).into();
         let all = of_interface(&link, Place::Xdp, &offloads);

@@ -42,7 +42,7 @@ pub fn at_once(change: Change, has_choice: bool, engine: &Engine, counts: &mut C
         Change::Routes => ("routes", Some(engine::Change::Routes)),
         Change::MarkedRoutes => ("routes", Some(engine::Change::Ruleset)),
         Change::Link(index) => ("link", Some(engine::Change::Device(index))),
-        Change::PortVlans(_) => ("link", Some(engine::Change::Ruleset)),
+        Change::RuledLink(_) | Change::PortVlans(_) => ("link", Some(engine::Change::Ruleset)),
         Change::Addresses(_) => ("addresses", Some(engine::Change::Ruleset)),
         Change::Neighbour(interface, mac) => ("neighbour", Some(engine::Change::Neighbour(interface, mac))),
         Change::Neighbours(interface) => ("neighbour", Some(engine::Change::Neighbours(interface))),
@@ -60,9 +60,10 @@ pub fn at_once(change: Change, has_choice: bool, engine: &Engine, counts: &mut C
 
 /// Tells the engine what it did not know, and notes what is to be done later.
 pub fn then(change: Change, sight: &Sight, sessions: &Sessions, told: &mut Told, engine: &Engine, after: &mut After) {
-    after.groups |= matches!(change, Change::Multicast | Change::Link(_) | Change::Addresses(_) | Change::Settings);
+    let is_link = matches!(change, Change::Link(_) | Change::RuledLink(_));
+    after.groups |= is_link || matches!(change, Change::Multicast | Change::Addresses(_) | Change::Settings);
     match change {
-        Change::Link(index) | Change::PortVlans(index) => {
+        Change::Link(index) | Change::RuledLink(index) | Change::PortVlans(index) => {
             (after.settle, after.sessions) = (true, true);
             report(told.device(index, sight, sessions, engine));
             // It may have a carrier again.

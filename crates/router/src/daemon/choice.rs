@@ -144,6 +144,7 @@ mod tests {
             xdp: 0,
             qdisc: "mq".to_owned(),
             rx_queues: 1,
+            group: 0,
         }
     }
 

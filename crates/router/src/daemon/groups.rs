@@ -107,6 +107,7 @@ mod tests {
             xdp: 0,
             qdisc: String::new(),
             rx_queues: 1,
+            group: 0,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What changes in Linux without an event: tables of the old iptables and ebtables, sets that packets fill, programs of BPF, the choice
-//! between next hops. It is looked for every
-//! second, and where there is such a thing, every rule is on trial again then: what Linux drops since a second is not forwarded any more.
+//! between next hops, `accept_local`; and who sends, where a ruleset looks at Ethernet addresses, of which a rule remembers nothing. It is looked
+//! for every second, and where there is such a thing, every rule is on trial again then: what Linux drops since a second is not forwarded any more.
 
 use std::time::Duration;
 
@@ -21,6 +21,10 @@ impl State {
         // By what Linux chooses between next hops.
         let choices = settings::choices();
         if choices != std::mem::replace(&mut self.sight.choices, choices) {
+            engine.bump(engine::Change::Ruleset);
+            *self.counts.entry("settings").or_default() += 1;
+        }
+        if self.sight.has_accept_local_moved() {
             engine.bump(engine::Change::Ruleset);
             *self.counts.entry("settings").or_default() += 1;
         }

@@ -315,6 +315,7 @@ impl State {
         })?;
         self.overrun(engine, "route", overrun);
         let overrun = each_of(&mut ears.ruleset, |message| {
+            self.sight.hear_rule(message);
             if netfilter::new_generation(message).is_some() {
                 engine.bump(engine::Change::Ruleset);
                 self.delays.add(woken.elapsed());

@@ -11,6 +11,7 @@ use crate::kernel::neighbour::Neighbour;
 use crate::kernel::netfilter::Hooks;
 use crate::kernel::offloads::Offloads;
 use crate::kernel::policy::Policies;
+use crate::kernel::ruleset::Looks;
 use crate::kernel::settings;
 use crate::kernel::shaping::{Programs, Shaping};
 use crate::kernel::socket::{Error, Events, Protocol, Questions};
@@ -31,6 +32,8 @@ pub struct Sight {
     pub forwarding: Forwarding,
     /// How Linux chooses between next hops.
     pub choices: [Option<i64>; 5],
+    /// Interfaces that take packets from addresses of this host.
+    accept_local: BTreeSet<String>,
     route: Questions,
     netfilter: Option<Questions>,
     xfrm: Option<Questions>,
@@ -52,6 +55,7 @@ impl Sight {
             policies: Policies::default(),
             forwarding: Forwarding::default(),
             choices: settings::choices(),
+            accept_local: BTreeSet::new(),
             route: Questions::open(Protocol::Route)?,
             netfilter: Questions::open(Protocol::Netfilter).ok(),
             xfrm: Questions::open(Protocol::Xfrm).ok(),
@@ -60,6 +64,7 @@ impl Sight {
             features: BTreeMap::new(),
         };
         sight.read()?;
+        sight.has_accept_local_moved();
         Ok(sight)
     }
 
@@ -92,6 +97,7 @@ impl Sight {
         self.shapings.clear();
         self.features.clear();
         self.forwarding = Forwarding::read();
+        self.hooks.looks = Looks::default();
         self.read_hooks()?;
         self.read_policies()
     }
@@ -102,9 +108,25 @@ impl Sight {
     /// When the kernel does not answer.
     pub fn read_hooks(&mut self) -> Result<(), Error> {
         if let Some(netfilter) = &mut self.netfilter {
+            let looks = std::mem::take(&mut self.hooks.looks);
             self.hooks = Hooks::read(netfilter)?;
+            self.hooks.looks = if looks.is_read { looks } else { Looks::read(netfilter)? };
         }
+        self.mirror.is_asked = self.hooks.looks.routes;
         Ok(())
+    }
+
+    /// Takes in an event of the ruleset: what a new rule looks at counts at once.
+    pub fn hear_rule(&mut self, message: &Message<'_>) {
+        self.hooks.looks.hear(message);
+        self.mirror.is_asked |= self.hooks.looks.routes;
+    }
+
+    /// Reads which interfaces take packets from addresses of this host; whether that has changed.
+    pub fn has_accept_local_moved(&mut self) -> bool {
+        const MOST: usize = 1024;
+        let now = settings::accept_local(self.mirror.links.values().map(|link| link.name.as_str()).take(MOST));
+        now != std::mem::replace(&mut self.accept_local, now.clone())
     }
 
     /// Looks for hooks, and programs at interfaces, that come and go without an event; whether one has.

@@ -14,6 +14,7 @@ const IFLA_QDISC: u16 = 6;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_AF_SPEC: u16 = 26;
+const IFLA_GROUP: u16 = 27;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
@@ -116,6 +117,8 @@ pub struct Link {
     pub qdisc: String,
     /// How many queues it receives by.
     pub rx_queues: u32,
+    /// The group that `ip link set ... group` has put it into, by which a ruleset may know it.
+    pub group: u32,
 }
 
 impl Link {
@@ -142,6 +145,7 @@ impl Link {
             xdp: 0,
             qdisc: String::new(),
             rx_queues: 1,
+            group: 0,
         };
         let mut is_elsewhere = false;
         for (attribute, value) in wire::attributes(body, HEADER) {
@@ -154,6 +158,7 @@ impl Link {
                 IFLA_MASTER => link.master = wire::u32_of(value).filter(|&master| master != 0),
                 IFLA_LINKINFO => link.read_kind(wire::nested(value)),
                 IFLA_NUM_RX_QUEUES => link.rx_queues = wire::u32_of(value)?,
+                IFLA_GROUP => link.group = wire::u32_of(value)?,
                 IFLA_LINK_NETNSID => is_elsewhere = true,
                 IFLA_XDP => link.xdp = program(wire::nested(value)),
                 _ => {}
@@ -309,10 +314,12 @@ mod tests {
             .with(IFLA_IFNAME, b"eth0.42\0")
             .with(IFLA_LINK, &3_u32.to_ne_bytes())
             .with(IFLA_MTU, &1496_u32.to_ne_bytes())
+            .with(IFLA_GROUP, &5_u32.to_ne_bytes())
             .with(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1])
             .within(IFLA_LINKINFO, info);
         let link = Link::read(&body(request)).unwrap();
         assert_eq!((link.index, link.name.as_str(), link.mtu, link.parent), (7, "eth0.42", 1496, Some(3)));
+        assert_eq!(link.group, 5);
         assert_eq!(link.kind, Kind::Vlan(Vlan { ethertype: 0x88a8, id: 42 }));
         assert_eq!((link.mac, link.is_up(), link.flags), (Some([2, 0, 0, 0, 0, 1]), true, UP | RUNNING));
     }

@@ -43,10 +43,13 @@ const MOST: usize = 1 << 20;
 pub enum Change {
     /// Routes, rules, next-hop objects: every flow may go elsewhere.
     Routes,
-    /// The same, where Linux looks at what is not known before it has handled a packet: marks, or a hash by which it chooses one of several next hops.
+    /// The same, where Linux looks at more than where packets go: at marks, at a hash by which it chooses one of several next hops, at what a ruleset
+    /// asks the routes for, at whether an address is of this host.
     MarkedRoutes,
     /// An interface came, went, or is another one now.
     Link(u32),
+    /// The same, where the ruleset may look at what has changed: its name, its group, or by which interface a route leads.
+    RuledLink(u32),
     /// VLANs of a port of a bridge, or of the bridge.
     PortVlans(u32),
     /// Addresses: what was forwarded may be for this host now.
@@ -100,6 +103,8 @@ pub struct Mirror {
     /// Whether a route was seen that has several next hops, or a group of next-hop objects. It stays so. Linux chooses by a hash that a card or a socket has
     /// made, by flow labels, and by which neighbours are there.
     pub has_choice: bool,
+    /// Whether the ruleset asks for routes ([`Looks`](super::ruleset::Looks)).
+    pub is_asked: bool,
     /// Entries for which there was no room.
     pub left_out: u64,
 }
@@ -242,8 +247,15 @@ impl Mirror {
         }
         let link = Link::read(body)?;
         let index = link.index;
+        let known_as = |link: &Link| (link.name.clone(), link.group);
+        let now = known_as(&link);
         let before = self.links.insert(index, link);
-        (before.as_ref() != self.links.get(&index)).then_some(Change::Link(index))
+        let is_renamed = before.as_ref().is_some_and(|before| known_as(before) != now);
+        (before.as_ref() != self.links.get(&index)).then(|| self.link(index, is_renamed))
+    }
+
+    fn link(&self, index: u32, is_renamed: bool) -> Change {
+        if is_renamed || self.is_asked { Change::RuledLink(index) } else { Change::Link(index) }
     }
 
     /// A bridge says what a port of it is now.
@@ -274,7 +286,7 @@ impl Mirror {
         self.addresses.retain(|address| address.interface != index);
         self.neighbours.retain(|(interface, _), _| *interface != index);
         self.stations.retain(|_, station| station.port != index && station.bridge != index);
-        self.links.remove(&index).map(|_| Change::Link(index))
+        self.links.remove(&index).map(|_| self.link(index, false))
     }
 
     fn new_neighbour(&mut self, body: &[u8]) -> Option<Change> {
@@ -338,7 +350,7 @@ impl Mirror {
     }
 
     fn routes(&self) -> Change {
-        if self.further > 0 || self.has_choice { Change::MarkedRoutes } else { Change::Routes }
+        if self.further > 0 || self.has_choice || self.is_asked { Change::MarkedRoutes } else { Change::Routes }
     }
 
     fn new_rule(&mut self, rule: Rule) -> Option<Change> {
@@ -363,7 +375,7 @@ impl Mirror {
             self.route_events += 1;
             self.has_route_mtu |= kind == NEW_ROUTE && super::route::has_mtu(body);
             self.has_choice |= kind == NEW_ROUTE && super::route::has_choice(body);
-            return Some(self.routes());
+            return Some(if super::route::is_of_host(body) { Change::MarkedRoutes } else { self.routes() });
         };
         let key = (entry.source, entry.group);
         match kind {
@@ -499,6 +511,31 @@ mod tests {
         assert_eq!(tell(DELETE_NEIGHBOUR, &neighbour(2)), Some(Change::MarkedRoutes));
         let mut other = Mirror::default();
         assert_eq!(other.apply(&message(NEW_ROUTE, &route.clone().numbered(0)[16..])), Some(Change::MarkedRoutes));
+    }
+
+    #[test]
+    fn what_a_ruleset_may_look_at_is_told_from_where_packets_go() {
+        let link = |name: &[u8], group: u32| {
+            let mut header = header::<16>(0);
+            header[4] = 7;
+            let request = Request::new(NEW_LINK, 0, &header).with(3, name).with(27, &group.to_ne_bytes());
+            request.clone().numbered(0)[16..].to_owned()
+        };
+        let route = |kind: u8| {
+            let mut body = header::<12>(2);
+            body[7] = kind;
+            body
+        };
+        let mut mirror = Mirror::default();
+        let mut tell = |kind, body: &[u8]| mirror.apply(&message(kind, body));
+        assert_eq!(tell(NEW_LINK, &link(b"a\0", 0)), Some(Change::Link(7)));
+        assert_eq!(tell(NEW_LINK, &link(b"a\0", 5)), Some(Change::RuledLink(7)));
+        assert_eq!(tell(NEW_LINK, &link(b"b\0", 5)), Some(Change::RuledLink(7)));
+        let kinds = [1, 2, 3, 6].map(|kind| tell(NEW_ROUTE, &route(kind)).unwrap());
+        assert_eq!(kinds, [Change::Routes, Change::MarkedRoutes, Change::MarkedRoutes, Change::Routes]);
+        mirror.is_asked = true;
+        assert_eq!(mirror.apply(&message(DELETE_ROUTE, &route(1))), Some(Change::MarkedRoutes));
+        assert_eq!(mirror.apply(&message(DELETE_LINK, &link(b"b\0", 5))), Some(Change::RuledLink(7)));
     }
 
     proptest! {

@@ -18,6 +18,7 @@ pub mod offloads;
 pub mod policy;
 pub mod pppoe;
 pub mod route;
+pub mod ruleset;
 pub mod settings;
 pub mod shaping;
 pub mod socket;

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::ruleset::Looks;
 use super::socket::{Error, Questions};
 use super::wire::{self, Message, Request};
 
 /// Numbers of nftables within netfilter's protocol.
-const NFTABLES: u16 = 10 << 8;
+pub(super) const NFTABLES: u16 = 10 << 8;
 const GET_CHAIN: u16 = NFTABLES | 4;
 const NEW_CHAIN: u16 = NFTABLES | 3;
 const NEW_GENERATION: u16 = NFTABLES | 15;
@@ -72,6 +73,8 @@ pub struct Hooks {
     pub quiet_sets: Vec<String>,
     /// What else changes without a word: `ebtables filter`, `ipset`.
     pub others: Vec<String>,
+    /// At what rules look that a rule of the router does not know.
+    pub looks: Looks,
 }
 
 impl Hooks {
@@ -122,8 +125,9 @@ impl Hooks {
             _ => format!("iptables {table}"),
         });
         let sets = self.quiet_sets.iter().map(|set| format!("nft set {set}"));
+        let ethernet = self.looks.ethernet.iter().map(|chain| format!("nft ether {chain}"));
         let programs = self.programs.iter().map(|(_, number)| format!("bpf {number}"));
-        legacy.chain(sets).chain(self.others.iter().cloned()).chain(programs)
+        legacy.chain(sets).chain(ethernet).chain(self.others.iter().cloned()).chain(programs)
     }
 
     /// Whether something looks at forwarded packets of this family: it may change or drop them.

@@ -77,6 +77,12 @@ pub fn has_choice(body: &[u8]) -> bool {
     wire::attributes(body, HEADER).find(9).is_some()
 }
 
+/// Whether a route, in the body of `RTM_NEWROUTE` or `RTM_DELROUTE`, says that addresses are this host's: local, broadcast, anycast. Packets that come
+/// from such are dropped, and rulesets ask for that.
+pub fn is_of_host(body: &[u8]) -> bool {
+    body.get(7).is_some_and(|kind| matches!(kind, 2..=4))
+}
+
 /// Whether the next-hop object in the body of `RTM_NEWNEXTHOP` is a group of others (`NHA_GROUP`).
 pub fn is_group(body: &[u8]) -> bool {
     wire::attributes(body, 8).find(2).is_some()

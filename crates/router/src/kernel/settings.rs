@@ -1,5 +1,6 @@
 //! Settings of the network namespace in `/proc/sys/net`, as the thread that asks sees them.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 /// The text of a setting, such as `ipv4/ip_forward`; `None` where this kernel has it not.
@@ -29,6 +30,12 @@ pub fn choices() -> [Option<i64>; 5] {
         "ipv6/fib_multipath_hash_fields",
     ]
     .map(number)
+}
+
+/// Those of these interfaces that take packets from addresses of this host (`accept_local`); `all` is one of them if it says so for every one.
+pub fn accept_local<'a>(interfaces: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let is_on = |name: &&str| of_interface("ipv4", name, "accept_local").is_some_and(|on| on != 0);
+    std::iter::once("all").chain(interfaces).filter(is_on).map(str::to_owned).collect()
 }
 
 /// Seconds after which conntrack forgets, by kind of flow.
