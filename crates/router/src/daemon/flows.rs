@@ -22,6 +22,9 @@ const IDLE: Duration = Duration::from_secs(60);
 /// When the table is fuller than three quarters.
 const IDLE_WHEN_FULL: Duration = Duration::from_secs(10);
 
+/// Bytes of a connection of TCP after which numbers that conntrack has noted are too old: at twice as many, after is before.
+const OLD_NUMBERS: u64 = 1 << 30;
+
 /// Names a rule: version 6 or not, and its number.
 pub type Id = (bool, u32);
 
@@ -34,6 +37,8 @@ pub struct Flows {
     hops: HashSet<u16>,
     /// Connections of TCP whose rules were on trial in the look just now.
     on_trial: Vec<Tuple>,
+    /// Connections of TCP of which conntrack's numbers were found too old in the look just now.
+    old: Vec<Tuple>,
     cursor: Cursor,
     counts: RuleCounts,
     counting: RuleCounts,
@@ -57,6 +62,8 @@ struct Total {
     word: u32,
     seen: (u64, u64),
     sum: (u64, u64),
+    /// Bytes when conntrack's numbers were found too old.
+    old: u64,
 }
 
 struct Cursor {
@@ -73,6 +80,7 @@ impl Flows {
             totals: HashMap::new(),
             hops: HashSet::new(),
             on_trial: Vec::new(),
+            old: Vec::new(),
             cursor: Cursor { is_v6: false, at: 0 },
             counts: RuleCounts::default(),
             counting: RuleCounts::default(),
@@ -208,6 +216,11 @@ impl Flows {
         std::mem::take(&mut self.on_trial)
     }
 
+    /// Connections of TCP that went on in the last turn for so long that conntrack's numbers are too old.
+    pub fn old(&mut self) -> Vec<Tuple> {
+        std::mem::take(&mut self.old)
+    }
+
     fn look_at(&mut self, engine: &Engine, rule: &Rule, now: u32, hz: u32) {
         let id = (rule.key.source.is_ipv6(), rule.number);
         match rule.state {
@@ -225,7 +238,14 @@ impl Flows {
         if self.made.get(&id).is_none_or(|made| made.tuple != tuple(&rule.key)) {
             self.learn(id, tuple(&rule.key), 0);
         }
-        self.add_up(rule);
+        let (_, bytes) = self.add_up(rule);
+        if let Some(total) = self.totals.get_mut(&id)
+            && rule.key.protocol == TCP
+            && bytes - total.old >= OLD_NUMBERS
+        {
+            total.old = bytes;
+            self.old.push(tuple(&rule.key));
+        }
         let idle = idle(rule, now, hz);
         if rule.state == State::Active && idle < 2 * ROUND {
             self.hops.insert(rule.hop);

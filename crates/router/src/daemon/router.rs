@@ -393,6 +393,10 @@ impl State {
         }
     }
 
+    fn mode_of(&self, tuple: &Tuple) -> Mode {
+        if tuple.source.is_ipv4() { self.modes.0 } else { self.modes.1 }
+    }
+
     /// Compares what has been copied.
     fn compare(&mut self, shadow: &Shadow<'_>) -> Result<(), StartError> {
         if self.options.compare != 0 && self.compared_at.elapsed() >= COMPARE {
@@ -481,9 +485,13 @@ impl State {
             self.looked = Instant::now();
             let is_last = self.flows.turn(engine, engine.jiffies()?, self.hz);
             for tuple in self.flows.on_trial() {
-                let mode = if tuple.source.is_ipv4() { self.modes.0 } else { self.modes.1 };
-                if mode == Mode::Conntrack {
+                if self.mode_of(&tuple) == Mode::Conntrack {
                     self.need_no_windows(tuple);
+                }
+            }
+            for tuple in self.flows.old() {
+                if self.mode_of(&tuple) == Mode::Conntrack {
+                    self.sight.forget_acknowledged(&tuple);
                 }
             }
             if is_last {

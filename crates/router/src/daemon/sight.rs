@@ -237,6 +237,12 @@ impl Sight {
     pub fn be_liberal(&mut self, of: &Tuple) -> bool {
         self.netfilter.as_mut().is_some_and(|netfilter| conntrack::be_liberal(netfilter, of, 0).is_ok())
     }
+
+    /// Has conntrack forget what was acknowledged last on a connection of TCP; one that is gone by now needs nothing.
+    pub fn forget_acknowledged(&mut self, of: &Tuple) {
+        let netfilter = self.netfilter.as_mut();
+        let _ = netfilter.map(|netfilter| conntrack::forget_acknowledged(netfilter, of, 0));
+    }
 }
 
 /// Programs at an interface that are no filters. Without an engine in this build nobody asks.

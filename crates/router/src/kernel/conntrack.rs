@@ -179,15 +179,30 @@ pub fn find(questions: &mut Questions, of: &Tuple, zone: u16) -> Result<Option<C
 }
 
 const BE_LIBERAL: u8 = 0x08;
+/// It has noted what was acknowledged last.
+const ACKNOWLEDGED: u8 = 0x20;
 
 /// Tells conntrack not to look at windows of this connection of TCP: it does not see the packets between.
 ///
 /// # Errors
 /// What the kernel says: `ENOENT` for one that is gone.
 pub fn be_liberal(questions: &mut Questions, of: &Tuple, zone: u16) -> Result<(), Error> {
+    set_flags(questions, of, zone, [BE_LIBERAL, BE_LIBERAL])
+}
+
+/// Has conntrack forget what was acknowledged last on this connection of TCP. It calls an RST invalid that is before that, and when 2 GB have gone by
+/// which it has not seen, so is every other one. It notes it anew with the next packet that is in the window it knows.
+///
+/// # Errors
+/// What the kernel says: `ENOENT` for one that is gone.
+pub fn forget_acknowledged(questions: &mut Questions, of: &Tuple, zone: u16) -> Result<(), Error> {
+    set_flags(questions, of, zone, [0, ACKNOWLEDGED])
+}
+
+/// Sets flags of both directions: what they are to be, and which of them are meant.
+fn set_flags(questions: &mut Questions, of: &Tuple, zone: u16, flags: [u8; 2]) -> Result<(), Error> {
     const TCP_INFO: u16 = 1;
     const FLAGS: [u16; 2] = [4, 5];
-    let flags = [BE_LIBERAL, BE_LIBERAL];
     let request = named(NEW, of, zone).within(PROTOCOL_INFO, |info| {
         info.within(TCP_INFO, |tcp| FLAGS.iter().fold(tcp, |tcp, &kind| tcp.with(kind, &flags)))
     });
