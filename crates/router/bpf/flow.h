@@ -123,6 +123,7 @@ static __always_inline void OF(await)(struct view *v, const struct packet *p, st
 #if V == 4
     key->id = ip->id;
 #endif
+    key->in = RULE_FLAGS(word) & RULE_BRIDGED ? p->in & 0xfffff : p->in;
     key->proto = p->proto;
     key->version = V;
     key->print = print_of(v, l3 + sizeof(*ip), p);

@@ -306,11 +306,12 @@ struct expected_key {
     __u8 daddr[16];
     __u16 sport;
     __u16 dport;
-    __u32 print; /* of TCP the sequence number, of ICMP that of the echo, of UDP its length and checksum less addresses and ports, of a fragment
-                    its place */
+    __u32 print; /* of TCP the sequence number, of UDP its length, of ICMP the number of the echo, of both the first bytes that they carry, of a
+                    fragment its place */
     __u16 id;    /* of IPv4 */
     __u8 proto;
     __u8 version;
+    __u32 in;    /* the interface that Linux will say it has come by: that of the rule */
 };
 
 struct expected {

@@ -223,6 +223,8 @@ int router_judge(struct __sk_buff *skb)
     key.dport = p.dport;
     key.proto = p.proto;
     key.version = p.version;
+    /* The last interface that received it: the port of a bridge, or whatever has the address. 0 of what the router sends itself. */
+    key.in = skb->ingress_ifindex;
     found = bpf_map_lookup_elem(&expected, &key);
     if (!found && (p.proto == PROTO_ICMP || p.proto == PROTO_ICMP6)) {
         /* Of an echo nobody may have known which addresses it would have. */
@@ -234,6 +236,9 @@ int router_judge(struct __sk_buff *skb)
         return TC_NEXT;
     copy = *found;
     bpf_map_delete_elem(&expected, &key);
+    /* What was waited for has not come: Linux has dropped it, or keeps it. */
+    if (!copy.shadow && jiffies - copy.since > g->hz / 4)
+        return TC_NEXT;
     if (copy.shadow) {
         copy_linux(skb, &copy, p.version);
         return TC_NEXT;

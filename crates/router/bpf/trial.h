@@ -46,22 +46,26 @@ static __noinline void tell(u8 kind, u8 reason, u32 number, const struct questio
 static __always_inline u32 print_of(struct view *v, u32 l4, const struct packet *p)
 {
     u32 *words = v->data + l4;
+    u32 size = p->size - (p->version == 4 ? sizeof(struct ipv4) : sizeof(struct ipv6)), print;
     u8 proto = p->proto;
 
     if (proto == PROTO_FRAGMENT)
         return p->print;
     if ((void *)(words + 2) > v->end)
         return 0;
+    print = words[1];
     if (proto == PROTO_TCP)
-        return words[1];
-    if (proto == PROTO_UDP) {
-        u32 print = words[1] & 0xffff; /* the length; the checksum changes with NAT */
-
-        if ((void *)(words + 3) <= v->end)
-            print ^= words[2] * 0x9e3779b1;
         return print;
-    }
-    return words[1];
+    if (proto == PROTO_UDP)
+        print &= 0xffff; /* the length; the checksum changes with NAT */
+    if (proto == PROTO_ICMP)
+        print ^= words[0] * 0x9e3779b1; /* with the checksum of the whole, which does not */
+    /* Within HEADERS, and not what Ethernet may have padded. */
+#pragma unroll
+    for (u32 at = 2; at < 6; at++)
+        if ((at + 1) * 4 <= size && (void *)(words + at + 1) <= v->end)
+            print = (print ^ words[at]) * 0x9e3779b1;
+    return print;
 }
 
 /* Reasons that pass by themselves in less than a second: a rule that remembers them would only be in the way. */
@@ -84,7 +88,8 @@ static __noinline void expect(const struct expected_key *key, u32 number, u32 wo
     u32 jiffies = now();
     struct expected value = { .rule = number, .state = word, .since = jiffies };
 
-    if (!g)
+    /* One that Linux will not send on proves nothing. */
+    if (!g || (p->ttl <= 1 && !p->bridge))
         return;
     value.ttl = p->bridge ? p->ttl : p->ttl - 1;
     value.dscp = p->tos >> 2;

@@ -22,6 +22,11 @@ END
 """
 
 
+# Who is at `third` may send to `right`, and nobody else in his name.
+OTHERS_NAME = chain("iifname left ip saddr != 10.0.1.0/24 drop", "ct state established,related accept", "iifname third accept", policy="drop")
+outside = Way("third", 2, v4("right", 2), (6000, 4789))
+spoofed = outside.but(end="left", source=v4("third", 2))
+to_outside = Way("right", 2, v4("third", 2), (4789, 6000))
 STATEFUL = chain("ct state established,related accept", "iifname left accept", policy="drop")
 CLOSED = "nft flush ruleset\n" + chain("iifname lo accept", policy="drop")
 
@@ -84,7 +89,29 @@ ANOTHER_SENDS = [
 HOST = v4("left", 2)
 ESTABLISHED = "-m conntrack --ctstate ESTABLISHED -j ACCEPT"
 
+
+def twins(count: int) -> list:
+    """Packets in somebody's name, and right behind each of them his own, which looks the same."""
+    false, true = spoofed.but(), outside.but()
+    return [step for _ in range(count) for step in (Send("left", false.udp()), Send("third", true.udp()))]
+
+
 SCENARIOS = [
+    # Linux drops what the router waits for; what then leaves came by another interface, which is not the router's.
+    Scenario(
+        "in the name of who is elsewhere",
+        [
+            Send("third", outside.but(ip={"id": 77}).udp(2)),
+            Send("right", to_outside.but().udp(2)),
+            *twins(12),
+            Settle(),
+            Send("left", spoofed.but().udp(6)),
+        ],
+        setup=OTHERS_NAME,
+        ends=("left", "right", "third"),
+        interfaces=("left", "right"),
+        comes={"right": 14, "third": 2, "left": 0},
+    ),
     # What comes with the tag of a VLAN that nobody has is for nobody, though its addresses and ports are those of a flow that is fast.
     Scenario(
         "tagged",
