@@ -105,8 +105,10 @@ static __noinline int OF(publish)(const struct OF(key) *key, const struct questi
 static __always_inline void OF(await)(struct view *v, const struct packet *p, struct OF(rule) *rule, u32 number, u32 word, u32 ticket,
                                 struct expected_key *key)
 {
-    u32 l3 = p->l3 & 63;
+    u32 l3 = p->l3 & 63, at = rule->hop;
+    struct hop *hop = bpf_map_lookup_elem(&hops, &at);
     struct JOIN(ipv, V) *ip = v->data + l3;
+    bool is_known = !(RULE_FLAGS(word) & RULE_SHOWN) || RULE_STATE(word) == RULE_ACTIVE;
 
     if ((void *)(ip + 1) > v->end)
         return;
@@ -114,7 +116,7 @@ static __always_inline void OF(await)(struct view *v, const struct packet *p, st
     if (RULE_FLAGS(word) & RULE_BRIDGED) {
         __builtin_memcpy(key->saddr, &rule->saddr, sizeof(rule->saddr));
         __builtin_memcpy(key->daddr, &rule->daddr, sizeof(rule->daddr));
-    } else if (!(RULE_FLAGS(word) & RULE_SHOWN) || RULE_STATE(word) == RULE_ACTIVE) {
+    } else if (is_known) {
         __builtin_memcpy(key->saddr, &rule->new_saddr, sizeof(rule->new_saddr));
         __builtin_memcpy(key->daddr, &rule->new_daddr, sizeof(rule->new_daddr));
     }
@@ -124,6 +126,8 @@ static __always_inline void OF(await)(struct view *v, const struct packet *p, st
     key->id = ip->id;
 #endif
     key->in = RULE_FLAGS(word) & RULE_BRIDGED ? p->in & 0xfffff : p->in;
+    if (is_known && hop && hop->session)
+        key->in = 0;
     key->proto = p->proto;
     key->version = V;
     key->print = print_of(v, l3 + sizeof(*ip), p);

@@ -311,7 +311,7 @@ struct expected_key {
     __u16 id;    /* of IPv4 */
     __u8 proto;
     __u8 version;
-    __u32 in;    /* the interface that Linux will say it has come by: that of the rule */
+    __u32 in;    /* the interface that Linux will say it has come by: that of the rule; 0 of what leaves in a session */
 };
 
 struct expected {

@@ -223,8 +223,9 @@ int router_judge(struct __sk_buff *skb)
     key.dport = p.dport;
     key.proto = p.proto;
     key.version = p.version;
-    /* The last interface that received it: the port of a bridge, or whatever has the address. 0 of what the router sends itself. */
-    key.in = skb->ingress_ifindex;
+    /* The last interface that received it: the port of a bridge, or whatever has the address. 0 of what the router sends itself; of what is in a
+     * session Linux forgets it. */
+    key.in = p.session ? 0 : skb->ingress_ifindex;
     found = bpf_map_lookup_elem(&expected, &key);
     if (!found && (p.proto == PROTO_ICMP || p.proto == PROTO_ICMP6)) {
         /* Of an echo nobody may have known which addresses it would have. */
