@@ -32,8 +32,6 @@ struct question {
 };
 
 /* What the rule will do. */
-#define NO_RULE 0xffffffff
-
 struct answer {
     u32 saddr[4];
     u32 daddr[4];

@@ -38,14 +38,26 @@ static __always_inline struct OF(rule) *OF(find)(const struct OF(key) *key, u32 
     return 0;
 }
 
-/* Claims a slot. Gives its rule with the word to publish in `word`, state and flags zero; or nothing, with why in `reason`. */
+/* Ends a rule, if it is still the one of `word`. */
+static __always_inline bool OF(end)(struct OF(rule) *rule, u32 word, u32 jiffies)
+{
+    WORD(&rule->seen) = jiffies;
+    return __sync_val_compare_and_swap(&rule->state, word, RULE_WORD(RULE_DEAD, 0, word)) == word;
+}
+
+/* Claims a slot. Gives its rule with the word to publish in `word`, state and flags zero; or nothing, with why in `reason`. If all of them are in
+ * force, the one that has had no packet for longest ends, if that is long enough: once it has rested, its slot is the next one's. So who sends a packet
+ * each of many flows does not keep others from the fast path for as long as rules may be idle. */
 static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32 hash, u32 jiffies, u32 rest, u32 *word, u32 *number,
                                                   int *reason)
 {
+    u32 longest = rest, oldest = NO_RULE;
+    struct OF(rule) *old;
+
     for (u32 probe = 0; probe < PROBES; probe++) {
         u32 at = OF(place)(hash, probe);
         struct OF(rule) *rule = bpf_map_lookup_elem(&OF(rules), &at);
-        u32 seen, claimed;
+        u32 seen, claimed, idle;
 
         if (!rule)
             break;
@@ -55,7 +67,12 @@ static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32
             *reason = REASON_BUSY;
             return 0;
         }
-        if (RULE_STATE(seen) == RULE_ACTIVE || (RULE_STATE(seen) != RULE_EMPTY && jiffies - WORD(&rule->seen) < rest))
+        idle = jiffies - WORD(&rule->seen);
+        if (RULE_STATE(seen) == RULE_ACTIVE && (s32)idle > (s32)longest) {
+            longest = idle;
+            oldest = at;
+        }
+        if (RULE_STATE(seen) == RULE_ACTIVE || (RULE_STATE(seen) != RULE_EMPTY && idle < rest))
             continue;
         claimed = (seen & 0xffff0000) + RULE_GENERATION + RULE_BUSY;
         if (__sync_val_compare_and_swap(&rule->state, seen, claimed) != seen) {
@@ -67,14 +84,14 @@ static __always_inline struct OF(rule) *OF(claim)(const struct OF(key) *key, u32
         return rule;
     }
     *reason = REASON_TABLE_FULL;
-    return 0;
-}
+    old = bpf_map_lookup_elem(&OF(rules), &oldest);
+    if (old) {
+        u32 word_of_old = WORD(&old->state);
 
-/* Ends a rule, if it is still the one of `word`. */
-static __always_inline bool OF(end)(struct OF(rule) *rule, u32 word, u32 jiffies)
-{
-    WORD(&rule->seen) = jiffies;
-    return __sync_val_compare_and_swap(&rule->state, word, RULE_WORD(RULE_DEAD, 0, word)) == word;
+        if (RULE_STATE(word_of_old) == RULE_ACTIVE && (s32)(jiffies - WORD(&old->seen)) > (s32)rest)
+            OF(end)(old, word_of_old, jiffies);
+    }
+    return 0;
 }
 
 /* Puts a rule on trial again, if it is still the one of `word`: what it does stays, but nothing that was learned of Linux. Its new word, or 0. */

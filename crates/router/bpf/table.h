@@ -4,6 +4,7 @@
  * Who may write what, and which store pairs with which load:
  *  - A slot is claimed by cmpxchg to BUSY: from EMPTY, and two seconds after `seen` from DEAD, and from REFUSED and TRIAL, too, so that who sends
  *    from many addresses does not fill the table with flows that come to nothing. The claimer alone writes the rest.
+ *    ACTIVE is never claimed: where all slots of a flow are, whoever looks for one makes DEAD of that which has had no packet for longest.
  *  - It publishes with an atomic exchange of the word to TRIAL or REFUSED: a full barrier, behind which nothing of the rule is written but
  *    epoch, hop (a word), counter, seen, asked, out_dscp and reason. That exchange pairs with the load of the word in `find`, upon which
  *    the address of everything else depends (`after`): so no processor reads the rest earlier than the word.
@@ -20,6 +21,7 @@
 #include "parse.h"
 
 #define PROBES 8
+#define NO_RULE 0xffffffff
 
 #define WORD(pointer) (*(volatile u32 *)(pointer))
 

@@ -409,16 +409,46 @@ fn next_hops_are_given_back_before_there_are_none() {
     assert_eq!(engine.hops().count(), 1);
 }
 
-#[test]
-fn flows_that_come_to_nothing_do_not_fill_the_table() {
-    let Some(net) = Net::new() else { return };
+/// A router with a table of 1,024 rules.
+fn small_router() -> Option<(Net, Engine, [u8; 6])> {
+    let net = Net::new()?;
     let engine = Engine::load(&millrace_router::engine::Config { rules4: 1024, ..Default::default() }).unwrap();
     for (name, ifindex) in [("left", net.left_index), ("right", net.right_index)] {
         engine.set_device(ifindex, &net::device(name)).unwrap();
         engine.attach(ifindex, How::Xdp).unwrap();
     }
     engine.set_mode(Mode::Route);
-    let left = net::mac("left");
+    Some((net, engine, net::mac("left")))
+}
+
+#[test]
+fn flows_of_one_packet_make_room_for_others() {
+    let Some((net, engine, left)) = small_router() else { return };
+    let send = |port| engine.try_frame(net.left_index, &datagram(&ethernet(left), port, 64)).unwrap().verdict;
+    let kept = 65_000;
+    send(kept);
+    (0..4000).for_each(|port| drop(send(port)));
+    engine.rules().filter(|rule| rule.state == State::Trial).for_each(|rule| assert!(engine.trust(&rule)));
+    let full = engine.rules().filter(|rule| rule.state == State::Active).count();
+    assert!(full > 1000, "{full}");
+    let newcomers = || (10_000..10_100).for_each(|port| drop(send(port)));
+    let before = packets(&engine, Reason::NewRule);
+    newcomers();
+    let at_once = packets(&engine, Reason::NewRule) - before;
+    assert!(at_once < 50, "there was no room: {at_once} of 100");
+    // As long as rules have to be idle, and as long as their slots rest.
+    for _ in 0..48 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert_eq!(send(kept), REDIRECT, "who goes on is not in the way");
+        newcomers();
+    }
+    let room = engine.rules().filter(|rule| (10_000..10_100).contains(&rule.key.source_port)).count();
+    assert_eq!(room, 100, "{:?}", counted(&engine));
+}
+
+#[test]
+fn flows_that_come_to_nothing_do_not_fill_the_table() {
+    let Some((net, engine, left)) = small_router() else { return };
     for port in 0..4000 {
         engine.try_frame(net.left_index, &datagram(&ethernet(left), port, 64)).unwrap();
     }
