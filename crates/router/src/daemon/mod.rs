@@ -4,9 +4,9 @@
 //! - `sight`: all that is known of Linux; `devices`, `tell`: what of it the engine is told; `flows`: what the engine has made of it;
 //!   `errors`: how often Linux says errors of ICMP; `groups`: multicast routes;
 //!   `compared`: what comparing packets has found; `sessions`: sessions of PPPoE that programs tell of;
-//! - `quiet`: what changes without an event;
+//! - `quiet`: what changes without an event; `reread`: when all is read anew; `resets`: connections of TCP that were reset;
 //! - `pattern`, `choice`, `off`, `attach`: which interfaces, where, and why not; `parts`: which work is done;
-//! - `capabilities`, `advice`: what the process may do, and what Linux would better be told; `delays`: how long it took;
+//! - `capabilities`, `advice`: what the process may do, and what Linux would better be told; `delays`, `waited`: how long it took;
 //! - `protocol`, `ipsec`, `control`, `client`: how it is asked.
 
 pub mod advice;
@@ -38,6 +38,8 @@ pub mod protocol;
 mod quiet;
 #[cfg(feature = "bpf")]
 mod requests;
+#[cfg(feature = "bpf")]
+mod reread;
 mod resets;
 #[cfg(feature = "bpf")]
 pub mod router;
@@ -45,3 +47,5 @@ pub mod sessions;
 pub mod sight;
 #[cfg(feature = "bpf")]
 mod tell;
+#[cfg(feature = "bpf")]
+mod waited;

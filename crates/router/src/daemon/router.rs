@@ -25,10 +25,12 @@ use super::groups;
 use super::options::{KEPT_SECONDS, OnDeath, Options};
 use super::protocol::Status;
 use super::quiet;
+use super::reread::Reread;
 use super::resets::Resets;
 use super::sessions::Sessions;
 use super::sight::{Ears, Sight};
 use super::tell::Told;
+use super::waited::Waited;
 use crate::Reason;
 use crate::engine::shadow::{Shadow, Tally};
 use crate::engine::{self, Config, Engine, EngineError, Event, EventKind, Mode};
@@ -114,6 +116,9 @@ pub(super) struct State {
     pub after: After,
     /// Something could not be read, the last time at this moment.
     unread: Option<Instant>,
+    reread: Reread,
+    /// Events were lost, and everything is about to be read again, but not yet.
+    is_behind: bool,
     pub counts: Counts,
     overruns: Counts,
     delays: Delays,
@@ -176,8 +181,12 @@ impl Router {
         let happened = RefCell::new(Vec::new());
         let ring = engine.events(|event| happened.borrow_mut().push(event))?;
         let shadow = Shadow::new(engine);
+        let mut waited = Waited::of_this_thread();
         while !is_over() && !state.is_stopping {
+            waited.begin();
             let woken = wait(ears, control, engine.events_fd(), state.pace())?;
+            // It was woken before it ran.
+            let woken = woken.checked_sub(waited.since()).unwrap_or(woken);
             state.hear(engine, ears, woken)?;
             ring.consume()
                 .map_err(|source| EngineError::Update { what: "events of the engine cannot be read", source })?;
@@ -216,6 +225,8 @@ impl State {
             resets: Resets::default(),
             after: After::default(),
             unread: None,
+            reread: Reread::default(),
+            is_behind: false,
             counts: Counts::new(),
             overruns: Counts::new(),
             delays: Delays::default(),
@@ -264,7 +275,7 @@ impl State {
     pub fn set_mode(&mut self, engine: &Engine) {
         let hooks = &self.sight.hooks;
         let of = |family| match hooks.look_at(family) {
-            _ if !self.options.is_on || self.unread.is_some() => Mode::Off,
+            _ if !self.options.is_on || self.unread.is_some() || self.is_behind => Mode::Off,
             true => Mode::Conntrack,
             false => Mode::Route,
         };
@@ -412,6 +423,13 @@ impl State {
     fn later(&mut self, engine: &Engine) {
         let mut after = std::mem::take(&mut self.after);
         after.everything |= self.unread.is_some_and(|since| since.elapsed() >= AGAIN);
+        let now = Instant::now();
+        if after.everything && !self.reread.due(now).is_zero() {
+            (after.everything, self.after.everything) = (false, true);
+            if !std::mem::replace(&mut self.is_behind, true) {
+                self.set_mode(engine);
+            }
+        }
         match self.read_what_changed(engine, &after) {
             Ok(()) if after.everything => self.unread = None,
             Ok(()) => {}
@@ -422,6 +440,10 @@ impl State {
                 self.unread = Some(Instant::now());
                 *self.overruns.entry("unread").or_default() += 1;
             }
+        }
+        if after.everything {
+            self.reread.done(now, Instant::now());
+            self.is_behind = false;
         }
         if after.settle || after.ruleset || after.everything || self.interfaces.has_failed() {
             self.set_mode(engine);
@@ -503,14 +525,16 @@ impl State {
     }
 
     fn pace(&self) -> Duration {
-        let busy = !self.liberal.is_empty() || self.after.everything;
+        let busy = !self.liberal.is_empty();
         let until = |last: Instant, every: Duration| every.saturating_sub(last.elapsed());
         let compares = if self.options.compare != 0 && self.flows.is_busy() { COMPARE } else { HEARTBEAT };
         if busy {
             Duration::ZERO
         } else {
             let resets = self.resets.due(Instant::now()).unwrap_or(HEARTBEAT);
-            until(self.looked, self.flows.pace()).min(until(self.beat, HEARTBEAT)).min(compares).min(resets)
+            let reread = if self.after.everything { self.reread.due(Instant::now()) } else { HEARTBEAT };
+            let looks = until(self.looked, self.flows.pace()).min(until(self.beat, HEARTBEAT));
+            looks.min(compares).min(resets).min(reread)
         }
     }
 
