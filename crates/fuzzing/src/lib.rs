@@ -3,7 +3,8 @@
 //! of `millrace-packet`, and as traffic for the QUIC steering of `millrace-flow`; any actions of that on any frame, and any
 //! text as its rules; any bytes as a frame of RDMA for `millrace-rdma`, and as a
 //! request to its engine in the card; any bytes as frames for the client of `millrace-pppoe`, and as packets, messages and texts
-//! of `millrace-ipsec`; any bytes as messages of OpenFlow for `millrace-agent`.
+//! of `millrace-ipsec`; any bytes as messages of OpenFlow for `millrace-agent`,
+//! and as messages of netlink for `millrace-router`.
 //!
 //! They are ordinary functions, so that `make test` runs each of them over a fixed set of pseudo-random inputs where
 //! there is no `cargo fuzz`.
@@ -12,6 +13,7 @@
 mod esp;
 mod execute;
 mod language;
+mod netlink;
 mod openflow;
 mod parse;
 mod pppoe;
@@ -25,6 +27,7 @@ mod virtio;
 pub use esp::esp;
 pub use execute::execute;
 pub use language::language;
+pub use netlink::netlink;
 pub use openflow::openflow;
 pub use parse::parse;
 pub use pppoe::pppoe;

@@ -3,12 +3,13 @@
 //! - here: nothing but the list; `wire`: messages as bytes; `socket`, `join`: how they come and go;
 //! - `link`, `address`, `neighbour`, `route`: one kind of thing each; `mirror`: all of them, kept up to date by events;
 //! - `netfilter`, `conntrack`, `policy`, `shaping`, `tcx`: who else looks at forwarded packets; `pppoe`: sessions;
-//! - `offloads`, `settings`: how cards and the namespace are set.
+//! - `offloads`, `settings`: how cards and the namespace are set; `every`: all that reads messages, for tests with bytes that no kernel has sent.
 //!
 //! Why no crate does this: decision 86.
 
 pub mod address;
 pub mod conntrack;
+mod every;
 mod join;
 pub mod link;
 pub mod mirror;
@@ -25,3 +26,5 @@ pub mod socket;
 #[cfg(feature = "bpf")]
 pub mod tcx;
 pub mod wire;
+
+pub use every::{KINDS, read_all};

@@ -268,6 +268,11 @@ fn chain(message: Message<'_>) -> Option<BaseChain> {
     Some(BaseChain { families, hook: hook_number(hook)?, name, interfaces: devices(hook) })
 }
 
+/// Whether it is a chain at a hook, a program, or a set that changes without an event.
+pub(super) fn read_any(message: &Message<'_>) -> bool {
+    chain(*message).is_some() || program(message).is_some() || quiet_set(message).is_some()
+}
+
 fn hook_number(hook: &[u8]) -> Option<u32> {
     const NUMBER: u16 = 1;
     wire::nested(hook).find(NUMBER).and_then(wire::be32_of)

@@ -100,7 +100,7 @@ fn within((network, length): (IpAddr, u8), address: IpAddr) -> bool {
 }
 
 /// Reads `xfrm_userpolicy_info`: a selector of 56 bytes, lifetimes and use of 96, priority, index, direction.
-fn read(message: &Message<'_>) -> Option<Policy> {
+pub(super) fn read(message: &Message<'_>) -> Option<Policy> {
     const FAMILY: usize = 40;
     const DIRECTION: usize = 160;
     const AF_INET: u16 = 2;

@@ -127,6 +127,13 @@ fn has_limit(message: &Message<'_>, name: &str) -> bool {
     rate.is_some_and(|rate| rate != u32::MAX)
 }
 
+/// Whether it is a qdisc, or a filter of its interface.
+pub(super) fn read_any(message: &Message<'_>) -> bool {
+    let interface = wire::u32_at(message.body, 4).unwrap_or_default();
+    let qdisc = qdisc(message).map(|(_, _, name)| has_limit(message, &name));
+    qdisc.is_some() || filter(message, interface).is_some()
+}
+
 /// Names of the filters of others in one place, and whether ours is there.
 fn filters(questions: &mut Questions, interface: u32, parent: u32, ours: &str) -> Result<(Vec<String>, bool), Error> {
     /// One is enough to know that the place is taken.
