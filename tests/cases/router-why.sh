@@ -15,6 +15,42 @@ assert any(flow["is_fast"] and flow["rule"]["packets"] > 0 and flow["rule"]["out
 assert all("fast" in flow["why"] for flow in flows if flow["is_fast"])
 END
 
+# send PORT: thirty datagrams from there to port 9 of the other end.
+send() {
+    at_left python3 -c '
+import socket, sys, time
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(("10.0.1.2", int(sys.argv[1])))
+for _ in range(30):
+    udp.sendto(b"x", ("10.0.2.2", 9))
+    time.sleep(0.02)' "$1"
+}
+
+# With rules that do not use conntrack no flow is fast, and it is said what changes that.
+nft -f - <<'END'
+table ip u {
+    chain forward {
+        type filter hook forward priority 0
+        counter
+    }
+}
+END
+await 3 is_so "s['mode'] == 'conntrack, IPv6 route'" || fail "the ruleset is not seen: $(status "s['mode']")"
+send 9998
+"$millrace" router why 10.0.1.2:9998 --protocol udp >"$scratch/why" || fail "why fails for what conntrack does not know"
+for words in "no-conntrack: rules look at forwarded packets (nft u forward)" "any rule with \`ct state\` changes that" "name both ends"; do
+    grep -qF "$words" "$scratch/why" || fail "why does not say '$words': $(cat "$scratch/why")"
+done
+nft delete table ip u
+
+# At XDP, too, a second router says that there is a first one, and not that somebody's program is in its way.
+background second "$millrace" router start --interfaces left right --socket other --json
+await 15 grep -q '"event":"routing"' "$scratch/second.out" || fail "the second router does not start"
+[ "$("$millrace" router status --socket other --json | python3 -c 'import json, sys; print({i["off"] for i in json.load(sys.stdin)["interfaces"]})')" = "{'other-router'}" ] ||
+    fail "the second router says: $("$millrace" router status --socket other)"
+"$millrace" router stop --socket other
+ended "$started" 10
+
 # A flow that a rule of Linux drops stays with it, and it is said why.
 nft -f - <<'END'
 table ip t {
@@ -26,16 +62,15 @@ table ip t {
 }
 END
 await 3 is_so "s['mode'] == 'conntrack, IPv6 route' and s['hooks'] == ['nft t forward']" || fail "the ruleset is not seen: $(status "s['mode'], s['hooks']")"
-at_left python3 -c '
-import socket, time
-udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-udp.bind(("10.0.1.2", 9999))
-for _ in range(30):
-    udp.sendto(b"x", ("10.0.2.2", 9))
-    time.sleep(0.02)'
+send 9999
 "$millrace" router why 10.0.1.2:9999 10.0.2.2:9 --protocol udp >"$scratch/why" || fail "why fails for what is dropped"
 grep -Eq 'no-conntrack|not-established|linux-silent|there is no rule' "$scratch/why" || fail "why says: $(cat "$scratch/why")"
-at_right sh -c 'ip link show wire >/dev/null'
+# One of which there were too few packets to call Linux silent.
+nft insert rule ip t forward icmp type echo-request drop
+! at_left ping -q -i 0.01 -c 2 -W 1 10.0.2.2 >/dev/null || fail "what is dropped is answered"
+"$millrace" router why 10.0.1.2 --protocol icmp >"$scratch/why" || fail "why fails for what is dropped silently"
+grep -q "Linux has sent no packet of the flow on" "$scratch/why" || fail "why says: $(cat "$scratch/why")"
+! grep -q 'left?' "$scratch/why" || fail "where it would leave is said as if it were known: $(cat "$scratch/why")"
 
 # One that nobody has seen: Linux is asked.
 "$millrace" router why 10.0.1.2:1 10.0.2.2:2 >"$scratch/why" || fail "why fails for what is not there"

@@ -155,7 +155,7 @@ impl Interfaces {
     fn one(&mut self, link: &Link, shaping: &Shaping, place: Place, sight: &mut Sight, engine: &Engine) {
         let features = sight.features(link.index);
         let look = self.look(link, shaping, sight, &features);
-        let mut off = choice::obstacle(&look);
+        let mut off = choice::obstacle(&look).map(|off| whose(off, link.index));
         if place == Place::Xdp {
             off = off.or_else(|| choice::against_xdp(&look));
         }
@@ -214,7 +214,7 @@ impl Interfaces {
             index,
             place: known.place,
             off: known.off.as_ref().map(|off| off.name().to_owned()),
-            why: known.off.as_ref().map(ToString::to_string),
+            why: known.off.as_ref().map(|off| off.sentence(&known.name)),
             fast: count(index),
         };
         self.known.iter().map(one).collect()
@@ -233,6 +233,14 @@ impl Interfaces {
             Some(advice::of_interface(link, known.place?, &known.features))
         };
         self.known.iter().filter_map(of).flatten().collect()
+    }
+}
+
+/// A program that is nobody's we know may be another router's, which says so by its claim.
+fn whose(off: Off, index: u32) -> Off {
+    match (&off, control::claim(&claim_of(index))) {
+        (Off::ForeignXdp(_), Err(who)) if who.may_be_router() => Off::OtherRouter(who.to_string()),
+        _ => off,
     }
 }
 

@@ -52,8 +52,10 @@ pub struct Flows {
 
 struct Made {
     tuple: Tuple,
-    /// `CLOCK_MONOTONIC`, ns.
+    /// `CLOCK_MONOTONIC`, ns; 0: no event told of it.
     time: u64,
+    /// Since when it is in its state, in the same way.
+    since: u64,
 }
 
 /// Packets and bytes of a rule, added up.
@@ -109,13 +111,14 @@ impl Flows {
     }
 
     fn learn(&mut self, id: Id, tuple: Tuple, time: u64) {
-        if let Some(made) = self.made.get(&id) {
+        if let Some(made) = self.made.get_mut(&id) {
             if made.tuple == tuple {
+                made.since = time.max(made.since);
                 return;
             }
             self.forget(id);
         }
-        self.made.insert(id, Made { tuple, time });
+        self.made.insert(id, Made { tuple, time, since: time });
         let ids = self.by_tuple.entry(tuple).or_default();
         if !ids.contains(&id) {
             ids.push(id);
@@ -282,10 +285,11 @@ impl Flows {
         total.sum
     }
 
-    /// Seconds since a rule was made, if an event has told; `now` in ns of `CLOCK_MONOTONIC`.
-    pub fn age(&self, rule: &Rule, now: u64) -> Option<f64> {
+    /// Seconds since a rule was made, and since it is in its state, if events have told; `now` in ns of `CLOCK_MONOTONIC`.
+    pub fn age(&self, rule: &Rule, now: u64) -> Option<(f64, f64)> {
         let made = self.made.get(&(rule.key.source.is_ipv6(), rule.number))?;
-        (made.time != 0).then(|| now.saturating_sub(made.time) as f64 / 1e9)
+        let seconds = |time: u64| now.saturating_sub(time) as f64 / 1e9;
+        (made.time != 0).then(|| (seconds(made.time), seconds(made.since)))
     }
 }
 

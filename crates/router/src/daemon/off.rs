@@ -66,6 +66,14 @@ impl Off {
     }
 }
 
+impl Off {
+    /// In a sentence whose commands name this interface.
+    pub fn sentence(&self, interface: &str) -> String {
+        self.to_string().replace("NAME", interface)
+    }
+}
+
+/// Of no particular interface: commands have `NAME` instead.
 impl fmt::Display for Off {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -95,7 +103,7 @@ impl fmt::Display for Off {
             Self::IngressFilter(filter) => {
                 write!(
                     f,
-                    "filter {filter} of somebody else looks at what comes in (`tc filter show dev ... ingress`, `bpftool net`)"
+                    "filter {filter} of somebody else looks at what comes in (`tc filter show dev NAME ingress`, `bpftool net`)"
                 )
             }
             Self::EgressFilter(filter) => write!(
@@ -103,7 +111,7 @@ impl fmt::Display for Off {
                 "filter {filter} of somebody else looks at what goes out, and XDP would go around it: use --mode tc"
             ),
             Self::VlanOffload => f.write_str(
-                "the card takes VLAN tags off before XDP sees a frame: `ethtool -K ... rxvlan off` (of a pair of veth also txvlan off at the other \
+                "the card takes VLAN tags off before XDP sees a frame: `ethtool -K NAME rxvlan off` (of a pair of veth also txvlan off at the other \
                  end), or --mode tc",
             ),
             Self::NetdevHook(chain) => write!(f, "chain {chain} of nftables is at the interface"),
@@ -120,7 +128,7 @@ mod tests {
     const DOCUMENT: &str = include_str!("../../../../docs/router.md");
 
     #[test]
-    fn every_reason_is_in_the_document() {
+    fn every_reason_is_in_the_document_and_its_commands_run() {
         let text = String::new;
         let all = [
             Off::Absent,
@@ -144,6 +152,7 @@ mod tests {
         for off in all {
             assert!(DOCUMENT.contains(&format!("`{}`", off.name())), "{}", off.name());
         }
+        assert!(Off::Down.sentence("eth1").contains("`ip link set dev eth1 up`"));
         for reason in Reason::ALL.into_iter().filter(|reason| *reason != Reason::Fast) {
             let line = format!("| {} | `{reason}` | ", reason.step());
             assert!(DOCUMENT.contains(&line), "docs/router.md lacks the line\n{line}{} |", reason.sentence());

@@ -13,7 +13,7 @@ use super::pattern::Pattern;
 use crate::Step;
 
 /// Both sides must have the same; each request says its own first.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The longest message.
 pub const LONGEST: usize = 64 << 10;
@@ -291,6 +291,8 @@ pub struct RuleInfo {
     pub idle_s: f64,
     /// Seconds since it was made, if the daemon has seen that.
     pub age_s: Option<f64>,
+    /// Seconds that it has been in its state, if the daemon has seen that.
+    pub state_s: Option<f64>,
     /// Number of the step that hands its packets to Linux; 0: none does.
     pub step: u8,
     /// The reason; empty: none.
@@ -372,6 +374,7 @@ mod tests {
             bytes: u64::MAX,
             idle_s: 0.5,
             age_s: Some(1.0),
+            state_s: Some(0.5),
             step: 8,
             reason: "linux-silent".to_owned(),
             meaning: "it is filtered, held back, or for the router itself, and so on".to_owned(),

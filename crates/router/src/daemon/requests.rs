@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::flows::{self, Flows};
+use super::flows;
 use super::protocol::{Answer, Counter, Filter, PAGE, Request, RuleInfo};
 use super::router::State;
 use crate::Reason;
@@ -118,7 +118,12 @@ impl State {
         let key = &rule.key;
         let ([source, destination], [new_source, new_destination]) = (key.ends(), rule.new_ends());
         let (packets, bytes) = self.flows.add_up(rule);
-        let is_known = matches!(rule.state, engine::State::Active | engine::State::Trial);
+        // Of an echo on trial Linux alone knows where it leaves.
+        let is_known = match rule.state {
+            engine::State::Active => true,
+            engine::State::Trial => rule.flags & rule_flag::SHOWN == 0,
+            _ => false,
+        };
         let hop = engine.hop(rule.hop).filter(|_| is_known);
         let reason = Reason::from_number(rule.reason).filter(|_| rule.state == engine::State::Refused);
         let name = |index: u32| self.sight.mirror.name_of(index);
@@ -146,7 +151,12 @@ impl State {
             packets,
             bytes,
             idle_s: flows::idle(rule, now, self.hz).as_secs_f64(),
-            age_s: Flows::age(&self.flows, rule, clock),
+            age_s: self.flows.age(rule, clock).map(|(age, _)| age),
+            // Of one that is not in force, `seen` is since when.
+            state_s: match rule.state {
+                engine::State::Active => self.flows.age(rule, clock).map(|(_, since)| since),
+                _ => Some(flows::idle(rule, now, self.hz).as_secs_f64()),
+            },
             step: reason.map_or(0, |reason| reason.step() as u8),
             reason: reason.map_or_else(String::new, |reason| reason.name().to_owned()),
             meaning: reason.map_or_else(String::new, |reason| reason.sentence().to_owned()),

@@ -5,6 +5,7 @@ use millrace_router::daemon::parts::Parts;
 use millrace_router::daemon::pattern::Pattern;
 use millrace_router::daemon::protocol::{Answer, Request};
 use millrace_tool::failure::Failure;
+use millrace_tool::output::note;
 
 use super::{Which, refused, strange};
 
@@ -96,7 +97,18 @@ pub fn only(args: &OnlyArgs) -> Result<(), Failure> {
 
 /// Takes more interfaces.
 pub fn add(args: &InterfacesArgs) -> Result<(), Failure> {
-    ask(&args.which, Request::Add(args.interfaces.clone()))
+    ask(&args.which, Request::Add(args.interfaces.clone()))?;
+    let Answer::Status(status) = args.which.connect()?.ask(Request::Status).map_err(|error| refused(&error))? else {
+        return Err(strange());
+    };
+    let names = args.interfaces.iter().map(ToString::to_string);
+    names.filter(|name| status.awaited.contains(name)).for_each(|name| awaited(&name));
+    Ok(())
+}
+
+/// Says that a name fits nothing: it may be a later interface's, or a mistake.
+pub fn awaited(name: &str) {
+    note(format!("there is no interface {name} yet; it is taken when it comes"));
 }
 
 /// Leaves interfaces alone.

@@ -136,11 +136,11 @@ fn guard(word: &str) -> Result<bool, &'static str> {
 pub fn run(shared: &Shared, args: &IpsecArgs) -> Result<(), Failure> {
     match &args.command {
         IpsecCommand::Start(args) => start(shared, args),
-        IpsecCommand::Status(gate) => match ask(&mut gate.connect()?, Request::Status)? {
+        IpsecCommand::Status(gate) => match stop::at_once(|| ask(&mut gate.connect()?, Request::Status))? {
             Answer::Status(status) => show(shared, &status),
             _ => Err(strange()),
         },
-        IpsecCommand::Stop(gate) => ask(&mut gate.connect()?, Request::Stop).map(drop),
+        IpsecCommand::Stop(gate) => stop::at_once(|| ask(&mut gate.connect()?, Request::Stop)).map(drop),
     }
 }
 

@@ -18,6 +18,7 @@ use millrace_router::daemon::client::{Client, Error};
 use millrace_router::daemon::control;
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
+use millrace_tool::stop::at_once;
 
 /// Options of `router`.
 #[derive(Debug, Args)]
@@ -85,23 +86,23 @@ fn strange() -> Failure {
     refused(&Error::Strange)
 }
 
-/// Runs the command.
+/// Runs the command. What asks the router and is done then is ended by Ctrl-C there and then, also while the router does not answer.
 pub fn run(shared: &Shared, args: &RouterArgs) -> Result<(), Failure> {
     match &args.command {
         RouterCommand::Start(args) => start::run(shared, args),
-        RouterCommand::Stop(args) => change::stop(args),
+        RouterCommand::Stop(args) => at_once(|| change::stop(args)),
         RouterCommand::Status(args) => status::run(shared, args),
-        RouterCommand::On(args) => change::switch(true, args),
-        RouterCommand::Off(args) => change::switch(false, args),
-        RouterCommand::Only(args) => change::only(args),
-        RouterCommand::Add(args) => change::add(args),
-        RouterCommand::Remove(args) => change::remove(args),
-        RouterCommand::Flush(args) => change::flush(args),
-        RouterCommand::Rules(args) => rules::run(shared, args),
-        RouterCommand::Why(args) => why::run(shared, args),
-        RouterCommand::Shadow(args) => shadow::run(shared, args),
+        RouterCommand::On(args) => at_once(|| change::switch(true, args)),
+        RouterCommand::Off(args) => at_once(|| change::switch(false, args)),
+        RouterCommand::Only(args) => at_once(|| change::only(args)),
+        RouterCommand::Add(args) => at_once(|| change::add(args)),
+        RouterCommand::Remove(args) => at_once(|| change::remove(args)),
+        RouterCommand::Flush(args) => at_once(|| change::flush(args)),
+        RouterCommand::Rules(args) => at_once(|| rules::run(shared, args)),
+        RouterCommand::Why(args) => at_once(|| why::run(shared, args)),
+        RouterCommand::Shadow(args) => at_once(|| shadow::run(shared, args)),
         RouterCommand::Watch(args) => status::watch(shared, args),
         RouterCommand::Ipsec(args) => ipsec::run(shared, args),
-        RouterCommand::Sa(args) => sa::run(shared, args),
+        RouterCommand::Sa(args) => at_once(|| sa::run(shared, args)),
     }
 }

@@ -15,7 +15,7 @@ use super::{Which, refused};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A rule is one direction of a flow. States: active (packets go without Linux),
-trial (Linux shows what it does with them), refused (Linux does something that a
+trial (Linux shows what it does with them; `out` has a question mark), refused (Linux does something that a
 rule cannot, which the last column names; docs/router.md has all reasons).
 
 Packets and bytes are those that went without Linux.
@@ -30,8 +30,8 @@ pub struct RulesArgs {
     #[arg(value_name = "ADDRESS[:PORT]", value_parser = end)]
     end: Option<(IpAddr, u16)>,
     /// Show at most so many
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
     #[command(flatten)]
     which: Which,
 }
@@ -56,7 +56,7 @@ pub fn run(shared: &Shared, args: &RulesArgs) -> Result<(), Failure> {
     args.which
         .connect()?
         .rules(&filter, |rule| {
-            if rows.len() >= args.limit {
+            if rows.len() as u64 >= args.limit {
                 more += 1;
                 // Counting on would take as long as listing.
                 return false;
@@ -101,6 +101,15 @@ pub fn translated(rule: &RuleInfo) -> String {
     }
 }
 
+/// Where packets leave; with a question mark what Linux has not shown yet.
+pub fn output_of(rule: &RuleInfo) -> String {
+    match (rule.output.as_str(), rule.state.as_str()) {
+        ("", _) => "-".to_owned(),
+        (name, "trial") => format!("{name}?"),
+        (name, _) => name.to_owned(),
+    }
+}
+
 fn row(rule: &RuleInfo) -> Row {
     let why = if rule.reason.is_empty() { String::new() } else { format!("{}: {}", step(rule.step), rule.reason) };
     Row::new()
@@ -110,7 +119,7 @@ fn row(rule: &RuleInfo) -> Row {
         .text("to", shown(rule.destination))
         .text("becomes", translated(rule))
         .text("in", &rule.input)
-        .text("out", if rule.output.is_empty() { "-" } else { &rule.output })
+        .text("out", output_of(rule))
         .count("packets", rule.packets)
         .count("bytes", rule.bytes)
         .number("idle_s", rule.idle_s, 1)

@@ -14,6 +14,8 @@ use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row, note};
 use millrace_tool::stop;
 
+use super::change::awaited;
+
 /// Options of `router start`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -40,7 +42,7 @@ Examples:
 pub struct StartArgs {
     /// Interfaces between which packets are forwarded, those that come later too; `*` and `?`
     /// stand for letters
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 1..)]
     pub interfaces: Vec<Pattern>,
     /// Where the program is: auto, xdp or tc
     // By another name within: commands that use cards have a `mode` that means something else.
@@ -132,7 +134,7 @@ fn announce(shared: &Shared, status: &Status) -> Result<(), Failure> {
     status.missing.iter().for_each(note);
     let off = status.interfaces.iter().filter_map(|interface| Some((interface, interface.why.as_ref()?)));
     off.for_each(|(interface, why)| note(format!("{} is not fast: {why}", interface.name)));
-    status.awaited.iter().for_each(|name| note(format!("there is no interface {name} yet; it is taken when it comes")));
+    status.awaited.iter().for_each(|name| awaited(name));
     let places = |interface: &Interface| match interface.place {
         Some(place) => format!("{}:{}", interface.name, place.name()),
         None => format!("{}:off", interface.name),

@@ -77,11 +77,11 @@ pub fn watch(shared: &Shared, args: &WatchArgs) -> Result<(), Failure> {
 }
 
 fn looks(shared: &Shared, which: &Which, every: Option<Duration>) -> Result<(), Failure> {
-    let mut client = which.connect()?;
+    let mut client = stop::at_once(|| which.connect())?;
     let mut left = every.map_or(1, |_| shared.count.unwrap_or(u64::MAX));
     let mut before = None;
     loop {
-        let look = look(&mut client)?;
+        let look = stop::at_once(|| look(&mut client))?;
         show(shared, &look, before.as_ref(), every.is_some())?;
         before = Some(look);
         left -= 1;

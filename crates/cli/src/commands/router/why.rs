@@ -11,13 +11,14 @@ use millrace_router::daemon::protocol::{Answer, Filter, Request, RuleInfo, Statu
 use millrace_router::kernel::conntrack::{self, Connection, protocol_name};
 use millrace_router::kernel::policy::Policies;
 use millrace_router::kernel::route;
+use millrace_router::kernel::settings;
 use millrace_router::kernel::socket::{Protocol, Questions};
 use millrace_tool::failure::Failure;
 use millrace_tool::options::Shared;
 use millrace_tool::output::{Output, Row};
 use serde::Serialize;
 
-use super::rules::{end, shown, step, translated};
+use super::rules::{end, output_of, shown, step, translated};
 use super::{Which, refused, strange};
 
 /// Flows that are explained at most; more are counted.
@@ -33,8 +34,9 @@ Names the step and the reason for which packets of the flow go to Linux, or how
 many go without it, since when, and how fast (counted for half a second). Both
 directions are shown, each of which is a rule. Addresses behind NAT are found too.
 
-Where the router has no rule, Linux is asked: is there a connection in conntrack, a
-route, a policy of IPsec? docs/router.md explains each reason.
+Where the router has no rule, Linux is asked: is there a connection in conntrack,
+and, if both ends are named, a route, a policy of IPsec? docs/router.md explains
+each reason.
 
 Examples:
   millrace router why 10.0.0.5:443
@@ -151,12 +153,17 @@ fn idle(rule: &RuleInfo, status: &Status) -> Option<String> {
 }
 
 fn sentence(rule: &RuleInfo) -> String {
-    let since = rule.age_s.map_or_else(String::new, |age| format!(" for {age:.0} s"));
+    /// Linux forwards a packet sooner than that, unless it has not got any.
+    const SOON: f64 = 1.0;
+    let since = rule.state_s.map_or_else(String::new, |seconds| format!(" for {seconds:.0} s"));
     match rule.state.as_str() {
         "active" if rule.is_user => {
             format!("fast{since}: its packets go without Linux, through the engine in user space (IPsec)")
         }
         "active" => format!("fast{since}: its packets go without Linux"),
+        "trial" if rule.state_s.is_some_and(|seconds| seconds >= SOON) => format!(
+            "not yet{since}: the rule is on trial, and Linux has sent no packet of the flow on since then: it drops them or keeps them, or none has come"
+        ),
         "trial" => format!("not yet{since}: the rule is on trial, and Linux shows what it does with the flow"),
         _ => format!("slow{since}, by step {} ({}): {}", step(rule.step), rule.reason, rule.meaning),
     }
@@ -171,10 +178,10 @@ fn row(flow: &Explained) -> Row {
         .text("to", shown(rule.destination))
         .text("becomes", translated(rule))
         .text("in", &rule.input)
-        .text("out", if rule.output.is_empty() { "-" } else { &rule.output })
+        .text("out", output_of(rule))
         .text("step", step(rule.step))
         .text("reason", if rule.reason.is_empty() { "-" } else { &rule.reason })
-        .maybe("since_s", rule.age_s, 1)
+        .maybe("since_s", rule.state_s, 1)
         .count("packets", rule.packets)
         .number("kpps", flow.packets_per_s / 1e3, 1)
         .number("mbit_s", flow.bits_per_s / 1e6, 1)
@@ -199,7 +206,12 @@ fn without_rule(args: &WhyArgs, status: &Status) -> Vec<(String, String)> {
     }
     match connections(args) {
         Err(error) => say("conntrack", format!("cannot be asked: {error}")),
-        Ok(all) if all.is_empty() => say("conntrack", "has no such connection".to_owned()),
+        Ok(all) if all.is_empty() => {
+            say("conntrack", "has no such connection".to_owned());
+            if is_ruled(args, status) {
+                say("step state", no_conntrack(&status.hooks));
+            }
+        }
         Ok(all) => all.iter().for_each(|one| say("conntrack", told(one))),
     }
     if let Some(other) = args.other {
@@ -213,12 +225,32 @@ fn without_rule(args: &WhyArgs, status: &Status) -> Vec<(String, String)> {
         {
             say("policy", "a policy of IPsec is about it: Linux ciphers it".to_owned());
         }
+    } else {
+        say("route", "name both ends, and the routing tables are asked".to_owned());
     }
     say(
         "flow",
-        "no packet of it has come by an interface of the router, or none yet that a rule could be made of".to_owned(),
+        "no packet of it has come by an interface of the router, or none that a rule could be made of: `millrace router status` counts what went to Linux, by step and reason".to_owned(),
     );
     found
+}
+
+/// Whether something of netfilter looks at its packets, so that conntrack has to know the flow.
+fn is_ruled(args: &WhyArgs, status: &Status) -> bool {
+    // `conntrack` for both versions of IP, or such as `conntrack, IPv6 route`.
+    let (ipv4, ipv6) = status.mode.split_once(", IPv6 ").unwrap_or((&status.mode, &status.mode));
+    (if args.one.0.is_ipv4() { ipv4 } else { ipv6 }) == "conntrack"
+}
+
+/// Why a flow that conntrack does not know stays with Linux, and what changes that.
+fn no_conntrack(hooks: &[String]) -> String {
+    let hooks = hooks.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let cause = match settings::number("netfilter/nf_conntrack_count") {
+        Some(0) => "; it knows none at all, and so no rule seems to ask it: any rule with `ct state` changes that",
+        None => "; this kernel has none (`modprobe nf_conntrack`)",
+        _ => "",
+    };
+    format!("no-conntrack: rules look at forwarded packets ({hooks}), and conntrack has no entry for the flow{cause}")
 }
 
 /// The first connections that fit.
