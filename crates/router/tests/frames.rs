@@ -427,11 +427,17 @@ fn flows_of_one_packet_make_room_for_others() {
     let send = |port| engine.try_frame(net.left_index, &datagram(&ethernet(left), port, 64)).unwrap().verdict;
     let kept = 65_000;
     send(kept);
-    (0..4000).for_each(|port| drop(send(port)));
+    for port in 0..4000 {
+        send(port);
+    }
     engine.rules().filter(|rule| rule.state == State::Trial).for_each(|rule| assert!(engine.trust(&rule)));
     let full = engine.rules().filter(|rule| rule.state == State::Active).count();
     assert!(full > 1000, "{full}");
-    let newcomers = || (10_000..10_100).for_each(|port| drop(send(port)));
+    let newcomers = || {
+        for port in 10_000..10_100 {
+            send(port);
+        }
+    };
     let before = packets(&engine, Reason::NewRule);
     newcomers();
     let at_once = packets(&engine, Reason::NewRule) - before;

@@ -61,10 +61,16 @@ mod tests {
         std::thread::scope(|scope| {
             let crowd = std::thread::available_parallelism().map_or(1, usize::from) * 3;
             for _ in 0..crowd {
-                scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
             let begin = Instant::now();
-            while here.since() < Duration::from_millis(1) && begin.elapsed() < Duration::from_secs(10) {}
+            while here.since() < Duration::from_millis(1) && begin.elapsed() < Duration::from_secs(10) {
+                std::hint::spin_loop();
+            }
             over.store(true, Ordering::Relaxed);
         });
         assert!(here.since() >= Duration::from_millis(1), "{:?}", here.since());
