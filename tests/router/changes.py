@@ -42,7 +42,7 @@ def changes(pick: random.Random) -> str:
             f"ip -6 route replace {net6} via {v6(gateway, other)}",
             f"ip route replace {net} {pick.choice(['blackhole', 'unreachable', 'prohibit'])} || ip route replace {pick.choice(['blackhole', 'prohibit'])} {net}",
             f"ip route del {net} 2>/dev/null || true; ip -6 route del {net6} 2>/dev/null || true",
-            # Not routes with several next hops: a packet or two in 100,000 leaves by another of them than Linux would take, and why is not found yet.
+            f"ip route replace {net} nexthop via {v4('right', 3)} nexthop via {v4('third', 4)} weight {pick.randrange(1, 4)}",
             f"ip route replace {net} via {v4(gateway, other)} mtu {pick.choice([1200, 1400])}",
             f"ip neighbour replace {v4(end, one)} lladdr 02:00:00:00:9{pick.randrange(10)}:0{one} dev {end} nud permanent",
             f"ip neighbour replace {v6(end, one)} lladdr {mac(end, one)} dev {end} nud permanent",
@@ -62,8 +62,6 @@ def changes(pick: random.Random) -> str:
             "nft flush ruleset",
             "conntrack -F 2>/dev/null || true",
             f"conntrack -D -s {v4('left', one)} >/dev/null 2>&1 || true",
-            # Linux tells nobody of this one, so that the router sees it within a second; of the route it tells.
-            f"sysctl -qw net.ipv4.fib_multipath_hash_policy={pick.randrange(2)}; ip route replace blackhole 198.18.9.{one}",
             f"sysctl -qw net.ipv4.conf.left.forwarding=0; sysctl -qw net.ipv4.conf.left.forwarding=1",
             f"sysctl -qw net.ipv4.conf.{pick.choice(ENDS)}.rp_filter={pick.randrange(3)}",
         ]
@@ -101,7 +99,7 @@ class Long:
         self.engine.take(ENDS)
         # Frames made once: what differs between packets of a flow is not what is tried here.
         self.frames = [((there.end, there.udp(1)[0]), (back.end, back.udp(1)[0])) for there, back in ways(flows)]
-        self.changed = self.sent = self.unsent = self.refused = 0
+        self.changed = self.sent = self.unsent = self.refused = self.policy = 0
 
     def send(self, flows: list, rounds: int) -> None:
         for _ in range(rounds):
@@ -122,23 +120,34 @@ class Long:
         for end in self.engine.network.ends.values():
             end.taken()
 
-    def change(self) -> None:
-        script = changes(self.pick)
-        try:
-            self.router.run(script)
-        except Failed:
-            # It cannot be done in the state that others have left.
-            self.refused += 1
+    def change_policy(self) -> None:
+        """How Linux chooses between next hops. It tells nobody: the router sees it within a second, and until then packets would go the old way."""
+        self.policy = 1 - self.policy
+        before = self.settings()
+        self.router.run(f"sysctl -qw net.ipv4.fib_multipath_hash_policy={self.policy}")
         self.changed += 1
+        end = time.monotonic() + 20
+        while self.settings() == before:
+            if time.monotonic() > end:
+                raise Failed("the router does not see that Linux chooses in another way")
+            time.sleep(0.2)
+
+    def settings(self) -> int:
+        return dict(self.ask("status")["changes"]).get("settings", 0)
 
     def found(self) -> dict:
-        done = subprocess.run(self.engine.command("shadow", "--json"), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return self.ask("shadow")
+
+    def ask(self, command: str) -> dict:
+        done = subprocess.run(self.engine.command(command, "--json"), stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
-            raise Failed(f"millrace router shadow: {done.stderr} {self.engine.log.read_text()[-2000:]}")
+            raise Failed(f"millrace router {command}: {done.stderr} {self.engine.log.read_text()[-2000:]}")
         return json.loads(done.stdout)
 
     def turn(self) -> None:
         """Packets while something changes, and when nothing does."""
+        if self.pick.randrange(20) == 0:
+            self.change_policy()
         some = self.pick.sample(self.frames, min(len(self.frames), 100))
         under_way = self.router.begin(changes(self.pick))
         self.changed += 1
