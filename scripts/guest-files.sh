@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER [rxe|ppp|ipsec|router]
+# What the tests' QEMU guest is made of, in a folder: scripts/guest-files.sh FOLDER [rxe|ppp|ipsec|router|xen]
 #
 # Debian's kernel for virtual machines, the drivers of a virtio network interface, and busybox. With `rxe` or `ppp` Debian's
 # ordinary kernel, because only that has the RDMA device of Linux in software, or PPP, and the modules of it. With `ipsec` the usual
 # kernel with ESP and its ciphers. With `router` the ordinary kernel with all that it has of networks, for a guest that sees the files of this
-# machine and loads modules when it needs them. The packages are unpacked, not installed: installing a kernel would write into /boot, make an
+# machine and loads modules when it needs them. With `xen` that as domain 0 of a Xen, and as its guests: the hypervisor, and the tools that belong to it. The packages are unpacked, not installed: installing a kernel would write into /boot, make an
 # initramfs and change what the machine boots. And so it takes no root.
 set -euo pipefail
 case ${2:-} in
@@ -17,9 +17,10 @@ ppp) image=linux-image-amd64 wanted=(virtio_pci virtio_net af_packet pppoe ppp_a
 ipsec) image=linux-image-cloud-amd64 wanted=(virtio_pci virtio_net esp4 esp6 xfrm_user nlmon gcm ghash-generic ctr seqiv echainiv
     authenc authencesn sha512_generic drbg chacha_generic poly1305_generic chacha20poly1305) ;;
 router) image=linux-image-amd64 wanted=(virtio_pci 9p 9pnet_virtio) ;;
+xen) image=linux-image-amd64 wanted=(virtio_pci 9p 9pnet_virtio xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs) ;;
 *) image= ;;
 esac
-[ $# -ge 1 ] && [ -n "$image" ] || { echo "usage: $0 FOLDER [rxe|ppp|ipsec|router]" >&2; exit 2; }
+[ $# -ge 1 ] && [ -n "$image" ] || { echo "usage: $0 FOLDER [rxe|ppp|ipsec|router|xen]" >&2; exit 2; }
 [ -e "$1/vmlinuz" ] && exit 0
 mkdir -p "$(dirname "$1")"
 folder=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
@@ -33,7 +34,10 @@ cd "$scratch"
 kernel=$(apt-cache depends --important "$image" 2>/dev/null |
     sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1)
 [ -n "$kernel" ] || { echo "$0: apt knows no $image (as root: apt-get update)" >&2; exit 1; }
-apt-get download "$kernel" busybox-static >log 2>&1 || { cat log >&2; exit 1; }
+more=()
+[ "${2:-}" != xen ] || more=(xen-hypervisor-4.17-amd64 xen-utils-4.17 libxencall1 libxendevicemodel1 libxenevtchn1 libxenforeignmemory1
+    libxengnttab1 libxenhypfs1 libxenmisc4.17 libxenstore4 libxentoolcore1 libxentoollog1 libyajl2)
+apt-get download "$kernel" busybox-static "${more[@]}" >log 2>&1 || { cat log >&2; exit 1; }
 for package in *.deb; do
     dpkg-deb --extract "$package" files
 done
@@ -61,6 +65,12 @@ if [ "${2:-}" = router ]; then
     mv "$tree"/kernel/{net,crypto,lib,arch} "made/${tree#files/}/kernel"
     mv "$tree"/kernel/drivers/net/{veth.ko,dummy.ko,tun.ko,ppp,slip} "made/${tree#files/}/kernel/drivers/net"
     PATH=$PATH:/usr/sbin:/sbin depmod -b made "$(basename "$tree")"
+fi
+if [ "${2:-}" = xen ]; then
+    gunzip --stdout files/boot/xen-*-amd64.gz >made/xen
+    mkdir made/tools
+    mv files/usr/lib/xen-4.17/bin/{xl,xenconsoled,xenstored,xen-init-dom0} made/tools
+    find files -name 'lib[xy]*.so.*' -exec mv -t made/tools {} +
 fi
 mv files/boot/vmlinuz-* made/vmlinuz
 mv files/bin/busybox made/busybox

@@ -29,6 +29,9 @@ mod adopt;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod careful;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod device;
 mod domain;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]

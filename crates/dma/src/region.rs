@@ -67,6 +67,9 @@ pub enum RegionError {
     /// A file of somebody else that could keep the card waiting.
     #[error("the file handed over as memory does not lie in memory: use a memfd, or a file in /dev/shm or a hugetlbfs")]
     NotInMemory,
+    /// No driver has pages there.
+    #[error("what is to be mapped as pages of a device is no device")]
+    NotDevice,
     /// Nobody can map the region any more.
     #[error("the file of a region is closed; it cannot be mapped once more")]
     NoFile,

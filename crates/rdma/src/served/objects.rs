@@ -306,16 +306,35 @@ impl Service {
         let queue = self.engine.create_cq(depth)?;
         self.owned(program)?.queues.push(queue);
         self.pay(program, &price);
-        let of = QueueOf { owner: program, ring, written: 0, told: 0, depth, memory: memory.without_fd() };
+        let of = QueueOf { owner: program, ring, written: 0, told: 0, depth, memory: Some(memory.without_fd()) };
         self.queues.insert(queue, of);
         Ok((queue, shared))
     }
 
+    /// A completion queue whose ring is in memory that the program has made, of zeros: [`queue_lines`] lines.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn create_queue_at(&mut self, program: Number, depth: u32, ring: &Window) -> Result<u32, ServeError> {
+        let price = Amounts { queues: 1, completions: depth.into(), ..Amounts::default() };
+        self.check_room(program, &price)?;
+        self.check_depth(depth)?;
+        let ring = Sender::new(ring, queue_lines(depth))?;
+        let queue = self.engine.create_cq(depth)?;
+        self.owned(program)?.queues.push(queue);
+        self.pay(program, &price);
+        self.queues.insert(queue, QueueOf { owner: program, ring, written: 0, told: 0, depth, memory: None });
+        Ok(queue)
+    }
+
+    fn check_depth(&self, depth: u32) -> Result<(), ServeError> {
+        let is_possible = (1..=self.engine.options().max_completions).contains(&depth);
+        if is_possible { Ok(()) } else { Err(Error::Range("depth").into()) }
+    }
+
     /// A ring with room for so many completions.
     fn ring(&self, depth: u32) -> Result<(Sender, Region), ServeError> {
-        if depth == 0 || depth > self.engine.options().max_completions {
-            return Err(Error::Range("depth").into());
-        }
+        self.check_depth(depth)?;
         let lines = queue_lines(depth);
         let memory = Region::allocate(bytes_of(lines), Pages::Ordinary)?;
         Ok((Sender::new(memory.window(), lines)?, memory))
@@ -345,7 +364,7 @@ impl Service {
         let debt = self.give_up(program, &price(before))?;
         let of = self.queues.get_mut(&queue).ok_or(ServeError::Gone)?;
         let ring = core::mem::replace(&mut of.ring, ring);
-        let memory = core::mem::replace(&mut of.memory, memory.without_fd());
+        let memory = core::mem::replace(&mut of.memory, Some(memory.without_fd()));
         of.depth = depth;
         Ok((shared, Box::new((ring, memory, debt))))
     }

@@ -13,7 +13,7 @@ use crate::memory::{Limits, Regions, RegisterError};
 use crate::number::{Gid, Key, Moment, Qpn};
 use crate::show::{self, Shown};
 use crate::wire::Service as Kind;
-use millrace_dma::{OutOfRange, Pages, Region, RegionError};
+use millrace_dma::{OutOfRange, Pages, Region, RegionError, Window};
 use millrace_ring::lines::{MOST_WORDS, Receiver, Sender};
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -120,7 +120,8 @@ pub struct Counters {
 
 /// A program.
 pub(super) struct Process {
-    pub shared: Region,
+    /// None if it is the program's own.
+    pub shared: Option<Region>,
     pub work: Receiver,
     pub events: Sender,
     /// Where its regions are.
@@ -174,8 +175,8 @@ pub(super) struct QueueOf {
     /// How many there were when the program was told the last time.
     pub told: u32,
     pub depth: u32,
-    /// For as long as the ring is used.
-    pub memory: Region,
+    /// For as long as the ring is used; none if it is the program's own.
+    pub memory: Option<Region>,
 }
 
 /// A message, and room for what it is taken apart into.
@@ -254,12 +255,30 @@ impl Service {
     /// # Errors
     /// [`ServeError::Region`], [`ServeError::Memory`].
     pub fn enter(&mut self, account: Account) -> Result<Number, ServeError> {
+        let shared = Region::allocate(SHARED_LEN, Pages::Ordinary)?;
+        let window = shared.window().clone();
+        self.enter_with(account, &window, Some(shared))
+    }
+
+    /// The same with rings in memory that the program has made, [`SHARED_LEN`] bytes of zeros.
+    ///
+    /// # Errors
+    /// [`ServeError::Range`]: the window is too short; [`ServeError::Memory`].
+    pub fn enter_at(&mut self, account: Account, shared: &Window) -> Result<Number, ServeError> {
+        self.enter_with(account, shared, None)
+    }
+
+    fn enter_with(
+        &mut self,
+        account: Account,
+        window: &Window,
+        shared: Option<Region>,
+    ) -> Result<Number, ServeError> {
         let Amounts { domains, regions, bytes, .. } = self.quota.program;
         let (domains, regions) = (domains as usize, regions as usize);
         let limits = Limits { domains, regions, windows: regions, bytes, ..Limits::default() };
-        let shared = Region::allocate(SHARED_LEN, Pages::Ordinary)?;
-        let work = Receiver::new(shared.window(), WORK_LINES)?;
-        let events = Sender::new(&shared.part(EVENTS_AT, SHARED_LEN - EVENTS_AT)?, EVENT_LINES)?;
+        let work = Receiver::new(window, WORK_LINES)?;
+        let events = Sender::new(&window.part(EVENTS_AT, SHARED_LEN - EVENTS_AT)?, EVENT_LINES)?;
         let memory = self.engine.memory().regions.insert(Regions::new(limits)?);
         let owned = Owned::of(account);
         let process = Process {
@@ -279,9 +298,9 @@ impl Service {
     /// What a program and the card share: the ring of work, and that of events.
     ///
     /// # Errors
-    /// [`ServeError::Gone`].
+    /// [`ServeError::Gone`]; also of one that has made it itself.
     pub fn memory_of(&self, program: Number) -> Result<&Region, ServeError> {
-        self.processes.get(program.0).map(|process| &process.shared).ok_or(ServeError::Gone)
+        self.processes.get(program.0).and_then(|process| process.shared.as_ref()).ok_or(ServeError::Gone)
     }
 
     /// The program has ended, or does not want to be served any more: all that it had is gone when this returns, and requests of
