@@ -7,9 +7,12 @@ use millrace_rdma::served::{Number, ServeError, Service};
 use rustix::fd::OwnedFd;
 
 /// What one answer is: words, a descriptor, and what is not needed any more.
-pub(crate) struct Answer {
+pub struct Answer {
+    /// What it says.
     pub words: Words,
+    /// The file of a ring.
     pub fd: Option<OwnedFd>,
+    /// To be dropped, which may take long.
     pub remains: Option<Leftover>,
 }
 
@@ -20,7 +23,10 @@ impl From<Words> for Answer {
 }
 
 /// Does what is asked for.
-pub(crate) fn answer(
+///
+/// # Errors
+/// [`ServeError`]; also for what only the owner of the thread can answer: greetings, addresses, services.
+pub fn answer(
     service: &mut Service,
     of: Number,
     request: Request,

@@ -19,7 +19,7 @@
 //! * `client`: the side of a program.
 #![forbid(unsafe_code)]
 
-mod answer;
+pub mod answer;
 pub mod bell;
 mod client;
 mod clients;

@@ -23,7 +23,8 @@ impl Access {
     /// Others may read and write.
     pub const ALL: Self = Self { local: true, write: true, read: true };
 
-    pub(crate) fn bits(self) -> millrace_rdma::work::Access {
+    /// As the engine has them; with addresses that begin at 0.
+    pub fn bits(self) -> millrace_rdma::work::Access {
         use millrace_rdma::work::Access as Bits;
         let bit = |wanted: bool, bit: Bits| if wanted { bit } else { Bits::default() };
         // Others may write only what this end may write, too.

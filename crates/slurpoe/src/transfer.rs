@@ -97,7 +97,8 @@ impl Failed {
         }
     }
 
-    pub(crate) fn of(status: Status) -> Option<Self> {
+    /// Why a request failed that ended so; `None`: it was done.
+    pub fn of(status: Status) -> Option<Self> {
         Some(match status {
             Status::Success => return None,
             Status::LocalLength => Self::Length,

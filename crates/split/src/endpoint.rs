@@ -1,0 +1,597 @@
+//! An endpoint of a program in a guest, with the calls of SLURPoE ([`millrace_slurpoe::Endpoint`]).
+
+use crate::frontend::{Frontend, Status};
+use crate::meeting::capabilities;
+use crate::message::{MOST_TOLD, Message, Request, read_pair};
+use crate::{Access, Address, Completion, Error, Failed, Told};
+use millrace_dma::{Iova, Window};
+use millrace_rdma::memory::ProtectionDomain;
+use millrace_rdma::number::{Key, Qpn};
+use millrace_rdma::served::{Full, queue_lines, ring_len};
+use millrace_rdma::transport::{Capabilities, Init};
+use millrace_rdma::wire::Service;
+use millrace_rdma::work::{Completion as Ended, Data, Flags, Operation, Piece, Request as Posted};
+use millrace_served::wire;
+use millrace_slurpoe::Kind;
+use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Looks at the completion queue before an endpoint sleeps.
+const SPINS: u32 = 1000;
+/// Bytes of one request: what is longer is posted as several, because the engine copies no more at once.
+const AT_ONCE: u32 = 1 << 20;
+/// How long a connection is asked for before it is asked for again.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// What an endpoint is made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where the backend is: `xen` for the one in domain 0, otherwise the path of its socket.
+    pub place: String,
+    /// Requests to one other end that have not ended, at most; of transfers longer than 1 MiB each MiB is one.
+    pub depth: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { place: "xen".to_owned(), depth: 128 }
+    }
+}
+
+/// A part of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    key: Key,
+    offset: u64,
+    len: u32,
+}
+
+/// What is to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    local: Part,
+    to: Far,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Far {
+    Write(Key, u64),
+    Read(Key, u64),
+    Send,
+}
+
+impl Transfer {
+    /// The bytes of `local` into the region of the other end that has this key, from `offset` on.
+    pub fn write(local: Part, key: u32, offset: u64) -> Self {
+        Self { local, to: Far::Write(Key::new(key), offset) }
+    }
+
+    /// Bytes of that region into `local`, which is in a region with [`Access::LOCAL`] at least.
+    pub fn read(local: Part, key: u32, offset: u64) -> Self {
+        Self { local, to: Far::Read(Key::new(key), offset) }
+    }
+
+    /// The bytes of `local`, 1 MiB at most, into the first buffer that the other end has posted.
+    pub fn send(local: Part) -> Self {
+        Self { local, to: Far::Send }
+    }
+
+    fn kind(&self) -> Kind {
+        match self.to {
+            Far::Write(..) => Kind::Write,
+            Far::Read(..) => Kind::Read,
+            Far::Send => Kind::Send,
+        }
+    }
+
+    /// As requests of the engine.
+    fn requests(&self) -> impl Iterator<Item = (Operation, Piece)> {
+        let Self { local: Part { key, offset, len }, to } = *self;
+        let count = len.div_ceil(AT_ONCE).max(1);
+        (0..count).map(move |number| {
+            let at = u64::from(number) * u64::from(AT_ONCE);
+            let piece = Piece { address: offset + at, len: (len - number * AT_ONCE).min(AT_ONCE), lkey: key };
+            let operation = match to {
+                Far::Write(rkey, offset) => Operation::Write { address: offset.wrapping_add(at), rkey, immediate: None },
+                Far::Read(rkey, offset) => Operation::Read { address: offset.wrapping_add(at), rkey },
+                Far::Send => Operation::Send,
+            };
+            (operation, piece)
+        })
+    }
+}
+
+/// Requests that end together.
+struct Chain {
+    token: u64,
+    other: Address,
+    /// Of which transfer each request is: the kind of it, its length, and its index.
+    requests: Vec<(Kind, u32, u16)>,
+}
+
+/// The other end of a connection.
+struct Peer {
+    qpn: Qpn,
+    /// Chains and buffers that have not ended.
+    open: usize,
+    is_over: bool,
+}
+
+struct Inner {
+    frontend: Frontend,
+    queue: u32,
+    peers: HashMap<Address, Peer>,
+    others: HashMap<Qpn, Address>,
+    chains: HashMap<u32, Chain>,
+    next: u32,
+    told: VecDeque<Told>,
+    ended: VecDeque<Completion>,
+}
+
+/// Bits of the number of a request: which chain, and which of its requests. A buffer has a number of its own.
+const REQUEST_BITS: u32 = 16;
+const BUFFER: u64 = 1 << 63;
+
+/// An endpoint: an address, regions in granted memory, and connections. All calls may be made by any number of threads, one at a time.
+pub struct Endpoint {
+    inner: Arc<Mutex<Inner>>,
+    address: Address,
+    domain: ProtectionDomain,
+}
+
+/// A region in memory that was granted for it. When it is dropped, nobody reaches it any more, and the memory is the guest's again.
+pub struct Region {
+    inner: Weak<Mutex<Inner>>,
+    key: Key,
+    at: Iova,
+    len: u64,
+    window: Window,
+}
+
+fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+    // What a panic has left half done is checked by the backend as everything else.
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn one(words: &[u64]) -> Result<u32, Error> {
+    words.first().and_then(|word| u32::try_from(*word).ok()).ok_or(Error::Version)
+}
+
+impl Endpoint {
+    /// Opens an endpoint at a backend.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn open(config: &Config) -> Result<Self, Error> {
+        Self::over(Frontend::call_at(&config.place)?, config.depth)
+    }
+
+    /// The same over a frontend that is there.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn over(mut frontend: Frontend, depth: u32) -> Result<Self, Error> {
+        let address = frontend.welcome().address;
+        let domain = ProtectionDomain(one(&frontend.engine(wire::Request::CreateDomain)?)?);
+        // One queue for all: the engine keeps what has no room.
+        let room = depth.saturating_mul(4);
+        let (at, ring) = frontend.share(ring_len(queue_lines(room)))?;
+        let queue = one(&frontend.ask(&Request::CreateQueue(room, at))?)?;
+        frontend.program.add_queue(queue, room, &ring)?;
+        let init = Init {
+            service: Service::ReliableConnection,
+            general: false,
+            domain,
+            send_queue: queue,
+            receive_queue: queue,
+            shared_receive_queue: None,
+            capabilities: capabilities(depth),
+            signal_all: false,
+            context: 0,
+        };
+        frontend.ask(&Request::Open(init))?;
+        let inner = Inner {
+            frontend,
+            queue,
+            peers: HashMap::new(),
+            others: HashMap::new(),
+            chains: HashMap::new(),
+            next: 0,
+            told: VecDeque::new(),
+            ended: VecDeque::new(),
+        };
+        Ok(Self { inner: Arc::new(Mutex::new(inner)), address, domain })
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Makes memory, grants it once, and registers it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn allocate(&self, len: usize, access: Access) -> Result<Region, Error> {
+        let mut inner = lock(&self.inner);
+        let (at, window) = inner.frontend.share(len)?;
+        let register = Request::Register { domain: self.domain, access: access.bits(), at, len: len as u64 };
+        match inner.frontend.ask(&register).and_then(|words| one(&words)) {
+            Ok(key) => {
+                let (inner, key, len) = (Arc::downgrade(&self.inner), Key::new(key), len as u64);
+                Ok(Region { inner, key, at, len, window })
+            }
+            Err(error) => {
+                let _ = inner.frontend.release(at);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a connection, unless there is one. Asks again for as long as `patience` while there is no such endpoint.
+    ///
+    /// # Errors
+    /// [`Error::NoEndpoint`]; [`Error::Refused`]; [`Error`].
+    pub fn connect(&self, other: Address, patience: Duration) -> Result<(), Error> {
+        let until = Instant::now() + patience;
+        loop {
+            let done = lock(&self.inner).connect(other);
+            match done {
+                Err(Error::NoEndpoint(_)) if Instant::now() < until => std::thread::sleep(AGAIN),
+                done => return done,
+            }
+        }
+    }
+
+    /// Ends a connection.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn disconnect(&self, other: Address) -> Result<(), Error> {
+        let mut inner = lock(&self.inner);
+        inner.frontend.ask(&Request::Disconnect(other))?;
+        inner.forget(other);
+        Ok(())
+    }
+
+    /// Posts transfers to another end, with one doorbell. One completion tells the end of all of them, or of the first that failed.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`], [`Error::Full`]: nothing was posted.
+    pub fn post(&self, other: Address, transfers: &[Transfer], token: u64) -> Result<(), Error> {
+        lock(&self.inner).post(other, transfers, token)
+    }
+
+    /// Posts a buffer for a message of another end.
+    ///
+    /// # Errors
+    /// As those of [`Endpoint::post`].
+    pub fn receive(&self, other: Address, local: Part, token: u64) -> Result<(), Error> {
+        let mut inner = lock(&self.inner);
+        inner.listen()?;
+        let peer = inner.peers.get(&other).filter(|peer| !peer.is_over).ok_or(Error::NotConnected(other))?;
+        let (qpn, piece) = (peer.qpn, Piece { address: local.offset, len: local.len, lkey: local.key });
+        if token >= BUFFER {
+            return Err(Error::Refused { what: "a token of 64 bits for a buffer", errno: Errno::INVAL.raw_os_error() });
+        }
+        let posted = inner.frontend.program.post_receive(qpn, token | BUFFER, &[piece]);
+        if posted.map_err(|full| full_of(full, other))? {
+            inner.frontend.ring();
+        }
+        inner.peers.entry(other).and_modify(|peer| peer.open += 1);
+        Ok(())
+    }
+
+    /// The next end of something, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Version`].
+    pub fn poll(&self) -> Result<Option<Completion>, Error> {
+        lock(&self.inner).poll()
+    }
+
+    /// The same, asleep until there is one, or so long.
+    ///
+    /// # Errors
+    /// As those of [`Endpoint::poll`].
+    pub fn wait(&self, patience: Duration) -> Result<Option<Completion>, Error> {
+        lock(&self.inner).wait(patience, Inner::poll)
+    }
+
+    /// Tells another endpoint's program up to 200 bytes.
+    ///
+    /// # Errors
+    /// [`Error::Told`]; [`Error::NoEndpoint`]; [`Error::Refused`] with EAGAIN: it has not read what it was told before.
+    pub fn tell(&self, other: Address, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() > MOST_TOLD {
+            return Err(Error::Told(bytes.len()));
+        }
+        let told = lock(&self.inner).frontend.ask(&Request::Tell(other, bytes.to_vec()));
+        told.map(drop).map_err(|error| missing(error, other))
+    }
+
+    /// What another program has told, asleep until there is something, or so long.
+    ///
+    /// # Errors
+    /// As those of [`Endpoint::poll`].
+    pub fn told(&self, patience: Duration) -> Result<Option<Told>, Error> {
+        lock(&self.inner).wait(patience, |inner| {
+            inner.listen()?;
+            Ok(inner.told.pop_front())
+        })
+    }
+
+    /// Other ends that are connected.
+    ///
+    /// # Errors
+    /// As those of [`Endpoint::poll`].
+    pub fn peers(&self) -> Result<Vec<Address>, Error> {
+        let mut inner = lock(&self.inner);
+        inner.listen()?;
+        Ok(inner.peers.iter().filter(|(_, peer)| !peer.is_over).map(|(address, _)| *address).collect())
+    }
+
+    /// What both sides have counted.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn status(&self) -> Result<Status, Error> {
+        lock(&self.inner).frontend.status()
+    }
+}
+
+fn missing(error: Error, other: Address) -> Error {
+    match error {
+        Error::Refused { errno, .. } if errno == Errno::NOENT.raw_os_error() => Error::NoEndpoint(other),
+        error => error,
+    }
+}
+
+fn full_of(full: Full, other: Address) -> Error {
+    match full {
+        Full::Queue | Full::Long => Error::Full,
+        Full::Missing => Error::NotConnected(other),
+    }
+}
+
+impl Inner {
+    fn connect(&mut self, other: Address) -> Result<(), Error> {
+        self.listen()?;
+        if self.peers.get(&other).is_some_and(|peer| !peer.is_over) {
+            return Ok(());
+        }
+        let answer = self.frontend.ask(&Request::Connect(other)).map_err(|error| missing(error, other))?;
+        let (qpn, granted) = read_pair(&answer).ok_or(Error::Version)?;
+        self.add(other, qpn, &granted);
+        Ok(())
+    }
+
+    fn add(&mut self, other: Address, qpn: Qpn, granted: &Capabilities) {
+        self.forget(other);
+        self.frontend.program.add_pair(qpn, granted, false);
+        self.peers.insert(other, Peer { qpn, open: 0, is_over: false });
+        self.others.insert(qpn, other);
+    }
+
+    /// A connection that is over: what has not ended ends now.
+    fn forget(&mut self, other: Address) {
+        let Some(peer) = self.peers.remove(&other) else { return };
+        self.others.remove(&peer.qpn);
+        self.frontend.program.remove_pair(peer.qpn);
+        if peer.is_over {
+            // The backend has it still. If it has not, there is nothing to be done.
+            let _ = self.frontend.engine(wire::Request::DestroyPair(peer.qpn));
+        }
+        let (gone, left) = core::mem::take(&mut self.chains).into_iter().partition(|(_, chain)| chain.other == other);
+        self.chains = left;
+        let gone: HashMap<u32, Chain> = gone;
+        for chain in gone.into_values() {
+            let (kind, _, index) = chain.requests.last().copied().unwrap_or_default();
+            let failed = Some(Failed::Flushed);
+            self.ended.push_back(Completion { token: chain.token, kind, failed, index, other, len: 0 });
+        }
+    }
+
+    /// Takes what the backend has told.
+    fn listen(&mut self) -> Result<(), Error> {
+        while let Some(told) = self.frontend.take_told()? {
+            match told {
+                Message::Connected(other, qpn, granted) => self.add(other, qpn, &granted),
+                Message::Over(other) => {
+                    if let Some(peer) = self.peers.get_mut(&other) {
+                        peer.is_over = true;
+                    }
+                }
+                Message::Told(from, bytes) => self.told.push_back(Told { from, bytes }),
+                Message::Answer(_) => {}
+            }
+        }
+        let is_done = |peer: &Peer| peer.is_over && peer.open == 0;
+        while let Some(other) = self.peers.iter().find(|(_, peer)| is_done(peer)).map(|(other, _)| *other) {
+            self.forget(other);
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, other: Address, transfers: &[Transfer], token: u64) -> Result<(), Error> {
+        self.listen()?;
+        let peer = self.peers.get(&other).filter(|peer| !peer.is_over).ok_or(Error::NotConnected(other))?;
+        let qpn = peer.qpn;
+        let requests: Vec<_> = (0..).zip(transfers).flat_map(|(index, transfer)| {
+            let (kind, len) = (transfer.kind(), transfer.local.len);
+            transfer.requests().map(move |request| ((kind, len, index), request))
+        }).collect();
+        let id = self.next;
+        let posted = |number: usize, (operation, piece): &(Operation, Piece)| {
+            let last = number + 1 == requests.len();
+            let flags = Flags { signaled: last, ..Flags::default() };
+            (u64::from(id) << REQUEST_BITS | number as u64, *operation, [*piece], flags)
+        };
+        if requests.is_empty() || requests.len() >= 1 << REQUEST_BITS {
+            return Err(Error::Full);
+        }
+        if !self.frontend.program.has_room(qpn, requests.len()) {
+            return Err(Error::Full);
+        }
+        // A message of one or two lines each, of which the ring has 1024.
+        let pieces: Vec<_> = requests.iter().enumerate().map(|(number, (_, request))| posted(number, request)).collect();
+        let all = pieces.iter().map(|(id, operation, pieces, flags)| Posted {
+            id: *id,
+            operation: *operation,
+            data: Data::Pieces(pieces),
+            flags: *flags,
+            target: None,
+        });
+        if !self.frontend.program.has_lines(qpn, all.clone()).map_err(|full| full_of(full, other))? {
+            return Err(Error::Full);
+        }
+        let mut wakes = false;
+        for request in all {
+            wakes |= self.frontend.program.post_send(qpn, &request).map_err(|full| full_of(full, other))?;
+        }
+        if wakes {
+            self.frontend.ring();
+        }
+        let requests = requests.into_iter().map(|(of, _)| of).collect();
+        self.chains.insert(id, Chain { token, other, requests });
+        self.next = self.next.wrapping_add(1);
+        self.peers.entry(other).and_modify(|peer| peer.open += 1);
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<Option<Completion>, Error> {
+        loop {
+            if let Some(ended) = self.ended.pop_front() {
+                return Ok(Some(ended));
+            }
+            let mut found = [Ended::default()];
+            if self.frontend.program.poll(self.queue, &mut found).map_err(|_| Error::Version)? == 0 {
+                self.listen()?;
+                // What had a connection that is over is told, too.
+                if self.ended.is_empty() { return Ok(None) } else { continue }
+            }
+            if let Some(ended) = self.end(&found[0]) {
+                return Ok(Some(ended));
+            }
+        }
+    }
+
+    /// What a completion of the engine is for the program. `None`: nothing that it asked for.
+    fn end(&mut self, found: &Ended) -> Option<Completion> {
+        let other = self.others.get(&found.qpn).copied()?;
+        let failed = Failed::of(found.status);
+        if found.id & BUFFER != 0 {
+            self.peers.entry(other).and_modify(|peer| peer.open = peer.open.saturating_sub(1));
+            let (token, kind) = (found.id & !BUFFER, Kind::Receive);
+            return Some(Completion { token, kind, failed, len: found.len, index: 0, other });
+        }
+        // Of those behind one that failed nothing is left to be told.
+        let chain = self.chains.remove(&((found.id >> REQUEST_BITS) as u32))?;
+        self.peers.entry(other).and_modify(|peer| peer.open = peer.open.saturating_sub(1));
+        let number = found.id as usize & ((1 << REQUEST_BITS) - 1);
+        let (kind, whole, index) = chain.requests.get(number).copied().unwrap_or_default();
+        let len = if failed.is_none() && kind == Kind::Read { whole } else { 0 };
+        Some(Completion { token: chain.token, kind, failed, len, index, other })
+    }
+
+    /// Looks for a while, and then sleeps between looks, so long at most.
+    fn wait<T>(
+        &mut self,
+        patience: Duration,
+        look: impl Fn(&mut Self) -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        let until = Instant::now() + patience;
+        loop {
+            for _ in 0..SPINS {
+                if let Some(found) = look(self)? {
+                    return Ok(Some(found));
+                }
+                std::thread::yield_now();
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            // The next completion makes an event, and an event wakes who has said that he sleeps.
+            if self.frontend.program.arm(self.queue, false).is_ok_and(|wakes| wakes) {
+                self.frontend.ring();
+            }
+            let program = &self.frontend.program;
+            if program.doze() && self.frontend.doze() && !program.has_completions(self.queue) {
+                self.frontend.sleep(left)?;
+            }
+            self.frontend.program.awake();
+            self.frontend.awake();
+            while self.frontend.program.take_event().map_err(|_| Error::Version)?.is_some() {}
+        }
+    }
+}
+
+impl Region {
+    /// Its key, which others have to be given.
+    pub fn key(&self) -> u32 {
+        self.key.value()
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of it, for a transfer.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`]
+    pub fn part(&self, offset: u64, len: u32) -> Result<Part, Error> {
+        self.check(offset, len as usize)?;
+        Ok(Part { key: self.key, offset, len })
+    }
+
+    fn check(&self, offset: u64, len: usize) -> Result<(), Error> {
+        let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
+        if is_inside { Ok(()) } else { Err(Error::Bounds { offset, len: len as u64, region: self.len }) }
+    }
+
+    /// Copies from it. Others may write meanwhile: then it is some old and some new bytes.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`]
+    pub fn load(&self, offset: u64, to: &mut [u8]) -> Result<(), Error> {
+        self.check(offset, to.len())?;
+        if let Some(span) = self.window.span(offset as usize, to.len()) {
+            span.read_into(to);
+        }
+        Ok(())
+    }
+
+    /// Copies into it.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`]
+    pub fn store(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
+        self.check(offset, from.len())?;
+        if let Some(span) = self.window.span_mut(offset as usize, from.len()) {
+            span.write_from(from);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.upgrade() {
+            let mut inner = lock(&inner);
+            // If the backend has gone, so has the region.
+            if inner.frontend.engine(wire::Request::Deregister(self.key)).is_ok() {
+                let _ = inner.frontend.release(self.at);
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The split driver: a program in a guest uses the RDMA engine of a backend outside (decision 109, after SLURPoE on Xen).
+//!
+//! ```text
+//!  guest: frontend                                         card, or domain 0: backend
+//!  Frontend::call ----- control page: ring of requests --> Guest: one for each program
+//!                 <---- ring of answers ------------------   |
+//!  Endpoint::post ===== rings in granted pages ==========> Service::turn (millrace_rdma::served)
+//!  memory         ===== granted once, mapped once =======> Domain: an IOTLB of each guest's own
+//! ```
+//!
+//! Control goes through the backend: connections, registration, the names of memory. Data goes past it: a transfer is one copy from pages of
+//! one guest to pages of the other, made by the engine, and no byte of it is anywhere else.
+//!
+//! How pages are granted and how the two sides wake each other is behind two traits, [`Grants`] and [`Maps`]:
+//! * [`memory`]: a file in memory and bells, between two processes.
+//! * [`xen`]: Xen's grants, event channels and XenStore, between two domains.
+//!
+//! Rooms: `page`: the control page. `message`: what stands in its rings. `transport`: the two traits. `guest`, `meeting`, `backend`: the side
+//! outside. `frontend`, `endpoint`: the side of the guest.
+#![deny(unsafe_code)]
+
+mod backend;
+mod endpoint;
+mod error;
+mod frontend;
+mod guest;
+mod meeting;
+pub mod memory;
+pub mod message;
+pub mod page;
+pub mod transport;
+pub mod xen;
+
+pub use backend::{Backend, Limits, Report};
+pub use endpoint::{Config, Endpoint, Part, Region, Transfer};
+pub use error::Error;
+pub use frontend::{Frontend, Status};
+pub use guest::{GuestCounts, Right, Rights};
+pub use millrace_slurpoe::{Access, Address, Completion, Failed, Kind, Told};
+pub use transport::{Arrived, Counts, Door, Event, Granted, Grants, Maps};
+
+/// Bytes of a page: the smallest piece of memory that is granted.
+pub const PAGE: usize = 4096;

@@ -1,0 +1,361 @@
+//! What stands in the rings of a control page: words of 64 bits.
+//!
+//! | Word | Request | Answer, or what is told |
+//! |---|---|---|
+//! | 0 | version (upper half), kind | version, kind: 0 answer, 1 connected, 2 over, 3 told |
+//! | 1 | what the request says, a word for each number | of an answer: number of the error, or 0 |
+//!
+//! A guest has one request at a time, and its answer is the next message of kind 0. Requests for objects of the engine are those of
+//! [`millrace_served::wire`], as they stand there, behind the head.
+
+use crate::page::{MOST_WORDS, VERSION};
+use millrace_dma::Iova;
+use millrace_rdma::memory::ProtectionDomain;
+use millrace_rdma::number::Qpn;
+use millrace_rdma::transport::{Capabilities, Init};
+use millrace_rdma::work::Access;
+use millrace_served::wire::{self, Words};
+use millrace_slurpoe::Address;
+
+/// References of one request: two stand in a word.
+pub const MOST_REFERENCES: usize = 160;
+/// Bytes that can be told at once.
+pub const MOST_TOLD: usize = 200;
+
+/// What a guest asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// First of all. The answer is [`Welcome`].
+    Hello,
+    /// Memory of so many pages, of which these are the next. The answer is how many are known now, and when these are all, where they begin in
+    /// the guest's domain: an IOVA.
+    Grant {
+        /// Pages, all together.
+        pages: u32,
+        /// By which the next are known.
+        references: Vec<u32>,
+    },
+    /// The memory that begins there is mapped no more when this is answered. EBUSY: a ring or a region lies in it.
+    Release(Iova),
+    /// The program's rings begin there. The answer has nothing.
+    Join(Iova),
+    /// A completion queue of that depth, whose ring begins there. The answer is its number.
+    CreateQueue(u32, Iova),
+    /// A region. The answer is its two keys.
+    Register {
+        /// Who may reach it.
+        domain: ProtectionDomain,
+        /// Rights.
+        access: Access,
+        /// Where it begins.
+        at: Iova,
+        /// Bytes.
+        len: u64,
+    },
+    /// An object of the engine, by any request that needs no memory. The answer is that of the engine.
+    Engine(wire::Request),
+    /// An endpoint: of which kind queue pairs are that others ask for. The answer is its address.
+    Open(Init),
+    /// A connection with that endpoint. The answer is the queue pair of this side, and what was granted. ENOENT: there is none.
+    Connect(Address),
+    /// The connection with that endpoint is over.
+    Disconnect(Address),
+    /// A few bytes for the program of that endpoint. EAGAIN: it has not read what was told it before.
+    Tell(Address, Vec<u8>),
+    /// What the backend has counted for this guest. The answer is [`GuestCounts`](crate::GuestCounts).
+    Count,
+}
+
+/// What a guest is told first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Address of the endpoint that it may open.
+    pub address: Address,
+    /// MAC address of the engine.
+    pub mac: Address,
+    /// Pages that it may have mapped.
+    pub pages: u64,
+}
+
+/// What comes from the backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The answer: an error, or what it says.
+    Answer(Result<Vec<u64>, i32>),
+    /// Another endpoint has connected with this one: the queue pair of this side, and what was granted.
+    Connected(Address, Qpn, Capabilities),
+    /// The connection with that endpoint is over.
+    Over(Address),
+    /// What a program has told.
+    Told(Address, Vec<u8>),
+}
+
+mod kind {
+    pub const ANSWER: u32 = 0;
+    pub const CONNECTED: u32 = 1;
+    pub const OVER: u32 = 2;
+    pub const TOLD: u32 = 3;
+}
+
+fn head(kind: u32) -> u64 {
+    u64::from(VERSION) << 32 | u64::from(kind)
+}
+
+fn kind_of(word: u64) -> Option<u32> {
+    (word >> 32 == u64::from(VERSION)).then_some(word as u32)
+}
+
+/// An address as a word.
+pub fn word_of(address: Address) -> u64 {
+    address.0.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+/// The other way round; `None`: it is none.
+pub fn address_of(word: u64) -> Option<Address> {
+    let [0, 0, address @ ..] = word.to_be_bytes() else { return None };
+    Some(Address(address))
+}
+
+fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks(8).map(|part| {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        u64::from_le_bytes(word)
+    })
+}
+
+fn bytes_of(len: u64, words: &[u64]) -> Option<Vec<u8>> {
+    let len = usize::try_from(len).ok().filter(|len| *len <= MOST_TOLD && words.len() == len.div_ceil(8))?;
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.truncate(len);
+    Some(bytes)
+}
+
+fn engine_words(request: &wire::Request) -> Vec<u64> {
+    words_of(&request.write().bytes()).collect()
+}
+
+fn engine_request(words: &[u64]) -> Option<wire::Request> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    wire::Request::read(Words::from_bytes(&bytes)?)
+}
+
+fn small<T: TryFrom<u64>>(word: u64) -> Option<T> {
+    T::try_from(word).ok()
+}
+
+impl Request {
+    /// What it asks for, for people.
+    pub fn what(&self) -> &'static str {
+        match self {
+            Self::Hello => "the greeting",
+            Self::Grant { .. } => "to map memory",
+            Self::Release(_) => "to give memory back",
+            Self::Join(_) => "the rings",
+            Self::CreateQueue(..) => "a completion queue",
+            Self::Register { .. } => "to register memory",
+            Self::Engine(_) => "a request of the engine",
+            Self::Open(_) => "to open an endpoint",
+            Self::Connect(_) => "to connect",
+            Self::Disconnect(_) => "to disconnect",
+            Self::Tell(..) => "to tell another endpoint something",
+            Self::Count => "to count",
+        }
+    }
+
+    /// As words.
+    pub fn write(&self) -> Vec<u64> {
+        let (kind, more) = match self {
+            Self::Hello => (1, vec![]),
+            Self::Grant { pages, references } => {
+                let pair = |pair: &[u32]| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32;
+                let mut words = vec![u64::from(*pages), references.len() as u64];
+                words.extend(references.chunks(2).map(pair));
+                (2, words)
+            }
+            Self::Release(at) => (3, vec![at.get()]),
+            Self::Join(at) => (4, vec![at.get()]),
+            Self::CreateQueue(depth, at) => (5, vec![u64::from(*depth), at.get()]),
+            Self::Register { domain, access, at, len } => {
+                (6, vec![u64::from(domain.0), u64::from(access.0), at.get(), *len])
+            }
+            Self::Engine(request) => (7, engine_words(request)),
+            Self::Open(init) => (8, engine_words(&wire::Request::CreatePair(*init))),
+            Self::Connect(other) => (9, vec![word_of(*other)]),
+            Self::Disconnect(other) => (10, vec![word_of(*other)]),
+            Self::Tell(other, bytes) => {
+                let mut words = vec![word_of(*other), bytes.len() as u64];
+                words.extend(words_of(bytes));
+                (11, words)
+            }
+            Self::Count => (12, vec![]),
+        };
+        [vec![head(kind)], more].concat()
+    }
+
+    /// From words; `None`: they are no request.
+    pub fn read(words: &[u64]) -> Option<Self> {
+        let (first, more) = words.split_first()?;
+        Some(match (kind_of(*first)?, more) {
+            (1, []) => Self::Hello,
+            (2, [pages, count, references @ ..]) => {
+                let count = usize::try_from(*count).ok().filter(|count| (1..=MOST_REFERENCES).contains(count))?;
+                let mut all: Vec<u32> = references.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]).collect();
+                if references.len() != count.div_ceil(2) || all[count..].iter().any(|rest| *rest != 0) {
+                    return None;
+                }
+                all.truncate(count);
+                Self::Grant { pages: small(*pages)?, references: all }
+            }
+            (3, [at]) => Self::Release(Iova::new(*at)),
+            (4, [at]) => Self::Join(Iova::new(*at)),
+            (5, [depth, at]) => Self::CreateQueue(small(*depth)?, Iova::new(*at)),
+            (6, [domain, access, at, len]) => Self::Register {
+                domain: ProtectionDomain(small(*domain)?),
+                access: Access(small(*access)?),
+                at: Iova::new(*at),
+                len: *len,
+            },
+            (7, more) => Self::Engine(engine_request(more)?),
+            (8, more) => match engine_request(more)? {
+                wire::Request::CreatePair(init) => Self::Open(init),
+                _ => return None,
+            },
+            (9, [other]) => Self::Connect(address_of(*other)?),
+            (10, [other]) => Self::Disconnect(address_of(*other)?),
+            (11, [other, len, bytes @ ..]) => Self::Tell(address_of(*other)?, bytes_of(*len, bytes)?),
+            (12, []) => Self::Count,
+            _ => return None,
+        })
+    }
+}
+
+impl Welcome {
+    /// As words of an answer.
+    pub fn write(&self) -> Vec<u64> {
+        vec![word_of(self.address), word_of(self.mac), self.pages]
+    }
+
+    /// The other way round.
+    pub fn read(words: &[u64]) -> Option<Self> {
+        let &[address, mac, pages] = words else { return None };
+        Some(Self { address: address_of(address)?, mac: address_of(mac)?, pages })
+    }
+}
+
+/// A queue pair, and what was granted, as words of an answer.
+pub fn pair_words(qpn: Qpn, granted: &Capabilities) -> [u64; 6] {
+    let Capabilities { send_requests, receive_requests, send_pieces, receive_pieces, inline } = *granted;
+    [qpn.value(), send_requests, receive_requests, send_pieces, receive_pieces, inline].map(u64::from)
+}
+
+/// The other way round.
+pub fn read_pair(words: &[u64]) -> Option<(Qpn, Capabilities)> {
+    let &[qpn, send_requests, receive_requests, send_pieces, receive_pieces, inline] = words else { return None };
+    let granted = Capabilities {
+        send_requests: small(send_requests)?,
+        receive_requests: small(receive_requests)?,
+        send_pieces: small(send_pieces)?,
+        receive_pieces: small(receive_pieces)?,
+        inline: small(inline)?,
+    };
+    Some((small(qpn).filter(|qpn| *qpn <= 0xff_ffff).map(Qpn::new)?, granted))
+}
+
+impl Message {
+    /// As words.
+    pub fn write(&self) -> Vec<u64> {
+        match self {
+            Self::Answer(Ok(words)) => [&[head(kind::ANSWER), 0], &words[..]].concat(),
+            Self::Answer(Err(errno)) => vec![head(kind::ANSWER), u64::from(errno.unsigned_abs().max(1))],
+            Self::Connected(other, qpn, granted) => {
+                [&[head(kind::CONNECTED), word_of(*other)], &pair_words(*qpn, granted)[..]].concat()
+            }
+            Self::Over(other) => vec![head(kind::OVER), word_of(*other)],
+            Self::Told(from, bytes) => {
+                let mut words = vec![head(kind::TOLD), word_of(*from), bytes.len() as u64];
+                words.extend(words_of(bytes));
+                words
+            }
+        }
+    }
+
+    /// From words; `None`: they are no message.
+    pub fn read(words: &[u64]) -> Option<Self> {
+        let (first, more) = words.split_first()?;
+        Some(match (kind_of(*first)?, more) {
+            (kind::ANSWER, [0, more @ ..]) => Self::Answer(Ok(more.to_vec())),
+            (kind::ANSWER, [errno]) => Self::Answer(Err(small(*errno)?)),
+            (kind::CONNECTED, [other, pair @ ..]) => {
+                let (qpn, granted) = read_pair(pair)?;
+                Self::Connected(address_of(*other)?, qpn, granted)
+            }
+            (kind::OVER, [other]) => Self::Over(address_of(*other)?),
+            (kind::TOLD, [from, len, bytes @ ..]) => Self::Told(address_of(*from)?, bytes_of(*len, bytes)?),
+            _ => return None,
+        })
+    }
+}
+
+// The longest of each: references, the attributes of a queue pair, what is told.
+const _: () = assert!(3 + MOST_REFERENCES / 2 <= MOST_WORDS && 2 + wire::MOST_WORDS <= MOST_WORDS);
+const _: () = assert!(3 + MOST_TOLD / 8 <= MOST_WORDS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_rdma::number::Key;
+    use millrace_rdma::wire::Service;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn requests_and_messages_come_as_they_went(
+            kind in 0usize..12, a: u32, b: u32, wide: [u64; 2], mac: [u8; 6],
+            references in prop::collection::vec(any::<u32>(), 1..=MOST_REFERENCES),
+            bytes in prop::collection::vec(any::<u8>(), 0..=MOST_TOLD),
+        ) {
+            let (other, at) = (Address(mac), Iova::new(wide[0]));
+            let granted = Capabilities { send_requests: a, receive_requests: b, send_pieces: 1, receive_pieces: 2, inline: 3 };
+            let init = Init {
+                service: Service::ReliableConnection, general: false, domain: ProtectionDomain(a), send_queue: a, receive_queue: b,
+                shared_receive_queue: None, capabilities: granted, signal_all: false, context: 0,
+            };
+            let all = [
+                Request::Hello, Request::Grant { pages: a, references }, Request::Release(at), Request::Join(at),
+                Request::CreateQueue(a, at),
+                Request::Register { domain: ProtectionDomain(a), access: Access(b), at, len: wide[1] },
+                Request::Engine(wire::Request::Deregister(Key::new(a))), Request::Open(init), Request::Connect(other),
+                Request::Disconnect(other), Request::Tell(other, bytes.clone()), Request::Count,
+            ];
+            let words = all[kind].write();
+            prop_assert!(words.len() <= MOST_WORDS);
+            prop_assert_eq!(Request::read(&words), Some(all[kind].clone()));
+            prop_assert_eq!(Request::read(&[&words[..], &[1]].concat()), None, "one that is too long");
+            prop_assert_eq!(Request::read(&words[..words.len() - 1]).filter(|_| words.len() > 1), None, "one that was cut");
+            let mut older = words;
+            older[0] ^= 1 << 40;
+            prop_assert_eq!(Request::read(&older), None, "another version");
+
+            let qpn = Qpn::new(a & 0xff_ffff);
+            for message in [
+                Message::Answer(Ok(wide.to_vec())), Message::Answer(Err(12)), Message::Connected(other, qpn, granted),
+                Message::Over(other), Message::Told(other, bytes),
+            ] {
+                prop_assert_eq!(Message::read(&message.write()), Some(message));
+            }
+        }
+
+        /// Whatever stands there, reading it is all that happens; what is a request is written as the same words.
+        #[test]
+        fn nonsense_is_refused(kind in 0u64..14, words in prop::collection::vec(0u64..9, 0..MOST_WORDS)) {
+            let all = [vec![u64::from(VERSION) << 32 | kind], words].concat();
+            if let Some(request) = Request::read(&all) {
+                prop_assert_eq!(request.write(), all.clone());
+            }
+            let _ = Message::read(&all);
+        }
+    }
+}

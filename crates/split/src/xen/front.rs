@@ -1,0 +1,106 @@
+//! The guest's side.
+
+use super::store::Store;
+use super::{BACKEND, PLACE, device, sys};
+use crate::page::{GUEST_LIVES, VERSION};
+use crate::transport::{Counts, Granted, Grants};
+use crate::{Error, PAGE};
+use millrace_dma::Window;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::OFlags;
+use rustix::io::{Errno, read, write};
+use std::time::Duration;
+
+/// A program in a domain of Xen that grants pages to domain 0.
+pub struct XenGrants {
+    gntalloc: OwnedFd,
+    evtchn: OwnedFd,
+    port: u32,
+    counts: Counts,
+}
+
+/// Tells the backend in domain 0 that this program is there: the transport, and the control page.
+///
+/// `prepare` is called with the control page before anybody else has it.
+///
+/// # Errors
+/// [`Error`].
+pub fn connect<T>(
+    prepare: impl FnOnce(&Window) -> Result<T, Error>,
+) -> Result<(XenGrants, Granted, T), Error> {
+    let mut store = Store::open()?;
+    let gntalloc = device("gntalloc", OFlags::empty())?;
+    let evtchn = device("evtchn", OFlags::NONBLOCK)?;
+    let port = sys::bind_unbound(&evtchn, BACKEND).map_err(Error::system("cannot make an event channel"))?;
+    // Three devices, and the channel.
+    let counts = Counts { system_calls: 4, hypercalls: 1, ..Counts::default() };
+    let mut grants = XenGrants { gntalloc, evtchn, port, counts };
+    let control = grants.grant(1)?;
+    let prepared = prepare(&control.window)?;
+    sys::notify_of_unmap(&grants.gntalloc, control.place + GUEST_LIVES as u64, port)
+        .map_err(Error::system("cannot have the backend told of the end of this program"))?;
+    let entry = format!("{PLACE}/{}", std::process::id() & 0xffff);
+    let says = format!("{} {port} {VERSION}", control.references[0]);
+    store.write(&entry, &says).map_err(Error::system(format!("cannot write {entry} in XenStore")))?;
+    // One that notes the end, and a request and its answer.
+    grants.counts.system_calls += 4;
+    Ok((grants, control, prepared))
+}
+
+impl Grants for XenGrants {
+    fn grant(&mut self, pages: u32) -> Result<Granted, Error> {
+        let few = format!(
+            "cannot grant {pages} pages; as many as there may be are in /sys/module/xen_gntalloc/parameters/limit, which can be written"
+        );
+        let (place, references) = sys::allocate(&self.gntalloc, BACKEND, pages).map_err(Error::system(few))?;
+        let window = Window::of_device(&self.gntalloc, place, pages as usize * PAGE)?;
+        self.counts.system_calls += 2;
+        self.counts.pages += u64::from(pages);
+        Ok(Granted { window, references, place })
+    }
+
+    fn end(&mut self, granted: Granted) {
+        let (place, pages) = (granted.place, granted.references.len() as u32);
+        drop(granted);
+        // If not, they are granted until this process ends.
+        let _ = sys::deallocate(&self.gntalloc, place, pages);
+        self.counts.system_calls += 2;
+    }
+
+    fn ring(&mut self) {
+        // Nobody is bound to it yet, or no more: there is nobody to be woken.
+        let _ = sys::notify(&self.evtchn, self.port);
+        self.counts.system_calls += 1;
+        self.counts.hypercalls += 1;
+        self.counts.rung += 1;
+    }
+
+    fn wait(&mut self, most: Duration) -> Result<(), Error> {
+        let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        let ready = poll(&mut [PollFd::new(&self.evtchn, PollFlags::IN)], Some(&most));
+        self.counts.system_calls += 1;
+        if matches!(ready, Ok(1)) {
+            self.counts.system_calls += hear(&self.evtchn);
+            self.counts.heard += 1;
+        }
+        Ok(())
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts
+    }
+}
+
+/// Takes the events that have come, and lets more come. System calls that it took.
+pub(super) fn hear(evtchn: &OwnedFd) -> u64 {
+    let mut ports = [0; 64];
+    match read(evtchn, &mut ports[..]) {
+        Ok(len) if len > 0 => {
+            // The same ports: they were masked until now.
+            let _: Result<usize, Errno> = write(evtchn, &ports[..len]);
+            2
+        }
+        _ => 1,
+    }
+}

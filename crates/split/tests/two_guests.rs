@@ -1,0 +1,302 @@
+//! Two programs and a backend, by the transport between processes: what the protocol promises, and what a guest that does harm gets.
+
+use millrace_dma::{Iova, Ordering};
+use millrace_rdma::memory::ProtectionDomain;
+use millrace_served::wire;
+use millrace_split::message::Request;
+use millrace_split::page::GuestSide;
+use millrace_split::{
+    Access, Address, Backend, Config, Door, Endpoint, Error, Failed, Frontend, Grants, Kind, Limits, PAGE, Report, Right,
+    Rights, Transfer, memory,
+};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A backend on a thread of its own.
+struct Running {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    reports: Arc<Mutex<Vec<Report>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(limits: Limits) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("split.sock");
+        let (stop, reports): (Arc<AtomicBool>, Arc<Mutex<Vec<Report>>>) = Default::default();
+        let doors: Vec<Box<dyn Door>> = vec![Box::new(memory::MemoryDoor::at(path.clone()).unwrap())];
+        let (until, told) = (stop.clone(), reports.clone());
+        let thread = std::thread::spawn(move || {
+            let mut backend = Backend::new(limits, doors);
+            backend.run(&|| until.load(Ordering::Relaxed), |report| told.lock().unwrap().push(report.clone()));
+        });
+        Self { _folder: folder, path, stop, reports, thread: Some(thread) }
+    }
+
+    fn place(&self) -> String {
+        self.path.to_str().unwrap().to_owned()
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::open(&Config { place: self.place(), depth: 64 }).unwrap()
+    }
+
+    fn left(&self, address: Address) -> Option<(bool, millrace_split::GuestCounts)> {
+        self.reports.lock().unwrap().iter().find_map(|report| match report {
+            Report::Left { address: gone, was_put_out, counts, .. } if *gone == address => Some((*was_put_out, *counts)),
+            _ => None,
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn done(endpoint: &Endpoint) -> millrace_split::Completion {
+    endpoint.wait(SOON).unwrap().expect("nothing has ended")
+}
+
+#[test]
+fn bytes_are_copied_once_between_pages_that_are_granted_once() {
+    let backend = Running::start(Limits::default());
+    let (one, other) = (backend.endpoint(), backend.endpoint());
+    const LEN: usize = 3 << 20;
+    let ours = one.allocate(LEN, Access::LOCAL).unwrap();
+    let theirs = other.allocate(LEN, Access::ALL).unwrap();
+    one.connect(other.address(), SOON).unwrap();
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at * 7 % 251) as u8).collect();
+    ours.store(0, &bytes).unwrap();
+    let before = one.status().unwrap();
+    let part = |offset, len| ours.part(offset, len).unwrap();
+    one.post(other.address(), &[Transfer::write(part(0, LEN as u32), theirs.key(), 0)], 7).unwrap();
+    let ended = done(&one);
+    assert_eq!((ended.token, ended.kind, ended.failed, ended.other), (7, Kind::Write, None, other.address()));
+    let mut found = vec![0; LEN];
+    theirs.load(0, &mut found).unwrap();
+    assert!(found == bytes);
+    let spent = one.status().unwrap();
+    let backend_spent = spent.backend.since(&before.backend);
+    assert_eq!((backend_spent.copied, backend_spent.packets), (LEN as u64, 0), "one copy, and none on the way");
+    assert_eq!(backend_spent.transport.pages, 0, "no page is mapped for it");
+    assert_eq!(spent.frontend.since(&before.frontend).pages, 0);
+    // Back, to other places, several by one doorbell.
+    theirs.store(0, &vec![9; 5000]).unwrap();
+    let reads: Vec<_> = (0..4).map(|n| Transfer::read(part(n * 1000, 500), theirs.key(), 4999 - n)).collect();
+    one.post(other.address(), &reads, 8).unwrap();
+    let ended = done(&one);
+    assert_eq!((ended.token, ended.kind, ended.failed, ended.index), (8, Kind::Read, None, 3));
+    let mut found = [0; 500];
+    ours.load(0, &mut found).unwrap();
+    assert_eq!((found[0], found[1]), (9, bytes[5000]));
+}
+
+#[test]
+fn messages_and_a_few_bytes_come_as_well() {
+    let backend = Running::start(Limits::default());
+    let (one, other) = (backend.endpoint(), backend.endpoint());
+    one.connect(other.address(), SOON).unwrap();
+    one.tell(other.address(), b"the key is under the mat").unwrap();
+    let told = other.told(SOON).unwrap().unwrap();
+    assert_eq!((told.from, &told.bytes[..]), (one.address(), &b"the key is under the mat"[..]));
+    assert!(matches!(one.tell(other.address(), &[0; 201]), Err(Error::Told(201))));
+    let (mine, theirs) = (one.allocate(PAGE, Access::LOCAL).unwrap(), other.allocate(PAGE, Access::LOCAL).unwrap());
+    other.receive(one.address(), theirs.part(100, 200).unwrap(), 5).unwrap();
+    mine.store(0, b"message").unwrap();
+    one.post(other.address(), &[Transfer::send(mine.part(0, 7).unwrap())], 6).unwrap();
+    let (sent, came) = (done(&one), done(&other));
+    assert_eq!((sent.token, sent.kind, sent.failed), (6, Kind::Send, None));
+    assert_eq!((came.token, came.kind, came.failed, came.len), (5, Kind::Receive, None, 7));
+    let mut found = [0; 7];
+    theirs.load(100, &mut found).unwrap();
+    assert_eq!(&found, b"message");
+}
+
+#[test]
+fn what_is_not_granted_registered_or_allowed_is_not_reached() {
+    let backend = Running::start(Limits::default());
+    let (one, other, third) = (backend.endpoint(), backend.endpoint(), backend.endpoint());
+    let ours = one.allocate(PAGE, Access::LOCAL).unwrap();
+    let readable = other.allocate(PAGE, Access { local: true, write: false, read: true }).unwrap();
+    let of_third = third.allocate(PAGE, Access::ALL).unwrap();
+    for (key, offset) in [(readable.key(), 0), (of_third.key(), 0), (readable.key() ^ 0x100, 0)] {
+        one.connect(other.address(), SOON).unwrap();
+        one.post(other.address(), &[Transfer::write(ours.part(0, 8).unwrap(), key, offset)], 1).unwrap();
+        assert_eq!(done(&one).failed, Some(Failed::RemoteAccess), "key {key:#x}");
+        one.disconnect(other.address()).unwrap();
+    }
+    one.connect(other.address(), SOON).unwrap();
+    let behind = Transfer::read(ours.part(0, 8).unwrap(), readable.key(), PAGE as u64 - 7);
+    one.post(other.address(), &[behind], 1).unwrap();
+    assert_eq!(done(&one).failed, Some(Failed::RemoteAccess), "one byte too far");
+    // Memory is the guest's own again when nothing lies in it, and not before.
+    let (address, key) = (other.address(), readable.key());
+    drop(readable);
+    one.disconnect(address).unwrap();
+    one.connect(address, SOON).unwrap();
+    one.post(address, &[Transfer::read(ours.part(0, 8).unwrap(), key, 0)], 1).unwrap();
+    assert_eq!(done(&one).failed, Some(Failed::RemoteAccess), "what was given back");
+}
+
+#[test]
+fn a_program_that_dies_takes_nobody_with_it() {
+    let backend = Running::start(Limits::default());
+    let (one, third) = (backend.endpoint(), backend.endpoint());
+    let other = backend.endpoint();
+    let address = other.address();
+    let ours = one.allocate(PAGE, Access::LOCAL).unwrap();
+    let theirs = other.allocate(PAGE, Access::ALL).unwrap();
+    let of_third = third.allocate(PAGE, Access::ALL).unwrap();
+    one.connect(address, SOON).unwrap();
+    one.connect(third.address(), SOON).unwrap();
+    let key = theirs.key();
+    // Waits for a buffer that never comes.
+    one.post(address, &[Transfer::send(ours.part(0, 8).unwrap())], 1).unwrap();
+    // As when it is killed: its descriptors are closed, and nothing is said.
+    std::mem::forget(theirs);
+    drop(other);
+    let ended = done(&one);
+    assert!(matches!(ended.failed, Some(Failed::Flushed | Failed::Unreachable)), "{ended:?}");
+    assert_eq!((ended.token, ended.other), (1, address));
+    until("its place is free", || backend.left(address).is_some());
+    assert!(matches!(
+        one.post(address, &[Transfer::write(ours.part(0, 8).unwrap(), key, 0)], 2),
+        Err(Error::NotConnected(_))
+    ));
+    assert!(matches!(one.connect(address, Duration::ZERO), Err(Error::NoEndpoint(_))));
+    one.post(third.address(), &[Transfer::write(ours.part(0, 8).unwrap(), of_third.key(), 0)], 3).unwrap();
+    assert_eq!((done(&one).token, one.peers().unwrap()), (3, vec![third.address()]));
+}
+
+#[test]
+fn a_backend_that_ends_is_an_error_and_no_hang() {
+    let backend = Running::start(Limits::default());
+    let one = backend.endpoint();
+    drop(backend);
+    let waited = (0..100).find_map(|_| one.wait(Duration::from_millis(100)).err());
+    assert!(matches!(waited, Some(Error::Gone)), "{waited:?}");
+    assert!(matches!(one.status(), Err(Error::Gone)));
+    assert!(one.allocate(PAGE, Access::ALL).is_err());
+}
+
+#[test]
+fn a_guest_has_what_its_quota_and_its_rights_allow() {
+    let engine = Limits::default().engine;
+    let rights = Rights::of(&[Right::Memory, Right::Connect]);
+    let backend = Running::start(Limits { pages: 64, pieces: 4, rights, guests: 2, engine });
+    let one = backend.endpoint();
+    assert!(matches!(one.allocate(64 * PAGE, Access::ALL), Err(Error::Refused { errno: 122, .. })), "too many pages");
+    let memory = one.allocate(8 * PAGE, Access::ALL).unwrap();
+    assert!(matches!(one.allocate(33 * PAGE, Access::ALL), Err(Error::Refused { .. })));
+    drop(memory);
+    drop(one.allocate(8 * PAGE, Access::ALL).unwrap());
+    assert!(matches!(one.tell(Address([2; 6]), b"x"), Err(Error::Right(Right::Tell))));
+    let mut other = Frontend::call_at(&backend.place()).unwrap();
+    let pair = Request::Engine(wire::Request::CreateShared(ProtectionDomain(0), 1, 1));
+    assert!(matches!(other.ask(&pair), Err(Error::Right(Right::Engine))));
+    assert!(Frontend::call_at(&backend.place()).is_err(), "a third guest");
+    drop(other);
+    until("a place is free again", || Frontend::call_at(&backend.place()).is_ok());
+}
+
+#[test]
+fn addresses_outside_and_memory_in_use_are_refused_and_counted() {
+    let backend = Running::start(Limits::default());
+    let mut guest = Frontend::call_at(&backend.place()).unwrap();
+    let errno = |refused: Result<Vec<u64>, Error>| match refused {
+        Err(Error::Refused { errno, .. }) => errno,
+        other => panic!("{other:?}"),
+    };
+    let (at, _) = guest.share(2 * PAGE).unwrap();
+    let domain = ProtectionDomain(guest.engine(wire::Request::CreateDomain).unwrap()[0] as u32);
+    let mut register = |at: u64, len: u64| {
+        guest.ask(&Request::Register { domain, access: Access::ALL.bits(), at: Iova::new(at), len })
+    };
+    let end = at.get() + 2 * PAGE as u64;
+    for (at, len) in [(0, 1), (end, 1), (end - 1, 2), (at.get(), u64::MAX), (u64::MAX, 2)] {
+        assert_eq!(errno(register(at, len)), 14, "{at:#x}, {len}");
+    }
+    let keys = register(at.get() + 1, 4096).unwrap();
+    assert_eq!(guest.status().unwrap().backend.faults, 5);
+    assert_eq!(errno(guest.ask(&Request::Release(at))), 16, "a region lies there");
+    assert_eq!(errno(guest.ask(&Request::Release(Iova::new(at.get() + 4096)))), 2);
+    guest.engine(wire::Request::Deregister(millrace_rdma::number::Key::new(keys[0] as u32))).unwrap();
+    let pages = guest.status().unwrap().backend.pages;
+    guest.release(at).unwrap();
+    assert_eq!(guest.status().unwrap().backend.pages, pages - 2);
+    assert_eq!(errno(guest.ask(&Request::Join(Iova::new(at.get())))), 106, "it has joined");
+    for references in [vec![u32::MAX], (0..9).map(|page| page * 2).collect::<Vec<_>>()] {
+        let pages = references.len() as u32;
+        assert_eq!(errno(guest.ask(&Request::Grant { pages, references })), 22, "no pages of the file, or too far apart");
+    }
+    assert_eq!(guest.status().unwrap().backend.refused, 10);
+}
+
+/// Whatever a guest writes into its control page and its rings: it is put out at most, and others go on.
+#[test]
+fn nonsense_puts_out_whoever_writes_it() {
+    let backend = Running::start(Limits::default());
+    let (one, other) = (backend.endpoint(), backend.endpoint());
+    let (ours, theirs) = (one.allocate(PAGE, Access::LOCAL).unwrap(), other.allocate(PAGE, Access::ALL).unwrap());
+    one.connect(other.address(), SOON).unwrap();
+    let mut number = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move || {
+        number ^= number << 13;
+        number ^= number >> 7;
+        number ^= number << 17;
+        number
+    };
+    for round in 0..24 {
+        let kept = Mutex::new(None);
+        let (mut grants, _page, mut side) = memory::connect(&backend.path, |page| {
+            *kept.lock().unwrap() = Some(page.clone());
+            Ok(GuestSide::new(page)?)
+        })
+        .unwrap();
+        let page = kept.into_inner().unwrap().unwrap();
+        // Half of them behave at first, so that what comes then has rings to be written to.
+        if round % 2 == 0 {
+            assert!(side.requests.send(&Request::Hello.write()));
+            grants.ring();
+            until("an answer", || side.answers.has_more());
+        }
+        for _ in 0..400 {
+            let at = random() as usize % (PAGE / 8) * 8;
+            let word = if random() & 1 == 0 { random() } else { random() & 0xff_0000_00ff };
+            page.word64(at).unwrap().store(word, Ordering::Relaxed);
+        }
+        grants.ring();
+        one.post(other.address(), &[Transfer::write(ours.part(0, 8).unwrap(), theirs.key(), 0)], round).unwrap();
+        let ended = done(&one);
+        assert_eq!((ended.token, ended.failed), (round, None));
+    }
+    // A message that is none, where one is expected.
+    let mut guest = Frontend::call_at(&backend.place()).unwrap();
+    let address = guest.welcome().address;
+    let (mut grants, page, mut side) = memory::connect(&backend.path, |page| Ok(GuestSide::new(page)?)).unwrap();
+    assert!(side.requests.send(&[1, 2, 3]));
+    grants.ring();
+    until("it is put out", || !side.is_served() && backend.reports.lock().unwrap().iter().any(|report| {
+        matches!(report, Report::Left { was_put_out: true, .. })
+    }));
+    assert!(guest.status().is_ok() && backend.left(address).is_none());
+    drop(page);
+}
