@@ -191,10 +191,10 @@ if ! find_rust; then
     exit 1
 fi
 command -v cc >/dev/null || { echo "setup: there is no C compiler (cc), which the linker needs" >&2; exit 1; }
-# For the tests with a virtual machine: the usual kernel, one with RDMA, one with PPP, one with ESP, and one with all of networks. The lists of packages may be old.
+# For the tests with a virtual machine: the usual kernel, one with RDMA, one with PPP, one with ESP, one with all of networks, and Xen. The lists of packages may be old.
 if [ "$purpose" = --test ] && command -v qemu-system-x86_64 >/dev/null; then
     scripts=$(dirname "$0")
-    for kind in "" rxe ppp ipsec router; do
+    for kind in "" rxe ppp ipsec router xen; do
         folder=$target/guest${kind:+-$kind}
         [ ! -e "$folder/vmlinuz" ] || continue
         echo "setup: downloading a kernel for virtual machines into $folder"

@@ -9,8 +9,8 @@ use millrace_tool::options::Shared;
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
     agent, card, clients, clock, completions, explain, flow, forward, generate, locks, loopback_hw, man, message,
-    metrics, pktgen, ports, pppoe, rdma, read, receive, regs, router, schedule, send, socket, stats, transmit, verbs,
-    workers,
+    metrics, pktgen, ports, pppoe, rdma, read, receive, regs, router, schedule, send, socket, split, stats, transmit,
+    verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -62,6 +62,9 @@ const USES: &Uses = &[
     (&["forward"], &["device", "queue", "engine", "count", "burst", "poll", "json"]),
     (&["verbs"], &["device"]),
     (&["rdma"], &["count", "json"]),
+    (&["split", "serve"], &["count", "json"]),
+    (&["split", "drive"], &["count", "json"]),
+    (&["split"], &["json"]),
     (&["message", "listen"], &["count", "json"]),
     (&["message", "send"], &["count", "json"]),
     (&["message", "latency"], &["count", "json"]),
@@ -120,6 +123,8 @@ const COUNTS: &[(&[&str], &str)] = &[
     (&["rdma", "regions"], LOOKS),
     (&["rdma", "iotlb"], LOOKS),
     (&["rdma", "stats"], LOOKS),
+    (&["split", "serve"], "Connections to serve, such as 1 [default: until Ctrl-C]"),
+    (&["split", "drive"], "Operations of each size and kind, such as 1000 [default: 100]"),
     (&["message", "listen"], "Senders to listen to, such as 1 [default: until Ctrl-C]"),
     (&["message", "send"], "Messages to send, such as 1000, 10M or 1e6 [default: 1000]"),
     (&["message", "latency"], "Messages to send there and back, such as 1000, 10M or 1e6"),
@@ -207,6 +212,8 @@ Examples:
     Verbs(verbs::VerbsArgs),
     /// Show queue pairs, regions and counters of verbs programs
     Rdma(rdma::RdmaArgs),
+    /// Let programs in guests use an RDMA engine outside, by memory that they grant: Xen, or processes
+    Split(split::SplitArgs),
     /// Send messages between programs of this host, by name; measure what they cost
     Message(message::MessageArgs),
     /// Run a TCP program whose connections on this host go through shared memory

@@ -26,12 +26,7 @@ impl From<Words> for Answer {
 ///
 /// # Errors
 /// [`ServeError`]; also for what only the owner of the thread can answer: greetings, addresses, services.
-pub fn answer(
-    service: &mut Service,
-    of: Number,
-    request: Request,
-    fds: &[OwnedFd],
-) -> Result<Answer, ServeError> {
+pub fn answer(service: &mut Service, of: Number, request: Request, fds: &[OwnedFd]) -> Result<Answer, ServeError> {
     let number = |number: u32| Ok(Words::answer(&[number.into()]).into());
     let done = |()| Words::answer(&[]).into();
     let left = |left| Answer { remains: Some(left), ..Words::answer(&[]).into() };

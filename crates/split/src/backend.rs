@@ -3,11 +3,11 @@
 //! One thread, which never waits for a guest: one request of each at a look, answers without waiting, and what a guest has left is unmapped by
 //! another thread. It turns while something moves, and sleeps otherwise.
 
+use crate::Address;
 use crate::guest::{Guest, GuestCounts, Rights, right_for};
 use crate::meeting::Link;
 use crate::message::{Message, Request};
 use crate::transport::{Arrived, Door, Event};
-use crate::Address;
 use millrace_rdma::engine::Options;
 use millrace_rdma::memory::Refused;
 use millrace_rdma::number::{Gid, Moment, Qpn};
@@ -331,7 +331,7 @@ impl Backend {
     }
 
     fn sleep(&mut self, next: Option<Moment>) {
-        let nothing = self.guests.iter().fold(true, |nothing, guest| guest.control.requests.doze() && nothing);
+        let nothing = self.guests.iter().all(|guest| guest.control.requests.doze());
         let is_busy = self.guests.iter().any(|guest| guest.waiting.is_some());
         let mut most = LONGEST;
         if let Some(next) = next {

@@ -8,7 +8,7 @@ use millrace_dma::{Iova, Window};
 use millrace_rdma::memory::ProtectionDomain;
 use millrace_rdma::number::{Key, Qpn};
 use millrace_rdma::served::{Full, queue_lines, ring_len};
-use millrace_rdma::transport::{Capabilities, Init};
+use millrace_rdma::transport::{Capabilities, Event, Init};
 use millrace_rdma::wire::Service;
 use millrace_rdma::work::{Completion as Ended, Data, Flags, Operation, Piece, Request as Posted};
 use millrace_served::wire;
@@ -94,7 +94,9 @@ impl Transfer {
             let at = u64::from(number) * u64::from(AT_ONCE);
             let piece = Piece { address: offset + at, len: (len - number * AT_ONCE).min(AT_ONCE), lkey: key };
             let operation = match to {
-                Far::Write(rkey, offset) => Operation::Write { address: offset.wrapping_add(at), rkey, immediate: None },
+                Far::Write(rkey, offset) => {
+                    Operation::Write { address: offset.wrapping_add(at), rkey, immediate: None }
+                }
                 Far::Read(rkey, offset) => Operation::Read { address: offset.wrapping_add(at), rkey },
                 Far::Send => Operation::Send,
             };
@@ -126,6 +128,8 @@ struct Inner {
     others: HashMap<Qpn, Address>,
     chains: HashMap<u32, Chain>,
     next: u32,
+    /// The next completion makes an event: asked for, and not come yet.
+    is_armed: bool,
     told: VecDeque<Told>,
     ended: VecDeque<Completion>,
 }
@@ -199,6 +203,7 @@ impl Endpoint {
             others: HashMap::new(),
             chains: HashMap::new(),
             next: 0,
+            is_armed: false,
             told: VecDeque::new(),
             ended: VecDeque::new(),
         };
@@ -297,7 +302,7 @@ impl Endpoint {
     /// # Errors
     /// As those of [`Endpoint::poll`].
     pub fn wait(&self, patience: Duration) -> Result<Option<Completion>, Error> {
-        lock(&self.inner).wait(patience, Inner::poll)
+        lock(&self.inner).wait(patience, true, Inner::poll)
     }
 
     /// Tells another endpoint's program up to 200 bytes.
@@ -317,7 +322,7 @@ impl Endpoint {
     /// # Errors
     /// As those of [`Endpoint::poll`].
     pub fn told(&self, patience: Duration) -> Result<Option<Told>, Error> {
-        lock(&self.inner).wait(patience, |inner| {
+        lock(&self.inner).wait(patience, false, |inner| {
             inner.listen()?;
             Ok(inner.told.pop_front())
         })
@@ -419,10 +424,13 @@ impl Inner {
         self.listen()?;
         let peer = self.peers.get(&other).filter(|peer| !peer.is_over).ok_or(Error::NotConnected(other))?;
         let qpn = peer.qpn;
-        let requests: Vec<_> = (0..).zip(transfers).flat_map(|(index, transfer)| {
-            let (kind, len) = (transfer.kind(), transfer.local.len);
-            transfer.requests().map(move |request| ((kind, len, index), request))
-        }).collect();
+        let requests: Vec<_> = (0..)
+            .zip(transfers)
+            .flat_map(|(index, transfer)| {
+                let (kind, len) = (transfer.kind(), transfer.local.len);
+                transfer.requests().map(move |request| ((kind, len, index), request))
+            })
+            .collect();
         let id = self.next;
         let posted = |number: usize, (operation, piece): &(Operation, Piece)| {
             let last = number + 1 == requests.len();
@@ -436,7 +444,8 @@ impl Inner {
             return Err(Error::Full);
         }
         // A message of one or two lines each, of which the ring has 1024.
-        let pieces: Vec<_> = requests.iter().enumerate().map(|(number, (_, request))| posted(number, request)).collect();
+        let pieces: Vec<_> =
+            requests.iter().enumerate().map(|(number, (_, request))| posted(number, request)).collect();
         let all = pieces.iter().map(|(id, operation, pieces, flags)| Posted {
             id: *id,
             operation: *operation,
@@ -496,10 +505,12 @@ impl Inner {
         Some(Completion { token: chain.token, kind, failed, len, index, other })
     }
 
-    /// Looks for a while, and then sleeps between looks, so long at most.
+    /// Looks for a while, and then sleeps between looks, so long at most. What is looked for may be a completion; otherwise it is something
+    /// that the backend tells, for which nothing has to be asked.
     fn wait<T>(
         &mut self,
         patience: Duration,
+        may_complete: bool,
         look: impl Fn(&mut Self) -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         let until = Instant::now() + patience;
@@ -515,16 +526,23 @@ impl Inner {
                 return Ok(None);
             }
             // The next completion makes an event, and an event wakes who has said that he sleeps.
-            if self.frontend.program.arm(self.queue, false).is_ok_and(|wakes| wakes) {
-                self.frontend.ring();
+            if may_complete && !self.is_armed {
+                let armed = self.frontend.program.arm(self.queue, false);
+                self.is_armed = armed.is_ok();
+                if armed.is_ok_and(|wakes| wakes) {
+                    self.frontend.ring();
+                }
             }
             let program = &self.frontend.program;
-            if program.doze() && self.frontend.doze() && !program.has_completions(self.queue) {
+            let is_idle = program.doze() && self.frontend.doze();
+            if is_idle && !(may_complete && program.has_completions(self.queue)) {
                 self.frontend.sleep(left)?;
             }
             self.frontend.program.awake();
             self.frontend.awake();
-            while self.frontend.program.take_event().map_err(|_| Error::Version)?.is_some() {}
+            while let Some(event) = self.frontend.program.take_event().map_err(|_| Error::Version)? {
+                self.is_armed &= !matches!(event, Event::Completion(_));
+            }
         }
     }
 }

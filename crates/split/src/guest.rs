@@ -71,7 +71,9 @@ impl Rights {
 pub fn right_for(request: &Request) -> Option<Right> {
     match request {
         Request::Hello | Request::Count => None,
-        Request::Grant { .. } | Request::Release(_) | Request::Join(_) | Request::Register { .. } => Some(Right::Memory),
+        Request::Grant { .. } | Request::Release(_) | Request::Join(_) | Request::Register { .. } => {
+            Some(Right::Memory)
+        }
         Request::CreateQueue(..) => None,
         // To make or change something of its own; what is told or ended needs no right.
         Request::Engine(request) => match request {
@@ -116,7 +118,8 @@ impl GuestCounts {
 
     /// The other way round.
     pub fn read(words: &[u64]) -> Option<Self> {
-        let (transport, &[requests, refused, faults, pages, taken, copied, packets]) = words.split_first_chunk::<5>()?
+        let (transport, &[requests, refused, faults, pages, taken, copied, packets]) =
+            words.split_first_chunk::<5>()?
         else {
             return None;
         };

@@ -200,7 +200,8 @@ impl Request {
             (1, []) => Self::Hello,
             (2, [pages, count, references @ ..]) => {
                 let count = usize::try_from(*count).ok().filter(|count| (1..=MOST_REFERENCES).contains(count))?;
-                let mut all: Vec<u32> = references.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]).collect();
+                let mut all: Vec<u32> =
+                    references.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]).collect();
                 if references.len() != count.div_ceil(2) || all[count..].iter().any(|rest| *rest != 0) {
                     return None;
                 }

@@ -6,8 +6,8 @@ use millrace_served::wire;
 use millrace_split::message::Request;
 use millrace_split::page::GuestSide;
 use millrace_split::{
-    Access, Address, Backend, Config, Door, Endpoint, Error, Failed, Frontend, Grants, Kind, Limits, PAGE, Report, Right,
-    Rights, Transfer, memory,
+    Access, Address, Backend, Config, Door, Endpoint, Error, Failed, Frontend, Grants, Kind, Limits, PAGE, Report,
+    Right, Rights, Transfer, memory,
 };
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -50,7 +50,9 @@ impl Running {
 
     fn left(&self, address: Address) -> Option<(bool, millrace_split::GuestCounts)> {
         self.reports.lock().unwrap().iter().find_map(|report| match report {
-            Report::Left { address: gone, was_put_out, counts, .. } if *gone == address => Some((*was_put_out, *counts)),
+            Report::Left { address: gone, was_put_out, counts, .. } if *gone == address => {
+                Some((*was_put_out, *counts))
+            }
             _ => None,
         })
     }
@@ -245,7 +247,11 @@ fn addresses_outside_and_memory_in_use_are_refused_and_counted() {
     assert_eq!(errno(guest.ask(&Request::Join(Iova::new(at.get())))), 106, "it has joined");
     for references in [vec![u32::MAX], (0..9).map(|page| page * 2).collect::<Vec<_>>()] {
         let pages = references.len() as u32;
-        assert_eq!(errno(guest.ask(&Request::Grant { pages, references })), 22, "no pages of the file, or too far apart");
+        assert_eq!(
+            errno(guest.ask(&Request::Grant { pages, references })),
+            22,
+            "no pages of the file, or too far apart"
+        );
     }
     assert_eq!(guest.status().unwrap().backend.refused, 10);
 }
@@ -294,9 +300,15 @@ fn nonsense_puts_out_whoever_writes_it() {
     let (mut grants, page, mut side) = memory::connect(&backend.path, |page| Ok(GuestSide::new(page)?)).unwrap();
     assert!(side.requests.send(&[1, 2, 3]));
     grants.ring();
-    until("it is put out", || !side.is_served() && backend.reports.lock().unwrap().iter().any(|report| {
-        matches!(report, Report::Left { was_put_out: true, .. })
-    }));
+    until("it is put out", || {
+        !side.is_served()
+            && backend
+                .reports
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|report| matches!(report, Report::Left { was_put_out: true, .. }))
+    });
     assert!(guest.status().is_ok() && backend.left(address).is_none());
     drop(page);
 }

@@ -29,6 +29,7 @@ pub mod router;
 pub mod schedule;
 pub mod send;
 pub mod socket;
+pub mod split;
 pub mod stats;
 pub mod transmit;
 pub mod tree;

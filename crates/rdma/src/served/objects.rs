@@ -364,7 +364,7 @@ impl Service {
         let debt = self.give_up(program, &price(before))?;
         let of = self.queues.get_mut(&queue).ok_or(ServeError::Gone)?;
         let ring = core::mem::replace(&mut of.ring, ring);
-        let memory = core::mem::replace(&mut of.memory, Some(memory.without_fd()));
+        let memory = of.memory.replace(memory.without_fd());
         of.depth = depth;
         Ok((shared, Box::new((ring, memory, debt))))
     }

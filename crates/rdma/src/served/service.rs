@@ -268,12 +268,7 @@ impl Service {
         self.enter_with(account, shared, None)
     }
 
-    fn enter_with(
-        &mut self,
-        account: Account,
-        window: &Window,
-        shared: Option<Region>,
-    ) -> Result<Number, ServeError> {
+    fn enter_with(&mut self, account: Account, window: &Window, shared: Option<Region>) -> Result<Number, ServeError> {
         let Amounts { domains, regions, bytes, .. } = self.quota.program;
         let (domains, regions) = (domains as usize, regions as usize);
         let limits = Limits { domains, regions, windows: regions, bytes, ..Limits::default() };

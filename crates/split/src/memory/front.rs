@@ -39,7 +39,8 @@ pub fn connect<T>(
 ) -> Result<(MemoryGrants, Granted, T), Error> {
     let failed = |what: &str| Error::system(format!("{what} {}", path.display()));
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed("a socket for"))?;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed("a socket for"))?;
     let address = SocketAddrUnix::new(path).map_err(failed("the name"))?;
     rustix::net::connect(&socket, &address).map_err(failed("no backend listens at"))?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -111,8 +112,10 @@ impl Grants for MemoryGrants {
     }
 
     fn wait(&mut self, most: Duration) -> Result<(), Error> {
-        let mut fds =
-            [PollFd::new(&self.from_backend, PollFlags::IN), PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP)];
+        let mut fds = [
+            PollFd::new(&self.from_backend, PollFlags::IN),
+            PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP),
+        ];
         let ready = poll(&mut fds, Some(&timespec(most)));
         let [bell, socket] = fds.map(|fd| fd.revents());
         self.counts.system_calls += 1;

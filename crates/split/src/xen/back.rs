@@ -248,7 +248,14 @@ mod tests {
         let id = Id { domain: 3, number: 77 };
         assert_eq!(id.entry(), "/local/domain/3/data/millrace/77");
         assert_eq!(Id::of(&id.entry()), Some(id));
-        for other in ["/local/domain/3/data/millrace", "/local/domain/3/data/millrace/77/x", "/local/domain/3/data/millrace/+77", "/local/domain/70000/data/millrace/1", "@releaseDomain", ""] {
+        for other in [
+            "/local/domain/3/data/millrace",
+            "/local/domain/3/data/millrace/77/x",
+            "/local/domain/3/data/millrace/+77",
+            "/local/domain/70000/data/millrace/1",
+            "@releaseDomain",
+            "",
+        ] {
             assert_eq!(Id::of(other), None, "{other}");
         }
         assert_eq!(read_entry("8 9 1"), Some((8, 9)));

@@ -26,9 +26,7 @@ pub struct XenGrants {
 ///
 /// # Errors
 /// [`Error`].
-pub fn connect<T>(
-    prepare: impl FnOnce(&Window) -> Result<T, Error>,
-) -> Result<(XenGrants, Granted, T), Error> {
+pub fn connect<T>(prepare: impl FnOnce(&Window) -> Result<T, Error>) -> Result<(XenGrants, Granted, T), Error> {
     let mut store = Store::open()?;
     let gntalloc = device("gntalloc", OFlags::empty())?;
     let evtchn = device("evtchn", OFlags::NONBLOCK)?;

@@ -28,6 +28,7 @@ const PLACE: &str = "data/millrace";
 fn device(name: &str, flags: OFlags) -> Result<OwnedFd, Error> {
     let path = format!("/dev/xen/{name}");
     let flags = OFlags::RDWR | OFlags::CLOEXEC | flags;
-    let hint = format!("cannot open {path}; this takes root, in a domain of Xen whose kernel has xen-{name} (modprobe)");
+    let hint =
+        format!("cannot open {path}; this takes root, in a domain of Xen whose kernel has xen-{name} (modprobe)");
     open(&path, flags, Mode::empty()).map_err(Error::system(hint))
 }

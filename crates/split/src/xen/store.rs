@@ -33,7 +33,10 @@ pub struct Store {
 
 /// Bytes that end with a zero, or are parted by zeros.
 fn parts(payload: &[u8]) -> impl Iterator<Item = String> {
-    payload.split(|byte| *byte == 0).filter(|part| !part.is_empty()).map(|part| String::from_utf8_lossy(part).into_owned())
+    payload
+        .split(|byte| *byte == 0)
+        .filter(|part| !part.is_empty())
+        .map(|part| String::from_utf8_lossy(part).into_owned())
 }
 
 fn errno_of(name: &[u8]) -> Errno {
@@ -145,7 +148,8 @@ impl Store {
     /// What has changed, without waiting.
     pub fn take_event(&mut self) -> Option<String> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        while self.events.is_empty() && matches!(poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&now)), Ok(1)) {
+        while self.events.is_empty() && matches!(poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&now)), Ok(1))
+        {
             match self.message() {
                 Ok((kind::EVENT, payload)) => self.note(&payload),
                 Ok(_) => {}

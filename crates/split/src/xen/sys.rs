@@ -1,4 +1,4 @@
-//! Calls to the drivers of Xen. One of the files of this crate that may use `unsafe`; `include/uapi/xen` of Linux has what stands here as numbers.
+//! Calls to the drivers of Xen. One of the files of this crate that may use `unsafe`; the headers of Linux for Xen (evtchn, gntalloc, gntdev) have what stands here as numbers.
 
 use core::ffi::c_ulong;
 use rustix::fd::{AsFd, AsRawFd};
@@ -99,9 +99,15 @@ mod tests {
             return;
         }
         let names = [
-            ("ALLOC_GREF", ALLOCATE), ("DEALLOC_GREF", DEALLOCATE), ("MAP_GRANT_REF", MAP), ("UNMAP_GRANT_REF", UNMAP),
-            ("IOCTL_GNTDEV_SET_UNMAP_NOTIFY", NOTIFY_OF_UNMAP), ("IOCTL_GNTALLOC_SET_UNMAP_NOTIFY", NOTIFY_OF_UNMAP),
-            ("BIND_INTERDOMAIN", BIND_INTERDOMAIN), ("BIND_UNBOUND_PORT", BIND_UNBOUND), ("IOCTL_EVTCHN_NOTIFY", NOTIFY),
+            ("ALLOC_GREF", ALLOCATE),
+            ("DEALLOC_GREF", DEALLOCATE),
+            ("MAP_GRANT_REF", MAP),
+            ("UNMAP_GRANT_REF", UNMAP),
+            ("IOCTL_GNTDEV_SET_UNMAP_NOTIFY", NOTIFY_OF_UNMAP),
+            ("IOCTL_GNTALLOC_SET_UNMAP_NOTIFY", NOTIFY_OF_UNMAP),
+            ("BIND_INTERDOMAIN", BIND_INTERDOMAIN),
+            ("BIND_UNBOUND_PORT", BIND_UNBOUND),
+            ("IOCTL_EVTCHN_NOTIFY", NOTIFY),
         ];
         let prefix = |name: &str| match name {
             name if name.starts_with("IOCTL") => name.to_owned(),
