@@ -67,6 +67,11 @@ impl PassClock {
         self.card()
     }
 
+    /// The card's clock at this tick, which was a moment ago, in ns; `None` while it is being set.
+    pub fn card_at(&self, ticks: u64) -> Option<u64> {
+        self.tsu.look().map(|(timebase, _)| timebase.at(Ticks::new(ticks)).total_nanoseconds())
+    }
+
     /// A number that changes when somebody sets the card's clock or changes its speed.
     #[inline]
     pub fn version(&self) -> u64 {

@@ -297,22 +297,33 @@ impl Stamper {
         }
     }
 
-    /// What goes before the next frame: nothing while the unit is not enabled. All frames of a burst have the time at
-    /// which the lane came to the first of them; a burst is at most 64 frames, and reading the
-    /// clock takes about as long as copying one.
+    /// Whether frames are stamped.
+    #[inline(always)]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// The next frame came at this tick, as its port knows; it did not come later than now.
+    pub fn arrived(&mut self, at: Ticks) {
+        self.stamp(at.min(Ticks::now()));
+    }
+
+    /// What goes before the next frame: nothing while the unit is not enabled. Where the port does not know when each frame came
+    /// ([`Stamper::arrived`]), all frames of a burst have the time at which the lane came to the first of them; a burst is at
+    /// most 64 frames, and reading the clock takes about as long as copying one.
     #[inline(always)]
     pub fn metadata(&mut self) -> &[u8] {
         if !self.enabled {
             return &[];
         }
         if !self.stamped {
-            self.stamp();
+            self.stamp(Ticks::now());
         }
         &self.metadata
     }
 
-    fn stamp(&mut self) {
-        let time = self.timebase.at(Ticks::now());
+    fn stamp(&mut self, at: Ticks) {
+        let time = self.timebase.at(at);
         let metadata = RxMetadata { port: self.port, seconds: time.seconds, nanoseconds: time.nanoseconds() };
         (self.metadata, self.stamped) = (metadata.encode(), true);
     }

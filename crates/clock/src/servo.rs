@@ -34,6 +34,8 @@ enum Stage {
 
 /// Offsets of which the middle one counts: one that comes of a machine that did something else does not.
 const RECENT: usize = 5;
+/// As many offsets are there at least before the clock is stepped because of them.
+const ENOUGH: usize = 3;
 /// How long the oscillator is measured at least, in ns, by how many comparisons, and with how few when it has taken so long.
 const MEASURE: u64 = 1_000_000_000;
 const SAMPLES: usize = 9;
@@ -90,19 +92,26 @@ impl Servo {
         self.recent[self.count % RECENT] = offset;
         self.count += 1;
         let (middle, is_far) = (self.middle(), |offset: i64| offset.unsigned_abs() > self.step_above.unsigned_abs());
-        if is_far(middle) {
+        // Of fewer the middle one may be the one that came late.
+        if is_far(middle) && self.count >= ENOUGH {
             self.stage = Stage::Measuring(Vec::new());
             return Correction::Step(middle.saturating_neg(), self.integral);
         }
         // The middle one of seldom comparisons would come too late.
         let frequent = passed * RECENT as f64 <= self.seconds;
-        if is_far(offset) && !frequent {
+        if is_far(offset) && !frequent || is_far(middle) {
             return Correction::Frequency(self.integral);
         }
         let gain = (1.0 / self.seconds).min(0.7 / passed);
         let us = if frequent { middle } else { offset } as f64 * 1e-3;
         self.integral = self.bounded(self.integral - us * gain * gain / 4.0 * passed);
         Correction::Frequency(self.bounded(self.integral - us * gain))
+    }
+
+    /// The middle one of the last offsets, in ns; `None` while it measures the oscillator, or nothing has been measured since the
+    /// clock was stepped.
+    pub fn offset(&self) -> Option<i64> {
+        (matches!(self.stage, Stage::Leading(_)) && self.count > 0).then(|| self.middle())
     }
 
     fn middle(&self) -> i64 {
@@ -189,6 +198,19 @@ mod tests {
         assert!(is_as_before(ppm), "{ppm}");
         assert!(matches!(sample(3, i64::MIN), Correction::Frequency(ppm) if is_as_before(ppm)));
         assert!(matches!(sample(40, i64::MAX), Correction::Frequency(ppm) if is_as_before(ppm)));
+    }
+
+    #[test]
+    fn one_offset_that_is_far_steps_nothing_not_even_right_behind_a_step() {
+        for late in 0..12 {
+            let mut servo = Servo::new(1_000_000, 500.0, 2.0, 0.0);
+            run(&mut servo, 10.0, 0.0, 11, |_| 0.0);
+            let offset = |tenth| if tenth == late { 8_000_000 } else { 0 };
+            for tenth in 0..12 {
+                let correction = servo.sample(2_000_000_000 + tenth * TENTH, offset(tenth));
+                assert!(matches!(correction, Correction::Frequency(_)), "{late} {tenth}: {correction:?}");
+            }
+        }
     }
 
     #[test]

@@ -9,10 +9,12 @@
 //! otherwise; the other way round Linux takes unfinished frames. A VLAN tag that Linux has taken out is put back.
 //!
 //! Frames come in a ring that is shared with the kernel, without a system call and without a copy besides the kernel's;
-//! those longer than a slot are fetched from the socket. They leave in bursts with `sendmmsg`. With `queues=N` the
+//! those longer than a slot are fetched from the socket. They leave in bursts with `sendmmsg`. When they come and leave the
+//! kernel notes, which is asked for that where the card stamps frames ([`Sink::wants_arrivals`]). With `queues=N` the
 //! flows are spread over N sockets. `docs/ports.md` says what else was measured.
 
 mod error;
+mod kernel_time;
 mod slot;
 pub(crate) mod sys;
 
@@ -25,6 +27,7 @@ use crate::{
     spec::{InterfaceName, InterfaceSpec},
     unfinished::{Delivered, check_unfinished_len, deliver},
 };
+use kernel_time::KernelTime;
 use millrace_dma::Span;
 use millrace_packet::offload::{MAX_LARGE_FRAME_LEN, Offload, Offloads, VIRTIO_HEADER_LEN};
 use rustix::{
@@ -54,8 +57,18 @@ const QUIET: u32 = 1 << 16;
 const PAD: usize = 8;
 const SCRATCH: usize = PAD + VIRTIO_HEADER_LEN + MAX_LARGE_FRAME_LEN + 1;
 
+/// Frames of which the kernel is asked at once when they left.
+const MOST_STAMPS: usize = 256;
+
 /// The first Linux whose packet sockets take UDP to be cut.
 const UDP_SINCE: (u32, u32) = (6, 2);
+
+/// What the kernel is to note. `tx` is how many frames have been sent since.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stamps {
+    rx: bool,
+    tx: Option<usize>,
+}
 
 /// One queue of an interface.
 pub struct AfPacketPort {
@@ -69,6 +82,8 @@ pub struct AfPacketPort {
     _watch: Arc<Watch>,
     /// Calls that found nothing.
     quiet: u32,
+    /// Whether the kernel notes when frames come and leave.
+    stamps: Stamps,
     /// Errors that are no news any more are not logged.
     warned: bool,
     counters: Arc<PortCounters>,
@@ -115,6 +130,7 @@ impl AfPacketPort {
                 state: watch.state().clone(),
                 _watch: watch.clone(),
                 quiet: 0,
+                stamps: Stamps::default(),
                 warned: false,
                 counters,
             })
@@ -177,9 +193,30 @@ impl AfPacketPort {
         self.counters.count_rx_drops(DropReason::KernelFull, sys::drops(&self.socket));
     }
 
+    /// Has the kernel note when frames come and leave. Where it does not, the card's worker says when it saw them.
+    #[cold]
+    fn stamp(&mut self, stamps: Stamps) {
+        if let Err(errno) = sys::stamp(&self.socket, stamps.rx, stamps.tx.is_some()) {
+            self.warn("cannot have Linux note when frames pass", errno);
+        }
+        self.stamps = stamps;
+    }
+
+    /// Says when the frame at the front of the ring came, if that is wanted and there is one.
+    fn say_arrival(&self, sink: &mut dyn Sink) {
+        if !self.stamps.rx {
+            return;
+        }
+        let came = self.ring.slot(0).map(|slot| Slot::read(slot).came());
+        if let Some(at) = came.and_then(|came| KernelTime::now().monotonic(came)) {
+            sink.arrived(at);
+        }
+    }
+
     /// Offers the plain frames at the front of the ring together. Returns how many there were, and how many were taken.
     fn receive_plain(&mut self, most: usize, sink: &mut dyn Sink, losing: &mut bool) -> (usize, usize) {
-        let found = self.ring.look(most.min(BURST));
+        let found = self.ring.look(if self.stamps.rx { 1 } else { most.min(BURST) });
+        self.say_arrival(sink);
         let mut frames = [Span::EMPTY; BURST];
         let (mut count, mut bytes) = (0, 0);
         while count < found {
@@ -288,6 +325,7 @@ impl PortQueue for AfPacketPort {
                 Ok(sent) if sent > 0 => {
                     let bytes = rest[..sent].iter().map(|frame| frame.len() as u64).sum();
                     self.counters.count_tx(sent as u64, bytes);
+                    self.stamps.tx = self.stamps.tx.map(|before| before + sent);
                     burst.taken += sent;
                     continue;
                 }
@@ -307,6 +345,20 @@ impl PortQueue for AfPacketPort {
         burst
     }
 
+    fn watch_departures(&mut self) {
+        // What is said of frames that were sent before is not of these.
+        sys::departures(&self.socket, MOST_STAMPS);
+        self.stamp(Stamps { tx: Some(0), ..self.stamps });
+    }
+
+    fn departed(&mut self) -> Option<u64> {
+        let sent = self.stamps.tx?;
+        let (count, last) = sys::departures(&self.socket, sent.min(MOST_STAMPS));
+        self.stamp(Stamps { tx: None, ..self.stamps });
+        // A frame that waits in a queue of the interface has not left.
+        last.filter(|_| count == sent).and_then(|at| KernelTime::now().monotonic(at))
+    }
+
     fn offloads(&self) -> Offloads {
         self.offloads
     }
@@ -321,6 +373,7 @@ impl PortQueue for AfPacketPort {
         match sys::send(&self.socket, &offload.to_virtio(), &[frame]) {
             Ok(_) => {
                 self.counters.count_tx(1, frame.len() as u64);
+                self.stamps.tx = self.stamps.tx.map(|before| before + 1);
                 TxOutcome::Sent
             }
             Err(errno) => self.not_sent(errno, offload),
@@ -329,6 +382,9 @@ impl PortQueue for AfPacketPort {
 
     fn receive(&mut self, budget: usize, sink: &mut dyn Sink) -> usize {
         let offloads = sink.offloads();
+        if sink.wants_arrivals() != self.stamps.rx {
+            self.stamp(Stamps { rx: !self.stamps.rx, ..self.stamps });
+        }
         let (mut seen, mut taken, mut losing) = (0, 0, false);
         while seen < budget {
             let (plain, plain_taken) = self.receive_plain(budget - seen, sink, &mut losing);
@@ -339,6 +395,7 @@ impl PortQueue for AfPacketPort {
             }
             if seen < budget && self.ring.look(1) > 0 {
                 // Not plain, or it has only just come; both ways it is in good hands.
+                self.say_arrival(sink);
                 let delivered = self.receive_special(offloads, sink);
                 seen += delivered.frames;
                 taken += delivered.taken;

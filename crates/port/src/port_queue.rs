@@ -82,6 +82,15 @@ pub trait PortQueue: Send {
     /// Ends a burst of [`PortQueue::transmit`]: what was collected may leave now.
     fn flush(&mut self) {}
 
+    /// From now on until it is asked by [`PortQueue::departed`], it is to find out when frames leave.
+    fn watch_departures(&mut self) {}
+
+    /// When the last one of the frames left that were sent since [`PortQueue::watch_departures`], in ns of `CLOCK_MONOTONIC`, if
+    /// the port knows that of all of them.
+    fn departed(&mut self) -> Option<u64> {
+        None
+    }
+
     /// What may be left to do on a frame that is given to [`PortQueue::transmit_offloaded`].
     fn offloads(&self) -> Offloads {
         Offloads::NONE

@@ -37,6 +37,18 @@ pub trait Sink {
         }
     }
 
+    /// Whether it wants to know when each frame came. A port whose kernel knows that then offers frames one by one, and says so
+    /// before each of them ([`Sink::arrived`]).
+    fn wants_arrivals(&mut self) -> bool {
+        false
+    }
+
+    /// What is offered next came at this time, in ns of `CLOCK_MONOTONIC`. It may be somewhat wrong, and even in the future, when
+    /// somebody sets the clock of the host.
+    fn arrived(&mut self, monotonic_ns: u64) {
+        let _ = monotonic_ns;
+    }
+
     /// What may be left to do on a frame that is given to [`Sink::take_offloaded`].
     fn offloads(&self) -> Offloads {
         Offloads::NONE

@@ -140,6 +140,14 @@ impl Sink for TracedSink<'_> {
         taken
     }
 
+    fn wants_arrivals(&mut self) -> bool {
+        self.sink.wants_arrivals()
+    }
+
+    fn arrived(&mut self, monotonic_ns: u64) {
+        self.sink.arrived(monotonic_ns);
+    }
+
     fn offloads(&self) -> Offloads {
         self.sink.offloads()
     }
@@ -163,6 +171,14 @@ impl PortQueue for TracePort {
         self.inner.flush();
         self.file.bring_up_to_date();
         self.settle_tx();
+    }
+
+    fn watch_departures(&mut self) {
+        self.inner.watch_departures();
+    }
+
+    fn departed(&mut self) -> Option<u64> {
+        self.inner.departed()
     }
 
     fn offloads(&self) -> Offloads {

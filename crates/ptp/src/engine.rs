@@ -18,12 +18,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Offsets that a clock must not exceed to be called locked, in ns.
+/// What the middle one of the last offsets must not exceed for a clock to be called locked, in ns.
 const NEAR: i64 = 20_000;
-/// As many in a row have to be near.
+/// As many times in a row it has to be near.
 const SETTLED: u32 = 4;
-/// Intervals between Sync messages without one after which the clock is on its own.
-const SILENT_SYNCS: u32 = 4;
+/// Intervals between Sync messages without one after which the clock is on its own, and how long that is at least, in ns: a
+/// program that others keep off its core for a moment has not lost its master.
+const SILENT_SYNCS: u64 = 4;
+const SILENT_LEAST: u64 = 1_000_000_000;
+/// Intervals of which the longest counts: some messages come together because they were looked at late.
+const INTERVALS: usize = 4;
 /// Times before it are of a clock that nobody has set: they are not reckoned with, in s.
 const FIRST_SECOND: u32 = 3;
 /// Frames to be sent that nobody fetches: the oldest go.
@@ -119,7 +123,7 @@ struct Last {
     offsets: u64,
     at: Option<u64>,
     settled: u32,
-    interval: Option<u64>,
+    intervals: [u64; INTERVALS],
     was_led: bool,
     report: Report,
 }
@@ -240,10 +244,11 @@ impl<'a, C: Led> Engine<'a, C> {
         let last = &mut self.last;
         if seen.offsets != last.offsets {
             last.offsets = seen.offsets;
-            let near = seen.offset_ns.abs() <= NEAR;
+            let near = seen.middle_ns.is_some_and(|middle| middle.abs() <= NEAR);
             last.settled = if near { last.settled.saturating_add(1) } else { 0 };
             if let Some(before) = last.at.replace(now) {
-                last.interval = Some(now - before);
+                last.intervals.rotate_left(1);
+                last.intervals[INTERVALS - 1] = now.saturating_sub(before);
             }
         }
         let report = self.report(now);
@@ -255,7 +260,11 @@ impl<'a, C: Led> Engine<'a, C> {
         let (last, properties) = (&self.last, self.instance.0.time_properties_ds());
         let Some(port) = &self.port else { return last.report };
         // Seconds that a master takes for a Sync at the most count as well, before two have come.
-        let silent = last.interval.unwrap_or(2_000_000_000).saturating_mul(SILENT_SYNCS.into());
+        let interval = match last.intervals.iter().max() {
+            None | Some(0) => 2_000_000_000,
+            Some(&longest) => longest,
+        };
+        let silent = interval.saturating_mul(SILENT_SYNCS).max(SILENT_LEAST);
         let fresh = last.at.is_some_and(|at| now.saturating_sub(at) <= silent);
         let state = match (port.is_master(), port.is_steering()) {
             (true, _) if self.settings.role != Role::Slave => State::Master,

@@ -15,6 +15,8 @@ pub struct Seen {
     pub offsets: u64,
     /// The last one, in ns.
     pub offset_ns: i64,
+    /// The middle one of the last offsets since the clock was stepped, in ns.
+    pub middle_ns: Option<i64>,
     /// The middle one of the last delays, in ns.
     pub delay_ns: Option<i64>,
     /// At which speed the clock neither gains nor loses, in millionths from nominal.
@@ -78,7 +80,7 @@ impl Filter for Watched {
                     clock.set_frequency(ppm).and_then(|_| clock.step_clock(Duration::from_nanos(ns)))
                 }
             };
-            seen.ppm = self.servo.holdover();
+            (seen.ppm, seen.middle_ns) = (self.servo.holdover(), self.servo.offset());
         }
         self.seen.set(seen);
         update

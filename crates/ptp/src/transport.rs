@@ -1,6 +1,6 @@
-//! PTP messages in frames, and out of them: IEEE 1588-2019 annex C (UDP over IPv4) and annex E (Ethernet).
+//! PTP messages in frames, and out of them: IEEE 1588-2019 annexes C and D (UDP over IPv4 and IPv6) and E (Ethernet).
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// How messages travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Transport {
     /// In UDP datagrams, from this address.
     Udp {
         /// Our address.
-        address: Ipv4Addr,
+        address: IpAddr,
     },
 }
 
@@ -25,11 +25,13 @@ pub enum Message<'a> {
 
 const PTP: u16 = 0x88f7;
 const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
 const UDP: u8 = 17;
 const EVENT_PORT: u16 = 319;
 const GENERAL_PORT: u16 = 320;
 const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 /// Of every message.
 const HEADER_LEN: usize = 34;
@@ -37,38 +39,53 @@ const HEADER_LEN: usize = 34;
 const SHORTEST: usize = 60;
 
 /// To whom messages go: all, or only who is at the other end of the wire.
-struct To {
+struct To<A> {
     mac: [u8; 6],
-    address: Ipv4Addr,
+    address: A,
 }
 
 const ALL_BY_ETHERNET: [u8; 6] = [0x01, 0x1b, 0x19, 0, 0, 0];
 const NEIGHBOUR_BY_ETHERNET: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
-const ALL_BY_UDP: To = To { mac: [0x01, 0x00, 0x5e, 0, 1, 129], address: Ipv4Addr::new(224, 0, 1, 129) };
-const NEIGHBOUR_BY_UDP: To = To { mac: [0x01, 0x00, 0x5e, 0, 0, 107], address: Ipv4Addr::new(224, 0, 0, 107) };
+const ALL_BY_IPV4: To<Ipv4Addr> = To { mac: [0x01, 0x00, 0x5e, 0, 1, 129], address: Ipv4Addr::new(224, 0, 1, 129) };
+const NEIGHBOUR_BY_IPV4: To<Ipv4Addr> =
+    To { mac: [0x01, 0x00, 0x5e, 0, 0, 107], address: Ipv4Addr::new(224, 0, 0, 107) };
+const ALL_BY_IPV6: To<Ipv6Addr> =
+    To { mac: [0x33, 0x33, 0, 0, 0x01, 0x81], address: Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0, 0x181) };
+const NEIGHBOUR_BY_IPV6: To<Ipv6Addr> =
+    To { mac: [0x33, 0x33, 0, 0, 0, 0x6b], address: Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x6b) };
 
 impl Transport {
     /// The frame for a message.
     pub fn frame(self, mac: [u8; 6], message: &[u8], to_neighbour: bool) -> Vec<u8> {
-        let mut frame = Vec::with_capacity(SHORTEST.max(ETHERNET_LEN + IPV4_LEN + UDP_LEN + message.len()));
+        let mut frame = Vec::with_capacity(SHORTEST.max(ETHERNET_LEN + IPV6_LEN + UDP_LEN + message.len()));
         match self {
             Self::Ethernet => {
                 frame.extend(if to_neighbour { NEIGHBOUR_BY_ETHERNET } else { ALL_BY_ETHERNET });
                 frame.extend(mac);
                 frame.extend(PTP.to_be_bytes());
             }
-            Self::Udp { address } => {
-                let to = if to_neighbour { NEIGHBOUR_BY_UDP } else { ALL_BY_UDP };
+            Self::Udp { address: IpAddr::V4(address) } => {
+                let to = if to_neighbour { NEIGHBOUR_BY_IPV4 } else { ALL_BY_IPV4 };
                 frame.extend(to.mac);
                 frame.extend(mac);
                 frame.extend(IPV4.to_be_bytes());
                 frame.extend(ipv4(address, to.address, UDP_LEN + message.len()));
-                let port = if is_event(message) { EVENT_PORT } else { GENERAL_PORT };
-                frame.extend(port.to_be_bytes());
-                frame.extend(port.to_be_bytes());
-                frame.extend(((UDP_LEN + message.len()) as u16).to_be_bytes());
                 // No checksum, as IPv4 allows: what is wrong in a message is seen in it.
-                frame.extend([0; 2]);
+                frame.extend(udp(message, 0));
+            }
+            Self::Udp { address: IpAddr::V6(address) } => {
+                let to = if to_neighbour { NEIGHBOUR_BY_IPV6 } else { ALL_BY_IPV6 };
+                frame.extend(to.mac);
+                frame.extend(mac);
+                frame.extend(IPV6.to_be_bytes());
+                frame.extend(ipv6(address, to.address, UDP_LEN + message.len()));
+                let parts = [&address.octets()[..], &to.address.octets(), &[0, UDP], &udp(message, 0)[4..6]];
+                // As it is 0 only where there is none, that is written as its other zero.
+                let checksum = match checksum(parts.into_iter().chain([&udp(message, 0)[..], message])) {
+                    0 => 0xffff,
+                    sum => sum,
+                };
+                frame.extend(udp(message, checksum));
             }
         }
         frame.extend(message);
@@ -82,7 +99,8 @@ impl Transport {
         let payload = frame.get(ETHERNET_LEN..)?;
         let message = match (self, ethertype) {
             (Self::Ethernet, PTP) => payload,
-            (Self::Udp { .. }, IPV4) => datagram(payload)?,
+            (Self::Udp { address: IpAddr::V4(_) }, IPV4) => datagram(of_ipv4(payload)?)?,
+            (Self::Udp { address: IpAddr::V6(_) }, IPV6) => datagram(of_ipv6(payload)?)?,
             _ => return None,
         };
         // What is behind it fills up the frame, or is not for us.
@@ -118,23 +136,55 @@ fn ipv4(from: Ipv4Addr, to: Ipv4Addr, len: usize) -> [u8; IPV4_LEN] {
     header[9] = UDP;
     header[12..16].copy_from_slice(&from.octets());
     header[16..20].copy_from_slice(&to.octets());
-    let words = header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
+    let checksum = checksum([&header[..]]);
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
     header
 }
 
-/// The payload of a whole UDP datagram to one of the ports of PTP.
-fn datagram(packet: &[u8]) -> Option<&[u8]> {
+/// The same of IPv6.
+fn ipv6(from: Ipv6Addr, to: Ipv6Addr, len: usize) -> [u8; IPV6_LEN] {
+    let mut header = [0; IPV6_LEN];
+    header[0] = 0x60;
+    header[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+    header[6] = UDP;
+    header[7] = 1;
+    header[8..24].copy_from_slice(&from.octets());
+    header[24..].copy_from_slice(&to.octets());
+    header
+}
+
+/// The header of the datagram for a message.
+fn udp(message: &[u8], checksum: u16) -> [u8; UDP_LEN] {
+    let port = if is_event(message) { EVENT_PORT } else { GENERAL_PORT }.to_be_bytes();
+    let (len, checksum) = (((UDP_LEN + message.len()) as u16).to_be_bytes(), checksum.to_be_bytes());
+    [port[0], port[1], port[0], port[1], len[0], len[1], checksum[0], checksum[1]]
+}
+
+/// The Internet checksum (RFC 1071) over parts, all of which but the last one are of an even length.
+fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
+    let word = |bytes: &[u8]| u32::from(u16::from_be_bytes([bytes[0], bytes.get(1).copied().unwrap_or(0)]));
+    let sum: u32 = parts.into_iter().flat_map(|part| part.chunks(2)).map(word).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !((folded & 0xffff) + (folded >> 16)) as u16
+}
+
+/// What an IPv4 packet carries, if it is a whole datagram.
+fn of_ipv4(packet: &[u8]) -> Option<&[u8]> {
     let first = *packet.first()?;
     let (version, header_len) = (first >> 4, usize::from(first & 0x0f) * 4);
     let fragment = u16::from_be_bytes([*packet.get(6)?, *packet.get(7)?]) & 0x3fff;
-    if version != 4 || header_len < IPV4_LEN || *packet.get(9)? != UDP || fragment != 0 {
-        return None;
-    }
-    let udp = packet.get(header_len..)?;
+    let is_whole = version == 4 && header_len >= IPV4_LEN && *packet.get(9)? == UDP && fragment == 0;
+    packet.get(header_len..).filter(|_| is_whole)
+}
+
+/// What an IPv6 packet carries, if it is a datagram without further headers in front of it.
+fn of_ipv6(packet: &[u8]) -> Option<&[u8]> {
+    let is_whole = packet.first()? >> 4 == 6 && *packet.get(6)? == UDP;
+    packet.get(IPV6_LEN..).filter(|_| is_whole)
+}
+
+/// The payload of a UDP datagram to one of the ports of PTP.
+fn datagram(udp: &[u8]) -> Option<&[u8]> {
     let port = u16::from_be_bytes([*udp.get(2)?, *udp.get(3)?]);
     let len = usize::from(u16::from_be_bytes([*udp.get(4)?, *udp.get(5)?]));
     if port != EVENT_PORT && port != GENERAL_PORT {
@@ -149,7 +199,12 @@ mod tests {
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
-    const WAYS: [Transport; 2] = [Transport::Ethernet, Transport::Udp { address: ADDRESS }];
+    const ADDRESS_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+    const WAYS: [Transport; 3] = [
+        Transport::Ethernet,
+        Transport::Udp { address: IpAddr::V4(ADDRESS) },
+        Transport::Udp { address: IpAddr::V6(ADDRESS_6) },
+    ];
 
     fn message(kind: u8, len: usize) -> Vec<u8> {
         let mut message = vec![0x00; len];
@@ -181,6 +236,17 @@ mod tests {
     }
 
     #[test]
+    fn a_datagram_of_ipv6_has_its_checksum() {
+        for (kind, len) in [(0, 44), (11, 64), (9, 45)] {
+            let frame = WAYS[2].frame(MAC, &message(kind, len), false);
+            // Source, destination, length, next header, then all of the datagram: over it the sum is nothing.
+            let datagram = &frame[ETHERNET_LEN + IPV6_LEN..][..UDP_LEN + len];
+            let parts = [&frame[22..54], &frame[18..20], &[0, UDP], datagram];
+            assert_eq!((checksum(parts), frame[60..62] != [0, 0]), (0, true), "{kind}");
+        }
+    }
+
+    #[test]
     fn what_is_no_message_is_none() {
         for way in WAYS {
             let frame = way.frame(MAC, &message(0, 44), false);
@@ -188,8 +254,9 @@ mod tests {
                 let short = way.message(&frame[..len]);
                 assert!(short.is_none() || len >= ETHERNET_LEN + 44, "{len}: {short:?}");
             }
-            let other = WAYS[usize::from(way == WAYS[0])];
-            assert_eq!(other.message(&frame), None);
+            for other in WAYS.into_iter().filter(|other| *other != way) {
+                assert_eq!(other.message(&frame), None);
+            }
         }
         let udp = WAYS[1].frame(MAC, &message(0, 44), false);
         for (at, value) in
@@ -198,6 +265,12 @@ mod tests {
             let mut frame = udp.clone();
             frame[at] = value;
             assert_eq!(WAYS[1].message(&frame), None, "{at}");
+        }
+        let udp = WAYS[2].frame(MAC, &message(0, 44), false);
+        for (at, value) in [(14, 0x40), (20, 0), (20, 44), (56, 9), (59, 7), (59, 0), (65, 12)] {
+            let mut frame = udp.clone();
+            frame[at] = value;
+            assert_eq!(WAYS[2].message(&frame), None, "{at}");
         }
     }
 }

@@ -5,7 +5,7 @@ use millrace_clock::Time;
 use millrace_ptp::{Delay, Engine, Instance, Led, Outgoing, Role, Settings, Transport};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 const SECOND: u64 = 1_000_000_000;
@@ -193,17 +193,22 @@ fn instances(settings: &[Settings; 2]) -> [Instance; 2] {
 fn a_slave_follows_by_every_way_however_wrong_its_oscillator() {
     for delay in [Delay::EndToEnd, Delay::PeerToPeer] {
         for one_step in [false, true] {
-            for (udp, wrong_ppm) in [(false, 100.0), (true, -100.0), (true, 0.0)] {
+            for (version, wrong_ppm) in [(None, 100.0), (Some(4), -100.0), (Some(6), 0.0)] {
                 let settings = settings().map(|settings| {
-                    let address = Ipv4Addr::new(10, 0, 0, settings.mac[5]);
-                    let transport = if udp { Transport::Udp { address } } else { Transport::Ethernet };
+                    let last = settings.mac[5];
+                    let address = |version| match version {
+                        4 => IpAddr::from([10, 0, 0, last]),
+                        _ => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last.into()]),
+                    };
+                    let transport =
+                        version.map_or(Transport::Ethernet, |version| Transport::Udp { address: address(version) });
                     Settings { delay, one_step, transport, ..settings }
                 });
                 let instances = instances(&settings);
                 let mut pair = Pair::new(&instances, &settings, wrong_ppm);
                 pair.run(60);
                 let (worst, now) = (pair.worst(30), pair.now.get());
-                let case = format!("{delay:?}, one step {one_step}, UDP {udp}, {wrong_ppm} ppm: {worst} ns");
+                let case = format!("{delay:?}, one step {one_step}, IP {version:?}, {wrong_ppm} ppm: {worst} ns");
                 assert!(worst < 1_000.0, "{case}");
                 let status = pair.engines[1].status(now);
                 assert_eq!((status.report.state, status.report.source), (State::Locked, Source::Ptp), "{case}");

@@ -3,6 +3,7 @@
 use super::slots::RxSlot;
 use crate::mac::{Receiver, Rules};
 use crate::tsu::Stamper;
+use millrace_clock::Ticks;
 use millrace_dma::Span;
 use millrace_packet::offload::{Offload, Offloads};
 use millrace_port::{Accept, Sink};
@@ -11,6 +12,12 @@ use millrace_port::{Accept, Sink};
 pub(super) trait Target {
     /// Takes a frame, or has no room for it.
     fn take(&mut self, frame: Span<'_>, offload: &Offload) -> Accept;
+
+    /// What stamps the frames, if anything does.
+    #[inline(always)]
+    fn stamper(&mut self) -> Option<&mut Stamper> {
+        None
+    }
 
     /// Takes finished frames from the front and returns how many; fewer than there are means that there is no room.
     #[inline(always)]
@@ -34,6 +41,11 @@ pub(super) struct RingTarget<'l> {
 }
 
 impl Target for RingTarget<'_> {
+    #[inline(always)]
+    fn stamper(&mut self) -> Option<&mut Stamper> {
+        Some(self.stamper)
+    }
+
     #[inline(always)]
     fn take(&mut self, frame: Span<'_>, _: &Offload) -> Accept {
         self.queue.offer(self.stamper.metadata(), frame)
@@ -65,6 +77,16 @@ impl<T: Target> Sink for MacSink<'_, T> {
     fn take_burst(&mut self, frames: &[Span<'_>]) -> usize {
         let Self { rules, receiver, waits, behind, .. } = self;
         receiver.admit_burst(rules, frames, *waits, |run| behind.take_burst(run))
+    }
+
+    fn wants_arrivals(&mut self) -> bool {
+        self.behind.stamper().is_some_and(|stamper| stamper.is_enabled())
+    }
+
+    fn arrived(&mut self, monotonic_ns: u64) {
+        if let Some(stamper) = self.behind.stamper() {
+            stamper.arrived(Ticks::new(monotonic_ns));
+        }
     }
 
     fn offloads(&self) -> Offloads {

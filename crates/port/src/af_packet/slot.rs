@@ -29,6 +29,9 @@ pub(super) struct Slot {
     captured: usize,
     /// Where the frame begins.
     mac: usize,
+    /// When it came, in s and ns of `CLOCK_REALTIME`.
+    seconds: u32,
+    nanoseconds: u32,
     tag: [u8; TAG_LEN],
 }
 
@@ -47,7 +50,8 @@ impl Slot {
         let kind = if status & VLAN_TYPE != 0 { word16(slot, 26) } else { DEFAULT_VLAN_TYPE };
         let ([a, b], [c, d]) = (kind.to_be_bytes(), word16(slot, 24).to_be_bytes());
         let (len, captured) = (word32(slot, 4) as usize, word32(slot, 8) as usize);
-        Self { status, len, captured, mac: word16(slot, 12).into(), tag: [a, b, c, d] }
+        let (seconds, nanoseconds) = (word32(slot, 16), word32(slot, 20));
+        Self { status, len, captured, mac: word16(slot, 12).into(), seconds, nanoseconds, tag: [a, b, c, d] }
     }
 
     /// Whether the kernel had to drop frames.
@@ -58,6 +62,11 @@ impl Slot {
     /// Whether the frame waits in the socket, because it is longer than a slot.
     pub fn is_elsewhere(&self) -> bool {
         self.status & COPY != 0
+    }
+
+    /// When the frame came, in ns of `CLOCK_REALTIME`.
+    pub fn came(&self) -> u64 {
+        u64::from(self.seconds) * 1_000_000_000 + u64::from(self.nanoseconds)
     }
 
     /// The VLAN tag that Linux has taken out of the frame.

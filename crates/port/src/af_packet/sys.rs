@@ -120,6 +120,56 @@ pub(super) fn drops(socket: impl AsFd) -> u64 {
     get::<libc::tpacket_stats>(socket, libc::PACKET_STATISTICS).map_or(0, |stats| stats.tp_drops.into())
 }
 
+/// Whether the kernel notes when each frame comes at the interface, and not only when it comes to the socket; and whether it
+/// says of each frame that is sent from now on when it left ([`departures`]).
+pub(super) fn stamp(socket: impl AsFd, rx: bool, tx: bool) -> io::Result<()> {
+    let departures = libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+    let flags = if rx { libc::SOF_TIMESTAMPING_RX_SOFTWARE } else { 0 } | if tx { departures } else { 0 };
+    set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &(flags | libc::SOF_TIMESTAMPING_SOFTWARE).cast_signed())
+}
+
+/// Room for what the kernel says of a frame that has left: two messages, each less than half of this.
+#[repr(C, align(8))]
+struct Said([u8; 256]);
+
+/// Takes what the kernel has said of frames that have left, of `most` at most: of how many, and when the last one left, in ns
+/// of `CLOCK_REALTIME`.
+pub(super) fn departures(socket: impl AsFd, most: usize) -> (usize, Option<u64>) {
+    let fd = socket.as_fd().as_raw_fd();
+    let (mut count, mut last) = (0, None);
+    while count < most {
+        let mut said = Said([0; 256]);
+        // SAFETY: null pointers and integers.
+        let mut message: libc::msghdr = unsafe { zeroed() };
+        (message.msg_control, message.msg_controllen) = ((&raw mut said).cast(), size_of::<Said>());
+        // SAFETY: the kernel writes at most `msg_controllen` bytes to `said`, and nothing else has been given to it.
+        if unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) } < 0 {
+            break;
+        }
+        count += 1;
+        last = stamp_of(&message).or(last);
+    }
+    (count, last)
+}
+
+/// The time stamp of the kernel in a message that it has written.
+fn stamp_of(message: &libc::msghdr) -> Option<u64> {
+    // SAFETY: `msg_control` and `msg_controllen` are what the kernel has left of a buffer that outlives this call.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: a header that the macro has found lies whole in the buffer, which is aligned for it.
+    while let Some(header) = unsafe { at.as_ref() } {
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_TIMESTAMPING {
+            // SAFETY: of this kind are three of `struct timespec`, as the kernel writes them; the first one is its own stamp.
+            let time = unsafe { libc::CMSG_DATA(at).cast::<libc::timespec>().read_unaligned() };
+            let (seconds, nanoseconds) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
+            return (seconds > 0).then_some(seconds * 1_000_000_000 + nanoseconds);
+        }
+        // SAFETY: as for the first one.
+        at = unsafe { libc::CMSG_NXTHDR(message, at) };
+    }
+    None
+}
+
 /// Sends frames that all have the same header, from where they lie; returns how many, at least one.
 pub(super) fn send(socket: impl AsFd, header: &[u8; VIRTIO_HEADER_LEN], frames: &[Span<'_>]) -> io::Result<usize> {
     let part = |at: *const u8, len| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len };

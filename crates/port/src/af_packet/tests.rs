@@ -81,6 +81,29 @@ impl Sink for Basket {
     }
 }
 
+/// Notes when frames came.
+#[derive(Default)]
+struct Times {
+    wanted: bool,
+    came: Vec<u64>,
+    frames: usize,
+}
+
+impl Sink for Times {
+    fn take(&mut self, _: Span<'_>) -> Accept {
+        self.frames += 1;
+        Accept::Taken
+    }
+
+    fn wants_arrivals(&mut self) -> bool {
+        self.wanted
+    }
+
+    fn arrived(&mut self, monotonic_ns: u64) {
+        self.came.push(monotonic_ns);
+    }
+}
+
 /// Everything that comes to `port` until there are `count` frames.
 fn receive(port: &mut AfPacketPort, count: usize, offloads: Offloads) -> Basket {
     let mut basket = Basket { offloads, ..Basket::default() };
@@ -89,6 +112,55 @@ fn receive(port: &mut AfPacketPort, count: usize, offloads: Offloads) -> Basket 
         basket.frames.len() >= count
     });
     basket
+}
+
+#[test]
+fn the_kernel_says_when_frames_left_and_came_however_late_one_looks() {
+    if with_cable("the_kernel_says_when_frames_left_and_came_however_late_one_looks") {
+        return;
+    }
+    let monotonic = || rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = || monotonic().tv_sec as u64 * 1_000_000_000 + monotonic().tv_nsec as u64;
+    let (mut a, mut b) = (port("af_packet:pkt-a"), port("af_packet:pkt-b"));
+    let mut times = Times { wanted: true, ..Times::default() };
+    // From the first look on; the kernel begins a little later, and a machine that is busy may hold up a frame on its way.
+    assert_eq!(b.receive(64, &mut times), 0);
+    let frames = [frame(1, 60), frame(2, 61)];
+    let mut left = 0;
+    until("a frame whose stamps are those of its way", || {
+        let before = now();
+        a.watch_departures();
+        assert_eq!(a.transmit(Span::from_slice(&frames[0])), TxOutcome::Sent);
+        left = a.departed().expect("a stamp of the kernel");
+        assert!(before <= left + 1_000 && left <= now() + 1_000, "{before} {left}");
+        std::thread::sleep(Duration::from_millis(5));
+        let count = times.frames;
+        until("the frame", || {
+            b.receive(64, &mut times);
+            times.frames > count
+        });
+        assert_eq!(times.came.len(), times.frames);
+        let came = times.came[count];
+        assert!(left <= came + 1_000, "{left} {came}");
+        // Nobody has looked for 5 ms.
+        came < left + 1_000_000
+    });
+    // Of several, when the last one left; nothing where none was sent, and nothing of what was not asked for.
+    a.watch_departures();
+    let spans = [0, 1].map(|at: usize| Span::from_slice(&frames[at]));
+    assert_eq!(a.transmit_burst(&spans).taken, 2);
+    let last = a.departed().expect("a stamp of the second one");
+    assert!(last <= now() && last > left);
+    assert_eq!(a.departed(), None);
+    a.watch_departures();
+    assert_eq!(a.departed(), None);
+    // Not wanted any more: frames come together again, and no time is said.
+    times = Times::default();
+    until("frames", || {
+        b.receive(64, &mut times);
+        times.frames == 2
+    });
+    assert!(times.came.is_empty());
 }
 
 #[test]

@@ -65,8 +65,8 @@ impl Classifying {
     #[inline]
     pub fn receive(&mut self, from: &mut dyn PortQueue, mac: &mut MacLane) -> usize {
         self.stage.clear();
-        let MacLane { rules, rx: receiver, .. } = mac;
-        let behind = StageTarget(&mut self.stage);
+        let MacLane { rules, rx: receiver, stamper, .. } = mac;
+        let behind = StageTarget { stage: &mut self.stage, stamper };
         let burst = self.burst;
         from.receive(burst, &mut MacSink { rules, receiver, waits: true, offloads: Offloads::NONE, behind })
     }

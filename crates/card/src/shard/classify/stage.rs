@@ -2,6 +2,7 @@
 
 use super::BURST;
 use crate::shard::sink::Target;
+use crate::tsu::Stamper;
 use millrace_dma::Span;
 use millrace_flow::execute::HEADROOM;
 use millrace_packet::offload::Offload;
@@ -95,12 +96,20 @@ impl Stage {
     }
 }
 
-/// The stage as what is behind a MAC.
-pub(super) struct StageTarget<'s>(pub &'s mut Stage);
+/// The stage as what is behind a MAC. Frames get their stamp when they leave it: that of the last one that came.
+pub(super) struct StageTarget<'s> {
+    pub stage: &'s mut Stage,
+    pub stamper: &'s mut Stamper,
+}
 
 impl Target for StageTarget<'_> {
     #[inline(always)]
     fn take(&mut self, frame: Span<'_>, _: &Offload) -> Accept {
-        self.0.hold(frame)
+        self.stage.hold(frame)
+    }
+
+    #[inline(always)]
+    fn stamper(&mut self) -> Option<&mut Stamper> {
+        Some(self.stamper)
     }
 }

@@ -1,7 +1,7 @@
 //! From TX rings of a port with a schedule: when the gate of their class is open, the wire free and their rate allows it, those of
 //! the highest class first (decision 102).
 
-use super::send::PortSink;
+use super::send::{DepartureWatch, PortSink};
 use super::{BUDGET, end_of_burst};
 use crate::counters::QueueDrop;
 use crate::schedule::Scheduled;
@@ -65,7 +65,8 @@ impl Shard {
             let (moved, stays) = self.send(at);
             return (self.end_look(at, moved, stays), false);
         };
-        let before = slot.openers.want_stamps().then(|| clock.exactly());
+        let watched = slot.openers.want_stamps() && !with_rules;
+        let watch = watched.then(|| DepartureWatch::begin(port_queues[place].queue.as_mut(), slot, clock));
         let (Some(engine), Some(discipline)) = (slot.engine.running_mut(), &mut slot.discipline) else {
             return ((Look::Quiet, cost::LOOK), false);
         };
@@ -93,10 +94,9 @@ impl Shard {
         counts.dropped_bytes += never.1;
         let served = Served { frames: served.frames - never.0, bytes: served.bytes - never.1, ..served };
         let waits = discipline.waits(clock) > 0;
-        let left = slot.left;
         let (moved, stays) = end_of_burst(slot, counts, served, &mut port.mac);
-        if let (true, Some(before)) = (slot.left != left, before) {
-            slot.openers.say_departure(slot.left, before, clock.exactly());
+        if let Some(watch) = watch {
+            watch.end(port_queues[place].queue.as_mut(), slot, clock);
         }
         if with_rules {
             self.classify_staged(at, moved);

@@ -125,12 +125,34 @@ fn transmit_stamped(
     mac: &mut MacLane,
     clock: &PassClock,
 ) -> (bool, bool) {
-    let (left, before) = (tx.left, clock.exactly());
+    let watch = DepartureWatch::begin(port_queue.queue.as_mut(), tx, clock);
     let outcome = transmit(port_queue, place, tx, counts, mac);
-    if tx.left != left {
-        tx.openers.say_departure(tx.left, before, clock.exactly());
-    }
+    watch.end(port_queue.queue.as_mut(), tx, clock);
     outcome
+}
+
+/// What is to be known of frames that leave.
+pub(super) struct DepartureWatch {
+    left: u64,
+    // The card's clock in ns.
+    before: u64,
+}
+
+impl DepartureWatch {
+    /// Frames are handed to the port from now on.
+    pub fn begin(port: &mut dyn PortQueue, tx: &TxSlot, clock: &PassClock) -> Self {
+        port.watch_departures();
+        Self { left: tx.left, before: clock.exactly() }
+    }
+
+    /// They have been handed over: says when the last one left, as the port knows, or else between which times that was.
+    pub fn end(self, port: &mut dyn PortQueue, tx: &mut TxSlot, clock: &PassClock) {
+        let after = clock.exactly();
+        let at = port.departed().and_then(|ticks| clock.card_at(ticks)).filter(|at| (self.before..=after).contains(at));
+        if tx.left != self.left {
+            tx.openers.say_departure(tx.left, at.unwrap_or(self.before), at.unwrap_or(after));
+        }
+    }
 }
 
 /// One burst from a TX queue that a disabled MAC, or one without a link, takes and drops. Returns as [`Shard::send`].

@@ -18,7 +18,7 @@ use std::time::Duration;
 const MOST_PPM: f64 = 1_000.0;
 /// In which time offsets go away, in s.
 const SECONDS: f64 = 1.0;
-/// Offsets that are near, in ns, and how many of them in a row make the clock locked.
+/// How near the middle one of the last offsets is, in ns, and how many times in a row, for the clock to be locked.
 const NEAR: i64 = 5_000;
 const SETTLED: u32 = 4;
 
@@ -71,7 +71,8 @@ fn correct(clock: &Clock, servo: &mut Servo, apart: i64, settled: &mut u32) -> R
         Correction::Step(ns, ppm) => clock.set_frequency_ppm(ppm).and_then(|()| clock.step(ns))?,
         Correction::Frequency(ppm) => clock.set_frequency_ppm(ppm)?,
     }
-    *settled = if offset.abs() <= NEAR { settled.saturating_add(1) } else { 0 };
+    let is_near = servo.offset().is_some_and(|middle| middle.abs() <= NEAR);
+    *settled = if is_near { settled.saturating_add(1) } else { 0 };
     let state = if *settled >= SETTLED { ClockState::Locked } else { ClockState::Acquiring };
     Ok(ClockReport { state, source: ClockSource::Host, offset_ns: Some(offset), ..ClockReport::default() })
 }

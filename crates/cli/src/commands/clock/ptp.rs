@@ -15,7 +15,7 @@ use millrace_tool::options::Shared;
 use millrace_tool::output::note;
 use millrace_tool::session::Session;
 use millrace_tool::stop;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ const TURN: usize = 32;
 const NAP: Duration = Duration::from_millis(50);
 /// How long a frame may take to leave; of one that takes longer nobody asks any more when it left.
 const LEAVING: Duration = Duration::from_millis(100);
+/// Frames in a row of which nobody says when they left, before that is told.
+const NO_STAMPS: u64 = 3;
 /// How often others are told how the clock does, where nothing has changed.
 const TELL: u64 = 200_000_000;
 
@@ -44,9 +46,9 @@ Examples:
   millrace clock follow ptp --udp 10.0.0.2 --role slave --sync -3
   millrace clock follow ptp --role master --priority1 100 --queue 3 --steer")]
 pub struct PtpArgs {
-    /// Over UDP and IPv4, from this address [default: over Ethernet]
+    /// Over UDP, from this IPv4 or IPv6 address [default: over Ethernet]
     #[arg(long, value_name = "ADDRESS")]
-    udp: Option<Ipv4Addr>,
+    udp: Option<IpAddr>,
     /// What this clock may be
     #[arg(long, value_name = "ROLE", default_value = "any")]
     role: RoleArg,
@@ -134,8 +136,11 @@ impl PtpArgs {
     }
 
     fn rules(&self, queue: u32) -> Vec<String> {
-        let filters: &[&str] =
-            if self.udp.is_some() { &["udp,tp_dst=319", "udp,tp_dst=320"] } else { &["dl_type=0x88f7"] };
+        let filters: &[&str] = match self.udp {
+            Some(IpAddr::V4(_)) => &["udp,tp_dst=319", "udp,tp_dst=320"],
+            Some(IpAddr::V6(_)) => &["udp6,tp_dst=319", "udp6,tp_dst=320"],
+            None => &["dl_type=0x88f7"],
+        };
         filters.iter().map(|filter| format!("priority=60000,{filter},actions=queue:{queue}")).collect()
     }
 }
@@ -217,13 +222,14 @@ struct Wire {
     tx: TxQueue,
     departures: Departures,
     sent: u64,
+    stamped: bool,
     unstamped: u64,
 }
 
 impl Wire {
     fn new(rx: RxQueue, tx: TxQueue) -> Result<Self, millrace::Error> {
         let departures = tx.departures()?;
-        Ok(Self { rx, tx, departures, sent: 0, unstamped: 0 })
+        Ok(Self { rx, tx, departures, sent: 0, stamped: false, unstamped: 0 })
     }
 
     /// Sends a frame; when it left, if that matters and can be told.
@@ -238,12 +244,14 @@ impl Wire {
         let begin = Instant::now();
         while begin.elapsed() < LEAVING {
             if let Some(last) = self.departures.last().filter(|last| last.frames >= self.sent) {
+                self.stamped = true;
                 let ns = last.before_ns + (last.after_ns.saturating_sub(last.before_ns)) / 2;
                 return Ok(Some(Time::new((ns / 1_000_000_000) as u32, (ns % 1_000_000_000) as u32)));
             }
             std::thread::yield_now();
         }
-        if self.unstamped == 0 {
+        // One that came too late on a busy machine is nothing to tell of.
+        if self.unstamped == NO_STAMPS && !self.stamped {
             note(
                 "the card does not say when frames leave: their port has to be plugged in, and no rule may meet sent frames",
             );
