@@ -27,6 +27,7 @@ run queues queues
 run classify classify
 run esp esp --size 64,576,1400
 run launch launch
+run clock clock
 run rdma rdma
 run agent agent
 run rdma-sizes rdma --sweep --svg "$results/rdma.svg"

@@ -20,6 +20,7 @@ use crate::message::end::EndArgs;
 use crate::nfb::NfbArgs;
 use crate::nodes::process::NodeArgs;
 use crate::peers::PeersArgs;
+use crate::ptp::ClockArgs;
 use crate::queues::QueuesArgs;
 use crate::rdma::RdmaArgs;
 use crate::rig::CoreArgs;
@@ -42,6 +43,7 @@ const USES: &Uses = &[
     (&["esp"], &["size", "json"]),
     (&["agent"], &["engine", "json"]),
     (&["launch"], &["json"]),
+    (&["clock"], &["json"]),
     (&["message-end"], &[]),
     (&["message-cable"], &[]),
     (&["message-tcp"], &[]),
@@ -75,7 +77,8 @@ Examples:
   millrace bench router
   millrace bench esp
   millrace bench agent
-  millrace bench launch"
+  millrace bench launch
+  millrace bench clock"
 )]
 pub struct BenchArgs {
     /// What to do.
@@ -122,6 +125,8 @@ pub enum Bench {
     Agent(AgentArgs),
     /// How late frames with launch times leave, beside a bare spin and beside a sleep
     Launch(LaunchArgs),
+    /// How far a card's clock is from its PTP master, beside what ptp4l reaches
+    Clock(ClockArgs),
     /// Misbehave (for benchmarks and tests)
     #[command(hide = true)]
     Hostile(HostileArgs),

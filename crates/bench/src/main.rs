@@ -24,6 +24,7 @@ mod nodes;
 mod pages;
 mod peers;
 mod plot;
+mod ptp;
 mod queues;
 mod rdma;
 mod rig;
@@ -90,6 +91,7 @@ fn measure(shared: &Shared, cores: rig::Cores, bench: &Bench) -> Result<(), Fail
         Bench::Esp(args) => esp::run(shared, args),
         Bench::Agent(args) => agent::run(shared, cores, args),
         Bench::Launch(args) => launch::run(shared, cores, args),
+        Bench::Clock(args) => ptp::run(shared, args),
         // Done above.
         Bench::Hostile(_)
         | Bench::Soak(_)
@@ -115,7 +117,8 @@ fn pages_of(bench: &Bench) -> u64 {
         | Bench::Router(_)
         | Bench::Esp(_)
         | Bench::Agent(_)
-        | Bench::Launch(_) => 0,
+        | Bench::Launch(_)
+        | Bench::Clock(_) => 0,
         _ => pages::ONE_PAIR,
     }
 }

@@ -4,7 +4,7 @@
 use super::follow::Teller;
 use super::moment::host_time;
 use clap::{Args, ValueEnum};
-use millrace::{Clock, ClockReport, Departures, Device, Leader, RxQueue, Ticks, Time, TxQueue};
+use millrace::{Clock, ClockState, Departures, Device, Leader, RxQueue, Ticks, Time, TxQueue};
 use millrace_abi::clock::SCALED_PER_PPM;
 use millrace_abi::header::RxMetadata;
 use millrace_abi::register::map::Component;
@@ -27,8 +27,9 @@ const NAP: Duration = Duration::from_millis(50);
 const LEAVING: Duration = Duration::from_millis(100);
 /// Frames in a row of which nobody says when they left, before that is told.
 const NO_STAMPS: u64 = 3;
-/// How often others are told how the clock does, where nothing has changed.
+/// How often others are told how the clock does, in ns: where nothing has been measured, and at the most.
 const TELL: u64 = 200_000_000;
+const TELL_AT_MOST: u64 = 10_000_000;
 
 /// Options of `clock follow ptp`.
 #[derive(Debug, Args)]
@@ -261,12 +262,19 @@ impl Wire {
     }
 }
 
+/// What others were told last.
+struct Told {
+    at: u64,
+    state: ClockState,
+    measurements: u64,
+}
+
 struct Running<'a> {
     engine: Engine<'a, Card>,
     wire: Wire,
     leader: Leader,
     teller: Teller,
-    told: Option<(u64, ClockReport)>,
+    told: Option<Told>,
     master: Option<[u8; 8]>,
 }
 
@@ -323,10 +331,13 @@ impl Running<'_> {
                 note(format!("follows the clock {}", id.join(":")));
             }
         }
-        let is_old = self.told.is_none_or(|(at, report)| now - at >= TELL || report.state != status.report.state);
-        if is_old {
+        let is_news = self.told.as_ref().is_none_or(|told| {
+            let (passed, measured) = (now.saturating_sub(told.at), told.measurements != status.measurements);
+            passed >= TELL || (measured && passed >= TELL_AT_MOST) || told.state != status.report.state
+        });
+        if is_news {
             self.leader.report(status.report).doing(|| "cannot say how the clock does".to_owned())?;
-            self.told = Some((now, status.report));
+            self.told = Some(Told { at: now, state: status.report.state, measurements: status.measurements });
         }
         self.teller.tell(&status.report)
     }
