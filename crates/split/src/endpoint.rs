@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const SPINS: u32 = 1000;
 /// Bytes of one request: what is longer is posted as several, because the engine copies no more at once.
 const AT_ONCE: u32 = 1 << 20;
+/// What is kept of what other programs tell, until this one takes it.
+const MOST_KEPT: usize = 256;
 /// How long a connection is asked for before it is asked for again.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -131,6 +133,7 @@ struct Inner {
     /// The next completion makes an event: asked for, and not come yet.
     is_armed: bool,
     told: VecDeque<Told>,
+    told_dropped: u64,
     ended: VecDeque<Completion>,
 }
 
@@ -205,6 +208,7 @@ impl Endpoint {
             next: 0,
             is_armed: false,
             told: VecDeque::new(),
+            told_dropped: 0,
             ended: VecDeque::new(),
         };
         Ok(Self { inner: Arc::new(Mutex::new(inner)), address, domain })
@@ -343,7 +347,9 @@ impl Endpoint {
     /// # Errors
     /// [`Error`].
     pub fn status(&self) -> Result<Status, Error> {
-        lock(&self.inner).frontend.status()
+        let mut inner = lock(&self.inner);
+        let told_dropped = inner.told_dropped;
+        Ok(Status { told_dropped, ..inner.frontend.status()? })
     }
 }
 
@@ -409,6 +415,8 @@ impl Inner {
                         peer.is_over = true;
                     }
                 }
+                // Others say as much as they like.
+                Message::Told(..) if self.told.len() >= MOST_KEPT => self.told_dropped += 1,
                 Message::Told(from, bytes) => self.told.push_back(Told { from, bytes }),
                 Message::Answer(_) => {}
             }

@@ -28,6 +28,8 @@ pub struct Status {
     pub frontend: Counts,
     /// What the backend has counted.
     pub backend: GuestCounts,
+    /// What other programs have told and this one has not taken, beyond what is kept of it.
+    pub told_dropped: u64,
 }
 
 /// A connection with a backend, and the rings of a program.
@@ -230,7 +232,7 @@ impl Frontend {
     /// [`Error`].
     pub fn status(&mut self) -> Result<Status, Error> {
         let backend = GuestCounts::read(&self.ask(&Request::Count)?).ok_or(Error::Version)?;
-        Ok(Status { frontend: self.grants.counts(), backend })
+        Ok(Status { frontend: self.grants.counts(), backend, told_dropped: 0 })
     }
 
     /// What the transport took at this side.

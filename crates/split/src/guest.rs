@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// What is told a guest that does not read, before others are told that there is no room.
-const MOST_LATE: usize = 64;
+/// What waits for a guest that does not read: more than the ends of all its connections, which are told unasked.
+const MOST_LATE: usize = 2 * crate::meeting::MOST_PEERS;
 
 /// Something that a guest may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

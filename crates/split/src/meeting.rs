@@ -13,7 +13,7 @@ use millrace_rdma::work::Access;
 use rustix::io::Errno;
 
 /// Connections of one endpoint at a time, so that others cannot use up what it may have.
-const MOST_PEERS: usize = 64;
+pub(crate) const MOST_PEERS: usize = 64;
 
 /// Two endpoints that are connected, and the queue pair of each.
 pub(crate) struct Link {

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// What a side has asked of the system so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// System calls of the transport, those below among them.
+    /// System calls of the transport, those below among them; giving the core away is none of them.
     pub system_calls: u64,
     /// Calls to drivers of Xen that make at least one hypercall each: pages mapped or unmapped, and events sent.
     pub hypercalls: u64,

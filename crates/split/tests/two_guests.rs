@@ -256,6 +256,25 @@ fn addresses_outside_and_memory_in_use_are_refused_and_counted() {
     assert_eq!(guest.status().unwrap().backend.refused, 10);
 }
 
+#[test]
+fn who_tells_without_end_fills_nobodys_memory() {
+    let backend = Running::start(Limits::default());
+    let (one, other) = (backend.endpoint(), backend.endpoint());
+    let mut told = 0;
+    for round in 0..400_u32 {
+        match one.tell(other.address(), &round.to_le_bytes()) {
+            Ok(()) => told += 1,
+            // It has not read what was told before: nothing is kept for it by anybody.
+            Err(Error::Refused { errno: 11, .. }) => assert!(other.poll().unwrap().is_none()),
+            error => panic!("{error:?}"),
+        }
+    }
+    assert!(other.poll().unwrap().is_none());
+    let kept = std::iter::from_fn(|| other.told(Duration::ZERO).unwrap()).count() as u64;
+    let dropped = other.status().unwrap().told_dropped;
+    assert!(kept == 256 && kept + dropped == told, "{kept} and {dropped} of {told}");
+}
+
 /// Whatever a guest writes into its control page and its rings: it is put out at most, and others go on.
 #[test]
 fn nonsense_puts_out_whoever_writes_it() {

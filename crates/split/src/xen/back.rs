@@ -11,11 +11,14 @@ use millrace_rdma::served::Account;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 /// Programs of one domain.
 const MOST_OF_DOMAIN: usize = 8;
-/// Changes in XenStore that are looked at at a time.
-const LOOKED_AT: usize = 64;
+/// Changes in XenStore that are looked at at a time, and how long it is not looked at again then: each of them takes questions to XenStore,
+/// for which all guests wait, and one guest can make as many changes as it likes.
+const LOOKED_AT: usize = 4;
+const PAUSE: Duration = Duration::from_millis(20);
 /// What all domains have, and where it is told that some have gone.
 const DOMAINS: &str = "/local/domain";
 const RELEASED: &str = "@releaseDomain";
@@ -57,6 +60,8 @@ fn read_entry(says: &str) -> Option<(u32, u32)> {
 pub struct XenDoor {
     store: Store,
     known: HashSet<Id>,
+    /// Nobody looks before.
+    next: Instant,
 }
 
 impl XenDoor {
@@ -69,11 +74,9 @@ impl XenDoor {
         for path in [DOMAINS, RELEASED] {
             store.watch(path).map_err(Error::system(format!("cannot watch {path} in XenStore (domain 0 may)")))?;
         }
-        let mut door = Self { store, known: HashSet::new() };
         // These fail at once if they are not there, and not when a guest comes.
         device("gntdev", OFlags::empty()).and(device("evtchn", OFlags::NONBLOCK))?;
-        door.known.clear();
-        Ok(door)
+        Ok(Self { store, known: HashSet::new(), next: Instant::now() })
     }
 
     fn arrive(&mut self, id: Id) -> Option<Arrived> {
@@ -116,13 +119,14 @@ impl XenDoor {
 
 impl Door for XenDoor {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.store.fd()]
+        if Instant::now() >= self.next { vec![self.store.fd()] } else { Vec::new() }
     }
 
     fn look(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for _ in 0..LOOKED_AT {
             let Some(path) = self.store.take_event() else { break };
+            self.next = Instant::now() + PAUSE;
             if path == DOMAINS {
                 events.extend(self.arrive_all().into_iter().map(Event::Came));
             } else if path == RELEASED {
