@@ -63,11 +63,12 @@ const MOST_STAMPS: usize = 256;
 /// The first Linux whose packet sockets take UDP to be cut.
 const UDP_SINCE: (u32, u32) = (6, 2);
 
-/// What the kernel is to note. `tx` is how many frames have been sent since.
+/// What the kernel is to note. `tx` is how many frames have been sent since; `was_tx` is whether that ever was so.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stamps {
     rx: bool,
     tx: Option<usize>,
+    was_tx: bool,
 }
 
 /// One queue of an interface.
@@ -186,6 +187,10 @@ impl AfPacketPort {
         self.quiet = 0;
         // What it was (the interface went down), `Watch` says.
         let _ = socket_error(&self.socket);
+        if self.stamps.was_tx {
+            // Of frames that had to wait in a queue of the interface, and left later than they were asked after.
+            sys::departures(&self.socket, MOST_STAMPS);
+        }
         self.count_kernel_drops();
     }
 
@@ -207,9 +212,9 @@ impl AfPacketPort {
         if !self.stamps.rx {
             return;
         }
-        let came = self.ring.slot(0).map(|slot| Slot::read(slot).came());
-        if let Some(at) = came.and_then(|came| KernelTime::now().monotonic(came)) {
-            sink.arrived(at);
+        if let Some(came) = self.ring.slot(0).map(|slot| Slot::read(slot).came()) {
+            let now = KernelTime::now();
+            sink.arrived(now.monotonic(came).unwrap_or(now.monotonic));
         }
     }
 
@@ -348,7 +353,7 @@ impl PortQueue for AfPacketPort {
     fn watch_departures(&mut self) {
         // What is said of frames that were sent before is not of these.
         sys::departures(&self.socket, MOST_STAMPS);
-        self.stamp(Stamps { tx: Some(0), ..self.stamps });
+        self.stamp(Stamps { tx: Some(0), was_tx: true, ..self.stamps });
     }
 
     fn departed(&mut self) -> Option<u64> {

@@ -10,7 +10,8 @@ const NEAR: u64 = 1_000_000_000;
 /// Both clocks at one moment, in ns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelTime {
-    monotonic: u64,
+    /// `CLOCK_MONOTONIC`.
+    pub monotonic: u64,
     realtime: u64,
 }
 
