@@ -47,7 +47,7 @@ SCENARIOS = [
     # Linux tells nobody; it is looked for every second.
     Scenario(
         "policy changed",
-        [*steps(), Do("sysctl -qw net.ipv4.fib_multipath_hash_policy=1 net.ipv6.fib_multipath_hash_policy=1"), Wait(1.3)]
+        [*steps(), Do("sysctl -qw net.ipv4.fib_multipath_hash_policy=1 net.ipv6.fib_multipath_hash_policy=1"), Wait(2.5)]
         + [all_of(ways(), 1), Settle(), all_of(ways(), 2)],
         ends=ENDS,
         setup=ROUTES,

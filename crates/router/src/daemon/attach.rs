@@ -155,7 +155,8 @@ impl Interfaces {
     fn one(&mut self, link: &Link, shaping: &Shaping, place: Place, sight: &mut Sight, engine: &Engine) {
         let features = sight.features(link.index);
         let look = self.look(link, shaping, sight, &features);
-        let mut off = choice::obstacle(&look).map(|off| whose(off, link.index));
+        let is_ours = self.known.get(&link.index).is_some_and(|known| known.claim.is_some());
+        let mut off = choice::obstacle(&look).map(|off| if is_ours { off } else { whose(off, link.index) });
         if place == Place::Xdp {
             off = off.or_else(|| choice::against_xdp(&look));
         }
@@ -236,10 +237,13 @@ impl Interfaces {
     }
 }
 
-/// A program that is nobody's we know may be another router's, which says so by its claim.
+/// A program of somebody else may be another router's, which says so by its claim.
 fn whose(off: Off, index: u32) -> Off {
-    match (&off, control::claim(&claim_of(index))) {
-        (Off::ForeignXdp(_), Err(who)) if who.may_be_router() => Off::OtherRouter(who.to_string()),
+    if !matches!(off, Off::ForeignXdp(_)) {
+        return off;
+    }
+    match control::claim(&claim_of(index)) {
+        Err(who) if who.may_be_router() => Off::OtherRouter(who.to_string()),
         _ => off,
     }
 }

@@ -109,7 +109,7 @@ struct StartArgs {
     guard: bool,
     /// Interfaces between which packets go without Linux, those to and from the tunnel too: the
     /// router (millrace router start) runs as a part of the gateway
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 1..)]
     interfaces: Vec<Pattern>,
     /// Abstract name of that router's socket
     #[arg(long, value_name = "NAME", default_value = control::NAME)]
