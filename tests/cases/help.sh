@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every command explains itself, on standard output, with an example; what is no command or option is refused with 2.
 . "$(dirname "$0")/../lib.sh"
-commands="card clients locks info tree regs stats generate read receive transmit send schedule loopback forward loopback-hw pktgen explain flow verbs rdma message socket pppoe router split bench demo"
+commands="card clients locks info tree regs stats generate read receive transmit send schedule loopback forward loopback-hw pktgen explain flow verbs rdma message ivshmem socket pppoe router split bench demo"
 for command in $commands; do
     "$millrace" --help | grep -q "^  $command " || fail "--help does not list $command"
     "$millrace" "$command" --help >"$scratch/help" 2>"$scratch/error" || fail "$command --help failed"

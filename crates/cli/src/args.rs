@@ -8,9 +8,9 @@ use millrace_tool::options::Shared;
 
 use crate::commands::bench::BenchArgs;
 use crate::commands::{
-    agent, card, clients, clock, completions, explain, flow, forward, generate, locks, loopback_hw, man, message,
-    metrics, pktgen, ports, pppoe, rdma, read, receive, regs, router, schedule, send, socket, split, stats, transmit,
-    verbs, workers,
+    agent, card, clients, clock, completions, explain, flow, forward, generate, ivshmem, locks, loopback_hw, man,
+    message, metrics, pktgen, ports, pppoe, rdma, read, receive, regs, router, schedule, send, socket, split, stats,
+    transmit, verbs, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -70,6 +70,10 @@ const USES: &Uses = &[
     (&["message", "latency"], &["count", "json"]),
     (&["message"], &["json"]),
     (&["socket"], &[]),
+    (&["ivshmem", "listen"], &["count", "json"]),
+    (&["ivshmem", "ring"], &[]),
+    (&["ivshmem", "send"], &[]),
+    (&["ivshmem"], &["json"]),
     (&["pppoe"], &["json"]),
     (&["agent", "status"], &["json"]),
     (&["agent"], &["device"]),
@@ -125,6 +129,7 @@ const COUNTS: &[(&[&str], &str)] = &[
     (&["rdma", "stats"], LOOKS),
     (&["split", "serve"], "Connections to serve, such as 1 [default: until Ctrl-C]"),
     (&["split", "drive"], "Operations of each size and kind, such as 1000 [default: 100]"),
+    (&["ivshmem", "listen"], "Doorbells and messages to take, such as 1000 or 1e6 [default: until Ctrl-C]"),
     (&["message", "listen"], "Senders to listen to, such as 1 [default: until Ctrl-C]"),
     (&["message", "send"], "Messages to send, such as 1000, 10M or 1e6 [default: 1000]"),
     (&["message", "latency"], "Messages to send there and back, such as 1000, 10M or 1e6"),
@@ -216,6 +221,8 @@ Examples:
     Split(split::SplitArgs),
     /// Send messages between programs of this host, by name; measure what they cost
     Message(message::MessageArgs),
+    /// Share memory, doorbells and messages between virtual machines and the host (ivshmem)
+    Ivshmem(ivshmem::IvshmemArgs),
     /// Run a TCP program whose connections on this host go through shared memory
     Socket(socket::SocketArgs),
     /// Have a PPPoE session, where the kernel has no PPP

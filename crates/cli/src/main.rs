@@ -100,6 +100,7 @@ fn carry_out(cli: &Cli) -> Result<(), Failure> {
         Command::Flow(args) => run::flow::run(shared, args),
         Command::Rdma(args) => run::rdma::run(shared, args),
         Command::Split(args) => run::split::run(shared, args),
+        Command::Ivshmem(args) => run::ivshmem::run(shared, args),
         Command::Message(args) => run::message::run(shared, args),
         Command::Pppoe(args) => run::pppoe::run(shared, args),
         Command::Router(args) => run::router::run(shared, args),

@@ -56,6 +56,9 @@ mod process;
 mod region;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
+mod resource;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
 mod rights;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
@@ -81,6 +84,8 @@ pub use other::OtherProcess;
 pub use place::{Place, PlaceError};
 #[cfg(not(loom))]
 pub use region::{Pages, Protection, Region, RegionError};
+#[cfg(not(loom))]
+pub use resource::PciResource;
 #[cfg(not(loom))]
 pub use rights::{refuse_descriptors, send_when_taken, take_descriptors};
 

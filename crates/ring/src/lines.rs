@@ -63,6 +63,38 @@ impl Sender {
         Ok(Self { slots, lines, taken: window.word64(TAKEN)?, ringer, written: 0, free: 0 })
     }
 
+    /// Of a ring in which another sender has written, which has ended: goes on behind the last whole message of that one. It looks at each line
+    /// once.
+    ///
+    /// # Errors
+    /// As [`Sender::new`].
+    pub fn resume(window: &Window, lines: u32) -> Result<Self, OutOfRange> {
+        let mut sender = Self::new(window, lines)?;
+        // Acquire as in `has_room`.
+        sender.free = sender.taken.load(Ordering::Acquire) as u32;
+        let mut used = 0;
+        while let Some(message) =
+            sender.message_at(sender.free.wrapping_add(used)).filter(|count| *count <= lines - used)
+        {
+            used += message;
+        }
+        sender.written = sender.free.wrapping_add(used);
+        // What the other one has begun, or whatever else stands in free lines, does not look as if it had been sent.
+        for line in used..lines {
+            let number = sender.free.wrapping_add(line);
+            sender.slots.store(number.wrapping_mul(LINE), number.into());
+        }
+        Ok(sender)
+    }
+
+    /// How many lines the message has that begins there, if one does.
+    fn message_at(&self, number: u32) -> Option<u32> {
+        let stamp = self.slots.load(number.wrapping_mul(LINE));
+        let words = (stamp >> 32) as usize;
+        let is_one = stamp as u32 == number.wrapping_add(1) && (1..=MOST_WORDS).contains(&words);
+        is_one.then(|| lines_of(words))
+    }
+
     /// Whether a message of that many words has room.
     #[inline]
     pub fn has_room(&mut self, words: usize) -> bool {
@@ -154,6 +186,17 @@ impl Receiver {
         let slots = window.slots64(LINES, lines.saturating_mul(LINE))?;
         let sleeper = Sleeper::new(window.word32(ASLEEP)?);
         Ok(Self { slots, lines, taken: window.word64(TAKEN)?, sleeper, read: 0 })
+    }
+
+    /// Of a ring from which another receiver has taken, which has ended: goes on behind what that one has given back.
+    ///
+    /// # Errors
+    /// As [`Receiver::new`].
+    pub fn resume(window: &Window, lines: u32) -> Result<Self, OutOfRange> {
+        let mut receiver = Self::new(window, lines)?;
+        // Acquire pairs with the Release in `give_back`, of the receiver before.
+        receiver.read = receiver.taken.load(Ordering::Acquire) as u32;
+        Ok(receiver)
     }
 
     /// Whether there is a message.
@@ -296,6 +339,49 @@ mod tests {
             region.window().word64(TAKEN).unwrap().store(taken, Ordering::Relaxed);
             let sent = (0..100).filter(|_| sender.send(&[1, 2, 3])).count();
             prop_assert!(sent <= SIZE as usize);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Senders that end in the middle of a message, and receivers: those after them go on where they were.
+        #[test]
+        fn others_go_on_where_these_have_ended(turns in prop::collection::vec((1usize..=MOST_WORDS, 0usize..6, 0usize..6, any::<bool>(), any::<bool>()), 1..60)) {
+            let (region, mut sender, mut receiver) = ring();
+            let (mut waiting, mut sent, mut to) = (VecDeque::new(), 0, [0; MOST_WORDS]);
+            for (words, sends, takes, new_sender, new_receiver) in turns {
+                if new_sender {
+                    // It had written all but the first stamp.
+                    if sender.has_room(words) {
+                        for line in 1..lines_of(words) {
+                            let number = sender.written.wrapping_add(line);
+                            sender.slots.store(number.wrapping_mul(LINE), u64::from(number.wrapping_add(1)));
+                        }
+                    }
+                    sender = Sender::resume(region.window(), SIZE).unwrap();
+                }
+                if new_receiver {
+                    receiver = Receiver::resume(region.window(), SIZE).unwrap();
+                }
+                for _ in 0..sends {
+                    let used: u32 = waiting.iter().map(|(_, words)| lines_of(*words)).sum();
+                    let is_sent = sender.send(&message(sent, words));
+                    prop_assert_eq!(is_sent, used + lines_of(words) <= SIZE);
+                    if is_sent {
+                        waiting.push_back((sent, words));
+                        sent += 1;
+                    }
+                }
+                for _ in 0..takes {
+                    let taken = receiver.take(&mut to).unwrap();
+                    receiver.give_back();
+                    prop_assert_eq!(taken, waiting.front().map(|(_, words)| *words));
+                    if let Some((number, words)) = waiting.pop_front() {
+                        prop_assert_eq!(&to[..words], &message(number, words)[..]);
+                    }
+                }
+            }
         }
     }
 

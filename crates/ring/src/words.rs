@@ -46,6 +46,28 @@ impl Sender {
         Ok(Self { slots, words, taken: window.word64(TAKEN)?, ringer, written: 0, free: 0 })
     }
 
+    /// Of a ring in which another sender has written, which has ended: goes on behind what that one has sent. It looks at each place once.
+    ///
+    /// # Errors
+    /// As [`Sender::new`].
+    pub fn resume(window: &Window, words: u32) -> Result<Self, OutOfRange> {
+        let mut sender = Self::new(window, words)?;
+        // Acquire as in `has_room`.
+        sender.free = sender.taken.load(Ordering::Acquire) as u32;
+        let end = sender.free.wrapping_add(words);
+        let mut at = sender.free;
+        while at != end && sender.slots.load(at) as u32 == at.wrapping_add(1) {
+            at = at.wrapping_add(1);
+        }
+        sender.written = at;
+        // Nothing in a free place looks as if it had been sent, whatever has been written there: a stamp is a number and one more.
+        while at != end {
+            sender.slots.store(at, at.into());
+            at = at.wrapping_add(1);
+        }
+        Ok(sender)
+    }
+
     #[inline(always)]
     fn has_room(&mut self) -> bool {
         if self.written.wrapping_sub(self.free) < self.words {
@@ -101,6 +123,17 @@ impl Receiver {
         let slots = window.slots64(WORDS, words)?;
         let sleeper = Sleeper::new(window.word32(ASLEEP)?);
         Ok(Self { slots, taken: window.word64(TAKEN)?, sleeper, read: 0 })
+    }
+
+    /// Of a ring from which another receiver has taken, which has ended: goes on behind what that one has given back.
+    ///
+    /// # Errors
+    /// As [`Receiver::new`].
+    pub fn resume(window: &Window, words: u32) -> Result<Self, OutOfRange> {
+        let mut receiver = Self::new(window, words)?;
+        // Acquire pairs with the Release in `give_back`, of the receiver before.
+        receiver.read = receiver.taken.load(Ordering::Acquire) as u32;
+        Ok(receiver)
     }
 
     /// Whether there is a word.
@@ -202,6 +235,46 @@ mod tests {
             region.window().word64(TAKEN).unwrap().store(taken, Ordering::Relaxed);
             let sent = (0..100).filter(|_| sender.send(7)).count();
             prop_assert!(sent <= 2 * SIZE as usize);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Senders and receivers that end at any moment: those after them go on where they were, also past the last stamp, and with
+        /// whatever stood in free places.
+        #[test]
+        fn others_go_on_where_these_have_ended(turns in prop::collection::vec((0usize..12, 0usize..12, any::<bool>(), any::<bool>(), any::<u64>()), 1..40), first in prop_oneof![Just(0u32), Just(u32::MAX - 20)]) {
+            let (region, mut sender, mut receiver) = ring();
+            (sender.written, sender.free, receiver.read) = (first, first, first);
+            receiver.give_back();
+            let (mut waiting, mut number) = (VecDeque::new(), 0);
+            for (sends, takes, new_sender, new_receiver, nonsense) in turns {
+                if new_sender {
+                    let free = SIZE - waiting.len() as u32;
+                    if free > 1 {
+                        // As if it had been sent, in a free place that is not the next one.
+                        let at = sender.written.wrapping_add(1 + nonsense as u32 % (free - 1));
+                        sender.slots.store(at, u64::from(at.wrapping_add(1)) | nonsense << 32);
+                    }
+                    sender = Sender::resume(region.window(), SIZE).unwrap();
+                }
+                if new_receiver {
+                    receiver = Receiver::resume(region.window(), SIZE).unwrap();
+                }
+                for _ in 0..sends {
+                    let has_room = waiting.len() < SIZE as usize;
+                    prop_assert_eq!(sender.send(number), has_room);
+                    if has_room {
+                        waiting.push_back(number);
+                        number += 1;
+                    }
+                }
+                for _ in 0..takes {
+                    prop_assert_eq!(receiver.take(), waiting.pop_front());
+                    receiver.give_back();
+                }
+            }
         }
     }
 

@@ -24,8 +24,20 @@ impl Listener {
     /// # Errors
     /// Those of the system; `EADDRINUSE` when something else is there.
     pub fn at(path: PathBuf) -> Result<Self, Errno> {
+        Self::of_kind(path, SocketType::SEQPACKET)
+    }
+
+    /// The same with a socket of streams, not of records.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn of_streams(path: PathBuf) -> Result<Self, Errno> {
+        Self::of_kind(path, SocketType::STREAM)
+    }
+
+    fn of_kind(path: PathBuf, kind: SocketType) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let socket = || socket_with(AddressFamily::UNIX, kind, flags, None);
         let address = SocketAddrUnix::new(&path)?;
         if let Ok(found) = std::fs::symlink_metadata(&path) {
             let is_dead = found.file_type().is_socket() && connect(socket()?, &address) == Err(Errno::CONNREFUSED);

@@ -12,6 +12,7 @@ pub mod flow;
 pub mod forward;
 pub mod generate;
 pub mod info;
+pub mod ivshmem;
 pub mod locks;
 pub mod loopback;
 pub mod loopback_hw;

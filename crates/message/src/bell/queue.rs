@@ -84,6 +84,15 @@ impl Sender {
         Ok(Self { words: words::Sender::new(&ring, bells)?, wanted, last: None })
     }
 
+    /// Of a queue that another sender has written to, which has ended: goes on behind what that one has sent.
+    ///
+    /// # Errors
+    /// As [`Sender::new`].
+    pub fn resume(window: &Window, bells: u32) -> Result<Self, OutOfRange> {
+        let (ring, wanted) = parts(window, bells)?;
+        Ok(Self { words: words::Sender::resume(&ring, bells)?, wanted, last: None })
+    }
+
     /// Sends a doorbell.
     ///
     /// # Errors
@@ -121,6 +130,12 @@ impl Sender {
         if self.words.send(u32::from(number) | flag) { Ok(()) } else { Err(Full::Queue) }
     }
 
+    /// Whether the receiver has not taken all that was sent.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        self.words.has_waiting()
+    }
+
     /// Whether the receiver is to be woken, after something was sent. It says so once.
     #[inline]
     pub fn must_wake(&self) -> bool {
@@ -153,6 +168,15 @@ impl Receiver {
     pub fn new(window: &Window, bells: u32) -> Result<Self, OutOfRange> {
         let (ring, wanted) = parts(window, bells)?;
         Ok(Self { words: words::Receiver::new(&ring, bells)?, wanted, unwanted: Arc::default() })
+    }
+
+    /// Of a queue from which another receiver has taken, which has ended: goes on with what that one has not taken.
+    ///
+    /// # Errors
+    /// As [`Receiver::new`].
+    pub fn resume(window: &Window, bells: u32) -> Result<Self, OutOfRange> {
+        let (ring, wanted) = parts(window, bells)?;
+        Ok(Self { words: words::Receiver::resume(&ring, bells)?, wanted, unwanted: Arc::default() })
     }
 
     /// Doorbells that nobody has claimed are counted there, with those of others.

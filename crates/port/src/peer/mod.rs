@@ -17,7 +17,7 @@ pub use connector::SocketError;
 pub(crate) use connector::{Connector, ControlThread};
 pub(crate) use event::only_event;
 pub(crate) use offloads::OffloadsCell;
-pub(crate) use signal::signal;
+pub use signal::signal;
 pub(crate) use slot::Slot;
 pub(crate) use stopped::{Stopped, show_stop};
 pub(crate) use wake::Wake;

@@ -57,7 +57,7 @@ impl Signals {
 
 /// Wakes whoever waits for `event`. What is no eventfd stays as it is: its owner will not be woken.
 #[cold]
-pub(crate) fn signal(event: impl AsFd) {
+pub fn signal(event: impl AsFd) {
     SIGNALS.with_borrow_mut(|signals| signals.send(event.as_fd(), Requests::new));
 }
 

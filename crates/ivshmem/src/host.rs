@@ -1,0 +1,143 @@
+//! A program of the host as a client of the server, as QEMU is for a virtual machine.
+
+use crate::endpoint::EndpointError;
+use crate::protocol::{MEMORY, Reader, VERSION};
+use millrace_dma::{Protection, Region, Window};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a server may take to greet.
+const GREETING: Duration = Duration::from_secs(5);
+/// Messages that are looked at in one go.
+const MOST_AT_ONCE: usize = 1024;
+/// Vectors of a peer that are kept; the first is rung.
+const MOST_VECTORS: usize = 64;
+
+/// What the server has given.
+pub(crate) struct Host {
+    socket: UnixStream,
+    reader: Reader,
+    pub id: u16,
+    region: Region,
+    own: Vec<OwnedFd>,
+    peers: BTreeMap<u16, Vec<OwnedFd>>,
+    pub is_alone: bool,
+}
+
+impl Host {
+    /// Connects, and waits until the server has said all that it says at first.
+    pub fn connect(path: &Path) -> Result<Self, EndpointError> {
+        let failed = |source| EndpointError::Connect { path: path.to_owned(), source };
+        let socket = UnixStream::connect(path).map_err(failed)?;
+        let mut reader = Reader::default();
+        let end = Instant::now() + GREETING;
+        let mut next = || loop {
+            match reader.next(&socket) {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(EndpointError::TurnedAway(path.to_owned())),
+                Err(error) => return Err(failed(error.into())),
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(EndpointError::Silent(path.to_owned()));
+            }
+            let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timespec(left)));
+        };
+        let strange = || EndpointError::NoServer(path.to_owned());
+        let (version, _) = next()?;
+        let id = next()?.0;
+        let (number, memory) = next()?;
+        let (Ok(id), Some(memory)) = (u16::try_from(id), memory) else { return Err(strange()) };
+        if version != VERSION || number != MEMORY {
+            return Err(strange());
+        }
+        let len = rustix::fs::fstat(&memory).map_or(0, |found| usize::try_from(found.st_size).unwrap_or(0));
+        let region = Region::map_guarded(memory, len, Protection::ReadWrite).map_err(EndpointError::Memory)?;
+        let mut host = Self {
+            socket: socket.try_clone().map_err(failed)?,
+            reader: Reader::default(),
+            id,
+            region,
+            own: Vec::new(),
+            peers: BTreeMap::new(),
+            is_alone: false,
+        };
+        // Its own vectors come last.
+        while host.own.is_empty() {
+            let (number, fd) = next()?;
+            host.note(number, fd);
+        }
+        host.reader = reader;
+        Ok(host)
+    }
+
+    pub fn window(&self) -> &Window {
+        self.region.window()
+    }
+
+    fn note(&mut self, number: i64, fd: Option<OwnedFd>) {
+        let Ok(id) = u16::try_from(number) else { return };
+        let Some(fd) = fd else {
+            self.peers.remove(&id);
+            return;
+        };
+        let events = if id == self.id { &mut self.own } else { self.peers.entry(id).or_default() };
+        if events.len() < MOST_VECTORS {
+            events.push(fd);
+        }
+    }
+
+    /// Takes what the server has said.
+    pub fn hear(&mut self) {
+        for _ in 0..MOST_AT_ONCE {
+            match self.reader.next(&self.socket) {
+                Ok(Some((number, fd))) => self.note(number, fd),
+                Ok(None) => return,
+                // Who is there goes on, and nobody else comes.
+                Err(_) => {
+                    self.is_alone = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Rings the first vector of a peer. Never waits, whatever that one has done to it.
+    pub fn ring(&mut self, peer: u16) {
+        if !self.peers.contains_key(&peer) && !self.is_alone {
+            self.hear();
+        }
+        if let Some(event) = self.peers.get(&peer).and_then(|events| events.first()) {
+            millrace_port::signal(event);
+        }
+    }
+
+    /// Waits until it was rung, or the server says something.
+    pub fn wait(&mut self, timeout: Duration) {
+        let Some(own) = self.own.first() else { return };
+        let mut fds = vec![PollFd::new(own, PollFlags::IN)];
+        if !self.is_alone {
+            fds.push(PollFd::new(&self.socket, PollFlags::IN));
+        }
+        let _ = poll(&mut fds, Some(&timespec(timeout)));
+        heard(own);
+        self.hear();
+    }
+}
+
+/// Takes what an eventfd has counted, if it has. Whoever has it too can take its flags away, and what it counts.
+fn heard(event: impl AsFd) {
+    // At no place of a file.
+    let _ = preadv2(event, &mut [IoSliceMut::new(&mut [0; 8])], u64::MAX, ReadWriteFlags::NOWAIT);
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
+}
